@@ -1,0 +1,276 @@
+//! What the host tells the core: a stream of [`Event`]s. The same stream, recorded, is what `elbowroom replay` reads.
+
+use crate::cpuset::CpuSet;
+use crate::unit::{Bytes, CpuShare, Limit, Micros};
+use serde::{Deserialize, Serialize};
+
+/// A cgroup's identity inside one run of the agent, given by the host layer and never used twice: a path can come back
+/// with another cgroup behind it, an identity cannot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GroupId(pub u64);
+
+/// Everything that can happen, in the order it happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "events are handled one by one, not stored by the million")]
+pub enum Event {
+    /// The machine, at start and whenever one of these facts changed.
+    Node(Node),
+    /// A cgroup that is new, or whose settings changed.
+    Group(Group),
+    /// A cgroup that is gone, with everything below it.
+    Gone(GroupId),
+    /// One period's measurements.
+    Tick(Tick),
+}
+
+/// What is fixed about the machine until it changes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    /// Online CPUs: `P` of Adaptive Resource Views.
+    pub online: CpuSet,
+    /// `MemTotal`.
+    pub mem_total: Bytes,
+    /// Sum of the zones' `low` watermarks: below it kswapd runs (`/proc/zoneinfo`, mm/page_alloc.c).
+    pub low_mark: Bytes,
+    /// Sum of the zones' `high` watermarks: above it kswapd stops.
+    pub high_mark: Bytes,
+    /// Page size.
+    pub page_size: Bytes,
+}
+
+/// One cgroup: a container, an ancestor of one, or a sibling that competes with one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// Who it is.
+    pub id: GroupId,
+    /// The cgroup above it; `None` for the root of the hierarchy.
+    pub parent: Option<GroupId>,
+    /// Path below the hierarchy's root, as in `/proc/PID/cgroup`.
+    pub path: String,
+    /// What is known when this cgroup is a container.
+    pub container: Option<Container>,
+    /// Its own settings.
+    pub limits: Limits,
+    /// Whether it has, or a cgroup below it has, any process. Empty groups compete for nothing.
+    pub populated: bool,
+}
+
+/// The program that made a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// dockerd.
+    Docker,
+    /// containerd: `ctr`, nerdctl, CRI.
+    Containerd,
+    /// Podman.
+    Podman,
+    /// CRI-O.
+    Crio,
+    /// `elbowroom run`.
+    Elbowroom,
+    /// A cgroup the configuration names.
+    Plain,
+}
+
+/// A container, as far as files tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Container {
+    /// The engine's full identifier; the path for a plain cgroup.
+    pub id: String,
+    /// The name people use, where the engine keeps one.
+    pub name: Option<String>,
+    /// Who made it.
+    pub engine: Engine,
+    /// The Kubernetes pod around it.
+    pub pod: Option<Pod>,
+}
+
+/// A Kubernetes pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pod {
+    /// Its UID, with dashes.
+    pub uid: String,
+    /// Its name, where known.
+    pub name: Option<String>,
+    /// Its namespace, where known.
+    pub namespace: Option<String>,
+}
+
+/// A cgroup's own settings. `None`: the controller is not there or the file cannot be read, which is not `max`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// v1 `cpu.cfs_quota_us` and `cpu.cfs_period_us`, v2 `cpu.max`.
+    pub cpu_max: Option<CpuMax>,
+    /// v1 `cpu.shares`, v2 `cpu.weight`.
+    pub cpu_share: Option<CpuShare>,
+    /// v1 `cpuset.effective_cpus` (or `cpuset.cpus`), v2 `cpuset.cpus.effective`.
+    pub cpuset: Option<CpuSet>,
+    /// v1 `memory.limit_in_bytes`, v2 `memory.max`.
+    pub memory_max: Option<Limit<Bytes>>,
+    /// v2 `memory.high`.
+    pub memory_high: Option<Limit<Bytes>>,
+    /// v2 `memory.low`.
+    pub memory_low: Option<Limit<Bytes>>,
+    /// v1 `memory.soft_limit_in_bytes`.
+    pub memory_soft: Option<Limit<Bytes>>,
+    /// Swap this cgroup may use: v2 `memory.swap.max`; v1 `memory.memsw.limit_in_bytes` less the hard limit.
+    pub swap_max: Option<Limit<Bytes>>,
+}
+
+/// A bandwidth limit: `quota` of CPU time in every `period` of wall time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuMax {
+    /// CPU time per period.
+    pub quota: Limit<Micros>,
+    /// Length of the period, 100 ms by default.
+    pub period: Micros,
+}
+
+/// One period's measurements. Counters only grow; a cgroup not named has not changed since it was last named.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tick {
+    /// When, on the monotonic clock.
+    pub now: Micros,
+    /// CPU time used on the whole machine since boot.
+    pub busy: Micros,
+    /// The same per online CPU, in ascending order of CPU number; empty when it is not known at this rate.
+    pub busy_per_cpu: Vec<Micros>,
+    /// `MemFree`.
+    pub mem_free: Bytes,
+    /// The cgroups that were read.
+    pub usage: Vec<(GroupId, Usage)>,
+}
+
+/// What a cgroup has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// CPU time since the cgroup was created (v1 `cpuacct.usage`, v2 `cpu.stat` `usage_usec`).
+    pub cpu: Micros,
+    /// Time its tasks were held back by its quota (v1 `cpu.stat` `throttled_time`, v2 `throttled_usec`), where read.
+    pub throttled: Option<Micros>,
+    /// Memory charged to it now (v1 `memory.usage_in_bytes`, v2 `memory.current`).
+    pub memory: Bytes,
+}
+
+/// The keys of `memory.stat` that views need, hierarchical (v1 `total_*`). Keys a kernel lacks are zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C)]
+pub struct MemoryStat {
+    /// v1 `total_rss`, v2 `anon`.
+    pub anon: Bytes,
+    /// v1 `total_rss_huge`, v2 `anon_thp`.
+    pub anon_thp: Bytes,
+    /// v1 `total_cache`, v2 `file`.
+    pub file: Bytes,
+    /// `mapped_file` / `file_mapped`.
+    pub file_mapped: Bytes,
+    /// `dirty` / `file_dirty`.
+    pub file_dirty: Bytes,
+    /// `writeback` / `file_writeback`.
+    pub file_writeback: Bytes,
+    /// `shmem`.
+    pub shmem: Bytes,
+    /// `inactive_anon`.
+    pub inactive_anon: Bytes,
+    /// `active_anon`.
+    pub active_anon: Bytes,
+    /// `inactive_file`.
+    pub inactive_file: Bytes,
+    /// `active_file`.
+    pub active_file: Bytes,
+    /// `unevictable`.
+    pub unevictable: Bytes,
+    /// v2 `slab_reclaimable`.
+    pub slab_reclaimable: Bytes,
+    /// v2 `slab_unreclaimable`.
+    pub slab_unreclaimable: Bytes,
+    /// v2 `kernel_stack`.
+    pub kernel_stack: Bytes,
+    /// v2 `pagetables`.
+    pub pagetables: Bytes,
+    /// v2 `swapcached`, v1 0.
+    pub swapcached: Bytes,
+    /// v1 `total_swap`, v2 `memory.swap.current`.
+    pub swap: Bytes,
+    /// Pages, not bytes: `pgfault`.
+    pub pgfault: u64,
+    /// `pgmajfault`.
+    pub pgmajfault: u64,
+    /// `pgpgin` (v1).
+    pub pgpgin: u64,
+    /// `pgpgout` (v1).
+    pub pgpgout: u64,
+    /// `workingset_refault_file`.
+    pub workingset_refault_file: u64,
+    /// `workingset_refault_anon`.
+    pub workingset_refault_anon: u64,
+}
+
+impl MemoryStat {
+    /// Nothing charged.
+    pub const EMPTY: Self = Self {
+        anon: Bytes::ZERO,
+        anon_thp: Bytes::ZERO,
+        file: Bytes::ZERO,
+        file_mapped: Bytes::ZERO,
+        file_dirty: Bytes::ZERO,
+        file_writeback: Bytes::ZERO,
+        shmem: Bytes::ZERO,
+        inactive_anon: Bytes::ZERO,
+        active_anon: Bytes::ZERO,
+        inactive_file: Bytes::ZERO,
+        active_file: Bytes::ZERO,
+        unevictable: Bytes::ZERO,
+        slab_reclaimable: Bytes::ZERO,
+        slab_unreclaimable: Bytes::ZERO,
+        kernel_stack: Bytes::ZERO,
+        pagetables: Bytes::ZERO,
+        swapcached: Bytes::ZERO,
+        swap: Bytes::ZERO,
+        pgfault: 0,
+        pgmajfault: 0,
+        pgpgin: 0,
+        pgpgout: 0,
+        workingset_refault_file: 0,
+        workingset_refault_anon: 0,
+    };
+}
+
+/// Disk transfer of a cgroup on one device (v1 `blkio.throttle.*_recursive`, v2 `io.stat`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C)]
+pub struct IoStat {
+    /// Device number.
+    pub major: u32,
+    /// Device number.
+    pub minor: u32,
+    /// Bytes read.
+    pub rbytes: Bytes,
+    /// Bytes written.
+    pub wbytes: Bytes,
+    /// Bytes discarded.
+    pub dbytes: Bytes,
+    /// Read operations.
+    pub rios: u64,
+    /// Write operations.
+    pub wios: u64,
+    /// Discard operations.
+    pub dios: u64,
+}
+
+impl IoStat {
+    /// No device, no transfer.
+    pub const EMPTY: Self = Self {
+        major: 0,
+        minor: 0,
+        rbytes: Bytes::ZERO,
+        wbytes: Bytes::ZERO,
+        dbytes: Bytes::ZERO,
+        rios: 0,
+        wios: 0,
+        dios: 0,
+    };
+}
