@@ -1,0 +1,465 @@
+//! The views of all containers of one machine: what [`Event`]s do to them.
+
+use super::explain::{Because, Change, Explain, Inputs, What};
+use super::hierarchy::{self, Place, Standing};
+use super::slots::{Index, Members, Slot};
+use super::tick::Readings;
+use super::{Policy, View, cpu, memory, waterfill};
+use crate::cpuset::CpuSet;
+use crate::sample::{Event, Group, GroupId, Node};
+use crate::unit::{Bytes, Limit, Micros, Millicpu};
+use std::collections::HashMap;
+
+/// The views of all containers of one machine.
+///
+/// A function of the events it was given: the same events give the same views and the same changes, in the same order.
+/// Settings ([`Event::Node`], [`Event::Group`], [`Event::Gone`]) move the bounds and cost a pass over all groups; a
+/// [`Event::Tick`] moves containers inside them and costs a few comparisons for each group it names and for each container
+/// that is above LOWER without slack, pressed for memory, or above its soft limit during reclaim. The containers left out
+/// by that are those for which the algorithms say: stay.
+#[derive(Clone, Debug)]
+pub struct Views {
+    pub(super) policy: Policy,
+    /// `None` until the machine is known; then there are views.
+    pub(super) node: Option<Node>,
+    pub(super) slots: Vec<Option<Slot>>,
+    unused: Vec<u32>,
+    pub(super) index: Index,
+
+    /// The tree of competition, with the slot of each place; place 0 is the machine and has none.
+    pub(super) places: Vec<Place>,
+    pub(super) slot_of: Vec<u32>,
+    pub(super) standings: Vec<Standing>,
+    /// The different sets of CPUs that groups may use, and which of them is each place's. Pool 0 is all online CPUs.
+    pub(super) pools: Vec<Pool>,
+    pub(super) pool_of: Vec<u32>,
+
+    /// Containers whose effective CPU is above LOWER.
+    pub(super) above: Members,
+    /// Containers whose effective memory is above the soft limit.
+    pub(super) grown: Members,
+    /// Containers that fill their effective memory and are below the hard limit.
+    pub(super) pressed: Members,
+    /// Groups that used CPU time lately; kept for [`Policy::idle_siblings`] only.
+    pub(super) awake: Members,
+    /// Containers that no tick has seen.
+    pub(super) fresh: Vec<u32>,
+
+    pub(super) last: Option<Readings>,
+    /// How many ticks there were.
+    pub(super) stamp: u64,
+    /// The last period; `None` where there was nothing to measure from.
+    pub(super) period: Option<Micros>,
+    pub(super) mem_free_before: Bytes,
+    pub(super) scratch: waterfill::Scratch,
+    pub(super) demands: Vec<waterfill::Demand>,
+    /// Per CPU number, the time it went unused in the last period.
+    pub(super) unused_per_cpu: Vec<Micros>,
+}
+
+/// A set of CPUs that some group may use.
+#[derive(Clone, Debug)]
+pub(super) struct Pool {
+    pub(super) cpus: CpuSet,
+    /// CPU time of the last period, on these CPUs or, where that is not known, on all; nothing of nothing before it.
+    pub(super) slack: cpu::Slack,
+    /// Whether it counts as some.
+    pub(super) has_slack: bool,
+    /// How many CPUs there are in it.
+    pub(super) count: u32,
+}
+
+impl Pool {
+    fn new(cpus: CpuSet) -> Self {
+        Self { cpus, slack: cpu::Slack::default(), has_slack: false, count: cpus.count() }
+    }
+}
+
+impl Views {
+    /// No machine and no groups yet.
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            policy: policy.in_force(),
+            node: None,
+            slots: Vec::new(),
+            unused: Vec::new(),
+            index: Index::default(),
+            places: Vec::new(),
+            slot_of: Vec::new(),
+            standings: Vec::new(),
+            pools: Vec::new(),
+            pool_of: Vec::new(),
+            above: Members::default(),
+            grown: Members::default(),
+            pressed: Members::default(),
+            awake: Members::default(),
+            fresh: Vec::new(),
+            last: None,
+            stamp: 0,
+            period: None,
+            mem_free_before: Bytes::ZERO,
+            scratch: waterfill::Scratch::default(),
+            demands: Vec::new(),
+            unused_per_cpu: Vec::new(),
+        }
+    }
+
+    /// Takes in one event; returns what changed in the views of containers, one entry for CPU and one for memory.
+    ///
+    /// LOWER alone may move without an entry: nothing shows it. A container that appears or goes has entries too, see
+    /// [`What`]. Nothing can fail: events that name unknown groups, or a machine without a CPU, are left out, and numbers
+    /// that cannot be true saturate.
+    pub fn apply(&mut self, event: &Event) -> Vec<Change> {
+        self.apply_all([event])
+    }
+
+    /// [`Self::apply`] for several events that are there at once, such as those at start: bounds are computed once for
+    /// each run of settings, not once for each event.
+    pub fn apply_all<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let mut stale = false;
+        for event in events {
+            stale |= match event {
+                Event::Node(node) => self.take_node(node),
+                Event::Group(group) => self.take_group(group),
+                Event::Gone(id) => self.forget(*id, &mut changes),
+                Event::Tick(tick) => {
+                    if std::mem::take(&mut stale) {
+                        self.rebound(&mut changes);
+                    }
+                    self.tick(tick, &mut changes)
+                }
+            };
+        }
+        if stale {
+            self.rebound(&mut changes);
+        }
+        changes
+    }
+
+    /// The view of a container; `None` for other groups, and as long as the machine is not known.
+    pub fn get(&self, id: GroupId) -> Option<&View> {
+        self.slot(*self.index.get(&id)?)?.view.as_ref()
+    }
+
+    /// A group as it was last described, container or not.
+    pub fn group(&self, id: GroupId) -> Option<&Group> {
+        Some(&self.slot(*self.index.get(&id)?)?.group)
+    }
+
+    /// All containers that have a view.
+    pub fn containers(&self) -> impl Iterator<Item = (GroupId, &Group, &View)> {
+        self.slots.iter().flatten().filter_map(|slot| Some((slot.group.id, &slot.group, slot.view.as_ref()?)))
+    }
+
+    /// What a container's view is made of, and its last changes.
+    pub fn explain(&self, id: GroupId) -> Option<Explain> {
+        let i = *self.index.get(&id)?;
+        let (slot, node) = (self.slot(i)?, self.node.as_ref()?);
+        let view = slot.view?;
+        let place = self.slot_of.iter().skip(1).position(|s| *s == i)? + 1;
+        let standing = self.standings.get(place)?;
+        let path = |group: &Group| group.path.clone();
+        let inputs = Inputs {
+            online: node.online.count(),
+            cpu_share: slot.group.limits.cpu_share,
+            weight: standing.weight,
+            weight_sum: standing.of,
+            fair: standing.fair.millicpu(),
+            quota: standing.quota,
+            quota_of: standing.quota.value().and_then(|_| {
+                let sets_it = |group: &&Group| cpu::quota(group.limits.cpu_max) == standing.quota;
+                self.ancestry(&slot.group).find(sets_it).map(path)
+            }),
+            cpuset: standing.cpus,
+            memory_hard_of: {
+                let hard = Some(Limit::At(view.memory_hard));
+                self.ancestry(&slot.group).find(|group| group.limits.memory_max == hard).map(path)
+            },
+            period: self.period,
+            used: slot.meter.used(self.stamp),
+            throttled: slot.meter.throttled(self.stamp),
+            slack: self
+                .pools
+                .get(slot.pool as usize)
+                .map(|pool| pool.slack)
+                .filter(|s| s.capacity > Micros::ZERO),
+            usage: slot.meter.memory(),
+            usage_before: slot.meter.memory_before(self.stamp),
+            mem_free: self.last.as_ref().map_or(Bytes::ZERO, |last| last.mem_free),
+            mem_free_before: self.mem_free_before,
+            low_mark: node.low_mark,
+            high_mark: node.high_mark,
+        };
+        let rule = inputs.rule(&view);
+        let changes = slot.history.iter().copied().collect();
+        Some(Explain { id, path: slot.group.path.clone(), view, inputs, rule, changes })
+    }
+
+    /// When the last tick was, zero before the first.
+    pub(super) fn now(&self) -> Micros {
+        self.last.as_ref().map_or(Micros::ZERO, |last| last.now)
+    }
+
+    pub(super) fn slot(&self, i: u32) -> Option<&Slot> {
+        self.slots.get(i as usize)?.as_ref()
+    }
+
+    /// Puts a container into the sets that say which ticks concern it.
+    pub(super) fn file(&mut self, i: u32) {
+        let Some(slot) = self.slot(i) else { return };
+        let (above, grown, pressed) = slot.view.as_ref().map_or((false, false, false), |view| {
+            let pressed = view.memory < view.memory_hard
+                && slot.meter.is_known()
+                && memory::is_pressed(slot.meter.memory(), view.memory, &self.policy);
+            (view.cpus > view.cpus_lower, view.memory > view.memory_soft, pressed)
+        });
+        self.above.set(i, above);
+        self.grown.set(i, grown);
+        self.pressed.set(i, pressed);
+    }
+
+    /// The group and those above it, upwards. Ends: [`Self::take_group`] lets no circle in.
+    fn ancestry<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = &'a Group> {
+        std::iter::successors(Some(group), |group| Some(&self.slot(*self.index.get(&group.parent?)?)?.group))
+    }
+
+    fn take_node(&mut self, node: &Node) -> bool {
+        if node.online.is_empty() || self.node.as_ref() == Some(node) {
+            return false;
+        }
+        self.node = Some(node.clone());
+        true
+    }
+
+    /// True where bounds may follow. A parent that would close a circle is not taken over.
+    fn take_group(&mut self, group: &Group) -> bool {
+        if let Some(known) = self.index.get(&group.id).and_then(|i| self.slots[*i as usize].as_mut())
+            && known.group == *group
+        {
+            return false;
+        }
+        let mut group = group.clone();
+        let in_a_circle = group.parent == Some(group.id)
+            || self
+                .ancestry(&group)
+                .skip(1)
+                .any(|above| above.parent == Some(group.id) || above.id == group.id);
+        if in_a_circle {
+            group.parent = None;
+        }
+        match self.index.get(&group.id) {
+            Some(i) => {
+                if let Some(slot) = self.slots[*i as usize].as_mut() {
+                    slot.group = group;
+                }
+            }
+            None => {
+                let i = self.unused.pop().unwrap_or_else(|| {
+                    self.slots.push(None);
+                    self.slots.len() as u32 - 1
+                });
+                self.index.insert(group.id, i);
+                self.fresh.push(i);
+                self.slots[i as usize] = Some(Slot::new(group));
+            }
+        }
+        true
+    }
+
+    /// Takes out a group and everything below it.
+    fn forget(&mut self, id: GroupId, changes: &mut Vec<Change>) -> bool {
+        if !self.index.contains_key(&id) {
+            return false;
+        }
+        let is_below = |slot: &Slot| self.ancestry(&slot.group).any(|group| group.id == id);
+        let gone: Vec<u32> =
+            (0..self.slots.len() as u32).filter(|i| self.slot(*i).is_some_and(is_below)).collect();
+        for i in gone {
+            self.drop_view(i, changes);
+            self.awake.set(i, false);
+            if let Some(slot) = self.slots[i as usize].take() {
+                self.index.remove(&slot.group.id);
+                self.unused.push(i);
+            }
+        }
+        let slots = &self.slots;
+        self.fresh.retain(|i| slots[*i as usize].is_some());
+        true
+    }
+
+    /// Computes all bounds anew and brings every container inside its own.
+    pub(super) fn rebound(&mut self, changes: &mut Vec<Change>) {
+        let Some(node) = self.node.take() else { return };
+        self.lay_out();
+        self.standings = hierarchy::standings(&node.online, &self.places);
+        self.find_pools();
+        for i in 0..self.slots.len() as u32 {
+            if self.slot(i).is_some_and(|slot| slot.group.container.is_none() && slot.view.is_some()) {
+                self.drop_view(i, changes);
+            }
+        }
+        let at = self.now();
+        for place in 1..self.places.len() {
+            let (i, standing) = (self.slot_of[place], self.standings[place]);
+            let Some(slot) = self.slot(i) else { continue };
+            if slot.group.container.is_none() {
+                continue;
+            }
+            let memory = memory::bounds(&self.memory_settings(&slot.group), node.mem_total);
+            if let Some(slot) = self.slots[i as usize].as_mut() {
+                slot.pool = self.pool_of[place];
+                slot.quota = standing.quota;
+                changes.extend(slot.rebound(&standing, memory, at).into_iter().flatten());
+            }
+            self.file(i);
+        }
+        self.node = Some(node);
+    }
+
+    /// Orders groups by depth and parent, so that siblings are neighbours and parents come first.
+    ///
+    /// A group whose parent is not known stands at the top beside the root. Without [`Policy::hierarchy`] only containers
+    /// have a place, all at the top, whether they have processes or not: the paper sums over all containers.
+    fn lay_out(&mut self) {
+        let parent = |slot: &Slot| slot.group.parent.and_then(|id| self.index.get(&id)).copied();
+        let live = self.slots.iter().enumerate().filter_map(|(i, slot)| Some((i as u32, slot.as_ref()?)));
+        let mut order: Vec<(usize, Option<u32>, GroupId, u32)> = match self.policy.hierarchy {
+            true => live
+                .map(|(i, slot)| (self.ancestry(&slot.group).count(), parent(slot), slot.group.id, i))
+                .collect(),
+            false => live
+                .filter(|(_, slot)| slot.group.container.is_some())
+                .map(|(i, slot)| (1, None, slot.group.id, i))
+                .collect(),
+        };
+        order.sort_unstable();
+
+        let mut place_of = vec![0u32; self.slots.len()];
+        self.slot_of.clear();
+        self.slot_of.push(u32::MAX);
+        self.places.clear();
+        self.places.push(Place { competes: true, ..Place::default() });
+        for (_, parent, _, i) in order {
+            let Some(slot) = self.slots[i as usize].as_ref() else { continue };
+            place_of[i as usize] = self.places.len() as u32;
+            self.slot_of.push(i);
+            self.places.push(Place {
+                parent: parent.map_or(0, |parent| place_of[parent as usize]),
+                share: slot.group.limits.cpu_share,
+                competes: slot.group.populated || !self.policy.hierarchy,
+                quota: Some(cpu::quota(slot.group.limits.cpu_max)),
+                cpuset: slot.group.limits.cpuset,
+            });
+        }
+        if self.policy.idle_siblings {
+            self.leave_out_the_idle();
+        }
+    }
+
+    /// Gives each different set of CPUs a number.
+    fn find_pools(&mut self) {
+        let mut known = HashMap::new();
+        self.pools.clear();
+        self.pool_of.clear();
+        for (place, standing) in self.places.iter().zip(&self.standings) {
+            let above = place.parent as usize;
+            let pool = match self.pool_of.get(above) {
+                Some(pool) if self.standings[above].cpus == standing.cpus => *pool,
+                _ => *known.entry(standing.cpus).or_insert(self.pools.len() as u32),
+            };
+            if pool as usize == self.pools.len() {
+                self.pools.push(Pool::new(standing.cpus));
+            }
+            self.pool_of.push(pool);
+        }
+    }
+
+    /// A group is idle if it was read, used nothing for a while, and everything below it is idle. One that was never read
+    /// is not known to be idle.
+    fn leave_out_the_idle(&mut self) {
+        let mut awake_below = vec![None; self.places.len()];
+        for place in (1..self.places.len()).rev() {
+            let i = self.slot_of[place];
+            let is_read = self.slot(i).is_some_and(|slot| slot.meter.is_known());
+            let is_awake = match awake_below[place] {
+                None => !is_read || self.awake.contains(i),
+                Some(below) => below || self.awake.contains(i),
+            };
+            self.places[place].competes &= is_awake;
+            let above = &mut awake_below[self.places[place].parent as usize];
+            *above = Some(is_awake || above.unwrap_or(false));
+        }
+    }
+
+    fn memory_settings(&self, group: &Group) -> memory::Settings {
+        let own = memory::Settings {
+            low: group.limits.memory_low,
+            soft: group.limits.memory_soft,
+            ..memory::Settings::default()
+        };
+        let tighter =
+            |a: Option<Limit<Bytes>>, b: Option<Limit<Bytes>>| a.into_iter().chain(b).reduce(Limit::min);
+        self.ancestry(group).fold(own, |settings, group| memory::Settings {
+            max: tighter(settings.max, group.limits.memory_max),
+            high: tighter(settings.high, group.limits.memory_high),
+            ..settings
+        })
+    }
+
+    fn drop_view(&mut self, i: u32, changes: &mut Vec<Change>) {
+        let at = self.now();
+        if let Some(slot) = self.slots[i as usize].as_mut()
+            && let Some(view) = slot.view.take()
+        {
+            let cpu = What::Cpu { from: view.millicpu, to: Millicpu::ZERO };
+            let memory = What::Memory { from: view.memory, to: Bytes::ZERO };
+            changes.extend([cpu, memory].map(|what| slot.record(what, at, Because::Gone)));
+        }
+        self.file(i);
+    }
+}
+
+impl Slot {
+    /// The view inside new bounds; what changed about CPU and about memory.
+    ///
+    /// Until the first tick a container follows LOWER and its soft limit. Later, effective CPU moves only as far as the
+    /// bounds push it; effective memory that never grew follows the soft limit, which is the container's own setting.
+    fn rebound(&mut self, standing: &Standing, memory: memory::Bounds, at: Micros) -> [Option<Change>; 2] {
+        let cpu = cpu::bounds(standing.quota, standing.cpus.count(), standing.fair);
+        let old = self.view;
+        let kept = old.filter(|_| !self.fresh);
+        let cpus = kept.map_or(cpu.lower, |view| view.cpus.clamp(cpu.lower, cpu.upper));
+        let possible = standing.cpus.take(cpu.upper);
+        let view = View {
+            cpus,
+            millicpu: standing.quota.or(Millicpu::cpus(cpus.into())),
+            cpus_lower: cpu.lower,
+            cpus_upper: cpu.upper,
+            online: possible.take(cpus),
+            possible,
+            memory: kept
+                .filter(|view| view.memory > view.memory_soft)
+                .map_or(memory.soft, |view| view.memory.clamp(memory.soft, memory.hard)),
+            memory_soft: memory.soft,
+            memory_hard: memory.hard,
+        };
+        self.view = Some(view);
+        let Some(old) = old else {
+            let cpu = What::Cpu { from: Millicpu::ZERO, to: view.millicpu };
+            let memory = What::Memory { from: Bytes::ZERO, to: view.memory };
+            return [cpu, memory].map(|what| Some(self.record(what, at, Because::Appeared)));
+        };
+        let shows = |view: &View| (view.millicpu, view.online, view.possible);
+        let amounts = |view: &View| (view.memory, view.memory_soft, view.memory_hard);
+        let cpu_change = (shows(&old) != shows(&view)).then(|| {
+            let what = What::Cpu { from: old.millicpu, to: view.millicpu };
+            self.record(what, at, Because::CpuBounds(cpu))
+        });
+        let memory_change = (amounts(&old) != amounts(&view)).then(|| {
+            let what = What::Memory { from: old.memory, to: view.memory };
+            self.record(what, at, Because::MemoryBounds(memory))
+        });
+        [cpu_change, memory_change]
+    }
+}
