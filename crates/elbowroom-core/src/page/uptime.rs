@@ -1,0 +1,48 @@
+//! `/proc/uptime` (fs/proc/uptime.c `uptime_proc_show`).
+//!
+//! | field | shown |
+//! |---|---|
+//! | first | computed: seconds since the container started |
+//! | second | container: idle seconds, summed over the CPUs of the view as `/proc/stat` sums them |
+//!
+//! The idle sum runs up to as many times as fast as the first field as the view has CPUs, as on a real machine.
+
+use super::facts::{CpuTimes, Facts};
+use super::stat::ticks;
+use super::text::push_line;
+use crate::unit::Micros;
+
+/// Two numbers of up to 14 digits, each with its two decimals.
+const WIDTH: usize = 2 * 17 + 1;
+
+/// The page. `now` is the boot clock.
+pub(super) fn text(facts: &Facts, times: &[CpuTimes], now: Micros) -> String {
+    let cpus = facts.shown_possible().count() as usize;
+    let up = now.saturating_sub(facts.started).get() / 10_000;
+    let idle: u64 = times.iter().take(cpus).map(|t| ticks(t.idle)).sum();
+    let mut out = String::new();
+    push_line(&mut out, &format!("{}.{:02} {}.{:02}", up / 100, up % 100, idle / 100, idle % 100), WIDTH);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpuset::CpuSet;
+
+    #[test]
+    fn counts_from_the_containers_start_and_sums_idle_time_over_its_cpus() {
+        let facts = Facts { started: Micros::secs(100), possible: CpuSet::first_n(4), ..Facts::EMPTY };
+        let times = vec![CpuTimes { idle: Micros::millis(49_870), ..CpuTimes::default() }; 4];
+        assert_eq!(text(&facts, &times, Micros::millis(150_010)).trim_end(), "50.01 199.48");
+        assert_eq!(text(&facts, &[], Micros::ZERO).trim_end(), "0.00 0.00");
+    }
+
+    #[test]
+    fn its_length_never_changes() {
+        let facts = Facts { possible: CpuSet::first_n(1024), ..Facts::EMPTY };
+        let times = vec![CpuTimes { idle: Micros(u64::MAX), ..CpuTimes::default() }; 1024];
+        assert_eq!(text(&facts, &times, Micros(u64::MAX)).len(), WIDTH + 1);
+        assert_eq!(text(&facts, &[], Micros::ZERO).len(), WIDTH + 1);
+    }
+}
