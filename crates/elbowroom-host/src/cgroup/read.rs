@@ -1,0 +1,256 @@
+//! Reading cgroup files. Settings and statistics are opened, read and closed; the counters of every tick are kept open
+//! and read with `pread`, which costs a sixth (measured: 0.3 us against 2.0 us; io_uring costs more than either, because
+//! kernfs does its little work at once).
+
+use super::layout::Hierarchy;
+use crate::parse::{Malformed, single};
+use crate::root::{ReadError, if_there, open_at, read_whole};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A cgroup's directory in one hierarchy, by path: it may be gone.
+#[derive(Debug, Clone, Copy)]
+pub struct Dir<'a> {
+    hierarchy: &'a Hierarchy,
+    group: &'a Path,
+}
+
+impl<'a> Dir<'a> {
+    pub(crate) fn new(hierarchy: &'a Hierarchy, group: &'a Path) -> Self {
+        Self { hierarchy, group }
+    }
+
+    /// Its path on the machine.
+    pub fn path(&self) -> PathBuf {
+        if self.group.as_os_str().is_empty() {
+            return self.hierarchy.mount_point.clone();
+        }
+        self.hierarchy.mount_point.join(self.group)
+    }
+
+    /// Opens a file in it.
+    pub fn open(&self, file: &str) -> Result<OwnedFd, ReadError> {
+        use std::os::fd::AsFd;
+        open_at(self.hierarchy.as_fd(), &self.group.join(file), OFlags::RDONLY)
+            .map_err(|source| ReadError::Io { operation: "opening", path: self.path().join(file), source })
+    }
+
+    /// Reads a file in it; `None` where file or cgroup are not there.
+    pub fn read(&self, file: &str) -> Result<Option<String>, ReadError> {
+        if_there(self.open(file).and_then(|fd| read_whole(fd, &self.path().join(file))))
+    }
+
+    /// Reads and parses a file in it.
+    pub fn parse<T>(
+        &self,
+        file: &str,
+        parse: impl FnOnce(&str) -> Result<T, Malformed>,
+    ) -> Result<Option<T>, ReadError> {
+        match self.read(file)? {
+            Some(text) => parse(&text).map(Some).map_err(|e| ReadError::malformed(self.path().join(file), e)),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads a file of one number.
+    pub fn number(&self, file: &str) -> Result<Option<u64>, ReadError> {
+        self.parse(file, single)
+    }
+
+    /// Whether it exists.
+    pub fn exists(&self) -> bool {
+        let dot = if self.group.as_os_str().is_empty() { Path::new(".") } else { self.group };
+        rustix::fs::accessat(self.hierarchy, dot, rustix::fs::Access::EXISTS, rustix::fs::AtFlags::empty())
+            .is_ok()
+    }
+
+    /// The inode of the directory, which is the cgroup's id in the kernel; `None` when it is gone.
+    pub fn inode(&self) -> Option<u64> {
+        let dot = if self.group.as_os_str().is_empty() { Path::new(".") } else { self.group };
+        rustix::fs::statat(self.hierarchy, dot, rustix::fs::AtFlags::empty()).ok().map(|s| s.st_ino)
+    }
+
+    /// The cgroups directly below it: name and inode. `None` when it is gone.
+    pub fn children(&self) -> Result<Option<Vec<(OsString, u64)>>, ReadError> {
+        use std::os::fd::AsFd;
+        let dot = if self.group.as_os_str().is_empty() { Path::new(".") } else { self.group };
+        let error = |operation| move |source: Errno| ReadError::Io { operation, path: self.path(), source };
+        let opened = open_at(self.hierarchy.as_fd(), dot, OFlags::RDONLY | OFlags::DIRECTORY)
+            .map_err(error("opening"));
+        let Some(fd) = if_there(opened)? else { return Ok(None) };
+        let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
+        let mut entries = rustix::fs::RawDir::new(fd, &mut buffer);
+        let mut children = Vec::new();
+        while let Some(entry) = entries.next() {
+            let Some(entry) = if_there(entry.map_err(error("listing")))? else { return Ok(None) };
+            let name = entry.file_name().to_bytes();
+            if entry.file_type().is_dir() && name != b"." && name != b".." {
+                children.push((std::ffi::OsStr::from_bytes(name).to_owned(), entry.ino()));
+            }
+        }
+        Ok(Some(children))
+    }
+}
+
+/// How many files may be kept open. What does not fit is opened for every read instead: slower, never wrong.
+#[derive(Debug)]
+pub(crate) struct FdBudget {
+    left: usize,
+}
+
+impl FdBudget {
+    /// Room for `nofile` files less what the rest of the agent needs (sockets, slots, attach: far below 256).
+    pub(crate) fn new(nofile: u64) -> Self {
+        Self { left: usize::try_from(nofile.saturating_sub(256)).unwrap_or(usize::MAX) }
+    }
+}
+
+/// A file that is read every tick.
+#[derive(Debug, Default)]
+pub(crate) enum KeptFile {
+    /// Not opened yet.
+    #[default]
+    Closed,
+    /// Open.
+    Open(OwnedFd),
+    /// Was not there; looked for again only after [`KeptFile::reset`].
+    Absent,
+}
+
+/// What a kept file said.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Kept<T> {
+    /// A value.
+    Value(T),
+    /// There is no such file, for now.
+    Absent,
+    /// The cgroup was removed.
+    Gone,
+}
+
+impl KeptFile {
+    /// Reads the file from its start and hands the bytes to `parse`.
+    pub(crate) fn read<T>(
+        &mut self,
+        dir: &Dir<'_>,
+        file: &str,
+        budget: &mut FdBudget,
+        syscalls: &mut u64,
+        parse: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Result<Kept<T>, ReadError> {
+        let mut transient = None;
+        let fd = match self {
+            Self::Absent => return Ok(Kept::Absent),
+            Self::Open(fd) => &*fd,
+            Self::Closed => {
+                *syscalls += 1;
+                let Some(fd) = if_there(dir.open(file))? else {
+                    *self = Self::Absent;
+                    return Ok(Kept::Absent);
+                };
+                if budget.left > 0 {
+                    budget.left -= 1;
+                    *self = Self::Open(fd);
+                    let Self::Open(fd) = self else { unreachable!("assigned in the line above") };
+                    &*fd
+                } else {
+                    *syscalls += 1;
+                    transient.insert(fd)
+                }
+            }
+        };
+        *syscalls += 1;
+        // The largest of these files, v2 cpu.stat, has about 350 bytes.
+        let mut buffer = [0u8; 1024];
+        match rustix::io::pread(fd, &mut buffer, 0) {
+            Ok(n) => match parse(&buffer[..n]) {
+                Some(value) => Ok(Kept::Value(value)),
+                None => {
+                    let line = String::from_utf8_lossy(&buffer[..n]);
+                    let line = line.lines().next().unwrap_or("");
+                    Err(ReadError::malformed(
+                        dir.path().join(file),
+                        crate::parse::malformed(line, "a counter"),
+                    ))
+                }
+            },
+            Err(Errno::NODEV | Errno::NOENT) => {
+                self.reset(budget);
+                *self = Self::Absent;
+                Ok(Kept::Gone)
+            }
+            Err(source) => Err(ReadError::Io { operation: "reading", path: dir.path().join(file), source }),
+        }
+    }
+
+    /// Closes the file, to be opened again at the next read.
+    pub(crate) fn reset(&mut self, budget: &mut FdBudget) {
+        if let Self::Open(_) = std::mem::take(self) {
+            budget.left += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::{Controller, Layout};
+    use crate::fixture::Fixture;
+    use crate::parse::leading_number;
+    use crate::root::Root;
+
+    const HOST: &str = "-- proc/self/mountinfo --\n1 0 0:1 / /cg rw - cgroup2 none rw\n\
+                        -- cg/cgroup.controllers --\ncpu memory\n-- cg/a/memory.current --\n7\n";
+
+    #[test]
+    fn files_beyond_the_budget_are_read_and_not_kept() {
+        let host = Fixture::new(HOST).unwrap();
+        let layout = Layout::detect(&Root::at(host.path()).unwrap()).unwrap();
+        let (_, dir) = layout.dir(Controller::Memory, Path::new("a")).unwrap();
+        let mut budget = FdBudget::new(257);
+        let (mut first, mut second) = (KeptFile::default(), KeptFile::default());
+        let mut calls = 0;
+        let mut read = |file: &mut KeptFile, budget: &mut FdBudget| {
+            let before = calls;
+            let value = file.read(&dir, "memory.current", budget, &mut calls, leading_number).unwrap();
+            assert_eq!(value, Kept::Value(7));
+            calls - before
+        };
+        assert_eq!(
+            (read(&mut first, &mut budget), read(&mut first, &mut budget)),
+            (2, 1),
+            "open and read, then read"
+        );
+        assert_eq!(
+            (read(&mut second, &mut budget), read(&mut second, &mut budget)),
+            (3, 3),
+            "open, read, close"
+        );
+        assert!(matches!((&first, &second), (KeptFile::Open(_), KeptFile::Closed)));
+        first.reset(&mut budget);
+        read(&mut second, &mut budget);
+        assert!(matches!(second, KeptFile::Open(_)), "what one gives back another can have");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_not_looked_for_again_until_told() {
+        let host = Fixture::new(HOST).unwrap();
+        let layout = Layout::detect(&Root::at(host.path()).unwrap()).unwrap();
+        let (_, dir) = layout.dir(Controller::Cpu, Path::new("a")).unwrap();
+        let (mut file, mut budget, mut calls) = (KeptFile::default(), FdBudget::new(1_000), 0);
+        for _ in 0..3 {
+            let value = file.read(&dir, "cpu.stat", &mut budget, &mut calls, leading_number).unwrap();
+            assert_eq!(value, Kept::Absent);
+        }
+        assert_eq!(calls, 1);
+        host.write("cg/a/cpu.stat", "x\n").unwrap();
+        file.reset(&mut budget);
+        let error = file.read(&dir, "cpu.stat", &mut budget, &mut calls, leading_number).unwrap_err();
+        assert_eq!(error.to_string(), "/cg/a/cpu.stat: line \"x\" is not a counter");
+    }
+}

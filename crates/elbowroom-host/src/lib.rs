@@ -1,0 +1,26 @@
+//! The only crate that touches the machine.
+//!
+//! [`sensor::Sensor`] turns kernel files and notifications into `elbowroom_core::sample` events. What it stands on is
+//! public for the other rooms: a [`root::Root`] every file is opened below, the [`cgroup`] layout and readers, the
+//! [`proc`] parsers, [`discover`] for containers and [`timer`] for the tick. [`mount`] gets views into containers.
+//! [`fixture`] makes hosts out of text.
+
+#[cfg(feature = "bpf")]
+pub mod bpf;
+pub mod cgroup;
+pub mod discover;
+pub mod fixture;
+pub mod mount;
+pub mod numa;
+mod parse;
+pub mod proc;
+pub mod process;
+pub mod root;
+pub mod sensor;
+pub mod signal;
+pub mod timer;
+mod warn;
+mod watch;
+
+pub use parse::Malformed;
+pub use sensor::{Details, Sensor, SensorConfig, SensorError};

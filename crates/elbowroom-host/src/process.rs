@@ -1,0 +1,88 @@
+//! Facts about single processes, from `/proc/PID`.
+
+use elbowroom_core::unit::Micros;
+use std::fs;
+
+/// When process `pid` started, on the boot clock; `None` when it is gone (`starttime` of `/proc/PID/stat`, field 22).
+pub fn started(pid: i32) -> Option<Micros> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let ticks = start_ticks(&stat)?;
+    let hz = rustix::param::clock_ticks_per_second().max(1);
+    Some(Micros(ticks.saturating_mul(1_000_000) / hz))
+}
+
+/// CPU time that this process has used.
+pub fn own_cpu() -> Micros {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Micros(used.tv_sec as u64 * 1_000_000 + used.tv_nsec as u64 / 1_000)
+}
+
+/// The cgroups of process `pid`, one path per hierarchy, without repeats; empty when it is gone.
+pub fn cgroup_paths(pid: i32) -> Vec<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let mut paths: Vec<String> = Vec::new();
+    for path in text.lines().filter_map(|line| line.splitn(3, ':').nth(2)) {
+        if path != "/" && !paths.iter().any(|known| known == path) {
+            paths.push(path.to_owned());
+        }
+    }
+    paths
+}
+
+/// How many threads of these processes run or wait uninterruptibly, and how many there are: what the load average counts
+/// (`kernel/sched/loadavg.c`).
+pub fn count_threads(pids: &[i32]) -> (u32, u32) {
+    let mut running = 0;
+    let mut threads = 0;
+    for pid in pids {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+        for task in tasks.flatten() {
+            let Ok(stat) = fs::read_to_string(task.path().join("stat")) else { continue };
+            threads += 1;
+            running += u32::from(matches!(state(&stat), Some('R' | 'D')));
+        }
+    }
+    (running, threads)
+}
+
+/// What follows the command in a `stat` line; the command may itself hold spaces and parentheses.
+fn after_command(stat: &str) -> Option<&str> {
+    stat.rsplit_once(") ").map(|(_, rest)| rest)
+}
+
+fn state(stat: &str) -> Option<char> {
+    after_command(stat)?.chars().next()
+}
+
+fn start_ticks(stat: &str) -> Option<u64> {
+    // Field 22 of the line; the state, first after the command, is field 3.
+    after_command(stat)?.split(' ').nth(22 - 3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str =
+        "7 (a) b) R 1 7 7 0 -1 4194560 1 0 0 0 3 4 0 0 20 0 1 0 12345 1000 2 18446744073709551615";
+
+    #[test]
+    fn commands_with_parentheses_do_not_shift_the_fields() {
+        assert_eq!(state(STAT), Some('R'));
+        assert_eq!(start_ticks(STAT), Some(12345));
+    }
+
+    #[test]
+    fn this_process_has_started_and_has_threads() {
+        let pid = std::process::id() as i32;
+        assert!(started(pid).is_some_and(|t| t > Micros::ZERO && t <= crate::timer::now_boot()));
+        assert!(count_threads(&[pid]).1 >= 1);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_no_facts() {
+        assert_eq!(started(i32::MAX), None);
+        assert!(cgroup_paths(i32::MAX).is_empty());
+        assert_eq!(count_threads(&[i32::MAX]), (0, 0));
+    }
+}

@@ -1,0 +1,187 @@
+//! The directory that every file of the machine is opened below.
+//!
+//! `/` by default. A fixture host or a host mounted into the agent's own container (`/host`) is another one; below it,
+//! symbolic links resolve as if it were `/`, so that neither a link nor a `..` leads out of it.
+
+use crate::parse::Malformed;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// No file read whole is longer: engines' state files reach a few MiB, kernel files a few hundred KiB.
+const LARGEST: u64 = 16 << 20;
+
+/// A root directory.
+#[derive(Debug)]
+pub struct Root {
+    dir: OwnedFd,
+    path: PathBuf,
+}
+
+/// Why a file of the machine could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The kernel refused.
+    #[error("while {operation} {}: {source}", path.display())]
+    Io {
+        /// What was done: `opening`, `reading`.
+        operation: &'static str,
+        /// The file, from the root.
+        path: PathBuf,
+        /// Why not.
+        source: Errno,
+    },
+    /// The file does not keep its format.
+    #[error("{}: {source}", path.display())]
+    Malformed {
+        /// The file, from the root.
+        path: PathBuf,
+        /// The line.
+        source: Malformed,
+    },
+}
+
+impl ReadError {
+    /// Attaches the file to a refused line.
+    pub fn malformed(path: impl Into<PathBuf>, source: Malformed) -> Self {
+        Self::Malformed { path: path.into(), source }
+    }
+
+    /// The file, its cgroup or its process is not there, or this kernel does not offer it: a normal value, not a fault.
+    /// `ENODEV` is a kept file of a removed cgroup, `EOPNOTSUPP` a pressure file that is switched off, `ESRCH` a process
+    /// that ended.
+    pub fn is_absent(&self) -> bool {
+        matches!(
+            self,
+            Self::Io {
+                source: Errno::NOENT | Errno::NODEV | Errno::NOTDIR | Errno::OPNOTSUPP | Errno::SRCH,
+                ..
+            }
+        )
+    }
+
+    /// File name and kind of failure: what two errors with one cause share.
+    pub(crate) fn cause(&self) -> (String, String) {
+        let (path, kind) = match self {
+            Self::Io { path, source, operation } => (path, format!("{operation} {source}")),
+            Self::Malformed { path, source } => (path, source.expected.to_owned()),
+        };
+        (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), kind)
+    }
+}
+
+/// `Ok(None)` for what is absent.
+pub fn if_there<T>(result: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Root {
+    /// The machine itself.
+    pub fn host() -> Result<Self, ReadError> {
+        Self::at("/")
+    }
+
+    /// A directory that stands for `/`.
+    pub fn at(path: impl AsRef<Path>) -> Result<Self, ReadError> {
+        let path = path.as_ref().to_path_buf();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(&path, flags, Mode::empty()) {
+            Ok(dir) => Ok(Self { dir, path }),
+            Err(source) => Err(ReadError::Io { operation: "opening", path, source }),
+        }
+    }
+
+    /// Whether this is `/`, so that system calls about the machine (`sysinfo`) speak of the same one.
+    pub fn is_host(&self) -> bool {
+        self.path == Path::new("/")
+    }
+
+    /// Opens `path`, absolute or not, below the root.
+    pub fn open(&self, path: impl AsRef<Path>, flags: OFlags) -> Result<OwnedFd, ReadError> {
+        let path = path.as_ref();
+        let below = match path.strip_prefix("/").unwrap_or(path) {
+            below if below.as_os_str().is_empty() => Path::new("."),
+            below => below,
+        };
+        let flags = flags | OFlags::CLOEXEC;
+        let opened = match self.is_host() {
+            true => rustix::fs::openat(&self.dir, below, flags, Mode::empty()),
+            false => rustix::fs::openat2(&self.dir, below, flags, Mode::empty(), ResolveFlags::IN_ROOT),
+        };
+        opened.map_err(|source| ReadError::Io { operation: "opening", path: path.into(), source })
+    }
+
+    /// Reads a file whole. Bytes that are not UTF-8 become U+FFFD.
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<String, ReadError> {
+        let path = path.as_ref();
+        read_whole(self.open(path, OFlags::RDONLY)?, path)
+    }
+}
+
+impl AsFd for Root {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+}
+
+/// Reads `file` to its end; `path` is only for the error.
+pub(crate) fn read_whole(file: OwnedFd, path: &Path) -> Result<String, ReadError> {
+    let mut bytes = Vec::new();
+    match File::from(file).take(LARGEST).read_to_end(&mut bytes) {
+        Ok(_) => {
+            Ok(String::from_utf8(bytes)
+                .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+        }
+        Err(e) => {
+            let source = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+            Err(ReadError::Io { operation: "reading", path: path.into(), source })
+        }
+    }
+}
+
+/// Opens `path` below an open directory.
+pub(crate) fn open_at(dir: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(dir, path, flags | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// The soft limit of open files raised to the hard one, which needs no privilege; returns what is allowed now.
+pub(crate) fn raise_nofile() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        Ok(()) => maximum.unwrap_or(u64::MAX),
+        Err(_) => current.unwrap_or(u64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_and_dots_stay_below_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("inside"), "inside\n").unwrap();
+        std::os::unix::fs::symlink("/inside", dir.path().join("link")).unwrap();
+        let root = Root::at(dir.path()).unwrap();
+        assert_eq!(root.read("/link").unwrap(), "inside\n");
+        assert_eq!(root.read("../../../inside").unwrap(), "inside\n");
+        assert!(root.read("/etc/passwd").unwrap_err().is_absent());
+    }
+
+    #[test]
+    fn an_error_says_what_was_done_to_which_file() {
+        let root = Root::host().unwrap();
+        let err = root.read("/proc/no-such-file").unwrap_err();
+        assert!(err.is_absent());
+        assert!(err.to_string().starts_with("while opening /proc/no-such-file: No such file"), "{err}");
+        assert!(if_there::<()>(Err(err)).unwrap().is_none());
+    }
+}

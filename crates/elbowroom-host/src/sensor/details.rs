@@ -1,0 +1,117 @@
+//! What is asked seldom: a group's statistics and its processes.
+//!
+//! These files are opened, read and closed each time: at the rate of pages that show them (twice a second for a container
+//! somebody looks at), opening costs less than keeping a dozen files of every container open.
+
+use super::Sensor;
+use crate::cgroup::{self, Dir};
+use crate::parse::number;
+use crate::root::if_there;
+use elbowroom_core::psi::Pressure;
+use elbowroom_core::sample::{GroupId, IoStat, MemoryStat};
+use elbowroom_core::unit::Micros;
+use std::collections::BTreeSet;
+
+/// A group's statistics, each for its whole subtree. `None` where the controller is not there or the file cannot be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// `memory.stat`.
+    pub memory_stat: Option<MemoryStat>,
+    /// User CPU time: v1 `cpuacct.stat` in grains of 10 ms, v2 `cpu.stat`.
+    pub cpu_user: Option<Micros>,
+    /// System CPU time.
+    pub cpu_system: Option<Micros>,
+    /// Disk transfer per device, ascending by device number; empty where none or not known.
+    pub io: Vec<IoStat>,
+    /// `cpu.pressure`, `io.pressure`, `memory.pressure`. On a hybrid host from the same path in the unified hierarchy.
+    pub pressure: Option<[Pressure; 3]>,
+    /// Threads (`pids.current`).
+    pub nr_threads: Option<u64>,
+}
+
+impl Sensor {
+    /// A group's statistics; `None` when there is no such group, or no longer.
+    pub fn details(&mut self, id: GroupId) -> Option<Details> {
+        let path = self.tree[self.tree.slot(id)?].path.clone();
+        let (layout, warnings) = (&self.layout, &mut self.warnings);
+        let cpu = warnings.keep(cgroup::cpu_times(layout, &path)).flatten();
+        let details = Details {
+            memory_stat: warnings.keep(cgroup::memory_stat(layout, &path)).flatten(),
+            cpu_user: cpu.map(|(user, _)| user),
+            cpu_system: cpu.map(|(_, system)| system),
+            io: warnings.keep(cgroup::io_stat(layout, &path)).unwrap_or_default(),
+            pressure: warnings.keep(cgroup::pressure(layout, &path)).flatten(),
+            nr_threads: warnings.keep(cgroup::pids_current(layout, &path)).flatten(),
+        };
+        let hierarchies = self.walked.iter().map(|index| &self.layout.hierarchies()[*index]);
+        let there = hierarchies.into_iter().any(|hierarchy| Dir::new(hierarchy, &path).exists());
+        there.then_some(details)
+    }
+
+    /// Every process in a group and below it, as this process' pid namespace numbers them, ascending, but the container's
+    /// first process in front: the outermost one that is number 1 in a pid namespace of its own, else the oldest. Empty when
+    /// the group is empty or gone.
+    pub fn processes(&mut self, id: GroupId) -> Vec<i32> {
+        let Some(top) = self.tree.slot(id) else { return Vec::new() };
+        let mut pids = BTreeSet::new();
+        for slot in self.tree.subtree(top) {
+            let entry = &self.tree[slot];
+            // A process is in every hierarchy; one that has the group is enough, and not all have.
+            let Some(walked) = entry.inodes.iter().position(|inode| *inode != 0) else { continue };
+            let dir = Dir::new(&self.layout.hierarchies()[self.walked[walked]], &entry.path);
+            let text = self.warnings.keep(dir.read("cgroup.procs")).flatten().unwrap_or_default();
+            // Processes of other pid namespaces are all number 0.
+            pids.extend(text.lines().filter_map(|pid| pid.parse::<i32>().ok()).filter(|pid| *pid > 0));
+        }
+        let mut pids: Vec<i32> = pids.into_iter().collect();
+        let ages = pids.iter().enumerate().filter_map(|(at, pid)| Some((self.seniority(*pid)?, at)));
+        if let Some((_, first)) = ages.min() {
+            pids[..=first].rotate_right(1);
+        }
+        pids
+    }
+
+    /// Orders processes by how much they look like a container's first one: least first. `None` when it ended.
+    fn seniority(&self, pid: i32) -> Option<(bool, usize, u64)> {
+        let status = if_there(self.root.read(format!("/proc/{pid}/status"))).ok()??;
+        let levels = ns_pids(&status);
+        let is_init = levels.len() > 1 && levels.last() == Some(&1);
+        let stat = if_there(self.root.read(format!("/proc/{pid}/stat"))).ok()??;
+        Some((!is_init, if is_init { levels.len() } else { 0 }, start_time(&stat)?))
+    }
+}
+
+/// `NSpid` of `/proc/PID/status`: the process' number in every pid namespace it is in, outermost first.
+fn ns_pids(status: &str) -> Vec<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or("");
+    line.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Field 22 of `/proc/PID/stat`. The name in field 2 may hold spaces and parentheses, so fields are counted from its end.
+fn start_time(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let field = fields.split_ascii_whitespace().nth(19)?;
+    number(field, field, "a start time").ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_name_cannot_hide_the_start_time() {
+        let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
+        for name in ["sh", "a b", "x) S 1 (", ")"] {
+            assert_eq!(start_time(&format!("7 ({name}) {rest}")), Some(4242), "{name}");
+        }
+        for bad in ["", "7 (sh", "7 (sh) S 1"] {
+            assert_eq!(start_time(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn namespaces_are_read_outermost_first() {
+        assert_eq!(ns_pids("Name:\tsh\nNSpid:\t812\t1\n"), [812, 1]);
+        assert!(ns_pids("Name:\tsh\n").is_empty());
+    }
+}

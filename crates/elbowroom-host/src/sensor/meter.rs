@@ -1,0 +1,135 @@
+//! The counters of one group.
+
+use super::tree::Slot;
+use crate::cgroup::read::{FdBudget, Kept, KeptFile};
+use crate::cgroup::{Controller, Layout, Version, v1, v2};
+use crate::parse::leading_number;
+use crate::root::ReadError;
+use crate::warn::Warnings;
+use elbowroom_core::sample::Usage;
+use elbowroom_core::unit::{Bytes, Micros};
+use std::path::Path;
+
+/// What every tick needs of one group.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    /// The group above.
+    pub(super) parent: Slot,
+    /// When its files are to be read again, and the time between that and the read before.
+    pub(super) due: Micros,
+    pub(super) interval: Micros,
+    /// As it was last read.
+    pub(super) usage: Usage,
+    /// Its files were read at least once.
+    pub(super) was_read: bool,
+    /// The tick that read it last.
+    pub(super) tick: u64,
+    /// CPU time between its last two reads, and the part of it that reads of its children account for.
+    pub(super) used: Micros,
+    pub(super) explained: Micros,
+    /// Where a tier follows it: the total that tier last said.
+    pub(super) tracked: Option<Micros>,
+    /// That tier saw it run since its last round, or it may have run before it was followed.
+    pub(super) ran: bool,
+    /// Where this tick names it, if it does.
+    pub(super) named: (u64, usize),
+    /// How often looking for sleepers that woke up was in vain, and where it goes on.
+    pub(super) vain_probes: u8,
+    pub(super) probe_at: usize,
+    /// It has a quota, so v1's `cpu.stat` is worth a read.
+    pub(super) throttles: bool,
+    pub(super) has_children: bool,
+    cpu: KeptFile,
+    memory: KeptFile,
+    throttled: KeptFile,
+}
+
+/// What reading needs besides the group.
+pub(super) struct Reading<'a> {
+    pub(super) layout: &'a Layout,
+    pub(super) budget: &'a mut FdBudget,
+    pub(super) warnings: &'a mut Warnings,
+    pub(super) syscalls: &'a mut u64,
+}
+
+impl Meter {
+    /// A group that was not read yet.
+    pub(super) fn below(parent: Slot) -> Self {
+        Self { parent, ..Self::default() }
+    }
+
+    /// Reads the group's files into `usage`, CPU time only `with_cpu`; true if the group turned out to be removed. A value
+    /// that cannot be read stays as it was; a counter that seems to go back does not.
+    pub(super) fn read(&mut self, group: &Path, with_cpu: bool, on: &mut Reading<'_>) -> bool {
+        let mut gone = false;
+        if with_cpu {
+            gone |= self.read_cpu(group, on);
+        }
+        let file = on.layout.dir(Controller::Memory, group).map(|(version, dir)| match version {
+            Version::V1 => (dir, "memory.usage_in_bytes"),
+            Version::V2 => (dir, "memory.current"),
+        });
+        if let Some((dir, file)) = file {
+            let kept = self.memory.read(&dir, file, on.budget, on.syscalls, leading_number);
+            if let Some(bytes) = value(kept, on.warnings, &mut gone) {
+                self.usage.memory = Bytes(bytes);
+            }
+        }
+        self.was_read = true;
+        gone
+    }
+
+    fn read_cpu(&mut self, group: &Path, on: &mut Reading<'_>) -> bool {
+        let mut gone = false;
+        match on.layout.dir(Controller::Cpuacct, group) {
+            Some((Version::V1, dir)) => {
+                let kept = self.cpu.read(&dir, "cpuacct.usage", on.budget, on.syscalls, v1::cpuacct_usage);
+                if let Some(cpu) = value(kept, on.warnings, &mut gone) {
+                    self.usage.cpu = self.usage.cpu.max(cpu);
+                }
+            }
+            Some((Version::V2, dir)) => {
+                let kept = self.cpu.read(&dir, "cpu.stat", on.budget, on.syscalls, v2::cpu_stat);
+                if let Some(usage) = value(kept, on.warnings, &mut gone) {
+                    self.usage.cpu = self.usage.cpu.max(usage.cpu);
+                    self.usage.throttled = usage.throttled;
+                }
+            }
+            None => {}
+        }
+        if let Some((Version::V1, dir)) = on.layout.dir(Controller::Cpu, group).filter(|_| self.throttles) {
+            let kept = self.throttled.read(&dir, "cpu.stat", on.budget, on.syscalls, v1::throttled_time);
+            if let Some(throttled) = value(kept, on.warnings, &mut gone) {
+                self.usage.throttled = Some(throttled);
+            }
+        }
+        gone
+    }
+
+    /// Closes its files.
+    pub(super) fn close(&mut self, budget: &mut FdBudget) {
+        for file in [&mut self.cpu, &mut self.memory, &mut self.throttled] {
+            file.reset(budget);
+        }
+    }
+
+    /// Looks again for files that were not there.
+    pub(super) fn look_again(&mut self, budget: &mut FdBudget) {
+        for file in [&mut self.cpu, &mut self.memory, &mut self.throttled] {
+            if matches!(file, KeptFile::Absent) {
+                file.reset(budget);
+            }
+        }
+    }
+}
+
+fn value<T>(kept: Result<Kept<T>, ReadError>, warnings: &mut Warnings, gone: &mut bool) -> Option<T> {
+    match warnings.keep(kept)? {
+        Kept::Value(value) => Some(value),
+        Kept::Absent => None,
+        Kept::Gone => {
+            *gone = true;
+            None
+        }
+    }
+}

@@ -1,0 +1,580 @@
+//! The sensor on this machine's own cgroups, whichever version they are. Needs root; says so and passes where it is not.
+
+use elbowroom_core::sample::{CpuMax, Event, Group, GroupId};
+use elbowroom_core::unit::{Bytes, CpuShare, Limit, Micros};
+use elbowroom_host::cgroup::{Controller, Layout, Version};
+use elbowroom_host::root::Root;
+use elbowroom_host::{Sensor, SensorConfig, timer};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A cgroup of this test's own in every hierarchy, with what runs in it.
+struct Rig {
+    /// Every sensor of this process would open every test's files: one test at a time, so that they can be counted.
+    _alone: MutexGuard<'static, ()>,
+    layout: Layout,
+    name: String,
+    made: Vec<PathBuf>,
+    children: Vec<Child>,
+}
+
+impl Rig {
+    /// `None`, with a word why, where cgroups cannot be made.
+    fn new() -> Option<Self> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let root = Root::host().unwrap();
+        let layout = match Layout::detect(&root) {
+            Ok(layout) => layout,
+            Err(error) => {
+                println!("skipped: {error}");
+                return None;
+            }
+        };
+        let name =
+            format!("elbowroom-test-sensing-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut rig = Self { _alone: alone, layout, name, made: Vec::new(), children: Vec::new() };
+        if let Err(error) = rig.try_mkdir("") {
+            println!("skipped: needs the right to make cgroups: {error}");
+            return None;
+        }
+        Some(rig)
+    }
+
+    /// Path of a group below the rig's, from the root of the hierarchies.
+    fn path(&self, below: &str) -> String {
+        format!("{}/{below}", self.name).trim_end_matches('/').to_owned()
+    }
+
+    fn dir(&self, controller: Controller, below: &str) -> PathBuf {
+        let path = self.path(below);
+        self.layout.dir(controller, Path::new(&path)).unwrap().1.path()
+    }
+
+    fn mkdir(&mut self, below: &str) {
+        self.try_mkdir(below).unwrap();
+    }
+
+    fn try_mkdir(&mut self, below: &str) -> std::io::Result<()> {
+        let path = self.path(below);
+        for hierarchy in self.layout.hierarchies() {
+            let dir = hierarchy.mount_point.join(&path);
+            std::fs::create_dir(&dir)?;
+            let parent = dir.parent().unwrap();
+            match hierarchy.version {
+                // A new v1 cpuset is empty and takes no process.
+                Version::V1 if dir.join("cpuset.cpus").exists() => {
+                    for file in ["cpuset.cpus", "cpuset.mems"] {
+                        std::fs::write(dir.join(file), std::fs::read(parent.join(file))?)?;
+                    }
+                }
+                Version::V1 => {}
+                Version::V2 => {
+                    let there = std::fs::read_to_string(dir.join("cgroup.controllers"))?;
+                    for controller in there
+                        .split_ascii_whitespace()
+                        .filter(|c| ["cpu", "memory", "cpuset", "io", "pids"].contains(c))
+                    {
+                        // A leaf may keep processes only while nothing is enabled for children; the rig's top has none.
+                        if below.is_empty() {
+                            std::fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"))?;
+                        }
+                    }
+                }
+            }
+            self.made.push(dir);
+        }
+        Ok(())
+    }
+
+    fn rmdir(&mut self, below: &str) {
+        let path = self.path(below);
+        for hierarchy in self.layout.hierarchies() {
+            let dir = hierarchy.mount_point.join(&path);
+            remove_dir(&dir);
+            self.made.retain(|made| *made != dir);
+        }
+    }
+
+    /// Runs a shell script in a group.
+    fn spawn(&mut self, below: &str, script: &str) -> u32 {
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("read go; {script}")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let path = self.path(below);
+        for hierarchy in self.layout.hierarchies() {
+            let procs = hierarchy.mount_point.join(&path).join("cgroup.procs");
+            std::fs::write(&procs, child.id().to_string())
+                .unwrap_or_else(|e| panic!("{}: {e}", procs.display()));
+        }
+        child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        let pid = child.id();
+        self.children.push(child);
+        pid
+    }
+
+    fn stop(&mut self, pid: u32) {
+        let at = self.children.iter().position(|child| child.id() == pid).unwrap();
+        let mut child = self.children.swap_remove(at);
+        self.kill_all();
+        child.wait().unwrap();
+    }
+
+    /// Ends every process in the rig's own groups; what a shell started outlives the shell.
+    fn kill_all(&self) {
+        for dir in &self.made {
+            let pids = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+            for pid in pids.lines().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+
+    fn version(&self, controller: Controller) -> Version {
+        self.layout.dir(controller, Path::new("")).unwrap().0
+    }
+
+    fn write(&self, controller: Controller, below: &str, file: &str, value: &str) {
+        let file = self.dir(controller, below).join(file);
+        std::fs::write(&file, value).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.kill_all();
+        for child in &mut self.children {
+            let _ = child.wait();
+        }
+        for dir in self.made.iter().rev() {
+            // Orphans are reaped by somebody else, in their own time.
+            let until = Instant::now() + DEADLINE;
+            while std::fs::remove_dir(dir).is_err_and(|e| e.kind() == std::io::ErrorKind::ResourceBusy)
+                && Instant::now() < until
+            {
+                self.kill_all();
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// A killed process leaves its cgroup a moment after it can be waited for.
+fn remove_dir(dir: &Path) {
+    let until = Instant::now() + DEADLINE;
+    while std::fs::remove_dir(dir).is_err_and(|e| e.kind() == std::io::ErrorKind::ResourceBusy) {
+        assert!(Instant::now() < until, "{} stays busy", dir.display());
+        std::thread::yield_now();
+    }
+}
+
+/// A sensor with what it has told so far.
+struct Told {
+    sensor: Sensor,
+    groups: HashMap<GroupId, Group>,
+    gone: Vec<GroupId>,
+}
+
+impl Told {
+    fn open(config: &SensorConfig) -> Self {
+        let mut sensor = Sensor::open(config).unwrap();
+        let events = sensor.start();
+        let mut told = Self { sensor, groups: HashMap::new(), gone: Vec::new() };
+        assert!(
+            matches!(events.first(), Some(Event::Node(node)) if node.mem_total > Bytes::ZERO && !node.online.is_empty())
+        );
+        told.take(events);
+        told
+    }
+
+    fn take(&mut self, events: Vec<Event>) {
+        for event in events {
+            match event {
+                Event::Group(group) => {
+                    if let Some(parent) = group.parent {
+                        assert!(self.groups.contains_key(&parent), "{} before its parent", group.path);
+                    }
+                    self.groups.insert(group.id, group);
+                }
+                Event::Gone(id) => {
+                    assert!(self.groups.remove(&id).is_some(), "{id:?} goes twice or was never there");
+                    let mut gone = vec![id];
+                    while let Some(id) = gone.pop() {
+                        let below: Vec<_> =
+                            self.groups.values().filter(|g| g.parent == Some(id)).map(|g| g.id).collect();
+                        below.iter().for_each(|id| drop(self.groups.remove(id)));
+                        gone.extend(below);
+                    }
+                    self.gone.push(id);
+                }
+                Event::Node(_) | Event::Tick(_) => {}
+            }
+        }
+    }
+
+    fn group(&self, path: &str) -> Option<&Group> {
+        let path = format!("/{path}");
+        self.groups.values().find(|group| group.path == path)
+    }
+
+    /// Waits for notifications until `seen` holds.
+    fn until(&mut self, what: &str, mut seen: impl FnMut(&Self) -> bool) {
+        let until = Instant::now() + DEADLINE;
+        while !seen(self) {
+            assert!(Instant::now() < until, "not seen within {DEADLINE:?}: {what}");
+            let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+            poll(&mut [PollFd::from_borrowed_fd(self.sensor.fd(), PollFlags::IN)], Some(&wait)).unwrap();
+            let events = self.sensor.changes();
+            self.take(events);
+        }
+    }
+}
+
+/// The rescan is put off, so that what is seen was notified.
+fn notified_only(fanotify: bool) -> SensorConfig {
+    SensorConfig { fanotify, rescan: Micros::secs(3_600), ..SensorConfig::default() }
+}
+
+fn with_both(test: impl Fn(Rig, Told)) {
+    for fanotify in [true, false] {
+        let Some(rig) = Rig::new() else { return };
+        let told = Told::open(&notified_only(fanotify));
+        println!("{:?} {}", told.sensor.layout().kind, told.sensor.notifications());
+        test(rig, told);
+    }
+}
+
+#[test]
+fn a_group_is_told_when_it_is_made_and_gone_when_it_is_removed() {
+    with_both(|mut rig, mut told| {
+        rig.mkdir("a");
+        let path = rig.path("a");
+        told.until("made", |t| t.group(&path).is_some());
+        let id = told.group(&path).unwrap().id;
+        assert_eq!(told.group(&rig.path("")).map(|g| g.id), told.group(&path).unwrap().parent);
+        rig.rmdir("a");
+        told.until("removed", |t| t.gone.contains(&id));
+    });
+}
+
+#[test]
+fn a_group_made_again_under_its_name_is_another_one() {
+    with_both(|mut rig, mut told| {
+        rig.mkdir("a");
+        let path = rig.path("a");
+        told.until("made", |t| t.group(&path).is_some());
+        let first = told.group(&path).unwrap().id;
+        rig.rmdir("a");
+        rig.mkdir("a");
+        told.until("made again", |t| t.group(&path).is_some_and(|g| g.id != first));
+        assert!(told.gone.contains(&first));
+    });
+}
+
+#[test]
+fn settings_are_told_when_somebody_writes_them() {
+    with_both(|mut rig, mut told| {
+        rig.mkdir("a");
+        let path = rig.path("a");
+        told.until("made", |t| t.group(&path).is_some_and(|g| g.limits.memory_max == Some(Limit::Max)));
+        match rig.version(Controller::Cpu) {
+            Version::V1 => {
+                rig.write(Controller::Cpu, "a", "cpu.cfs_quota_us", "150000");
+                rig.write(Controller::Cpu, "a", "cpu.shares", "512");
+            }
+            Version::V2 => {
+                rig.write(Controller::Cpu, "a", "cpu.max", "150000 100000");
+                rig.write(Controller::Cpu, "a", "cpu.weight", "50");
+            }
+        }
+        match rig.version(Controller::Memory) {
+            Version::V1 => {
+                rig.write(Controller::Memory, "a", "memory.limit_in_bytes", "256M");
+                rig.write(Controller::Memory, "a", "memory.soft_limit_in_bytes", "64M");
+            }
+            Version::V2 => {
+                rig.write(Controller::Memory, "a", "memory.max", "256M");
+                rig.write(Controller::Memory, "a", "memory.low", "64M");
+            }
+        }
+        let share = match rig.version(Controller::Cpu) {
+            Version::V1 => CpuShare::Shares(512),
+            Version::V2 => CpuShare::Weight(50),
+        };
+        rig.write(Controller::Cpuset, "a", "cpuset.cpus", "0");
+        told.until("limits", |t| {
+            let limits = t.group(&path).unwrap().limits;
+            // v1 has the first, v2 the second.
+            let low = limits.memory_soft.or(limits.memory_low);
+            limits.cpu_max == Some(CpuMax { quota: Limit::At(Micros(150_000)), period: Micros(100_000) })
+                && limits.cpu_share == Some(share)
+                && limits.memory_max == Some(Limit::At(Bytes::mib(256)))
+                && low == Some(Limit::At(Bytes::mib(64)))
+                && limits.cpuset == Some("0".parse().unwrap())
+        });
+    });
+}
+
+#[test]
+fn a_cpuset_narrowed_above_is_told_below() {
+    with_both(|mut rig, mut told| {
+        let cpus = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
+        if rig.version(Controller::Cpuset) == Version::V1 || cpus.trim() == "0" {
+            println!(
+                "skipped: needs a v2 cpuset and two CPUs: a v1 cpuset cannot be made narrower than one below it"
+            );
+            return;
+        }
+        rig.mkdir("a");
+        let path = rig.path("a");
+        told.until("made", |t| t.group(&path).is_some_and(|g| g.limits.cpuset.is_some()));
+        rig.write(Controller::Cpuset, "", "cpuset.cpus", "0");
+        told.until("narrowed", |t| t.group(&path).unwrap().limits.cpuset == Some("0".parse().unwrap()));
+    });
+}
+
+#[test]
+fn usage_grows_by_what_the_processes_used_and_a_quota_by_what_it_took() {
+    with_both(|mut rig, mut told| {
+        rig.mkdir("a");
+        let path = rig.path("a");
+        match rig.version(Controller::Cpu) {
+            Version::V1 => rig.write(Controller::Cpu, "a", "cpu.cfs_quota_us", "20000"),
+            Version::V2 => rig.write(Controller::Cpu, "a", "cpu.max", "20000 100000"),
+        }
+        told.until("quota", |t| {
+            t.group(&path).is_some_and(|g| g.limits.cpu_max.is_some_and(|m| m.quota != Limit::Max))
+        });
+        let id = told.group(&path).unwrap().id;
+        told.sensor.tick(timer::now());
+        let pid = rig.spawn("a", "while :; do :; done");
+        let (mut cpu, mut throttled) = (Micros::ZERO, None);
+        let ticker = timer::Ticker::new(Micros::millis(24)).unwrap();
+        let until = Instant::now() + DEADLINE;
+        while cpu < Micros::millis(60) || throttled.is_none_or(|t| t == Micros::ZERO) {
+            assert!(Instant::now() < until, "used {cpu}, throttled {throttled:?}");
+            ticker.wait().unwrap();
+            let tick = told.sensor.tick(timer::now());
+            for (_, usage) in tick.usage.iter().filter(|(named, _)| *named == id) {
+                assert!(usage.cpu >= cpu && tick.busy >= usage.cpu);
+                (cpu, throttled) = (usage.cpu, usage.throttled);
+            }
+            assert!(tick.mem_free > Bytes::ZERO);
+        }
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().collect();
+        let real = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>() * 10_000;
+        assert!(cpu.get() <= real + 30_000, "{cpu} against {real} us in /proc/{pid}/stat");
+        match rig.version(Controller::Cpu) {
+            Version::V1 => rig.write(Controller::Cpu, "a", "cpu.cfs_quota_us", "-1"),
+            Version::V2 => rig.write(Controller::Cpu, "a", "cpu.max", "max"),
+        }
+        let until = Instant::now() + DEADLINE;
+        rig.spawn("a", "x=$(head -c 3000000 /dev/zero | tr '\\0' x); while :; do :; done");
+        let mut memory = Bytes::ZERO;
+        while memory < Bytes::mib(2) {
+            assert!(Instant::now() < until, "{memory}");
+            ticker.wait().unwrap();
+            let tick = told.sensor.tick(timer::now());
+            memory =
+                tick.usage.iter().find(|(named, _)| *named == id).map_or(memory, |(_, usage)| usage.memory);
+        }
+        told.until("populated", |t| t.group(&path).unwrap().populated);
+    });
+}
+
+#[test]
+fn a_group_that_vanishes_between_reads_is_a_normal_value() {
+    with_both(|mut rig, mut told| {
+        rig.mkdir("a");
+        let path = rig.path("a");
+        told.until("made", |t| t.group(&path).is_some());
+        let id = told.group(&path).unwrap().id;
+        let tick = told.sensor.tick(timer::now());
+        assert!(tick.usage.iter().any(|(named, _)| *named == id));
+        rig.rmdir("a");
+        told.sensor.tick(timer::now());
+        assert_eq!(told.sensor.details(id), None);
+        assert!(told.sensor.processes(id).is_empty() && told.sensor.cgroup_dirs(id).is_empty());
+        told.until("removed", |t| t.gone.contains(&id));
+    });
+}
+
+#[test]
+fn details_speak_of_the_whole_subtree() {
+    with_both(|mut rig, mut told| {
+        rig.mkdir("a");
+        let path = rig.path("a");
+        told.until("made", |t| t.group(&path).is_some());
+        let id = told.group(&path).unwrap().id;
+        rig.spawn("a", "x=$(head -c 3000000 /dev/zero | tr '\\0' x); sleep 1000 & wait");
+        let until = Instant::now() + DEADLINE;
+        loop {
+            let details = told.sensor.details(id).unwrap();
+            let stat = details.memory_stat.unwrap();
+            if stat.anon > Bytes::mib(2) && details.nr_threads >= Some(2) {
+                assert!(details.cpu_user.is_some() && details.cpu_system.is_some());
+                assert_eq!(
+                    details.pressure.is_some(),
+                    rig.layout
+                        .unified_dir(Path::new(&path))
+                        .is_some_and(|d| d.read("cpu.pressure").unwrap().is_some())
+                );
+                break;
+            }
+            assert!(Instant::now() < until, "{details:?}");
+            std::thread::yield_now();
+        }
+        let dirs = told.sensor.cgroup_dirs(id);
+        assert!(
+            !dirs.is_empty() && dirs.iter().all(|(_, dir)| dir.join("cgroup.procs").exists()),
+            "{dirs:?}"
+        );
+        match rig.version(Controller::Memory) {
+            Version::V1 => {
+                assert!(dirs.iter().any(|(c, d)| c == "memory" && d.join("memory.limit_in_bytes").exists()))
+            }
+            Version::V2 => assert!(dirs.iter().any(|(c, d)| c.is_empty() && d.join("memory.max").exists())),
+        }
+    });
+}
+
+#[test]
+fn the_first_process_of_a_pid_namespace_comes_first() {
+    let Some(mut rig) = Rig::new() else { return };
+    let mut told = Told::open(&notified_only(true));
+    let id = told.group(&rig.path("")).unwrap().id;
+    rig.mkdir("a");
+    told.until("made", |t| t.group(&rig.path("a")).is_some());
+    let outer = rig.spawn("a", "exec unshare --pid --fork --kill-child sh -c 'sleep 1000 & wait'");
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let pids = told.sensor.processes(id);
+        if pids.len() == 3 {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", pids[0])).unwrap();
+            let ns = status.lines().find(|l| l.starts_with("NSpid:")).unwrap();
+            assert!(ns.ends_with("\t1") && pids[1..].contains(&(outer as i32)), "{ns} {pids:?} {outer}");
+            break;
+        }
+        assert!(Instant::now() < until, "{pids:?}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_group_whose_last_process_ended_is_not_populated() {
+    with_both(|mut rig, mut told| {
+        rig.mkdir("a");
+        let path = rig.path("a");
+        let pid = rig.spawn("a", "exec sleep 1000");
+        told.until("populated", |t| t.group(&path).is_some_and(|g| g.populated));
+        assert!(told.group(&rig.path("")).unwrap().populated, "and so is what is above it");
+        rig.stop(pid);
+        // v1 announces nothing: ticks find the group idle, and then it is looked at.
+        let ticker = timer::Ticker::new(Micros::millis(24)).unwrap();
+        let until = Instant::now() + DEADLINE;
+        while told.group(&path).unwrap().populated {
+            assert!(Instant::now() < until);
+            ticker.wait().unwrap();
+            told.sensor.tick(timer::now());
+            let events = told.sensor.changes();
+            told.take(events);
+        }
+        told.until("above", |t| !t.group(&rig.path("")).unwrap().populated);
+    });
+}
+
+#[test]
+fn idle_groups_are_read_seldom_and_one_that_wakes_is_seen_soon() {
+    let Some(mut rig) = Rig::new() else { return };
+    for n in 0..20 {
+        rig.mkdir(&format!("g{n}"));
+    }
+    let mut told = Told::open(&notified_only(true));
+    let ids: HashMap<GroupId, String> = told
+        .groups
+        .values()
+        .filter(|g| g.path.starts_with(&format!("/{}/", rig.name)))
+        .map(|g| (g.id, g.path.clone()))
+        .collect();
+    assert_eq!(ids.len(), 20);
+    // Time is an argument: five seconds of ticks take milliseconds.
+    let mut now = timer::now();
+    for _ in 0..200 {
+        now = now.saturating_add(Micros::millis(24));
+        told.sensor.tick(now);
+    }
+    let mut reads = 0;
+    for _ in 0..62 {
+        now = now.saturating_add(Micros::millis(24));
+        told.sensor.tick(now);
+        reads += told.sensor.cost().groups;
+    }
+    assert!(reads < 62 * 20, "{reads} reads in 62 ticks over the machine's groups and 20 idle ones");
+
+    rig.spawn("g7", "while :; do :; done");
+    let woken = format!("/{}/g7", rig.name);
+    let used = Instant::now();
+    let mut ticks = 0;
+    loop {
+        // The process needs real time to use some.
+        std::thread::sleep(Duration::from_millis(24));
+        now = now.saturating_add(Micros::millis(24));
+        ticks += 1;
+        let tick = told.sensor.tick(now);
+        if tick.usage.iter().any(|(id, usage)| ids.get(id) == Some(&woken) && usage.cpu > Micros::ZERO) {
+            break;
+        }
+        assert!(used.elapsed() < DEADLINE);
+    }
+    // Backing off alone would take up to 62 ticks. 15 leave room for a busy machine that does not run the process at once.
+    assert!(ticks <= 15, "seen after {ticks} ticks");
+}
+
+#[test]
+fn a_storm_of_groups_is_told_whole_and_leaves_no_file_open() {
+    with_both(|mut rig, mut told| {
+        // The machine has other groups, which come and go: count the files of this rig's.
+        let name = format!("/{}/", rig.name);
+        let files = || {
+            let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+            let links = fds.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+            links.filter(|link| link.to_string_lossy().contains(&name)).count()
+        };
+        told.sensor.tick(timer::now());
+        let before = files();
+        for n in 0..200 {
+            rig.mkdir(&format!("s{n}"));
+            if n % 50 == 49 {
+                let events = told.sensor.changes();
+                told.take(events);
+                told.sensor.tick(timer::now());
+            }
+        }
+        let prefix = format!("/{}/s", rig.name);
+        let count = |t: &Told| t.groups.values().filter(|g| g.path.starts_with(&prefix)).count();
+        told.until("200 groups", |t| count(t) == 200);
+        told.sensor.tick(timer::now());
+        assert!(files() >= before + 400, "{} files: counters are kept open", files());
+        for n in 0..200 {
+            rig.rmdir(&format!("s{n}"));
+        }
+        told.until("none of them", |t| count(t) == 0);
+        told.sensor.tick(timer::now());
+        assert_eq!(files(), before);
+    });
+}
