@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/*
+ * Who ran, and for how long, without a system call per question.
+ *
+ * On every context switch the CPU time of the run that ends is added to the slot of its cgroup, and the slot's bit is
+ * set in a bitmap. Both live in memory that user space maps, next to one record per CPU saying which cgroup is on it
+ * since when: a reader that wants the total of now adds the unfinished run.
+ *
+ * The time is the scheduler's own (sum_exec_runtime, which update_curr() has brought up to date before the tracepoint
+ * fires), so totals are those of cpuacct.usage and cpu.stat, with stolen time already taken out where the kernel does.
+ *
+ * A run is an uninterrupted stay of one cgroup on one CPU: a switch between two of its threads continues it, at the
+ * price of a few loads. A task is charged to the cgroup it had when it came onto the CPU.
+ */
+#include "kernel.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+/* Sizes of the maps; user space reads them from the object. */
+#define SLOTS 16384
+#define GROUPS 65536
+
+/* The id of every hierarchy's root (fs/kernfs/dir.c allocates ids from 1): idle and kernel threads, never tracked. */
+#define ROOT 1
+
+/* Which hierarchy's cgroup a task is charged to; `Hierarchy` in src/bpf/mod.rs has the same numbers. */
+enum hierarchy {
+	UNIFIED,
+	CPU,
+	CPUACCT,
+};
+
+const volatile u32 hierarchy = UNIFIED;
+
+/* Cgroup id (the inode of its directory) to slot. Filled by user space; a cgroup that is not in it costs one lookup. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, GROUPS);
+	__type(key, u64);
+	__type(value, u32);
+} groups SEC(".maps");
+
+/* Nanoseconds of CPU time by slot, finished runs only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SLOTS);
+	__type(key, u32);
+	__type(value, u64);
+} totals SEC(".maps");
+
+/* One bit per slot: a run has finished since the reader last cleared it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SLOTS / 64);
+	__type(key, u32);
+	__type(value, u64);
+} ran SEC(".maps");
+
+/* What is on a CPU now; a cache line each, in the order of `Cpu` in src/bpf/shared.rs. */
+struct cpu {
+	u64 since;    /* CLOCK_MONOTONIC at the start of the run; ROOT: nobody's; 0: this record or a total is changing */
+	u64 cgroup;   /* its cgroup id */
+	u64 switches; /* context switches seen */
+	u64 runtime;  /* sum_exec_runtime of the running task, less what earlier tasks used in this run */
+	u64 missed;   /* switches that must have been there and were not seen */
+	u32 pid;      /* the running task */
+	u32 unused[5];
+};
+
+/* One record per possible CPU: user space sets max_entries before loading. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cpu);
+} cpus SEC(".maps");
+
+/* The id of the task's cgroup in the chosen hierarchy; ROOT where this kernel lacks the controller. */
+static __always_inline u64 cgroup_of(struct task_struct *task)
+{
+	struct css_set *css_set = task->cgroups;
+
+	if (hierarchy == CPU && bpf_core_enum_value_exists(enum cgroup_subsys_id, cpu_cgrp_id))
+		return css_set->subsys[bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id)]->cgroup->kn->id;
+	if (hierarchy == CPUACCT && bpf_core_enum_value_exists(enum cgroup_subsys_id, cpuacct_cgrp_id))
+		return css_set->subsys[bpf_core_enum_value(enum cgroup_subsys_id, cpuacct_cgrp_id)]->cgroup->kn->id;
+	if (hierarchy == UNIFIED && bpf_core_field_exists(css_set->dfl_cgrp))
+		return css_set->dfl_cgrp->kn->id;
+	return ROOT;
+}
+
+static __always_inline void charge(u64 cgroup, u64 ns)
+{
+	u32 *slot = bpf_map_lookup_elem(&groups, &cgroup);
+	u64 *total, *word, bit;
+	u32 index;
+
+	if (!slot)
+		return;
+	index = *slot;
+	total = bpf_map_lookup_elem(&totals, &index);
+	if (!total)
+		return;
+	bit = 1ULL << (index % 64);
+	index /= 64;
+	word = bpf_map_lookup_elem(&ran, &index);
+	if (!word)
+		return;
+	/*
+	 * The reader clears the bit, then reads the total: a bit seen set after the addition covers it. Only an atomic
+	 * whose result is used orders the two on every architecture.
+	 */
+	ns = __sync_fetch_and_add(total, ns);
+	asm volatile("" : : "r"(ns));
+	if (!(*(volatile u64 *)word & bit))
+		__sync_fetch_and_or(word, bit);
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(elbowroom_active, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	u32 number = bpf_get_smp_processor_id();
+	struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
+	u64 cgroup, used;
+	bool known;
+
+	if (!cpu)
+		return 0;
+	cpu->switches++;
+	cgroup = cgroup_of(next);
+	used = prev->se.sum_exec_runtime - cpu->runtime;
+	/* Some kernels hide a switch now and then; how long the task that came on in it has run, nobody knows. */
+	known = cpu->pid == (u32)prev->pid;
+	if (cpu->since && !known)
+		cpu->missed++;
+	known = known && cpu->since;
+	cpu->pid = next->pid;
+	if (known && cpu->cgroup == cgroup) {
+		cpu->runtime = next->se.sum_exec_runtime - used;
+		return 0;
+	}
+	/* Exchanges are full barriers: a reader that finds the same time twice saw nothing change in between. */
+	__sync_lock_test_and_set(&cpu->since, 0);
+	if (known && cpu->cgroup != ROOT)
+		charge(cpu->cgroup, used);
+	cpu->cgroup = cgroup;
+	cpu->runtime = next->se.sum_exec_runtime;
+	__sync_lock_test_and_set(&cpu->since, cgroup == ROOT ? ROOT : bpf_ktime_get_ns());
+	return 0;
+}
+
+/*
+ * Programs that look into kernel structures, as tp_btf ones do, and some helpers are open only to licences the kernel
+ * counts as GPL compatible (license_is_gpl_compatible() in include/linux/license.h). "Dual MIT/GPL" is one of its
+ * spellings and is what this file is: MIT like the rest of the project, or GPL-2.0.
+ */
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,400 @@
+//! The BPF tier on the kernel that runs the tests, against its own accounting files. Needs root; works on version 1 and
+//! version 2 hosts alike.
+#![cfg(feature = "bpf")]
+
+use elbowroom_core::sample::Event;
+use elbowroom_core::unit::Micros;
+use elbowroom_host::bpf::{ActiveSet, BpfError, Hierarchy};
+use elbowroom_host::cgroup::{Controller, Layout};
+use elbowroom_host::root::Root;
+use elbowroom_host::timer::{self, Ticker};
+use elbowroom_host::{Sensor, SensorConfig};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+/// Tests that count programs in the kernel, or busy CPUs, must not see each other's.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// The hierarchy this machine accounts CPU time in.
+struct Machine {
+    hierarchy: Hierarchy,
+    root: PathBuf,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Machine {
+    /// `None`, having said why, where the tests cannot run.
+    fn find() -> Option<Self> {
+        let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return None;
+        }
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let mut unified = None;
+        for line in mounts.lines() {
+            let fields: Vec<_> = line.split(' ').collect();
+            let has = |option| fields[3].split(',').any(|o| o == option);
+            match fields[2] {
+                "cgroup" if has("cpuacct") => {
+                    let hierarchy = if has("cpu") { Hierarchy::Cpu } else { Hierarchy::Cpuacct };
+                    return Some(Self { hierarchy, root: fields[1].into(), _alone: alone });
+                }
+                "cgroup2" => unified = Some(fields[1].into()),
+                _ => {}
+            }
+        }
+        let Some(root) = unified else {
+            eprintln!("skipped: needs a mounted cgroup hierarchy that accounts CPU time");
+            return None;
+        };
+        Some(Self { hierarchy: Hierarchy::Unified, root, _alone: alone })
+    }
+
+    /// An open set; `None`, having said why, where this kernel has no BPF for us.
+    fn open(&self) -> Option<ActiveSet> {
+        match ActiveSet::open(self.hierarchy) {
+            Ok(set) => Some(set),
+            Err(error) => {
+                assert!(std::env::var_os("ELBOWROOM_TEST_BPF").is_none(), "{error}");
+                eprintln!("skipped: {error} (ELBOWROOM_TEST_BPF=1 makes this a failure)");
+                None
+            }
+        }
+    }
+
+    fn cgroup(&self, name: &str) -> Cgroup {
+        Cgroup::new(self.root.join(format!("elbowroom-test-bpf-{}-{name}", std::process::id())))
+    }
+}
+
+/// A cgroup of the test, and the processes started in it; gone with it.
+struct Cgroup {
+    path: PathBuf,
+    children: Vec<Child>,
+}
+
+impl Cgroup {
+    fn new(path: PathBuf) -> Self {
+        fs::create_dir(&path).unwrap();
+        Self { path, children: Vec::new() }
+    }
+
+    fn inode(&self) -> u64 {
+        fs::metadata(&self.path).unwrap().ino()
+    }
+
+    fn below(&self, name: &str) -> Cgroup {
+        Cgroup::new(self.path.join(name))
+    }
+
+    /// Starts a process that is moved into the cgroup while it waits, as container runtimes do, and then runs `script`.
+    fn start(&mut self, script: &str) {
+        self.start_in(&[], script);
+    }
+
+    /// The same in its namesakes of other hierarchies.
+    fn start_in(&mut self, others: &[Cgroup], script: &str) {
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("echo ready; read go; {script}")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdout.take().unwrap().read_exact(&mut [0; 6]).unwrap();
+        let stat = format!("/proc/{}/stat", child.id());
+        until("the process waits", || fs::read_to_string(&stat).unwrap().contains("(sh) S"));
+        for path in others.iter().map(|other| &other.path).chain([&self.path]) {
+            fs::write(path.join("cgroup.procs"), child.id().to_string()).unwrap();
+        }
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        self.children.push(child);
+    }
+
+    fn start_busy(&mut self) {
+        self.start("while :; do :; done");
+    }
+
+    fn stop(&mut self) {
+        for mut child in self.children.drain(..) {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// All that was started has ended.
+    fn ended(&mut self) -> bool {
+        self.children.iter_mut().all(|child| child.try_wait().unwrap().is_some())
+    }
+
+    /// The kernel's own count.
+    fn usage(&self) -> Micros {
+        self.try_usage().unwrap()
+    }
+
+    /// `None` in a hierarchy that does not account CPU time.
+    fn try_usage(&self) -> Option<Micros> {
+        if let Ok(text) = fs::read_to_string(self.path.join("cpuacct.usage")) {
+            return Some(Micros::nanos(text.trim().parse().unwrap()));
+        }
+        let text = fs::read_to_string(self.path.join("cpu.stat")).ok()?;
+        let value = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+        Some(Micros(value.parse().unwrap()))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        self.stop();
+        // A killed task leaves its cgroup a moment after it can be waited for.
+        let start = Instant::now();
+        while fs::remove_dir(&self.path).is_err() {
+            if start.elapsed() > Duration::from_secs(5) {
+                eprintln!("left behind: {}", self.path.display());
+                break;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn drained(set: &mut ActiveSet) -> BTreeMap<u32, Micros> {
+    let mut seen = BTreeMap::new();
+    set.drain(|slot, cpu| assert!(seen.insert(slot, cpu).is_none(), "slot {slot} twice"));
+    seen
+}
+
+/// The kernel's account, read between two of ours, lies between them but for 1 %, and for what each switch that this
+/// kernel hid can have cost: one time slice.
+fn assert_agree(set: &ActiveSet, before: Micros, kernel: Micros, after: Micros) {
+    let missed = set.stats().missed;
+    println!(
+        "kernel {} us, bpf {} to {} us, {missed} switches missed",
+        kernel.get(),
+        before.get(),
+        after.get()
+    );
+    let slack = Micros(kernel.get() / 100).saturating_add(Micros::millis(missed * 4));
+    assert!(before <= kernel.saturating_add(slack), "too much");
+    assert!(kernel <= after.saturating_add(slack), "too little");
+}
+
+#[test]
+fn totals_equal_the_kernels_account_while_running_and_after() {
+    let Some(machine) = Machine::find() else { return };
+    let Some(mut set) = machine.open() else { return };
+    let mut group = machine.cgroup("busy");
+    set.track(group.inode(), 0).unwrap();
+    group.start_busy();
+    thread::sleep(Duration::from_secs(2));
+    let running = drained(&mut set)[&0];
+    let file = group.usage();
+    let later = drained(&mut set).get(&0).copied().unwrap_or(running);
+    // The kernel brings a running task's account up to date at its tick, 1 to 10 ms apart; in an emulator whose CPUs are
+    // taken away ticks come late, up to 100 ms.
+    assert_agree(&set, running.saturating_sub(Micros::millis(100)), file, later);
+    until("a run is seen again and again before it ends", || {
+        (0..100).all(|_| drained(&mut set).contains_key(&0))
+    });
+    group.stop();
+    let after = drained(&mut set)[&0];
+    assert_agree(&set, after, group.usage(), after);
+    assert!(after >= running);
+}
+
+#[test]
+fn many_short_runs_add_up_to_the_kernels_account() {
+    let Some(machine) = Machine::find() else { return };
+    let Some(mut set) = machine.open() else { return };
+    let mut group = machine.cgroup("short");
+    set.track(group.inode(), 9).unwrap();
+    group.start("i=0; while [ $i -lt 100 ]; do /bin/true; i=$((i+1)); done");
+    let mut last = Micros::ZERO;
+    until("the loop is done", || {
+        let done = group.ended();
+        if let Some(&total) = drained(&mut set).get(&9) {
+            assert!(total >= last, "decreased from {last:?} to {total:?}");
+            last = total;
+        }
+        done
+    });
+    assert_agree(&set, last, group.usage(), last);
+}
+
+#[test]
+fn groups_that_sleep_never_appear_among_a_thousand() {
+    let Some(machine) = Machine::find() else { return };
+    let Some(mut set) = machine.open() else { return };
+    let parent = machine.cgroup("thousand");
+    let mut groups: Vec<_> = (0..1_000).map(|n| parent.below(&n.to_string())).collect();
+    for (group, slot) in groups.iter().zip(0..) {
+        set.track(group.inode(), slot).unwrap();
+    }
+    assert_eq!((set.stats().groups, set.stats().slots), (1_000, 1_000));
+    groups[3].start("exec sleep 1000");
+    until("the sleeper ran", || drained(&mut set).contains_key(&3));
+    let mut quiet = 0;
+    until("the sleeper sleeps for good", || {
+        quiet = if drained(&mut set).is_empty() { quiet + 1 } else { 0 };
+        quiet == 20
+    });
+    groups[700].start_busy();
+    let mut sightings = 0;
+    until("the busy group was seen often", || {
+        let seen = drained(&mut set);
+        assert!(seen.keys().all(|&slot| slot == 700), "{seen:?}");
+        sightings += seen.len();
+        sightings >= 50
+    });
+}
+
+#[test]
+fn a_nested_group_counts_for_its_container() {
+    let Some(machine) = Machine::find() else { return };
+    let Some(mut set) = machine.open() else { return };
+    let outer = machine.cgroup("nest");
+    let mut inner = outer.below("inner");
+    set.track(outer.inode(), 5).unwrap();
+    set.track(inner.inode(), 5).unwrap();
+    inner.start("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done");
+    until("the loop is done", || inner.ended());
+    let total = drained(&mut set)[&5];
+    assert_agree(&set, total, outer.usage(), total);
+}
+
+#[test]
+fn an_untracked_slot_is_silent_and_starts_again_at_zero() {
+    let Some(machine) = Machine::find() else { return };
+    let Some(mut set) = machine.open() else { return };
+    let mut group = machine.cgroup("again");
+    set.track(group.inode(), 2).unwrap();
+    group.start_busy();
+    until("it ran", || drained(&mut set).get(&2).is_some_and(|&cpu| cpu > Micros::millis(100)));
+    set.untrack(group.inode()).unwrap();
+    set.untrack(group.inode()).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(drained(&mut set), BTreeMap::new());
+    group.stop();
+    set.track(group.inode(), 2).unwrap();
+    group.start("exec sleep 1000");
+    let mut total = Micros::ZERO;
+    until("the sleeper ran", || {
+        total = drained(&mut set).get(&2).copied().unwrap_or_default();
+        total > Micros::ZERO
+    });
+    assert!(total < Micros::millis(100), "{total}");
+}
+
+#[test]
+fn the_sensor_names_who_ran_with_the_kernels_account_and_leaves_sleepers_alone() {
+    let Some(machine) = Machine::find() else { return };
+    let Some(_) = machine.open() else { return };
+    let layout = Layout::detect(&Root::host().unwrap()).unwrap();
+    let make = |name: &str| -> Vec<Cgroup> {
+        let path = format!("elbowroom-test-bpf-{}-{name}", std::process::id());
+        let dirs = [Controller::Cpu, Controller::Cpuacct, Controller::Memory]
+            .map(|controller| layout.dir(controller, Path::new(&path)).unwrap().1.path());
+        BTreeSet::from(dirs).into_iter().map(Cgroup::new).collect()
+    };
+    let (mut busy, mut idle) = (make("sensor-busy"), make("sensor-idle"));
+    let mut sensor = Sensor::open(&SensorConfig::default()).unwrap();
+    assert_eq!(sensor.tier().name(), "active");
+    let ids: BTreeMap<_, _> = sensor
+        .start()
+        .into_iter()
+        .filter_map(|event| match event {
+            Event::Group(group) => Some((group.path, group.id)),
+            _ => None,
+        })
+        .collect();
+    let id = |name: &str| ids[&format!("/elbowroom-test-bpf-{}-{name}", std::process::id())];
+    let (busy_id, idle_id) = (id("sensor-busy"), id("sensor-idle"));
+    for (group, script) in [(&mut busy, "while :; do :; done"), (&mut idle, "exec sleep 1000")] {
+        let (first, rest) = group.split_first_mut().unwrap();
+        first.start_in(rest, script);
+    }
+    let ticker = Ticker::new(Micros::millis(24)).unwrap();
+    let (mut quiet, mut usage) = (0, Micros::ZERO);
+    let mut tick = || {
+        ticker.wait().unwrap();
+        let mut named = false;
+        for (id, now) in sensor.tick(timer::now()).usage {
+            if id == busy_id {
+                usage = now.cpu;
+            }
+            named |= id == idle_id;
+        }
+        named
+    };
+    until("the sleeper sleeps for good", || {
+        quiet = if tick() { 0 } else { quiet + 1 };
+        quiet == 40
+    });
+    let named = (0..64).filter(|_| tick()).count();
+    let kernel = busy.iter().find_map(Cgroup::try_usage).unwrap();
+    println!("sensor {} us, kernel {} us; the sleeper named {named} times", usage.get(), kernel.get());
+    // The process may have run since the last tick; a tick and a busy machine between them are worth 50 ms.
+    assert!(usage <= kernel.saturating_add(Micros(kernel.get() / 100 + 10_000)));
+    assert!(kernel <= usage.saturating_add(Micros(kernel.get() / 100 + 50_000)));
+    // Its memory may move once more when a round reads it.
+    assert!(named <= 2);
+    busy[0].stop();
+    idle[0].stop();
+}
+
+#[test]
+fn what_cannot_be_tracked_is_refused_by_name() {
+    let Some(machine) = Machine::find() else { return };
+    let Some(mut set) = machine.open() else { return };
+    let root = fs::metadata(&machine.root).unwrap().ino();
+    assert!(matches!(set.track(root, 0), Err(BpfError::Root { .. })), "the root has inode {root}");
+    assert!(matches!(set.track(2, 1 << 20), Err(BpfError::Slot { .. })));
+}
+
+#[test]
+fn dropping_the_set_leaves_no_program_behind() {
+    let Some(machine) = Machine::find() else { return };
+    until("earlier programs are gone", || programs() == 0);
+    let Some(set) = machine.open() else { return };
+    assert_eq!(programs(), 1);
+    until("a switch is seen", || set.stats().switches > 0);
+    drop(set);
+    until("the program is gone", || programs() == 0);
+    assert!(!Path::new("/sys/fs/bpf/elbowroom").exists());
+}
+
+/// Ours in the kernel; names are cut to 15 bytes there.
+fn programs() -> usize {
+    libbpf_rs::query::ProgInfoIter::default().filter(|info| info.name == "elbowroom_activ").count()
+}
+
+#[test]
+fn a_refusal_names_the_step_and_the_cause() {
+    let Some(machine) = Machine::find() else { return };
+    let hierarchy = machine.hierarchy;
+    // Capabilities belong to a thread: only this one gives them up.
+    let refusal = thread::spawn(move || {
+        let none = rustix::thread::CapabilitySet::empty();
+        let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        ActiveSet::open(hierarchy).unwrap_err().to_string()
+    })
+    .join()
+    .unwrap();
+    println!("{refusal}");
+    assert!(refusal.contains("Load") && refusal.contains("not permitted"), "{refusal}");
+}
