@@ -1,0 +1,137 @@
+//! Getting views into containers.
+//!
+//! **Problem.** A view is a directory of files on the host (one FUSE mount, one directory per container). A container must
+//! find these files under the names it already reads: `/proc/meminfo`, `/sys/devices/system/cpu`, `cpu.max` in its own cgroup
+//! directory. The container may be running, and it may be hostile.
+//!
+//! **Approach.** [`plan`] works out from the container's own mountinfo and cgroup which file goes where, and [`attach`] mounts
+//! each one: `open_tree(OPEN_TREE_CLONE)` on the host, then, on a thread of its own that has entered the container's mount
+//! namespace, `openat2` of the target and `move_mount` onto it. A process that is already in the namespace (an OCI hook, the
+//! child of `elbowroom run`) uses [`plan_here`] and [`attach_here`]. The mounts die with the namespace: nothing to clean up.
+//!
+//! **Properties** (each has a live test of about the same name)
+//! - All or nothing: when one mount fails, those this call made are taken away again.
+//! - Idempotent: a target that shows this very view already is counted, not covered a second time.
+//! - A stale view (its agent is gone, reads give ENOTCONN) is replaced without a moment in which the host's file shows.
+//! - No symbolic link is followed inside a container, and only procfs, sysfs and cgroup filesystems are covered; what
+//!   somebody else mounted on a target stays.
+//! - Nothing is mounted where it would spread to the host.
+//! - One at a time: whoever attaches or detaches holds a lock on the mount namespace.
+//! - The process may vanish at any step: [`MountError::Vanished`].
+//!
+//! Needs Linux 5.8 (`openat2`, `STATX_MNT_ID`) and CAP_SYS_ADMIN; 6.5 for replacing without a window. A container whose *root
+//! filesystem* is its own FUSE server can delay path walks: callers that must not wait use a thread.
+
+mod attach;
+pub mod mountinfo;
+mod place;
+mod plan;
+
+pub use attach::{Attached, attach, attach_here, attached, detach};
+pub use place::{MountNamespace, Stage, namespace, private_namespace, stage};
+pub use plan::{Bind, Kind, Plan, Skipped, Surface, Why, plan, plan_here};
+
+use mountinfo::ParseError;
+use std::path::PathBuf;
+
+/// The filesystem type of every view mount; what carries it is ours to replace and to remove.
+pub const FSTYPE: &str = "fuse.elbowroom";
+
+/// Why views could not be mounted, found or removed. Each is one line that names the thing and the way out.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The process ended. Mounts in its namespace end with the namespace.
+    #[error("process {pid} is gone: there is nothing to mount views into")]
+    Vanished {
+        /// The process.
+        pid: u32,
+    },
+    /// The process shares the mount namespace of the host.
+    #[error(
+        "process {pid} is in the host's own mount namespace, where a view would show to every process: \
+         start it with `elbowroom run` or in a container"
+    )]
+    HostNamespace {
+        /// The process.
+        pid: u32,
+    },
+    /// The container's mounts are peers of the host's.
+    #[error(
+        "{target}: a mount there would spread to the host (shared propagation): \
+         start the container with private or slave mounts",
+        target = target.display()
+    )]
+    SharedWithHost {
+        /// Where the view would go.
+        target: PathBuf,
+    },
+    /// The view itself is not there.
+    #[error("{path}: no such view: is the agent running?", path = path.display())]
+    NoView {
+        /// File or directory on the host.
+        path: PathBuf,
+    },
+    /// A surface whose source would leave the view's directory.
+    #[error("{source_path}: not a path inside a view", source_path = source_path.display())]
+    BadSource {
+        /// The source.
+        source_path: PathBuf,
+    },
+    /// Somebody mounted or unmounted at the target meanwhile.
+    #[error("{target}: mounts changed while views were being attached: try again", target = target.display())]
+    Changed {
+        /// Where the view would go.
+        target: PathBuf,
+    },
+    /// Somebody else keeps attaching or detaching there.
+    #[error("{path}: another process is attaching or detaching views: try again", path = path.display())]
+    Busy {
+        /// The mount namespace.
+        path: PathBuf,
+    },
+    /// A view is below a mount that is not ours.
+    #[error("{target}: a view is covered by another mount: unmount that first", target = target.display())]
+    Covered {
+        /// Where the view is.
+        target: PathBuf,
+    },
+    /// The kernel lacks a system call.
+    #[error("this kernel has no {call}: views of running containers need Linux 5.8 or later")]
+    OldKernel {
+        /// The system call.
+        call: &'static str,
+    },
+    /// Not enough privilege.
+    #[error("{path}: {call}: not permitted: run as root (CAP_SYS_ADMIN)", path = path.display())]
+    NotPermitted {
+        /// The system call.
+        call: &'static str,
+        /// On what.
+        path: PathBuf,
+    },
+    /// Any other failure of a system call.
+    #[error("{path}: {call}: {source}", path = path.display())]
+    Io {
+        /// The system call.
+        call: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The kernel's tables could not be read.
+    #[error(transparent)]
+    Malformed(#[from] ParseError),
+}
+
+impl MountError {
+    /// The error of `call` on `path`, with the kernel's answer put into words where a person can do something about it.
+    fn of(call: &'static str, path: impl Into<PathBuf>, errno: rustix::io::Errno) -> Self {
+        use rustix::io::Errno;
+        match errno {
+            Errno::NOSYS => Self::OldKernel { call },
+            Errno::PERM | Errno::ACCESS => Self::NotPermitted { call, path: path.into() },
+            errno => Self::Io { call, path: path.into(), source: errno.into() },
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Signals as something to read, through signalfd(2): no handler, nothing that must be async-signal-safe.
+
+use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::process::Signal;
+use std::{io, mem, ptr};
+
+/// A set of signals that no longer interrupt this thread and wait here to be read instead. Threads and programs started
+/// later inherit that: a program that is not to, calls [`unblock`].
+#[derive(Debug)]
+pub struct Signals(OwnedFd);
+
+/// A signal that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Which one.
+    pub signal: Signal,
+    /// Whether the kernel sent it, to the whole foreground process group (a key on the terminal, a hang-up), rather
+    /// than a process to us alone.
+    pub from_kernel: bool,
+}
+
+impl Signals {
+    /// Blocks `signals` on this thread and opens a descriptor that becomes readable when one arrives.
+    pub fn block(signals: &[Signal]) -> io::Result<Self> {
+        let set = set_mask(libc::SIG_BLOCK, signals)?;
+        // SAFETY: `set` is an initialized signal set; with -1 the call returns a new descriptor or -1.
+        let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: signalfd just returned this descriptor; nobody else knows or closes it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// The next signal, or `None` when none is waiting.
+    pub fn next(&self) -> io::Result<Option<Received>> {
+        let mut info = [0u8; mem::size_of::<libc::signalfd_siginfo>()];
+        match rustix::io::read(&self.0, &mut info) {
+            Ok(length) if length == info.len() => {}
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        }
+        // signalfd(2): ssi_signo is the first 32-bit word, ssi_code the third; codes above zero are the kernel's own.
+        let word = |at: usize| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+        let signal = Signal::from_named_raw(word(0));
+        Ok(signal.map(|signal| Received { signal, from_kernel: word(8) > 0 }))
+    }
+}
+
+/// Lets `signals` interrupt this thread again.
+pub fn unblock(signals: &[Signal]) -> io::Result<()> {
+    set_mask(libc::SIG_UNBLOCK, signals).map(|_| ())
+}
+
+fn set_mask(how: libc::c_int, signals: &[Signal]) -> io::Result<libc::sigset_t> {
+    let mut set = mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` initializes the set, every later call is given that set; the numbers are those of signals, since
+    // `Signal` holds no others; a null pointer for the old mask is allowed (pthread_sigmask(3)).
+    let (errno, set) = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), signal.as_raw());
+        }
+        (libc::pthread_sigmask(how, set.as_ptr(), ptr::null_mut()), set.assume_init())
+    };
+    if errno == 0 { Ok(set) } else { Err(io::Error::from_raw_os_error(errno)) }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_sent_by_a_process_is_read_as_such() {
+        // On a thread of its own: a signal to the thread, and the mask, stay there.
+        let received = std::thread::spawn(|| {
+            let signals = Signals::block(&[Signal::USR2]).unwrap();
+            assert_eq!(signals.next().unwrap(), None);
+            // SAFETY: raises a signal that is blocked on this thread; no memory is involved.
+            unsafe { libc::raise(libc::SIGUSR2) };
+            (signals.next().unwrap(), signals.next().unwrap())
+        });
+        let expect = Received { signal: Signal::USR2, from_kernel: false };
+        assert_eq!(received.join().unwrap(), (Some(expect), None));
+    }
+}

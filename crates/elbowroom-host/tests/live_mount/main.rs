@@ -1,0 +1,533 @@
+//! Views in real mount namespaces: needs root, /dev/fuse and util-linux.
+
+mod stand_in;
+
+use elbowroom_host::mount::{
+    self, Kind, MountError, Plan, Stage, Surface, Why, attach, attached, detach, plan, stage,
+};
+use stand_in::{Container, Views, skip, wait_until};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+fn fixed(source: &str, target: &str) -> Surface {
+    Surface { source: source.into(), kind: Kind::Fixed(target.into()) }
+}
+
+/// Two files and a directory.
+fn surfaces() -> Vec<Surface> {
+    vec![
+        fixed("proc/meminfo", "/proc/meminfo"),
+        fixed("proc/stat", "/proc/stat"),
+        fixed("sys/devices/system/cpu", "/sys/devices/system/cpu"),
+    ]
+}
+
+struct Rig {
+    views: Views,
+    _dir: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new(name: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self { views: Views::mount(dir.path().join("views"), name), _dir: dir }
+    }
+
+    fn one(&self) -> PathBuf {
+        self.views.dir.join("one")
+    }
+
+    fn plan(&self, container: &Container) -> Plan {
+        let plan = plan(container.pid(), &surfaces(), &self.one()).unwrap();
+        assert_eq!((plan.binds.len(), plan.skipped.len()), (3, 0), "{plan:?}");
+        plan
+    }
+}
+
+fn paths(paths: &[&str]) -> Vec<PathBuf> {
+    paths.iter().map(PathBuf::from).collect()
+}
+
+#[test]
+fn attached_views_are_read_and_attaching_again_changes_nothing() {
+    if skip() {
+        return;
+    }
+    let (rig, container) = (Rig::new("a"), Container::start());
+    let before = container.mount_points();
+    let done = attach(container.pid(), &rig.plan(&container)).unwrap();
+    assert_eq!((done.mounted, done.replaced, done.present), (3, 0, 0));
+    assert_eq!(container.read("/proc/meminfo").unwrap(), "a one/proc/meminfo\n");
+    assert_eq!(
+        container.read("/sys/devices/system/cpu/online").unwrap(),
+        "a one/sys/devices/system/cpu/online\n"
+    );
+    assert!(std::fs::read_to_string("/proc/meminfo").unwrap().contains("MemTotal"), "the host sees itself");
+    let once = container.mount_points();
+    assert_eq!(once.len(), before.len() + 3);
+
+    let again = attach(container.pid(), &rig.plan(&container)).unwrap();
+    assert_eq!((again.mounted, again.replaced, again.present), (0, 0, 3));
+    assert_eq!(container.mount_points(), once);
+    assert_eq!(
+        attached(container.pid()).unwrap(),
+        paths(&["/proc/meminfo", "/proc/stat", "/sys/devices/system/cpu"])
+    );
+
+    assert_eq!(detach(container.pid()).unwrap(), 3);
+    assert_eq!(container.mount_points(), before);
+    assert_eq!(detach(container.pid()).unwrap(), 0);
+}
+
+#[test]
+fn a_view_whose_agent_died_is_replaced() {
+    if skip() {
+        return;
+    }
+    let (mut dead, container) = (Rig::new("dead"), Container::start());
+    attach(container.pid(), &dead.plan(&container)).unwrap();
+    let once = container.mount_points();
+    dead.views.kill();
+    let error = container.read("/proc/meminfo").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{error}");
+
+    let alive = Rig::new("alive");
+    let done = attach(container.pid(), &alive.plan(&container)).unwrap();
+    assert_eq!((done.mounted, done.replaced, done.present), (0, 3, 0));
+    assert_eq!(container.read("/proc/meminfo").unwrap(), "alive one/proc/meminfo\n");
+    assert_eq!(container.mount_points().len(), once.len(), "no layer is left below");
+}
+
+#[test]
+fn the_hosts_file_never_shows_while_a_view_is_replaced() {
+    if skip() {
+        return;
+    }
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let number = |part: Option<&str>| part.and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
+    let mut parts = release.split(['.', '-']);
+    if (number(parts.next()), number(parts.next())) < (6, 5) {
+        println!("skipped: needs MOVE_MOUNT_BENEATH (Linux 6.5), this is {release}");
+        return;
+    }
+    let (first, second, container) = (Rig::new("first"), Rig::new("second"), Container::start());
+    attach(container.pid(), &first.plan(&container)).unwrap();
+    let (stop, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let text = container.read("/proc/meminfo").unwrap();
+                assert!(text.ends_with(" one/proc/meminfo\n"), "read {text:?}");
+                reads.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for rig in [&second, &first].into_iter().cycle().take(100) {
+            let seen = reads.load(Ordering::Relaxed);
+            assert_eq!(attach(container.pid(), &rig.plan(&container)).unwrap().replaced, 3);
+            wait_until("the reader", || reads.load(Ordering::Relaxed) > seen || reader.is_finished());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn stacked_stale_views_are_replaced_and_removed_in_all_layers() {
+    if skip() {
+        return;
+    }
+    let mut dead = Rig::new("dead");
+    let container = Container::start();
+    let before = container.mount_points();
+    let source = dead.one().join("proc/stat");
+    let bind = format!("mount --bind {} /proc/stat\n", source.display());
+    container.sh(&bind.repeat(3));
+    dead.views.kill();
+
+    let alive = Rig::new("alive");
+    let done = attach(container.pid(), &alive.plan(&container)).unwrap();
+    assert_eq!((done.mounted, done.replaced), (2, 1));
+    assert_eq!(container.mount_points().len(), before.len() + 3);
+    assert_eq!(container.read("/proc/stat").unwrap(), "alive one/proc/stat\n");
+
+    let source = dead.one().join("proc");
+    assert!(std::fs::metadata(source).is_err());
+    assert_eq!(detach(container.pid()).unwrap(), 3);
+    assert_eq!(container.mount_points(), before);
+}
+
+#[test]
+fn detach_takes_every_layer_and_leaves_what_is_not_ours() {
+    if skip() {
+        return;
+    }
+    let rig = Rig::new("a");
+    let container = Container::start();
+    let source = rig.one().join("proc/stat");
+    let bind = format!("mount --bind {} /proc/stat\n", source.display());
+    container.sh(&format!("mount --bind /etc/hostname /proc/version\n{bind}{bind}{bind}"));
+    assert_eq!(attached(container.pid()).unwrap(), paths(&["/proc/stat"]));
+    assert_eq!(detach(container.pid()).unwrap(), 3);
+    assert!(container.mount_points().contains(&"/proc/version".to_owned()));
+
+    container.sh(&format!("{bind}mount --bind /etc/hostname /proc/stat"));
+    attach(container.pid(), &plan(container.pid(), &surfaces()[..1], &rig.one()).unwrap()).unwrap();
+    match detach(container.pid()) {
+        Err(MountError::Covered { target }) => assert_eq!(target, Path::new("/proc/stat")),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(attached(container.pid()).unwrap(), paths(&["/proc/stat"]), "the other view is gone");
+}
+
+#[test]
+fn a_failure_in_the_middle_takes_everything_back() {
+    if skip() {
+        return;
+    }
+    let (rig, container) = (Rig::new("a"), Container::start());
+    let before = container.mount_points();
+    let mut wanted = surfaces();
+    // A directory cannot be mounted on a file: the third of four mounts fails.
+    wanted.insert(2, fixed("proc", "/proc/uptime"));
+    let plan = plan(container.pid(), &wanted, &rig.one()).unwrap();
+    match attach(container.pid(), &plan) {
+        Err(MountError::Io { call: "move_mount", path, .. }) => assert_eq!(path, Path::new("/proc/uptime")),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(container.mount_points(), before);
+    assert!(container.read("/proc/meminfo").unwrap().contains("MemTotal"));
+}
+
+#[test]
+fn a_failed_replacement_leaves_neither_the_stale_nor_the_new_view() {
+    if skip() {
+        return;
+    }
+    let (mut dead, container) = (Rig::new("dead"), Container::start());
+    let before = container.mount_points();
+    attach(container.pid(), &dead.plan(&container)).unwrap();
+    dead.views.kill();
+    let alive = Rig::new("alive");
+    let mut wanted = surfaces();
+    wanted.push(fixed("proc", "/proc/uptime"));
+    let plan = plan(container.pid(), &wanted, &alive.one()).unwrap();
+    assert!(attach(container.pid(), &plan).is_err());
+    assert_eq!(container.mount_points(), before);
+}
+
+#[test]
+fn what_others_mounted_stays_and_what_is_missing_is_reported() {
+    if skip() {
+        return;
+    }
+    let rig = Rig::new("a");
+    let container = Container::start();
+    container.sh("mount --bind /etc/hostname /proc/meminfo; mount -t tmpfs t /sys");
+    let mut wanted = surfaces();
+    wanted.push(fixed("proc/uptime", "/proc/no-such-file"));
+    wanted.push(Surface {
+        source: "cgroup/cpu.shares".into(),
+        kind: Kind::Cgroup { controller: "no-such-controller".into(), file: "f".into() },
+    });
+    let plan = plan(container.pid(), &wanted, &rig.one()).unwrap();
+    let skipped: Vec<String> = plan.skipped.iter().map(ToString::to_string).collect();
+    let fstype = match &plan.skipped[1].why {
+        Why::Occupied(fstype) => fstype.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        skipped,
+        [
+            "no-such-controller/f: its cgroup is not mounted in the container".to_owned(),
+            format!("/proc/meminfo: something else ({fstype}) is mounted there"),
+            "/sys/devices/system/cpu: on tmpfs, not on procfs, sysfs or cgroup".to_owned(),
+            "/proc/no-such-file: the container has no such file".to_owned(),
+        ]
+    );
+    let done = attach(container.pid(), &plan).unwrap();
+    assert_eq!((done.mounted, done.skipped.len()), (1, 4));
+    assert_eq!(container.read("/proc/stat").unwrap(), "a one/proc/stat\n");
+}
+
+#[test]
+fn symbolic_links_are_not_followed() {
+    if skip() {
+        return;
+    }
+    let (rig, container) = (Rig::new("a"), Container::start());
+    let links = [
+        fixed("proc/stat", "/proc/mounts"),
+        fixed("proc/stat", "/proc/self/status"),
+        fixed("proc/stat", "/sys/bus/cpu/devices/cpu0/uevent"),
+    ];
+    let plan = plan(container.pid(), &links, &rig.one()).unwrap();
+    let why: Vec<&Why> = plan.skipped.iter().map(|skipped| &skipped.why).collect();
+    assert_eq!(why, [&Why::Symlink; 3]);
+}
+
+#[test]
+fn what_is_planted_after_planning_is_refused() {
+    if skip() {
+        return;
+    }
+    let rig = Rig::new("a");
+    for meminfo in ["ln -s /mnt/victim /mnt/p/meminfo", "touch /mnt/p/meminfo"] {
+        let container = Container::start();
+        let plan = rig.plan(&container);
+        container.sh(&format!(
+            "mount -t tmpfs t /mnt; mkdir /mnt/p; touch /mnt/p/stat /mnt/victim; {meminfo}; mount --bind /mnt/p /proc"
+        ));
+        let before = container.mount_points();
+        match attach(container.pid(), &plan) {
+            Err(MountError::Changed { target }) => assert_eq!(target, Path::new("/proc/meminfo")),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(container.mount_points(), before);
+    }
+}
+
+#[test]
+fn a_vanished_process_is_told_apart() {
+    if skip() {
+        return;
+    }
+    let (rig, mut container) = (Rig::new("a"), Container::start());
+    let (pid, plan_before) = (container.pid(), rig.plan(&container));
+    let check = |state: &str| {
+        assert!(
+            matches!(plan(pid, &surfaces(), &rig.one()), Err(MountError::Vanished { .. })),
+            "plan, {state}"
+        );
+        assert!(matches!(attach(pid, &plan_before), Err(MountError::Vanished { .. })), "attach, {state}");
+        assert!(matches!(attached(pid), Err(MountError::Vanished { .. })), "attached, {state}");
+        assert!(matches!(detach(pid), Err(MountError::Vanished { .. })), "detach, {state}");
+        assert!(matches!(mount::namespace(pid), Err(MountError::Vanished { .. })), "namespace, {state}");
+    };
+    container.kill();
+    let stat = format!("/proc/{pid}/stat");
+    wait_until("the zombie", || std::fs::read_to_string(&stat).is_ok_and(|text| text.contains(") Z ")));
+    check("zombie");
+    container.reap();
+    check("reaped");
+}
+
+#[test]
+fn the_hosts_namespace_is_refused() {
+    if skip() {
+        return;
+    }
+    let rig = Rig::new("a");
+    let host = Container::spawn(Command::new("sh").args(["-c", "echo ready; exec sleep 1000"]));
+    let plan = plan(host.pid(), &surfaces(), &rig.one()).unwrap();
+    assert!(matches!(attach(host.pid(), &plan), Err(MountError::HostNamespace { .. })));
+    assert!(matches!(detach(host.pid()), Err(MountError::HostNamespace { .. })));
+    let container = Container::start();
+    assert_eq!(stage(host.pid()).unwrap(), Stage::HostNamespace);
+    assert_eq!(stage(container.pid()).unwrap(), Stage::HostRoot);
+    assert_ne!(mount::namespace(host.pid()).unwrap(), mount::namespace(container.pid()).unwrap());
+}
+
+#[test]
+fn mounts_that_would_spread_to_the_host_are_refused() {
+    if skip() {
+        return;
+    }
+    let Some(busybox) =
+        ["/usr/bin/busybox", "/bin/busybox"].into_iter().find(|path| Path::new(path).exists())
+    else {
+        println!("skipped: needs busybox-static");
+        return;
+    };
+    let rig = Rig::new("a");
+    let root = tempfile::tempdir().unwrap();
+    let proc = root.path().join("proc");
+    std::fs::create_dir(&proc).unwrap();
+    std::fs::copy(busybox, root.path().join("busybox")).unwrap();
+    // The host: a procfs that is shared with whoever copies this namespace. A namespace of its own keeps it off the machine.
+    let script = format!(
+        "mount -t proc proc {proc}; mount --make-shared {proc}; \
+         unshare -m --propagation unchanged chroot {root} /busybox sh -c 'echo ready; exec /busybox sleep 1000'",
+        proc = proc.display(),
+        root = root.path().display()
+    );
+    let host = Container::spawn(Command::new("unshare").args([
+        "-m",
+        "--propagation",
+        "private",
+        "sh",
+        "-ec",
+        &script,
+    ]));
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", host.pid())).unwrap();
+    let inner: u32 = children.trim().parse().unwrap();
+    // Only the namespace the agent runs in, and that of process 1, count as the host: enter the first.
+    let status = Command::new("nsenter")
+        .args(["-m", "-t", &host.pid().to_string()])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "inside_the_sharing_host", "--nocapture"])
+        .env("ELBOWROOM_TEST_INNER", inner.to_string())
+        .env("ELBOWROOM_TEST_VIEW", rig.one())
+        .status()
+        .unwrap();
+    let _ = Command::new("kill").arg(inner.to_string()).status();
+    assert!(status.success());
+}
+
+/// The second half of the test above; alone it has nothing to do.
+#[test]
+fn inside_the_sharing_host() {
+    let (Ok(inner), Some(view)) =
+        (std::env::var("ELBOWROOM_TEST_INNER"), std::env::var_os("ELBOWROOM_TEST_VIEW"))
+    else {
+        return;
+    };
+    let inner: u32 = inner.parse().unwrap();
+    let plan = plan(inner, &surfaces()[..2], Path::new(&view)).unwrap();
+    assert_eq!(plan.binds.len(), 2, "{plan:?}");
+    match attach(inner, &plan) {
+        Err(MountError::SharedWithHost { target }) => assert_eq!(target, Path::new("/proc/meminfo")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_root_directory_below_the_namespaces_is_the_containers_root() {
+    if skip() {
+        return;
+    }
+    let Some(busybox) =
+        ["/usr/bin/busybox", "/bin/busybox"].into_iter().find(|path| Path::new(path).exists())
+    else {
+        println!("skipped: needs busybox-static");
+        return;
+    };
+    let rig = Rig::new("a");
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("proc")).unwrap();
+    std::fs::copy(busybox, root.path().join("busybox")).unwrap();
+    let script = format!(
+        "mount -t proc proc {0}/proc; exec chroot {0} /busybox sh -c 'echo ready; exec /busybox sleep 1000'",
+        root.path().display()
+    );
+    let container = Container::spawn(Command::new("unshare").args([
+        "-m",
+        "--propagation",
+        "private",
+        "sh",
+        "-ec",
+        &script,
+    ]));
+    assert_eq!(stage(container.pid()).unwrap(), Stage::Contained);
+    let plan = plan(container.pid(), &surfaces(), &rig.one()).unwrap();
+    assert_eq!((plan.binds.len(), plan.skipped.len()), (2, 1));
+    attach(container.pid(), &plan).unwrap();
+    assert_eq!(container.read("/proc/stat").unwrap(), "a one/proc/stat\n");
+    assert_eq!(attached(container.pid()).unwrap(), paths(&["/proc/meminfo", "/proc/stat"]));
+    assert_eq!(detach(container.pid()).unwrap(), 2);
+}
+
+#[test]
+fn a_container_with_its_own_users_gets_views_too() {
+    if skip() {
+        return;
+    }
+    if Command::new("unshare").args(["-Ur", "true"]).status().map_or(true, |status| !status.success()) {
+        println!("skipped: needs user namespaces");
+        return;
+    }
+    let rig = Rig::new("a");
+    let container = Container::with(&["-U", "--map-root-user", "--propagation", "private"], "");
+    attach(container.pid(), &rig.plan(&container)).unwrap();
+    assert_eq!(container.read("/proc/meminfo").unwrap(), "a one/proc/meminfo\n");
+    assert_eq!(detach(container.pid()).unwrap(), 3);
+}
+
+#[test]
+fn containers_that_share_a_namespace_do_not_fight() {
+    if skip() {
+        return;
+    }
+    let (rig, container) = (Rig::new("a"), Container::start());
+    attach(container.pid(), &rig.plan(&container)).unwrap();
+    let second = plan(container.pid(), &surfaces()[..2], &rig.views.dir.join("two")).unwrap();
+    let done = attach(container.pid(), &second).unwrap();
+    assert_eq!((done.mounted, done.replaced, done.present), (0, 0, 0));
+    assert_eq!(done.skipped.iter().map(|skipped| &skipped.why).collect::<Vec<_>>(), [&Why::Taken; 2]);
+    assert_eq!(container.read("/proc/meminfo").unwrap(), "a one/proc/meminfo\n");
+}
+
+#[test]
+fn what_a_container_mounts_on_its_view_does_not_reach_the_host() {
+    if skip() {
+        return;
+    }
+    let (rig, container) = (Rig::new("a"), Container::start());
+    rustix::mount::mount_change(&rig.views.dir, rustix::mount::MountPropagationFlags::SHARED).unwrap();
+    attach(container.pid(), &rig.plan(&container)).unwrap();
+    container.sh("mount --bind /etc/hostname /sys/devices/system/cpu/online");
+    let on_host = std::fs::read_to_string(rig.one().join("sys/devices/system/cpu/online")).unwrap();
+    assert_eq!(on_host, "a one/sys/devices/system/cpu/online\n");
+}
+
+#[test]
+fn one_at_a_time_attaches_to_a_namespace() {
+    if skip() {
+        return;
+    }
+    let (rig, container) = (Rig::new("a"), Container::start());
+    let namespace = std::fs::File::open(format!("/proc/{}/ns/mnt", container.pid())).unwrap();
+    rustix::fs::flock(&namespace, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    assert!(matches!(attach(container.pid(), &rig.plan(&container)), Err(MountError::Busy { .. })));
+    drop(namespace);
+    // Side by side: who comes second finds everything there.
+    let plan = rig.plan(&container);
+    let done: Vec<_> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(|| attach(container.pid(), &plan).unwrap())).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert_eq!(done.iter().map(|done| done.mounted).sum::<usize>(), 3, "{done:?}");
+    assert_eq!(done.iter().map(|done| done.present).sum::<usize>(), 7 * 3, "{done:?}");
+    assert_eq!(detach(container.pid()).unwrap(), 3);
+}
+
+#[test]
+fn a_missing_view_is_named() {
+    if skip() {
+        return;
+    }
+    let (rig, container) = (Rig::new("a"), Container::start());
+    let gone = rig.views.dir.join("three");
+    let error = plan(container.pid(), &surfaces(), &gone).unwrap_err();
+    assert_eq!(error.to_string(), format!("{}: no such view: is the agent running?", gone.display()));
+    let wanted = [surfaces(), vec![fixed("proc/no-such-page", "/proc/version")]].concat();
+    let plan = plan(container.pid(), &wanted, &rig.one()).unwrap();
+    let before = container.mount_points();
+    assert!(matches!(attach(container.pid(), &plan), Err(MountError::NoView { .. })));
+    assert_eq!(container.mount_points(), before);
+}
+
+#[test]
+fn cgroup_files_are_covered_in_the_containers_own_directory() {
+    if skip() {
+        return;
+    }
+    let group = PathBuf::from(format!("/sys/fs/cgroup/cpu/elbowroom-test-attach-{}", std::process::id()));
+    if std::fs::create_dir(&group).is_err() {
+        println!("skipped: needs the cgroup v1 cpu hierarchy");
+        return;
+    }
+    let rig = Rig::new("a");
+    let mut container = Container::start();
+    std::fs::write(group.join("cgroup.procs"), container.pid().to_string()).unwrap();
+    let kind = Kind::Cgroup { controller: "cpu".into(), file: "cpu.shares".into() };
+    let plan = plan(container.pid(), &[Surface { source: "cgroup/cpu.shares".into(), kind }], &rig.one());
+    let done = plan.and_then(|plan| attach(container.pid(), &plan));
+    let inside = container.read(group.join("cpu.shares").to_str().unwrap());
+    let outside = std::fs::read_to_string(group.join("cpu.shares"));
+    container.kill();
+    container.reap();
+    wait_until("the cgroup to empty", || std::fs::remove_dir(&group).is_ok());
+    assert_eq!(done.unwrap().mounted, 1);
+    assert_eq!(inside.unwrap(), "a one/cgroup/cpu.shares\n");
+    assert_eq!(outside.unwrap(), "1024\n");
+}
