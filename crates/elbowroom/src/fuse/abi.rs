@@ -1,0 +1,527 @@
+//! The wire format of `/dev/fuse` (`include/uapi/linux/fuse.h`), as far as a read-only server of small files needs it.
+//!
+//! Bytes become values one field at a time, and the other way round; nothing is reinterpreted in place. The format is in
+//! the machine's own byte order. Decoding never panics: what cannot be understood is [`Op::Malformed`], and the reader on
+//! the other side gets an answer for that too, because a request without an answer hangs its process for good.
+
+/// Protocol version this module speaks: `FUSE_KERNEL_VERSION`.
+pub const MAJOR: u32 = 7;
+/// Minor version: `FUSE_KERNEL_MINOR_VERSION` of Linux 6.6, the last one whose structures are used here.
+pub const MINOR: u32 = 39;
+
+/// The node the mount itself is: `FUSE_ROOT_ID`.
+pub const ROOT_ID: u64 = 1;
+/// Set in the `unique` of a request that some server read before and never answered: `FUSE_UNIQUE_RESEND`.
+pub const UNIQUE_RESEND: u64 = 1 << 63;
+
+/// Size of `struct fuse_in_header`.
+pub const IN_HEADER: usize = 40;
+/// Size of `struct fuse_out_header`.
+pub const OUT_HEADER: usize = 16;
+/// Bytes a reader of the device must offer. The kernel asks for `FUSE_MIN_READ_BUFFER` or [`MAX_WRITE`] and its headers;
+/// no request to a read-only mount is longer.
+pub const READ_BUFFER: usize = 16 << 10;
+/// Largest write the server would take, which it never does; the kernel wants at least a page.
+pub const MAX_WRITE: u32 = 4096;
+
+/// `FUSE_ASYNC_READ`: several READs of one file may be under way.
+pub const ASYNC_READ: u64 = 1 << 0;
+/// `FUSE_PARALLEL_DIROPS`: lookups in one directory need not wait for each other.
+pub const PARALLEL_DIROPS: u64 = 1 << 18;
+/// `FUSE_NO_OPEN_SUPPORT`: `ENOSYS` to OPEN means that there will never be need of one (and keeps the page cache).
+pub const NO_OPEN_SUPPORT: u64 = 1 << 17;
+/// `FUSE_MAX_PAGES`: [`InitReply::max_pages`] counts.
+pub const MAX_PAGES: u64 = 1 << 22;
+/// `FUSE_EXPLICIT_INVAL_DATA`: cached pages go only when the server says so.
+pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+/// `FUSE_INIT_EXT`: `flags2` counts.
+pub const INIT_EXT: u64 = 1 << 30;
+/// `FUSE_HAS_RESEND`: [`NotifyCode::Resend`] is understood (Linux 6.9).
+pub const HAS_RESEND: u64 = 1 << 39;
+
+/// One request, borrowed from the buffer it was read into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// Names the request; the answer carries it back. Bit 63 is [`UNIQUE_RESEND`].
+    pub unique: u64,
+    /// What it is about.
+    pub nodeid: u64,
+    /// What it wants.
+    pub op: Op<'a>,
+}
+
+/// The operations told apart. Everything that would change something is one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op<'a> {
+    /// `FUSE_INIT`, once per mount.
+    Init(Init),
+    /// `FUSE_LOOKUP` of a name in a directory.
+    Lookup(&'a [u8]),
+    /// `FUSE_GETATTR`.
+    GetAttr,
+    /// `FUSE_OPEN` of a file.
+    Open,
+    /// `FUSE_READ` of a window of a file.
+    Read(Window),
+    /// `FUSE_OPENDIR`.
+    OpenDir,
+    /// `FUSE_READDIR`: `offset` is the cookie of the entry before.
+    ReadDir(Window),
+    /// `FUSE_RELEASE`, `FUSE_RELEASEDIR`.
+    Release,
+    /// `FUSE_STATFS`.
+    StatFs,
+    /// `FUSE_DESTROY`, on unmount.
+    Destroy,
+    /// Wants no answer: `FUSE_FORGET`, `FUSE_BATCH_FORGET`, `FUSE_INTERRUPT`, `FUSE_NOTIFY_REPLY`.
+    Silent,
+    /// Would change something.
+    Mutate,
+    /// Known or not, this server does not offer it; the number is the opcode.
+    Unsupported(u32),
+    /// A known operation whose body does not have the shape it must have.
+    Malformed(u32),
+}
+
+/// Body of [`Op::Init`]: `struct fuse_init_in`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Init {
+    /// The kernel's major version.
+    pub major: u32,
+    /// The kernel's minor version.
+    pub minor: u32,
+    /// Largest readahead, in bytes.
+    pub max_readahead: u32,
+    /// What the kernel offers: `flags`, with `flags2` above it.
+    pub flags: u64,
+}
+
+/// Body of [`Op::Read`] and [`Op::ReadDir`]: `struct fuse_read_in`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// First byte, or directory cookie.
+    pub offset: u64,
+    /// Bytes wanted at most.
+    pub size: u32,
+}
+
+/// Why a request has no sender to answer: fewer bytes than its header, or than its header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a FUSE request of {got} bytes that should have {want}")]
+pub struct Truncated {
+    /// Bytes there.
+    pub got: usize,
+    /// Bytes needed.
+    pub want: usize,
+}
+
+impl<'a> Request<'a> {
+    /// Reads one request, which is all of `bytes`.
+    ///
+    /// # Errors
+    /// [`Truncated`] when not even the header is whole. Anything after that is a request, if only a malformed one.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, Truncated> {
+        let short = |want| Truncated { got: bytes.len(), want };
+        let header: &[u8; IN_HEADER] = bytes.first_chunk().ok_or(short(IN_HEADER))?;
+        let len = u32_at(header, 0) as usize;
+        let opcode = u32_at(header, 4);
+        let body = bytes.get(IN_HEADER..len).ok_or(short(len.max(IN_HEADER)))?;
+        // Extensions (security context, groups) follow the body of requests that create something; none is served here.
+        let op = decode_op(opcode, body).unwrap_or(Op::Malformed(opcode));
+        Ok(Self { unique: u64_at(header, 8), nodeid: u64_at(header, 16), op })
+    }
+}
+
+fn decode_op(opcode: u32, body: &[u8]) -> Option<Op<'_>> {
+    Some(match opcode {
+        op::LOOKUP => match body.split_last()? {
+            (0, name) if !name.is_empty() && !name.contains(&0) && !name.contains(&b'/') => Op::Lookup(name),
+            _ => return None,
+        },
+        op::GETATTR => Op::GetAttr,
+        op::OPEN => Op::Open,
+        op::OPENDIR => Op::OpenDir,
+        op::READ => Op::Read(window(body)?),
+        op::READDIR => Op::ReadDir(window(body)?),
+        op::RELEASE | op::RELEASEDIR => Op::Release,
+        op::STATFS => Op::StatFs,
+        op::INIT => Op::Init(init(body)?),
+        op::DESTROY => Op::Destroy,
+        op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::NOTIFY_REPLY => Op::Silent,
+        op::SETATTR
+        | op::SYMLINK
+        | op::MKNOD
+        | op::MKDIR
+        | op::UNLINK
+        | op::RMDIR
+        | op::RENAME
+        | op::LINK
+        | op::WRITE
+        | op::SETXATTR
+        | op::REMOVEXATTR
+        | op::CREATE
+        | op::FALLOCATE
+        | op::RENAME2
+        | op::COPY_FILE_RANGE
+        | op::TMPFILE => Op::Mutate,
+        other => Op::Unsupported(other),
+    })
+}
+
+fn window(body: &[u8]) -> Option<Window> {
+    // fh, offset, size, read_flags, lock_owner, flags, padding; there is no file handle to look at.
+    let body: &[u8; 40] = body.first_chunk()?;
+    Some(Window { offset: u64_at(body, 8), size: u32_at(body, 16) })
+}
+
+fn init(body: &[u8]) -> Option<Init> {
+    let body16: &[u8; 16] = body.first_chunk()?;
+    let low = u32_at(body16, 12);
+    // `flags2` came with minor 36; without INIT_EXT the bytes there are zero or not there.
+    let high = match body.first_chunk::<20>() {
+        Some(body20) if u64::from(low) & INIT_EXT != 0 => u32_at(body20, 16),
+        _ => 0,
+    };
+    Some(Init {
+        major: u32_at(body16, 0),
+        minor: u32_at(body16, 4),
+        max_readahead: u32_at(body16, 8),
+        flags: u64::from(high) << 32 | u64::from(low),
+    })
+}
+
+/// Opcodes of `enum fuse_opcode` that are told apart.
+pub mod op {
+    #![allow(missing_docs, reason = "the kernel's names are the documentation")]
+    pub const LOOKUP: u32 = 1;
+    pub const FORGET: u32 = 2;
+    pub const GETATTR: u32 = 3;
+    pub const SETATTR: u32 = 4;
+    pub const SYMLINK: u32 = 6;
+    pub const MKNOD: u32 = 8;
+    pub const MKDIR: u32 = 9;
+    pub const UNLINK: u32 = 10;
+    pub const RMDIR: u32 = 11;
+    pub const RENAME: u32 = 12;
+    pub const LINK: u32 = 13;
+    pub const OPEN: u32 = 14;
+    pub const READ: u32 = 15;
+    pub const WRITE: u32 = 16;
+    pub const STATFS: u32 = 17;
+    pub const RELEASE: u32 = 18;
+    pub const SETXATTR: u32 = 21;
+    pub const REMOVEXATTR: u32 = 24;
+    pub const INIT: u32 = 26;
+    pub const OPENDIR: u32 = 27;
+    pub const READDIR: u32 = 28;
+    pub const RELEASEDIR: u32 = 29;
+    pub const CREATE: u32 = 35;
+    pub const INTERRUPT: u32 = 36;
+    pub const DESTROY: u32 = 38;
+    pub const NOTIFY_REPLY: u32 = 41;
+    pub const BATCH_FORGET: u32 = 42;
+    pub const FALLOCATE: u32 = 43;
+    pub const RENAME2: u32 = 45;
+    pub const COPY_FILE_RANGE: u32 = 47;
+    pub const TMPFILE: u32 = 51;
+}
+
+/// What a file or directory looks like from outside: `struct fuse_attr`, the fields that differ here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number: the node's id.
+    pub ino: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// Whether it is a directory.
+    pub dir: bool,
+    /// Access, change and modification time, seconds since 1970.
+    pub time: u64,
+}
+
+/// Answer to [`Op::Init`]: `struct fuse_init_out`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitReply {
+    /// Largest readahead, in bytes.
+    pub max_readahead: u32,
+    /// What is taken of what the kernel offered.
+    pub flags: u64,
+    /// Most pages of one request.
+    pub max_pages: u16,
+}
+
+/// Seconds that stand for "for ever": 136 years.
+pub const FOREVER: u64 = u32::MAX as u64;
+
+/// Writes an answer of the given body to `out`, replacing what was there.
+pub fn reply(out: &mut Vec<u8>, unique: u64, body: impl FnOnce(&mut Vec<u8>)) {
+    out.clear();
+    out.resize(OUT_HEADER, 0);
+    body(out);
+    seal(out, 0, unique);
+}
+
+/// Writes an answer that is an error, given as a positive `errno`.
+pub fn reply_error(out: &mut Vec<u8>, unique: u64, errno: rustix::io::Errno) {
+    out.clear();
+    out.resize(OUT_HEADER, 0);
+    seal(out, -errno.raw_os_error(), unique);
+}
+
+fn seal(out: &mut [u8], error: i32, unique: u64) {
+    let len = u32::try_from(out.len()).expect("answers are bounded by the size a request asks for");
+    out[0..4].copy_from_slice(&len.to_ne_bytes());
+    out[4..8].copy_from_slice(&error.to_ne_bytes());
+    out[8..16].copy_from_slice(&unique.to_ne_bytes());
+}
+
+/// Appends `struct fuse_init_out`.
+pub fn put_init(out: &mut Vec<u8>, reply: InitReply) {
+    put32(out, [MAJOR, MINOR, reply.max_readahead, reply.flags as u32]);
+    // max_background and congestion_threshold: zero keeps the kernel's own.
+    put32(out, [0, MAX_WRITE, 1]);
+    put32(out, [u32::from_ne_bytes(pair(reply.max_pages, 0)), (reply.flags >> 32) as u32]);
+    put32(out, [0; 7]);
+}
+
+/// Appends `struct fuse_entry_out`. `entry_secs` is how long the name may be taken to mean this node, `attr_secs` how
+/// long the attributes hold.
+pub fn put_entry(out: &mut Vec<u8>, attr: Attr, entry_secs: u64, attr_secs: u64) {
+    put64(out, [attr.ino, 0, entry_secs, attr_secs]);
+    put32(out, [0, 0]);
+    put_attr_body(out, attr);
+}
+
+/// Appends `struct fuse_attr_out`.
+pub fn put_attr(out: &mut Vec<u8>, attr: Attr, attr_secs: u64) {
+    put64(out, [attr_secs, 0]);
+    put_attr_body(out, attr);
+}
+
+fn put_attr_body(out: &mut Vec<u8>, attr: Attr) {
+    const S_IFDIR: u32 = 0o040_000;
+    const S_IFREG: u32 = 0o100_000;
+    let (mode, nlink) = if attr.dir { (S_IFDIR | 0o555, 2) } else { (S_IFREG | 0o444, 1) };
+    put64(out, [attr.ino, attr.size, attr.size.div_ceil(512), attr.time, attr.time, attr.time]);
+    put32(out, [0, 0, 0, mode, nlink, 0, 0, 0, 4096, 0]);
+}
+
+/// Appends `struct fuse_open_out`: no handle, no flag (so a directory's entries are asked for each time).
+pub fn put_open(out: &mut Vec<u8>) {
+    put64(out, [0, 0]);
+}
+
+/// Appends `struct fuse_statfs_out` of an empty file system, as procfs has it.
+pub fn put_statfs(out: &mut Vec<u8>) {
+    put64(out, [0; 5]);
+    put32(out, [4096, 255, 4096, 0]);
+    put32(out, [0; 6]);
+}
+
+/// Appends one `struct fuse_dirent` unless `out` would grow past `limit` bytes; false when it did not fit. `next` is the
+/// cookie that a later READDIR continues after.
+pub fn put_dirent(out: &mut Vec<u8>, limit: usize, ino: u64, next: u64, dir: bool, name: &[u8]) -> bool {
+    const DT_DIR: u32 = 4;
+    const DT_REG: u32 = 8;
+    let end = out.len() + (24 + name.len()).next_multiple_of(8);
+    if end > limit {
+        return false;
+    }
+    put64(out, [ino, next]);
+    put32(out, [name.len() as u32, if dir { DT_DIR } else { DT_REG }]);
+    out.extend_from_slice(name);
+    out.resize(end, 0);
+    true
+}
+
+/// What a message without a request says to the kernel: `enum fuse_notify_code`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotifyCode {
+    /// Drop the attributes and the cached pages of a node. The writer sleeps until READs of it that are under way have
+    /// been answered, so a process that answers READs must never send this.
+    InvalInode = 2,
+    /// Forget a name in a directory.
+    InvalEntry = 3,
+    /// Queue again every request that was read from the device and not answered. Does not sleep.
+    Resend = 7,
+}
+
+/// Writes to `out` the message that drops all that is cached of `nodeid`.
+pub fn inval_inode(out: &mut Vec<u8>, nodeid: u64) {
+    notify(out, NotifyCode::InvalInode, |out| put64(out, [nodeid, 0, 0]));
+}
+
+/// Writes to `out` the message that drops `name` from the directory `parent`.
+pub fn inval_entry(out: &mut Vec<u8>, parent: u64, name: &[u8]) {
+    notify(out, NotifyCode::InvalEntry, |out| {
+        put64(out, [parent]);
+        put32(out, [name.len() as u32, 0]);
+        out.extend_from_slice(name);
+        out.push(0);
+    });
+}
+
+/// Writes to `out` the message that queues unanswered requests again.
+pub fn resend(out: &mut Vec<u8>) {
+    notify(out, NotifyCode::Resend, |_| ());
+}
+
+fn notify(out: &mut Vec<u8>, code: NotifyCode, body: impl FnOnce(&mut Vec<u8>)) {
+    out.clear();
+    out.resize(OUT_HEADER, 0);
+    body(out);
+    seal(out, code as i32, 0);
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(*bytes[at..].first_chunk().expect("callers pass arrays longer than the field"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(*bytes[at..].first_chunk().expect("callers pass arrays longer than the field"))
+}
+
+fn put32<const N: usize>(out: &mut Vec<u8>, values: [u32; N]) {
+    values.iter().for_each(|v| out.extend_from_slice(&v.to_ne_bytes()));
+}
+
+fn put64<const N: usize>(out: &mut Vec<u8>, values: [u64; N]) {
+    values.iter().for_each(|v| out.extend_from_slice(&v.to_ne_bytes()));
+}
+
+fn pair(first: u16, second: u16) -> [u8; 4] {
+    let ([a, b], [c, d]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    [a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(opcode: u32, body: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        put32(&mut bytes, [(IN_HEADER + body.len()) as u32, opcode]);
+        put64(&mut bytes, [77 | UNIQUE_RESEND, 5]);
+        put32(&mut bytes, [0; 4]);
+        bytes.extend_from_slice(body);
+        bytes
+    }
+
+    fn op_of(opcode: u32, body: &[u8]) -> String {
+        format!("{:?}", Request::decode(&request(opcode, body)).unwrap().op)
+    }
+
+    fn read_body(offset: u64, size: u32) -> Vec<u8> {
+        let mut body = Vec::new();
+        put64(&mut body, [0, offset]);
+        put32(&mut body, [size, 0]);
+        put64(&mut body, [0, 0]);
+        body
+    }
+
+    #[test]
+    fn requests_decode_to_what_the_kernel_meant() {
+        let read = request(op::READ, &read_body(4096, 131_072));
+        assert_eq!(
+            Request::decode(&read).unwrap(),
+            Request {
+                unique: 77 | UNIQUE_RESEND,
+                nodeid: 5,
+                op: Op::Read(Window { offset: 4096, size: 131_072 })
+            }
+        );
+        assert_eq!(op_of(op::LOOKUP, b"meminfo\0"), format!("{:?}", Op::Lookup(b"meminfo")));
+        assert_eq!(op_of(op::GETATTR, &[0; 16]), "GetAttr");
+        assert_eq!(op_of(op::FORGET, &[0; 8]), "Silent");
+        assert_eq!(op_of(op::WRITE, &[0; 40]), "Mutate");
+        assert_eq!(op_of(25, &[]), "Unsupported(25)");
+        assert_eq!(op_of(4_000_000, &[]), "Unsupported(4000000)");
+    }
+
+    #[test]
+    fn a_body_of_the_wrong_shape_still_has_a_sender_to_answer() {
+        for (opcode, body) in [
+            (op::READ, &[0; 39][..]),
+            (op::READDIR, &[]),
+            (op::INIT, &[0; 15]),
+            (op::LOOKUP, b""),
+            (op::LOOKUP, b"\0"),
+            (op::LOOKUP, b"no end"),
+            (op::LOOKUP, b"a/b\0"),
+            (op::LOOKUP, b"a\0b\0"),
+        ] {
+            assert_eq!(op_of(opcode, body), format!("Malformed({opcode})"), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn less_than_a_header_is_nobodys_request() {
+        let whole = request(op::LOOKUP, b"a\0");
+        for cut in 0..whole.len() {
+            assert!(Request::decode(&whole[..cut]).is_err(), "{cut}");
+        }
+        let mut lies = whole.clone();
+        lies[0..4].copy_from_slice(&3u32.to_ne_bytes());
+        assert!(Request::decode(&lies).is_err());
+    }
+
+    #[test]
+    fn flags2_counts_only_with_its_announcement() {
+        let body = |flags: u64| {
+            let mut body = Vec::new();
+            put32(&mut body, [7, 45, 131_072, flags as u32, (flags >> 32) as u32]);
+            put32(&mut body, [0; 11]);
+            body
+        };
+        let decoded = |flags| match Request::decode(&request(op::INIT, &body(flags))).unwrap().op {
+            Op::Init(init) => init.flags,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(decoded(HAS_RESEND | INIT_EXT), HAS_RESEND | INIT_EXT);
+        assert_eq!(decoded(HAS_RESEND), 0);
+    }
+
+    #[test]
+    fn answers_have_the_kernels_sizes() {
+        let size_of = |body: &dyn Fn(&mut Vec<u8>)| {
+            let mut out = vec![1, 2, 3];
+            reply(&mut out, 9, |out| body(out));
+            assert_eq!(u32_at(&out, 0) as usize, out.len());
+            assert_eq!(u64_at(&out, 8), 9);
+            out.len() - OUT_HEADER
+        };
+        let attr = Attr { ino: 3, size: 100, dir: false, time: 0 };
+        assert_eq!(size_of(&|out| put_entry(out, attr, FOREVER, FOREVER)), 128);
+        assert_eq!(size_of(&|out| put_attr(out, attr, FOREVER)), 104);
+        assert_eq!(
+            size_of(&|out| put_init(out, InitReply { max_readahead: 0, flags: 0, max_pages: 32 })),
+            64
+        );
+        assert_eq!(size_of(&put_open), 16);
+        assert_eq!(size_of(&put_statfs), 80);
+    }
+
+    #[test]
+    fn directory_entries_stop_at_the_window() {
+        let mut out = Vec::new();
+        assert!(put_dirent(&mut out, 64, 2, 1, true, b"proc"));
+        assert_eq!(out.len(), 32);
+        assert!(put_dirent(&mut out, 64, 3, 2, false, b"12345678"));
+        assert_eq!(out.len(), 64);
+        assert!(!put_dirent(&mut out, 64, 4, 3, false, b"x"));
+        assert_eq!(out.len(), 64);
+    }
+
+    #[test]
+    fn errors_and_notifications_carry_their_code() {
+        let mut out = Vec::new();
+        reply_error(&mut out, 5, rustix::io::Errno::NOENT);
+        assert_eq!((out.len(), u32_at(&out, 4) as i32, u64_at(&out, 8)), (16, -2, 5));
+        inval_inode(&mut out, 9);
+        assert_eq!((out.len(), u32_at(&out, 4), u64_at(&out, 8), u64_at(&out, 16)), (40, 2, 0, 9));
+        inval_entry(&mut out, 1, b"abc");
+        assert_eq!((out.len(), u32_at(&out, 4), out.last()), (36, 3, Some(&0)));
+        resend(&mut out);
+        assert_eq!((out.len(), u32_at(&out, 4)), (16, 7));
+    }
+}

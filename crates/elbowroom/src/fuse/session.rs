@@ -1,0 +1,259 @@
+//! The mount and its connection: opening, the handshake, reading requests, writing answers, and getting rid of it.
+
+use crate::fuse::abi::{self, Init, InitReply, Op, Request};
+use crate::fuse::{FS_TYPE, FuseError, SOURCE};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Most pages of one READ: what the kernel's default readahead asks for.
+const MAX_PAGES: u16 = 32;
+/// What is asked of the kernel where it offers it. Of these, only `NO_OPEN_SUPPORT` (Linux 3.16) is indispensable;
+/// `EXPLICIT_INVAL_DATA` (5.2) without `AUTO_INVAL_DATA` is what old kernels do anyway.
+const WANTED: u64 = abi::ASYNC_READ
+    | abi::PARALLEL_DIROPS
+    | abi::NO_OPEN_SUPPORT
+    | abi::MAX_PAGES
+    | abi::EXPLICIT_INVAL_DATA
+    | abi::INIT_EXT
+    | abi::HAS_RESEND;
+
+/// A connection that is mounted and has had its handshake.
+#[derive(Debug)]
+pub struct Connected {
+    /// `/dev/fuse`.
+    pub fuse: OwnedFd,
+    /// Whether the kernel can queue unanswered requests again (Linux 6.9).
+    pub can_resend: bool,
+}
+
+/// Mounts a new file system on `views`, a directory, and answers the kernel's first request. The connection lives while
+/// any process has the returned descriptor.
+///
+/// # Errors
+/// [`FuseError::Io`] for the device and the mount, [`FuseError::Handshake`].
+pub fn mount(views: &Path) -> Result<Connected, FuseError> {
+    const DEVICE: &str = "/dev/fuse";
+    let fuse = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| FuseError::io("opening (is the fuse module loaded?)", DEVICE)(e.into()))?;
+    // Everybody may read (the readers are containers' users); the kernel does not check modes, because an
+    // invalidation forgets modes too and every open would have to ask for them again.
+    let options = format!("fd={},rootmode=40555,user_id=0,group_id=0,allow_other", AsRawFd::as_raw_fd(&fuse));
+    let options = CString::new(options).expect("a number has no NUL");
+    let flags = MountFlags::RDONLY
+        | MountFlags::NOSUID
+        | MountFlags::NODEV
+        | MountFlags::NOEXEC
+        | MountFlags::NOATIME;
+    rustix::mount::mount(SOURCE, views, FS_TYPE, flags, options.as_c_str())
+        .map_err(|e| FuseError::io("mounting the views on", views)(e.into()))?;
+    match handshake(&fuse) {
+        Ok(can_resend) => Ok(Connected { fuse, can_resend }),
+        Err(error) => {
+            // The last descriptor of the connection closes with this frame, which frees whoever is waiting already.
+            unmount(views);
+            Err(error)
+        }
+    }
+}
+
+fn handshake(fuse: &OwnedFd) -> Result<bool, FuseError> {
+    let mut buffer = vec![0; abi::READ_BUFFER];
+    let refuse = |what: String| FuseError::Handshake { what };
+    let request = receive(fuse, &mut buffer)?.ok_or(FuseError::Disconnected)?;
+    let Op::Init(init) = request.op else {
+        return Err(refuse(format!("begins with {:?}", request.op)));
+    };
+    let Init { major, minor, max_readahead, flags } = init;
+    let mut out = Vec::new();
+    if major != abi::MAJOR || flags & abi::NO_OPEN_SUPPORT == 0 {
+        abi::reply_error(&mut out, request.unique, Errno::PROTO);
+        send(fuse, &out)?;
+        return Err(refuse(format!("version {major}.{minor} is too old (Linux 3.16 and later will do)")));
+    }
+    let reply = InitReply { max_readahead, flags: flags & WANTED, max_pages: MAX_PAGES };
+    abi::reply(&mut out, request.unique, |out| abi::put_init(out, reply));
+    send(fuse, &out)?;
+    let can_resend = reply.flags & abi::HAS_RESEND != 0;
+    tracing::debug!(major, minor, flags, can_resend, "FUSE connection");
+    Ok(can_resend)
+}
+
+/// Reads the next request, waiting for one. `None`: there was something that nobody waits for an answer to.
+///
+/// # Errors
+/// [`FuseError::Disconnected`] when there will never be one again; [`FuseError::Io`].
+pub fn receive<'a>(fuse: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<Request<'a>>, FuseError> {
+    let got = loop {
+        match rustix::io::read(fuse, &mut *buffer) {
+            Ok(n) => break n,
+            // EINTR: a signal. ENOENT: the reader gave up between our wake-up and our read. EAGAIN: the descriptor
+            // is non-blocking; it is not ours to be so, and there is nothing to wait with here.
+            Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
+            Err(Errno::NODEV) => return Err(FuseError::Disconnected),
+            Err(e) => return Err(FuseError::io("reading", "/dev/fuse")(e.into())),
+        }
+    };
+    match Request::decode(&buffer[..got]) {
+        Ok(request) => Ok(Some(request)),
+        Err(error) => {
+            tracing::error!(%error, "the kernel wrote what this program cannot read");
+            Ok(None)
+        }
+    }
+}
+
+/// Writes an answer. That nobody waits for it any more (the reader was killed, or another server answered it after a
+/// resend) is not an error.
+///
+/// # Errors
+/// [`FuseError::Disconnected`], [`FuseError::Io`].
+pub fn send(fuse: impl AsFd, message: &[u8]) -> Result<(), FuseError> {
+    loop {
+        match rustix::io::write(&fuse, message) {
+            Ok(_) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::INTR) => {}
+            // ENODEV for answers, ENOTCONN for notifications (fs/fuse/dev.c, fs/fuse/inode.c).
+            Err(Errno::NODEV | Errno::NOTCONN) => return Err(FuseError::Disconnected),
+            Err(e) => return Err(FuseError::io("writing", "/dev/fuse")(e.into())),
+        }
+    }
+}
+
+/// A line of `/proc/self/mountinfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountLine {
+    /// Minor device number: the name of a FUSE connection in `/sys/fs/fuse/connections`.
+    pub minor: u32,
+    /// Where it is mounted.
+    pub path: PathBuf,
+    /// File system type, with subtype.
+    pub fs_type: String,
+    /// Mount source.
+    pub source: String,
+}
+
+impl MountLine {
+    /// Whether an agent of this kind mounted it.
+    pub fn is_ours(&self) -> bool {
+        self.fs_type == FS_TYPE && self.source == SOURCE
+    }
+}
+
+/// What is mounted on `path` itself, the topmost last. Asks the mount table and never the path: touching the mount of a
+/// dead agent fails, or hangs.
+///
+/// # Errors
+/// [`FuseError::Io`] when the mount table cannot be read.
+pub fn mounts_on(path: &Path) -> Result<Vec<MountLine>, FuseError> {
+    const TABLE: &str = "/proc/self/mountinfo";
+    let table = std::fs::read(TABLE).map_err(FuseError::io("reading", TABLE))?;
+    Ok(table.split(|b| *b == b'\n').filter_map(parse_mount_line).filter(|line| line.path == path).collect())
+}
+
+/// `36 35 98:0 /root /mount/point options - type source super-options` (proc_pid_mountinfo(5)).
+fn parse_mount_line(line: &[u8]) -> Option<MountLine> {
+    let mut fields = line.split(|b| *b == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let minor = device.split_once(':')?.1.parse().ok()?;
+    let path = PathBuf::from(std::ffi::OsString::from_vec(unescape(fields.nth(1)?)));
+    let mut after = fields.skip_while(|field| *field != b"-").skip(1);
+    let mut text = || Some(String::from_utf8_lossy(&unescape(after.next()?)).into_owned());
+    Some(MountLine { minor, path, fs_type: text()?, source: text()? })
+}
+
+use std::os::unix::ffi::OsStringExt;
+
+/// Undoes the kernel's `\040` for white space and backslash (fs/proc_namespace.c, `mangle`).
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = tail.first_chunk::<3>().filter(|_| *first == b'\\');
+        let value = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        out.push(value.unwrap_or(*first));
+        rest = if value.is_some() { &tail[3..] } else { tail };
+    }
+    out
+}
+
+/// Removes what an agent that is no more left mounted on `views`: all layers of it, lazily, because a view that is
+/// still mounted in a container keeps the file system alive.
+///
+/// # Errors
+/// [`FuseError::Occupied`] when something else is mounted there.
+pub fn remove_stale(views: &Path) -> Result<(), FuseError> {
+    for line in mounts_on(views)?.iter().rev() {
+        if !line.is_ours() {
+            return Err(FuseError::Occupied { path: views.to_owned(), fs_type: line.fs_type.clone() });
+        }
+        tracing::warn!(path = %views.display(), because = "left by an agent that is no more", "unmounting");
+        unmount(views);
+    }
+    Ok(())
+}
+
+/// Unmounts the topmost mount on `views`, lazily. Failing is logged and no more: the caller is on its way out.
+pub fn unmount(views: &Path) {
+    let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    if let Err(error) = rustix::mount::unmount(views.as_os_str().as_bytes(), flags) {
+        tracing::warn!(path = %views.display(), %error, "unmounting the views");
+    }
+}
+
+/// Aborts a FUSE connection: whoever waits for an answer gets an error now. The way out when nobody is left to answer.
+/// `minor` is [`MountLine::minor`]. Works where `/sys/fs/fuse/connections` is not mounted.
+///
+/// # Errors
+/// [`FuseError::Io`]; a connection that is gone already is one.
+pub fn abort(minor: u32) -> Result<(), FuseError> {
+    let failed = |e: Errno| FuseError::io("aborting", format!("/sys/fs/fuse/connections/{minor}"))(e.into());
+    let context = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed)?;
+    rustix::mount::fsconfig_create(&context).map_err(failed)?;
+    let root = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+        .map_err(failed)?;
+    let file =
+        rustix::fs::openat(&root, format!("{minor}/abort"), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(failed)?;
+    rustix::io::write(&file, b"1").map_err(failed)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_line_reads_with_spaces_and_optional_fields() {
+        let line = b"36 35 0:61 / /run/el\\040bow/views ro,nosuid shared:7 master:1 - fuse.elbowroom elbowroom ro,user_id=0";
+        assert_eq!(
+            parse_mount_line(line),
+            Some(MountLine {
+                minor: 61,
+                path: "/run/el bow/views".into(),
+                fs_type: FS_TYPE.into(),
+                source: SOURCE.into()
+            })
+        );
+        assert!(parse_mount_line(line).unwrap().is_ours());
+    }
+
+    #[test]
+    fn other_lines_of_the_table_are_nobodys() {
+        for line in [&b""[..], b"1 2", b"1 2 x / /a b", b"36 35 98 / /mnt rw - ext4 /dev/vda rw"] {
+            assert_eq!(parse_mount_line(line), None);
+        }
+        let other = parse_mount_line(b"36 35 98:0 / /mnt rw - ext4 /dev/vda rw").unwrap();
+        assert!(!other.is_ours());
+    }
+
+    #[test]
+    fn escapes_are_undone_once() {
+        assert_eq!(unescape(b"a\\134040b"), b"a\\040b");
+        assert_eq!(unescape(b"end\\04"), b"end\\04");
+    }
+}

@@ -1,0 +1,437 @@
+//! The supervisor: makes the mount and the shared memory, starts the view server and the policy process, and starts
+//! whichever of them dies again, at once the first time and never giving up.
+//!
+//! It holds the descriptors and decides nothing. When it is killed itself, the two others start a new one, to which they
+//! hand what they hold; it finds them through the roles they have ([`crate::fuse::roles`]) and watches them through
+//! pidfds, which need no kinship. Only when all three die at the same moment is the connection lost: the next
+//! `elbowroom agent` removes the dead mount and starts afresh.
+
+use crate::fuse::roles::{Backoff, Handover, Role, Roles, Start, wait_readable};
+use crate::fuse::slots::{DEFAULT_CAPACITY, Slots};
+use crate::fuse::{FuseError, session};
+use anyhow::Context;
+use elbowroom_core::cpuset::CpuSet;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+/// How an agent is started.
+#[derive(Clone, Debug)]
+pub struct SupervisorArgs {
+    /// Where the views, the lock and the policy process's socket are; made where it is missing.
+    pub run_dir: PathBuf,
+    /// The program that has the hidden verbs of [`Role::verb`]. It is opened now, and that file is what runs however
+    /// long the agent lives.
+    pub exe: PathBuf,
+    /// Arguments of the policy process after its verb.
+    pub policy_args: Vec<OsString>,
+    /// Most containers at a time.
+    pub capacity: u32,
+    /// How long the policy process may take to detach all containers on SIGTERM, before it is killed.
+    pub stop_deadline: Duration,
+}
+
+impl SupervisorArgs {
+    /// The defaults for a run directory: this program, no arguments.
+    pub fn new(run_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            run_dir: run_dir.into(),
+            exe: "/proc/self/exe".into(),
+            policy_args: Vec::new(),
+            capacity: DEFAULT_CAPACITY,
+            stop_deadline: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Runs an agent until it is told to stop (SIGTERM, SIGINT or SIGHUP): `elbowroom agent`.
+///
+/// # Errors
+/// When another agent has the run directory (the message names its pid), and when the mount cannot be made.
+pub fn main(args: SupervisorArgs) -> anyhow::Result<()> {
+    block_signals();
+    std::fs::create_dir_all(&args.run_dir).map_err(FuseError::io("making", &args.run_dir))?;
+    let run_dir = args.run_dir.canonicalize().map_err(FuseError::io("resolving", &args.run_dir))?;
+    let program = rustix::fs::open(&args.exe, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| FuseError::io("opening", &args.exe)(e.into()))?;
+    let start = Start::new(run_dir, &args.policy_args, args.stop_deadline);
+    let roles = claim(&start)?;
+    run(connect(start, roles, program, args.capacity)?, args.capacity)
+}
+
+/// Goes on as supervisor of processes that live: hidden verb `supervise`, which they start. Not an error, and nothing
+/// happens, where another process was faster.
+///
+/// # Errors
+/// [`FuseError::NotInherited`], and as [`main`] when the mount has to be made anew.
+pub fn resume() -> anyhow::Result<()> {
+    block_signals();
+    let handover = Handover::inherit()?;
+    if handover.take(Role::Supervisor).is_err() {
+        return Ok(());
+    }
+    let capacity = open_slots(&handover)?.capacity() as u32;
+    run(handover, capacity)
+}
+
+/// Keeps SIGTERM, SIGINT and SIGHUP from ending this process: they stay pending, for [`signal_fd`] or for nobody.
+pub(super) fn block_signals() {
+    // SAFETY: `set` is initialised by sigemptyset before anything reads it; the calls have no other preconditions. The
+    // dispositions are those a new process has: an inherited SIG_IGN would throw the signals away.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in STOP_SIGNALS {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::sigaddset(&raw mut set, signal);
+        }
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+const STOP_SIGNALS: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+
+/// Readable when one of the blocked signals has come; must be emptied to count the next.
+fn signal_fd() -> std::io::Result<OwnedFd> {
+    // SAFETY: `set` is initialised by sigemptyset; the returned descriptor is new and owned by nobody else.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in STOP_SIGNALS {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        match libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            -1 => Err(std::io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// Takes the supervisor's role in a run directory, and sees to it that nobody else has any.
+fn claim(start: &Start) -> Result<Roles, FuseError> {
+    const SETTLE: Duration = Duration::from_secs(2);
+    let began = Instant::now();
+    let mut aborted = false;
+    loop {
+        let roles = Roles::open(&start.run_dir)?;
+        if !roles.take(Role::Supervisor) {
+            return Err(start.in_use_by(Role::Supervisor, roles.holder(Role::Supervisor)));
+        }
+        if !roles.is_at(&start.run_dir) {
+            // An agent that stopped removed the file between our opening and locking it.
+            continue;
+        }
+        let peer = [Role::Policy, Role::Server].into_iter().find_map(|r| Some((r, roles.watch(r)?)));
+        let Some((role, (pid, pidfd))) = peer else { return Ok(roles) };
+        // Processes of an agent whose supervisor was just killed: they start a new one if they are let.
+        roles.give_back(Role::Supervisor);
+        let waited = began.elapsed();
+        if waited > 2 * SETTLE {
+            return Err(start.in_use_by(role, Some(pid)));
+        }
+        if waited > SETTLE {
+            // They do not: killed, and asleep in the kernel for an answer that nobody is left to give.
+            if !aborted {
+                tracing::warn!(
+                    pid = pid.as_raw_nonzero(),
+                    because = "no supervisor, and starts none",
+                    "ending the agent before"
+                );
+                for line in session::mounts_on(&start.views())?.iter().filter(|line| line.is_ours()) {
+                    session::abort(line.minor)?;
+                }
+                aborted = true;
+            }
+            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        }
+        wait_readable(&pidfd, Some(Duration::from_millis(50)));
+    }
+}
+
+/// Makes the mount and the memory.
+fn connect(start: Start, roles: Roles, program: OwnedFd, capacity: u32) -> anyhow::Result<Handover> {
+    let views = start.views();
+    session::remove_stale(&views)?;
+    match std::fs::create_dir(&views) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+        made => made.map_err(FuseError::io("making", &views))?,
+    }
+    let memory = Slots::create(capacity, possible_cpus()?)?;
+    let connected = session::mount(&views)?;
+    memory.set_can_resend(connected.can_resend);
+    if !connected.can_resend {
+        tracing::warn!(
+            because = "this kernel has no FUSE_NOTIFY_RESEND (Linux 6.9)",
+            "a read under way while the view server is killed will hang until the agent is restarted"
+        );
+    }
+    let slots = memory.memory().try_clone_to_owned().map_err(FuseError::io("duplicating", "slots"))?;
+    Ok(Handover { start, fuse: connected.fuse, slots, roles, program })
+}
+
+/// Highest possible CPU number and one.
+fn possible_cpus() -> anyhow::Result<u32> {
+    const PATH: &str = "/sys/devices/system/cpu/possible";
+    let text = std::fs::read_to_string(PATH).map_err(FuseError::io("reading", PATH))?;
+    let set: CpuSet = text.parse().with_context(|| format!("while reading {PATH}"))?;
+    Ok(set.iter().last().map_or(1, |cpu| cpu + 1))
+}
+
+fn open_slots(handover: &Handover) -> anyhow::Result<Slots> {
+    let memory = handover.slots.try_clone().map_err(FuseError::io("duplicating", "slots"))?;
+    Ok(Slots::open(memory)?)
+}
+
+/// Supervises; makes everything anew when the connection is lost.
+fn run(mut handover: Handover, capacity: u32) -> anyhow::Result<()> {
+    let _ = rustix::thread::set_name(c"elbowroom-super");
+    let signals = signal_fd().map_err(FuseError::io("making", "signalfd"))?;
+    loop {
+        let slots = open_slots(&handover)?;
+        let mut supervisor = Supervisor {
+            stop: slots.stopping().then(|| Instant::now() + handover.start.stop_deadline),
+            peers: [Peer::new(Role::Server), Peer::new(Role::Policy)],
+            handover: &handover,
+            slots: &slots,
+            signals: &signals,
+        };
+        match supervisor.supervise()? {
+            End::Stopped => {
+                supervisor.finish();
+                break;
+            }
+            End::Disconnected => {
+                tracing::error!(
+                    because = "unmounted or aborted by somebody",
+                    "the views' connection is gone: making a new one"
+                );
+                supervisor.end_peers();
+                let Handover { start, roles, program, .. } = handover;
+                handover = connect(start, roles, program, capacity)?;
+            }
+        }
+    }
+    let start = &handover.start;
+    let _ = std::fs::remove_dir(start.views());
+    // Last, and while it is still locked: whoever opened it before and locks it now sees that it is not at its path.
+    let _ = std::fs::remove_file(start.run_dir.join(crate::fuse::roles::LOCK_FILE));
+    tracing::info!("stopped");
+    Ok(())
+}
+
+struct Supervisor<'a> {
+    handover: &'a Handover,
+    slots: &'a Slots,
+    signals: &'a OwnedFd,
+    peers: [Peer; 2],
+    /// Set when told to stop: how long the policy process has.
+    stop: Option<Instant>,
+}
+
+/// Why supervising ended.
+enum End {
+    Stopped,
+    Disconnected,
+}
+
+/// One of the two processes that are watched.
+struct Peer {
+    role: Role,
+    state: State,
+    backoff: Backoff,
+}
+
+enum State {
+    Down { start_at: Instant },
+    Up { pid: Pid, pidfd: OwnedFd, child: Option<Child> },
+}
+
+impl Peer {
+    fn new(role: Role) -> Self {
+        Self { role, state: State::Down { start_at: Instant::now() }, backoff: Backoff::default() }
+    }
+
+    fn pidfd(&self) -> Option<&OwnedFd> {
+        match &self.state {
+            State::Up { pidfd, .. } => Some(pidfd),
+            State::Down { .. } => None,
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pidfd) = self.pidfd() {
+            let _ = pidfd_send_signal(pidfd, signal);
+        }
+    }
+
+    fn retry(&mut self) {
+        self.state = State::Down { start_at: Instant::now() + self.backoff.next() };
+    }
+
+    /// Adopts the process that has the role, or starts one.
+    fn start(&mut self, handover: &Handover) {
+        self.backoff.started();
+        if let Some((pid, pidfd)) = handover.roles.watch(self.role) {
+            tracing::info!(role = %self.role, pid = pid.as_raw_nonzero(), "adopted");
+            self.state = State::Up { pid, pidfd, child: None };
+            return;
+        }
+        match handover.spawn(self.role) {
+            Ok(mut child) => {
+                let pid = Pid::from_child(&child);
+                // A child that is not waited for keeps its pid, dead or alive.
+                match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+                    Ok(pidfd) => {
+                        tracing::info!(role = %self.role, pid = pid.as_raw_nonzero(), "started");
+                        self.state = State::Up { pid, pidfd, child: Some(child) };
+                    }
+                    Err(error) => {
+                        tracing::error!(role = %self.role, %error, "pidfd_open: a process that cannot be watched is not kept");
+                        let _ = child.kill();
+                        let _ = child.wait();
+                        self.retry();
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::error!(role = %self.role, %error, "cannot be started; trying again");
+                self.retry();
+            }
+        }
+    }
+
+    /// The process has ended.
+    fn reap(&mut self) {
+        if let State::Up { pid, child, .. } = &mut self.state {
+            // A process that was adopted is waited for by its own parent.
+            let status = child.as_mut().and_then(|child| child.wait().ok());
+            let status = status.map_or("adopted".to_owned(), |status| status.to_string());
+            tracing::warn!(role = %self.role, pid = pid.as_raw_nonzero(), status, "ended");
+        }
+        self.retry();
+    }
+}
+
+impl Supervisor<'_> {
+    fn supervise(&mut self) -> anyhow::Result<End> {
+        loop {
+            if let Some(end) = self.stopped() {
+                return Ok(end);
+            }
+            let now = Instant::now();
+            let stopping = self.stop.is_some();
+            for peer in &mut self.peers {
+                let wanted = !(stopping && peer.role == Role::Policy);
+                match peer.state {
+                    // Also when stopping: what lives must be found, to be told.
+                    State::Down { start_at } if start_at <= now && wanted => peer.start(self.handover),
+                    _ => {}
+                }
+            }
+            let (signalled, ended) = self.wait()?;
+            if signalled {
+                self.told_to_stop();
+            }
+            for (peer, ended) in self.peers.iter_mut().zip(ended) {
+                if ended {
+                    peer.reap();
+                }
+            }
+            if ended.contains(&true) && self.stop.is_none() && !self.handover.is_connected() {
+                return Ok(End::Disconnected);
+            }
+        }
+    }
+
+    /// Waits for a signal, the end of a peer, or the time to start one.
+    fn wait(&self) -> anyhow::Result<(bool, [bool; 2])> {
+        let due = self.peers.iter().filter_map(|peer| match peer.state {
+            State::Down { start_at } => Some(start_at),
+            State::Up { .. } => None,
+        });
+        let until = due.chain(self.stop).min();
+        let timeout = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+        });
+        let mut fds = vec![PollFd::new(self.signals, PollFlags::IN)];
+        fds.extend(self.peers.iter().filter_map(|peer| Some(PollFd::new(peer.pidfd()?, PollFlags::IN))));
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("while waiting for the agent's processes"),
+        }
+        let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+        let signalled = ready.next().unwrap_or(false);
+        let mut ended = [false; 2];
+        for (ended, peer) in ended.iter_mut().zip(&self.peers) {
+            *ended = peer.pidfd().is_some() && ready.next().unwrap_or(false);
+        }
+        Ok((signalled, ended))
+    }
+
+    /// A signal: the policy process detaches all containers and ends; a second signal does not wait for that.
+    fn told_to_stop(&mut self) {
+        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
+        while rustix::io::read(self.signals, &mut info).is_ok() {}
+        self.slots.set_stopping();
+        let limit = if self.stop.is_none() { self.handover.start.stop_deadline } else { Duration::ZERO };
+        self.stop = Some(Instant::now() + limit);
+        tracing::info!(limit_ms = limit.as_millis() as u64, "stopping");
+        self.policy().signal(Signal::TERM);
+    }
+
+    /// Whether the policy process has come to its end after we were told to stop.
+    fn stopped(&mut self) -> Option<End> {
+        let until = self.stop?;
+        if self.policy().pidfd().is_none() {
+            // Also a supervisor that only takes over the stopping finds the process first.
+            let Some((pid, pidfd)) = self.handover.roles.watch(Role::Policy) else {
+                return Some(End::Stopped);
+            };
+            self.policy().state = State::Up { pid, pidfd, child: None };
+            self.policy().signal(Signal::TERM);
+        }
+        if Instant::now() >= until {
+            tracing::warn!(because = "the deadline has passed", "killing the policy process");
+            self.policy().signal(Signal::KILL);
+            self.stop = Some(Instant::now() + Duration::from_millis(100));
+        }
+        None
+    }
+
+    fn policy(&mut self) -> &mut Peer {
+        &mut self.peers[1]
+    }
+
+    /// The mount goes, and with it the server.
+    fn finish(&mut self) {
+        let views = self.handover.start.views();
+        if session::mounts_on(&views).is_ok_and(|lines| lines.last().is_some_and(session::MountLine::is_ours))
+        {
+            session::unmount(&views);
+        }
+        self.end_peers();
+    }
+
+    /// Ends both processes: first as they are used to, then for certain.
+    fn end_peers(&mut self) {
+        let patience = [Duration::from_secs(1), self.handover.start.stop_deadline];
+        self.policy().signal(Signal::TERM);
+        for (peer, patience) in self.peers.iter_mut().zip(patience) {
+            let Some(pidfd) = peer.pidfd() else { continue };
+            if !wait_readable(pidfd, Some(patience)) {
+                peer.signal(Signal::KILL);
+                wait_readable(peer.pidfd().expect("the peer is up"), Some(Duration::from_secs(1)));
+            }
+            if let State::Up { child: Some(child), .. } = &mut peer.state {
+                let _ = child.try_wait();
+            }
+        }
+    }
+}
