@@ -1,0 +1,120 @@
+//! The two fields of an OCI bundle's `config.json` that matter here (opencontainers/runtime-spec, config.md).
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+/// Absolute path of the container's root filesystem.
+pub(crate) fn rootfs(bundle: &Path) -> anyhow::Result<PathBuf> {
+    let config = read(&bundle.join("config.json"))?;
+    let path =
+        config.pointer("/root/path").and_then(Value::as_str).context("config.json has no root.path")?;
+    Ok(bundle.join(path))
+}
+
+/// Adds `program` with `args` to the `createContainer` hooks of the bundle, once. The file is replaced in one step and keeps
+/// its owner and mode; everything else in it keeps its value.
+pub(crate) fn add_hook(bundle: &Path, program: &Path, args: &[String]) -> anyhow::Result<()> {
+    let path = bundle.join("config.json");
+    let mut config = read(&path)?;
+    let hook = json!({ "path": program.to_str().context("this program's path is not UTF-8")?, "args": args });
+    let hooks = entry(&mut config, "hooks", json!({}))?;
+    let Some(list) = entry(hooks, "createContainer", json!([]))?.as_array_mut() else {
+        bail!("hooks.createContainer is not a list");
+    };
+    if list.contains(&hook) {
+        return Ok(());
+    }
+    list.push(hook);
+    replace(&path, &serde_json::to_vec(&config)?).with_context(|| path.display().to_string())
+}
+
+/// The value of `key`, which is set to `default` where it is absent or null.
+fn entry<'a>(value: &'a mut Value, key: &str, default: Value) -> anyhow::Result<&'a mut Value> {
+    let object = value.as_object_mut().with_context(|| format!("{key} cannot be set: not in an object"))?;
+    let slot = object.entry(key).or_insert(Value::Null);
+    if slot.is_null() {
+        *slot = default;
+    }
+    Ok(slot)
+}
+
+fn read(path: &Path) -> anyhow::Result<Value> {
+    let text = std::fs::read(path).with_context(|| path.display().to_string())?;
+    serde_json::from_slice(&text).with_context(|| path.display().to_string())
+}
+
+fn replace(path: &Path, text: &[u8]) -> anyhow::Result<()> {
+    let old = std::fs::metadata(path)?;
+    let new = path.with_file_name(format!(".config.json.elbowroom-{}", std::process::id()));
+    let write = || -> std::io::Result<()> {
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(text)?;
+        fchown(&file, Some(old.uid()), Some(old.gid()))?;
+        file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
+        std::fs::rename(&new, path)
+    };
+    write().inspect_err(|_| {
+        let _ = std::fs::remove_file(&new);
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bundle(config: &str) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config.json"), config).unwrap();
+        dir
+    }
+
+    #[test]
+    fn the_root_is_relative_to_the_bundle_or_absolute() {
+        let dir = bundle(r#"{"root":{"path":"rootfs"}}"#);
+        assert_eq!(rootfs(dir.path()).unwrap(), dir.path().join("rootfs"));
+        let dir = bundle(r#"{"root":{"path":"/var/lib/x/merged"}}"#);
+        assert_eq!(rootfs(dir.path()).unwrap(), Path::new("/var/lib/x/merged"));
+        assert!(rootfs(bundle("{}").path()).is_err());
+    }
+
+    #[test]
+    fn the_hook_is_added_once_and_nothing_else_changes() {
+        let hook = json!({ "path": "/usr/bin/elbowroom", "args": ["elbowroom", "hook"] });
+        for (before, after) in [
+            (
+                json!({ "x": 18446744073709551615u64 }),
+                json!({ "x": 18446744073709551615u64, "hooks": { "createContainer": [hook] } }),
+            ),
+            (json!({ "hooks": null }), json!({ "hooks": { "createContainer": [hook] } })),
+            (
+                json!({ "hooks": { "prestart": [{ "path": "/a" }], "createContainer": [{ "path": "/b" }] } }),
+                json!({ "hooks": { "prestart": [{ "path": "/a" }], "createContainer": [{ "path": "/b" }, hook] } }),
+            ),
+        ] {
+            let dir = bundle(&before.to_string());
+            let path = dir.path().join("config.json");
+            std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+            for _ in 0..2 {
+                add_hook(dir.path(), Path::new("/usr/bin/elbowroom"), &["elbowroom".into(), "hook".into()])
+                    .unwrap();
+                assert_eq!(read(&path).unwrap(), after);
+            }
+            assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
+        }
+    }
+
+    #[test]
+    fn a_config_of_another_shape_is_left_alone() {
+        for config in ["[]", r#"{"hooks":[]}"#, r#"{"hooks":{"createContainer":{}}}"#, "{", ""] {
+            let dir = bundle(config);
+            assert!(add_hook(dir.path(), Path::new("/x"), &[]).is_err(), "{config}");
+            assert_eq!(std::fs::read_to_string(dir.path().join("config.json")).unwrap(), config);
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! The cgroups of `elbowroom run`: `/elbowroom/NAME` in every hierarchy that limits or views need.
+//!
+//! A runner holds a lock (`flock`) on the first of its cgroup's directories as long as it lives. A cgroup whose lock is free
+//! belongs to nobody: where it is empty too, whoever comes by may remove it. So a runner that was killed leaves nothing for
+//! good, and a cgroup that is just being made is not mistaken for a leftover.
+
+use super::limits::Limits;
+use anyhow::{Context, bail, ensure};
+use elbowroom_host::mount::mountinfo::MountTable;
+use rustix::fs::FlockOperation;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The cgroup that holds all others.
+const PARENT: &str = "elbowroom";
+
+/// What limits and view pages are made of. The hierarchy of cgroup v2 is used even without controllers: it has pressure.
+const WANTED: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "blkio", "io", "pids"];
+
+/// How long a process that has ended may still be listed.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// Version of a hierarchy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// Several hierarchies, controllers fixed at mount.
+    V1,
+    /// One hierarchy, controllers enabled level by level.
+    V2,
+}
+
+/// One mounted cgroup hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hierarchy {
+    root: PathBuf,
+    /// Which kind it is.
+    pub(crate) version: Version,
+    controllers: BTreeSet<String>,
+}
+
+/// The hierarchies of this machine that have something we use.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout(Vec<Hierarchy>);
+
+/// The cgroups of one run. Dropping it removes nothing, [`Group::remove`] does.
+#[derive(Debug)]
+pub(crate) struct Group {
+    name: String,
+    dirs: Vec<PathBuf>,
+    _lock: File,
+}
+
+/// Processes were left, so the cgroup was.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cgroup /{PARENT}/{name} is still in use ({processes} processes in {dir}): left in place, \
+     the next `elbowroom run` removes it once they have ended",
+    dir = dir.display()
+)]
+pub(crate) struct Left {
+    name: String,
+    dir: PathBuf,
+    processes: usize,
+}
+
+impl Layout {
+    /// Reads this process's mount table.
+    pub(crate) fn read() -> anyhow::Result<Self> {
+        let path = Path::new("/proc/self/mountinfo");
+        let table = MountTable::parse(&std::fs::read(path).context("/proc/self/mountinfo")?, path)?;
+        let mut found: Vec<Hierarchy> = Vec::new();
+        let mut devices = BTreeSet::new();
+        for mount in table.iter() {
+            let version = match mount.fstype.as_str() {
+                "cgroup" => Version::V1,
+                "cgroup2" => Version::V2,
+                _ => continue,
+            };
+            let visible = table.visible(&mount.mount_point).is_some_and(|top| top.id == mount.id);
+            // The same hierarchy can be mounted more than once, in parts too; only its root will do.
+            if !visible
+                || mount.root != Path::new("/")
+                || !devices.insert((mount.device.major, mount.device.minor))
+            {
+                continue;
+            }
+            let root = mount.mount_point.clone();
+            let names = match version {
+                Version::V1 => mount.super_options.clone(),
+                Version::V2 => {
+                    read(&root.join("cgroup.controllers"))?.split_whitespace().map(str::to_owned).collect()
+                }
+            };
+            let controllers: BTreeSet<String> =
+                names.into_iter().filter(|name| WANTED.contains(&name.as_str())).collect();
+            if version == Version::V2 || !controllers.is_empty() {
+                found.push(Hierarchy { root, version, controllers });
+            }
+        }
+        ensure!(!found.is_empty(), "no cgroup hierarchy is mounted: mount one at /sys/fs/cgroup");
+        Ok(Self(found))
+    }
+
+    /// The hierarchy that has `controller`.
+    pub(crate) fn with(&self, controller: &str) -> Option<&Hierarchy> {
+        self.0.iter().find(|hierarchy| hierarchy.has(controller))
+    }
+
+    fn dirs(&self, name: &str) -> Vec<PathBuf> {
+        self.0.iter().map(|hierarchy| hierarchy.root.join(PARENT).join(name)).collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(hierarchies: Vec<Hierarchy>) -> Self {
+        Self(hierarchies)
+    }
+}
+
+impl Hierarchy {
+    /// Whether `controller` is one of its own.
+    pub(crate) fn has(&self, controller: &str) -> bool {
+        self.controllers.contains(controller)
+    }
+
+    #[cfg(test)]
+    pub(super) fn new(root: &str, version: Version, controllers: &[&str]) -> Self {
+        let controllers = controllers.iter().map(|name| (*name).to_owned()).collect();
+        Self { root: root.into(), version, controllers }
+    }
+}
+
+impl Group {
+    /// Makes `/elbowroom/NAME` in every hierarchy and sets the limits. On failure nothing stays.
+    pub(crate) fn create(layout: &Layout, name: &str, limits: &Limits) -> anyhow::Result<Self> {
+        let dirs = layout.dirs(name);
+        let lock = claim(&dirs, name)?;
+        let group = Self { name: name.to_owned(), dirs, _lock: lock };
+        let done = (layout.0.iter().zip(&group.dirs))
+            .try_for_each(|(hierarchy, dir)| set_up(hierarchy, dir, limits));
+        match done {
+            Ok(()) => Ok(group),
+            Err(error) => {
+                let _ = group.remove();
+                Err(error)
+            }
+        }
+    }
+
+    /// The directories, one per hierarchy.
+    pub(crate) fn dirs(&self) -> &[PathBuf] {
+        &self.dirs
+    }
+
+    /// Removes the cgroups, unless processes are left in them.
+    pub(crate) fn remove(self) -> Result<(), Left> {
+        let deadline = Instant::now() + LINGER;
+        while let Some((dir, processes)) = self.dirs.iter().find_map(|dir| Some((dir, populated(dir)?))) {
+            if Instant::now() > deadline {
+                return Err(Left { name: self.name, dir: dir.clone(), processes });
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        remove_all(&self.dirs);
+        Ok(())
+    }
+}
+
+/// Refuses names that are no cgroup names or could leave the parent cgroup.
+pub(crate) fn check_name(name: &str) -> anyhow::Result<&str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    let good =
+        name.len() <= 64 && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain);
+    ensure!(
+        good,
+        "--name {name:?}: give up to 64 letters, digits, `_`, `.` and `-`, a letter or digit first"
+    );
+    Ok(name)
+}
+
+/// Removes the cgroups of runs that are over: lock free, no process in any hierarchy. Says nothing: what cannot be removed
+/// now, can be another time.
+pub(crate) fn sweep(layout: &Layout) {
+    let parents = layout.0.iter().map(|hierarchy| hierarchy.root.join(PARENT));
+    let names: BTreeSet<_> = parents
+        .flat_map(|parent| child_dirs(&parent))
+        .filter_map(|dir| dir.file_name()?.to_str().map(str::to_owned))
+        .collect();
+    for name in names {
+        let dirs = layout.dirs(&name);
+        if let Ok(Some((_lock, _))) = lock(&dirs[0])
+            && dirs.iter().all(|dir| populated(dir).is_none())
+        {
+            remove_all(&dirs);
+        }
+    }
+}
+
+/// Makes and locks the first directory, so that the name is ours.
+fn claim(dirs: &[PathBuf], name: &str) -> anyhow::Result<File> {
+    for _ in 0..100 {
+        let Some((lock, fresh)) = lock(&dirs[0]).with_context(|| dirs[0].display().to_string())? else {
+            bail!("--name {name}: another `elbowroom run` has a command of this name: give another");
+        };
+        if let Some((dir, processes)) = dirs.iter().find_map(|dir| Some((dir, populated(dir)?))) {
+            let dir = dir.display();
+            bail!(
+                "--name {name}: {processes} processes of an earlier run are still in {dir}: give another name"
+            );
+        }
+        // An earlier run's settings must not outlive it: only directories made just now will do.
+        if fresh && dirs.iter().skip(1).all(|dir| !dir.exists()) {
+            return Ok(lock);
+        }
+        remove_all(dirs);
+    }
+    bail!("--name {name}: the cgroup /{PARENT}/{name} keeps changing: give another name")
+}
+
+/// Takes the lock of `dir`, which is made where it is missing; says whether it was. `None`: somebody else holds the lock.
+fn lock(dir: &Path) -> io::Result<Option<(File, bool)>> {
+    for _ in 0..100 {
+        if let Some(parent) = dir.parent() {
+            make_dir(parent)?;
+        }
+        let made = make_dir(dir).and_then(|fresh| Ok((File::open(dir)?, fresh)));
+        let (file, fresh) = match made {
+            // Removed meanwhile, together with its parent perhaps.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            made => made?,
+        };
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        }
+        // The lock of a directory that was removed before we got it says nothing.
+        if std::fs::metadata(dir).is_ok_and(|now| file.metadata().is_ok_and(|held| held.ino() == now.ino())) {
+            return Ok(Some((file, fresh)));
+        }
+    }
+    Err(io::ErrorKind::ResourceBusy.into())
+}
+
+/// Says whether the directory is new.
+fn make_dir(dir: &Path) -> io::Result<bool> {
+    match std::fs::create_dir(dir) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes one cgroup ready: controllers on, limits set.
+fn set_up(hierarchy: &Hierarchy, dir: &Path, limits: &Limits) -> anyhow::Result<()> {
+    let parent = hierarchy.root.join(PARENT);
+    // Another run that ends may remove the empty parent at any moment.
+    let mut tries = 0;
+    while let Err(error) = make_dir(&parent).and_then(|_| make_dir(dir)) {
+        tries += 1;
+        if error.kind() != io::ErrorKind::NotFound || tries > 100 {
+            return Err(error).with_context(|| dir.display().to_string());
+        }
+    }
+    match hierarchy.version {
+        Version::V1 if hierarchy.has("cpuset") => {
+            inherit_cpuset(&hierarchy.root, &parent)?;
+            inherit_cpuset(&parent, dir)?;
+        }
+        Version::V1 => {}
+        Version::V2 => {
+            enable(hierarchy, &hierarchy.root, limits)?;
+            enable(hierarchy, &parent, limits)?;
+        }
+    }
+    limits.files(hierarchy).into_iter().try_for_each(|(file, value)| write(&dir.join(file), &value))
+}
+
+/// A v1 cpuset starts empty, and no process may join it before it has CPUs and memory nodes.
+fn inherit_cpuset(from: &Path, to: &Path) -> anyhow::Result<()> {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        if read(&to.join(file))?.trim().is_empty() {
+            write(&to.join(file), read(&from.join(file))?.trim())?;
+        }
+    }
+    Ok(())
+}
+
+/// Turns the controllers on for the children of `dir`. One that no limit needs may stay off.
+fn enable(hierarchy: &Hierarchy, dir: &Path, limits: &Limits) -> anyhow::Result<()> {
+    let file = dir.join("cgroup.subtree_control");
+    for controller in &hierarchy.controllers {
+        let done = write(&file, &format!("+{controller}"));
+        if limits.need(controller) {
+            // Any cgroup but the real root must be free of processes (cgroup-v2.rst, "No Internal Process Constraint").
+            done.with_context(|| {
+                format!(
+                    "the {controller} controller cannot be turned on: where {} lists processes, move them one level down",
+                    dir.join("cgroup.procs").display()
+                )
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// How many processes the subtree has; `None` for none, or no such directory.
+fn populated(dir: &Path) -> Option<usize> {
+    let own = std::fs::read_to_string(dir.join("cgroup.procs")).map_or(0, |text| text.lines().count());
+    let below: usize = child_dirs(dir).iter().filter_map(|child| populated(child)).sum();
+    Some(own + below).filter(|processes| *processes > 0)
+}
+
+/// Removes empty cgroups, whatever the command made below them too, and the parents if they have become empty. The first
+/// directory, whose lock is held, goes last.
+fn remove_all(dirs: &[PathBuf]) {
+    fn remove(dir: &Path) {
+        child_dirs(dir).iter().for_each(|child| remove(child));
+        // The kernel removes no cgroup that is in use.
+        let _ = std::fs::remove_dir(dir);
+    }
+    for dir in dirs.iter().rev() {
+        remove(dir);
+        let _ = dir.parent().map(std::fs::remove_dir);
+    }
+}
+
+fn child_dirs(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| path.display().to_string())
+}
+
+fn write(path: &Path, value: &str) -> anyhow::Result<()> {
+    std::fs::write(path, value).with_context(|| format!("{}: writing {value:?}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_leave_the_parent() {
+        for good in ["web", "a.b-c_1", "7"] {
+            assert_eq!(check_name(good).unwrap(), good);
+        }
+        for bad in ["", ".", "..", "../x", "a/b", "-a", "a b", "caf\u{e9}", &"x".repeat(65)] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_claimed_once_and_free_again_with_its_owner() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = [root.path().join("a/elbowroom/x"), root.path().join("b/elbowroom/x")];
+        dirs.iter().for_each(|dir| std::fs::create_dir_all(dir.parent().unwrap().parent().unwrap()).unwrap());
+        let first = claim(&dirs, "x").unwrap();
+        let error = claim(&dirs, "x").unwrap_err().to_string();
+        assert_eq!(error, "--name x: another `elbowroom run` has a command of this name: give another");
+        drop(first);
+        // A leftover: it is made anew, with nothing of its old self.
+        std::fs::create_dir(dirs[0].join("nested")).unwrap();
+        let _second = claim(&dirs, "x").unwrap();
+        assert!(!dirs[0].join("nested").exists());
+    }
+
+    #[test]
+    fn sweeping_takes_leftovers_and_spares_what_is_held_or_in_use() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::of(vec![Hierarchy::new(root.path().to_str().unwrap(), Version::V1, &["cpu"])]);
+        let parent = root.path().join(PARENT);
+        for name in ["held", "left", "used"] {
+            std::fs::create_dir_all(parent.join(name)).unwrap();
+        }
+        std::fs::write(parent.join("used/cgroup.procs"), "12\n").unwrap();
+        let held = lock(&parent.join("held")).unwrap();
+        sweep(&layout);
+        let left: Vec<bool> =
+            ["held", "left", "used"].iter().map(|name| parent.join(name).exists()).collect();
+        assert_eq!(left, [true, false, true]);
+        drop(held);
+        sweep(&layout);
+        assert!(!parent.join("held").exists());
+    }
+}

@@ -1,0 +1,137 @@
+//! `elbowroom run`: a command in a cgroup and a mount namespace of its own, with a view.
+//!
+//! The command is this process's child. It joins its cgroups, takes a private mount namespace, mounts its view and only
+//! then becomes the command, so the first thing the command reads is the view. The runner forwards signals, returns the
+//! command's status and removes the cgroups. It kills nothing: cgroups in which processes are left stay, and the next
+//! `elbowroom run` removes them once they are empty.
+
+pub(crate) mod cgroup;
+pub(crate) mod child;
+pub(crate) mod limits;
+
+use cgroup::{Group, Layout};
+use clap::Args;
+use elbowroom_host::signal::Signals;
+use limits::Limits;
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::ffi::OsString;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+
+/// Runs a command in its own cgroup, with a view of the room it has.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// Name of the container and its cgroup, /elbowroom/NAME [default: the command's name and a number].
+    #[arg(long)]
+    name: Option<String>,
+    #[command(flatten)]
+    limits: limits::LimitArgs,
+    /// Leave the command in the host's mount namespace, without a view: no agent is needed.
+    #[arg(long)]
+    no_views: bool,
+    /// The command and its arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// The signals that people and service managers stop programs with.
+const FORWARDED: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+
+/// Status for "the command was not started", as `env` and `docker run` have it.
+pub(crate) const NOT_STARTED: u8 = 125;
+
+/// Status for a request that cannot be met; nothing was touched.
+const REFUSED: u8 = 2;
+
+/// Runs the command and returns its status, 128 and the signal's number where a signal ended it.
+pub(crate) fn main(args: &RunArgs, run_dir: &Path) -> ExitCode {
+    ExitCode::from(run(args, run_dir).unwrap_or_else(|error| {
+        eprintln!("elbowroom: {}", crate::one_line(&error));
+        REFUSED
+    }))
+}
+
+fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
+    let limits = Limits::parse(&args.limits)?;
+    let name = match &args.name {
+        Some(name) => cgroup::check_name(name)?.to_owned(),
+        None => default_name(&args.command[0]),
+    };
+    let layout = Layout::read()?;
+    limits.check(&layout)?;
+    cgroup::sweep(&layout);
+    let signals = Signals::block(&FORWARDED)?;
+    let group = Group::create(&layout, &name, &limits)?;
+
+    let status = start(args, run_dir, &group, &name).and_then(|mut child| supervise(&mut child, &signals));
+    if let Err(left) = group.remove() {
+        eprintln!("elbowroom: {left}");
+    }
+    Ok(match status {
+        Ok(status) => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8,
+        Err(error) => {
+            eprintln!("elbowroom: {}", crate::one_line(&error));
+            NOT_STARTED
+        }
+    })
+}
+
+fn start(args: &RunArgs, run_dir: &Path, group: &Group, name: &str) -> anyhow::Result<Child> {
+    // This very program, also when its file has been replaced meanwhile.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("elbowroom").arg(child::VERB).arg("--id").arg(name).arg("--run-dir").arg(run_dir);
+    for dir in group.dirs() {
+        command.arg("--cgroup").arg(dir);
+    }
+    if args.no_views {
+        command.arg("--no-views");
+    }
+    Ok(command.arg("--").args(&args.command).spawn()?)
+}
+
+/// Waits for the command and passes on the signals that were meant for it.
+fn supervise(child: &mut Child, signals: &Signals) -> anyhow::Result<ExitStatus> {
+    let pid = Pid::from_child(child);
+    let end = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    loop {
+        let mut ready = [PollFd::new(&end, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        match rustix::event::poll(&mut ready, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        while let Some(received) = signals.next()? {
+            // A key on the terminal reached the command already: the kernel sends that to the whole foreground group.
+            if !received.from_kernel {
+                let _ = rustix::process::kill_process(pid, received.signal);
+            }
+        }
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+    }
+}
+
+/// The command's file name as far as a cgroup may be named so, and this process's number.
+fn default_name(command: &OsString) -> String {
+    let file = Path::new(command).file_name().unwrap_or(command).to_string_lossy();
+    let plain = file.chars().map(|c| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' });
+    let plain: String = plain.skip_while(|c| !c.is_ascii_alphanumeric()).take(40).collect();
+    format!("{}-{}", if plain.is_empty() { "run" } else { &plain }, std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_names_are_always_good_names() {
+        for (command, stem) in [("/usr/bin/java", "java"), ("..", "run"), ("a b\u{e9}", "a_b_"), ("--x", "x")]
+        {
+            let name = default_name(&command.into());
+            assert_eq!(name, format!("{stem}-{}", std::process::id()));
+            assert!(cgroup::check_name(&name).is_ok(), "{name}");
+        }
+    }
+}
