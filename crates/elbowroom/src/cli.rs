@@ -1,0 +1,193 @@
+//! The command line: one verb, mostly one container.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use elbowroom_core::unit::{Micros, parse_duration};
+use std::path::PathBuf;
+
+/// Lets every container see, and get, the room it really has.
+///
+/// `elbowroom agent` keeps, for every container on this host, the number of CPUs and the amount of memory it can really use
+/// now, and shows them through the files that programs already read: /proc, /sys and the container's cgroup files.
+#[derive(Parser)]
+#[command(
+    name = "elbowroom",
+    version,
+    max_term_width = 100,
+    after_help = "Exit status: 0 yes or done, 1 no, 2 error."
+)]
+pub(crate) struct Cli {
+    /// Directory of the agent's socket and views.
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        default_value = "/run/elbowroom",
+        env = "ELBOWROOM_RUN_DIR"
+    )]
+    pub(crate) run_dir: PathBuf,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// What to do.
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// Run the agent in the foreground until SIGTERM or Ctrl-C.
+    Agent(AgentArgs),
+    /// Run a command in a container of its own, with its own view; needs no engine.
+    Run(crate::run::RunArgs),
+    /// Mount a running container's view into it.
+    Attach(OneContainer),
+    /// Unmount a container's view again.
+    Detach(OneContainer),
+    /// List containers with what they see.
+    List(Output),
+    /// Show one container in full.
+    Show(OneContainer),
+    /// Say why a container sees what it sees.
+    Explain(OneContainer),
+    /// Live table of all containers.
+    Top(TopArgs),
+    /// Say what this host offers, and what is lost where it does not.
+    Check(Output),
+    /// Record samples and decisions to a file; needs no agent.
+    Record(RecordArgs),
+    /// Replay a recording, without root, and compare the decisions.
+    Replay(ReplayArgs),
+    /// Answers reads of views; started by the agent.
+    #[command(hide = true)]
+    ViewServer,
+    /// Senses and decides; started by the agent.
+    #[command(hide = true)]
+    Policy(Child),
+    /// Carries on for a supervisor that died; started by the agent's other processes.
+    #[command(hide = true)]
+    Supervise,
+    /// Becomes the command of `run`; started by it.
+    #[command(hide = true)]
+    RunChild(crate::run::child::ChildArgs),
+}
+
+/// Arguments of `agent`.
+#[derive(Args)]
+pub(crate) struct AgentArgs {
+    /// Configuration file; without it /etc/elbowroom/elbowroom.toml, where there is one.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Log more; twice for everything.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+/// Arguments the agent gives its own processes.
+#[derive(Args)]
+pub(crate) struct Child {
+    #[arg(long)]
+    pub(crate) config: Option<PathBuf>,
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+/// How the answer is printed.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct Output {
+    /// How to print the answer.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+}
+
+/// A form of answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// A verb about one container.
+#[derive(Args)]
+pub(crate) struct OneContainer {
+    /// Name, id, unique beginning of an id, or cgroup path.
+    pub(crate) container: String,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// Arguments of `top`.
+#[derive(Args)]
+pub(crate) struct TopArgs {
+    /// Time between two screens.
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = interval)]
+    pub(crate) interval: Micros,
+    /// Print one screen and stop; the default when the output is not a terminal.
+    #[arg(long)]
+    pub(crate) once: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// Arguments of `record`.
+#[derive(Args)]
+pub(crate) struct RecordArgs {
+    /// File to write; `-` for standard output.
+    pub(crate) file: PathBuf,
+    /// How long.
+    #[arg(long = "for", value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    pub(crate) duration: Micros,
+    /// Configuration file, for the rules to record with.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Arguments of `replay`.
+#[derive(Args)]
+pub(crate) struct ReplayArgs {
+    /// Recording to read; `-` for standard input.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+fn interval(text: &str) -> Result<Micros, String> {
+    match parse_duration(text).map_err(|e| e.to_string())? {
+        Micros(0) => Err(format!("{text} is no time at all: write for example \"500ms\"")),
+        interval => Ok(interval),
+    }
+}
+
+/// A refused command line on one line, whatever bytes it quotes: people see it in logs, and terminals interpret it.
+pub(crate) fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let end = ["\n\nUsage:", "\n\nFor more information"].into_iter().filter_map(|tail| text.find(tail)).min();
+    let words: Vec<&str> = text[..end.unwrap_or(text.len())].split_whitespace().collect();
+    let mut line = String::new();
+    for c in words.join(" ").chars().take(600) {
+        match c {
+            '\'' | '"' | '\\' => line.push(c),
+            c => line.extend(c.escape_debug()),
+        }
+    }
+    line + ": see `elbowroom --help`"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_command_line_is_one_harmless_line() {
+        for words in [
+            &["elbowroom", "--frobnicate"][..],
+            &["elbowroom", "fro\nb"],
+            &["elbowroom", "list", "--format", "\x1b[31m\u{202e}"],
+            &["elbowroom", "show"],
+            &["elbowroom", "top", "--interval", "0ms"],
+        ] {
+            let line = one_line(&Cli::try_parse_from(words).err().expect("it is refused"));
+            assert!(!line.contains(['\n', '\x1b', '\u{202e}']), "{line:?}");
+            assert!(line.len() > 30 && line.ends_with("see `elbowroom --help`"), "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Elbowroom: a node agent that lets every container see, and get, the room it really has.
+//!
+//! The program is this library's [`main`]; what else is public is driven by tests, examples and fuzz targets.
+
+mod api;
+mod cli;
+mod client;
+mod config;
+pub mod fuse;
+mod oci;
+mod policy;
+mod run;
+mod verbs;
+
+use anyhow::Result;
+use api::Request;
+use clap::Parser;
+use cli::{Cli, Verb};
+use fuse::supervisor::SupervisorArgs;
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The command line's definition, for manual pages and completions.
+pub fn command() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
+}
+
+/// The program: reads its arguments, does what they say, and gives the exit status.
+pub fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    // Runtimes and engines pass arguments that are not ours to refuse.
+    if args.first().is_some_and(|name| Path::new(name).file_name() == Some(OsStr::new(oci::runtime::PROGRAM)))
+    {
+        return oci::runtime::main(&args[1..]);
+    }
+    match args.get(1).and_then(|verb| verb.to_str()) {
+        Some(oci::runtime::VERB) => return oci::runtime::main(&args[2..]),
+        Some(oci::hook::VERB) => return oci::hook::main(&args[2..]),
+        _ => {}
+    }
+    let cli = match Cli::try_parse_from(&args) {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => {
+            let _ = writeln!(std::io::stderr(), "elbowroom: {}", cli::one_line(&error));
+            return ExitCode::from(2);
+        }
+        // Help and version.
+        Err(answer) => answer.exit(),
+    };
+    match dispatch(cli) {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "elbowroom: {}", one_line(&error));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<ExitCode> {
+    use verbs::{check, containers, record, top};
+    let run_dir = cli.run_dir.as_path();
+    match cli.verb {
+        Verb::Agent(args) => {
+            log(args.verbose);
+            agent(run_dir, &args)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::ViewServer => {
+            log(0);
+            fuse::server::main()?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Policy(child) => {
+            log(child.verbose);
+            policy::main(run_dir, config::Config::load(child.config.as_deref())?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Supervise => {
+            log(0);
+            fuse::supervisor::resume()?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Run(args) => Ok(run::main(&args, run_dir)),
+        Verb::RunChild(args) => Ok(run::child::main(&args, run_dir)),
+        Verb::List(output) => print(&containers::list(run_dir, output)?),
+        Verb::Show(one) => print(&containers::one(run_dir, Request::Show(one.container), one.output)?),
+        Verb::Attach(one) => print(&containers::one(run_dir, Request::Attach(one.container), one.output)?),
+        Verb::Detach(one) => print(&containers::one(run_dir, Request::Detach(one.container), one.output)?),
+        Verb::Explain(one) => print(&containers::explain(run_dir, one)?),
+        Verb::Top(args) => print(&top::top(run_dir, &args)?),
+        Verb::Check(output) => {
+            let (text, ready) = check::check(run_dir, output)?;
+            print(&text)?;
+            Ok(ExitCode::from(u8::from(!ready)))
+        }
+        Verb::Record(args) => record::record(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Replay(args) => {
+            let (text, same) = record::replay(&args)?;
+            print(&text)?;
+            Ok(ExitCode::from(u8::from(!same)))
+        }
+    }
+}
+
+/// An error with its causes on one line. Most errors tell their cause themselves; it is not said twice.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string().replace('\n', "; ");
+        if !line.ends_with(&text) {
+            line.push_str(if line.is_empty() { "" } else { ": " });
+            line.push_str(&text);
+        }
+    }
+    line
+}
+
+/// `sun_path` of unix(7), with the zero at its end.
+const SOCKET_PATH: usize = 108;
+
+/// Checks everything that can be checked before anything is touched, then supervises.
+fn agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
+    config::Config::load(args.config.as_deref())?;
+    let socket = policy::socket_path(&std::path::absolute(run_dir)?);
+    anyhow::ensure!(
+        socket.as_os_str().len() < SOCKET_PATH,
+        "{}: too long for a socket's path: choose a shorter run directory",
+        socket.display()
+    );
+    let mut child_args: Vec<OsString> =
+        vec!["--run-dir".into(), std::path::absolute(run_dir)?.into_os_string()];
+    if let Some(config) = &args.config {
+        child_args.extend(["--config".into(), std::path::absolute(config)?.into_os_string()]);
+    }
+    child_args.extend((0..args.verbose).map(|_| "-v".into()));
+    let supervisor = SupervisorArgs { policy_args: child_args, ..SupervisorArgs::new(run_dir) };
+    fuse::supervisor::main(supervisor)
+}
+
+/// The answer goes to standard output; a reader that went away is no error.
+fn print(text: &str) -> Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+fn log(verbose: u8) {
+    use tracing::Level;
+    let level = match verbose {
+        0 => Level::INFO,
+        1 => Level::DEBUG,
+        _ => Level::TRACE,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_target(false)
+        .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_each_cause_once_and_on_one_line() {
+        let inner = std::io::Error::other("no such\ndevice");
+        let error =
+            anyhow::Error::from(fuse::FuseError::io("opening", "/dev/fuse")(inner)).context("starting");
+        assert_eq!(one_line(&error), "starting: opening /dev/fuse: no such; device");
+    }
+}

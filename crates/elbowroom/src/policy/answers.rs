@@ -1,0 +1,225 @@
+//! What the owner answers to those who ask on the control socket.
+
+use super::mounter::Job;
+use super::owner::Owner;
+use super::resident::Attach;
+use crate::api::{ContainerView, Explanation, Pids, Prepared, Request, Response, Status};
+use elbowroom_core::sample::{Group, GroupId};
+use elbowroom_core::unit::Micros;
+use elbowroom_host::{process, timer};
+use rustix::process::Pid;
+use std::sync::mpsc;
+
+/// How long a `prepare` waits for the container's cgroup to be noticed.
+const PREPARE_WITHIN: Micros = Micros::secs(1);
+/// How long after a `prepare` the agent looks whether the view is mounted.
+const LOOK_AFTER: Micros = Micros::millis(500);
+
+impl Owner {
+    /// Answers a request, now or when what it needs has happened.
+    pub(super) fn ask(&mut self, request: Request, peer: i32, answer: mpsc::SyncSender<Response>) {
+        let response = match request {
+            Request::List => {
+                let ids: Vec<_> = self.residents.keys().copied().collect();
+                Response::List(ids.into_iter().filter_map(|id| self.describe(id)).collect())
+            }
+            Request::Show(name) => match self.find(&name).and_then(|id| self.describe_or_gone(id, &name)) {
+                Ok(view) => Response::Container(Box::new(view)),
+                Err(error) => Response::Error(error),
+            },
+            Request::Explain(name) => match self.explain(&name) {
+                Ok(explanation) => Response::Explain(Box::new(explanation)),
+                Err(error) => Response::Error(error),
+            },
+            Request::Attach(name) => match self.find(&name) {
+                Ok(id) => return self.attach_asked(id, answer),
+                Err(error) => Response::Error(error),
+            },
+            Request::Detach(name) => match self.find(&name) {
+                Ok(id) => return self.detach_asked(id, answer),
+                Err(error) => Response::Error(error),
+            },
+            Request::Prepare(mut prepare) => {
+                if prepare.pid <= 1 {
+                    prepare.pid = peer;
+                }
+                let deadline = timer::now().saturating_add(PREPARE_WITHIN);
+                self.preparing.push((prepare, deadline, answer));
+                return self.notice_changes();
+            }
+            Request::Status => Response::Status(Box::new(self.status())),
+        };
+        let _ = answer.send(response);
+    }
+
+    fn attach_asked(&mut self, id: GroupId, answer: mpsc::SyncSender<Response>) {
+        self.mounting.push((id, answer));
+        self.attach(id, timer::now());
+        if let Some(Attach::Waiting { note, .. }) = self.residents.get(&id).map(|r| r.attach.clone()) {
+            self.answer_mounting(id, |_| Response::Error(format!("not attached: {note}")));
+        }
+    }
+
+    fn detach_asked(&mut self, id: GroupId, answer: mpsc::SyncSender<Response>) {
+        match self.first_process(id) {
+            Some(pid) => {
+                self.mounting.push((id, answer));
+                let _ = self.mounter.send(Job::Detach { group: id, pid });
+            }
+            None => {
+                if let Some(resident) = self.residents.get_mut(&id) {
+                    resident.attach = Attach::LetAlone("detached by request");
+                }
+                let _ = answer.send(match self.describe(id) {
+                    Some(view) => Response::Container(Box::new(view)),
+                    None => Response::Error("the container is gone".into()),
+                });
+            }
+        }
+    }
+
+    pub(super) fn answer_mounting(&mut self, id: GroupId, response: impl FnOnce(&mut Self) -> Response) {
+        let (waiting, rest): (Vec<_>, _) =
+            std::mem::take(&mut self.mounting).into_iter().partition(|(g, _)| *g == id);
+        self.mounting = rest;
+        if waiting.is_empty() {
+            return;
+        }
+        let response = response(self);
+        for (_, answer) in waiting {
+            let _ = answer.send(response.clone());
+        }
+    }
+
+    pub(super) fn prepare_pending(&mut self) {
+        let now = timer::now();
+        for (prepare, deadline, answer) in std::mem::take(&mut self.preparing) {
+            let found = process::cgroup_paths(prepare.pid).into_iter().find_map(|path| {
+                self.residents
+                    .keys()
+                    .copied()
+                    .find(|id| self.views.group(*id).is_some_and(|g| g.path == path))
+            });
+            match found {
+                Some(id) => {
+                    let prepared = Prepared { view_dir: self.view_dir(id), surfaces: self.surfaces() };
+                    // Whoever asked mounts it; a look afterwards finds it mounted, or does it.
+                    if let Some(resident) = self.residents.get_mut(&id) {
+                        resident.attach =
+                            Attach::at(now.saturating_add(LOOK_AFTER), "being attached by who made it");
+                    }
+                    let _ = answer.send(Response::Prepared(prepared));
+                }
+                None if now < deadline && process::started(prepare.pid).is_some() => {
+                    self.preparing.push((prepare, deadline, answer));
+                }
+                None => {
+                    let _ = answer.send(Response::Error(format!(
+                        "{}: process {} is in no container's cgroup that the agent knows",
+                        prepare.id, prepare.pid
+                    )));
+                }
+            }
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<GroupId, String> {
+        let groups = || self.residents.keys().filter_map(|id| self.views.group(*id));
+        let container = |g: &&Group| g.container.as_ref().map(|c| (c.id.clone(), c.name.clone()));
+        let exact: Vec<GroupId> = groups()
+            .filter(|g| {
+                g.path == name || container(g).is_some_and(|(id, n)| id == name || n.as_deref() == Some(name))
+            })
+            .map(|g| g.id)
+            .collect();
+        let matches = if exact.is_empty() {
+            groups()
+                .filter(|g| container(g).is_some_and(|(id, _)| id.starts_with(name)))
+                .map(|g| g.id)
+                .collect()
+        } else {
+            exact
+        };
+        match matches[..] {
+            [id] => Ok(id),
+            [] => Err(format!("no container {}: see `elbowroom list`", shown(name))),
+            _ => Err(format!("{} containers match {}: write more of the id", matches.len(), shown(name))),
+        }
+    }
+
+    fn describe_or_gone(&self, id: GroupId, name: &str) -> Result<ContainerView, String> {
+        self.describe(id).ok_or_else(|| format!("container {} is gone", shown(name)))
+    }
+
+    pub(super) fn describe(&self, id: GroupId) -> Option<ContainerView> {
+        let (resident, group, view) = (self.residents.get(&id)?, self.views.group(id)?, self.views.get(id)?);
+        let container = group.container.as_ref()?;
+        let (attached, attach_note, missing) = match &resident.attach {
+            Attach::Done { missing } => (true, None, missing.clone()),
+            Attach::Waiting { note, .. } => (false, Some(note.clone()), Vec::new()),
+            Attach::InFlight { .. } => (false, Some("being attached".into()), Vec::new()),
+            Attach::LetAlone(why) => (false, Some((*why).into()), Vec::new()),
+        };
+        Some(ContainerView {
+            id: container.id.clone(),
+            name: container.name.clone(),
+            engine: container.engine,
+            pod: container.pod.clone(),
+            path: group.path.clone(),
+            attached,
+            attach_note,
+            missing,
+            view_dir: self.view_dir(id),
+            view: *view,
+            usage: resident.usage,
+            cpu_used_millicpu: resident.cpu_used_millicpu,
+        })
+    }
+
+    fn explain(&self, name: &str) -> Result<Explanation, String> {
+        let id = self.find(name)?;
+        let container = self.describe_or_gone(id, name)?;
+        let explain = self.views.explain(id).ok_or_else(|| format!("container {} is gone", shown(name)))?;
+        Ok(Explanation { container, explain })
+    }
+
+    fn status(&self) -> Status {
+        let (supervisor, view_server) = self.publisher.peers();
+        let number = |pid: Option<Pid>| pid.map_or(0, |pid| pid.as_raw_nonzero().get());
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pids: Pids {
+                supervisor: number(supervisor),
+                view_server: number(view_server),
+                policy: std::process::id() as i32,
+            },
+            run_dir: self.run_dir.clone(),
+            tier: self.sensor.tier().name().to_owned(),
+            containers: self.residents.len(),
+            attached: self.residents.values().filter(|r| matches!(r.attach, Attach::Done { .. })).count(),
+            ticks: self.ticks,
+            ticks_missed: self.ticks_missed,
+            cpu_usec: process::own_cpu().get(),
+        }
+    }
+}
+
+/// A name as an error may repeat it: short, on one line.
+fn shown(name: &str) -> String {
+    let mut text: String = name.chars().take(80).flat_map(char::escape_debug).collect();
+    if name.chars().count() > 80 {
+        text.push_str("...");
+    }
+    format!("\"{text}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_errors_are_short_and_on_one_line() {
+        assert_eq!(shown("a\nb"), "\"a\\nb\"");
+        assert!(shown(&"x".repeat(10_000)).len() < 100);
+    }
+}

@@ -1,0 +1,127 @@
+//! The policy process: senses the host, decides every container's view, publishes it, mounts it.
+//!
+//! One thread, [`Owner`], owns all state and handles one closed [`Message`] at a time. Whatever may block has a thread of
+//! its own and talks to the owner by message: the control socket ([`control`]), mounting ([`mounter`]) and the notifier
+//! inside the [`Publisher`].
+
+mod answers;
+mod control;
+mod facts;
+mod load;
+mod mounter;
+mod owner;
+mod resident;
+
+use crate::api::{Request, Response};
+use crate::config::{Config, Tier};
+use crate::fuse::publisher::Publisher;
+use anyhow::{Context, Result};
+use elbowroom_core::sample::GroupId;
+use elbowroom_host::signal::Signals;
+use elbowroom_host::timer::{Ticker, prefer_realtime};
+use elbowroom_host::{Sensor, SensorConfig};
+use owner::Owner;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::process::Signal;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+
+/// What can reach the owner besides the clock and the kernel's notifications.
+enum Message {
+    /// Somebody asks on the control socket; `peer` is the asking process.
+    Ask { request: Request, peer: i32, answer: mpsc::SyncSender<Response> },
+    /// A mount job is done.
+    Mounted { group: GroupId, outcome: mounter::Outcome },
+}
+
+/// A way to reach the owner from another thread.
+#[derive(Clone)]
+struct Mailbox {
+    queue: mpsc::Sender<Message>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Mailbox {
+    fn send(&self, message: Message) {
+        if self.queue.send(message).is_ok() {
+            // A full counter means that the owner has not woken yet: it will find this message too.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Runs the policy process until it is told to stop.
+pub(crate) fn main(run_dir: &Path, config: Config) -> Result<()> {
+    let signals = Signals::block(&[Signal::TERM, Signal::INT, Signal::HUP]).context("blocking signals")?;
+    let publisher =
+        Publisher::from_inherited().context("taking over the views' memory from the supervisor")?;
+    let sensor = open_sensor(&config)?;
+    let (queue, inbox) = mpsc::channel();
+    let wake =
+        Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("creating an eventfd")?);
+    let mailbox = Mailbox { queue, wake: wake.clone() };
+    let mounter = mounter::spawn(mailbox.clone());
+    let mut owner = Owner::new(config.clone(), run_dir.to_owned(), sensor, publisher, mounter);
+    owner.start();
+    let _socket = control::listen(&socket_path(run_dir), mailbox)?;
+    let ticker = Ticker::new(config.sense.period).context("starting the sampling timer")?;
+    tracing::info!(period = %config.sense.period, priority = ?prefer_realtime(), "sampling");
+
+    loop {
+        let (ticked, woken, stopped) = {
+            let mut fds = [
+                PollFd::new(&ticker, PollFlags::IN),
+                PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN),
+                PollFd::new(&signals, PollFlags::IN),
+                PollFd::from_borrowed_fd(owner.sensor_fd(), PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e).context("waiting for the clock, the kernel or a request"),
+            }
+            let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+            (ready(&fds[0]), ready(&fds[1]), ready(&fds[2]))
+        };
+        owner.notice_changes();
+        if ticked {
+            owner.tick(ticker.wait()?);
+        }
+        if stopped && signals.next().context("reading signals")?.is_some() {
+            return owner.stop();
+        }
+        if woken {
+            let _ = rustix::io::read(&wake, &mut [0u8; 8]);
+            while let Ok(message) = inbox.try_recv() {
+                match message {
+                    Message::Ask { request, peer, answer } => owner.ask(request, peer, answer),
+                    Message::Mounted { group, outcome } => owner.mounted(group, outcome),
+                }
+            }
+        }
+    }
+}
+
+/// Where the agent of `run_dir` listens.
+pub(crate) fn socket_path(run_dir: &Path) -> PathBuf {
+    run_dir.join("agent.sock")
+}
+
+/// Opens the sensor that the configuration asks for.
+pub(crate) fn open_sensor(config: &Config) -> Result<Sensor> {
+    let sensor_config = SensorConfig {
+        plain: config.containers.cgroups.clone(),
+        docker_root: config.containers.docker_root.clone(),
+        rescan: config.sense.rescan,
+        bpf: config.sense.tier != Tier::Files,
+        period: config.sense.period,
+        ..SensorConfig::default()
+    };
+    let sensor = Sensor::open(&sensor_config).context("opening the cgroup hierarchies")?;
+    let tier = sensor.tier().name();
+    anyhow::ensure!(
+        config.sense.tier != Tier::Bpf || tier == "bpf",
+        "sense.tier = \"bpf\": this build or this kernel has no BPF tier: build with --features bpf, or use \"auto\""
+    );
+    Ok(sensor)
+}

@@ -1,0 +1,95 @@
+//! Mounts and unmounts views in containers, on a thread of its own: a mount can wait for a container's file systems, the
+//! owner never does.
+
+use super::{Mailbox, Message};
+use elbowroom_core::sample::GroupId;
+use elbowroom_host::mount::{self, MountError, Surface};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+/// Something to mount or unmount.
+pub(super) enum Job {
+    /// Mount `view_dir` into the container of process `pid`.
+    Attach {
+        group: GroupId,
+        pid: u32,
+        view_dir: PathBuf,
+        surfaces: Vec<Surface>,
+        /// Whether the container is known to live on the host's own root file system.
+        on_host_root: bool,
+    },
+    /// Unmount whatever of ours is in the container of process `pid`.
+    Detach { group: GroupId, pid: u32 },
+    /// Answer when everything before this is done.
+    Flush(mpsc::SyncSender<()>),
+}
+
+/// How a job ended.
+pub(super) enum Outcome {
+    /// The view is mounted; these surfaces have no file to go over in this container.
+    Attached { missing: Vec<String> },
+    /// The container is still being made: try again soon.
+    NotYet(&'static str),
+    /// Nothing of ours is mounted any more.
+    Detached,
+    /// It could not be done, and nothing is half done.
+    Failed(String),
+}
+
+/// Starts the thread; it ends when the sender is dropped.
+pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<Job> {
+    let (jobs, queue) = mpsc::channel::<Job>();
+    std::thread::Builder::new()
+        .name("mounter".into())
+        .spawn(move || {
+            for job in queue {
+                let (group, outcome) = match job {
+                    Job::Attach { group, pid, view_dir, surfaces, on_host_root } => {
+                        (group, attach(pid, &view_dir, &surfaces, on_host_root))
+                    }
+                    Job::Detach { group, pid } => (group, detach(pid)),
+                    Job::Flush(done) => {
+                        let _ = done.send(());
+                        continue;
+                    }
+                };
+                mailbox.send(Message::Mounted { group, outcome });
+            }
+        })
+        .expect("threads can be created at start");
+    jobs
+}
+
+fn attach(pid: u32, view_dir: &Path, surfaces: &[Surface], on_host_root: bool) -> Outcome {
+    match mount::stage(pid) {
+        Ok(mount::Stage::HostNamespace) => return Outcome::NotYet("it shares the host's mount namespace"),
+        // A runtime enters the container's mount namespace before it changes the root: until then a mount would go over
+        // the host's own tree.
+        Ok(mount::Stage::HostRoot) if !on_host_root => {
+            return Outcome::NotYet("its root file system is still the host's");
+        }
+        Ok(_) => {}
+        Err(e) => return failed(e),
+    }
+    match mount::plan(pid, surfaces, view_dir).and_then(|plan| mount::attach(pid, &plan)) {
+        Ok(attached) => {
+            Outcome::Attached { missing: attached.skipped.iter().map(ToString::to_string).collect() }
+        }
+        Err(e) => failed(e),
+    }
+}
+
+fn detach(pid: u32) -> Outcome {
+    match mount::detach(pid) {
+        Ok(_) | Err(MountError::Vanished { .. }) => Outcome::Detached,
+        Err(e) => failed(e),
+    }
+}
+
+fn failed(error: MountError) -> Outcome {
+    match error {
+        MountError::Vanished { .. } => Outcome::NotYet("its process is gone"),
+        MountError::HostNamespace { .. } => Outcome::NotYet("it shares the host's mount namespace"),
+        error => Outcome::Failed(error.to_string()),
+    }
+}

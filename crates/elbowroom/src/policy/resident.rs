@@ -1,0 +1,117 @@
+//! One container the policy process looks after.
+
+use super::load::Load;
+use crate::fuse::slots::Slot;
+use elbowroom_core::page::facts::{CpuTimes, Facts};
+use elbowroom_core::sample::Usage;
+use elbowroom_core::unit::Micros;
+
+/// Retries of a mount start here and double up to [`RETRY_MOST`].
+const RETRY_LEAST: Micros = Micros::millis(5);
+/// A container whose mount cannot be made yet is looked at again at least this often.
+const RETRY_MOST: Micros = Micros::secs(2);
+
+/// Whether a container's view is mounted in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Attach {
+    /// Not yet; `note` says why.
+    Waiting { retry_at: Micros, delay: Micros, note: String },
+    /// A job is with the mounter.
+    InFlight { delay: Micros },
+    /// It is; these surfaces have no file to go over.
+    Done { missing: Vec<String> },
+    /// Nobody wants it to be.
+    LetAlone(&'static str),
+}
+
+impl Attach {
+    /// To be tried at once.
+    pub(super) fn now() -> Self {
+        Self::at(Micros::ZERO, "")
+    }
+
+    /// To be tried at that time of the monotonic clock.
+    pub(super) fn at(retry_at: Micros, note: &str) -> Self {
+        Self::Waiting { retry_at, delay: RETRY_LEAST, note: note.to_owned() }
+    }
+
+    /// To be tried again after a pause that grows.
+    pub(super) fn later(&self, now: Micros, note: String) -> Self {
+        let delay = match self {
+            Self::Waiting { delay, .. } | Self::InFlight { delay } => *delay,
+            Self::Done { .. } | Self::LetAlone(_) => RETRY_LEAST,
+        };
+        let next = delay.saturating_add(delay).min(RETRY_MOST);
+        Self::Waiting { retry_at: now.saturating_add(delay), delay: next, note }
+    }
+}
+
+/// What is kept per container.
+pub(super) struct Resident {
+    /// Path of its cgroup.
+    pub(super) path: String,
+    pub(super) slot: Slot,
+    pub(super) facts: Facts,
+    /// By CPU number.
+    pub(super) times: Vec<CpuTimes>,
+    pub(super) attach: Attach,
+    pub(super) load: Load,
+    pub(super) usage: Usage,
+    /// When details are read next, on the monotonic clock.
+    pub(super) refresh_at: Micros,
+    /// When they were read last.
+    pub(super) refreshed: Micros,
+    /// Until when pages count as being read.
+    pub(super) hot_until: Micros,
+    /// CPU time at the beginning of the running one-second window, and that of the last one.
+    window: (Micros, Micros),
+    pub(super) cpu_used_millicpu: u64,
+}
+
+impl Resident {
+    pub(super) fn new(path: String, slot: Slot, facts: Facts, times: Vec<CpuTimes>, attach: Attach) -> Self {
+        Self {
+            path,
+            slot,
+            facts,
+            times,
+            attach,
+            load: Load::default(),
+            usage: Usage::default(),
+            refresh_at: Micros::ZERO,
+            refreshed: Micros::ZERO,
+            hot_until: Micros::ZERO,
+            window: (Micros::ZERO, Micros::ZERO),
+            cpu_used_millicpu: 0,
+        }
+    }
+
+    /// Keeps `cpu_used_millicpu` at what was used over the last full second.
+    pub(super) fn meter(&mut self, now: Micros) {
+        let (since, used) = self.window;
+        let elapsed = now.saturating_sub(since);
+        if since == Micros::ZERO {
+            self.window = (now, self.usage.cpu);
+        } else if elapsed >= Micros::secs(1) {
+            self.cpu_used_millicpu = self.usage.cpu.saturating_sub(used).get() * 1_000 / elapsed.get();
+            self.window = (now, self.usage.cpu);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_back_off_and_never_stop() {
+        let mut attach = Attach::now();
+        let mut now = Micros::secs(1);
+        for _ in 0..20 {
+            attach = attach.later(now, String::new());
+            let Attach::Waiting { retry_at, .. } = attach else { panic!("gave up") };
+            assert!(retry_at > now && retry_at <= now.saturating_add(RETRY_MOST));
+            now = retry_at;
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! `elbowroom check`: each fact about this host, and what is lost without it.
+
+use super::containers::json;
+use crate::api::{Request, Response, Status};
+use crate::cli::{Format, Output};
+use crate::client::Client;
+use anyhow::Result;
+use rustix::fs::{Access, access};
+use serde::Serialize;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+/// One fact.
+#[derive(Serialize)]
+struct Fact {
+    /// What was looked at.
+    name: &'static str,
+    /// Whether it is there.
+    present: bool,
+    /// Whether the agent cannot work without it.
+    required: bool,
+    /// What was seen.
+    value: String,
+    /// What is lost without it; empty where it is there.
+    lost: &'static str,
+}
+
+#[derive(Serialize)]
+struct Report {
+    ready: bool,
+    facts: Vec<Fact>,
+    agent: Option<Status>,
+}
+
+/// Looks at the host; true when nothing required is missing.
+pub(crate) fn check(run_dir: &Path, output: Output) -> Result<(String, bool)> {
+    let agent = Client::connect(run_dir).and_then(|mut client| client.ask(&Request::Status)).ok();
+    let agent =
+        agent.and_then(|answer| if let Response::Status(status) = answer { Some(*status) } else { None });
+    let facts = facts();
+    let report = Report { ready: facts.iter().all(|f| f.present || !f.required), facts, agent };
+    let text = match output.format {
+        Format::Json => json(&report)?,
+        Format::Text => text(&report, run_dir),
+    };
+    Ok((text, report.ready))
+}
+
+fn facts() -> Vec<Fact> {
+    let release = read("/proc/sys/kernel/osrelease");
+    let version = kernel_version(&release);
+    let since = |wanted: (u32, u32)| version.is_some_and(|v| v >= wanted);
+    let controllers = controllers(&read("/proc/self/mountinfo"), &read("/sys/fs/cgroup/cgroup.controllers"));
+    let capable =
+        |bit: u32| capabilities(&read("/proc/self/status")).is_some_and(|caps| caps & (1 << bit) != 0);
+    let have = |name: &str| controllers.1.iter().any(|c| c == name);
+    let fact = |name, required, present, value: String, lost| Fact {
+        name,
+        present,
+        required,
+        value,
+        lost: if present { "" } else { lost },
+    };
+    let file = |path: &str| access(path, Access::READ_OK).is_ok();
+    let word = |present: bool| if present { "yes" } else { "no" }.to_owned();
+    let nofile = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    vec![
+        fact(
+            "kernel",
+            true,
+            since((5, 2)),
+            release.clone(),
+            "mounting views needs open_tree and move_mount, Linux 5.2",
+        ),
+        fact(
+            "root",
+            true,
+            capable(21),
+            word(capable(21)),
+            "mounting and reading need CAP_SYS_ADMIN: run as root",
+        ),
+        fact(
+            "/dev/fuse",
+            true,
+            file("/dev/fuse"),
+            word(file("/dev/fuse")),
+            "no views at all: load the fuse module",
+        ),
+        fact(
+            "cgroups",
+            true,
+            !controllers.0.is_empty(),
+            controllers.0.to_owned(),
+            "no containers can be seen: mount the cgroup file systems",
+        ),
+        fact(
+            "controller cpu",
+            true,
+            have("cpu"),
+            word(have("cpu")),
+            "effective CPU ignores quotas and shares",
+        ),
+        fact(
+            "controller memory",
+            true,
+            have("memory"),
+            word(have("memory")),
+            "effective memory is the machine's",
+        ),
+        fact("controller cpuset", false, have("cpuset"), word(have("cpuset")), "views ignore CPU pinning"),
+        fact(
+            "pressure (PSI)",
+            false,
+            file("/proc/pressure/cpu"),
+            word(file("/proc/pressure/cpu")),
+            "/proc/pressure is not shown: boot with psi=1",
+        ),
+        fact(
+            "zone watermarks",
+            false,
+            file("/proc/zoneinfo"),
+            word(file("/proc/zoneinfo")),
+            "effective memory cannot tell when the kernel reclaims",
+        ),
+        fact(
+            "FUSE resend",
+            false,
+            since((6, 9)),
+            word(since((6, 9))),
+            "a read in flight hangs when the view server is killed in that instant (Linux 6.9 asks again)",
+        ),
+        fact(
+            "mount beneath",
+            false,
+            since((6, 5)),
+            word(since((6, 5))),
+            "replacing a dead agent's view shows the host's file for an instant (Linux 6.5)",
+        ),
+        fact(
+            "real-time tick",
+            false,
+            capable(23),
+            word(capable(23)),
+            "sampling is late on a loaded host: give CAP_SYS_NICE",
+        ),
+        fact(
+            "open files",
+            false,
+            nofile.is_none_or(|n| n >= 4096),
+            nofile.map_or("unlimited".into(), |n| n.to_string()),
+            "fewer containers are sampled with kept descriptors: raise RLIMIT_NOFILE",
+        ),
+    ]
+}
+
+fn text(report: &Report, run_dir: &Path) -> String {
+    let mut text = String::new();
+    for fact in &report.facts {
+        let mark = match (fact.present, fact.required) {
+            (true, _) => "ok",
+            (false, true) => "MISSING",
+            (false, false) => "missing",
+        };
+        let _ = writeln!(text, "{mark:<8} {:<18} {}", fact.name, fact.value);
+        if !fact.lost.is_empty() {
+            let _ = writeln!(text, "         {:<18} {}", "", fact.lost);
+        }
+    }
+    match &report.agent {
+        Some(agent) => {
+            let _ = writeln!(
+                text,
+                "ok       {:<18} {} of {} containers attached, sensing by {}, pids {} {} {}",
+                "agent",
+                agent.attached,
+                agent.containers,
+                agent.tier,
+                agent.pids.supervisor,
+                agent.pids.view_server,
+                agent.pids.policy
+            );
+        }
+        None => {
+            let _ = writeln!(
+                text,
+                "missing  {:<18} none on {}: start one with `elbowroom agent`",
+                "agent",
+                run_dir.display()
+            );
+        }
+    }
+    text
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
+}
+
+fn kernel_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// The effective capabilities, from `/proc/self/status`.
+fn capabilities(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+/// What kind of cgroup set-up a mount table shows, and the controllers in it.
+fn controllers(mountinfo: &str, unified: &str) -> (&'static str, Vec<String>) {
+    let mut v1 = Vec::new();
+    let mut v2 = false;
+    for line in mountinfo.lines() {
+        let Some((_, tail)) = line.split_once(" - ") else { continue };
+        let mut fields = tail.split(' ');
+        match (fields.next(), fields.nth(1)) {
+            (Some("cgroup"), Some(options)) => v1.extend(options.split(',').map(str::to_owned)),
+            (Some("cgroup2"), _) => v2 = true,
+            _ => {}
+        }
+    }
+    match (v1.is_empty(), v2) {
+        (true, true) => ("v2", unified.split_whitespace().map(str::to_owned).collect()),
+        (false, true) => ("v1 hybrid", v1),
+        (false, false) => ("v1", v1),
+        (true, false) => ("", Vec::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_versions_read_as_distributions_write_them() {
+        for (release, expect) in [
+            ("6.1.0-31-cloud-amd64", Some((6, 1))),
+            ("6.18.44-fc", Some((6, 18))),
+            ("5.10", Some((5, 10))),
+            ("", None),
+            ("linux", None),
+        ] {
+            assert_eq!(kernel_version(release), expect, "{release}");
+        }
+    }
+
+    #[test]
+    fn layouts_are_told_apart() {
+        let v1 = "30 29 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct";
+        let v2 = "31 29 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw";
+        assert_eq!(controllers(v1, ""), ("v1", ["rw", "cpu", "cpuacct"].map(str::to_owned).to_vec()));
+        assert_eq!(controllers(v2, "cpu memory"), ("v2", ["cpu", "memory"].map(str::to_owned).to_vec()));
+        assert_eq!(controllers(&format!("{v1}\n{v2}"), "").0, "v1 hybrid");
+        assert_eq!(controllers("", "").0, "");
+    }
+
+    #[test]
+    fn capabilities_are_read_from_their_mask() {
+        assert_eq!(capabilities("Name:\tx\nCapEff:\t000001ffffffffff\n"), Some(0x1ff_ffff_ffff));
+        assert_eq!(capabilities("Name:\tx\n"), None);
+    }
+}

@@ -1,0 +1,161 @@
+//! `list`, `show`, `explain`, `attach`, `detach`.
+
+use super::table::{Align, clip, table};
+use crate::api::{ContainerView, Explanation, Request, Response};
+use crate::cli::{Format, OneContainer, Output};
+use crate::client::Client;
+use anyhow::{Result, bail};
+use elbowroom_core::unit::Millicpu;
+use elbowroom_core::view::Explain;
+use std::fmt::Write;
+use std::path::Path;
+
+/// `elbowroom list`.
+pub(crate) fn list(run_dir: &Path, output: Output) -> Result<String> {
+    let Response::List(containers) = Client::connect(run_dir)?.ask(&Request::List)? else {
+        return unexpected();
+    };
+    match output.format {
+        Format::Json => json(&containers),
+        Format::Text => Ok(list_text(&containers)),
+    }
+}
+
+/// `elbowroom show`, `attach` and `detach`: ask, and print the container.
+pub(crate) fn one(run_dir: &Path, request: Request, output: Output) -> Result<String> {
+    let Response::Container(container) = Client::connect(run_dir)?.ask(&request)? else {
+        return unexpected();
+    };
+    match output.format {
+        Format::Json => json(&container),
+        Format::Text => Ok(show_text(&container)),
+    }
+}
+
+/// `elbowroom explain`.
+pub(crate) fn explain(run_dir: &Path, args: OneContainer) -> Result<String> {
+    let request = Request::Explain(args.container);
+    let Response::Explain(explanation) = Client::connect(run_dir)?.ask(&request)? else {
+        return unexpected();
+    };
+    match args.output.format {
+        Format::Json => json(&explanation),
+        Format::Text => Ok(explain_text(&explanation)),
+    }
+}
+
+/// Pretty JSON with a final newline.
+pub(crate) fn json(value: &impl serde::Serialize) -> Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+fn unexpected<T>() -> Result<T> {
+    bail!("the agent's answer does not fit the question: is it of another version?")
+}
+
+fn list_text(containers: &[ContainerView]) -> String {
+    let rows: Vec<Vec<String>> = containers
+        .iter()
+        .map(|c| {
+            vec![
+                clip(&label(c), 28),
+                c.view.cpus.to_string(),
+                format!("{}-{}", c.view.cpus_lower, c.view.cpus_upper),
+                format!("{:.2}", c.cpu_used_millicpu as f64 / 1_000.0),
+                c.view.memory.to_string(),
+                c.usage.memory.to_string(),
+                if c.attached { "yes" } else { "no" }.to_owned(),
+            ]
+        })
+        .collect();
+    let heading = [
+        ("CONTAINER", Align::Left),
+        ("CPUS", Align::Right),
+        ("BOUNDS", Align::Right),
+        ("USED", Align::Right),
+        ("MEMORY", Align::Right),
+        ("USED", Align::Right),
+        ("ATTACHED", Align::Left),
+    ];
+    table(&heading, &rows)
+}
+
+/// The shortest thing that people call a container: its name, or the beginning of its id.
+pub(crate) fn label(container: &ContainerView) -> String {
+    match (&container.name, &container.pod) {
+        (Some(name), Some(pod)) => format!("{}/{name}", pod.name.as_deref().unwrap_or(&pod.uid)),
+        (Some(name), None) => name.clone(),
+        (None, _) if container.id.len() == 64 => container.id[..12].to_owned(),
+        (None, _) => container.id.clone(),
+    }
+}
+
+fn show_text(c: &ContainerView) -> String {
+    let view = &c.view;
+    let mut lines = vec![
+        ("container", clip(&label(c), 200)),
+        ("id", clip(&c.id, 200)),
+        ("engine", format!("{:?}", c.engine).to_lowercase()),
+    ];
+    if let Some(pod) = &c.pod {
+        let name = pod.name.as_deref().unwrap_or("?");
+        lines.push(("pod", format!("{}/{name} ({})", pod.namespace.as_deref().unwrap_or("?"), pod.uid)));
+    }
+    lines.extend([
+        ("cgroup", clip(&c.path, 200)),
+        (
+            "effective CPU",
+            format!(
+                "{} of {}-{} ({} CPU), online {}",
+                view.cpus, view.cpus_lower, view.cpus_upper, view.millicpu, view.online
+            ),
+        ),
+        ("CPU used", format!("{} of the last second", Millicpu(c.cpu_used_millicpu))),
+        ("effective memory", format!("{} of {}-{}", view.memory, view.memory_soft, view.memory_hard)),
+        ("memory used", c.usage.memory.to_string()),
+        (
+            "attached",
+            match (&c.attached, &c.attach_note) {
+                (true, _) => "yes".to_owned(),
+                (false, Some(note)) if !note.is_empty() => format!("no: {note}"),
+                (false, _) => "no".to_owned(),
+            },
+        ),
+        ("view", c.view_dir.display().to_string()),
+    ]);
+    if !c.missing.is_empty() {
+        lines.push(("not in container", c.missing.join(" ")));
+    }
+    let mut text = String::new();
+    for (key, value) in lines {
+        let _ = writeln!(text, "{key:<17} {value}");
+    }
+    text
+}
+
+fn explain_text(explanation: &Explanation) -> String {
+    let Explain { inputs, rule, changes, .. } = &explanation.explain;
+    let mut text = show_text(&explanation.container);
+    let _ = writeln!(text, "\n{rule}\n");
+    let of =
+        |path: &Option<String>| path.as_deref().map_or(String::new(), |path| format!(" (set by {path})"));
+    let share = inputs.cpu_share.map_or("none".to_owned(), |share| share.raw().to_string());
+    for (key, value) in [
+        ("share", format!("{share}, {} of {} that compete", inputs.weight, inputs.weight_sum)),
+        ("fair share", format!("{} of {} CPUs", inputs.fair, inputs.online)),
+        ("quota", format!("{}{}", inputs.quota, of(&inputs.quota_of))),
+        ("cpuset", inputs.cpuset.to_string()),
+        ("hard limit", of(&inputs.memory_hard_of).trim_start().to_owned()),
+    ] {
+        let value = if value.is_empty() { "the machine's memory" } else { &value };
+        let _ = writeln!(text, "{key:<17} {value}");
+    }
+    if !changes.is_empty() {
+        let _ = writeln!(text, "\nlast changes");
+    }
+    for change in changes.iter().rev() {
+        let seconds = change.at.get() as f64 / 1e6;
+        let _ = writeln!(text, "{seconds:>12.3}s  {change}");
+    }
+    text
+}
