@@ -1,0 +1,81 @@
+# `make` says what there is. Everything works in a clean clone on Debian 12, as root: tools/setup brings what is missing.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Debian's own Python: the one that python3-pytest belongs to.
+PYTHON ?= /usr/bin/python3
+# More arguments for pytest, for example PYTEST_ARGS="-k docker -x".
+PYTEST_ARGS ?=
+FUZZ_SECONDS ?= 60
+LAB_ARGS ?= --help
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+# A Rust that tools/setup installed is found without a new login.
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
+export CARGO_TERM_COLOR ?= auto
+
+BINARY := target/release/elbowroom
+PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
+
+# The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
+.NOTPARALLEL:
+.PHONY: help run test build check live vm-test soak bench lab fuzz install clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## build, and watch three containers share this machine (20 s)
+	@tools/setup run
+	@$(MAKE) --no-print-directory build
+	@tools/demo
+
+test: ## everything: check, live and vm-test
+	@tools/setup test vm
+	@$(MAKE) --no-print-directory check live vm-test
+
+build: ## the release binary
+	cargo build --release --locked --package elbowroom
+
+check: ## format, lints, unit and property tests; needs no root
+	@tools/setup check
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo test --workspace --locked --quiet
+
+live: build ## tests with real containers on this machine; root
+	@tools/setup test
+	cargo test --locked --quiet --package elbowroom-host --features bpf --test bpf
+	$(PYTEST) tests/live
+
+vm-test: build ## the same on a cgroup v2 kernel with 4 CPUs, and some with 16; root
+	@tools/setup vm
+	tests/vm/run
+
+soak: build ## 500 rounds of 20 containers that come and go; root, long
+	@tools/setup test
+	ELBOWROOM_TEST_ROUNDS=500 ELBOWROOM_TEST_CONTAINERS=20 $(PYTEST) tests/live/test_density.py
+
+bench: build ## what a read, an update and a container cost, beside the peer
+	@tools/setup bench
+	cargo bench --workspace --locked
+
+lab: build ## the papers' experiments: LAB_ARGS="..."
+	cargo run --release --locked --quiet --package elbowroom-lab -- $(LAB_ARGS)
+
+fuzz: ## every decoder of foreign bytes, FUZZ_SECONDS (60) each
+	@tools/setup fuzz
+	cd fuzz && for target in $$(cargo +nightly fuzz list); do \
+	  cargo +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); done
+
+install: build ## below PREFIX (/usr/local); DESTDIR for packagers
+	install -D -m 0755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/elbowroom
+	ln -sf elbowroom $(DESTDIR)$(PREFIX)/bin/elbowroom-runtime
+	cargo xtask man $(DESTDIR)$(PREFIX)/share/man/man1
+	cargo xtask completions $(DESTDIR)$(PREFIX)/share/elbowroom/completions
+
+clean: ## build outputs and downloaded kernels
+	cargo clean
+	rm -rf .cache fuzz/target

@@ -1,0 +1,220 @@
+"""Fixtures of the live tests: a real kernel, real containers, the release binary. Nothing is built here but test programs.
+
+Every fixture cleans up after itself and then looks whether it did. A test that cannot run says why: `needs X: reason`."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from kit import cgroup, docker as docker_kit, programs
+from kit.agent import Agent
+from kit.container import Container, main_process
+from kit.docker import Docker
+from kit.process import mounts_of
+from kit.runc import Runc
+from kit.wait import eventually
+
+# What starts tests in the background (`make live &` in a script) has children ignore these; programs under test must not.
+for ignored in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(ignored) == signal.SIG_IGN:
+        signal.signal(ignored, signal.SIG_DFL)
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def pytest_collection_modifyitems(items):
+    reason = None
+    if os.geteuid() != 0:
+        reason = "needs root: cgroups and mounts are made"
+    elif not os.path.exists("/dev/fuse"):
+        reason = "needs /dev/fuse: 'modprobe fuse', or a container that is given it"
+    if reason:
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def binary():
+    """The program under test."""
+    path = Path(os.environ.get("ELBOWROOM", REPOSITORY / "target/release/elbowroom")).resolve()
+    if not os.access(path, os.X_OK):
+        pytest.exit(f"{path} is not there: run 'make build', or set ELBOWROOM", 2)
+    if subprocess.run([path, "list"], capture_output=True).returncode == 0:
+        pytest.exit("an agent is at work in /run/elbowroom, and two would mount into the same containers: stop it first", 2)
+    return path
+
+
+@pytest.fixture(scope="session")
+def scratch():
+    """A directory for the session, with a short name: a socket's path has room for 107 bytes."""
+    path = Path(tempfile.mkdtemp(prefix="elbowroom-test-"))
+    yield path
+    # Nothing should be mounted by now; but to delete through a mount is worse than to hide that.
+    for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
+        if line.split()[4].startswith(f"{path}/"):
+            subprocess.run(["umount", "--lazy", line.split()[4]])
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def run_dir(scratch):
+    """The run directory every agent of the session uses, one after another."""
+    return scratch / "run"
+
+
+@pytest.fixture(scope="session")
+def strangers(scratch):
+    """Configuration that leaves alone the containers that were here before us, and knows where our dockerd keeps its own."""
+    return f'exclude = {json.dumps(sorted(cgroup.strangers()))}\ndocker_root = "{scratch}/docker/data"\n'
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """No test leaves a cgroup behind."""
+    before = cgroup.ours()
+    yield
+
+    def gone():
+        left = cgroup.ours() - before
+        assert not left, f"left behind: {sorted(left)}"
+        return True
+
+    eventually(gone)
+
+
+@pytest.fixture
+def new_agent(binary, run_dir, strangers, tmp_path):
+    """Makes agents, not started: `new_agent("[sense]\\nperiod = ...")`. Each must stop cleanly unless it is destroyed."""
+    made = []
+
+    def new(config="", containers="", prefix=()):
+        text = f"{config}\n[containers]\n{strangers}{containers}\n"
+        agent = Agent(binary, run_dir, tmp_path / f"agent{len(made)}.log", text, prefix)
+        made.append(agent)
+        return agent
+
+    yield new
+    for agent in made:
+        code = agent.stop()
+        try:
+            assert code in (0, None), f"the agent stopped with {code}:\n{agent.tail()}"
+            eventually(lambda: not agent.leftovers())
+        except AssertionError:
+            left = agent.leftovers()
+            agent.destroy()
+            unmount(agent)
+            pytest.fail(f"after a clean stop ({code}) there is left: {left}\n{agent.tail()}")
+
+
+def unmount(agent):
+    """Takes the views away from this namespace, so that one failure is not the next test's."""
+    if agent.device is not None and mounts_of(agent.device):
+        subprocess.run(["umount", "--lazy", agent.run_dir / "views"], capture_output=True)
+
+
+@pytest.fixture
+def agent(new_agent):
+    """A running agent with the default configuration."""
+    return new_agent().start()
+
+
+@pytest.fixture(scope="session")
+def runtime(binary, scratch, run_dir):
+    """A program that engines take for runc: ours, speaking to the agent of this session."""
+    (scratch / "elbowroom-runtime").symlink_to(binary)
+    path = scratch / "runtime"
+    path.write_text(f'#!/bin/sh\nELBOWROOM_RUN_DIR={run_dir} exec {scratch}/elbowroom-runtime "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(scope="session")
+def docker_daemon(scratch, runtime):
+    missing = docker_kit.why_not()
+    if missing:
+        pytest.skip(f"needs {missing}")
+    home = scratch / "docker"
+    home.mkdir()
+    daemon = Docker(home, runtime)
+    try:
+        daemon.start()
+    except RuntimeError as error:
+        pytest.skip(f"needs a Docker daemon, which does not start here: {error}")
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def docker(docker_daemon):
+    """Our Docker daemon; its containers go with the test."""
+    yield docker_daemon
+    docker_daemon.clear()
+
+
+@pytest.fixture
+def runc(tmp_path):
+    """Containers by runc alone."""
+    if not shutil.which("runc"):
+        pytest.skip("needs runc, which is not installed: tools/setup test")
+    runc = Runc(tmp_path)
+    yield runc
+    runc.clear()
+
+
+@pytest.fixture
+def start(binary, run_dir):
+    """Starts containers by `elbowroom run`: `start("--cpus", "1")`. By default at the agent of this session, if it runs."""
+    made = []
+
+    def start(*options, at=run_dir):
+        name = f"elbowroom-test-live-{os.getpid()}-{len(made)}"
+        words = [binary, "--run-dir", at, "run", "--name", name, *options, "--", *main_process(name)]
+        container = Container([str(word) for word in words], name)
+        made.append(container)
+        return container
+
+    yield start
+    for container in made:
+        container.close()
+
+
+@pytest.fixture
+def hand_made():
+    """Makes cgroups by hand: `hand_made("elbowroom-test-x")`."""
+    made = []
+
+    def make(path):
+        made.append(cgroup.Cgroup(path))
+        return made[-1]
+
+    yield make
+    for group in reversed(made):
+        group.remove()
+
+
+# ---- test programs ----
+
+
+@pytest.fixture(scope="session")
+def sees_java():
+    """The directory of Sees.class."""
+    return built(programs.java)
+
+
+@pytest.fixture(scope="session")
+def sees_go():
+    """A Go program that says its GOMAXPROCS."""
+    return built(programs.go)
+
+
+def built(program):
+    try:
+        return program()
+    except programs.Missing as missing:
+        pytest.skip(f"needs {missing}")

@@ -1,0 +1,1 @@
+"""What the live tests are written with: waiting, agents, containers and load. Standard library only."""

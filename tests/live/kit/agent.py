@@ -1,0 +1,160 @@
+"""An agent under test: started, asked, killed, stopped, and looked after when it is gone."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+
+from kit.process import Process, descendants, holders, mounts_of
+from kit.wait import PATIENCE, eventually
+
+
+class Agent:
+    """One `elbowroom agent` with its own run directory."""
+
+    def __init__(self, binary, run_dir, log, config=None, prefix=()):
+        self.binary, self.run_dir, self.log = binary, run_dir, log
+        self.config, self.prefix = config, prefix  # `prefix` is a command that starts another, such as unshare
+        self.supervisor = None  # the Popen, until its process is no longer ours
+        self.processes = {}  # every process it was ever seen to have, by pid
+        self.device = None  # of its views
+
+    # ---- life ----
+
+    def start(self, within=15):
+        """Starts it, and waits until it answers."""
+        words = [*self.prefix, self.binary, "agent", "--run-dir", self.run_dir]
+        if self.config is not None:
+            file = self.log.with_suffix(".toml")
+            file.write_text(self.config)
+            words += ["--config", file]
+        with open(self.log, "ab") as log:
+            self.supervisor = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+        def ready():
+            code = self.supervisor.poll()
+            if code is not None:
+                raise RuntimeError(f"the agent ended with {code}:\n{self.tail()}")
+            return self.status()
+
+        try:
+            eventually(ready, within)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.tail()}") from None
+        # By way of the agent, which a prefix may have put into another mount namespace.
+        self.device = os.stat(f"/proc/{self.supervisor.pid}/root{self.run_dir}/views").st_dev
+        return self
+
+    def stop(self):
+        """Stops it as a service manager does; the exit status."""
+        self.remember()
+        if self.supervisor is None:
+            return None
+        first, self.supervisor = self.supervisor, None
+        if first.poll() is None:
+            first.terminate()
+            return first.wait(30 * PATIENCE)
+        # The one we started was killed, and is somebody else's child now: its status cannot be asked for.
+        status = self.status()
+        if status:
+            Process(status["pids"]["supervisor"]).kill(signal.SIGTERM)
+        return 0
+
+    def destroy(self):
+        """Kills all its processes at one moment, so that none can start another. Whatever state it is in, none survives."""
+        self.remember()
+
+        def gone():
+            alive = [Process(pid) for pid in holders(self.run_dir)] + list(self.processes.values())
+            alive = [process for process in alive if process.alive()]
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for process in alive:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process.pid, number)
+            return not alive
+
+        eventually(gone)
+        if self.supervisor is not None:
+            self.supervisor.wait(10 * PATIENCE)
+            self.supervisor = None
+
+    def remember(self):
+        """Takes note of the processes it has now, so that teardown can ask after them."""
+        known = list((self.status() or {}).get("pids", {}).values())
+        if self.supervisor is not None:
+            known += [self.supervisor.pid, *descendants(self.supervisor.pid)]
+        for pid in known:
+            process = Process(pid)
+            if pid > 0 and process.started is not None:
+                self.processes.setdefault((pid, process.started), process)
+
+    def leftovers(self):
+        """What is still there though the agent was stopped; each as a line."""
+        left = [f"process {process}" for process in self.processes.values() if process.alive()]
+        if self.device is not None:
+            left += [f"mount {line}" for line in mounts_of(self.device)]
+        if (self.run_dir / "agent.sock").exists():
+            left.append(f"socket {self.run_dir}/agent.sock")
+        return left
+
+    def tail(self):
+        return "".join(self.log.read_text(errors="replace").splitlines(keepends=True)[-30:]) if self.log.exists() else ""
+
+    # ---- questions ----
+
+    def ask(self, request):
+        """One request over the control socket, as the command line would send it; None where nobody listens."""
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(20 * PATIENCE)
+            try:
+                peer.connect(str(self.run_dir / "agent.sock"))
+                peer.sendall(json.dumps(request).encode() + b"\n")
+                answer = peer.makefile().readline()
+            except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
+                return None
+        return json.loads(answer) if answer else None
+
+    def status(self):
+        """Its processes and counters."""
+        return (self.ask("status") or {}).get("status")
+
+    def cli(self, *words, timeout=30, **options):
+        """One command line against this agent."""
+        return subprocess.run(
+            [self.binary, "--run-dir", self.run_dir, *words],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout * PATIENCE, **options,
+        )
+
+    def json(self, *words):
+        """The same with `--format json`, which must succeed."""
+        done = self.cli(*words, "--format", "json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def list(self):
+        return self.json("list")
+
+    def find(self, container):
+        """The row of `list` for a container, or None."""
+        return next((row for row in self.list() if row["path"] in container.cgroups), None)
+
+    def attached(self, container):
+        """Waits until a container has its view; its row."""
+
+        def row():
+            row = self.find(container)
+            assert row, f"{container.name} is not listed"
+            assert row["attached"], f"{container.name} is not attached: {row['attach_note']}"
+            return row
+
+        return eventually(row)
+
+    def view(self, container):
+        """What the agent says that a container sees."""
+        row = self.find(container)
+        assert row, f"{container.name} is not listed"
+        return row["view"]

@@ -1,0 +1,35 @@
+"""Reasons not to run a test here."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+
+def cpus(number):
+    """Skips a test that needs so many CPUs."""
+    if os.cpu_count() < number:
+        pytest.skip(f"needs {number} CPUs: this machine has {os.cpu_count()}; tests/vm has more")
+
+
+def idle_cpus(number):
+    """Skips a test that watches how containers divide idle CPUs among them, where others keep those busy."""
+    cpus(number)
+    deadline = time.monotonic() + 10
+    while (busy := busy_part(during=0.3)) > 0.1:
+        if time.monotonic() > deadline:
+            pytest.skip(f"needs an idle machine: others use {busy:.0%} of this one; tests/vm has machines of its own")
+
+
+def busy_part(during):
+    """The part of all CPU time that was used."""
+
+    def times():
+        user, nice, system, idle, iowait, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
+        return idle + iowait, user + nice + system
+
+    idle, used = times()
+    time.sleep(during)
+    idle, used = (later - earlier for later, earlier in zip(times(), (idle, used)))
+    return used / max(1, used + idle)

@@ -1,0 +1,3 @@
+module sees
+
+go 1.25

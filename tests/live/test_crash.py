@@ -1,0 +1,133 @@
+"""Any process of the agent may die at any moment: containers run on, readers notice nothing, and somebody takes over."""
+
+import os
+import random
+import signal
+
+import pytest
+
+from kit import cgroup
+from kit.process import Process
+from kit.wait import PATIENCE, always, eventually
+
+CPUS = os.cpu_count()
+ROUNDS = int(os.environ.get("ELBOWROOM_TEST_ROUNDS", "10"))
+PARTS = ["supervisor", "view_server", "policy"]
+
+
+def part(agent, name):
+    return Process(agent.status()["pids"][name])
+
+
+def whole(agent):
+    """Whether all three processes are there and alive, and the agent answers."""
+    status = agent.status()
+    return status and all(pid > 0 and Process(pid).alive() for pid in status["pids"].values()) and agent.list() is not None
+
+
+def kill(agent, name):
+    """Kills one process and waits for its successor."""
+    victim = part(agent, name)
+    agent.remember()
+    victim.kill()
+    eventually(lambda: whole(agent) and agent.status()["pids"][name] != victim.pid)
+    agent.remember()
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_killed_process_is_replaced_and_no_reader_notices(agent, start, name):
+    container = start("--memory", "256MiB")
+    stop = container.reader()
+    kill(agent, name)
+    path = agent.attached(container)["path"]
+    assert container.mem_total() == 256 << 20
+    cgroup.limit_memory(path, 300 << 20)
+    eventually(lambda: container.mem_total() == 300 << 20)
+    always(lambda: container.mem_total() == 300 << 20, during=1)
+    counted = stop()
+    assert counted["failed"] == 0, counted
+    assert counted["reads"] > 100, counted
+
+
+def test_kills_in_any_order_cost_no_read(agent, start):
+    container = start("--memory", "256MiB")
+    stop = container.reader()
+    order = random.Random(1)
+    for _ in range(ROUNDS):
+        kill(agent, order.choice(PARTS))
+    counted = stop()
+    assert counted["failed"] == 0, counted
+    assert container.mem_total() == 256 << 20
+
+
+@pytest.mark.parametrize("names", [("view_server", "policy"), ("supervisor", "policy"), ("supervisor", "view_server")])
+def test_two_killed_at_once_are_replaced(agent, start, names):
+    container = start("--memory", "256MiB")
+    stop = container.reader()
+    victims = [part(agent, name) for name in names]
+    agent.remember()
+    for victim in victims:
+        os.kill(victim.pid, signal.SIGKILL)
+    eventually(lambda: whole(agent) and not any(victim.alive() for victim in victims))
+    agent.remember()
+    counted = stop()
+    assert counted["failed"] == 0, counted
+    assert container.mem_total() == 256 << 20
+
+
+def test_after_all_are_killed_the_next_agent_takes_over(new_agent, docker):
+    first = new_agent().start()
+    container = docker.run("--cpus", "1", "--memory", "256m", name="elbowroom-test-adopted")
+    first.attached(container)
+    assert container.online() == 1 and container.mem_total() == 256 << 20
+    first.destroy()
+    assert container.run("/busybox", "true") == ""  # the container itself is well
+
+    second = new_agent().start()
+    second.attached(container)
+    assert container.online() == 1
+    assert container.mem_total() == 256 << 20
+    docker.call("update", "--memory", "300m", "--memory-swap", "300m", container.name)
+    eventually(lambda: container.mem_total() == 300 << 20)
+    assert second.stop() == 0
+    assert container.online() == CPUS
+
+
+def test_a_stuck_policy_process_delays_no_reader(agent, start):
+    container = start("--memory", "256MiB")
+    container.read("/proc/meminfo")
+    policy = part(agent, "policy")
+    os.kill(policy.pid, signal.SIGSTOP)
+    try:
+        stop = container.reader()
+        always(lambda: [container.mem_total()] == [256 << 20] or pytest.fail(f"sees {container.mem_total()}"), during=1)
+        counted = stop()
+    finally:
+        os.kill(policy.pid, signal.SIGCONT)
+    assert counted["failed"] == 0, counted
+    assert counted["slowest"] < 0.5 * PATIENCE, counted
+    eventually(lambda: whole(agent))
+
+
+def test_limits_changed_while_nobody_looked_are_seen_afterwards(agent, docker):
+    container = docker.run("--memory", "256m", name="elbowroom-test-gap")
+    agent.attached(container)
+    victim = part(agent, "policy")
+    os.kill(victim.pid, signal.SIGSTOP)
+    docker.call("update", "--memory", "300m", "--memory-swap", "300m", container.name)
+    agent.processes.setdefault((victim.pid, victim.started), victim)
+    victim.kill()
+    eventually(lambda: whole(agent))
+    eventually(lambda: container.mem_total() == 300 << 20)
+
+
+def test_a_container_that_ended_while_nobody_looked_is_forgotten(agent, start):
+    container, other = start(), start()
+    agent.attached(container)
+    victim = part(agent, "policy")
+    os.kill(victim.pid, signal.SIGSTOP)
+    container.close()
+    agent.processes.setdefault((victim.pid, victim.started), victim)
+    victim.kill()
+    eventually(lambda: whole(agent))
+    eventually(lambda: agent.find(other) and not agent.find(container))

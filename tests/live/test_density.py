@@ -1,0 +1,71 @@
+"""Many containers that come and go: after a thousand the agent holds what it held after the first.
+
+ELBOWROOM_TEST_ROUNDS x ELBOWROOM_TEST_CONTAINERS containers, 10 x 10 unless said otherwise; `make soak` takes 500 x 20."""
+
+import os
+import subprocess
+
+from kit import cgroup
+from kit.process import Process, costs, mounts_of
+from kit.wait import eventually
+
+ROUNDS = int(os.environ.get("ELBOWROOM_TEST_ROUNDS", "10"))
+CONTAINERS = int(os.environ.get("ELBOWROOM_TEST_CONTAINERS", "10"))
+# Allocators keep some of what they had at most. A leak of one page per container would be more after 2,500 containers.
+MEMORY_SLACK_KIB = 1024 + 4 * ROUNDS * CONTAINERS // 10
+
+
+class Cheap:
+    """The least that is a container: a cgroup, and a process with a mount namespace of its own."""
+
+    def __init__(self, number):
+        self.group = cgroup.Cgroup(f"elbowroom-test-live-density/{number}")
+        self.group.limit_memory(64 << 20)
+        self.process = subprocess.Popen(["unshare", "--mount", "sleep", "3000"], stdin=subprocess.DEVNULL)
+        self.group.enter(self.process.pid)
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.group.remove()
+
+
+def held(agent):
+    """What each process of the agent holds, and how many mounts of it there are."""
+    pids = agent.status()["pids"]
+    return {name: costs(pid) for name, pid in pids.items()}, len(mounts_of(agent.device))
+
+
+def test_containers_that_come_and_go_leave_nothing_in_the_agent(new_agent, hand_made):
+    hand_made("elbowroom-test-live-density")
+    agent = new_agent(containers='cgroups = ["/elbowroom-test-live-density/*"]').start()
+    before = None
+
+    def known():
+        """Ours; others on this machine come and go as they like."""
+        return [row for row in agent.list() if row["path"].startswith("/elbowroom-test-live-density/")]
+
+    def one_round():
+        containers = [Cheap(number) for number in range(CONTAINERS)]
+        try:
+            eventually(lambda: sum(row["attached"] for row in known()) == CONTAINERS, within=30)
+            for container in containers:
+                path = f"/proc/{container.process.pid}/root/proc/meminfo"
+                with open(path) as file:
+                    assert file.readline().split()[1] == str(64 << 10)
+        finally:
+            for container in containers:
+                container.end()
+        eventually(lambda: not known(), within=30)
+
+    for number in range(ROUNDS + 2):
+        one_round()
+        if number == 1:  # the first two fill caches and pools
+            before, mounts_before = held(agent)
+    after, mounts_after = held(agent)
+    for name, cost in after.items():
+        assert cost["fds"] <= before[name]["fds"], (name, before, after)
+        assert cost["threads"] <= before[name]["threads"], (name, before, after)
+        assert cost["rss_kib"] <= before[name]["rss_kib"] + MEMORY_SLACK_KIB, (name, before, after)
+    assert mounts_after == mounts_before
+    assert all(Process(pid).alive() for pid in agent.status()["pids"].values())

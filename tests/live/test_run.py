@@ -1,0 +1,221 @@
+"""`elbowroom run`: a container of one's own, without an engine."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from kit import need
+from kit.cgroup import V2
+from kit.container import cpu_list, stat_cpus
+from kit.process import Process
+from kit.wait import PATIENCE, eventually
+
+CPUS = os.cpu_count()
+MIB = 1 << 20
+
+
+def elbowroom_run(binary, run_dir, *words, **options):
+    options = {"capture_output": True, "text": True, "timeout": 60 * PATIENCE, "stdin": subprocess.DEVNULL, **options}
+    name = f"elbowroom-test-live-once-{os.getpid()}"
+    return subprocess.run([binary, "--run-dir", run_dir, "run", "--name", name, *words], **options)
+
+
+# ---- what is seen ----
+
+
+def test_a_cpu_limit_shows_wherever_programs_look(agent, start):
+    container = start("--cpus", "1")
+    assert container.online() == 1
+    assert int(container.run("/usr/bin/python3", "-c", "import os; print(os.cpu_count())")) == 1
+    online = cpu_list(container.read("/sys/devices/system/cpu/online"))
+    assert stat_cpus(container.read("/proc/stat")) == online
+    shown = [line.split()[2] for line in container.read("/proc/cpuinfo").splitlines() if line.startswith("processor")]
+    assert [int(number) for number in shown] == online
+
+
+@pytest.mark.parametrize("limit", ["0.1", "0.5", "0.9"])
+def test_a_fraction_of_a_cpu_still_shows_one(agent, start, limit):
+    assert start("--cpus", limit).online() == 1
+
+
+def test_a_fraction_above_shows_the_next_whole_cpu_once_it_is_used(agent, start):
+    need.idle_cpus(2)
+    container = start("--cpus", "1.5")
+    container.burn(2)
+    eventually(lambda: container.online() == 2)
+
+
+def test_a_memory_limit_is_all_the_memory_there_is(agent, start):
+    container = start("--memory", "256MiB")
+    assert container.mem_total() == 256 * MIB
+
+    def sums_up():
+        total, used, free = map(int, container.run("free", "-b").splitlines()[1].split()[1:4])
+        return total == 256 * MIB and 0 < used < total and 0 < free < total
+
+    eventually(sums_up)  # what is used is counted some time after the first instruction
+
+
+def test_memory_in_use_is_the_containers_own(agent, start):
+    container, neighbour = start("--memory", "256MiB"), start("--memory", "512MiB")
+
+    def used(one):
+        return int(one.run("free", "-b").splitlines()[1].split()[2])
+
+    before, of_neighbour = used(container), used(neighbour)
+    container.allocate(100)
+    eventually(lambda: used(container) - before > 90 * MIB)
+    assert used(neighbour) - of_neighbour < 20 * MIB
+    container.allocate(0)
+    eventually(lambda: used(container) - before < 20 * MIB)
+
+
+def test_the_limit_file_of_the_cgroup_agrees(agent, start):
+    container = start("--cpus", "1", "--memory", "256MiB")
+    if V2:
+        assert container.read("/sys/fs/cgroup" + own_cgroup(container) + "/memory.max").strip() == str(256 * MIB)
+        quota, period = map(int, container.read("/sys/fs/cgroup" + own_cgroup(container) + "/cpu.max").split())
+    else:
+        directory = "/sys/fs/cgroup/cpu" + own_cgroup(container)
+        quota, period = (int(container.read(f"{directory}/cpu.cfs_{name}_us")) for name in ("quota", "period"))
+        limit = container.read("/sys/fs/cgroup/memory" + own_cgroup(container) + "/memory.limit_in_bytes")
+        assert int(limit) == 256 * MIB
+    assert quota == period
+
+
+def own_cgroup(container):
+    """The container's cgroup as it finds it itself, as a runtime would: by /proc/self/cgroup."""
+    for line in container.read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" if V2 else "cpu" in controllers.split(","):
+            return path.rstrip("/")
+    raise AssertionError("no cgroup")
+
+
+def test_views_follow_a_neighbour_that_starts_and_stops_work(agent, start):
+    need.idle_cpus(2)
+    container, neighbour = start(), start()
+    container.burn(CPUS)
+    eventually(lambda: container.online_file() == CPUS)
+    neighbour.burn(CPUS)
+    eventually(lambda: container.online_file() <= max(1, CPUS // 2))
+    neighbour.calm()
+    eventually(lambda: container.online_file() == CPUS)
+
+
+def test_an_open_file_follows_too(agent, start):
+    need.idle_cpus(2)
+    container, neighbour = start(), start()
+    container.hold("/sys/devices/system/cpu/online")
+
+    def seen():
+        return len(cpu_list(container.reread("/sys/devices/system/cpu/online")))
+
+    container.burn(CPUS)
+    eventually(lambda: seen() == CPUS)
+    neighbour.burn(CPUS)
+    eventually(lambda: seen() < CPUS)
+
+
+def test_inside_and_outside_agree(agent, start):
+    container = start("--cpus", "1", "--memory", "300MiB")
+    view = agent.view(container)
+    assert view["cpus"] == container.online()
+    assert view["cpus_lower"] <= view["cpus"] <= view["cpus_upper"]
+    assert view["memory"] == container.mem_total()
+    assert view["memory_soft"] <= view["memory"] <= view["memory_hard"]
+    assert cpu_list(view["online"]) == cpu_list(container.read("/sys/devices/system/cpu/online"))
+
+
+def test_tools_that_people_use_work(agent, start):
+    container = start("--cpus", "1", "--memory", "256MiB")
+    for words in (["free", "-h"], ["uptime"], ["vmstat"], ["lscpu"], ["top", "-b", "-n", "1"], ["ps", "aux"], ["cat", "/proc/swaps"]):
+        assert container.run(*words).strip(), words
+
+
+# ---- the command ----
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -15 $$", 143)],
+)
+def test_the_commands_exit_status_is_ours(agent, binary, run_dir, script, expected):
+    done = elbowroom_run(binary, run_dir, "--", "sh", "-c", script)
+    assert done.returncode == expected, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [("elbowroom-no-such-command", 127), ("/etc/passwd", 126)],
+)
+def test_a_command_that_cannot_start_is_named(agent, binary, run_dir, command, expected):
+    done = elbowroom_run(binary, run_dir, "--", command)
+    assert done.returncode == expected, done.stderr
+    assert command in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_input_and_output_pass_through(agent, binary, run_dir):
+    done = elbowroom_run(binary, run_dir, "--", "tr", "a-z", "A-Z", stdin=None, input="room\n")
+    assert (done.returncode, done.stdout) == (0, "ROOM\n"), done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_reach_the_command(agent, binary, run_dir, number):
+    script = f"trap 'echo caught; exit 5' {number.name[3:]}; echo ready; while :; do sleep 0.05; done"
+    words = [binary, "--run-dir", run_dir, "run", "--name", "elbowroom-test-live-signal", "--", "sh", "-c", script]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout.readline() == "ready\n"
+        run.send_signal(number)
+        try:
+            assert run.communicate(timeout=20 * PATIENCE)[0] == "caught\n"
+        finally:
+            run.kill()
+    assert run.returncode == 5
+
+
+def test_without_an_agent_there_is_no_view_and_the_way_out_is_said(binary, run_dir):
+    done = elbowroom_run(binary, run_dir, "--", "true")
+    assert done.returncode == 125 and done.stderr.count("\n") == 1, done.stderr
+    assert "--no-views" in done.stderr and str(run_dir) in done.stderr
+
+
+def test_without_views_no_agent_is_needed(start):
+    container = start("--no-views", "--cpus", "1")
+    assert container.online() == CPUS
+
+
+# ---- what stays behind (that no cgroup does is looked at after every test) ----
+
+
+def test_a_process_left_in_the_background_is_let_alone_and_said(agent, binary, run_dir):
+    done = elbowroom_run(binary, run_dir, "--", "sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; exit 3")
+    left = Process(int(done.stdout))
+    try:
+        assert done.returncode == 3
+        assert "1 processes" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+        assert left.alive()
+    finally:
+        left.kill()
+    assert elbowroom_run(binary, run_dir, "--", "true").returncode == 0  # and removes what the first had to leave
+
+
+def test_a_killed_run_leaves_its_command_and_the_next_cleans_up(agent, start, binary, run_dir):
+    container = start("--memory", "256MiB")
+    container.main.kill()
+    container.main.wait()
+    assert container.mem_total() == 256 * MIB
+    command = Process(container.pid)
+    container.main.stdin.close()
+    eventually(lambda: not command.alive())
+    assert elbowroom_run(binary, run_dir, "--", "true").returncode == 0
+    eventually(lambda: not agent.find(container))
+
+
+def test_two_of_one_name_are_refused(agent, start, binary, run_dir):
+    first = start("--cpus", "1")
+    done = subprocess.run([binary, "--run-dir", run_dir, "run", "--name", first.name, "--", "true"], capture_output=True, text=True)
+    assert done.returncode == 2 and first.name in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert first.online() == 1
