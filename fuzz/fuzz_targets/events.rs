@@ -1,0 +1,21 @@
+//! Arbitrary bytes as a recording: what parses as events leads to views within their bounds, and to the same ones again.
+#![no_main]
+
+use elbowroom_core::sample::Event;
+use elbowroom_core::view::{Policy, Views};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let lines = data.split(|byte| *byte == b'\n');
+    let events: Vec<Event> = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
+    for policy in [Policy::default(), Policy::paper()] {
+        let (mut views, mut again) = (Views::new(policy), Views::new(policy));
+        for event in &events {
+            assert_eq!(views.apply(event), again.apply(event));
+        }
+        for (_, _, view) in views.containers() {
+            assert!(view.cpus >= 1 && view.cpus <= view.cpus_upper.max(1));
+            assert!(view.memory <= view.memory_hard);
+        }
+    }
+});

@@ -1,0 +1,22 @@
+//! Arbitrary bytes as mountinfo and as a cgroup file, split at the first zero byte: no panic, every walk ends, and what a walk
+//! reports is on its way.
+#![no_main]
+
+use elbowroom_host::mount::mountinfo::{MountTable, parse_cgroups};
+use libfuzzer_sys::fuzz_target;
+use std::path::Path;
+
+fuzz_target!(|data: &[u8]| {
+    let split = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
+    let (mounts, cgroups) = data.split_at(split);
+    let _ = parse_cgroups(cgroups.get(1..).unwrap_or_default(), Path::new("cgroup"));
+    let Ok(table) = MountTable::parse(mounts, Path::new("mountinfo")) else { return };
+    for mount in table.iter() {
+        let path = &mount.mount_point;
+        let walk = table.walk(path);
+        assert!(walk.iter().all(|entered| path.starts_with(&entered.mount_point)));
+        assert_eq!(table.visible(path).map(|end| end.id), walk.last().map(|end| end.id));
+        assert!(table.stack(path).iter().all(|layer| layer.mount_point == *path));
+        let _ = table.clone().below(path);
+    }
+});
