@@ -1,0 +1,292 @@
+//! Cgroups for the lab's own containers, on v1, hybrid and v2 machines, and the two counters the figures need.
+
+use crate::scope::{Created, Scope};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Controllers a container is put under where the machine has them. `""` is the unified hierarchy: all there is on v2,
+/// a hierarchy without controllers (but with pressure files) on a hybrid machine.
+const CONTROLLERS: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", ""];
+
+/// The v2 controllers that limits need.
+const V2_CONTROLLERS: [&str; 3] = ["cpu", "memory", "cpuset"];
+
+const PERIOD_US: u64 = 100_000;
+
+/// Where this machine's hierarchies are mounted.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    /// (controller, mount point), one entry per controller also where controllers share a mount.
+    mounts: Vec<(String, PathBuf)>,
+}
+
+/// What a container may use. `None` leaves the kernel's default.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Limits {
+    /// CPU quota, in CPUs.
+    pub(crate) cpus: Option<f64>,
+    /// Hard memory limit, in MiB.
+    pub(crate) memory_mib: Option<u64>,
+    /// Soft memory limit (v1) or `memory.low` (v2), in MiB.
+    pub(crate) soft_mib: Option<u64>,
+}
+
+/// The cgroups of one container, one directory per hierarchy.
+#[derive(Debug)]
+pub(crate) struct Cgroups {
+    dirs: Vec<(String, PathBuf)>,
+    owner: Option<Arc<Scope>>,
+}
+
+impl Layout {
+    /// Reads `/proc/self/mountinfo`.
+    pub(crate) fn detect() -> Result<Self> {
+        let text = fs::read_to_string("/proc/self/mountinfo").context("while reading mounts")?;
+        let layout = Self::parse(&text);
+        if !layout.mounts.iter().any(|(c, _)| c == "memory" || (c.is_empty() && layout.is_v2())) {
+            bail!("no cgroup hierarchy with a memory controller is mounted");
+        }
+        Ok(layout)
+    }
+
+    /// Whether all controllers are on the unified hierarchy.
+    pub(crate) fn is_v2(&self) -> bool {
+        !self.mounts.iter().any(|(controller, _)| controller == "cpu")
+    }
+
+    /// `v2`, `v1` or `v1 with an empty unified hierarchy`.
+    pub(crate) fn describe(&self) -> &'static str {
+        match (self.is_v2(), self.mount("").is_some()) {
+            (true, _) => "v2",
+            (false, true) => "v1 with an empty unified hierarchy",
+            (false, false) => "v1",
+        }
+    }
+
+    fn parse(mountinfo: &str) -> Self {
+        let mut mounts: Vec<(String, PathBuf)> = Vec::new();
+        for line in mountinfo.lines() {
+            let Some((left, right)) = line.split_once(" - ") else { continue };
+            let Some(at) = left.split(' ').nth(4).map(PathBuf::from) else { continue };
+            let mut right = right.split(' ');
+            let (kind, options) = (right.next(), right.nth(1).unwrap_or(""));
+            let found: Vec<&str> = match kind {
+                Some("cgroup2") => vec![""],
+                Some("cgroup") => options.split(',').filter(|c| CONTROLLERS.contains(c)).collect(),
+                _ => continue,
+            };
+            for controller in found {
+                if !mounts.iter().any(|(known, _)| known == controller) {
+                    mounts.push((controller.to_owned(), at.clone()));
+                }
+            }
+        }
+        Self { mounts }
+    }
+
+    fn mount(&self, controller: &str) -> Option<&Path> {
+        self.mounts.iter().find(|(c, _)| c == controller).map(|(_, at)| at.as_path())
+    }
+}
+
+impl Cgroups {
+    /// Makes `parent/name` in every hierarchy and sets `limits`.
+    pub(crate) fn create(
+        layout: &Layout,
+        scope: &Arc<Scope>,
+        parent: &str,
+        name: &str,
+        limits: &Limits,
+    ) -> Result<Self> {
+        let mut made = Self { dirs: Vec::new(), owner: Some(Arc::clone(scope)) };
+        for (controller, root) in &layout.mounts {
+            let above = root.join(parent);
+            let dir = above.join(name);
+            if made.dirs.iter().any(|(_, other)| *other == dir) {
+                made.dirs.push((controller.clone(), dir)); // co-mounted, as cpu,cpuacct often is
+                continue;
+            }
+            if layout.is_v2() {
+                delegate(scope, root)?;
+            }
+            make_dir(scope, &above, false)?;
+            if layout.is_v2() {
+                delegate(scope, &above)?;
+            }
+            make_dir(scope, &dir, true)?;
+            if controller == "cpuset" {
+                inherit_cpuset(&above)?;
+                inherit_cpuset(&dir)?;
+            }
+            made.dirs.push((controller.clone(), dir));
+        }
+        made.limit(layout.is_v2(), limits)?;
+        Ok(made)
+    }
+
+    /// The cgroups that process `pid` is in, which somebody else made.
+    pub(crate) fn of(layout: &Layout, pid: i32) -> Result<Self> {
+        let path = format!("/proc/{pid}/cgroup");
+        let text = fs::read_to_string(&path).with_context(|| format!("while reading {path}"))?;
+        let mut dirs = Vec::new();
+        for line in text.lines() {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(below)) = (parts.next(), parts.next()) else { continue };
+            for controller in controllers.split(',') {
+                if let Some(root) = layout.mount(controller) {
+                    dirs.push((controller.to_owned(), root.join(below.trim_start_matches('/'))));
+                }
+            }
+        }
+        Ok(Self { dirs, owner: None })
+    }
+
+    /// (controller, directory) pairs.
+    pub(crate) fn dirs(&self) -> &[(String, PathBuf)] {
+        &self.dirs
+    }
+
+    /// CPU time used so far, in microseconds.
+    pub(crate) fn cpu_us(&self) -> Result<u64> {
+        if let Some(dir) = self.dir("cpuacct") {
+            return Ok(read_number(&dir.join("cpuacct.usage"))? / 1_000);
+        }
+        let path = self.unified()?.join("cpu.stat");
+        let text = fs::read_to_string(&path).with_context(|| format!("while reading {}", path.display()))?;
+        let usage = text.lines().find_map(|line| line.strip_prefix("usage_usec ")?.parse().ok());
+        usage.with_context(|| format!("{} has no usage_usec", path.display()))
+    }
+
+    /// Memory charged now, in bytes.
+    pub(crate) fn memory_bytes(&self) -> Result<u64> {
+        match self.dir("memory") {
+            Some(dir) => read_number(&dir.join("memory.usage_in_bytes")),
+            None => read_number(&self.unified()?.join("memory.current")),
+        }
+    }
+
+    fn dir(&self, controller: &str) -> Option<&Path> {
+        self.dirs.iter().find(|(c, _)| c == controller).map(|(_, dir)| dir.as_path())
+    }
+
+    fn unified(&self) -> Result<&Path> {
+        self.dir("").context("the container has no unified cgroup")
+    }
+
+    fn limit(&self, v2: bool, limits: &Limits) -> Result<()> {
+        let quota_us = limits.cpus.map(|cpus| (cpus * PERIOD_US as f64).round() as u64);
+        let bytes = |mib: Option<u64>| mib.map(|mib| (mib << 20).to_string());
+        let settings = if v2 {
+            [
+                ("", "cpu.max", quota_us.map(|us| format!("{us} {PERIOD_US}"))),
+                ("", "memory.max", bytes(limits.memory_mib)),
+                ("", "memory.low", bytes(limits.soft_mib)),
+            ]
+        } else {
+            [
+                ("cpu", "cpu.cfs_quota_us", quota_us.map(|us| us.to_string())),
+                ("memory", "memory.limit_in_bytes", bytes(limits.memory_mib)),
+                ("memory", "memory.soft_limit_in_bytes", bytes(limits.soft_mib)),
+            ]
+        };
+        for (controller, file, value) in settings {
+            if let Some(value) = value {
+                let dir = self
+                    .dir(controller)
+                    .with_context(|| format!("{file} needs the {controller} controller"))?;
+                write(&dir.join(file), &value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        if let Some(scope) = &self.owner {
+            for (i, (_, dir)) in self.dirs.iter().enumerate() {
+                if !self.dirs[..i].iter().any(|(_, earlier)| earlier == dir) {
+                    scope.take_down(&Created::Cgroup(dir.clone()));
+                }
+            }
+        }
+    }
+}
+
+/// The parent of all containers outlives each of them, so it is not an error that it is there.
+fn make_dir(scope: &Scope, dir: &Path, must_be_new: bool) -> Result<()> {
+    if !must_be_new && dir.is_dir() {
+        return Ok(());
+    }
+    scope.add(Created::Cgroup(dir.to_owned()))?;
+    fs::create_dir(dir).with_context(|| format!("while making {}", dir.display()))
+}
+
+/// Hands the controllers of `dir` down to its children, where they are not handed down yet.
+fn delegate(scope: &Scope, dir: &Path) -> Result<()> {
+    let list = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
+    let (offered, given) = (list("cgroup.controllers"), list("cgroup.subtree_control"));
+    let file = dir.join("cgroup.subtree_control");
+    for controller in V2_CONTROLLERS {
+        let is_in = |list: &str| list.split_whitespace().any(|c| c == controller);
+        if is_in(&offered) && !is_in(&given) {
+            scope.add(Created::Subtree { file: file.clone(), controller: controller.to_owned() })?;
+            write(&file, &format!("+{controller}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A new v1 cpuset is empty, and no process may join it: it starts with all that the one above it has.
+fn inherit_cpuset(dir: &Path) -> Result<()> {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let own = fs::read_to_string(dir.join(file)).unwrap_or_default();
+        if own.trim().is_empty() {
+            let above = dir.parent().context("a cgroup has a parent")?.join(file);
+            let value =
+                fs::read_to_string(&above).with_context(|| format!("while reading {}", above.display()))?;
+            write(&dir.join(file), value.trim())?;
+        }
+    }
+    Ok(())
+}
+
+fn write(path: &Path, value: &str) -> Result<()> {
+    fs::write(path, value).with_context(|| format!("while writing \"{value}\" to {}", path.display()))
+}
+
+fn read_number(path: &Path) -> Result<u64> {
+    let text = fs::read_to_string(path).with_context(|| format!("while reading {}", path.display()))?;
+    text.trim().parse().with_context(|| format!("{} is not a number: \"{}\"", path.display(), text.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V1: &str = "\
+33 32 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
+34 32 0:30 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+35 32 0:31 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd
+36 32 0:32 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+    const V2: &str = "36 32 0:32 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+
+    #[test]
+    fn controllers_that_share_a_mount_are_both_found() {
+        let layout = Layout::parse(V1);
+        assert!(!layout.is_v2());
+        assert_eq!(layout.mount("cpuacct"), Some(Path::new("/sys/fs/cgroup/cpu,cpuacct")));
+        assert_eq!(layout.mount(""), Some(Path::new("/sys/fs/cgroup/unified")));
+        assert_eq!(layout.describe(), "v1 with an empty unified hierarchy");
+    }
+
+    #[test]
+    fn a_machine_with_only_the_unified_hierarchy_is_v2() {
+        let layout = Layout::parse(V2);
+        assert!(layout.is_v2());
+        assert_eq!(layout.mount(""), Some(Path::new("/sys/fs/cgroup")));
+    }
+}

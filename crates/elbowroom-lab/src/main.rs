@@ -1,0 +1,114 @@
+//! Experiments: what Elbowroom costs, how it adapts and what it survives, next to the kernel's own files and to lxcfs.
+//!
+//! The product is driven as a black box, over its command line and JSON. Nothing links this crate.
+
+mod backend;
+mod cgroup;
+mod container;
+mod job;
+mod jobs;
+mod lxcfs;
+mod plot;
+mod procfs;
+mod product;
+mod scope;
+mod stats;
+mod sysinfo;
+
+use anyhow::{Result, bail};
+use clap::{Parser, Subcommand};
+use job::{Common, Job};
+use jobs::{density::Density, kills::Kills, read::Read, swarm::Swarm, tick::Tick, views::Views};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Measures Elbowroom: costs, adaptation, survival.
+///
+/// Each experiment writes lab/results/DATE-JOB[-TAG]/ with raw numbers, the machine's description, a summary and figures,
+/// and takes everything it made down again, also when it fails or is interrupted. Run as root from the repository's root
+/// after `cargo build --release`.
+#[derive(Parser)]
+#[command(name = "elbowroom-lab", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// What one read costs inside a container: native, lxcfs, Elbowroom. About 3 minutes.
+    Read(WithCommon<Read>),
+    /// A hundred polling containers: latency and the daemon's CPU time. About 5 minutes.
+    Swarm(WithCommon<Swarm>),
+    /// How effective CPU and memory follow neighbours that come and go. About 1 minute.
+    Views(WithCommon<Views>),
+    /// What one tick of the sensor costs, by number of containers. A few minutes.
+    Tick(WithCommon<Tick>),
+    /// A thousand `kill -9` of the agent's processes under readers. About 3 minutes.
+    Kills(WithCommon<Kills>),
+    /// Five hundred containers made and removed twenty times: does anything grow? About 10 minutes.
+    Density(WithCommon<Density>),
+    /// Studies recorded runs again and writes their summaries and figures anew; touches nothing else.
+    Redraw {
+        /// Result directories.
+        #[arg(required = true)]
+        dirs: Vec<PathBuf>,
+    },
+    /// Takes down what runs that were killed left behind.
+    Clean,
+}
+
+#[derive(clap::Args)]
+struct WithCommon<J: clap::Args> {
+    #[command(flatten)]
+    job: J,
+    #[command(flatten)]
+    common: Common,
+}
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("elbowroom-lab: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn dispatch(verb: Verb) -> Result<()> {
+    match verb {
+        Verb::Read(job) => run(&job),
+        Verb::Swarm(job) => run(&job),
+        Verb::Views(job) => run(&job),
+        Verb::Tick(job) => run(&job),
+        Verb::Kills(job) => run(&job),
+        Verb::Density(job) => run(&job),
+        Verb::Redraw { dirs } => dirs.iter().try_for_each(|dir| redraw(dir)),
+        Verb::Clean => {
+            let runs = scope::clean()?;
+            println!("{runs} abandoned run{} cleaned up", if runs == 1 { "" } else { "s" });
+            Ok(())
+        }
+    }
+}
+
+fn run<J: Job + clap::Args>(with: &WithCommon<J>) -> Result<()> {
+    job::run(&with.job, &with.common)
+}
+
+fn redraw(dir: &Path) -> Result<()> {
+    for redraw in [
+        job::redraw::<Read>,
+        job::redraw::<Swarm>,
+        job::redraw::<Views>,
+        job::redraw::<Tick>,
+        job::redraw::<Kills>,
+        job::redraw::<Density>,
+    ] {
+        if redraw(dir)?.is_some() {
+            return Ok(());
+        }
+    }
+    bail!("{} holds the result of no job that this version knows", dir.display())
+}
