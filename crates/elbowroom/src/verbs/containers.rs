@@ -145,9 +145,8 @@ fn explain_text(explanation: &Explanation) -> String {
         ("fair share", format!("{} of {} CPUs", inputs.fair, inputs.online)),
         ("quota", format!("{}{}", inputs.quota, of(&inputs.quota_of))),
         ("cpuset", inputs.cpuset.to_string()),
-        ("hard limit", of(&inputs.memory_hard_of).trim_start().to_owned()),
+        ("hard limit", format!("{}{}", explanation.container.view.memory_hard, of(&inputs.memory_hard_of))),
     ] {
-        let value = if value.is_empty() { "the machine's memory" } else { &value };
         let _ = writeln!(text, "{key:<17} {value}");
     }
     if !changes.is_empty() {
