@@ -58,9 +58,9 @@ soak: build ## 500 rounds of 20 containers that come and go; root, long
 	@tools/setup test
 	ELBOWROOM_TEST_ROUNDS=500 ELBOWROOM_TEST_CONTAINERS=20 $(PYTEST) tests/live/test_density.py
 
-bench: build ## what a read, an update and a container cost, beside the peer
+bench: build ## what reads and updates cost, beside the kernel and the peer (20 min)
 	@tools/setup bench
-	cargo bench --workspace --locked
+	for job in read swarm tick; do cargo run --release --locked --quiet --package elbowroom-lab -- $$job; done
 
 lab: build ## the papers' experiments: LAB_ARGS="..."
 	cargo run --release --locked --quiet --package elbowroom-lab -- $(LAB_ARGS)

@@ -54,7 +54,8 @@ fn state(stat: &str) -> Option<char> {
     after_command(stat)?.chars().next()
 }
 
-fn start_ticks(stat: &str) -> Option<u64> {
+/// When a process started, in clock ticks since boot, from its `stat` line.
+pub(crate) fn start_ticks(stat: &str) -> Option<u64> {
     // Field 22 of the line; the state, first after the command, is field 3.
     after_command(stat)?.split(' ').nth(22 - 3)?.parse().ok()
 }
@@ -70,6 +71,17 @@ mod tests {
     fn commands_with_parentheses_do_not_shift_the_fields() {
         assert_eq!(state(STAT), Some('R'));
         assert_eq!(start_ticks(STAT), Some(12345));
+    }
+
+    #[test]
+    fn a_process_name_cannot_hide_the_start_time() {
+        let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
+        for name in ["sh", "a b", "x) S 1 (", ")"] {
+            assert_eq!(start_ticks(&format!("7 ({name}) {rest}")), Some(4242), "{name}");
+        }
+        for bad in ["", "7 (sh", "7 (sh) S 1"] {
+            assert_eq!(start_ticks(bad), None, "{bad}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use super::Sensor;
 use crate::cgroup::{self, Dir};
-use crate::parse::number;
+use crate::process::start_ticks;
 use crate::root::if_there;
 use elbowroom_core::psi::Pressure;
 use elbowroom_core::sample::{GroupId, IoStat, MemoryStat};
@@ -77,7 +77,7 @@ impl Sensor {
         let levels = ns_pids(&status);
         let is_init = levels.len() > 1 && levels.last() == Some(&1);
         let stat = if_there(self.root.read(format!("/proc/{pid}/stat"))).ok()??;
-        Some((!is_init, if is_init { levels.len() } else { 0 }, start_time(&stat)?))
+        Some((!is_init, if is_init { levels.len() } else { 0 }, start_ticks(&stat)?))
     }
 }
 
@@ -87,27 +87,9 @@ fn ns_pids(status: &str) -> Vec<u64> {
     line.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Field 22 of `/proc/PID/stat`. The name in field 2 may hold spaces and parentheses, so fields are counted from its end.
-fn start_time(stat: &str) -> Option<u64> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let field = fields.split_ascii_whitespace().nth(19)?;
-    number(field, field, "a start time").ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_process_name_cannot_hide_the_start_time() {
-        let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
-        for name in ["sh", "a b", "x) S 1 (", ")"] {
-            assert_eq!(start_time(&format!("7 ({name}) {rest}")), Some(4242), "{name}");
-        }
-        for bad in ["", "7 (sh", "7 (sh) S 1"] {
-            assert_eq!(start_time(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn namespaces_are_read_outermost_first() {
