@@ -6,14 +6,13 @@ use anyhow::{Context, Result};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 /// The longest request line: names are at most a few kilobytes.
 const MAX_REQUEST: u64 = 64 << 10;
-/// Connections served at once; one more is told to come back.
-const MAX_CONNECTIONS: usize = 64;
+/// Connections served at once; one more waits in the kernel's queue, as when a hundred containers start together.
+const MAX_CONNECTIONS: usize = 256;
 /// How long the owner may take; it answers in microseconds unless it waits for a mount.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 /// How long a silent connection is kept.
@@ -35,26 +34,47 @@ pub(super) fn listen(path: &Path, mailbox: Mailbox) -> Result<Socket> {
     let listener = UnixListener::bind(path).with_context(|| format!("listening on {}", path.display()))?;
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
         .with_context(|| format!("restricting {}", path.display()))?;
-    let open = Arc::new(AtomicUsize::new(0));
+    let seats = Arc::new(Seats::default());
     std::thread::Builder::new().name("control".into()).spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let (mailbox, open) = (mailbox.clone(), open.clone());
-            if open.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
-                open.fetch_sub(1, Ordering::Relaxed);
-                let _ = answer(&stream, &Response::Error("too many connections: try again".into()));
-                continue;
-            }
-            let counted = open.clone();
-            let spawned = std::thread::Builder::new().name("control-peer".into()).spawn(move || {
+        loop {
+            let seat = Seats::take(&seats);
+            let Ok((stream, _)) = listener.accept() else { continue };
+            let mailbox = mailbox.clone();
+            // A thread that cannot be had drops the connection, and its seat with it.
+            let _ = std::thread::Builder::new().name("control-peer".into()).spawn(move || {
+                let _seat = seat;
                 let _ = serve(stream, &mailbox);
-                counted.fetch_sub(1, Ordering::Relaxed);
             });
-            if spawned.is_err() {
-                open.fetch_sub(1, Ordering::Relaxed);
-            }
         }
     })?;
     Ok(Socket(path.to_owned()))
+}
+
+/// Counts connections that are being served.
+#[derive(Default)]
+struct Seats {
+    taken: Mutex<usize>,
+    freed: Condvar,
+}
+
+/// One of them, given back on drop.
+struct Seat(Arc<Seats>);
+
+impl Seats {
+    /// Waits until fewer than [`MAX_CONNECTIONS`] are being served.
+    fn take(this: &Arc<Self>) -> Seat {
+        let taken = this.taken.lock().expect("no holder of this lock panics");
+        let full = |taken: &mut usize| *taken >= MAX_CONNECTIONS;
+        *this.freed.wait_while(taken, full).expect("no holder of this lock panics") += 1;
+        Seat(this.clone())
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        *self.0.taken.lock().expect("no holder of this lock panics") -= 1;
+        self.0.freed.notify_one();
+    }
 }
 
 fn serve(stream: UnixStream, mailbox: &Mailbox) -> std::io::Result<()> {

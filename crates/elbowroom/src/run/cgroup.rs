@@ -199,10 +199,21 @@ pub(crate) fn sweep(layout: &Layout) {
     }
 }
 
+/// A lock held longer than this is a run's, not a sweep's.
+const SWEEP_TAKES: Duration = Duration::from_millis(500);
+
 /// Makes and locks the first directory, so that the name is ours.
 fn claim(dirs: &[PathBuf], name: &str) -> anyhow::Result<File> {
+    let patience = Instant::now() + SWEEP_TAKES;
     for _ in 0..100 {
-        let Some((lock, fresh)) = lock(&dirs[0]).with_context(|| dirs[0].display().to_string())? else {
+        let locked = loop {
+            match lock(&dirs[0]).with_context(|| dirs[0].display().to_string())? {
+                // A run that is starting beside us may be looking whether this is a leftover, which does not take long.
+                None if Instant::now() < patience => std::thread::sleep(Duration::from_millis(2)),
+                locked => break locked,
+            }
+        };
+        let Some((lock, fresh)) = locked else {
             bail!("--name {name}: another `elbowroom run` has a command of this name: give another");
         };
         if let Some((dir, processes)) = dirs.iter().find_map(|dir| Some((dir, populated(dir)?))) {
@@ -371,6 +382,20 @@ mod tests {
         std::fs::create_dir(dirs[0].join("nested")).unwrap();
         let _second = claim(&dirs, "x").unwrap();
         assert!(!dirs[0].join("nested").exists());
+    }
+
+    #[test]
+    fn a_sweep_that_looks_at_a_new_directory_does_not_take_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = [root.path().join(PARENT).join("x")];
+        let sweeping = lock(&dirs[0]).unwrap();
+        std::thread::scope(|scope| {
+            let claimed = scope.spawn(|| claim(&dirs, "x"));
+            // Long enough for the claim to meet the lock; it passes however long this takes, within its patience.
+            std::thread::sleep(Duration::from_millis(20));
+            drop(sweeping);
+            claimed.join().unwrap().unwrap();
+        });
     }
 
     #[test]
