@@ -62,10 +62,16 @@ def test_containers_that_come_and_go_leave_nothing_in_the_agent(new_agent, hand_
         one_round()
         if number == 1:  # the first two fill caches and pools
             before, mounts_before = held(agent)
-    after, mounts_after = held(agent)
+    # A connection that asked, or a container of somebody else's that ends, may still be held for a moment.
+    eventually(lambda: no_more_than(before, mounts_before, *held(agent)), within=30)
+    assert all(Process(pid).alive() for pid in agent.status()["pids"].values())
+
+
+def no_more_than(before, mounts_before, after, mounts_after):
+    """Asserts, so that a deadline says which process holds more of what."""
     for name, cost in after.items():
         assert cost["fds"] <= before[name]["fds"], (name, before, after)
         assert cost["threads"] <= before[name]["threads"], (name, before, after)
         assert cost["rss_kib"] <= before[name]["rss_kib"] + MEMORY_SLACK_KIB, (name, before, after)
     assert mounts_after == mounts_before
-    assert all(Process(pid).alive() for pid in agent.status()["pids"].values())
+    return True
