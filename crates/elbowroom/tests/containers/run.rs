@@ -12,8 +12,13 @@ fn name(test: &str) -> String {
 }
 
 fn run(agent: &Agent, args: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.arg("--run-dir").arg(agent.run_dir()).arg("run").args(args);
+    // A shell in the background ignores SIGINT and SIGQUIT, and what it starts inherits that.
+    let mut command = Command::new("env");
+    command
+        .args(["--default-signal=INT,QUIT", PROGRAM, "--run-dir"])
+        .arg(agent.run_dir())
+        .arg("run")
+        .args(args);
     command
 }
 
