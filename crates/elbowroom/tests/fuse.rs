@@ -263,8 +263,10 @@ fn drop_and_read(file: &File) -> Result<Vec<u8>, Option<Errno>> {
 fn when_all_die_at_once_the_next_agent_starts_afresh() {
     let (agent, _watchdog) = agent!(1, 0);
     let held = File::open(agent.view(0).join("proc/meminfo")).unwrap();
-    let pids: Vec<_> = ROLES.iter().map(|role| agent.pid(*role).unwrap()).collect();
-    // Stopped first: none may see another die.
+    // Stopped first: none may see another die. The supervisor last: when it dies, its stopped children may have become an
+    // orphaned process group, which the kernel lets continue (kernel/exit.c, `kill_orphaned_pgrp`).
+    let order = [Role::Server, Role::Policy, Role::Supervisor];
+    let pids = order.map(|role| agent.pid(role).unwrap());
     for signal in [Signal::STOP, Signal::KILL] {
         pids.iter().for_each(|pid| kill_process(*pid, signal).unwrap());
     }
