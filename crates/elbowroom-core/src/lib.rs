@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 pub mod cpuset;
+pub mod glob;
+pub mod govern;
 pub mod page;
 pub mod psi;
 pub mod sample;

@@ -1,8 +1,11 @@
 //! What the host tells the core: a stream of [`Event`]s. The same stream, recorded, is what `elbowroom replay` reads.
 
 use crate::cpuset::CpuSet;
+use crate::psi::Pressure;
 use crate::unit::{Bytes, CpuShare, Limit, Micros};
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
 
 /// A cgroup's identity inside one run of the agent, given by the host layer and never used twice: a path can come back
 /// with another cgroup behind it, an identity cannot.
@@ -23,6 +26,15 @@ pub enum Event {
     Gone(GroupId),
     /// One period's measurements.
     Tick(Tick),
+    /// A disk that is new, or whose facts changed.
+    Disk(Disk),
+    /// A disk that is gone, or that no container uses any more.
+    DiskGone(DeviceNumber),
+    /// One period's measurements of disks; the period is another than that of [`Event::Tick`].
+    DiskTick(DiskTick),
+    /// What a container's limits on a disk are, whoever set them: told when it is first seen there, and after every attempt to
+    /// change one.
+    IoLimits(IoLimits),
 }
 
 /// What is fixed about the machine until it changes.
@@ -243,10 +255,8 @@ impl MemoryStat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]
 pub struct IoStat {
-    /// Device number.
-    pub major: u32,
-    /// Device number.
-    pub minor: u32,
+    /// Which device.
+    pub device: DeviceNumber,
     /// Bytes read.
     pub rbytes: Bytes,
     /// Bytes written.
@@ -264,8 +274,7 @@ pub struct IoStat {
 impl IoStat {
     /// No device, no transfer.
     pub const EMPTY: Self = Self {
-        major: 0,
-        minor: 0,
+        device: DeviceNumber::new(0, 0),
         rbytes: Bytes::ZERO,
         wbytes: Bytes::ZERO,
         dbytes: Bytes::ZERO,
@@ -273,4 +282,191 @@ impl IoStat {
         wios: 0,
         dios: 0,
     };
+}
+
+/// A block device, as the kernel numbers it: `MAJOR:MINOR` in `io.stat`, `io.max` and `/sys/dev/block`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(C)]
+pub struct DeviceNumber {
+    /// The driver.
+    pub major: u32,
+    /// The device within it.
+    pub minor: u32,
+}
+
+impl DeviceNumber {
+    /// `major:minor`.
+    pub const fn new(major: u32, minor: u32) -> Self {
+        Self { major, minor }
+    }
+}
+
+impl fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}:{}", self.major, self.minor))
+    }
+}
+
+/// Not `MAJOR:MINOR`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is not a device number: write for example \"8:0\"")]
+pub struct NotADevice(String);
+
+impl FromStr for DeviceNumber {
+    type Err = NotADevice;
+
+    fn from_str(text: &str) -> Result<Self, NotADevice> {
+        let parse = |t: &str| t.bytes().all(|b| b.is_ascii_digit()).then(|| t.parse().ok()).flatten();
+        let (major, minor) = text.split_once(':').ok_or_else(|| NotADevice(text.to_owned()))?;
+        match (parse(major), parse(minor)) {
+            (Some(major), Some(minor)) => Ok(Self { major, minor }),
+            _ => Err(NotADevice(text.to_owned())),
+        }
+    }
+}
+
+impl Serialize for DeviceNumber {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DeviceNumber {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A disk on which containers are governed: the device that containers' I/O is counted on and limited at.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disk {
+    /// Its number: always a whole disk or a stacked device, never a partition.
+    pub number: DeviceNumber,
+    /// Its name below `/sys/block`, for example `nvme0n1`.
+    pub name: String,
+    /// What is recognised as the same disk after a restart: model and serial where the hardware says, else the name.
+    pub identity: String,
+    /// `queue/rotational`.
+    pub rotational: bool,
+    /// The I/O scheduler in force (`queue/scheduler`), for example `mq-deadline`.
+    pub scheduler: String,
+    /// What divides this disk by weight, where something does.
+    pub weights: Option<Weights>,
+    /// It carries swap: limits on it would slow down reclaim, so it is watched and never limited.
+    pub swap: bool,
+}
+
+/// A proportional-share mechanism that is switched on for a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Weights {
+    /// iocost (`io.cost.qos` says `enable=1`): `io.weight`.
+    Iocost,
+    /// The bfq scheduler: v1 `blkio.bfq.weight_device`, v2 `io.bfq.weight`.
+    Bfq,
+}
+
+/// One period's measurements of disks. Counters only grow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DiskTick {
+    /// When, on the monotonic clock.
+    pub now: Micros,
+    /// `/proc/pressure/io`, where the kernel has it.
+    pub pressure: Option<Pressure>,
+    /// Every governed disk.
+    pub disks: Vec<(DeviceNumber, DiskStat)>,
+    /// Every container that has used a governed disk; one that is not named has not changed since it was last named.
+    pub groups: Vec<GroupIo>,
+}
+
+/// A disk's own counters, `/proc/diskstats` (`Documentation/admin-guide/iostats.rst`), in bytes and microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskStat {
+    /// Reads completed.
+    pub rios: u64,
+    /// Bytes read.
+    pub rbytes: Bytes,
+    /// Time that reads took, summed over them.
+    pub rticks: Micros,
+    /// Writes completed.
+    pub wios: u64,
+    /// Bytes written.
+    pub wbytes: Bytes,
+    /// Time that writes took, summed over them.
+    pub wticks: Micros,
+    /// Requests under way now.
+    pub in_flight: u32,
+    /// Time with at least one request under way.
+    pub io_ticks: Micros,
+    /// Time times requests under way (`weighted`): its growth per unit of time is the mean queue length, `aq`.
+    pub time_in_queue: Micros,
+}
+
+/// What one container has done to the governed disks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupIo {
+    /// Which container.
+    pub group: GroupId,
+    /// Time at least one of its tasks waited for I/O (`io.pressure`, `some`), where the kernel counts it.
+    pub stalled: Option<Micros>,
+    /// Its dirty and written-back page cache now: writes that reach the disk later, on v1 in nobody's name.
+    pub dirty: Option<Bytes>,
+    /// Its counters per governed disk, ascending.
+    pub io: Vec<IoStat>,
+}
+
+/// Throughput limits on one disk, each per second (v1 `blkio.throttle.*`, v2 `io.max`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoMax {
+    /// Bytes read.
+    pub rbps: Limit<u64>,
+    /// Bytes written.
+    pub wbps: Limit<u64>,
+    /// Read operations.
+    pub riops: Limit<u64>,
+    /// Write operations.
+    pub wiops: Limit<u64>,
+}
+
+impl IoMax {
+    /// No limit.
+    pub const MAX: Self = Self { rbps: Limit::Max, wbps: Limit::Max, riops: Limit::Max, wiops: Limit::Max };
+
+    /// The tighter of the two, limit by limit.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        Self {
+            rbps: self.rbps.min(other.rbps),
+            wbps: self.wbps.min(other.wbps),
+            riops: self.riops.min(other.riops),
+            wiops: self.wiops.min(other.wiops),
+        }
+    }
+}
+
+/// A container's limits on a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoLimits {
+    /// Which container.
+    pub group: GroupId,
+    /// Which disk.
+    pub disk: DeviceNumber,
+    /// What its user set: never loosened, and back in force when ours are gone.
+    pub user: IoMax,
+    /// What we set, in force now; [`IoMax::MAX`] where nothing of ours is.
+    pub ours: IoMax,
+    /// Why ours could not be set: the knob belongs to somebody else, or the kernel refused.
+    pub ceded: Option<Ceded>,
+}
+
+/// Why a knob is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ceded {
+    /// Somebody else wrote it after us: theirs is in force.
+    Foreign,
+    /// The kernel has no such file here, or refused the value.
+    Refused,
+    /// The cgroup is gone.
+    Gone,
 }

@@ -124,6 +124,11 @@ impl Percent {
         (whole as u128 * self.0 as u128 / 10_000) as u64
     }
 
+    /// As a part of 1: 20 % is 0.2.
+    pub fn fraction(self) -> f64 {
+        f64::from(self.0) / 10_000.0
+    }
+
     /// Whether `part` is more than this part of `whole`; exact, also where `whole` is zero.
     pub const fn exceeded_by(self, part: u64, whole: u128) -> bool {
         part as u128 * 10_000 > whole.saturating_mul(self.0 as u128)
@@ -308,6 +313,18 @@ pub fn parse_cpus(text: &str) -> Result<Millicpu, UnitError> {
     if (1.0..=1e9).contains(&milli) { Ok(Millicpu(milli as u64)) } else { Err(malformed()) }
 }
 
+/// `50MiB/s`, `1.5GiB/s`: bytes per second, binary units as [`parse_bytes`].
+pub fn parse_byte_rate(text: &str) -> Result<u64, UnitError> {
+    let malformed = || UnitError::Malformed(text.to_owned(), "an amount of data per second", "\"50MiB/s\"");
+    parse_bytes(text.strip_suffix("/s").ok_or_else(malformed)?).map(Bytes::get).map_err(|_| malformed())
+}
+
+/// `500/s`: operations per second.
+pub fn parse_rate(text: &str) -> Result<u64, UnitError> {
+    let malformed = || UnitError::Malformed(text.to_owned(), "a number per second", "\"500/s\"");
+    text.strip_suffix("/s").and_then(|n| n.parse().ok()).ok_or_else(malformed)
+}
+
 fn parse_scaled(
     text: &str,
     what: &'static str,
@@ -323,6 +340,43 @@ fn parse_scaled(
     }
     let value = number * scale(unit).ok_or_else(malformed)?;
     if value.is_finite() && value < 9.2e18 { Ok(value.round() as u64) } else { Err(malformed()) }
+}
+
+/// For serde's `with`: a duration as people write it.
+pub mod duration {
+    use super::{Micros, parse_duration};
+    use serde::{Deserializer, Serializer};
+    use std::fmt;
+
+    /// The shortest text that reads back as the same duration.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(time: &Micros, s: S) -> Result<S::Ok, S::Error> {
+        let words = time.to_string();
+        match parse_duration(&words) {
+            Ok(read) if read == *time => s.serialize_str(&words),
+            _ => s.collect_str(&format_args!("{}us", time.get())),
+        }
+    }
+
+    /// Refuses a bare number, quoted or not, with the way out.
+    ///
+    /// # Errors
+    /// What is not a duration with its unit.
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Micros, D::Error> {
+        struct Text;
+        impl serde::de::Visitor<'_> for Text {
+            type Value = Micros;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration with its unit, for example \"250ms\"")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Micros, E> {
+                parse_duration(text).map_err(E::custom)
+            }
+        }
+        d.deserialize_any(Text)
+    }
 }
 
 #[cfg(test)]
@@ -348,6 +402,8 @@ mod tests {
         assert_eq!(parse_bytes("100B"), Ok(Bytes(100)));
         assert_eq!(parse_duration("24ms"), Ok(Micros(24_000)));
         assert_eq!(parse_cpus("1.5"), Ok(Millicpu(1_500)));
+        assert_eq!(parse_byte_rate("50MiB/s"), Ok(50 << 20));
+        assert_eq!(parse_rate("500/s"), Ok(500));
     }
 
     #[test]
@@ -374,6 +430,12 @@ mod tests {
         assert!(parse_duration("250").is_err());
         for bad in ["", "MiB", "1e400GiB", "-1MiB", "5 MiB", "1.2.3MiB", "5parsecs"] {
             assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+        for bad in ["50MiB", "50/s", "/s", "-1MiB/s", ""] {
+            assert!(parse_byte_rate(bad).is_err(), "{bad}");
+        }
+        for bad in ["500", "0.5/s", "-1/s", "/s", "5MiB/s"] {
+            assert!(parse_rate(bad).is_err(), "{bad}");
         }
         for bad in ["0", "-1", "nan", "inf", "1m", ""] {
             assert!(parse_cpus(bad).is_err(), "{bad}");

@@ -7,7 +7,7 @@ use elbowroom_core::cpuset::CpuSet;
 use elbowroom_core::page::facts::{CpuTimes, Facts, MAX_DISKS};
 use elbowroom_core::page::tree::{self, Node};
 use elbowroom_core::psi::{Pressure, Stall};
-use elbowroom_core::sample::{IoStat, MemoryStat};
+use elbowroom_core::sample::{DeviceNumber, IoStat, MemoryStat};
 use elbowroom_core::unit::{Bytes, Micros};
 use proptest::prelude::*;
 use std::sync::LazyLock;
@@ -34,8 +34,8 @@ prop_compose! {
             Stall { avg10: n[i] as u32, avg60: n[i + 1] as u32, avg300: n[i + 2] as u32, reserved: 0, total: Micros(n[i]) }
         };
         let io = IoStat {
-            major: 254, minor: n[0] as u32 % 2 * 16, rbytes: b(1), wbytes: b(2), dbytes: b(3), rios: n[4], wios: n[5],
-            dios: n[6],
+            device: DeviceNumber::new(254, n[0] as u32 % 2 * 16), rbytes: b(1), wbytes: b(2), dbytes: b(3), rios: n[4],
+            wios: n[5], dios: n[6],
         };
         Facts {
             online: sets[0], possible: sets[1], nodes: sets[2], cpu_nodes: sets[3], mems: sets[4],

@@ -324,7 +324,7 @@ proptest! {
                         prop_assert_eq!(views.get(id).unwrap().memory, e);
                     }
                 }
-                Event::Group(_) | Event::Gone(_) => {}
+                _ => {}
             }
         }
     }

@@ -12,7 +12,7 @@
 
 use super::facts::Facts;
 use super::text::widest;
-use crate::sample::IoStat;
+use crate::sample::{DeviceNumber, IoStat};
 
 /// Bytes of a sector in this file, whatever the device's own.
 const SECTOR: u64 = 512;
@@ -38,7 +38,7 @@ pub(super) fn text(facts: &Facts, host: &str) -> String {
         else {
             continue;
         };
-        let io = facts.disks().iter().find(|io| (io.major, io.minor) == (major, minor));
+        let io = facts.disks().iter().find(|io| io.device == DeviceNumber::new(major, minor));
         out.push_str(&format!("{major:4} {minor:7} {name}"));
         for (i, _) in words.enumerate() {
             match COLUMNS.iter().find(|(at, ..)| *at == i) {
@@ -73,8 +73,8 @@ mod tests {
             dbytes: Bytes(n),
             ..IoStat::EMPTY
         };
-        facts.io[0] = IoStat { major: 254, minor: 0, ..io };
-        facts.io[1] = IoStat { major: 9, minor: 9, ..io };
+        facts.io[0] = IoStat { device: DeviceNumber::new(254, 0), ..io };
+        facts.io[1] = IoStat { device: DeviceNumber::new(9, 9), ..io };
         facts
     }
 

@@ -1,7 +1,7 @@
 //! What a person may choose about views; everything else follows from the paper.
 
-use crate::unit::{Micros, Percent, parse_duration};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::unit::{Micros, Percent};
+use serde::{Deserialize, Serialize};
 
 /// How effective CPU moves between its bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ pub struct Policy {
     /// growth above LOWER, one step per period, finds the same room without promising it.
     pub idle_siblings: bool,
     /// How long a group must use nothing before it counts as idle.
-    #[serde(with = "duration_in_words")]
+    #[serde(with = "crate::unit::duration")]
     pub idle_after: Micros,
     /// Unused CPU time up to this part of what a period holds counts as none: a real measurement is never exactly zero,
     /// as clocks of different CPUs are read one after another and a CPU passes through idle between two tasks.
@@ -103,23 +103,6 @@ impl Default for Policy {
             memory_promises: true,
             ..Self::paper()
         }
-    }
-}
-
-mod duration_in_words {
-    use super::*;
-
-    pub(super) fn serialize<S: Serializer>(time: &Micros, s: S) -> Result<S::Ok, S::Error> {
-        let words = time.to_string();
-        if parse_duration(&words).as_ref() == Ok(time) {
-            s.serialize_str(&words)
-        } else {
-            s.collect_str(&format_args!("{}us", time.get()))
-        }
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Micros, D::Error> {
-        parse_duration(&String::deserialize(d)?).map_err(serde::de::Error::custom)
     }
 }
 

@@ -129,6 +129,7 @@ impl Views {
                     }
                     self.tick(tick, &mut changes)
                 }
+                Event::Disk(_) | Event::DiskGone(_) | Event::DiskTick(_) | Event::IoLimits(_) => false,
             };
         }
         if stale {

@@ -6,7 +6,7 @@ use elbowroom_core::cpuset::CpuSet;
 use elbowroom_core::page::facts::{CpuTimes, Facts};
 use elbowroom_core::page::tree::{self, Node};
 use elbowroom_core::psi::{Pressure, Stall};
-use elbowroom_core::sample::{IoStat, MemoryStat};
+use elbowroom_core::sample::{DeviceNumber, IoStat, MemoryStat};
 use elbowroom_core::unit::{Bytes, Micros};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -87,8 +87,7 @@ pub(crate) fn middle() -> (Facts, Vec<CpuTimes>) {
     facts.started = Micros::secs(1);
     facts.taken = Micros::secs(3);
     facts.io[0] = IoStat {
-        major: 254,
-        minor: 0,
+        device: DeviceNumber::new(254, 0),
         rbytes: Bytes::mib(8),
         wbytes: Bytes::mib(2),
         rios: 700,

@@ -1,0 +1,239 @@
+//! How a disk is divided: GUARD while there is room, SHARE while there is not.
+//!
+//! # Problem
+//! A burst should get at once whatever nobody else needs, and nothing of what others need.
+//!
+//! # Approach
+//! While the disk is not saturated (GUARD), everybody may take *everything except the others' lifelines*: nobody has to grow
+//! into idle bandwidth. When it is saturated (SHARE), it is divided: reservations, then lifelines, then what is left by weight up
+//! to what everybody wants, then the rest by weight, so that nothing lies idle for want of permission. A strictly higher tier
+//! comes before a lower one, but for reservations.
+//!
+//! # Terminology
+//! Everything is in parts of the disk. *Kept*: what others leave to a container now. *Budget*: what is ever given away.
+//!
+//! # Properties
+//! - `shares_add_up_to_the_budget_and_no_more`
+//! - `a_share_is_never_below_a_lifeline_that_fits`
+//! - `guard_leaves_everybody_what_is_kept_for_him`
+
+/// What a container is owed and wants, in parts of the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Claimant {
+    /// Its due whatever happens: its reservation, and the smallest cap there is.
+    pub(super) reserve: f64,
+    /// Its lifeline with room to grow, or its reservation where that is more.
+    pub(super) protected: f64,
+    /// What of that others leave to it now; the rest is lent, for it demonstrably goes unused.
+    pub(super) kept: f64,
+    /// What it would take; infinite where that is not known.
+    pub(super) demand: f64,
+    /// Its lifeline, which says how lifelines are scaled where they do not fit.
+    pub(super) lifeline: f64,
+    pub(super) weight: f64,
+    pub(super) tier: u8,
+    /// It uses the disk now.
+    pub(super) active: bool,
+}
+
+impl Claimant {
+    /// What is protected for it to grow into before anybody could react: `1.3x + 1 %`, while it uses the disk.
+    fn growth(&self) -> f64 {
+        if self.active { self.protected.min(1.3 * self.kept + 0.01) } else { 0.0 }
+    }
+}
+
+/// GUARD: everything except what is kept for others, and never so much that others could not grow: `capacity` in all.
+pub(super) fn guard(budget: f64, capacity: f64, all: &[Claimant], caps: &mut Vec<f64>) {
+    let mut tiers: Vec<(u8, f64, f64, f64)> = Vec::new();
+    for one in all {
+        let at = tiers.iter().position(|tier| tier.0 == one.tier).unwrap_or_else(|| {
+            tiers.push((one.tier, 0.0, 0.0, 0.0));
+            tiers.len() - 1
+        });
+        let protected = one.growth();
+        tiers[at].1 += one.kept;
+        tiers[at].2 += protected;
+        tiers[at].3 += one.reserve.min(one.kept);
+    }
+    // Where more is protected than there is, everybody yields in proportion.
+    let due = |one: &Claimant| one.protected.max(one.reserve);
+    let sum: f64 = all.iter().filter(|one| one.active).map(due).sum();
+    let fits = if sum > budget { budget / sum } else { 1.0 };
+    caps.clear();
+    caps.extend(all.iter().map(|one| {
+        let (mut kept, mut protected) = (-one.kept, -one.growth());
+        for (tier, all_kept, all_protected, reserved) in &tiers {
+            let above = *tier >= one.tier;
+            kept += if above { *all_kept } else { *reserved };
+            protected += if above { *all_protected } else { 0.0 };
+        }
+        (budget - kept).min(capacity - protected).max(due(one).min(budget) * fits).max(0.0)
+    }));
+}
+
+/// SHARE: divides the budget, all of it.
+pub(super) fn share(budget: f64, all: &[Claimant], shares: &mut Vec<f64>) {
+    shares.clear();
+    let reserved: f64 = all.iter().map(|one| one.reserve).sum();
+    if reserved > budget {
+        shares.extend(all.iter().map(|one| one.reserve / reserved * budget));
+        return;
+    }
+    shares.extend(all.iter().map(|one| one.reserve));
+    let mut left = budget - reserved;
+    let mut tiers: Vec<u8> = all.iter().map(|one| one.tier).collect();
+    tiers.sort_unstable();
+    tiers.dedup();
+    for tier in tiers.into_iter().rev() {
+        let mut pour = |amount: f64, weight: fn(&Claimant) -> f64, level: fn(&Claimant) -> f64| {
+            let inside = all.iter().enumerate().filter(|(_, one)| one.tier == tier);
+            let vessels =
+                inside.map(|(at, one)| Vessel { at, weight: weight(one), room: level(one) - shares[at] });
+            let mut vessels: Vec<Vessel> = vessels.filter(|vessel| vessel.room > 0.0).collect();
+            fill(amount, &mut vessels, shares)
+        };
+        left = pour(left, |one| one.weight * one.lifeline.max(1e-6), |one| one.kept);
+        left = pour(left, |one| one.weight, |one| one.demand);
+    }
+    // Nobody wants what is left now: it is there for whoever does before the next decision.
+    let weights: f64 = all.iter().map(|one| one.weight).sum();
+    if left > 0.0 && weights > 0.0 {
+        all.iter().zip(shares.iter_mut()).for_each(|(one, share)| *share += left * one.weight / weights);
+    }
+}
+
+/// Where water goes.
+#[derive(Clone, Copy, Debug)]
+struct Vessel {
+    at: usize,
+    weight: f64,
+    room: f64,
+}
+
+/// Pours `amount`, to the same level per weight, into vessels of limited room; what is left over.
+fn fill(mut amount: f64, vessels: &mut [Vessel], levels: &mut [f64]) -> f64 {
+    vessels.sort_by(|a, b| (a.room * b.weight).total_cmp(&(b.room * a.weight)).then(a.at.cmp(&b.at)));
+    let mut weights: f64 = vessels.iter().map(|vessel| vessel.weight).sum();
+    for vessel in vessels {
+        if amount <= 0.0 || weights <= 0.0 {
+            break;
+        }
+        let part = (amount * (vessel.weight / weights).min(1.0)).min(vessel.room);
+        levels[vessel.at] += part;
+        amount = (amount - part).max(0.0);
+        weights -= vessel.weight;
+    }
+    amount
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A container with this lifeline, this demand and default weight.
+    fn one(lifeline: f64, demand: f64) -> Claimant {
+        let protected = lifeline * 1.2;
+        Claimant {
+            reserve: 0.0,
+            protected,
+            kept: protected,
+            demand,
+            lifeline,
+            weight: 100.0,
+            tier: 0,
+            active: true,
+        }
+    }
+
+    fn shares(budget: f64, all: &[Claimant]) -> Vec<f64> {
+        let mut out = Vec::new();
+        share(budget, all, &mut out);
+        out.iter().map(|x| (x * 1000.0).round() / 1000.0).collect()
+    }
+
+    const ALL: f64 = f64::INFINITY;
+
+    #[test]
+    fn a_saturated_disk_is_divided_as_in_the_table() {
+        let check = |name, all: &[Claimant], expect: &[f64]| assert_eq!(shares(0.9, all), expect, "{name}");
+        check("victim and hog", &[one(0.2, 0.25), one(0.0, ALL)], &[0.25, 0.65]);
+        check("two hogs", &[one(0.2, 0.2), one(0.0, ALL), one(0.0, ALL)], &[0.24, 0.33, 0.33]);
+        check("by weight", &[Claimant { weight: 200.0, ..one(0.0, ALL) }, one(0.0, ALL)], &[0.6, 0.3]);
+        check("too much promised", &[one(0.5, ALL), one(0.25, ALL)], &[0.6, 0.3]);
+        check("nobody wants it", &[one(0.1, 0.1), one(0.1, 0.1)], &[0.45, 0.45]);
+        check("strict tier", &[Claimant { tier: 1, ..one(0.0, ALL) }, one(0.5, ALL)], &[0.9, 0.0]);
+        let reserved = Claimant { reserve: 0.3, ..one(0.0, ALL) };
+        check("reserved below a tier", &[Claimant { tier: 1, ..one(0.5, ALL) }, reserved], &[0.6, 0.3]);
+        check("too much reserved", &[Claimant { reserve: 1.2, ..reserved }, reserved], &[0.72, 0.18]);
+    }
+
+    #[test]
+    fn guard_gives_everything_except_the_others_lifelines() {
+        let check = |name, all: &[Claimant], expect: &[f64]| {
+            let mut caps = Vec::new();
+            guard(0.9, 1.0, all, &mut caps);
+            let caps: Vec<f64> = caps.iter().map(|x| (x * 1000.0).round() / 1000.0).collect();
+            assert_eq!(caps, expect, "{name}");
+        };
+        let lent = Claimant { kept: 0.05, ..one(0.25, 0.05) };
+        check("one other", &[one(0.25, 0.3), one(0.0, ALL)], &[0.9, 0.6]);
+        check("lent, all but some room to grow", &[lent, one(0.0, ALL)], &[0.9, 0.85]);
+        let grown = Claimant { kept: 0.25, ..one(0.25, 0.25) };
+        check("room to grow", &[grown, Claimant { kept: 0.0, ..one(0.0, ALL) }], &[0.9, 0.65]);
+        check("lent and away", &[Claimant { active: false, ..lent }, one(0.0, ALL)], &[0.9, 0.85]);
+        check("a lower tier yields", &[Claimant { tier: 1, ..one(0.0, ALL) }, one(0.5, 0.5)], &[0.9, 0.9]);
+    }
+
+    fn claimants() -> impl Strategy<Value = Vec<Claimant>> {
+        let one = (
+            0.0..0.3,
+            0.0..0.5,
+            0.0..1.0,
+            prop_oneof![Just(ALL), 0.0..1.0],
+            1.0..1000.0,
+            0..3u8,
+            any::<bool>(),
+        );
+        let one = one.prop_map(|(reserve, lifeline, lent, demand, weight, tier, active)| {
+            let protected = f64::max(reserve, lifeline * 1.2);
+            Claimant { reserve, protected, kept: protected * lent, demand, lifeline, weight, tier, active }
+        });
+        prop::collection::vec(one, 1..20)
+    }
+
+    proptest! {
+        #[test]
+        fn shares_add_up_to_the_budget_and_no_more(budget in 0.0..1.0f64, all in claimants()) {
+            let mut out = Vec::new();
+            share(budget, &all, &mut out);
+            prop_assert!((out.iter().sum::<f64>() - budget).abs() < 1e-9, "{out:?}");
+            prop_assert!(out.iter().all(|share| *share >= 0.0));
+        }
+
+        #[test]
+        fn a_share_is_never_below_a_lifeline_that_fits(mut all in claimants()) {
+            all.iter_mut().for_each(|one| one.tier = 0);
+            let mut out = Vec::new();
+            let budget = all.iter().map(|one| one.kept.max(one.reserve)).sum::<f64>() + 1e-9;
+            share(budget, &all, &mut out);
+            for (one, share) in all.iter().zip(&out) {
+                prop_assert!(*share >= one.kept - 1e-9, "{one:?} {share}");
+            }
+        }
+
+        #[test]
+        fn guard_leaves_everybody_what_is_kept_for_him(all in claimants()) {
+            let mut caps = Vec::new();
+            guard(0.92, 1.0, &all, &mut caps);
+            for (at, one) in all.iter().enumerate() {
+                let others: f64 = all.iter().enumerate().filter(|(k, _)| *k != at).map(|(_, o)| o.kept).sum();
+                let same = all.iter().all(|o| o.tier == one.tier);
+                if same && caps[at] > one.protected.max(one.reserve) + 1e-9 {
+                    prop_assert!(caps[at] + others <= 0.92 + 1e-9);
+                }
+            }
+        }
+    }
+}

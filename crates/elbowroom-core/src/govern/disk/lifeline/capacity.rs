@@ -1,0 +1,554 @@
+//! What a disk can do, learned from what it does.
+//!
+//! # Problem
+//! Aridac takes `MAX_DISK_IO` as given. Nobody knows it: it depends on the mix of reads and writes and on their sizes, it changes
+//! (cloud credits, a degraded array, a noisy neighbour), and a benchmark would hurt everybody.
+//!
+//! # Approach
+//! Every byte and every operation, read and written, has a *price*: the part of the disk's time it takes. What a load costs is
+//! its sum; at 1 the disk can do no more. Prices are learned from periods in which the disk was saturated: then cost should have
+//! been 1, and the prices that had most part in it move most (the Kaczmarz step). A period that was not saturated and cost more
+//! than 1 shows that the disk can do more. While limits of ours bind and all is quiet, prices are lowered a little per second
+//! (a *probe*, with real demand, never synthetic I/O) until the disk saturates; after a failure, the next probe waits longer.
+//!
+//! Whether bytes or operations are dear cannot be seen in one saturated period. The first prices take it that an operation costs
+//! as much as a certain number of bytes ([`BYTES_PER_OPERATION`]); loads of other sizes correct that.
+//!
+//! # Terminology
+//! Cost, shares, lifelines: parts of the disk. *Plain*: what a load costs at the first prices, which never change, for
+//! comparing what the disk did at different times.
+
+use super::super::flow::{Flow, OPS};
+use crate::sample::IoMax;
+use crate::unit::Micros;
+
+/// As many bytes cost as much as one operation, before anything is known: on flash, and on a disk that turns.
+pub(super) const BYTES_PER_OPERATION: [f64; 2] = [32.0 * 1024.0, 512.0 * 1024.0];
+/// The first saturated periods are believed in full.
+const FIRST: u32 = 5;
+/// How far prices move when a saturated disk does less, and more, than it should be able to.
+const DOWN: f64 = 0.5;
+const UP: f64 = 0.3;
+/// Capacity falls by no more than this part per period, for one period may be an accident.
+const STEEPEST: f64 = 1.4;
+/// A disk that does this much more than it can, without being saturated, can do more.
+const EXCEEDED: f64 = 1.05;
+/// Probes: growth in the first second, how much faster it gets every second, and at most.
+const PROBE: f64 = 0.015;
+const PROBE_FASTER: f64 = 1.35;
+const PROBE_FASTEST: f64 = 0.06;
+/// Requests to a slow disk that took longer than so many times as on a quiet day, and suddenly hardly longer, show that it became
+/// faster: it is probed at once, and as fast as probes get.
+const STRAIN: f64 = 3.0;
+const RELIEF: f64 = 1.5;
+const RELIEF_START: f64 = 5.0;
+/// Quiet seconds before a probe: at first, and at most.
+const HOLD: f64 = 8.0;
+const LONGEST_HOLD: f64 = 24.0;
+/// A probe makes sense where this part of the capacity is really used.
+const USED: f64 = 0.7;
+/// Requests that take this much longer than usual, while only our limits hold containers back, show that those are too loose.
+const OVERRUN: f64 = 16.0;
+/// A probe that ends with requests that take this much longer has found the end of the disk, not the first signs of it.
+const DEEP: f64 = 8.0;
+/// What was learned in a slow spell is doubted after so many quiet seconds.
+const DOUBT: f64 = 60.0;
+/// A disk below this part of what it can normally do is slow.
+const SLOW: f64 = 0.8;
+
+/// Learned prices.
+#[derive(Debug)]
+pub(in super::super) struct Capacity {
+    prices: Flow,
+    /// Whether reads, and writes, had part in saturating the disk.
+    shown: [bool; 2],
+    /// Mean bytes per read, and per write.
+    sizes: [f64; 2],
+    rotational: bool,
+    samples: u32,
+    /// Seconds since the disk was last saturated.
+    quiet: f64,
+    hold: f64,
+    /// The probe under way: for how many seconds, and how much the disk is taken to do more than before it.
+    probe: Option<(f64, f64)>,
+    /// How much longer than usual requests took, over the last ten seconds or so.
+    strain: f64,
+    history: History,
+    /// What the disk does lately.
+    shape: Flow,
+}
+
+/// What a period says about the capacity.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) now: Micros,
+    pub(super) seconds: f64,
+    /// What the disk did.
+    pub(super) flow: Flow,
+    /// It looked saturated in this period.
+    pub(super) vote: bool,
+    /// It is saturated.
+    pub(super) saturated: bool,
+    /// How much longer than usual requests took.
+    pub(super) ratio: f64,
+    /// It is the disk, not limits of ours, that holds containers back.
+    pub(super) disk_limits: bool,
+    /// The part of the capacity that is given away.
+    pub(super) target: f64,
+    /// A container that no limit holds gets a little less than it needs.
+    pub(super) tight: bool,
+    /// A limit of ours holds a container back.
+    pub(super) cap_binds: bool,
+}
+
+/// What a load costs before anything is known; in bytes.
+pub(super) fn plain(flow: Flow, rotational: bool) -> f64 {
+    flow.bytes() + flow.operations() * BYTES_PER_OPERATION[usize::from(rotational)]
+}
+
+impl Capacity {
+    /// What the first saturated period says; nothing where nothing was done.
+    pub(super) fn first(seen: &Seen, rotational: bool) -> Option<Self> {
+        let plain = plain(seen.flow, rotational);
+        if seen.flow.operations() * seen.seconds < 2.0 || !plain.is_finite() {
+            return None;
+        }
+        let operation = BYTES_PER_OPERATION[usize::from(rotational)] / plain;
+        let mut capacity = Self::at(Flow([1.0 / plain, 1.0 / plain, operation, operation]), rotational);
+        capacity.take_in(seen);
+        capacity.show(seen.flow);
+        capacity.samples = 1;
+        capacity.validate(seen.now);
+        Some(capacity)
+    }
+
+    /// What was learned before a restart; nothing where that says nothing.
+    pub(super) fn remembered(parts: IoMax, rotational: bool) -> Option<Self> {
+        let parts = Flow::from(parts);
+        let price = |k: usize| (parts.0[k].is_finite() && parts.0[k] > 0.0).then(|| 1.0 / parts.0[k]);
+        let read = [OPS[0].0, OPS[0].1].map(price);
+        let write = [OPS[1].0, OPS[1].1].map(price);
+        let known = [read, write].map(|[bytes, operations]| Some((bytes?, operations?)));
+        let (reads, writes) = (known[0].or(known[1])?, known[1].or(known[0])?);
+        let mut capacity = Self::at(Flow([reads.0, writes.0, reads.1, writes.1]), rotational);
+        capacity.shown = known.map(|known| known.is_some());
+        capacity.samples = FIRST;
+        Some(capacity)
+    }
+
+    fn at(prices: Flow, rotational: bool) -> Self {
+        Self {
+            prices,
+            shown: [false; 2],
+            sizes: [0.0; 2],
+            rotational,
+            samples: 0,
+            quiet: 0.0,
+            hold: HOLD,
+            probe: None,
+            strain: 1.0,
+            history: History::default(),
+            shape: Flow::ZERO,
+        }
+    }
+
+    /// The part of the disk that a load takes.
+    pub(in super::super) fn share(&self, flow: Flow) -> f64 {
+        flow.at(self.prices)
+    }
+
+    pub(super) fn prices(&self) -> Flow {
+        self.prices
+    }
+
+    /// The part of the disk that a container with such requests takes at rates of which only some are given: of bytes and
+    /// operations the dearer, reads and writes together.
+    pub(super) fn share_of(&self, rates: Flow, shape: Flow) -> f64 {
+        let ops = OPS.into_iter().enumerate().map(|(op, (bytes, ios))| {
+            let own = shape.0[bytes] / shape.0[ios];
+            let size = [own, self.sizes[op], self.bytes_per_operation()];
+            let size = size.into_iter().find(|size| size.is_finite() && *size > 0.0).unwrap_or(4096.0);
+            let byte = self.prices.0[bytes] + self.prices.0[ios] / size;
+            let cost = |rate: f64, price: f64| if rate.is_finite() { rate * price } else { 0.0 };
+            cost(rates.0[bytes], byte).max(cost(rates.0[ios], byte * size))
+        });
+        ops.sum()
+    }
+
+    fn bytes_per_operation(&self) -> f64 {
+        BYTES_PER_OPERATION[usize::from(self.rotational)]
+    }
+
+    /// What it can do if it does only reads, or only writes, of the size they have lately; no limit where they never had part
+    /// in saturating it.
+    pub(in super::super) fn shown(&self) -> IoMax {
+        let mut out = Flow([f64::INFINITY; 4]);
+        for (op, (bytes, ios)) in OPS.into_iter().enumerate() {
+            if self.shown[op] && self.sizes[op] > 0.0 {
+                let byte = self.prices.0[bytes] + self.prices.0[ios] / self.sizes[op];
+                out.0[bytes] = 1.0 / byte;
+                out.0[ios] = 1.0 / byte / self.sizes[op];
+            }
+        }
+        out.limits()
+    }
+
+    /// The prices, as what it could do of each kind if the others were free.
+    pub(in super::super) fn parts(&self) -> IoMax {
+        let mut out = Flow([f64::INFINITY; 4]);
+        for ((bytes, ios), shown) in OPS.into_iter().zip(self.shown) {
+            if shown {
+                out.0[bytes] = 1.0 / self.prices.0[bytes];
+                out.0[ios] = 1.0 / self.prices.0[ios];
+            }
+        }
+        out.limits()
+    }
+
+    /// What it does now and normally did with such loads, in the same unit, where that is much less.
+    pub(super) fn degraded(&self, now: Micros) -> Option<(f64, f64)> {
+        let (is, was) = (self.speed()?, self.history.normal(now, self.class())?);
+        (is < SLOW * was).then_some((is, was))
+    }
+
+    /// Takes in a period.
+    pub(super) fn learn(&mut self, seen: &Seen) {
+        self.take_in(seen);
+        let probed = seen.vote && self.end_probe(seen);
+        let cost = self.share(seen.flow);
+        if seen.ratio.is_finite() {
+            self.strain += (1.0 - (-seen.seconds / 10.0).exp()) * (seen.ratio.min(OVERRUN) - self.strain);
+        }
+        if seen.vote && seen.saturated {
+            self.saturated(seen, cost);
+        } else if !seen.vote {
+            self.calm(seen, cost);
+        } else if !probed {
+            // One period may be an accident.
+            self.quiet /= 2.0;
+        }
+    }
+
+    /// Takes back what a probe that saturated the disk had assumed, but for what the disk did; whether there was one.
+    fn end_probe(&mut self, seen: &Seen) -> bool {
+        let Some((_, grown)) = self.probe.take() else { return false };
+        self.hold = (self.hold * 2.0).min(LONGEST_HOLD);
+        (self.quiet, self.strain) = (0.0, 1.0);
+        let deep = seen.ratio >= DEEP || seen.tight;
+        let shown = self.share(seen.flow);
+        // At the first signs of its end, what the disk did is what may be given away. Deep in it, that is what it can do; after
+        // such a measurement, a quarter of the target's margin is enough.
+        let most = if deep { shown * (1.0 + 0.75 * (1.0 - seen.target)) } else { f64::INFINITY };
+        let least = if deep { shown } else { shown / seen.target };
+        let factor = least.max(1.0 / grown).min(most);
+        self.scale(factor.clamp(1.0 / STEEPEST, 1.0));
+        true
+    }
+
+    /// The disk does all it can: its load should cost 1.
+    fn saturated(&mut self, seen: &Seen, cost: f64) {
+        self.quiet = 0.0;
+        if seen.flow.operations() * seen.seconds < 2.0 || cost <= 0.0 {
+            // It hangs. That is no speed.
+            return;
+        }
+        let first = self.samples < FIRST;
+        self.samples = self.samples.saturating_add(1);
+        let step = match cost >= 1.0 {
+            true if first => 1.0,
+            true => UP,
+            false if seen.disk_limits => DOWN,
+            false if seen.ratio >= OVERRUN || seen.tight => {
+                self.scale(0.99);
+                return;
+            }
+            false => return,
+        };
+        if cost < 0.9 {
+            // The disk is another one now: what probes found is not true any more.
+            self.hold = HOLD;
+        }
+        self.move_towards(seen.flow, step);
+        self.show(seen.flow);
+        self.validate(seen.now);
+    }
+
+    fn calm(&mut self, seen: &Seen, cost: f64) {
+        self.quiet += seen.seconds;
+        let slow = self.degraded(seen.now).is_some();
+        let relief = self.strain > STRAIN && seen.ratio < RELIEF && slow;
+        // A disk that is known to have done more is asked more often.
+        let hold = if slow { HOLD } else { self.hold };
+        if self.quiet > 10.0 * self.hold {
+            self.hold = (self.hold / 2.0).max(HOLD);
+        }
+        if cost > EXCEEDED {
+            self.move_towards(seen.flow, 1.0);
+            self.validate(seen.now);
+        } else if seen.cap_binds && cost > USED && (self.quiet >= hold || relief || self.probe.is_some()) {
+            let (lasted, grown) = self.probe.unwrap_or((if relief { RELIEF_START } else { 0.0 }, 1.0));
+            let growth = (PROBE * PROBE_FASTER.powf(lasted)).min(PROBE_FASTEST);
+            let growth = 1.0 + growth * seen.seconds.min(1.0);
+            self.probe = Some((lasted + seen.seconds, grown * growth));
+            self.scale(growth);
+        } else if self.quiet >= DOUBT
+            && let (Some(is), Some(was)) = (self.speed(), self.history.normal(seen.now, self.class()))
+            && is < was
+        {
+            self.scale(was / is);
+        } else {
+            self.probe = None;
+        }
+    }
+
+    /// Moves the cost of a load towards 1, by a part of the way; those prices most that had most part in it.
+    fn move_towards(&mut self, flow: Flow, step: f64) {
+        let parts = flow.zip(self.prices, |x, price| x * price);
+        let cost: f64 = parts.0.iter().sum();
+        let squares: f64 = parts.0.iter().map(|part| part * part).sum();
+        let target = (cost + step * (1.0 - cost)).min(cost * STEEPEST);
+        if squares > 0.0 && squares.is_finite() {
+            let change = parts.map(|part| ((target - cost) * part / squares).max(-0.9));
+            self.prices = self.prices.zip(change, |price, change| price * (1.0 + change));
+            self.bound();
+        }
+    }
+
+    /// Makes the disk able to do `factor` times as much of everything.
+    fn scale(&mut self, factor: f64) {
+        self.prices = self.prices.map(|price| price / factor);
+        self.bound();
+    }
+
+    /// Keeps prices where arithmetic works: from one unit per second to more than any disk can do.
+    fn bound(&mut self) {
+        self.prices = self.prices.map(|price| price.clamp(1e-15, 1.0));
+    }
+
+    fn take_in(&mut self, seen: &Seen) {
+        for (op, (bytes, ios)) in OPS.into_iter().enumerate() {
+            if seen.flow.0[ios] * seen.seconds >= 1.0 {
+                let size = seen.flow.0[bytes] / seen.flow.0[ios];
+                let part = if self.sizes[op] > 0.0 { 0.2 } else { 1.0 };
+                self.sizes[op] += part * (size - self.sizes[op]);
+            }
+        }
+        if self.share(seen.flow) > 0.1 {
+            let part = if self.shape == Flow::ZERO { 1.0 } else { 1.0 - (-seen.seconds / 10.0).exp() };
+            self.shape = self.shape.zip(seen.flow, |shape, x| shape + part * (x - shape));
+        }
+    }
+
+    /// A load that saturates the disk shows what it can do of what is in it.
+    fn show(&mut self, flow: Flow) {
+        for (op, (bytes, ios)) in OPS.into_iter().enumerate() {
+            let part = flow.0[bytes] * self.prices.0[bytes] + flow.0[ios] * self.prices.0[ios];
+            self.shown[op] |= part > 0.1;
+        }
+    }
+
+    /// Remembers that this was seen, not guessed.
+    fn validate(&mut self, now: Micros) {
+        if let Some(speed) = self.speed() {
+            self.history.put(now, self.class(), speed);
+        }
+    }
+
+    /// How much plain load of the present shape it can do.
+    fn speed(&self) -> Option<f64> {
+        let cost = self.share(self.shape);
+        let speed = plain(self.shape, self.rotational) / cost;
+        (speed > 0.0 && speed.is_finite()).then_some(speed)
+    }
+
+    /// Which loads the present one may be compared with: what it mostly does, and how large its requests are.
+    fn class(&self) -> usize {
+        let costs = self.shape.zip(self.prices, |x, price| x * price).0;
+        let (reads, writes) = (costs[0] + costs[2], costs[1] + costs[3]);
+        let kind = match reads / (reads + writes) {
+            part if part > 0.8 => 0,
+            part if part < 0.2 => 1,
+            _ => 2,
+        };
+        let size = self.shape.bytes() / self.shape.operations().max(1e-9);
+        kind * 3 + [16.0 * 1024.0, 128.0 * 1024.0].iter().filter(|limit| size > **limit).count()
+    }
+}
+
+/// What the disk could do over the last 24 hours, per class of loads: the most of every five minutes.
+#[derive(Debug, Default)]
+struct History {
+    classes: [Vec<(u64, f64)>; 9],
+}
+
+impl History {
+    const SLOT: u64 = 300_000_000;
+    const SLOTS: u64 = 288;
+
+    fn put(&mut self, now: Micros, class: usize, speed: f64) {
+        let slot = now.get() / Self::SLOT;
+        let slots = &mut self.classes[class];
+        slots.retain(|(then, _)| slot.abs_diff(*then) < Self::SLOTS);
+        match slots.last_mut() {
+            Some((then, most)) if *then == slot => *most = most.max(speed),
+            _ => slots.push((slot, speed)),
+        }
+    }
+
+    /// The 90th percentile.
+    fn normal(&self, now: Micros, class: usize) -> Option<f64> {
+        let slot = now.get() / Self::SLOT;
+        let fresh = self.classes[class].iter().filter(|(then, _)| slot.abs_diff(*then) < Self::SLOTS);
+        let mut speeds: Vec<f64> = fresh.map(|(_, speed)| *speed).collect();
+        speeds.sort_unstable_by(f64::total_cmp);
+        speeds.get(speeds.len().saturating_sub(1) * 9 / 10).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk that does this much and no more, whatever the size of requests.
+    const SPEED: f64 = 100e6;
+
+    fn reads(bytes: f64, size: f64) -> Flow {
+        Flow([bytes, 0.0, bytes / size, 0.0])
+    }
+
+    fn seen(second: u64, flow: Flow) -> Seen {
+        Seen {
+            now: Micros::secs(second),
+            seconds: 1.0,
+            flow,
+            vote: true,
+            saturated: true,
+            ratio: 50.0,
+            disk_limits: true,
+            target: 0.92,
+            tight: false,
+            cap_binds: false,
+        }
+    }
+
+    fn calm(second: u64, flow: Flow) -> Seen {
+        Seen { vote: false, saturated: false, ratio: 1.0, disk_limits: false, ..seen(second, flow) }
+    }
+
+    fn learned() -> Capacity {
+        Capacity::first(&seen(0, reads(SPEED, 4096.0)), false).unwrap()
+    }
+
+    /// What the disk is taken to do of such reads.
+    fn speed(capacity: &Capacity, size: f64) -> f64 {
+        SPEED / capacity.share(reads(SPEED, size))
+    }
+
+    #[test]
+    fn the_first_saturated_period_is_believed() {
+        let capacity = learned();
+        assert!((speed(&capacity, 4096.0) - SPEED).abs() < 1.0);
+        assert_eq!(capacity.shown().rbps.value().map(|n| n.div_ceil(1_000_000)), Some(100));
+        assert_eq!(capacity.shown().wbps.value(), None, "nobody wrote");
+        assert!(Capacity::first(&seen(0, Flow::ZERO), false).is_none());
+    }
+
+    #[test]
+    fn loads_of_other_sizes_correct_what_bytes_and_operations_cost() {
+        let mut capacity = learned();
+        assert!(speed(&capacity, 65536.0) > 5.0 * SPEED, "it is taken to be short of operations");
+        for second in 1..200 {
+            let size = if second % 20 < 10 { 65536.0 } else { 4096.0 };
+            capacity.learn(&seen(second, reads(SPEED, size)));
+        }
+        for size in [4096.0, 65536.0, 16384.0] {
+            let error = speed(&capacity, size) / SPEED - 1.0;
+            assert!(error.abs() < 0.3, "{size}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_disk_that_slows_down_is_known_in_seconds() {
+        let mut capacity = learned();
+        let seconds = (1..60).find(|second| {
+            capacity.learn(&seen(*second, reads(0.55 * SPEED, 4096.0)));
+            speed(&capacity, 4096.0) < 0.6 * SPEED
+        });
+        assert_eq!(seconds, Some(3));
+        let (is, was) = capacity.degraded(Micros::secs(60)).unwrap();
+        assert!((is / was - 0.58).abs() < 0.05, "{is} {was}");
+    }
+
+    #[test]
+    fn a_saturated_disk_that_does_what_limits_allow_is_not_slow() {
+        let mut capacity = learned();
+        for second in 1..100 {
+            let seen = Seen { disk_limits: false, ratio: 10.0, ..seen(second, reads(0.9 * SPEED, 4096.0)) };
+            capacity.learn(&seen);
+        }
+        assert!((speed(&capacity, 4096.0) - SPEED).abs() < 1.0);
+    }
+
+    #[test]
+    fn a_disk_that_hangs_has_no_speed() {
+        let mut capacity = learned();
+        capacity.learn(&Seen { ratio: f64::INFINITY, ..seen(1, Flow::ZERO) });
+        assert!((speed(&capacity, 4096.0) - SPEED).abs() < 1.0);
+    }
+
+    #[test]
+    fn a_probe_finds_a_faster_disk_and_one_that_fails_is_taken_back() {
+        let mut capacity = learned();
+        let used = |capacity: &Capacity| (0.92 * speed(capacity, 4096.0)).min(2.0 * SPEED);
+        let mut second = 0;
+        while used(&capacity) < 1.99 * SPEED && second < 60 {
+            second += 1;
+            let flow = reads(used(&capacity), 4096.0);
+            capacity.learn(&Seen { cap_binds: true, ..calm(second, flow) });
+        }
+        assert!((20..40).contains(&second), "it takes {second} s to twice as much");
+        capacity.learn(&Seen { cap_binds: true, ..seen(second, reads(2.0 * SPEED, 4096.0)) });
+        let found = speed(&capacity, 4096.0) / SPEED;
+        assert!((1.95..2.15).contains(&found), "{found}");
+    }
+
+    #[test]
+    fn after_a_quiet_minute_a_slow_spell_is_doubted() {
+        let mut capacity = learned();
+        (1..20).for_each(|second| capacity.learn(&seen(second, reads(0.5 * SPEED, 4096.0))));
+        for second in 20..70 {
+            capacity.learn(&calm(second, reads(0.2 * SPEED, 4096.0)));
+        }
+        assert!(speed(&capacity, 4096.0) < 0.6 * SPEED);
+        for second in 70..90 {
+            capacity.learn(&calm(second, reads(0.2 * SPEED, 4096.0)));
+        }
+        assert!((speed(&capacity, 4096.0) / SPEED - 1.0).abs() < 0.05);
+    }
+
+    #[test]
+    fn what_was_learned_reads_back() {
+        let mut capacity = learned();
+        for second in 1..20 {
+            capacity.learn(&seen(second, Flow([0.5 * SPEED, 0.25 * SPEED, 12e3, 6e3])));
+        }
+        let again = Capacity::remembered(capacity.parts(), false).unwrap();
+        for flow in [reads(SPEED, 4096.0), Flow([0.0, SPEED, 0.0, 25e3])] {
+            assert!((again.share(flow) / capacity.share(flow) - 1.0).abs() < 0.001);
+        }
+        assert!(Capacity::remembered(IoMax::MAX, false).is_none());
+    }
+
+    #[test]
+    fn reservations_count_by_the_dearer_of_bytes_and_operations() {
+        let capacity = learned();
+        let check = |rates: [f64; 4], expect: f64| {
+            let rates = Flow(rates.map(|rate| if rate > 0.0 { rate } else { f64::INFINITY }));
+            let share = capacity.share_of(rates, reads(4096.0, 4096.0));
+            assert!((share - expect).abs() < 0.01, "{rates:?}: {share}");
+        };
+        check([0.5 * SPEED, 0.0, 0.0, 0.0], 0.5);
+        check([0.0, 0.0, 0.25 * SPEED / 4096.0, 0.0], 0.25);
+        check([0.5 * SPEED, 0.0, 0.25 * SPEED / 4096.0, 0.0], 0.5);
+    }
+}

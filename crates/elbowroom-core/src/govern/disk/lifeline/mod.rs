@@ -1,0 +1,110 @@
+//! The default policy: lifelines that starvation cannot lower, of a disk whose capacity nobody had to guess.
+//!
+//! # Problem
+//! Aridac's idea is right: what a container is used to get is what neighbours must leave it. Three things break it. A sample of
+//! a starved container looks like little demand, so on a disk that becomes slower caps fall for ever (its Fig. 8). A burst
+//! has to grow into idle bandwidth by 20 % at a time. And the capacity is a constant in a configuration.
+//!
+//! # Approach
+//! One period, in this order:
+//! 1. [`saturation`]: is the disk at its end? Its queue is long, requests take much longer than on a quiet day ([`base`]), and
+//!    more of them in the queue do not make it do more. Waiting containers (PSI) prove nothing: one synchronous reader waits
+//!    60 % of the time on an idle disk, and asynchronous ones never.
+//! 2. [`censor`]: which samples may lower a lifeline.
+//! 3. [`capacity`]: prices of bytes and operations, from what a saturated disk did.
+//! 4. [`need`]: lifelines move; up only while the disk is not saturated and only as far as there is something to promise
+//!    (*admission*), so a burst that hurts others never becomes what it is owed.
+//! 5. [`allocate`]: GUARD (everything except the others' lifelines, at once) while there is room, SHARE when there is not. No
+//!    limits at all while one container uses the disk, or nobody had to share it for ten minutes.
+//! 6. [`brake`]: limits that hold everybody up while the disk is idle go, and stay away for five minutes.
+//!
+//! Limits are kept only on containers that use the disk or did so within ten minutes. Containers of class `latency` get none
+//! while there is room, and never one below one and a half of what they did within the last minute: a throttled request waits for
+//! up to 100 ms. Their lifelines are not lent either.
+//!
+//! # Terminology
+//! *Lifeline* `L`: what a container is known to need, as rates, so that it is a larger part of a slower disk. *Protected*: the
+//! lifeline with room to grow, `L * (1 + P)`, or the reservation where that is more. *Kept*: what of that others leave it; the
+//! rest is lent while it demonstrably goes unused. *Rest*: what the disk does in no container's name.
+//!
+//! # Properties
+//! In `tests/disk_policy_properties.rs`, each with a test of its name:
+//! - `caps_in_share_add_up_to_no_more_than_the_target`
+//! - `floors_hold`
+//! - `a_censored_lifeline_never_falls`
+//! - `the_same_events_give_the_same_orders`
+//! - `the_order_of_containers_is_irrelevant`
+//! - `observing_decides_as_enforcing_does_given_the_same_limits`
+//! - `no_cap_is_pointless_beside_the_users`
+//! - `at_most_one_cap_per_container_and_second`
+//! - `no_event_whatever_its_numbers_can_panic`
+
+mod allocate;
+mod base;
+mod brake;
+mod capacity;
+mod censor;
+mod need;
+mod saturation;
+mod tick;
+
+pub(super) use need::Need;
+pub(super) use tick::tick;
+
+use super::flow::Flow;
+use super::meter::Load;
+use crate::sample::{Disk, IoMax};
+use crate::unit::Micros;
+use allocate::Claimant;
+use base::Base;
+use brake::Brake;
+use capacity::Capacity;
+use saturation::Saturation;
+
+/// What is known of one disk.
+#[derive(Debug)]
+pub(super) struct Mind {
+    base: Base,
+    saturation: Saturation,
+    capacity: Option<Capacity>,
+    brake: Brake,
+    /// When containers last had to share.
+    contended: Option<Micros>,
+    /// SHARE, not GUARD.
+    dividing: bool,
+    calm_ticks: u32,
+    /// What the disk does in no container's name, per second.
+    rest: Flow,
+    /// Kept between periods, so that one allocates nothing.
+    claimants: Vec<Claimant>,
+    guard: Vec<f64>,
+    share: Vec<f64>,
+}
+
+impl Mind {
+    /// Nothing known, or only what was learned before.
+    pub(super) fn new(disk: &Disk, remembered: Option<IoMax>) -> Self {
+        Self {
+            base: Base::new(disk.rotational),
+            saturation: Saturation::default(),
+            capacity: remembered.and_then(|parts| Capacity::remembered(parts, disk.rotational)),
+            brake: Brake::default(),
+            contended: None,
+            dividing: false,
+            calm_ticks: 0,
+            rest: Flow::ZERO,
+            claimants: Vec::new(),
+            guard: Vec::new(),
+            share: Vec::new(),
+        }
+    }
+
+    pub(super) fn capacity(&self) -> Option<&Capacity> {
+        self.capacity.as_ref()
+    }
+
+    /// What requests of this load take on a quiet day, microseconds.
+    pub(super) fn base_wait(&self, load: &Load) -> f64 {
+        self.base.mean(load)
+    }
+}

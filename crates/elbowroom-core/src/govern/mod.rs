@@ -1,0 +1,23 @@
+//! Who gets how much of what is shared: governors, pure state machines over [`crate::sample::Event`]s that give orders.
+//!
+//! A governor decides the same whether it is obeyed or only watched ([`Mode`]); what became of its orders comes back to it as
+//! events, so a recording replays to the same decisions.
+
+pub mod alert;
+pub mod claim;
+pub mod disk;
+
+use serde::{Deserialize, Serialize};
+
+/// What is done with a governor's orders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Nothing is measured, nothing is decided.
+    Off,
+    /// Measured, decided and shown, but not carried out.
+    #[default]
+    Observe,
+    /// Carried out.
+    Enforce,
+}
