@@ -18,6 +18,7 @@
 //! - `busy_groups_divide_a_full_machine_by_weight`
 //! - `a_full_machine_has_no_slack`
 
+pub mod disk;
 mod schedule;
 
 use crate::cpuset::CpuSet;
