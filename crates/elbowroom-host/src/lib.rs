@@ -2,13 +2,14 @@
 //!
 //! [`sensor::Sensor`] turns kernel files and notifications into `elbowroom_core::sample` events. What it stands on is
 //! public for the other rooms: a [`root::Root`] every file is opened below, the [`cgroup`] layout and readers, the
-//! [`proc`] parsers, [`discover`] for containers and [`timer`] for the tick. [`mount`] gets views into containers.
-//! [`fixture`] makes hosts out of text.
+//! [`proc`] parsers, [`discover`] for containers, [`disk`] for what lies on what and [`timer`] for the tick. [`mount`] gets
+//! views into containers. [`fixture`] makes hosts out of text.
 
 #[cfg(feature = "bpf")]
 pub mod bpf;
 pub mod cgroup;
 pub mod discover;
+pub mod disk;
 pub mod fixture;
 pub mod mount;
 pub mod numa;

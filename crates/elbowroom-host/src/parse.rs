@@ -1,5 +1,9 @@
 //! The few shapes that kernel text files are made of.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
 /// A line that is not what the file's format promises.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line \"{line}\" is not {expected}")]
@@ -64,6 +68,25 @@ pub(crate) fn keyed_number(text: &[u8], key: &str) -> Option<u64> {
     })
 }
 
+/// Undoes the kernel's `mangle_path` (fs/seq_file.c): a backslash and three octal digits. Anything else stands for itself.
+pub(crate) fn unescape(text: &[u8]) -> PathBuf {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        match rest {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', tail @ ..] => {
+                plain.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = tail;
+            }
+            _ => {
+                plain.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(plain))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,7 +140,36 @@ mod tests {
         assert_eq!(keyed_number(b"usage_usec x", "usage_usec"), None);
     }
 
+    #[test]
+    fn escapes_are_undone_and_other_backslashes_kept() {
+        for (escaped, plain) in [
+            ("a\\040b", "a b"),
+            ("\\134040", "\\040"),
+            ("\\012", "\n"),
+            ("a\\", "a\\"),
+            ("\\04", "\\04"),
+            ("\\400", "\\400"),
+            ("\\08x", "\\08x"),
+        ] {
+            assert_eq!(unescape(escaped.as_bytes()), PathBuf::from(plain), "{escaped}");
+        }
+    }
+
+    /// The kernel's `mangle_path` with the characters that mountinfo uses.
+    fn escape(path: &[u8]) -> String {
+        let escaped = |byte: &u8| match byte {
+            b' ' | b'\t' | b'\n' | b'\\' | b'#' => format!("\\{byte:03o}"),
+            byte => char::from(*byte).to_string(),
+        };
+        path.iter().map(escaped).collect()
+    }
+
     proptest! {
+        #[test]
+        fn any_path_survives_the_kernels_escaping(path in "[ -~\t\n]{0,40}") {
+            prop_assert_eq!(unescape(escape(path.as_bytes()).as_bytes()), PathBuf::from(path));
+        }
+
         #[test]
         fn nothing_panics(text in ".*", bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = single(&text);

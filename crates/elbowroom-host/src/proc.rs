@@ -1,8 +1,10 @@
 //! `/proc` files, text to numbers. Nothing here opens a file.
 
-use crate::parse::{Malformed, hundredths, malformed, number};
+use crate::parse::{Malformed, hundredths, malformed, number, unescape};
 use elbowroom_core::psi::{Pressure, Stall};
+use elbowroom_core::sample::{DeviceNumber, DiskStat};
 use elbowroom_core::unit::{Bytes, Micros};
+use std::path::PathBuf;
 
 /// The unit of `/proc/stat` and of v1 `cpuacct.stat`: `USER_HZ` is 100 on every architecture that Linux containers run
 /// on (include/asm-generic/param.h), whatever the kernel's own `HZ`.
@@ -217,6 +219,53 @@ pub fn pressure(text: &str) -> Result<Pressure, Malformed> {
     if some { Ok(pressure) } else { Err(malformed(text.lines().next().unwrap_or(""), "a \"some\" line")) }
 }
 
+/// A line of `/proc/diskstats`: number and name of a disk or a partition, and its counters.
+pub type DiskLine<'a> = (DeviceNumber, &'a str, DiskStat);
+
+/// `/proc/diskstats` (`Documentation/admin-guide/iostats.rst`), in its order. Sectors there are 512 bytes on every disk.
+/// Discards and flushes are not kept.
+pub fn diskstats(text: &str) -> Result<Vec<DiskLine<'_>>, Malformed> {
+    text.lines().map(disk_line).collect()
+}
+
+fn disk_line(line: &str) -> Result<DiskLine<'_>, Malformed> {
+    const EXPECTED: &str = "\"major minor name\" and 11 counters";
+    let refuse = || malformed(line, EXPECTED);
+    let mut words = line.split_ascii_whitespace();
+    let mut half =
+        || u32::try_from(number(words.next().unwrap_or(""), line, EXPECTED)?).map_err(|_| refuse());
+    let device = DeviceNumber::new(half()?, half()?);
+    let name = words.next().ok_or_else(refuse)?;
+    let mut n = [0; 11];
+    for n in &mut n {
+        *n = number(words.next().unwrap_or(""), line, EXPECTED)?;
+    }
+    let [rios, _, rsectors, rticks, wios, _, wsectors, wticks, in_flight, io_ticks, time_in_queue] = n;
+    let bytes = |sectors: u64| Bytes(sectors.saturating_mul(512));
+    let time = |ms: u64| Micros(ms.saturating_mul(1_000));
+    let stat = DiskStat {
+        rios,
+        rbytes: bytes(rsectors),
+        rticks: time(rticks),
+        wios,
+        wbytes: bytes(wsectors),
+        wticks: time(wticks),
+        in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX),
+        io_ticks: time(io_ticks),
+        time_in_queue: time(time_in_queue),
+    };
+    Ok((device, name, stat))
+}
+
+/// What `/proc/swaps` lists: files and devices, by their paths.
+pub fn swaps(text: &str) -> Result<Vec<PathBuf>, Malformed> {
+    let of = |line: &str| match line.split_once([' ', '\t']) {
+        Some((path, _)) if path.starts_with('/') => Ok(unescape(path.as_bytes())),
+        _ => Err(malformed(line, "a path and its kind")),
+    };
+    text.lines().skip(1).map(of).collect()
+}
+
 fn stall(rest: &str, line: &str) -> Result<Stall, Malformed> {
     const EXPECTED: &str = "\"avg10=N.NN avg60=N.NN avg300=N.NN total=N\"";
     let mut stall = Stall::default();
@@ -318,9 +367,57 @@ mod tests {
         }
     }
 
+    #[test]
+    fn diskstats_are_bytes_and_microseconds() {
+        // As of Linux 2.6.25, and with the discards of 4.18 and the flushes of 5.5.
+        let old = "   8       1 sda1 1 2 3 4 5 6 7 8 9 10 11\n";
+        let new = " 259       0 nvme0n1 177 0 4621 144 76 107 33218 182 3 344 386 2 0 120834 2 13 56\n";
+        let text = format!("{old}{new}");
+        let [(sda1, _, first), (number, name, stat)] = diskstats(&text).unwrap()[..] else {
+            panic!("two lines")
+        };
+        assert_eq!(
+            (sda1, first.rbytes, first.wticks),
+            (DeviceNumber::new(8, 1), Bytes(3 * 512), Micros::millis(8))
+        );
+        assert_eq!((number, name), (DeviceNumber::new(259, 0), "nvme0n1"));
+        let expect = DiskStat {
+            rios: 177,
+            rbytes: Bytes(4621 * 512),
+            rticks: Micros::millis(144),
+            wios: 76,
+            wbytes: Bytes(33218 * 512),
+            wticks: Micros::millis(182),
+            in_flight: 3,
+            io_ticks: Micros::millis(344),
+            time_in_queue: Micros::millis(386),
+        };
+        assert_eq!(stat, expect);
+        for bad in [
+            "8 0",
+            "8 x sda 1 2 3 4 5 6 7 8 9 10 11",
+            "8 0 sda 1 2 3 4 5 6 7 8 9 10",
+            "8 0 sda -1 2 3 4 5 6 7 8 9 10 11",
+        ] {
+            assert_eq!(diskstats(&format!("{new}{bad}\n")).unwrap_err().line, bad);
+        }
+    }
+
+    #[test]
+    fn swaps_are_paths() {
+        let head = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+        let text = format!("{head}/dev/dm-1    partition\t69608\t\t0\t\t-2\n/a\\040file file\t1\t0\t-3\n");
+        assert_eq!(swaps(&text).unwrap(), [PathBuf::from("/dev/dm-1"), PathBuf::from("/a file")]);
+        assert_eq!(swaps(head).unwrap(), [] as [PathBuf; 0]);
+        for bad in ["partition 1", "/dev/sda2"] {
+            assert_eq!(swaps(&format!("{head}{bad}\n")).unwrap_err().line, bad);
+        }
+    }
+
     proptest! {
         #[test]
-        fn no_text_makes_a_parser_panic(text in "(cpu|cpu0|MemTotal:|MemFree:|low|high|some|full|avg10=|total=|[0-9./ \n=]|.){0,80}") {
+        fn no_text_makes_a_parser_panic(text in "(cpu|cpu0|MemTotal:|MemFree:|low|high|some|full|avg10=|total=|sda 1 2 3|[0-9./ \n=]|.){0,80}") {
+            let _ = (diskstats(&text), swaps(&text));
             let _ = (stat(&text), meminfo(&text), zoneinfo(&text), loadavg(&text), pressure(&text));
         }
     }

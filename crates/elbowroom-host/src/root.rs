@@ -3,12 +3,16 @@
 //! `/` by default. A fixture host or a host mounted into the agent's own container (`/host`) is another one; below it,
 //! symbolic links resolve as if it were `/`, so that neither a link nor a `..` leads out of it.
 
+use crate::mount::mountinfo::ParseError;
 use crate::parse::Malformed;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// No file read whole is longer: engines' state files reach a few MiB, kernel files a few hundred KiB.
@@ -42,6 +46,9 @@ pub enum ReadError {
         /// The line.
         source: Malformed,
     },
+    /// The table of mounts does not keep its format.
+    #[error(transparent)]
+    Mounts(#[from] ParseError),
 }
 
 impl ReadError {
@@ -68,6 +75,7 @@ impl ReadError {
         let (path, kind) = match self {
             Self::Io { path, source, operation } => (path, format!("{operation} {source}")),
             Self::Malformed { path, source } => (path, source.expected.to_owned()),
+            Self::Mounts(error) => (&error.path, error.problem.to_owned()),
         };
         (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), kind)
     }
@@ -116,6 +124,24 @@ impl Root {
             false => rustix::fs::openat2(&self.dir, below, flags, Mode::empty(), ResolveFlags::IN_ROOT),
         };
         opened.map_err(|source| ReadError::Io { operation: "opening", path: path.into(), source })
+    }
+
+    /// The names in a directory, in no order, without `.` and `..`.
+    pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<OsString>, ReadError> {
+        let path = path.as_ref();
+        let dir = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
+        let mut entries = rustix::fs::RawDir::new(dir, &mut buffer);
+        let mut names = Vec::new();
+        while let Some(entry) = entries.next() {
+            let entry =
+                entry.map_err(|source| ReadError::Io { operation: "listing", path: path.into(), source })?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsStr::from_bytes(name).to_owned());
+            }
+        }
+        Ok(names)
     }
 
     /// Reads a file whole. Bytes that are not UTF-8 become U+FFFD.

@@ -5,12 +5,10 @@
 //! by itself, so a host with memory on v2 and cpu on v1 is nothing special.
 
 use super::read::Dir;
-use crate::parse::{Malformed, malformed};
+use crate::mount::mountinfo::{Mount, MountTable};
 use crate::root::{ReadError, Root, if_there};
 use rustix::fs::OFlags;
-use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// A cgroup version.
@@ -102,19 +100,6 @@ pub struct Layout {
     unified: Option<usize>,
 }
 
-/// A line of `mountinfo` that mounts cgroups.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CgroupMount {
-    /// Its version.
-    pub version: Version,
-    /// Where.
-    pub mount_point: PathBuf,
-    /// The cgroup at the mount point; `/` unless a part of a hierarchy is bound there.
-    pub root: PathBuf,
-    /// Mount options of the superblock, among them v1 controllers.
-    pub options: Vec<String>,
-}
-
 /// Why cgroups cannot be read here.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
@@ -126,82 +111,24 @@ pub enum LayoutError {
     NoCgroups,
 }
 
-/// The cgroup mounts of a `mountinfo` file (`Documentation/filesystems/proc.rst`, 3.5).
-pub fn mountinfo(text: &str) -> Result<Vec<CgroupMount>, Malformed> {
-    const EXPECTED: &str = "a mountinfo line";
-    let mut mounts = Vec::new();
-    for line in text.lines() {
-        let (mount, fs) = line.split_once(" - ").ok_or_else(|| malformed(line, EXPECTED))?;
-        let mut fs = fs.split(' ');
-        let version = match fs.next() {
-            Some("cgroup") => Version::V1,
-            Some("cgroup2") => Version::V2,
-            _ => continue,
-        };
-        let options = fs.nth(1).ok_or_else(|| malformed(line, EXPECTED))?;
-        let mut mount = mount.split(' ').skip(3);
-        let (Some(root), Some(point)) = (mount.next(), mount.next()) else {
-            return Err(malformed(line, EXPECTED));
-        };
-        mounts.push(CgroupMount {
-            version,
-            mount_point: unescape(point),
-            root: unescape(root),
-            options: options.split(',').map(str::to_owned).collect(),
-        });
-    }
-    Ok(mounts)
-}
-
-/// Spaces, tabs, newlines and backslashes are octal in `mountinfo`.
-fn unescape(text: &str) -> PathBuf {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        let octal = bytes
-            .get(at + 1..at + 4)
-            .filter(|o| *byte == b'\\' && o.iter().all(|d| (b'0'..=b'7').contains(d)));
-        match octal {
-            Some(o) => {
-                out.push(o.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
-                at += 4;
-            }
-            None => {
-                out.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    PathBuf::from(OsString::from_vec(out))
-}
-
 impl Layout {
     /// Finds every hierarchy of the machine below `root`.
     pub fn detect(root: &Root) -> Result<Self, LayoutError> {
-        // Below another root, this process' own mounts are not that machine's; its first process' are.
-        let (path, text) = match root.is_host() {
-            true => ("/proc/self/mountinfo", root.read("/proc/self/mountinfo")?),
-            false => match if_there(root.read("/proc/1/mountinfo"))? {
-                Some(text) => ("/proc/1/mountinfo", text),
-                None => ("/proc/self/mountinfo", root.read("/proc/self/mountinfo")?),
-            },
-        };
-        let mounts = mountinfo(&text).map_err(|e| ReadError::malformed(path, e))?;
+        let mounts = mounts(root)?;
         let mut layout = Self { kind: Kind::Unified, hierarchies: Vec::new(), at: [None; 6], unified: None };
         let (mut v1, mut controllers_v2) = (false, String::new());
-        for mount in whole_hierarchies_first(mounts) {
-            match mount.version {
+        for (version, mount) in whole_hierarchies_first(&mounts) {
+            match version {
                 Version::V1 => {
-                    let mine: Vec<_> = layout.missing(|c| mount.options.iter().any(|o| o == c.v1_name()));
+                    let mine: Vec<_> = layout.missing(|c| mount.has_controller(c.v1_name()));
                     if !mine.is_empty() {
                         v1 = true;
-                        let index = layout.add(root, &mount)?;
+                        let index = layout.add(root, version, mount)?;
                         mine.into_iter().for_each(|c| layout.at[c as usize] = Some(index));
                     }
                 }
                 Version::V2 if layout.unified.is_none() => {
-                    let index = layout.add(root, &mount)?;
+                    let index = layout.add(root, version, mount)?;
                     layout.unified = Some(index);
                     controllers_v2 = if_there(root.read(mount.mount_point.join("cgroup.controllers")))?
                         .unwrap_or_default();
@@ -255,21 +182,34 @@ impl Layout {
         Controller::ALL.into_iter().filter(|c| self.at[*c as usize].is_none() && wanted(*c)).collect()
     }
 
-    fn add(&mut self, root: &Root, mount: &CgroupMount) -> Result<usize, ReadError> {
+    fn add(&mut self, root: &Root, version: Version, mount: &Mount) -> Result<usize, ReadError> {
         let dir = root.open(&mount.mount_point, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        self.hierarchies.push(Hierarchy {
-            version: mount.version,
-            mount_point: mount.mount_point.clone(),
-            dir,
-        });
+        self.hierarchies.push(Hierarchy { version, mount_point: mount.mount_point.clone(), dir });
         Ok(self.hierarchies.len() - 1)
     }
 }
 
-/// A hierarchy mounted whole before one whose mount shows a part; otherwise in the order of mounting, so that what an
-/// engine binds into its containers later comes last.
-fn whole_hierarchies_first(mut mounts: Vec<CgroupMount>) -> Vec<CgroupMount> {
-    mounts.sort_by_key(|m| m.root != Path::new("/"));
+/// The machine's mounts.
+pub(crate) fn mounts(root: &Root) -> Result<MountTable, ReadError> {
+    // Below another root, this process' own mounts are not that machine's; its first process' are.
+    let first = if root.is_host() { None } else { if_there(root.read("/proc/1/mountinfo"))? };
+    let (path, text) = match first {
+        Some(text) => ("/proc/1/mountinfo", text),
+        None => ("/proc/self/mountinfo", root.read("/proc/self/mountinfo")?),
+    };
+    Ok(MountTable::parse(text.as_bytes(), Path::new(path))?)
+}
+
+/// The mounts of cgroups: a hierarchy mounted whole before one whose mount shows a part; otherwise in the order of mounting,
+/// so that what an engine binds into its containers later comes last.
+fn whole_hierarchies_first(mounts: &MountTable) -> Vec<(Version, &Mount)> {
+    let version = |mount: &Mount| match mount.fstype.as_str() {
+        "cgroup" => Some(Version::V1),
+        "cgroup2" => Some(Version::V2),
+        _ => None,
+    };
+    let mut mounts: Vec<_> = mounts.iter().filter_map(|mount| Some((version(mount)?, mount))).collect();
+    mounts.sort_by_key(|(_, mount)| mount.root != Path::new("/"));
     mounts
 }
 
@@ -277,7 +217,6 @@ fn whole_hierarchies_first(mut mounts: Vec<CgroupMount>) -> Vec<CgroupMount> {
 mod tests {
     use super::*;
     use crate::fixture::Fixture;
-    use proptest::prelude::*;
 
     fn host(mountinfo: &str, rest: &str) -> (Fixture, Root) {
         let host = Fixture::new(&format!("-- proc/self/mountinfo --\n{mountinfo}{rest}")).unwrap();
@@ -334,29 +273,22 @@ mod tests {
     }
 
     #[test]
+    fn mount_points_are_unescaped() {
+        let (_host, root) =
+            host("1 0 0:1 / /a\\040b rw - cgroup2 none rw\n", "-- a b/cgroup.controllers --\ncpu memory\n");
+        assert_eq!(Layout::detect(&root).unwrap().hierarchies()[0].mount_point, Path::new("/a b"));
+    }
+
+    #[test]
+    fn a_malformed_mount_is_quoted_with_its_line() {
+        let (_host, root) = host(&format!("{TOGETHER}1 0 0:1 / /m rw - cgroup\n"), TOGETHER_DIRS);
+        let error = Layout::detect(&root).unwrap_err().to_string();
+        assert!(error.starts_with("/proc/self/mountinfo:3: too few fields in \"1 0 0:1"), "{error}");
+    }
+
+    #[test]
     fn no_cgroups_says_what_to_do() {
         let (_host, root) = host("1 0 0:1 / / rw - ext4 /dev/vda rw\n", "");
         assert!(matches!(Layout::detect(&root), Err(LayoutError::NoCgroups)));
-    }
-
-    #[test]
-    fn mount_points_are_unescaped() {
-        let mounts = mountinfo("1 0 0:1 / /a\\040b\\134c rw - cgroup2 none rw\n").unwrap();
-        assert_eq!(mounts[0].mount_point, Path::new("/a b\\c"));
-    }
-
-    #[test]
-    fn malformed_mountinfo_quotes_its_line() {
-        for bad in ["x", "1 0 0:1 - cgroup cgroup rw", "1 0 0:1 / /m rw - cgroup"] {
-            assert_eq!(mountinfo(bad).unwrap_err().line, bad);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_mountinfo_panics(text in "( - cgroup|/|\\\\04|[0-9 \n:a]|.){0,60}") {
-            let _ = mountinfo(&text);
-            let _ = unescape(&text);
-        }
     }
 }

@@ -9,7 +9,7 @@ pub mod v2;
 use crate::proc;
 use crate::root::ReadError;
 use elbowroom_core::psi::Pressure;
-use elbowroom_core::sample::{CpuMax, IoStat, Limits, MemoryStat};
+use elbowroom_core::sample::{CpuMax, DeviceNumber, IoMax, IoStat, Limits, MemoryStat};
 use elbowroom_core::unit::{Bytes, CpuShare, Limit, Micros};
 pub use layout::{Controller, Hierarchy, Kind, Layout, Version};
 pub use read::Dir;
@@ -93,6 +93,18 @@ pub fn io_stat(layout: &Layout, group: &Path) -> Result<Vec<IoStat>, ReadError> 
         Some((Version::V2, dir)) => v2::io_stat(&dir),
         None => Ok(Vec::new()),
     }
+}
+
+/// A cgroup's own limits on disks, of every device that has one, ascending; empty where the controller is not there. Not those
+/// of the cgroups above it.
+pub fn io_max(layout: &Layout, group: &Path) -> Result<Vec<(DeviceNumber, IoMax)>, ReadError> {
+    let mut limits = match layout.dir(Controller::Io, group) {
+        Some((Version::V1, dir)) => v1::io_max(&dir)?,
+        Some((Version::V2, dir)) => dir.parse("io.max", v2::io_max)?.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    limits.sort_by_key(|(device, _)| *device);
+    Ok(limits)
 }
 
 /// Threads: `pids.current`, which v1 and v2 share.

@@ -69,6 +69,18 @@ impl<'a> Dir<'a> {
             .is_ok()
     }
 
+    /// Whether it is the hierarchy's topmost cgroup.
+    pub fn is_root(&self) -> bool {
+        self.group.as_os_str().is_empty()
+    }
+
+    /// Whether it has a file of this name.
+    pub fn has(&self, file: &str) -> bool {
+        let path = self.group.join(file);
+        rustix::fs::accessat(self.hierarchy, &path, rustix::fs::Access::EXISTS, rustix::fs::AtFlags::empty())
+            .is_ok()
+    }
+
     /// The inode of the directory, which is the cgroup's id in the kernel; `None` when it is gone.
     pub fn inode(&self) -> Option<u64> {
         let dot = if self.group.as_os_str().is_empty() { Path::new(".") } else { self.group };
@@ -143,6 +155,59 @@ impl KeptFile {
         syscalls: &mut u64,
         parse: impl FnOnce(&[u8]) -> Option<T>,
     ) -> Result<Kept<T>, ReadError> {
+        // The largest of these files, v2 cpu.stat, has about 350 bytes.
+        let mut buffer = [0u8; 1024];
+        let n = match self.pread(dir, file, budget, syscalls, &mut buffer)? {
+            Kept::Value(n) => n,
+            Kept::Absent => return Ok(Kept::Absent),
+            Kept::Gone => return Ok(Kept::Gone),
+        };
+        match parse(&buffer[..n]) {
+            Some(value) => Ok(Kept::Value(value)),
+            None => {
+                let line = String::from_utf8_lossy(&buffer[..n]);
+                let line = line.lines().next().unwrap_or("");
+                Err(ReadError::malformed(dir.path().join(file), crate::parse::malformed(line, "a counter")))
+            }
+        }
+    }
+
+    /// Reads a file whose length depends on the machine, such as one with a line per disk. `buffer` grows to what the file
+    /// needs and is meant for the next one.
+    pub(crate) fn read_long<T>(
+        &mut self,
+        dir: &Dir<'_>,
+        file: &str,
+        budget: &mut FdBudget,
+        syscalls: &mut u64,
+        buffer: &mut Vec<u8>,
+        parse: impl FnOnce(&str) -> Result<T, Malformed>,
+    ) -> Result<Kept<T>, ReadError> {
+        buffer.resize(buffer.capacity().max(4096), 0);
+        let n = loop {
+            match self.pread(dir, file, budget, syscalls, buffer)? {
+                // The kernel makes such a text at once: what did not fill the buffer is all of it.
+                Kept::Value(n) if n < buffer.len() => break n,
+                Kept::Value(_) => buffer.resize(buffer.len() * 2, 0),
+                Kept::Absent => return Ok(Kept::Absent),
+                Kept::Gone => return Ok(Kept::Gone),
+            }
+        };
+        match parse(&String::from_utf8_lossy(&buffer[..n])) {
+            Ok(value) => Ok(Kept::Value(value)),
+            Err(source) => Err(ReadError::malformed(dir.path().join(file), source)),
+        }
+    }
+
+    /// How many bytes the file has, as far as `buffer` holds them.
+    fn pread(
+        &mut self,
+        dir: &Dir<'_>,
+        file: &str,
+        budget: &mut FdBudget,
+        syscalls: &mut u64,
+        buffer: &mut [u8],
+    ) -> Result<Kept<usize>, ReadError> {
         let mut transient = None;
         let fd = match self {
             Self::Absent => return Ok(Kept::Absent),
@@ -165,20 +230,14 @@ impl KeptFile {
             }
         };
         *syscalls += 1;
-        // The largest of these files, v2 cpu.stat, has about 350 bytes.
-        let mut buffer = [0u8; 1024];
-        match rustix::io::pread(fd, &mut buffer, 0) {
-            Ok(n) => match parse(&buffer[..n]) {
-                Some(value) => Ok(Kept::Value(value)),
-                None => {
-                    let line = String::from_utf8_lossy(&buffer[..n]);
-                    let line = line.lines().next().unwrap_or("");
-                    Err(ReadError::malformed(
-                        dir.path().join(file),
-                        crate::parse::malformed(line, "a counter"),
-                    ))
-                }
-            },
+        match rustix::io::pread(fd, buffer, 0) {
+            Ok(n) => Ok(Kept::Value(n)),
+            // A pressure file opens though pressure is switched off, and says so when it is read.
+            Err(Errno::OPNOTSUPP) => {
+                self.reset(budget);
+                *self = Self::Absent;
+                Ok(Kept::Absent)
+            }
             Err(Errno::NODEV | Errno::NOENT) => {
                 self.reset(budget);
                 *self = Self::Absent;

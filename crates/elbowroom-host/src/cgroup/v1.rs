@@ -5,7 +5,7 @@ use super::{Answer, bytes};
 use crate::parse::{Malformed, flat_keyed, keyed_number, leading_number, malformed, number, single};
 use crate::proc::USER_HZ_MICROS;
 use elbowroom_core::cpuset::CpuSet;
-use elbowroom_core::sample::{CpuMax, IoStat, MemoryStat};
+use elbowroom_core::sample::{CpuMax, DeviceNumber, IoMax, IoStat, MemoryStat};
 use elbowroom_core::unit::{Bytes, CpuShare, Limit, Micros};
 use std::collections::BTreeMap;
 
@@ -116,7 +116,7 @@ pub fn memory_stat(dir: &Dir<'_>) -> Answer<MemoryStat> {
     dir.parse("memory.stat", parse_memory_stat)
 }
 
-fn parse_memory_stat(text: &str) -> Result<MemoryStat, Malformed> {
+pub(crate) fn parse_memory_stat(text: &str) -> Result<MemoryStat, Malformed> {
     let mut stat = MemoryStat::default();
     for entry in flat_keyed(text) {
         let (key, value) = entry?;
@@ -148,56 +148,100 @@ fn parse_memory_stat(text: &str) -> Result<MemoryStat, Malformed> {
     Ok(stat)
 }
 
+/// Disk transfer by device, while it is gathered from two files.
+pub(crate) type IoRows = BTreeMap<DeviceNumber, IoStat>;
+
 /// `blkio.throttle.io_service_bytes_recursive` and `io_serviced_recursive`; before Linux 4.15 only the plain ones exist.
-/// Buffered writes are not among them: v1 charges those to the root.
+/// Buffered writes are not among them: v1 charges those to the root. Since Linux 6.10 a disk is counted from the first limit
+/// that anybody set on it.
 pub fn io_stat(dir: &Dir<'_>) -> Result<Vec<IoStat>, crate::root::ReadError> {
-    let mut rows = BTreeMap::new();
-    let read = |name: &str, rows: &mut BTreeMap<(u32, u32), IoStat>, set: fn(&mut IoStat, &str, u64)| {
-        let recursive = dir.parse(&format!("{name}_recursive"), |text| blkio(text, rows, set))?;
+    let mut rows = IoRows::new();
+    let read = |name: &str, rows: &mut IoRows, set: fn(&str, &mut IoRows) -> Result<(), Malformed>| {
+        let recursive = dir.parse(&format!("{name}_recursive"), |text| set(text, rows))?;
         match recursive {
             Some(()) => Ok(()),
-            None => dir.parse(name, |text| blkio(text, rows, set)).map(|_| ()),
+            None => dir.parse(name, |text| set(text, rows)).map(|_| ()),
         }
     };
-    read("blkio.throttle.io_service_bytes", &mut rows, |row, kind, n| match kind {
+    read("blkio.throttle.io_service_bytes", &mut rows, io_service_bytes)?;
+    read("blkio.throttle.io_serviced", &mut rows, io_serviced)?;
+    Ok(rows.into_values().collect())
+}
+
+/// `blkio.throttle.io_service_bytes`, with or without `_recursive`.
+pub(crate) fn io_service_bytes(text: &str, rows: &mut IoRows) -> Result<(), Malformed> {
+    blkio(text, rows, |row, kind, n| match kind {
         "Read" => row.rbytes = Bytes(n),
         "Write" => row.wbytes = Bytes(n),
         "Discard" => row.dbytes = Bytes(n),
         _ => {}
-    })?;
-    read("blkio.throttle.io_serviced", &mut rows, |row, kind, n| match kind {
+    })
+}
+
+/// `blkio.throttle.io_serviced`, with or without `_recursive`.
+pub(crate) fn io_serviced(text: &str, rows: &mut IoRows) -> Result<(), Malformed> {
+    blkio(text, rows, |row, kind, n| match kind {
         "Read" => row.rios = n,
         "Write" => row.wios = n,
         "Discard" => row.dios = n,
         _ => {}
-    })?;
-    Ok(rows.into_values().collect())
+    })
 }
 
+/// The four `blkio.throttle.*_device` files: each a line per device that has a limit.
+pub fn io_max(dir: &Dir<'_>) -> Result<Vec<(DeviceNumber, IoMax)>, crate::root::ReadError> {
+    type Of = fn(&mut IoMax) -> &mut Limit<u64>;
+    let files: [(&str, Of); 4] = [
+        ("blkio.throttle.read_bps_device", |max| &mut max.rbps),
+        ("blkio.throttle.write_bps_device", |max| &mut max.wbps),
+        ("blkio.throttle.read_iops_device", |max| &mut max.riops),
+        ("blkio.throttle.write_iops_device", |max| &mut max.wiops),
+    ];
+    let mut limits = BTreeMap::new();
+    for (file, of) in files {
+        for (device, limit) in dir.parse(file, device_limits)?.unwrap_or_default() {
+            *of(limits.entry(device).or_insert(IoMax::MAX)) = Limit::At(limit);
+        }
+    }
+    Ok(limits.into_iter().collect())
+}
+
+/// `254:0 1048576`, one line per device with a limit.
+pub fn device_limits(text: &str) -> Result<Vec<(DeviceNumber, u64)>, Malformed> {
+    const EXPECTED: &str = "\"major:minor number\"";
+    let of = |line: &str| {
+        let (device, limit) = line.split_once(' ').ok_or_else(|| malformed(line, EXPECTED))?;
+        Ok((device_number(device, line, EXPECTED)?, number(limit, line, EXPECTED)?))
+    };
+    text.lines().filter(|line| !line.starts_with(NO_DEVICE)).map(of).collect()
+}
+
+/// What the kernel calls a disk without a number, such as one path of a multipath NVMe disk (mm/backing-dev.c,
+/// `bdi_unknown_name`): nobody can limit it.
+pub(super) const NO_DEVICE: &str = "(unknown) ";
+
 /// `254:0 Read 4096`, one line per device and kind, and a `Total` without a device at the end.
-fn blkio(
-    text: &str,
-    rows: &mut BTreeMap<(u32, u32), IoStat>,
-    set: impl Fn(&mut IoStat, &str, u64),
-) -> Result<(), Malformed> {
+fn blkio(text: &str, rows: &mut IoRows, set: impl Fn(&mut IoStat, &str, u64)) -> Result<(), Malformed> {
     const EXPECTED: &str = "\"major:minor Kind number\"";
-    for line in text.lines().filter(|l| !l.starts_with("Total ")) {
+    for line in text.lines().filter(|l| !l.starts_with("Total ") && !l.starts_with(NO_DEVICE)) {
         let mut words = line.split(' ');
         let (Some(device), Some(kind), Some(value)) = (words.next(), words.next(), words.next()) else {
             return Err(malformed(line, EXPECTED));
         };
-        let (major, minor) = device_number(device, line, EXPECTED)?;
-        let row = rows.entry((major, minor)).or_insert(IoStat { major, minor, ..IoStat::default() });
+        let device = device_number(device, line, EXPECTED)?;
+        let row = rows.entry(device).or_insert(IoStat { device, ..IoStat::default() });
         set(row, kind, number(value, line, EXPECTED)?);
     }
     Ok(())
 }
 
 /// `major:minor`.
-pub(super) fn device_number(text: &str, line: &str, expected: &'static str) -> Result<(u32, u32), Malformed> {
-    let (major, minor) = text.split_once(':').ok_or_else(|| malformed(line, expected))?;
-    let part = |t| u32::try_from(number(t, line, expected)?).map_err(|_| malformed(line, expected));
-    Ok((part(major)?, part(minor)?))
+pub(super) fn device_number(
+    text: &str,
+    line: &str,
+    expected: &'static str,
+) -> Result<DeviceNumber, Malformed> {
+    text.parse().map_err(|_| malformed(line, expected))
 }
 
 #[cfg(test)]
@@ -271,10 +315,28 @@ mod tests {
             _ => {}
         })
         .unwrap();
+        const VDA: DeviceNumber = DeviceNumber::new(254, 0);
         assert_eq!(rows.len(), 2);
-        assert_eq!((rows[&(254, 0)].rbytes, rows[&(254, 0)].wbytes), (Bytes(4096), Bytes(8192)));
+        assert_eq!((rows[&VDA].rbytes, rows[&VDA].wbytes), (Bytes(4096), Bytes(8192)));
         for bad in ["254:0 Read", "254 Read 1", "a:b Read 1", "254:0 Read x"] {
             assert_eq!(blkio(bad, &mut rows, |_, _, _| {}).unwrap_err().line, bad);
+        }
+    }
+
+    #[test]
+    fn a_disk_without_a_number_is_left_out() {
+        let mut rows = IoRows::new();
+        io_service_bytes("(unknown) Read 4096\n254:0 Read 1\nTotal 4097\n", &mut rows).unwrap();
+        assert_eq!(rows.len(), 1);
+        let limits = device_limits("(unknown) 5\n254:0 1048576\n").unwrap();
+        assert_eq!(limits, [(DeviceNumber::new(254, 0), 1 << 20)]);
+    }
+
+    #[test]
+    fn limits_are_lines_of_a_device_and_a_number() {
+        assert_eq!(device_limits("").unwrap(), []);
+        for bad in ["254:0", "254 1", "254:0 max", "254:0 -1"] {
+            assert_eq!(device_limits(&format!("8:0 1\n{bad}\n")).unwrap_err().line, bad);
         }
     }
 
@@ -282,6 +344,7 @@ mod tests {
         #[test]
         fn no_text_makes_a_v1_parser_panic(text in "(total_rss|254:0 |Read|-1|[0-9 \n:]|.){0,60}") {
             let _ = (limit(&text), quota(&text), cpu_list(&text), cpuacct_usage_percpu(&text));
+            let _ = device_limits(&text);
             let _ = (parse_memory_stat(&text), blkio(&text, &mut BTreeMap::new(), |_, _, _| {}));
             let _ = (cpuacct_usage(text.as_bytes()), throttled_time(text.as_bytes()));
         }

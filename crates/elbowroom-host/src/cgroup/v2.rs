@@ -1,12 +1,12 @@
 //! cgroup v2 files (`Documentation/admin-guide/cgroup-v2.rst`).
 
 use super::read::Dir;
-use super::v1::{cpu_list, device_number};
+use super::v1::{NO_DEVICE, cpu_list, device_number};
 use super::{Answer, bytes};
 use crate::parse::{Malformed, flat_keyed, keyed_number, malformed, number};
 use crate::root::ReadError;
 use elbowroom_core::cpuset::CpuSet;
-use elbowroom_core::sample::{CpuMax, IoStat, MemoryStat, Usage};
+use elbowroom_core::sample::{CpuMax, DeviceNumber, IoMax, IoStat, MemoryStat, Usage};
 use elbowroom_core::unit::{Bytes, CpuShare, Limit, Micros};
 
 /// A number or `max`.
@@ -85,7 +85,7 @@ pub fn memory_stat(dir: &Dir<'_>) -> Answer<MemoryStat> {
     Ok(Some(stat))
 }
 
-fn parse_memory_stat(text: &str) -> Result<MemoryStat, Malformed> {
+pub(crate) fn parse_memory_stat(text: &str) -> Result<MemoryStat, Malformed> {
     let mut stat = MemoryStat::default();
     for entry in flat_keyed(text) {
         let (key, value) = entry?;
@@ -119,20 +119,18 @@ fn parse_memory_stat(text: &str) -> Result<MemoryStat, Malformed> {
 
 /// `io.stat`.
 pub fn io_stat(dir: &Dir<'_>) -> Result<Vec<IoStat>, ReadError> {
-    let mut rows = dir.parse("io.stat", parse_io_stat)?.unwrap_or_default();
-    rows.sort_by_key(|row| (row.major, row.minor));
-    Ok(rows)
+    Ok(dir.parse("io.stat", parse_io_stat)?.unwrap_or_default())
 }
 
 /// `259:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0`; iocost and others add words of their own, and a device
 /// that did nothing may have no words at all.
-fn parse_io_stat(text: &str) -> Result<Vec<IoStat>, Malformed> {
+pub(crate) fn parse_io_stat(text: &str) -> Result<Vec<IoStat>, Malformed> {
     const EXPECTED: &str = "\"major:minor key=number ...\"";
     let mut rows = Vec::new();
-    for line in text.lines() {
+    for line in text.lines().filter(|line| !line.starts_with(NO_DEVICE)) {
         let mut words = line.split_ascii_whitespace();
-        let (major, minor) = device_number(words.next().unwrap_or(""), line, EXPECTED)?;
-        let mut row = IoStat { major, minor, ..IoStat::default() };
+        let device = device_number(words.next().unwrap_or(""), line, EXPECTED)?;
+        let mut row = IoStat { device, ..IoStat::default() };
         for (key, value) in words.filter_map(|word| word.split_once('=')) {
             let slot = match key {
                 "rbytes" => &mut row.rbytes.0,
@@ -147,7 +145,38 @@ fn parse_io_stat(text: &str) -> Result<Vec<IoStat>, Malformed> {
         }
         rows.push(row);
     }
+    rows.sort_by_key(|row| row.device);
     Ok(rows)
+}
+
+/// `io.max`: `8:16 rbps=2097152 wbps=max riops=max wiops=120`, a line per device that has a limit.
+pub fn io_max(text: &str) -> Result<Vec<(DeviceNumber, IoMax)>, Malformed> {
+    const EXPECTED: &str = "\"major:minor key=limit ...\"";
+    let of = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let device = device_number(words.next().unwrap_or(""), line, EXPECTED)?;
+        let mut max = IoMax::MAX;
+        for (key, value) in words.filter_map(|word| word.split_once('=')) {
+            let slot = match key {
+                "rbps" => &mut max.rbps,
+                "wbps" => &mut max.wbps,
+                "riops" => &mut max.riops,
+                "wiops" => &mut max.wiops,
+                _ => continue,
+            };
+            *slot = max_or_number(value, line, EXPECTED)?;
+        }
+        Ok((device, max))
+    };
+    text.lines().filter(|line| !line.starts_with(NO_DEVICE)).map(of).collect()
+}
+
+/// The devices for which the root's `io.cost.qos` says `enable=1`.
+pub fn iocost(text: &str) -> Result<Vec<DeviceNumber>, Malformed> {
+    const EXPECTED: &str = "\"major:minor enable=...\"";
+    let on = |line: &&str| line.split_ascii_whitespace().any(|word| word == "enable=1");
+    let device = |line: &str| device_number(line.split(' ').next().unwrap_or(""), line, EXPECTED);
+    text.lines().filter(on).map(device).collect()
 }
 
 /// `populated` of `cgroup.events`; the root has no such file and is always in use.
@@ -215,18 +244,36 @@ mod tests {
     fn io_stat_ignores_words_it_does_not_know() {
         let rows = parse_io_stat("8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6 cost.usage=7\n7:0 \n")
             .unwrap();
-        assert_eq!((rows[0].rbytes, rows[0].wios, rows[0].dios), (Bytes(1), 4, 6));
-        assert_eq!(rows[1], IoStat { major: 7, ..IoStat::default() });
+        assert_eq!((rows[1].rbytes, rows[1].wios, rows[1].dios), (Bytes(1), 4, 6));
+        assert_eq!(rows[0], IoStat { device: DeviceNumber::new(7, 0), ..IoStat::default() });
         for bad in ["x rbytes=1", "8:0 rbytes=x", ""] {
             assert_eq!(parse_io_stat(&format!("{bad}\n")).unwrap_err().line, bad);
         }
+    }
+
+    #[test]
+    fn io_max_has_a_limit_or_max_for_each_of_four() {
+        let text = "8:16 rbps=2097152 wbps=max riops=max wiops=120\n(unknown) rbps=1\n8:0 rbps=max later=1\n";
+        let some = IoMax { rbps: Limit::At(2 << 20), wiops: Limit::At(120), ..IoMax::MAX };
+        let expect = [(DeviceNumber::new(8, 16), some), (DeviceNumber::new(8, 0), IoMax::MAX)];
+        assert_eq!(io_max(text).unwrap(), expect);
+        for bad in ["8 rbps=1", "8:0 rbps=", "8:0 wiops=-1", ""] {
+            assert_eq!(io_max(&format!("8:0 rbps=1\n{bad}\n")).unwrap_err().line, bad);
+        }
+    }
+
+    #[test]
+    fn iocost_is_on_where_its_quality_of_service_says_so() {
+        let text = "8:16 enable=1 ctrl=auto rpct=0.00\n8:0 enable=0 ctrl=auto\nrubbish enable=0\n";
+        assert_eq!(iocost(text).unwrap(), [DeviceNumber::new(8, 16)]);
+        assert_eq!(iocost("x enable=1\n").unwrap_err().line, "x enable=1");
     }
 
     proptest! {
         #[test]
         fn no_text_makes_a_v2_parser_panic(text in "(max|usage_usec|8:0 |rbytes=|[0-9 \n:=]|.){0,60}") {
             let _ = (limit(&text), max(&text), parse_memory_stat(&text), parse_io_stat(&text));
-            let _ = cpu_stat(text.as_bytes());
+            let _ = (cpu_stat(text.as_bytes()), io_max(&text), iocost(&text));
         }
     }
 }

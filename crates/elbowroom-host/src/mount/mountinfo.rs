@@ -4,21 +4,12 @@
 //! octal; nothing else. Both files are relative to their reader (its mount and cgroup namespace), so they are only ever
 //! compared with one another when the same process read both.
 
-use serde::{Deserialize, Serialize};
+use crate::parse::unescape;
+use elbowroom_core::sample::DeviceNumber;
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-
-/// A device number, as `stat` and mountinfo have it: it names one mounted filesystem instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Device {
-    /// Major number, 0 for filesystems without a block device.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
-}
 
 /// One line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +18,8 @@ pub struct Mount {
     pub id: u64,
     /// The mount it is mounted on. Its own number, or one that is not in the table, at the top.
     pub parent: u64,
-    /// The filesystem.
-    pub device: Device,
+    /// The mounted filesystem, as `stat` has it in `st_dev`; major number 0 for one without a block device, and for btrfs.
+    pub device: DeviceNumber,
     /// Which directory or file of that filesystem is mounted; ends in `//deleted` once that has been removed.
     pub root: PathBuf,
     /// Where, relative to the root directory of the process.
@@ -37,6 +28,8 @@ pub struct Mount {
     pub peer_group: Option<u64>,
     /// Type with subtype: `proc`, `cgroup2`, `fuse.elbowroom`.
     pub fstype: String,
+    /// What was mounted, in words of its own: for most disk filesystems the device's path.
+    pub source: PathBuf,
     /// Options of the filesystem: on cgroup v1 these name the controllers.
     pub super_options: Vec<String>,
 }
@@ -145,12 +138,6 @@ impl Mount {
     }
 }
 
-impl fmt::Display for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.major, self.minor)
-    }
-}
-
 /// Reads the text of a `/proc/PID/cgroup` file; `path` is only for messages.
 pub fn parse_cgroups(text: &[u8], path: &Path) -> Result<Vec<CgroupLine>, ParseError> {
     parse_lines(text, path, |line| {
@@ -193,9 +180,10 @@ fn parse_mount(line: &[u8]) -> Result<Mount, &'static str> {
     let mut field = || fields.next().ok_or("too few fields");
     let id = number(field()?).ok_or("mount id is not a number")?;
     let parent = number(field()?).ok_or("parent id is not a number")?;
-    let device = parse_device(field()?).ok_or("device is not major:minor")?;
+    let device = std::str::from_utf8(field()?).ok().and_then(|device| device.parse().ok());
+    let device = device.ok_or("device is not major:minor")?;
     let (root, mount_point) = (unescape(field()?), unescape(field()?));
-    if !mount_point.starts_with(b"/") {
+    if !mount_point.is_absolute() {
         return Err("mount point is not absolute");
     }
     let _mount_options = field()?;
@@ -210,41 +198,15 @@ fn parse_mount(line: &[u8]) -> Result<Mount, &'static str> {
             }
         }
     }
-    let fstype = lossy(&unescape(field()?));
-    let _source = field()?;
+    let fstype = unescape(field()?).to_string_lossy().into_owned();
+    let source = unescape(field()?);
     let super_options = field()?.split(|byte| *byte == b',').map(lossy).collect();
-    let (root, mount_point) = (to_path(root), to_path(mount_point));
-    Ok(Mount { id, parent, device, root, mount_point, peer_group, fstype, super_options })
-}
-
-fn parse_device(text: &[u8]) -> Option<Device> {
-    let split = text.iter().position(|byte| *byte == b':')?;
-    let part = |digits| number(digits).and_then(|n| u32::try_from(n).ok());
-    Some(Device { major: part(&text[..split])?, minor: part(&text[split + 1..])? })
+    Ok(Mount { id, parent, device, root, mount_point, peer_group, fstype, source, super_options })
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
     let plain = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     plain.then(|| std::str::from_utf8(digits).ok()?.parse().ok())?
-}
-
-/// Undoes the kernel's `mangle_path`: a backslash and three octal digits. Anything else stands for itself.
-fn unescape(text: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [first, tail @ ..] = rest {
-        match rest {
-            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', tail @ ..] => {
-                plain.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = tail;
-            }
-            _ => {
-                plain.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    plain
 }
 
 fn to_path(bytes: Vec<u8>) -> PathBuf {
@@ -279,29 +241,15 @@ mod tests {
         let expect = Mount {
             id: 36,
             parent: 35,
-            device: Device { major: 98, minor: 7 },
+            device: DeviceNumber::new(98, 7),
             root: "/mnt 1".into(),
             mount_point: "/a\tb".into(),
             peer_group: Some(22),
             fstype: "fuse.elbowroom".into(),
+            source: "".into(),
             super_options: vec!["rw".into(), "user_id=0".into()],
         };
         assert_eq!(table(text).0, [expect]);
-    }
-
-    #[test]
-    fn escapes_are_undone_and_other_backslashes_kept() {
-        for (escaped, plain) in [
-            ("a\\040b", "a b"),
-            ("\\134040", "\\040"),
-            ("\\012", "\n"),
-            ("a\\", "a\\"),
-            ("\\04", "\\04"),
-            ("\\400", "\\400"),
-            ("\\08x", "\\08x"),
-        ] {
-            assert_eq!(unescape(escaped.as_bytes()), plain.as_bytes(), "{escaped}");
-        }
     }
 
     #[test]
@@ -378,22 +326,7 @@ mod tests {
         }
     }
 
-    /// The kernel's `mangle_path` with the characters that mountinfo uses.
-    fn escape(path: &[u8]) -> String {
-        let escaped = |byte: &u8| match byte {
-            b' ' | b'\t' | b'\n' | b'\\' | b'#' => format!("\\{byte:03o}"),
-            byte => char::from(*byte).to_string(),
-        };
-        path.iter().map(escaped).collect()
-    }
-
     proptest! {
-        #[test]
-        fn any_path_survives_the_kernels_escaping(path in "[ -~\t\n]{0,40}") {
-            let plain = format!("/{path}");
-            prop_assert_eq!(unescape(escape(plain.as_bytes()).as_bytes()), plain.as_bytes());
-        }
-
         #[test]
         fn no_bytes_make_the_parsers_or_the_walk_panic(text in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = parse_cgroups(&text, Path::new("cgroup"));

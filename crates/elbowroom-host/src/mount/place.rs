@@ -1,7 +1,8 @@
 //! Where mounts happen: the root directory and mount namespace of another process, or our own.
 
 use super::MountError;
-use super::mountinfo::{CgroupLine, Device, MountTable, parse_cgroups};
+use super::mountinfo::{CgroupLine, MountTable, parse_cgroups};
+use elbowroom_core::sample::DeviceNumber;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
@@ -85,7 +86,7 @@ pub(super) struct Place {
 /// What names a mounted file: one filesystem, one inode, one mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileId {
-    pub(super) device: Device,
+    pub(super) device: DeviceNumber,
     pub(super) inode: u64,
     pub(super) mount: u64,
 }
@@ -286,7 +287,7 @@ impl Unmounter {
 pub(super) fn file_id(dir: BorrowedFd<'_>, name: &Path) -> Result<FileId, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(dir, name, flags, StatxFlags::INO | StatxFlags::MNT_ID)?;
-    let device = Device { major: stat.stx_dev_major, minor: stat.stx_dev_minor };
+    let device = DeviceNumber::new(stat.stx_dev_major, stat.stx_dev_minor);
     Ok(FileId { device, inode: stat.stx_ino, mount: stat.stx_mnt_id })
 }
 

@@ -1,8 +1,9 @@
 //! Which file of a view goes where in one container.
 
-use super::mountinfo::{CgroupLine, Device, Mount, MountTable, is_deleted};
+use super::mountinfo::{CgroupLine, Mount, MountTable, is_deleted};
 use super::place::{Place, file_id, open_dir, path_of};
 use super::{FSTYPE, MountError};
+use elbowroom_core::sample::DeviceNumber;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -84,7 +85,7 @@ pub enum Why {
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub(super) dir: PathBuf,
-    pub(super) device: Device,
+    pub(super) device: DeviceNumber,
     /// The directory within its filesystem.
     pub(super) root: PathBuf,
 }
@@ -345,7 +346,7 @@ mod tests {
 
     #[test]
     fn only_kernel_filesystems_are_covered_and_other_peoples_mounts_stay() {
-        let view = View { dir: "/v".into(), device: Device { major: 0, minor: 99 }, root: "/id".into() };
+        let view = View { dir: "/v".into(), device: DeviceNumber::new(0, 99), root: "/id".into() };
         let stale = "110 101 0:98 /id/proc/stat /proc/stat ro - fuse.elbowroom elbowroom ro\n";
         let same_device = "111 101 0:99 /id/proc/uptime /proc/uptime ro - tmpfs elbowroom ro\n";
         // A directory that the container serves itself, with a real sysfs further down.

@@ -13,10 +13,12 @@
 //! says.
 //!
 //! Files kept open: two per group (CPU and memory counters), three where v1 keeps throttling of a quota in another file,
-//! plus one per hierarchy and three for the machine. `open` raises the soft limit of open files to the hard one; groups
+//! plus one per hierarchy and three for the machine; where disks are watched, up to four more per container. `open` raises the soft limit of open files to the hard one; groups
 //! beyond that less 256 are read by opening, which is slower and not wrong. Everything else opens, reads and closes.
 
 mod details;
+mod disks;
+mod io_meter;
 mod machine;
 mod meter;
 mod scan;
@@ -116,6 +118,7 @@ pub struct Sensor {
     budget: FdBudget,
     tier: Tier,
     machine: machine::Machine,
+    disks: disks::DiskWatch,
     cost: TickCost,
     ticks: u64,
     /// Where the spread rescan is, and when it last moved.
@@ -166,6 +169,7 @@ impl Sensor {
             budget: FdBudget::new(nofile),
             tier,
             machine,
+            disks: disks::DiskWatch::default(),
             cost: TickCost::default(),
             ticks: 0,
             rescan_at: 0,
