@@ -11,6 +11,7 @@ pub mod cgroup;
 pub mod discover;
 pub mod disk;
 pub mod fixture;
+pub mod lease;
 pub mod mount;
 pub mod numa;
 mod parse;

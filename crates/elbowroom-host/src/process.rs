@@ -1,7 +1,7 @@
 //! Facts about single processes, from `/proc/PID`.
 
 use elbowroom_core::unit::Micros;
-use std::fs;
+use std::{fs, io};
 
 /// When process `pid` started, on the boot clock; `None` when it is gone (`starttime` of `/proc/PID/stat`, field 22).
 pub fn started(pid: i32) -> Option<Micros> {
@@ -16,6 +16,19 @@ pub fn own_cpu() -> Micros {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Micros(used.tv_sec as u64 * 1_000_000 + used.tv_nsec as u64 / 1_000)
 }
+
+/// How much sooner than others this process is killed when memory runs out (`/proc/self/oom_score_adj`, -1000..=1000); 0, the
+/// kernel's default, where that cannot be read.
+pub fn oom_score_adj() -> i32 {
+    fs::read_to_string(OOM_SCORE_ADJ).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Sets [`oom_score_adj`] of this process and of those it starts. A lower one than before needs `CAP_SYS_RESOURCE`.
+pub fn set_oom_score_adj(score: i32) -> io::Result<()> {
+    fs::write(OOM_SCORE_ADJ, score.to_string())
+}
+
+const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
 
 /// The cgroups of process `pid`, one path per hierarchy, without repeats; empty when it is gone.
 pub fn cgroup_paths(pid: i32) -> Vec<String> {

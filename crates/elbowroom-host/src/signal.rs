@@ -4,7 +4,8 @@ use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::process::Signal;
 use std::{io, mem, ptr};
 
-/// A set of signals that no longer interrupt this thread and wait here to be read instead. Threads and programs started
+/// A set of signals that no longer interrupt this thread and wait here to be read instead, also where the process that
+/// started this one ignores them (kernel/signal.c, `sig_ignored`: what is blocked is kept). Threads and programs started
 /// later inherit that: a program that is not to, calls [`unblock`].
 #[derive(Debug)]
 pub struct Signals(OwnedFd);
@@ -47,6 +48,12 @@ impl Signals {
     }
 }
 
+/// Lets this process wait for its children: an inherited `SIG_IGN` for SIGCHLD makes the kernel reap them instead.
+pub fn keep_children() {
+    // SAFETY: SIG_DFL installs no handler, so no code of ours runs at a signal; SIGCHLD has a disposition that can be set.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// Lets `signals` interrupt this thread again.
 pub fn unblock(signals: &[Signal]) -> io::Result<()> {
     set_mask(libc::SIG_UNBLOCK, signals).map(|_| ())
@@ -75,6 +82,20 @@ impl AsFd for Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_that_the_starter_ignores_is_read_all_the_same() {
+        let received = std::thread::spawn(|| {
+            let signals = Signals::block(&[Signal::URG]).unwrap();
+            // SAFETY: SIG_IGN installs no handler, and no other test uses this signal; it is blocked on this thread.
+            unsafe {
+                libc::signal(libc::SIGURG, libc::SIG_IGN);
+                libc::raise(libc::SIGURG);
+            }
+            signals.next().unwrap().map(|received| received.signal)
+        });
+        assert_eq!(received.join().unwrap(), Some(Signal::URG));
+    }
 
     #[test]
     fn a_signal_sent_by_a_process_is_read_as_such() {

@@ -7,6 +7,7 @@
 //! descriptor is inherited instead.
 
 use crate::fuse::FuseError;
+use elbowroom_host::lease;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::process::{Pid, PidfdFlags};
@@ -169,6 +170,11 @@ impl Start {
     /// Where the views are mounted.
     pub fn views(&self) -> PathBuf {
         self.run_dir.join(crate::fuse::VIEWS)
+    }
+
+    /// The ledger of leases: there while any limit of ours may be in force.
+    pub fn leases(&self) -> PathBuf {
+        self.run_dir.join(lease::DIR)
     }
 }
 

@@ -32,7 +32,7 @@ const NAME_SECS: u64 = 1;
 pub fn main() -> Result<(), FuseError> {
     // A server that the whole process group is told to end with must outlast the policy process, which still detaches
     // containers. It ends with the mount, or by SIGKILL, which is what it is made for.
-    crate::fuse::supervisor::block_signals();
+    let _unread = crate::fuse::supervisor::stop_signals()?;
     let _ = rustix::thread::set_name(c"elbowroom-view");
     let handover = Arc::new(Handover::inherit()?);
     let slots =

@@ -28,6 +28,7 @@
 
 mod words;
 
+use crate::fnv::fnv1a;
 use crate::fuse::FuseError;
 use elbowroom_core::cpuset::MAX_CPUS;
 use elbowroom_core::page::facts::{CpuTimes, Facts};
@@ -232,7 +233,7 @@ impl Slots {
 
     /// The container of that name.
     pub fn find(&self, name: &[u8]) -> Option<Slot> {
-        let hash = hash(name);
+        let hash = fnv1a(name);
         (0..self.high_water())
             .filter(|place| self.hash_of(*place).load(Ordering::Relaxed) == hash)
             .filter_map(|place| self.get(self.serial_of(place).load(Ordering::Acquire)))
@@ -337,7 +338,7 @@ impl Slots {
             word.store((*size).into(), Ordering::Relaxed);
         }
         self.fill(base, facts, times);
-        self.hash_of(place).store(hash(name.as_bytes()), Ordering::Relaxed);
+        self.hash_of(place).store(fnv1a(name.as_bytes()), Ordering::Relaxed);
         self.words[head::HIGH_WATER].fetch_max(place as u64 + 1, Ordering::Relaxed);
         // Everything above is there for whoever sees the serial.
         self.serial_of(place).store(serial, Ordering::Release);
@@ -488,11 +489,6 @@ fn total_words(capacity: usize, cpus: usize) -> usize {
 /// Changes whenever the structures that are copied through this memory do.
 fn shape() -> u64 {
     (FACTS_WORDS << 32 | TIMES_WORDS << 16 | slot::BUFFERS) as u64
-}
-
-/// FNV-1a: short, and good enough to tell container ids apart before their names are compared.
-fn hash(name: &[u8]) -> u64 {
-    name.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 #[cfg(test)]

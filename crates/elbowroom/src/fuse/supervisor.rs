@@ -11,8 +11,12 @@ use crate::fuse::slots::{DEFAULT_CAPACITY, Slots};
 use crate::fuse::{FuseError, session};
 use anyhow::Context;
 use elbowroom_core::cpuset::CpuSet;
+use elbowroom_host::lease::{BEAT, Guard};
+use elbowroom_host::process;
+use elbowroom_host::signal::{self, Signals};
+use elbowroom_host::timer::prefer_realtime;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
 use std::ffi::OsString;
@@ -54,14 +58,19 @@ impl SupervisorArgs {
 /// # Errors
 /// When another agent has the run directory (the message names its pid), and when the mount cannot be made.
 pub fn main(args: SupervisorArgs) -> anyhow::Result<()> {
-    block_signals();
+    let signals = stop_signals()?;
     std::fs::create_dir_all(&args.run_dir).map_err(FuseError::io("making", &args.run_dir))?;
     let run_dir = args.run_dir.canonicalize().map_err(FuseError::io("resolving", &args.run_dir))?;
     let program = rustix::fs::open(&args.exe, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| FuseError::io("opening", &args.exe)(e.into()))?;
     let start = Start::new(run_dir, &args.policy_args, args.stop_deadline);
     let roles = claim(&start)?;
-    run(connect(start, roles, program, args.capacity)?, args.capacity)
+    // An agent that was killed whole may have left limits: they go before anything here can fail.
+    let mut guard = Guard::new(start.leases());
+    guard.look();
+    let handover = connect(start, roles, program, args.capacity)?;
+    outlive_users();
+    run(handover, args.capacity, &signals, guard)
 }
 
 /// Goes on as supervisor of processes that live: hidden verb `supervise`, which they start. Not an error, and nothing
@@ -70,47 +79,21 @@ pub fn main(args: SupervisorArgs) -> anyhow::Result<()> {
 /// # Errors
 /// [`FuseError::NotInherited`], and as [`main`] when the mount has to be made anew.
 pub fn resume() -> anyhow::Result<()> {
-    block_signals();
+    let signals = stop_signals()?;
     let handover = Handover::inherit()?;
     if handover.take(Role::Supervisor).is_err() {
         return Ok(());
     }
+    let mut guard = Guard::new(handover.start.leases());
+    guard.look();
     let capacity = open_slots(&handover)?.capacity() as u32;
-    run(handover, capacity)
+    run(handover, capacity, &signals, guard)
 }
 
-/// Keeps SIGTERM, SIGINT and SIGHUP from ending this process: they stay pending, for [`signal_fd`] or for nobody.
-pub(super) fn block_signals() {
-    // SAFETY: `set` is initialised by sigemptyset before anything reads it; the calls have no other preconditions. The
-    // dispositions are those a new process has: an inherited SIG_IGN would throw the signals away.
-    unsafe {
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        for signal in STOP_SIGNALS {
-            libc::signal(signal, libc::SIG_DFL);
-            libc::sigaddset(&raw mut set, signal);
-        }
-        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-    }
-}
-
-const STOP_SIGNALS: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
-
-/// Readable when one of the blocked signals has come; must be emptied to count the next.
-fn signal_fd() -> std::io::Result<OwnedFd> {
-    // SAFETY: `set` is initialised by sigemptyset; the returned descriptor is new and owned by nobody else.
-    unsafe {
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        for signal in STOP_SIGNALS {
-            libc::sigaddset(&raw mut set, signal);
-        }
-        match libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
-            -1 => Err(std::io::Error::last_os_error()),
-            fd => Ok(OwnedFd::from_raw_fd(fd)),
-        }
-    }
+/// SIGTERM, SIGINT and SIGHUP no longer end this process: they wait here to be read, or for nobody.
+pub(super) fn stop_signals() -> Result<Signals, FuseError> {
+    signal::keep_children();
+    Signals::block(&[Signal::TERM, Signal::INT, Signal::HUP]).map_err(FuseError::io("making", "signalfd"))
 }
 
 /// Takes the supervisor's role in a run directory, and sees to it that nobody else has any.
@@ -188,10 +171,23 @@ fn open_slots(handover: &Handover) -> anyhow::Result<Slots> {
     Ok(Slots::open(memory)?)
 }
 
+/// When memory runs out, the agent is to be killed after those it serves: a guard that dies first guards nothing. The processes
+/// it starts inherit that; a program that is a user's own is given the ordinary score by who starts it.
+fn outlive_users() {
+    // As kubelet and containerd: -1000 would leave the kernel nobody to kill if the agent itself took all memory.
+    const SPARED: i32 = -999;
+    if process::oom_score_adj() > SPARED
+        && let Err(error) = process::set_oom_score_adj(SPARED)
+    {
+        tracing::warn!(%error, because = "oom_score_adj cannot be lowered", "the agent may be killed when memory runs out");
+    }
+}
+
 /// Supervises; makes everything anew when the connection is lost.
-fn run(mut handover: Handover, capacity: u32) -> anyhow::Result<()> {
+fn run(mut handover: Handover, capacity: u32, signals: &Signals, mut guard: Guard) -> anyhow::Result<()> {
     let _ = rustix::thread::set_name(c"elbowroom-super");
-    let signals = signal_fd().map_err(FuseError::io("making", "signalfd"))?;
+    // A guard that waits for its turn on a starved machine is late where it matters most.
+    prefer_realtime();
     loop {
         let slots = open_slots(&handover)?;
         let mut supervisor = Supervisor {
@@ -199,7 +195,9 @@ fn run(mut handover: Handover, capacity: u32) -> anyhow::Result<()> {
             peers: [Peer::new(Role::Server), Peer::new(Role::Policy)],
             handover: &handover,
             slots: &slots,
-            signals: &signals,
+            signals,
+            guard: &mut guard,
+            look_at: Instant::now(),
         };
         match supervisor.supervise()? {
             End::Stopped => {
@@ -217,6 +215,7 @@ fn run(mut handover: Handover, capacity: u32) -> anyhow::Result<()> {
             }
         }
     }
+    guard.finish();
     let start = &handover.start;
     let _ = std::fs::remove_dir(start.views());
     // Last, and while it is still locked: whoever opened it before and locks it now sees that it is not at its path.
@@ -228,11 +227,18 @@ fn run(mut handover: Handover, capacity: u32) -> anyhow::Result<()> {
 struct Supervisor<'a> {
     handover: &'a Handover,
     slots: &'a Slots,
-    signals: &'a OwnedFd,
+    signals: &'a Signals,
+    /// Takes limits off that the policy process left or forgot.
+    guard: &'a mut Guard,
+    /// When it looks next.
+    look_at: Instant,
     peers: [Peer; 2],
     /// Set when told to stop: how long the policy process has.
     stop: Option<Instant>,
 }
+
+/// Where the policy process is among the peers.
+const POLICY: usize = 1;
 
 /// Why supervising ended.
 enum End {
@@ -335,6 +341,7 @@ impl Supervisor<'_> {
                 }
             }
             let (signalled, ended) = self.wait()?;
+            self.guard_limits(ended[POLICY]);
             if signalled {
                 self.told_to_stop();
             }
@@ -349,20 +356,27 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Waits for a signal, the end of a peer, or the time to start one.
+    /// Limits go as soon as nobody answers for them: before a new policy process starts, and within seconds of one that hangs.
+    fn guard_limits(&mut self, policy_ended: bool) {
+        let now = Instant::now();
+        if policy_ended || now >= self.look_at {
+            self.guard.look();
+            self.look_at = now + Duration::from_micros(BEAT.get());
+        }
+    }
+
+    /// Waits for a signal, the end of a peer, or the time to start one or to look after limits.
     fn wait(&self) -> anyhow::Result<(bool, [bool; 2])> {
         let due = self.peers.iter().filter_map(|peer| match peer.state {
             State::Down { start_at } => Some(start_at),
             State::Up { .. } => None,
         });
-        let until = due.chain(self.stop).min();
-        let timeout = until.map(|until| {
-            let left = until.saturating_duration_since(Instant::now());
-            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
-        });
+        let until = due.chain(self.stop).fold(self.look_at, Instant::min);
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         let mut fds = vec![PollFd::new(self.signals, PollFlags::IN)];
         fds.extend(self.peers.iter().filter_map(|peer| Some(PollFd::new(peer.pidfd()?, PollFlags::IN))));
-        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).context("while waiting for the agent's processes"),
         }
@@ -377,8 +391,7 @@ impl Supervisor<'_> {
 
     /// A signal: the policy process detaches all containers and ends; a second signal does not wait for that.
     fn told_to_stop(&mut self) {
-        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
-        while rustix::io::read(self.signals, &mut info).is_ok() {}
+        while self.signals.next().is_ok_and(|signal| signal.is_some()) {}
         self.slots.set_stopping();
         let limit = if self.stop.is_none() { self.handover.start.stop_deadline } else { Duration::ZERO };
         self.stop = Some(Instant::now() + limit);
@@ -406,7 +419,7 @@ impl Supervisor<'_> {
     }
 
     fn policy(&mut self) -> &mut Peer {
-        &mut self.peers[1]
+        &mut self.peers[POLICY]
     }
 
     /// The mount goes, and with it the server.

@@ -2,6 +2,7 @@
 //! Shared by `tests/fuse.rs` and `examples/fuse_rig.rs`; the latter is the program that runs as the agent.
 
 pub mod agent;
+pub mod limits;
 pub mod policy;
 pub mod readers;
 pub mod slots;

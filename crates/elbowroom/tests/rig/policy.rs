@@ -8,6 +8,7 @@ use elbowroom_core::page::facts::{CpuTimes, Facts};
 use elbowroom_core::unit::{Bytes, Micros};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -120,6 +121,11 @@ fn command(publisher: &mut Publisher, slots: &mut [Slot], line: &str) -> String 
             let c = publisher.counters();
             Ok(format!("{} {} {} {}", c.server_starts, c.requests, c.resent, c.failed))
         }
+        Some("limit") => {
+            super::limits::storm(&publisher.run_dir());
+            Ok("limiting".to_owned())
+        }
+        Some("lost") => Ok(super::limits::LOST.load(Ordering::Relaxed).to_string()),
         _ => Ok("?".to_owned()),
     };
     done.unwrap_or_else(|error| format!("error: {error}"))

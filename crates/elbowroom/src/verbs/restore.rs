@@ -1,0 +1,126 @@
+//! `elbowroom restore`: takes off what a dead or hung agent left in force. Needs no agent.
+
+use super::containers::json;
+use super::table::{Align, table};
+use crate::cli::{Format, Output};
+use anyhow::Result;
+use elbowroom_host::lease::{self, Ended, Fate, Remains};
+use std::fmt::Write;
+use std::path::Path;
+
+/// Everything is as its users set it.
+const CLEAN: u8 = 0;
+/// Something is as somebody else set it, or held by an agent that works.
+const LEFT: u8 = 1;
+/// A limit of ours may still be in force.
+const FAILED: u8 = 2;
+
+/// Restores, and gives what to print and the exit status.
+pub(crate) fn restore(run_dir: &Path, output: Output) -> Result<(String, u8)> {
+    let ledger = run_dir.join(lease::DIR);
+    let remains = lease::restore(&ledger)?;
+    let text = match output.format {
+        Format::Json => json(&remains)?,
+        Format::Text => text(&remains, &ledger),
+    };
+    Ok((text, status(&remains)))
+}
+
+fn status(remains: &Remains) -> u8 {
+    let failed = remains.count(|fate| matches!(fate, Fate::Failed(_)));
+    let foreign = remains.count(|fate| matches!(fate, Fate::Foreign(_)));
+    match remains {
+        _ if failed > 0 || !remains.damaged.is_empty() => FAILED,
+        Remains { held_by: Some((_, 1..)), .. } => LEFT,
+        _ if foreign > 0 => LEFT,
+        _ => CLEAN,
+    }
+}
+
+fn text(remains: &Remains, ledger: &Path) -> String {
+    let mut text = String::new();
+    if !remains.leases.is_empty() {
+        let heading = [("DONE", Align::Left), ("LIMIT", Align::Left), ("NOW", Align::Left)];
+        text += &table(&heading, &remains.leases.iter().map(row).collect::<Vec<_>>());
+    }
+    for (file, why) in &remains.damaged {
+        let _ =
+            writeln!(text, "skipped {:?}, which is no record of a limit: {why}", file.display().to_string());
+    }
+    match remains.held_by {
+        Some((pid, leases)) if leases > 0 => {
+            let _ = writeln!(
+                text,
+                "{leases} limits are held by the agent (pid {pid}), which works: stop it to take them off"
+            );
+        }
+        _ if text.is_empty() => {
+            let _ =
+                writeln!(text, "nothing to restore: no limit of ours is on record in {}", ledger.display());
+        }
+        _ => {}
+    }
+    text
+}
+
+fn row(ended: &Ended) -> Vec<String> {
+    let (done, now) = match &ended.fate {
+        Fate::Restored => ("restored", ended.before.to_string()),
+        Fate::Already => ("as before", ended.before.to_string()),
+        Fate::Foreign(found) => ("left", format!("{found}, which somebody else wrote")),
+        Fate::Gone => ("gone", "the cgroup was removed".to_owned()),
+        Fate::Failed(why) => ("FAILED", format!("{why}: set it to {} by hand", ended.before)),
+    };
+    vec![done.to_owned(), ended.knob.to_string().escape_debug().to_string(), now]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_core::unit::Limit;
+    use elbowroom_host::lease::{Knob, Unset};
+
+    fn ended(fate: Fate) -> Ended {
+        let knob = Knob {
+            dir: "/sys/fs/cgroup/web".into(),
+            inode: 7,
+            file: "memory.high".into(),
+            key: None,
+            unset: Unset::Max,
+        };
+        Ended { knob, before: Limit::Max, because: "test".into(), fate }
+    }
+
+    #[test]
+    fn the_worst_fate_is_the_exit_status() {
+        let of = |fates: &[Fate], damaged: bool, held_by| {
+            let damaged = if damaged { vec![("/x".into(), "y".into())] } else { vec![] };
+            status(&Remains { leases: fates.iter().cloned().map(ended).collect(), damaged, held_by })
+        };
+        let (foreign, failed) = (Fate::Foreign(Limit::At(9)), Fate::Failed("why".into()));
+        assert_eq!(of(&[], false, None), CLEAN);
+        assert_eq!(of(&[Fate::Restored, Fate::Already, Fate::Gone], false, None), CLEAN);
+        assert_eq!(of(&[Fate::Restored, foreign.clone()], false, None), LEFT);
+        assert_eq!(of(&[failed, foreign], false, None), FAILED);
+        assert_eq!(of(&[], true, None), FAILED);
+        assert_eq!(of(&[], false, Some((1, 0))), CLEAN);
+        assert_eq!(of(&[], false, Some((1, 2))), LEFT);
+    }
+
+    #[test]
+    fn each_limit_is_a_line_that_says_what_is_there_now() {
+        let leases = vec![
+            ended(Fate::Restored),
+            ended(Fate::Foreign(Limit::At(9))),
+            ended(Fate::Failed("EIO".into())),
+        ];
+        let text = text(&Remains { leases, ..Remains::default() }, Path::new("/run/elbowroom/leases"));
+        assert_eq!(
+            text,
+            "DONE      LIMIT                           NOW\n\
+             restored  /sys/fs/cgroup/web/memory.high  max\n\
+             left      /sys/fs/cgroup/web/memory.high  9, which somebody else wrote\n\
+             FAILED    /sys/fs/cgroup/web/memory.high  EIO: set it to max by hand\n"
+        );
+    }
+}
