@@ -7,8 +7,10 @@
 #![forbid(unsafe_code)]
 
 pub mod cpuset;
+pub mod doctor;
 pub mod glob;
 pub mod govern;
+pub mod metric;
 pub mod page;
 pub mod psi;
 pub mod sample;

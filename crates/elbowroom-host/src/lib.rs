@@ -10,6 +10,7 @@ pub mod bpf;
 pub mod cgroup;
 pub mod discover;
 pub mod disk;
+pub mod doctor;
 pub mod fixture;
 pub mod lease;
 pub mod mount;

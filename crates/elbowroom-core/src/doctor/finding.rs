@@ -1,0 +1,138 @@
+//! What checks say, and what they are.
+
+use super::facts::Facts;
+use serde::{Deserialize, Serialize};
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Worth knowing; nobody suffers now. Does not make a host unhealthy.
+    Info,
+    /// Something is slower or less safe than it has to be, now or as soon as it is needed.
+    Warning,
+    /// Something is being killed, stopped or starved.
+    Critical,
+}
+
+/// What a file said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The file, with the key behind a space where it has any.
+    pub file: String,
+    /// Its value, or how fast it grew.
+    pub value: String,
+}
+
+/// One thing that hurts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// The check's id.
+    pub check: String,
+    /// How bad.
+    pub severity: Severity,
+    /// The container, by name; absent where it is the host.
+    pub container: Option<String>,
+    /// The cgroup's path, where there is one.
+    pub cgroup: Option<String>,
+    /// What happens, in one sentence.
+    pub sentence: String,
+    /// Why we think so.
+    pub evidence: Vec<Evidence>,
+    /// What removes it, where one command does.
+    pub fix: Option<Fix>,
+    /// What else helps, in words.
+    pub advice: Option<String>,
+    /// Where to read about it.
+    pub reference: String,
+}
+
+/// What a person would type, and the same as writes that can be taken back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fix {
+    /// Shell commands, in order.
+    pub commands: Vec<String>,
+    /// What `--fix` writes, in order; empty where the fix is for a person to make.
+    pub writes: Vec<Write>,
+}
+
+/// One file's new value. Undone in reverse order by writing `from`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Write {
+    /// The file, from the machine's root.
+    pub file: String,
+    /// What it says now.
+    pub from: String,
+    /// What it is to say.
+    pub to: String,
+    /// The unit that owns the file and the property behind it: systemd writes it, or it would write it back.
+    pub unit: Option<Property>,
+    /// The file that says how much is in use: going back below that would be refused, or would kill.
+    pub in_use: Option<String>,
+}
+
+/// A property of a systemd unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Property {
+    /// `docker-4f1c….scope`.
+    pub unit: String,
+    /// `MemoryLow`.
+    pub name: String,
+}
+
+/// One question about a host.
+#[derive(Clone, Copy, Debug)]
+pub struct Check {
+    /// Its name, for `--fix` and for programs: words with dashes, never renamed.
+    pub id: &'static str,
+    /// Which of the four pitfalls, or which row of the catalogue.
+    pub pitfall: &'static str,
+    /// What it reads on cgroup v1; empty where the question does not exist there.
+    pub reads_v1: &'static str,
+    /// What it reads on cgroup v2.
+    pub reads_v2: &'static str,
+    /// From when on it speaks.
+    pub threshold: &'static str,
+    /// Where to read about it.
+    pub reference: &'static str,
+    /// The question. Fills in everything but check and reference.
+    pub run: fn(&Facts) -> Vec<Finding>,
+}
+
+impl Finding {
+    /// A finding about the host, or about `group` if [`Finding::about`] says so.
+    pub(super) fn new(severity: Severity, sentence: impl Into<String>) -> Self {
+        Self {
+            check: String::new(),
+            severity,
+            container: None,
+            cgroup: None,
+            sentence: sentence.into(),
+            evidence: Vec::new(),
+            fix: None,
+            advice: None,
+            reference: String::new(),
+        }
+    }
+
+    pub(super) fn about(mut self, group: &super::facts::Group) -> Self {
+        self.container = group.container.as_ref().map(|_| group.name());
+        self.cgroup = Some(group.path.clone());
+        self
+    }
+
+    pub(super) fn because(mut self, file: impl Into<String>, value: impl ToString) -> Self {
+        self.evidence.push(Evidence { file: file.into(), value: value.to_string() });
+        self
+    }
+
+    pub(super) fn fixed_by(mut self, fix: Option<Fix>) -> Self {
+        self.fix = fix;
+        self
+    }
+
+    pub(super) fn advise(mut self, words: impl Into<String>) -> Self {
+        self.advice = Some(words.into());
+        self
+    }
+}

@@ -1,0 +1,177 @@
+//! What fixes wrote, one file each below `<state-dir>/fixes`, written and synced before the first file is touched: whatever
+//! dies in between, `elbowroom undo` knows what may have been changed.
+
+use elbowroom_core::doctor::{Applied, Write};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// A directory of fixes.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    dir: PathBuf,
+}
+
+/// One fix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its number.
+    pub id: u64,
+    /// When, in seconds since the epoch.
+    pub at: u64,
+    /// The check whose finding it removes.
+    pub check: String,
+    /// The container; absent for the host.
+    pub container: Option<String>,
+    /// In the order they are made; taken back in the opposite one.
+    pub writes: Vec<Write>,
+}
+
+/// Why the journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The file system refused.
+    #[error("while {operation} {}: {source}", path.display())]
+    Io {
+        /// What was done.
+        operation: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Not what a fix is written as.
+    #[error("{}: {source}; move it away to go on", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+impl Journal {
+    /// The journal of a state directory, which need not be there yet.
+    pub fn at(state_dir: &Path) -> Self {
+        Self { dir: state_dir.join("fixes") }
+    }
+
+    /// Fixes that were made and not taken back, oldest first.
+    ///
+    /// # Errors
+    /// What cannot be read, or is no fix.
+    pub fn entries(&self) -> Result<Vec<Entry>, JournalError> {
+        let listing = match fs::read_dir(&self.dir) {
+            Ok(listing) => listing,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(io_error("listing", &self.dir)(e)),
+        };
+        let mut entries = Vec::new();
+        for file in listing {
+            let path = file.map_err(io_error("listing", &self.dir))?.path();
+            // What died while it was written has touched nothing yet.
+            if path.extension().is_none_or(|e| e != "json") {
+                continue;
+            }
+            let text = fs::read(&path).map_err(io_error("reading", &path))?;
+            let entry: Entry = serde_json::from_slice(&text)
+                .map_err(|source| JournalError::Malformed { path: path.clone(), source })?;
+            entries.push(entry);
+        }
+        entries.sort_by_key(|e| e.id);
+        Ok(entries)
+    }
+
+    /// Every write of every fix, for [`super::look`].
+    ///
+    /// # Errors
+    /// Those of [`Journal::entries`].
+    pub fn applied(&self) -> Result<Vec<Applied>, JournalError> {
+        let writes = self.entries()?.into_iter().flat_map(|e| {
+            let id = e.id.to_string();
+            e.writes.into_iter().map(move |w| Applied { id: id.clone(), file: w.file, to: w.to, now: None })
+        });
+        Ok(writes.collect())
+    }
+
+    /// Writes a fix down, before it is made. `entry.id` is given here.
+    ///
+    /// # Errors
+    /// Where the directory cannot be written: nothing may be changed then.
+    pub fn begin(&self, mut entry: Entry) -> Result<Entry, JournalError> {
+        fs::create_dir_all(&self.dir).map_err(io_error("making", &self.dir))?;
+        entry.id = self.entries()?.last().map_or(1, |last| last.id + 1);
+        // Two doctors at once take different numbers: a link to a name that is there is refused.
+        loop {
+            let path = self.path(entry.id);
+            let draft = self.dir.join(format!(".{}-{}", entry.id, std::process::id()));
+            let text = serde_json::to_vec_pretty(&entry)
+                .map_err(|source| JournalError::Malformed { path: path.clone(), source })?;
+            let written =
+                OpenOptions::new().write(true).create(true).truncate(true).open(&draft).and_then(|mut f| {
+                    f.write_all(&text)?;
+                    f.sync_all()
+                });
+            let linked = written.and_then(|()| fs::hard_link(&draft, &path));
+            let _ = fs::remove_file(&draft);
+            match linked {
+                Ok(()) => break,
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => entry.id += 1,
+                Err(e) => return Err(io_error("writing", &path)(e)),
+            }
+        }
+        File::open(&self.dir).and_then(|d| d.sync_all()).map_err(io_error("syncing", &self.dir))?;
+        Ok(entry)
+    }
+
+    /// Forgets a fix that was taken back, or that is not ours any more.
+    ///
+    /// # Errors
+    /// Where the file cannot be removed.
+    pub fn forget(&self, id: u64) -> Result<(), JournalError> {
+        let path = self.path(id);
+        fs::remove_file(&path).map_err(io_error("removing", &path))
+    }
+
+    fn path(&self, id: u64) -> PathBuf {
+        self.dir.join(format!("{id}.json"))
+    }
+}
+
+fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalError {
+    let path = path.to_owned();
+    move |source| JournalError::Io { operation, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> Entry {
+        Entry { id: 0, at: 1, check: "x".into(), container: None, writes: vec![Write::default()] }
+    }
+
+    #[test]
+    fn fixes_are_numbered_and_forgotten_one_by_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::at(dir.path());
+        assert!(journal.entries().unwrap().is_empty());
+        let ids: Vec<u64> = (0..3).map(|_| journal.begin(entry()).unwrap().id).collect();
+        assert_eq!(ids, [1, 2, 3]);
+        journal.forget(2).unwrap();
+        assert_eq!(journal.entries().unwrap().iter().map(|e| e.id).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(journal.applied().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_draft_that_was_not_finished_is_no_fix_and_a_broken_fix_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::at(dir.path());
+        journal.begin(entry()).unwrap();
+        fs::write(dir.path().join("fixes/.2-77"), "{").unwrap();
+        assert_eq!(journal.entries().unwrap().len(), 1);
+        fs::write(dir.path().join("fixes/3.json"), "{").unwrap();
+        assert!(journal.entries().unwrap_err().to_string().contains("3.json"));
+    }
+}

@@ -1,0 +1,182 @@
+//! Texts that only the doctor reads.
+
+use crate::parse::{Malformed, flat_keyed, malformed, number};
+use elbowroom_core::doctor::{DiskCounters, Heap, Mount};
+use elbowroom_core::sample::DeviceNumber;
+use elbowroom_core::unit::{Bytes, Micros, parse_bytes};
+use std::collections::BTreeMap;
+
+/// A setting as its file says it: the chosen word where the file lists all (`always [madvise] never`), else the text
+/// without its newline.
+pub(super) fn shown(text: &str) -> String {
+    let text = text.trim_end();
+    let chosen = text.split_ascii_whitespace().find_map(|w| w.strip_prefix('[')?.strip_suffix(']'));
+    chosen.unwrap_or(text).to_owned()
+}
+
+/// The lines in kB of `/proc/meminfo`, or of a node's, whose lines begin with `Node 0`.
+pub(super) fn meminfo(text: &str) -> Result<BTreeMap<String, Bytes>, Malformed> {
+    let mut all = BTreeMap::new();
+    for line in text.lines() {
+        let Some((key, value)) = line.split_once(':') else {
+            return Err(malformed(line, "\"key: number kB\""));
+        };
+        let Some(kib) = value.trim().strip_suffix(" kB") else { continue };
+        let key = key.rsplit(' ').next().unwrap_or(key);
+        all.insert(key.to_owned(), Bytes::kib(number(kib, line, "\"key: number kB\"")?));
+    }
+    Ok(all)
+}
+
+/// `key number` lines, all of them.
+pub(super) fn keyed(text: &str) -> Result<BTreeMap<String, u64>, Malformed> {
+    flat_keyed(text).map(|entry| entry.map(|(key, value)| (key.to_owned(), value))).collect()
+}
+
+/// Rows of `/proc/diskstats` (Documentation/admin-guide/iostats.rst): number, name, counters.
+pub(super) fn diskstats(text: &str) -> Result<Vec<(DeviceNumber, String, DiskCounters)>, Malformed> {
+    const EXPECTED: &str = "a line of a disk";
+    let mut rows = Vec::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        if words.len() < 14 {
+            return Err(malformed(line, EXPECTED));
+        }
+        let n = |at: usize| number(words[at], line, EXPECTED);
+        let part = |at: usize| u32::try_from(n(at)?).map_err(|_| malformed(line, EXPECTED));
+        let device = DeviceNumber { major: part(0)?, minor: part(1)? };
+        let counters = DiskCounters {
+            ios: n(3)?.saturating_add(n(7)?),
+            bytes: Bytes(n(5)?.saturating_add(n(9)?).saturating_mul(512)),
+            ticks: Micros::millis(n(6)?.saturating_add(n(10)?)),
+            time_in_queue: Micros::millis(n(13)?),
+        };
+        rows.push((device, words[2].to_owned(), counters));
+    }
+    Ok(rows)
+}
+
+/// Mounts of block devices in a `mountinfo` file, each device once.
+pub(super) fn mounts(text: &str) -> Vec<Mount> {
+    let mut mounts: Vec<Mount> = Vec::new();
+    for line in text.lines() {
+        let Some((mount, fs)) = line.split_once(" - ") else { continue };
+        let (mount, fs): (Vec<&str>, Vec<&str>) = (mount.split(' ').collect(), fs.split(' ').collect());
+        let (Some(number), Some(point), Some(options)) = (mount.get(2), mount.get(4), mount.get(5)) else {
+            continue;
+        };
+        let Ok(number) = number.parse::<DeviceNumber>() else { continue };
+        if number.major == 0 || mounts.iter().any(|m| m.number == number) {
+            continue;
+        }
+        mounts.push(Mount {
+            point: (*point).to_owned(),
+            fs: (*fs.first().unwrap_or(&"")).to_owned(),
+            number,
+            options: format!("{options},{}", fs.get(2).unwrap_or(&"")),
+        });
+    }
+    mounts
+}
+
+/// Rows of v2 `io.max` and v1 `blkio.throttle.*_device`: device and the rest.
+pub(super) fn device_rows(text: &str) -> Vec<(DeviceNumber, String)> {
+    let rows = text.lines().filter_map(|line| line.split_once(' '));
+    rows.filter_map(|(device, rest)| Some((device.parse().ok()?, rest.trim().to_owned()))).collect()
+}
+
+/// The size a command line lets a heap grow to: `-Xmx` and `-XX:MaxHeapSize` of a JVM (the last one counts), V8's
+/// `--max-old-space-size` in MiB.
+pub(super) fn heap(pid: i32, cmdline: &str) -> Option<Heap> {
+    let mut sizes = cmdline.split('\0').filter_map(|argument| {
+        let size = if let Some(size) =
+            argument.strip_prefix("-Xmx").or_else(|| argument.strip_prefix("-XX:MaxHeapSize="))
+        {
+            match size.bytes().all(|b| b.is_ascii_digit()) {
+                true => Bytes(size.parse().ok()?),
+                false => parse_bytes(size).ok()?,
+            }
+        } else {
+            let size = argument
+                .strip_prefix("--max-old-space-size=")
+                .or_else(|| argument.strip_prefix("--max_old_space_size="))?;
+            Bytes::mib(size.parse().ok()?)
+        };
+        Some(Heap { pid, argument: argument.to_owned(), size })
+    });
+    sizes.next_back()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_chosen_word_is_the_setting() {
+        for (text, expect) in [
+            ("always [madvise] never\n", "madvise"),
+            ("[none] mq-deadline\n", "none"),
+            ("60\n", "60"),
+            ("max 100000\n", "max 100000"),
+        ] {
+            assert_eq!(shown(text), expect);
+        }
+    }
+
+    #[test]
+    fn meminfo_of_the_machine_and_of_a_node() {
+        let all = meminfo("MemTotal:  8 kB\nHugePages_Total:  0\n").unwrap();
+        assert_eq!((all.len(), all["MemTotal"]), (1, Bytes::kib(8)));
+        assert_eq!(meminfo("Node 0 MemFree:  4 kB\n").unwrap()["MemFree"], Bytes::kib(4));
+        assert!(meminfo("MemTotal: x kB\n").is_err());
+    }
+
+    #[test]
+    fn a_disks_line() {
+        let rows = diskstats("   8       0 sda 10 1 100 20 30 2 300 40 0 50 60\n").unwrap();
+        let (number, name, counters) = &rows[0];
+        assert_eq!((number.to_string().as_str(), name.as_str()), ("8:0", "sda"));
+        assert_eq!(
+            (counters.ios, counters.ticks, counters.bytes),
+            (40, Micros::millis(60), Bytes(400 * 512))
+        );
+        assert_eq!(counters.time_in_queue, Micros::millis(60));
+        assert!(diskstats("8 0 sda 1\n").is_err());
+    }
+
+    #[test]
+    fn mounts_are_of_block_devices_and_each_once() {
+        let text = "1 0 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,data=journal\n\
+                    2 1 8:1 /x /y rw - ext4 /dev/sda1 rw\n3 1 0:5 / /proc rw - proc proc rw\n";
+        let mounts = mounts(text);
+        assert_eq!(mounts.len(), 1);
+        assert_eq!(
+            (mounts[0].fs.as_str(), mounts[0].options.as_str()),
+            ("ext4", "rw,relatime,rw,data=journal")
+        );
+    }
+
+    #[test]
+    fn heaps_are_read_as_their_runtimes_read_them() {
+        for (cmdline, expect) in [
+            ("java\0-Xmx4g\0App", Some(Bytes::gib(4))),
+            ("java\0-Xmx1g\0-Xmx512m\0", Some(Bytes::mib(512))),
+            ("java\0-XX:MaxHeapSize=1073741824\0", Some(Bytes::gib(1))),
+            ("node\0--max-old-space-size=2048\0", Some(Bytes::gib(2))),
+            ("java\0-Xms4g\0", None),
+            ("java\0-Xmx\0", None),
+            ("", None),
+        ] {
+            assert_eq!(heap(1, cmdline).map(|h| h.size), expect, "{cmdline:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_a_parser_panic(text in "(MemTotal:|Node 0 |8:0|-Xmx|[0-9 \n\0:=]|.){0,60}") {
+            let _ = (shown(&text), meminfo(&text), keyed(&text), diskstats(&text), mounts(&text));
+            let _ = (device_rows(&text), heap(1, &text));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Writing a fix and taking it back. A file that says something else than expected belongs to somebody else: it is left
+//! alone. What was written is read back; what the kernel made something else of is an error.
+
+use super::text::shown;
+use crate::root::{ReadError, Root};
+use elbowroom_core::doctor::Write;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::process::{Command, Stdio};
+
+/// Why a file was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Somebody wrote it since it was looked at.
+    #[error("{file} says {now}, not {expected} any more: look again with `elbowroom doctor`")]
+    Changed {
+        /// The file.
+        file: String,
+        /// What it says.
+        now: String,
+        /// What it said.
+        expected: String,
+    },
+    /// The kernel refused.
+    #[error("while writing {data} to {file}: {source}")]
+    Refused {
+        /// The file.
+        file: String,
+        /// What.
+        data: String,
+        /// Why.
+        source: Errno,
+    },
+    /// The kernel took it for another value.
+    #[error("{file} says {now} after {data} was written")]
+    Differs {
+        /// The file.
+        file: String,
+        /// What was written.
+        data: String,
+        /// What it says.
+        now: String,
+    },
+    /// systemd refused.
+    #[error("{command}: {why}")]
+    Command {
+        /// As it was run.
+        command: String,
+        /// What it said.
+        why: String,
+    },
+}
+
+/// What became of taking a write back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It says again what it said before.
+    Reverted,
+    /// It did already.
+    AlreadyBack,
+    /// The file, or its cgroup, is gone.
+    Gone,
+    /// Somebody changed it since; this is what it says.
+    Foreign(String),
+    /// So much is in use that the old value would kill.
+    InUse {
+        /// The file that says so.
+        file: String,
+        /// What it says.
+        usage: u64,
+    },
+}
+
+/// Writes one value and reads it back.
+///
+/// # Errors
+/// Where the file does not say `from`, the kernel or systemd refuses, or the file says something else afterwards.
+pub fn write(root: &Root, write: &Write) -> Result<(), WriteError> {
+    let now = shown(&root.read(&write.file)?);
+    if now != write.from {
+        let (file, expected) = (write.file.clone(), write.from.clone());
+        return Err(WriteError::Changed { file, now, expected });
+    }
+    put(root, write, &write.to)
+}
+
+/// Takes one write back, unless it is not ours to take back any more.
+///
+/// # Errors
+/// Where the kernel or systemd refuses.
+pub fn revert(root: &Root, write: &Write) -> Result<Outcome, WriteError> {
+    let now = match root.read(&write.file) {
+        Ok(text) => shown(&text),
+        Err(e) if e.is_absent() => return Ok(Outcome::Gone),
+        Err(e) => return Err(e.into()),
+    };
+    if now == write.from {
+        return Ok(Outcome::AlreadyBack);
+    }
+    if now != write.to {
+        return Ok(Outcome::Foreign(now));
+    }
+    if let (Some(file), Ok(limit)) = (&write.in_use, write.from.parse::<u64>()) {
+        let usage = shown(&root.read(file)?).parse::<u64>().unwrap_or(u64::MAX);
+        // memory.max takes effect before anything is reclaimed, and kills what does not fit (mm/memcontrol.c,
+        // memory_max_write): a twentieth of room is kept, because use grows while we look.
+        if usage > limit / 20 * 19 {
+            return Ok(Outcome::InUse { file: file.clone(), usage });
+        }
+    }
+    put(root, write, &write.from)?;
+    Ok(Outcome::Reverted)
+}
+
+fn put(root: &Root, write: &Write, value: &str) -> Result<(), WriteError> {
+    match &write.unit {
+        Some(property) => {
+            let value = if value == "max" || value == "-1" { "infinity" } else { value };
+            let setting = format!("{}={value}", property.name);
+            systemctl(&["set-property", "--runtime", &property.unit, &setting])?;
+        }
+        None => {
+            let fd = root.open(&write.file, OFlags::WRONLY)?;
+            rustix::io::write(&fd, value.as_bytes()).map_err(|source| WriteError::Refused {
+                file: write.file.clone(),
+                data: value.to_owned(),
+                source,
+            })?;
+        }
+    }
+    let now = shown(&root.read(&write.file)?);
+    if now != value {
+        return Err(WriteError::Differs { file: write.file.clone(), data: value.to_owned(), now });
+    }
+    Ok(())
+}
+
+fn systemctl(words: &[&str]) -> Result<(), WriteError> {
+    let refuse = |why: String| WriteError::Command { command: format!("systemctl {}", words.join(" ")), why };
+    let done = Command::new("systemctl")
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| refuse(e.to_string()))?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(refuse(String::from_utf8_lossy(&done.stderr).trim().to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::Fixture;
+
+    const HOST: &str = "-- cg/memory.max --\n1000\n-- cg/memory.current --\n700\n";
+
+    fn raised() -> Write {
+        Write {
+            file: "/cg/memory.max".into(),
+            from: "1000".into(),
+            to: "2000".into(),
+            unit: None,
+            in_use: Some("/cg/memory.current".into()),
+        }
+    }
+
+    fn host() -> (Fixture, Root) {
+        let host = Fixture::new(HOST).unwrap();
+        let root = Root::at(host.path()).unwrap();
+        (host, root)
+    }
+
+    #[test]
+    fn what_is_written_can_be_taken_back() {
+        let (_host, root) = host();
+        write(&root, &raised()).unwrap();
+        assert_eq!(root.read("/cg/memory.max").unwrap().trim(), "2000");
+        assert_eq!(revert(&root, &raised()).unwrap(), Outcome::Reverted);
+        assert_eq!(revert(&root, &raised()).unwrap(), Outcome::AlreadyBack);
+    }
+
+    #[test]
+    fn what_somebody_else_wrote_stays() {
+        let (host, root) = host();
+        write(&root, &raised()).unwrap();
+        host.write("cg/memory.max", "3000\n").unwrap();
+        assert_eq!(revert(&root, &raised()).unwrap(), Outcome::Foreign("3000".into()));
+        assert!(matches!(write(&root, &raised()), Err(WriteError::Changed { .. })));
+        assert_eq!(root.read("/cg/memory.max").unwrap(), "3000\n");
+    }
+
+    #[test]
+    fn a_limit_does_not_go_back_below_what_is_in_use() {
+        let (host, root) = host();
+        write(&root, &raised()).unwrap();
+        host.write("cg/memory.current", "960\n").unwrap();
+        assert!(matches!(revert(&root, &raised()).unwrap(), Outcome::InUse { usage: 960, .. }));
+        host.write("cg/memory.current", "940\n").unwrap();
+        assert_eq!(revert(&root, &raised()).unwrap(), Outcome::Reverted);
+    }
+
+    #[test]
+    fn a_cgroup_that_ended_took_its_settings_along() {
+        let (host, root) = host();
+        host.remove("cg").unwrap();
+        assert_eq!(revert(&root, &raised()).unwrap(), Outcome::Gone);
+    }
+}

@@ -1,0 +1,150 @@
+//! `elbowroom doctor` and `elbowroom undo`: look, say, and fix if asked.
+
+mod fix;
+mod list;
+mod report;
+mod undo;
+
+pub(crate) use undo::{UndoArgs, undo};
+
+use crate::cli::{Format, Output};
+use crate::config::Config;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use elbowroom_core::doctor::{CHECKS, Facts, Finding, Group, examine, harms};
+use elbowroom_core::unit::{Micros, parse_duration};
+use elbowroom_host::doctor::{DoctorConfig, Journal, look};
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Version of the JSON form: fields are added, never removed or renamed, within one.
+const VERSION: u32 = 1;
+
+/// Arguments of `doctor`.
+#[derive(Args)]
+pub(crate) struct DoctorArgs {
+    /// Only this container: name, beginning of an id, or cgroup path.
+    container: Option<String>,
+    /// Time between the two looks that rates are taken from.
+    #[arg(long = "for", value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    wait: Micros,
+    /// Everything: notes, and every container one by one.
+    #[arg(long)]
+    all: bool,
+    /// Show what would be written, ask, and write it; of one check, or of all that harms.
+    #[arg(long, value_name = "CHECK", num_args = 0..=1)]
+    fix: Option<Option<String>>,
+    /// Do not ask.
+    #[arg(long, requires = "fix")]
+    yes: bool,
+    /// Print the table of checks, and look at nothing.
+    #[arg(long)]
+    list: bool,
+    /// Configuration file, for what counts as a container.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    state: StateDir,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Where fixes are written down.
+#[derive(Args)]
+pub(crate) struct StateDir {
+    /// Directory where fixes are written down.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/elbowroom", env = "ELBOWROOM_STATE_DIR")]
+    state_dir: PathBuf,
+}
+
+/// The answer as programs get it.
+#[derive(Serialize)]
+struct Report<'a> {
+    version: u32,
+    healthy: bool,
+    elapsed_seconds: f64,
+    containers: usize,
+    checks: usize,
+    findings: &'a [Finding],
+}
+
+/// `elbowroom doctor`: 0 healthy, 1 findings.
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
+    if args.list {
+        say(&list::list(args.output.format)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(Some(check)) = &args.fix
+        && !CHECKS.iter().any(|c| c.id == check)
+    {
+        bail!("there is no check \"{check}\": `elbowroom doctor --list` names them");
+    }
+    let journal = Journal::at(&args.state.state_dir);
+    let config = Config::load(args.config.as_deref())?;
+    let config = DoctorConfig {
+        root: PathBuf::from("/"),
+        plain: config.containers.cgroups,
+        docker_root: config.containers.docker_root,
+        wait: Duration::from_micros(args.wait.get()),
+    };
+    let facts = look(&config, journal.applied()?).context("looking at the host")?;
+    let only = args.container.as_deref().map(|name| find(&facts, name)).transpose()?;
+    let asked = |f: &Finding| only.as_ref().is_none_or(|path| f.cgroup.as_ref() == Some(path));
+    if let Some(check) = &args.fix {
+        let wanted = |f: &Finding| asked(f) && check.as_ref().map_or(harms(f), |id| f.check == *id);
+        return fix::fix(&facts, &journal, wanted, args.yes, args.output.format);
+    }
+    let findings: Vec<Finding> = examine(&facts).into_iter().filter(asked).collect();
+    let healthy = !findings.iter().any(harms);
+    let text = match args.output.format {
+        Format::Json => crate::verbs::containers::json(&Report {
+            version: VERSION,
+            healthy,
+            elapsed_seconds: facts.elapsed.get() as f64 / 1e6,
+            containers: facts.containers().count(),
+            checks: CHECKS.len(),
+            findings: &findings,
+        })?,
+        Format::Text => report::report(&facts, &findings, args.all, report::Style::of_stdout()),
+    };
+    say(&text)?;
+    Ok(ExitCode::from(u8::from(!healthy)))
+}
+
+/// The cgroup of the one container that is meant.
+fn find(facts: &Facts, name: &str) -> Result<String> {
+    let id = |g: &Group| g.container.as_ref().map(|c| c.id.clone()).unwrap_or_default();
+    let exact = |g: &&Group| {
+        g.name() == name || id(g) == name || g.path == format!("/{}", name.trim_start_matches('/'))
+    };
+    let mut found: Vec<&Group> = facts.containers().filter(exact).collect();
+    if found.is_empty() {
+        found = facts.containers().filter(|g| id(g).starts_with(name)).collect();
+    }
+    match found[..] {
+        [one] => Ok(one.path.clone()),
+        [] => bail!("there is no container \"{name}\" here: `elbowroom list` names those an agent sees"),
+        _ => bail!("\"{name}\" is {} containers: give more of the id", found.len()),
+    }
+}
+
+/// To standard output.
+fn say(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Asks on the terminal; no where there is nobody to ask.
+fn confirmed(question: &str) -> Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    eprint!("{question} (y/N) ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
