@@ -22,7 +22,7 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
-.PHONY: help run test build check live vm-test soak bench lab fuzz install clean
+.PHONY: help run test build check live vm-test soak audit bench lab fuzz install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,15 +54,21 @@ vm-test: build ## the same on a cgroup v2 kernel with 4 CPUs, and some with 16; 
 	@tools/setup vm
 	tests/vm/run
 
-soak: build ## 500 rounds of 20 containers that come and go; root, long
+soak: build ## 500 rounds of 20 containers that come and go, 200 kills while limits change; root, long
 	@tools/setup test
+	ELBOWROOM_TEST_KILLS=200 $(PYTEST) -s tests/live/test_disk_cli.py -k however_often
 	ELBOWROOM_TEST_ROUNDS=500 ELBOWROOM_TEST_CONTAINERS=20 $(PYTEST) tests/live/test_density.py
+
+audit: build ## what `elbowroom audit` says of 28 roots, beside what strace sees (10 min; Debian, PyPI and npm packages); root
+	@tools/setup test audit
+	ELBOWROOM_AUDIT_RESULTS=lab/results/$$(date +%F)-audit $(PYTEST) tests/live/test_audit.py
 
 bench: build ## what reads and updates cost, beside the kernel and the peer (20 min)
 	@tools/setup bench
 	for job in read swarm tick; do cargo run --release --locked --quiet --package elbowroom-lab -- $$job; done
 
 lab: build ## the papers' experiments: LAB_ARGS="..."
+	@tools/setup lab
 	cargo run --release --locked --quiet --package elbowroom-lab -- $(LAB_ARGS)
 
 fuzz: ## every decoder of foreign bytes, FUZZ_SECONDS (60) each

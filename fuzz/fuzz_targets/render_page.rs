@@ -6,7 +6,7 @@ use elbowroom_core::cpuset::CpuSet;
 use elbowroom_core::page::facts::{CpuTimes, Facts, MAX_DISKS};
 use elbowroom_core::page::tree::{self, Node};
 use elbowroom_core::psi::{Pressure, Stall};
-use elbowroom_core::sample::{IoStat, MemoryStat};
+use elbowroom_core::sample::{DeviceNumber, IoStat, MemoryStat};
 use elbowroom_core::unit::{Bytes, Micros};
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
@@ -117,8 +117,7 @@ impl Numbers<'_> {
         facts.pressure = [Pressure { some: self.stall(), full: self.stall() }; 3];
         facts.nr_disks = self.next() as u32;
         let io = IoStat {
-            major: 254,
-            minor: 0,
+            device: DeviceNumber::new(254, 0),
             rbytes: self.bytes(),
             wbytes: self.bytes(),
             dbytes: self.bytes(),

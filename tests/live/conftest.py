@@ -15,6 +15,7 @@ import pytest
 from kit import cgroup, docker as docker_kit, programs
 from kit.agent import Agent
 from kit.container import Container, main_process
+from kit.disk import LoopDisk
 from kit.docker import Docker
 from kit.process import mounts_of
 from kit.runc import Runc
@@ -93,9 +94,9 @@ def new_agent(binary, run_dir, strangers, tmp_path):
     """Makes agents, not started: `new_agent("[sense]\\nperiod = ...")`. Each must stop cleanly unless it is destroyed."""
     made = []
 
-    def new(config="", containers="", prefix=()):
+    def new(config="", containers="", prefix=(), args=()):
         text = f"{config}\n[containers]\n{strangers}{containers}\n"
-        agent = Agent(binary, run_dir, tmp_path / f"agent{len(made)}.log", text, prefix)
+        agent = Agent(binary, run_dir, tmp_path / f"agent{len(made)}.log", text, prefix, args)
         made.append(agent)
         return agent
 
@@ -189,13 +190,24 @@ def hand_made():
     """Makes cgroups by hand: `hand_made("elbowroom-test-x")`."""
     made = []
 
-    def make(path):
-        made.append(cgroup.Cgroup(path))
+    def make(path, **options):
+        made.append(cgroup.Cgroup(path, **options))
         return made[-1]
 
     yield make
     for group in reversed(made):
         group.remove()
+
+
+@pytest.fixture
+def loop_disk(tmp_path):
+    """A block device of our own."""
+    try:
+        disk = LoopDisk(tmp_path / "disk", 64 << 20)
+    except OSError as error:
+        pytest.skip(f"needs a loop device: {error}")
+    yield disk
+    disk.close()
 
 
 # ---- test programs ----

@@ -1,6 +1,9 @@
 //! The control protocol: one JSON request on a line, one JSON answer on a line, over `<run-dir>/agent.sock`. The command
 //! line speaks nothing else, so everything it shows is there for programs too.
 
+use elbowroom_core::govern::Mode;
+use elbowroom_core::govern::alert::{Alert, Kind};
+use elbowroom_core::govern::disk::{DiskView, Policy, Standing};
 use elbowroom_core::sample::{Engine, Pod, Usage};
 use elbowroom_core::view::{Explain, View};
 use elbowroom_host::mount::Surface;
@@ -23,6 +26,8 @@ pub enum Request {
     Detach(String),
     /// Create the view of a container that is just being made; the caller mounts it.
     Prepare(Prepare),
+    /// The governed disks, and the alerts that last.
+    Disks,
     /// The agent itself.
     Status,
 }
@@ -48,6 +53,8 @@ pub enum Response {
     Explain(Box<Explanation>),
     /// Answer to [`Request::Prepare`].
     Prepared(Prepared),
+    /// Answer to [`Request::Disks`].
+    Disks(Box<DisksReport>),
     /// Answer to [`Request::Status`].
     Status(Box<Status>),
     /// The request could not be met; one line that names the thing and the way out.
@@ -81,6 +88,8 @@ pub struct ContainerView {
     pub usage: Usage,
     /// CPU it used over the last second, in thousandths of a CPU.
     pub cpu_used_millicpu: u64,
+    /// Where it stands at the disks it uses; the decisions that led there are in [`Explanation::disk`] only.
+    pub disk: Vec<Standing>,
 }
 
 /// Answer to [`Request::Explain`].
@@ -90,6 +99,46 @@ pub struct Explanation {
     pub container: ContainerView,
     /// Inputs, rule and last changes.
     pub explain: Explain,
+    /// Where it stands at the disks it uses, with the last decisions.
+    pub disk: Vec<Standing>,
+}
+
+/// Answer to [`Request::Disks`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DisksReport {
+    /// What is done with decisions.
+    pub mode: Mode,
+    /// Why decisions are only shown although they should be carried out, where that is so.
+    pub not_enforced: Option<String>,
+    /// How bandwidth is divided.
+    pub policy: Policy,
+    /// Every governed disk, ascending.
+    pub disks: Vec<DiskView>,
+    /// The alerts that last now.
+    pub alerts: Vec<AlertView>,
+}
+
+/// An alert with the names of what it is about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AlertView {
+    /// The alert itself.
+    #[serde(flatten)]
+    pub alert: Alert,
+    /// The disk's name below `/sys/block`.
+    pub disk_name: Option<String>,
+    /// The container.
+    pub container: Option<Named>,
+}
+
+/// A container, by all that it is called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// The engine's full identifier.
+    pub id: String,
+    /// The name people use.
+    pub name: Option<String>,
+    /// Its cgroup, below the root of the hierarchy.
+    pub path: String,
 }
 
 /// Where a prepared view is, and what belongs where in the container.
@@ -122,6 +171,42 @@ pub struct Status {
     pub ticks_missed: u64,
     /// CPU time of the policy process, in microseconds.
     pub cpu_usec: u64,
+    /// What the disk governor has been doing.
+    pub disk: DiskStatus,
+    /// Who is told of alerts, and what became of it.
+    pub hooks: Vec<HookStatus>,
+}
+
+/// The disk governor's own counters, since the policy process started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskStatus {
+    /// Measurements taken.
+    pub ticks: u64,
+    /// What the last of them took, in microseconds.
+    pub tick_usec: u64,
+    /// What the last decision took, in microseconds.
+    pub decide_usec: u64,
+    /// Limits of ours that are in force.
+    pub held: u64,
+    /// Attempts to change a limit that went through.
+    pub written: u64,
+    /// Attempts to change a limit that somebody else's value, the kernel, or the end of the container prevented.
+    pub not_written: u64,
+    /// Alerts that began, by kind.
+    pub alerts_begun: Vec<(Kind, u64)>,
+}
+
+/// What became of the alerts given to one hook.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookStatus {
+    /// The program, or the address without what may be secret in it.
+    pub hook: String,
+    /// Programs that ended well, posts that were taken.
+    pub delivered: u64,
+    /// Those that did not.
+    pub failed: u64,
+    /// Alerts it was too slow for.
+    pub dropped: u64,
 }
 
 /// Process ids of the agent.

@@ -33,6 +33,11 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 pub(crate) enum Verb {
     /// Run the agent in the foreground until SIGTERM or Ctrl-C.
+    #[command(
+        after_help = "Examples:\n  elbowroom agent             decides about disks and shows it, limits nothing\n  \
+        elbowroom agent --enforce   limits who takes what others need\n\n\
+        See `elbowroom check` for what this host offers."
+    )]
     Agent(AgentArgs),
     /// Run a command in a container of its own, with its own view; needs no engine.
     Run(crate::run::RunArgs),
@@ -48,8 +53,29 @@ pub(crate) enum Verb {
     Explain(OneContainer),
     /// Live table of all containers.
     Top(TopArgs),
+    /// Show the disks that are shared: what they can do, what is promised, what is wrong.
+    ///
+    /// STATE: free (no caps), guard (room for all), share (saturated and divided), slow (saturated, and slower than it was),
+    /// inversion (caps of ours held everybody up and were taken off). Numbers are bytes per second; operations are in the
+    /// JSON. Why a container gets what it gets: `elbowroom explain CONTAINER`.
+    Disks(Output),
+    /// Print everything as OpenMetrics text, for a scraper.
+    #[command(after_help = "Example, for node_exporter's textfile collector:\n  \
+        elbowroom metrics > elbowroom.part && mv elbowroom.part elbowroom.prom")]
+    Metrics(Output),
     /// Say what this host offers, and what is lost where it does not.
     Check(Output),
+    /// Take off the limits that an agent left which died or hangs; needs no agent.
+    ///
+    /// The agent does this by itself, and when it starts. Exit status: 0 when everything is as its users set it, 1 when
+    /// somebody else changed a limit since, or an agent that works holds some, 2 when one may still be in force.
+    Restore(Output),
+    /// Find what hurts containers on this host, say why, and fix it if asked; needs no agent.
+    Doctor(crate::verbs::doctor::DoctorArgs),
+    /// List the doctor's fixes, or take them back.
+    Undo(crate::verbs::doctor::UndoArgs),
+    /// Say which programs of an image would misread the host, and what to set; needs no agent.
+    Audit(crate::verbs::audit::AuditArgs),
     /// Record samples and decisions to a file; needs no agent.
     Record(RecordArgs),
     /// Replay a recording, without root, and compare the decisions.
@@ -74,9 +100,22 @@ pub(crate) struct AgentArgs {
     /// Configuration file; without it /etc/elbowroom/elbowroom.toml, where there is one.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) govern: GovernArgs,
     /// Log more; twice for everything.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
+}
+
+/// Arguments of `agent` that its policy process has too.
+#[derive(Args, Clone)]
+pub(crate) struct GovernArgs {
+    /// Carry out what governors decide, instead of only showing it. One that the configuration switches off stays off.
+    #[arg(long)]
+    pub(crate) enforce: bool,
+    /// Where what was learned is kept over a restart.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/elbowroom", env = "ELBOWROOM_STATE_DIR")]
+    pub(crate) state_dir: PathBuf,
 }
 
 /// Arguments the agent gives its own processes.
@@ -84,6 +123,8 @@ pub(crate) struct AgentArgs {
 pub(crate) struct Child {
     #[arg(long)]
     pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) govern: GovernArgs,
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 }

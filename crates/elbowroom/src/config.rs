@@ -1,9 +1,16 @@
 //! The configuration file: TOML, every key optional, unknown keys and bare numbers refused.
 
-use anyhow::{Context, Result};
-use elbowroom_core::unit::{Micros, parse_duration};
+use crate::alerts::settings::{self as hooks, Hook};
+use anyhow::{Context, Result, ensure};
+use elbowroom_core::glob;
+use elbowroom_core::govern::Mode;
+use elbowroom_core::govern::claim::Claim;
+use elbowroom_core::govern::disk;
+use elbowroom_core::sample::{Container, Event, Group};
+use elbowroom_core::unit::Micros;
 use elbowroom_core::view::Policy;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 /// Where the file is looked for when `--config` does not say.
@@ -21,6 +28,12 @@ pub(crate) struct Config {
     pub(crate) views: Views,
     /// The rules views follow.
     pub(crate) policy: Policy,
+    /// Who gets how much of the disks.
+    pub(crate) disk: disk::Settings,
+    /// What single containers are promised; the first entry that fits a container counts.
+    pub(crate) claims: Vec<Claim>,
+    /// Who is told of alerts.
+    pub(crate) hooks: Vec<Hook>,
 }
 
 /// How the host is sensed.
@@ -28,10 +41,10 @@ pub(crate) struct Config {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Sense {
     /// Time between two updates of effective CPU and memory; the paper takes the scheduling period, 24 ms.
-    #[serde(with = "duration")]
+    #[serde(with = "elbowroom_core::unit::duration")]
     pub(crate) period: Micros,
     /// Time between two full scans of the cgroup hierarchies, a safety net under the kernel's notifications.
-    #[serde(with = "duration")]
+    #[serde(with = "elbowroom_core::unit::duration")]
     pub(crate) rescan: Micros,
     /// `auto` takes BPF where the kernel and this build have it.
     pub(crate) tier: Tier,
@@ -69,10 +82,10 @@ pub(crate) struct Containers {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Views {
     /// For containers that read such a page in the last ten seconds.
-    #[serde(with = "duration")]
+    #[serde(with = "elbowroom_core::unit::duration")]
     pub(crate) refresh_hot: Micros,
     /// For all others.
-    #[serde(with = "duration")]
+    #[serde(with = "elbowroom_core::unit::duration")]
     pub(crate) refresh_cold: Micros,
 }
 
@@ -94,6 +107,26 @@ impl Default for Views {
     }
 }
 
+impl Containers {
+    /// An event as governors may know it: to them, a container that is left alone is one of the host's own services.
+    pub(crate) fn governed<'a>(&self, event: &'a Event) -> Cow<'a, Event> {
+        match event {
+            Event::Group(group) if group.container.as_ref().is_some_and(|c| self.excludes(c)) => {
+                Cow::Owned(Event::Group(Group { container: None, ..group.clone() }))
+            }
+            event => Cow::Borrowed(event),
+        }
+    }
+
+    /// Whether a container is to be left alone.
+    pub(crate) fn excludes(&self, container: &Container) -> bool {
+        self.exclude.iter().any(|pattern| {
+            glob::matches(pattern, &container.id)
+                || container.name.as_deref().is_some_and(|name| glob::matches(pattern, name))
+        })
+    }
+}
+
 impl Config {
     /// Reads `path`, or the default file where there is one, or gives the built-in values.
     pub(crate) fn load(path: Option<&Path>) -> Result<Self> {
@@ -111,16 +144,58 @@ impl Config {
     /// Reads a configuration from text; errors say line, key and what would be right.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let config: Self = toml::from_str(text).map_err(|e| anyhow::anyhow!("{}", one_line(text, &e)))?;
-        let least = Micros::millis(1);
-        for (key, value) in [
-            ("sense.period", config.sense.period),
-            ("sense.rescan", config.sense.rescan),
-            ("views.refresh_hot", config.views.refresh_hot),
-            ("views.refresh_cold", config.views.refresh_cold),
-        ] {
-            anyhow::ensure!(value >= least, "{key}: \"{value}\" is too short: at least \"1ms\"");
-        }
+        config.validate()?;
         Ok(config)
+    }
+
+    /// The same with every governor that is not off carrying out what it decides, where `enforce` asks for it.
+    pub(crate) fn enforcing(mut self, enforce: bool) -> Self {
+        if enforce && self.disk.mode == Mode::Observe {
+            self.disk.mode = Mode::Enforce;
+        }
+        self
+    }
+
+    /// Refuses what is well spelled and cannot be meant.
+    fn validate(&self) -> Result<()> {
+        let least = Micros::millis(1);
+        for (key, value, least) in [
+            ("sense.period", self.sense.period, least),
+            ("sense.rescan", self.sense.rescan, least),
+            ("views.refresh_hot", self.views.refresh_hot, least),
+            ("views.refresh_cold", self.views.refresh_cold, least),
+            ("disk.period", self.disk.period, Micros::millis(100)),
+        ] {
+            ensure!(value >= least, "{key}: \"{value}\" is too short: at least \"{least}\"");
+        }
+        ensure!(self.disk.aridac.samples >= 1, "disk.aridac.samples: at least 1, for a mean of none is none");
+        ensure!(
+            self.disk.lifeline.target.of(100) >= 10,
+            "disk.lifeline.target: \"{}\" of a disk is too little to share: at least \"10%\"",
+            self.disk.lifeline.target
+        );
+        ensure!(
+            self.disk.aridac.max_disk_io > 0,
+            "disk.aridac.max_disk_io: write what the disk can do, for example \"100MiB/s\""
+        );
+        if let Some(pattern) = self.disk.devices.iter().find(|p| p.is_empty() || p.contains('/')) {
+            anyhow::bail!(
+                "disk.devices: {pattern:?} is no name below /sys/block: write for example \"nvme*\""
+            );
+        }
+        for (n, claim) in self.claims.iter().enumerate() {
+            let entry = n + 1;
+            ensure!(
+                !claim.container.is_empty(),
+                "claims, entry {entry}: container: write whose claim it is, for example \"db*\", or \"*\" for all"
+            );
+            ensure!(
+                (1..=10_000).contains(&claim.weight),
+                "claims, entry {entry}: weight: {} is not between 1 and 10000",
+                claim.weight
+            );
+        }
+        hooks::validate(&self.hooks)
     }
 }
 
@@ -130,28 +205,6 @@ fn one_line(text: &str, error: &toml::de::Error) -> String {
     match line {
         Some(line) => format!("line {line}: {message}"),
         None => message,
-    }
-}
-
-mod duration {
-    use super::{Deserializer, Micros, Serializer, parse_duration};
-
-    pub(super) fn serialize<S: Serializer>(value: &Micros, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_str(&value.to_string())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Micros, D::Error> {
-        struct Text;
-        impl serde::de::Visitor<'_> for Text {
-            type Value = Micros;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a duration with its unit, for example \"250ms\"")
-            }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Micros, E> {
-                parse_duration(text).map_err(E::custom)
-            }
-        }
-        d.deserialize_any(Text)
     }
 }
 
@@ -178,8 +231,30 @@ mod tests {
             ("[sense]\nperoid = \"24ms\"", "line 2: unknown field `peroid`, expected one of"),
             ("[sense]\nperiod = \"1us\"", "sense.period: \"1us\" is too short"),
             ("[sens]\n", "unknown field `sens`"),
+            (
+                "[disk]\nmode = \"enforced\"",
+                "line 2: unknown variant `enforced`, expected one of `off`, `observe`",
+            ),
+            ("[disk]\nperiod = \"99ms\"", "disk.period: \"99ms\" is too short: at least \"100ms\""),
+            ("[disk]\ndevices = [\"/dev/sda\"]", "disk.devices: \"/dev/sda\" is no name below /sys/block"),
+            ("[disk.aridac]\nsamples = 0", "disk.aridac.samples: at least 1"),
+            ("[disk.aridac]\nmax_disk_io = \"0B/s\"", "disk.aridac.max_disk_io: write what"),
+            ("[[claims]]\nweight = 5", "claims, entry 1: container: write whose"),
+            (
+                "[[claims]]\ncontainer = \"a\"\n[[claims]]\ncontainer = \"b\"\nweight = 0",
+                "claims, entry 2: weight: 0",
+            ),
+            ("[[hooks]]\nkinds = [\"STARVED\"]", "hooks, entry 1: it says neither"),
+            ("[[hooks]]\nexec = [\"scale\"]", "hooks, entry 1: exec: \"scale\" is no absolute path"),
+            ("[[hooks]]\nexec = [\"/a\"]\nwebhook = \"http://a\"", "hooks, entry 1: both"),
+            ("[[hooks]]\nwebhook = \"ftp://a/b\"", "hooks, entry 1: webhook: write an address that begins"),
+            ("[[hooks]]\nwebhook = \"http://a\"\nkinds = [\"SLOW\"]", "line 3: unknown variant `SLOW`"),
+            (
+                "[[hooks]]\nwebhook = \"http://a\"\ntimeout = \"1ms\"",
+                "hooks, entry 1: timeout: \"1ms\" is too short",
+            ),
         ] {
-            let error = Config::parse(text).unwrap_err().to_string();
+            let error = crate::one_line(&Config::parse(text).unwrap_err());
             assert!(error.contains(expect), "{text:?}: {error}");
             assert!(!error.contains('\n'), "{error}");
         }

@@ -2,10 +2,12 @@
 //!
 //! The program is this library's [`main`]; what else is public is driven by tests, examples and fuzz targets.
 
+mod alerts;
 mod api;
 mod cli;
 mod client;
 mod config;
+mod fnv;
 pub mod fuse;
 mod oci;
 mod policy;
@@ -60,7 +62,7 @@ pub fn main() -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
-    use verbs::{check, containers, record, top};
+    use verbs::{audit, check, containers, disks, doctor, metrics, record, restore, top};
     let run_dir = cli.run_dir.as_path();
     match cli.verb {
         Verb::Agent(args) => {
@@ -75,7 +77,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
         Verb::Policy(child) => {
             log(child.verbose);
-            policy::main(run_dir, config::Config::load(child.config.as_deref())?)?;
+            let config = config::Config::load(child.config.as_deref())?.enforcing(child.govern.enforce);
+            policy::main(run_dir, &child.govern.state_dir, config)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Supervise => {
@@ -91,11 +94,21 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Detach(one) => print(&containers::one(run_dir, Request::Detach(one.container), one.output)?),
         Verb::Explain(one) => print(&containers::explain(run_dir, one)?),
         Verb::Top(args) => print(&top::top(run_dir, &args)?),
+        Verb::Disks(output) => print(&disks::disks(run_dir, output)?),
+        Verb::Metrics(output) => print(&metrics::metrics(run_dir, output)?),
         Verb::Check(output) => {
             let (text, ready) = check::check(run_dir, output)?;
             print(&text)?;
             Ok(ExitCode::from(u8::from(!ready)))
         }
+        Verb::Restore(output) => {
+            let (text, status) = restore::restore(run_dir, output)?;
+            print(&text)?;
+            Ok(ExitCode::from(status))
+        }
+        Verb::Doctor(args) => doctor::doctor(&args),
+        Verb::Undo(args) => doctor::undo(&args),
+        Verb::Audit(args) => audit::main(&args),
         Verb::Record(args) => record::record(&args).map(|()| ExitCode::SUCCESS),
         Verb::Replay(args) => {
             let (text, same) = record::replay(&args)?;
@@ -134,6 +147,10 @@ fn agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
         vec!["--run-dir".into(), std::path::absolute(run_dir)?.into_os_string()];
     if let Some(config) = &args.config {
         child_args.extend(["--config".into(), std::path::absolute(config)?.into_os_string()]);
+    }
+    child_args.extend(["--state-dir".into(), std::path::absolute(&args.govern.state_dir)?.into_os_string()]);
+    if args.govern.enforce {
+        child_args.push("--enforce".into());
     }
     child_args.extend((0..args.verbose).map(|_| "-v".into()));
     let supervisor = SupervisorArgs { policy_args: child_args, ..SupervisorArgs::new(run_dir) };

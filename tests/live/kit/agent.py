@@ -14,9 +14,10 @@ from kit.wait import PATIENCE, eventually
 class Agent:
     """One `elbowroom agent` with its own run directory."""
 
-    def __init__(self, binary, run_dir, log, config=None, prefix=()):
+    def __init__(self, binary, run_dir, log, config=None, prefix=(), args=()):
         self.binary, self.run_dir, self.log = binary, run_dir, log
         self.config, self.prefix = config, prefix  # `prefix` is a command that starts another, such as unshare
+        self.args = ["--state-dir", log.with_suffix(".state"), *args]
         self.supervisor = None  # the Popen, until its process is no longer ours
         self.processes = {}  # every process it was ever seen to have, by pid
         self.device = None  # of its views
@@ -25,7 +26,7 @@ class Agent:
 
     def start(self, within=15):
         """Starts it, and waits until it answers."""
-        words = [*self.prefix, self.binary, "agent", "--run-dir", self.run_dir]
+        words = [*self.prefix, self.binary, "agent", "--run-dir", self.run_dir, *self.args]
         if self.config is not None:
             file = self.log.with_suffix(".toml")
             file.write_text(self.config)

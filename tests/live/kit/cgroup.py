@@ -9,6 +9,8 @@ ROOT = Path("/sys/fs/cgroup")
 V2 = (ROOT / "cgroup.controllers").exists()
 # On v1 a container is a directory of the same name in each of these hierarchies.
 HIERARCHIES = [ROOT] if V2 else [ROOT / name for name in ("cpu", "cpuacct", "cpuset", "memory") if (ROOT / name).is_dir()]
+# Those of a container whose disk I/O matters; the unified one has its pressure where engines make it.
+IO_HIERARCHIES = HIERARCHIES if V2 else HIERARCHIES + [path for path in (ROOT / "blkio", ROOT / "unified") if path.is_dir()]
 
 
 def limit_memory(path, limit):
@@ -20,9 +22,9 @@ def limit_memory(path, limit):
 class Cgroup:
     """One cgroup made here, by its path below the root."""
 
-    def __init__(self, path):
+    def __init__(self, path, hierarchies=HIERARCHIES):
         self.path = path
-        self.directories = sorted({(root / path).resolve() for root in HIERARCHIES})
+        self.directories = sorted({(root / path).resolve() for root in hierarchies})
         for directory in self.directories:
             if V2 and directory.parent != ROOT:
                 for controller in ("cpu", "cpuset", "memory"):

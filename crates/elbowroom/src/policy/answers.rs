@@ -47,6 +47,7 @@ impl Owner {
                 self.preparing.push((prepare, deadline, answer));
                 return self.notice_changes();
             }
+            Request::Disks => Response::Disks(Box::new(self.disk.report())),
             Request::Status => Response::Status(Box::new(self.status())),
         };
         let _ = answer.send(response);
@@ -173,6 +174,7 @@ impl Owner {
             view: *view,
             usage: resident.usage,
             cpu_used_millicpu: resident.cpu_used_millicpu,
+            disk: self.disk.standings(id, false),
         })
     }
 
@@ -180,11 +182,12 @@ impl Owner {
         let id = self.find(name)?;
         let container = self.describe_or_gone(id, name)?;
         let explain = self.views.explain(id).ok_or_else(|| format!("container {} is gone", shown(name)))?;
-        Ok(Explanation { container, explain })
+        Ok(Explanation { container, explain, disk: self.disk.standings(id, true) })
     }
 
     fn status(&self) -> Status {
         let (supervisor, view_server) = self.publisher.peers();
+        let (disk, hooks) = self.disk.status();
         let number = |pid: Option<Pid>| pid.map_or(0, |pid| pid.as_raw_nonzero().get());
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -200,6 +203,8 @@ impl Owner {
             ticks: self.ticks,
             ticks_missed: self.ticks_missed,
             cpu_usec: process::own_cpu().get(),
+            disk,
+            hooks,
         }
     }
 }

@@ -1,21 +1,28 @@
 //! The policy process: senses the host, decides every container's view, publishes it, mounts it.
 //!
 //! One thread, [`Owner`], owns all state and handles one closed [`Message`] at a time. Whatever may block has a thread of
-//! its own and talks to the owner by message: the control socket ([`control`]), mounting ([`mounter`]) and the notifier
-//! inside the [`Publisher`].
+//! its own and talks to the owner by message: the control socket ([`control`]), mounting ([`mounter`]), limits ([`limiter`])
+//! and the notifier inside the [`Publisher`].
 
 mod answers;
+mod attaching;
+mod capacities;
 mod control;
+mod disk;
 mod facts;
+mod limiter;
 mod load;
 mod mounter;
+mod orders;
 mod owner;
+mod publishing;
 mod resident;
 
 use crate::api::{Request, Response};
 use crate::config::{Config, Tier};
 use crate::fuse::publisher::Publisher;
 use anyhow::{Context, Result};
+use disk::DiskRoom;
 use elbowroom_core::sample::GroupId;
 use elbowroom_host::signal::Signals;
 use elbowroom_host::timer::{Ticker, prefer_realtime};
@@ -33,6 +40,8 @@ enum Message {
     Ask { request: Request, peer: i32, answer: mpsc::SyncSender<Response> },
     /// A mount job is done.
     Mounted { group: GroupId, outcome: mounter::Outcome },
+    /// What came of an order to the limiter.
+    Limiter(limiter::Told),
 }
 
 /// A way to reach the owner from another thread.
@@ -52,7 +61,7 @@ impl Mailbox {
 }
 
 /// Runs the policy process until it is told to stop.
-pub(crate) fn main(run_dir: &Path, config: Config) -> Result<()> {
+pub(crate) fn main(run_dir: &Path, state_dir: &Path, config: Config) -> Result<()> {
     let signals = Signals::block(&[Signal::TERM, Signal::INT, Signal::HUP]).context("blocking signals")?;
     let publisher =
         Publisher::from_inherited().context("taking over the views' memory from the supervisor")?;
@@ -62,7 +71,9 @@ pub(crate) fn main(run_dir: &Path, config: Config) -> Result<()> {
         Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("creating an eventfd")?);
     let mailbox = Mailbox { queue, wake: wake.clone() };
     let mounter = mounter::spawn(mailbox.clone());
-    let mut owner = Owner::new(config.clone(), run_dir.to_owned(), sensor, publisher, mounter);
+    // Before anything is sensed: what an agent that died left in knobs is not the user's.
+    let disk = DiskRoom::open(&config, run_dir, state_dir, mailbox.clone())?;
+    let mut owner = Owner::new(config.clone(), run_dir.to_owned(), sensor, publisher, mounter, disk);
     owner.start();
     let _socket = control::listen(&socket_path(run_dir), mailbox)?;
     let ticker = Ticker::new(config.sense.period).context("starting the sampling timer")?;
@@ -96,6 +107,7 @@ pub(crate) fn main(run_dir: &Path, config: Config) -> Result<()> {
                 match message {
                     Message::Ask { request, peer, answer } => owner.ask(request, peer, answer),
                     Message::Mounted { group, outcome } => owner.mounted(group, outcome),
+                    Message::Limiter(told) => owner.disk.told(told),
                 }
             }
         }
@@ -117,7 +129,8 @@ pub(crate) fn open_sensor(config: &Config) -> Result<Sensor> {
         period: config.sense.period,
         ..SensorConfig::default()
     };
-    let sensor = Sensor::open(&sensor_config).context("opening the cgroup hierarchies")?;
+    let mut sensor = Sensor::open(&sensor_config).context("opening the cgroup hierarchies")?;
+    sensor.watch_disks(&config.disk.devices);
     let tier = sensor.tier().name();
     anyhow::ensure!(
         config.sense.tier != Tier::Bpf || tier == "bpf",

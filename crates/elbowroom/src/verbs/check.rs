@@ -1,5 +1,7 @@
 //! `elbowroom check`: each fact about this host, and what is lost without it.
 
+mod disk;
+
 use super::containers::json;
 use crate::api::{Request, Response, Status};
 use crate::cli::{Format, Output};
@@ -38,7 +40,8 @@ pub(crate) fn check(run_dir: &Path, output: Output) -> Result<(String, bool)> {
     let agent = Client::connect(run_dir).and_then(|mut client| client.ask(&Request::Status)).ok();
     let agent =
         agent.and_then(|answer| if let Response::Status(status) = answer { Some(*status) } else { None });
-    let facts = facts();
+    let mut facts = facts();
+    facts.extend(disk::facts());
     let report = Report { ready: facts.iter().all(|f| f.present || !f.required), facts, agent };
     let text = match output.format {
         Format::Json => json(&report)?,

@@ -1,10 +1,13 @@
 //! `list`, `show`, `explain`, `attach`, `detach`.
 
+use super::rates;
 use super::table::{Align, clip, table};
 use crate::api::{ContainerView, Explanation, Request, Response};
 use crate::cli::{Format, OneContainer, Output};
 use crate::client::Client;
 use anyhow::{Result, bail};
+use elbowroom_core::govern::disk::{HeldBy, Standing};
+use elbowroom_core::sample::IoMax;
 use elbowroom_core::unit::Millicpu;
 use elbowroom_core::view::Explain;
 use std::fmt::Write;
@@ -49,7 +52,7 @@ pub(crate) fn json(value: &impl serde::Serialize) -> Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
-fn unexpected<T>() -> Result<T> {
+pub(super) fn unexpected<T>() -> Result<T> {
     bail!("the agent's answer does not fit the question: is it of another version?")
 }
 
@@ -126,6 +129,7 @@ fn show_text(c: &ContainerView) -> String {
     if !c.missing.is_empty() {
         lines.push(("not in container", c.missing.join(" ")));
     }
+    lines.extend(c.disk.iter().map(|standing| ("disk", standing_text(standing))));
     let mut text = String::new();
     for (key, value) in lines {
         let _ = writeln!(text, "{key:<17} {value}");
@@ -133,9 +137,76 @@ fn show_text(c: &ContainerView) -> String {
     text
 }
 
+/// A container at a disk, on one line.
+fn standing_text(s: &Standing) -> String {
+    let mut line = format!(
+        "{}: read {}/s, write {}/s, {} used, lifeline {}",
+        clip(&s.name, 40),
+        rates::bytes(s.rbps),
+        rates::bytes(s.wbps),
+        rates::part(s.used),
+        rates::part(s.lifeline)
+    );
+    if s.cap.is_some() || s.max != IoMax::MAX {
+        let _ = write!(line, ", cap {}", rates::part(s.cap));
+        line.push_str(if s.enforced { "" } else { " (not in force)" });
+    }
+    if s.held_by != HeldBy::Nothing {
+        let _ = write!(line, ", held back by {}", holder(s.held_by));
+    }
+    line
+}
+
+fn holder(held_by: HeldBy) -> &'static str {
+    match held_by {
+        HeldBy::Nothing => "nothing",
+        HeldBy::Cap => "a cap of ours",
+        HeldBy::User => "its user's limit",
+        HeldBy::Contention => "others on the disk",
+        HeldBy::Disk => "the disk, which is slow",
+    }
+}
+
+/// What decided about a container's I/O on one disk.
+fn disk_text(s: &Standing) -> String {
+    let mut text = format!("\ndisk {}\n\n", clip(&s.name, 40));
+    let in_force = if s.enforced { "in force" } else { "not in force" };
+    for (key, value) in [
+        (
+            "now",
+            format!(
+                "read {}/s, write {}/s, {} of the disk",
+                rates::bytes(s.rbps),
+                rates::bytes(s.wbps),
+                rates::part(s.used)
+            ),
+        ),
+        ("lifeline", format!("{} of the disk", rates::part(s.lifeline))),
+        (
+            "cap",
+            match s.max {
+                IoMax::MAX => "none".to_owned(),
+                max => format!("{} of the disk: {} ({in_force})", rates::part(s.cap), rates::limits(max)),
+            },
+        ),
+        ("held back by", holder(s.held_by).to_owned()),
+    ] {
+        let _ = writeln!(text, "{key:<17} {value}");
+    }
+    if !s.decisions.is_empty() {
+        let _ = writeln!(text, "\nlast decisions");
+    }
+    for cap in s.decisions.iter().rev() {
+        let seconds = cap.at.get() as f64 / 1e6;
+        let _ = writeln!(text, "{seconds:>12.3}s  {}: {}", rates::limits(cap.max), cap.because);
+    }
+    text
+}
+
 fn explain_text(explanation: &Explanation) -> String {
     let Explain { inputs, rule, changes, .. } = &explanation.explain;
-    let mut text = show_text(&explanation.container);
+    // The disks have sections of their own below.
+    let mut text = show_text(&ContainerView { disk: Vec::new(), ..explanation.container.clone() });
     let _ = writeln!(text, "\n{rule}\n");
     let of =
         |path: &Option<String>| path.as_deref().map_or(String::new(), |path| format!(" (set by {path})"));
@@ -156,5 +227,6 @@ fn explain_text(explanation: &Explanation) -> String {
         let seconds = change.at.get() as f64 / 1e6;
         let _ = writeln!(text, "{seconds:>12.3}s  {change}");
     }
+    explanation.disk.iter().for_each(|standing| text.push_str(&disk_text(standing)));
     text
 }

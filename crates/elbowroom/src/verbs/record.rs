@@ -1,13 +1,19 @@
 //! `record` and `replay`: a stream of samples, and the decisions it must lead to again.
 //!
-//! A recording is JSON, one object a line: a header with the policy, then `{"event": ...}` as sensed and `{"change": ...}`
-//! as decided, in order. Replaying feeds the events to a fresh [`Views`] and compares every change; it needs neither root
-//! nor the machine that was recorded.
+//! A recording is JSON, one object a line: a header with the policies and what was known of disks, then `{"event": ...}` as
+//! sensed, `{"change": ...}` as decided about a view and `{"order": ...}` as decided about a disk, in order. Replaying feeds
+//! the events to fresh [`Views`] and [`Disks`] and compares every decision; it needs neither root nor the machine that was
+//! recorded.
 
+use super::rates;
 use crate::cli::{Format, RecordArgs, ReplayArgs};
-use crate::config::Config;
+use crate::config::{Config, Containers};
 use anyhow::{Context, Result, bail};
-use elbowroom_core::sample::Event;
+use elbowroom_core::govern::Mode;
+use elbowroom_core::govern::alert::Alert;
+use elbowroom_core::govern::claim::Claim;
+use elbowroom_core::govern::disk::{self, Cap, Disks, Order};
+use elbowroom_core::sample::{Event, IoMax};
 use elbowroom_core::unit::Micros;
 use elbowroom_core::view::{Change, Policy, Views};
 use elbowroom_host::signal::Signals;
@@ -15,19 +21,118 @@ use elbowroom_host::timer::{self, Ticker};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
 
 /// Version of the recording's form.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Differences shown before the rest is only counted.
 const SHOWN: usize = 10;
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Line {
-    Elbowroom { version: u32, policy: Policy },
+    Elbowroom(Box<Header>),
     Event(Box<Event>),
     Change(Change),
+    Order(Order),
+}
+
+/// What a recording begins with: all that decisions depend on besides the events.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    version: u32,
+    /// The other fields are those of this version.
+    #[serde(flatten)]
+    rest: serde_json::Value,
+}
+
+/// The rest of the header.
+#[derive(Clone, Serialize, Deserialize)]
+struct Rules {
+    policy: Policy,
+    disk: disk::Settings,
+    claims: Vec<Claim>,
+    /// Names or ids of containers that are left alone.
+    exclude: Vec<String>,
+    /// What disks can do, by identity, as far as it was known before.
+    capacities: Vec<(String, IoMax)>,
+}
+
+/// What decides: views, and disks unless they are switched off.
+struct Deciders {
+    views: Views,
+    containers: Containers,
+    disks: Option<Disks>,
+}
+
+/// One decision.
+#[derive(Clone, Debug, PartialEq)]
+enum Decision {
+    Change(Change),
+    Order(Order),
+}
+
+impl Deciders {
+    fn new(rules: Rules) -> Self {
+        let disks = (rules.disk.mode != Mode::Off).then(|| {
+            let mut disks = Disks::new(rules.disk, rules.claims);
+            rules.capacities.iter().for_each(|(identity, capacity)| disks.remember(identity, *capacity));
+            disks
+        });
+        let containers = Containers { exclude: rules.exclude, ..Containers::default() };
+        Self { views: Views::new(rules.policy), containers, disks }
+    }
+
+    fn apply(&mut self, event: &Event) -> Vec<Decision> {
+        let changes = self.views.apply(event).into_iter().map(Decision::Change);
+        let event = self.containers.governed(event);
+        let orders = self.disks.iter_mut().flat_map(|disks| disks.apply(&event)).map(Decision::Order);
+        changes.chain(orders).collect()
+    }
+}
+
+impl Decision {
+    fn line(self) -> Line {
+        match self {
+            Self::Change(change) => Line::Change(change),
+            Self::Order(order) => Line::Order(order),
+        }
+    }
+
+    /// Whether it is the same decision. How it is worded is not part of what was decided about a disk.
+    fn is(&self, other: &Self) -> bool {
+        let bare = |decision: &Self| match decision {
+            Self::Order(Order::Cap(cap)) => {
+                Self::Order(Order::Cap(Cap { because: String::new(), ..cap.clone() }))
+            }
+            Self::Order(Order::Alert(alert)) => {
+                Self::Order(Order::Alert(Alert { text: String::new(), ..alert.clone() }))
+            }
+            Self::Change(_) => decision.clone(),
+        };
+        bare(self) == bare(other)
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Change(change) => write!(f, "\"{change}\" of group {} at {}", change.id.0, change.at),
+            Self::Order(Order::Cap(cap)) => {
+                let limits = rates::limits(cap.max);
+                write!(
+                    f,
+                    "\"{limits}: {}\" of group {} on {} at {}",
+                    cap.because, cap.group.0, cap.disk, cap.at
+                )
+            }
+            Self::Order(Order::Alert(alert)) => {
+                let (verb, at) = alert.until.map_or(("begins", alert.since), |until| ("ends", until));
+                write!(f, "alert {} {verb} at {at}", alert.kind)
+            }
+        }
+    }
 }
 
 /// What a replay found.
@@ -35,7 +140,11 @@ enum Line {
 struct Verdict {
     events: u64,
     ticks: u64,
+    disk_ticks: u64,
+    /// Decisions about views in the recording.
     changes: u64,
+    /// Decisions about disks in the recording.
+    orders: u64,
     /// Decisions that differ from the recording.
     different: u64,
     /// The first of them, in words.
@@ -61,12 +170,21 @@ pub(crate) fn record(args: &RecordArgs) -> Result<()> {
         serde_json::to_writer(&mut out, line).with_context(|| format!("writing {path}"))?;
         out.write_all(b"\n").with_context(|| format!("writing {path}"))
     };
-    write(&Line::Elbowroom { version: VERSION, policy: config.policy })?;
-    let mut views = Views::new(config.policy);
+    let disk_period = (config.disk.mode != Mode::Off).then_some(config.disk.period);
+    // A recording carries nothing out, so it starts from nothing learned, as an agent does on a machine it does not know.
+    let rules = Rules {
+        policy: config.policy,
+        disk: config.disk,
+        claims: config.claims,
+        exclude: config.containers.exclude,
+        capacities: Vec::new(),
+    };
+    write(&Line::Elbowroom(Box::new(Header { version: VERSION, rest: serde_json::to_value(&rules)? })))?;
+    let mut deciders = Deciders::new(rules);
     let mut take = |event: Event| -> Result<()> {
-        let changes = views.apply(&event);
+        let decisions = deciders.apply(&event);
         write(&Line::Event(Box::new(event)))?;
-        changes.into_iter().try_for_each(|change| write(&Line::Change(change)))
+        decisions.into_iter().try_for_each(|decision| write(&decision.line()))
     };
     for event in sensor.start() {
         take(event)?;
@@ -75,6 +193,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<()> {
     let ticker = Ticker::new(config.sense.period)?;
     let progress = std::io::stderr().is_terminal();
     let mut shown = Micros::ZERO;
+    let mut disks_at = begin;
     loop {
         ticker.wait()?;
         for event in sensor.changes() {
@@ -82,6 +201,12 @@ pub(crate) fn record(args: &RecordArgs) -> Result<()> {
         }
         let now = timer::now();
         take(Event::Tick(sensor.tick(now)))?;
+        if let Some(period) = disk_period
+            && now >= disks_at
+        {
+            disks_at = now.saturating_add(period);
+            sensor.disks(now).into_iter().try_for_each(&mut take)?;
+        }
         let elapsed = now.saturating_sub(begin);
         if progress && elapsed.saturating_sub(shown) >= Micros::secs(1) {
             shown = elapsed;
@@ -110,8 +235,13 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<(String, bool)> {
         Format::Json => super::containers::json(&verdict)?,
         Format::Text => {
             let mut text = format!(
-                "{} events, {} of them ticks; {} decisions, {} different\n",
-                verdict.events, verdict.ticks, verdict.changes, verdict.different
+                "{} events, {} of them ticks, {} of disks; {} decisions, {} of them about disks, {} different\n",
+                verdict.events,
+                verdict.ticks + verdict.disk_ticks,
+                verdict.disk_ticks,
+                verdict.changes + verdict.orders,
+                verdict.orders,
+                verdict.different
             );
             verdict.differences.iter().for_each(|d| text.push_str(&format!("{d}\n")));
             if verdict.truncated {
@@ -125,8 +255,8 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<(String, bool)> {
 
 fn compare(mut input: impl BufRead, path: &str) -> Result<Verdict> {
     let mut verdict = Verdict::default();
-    let mut views: Option<Views> = None;
-    let mut expected: VecDeque<Change> = VecDeque::new();
+    let mut deciders: Option<Deciders> = None;
+    let mut expected: VecDeque<Decision> = VecDeque::new();
     let mut line = Vec::new();
     for number in 1u64.. {
         line.clear();
@@ -141,36 +271,44 @@ fn compare(mut input: impl BufRead, path: &str) -> Result<Verdict> {
             }
             Err(e) => bail!("{path}:{number}: {e}"),
         };
-        match (parsed, &mut views) {
-            (Line::Elbowroom { version: VERSION, policy }, None) => views = Some(Views::new(policy)),
-            (Line::Elbowroom { version, .. }, None) => {
-                bail!("{path}: recorded in form {version}, this program reads form {VERSION}")
+        let recorded = match (parsed, &mut deciders) {
+            (Line::Elbowroom(header), None) if header.version == VERSION => {
+                let rules =
+                    serde_json::from_value(header.rest).with_context(|| format!("{path}:{number}"))?;
+                deciders = Some(Deciders::new(rules));
+                continue;
+            }
+            (Line::Elbowroom(header), None) => {
+                bail!("{path}: recorded in form {}, this program reads form {VERSION}", header.version)
             }
             (_, None) => bail!("{path}:1: not a recording: make one with `elbowroom record`"),
-            (Line::Elbowroom { .. }, Some(_)) => bail!("{path}:{number}: a second header"),
-            (Line::Event(event), Some(views)) => {
+            (Line::Elbowroom(_), Some(_)) => bail!("{path}:{number}: a second header"),
+            (Line::Event(event), Some(deciders)) => {
                 missing(&mut verdict, &mut expected);
                 verdict.events += 1;
                 verdict.ticks += u64::from(matches!(*event, Event::Tick(_)));
-                expected.extend(views.apply(&event));
+                verdict.disk_ticks += u64::from(matches!(*event, Event::DiskTick(_)));
+                expected.extend(deciders.apply(&event));
+                continue;
             }
-            (Line::Change(recorded), Some(_)) => {
+            (Line::Change(change), Some(_)) => {
                 verdict.changes += 1;
-                match expected.pop_front() {
-                    Some(replayed) if replayed == recorded => {}
-                    Some(replayed) => differ(
-                        &mut verdict,
-                        format!("{path}:{number}: recorded {}, now {}", shown(&recorded), shown(&replayed)),
-                    ),
-                    None => differ(
-                        &mut verdict,
-                        format!("{path}:{number}: recorded {}, now nothing", shown(&recorded)),
-                    ),
-                }
+                Decision::Change(change)
             }
+            (Line::Order(order), Some(_)) => {
+                verdict.orders += 1;
+                Decision::Order(order)
+            }
+        };
+        match expected.pop_front() {
+            Some(replayed) if replayed.is(&recorded) => {}
+            Some(replayed) => {
+                differ(&mut verdict, format!("{path}:{number}: recorded {recorded}, now {replayed}"));
+            }
+            None => differ(&mut verdict, format!("{path}:{number}: recorded {recorded}, now nothing")),
         }
     }
-    if views.is_none() {
+    if deciders.is_none() {
         bail!("{path}: empty: make a recording with `elbowroom record`");
     }
     if !verdict.truncated {
@@ -179,13 +317,9 @@ fn compare(mut input: impl BufRead, path: &str) -> Result<Verdict> {
     Ok(verdict)
 }
 
-fn shown(change: &Change) -> String {
-    format!("\"{change}\" of group {} at {}", change.id.0, change.at)
-}
-
-fn missing(verdict: &mut Verdict, expected: &mut VecDeque<Change>) {
+fn missing(verdict: &mut Verdict, expected: &mut VecDeque<Decision>) {
     for replayed in expected.drain(..) {
-        differ(verdict, format!("recorded nothing, now {}", shown(&replayed)));
+        differ(verdict, format!("recorded nothing, now {replayed}"));
     }
 }
 

@@ -1,12 +1,13 @@
-//! `elbowroom top`: effective against limit against used, live.
+//! `elbowroom top`: effective against limit against used, and who gets how much of the disks, live.
 
 use super::containers::{json, label};
-use super::table::clip;
+use super::rates;
+use super::table::{Align, clip, table};
 use crate::api::{ContainerView, Request, Response};
 use crate::cli::{Format, TopArgs};
 use crate::client::Client;
 use anyhow::{Result, bail};
-use elbowroom_core::unit::Bytes;
+use elbowroom_core::govern::disk::{HeldBy, Standing};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::Constraint;
 use ratatui::style::{Modifier, Style};
@@ -19,8 +20,23 @@ use std::time::{Duration, Instant};
 /// Points of a sparkline.
 const HISTORY: usize = 20;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-const HEADING: [&str; 8] =
-    ["CONTAINER", "CPU", "BOUNDS", "USED", "used CPU over time", "MEMORY", "HARD", "USED"];
+/// A column: its heading, its width on a terminal, and whether it is there when the output is not one, which has 80 columns.
+const COLUMNS: [(&str, Constraint, bool); 12] = [
+    ("CONTAINER", Constraint::Min(16), true),
+    ("CPU", Constraint::Length(4), true),
+    ("BOUNDS", Constraint::Length(8), false),
+    ("USED", Constraint::Length(6), true),
+    ("used CPU over time", Constraint::Length(HISTORY as u16), false),
+    ("MEMORY", Constraint::Length(7), true),
+    ("HARD", Constraint::Length(7), false),
+    ("USED", Constraint::Length(6), true),
+    ("READ/s", Constraint::Length(7), true),
+    ("WRITE/s", Constraint::Length(7), true),
+    ("DISK", Constraint::Length(9), true),
+    ("HELD BY", Constraint::Length(8), true),
+];
+/// Longest label of a container when the output is not a terminal.
+const NARROW_LABEL: usize = 14;
 
 /// Runs the table until `q`, or prints it once.
 pub(crate) fn top(run_dir: &Path, args: &TopArgs) -> Result<String> {
@@ -30,11 +46,8 @@ pub(crate) fn top(run_dir: &Path, args: &TopArgs) -> Result<String> {
     }
     if args.once || !std::io::stdout().is_terminal() {
         let containers = fetch(&mut client)?;
-        let mut history = History::default();
-        history.take(&containers);
-        let rows: Vec<Vec<String>> = containers.iter().map(|c| row(c, &history)).collect();
-        let heading = HEADING.map(|name| (name, super::table::Align::Left));
-        return Ok(super::table::table(&heading, &rows));
+        let history = History::default();
+        return Ok(narrow(&containers, &history));
     }
     live(&mut client, Duration::from_micros(args.interval.get().max(50_000)))?;
     Ok(String::new())
@@ -49,23 +62,16 @@ fn live(client: &mut Client, interval: Duration) -> Result<()> {
             let containers = fetch(client)?;
             history.take(&containers);
             terminal.draw(|frame| {
-                let rows = containers.iter().map(|c| Row::new(row(c, &history)));
-                let widths = [
-                    Constraint::Min(16),
-                    Constraint::Length(4),
-                    Constraint::Length(8),
-                    Constraint::Length(6),
-                    Constraint::Length(HISTORY as u16),
-                    Constraint::Length(9),
-                    Constraint::Length(9),
-                    Constraint::Length(9),
-                ];
+                let rows = containers.iter().map(|c| Row::new(row(c, &history, 28)));
                 let title = format!(" elbowroom: {} containers  (q quits, arrows scroll) ", containers.len());
-                let table = Table::new(rows, widths)
-                    .header(Row::new(HEADING).style(Style::new().add_modifier(Modifier::BOLD)))
+                let screen = Table::new(rows, COLUMNS.map(|(_, width, _)| width))
+                    .header(
+                        Row::new(COLUMNS.map(|(name, ..)| name))
+                            .style(Style::new().add_modifier(Modifier::BOLD)),
+                    )
                     .row_highlight_style(Style::new().reversed())
                     .block(Block::bordered().title(title));
-                frame.render_stateful_widget(table, frame.area(), &mut state);
+                frame.render_stateful_widget(screen, frame.area(), &mut state);
             })?;
             let until = Instant::now() + interval;
             while let Some(left) = until.checked_duration_since(Instant::now()) {
@@ -97,23 +103,64 @@ fn fetch(client: &mut Client) -> Result<Vec<ContainerView>> {
     }
 }
 
-fn row(c: &ContainerView, history: &History) -> Vec<String> {
+/// One screen in less than 80 columns.
+fn narrow(containers: &[ContainerView], history: &History) -> String {
+    let kept = |cells: Vec<String>| -> Vec<String> {
+        let cells = cells.into_iter().zip(COLUMNS);
+        cells.filter(|(_, (_, _, narrow))| *narrow).map(|(cell, _)| cell).collect()
+    };
+    let align = |n: usize| if n == 0 { Align::Left } else { Align::Right };
+    let shown = COLUMNS.iter().filter(|(_, _, narrow)| *narrow);
+    let heading: Vec<_> = shown.enumerate().map(|(n, (name, ..))| (*name, align(n))).collect();
+    let rows: Vec<_> = containers.iter().map(|c| kept(row(c, history, NARROW_LABEL))).collect();
+    table(&heading, &rows)
+}
+
+fn row(c: &ContainerView, history: &History, label_width: usize) -> Vec<String> {
+    let sum = |rate: fn(&Standing) -> u64| rates::bytes(c.disk.iter().map(rate).sum());
+    let disk = tightest(&c.disk);
     vec![
-        clip(&label(c), 28),
+        short_label(&label(c), label_width),
         c.view.cpus.to_string(),
         format!("{}-{}", c.view.cpus_lower, c.view.cpus_upper),
-        format!("{:.2}", c.cpu_used_millicpu as f64 / 1_000.0),
+        cpus(c.cpu_used_millicpu),
         history.sparkline(&c.id, u64::from(c.view.cpus_upper) * 1_000),
-        short(c.view.memory),
-        short(c.view.memory_hard),
-        short(c.usage.memory),
+        rates::bytes(c.view.memory.get()),
+        rates::bytes(c.view.memory_hard.get()),
+        rates::bytes(c.usage.memory.get()),
+        sum(|s| s.rbps),
+        sum(|s| s.wbps),
+        disk.map_or_else(|| "-".to_owned(), used_of_cap),
+        disk.map_or("-", |s| rates::held_by(s.held_by)).to_owned(),
     ]
 }
 
-fn short(bytes: Bytes) -> String {
-    match bytes.get() >> 20 {
-        mib if mib >= 10 << 10 => format!("{:.1}GiB", mib as f64 / 1024.0),
-        mib => format!("{mib}MiB"),
+/// CPUs in use, in at most five characters.
+fn cpus(millicpu: u64) -> String {
+    let cpus = millicpu as f64 / 1_000.0;
+    if millicpu < 99_995 { format!("{cpus:.2}") } else { format!("{cpus:.0}") }
+}
+
+/// A name as it fits; of a path it is the end that tells.
+fn short_label(label: &str, width: usize) -> String {
+    let length = label.chars().count();
+    if !label.starts_with('/') || length <= width {
+        return clip(label, width);
+    }
+    clip(&["~".to_owned(), label.chars().skip(length - width + 1).collect()].concat(), width)
+}
+
+/// The disk that matters most to a container: one that holds it back, else the one it uses most of.
+fn tightest(disks: &[Standing]) -> Option<&Standing> {
+    let key = |s: &Standing| (s.held_by != HeldBy::Nothing, s.used.unwrap_or(0.0));
+    disks.iter().max_by(|a, b| key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal))
+}
+
+/// Used and allowed parts of the disk: `12%/40%`; only what is used where all of it is allowed.
+fn used_of_cap(s: &Standing) -> String {
+    match s.cap {
+        Some(_) => format!("{}/{}", rates::part(s.used), rates::part(s.cap)),
+        None => rates::part(s.used),
     }
 }
 
@@ -142,6 +189,18 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_screen_of_large_numbers_has_less_than_eighty_columns() {
+        let cells =
+            ["x".repeat(NARROW_LABEL), "1024".into(), cpus(1_024_000), "1024G".into(), "1024G".into()];
+        let disk = ["1024K".into(), "1024K".into(), "999%/999%".into(), "others".into()];
+        let row: Vec<String> = cells.into_iter().chain(disk).collect();
+        let heading: Vec<_> =
+            COLUMNS.iter().filter(|(_, _, narrow)| *narrow).map(|(name, ..)| (*name, Align::Left)).collect();
+        let text = table(&heading, &[row]);
+        assert!(text.lines().all(|line| line.len() < 80), "{text}");
+    }
 
     #[test]
     fn a_sparkline_fills_up_to_the_upper_bound() {

@@ -1,0 +1,191 @@
+use super::*;
+use crate::api::Named;
+use elbowroom_core::govern::alert::{Alert, Kind};
+use elbowroom_core::sample::{DeviceNumber, GroupId};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+fn notice(kind: Kind) -> Notice {
+    let alert = Alert {
+        kind,
+        disk: Some(DeviceNumber { major: 8, minor: 0 }),
+        group: Some(GroupId(7)),
+        since: Micros::secs(1),
+        until: None,
+        text: "a \"text\"\nwith $(traps)".into(),
+    };
+    let container = Named { id: "0123".into(), name: Some("we\0b".into()), path: "/docker/0123".into() };
+    let alert = AlertView { alert, disk_name: Some("sda".into()), container: Some(container) };
+    Notice { state: "began", host: "node1".into(), time_unix_ms: 1, alert }
+}
+
+fn script(dir: &Path, text: &str) -> String {
+    let path = dir.join("hook");
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn exec(program: &str, timeout: Micros) -> Hook {
+    Hook { exec: vec![program.into(), "one".into()], timeout, ..Hook::default() }
+}
+
+/// Waits for a count of some hook's to be reached.
+fn wait_for(hooks: &Hooks, reached: impl Fn(&HookStatus) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !hooks.status().iter().any(&reached) {
+        assert!(Instant::now() < deadline, "not in 20 s: {:?}", hooks.status());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_program_gets_the_alert_as_json_and_as_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let text = format!(
+        "(cat; echo; echo \"$1|$ELBOWROOM_ALERT_KIND|$ELBOWROOM_ALERT_DISK_NAME|$ELBOWROOM_ALERT_CONTAINER_NAME\"; \
+         cat /proc/self/oom_score_adj) > {0}.part && mv {0}.part {0}",
+        out.display()
+    );
+    let mut hooks = Hooks::start(&[exec(&script(dir.path(), &text), Micros::secs(10))]).unwrap();
+    hooks.tell(notice(Kind::Starved));
+    wait_for(&hooks, |status| status.delivered == 1);
+    let said = fs::read_to_string(out).unwrap();
+    let mut lines = said.lines();
+    let json: serde_json::Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+    assert_eq!((json["kind"].as_str(), json["state"].as_str()), (Some("STARVED"), Some("began")));
+    assert_eq!(json["container"]["path"], "/docker/0123");
+    assert_eq!(json["text"], "a \"text\"\nwith $(traps)");
+    assert_eq!(lines.collect::<Vec<_>>(), ["one|STARVED|sda|we?b", "0"]);
+    hooks.stop();
+}
+
+#[test]
+fn only_the_kinds_asked_for_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = script(dir.path(), &format!("echo $ELBOWROOM_ALERT_KIND >> {}/out", dir.path().display()));
+    let hook = Hook { kinds: vec![Kind::Degraded], ..exec(&program, Micros::secs(10)) };
+    let mut hooks = Hooks::start(&[hook]).unwrap();
+    [Kind::Starved, Kind::Degraded].into_iter().for_each(|kind| hooks.tell(notice(kind)));
+    wait_for(&hooks, |status| status.delivered == 1);
+    assert_eq!(fs::read_to_string(dir.path().join("out")).unwrap(), "DEGRADED\n");
+    hooks.stop();
+}
+
+#[test]
+fn a_program_that_fails_or_is_not_there_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hooks = Hooks::start(&[
+        exec(&script(dir.path(), "exit 3"), Micros::secs(10)),
+        exec("/no/such/program", Micros::secs(10)),
+    ])
+    .unwrap();
+    hooks.tell(notice(Kind::Starved));
+    wait_for(&hooks, |status| status.hook != "/no/such/program" && status.failed == 1);
+    wait_for(&hooks, |status| status.hook == "/no/such/program" && status.failed == 1);
+    hooks.stop();
+}
+
+#[test]
+fn a_program_that_hangs_is_killed_with_its_children_and_delays_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let pids = dir.path().join("pids");
+    let text = format!("sleep 1000 & echo $! $$ > {}; wait", pids.display());
+    let mut hooks = Hooks::start(&[exec(&script(dir.path(), &text), Micros::millis(300))]).unwrap();
+    let begin = Instant::now();
+    (0..QUEUE + 10).for_each(|_| hooks.tell(notice(Kind::Starved)));
+    assert!(begin.elapsed() < Duration::from_millis(100), "telling waited: {:?}", begin.elapsed());
+    assert!(hooks.status()[0].dropped >= 9, "{:?}", hooks.status());
+    wait_for(&hooks, |status| status.failed == 1);
+    hooks.stop();
+    for pid in fs::read_to_string(pids).unwrap().split_whitespace() {
+        let gone = || match fs::read_to_string(format!("/proc/{pid}/stat")) {
+            Ok(stat) => stat.contains(") Z "),
+            Err(_) => true,
+        };
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !gone() {
+            assert!(Instant::now() < deadline, "{pid} lives");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_program_that_hangs() {
+    let dir = tempfile::tempdir().unwrap();
+    let started = dir.path().join("started");
+    let text = format!("touch {}; exec sleep 1000", started.display());
+    let mut hooks = Hooks::start(&[exec(&script(dir.path(), &text), Micros::secs(1_000))]).unwrap();
+    hooks.tell(notice(Kind::Starved));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !started.exists() {
+        assert!(Instant::now() < deadline, "it did not start");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let begin = Instant::now();
+    hooks.stop();
+    assert!(begin.elapsed() < STOP_WITHIN + Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
+/// A server that answers each request with the next status, and gives what was posted.
+fn server(statuses: &'static [u16]) -> (String, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/hook?token=secret", listener.local_addr().unwrap());
+    let (got, posted) = mpsc::channel();
+    std::thread::spawn(move || {
+        for status in statuses {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap());
+            let mut length = 0;
+            loop {
+                let mut line = String::new();
+                lines.read_line(&mut line).unwrap();
+                if let Some(n) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                    length = n.trim().parse().unwrap();
+                }
+                if line == "\r\n" {
+                    break;
+                }
+            }
+            let mut body = vec![0; length];
+            lines.read_exact(&mut body).unwrap();
+            write!(stream, "HTTP/1.1 {status} x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+            got.send(String::from_utf8(body).unwrap()).unwrap();
+        }
+    });
+    (url, posted)
+}
+
+fn webhook(url: &str) -> Hook {
+    Hook { webhook: Some(url.into()), ..Hook::default() }
+}
+
+#[test]
+fn a_webhook_is_posted_the_same_json_and_asked_again_when_it_is_not_well() {
+    let (url, posted) = server(&[503, 200]);
+    let mut hooks = Hooks::start(&[webhook(&url)]).unwrap();
+    hooks.tell(notice(Kind::Overcommit));
+    for _ in 0..2 {
+        let json: serde_json::Value =
+            serde_json::from_str(&posted.recv_timeout(Duration::from_secs(20)).unwrap()).unwrap();
+        assert_eq!((json["kind"].as_str(), json["disk_name"].as_str()), (Some("OVERCOMMIT"), Some("sda")));
+    }
+    wait_for(&hooks, |status| status.delivered == 1 && status.failed == 0);
+    assert_eq!(hooks.status()[0].hook, "http://127.0.0.1", "what may be secret in an address is not shown");
+    hooks.stop();
+}
+
+#[test]
+fn a_webhook_that_refuses_is_not_asked_again() {
+    let (url, posted) = server(&[404, 200]);
+    let mut hooks = Hooks::start(&[webhook(&url)]).unwrap();
+    hooks.tell(notice(Kind::Overcommit));
+    wait_for(&hooks, |status| status.failed == 1);
+    assert_eq!(posted.try_iter().count(), 1);
+    hooks.stop();
+}

@@ -1,0 +1,148 @@
+//! Mounting views into containers, and out of them again: what the owner wants of the mounter, and what came of it.
+
+use super::mounter::{Job, Outcome};
+use super::owner::Owner;
+use super::resident::Attach;
+use crate::api::Response;
+use anyhow::Result;
+use elbowroom_core::page::tree;
+use elbowroom_core::sample::{Engine, GroupId};
+use elbowroom_core::unit::Micros;
+use elbowroom_host::mount::{self, Surface};
+use elbowroom_host::{process, timer};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// A runtime has left the host's root file system this long after its container's first process started.
+const SETTLED_AFTER: Micros = Micros::secs(2);
+
+impl Owner {
+    /// Hands the mounter what is due.
+    pub(super) fn attach_due(&mut self, now: Micros) {
+        let due: Vec<GroupId> = self
+            .residents
+            .iter()
+            .filter(|(_, r)| matches!(r.attach, Attach::Waiting { retry_at, .. } if retry_at <= now))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            self.attach(id, now);
+        }
+    }
+
+    pub(super) fn attach(&mut self, id: GroupId, now: Micros) {
+        let pid = self.first_process(id);
+        let started = pid.and_then(|pid| process::started(pid as i32));
+        let Some(resident) = self.residents.get_mut(&id) else { return };
+        let Some(pid) = pid else {
+            resident.attach = resident.attach.later(now, "it has no process".into());
+            return;
+        };
+        if let Some(started) = started {
+            resident.facts.started = started;
+        }
+        let delay = match resident.attach {
+            Attach::Waiting { delay, .. } => delay,
+            _ => Micros::millis(5),
+        };
+        resident.attach = Attach::InFlight { delay };
+        // A process on the host's root is in `elbowroom run`, or it is a service's, or a runtime's that is still on its way
+        // into a container: that one does not take long.
+        let settled = started.is_some_and(|at| timer::now_boot().saturating_sub(at) >= SETTLED_AFTER);
+        let engine = self.views.group(id).and_then(|g| g.container.as_ref()).map(|c| c.engine);
+        let on_host_root = match engine {
+            Some(Engine::Elbowroom) => true,
+            Some(Engine::Plain) => settled,
+            _ => false,
+        };
+        let view_dir = self.view_dir(id);
+        let _ = self.mounter.send(Job::Attach {
+            group: id,
+            pid,
+            view_dir,
+            surfaces: self.surfaces(),
+            on_host_root,
+        });
+    }
+
+    /// The container's init, as the host numbers it.
+    pub(super) fn first_process(&mut self, id: GroupId) -> Option<u32> {
+        self.sensor.processes(id).first().and_then(|pid| u32::try_from(*pid).ok())
+    }
+
+    pub(super) fn surfaces(&self) -> Vec<Surface> {
+        tree::surfaces(self.limits_in_v2).into_iter().map(surface).collect()
+    }
+
+    /// Takes note of how a mount job ended.
+    pub(super) fn mounted(&mut self, id: GroupId, outcome: Outcome) {
+        let now = timer::now();
+        let name = self.views.group(id).map_or_else(String::new, |g| g.path.clone());
+        let Some(resident) = self.residents.get_mut(&id) else {
+            self.answer_mounting(id, |_| Response::Error("the container is gone".into()));
+            return;
+        };
+        let error = match outcome {
+            Outcome::Attached { missing } => {
+                tracing::info!(container = name, missing = missing.len(), "view attached");
+                resident.attach = Attach::Done { missing };
+                None
+            }
+            Outcome::Detached => {
+                tracing::info!(container = name, "view detached");
+                resident.attach = Attach::LetAlone("detached by request");
+                None
+            }
+            Outcome::NotYet(why) => {
+                resident.attach = resident.attach.later(now, why.to_owned());
+                Some(why.to_owned())
+            }
+            Outcome::Failed(why) => {
+                tracing::warn!(container = name, because = why, "view not attached");
+                resident.attach = resident.attach.later(now, why.clone());
+                Some(why)
+            }
+        };
+        self.answer_mounting(id, |owner| match error {
+            Some(why) => Response::Error(format!("{name}: not attached: {why}")),
+            None => match owner.describe(id) {
+                Some(view) => Response::Container(Box::new(view)),
+                None => Response::Error("the container is gone".into()),
+            },
+        });
+    }
+
+    /// Takes every view out of every container, so that a clean stop leaves nothing behind.
+    pub(super) fn detach_all(&mut self) -> Result<()> {
+        let ids: Vec<_> = self
+            .residents
+            .iter()
+            .filter(|(_, r)| matches!(r.attach, Attach::Done { .. } | Attach::InFlight { .. }))
+            .map(|(id, _)| *id)
+            .collect();
+        tracing::info!(containers = ids.len(), "detaching");
+        for group in ids {
+            if let Some(pid) = self.first_process(group) {
+                let _ = self.mounter.send(Job::Detach { group, pid });
+            }
+        }
+        let (done, wait) = mpsc::sync_channel(1);
+        let _ = self.mounter.send(Job::Flush(done));
+        wait.recv_timeout(Duration::from_secs(20)).map_err(|_| {
+            anyhow::anyhow!(
+                "views could not be detached in 20 s: look for fuse.elbowroom in the containers' mount tables"
+            )
+        })
+    }
+}
+
+/// A node of the view tree and its place, as the mount room knows it.
+fn surface(surface: tree::Surface) -> Surface {
+    let kind = match surface.kind {
+        tree::Kind::Fixed(path) => mount::Kind::Fixed(path.into()),
+        tree::Kind::Cgroup { controller, file } => {
+            mount::Kind::Cgroup { controller: controller.to_owned(), file: file.to_owned() }
+        }
+    };
+    Surface { source: surface.node.path().into(), kind }
+}

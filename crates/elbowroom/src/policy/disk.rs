@@ -1,0 +1,328 @@
+//! The disk governor at work: decisions of [`Disks`] become limits, alerts and answers.
+//!
+//! Everything here runs on the owner's thread and waits for nothing. Limits are put on by the [`Limiter`], hooks have threads
+//! of their own, capacities are written by [`Capacities`]; what comes of a limit comes back as [`Event::IoLimits`] and goes
+//! through the governor like everything else, so that a recording of its events replays to the same decisions.
+
+use super::Mailbox;
+use super::capacities::Capacities;
+use super::limiter::{Limiter, Told};
+use super::orders::{Orders, Place};
+use crate::alerts::{Hooks, Notice};
+use crate::api::{AlertView, DiskStatus, DisksReport, HookStatus, Named};
+use crate::config::Config;
+use anyhow::{Context, Result};
+use elbowroom_core::govern::Mode;
+use elbowroom_core::govern::alert::{Alert, Board, Kind};
+use elbowroom_core::govern::disk::{Disks, Order, Standing};
+use elbowroom_core::sample::{DeviceNumber, Event, Group, GroupId, IoMax, Weights};
+use elbowroom_core::unit::Micros;
+use elbowroom_host::cgroup::{Controller, Layout};
+use elbowroom_host::lease;
+use elbowroom_host::root::Root;
+use elbowroom_host::timer;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// How often the guard is told that we work; it waits for three of them.
+const BEAT_EVERY: Micros = Micros::secs(1);
+
+/// The governor and its hands.
+pub(super) struct DiskRoom {
+    disks: Disks,
+    mode: Mode,
+    /// Present when orders are carried out.
+    limiter: Option<Limiter>,
+    /// Why they are not, though they should be.
+    not_enforced: Option<String>,
+    /// When disks are measured, and the guard is told, next.
+    measure_at: Micros,
+    /// What the running measurement took until now.
+    measuring: Micros,
+    beat_at: Micros,
+    /// A beat that was not answered: the limiter is busy.
+    beating: bool,
+    containers: BTreeMap<GroupId, Named>,
+    weights: BTreeMap<DeviceNumber, Weights>,
+    orders: Orders,
+    /// Where limits of ours are in force.
+    ours: BTreeSet<Place>,
+    board: Board,
+    begun: BTreeMap<Kind, u64>,
+    hooks: Hooks,
+    capacities: Option<Capacities>,
+    status: DiskStatus,
+}
+
+impl DiskRoom {
+    /// Starts what the configuration asks for. What this host lacks is said and done without.
+    pub(super) fn open(config: &Config, run_dir: &Path, state_dir: &Path, mailbox: Mailbox) -> Result<Self> {
+        let mode = config.disk.mode;
+        let mut disks = Disks::new(config.disk.clone(), config.claims.clone());
+        let mut capacities = None;
+        let (mut limiter, mut not_enforced) = (None, None);
+        if mode != Mode::Off {
+            let opened = Capacities::open(state_dir);
+            opened.known().for_each(|(identity, capacity)| disks.remember(identity, capacity));
+            capacities = Some(opened);
+        }
+        if mode == Mode::Enforce {
+            match limiter_for(run_dir, mailbox) {
+                Ok(started) => limiter = Some(started),
+                Err(error) => {
+                    let why = crate::one_line(&error);
+                    tracing::warn!(because = why, "limits on disks are only shown, not set");
+                    not_enforced = Some(why);
+                }
+            }
+        }
+        tracing::info!(mode = ?mode, policy = ?config.disk.policy, period = %config.disk.period, "governing disks");
+        Ok(Self {
+            disks,
+            mode,
+            limiter,
+            not_enforced,
+            measure_at: Micros::ZERO,
+            measuring: Micros::ZERO,
+            beat_at: Micros::ZERO,
+            beating: false,
+            containers: BTreeMap::new(),
+            weights: BTreeMap::new(),
+            orders: Orders::default(),
+            ours: BTreeSet::new(),
+            board: Board::default(),
+            begun: BTreeMap::new(),
+            hooks: Hooks::start(&config.hooks).context("starting hooks")?,
+            capacities,
+            status: DiskStatus::default(),
+        })
+    }
+
+    /// Whether disks are to be measured now, or a measurement is to be carried on.
+    pub(super) fn is_due(&self, now: Micros) -> bool {
+        self.mode != Mode::Off && now >= self.measure_at
+    }
+
+    /// What a measurement took, or a part of one.
+    pub(super) fn measured_in(&mut self, took: Micros, complete: bool) {
+        self.measuring = self.measuring.saturating_add(took);
+        if complete {
+            self.status.tick_usec = std::mem::take(&mut self.measuring).get();
+            let (now, period) = (timer::now(), self.disks.settings().period);
+            // The next full period, as the ticker does it: what was missed is not made up for.
+            let next = self.measure_at.saturating_add(period);
+            self.measure_at = if next > now { next } else { now.saturating_add(period) };
+        }
+    }
+
+    /// Lets the governor know, and does what it says.
+    pub(super) fn apply(&mut self, event: &Event) {
+        if self.mode == Mode::Off {
+            return;
+        }
+        match event {
+            Event::Group(group) => self.meet(group),
+            Event::Disk(disk) => match disk.weights {
+                Some(weights) => drop(self.weights.insert(disk.number, weights)),
+                None => drop(self.weights.remove(&disk.number)),
+            },
+            Event::DiskGone(number) => drop(self.weights.remove(number)),
+            Event::DiskTick(_) => self.status.ticks += 1,
+            _ => {}
+        }
+        let begin = matches!(event, Event::DiskTick(_)).then(timer::now);
+        let orders = self.disks.apply(event);
+        if let Some(begin) = begin {
+            self.status.decide_usec = timer::now().saturating_sub(begin).get();
+        }
+        orders.into_iter().for_each(|order| self.obey(order));
+    }
+
+    /// As [`Self::apply`], for what the sensor reads: a limit of ours that it finds in a knob is not the user's.
+    pub(super) fn sensed(&mut self, event: &Event) {
+        match event {
+            Event::IoLimits(limits) if self.ours.contains(&(limits.group, limits.disk)) => {}
+            event => self.apply(event),
+        }
+    }
+
+    /// A container is gone.
+    pub(super) fn forget(&mut self, group: GroupId) {
+        if self.containers.remove(&group).is_none() {
+            return;
+        }
+        self.orders.forget(group);
+        self.ours.retain(|(of, _)| *of != group);
+        if let Some(limiter) = &self.limiter {
+            limiter.forget(group);
+        }
+    }
+
+    /// Takes an answer of the limiter.
+    pub(super) fn told(&mut self, told: Told) {
+        match told {
+            Told::Beaten { held } => {
+                self.beating = false;
+                self.status.held = held as u64;
+            }
+            Told::Limits(limits) => {
+                let key = (limits.group, limits.disk);
+                self.orders.answered(key);
+                if limits.ours == IoMax::MAX {
+                    self.ours.remove(&key);
+                } else {
+                    self.ours.insert(key);
+                }
+                match limits.ceded {
+                    None => self.status.written += 1,
+                    Some(_) => self.status.not_written += 1,
+                }
+                self.apply(&Event::IoLimits(limits));
+            }
+        }
+    }
+
+    /// The chores of one of the owner's ticks.
+    pub(super) fn tick(&mut self, now: Micros) {
+        if let Some(limiter) = &self.limiter {
+            if now >= self.beat_at && !self.beating {
+                limiter.beat();
+                self.beating = true;
+                self.beat_at = now.saturating_add(BEAT_EVERY);
+            }
+            for cap in self.orders.due(now) {
+                match self.containers.get(&cap.group) {
+                    Some(container) => {
+                        let weights = self.weights.get(&cap.disk).copied();
+                        limiter.cap(cap, container.path.clone(), weights);
+                    }
+                    None => self.orders.answered((cap.group, cap.disk)),
+                }
+            }
+        }
+        for alert in self.board.due(now) {
+            self.tell(alert);
+        }
+        if let Some(capacities) = &mut self.capacities
+            && capacities.is_due(now)
+        {
+            capacities.keep(now, self.disks.capacities());
+        }
+    }
+
+    /// Where a container stands at its disks; `history` decides whether decisions are in it.
+    pub(super) fn standings(&self, group: GroupId, history: bool) -> Vec<Standing> {
+        let mut standings = self.disks.standings(group);
+        if !history {
+            standings.iter_mut().for_each(|standing| standing.decisions.clear());
+        }
+        standings
+    }
+
+    /// Answer to `Request::Disks`.
+    pub(super) fn report(&self) -> DisksReport {
+        DisksReport {
+            mode: self.mode,
+            not_enforced: self.not_enforced.clone(),
+            policy: self.disks.settings().policy,
+            disks: self.disks.disks(),
+            alerts: self.disks.alerts().into_iter().map(|alert| self.name(alert)).collect(),
+        }
+    }
+
+    /// Counters for `Request::Status`.
+    pub(super) fn status(&self) -> (DiskStatus, Vec<HookStatus>) {
+        let alerts_begun = self.begun.iter().map(|(kind, count)| (*kind, *count)).collect();
+        (DiskStatus { alerts_begun, ..self.status.clone() }, self.hooks.status())
+    }
+
+    /// Takes every limit off, keeps what was learned, and ends the threads.
+    pub(super) fn stop(&mut self) {
+        if let Some(limiter) = self.limiter.take() {
+            limiter.stop();
+        }
+        if let Some(mut capacities) = self.capacities.take() {
+            capacities.keep(timer::now(), self.disks.capacities());
+            capacities.stop();
+        }
+        self.hooks.stop();
+    }
+
+    fn meet(&mut self, group: &Group) {
+        let Some(container) = &group.container else { return };
+        let named =
+            Named { id: container.id.clone(), name: container.name.clone(), path: group.path.clone() };
+        self.containers.insert(group.id, named);
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Cap(cap) => {
+                tracing::debug!(
+                    container = self.containers.get(&cap.group).map(|c| &c.path),
+                    disk = %cap.disk,
+                    max = %shown(cap.max),
+                    because = cap.because,
+                    "limit decided"
+                );
+                if self.limiter.is_some() {
+                    self.orders.put(cap);
+                }
+            }
+            Order::Alert(alert) => {
+                if alert.until.is_none() {
+                    *self.begun.entry(alert.kind).or_default() += 1;
+                }
+                self.board.apply(alert);
+            }
+        }
+    }
+
+    /// Tells the log and the hooks.
+    fn tell(&self, alert: Alert) {
+        let view = self.name(alert);
+        let (alert, container) = (&view.alert, view.container.as_ref());
+        let label = container.map(|c| c.name.as_ref().unwrap_or(&c.id));
+        let state = match alert.until {
+            None => "began",
+            Some(_) => "ended",
+        };
+        match alert.until {
+            None => {
+                tracing::warn!(kind = %alert.kind, disk = view.disk_name, container = label, because = alert.text, "alert");
+            }
+            Some(until) => {
+                let lasted = until.saturating_sub(alert.since);
+                tracing::info!(kind = %alert.kind, disk = view.disk_name, container = label, %lasted, "alert ended");
+            }
+        }
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        self.hooks.tell(Notice { state, host, time_unix_ms: since_epoch.as_millis() as u64, alert: view });
+    }
+
+    fn name(&self, alert: Alert) -> AlertView {
+        let disk_name = alert.disk.and_then(|number| {
+            self.disks.disks().into_iter().find(|disk| disk.number == number).map(|disk| disk.name)
+        });
+        let container = alert.group.and_then(|group| self.containers.get(&group).cloned());
+        AlertView { alert, disk_name, container }
+    }
+}
+
+/// A limiter, where this host has something to limit with.
+fn limiter_for(run_dir: &Path, mailbox: Mailbox) -> Result<Limiter> {
+    let layout = Layout::detect(&Root::at(Path::new("/"))?)?;
+    anyhow::ensure!(
+        layout.index(Controller::Io).is_some(),
+        "no io controller: add blkio (cgroup v1) or io (cgroup.subtree_control of the root) and restart the agent"
+    );
+    Ok(Limiter::start(&run_dir.join(lease::DIR), layout, mailbox)?)
+}
+
+/// The limits that are there, as `io.max` spells them.
+pub(crate) fn shown(max: IoMax) -> String {
+    let IoMax { rbps, wbps, riops, wiops } = max;
+    format!("rbps={rbps} wbps={wbps} riops={riops} wiops={wiops}")
+}

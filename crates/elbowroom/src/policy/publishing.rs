@@ -1,0 +1,183 @@
+//! Views on their way into slots: a container's first, its changes, and the numbers that age.
+
+use super::facts::{take_details, take_view};
+use super::owner::Owner;
+use super::resident::{Attach, Resident};
+use crate::fnv::fnv1a;
+use crate::fuse::FuseError;
+use crate::fuse::publisher::Dirty;
+use elbowroom_core::page::facts::{CpuTimes, Facts};
+use elbowroom_core::sample::{Container, Engine, Group, GroupId};
+use elbowroom_core::unit::{Bytes, Micros};
+use elbowroom_host::{process, timer};
+use std::path::PathBuf;
+
+/// How long after a read of a dynamic page its container counts as hot.
+const HOT_FOR: Micros = Micros::secs(10);
+/// Details read per look, about 15 us each: with ten thousand containers a tick still ends in time.
+const REFRESHES_PER_LOOK: usize = 256;
+
+impl Owner {
+    /// Gives a container that is new here its view.
+    pub(super) fn meet(&mut self, group: &Group) {
+        let Some(container) = &group.container else { return };
+        if self.residents.contains_key(&group.id) {
+            return;
+        }
+        let Some(view) = self.views.get(group.id) else { return };
+        let name = view_name(container);
+        let page_size = Bytes(rustix::param::page_size() as u64);
+        let mut facts = Facts { started: timer::now_boot(), page_size, ..Facts::EMPTY };
+        take_view(&mut facts, view, &group.limits, &self.numa);
+        let mut times = vec![CpuTimes::default(); self.publisher.cpus()];
+        let slot = match self.orphans.remove(&name) {
+            Some(slot) => {
+                if let Some(last) = self.publisher.last(slot) {
+                    facts = last.facts;
+                    times[..last.times.len()].copy_from_slice(&last.times);
+                    take_view(&mut facts, view, &group.limits, &self.numa);
+                }
+                slot
+            }
+            None => match self.publisher.add(&name, &facts, &times) {
+                Ok(slot) => slot,
+                Err(e) => {
+                    tracing::warn!(container = group.path, because = %e, "no view");
+                    return;
+                }
+            },
+        };
+        let attach = match container.engine {
+            _ if !self.config.containers.attach => Attach::LetAlone("containers.attach is off"),
+            _ if self.config.containers.excludes(container) => Attach::LetAlone("excluded by configuration"),
+            // `elbowroom run` mounts its own view when it starts; one that is already running lost its agent.
+            Engine::Elbowroom if self.ticks > 0 => Attach::at(Micros(u64::MAX), "elbowroom run attaches it"),
+            _ => Attach::now(),
+        };
+        tracing::info!(container = group.path, name = container.name, engine = ?container.engine, "container");
+        self.residents.insert(group.id, Resident::new(group.path.clone(), slot, facts, times, attach));
+        // The first reader finds the container's own numbers already.
+        self.refresh(group.id, timer::now());
+    }
+
+    pub(super) fn forget(&mut self, id: GroupId) {
+        if let Some(resident) = self.residents.remove(&id) {
+            tracing::info!(container = resident.path, "container gone");
+            self.publisher.remove(resident.slot);
+        }
+        self.disk.forget(id);
+    }
+
+    pub(super) fn publish_view(&mut self, id: GroupId) {
+        let (Some(resident), Some(view), Some(group)) =
+            (self.residents.get_mut(&id), self.views.get(id), self.views.group(id))
+        else {
+            return;
+        };
+        take_view(&mut resident.facts, view, &group.limits, &self.numa);
+        Self::published(self.publisher.publish(resident.slot, &resident.facts, &resident.times, Dirty::View));
+    }
+
+    /// A slot is filled by this thread alone and freed by it alone, so an error here is a defect, not a condition.
+    fn published(result: Result<(), FuseError>) {
+        if let Err(error) = result {
+            tracing::error!(%error, "a view was not published");
+        }
+    }
+
+    /// Renews the numbers on dynamic pages of the containers that are due.
+    pub(super) fn refresh_due(&mut self, now: Micros) {
+        let dynamic = self.publisher.dynamic_pages();
+        let hot_every = self.config.views.refresh_hot;
+        let mut due: Vec<GroupId> = Vec::new();
+        for (id, resident) in &mut self.residents {
+            resident.meter(now);
+            if self.publisher.read_since(resident.slot) & dynamic != 0 {
+                resident.hot_until = now.saturating_add(HOT_FOR);
+                resident.refresh_at = resident.refresh_at.min(resident.refreshed.saturating_add(hot_every));
+            }
+            if resident.refresh_at <= now && due.len() < REFRESHES_PER_LOOK {
+                due.push(*id);
+            }
+        }
+        for id in due {
+            self.refresh(id, now);
+        }
+    }
+
+    fn refresh(&mut self, id: GroupId, now: Micros) {
+        let (Some(details), Some(resident)) = (self.sensor.details(id), self.residents.get_mut(&id)) else {
+            return;
+        };
+        take_details(&mut resident.facts, &mut resident.times, resident.usage, &details, timer::now_boot());
+        let hot = resident.hot_until > now;
+        if hot && resident.load.is_due(now) {
+            let (running, threads) = process::count_threads(&self.sensor.processes(id));
+            resident.facts.nr_running = running;
+            resident.facts.nr_threads = threads;
+            resident.load.advance(now, u64::from(running) * 1_000);
+        } else {
+            resident.load.advance(now, resident.cpu_used_millicpu);
+        }
+        resident.facts.load = resident.load.hundredths();
+        let every = if hot { self.config.views.refresh_hot } else { self.config.views.refresh_cold };
+        resident.refreshed = now;
+        resident.refresh_at = now.saturating_add(every);
+        Self::published(self.publisher.publish(
+            resident.slot,
+            &resident.facts,
+            &resident.times,
+            Dirty::Stats,
+        ));
+    }
+
+    pub(super) fn view_dir(&self, id: GroupId) -> PathBuf {
+        let name = self.views.group(id).and_then(|g| g.container.as_ref()).map(view_name).unwrap_or_default();
+        self.publisher.views().join(name)
+    }
+}
+
+/// The name of a container's directory of views: its id where that is a plain word, else a word made of it.
+fn view_name(container: &Container) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    if (1..=100).contains(&container.id.len())
+        && !container.id.starts_with('.')
+        && container.id.chars().all(plain)
+    {
+        return container.id.clone();
+    }
+    let word: String =
+        container.id.chars().filter(|c| *c != '/').take(60).map(|c| if plain(c) { c } else { '_' }).collect();
+    // The hash keeps two ids apart that share their beginning.
+    format!("x{word}-{:016x}", fnv1a(container.id.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(id: &str) -> String {
+        view_name(&Container { id: id.into(), name: None, engine: Engine::Plain, pod: None })
+    }
+
+    #[test]
+    fn engine_ids_are_their_own_directory_names() {
+        assert_eq!(named("0123abcd"), "0123abcd");
+    }
+
+    #[test]
+    fn hostile_ids_become_harmless_names_that_stay_apart() {
+        let long = "a".repeat(10_000);
+        for id in ["../../etc", "a/b", "a b\n", "..", ".", "", &long] {
+            let name = named(id);
+            assert!(
+                name.len() <= 100
+                    && !name.contains(['/', '\n'])
+                    && !name.starts_with('.')
+                    && !name.is_empty(),
+                "{name}"
+            );
+        }
+        assert_ne!(named("/a/b"), named("/ab"));
+    }
+}

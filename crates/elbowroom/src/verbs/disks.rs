@@ -1,0 +1,190 @@
+//! `elbowroom disks`: what is shared, what it can do, what is promised, what is wrong.
+
+use super::containers::{json, unexpected};
+use super::rates;
+use super::table::{Align, clip, table};
+use crate::api::{AlertView, DisksReport, Request, Response};
+use crate::cli::{Format, Output};
+use crate::client::Client;
+use anyhow::Result;
+use elbowroom_core::govern::Mode;
+use elbowroom_core::govern::disk::{DiskView, Policy, State};
+use elbowroom_core::sample::IoMax;
+use elbowroom_core::unit::Limit;
+use std::fmt::Write;
+use std::path::Path;
+
+/// `elbowroom disks`.
+pub(crate) fn disks(run_dir: &Path, output: Output) -> Result<String> {
+    let Response::Disks(report) = Client::connect(run_dir)?.ask(&Request::Disks)? else {
+        return unexpected();
+    };
+    match output.format {
+        Format::Json => json(&report),
+        Format::Text => Ok(text(&report)),
+    }
+}
+
+fn text(report: &DisksReport) -> String {
+    let mut text = format!("{}, by {}\n", mode(report), policy(report.policy));
+    if report.mode == Mode::Off {
+        return text;
+    }
+    if report.disks.is_empty() {
+        text.push_str("no container has used a disk yet\n");
+    } else {
+        text.push('\n');
+        text.push_str(&disk_table(&report.disks));
+    }
+    for disk in &report.disks {
+        if let Some(why) = &disk.hands_off {
+            let _ = writeln!(text, "\n{}: nothing is limited: {why}", clip(&disk.name, 40));
+        }
+    }
+    for alert in &report.alerts {
+        let _ = write!(text, "\n{}", alert_text(alert));
+    }
+    text
+}
+
+fn mode(report: &DisksReport) -> String {
+    match (report.mode, &report.not_enforced) {
+        (Mode::Off, _) => "off: set disk.mode to \"observe\" or \"enforce\"".to_owned(),
+        (Mode::Observe, _) => "observing: decisions are shown, nothing is limited".to_owned(),
+        (Mode::Enforce, None) => "enforcing".to_owned(),
+        (Mode::Enforce, Some(why)) => format!("not enforcing, though asked to: {why}"),
+    }
+}
+
+const fn policy(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Aridac => "aridac",
+        Policy::Lifeline => "lifeline",
+    }
+}
+
+fn disk_table(disks: &[DiskView]) -> String {
+    let heading = [
+        ("DISK", Align::Left),
+        ("STATE", Align::Left),
+        ("READ/s", Align::Right),
+        ("WRITE/s", Align::Right),
+        ("CAPACITY", Align::Right),
+        ("USED", Align::Right),
+        ("PROMISED", Align::Right),
+        ("QUEUE", Align::Right),
+        ("WAIT", Align::Right),
+    ];
+    let row = |disk: &DiskView| {
+        vec![
+            clip(&disk.name, 9),
+            state(disk.state).to_owned(),
+            rates::bytes(disk.rbps),
+            rates::bytes(disk.wbps),
+            capacity(disk.capacity),
+            rates::part(disk.used),
+            rates::part(Some(disk.promised)),
+            format!("{:.1}", disk.queue),
+            rates::time(disk.wait),
+        ]
+    };
+    table(&heading, &disks.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Read and written; the table has no room for operations, which are in the JSON.
+fn capacity(max: IoMax) -> String {
+    let one = |limit: Limit<u64>| limit.value().map_or_else(|| "?".to_owned(), rates::bytes);
+    match (max.rbps, max.wbps) {
+        (Limit::Max, Limit::Max) => "unknown".to_owned(),
+        (read, write) => format!("{}/{}", one(read), one(write)),
+    }
+}
+
+/// A disk's state in a word.
+pub(crate) const fn state(state: State) -> &'static str {
+    match state {
+        State::Free => "free",
+        State::Guard => "guard",
+        State::Share => "share",
+        State::Slow => "slow",
+        State::Inversion => "inversion",
+    }
+}
+
+fn alert_text(view: &AlertView) -> String {
+    let mut about: Vec<String> = view.disk_name.iter().map(|name| clip(name, 40)).collect();
+    about.extend(view.container.as_ref().map(|c| clip(c.name.as_ref().unwrap_or(&c.id), 40)));
+    format!("{:<14} {}\n    {}\n", view.alert.kind, about.join(", "), clip(&view.alert.text, 400))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Named;
+    use elbowroom_core::govern::alert::{Alert, Kind};
+    use elbowroom_core::sample::{DeviceNumber, GroupId};
+    use elbowroom_core::unit::Micros;
+
+    fn report() -> DisksReport {
+        let disk = DiskView {
+            number: DeviceNumber { major: 259, minor: 0 },
+            name: "nvme0n1".into(),
+            capacity: IoMax { rbps: Limit::At(3500 << 20), wbps: Limit::At(1 << 30), ..IoMax::MAX },
+            rbps: 1234 << 20,
+            wbps: 500 << 10,
+            riops: 9,
+            wiops: 9,
+            used: Some(0.455),
+            queue: 123.4,
+            wait: Micros(12_345),
+            base_wait: Micros(80),
+            promised: 1.205,
+            state: State::Inversion,
+            hands_off: Some("it carries swap".into()),
+        };
+        let alert = Alert {
+            kind: Kind::ForeignWriter,
+            disk: Some(disk.number),
+            group: Some(GroupId(1)),
+            since: Micros::secs(1),
+            until: None,
+            text: "somebody wrote it\nagain".into(),
+        };
+        let container = Named { id: "0123".into(), name: Some("web".into()), path: "/x".into() };
+        let alert = AlertView { alert, disk_name: Some("nvme0n1".into()), container: Some(container) };
+        DisksReport {
+            mode: Mode::Enforce,
+            not_enforced: None,
+            policy: Policy::Lifeline,
+            disks: vec![disk],
+            alerts: vec![alert],
+        }
+    }
+
+    #[test]
+    fn a_full_table_fits_eighty_columns_and_alerts_their_lines() {
+        let text = text(&report());
+        for line in text.lines().filter(|line| line.contains(" inversion ") || line.starts_with("DISK")) {
+            assert!(line.chars().count() < 80, "{} {line}", line.len());
+        }
+        assert!(text.starts_with("enforcing, by lifeline\n"), "{text}");
+        assert!(text.contains("nvme0n1: nothing is limited: it carries swap\n"), "{text}");
+        assert!(text.contains("FOREIGN_WRITER nvme0n1, web\n    somebody wrote it\\nagain\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_done_is_said_with_its_reason() {
+        let mut report = DisksReport { not_enforced: Some("no io controller".into()), ..report() };
+        assert!(text(&report).starts_with("not enforcing, though asked to: no io controller, by"));
+        report.mode = Mode::Off;
+        assert!(text(&report).starts_with("off: set disk.mode"));
+    }
+
+    #[test]
+    fn a_report_reads_back_from_its_json() {
+        let json = serde_json::to_string(&report()).unwrap();
+        assert!(json.contains(r#""kind":"FOREIGN_WRITER""#) && json.contains(r#""disk":"259:0""#), "{json}");
+        let back: DisksReport = serde_json::from_str(&json).unwrap();
+        assert_eq!((back.disks, back.alerts), (report().disks, report().alerts));
+    }
+}

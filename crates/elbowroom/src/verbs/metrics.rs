@@ -1,0 +1,142 @@
+//! `elbowroom metrics`: everything the agent knows, as OpenMetrics text.
+
+use super::containers::{json, unexpected};
+use super::disks::state;
+use crate::api::{ContainerView, DisksReport, Request, Response, Status};
+use crate::cli::{Format, Output};
+use crate::client::Client;
+use anyhow::Result;
+use elbowroom_core::govern::Mode;
+use elbowroom_core::govern::alert::Kind;
+use elbowroom_core::govern::disk::{DiskView, HeldBy, Policy, Standing, State};
+use elbowroom_core::metric::{self, Page};
+use elbowroom_core::unit::{Limit, Micros};
+use std::path::Path;
+
+/// `elbowroom metrics`.
+pub(crate) fn metrics(run_dir: &Path, output: Output) -> Result<String> {
+    let mut client = Client::connect(run_dir)?;
+    let (Response::Status(status), Response::Disks(report), Response::List(containers)) =
+        (client.ask(&Request::Status)?, client.ask(&Request::Disks)?, client.ask(&Request::List)?)
+    else {
+        return unexpected();
+    };
+    let mut page = Page::default();
+    agent(&mut page, &status, &report);
+    report.disks.iter().for_each(|disk| disk_metrics(&mut page, disk));
+    containers.iter().for_each(|container| container_metrics(&mut page, container));
+    match output.format {
+        Format::Text => Ok(page.text()),
+        Format::Json => json(&page.families()),
+    }
+}
+
+fn agent(page: &mut Page, status: &Status, report: &DisksReport) {
+    page.add(&metric::AGENT, &[&status.version, &status.tier], 1.0);
+    page.add(&metric::CONTAINERS, &[], status.containers as f64);
+    page.add(&metric::ATTACHED, &[], status.attached as f64);
+    page.add(&metric::TICKS, &[], status.ticks as f64);
+    page.add(&metric::TICKS_MISSED, &[], status.ticks_missed as f64);
+    page.add(&metric::CPU_SECONDS, &[], seconds(Micros(status.cpu_usec)));
+    let mode = match (report.mode, &report.not_enforced) {
+        (Mode::Off, _) => "off",
+        (Mode::Enforce, None) => "enforce",
+        (Mode::Observe, _) | (Mode::Enforce, Some(_)) => "observe",
+    };
+    let policy = match report.policy {
+        Policy::Aridac => "aridac",
+        Policy::Lifeline => "lifeline",
+    };
+    page.add(&metric::DISK_MODE, &[mode, policy], 1.0);
+    if report.mode != Mode::Off {
+        page.add(&metric::LIMITS_HELD, &[], status.disk.held as f64);
+        page.add(&metric::LIMIT_WRITES, &["written"], status.disk.written as f64);
+        page.add(&metric::LIMIT_WRITES, &["not_written"], status.disk.not_written as f64);
+        page.add(&metric::DISK_TICK, &[], seconds(Micros(status.disk.tick_usec)));
+    }
+    for kind in Kind::ALL {
+        let lasting = report.alerts.iter().filter(|alert| alert.alert.kind == kind).count();
+        let begun = status.disk.alerts_begun.iter().find(|(of, _)| *of == kind).map_or(0, |(_, n)| *n);
+        let kind = kind.to_string();
+        page.add(&metric::ALERTS, &[&kind], lasting as f64);
+        page.add(&metric::ALERTS_BEGUN, &[&kind], begun as f64);
+    }
+    for (n, hook) in status.hooks.iter().enumerate() {
+        // Two hooks may be the same program with other arguments: the number keeps them apart.
+        let name = format!("{}:{}", n + 1, hook.hook);
+        page.add(&metric::HOOKS, &[&name, "delivered"], hook.delivered as f64);
+        page.add(&metric::HOOKS, &[&name, "failed"], hook.failed as f64);
+        page.add(&metric::HOOKS, &[&name, "dropped"], hook.dropped as f64);
+    }
+}
+
+fn disk_metrics(page: &mut Page, disk: &DiskView) {
+    let name = disk.name.as_str();
+    let mut capacity = |metric, op, limit: Limit<u64>| {
+        if let Limit::At(n) = limit {
+            page.add(metric, &[name, op], n as f64);
+        }
+    };
+    capacity(&metric::DISK_CAPACITY_BYTES, "read", disk.capacity.rbps);
+    capacity(&metric::DISK_CAPACITY_BYTES, "write", disk.capacity.wbps);
+    capacity(&metric::DISK_CAPACITY_OPS, "read", disk.capacity.riops);
+    capacity(&metric::DISK_CAPACITY_OPS, "write", disk.capacity.wiops);
+    page.add(&metric::DISK_USED, &[name], disk.used.unwrap_or(f64::NAN));
+    page.add(&metric::DISK_PROMISED, &[name], disk.promised);
+    page.add(&metric::DISK_QUEUE, &[name], disk.queue);
+    page.add(&metric::DISK_WAIT, &[name], seconds(disk.wait));
+    page.add(&metric::DISK_BASE_WAIT, &[name], seconds(disk.base_wait));
+    for each in [State::Free, State::Guard, State::Share, State::Slow, State::Inversion] {
+        page.add(&metric::DISK_STATE, &[name, state(each)], f64::from(u8::from(each == disk.state)));
+    }
+}
+
+fn container_metrics(page: &mut Page, container: &ContainerView) {
+    let labels = [container.id.as_str(), container.name.as_deref().unwrap_or_default()];
+    let view = &container.view;
+    for (metric, value) in [
+        (&metric::CPU_EFFECTIVE, f64::from(view.cpus)),
+        (&metric::CPU_LOWER, f64::from(view.cpus_lower)),
+        (&metric::CPU_UPPER, f64::from(view.cpus_upper)),
+        (&metric::CPU_USED, seconds(container.usage.cpu)),
+        (&metric::MEMORY_EFFECTIVE, view.memory.get() as f64),
+        (&metric::MEMORY_SOFT, view.memory_soft.get() as f64),
+        (&metric::MEMORY_HARD, view.memory_hard.get() as f64),
+        (&metric::MEMORY_USED, container.usage.memory.get() as f64),
+    ] {
+        page.add(metric, &labels, value);
+    }
+    container.disk.iter().for_each(|standing| standing_metrics(page, labels, standing));
+}
+
+fn standing_metrics(page: &mut Page, [id, container]: [&str; 2], standing: &Standing) {
+    let disk = standing.name.as_str();
+    for (metric, op, value) in [
+        (&metric::IO_BYTES, "read", standing.rbps),
+        (&metric::IO_BYTES, "write", standing.wbps),
+        (&metric::IO_OPS, "read", standing.riops),
+        (&metric::IO_OPS, "write", standing.wiops),
+    ] {
+        page.add(metric, &[id, container, disk, op], value as f64);
+    }
+    for (metric, value) in [
+        (&metric::IO_USED, standing.used),
+        (&metric::IO_LIFELINE, standing.lifeline),
+        (&metric::IO_CAP, standing.cap),
+    ] {
+        page.add(metric, &[id, container, disk], value.unwrap_or(f64::NAN));
+    }
+    page.add(&metric::IO_ENFORCED, &[id, container, disk], f64::from(u8::from(standing.enforced)));
+    let by = match standing.held_by {
+        HeldBy::Nothing => return,
+        HeldBy::Cap => "cap",
+        HeldBy::User => "user",
+        HeldBy::Contention => "contention",
+        HeldBy::Disk => "disk",
+    };
+    page.add(&metric::IO_HELD, &[id, container, disk, by], 1.0);
+}
+
+fn seconds(time: Micros) -> f64 {
+    time.get() as f64 / 1e6
+}
