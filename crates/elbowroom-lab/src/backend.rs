@@ -66,7 +66,7 @@ impl Backend {
             Variant::Native => Self::Native,
             Variant::Lxcfs => Self::Lxcfs(Lxcfs::start(scope)?),
             Variant::Elbowroom => {
-                Self::Elbowroom(Product::start(scope, program, &maker.cgroup_glob(), settings)?)
+                Self::Elbowroom(Product::start(scope, program, "run", &maker.cgroup_glob(""), settings)?)
             }
         })
     }

@@ -11,7 +11,16 @@ use std::sync::Arc;
 const CONTROLLERS: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", ""];
 
 /// The v2 controllers that limits need.
-const V2_CONTROLLERS: [&str; 3] = ["cpu", "memory", "cpuset"];
+const V2_CONTROLLERS: [&str; 4] = ["cpu", "memory", "cpuset", "io"];
+
+const V1_LIMITS: [&str; 4] = [
+    "blkio.throttle.read_bps_device",
+    "blkio.throttle.write_bps_device",
+    "blkio.throttle.read_iops_device",
+    "blkio.throttle.write_iops_device",
+];
+
+const V2_LIMITS: [&str; 4] = ["rbps", "wbps", "riops", "wiops"];
 
 const PERIOD_US: u64 = 100_000;
 
@@ -167,6 +176,54 @@ impl Cgroups {
         }
     }
 
+    /// Bytes read from and written to a disk so far.
+    pub(crate) fn io_bytes(&self, disk: &str) -> Result<[u64; 2]> {
+        let (path, keys) = match self.dir("blkio") {
+            Some(dir) => (dir.join("blkio.throttle.io_service_bytes_recursive"), ["Read ", "Write "]),
+            None => (self.unified()?.join("io.stat"), ["rbytes=", "wbytes="]),
+        };
+        let text = fs::read_to_string(&path).with_context(|| format!("while reading {}", path.display()))?;
+        Ok(keys.map(|key| io_value(&text, disk, key).unwrap_or(0)))
+    }
+
+    /// The limits in force on a disk: bytes read, bytes written, reads and writes, each per second.
+    pub(crate) fn io_limits(&self, disk: &str) -> Result<[Option<u64>; 4]> {
+        let read = |path: &Path| {
+            fs::read_to_string(path).with_context(|| format!("while reading {}", path.display()))
+        };
+        let Some(dir) = self.dir("blkio") else {
+            let text = read(&self.unified()?.join("io.max"))?;
+            return Ok(V2_LIMITS.map(|key| io_value(&text, disk, &format!("{key}="))));
+        };
+        let mut limits = [None; 4];
+        for (limit, file) in limits.iter_mut().zip(V1_LIMITS) {
+            *limit = io_value(&read(&dir.join(file))?, disk, "");
+        }
+        Ok(limits)
+    }
+
+    /// Limits bytes read and bytes written on a disk, each to as much per second.
+    pub(crate) fn limit_io(&self, disk: &str, bytes_per_s: u64) -> Result<()> {
+        match self.dir("blkio") {
+            Some(dir) => V1_LIMITS[..2]
+                .iter()
+                .try_for_each(|file| write(&dir.join(file), &format!("{disk} {bytes_per_s}"))),
+            None => write(
+                &self.unified()?.join("io.max"),
+                &format!("{disk} rbps={bytes_per_s} wbps={bytes_per_s}"),
+            ),
+        }
+    }
+
+    /// Makes the kernel count this disk's I/O by cgroup. On v1 it does so from the first rule that anybody writes for the disk
+    /// (block/blk-throttle.c, `blk_throtl_init`, since Linux 6.10); this is a rule that says nothing.
+    pub(crate) fn count_io(&self, disk: &str) -> Result<()> {
+        match self.dir("blkio") {
+            Some(dir) => write(&dir.join(V1_LIMITS[0]), &format!("{disk} 0")),
+            None => Ok(()),
+        }
+    }
+
     fn dir(&self, controller: &str) -> Option<&Path> {
         self.dirs.iter().find(|(c, _)| c == controller).map(|(_, dir)| dir.as_path())
     }
@@ -257,6 +314,15 @@ fn write(path: &Path, value: &str) -> Result<()> {
     fs::write(path, value).with_context(|| format!("while writing \"{value}\" to {}", path.display()))
 }
 
+/// The number behind `key` in a line of `disk`: `7:0 rbps=max wbps=5`, `7:0 Read 4096`, `7:0 5`.
+fn io_value(text: &str, disk: &str, key: &str) -> Option<u64> {
+    let mut rests = text.lines().filter_map(|line| line.strip_prefix(disk)?.strip_prefix(' '));
+    rests.find_map(|rest| {
+        let at = if key.is_empty() { 0 } else { rest.find(key)? + key.len() };
+        rest[at..].split(' ').next()?.parse().ok()
+    })
+}
+
 fn read_number(path: &Path) -> Result<u64> {
     let text = fs::read_to_string(path).with_context(|| format!("while reading {}", path.display()))?;
     text.trim().parse().with_context(|| format!("{} is not a number: \"{}\"", path.display(), text.trim()))
@@ -281,6 +347,19 @@ mod tests {
         assert_eq!(layout.mount("cpuacct"), Some(Path::new("/sys/fs/cgroup/cpu,cpuacct")));
         assert_eq!(layout.mount(""), Some(Path::new("/sys/fs/cgroup/unified")));
         assert_eq!(layout.describe(), "v1 with an empty unified hierarchy");
+    }
+
+    #[test]
+    fn a_disk_is_found_among_others_whose_numbers_begin_alike() {
+        let v1 = "7:10 Read 1\n7:1 Read 4096\n7:1 Write 512\n7:1 Total 4608\nTotal 4609\n";
+        assert_eq!(io_value(v1, "7:1", "Read "), Some(4096));
+        assert_eq!(io_value(v1, "7:1", "Write "), Some(512));
+        assert_eq!(io_value("7:1 900\n", "7:1", ""), Some(900));
+        let v2 = "259:0 rbytes=1 wbytes=2 rios=3\n259:1 rbps=max wbps=7 riops=max wiops=max\n";
+        assert_eq!(io_value(v2, "259:0", "wbytes="), Some(2));
+        assert_eq!(io_value(v2, "259:1", "rbps="), None, "max is no number");
+        assert_eq!(io_value(v2, "259:1", "wbps="), Some(7));
+        assert_eq!(io_value(v2, "259:2", "wbps="), None);
     }
 
     #[test]

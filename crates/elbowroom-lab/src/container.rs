@@ -76,9 +76,14 @@ impl Maker {
         &self.layout
     }
 
-    /// A glob, in the manner of `/proc/PID/cgroup` paths, that matches the lab's own containers.
-    pub(crate) fn cgroup_glob(&self) -> String {
-        format!("/{}/*", self.parent)
+    /// A glob, in the manner of `/proc/PID/cgroup` paths, that matches the lab's own containers whose names begin so.
+    pub(crate) fn cgroup_glob(&self, prefix: &str) -> String {
+        format!("/{}/{prefix}*", self.parent)
+    }
+
+    /// Whether containers are the lab's own, with all programs of the host.
+    pub(crate) fn is_own(&self) -> bool {
+        self.image.is_none()
     }
 
     /// Makes a container; `mounts` are (file on the host, path in the container).
@@ -181,12 +186,19 @@ impl Maker {
 impl Container {
     /// A `reader` command that will run inside this container: its cgroups and its namespaces.
     pub(crate) fn reader(&self, verb: &str, args: &[String]) -> Command {
+        let mut command = self.command(&self.inner_reader);
+        command.arg(verb).args(args);
+        command
+    }
+
+    /// The same for any program that the container's root file system has, by its whole path.
+    pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(&self.reader);
         command.arg("enter").arg(self.pid.to_string());
         for (_, dir) in self.cgroups.dirs() {
             command.arg("cgroup").arg(dir);
         }
-        command.arg("--").arg(&self.inner_reader).arg(verb).args(args);
+        command.arg("--").arg(program);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

@@ -5,6 +5,7 @@
 use crate::backend::{Backend, Variant};
 use crate::cgroup::Limits;
 use crate::container::{Container, Engine, Maker};
+use crate::product::Product;
 use crate::scope::Scope;
 use crate::sysinfo::SysInfo;
 use anyhow::{Context, Result, bail};
@@ -24,6 +25,11 @@ pub(crate) trait Job {
     const NAME: &'static str;
     /// What it records.
     type Raw: Serialize + DeserializeOwned;
+
+    /// What its result directory is called after [`Self::NAME`], where several runs of it are results of their own.
+    fn tag(&self) -> Option<String> {
+        None
+    }
 
     /// Touches the machine.
     fn record(&self, lab: &Lab) -> Result<Self::Raw>;
@@ -84,6 +90,14 @@ impl Lab {
         backend.with_context(|| format!("while starting {variant}"))
     }
 
+    /// Starts an agent for the containers whose names begin with `name` and a dash, beside others for others.
+    pub(crate) fn agent(&self, name: &str, settings: &[String]) -> Result<Product> {
+        let settings: Vec<String> = settings.iter().chain(&self.settings).cloned().collect();
+        let glob = self.maker.cgroup_glob(&format!("{name}-"));
+        Product::start(&self.scope, &self.program, name, &glob, &settings)
+            .with_context(|| format!("while starting an agent for {name}"))
+    }
+
     /// `count` containers of `backend`, numbered from 1; the limits are a function of the index, from 0.
     pub(crate) fn containers(
         &self,
@@ -136,7 +150,7 @@ pub(crate) fn run<J: Job>(job: &J, common: &Common) -> Result<()> {
     let raw = job.record(&lab)?;
     info.seconds = began.elapsed().as_secs_f64();
     info.load_after = crate::procfs::loadavg();
-    let dir = new_dir(&common.results, &info, common.tag.as_deref())?;
+    let dir = new_dir(&common.results, &info, [job.tag(), common.tag.clone()])?;
     let text = serde_json::to_string(&raw).context("while writing raw numbers")?;
     if text.len() > RAW_LIMIT {
         eprintln!(
@@ -183,9 +197,9 @@ fn format<J: Job>(dir: &Path, raw: &J::Raw, info: &SysInfo) -> Result<()> {
     Ok(())
 }
 
-fn new_dir(results: &Path, info: &SysInfo, tag: Option<&str>) -> Result<PathBuf> {
-    let tag = tag.map_or(String::new(), |tag| format!("-{tag}"));
-    let base = format!("{}-{}{tag}", info.date, info.job);
+fn new_dir(results: &Path, info: &SysInfo, tags: [Option<String>; 2]) -> Result<PathBuf> {
+    let words = [Some(info.date.clone()), Some(info.job.clone())].into_iter().chain(tags).flatten();
+    let base = words.collect::<Vec<_>>().join("-");
     fs::create_dir_all(results).with_context(|| format!("while making {}", results.display()))?;
     for n in 1.. {
         let dir = results.join(if n == 1 { base.clone() } else { format!("{base}-{n}") });

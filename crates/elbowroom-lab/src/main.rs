@@ -5,12 +5,15 @@
 mod backend;
 mod cgroup;
 mod container;
+mod fio;
 mod job;
 mod jobs;
 mod lxcfs;
 mod plot;
 mod procfs;
 mod product;
+mod qmp;
+mod rig;
 mod scope;
 mod stats;
 mod sysinfo;
@@ -18,7 +21,10 @@ mod sysinfo;
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use job::{Common, Job};
-use jobs::{density::Density, kills::Kills, read::Read, swarm::Swarm, tick::Tick, views::Views};
+use jobs::{
+    density::Density, disk::Disk, disk_buffered::DiskBuffered, disk_two::DiskTwo, kills::Kills, read::Read,
+    swarm::Swarm, tick::Tick, views::Views,
+};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -48,6 +54,12 @@ enum Verb {
     Kills(WithCommon<Kills>),
     /// Five hundred containers made and removed twenty times: does anything grow? About 10 minutes.
     Density(WithCommon<Density>),
+    /// A burst and a neighbour on a slow disk, under no policy, the paper's and ours. About 2 minutes a run.
+    Disk(WithCommon<Disk>),
+    /// Two disks, one slow: what is limited on one must not be felt on the other. About 2 minutes a run and policy.
+    DiskTwo(WithCommon<DiskTwo>),
+    /// What a limit catches, by the way in which a program reads or writes. About 2 minutes a run.
+    DiskBuffered(WithCommon<DiskBuffered>),
     /// Studies recorded runs again and writes their summaries and figures anew; touches nothing else.
     Redraw {
         /// Result directories.
@@ -84,6 +96,9 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Tick(job) => run(&job),
         Verb::Kills(job) => run(&job),
         Verb::Density(job) => run(&job),
+        Verb::Disk(job) => run(&job),
+        Verb::DiskTwo(job) => run(&job),
+        Verb::DiskBuffered(job) => run(&job),
         Verb::Redraw { dirs } => dirs.iter().try_for_each(|dir| redraw(dir)),
         Verb::Clean => {
             let runs = scope::clean()?;
@@ -105,6 +120,9 @@ fn redraw(dir: &Path) -> Result<()> {
         job::redraw::<Tick>,
         job::redraw::<Kills>,
         job::redraw::<Density>,
+        job::redraw::<Disk>,
+        job::redraw::<DiskTwo>,
+        job::redraw::<DiskBuffered>,
     ] {
         if redraw(dir)?.is_some() {
             return Ok(());

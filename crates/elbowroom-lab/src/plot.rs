@@ -72,10 +72,38 @@ pub(crate) struct Panel {
     pub(crate) title: String,
     /// Largest y; the smallest is 0.
     pub(crate) top: f64,
-    /// Drawn as steps, on top.
-    pub(crate) steps: Vec<(f64, f64)>,
-    /// Drawn as a filled area.
-    pub(crate) area: Vec<(f64, f64)>,
+    /// What is drawn, the first at the bottom.
+    pub(crate) layers: Vec<Layer>,
+}
+
+/// Something drawn in a panel.
+#[derive(Clone, Debug)]
+pub(crate) struct Layer {
+    /// How.
+    pub(crate) pen: Pen,
+    /// Its colour.
+    pub(crate) color: RGBColor,
+    /// Its points, by ascending x.
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// How points are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pen {
+    /// A line from point to point.
+    Line,
+    /// A value that holds until the next point.
+    Steps,
+    /// The same, thin: for what only is the background of something.
+    Thin,
+    /// A value that holds, dashed.
+    Dashed,
+    /// A value that holds, dotted.
+    Dotted,
+    /// What is under the line, filled.
+    Area,
+    /// What the points go around, filled lightly.
+    Band,
 }
 
 /// Several lines in one plot.
@@ -114,25 +142,30 @@ pub(crate) fn lines(title: &str, x: &Axis, y: &Axis, lines: &[Line]) -> Result<S
     })
 }
 
-/// Plots above one another over the same x axis. The caption says what area and steps are.
+/// Plots above one another over the same x axis. The caption says what is drawn how, the legend whose colour is which.
 pub(crate) fn panels(
     title: &str,
     caption: &str,
-    x: &Axis,
-    y_label: &str,
+    legend: &[(&str, RGBColor)],
+    (x, y_label): (&Axis, &str),
     panels: &[Panel],
 ) -> Result<String> {
     const HEAD: i32 = 62;
-    const HEIGHT: i32 = 128;
     const FOOT: i32 = 48;
-    let height = HEAD + HEIGHT * panels.len() as i32 + FOOT;
+    let one = (620 / panels.len().max(1) as i32).clamp(128, 210);
+    let height = HEAD + one * panels.len() as i32 + FOOT;
     draw(height as u32, |root| {
         heading(root, title)?;
         root.draw(&Text::new(caption.to_owned(), (16, 42), text(14, HPos::Left)))?;
+        for (i, (name, color)) in legend.iter().rev().enumerate() {
+            let at = WIDTH as i32 - 84 - 90 * i as i32;
+            root.draw(&PathElement::new([(at, 42), (at + 18, 42)], color.stroke_width(3)))?;
+            root.draw(&Text::new((*name).to_owned(), (at + 24, 42), text(14, HPos::Left)))?;
+        }
         for (i, panel) in panels.iter().enumerate() {
             let last = i + 1 == panels.len();
-            let top = HEAD + HEIGHT * i as i32;
-            let area = root.clone().shrink((0, top), (WIDTH, (HEIGHT + if last { FOOT } else { 0 }) as u32));
+            let top = HEAD + one * i as i32;
+            let area = root.clone().shrink((0, top), (WIDTH, (one + if last { FOOT } else { 0 }) as u32));
             let y = Axis { label: y_label, log: false, from: 0.0, to: panel.top, tick: plain };
             let mut chart = ChartBuilder::on(&area)
                 .margin_top(22)
@@ -142,8 +175,7 @@ pub(crate) fn panels(
                 .y_label_area_size(64)
                 .build_cartesian_2d(x.range(), y.range())?;
             mesh(&mut chart, &Axis { label: if last { x.label } else { "" }, ..*x }, &y, 12, 4)?;
-            chart.draw_series([Polygon::new(under(&panel.area), PALETTE[5].mix(0.45))])?;
-            chart.draw_series(LineSeries::new(stairs(&panel.steps), PALETTE[0].stroke_width(2)))?;
+            panel.layers.iter().try_for_each(|layer| layer.draw(&mut chart))?;
             area.draw(&Text::new(panel.title.clone(), (80, 11), text(14, HPos::Left)))?;
         }
         Ok(())
@@ -237,6 +269,24 @@ impl Axis<'_> {
             true => String::new(),
             false => (self.tick)(at),
         }
+    }
+}
+
+impl Layer {
+    fn draw(&self, chart: &mut ChartContext<'_, SVGBackend<'_>, Plane>) -> Result<()> {
+        let (color, points) = (self.color, self.points.iter().copied());
+        let steps = || stairs(&self.points).into_iter();
+        let thick = color.stroke_width(2);
+        match self.pen {
+            Pen::Line => chart.draw_series(LineSeries::new(points, thick))?,
+            Pen::Steps => chart.draw_series(LineSeries::new(steps(), thick))?,
+            Pen::Thin => chart.draw_series(LineSeries::new(steps(), color.stroke_width(1)))?,
+            Pen::Dashed => chart.draw_series(DashedLineSeries::new(steps(), 7, 4, color.stroke_width(1)))?,
+            Pen::Dotted => chart.draw_series(DashedLineSeries::new(steps(), 2, 3, thick))?,
+            Pen::Area => chart.draw_series([Polygon::new(under(&self.points), color.mix(0.45))])?,
+            Pen::Band => chart.draw_series([Polygon::new(self.points.clone(), color.mix(0.22))])?,
+        };
+        Ok(())
     }
 }
 

@@ -16,6 +16,7 @@ pub(crate) struct Product {
     scope: Arc<Scope>,
     program: PathBuf,
     run_dir: PathBuf,
+    log: PathBuf,
     supervisor: i32,
 }
 
@@ -31,18 +32,24 @@ pub(crate) struct Pids {
 }
 
 impl Product {
-    /// Starts an agent that takes cgroups matching `glob` for containers and attaches only what it is asked to;
-    /// `settings` are further lines of its configuration.
-    pub(crate) fn start(scope: &Arc<Scope>, program: &Path, glob: &str, settings: &[String]) -> Result<Self> {
-        let run_dir = scope.dir().join("run");
+    /// Starts an agent that takes cgroups matching `glob` for containers and attaches only what it is asked to; `settings`
+    /// are further lines of its configuration, `name` tells it from others of the same run.
+    pub(crate) fn start(
+        scope: &Arc<Scope>,
+        program: &Path,
+        name: &str,
+        glob: &str,
+        settings: &[String],
+    ) -> Result<Self> {
+        let run_dir = scope.dir().join(name);
         fs::create_dir_all(&run_dir).context("while making a run directory")?;
-        let config = scope.dir().join("elbowroom.toml");
+        let config = scope.dir().join(format!("{name}.toml"));
+        let log = scope.dir().join(format!("{name}.log"));
         let ours = ["containers.attach = false".to_owned(), format!("containers.cgroups = [\"{glob}\"]")];
         let lines: Vec<&str> = ours.iter().chain(settings).map(String::as_str).collect();
         fs::write(&config, lines.join("\n") + "\n")
             .with_context(|| format!("while writing {}", config.display()))?;
-        let log =
-            File::create(scope.dir().join("elbowroom.log")).context("while making a log for the agent")?;
+        let log_file = File::create(&log).context("while making a log for the agent")?;
         scope.add(Created::Mount(run_dir.join("views")))?;
         let child = Command::new(program)
             .arg("agent")
@@ -51,15 +58,16 @@ impl Product {
             .arg("--config")
             .arg(&config)
             .stdin(Stdio::null())
-            .stdout(log.try_clone().context("while sharing a log")?)
-            .stderr(log)
+            .stdout(log_file.try_clone().context("while sharing a log")?)
+            .stderr(log_file)
             .spawn()
             .with_context(|| {
                 format!("while starting {}; build it or say --elbowroom FILE", program.display())
             })?;
         let supervisor = child.id() as i32;
         scope.add(Created::Process { pid: supervisor, started: procfs::started(supervisor)? })?;
-        let product = Self { scope: Arc::clone(scope), program: program.to_owned(), run_dir, supervisor };
+        let product =
+            Self { scope: Arc::clone(scope), program: program.to_owned(), run_dir, log, supervisor };
         let up = scope.wait_for("the agent answering", Duration::from_secs(20), || {
             if procfs::is_zombie(supervisor) {
                 bail!("the agent ended");
@@ -127,7 +135,8 @@ impl Product {
         Some(String::from_utf8_lossy(&out.stdout).trim().to_owned())
     }
 
-    fn ask(&self, args: &[&str]) -> Result<String> {
+    /// What it answers, as JSON.
+    pub(crate) fn ask(&self, args: &[&str]) -> Result<String> {
         let out = Command::new(&self.program)
             .args(args)
             .args(["--format", "json", "--run-dir"])
@@ -143,7 +152,7 @@ impl Product {
     }
 
     fn last_words(&self) -> String {
-        let log = fs::read_to_string(self.scope.dir().join("elbowroom.log")).unwrap_or_default();
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         format!("the agent's log ends with:\n{}", lines[lines.len().saturating_sub(10)..].join("\n"))
     }

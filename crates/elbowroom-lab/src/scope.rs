@@ -35,6 +35,11 @@ pub(crate) enum Created {
     },
     /// A mount point in the host's mount namespace.
     Mount(PathBuf),
+    /// The loop device on a file of this run's; its name is known only after it was made.
+    Loop {
+        /// The file.
+        backing: PathBuf,
+    },
     /// A process; its start time tells it from a later one of the same number.
     Process {
         /// Number.
@@ -59,6 +64,7 @@ impl Created {
                 Ok(())
             }
             Self::Mount(at) => remove_mount(at),
+            Self::Loop { backing } => remove_loops(backing),
             Self::Process { pid, started } => end_process(*pid, *started),
             Self::DockerContainer(id) => docker(&["rm", "--force", "--volumes", id]),
             Self::DockerImage(id) => docker(&["rmi", "--force", id]),
@@ -226,6 +232,23 @@ fn remove_mount(at: &Path) -> Result<()> {
         return Ok(());
     }
     unmount(at, UnmountFlags::DETACH).with_context(|| format!("while unmounting {}", at.display()))
+}
+
+fn remove_loops(backing: &Path) -> Result<()> {
+    let entries = fs::read_dir("/sys/block").context("while reading /sys/block")?;
+    for name in entries.flatten().map(|entry| entry.file_name()) {
+        let below = Path::new("/sys/block").join(&name).join("loop/backing_file");
+        if !fs::read_to_string(below).is_ok_and(|path| Path::new(path.trim_end_matches('\n')) == backing) {
+            continue;
+        }
+        let device = Path::new("/dev").join(&name);
+        let out =
+            Command::new("losetup").arg("--detach").arg(&device).output().context("while running losetup")?;
+        if !out.status.success() {
+            bail!("losetup: {}", String::from_utf8_lossy(&out.stderr).trim());
+        }
+    }
+    Ok(())
 }
 
 fn end_process(pid: i32, started: u64) -> Result<()> {

@@ -9,7 +9,7 @@ use crate::backend::Variant;
 use crate::cgroup::Limits;
 use crate::container::Container;
 use crate::job::{Folder, Job, Lab, now_ns, table};
-use crate::plot::{self, Axis, Panel};
+use crate::plot::{self, Axis, Layer, Panel, Pen};
 use crate::stats::Spread;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -276,12 +276,14 @@ fn cpu_figure(raw: &Raw, title: &str) -> Result<String> {
         .map(|(i, c)| Panel {
             title: panel_title(i, &c.name),
             top: f64::from(raw.cpus) * 1.1,
-            steps: c.seen.iter().map(|(ms, cpus, _)| (*ms as f64 / 1e3, *cpus as f64)).collect(),
-            area: cpus_used(c),
+            layers: seen_over_used(
+                c.seen.iter().map(|(ms, cpus, _)| (*ms as f64 / 1e3, *cpus as f64)).collect(),
+                cpus_used(c),
+            ),
         })
         .collect();
     let caption = "Dark line: CPUs online as read inside the container. Area: CPUs it used.";
-    plot::panels(title, caption, &time_axis(raw), "CPUs", &panels)
+    plot::panels(title, caption, &[], (&time_axis(raw), "CPUs"), &panels)
 }
 
 fn memory_figure(raw: &Raw, title: &str) -> Result<String> {
@@ -295,12 +297,21 @@ fn memory_figure(raw: &Raw, title: &str) -> Result<String> {
         .map(|(i, c)| Panel {
             title: panel_title(i, &c.name),
             top: highest.max(raw.memory_mib as f64) * 1.1,
-            steps: c.seen.iter().map(|(ms, _, kib)| (*ms as f64 / 1e3, *kib as f64 / 1024.0)).collect(),
-            area: c.used.iter().map(|(ms, _, bytes)| (*ms as f64 / 1e3, mib(*bytes as f64))).collect(),
+            layers: seen_over_used(
+                c.seen.iter().map(|(ms, _, kib)| (*ms as f64 / 1e3, *kib as f64 / 1024.0)).collect(),
+                c.used.iter().map(|(ms, _, bytes)| (*ms as f64 / 1e3, mib(*bytes as f64))).collect(),
+            ),
         })
         .collect();
     let caption = "Dark line: MemTotal as read inside the container. Area: memory charged to it.";
-    plot::panels(title, caption, &time_axis(raw), "MiB", &panels)
+    plot::panels(title, caption, &[], (&time_axis(raw), "MiB"), &panels)
+}
+
+fn seen_over_used(seen: Vec<(f64, f64)>, used: Vec<(f64, f64)>) -> Vec<Layer> {
+    vec![
+        Layer { pen: Pen::Area, color: plot::PALETTE[5], points: used },
+        Layer { pen: Pen::Steps, color: plot::PALETTE[0], points: seen },
+    ]
 }
 
 /// Both series of every container; a sample from inside goes with the host's last count up to half an interval after it.
