@@ -11,6 +11,8 @@ from kit.wait import eventually
 
 ROUNDS = int(os.environ.get("ELBOWROOM_TEST_ROUNDS", "10"))
 CONTAINERS = int(os.environ.get("ELBOWROOM_TEST_CONTAINERS", "10"))
+# The view server has two threads, each of which keeps open what it has read of the host. A leak is at least one per round.
+FDS_SLACK = ROUNDS // 2
 # Allocators keep some of what they had at most. A leak of one page per container would be more after 2,500 containers.
 MEMORY_SLACK_KIB = 1024 + 4 * ROUNDS * CONTAINERS // 10
 
@@ -70,7 +72,7 @@ def test_containers_that_come_and_go_leave_nothing_in_the_agent(new_agent, hand_
 def no_more_than(before, mounts_before, after, mounts_after):
     """Asserts, so that a deadline says which process holds more of what."""
     for name, cost in after.items():
-        assert cost["fds"] <= before[name]["fds"], (name, before, after)
+        assert cost["fds"] <= before[name]["fds"] + FDS_SLACK, (name, before, after)
         assert cost["threads"] <= before[name]["threads"], (name, before, after)
         assert cost["rss_kib"] <= before[name]["rss_kib"] + MEMORY_SLACK_KIB, (name, before, after)
     assert mounts_after == mounts_before
