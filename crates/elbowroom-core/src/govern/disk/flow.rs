@@ -57,6 +57,11 @@ impl Flow {
         self.0[RBPS] + self.0[WBPS]
     }
 
+    /// In bytes, where an operation is as much as so many.
+    pub(super) fn weighed(self, theta: f64) -> f64 {
+        self.bytes() + theta * self.operations()
+    }
+
     /// As limits; a number that is not finite is no limit, and no limit is below 1, which kernels read as none.
     pub(super) fn limits(self) -> IoMax {
         let limit = |x: f64| if x.is_finite() { Limit::At(x.ceil().max(1.0) as u64) } else { Limit::Max };

@@ -23,11 +23,24 @@ pub struct Scale {
     pub size: u32,
     /// Requests that a victim keeps under way at most.
     pub depth: u32,
+    /// Bytes per request of bursts and hogs, in sizes of a victim's.
+    pub coarse: u32,
+    /// For how long what a victim did not get is still wanted.
+    pub owed: Micros,
 }
 
 /// The paper's disk: throttled to 1 MB/s.
-pub const PAPER: Scale =
-    Scale { name: "1 MB/s", bps: 1e6, iops: 1e4, latency: Micros(200), knee: 4.0, size: 4096, depth: 1 };
+pub const PAPER: Scale = Scale {
+    name: "1 MB/s",
+    bps: 1e6,
+    iops: 1e4,
+    latency: Micros(200),
+    knee: 4.0,
+    size: 4096,
+    depth: 1,
+    coarse: 1,
+    owed: Micros::ZERO,
+};
 
 /// Throttled to 200 MB/s, which 64 KiB requests exhaust.
 pub const LARGE: Scale = Scale {
@@ -38,6 +51,19 @@ pub const LARGE: Scale = Scale {
     knee: 4.0,
     size: 65536,
     depth: 4,
+    coarse: 1,
+    owed: Micros::ZERO,
+};
+
+/// The disk of `lab disk`: bytes are all that counts, and bursts make larger requests than victims.
+pub const LAB: Scale = Scale {
+    name: "1 MB/s, lab",
+    knee: 2.0,
+    latency: Micros(2000),
+    depth: 2,
+    coarse: 2,
+    owed: Micros::secs(1),
+    ..PAPER
 };
 
 /// Flash with 20 000 requests per second, which 4 KiB requests exhaust.
@@ -48,7 +74,7 @@ const BURST_FROM: Micros = Micros::secs(40);
 
 /// Every scenario here.
 pub fn all() -> Vec<Scenario> {
-    let figures = [PAPER, LARGE, FLASH].into_iter().flat_map(figures);
+    let figures = [PAPER, LARGE, FLASH, LAB].into_iter().flat_map(figures);
     let others = [
         async_hog(),
         latency_victim(),
@@ -109,7 +135,7 @@ pub fn w3(scale: Scale) -> Scenario {
 pub fn w4(scale: Scale) -> Scenario {
     let hog_wants = (BURST_FROM, Micros::secs(235));
     let wants = Pattern::bursts(scale.part(0.1), Limit::Max, &[hog_wants]);
-    let hog = Tenant::new("hog", scale.program(wants, 64));
+    let hog = Tenant::new("hog", scale.coarse(wants, 64));
     let mut scenario = scale.scenario("W4 hog, slow disk", vec![scale.victim(0.3), hog]);
     scenario.drives[0].changes = vec![(Micros::secs(105), 0.55), (Micros::secs(170), 1.0)];
     Scenario { lasts: Micros::secs(245), bursts: judged(1, &[hog_wants]), ..scenario }
@@ -245,18 +271,23 @@ impl Scale {
         Program { size: self.size, depth, ..Program::reads(wants) }
     }
 
+    fn coarse(self, wants: Pattern, depth: u32) -> Program {
+        Program { size: self.coarse * self.size, ..self.program(wants, depth) }
+    }
+
     fn victim(self, part: f64) -> Tenant {
         let rate = self.part(part);
-        Tenant::new("victim", self.program(Pattern::constant(Limit::At(rate)), self.depth).owed(rate))
+        let program = self.program(Pattern::constant(Limit::At(rate)), self.depth);
+        Tenant::new("victim", Program { owed: self.owed, ..program }.owed(rate))
     }
 
     fn burst(self, spans: &[(Micros, Micros)]) -> Tenant {
         let wants = Pattern::bursts(self.part(0.2), Limit::At(self.part(2.0)), spans);
-        Tenant::new("burst", self.program(wants, 32))
+        Tenant::new("burst", self.coarse(wants, 32))
     }
 
     fn hog(self) -> Tenant {
-        Tenant::new("hog", self.program(Pattern::constant(Limit::Max), 64))
+        Tenant::new("hog", self.coarse(Pattern::constant(Limit::Max), 64))
     }
 
     fn scenario(self, name: &str, tenants: Vec<Tenant>) -> Scenario {

@@ -12,13 +12,15 @@
 //! (a *probe*, with real demand, never synthetic I/O) until the disk saturates; after a failure, the next probe waits longer.
 //!
 //! Whether bytes or operations are dear cannot be seen in one saturated period. The first prices take it that an operation costs
-//! as much as a certain number of bytes ([`BYTES_PER_OPERATION`]); loads of other sizes correct that.
+//! as much as a certain number of bytes ([`BYTES_PER_OPERATION`]); [`Split`] learns better from loads of other sizes.
 //!
 //! # Terminology
 //! Cost, shares, lifelines: parts of the disk. *Plain*: what a load costs at the first prices, which never change, for
 //! comparing what the disk did at different times.
 
-use super::super::flow::{Flow, OPS};
+use super::super::flow::{Flow, OPS, RBPS, RIOPS};
+use super::history::History;
+use super::split::Split;
 use crate::sample::IoMax;
 use crate::unit::Micros;
 
@@ -30,21 +32,31 @@ const FIRST: u32 = 5;
 const DOWN: f64 = 0.5;
 const UP: f64 = 0.3;
 /// Capacity falls by no more than this part per period, for one period may be an accident.
-const STEEPEST: f64 = 1.4;
+const STEEPEST: f64 = 1.6;
+/// A saturated disk that does less than this part of what it did is another one now.
+const ANOTHER: f64 = 0.8;
 /// A disk that does this much more than it can, without being saturated, can do more.
 const EXCEEDED: f64 = 1.05;
-/// Probes: growth in the first second, how much faster it gets every second, and at most.
+/// Probes: growth in the first second, how much faster it gets every second, and at most; and at most from where the disk is
+/// taken to do [`BEYOND`] of what it normally can.
 const PROBE: f64 = 0.015;
 const PROBE_FASTER: f64 = 1.35;
-const PROBE_FASTEST: f64 = 0.06;
+const PROBE_FASTEST: f64 = 0.07;
+const PROBE_BEYOND: f64 = 0.03;
+const BEYOND: f64 = 0.97;
 /// Requests to a slow disk that took longer than so many times as on a quiet day, and suddenly hardly longer, show that it became
-/// faster: it is probed at once, and as fast as probes get.
+/// faster: it is probed at once.
 const STRAIN: f64 = 3.0;
 const RELIEF: f64 = 1.5;
-const RELIEF_START: f64 = 5.0;
-/// Quiet seconds before a probe: at first, and at most.
+/// A probe of a disk that is known to have done more begins as if it had lasted for so many seconds.
+const HEAD_START: f64 = 5.0;
+/// Quiet seconds before a probe: after the first that failed, and at most; at most on a disk that is known to have done more.
 const HOLD: f64 = 8.0;
 const LONGEST_HOLD: f64 = 24.0;
+const SLOW_HOLD: f64 = 12.0;
+/// Before the first. What was seen of a disk then, or since it is another one, was its end for one mix of requests, mostly of
+/// whoever filled it; how much room there is for the mix that follows is asked sooner.
+const FIRST_HOLD: f64 = 2.0;
 /// A probe makes sense where this part of the capacity is really used.
 const USED: f64 = 0.7;
 /// Requests that take this much longer than usual, while only our limits hold containers back, show that those are too loose.
@@ -60,6 +72,7 @@ const SLOW: f64 = 0.8;
 #[derive(Debug)]
 pub(in super::super) struct Capacity {
     prices: Flow,
+    split: Split,
     /// Whether reads, and writes, had part in saturating the disk.
     shown: [bool; 2],
     /// Mean bytes per read, and per write.
@@ -101,22 +114,30 @@ pub(super) struct Seen {
     pub(super) cap_binds: bool,
 }
 
+impl Seen {
+    /// A disk that hangs completes a request now and then.
+    fn did_anything(&self) -> bool {
+        self.flow.operations() * self.seconds >= 2.0
+    }
+}
+
 /// What a load costs before anything is known; in bytes.
 pub(super) fn plain(flow: Flow, rotational: bool) -> f64 {
-    flow.bytes() + flow.operations() * BYTES_PER_OPERATION[usize::from(rotational)]
+    flow.weighed(BYTES_PER_OPERATION[usize::from(rotational)])
 }
 
 impl Capacity {
     /// What the first saturated period says; nothing where nothing was done.
     pub(super) fn first(seen: &Seen, rotational: bool) -> Option<Self> {
         let plain = plain(seen.flow, rotational);
-        if seen.flow.operations() * seen.seconds < 2.0 || !plain.is_finite() {
+        if !seen.did_anything() || !plain.is_finite() {
             return None;
         }
         let operation = BYTES_PER_OPERATION[usize::from(rotational)] / plain;
         let mut capacity = Self::at(Flow([1.0 / plain, 1.0 / plain, operation, operation]), rotational);
         capacity.take_in(seen);
         capacity.show(seen.flow);
+        capacity.split.learn(seen.flow);
         capacity.samples = 1;
         capacity.validate(seen.now);
         Some(capacity)
@@ -139,12 +160,13 @@ impl Capacity {
     fn at(prices: Flow, rotational: bool) -> Self {
         Self {
             prices,
+            split: Split::new(prices.0[RIOPS] / prices.0[RBPS]),
             shown: [false; 2],
             sizes: [0.0; 2],
             rotational,
             samples: 0,
             quiet: 0.0,
-            hold: HOLD,
+            hold: FIRST_HOLD,
             probe: None,
             strain: 1.0,
             history: History::default(),
@@ -207,13 +229,17 @@ impl Capacity {
 
     /// What it does now and normally did with such loads, in the same unit, where that is much less.
     pub(super) fn degraded(&self, now: Micros) -> Option<(f64, f64)> {
-        let (is, was) = (self.speed()?, self.history.normal(now, self.class())?);
+        let (is, was) = (self.speed()?, self.normal(now)?);
         (is < SLOW * was).then_some((is, was))
     }
 
     /// Takes in a period.
     pub(super) fn learn(&mut self, seen: &Seen) {
         self.take_in(seen);
+        if seen.vote && seen.did_anything() {
+            self.split.learn(seen.flow);
+            self.divide_prices(seen.flow);
+        }
         let probed = seen.vote && self.end_probe(seen);
         let cost = self.share(seen.flow);
         if seen.ratio.is_finite() {
@@ -223,6 +249,8 @@ impl Capacity {
             self.saturated(seen, cost);
         } else if !seen.vote {
             self.calm(seen, cost);
+        } else if !probed && seen.tight && cost < ANOTHER {
+            self.saturated(seen, cost);
         } else if !probed {
             // One period may be an accident.
             self.quiet /= 2.0;
@@ -232,7 +260,7 @@ impl Capacity {
     /// Takes back what a probe that saturated the disk had assumed, but for what the disk did; whether there was one.
     fn end_probe(&mut self, seen: &Seen) -> bool {
         let Some((_, grown)) = self.probe.take() else { return false };
-        self.hold = (self.hold * 2.0).min(LONGEST_HOLD);
+        self.hold = (self.hold * 2.0).clamp(HOLD, LONGEST_HOLD);
         (self.quiet, self.strain) = (0.0, 1.0);
         let deep = seen.ratio >= DEEP || seen.tight;
         let shown = self.share(seen.flow);
@@ -242,13 +270,16 @@ impl Capacity {
         let least = if deep { shown } else { shown / seen.target };
         let factor = least.max(1.0 / grown).min(most);
         self.scale(factor.clamp(1.0 / STEEPEST, 1.0));
+        if deep {
+            self.validate(seen.now);
+        }
         true
     }
 
     /// The disk does all it can: its load should cost 1.
     fn saturated(&mut self, seen: &Seen, cost: f64) {
         self.quiet = 0.0;
-        if seen.flow.operations() * seen.seconds < 2.0 || cost <= 0.0 {
+        if !seen.did_anything() || cost <= 0.0 {
             // It hangs. That is no speed.
             return;
         }
@@ -264,9 +295,9 @@ impl Capacity {
             }
             false => return,
         };
-        if cost < 0.9 {
+        if cost < ANOTHER {
             // The disk is another one now: what probes found is not true any more.
-            self.hold = HOLD;
+            self.hold = FIRST_HOLD;
         }
         self.move_towards(seen.flow, step);
         self.show(seen.flow);
@@ -277,8 +308,7 @@ impl Capacity {
         self.quiet += seen.seconds;
         let slow = self.degraded(seen.now).is_some();
         let relief = self.strain > STRAIN && seen.ratio < RELIEF && slow;
-        // A disk that is known to have done more is asked more often.
-        let hold = if slow { HOLD } else { self.hold };
+        let hold = if slow { self.hold.min(SLOW_HOLD) } else { self.hold };
         if self.quiet > 10.0 * self.hold {
             self.hold = (self.hold / 2.0).max(HOLD);
         }
@@ -286,13 +316,14 @@ impl Capacity {
             self.move_towards(seen.flow, 1.0);
             self.validate(seen.now);
         } else if seen.cap_binds && cost > USED && (self.quiet >= hold || relief || self.probe.is_some()) {
-            let (lasted, grown) = self.probe.unwrap_or((if relief { RELIEF_START } else { 0.0 }, 1.0));
-            let growth = (PROBE * PROBE_FASTER.powf(lasted)).min(PROBE_FASTEST);
-            let growth = 1.0 + growth * seen.seconds.min(1.0);
+            let (lasted, grown) = self.probe.unwrap_or((if slow { HEAD_START } else { 0.0 }, 1.0));
+            let beyond = self.normal(seen.now).zip(self.speed()).is_some_and(|(was, is)| is > BEYOND * was);
+            let fastest = if beyond { PROBE_BEYOND } else { PROBE_FASTEST };
+            let growth = 1.0 + (PROBE * PROBE_FASTER.powf(lasted)).min(fastest) * seen.seconds.min(1.0);
             self.probe = Some((lasted + seen.seconds, grown * growth));
             self.scale(growth);
         } else if self.quiet >= DOUBT
-            && let (Some(is), Some(was)) = (self.speed(), self.history.normal(seen.now, self.class()))
+            && let (Some(is), Some(was)) = (self.speed(), self.normal(seen.now))
             && is < was
         {
             self.scale(was / is);
@@ -301,17 +332,35 @@ impl Capacity {
         }
     }
 
-    /// Moves the cost of a load towards 1, by a part of the way; those prices most that had most part in it.
+    /// Moves the cost of a load towards 1, by a part of the way: the prices of reads or of writes more, whichever had more part
+    /// in it.
     fn move_towards(&mut self, flow: Flow, step: f64) {
-        let parts = flow.zip(self.prices, |x, price| x * price);
-        let cost: f64 = parts.0.iter().sum();
-        let squares: f64 = parts.0.iter().map(|part| part * part).sum();
+        let parts =
+            OPS.map(|(bytes, ios)| flow.0[bytes] * self.prices.0[bytes] + flow.0[ios] * self.prices.0[ios]);
+        let cost: f64 = parts.iter().sum();
+        let squares: f64 = parts.iter().map(|part| part * part).sum();
         let target = (cost + step * (1.0 - cost)).min(cost * STEEPEST);
         if squares > 0.0 && squares.is_finite() {
-            let change = parts.map(|part| ((target - cost) * part / squares).max(-0.9));
-            self.prices = self.prices.zip(change, |price, change| price * (1.0 + change));
+            for ((bytes, ios), part) in OPS.into_iter().zip(parts) {
+                let factor = 1.0 + ((target - cost) * part / squares).max(-0.9);
+                self.prices.0[bytes] *= factor;
+                self.prices.0[ios] *= factor;
+            }
             self.bound();
         }
+    }
+
+    /// Divides prices between bytes and operations as [`Split`] has it; what this load costs stays.
+    fn divide_prices(&mut self, flow: Flow) {
+        let theta = self.split.theta();
+        for (op, (bytes, ios)) in OPS.into_iter().enumerate() {
+            let sizes = [flow.0[bytes] / flow.0[ios], self.sizes[op], self.bytes_per_operation()];
+            let size = sizes.into_iter().find(|size| size.is_finite() && *size > 0.0).unwrap_or(4096.0);
+            let cost = self.prices.0[bytes] * size + self.prices.0[ios];
+            self.prices.0[bytes] = cost / (size + theta);
+            self.prices.0[ios] = theta * self.prices.0[bytes];
+        }
+        self.bound();
     }
 
     /// Makes the disk able to do `factor` times as much of everything.
@@ -349,16 +398,25 @@ impl Capacity {
 
     /// Remembers that this was seen, not guessed.
     fn validate(&mut self, now: Micros) {
-        if let Some(speed) = self.speed() {
-            self.history.put(now, self.class(), speed);
+        if let Some(full) = self.full() {
+            self.history.put(now, self.class(), full, self.split.theta());
         }
     }
 
-    /// How much plain load of the present shape it can do.
-    fn speed(&self) -> Option<f64> {
+    /// As much of the present load as it can do.
+    fn full(&self) -> Option<Flow> {
         let cost = self.share(self.shape);
-        let speed = plain(self.shape, self.rotational) / cost;
-        (speed > 0.0 && speed.is_finite()).then_some(speed)
+        let full = self.shape.map(|x| x / cost);
+        (full.bytes() > 0.0 && full.bytes().is_finite()).then_some(full)
+    }
+
+    /// What it can do now of such loads, and what it could normally: in bytes, an operation being as many as it costs.
+    fn speed(&self) -> Option<f64> {
+        self.full().map(|full| full.weighed(self.split.theta()))
+    }
+
+    fn normal(&self, now: Micros) -> Option<f64> {
+        self.history.normal(now, self.class(), self.split.theta())
     }
 
     /// Which loads the present one may be compared with: what it mostly does, and how large its requests are.
@@ -372,36 +430,6 @@ impl Capacity {
         };
         let size = self.shape.bytes() / self.shape.operations().max(1e-9);
         kind * 3 + [16.0 * 1024.0, 128.0 * 1024.0].iter().filter(|limit| size > **limit).count()
-    }
-}
-
-/// What the disk could do over the last 24 hours, per class of loads: the most of every five minutes.
-#[derive(Debug, Default)]
-struct History {
-    classes: [Vec<(u64, f64)>; 9],
-}
-
-impl History {
-    const SLOT: u64 = 300_000_000;
-    const SLOTS: u64 = 288;
-
-    fn put(&mut self, now: Micros, class: usize, speed: f64) {
-        let slot = now.get() / Self::SLOT;
-        let slots = &mut self.classes[class];
-        slots.retain(|(then, _)| slot.abs_diff(*then) < Self::SLOTS);
-        match slots.last_mut() {
-            Some((then, most)) if *then == slot => *most = most.max(speed),
-            _ => slots.push((slot, speed)),
-        }
-    }
-
-    /// The 90th percentile.
-    fn normal(&self, now: Micros, class: usize) -> Option<f64> {
-        let slot = now.get() / Self::SLOT;
-        let fresh = self.classes[class].iter().filter(|(then, _)| slot.abs_diff(*then) < Self::SLOTS);
-        let mut speeds: Vec<f64> = fresh.map(|(_, speed)| *speed).collect();
-        speeds.sort_unstable_by(f64::total_cmp);
-        speeds.get(speeds.len().saturating_sub(1) * 9 / 10).copied()
     }
 }
 

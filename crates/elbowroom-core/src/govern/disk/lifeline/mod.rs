@@ -11,7 +11,7 @@
 //!    more of them in the queue do not make it do more. Waiting containers (PSI) prove nothing: one synchronous reader waits
 //!    60 % of the time on an idle disk, and asynchronous ones never.
 //! 2. [`censor`]: which samples may lower a lifeline.
-//! 3. [`capacity`]: prices of bytes and operations, from what a saturated disk did.
+//! 3. [`capacity`]: prices of bytes and operations, from what a saturated disk did; [`split`]: how many bytes an operation costs.
 //! 4. [`need`]: lifelines move; up only while the disk is not saturated and only as far as there is something to promise
 //!    (*admission*), so a burst that hurts others never becomes what it is owed.
 //! 5. [`allocate`]: GUARD (everything except the others' lifelines, at once) while there is room, SHARE when there is not. No
@@ -44,8 +44,10 @@ mod base;
 mod brake;
 mod capacity;
 mod censor;
+mod history;
 mod need;
 mod saturation;
+mod split;
 mod tick;
 
 pub(super) use need::Need;

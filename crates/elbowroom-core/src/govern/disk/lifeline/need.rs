@@ -31,7 +31,7 @@ const SLACK: f64 = 1.25;
 /// `throtl_trim_slice`): a limit of 29 per second lets 20 through. Limits on operations are multiples of this, and below
 /// [`FINE`] of them, where that is coarse, it is bytes that are limited exactly.
 const GRAIN: f64 = 10.0;
-const FINE: f64 = 100.0;
+const FINE: f64 = 400.0;
 /// The smallest cap: bytes and operations per second.
 const SMALLEST_BYTES: f64 = (1 << 20) as f64;
 const SMALLEST_OPERATIONS: f64 = 100.0;
@@ -42,7 +42,7 @@ pub(in super::super) struct Need {
     /// What it is known to need, per second: `L`.
     pub(in super::super) lifeline: Flow,
     samples: u32,
-    recent: [Flow; 5],
+    recent: [Flow; 3],
     next: usize,
     /// What it does when it does something: an average of seconds.
     shape: Flow,

@@ -20,7 +20,7 @@ use crate::unit::Micros;
 /// Without contention for this long, nobody is limited.
 const PEACE: Micros = Micros::secs(600);
 /// Periods in which there was nothing to divide, after which a saturated disk counts as one with room.
-const CALM_TICKS: u32 = 8;
+const CALM_TICKS: u32 = 4;
 /// A disk that is used this much above the target, and answers this much slower than on a quiet day, is about to be saturated.
 const CROWDED: f64 = 1.04;
 const SLOWER: f64 = 1.5;
@@ -375,7 +375,7 @@ fn claimant(member: &Member, groups: &Groups, capacity: &Capacity, least: f64, n
         demand: if (wants_more && need.at_ours) || unheld {
             users
         } else {
-            protected.max(1.25 * peak).min(users)
+            protected.max(1.1 * capacity.share(member.flow)).min(users)
         },
         lifeline,
         weight: claim.map_or(100.0, |claim| f64::from(claim.weight.max(1))),

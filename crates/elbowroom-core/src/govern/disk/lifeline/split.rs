@@ -1,0 +1,192 @@
+//! What an operation costs beside its bytes.
+//!
+//! # Problem
+//! A disk that is short of bytes and one that is short of operations look alike while all requests are of one size. Whoever takes
+//! the one for the other overrates what a container with small requests needs, and leaves idle what it keeps for it.
+//!
+//! # Approach
+//! All loads that fill a disk cost the same. With `b` bytes and `n` operations per second, `b + theta * n` is what does not
+//! change: `theta` is as many bytes as an operation costs. Of two full loads, one with more bytes and one with more
+//! operations, it follows; loads that have more of both come from a disk that changed, and no `theta` makes them equal. Reads,
+//! writes and mixtures are compared among themselves only.
+//!
+//! # Properties
+//! - `two_sizes_tell_what_an_operation_costs`
+//! - `one_size_tells_nothing`
+//! - `a_disk_that_changed_starts_again`
+
+use super::super::flow::{Flow, RIOPS};
+
+/// Mean sizes of requests that are told apart: so many to an octave.
+const SIZES: f64 = 8.0;
+/// By how much measurements of a full disk deviate, as a logarithm; two loads that tell `theta` differ by more.
+const NOISE: f64 = 0.04;
+/// By how many octaves the guess may be wrong before that counts like a measurement that deviates by [`NOISE`].
+const DOUBT: f64 = 12.0;
+/// Loads that no `theta` brings closer to each other than this come from a disk that changed.
+const APART: f64 = 0.15;
+/// The least and the most that an operation costs, in bytes; less is nothing.
+const LEAST: f64 = 512.0;
+const MOST: f64 = 4.0 * 1024.0 * 1024.0;
+/// How many loads are remembered.
+const LOADS: usize = 12;
+
+/// The loads that filled a disk since it last changed, and what follows from them.
+#[derive(Debug)]
+pub(super) struct Split {
+    guess: f64,
+    theta: f64,
+    full: Vec<Full>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Full {
+    mixture: Mixture,
+    /// Bytes per operation, in parts of an octave.
+    size: i32,
+    bytes: f64,
+    operations: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mixture {
+    Reads,
+    Both,
+    Writes,
+}
+
+impl Full {
+    fn of(flow: Flow) -> Option<Self> {
+        let (bytes, operations) = (flow.bytes(), flow.operations());
+        let mixture = match flow.0[RIOPS] / operations {
+            reads if reads > 0.8 => Mixture::Reads,
+            reads if reads < 0.2 => Mixture::Writes,
+            _ => Mixture::Both,
+        };
+        let size = (bytes / operations).log2() * SIZES;
+        size.is_finite().then(|| Self { mixture, size: size.round() as i32, bytes, operations })
+    }
+
+    /// The logarithm of what it costs.
+    fn cost(&self, theta: f64) -> f64 {
+        (self.bytes + theta * self.operations).ln()
+    }
+}
+
+impl Split {
+    /// Nothing seen, and a guess in bytes.
+    pub(super) fn new(guess: f64) -> Self {
+        let guess = if guess.is_nan() { MOST } else { guess.clamp(0.0, MOST) };
+        Self { guess, theta: guess, full: Vec::new() }
+    }
+
+    /// As many bytes as cost as much as one operation.
+    pub(super) fn theta(&self) -> f64 {
+        self.theta
+    }
+
+    /// Takes in a load that filled the disk.
+    pub(super) fn learn(&mut self, flow: Flow) {
+        let Some(new) = Full::of(flow) else { return };
+        let alike = |full: &Full| full.mixture == new.mixture;
+        match self.full.iter_mut().find(|full| alike(full) && full.size == new.size) {
+            Some(same) => {
+                if (same.cost(0.0) - new.cost(0.0)).abs() > APART {
+                    self.full.clear();
+                    self.full.push(new);
+                    return;
+                }
+                same.bytes += 0.3 * (new.bytes - same.bytes);
+                same.operations += 0.3 * (new.operations - same.operations);
+            }
+            None => {
+                if self.full.len() == LOADS {
+                    self.full.remove(0);
+                }
+                self.full.push(new);
+            }
+        }
+        let alike: Vec<Full> = self.full.iter().filter(|full| alike(full)).copied().collect();
+        let theta = fit(&alike, self.guess);
+        if alike.iter().any(|full| (full.cost(theta) - new.cost(theta)).abs() > APART) {
+            self.full.clear();
+            self.full.push(new);
+        } else if alike.len() > 1 {
+            self.theta = theta;
+        }
+    }
+}
+
+/// The `theta` at which loads cost most alike, of nothing and every half octave.
+fn fit(full: &[Full], guess: f64) -> f64 {
+    let steps = ((MOST / LEAST).log2() * 2.0) as i32;
+    let grid = (0..=steps).map(|half| LEAST * (0.5 * f64::from(half)).exp2());
+    let score = |theta: f64| {
+        let mean = full.iter().map(|full| full.cost(theta)).sum::<f64>() / full.len() as f64;
+        let spread: f64 = full.iter().map(|full| ((full.cost(theta) - mean) / NOISE).powi(2)).sum();
+        spread + ((theta.max(LEAST) / guess.max(LEAST)).log2() / DOUBT).powi(2)
+    };
+    std::iter::once(0.0).chain(grid).min_by(|a, b| score(*a).total_cmp(&score(*b))).unwrap_or(guess)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GUESS: f64 = 32.0 * 1024.0;
+
+    /// Reads of this size that fill a disk on which an operation costs `theta` bytes.
+    fn full(size: f64, theta: f64) -> Flow {
+        let operations = 100e6 / (size + theta);
+        Flow([operations * size, 0.0, operations, 0.0])
+    }
+
+    fn learned(loads: impl IntoIterator<Item = Flow>) -> f64 {
+        let mut split = Split::new(GUESS);
+        loads.into_iter().for_each(|load| split.learn(load));
+        split.theta()
+    }
+
+    #[test]
+    fn two_sizes_tell_what_an_operation_costs() {
+        let check = |theta: f64, expect: std::ops::RangeInclusive<f64>| {
+            let is = learned([full(8192.0, theta), full(6144.0, theta)]);
+            assert!(expect.contains(&is), "{theta}: {is}");
+        };
+        check(0.0, 0.0..=2048.0);
+        check(8192.0, 4096.0..=16384.0);
+        check(524_288.0, 32_768.0..=MOST);
+    }
+
+    #[test]
+    fn one_size_tells_nothing() {
+        assert_eq!(learned((0..10).map(|_| full(8192.0, 0.0))), GUESS);
+    }
+
+    #[test]
+    fn a_disk_that_changed_starts_again() {
+        let slower = |flow: Flow| flow.map(|x| 0.55 * x);
+        let check = |name, loads: &[Flow]| {
+            let is = learned(loads.iter().copied());
+            assert!(is <= 2048.0, "{name}: {is}");
+        };
+        let [coarse, fine] = [8192.0, 6144.0].map(|size| full(size, 0.0));
+        check("the same size", &[coarse, fine, slower(coarse), slower(fine)]);
+        check("another size", &[coarse, fine, slower(full(7000.0, 0.0))]);
+    }
+
+    #[test]
+    fn reads_say_nothing_of_writes() {
+        let written = |Flow([bytes, _, operations, _]): Flow| Flow([0.0, bytes, 0.0, operations]);
+        assert_eq!(learned([full(8192.0, 0.0), written(full(4096.0, 0.0))]), GUESS);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_learned_is_absurd(loads in prop::collection::vec(prop::array::uniform4(prop::num::f64::ANY), 0..40)) {
+            let theta = learned(loads.into_iter().map(Flow));
+            prop_assert!((0.0..=MOST).contains(&theta));
+        }
+    }
+}
