@@ -17,6 +17,7 @@ from kit.agent import Agent
 from kit.container import Container, main_process
 from kit.disk import LoopDisk
 from kit.docker import Docker
+from kit.memory import LARGEST_HOST, Hungry, host_memory, zram
 from kit.process import mounts_of
 from kit.runc import Runc
 from kit.wait import eventually
@@ -208,6 +209,68 @@ def loop_disk(tmp_path):
         pytest.skip(f"needs a loop device: {error}")
     yield disk
     disk.close()
+
+
+# ---- memory ----
+
+
+@pytest.fixture
+def made(hand_made):
+    """Makes a cgroup that the doctor takes for a container; a plain one with `container=False`."""
+
+    def make(name, limit=None, container=True):
+        group = hand_made(f"elbowroom-test-live-{'doctor' if container else 'plain'}-{os.getpid()}-{name}")
+        if limit:
+            group.limit_memory(limit)
+        return group
+
+    return make
+
+
+@pytest.fixture
+def doctors_config(tmp_path):
+    """A configuration by which the cgroups of `made` are containers."""
+    config = tmp_path / "doctor.toml"
+    config.write_text(f'[containers]\ncgroups = ["/elbowroom-test-live-doctor-{os.getpid()}-*"]\n')
+    return config
+
+
+@pytest.fixture
+def hungry(hand_made):
+    """Starts programs that eat memory: `hungry(group)("hold 64")`."""
+    made = []
+
+    def start(group=None):
+        made.append(Hungry(group))
+        return made[-1]
+
+    yield start
+    for process in made:
+        process.end()
+
+
+@pytest.fixture
+def small_host():
+    """Skips where the host cannot be filled."""
+    total = host_memory()["MemTotal"]
+    if total > LARGEST_HOST:
+        pytest.skip(f"needs a host with less than {LARGEST_HOST >> 30} GiB, to fill it: this one has {total >> 30}; tests/vm")
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A directory on a file system that has page cache of its own: not a tmpfs, whose files are memory."""
+    kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True).stdout.strip()
+    if kind in ("ext2/ext3", "xfs", "btrfs"):
+        yield tmp_path
+        return
+    with zram("4G") as device:
+        subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", device], check=True)
+        (mount := tmp_path / "disk").mkdir()
+        subprocess.run(["mount", device, mount], check=True)
+        yield mount
+        # Whoever read a file there is on its way out.
+        eventually(lambda: subprocess.run(["umount", mount], capture_output=True).returncode == 0)
 
 
 # ---- test programs ----

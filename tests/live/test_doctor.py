@@ -7,83 +7,24 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from kit import cgroup
-from kit.container import meminfo
+from kit.memory import file, host_memory, zram
 from kit.wait import PATIENCE, eventually
 
 MIB = 1 << 20
-APPETITE = Path(__file__).with_name("kit") / "appetite.py"
-# Above this, filling a host takes too long, and hurts others on it.
-LARGEST_HOST = 4 << 30
 PITFALLS = {"memory-not-reserved", "anon-evicts-cache", "cache-stolen", "swapped-by-host"}
 
 
-def host_memory():
-    return meminfo(Path("/proc/meminfo").read_text())
-
-
-class Hungry:
-    """A process of kit/appetite.py in a cgroup of its own, or in none."""
-
-    def __init__(self, group=None):
-        self.group = group
-        self.process = subprocess.Popen(
-            [sys.executable, APPETITE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        if group:
-            group.enter(self.process.pid)
-
-    def __call__(self, order):
-        self.process.stdin.write(order + "\n")
-        self.process.stdin.flush()
-        assert self.process.stdout.readline() == "ok\n", f"the program ended at {order!r}"
-
-    def end(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
-
-
 @pytest.fixture
-def hungry(hand_made):
-    made = []
-
-    def start(group=None):
-        made.append(Hungry(group))
-        return made[-1]
-
-    yield start
-    for process in made:
-        process.end()
-
-
-@pytest.fixture
-def made(hand_made):
-    """Makes a cgroup that the doctor takes for a container; a plain one with `container=False`."""
-
-    def make(name, limit=None, container=True):
-        group = hand_made(f"elbowroom-test-live-{'doctor' if container else 'plain'}-{os.getpid()}-{name}")
-        if limit:
-            group.limit_memory(limit)
-        return group
-
-    return make
-
-
-@pytest.fixture
-def doctor(binary, tmp_path):
+def doctor(binary, tmp_path, doctors_config):
     """Asks the doctor."""
-    config = tmp_path / "doctor.toml"
-    config.write_text(f'[containers]\ncgroups = ["/elbowroom-test-live-doctor-{os.getpid()}-*"]\n')
 
     def call(*words, seconds=1):
-        words = [binary, "doctor", "--config", config, "--state-dir", tmp_path / "state", "--for", f"{seconds}s", *words]
+        words = [binary, "doctor", "--config", doctors_config, "--state-dir", tmp_path / "state", "--for", f"{seconds}s", *words]
         return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 * PATIENCE)
 
     def find(group, check=None, seconds=1):
@@ -131,64 +72,6 @@ def gone(doctor, group, check, within=40):
         return True
 
     eventually(look, within=within)
-
-
-@pytest.fixture
-def small_host():
-    """Skips where the host cannot be filled."""
-    total = host_memory()["MemTotal"]
-    if total > LARGEST_HOST:
-        pytest.skip(f"needs a host with less than {LARGEST_HOST >> 30} GiB, to fill it: this one has {total >> 30}; tests/vm")
-
-
-@pytest.fixture
-def disk(tmp_path):
-    """A directory on a file system that has page cache of its own: not a tmpfs, whose files are memory."""
-    kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True).stdout.strip()
-    if kind in ("ext2/ext3", "xfs", "btrfs"):
-        yield tmp_path
-        return
-    with zram("4G") as device:
-        subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", device], check=True)
-        (mount := tmp_path / "disk").mkdir()
-        subprocess.run(["mount", device, mount], check=True)
-        yield mount
-        # Whoever read a file there is on its way out.
-        eventually(lambda: subprocess.run(["umount", mount], capture_output=True).returncode == 0)
-
-
-@contextlib.contextmanager
-def zram(size):
-    """A compressed disk in memory, of which zeroes take nothing."""
-    subprocess.run(["modprobe", "zram", "num_devices=0"], capture_output=True)
-    add = Path("/sys/class/zram-control/hot_add")
-    if not add.exists():
-        pytest.skip("needs the zram module: tests/vm has it")
-    number = add.read_text().strip()
-    Path(f"/sys/block/zram{number}/disksize").write_text(size)
-    try:
-        yield f"/dev/zram{number}"
-    finally:
-        eventually(lambda: not remove(number))
-
-
-def remove(number):
-    try:
-        Path("/sys/class/zram-control/hot_remove").write_text(number)
-    except OSError as error:
-        return error
-    return None
-
-
-def file(directory, name, mib):
-    """A file of zeroes that are written, not a hole; out of the cache again, where it would be charged to us."""
-    path = directory / name
-    with open(path, "wb") as out:
-        for _ in range(mib):
-            out.write(bytes(MIB))
-        os.fsync(out.fileno())
-        os.posix_fadvise(out.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return path
 
 
 # ---- III.A: memory is not reserved ----

@@ -282,14 +282,15 @@ pub fn parse_bytes(text: &str) -> Result<Bytes, UnitError> {
     .map(Bytes)
 }
 
-/// `24ms`, `1.5s`, `250us`. A bare number is refused.
+/// `24ms`, `1.5s`, `250us`, `10m`, `2h`, `1d`. A bare number is refused.
 pub fn parse_duration(text: &str) -> Result<Micros, UnitError> {
     parse_scaled(text, "a duration", "\"250ms\"", |unit| match unit {
         "us" => Some(1.0),
         "ms" => Some(1e3),
         "s" => Some(1e6),
-        "min" => Some(60e6),
+        "m" | "min" => Some(60e6),
         "h" => Some(3600e6),
+        "d" => Some(24.0 * 3600e6),
         _ => None,
     })
     .map(Micros)
@@ -401,6 +402,8 @@ mod tests {
         assert_eq!(parse_bytes("1.5g"), Ok(Bytes::mib(1536)));
         assert_eq!(parse_bytes("100B"), Ok(Bytes(100)));
         assert_eq!(parse_duration("24ms"), Ok(Micros(24_000)));
+        assert_eq!(parse_duration("10m"), parse_duration("10min"));
+        assert_eq!(parse_duration("1d"), parse_duration("24h"));
         assert_eq!(parse_cpus("1.5"), Ok(Millicpu(1_500)));
         assert_eq!(parse_byte_rate("50MiB/s"), Ok(50 << 20));
         assert_eq!(parse_rate("500/s"), Ok(500));

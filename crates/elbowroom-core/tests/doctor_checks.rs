@@ -209,7 +209,7 @@ fn rows() -> Vec<Row> {
             "swapped-by-host",
             V1,
             Warning,
-            "echo 0 > /sys/fs/cgroup/memory/docker/c1/memory.swappiness",
+            "echo 1 > /sys/fs/cgroup/memory/docker/c1/memory.swappiness",
             |h| {
                 h.limit(512 * MIB);
                 h.usage(100 * MIB);

@@ -74,6 +74,23 @@ pub(crate) enum Verb {
     Doctor(crate::verbs::doctor::DoctorArgs),
     /// List the doctor's fixes, or take them back.
     Undo(crate::verbs::doctor::UndoArgs),
+    /// Make the memory that a container was promised free before it is needed; needs no agent.
+    ///
+    /// Touches and gives back memory outside the container, so that page cache that nobody uses goes now, and not while the
+    /// container waits. Nothing is reserved: --hold keeps it for the container until it has grown. Exit status: 0 when all
+    /// was made free, 1 when less, 2 error.
+    #[command(after_help = "Example, before a JVM is started in the container:\n  \
+        elbowroom pretouch web 4GiB --hold 5m")]
+    Pretouch(crate::verbs::doctor::pretouch::PretouchArgs),
+    /// List the host's own jobs that nothing limits, or put them into groups of a size; needs no agent.
+    ///
+    /// SIZE becomes memory.high, or on cgroup v1 the soft limit: neither kills. `elbowroom undo` takes it back.
+    Housekeeping(crate::verbs::doctor::housekeeping::HousekeepingArgs),
+    /// Keep a container out of swap; needs no agent.
+    ///
+    /// By default as far as that cannot kill it: memory.low over what it uses, or on cgroup v1 its memory.swappiness.
+    /// `elbowroom undo` takes it back.
+    Protect(crate::verbs::doctor::protect::ProtectArgs),
     /// Say which programs of an image would misread the host, and what to set; needs no agent.
     Audit(crate::verbs::audit::AuditArgs),
     /// Record samples and decisions to a file; needs no agent.
@@ -89,6 +106,9 @@ pub(crate) enum Verb {
     /// Carries on for a supervisor that died; started by the agent's other processes.
     #[command(hide = true)]
     Supervise,
+    /// Touches memory for `pretouch`; started by it.
+    #[command(hide = true)]
+    HoldMemory(crate::verbs::doctor::pretouch::HoldArgs),
     /// Becomes the command of `run`; started by it.
     #[command(hide = true)]
     RunChild(crate::run::child::ChildArgs),

@@ -108,6 +108,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
         Verb::Doctor(args) => doctor::doctor(&args),
         Verb::Undo(args) => doctor::undo(&args),
+        Verb::Pretouch(args) => doctor::pretouch::main(&args),
+        Verb::Housekeeping(args) => doctor::housekeeping::main(&args),
+        Verb::Protect(args) => doctor::protect::main(&args),
+        Verb::HoldMemory(args) => doctor::pretouch::hold(&args).map(|()| ExitCode::SUCCESS),
         Verb::Audit(args) => audit::main(&args),
         Verb::Record(args) => record::record(&args).map(|()| ExitCode::SUCCESS),
         Verb::Replay(args) => {

@@ -255,7 +255,10 @@ fn host_jobs(facts: &Facts) -> Vec<Finding> {
             )
             .because(root.file(Controller::Memory, root.usage_file()), all)
             .because(file.clone(), &value)
-            .advise("Start them in a group: `systemd-run --scope -p MemoryHigh=1G COMMAND`."),
+            .advise(
+                "`elbowroom housekeeping` names them and puts them into groups of a size; what is to be started: \
+                 `systemd-run --scope -p MemoryHigh=1G COMMAND`.",
+            ),
         );
     }
     for slice in facts.children(root).filter(|g| ["/system.slice", "/user.slice"].contains(&g.path.as_str()))
@@ -281,7 +284,7 @@ fn host_jobs(facts: &Facts) -> Vec<Finding> {
                     slice.path.trim_start_matches('/'),
                     soft.get()
                 )]))
-                .advise("`systemd-cgtop -m` says which of them it is."),
+                .advise("`elbowroom housekeeping` says which of them it is, and bounds that one alone."),
             );
         }
     }

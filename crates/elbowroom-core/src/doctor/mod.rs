@@ -26,6 +26,7 @@ mod plan;
 mod pressure;
 mod reserve;
 mod state;
+pub mod strategy;
 mod swap;
 
 pub use facts::{

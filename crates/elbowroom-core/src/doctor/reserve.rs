@@ -64,7 +64,7 @@ fn not_reserved(facts: &Facts) -> Vec<Finding> {
             let fix = protect_beside(facts, g, hard, reserved);
             let advice = match &fix {
                 Some(_) => "What it will surely need it can take before others do: -XX:+AlwaysPreTouch with -Xms equal to \
-                            -Xmx for a JVM."
+                            -Xmx for a JVM; `elbowroom pretouch` makes that free ahead of it."
                     .to_owned(),
                 None => format!(
                     "Limits promise more than {PROMISABLE} of this host: move a container away, or lower limits to what is \

@@ -3,6 +3,7 @@
 use super::facts::{Controller, Facts, Group, Version};
 use super::finding::{Check, Finding, Severity};
 use super::fixes::{by_hand, kept, one, protect};
+use super::strategy::protect::harmless;
 use crate::unit::{Bytes, Limit, Percent};
 
 /// Pages read back from swap per second before somebody waits for it.
@@ -70,7 +71,7 @@ fn swapped(facts: &Facts) -> Vec<Finding> {
                 );
             }
             let fix = match version {
-                Some(Version::V1) => one(g, Controller::Memory, "memory.swappiness", 0),
+                Some(Version::V1) => one(g, Controller::Memory, "memory.swappiness", harmless(facts, g)),
                 _ => protect(facts, g, g.usage().saturating_add(stat.swap)),
             };
             Some(

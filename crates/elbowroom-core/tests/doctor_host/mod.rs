@@ -51,7 +51,7 @@ impl Sim {
         host
     }
 
-    fn group(&mut self, path: &str, parent: Option<usize>) {
+    pub fn group(&mut self, path: &str, parent: Option<usize>) {
         let mut group = Group { path: path.into(), parent, ..Group::default() };
         let v2 = self.version == Version::V2;
         let names = [
@@ -102,7 +102,7 @@ impl Sim {
         self.facts.groups.push(group);
     }
 
-    fn contain(&mut self, at: usize, name: &str) {
+    pub fn contain(&mut self, at: usize, name: &str) {
         let id = format!("{name}{}", "0".repeat(60));
         self.facts.groups[at].container =
             Some(Container { id, name: Some(name.into()), engine: Engine::Docker, pod: None });

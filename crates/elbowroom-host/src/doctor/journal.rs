@@ -1,6 +1,7 @@
 //! What fixes wrote, one file each below `<state-dir>/fixes`, written and synced before the first file is touched: whatever
 //! dies in between, `elbowroom undo` knows what may have been changed.
 
+use elbowroom_core::doctor::strategy::housekeeping::Placing;
 use elbowroom_core::doctor::{Applied, Write};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
@@ -26,6 +27,9 @@ pub struct Entry {
     pub container: Option<String>,
     /// In the order they are made; taken back in the opposite one.
     pub writes: Vec<Write>,
+    /// A cgroup that was made, and the processes that were moved there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placing: Option<Placing>,
 }
 
 /// Why the journal cannot be used.
@@ -149,7 +153,14 @@ mod tests {
     use super::*;
 
     fn entry() -> Entry {
-        Entry { id: 0, at: 1, check: "x".into(), container: None, writes: vec![Write::default()] }
+        Entry {
+            id: 0,
+            at: 1,
+            check: "x".into(),
+            container: None,
+            writes: vec![Write::default()],
+            placing: None,
+        }
     }
 
     #[test]
@@ -162,6 +173,17 @@ mod tests {
         journal.forget(2).unwrap();
         assert_eq!(journal.entries().unwrap().iter().map(|e| e.id).collect::<Vec<_>>(), [1, 3]);
         assert_eq!(journal.applied().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_fix_that_an_earlier_version_wrote_down_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::at(dir.path());
+        journal.begin(entry()).unwrap();
+        let text = r#"{"id": 2, "at": 1, "check": "cpu-throttled", "container": "web", "writes": []}"#;
+        fs::write(dir.path().join("fixes/2.json"), text).unwrap();
+        assert_eq!(journal.entries().unwrap()[1].placing, None);
+        assert!(!fs::read_to_string(dir.path().join("fixes/1.json")).unwrap().contains("placing"));
     }
 
     #[test]

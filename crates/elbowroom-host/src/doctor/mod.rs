@@ -4,12 +4,17 @@
 //! read in full; other cgroups only as far as they hold containers back, protect them or compete with them.
 
 mod group;
+mod jobs;
 mod journal;
 mod machine;
+mod place;
 mod text;
+pub mod touch;
 mod write;
 
+pub use jobs::{jvms, root_processes, swappiness_below};
 pub use journal::{Entry, Journal, JournalError};
+pub use place::{place, unplace};
 pub use write::{Outcome, WriteError, revert, write};
 
 use crate::cgroup::layout::LayoutError;

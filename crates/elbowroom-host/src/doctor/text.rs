@@ -1,6 +1,7 @@
 //! Texts that only the doctor reads.
 
 use crate::parse::{Malformed, flat_keyed, malformed, number};
+use elbowroom_core::doctor::strategy::pretouch::Jvm;
 use elbowroom_core::doctor::{DiskCounters, Heap, Mount};
 use elbowroom_core::sample::DeviceNumber;
 use elbowroom_core::unit::{Bytes, Micros, parse_bytes};
@@ -92,10 +93,7 @@ pub(super) fn heap(pid: i32, cmdline: &str) -> Option<Heap> {
         let size = if let Some(size) =
             argument.strip_prefix("-Xmx").or_else(|| argument.strip_prefix("-XX:MaxHeapSize="))
         {
-            match size.bytes().all(|b| b.is_ascii_digit()) {
-                true => Bytes(size.parse().ok()?),
-                false => parse_bytes(size).ok()?,
-            }
+            java_size(size)?
         } else {
             let size = argument
                 .strip_prefix("--max-old-space-size=")
@@ -105,6 +103,66 @@ pub(super) fn heap(pid: i32, cmdline: &str) -> Option<Heap> {
         Some(Heap { pid, argument: argument.to_owned(), size })
     });
     sizes.next_back()
+}
+
+/// Anonymous and shared memory of a process, from its `status`: what cannot be dropped. `None` for a kernel thread.
+pub(super) fn held(status: &str) -> Option<Bytes> {
+    let line = |key: &str| {
+        let value = status.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;
+        Some(Bytes::kib(value.trim().strip_suffix(" kB")?.parse().ok()?))
+    };
+    Some(line("RssAnon")?.saturating_add(line("RssShmem").unwrap_or_default()))
+}
+
+/// What a JVM was told about its heap. The environment is read first, as java does, so that the command line has the last
+/// word; `_JAVA_OPTIONS` alone comes after it (src/hotspot/share/runtime/arguments.cpp, `parse_vm_init_args`).
+pub(super) fn jvm(pid: i32, cmdline: &str, environ: &str) -> Jvm {
+    let variable =
+        |name: &str| environ.split('\0').find_map(|v| v.strip_prefix(name)?.strip_prefix('=')).unwrap_or("");
+    let before = ["JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"].map(variable);
+    let words = before.iter().flat_map(|v| v.split_whitespace());
+    let own = java_options(cmdline);
+    let mut jvm = Jvm { pid, ..Jvm::default() };
+    for argument in words.chain(own).chain(variable("_JAVA_OPTIONS").split_whitespace()) {
+        let one_of = |keys: [&str; 2]| keys.iter().find_map(|k| argument.strip_prefix(k)).and_then(java_size);
+        jvm.initial = one_of(["-Xms", "-XX:InitialHeapSize="]).or(jvm.initial);
+        jvm.max = one_of(["-Xmx", "-XX:MaxHeapSize="]).or(jvm.max);
+        jvm.pretouch = match argument {
+            "-XX:+AlwaysPreTouch" => true,
+            "-XX:-AlwaysPreTouch" => false,
+            _ => jvm.pretouch,
+        };
+    }
+    jvm
+}
+
+/// The options on java's command line: what follows the program is for the program, and some options take the next word.
+fn java_options(cmdline: &str) -> impl Iterator<Item = &str> {
+    const WITH_WORD: [&str; 7] = [
+        "-cp",
+        "-classpath",
+        "--class-path",
+        "-p",
+        "--module-path",
+        "--add-modules",
+        "--upgrade-module-path",
+    ];
+    let mut words = cmdline.split('\0').skip(1);
+    std::iter::from_fn(move || {
+        let word = words.next()?;
+        if WITH_WORD.contains(&word) {
+            words.next();
+        }
+        (word.starts_with(['-', '@']) && !["-jar", "-m", "--module"].contains(&word)).then_some(word)
+    })
+}
+
+/// `4g`, `512m`, or a bare number of bytes.
+fn java_size(size: &str) -> Option<Bytes> {
+    match size.bytes().all(|b| b.is_ascii_digit()) {
+        true => Some(Bytes(size.parse().ok()?)),
+        false => parse_bytes(size).ok(),
+    }
 }
 
 #[cfg(test)]
@@ -172,11 +230,49 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_jvm_is_told_by_its_command_line_and_its_environment_and_the_last_word_counts() {
+        let is = |initial: Option<u64>, max: Option<u64>, pretouch| Jvm {
+            pid: 1,
+            initial: initial.map(Bytes::mib),
+            max: max.map(Bytes::mib),
+            pretouch,
+        };
+        for (cmdline, environ, expect) in [
+            (
+                "java\0-cp\0a.jar\0-Xms1g\0-Xmx2g\0-XX:+AlwaysPreTouch\0App\0-Xmx9g\0",
+                "",
+                is(Some(1024), Some(2048), true),
+            ),
+            (
+                "java\0-Xmx2g\0App\0",
+                "A=b\0JAVA_TOOL_OPTIONS=-Xmx1g -XX:+AlwaysPreTouch\0",
+                is(None, Some(2048), true),
+            ),
+            (
+                "java\0-Xmx2g\0-XX:+AlwaysPreTouch\0",
+                "_JAVA_OPTIONS=-XX:-AlwaysPreTouch -Xmx64m\0",
+                is(None, Some(64), false),
+            ),
+            ("java\0-XX:InitialHeapSize=1048576\0-Xmxmuch\0App", "", is(Some(1), None, false)),
+            ("", "", is(None, None, false)),
+        ] {
+            assert_eq!(jvm(1, cmdline, environ), expect, "{cmdline:?} {environ:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_holds_what_cannot_be_dropped_and_a_kernel_thread_has_none() {
+        let status = "Name:\tx\nRssAnon:\t    100 kB\nRssFile:\t  4000 kB\nRssShmem:\t      28 kB\n";
+        assert_eq!(held(status), Some(Bytes::kib(128)));
+        assert_eq!(held("Name:\tkthreadd\nThreads:\t1\n"), None);
+    }
+
     proptest! {
         #[test]
         fn no_text_makes_a_parser_panic(text in "(MemTotal:|Node 0 |8:0|-Xmx|[0-9 \n\0:=]|.){0,60}") {
             let _ = (shown(&text), meminfo(&text), keyed(&text), diskstats(&text), mounts(&text));
-            let _ = (device_rows(&text), heap(1, &text));
+            let _ = (device_rows(&text), heap(1, &text), jvm(1, &text, &text), held(&text));
         }
     }
 }

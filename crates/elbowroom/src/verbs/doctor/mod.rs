@@ -1,7 +1,12 @@
-//! `elbowroom doctor` and `elbowroom undo`: look, say, and fix if asked.
+//! `elbowroom doctor` and `elbowroom undo`: look, say, and fix if asked; and the strategies `pretouch`, `housekeeping` and
+//! `protect`.
 
+mod apply;
 mod fix;
+pub(crate) mod housekeeping;
 mod list;
+pub(crate) mod pretouch;
+pub(crate) mod protect;
 mod report;
 mod undo;
 
@@ -43,6 +48,13 @@ pub(crate) struct DoctorArgs {
     /// Print the table of checks, and look at nothing.
     #[arg(long)]
     list: bool,
+    #[command(flatten)]
+    host: HostArgs,
+}
+
+/// What every look at the host needs.
+#[derive(Args)]
+pub(crate) struct HostArgs {
     /// Configuration file, for what counts as a container.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -50,6 +62,22 @@ pub(crate) struct DoctorArgs {
     state: StateDir,
     #[command(flatten)]
     output: Output,
+}
+
+impl HostArgs {
+    /// Looks at the host twice, `wait` apart; with the journal of what was changed.
+    fn look(&self, wait: Duration) -> Result<(Facts, Journal)> {
+        let journal = Journal::at(&self.state.state_dir);
+        let config = Config::load(self.config.as_deref())?;
+        let config = DoctorConfig {
+            root: PathBuf::from("/"),
+            plain: config.containers.cgroups,
+            docker_root: config.containers.docker_root,
+            wait,
+        };
+        let facts = look(&config, journal.applied()?).context("looking at the host")?;
+        Ok((facts, journal))
+    }
 }
 
 /// Where fixes are written down.
@@ -73,8 +101,9 @@ struct Report<'a> {
 
 /// `elbowroom doctor`: 0 healthy, 1 findings.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
+    let format = args.host.output.format;
     if args.list {
-        say(&list::list(args.output.format)?)?;
+        say(&list::list(format)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(Some(check)) = &args.fix
@@ -82,24 +111,17 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
     {
         bail!("there is no check \"{check}\": `elbowroom doctor --list` names them");
     }
-    let journal = Journal::at(&args.state.state_dir);
-    let config = Config::load(args.config.as_deref())?;
-    let config = DoctorConfig {
-        root: PathBuf::from("/"),
-        plain: config.containers.cgroups,
-        docker_root: config.containers.docker_root,
-        wait: Duration::from_micros(args.wait.get()),
-    };
-    let facts = look(&config, journal.applied()?).context("looking at the host")?;
-    let only = args.container.as_deref().map(|name| find(&facts, name)).transpose()?;
+    let (facts, journal) = args.host.look(Duration::from_micros(args.wait.get()))?;
+    let only = args.container.as_deref().map(|name| select(&facts, name)).transpose()?;
+    let only = only.map(|group| group.path.clone());
     let asked = |f: &Finding| only.as_ref().is_none_or(|path| f.cgroup.as_ref() == Some(path));
     if let Some(check) = &args.fix {
         let wanted = |f: &Finding| asked(f) && check.as_ref().map_or(harms(f), |id| f.check == *id);
-        return fix::fix(&facts, &journal, wanted, args.yes, args.output.format);
+        return fix::fix(&facts, &journal, wanted, args.yes, format);
     }
     let findings: Vec<Finding> = examine(&facts).into_iter().filter(asked).collect();
     let healthy = !findings.iter().any(harms);
-    let text = match args.output.format {
+    let text = match format {
         Format::Json => crate::verbs::containers::json(&Report {
             version: VERSION,
             healthy,
@@ -114,8 +136,8 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!healthy)))
 }
 
-/// The cgroup of the one container that is meant.
-fn find(facts: &Facts, name: &str) -> Result<String> {
+/// The one container that is meant.
+fn select<'a>(facts: &'a Facts, name: &str) -> Result<&'a Group> {
     let id = |g: &Group| g.container.as_ref().map(|c| c.id.clone()).unwrap_or_default();
     let exact = |g: &&Group| {
         g.name() == name || id(g) == name || g.path == format!("/{}", name.trim_start_matches('/'))
@@ -125,7 +147,7 @@ fn find(facts: &Facts, name: &str) -> Result<String> {
         found = facts.containers().filter(|g| id(g).starts_with(name)).collect();
     }
     match found[..] {
-        [one] => Ok(one.path.clone()),
+        [one] => Ok(one),
         [] => bail!("there is no container \"{name}\" here: `elbowroom list` names those an agent sees"),
         _ => bail!("\"{name}\" is {} containers: give more of the id", found.len()),
     }

@@ -5,7 +5,8 @@ use crate::cli::{Format, Output};
 use anyhow::{Result, bail};
 use clap::Args;
 use elbowroom_core::doctor::Write as FileWrite;
-use elbowroom_host::doctor::{Entry, Journal, Outcome, revert};
+use elbowroom_core::doctor::strategy::housekeeping::Placing;
+use elbowroom_host::doctor::{Entry, Journal, Outcome, revert, unplace};
 use elbowroom_host::root::Root;
 use serde::Serialize;
 use std::fmt::Write;
@@ -71,6 +72,11 @@ pub(crate) fn undo(args: &UndoArgs) -> Result<ExitCode> {
     let mut files = Vec::new();
     for entry in chosen {
         let mut stays = false;
+        if let Some(placing) = &entry.placing {
+            let (outcome, sentence, kept) = given_back(&root, placing);
+            stays |= kept;
+            files.push(File { fix: entry.id, file: placing.dir.clone(), outcome, sentence });
+        }
         for write in entry.writes.iter().rev() {
             let later = entries
                 .iter()
@@ -122,6 +128,15 @@ fn taken_back(root: &Root, write: &FileWrite, later: Option<&Entry>) -> (&'stati
     }
 }
 
+/// The same for a cgroup that was made.
+fn given_back(root: &Root, placing: &Placing) -> (&'static str, String, bool) {
+    match unplace(root, placing) {
+        Ok(Outcome::Gone) => ("gone", "with everything that ran there".into(), false),
+        Ok(_) => ("reverted", format!("its processes are in {} again", placing.from), false),
+        Err(error) => ("error", error.to_string(), true),
+    }
+}
+
 fn listed(entries: &[Entry]) -> String {
     if entries.is_empty() {
         return "no fixes in force\n".into();
@@ -137,6 +152,10 @@ fn listed(entries: &[Entry]) -> String {
         );
         for write in &entry.writes {
             let _ = writeln!(text, "   {}: {} -> {}", write.file, write.from, write.to);
+        }
+        if let Some(placing) = &entry.placing {
+            let _ =
+                writeln!(text, "   {}: {} processes, {}", placing.dir, placing.processes.len(), placing.size);
         }
     }
     text.push_str("`elbowroom undo ID` takes one back, `elbowroom undo --all` all of them\n");

@@ -1,0 +1,182 @@
+//! Making changes: a diff, a question, and writes that are in the journal before they are made.
+
+use super::{VERSION, confirmed, say};
+use crate::cli::Format;
+use anyhow::{Context, Result};
+use elbowroom_core::doctor::strategy::housekeeping::Placing;
+use elbowroom_core::doctor::{Fix, Write as FileWrite};
+use elbowroom_host::doctor::{Entry, Journal, place, revert, unplace, write};
+use elbowroom_host::root::Root;
+use serde::Serialize;
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What is done for one reason, and taken back together.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Change {
+    /// The check or strategy.
+    pub(super) check: String,
+    /// The container, or the job of the host; absent where it is the host.
+    pub(super) whose: Option<String>,
+    /// Commands for people, writes for us.
+    pub(super) fix: Fix,
+    /// A cgroup to make.
+    pub(super) placing: Option<Placing>,
+}
+
+/// How a change is asked for and told.
+pub(super) struct Manner<'a> {
+    /// Do not ask.
+    pub(super) yes: bool,
+    pub(super) format: Format,
+    /// What to say where there is nothing to do.
+    pub(super) nothing: &'a str,
+    /// How long it holds, and what makes it hold longer.
+    pub(super) lasting: &'a str,
+}
+
+#[derive(Serialize)]
+struct Done<'a> {
+    /// For `elbowroom undo`; absent where nothing was written.
+    id: Option<u64>,
+    check: &'a str,
+    container: Option<&'a str>,
+    writes: &'a [FileWrite],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    placing: Option<&'a Placing>,
+    /// Why it was not made.
+    error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    version: u32,
+    fixes: Vec<Done<'a>>,
+}
+
+/// Makes the changes: 0 when all were made, 1 when one was not.
+pub(super) fn apply(journal: &Journal, changes: &[Change], manner: &Manner<'_>) -> Result<ExitCode> {
+    let text = manner.format == Format::Text;
+    if text {
+        say(&if changes.is_empty() { format!("{}\n", manner.nothing) } else { diff(changes) })?;
+    }
+    if !changes.is_empty() && !manner.yes && !confirmed(&question(changes))? {
+        eprintln!("nothing was written; --yes writes without asking");
+        return Ok(ExitCode::from(1));
+    }
+    let root = Root::host()?;
+    let mut fixes = Vec::new();
+    for change in changes {
+        let (id, error) = match make(&root, journal, change)? {
+            Ok(id) => (Some(id), None),
+            Err(why) => (None, Some(why)),
+        };
+        if text {
+            say(&told(change, id, error.as_deref()))?;
+        }
+        fixes.push(Done {
+            id,
+            check: &change.check,
+            container: change.whose.as_deref(),
+            writes: &change.fix.writes,
+            placing: change.placing.as_ref(),
+            error,
+        });
+    }
+    let failed = fixes.iter().any(|f| f.error.is_some());
+    match manner.format {
+        Format::Json => say(&crate::verbs::containers::json(&Report { version: VERSION, fixes })?)?,
+        Format::Text if !changes.is_empty() => say(manner.lasting)?,
+        Format::Text => {}
+    }
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+fn question(changes: &[Change]) -> String {
+    match changes.len() {
+        1 => "Write this?".to_owned(),
+        n => format!("Write this, {n} fixes?"),
+    }
+}
+
+fn told(change: &Change, id: Option<u64>, error: Option<&str>) -> String {
+    let who = change.whose.as_deref().unwrap_or("the host");
+    match id {
+        Some(id) => format!("fixed    {} of {who}; `elbowroom undo {id}` takes it back\n", change.check),
+        None => format!("left     {} of {who}: {}\n", change.check, error.unwrap_or_default()),
+    }
+}
+
+/// Writes one change down and makes it. What went wrong is taken back at once and told; only a journal that cannot be written
+/// ends everything.
+fn make(root: &Root, journal: &Journal, change: &Change) -> Result<Result<u64, String>> {
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let Change { check, whose: container, fix, placing } = change.clone();
+    let entry = journal
+        .begin(Entry { id: 0, at, check, container, writes: fix.writes, placing })
+        .context("writing the fix down, without which nothing is changed")?;
+    match carry_out(root, &entry) {
+        Ok(()) => Ok(Ok(entry.id)),
+        Err((error, stuck)) => {
+            if !stuck {
+                journal.forget(entry.id)?;
+            }
+            Ok(Err(error))
+        }
+    }
+}
+
+/// Why an entry could not be carried out, and whether a part of it is in force all the same.
+fn carry_out(root: &Root, entry: &Entry) -> Result<(), (String, bool)> {
+    for (done, each) in entry.writes.iter().enumerate() {
+        if let Err(error) = write(root, each) {
+            // The one that failed may be half there: a value the kernel made something else of.
+            let mut stuck = false;
+            for earlier in entry.writes[..=done].iter().rev() {
+                stuck |= revert(root, earlier).is_err();
+            }
+            return Err((error.to_string(), stuck));
+        }
+        tracing::info!(file = each.file, from = each.from, to = each.to, because = entry.check, "wrote");
+    }
+    if let Some(placing) = &entry.placing {
+        place(root, placing).map_err(|error| (error.to_string(), unplace(root, placing).is_err()))?;
+        tracing::info!(dir = placing.dir, size = placing.size.get(), because = entry.check, "placed");
+    }
+    Ok(())
+}
+
+fn diff(changes: &[Change]) -> String {
+    let mut text = String::new();
+    for change in changes {
+        let _ = writeln!(text, "{}  {}", change.check, change.whose.as_deref().unwrap_or("the host"));
+        for write in &change.fix.writes {
+            let _ = writeln!(text, "  {}: {} -> {}", write.file, value(&write.from), value(&write.to));
+        }
+        if let Some(placing) = &change.placing {
+            let pids: Vec<String> = placing.processes.iter().map(|p| p.pid.to_string()).collect();
+            let _ = writeln!(text, "  {}: -> {}", placing.dir, pids.join(" "));
+            let _ = writeln!(
+                text,
+                "  {}/{}: -> {}",
+                placing.dir,
+                placing.file,
+                value(&placing.size.get().to_string())
+            );
+        }
+        for command in &change.fix.commands {
+            let _ = writeln!(text, "  $ {command}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn value(text: &str) -> String {
+    match text.parse::<u64>() {
+        Ok(n) if n >= i64::MAX as u64 & !0xffff => "max".to_owned(),
+        Ok(n) if n >= 1 << 20 => format!("{text} ({})", elbowroom_core::unit::Bytes(n)),
+        _ => text.to_owned(),
+    }
+}

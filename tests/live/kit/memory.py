@@ -1,0 +1,78 @@
+"""Programs that eat memory, files that fill caches, and disks in memory to swap to."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit.container import meminfo
+from kit.wait import eventually
+
+MIB = 1 << 20
+APPETITE = Path(__file__).with_name("appetite.py")
+# Above this, filling a host takes too long, and hurts others on it.
+LARGEST_HOST = 4 << 30
+
+
+def host_memory():
+    return meminfo(Path("/proc/meminfo").read_text())
+
+
+class Hungry:
+    """A process of kit/appetite.py in a cgroup of its own, or in none."""
+
+    def __init__(self, group=None):
+        self.group = group
+        self.process = subprocess.Popen(
+            [sys.executable, APPETITE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        if group:
+            group.enter(self.process.pid)
+
+    def __call__(self, order):
+        self.process.stdin.write(order + "\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "ok\n", f"the program ended at {order!r}"
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def zram(size):
+    """A compressed disk in memory, of which zeroes take nothing."""
+    subprocess.run(["modprobe", "zram", "num_devices=0"], capture_output=True)
+    add = Path("/sys/class/zram-control/hot_add")
+    if not add.exists():
+        pytest.skip("needs the zram module: tests/vm has it")
+    number = add.read_text().strip()
+    Path(f"/sys/block/zram{number}/disksize").write_text(size)
+    try:
+        yield f"/dev/zram{number}"
+    finally:
+        eventually(lambda: not remove(number))
+
+
+def remove(number):
+    try:
+        Path("/sys/class/zram-control/hot_remove").write_text(number)
+    except OSError as error:
+        return error
+    return None
+
+
+def file(directory, name, mib):
+    """A file of zeroes that are written, not a hole; out of the cache again, where it would be charged to us."""
+    path = directory / name
+    with open(path, "wb") as out:
+        for _ in range(mib):
+            out.write(bytes(MIB))
+        os.fsync(out.fileno())
+        os.posix_fadvise(out.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return path
