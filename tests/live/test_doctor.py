@@ -6,7 +6,9 @@ Two of them need a host that is short of memory, which only a small one can be m
 import contextlib
 import json
 import os
+import resource
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,8 @@ def doctor(binary, tmp_path, doctors_config):
     """Asks the doctor."""
 
     def call(*words, seconds=1):
-        words = [binary, "doctor", "--config", doctors_config, "--state-dir", tmp_path / "state", "--for", f"{seconds}s", *words]
+        looks = [] if "--since" in words else ["--for", f"{seconds}s"]
+        words = [binary, "doctor", "--config", doctors_config, "--state-dir", tmp_path / "state", *looks, *words]
         return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 * PATIENCE)
 
     def find(group, check=None, seconds=1):
@@ -254,3 +257,74 @@ def test_the_checks_are_listed_and_a_wrong_name_is_an_error(doctor):
     assert len(checks) >= 45 and PITFALLS <= {check["id"] for check in checks}
     assert doctor.call("--fix", "no-such-check").returncode == 2
     assert doctor.call("no-such-container").returncode == 2
+
+
+# ---- since when ----
+
+
+def test_trouble_that_is_over_is_seen_since_a_look_that_was_kept(doctor, made, hungry):
+    group = made("killed", 32 * MIB)
+    if not cgroup.V2:
+        # Swap beyond the limit would save it on hosts that have any.
+        group.write("memory", "memory.memsw.limit_in_bytes", 32 * MIB)
+    else:
+        group.write("memory", "memory.swap.max", 0)
+    hungry(group)("hold 2")
+    done = doctor.call("--since", "1h")
+    assert done.returncode == 2 and "--keep" in done.stderr, done.stderr
+    assert doctor.call("--keep").returncode in (0, 1)
+    with pytest.raises(AssertionError, match="ended"):
+        hungry(group)("hold 64")
+    # Now it is only known that it happened once.
+    assert seen(doctor, group, "oom-killed")["sentence"].startswith("The kernel killed 1 ")
+
+    def since():
+        done = doctor.call(f"/{group.path}", "--since", "1h", "--format", "json")
+        assert done.returncode == 1, done.stderr
+        assert "the first one after it" in done.stderr
+        return json.loads(done.stdout)
+
+    report = since()
+    found = next(f for f in report["findings"] if f["check"] == "oom-killed")
+    assert found["severity"] == "critical" and "1 between the looks" in found["sentence"], found
+    assert report["elapsed_seconds"] > 0
+    # A look is kept as it was, and a wrong time is an error.
+    assert next(f for f in since()["findings"] if f["check"] == "oom-killed")["severity"] == "critical"
+    assert doctor.call("--since", "yesterday").returncode == 2
+
+
+# ---- what it costs ----
+
+
+def test_three_hundred_containers_cost_little(doctor, made, tmp_path):
+    """`ELBOWROOM_DOCTOR_RESULTS=DIRECTORY` keeps what each of ten runs took, and how large a look is that is kept."""
+    results = os.environ.get("ELBOWROOM_DOCTOR_RESULTS")
+    containers = [made(f"many{number}", 64 * MIB) for number in range(300)]
+    sleepers = []
+    try:
+        for group in containers:
+            sleepers.append(subprocess.Popen(["sleep", "3000"], stdin=subprocess.DEVNULL))
+            group.enter(sleepers[-1].pid)
+        runs = []
+        for _ in range(10 if results else 1):
+            before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+            done = doctor.call("--format", "json")
+            wall, after = time.monotonic() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+            assert done.returncode in (0, 1), done.stderr
+            assert json.loads(done.stdout)["containers"] >= 300
+            runs.append({"wall_s": wall, "user_s": after.ru_utime - before.ru_utime, "system_s": after.ru_stime - before.ru_stime})
+        assert doctor.call("--keep").returncode in (0, 1)
+        [look] = (tmp_path / "state/looks").iterdir()
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
+    if results:
+        Path(results).mkdir(parents=True, exist_ok=True)
+        kernel, load = os.uname().release, os.getloadavg()[0]
+        record = {"containers": 300, "kernel": kernel, "cpus": os.cpu_count(), "load": load, "cgroup2": cgroup.V2}
+        record |= {"look_bytes": look.stat().st_size, "runs": runs}
+        (Path(results) / "doctor-300.json").write_text(json.dumps(record, indent=1) + "\n")
+    # CPU time, not time: this machine may have other things to do. This is twenty times what it took when this was written.
+    spent = min(run["user_s"] + run["system_s"] for run in runs)
+    assert spent < 2 * PATIENCE, runs

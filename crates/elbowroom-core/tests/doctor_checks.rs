@@ -836,3 +836,28 @@ fn three_hundred_idle_containers_and_limits_beyond_the_machine_harm_nobody() {
         assert!(harm.is_empty(), "{harm:?}");
     }
 }
+
+#[test]
+fn a_look_that_was_kept_is_the_first_of_a_later_comparison() {
+    let mut host = Sim::new(V2);
+    host.vmstat("pgsteal_kswapd", 500);
+    host.throttled(100, 10, 0);
+    let kept = host.facts.kept(elbowroom_core::unit::Micros::secs(100));
+    // An hour later: more of everything, a container killed, and another one that is new.
+    host.throttled(1_100, 60, 0);
+    host.event("oom_kill", 1);
+    host.second();
+    host.facts.groups[3].after.events.insert("oom_kill".into(), 2);
+    let later = host.facts.since(kept.clone(), elbowroom_core::unit::Micros::secs(3_700));
+    assert_eq!(later.elapsed, elbowroom_core::unit::Micros::secs(3_600));
+    assert_eq!(later.host.vmstat("pgsteal_kswapd"), Some((1_500, 1_500)));
+    let web = &later.groups[2];
+    assert_eq!((web.before.cpu["nr_periods"], web.after.cpu["nr_periods"]), (100, 1_100));
+    assert_eq!(web.event("oom_kill"), Some((1, 1)));
+    assert_eq!(later.groups[3].event("oom_kill"), Some((2, 2)), "it was made since, and killed since");
+    // One made anew under the same path is new, too.
+    let mut again = later;
+    again.groups[2].inode = Some(77);
+    let again = again.since(kept, elbowroom_core::unit::Micros::secs(3_700));
+    assert_eq!(again.groups[2].before.cpu["nr_periods"], 0);
+}

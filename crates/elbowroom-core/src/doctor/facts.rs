@@ -158,6 +158,9 @@ pub struct Applied {
 pub struct Group {
     /// Path below the hierarchy's root, with a slash in front.
     pub path: String,
+    /// Its directory's inode, which tells it from a later one of the same path.
+    #[serde(default)]
+    pub inode: Option<u64>,
     /// Place of the cgroup above it.
     pub parent: Option<usize>,
     /// Set when this cgroup is a container.

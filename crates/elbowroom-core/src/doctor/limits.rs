@@ -109,7 +109,7 @@ fn oom_killed(facts: &Facts) -> Vec<Finding> {
                 if now > 0 { Severity::Critical } else { Severity::Warning },
                 match now {
                     0 => format!("The kernel killed {ever} of its processes for memory since it started."),
-                    _ => format!("The kernel is killing its processes for memory: {now} just now, {ever} since it started."),
+                    _ => format!("The kernel is killing its processes for memory: {now} between the looks, {ever} since it started."),
                 },
             )
             .about(g)
@@ -145,7 +145,7 @@ fn host_oom(facts: &Facts) -> Vec<Finding> {
     vec![
         Finding::new(
             Severity::Critical,
-            format!("The host itself is out of memory: it killed {kills} processes just now."),
+            format!("The host itself is out of memory: it killed {kills} processes between the looks."),
         )
         .because("/proc/vmstat oom_kill", format!("+{kills}"))
         .because("/proc/meminfo MemAvailable", facts.host.mem_available())

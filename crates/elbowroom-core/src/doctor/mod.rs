@@ -22,6 +22,7 @@ mod finding;
 mod fixes;
 mod kernel;
 mod limits;
+mod look;
 mod plan;
 mod pressure;
 mod reserve;
@@ -34,6 +35,7 @@ pub use facts::{
     Version,
 };
 pub use finding::{Check, Evidence, Finding, Fix, Property, Severity, Write};
+pub use look::Look;
 pub use plan::{fixable, harms, plan};
 
 /// Every check, the four pitfalls first.

@@ -25,9 +25,9 @@ pub(super) fn walk(root: &Root, layout: &Layout, discover: &mut Discover, warnin
         .into_iter()
         .find(|c| layout.index(*c).is_some())
         .unwrap_or(Controller::Cpu);
-    // A path, the place of its parent among the groups, and whether it is inside a container.
-    let mut queue = std::collections::VecDeque::from([(PathBuf::new(), None, false)]);
-    while let Some((path, parent, inside)) = queue.pop_front() {
+    // A path and its inode, the place of its parent among the groups, and whether it is inside a container.
+    let mut queue = std::collections::VecDeque::from([(PathBuf::new(), None, None, false)]);
+    while let Some((path, inode, parent, inside)) = queue.pop_front() {
         let Some((_, dir)) = layout.dir(spine, &path) else { break };
         let Some(mut children) = warnings.keep(dir.children()).flatten() else { continue };
         walk.directories += 1;
@@ -42,6 +42,7 @@ pub(super) fn walk(root: &Root, layout: &Layout, discover: &mut Discover, warnin
         let place = (!inside || container.is_some()).then(|| {
             walk.groups.push(Group {
                 path: format!("/{shown}"),
+                inode,
                 parent,
                 container,
                 dirs: dirs(layout, &path),
@@ -50,8 +51,8 @@ pub(super) fn walk(root: &Root, layout: &Layout, discover: &mut Discover, warnin
             walk.groups.len() - 1
         });
         children.sort();
-        for (name, _) in children {
-            queue.push_back((path.join(name), place.or(parent), inside_this));
+        for (name, inode) in children {
+            queue.push_back((path.join(name), Some(inode), place.or(parent), inside_this));
         }
     }
     walk

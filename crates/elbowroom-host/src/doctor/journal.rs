@@ -143,7 +143,7 @@ impl Journal {
     }
 }
 
-fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalError {
+pub(super) fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalError {
     let path = path.to_owned();
     move |source| JournalError::Io { operation, path, source }
 }

@@ -6,6 +6,7 @@
 mod group;
 mod jobs;
 mod journal;
+mod looks;
 mod machine;
 mod place;
 mod text;
@@ -14,6 +15,7 @@ mod write;
 
 pub use jobs::{jvms, root_processes, swappiness_below};
 pub use journal::{Entry, Journal, JournalError};
+pub use looks::Looks;
 pub use place::{place, unplace};
 pub use write::{Outcome, WriteError, revert, write};
 

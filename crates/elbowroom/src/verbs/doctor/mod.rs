@@ -8,6 +8,7 @@ mod list;
 pub(crate) mod pretouch;
 pub(crate) mod protect;
 mod report;
+mod since;
 mod undo;
 
 pub(crate) use undo::{UndoArgs, undo};
@@ -18,7 +19,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use elbowroom_core::doctor::{CHECKS, Facts, Finding, Group, examine, harms};
 use elbowroom_core::unit::{Micros, parse_duration};
-use elbowroom_host::doctor::{DoctorConfig, Journal, look};
+use elbowroom_host::doctor::{DoctorConfig, Journal, Looks, look};
+use elbowroom_host::timer::now_boot;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -34,8 +36,15 @@ pub(crate) struct DoctorArgs {
     /// Only this container: name, beginning of an id, or cgroup path.
     container: Option<String>,
     /// Time between the two looks that rates are taken from.
-    #[arg(long = "for", value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    #[arg(long = "for", value_name = "DURATION", default_value = "1s", value_parser = parse_duration, conflicts_with = "since")]
     wait: Micros,
+    /// Compare with a look that was kept then, instead of one that is made now: a duration ("2h"), a time in UTC
+    /// ("2026-11-21T04:30Z"), or seconds since the epoch ("@1795235400").
+    #[arg(long, value_name = "TIME", value_parser = since::moment)]
+    since: Option<since::Moment>,
+    /// Keep this look, for --since.
+    #[arg(long)]
+    keep: bool,
     /// Everything: notes, and every container one by one.
     #[arg(long)]
     all: bool,
@@ -111,7 +120,16 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
     {
         bail!("there is no check \"{check}\": `elbowroom doctor --list` names them");
     }
-    let (facts, journal) = args.host.look(Duration::from_micros(args.wait.get()))?;
+    let wait = if args.since.is_some() { Micros::ZERO } else { args.wait };
+    let (mut facts, journal) = args.host.look(Duration::from_micros(wait.get()))?;
+    let looks = Looks::at(&args.host.state.state_dir);
+    let kept = args.keep.then(|| facts.kept(now_boot()));
+    if let Some(moment) = args.since {
+        facts = since::since(facts, &looks, moment)?;
+    }
+    if let Some(look) = kept {
+        looks.keep(since::now(), look)?;
+    }
     let only = args.container.as_deref().map(|name| select(&facts, name)).transpose()?;
     let only = only.map(|group| group.path.clone());
     let asked = |f: &Finding| only.as_ref().is_none_or(|path| f.cgroup.as_ref() == Some(path));

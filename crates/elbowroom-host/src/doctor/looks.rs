@@ -1,0 +1,147 @@
+//! Looks that were kept, one file each below `<state-dir>/looks`, named after the second they were made in.
+
+use super::journal::{JournalError, io_error};
+use elbowroom_core::doctor::Look;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// So many are kept; a week of them, taken every twenty minutes.
+const MOST: usize = 504;
+
+/// A directory of looks.
+#[derive(Clone, Debug)]
+pub struct Looks {
+    dir: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    /// `/proc/sys/kernel/random/boot_id`: counters of another boot are other counters.
+    boot: String,
+    look: Look,
+}
+
+impl Looks {
+    /// Those of a state directory, which need not be there yet.
+    pub fn at(state_dir: &Path) -> Self {
+        Self { dir: state_dir.join("looks") }
+    }
+
+    /// Keeps a look made `now`, in seconds since the epoch, and forgets the oldest ones.
+    ///
+    /// # Errors
+    /// Where the directory cannot be written.
+    pub fn keep(&self, now: u64, look: Look) -> Result<(), JournalError> {
+        self.write(now, look)?;
+        self.forget_beyond(MOST)
+    }
+
+    fn write(&self, now: u64, look: Look) -> Result<(), JournalError> {
+        fs::create_dir_all(&self.dir).map_err(io_error("making", &self.dir))?;
+        let path = self.path(now);
+        let draft = self.dir.join(format!(".{now}-{}", std::process::id()));
+        let text = serde_json::to_vec(&Kept { boot: boot_id(), look })
+            .map_err(|source| JournalError::Malformed { path: path.clone(), source })?;
+        let written = File::create(&draft).and_then(|mut f| f.write_all(&text));
+        let named = written.and_then(|()| fs::rename(&draft, &path));
+        if named.is_err() {
+            let _ = fs::remove_file(&draft);
+        }
+        named.map_err(io_error("writing", &path))
+    }
+
+    fn forget_beyond(&self, most: usize) -> Result<(), JournalError> {
+        let times = self.times()?;
+        for old in &times[..times.len().saturating_sub(most)] {
+            let path = self.path(*old);
+            fs::remove_file(&path).map_err(io_error("removing", &path))?;
+        }
+        Ok(())
+    }
+
+    /// The last look of this boot made at `time` or before, else the first one made after it; with when that was. `None` where
+    /// none was kept since the host was started.
+    ///
+    /// # Errors
+    /// Where one cannot be read.
+    pub fn find(&self, time: u64) -> Result<Option<(u64, Look)>, JournalError> {
+        let boot = boot_id();
+        let times = self.times()?;
+        let (before, after): (Vec<u64>, Vec<u64>) = times.into_iter().partition(|at| *at <= time);
+        for at in before.into_iter().rev().chain(after) {
+            let path = self.path(at);
+            let text = fs::read(&path).map_err(io_error("reading", &path))?;
+            let kept: Kept =
+                serde_json::from_slice(&text).map_err(|source| JournalError::Malformed { path, source })?;
+            if kept.boot == boot {
+                return Ok(Some((at, kept.look)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// When looks were made, the oldest first.
+    fn times(&self) -> Result<Vec<u64>, JournalError> {
+        let listing = match fs::read_dir(&self.dir) {
+            Ok(listing) => listing,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(io_error("listing", &self.dir)(e)),
+        };
+        let names = listing.filter_map(|file| file.ok()?.file_name().into_string().ok());
+        let mut times: Vec<u64> = names.filter_map(|n| n.strip_suffix(".json")?.parse().ok()).collect();
+        times.sort_unstable();
+        Ok(times)
+    }
+
+    fn path(&self, at: u64) -> PathBuf {
+        self.dir.join(format!("{at}.json"))
+    }
+}
+
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_core::doctor::Facts;
+    use elbowroom_core::unit::Micros;
+
+    fn look(at: u64) -> Look {
+        Facts::default().kept(Micros(at))
+    }
+
+    #[test]
+    fn the_last_look_before_a_time_is_found_else_the_first_after_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let looks = Looks::at(dir.path());
+        assert_eq!(looks.find(100).unwrap(), None);
+        for at in [10, 20, 30] {
+            looks.keep(at, look(at)).unwrap();
+        }
+        let found = |time| looks.find(time).unwrap().map(|(at, look)| (at, look.at.get()));
+        assert_eq!(found(25), Some((20, 20)));
+        assert_eq!(found(20), Some((20, 20)));
+        assert_eq!(found(99), Some((30, 30)));
+        assert_eq!(found(5), Some((10, 10)));
+    }
+
+    #[test]
+    fn looks_of_an_earlier_boot_are_no_answer_and_the_oldest_are_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let looks = Looks::at(dir.path());
+        for at in 1..=6 {
+            looks.keep(at, look(at)).unwrap();
+        }
+        looks.forget_beyond(3).unwrap();
+        assert_eq!(looks.find(1).unwrap().unwrap().0, 4);
+        let other = serde_json::to_vec(&Kept { boot: "another".into(), look: look(9_000) }).unwrap();
+        fs::write(dir.path().join("looks/9000.json"), other).unwrap();
+        assert_eq!(looks.find(9_000).unwrap().unwrap().0, 6);
+        fs::write(dir.path().join("looks/9001.json"), "{").unwrap();
+        assert!(looks.find(9_001).unwrap_err().to_string().contains("9001.json"));
+    }
+}
