@@ -6,6 +6,7 @@ use crate::cli::Format;
 use anyhow::Result;
 use clap::Args;
 use elbowroom_core::doctor::strategy::protect::protect;
+use elbowroom_core::doctor::{Controller, Facts, Version};
 use elbowroom_core::unit::Bytes;
 use elbowroom_host::doctor::swappiness_below;
 use elbowroom_host::root::Root;
@@ -33,7 +34,8 @@ pub(crate) fn main(args: &ProtectArgs) -> Result<ExitCode> {
     let format = args.host.output.format;
     let (facts, journal) = args.host.look(Duration::ZERO)?;
     let group = select(&facts, &args.container)?;
-    let below = swappiness_below(&Root::host()?, group);
+    let root = Root::host()?;
+    let below = swappiness_below(&root, group);
     let fix = match protect(&facts, group, &below, args.no_swap) {
         Ok(fix) => fix,
         Err(why) => {
@@ -41,6 +43,12 @@ pub(crate) fn main(args: &ProtectArgs) -> Result<ExitCode> {
             return Ok(ExitCode::from(1));
         }
     };
+    if format == Format::Text && !args.no_swap && takes_below_low(&root, &facts) {
+        eprintln!(
+            "this kernel's multi-generational reclaim takes from below memory.low sooner than the classic one: where nothing \
+             may be swapped, --no-swap is what holds"
+        );
+    }
     if facts.host.meminfo("SwapTotal") == Some(Bytes::ZERO) && format == Format::Text {
         eprintln!("this host has no swap now: this counts from when it has");
     }
@@ -49,4 +57,12 @@ pub(crate) fn main(args: &ProtectArgs) -> Result<ExitCode> {
     let nothing = format!("{} is protected already", group.name());
     let lasting = fix::lasting(&changes);
     apply(&journal, &changes, &Manner { yes: args.yes, format, nothing: &nothing, lasting: &lasting })
+}
+
+/// Whether reclaim is the multi-generational one, which goes around once before it takes from cgroups below their `memory.low`,
+/// however much others still have (mm/vmscan.c, `shrink_one`). v1 protects by swappiness, which it heeds.
+fn takes_below_low(root: &Root, facts: &Facts) -> bool {
+    let enabled = root.read("/sys/kernel/mm/lru_gen/enabled").unwrap_or_default();
+    let bits = u32::from_str_radix(enabled.trim().trim_start_matches("0x"), 16).unwrap_or(0);
+    facts.version(Controller::Memory) == Some(Version::V2) && bits & 1 == 1
 }
