@@ -116,8 +116,9 @@ def new_agent(binary, run_dir, strangers, tmp_path):
 
 def unmount(agent):
     """Takes the views away from this namespace, so that one failure is not the next test's."""
-    if agent.device is not None and mounts_of(agent.device):
-        subprocess.run(["umount", "--lazy", agent.run_dir / "views"], capture_output=True)
+    for device, name in ((agent.device, "views"), (agent.pages, "pages")):
+        if device is not None and mounts_of(device):
+            subprocess.run(["umount", "--lazy", agent.run_dir / name], capture_output=True)
 
 
 @pytest.fixture

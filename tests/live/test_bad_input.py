@@ -47,7 +47,7 @@ def finished(words, run_dir):
             for pid in [process.pid, *descendants(process.pid)]:
                 os.kill(pid, signal.SIGKILL)
             out, err = process.communicate()
-            subprocess.run(["umount", "--lazy", Path(run_dir) / "views"], capture_output=True)
+            subprocess.run(["umount", "--lazy", Path(run_dir) / "views", Path(run_dir) / "pages"], capture_output=True)
             pytest.fail(f"it went on instead of refusing: {err[-500:]}")
     return subprocess.CompletedProcess(words, process.returncode, out, err)
 

@@ -46,7 +46,8 @@ def test_a_view_comes_and_goes_by_hand(new_agent, docker):
     detached = agent.cli("detach", container.name)
     assert detached.returncode == 0, detached.stderr
     assert not agent.find(container)["attached"] and container.online() == CPUS
-    assert not [line for line in mounts_of(agent.device) if line.startswith(f"{container.pid}:")]
+    for device in (agent.device, agent.pages):
+        assert not [line for line in mounts_of(device) if line.startswith(f"{container.pid}:")]
 
 
 def test_a_clean_stop_gives_the_host_back(new_agent, docker):

@@ -23,6 +23,7 @@ pub mod root;
 pub mod sensor;
 pub mod signal;
 pub mod timer;
+pub mod view_page;
 mod warn;
 mod watch;
 

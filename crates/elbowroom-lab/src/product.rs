@@ -50,7 +50,9 @@ impl Product {
         fs::write(&config, lines.join("\n") + "\n")
             .with_context(|| format!("while writing {}", config.display()))?;
         let log_file = File::create(&log).context("while making a log for the agent")?;
-        scope.add(Created::Mount(run_dir.join("views")))?;
+        for mount in MOUNTS {
+            scope.add(Created::Mount(run_dir.join(mount)))?;
+        }
         let child = Command::new(program)
             .arg("agent")
             .arg("--run-dir")
@@ -160,6 +162,8 @@ impl Product {
 
 /// Verbs of the agent's long-running processes.
 const VERBS: [&str; 3] = ["agent", "view-server", "policy"];
+/// Where the agent mounts something, below its run directory.
+const MOUNTS: [&str; 2] = ["views", "pages"];
 
 impl Drop for Product {
     fn drop(&mut self) {
@@ -171,6 +175,8 @@ impl Drop for Product {
             }
         }
         reap(self.supervisor);
-        self.scope.take_down(&Created::Mount(self.run_dir.join("views")));
+        for mount in MOUNTS {
+            self.scope.take_down(&Created::Mount(self.run_dir.join(mount)));
+        }
     }
 }

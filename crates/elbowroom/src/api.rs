@@ -148,6 +148,9 @@ pub struct Prepared {
     pub view_dir: PathBuf,
     /// What to mount.
     pub surfaces: Vec<Surface>,
+    /// The view page, for programs that map it; mounted after the rest.
+    #[serde(default)]
+    pub page: Option<PathBuf>,
 }
 
 /// The agent's own state.

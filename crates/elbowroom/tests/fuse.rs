@@ -5,6 +5,7 @@
 mod rig;
 
 use elbowroom::fuse::hosttext::HostText;
+use elbowroom::fuse::pages::is_pages;
 use elbowroom::fuse::roles::Role;
 use elbowroom::fuse::session::{self, MountLine};
 use elbowroom::fuse::slots::{Slots, Snapshot};
@@ -278,6 +279,8 @@ fn when_all_die_at_once_the_next_agent_starts_afresh() {
     assert!(check_meminfo(&std::fs::read(&path).unwrap(), 0).is_ok());
     let mounts = session::mounts_on(&agent.dir.path().join("views")).unwrap();
     assert_eq!(mounts.iter().filter(|line| line.is_ours()).count(), 1);
+    let pages = session::mounts_on(&agent.dir.path().join("pages")).unwrap();
+    assert_eq!(pages.iter().map(is_pages).collect::<Vec<_>>(), [true], "those of the dead agent are gone");
     assert_eq!(drop_and_read(&held), Err(Some(Errno::NOTCONN)), "a new agent is a new connection");
     drop(agent);
     assert!(second.wait().unwrap().success());
@@ -292,7 +295,9 @@ fn sigterm_leaves_nothing_behind() {
     let left: Vec<_> =
         std::fs::read_dir(agent.dir.path()).unwrap().flatten().map(|e| e.file_name()).collect();
     assert_eq!(left, [rig::policy::SOCKET], "only what the toy policy process left");
-    assert!(session::mounts_on(&agent.dir.path().join("views")).unwrap().is_empty());
+    for name in ["views", "pages"] {
+        assert!(session::mounts_on(&agent.dir.path().join(name)).unwrap().is_empty());
+    }
 }
 
 #[test]

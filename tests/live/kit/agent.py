@@ -21,6 +21,7 @@ class Agent:
         self.supervisor = None  # the Popen, until its process is no longer ours
         self.processes = {}  # every process it was ever seen to have, by pid
         self.device = None  # of its views
+        self.pages = None  # the device of its view pages
 
     # ---- life ----
 
@@ -47,7 +48,8 @@ class Agent:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.tail()}") from None
         # By way of the agent, which a prefix may have put into another mount namespace.
-        self.device = os.stat(f"/proc/{self.supervisor.pid}/root{self.run_dir}/views").st_dev
+        root = f"/proc/{self.supervisor.pid}/root{self.run_dir}"
+        self.device, self.pages = os.stat(f"{root}/views").st_dev, os.stat(f"{root}/pages").st_dev
         return self
 
     def stop(self):
@@ -96,8 +98,9 @@ class Agent:
     def leftovers(self):
         """What is still there though the agent was stopped; each as a line."""
         left = [f"process {process}" for process in self.processes.values() if process.alive()]
-        if self.device is not None:
-            left += [f"mount {line}" for line in mounts_of(self.device)]
+        for device in (self.device, self.pages):
+            if device is not None:
+                left += [f"mount {line}" for line in mounts_of(device)]
         if (self.run_dir / "agent.sock").exists():
             left.append(f"socket {self.run_dir}/agent.sock")
         return left

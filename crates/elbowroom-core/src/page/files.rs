@@ -96,6 +96,7 @@ pub(super) const SINGLES: &[(Node, Node, &str)] = {
         (MemoryLimitInBytes, Cgroup, "memory.limit_in_bytes"),
         (MemoryMax, Cgroup, "memory.max"),
         (MemorySoftLimitInBytes, Cgroup, "memory.soft_limit_in_bytes"),
+        (ViewPage, Cpus, "elbowroom"),
     ]
 };
 

@@ -6,6 +6,7 @@
 //! `/proc/meminfo`) and for the host's pressure where a kernel keeps none for cgroups.
 
 pub mod facts;
+pub mod mapped;
 pub mod tree;
 
 mod cpuinfo;

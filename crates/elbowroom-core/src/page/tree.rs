@@ -74,6 +74,8 @@ pub enum Node {
     MemoryLimitInBytes,
     MemoryMax,
     MemorySoftLimitInBytes,
+    /// Empty: what the view page ([`super::mapped`]) is mounted on.
+    ViewPage,
     /// `vulnerabilities/*`.
     Vulnerability(u8),
     /// `cpuN` and the directories below it.
@@ -331,7 +333,7 @@ pub fn host_path(node: Node) -> Option<String> {
         Node::Root | Node::Proc | Node::Sys | Node::SysDevices | Node::SysDevicesSystem | Node::Cgroup => {
             None
         }
-        Node::Uptime | Node::Loadavg => None,
+        Node::Uptime | Node::Loadavg | Node::ViewPage => None,
         Node::CpuOnline | Node::CpuOffline | Node::CpuPossible | Node::CpuPresent => None,
         Node::CpuFile(..) if node.form() == Some(Form::Online) => None,
         Node::MemoryHigh | Node::MemoryMax => Some("proc/meminfo".to_owned()),

@@ -181,8 +181,19 @@ fn refuse_shared(
         Step::Mount { on } => Some(*on),
         Step::Replace { stale } => stale.last().and_then(|id| table.by_id(*id)).map(|mount| mount.parent),
     };
-    let group = below.and_then(|id| table.by_id(id)).and_then(|mount| mount.peer_group);
-    match group {
+    match below.and_then(|id| table.by_id(id)) {
+        Some(below) => refuse_shared_below(below, peers, target),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a mount on `below` that would show on the host too.
+pub(super) fn refuse_shared_below(
+    below: &Mount,
+    peers: &HashSet<u64>,
+    target: &Path,
+) -> Result<(), MountError> {
+    match below.peer_group {
         Some(group) if peers.contains(&group) => {
             Err(MountError::SharedWithHost { target: target.to_owned() })
         }
@@ -278,7 +289,7 @@ fn unmount_exactly(place: &Place, unmounter: &Unmounter, mount: &Mount) -> Resul
 }
 
 /// Opens `target`, on which the mount table promised the mount `expect`.
-fn open_target(place: &Place, target: &Path, expect: u64) -> Result<OwnedFd, MountError> {
+pub(super) fn open_target(place: &Place, target: &Path, expect: u64) -> Result<OwnedFd, MountError> {
     let changed = || MountError::Changed { target: target.to_owned() };
     let fd = place.open(target).map_err(|errno| match errno {
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::AGAIN => changed(),
@@ -287,11 +298,11 @@ fn open_target(place: &Place, target: &Path, expect: u64) -> Result<OwnedFd, Mou
     if id_of(&fd, target)?.mount == expect { Ok(fd) } else { Err(changed()) }
 }
 
-fn id_of(fd: &OwnedFd, path: &Path) -> Result<FileId, MountError> {
+pub(super) fn id_of(fd: &OwnedFd, path: &Path) -> Result<FileId, MountError> {
     file_id(fd.as_fd(), Path::new("")).map_err(|e| MountError::of("statx", path, e))
 }
 
-fn open_tree(dir: BorrowedFd<'_>, source: &Path) -> Result<OwnedFd, Errno> {
+pub(super) fn open_tree(dir: BorrowedFd<'_>, source: &Path) -> Result<OwnedFd, Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_SYMLINK_NOFOLLOW
@@ -299,7 +310,7 @@ fn open_tree(dir: BorrowedFd<'_>, source: &Path) -> Result<OwnedFd, Errno> {
     rustix::mount::open_tree(dir, source, flags)
 }
 
-fn move_mount(tree: &OwnedFd, target: &OwnedFd, how: MoveMountFlags) -> Result<(), Errno> {
+pub(super) fn move_mount(tree: &OwnedFd, target: &OwnedFd, how: MoveMountFlags) -> Result<(), Errno> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH | how;
     rustix::mount::move_mount(tree, "", target, "", flags)
 }

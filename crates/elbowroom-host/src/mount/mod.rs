@@ -24,10 +24,12 @@
 
 mod attach;
 pub mod mountinfo;
+mod page;
 mod place;
 mod plan;
 
 pub use attach::{Attached, attach, attach_here, attached, detach};
+pub use page::{PAGE_TARGET, attach_page, attach_page_here};
 pub use place::{MountNamespace, Stage, namespace, private_namespace, stage};
 pub use plan::{Bind, Kind, Plan, Skipped, Surface, Why, plan, plan_here};
 

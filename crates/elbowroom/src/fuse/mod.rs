@@ -39,6 +39,7 @@
 
 pub mod abi;
 pub mod hosttext;
+pub mod pages;
 pub mod publisher;
 pub mod roles;
 pub mod server;
@@ -156,3 +157,5 @@ pub const FS_TYPE: &str = "fuse.elbowroom";
 pub const SOURCE: &str = "elbowroom";
 /// Directory below the run directory where the views are mounted.
 pub const VIEWS: &str = "views";
+/// Directory below the run directory where the view pages are.
+pub const PAGES: &str = "pages";

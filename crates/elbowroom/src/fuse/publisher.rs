@@ -129,6 +129,11 @@ impl Publisher {
         self.shared.handover.start.views()
     }
 
+    /// Where the view pages are.
+    pub fn pages(&self) -> PathBuf {
+        self.shared.handover.start.pages()
+    }
+
     /// The run directory.
     pub fn run_dir(&self) -> PathBuf {
         self.shared.handover.start.run_dir.clone()
@@ -166,6 +171,11 @@ impl Publisher {
     pub fn slots(&self) -> Vec<(Slot, String)> {
         let slots = &self.shared.slots;
         slots.from_place(0).filter_map(|(_, slot)| Some((slot, slots.name(slot)?))).collect()
+    }
+
+    /// A container's name, that of its directory.
+    pub fn name(&self, slot: Slot) -> Option<String> {
+        self.shared.slots.name(slot)
     }
 
     /// Makes a container's view: the directory `id` is there when this returns. The sizes of its files are measured

@@ -172,6 +172,11 @@ impl Start {
         self.run_dir.join(crate::fuse::VIEWS)
     }
 
+    /// Where the view pages are.
+    pub fn pages(&self) -> PathBuf {
+        self.run_dir.join(crate::fuse::PAGES)
+    }
+
     /// The ledger of leases: there while any limit of ours may be in force.
     pub fn leases(&self) -> PathBuf {
         self.run_dir.join(lease::DIR)

@@ -8,7 +8,7 @@
 
 use crate::fuse::roles::{Backoff, Handover, Role, Roles, Start, wait_readable};
 use crate::fuse::slots::{DEFAULT_CAPACITY, Slots};
-use crate::fuse::{FuseError, session};
+use crate::fuse::{FuseError, pages, session};
 use anyhow::Context;
 use elbowroom_core::cpuset::CpuSet;
 use elbowroom_host::lease::{BEAT, Guard};
@@ -20,7 +20,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -141,12 +141,18 @@ fn claim(start: &Start) -> Result<Roles, FuseError> {
 fn connect(start: Start, roles: Roles, program: OwnedFd, capacity: u32) -> anyhow::Result<Handover> {
     let views = start.views();
     session::remove_stale(&views)?;
-    match std::fs::create_dir(&views) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-        made => made.map_err(FuseError::io("making", &views))?,
-    }
+    make_dir(&views)?;
     let memory = Slots::create(capacity, possible_cpus()?)?;
-    let connected = session::mount(&views)?;
+    make_dir(&start.pages())?;
+    pages::remove(&start.pages())?;
+    pages::mount(&start.pages(), capacity)?;
+    let connected = match session::mount(&views) {
+        Ok(connected) => connected,
+        Err(error) => {
+            let _ = pages::remove(&start.pages());
+            return Err(error.into());
+        }
+    };
     memory.set_can_resend(connected.can_resend);
     if !connected.can_resend {
         tracing::warn!(
@@ -156,6 +162,13 @@ fn connect(start: Start, roles: Roles, program: OwnedFd, capacity: u32) -> anyho
     }
     let slots = memory.memory().try_clone_to_owned().map_err(FuseError::io("duplicating", "slots"))?;
     Ok(Handover { start, fuse: connected.fuse, slots, roles, program })
+}
+
+fn make_dir(path: &Path) -> Result<(), FuseError> {
+    match std::fs::create_dir(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(FuseError::io("making", path)),
+    }
 }
 
 /// Highest possible CPU number and one.
@@ -218,6 +231,7 @@ fn run(mut handover: Handover, capacity: u32, signals: &Signals, mut guard: Guar
     guard.finish();
     let start = &handover.start;
     let _ = std::fs::remove_dir(start.views());
+    let _ = std::fs::remove_dir(start.pages());
     // Last, and while it is still locked: whoever opened it before and locks it now sees that it is not at its path.
     let _ = std::fs::remove_file(start.run_dir.join(crate::fuse::roles::LOCK_FILE));
     tracing::info!("stopped");
@@ -430,6 +444,10 @@ impl Supervisor<'_> {
             session::unmount(&views);
         }
         self.end_peers();
+        // After the writer: nobody publishes on a page that says it is kept by nobody.
+        if let Err(error) = pages::remove(&self.handover.start.pages()) {
+            tracing::warn!(%error, "view pages are left");
+        }
     }
 
     /// Ends both processes: first as they are used to, then for certain.

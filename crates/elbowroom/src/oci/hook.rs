@@ -62,6 +62,10 @@ fn attach(run_dir: &Path) -> anyhow::Result<()> {
     let view = client::prepare(run_dir, &state.id, 0, PATIENCE)?;
     let plan = mount::plan_here(&rootfs, &view.surfaces, &view.view_dir)?;
     mount::attach_here(&rootfs, &plan)?;
+    // Without the page (a kernel before Linux 5.12, no sysfs) the files still show the view; the agent notes what is missing.
+    if let Some(page) = &view.page {
+        let _ = mount::attach_page_here(&rootfs, page);
+    }
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use super::mounter::Job;
 use super::owner::Owner;
-use super::resident::Attach;
+use super::resident::{Attach, DETACHED};
 use crate::api::{ContainerView, Explanation, Pids, Prepared, Request, Response, Status};
 use elbowroom_core::sample::{Group, GroupId};
 use elbowroom_core::unit::Micros;
@@ -69,7 +69,8 @@ impl Owner {
             }
             None => {
                 if let Some(resident) = self.residents.get_mut(&id) {
-                    resident.attach = Attach::LetAlone("detached by request");
+                    resident.attach = Attach::LetAlone(DETACHED);
+                    resident.retire_page();
                 }
                 let _ = answer.send(match self.describe(id) {
                     Some(view) => Response::Container(Box::new(view)),
@@ -103,7 +104,11 @@ impl Owner {
             });
             match found {
                 Some(id) => {
-                    let prepared = Prepared { view_dir: self.view_dir(id), surfaces: self.surfaces() };
+                    let prepared = Prepared {
+                        view_dir: self.view_dir(id),
+                        surfaces: self.surfaces(),
+                        page: Some(self.page_path(id)),
+                    };
                     // Whoever asked mounts it; a look afterwards finds it mounted, or does it.
                     if let Some(resident) = self.residents.get_mut(&id) {
                         resident.attach =

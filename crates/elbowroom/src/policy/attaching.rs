@@ -2,7 +2,7 @@
 
 use super::mounter::{Job, Outcome};
 use super::owner::Owner;
-use super::resident::Attach;
+use super::resident::{Attach, DETACHED};
 use crate::api::Response;
 use anyhow::Result;
 use elbowroom_core::page::tree;
@@ -60,6 +60,7 @@ impl Owner {
             group: id,
             pid,
             view_dir,
+            page: self.page_path(id),
             surfaces: self.surfaces(),
             on_host_root,
         });
@@ -90,7 +91,8 @@ impl Owner {
             }
             Outcome::Detached => {
                 tracing::info!(container = name, "view detached");
-                resident.attach = Attach::LetAlone("detached by request");
+                resident.attach = Attach::LetAlone(DETACHED);
+                resident.retire_page();
                 None
             }
             Outcome::NotYet(why) => {

@@ -14,6 +14,7 @@ pub(super) enum Job {
         group: GroupId,
         pid: u32,
         view_dir: PathBuf,
+        page: PathBuf,
         surfaces: Vec<Surface>,
         /// Whether the container is known to live on the host's own root file system.
         on_host_root: bool,
@@ -44,8 +45,8 @@ pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<Job> {
         .spawn(move || {
             for job in queue {
                 let (group, outcome) = match job {
-                    Job::Attach { group, pid, view_dir, surfaces, on_host_root } => {
-                        (group, attach(pid, &view_dir, &surfaces, on_host_root))
+                    Job::Attach { group, pid, view_dir, page, surfaces, on_host_root } => {
+                        (group, attach(pid, &view_dir, &page, &surfaces, on_host_root))
                     }
                     Job::Detach { group, pid } => (group, detach(pid)),
                     Job::Flush(done) => {
@@ -60,7 +61,7 @@ pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<Job> {
     jobs
 }
 
-fn attach(pid: u32, view_dir: &Path, surfaces: &[Surface], on_host_root: bool) -> Outcome {
+fn attach(pid: u32, view_dir: &Path, page: &Path, surfaces: &[Surface], on_host_root: bool) -> Outcome {
     match mount::stage(pid) {
         Ok(mount::Stage::HostNamespace) => return Outcome::NotYet("it shares the host's mount namespace"),
         // A runtime enters the container's mount namespace before it changes the root: until then a mount would go over
@@ -73,7 +74,14 @@ fn attach(pid: u32, view_dir: &Path, surfaces: &[Surface], on_host_root: bool) -
     }
     match mount::plan(pid, surfaces, view_dir).and_then(|plan| mount::attach(pid, &plan)) {
         Ok(attached) => {
-            Outcome::Attached { missing: attached.skipped.iter().map(ToString::to_string).collect() }
+            let mut missing: Vec<String> = attached.skipped.iter().map(ToString::to_string).collect();
+            // The files are the view; a kernel that cannot mount the page (before Linux 5.12) still shows those.
+            match mount::attach_page(pid, page) {
+                Ok(true) => {}
+                Ok(false) => missing.push(format!("{}: the container has no such file", mount::PAGE_TARGET)),
+                Err(error) => missing.push(error.to_string()),
+            }
+            Outcome::Attached { missing }
         }
         Err(e) => failed(e),
     }

@@ -84,6 +84,7 @@ impl Owner {
         self.apply(&events);
         for (view, slot) in std::mem::take(&mut self.orphans) {
             tracing::info!(view, "container gone while no policy process ran");
+            let _ = std::fs::remove_file(self.publisher.pages().join(&view));
             self.publisher.remove(slot);
         }
     }

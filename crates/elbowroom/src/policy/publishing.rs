@@ -9,6 +9,7 @@ use crate::fuse::publisher::Dirty;
 use elbowroom_core::page::facts::{CpuTimes, Facts};
 use elbowroom_core::sample::{Container, Engine, Group, GroupId};
 use elbowroom_core::unit::{Bytes, Micros};
+use elbowroom_host::view_page::ViewPage;
 use elbowroom_host::{process, timer};
 use std::path::PathBuf;
 
@@ -55,14 +56,25 @@ impl Owner {
             _ => Attach::now(),
         };
         tracing::info!(container = group.path, name = container.name, engine = ?container.engine, "container");
-        self.residents.insert(group.id, Resident::new(group.path.clone(), slot, facts, times, attach));
+        let page = match ViewPage::open(&self.publisher.pages(), &name) {
+            Ok(page) => Some(page),
+            Err(error) => {
+                tracing::warn!(container = group.path, because = %error, "no view page");
+                None
+            }
+        };
+        self.residents.insert(group.id, Resident::new(group.path.clone(), slot, facts, times, attach, page));
         // The first reader finds the container's own numbers already.
         self.refresh(group.id, timer::now());
     }
 
     pub(super) fn forget(&mut self, id: GroupId) {
-        if let Some(resident) = self.residents.remove(&id) {
+        if let Some(mut resident) = self.residents.remove(&id) {
             tracing::info!(container = resident.path, "container gone");
+            resident.retire_page();
+            if let Some(name) = self.publisher.name(resident.slot) {
+                let _ = std::fs::remove_file(self.publisher.pages().join(name));
+            }
             self.publisher.remove(resident.slot);
         }
         self.disk.forget(id);
@@ -75,6 +87,7 @@ impl Owner {
             return;
         };
         take_view(&mut resident.facts, view, &group.limits, &self.numa);
+        resident.publish_page(view);
         Self::published(self.publisher.publish(resident.slot, &resident.facts, &resident.times, Dirty::View));
     }
 
@@ -129,11 +142,26 @@ impl Owner {
             &resident.times,
             Dirty::Stats,
         ));
+        self.publish_page(id);
+    }
+
+    /// Brings the page that programs map to what the files say.
+    fn publish_page(&mut self, id: GroupId) {
+        if let (Some(resident), Some(view)) = (self.residents.get_mut(&id), self.views.get(id)) {
+            resident.publish_page(view);
+        }
     }
 
     pub(super) fn view_dir(&self, id: GroupId) -> PathBuf {
-        let name = self.views.group(id).and_then(|g| g.container.as_ref()).map(view_name).unwrap_or_default();
-        self.publisher.views().join(name)
+        self.publisher.views().join(self.view_name(id))
+    }
+
+    pub(super) fn page_path(&self, id: GroupId) -> PathBuf {
+        self.publisher.pages().join(self.view_name(id))
+    }
+
+    fn view_name(&self, id: GroupId) -> String {
+        self.views.group(id).and_then(|g| g.container.as_ref()).map(view_name).unwrap_or_default()
     }
 }
 

@@ -3,13 +3,19 @@
 use super::load::Load;
 use crate::fuse::slots::Slot;
 use elbowroom_core::page::facts::{CpuTimes, Facts};
+use elbowroom_core::page::mapped::MappedView;
 use elbowroom_core::sample::Usage;
 use elbowroom_core::unit::Micros;
+use elbowroom_core::view::View;
+use elbowroom_host::view_page::ViewPage;
 
 /// Retries of a mount start here and double up to [`RETRY_MOST`].
 const RETRY_LEAST: Micros = Micros::millis(5);
 /// A container whose mount cannot be made yet is looked at again at least this often.
 const RETRY_MOST: Micros = Micros::secs(2);
+
+/// Why a container is let alone that somebody took the view out of.
+pub(super) const DETACHED: &str = "detached by request";
 
 /// Whether a container's view is mounted in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +57,8 @@ pub(super) struct Resident {
     /// Path of its cgroup.
     pub(super) path: String,
     pub(super) slot: Slot,
+    /// The same numbers for programs that map them.
+    page: Option<ViewPage>,
     pub(super) facts: Facts,
     /// By CPU number.
     pub(super) times: Vec<CpuTimes>,
@@ -69,9 +77,17 @@ pub(super) struct Resident {
 }
 
 impl Resident {
-    pub(super) fn new(path: String, slot: Slot, facts: Facts, times: Vec<CpuTimes>, attach: Attach) -> Self {
+    pub(super) fn new(
+        path: String,
+        slot: Slot,
+        facts: Facts,
+        times: Vec<CpuTimes>,
+        attach: Attach,
+        page: Option<ViewPage>,
+    ) -> Self {
         Self {
             path,
+            page,
             slot,
             facts,
             times,
@@ -83,6 +99,22 @@ impl Resident {
             hot_until: Micros::ZERO,
             window: (Micros::ZERO, Micros::ZERO),
             cpu_used_millicpu: 0,
+        }
+    }
+
+    /// Brings the page to what the files say. One that was let go says so instead.
+    pub(super) fn publish_page(&mut self, view: &View) {
+        if self.attach == Attach::LetAlone(DETACHED) {
+            self.retire_page();
+        } else if let Some(page) = &mut self.page {
+            page.publish(&MappedView::of(view, &self.facts));
+        }
+    }
+
+    /// Tells the programs that map the page that nobody keeps it any more.
+    pub(super) fn retire_page(&mut self) {
+        if let Some(page) = &mut self.page {
+            page.publish(&MappedView::NOBODY);
         }
     }
 

@@ -62,5 +62,9 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<()> {
     let root = Path::new("/");
     let plan = mount::plan_here(root, &view.surfaces, &view.view_dir)?;
     mount::attach_here(root, &plan)?;
+    // Without the page (a kernel before Linux 5.12, no sysfs) the files still show the view; the agent notes what is missing.
+    if let Some(page) = &view.page {
+        let _ = mount::attach_page_here(root, page);
+    }
     Ok(())
 }

@@ -171,8 +171,9 @@ impl Drop for Agent {
             }
             let _ = self.first.wait();
         }
-        let views = self.dir.path().join("views");
-        session::mounts_on(&views).unwrap_or_default().iter().for_each(|_| session::unmount(&views));
+        for at in ["views", "pages"].map(|name| self.dir.path().join(name)) {
+            session::mounts_on(&at).unwrap_or_default().iter().for_each(|_| session::unmount(&at));
+        }
     }
 }
 
