@@ -115,6 +115,29 @@ fn a_group_made_again_under_its_name_is_another_one() {
     });
 }
 
+/// Engines make a group in one v1 hierarchy after another, and by then it is known from the first.
+#[test]
+fn what_is_made_in_another_hierarchy_later_is_noticed_with_its_settings() {
+    with_both(|mut rig, mut told| {
+        if rig.version(Controller::Memory) == Version::V2 {
+            println!("skipped: needs a memory controller of cgroup v1, where hierarchies are several");
+            return;
+        }
+        let path = rig.path("a/b");
+        for below in ["a", "a/b"] {
+            rig.mkdir_in(Controller::Memory, true, below);
+        }
+        told.until("made", |t| t.group(&path).is_some());
+        for below in ["a", "a/b"] {
+            rig.mkdir_in(Controller::Memory, false, below);
+        }
+        rig.write(Controller::Memory, "a/b", "memory.limit_in_bytes", "256M");
+        told.until("limited", |t| {
+            t.group(&path).unwrap().limits.memory_max == Some(Limit::At(Bytes::mib(256)))
+        });
+    });
+}
+
 #[test]
 fn settings_are_told_when_somebody_writes_them() {
     with_both(|mut rig, mut told| {

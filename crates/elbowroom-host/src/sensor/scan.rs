@@ -155,10 +155,12 @@ impl Sensor {
         for (name, inodes) in found {
             match known.get(&name).copied() {
                 Some(child) => {
-                    if self.tree.place(child, inodes) {
+                    let placed = self.tree.place(child, inodes);
+                    if placed {
                         self.settle(child);
                     }
-                    if deep {
+                    // New in one hierarchy: notices of what was made below it there came from a directory unknown until now.
+                    if deep || placed {
                         self.scan(child, true, gone);
                     }
                 }

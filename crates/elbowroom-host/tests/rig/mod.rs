@@ -66,9 +66,20 @@ impl Rig {
         self.try_mkdir(below).unwrap();
     }
 
+    /// Makes a group in the hierarchies of the controller alone, or in all others.
+    pub fn mkdir_in(&mut self, controller: Controller, others: bool, below: &str) {
+        let its = self.layout.index(controller).unwrap();
+        self.try_mkdir_where(below, |index| (index == its) != others).unwrap();
+    }
+
     fn try_mkdir(&mut self, below: &str) -> std::io::Result<()> {
+        self.try_mkdir_where(below, |_| true)
+    }
+
+    fn try_mkdir_where(&mut self, below: &str, wanted: impl Fn(usize) -> bool) -> std::io::Result<()> {
         let path = self.path(below);
-        for hierarchy in self.layout.hierarchies() {
+        for (_, hierarchy) in self.layout.hierarchies().iter().enumerate().filter(|(index, _)| wanted(*index))
+        {
             let dir = hierarchy.mount_point.join(&path);
             std::fs::create_dir(&dir)?;
             let parent = dir.parent().unwrap();

@@ -119,7 +119,8 @@ impl Owner {
         let ids: Vec<_> = self
             .residents
             .iter()
-            .filter(|(_, r)| matches!(r.attach, Attach::Done { .. } | Attach::InFlight { .. }))
+            // Also those that wait: somebody else may be mounting what was prepared, or may have.
+            .filter(|(_, r)| !matches!(r.attach, Attach::LetAlone(_)))
             .map(|(id, _)| *id)
             .collect();
         tracing::info!(containers = ids.len(), "detaching");
