@@ -44,6 +44,8 @@ check: ## format, lints, unit and property tests; needs no root
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo test --workspace --locked --quiet
+	$(MAKE) --no-print-directory --quiet -C shim
+	$(PYTHON) -m unittest discover --quiet --start-directory python/tests
 
 live: build ## tests with real containers on this machine; root
 	@tools/setup test
@@ -66,6 +68,8 @@ audit: build ## what `elbowroom audit` says of 28 roots, beside what strace sees
 bench: build ## what reads and updates cost, beside the kernel and the peer (20 min)
 	@tools/setup bench
 	for job in read swarm tick; do cargo run --release --locked --quiet --package elbowroom-lab -- $$job; done
+	mkdir -p lab/results/$$(date +%F)-shim
+	$(MAKE) --no-print-directory --quiet -C shim bench > lab/results/$$(date +%F)-shim/ns.tsv
 
 lab: build ## the papers' experiments: LAB_ARGS="..."
 	@tools/setup lab
@@ -81,7 +85,8 @@ install: build ## below PREFIX (/usr/local); DESTDIR for packagers
 	ln -sf elbowroom $(DESTDIR)$(PREFIX)/bin/elbowroom-runtime
 	cargo xtask man $(DESTDIR)$(PREFIX)/share/man/man1
 	cargo xtask completions $(DESTDIR)$(PREFIX)/share/elbowroom/completions
+	$(MAKE) --no-print-directory -C shim install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 
 clean: ## build outputs and downloaded kernels
 	cargo clean
-	rm -rf .cache fuzz/target
+	rm -rf .cache fuzz/target shim/build

@@ -13,7 +13,7 @@
 
 #if defined(__x86_64__)
 enum { NR_mmap = 9, NR_close = 3, NR_lseek = 8, NR_sysinfo = 99, NR_clock_gettime = 228, NR_openat = 257, NR_futex = 202,
-       NR_sched_getaffinity = 204, NR_gettid = 186, NR_getpid = 39 };
+       NR_sched_getaffinity = 204, NR_gettid = 186, NR_getpid = 39, NR_write = 1, NR_exit_group = 231 };
 
 static inline long sys(long nr, long a, long b, long c, long d, long e, long f)
 {
@@ -28,7 +28,8 @@ static inline long sys(long nr, long a, long b, long c, long d, long e, long f)
 }
 #elif defined(__aarch64__)
 enum { NR_mmap = 222, NR_close = 57, NR_lseek = 62, NR_sysinfo = 179, NR_clock_gettime = 113, NR_openat = 56,
-       NR_futex = 98, NR_sched_getaffinity = 123, NR_gettid = 178, NR_getpid = 172 };
+       NR_futex = 98, NR_sched_getaffinity = 123, NR_gettid = 178, NR_getpid = 172, NR_write = 64,
+       NR_exit_group = 94 };
 
 static inline long sys(long nr, long a, long b, long c, long d, long e, long f)
 {

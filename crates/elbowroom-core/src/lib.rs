@@ -11,6 +11,7 @@ pub mod cpuset;
 pub mod doctor;
 pub mod glob;
 pub mod govern;
+pub mod launch;
 pub mod metric;
 pub mod page;
 pub mod psi;

@@ -19,6 +19,15 @@ def limit_memory(path, limit):
     (directory / ("memory.max" if V2 else "memory.limit_in_bytes")).write_text(str(limit))
 
 
+def limit_cpus(path, cpus):
+    """Sets the CPU bandwidth of any cgroup, in CPUs."""
+    directory, quota = (ROOT if V2 else ROOT / "cpu") / path.lstrip("/"), int(cpus * 100_000)
+    if V2:
+        (directory / "cpu.max").write_text(f"{quota} 100000")
+    else:
+        (directory / "cpu.cfs_quota_us").write_text(str(quota))
+
+
 class Cgroup:
     """One cgroup made here, by its path below the root."""
 
@@ -41,12 +50,7 @@ class Cgroup:
         (directory / file).write_text(str(value))
 
     def limit_cpu(self, cpus):
-        """CPU bandwidth, in CPUs."""
-        quota = int(cpus * 100_000)
-        if V2:
-            self.write("cpu", "cpu.max", f"{quota} 100000")
-        else:
-            self.write("cpu", "cpu.cfs_quota_us", quota)
+        limit_cpus(self.path, cpus)
 
     def limit_memory(self, limit):
         limit_memory(self.path, limit)

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[1] / "programs"
+SHIM = Path(__file__).resolve().parents[3] / "shim"
 BUILT = Path(__file__).resolve().parents[3] / ".cache/test-programs"
 
 
@@ -33,6 +34,24 @@ def go():
     return BUILT / "sees"
 
 
+def c(name, compiler="gcc", *options):
+    """A program of shim/tests."""
+    if not shutil.which(compiler):
+        raise Missing(f"{compiler}, which is not installed: tools/setup test")
+    source, target = SHIM / f"tests/{name}.c", BUILT / f"{name}-{compiler}{''.join(options)}"
+    build(target.name, source, [compiler, "-O2", "-Wall", source, *options, "-o", target])
+    return target
+
+
+def shim():
+    """The directory of the libraries that are preloaded."""
+    if not shutil.which("make") or not shutil.which("cc"):
+        raise Missing("make and a C compiler, which are not installed: tools/setup build")
+    done = subprocess.run(["make", "-C", SHIM, f"BUILD={BUILT}/shim"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return BUILT / "shim"
+
+
 def virtual_machines():
     """The Java virtual machines of this host, by the names of their directories."""
     homes = {path.resolve().parents[1] for path in Path("/usr/lib/jvm").glob("*/bin/java")}
@@ -51,8 +70,11 @@ def build(name, source, words, **environment):
 
 
 if __name__ == "__main__":
-    for program in (java, go):
+    modules = [("module", compiler, "-fopenmp", "-shared", "-fPIC") for compiler in ("gcc", "clang")]
+    openmp = [("regions", "gcc", "-fopenmp"), ("regions", "clang", "-fopenmp"), ("flips", "gcc", "-fopenmp")]
+    of_c = [*modules, *openmp, ("asks", "gcc"), ("asks", "musl-gcc")]
+    for program, *words in [(java,), (go,), (shim,), *((c, *words) for words in of_c)]:
         try:
-            program()
+            program(*words)
         except Missing as missing:
             print(f"not built: needs {missing}")

@@ -4,6 +4,7 @@
 use crate::client;
 use anyhow::Context;
 use clap::Args;
+use elbowroom_core::launch;
 use elbowroom_host::{mount, signal};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use super::{FORWARDED, NOT_STARTED};
+use super::{FORWARDED, NOT_STARTED, SurfaceArgs, preload};
 
 /// The hidden verb.
 pub(crate) const VERB: &str = "run-child";
@@ -28,23 +29,35 @@ pub(crate) struct ChildArgs {
     cgroup: Vec<PathBuf>,
     #[arg(long)]
     no_views: bool,
+    #[command(flatten)]
+    surfaces: SurfaceArgs,
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
 
 /// Returns only where the command could not be started.
 pub(crate) fn main(args: &ChildArgs, run_dir: &Path) -> ExitCode {
-    if let Err(error) = prepare(args, run_dir) {
-        eprintln!("elbowroom: {}", crate::one_line(&error));
-        return ExitCode::from(NOT_STARTED);
-    }
+    let libraries = match prepare(args, run_dir) {
+        Ok(libraries) => libraries,
+        Err(error) => {
+            eprintln!("elbowroom: {}", crate::one_line(&error));
+            return ExitCode::from(NOT_STARTED);
+        }
+    };
     let command = &args.command[0];
-    let error = Command::new(command).args(&args.command[1..]).exec();
+    let mut program = Command::new(command);
+    if !libraries.is_empty() {
+        let mut list = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+        launch::append_preload(&mut list, &libraries);
+        program.env("LD_PRELOAD", list);
+    }
+    let error = program.args(&args.command[1..]).exec();
     eprintln!("elbowroom: {}: {error}", command.to_string_lossy());
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<()> {
+/// Everything before the command; says what to preload into it.
+fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<Vec<String>> {
     // The runner blocks them to read them, and masks are inherited.
     signal::unblock(&FORWARDED)?;
     for dir in &args.cgroup {
@@ -53,8 +66,8 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<()> {
         std::fs::write(&procs, "0").with_context(|| format!("{}: joining", procs.display()))?;
     }
     // Without a namespace of its own the agent lets it alone too.
-    if args.no_views {
-        return Ok(());
+    if args.no_views || args.surfaces.env_only {
+        return Ok(Vec::new());
     }
     mount::private_namespace()?;
     let view = client::prepare(run_dir, &args.id, 0, PATIENCE)
@@ -62,9 +75,21 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<()> {
     let root = Path::new("/");
     let plan = mount::plan_here(root, &view.surfaces, &view.view_dir)?;
     mount::attach_here(root, &plan)?;
-    // Without the page (a kernel before Linux 5.12, no sysfs) the files still show the view; the agent notes what is missing.
     if let Some(page) = &view.page {
-        let _ = mount::attach_page_here(root, page);
+        attach_page(root, page, args.surfaces)?;
     }
-    Ok(())
+    preload::provide(args.surfaces.openmp, args.surfaces.libc)
+}
+
+/// The files show the view without the page too (a kernel before Linux 5.12, no sysfs); what is preloaded needs it.
+fn attach_page(root: &Path, page: &Path, surfaces: SurfaceArgs) -> anyhow::Result<()> {
+    let there = mount::attach_page_here(root, page).context("no view page for the libraries to preload");
+    match (there, surfaces.openmp || surfaces.libc) {
+        (Ok(true), _) | (_, false) => Ok(()),
+        (Ok(false), true) => anyhow::bail!(
+            "{}: no place for the view page: run without --openmp and --libc",
+            mount::PAGE_TARGET
+        ),
+        (Err(error), true) => Err(error),
+    }
 }

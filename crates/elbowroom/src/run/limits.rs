@@ -4,6 +4,7 @@ use super::cgroup::{Hierarchy, Layout, Version};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use elbowroom_core::cpuset::CpuSet;
+use elbowroom_core::launch::Room;
 use elbowroom_core::unit::{Bytes, CpuShare, Micros, Millicpu, parse_bytes, parse_cpus};
 
 /// The bandwidth period: the kernel's default.
@@ -123,6 +124,13 @@ impl Limits {
             "memory" => self.memory.is_some() || self.reservation.is_some(),
             _ => false,
         }
+    }
+
+    /// The room that limits leave, where they leave less than the machine has.
+    pub(crate) fn room(&self) -> Room {
+        let whole = self.cpus.map(|cpus| cpus.get().div_ceil(1_000).max(1) as u32);
+        let cpus = whole.into_iter().chain(self.cpuset.map(|set| set.count())).min();
+        Room { cpus, memory: self.memory }
     }
 
     /// File names and contents for the controllers of one hierarchy, in the order to write them.

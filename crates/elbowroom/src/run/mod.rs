@@ -8,9 +8,11 @@
 pub(crate) mod cgroup;
 pub(crate) mod child;
 pub(crate) mod limits;
+mod preload;
 
 use cgroup::{Group, Layout};
 use clap::Args;
+use elbowroom_core::launch;
 use elbowroom_host::signal::Signals;
 use limits::Limits;
 use rustix::event::{PollFd, PollFlags};
@@ -31,9 +33,33 @@ pub(crate) struct RunArgs {
     /// Leave the command in the host's mount namespace, without a view: no agent is needed.
     #[arg(long)]
     no_views: bool,
+    #[command(flatten)]
+    surfaces: SurfaceArgs,
     /// The command and its arguments.
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
+}
+
+/// Ways to reach programs that read no file, or none more than once.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct SurfaceArgs {
+    /// Preload a library that makes OpenMP's parallel regions as wide as the effective CPU, each time.
+    #[arg(long, conflicts_with_all = ["no_views", "env_only"])]
+    openmp: bool,
+    /// Preload a library that answers sysconf, sched_getaffinity, sysinfo and getloadavg from the view.
+    #[arg(long, conflicts_with_all = ["no_views", "env_only"])]
+    libc: bool,
+    /// No view: tell runtimes the limits by environment variables alone; no agent is needed.
+    #[arg(long, conflicts_with = "no_views")]
+    env_only: bool,
+}
+
+impl SurfaceArgs {
+    /// The flags again, for the child.
+    fn flags(self) -> impl Iterator<Item = &'static str> {
+        let flags = [(self.openmp, "--openmp"), (self.libc, "--libc"), (self.env_only, "--env-only")];
+        flags.into_iter().filter(|(set, _)| *set).map(|(_, flag)| flag)
+    }
 }
 
 /// The signals that people and service managers stop programs with.
@@ -65,7 +91,8 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     let signals = Signals::block(&FORWARDED)?;
     let group = Group::create(&layout, &name, &limits)?;
 
-    let status = start(args, run_dir, &group, &name).and_then(|mut child| supervise(&mut child, &signals));
+    let status =
+        start(args, run_dir, &group, &name, &limits).and_then(|mut child| supervise(&mut child, &signals));
     if let Err(left) = group.remove() {
         eprintln!("elbowroom: {left}");
     }
@@ -78,7 +105,13 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     })
 }
 
-fn start(args: &RunArgs, run_dir: &Path, group: &Group, name: &str) -> anyhow::Result<Child> {
+fn start(
+    args: &RunArgs,
+    run_dir: &Path,
+    group: &Group,
+    name: &str,
+    limits: &Limits,
+) -> anyhow::Result<Child> {
     // This very program, also when its file has been replaced meanwhile.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("elbowroom").arg(child::VERB).arg("--id").arg(name).arg("--run-dir").arg(run_dir);
@@ -87,6 +120,16 @@ fn start(args: &RunArgs, run_dir: &Path, group: &Group, name: &str) -> anyhow::R
     }
     if args.no_views {
         command.arg("--no-views");
+    }
+    command.args(args.surfaces.flags());
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    if args.surfaces.env_only {
+        command.envs(launch::start_only(limits.room(), is_set));
+    }
+    if args.surfaces.openmp {
+        let machine = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+        let most = limits.room().cpus.map_or(machine, |cpus| cpus.min(machine));
+        command.envs(launch::openmp(args.surfaces.libc.then_some(most), is_set));
     }
     Ok(command.arg("--").args(&args.command).spawn()?)
 }

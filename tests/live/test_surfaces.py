@@ -1,0 +1,175 @@
+"""Ways into a program besides files: the view page, what `elbowroom run` preloads, and environment variables."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kit import cgroup, programs
+from kit.wait import PATIENCE, eventually
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = "/sys/devices/system/cpu/elbowroom"
+MIB = 1 << 20
+PYTHON = ["env", f"PYTHONPATH={REPOSITORY}/python", "/usr/bin/python3"]
+# Answers each line with effective CPU and memory, 0 where there is no view.
+NUMBERS = "import elbowroom, sys\nfor line in sys.stdin: print(elbowroom.cpus() or 0, elbowroom.memory() or 0, flush=True)"
+
+
+def page_of(container):
+    return json.loads(container.run(*PYTHON, "-m", "elbowroom"))
+
+
+def reads_page(container):
+    """A program in the container that has the page mapped from its first answer on."""
+    return container.program(*PYTHON, "-c", NUMBERS)
+
+
+def regions(compiler):
+    try:
+        return programs.c("regions", compiler, "-fopenmp")
+    except programs.Missing as missing:
+        pytest.skip(f"needs {missing}")
+
+
+# ---- the page ----
+
+
+def test_the_page_says_what_the_files_say(agent, start):
+    container = start("--cpus", "1", "--memory", "256MiB")
+    page, view = page_of(container), agent.view(container)
+    assert (page["cpus"], page["memory"], page["memory_most"]) == (view["cpus"], view["memory"], view["memory_hard"])
+    assert page["cpus"] == container.online() and page["memory"] == container.mem_total()
+
+
+def test_a_program_that_has_it_mapped_sees_each_change(agent, start):
+    container = start("--memory", "256MiB")
+    ask = reads_page(container)
+    assert ask()[1] == 256 * MIB
+    cgroup.limit_memory(agent.find(container)["path"], 300 * MIB)
+    eventually(lambda: ask()[1] == 300 * MIB)
+
+
+def test_a_container_has_no_page_but_its_own_and_cannot_write_it(agent, start):
+    one, other = start("--memory", "256MiB"), start("--memory", "300MiB")
+    assert (page_of(one)["memory"], page_of(other)["memory"]) == (256 * MIB, 300 * MIB)
+    assert "Read-only" in one.run("sh", "-c", f"(echo x > {PAGE}) 2>&1; :")
+
+
+def test_a_container_of_an_engine_has_the_page_too(agent, docker):
+    container = docker.run("--memory", "300m", name="elbowroom-test-page")
+    agent.attached(container)
+    assert container.run("head", "-c", "7", PAGE) == "elbowrm"
+
+
+def test_a_page_of_an_agent_that_was_killed_stays_until_the_next_one_takes_over(new_agent, start):
+    agent = new_agent().start()
+    container = start("--memory", "256MiB")
+    ask = reads_page(container)
+    assert ask()[1] == 256 * MIB
+    path = agent.attached(container)["path"]
+    agent.destroy()
+    assert ask()[1] == 256 * MIB
+    cgroup.limit_memory(path, 300 * MIB)
+    successor = new_agent().start()
+    eventually(lambda: ask()[1] == 300 * MIB)
+    assert successor.stop() == 0
+
+
+def test_after_a_clean_stop_nobody_is_told_old_numbers(agent, start):
+    container = start("--memory", "256MiB")
+    ask = reads_page(container)
+    assert ask()[1] == 256 * MIB
+    agent.stop()
+    assert ask() == [0, 0]
+    assert "elbowroom" not in container.run("ls", "/sys/devices/system/cpu")
+
+
+def test_a_container_that_is_let_alone_is_told_so(agent, start):
+    container = start("--memory", "256MiB")
+    agent.attached(container)
+    ask = reads_page(container)
+    assert ask()[1] == 256 * MIB
+    assert agent.cli("detach", container.name).returncode == 0
+    assert ask() == [0, 0]
+    assert agent.cli("attach", container.name).returncode == 0
+    eventually(lambda: ask()[1] == 256 * MIB)
+
+
+# ---- what is preloaded ----
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_regions_of_a_running_program_are_as_wide_as_the_view(agent, start, compiler):
+    program = regions(compiler)
+    container = start("--openmp")
+    ask = container.program("env", "OMP_NUM_THREADS=64", program)
+
+    def follows():
+        return ask()[0] == agent.view(container)["cpus"]
+
+    eventually(follows)
+    cgroup.limit_cpus(agent.find(container)["path"], 1)
+    eventually(lambda: agent.view(container)["cpus"] == 1 and ask()[0] == 1)
+    # Whether it was asked by this or not: arrays are sized by what does not change.
+    assert ask()[10] == 64
+
+
+def test_programs_that_read_no_file_get_their_answers_from_the_view(agent, start):
+    container = start("--cpus", "1", "--memory", "256MiB", "--libc")
+    script = "import os; print(len(os.sched_getaffinity(0)), os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGESIZE'))"
+    assert container.run("/usr/bin/python3", "-c", script).split() == ["1", str(256 * MIB)]
+
+
+def test_what_is_preloaded_outlives_the_agent(agent, start):
+    container = start("--openmp", "--libc")
+    agent.stop()
+    # The dynamic linker complains, at each start of a program, of what it cannot preload.
+    assert container.run("sh", "-c", "cat /dev/null 2>&1") == ""
+
+
+def run(binary, *words, **environment):
+    name = f"elbowroom-test-live-env-{os.getpid()}"
+    ours = ("OMP_", "GOMP_", "KMP_", "GOMAXPROCS", "GOMEMLIMIT", "NODE_OPTIONS", "MALLOC_ARENA", "PYTHON_CPU", "LD_PRELOAD")
+    environment = {**{k: v for k, v in os.environ.items() if not k.startswith(ours)}, **environment}
+    return subprocess.run(
+        [binary, *words[:2], "run", "--name", name, *words[2:]], env=environment, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=60 * PATIENCE,
+    )  # fmt: skip
+
+
+def variables(done):
+    assert (done.returncode, done.stderr) == (0, "")
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+def test_the_users_own_settings_stay(agent, binary, run_dir):
+    own = "/lib/x86_64-linux-gnu/libm.so.6"
+    if not os.path.exists(own):
+        pytest.skip(f"needs {own}: a library to preload that every program can bear")
+    seen = variables(run(binary, "--run-dir", run_dir, "--openmp", "--", "env", LD_PRELOAD=own, GOMP_SPINCOUNT="7"))
+    assert seen["LD_PRELOAD"].split(":")[0] == own and seen["LD_PRELOAD"].endswith("/libelbowroom-openmp.so")
+    assert seen["GOMP_SPINCOUNT"] == "7"
+    quiet = variables(run(binary, "--run-dir", run_dir, "--openmp", "--", "env", OMP_WAIT_POLICY="active"))
+    assert not {"GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & quiet.keys()
+
+
+def test_without_being_asked_nothing_is_added(agent, binary, run_dir):
+    seen = variables(run(binary, "--run-dir", run_dir, "--", "env"))
+    assert not [name for name in seen if name.startswith(("LD_PRELOAD", "GOMP", "KMP", "OMP", "GOMAX"))]
+
+
+def test_limits_in_words_need_no_agent(binary, tmp_path):
+    words = ("--run-dir", tmp_path, "--env-only", "--cpus", "1.5", "--memory", "512MiB", "--", "env")
+    seen = variables(run(binary, *words, OMP_NUM_THREADS="9"))
+    assert seen["OMP_NUM_THREADS"] == "9", "the user's own"
+    assert (seen["GOMAXPROCS"], seen["PYTHON_CPU_COUNT"], seen["MALLOC_ARENA_MAX"]) == ("2", "2", "16")
+    assert seen["NODE_OPTIONS"] == "--max-old-space-size=384" and "LD_PRELOAD" not in seen
+
+
+@pytest.mark.parametrize("flags", [("--env-only", "--openmp"), ("--no-views", "--libc"), ("--no-views", "--env-only")])
+def test_a_bad_pair_of_flags_is_refused(binary, tmp_path, flags):
+    done = run(binary, "--run-dir", tmp_path, *flags, "--", "true")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
