@@ -22,7 +22,7 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
-.PHONY: help run test build check live vm-test soak audit bench lab fuzz install clean
+.PHONY: help run test build java check live vm-test soak audit bench lab fuzz install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ test: ## everything: check, live and vm-test
 build: ## the release binary
 	cargo build --release --locked --package elbowroom
 
+java: ## the agent for HotSpot, elbowroom-agent.jar
+	@tools/setup java
+	$(MAKE) --directory java jar
+
 check: ## format, lints, unit and property tests; needs no root
 	@tools/setup check
 	cargo fmt --all --check
@@ -47,8 +51,9 @@ check: ## format, lints, unit and property tests; needs no root
 	$(MAKE) --no-print-directory --quiet -C shim
 	$(PYTHON) -m unittest discover --quiet --start-directory python/tests
 
-live: build ## tests with real containers on this machine; root
+live: build java ## tests with real containers on this machine; root
 	@tools/setup test
+	$(MAKE) --directory java check
 	cargo test --locked --quiet --package elbowroom-host --features bpf --test bpf
 	$(PYTEST) tests/live
 
@@ -80,8 +85,9 @@ fuzz: ## every decoder of foreign bytes, FUZZ_SECONDS (60) each
 	cd fuzz && for target in $$(cargo +nightly fuzz list); do \
 	  cargo +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); done
 
-install: build ## below PREFIX (/usr/local); DESTDIR for packagers
+install: build java ## below PREFIX (/usr/local); DESTDIR for packagers
 	install -D -m 0755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/elbowroom
+	install -D -m 0644 target/java/elbowroom-agent.jar $(DESTDIR)$(PREFIX)/share/elbowroom/elbowroom-agent.jar
 	ln -sf elbowroom $(DESTDIR)$(PREFIX)/bin/elbowroom-runtime
 	cargo xtask man $(DESTDIR)$(PREFIX)/share/man/man1
 	cargo xtask completions $(DESTDIR)$(PREFIX)/share/elbowroom/completions

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Functions of the virtual machine that are asked of us first.
+ *
+ * Problem: a running program's code is changed while its threads run.
+ *
+ * Approach: everything is prepared, checked and tried beside the function. Then one aligned store of eight bytes makes its
+ * first instruction a jump. A thread that enters sees the old function or the new one. A thread inside the first five bytes
+ * would be lost; so either those are a single instruction, and there is no inside, or the store is made by the VM thread in
+ * a pause, when no thread that calls the function runs.
+ */
+#ifndef ELBOWROOM_HOOK_H
+#define ELBOWROOM_HOOK_H
+
+#include "symbols.h"
+
+struct hook {
+	struct symbol symbol;
+	void *replacement;
+	void *original;		/* calls the function as it was; set by hook_prepare */
+	uint8_t *stub;		/* where the entry will jump to */
+	size_t first;		/* length of the function's first instruction */
+	int in_place;
+};
+
+/* Builds `original` and `stub`; the function itself is not touched. Gives 0, or -1 and why. */
+int hook_prepare(const struct elf *elf, struct hook *hook, struct text *why);
+/* True when the function may be changed while any thread may call it. */
+int hook_is_atomic(const struct hook *hook);
+/* Puts the jump in place. Gives 0, or -1 when the kernel forbids it. */
+int hook_place(struct hook *hook);
+
+#endif

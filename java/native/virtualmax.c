@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#include "virtualmax.h"
+
+#include <stdbool.h>
+#include <string.h>
+#include "hook.h"
+#include "vmstructs.h"
+
+typedef bool (*parallel_expand_fn)(void *generation, size_t bytes);
+typedef bool (*g1_expand_fn)(void *heap, size_t bytes, void *workers, double *milliseconds);
+typedef size_t (*g1_capacity_fn)(const void *heap);
+
+/* A generation of ParallelGC, by what the machine says of its data. */
+struct generation {
+	void **self;
+	size_t space;		/* offset of its PSVirtualSpace* */
+	size_t largest;		/* offset of _max_gen_size */
+	size_t reserved;	/* the largest size it was born with */
+	size_t alignment;
+};
+
+static enum collector collector = OTHER;
+static struct hook hook;
+static struct generation young, old;
+static size_t low_offset, high_offset, reserved_high_offset, alignment_offset;
+static void **heap;
+static size_t gc_active_offset, collections_offset;
+static g1_capacity_fn g1_capacity;
+static size_t g1_region;
+
+static struct heap_counts counts;
+static uint64_t old_limit;	/* ParallelGC: OldMax */
+static int wanted;		/* a refusal is on record, and ... */
+static uint32_t wanted_at;	/* ... how many collections there had been */
+
+static uint64_t limit_now(void)
+{
+	return __atomic_load_n(&counts.limit, __ATOMIC_RELAXED);
+}
+
+/*
+ * True when an expansion above the limit must be refused. During a collection it is a wish (a size policy) or a promotion,
+ * which has its own way out, a full collection. Outside one it is an allocation that found no room: once it is refused, and
+ * when it comes again after a collection it is granted, with whatever else is needed from then on.
+ */
+static bool refuses(void)
+{
+	uint32_t collections = *(uint32_t *)((char *)*heap + collections_offset);
+
+	if (!*((uint8_t *)*heap + gc_active_offset)) {
+		if (__atomic_load_n(&wanted, __ATOMIC_ACQUIRE) && collections != wanted_at) {
+			__atomic_store_n(&wanted, 0, __ATOMIC_RELAXED);
+			__atomic_store_n(&counts.limit, 0, __ATOMIC_RELAXED);
+			__atomic_fetch_add(&counts.lifted, 1, __ATOMIC_RELAXED);
+			return false;
+		}
+		wanted_at = collections;
+		__atomic_store_n(&wanted, 1, __ATOMIC_RELEASE);
+	}
+	__atomic_fetch_add(&counts.refused, 1, __ATOMIC_RELAXED);
+	return true;
+}
+
+/* What of `bytes` an expansion may have: all, a part in whole `units`, or nothing. */
+static size_t allowed(size_t bytes, size_t committed, uint64_t limit, size_t unit)
+{
+	size_t room = limit > committed ? (limit - committed) / unit * unit : 0;
+	bool in_collection = *((uint8_t *)*heap + gc_active_offset);
+
+	if (bytes <= room)
+		return bytes;
+	if (!refuses())
+		return bytes;
+	return in_collection ? room : 0;
+}
+
+static size_t committed(const struct generation *generation)
+{
+	void *space = vm_pointer(*generation->self, generation->space);
+
+	return (char *)vm_pointer(space, high_offset) - (char *)vm_pointer(space, low_offset);
+}
+
+static bool parallel_expand(void *generation, size_t bytes)
+{
+	uint64_t limit = limit_now() ? __atomic_load_n(&old_limit, __ATOMIC_RELAXED) : 0;
+
+	if (limit && generation == *old.self)
+		bytes = allowed(bytes, committed(&old), limit, old.alignment);
+	return bytes && ((parallel_expand_fn)hook.original)(generation, bytes);
+}
+
+static bool g1_expand(void *self, size_t bytes, void *workers, double *milliseconds)
+{
+	uint64_t limit = limit_now();
+
+	if (limit && self == *heap)
+		bytes = allowed(bytes, g1_capacity(self), limit, g1_region);
+	return bytes && ((g1_expand_fn)hook.original)(self, bytes, workers, milliseconds);
+}
+
+static int find_generation(struct generation *generation, const char *type, const char *field, struct text *why)
+{
+	char pointer[32];
+	void *address, *space;
+
+	snprintf(pointer, sizeof(pointer), "%s*", type);
+	if (vm_static("ParallelScavengeHeap", field, pointer, &address, why) ||
+	    vm_offset(type, "_virtual_space", "PSVirtualSpace*", &generation->space, why) ||
+	    vm_offset(type, "_max_gen_size", "const size_t", &generation->largest, why))
+		return -1;
+	generation->self = address;
+	if (!*generation->self || !(space = vm_pointer(*generation->self, generation->space)))
+		return say(why, "ParallelGC has not made its generations");
+	generation->alignment = *vm_size(space, alignment_offset);
+	generation->reserved = *vm_size(*generation->self, generation->largest);
+	/* What it means must be what it says: the largest size is the space that was reserved, and holds what is committed. */
+	if (!generation->alignment || generation->alignment & (generation->alignment - 1) ||
+	    generation->reserved % generation->alignment || committed(generation) % generation->alignment ||
+	    generation->reserved != (size_t)((char *)vm_pointer(space, reserved_high_offset) -
+					     (char *)vm_pointer(space, low_offset)) ||
+	    committed(generation) > generation->reserved)
+		return say(why, "%s is not laid out as expected", type);
+	return 0;
+}
+
+static int prepare_parallel(struct text *why)
+{
+	hook.replacement = (void *)parallel_expand;
+	if (vm_offset("PSVirtualSpace", "_committed_low_addr", "char*", &low_offset, why) ||
+	    vm_offset("PSVirtualSpace", "_committed_high_addr", "char*", &high_offset, why) ||
+	    vm_offset("PSVirtualSpace", "_reserved_high_addr", "char*", &reserved_high_offset, why) ||
+	    vm_offset("PSVirtualSpace", "_alignment", "const size_t", &alignment_offset, why) ||
+	    find_generation(&young, "PSYoungGen", "_young_gen", why) ||
+	    find_generation(&old, "PSOldGen", "_old_gen", why))
+		return -1;
+	return 0;
+}
+
+static int prepare_g1(const struct machine *machine, const struct symbol *capacity, size_t reserved, struct text *why)
+{
+	const char *region = machine->version >= 25 ? "G1HeapRegion" : "HeapRegion";
+	void *address;
+	size_t now;
+
+	hook.replacement = (void *)g1_expand;
+	if (vm_static(region, "GrainBytes", "size_t", &address, why))
+		return -1;
+	if (capacity->found != 1)
+		return say(why, "libjvm.so has no %s", capacity->name);
+	g1_region = *(size_t *)address;
+	g1_capacity = (g1_capacity_fn)capacity->address;
+	now = g1_capacity(*heap);
+	if (!g1_region || g1_region & (g1_region - 1) || !now || now % g1_region || now > reserved)
+		return say(why, "G1's heap is not laid out as expected");
+	return 0;
+}
+
+/* The size of the reserved heap, by CollectedHeap itself; 0 when it is not known. */
+static size_t reserved_heap(struct text *why)
+{
+	size_t region, words;
+
+	if (vm_offset("CollectedHeap", "_reserved", "MemRegion", &region, why) ||
+	    vm_offset("MemRegion", "_word_size", "size_t", &words, why))
+		return 0;
+	return *vm_size(*heap, region + words) * sizeof(void *);
+}
+
+int virtual_max_prepare(const struct elf *elf, const struct machine *machine, struct text *why)
+{
+	struct symbol symbols[2] = {
+		{ .name = machine->collector == G1 && machine->version >= 21 ?
+				  "_ZN15G1CollectedHeap6expandEmP13WorkerThreadsPd" :
+			  machine->collector == G1 ? "_ZN15G1CollectedHeap6expandEmP8WorkGangPd" :
+						     "_ZN8PSOldGen6expandEm" },
+		{ .name = "_ZNK15G1CollectedHeap8capacityEv" },
+	};
+	void *address;
+	size_t reserved;
+
+	if (machine->collector != G1 && (machine->collector != PARALLEL || machine->version < 17))
+		return say(why, "the heap of this collector has no VirtualMax in JDK %d", machine->version);
+	if (vm_static("Universe", "_collectedHeap", "CollectedHeap*", &address, why))
+		return -1;
+	heap = address;
+	if (!*heap)
+		return say(why, "there is no heap yet");
+	/* It was renamed in JDK 21. */
+	if ((vm_offset("CollectedHeap", "_is_stw_gc_active", "bool", &gc_active_offset, why) &&
+	     vm_offset("CollectedHeap", "_is_gc_active", "bool", &gc_active_offset, why)) ||
+	    vm_offset("CollectedHeap", "_total_collections", "unsigned int", &collections_offset, why) ||
+	    elf_find(elf, symbols, 2, why))
+		return -1;
+	reserved = reserved_heap(why);
+	if (!reserved)
+		return -1;
+	if (machine->collector == G1 ? prepare_g1(machine, &symbols[1], reserved, why) : prepare_parallel(why))
+		return -1;
+	if (machine->collector == PARALLEL && young.reserved + old.reserved > reserved)
+		return say(why, "ParallelGC's heap is not laid out as expected");
+	hook.symbol = symbols[0];
+	if (hook_prepare(elf, &hook, why))
+		return -1;
+	collector = machine->collector;
+	return 0;
+}
+
+/* A generation's largest size: `bytes`, but never below what is committed, nor above what was reserved. */
+static size_t bound(const struct generation *generation, uint64_t bytes)
+{
+	size_t least = committed(generation);
+	size_t whole = bytes / generation->alignment * generation->alignment;
+
+	if (whole < least)
+		whole = least;
+	return whole < generation->reserved ? whole : generation->reserved;
+}
+
+void virtual_max_in_pause(void)
+{
+	uint64_t limit = limit_now();
+	size_t young_max, old_max;
+
+	if (collector == OTHER || (!hook.in_place && (!limit || hook_place(&hook))))
+		return;
+	if (collector != PARALLEL)
+		return;
+	young_max = young.reserved;
+	old_max = old.reserved;
+	if (limit) {
+		/* Exact to a byte is not needed: the ratio is that of the reserved sizes. */
+		young_max = bound(&young, (double)limit * young.reserved / (young.reserved + old.reserved));
+		old_max = bound(&old, limit > young_max ? limit - young_max : 0);
+	}
+	*vm_size(*young.self, young.largest) = young_max;
+	*vm_size(*old.self, old.largest) = old_max;
+	__atomic_store_n(&old_limit, limit && limit > young_max ? limit - young_max : limit ? 1 : 0, __ATOMIC_RELAXED);
+}
+
+void virtual_max_set(uint64_t bytes)
+{
+	__atomic_store_n(&counts.limit, bytes, __ATOMIC_RELAXED);
+}
+
+int virtual_max_state(struct heap_counts *copy)
+{
+	*copy = counts;
+	return collector != OTHER;
+}

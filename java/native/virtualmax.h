@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * VirtualMax: a bound on the committed heap that moves while the program runs (Adaptive Resource Views, section 4.2).
+ *
+ * Problem: HotSpot reserves its largest heap when it starts and grows into it; ParallelGC and G1 have no knob for less.
+ *
+ * Approach: what grows the heap is asked of us, and refused above VirtualMax: an answer HotSpot knows from systems without
+ * memory. ParallelGC's generations also believe in a smaller largest size, two thirds and one third as they were reserved
+ * (the paper's OldMax and YoungMax).
+ *
+ * Properties:
+ *  - No OutOfMemoryError because of a view: an allocation that fails after a collection gets its memory, and VirtualMax is
+ *    lifted until it is set again.
+ *  - A generation's largest size is never below what it has committed: PSYoungGen::resize_generation guarantees that.
+ */
+#ifndef ELBOWROOM_VIRTUALMAX_H
+#define ELBOWROOM_VIRTUALMAX_H
+
+#include "symbols.h"
+#include "machine.h"
+
+struct heap_counts {
+	uint64_t limit;		/* VirtualMax in force; 0 is none */
+	uint64_t refused, lifted;
+};
+
+/* Prepares what this collector needs. Gives 0, or -1 and why its heap cannot be bounded from here. */
+int virtual_max_prepare(const struct elf *elf, const struct machine *machine, struct text *why);
+/* Called on the VM thread in a pause, at its start and at its end. */
+void virtual_max_in_pause(void);
+/* Sets VirtualMax in bytes; 0 is none. In force from the next collection on. */
+void virtual_max_set(uint64_t bytes);
+/* True when it was prepared and is in place. */
+int virtual_max_state(struct heap_counts *counts);
+
+#endif

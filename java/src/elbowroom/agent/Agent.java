@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+package elbowroom.agent;
+
+import java.lang.instrument.Instrumentation;
+import java.util.List;
+
+/** The agent's one thread. It is a guest: whatever goes wrong ends the thread and nothing else. */
+public final class Agent implements Runnable {
+    /** Failures in a row that are too many. */
+    private static final int PATIENCE = 3;
+    /** Lines on standard error are for people, and people read no more. */
+    private static final int MOST_LINES = 40;
+
+    private static boolean started;
+
+    private final Options options;
+    private final Instrumentation instrumentation;
+    private int lines;
+
+    private Agent(Options options, Instrumentation instrumentation) {
+        this.options = options;
+        this.instrumentation = instrumentation;
+    }
+
+    /** Once for a virtual machine, however often it is asked to. */
+    public static synchronized void start(String text, Instrumentation instrumentation, boolean attached) {
+        if (started) {
+            return;
+        }
+        started = true;
+        Thread thread = new Thread(null, new Agent(Options.parse(text, attached), instrumentation), "elbowroom", 0, false);
+        thread.setDaemon(true);
+        thread.setContextClassLoader(null);
+        thread.start();
+    }
+
+    @Override
+    public void run() {
+        int failures = 0;
+        Room room = null;
+        try {
+            room = new Room(options, instrumentation);
+            long registerAt = System.nanoTime() + options.jmx * 1_000_000_000L;
+            boolean registered = options.jmx < 0;
+            List<String> said = List.of();
+            while (failures < PATIENCE) {
+                try {
+                    room.look();
+                    if (!registered && System.nanoTime() - registerAt >= 0) {
+                        registered = true;
+                        room.register();
+                    }
+                    said = options.log ? say(room.getExplanation(), said) : said;
+                    failures = 0;
+                } catch (RuntimeException | Error failure) {
+                    failures++;
+                    say(List.of("a look failed: " + failure), said);
+                }
+                Thread.sleep(options.period);
+            }
+        } catch (Throwable any) {
+            // Not even the class library of this machine is as expected.
+            say(List.of("nothing is governed: " + any), List.of());
+        }
+        // Nobody will look again: what was bound must not stay so.
+        if (room != null) {
+            room.release();
+        }
+    }
+
+    private List<String> say(List<String> now, List<String> before) {
+        for (String line : now) {
+            if (options.log && !before.contains(line) && lines < MOST_LINES) {
+                lines++;
+                System.err.println("elbowroom: " + line);
+            }
+        }
+        return now;
+    }
+}

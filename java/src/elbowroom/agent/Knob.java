@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+package elbowroom.agent;
+
+/** How the heap of a collector is bounded. */
+interface Knob {
+    /** For people. */
+    String title();
+
+    /** Bounds the heap to so many bytes; 0 takes the bound away. */
+    void bound(long bytes);
+
+    /** Collects, so that what the bound leaves out is released. */
+    void collect(long bound, long used);
+
+    /** False for collectors that do this by themselves. */
+    boolean needsCollections();
+
+    /** The best one for this machine; `nativeHeap` when the native half can bound this heap. */
+    static Knob of(Machine machine, boolean nativeHeap) {
+        switch (machine.collector) {
+            case Z:
+            case SHENANDOAH:
+                return machine.flag("SoftMaxHeapSize") == null ? new NoKnob() : new SoftMax(machine);
+            case G1:
+            case PARALLEL:
+            case SERIAL:
+                return new FreeRatio(machine, nativeHeap);
+            default:
+                return new NoKnob();
+        }
+    }
+
+    /** A collector that cannot be bounded. */
+    final class NoKnob implements Knob {
+        @Override
+        public String title() {
+            return "none";
+        }
+
+        @Override
+        public void bound(long bytes) {}
+
+        @Override
+        public void collect(long bound, long used) {}
+
+        @Override
+        public boolean needsCollections() {
+            return false;
+        }
+    }
+
+    /** ZGC and Shenandoah: the machine's own. */
+    final class SoftMax implements Knob {
+        private final Machine machine;
+        private final long before;
+
+        SoftMax(Machine machine) {
+            this.machine = machine;
+            before = machine.number("SoftMaxHeapSize", machine.maxHeap);
+        }
+
+        @Override
+        public String title() {
+            return "SoftMaxHeapSize";
+        }
+
+        @Override
+        public void bound(long bytes) {
+            machine.set("SoftMaxHeapSize", bytes == 0 ? before : Math.min(bytes, before));
+        }
+
+        @Override
+        public void collect(long bound, long used) {}
+
+        @Override
+        public boolean needsCollections() {
+            return false;
+        }
+    }
+
+    /**
+     * G1, ParallelGC and Serial: a full collection, with free ratios that leave no more than the bound. Growth is bounded by
+     * the native half, where it knows how, and is not bounded otherwise.
+     */
+    final class FreeRatio implements Knob {
+        private final Machine machine;
+        private final boolean nativeHeap;
+        private final long least;
+        private final long most;
+
+        FreeRatio(Machine machine, boolean nativeHeap) {
+            this.machine = machine;
+            this.nativeHeap = nativeHeap;
+            least = machine.number("MinHeapFreeRatio", 40);
+            most = machine.number("MaxHeapFreeRatio", 70);
+        }
+
+        @Override
+        public String title() {
+            return nativeHeap ? "VirtualMax" : "MaxHeapFreeRatio";
+        }
+
+        @Override
+        public void bound(long bytes) {
+            if (nativeHeap) {
+                Native.setVirtualMax(bytes);
+            }
+        }
+
+        @Override
+        public boolean needsCollections() {
+            return true;
+        }
+
+        @Override
+        public void collect(long bound, long used) {
+            machine.set("MinHeapFreeRatio", 0);
+            machine.set("MaxHeapFreeRatio", ratio(bound, used));
+            boolean adaptive = nativeHeap && machine.collector == Collector.PARALLEL && resizeAtSystemGc(1, 0);
+            try {
+                System.gc();
+            } finally {
+                machine.set("MaxHeapFreeRatio", most);
+                machine.set("MinHeapFreeRatio", least);
+                if (adaptive) {
+                    resizeAtSystemGc(0, 1);
+                }
+            }
+        }
+
+        /** The part of the heap that may stay free so that all of it fits. */
+        static long ratio(long bound, long used) {
+            return used >= bound ? 0 : Math.min(100, 100 * (bound - used) / bound);
+        }
+
+        /** ParallelGC sizes its generations after a System.gc() only when told so; true when that was changed. */
+        private static boolean resizeAtSystemGc(int value, int from) {
+            String name = "UseAdaptiveSizePolicyWithSystemGC";
+            return Native.flag(name, 1) == from && Native.setFlag(name, 1, value);
+        }
+    }
+}

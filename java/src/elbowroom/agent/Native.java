@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+package elbowroom.agent;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.lang.instrument.Instrumentation;
+import java.lang.reflect.Method;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.nio.file.attribute.PosixFilePermissions;
+
+/** The native half: native/agent.c. Its answers are {@code null} when all is well, or a sentence. */
+final class Native {
+    private Native() {}
+
+    private static final String RESOURCE = "/elbowroom/agent/x86-64.so";
+
+    /** What the library counts; in the order of agent.c. */
+    static final class State {
+        private final long[] words = new long[12];
+
+        long prepared() {
+            return words[0];
+        }
+
+        long placed() {
+            return words[1];
+        }
+
+        long total() {
+            return words[2];
+        }
+
+        long active() {
+            return words[3];
+        }
+
+        long given() {
+            return words[4];
+        }
+
+        long effectiveCpu() {
+            return words[5];
+        }
+
+        long decisions() {
+            return words[6];
+        }
+
+        long capped() {
+            return words[7];
+        }
+
+        long limit() {
+            return words[8];
+        }
+
+        long refused() {
+            return words[9];
+        }
+
+        long lifted() {
+            return words[10];
+        }
+
+        long forbidden() {
+            return words[11];
+        }
+    }
+
+    /** Loads the library from this jar by way of a private file, which is gone afterwards. */
+    static String load(Instrumentation instrumentation) {
+        allow(instrumentation);
+        Path file = null;
+        try (InputStream library = Native.class.getResourceAsStream(RESOURCE)) {
+            if (library == null) {
+                return "this jar has no native library";
+            }
+            var ownerOnly = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------"));
+            file = Files.createTempFile("elbowroom-", ".so", ownerOnly);
+            Files.copy(library, file, StandardCopyOption.REPLACE_EXISTING);
+            System.load(file.toString());
+            return null;
+        } catch (IOException | RuntimeException | UnsatisfiedLinkError error) {
+            return "the native library cannot be loaded: " + error.getMessage();
+        } finally {
+            delete(file);
+        }
+    }
+
+    /**
+     * From JDK 24 on a library that is loaded by a program without --enable-native-access is a warning of four lines. Who gave
+     * an agent to the machine has given it more than that.
+     */
+    private static void allow(Instrumentation instrumentation) {
+        try {
+            if (Runtime.version().feature() >= 24) {
+                Modules.openJavaLang(instrumentation);
+                Method all = Module.class.getDeclaredMethod("implAddEnableNativeAccessToAllUnnamed");
+                all.setAccessible(true);
+                all.invoke(null);
+            }
+        } catch (ReflectiveOperationException | RuntimeException refused) {
+            // Then there is the warning.
+        }
+    }
+
+    private static void delete(Path file) {
+        try {
+            if (file != null) {
+                Files.deleteIfExists(file);
+            }
+        } catch (IOException | RuntimeException error) {
+            // It is a private file of 30 kB in a directory for temporary files.
+        }
+    }
+
+    static State state() {
+        State state = new State();
+        state(state.words);
+        return state;
+    }
+
+    /** Who this is; from here on collections are seen. */
+    static native String machine(int version, int collector, int leastThreads);
+
+    /** Governs GC threads. `collected`: there has been a collection, counted after {@link #machine}. */
+    static native String threads(boolean collected);
+
+    /** Makes {@link #setVirtualMax} possible. */
+    static native String heap();
+
+    /** In bytes; 0 is none. */
+    static native void setVirtualMax(long bytes);
+
+    private static native void state(long[] into);
+
+    /** The value of a flag of `size` bytes, or -1. */
+    static native int flag(String name, int size);
+
+    static native boolean setFlag(String name, int size, int value);
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+package elbowroom.agent;
+
+import elbowroom.agent.HeapPolicy.Look;
+import elbowroom.agent.HeapPolicy.Scenario;
+import elbowroom.agent.HeapPolicy.Step;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.util.List;
+
+/** Tests of what is pure: every method of this class without parameters is one. */
+final class Tests {
+    private static final long MIB = 1 << 20;
+
+    private Tests() {}
+
+    public static void main(String[] arguments) throws IllegalAccessException {
+        int passed = 0;
+        int failed = 0;
+        for (Method test : Tests.class.getDeclaredMethods()) {
+            if (test.isSynthetic() || test.getParameterCount() > 0) {
+                continue;
+            }
+            try {
+                test.invoke(null);
+                passed++;
+            } catch (InvocationTargetException failure) {
+                failed++;
+                System.out.println("FAILED: " + test.getName() + ": " + failure.getCause());
+            }
+        }
+        System.out.println("java: " + passed + " passed, " + failed + " failed");
+        System.exit(failed == 0 ? 0 : 1);
+    }
+
+    private static void is(Object got, Object wanted, String what) {
+        if (!got.equals(wanted)) {
+            throw new AssertionError(what + " is " + got + ", not " + wanted);
+        }
+    }
+
+    // ---- the heap of section 4.2 ----
+
+    /** A heap of at most 1000 MiB: `target`, `used`, `committed` in MiB, at `now` seconds. */
+    private static Look look(double now, long target, long used, long committed) {
+        Look look = new Look();
+        look.now = (long) (now * 1000);
+        look.target = target * MIB;
+        look.maxHeap = 1000 * MIB;
+        look.used = used * MIB;
+        look.committed = committed * MIB;
+        return look;
+    }
+
+    private static void step(HeapPolicy policy, Look look, Scenario scenario, long bound, boolean collect) {
+        Step step = policy.step(look);
+        is(step.scenario, scenario, "scenario");
+        is(step.bound / MIB, bound, "bound");
+        is(step.collect, collect, "collect");
+    }
+
+    static void aHeapWithAllTheRoomItWasBornWithIsNotBound() {
+        step(new HeapPolicy(), look(0, 1000, 900, 950), Scenario.UNBOUND, 0, false);
+    }
+
+    static void firstScenarioWhatIsCommittedFits() {
+        step(new HeapPolicy(), look(0, 500, 100, 400), Scenario.FITS, 500, false);
+    }
+
+    static void secondScenarioWhatIsNotUsedIsReleased() {
+        step(new HeapPolicy(), look(0, 300, 100, 400), Scenario.RELEASE, 300, true);
+    }
+
+    static void thirdScenarioGarbageIsCollectedFirst() {
+        step(new HeapPolicy(), look(0, 300, 350, 400), Scenario.COLLECT, 300, true);
+    }
+
+    static void collectionsAreRepeatedUntilItFits() {
+        HeapPolicy policy = new HeapPolicy();
+        step(policy, look(0, 300, 380, 400), Scenario.COLLECT, 300, true);
+        step(policy, look(0.5, 300, 340, 360), Scenario.COLLECT, 300, false);
+        step(policy, look(1, 300, 340, 360), Scenario.COLLECT, 300, true);
+        step(policy, look(2, 300, 280, 320), Scenario.RELEASE, 300, true);
+        step(policy, look(3, 300, 280, 300), Scenario.FITS, 300, false);
+    }
+
+    static void collectionsThatDoNotHelpBackOff() {
+        HeapPolicy policy = new HeapPolicy();
+        int collections = 0;
+        for (int second = 0; second < 1000; second++) {
+            collections += policy.step(look(second, 300, 390, 400)).collect ? 1 : 0;
+        }
+        // After 0, 1, 3, 7, 15, 31 and 63 s, then every 64 s.
+        is(collections, 7 + (1000 - 63) / 64, "collections in 1000 s");
+    }
+
+    static void aNewTargetIsTriedAtOnce() {
+        HeapPolicy policy = new HeapPolicy();
+        for (int second = 0; second < 100; second++) {
+            policy.step(look(second, 300, 390, 400));
+        }
+        step(policy, look(100, 290, 390, 400), Scenario.COLLECT, 290, true);
+    }
+
+    static void growthIsAllowedAtOnce() {
+        HeapPolicy policy = new HeapPolicy();
+        step(policy, look(0, 300, 350, 400), Scenario.COLLECT, 300, true);
+        step(policy, look(0.1, 600, 350, 400), Scenario.FITS, 600, false);
+        step(policy, look(0.2, 1000, 350, 400), Scenario.UNBOUND, 0, false);
+    }
+
+    static void whatLivesIsNeverBoundOut() {
+        Look look = look(0, 300, 420, 500);
+        look.live = 400 * MIB;
+        step(new HeapPolicy(), look, Scenario.COLLECT, 450, true);
+    }
+
+    static void whatOnceLivedBoundsNothing() {
+        Look look = look(0, 300, 100, 250);
+        look.live = 900 * MIB;
+        step(new HeapPolicy(), look, Scenario.FITS, 300, false);
+    }
+
+    /** `look` with so many milliseconds of collections since the start. */
+    private static Look collecting(Look look, long milliseconds) {
+        look.collecting = milliseconds;
+        return look;
+    }
+
+    static void theBoundIsLiftedForAProgramThatOnlyCollects() {
+        HeapPolicy policy = new HeapPolicy();
+        step(policy, collecting(look(0, 300, 290, 300), 1000), Scenario.FITS, 300, false);
+        step(policy, collecting(look(4, 300, 290, 300), 4900), Scenario.FITS, 300, false);
+        step(policy, collecting(look(5, 300, 290, 300), 5800), Scenario.LIFTED, 0, false);
+        step(policy, collecting(look(34, 300, 400, 500), 20_000), Scenario.LIFTED, 0, false);
+        step(policy, collecting(look(35, 300, 400, 500), 20_000), Scenario.COLLECT, 300, true);
+    }
+
+    static void aBusyMomentIsNoReason() {
+        HeapPolicy policy = new HeapPolicy();
+        step(policy, collecting(look(0, 300, 290, 300), 0), Scenario.FITS, 300, false);
+        step(policy, collecting(look(1, 300, 290, 300), 990), Scenario.FITS, 300, false);
+        step(policy, collecting(look(5, 300, 290, 300), 2000), Scenario.FITS, 300, false);
+    }
+
+    static void collectionsBeforeTheBoundAreNotHeldAgainstIt() {
+        HeapPolicy policy = new HeapPolicy();
+        step(policy, collecting(look(0, 1000, 290, 300), 0), Scenario.UNBOUND, 0, false);
+        step(policy, collecting(look(60, 300, 290, 300), 50_000), Scenario.FITS, 300, false);
+        step(policy, collecting(look(65, 300, 290, 300), 50_500), Scenario.FITS, 300, false);
+    }
+
+    static void aBoundThatTheMachineLiftedStaysLiftedForAWhile() {
+        HeapPolicy policy = new HeapPolicy();
+        step(policy, look(0, 300, 290, 300), Scenario.FITS, 300, false);
+        Look lifted = look(1, 300, 290, 310);
+        lifted.lifted = 1;
+        step(policy, lifted, Scenario.LIFTED, 0, false);
+        lifted.now = 40_000;
+        step(policy, lifted, Scenario.RELEASE, 300, true);
+    }
+
+    // ---- VirtualMax from effective memory ----
+
+    static void theHeapIsThreeQuartersOfEffectiveMemory() {
+        is(HeapTarget.percent(100 * MIB, 400 * MIB), 75, "a default heap's part");
+        is(HeapTarget.of(400 * MIB, 75, 1000 * MIB) / MIB, 300L, "of 400 MiB");
+    }
+
+    static void aProgramStartsAsItWasConfigured() {
+        is(HeapTarget.percent(360 * MIB, 400 * MIB), 90, "the part of a heap of nine tenths");
+        is(HeapTarget.of(400 * MIB, 90, 360 * MIB), 360 * MIB, "its bound while nothing changes");
+        is(HeapTarget.percent(399 * MIB, 400 * MIB), 95, "no part is more");
+    }
+
+    static void aHeapThatIsLargerThanMemoryIsElastic() {
+        is(HeapTarget.percent(800 * MIB, 400 * MIB), 75, "its part");
+    }
+
+    static void noHeapIsBoundToNothing() {
+        is(HeapTarget.of(MIB, 75, 1000 * MIB) / MIB, 16L, "the least bound");
+        is(HeapTarget.of(MIB, 75, 8 * MIB) / MIB, 8L, "the bound of a tiny heap");
+    }
+
+    static void memoryWithoutALimitBoundsNothing() {
+        is(HeapTarget.of(Long.MAX_VALUE, 75, 1000 * MIB), 1000 * MIB, "the bound");
+    }
+
+    // ---- the rest ----
+
+    static void theRatioLeavesWhatTheBoundLeaves() {
+        is(Knob.FreeRatio.ratio(400 * MIB, 300 * MIB), 25L, "300 of 400");
+        is(Knob.FreeRatio.ratio(400 * MIB, 500 * MIB), 0L, "500 of 400");
+    }
+
+    static void collectorsAreToldByTheirBeans() {
+        is(Collector.of(List.of("PS MarkSweep", "PS Scavenge")), Collector.PARALLEL, "PS");
+        is(Collector.of(List.of("G1 Young Generation", "G1 Old Generation")), Collector.G1, "G1");
+        is(Collector.of(List.of("Copy", "MarkSweepCompact")), Collector.SERIAL, "Copy");
+        is(Collector.of(List.of("ZGC Minor Cycles", "ZGC Minor Pauses")), Collector.Z, "ZGC");
+        is(Collector.of(List.of("Shenandoah Pauses", "Shenandoah Cycles")), Collector.SHENANDOAH, "Shenandoah");
+        is(Collector.of(List.of("scavenge")), Collector.OTHER, "another");
+    }
+
+    static void parallelGcKeepsTwoThreadsUnlessItDrainsItsStacks() {
+        is(Collector.PARALLEL.leastThreads(64), 2, "by default");
+        is(Collector.PARALLEL.leastThreads(-1), 2, "when nobody knows");
+        is(Collector.PARALLEL.leastThreads(0), 1, "with GCDrainStackTargetSize=0");
+        is(Collector.G1.leastThreads(64), 1, "G1");
+    }
+
+    static void optionsAreReadAndTheRestIsSaid() {
+        Options options = Options.parse("heap=60,threads=off,pools,period-ms=5,jmx=0,log,heap=200,what=1,jmx=-3", false);
+        is(options.percent, 60, "heap=60");
+        is(options.heap, true, "the heap");
+        is(options.threads, false, "threads=off");
+        is(options.pools, true, "pools");
+        is(options.period, 5L, "period-ms");
+        is(options.jmx, 0L, "jmx");
+        is(options.log, true, "log");
+        is(options.ignored, List.of("what=1", "jmx=-3"), "not understood");
+    }
+
+    static void noOptionsAreTheDefaults() {
+        for (String none : new String[] {null, "", ","}) {
+            Options options = Options.parse(none, false);
+            is(options.heap && options.threads && options.pools && options.nativeCode && !options.log, true, "defaults");
+            is(options.jmx, 10L, "jmx");
+            is(options.ignored, List.of(), "not understood");
+        }
+        is(Options.parse("", true).jmx, 0L, "jmx of one that was attached");
+    }
+}
