@@ -7,6 +7,7 @@
 
 pub(crate) mod cgroup;
 pub(crate) mod child;
+mod java;
 pub(crate) mod limits;
 mod preload;
 
@@ -33,6 +34,9 @@ pub(crate) struct RunArgs {
     /// Leave the command in the host's mount namespace, without a view: no agent is needed.
     #[arg(long)]
     no_views: bool,
+    /// Give Java programs the agent that makes HotSpot follow the view (adds to JAVA_TOOL_OPTIONS).
+    #[arg(long)]
+    java: bool,
     #[command(flatten)]
     surfaces: SurfaceArgs,
     /// The command and its arguments.
@@ -130,6 +134,9 @@ fn start(
         let machine = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         let most = limits.room().cpus.map_or(machine, |cpus| cpus.min(machine));
         command.envs(launch::openmp(args.surfaces.libc.then_some(most), is_set));
+    }
+    if args.java {
+        command.env(java::VARIABLE, java::options()?);
     }
     Ok(command.arg("--").args(&args.command).spawn()?)
 }
