@@ -1,25 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Load on a schedule: "busy" keeps threads spinning, "grow" touches memory at an even pace, holds it and gives it back.
- * All times are milliseconds after START_NS.
+ * Load on a schedule: "busy" keeps threads spinning, "grow" touches memory at an even pace, holds it and gives it back,
+ * "use" does the same and goes over all of it again and again meanwhile, "scan" reads a file from its beginning to its end
+ * over and over. All times are milliseconds after START_NS.
  */
 #include "reader.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define MAX_TASKS 512
 #define GROW_STEP_MS 20
+#define USE_STEP_MS 250
 
 struct task {
 	pthread_t thread;
 	uint64_t from, to, until;
 	size_t bytes;
+	int in_use;
+	const char *path;
 };
 
 static void *spin(void *arg)
@@ -57,10 +63,45 @@ static void *grow(void *arg)
 		for (; done < due; done += 4096)
 			memory[done] = 1;
 	}
+	for (uint64_t at = t->to; t->in_use && at < t->until; at = now_ns() + USE_STEP_MS * NS_PER_MS) {
+		sleep_until(at);
+		for (size_t i = 0; i < done; i += 4096)
+			memory[i]++;
+	}
 	sleep_until(t->until);
 	munmap(memory, t->bytes);
 	return NULL;
 }
+
+/* At most `bytes` a second. What it is late with is not made up for. */
+static void *scan(void *arg)
+{
+	static _Thread_local char buffer[1 << 16];
+	struct task *t = arg;
+	uint64_t pause = NS_PER_SEC / (t->bytes / sizeof(buffer)), next = t->from;
+	int fd = open(t->path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		die(t->path);
+	while (next < t->to) {
+		ssize_t n;
+
+		sleep_until(next);
+		n = read(fd, buffer, sizeof(buffer));
+		if (n < 0 || (n == 0 && lseek(fd, 0, SEEK_SET) < 0))
+			die(t->path);
+		next = next + pause > now_ns() ? next + pause : now_ns();
+	}
+	close(fd);
+	return NULL;
+}
+
+/* What a plan may say, and how many words follow the name. */
+static const struct {
+	const char *name;
+	void *(*run)(void *task);
+	int words;
+} kinds[] = { { "busy", spin, 3 }, { "grow", grow, 4 }, { "use", grow, 4 }, { "scan", scan, 4 } };
 
 int load(int argc, char **argv)
 {
@@ -72,31 +113,42 @@ int load(int argc, char **argv)
 		die("load needs START_NS");
 	start = number(argv[0]);
 	while (i < argc) {
-		int busy = !strcmp(argv[i], "busy");
-		int rest = busy ? 3 : 4;
-		uint64_t from, to, copies;
+		const size_t nr_kinds = sizeof(kinds) / sizeof(*kinds);
+		struct task task = { 0 };
+		uint64_t copies = 1;
+		size_t k = 0;
 
-		if ((!busy && strcmp(argv[i], "grow")) || i + rest >= argc)
+		while (k < nr_kinds && strcmp(argv[i], kinds[k].name))
+			k++;
+		if (k == nr_kinds || i + kinds[k].words >= argc)
 			die("load: malformed plan");
-		from = start + number(argv[i + 1]) * NS_PER_MS;
-		to = start + number(argv[i + 2]) * NS_PER_MS;
-		if (to <= from)
+		task.from = start + number(argv[i + 1]) * NS_PER_MS;
+		task.to = start + number(argv[i + 2]) * NS_PER_MS;
+		if (task.to <= task.from)
 			die("load: a phase ends before it starts");
-		copies = busy ? number(argv[i + 3]) : 1;
+		if (kinds[k].run == spin) {
+			copies = number(argv[i + 3]);
+		} else {
+			task.bytes = number(argv[i + 3]) << 20;
+			if (!task.bytes)
+				die("load: nothing to do");
+		}
+		if (kinds[k].run == grow) {
+			task.until = start + number(argv[i + 4]) * NS_PER_MS;
+			task.in_use = !strcmp(argv[i], "use");
+		}
+		if (kinds[k].run == scan)
+			task.path = argv[i + 4];
 		for (uint64_t c = 0; c < copies; c++) {
 			if (n == MAX_TASKS)
 				die("load: too many threads");
-			tasks[n] = (struct task){ .from = from, .to = to };
-			if (!busy) {
-				tasks[n].bytes = number(argv[i + 3]) << 20;
-				tasks[n].until = start + number(argv[i + 4]) * NS_PER_MS;
-			}
-			errno = pthread_create(&tasks[n].thread, NULL, busy ? spin : grow, &tasks[n]);
+			tasks[n] = task;
+			errno = pthread_create(&tasks[n].thread, NULL, kinds[k].run, &tasks[n]);
 			if (errno)
 				die("pthread_create");
 			n++;
 		}
-		i += rest + 1;
+		i += kinds[k].words + 1;
 	}
 	while (n > 0)
 		pthread_join(tasks[--n].thread, NULL);

@@ -2,6 +2,7 @@
 
 use crate::scope::{Created, Scope};
 use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -101,7 +102,7 @@ impl Layout {
 }
 
 impl Cgroups {
-    /// Makes `parent/name` in every hierarchy and sets `limits`.
+    /// Makes `parent/name` in every hierarchy and sets `limits`. The name may have a slash: below a group made before.
     pub(crate) fn create(
         layout: &Layout,
         scope: &Arc<Scope>,
@@ -121,8 +122,9 @@ impl Cgroups {
                 delegate(scope, root)?;
             }
             make_dir(scope, &above, false)?;
-            if layout.is_v2() {
-                delegate(scope, &above)?;
+            let between = dir.parent().filter(|between| *between != above);
+            for outer in std::iter::once(above.as_path()).chain(between).filter(|_| layout.is_v2()) {
+                delegate(scope, outer)?;
             }
             make_dir(scope, &dir, true)?;
             if controller == "cpuset" {
@@ -174,6 +176,49 @@ impl Cgroups {
             Some(dir) => read_number(&dir.join("memory.usage_in_bytes")),
             None => read_number(&self.unified()?.join("memory.current")),
         }
+    }
+
+    /// `memory.stat`, and the events of its limit as `failcnt` or `max`. v1's `cache` and `rss` are called `file` and `anon`, as
+    /// on v2, and v2's `memory.swap.current` is called `swap`, as on v1.
+    pub(crate) fn memory_stat(&self) -> Result<BTreeMap<String, u64>> {
+        let read = |path: PathBuf| {
+            fs::read_to_string(&path).with_context(|| format!("while reading {}", path.display()))
+        };
+        match self.dir("memory") {
+            Some(dir) => {
+                let mut stat = pairs(&read(dir.join("memory.stat"))?);
+                for (v1, v2) in [("cache", "file"), ("rss", "anon")] {
+                    stat.extend(stat.get(v1).copied().map(|bytes| (v2.to_owned(), bytes)));
+                }
+                stat.insert("limit_hit".into(), read_number(&dir.join("memory.failcnt"))?);
+                Ok(stat)
+            }
+            None => {
+                let dir = self.unified()?;
+                let mut stat = pairs(&read(dir.join("memory.stat"))?);
+                let hit = pairs(&read(dir.join("memory.events"))?).get("max").copied();
+                stat.extend(hit.map(|times| ("limit_hit".to_owned(), times)));
+                // Without swap in the kernel there is no such file.
+                stat.extend(
+                    read_number(&dir.join("memory.swap.current")).ok().map(|b| ("swap".to_owned(), b)),
+                );
+                Ok(stat)
+            }
+        }
+    }
+
+    /// Writes a memory setting: the file and value of v1 or those of v2.
+    pub(crate) fn set_memory(&self, v1: (&str, &str), v2: (&str, &str)) -> Result<()> {
+        match self.dir("memory") {
+            Some(dir) => write(&dir.join(v1.0), v1.1),
+            None => write(&self.unified()?.join(v2.0), v2.1),
+        }
+    }
+
+    /// v2: `memory.low`, here and in every group around, for a group is protected as far as those around it are.
+    pub(crate) fn protect(&self, bytes: u64) -> Result<()> {
+        let outward = self.unified()?.ancestors().map(|dir| dir.join("memory.low"));
+        outward.take_while(|file| file.exists()).try_for_each(|file| write(&file, &bytes.to_string()))
     }
 
     /// Bytes read from and written to a disk so far.
@@ -310,6 +355,15 @@ fn inherit_cpuset(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Lines of a key and a number.
+pub(crate) fn pairs(text: &str) -> BTreeMap<String, u64> {
+    let pair = |line: &str| {
+        let (key, value) = line.split_once(' ')?;
+        Some((key.to_owned(), value.trim().parse().ok()?))
+    };
+    text.lines().filter_map(pair).collect()
+}
+
 fn write(path: &Path, value: &str) -> Result<()> {
     fs::write(path, value).with_context(|| format!("while writing \"{value}\" to {}", path.display()))
 }
@@ -347,6 +401,12 @@ mod tests {
         assert_eq!(layout.mount("cpuacct"), Some(Path::new("/sys/fs/cgroup/cpu,cpuacct")));
         assert_eq!(layout.mount(""), Some(Path::new("/sys/fs/cgroup/unified")));
         assert_eq!(layout.describe(), "v1 with an empty unified hierarchy");
+    }
+
+    #[test]
+    fn a_line_that_is_no_number_is_left_out() {
+        let stat = pairs("cache 4096\nhierarchical 18446744073709551616\nrss\nmax 3\n");
+        assert_eq!(stat, BTreeMap::from([("cache".to_owned(), 4096), ("max".to_owned(), 3)]));
     }
 
     #[test]

@@ -81,6 +81,11 @@ impl Maker {
         format!("/{}/{prefix}*", self.parent)
     }
 
+    /// A cgroup without processes, for containers whose names begin with its name and a slash.
+    pub(crate) fn group(&self, name: &str, limits: &Limits) -> Result<Cgroups> {
+        Cgroups::create(&self.layout, &self.scope, &self.parent, name, limits)
+    }
+
     /// Whether containers are the lab's own, with all programs of the host.
     pub(crate) fn is_own(&self) -> bool {
         self.image.is_none()

@@ -215,27 +215,47 @@ fn new_dir(results: &Path, info: &SysInfo, tags: [Option<String>; 2]) -> Result<
 /// Builds the reader where it is missing or older than its sources.
 fn build_reader(sources: &Path) -> Result<PathBuf> {
     let program = PathBuf::from("target/lab/reader");
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-static", "-pthread", "-o"]).arg(&program);
+    build(sources, "c", &program, &mut cc, "on Debian: apt install gcc libc6-dev")?;
+    Ok(program)
+}
+
+/// Builds the Java program where it is missing or older than its source; returns its class path.
+pub(crate) fn build_java(sources: &Path) -> Result<PathBuf> {
+    let classes = PathBuf::from("target/lab");
+    let mut javac = Command::new("javac");
+    javac.args(["--release", "11", "-d"]).arg(&classes);
+    let advice = "on Debian: apt install openjdk-17-jdk-headless";
+    build(sources, "java", &classes.join("Application.class"), &mut javac, advice)?;
+    std::path::absolute(&classes).context("while finding the Java program")
+}
+
+fn build(
+    sources: &Path,
+    extension: &str,
+    program: &Path,
+    compiler: &mut Command,
+    advice: &str,
+) -> Result<()> {
     let entries = fs::read_dir(sources).with_context(|| {
         format!("while reading {}; run from the root of the repository", sources.display())
     })?;
     let files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     let changed = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
     let newest = files.iter().filter_map(|file| changed(file)).max();
-    if changed(&program) >= newest && program.exists() {
-        return Ok(program);
+    if changed(program) >= newest && program.exists() {
+        return Ok(());
     }
     fs::create_dir_all("target/lab").context("while making target/lab")?;
-    let is_source = |file: &&PathBuf| file.extension().is_some_and(|e| e == "c");
-    let status = Command::new("cc")
-        .args(["-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-static", "-pthread", "-o"])
-        .arg(&program)
-        .args(files.iter().filter(is_source))
-        .status()
-        .context("while running cc; on Debian: apt install gcc libc6-dev")?;
+    let is_source = |file: &&PathBuf| file.extension().is_some_and(|e| e == extension);
+    compiler.args(files.iter().filter(is_source));
+    let name = compiler.get_program().display().to_string();
+    let status = compiler.status().with_context(|| format!("while running {name}; {advice}"))?;
     if !status.success() {
-        bail!("cc could not build {}", sources.display());
+        bail!("{name} could not build {}", sources.display());
     }
-    Ok(program)
+    Ok(())
 }
 
 /// A Markdown table: first column to the left, others to the right.

@@ -22,8 +22,8 @@ use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use job::{Common, Job};
 use jobs::{
-    density::Density, disk::Disk, disk_buffered::DiskBuffered, disk_two::DiskTwo, kills::Kills, read::Read,
-    swarm::Swarm, tick::Tick, views::Views,
+    density::Density, disk::Disk, disk_buffered::DiskBuffered, disk_two::DiskTwo, kills::Kills,
+    pitfalls::Pitfalls, read::Read, swarm::Swarm, tick::Tick, views::Views,
 };
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -60,6 +60,8 @@ enum Verb {
     DiskTwo(WithCommon<DiskTwo>),
     /// What a limit catches, by the way in which a program reads or writes. About 2 minutes a run.
     DiskBuffered(WithCommon<DiskBuffered>),
+    /// LinkedIn's pitfalls of memory in cgroups, with and without each strategy. 2 to 10 minutes a figure.
+    Pitfalls(WithCommon<Pitfalls>),
     /// Studies recorded runs again and writes their summaries and figures anew; touches nothing else.
     Redraw {
         /// Result directories.
@@ -99,6 +101,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Disk(job) => run(&job),
         Verb::DiskTwo(job) => run(&job),
         Verb::DiskBuffered(job) => run(&job),
+        Verb::Pitfalls(job) => run(&job),
         Verb::Redraw { dirs } => dirs.iter().try_for_each(|dir| redraw(dir)),
         Verb::Clean => {
             let runs = scope::clean()?;
@@ -123,6 +126,7 @@ fn redraw(dir: &Path) -> Result<()> {
         job::redraw::<Disk>,
         job::redraw::<DiskTwo>,
         job::redraw::<DiskBuffered>,
+        job::redraw::<Pitfalls>,
     ] {
         if redraw(dir)?.is_some() {
             return Ok(());

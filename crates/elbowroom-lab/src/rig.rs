@@ -9,6 +9,7 @@ use crate::procfs;
 use crate::qmp::Qmp;
 use crate::scope::{Created, Scope};
 use anyhow::{Context, Result, bail, ensure};
+use rustix::mount::{MountFlags, mount};
 use serde_json::json;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::net::UnixStream;
@@ -53,18 +54,40 @@ pub(crate) fn open(scope: &Arc<Scope>, count: usize, bytes_per_s: u64) -> Result
     Ok(disks)
 }
 
-/// A disk for a file system. In a guest it is of `bytes_per_s`; on this machine it is as fast as what is below its image,
-/// because QEMU's FUSE export loses concurrent writes: before QEMU 10.1, `fuse_write` polls, and the next request then
-/// overwrites the buffer it writes from.
-pub(crate) fn open_for_files(scope: &Arc<Scope>, bytes_per_s: u64) -> Result<SlowDisk> {
+/// `count` disks for file systems. In a guest they are of `bytes_per_s`; on this machine they are as fast as what is below
+/// their images, because QEMU's FUSE export loses concurrent writes: before QEMU 10.1, `fuse_write` polls, and the next request
+/// then overwrites the buffer it writes from.
+pub(crate) fn open_for_files(scope: &Arc<Scope>, count: usize, bytes_per_s: u64) -> Result<Vec<SlowDisk>> {
     if let Some(port) = std::env::var_os(GUEST_PORT) {
-        let disk = in_guest(scope, 1, Path::new(&port))?.remove(0);
-        disk.set_speed(bytes_per_s)?;
-        return Ok(disk);
+        let disks = in_guest(scope, count, Path::new(&port))?;
+        disks.iter().try_for_each(|disk| disk.set_speed(bytes_per_s))?;
+        return Ok(disks);
     }
-    let image = fs::canonicalize(scope.dir()).context("while finding the run's directory")?.join("image");
-    File::create(&image).and_then(|f| f.set_len(SIZE)).context("while making an image")?;
-    loop_device(scope, &image, Throttle::None, Vec::new())
+    let dir = fs::canonicalize(scope.dir()).context("while finding the run's directory")?;
+    let disk = |i| {
+        let image = dir.join(format!("image{i}"));
+        File::create(&image).and_then(|f| f.set_len(SIZE)).context("while making an image")?;
+        loop_device(scope, &image, Throttle::None, Vec::new())
+    };
+    (0..count).map(disk).collect()
+}
+
+/// Whether this is a guest of `tools/vm` with disks of its own.
+pub(crate) fn is_guest() -> bool {
+    std::env::var_os(GUEST_PORT).is_some()
+}
+
+/// Makes an ext4 on a disk and mounts it in the run's directory.
+pub(crate) fn mount_ext4(scope: &Scope, disk: &SlowDisk) -> Result<PathBuf> {
+    let mut make = Command::new("mkfs.ext4");
+    make.args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]).arg(disk.path());
+    let out = make.output().context("while running mkfs.ext4")?;
+    ensure!(out.status.success(), "mkfs.ext4: {}", String::from_utf8_lossy(&out.stderr).trim());
+    let at = fs::canonicalize(scope.dir()).context("while finding the run's directory")?.join("files");
+    fs::create_dir(&at).context("while making a mount point")?;
+    scope.add(Created::Mount(at.clone()))?;
+    mount(disk.path(), &at, "ext4", MountFlags::empty(), None).context("while mounting ext4")?;
+    Ok(at)
 }
 
 impl SlowDisk {

@@ -40,6 +40,8 @@ pub(crate) enum Created {
         /// The file.
         backing: PathBuf,
     },
+    /// A device that is swapped to.
+    Swap(PathBuf),
     /// A process; its start time tells it from a later one of the same number.
     Process {
         /// Number.
@@ -65,6 +67,7 @@ impl Created {
             }
             Self::Mount(at) => remove_mount(at),
             Self::Loop { backing } => remove_loops(backing),
+            Self::Swap(device) => remove_swap(device),
             Self::Process { pid, started } => end_process(*pid, *started),
             Self::DockerContainer(id) => docker(&["rm", "--force", "--volumes", id]),
             Self::DockerImage(id) => docker(&["rmi", "--force", id]),
@@ -251,6 +254,18 @@ fn remove_loops(backing: &Path) -> Result<()> {
     Ok(())
 }
 
+fn remove_swap(device: &Path) -> Result<()> {
+    let swaps = fs::read_to_string("/proc/swaps").context("while reading swaps")?;
+    if !swaps.lines().any(|line| line.split(' ').next().is_some_and(|name| Path::new(name) == device)) {
+        return Ok(());
+    }
+    let out = Command::new("swapoff").arg(device).output().context("while running swapoff")?;
+    if !out.status.success() {
+        bail!("swapoff: {}", String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(())
+}
+
 fn end_process(pid: i32, started: u64) -> Result<()> {
     let is_there = || procfs::started(pid).is_ok_and(|now| now == started) && !procfs::is_zombie(pid);
     let Some(id) = Pid::from_raw(pid) else { return Ok(()) };
@@ -297,6 +312,7 @@ mod tests {
         let things = [
             Created::Cgroup("/sys/fs/cgroup/cpu/x".into()),
             Created::Subtree { file: "/a".into(), controller: "cpu".into() },
+            Created::Swap("/dev/x".into()),
             Created::Process { pid: 1, started: 2 },
         ];
         for thing in things {
@@ -312,8 +328,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_that_is_gone_already_is_fine() {
+    fn what_is_gone_already_is_fine() {
         Created::Cgroup("/nonexistent/elbowroom-lab".into()).undo();
         assert!(remove_cgroup(Path::new("/nonexistent/elbowroom-lab")).is_ok());
+        assert!(remove_swap(Path::new("/nonexistent/elbowroom-lab")).is_ok());
     }
 }

@@ -50,6 +50,31 @@ fn a_poller_reports_each_read_and_each_wrong_answer() {
 }
 
 #[test]
+fn a_plan_of_load_runs_to_its_end_and_a_malformed_one_says_so() {
+    let Some(reader) = reader() else { return };
+    let file = write("scan", GOOD);
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let start = (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).to_string();
+    let load = |plan: &str| {
+        let mut command = Command::new(reader);
+        command.args(["load", &start]).args(plan.split(' '));
+        let out = command.arg(&file).output().unwrap();
+        (out.status.code(), String::from_utf8(out.stderr).unwrap())
+    };
+    // The last word of a plan is the file's path.
+    assert_eq!(load("grow 0 20 1 40 use 0 20 1 40 scan 0 40 1"), (Some(0), String::new()));
+    for (plan, complaint) in [
+        ("scan 0 40 0", "nothing to do"),
+        ("scan 40 0 1", "ends before it starts"),
+        ("scan 0 40", "malformed plan"),
+        ("idle 0 40 1", "malformed plan"),
+    ] {
+        let (code, said) = load(plan);
+        assert!(code == Some(1) && said.contains(complaint), "{plan}: {said}");
+    }
+}
+
+#[test]
 fn a_benchmark_answers_in_json_with_its_clock_stated() {
     let Some(reader) = reader() else { return };
     let file = write("bench", GOOD);

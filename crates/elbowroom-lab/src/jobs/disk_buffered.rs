@@ -12,12 +12,10 @@ use crate::rig::{self, SlowDisk};
 use crate::scope::Created;
 use crate::stats::{Spread, short};
 use anyhow::{Context, Result, ensure};
-use rustix::mount::{MountFlags, mount};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -88,8 +86,8 @@ impl Job for DiskBuffered {
 
     fn record(&self, lab: &Lab) -> Result<Raw> {
         ensure!(lab.maker.is_own(), "only the lab's own containers have fio: --engine own");
-        let disk = &rig::open_for_files(&lab.scope, self.disk_mb * MB)?;
-        let files = mount_ext4(lab, disk)?;
+        let disk = &rig::open_for_files(&lab.scope, 1, self.disk_mb * MB)?[0];
+        let files = rig::mount_ext4(&lab.scope, disk)?;
         let mut runs = Vec::new();
         for run in 0..self.runs {
             eprintln!("run {} of {}", run + 1, self.runs);
@@ -204,18 +202,6 @@ impl Measured {
     fn writes(&self) -> bool {
         self.disk_kb.last().is_some_and(|(_, read, written)| written > read)
     }
-}
-
-fn mount_ext4(lab: &Lab, disk: &SlowDisk) -> Result<PathBuf> {
-    let mut make = Command::new("mkfs.ext4");
-    make.args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]).arg(disk.path());
-    let out = make.output().context("while running mkfs.ext4")?;
-    ensure!(out.status.success(), "mkfs.ext4: {}", String::from_utf8_lossy(&out.stderr).trim());
-    let at = fs::canonicalize(lab.scope.dir()).context("while finding the run's directory")?.join("files");
-    fs::create_dir(&at).context("while making a mount point")?;
-    lab.scope.add(Created::Mount(at.clone()))?;
-    mount(disk.path(), &at, "ext4", MountFlags::empty(), None).context("while mounting ext4")?;
-    Ok(at)
 }
 
 /// Runs fio to its end; `create` only lays out its files.
