@@ -31,6 +31,8 @@ const MOST_REST: f64 = 0.3;
 /// The part of the most it did lately that is kept for a container that wants no more: the peak of some periods is above what it
 /// takes.
 const KEPT: f64 = 0.98;
+/// What a container would take that no limit holds back, in parts of what it does now.
+const WANTED: f64 = 1.1;
 /// A container that gets less than this part of its lifeline is short of it; than this, shows that the disk is another one.
 const CONTENT: f64 = 0.92;
 const STARVING: f64 = 0.8;
@@ -375,7 +377,7 @@ fn claimant(member: &Member, groups: &Groups, capacity: &Capacity, least: f64, n
         demand: if (wants_more && need.at_ours) || unheld {
             users
         } else {
-            protected.max(1.1 * capacity.share(member.flow)).min(users)
+            protected.max(WANTED * capacity.share(member.flow)).min(users)
         },
         lifeline,
         weight: claim.map_or(100.0, |claim| f64::from(claim.weight.max(1))),
