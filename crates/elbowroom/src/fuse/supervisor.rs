@@ -331,8 +331,13 @@ impl Peer {
         if let State::Up { pid, child, .. } = &mut self.state {
             // A process that was adopted is waited for by its own parent.
             let status = child.as_mut().and_then(|child| child.wait().ok());
-            let status = status.map_or("adopted".to_owned(), |status| status.to_string());
-            tracing::warn!(role = %self.role, pid = pid.as_raw_nonzero(), status, "ended");
+            let pid = pid.as_raw_nonzero();
+            match status {
+                // As it was told to.
+                Some(status) if status.success() => tracing::info!(role = %self.role, pid, "ended"),
+                Some(status) => tracing::warn!(role = %self.role, pid, %status, "ended"),
+                None => tracing::warn!(role = %self.role, pid, status = "adopted", "ended"),
+            }
         }
         self.retry();
     }
