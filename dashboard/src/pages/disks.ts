@@ -1,0 +1,101 @@
+// Every governed disk: what it can do, what is going on, and who is held back by what.
+
+import { bar, empty, h, key, nameOf, visible } from "../dom";
+import * as format from "../format";
+import { link } from "../route";
+import { attempt, store } from "../store";
+import type { Container, Disk, DiskStanding, Limit } from "../types";
+import type { Page } from "./page";
+import { alerts, diskState, diskWords, HELD, mode } from "./pieces";
+
+const SHOWN = 60;
+
+export function disksPage(): Page {
+  const body = h("div");
+  const modeBox = h("span.tags");
+  let containers: Container[] = [];
+  const draw = () => {
+    const { disks } = store;
+    if (!disks) return body.replaceChildren(empty("Nothing known about disks yet", "The agent has not measured."));
+    const policy = typeof disks.policy === "string" ? disks.policy : (disks.policy.policy ?? "");
+    modeBox.replaceChildren(mode(disks.mode), h("span.quiet", {}, visible([policy, disks.not_enforced].filter(Boolean).join("; "))));
+    const scroll = scrollY;
+    body.replaceChildren(
+      ...(disks.alerts.length ? [alerts(disks.alerts)] : []),
+      ...(disks.disks.length ? disks.disks.map((disk) => diskView(disk, containers)) : [empty("No disk is governed", disks.mode === "off" ? "disk.mode is off in the agent's configuration." : "A disk appears here when a container uses it.")]),
+    );
+    scrollTo(0, scroll);
+  };
+  const refresh = async () => {
+    containers = (await attempt<Container[]>("containers")) ?? containers;
+    if (!body.contains(document.activeElement)) draw();
+  };
+  draw();
+  void refresh();
+  const off = store.on("slow", () => void refresh());
+  return { element: h("div", {}, h("div.tools", {}, h("h1", {}, "Disks"), modeBox), body), title: "Disks", destroy: off };
+}
+
+const most = (limit: Limit, text: (value: number) => string) => (limit === "max" ? "not known yet" : text(limit));
+const iops = (value: number) => `${format.count(value)}/s`;
+
+function diskView(disk: Disk, containers: Container[]): HTMLElement {
+  const users = containers
+    .flatMap((container) => container.disk.filter((standing) => standing.disk === disk.number).map((standing) => ({ container, standing })))
+    .sort((a, b) => weight(b.standing) - weight(a.standing));
+  return h(
+    "section.pool", { "aria-label": `Disk ${disk.name}` },
+    h("h2", {}, visible(disk.name), " ", diskState(disk.state), " ", h("span.quiet", {}, diskWords(disk.state))),
+    disk.hands_off ? h("p.rule", {}, visible(disk.hands_off)) : null,
+    bar(disk.used, disk.used === null ? "capacity not known yet" : `${format.percent(disk.used)} used`, disk.promised > 0 ? [{ at: disk.promised, title: `promised ${format.percent(disk.promised)}`, kind: "lifeline" }] : []),
+    h(
+      "div.scroll", { tabindex: 0, role: "region", "aria-label": "What the disk does" },
+      h(
+        "table.plain", {},
+        h("thead", {}, h("tr", {}, ...["", "read", "write", "reads", "writes", "requests under way", "a request takes", "on a quiet day", "promised"].map((text, i) => h("th", { scope: "col", ...(i ? { "data-number": true } : {}) }, text)))),
+        h(
+          "tbody", {},
+          cells("now", [format.rate(disk.rbps), format.rate(disk.wbps), iops(disk.riops), iops(disk.wiops), disk.queue.toFixed(1), format.micros(disk.wait), format.micros(disk.base_wait), format.percent(disk.promised)]),
+          cells("can do", [most(disk.capacity.rbps, format.rate), most(disk.capacity.wbps, format.rate), most(disk.capacity.riops, iops), most(disk.capacity.wiops, iops), "", "", "", ""]),
+        ),
+      ),
+    ),
+    users.length ? key(["own", "uses"], ["owed", "lifeline, or promised by the disk"], ["cap", "cap"]) : null,
+    users.length
+      ? h(
+          "div.scroll", { tabindex: 0, role: "region", "aria-label": "Containers on this disk" },
+          h(
+            "table.plain", {},
+            h("thead", {}, h("tr", {}, ...["Container", "Uses, lifeline, cap", "uses", "lifeline", "cap", "read", "write", "Held back by"].map((text, i) => h("th", { scope: "col", ...(i >= 2 && i <= 6 ? { "data-number": true } : {}) }, text)))),
+            h("tbody", {}, ...users.slice(0, SHOWN).map(({ container, standing }) => userRow(container, standing))),
+          ),
+        )
+      : h("p.quiet", {}, "no container uses it now"),
+    users.length > SHOWN ? h("p.quiet", {}, `and ${format.plural(users.length - SHOWN, "container")} with less traffic`) : null,
+  );
+}
+
+function cells(name: string, values: string[]): HTMLElement {
+  return h("tr", {}, h("th", { scope: "row" }, name), ...values.map((value) => h("td", { "data-number": true }, value)));
+}
+
+function userRow(container: Container, standing: DiskStanding): HTMLElement {
+  const marks = [
+    ...(standing.lifeline === null ? [] : [{ at: standing.lifeline, title: `lifeline ${format.percent(standing.lifeline)}`, kind: "lifeline" }]),
+    ...(standing.cap === null ? [] : [{ at: standing.cap, title: `cap ${format.percent(standing.cap)}`, kind: "cap" }]),
+  ];
+  const held = standing.held_by !== "nothing";
+  return h(
+    "tr", {},
+    h("th", { scope: "row" }, h("a", { href: link("container", container.id) }, h("bdi", {}, nameOf(container)))),
+    h("td.wide", {}, bar(standing.used, `uses ${format.percent(standing.used)}`, marks)),
+    ...[format.percent(standing.used), format.percent(standing.lifeline), standing.cap === null ? "none" : `${format.percent(standing.cap)}${standing.enforced ? "" : " *"}`, format.rate(standing.rbps), format.rate(standing.wbps)].map((value) =>
+      h("td", { "data-number": true, title: value.endsWith("*") ? "decided, not in force" : null }, value),
+    ),
+    h("td", held ? { "data-strong": true } : { class: "quiet" }, HELD[standing.held_by] ?? standing.held_by),
+  );
+}
+
+function weight(standing: DiskStanding): number {
+  return (standing.used ?? 0) * 1e12 + (standing.lifeline ?? 0) * 1e11 + standing.rbps + standing.wbps;
+}

@@ -1,0 +1,215 @@
+// What the agent's API says, as far as this page shows it. The agent's own types are in crates/elbowroom/src/api.rs and
+// crates/elbowroom-core; `null` is "not known", which is not zero.
+
+/** A limit of the kernel: a number, or none. */
+export type Limit = number | "max";
+
+/** A container once a second: CPUs, bytes, bytes per second. */
+export interface Live {
+  id: string;
+  name: string | null;
+  engine?: string | null;
+  attached?: boolean | null;
+  cpu_effective: number | null;
+  cpu_upper: number | null;
+  cpu_used: number | null;
+  memory_effective: number | null;
+  memory_hard: number | null;
+  memory_used: number | null;
+  disk_read: number | null;
+  disk_write: number | null;
+  memory_lent?: number | null;
+}
+
+/** The machine once a second. */
+export interface NodeLive {
+  cpus?: number | null;
+  cpu_used?: number | null;
+  memory_total?: number | null;
+  memory_used?: number | null;
+  memory_free?: number | null;
+  disk_read?: number | null;
+  disk_write?: number | null;
+  containers?: number | null;
+  attached?: number | null;
+  alerts?: number | null;
+}
+
+export interface Tick {
+  at: number;
+  node: NodeLive;
+  containers: Live[];
+}
+
+/** Something that was decided about a container. */
+export interface Change {
+  at: number;
+  container?: string | null;
+  kind?: string | null;
+  what: string;
+  because: string;
+}
+
+export interface History {
+  container: string | null;
+  step_ms: number;
+  time: number[];
+  series: Record<string, (number | null)[]>;
+  changes: Change[];
+}
+
+export interface Named {
+  id: string;
+  name: string | null;
+  path: string;
+}
+
+export interface Alert {
+  kind: string;
+  text: string;
+  since_unix_ms?: number | null;
+  disk_name?: string | null;
+  container?: Named | null;
+  severity?: string | null;
+}
+
+export interface IoMax {
+  rbps: Limit;
+  wbps: Limit;
+  riops: Limit;
+  wiops: Limit;
+}
+
+export interface Disk {
+  name: string;
+  number: string;
+  capacity: IoMax;
+  rbps: number;
+  wbps: number;
+  riops: number;
+  wiops: number;
+  used: number | null;
+  queue: number;
+  wait: number;
+  base_wait: number;
+  promised: number;
+  state: string;
+  hands_off: string | null;
+}
+
+export interface Disks {
+  mode: string;
+  not_enforced: string | null;
+  policy: string | { policy?: string };
+  disks: Disk[];
+  alerts: Alert[];
+}
+
+/** A container at one disk; shares are parts of the disk. */
+export interface DiskStanding {
+  disk: string;
+  name: string;
+  rbps: number;
+  wbps: number;
+  riops: number;
+  wiops: number;
+  used: number | null;
+  lifeline: number | null;
+  cap: number | null;
+  max: IoMax;
+  enforced: boolean;
+  held_by: string;
+}
+
+export interface MemoryStanding {
+  colour: string;
+  source: string;
+  sigma: number | null;
+  stall: number | null;
+  state: string;
+  usage: number;
+  reclaimable: number;
+  reserve: number;
+  floor: number;
+  entitlement: number;
+  working_set: number;
+  lent: number;
+  protected: number;
+  enforced: boolean;
+  export: Limit;
+  hands_off: string | null;
+}
+
+export interface Pool {
+  path: string;
+  size: number;
+  room: number;
+  reserved: number;
+  short: boolean;
+  containers: number;
+  needers: number;
+}
+
+export interface Memory {
+  mode: string;
+  not_enforced: string | null;
+  pools: Pool[];
+  containers: { container: Named; standing: MemoryStanding }[];
+  alerts: Alert[];
+}
+
+export interface Hook {
+  hook: string;
+  delivered: number;
+  failed: number;
+  dropped: number;
+}
+
+export interface Status {
+  version: string;
+  tier: string;
+  containers: number;
+  attached: number;
+  ticks: number;
+  ticks_missed: number;
+  cpu_usec: number;
+  hooks: Hook[];
+}
+
+export interface Container {
+  id: string;
+  name: string | null;
+  engine: string;
+  pod: { uid: string; name: string | null; namespace: string | null } | null;
+  path: string;
+  attached: boolean;
+  attach_note: string | null;
+  view: { millicpu: number; cpus_lower: number; cpus_upper: number; memory: number; memory_soft: number; memory_hard: number };
+  disk: DiskStanding[];
+  memory: MemoryStanding | null;
+  probe: { source: string; freshness: unknown; problem: string | null } | null;
+}
+
+export interface Explanation {
+  container: Container;
+  explain: { rule: string };
+}
+
+export interface Finding {
+  check: string;
+  severity: "info" | "warning" | "critical";
+  container: string | null;
+  cgroup: string | null;
+  sentence: string;
+  evidence: { file: string; value: string }[];
+  fix: { commands: string[] } | null;
+  advice: string | null;
+  reference: string;
+}
+
+export interface Profile {
+  name: string;
+  kind?: string | null;
+  time_unix_ms?: number | null;
+  bytes?: number | null;
+}

@@ -1,0 +1,219 @@
+// The page in a browser, against an agent that is simulated.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { readdir, readFile } from "node:fs/promises";
+import { eventually, launch, missing, open, overflow, rows } from "./browser.mjs";
+import { HOSTILE, mock } from "./mock.mjs";
+
+const options = { skip: missing, timeout: 60_000 };
+const SOURCES = new URL("../../dashboard/src/", import.meta.url);
+const PAGES = ["#/", "#/memory", "#/disks", "#/findings", "#/profiles"];
+let browser;
+
+before(async () => {
+  if (!missing) browser = await launch();
+});
+after(() => browser?.close());
+
+/** An agent and a window onto it. */
+async function visit(settings, visitor, { hash = "", ...rest } = {}) {
+  const agent = await mock(settings);
+  try {
+    await open(browser, agent.address + hash, (page) => visitor(page, agent), rest);
+  } finally {
+    await agent.close();
+  }
+}
+
+const idOf = (page) => page.$eval(".row:not([hidden])", (row) => row.dataset.id);
+
+test("every page has something to say for none, one and five containers, and alerts", options, async () => {
+  for (const [containers, state] of [[0, "quiet"], [1, "quiet"], [5, "alerts"]]) {
+    await visit({ containers, state }, async (page) => {
+      for (const [i, hash] of PAGES.entries()) {
+        await page.keyboard.press(String(i + 1));
+        await page.waitForFunction((at) => location.hash === at && document.querySelector("[aria-current]"), hash);
+        await page.waitForFunction(() => document.querySelector("main .empty:not([hidden]), main .row, main table, main article"));
+        assert.equal(await page.$$eval("main button, main a", (all) => all.filter((element) => !element.textContent && !element.ariaLabel).length), 0, `${hash}: nameless`);
+      }
+      if (containers === 0) await page.getByText("No saved profiles").waitFor();
+    });
+  }
+});
+
+test("a container may be called anything: its name is text, and what cannot be seen is made visible", options, async () => {
+  await visit({ containers: HOSTILE.length, state: "hostile" }, async (page) => {
+    await page.waitForSelector(".row");
+    const shown = await rows(page);
+    assert.ok(shown.includes(HOSTILE[0]) && shown.includes(HOSTILE[1]) && shown.includes("web\\u202egnp.exe") && shown.includes("\\u200b\\u200b"), shown.join("\n"));
+    for (const hash of ["#/memory", "#/disks", "#/findings"]) {
+      await page.evaluate((to) => (location.hash = to), hash);
+      await page.getByText(HOSTILE[0]).first().waitFor();
+    }
+    await page.evaluate(() => (location.hash = "#/"));
+    for (const name of [HOSTILE[0], HOSTILE[2]]) {
+      await page.locator(".row").filter({ hasText: name }).click();
+      await page.locator("h1").filter({ hasText: name }).waitFor();
+      assert.ok((await page.title()).includes(name));
+      await page.keyboard.press("Escape");
+      await page.waitForSelector(".row");
+    }
+    assert.equal(await page.evaluate(() => window.hostile), undefined);
+    assert.equal(await page.$$eval("main img, main script", (all) => all.length), 0);
+  });
+});
+
+test("no source file turns a string into markup", async () => {
+  for (const name of await readdir(SOURCES, { recursive: true })) {
+    if (!name.endsWith(".ts")) continue;
+    const text = await readFile(new URL(name, SOURCES), "utf8");
+    assert.doesNotMatch(text, /innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\(|new Function/, name);
+  }
+});
+
+test("slash filters, arrows walk, Enter opens, Escape goes back, and the address keeps all of it", options, async () => {
+  await visit({ containers: 40 }, async (page) => {
+    await page.waitForSelector(".row");
+    await page.keyboard.press("/");
+    await page.keyboard.type("web");
+    await eventually(async () => (await rows(page)).every((name) => name.startsWith("web")), "only web");
+    assert.deepEqual(await rows(page), ["web-1", "web-2", "web-3", "web-4"]);
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("ArrowDown");
+    assert.equal(await page.evaluate(() => document.activeElement.querySelector(".row-name").textContent), "web-2");
+    await page.reload();
+    await eventually(async () => (await rows(page)).length === 4, "the filter after a reload");
+    await page.keyboard.press("/");
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("Enter");
+    await page.locator("h1").filter({ hasText: "web-1" }).waitFor();
+    await page.keyboard.press("]");
+    await page.waitForFunction(() => location.hash.includes("range=2h"));
+    await page.reload();
+    await page.locator("[data-range='2h'][aria-pressed=true]").waitFor();
+    await page.keyboard.press("Escape");
+    await page.waitForSelector(".row");
+    await page.keyboard.press("?");
+    await page.getByRole("dialog").waitFor();
+    await page.keyboard.press("Escape");
+    await page.getByRole("dialog").waitFor({ state: "hidden" });
+  });
+});
+
+test("the table sorts by any column, largest first, and says so to who cannot see it", options, async () => {
+  await visit({ containers: 24 }, async (page) => {
+    await page.waitForSelector(".row");
+    await page.getByRole("button", { name: "of effective" }).first().click();
+    await page.waitForSelector("[data-column=cpu_effective][aria-sort=descending]");
+    const values = () => page.$$eval(".row:not([hidden])", (all) => all.sort((a, b) => a.getAttribute("aria-rowindex") - b.getAttribute("aria-rowindex")).map((row) => row.querySelector("[data-cell=cpu_effective] b").textContent).map((text) => (text.endsWith("m") ? parseFloat(text) / 1000 : parseFloat(text))));
+    const down = await values();
+    assert.deepEqual(down, [...down].sort((a, b) => b - a));
+    await page.getByRole("button", { name: "of effective" }).first().click();
+    await page.waitForSelector("[data-column=cpu_effective][aria-sort=ascending]");
+    const up = await values();
+    assert.deepEqual(up, [...up].sort((a, b) => a - b));
+    assert.notDeepEqual(up, down);
+  });
+});
+
+test("each change is on the chart with its reason, for the pointer and for the keyboard", options, async () => {
+  await visit({ containers: 3 }, async (page) => {
+    await page.waitForSelector(".row");
+    await page.evaluate((id) => (location.hash = `#/container/${id}`), await idOf(page));
+    const chart = page.locator("figure").filter({ hasText: "CPU" }).first();
+    await chart.locator(".mark").nth(1).waitFor();
+    await chart.locator(".mark").first().hover();
+    await chart.getByRole("tooltip").filter({ hasText: "max-min fairness" }).waitFor();
+    await page.mouse.move(0, 0);
+    await chart.getByRole("tooltip").waitFor({ state: "hidden" });
+    await chart.locator(".mark[tabindex='0']").focus();
+    const last = await chart.getByRole("tooltip").textContent();
+    await page.keyboard.press("ArrowLeft");
+    await eventually(async () => (await chart.getByRole("tooltip").textContent()) !== last, "the change before");
+    // A second later everything was drawn again, and the focus is where it was.
+    await page.waitForTimeout(1_200);
+    assert.equal(await page.evaluate(() => document.activeElement.className), "mark");
+    const listed = page.locator(".changes li").first();
+    assert.match(await listed.textContent(), /\d\d:\d\d:\d\d.*->/);
+    assert.match(await listed.locator("time").getAttribute("title"), /UTC$/);
+  });
+});
+
+test("when the agent goes away the page says so and keeps what it knew; when it returns, it goes on", options, async () => {
+  const refused = [/ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET/];
+  await visit({ containers: 5 }, async (page, agent) => {
+    await page.waitForSelector(".row");
+    await agent.leave();
+    await page.getByRole("alert").filter({ hasText: "does not answer" }).waitFor();
+    assert.equal((await rows(page)).length, 5);
+    agent.settings.containers = 7;
+    await agent.comeBack();
+    await page.getByRole("button", { name: "Try now" }).click();
+    await page.locator(".banner").waitFor({ state: "hidden" });
+    await eventually(async () => (await rows(page)).length === 7, "the two that are new");
+  }, { expected: refused });
+});
+
+test("a container that is gone is said to be gone", options, async () => {
+  await visit({ containers: 2 }, (page) => page.getByText("This container is gone").waitFor(), { hash: "#/container/0123456789abcdef", expected: [/404/] });
+});
+
+test("an agent that wants a token is given one, and a wrong one is asked for again", options, async () => {
+  await visit({ containers: 2, token: "open sesame" }, async (page) => {
+    for (const token of ["wrong", "open sesame"]) {
+      await page.getByLabel("Token").fill(token);
+      await page.getByRole("button", { name: "Go on" }).click();
+    }
+    await page.waitForSelector(".row");
+    await page.locator(".banner").waitFor({ state: "hidden" });
+  }, { expected: [/401/] });
+});
+
+test("a phone is wide enough for every page", options, async () => {
+  await visit({ containers: 9, state: "hostile" }, async (page) => {
+    await page.waitForSelector(".row");
+    const pages = [...PAGES, `#/container/${await idOf(page)}`, "#/profiles/faults-20261121T094000.json"];
+    for (const hash of pages) {
+      await page.evaluate((to) => (location.hash = to), hash);
+      await page.waitForFunction(() => document.querySelector("main h1"));
+      await page.waitForTimeout(150);
+      assert.ok((await overflow(page)) <= 0, `${hash} is wider than the window`);
+    }
+  }, { viewport: { width: 390, height: 844 } });
+});
+
+test("dark or light as the system is, or as it was chosen; and everything can be read", options, async () => {
+  for (const colorScheme of ["light", "dark"]) {
+    await visit({ containers: 3, state: "alerts" }, async (page) => {
+      await page.waitForSelector(".row");
+      await page.waitForSelector(".alerts");
+      assert.equal((await luminance(page, "--page")) < 0.5, colorScheme === "dark");
+      for (const tone of ["text", "quiet", "accent"]) for (const ground of ["page", "card"]) await readable(page, tone, ground);
+      for (const tone of ["good", "note", "warn", "bad"]) await readable(page, tone, `${tone}-bg`);
+      await page.keyboard.press("t");
+      if (colorScheme === "light") await page.keyboard.press("t");
+      await page.reload();
+      await page.waitForSelector(".row");
+      assert.equal((await luminance(page, "--page")) < 0.5, colorScheme === "light", "the choice outlives a reload");
+    }, { colorScheme });
+  }
+});
+
+/** WCAG 2.2: relative luminance. */
+const luminance = (page, name) =>
+  page.evaluate((property) => {
+    const probe = document.body.appendChild(document.createElement("i"));
+    probe.style.color = `var(${property})`;
+    const parts = getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map((part) => part / 255);
+    probe.remove();
+    const [r, g, b] = parts.map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  }, name);
+
+/** WCAG 2.2, 1.4.3: text of this size needs 4.5 : 1. */
+async function readable(page, text, ground) {
+  const [a, b] = [await luminance(page, `--${text}`), await luminance(page, `--${ground}`)];
+  const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  assert.ok(contrast >= 4.5, `${text} on ${ground}: ${contrast.toFixed(2)}`);
+}
