@@ -1,0 +1,72 @@
+"""A real Prometheus scrapes a live agent, takes the packaged rules, and an alert comes out at the other end."""
+
+import json
+import re
+import subprocess
+import urllib.parse
+
+from conftest import PACKAGING, fetch, tool
+from kit.wait import eventually
+
+RULES = PACKAGING / "prometheus/elbowroom.rules.yml"
+
+
+def promtool(*words, cwd=None):
+    done = subprocess.run([tool("promtool"), *map(str, words)], capture_output=True, text=True, cwd=cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def query(prometheus, expression):
+    return fetch(f"{prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": expression}))["data"]["result"]
+
+
+def expressions(value):
+    """What a dashboard asks: the `expr` of everything in it."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from [inner] if key == "expr" else expressions(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from expressions(inner)
+
+
+def test_rules_and_scrape_example_are_well_formed():
+    assert re.search(r"SUCCESS: \d+ rules found", promtool("check", "rules", RULES))
+    promtool("check", "config", "--syntax-only", PACKAGING / "prometheus/scrape.yml")
+
+
+def test_rules_fire_when_they_should_and_only_then():
+    promtool("test", "rules", "elbowroom.rules.test.yml", cwd=RULES.parent)
+
+
+def test_the_agent_is_up_and_every_rule_is_healthy(prometheus):
+    assert query(prometheus, 'up{job="elbowroom"}')[0]["value"][1] == "1"
+
+    def healthy():
+        groups = fetch(f"{prometheus}/api/v1/rules")["data"]["groups"]
+        rules = [rule for group in groups for rule in group["rules"]]
+        assert len(rules) > 15
+        assert [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] != "ok"] == []
+        return True
+
+    eventually(healthy, within=30)
+
+
+def test_every_question_of_the_dashboard_is_understood(prometheus):
+    dashboard = json.loads((PACKAGING / "grafana/elbowroom.json").read_text())
+    asked = list(expressions(dashboard))
+    assert len(asked) > 30
+    for expression in asked:
+        text = expression.replace("$instance", ".*").replace("$container", ".*").replace("$__rate_interval", "1m")
+        query(prometheus, text)
+    assert query(prometheus, "elbowroom_containers")
+
+
+def test_an_alert_comes_out_of_the_webhook_and_is_resolved(prometheus, overcommitted, told):
+    alert = eventually(lambda: told.alerts.get("ElbowroomOvercommit"), within=90)
+    assert alert["status"] == "firing"
+    assert alert["labels"]["kind"] == "OVERCOMMIT" and alert["labels"]["severity"] == "warning"
+    assert "More is promised" in alert["annotations"]["summary"]
+    overcommitted()
+    eventually(lambda: told.alerts["ElbowroomOvercommit"]["status"] == "resolved", within=90)
