@@ -17,15 +17,23 @@ DESTDIR ?=
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
 export CARGO_TERM_COLOR ?= auto
 
+# What is in the release binary: the dashboard, and BPF where it can be compiled: clang, libelf.a and libz.a
+# (docs/decisions/0022-bpf-in-releases.md). `make build FEATURES=` leaves both out. Looked up when it is needed: what a target has
+# just installed counts.
+ARCHIVE = $(filter /%,$(shell cc -print-file-name=$(1)))
+BPF = $(if $(and $(shell command -v clang),$(call ARCHIVE,libelf.a),$(call ARCHIVE,libz.a)),bpf-static)
+FEATURES ?= dashboard $(BPF)
+
 BINARY := target/release/elbowroom
 PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
-.PHONY: help run test build java check live vm-test soak audit bench lab fuzz install clean
+.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test soak audit bench lab fuzz api-fuzz \
+  install install-only deb tarball package-test prometheus-test clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## build, and watch three containers share this machine (20 s)
 	@tools/setup run
@@ -36,12 +44,27 @@ test: ## everything: check, live and vm-test
 	@tools/setup test vm
 	@$(MAKE) --no-print-directory check live vm-test
 
-build: ## the release binary
-	cargo build --release --locked --package elbowroom
+build: $(filter dashboard,$(FEATURES)) ## the release binary, with its dashboard, and with BPF where it can be compiled
+	LIBBPF_SYS_LIBRARY_PATH=$(dir $(call ARCHIVE,libelf.a)) cargo build --release --locked --package elbowroom --features "$(FEATURES)"
+
+# npm runs only when something changed: what was built is newer than its sources.
+dashboard: target/dashboard/index.html ## the page that the agent serves, into target/dashboard
+
+target/dashboard/index.html: dashboard/package-lock.json dashboard/build.mjs dashboard/tsconfig.json dashboard/index.html dashboard/icon.svg $(wildcard dashboard/src/*) $(wildcard dashboard/src/pages/*)
+	@tools/setup dashboard
+	cd dashboard && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && npm run --silent check && npm run --silent build
+
+dashboard-test: build ## the dashboard in a real browser: simulated agents, and a real one with real containers; root for those
+	@tools/setup dashboard-test
+	cd tests/dashboard && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && npm test --silent
 
 java: ## the agent for HotSpot, elbowroom-agent.jar
 	@tools/setup java
 	$(MAKE) --directory java jar
+
+gpu: build ## the tracing library of `profile gpu` and its benchmarks, and their tests, which need no GPU
+	@tools/setup gpu
+	$(MAKE) --directory gpu check ELBOWROOM=../$(BINARY)
 
 check: ## format, lints, unit and property tests; needs no root
 	@tools/setup check
@@ -51,11 +74,13 @@ check: ## format, lints, unit and property tests; needs no root
 	$(MAKE) --no-print-directory --quiet -C shim
 	$(PYTHON) -m unittest discover --quiet --start-directory python/tests
 
-live: build java ## tests with real containers on this machine; root
+setup-test:
 	@tools/setup test
+
+live: setup-test build java ## tests with real containers on this machine; root
 	$(MAKE) --directory java check
-	cargo test --locked --quiet --package elbowroom-host --features bpf --test bpf
-	$(PYTEST) tests/live
+	cargo test --locked --quiet --package elbowroom-host --features bpf --test bpf --test profile_pages --test profile_faults
+	$(PYTEST) --ignore tests/live/test_api_fuzz.py tests/live
 
 vm-test: build ## the same on a cgroup v2 kernel with 4 CPUs, and some with 16; root
 	@tools/setup vm
@@ -85,14 +110,63 @@ fuzz: ## every decoder of foreign bytes, FUZZ_SECONDS (60) each
 	cd fuzz && for target in $$(cargo +nightly fuzz list); do \
 	  cargo +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); done
 
-install: build java ## below PREFIX (/usr/local); DESTDIR for packagers
-	install -D -m 0755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/elbowroom
-	install -D -m 0644 target/java/elbowroom-agent.jar $(DESTDIR)$(PREFIX)/share/elbowroom/elbowroom-agent.jar
-	ln -sf elbowroom $(DESTDIR)$(PREFIX)/bin/elbowroom-runtime
-	cargo xtask man $(DESTDIR)$(PREFIX)/share/man/man1
-	cargo xtask completions $(DESTDIR)$(PREFIX)/share/elbowroom/completions
-	$(MAKE) --no-print-directory -C shim install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
+api-fuzz: build ## the HTTP API against its own document, by schemathesis (PyPI; some min); root
+	@tools/setup test api-fuzz
+	$(PYTEST) -s tests/live/test_api_fuzz.py
+
+# Where files go. The packages are this list too: packaging/deb/build sets these as Debian has them.
+BINDIR ?= $(PREFIX)/bin
+LIBDIR ?= $(PREFIX)/lib
+SHAREDIR ?= $(PREFIX)/share
+DOCDIR ?= $(SHAREDIR)/doc/elbowroom
+SYSCONFDIR ?= /etc
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+ZSHDIR ?= $(SHAREDIR)/zsh/site-functions
+PYTHONDIR ?= $(PREFIX)/lib/python3/dist-packages
+D = $(DESTDIR)
+
+install: build java install-only ## below PREFIX (/usr/local); DESTDIR for packagers
+
+install-only:
+	install -D -m 0755 $(BINARY) $D$(BINDIR)/elbowroom
+	ln -sf elbowroom $D$(BINDIR)/elbowroom-runtime
+	install -D -m 0644 target/java/elbowroom-agent.jar $D$(SHAREDIR)/elbowroom/elbowroom-agent.jar
+	install -D -m 0755 -t $D$(PREFIX)/lib/elbowroom/probes probes/mariadb probes/postgres
+	install -D -m 0644 -t $D$(PREFIX)/lib/elbowroom/probes probes/Jmx.java
+	$(MAKE) --no-print-directory -C shim install PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$D
+	install -D -m 0644 -t $D$(PYTHONDIR)/elbowroom python/elbowroom/*.py
+	cargo xtask man $D$(SHAREDIR)/man/man1
+	ln -sf elbowroom.1 $D$(SHAREDIR)/man/man1/elbowroom-runtime.1
+	cargo xtask completions target/completions
+	install -D -m 0644 target/completions/elbowroom.bash $D$(SHAREDIR)/bash-completion/completions/elbowroom
+	install -D -m 0644 target/completions/_elbowroom $D$(ZSHDIR)/_elbowroom
+	install -D -m 0644 -t $D$(SHAREDIR)/fish/vendor_completions.d target/completions/elbowroom.fish
+	install -d $D$(UNITDIR)
+	sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|' packaging/systemd/elbowroom.service.in > $D$(UNITDIR)/elbowroom.service
+	install -D -m 0644 packaging/systemd/elbowroom.sysusers $D$(PREFIX)/lib/sysusers.d/elbowroom.conf
+	test -e $D$(SYSCONFDIR)/elbowroom/elbowroom.toml || \
+	  install -D -m 0644 packaging/elbowroom.toml $D$(SYSCONFDIR)/elbowroom/elbowroom.toml
+	install -D -m 0644 -t $D$(DOCDIR) docs/guide/*.md LICENSE-APACHE LICENSE-MIT
+	install -D -m 0644 -t $D$(DOCDIR)/examples packaging/examples/* probes/requests.py probes/requests.sh
+	install -D -m 0644 -t $D$(SHAREDIR)/elbowroom/prometheus packaging/prometheus/elbowroom.rules.yml packaging/prometheus/scrape.yml
+	install -D -m 0644 -t $D$(SHAREDIR)/elbowroom/grafana packaging/grafana/elbowroom.json
+
+deb: build java ## Debian packages, below target/deb
+	@tools/setup deb
+	packaging/deb/build
+
+tarball: dashboard java ## the agent for any x86-64 Linux, statically linked, below target/tarball
+	@tools/setup tarball
+	packaging/tarball
+
+package-test: deb tarball ## installs, upgrades, kills and purges the packages in a clean Debian 12 (15 min); root
+	@tools/setup package
+	tests/packages/run $(PYTEST_ARGS)
+
+prometheus-test: build ## a real Prometheus and Alertmanager scrape an agent, and an alert arrives; root
+	@tools/setup prometheus
+	$(PYTEST) tests/prometheus
 
 clean: ## build outputs and downloaded kernels
 	cargo clean
-	rm -rf .cache fuzz/target shim/build
+	rm -rf .cache fuzz/target shim/build dashboard/node_modules tests/dashboard/node_modules

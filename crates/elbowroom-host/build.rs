@@ -1,4 +1,4 @@
-//! Compiles `bpf/active.bpf.c` when the feature `bpf` is on; otherwise does nothing and needs nothing.
+//! Compiles the programs of `bpf/` when the feature `bpf` is on; otherwise does nothing and needs nothing.
 
 use std::env;
 use std::path::PathBuf;
@@ -6,6 +6,9 @@ use std::process::{Command, Stdio};
 
 /// The oldest clang whose BPF back end is known to compile the program, and the newest name worth trying.
 const CLANG_VERSIONS: std::ops::RangeInclusive<u32> = 14..=22;
+
+/// The programs.
+const PROGRAMS: [&str; 4] = ["active", "fault_functions", "fault_tracepoints", "page_tables"];
 
 fn main() {
     println!("cargo:rerun-if-changed=bpf");
@@ -15,24 +18,26 @@ fn main() {
         return;
     }
     let source = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("bpf");
-    let object = PathBuf::from(variable("OUT_DIR")).join("active.bpf.o");
     // libbpf-sys, a direct dependency for this, exports where the headers of the libbpf it builds are.
     let headers = variable("DEP_BPF_INCLUDE");
-    // cpu=v3 (Linux 5.12) has the atomic instructions; -g is what BTF and CO-RE relocations come from.
-    let status = Command::new(clang())
-        .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror"])
-        .arg(format!("-ffile-prefix-map={}=bpf", source.display()))
-        .arg("-I")
-        .arg(&source)
-        .arg("-I")
-        .arg(headers)
-        .arg("-c")
-        .arg(source.join("active.bpf.c"))
-        .arg("-o")
-        .arg(&object)
-        .status()
-        .expect("the clang that was found can be run");
-    assert!(status.success(), "clang could not compile bpf/active.bpf.c");
+    let clang = clang();
+    for program in PROGRAMS {
+        // cpu=v3 (Linux 5.12) has the atomic instructions; -g is what BTF and CO-RE relocations come from.
+        let status = Command::new(&clang)
+            .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror"])
+            .arg(format!("-ffile-prefix-map={}=bpf", source.display()))
+            .arg("-I")
+            .arg(&source)
+            .arg("-I")
+            .arg(&headers)
+            .arg("-c")
+            .arg(source.join(format!("{program}.bpf.c")))
+            .arg("-o")
+            .arg(PathBuf::from(variable("OUT_DIR")).join(format!("{program}.bpf.o")))
+            .status()
+            .expect("the clang that was found can be run");
+        assert!(status.success(), "clang could not compile bpf/{program}.bpf.c");
+    }
 }
 
 fn variable(name: &str) -> String {

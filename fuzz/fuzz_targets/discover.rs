@@ -1,6 +1,7 @@
 //! Arbitrary cgroup paths and engine state files: whatever is found is a container with an id that is a word.
 #![no_main]
 
+use elbowroom_core::label::Heed;
 use elbowroom_host::discover::{self, Discover};
 use elbowroom_host::fixture::Fixture;
 use elbowroom_host::root::Root;
@@ -20,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
     HOST.with_borrow(|host| {
         let root = Root::at(host.path()).expect("the directory is there");
         host.write(&format!("var/lib/docker/containers/{ID}/config.v2.json"), &state).expect("the file can be written");
-        let mut discover = Discover::new(&root, &["/plain/**".to_owned()], None);
+        let mut discover = Discover::new(&root, &["/plain/**".to_owned()], None, Heed::All);
         for path in [path.as_ref(), &format!("docker/{ID}")] {
             if let Ok(Some(found)) = discover.find(&root, path, false) {
                 assert!(!found.container.id.is_empty() && !found.container.id.contains('\n'));

@@ -4,6 +4,7 @@
 use elbowroom_core::cpuset::CpuSet;
 use elbowroom_core::unit::{parse_bytes, parse_cpus, parse_duration};
 use elbowroom_host::cgroup::{v1, v2};
+use elbowroom_host::profile::pages::areas;
 use elbowroom_host::{fixture, proc};
 use libfuzzer_sys::fuzz_target;
 
@@ -11,6 +12,7 @@ fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);
     let _ = (proc::stat(&text), proc::meminfo(&text), proc::zoneinfo(&text), proc::loadavg(&text), proc::pressure(&text));
     let _ = (proc::diskstats(&text), proc::swaps(&text));
+    let _ = areas(&text, "/bin/sh");
     let _ = (v1::limit(&text), v1::quota(&text), v1::cpuacct_usage_percpu(&text), v2::limit(&text), v2::max(&text));
     let _ = (v1::device_limits(&text), v2::io_max(&text), v2::iocost(&text), fixture::sections(&text));
     let _ = (parse_bytes(&text), parse_cpus(&text), parse_duration(&text));

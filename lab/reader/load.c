@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Load on a schedule: "busy" keeps threads spinning, "grow" touches memory at an even pace, holds it and gives it back,
- * "use" does the same and goes over all of it again and again meanwhile, "scan" reads a file from its beginning to its end
- * over and over. All times are milliseconds after START_NS.
+ * "use" does the same and goes over all of it again and again meanwhile, "shm" does that with memory as of a tmpfs, "lock" with
+ * memory that stays where it is; "scan" reads a file from its beginning to its end over and over. All times are milliseconds after START_NS.
  */
 #include "reader.h"
 
@@ -24,7 +24,7 @@ struct task {
 	pthread_t thread;
 	uint64_t from, to, until;
 	size_t bytes;
-	int in_use;
+	int in_use, shared, locked;
 	const char *path;
 };
 
@@ -50,7 +50,8 @@ static void *grow(void *arg)
 {
 	struct task *t = arg;
 	size_t done = 0;
-	char *memory = mmap(NULL, t->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int kind = t->shared ? MAP_SHARED : MAP_PRIVATE;
+	char *memory = mmap(NULL, t->bytes, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS, -1, 0);
 
 	if (memory == MAP_FAILED)
 		die("mmap");
@@ -63,6 +64,8 @@ static void *grow(void *arg)
 		for (; done < due; done += 4096)
 			memory[done] = 1;
 	}
+	if (t->locked && mlock(memory, done))
+		die("mlock");
 	for (uint64_t at = t->to; t->in_use && at < t->until; at = now_ns() + USE_STEP_MS * NS_PER_MS) {
 		sleep_until(at);
 		for (size_t i = 0; i < done; i += 4096)
@@ -101,7 +104,8 @@ static const struct {
 	const char *name;
 	void *(*run)(void *task);
 	int words;
-} kinds[] = { { "busy", spin, 3 }, { "grow", grow, 4 }, { "use", grow, 4 }, { "scan", scan, 4 } };
+} kinds[] = { { "busy", spin, 3 }, { "grow", grow, 4 }, { "use", grow, 4 },
+	      { "shm", grow, 4 },  { "lock", grow, 4 }, { "scan", scan, 4 } };
 
 int load(int argc, char **argv)
 {
@@ -135,7 +139,9 @@ int load(int argc, char **argv)
 		}
 		if (kinds[k].run == grow) {
 			task.until = start + number(argv[i + 4]) * NS_PER_MS;
-			task.in_use = !strcmp(argv[i], "use");
+			task.shared = !strcmp(argv[i], "shm");
+			task.locked = !strcmp(argv[i], "lock");
+			task.in_use = task.shared || !strcmp(argv[i], "use");
 		}
 		if (kinds[k].run == scan)
 			task.path = argv[i + 4];

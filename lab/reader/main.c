@@ -19,7 +19,7 @@ static const struct {
 	{ "bench", bench, "open|pread ITERATIONS THREADS PATH" },
 	{ "poll", poll_files, "START_NS INTERVAL_MS COUNT MEMTOTAL_KIB|0 PATH..." },
 	{ "watch", watch, "START_NS INTERVAL_MS COUNT" },
-	{ "load", load, "START_NS [busy FROM_MS TO_MS THREADS | grow|use FROM_MS TO_MS MIB UNTIL_MS |\n"
+	{ "load", load, "START_NS [busy FROM_MS TO_MS THREADS | grow|use|shm|lock FROM_MS TO_MS MIB UNTIL_MS |\n"
 	  "                                      scan FROM_MS TO_MS MIB_PER_S PATH]..." },
 	{ "verify", verify, "MEMTOTAL_KIB INTERVAL_US DROP_EVERY|0 PATH   (until stdin ends)" },
 	{ "contain", contain, "[cgroup DIR | cgroupfs NAME DIR | cgroupns | bind SOURCE TARGET]..." },

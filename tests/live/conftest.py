@@ -2,12 +2,14 @@
 
 Every fixture cleans up after itself and then looks whether it did. A test that cannot run says why: `needs X: reason`."""
 
+import http.server
 import json
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -294,3 +296,24 @@ def built(program):
         return program()
     except programs.Missing as missing:
         pytest.skip(f"needs {missing}")
+
+
+@pytest.fixture
+def receiver():
+    """An address that takes what is posted: `receiver.url`, `receiver.posted`."""
+
+    class Server(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    posted = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        server.url, server.posted = f"http://127.0.0.1:{server.server_port}/alerts", posted
+        yield server
+        server.shutdown()

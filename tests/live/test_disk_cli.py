@@ -1,11 +1,9 @@
 """The disk governor as its user meets it: what it writes and when, what it says, what is left when it is gone."""
 
-import http.server
 import json
 import os
 import random
 import subprocess
-import threading
 import time
 
 import pytest
@@ -220,35 +218,21 @@ def test_without_an_io_controller_it_says_so_and_carries_on(governed, group, loo
 # ---- who is told ----
 
 
-def test_hooks_are_told_of_alerts(governed, group, writer, loop_disk, tmp_path):
-    posted = []
-
-    class Server(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
+def test_hooks_are_told_of_alerts(governed, group, writer, loop_disk, receiver, tmp_path):
     script = tmp_path / "hook"
     script.write_text(f'#!/bin/sh\ncat > {tmp_path}/part\necho "$ELBOWROOM_ALERT_DISK_NAME" > {tmp_path}/name\nmv {tmp_path}/part {tmp_path}/told\n')
     script.chmod(0o755)
-    with http.server.HTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        hooks = f"""
+    hooks = f"""
 [[hooks]]
 exec = ["{script}"]
 kinds = ["OVERCOMMIT"]
 [[hooks]]
-webhook = "http://127.0.0.1:{server.server_port}/alerts"
+webhook = "{receiver.url}"
 kinds = ["OVERCOMMIT"]
 """
-        agent = governed("observe", hooks)
-        eventually(lambda: posted and (tmp_path / "told").exists(), within=20)
-        server.shutdown()
-    for told in (json.loads((tmp_path / "told").read_text()), posted[0]):
+    agent = governed("observe", hooks)
+    eventually(lambda: receiver.posted and (tmp_path / "told").exists(), within=20)
+    for told in (json.loads((tmp_path / "told").read_text()), receiver.posted[0]):
         assert (told["kind"], told["state"], told["disk_name"]) == ("OVERCOMMIT", "began", loop_disk.name), told
         assert told["host"] and told["text"] and told["time_unix_ms"] > 1e12, told
     assert (tmp_path / "name").read_text() == loop_disk.name + "\n"

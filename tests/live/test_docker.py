@@ -50,6 +50,25 @@ def test_a_view_comes_and_goes_by_hand(new_agent, docker):
         assert not [line for line in mounts_of(device) if line.startswith(f"{container.pid}:")]
 
 
+def test_labels_say_what_a_container_wants(agent, docker):
+    wanted = {"views": "off", "priority": "tier=1 weight=300", "memory-reservation": "8MiB", "colour": "blue"}
+    labels = [word for key, value in wanted.items() for word in ("--label", f"elbowroom.dev/{key}={value}")]
+    container = docker.run("--cpus", "1", *labels, name="elbowroom-test-labels")
+    row = eventually(lambda: agent.find(container))
+    assert row["labels"]["priority"] == {"tier": 1, "weight": 300} and row["labels"]["memory_reservation"] == 8 * MIB
+    assert not row["attached"] and "elbowroom.dev/views" in row["attach_note"]
+    [ignored] = row["labels"]["ignored"]
+    assert "elbowroom.dev/colour" in ignored
+    eventually(lambda: (agent.find(container)["memory"] or {}).get("floor") == 8 * MIB)
+    # The wrapper runtime asks the agent, which knows the label.
+    out = docker.run_once(
+        "getconf", "_NPROCESSORS_ONLN", options=["--runtime", "elbowroom", "--cpus", "1", "--label", "elbowroom.dev/views=off"]
+    )
+    assert out == f"{CPUS}\n"
+    attached = agent.cli("attach", container.name)
+    assert attached.returncode == 0 and container.online() == 1
+
+
 def test_a_clean_stop_gives_the_host_back(new_agent, docker):
     agent = new_agent().start()
     container = docker.run("--cpus", "1", name="elbowroom-test-stop")

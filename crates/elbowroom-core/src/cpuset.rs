@@ -10,6 +10,7 @@ const WORDS: usize = MAX_CPUS / 64;
 
 /// A set of CPU numbers below [`MAX_CPUS`]. Plain bytes, fixed size: it is copied into the memory that views share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(with = "String"))]
 #[repr(C)]
 pub struct CpuSet {
     words: [u64; WORDS],

@@ -6,14 +6,20 @@
 
 #![forbid(unsafe_code)]
 
+pub mod alert;
 pub mod audit;
 pub mod cpuset;
+pub mod delta;
 pub mod doctor;
 pub mod glob;
 pub mod govern;
+pub mod history;
+pub mod label;
 pub mod launch;
 pub mod metric;
 pub mod page;
+pub mod probe;
+pub mod profile;
 pub mod psi;
 pub mod sample;
 pub mod sim;

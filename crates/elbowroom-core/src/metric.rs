@@ -78,6 +78,17 @@ table! {
     MEMORY_HARD = Gauge "elbowroom_memory_hard_bytes" "bytes" CONTAINER, "Memory it can have at most: its hard limit.";
     MEMORY_USED = Gauge "elbowroom_memory_used_bytes" "bytes" CONTAINER, "Memory charged to it.";
 
+    MEMORY_MODE = Info "elbowroom_memory_governor" "" &["mode"], "What is done with decisions about memory.";
+    MEMORY_OWED = Gauge "elbowroom_memory_owed_bytes" "bytes" CONTAINER, "Its entitlement now.";
+    MEMORY_FLOOR = Gauge "elbowroom_memory_floor_bytes" "bytes" CONTAINER, "What is never taken from it.";
+    MEMORY_LENT = Gauge "elbowroom_memory_lent_bytes" "bytes" CONTAINER, "What others use of it.";
+    MEMORY_COLOUR = Gauge "elbowroom_memory_colour" "" &["id", "name", "colour"], "How it is doing: 1 for its colour, 0 for the others.";
+    MEMORY_FAILED = Counter "elbowroom_memory_failed_loans" "" CONTAINER, "Loans of its memory that hurt it.";
+    MEMORY_POOL = Gauge "elbowroom_memory_pool_bytes" "bytes" &["path", "part"], "What containers share: its size, what of it is free, what is reserved.";
+    MEMORY_RECLAIMED = Counter "elbowroom_memory_reclaimed_bytes" "bytes" &[], "Memory that was taken from containers since the policy process started.";
+    MEMORY_ORDERS = Counter "elbowroom_memory_orders" "" &["outcome"], "Orders about memory since the policy process started.";
+    MEMORY_TICK = Gauge "elbowroom_memory_tick_seconds" "seconds" &[], "What the last measurement of memory took.";
+
     DISK_MODE = Info "elbowroom_disk_governor" "" &["mode", "policy"], "What is done with decisions about disks, and by which rule.";
     DISK_CAPACITY_BYTES = Gauge "elbowroom_disk_capacity_bytes_per_second" "bytes_per_second" DISK_OP, "What the disk can do, as far as it has shown.";
     DISK_CAPACITY_OPS = Gauge "elbowroom_disk_capacity_operations_per_second" "operations_per_second" DISK_OP, "What the disk can do, as far as it has shown.";
@@ -101,6 +112,10 @@ table! {
     DISK_TICK = Gauge "elbowroom_disk_tick_seconds" "seconds" &[], "What the last measurement of disks took.";
     ALERTS = Gauge "elbowroom_alerts" "" &["kind"], "Alerts that last now.";
     ALERTS_BEGUN = Counter "elbowroom_alerts_begun" "" &["kind"], "Alerts that have begun since the policy process started.";
+    PROBE_STATE = Gauge "elbowroom_probe_state" "" &["id", "name", "state"], "Whether what an application said about itself counts: 1 for its state, 0 for the others.";
+    PROBE_RECORDS = Counter "elbowroom_probe_records" "" &["id", "name", "outcome"], "Records of an application's probe since the policy process started.";
+    PROBE_SERVED = Gauge "elbowroom_probe_served" "" CONTAINER, "What the application last said it serves, operations per second or a latency.";
+    PROBE_OBJECTIVE = Gauge "elbowroom_probe_objective" "" CONTAINER, "What is promised, in the unit of what is served.";
     HOOKS = Counter "elbowroom_hook_deliveries" "" &["hook", "outcome"], "Alerts given to hooks since the policy process started.";
 }
 

@@ -1,6 +1,8 @@
 //! What the host tells the core: a stream of [`Event`]s. The same stream, recorded, is what `elbowroom replay` reads.
 
 use crate::cpuset::CpuSet;
+use crate::govern::memory::{Done, Export, Heard, MemoryTick};
+use crate::label::Labels;
 use crate::psi::Pressure;
 use crate::unit::{Bytes, CpuShare, Limit, Micros};
 use serde::{Deserialize, Serialize};
@@ -10,6 +12,7 @@ use std::str::FromStr;
 /// A cgroup's identity inside one run of the agent, given by the host layer and never used twice: a path can come back
 /// with another cgroup behind it, an identity cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct GroupId(pub u64);
 
@@ -35,6 +38,14 @@ pub enum Event {
     /// What a container's limits on a disk are, whoever set them: told when it is first seen there, and after every attempt to
     /// change one.
     IoLimits(IoLimits),
+    /// One period's measurements of memory; the period is another than that of [`Event::Tick`].
+    MemoryTick(MemoryTick),
+    /// What became of an order of the memory governor.
+    MemoryDone(Done),
+    /// What an application said about itself.
+    Heard(Heard),
+    /// The most that a container's view shows as effective memory.
+    Export(Export),
 }
 
 /// What is fixed about the machine until it changes.
@@ -71,6 +82,7 @@ pub struct Group {
 
 /// The program that made a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
     /// dockerd.
@@ -98,10 +110,14 @@ pub struct Container {
     pub engine: Engine,
     /// The Kubernetes pod around it.
     pub pod: Option<Pod>,
+    /// What its maker asks of us.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
 }
 
 /// A Kubernetes pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pod {
     /// Its UID, with dashes.
     pub uid: String,
@@ -158,6 +174,7 @@ pub struct Tick {
 
 /// What a cgroup has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Usage {
     /// CPU time since the cgroup was created (v1 `cpuacct.usage`, v2 `cpu.stat` `usage_usec`).
     pub cpu: Micros,
@@ -286,6 +303,7 @@ impl IoStat {
 
 /// A block device, as the kernel numbers it: `MAJOR:MINOR` in `io.stat`, `io.max` and `/sys/dev/block`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(with = "String"))]
 #[repr(C)]
 pub struct DeviceNumber {
     /// The driver.
@@ -417,6 +435,7 @@ pub struct GroupIo {
 
 /// Throughput limits on one disk, each per second (v1 `blkio.throttle.*`, v2 `io.max`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IoMax {
     /// Bytes read.
     pub rbps: Limit<u64>,

@@ -10,6 +10,7 @@ macro_rules! unit {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(transparent)]
         #[repr(transparent)]
         pub struct $name(pub u64);
@@ -111,6 +112,7 @@ impl Millicpu {
 
 /// A part of a whole, in hundredths of a percent: 9500 is 95 %. People write `"95%"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(with = "String"))]
 pub struct Percent(u16);
 
 impl Percent {
@@ -194,6 +196,7 @@ impl fmt::Display for Micros {
 /// on the same hierarchy, so the two kinds are never converted into one another: runtimes disagree on the law
 /// (opencontainers/runc#4896), and only the kernel's own number decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CpuShare {
     /// cgroup v1 `cpu.shares`, 2..=262144, 1024 by default.
@@ -214,6 +217,7 @@ impl CpuShare {
 /// A kernel limit: a value, or `max` (v1 spells it `-1` or a huge number). A limit that cannot be read is `None` around
 /// this type, never `Max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Limit<T> {
     /// No limit.

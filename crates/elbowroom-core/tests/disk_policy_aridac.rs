@@ -2,7 +2,7 @@
 
 mod toy_disk;
 
-use elbowroom_core::govern::alert::Kind;
+use elbowroom_core::alert::Kind;
 use elbowroom_core::govern::disk::{Order, Policy, Settings};
 use elbowroom_core::unit::Micros;
 use toy_disk::{Tenant, Toy, id};

@@ -2,7 +2,7 @@
 
 mod toy_disk;
 
-use elbowroom_core::govern::alert::Kind;
+use elbowroom_core::alert::Kind;
 use elbowroom_core::govern::claim::{Claim, Class, Reserve};
 use elbowroom_core::govern::disk::{HeldBy, Order, Settings, State};
 use elbowroom_core::sample::{Event, IoMax};

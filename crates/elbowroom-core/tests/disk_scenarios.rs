@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p elbowroom-core --example disk_scenarios` prints the numbers.
 
-use elbowroom_core::govern::alert::Kind;
+use elbowroom_core::alert::Kind;
 use elbowroom_core::govern::disk::Policy::{Aridac, Lifeline};
 use elbowroom_core::govern::disk::{Cap, Order, Policy};
 use elbowroom_core::sample::IoMax;

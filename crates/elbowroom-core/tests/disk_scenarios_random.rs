@@ -3,14 +3,16 @@
 //! All of them look at the same run, which the first to need it makes. A seed that fails is in the message;
 //! `Scenario::random(seed)` is what happened.
 
+mod many;
+
 use elbowroom_core::govern::disk::{Cap, DiskView, HeldBy, Order, Policy, Standing, State};
 use elbowroom_core::sample::{Ceded, DeviceNumber, Event, GroupId, IoMax};
 use elbowroom_core::sim::disk::{Drive, Moment, Program, Scenario, Tenant, Way, play};
 use elbowroom_core::unit::{Limit, Micros};
+use many::Run;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 const SCENARIOS: u64 = 10_000;
 /// The part of a disk that is given away: the default.
@@ -61,52 +63,13 @@ fn the_scenarios_are_worth_looking_at() {
     }
 }
 
-/// What was found: per property, what broke it and where; and how many scenarios had what in them.
-#[derive(Debug, Default)]
-struct Run {
-    broken: BTreeMap<&'static str, Vec<(u64, String)>>,
-    seen: BTreeMap<&'static str, u64>,
-}
-
 fn check(property: &str) {
-    let broken = run().broken.get(property).map_or(&[][..], |all| all);
-    let first: Vec<_> = broken.iter().take(5).collect();
-    assert!(broken.is_empty(), "{} of {SCENARIOS} scenarios break it, for example {first:#?}", broken.len());
+    run().check(property);
 }
 
 fn run() -> &'static Run {
     static RUN: OnceLock<Run> = OnceLock::new();
-    RUN.get_or_init(|| {
-        let next = AtomicU64::new(0);
-        let worker = || {
-            let mut run = Run::default();
-            loop {
-                let seed = next.fetch_add(1, Ordering::Relaxed);
-                if seed >= SCENARIOS {
-                    return run;
-                }
-                look_at(seed, &mut run);
-            }
-        };
-        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
-            workers.into_iter().map(|worker| worker.join().unwrap()).fold(Run::default(), Run::and)
-        })
-    })
-}
-
-impl Run {
-    fn and(mut self, other: Self) -> Self {
-        for (property, broken) in other.broken {
-            self.broken.entry(property).or_default().extend(broken);
-        }
-        self.broken.values_mut().for_each(|broken| broken.sort());
-        for (what, n) in other.seen {
-            *self.seen.entry(what).or_default() += n;
-        }
-        self
-    }
+    RUN.get_or_init(|| Run::of(SCENARIOS, look_at))
 }
 
 fn look_at(seed: u64, run: &mut Run) {

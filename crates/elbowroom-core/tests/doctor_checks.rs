@@ -3,7 +3,7 @@
 mod doctor_host;
 
 use doctor_host::Sim;
-use elbowroom_core::doctor::{CHECKS, Severity, Version, examine, fixable, harms, plan, run};
+use elbowroom_core::doctor::{CHECKS, Severity, Version, plan, run};
 use std::collections::BTreeSet;
 
 const MIB: u64 = 1 << 20;
@@ -784,80 +784,4 @@ fn what_a_pitfalls_fix_writes_removes_it() {
         // v1 keeps cache for nobody: its soft limit counts as kept, because there is nothing more.
         assert_eq!(says(row.check, &host), None, "{} {:?}", row.check, row.version);
     }
-}
-
-#[test]
-fn claims_planned_together_add_up_in_the_cgroup_around_them() {
-    let mut host = Sim::new(V2);
-    host.limit(4 * GIB);
-    host.second();
-    host.facts.groups[3].files.insert("memory.max".into(), (4 * GIB).to_string());
-    host.facts.groups[3].after.usage = Some(elbowroom_core::unit::Bytes(64 * MIB));
-    host.available(GIB);
-    let planned = plan(&host.facts, harms);
-    let around: Vec<String> = planned
-        .iter()
-        .filter_map(|f| f.fix.as_ref())
-        .flat_map(|f| &f.writes)
-        .filter(|w| w.file == "/sys/fs/cgroup/docker/memory.low")
-        .map(|w| format!("{} -> {}", w.from, w.to))
-        .collect();
-    assert_eq!(around, ["0 -> 4294967296", "4294967296 -> 8589934592"]);
-}
-
-#[test]
-fn a_limit_is_raised_once_however_many_findings_ask_for_it() {
-    let mut host = Sim::new(V2);
-    host.limit(128 * MIB);
-    host.usage(128 * MIB);
-    host.anon(126 * MIB);
-    host.hits(100);
-    host.refaults(5_000);
-    host.waits(2, 500);
-    host.ever("oom_kill", 3);
-    assert!(examine(&host.facts).iter().filter(|f| fixable(f)).count() >= 3);
-    let planned = plan(&host.facts, harms);
-    let raised = planned.iter().filter_map(|f| f.fix.as_ref()).flat_map(|f| &f.writes);
-    assert_eq!(raised.filter(|w| w.file.ends_with("memory.max")).count(), 1);
-}
-
-#[test]
-fn three_hundred_idle_containers_and_limits_beyond_the_machine_harm_nobody() {
-    for version in [V1, V2] {
-        let mut host = Sim::new(version);
-        for _ in 0..300 {
-            host.second();
-        }
-        host.set_all(if version == V2 { "memory.max" } else { "memory.limit_in_bytes" }, "1073741824");
-        for group in &mut host.facts.groups[2..] {
-            group.after.usage = Some(elbowroom_core::unit::Bytes(20 * MIB));
-        }
-        let harm: Vec<_> = examine(&host.facts).into_iter().filter(harms).collect();
-        assert!(harm.is_empty(), "{harm:?}");
-    }
-}
-
-#[test]
-fn a_look_that_was_kept_is_the_first_of_a_later_comparison() {
-    let mut host = Sim::new(V2);
-    host.vmstat("pgsteal_kswapd", 500);
-    host.throttled(100, 10, 0);
-    let kept = host.facts.kept(elbowroom_core::unit::Micros::secs(100));
-    // An hour later: more of everything, a container killed, and another one that is new.
-    host.throttled(1_100, 60, 0);
-    host.event("oom_kill", 1);
-    host.second();
-    host.facts.groups[3].after.events.insert("oom_kill".into(), 2);
-    let later = host.facts.since(kept.clone(), elbowroom_core::unit::Micros::secs(3_700));
-    assert_eq!(later.elapsed, elbowroom_core::unit::Micros::secs(3_600));
-    assert_eq!(later.host.vmstat("pgsteal_kswapd"), Some((1_500, 1_500)));
-    let web = &later.groups[2];
-    assert_eq!((web.before.cpu["nr_periods"], web.after.cpu["nr_periods"]), (100, 1_100));
-    assert_eq!(web.event("oom_kill"), Some((1, 1)));
-    assert_eq!(later.groups[3].event("oom_kill"), Some((2, 2)), "it was made since, and killed since");
-    // One made anew under the same path is new, too.
-    let mut again = later;
-    again.groups[2].inode = Some(77);
-    let again = again.since(kept, elbowroom_core::unit::Micros::secs(3_700));
-    assert_eq!(again.groups[2].before.cpu["nr_periods"], 0);
 }

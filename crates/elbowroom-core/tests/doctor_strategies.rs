@@ -6,6 +6,7 @@ use doctor_host::Sim;
 use elbowroom_core::doctor::strategy::housekeeping::{self, Job, Kind, PARENT, Place, Process};
 use elbowroom_core::doctor::strategy::pretouch::{self, Bound};
 use elbowroom_core::doctor::strategy::protect::{Unprotected, protect};
+use elbowroom_core::doctor::strategy::size::{Room, room, size};
 use elbowroom_core::doctor::{Facts, Fix, Group, Version};
 use elbowroom_core::unit::Bytes;
 use proptest::prelude::*;
@@ -23,6 +24,57 @@ fn web(host: &Sim) -> &Group {
 fn writes(fix: &Fix) -> Vec<String> {
     let name = |file: &str| file.trim_start_matches("/sys/fs/cgroup/").to_owned();
     fix.writes.iter().map(|w| format!("{}: {} -> {}", name(&w.file), w.from, w.to)).collect()
+}
+
+// ---- size ----
+
+/// 40 MiB of a heap, 8 of it shared or the kernel's, 120 of page cache, 30 of which were read more than once.
+fn reader(version: Version, limit: u64) -> Sim {
+    let mut host = Sim::new(version);
+    host.limit(limit * MIB);
+    host.usage(168 * MIB);
+    host.anon(40 * MIB);
+    let group = host.facts.groups.iter_mut().find(|group| group.container.is_some()).unwrap();
+    let stat = group.after.memory.as_mut().unwrap();
+    (stat.file, stat.active_file, stat.inactive_file) = (Bytes(120 * MIB), Bytes(30 * MIB), Bytes(90 * MIB));
+    host
+}
+
+#[test]
+fn cache_that_was_read_once_needs_no_room() {
+    for version in [V1, V2] {
+        let host = reader(version, 100);
+        let size = size(&host.facts, web(&host));
+        assert_eq!((size.anon, size.other), (Bytes(40 * MIB), Bytes(8 * MIB)));
+        assert_eq!((size.working_cache, size.idle_cache), (Bytes(30 * MIB), Bytes(90 * MIB)));
+        // 78 MiB and a tenth, in whole MiB.
+        assert_eq!(size.need, Bytes(86 * MIB));
+        assert_eq!(room(&host.facts, web(&host), &size), Room::Enough);
+    }
+}
+
+#[test]
+fn cache_that_comes_back_gets_room_beside_all_that_is_there_and_a_limit_only_grows() {
+    for version in [V1, V2] {
+        let mut host = reader(version, 170);
+        host.refaults(10_240);
+        let size = size(&host.facts, web(&host));
+        assert_eq!((size.reread, size.working_cache), (Bytes(40 * MIB), Bytes(160 * MIB)));
+        assert_eq!(size.need, Bytes(229 * MIB));
+        let Room::Raise(fix) = room(&host.facts, web(&host), &size) else { panic!("{version:?}") };
+        let to = |write: &elbowroom_core::doctor::Write| write.to.parse::<u64>().unwrap();
+        assert!(fix.writes.iter().any(|write| to(write) == 229 * MIB), "{fix:?}");
+        assert!(fix.writes.iter().all(|write| to(write) > write.from.parse().unwrap_or(0)), "{fix:?}");
+        // A working set is not learned from more than the limit could lose.
+        host.refaults(1 << 30);
+        assert_eq!(sized(&host).reread, Bytes(170 * MIB));
+        host.available(60 * MIB);
+        assert_eq!(room(&host.facts, web(&host), &sized(&host)), Room::Held);
+    }
+}
+
+fn sized(host: &Sim) -> elbowroom_core::doctor::strategy::size::Size {
+    size(&host.facts, web(host))
 }
 
 // ---- protect ----

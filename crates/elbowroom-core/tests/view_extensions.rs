@@ -2,6 +2,7 @@
 
 mod world;
 
+use elbowroom_core::govern::memory::Export;
 use elbowroom_core::sample::{Event, Group, GroupId, Limits, Tick};
 use elbowroom_core::sim::{Role, Want};
 use elbowroom_core::unit::{Bytes, Limit, Micros, Millicpu, Percent};
@@ -409,4 +410,25 @@ fn only_the_last_twenty_changes_are_kept() {
     let changes = world.views.explain(id).unwrap().changes;
     assert_eq!(changes.len(), elbowroom_core::view::HISTORY);
     assert_eq!(changes.last().unwrap().what, What::Cpu { from: Millicpu(63_000), to: Millicpu(64_000) });
+}
+
+#[test]
+fn a_container_that_lends_memory_sees_less_and_all_of_it_afterwards() {
+    let mut world = World::new(adaptive(), 8, MEMORY);
+    let limits = Limits { memory_max: Some(Limit::At(Bytes::gib(8))), ..weight(100) };
+    let (id, other) = (world.container(None, limits, threads(0)), world.container(None, limits, threads(0)));
+    let export = |ceiling| Event::Export(Export { at: Micros::secs(1), group: id, ceiling });
+    world.run(3);
+    let changes = world.views.apply(&export(Limit::At(Bytes::gib(5))));
+    assert_eq!((world.view(id).memory, world.view(other).memory), (Bytes::gib(5), Bytes::gib(8)));
+    assert!(matches!(changes[..], [change] if change.id == id), "{changes:?}");
+    assert_eq!(world.views.apply(&export(Limit::At(Bytes::gib(5)))), [], "nothing new");
+    world.run(30);
+    assert_eq!(world.view(id).memory, Bytes::gib(5), "it does not grow over it");
+    world.views.apply(&export(Limit::At(Bytes::gib(20))));
+    assert_eq!(world.view(id).memory, Bytes::gib(8), "never more than its limit");
+    world.views.apply(&export(Limit::Max));
+    assert_eq!((world.view(id).memory, world.view(id).memory_hard), (Bytes::gib(8), Bytes::gib(8)));
+    let nobody = Export { at: Micros::secs(1), group: GroupId(9_999), ceiling: Limit::At(Bytes(0)) };
+    assert_eq!(world.views.apply(&Event::Export(nobody)), []);
 }

@@ -3,6 +3,7 @@
 mod world;
 
 use elbowroom_core::cpuset::CpuSet;
+use elbowroom_core::label::Labels;
 use elbowroom_core::sample::{Container, CpuMax, Engine, Event, Group, GroupId, Limits, Node, Tick, Usage};
 use elbowroom_core::sim::Want;
 use elbowroom_core::unit::{Bytes, CpuShare, Limit, Micros, Millicpu, Percent};
@@ -54,7 +55,7 @@ fn id() -> impl Strategy<Value = GroupId> {
 }
 
 fn container() -> Container {
-    Container { id: "x".to_owned(), name: None, engine: Engine::Plain, pod: None }
+    Container { id: "x".to_owned(), name: None, engine: Engine::Plain, pod: None, labels: Labels::default() }
 }
 
 fn hostile_event() -> impl Strategy<Value = Event> {

@@ -12,26 +12,12 @@
  * A run is an uninterrupted stay of one cgroup on one CPU: a switch between two of its threads continues it, at the
  * price of a few loads. A task is charged to the cgroup it had when it came onto the CPU.
  */
-#include "kernel.h"
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_helpers.h>
+#include "cgroup.h"
 #include <bpf/bpf_tracing.h>
 
 /* Sizes of the maps; user space reads them from the object. */
 #define SLOTS 16384
 #define GROUPS 65536
-
-/* The id of every hierarchy's root (fs/kernfs/dir.c allocates ids from 1): idle and kernel threads, never tracked. */
-#define ROOT 1
-
-/* Which hierarchy's cgroup a task is charged to; `Hierarchy` in src/bpf/mod.rs has the same numbers. */
-enum hierarchy {
-	UNIFIED,
-	CPU,
-	CPUACCT,
-};
-
-const volatile u32 hierarchy = UNIFIED;
 
 /* Cgroup id (the inode of its directory) to slot. Filled by user space; a cgroup that is not in it costs one lookup. */
 struct {
@@ -79,20 +65,6 @@ struct {
 	__type(key, u32);
 	__type(value, struct cpu);
 } cpus SEC(".maps");
-
-/* The id of the task's cgroup in the chosen hierarchy; ROOT where this kernel lacks the controller. */
-static __always_inline u64 cgroup_of(struct task_struct *task)
-{
-	struct css_set *css_set = task->cgroups;
-
-	if (hierarchy == CPU && bpf_core_enum_value_exists(enum cgroup_subsys_id, cpu_cgrp_id))
-		return css_set->subsys[bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id)]->cgroup->kn->id;
-	if (hierarchy == CPUACCT && bpf_core_enum_value_exists(enum cgroup_subsys_id, cpuacct_cgrp_id))
-		return css_set->subsys[bpf_core_enum_value(enum cgroup_subsys_id, cpuacct_cgrp_id)]->cgroup->kn->id;
-	if (hierarchy == UNIFIED && bpf_core_field_exists(css_set->dfl_cgrp))
-		return css_set->dfl_cgrp->kn->id;
-	return ROOT;
-}
 
 static __always_inline void charge(u64 cgroup, u64 ns)
 {

@@ -21,6 +21,7 @@
 
 use crate::root::{ReadError, Root, if_there};
 use elbowroom_core::glob;
+use elbowroom_core::label::{Heed, Labels};
 use elbowroom_core::sample::{Container, Engine, Pod};
 use rustix::fs::OFlags;
 use serde::Deserialize;
@@ -37,6 +38,8 @@ const STORAGE_LISTS: [&str; 3] = [
     "var/lib/containers/storage/vfs-containers/containers.json",
     "var/lib/containers/storage/btrfs-containers/containers.json",
 ];
+/// Where Podman keeps the bundles of root's containers.
+const PODMAN_BUNDLES: &str = "var/lib/containers/storage/overlay-containers";
 /// Where CRI-O keeps the bundles of running containers.
 const CRIO_BUNDLES: &str = "run/containers/storage/overlay-containers";
 const LONGEST_NAME: usize = 128;
@@ -59,14 +62,15 @@ pub struct Stamp(i64, i64, i64);
 pub struct Discover {
     plain: Vec<String>,
     docker_root: PathBuf,
+    heed: Heed,
     /// Lists of containers/storage by file, read again when they change.
     storage: HashMap<&'static str, (Stamp, HashMap<String, String>)>,
 }
 
 impl Discover {
     /// `plain` are patterns of cgroup paths that count as containers: `*` and `?` within a component, `**` for any number of
-    /// components.
-    pub fn new(root: &Root, plain: &[String], docker_root: Option<&Path>) -> Self {
+    /// components. `heed`: which labels count.
+    pub fn new(root: &Root, plain: &[String], docker_root: Option<&Path>, heed: Heed) -> Self {
         #[derive(Deserialize)]
         struct Daemon {
             #[serde(rename = "data-root")]
@@ -76,7 +80,7 @@ impl Discover {
         let configured = configured.and_then(|d| d.data_root);
         let docker_root =
             docker_root.map(Path::to_owned).or(configured).unwrap_or_else(|| "var/lib/docker".into());
-        Self { plain: plain.to_vec(), docker_root, storage: HashMap::new() }
+        Self { plain: plain.to_vec(), docker_root, heed, storage: HashMap::new() }
     }
 
     /// The container that the cgroup at `path` (from the hierarchy's root, without a leading slash) is, if it is one.
@@ -84,7 +88,8 @@ impl Discover {
     pub fn find(&mut self, root: &Root, path: &str, inside: bool) -> Result<Option<Found>, ReadError> {
         if self.plain.iter().any(|pattern| glob::matches(pattern, path)) {
             let id = format!("/{}", presentable(path, usize::MAX).unwrap_or_default());
-            let container = Container { id, name: None, engine: Engine::Plain, pod: None };
+            let container =
+                Container { id, name: None, engine: Engine::Plain, pod: None, labels: Labels::default() };
             return Ok(Some(Found { container, state: None }));
         }
         match by_path(path) {
@@ -109,7 +114,13 @@ impl Discover {
         match claim {
             Claim::Named(Engine::Elbowroom, id) => {
                 let name = presentable(id, LONGEST_NAME);
-                let container = Container { id: id.to_owned(), name, engine: Engine::Elbowroom, pod: None };
+                let container = Container {
+                    id: id.to_owned(),
+                    name,
+                    engine: Engine::Elbowroom,
+                    pod: None,
+                    labels: Labels::default(),
+                };
                 Ok(Some(Found { container, state: None }))
             }
             Claim::Named(engine, id) => {
@@ -117,7 +128,7 @@ impl Discover {
                 Ok(known.into_found(engine, id, uid))
             }
             Claim::Task { namespace, id } => {
-                let known = containerd(root, namespace, id)?;
+                let known = containerd(root, namespace, id, self.heed)?;
                 Ok(known.and_then(|known| known.into_found(Engine::Containerd, id, uid)))
             }
             Claim::Hex(id) => {
@@ -139,9 +150,9 @@ impl Discover {
     fn known(&mut self, root: &Root, engine: Engine, id: &str) -> Result<Option<Known>, ReadError> {
         match engine {
             Engine::Docker => self.docker(root, id),
-            Engine::Containerd => containerd(root, "k8s.io", id),
+            Engine::Containerd => containerd(root, "k8s.io", id, self.heed),
             Engine::Podman => self.podman(root, id),
-            Engine::Crio => crio(root, id),
+            Engine::Crio => crio(root, id, self.heed),
             Engine::Elbowroom | Engine::Plain => Ok(None),
         }
     }
@@ -170,6 +181,7 @@ impl Discover {
             namespace: label("io.kubernetes.pod.namespace"),
             uid: label("io.kubernetes.pod.uid"),
             sandbox: label("io.kubernetes.docker.type").as_deref() == Some("podsandbox"),
+            labels: read(&labels, self.heed),
             state: Some((file, stamp)),
         }))
     }
@@ -191,7 +203,10 @@ impl Discover {
             }
             if let Some(name) = self.storage.get(file).and_then(|(_, names)| names.get(id)) {
                 let (name, state) = (Some(name.clone()), Some((file.into(), stamp)));
-                return Ok(Some(Known { name, state, ..Known::default() }));
+                let bundle =
+                    json::<Bundle>(root, &Path::new(PODMAN_BUNDLES).join(id).join("userdata/config.json"))?;
+                let labels = bundle.map(|bundle| read(&bundle.annotations, self.heed)).unwrap_or_default();
+                return Ok(Some(Known { name, labels, state, ..Known::default() }));
             }
         }
         Ok(None)
@@ -206,6 +221,7 @@ struct Known {
     namespace: Option<String>,
     uid: Option<String>,
     sandbox: bool,
+    labels: Labels,
     state: Option<(PathBuf, Stamp)>,
 }
 
@@ -220,9 +236,14 @@ impl Known {
             name: tidy(self.pod),
             namespace: tidy(self.namespace),
         });
-        let container = Container { id: id.to_owned(), name: tidy(self.name), engine, pod };
+        let container =
+            Container { id: id.to_owned(), name: tidy(self.name), engine, pod, labels: self.labels };
         Some(Found { container, state: self.state })
     }
+}
+
+fn read(labels: &HashMap<String, String>, heed: Heed) -> Labels {
+    Labels::read(labels.iter().map(|(key, value)| (key.as_str(), value.as_str())), heed)
 }
 
 /// The part of an OCI bundle's `config.json` that names things.
@@ -232,7 +253,7 @@ struct Bundle {
     annotations: HashMap<String, String>,
 }
 
-fn containerd(root: &Root, namespace: &str, id: &str) -> Result<Option<Known>, ReadError> {
+fn containerd(root: &Root, namespace: &str, id: &str, heed: Heed) -> Result<Option<Known>, ReadError> {
     for tasks in CONTAINERD_TASKS {
         let file = Path::new(tasks).join(namespace).join(id).join("config.json");
         let Some((bundle, stamp)) = stamped::<Bundle>(root, &file)? else { continue };
@@ -243,13 +264,14 @@ fn containerd(root: &Root, namespace: &str, id: &str) -> Result<Option<Known>, R
             namespace: note("io.kubernetes.cri.sandbox-namespace"),
             uid: note("io.kubernetes.cri.sandbox-uid"),
             sandbox: note("io.kubernetes.cri.container-type").as_deref() == Some("sandbox"),
+            labels: read(&bundle.annotations, heed),
             state: Some((file, stamp)),
         }));
     }
     Ok(None)
 }
 
-fn crio(root: &Root, id: &str) -> Result<Option<Known>, ReadError> {
+fn crio(root: &Root, id: &str, heed: Heed) -> Result<Option<Known>, ReadError> {
     let file = Path::new(CRIO_BUNDLES).join(id).join("userdata/config.json");
     let Some((bundle, stamp)) = stamped::<Bundle>(root, &file)? else { return Ok(None) };
     let note = |key: &str| bundle.annotations.get(key).cloned();
@@ -259,6 +281,7 @@ fn crio(root: &Root, id: &str) -> Result<Option<Known>, ReadError> {
         namespace: note("io.kubernetes.pod.namespace"),
         uid: note("io.kubernetes.pod.uid"),
         sandbox: note("io.kubernetes.cri-o.ContainerType").as_deref() == Some("sandbox"),
+        labels: read(&bundle.annotations, heed),
         state: Some((file, stamp)),
     }))
 }
@@ -370,7 +393,7 @@ mod tests {
     fn find(archive: &str, path: &str) -> Option<Container> {
         let host = Fixture::new(archive).unwrap();
         let root = Root::at(host.path()).unwrap();
-        let found = Discover::new(&root, &[], None).find(&root, path, false).unwrap();
+        let found = Discover::new(&root, &[], None, Heed::All).find(&root, path, false).unwrap();
         found.map(|f| f.container)
     }
 
@@ -410,6 +433,34 @@ mod tests {
             (String::new(), None),
         ] {
             assert_eq!(engine(&path), expect, "{path}");
+        }
+    }
+
+    #[test]
+    fn labels_are_read_from_the_engines_own_files() {
+        let label = "\"elbowroom.dev/views\":\"off\"";
+        let docker = format!(
+            "-- var/lib/docker/containers/{HEX}/config.v2.json --\n{{\"Config\":{{\"Labels\":{{{label}}}}}}}\n"
+        );
+        let bundle = |file: &str| format!("-- {file} --\n{{\"annotations\":{{{label}}}}}\n");
+        let storage = "var/lib/containers/storage/overlay-containers";
+        let podman = format!("-- {storage}/containers.json --\n[{{\"id\":\"{HEX}\",\"names\":[\"db\"]}}]\n");
+        for (archive, path) in [
+            (docker, format!("docker/{HEX}")),
+            (
+                bundle("run/containerd/io.containerd.runtime.v2.task/default/web/config.json"),
+                "default/web".to_owned(),
+            ),
+            (
+                podman + &bundle(&format!("{storage}/{HEX}/userdata/config.json")),
+                format!("machine.slice/libpod-{HEX}.scope"),
+            ),
+            (
+                bundle(&format!("run/containers/storage/overlay-containers/{HEX}/userdata/config.json")),
+                format!("crio-{HEX}"),
+            ),
+        ] {
+            assert_eq!(find(&archive, &path).unwrap().labels.views, Some(false), "{path}");
         }
     }
 
@@ -502,7 +553,7 @@ mod tests {
         ))
         .unwrap();
         let root = Root::at(host.path()).unwrap();
-        let err = Discover::new(&root, &[], None)
+        let err = Discover::new(&root, &[], None, Heed::All)
             .find(&root, &format!("docker/{HEX}"), false)
             .unwrap_err()
             .to_string();
@@ -513,7 +564,7 @@ mod tests {
     fn a_cgroup_inside_a_container_is_a_part_of_it_unless_configured() {
         let host = Fixture::new("").unwrap();
         let root = Root::at(host.path()).unwrap();
-        let mut discover = Discover::new(&root, &["/docker/*/inner".to_owned()], None);
+        let mut discover = Discover::new(&root, &["/docker/*/inner".to_owned()], None, Heed::All);
         let inner = format!("docker/{HEX}/docker/{HEX}");
         assert_eq!(discover.find(&root, &inner, true).unwrap(), None);
         let plain = discover.find(&root, &format!("docker/{HEX}/inner"), true).unwrap().unwrap().container;

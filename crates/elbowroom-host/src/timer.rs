@@ -102,10 +102,12 @@ impl AsFd for Ticker {
 /// Puts the calling thread ahead of ordinary ones. Children forked from it are ordinary again. `CAP_SYS_NICE` is needed
 /// for either; on kernels with `CONFIG_RT_GROUP_SCHED`, `SCHED_FIFO` is refused in a cgroup without `cpu.rt_runtime_us`.
 pub fn prefer_realtime() -> Priority {
-    let param = libc::sched_param { sched_priority: 1 };
-    // SAFETY: `param` is a valid `sched_param` that outlives the call, and the kernel only reads it; pid 0 is the calling
-    // thread. The call changes no memory of this process.
-    let fifo = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &param) };
+    // The kernel's `struct sched_param` (include/uapi/linux/sched/types.h): musl's is larger, and its function does nothing.
+    let priority: libc::c_int = 1;
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: `priority` outlives the call, and the kernel only reads it; pid 0 is the calling thread. The call changes no
+    // memory of this process.
+    let fifo = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
     match fifo {
         0 => Priority::Fifo,
         // The kernel takes a thread id here: priority is per thread on Linux, whatever POSIX says.

@@ -179,7 +179,7 @@ fn drained(set: &mut ActiveSet) -> BTreeMap<u32, Micros> {
 }
 
 /// The kernel's account, read between two of ours, lies between them but for 1 %, and for what each switch that this
-/// kernel hid can have cost: a time slice or two, for on a busy machine the next switch that is seen may be late.
+/// kernel hid can have cost: several time slices, for on a busy machine the next switch that is seen may be late.
 fn assert_agree(set: &ActiveSet, before: Micros, kernel: Micros, after: Micros) {
     let missed = set.stats().missed;
     println!(
@@ -188,7 +188,7 @@ fn assert_agree(set: &ActiveSet, before: Micros, kernel: Micros, after: Micros) 
         before.get(),
         after.get()
     );
-    let slack = Micros(kernel.get() / 100).saturating_add(Micros::millis(missed * 10));
+    let slack = Micros(kernel.get() / 100).saturating_add(Micros::millis(missed * 30));
     assert!(before <= kernel.saturating_add(slack), "too much");
     assert!(kernel <= after.saturating_add(slack), "too little");
 }
@@ -312,7 +312,7 @@ fn the_sensor_names_who_ran_with_the_kernels_account_and_leaves_sleepers_alone()
     };
     let (mut busy, mut idle) = (make("sensor-busy"), make("sensor-idle"));
     let mut sensor = Sensor::open(&SensorConfig::default()).unwrap();
-    assert_eq!(sensor.tier().name(), "active");
+    assert_eq!(sensor.tier().name(), "bpf");
     let ids: BTreeMap<_, _> = sensor
         .start()
         .into_iter()

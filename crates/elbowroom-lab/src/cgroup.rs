@@ -207,6 +207,16 @@ impl Cgroups {
         }
     }
 
+    /// Processes of it that the kernel killed for memory.
+    pub(crate) fn oom_kills(&self) -> Result<u64> {
+        let path = match self.dir("memory") {
+            Some(dir) => dir.join("memory.oom_control"),
+            None => self.unified()?.join("memory.events"),
+        };
+        let text = fs::read_to_string(&path).with_context(|| format!("while reading {}", path.display()))?;
+        Ok(pairs(&text).get("oom_kill").copied().unwrap_or(0))
+    }
+
     /// Writes a memory setting: the file and value of v1 or those of v2.
     pub(crate) fn set_memory(&self, v1: (&str, &str), v2: (&str, &str)) -> Result<()> {
         match self.dir("memory") {

@@ -84,6 +84,11 @@ impl Lab {
         Ok(Self { scope, maker, program, settings: common.settings.clone() })
     }
 
+    /// The product's binary.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// Starts a variant.
     pub(crate) fn start(&self, variant: Variant) -> Result<Backend> {
         let backend = Backend::start(variant, &self.scope, &self.maker, &self.program, &self.settings);

@@ -5,6 +5,7 @@
 mod backend;
 mod cgroup;
 mod container;
+mod database;
 mod fio;
 mod job;
 mod jobs;
@@ -12,6 +13,7 @@ mod lxcfs;
 mod plot;
 mod procfs;
 mod product;
+mod program;
 mod qmp;
 mod rig;
 mod scope;
@@ -22,8 +24,10 @@ use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use job::{Common, Job};
 use jobs::{
-    density::Density, disk::Disk, disk_buffered::DiskBuffered, disk_two::DiskTwo, kills::Kills,
-    pitfalls::Pitfalls, read::Read, swarm::Swarm, tick::Tick, views::Views,
+    api::Api, density::Density, disk::Disk, disk_buffered::DiskBuffered, disk_two::DiskTwo, kills::Kills,
+    memory::Memory, memory_harm::MemoryHarm, pitfalls::Pitfalls, profile_applications::ProfileApplications,
+    profile_faults::ProfileFaults, profile_pages::ProfilePages, profile_startup::ProfileStartup, read::Read,
+    swarm::Swarm, tick::Tick, views::Views,
 };
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -56,12 +60,27 @@ enum Verb {
     Density(WithCommon<Density>),
     /// A burst and a neighbour on a slow disk, under no policy, the paper's and ours. About 2 minutes a run.
     Disk(WithCommon<Disk>),
+    /// What the HTTP API costs with 500 containers, looked at and attacked. About 4 minutes.
+    Api(WithCommon<Api>),
     /// Two disks, one slow: what is limited on one must not be felt on the other. About 2 minutes a run and policy.
     DiskTwo(WithCommon<DiskTwo>),
     /// What a limit catches, by the way in which a program reads or writes. About 2 minutes a run.
     DiskBuffered(WithCommon<DiskBuffered>),
     /// LinkedIn's pitfalls of memory in cgroups, with and without each strategy. 2 to 10 minutes a figure.
     Pitfalls(WithCommon<Pitfalls>),
+    /// Six phases of two databases that share too little memory, under no limits, max and soft limits, and Elbowroom. About 2
+    /// minutes a run and policy.
+    Memory(WithCommon<Memory>),
+    /// Whether anybody dies who would have lived without the memory governor. About 11 minutes.
+    MemoryHarm(WithCommon<MemoryHarm>),
+    /// What comparing the page tables of four processes costs, each way. About 10 seconds.
+    ProfilePages(WithCommon<ProfilePages>),
+    /// What counting page faults costs those that take them, by each tier. About 1 minute.
+    ProfileFaults(WithCommon<ProfileFaults>),
+    /// How long containers take to start, and what it costs, by engine and by application. About 8 minutes.
+    ProfileStartup(WithCommon<ProfileStartup>),
+    /// Page tables and page faults of six applications, four containers of each.
+    ProfileApplications(WithCommon<ProfileApplications>),
     /// Studies recorded runs again and writes their summaries and figures anew; touches nothing else.
     Redraw {
         /// Result directories.
@@ -92,6 +111,7 @@ fn main() -> ExitCode {
 
 fn dispatch(verb: Verb) -> Result<()> {
     match verb {
+        Verb::Api(job) => run(&job),
         Verb::Read(job) => run(&job),
         Verb::Swarm(job) => run(&job),
         Verb::Views(job) => run(&job),
@@ -102,6 +122,12 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::DiskTwo(job) => run(&job),
         Verb::DiskBuffered(job) => run(&job),
         Verb::Pitfalls(job) => run(&job),
+        Verb::Memory(job) => run(&job),
+        Verb::MemoryHarm(job) => run(&job),
+        Verb::ProfilePages(job) => run(&job),
+        Verb::ProfileFaults(job) => run(&job),
+        Verb::ProfileStartup(job) => run(&job),
+        Verb::ProfileApplications(job) => run(&job),
         Verb::Redraw { dirs } => dirs.iter().try_for_each(|dir| redraw(dir)),
         Verb::Clean => {
             let runs = scope::clean()?;
@@ -117,6 +143,7 @@ fn run<J: Job + clap::Args>(with: &WithCommon<J>) -> Result<()> {
 
 fn redraw(dir: &Path) -> Result<()> {
     for redraw in [
+        job::redraw::<Api>,
         job::redraw::<Read>,
         job::redraw::<Swarm>,
         job::redraw::<Views>,
@@ -127,6 +154,12 @@ fn redraw(dir: &Path) -> Result<()> {
         job::redraw::<DiskTwo>,
         job::redraw::<DiskBuffered>,
         job::redraw::<Pitfalls>,
+        job::redraw::<Memory>,
+        job::redraw::<MemoryHarm>,
+        job::redraw::<ProfilePages>,
+        job::redraw::<ProfileFaults>,
+        job::redraw::<ProfileStartup>,
+        job::redraw::<ProfileApplications>,
     ] {
         if redraw(dir)?.is_some() {
             return Ok(());

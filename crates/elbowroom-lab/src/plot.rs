@@ -222,6 +222,48 @@ pub(crate) fn dots(title: &str, x: &Axis, rows: &[(String, Vec<(Variant, Spread)
     })
 }
 
+/// A horizontal bar per thing, made of parts that add up; the legend says which is which.
+pub(crate) fn bars(title: &str, label: &str, parts: &[&str], bars: &[(String, Vec<f64>)]) -> Result<String> {
+    const ROW: i32 = 38;
+    const FOOT: i32 = 54;
+    const PER_LINE: usize = 4;
+    let head = 50 + 20 * parts.len().div_ceil(PER_LINE) as i32;
+    let longest = bars.iter().map(|(_, parts)| parts.iter().sum::<f64>()).fold(0.0, f64::max).max(1e-9);
+    draw((head + ROW * bars.len() as i32 + FOOT) as u32, |root| {
+        heading(root, title)?;
+        for (i, part) in parts.iter().enumerate() {
+            let (x, y) = (16 + 225 * (i % PER_LINE) as i32, 48 + 20 * (i / PER_LINE) as i32);
+            root.draw(&Rectangle::new([(x, y - 6), (x + 12, y + 6)], part_color(i).filled()))?;
+            root.draw(&Text::new((*part).to_owned(), (x + 18, y), text(13, HPos::Left)))?;
+        }
+        let mut chart = ChartBuilder::on(root)
+            .margin_top(head)
+            .margin_left(140)
+            .margin_right(40)
+            .x_label_area_size(FOOT)
+            .build_cartesian_2d(0.0..longest * 1.05, (bars.len() as f64)..0.0)?;
+        let x = Axis { label, log: false, from: 0.0, to: longest, tick: plain };
+        let none = Axis { label: "", log: false, from: 0.0, to: 1.0, tick: |_| String::new() };
+        mesh(&mut chart, &x, &none, 8, 0)?;
+        for (i, (name, parts)) in bars.iter().enumerate() {
+            let middle = chart.backend_coord(&(0.0, i as f64 + 0.5)).1;
+            root.draw(&Text::new(name.clone(), (130, middle), text(14, HPos::Right)))?;
+            let mut at = 0.0;
+            for (k, part) in parts.iter().enumerate() {
+                let corners = [(at, i as f64 + 0.15), (at + part, i as f64 + 0.85)];
+                chart.draw_series([Rectangle::new(corners, part_color(k).filled())])?;
+                at += part;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The palette, and paler again from its end on.
+fn part_color(i: usize) -> RGBAColor {
+    PALETTE[i % PALETTE.len()].mix(if i < PALETTE.len() { 1.0 } else { 0.45 })
+}
+
 /// A number without an exponent.
 pub(crate) fn plain(value: f64) -> String {
     if value == value.round() { format!("{value:.0}") } else { crate::stats::short(value) }

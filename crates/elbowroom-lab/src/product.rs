@@ -57,6 +57,8 @@ impl Product {
             .arg("agent")
             .arg("--run-dir")
             .arg(&run_dir)
+            .arg("--state-dir")
+            .arg(scope.dir().join(format!("{name}.state")))
             .arg("--config")
             .arg(&config)
             .stdin(Stdio::null())
@@ -78,6 +80,11 @@ impl Product {
         });
         up.with_context(|| product.last_words())?;
         Ok(product)
+    }
+
+    /// Where its sockets are.
+    pub(crate) fn run_dir(&self) -> &Path {
+        &self.run_dir
     }
 
     /// Mounts the container's view into it; the agent may not have noticed a new container yet.
@@ -161,7 +168,7 @@ impl Product {
 }
 
 /// Verbs of the agent's long-running processes.
-const VERBS: [&str; 3] = ["agent", "view-server", "policy"];
+const VERBS: [&str; 4] = ["agent", "view-server", "policy", "api-server"];
 /// Where the agent mounts something, below its run directory.
 const MOUNTS: [&str; 2] = ["views", "pages"];
 

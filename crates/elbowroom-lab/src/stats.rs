@@ -32,6 +32,32 @@ impl Spread {
     }
 }
 
+/// A figure over runs as the paper on memory gives it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Mean {
+    /// Mean.
+    pub(crate) mean: f64,
+    /// Standard deviation of the runs; 0 for a single one.
+    pub(crate) deviation: f64,
+}
+
+impl Mean {
+    /// The mean of `values`; `None` where there is none.
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let values: Vec<f64> = values.into_iter().collect();
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let deviation = if values.len() > 1 { (squares / (n - 1.0)).sqrt() } else { 0.0 };
+        (!values.is_empty()).then_some(Self { mean, deviation })
+    }
+
+    /// `12.3 ± 0.4`.
+    pub(crate) fn text(&self) -> String {
+        format!("{} ± {}", short(self.mean), short(self.deviation))
+    }
+}
+
 /// The `per_mille`-th of `sorted`, by the nearest rank from below; `None` for no samples.
 pub(crate) fn quantile(sorted: &[u64], per_mille: usize) -> Option<u64> {
     sorted.get(sorted.len().checked_sub(1)? * per_mille / 1000).copied()
@@ -143,6 +169,14 @@ mod tests {
         let spread = Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap();
         assert_eq!((spread.median, spread.min, spread.max), (2.5, 1.0, 4.0));
         assert_eq!(Spread::of([]), None);
+    }
+
+    #[test]
+    fn a_mean_has_the_deviation_of_a_sample_and_none_of_a_single_value() {
+        let mean = Mean::of([2.0, 4.0, 6.0]).unwrap();
+        assert_eq!((mean.mean, mean.deviation), (4.0, 2.0));
+        assert_eq!(Mean::of([3.0]).unwrap().deviation, 0.0);
+        assert_eq!(Mean::of([]), None);
     }
 
     #[test]

@@ -62,7 +62,10 @@ fn a_plan_of_load_runs_to_its_end_and_a_malformed_one_says_so() {
         (out.status.code(), String::from_utf8(out.stderr).unwrap())
     };
     // The last word of a plan is the file's path.
-    assert_eq!(load("grow 0 20 1 40 use 0 20 1 40 scan 0 40 1"), (Some(0), String::new()));
+    assert_eq!(
+        load("grow 0 20 1 40 use 0 20 1 40 shm 0 20 1 40 lock 0 20 1 40 scan 0 40 1"),
+        (Some(0), String::new())
+    );
     for (plan, complaint) in [
         ("scan 0 40 0", "nothing to do"),
         ("scan 40 0 1", "ends before it starts"),

@@ -1,7 +1,7 @@
 //! The command line: one verb, mostly one container.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use elbowroom_core::unit::{Micros, parse_duration};
+use elbowroom_core::unit::{Bytes, Micros, parse_bytes, parse_duration};
 use std::path::PathBuf;
 
 /// Lets every container see, and get, the room it really has.
@@ -34,8 +34,8 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     /// Run the agent in the foreground until SIGTERM or Ctrl-C.
     #[command(
-        after_help = "Examples:\n  elbowroom agent             decides about disks and shows it, limits nothing\n  \
-        elbowroom agent --enforce   limits who takes what others need\n\n\
+        after_help = "Examples:\n  elbowroom agent             decides about disks and memory and shows it, moves nothing\n  \
+        elbowroom agent --enforce   limits who takes what others need, lends what nobody needs\n\n\
         See `elbowroom check` for what this host offers."
     )]
     Agent(AgentArgs),
@@ -59,6 +59,18 @@ pub(crate) enum Verb {
     /// inversion (caps of ours held everybody up and were taken off). Numbers are bytes per second; operations are in the
     /// JSON. Why a container gets what it gets: `elbowroom explain CONTAINER`.
     Disks(Output),
+    /// Show the memory that is shared: who is owed how much, who lends, what is wrong.
+    ///
+    /// DOING: red (misses its objective), yellow (meets it), green (more memory cannot help), BY its probe or by what the kernel
+    /// shows. OWED is its entitlement now, FLOOR is never taken, LENT is what others use of it, KEPT is protected by the kernel.
+    /// Why: `elbowroom explain CONTAINER`.
+    Memory(Output),
+    /// Show what is wrong, and what was within the last hour: overload, starved containers, the doctor's findings, limits taken back.
+    ///
+    /// Exit status: 0 when nothing is wrong, 1 when something is, 2 error. Who else is told: `[[hooks]]` in the configuration.
+    Alerts(Output),
+    /// Say how an application is doing, see who says what, or try a source.
+    Probe(crate::verbs::probe::ProbeArgs),
     /// Print everything as OpenMetrics text, for a scraper.
     #[command(after_help = "Example, for node_exporter's textfile collector:\n  \
         elbowroom metrics > elbowroom.part && mv elbowroom.part elbowroom.prom")]
@@ -91,11 +103,26 @@ pub(crate) enum Verb {
     /// By default as far as that cannot kill it: memory.low over what it uses, or on cgroup v1 its memory.swappiness.
     /// `elbowroom undo` takes it back.
     Protect(crate::verbs::doctor::protect::ProtectArgs),
+    /// Say what limit would hold containers and the page cache they read again, and raise it if asked; needs no agent.
+    ///
+    /// NEEDS is anonymous and shared memory, the cache that was read more than once, and a tenth. A limit is never lowered.
+    /// `elbowroom undo` takes it back. Exit status: 0 when the limits hold what is needed, 1 when one does not, 2 error.
+    #[command(after_help = "Example:\n  elbowroom size web --for 30s --apply")]
+    Size(crate::verbs::doctor::size::SizeArgs),
     /// Say which programs of an image would misread the host, and what to set; needs no agent.
     Audit(crate::verbs::audit::AuditArgs),
-    /// Record samples and decisions to a file; needs no agent.
+    /// Measure where time and memory of containers go; needs no agent.
+    Profile(crate::verbs::profile::ProfileArgs),
+    /// Record samples and decisions to a file, without an agent; or what an agent knows to a ring.
+    #[command(
+        after_help = "Examples:\n  elbowroom record load.json --for 60s\n  elbowroom record --ring /var/tmp/ring --max-size 1GiB\n\n\
+        The agent keeps a ring of its own: [recorder] in the configuration."
+    )]
     Record(RecordArgs),
-    /// Replay a recording, without root, and compare the decisions.
+    /// Replay a recording: compare decisions, or show a past moment of a ring. Needs no agent.
+    #[command(
+        after_help = "Examples:\n  elbowroom replay load.json\n  elbowroom replay /var/lib/elbowroom/recorder --at -5m\n  elbowroom replay /var/lib/elbowroom/recorder --at 02:47 --serve 127.0.0.1:9274"
+    )]
     Replay(ReplayArgs),
     /// Answers reads of views; started by the agent.
     #[command(hide = true)]
@@ -103,6 +130,9 @@ pub(crate) enum Verb {
     /// Senses and decides; started by the agent.
     #[command(hide = true)]
     Policy(Child),
+    /// Serves the HTTP API; started by the agent.
+    #[command(hide = true)]
+    ApiServer(Child),
     /// Carries on for a supervisor that died; started by the agent's other processes.
     #[command(hide = true)]
     Supervise,
@@ -192,10 +222,20 @@ pub(crate) struct TopArgs {
 #[derive(Args)]
 pub(crate) struct RecordArgs {
     /// File to write; `-` for standard output.
-    pub(crate) file: PathBuf,
-    /// How long.
-    #[arg(long = "for", value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
-    pub(crate) duration: Micros,
+    #[arg(required_unless_present = "ring")]
+    pub(crate) file: Option<PathBuf>,
+    /// How long; a file is 60 s long and a ring has no end unless this says otherwise.
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) duration: Option<Micros>,
+    /// Keep a ring of what a running agent knows in this directory instead, second by second.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["file", "config"])]
+    pub(crate) ring: Option<PathBuf>,
+    /// Most that the ring takes; the oldest goes first.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_bytes, requires = "ring")]
+    pub(crate) max_size: Bytes,
+    /// Time between two snapshots of the ring.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval, requires = "ring")]
+    pub(crate) every: Micros,
     /// Configuration file, for the rules to record with.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -204,8 +244,15 @@ pub(crate) struct RecordArgs {
 /// Arguments of `replay`.
 #[derive(Args)]
 pub(crate) struct ReplayArgs {
-    /// Recording to read; `-` for standard input.
+    /// Recording to read, a file or the directory of a ring; `-` for standard input.
     pub(crate) file: PathBuf,
+    /// Of a ring: which moment to show, for example "2026-11-21T02:47" (local time), "02:47" or "-5m"; the last one without it. On a
+    /// terminal, arrows step through time.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) at: Option<String>,
+    /// Of a ring: serve the API and the dashboard over it on this address instead, as they were at --at.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "format")]
+    pub(crate) serve: Option<std::net::SocketAddr>,
     #[command(flatten)]
     pub(crate) output: Output,
 }

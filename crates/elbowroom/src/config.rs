@@ -1,11 +1,16 @@
 //! The configuration file: TOML, every key optional, unknown keys and bare numbers refused.
 
-use crate::alerts::settings::{self as hooks, Hook};
+use crate::alerts::settings::{self as hooks, Alerts, Hook};
+use crate::http::settings as api;
+use crate::probes::settings::{self as probes, Probe};
+use crate::recorder::settings::Recorder;
 use anyhow::{Context, Result, ensure};
 use elbowroom_core::glob;
 use elbowroom_core::govern::Mode;
-use elbowroom_core::govern::claim::Claim;
+use elbowroom_core::govern::claim::{Claim, WEIGHTS};
 use elbowroom_core::govern::disk;
+use elbowroom_core::govern::memory;
+use elbowroom_core::label::Heed;
 use elbowroom_core::sample::{Container, Event, Group};
 use elbowroom_core::unit::Micros;
 use elbowroom_core::view::Policy;
@@ -30,10 +35,23 @@ pub(crate) struct Config {
     pub(crate) policy: Policy,
     /// Who gets how much of the disks.
     pub(crate) disk: disk::Settings,
+    /// Who gets how much memory when it is short.
+    pub(crate) memory: memory::Settings,
     /// What single containers are promised; the first entry that fits a container counts.
     pub(crate) claims: Vec<Claim>,
+    /// What applications say about themselves, and how it comes here; the first entry that fits a container counts.
+    #[serde(alias = "probe")]
+    pub(crate) probes: Vec<Probe>,
+    /// How often people are told of alerts.
+    pub(crate) alerts: Alerts,
+    /// What the agent has the doctor look at.
+    pub(crate) doctor: Doctor,
+    /// The black box.
+    pub(crate) recorder: Recorder,
     /// Who is told of alerts.
     pub(crate) hooks: Vec<Hook>,
+    /// The HTTP API.
+    pub(crate) api: api::Settings,
 }
 
 /// How the host is sensed.
@@ -75,6 +93,19 @@ pub(crate) struct Containers {
     pub(crate) docker_root: Option<PathBuf>,
     /// Names or ids, as glob patterns, that are left alone.
     pub(crate) exclude: Vec<String>,
+    /// Which labels of containers count: see [`elbowroom_core::label`].
+    pub(crate) labels: Heed,
+}
+
+/// The doctor's checks, made by the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Doctor {
+    /// Whether the agent looks at all.
+    pub(crate) enabled: bool,
+    /// Time between two looks. One that took long is followed by a longer pause, so that looking costs 1 % of a CPU at most.
+    #[serde(with = "elbowroom_core::unit::duration")]
+    pub(crate) period: Micros,
 }
 
 /// How often the numbers on dynamic pages (`meminfo`, `stat`, ...) are renewed. Limits and CPU counts are pushed at once.
@@ -97,7 +128,19 @@ impl Default for Sense {
 
 impl Default for Containers {
     fn default() -> Self {
-        Self { attach: true, cgroups: Vec::new(), docker_root: None, exclude: Vec::new() }
+        Self {
+            attach: true,
+            cgroups: Vec::new(),
+            docker_root: None,
+            exclude: Vec::new(),
+            labels: Heed::default(),
+        }
+    }
+}
+
+impl Default for Doctor {
+    fn default() -> Self {
+        Self { enabled: true, period: Micros::secs(300) }
     }
 }
 
@@ -110,12 +153,28 @@ impl Default for Views {
 impl Containers {
     /// An event as governors may know it: to them, a container that is left alone is one of the host's own services.
     pub(crate) fn governed<'a>(&self, event: &'a Event) -> Cow<'a, Event> {
+        let ungoverned = |c: &Container| self.excludes(c) || c.labels.governors == Some(false);
         match event {
-            Event::Group(group) if group.container.as_ref().is_some_and(|c| self.excludes(c)) => {
+            Event::Group(group) if group.container.as_ref().is_some_and(ungoverned) => {
                 Cow::Owned(Event::Group(Group { container: None, ..group.clone() }))
             }
             event => Cow::Borrowed(event),
         }
+    }
+
+    /// Why a container gets no view but by hand; the operator's word goes before its maker's.
+    pub(crate) fn refuses(&self, container: &Container) -> Option<&'static str> {
+        match container.labels.views {
+            _ if self.excludes(container) => Some("excluded by configuration"),
+            Some(false) => Some("its label elbowroom.dev/views is off"),
+            Some(true) | None => None,
+        }
+    }
+
+    /// Why a container gets no view as soon as it is seen.
+    pub(crate) fn withholds(&self, container: &Container) -> Option<&'static str> {
+        let asked_for = self.attach || container.labels.views == Some(true);
+        self.refuses(container).or_else(|| (!asked_for).then_some("containers.attach is off"))
     }
 
     /// Whether a container is to be left alone.
@@ -150,8 +209,10 @@ impl Config {
 
     /// The same with every governor that is not off carrying out what it decides, where `enforce` asks for it.
     pub(crate) fn enforcing(mut self, enforce: bool) -> Self {
-        if enforce && self.disk.mode == Mode::Observe {
-            self.disk.mode = Mode::Enforce;
+        for mode in [&mut self.disk.mode, &mut self.memory.mode] {
+            if enforce && *mode == Mode::Observe {
+                *mode = Mode::Enforce;
+            }
         }
         self
     }
@@ -165,9 +226,21 @@ impl Config {
             ("views.refresh_hot", self.views.refresh_hot, least),
             ("views.refresh_cold", self.views.refresh_cold, least),
             ("disk.period", self.disk.period, Micros::millis(100)),
+            ("memory.period", self.memory.period, Micros::millis(500)),
+            ("doctor.period", self.doctor.period, Micros::secs(5)),
         ] {
             ensure!(value >= least, "{key}: \"{value}\" is too short: at least \"{least}\"");
         }
+        ensure!(
+            self.memory.period <= Micros::secs(5),
+            "memory.period: \"{}\" is too long to take something back in time: at most \"5s\"",
+            self.memory.period
+        );
+        ensure!(
+            self.memory.short.of(100) <= 50,
+            "memory.short: \"{}\" of memory free is not short: at most \"50%\"",
+            self.memory.short
+        );
         ensure!(self.disk.aridac.samples >= 1, "disk.aridac.samples: at least 1, for a mean of none is none");
         ensure!(
             self.disk.lifeline.target.of(100) >= 10,
@@ -190,11 +263,19 @@ impl Config {
                 "claims, entry {entry}: container: write whose claim it is, for example \"db*\", or \"*\" for all"
             );
             ensure!(
-                (1..=10_000).contains(&claim.weight),
+                WEIGHTS.contains(&claim.weight),
                 "claims, entry {entry}: weight: {} is not between 1 and 10000",
                 claim.weight
             );
+            ensure!(
+                claim.memory.objective.is_none_or(|objective| objective.is_finite() && objective > 0.0),
+                "claims, entry {entry}: memory.objective: write what is promised, for example 800"
+            );
         }
+        self.api.validate()?;
+        probes::validate(&self.probes)?;
+        self.alerts.validate()?;
+        self.recorder.validate()?;
         hooks::validate(&self.hooks)
     }
 }
@@ -223,6 +304,54 @@ mod tests {
         assert_eq!(Config::parse(&text).unwrap(), Config::default(), "{text}");
     }
 
+    /// The file that packages install.
+    const PACKAGED: &str = include_str!("../../../packaging/elbowroom.toml");
+
+    #[test]
+    fn the_packaged_file_changes_nothing() {
+        assert_eq!(Config::parse(PACKAGED).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_packaged_examples_are_good() {
+        for (text, entries) in [
+            (include_str!("../../../packaging/examples/claims.toml"), 2),
+            (include_str!("../../../packaging/examples/hooks.toml"), 2),
+            (include_str!("../../../packaging/examples/probes.toml"), 2),
+        ] {
+            let config = Config::parse(text).unwrap();
+            assert_eq!(config.claims.len() + config.hooks.len() + config.probes.len(), entries, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_packaged_file_shows_every_key_with_its_default() {
+        // `#key = value` is a key, `# words` are words.
+        let shown = PACKAGED.lines().map(|line| match line.strip_prefix('#') {
+            Some(key) if key.starts_with(|c: char| !c.is_whitespace()) => key,
+            _ => line,
+        });
+        let shown = shown.collect::<Vec<_>>().join("\n");
+        assert_eq!(Config::parse(&shown).unwrap(), Config::default());
+        let shown: toml::Table = shown.parse().unwrap();
+        let default = toml::Table::try_from(Config::default()).unwrap();
+        assert_eq!(missing("", &default, &shown), [""; 0], "add them to packaging/elbowroom.toml");
+    }
+
+    fn missing(at: &str, table: &toml::Table, from: &toml::Table) -> Vec<String> {
+        let mut keys = Vec::new();
+        for (key, value) in table {
+            match (value, from.get(key)) {
+                (toml::Value::Table(table), Some(toml::Value::Table(from))) => {
+                    keys.extend(missing(&format!("{at}{key}."), table, from));
+                }
+                (_, None) => keys.push(format!("{at}{key}")),
+                _ => {}
+            }
+        }
+        keys
+    }
+
     #[test]
     fn bad_files_name_line_and_way_out() {
         for (text, expect) in [
@@ -243,6 +372,38 @@ mod tests {
             (
                 "[[claims]]\ncontainer = \"a\"\n[[claims]]\ncontainer = \"b\"\nweight = 0",
                 "claims, entry 2: weight: 0",
+            ),
+            ("[[probes]]\nfile = \"/a\"", "probes, entry 1: container: write whose"),
+            ("[[probe]]\ncontainer = \"a\"\nscrape = \"http://a\"", "probes, entry 1: metrics: say which"),
+            ("[memory]\nperiod = \"1ms\"", "memory.period: \"1ms\" is too short: at least \"500ms\""),
+            ("[memory]\nperiod = \"1m\"", "memory.period: \"60s\" is too long"),
+            ("[memory]\nshort = \"80%\"", "memory.short: \"80%\" of memory free is not short"),
+            (
+                "[[claims]]\ncontainer = \"a\"\nmemory = { objective = -1.0 }",
+                "claims, entry 1: memory.objective: write what is promised",
+            ),
+            ("[api]\nlisten = \"9273\"", "api.listen: \"9273\" is no address with a port"),
+            (
+                "[api]\nlisten = \"0.0.0.0:1\"",
+                "api.listen: 0.0.0.0:1 is open to the network: set api.token_file",
+            ),
+            ("[api]\ntoken_file = \"/a\"", "api.token_file: nothing listens on TCP"),
+            ("[api]\nlisten = \"[::1]:1\"\ntoken_file = \"a\"", "api.token_file: a is no absolute path"),
+            ("[api]\nlisten = \"[::1]:1\"\ntls_key = \"/a\"", "one is of no use without the other"),
+            ("[recorder]\nmax_size = \"1KiB\"", "recorder.max_size: 1KiB is too small: at least 1MiB"),
+            ("[recorder]\nperiod = \"1ms\"", "recorder.period: \"1ms\" is too short"),
+            ("[recorder]\ndirectory = \"a\"", "recorder.directory: write an absolute path"),
+            ("[doctor]\nperiod = \"1s\"", "doctor.period: \"1s\" is too short: at least \"5s\""),
+            ("[alerts]\nquiet = \"0s\"", "alerts.quiet: \"0us\" is not between"),
+            ("[alerts]\nburst = 0", "alerts.burst: 0 is not between 1 and 10000"),
+            (
+                "[[hooks]]\nexec = [\"/a\"]\nformat = \"alertmanager\"",
+                "hooks, entry 1: format: only what is posted",
+            ),
+            ("[[hooks]]\nwebhook = \"http://a\"\nformat = \"slack\"", "line 3: unknown variant `slack`"),
+            (
+                "[[hooks]]\nwebhook = \"http://a\"\nresend = \"1ms\"",
+                "hooks, entry 1: resend: \"1ms\" is too short",
             ),
             ("[[hooks]]\nkinds = [\"STARVED\"]", "hooks, entry 1: it says neither"),
             ("[[hooks]]\nexec = [\"scale\"]", "hooks, entry 1: exec: \"scale\" is no absolute path"),

@@ -7,10 +7,15 @@ mod api;
 mod cli;
 mod client;
 mod config;
+mod dashboard;
 mod fnv;
 pub mod fuse;
+mod http;
+mod kept;
 mod oci;
 mod policy;
+mod probes;
+pub mod recorder;
 mod run;
 mod verbs;
 
@@ -23,6 +28,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 /// The command line's definition, for manual pages and completions.
 pub fn command() -> clap::Command {
@@ -62,7 +68,10 @@ pub fn main() -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
-    use verbs::{audit, check, containers, disks, doctor, metrics, record, restore, top};
+    use verbs::{
+        alerts, audit, check, containers, disks, doctor, memory, metrics, probe, profile, record, restore,
+        top,
+    };
     let run_dir = cli.run_dir.as_path();
     match cli.verb {
         Verb::Agent(args) => {
@@ -78,7 +87,12 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Policy(child) => {
             log(child.verbose);
             let config = config::Config::load(child.config.as_deref())?.enforcing(child.govern.enforce);
-            policy::main(run_dir, &child.govern.state_dir, config)?;
+            policy::main(run_dir, &child.govern.state_dir, child.config.as_deref(), config)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::ApiServer(child) => {
+            log(child.verbose);
+            http::server::main(run_dir, &config::Config::load(child.config.as_deref())?.api)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Supervise => {
@@ -95,6 +109,13 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Explain(one) => print(&containers::explain(run_dir, one)?),
         Verb::Top(args) => print(&top::top(run_dir, &args)?),
         Verb::Disks(output) => print(&disks::disks(run_dir, output)?),
+        Verb::Memory(output) => print(&memory::memory(run_dir, output)?),
+        Verb::Alerts(output) => {
+            let (text, code) = alerts::alerts(run_dir, output)?;
+            print(&text)?;
+            Ok(code)
+        }
+        Verb::Probe(args) => probe::main(run_dir, &args),
         Verb::Metrics(output) => print(&metrics::metrics(run_dir, output)?),
         Verb::Check(output) => {
             let (text, ready) = check::check(run_dir, output)?;
@@ -110,10 +131,12 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Undo(args) => doctor::undo(&args),
         Verb::Pretouch(args) => doctor::pretouch::main(&args),
         Verb::Housekeeping(args) => doctor::housekeeping::main(&args),
+        Verb::Size(args) => doctor::size::main(&args),
         Verb::Protect(args) => doctor::protect::main(&args),
         Verb::HoldMemory(args) => doctor::pretouch::hold(&args).map(|()| ExitCode::SUCCESS),
         Verb::Audit(args) => audit::main(&args),
-        Verb::Record(args) => record::record(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Profile(args) => profile::main(&args),
+        Verb::Record(args) => record::record(run_dir, &args).map(|()| ExitCode::SUCCESS),
         Verb::Replay(args) => {
             let (text, same) = record::replay(&args)?;
             print(&text)?;
@@ -140,7 +163,15 @@ const SOCKET_PATH: usize = 108;
 
 /// Checks everything that can be checked before anything is touched, then supervises.
 fn agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
-    config::Config::load(args.config.as_deref())?;
+    let config = config::Config::load(args.config.as_deref()).or_else(|error| {
+        // Views that the agent before left are answered meanwhile; its processes start as soon as it is repaired.
+        anyhow::ensure!(fuse::supervisor::has_kept_views(), error);
+        tracing::error!(
+            error = one_line(&error),
+            "the configuration is refused: views stay as they are until it is repaired"
+        );
+        Ok(config::Config::default())
+    })?;
     let socket = policy::socket_path(&std::path::absolute(run_dir)?);
     anyhow::ensure!(
         socket.as_os_str().len() < SOCKET_PATH,
@@ -157,8 +188,15 @@ fn agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
         child_args.push("--enforce".into());
     }
     child_args.extend((0..args.verbose).map(|_| "-v".into()));
-    let supervisor = SupervisorArgs { policy_args: child_args, ..SupervisorArgs::new(run_dir) };
+    let api = config.api.enabled;
+    let supervisor = SupervisorArgs { policy_args: child_args, api, ..SupervisorArgs::new(run_dir) };
     fuse::supervisor::main(supervisor)
+}
+
+/// The time of day, in milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 /// The answer goes to standard output; a reader that went away is no error.

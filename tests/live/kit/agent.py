@@ -101,8 +101,8 @@ class Agent:
         for device in (self.device, self.pages):
             if device is not None:
                 left += [f"mount {line}" for line in mounts_of(device)]
-        if (self.run_dir / "agent.sock").exists():
-            left.append(f"socket {self.run_dir}/agent.sock")
+        sockets = [self.run_dir / name for name in ("agent.sock", "feed.sock", "api.sock")]
+        left += [f"socket {path}" for path in sockets if path.exists()]
         return left
 
     def tail(self):

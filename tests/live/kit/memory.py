@@ -44,6 +44,25 @@ class Hungry:
         self.process.stdout.close()
 
 
+class Paging:
+    """A process of kit/paging.py in a cgroup: a program that reads a file larger than its memory."""
+
+    def __init__(self, group, path):
+        self.process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("paging.py"), path], stdin=subprocess.PIPE, text=True
+        )
+        group.enter(self.process.pid)
+
+    def read(self, blocks_per_second):
+        self.process.stdin.write(f"{blocks_per_second}\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.kill()
+        self.process.wait()
+
+
 @contextlib.contextmanager
 def zram(size):
     """A compressed disk in memory, of which zeroes take nothing."""

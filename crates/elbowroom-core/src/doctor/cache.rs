@@ -5,10 +5,11 @@ use super::facts::{Controller, Facts, Group, Version};
 use super::finding::{Check, Finding, Severity};
 use super::fixes::{kept, protect, raise_limit, whole_mib};
 use super::pressure::host_reclaim;
+use super::strategy::size::size;
 use crate::unit::{Bytes, Limit, Percent};
 
 /// Pages read back per second after reclaim had dropped them: below this, a program that starts or a log that is read.
-const REFAULTS: f64 = 100.0;
+pub(super) const REFAULTS: f64 = 100.0;
 /// A container above this part of its limit is at it: reclaim keeps it there.
 const AT_LIMIT: Percent = Percent::whole(95);
 /// And below this one the limit has nothing to do with what it loses.
@@ -24,7 +25,7 @@ pub(super) fn ceiling(group: &Group) -> Option<(&'static str, Bytes)> {
 }
 
 /// Refaults of page cache per second.
-fn refaults(facts: &Facts, group: &Group) -> f64 {
+pub(super) fn refaults(facts: &Facts, group: &Group) -> f64 {
     facts.per_second(group.stat_before().workingset_refault_file, group.stat().workingset_refault_file)
 }
 
@@ -64,11 +65,8 @@ fn anon_evicts(facts: &Facts) -> Vec<Finding> {
             if !at_limit || rate < REFAULTS || stat.anon < Bytes(HEAP.of(limit.get())) {
                 return None;
             }
-            // Room for the heap as it is, for the cache that is left and what came back of it, and a tenth to breathe.
-            let between = stat.workingset_refault_file.saturating_sub(g.stat_before().workingset_refault_file);
-            let cache = stat.file.saturating_add(Facts::pages(between).min(limit));
-            let wanted = stat.anon.saturating_add(cache).max(Bytes(limit.get() + limit.get() / 4));
-            let wanted = whole_mib(wanted.saturating_add(Bytes(wanted.get() / 10)));
+            // A look that is a second long sees little come back: a quarter more is worth the trouble at least.
+            let wanted = size(facts, g).need.max(Bytes(limit.get() + limit.get() / 4));
             let fix = raise_limit(facts, g, wanted);
             let found = Finding::new(
                 Severity::Warning,
@@ -116,7 +114,7 @@ fn cache_too_small(facts: &Facts) -> Vec<Finding> {
             if stalled(facts, g).is_some_and(|part| part < 0.1) {
                 return None;
             }
-            let wanted = whole_mib(Bytes(limit.get() + limit.get() / 2));
+            let wanted = size(facts, g).need.max(Bytes(limit.get() + limit.get() / 2));
             let found = Finding::new(
                 Severity::Warning,
                 format!(

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Severity {
     /// Worth knowing; nobody suffers now. Does not make a host unhealthy.
     Info,
@@ -17,6 +18,7 @@ pub enum Severity {
 
 /// What a file said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Evidence {
     /// The file, with the key behind a space where it has any.
     pub file: String,
@@ -26,6 +28,7 @@ pub struct Evidence {
 
 /// One thing that hurts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Finding {
     /// The check's id.
     pub check: String,
@@ -49,6 +52,7 @@ pub struct Finding {
 
 /// What a person would type, and the same as writes that can be taken back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Fix {
     /// Shell commands, in order.
     pub commands: Vec<String>,
@@ -58,6 +62,7 @@ pub struct Fix {
 
 /// One file's new value. Undone in reverse order by writing `from`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Write {
     /// The file, from the machine's root.
     pub file: String,
@@ -73,6 +78,7 @@ pub struct Write {
 
 /// A property of a systemd unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Property {
     /// `docker-4f1c….scope`.
     pub unit: String,

@@ -3,14 +3,15 @@
 //! A governor decides the same whether it is obeyed or only watched ([`Mode`]); what became of its orders comes back to it as
 //! events, so a recording replays to the same decisions.
 
-pub mod alert;
 pub mod claim;
 pub mod disk;
+pub mod memory;
 
 use serde::{Deserialize, Serialize};
 
 /// What is done with a governor's orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Nothing is measured, nothing is decided.
@@ -21,3 +22,6 @@ pub enum Mode {
     /// Carried out.
     Enforce,
 }
+
+/// Cgroups that hold the machine's own services: everybody waits for those, so nothing is ever taken from them.
+pub(crate) const SERVICES: [&str; 4] = ["/", "/init.scope", "/system.slice", "/user.slice"];

@@ -19,9 +19,11 @@
 //! - `a_full_machine_has_no_slack`
 
 pub mod disk;
+pub mod memory;
 mod schedule;
 
 use crate::cpuset::CpuSet;
+use crate::label::Labels;
 use crate::sample::{Container, Engine, Event, Group, GroupId, Limits, Node, Tick, Usage};
 use crate::unit::{Bytes, Limit, Micros};
 use crate::view::{Change, View, Views};
@@ -121,6 +123,7 @@ impl Sim {
             name: Some(name.to_owned()),
             engine: Engine::Plain,
             pod: None,
+            labels: Labels::default(),
         });
         let program = match role {
             Role::Slice => None,

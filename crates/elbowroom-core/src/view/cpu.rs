@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 /// The range of effective CPU, in whole CPUs; `1 <= lower <= upper`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bounds {
     /// What the container gets when everybody wants everything.
     pub lower: u32,
@@ -35,6 +36,7 @@ pub struct Bounds {
 
 /// CPU time of one period on some set of CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Slack {
     /// Time nobody used.
     pub unused: Micros,

@@ -14,6 +14,7 @@ pub const HISTORY: usize = 20;
 
 /// One change of one container's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Change {
     /// Whose view.
     pub id: GroupId,
@@ -29,6 +30,7 @@ pub struct Change {
 /// The part of a view that changed. `from` is zero for a container that appeared, `to` is zero for one that is gone, and
 /// the two are equal where only the bounds or the CPUs behind the amount changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum What {
     /// Effective CPU.
@@ -50,15 +52,23 @@ pub enum What {
 impl fmt::Display for Change {
     /// `cpu 3 -> 4: it used 97% of 3 CPUs while 412ms of CPU time went unused: one CPU more`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.what {
-            What::Cpu { from, to } => write!(f, "cpu {from} -> {to}: {}", self.because),
-            What::Memory { from, to } => write!(f, "memory {from} -> {to}: {}", self.because),
+        write!(f, "{}: {}", self.what, self.because)
+    }
+}
+
+impl fmt::Display for What {
+    /// `cpu 3 -> 4`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu { from, to } => write!(f, "cpu {from} -> {to}"),
+            Self::Memory { from, to } => write!(f, "memory {from} -> {to}"),
         }
     }
 }
 
 /// Why a view changed, with the numbers that decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Because {
     /// The container is new.
@@ -159,6 +169,7 @@ impl fmt::Display for Because {
 
 /// CPU time used in one period, beside the CPUs it could have been used on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Load {
     /// `u`: CPU time used.
     pub used: Micros,
@@ -182,6 +193,7 @@ fn cpus(n: u32) -> String {
 
 /// Everything behind one container's view.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Explain {
     /// Whose view.
     pub id: GroupId,
@@ -199,6 +211,7 @@ pub struct Explain {
 
 /// What a view was computed from: settings as they bind, and the last period's measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Inputs {
     /// `P`: online CPUs of the machine.
     pub online: u32,

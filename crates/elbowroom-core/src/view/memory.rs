@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 /// The range of effective memory; `soft <= hard`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bounds {
     /// Where effective memory starts and falls back to.
     pub soft: Bytes,
@@ -46,6 +47,17 @@ pub struct Settings {
     pub low: Option<Limit<Bytes>>,
     /// The container's own v1 soft limit.
     pub soft: Option<Limit<Bytes>>,
+}
+
+impl Bounds {
+    /// The bounds of a container whose memory others use for a while: it should want no more than `ceiling`, whatever it may.
+    /// Nothing is shown as less than a page, for no memory at all is no size.
+    #[must_use]
+    pub fn under(self, ceiling: Limit<Bytes>) -> Self {
+        let Limit::At(ceiling) = ceiling else { return self };
+        let ceiling = ceiling.max(Bytes::kib(4));
+        Self { soft: self.soft.min(ceiling), hard: self.hard.min(ceiling) }
+    }
 }
 
 /// Two successive looks at a container and its machine.

@@ -45,6 +45,7 @@ use serde::{Deserialize, Serialize};
 
 /// A container's view at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct View {
     /// Effective CPU in whole CPUs, as count-like surfaces show it; at least one.
     pub cpus: u32,

@@ -20,6 +20,8 @@ pub(super) struct Slot {
     pub(super) pool: u32,
     /// No tick yet since it appeared: it still follows its bounds.
     pub(super) fresh: bool,
+    /// The most that effective memory may be while the container lends memory.
+    pub(super) ceiling: Limit<Bytes>,
     /// As the host described it.
     pub(super) group: Group,
     /// Its last changes, oldest first.
@@ -34,6 +36,7 @@ impl Slot {
             quota: Limit::Max,
             pool: 0,
             fresh: true,
+            ceiling: Limit::Max,
             group,
             history: VecDeque::new(),
         }

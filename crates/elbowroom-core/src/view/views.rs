@@ -6,6 +6,7 @@ use super::slots::{Index, Members, Slot};
 use super::tick::Readings;
 use super::{Policy, View, cpu, memory, waterfill};
 use crate::cpuset::CpuSet;
+use crate::govern::memory::Export;
 use crate::sample::{Event, Group, GroupId, Node};
 use crate::unit::{Bytes, Limit, Micros, Millicpu};
 use std::collections::HashMap;
@@ -130,6 +131,8 @@ impl Views {
                     self.tick(tick, &mut changes)
                 }
                 Event::Disk(_) | Event::DiskGone(_) | Event::DiskTick(_) | Event::IoLimits(_) => false,
+                Event::Export(export) => self.take_export(export),
+                Event::MemoryTick(_) | Event::MemoryDone(_) | Event::Heard(_) => false,
             };
         }
         if stale {
@@ -175,7 +178,10 @@ impl Views {
             cpuset: standing.cpus,
             memory_hard_of: {
                 let hard = Some(Limit::At(view.memory_hard));
-                self.ancestry(&slot.group).find(|group| group.limits.memory_max == hard).map(path)
+                let lends = slot.ceiling == Limit::At(view.memory_hard);
+                let sets_it =
+                    self.ancestry(&slot.group).find(|group| group.limits.memory_max == hard).map(path);
+                sets_it.or_else(|| lends.then(|| "the memory governor, while others use it".to_owned()))
             },
             period: self.period,
             used: slot.meter.used(self.stamp),
@@ -307,7 +313,8 @@ impl Views {
             if slot.group.container.is_none() {
                 continue;
             }
-            let memory = memory::bounds(&self.memory_settings(&slot.group), node.mem_total);
+            let memory =
+                memory::bounds(&self.memory_settings(&slot.group), node.mem_total).under(slot.ceiling);
             if let Some(slot) = self.slots[i as usize].as_mut() {
                 slot.pool = self.pool_of[place];
                 slot.quota = standing.quota;
@@ -391,6 +398,12 @@ impl Views {
             let above = &mut awake_below[self.places[place].parent as usize];
             *above = Some(is_awake || above.unwrap_or(false));
         }
+    }
+
+    /// Takes in how much of its memory a container should want.
+    fn take_export(&mut self, export: &Export) -> bool {
+        let slot = self.index.get(&export.group).and_then(|i| self.slots.get_mut(*i as usize)?.as_mut());
+        slot.is_some_and(|slot| std::mem::replace(&mut slot.ceiling, export.ceiling) != export.ceiling)
     }
 
     fn memory_settings(&self, group: &Group) -> memory::Settings {

@@ -4,6 +4,7 @@
 use elbowroom_core::doctor::{
     Applied, Controller, Counters, Disk, DiskCounters, Facts, Group, Heap, Mount, Node, Version,
 };
+use elbowroom_core::label::Labels;
 use elbowroom_core::psi::Pressure;
 use elbowroom_core::sample::{Container, DeviceNumber, Engine, IoStat, MemoryStat};
 use elbowroom_core::unit::{Bytes, Micros};
@@ -104,8 +105,13 @@ impl Sim {
 
     pub fn contain(&mut self, at: usize, name: &str) {
         let id = format!("{name}{}", "0".repeat(60));
-        self.facts.groups[at].container =
-            Some(Container { id, name: Some(name.into()), engine: Engine::Docker, pod: None });
+        self.facts.groups[at].container = Some(Container {
+            id,
+            name: Some(name.into()),
+            engine: Engine::Docker,
+            pod: None,
+            labels: Labels::default(),
+        });
     }
 
     fn web(&mut self) -> &mut Group {

@@ -4,6 +4,7 @@
 
 use elbowroom_core::govern::claim::Claim;
 use elbowroom_core::govern::disk::{Cap, Disks, Order, Settings};
+use elbowroom_core::label::Labels;
 use elbowroom_core::sample::{
     Container, DeviceNumber, Disk, DiskStat, DiskTick, Engine, Event, Group, GroupId, GroupIo, IoLimits,
     IoMax, IoStat, Limits,
@@ -64,7 +65,13 @@ pub(crate) fn group(tenant: usize) -> Event {
         id: id(tenant),
         parent: None,
         path: format!("/{name}"),
-        container: Some(Container { id: name.clone(), name: Some(name), engine: Engine::Plain, pod: None }),
+        container: Some(Container {
+            id: name.clone(),
+            name: Some(name),
+            engine: Engine::Plain,
+            pod: None,
+            labels: Labels::default(),
+        }),
         limits: Limits::default(),
         populated: true,
     })

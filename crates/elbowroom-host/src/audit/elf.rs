@@ -51,7 +51,7 @@ fn of_class<Header: FileHeader<Endian = Endianness>>(bytes: &[u8]) -> Option<Elf
 
 /// Whether a file keeps to what linkers make. Lookups by name take time that grows with sections times names, and whoever
 /// wrote the file chose both.
-fn is_modest<Header: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, Header>) -> bool {
+pub(crate) fn is_modest<Header: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, Header>) -> bool {
     const SECTIONS: usize = 4096;
     const NAMES: u64 = 4 << 20;
     let sections = file.elf_section_table();

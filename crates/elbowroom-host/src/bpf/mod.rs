@@ -18,7 +18,10 @@
 //! Needs Linux 5.12 with BTF, and CAP_BPF with CAP_PERFMON or CAP_SYS_ADMIN. Whether a kernel lets it is found out by
 //! trying; a caller whose kernel refuses reads files instead.
 
+pub mod faults;
 mod load;
+mod object;
+pub mod page_tables;
 mod shared;
 mod tier;
 
@@ -41,6 +44,8 @@ pub enum Hierarchy {
     Cpu = 1,
     /// Version 1, the hierarchy of the `cpuacct` controller, where it is not the one of `cpu`.
     Cpuacct = 2,
+    /// Version 1, the hierarchy of the `memory` controller.
+    Memory = 3,
 }
 
 /// What was being done when the kernel refused.
@@ -87,6 +92,20 @@ pub enum BpfError {
         /// The largest there is.
         last: u32,
     },
+    /// Processes whose page tables are wanted cannot be followed.
+    #[error("cannot {operation} processes by BPF: {source}")]
+    Process {
+        /// `follow`, `look at` or `visit`.
+        operation: &'static str,
+        /// The system call's error.
+        source: libbpf_rs::Error,
+    },
+    /// A program knows one architecture's page tables and faults.
+    #[error("only x86-64 is known")]
+    Architecture,
+    /// The direct map was not found.
+    #[error("the kernel's direct map of memory was not found: is memory encrypted?")]
+    DirectMap,
     /// The root is everybody's and is not charged.
     #[error("the root of a hierarchy (inode {cgroup}) cannot be tracked")]
     Root {

@@ -7,7 +7,7 @@ use crate::parse::{Malformed, single};
 use crate::root::{ReadError, if_there, open_at, read_whole};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -35,9 +35,17 @@ impl<'a> Dir<'a> {
 
     /// Opens a file in it.
     pub fn open(&self, file: &str) -> Result<OwnedFd, ReadError> {
+        self.open_with(file, OFlags::RDONLY)
+    }
+
+    /// Opens a file in it, for what the flags say.
+    pub(crate) fn open_with(&self, file: &str, flags: OFlags) -> Result<OwnedFd, ReadError> {
         use std::os::fd::AsFd;
-        open_at(self.hierarchy.as_fd(), &self.group.join(file), OFlags::RDONLY)
-            .map_err(|source| ReadError::Io { operation: "opening", path: self.path().join(file), source })
+        open_at(self.hierarchy.as_fd(), &self.group.join(file), flags).map_err(|source| ReadError::Io {
+            operation: "opening",
+            path: self.path().join(file),
+            source,
+        })
     }
 
     /// Reads a file in it; `None` where file or cgroup are not there.
@@ -85,6 +93,11 @@ impl<'a> Dir<'a> {
     pub fn inode(&self) -> Option<u64> {
         let dot = if self.group.as_os_str().is_empty() { Path::new(".") } else { self.group };
         rustix::fs::statat(self.hierarchy, dot, rustix::fs::AtFlags::empty()).ok().map(|s| s.st_ino)
+    }
+
+    /// What `look` finds in the cgroup of that name directly below it.
+    pub fn below<T>(&self, name: &OsStr, look: impl FnOnce(Dir<'_>) -> T) -> T {
+        look(Dir::new(self.hierarchy, &self.group.join(name)))
     }
 
     /// The cgroups directly below it: name and inode. `None` when it is gone.

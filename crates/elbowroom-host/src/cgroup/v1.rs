@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// The smallest number that means "no limit": `PAGE_COUNTER_MAX` pages (include/linux/page_counter.h), which is the
 /// largest signed 64-bit number rounded down to a page of 4 KiB (9223372036854771712) or of up to 64 KiB.
-const NO_LIMIT: u64 = i64::MAX as u64 & !0xffff;
+pub(crate) const NO_LIMIT: u64 = i64::MAX as u64 & !0xffff;
 
 /// `memory.limit_in_bytes` and its like: a number of bytes, where -1 and the largest ones are no limit.
 pub fn limit(text: &str) -> Result<Limit<Bytes>, Malformed> {

@@ -25,6 +25,7 @@ use crate::discover::Discover;
 use crate::root::{ReadError, Root};
 use crate::warn::Warnings;
 use elbowroom_core::doctor::{self, Applied, Facts, Version};
+use elbowroom_core::label::Heed;
 use elbowroom_core::unit::Micros;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -69,7 +70,7 @@ const CONTROLLERS: [(Controller, doctor::Controller); 5] = [
 pub fn look(config: &DoctorConfig, applied: Vec<Applied>) -> Result<Facts, DoctorError> {
     let root = Root::at(&config.root)?;
     let layout = Layout::detect(&root)?;
-    let mut discover = Discover::new(&root, &config.plain, config.docker_root.as_deref());
+    let mut discover = Discover::new(&root, &config.plain, config.docker_root.as_deref(), Heed::None);
     let mut warnings = Warnings::default();
     let mut facts = Facts::default();
 

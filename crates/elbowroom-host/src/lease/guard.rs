@@ -3,7 +3,7 @@
 use super::holder::{self, Holder};
 use super::knob::KnobError;
 use super::ledger::{Ledger, Record};
-use super::{Ended, Fate, LeaseError};
+use super::{Ended, Fate, LeaseError, note};
 use crate::timer;
 use elbowroom_core::unit::Micros;
 use serde::Serialize;
@@ -103,6 +103,7 @@ impl Guard {
                 let told = format!("{:?}{:?}", remains.leases, remains.damaged);
                 if self.told.as_ref() != Some(&told) {
                     remains.log("their holder is dead or silent");
+                    note::leave(&self.dir, remains);
                     self.told = Some(told);
                 }
             }
@@ -125,6 +126,7 @@ impl Guard {
             holder::remove(&ledger);
             ledger.remove_dir();
         }
+        note::remove(&self.dir);
     }
 }
 

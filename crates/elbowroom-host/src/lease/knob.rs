@@ -1,6 +1,6 @@
 //! One value in a cgroup file: where it is, how it is read, how it is written.
 
-use crate::cgroup::Dir;
+use crate::cgroup::{Dir, v1};
 use crate::parse::{Malformed, malformed, number};
 use elbowroom_core::sample::DeviceNumber;
 use elbowroom_core::unit::Limit;
@@ -45,6 +45,9 @@ pub enum Unset {
     Max,
     /// `default`: weights.
     Default,
+    /// `-1`: v1 `memory.*limit_in_bytes`, which reads as the largest number of whole pages
+    /// (mm/memcontrol-v1.c, `mem_cgroup_write`).
+    MinusOne,
 }
 
 /// Why a knob could not be read or written.
@@ -102,17 +105,28 @@ impl Knob {
     /// See [`KnobError`].
     pub fn write(&self, value: Limit<u64>) -> Result<(), KnobError> {
         // A cgroup file is not truncated by O_TRUNC; it is there for files that stand for one in tests.
-        let file = self.open(OFlags::WRONLY | OFlags::TRUNC)?;
-        let line = self.line(value);
-        loop {
-            match rustix::io::write(&file, line.as_bytes()) {
-                Ok(n) if n == line.len() => return Ok(()),
-                // One write is one value: a part of it was taken for another value.
-                Ok(_) => return Err(KnobError::Refused(Errno::IO)),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(self.failed(errno)),
+        self.write_by(value, OFlags::TRUNC, |file, line| {
+            loop {
+                match rustix::io::write(file, line) {
+                    Ok(n) if n == line.len() => return Ok(()),
+                    // One write is one value: a part of it was taken for another value.
+                    Ok(_) => return Err(Errno::IO),
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(errno),
+                }
             }
-        }
+        })
+    }
+
+    /// As [`Self::write`], with `write` to bring the line into the open file.
+    pub(crate) fn write_by(
+        &self,
+        value: Limit<u64>,
+        flags: OFlags,
+        write: impl FnOnce(&OwnedFd, &[u8]) -> Result<(), Errno>,
+    ) -> Result<(), KnobError> {
+        let file = self.open(OFlags::WRONLY | flags)?;
+        write(&file, self.line(value).as_bytes()).map_err(|errno| self.failed(errno))
     }
 
     /// Whether the knob could be one: what a file of the ledger says is not believed.
@@ -150,7 +164,10 @@ impl Knob {
         if text == self.unset.spelling() {
             return Ok(Limit::Max);
         }
-        number(text, line, "a limit").map(Limit::At)
+        match number(text, line, "a limit")? {
+            n if self.unset == Unset::MinusOne && n >= v1::NO_LIMIT => Ok(Limit::Max),
+            n => Ok(Limit::At(n)),
+        }
     }
 
     /// What is written to the file.
@@ -216,6 +233,7 @@ impl Unset {
             Self::Zero => "0",
             Self::Max => "max",
             Self::Default => "default",
+            Self::MinusOne => "-1",
         }
     }
 }
@@ -248,6 +266,7 @@ mod tests {
         let io_max = knob(Some(("8:16", Some("wbps"))), Unset::Max);
         let weight = knob(Some(("8:16", None)), Unset::Default);
         let high = knob(None, Unset::Max);
+        let v1_memory = knob(None, Unset::MinusOne);
         for (knob, text, value, line) in [
             (&v1, "", Max, "254:0 0"),
             (&v1, "25:0 1\n254:0 1048576\n254:1 2\n", At(1 << 20), "254:0 1048576"),
@@ -258,6 +277,8 @@ mod tests {
             (&weight, "default 100\n", Max, "8:16 default"),
             (&weight, "default 100\n8:16 250\n", At(250), "8:16 250"),
             (&high, "max\n", Max, "max"),
+            (&v1_memory, "9223372036854771712\n", Max, "-1"),
+            (&v1_memory, "4096\n", At(4096), "4096"),
             (&high, "4096\n", At(4096), "4096"),
         ] {
             assert_eq!(knob.in_force(text), Ok(value), "{text:?}");

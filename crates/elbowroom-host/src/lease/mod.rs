@@ -15,19 +15,21 @@ mod holder;
 pub mod io;
 mod knob;
 mod ledger;
+mod note;
 #[cfg(test)]
 mod tests;
 
 pub use guard::{BEAT, Guard, Remains, restore};
 pub use knob::{Key, Knob, KnobError, Unset};
 pub use ledger::{Damaged, Record};
+pub use note::{Note, take_notes};
 
 use crate::timer;
 use elbowroom_core::unit::{Limit, Micros};
 use holder::Holder;
 use ledger::Ledger;
 use rustix::io::Errno;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -97,7 +99,7 @@ pub enum Outcome {
 }
 
 /// How a lease ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
     /// The knob.
     pub knob: Knob,
@@ -110,7 +112,7 @@ pub struct Ended {
 }
 
 /// What is in a knob after its lease ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
     /// The value from before: it was written.
@@ -173,7 +175,7 @@ impl Leases {
     /// # Errors
     /// [`LeaseError::Io`] when the record cannot be written. Then the knob was not touched: no limit without a record.
     pub fn set(&mut self, knob: &Knob, value: Limit<u64>, because: &str) -> Result<Outcome, LeaseError> {
-        self.attempt(knob, |_| value, because)
+        self.set_by(knob, |_| value, Knob::write, because)
     }
 
     /// As [`Self::set`], but where the value from before is the tighter limit, that one is in force and no lease is held.
@@ -181,19 +183,25 @@ impl Leases {
     /// # Errors
     /// As [`Self::set`].
     pub fn tighten(&mut self, knob: &Knob, limit: Limit<u64>, because: &str) -> Result<Outcome, LeaseError> {
-        self.attempt(knob, |before| before.min(limit), because)
+        self.set_by(knob, |before| before.min(limit), Knob::write, because)
     }
 
-    fn attempt(
+    /// As [`Self::set`], with the value made of the one from before, and put into the knob by `write`. Asking for the value from
+    /// before is [`Self::release`].
+    ///
+    /// # Errors
+    /// As [`Self::set`].
+    pub fn set_by(
         &mut self,
         knob: &Knob,
         value: impl FnOnce(Limit<u64>) -> Limit<u64>,
+        write: impl FnOnce(&Knob, Limit<u64>) -> Result<(), KnobError>,
         because: &str,
     ) -> Result<Outcome, LeaseError> {
         if self.is_revoked() {
             self.surrender();
         }
-        let changed = self.change(knob, value, because);
+        let changed = self.change(knob, value, write, because);
         self.tell(&changed);
         let outcome = changed?;
         // The guard raises the generation before it reads a knob. So if it read this one before our write, we see the new
@@ -261,6 +269,7 @@ impl Leases {
         &mut self,
         knob: &Knob,
         value: impl FnOnce(Limit<u64>) -> Limit<u64>,
+        write: impl FnOnce(&Knob, Limit<u64>) -> Result<(), KnobError>,
         because: &str,
     ) -> Result<Outcome, LeaseError> {
         if self.is_ceded(knob) {
@@ -295,7 +304,7 @@ impl Leases {
             self.keep(held, Outcome::Unchanged);
             return Err(error);
         }
-        let written = knob.write(value).and_then(|()| knob.read());
+        let written = write(knob, value).and_then(|()| knob.read());
         Ok(match written {
             Ok(now) if now == value => {
                 record.ours = vec![value];

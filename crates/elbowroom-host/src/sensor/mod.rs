@@ -36,6 +36,7 @@ use crate::warn::Warnings;
 use crate::watch::Watch;
 pub use details::Details;
 use elbowroom_core::cpuset::CpuSet;
+use elbowroom_core::label::Heed;
 use elbowroom_core::sample::{Event, GroupId, Node};
 use elbowroom_core::unit::{Bytes, Micros};
 use std::collections::BTreeSet;
@@ -54,6 +55,8 @@ pub struct SensorConfig {
     pub plain: Vec<String>,
     /// Where dockerd keeps its containers, where `/etc/docker/daemon.json` does not say.
     pub docker_root: Option<PathBuf>,
+    /// Which labels of containers count.
+    pub labels: Heed,
     /// How often [`Sensor::tick`] will be called: an active group is read this often.
     pub period: Micros,
     /// How seldom an idle one is read at most.
@@ -73,6 +76,7 @@ impl Default for SensorConfig {
             root: PathBuf::from("/"),
             plain: Vec::new(),
             docker_root: None,
+            labels: Heed::All,
             period: Micros::millis(24),
             backoff: Micros::millis(1_500),
             rescan: Micros::secs(30),
@@ -156,7 +160,7 @@ impl Sensor {
         );
         let now = Instant::now();
         Ok(Self {
-            discover: Discover::new(&root, &config.plain, config.docker_root.as_deref()),
+            discover: Discover::new(&root, &config.plain, config.docker_root.as_deref(), config.labels),
             root,
             config: config.clone(),
             layout,

@@ -45,11 +45,11 @@ impl Tier {
         Self::Files
     }
 
-    /// For people: `files` or `active`.
+    /// For people, and as in the configuration: `files` or `bpf`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Files => "files",
-            Self::Active(_) => "active",
+            Self::Active(_) => "bpf",
         }
     }
 }

@@ -71,6 +71,8 @@ fn environment(notice: &Notice) -> Vec<(&'static str, String)> {
     let container = alert.container.as_ref();
     let words = [
         ("ELBOWROOM_ALERT_KIND", alert.alert.kind.to_string()),
+        ("ELBOWROOM_ALERT_SEVERITY", format!("{:?}", alert.alert.severity).to_lowercase()),
+        ("ELBOWROOM_ALERT_TOPIC", alert.alert.topic.clone().unwrap_or_default()),
         ("ELBOWROOM_ALERT_STATE", notice.state.to_owned()),
         ("ELBOWROOM_ALERT_TEXT", alert.alert.text.clone()),
         ("ELBOWROOM_ALERT_HOST", notice.host.clone()),

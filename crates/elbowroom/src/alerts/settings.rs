@@ -1,7 +1,7 @@
-//! `[[hooks]]` of the configuration: who is told of alerts.
+//! `[alerts]` and `[[hooks]]` of the configuration: who is told of alerts, and how often.
 
 use anyhow::{Context, Result, bail, ensure};
-use elbowroom_core::govern::alert::Kind;
+use elbowroom_core::alert::{Alert, Kind, Rule, Severity};
 use elbowroom_core::unit::Micros;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -9,6 +9,59 @@ use ureq::http::Uri;
 
 /// Most hooks: each has a thread of its own.
 const MOST: usize = 16;
+
+/// How often people are told, and by what besides hooks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Alerts {
+    /// An addressee is told of the same condition at most once in this time.
+    #[serde(with = "elbowroom_core::unit::duration")]
+    pub(crate) quiet: Micros,
+    /// An addressee is told of at most so many conditions in that time, the worst first.
+    pub(crate) burst: usize,
+    /// Entries with fields in systemd's journal, besides the log.
+    pub(crate) journald: bool,
+}
+
+impl Default for Alerts {
+    fn default() -> Self {
+        let Rule { quiet, burst } = Rule::default();
+        Self { quiet, burst, journald: false }
+    }
+}
+
+impl Alerts {
+    /// As an outbox has it.
+    pub(crate) const fn rule(&self) -> Rule {
+        Rule { quiet: self.quiet, burst: self.burst }
+    }
+
+    /// Refuses what would tell nobody anything.
+    pub(crate) fn validate(&self) -> Result<()> {
+        ensure!(
+            (Micros::secs(1)..=Micros::secs(86_400)).contains(&self.quiet),
+            "alerts.quiet: \"{}\" is not between \"1s\" and \"1d\"",
+            self.quiet
+        );
+        ensure!(
+            (1..=10_000).contains(&self.burst),
+            "alerts.burst: {} is not between 1 and 10000: an addressee who is never told is no addressee",
+            self.burst
+        );
+        Ok(())
+    }
+}
+
+/// What a webhook is posted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Format {
+    /// One alert, as a program gets it.
+    #[default]
+    Elbowroom,
+    /// All alerts that last, as Prometheus posts them to `POST /api/v2/alerts` of an Alertmanager.
+    Alertmanager,
+}
 
 /// One entry: a program to start, or an address to post to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,8 +73,19 @@ pub(crate) struct Hook {
     /// `http://` or `https://` address that the same JSON is posted to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) webhook: Option<String>,
+    /// What the address is posted.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(crate) format: Format,
     /// Only these kinds; empty for all.
     pub(crate) kinds: Vec<Kind>,
+    /// Only what is at least so bad.
+    pub(crate) severity: Severity,
+    /// How often an Alertmanager is told again of what lasts; it forgets what it has not heard of for four times as long.
+    #[serde(with = "elbowroom_core::unit::duration")]
+    pub(crate) resend: Micros,
+    /// Where a person who is told can look, for example the dashboard: Alertmanager's `generatorURL`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) link: Option<String>,
     /// How long a program may run, or an answer may take.
     #[serde(with = "elbowroom_core::unit::duration")]
     pub(crate) timeout: Micros,
@@ -29,11 +93,29 @@ pub(crate) struct Hook {
 
 impl Default for Hook {
     fn default() -> Self {
-        Self { exec: Vec::new(), webhook: None, kinds: Vec::new(), timeout: Micros::secs(10) }
+        Self {
+            exec: Vec::new(),
+            webhook: None,
+            format: Format::default(),
+            kinds: Vec::new(),
+            severity: Severity::Info,
+            resend: Micros::secs(60),
+            link: None,
+            timeout: Micros::secs(10),
+        }
     }
 }
 
+fn is_default(format: &Format) -> bool {
+    *format == Format::default()
+}
+
 impl Hook {
+    /// Whether it is to be told of an alert.
+    pub(crate) fn wants(&self, alert: &Alert) -> bool {
+        (self.kinds.is_empty() || self.kinds.contains(&alert.kind)) && alert.severity >= self.severity
+    }
+
     /// What it is called in logs and metrics: the program, or the address without what may be secret in it.
     pub(crate) fn name(&self) -> String {
         match (&self.exec[..], &self.webhook) {
@@ -64,8 +146,10 @@ fn validate_one(hook: &Hook) -> Result<()> {
         "timeout: \"{}\" is too short: at least \"100ms\"",
         hook.timeout
     );
+    ensure!(hook.resend >= Micros::secs(1), "resend: \"{}\" is too short: at least \"1s\"", hook.resend);
     match (&hook.exec[..], &hook.webhook) {
         ([program, ..], None) => {
+            ensure!(hook.format == Format::Elbowroom, "format: only what is posted has one: give webhook");
             ensure!(
                 Path::new(program).is_absolute(),
                 "exec: {program:?} is no absolute path: write for example [\"/usr/local/bin/scale-disk\"]"

@@ -1,6 +1,6 @@
 use super::*;
 use crate::api::Named;
-use elbowroom_core::govern::alert::{Alert, Kind};
+use elbowroom_core::alert::{Kind, Subject};
 use elbowroom_core::sample::{DeviceNumber, GroupId};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,18 +8,23 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-fn notice(kind: Kind) -> Notice {
-    let alert = Alert {
-        kind,
-        disk: Some(DeviceNumber { major: 8, minor: 0 }),
-        group: Some(GroupId(7)),
-        since: Micros::secs(1),
-        until: None,
-        text: "a \"text\"\nwith $(traps)".into(),
-    };
+/// A new condition of that kind begins, and everybody is told at once.
+fn say(hooks: &mut Hooks, kind: Kind) {
+    static NEXT: AtomicU64 = AtomicU64::new(7);
+    let group = Some(GroupId(NEXT.fetch_add(1, Ordering::Relaxed)));
+    let disk = Some(DeviceNumber { major: 8, minor: 0 });
+    let subject = Subject { kind, disk, group, topic: None };
+    hooks.apply(&Alert::new(subject, Micros::secs(1), "a \"text\"\nwith $(traps)".into()));
+    hooks.tell(Micros::secs(1), named);
+}
+
+fn named(alert: Alert) -> AlertView {
     let container = Named { id: "0123".into(), name: Some("we\0b".into()), path: "/docker/0123".into() };
-    let alert = AlertView { alert, disk_name: Some("sda".into()), container: Some(container) };
-    Notice { state: "began", host: "node1".into(), time_unix_ms: 1, alert }
+    AlertView::new(alert, Some("sda".into()), Some(container))
+}
+
+fn start(hooks: &[Hook]) -> Hooks {
+    Hooks::start(hooks, &Alerts { burst: 1_000, ..Alerts::default() }).unwrap()
 }
 
 fn script(dir: &Path, text: &str) -> String {
@@ -51,8 +56,8 @@ fn a_program_gets_the_alert_as_json_and_as_words() {
          cat /proc/self/oom_score_adj) > {0}.part && mv {0}.part {0}",
         out.display()
     );
-    let mut hooks = Hooks::start(&[exec(&script(dir.path(), &text), Micros::secs(10))]).unwrap();
-    hooks.tell(notice(Kind::Starved));
+    let mut hooks = start(&[exec(&script(dir.path(), &text), Micros::secs(10))]);
+    say(&mut hooks, Kind::Starved);
     wait_for(&hooks, |status| status.delivered == 1);
     let said = fs::read_to_string(out).unwrap();
     let mut lines = said.lines();
@@ -69,8 +74,8 @@ fn only_the_kinds_asked_for_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let program = script(dir.path(), &format!("echo $ELBOWROOM_ALERT_KIND >> {}/out", dir.path().display()));
     let hook = Hook { kinds: vec![Kind::Degraded], ..exec(&program, Micros::secs(10)) };
-    let mut hooks = Hooks::start(&[hook]).unwrap();
-    [Kind::Starved, Kind::Degraded].into_iter().for_each(|kind| hooks.tell(notice(kind)));
+    let mut hooks = start(&[hook]);
+    [Kind::Starved, Kind::Degraded].into_iter().for_each(|kind| say(&mut hooks, kind));
     wait_for(&hooks, |status| status.delivered == 1);
     assert_eq!(fs::read_to_string(dir.path().join("out")).unwrap(), "DEGRADED\n");
     hooks.stop();
@@ -79,12 +84,11 @@ fn only_the_kinds_asked_for_are_told() {
 #[test]
 fn a_program_that_fails_or_is_not_there_is_counted() {
     let dir = tempfile::tempdir().unwrap();
-    let mut hooks = Hooks::start(&[
+    let mut hooks = start(&[
         exec(&script(dir.path(), "exit 3"), Micros::secs(10)),
         exec("/no/such/program", Micros::secs(10)),
-    ])
-    .unwrap();
-    hooks.tell(notice(Kind::Starved));
+    ]);
+    say(&mut hooks, Kind::Starved);
     wait_for(&hooks, |status| status.hook != "/no/such/program" && status.failed == 1);
     wait_for(&hooks, |status| status.hook == "/no/such/program" && status.failed == 1);
     hooks.stop();
@@ -95,9 +99,9 @@ fn a_program_that_hangs_is_killed_with_its_children_and_delays_nobody() {
     let dir = tempfile::tempdir().unwrap();
     let pids = dir.path().join("pids");
     let text = format!("sleep 1000 & echo $! $$ > {}; wait", pids.display());
-    let mut hooks = Hooks::start(&[exec(&script(dir.path(), &text), Micros::millis(300))]).unwrap();
+    let mut hooks = start(&[exec(&script(dir.path(), &text), Micros::millis(300))]);
     let begin = Instant::now();
-    (0..QUEUE + 10).for_each(|_| hooks.tell(notice(Kind::Starved)));
+    (0..QUEUE + 10).for_each(|_| say(&mut hooks, Kind::Starved));
     assert!(begin.elapsed() < Duration::from_millis(100), "telling waited: {:?}", begin.elapsed());
     assert!(hooks.status()[0].dropped >= 9, "{:?}", hooks.status());
     wait_for(&hooks, |status| status.failed == 1);
@@ -120,8 +124,8 @@ fn a_stop_does_not_wait_for_a_program_that_hangs() {
     let dir = tempfile::tempdir().unwrap();
     let started = dir.path().join("started");
     let text = format!("touch {}; exec sleep 1000", started.display());
-    let mut hooks = Hooks::start(&[exec(&script(dir.path(), &text), Micros::secs(1_000))]).unwrap();
-    hooks.tell(notice(Kind::Starved));
+    let mut hooks = start(&[exec(&script(dir.path(), &text), Micros::secs(1_000))]);
+    say(&mut hooks, Kind::Starved);
     let deadline = Instant::now() + Duration::from_secs(20);
     while !started.exists() {
         assert!(Instant::now() < deadline, "it did not start");
@@ -168,8 +172,8 @@ fn webhook(url: &str) -> Hook {
 #[test]
 fn a_webhook_is_posted_the_same_json_and_asked_again_when_it_is_not_well() {
     let (url, posted) = server(&[503, 200]);
-    let mut hooks = Hooks::start(&[webhook(&url)]).unwrap();
-    hooks.tell(notice(Kind::Overcommit));
+    let mut hooks = start(&[webhook(&url)]);
+    say(&mut hooks, Kind::Overcommit);
     for _ in 0..2 {
         let json: serde_json::Value =
             serde_json::from_str(&posted.recv_timeout(Duration::from_secs(20)).unwrap()).unwrap();
@@ -181,10 +185,43 @@ fn a_webhook_is_posted_the_same_json_and_asked_again_when_it_is_not_well() {
 }
 
 #[test]
+fn an_alertmanager_is_told_everything_again_and_what_ended_with_its_end() {
+    let (url, posted) = server(&[200, 200, 200]);
+    let resend = Micros::secs(60);
+    let hook = Hook { format: Format::Alertmanager, resend, ..webhook(&url) };
+    let mut hooks = start(&[hook]);
+    let alert = |topic: &str, until| {
+        let subject = Subject { topic: Some(topic.into()), ..Subject::node(Kind::Overload) };
+        Alert { until, ..Alert::new(subject, Micros::secs(1), topic.into()) }
+    };
+    let said = |at: u64, alerts: &[Alert], hooks: &mut Hooks| -> Vec<(String, bool)> {
+        alerts.iter().for_each(|alert| hooks.apply(alert));
+        // Not a second time before it is due.
+        (0..2).for_each(|_| hooks.tell(Micros::secs(at), |alert| AlertView::new(alert, None, None)));
+        let body = posted.recv_timeout(Duration::from_secs(20)).unwrap();
+        let all: Vec<serde_json::Value> = serde_json::from_str(&body).unwrap();
+        let now = crate::unix_ms();
+        let lasts = |alert: &serde_json::Value| {
+            let end: jiff::Timestamp = alert["endsAt"].as_str().unwrap().parse().unwrap();
+            end.as_millisecond() as u64 > now
+        };
+        all.iter()
+            .map(|alert| (alert["labels"]["topic"].as_str().unwrap().to_owned(), lasts(alert)))
+            .collect()
+    };
+    let both = [alert("cpu", None), alert("memory", None)];
+    assert_eq!(said(0, &both, &mut hooks), [("cpu".into(), true), ("memory".into(), true)]);
+    assert_eq!(said(60, &[], &mut hooks), [("cpu".into(), true), ("memory".into(), true)]);
+    let over = [alert("cpu", Some(Micros::secs(2)))];
+    assert_eq!(said(61, &over, &mut hooks), [("cpu".into(), false), ("memory".into(), true)]);
+    hooks.stop();
+}
+
+#[test]
 fn a_webhook_that_refuses_is_not_asked_again() {
     let (url, posted) = server(&[404, 200]);
-    let mut hooks = Hooks::start(&[webhook(&url)]).unwrap();
-    hooks.tell(notice(Kind::Overcommit));
+    let mut hooks = start(&[webhook(&url)]);
+    say(&mut hooks, Kind::Overcommit);
     wait_for(&hooks, |status| status.failed == 1);
     assert_eq!(posted.try_iter().count(), 1);
     hooks.stop();

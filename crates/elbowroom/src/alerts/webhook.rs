@@ -1,6 +1,6 @@
 //! A hook that is an address.
 
-use super::{HookError, Notice, Stop};
+use super::{HookError, Stop};
 use elbowroom_core::unit::Micros;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -12,12 +12,11 @@ const PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), D
 const BUNDLES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
-/// Posts the notice as JSON; answers that say "later", and no answer, are tried again.
-pub(super) fn post(url: &str, notice: &Notice, timeout: Micros, stop: &Stop) -> Result<(), HookError> {
-    let body = serde_json::to_vec(notice).expect("a notice is numbers and text");
+/// Posts JSON; answers that say "later", and no answer, are tried again.
+pub(super) fn post(url: &str, body: &[u8], timeout: Micros, stop: &Stop) -> Result<(), HookError> {
     let mut pauses = PAUSES.into_iter();
     loop {
-        let error = match post_once(url, &body, Duration::from_micros(timeout.get())) {
+        let error = match post_once(url, body, Duration::from_micros(timeout.get())) {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };

@@ -20,7 +20,7 @@ use crate::fuse::abi;
 use crate::fuse::hosttext::HostText;
 use crate::fuse::roles::{Handover, Role};
 use crate::fuse::server::nodeid;
-use crate::fuse::slots::{Counters, Slot, Slots, Snapshot};
+use crate::fuse::slots::{Counters, Ending, Slot, Slots, Snapshot};
 use crate::fuse::{FuseError, session};
 use elbowroom_core::cpuset::CpuSet;
 use elbowroom_core::page::facts::{CpuTimes, Facts};
@@ -122,6 +122,16 @@ impl Publisher {
         publisher.start_threads();
         publisher.adopt();
         Ok(publisher)
+    }
+
+    /// Says that this process works; to be called at every update.
+    pub fn beat(&self) {
+        self.shared.slots.count_beat();
+    }
+
+    /// Whether the agent ends only to be started again: views are to stay where they are.
+    pub fn is_left(&self) -> bool {
+        self.shared.slots.ending() == Ending::Leave
     }
 
     /// Where the views are mounted: `VIEWS/ID/proc/meminfo`.

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Name of the lock file below the run directory.
 pub const LOCK_FILE: &str = "agent.lock";
+/// Name of the file that the API server locks instead: it must hold nothing by which it could take another role.
+pub const API_LOCK_FILE: &str = "api.lock";
 /// Environment variable in which a process of the agent finds its [`Handover`].
 const HANDOVER: &str = "ELBOWROOM_HANDOVER";
 
@@ -35,6 +37,8 @@ pub enum Role {
     Server = 1,
     /// Decides and publishes.
     Policy = 2,
+    /// Serves the HTTP API. Holds nothing of the others, and is handed nothing.
+    Api = 3,
 }
 
 impl Role {
@@ -44,6 +48,7 @@ impl Role {
             Self::Supervisor => "supervise",
             Self::Server => "view-server",
             Self::Policy => "policy",
+            Self::Api => "api-server",
         }
     }
 }
@@ -54,6 +59,7 @@ impl std::fmt::Display for Role {
             Self::Supervisor => "supervisor",
             Self::Server => "view server",
             Self::Policy => "policy process",
+            Self::Api => "API server",
         })
     }
 }
@@ -70,7 +76,18 @@ impl Roles {
     /// # Errors
     /// [`FuseError::Io`].
     pub fn open(run_dir: &Path) -> Result<Self, FuseError> {
-        let path = run_dir.join(LOCK_FILE);
+        Self::open_file(run_dir.join(LOCK_FILE))
+    }
+
+    /// The same for the API server's role, which has a file of its own.
+    ///
+    /// # Errors
+    /// [`FuseError::Io`].
+    pub fn of_api(run_dir: &Path) -> Result<Self, FuseError> {
+        Self::open_file(run_dir.join(API_LOCK_FILE))
+    }
+
+    fn open_file(path: PathBuf) -> Result<Self, FuseError> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
         Ok(Self { file: file.map_err(FuseError::io("opening", path))? })
@@ -149,17 +166,19 @@ pub struct Handover {
 pub struct Start {
     /// The run directory, absolute.
     pub run_dir: PathBuf,
-    /// Arguments of the policy process, after its verb, as bytes (an argument need not be UTF-8).
+    /// Arguments of the policy process and of the API server, after their verbs, as bytes (an argument need not be UTF-8).
     policy_args: Vec<Vec<u8>>,
+    /// Whether there is an API server.
+    pub api: bool,
     /// How long the policy process may take to detach all containers when the agent stops.
     pub stop_deadline: Duration,
 }
 
 impl Start {
     /// See the fields.
-    pub fn new(run_dir: PathBuf, policy_args: &[OsString], stop_deadline: Duration) -> Self {
+    pub fn new(run_dir: PathBuf, policy_args: &[OsString], api: bool, stop_deadline: Duration) -> Self {
         let policy_args = policy_args.iter().map(|arg| arg.as_bytes().to_vec()).collect();
-        Self { run_dir, policy_args, stop_deadline }
+        Self { run_dir, policy_args, api, stop_deadline }
     }
 
     pub(super) fn in_use_by(&self, role: Role, pid: Option<Pid>) -> FuseError {
@@ -239,6 +258,14 @@ impl Handover {
         }
     }
 
+    /// As [`Roles::watch`], for any role.
+    pub fn watch(&self, role: Role) -> Option<(Pid, OwnedFd)> {
+        match role {
+            Role::Api => Roles::of_api(&self.start.run_dir).ok()?.watch(role),
+            Role::Supervisor | Role::Server | Role::Policy => self.roles.watch(role),
+        }
+    }
+
     /// Whether the connection is still there: not unmounted everywhere, and not aborted.
     pub fn is_connected(&self) -> bool {
         let mut polled = [PollFd::new(&self.fuse, PollFlags::empty())];
@@ -265,14 +292,24 @@ impl Handover {
         command
             .arg0("elbowroom")
             .arg(role.verb())
-            .env(HANDOVER, serde_json::to_string(&wire).expect("numbers and strings are JSON"))
             // Never below the mount, and in the way of nobody's unmount.
             .current_dir("/")
             .stdin(Stdio::null())
             // Ctrl-C at a terminal is for the supervisor, which then stops the others in order.
             .process_group(0);
-        if role == Role::Policy {
+        for variable in crate::fuse::service::VARIABLES {
+            command.env_remove(variable);
+        }
+        if matches!(role, Role::Policy | Role::Api) {
             command.args(self.start.policy_args.iter().map(|arg| OsString::from_vec(arg.clone())));
+        }
+        // What talks to strangers is handed nothing.
+        let fds: &[RawFd] = if role == Role::Api { &[] } else { &fds };
+        let fds = fds.to_vec();
+        if role == Role::Api {
+            command.env_remove(HANDOVER);
+        } else {
+            command.env(HANDOVER, serde_json::to_string(&wire).expect("numbers and strings are JSON"));
         }
         // SAFETY: the closure runs between fork and exec in a copy of this process where other threads' locks may be
         // held: it only makes calls that are async-signal-safe, on descriptors that `self` keeps open and on a signal
@@ -283,8 +320,8 @@ impl Handover {
                 let mut none = std::mem::zeroed();
                 libc::sigemptyset(&raw mut none);
                 libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-                for fd in fds {
-                    if libc::fcntl(fd, libc::F_SETFD, 0) != 0 {
+                for fd in &fds {
+                    if libc::fcntl(*fd, libc::F_SETFD, 0) != 0 {
                         return Err(std::io::Error::last_os_error());
                     }
                 }

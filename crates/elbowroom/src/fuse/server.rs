@@ -7,14 +7,20 @@
 use crate::fuse::abi::{self, Attr, FOREVER, Op, Request, Window};
 use crate::fuse::hosttext::HostText;
 use crate::fuse::roles::{Handover, Role};
-use crate::fuse::slots::{Slot, Slots, Snapshot};
+use crate::fuse::slots::{Ending, Slot, Slots, Snapshot};
 use crate::fuse::{FuseError, session};
 use elbowroom_core::page::tree::{self, CpuDir, Node};
 use elbowroom_core::unit::Micros;
+use elbowroom_host::signal::Signals;
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
+use std::os::unix::thread::JoinHandleExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Threads that answer. Two, because one may be held up by a slow host file while the other goes on; more would only
 /// take turns, since hits never come here.
@@ -31,8 +37,8 @@ const NAME_SECS: u64 = 1;
 /// [`FuseError::AlreadyRunning`] when there is one already, [`FuseError::NotInherited`], [`FuseError::Layout`].
 pub fn main() -> Result<(), FuseError> {
     // A server that the whole process group is told to end with must outlast the policy process, which still detaches
-    // containers. It ends with the mount, or by SIGKILL, which is what it is made for.
-    let _unread = crate::fuse::supervisor::stop_signals()?;
+    // containers. It ends with the mount, or by SIGKILL, which is what it is made for; or when the views stay for another.
+    let signals = crate::fuse::supervisor::stop_signals()?;
     let _ = rustix::thread::set_name(c"elbowroom-view");
     let handover = Arc::new(Handover::inherit()?);
     let slots =
@@ -42,14 +48,17 @@ pub fn main() -> Result<(), FuseError> {
     let keeper = Arc::clone(&handover);
     spawn("keeper", move || keeper.keep_supervised());
     let (ended, end) = std::sync::mpsc::channel();
+    let mut threads = Vec::new();
     for _ in 0..THREADS {
         let (handover, slots, ended) = (Arc::clone(&handover), Arc::clone(&slots), ended.clone());
-        spawn("answer", move || {
+        threads.push(spawn("answer", move || {
             let run = || Server::new(&slots, HostText::new("/")).run(&handover);
             // Nobody listens when the other thread ended first and the process is on its way out.
             let _ = ended.send(catch_unwind(AssertUnwindSafe(run)));
-        });
+        }));
     }
+    let told = Arc::clone(&slots);
+    spawn("leave", move || leave_when_told(&signals, &told, &threads));
     // What the server before had read and not answered. Threads are there to take it; this write does not sleep.
     if slots.can_resend() {
         let mut message = Vec::new();
@@ -57,18 +66,56 @@ pub fn main() -> Result<(), FuseError> {
         session::send(&handover.fuse, &message)?;
     }
     tracing::info!(pid = std::process::id(), "view server ready");
-    // One thread that ended is enough: the other one's unanswered request is asked again, and a new server has both.
-    match end.recv().expect("this function keeps a sender") {
-        // Unmounted, or aborted, which the supervisor finds out for itself: there is nothing left to answer.
-        Ok(Err(FuseError::Disconnected)) => Ok(()),
-        Ok(ended) => ended,
-        Err(panic) => std::panic::resume_unwind(panic),
+    // One thread that failed is enough: the other one's unanswered request is asked again, and a new server has both. One that
+    // leaves has answered all it took, and so must the others.
+    for _ in 0..THREADS {
+        match end.recv().expect("this function keeps a sender") {
+            Ok(Ok(())) => {}
+            // Unmounted, or aborted, which the supervisor finds out for itself: there is nothing left to answer.
+            Ok(Err(FuseError::Disconnected)) => return Ok(()),
+            Ok(Err(error)) => return Err(error),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
     }
+    Ok(())
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-    started.expect("a process that just started can have a thread");
+    started.expect("a process that just started can have a thread")
+}
+
+/// Set when no more requests are to be taken: they wait for the next agent.
+static LEAVING: AtomicBool = AtomicBool::new(false);
+
+/// Waits for the word that the views stay for another agent, then sees to it that the threads that answer take nothing more. So
+/// also a kernel that cannot queue requests again (before Linux 6.9) loses none over a restart.
+fn leave_when_told(signals: &Signals, slots: &Slots, threads: &[JoinHandle<()>]) {
+    loop {
+        let mut polled = [PollFd::new(signals, PollFlags::IN)];
+        let _ = rustix::event::poll(&mut polled, None);
+        if signals.next().is_ok_and(|signal| signal.is_some()) && slots.ending() == Ending::Leave {
+            break;
+        }
+    }
+    extern "C" fn nothing(_: libc::c_int) {}
+    LEAVING.store(true, Ordering::SeqCst);
+    // SAFETY: all of `action` that matters is set, the rest is zero, which is an empty mask and no flags; the handler does
+    // nothing, so it may run anywhere. It is there to make a read(2) return.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as libc::sighandler_t;
+        libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut());
+    }
+    // More than once: a thread may have looked at the flag just before it was set, and begin to read after the signal.
+    while threads.iter().any(|thread| !thread.is_finished()) {
+        for thread in threads.iter().filter(|thread| !thread.is_finished()) {
+            // SAFETY: a thread whose handle is there was not joined or detached, so its id is good, also after its end. It is a
+            // number to std and to glibc, and a pointer to musl.
+            unsafe { libc::pthread_kill(thread.as_pthread_t() as _, libc::SIGUSR1) };
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// One thread's worth of server. Public for tests and fuzzing: [`Server::answer`] needs no mount.
@@ -94,14 +141,16 @@ impl<'a> Server<'a> {
     fn run(mut self, handover: &Handover) -> Result<(), FuseError> {
         let mut buffer = vec![0; abi::READ_BUFFER];
         let mut out = Vec::with_capacity(128 << 10);
-        loop {
+        while !LEAVING.load(Ordering::SeqCst) {
             let Some(request) = session::receive(&handover.fuse, &mut buffer)? else { continue };
             // Counted first: whoever finds the counter below the truth would think that nothing was lost.
             self.slots.count_request(request.unique & abi::UNIQUE_RESEND != 0);
             if self.answer(&request, &mut out) {
                 session::send(&handover.fuse, &out)?;
             }
+            self.slots.count_answered();
         }
+        Ok(())
     }
 
     /// Writes the answer to a request to `out`. False when the kernel wants none.

@@ -83,7 +83,7 @@ fn handshake(fuse: &OwnedFd) -> Result<bool, FuseError> {
     Ok(can_resend)
 }
 
-/// Reads the next request, waiting for one. `None`: there was something that nobody waits for an answer to.
+/// Reads the next request, waiting for one. `None`: there was something that nobody waits for an answer to, or a signal.
 ///
 /// # Errors
 /// [`FuseError::Disconnected`] when there will never be one again; [`FuseError::Io`].
@@ -91,9 +91,10 @@ pub fn receive<'a>(fuse: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<Reques
     let got = loop {
         match rustix::io::read(fuse, &mut *buffer) {
             Ok(n) => break n,
-            // EINTR: a signal. ENOENT: the reader gave up between our wake-up and our read. EAGAIN: the descriptor
-            // is non-blocking; it is not ours to be so, and there is nothing to wait with here.
-            Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
+            Err(Errno::INTR) => return Ok(None),
+            // ENOENT: the reader gave up between our wake-up and our read. EAGAIN: the descriptor is non-blocking; it is
+            // not ours to be so, and there is nothing to wait with here.
+            Err(Errno::NOENT | Errno::AGAIN) => {}
             Err(Errno::NODEV) => return Err(FuseError::Disconnected),
             Err(e) => return Err(FuseError::io("reading", "/dev/fuse")(e.into())),
         }

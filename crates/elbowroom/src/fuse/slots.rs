@@ -59,12 +59,14 @@ mod head {
     pub(super) const CPUS: usize = 2;
     pub(super) const SHAPE: usize = 3;
     pub(super) const RESEND: usize = 4;
-    pub(super) const STOPPING: usize = 5;
+    pub(super) const ENDING: usize = 5;
     pub(super) const SERVER_STARTS: usize = 6;
     pub(super) const HIGH_WATER: usize = 7;
     pub(super) const REQUESTS: usize = 8;
     pub(super) const RESENT: usize = 9;
     pub(super) const FAILED: usize = 10;
+    pub(super) const ANSWERED: usize = 11;
+    pub(super) const BEAT: usize = 12;
     pub(super) const WORDS: usize = 512;
 }
 
@@ -90,6 +92,17 @@ pub struct Counters {
     pub resent: u64,
     /// Pages that could not be rendered (a defect; the log has it).
     pub failed: u64,
+}
+
+/// How the agent ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Not at all.
+    None = 0,
+    /// Everything is taken away.
+    Stop = 1,
+    /// Its processes end, and the views stay for the next agent.
+    Leave = 2,
 }
 
 /// The mapping. Any number of threads and processes may read; see the module for who writes.
@@ -199,17 +212,43 @@ impl Slots {
         self.words[head::RESEND].store(u64::from(yes), Ordering::Relaxed);
     }
 
-    /// Whether the agent has been told to stop: whoever supervises now must go on with that.
-    pub(super) fn stopping(&self) -> bool {
-        self.words[head::STOPPING].load(Ordering::SeqCst) != 0
+    /// What the agent has been told: whoever supervises now must go on with that.
+    pub(super) fn ending(&self) -> Ending {
+        match self.words[head::ENDING].load(Ordering::SeqCst) {
+            0 => Ending::None,
+            2 => Ending::Leave,
+            _ => Ending::Stop,
+        }
     }
 
-    pub(super) fn set_stopping(&self) {
-        self.words[head::STOPPING].store(1, Ordering::SeqCst);
+    pub(super) fn set_ending(&self, ending: Ending) {
+        self.words[head::ENDING].store(ending as u64, Ordering::SeqCst);
+    }
+
+    /// Says that the policy process works.
+    pub(super) fn count_beat(&self) {
+        self.words[head::BEAT].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it has said so.
+    pub(super) fn beat(&self) -> u64 {
+        self.words[head::BEAT].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_answered(&self) {
+        self.words[head::ANSWERED].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests that are done with, of those that [`Counters::requests`] counts.
+    pub(super) fn answered(&self) -> u64 {
+        self.words[head::ANSWERED].load(Ordering::Relaxed)
     }
 
     pub(super) fn count_server_start(&self) {
         self.words[head::SERVER_STARTS].fetch_add(1, Ordering::SeqCst);
+        // What its predecessor had taken is asked for again, and counted again.
+        let requests = self.words[head::REQUESTS].load(Ordering::SeqCst);
+        self.words[head::ANSWERED].store(requests, Ordering::SeqCst);
     }
 
     pub(super) fn count_request(&self, resent: bool) {

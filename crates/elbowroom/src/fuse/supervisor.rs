@@ -7,7 +7,8 @@
 //! `elbowroom agent` removes the dead mount and starts afresh.
 
 use crate::fuse::roles::{Backoff, Handover, Role, Roles, Start, wait_readable};
-use crate::fuse::slots::{DEFAULT_CAPACITY, Slots};
+use crate::fuse::service::{Kept, Progress, Service};
+use crate::fuse::slots::{DEFAULT_CAPACITY, Ending, Slots};
 use crate::fuse::{FuseError, pages, session};
 use anyhow::Context;
 use elbowroom_core::cpuset::CpuSet;
@@ -34,6 +35,8 @@ pub struct SupervisorArgs {
     pub exe: PathBuf,
     /// Arguments of the policy process after its verb.
     pub policy_args: Vec<OsString>,
+    /// Whether there is an API server, with the same arguments.
+    pub api: bool,
     /// Most containers at a time.
     pub capacity: u32,
     /// How long the policy process may take to detach all containers on SIGTERM, before it is killed.
@@ -47,10 +50,16 @@ impl SupervisorArgs {
             run_dir: run_dir.into(),
             exe: "/proc/self/exe".into(),
             policy_args: Vec::new(),
+            api: false,
             capacity: DEFAULT_CAPACITY,
             stop_deadline: Duration::from_secs(20),
         }
     }
+}
+
+/// Whether the service manager hands views of an agent before to this process.
+pub(crate) fn has_kept_views() -> bool {
+    crate::fuse::service::has_kept()
 }
 
 /// Runs an agent until it is told to stop (SIGTERM, SIGINT or SIGHUP): `elbowroom agent`.
@@ -58,17 +67,22 @@ impl SupervisorArgs {
 /// # Errors
 /// When another agent has the run directory (the message names its pid), and when the mount cannot be made.
 pub fn main(args: SupervisorArgs) -> anyhow::Result<()> {
+    let kept = Kept::take();
     let signals = stop_signals()?;
     std::fs::create_dir_all(&args.run_dir).map_err(FuseError::io("making", &args.run_dir))?;
     let run_dir = args.run_dir.canonicalize().map_err(FuseError::io("resolving", &args.run_dir))?;
     let program = rustix::fs::open(&args.exe, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| FuseError::io("opening", &args.exe)(e.into()))?;
-    let start = Start::new(run_dir, &args.policy_args, args.stop_deadline);
-    let roles = claim(&start)?;
+    let start = Start::new(run_dir, &args.policy_args, args.api, args.stop_deadline);
+    let roles = claim(&start, kept.is_some())?;
+    end_api_before(&start);
     // An agent that was killed whole may have left limits: they go before anything here can fail.
     let mut guard = Guard::new(start.leases());
     guard.look();
-    let handover = connect(start, roles, program, args.capacity)?;
+    let handover = match kept {
+        Some(kept) => adopt(start, roles, program, kept, args.capacity)?,
+        None => connect(start, roles, program, args.capacity)?,
+    };
     outlive_users();
     run(handover, args.capacity, &signals, guard)
 }
@@ -96,8 +110,9 @@ pub(super) fn stop_signals() -> Result<Signals, FuseError> {
     Signals::block(&[Signal::TERM, Signal::INT, Signal::HUP]).map_err(FuseError::io("making", "signalfd"))
 }
 
-/// Takes the supervisor's role in a run directory, and sees to it that nobody else has any.
-fn claim(start: &Start) -> Result<Roles, FuseError> {
+/// Takes the supervisor's role in a run directory, and sees to it that nobody else has any; who is to adopt what they hold needs
+/// not wait for that.
+fn claim(start: &Start, adopting: bool) -> Result<Roles, FuseError> {
     const SETTLE: Duration = Duration::from_secs(2);
     let began = Instant::now();
     let mut aborted = false;
@@ -109,6 +124,9 @@ fn claim(start: &Start) -> Result<Roles, FuseError> {
         if !roles.is_at(&start.run_dir) {
             // An agent that stopped removed the file between our opening and locking it.
             continue;
+        }
+        if adopting {
+            return Ok(roles);
         }
         let peer = [Role::Policy, Role::Server].into_iter().find_map(|r| Some((r, roles.watch(r)?)));
         let Some((role, (pid, pidfd))) = peer else { return Ok(roles) };
@@ -135,6 +153,43 @@ fn claim(start: &Start) -> Result<Roles, FuseError> {
         }
         wait_readable(&pidfd, Some(Duration::from_millis(50)));
     }
+}
+
+/// Ends the API server of an agent that was killed whole: it has that one's settings.
+fn end_api_before(start: &Start) {
+    if let Some((_, pidfd)) = Roles::of_api(&start.run_dir).ok().and_then(|roles| roles.watch(Role::Api)) {
+        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        wait_readable(&pidfd, Some(Duration::from_secs(1)));
+    }
+}
+
+/// Takes over the mount and the memory that an agent before left with the service manager; makes them anew where they are no
+/// more what they were, or where this program lays out that memory in another way.
+fn adopt(
+    start: Start,
+    roles: Roles,
+    program: OwnedFd,
+    kept: Kept,
+    capacity: u32,
+) -> anyhow::Result<Handover> {
+    let is_there = |path: &Path, ours: fn(&session::MountLine) -> bool| -> Result<bool, FuseError> {
+        Ok(session::mounts_on(path)?.last().is_some_and(ours))
+    };
+    let mounted =
+        is_there(&start.views(), session::MountLine::is_ours)? && is_there(&start.pages(), pages::is_pages)?;
+    let handover = Handover { start, fuse: kept.fuse, slots: kept.slots, roles, program };
+    let because = match open_slots(&handover) {
+        Ok(slots) if mounted && handover.is_connected() => {
+            slots.set_ending(Ending::None);
+            tracing::info!(containers = slots.from_place(0).count(), "views of the agent before adopted");
+            return Ok(handover);
+        }
+        Ok(_) => "they were unmounted".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    tracing::warn!(because, "the views of the agent before cannot be adopted: making new ones");
+    let Handover { start, roles, program, .. } = handover;
+    connect(start, roles, program, capacity)
 }
 
 /// Makes the mount and the memory.
@@ -201,11 +256,15 @@ fn run(mut handover: Handover, capacity: u32, signals: &Signals, mut guard: Guar
     let _ = rustix::thread::set_name(c"elbowroom-super");
     // A guard that waits for its turn on a starved machine is late where it matters most.
     prefer_realtime();
-    loop {
+    let mut service = Service::meet();
+    let ending = loop {
         let slots = open_slots(&handover)?;
+        service.keep(&handover.fuse, &handover.slots);
         let mut supervisor = Supervisor {
-            stop: slots.stopping().then(|| Instant::now() + handover.start.stop_deadline),
-            peers: [Peer::new(Role::Server), Peer::new(Role::Policy)],
+            stop: (slots.ending() != Ending::None).then(|| Instant::now() + handover.start.stop_deadline),
+            progress: Progress::new(&slots),
+            service: &mut service,
+            peers: [Role::Server, Role::Policy, Role::Api].map(Peer::new),
             handover: &handover,
             slots: &slots,
             signals,
@@ -215,7 +274,7 @@ fn run(mut handover: Handover, capacity: u32, signals: &Signals, mut guard: Guar
         match supervisor.supervise()? {
             End::Stopped => {
                 supervisor.finish();
-                break;
+                break slots.ending();
             }
             End::Disconnected => {
                 tracing::error!(
@@ -227,14 +286,24 @@ fn run(mut handover: Handover, capacity: u32, signals: &Signals, mut guard: Guar
                 handover = connect(start, roles, program, capacity)?;
             }
         }
-    }
+    };
     guard.finish();
     let start = &handover.start;
-    let _ = std::fs::remove_dir(start.views());
-    let _ = std::fs::remove_dir(start.pages());
+    if ending != Ending::Leave {
+        let _ = std::fs::remove_dir(start.views());
+        let _ = std::fs::remove_dir(start.pages());
+        service.forget();
+    }
+    // The API server may not do that itself.
+    for file in [crate::http::server::SOCKET, crate::fuse::roles::API_LOCK_FILE] {
+        let _ = std::fs::remove_file(start.run_dir.join(file));
+    }
     // Last, and while it is still locked: whoever opened it before and locks it now sees that it is not at its path.
     let _ = std::fs::remove_file(start.run_dir.join(crate::fuse::roles::LOCK_FILE));
-    tracing::info!("stopped");
+    tracing::info!(
+        views = if ending == Ending::Leave { "left for the next agent" } else { "removed" },
+        "stopped"
+    );
     Ok(())
 }
 
@@ -246,13 +315,23 @@ struct Supervisor<'a> {
     guard: &'a mut Guard,
     /// When it looks next.
     look_at: Instant,
-    peers: [Peer; 2],
+    peers: [Peer; PEERS],
+    service: &'a mut Service,
+    progress: Progress,
     /// Set when told to stop: how long the policy process has.
     stop: Option<Instant>,
 }
 
-/// Where the policy process is among the peers.
+/// How many peers there are.
+const PEERS: usize = 3;
+/// Where the view server is among them.
+const SERVER: usize = 0;
+/// Where the policy process is.
 const POLICY: usize = 1;
+/// Where the API server is.
+const API: usize = 2;
+/// How often it is looked whether the agent is ready, while somebody waits for that.
+const READY_LOOK: Duration = Duration::from_millis(20);
 
 /// Why supervising ended.
 enum End {
@@ -260,7 +339,7 @@ enum End {
     Disconnected,
 }
 
-/// One of the two processes that are watched.
+/// One of the processes that are watched.
 struct Peer {
     role: Role,
     state: State,
@@ -297,7 +376,7 @@ impl Peer {
     /// Adopts the process that has the role, or starts one.
     fn start(&mut self, handover: &Handover) {
         self.backoff.started();
-        if let Some((pid, pidfd)) = handover.roles.watch(self.role) {
+        if let Some((pid, pidfd)) = handover.watch(self.role) {
             tracing::info!(role = %self.role, pid = pid.as_raw_nonzero(), "adopted");
             self.state = State::Up { pid, pidfd, child: None };
             return;
@@ -352,7 +431,11 @@ impl Supervisor<'_> {
             let now = Instant::now();
             let stopping = self.stop.is_some();
             for peer in &mut self.peers {
-                let wanted = !(stopping && peer.role == Role::Policy);
+                let wanted = match peer.role {
+                    Role::Policy => !stopping,
+                    Role::Api => !stopping && self.handover.start.api,
+                    Role::Supervisor | Role::Server => true,
+                };
                 match peer.state {
                     // Also when stopping: what lives must be found, to be told.
                     State::Down { start_at } if start_at <= now && wanted => peer.start(self.handover),
@@ -361,6 +444,7 @@ impl Supervisor<'_> {
             }
             let (signalled, ended) = self.wait()?;
             self.guard_limits(ended[POLICY]);
+            self.report();
             if signalled {
                 self.told_to_stop();
             }
@@ -384,13 +468,24 @@ impl Supervisor<'_> {
         }
     }
 
+    /// Tells the service manager how the agent does.
+    fn report(&mut self) {
+        let now = Instant::now();
+        self.progress.look(self.slots, &self.handover.fuse, now);
+        let works = self.progress.works(now, self.service.patience());
+        self.service.report(self.progress.is_ready(), works, self.slots);
+    }
+
     /// Waits for a signal, the end of a peer, or the time to start one or to look after limits.
-    fn wait(&self) -> anyhow::Result<(bool, [bool; 2])> {
+    fn wait(&self) -> anyhow::Result<(bool, [bool; PEERS])> {
+        let api = self.handover.start.api && self.stop.is_none();
         let due = self.peers.iter().filter_map(|peer| match peer.state {
+            State::Down { .. } if peer.role == Role::Api && !api => None,
             State::Down { start_at } => Some(start_at),
             State::Up { .. } => None,
         });
-        let until = due.chain(self.stop).fold(self.look_at, Instant::min);
+        let soon = self.service.is_waiting().then(|| Instant::now() + READY_LOOK);
+        let until = due.chain(self.stop).chain(soon).fold(self.look_at, Instant::min);
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         let mut fds = vec![PollFd::new(self.signals, PollFlags::IN)];
@@ -401,21 +496,27 @@ impl Supervisor<'_> {
         }
         let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
         let signalled = ready.next().unwrap_or(false);
-        let mut ended = [false; 2];
+        let mut ended = [false; PEERS];
         for (ended, peer) in ended.iter_mut().zip(&self.peers) {
             *ended = peer.pidfd().is_some() && ready.next().unwrap_or(false);
         }
         Ok((signalled, ended))
     }
 
-    /// A signal: the policy process detaches all containers and ends; a second signal does not wait for that.
+    /// A signal: the policy process detaches all containers, unless another agent takes over in a moment, and ends; a second
+    /// signal does not wait for that.
     fn told_to_stop(&mut self) {
         while self.signals.next().is_ok_and(|signal| signal.is_some()) {}
-        self.slots.set_stopping();
+        if self.stop.is_none() {
+            let leave = self.service.is_restarting();
+            self.slots.set_ending(if leave { Ending::Leave } else { Ending::Stop });
+        }
+        self.service.stopping();
         let limit = if self.stop.is_none() { self.handover.start.stop_deadline } else { Duration::ZERO };
         self.stop = Some(Instant::now() + limit);
         tracing::info!(limit_ms = limit.as_millis() as u64, "stopping");
         self.policy().signal(Signal::TERM);
+        self.peers[API].signal(Signal::TERM);
     }
 
     /// Whether the policy process has come to its end after we were told to stop.
@@ -441,8 +542,13 @@ impl Supervisor<'_> {
         &mut self.peers[POLICY]
     }
 
-    /// The mount goes, and with it the server.
+    /// The mount goes, and with it the server; or only the server, when it has answered what it took.
     fn finish(&mut self) {
+        if self.slots.ending() == Ending::Leave {
+            self.peers[SERVER].signal(Signal::TERM);
+            self.end_peers();
+            return;
+        }
         let views = self.handover.start.views();
         if session::mounts_on(&views).is_ok_and(|lines| lines.last().is_some_and(session::MountLine::is_ours))
         {
@@ -455,10 +561,11 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Ends both processes: first as they are used to, then for certain.
+    /// Ends all processes: first as they are used to, then for certain.
     fn end_peers(&mut self) {
-        let patience = [Duration::from_secs(1), self.handover.start.stop_deadline];
+        let patience = [Duration::from_secs(1), self.handover.start.stop_deadline, Duration::from_secs(1)];
         self.policy().signal(Signal::TERM);
+        self.peers[API].signal(Signal::TERM);
         for (peer, patience) in self.peers.iter_mut().zip(patience) {
             let Some(pidfd) = peer.pidfd() else { continue };
             if !wait_readable(pidfd, Some(patience)) {

@@ -3,8 +3,12 @@
 use super::mounter::Job;
 use super::owner::Owner;
 use super::resident::{Attach, DETACHED};
-use crate::api::{ContainerView, Explanation, Pids, Prepared, Request, Response, Status};
-use elbowroom_core::sample::{Group, GroupId};
+use crate::api::{
+    ContainerView, DisksReport, Explanation, MemoryReport, Pids, Prepared, Request, Response, Snapshot,
+    Status,
+};
+use elbowroom_core::probe::Record;
+use elbowroom_core::sample::{Event, Group, GroupId};
 use elbowroom_core::unit::Micros;
 use elbowroom_host::{process, timer};
 use rustix::process::Pid;
@@ -19,10 +23,7 @@ impl Owner {
     /// Answers a request, now or when what it needs has happened.
     pub(super) fn ask(&mut self, request: Request, peer: i32, answer: mpsc::SyncSender<Response>) {
         let response = match request {
-            Request::List => {
-                let ids: Vec<_> = self.residents.keys().copied().collect();
-                Response::List(ids.into_iter().filter_map(|id| self.describe(id)).collect())
-            }
+            Request::List => Response::List(self.describe_all()),
             Request::Show(name) => match self.find(&name).and_then(|id| self.describe_or_gone(id, &name)) {
                 Ok(view) => Response::Container(Box::new(view)),
                 Err(error) => Response::Error(error),
@@ -47,8 +48,29 @@ impl Owner {
                 self.preparing.push((prepare, deadline, answer));
                 return self.notice_changes();
             }
-            Request::Disks => Response::Disks(Box::new(self.disk.report())),
+            Request::Probe { container, record } => match self.heard_for(&container, record) {
+                Ok(view) => Response::Container(Box::new(view)),
+                Err(error) => Response::Error(error),
+            },
+            Request::Disks => Response::Disks(Box::new(self.disks_report())),
+            Request::Memory => Response::Memory(Box::new(self.memory_report())),
+            Request::Alerts => Response::Alerts(Box::new(self.alerts.report())),
+            Request::Findings => Response::Findings(Box::new(self.alerts.findings())),
             Request::Status => Response::Status(Box::new(self.status())),
+            Request::Snapshot => Response::Snapshot(Box::new(Snapshot {
+                time_unix_ms: crate::unix_ms(),
+                node: self.machine.view(),
+                status: self.status(),
+                containers: self.describe_all(),
+                disks: self.disks_report(),
+                memory: self.memory_report(),
+                changes: self.recent_changes(),
+                alerts: self.alerts.report(),
+            })),
+            // Answered before it comes here: nothing on this thread reads a disk.
+            Request::Profiles | Request::Profile(_) => {
+                Response::Error("profiles are not the owner's affair".into())
+            }
         };
         let _ = answer.send(response);
     }
@@ -102,6 +124,12 @@ impl Owner {
                     .copied()
                     .find(|id| self.views.group(*id).is_some_and(|g| g.path == path))
             });
+            let container = found.and_then(|id| self.views.group(id)?.container.as_ref());
+            let refused = container.and_then(|container| self.config.containers.refuses(container));
+            if let Some(why) = refused {
+                let _ = answer.send(Response::Error(format!("{}: no view: {why}", prepare.id)));
+                continue;
+            }
             match found {
                 Some(id) => {
                     let prepared = Prepared {
@@ -171,6 +199,7 @@ impl Owner {
             name: container.name.clone(),
             engine: container.engine,
             pod: container.pod.clone(),
+            labels: container.labels.clone(),
             path: group.path.clone(),
             attached,
             attach_note,
@@ -180,19 +209,43 @@ impl Owner {
             usage: resident.usage,
             cpu_used_millicpu: resident.cpu_used_millicpu,
             disk: self.disk.standings(id, false),
+            memory: self.memory.standing(id, false),
+            probe: self.voices.view(id, timer::now()),
         })
+    }
+
+    /// Takes a record that somebody who may ask brings for a container.
+    fn heard_for(&mut self, name: &str, record: Record) -> Result<ContainerView, String> {
+        let id = self.find(name)?;
+        let record = record.check().map_err(|error| error.to_string());
+        if let Some(heard) = self.voices.take(id, record, timer::now())? {
+            self.apply(&[Event::Heard(heard)]);
+        }
+        self.describe_or_gone(id, name)
     }
 
     fn explain(&self, name: &str) -> Result<Explanation, String> {
         let id = self.find(name)?;
         let container = self.describe_or_gone(id, name)?;
         let explain = self.views.explain(id).ok_or_else(|| format!("container {} is gone", shown(name)))?;
-        Ok(Explanation { container, explain, disk: self.disk.standings(id, true) })
+        let (disk, memory) = (self.disk.standings(id, true), self.memory.standing(id, true));
+        Ok(Explanation { container, explain, disk, memory })
+    }
+
+    fn describe_all(&self) -> Vec<ContainerView> {
+        self.residents.keys().filter_map(|id| self.describe(*id)).collect()
+    }
+
+    fn disks_report(&self) -> DisksReport {
+        self.disk.report(|alert| self.alerts.name(alert))
+    }
+
+    fn memory_report(&self) -> MemoryReport {
+        self.memory.report(|alert| self.alerts.name(alert))
     }
 
     fn status(&self) -> Status {
         let (supervisor, view_server) = self.publisher.peers();
-        let (disk, hooks) = self.disk.status();
         let number = |pid: Option<Pid>| pid.map_or(0, |pid| pid.as_raw_nonzero().get());
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -208,8 +261,9 @@ impl Owner {
             ticks: self.ticks,
             ticks_missed: self.ticks_missed,
             cpu_usec: process::own_cpu().get(),
-            disk,
-            hooks,
+            disk: self.disk.status(),
+            memory: self.memory.status(),
+            hooks: self.alerts.hooks(),
         }
     }
 }

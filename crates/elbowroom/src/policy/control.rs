@@ -1,9 +1,18 @@
-//! The control socket: accepts connections, reads one request a line, answers one response a line.
+//! The sockets where the agent is asked: connections with one request a line, and one response a line.
+//!
+//! There are two: one for root, and one for the API server, which is nobody. That it is who it says it is, is the kernel's
+//! word: it holds the lock of its role (`docs/decisions/0017-api-process.md`).
 
 use super::{Mailbox, Message};
 use crate::api::{Request, Response};
+use crate::fuse::roles::{Role, Roles};
+use crate::kept::Profiles;
 use anyhow::{Context, Result};
+use elbowroom_host::privilege;
+use rustix::net::UCred;
+use rustix::net::sockopt::socket_peercred;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -15,6 +24,8 @@ const MAX_REQUEST: u64 = 64 << 10;
 const MAX_CONNECTIONS: usize = 256;
 /// How long the owner may take; it answers in microseconds unless it waits for a mount.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+/// The same for the API server: one for its snapshots, and those for single containers.
+const MAX_FEEDS: usize = 4;
 /// How long a silent connection is kept.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -27,23 +38,70 @@ impl Drop for Socket {
     }
 }
 
-/// Listens on `path`, for root only.
-pub(super) fn listen(path: &Path, mailbox: Mailbox) -> Result<Socket> {
+/// Who may come in, and for what.
+#[derive(Clone)]
+pub(super) enum Door {
+    /// Root, for everything.
+    Control,
+    /// The API server, for what [`Request::is_for_api`].
+    Feed {
+        /// Where its lock is.
+        run_dir: PathBuf,
+    },
+}
+
+impl Door {
+    fn seats(&self) -> usize {
+        match self {
+            Self::Control => MAX_CONNECTIONS,
+            Self::Feed { .. } => MAX_FEEDS,
+        }
+    }
+
+    /// Whether this process may come in.
+    fn admits(&self, peer: &UCred) -> bool {
+        match self {
+            // The file's mode has decided.
+            Self::Control => true,
+            Self::Feed { run_dir } => {
+                Roles::of_api(run_dir).is_ok_and(|roles| roles.holder(Role::Api) == Some(peer.pid))
+            }
+        }
+    }
+
+    fn allows(&self, request: &Request) -> bool {
+        matches!(self, Self::Control) || request.is_for_api()
+    }
+
+    /// Restricts the socket's file.
+    fn close(&self, path: &Path) -> std::io::Result<()> {
+        let mode = match self {
+            Self::Control => 0o600,
+            Self::Feed { .. } => {
+                chown(path, Some(0), Some(privilege::unprivileged().gid))?;
+                0o660
+            }
+        };
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode))
+    }
+}
+
+/// Listens on `path`.
+pub(super) fn listen(path: &Path, door: Door, mailbox: Mailbox, profiles: Profiles) -> Result<Socket> {
     // The supervisor's lock says that no other agent uses this directory, so a file here is a dead agent's.
     let _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path).with_context(|| format!("listening on {}", path.display()))?;
-    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
-        .with_context(|| format!("restricting {}", path.display()))?;
-    let seats = Arc::new(Seats::default());
+    door.close(path).with_context(|| format!("restricting {}", path.display()))?;
+    let seats = Arc::new(Seats { most: door.seats(), ..Seats::default() });
     std::thread::Builder::new().name("control".into()).spawn(move || {
         loop {
             let seat = Seats::take(&seats);
             let Ok((stream, _)) = listener.accept() else { continue };
-            let mailbox = mailbox.clone();
+            let (mailbox, door, profiles) = (mailbox.clone(), door.clone(), profiles.clone());
             // A thread that cannot be had drops the connection, and its seat with it.
             let _ = std::thread::Builder::new().name("control-peer".into()).spawn(move || {
                 let _seat = seat;
-                let _ = serve(stream, &mailbox);
+                let _ = serve(stream, &door, &mailbox, &profiles);
             });
         }
     })?;
@@ -53,6 +111,7 @@ pub(super) fn listen(path: &Path, mailbox: Mailbox) -> Result<Socket> {
 /// Counts connections that are being served.
 #[derive(Default)]
 struct Seats {
+    most: usize,
     taken: Mutex<usize>,
     freed: Condvar,
 }
@@ -61,10 +120,10 @@ struct Seats {
 struct Seat(Arc<Seats>);
 
 impl Seats {
-    /// Waits until fewer than [`MAX_CONNECTIONS`] are being served.
+    /// Waits until there is one.
     fn take(this: &Arc<Self>) -> Seat {
         let taken = this.taken.lock().expect("no holder of this lock panics");
-        let full = |taken: &mut usize| *taken >= MAX_CONNECTIONS;
+        let full = |taken: &mut usize| *taken >= this.most;
         *this.freed.wait_while(taken, full).expect("no holder of this lock panics") += 1;
         Seat(this.clone())
     }
@@ -77,10 +136,15 @@ impl Drop for Seat {
     }
 }
 
-fn serve(stream: UnixStream, mailbox: &Mailbox) -> std::io::Result<()> {
+/// Answers one peer. What is only read from disk is read here, on a thread that may wait.
+fn serve(stream: UnixStream, door: &Door, mailbox: &Mailbox, profiles: &Profiles) -> std::io::Result<()> {
     stream.set_read_timeout(Some(IDLE))?;
     stream.set_write_timeout(Some(IDLE))?;
-    let peer = rustix::net::sockopt::socket_peercred(&stream)?.pid.as_raw_nonzero().get();
+    let peer = socket_peercred(&stream)?;
+    if !door.admits(&peer) {
+        return answer(&stream, &Response::Error("only the agent's own API server may ask here".into()));
+    }
+    let peer = peer.pid.as_raw_nonzero().get();
     let mut lines = BufReader::new(&stream);
     loop {
         let mut line = Vec::new();
@@ -91,11 +155,24 @@ fn serve(stream: UnixStream, mailbox: &Mailbox) -> std::io::Result<()> {
             return answer(&stream, &Response::Error(format!("request longer than {MAX_REQUEST} bytes")));
         }
         let response = match serde_json::from_slice::<Request>(&line) {
+            Ok(request) if !door.allows(&request) => {
+                Response::Error("the API server may not ask this".into())
+            }
+            Ok(Request::Profiles) => profiles.list().map_or_else(unreadable, Response::Profiles),
+            Ok(Request::Profile(name)) => match profiles.read(&name) {
+                Ok(Some(text)) => Response::Profile(text),
+                Ok(None) => Response::Error("no profile of that name: see `elbowroom profile list`".into()),
+                Err(error) => unreadable(error),
+            },
             Ok(request) => ask(mailbox, request, peer),
             Err(e) => Response::Error(format!("not a request: {e}")),
         };
         answer(&stream, &response)?;
     }
+}
+
+fn unreadable(error: std::io::Error) -> Response {
+    Response::Error(format!("the profiles that are kept cannot be read: {error}"))
 }
 
 fn ask(mailbox: &Mailbox, request: Request, peer: i32) -> Response {

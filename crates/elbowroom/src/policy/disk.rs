@@ -1,29 +1,27 @@
 //! The disk governor at work: decisions of [`Disks`] become limits, alerts and answers.
 //!
-//! Everything here runs on the owner's thread and waits for nothing. Limits are put on by the [`Limiter`], hooks have threads
-//! of their own, capacities are written by [`Capacities`]; what comes of a limit comes back as [`Event::IoLimits`] and goes
+//! Everything here runs on the owner's thread and waits for nothing. Limits are put on by the [`Limiter`], capacities are written by [`Capacities`]; what comes of a limit comes back as [`Event::IoLimits`] and goes
 //! through the governor like everything else, so that a recording of its events replays to the same decisions.
 
 use super::Mailbox;
 use super::capacities::Capacities;
 use super::limiter::{Limiter, Told};
 use super::orders::{Orders, Place};
-use crate::alerts::{Hooks, Notice};
-use crate::api::{AlertView, DiskStatus, DisksReport, HookStatus, Named};
+use crate::api::{AlertView, DiskStatus, DisksReport, Named};
 use crate::config::Config;
-use anyhow::{Context, Result};
+use anyhow::Result;
+use elbowroom_core::alert::Alert;
 use elbowroom_core::govern::Mode;
-use elbowroom_core::govern::alert::{Alert, Board, Kind};
 use elbowroom_core::govern::disk::{Disks, Order, Standing};
 use elbowroom_core::sample::{DeviceNumber, Event, Group, GroupId, IoMax, Weights};
 use elbowroom_core::unit::Micros;
 use elbowroom_host::cgroup::{Controller, Layout};
 use elbowroom_host::lease;
+use elbowroom_host::memory::Actuator;
 use elbowroom_host::root::Root;
 use elbowroom_host::timer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{Duration, SystemTime};
 
 /// How often the guard is told that we work; it waits for three of them.
 const BEAT_EVERY: Micros = Micros::secs(1);
@@ -32,8 +30,10 @@ const BEAT_EVERY: Micros = Micros::secs(1);
 pub(super) struct DiskRoom {
     disks: Disks,
     mode: Mode,
-    /// Present when orders are carried out.
+    /// Present when some governor's orders are carried out.
     limiter: Option<Limiter>,
+    /// Whether limits on disks are.
+    limits: bool,
     /// Why they are not, though they should be.
     not_enforced: Option<String>,
     /// When disks are measured, and the guard is told, next.
@@ -48,9 +48,8 @@ pub(super) struct DiskRoom {
     orders: Orders,
     /// Where limits of ours are in force.
     ours: BTreeSet<Place>,
-    board: Board,
-    begun: BTreeMap<Kind, u64>,
-    hooks: Hooks,
+    /// What is to be told and was not taken yet.
+    alerts: Vec<Alert>,
     capacities: Option<Capacities>,
     status: DiskStatus,
 }
@@ -67,21 +66,24 @@ impl DiskRoom {
             opened.known().for_each(|(identity, capacity)| disks.remember(identity, capacity));
             capacities = Some(opened);
         }
-        if mode == Mode::Enforce {
+        if [mode, config.memory.mode].contains(&Mode::Enforce) {
             match limiter_for(run_dir, mailbox) {
-                Ok(started) => limiter = Some(started),
-                Err(error) => {
-                    let why = crate::one_line(&error);
-                    tracing::warn!(because = why, "limits on disks are only shown, not set");
-                    not_enforced = Some(why);
-                }
+                Ok((started, why)) => (limiter, not_enforced) = (Some(started), why),
+                Err(error) => not_enforced = Some(crate::one_line(&error)),
+            }
+            if mode == Mode::Enforce
+                && let Some(why) = &not_enforced
+            {
+                tracing::warn!(because = why, "limits on disks are only shown, not set");
             }
         }
+        let limits = mode == Mode::Enforce && not_enforced.is_none();
         tracing::info!(mode = ?mode, policy = ?config.disk.policy, period = %config.disk.period, "governing disks");
         Ok(Self {
             disks,
             mode,
             limiter,
+            limits,
             not_enforced,
             measure_at: Micros::ZERO,
             measuring: Micros::ZERO,
@@ -91,9 +93,7 @@ impl DiskRoom {
             weights: BTreeMap::new(),
             orders: Orders::default(),
             ours: BTreeSet::new(),
-            board: Board::default(),
-            begun: BTreeMap::new(),
-            hooks: Hooks::start(&config.hooks).context("starting hooks")?,
+            alerts: Vec::new(),
             capacities,
             status: DiskStatus::default(),
         })
@@ -118,11 +118,13 @@ impl DiskRoom {
 
     /// Lets the governor know, and does what it says.
     pub(super) fn apply(&mut self, event: &Event) {
+        if let Event::Group(group) = event {
+            self.meet(group);
+        }
         if self.mode == Mode::Off {
             return;
         }
         match event {
-            Event::Group(group) => self.meet(group),
             Event::Disk(disk) => match disk.weights {
                 Some(weights) => drop(self.weights.insert(disk.number, weights)),
                 None => drop(self.weights.remove(&disk.number)),
@@ -166,6 +168,7 @@ impl DiskRoom {
                 self.beating = false;
                 self.status.held = held as u64;
             }
+            Told::Memory(..) => {}
             Told::Limits(limits) => {
                 let key = (limits.group, limits.disk);
                 self.orders.answered(key);
@@ -201,14 +204,16 @@ impl DiskRoom {
                 }
             }
         }
-        for alert in self.board.due(now) {
-            self.tell(alert);
-        }
         if let Some(capacities) = &mut self.capacities
             && capacities.is_due(now)
         {
             capacities.keep(now, self.disks.capacities());
         }
+    }
+
+    /// What a container is called.
+    pub(super) fn named(&self, group: GroupId) -> Option<&Named> {
+        self.containers.get(&group)
     }
 
     /// Where a container stands at its disks; `history` decides whether decisions are in it.
@@ -221,20 +226,19 @@ impl DiskRoom {
     }
 
     /// Answer to `Request::Disks`.
-    pub(super) fn report(&self) -> DisksReport {
+    pub(super) fn report(&self, name: impl Fn(Alert) -> AlertView) -> DisksReport {
         DisksReport {
             mode: self.mode,
             not_enforced: self.not_enforced.clone(),
             policy: self.disks.settings().policy,
             disks: self.disks.disks(),
-            alerts: self.disks.alerts().into_iter().map(|alert| self.name(alert)).collect(),
+            alerts: self.disks.alerts().into_iter().map(name).collect(),
         }
     }
 
     /// Counters for `Request::Status`.
-    pub(super) fn status(&self) -> (DiskStatus, Vec<HookStatus>) {
-        let alerts_begun = self.begun.iter().map(|(kind, count)| (*kind, *count)).collect();
-        (DiskStatus { alerts_begun, ..self.status.clone() }, self.hooks.status())
+    pub(super) fn status(&self) -> DiskStatus {
+        self.status.clone()
     }
 
     /// Takes every limit off, keeps what was learned, and ends the threads.
@@ -246,7 +250,6 @@ impl DiskRoom {
             capacities.keep(timer::now(), self.disks.capacities());
             capacities.stop();
         }
-        self.hooks.stop();
     }
 
     fn meet(&mut self, group: &Group) {
@@ -266,59 +269,33 @@ impl DiskRoom {
                     because = cap.because,
                     "limit decided"
                 );
-                if self.limiter.is_some() {
+                if self.limits {
                     self.orders.put(cap);
                 }
             }
-            Order::Alert(alert) => {
-                if alert.until.is_none() {
-                    *self.begun.entry(alert.kind).or_default() += 1;
-                }
-                self.board.apply(alert);
-            }
+            Order::Alert(alert) => self.alerts.push(alert),
         }
     }
 
-    /// Tells the log and the hooks.
-    fn tell(&self, alert: Alert) {
-        let view = self.name(alert);
-        let (alert, container) = (&view.alert, view.container.as_ref());
-        let label = container.map(|c| c.name.as_ref().unwrap_or(&c.id));
-        let state = match alert.until {
-            None => "began",
-            Some(_) => "ended",
-        };
-        match alert.until {
-            None => {
-                tracing::warn!(kind = %alert.kind, disk = view.disk_name, container = label, because = alert.text, "alert");
-            }
-            Some(until) => {
-                let lasted = until.saturating_sub(alert.since);
-                tracing::info!(kind = %alert.kind, disk = view.disk_name, container = label, %lasted, "alert ended");
-            }
-        }
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        self.hooks.tell(Notice { state, host, time_unix_ms: since_epoch.as_millis() as u64, alert: view });
+    /// What began or ended since the last call.
+    pub(super) fn take_alerts(&mut self) -> Vec<Alert> {
+        std::mem::take(&mut self.alerts)
     }
 
-    fn name(&self, alert: Alert) -> AlertView {
-        let disk_name = alert.disk.and_then(|number| {
-            self.disks.disks().into_iter().find(|disk| disk.number == number).map(|disk| disk.name)
-        });
-        let container = alert.group.and_then(|group| self.containers.get(&group).cloned());
-        AlertView { alert, disk_name, container }
+    /// Who carries orders out, where that is done.
+    pub(super) fn limiter(&self) -> Option<Limiter> {
+        self.limiter.clone()
     }
 }
 
-/// A limiter, where this host has something to limit with.
-fn limiter_for(run_dir: &Path, mailbox: Mailbox) -> Result<Limiter> {
-    let layout = Layout::detect(&Root::at(Path::new("/"))?)?;
-    anyhow::ensure!(
-        layout.index(Controller::Io).is_some(),
-        "no io controller: add blkio (cgroup v1) or io (cgroup.subtree_control of the root) and restart the agent"
-    );
-    Ok(Limiter::start(&run_dir.join(lease::DIR), layout, mailbox)?)
+/// A limiter; and why it cannot limit disks here, where that is so.
+fn limiter_for(run_dir: &Path, mailbox: Mailbox) -> Result<(Limiter, Option<String>)> {
+    let root = Root::at(Path::new("/"))?;
+    let (layout, actuator) = (Layout::detect(&root)?, Actuator::new(Layout::detect(&root)?));
+    let missing = layout.index(Controller::Io).is_none().then(|| {
+        "no io controller: add blkio (cgroup v1) or io (cgroup.subtree_control of the root) and restart the agent".to_owned()
+    });
+    Ok((Limiter::start(&run_dir.join(lease::DIR), layout, actuator, mailbox)?, missing))
 }
 
 /// The limits that are there, as `io.max` spells them.

@@ -1,4 +1,4 @@
-//! Puts limits on containers, on a thread of its own: the kernel may let a write wait until a slow disk has emptied its queue
+//! Puts limits on containers and takes memory from them, on a thread of its own: the kernel may let a write wait until a slow disk has emptied its queue
 //! (`blk_mq_freeze_queue`), and a record of a limit is durable before the limit is set. The owner does neither.
 //!
 //! The thread holds the leases, and says that it works only when the owner says so too: when either hangs, the guard takes the
@@ -6,11 +6,15 @@
 
 use super::{Mailbox, Message};
 use elbowroom_core::govern::disk::Cap;
+use elbowroom_core::govern::memory::{self, Act, Done, Outcome};
 use elbowroom_core::sample::{DeviceNumber, GroupId, IoLimits, IoMax, Weights};
+use elbowroom_core::unit::Bytes;
 use elbowroom_host::cgroup::Layout;
 use elbowroom_host::lease::io::{self, Place};
 use elbowroom_host::lease::{LeaseError, Leases};
-use std::collections::BTreeMap;
+use elbowroom_host::memory::{Actuator, UserLimits};
+use elbowroom_host::timer;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -22,6 +26,8 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 enum Job {
     /// Put a limit on.
     Cap { cap: Cap, path: String, weights: Option<Weights> },
+    /// Protect, reclaim, hold or release a container's memory.
+    Memory { order: memory::Order, path: String },
     /// The container is gone: nothing of ours is there any more.
     Forget(GroupId),
     /// Say that the agent works.
@@ -36,21 +42,32 @@ pub(super) enum Told {
     Limits(IoLimits),
     /// A beat was given; so many limits are in force.
     Beaten { held: usize },
+    /// What came of an order about memory, and what the container's user had set where something of ours is.
+    Memory(Done, UserLimits),
 }
 
 /// The thread, as the owner sees it. Nothing here waits but [`Limiter::stop`].
+#[derive(Clone)]
 pub(super) struct Limiter {
     jobs: mpsc::Sender<Job>,
 }
 
 impl Limiter {
     /// Takes the leases of `dir`, putting back what was left there, and starts the thread.
-    pub(super) fn start(dir: &Path, layout: Layout, mailbox: Mailbox) -> Result<Self, LeaseError> {
+    pub(super) fn start(
+        dir: &Path,
+        layout: Layout,
+        actuator: Actuator,
+        mailbox: Mailbox,
+    ) -> Result<Self, LeaseError> {
         let leases = Leases::open(dir)?;
         let (jobs, queue) = mpsc::channel();
         std::thread::Builder::new()
             .name("limiter".into())
-            .spawn(move || Holder { leases, layout, mailbox, set: BTreeMap::new() }.run(&queue))
+            .spawn(move || {
+                Holder { leases, layout, actuator, mailbox, set: BTreeMap::new(), protected: BTreeMap::new() }
+                    .run(&queue)
+            })
             .expect("threads can be created at start");
         Ok(Self { jobs })
     }
@@ -58,6 +75,11 @@ impl Limiter {
     /// Puts a limit on; the answer is a [`Told::Limits`].
     pub(super) fn cap(&self, cap: Cap, path: String, weights: Option<Weights>) {
         let _ = self.jobs.send(Job::Cap { cap, path, weights });
+    }
+
+    /// Carries out an order about memory; the answer is a [`Told::Memory`].
+    pub(super) fn memory(&self, order: memory::Order, path: String) {
+        let _ = self.jobs.send(Job::Memory { order, path });
     }
 
     /// Forgets the limits of a container that is gone.
@@ -90,12 +112,31 @@ struct Holder {
     mailbox: Mailbox,
     /// The limits that were asked for, and what came of it.
     set: BTreeMap<(GroupId, DeviceNumber), (String, IoLimits)>,
+    actuator: Actuator,
+    /// Containers whose memory is protected, and where they are.
+    protected: BTreeMap<GroupId, String>,
 }
 
 impl Holder {
     fn run(mut self, queue: &mpsc::Receiver<Job>) {
-        for job in queue {
+        let mut waiting = VecDeque::new();
+        loop {
+            match waiting.is_empty() {
+                true => match queue.recv() {
+                    Ok(job) => waiting.push_back(job),
+                    Err(_) => return,
+                },
+                false => waiting.extend(queue.try_iter()),
+            }
+            // A reclaim takes up to half a second: a beat that waited for several would come too late for the guard.
+            if let Some(beat) = waiting.iter().position(|job| matches!(job, Job::Beat)) {
+                waiting.remove(beat);
+                self.beat();
+                continue;
+            }
+            let Some(job) = waiting.pop_front() else { continue };
             match job {
+                Job::Memory { order, path } => self.memory(&order, path),
                 Job::Cap { cap, path, weights } => self.cap(&cap, path, weights),
                 Job::Forget(group) => self.forget(group),
                 Job::Beat => self.beat(),
@@ -116,7 +157,27 @@ impl Holder {
         self.mailbox.send(Message::Limiter(Told::Limits(limits)));
     }
 
+    fn memory(&mut self, order: &memory::Order, path: String) {
+        let done = match order {
+            memory::Order::Protect(protect) => {
+                let done = self.actuator.protect(&mut self.leases, protect, &path);
+                if done.outcome == Outcome::Done {
+                    self.protected.insert(protect.group, path.clone());
+                }
+                done
+            }
+            memory::Order::Reclaim(reclaim) => self.actuator.reclaim(&mut self.leases, reclaim, &path),
+            memory::Order::Lease(lease) => self.actuator.lease(&mut self.leases, lease, &path),
+            memory::Order::Release(group) => self.actuator.release(&mut self.leases, *group),
+            memory::Order::Export(_) | memory::Order::Alert(_) => return,
+        };
+        let user = self.actuator.user_limits(&self.leases, &path);
+        self.mailbox.send(Message::Limiter(Told::Memory(done, user)));
+    }
+
     fn forget(&mut self, group: GroupId) {
+        self.actuator.forget(&mut self.leases, group);
+        self.protected.remove(&group);
         let Some(path) = self.set.iter().find(|((of, _), _)| *of == group).map(|(_, (path, _))| path.clone())
         else {
             return;
@@ -133,7 +194,16 @@ impl Holder {
     }
 
     fn beat(&mut self) {
+        self.actuator.expire(&mut self.leases, timer::now());
         if !self.leases.beat().is_empty() {
+            self.actuator.clear();
+            for (group, path) in std::mem::take(&mut self.protected) {
+                let outcome = Outcome::Refused("this process did nothing for three beats".to_owned());
+                let (now, what) = (timer::now(), Act::Protect);
+                let done = Done { now, group, what, outcome, reclaimed: Bytes::ZERO };
+                let user = self.actuator.user_limits(&self.leases, &path);
+                self.mailbox.send(Message::Limiter(Told::Memory(done, user)));
+            }
             // All are taken away at once, and the owner must know that nothing is in force.
             for (_, limits) in self.set.values_mut().filter(|(_, limits)| limits.ours != IoMax::MAX) {
                 limits.ours = IoMax::MAX;

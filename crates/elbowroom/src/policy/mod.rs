@@ -4,29 +4,41 @@
 //! its own and talks to the owner by message: the control socket ([`control`]), mounting ([`mounter`]), limits ([`limiter`])
 //! and the notifier inside the [`Publisher`].
 
+mod alerts;
 mod answers;
 mod attaching;
 mod capacities;
 mod control;
 mod disk;
+mod doctor;
 mod facts;
 mod limiter;
 mod load;
+mod machine;
+mod masks;
+mod memory;
 mod mounter;
 mod orders;
 mod owner;
 mod publishing;
+mod recent;
+mod recording;
 mod resident;
 
 use crate::api::{Request, Response};
 use crate::config::{Config, Tier};
 use crate::fuse::publisher::Publisher;
+use crate::kept::Profiles;
+use crate::probes::{self, Said, Voices};
+use alerts::AlertsRoom;
 use anyhow::{Context, Result};
+use control::Door;
 use disk::DiskRoom;
 use elbowroom_core::sample::GroupId;
 use elbowroom_host::signal::Signals;
 use elbowroom_host::timer::{Ticker, prefer_realtime};
 use elbowroom_host::{Sensor, SensorConfig};
+use memory::MemoryRoom;
 use owner::Owner;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::process::Signal;
@@ -42,6 +54,10 @@ enum Message {
     Mounted { group: GroupId, outcome: mounter::Outcome },
     /// What came of an order to the limiter.
     Limiter(limiter::Told),
+    /// An application said something about itself.
+    Probe(Said),
+    /// The doctor looked at the host.
+    Looked(doctor::Looked),
 }
 
 /// A way to reach the owner from another thread.
@@ -60,8 +76,16 @@ impl Mailbox {
     }
 }
 
+/// Name of the socket below the run directory where the API server asks.
+pub(crate) const FEED: &str = "feed.sock";
+
 /// Runs the policy process until it is told to stop.
-pub(crate) fn main(run_dir: &Path, state_dir: &Path, config: Config) -> Result<()> {
+pub(crate) fn main(
+    run_dir: &Path,
+    state_dir: &Path,
+    config_file: Option<&Path>,
+    config: Config,
+) -> Result<()> {
     let signals = Signals::block(&[Signal::TERM, Signal::INT, Signal::HUP]).context("blocking signals")?;
     let publisher =
         Publisher::from_inherited().context("taking over the views' memory from the supervisor")?;
@@ -73,9 +97,32 @@ pub(crate) fn main(run_dir: &Path, state_dir: &Path, config: Config) -> Result<(
     let mounter = mounter::spawn(mailbox.clone());
     // Before anything is sensed: what an agent that died left in knobs is not the user's.
     let disk = DiskRoom::open(&config, run_dir, state_dir, mailbox.clone())?;
-    let mut owner = Owner::new(config.clone(), run_dir.to_owned(), sensor, publisher, mounter, disk);
+    let memory = MemoryRoom::open(&config, disk.limiter()).context("opening the cgroup hierarchies")?;
+    let alerts = AlertsRoom::open(&config, run_dir)?;
+    if config.doctor.enabled {
+        doctor::spawn(config.doctor.period, config_file, state_dir, mailbox.clone());
+    }
+    if config.recorder.enabled {
+        recording::spawn(&config.recorder, state_dir, mailbox.clone());
+    }
+    let voices = {
+        let mailbox = mailbox.clone();
+        let tell = Arc::new(move |said| mailbox.send(Message::Probe(said)));
+        Voices::open(config.probes.clone(), &probes::socket_path(run_dir), tell)
+    };
+    let mut owner = Owner::new(
+        config.clone(),
+        run_dir.to_owned(),
+        sensor,
+        publisher,
+        mounter,
+        (disk, memory, alerts),
+        voices,
+    );
     owner.start();
-    let _socket = control::listen(&socket_path(run_dir), mailbox)?;
+    let profiles = Profiles::at(state_dir);
+    let _socket = control::listen(&socket_path(run_dir), Door::Control, mailbox.clone(), profiles.clone())?;
+    let _feed = config.api.enabled.then(|| feed(run_dir, mailbox, profiles));
     let ticker = Ticker::new(config.sense.period).context("starting the sampling timer")?;
     tracing::info!(period = %config.sense.period, priority = ?prefer_realtime(), "sampling");
 
@@ -107,9 +154,23 @@ pub(crate) fn main(run_dir: &Path, state_dir: &Path, config: Config) -> Result<(
                 match message {
                     Message::Ask { request, peer, answer } => owner.ask(request, peer, answer),
                     Message::Mounted { group, outcome } => owner.mounted(group, outcome),
-                    Message::Limiter(told) => owner.disk.told(told),
+                    Message::Limiter(told) => owner.told(told),
+                    Message::Probe(said) => owner.said(said),
+                    Message::Looked(looked) => owner.alerts.looked(looked),
                 }
             }
+        }
+    }
+}
+
+/// Where the API server asks. Nothing here ends when there is no such place.
+fn feed(run_dir: &Path, mailbox: Mailbox, profiles: Profiles) -> Option<control::Socket> {
+    let door = Door::Feed { run_dir: run_dir.to_owned() };
+    match control::listen(&run_dir.join(FEED), door, mailbox, profiles) {
+        Ok(socket) => Some(socket),
+        Err(error) => {
+            tracing::error!(because = crate::one_line(&error), "the API has nobody to ask");
+            None
         }
     }
 }
@@ -124,6 +185,7 @@ pub(crate) fn open_sensor(config: &Config) -> Result<Sensor> {
     let sensor_config = SensorConfig {
         plain: config.containers.cgroups.clone(),
         docker_root: config.containers.docker_root.clone(),
+        labels: config.containers.labels,
         rescan: config.sense.rescan,
         bpf: config.sense.tier != Tier::Files,
         period: config.sense.period,

@@ -1,12 +1,18 @@
 //! The one thread that owns all state of the policy process.
 
+use super::alerts::{AlertsRoom, Seen};
 use super::disk::DiskRoom;
+use super::limiter::Told;
+use super::machine::Machine;
+use super::memory::{Effect, MemoryRoom};
 use super::mounter::Job;
+use super::recent::Recent;
 use super::resident::Resident;
 use crate::api::{Prepare, Response};
 use crate::config::Config;
 use crate::fuse::publisher::Publisher;
 use crate::fuse::slots::Slot;
+use crate::probes::{Said, Voices};
 use anyhow::Result;
 use elbowroom_core::sample::{Event, GroupId};
 use elbowroom_core::unit::Micros;
@@ -14,6 +20,7 @@ use elbowroom_core::view::{Because, Views};
 use elbowroom_host::cgroup::{Controller, Version};
 use elbowroom_host::numa::Numa;
 use elbowroom_host::{Sensor, timer};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -41,6 +48,11 @@ pub(super) struct Owner {
     /// Views of a policy process before, by name, until their containers are met.
     pub(super) orphans: BTreeMap<String, Slot>,
     pub(super) disk: DiskRoom,
+    pub(super) memory: MemoryRoom,
+    pub(super) alerts: AlertsRoom,
+    pub(super) voices: Voices,
+    pub(super) machine: Machine,
+    pub(super) recent: Recent,
     pub(super) mounter: mpsc::Sender<Job>,
     pub(super) preparing: Vec<(Prepare, Micros, mpsc::SyncSender<Response>)>,
     /// Requests that wait for a mount job.
@@ -56,7 +68,8 @@ impl Owner {
         sensor: Sensor,
         publisher: Publisher,
         mounter: mpsc::Sender<Job>,
-        disk: DiskRoom,
+        (disk, memory, alerts): (DiskRoom, MemoryRoom, AlertsRoom),
+        voices: Voices,
     ) -> Self {
         Self {
             views: Views::new(config.policy),
@@ -69,6 +82,11 @@ impl Owner {
             residents: BTreeMap::new(),
             orphans: BTreeMap::new(),
             disk,
+            memory,
+            alerts,
+            voices,
+            machine: Machine::default(),
+            recent: Recent::new(),
             mounter,
             preparing: Vec::new(),
             mounting: Vec::new(),
@@ -108,6 +126,7 @@ impl Owner {
     pub(super) fn tick(&mut self, missed: u64) {
         self.ticks += 1;
         self.ticks_missed += missed;
+        self.publisher.beat();
         let now = timer::now();
         let tick = self.sensor.tick(now);
         for (group, usage) in &tick.usage {
@@ -115,49 +134,127 @@ impl Owner {
                 resident.usage = *usage;
             }
         }
+        let seen = Seen { busy: tick.busy, free: tick.mem_free, squeezed: Vec::new() };
         self.apply(&[Event::Tick(tick)]);
         if self.ticks.is_multiple_of(LOOK_EVERY) {
             self.refresh_due(now);
         }
         self.attach_due(now);
+        for id in self.voices.due(now) {
+            let pid = self.first_process(id);
+            self.voices.place(id, pid);
+        }
         if self.disk.is_due(now) {
             let begin = timer::now();
             let events = self.sensor.disks_until(begin, begin.saturating_add(DISKS_PER_TICK));
             self.disk.measured_in(timer::now().saturating_sub(begin), events.is_some());
-            events.iter().flatten().for_each(|event| self.disk.sensed(event));
+            for event in events.iter().flatten() {
+                self.alerts.apply(event);
+                self.disk.sensed(event);
+            }
         }
+        let effects = self.memory.tick(now);
+        self.take_up(effects);
         self.disk.tick(now);
+        self.look_for_alerts(now, seen);
     }
 
-    /// Takes limits off and views out, so that a clean stop leaves nothing behind.
+    /// Takes what governors and the node itself have to say to those who are told.
+    fn look_for_alerts(&mut self, now: Micros, seen: Seen) {
+        self.disk.take_alerts().into_iter().for_each(|alert| self.alerts.take(alert));
+        if self.alerts.is_due(now) {
+            let squeezed = self.residents.iter().filter_map(|(id, resident)| self.squeezed(*id, resident));
+            let squeezed = squeezed.collect();
+            self.alerts.look(now, Seen { squeezed, ..seen });
+        }
+        self.alerts.tell(now);
+    }
+
+    /// The name of a container that is busy and has been taken down to a lower bound that is below its upper one.
+    fn squeezed(&self, id: GroupId, resident: &Resident) -> Option<String> {
+        let view = self.views.get(id)?;
+        let full = u64::from(view.cpus) * 1_000;
+        let is = view.cpus == view.cpus_lower
+            && view.cpus_lower < view.cpus_upper
+            && resident.cpu_used_millicpu >= self.config.policy.cpu_busy.of(full);
+        let container = is.then(|| self.views.group(id)?.container.as_ref()).flatten()?;
+        Some(container.name.clone().unwrap_or_else(|| resident.path.clone()))
+    }
+
+    /// Takes an answer of the limiter.
+    pub(super) fn told(&mut self, told: Told) {
+        match told {
+            Told::Memory(done, user) => {
+                let (again, effects) = self.memory.told(done, user);
+                self.take_up(effects);
+                if let Some(event) = again {
+                    self.apply(&[event]);
+                }
+            }
+            told => self.disk.told(told),
+        }
+    }
+
+    /// Does what the memory governor leaves to the owner.
+    fn take_up(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Export(export) => self.apply(&[Event::Export(export)]),
+                Effect::Warn(alert) => self.alerts.take(alert),
+            }
+        }
+    }
+
+    /// Takes what an application said about itself.
+    pub(super) fn said(&mut self, said: Said) {
+        if let Some(heard) = self.voices.said(said, timer::now()) {
+            self.apply(&[Event::Heard(heard)]);
+        }
+    }
+
+    /// Takes limits off and views out, so that a clean stop leaves nothing behind; before a restart, only limits.
     pub(super) fn stop(&mut self) -> Result<()> {
+        self.voices.stop();
         self.disk.stop();
+        self.alerts.stop();
+        if self.publisher.is_left() {
+            return Ok(());
+        }
         self.detach_all()
     }
 
-    fn apply(&mut self, events: &[Event]) {
-        let changes = self.views.apply_all(events);
+    pub(super) fn apply(&mut self, events: &[Event]) {
+        let events: Vec<Cow<'_, Event>> = events.iter().map(|event| self.memory.mask(event)).collect();
+        let events = || events.iter().map(Cow::as_ref);
+        let changes = self.views.apply_all(events());
         let mut stale: Vec<GroupId> = Vec::new();
         for change in &changes {
             tracing::debug!(container = change.id.0, %change, "view changed");
+            self.recent.view(change, || self.disk.named(change.id).cloned());
             match change.because {
                 Because::Gone => self.forget(change.id),
                 _ => stale.push(change.id),
             }
         }
-        for event in events {
+        let mut effects = Vec::new();
+        for event in events() {
+            self.machine.take(event);
             if let Event::Group(group) = event {
                 self.meet(group);
                 // A setting that changes no effective value (shares, a soft limit) still shows in its own file.
                 stale.push(group.id);
             }
-            self.disk.apply(&self.config.containers.governed(event));
+            let governed = self.config.containers.governed(event);
+            self.disk.apply(&governed);
+            self.alerts.apply(event);
+            effects.extend(self.memory.apply(&governed));
         }
         stale.sort_unstable();
         stale.dedup();
         for id in stale {
             self.publish_view(id);
         }
+        self.take_up(effects);
     }
 }
 

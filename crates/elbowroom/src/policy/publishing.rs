@@ -48,12 +48,16 @@ impl Owner {
                 }
             },
         };
-        let attach = match container.engine {
-            _ if !self.config.containers.attach => Attach::LetAlone("containers.attach is off"),
-            _ if self.config.containers.excludes(container) => Attach::LetAlone("excluded by configuration"),
+        for ignored in &container.labels.ignored {
+            tracing::warn!(container = group.path, because = ignored, "a label is ignored");
+        }
+        let attach = match self.config.containers.withholds(container) {
+            Some(why) => Attach::LetAlone(why),
             // `elbowroom run` mounts its own view when it starts; one that is already running lost its agent.
-            Engine::Elbowroom if self.ticks > 0 => Attach::at(Micros(u64::MAX), "elbowroom run attaches it"),
-            _ => Attach::now(),
+            None if container.engine == Engine::Elbowroom && self.ticks > 0 => {
+                Attach::at(Micros(u64::MAX), "elbowroom run attaches it")
+            }
+            None => Attach::now(),
         };
         tracing::info!(container = group.path, name = container.name, engine = ?container.engine, "container");
         let page = match ViewPage::open(&self.publisher.pages(), &name) {
@@ -64,6 +68,7 @@ impl Owner {
             }
         };
         self.residents.insert(group.id, Resident::new(group.path.clone(), slot, facts, times, attach, page));
+        self.voices.meet(group.id, &group.path, container);
         // The first reader finds the container's own numbers already.
         self.refresh(group.id, timer::now());
     }
@@ -78,6 +83,7 @@ impl Owner {
             self.publisher.remove(resident.slot);
         }
         self.disk.forget(id);
+        self.voices.forget(id);
     }
 
     pub(super) fn publish_view(&mut self, id: GroupId) {
@@ -183,9 +189,16 @@ fn view_name(container: &Container) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elbowroom_core::label::Labels;
 
     fn named(id: &str) -> String {
-        view_name(&Container { id: id.into(), name: None, engine: Engine::Plain, pod: None })
+        view_name(&Container {
+            id: id.into(),
+            name: None,
+            engine: Engine::Plain,
+            pod: None,
+            labels: Labels::default(),
+        })
     }
 
     #[test]

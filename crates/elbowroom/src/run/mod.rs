@@ -10,7 +10,13 @@ pub(crate) mod child;
 mod java;
 pub(crate) mod limits;
 mod preload;
+mod probe;
 
+use crate::probes::Poller;
+use crate::probes::settings::Probe;
+use crate::probes::socket_path;
+use crate::verbs::probe::VARIABLE;
+use anyhow::Context;
 use cgroup::{Group, Layout};
 use clap::Args;
 use elbowroom_core::launch;
@@ -22,6 +28,7 @@ use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::Duration;
 
 /// Runs a command in its own cgroup, with a view of the room it has.
 #[derive(Args, Debug)]
@@ -37,6 +44,10 @@ pub(crate) struct RunArgs {
     /// Give Java programs the agent that makes HotSpot follow the view (adds to JAVA_TOOL_OPTIONS).
     #[arg(long)]
     java: bool,
+    /// Ask the command how it is doing, and tell the agent: file:PATH, "http://HOST:PORT/PATH KEY=METRIC...", or
+    /// "exec:PROGRAM ARGUMENTS". What it sends to $ELBOWROOM_PROBE is heard without.
+    #[arg(long, value_name = "SOURCE")]
+    probe: Option<String>,
     #[command(flatten)]
     surfaces: SurfaceArgs,
     /// The command and its arguments.
@@ -72,6 +83,9 @@ const FORWARDED: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::
 /// Status for "the command was not started", as `env` and `docker run` have it.
 pub(crate) const NOT_STARTED: u8 = 125;
 
+/// How long the end waits for a probe; its program is killed at once.
+const PROBE_ENDS_WITHIN: Duration = Duration::from_secs(1);
+
 /// Status for a request that cannot be met; nothing was touched.
 const REFUSED: u8 = 2;
 
@@ -85,6 +99,7 @@ pub(crate) fn main(args: &RunArgs, run_dir: &Path) -> ExitCode {
 
 fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     let limits = Limits::parse(&args.limits)?;
+    let probe = args.probe.as_deref().map(|line| Probe::parse(line, true)).transpose().context("--probe")?;
     let name = match &args.name {
         Some(name) => cgroup::check_name(name)?.to_owned(),
         None => default_name(&args.command[0]),
@@ -95,8 +110,15 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     let signals = Signals::block(&FORWARDED)?;
     let group = Group::create(&layout, &name, &limits)?;
 
-    let status =
-        start(args, run_dir, &group, &name, &limits).and_then(|mut child| supervise(&mut child, &signals));
+    let status = start(args, run_dir, &group, &name, &limits).and_then(|mut child| {
+        let poller = probe.filter(Probe::asks).map(|probe| probe::start(probe, run_dir, &name));
+        if let Some(Err(error)) = &poller {
+            eprintln!("elbowroom: probe: {error}");
+        }
+        let status = supervise(&mut child, &signals);
+        Poller::end(poller.into_iter().flatten().collect(), PROBE_ENDS_WITHIN);
+        status
+    });
     if let Err(left) = group.remove() {
         eprintln!("elbowroom: {left}");
     }
@@ -126,6 +148,9 @@ fn start(
         command.arg("--no-views");
     }
     command.args(args.surfaces.flags());
+    if std::env::var_os(VARIABLE).is_none() && !args.surfaces.env_only {
+        command.env(VARIABLE, std::path::absolute(socket_path(run_dir))?);
+    }
     let is_set = |name: &str| std::env::var_os(name).is_some();
     if args.surfaces.env_only {
         command.envs(launch::start_only(limits.room(), is_set));

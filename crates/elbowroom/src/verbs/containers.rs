@@ -1,5 +1,7 @@
 //! `list`, `show`, `explain`, `attach`, `detach`.
 
+use super::memory;
+use super::probe::probe_text;
 use super::rates;
 use super::table::{Align, clip, table};
 use crate::api::{ContainerView, Explanation, Request, Response};
@@ -129,6 +131,11 @@ fn show_text(c: &ContainerView) -> String {
     if !c.missing.is_empty() {
         lines.push(("not in container", c.missing.join(" ")));
     }
+    if !c.labels.is_empty() {
+        lines.push(("labels", c.labels.to_string()));
+    }
+    lines.extend(c.probe.iter().map(|probe| ("probe", probe_text(probe))));
+    lines.extend(c.memory.iter().map(|standing| ("memory", memory::standing_text(standing))));
     lines.extend(c.disk.iter().map(|standing| ("disk", standing_text(standing))));
     let mut text = String::new();
     for (key, value) in lines {
@@ -205,8 +212,9 @@ fn disk_text(s: &Standing) -> String {
 
 fn explain_text(explanation: &Explanation) -> String {
     let Explain { inputs, rule, changes, .. } = &explanation.explain;
-    // The disks have sections of their own below.
-    let mut text = show_text(&ContainerView { disk: Vec::new(), ..explanation.container.clone() });
+    // Memory and disks have sections of their own below.
+    let container = explanation.container.clone();
+    let mut text = show_text(&ContainerView { disk: Vec::new(), memory: None, ..container });
     let _ = writeln!(text, "\n{rule}\n");
     let of =
         |path: &Option<String>| path.as_deref().map_or(String::new(), |path| format!(" (set by {path})"));
@@ -227,6 +235,7 @@ fn explain_text(explanation: &Explanation) -> String {
         let seconds = change.at.get() as f64 / 1e6;
         let _ = writeln!(text, "{seconds:>12.3}s  {change}");
     }
+    explanation.memory.iter().for_each(|standing| text.push_str(&memory::explain_text(standing)));
     explanation.disk.iter().for_each(|standing| text.push_str(&disk_text(standing)));
     text
 }

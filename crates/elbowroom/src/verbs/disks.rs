@@ -121,7 +121,7 @@ fn alert_text(view: &AlertView) -> String {
 mod tests {
     use super::*;
     use crate::api::Named;
-    use elbowroom_core::govern::alert::{Alert, Kind};
+    use elbowroom_core::alert::{Alert, Kind, Subject};
     use elbowroom_core::sample::{DeviceNumber, GroupId};
     use elbowroom_core::unit::Micros;
 
@@ -142,16 +142,14 @@ mod tests {
             state: State::Inversion,
             hands_off: Some("it carries swap".into()),
         };
-        let alert = Alert {
-            kind: Kind::ForeignWriter,
+        let subject = Subject {
             disk: Some(disk.number),
             group: Some(GroupId(1)),
-            since: Micros::secs(1),
-            until: None,
-            text: "somebody wrote it\nagain".into(),
+            ..Subject::node(Kind::ForeignWriter)
         };
+        let alert = Alert::new(subject, Micros::secs(1), "somebody wrote it\nagain".into());
         let container = Named { id: "0123".into(), name: Some("web".into()), path: "/x".into() };
-        let alert = AlertView { alert, disk_name: Some("nvme0n1".into()), container: Some(container) };
+        let alert = AlertView::new(alert, Some("nvme0n1".into()), Some(container));
         DisksReport {
             mode: Mode::Enforce,
             not_enforced: None,
@@ -182,9 +180,10 @@ mod tests {
 
     #[test]
     fn a_report_reads_back_from_its_json() {
-        let json = serde_json::to_string(&report()).unwrap();
+        let report = report();
+        let json = serde_json::to_string(&report).unwrap();
         assert!(json.contains(r#""kind":"FOREIGN_WRITER""#) && json.contains(r#""disk":"259:0""#), "{json}");
         let back: DisksReport = serde_json::from_str(&json).unwrap();
-        assert_eq!((back.disks, back.alerts), (report().disks, report().alerts));
+        assert_eq!((back.disks, back.alerts), (report.disks, report.alerts));
     }
 }

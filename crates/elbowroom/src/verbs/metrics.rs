@@ -2,33 +2,42 @@
 
 use super::containers::{json, unexpected};
 use super::disks::state;
-use crate::api::{ContainerView, DisksReport, Request, Response, Status};
+use super::memory::colour;
+use crate::api::{
+    AlertsReport, ContainerView, DisksReport, MemoryOf, MemoryReport, ProbeView, Request, Response, Snapshot,
+    Status,
+};
 use crate::cli::{Format, Output};
 use crate::client::Client;
 use anyhow::Result;
+use elbowroom_core::alert::Kind;
 use elbowroom_core::govern::Mode;
-use elbowroom_core::govern::alert::Kind;
 use elbowroom_core::govern::disk::{DiskView, HeldBy, Policy, Standing, State};
 use elbowroom_core::metric::{self, Page};
+use elbowroom_core::probe::{Colour, Freshness, Report};
 use elbowroom_core::unit::{Limit, Micros};
 use std::path::Path;
 
 /// `elbowroom metrics`.
 pub(crate) fn metrics(run_dir: &Path, output: Output) -> Result<String> {
-    let mut client = Client::connect(run_dir)?;
-    let (Response::Status(status), Response::Disks(report), Response::List(containers)) =
-        (client.ask(&Request::Status)?, client.ask(&Request::Disks)?, client.ask(&Request::List)?)
-    else {
+    let Response::Snapshot(snapshot) = Client::connect(run_dir)?.ask(&Request::Snapshot)? else {
         return unexpected();
     };
-    let mut page = Page::default();
-    agent(&mut page, &status, &report);
-    report.disks.iter().for_each(|disk| disk_metrics(&mut page, disk));
-    containers.iter().for_each(|container| container_metrics(&mut page, container));
     match output.format {
-        Format::Text => Ok(page.text()),
-        Format::Json => json(&page.families()),
+        Format::Text => Ok(page(&snapshot).text()),
+        Format::Json => json(&page(&snapshot).families()),
     }
+}
+
+/// All that a snapshot says, as metrics.
+pub(crate) fn page(snapshot: &Snapshot) -> Page {
+    let mut page = Page::default();
+    agent(&mut page, &snapshot.status, &snapshot.disks);
+    alerts(&mut page, &snapshot.status, &snapshot.alerts);
+    memory_metrics(&mut page, &snapshot.status, &snapshot.memory);
+    snapshot.disks.disks.iter().for_each(|disk| disk_metrics(&mut page, disk));
+    snapshot.containers.iter().for_each(|container| container_metrics(&mut page, container));
+    page
 }
 
 fn agent(page: &mut Page, status: &Status, report: &DisksReport) {
@@ -38,11 +47,7 @@ fn agent(page: &mut Page, status: &Status, report: &DisksReport) {
     page.add(&metric::TICKS, &[], status.ticks as f64);
     page.add(&metric::TICKS_MISSED, &[], status.ticks_missed as f64);
     page.add(&metric::CPU_SECONDS, &[], seconds(Micros(status.cpu_usec)));
-    let mode = match (report.mode, &report.not_enforced) {
-        (Mode::Off, _) => "off",
-        (Mode::Enforce, None) => "enforce",
-        (Mode::Observe, _) | (Mode::Enforce, Some(_)) => "observe",
-    };
+    let mode = mode(report.mode, report.not_enforced.as_ref());
     let policy = match report.policy {
         Policy::Aridac => "aridac",
         Policy::Lifeline => "lifeline",
@@ -54,9 +59,12 @@ fn agent(page: &mut Page, status: &Status, report: &DisksReport) {
         page.add(&metric::LIMIT_WRITES, &["not_written"], status.disk.not_written as f64);
         page.add(&metric::DISK_TICK, &[], seconds(Micros(status.disk.tick_usec)));
     }
+}
+
+fn alerts(page: &mut Page, status: &Status, report: &AlertsReport) {
     for kind in Kind::ALL {
-        let lasting = report.alerts.iter().filter(|alert| alert.alert.kind == kind).count();
-        let begun = status.disk.alerts_begun.iter().find(|(of, _)| *of == kind).map_or(0, |(_, n)| *n);
+        let lasting = report.lasting.iter().filter(|alert| alert.alert.kind == kind).count();
+        let begun = report.begun.iter().find(|(of, _)| *of == kind).map_or(0, |(_, n)| *n);
         let kind = kind.to_string();
         page.add(&metric::ALERTS, &[&kind], lasting as f64);
         page.add(&metric::ALERTS_BEGUN, &[&kind], begun as f64);
@@ -67,6 +75,47 @@ fn agent(page: &mut Page, status: &Status, report: &DisksReport) {
         page.add(&metric::HOOKS, &[&name, "delivered"], hook.delivered as f64);
         page.add(&metric::HOOKS, &[&name, "failed"], hook.failed as f64);
         page.add(&metric::HOOKS, &[&name, "dropped"], hook.dropped as f64);
+        page.add(&metric::HOOKS, &[&name, "unsaid"], hook.unsaid as f64);
+    }
+}
+
+/// A mode as it is in force.
+const fn mode(mode: Mode, not_enforced: Option<&String>) -> &'static str {
+    match (mode, not_enforced) {
+        (Mode::Off, _) => "off",
+        (Mode::Enforce, None) => "enforce",
+        (Mode::Observe, _) | (Mode::Enforce, Some(_)) => "observe",
+    }
+}
+
+fn memory_metrics(page: &mut Page, status: &Status, report: &MemoryReport) {
+    page.add(&metric::MEMORY_MODE, &[mode(report.mode, report.not_enforced.as_ref())], 1.0);
+    if report.mode == Mode::Off {
+        return;
+    }
+    page.add(&metric::MEMORY_RECLAIMED, &[], status.memory.reclaimed_bytes as f64);
+    page.add(&metric::MEMORY_ORDERS, &["done"], status.memory.done as f64);
+    page.add(&metric::MEMORY_ORDERS, &["not_done"], status.memory.not_done as f64);
+    page.add(&metric::MEMORY_TICK, &[], seconds(Micros(status.memory.tick_usec)));
+    for pool in &report.pools {
+        for (part, bytes) in [("size", pool.size), ("free", pool.room), ("reserved", pool.reserved)] {
+            page.add(&metric::MEMORY_POOL, &[&pool.path, part], bytes.get() as f64);
+        }
+    }
+    for MemoryOf { container, standing } in &report.containers {
+        let labels = [container.id.as_str(), container.name.as_deref().unwrap_or_default()];
+        for (metric, value) in [
+            (&metric::MEMORY_OWED, standing.entitlement.get()),
+            (&metric::MEMORY_FLOOR, standing.floor.get()),
+            (&metric::MEMORY_LENT, standing.lent.get()),
+            (&metric::MEMORY_FAILED, u64::from(standing.failures)),
+        ] {
+            page.add(metric, &labels, value as f64);
+        }
+        for each in [Colour::Red, Colour::Yellow, Colour::Green] {
+            let is = f64::from(u8::from(each == standing.colour));
+            page.add(&metric::MEMORY_COLOUR, &[labels[0], labels[1], colour(each)], is);
+        }
     }
 }
 
@@ -106,7 +155,23 @@ fn container_metrics(page: &mut Page, container: &ContainerView) {
     ] {
         page.add(metric, &labels, value);
     }
+    container.probe.iter().for_each(|probe| probe_metrics(page, labels, probe));
     container.disk.iter().for_each(|standing| standing_metrics(page, labels, standing));
+}
+
+fn probe_metrics(page: &mut Page, [id, container]: [&str; 2], probe: &ProbeView) {
+    for each in [Freshness::Fresh, Freshness::Stale, Freshness::Absent] {
+        let is = f64::from(u8::from(each == probe.freshness));
+        page.add(&metric::PROBE_STATE, &[id, container, each.name()], is);
+    }
+    page.add(&metric::PROBE_RECORDS, &[id, container, "heard"], probe.heard as f64);
+    page.add(&metric::PROBE_RECORDS, &[id, container, "refused"], probe.refused as f64);
+    if probe.freshness != Freshness::Fresh {
+        return;
+    }
+    let Some(Report::Measure(measure)) = probe.report else { return };
+    page.add(&metric::PROBE_SERVED, &[id, container], measure.served);
+    page.add(&metric::PROBE_OBJECTIVE, &[id, container], measure.objective.unwrap_or(f64::NAN));
 }
 
 fn standing_metrics(page: &mut Page, [id, container]: [&str; 2], standing: &Standing) {

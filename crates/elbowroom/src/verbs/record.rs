@@ -9,8 +9,8 @@ use super::rates;
 use crate::cli::{Format, RecordArgs, ReplayArgs};
 use crate::config::{Config, Containers};
 use anyhow::{Context, Result, bail};
+use elbowroom_core::alert::Alert;
 use elbowroom_core::govern::Mode;
-use elbowroom_core::govern::alert::Alert;
 use elbowroom_core::govern::claim::Claim;
 use elbowroom_core::govern::disk::{self, Cap, Disks, Order};
 use elbowroom_core::sample::{Event, IoMax};
@@ -23,9 +23,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::path::Path;
 
 /// Version of the recording's form.
 const VERSION: u32 = 2;
+/// How long a recording is unless somebody says otherwise.
+const USUAL: Micros = Micros::secs(60);
 /// Differences shown before the rest is only counted.
 const SHOWN: usize = 10;
 
@@ -154,16 +157,21 @@ struct Verdict {
 }
 
 /// `elbowroom record`.
-pub(crate) fn record(args: &RecordArgs) -> Result<()> {
+pub(crate) fn record(run_dir: &Path, args: &RecordArgs) -> Result<()> {
+    if let Some(dir) = &args.ring {
+        return super::black_box::record(run_dir, dir, args);
+    }
+    let file = args.file.as_ref().expect("the command line asks for it where there is no ring");
+    let duration = args.duration.unwrap_or(USUAL);
     let config = Config::load(args.config.as_deref())?;
     let mut sensor = crate::policy::open_sensor(&config)?;
     let signals = Signals::block(&[Signal::INT, Signal::TERM]).context("blocking signals")?;
 
-    let path = args.file.display();
-    let mut out: Box<dyn Write> = if args.file.as_os_str() == "-" {
+    let path = file.display();
+    let mut out: Box<dyn Write> = if file.as_os_str() == "-" {
         Box::new(BufWriter::new(std::io::stdout().lock()))
     } else {
-        let file = std::fs::File::create(&args.file).with_context(|| format!("creating {path}"))?;
+        let file = std::fs::File::create(file).with_context(|| format!("creating {path}"))?;
         Box::new(BufWriter::new(file))
     };
     let mut write = |line: &Line| -> Result<()> {
@@ -210,9 +218,9 @@ pub(crate) fn record(args: &RecordArgs) -> Result<()> {
         let elapsed = now.saturating_sub(begin);
         if progress && elapsed.saturating_sub(shown) >= Micros::secs(1) {
             shown = elapsed;
-            eprint!("\rrecording: {} of {} s ", elapsed.get() / 1_000_000, args.duration.get() / 1_000_000);
+            eprint!("\rrecording: {} of {} s ", elapsed.get() / 1_000_000, duration.get() / 1_000_000);
         }
-        if elapsed >= args.duration || signals.next()?.is_some() {
+        if elapsed >= duration || signals.next()?.is_some() {
             break;
         }
     }
@@ -225,6 +233,14 @@ pub(crate) fn record(args: &RecordArgs) -> Result<()> {
 /// `elbowroom replay`: the report, and whether every decision was the recorded one.
 pub(crate) fn replay(args: &ReplayArgs) -> Result<(String, bool)> {
     let path = args.file.display().to_string();
+    if args.file.is_dir() {
+        return super::black_box::replay(args).map(|text| (text, true));
+    }
+    if args.at.is_some() || args.serve.is_some() {
+        bail!(
+            "{path}: --at and --serve are for the directory of a ring: make one with `elbowroom record --ring`"
+        );
+    }
     let verdict = if args.file.as_os_str() == "-" {
         compare(std::io::stdin().lock(), "standard input")?
     } else {

@@ -1,7 +1,7 @@
 //! Plain text tables: columns as wide as they must be, numbers to the right, no colour, no frames.
 
 /// How a column is set.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
     /// Words.
     Left,

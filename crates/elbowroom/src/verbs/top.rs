@@ -1,6 +1,7 @@
 //! `elbowroom top`: effective against limit against used, and who gets how much of the disks, live.
 
 use super::containers::{json, label};
+use super::memory;
 use super::rates;
 use super::table::{Align, clip, table};
 use crate::api::{ContainerView, Request, Response};
@@ -8,6 +9,7 @@ use crate::cli::{Format, TopArgs};
 use crate::client::Client;
 use anyhow::{Result, bail};
 use elbowroom_core::govern::disk::{HeldBy, Standing};
+use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::Constraint;
 use ratatui::style::{Modifier, Style};
@@ -21,7 +23,7 @@ use std::time::{Duration, Instant};
 const HISTORY: usize = 20;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// A column: its heading, its width on a terminal, and whether it is there when the output is not one, which has 80 columns.
-const COLUMNS: [(&str, Constraint, bool); 12] = [
+const COLUMNS: [(&str, Constraint, bool); 13] = [
     ("CONTAINER", Constraint::Min(16), true),
     ("CPU", Constraint::Length(4), true),
     ("BOUNDS", Constraint::Length(8), false),
@@ -30,6 +32,7 @@ const COLUMNS: [(&str, Constraint, bool); 12] = [
     ("MEMORY", Constraint::Length(7), true),
     ("HARD", Constraint::Length(7), false),
     ("USED", Constraint::Length(6), true),
+    ("MEMORY IS", Constraint::Length(16), false),
     ("READ/s", Constraint::Length(7), true),
     ("WRITE/s", Constraint::Length(7), true),
     ("DISK", Constraint::Length(9), true),
@@ -61,18 +64,8 @@ fn live(client: &mut Client, interval: Duration) -> Result<()> {
         loop {
             let containers = fetch(client)?;
             history.take(&containers);
-            terminal.draw(|frame| {
-                let rows = containers.iter().map(|c| Row::new(row(c, &history, 28)));
-                let title = format!(" elbowroom: {} containers  (q quits, arrows scroll) ", containers.len());
-                let screen = Table::new(rows, COLUMNS.map(|(_, width, _)| width))
-                    .header(
-                        Row::new(COLUMNS.map(|(name, ..)| name))
-                            .style(Style::new().add_modifier(Modifier::BOLD)),
-                    )
-                    .row_highlight_style(Style::new().reversed())
-                    .block(Block::bordered().title(title));
-                frame.render_stateful_widget(screen, frame.area(), &mut state);
-            })?;
+            let title = format!(" elbowroom: {} containers  (q quits, arrows scroll) ", containers.len());
+            terminal.draw(|frame| draw(frame, &containers, &history, &mut state, title))?;
             let until = Instant::now() + interval;
             while let Some(left) = until.checked_duration_since(Instant::now()) {
                 if !event::poll(left)? {
@@ -96,6 +89,23 @@ fn live(client: &mut Client, interval: Duration) -> Result<()> {
     outcome
 }
 
+/// Draws a screen of containers.
+pub(super) fn draw(
+    frame: &mut Frame<'_>,
+    containers: &[ContainerView],
+    history: &History,
+    state: &mut TableState,
+    title: String,
+) {
+    let rows = containers.iter().map(|c| Row::new(row(c, history, 28)));
+    let heading = Row::new(COLUMNS.map(|(name, ..)| name)).style(Style::new().add_modifier(Modifier::BOLD));
+    let screen = Table::new(rows, COLUMNS.map(|(_, width, _)| width))
+        .header(heading)
+        .row_highlight_style(Style::new().reversed())
+        .block(Block::bordered().title(title));
+    frame.render_stateful_widget(screen, frame.area(), state);
+}
+
 fn fetch(client: &mut Client) -> Result<Vec<ContainerView>> {
     match client.ask(&Request::List)? {
         Response::List(containers) => Ok(containers),
@@ -104,7 +114,7 @@ fn fetch(client: &mut Client) -> Result<Vec<ContainerView>> {
 }
 
 /// One screen in less than 80 columns.
-fn narrow(containers: &[ContainerView], history: &History) -> String {
+pub(super) fn narrow(containers: &[ContainerView], history: &History) -> String {
     let kept = |cells: Vec<String>| -> Vec<String> {
         let cells = cells.into_iter().zip(COLUMNS);
         cells.filter(|(_, (_, _, narrow))| *narrow).map(|(cell, _)| cell).collect()
@@ -128,6 +138,10 @@ fn row(c: &ContainerView, history: &History, label_width: usize) -> Vec<String> 
         rates::bytes(c.view.memory.get()),
         rates::bytes(c.view.memory_hard.get()),
         rates::bytes(c.usage.memory.get()),
+        c.memory.as_ref().map_or_else(
+            || "-".to_owned(),
+            |s| format!("{} {}", memory::colour(s.colour), memory::state(s.state)),
+        ),
         sum(|s| s.rbps),
         sum(|s| s.wbps),
         disk.map_or_else(|| "-".to_owned(), used_of_cap),
@@ -166,10 +180,11 @@ fn used_of_cap(s: &Standing) -> String {
 
 /// What each container used lately.
 #[derive(Default)]
-struct History(HashMap<String, VecDeque<u64>>);
+pub(super) struct History(HashMap<String, VecDeque<u64>>);
 
 impl History {
-    fn take(&mut self, containers: &[ContainerView]) {
+    /// Takes a moment.
+    pub(super) fn take(&mut self, containers: &[ContainerView]) {
         self.0.retain(|id, _| containers.iter().any(|c| c.id == *id));
         for c in containers {
             let points = self.0.entry(c.id.clone()).or_default();

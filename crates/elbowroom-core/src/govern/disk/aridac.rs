@@ -31,13 +31,13 @@
 //! # Properties
 //! In `tests/disk_policy_aridac.rs`, each with a test of its name.
 
-use super::alerts::Alerts;
 use super::flow::{Flow, RBPS, WBPS};
 use super::governor::Device;
 use super::groups::Groups;
 use super::member::Wish;
 use super::{Aridac, HeldBy, Order, State, explain};
-use crate::govern::alert::Kind;
+use crate::alert::Conditions;
+use crate::alert::Kind;
 use crate::unit::Micros;
 use std::collections::VecDeque;
 
@@ -89,7 +89,7 @@ pub(super) fn tick(
     device: &mut Device,
     settings: &Aridac,
     groups: &Groups,
-    alerts: &mut Alerts,
+    alerts: &mut Conditions,
     orders: &mut Vec<Order>,
 ) {
     let max_disk_io = settings.max_disk_io.max(1) as f64;
@@ -138,13 +138,9 @@ pub(super) fn tick(
     device.hands_off = swap.then(|| explain::SWAP.to_owned());
     device.state = if capped { State::Share } else { State::Free };
     let name = &device.disk.name;
-    orders.extend(alerts.set(
-        (Kind::Overcommit, Some(number), None),
-        now,
-        promised > 1.0,
-        Micros::ZERO,
-        || explain::aridac_overcommit(name, promised, max_disk_io),
-    ));
+    let about = (Kind::Overcommit, Some(number), None);
+    let text = || explain::aridac_overcommit(name, promised, max_disk_io);
+    orders.extend(alerts.set(about, now, promised > 1.0, Micros::ZERO, text).map(Order::Alert));
 }
 
 #[cfg(test)]

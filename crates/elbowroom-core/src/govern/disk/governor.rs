@@ -1,14 +1,14 @@
 //! The governor of all disks of a machine: what events do to it.
 
-use super::alerts::Alerts;
 use super::flow::Counters;
-use super::groups::{self, Groups};
+use super::groups::Groups;
 use super::lifeline::Mind;
 use super::member::Member;
 use super::meter::{self, Load, Meter, Reading};
 use super::{DiskView, Order, Policy, Settings, Standing, State, aridac, explain, lifeline};
-use crate::govern::alert::{Alert, Kind};
-use crate::govern::claim::Claim;
+use crate::alert::Conditions;
+use crate::alert::{Alert, Kind};
+use crate::govern::claim::{self, Claim};
 use crate::sample::{
     Ceded, Container, DeviceNumber, Disk, DiskStat, DiskTick, Event, GroupId, GroupIo, IoLimits, IoMax,
 };
@@ -26,7 +26,7 @@ pub struct Disks {
     groups: Groups,
     devices: BTreeMap<DeviceNumber, Device>,
     remembered: BTreeMap<String, IoMax>,
-    alerts: Alerts,
+    alerts: Conditions,
     last: Option<Micros>,
     /// Time that every task of the machine waited for I/O, at the last tick.
     stalled: Option<Micros>,
@@ -61,15 +61,15 @@ impl Disks {
             groups: Groups::default(),
             devices: BTreeMap::new(),
             remembered: BTreeMap::new(),
-            alerts: Alerts::default(),
+            alerts: Conditions::default(),
             last: None,
             stalled: None,
         }
     }
 
     /// What a container claims.
-    pub fn claim(&self, container: &Container) -> &Claim {
-        groups::claim(&self.claims, container)
+    pub fn claim(&self, container: &Container) -> Claim {
+        claim::claim(&self.claims, container)
     }
 
     /// The choices in force.
@@ -82,6 +82,7 @@ impl Disks {
     pub fn apply(&mut self, event: &Event) -> Vec<Order> {
         match event {
             Event::Node(_) | Event::Tick(_) => Vec::new(),
+            Event::MemoryTick(_) | Event::MemoryDone(_) | Event::Heard(_) | Event::Export(_) => Vec::new(),
             Event::Group(group) => {
                 self.groups.put(group, &self.claims);
                 Vec::new()
@@ -153,7 +154,8 @@ impl Disks {
             device.members.retain(|member| !gone.contains(&member.group));
         }
         let now = self.last.unwrap_or_default();
-        self.alerts.forget(now, |_, group| group.is_some_and(|group| gone.contains(&group)))
+        let ended = self.alerts.forget(now, |_, group| group.is_some_and(|group| gone.contains(&group)));
+        ended.into_iter().map(Order::Alert).collect()
     }
 
     fn meet(&mut self, disk: &Disk) -> Vec<Order> {
@@ -179,7 +181,8 @@ impl Disks {
         {
             self.remembered.insert(device.disk.identity, capacity.parts());
         }
-        self.alerts.forget(self.last.unwrap_or_default(), |disk, _| disk == Some(number))
+        let ended = self.alerts.forget(self.last.unwrap_or_default(), |disk, _| disk == Some(number));
+        ended.into_iter().map(Order::Alert).collect()
     }
 
     fn limits(&mut self, limits: &IoLimits) {
@@ -340,12 +343,12 @@ impl Device {
     }
 
     /// What is said under every policy: whose limits are not ours to set.
-    fn tell(&self, groups: &Groups, alerts: &mut Alerts, orders: &mut Vec<Order>) {
+    fn tell(&self, groups: &Groups, alerts: &mut Conditions, orders: &mut Vec<Order>) {
         let number = self.disk.number;
         for member in &self.members {
             let mut say = |kind, there, text: &dyn Fn() -> String| {
                 let about = (kind, Some(number), Some(member.group));
-                orders.extend(alerts.set(about, self.load.now, there, Micros::ZERO, text));
+                orders.extend(alerts.set(about, self.load.now, there, Micros::ZERO, text).map(Order::Alert));
             };
             let ceded = member.ceded.map(|(why, _)| why);
             let (name, disk) = (groups.name(member.group), &self.disk.name);

@@ -1,12 +1,10 @@
 //! The cgroups of the machine as far as disks are concerned: which are governed, what they claim, how long they waited.
 
-use crate::govern::claim::{Claim, NO_CLAIM};
-use crate::sample::{Container, Engine, Group, GroupId, GroupIo};
+use crate::govern::SERVICES;
+use crate::govern::claim::{Claim, claim, name};
+use crate::sample::{Engine, Group, GroupId, GroupIo};
 use crate::unit::{Bytes, Micros};
 use std::collections::BTreeMap;
-
-/// Cgroups that hold the machine's own services: file system journals wait for them, so limiting one can stop everybody.
-const SERVICES: [&str; 4] = ["/", "/init.scope", "/system.slice", "/user.slice"];
 
 /// A container that waits for this part of the time without a reason is blocked.
 const BLOCKED: f64 = 0.3;
@@ -57,7 +55,7 @@ impl Groups {
                 .then_some("the machine's own services run in it, and everybody waits for those");
             let (dirty, stalled, waited) =
                 before.map_or((None, None, None), |known| (known.dirty, known.stalled, known.waited));
-            let claim = claim(claims, container).clone();
+            let claim = claim(claims, container);
             let name = name(container);
             Box::new(Member { name, claim, hands_off, dirty, stalled, waited, served: 0.0, bound: false })
         });
@@ -133,23 +131,11 @@ impl Groups {
     }
 }
 
-/// The first entry that fits a container.
-pub(super) fn claim<'a>(claims: &'a [Claim], container: &Container) -> &'a Claim {
-    claims.iter().find(|claim| claim.fits(container)).unwrap_or(&NO_CLAIM)
-}
-
-/// The name people gave it, or the first letters of its identifier as engines print them.
-fn name(container: &Container) -> String {
-    container.name.clone().unwrap_or_else(|| match container.engine {
-        Engine::Plain => container.id.clone(),
-        _ => container.id.chars().take(12).collect(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::Limits;
+    use crate::label::Labels;
+    use crate::sample::{Container, Limits};
 
     fn group(id: u64, parent: Option<u64>, container: bool) -> Group {
         Group {
@@ -161,6 +147,7 @@ mod tests {
                 name: None,
                 engine: Engine::Docker,
                 pod: None,
+                labels: Labels::default(),
             }),
             limits: Limits::default(),
             populated: true,

@@ -1,6 +1,5 @@
 //! Disk bandwidth: a lifeline per container, caps that follow it, bursts that cannot starve a neighbour.
 
-mod alerts;
 mod aridac;
 mod explain;
 mod flow;
@@ -14,7 +13,7 @@ mod settings;
 pub use governor::Disks;
 pub use settings::{Aridac, Lifeline, Policy, Settings};
 
-use super::alert::Alert;
+use crate::alert::Alert;
 use crate::sample::{DeviceNumber, GroupId, IoMax};
 use crate::unit::Micros;
 use serde::{Deserialize, Serialize};
@@ -35,6 +34,7 @@ pub enum Order {
 
 /// Limits for one container on one disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cap {
     /// When it was decided, on the monotonic clock.
     pub at: Micros,
@@ -53,6 +53,7 @@ pub struct Cap {
 
 /// A disk as the policy sees it. Shares of the disk are in parts of 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiskView {
     /// Which.
     pub number: DeviceNumber,
@@ -86,6 +87,7 @@ pub struct DiskView {
 
 /// What is going on at a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// Nobody waits for anybody: no caps.
@@ -103,6 +105,7 @@ pub enum State {
 
 /// One container's standing at one disk. Shares of the disk are in parts of 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Standing {
     /// Where.
     pub disk: DeviceNumber,
@@ -134,6 +137,7 @@ pub struct Standing {
 
 /// What holds a container's I/O back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum HeldBy {
     /// Nothing: it gets what it asks for.

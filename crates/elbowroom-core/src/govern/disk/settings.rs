@@ -38,6 +38,7 @@ impl Default for Settings {
 
 /// How bandwidth is divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// As in the paper: lifeline = mean of the last samples, cap = lifeline * (1 + P).

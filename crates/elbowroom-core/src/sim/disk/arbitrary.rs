@@ -3,7 +3,7 @@
 use super::program::{Pattern, Program, Tenant, Way};
 use super::random::Random;
 use super::scenario::{Drive, Kernel, Scenario};
-use crate::govern::claim::{Claim, Class, Reserve};
+use crate::govern::claim::{Claim, Class, MemoryClaim, Reserve};
 use crate::sample::{IoMax, Weights};
 use crate::unit::{Limit, Micros};
 
@@ -118,6 +118,7 @@ fn claim(random: &mut Random, name: &str, drive: &Drive) -> Claim {
         container: name.to_owned(),
         weight: random.magnitude(1.0, 10_000.0) as u32,
         tier: random.pick(&[0, 0, 0, 1, 2]),
+        memory: MemoryClaim::default(),
         disk: Reserve {
             rbps: reserve(random, speed.rbps),
             wbps: reserve(random, speed.wbps),

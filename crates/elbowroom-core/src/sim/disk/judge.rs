@@ -12,7 +12,7 @@
 
 use super::scenario::{Burst, Scenario};
 use super::world::{Share, Truth, World};
-use crate::govern::alert::Kind;
+use crate::alert::Kind;
 use crate::govern::disk::{Disks, Order, Policy};
 use crate::sample::Event;
 use crate::unit::Micros;

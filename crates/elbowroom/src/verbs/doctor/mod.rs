@@ -9,6 +9,7 @@ pub(crate) mod pretouch;
 pub(crate) mod protect;
 mod report;
 mod since;
+pub(crate) mod size;
 mod undo;
 
 pub(crate) use undo::{UndoArgs, undo};
@@ -20,6 +21,7 @@ use clap::Args;
 use elbowroom_core::doctor::{CHECKS, Facts, Finding, Group, examine, harms};
 use elbowroom_core::unit::{Micros, parse_duration};
 use elbowroom_host::doctor::{DoctorConfig, Journal, Looks, look};
+use elbowroom_host::process;
 use elbowroom_host::timer::now_boot;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -105,6 +107,8 @@ struct Report<'a> {
     elapsed_seconds: f64,
     containers: usize,
     checks: usize,
+    /// CPU time that looking took.
+    cpu_usec: u64,
     findings: &'a [Finding],
 }
 
@@ -146,6 +150,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
             elapsed_seconds: facts.elapsed.get() as f64 / 1e6,
             containers: facts.containers().count(),
             checks: CHECKS.len(),
+            cpu_usec: process::own_cpu().get(),
             findings: &findings,
         })?,
         Format::Text => report::report(&facts, &findings, args.all, report::Style::of_stdout()),

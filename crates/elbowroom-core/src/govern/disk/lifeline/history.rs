@@ -38,7 +38,7 @@ impl History {
         let fresh = self.classes[class].iter().filter(|(then, _)| slot.abs_diff(*then) < SLOTS);
         let mut speeds: Vec<f64> = fresh.map(|(_, full)| full.weighed(theta)).collect();
         speeds.sort_unstable_by(f64::total_cmp);
-        speeds.get(speeds.len().saturating_sub(1) * 9 / 10).copied()
+        speeds.get((speeds.len().saturating_sub(1) * 9).div_ceil(10)).copied()
     }
 }
 
@@ -54,8 +54,8 @@ mod tests {
         history.put(Micros::secs(2), 0, load(900.0, 10.0), 0.0);
         assert_eq!(history.normal(Micros::secs(3), 0, 4.0), Some(1000.0), "the most of its five minutes");
         history.put(Micros::secs(400), 0, load(900.0, 100.0), 0.0);
-        assert_eq!(history.normal(Micros::secs(401), 0, 0.0), Some(900.0));
-        assert_eq!(history.normal(Micros::secs(401), 0, 4.0), Some(1000.0));
+        assert_eq!(history.normal(Micros::secs(401), 0, 0.0), Some(1000.0), "the better of two");
+        assert_eq!(history.normal(Micros::secs(401), 0, 4.0), Some(1300.0));
         assert_eq!(history.normal(Micros::secs(401), 1, 4.0), None);
         assert_eq!(history.normal(Micros::secs(100_000), 0, 4.0), None, "a day later");
     }

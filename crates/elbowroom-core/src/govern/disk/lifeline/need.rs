@@ -19,8 +19,9 @@ const OPERATIONS: f64 = 5.0;
 const PART: f64 = 0.01;
 /// It counts as there for so long after that.
 const AWAKE: Micros = Micros::secs(10);
-/// One that a limit held back is taken to want more for so long after that.
+/// One that a limit held back would fill the disk for so long after that, and is owed more than it takes for so long.
 const HUNGRY: Micros = Micros::secs(10);
+const OWED: Micros = Micros::secs(3);
 /// A container that gets this part of its lifeline has it.
 const CONTENT: f64 = 0.95;
 /// Limits are put on what has more than this part in a container's cost, and stay on while it has half as much.
@@ -47,7 +48,8 @@ pub(in super::super) struct Need {
     /// What it does when it does something: an average of seconds.
     shape: Flow,
     seen: Option<Micros>,
-    hungry: Option<Micros>,
+    /// When a limit held it back last.
+    held: Option<Micros>,
     /// It waits for I/O.
     pub(super) waits: bool,
     /// It is at a limit of ours, of its user's.
@@ -84,7 +86,7 @@ impl Need {
         self.waits = sample.waits();
         self.censored = sample.censored();
         if self.at_ours && self.waits {
-            self.hungry = Some(now.saturating_add(HUNGRY));
+            self.held = Some(now);
         }
         if keep_minute {
             self.keep(now, flow);
@@ -142,6 +144,11 @@ impl Need {
         self.lifeline = self.lifeline.plus(rise).less(fall);
     }
 
+    /// Whether its lifeline rests on enough samples.
+    pub(super) fn is_known(&self) -> bool {
+        self.samples >= FIRST
+    }
+
     /// The part of the disk it used at most over the last periods.
     pub(super) fn peak(&self, capacity: &Capacity) -> f64 {
         self.recent.iter().map(|flow| capacity.share(*flow)).fold(0.0, f64::max)
@@ -154,13 +161,17 @@ impl Need {
 
     /// Whether a limit held it back lately.
     pub(super) fn hungry(&self, now: Micros) -> bool {
-        self.hungry.is_some_and(|until| now < until)
+        self.held_within(now, HUNGRY)
+    }
+
+    fn held_within(&self, now: Micros, time: Micros) -> bool {
+        self.held.is_some_and(|then| now.saturating_sub(then) < time)
     }
 
     /// Whether a limit or the others keep from it what it is owed.
     pub(super) fn wants_more(&self, now: Micros, flow: Flow, capacity: &Capacity) -> bool {
         let short = capacity.share(flow) < CONTENT * capacity.share(self.lifeline);
-        self.waits && (self.at_ours || self.hungry(now) || (short && self.censored))
+        self.waits && (self.at_ours || self.held_within(now, OWED) || (short && self.censored))
     }
 
     /// What it reads and writes.

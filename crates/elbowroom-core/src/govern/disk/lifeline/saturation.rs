@@ -81,6 +81,11 @@ impl Saturation {
         self.votes.iter().filter(|vote| **vote).count() >= 2
     }
 
+    /// The last period needs no second one beside it.
+    pub(super) fn settle(&mut self) {
+        self.votes[1] = true;
+    }
+
     /// `kappa = dlnX/dlnaq` between the last period and this one, where the queue grew by a third or more, but not by leaps.
     fn step_slope(&self, queue: f64, done: f64) -> Option<f64> {
         let (before, x) = self.last?;

@@ -1,6 +1,5 @@
 //! One period of one disk.
 
-use super::super::alerts::Alerts;
 use super::super::flow::{Flow, WBPS};
 use super::super::governor::Device;
 use super::super::groups::Groups;
@@ -12,7 +11,8 @@ use super::brake::Signs;
 use super::capacity::{self, Capacity, Seen};
 use super::censor::Sample;
 use super::saturation::Period;
-use crate::govern::alert::Kind;
+use crate::alert::Conditions;
+use crate::alert::Kind;
 use crate::govern::claim::Class;
 use crate::sample::{Disk, IoMax};
 use crate::unit::Micros;
@@ -36,6 +36,9 @@ const WANTED: f64 = 1.1;
 /// A container that gets less than this part of its lifeline is short of it; than this, shows that the disk is another one.
 const CONTENT: f64 = 0.92;
 const STARVING: f64 = 0.8;
+/// One that gets less than this part of it from a disk whose requests take so many times as long as usual is robbed.
+const ROBBED: f64 = 0.5;
+const AGES: f64 = 16.0;
 /// Containers that get less than this part of their lifeline are starved.
 const STARVED: f64 = 0.9;
 /// The smallest cap is no more than this part of a disk, and of all of it for all containers.
@@ -65,11 +68,12 @@ pub(in super::super) fn tick(
     settings: &Lifeline,
     groups: &Groups,
     waited: Option<f64>,
-    alerts: &mut Alerts,
+    alerts: &mut Conditions,
     orders: &mut Vec<Order>,
 ) {
-    let now = look(device, settings);
+    let mut now = look(device, settings);
     ask(device, groups, &now);
+    settle(device, &mut now);
     learn(device, &now);
     promise(device, groups, &now);
     let signs = signs(device, groups, waited, &now);
@@ -120,6 +124,20 @@ fn ask(device: &mut Device, groups: &Groups, now: &Now) {
         member.need.observe(now.at, member.flow, sample, at_users && !at_ours, latency);
         let share = capacity.map_or(0.0, |capacity| capacity.share(member.flow));
         member.need.wake(now.at, member.flow, share);
+    }
+}
+
+/// One period may be an accident, but not one in which requests took very long and somebody was robbed.
+fn settle(device: &mut Device, now: &mut Now) {
+    let Device { mind, disk, members, .. } = device;
+    let cost = |flow| capacity::plain(flow, disk.rotational);
+    let robbed = |member: &Member| {
+        let need = &member.need;
+        need.free() && need.waits && need.is_known() && cost(member.flow) < ROBBED * cost(need.lifeline)
+    };
+    if now.vote && now.ratio >= AGES && members.iter().any(robbed) {
+        mind.saturation.settle();
+        now.saturated = true;
     }
 }
 
@@ -423,12 +441,13 @@ fn starves(member: &Member, capacity: &Capacity) -> bool {
 }
 
 /// What people should hear of.
-fn warn(device: &mut Device, groups: &Groups, alerts: &mut Alerts, orders: &mut Vec<Order>, now: &Now) {
+fn warn(device: &mut Device, groups: &Groups, alerts: &mut Conditions, orders: &mut Vec<Order>, now: &Now) {
     let Device { disk, mind, members, state, promised, load, .. } = device;
     let number = disk.number;
     let slow = mind.capacity.as_ref().and_then(|capacity| capacity.degraded(now.at));
     let mut say = |kind, group, there, hold, text: &dyn Fn() -> String| {
-        orders.extend(alerts.set((kind, Some(number), group), now.at, there, Micros::secs(hold), text));
+        let said = alerts.set((kind, Some(number), group), now.at, there, Micros::secs(hold), text);
+        orders.extend(said.map(Order::Alert));
     };
     say(Kind::Overcommit, None, *promised > 1.0, 30, &|| explain::overcommit(&disk.name, *promised));
     say(Kind::Degraded, None, slow.is_some(), 60, &|| {

@@ -1,6 +1,7 @@
 //! What a sensor says about the toy machine: counters as the kernel would show them.
 
 use super::place::Place;
+use crate::label::Labels;
 use crate::psi::{Pressure, Stall};
 use crate::sample::{Container, Disk, DiskStat, Engine, Event, Group, GroupId, GroupIo, IoStat, Limits};
 use crate::sim::disk::program::Tenant;
@@ -118,8 +119,13 @@ pub(super) fn disk((i, drive): (usize, &Drive)) -> Event {
 /// A container as it appears.
 pub(super) fn group(id: GroupId, tenant: &Tenant) -> Event {
     let path = format!("/{}", tenant.name);
-    let container =
-        Container { id: path.clone(), name: Some(tenant.name.clone()), engine: Engine::Plain, pod: None };
+    let container = Container {
+        id: path.clone(),
+        name: Some(tenant.name.clone()),
+        engine: Engine::Plain,
+        pod: None,
+        labels: Labels::default(),
+    };
     let container = Some(container);
     Event::Group(Group { id, parent: None, path, container, limits: Limits::default(), populated: true })
 }

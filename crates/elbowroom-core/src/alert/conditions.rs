@@ -1,7 +1,6 @@
 //! Conditions that begin, last and end.
 
-use super::Order;
-use crate::govern::alert::{Alert, Kind};
+use super::{Alert, Evidence, Kind, Severity, Subject};
 use crate::sample::{DeviceNumber, GroupId};
 use crate::unit::Micros;
 use std::collections::BTreeMap;
@@ -9,12 +8,9 @@ use std::collections::BTreeMap;
 /// How long a condition has to be away before its alert ends, so that one that flickers is one alert.
 const LINGER: Micros = Micros::secs(10);
 
-/// What an alert is about.
-type Subject = (Option<DeviceNumber>, Option<GroupId>, Kind);
-
 /// All conditions that are there, whether they have lasted long enough or not.
 #[derive(Debug, Default)]
-pub(super) struct Alerts {
+pub struct Conditions {
     conditions: BTreeMap<Subject, Condition>,
 }
 
@@ -26,43 +22,65 @@ struct Condition {
     alert: Option<Alert>,
 }
 
-impl Alerts {
+impl Conditions {
     /// Says whether a condition is there now. Its alert begins when it has been there for `hold`, and ends when it has been
     /// away for a while.
-    pub(super) fn set(
+    pub fn set(
         &mut self,
         (kind, disk, group): (Kind, Option<DeviceNumber>, Option<GroupId>),
         now: Micros,
         there: bool,
         hold: Micros,
         text: impl FnOnce() -> String,
-    ) -> Option<Order> {
-        let subject = (disk, group, kind);
+    ) -> Option<Alert> {
+        let subject = Subject { kind, disk, group, topic: None };
         if !there {
-            return self.away(subject, now);
+            return self.away(&subject, now);
         }
-        let condition =
-            self.conditions.entry(subject).or_insert(Condition { since: now, last: now, alert: None });
+        self.there(subject, now, hold, || (kind.severity(), text(), Vec::new()))
+    }
+
+    /// The condition is there now; `say` is asked for its words when the alert begins.
+    pub fn there(
+        &mut self,
+        subject: Subject,
+        now: Micros,
+        hold: Micros,
+        say: impl FnOnce() -> (Severity, String, Vec<Evidence>),
+    ) -> Option<Alert> {
+        let condition = self.conditions.entry(subject.clone()).or_insert(Condition {
+            since: now,
+            last: now,
+            alert: None,
+        });
         condition.last = now;
         if condition.alert.is_some() || now.saturating_sub(condition.since) < hold {
             return None;
         }
-        let alert = Alert { kind, disk, group, since: condition.since, until: None, text: text() };
+        let (severity, text, evidence) = say();
+        let alert = Alert { severity, evidence, ..Alert::new(subject, condition.since, text) };
         condition.alert = Some(alert.clone());
-        Some(Order::Alert(alert))
+        Some(alert)
+    }
+
+    /// What was not there at `now`, when everything that is there was told, is away: also what nobody can look at any more.
+    pub fn rest(&mut self, now: Micros) -> Vec<Alert> {
+        let unsaid = self.conditions.iter().filter(|(_, condition)| condition.last < now);
+        let unsaid: Vec<Subject> = unsaid.map(|(subject, _)| subject.clone()).collect();
+        unsaid.iter().filter_map(|subject| self.away(subject, now)).collect()
     }
 
     /// Ends everything about these at once.
-    pub(super) fn forget(
+    pub fn forget(
         &mut self,
         now: Micros,
         about: impl Fn(Option<DeviceNumber>, Option<GroupId>) -> bool,
-    ) -> Vec<Order> {
+    ) -> Vec<Alert> {
         let mut ended = Vec::new();
-        self.conditions.retain(|(disk, group, _), condition| {
-            let stays = !about(*disk, *group);
+        self.conditions.retain(|subject, condition| {
+            let stays = !about(subject.disk, subject.group);
             if !stays && let Some(alert) = condition.alert.take() {
-                ended.push(Order::Alert(Alert { until: Some(now), ..alert }));
+                ended.push(Alert { until: Some(now), ..alert });
             }
             stays
         });
@@ -70,17 +88,18 @@ impl Alerts {
     }
 
     /// Those that last.
-    pub(super) fn lasting(&self) -> impl Iterator<Item = &Alert> {
+    pub fn lasting(&self) -> impl Iterator<Item = &Alert> {
         self.conditions.values().filter_map(|condition| condition.alert.as_ref())
     }
 
-    fn away(&mut self, subject: Subject, now: Micros) -> Option<Order> {
-        let condition = self.conditions.get(&subject)?;
+    /// The condition is not there now.
+    pub fn away(&mut self, subject: &Subject, now: Micros) -> Option<Alert> {
+        let condition = self.conditions.get(subject)?;
         if condition.alert.is_some() && now.saturating_sub(condition.last) < LINGER {
             return None;
         }
-        let alert = self.conditions.remove(&subject)?.alert?;
-        Some(Order::Alert(Alert { until: Some(now), ..alert }))
+        let alert = self.conditions.remove(subject)?.alert?;
+        Some(Alert { until: Some(now), ..alert })
     }
 }
 
@@ -92,11 +111,11 @@ mod tests {
 
     /// Plays seconds of a condition that is there (`#`) or not; what was said in each: begin, end, nothing.
     fn play(hold: u64, seconds: &str) -> String {
-        let mut alerts = Alerts::default();
+        let mut alerts = Conditions::default();
         let said = seconds.chars().enumerate().map(|(second, c)| {
             let now = Micros::secs(second as u64);
             match alerts.set(ABOUT, now, c == '#', Micros::secs(hold), || "text".into()) {
-                Some(Order::Alert(Alert { until: None, .. })) => '(',
+                Some(Alert { until: None, .. }) => '(',
                 Some(_) => ')',
                 None => '.',
             }
@@ -112,16 +131,29 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_speaks_of_any_more_ends_after_a_while() {
+        let mut alerts = Conditions::default();
+        let other = (Kind::Overcommit, None, None);
+        for second in 1..30 {
+            let now = Micros::secs(second);
+            alerts.set(ABOUT, now, true, Micros::ZERO, || "text".into());
+            if second < 5 {
+                alerts.set(other, now, true, Micros::ZERO, || "text".into());
+            }
+            let ended = alerts.rest(now);
+            assert_eq!(ended.len(), usize::from(second == 14), "{second}: {ended:?}");
+        }
+        assert_eq!(alerts.lasting().map(|alert| alert.kind).collect::<Vec<_>>(), [Kind::Starved]);
+    }
+
+    #[test]
     fn what_is_gone_has_no_alerts() {
-        let mut alerts = Alerts::default();
+        let mut alerts = Conditions::default();
         alerts.set(ABOUT, Micros::secs(1), true, Micros::ZERO, || "text".into());
         assert_eq!(alerts.lasting().count(), 1);
         assert_eq!(alerts.forget(Micros::secs(2), |_, group| group == Some(GroupId(2))), []);
         let ended = alerts.forget(Micros::secs(2), |_, group| group == Some(GroupId(1)));
-        assert!(
-            matches!(&ended[..], [Order::Alert(Alert { until: Some(Micros(2_000_000)), .. })]),
-            "{ended:?}"
-        );
+        assert!(matches!(&ended[..], [Alert { until: Some(Micros(2_000_000)), .. }]), "{ended:?}");
         assert_eq!(alerts.lasting().count(), 0);
     }
 }

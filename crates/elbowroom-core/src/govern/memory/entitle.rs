@@ -1,0 +1,131 @@
+//! Who is owed how much: floors first, the rest by weight.
+//!
+//! # Problem
+//! Limits divide a machine once and for all; no limits divide it by who touches most pages. A container should have its
+//! reservation whenever it has use for it, and its part by weight of whatever others have no use for.
+//!
+//! # Approach
+//! Every container has a floor. What is left of the machine is poured over those that want more, by weight, up to what each can
+//! take (weighted max-min fairness); a higher tier is served before a lower one. Where the floors alone are more than there is,
+//! they shrink: those of lower tiers first, among equals by weight.
+//!
+//! # Properties
+//! - `nobody_is_owed_more_than_there_is`
+//! - `floors_hold_where_they_fit`
+//! - `nothing_is_left_while_somebody_can_take_it`
+
+/// One container's claim to a machine; numbers are bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Party {
+    /// What it gets before anything is poured.
+    pub(super) floor: f64,
+    /// What it can take now; at least the floor.
+    pub(super) want: f64,
+    /// What it could ever take.
+    pub(super) cap: f64,
+    pub(super) weight: f64,
+    pub(super) tier: u8,
+}
+
+/// What each is owed of `total`.
+pub(super) fn entitle(parties: &[Party], total: f64) -> Vec<f64> {
+    let mut owed = vec![0.0; parties.len()];
+    let floor = |party: &Party| party.floor;
+    let left = pour(parties, &mut owed, total, floor);
+    let left = pour(parties, &mut owed, left, |party| party.want.max(party.floor));
+    pour(parties, &mut owed, left, |party| party.cap.max(party.floor));
+    owed
+}
+
+/// Pours `water` tier by tier until everybody has what `up_to` says; what is left.
+fn pour(parties: &[Party], owed: &mut [f64], water: f64, up_to: impl Fn(&Party) -> f64) -> f64 {
+    let mut tiers: Vec<u8> = parties.iter().map(|party| party.tier).collect();
+    tiers.sort_unstable();
+    tiers.dedup();
+    let mut left = water.max(0.0);
+    for tier in tiers.into_iter().rev() {
+        let mut open: Vec<usize> = (0..parties.len()).filter(|i| parties[*i].tier == tier).collect();
+        let room = |i: &usize, owed: &[f64]| (up_to(&parties[*i]) - owed[*i]).max(0.0);
+        let weight = |i: &usize| parties[*i].weight.max(1.0);
+        // Whoever needs least for its weight is full first.
+        open.sort_by(|a, b| (room(a, owed) / weight(a)).total_cmp(&(room(b, owed) / weight(b))));
+        let mut weights: f64 = open.iter().map(weight).sum();
+        for i in &open {
+            let part = room(i, owed).min(left * weight(i) / weights);
+            owed[*i] += part;
+            left = (left - part).max(0.0);
+            weights -= weight(i);
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn party(floor: f64, want: f64, cap: f64, weight: f64, tier: u8) -> Party {
+        Party { floor, want, cap, weight, tier }
+    }
+
+    fn check(total: f64, parties: &[Party], expect: &[f64]) {
+        let got = entitle(parties, total);
+        assert!(got.iter().zip(expect).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?}, not {expect:?}");
+    }
+
+    #[test]
+    fn the_rest_is_divided_by_weight() {
+        let all = f64::INFINITY;
+        check(10.0, &[party(4.0, all, all, 100.0, 0), party(0.0, all, all, 200.0, 0)], &[6.0, 4.0]);
+        check(10.0, &[party(4.0, 4.0, 4.0, 100.0, 0), party(0.0, all, all, 100.0, 0)], &[4.0, 6.0]);
+        check(10.0, &[party(1.0, 2.0, all, 100.0, 0), party(1.0, all, all, 100.0, 0)], &[2.0, 8.0]);
+        check(10.0, &[party(0.0, 1.0, all, 100.0, 0), party(0.0, 2.0, all, 100.0, 0)], &[4.5, 5.5]);
+    }
+
+    #[test]
+    fn a_higher_tier_comes_first() {
+        let all = f64::INFINITY;
+        check(10.0, &[party(3.0, all, all, 100.0, 0), party(3.0, all, all, 100.0, 1)], &[3.0, 7.0]);
+        check(5.0, &[party(3.0, all, all, 100.0, 0), party(3.0, all, all, 100.0, 1)], &[2.0, 3.0]);
+    }
+
+    #[test]
+    fn floors_that_do_not_fit_shrink_by_weight() {
+        check(6.0, &[party(6.0, 6.0, 6.0, 100.0, 0), party(6.0, 6.0, 6.0, 200.0, 0)], &[2.0, 4.0]);
+        check(6.0, &[party(1.0, 9.0, 9.0, 100.0, 0), party(9.0, 9.0, 9.0, 100.0, 0)], &[1.0, 5.0]);
+    }
+
+    prop_compose! {
+        fn parties()(numbers in proptest::collection::vec((0.0..1e12, 0.0..1e12, 0.0..1e12, 1.0..1e4, 0u8..3), 0..9)) -> Vec<Party> {
+            numbers.into_iter().map(|(a, b, c, weight, tier)| {
+                let mut sizes = [a, b, c];
+                sizes.sort_by(f64::total_cmp);
+                party(sizes[0], sizes[1], sizes[2], weight, tier)
+            }).collect()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_is_owed_more_than_there_is(parties in parties(), total in 0.0..1e13) {
+            let owed = entitle(&parties, total);
+            prop_assert!(owed.iter().sum::<f64>() <= total * (1.0 + 1e-9) + 1.0);
+            prop_assert!(owed.iter().zip(&parties).all(|(owed, party)| *owed <= party.cap * (1.0 + 1e-9) + 1.0));
+        }
+
+        #[test]
+        fn floors_hold_where_they_fit(parties in parties(), more in 0.0..1e12) {
+            let floors: f64 = parties.iter().map(|party| party.floor).sum();
+            let owed = entitle(&parties, floors + more);
+            prop_assert!(owed.iter().zip(&parties).all(|(owed, party)| *owed >= party.floor * (1.0 - 1e-9) - 1.0));
+        }
+
+        #[test]
+        fn nothing_is_left_while_somebody_can_take_it(parties in parties(), total in 0.0..1e13) {
+            let owed: f64 = entitle(&parties, total).iter().sum();
+            let most: f64 = parties.iter().map(|party| party.cap).sum();
+            prop_assert!(owed >= total.min(most) * (1.0 - 1e-9) - 1.0);
+        }
+    }
+}

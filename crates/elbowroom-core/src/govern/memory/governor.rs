@@ -1,0 +1,313 @@
+//! The governor of a machine's memory: what events do to it.
+
+use super::member::Member;
+use super::pool::{self, Pool};
+use super::sample::{Act, Done, GroupMemory, Heard, MemoryTick, NodeMemory, Order, Outcome};
+use super::turn::Turn;
+use super::{PoolView, Settings, Standing, What, alerts, bytes, lend, protect, recall};
+use crate::alert::Alert;
+use crate::alert::Conditions;
+use crate::govern::SERVICES;
+use crate::govern::claim::{Claim, claim, name};
+use crate::sample::{Engine, Event, Group, GroupId, Node};
+use crate::unit::{Bytes, Limit, Micros};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A shorter time between two ticks is none.
+const SHORTEST: Micros = Micros::millis(200);
+/// A longer one is a pause: what was watched is not judged by it.
+const LONGEST: Micros = Micros::secs(10);
+/// How long nobody has to need anything before views show what they did.
+const REST: Micros = Micros::secs(10);
+/// The governor of a machine's memory: a pure state machine over events.
+///
+/// The same events give the same orders. Containers are those that [`Event::Group`] told of, the outermost where one is inside
+/// another. Nothing can fail: numbers that cannot be true saturate.
+#[derive(Debug)]
+pub struct Memory {
+    settings: Settings,
+    claims: Vec<Claim>,
+    node: Option<Node>,
+    groups: BTreeMap<GroupId, Known>,
+    members: BTreeMap<GroupId, Member>,
+    pools: Vec<PoolView>,
+    conditions: Conditions,
+    last: Option<Micros>,
+    /// When somebody last needed something, per pool.
+    needed: BTreeMap<Option<GroupId>, Micros>,
+}
+
+/// A cgroup.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) parent: Option<GroupId>,
+    pub(super) max: Limit<Bytes>,
+    path: String,
+    container: bool,
+    /// The last measurement, and when.
+    memory: Option<(Micros, GroupMemory)>,
+}
+
+impl Memory {
+    /// A governor that knows no container.
+    pub fn new(settings: Settings, claims: Vec<Claim>) -> Self {
+        Self {
+            settings,
+            claims,
+            node: None,
+            groups: BTreeMap::new(),
+            members: BTreeMap::new(),
+            pools: Vec::new(),
+            conditions: Conditions::default(),
+            last: None,
+            needed: BTreeMap::new(),
+        }
+    }
+
+    /// The choices in force.
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Takes an event in, and says what to do about it. Only [`Event::MemoryTick`] ever gives more than alerts: at most one order
+    /// of each kind per container.
+    pub fn apply(&mut self, event: &Event) -> Vec<Order> {
+        match event {
+            Event::Node(node) => self.node = Some(node.clone()),
+            Event::Group(group) => self.meet(group),
+            Event::Gone(id) => return self.gone(*id),
+            Event::Heard(heard) => self.hear(heard),
+            Event::MemoryDone(done) => self.done(done),
+            Event::MemoryTick(tick) => return self.tick(tick),
+            Event::Tick(_) | Event::Export(_) => {}
+            Event::Disk(_) | Event::DiskGone(_) | Event::DiskTick(_) | Event::IoLimits(_) => {}
+        }
+        Vec::new()
+    }
+
+    /// Where a container stands; `None` for one that is not governed or was not measured yet.
+    pub fn standing(&self, id: GroupId) -> Option<Standing> {
+        let member = self.members.get(&id)?;
+        member.measured.then(|| member.standing(self.last.unwrap_or_default()))
+    }
+
+    /// Every pool that containers share, the machine first.
+    pub fn pools(&self) -> &[PoolView] {
+        &self.pools
+    }
+
+    /// The alerts that last now.
+    pub fn alerts(&self) -> Vec<Alert> {
+        self.conditions.lasting().cloned().collect()
+    }
+
+    /// The cgroups that have to be measured: containers, and those with a hard limit around them.
+    pub fn watched(&self) -> Vec<GroupId> {
+        let mut watched: BTreeSet<GroupId> = self.members.keys().copied().collect();
+        let total = self.node.as_ref().map_or(Bytes(u64::MAX), |node| node.mem_total);
+        for id in self.members.keys() {
+            let parent = self.groups.get(id).and_then(|known| known.parent);
+            watched.extend(pool::owner(parent, &self.groups, total).map(|(owner, _)| owner));
+        }
+        watched.into_iter().collect()
+    }
+
+    fn meet(&mut self, group: &Group) {
+        let memory = self.groups.remove(&group.id).and_then(|known| known.memory);
+        let known = Known {
+            parent: group.parent,
+            max: group.limits.memory_max.unwrap_or(Limit::Max),
+            path: group.path.clone(),
+            container: group.container.is_some(),
+            memory,
+        };
+        self.groups.insert(group.id, known);
+        if let Some(container) = &group.container {
+            let member = self.members.entry(group.id).or_insert_with(|| Member::new(group.id));
+            member.name = name(container);
+            member.claim = claim(&self.claims, container);
+            member.max = group.limits.memory_max.unwrap_or(Limit::Max);
+            member.hands_off = (container.engine == Engine::Plain && SERVICES.contains(&group.path.as_str()))
+                .then_some("the machine's own services run in it, and everybody waits for those");
+            let soft = group.limits.memory_soft.and_then(Limit::value);
+            let low = group.limits.memory_low.and_then(Limit::value);
+            member.kept = low.or(soft).unwrap_or_default();
+        } else {
+            self.members.remove(&group.id);
+        }
+        let outer: Vec<GroupId> = self.members.keys().copied().filter(|id| !self.is_outermost(*id)).collect();
+        outer.iter().for_each(|id| drop(self.members.remove(id)));
+    }
+
+    /// A container inside another is governed with the outer one, whose memory includes its own.
+    fn is_outermost(&self, id: GroupId) -> bool {
+        let mut above = self.groups.get(&id).and_then(|known| known.parent);
+        for _ in 0..self.groups.len() {
+            match above.and_then(|id| self.groups.get(&id)) {
+                None => return true,
+                Some(known) if known.container => return false,
+                Some(known) => above = known.parent,
+            }
+        }
+        false
+    }
+
+    fn gone(&mut self, id: GroupId) -> Vec<Order> {
+        let mut gone = vec![id];
+        let mut next = 0;
+        while let Some(parent) = gone.get(next).copied() {
+            let below =
+                self.groups.iter().filter(|(_, known)| known.parent == Some(parent)).map(|(id, _)| *id);
+            gone.extend(below.filter(|id| !gone.contains(id)).collect::<Vec<_>>());
+            next += 1;
+        }
+        for id in &gone {
+            self.groups.remove(id);
+            self.members.remove(id);
+            self.needed.remove(&Some(*id));
+        }
+        let now = self.last.unwrap_or_default();
+        let ended = self.conditions.forget(now, |_, group| group.is_some_and(|group| gone.contains(&group)));
+        ended.into_iter().map(Order::Alert).collect()
+    }
+
+    fn hear(&mut self, heard: &Heard) {
+        if let Some(member) = self.members.get_mut(&heard.group)
+            && member.heard.is_none_or(|before| before.at <= heard.at)
+        {
+            member.heard = Some(*heard);
+        }
+    }
+
+    fn done(&mut self, done: &Done) {
+        let Some(member) = self.members.get_mut(&done.group) else { return };
+        let later = |wait: Micros| done.now.saturating_add(wait);
+        match done.what {
+            Act::Reclaim => {
+                let Some((_, what)) = member.pending.take() else { return };
+                match done.outcome {
+                    Outcome::Refused(_) | Outcome::Foreign => member.refused_until = later(recall::RETRY),
+                    Outcome::Done | Outcome::Partly | Outcome::Gone => {}
+                }
+                if let What::Lend { amount: asked } = what {
+                    let usual = member.meter.refault_mean();
+                    member.loans.given(done.now, done.reclaimed, usual);
+                    if done.reclaimed.get() < asked.get() / 4 && done.outcome == Outcome::Partly {
+                        lend::learn(member, done.now);
+                    }
+                }
+                if let What::Recall { .. } = what {
+                    member.recall.at = Some(done.now);
+                }
+            }
+            Act::Protect => {
+                member.protected = matches!(done.outcome, Outcome::Done | Outcome::Partly);
+                if !member.protected {
+                    member.unprotectable_until = later(protect::CEDED);
+                }
+            }
+            Act::Lease => {
+                if matches!(done.outcome, Outcome::Refused(_) | Outcome::Foreign) {
+                    member.lease = None;
+                    member.recall.unleasable_until = later(recall::RETRY);
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self, tick: &MemoryTick) -> Vec<Order> {
+        let now = tick.now;
+        let elapsed = self.last.map(|last| now.saturating_sub(last));
+        if self.last.is_some_and(|last| now <= last) || elapsed.is_some_and(|elapsed| elapsed < SHORTEST) {
+            return Vec::new();
+        }
+        let (Some(node), settings) = (self.node.clone(), self.settings.clone()) else { return Vec::new() };
+        let paused = elapsed.is_some_and(|elapsed| elapsed > LONGEST);
+        let seconds = elapsed.map_or(0.0, |elapsed| elapsed.get() as f64 / 1e6);
+        self.last = Some(now);
+        self.members.values_mut().for_each(|member| member.measured = false);
+        for (id, memory) in &tick.groups {
+            if let Some(known) = self.groups.get_mut(id) {
+                known.memory = Some((now, *memory));
+            }
+            if let Some(member) = self.members.get_mut(id) {
+                member.measure(now, seconds, memory);
+            }
+        }
+        let mut orders = Vec::new();
+        self.pools.clear();
+        for (pool, ids) in self.divide(&node, &tick.node) {
+            pool.divide(&mut self.members, &ids, &settings);
+            let turn = Turn {
+                now,
+                pool: &pool,
+                ids: &ids,
+                page_size: node.page_size,
+                views: settings.views,
+                idle_tax: settings.idle_tax.fraction(),
+                rested: self.needed.get(&pool.owner).is_none_or(|at| now.saturating_sub(*at) >= REST),
+            };
+            if !paused {
+                turn.review(&mut self.members, &mut orders);
+            }
+            let needers = pool.needers(&self.members, &ids);
+            if turn.move_memory(&mut self.members, &needers, &mut orders) {
+                self.needed.insert(pool.owner, now);
+            }
+            for id in &ids {
+                orders.extend(self.members.get_mut(id).and_then(|member| protect::order(member, now)));
+            }
+            let path =
+                pool.owner.and_then(|id| self.groups.get(&id)).map_or("/", |known| &known.path).to_owned();
+            alerts::look(&pool, &path, &self.members, &ids, now, &mut self.conditions, &mut orders);
+            self.pools.push(self.view(&pool, path, &ids, needers.len()));
+        }
+        // A pool whose last container left is not among those that were looked at.
+        orders.extend(self.conditions.rest(now).into_iter().map(Order::Alert));
+        orders
+    }
+
+    /// The pools with their members; who was not measured is in none.
+    fn divide(&self, node: &Node, memory: &NodeMemory) -> Vec<(Pool, Vec<GroupId>)> {
+        let mut shared: BTreeMap<Option<(GroupId, Bytes)>, Vec<GroupId>> = BTreeMap::new();
+        for member in self.members.values().filter(|member| member.measured) {
+            let parent = self.groups.get(&member.id).and_then(|known| known.parent);
+            let owner = pool::owner(parent, &self.groups, node.mem_total);
+            // A pool that was not measured cannot be divided, and its members are not the machine's to divide either.
+            if owner.is_none_or(|(owner, _)| self.measured(owner).is_some()) {
+                shared.entry(owner).or_default().push(member.id);
+            }
+        }
+        let own = |ids: &[GroupId]| ids.iter().filter_map(|id| self.measured(*id)).collect::<Vec<_>>();
+        let pools: Vec<&GroupMemory> =
+            shared.keys().flatten().filter_map(|(owner, _)| self.measured(*owner)).collect();
+        let members = shared.get(&None).map_or_else(Vec::new, |ids| own(ids));
+        let machine = pool::machine(node, memory, &members, &pools, &self.settings);
+        let pool = |owner: Option<(GroupId, Bytes)>, ids: &[GroupId]| match owner {
+            None => Some(machine),
+            Some((owner, limit)) => {
+                let memory = self.measured(owner)?;
+                Some(pool::limited(owner, limit, memory, &own(ids), machine.room, &self.settings))
+            }
+        };
+        shared.into_iter().filter_map(|(owner, ids)| Some((pool(owner, &ids)?, ids))).collect()
+    }
+
+    fn measured(&self, id: GroupId) -> Option<&GroupMemory> {
+        let (at, memory) = self.groups.get(&id)?.memory.as_ref()?;
+        (Some(*at) == self.last).then_some(memory)
+    }
+
+    fn view(&self, pool: &Pool, path: String, ids: &[GroupId], needers: usize) -> PoolView {
+        let reserved = ids.iter().filter_map(|id| self.members.get(id)).map(|member| member.reserve).sum();
+        PoolView {
+            path,
+            size: bytes(pool.size),
+            room: bytes(pool.room),
+            reserved: bytes(reserved),
+            short: pool.short,
+            containers: ids.len(),
+            needers,
+        }
+    }
+}

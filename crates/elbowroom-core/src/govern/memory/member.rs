@@ -1,0 +1,214 @@
+//! One container: how it is doing, what it is owed, what was done to it.
+
+use super::colour::{self, Judgement, SOME};
+use super::meter::Meter;
+use super::sample::{GroupMemory, Heard, Lease, Protect};
+use super::{Decision, HISTORY, Inputs, Standing, State, What, amount, bytes};
+use crate::govern::claim::Claim;
+use crate::probe::Colour;
+use crate::sample::GroupId;
+use crate::unit::{Bytes, Limit, Micros};
+use std::collections::VecDeque;
+
+/// How long an order may stay without an answer; then it was lost, or nobody carries orders out.
+pub(super) const ANSWER_WITHIN: Micros = Micros::secs(10);
+/// Half of a learned working set is forgotten in this time, so that one that shrank is found out.
+const HALF_LIFE: f64 = 420.0;
+
+/// A container's state.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) id: GroupId,
+    pub(super) name: String,
+    pub(super) claim: Claim,
+    /// Why nothing is ever taken from it.
+    pub(super) hands_off: Option<&'static str>,
+    /// What its user protects with the kernel's own means.
+    pub(super) kept: Bytes,
+    /// Its own hard limit.
+    pub(super) max: Limit<Bytes>,
+    /// Whether the last tick named it.
+    pub(super) measured: bool,
+    pub(super) meter: Meter,
+    pub(super) heard: Option<Heard>,
+    pub(super) judgement: Judgement,
+    /// Periods that it has been green, up to [`colour::DWELL`].
+    greens: u8,
+
+    pub(super) reserve: f64,
+    pub(super) floor: f64,
+    pub(super) entitlement: f64,
+    /// What it would be owed if everybody wanted all he can get.
+    pub(super) nominal: f64,
+
+    pub(super) working_set: f64,
+    pub(super) loans: super::lend::Loans,
+    pub(super) recall: super::recall::Recall,
+    /// An order that was not answered, and when it was given.
+    pub(super) pending: Option<(Micros, What)>,
+    /// When the kernel said last that it cannot take from it.
+    pub(super) refused_until: Micros,
+    pub(super) quarantine_until: Micros,
+    pub(super) lease: Option<Lease>,
+    pub(super) protect: Option<Protect>,
+    /// Whether the last protection is in force.
+    pub(super) protected: bool,
+    /// Protection is somebody else's, or cannot be had, until then.
+    pub(super) unprotectable_until: Micros,
+    pub(super) export: Limit<Bytes>,
+    pub(super) decisions: VecDeque<Decision>,
+}
+
+impl Member {
+    pub(super) fn new(id: GroupId) -> Self {
+        Self {
+            id,
+            name: String::new(),
+            claim: Claim::default(),
+            hands_off: None,
+            kept: Bytes::ZERO,
+            max: Limit::Max,
+            measured: false,
+            meter: Meter::default(),
+            heard: None,
+            judgement: Judgement::default(),
+            greens: 0,
+            reserve: 0.0,
+            floor: 0.0,
+            entitlement: 0.0,
+            nominal: 0.0,
+            working_set: 0.0,
+            loans: super::lend::Loans::default(),
+            recall: super::recall::Recall::default(),
+            pending: None,
+            refused_until: Micros::ZERO,
+            quarantine_until: Micros::ZERO,
+            lease: None,
+            protect: None,
+            protected: false,
+            unprotectable_until: Micros::ZERO,
+            export: Limit::Max,
+            decisions: VecDeque::new(),
+        }
+    }
+
+    /// Takes a measurement in and judges it.
+    pub(super) fn measure(&mut self, now: Micros, seconds: f64, sample: &GroupMemory) {
+        self.measured = true;
+        self.meter.measure(now, sample);
+        let report =
+            self.heard.filter(|heard| heard.at <= now && now < heard.until).map(|heard| heard.report);
+        self.judgement = colour::judge(report.as_ref(), &self.claim, &self.meter);
+        self.greens = match self.judgement.colour {
+            Colour::Green => self.greens.saturating_add(1).min(colour::DWELL),
+            _ => 0,
+        };
+        self.working_set *= (-seconds / HALF_LIFE).exp2();
+        if self.pending.is_some_and(|(at, _)| now.saturating_sub(at) >= ANSWER_WITHIN) {
+            self.pending = None;
+        }
+    }
+
+    /// How it is doing, green only when it has been for a while.
+    pub(super) fn colour(&self) -> Colour {
+        match self.judgement.colour {
+            Colour::Green if self.greens < colour::DWELL => Colour::Yellow,
+            colour => colour,
+        }
+    }
+
+    pub(super) fn usage(&self) -> f64 {
+        amount(self.meter.last().usage)
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        !self.meter.last().populated
+    }
+
+    /// It would use more memory if there were some.
+    pub(super) fn is_hungry(&self) -> bool {
+        self.judgement.colour == Colour::Red || self.meter.refault() >= SOME || self.meter.grows()
+    }
+
+    /// It fills its own hard limit: what others give does not help it.
+    pub(super) fn is_full(&self) -> bool {
+        self.max.value().is_some_and(|max| self.usage() >= 0.98 * amount(max))
+    }
+
+    /// What the kernel can take of it: page cache that is neither waiting to be written nor run from, and what fits into swap.
+    pub(super) fn reclaimable(&self) -> f64 {
+        let m = self.meter.last();
+        let cache =
+            m.inactive_file.saturating_add(m.active_file).saturating_sub(m.dirty).saturating_sub(m.mapped);
+        let swappable = m.anon.saturating_add(m.shmem).saturating_sub(m.unevictable).min(m.swap_room);
+        amount(cache.saturating_add(swappable)) + amount(m.slab_reclaimable) / 2.0
+    }
+
+    /// Whether memory may be taken from it at all now.
+    pub(super) fn is_free_to_take(&self, now: Micros) -> bool {
+        self.hands_off.is_none()
+            && self.measured
+            && self.pending.is_none()
+            && now >= self.quarantine_until
+            && now >= self.refused_until
+    }
+
+    pub(super) fn state(&self, now: Micros) -> State {
+        match () {
+            () if self.is_dead() => State::Dead,
+            () if now < self.quarantine_until => State::Quarantine,
+            () if !self.meter.is_settled() => State::Observe,
+            () if self.loans.is_held(now) => State::Hold,
+            () if self.loans.is_lending() => State::Lending,
+            () if self.colour() == Colour::Green => State::Spare,
+            () => State::Protected,
+        }
+    }
+
+    /// Remembers a decision.
+    pub(super) fn decide(&mut self, at: Micros, what: What, room: f64, because: String) {
+        if self.decisions.len() == HISTORY {
+            self.decisions.pop_front();
+        }
+        self.decisions.push_back(Decision { at, what, inputs: self.inputs(room), because });
+    }
+
+    fn inputs(&self, room: f64) -> Inputs {
+        Inputs {
+            colour: self.colour(),
+            sigma: self.judgement.sigma,
+            stall: self.meter.stall(),
+            usage: self.meter.last().usage,
+            floor: bytes(self.floor),
+            entitlement: bytes(self.entitlement),
+            working_set: bytes(self.working_set),
+            room: bytes(room),
+        }
+    }
+
+    pub(super) fn standing(&self, now: Micros) -> Standing {
+        let until = self.quarantine_until.max(self.loans.held_until());
+        Standing {
+            colour: self.colour(),
+            source: self.judgement.source,
+            sigma: self.judgement.sigma,
+            stall: self.meter.stall(),
+            state: self.state(now),
+            until: (until > now).then_some(until),
+            usage: self.meter.last().usage,
+            reclaimable: bytes(self.reclaimable()),
+            reserve: bytes(self.reserve),
+            floor: bytes(self.floor),
+            entitlement: bytes(self.entitlement),
+            working_set: bytes(self.working_set),
+            lent: self.loans.lent(),
+            protected: self.protect.map_or(Bytes::ZERO, |protect| protect.low),
+            enforced: self.protected,
+            export: self.export,
+            lease: self.lease.map(|lease| lease.high),
+            failures: self.loans.failures(),
+            hands_off: self.hands_off.map(str::to_owned),
+            decisions: self.decisions.iter().cloned().collect(),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Protection: what is kept for a container by the kernel's own means, which can only ever help it.
+
+use super::member::Member;
+use super::sample::{Order, Protect};
+use super::{amount, bytes};
+use crate::probe::Colour;
+use crate::unit::{Bytes, Limit, Micros};
+
+/// A change of less than this part, or of less than this, is not worth a write.
+const BAND: f64 = 0.05;
+const LEAST: f64 = (4 << 20) as f64;
+/// The part of an entitlement that is kept: the rest is where growth of others is paid from.
+const KEPT: f64 = 0.95;
+/// What somebody else wrote is left to him for this long.
+pub(super) const CEDED: Micros = Micros::secs(600);
+
+/// The protection that a container should have, where it has another.
+pub(super) fn order(member: &mut Member, now: Micros) -> Option<Order> {
+    if !member.measured || member.hands_off.is_some() || now < member.unprotectable_until {
+        return None;
+    }
+    let usage = member.usage();
+    let (low, soft) = match member.colour() {
+        _ if member.is_dead() => (0.0, f64::INFINITY),
+        Colour::Green => (usage.min(member.floor), member.floor.max(member.entitlement)),
+        Colour::Yellow | Colour::Red => (usage.min(KEPT * member.entitlement), member.entitlement),
+    };
+    let guaranteed = member.claim.memory.guaranteed && !member.is_dead();
+    let protect = Protect {
+        at: now,
+        group: member.id,
+        low: bytes(low),
+        min: if guaranteed { bytes(member.reserve) } else { Bytes::ZERO },
+        // A soft limit of nothing would be an invitation.
+        soft: if soft >= LEAST && soft.is_finite() { Limit::At(bytes(soft)) } else { Limit::Max },
+    };
+    if !differs(member.protect.as_ref(), &protect) {
+        return None;
+    }
+    member.protect = Some(protect);
+    Some(Order::Protect(protect))
+}
+
+fn differs(before: Option<&Protect>, after: &Protect) -> bool {
+    let Some(before) = before else {
+        return after.low > Bytes::ZERO || after.min > Bytes::ZERO || after.soft != Limit::Max;
+    };
+    let far = |a: Bytes, b: Bytes| {
+        let (a, b) = (amount(a), amount(b));
+        (a - b).abs() > (BAND * a.max(b)).max(LEAST) || (a == 0.0) != (b == 0.0)
+    };
+    let soft = match (before.soft, after.soft) {
+        (Limit::At(a), Limit::At(b)) => far(a, b),
+        (a, b) => a != b,
+    };
+    far(before.low, after.low) || before.min != after.min || soft
+}

@@ -1,0 +1,229 @@
+//! What the memory governor is told, and what it orders.
+//!
+//! Everything in is a measurement or the answer to an order, with its time on the monotonic clock; everything out is free of
+//! mechanism: how much of a container's memory should go, not which file is written for it. The host finds the gentlest way
+//! that the kernel has.
+
+use crate::alert::Alert;
+use crate::probe::Report;
+use crate::sample::GroupId;
+use crate::unit::{Bytes, Limit, Micros};
+use serde::{Deserialize, Serialize};
+
+/// One period's measurements of memory, once a second. Counters only grow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryTick {
+    /// When, on the monotonic clock.
+    pub now: Micros,
+    /// The machine.
+    pub node: NodeMemory,
+    /// Every container, and every ancestor of one that has a hard limit: such a limit is a machine of its own for those below
+    /// it. Not named is not known.
+    pub groups: Vec<(GroupId, GroupMemory)>,
+}
+
+/// The machine's memory, `/proc/meminfo`, `/proc/pressure/memory`. `MemTotal` and watermarks are in
+/// [`crate::sample::Node`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeMemory {
+    /// `MemFree`.
+    pub mem_free: Bytes,
+    /// `MemAvailable`.
+    pub mem_available: Bytes,
+    /// `SwapFree`; zero without swap.
+    pub swap_free: Bytes,
+    /// Time that at least one task waited for memory, `some total`, where the kernel counts it.
+    pub stalled: Option<Micros>,
+}
+
+/// One cgroup's memory, with everything below it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupMemory {
+    /// Memory charged now: v1 `memory.usage_in_bytes`, v2 `memory.current`.
+    pub usage: Bytes,
+    /// v1 `total_rss`, v2 `anon`.
+    pub anon: Bytes,
+    /// Page cache, tmpfs included: v1 `total_cache`, v2 `file`.
+    pub file: Bytes,
+    /// The part of [`Self::file`] that is tmpfs or shared memory: it goes only to swap.
+    pub shmem: Bytes,
+    /// `inactive_file`.
+    pub inactive_file: Bytes,
+    /// `active_file`.
+    pub active_file: Bytes,
+    /// Page cache that is mapped: programs run from it.
+    pub mapped: Bytes,
+    /// `file_dirty` and `file_writeback`: it goes only after it was written.
+    pub dirty: Bytes,
+    /// `unevictable`: locked.
+    pub unevictable: Bytes,
+    /// v2 `slab_reclaimable`; zero on v1, which does not count it apart.
+    pub slab_reclaimable: Bytes,
+    /// v1 `total_swap`, v2 `memory.swap.current`.
+    pub swap: Bytes,
+    /// What of the machine's free swap it may still use: zero without swap, or where it is kept out of it.
+    pub swap_room: Bytes,
+    /// Page cache that was reclaimed and came back, since the cgroup was made: pages `workingset_refault_file` (before 5.9
+    /// `workingset_refault`) as bytes.
+    pub refault_file: Bytes,
+    /// The same of anonymous memory, `workingset_refault_anon`.
+    pub refault_anon: Bytes,
+    /// Refaults of pages that were in use when they went, `workingset_activate_*`; `None` where the kernel does not count it.
+    pub activate: Option<Bytes>,
+    /// Pages that reclaim looked at, `pgscan`; `None` where the kernel does not count it per cgroup (v1).
+    pub pgscan: Option<Bytes>,
+    /// Pages that reclaim took, `pgsteal`.
+    pub pgsteal: Option<Bytes>,
+    /// Bytes read from disks, since the cgroup was made.
+    pub rbytes: Bytes,
+    /// Stalls, from `memory.pressure` and `io.pressure`; `None` where the kernel does not count them.
+    pub stalls: Option<Stalls>,
+    /// Times that it was at its hard limit: v1 `memory.failcnt`, v2 `memory.events` `max`.
+    pub max_events: u64,
+    /// Times that nothing could be reclaimed for it: v2 `memory.events` `oom`; 0 on v1.
+    pub oom: u64,
+    /// Processes of it that the kernel killed for memory: `oom_kill`.
+    pub oom_kill: u64,
+    /// Whether it, or a cgroup below it, has a process.
+    pub populated: bool,
+}
+
+/// Time that tasks of a cgroup waited, since it was made: `total` of pressure files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stalls {
+    /// At least one, for memory.
+    pub memory_some: Micros,
+    /// All of them, for memory.
+    pub memory_full: Micros,
+    /// At least one, for I/O.
+    pub io_some: Micros,
+}
+
+/// A record of a container's probe.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Heard {
+    /// When it was made, on the monotonic clock.
+    pub at: Micros,
+    /// Until when it counts, where no later one comes.
+    pub until: Micros,
+    /// Who spoke: the receiver has made sure that it speaks of itself.
+    pub group: GroupId,
+    /// What it said.
+    pub report: Report,
+}
+
+/// What became of an order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// When the attempt ended, on the monotonic clock.
+    pub now: Micros,
+    /// On whom.
+    pub group: GroupId,
+    /// What was tried.
+    pub what: Act,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// How much its usage fell by it; zero except for [`Act::Reclaim`].
+    pub reclaimed: Bytes,
+}
+
+/// A kind of order that the host carries out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Act {
+    /// [`Order::Protect`].
+    Protect,
+    /// [`Order::Reclaim`].
+    Reclaim,
+    /// [`Order::Lease`] and [`Order::Release`].
+    Lease,
+}
+
+/// What came of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// All of it.
+    Done,
+    /// A part: the rest cannot be reclaimed now (`EAGAIN`, `EBUSY`).
+    Partly,
+    /// Somebody else wrote the file that we would have: it is his.
+    Foreign,
+    /// This kernel has no way to do it, or refused; why.
+    Refused(String),
+    /// The cgroup is gone.
+    Gone,
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Keep others from taking this container's memory, in place of the last such order for it. Can only ever help it.
+    Protect(Protect),
+    /// Take some memory back, once; leaves nothing behind.
+    Reclaim(Reclaim),
+    /// Hold a container back from growing, for a short time: a leased limit (v2 `memory.high`), never below what it uses less
+    /// what was just reclaimed, never on the hard limit. Renewed every period while it is to last.
+    Lease(Lease),
+    /// End the last [`Self::Lease`] of a container now.
+    Release(GroupId),
+    /// What the container's view shows as effective memory is at most this, from now on.
+    Export(Export),
+    /// An alert began or ended.
+    Alert(Alert),
+}
+
+/// Protection of a container from reclaim that others cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Protect {
+    /// When it was decided, on the monotonic clock.
+    pub at: Micros,
+    /// Whose.
+    pub group: GroupId,
+    /// v2 `memory.low`; zero for none of ours. Ancestors need the sum of what is below them.
+    pub low: Bytes,
+    /// v2 `memory.min`; zero for none of ours. Only where its user asked for it.
+    pub min: Bytes,
+    /// v1 `memory.soft_limit_in_bytes`: global reclaim takes what is above it first. [`Limit::Max`] for none of ours.
+    pub soft: Limit<Bytes>,
+}
+
+/// Memory to take back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reclaim {
+    /// When it was decided, on the monotonic clock.
+    pub at: Micros,
+    /// From whom.
+    pub group: GroupId,
+    /// How much.
+    pub amount: Bytes,
+    /// Whether anonymous memory may go to swap; else page cache only, as far as the kernel lets us say so.
+    pub swap: bool,
+    /// Nobody is in it: everything may go at once.
+    pub dead: bool,
+}
+
+/// A limit for a short time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// When it was decided, on the monotonic clock.
+    pub at: Micros,
+    /// Whose.
+    pub group: GroupId,
+    /// v2 `memory.high`.
+    pub high: Bytes,
+    /// When it ends by itself, on the monotonic clock.
+    pub until: Micros,
+}
+
+/// The most that a view shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Export {
+    /// When it was decided, on the monotonic clock.
+    pub at: Micros,
+    /// Whose.
+    pub group: GroupId,
+    /// Effective memory is at most this; [`Limit::Max`] leaves it to the view.
+    pub ceiling: Limit<Bytes>,
+}

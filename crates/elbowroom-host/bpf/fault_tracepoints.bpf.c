@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/*
+ * Page faults as the processor reports them: for kernels that refuse programs on their functions. x86-64, Linux 6.1.
+ *
+ * The tracepoints page_fault_user and page_fault_kernel fire as a fault begins and know what the processor knows: the address
+ * and the error code. A write to a page that is there is a write-protection fault; what any other fault is depends on the
+ * area of the address. Swapping in is known only afterwards, when the software event PAGE_FAULTS_MAJ fires on anonymous
+ * memory: what is found in the swap cache counts as anonymous, and a swapped copy of a private file's page as a fault on the
+ * file. There is no end of a fault, hence no latency.
+ *
+ * Differs from bpf_find_vma(): that takes the lock of the address space, and with interrupts off, as they are here, lets go
+ * of it through an interrupt that the processor sends itself: an exit, in a virtual machine. So the tree of
+ * areas is read here without a lock, which whoever replaces its nodes allows for (RCU), and the area that is found must hold
+ * the address and belong to the address space. The last areas are kept until the address space changes.
+ */
+#include "faults.h"
+
+/* Error code of a page fault, arch/x86/include/asm/trap_pf.h. */
+#define PROTECTION (1UL << 0)
+#define WRITE (1UL << 1)
+
+/*
+ * lib/maple_tree.c: the root is a node if it ends in 10b and is no error, what a node that is no leaf holds always is; a node's
+ * type is in bits 3 to 6 of the pointer to it.
+ */
+#define NODE_MASK 255ULL
+#define TYPE(entry) ((entry) >> 3 & 15)
+#define LARGEST_RESERVED 4096
+#define LEAF_64 1
+#define RANGE_64 2
+#define ARANGE_64 3
+#define NODE_WORDS 32
+/* A tree of 16^8 areas is deeper than any. */
+#define DEPTH 8
+
+#define RLIMIT_STACK 3
+
+struct pt_regs;
+
+/* What of an area decides about a fault on it. */
+struct area {
+	u64 mm;
+	u64 changes;	/* of the address space, when this was read */
+	u64 start;
+	u64 end;
+	u64 inode;
+	u64 device;
+	u64 offset;	/* in pages: of the file at `start` */
+	u32 anonymous;
+	u32 shared;
+};
+
+#define AREAS 64
+
+/* The last areas of each CPU: an area is in one of a few places. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, AREAS);
+	__type(key, u32);
+	__type(value, struct area);
+} areas SEC(".maps");
+
+/* A node of the tree, while it is being looked through. */
+struct node {
+	u64 words[NODE_WORDS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct node);
+} nodes SEC(".maps");
+
+/* Changes whenever the areas may have. Before Linux 6.4 there is no such count, and their number and size stand for it. */
+static __always_inline u64 changes_of(struct mm_struct *mm)
+{
+	struct mm_struct___6_13 *mm_6_13 = (void *)mm;
+	struct mm_struct___6_4 *mm_6_4 = (void *)mm;
+
+	if (bpf_core_field_exists(mm_6_13->mm_lock_seq))
+		return BPF_CORE_READ(mm_6_13, mm_lock_seq.sequence);
+	if (bpf_core_field_exists(mm_6_4->mm_lock_seq))
+		return BPF_CORE_READ(mm_6_4, mm_lock_seq);
+	return ((u64)mm->map_count << 40) + mm->total_vm;
+}
+
+/* The slot of a node that an address belongs to. */
+static __always_inline u64 slot_of(const struct node *node, u64 type, u64 address)
+{
+	u32 pivots, pivot, slots, i;
+
+	if (type == ARANGE_64) {
+		pivots = 9;
+		pivot = bpf_core_field_offset(struct maple_arange_64, pivot) / 8;
+		slots = bpf_core_field_offset(struct maple_arange_64, slot) / 8;
+	} else {
+		pivots = 15;
+		pivot = bpf_core_field_offset(struct maple_range_64, pivot) / 8;
+		slots = bpf_core_field_offset(struct maple_range_64, slot) / 8;
+	}
+	for (i = 0; i < 15; i++) {
+		u64 last;
+
+		if (i >= pivots)
+			break;
+		last = node->words[(pivot + i) & (NODE_WORDS - 1)];
+		/* Unused pivots are 0; the slot before them goes to the node's end. */
+		if (address <= last || (i && !last))
+			break;
+	}
+	return node->words[(slots + i) & (NODE_WORDS - 1)];
+}
+
+/* The area that holds an address; NULL where there is none, or its tree is just being changed. */
+static __always_inline struct vm_area_struct *find(struct mm_struct *mm, u64 address)
+{
+	struct vm_area_struct *vma;
+	u32 zero = 0, depth;
+	struct node *node;
+	u64 entry, type;
+
+	node = bpf_map_lookup_elem(&nodes, &zero);
+	if (!node)
+		return NULL;
+	entry = (u64)BPF_CORE_READ(mm, mm_mt.ma_root);
+	if ((entry & 3) != 2 || entry <= LARGEST_RESERVED)
+		return NULL;
+	for (depth = 0; depth < DEPTH; depth++) {
+		type = TYPE(entry);
+		if (type < LEAF_64 || type > ARANGE_64)
+			return NULL;
+		if (bpf_probe_read_kernel(node->words, sizeof(node->words), (void *)(entry & ~NODE_MASK)))
+			return NULL;
+		entry = slot_of(node, type, address);
+		if (type == LEAF_64)
+			break;
+	}
+	vma = (void *)entry;
+	if (!vma || BPF_CORE_READ(vma, vm_start) > address || BPF_CORE_READ(vma, vm_end) <= address ||
+	    BPF_CORE_READ(vma, vm_mm) != mm)
+		return NULL;
+	return vma;
+}
+
+/* The area of an address, from what is kept of the last ones where it can be; NULL where there is none. */
+static __always_inline struct area *area_of(struct mm_struct *mm, u64 address)
+{
+	u64 changes = changes_of(mm);
+	struct vm_area_struct *vma;
+	struct page page;
+	struct area *area;
+	u32 place;
+
+	/* Areas of one process differ most in these bits, and processes in those of where their mm lies. */
+	place = ((u64)mm / 64 + (address >> 40) + (address >> 28) + (address >> 20) / 8) & (AREAS - 1);
+	area = bpf_map_lookup_elem(&areas, &place);
+	if (!area)
+		return NULL;
+	if (area->mm == (u64)mm && area->changes == changes && area->start <= address && address < area->end)
+		return area;
+	vma = find(mm, address);
+	if (!vma)
+		return NULL;
+	area->mm = (u64)mm;
+	area->changes = changes;
+	area->start = BPF_CORE_READ(vma, vm_start);
+	area->end = BPF_CORE_READ(vma, vm_end);
+	area->anonymous = !BPF_CORE_READ(vma, vm_ops);
+	area->shared = !!(BPF_CORE_READ(vma, vm_flags) & VM_SHARED);
+	page = page_of(vma, area->start);
+	area->inode = page.inode;
+	area->device = page.device;
+	area->offset = page.index;
+	return area;
+}
+
+/* Whether an address without an area is one that the stack of the first thread grows to (expand_stack()). */
+static __always_inline bool is_stack(struct task_struct *task, struct mm_struct *mm, u64 address)
+{
+	u64 top = mm->start_stack;
+
+	return address < top && top - address <= BPF_CORE_READ(task, signal, rlim[RLIMIT_STACK].rlim_cur);
+}
+
+static __always_inline int begin(u64 address, u64 error)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct mm_struct *mm = task->mm;
+	struct counts *counts;
+	struct area *area;
+	enum class class;
+	u64 cgroup;
+
+	/* Addresses of the kernel's own. */
+	if (!mm || address >> 63)
+		return 0;
+	cgroup = cgroup_of(task);
+	counts = counts_of(cgroup);
+	if (!counts)
+		return 0;
+	if ((error & (PROTECTION | WRITE)) == (PROTECTION | WRITE)) {
+		counts->faults[WRITE_PROTECT]++;
+		return 0;
+	}
+	area = area_of(mm, address);
+	if (!area) {
+		class = is_stack(task, mm, address) ? ANONYMOUS : UNKNOWN;
+		counts->faults[class]++;
+		return 0;
+	}
+	class = class_of(area->anonymous, area->shared, error & WRITE);
+	counts->faults[class]++;
+	if (class != ANONYMOUS && area->inode) {
+		struct page page = { area->inode, area->offset + ((address - area->start) >> 12), area->device };
+
+		if (is_duplicate(cgroup, &page))
+			counts->duplicates++;
+	}
+	return 0;
+}
+
+SEC("tp_btf/page_fault_user")
+int BPF_PROG(elbowroom_user, unsigned long address, struct pt_regs *regs, unsigned long error)
+{
+	return begin(address, error);
+}
+
+SEC("tp_btf/page_fault_kernel")
+int BPF_PROG(elbowroom_kernel, unsigned long address, struct pt_regs *regs, unsigned long error)
+{
+	return begin(address, error);
+}
+
+/* The end of a fault that had to wait for a disk. */
+SEC("perf_event")
+int elbowroom_major(struct bpf_perf_event_data *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct mm_struct *mm = task->mm;
+	struct vm_area_struct *vma;
+	struct counts *counts;
+
+	if (!mm)
+		return 0;
+	counts = counts_of(cgroup_of(task));
+	if (!counts)
+		return 0;
+	counts->major++;
+	vma = find(mm, ctx->addr);
+	if (vma && !BPF_CORE_READ(vma, vm_ops)) {
+		counts->faults[SWAP]++;
+		counts->faults[ANONYMOUS]--;
+	}
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

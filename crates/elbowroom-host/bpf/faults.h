@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Page faults by container and class: what fault_functions.bpf.c and fault_tracepoints.bpf.c have in common.
+ */
+#ifndef ELBOWROOM_FAULTS_H
+#define ELBOWROOM_FAULTS_H
+
+#include "cgroup.h"
+#include <bpf/bpf_tracing.h>
+
+/* What the kernel does about a fault: do_read_fault() and so on in mm/memory.c. `Class` of elbowroom-core has this order. */
+enum class {
+	READ,
+	COW,
+	SHARED,
+	ANONYMOUS,
+	SWAP,
+	WRITE_PROTECT,
+	UNKNOWN,
+	CLASSES,
+};
+
+/* Of the latencies' histogram: the bucket of a fault is the number of bits of its nanoseconds. */
+#define BUCKETS 32
+
+#define VM_SHARED 0x00000008 /* include/linux/mm.h */
+
+/* `Counts` in src/bpf/faults.rs. */
+struct counts {
+	u64 faults[CLASSES];
+	u64 ns[CLASSES];	/* where the program sees the end of a fault */
+	u64 major;
+	u64 duplicates;		/* of a page of a file that another container has faulted on */
+	u64 latency[BUCKETS];
+};
+
+/* By cgroup id. User space sets max_entries before loading. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u64);
+	__type(value, struct counts);
+} counts SEC(".maps");
+
+/* Faults of cgroups that found no room in `counts`, one element. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} lost SEC(".maps");
+
+/*
+ * Cgroup id to the id of the container that it is a part of; 0: of none. A cgroup that is not here is younger than the last
+ * look of user space, and stands for itself.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, u64);
+	__type(value, u64);
+} owners SEC(".maps");
+
+/* A page of a file. */
+struct page {
+	u64 inode;
+	u64 index;	/* in pages from its beginning */
+	u64 device;
+};
+
+/* To the container that faulted on it first. The least recently faulted on are forgotten. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 131072);
+	__type(key, struct page);
+	__type(value, u64);
+} pages SEC(".maps");
+
+static struct counts no_counts;
+
+static __always_inline struct counts *counts_of(u64 cgroup)
+{
+	struct counts *found = bpf_map_lookup_elem(&counts, &cgroup);
+	u32 zero = 0;
+	u64 *sum;
+
+	if (found)
+		return found;
+	bpf_map_update_elem(&counts, &cgroup, &no_counts, BPF_NOEXIST);
+	found = bpf_map_lookup_elem(&counts, &cgroup);
+	if (!found && (sum = bpf_map_lookup_elem(&lost, &zero)))
+		__sync_fetch_and_add(sum, 1);
+	return found;
+}
+
+/* Whether another container has faulted on the page. */
+static __always_inline bool is_duplicate(u64 cgroup, const struct page *page)
+{
+	u64 *owner = bpf_map_lookup_elem(&owners, &cgroup), *first, container;
+
+	container = owner ? *owner : cgroup;
+	if (!container || !page->inode)
+		return false;
+	first = bpf_map_lookup_elem(&pages, page);
+	if (first)
+		return *first != container;
+	bpf_map_update_elem(&pages, page, &container, BPF_ANY);
+	return false;
+}
+
+/* The page of the file that an area maps at an address; inode 0 where it maps none. */
+static __always_inline struct page page_of(struct vm_area_struct *vma, u64 address)
+{
+	struct page page = {};
+	struct inode *inode;
+
+	if (!BPF_CORE_READ(vma, vm_file))
+		return page;
+	inode = BPF_CORE_READ(vma, vm_file, f_inode);
+	page.inode = BPF_CORE_READ(inode, i_ino);
+	page.device = BPF_CORE_READ(inode, i_sb, s_dev);
+	page.index = BPF_CORE_READ(vma, vm_pgoff) + ((address - BPF_CORE_READ(vma, vm_start)) >> 12);
+	return page;
+}
+
+/* What a fault on a page that is not there is, but for swap: handle_pte_fault() and do_fault() in mm/memory.c. */
+static __always_inline enum class class_of(bool anonymous, bool shared, bool write)
+{
+	if (anonymous)
+		return ANONYMOUS;
+	if (!write)
+		return READ;
+	return shared ? SHARED : COW;
+}
+
+#endif

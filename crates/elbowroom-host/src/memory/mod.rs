@@ -1,0 +1,20 @@
+//! What the memory governor needs of the machine: numbers once a second ([`Reader`]), and hands ([`Actuator`]).
+//!
+//! **Problem.** A governor says how much of a container's memory should go. Kernels differ in what they offer for it, and the
+//! older ways limit the container for a moment: one that dies in that moment would leave it squeezed.
+//!
+//! **Approach.** A ladder, gentlest first, found by asking the kernel: `memory.reclaim` (cgroup v2, Linux 5.19), which sets
+//! nothing; a poke at `memory.high`; a poke at v1 `memory.limit_in_bytes`. A poke lowers a limit so far that the kernel
+//! reclaims, and puts it back at once. It is a lease like every other limit, on record before it is written; what may block is
+//! done by a process of its own that is killed when its time is over ([`bounded`]). `memory.max` is never touched: v2 sets it
+//! first and kills then (mm/memcontrol.c, `memory_max_write`), where v1 reclaims first and sets it only when usage fits
+//! (`mem_cgroup_resize_max`).
+
+mod bounded;
+mod ladder;
+mod poke;
+mod protect;
+mod reader;
+
+pub use ladder::{Actuator, UserLimits, Way};
+pub use reader::Reader;

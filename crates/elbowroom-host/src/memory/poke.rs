@@ -1,0 +1,61 @@
+//! A poke: a limit is lowered so far that the kernel reclaims, and put back at once.
+
+use super::bounded::{self, Written};
+use crate::lease::{Knob, KnobError, LeaseError, Leases, Outcome};
+use elbowroom_core::unit::{Bytes, Limit};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// What a poke came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Poked {
+    /// The kernel reclaimed all that was asked for.
+    All,
+    /// It gave up, or its time was over.
+    Partly,
+    /// The knob is somebody else's.
+    Foreign,
+    /// It cannot be done, and why.
+    Refused(String),
+    /// The cgroup is gone.
+    Gone,
+}
+
+/// Lowers `knob` to `target`, where its user's value is above that, and puts it back. The lease is on record before the write.
+pub(super) fn poke(leases: &mut Leases, knob: &Knob, target: Bytes, patience: Duration) -> Poked {
+    let page = rustix::param::page_size() as u64;
+    // The kernel counts pages: any other number would read back as somebody else's.
+    let target = Limit::At(target.get() / page * page);
+    let mut written = Written::All;
+    let outcome = leases.set_by(
+        knob,
+        |user| user.min(target),
+        |knob, value| {
+            knob.write_by(value, OFlags::empty(), |file, line| {
+                written = bounded::write(file, line, patience);
+                match written {
+                    Written::All => Ok(()),
+                    Written::Refused(errno) => Err(errno),
+                    Written::Late => Err(Errno::INTR),
+                }
+            })
+        },
+        "reclaim",
+    );
+    let released = leases.release(knob);
+    if let Outcome::Refused(why) = released {
+        tracing::error!(%knob, because = %why, "a limit that was lowered to reclaim cannot be put back now");
+    }
+    match outcome {
+        Ok(Outcome::Written | Outcome::Unchanged) if written == Written::All => Poked::All,
+        Ok(Outcome::Written | Outcome::Unchanged | Outcome::Revoked) => Poked::Partly,
+        // EBUSY: v1 reclaims first, and sets nothing when usage does not come down.
+        Ok(Outcome::Refused(KnobError::Refused(Errno::BUSY | Errno::INTR | Errno::AGAIN))) => Poked::Partly,
+        Ok(Outcome::Refused(why)) => Poked::Refused(format!("{knob}: {why}")),
+        Ok(Outcome::Foreign { .. }) => Poked::Foreign,
+        Ok(Outcome::Gone) => Poked::Gone,
+        Err(error @ LeaseError::Io { .. }) => Poked::Refused(error.to_string()),
+        Err(error) => Poked::Refused(error.to_string()),
+    }
+}

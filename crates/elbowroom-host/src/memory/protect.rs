@@ -1,0 +1,181 @@
+//! Protection from reclaim that others cause: v2 `memory.low` and `memory.min`, v1 the soft limit.
+//!
+//! On v2 a claim counts only as far as every cgroup above makes it too (mm/page_counter.c, `effective_protection`), so
+//! each of those gets what its user set and the sum of what ours below it add to theirs. Parents are raised before children
+//! and lowered after them: no claim of ours is ever without cover.
+
+use crate::cgroup::{Controller, Layout, Version};
+use crate::lease::{Knob, KnobError, LeaseError, Leases, Outcome, Unset};
+use elbowroom_core::govern::memory::{self, Protect};
+use elbowroom_core::sample::GroupId;
+use elbowroom_core::unit::Limit;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The files that protect on v2.
+const FILES: [&str; 2] = ["memory.low", "memory.min"];
+
+/// What is claimed for containers now.
+#[derive(Debug, Default)]
+pub(super) struct Shields {
+    of: BTreeMap<GroupId, Shield>,
+}
+
+#[derive(Debug)]
+struct Shield {
+    path: PathBuf,
+    /// What ours adds to its user's claim, in the order of [`FILES`].
+    extra: [u64; 2],
+}
+
+impl Shields {
+    /// Puts a claim in force in place of the last one for its container.
+    pub(super) fn set(
+        &mut self,
+        layout: &Layout,
+        leases: &mut Leases,
+        order: &Protect,
+        path: &Path,
+    ) -> memory::Outcome {
+        let Some((version, dir)) = layout.dir(Controller::Memory, path) else {
+            return memory::Outcome::Refused("no memory controller".into());
+        };
+        if version == Version::V1 {
+            let Some(knob) = Knob::new(&dir, "memory.soft_limit_in_bytes", None, Unset::MinusOne) else {
+                return memory::Outcome::Gone;
+            };
+            let soft = whole_pages(order.soft);
+            // A soft limit of the user's is a promise: ours never makes it smaller.
+            let kept = |user: Limit<u64>| match (user, soft) {
+                (user, Limit::Max) => user,
+                (Limit::At(user), Limit::At(soft)) => Limit::At(user.max(soft)),
+                (Limit::Max, soft) => soft,
+            };
+            return outcome(&knob, set(leases, &knob, kept));
+        }
+        let mut worst = memory::Outcome::Done;
+        for (at, (file, claim)) in FILES.into_iter().zip([order.low, order.min]).enumerate() {
+            let Some(knob) = Knob::new(&dir, file, None, Unset::Max) else {
+                self.of.remove(&order.group);
+                return memory::Outcome::Gone;
+            };
+            let user = leases.before(&knob).map_or_else(|| knob.read(), Ok);
+            let claim = order_pages(claim.get());
+            let extra = match user {
+                Ok(Limit::At(user)) => claim.saturating_sub(user),
+                // All of it is protected already, or nobody knows.
+                Ok(Limit::Max) | Err(_) => 0,
+            };
+            let shield =
+                self.of.entry(order.group).or_insert_with(|| Shield { path: path.to_owned(), extra: [0; 2] });
+            let grows = extra > shield.extra[at];
+            shield.extra[at] = extra;
+            let own = |leases: &mut Leases| outcome(&knob, set(leases, &knob, |user| plus(user, extra)));
+            if grows {
+                worst = worse(worst, self.cover(layout, leases, path, at, Order::FromTheTop));
+                worst = worse(worst, own(leases));
+            } else {
+                worst = worse(worst, own(leases));
+                worst = worse(worst, self.cover(layout, leases, path, at, Order::FromBelow));
+            }
+        }
+        if order.low.get() == 0 && order.min.get() == 0 {
+            self.of.remove(&order.group);
+        }
+        worst
+    }
+
+    /// Forgets a container that is gone; those above it need less.
+    pub(super) fn forget(&mut self, layout: &Layout, leases: &mut Leases, group: GroupId) {
+        let Some(shield) = self.of.remove(&group) else { return };
+        for at in 0..FILES.len() {
+            self.cover(layout, leases, &shield.path, at, Order::FromBelow);
+        }
+    }
+
+    /// Nothing of ours is in force any more.
+    pub(super) fn clear(&mut self) {
+        self.of.clear();
+    }
+
+    /// Brings the cgroups above `path`, but not the root, to what those below them need.
+    fn cover(
+        &self,
+        layout: &Layout,
+        leases: &mut Leases,
+        path: &Path,
+        at: usize,
+        order: Order,
+    ) -> memory::Outcome {
+        let mut above: Vec<&Path> =
+            path.ancestors().skip(1).take_while(|group| !group.as_os_str().is_empty()).collect();
+        if order == Order::FromTheTop {
+            above.reverse();
+        }
+        let mut worst = memory::Outcome::Done;
+        for group in above {
+            let Some((_, dir)) = layout.dir(Controller::Memory, group) else { continue };
+            let Some(knob) = Knob::new(&dir, FILES[at], None, Unset::Max) else { continue };
+            let sum = self.sum_below(group, at);
+            worst = worse(worst, outcome(&knob, set(leases, &knob, |user| plus(user, sum))));
+        }
+        worst
+    }
+
+    fn sum_below(&self, group: &Path, at: usize) -> u64 {
+        let below = self.of.values().filter(|shield| shield.path.starts_with(group) && shield.path != group);
+        below.fold(0, |sum, shield| sum.saturating_add(shield.extra[at]))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    FromTheTop,
+    FromBelow,
+}
+
+/// A value that is the user's own is no lease; asking for it ends ours.
+fn set(
+    leases: &mut Leases,
+    knob: &Knob,
+    value: impl FnOnce(Limit<u64>) -> Limit<u64>,
+) -> Result<Outcome, LeaseError> {
+    leases.set_by(knob, value, Knob::write, "protect")
+}
+
+fn plus(user: Limit<u64>, extra: u64) -> Limit<u64> {
+    match user {
+        Limit::At(user) => Limit::At(user.saturating_add(extra)),
+        Limit::Max => Limit::Max,
+    }
+}
+
+/// The kernel keeps whole pages: any other number would read back as somebody else's.
+fn order_pages(bytes: u64) -> u64 {
+    let page = rustix::param::page_size() as u64;
+    bytes / page * page
+}
+
+fn whole_pages(limit: Limit<elbowroom_core::unit::Bytes>) -> Limit<u64> {
+    match limit {
+        Limit::At(bytes) => Limit::At(order_pages(bytes.get())),
+        Limit::Max => Limit::Max,
+    }
+}
+
+/// What became of a change, in the governor's words.
+pub(super) fn outcome(knob: &Knob, changed: Result<Outcome, LeaseError>) -> memory::Outcome {
+    match changed {
+        Ok(Outcome::Written | Outcome::Unchanged) => memory::Outcome::Done,
+        Ok(Outcome::Foreign { .. }) => memory::Outcome::Foreign,
+        Ok(Outcome::Gone | Outcome::Refused(KnobError::Gone)) => memory::Outcome::Gone,
+        Ok(Outcome::Refused(why)) => memory::Outcome::Refused(format!("{knob}: {why}")),
+        Ok(Outcome::Revoked) => memory::Outcome::Refused("the guard has taken all limits off".into()),
+        Err(error) => memory::Outcome::Refused(error.to_string()),
+    }
+}
+
+/// The one that matters more.
+fn worse(a: memory::Outcome, b: memory::Outcome) -> memory::Outcome {
+    if a == memory::Outcome::Done { b } else { a }
+}

@@ -1,0 +1,279 @@
+//! Engines that are driven by their command lines.
+
+use super::{EngineError, Kind, LABEL, Options, PREFIX, Run, Subject, bundle, file};
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
+use rustix::thread::UnshareFlags;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// containerd's socket unless somebody says otherwise.
+pub(super) const CONTAINERD: &str = "/run/containerd/containerd.sock";
+/// A v2 hierarchy without controllers beside those of v1; crun refuses to work where it is.
+const UNIFIED: &str = "/sys/fs/cgroup/unified";
+/// What an engine says of a refusal.
+const LONGEST_WORDS: u64 = 4 << 10;
+
+/// An engine with a command line.
+#[derive(Debug)]
+pub(super) struct Cli {
+    kind: Kind,
+    pub(super) version: String,
+    /// containerd's socket.
+    pub(super) address: Option<String>,
+    options: Options,
+    hides_unified: bool,
+}
+
+impl Cli {
+    pub(super) fn open(kind: Kind, options: &Options) -> Result<Self, EngineError> {
+        let program = program(kind);
+        let directories = std::env::var_os("PATH").unwrap_or_default();
+        if !std::env::split_paths(&directories).any(|dir| dir.join(program).is_file()) {
+            return Err(EngineError::Missing { engine: kind, program });
+        }
+        let address = (kind == Kind::Containerd)
+            .then(|| std::env::var("CONTAINERD_ADDRESS").unwrap_or_else(|_| CONTAINERD.to_owned()));
+        let hides_unified = kind == Kind::Crun && Path::new(UNIFIED).join("cgroup.procs").exists();
+        let mut cli = Self { kind, version: String::new(), address, options: options.clone(), hides_unified };
+        if let Some(address) = &cli.address
+            && let Err(error) = std::os::unix::net::UnixStream::connect(address)
+        {
+            let (address, why) = (address.clone(), error.to_string());
+            return Err(EngineError::Silent { engine: kind, address, why, variable: "CONTAINERD_ADDRESS" });
+        }
+        let said = cli.run("say its version", &cli.words(None, &["--version"]), None)?;
+        // `runc version 1.1.5+ds1`, `ctr github.com/containerd/containerd 1.6.20~ds1`, `podman version 4.3.1`.
+        let first = said.lines().next().unwrap_or_default();
+        cli.version = first.split(' ').next_back().unwrap_or("unknown").to_owned();
+        Ok(cli)
+    }
+
+    pub(super) fn has_image(&self, image: &str) -> Result<(), EngineError> {
+        let what = format!("find the image {image}");
+        match self.kind {
+            Kind::Podman => {
+                self.run(&what, &self.words(None, &["image", "exists", "--", image]), None).map(|_| ())
+            }
+            _ => {
+                let listed = self.run(&what, &self.words(None, &["images", "list", "--quiet"]), None)?;
+                match listed.lines().any(|name| name == image) {
+                    true => Ok(()),
+                    false => Err(EngineError::Refused {
+                        engine: self.kind,
+                        what,
+                        said: "the namespace has no image of exactly that name; see `ctr images list`".into(),
+                    }),
+                }
+            }
+        }
+    }
+
+    pub(super) fn create(&self, run: &Run, subject: &Subject, name: &str) -> Result<(), EngineError> {
+        run.note(self.kind)?;
+        let label = format!("{LABEL}={}", run.tag);
+        let mut words: Vec<String> = match self.kind {
+            Kind::Runc | Kind::Crun => return bundle::write(run, subject, name),
+            Kind::Podman => {
+                let network = self.options.network.as_deref().unwrap_or("none");
+                let mut words =
+                    self.words(None, &["create", "--name", name, "--label", &label, "--network", network]);
+                words.extend(["--log-driver".into(), "none".into()]);
+                // Podman's own limits are larger than some hosts have to give, and then nothing starts.
+                words.extend(
+                    ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"].map(str::to_owned),
+                );
+                words
+            }
+            _ => self.words(None, &["containers", "create", "--label", &label]),
+        };
+        match (self.kind, subject) {
+            (Kind::Podman, Subject::Host(command)) => {
+                words.extend(
+                    bundle::shared().flat_map(|path| ["--volume".into(), format!("{path}:{path}:ro")]),
+                );
+                words.extend(["--read-only".into(), "--rootfs".into()]);
+                words.push(bundle::root(&run.dir)?.display().to_string());
+                words.extend(command.iter().cloned());
+            }
+            (Kind::Podman, Subject::Image(image, command)) => {
+                words.extend(["--pull".into(), "never".into(), image.clone()]);
+                words.extend(command.iter().cloned());
+            }
+            (_, Subject::Host(command)) => {
+                words.extend(bundle::shared().flat_map(|path| {
+                    ["--mount".into(), format!("type=bind,src={path},dst={path},options=rbind:ro")]
+                }));
+                words.extend(["--mount".into(), "type=tmpfs,src=tmpfs,dst=/tmp,options=mode=1777".into()]);
+                words.extend(["--env".into(), bundle::PATH.into(), "--read-only".into(), "--rootfs".into()]);
+                words.extend([bundle::root(&run.dir)?.display().to_string(), name.to_owned()]);
+                words.extend(command.iter().cloned());
+            }
+            (_, Subject::Image(image, command)) => {
+                words.extend([image.clone(), name.to_owned()]);
+                words.extend(command.iter().cloned());
+            }
+            (_, Subject::Bundle(_)) => unreachable!("`prepare` refuses bundles with an engine"),
+        }
+        self.run("make a container", &words, Some((&run.dir, name))).map(|_| ())
+    }
+
+    pub(super) fn start(&self, run: &Run, name: &str) -> Result<(), EngineError> {
+        let bundle = run.dir.join("bundles").join(name).display().to_string();
+        let words = match self.kind {
+            Kind::Podman => self.words(None, &["start", name]),
+            Kind::Runc | Kind::Crun => {
+                self.words(Some(&run.dir), &["run", "--detach", "--bundle", &bundle, name])
+            }
+            _ => self.words(None, &["tasks", "start", "--detach", name]),
+        };
+        self.run("start a container", &words, Some((&run.dir, name))).map(|_| ())
+    }
+
+    pub(super) fn remove(&self, dir: &Path, name: &str) -> Result<(), EngineError> {
+        let what = format!("remove the container {name}");
+        match self.kind {
+            Kind::Podman => {
+                self.run(
+                    &what,
+                    &self.words(None, &["rm", "--force", "--ignore", "--time", "0", name]),
+                    None,
+                )?;
+            }
+            Kind::Runc | Kind::Crun => {
+                if dir.join("state").join(name).exists() {
+                    self.run(&what, &self.words(Some(dir), &["delete", "--force", name]), None)?;
+                }
+                let _ = fs::remove_dir_all(dir.join("bundles").join(name));
+            }
+            _ => {
+                // One that never ran has no task.
+                let _ = self.run(&what, &self.words(None, &["tasks", "delete", "--force", name]), None);
+                if self.list(dir)?.iter().any(|known| known == name) {
+                    self.run(&what, &self.words(None, &["containers", "delete", name]), None)?;
+                }
+            }
+        }
+        let _ = fs::remove_file(dir.join(format!("{name}.err")));
+        Ok(())
+    }
+
+    /// Names of containers that profilers made, this one or others.
+    pub(super) fn list(&self, dir: &Path) -> Result<Vec<String>, EngineError> {
+        let text = match self.kind {
+            Kind::Podman => {
+                let filter = format!("label={LABEL}");
+                let words = ["ps", "--all", "--filter", &filter, "--format", "{{.Names}}"];
+                self.run("list containers", &self.words(None, &words), None)?
+            }
+            Kind::Runc | Kind::Crun => {
+                let entries = |sub: &str| fs::read_dir(dir.join(sub)).into_iter().flatten().flatten();
+                let names = entries("state").chain(entries("bundles"));
+                names.filter_map(|entry| Some(entry.file_name().into_string().ok()? + "\n")).collect()
+            }
+            _ => self.run("list containers", &self.words(None, &["containers", "list", "--quiet"]), None)?,
+        };
+        let mut names: Vec<String> =
+            text.lines().filter(|name| name.starts_with(PREFIX)).map(str::to_owned).collect();
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// A command line: the program, what it needs to find its things, then `words`.
+    fn words(&self, dir: Option<&Path>, words: &[&str]) -> Vec<String> {
+        let mut all = vec![program(self.kind).to_owned()];
+        if let Some(address) = &self.address {
+            all.extend(["--address".into(), address.clone()]);
+        }
+        if let Some(dir) = dir {
+            all.extend(["--root".into(), dir.join("state").display().to_string()]);
+        }
+        if let (Kind::Podman, Some(runtime)) = (self.kind, &self.options.runtime) {
+            all.extend(["--runtime".into(), runtime.clone()]);
+        }
+        all.extend(words.iter().map(|word| (*word).to_owned()));
+        all
+    }
+
+    /// Runs a command line to its end. A container keeps its starter's output open, so where one may come out of it, what the
+    /// command says goes to a file of that name.
+    fn run(
+        &self,
+        what: &str,
+        words: &[String],
+        container: Option<(&Path, &str)>,
+    ) -> Result<String, EngineError> {
+        match self.hides_unified {
+            false => self.run_here(what, words, container),
+            // A thread of its own has a mount namespace of its own, and takes it along.
+            true => std::thread::scope(|scope| {
+                let there = scope.spawn(|| {
+                    hide_unified()
+                        .map_err(|error| self.refused(what, format!("while hiding {UNIFIED}: {error}")))?;
+                    self.run_here(what, words, container)
+                });
+                there.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            }),
+        }
+    }
+
+    fn run_here(
+        &self,
+        what: &str,
+        words: &[String],
+        container: Option<(&Path, &str)>,
+    ) -> Result<String, EngineError> {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdin(Stdio::null()).process_group(0);
+        let not_run = |error: std::io::Error| self.refused(what, error.to_string());
+        let (status, out, said) = match container {
+            None => {
+                let out = command.output().map_err(not_run)?;
+                (out.status, out.stdout, out.stderr)
+            }
+            Some((dir, name)) => {
+                let path = dir.join(format!("{name}.err"));
+                let errors = File::create(&path).map_err(file("making", &path))?;
+                let status = command.stdout(Stdio::null()).stderr(errors).status().map_err(not_run)?;
+                let mut said = Vec::new();
+                if !status.success() {
+                    let _ =
+                        File::open(&path).and_then(|file| file.take(LONGEST_WORDS).read_to_end(&mut said));
+                }
+                (status, Vec::new(), said)
+            }
+        };
+        match status.success() {
+            true => Ok(String::from_utf8_lossy(&out).into_owned()),
+            false => {
+                let said =
+                    String::from_utf8_lossy(&said[..said.len().min(LONGEST_WORDS as usize)]).into_owned();
+                Err(self.refused(what, if said.trim().is_empty() { status.to_string() } else { said }))
+            }
+        }
+    }
+
+    fn refused(&self, what: &str, said: String) -> EngineError {
+        let said: String = said.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        EngineError::Refused { engine: self.kind, what: what.to_owned(), said }
+    }
+}
+
+fn program(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Containerd => "ctr",
+        other => other.name(),
+    }
+}
+
+/// Takes the v2 hierarchy out of this thread's sight, and of what it starts.
+fn hide_unified() -> Result<(), rustix::io::Errno> {
+    // SAFETY: called on a thread that was made for one command and ends after it; no other code of this process relies on that
+    // thread's mount namespace or working directory.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    unmount(UNIFIED, UnmountFlags::DETACH)
+}

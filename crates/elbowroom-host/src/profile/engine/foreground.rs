@@ -1,0 +1,129 @@
+//! One program in a container that is waited for, as `profile gpu` needs it: runc around the host's own `/usr`, with the devices and
+//! directories that are named. What differs from the program on the host is the container and nothing else.
+
+use super::{Driver, Engine, EngineError, Kind, PREFIX, bundle, file};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+/// A program, and what it finds in its container.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// Command and arguments; the command as a path, or to be found in `PATH`.
+    pub words: Vec<String>,
+    /// Its whole environment.
+    pub environment: Vec<(String, String)>,
+    /// Directories and files of the host that it may read, at the same paths.
+    pub seen: Vec<PathBuf>,
+    /// The directory that it may write to, at the same path; where it runs.
+    pub directory: PathBuf,
+    /// Devices that it may use, such as `/dev/nvidia0`.
+    pub devices: Vec<PathBuf>,
+}
+
+impl Program {
+    /// Runs it on the host; what it prints is thrown away, what it complains about goes to standard error.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn native(&self) -> std::io::Result<ExitStatus> {
+        let environment = self.environment.iter().map(|(name, value)| (name, value));
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]).env_clear().envs(environment).current_dir(&self.directory);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).status()
+    }
+}
+
+impl Engine {
+    /// Runs a program in a container and waits for its end; the container is gone then.
+    ///
+    /// # Errors
+    /// The engine is not runc or crun, or a file cannot be written.
+    pub fn run(&self, program: &Program, number: usize) -> Result<ExitStatus, EngineError> {
+        let (Kind::Runc | Kind::Crun, Driver::Cli(_)) = (self.kind, &self.driver) else {
+            return Err(EngineError::Unsuitable {
+                engine: self.kind,
+                takes: "containers that outlive the command that starts them",
+                instead: "runc or crun",
+            });
+        };
+        let name = format!("{PREFIX}-{}-{number}", self.run.tag);
+        let directory = self.run.dir.join("bundles").join(&name);
+        self.run.note(self.kind)?;
+        fs::create_dir_all(&directory).map_err(file("making", &directory))?;
+        let path = directory.join("config.json");
+        let config = configuration(&bundle::root(&self.run.dir)?, program, &name);
+        fs::write(&path, config.to_string()).map_err(file("writing", &path))?;
+        let status = Command::new(self.kind.name())
+            .arg("--root")
+            .arg(self.run.dir.join("state"))
+            .args(["run", "--bundle"])
+            .arg(&directory)
+            .arg(&name)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .status()
+            .map_err(file("starting", Path::new(self.kind.name())))?;
+        let _ = fs::remove_dir_all(&directory);
+        Ok(status)
+    }
+}
+
+fn configuration(root: &Path, program: &Program, name: &str) -> Value {
+    let mut config = bundle::of_host(root, &program.words);
+    let environment: Vec<String> =
+        program.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    config["process"]["env"] = json!(environment);
+    config["process"]["cwd"] = json!(program.directory);
+    config["linux"]["cgroupsPath"] = json!(format!("/{name}"));
+    let bind = |path: &PathBuf, how: &str| json!({"destination": path, "type": "bind", "source": path, "options": ["rbind", how]});
+    let mounts = config["mounts"].as_array_mut().expect("`of_host` has mounts");
+    // What is below /usr is there already.
+    mounts.extend(program.seen.iter().filter(|path| !path.starts_with("/usr")).map(|path| bind(path, "ro")));
+    mounts.push(bind(&program.directory, "rw"));
+    let mut nodes = Vec::new();
+    for path in &program.devices {
+        let Ok(data) = fs::metadata(path) else { continue };
+        let (major, minor) = (rustix::fs::major(data.rdev()), rustix::fs::minor(data.rdev()));
+        nodes.push(json!({"path": path, "type": "c", "major": major, "minor": minor, "fileMode": 0o666, "uid": 0, "gid": 0}));
+        let allowed = json!({"allow": true, "type": "c", "major": major, "minor": minor, "access": "rwm"});
+        let rules = config["linux"]["resources"]["devices"].as_array_mut();
+        rules.expect("`of_host` has rules").push(allowed);
+    }
+    config["linux"]["devices"] = json!(nodes);
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_has_the_programs_environment_directories_and_devices_and_no_others() {
+        let program = Program {
+            words: vec!["/opt/x/bench".into(), "lu".into()],
+            environment: vec![("A".into(), "1".into())],
+            seen: vec!["/opt/x".into(), "/usr/lib".into()],
+            directory: "/tmp/trace".into(),
+            devices: vec!["/dev/null".into(), "/dev/no-such-device".into()],
+        };
+        let config = configuration(Path::new("/r"), &program, "n");
+        assert_eq!(
+            (&config["process"]["env"], &config["process"]["cwd"]),
+            (&json!(["A=1"]), &json!("/tmp/trace"))
+        );
+        let of = |path: &str| {
+            let all = config["mounts"].as_array().unwrap();
+            all.iter().find(|mount| mount["destination"] == path).map(|mount| mount["options"].clone())
+        };
+        assert_eq!(of("/opt/x"), Some(json!(["rbind", "ro"])));
+        assert_eq!(of("/tmp/trace"), Some(json!(["rbind", "rw"])));
+        assert_eq!(of("/usr/lib"), None);
+        let rules = &config["linux"]["resources"]["devices"];
+        assert_eq!(rules[0]["allow"], false, "what is not named is refused");
+        assert_eq!((&rules[1]["major"], &rules[1]["minor"]), (&json!(1), &json!(3)));
+        assert_eq!(config["linux"]["devices"].as_array().unwrap().len(), 1);
+    }
+}

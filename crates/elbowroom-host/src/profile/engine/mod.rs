@@ -1,0 +1,450 @@
+//! Engines that start containers, driven as their users drive them: Docker by its API, containerd by `ctr`, Podman, runc and crun
+//! by their commands.
+//!
+//! # What is made, and how it goes again
+//! Everything is named `elbowroom-profile-PID-STARTED-...` after the profiler that made it (its PID and when it started, so that
+//! no later process is taken for it), labelled `elbowroom.profile=PID-STARTED`, and kept below `/run/elbowroom-profile/PID-STARTED`.
+//! A profiler removes what it made, whether it ends well, by an error or by a signal; [`clean`] removes what those left that were
+//! killed, and nothing of one that still runs.
+
+mod bundle;
+mod command;
+mod docker;
+mod foreground;
+
+pub use foreground::Program;
+
+use command::Cli;
+use docker::Docker;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where run directories are.
+const RUN: &str = "/run/elbowroom-profile";
+/// What every name begins with.
+const PREFIX: &str = "elbowroom-profile";
+/// The label of every container, where an engine knows labels.
+const LABEL: &str = "elbowroom.profile";
+
+/// An engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// dockerd, by its API: `POST /containers/ID/start`.
+    Docker,
+    /// containerd, by `ctr tasks start`.
+    Containerd,
+    /// `podman start`.
+    Podman,
+    /// `runc run --detach`: without an engine, making a container is part of starting it.
+    Runc,
+    /// `crun run --detach`.
+    Crun,
+}
+
+/// All engines.
+pub const KINDS: [Kind; 5] = [Kind::Docker, Kind::Containerd, Kind::Podman, Kind::Runc, Kind::Crun];
+
+/// What is started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A command of this host, in a container whose `/usr` is the host's.
+    Host(Vec<String>),
+    /// An image that the engine has, and a command instead of the image's own where there is one.
+    Image(String, Vec<String>),
+    /// A directory with `config.json` and a root file system.
+    Bundle(PathBuf),
+}
+
+/// How containers are made, besides what is in them.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The engine's network; `none` where nothing is said.
+    pub network: Option<String>,
+    /// The OCI runtime below the engine; the engine's own choice where nothing is said.
+    pub runtime: Option<String>,
+}
+
+/// Why an engine did not do something.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// It is not there.
+    #[error("{engine} is not installed: {program} is not in PATH")]
+    Missing {
+        /// Which.
+        engine: Kind,
+        /// The program that was looked for.
+        program: &'static str,
+    },
+    /// It does not answer.
+    #[error("{engine} does not answer on {address}: {why}; start it, or say where it is in {variable}")]
+    Silent {
+        /// Which.
+        engine: Kind,
+        /// Its socket.
+        address: String,
+        /// What happened.
+        why: String,
+        /// The environment variable.
+        variable: &'static str,
+    },
+    /// It refuses.
+    #[error("{engine} refused to {what}: {said}")]
+    Refused {
+        /// Which.
+        engine: Kind,
+        /// What was asked of it.
+        what: String,
+        /// Its words.
+        said: String,
+    },
+    /// It has no such thing.
+    #[error("{engine} starts {takes}: use {instead}")]
+    Unsuitable {
+        /// Which.
+        engine: Kind,
+        /// What it takes.
+        takes: &'static str,
+        /// The options.
+        instead: &'static str,
+    },
+    /// A file of ours.
+    #[error("while {operation} {path}: {why}")]
+    File {
+        /// What was done.
+        operation: &'static str,
+        /// The file.
+        path: String,
+        /// Why not.
+        why: String,
+    },
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Kind {
+    /// Its name in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Containerd => "containerd",
+            Self::Podman => "podman",
+            Self::Runc => "runc",
+            Self::Crun => "crun",
+        }
+    }
+
+    /// What a start is, in words.
+    pub fn start(self) -> &'static str {
+        match self {
+            Self::Docker => "POST /containers/ID/start",
+            Self::Containerd => "ctr tasks start --detach",
+            Self::Podman => "podman start",
+            Self::Runc => "runc run --detach",
+            Self::Crun => "crun run --detach",
+        }
+    }
+}
+
+/// An engine that is there and answers, for one profiler.
+#[derive(Debug)]
+pub struct Engine {
+    kind: Kind,
+    run: Run,
+    driver: Driver,
+}
+
+#[derive(Debug)]
+enum Driver {
+    Docker(Docker),
+    Cli(Cli),
+}
+
+/// What is of one profiler.
+#[derive(Clone, Debug)]
+struct Run {
+    /// `PID-STARTED`.
+    tag: String,
+    dir: PathBuf,
+}
+
+impl Engine {
+    /// Finds the engine and asks its version; nothing is made yet but a run directory.
+    ///
+    /// # Errors
+    /// [`EngineError`]: it is not installed, or does not answer.
+    pub fn open(kind: Kind, options: &Options) -> Result<Self, EngineError> {
+        let driver = match kind {
+            Kind::Docker => Driver::Docker(Docker::open(options)?),
+            _ => Driver::Cli(Cli::open(kind, options)?),
+        };
+        Ok(Self { kind, run: Run::open()?, driver })
+    }
+
+    /// Which it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The version that it says.
+    pub fn version(&self) -> &str {
+        match &self.driver {
+            Driver::Docker(docker) => &docker.version,
+            Driver::Cli(cli) => &cli.version,
+        }
+    }
+
+    /// Daemons that work for it; what they and the profiler start is found from there.
+    pub fn daemons(&self) -> Vec<u32> {
+        let sockets = match &self.driver {
+            Driver::Docker(docker) => {
+                vec![(docker.socket.clone(), "dockerd"), (PathBuf::from(command::CONTAINERD), "containerd")]
+            }
+            Driver::Cli(cli) => {
+                cli.address.iter().map(|address| (PathBuf::from(address), "containerd")).collect()
+            }
+        };
+        let mut pids: Vec<u32> =
+            sockets.iter().flat_map(|(socket, program)| behind(socket, program)).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// Prepares what all containers of `subject` share.
+    ///
+    /// # Errors
+    /// The engine takes no such subject, has no such image, or refuses.
+    pub fn prepare(&self, subject: &Subject) -> Result<(), EngineError> {
+        let (engine, no_daemon) = (self.kind, matches!(self.kind, Kind::Runc | Kind::Crun));
+        match subject {
+            Subject::Image(..) if no_daemon => Err(EngineError::Unsuitable {
+                engine,
+                takes: "bundles and commands, no images",
+                instead: "--bundle or --command",
+            }),
+            Subject::Bundle(_) if !no_daemon => Err(EngineError::Unsuitable {
+                engine,
+                takes: "images and commands, no bundles",
+                instead: "--image or --command",
+            }),
+            Subject::Bundle(dir) => bundle::check(dir),
+            Subject::Image(image, _) => match &self.driver {
+                Driver::Docker(docker) => docker.has_image(image),
+                Driver::Cli(cli) => cli.has_image(image),
+            },
+            Subject::Host(_) => match &self.driver {
+                Driver::Docker(docker) => docker.import(&self.run),
+                Driver::Cli(_) => bundle::root(&self.run.dir).map(|_| ()),
+            },
+        }
+    }
+
+    /// Makes a container that waits to be started, and gives its name.
+    ///
+    /// # Errors
+    /// The engine refuses.
+    pub fn create(&self, subject: &Subject, number: usize) -> Result<String, EngineError> {
+        let name = format!("{PREFIX}-{}-{number}", self.run.tag);
+        match &self.driver {
+            Driver::Docker(docker) => docker.create(&self.run, subject, &name)?,
+            Driver::Cli(cli) => cli.create(&self.run, subject, &name)?,
+        }
+        Ok(name)
+    }
+
+    /// Starts it; returns once the engine says that it runs.
+    ///
+    /// # Errors
+    /// The engine refuses.
+    pub fn start(&self, name: &str) -> Result<(), EngineError> {
+        match &self.driver {
+            Driver::Docker(docker) => docker.start(name),
+            Driver::Cli(cli) => cli.start(&self.run, name),
+        }
+    }
+
+    /// Ends it and removes it; one that is gone already is fine.
+    ///
+    /// # Errors
+    /// The engine refuses.
+    pub fn remove(&self, name: &str) -> Result<(), EngineError> {
+        match &self.driver {
+            Driver::Docker(docker) => docker.remove(name),
+            Driver::Cli(cli) => cli.remove(&self.run.dir, name),
+        }
+    }
+
+    /// Removes everything that this profiler made with this engine; what could not be removed is returned in words.
+    pub fn close(&self) -> Vec<String> {
+        self.sweep(&self.run)
+    }
+
+    fn sweep(&self, run: &Run) -> Vec<String> {
+        let prefix = format!("{PREFIX}-{}-", run.tag);
+        let listed = match &self.driver {
+            Driver::Docker(docker) => docker.list(),
+            Driver::Cli(cli) => cli.list(&run.dir),
+        };
+        let mut left = Vec::new();
+        match listed {
+            Ok(names) => {
+                let ours = names.iter().filter(|name| name.starts_with(&prefix));
+                left.extend(ours.filter_map(|name| {
+                    let removed = match &self.driver {
+                        Driver::Docker(docker) => docker.remove(name),
+                        Driver::Cli(cli) => cli.remove(&run.dir, name),
+                    };
+                    removed.err().map(|error| error.to_string())
+                }));
+            }
+            Err(error) => left.push(error.to_string()),
+        }
+        if let Driver::Docker(docker) = &self.driver {
+            left.extend(docker.forget_image(&run.tag).err().map(|error| error.to_string()));
+        }
+        if left.is_empty()
+            && let Err(error) = fs::remove_dir_all(&run.dir)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            left.push(format!("while removing {}: {error}", run.dir.display()));
+        }
+        let _ = fs::remove_dir(RUN);
+        left
+    }
+}
+
+/// Removes what profilers left that were killed, with every engine that is here: how many profilers, and what could not be
+/// removed.
+pub fn clean() -> (usize, Vec<String>) {
+    let mut left = Vec::new();
+    let tags: Vec<String> = fs::read_dir(RUN)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|tag| !is_alive(tag))
+        .collect();
+    for tag in &tags {
+        let run = Run { dir: Path::new(RUN).join(tag), tag: tag.clone() };
+        let used = fs::read_to_string(run.dir.join("engine")).unwrap_or_default();
+        let used: Vec<Kind> =
+            KINDS.into_iter().filter(|kind| used.lines().any(|line| line == kind.name())).collect();
+        let mut errors = Vec::new();
+        for kind in used {
+            let options = Options::default();
+            let driver = match kind {
+                Kind::Docker => Docker::open(&options).map(Driver::Docker),
+                _ => Cli::open(kind, &options).map(Driver::Cli),
+            };
+            match driver {
+                Ok(driver) => errors.extend(Engine { kind, run: run.clone(), driver }.sweep(&run)),
+                Err(error) => errors.push(error.to_string()),
+            }
+        }
+        if errors.is_empty() {
+            let _ = fs::remove_dir_all(&run.dir);
+        }
+        left.extend(errors);
+    }
+    let _ = fs::remove_dir(RUN);
+    (tags.len(), left)
+}
+
+impl Run {
+    /// The run directory of this process.
+    fn open() -> Result<Self, EngineError> {
+        let pid = std::process::id();
+        let tag = format!("{pid}-{}", started(pid).unwrap_or(0));
+        let dir = Path::new(RUN).join(&tag);
+        fs::create_dir_all(&dir).map_err(file("making", &dir))?;
+        Ok(Self { tag, dir })
+    }
+
+    /// Notes that this run uses an engine, for [`clean`].
+    fn note(&self, kind: Kind) -> Result<(), EngineError> {
+        let path = self.dir.join("engine");
+        let mut used = fs::read_to_string(&path).unwrap_or_default();
+        if !used.lines().any(|line| line == kind.name()) {
+            used.push_str(kind.name());
+            used.push('\n');
+            fs::write(&path, used).map_err(file("writing", &path))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the profiler of `tag` still runs. What is no tag is nobody's to remove.
+fn is_alive(tag: &str) -> bool {
+    let Some((pid, ticks)) = tag.split_once('-') else { return true };
+    match (pid.parse(), ticks.parse()) {
+        (Ok(pid), Ok(ticks)) => started(pid) == Some(ticks),
+        _ => true,
+    }
+}
+
+fn started(pid: u32) -> Option<u64> {
+    crate::process::start_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn file(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> EngineError {
+    let path = path.display().to_string();
+    move |why| EngineError::File { operation, path, why: why.to_string() }
+}
+
+/// Who listens on a socket: the process itself where the kernel says so, else, where a service manager made the socket, every
+/// process of that name.
+fn behind(socket: &Path, program: &str) -> Vec<u32> {
+    let named = |pid: u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == program)
+    };
+    let Ok(stream) = std::os::unix::net::UnixStream::connect(socket) else { return Vec::new() };
+    let peer = rustix::net::sockopt::socket_peercred(&stream)
+        .ok()
+        .map(|peer| peer.pid.as_raw_nonzero().get() as u32);
+    match peer.filter(|pid| named(*pid)) {
+        Some(pid) => vec![pid],
+        None => {
+            let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+            entries
+                .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+                .filter(|pid| named(*pid))
+                .collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_dead_profilers_made_may_be_removed() {
+        let own = format!("{}-{}", std::process::id(), started(std::process::id()).unwrap());
+        assert!(is_alive(&own));
+        assert!(!is_alive(&format!("{}-1", std::process::id())), "the number was used again");
+        assert!(!is_alive(&format!("{}-1", i32::MAX)));
+        for foreign in ["lost+found", "x", "1-x", "-"] {
+            assert!(is_alive(foreign), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn an_engine_that_does_not_answer_is_one_sentence() {
+        let error = EngineError::Silent {
+            engine: Kind::Docker,
+            address: "/var/run/docker.sock".into(),
+            why: "No such file or directory (os error 2)".into(),
+            variable: "DOCKER_HOST",
+        };
+        let text = error.to_string();
+        assert!(
+            text.starts_with("docker does not answer on /var/run/docker.sock") && !text.contains('\n'),
+            "{text}"
+        );
+    }
+}

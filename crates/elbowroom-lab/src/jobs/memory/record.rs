@@ -1,0 +1,294 @@
+//! The six phases, once under each policy, from a machine that has forgotten the run before.
+
+use super::policy::Policy;
+use super::story::{Demand, PHASES, Story, Who};
+use super::voice::{Decisions, Voice};
+use super::{Arm, Machine, Sample};
+use crate::cgroup::{Cgroups, Limits};
+use crate::container::Container;
+use crate::database::{self, Load, Second, Server};
+use crate::job::{Lab, now_ns};
+use crate::product::Product;
+use crate::rig::{self, SlowDisk};
+use crate::scope::{Created, Scope};
+use anyhow::{Context, Result, ensure};
+use rustix::fs::{Advice, fadvise};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// Speed of a guest's disk while nothing is measured; each container's part is limited by the kernel.
+const DISK_BYTES_PER_S: u64 = 400_000_000;
+/// What a guest keeps for itself beside the two containers, in MiB: its watermarks, pages of programs, and sysbench.
+const SPARE_MIB: u64 = 64;
+/// How long another container takes to fill a guest.
+const FILL_MS: u64 = 1000;
+/// Longer than any campaign.
+const FOREVER_MS: u64 = 1 << 40;
+/// How often a container is looked at while it is alone.
+const ALONE_S: u32 = 15;
+
+/// How often the agent is asked what it decided: it remembers the last 20.
+const EXPLAIN_EVERY: Duration = Duration::from_secs(2);
+
+/// The databases and the cgroup around those who use them.
+#[derive(Debug)]
+pub(super) struct Stage<'a> {
+    /// What happens.
+    pub(super) story: Story,
+    machine: &'a Machine,
+    /// Around both containers; it has a limit where it stands for the machine.
+    _around: Cgroups,
+    data: [PathBuf; 2],
+    mount: Created,
+    scope: Arc<Scope>,
+    disk: SlowDisk,
+}
+
+/// A container with a database. The server ends before the container: fields are dropped in order.
+#[derive(Debug)]
+struct Actor {
+    who: Who,
+    server: Server,
+    container: Container,
+    voice: Voice,
+}
+
+/// What is asked of a container from one time on: milliseconds after the first phase begins, seconds, transactions a second.
+type Asked = (i64, u32, u32);
+
+impl<'a> Stage<'a> {
+    /// Makes the databases.
+    pub(super) fn set(lab: &Lab, machine: &'a Machine, phase: u32) -> Result<Self> {
+        let mut disks = rig::open_for_files(&lab.scope, 1, DISK_BYTES_PER_S)?;
+        let disk = disks.pop().context("a disk was asked for")?;
+        let mount = rig::mount_ext4(&lab.scope, &disk)?;
+        // Only what is asked for is read: InnoDB's requests are at random places, and what the kernel guesses is noise.
+        let ahead = format!("/sys/block/{}/queue/read_ahead_kb", disk.name);
+        fs::write(&ahead, "0").with_context(|| format!("while writing {ahead}"))?;
+        eprintln!("making databases");
+        let table = database::prepare(&lab.scope, &mount, 2, Story::rows(machine.guest))?;
+        let story = Story::of(table, machine.guest, phase);
+        let limit = machine.stand_in.then_some(story.machine_mib);
+        let around = lab.maker.group("machine", &Limits { memory_mib: limit, ..Limits::default() })?;
+        let data = ["0", "1"].map(|name| mount.join(name));
+        let mount = Created::Mount(mount);
+        Ok(Self { story, machine, _around: around, data, mount, scope: Arc::clone(&lab.scope), disk })
+    }
+
+    /// All six phases under a policy.
+    pub(super) fn tell(&self, lab: &Lab, policy: Policy) -> Result<Arm> {
+        let client = lab.maker.make("client", &Limits::default(), &[])?;
+        let _others = self.fill(lab)?;
+        let actors = self.actors(lab, policy, &Who::ALL)?;
+        let agent = self.agent(lab, policy, &actors)?;
+        let ids: Vec<(Who, String)> = actors.iter().map(|a| (a.who, a.container.id.clone())).collect();
+        let begin = now_ns() + u64::from(self.story.settle) * 1_000_000_000;
+        let mut decisions = Decisions::default();
+        let samples: Result<Vec<Vec<Sample>>> = thread::scope(|threads| {
+            let client = &client;
+            let drive = |actor: Actor| {
+                let asked = self.asked(actor.who);
+                threads.spawn(move || self.drive(lab, actor, client, begin, &asked))
+            };
+            let told: Vec<_> = actors.into_iter().map(drive).collect();
+            while let Some(agent) = agent.as_ref().filter(|_| told.iter().any(|t| !t.is_finished())) {
+                for (who, id) in &ids {
+                    decisions.ask(agent, *who, id, begin)?;
+                }
+                lab.scope.sleep(EXPLAIN_EVERY)?;
+            }
+            told.into_iter().map(|t| t.join().expect("no thread of a story panics")).collect()
+        });
+        let samples = samples?.try_into().ok().context("two containers were driven")?;
+        drop(agent);
+        Ok(Arm { policy, samples, decided: decisions.all })
+    }
+
+    /// One container alone with all memory, under a high load.
+    pub(super) fn alone(&self, lab: &Lab, who: Who) -> Result<Vec<Sample>> {
+        let client = lab.maker.make("client", &Limits::default(), &[])?;
+        let _others = self.fill(lab)?;
+        let actor = self.actors(lab, Policy::None, &[who])?.pop().context("one was asked for")?;
+        let settle = self.story.settle;
+        let begin = now_ns() + u64::from(settle) * 1_000_000_000;
+        let asked = self.pieces(-i64::from(settle), settle + ALONE_S, self.story.rate(Demand::High));
+        self.drive(lab, actor, &client, begin, &asked)
+    }
+
+    /// What is asked of a container, while it settles and in every phase.
+    fn asked(&self, who: Who) -> Vec<Asked> {
+        let settle = (-i64::from(self.story.settle), self.story.settle, &PHASES[0]);
+        let length = self.story.seconds;
+        let phases = PHASES.iter().zip(0..).map(|(phase, i)| (i * i64::from(length), length, phase));
+        let all = std::iter::once(settle).chain(phases);
+        all.flat_map(|(at, length, phase)| self.pieces(at, length, self.story.rate(phase.demand(who))))
+            .collect()
+    }
+
+    /// What is asked from the second `at` on, for so many seconds, in pieces after which it is forgotten.
+    fn pieces(&self, at: i64, seconds: u32, rate: u32) -> Vec<Asked> {
+        let starts = (0..seconds).step_by(self.story.memory as usize).filter(|_| rate > 0);
+        let piece = |from: u32| ((at + i64::from(from)) * 1000, self.story.memory.min(seconds - from), rate);
+        starts.map(piece).collect()
+    }
+
+    /// Containers with warm databases: what fits of each was read, at the disk's full speed.
+    fn actors(&self, lab: &Lab, policy: Policy, who: &[Who]) -> Result<Vec<Actor>> {
+        self.forget()?;
+        let make = |who: &Who| {
+            let name = format!("machine/{}-{}", policy.word(), who.name());
+            let container = lab.maker.make(&name, &policy.limits(self.story.role(*who)), &[])?;
+            container.cgroups.count_io(&self.disk.number)?;
+            let (data, socket) = (&self.data[*who as usize], lab.scope.dir().join(who.name()));
+            let server = Server::start(&lab.scope, Some(&container), data, &socket)?;
+            let (file, objective) = (socket.with_extension("probe"), self.story.role(*who).objective);
+            Ok(Actor { who: *who, server, container, voice: Voice { file, objective } })
+        };
+        let actors: Vec<Actor> = who.iter().map(make).collect::<Result<_>>()?;
+        let warm = |actor: &Actor| {
+            let mut command = actor.container.command(Path::new("/usr/bin/env"));
+            command.arg("cat").arg(database::table(&self.data[actor.who as usize])).stdout(Stdio::null());
+            command.spawn().context("while warming a database")
+        };
+        // To begin with, memory is divided evenly: who was first would otherwise have most of it, and keep it.
+        let even = who.len() > 1 && policy.limits(self.story.roles[0]).memory_mib.is_none();
+        let half = ((self.story.machine_mib / 2) << 20).to_string();
+        let hold = |bytes: [&str; 2]| {
+            let set = |actor: &Actor| {
+                let files = ["memory.limit_in_bytes", "memory.max"];
+                actor.container.cgroups.set_memory((files[0], bytes[0]), (files[1], bytes[1]))
+            };
+            actors.iter().filter(|_| even).try_for_each(set)
+        };
+        hold([&half, &half])?;
+        let warming: Vec<Child> = actors.iter().map(warm).collect::<Result<_>>()?;
+        for mut child in warming {
+            ensure!(child.wait().context("while warming a database")?.success(), "a database cannot be read");
+        }
+        hold(["-1", "max"])?;
+        actors
+            .iter()
+            .try_for_each(|actor| actor.container.cgroups.limit_io(&self.disk.number, self.story.disk))?;
+        Ok(actors)
+    }
+
+    /// Asks a container for what it is asked for, and writes down what it does. It ends when nothing more is asked.
+    fn drive(
+        &self,
+        lab: &Lab,
+        actor: Actor,
+        client: &Container,
+        begin: u64,
+        asked: &[Asked],
+    ) -> Result<Vec<Sample>> {
+        let mut samples = Vec::new();
+        let mut before: Option<Load> = None;
+        for (at, seconds, rate) in asked {
+            let due = begin.saturating_add_signed(at * 1_000_000);
+            lab.scope.sleep(Duration::from_nanos(due.saturating_sub(now_ns())))?;
+            let mut load = actor.server.load(client, self.story.rows, *rate, *seconds)?;
+            // The last second of the one before ends when the next one has begun.
+            if let Some(mut before) = before.take() {
+                while let Some(second) = before.next()? {
+                    samples.push(self.sample(&actor, begin, second)?);
+                }
+                before.finish()?;
+            }
+            for _ in 1..*seconds {
+                lab.scope.check()?;
+                let Some(second) = load.next()? else { break };
+                samples.push(self.sample(&actor, begin, second)?);
+            }
+            before = Some(load);
+        }
+        if let Some(mut last) = before {
+            while let Some(second) = last.next()? {
+                samples.push(self.sample(&actor, begin, second)?);
+            }
+            last.finish()?;
+        }
+        samples.retain(|sample| sample.ms >= 500);
+        Ok(samples)
+    }
+
+    fn sample(&self, actor: &Actor, begin: u64, second: Second) -> Result<Sample> {
+        let cgroups = &actor.container.cgroups;
+        actor.voice.say(second.done, second.done + second.queue as f64)?;
+        Ok(Sample {
+            ms: (now_ns() as i64 - begin as i64) / 1_000_000,
+            tps: second.done.round() as u32,
+            queue: second.queue,
+            mib: cgroups.memory_bytes()? >> 20,
+            cache_mib: cgroups.memory_stat()?.get("file").map_or(0, |bytes| bytes >> 20),
+        })
+    }
+
+    /// In a guest that is to be short of memory itself: a container that holds what the two may not use.
+    fn fill(&self, lab: &Lab) -> Result<Option<Container>> {
+        if self.machine.stand_in {
+            return Ok(None);
+        }
+        let others = lab.maker.make("others", &Limits::default(), &[])?;
+        self.forget()?;
+        let text = fs::read_to_string("/proc/meminfo").context("while reading /proc/meminfo")?;
+        let available = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+        let available: u64 = available
+            .and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok())
+            .context("/proc/meminfo has no MemAvailable")?;
+        let wanted = self.story.machine_mib + SPARE_MIB;
+        let mib = (available >> 10).saturating_sub(wanted);
+        ensure!(mib > 0, "the guest has {} MiB to give and this needs {wanted}: -m more", available >> 10);
+        let words = [now_ns(), 0, FILL_MS, mib, FOREVER_MS].map(|word| word.to_string());
+        let mut args = vec![words[0].clone(), "grow".to_owned()];
+        args.extend_from_slice(&words[1..]);
+        // It ends with its container.
+        others.reader("load", &args).spawn().context("while filling the guest's memory")?;
+        lab.scope.wait_for("filling the guest's memory", Duration::from_secs(120), || {
+            let stat = others.cgroups.memory_stat()?;
+            Ok(stat.get("anon").map_or(0, |bytes| bytes >> 20) >= mib)
+        })?;
+        Ok(Some(others))
+    }
+
+    /// Lets go of what is cached of the databases, and thereby of whom it is charged to.
+    fn forget(&self) -> Result<()> {
+        self.data.iter().try_for_each(|dir| let_go(dir))
+    }
+
+    fn agent(&self, lab: &Lab, policy: Policy, actors: &[Actor]) -> Result<Option<Product>> {
+        let containers: Vec<_> = actors
+            .iter()
+            .map(|actor| {
+                let id = actor.container.id.as_str();
+                (id, self.story.role(actor.who), actor.voice.file.as_path())
+            })
+            .collect();
+        let settings = policy.settings(&containers);
+        settings.map(|settings| lab.agent(&format!("machine/{}", policy.word()), &settings)).transpose()
+    }
+}
+
+impl Drop for Stage<'_> {
+    fn drop(&mut self) {
+        self.scope.take_down(&self.mount);
+    }
+}
+
+fn let_go(dir: &Path) -> Result<()> {
+    for entry in fs::read_dir(dir).with_context(|| format!("while reading {}", dir.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            let_go(&path)?;
+            continue;
+        }
+        let file = File::open(&path).with_context(|| format!("while opening {}", path.display()))?;
+        file.sync_all().with_context(|| format!("while writing {}", path.display()))?;
+        fadvise(&file, 0, None, Advice::DontNeed)
+            .with_context(|| format!("while letting go of {}", path.display()))?;
+    }
+    Ok(())
+}

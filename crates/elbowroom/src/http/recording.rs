@@ -1,0 +1,91 @@
+//! A recording as a source: the same API and dashboard over the past.
+
+use super::source::refuse;
+use super::{Answer, Moments, Source, listen, router};
+use crate::api::Explanation;
+use crate::recorder::reader::Cursor;
+use crate::recorder::when;
+use anyhow::{Context, Result, ensure};
+use axum::http::StatusCode;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
+
+const SECOND_MS: u64 = 1_000;
+const MINUTE_MS: u64 = 60 * SECOND_MS;
+const HOUR_MS: u64 = 60 * MINUTE_MS;
+/// How far before the moment that is shown, and how closely: as history keeps it (`elbowroom_core::history`).
+const CLOSELY: [(u64, u64); 3] =
+    [(10 * MINUTE_MS, 0), (2 * HOUR_MS, 10 * SECOND_MS), (24 * HOUR_MS, MINUTE_MS)];
+
+/// What was, up to a moment.
+struct Recording(Moments);
+
+impl Source for Recording {
+    fn moments(&self) -> &Moments {
+        &self.0
+    }
+
+    fn explain(&self, _container: String) -> Answer<Explanation> {
+        refuse(
+            StatusCode::NOT_FOUND,
+            "this is a recording: the reasons of changes are in its history, explanations are not kept",
+        )
+    }
+}
+
+/// Serves the recording of `dir` as it was at `at`, or at its end, until somebody ends this.
+///
+/// # Errors
+/// An address that others reach: a recording is served without a token.
+pub(crate) fn serve(dir: &Path, at: Option<u64>, address: SocketAddr) -> Result<()> {
+    ensure!(
+        address.ip().is_loopback(),
+        "--serve: {address} is open to the network, and a recording has no token: use 127.0.0.1, and ssh -L from elsewhere"
+    );
+    let end = match at {
+        Some(time) => Cursor::at(dir, time)?.time(),
+        None => Cursor::last(dir)?.time(),
+    };
+    let moments = load(dir, end)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind(address)
+            .await
+            .with_context(|| format!("--serve: {address} cannot be had: choose another port"))?;
+        eprintln!("{} is on http://{}/ until Ctrl-C", when::shown(end), listener.local_addr()?);
+        let mut stop = signal(SignalKind::interrupt()).context("waiting for signals")?;
+        let mut end = signal(SignalKind::terminate()).context("waiting for signals")?;
+        tokio::select! {
+            () = listen::tcp(listener, None, None, router(Arc::new(Recording(moments)))) => {}
+            _ = stop.recv() => {}
+            _ = end.recv() => {}
+        }
+        Ok(())
+    })
+}
+
+/// Everything up to `end` that history keeps.
+fn load(dir: &Path, end: u64) -> Result<Moments> {
+    let moments = Moments::new();
+    let (longest, _) = CLOSELY[CLOSELY.len() - 1];
+    let mut cursor = match Cursor::at(dir, end.saturating_sub(longest)) {
+        Ok(cursor) => cursor,
+        Err(_) => Cursor::first(dir)?,
+    };
+    let mut taken: Option<u64> = None;
+    loop {
+        let time = cursor.time();
+        let closely = CLOSELY.iter().find(|(back, _)| end.saturating_sub(time) <= *back);
+        let due =
+            closely.is_some_and(|(_, every)| taken.is_none_or(|taken| time >= taken.saturating_add(*every)));
+        if due {
+            moments.take(cursor.snapshot()?);
+            taken = Some(time);
+        }
+        if time >= end || !cursor.next()? {
+            return Ok(moments);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! `/api/v1/stream`: server-sent events for as long as somebody reads them.
+
+use super::{Moments, Refusal};
+use axum::body::{Body, Bytes};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, broadcast};
+
+/// Streams at a time: each holds a connection for hours.
+pub(super) const MOST_STREAMS: usize = 128;
+/// How long a stream may be silent: proxies and browsers take longer silence for an end.
+const SILENCE: Duration = Duration::from_secs(10);
+/// A comment, which readers skip (HTML standard, 9.2.6).
+const STILL_HERE: &[u8] = b":\n\n";
+
+/// The stream, or a refusal where there are too many.
+pub(super) fn stream(moments: &Moments, seats: &Arc<Semaphore>) -> Response {
+    let Ok(seat) = seats.clone().try_acquire_owned() else {
+        let message =
+            format!("{MOST_STREAMS} streams are open, which is all there may be: close one, or try again");
+        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message).into_response();
+    };
+    let (now, events) = moments.listen();
+    let frames = stream::unfold((now, events, seat), |(now, mut events, seat)| async move {
+        let frame = match now {
+            Some(frame) => frame,
+            None => next(&mut events).await?,
+        };
+        Some((Ok::<_, Infallible>(frame), (None, events, seat)))
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+        // Or nginx keeps events until it has a buffer full.
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, Body::from_stream(frames)).into_response()
+}
+
+/// The next events; `None` for a reader that is too far behind to be told everything.
+async fn next(events: &mut broadcast::Receiver<Bytes>) -> Option<Bytes> {
+    match tokio::time::timeout(SILENCE, events.recv()).await {
+        Ok(frame) => frame.ok(),
+        Err(_) => Some(Bytes::from_static(STILL_HERE)),
+    }
+}

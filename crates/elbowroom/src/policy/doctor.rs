@@ -1,0 +1,71 @@
+//! Has the doctor look at the host now and then: `elbowroom doctor`, as a process of its own.
+//!
+//! A process rather than a thread, because it walks every cgroup: its memory goes when it ends, its reads cannot delay the owner by a
+//! lock of the allocator, and the kernel may give it the time that nobody else wants.
+
+use super::{Mailbox, Message};
+use elbowroom_core::doctor::Finding;
+use elbowroom_core::unit::Micros;
+use elbowroom_host::process::die_with_us;
+use rustix::process::{Pid, setpriority_process};
+use serde::Deserialize;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// What came of a look: all findings with the CPU time it took, or why there are none.
+pub(super) type Looked = Result<(Vec<Finding>, Micros), String>;
+
+/// The first look is not made while an agent has just begun to do everything else.
+const FIRST: Micros = Micros::secs(30);
+/// A look may cost this part of the time between two.
+const PART: u64 = 100;
+/// The lowest priority.
+const NICE: i32 = 19;
+
+/// What of the doctor's JSON is needed.
+#[derive(Deserialize)]
+struct Report {
+    findings: Vec<Finding>,
+    cpu_usec: u64,
+}
+
+/// Starts the thread that has it look. What it needs is that of the policy process.
+pub(super) fn spawn(period: Micros, config: Option<&Path>, state_dir: &Path, mailbox: Mailbox) {
+    let (config, state_dir) = (config.map(Path::to_owned), state_dir.to_owned());
+    std::thread::Builder::new()
+        .name("doctor".into())
+        .spawn(move || {
+            let mut pause = period.min(FIRST);
+            loop {
+                std::thread::sleep(Duration::from_micros(pause.get()));
+                let looked = look(config.as_deref(), &state_dir);
+                let cost = looked.as_ref().map_or(Micros::ZERO, |(_, cpu)| *cpu);
+                pause = period.max(Micros(cost.get().saturating_mul(PART)));
+                mailbox.send(Message::Looked(looked));
+            }
+        })
+        .expect("threads can be created at start");
+}
+
+fn look(config: Option<&Path>, state_dir: &Path) -> Looked {
+    let failed = |error: &dyn std::fmt::Display| format!("`elbowroom doctor` cannot be run: {error}");
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("doctor").args(["--format", "json", "--state-dir"]).arg(state_dir);
+    if let Some(config) = config {
+        command.arg("--config").arg(config);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = die_with_us(&mut command).spawn().map_err(|error| failed(&error))?;
+    // Not more than the time that nobody else wants, and the first to go when memory runs out: it does not matter if it may not be so.
+    let _ = setpriority_process(Some(Pid::from_child(&child)), NICE);
+    let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), "500");
+    let output = child.wait_with_output().map_err(|error| failed(&error))?;
+    match serde_json::from_slice::<Report>(&output.stdout) {
+        Ok(report) => Ok((report.findings, Micros(report.cpu_usec))),
+        Err(error) => match String::from_utf8_lossy(&output.stderr).trim() {
+            "" => Err(failed(&format!("it ended with {} and said: {error}", output.status))),
+            said => Err(failed(&said)),
+        },
+    }
+}

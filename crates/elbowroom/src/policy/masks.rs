@@ -1,0 +1,188 @@
+//! What a container's user set, where something of ours is in its place: views and governors know only that.
+
+use elbowroom_core::govern::memory::Order;
+use elbowroom_core::sample::{Event, Group, GroupId, Limits};
+use elbowroom_core::unit::{Bytes, Limit};
+use elbowroom_host::memory::UserLimits;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// What is known of all groups that something of ours was ordered for.
+#[derive(Default)]
+pub(super) struct Masks {
+    groups: BTreeMap<GroupId, Mask>,
+}
+
+#[derive(Default)]
+struct Mask {
+    /// As the sensor told it last.
+    raw: Option<Group>,
+    /// Its limits as they were given on.
+    given: Limits,
+    /// What was there before ours.
+    user: UserLimits,
+    /// The last values of ours that were ordered: they may be read before it is told that they are in force.
+    low: Option<Limit<Bytes>>,
+    high: Option<Limit<Bytes>>,
+    soft: Option<Limit<Bytes>>,
+    /// Memory is being taken from it, which lowers a v1 limit for milliseconds.
+    taking: bool,
+}
+
+impl Masks {
+    /// An event without anything of ours.
+    pub(super) fn apply<'a>(&mut self, event: &'a Event) -> Cow<'a, Event> {
+        match event {
+            Event::Group(group) if group.container.is_some() => {
+                let mask = self.groups.entry(group.id).or_default();
+                let limits = mask.limits(&group.limits);
+                mask.raw = Some(group.clone());
+                mask.given = limits;
+                match limits == group.limits {
+                    true => Cow::Borrowed(event),
+                    false => Cow::Owned(Event::Group(Group { limits, ..group.clone() })),
+                }
+            }
+            Event::Gone(id) => {
+                self.groups.remove(id);
+                Cow::Borrowed(event)
+            }
+            event => Cow::Borrowed(event),
+        }
+    }
+
+    /// An order is given away.
+    pub(super) fn ordered(&mut self, order: &Order) {
+        let (Order::Protect(_) | Order::Reclaim(_) | Order::Lease(_)) = order else { return };
+        match order {
+            Order::Protect(protect) => {
+                let mask = self.groups.entry(protect.group).or_default();
+                (mask.low, mask.soft) = (Some(Limit::At(protect.low)), Some(protect.soft));
+            }
+            Order::Lease(lease) => {
+                self.groups.entry(lease.group).or_default().high = Some(Limit::At(lease.high))
+            }
+            Order::Reclaim(reclaim) => self.groups.entry(reclaim.group).or_default().taking = true,
+            Order::Release(_) | Order::Export(_) | Order::Alert(_) => {}
+        }
+    }
+
+    /// An order was answered. The group to tell of again, where what is known of it has changed.
+    pub(super) fn answered(&mut self, id: GroupId, user: UserLimits) -> Option<Event> {
+        let mask = self.groups.get_mut(&id)?;
+        (mask.user, mask.taking) = (user, false);
+        let raw = mask.raw.as_ref()?;
+        (mask.limits(&raw.limits) != mask.given).then(|| Event::Group(raw.clone()))
+    }
+}
+
+impl Mask {
+    fn limits(&self, raw: &Limits) -> Limits {
+        let known = self.raw.is_some();
+        let pick = |raw: Option<Limit<Bytes>>,
+                    user: Option<Limit<Bytes>>,
+                    ours: Option<Limit<Bytes>>,
+                    given| match user {
+            Some(user) => Some(user),
+            None if known && raw.is_some() && rounded(ours) == rounded(raw) => given,
+            None => raw,
+        };
+        let falls = match (raw.memory_max, self.given.memory_max) {
+            (Some(now), Some(before)) => self.taking && known && now != before && now.min(before) == now,
+            _ => false,
+        };
+        Limits {
+            memory_low: pick(raw.memory_low, self.user.memory_low, self.low, self.given.memory_low),
+            memory_high: pick(raw.memory_high, self.user.memory_high, self.high, self.given.memory_high),
+            memory_soft: pick(raw.memory_soft, self.user.memory_soft, self.soft, self.given.memory_soft),
+            memory_max: match self.user.memory_max {
+                Some(user) => Some(user),
+                None if falls => self.given.memory_max,
+                None => raw.memory_max,
+            },
+            ..*raw
+        }
+    }
+}
+
+/// As the kernel keeps it: whole pages.
+fn rounded(limit: Option<Limit<Bytes>>) -> Option<Limit<u64>> {
+    Some(match limit? {
+        Limit::At(bytes) => Limit::At(bytes.get() >> 12),
+        Limit::Max => Limit::Max,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_core::govern::memory::{Protect, Reclaim};
+    use elbowroom_core::label::Labels;
+    use elbowroom_core::sample::{Container, Engine};
+    use elbowroom_core::unit::Micros;
+
+    const AT: fn(u64) -> Option<Limit<Bytes>> = |mib| Some(Limit::At(Bytes::mib(mib)));
+
+    fn group(limits: Limits) -> Event {
+        let container = Container {
+            id: "a".into(),
+            name: None,
+            engine: Engine::Docker,
+            pod: None,
+            labels: Labels::default(),
+        };
+        let (id, path) = (GroupId(1), "/a".to_owned());
+        Event::Group(Group { id, parent: None, path, container: Some(container), limits, populated: true })
+    }
+
+    fn low(masks: &mut Masks, mib: u64) -> Option<Limit<Bytes>> {
+        match masks.apply(&group(Limits { memory_low: AT(mib), ..Limits::default() })).as_ref() {
+            Event::Group(group) => group.limits.memory_low,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn protect(mib: u64) -> Order {
+        let (at, group, min, soft) = (Micros::ZERO, GroupId(1), Bytes::ZERO, Limit::Max);
+        Order::Protect(Protect { at, group, low: Bytes::mib(mib), min, soft })
+    }
+
+    #[test]
+    fn what_we_wrote_is_not_the_users_whenever_it_is_read() {
+        let mut masks = Masks::default();
+        assert_eq!(low(&mut masks, 10), AT(10));
+        masks.ordered(&protect(500));
+        assert_eq!(low(&mut masks, 500), AT(10), "read before it was told that it is in force");
+        assert_eq!(
+            masks.answered(GroupId(1), UserLimits { memory_low: AT(10), ..UserLimits::default() }),
+            None
+        );
+        assert_eq!(low(&mut masks, 500), AT(10));
+        assert_eq!(
+            masks.answered(GroupId(1), UserLimits::default()),
+            None,
+            "released: it is read again soon"
+        );
+        assert_eq!(low(&mut masks, 10), AT(10));
+        assert_eq!(low(&mut masks, 30), AT(30), "the user's own");
+    }
+
+    #[test]
+    fn a_limit_that_falls_while_memory_is_taken_is_ours() {
+        let mut masks = Masks::default();
+        let max = |masks: &mut Masks, mib| match masks
+            .apply(&group(Limits { memory_max: AT(mib), ..Limits::default() }))
+            .as_ref()
+        {
+            Event::Group(group) => group.limits.memory_max,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(max(&mut masks, 800), AT(800));
+        let (at, group, amount) = (Micros::ZERO, GroupId(1), Bytes::mib(1));
+        masks.ordered(&Order::Reclaim(Reclaim { at, group, amount, swap: false, dead: false }));
+        assert_eq!(max(&mut masks, 300), AT(800));
+        let again = masks.answered(GroupId(1), UserLimits::default());
+        assert!(matches!(again, Some(Event::Group(_))), "its user may have set it meanwhile");
+        assert_eq!(max(&mut masks, 300), AT(300));
+    }
+}

@@ -1,0 +1,136 @@
+//! What changed lately, with reasons: what somebody who takes a snapshot a second must not miss.
+
+use super::owner::Owner;
+use crate::api::{ChangeView, Named};
+use crate::verbs::{memory, rates};
+use elbowroom_core::govern::disk::Cap;
+use elbowroom_core::govern::memory::Decision;
+use elbowroom_core::history::{self, Kind};
+use elbowroom_core::sample::GroupId;
+use elbowroom_core::unit::Micros;
+use elbowroom_core::view::{Because, Change, What};
+use elbowroom_host::timer;
+use std::collections::VecDeque;
+
+/// How far back a snapshot tells: whoever takes one a second may miss four.
+const TOLD_MS: u64 = 5_000;
+/// Most changes that are kept. Five hundred containers that all change twice fit.
+const MOST: usize = 1_024;
+
+/// The last changes.
+#[derive(Debug)]
+pub(super) struct Recent {
+    changes: VecDeque<Kept>,
+    /// Number of the next one.
+    next: u64,
+    /// Decisions of governors until here are among them.
+    gathered: Micros,
+}
+
+/// A change, not yet in words: most are never asked for.
+#[derive(Debug)]
+struct Kept {
+    seq: u64,
+    at: u64,
+    what: Told,
+}
+
+#[derive(Debug)]
+enum Told {
+    View(Change),
+    Words(Box<history::Change>),
+}
+
+impl Recent {
+    /// None yet. Numbers begin where no policy process before can have come to.
+    pub(super) fn new() -> Self {
+        Self { changes: VecDeque::new(), next: crate::unix_ms() * 1_000, gathered: Micros::ZERO }
+    }
+
+    /// Takes a change of a view; `named` is asked for what will have no name any more when somebody asks.
+    pub(super) fn view(&mut self, change: &Change, named: impl FnOnce() -> Option<Named>) {
+        let told = match change.because {
+            Because::Gone => named().map(|named| words(change, 0, named)).map(Box::new).map(Told::Words),
+            _ => Some(Told::View(*change)),
+        };
+        if let Some(told) = told {
+            self.push(crate::unix_ms(), told);
+        }
+    }
+
+    fn push(&mut self, at: u64, mut what: Told) {
+        if let Told::Words(change) = &mut what {
+            change.at = at;
+        }
+        if self.changes.len() == MOST {
+            self.changes.pop_front();
+        }
+        self.changes.push_back(Kept { seq: self.next, at, what });
+        self.next += 1;
+    }
+
+    fn last(&self, now: u64, named: impl Fn(GroupId) -> Option<Named>) -> Vec<ChangeView> {
+        let tell = |kept: &Kept| {
+            let change = match &kept.what {
+                Told::View(change) => words(change, kept.at, named(change.id)?),
+                Told::Words(change) => (**change).clone(),
+            };
+            Some(ChangeView { seq: kept.seq, change })
+        };
+        // Decisions are gathered later than they were made, so the order of numbers is not that of times.
+        self.changes.iter().filter(|kept| kept.at + TOLD_MS >= now).filter_map(tell).collect()
+    }
+}
+
+impl Owner {
+    /// What changed in the last seconds.
+    pub(super) fn recent_changes(&mut self) -> Vec<ChangeView> {
+        self.gather();
+        self.recent.last(crate::unix_ms(), |id| self.disk.named(id).cloned())
+    }
+
+    /// Takes in what governors decided since the last time.
+    fn gather(&mut self) {
+        let (now, now_unix) = (timer::now(), crate::unix_ms());
+        let since = std::mem::replace(&mut self.recent.gathered, now);
+        let mut decisions: Vec<(Micros, history::Change)> = Vec::new();
+        for id in self.residents.keys() {
+            let Some(named) = self.disk.named(*id) else { continue };
+            for standing in self.disk.standings(*id, true) {
+                let new = standing.decisions.iter().filter(|cap| cap.at > since);
+                decisions.extend(new.map(|cap| (cap.at, capped(cap, &standing.name, named))));
+            }
+            let standing = self.memory.standing(*id, true);
+            let new = standing.iter().flat_map(|s| &s.decisions).filter(|decision| decision.at > since);
+            decisions.extend(new.map(|decision| (decision.at, decided(decision, named))));
+        }
+        decisions.sort_by_key(|(at, _)| *at);
+        for (at, change) in decisions {
+            let ago_ms = now.saturating_sub(at).get() / 1_000;
+            self.recent.push(now_unix.saturating_sub(ago_ms), Told::Words(Box::new(change)));
+        }
+    }
+}
+
+fn words(change: &Change, at: u64, named: Named) -> history::Change {
+    let kind = match change.what {
+        What::Cpu { .. } => Kind::Cpu,
+        What::Memory { .. } => Kind::Memory,
+    };
+    let (what, because) = (change.what.to_string(), change.because.to_string());
+    history::Change { at, container: named.id, name: named.name, kind, what, because }
+}
+
+fn capped(cap: &Cap, disk: &str, named: &Named) -> history::Change {
+    let what = format!("{disk}: {}", rates::limits(cap.max));
+    told(Kind::Disk, what, &cap.because, named)
+}
+
+fn decided(decision: &Decision, named: &Named) -> history::Change {
+    told(Kind::Memory, memory::what(decision.what), &decision.because, named)
+}
+
+fn told(kind: Kind, what: String, because: &str, named: &Named) -> history::Change {
+    let because = because.to_owned();
+    history::Change { at: 0, container: named.id.clone(), name: named.name.clone(), kind, what, because }
+}

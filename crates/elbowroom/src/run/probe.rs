@@ -1,0 +1,38 @@
+//! `elbowroom run --probe`: asks a source beside the command, for as long as the command runs, and tells the agent.
+
+use crate::api::Request;
+use crate::client::Client;
+use crate::probes::Poller;
+use crate::probes::settings::Probe;
+use std::cell::RefCell;
+use std::path::Path;
+
+/// Starts asking. The agent may come and go: what it does not hear it shows as stale, and the reason is said here once.
+pub(super) fn start(probe: Probe, run_dir: &Path, container: &str) -> std::io::Result<Poller> {
+    let (run_dir, container) = (run_dir.to_owned(), container.to_owned());
+    let (client, told) = (RefCell::new(None), RefCell::new(String::new()));
+    Poller::start(probe, 0, move |record| {
+        let problem = match record {
+            Ok(record) => {
+                let mut client = client.borrow_mut();
+                let request = Request::Probe { container: format!("/elbowroom/{container}"), record };
+                let asked = match client.take() {
+                    Some(client) => Ok(client),
+                    None => Client::connect(&run_dir),
+                };
+                match asked.and_then(|mut asked| asked.ask(&request).map(|_| asked)) {
+                    Ok(asked) => {
+                        *client = Some(asked);
+                        String::new()
+                    }
+                    Err(error) => crate::one_line(&error),
+                }
+            }
+            Err(problem) => problem,
+        };
+        if !problem.is_empty() && problem != *told.borrow() {
+            eprintln!("elbowroom: probe: {problem}");
+        }
+        told.replace(problem);
+    })
+}

@@ -1,0 +1,111 @@
+//! `elbowroom alerts`: what is wrong, and what was lately.
+
+use super::containers::{json, unexpected};
+use super::table::clip;
+use crate::api::{AlertView, AlertsReport, Request, Response};
+use crate::cli::{Format, Output};
+use crate::client::Client;
+use anyhow::Result;
+use elbowroom_core::alert::Severity;
+use std::fmt::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Lines of evidence shown; the JSON has all.
+const LINES: usize = 4;
+
+/// `elbowroom alerts`: the text, and 1 where something lasts.
+pub(crate) fn alerts(run_dir: &Path, output: Output) -> Result<(String, ExitCode)> {
+    let Response::Alerts(report) = Client::connect(run_dir)?.ask(&Request::Alerts)? else {
+        return unexpected();
+    };
+    let code = ExitCode::from(u8::from(!report.lasting.is_empty()));
+    let text = match output.format {
+        Format::Json => json(&report)?,
+        Format::Text => text(&report, crate::unix_ms()),
+    };
+    Ok((text, code))
+}
+
+fn text(report: &AlertsReport, now: u64) -> String {
+    let mut lasting: Vec<&AlertView> = report.lasting.iter().collect();
+    lasting.sort_by_key(|view| (std::cmp::Reverse(view.alert.severity), view.since_unix_ms));
+    let mut text = String::new();
+    if lasting.is_empty() {
+        text.push_str("nothing is wrong\n");
+    }
+    for view in lasting {
+        let _ = writeln!(text, "{}, for {}", head(view), span(now.saturating_sub(view.since_unix_ms)));
+        let _ = writeln!(text, "    {}", clip(&view.alert.text, 400));
+        for evidence in view.alert.evidence.iter().take(LINES) {
+            let _ = writeln!(text, "    {} = {}", clip(&evidence.file, 100), clip(&evidence.value, 60));
+        }
+    }
+    if !report.ended.is_empty() {
+        text.push_str("\nended within the last hour:\n");
+    }
+    for view in &report.ended {
+        let ended = view.until_unix_ms.unwrap_or(now);
+        let (lasted, ago) = (ended.saturating_sub(view.since_unix_ms), now.saturating_sub(ended));
+        let _ = writeln!(text, "{}, {} ago, after {}", head(view), span(ago), span(lasted));
+    }
+    text
+}
+
+/// What and about whom.
+fn head(view: &AlertView) -> String {
+    let severity = match view.alert.severity {
+        Severity::Critical => "critical",
+        Severity::Warning => "warning",
+        Severity::Info => "note",
+    };
+    let mut about: Vec<String> = view.alert.topic.iter().map(|topic| clip(topic, 40)).collect();
+    about.extend(view.disk_name.iter().map(|name| clip(name, 40)));
+    about.extend(view.container.as_ref().map(|c| clip(c.name.as_ref().unwrap_or(&c.id), 40)));
+    let about = if about.is_empty() { "node".to_owned() } else { about.join(" ") };
+    format!("{:<8} {:<14} {about}", severity, view.alert.kind)
+}
+
+/// A time in its largest unit that has a whole number: `90s`, `12m`, `3h`.
+fn span(ms: u64) -> String {
+    match ms / 1_000 {
+        s if s < 120 => format!("{s}s"),
+        s if s < 7_200 => format!("{}m", s / 60),
+        s if s < 172_800 => format!("{}h", s / 3_600),
+        s => format!("{}d", s / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Named;
+    use elbowroom_core::alert::{Alert, Evidence, Kind, Subject};
+    use elbowroom_core::unit::Micros;
+
+    fn view(kind: Kind, topic: Option<&str>, since: u64, until: Option<u64>) -> AlertView {
+        let subject = Subject { topic: topic.map(str::to_owned), ..Subject::node(kind) };
+        let evidence = vec![Evidence { file: "/proc/meminfo MemFree".into(), value: "1GiB".into() }];
+        let alert = Alert { evidence, ..Alert::new(subject, Micros::ZERO, "a\nb".into()) };
+        let container = Named { id: "0123".into(), name: Some("web".into()), path: "/x".into() };
+        let container = (kind == Kind::Starved).then_some(container);
+        AlertView { since_unix_ms: since, until_unix_ms: until, ..AlertView::new(alert, None, container) }
+    }
+
+    #[test]
+    fn the_worst_comes_first_and_what_is_over_last() {
+        let report = AlertsReport {
+            lasting: vec![
+                view(Kind::Overload, Some("memory"), 10_000, None),
+                view(Kind::Starved, None, 60_000, None),
+            ],
+            ended: vec![view(Kind::Degraded, None, 5_000, Some(50_000))],
+            begun: Vec::new(),
+        };
+        let expect = "critical STARVED        web, for 60s\n    a\\nb\n    /proc/meminfo MemFree = 1GiB\n\
+            warning  OVERLOAD       memory, for 110s\n    a\\nb\n    /proc/meminfo MemFree = 1GiB\n\n\
+            ended within the last hour:\nwarning  DEGRADED       node, 70s ago, after 45s\n";
+        assert_eq!(text(&report, 120_000), expect);
+        assert_eq!(text(&AlertsReport::default(), 0), "nothing is wrong\n");
+    }
+}

@@ -1,0 +1,141 @@
+//! `elbowroom record --ring` and `elbowroom replay DIR`: the black box from outside.
+
+use super::containers::{json, unexpected};
+use super::top::{self, History};
+use crate::api::{Request, Response, Snapshot};
+use crate::cli::{Format, RecordArgs, ReplayArgs};
+use crate::client::Client;
+use crate::http::recording;
+use crate::recorder::reader::Cursor;
+use crate::recorder::settings::LEAST;
+use crate::recorder::when;
+use crate::recorder::writer::Writer;
+use anyhow::{Context, Result, ensure};
+use elbowroom_core::unit::Micros;
+use elbowroom_host::signal::Signals;
+use elbowroom_host::timer::{self, Ticker};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::widgets::TableState;
+use rustix::process::Signal;
+use std::io::IsTerminal;
+use std::path::Path;
+
+/// A moment that is so much before the one asked for is said to be another.
+const APART_MS: u64 = 2_000;
+const MINUTE_MS: i64 = 60_000;
+
+/// Keeps a ring of what the agent knows until it is told to stop.
+pub(crate) fn record(run_dir: &Path, dir: &Path, args: &RecordArgs) -> Result<()> {
+    ensure!(args.max_size >= LEAST, "--max-size: {} is too small: at least {LEAST}", args.max_size);
+    let signals = Signals::block(&[Signal::INT, Signal::TERM]).context("blocking signals")?;
+    let mut writer = Writer::open(dir, args.max_size)?;
+    // Nobody to ask is an error at first, and later something that passes.
+    writer.write(ask(run_dir)?)?;
+    let ticker = Ticker::new(args.every)?;
+    let begin = timer::now();
+    let mut problem = None;
+    loop {
+        ticker.wait()?;
+        let ended = args.duration.is_some_and(|most: Micros| timer::now().saturating_sub(begin) >= most);
+        if ended || signals.next()?.is_some() {
+            return Ok(());
+        }
+        let now = ask(run_dir).and_then(|snapshot| writer.write(snapshot)).err();
+        let now = now.map(|error| crate::one_line(&error));
+        if now != problem {
+            eprintln!("{}", now.as_deref().unwrap_or("recording again"));
+            problem = now;
+        }
+    }
+}
+
+fn ask(run_dir: &Path) -> Result<Snapshot> {
+    match Client::connect(run_dir)?.ask(&Request::Snapshot)? {
+        Response::Snapshot(snapshot) => Ok(*snapshot),
+        _ => unexpected(),
+    }
+}
+
+/// Shows a moment.
+pub(crate) fn replay(args: &ReplayArgs) -> Result<String> {
+    let dir = &args.file;
+    let asked = args.at.as_deref().map(|text| when::parse(text, crate::unix_ms())).transpose()?;
+    if let Some(address) = args.serve {
+        recording::serve(dir, asked, address)?;
+        return Ok(String::new());
+    }
+    let cursor = match asked {
+        Some(time) => Cursor::at(dir, time)?,
+        None => Cursor::last(dir)?,
+    };
+    if let Some(asked) = asked
+        && asked.saturating_sub(cursor.time()) > APART_MS
+    {
+        eprintln!(
+            "nothing was recorded then; this is the last moment before it, {}",
+            when::shown(cursor.time())
+        );
+    }
+    if args.output.format == Format::Json {
+        return json(&cursor.snapshot()?);
+    }
+    if !std::io::stdout().is_terminal() {
+        return Ok(screen(&cursor.snapshot()?));
+    }
+    step_through(cursor)?;
+    Ok(String::new())
+}
+
+/// One screen, as `top` has it.
+fn screen(snapshot: &Snapshot) -> String {
+    let lasting = snapshot.alerts.lasting.len();
+    let alerts = if lasting == 0 { String::new() } else { format!(", {lasting} alerts") };
+    let heading =
+        format!("{}: {} containers{alerts}", when::shown(snapshot.time_unix_ms), snapshot.containers.len());
+    format!("{heading}\n{}", top::narrow(&snapshot.containers, &History::default()))
+}
+
+fn step_through(mut cursor: Cursor) -> Result<()> {
+    let mut terminal = ratatui::try_init()?;
+    let mut state = TableState::default();
+    let outcome = (|| -> Result<()> {
+        let mut history = History::default();
+        loop {
+            let snapshot = cursor.snapshot()?;
+            history.take(&snapshot.containers);
+            let (time, containers) = (when::shown(cursor.time()), snapshot.containers.len());
+            let title = format!(
+                " {time}: {containers} containers  (left/right 1 step, page up/down 1 min, home/end, q quits) "
+            );
+            terminal.draw(|frame| top::draw(frame, &snapshot.containers, &history, &mut state, title))?;
+            let key = loop {
+                match event::read()? {
+                    Event::Key(key) if key.kind == KeyEventKind::Press => break key,
+                    Event::Resize(..) => break KeyCode::Null.into(),
+                    _ => {}
+                }
+            };
+            match key.code {
+                KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
+                KeyCode::Right | KeyCode::Char('l') => drop(cursor.next()?),
+                KeyCode::Left | KeyCode::Char('h') => {
+                    cursor.previous()?;
+                    // What was used before that is not what the curve shows.
+                    history = History::default();
+                }
+                KeyCode::PageUp | KeyCode::PageDown => {
+                    cursor.step(if key.code == KeyCode::PageDown { MINUTE_MS } else { -MINUTE_MS })?;
+                    history = History::default();
+                }
+                KeyCode::Home => (cursor, history) = (cursor.to_first()?, History::default()),
+                KeyCode::End => (cursor, history) = (cursor.to_last()?, History::default()),
+                KeyCode::Down | KeyCode::Char('j') => state.select_next(),
+                KeyCode::Up | KeyCode::Char('k') => state.select_previous(),
+                _ => {}
+            }
+        }
+    })();
+    ratatui::restore();
+    outcome
+}

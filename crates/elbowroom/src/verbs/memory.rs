@@ -1,0 +1,338 @@
+//! `elbowroom memory`: what is shared, who is owed how much, who lends; and a container's part of it in other verbs.
+
+use super::containers::{json, unexpected};
+use super::rates;
+use super::table::{Align, clip, table};
+use crate::api::{AlertView, MemoryOf, MemoryReport, Request, Response};
+use crate::cli::{Format, Output};
+use crate::client::Client;
+use anyhow::Result;
+use elbowroom_core::govern::Mode;
+use elbowroom_core::govern::memory::{Decision, PoolView, Source, Standing, State, What};
+use elbowroom_core::probe::Colour;
+use elbowroom_core::unit::{Bytes, Limit, Micros};
+use std::fmt::Write;
+use std::path::Path;
+
+/// `elbowroom memory`.
+pub(crate) fn memory(run_dir: &Path, output: Output) -> Result<String> {
+    let Response::Memory(report) = Client::connect(run_dir)?.ask(&Request::Memory)? else {
+        return unexpected();
+    };
+    match output.format {
+        Format::Json => json(&report),
+        Format::Text => Ok(text(&report)),
+    }
+}
+
+fn text(report: &MemoryReport) -> String {
+    let mode = match (report.mode, &report.not_enforced) {
+        (Mode::Off, _) => return "off: set memory.mode to \"observe\" or \"enforce\"\n".to_owned(),
+        (Mode::Observe, _) => "observing: decisions are shown, nothing is moved".to_owned(),
+        (Mode::Enforce, None) => "enforcing".to_owned(),
+        (Mode::Enforce, Some(why)) => format!("not enforcing, though asked to: {why}"),
+    };
+    let mut text = mode + "\n";
+    if report.containers.is_empty() {
+        return text + "no container was measured yet\n";
+    }
+    text.push('\n');
+    text.push_str(&pool_table(&report.pools));
+    text.push('\n');
+    text.push_str(&container_table(&report.containers));
+    for alert in &report.alerts {
+        let _ = write!(text, "\n{}", alert_text(alert));
+    }
+    text
+}
+
+fn pool_table(pools: &[PoolView]) -> String {
+    let heading = [
+        ("POOL", Align::Left),
+        ("SIZE", Align::Right),
+        ("FREE", Align::Right),
+        ("RESERVED", Align::Right),
+        ("CONTAINERS", Align::Right),
+        ("IN NEED", Align::Right),
+        ("MEMORY", Align::Left),
+    ];
+    let row = |pool: &PoolView| {
+        vec![
+            clip(if pool.path == "/" { "the machine" } else { &pool.path }, 24),
+            rates::bytes(pool.size.get()),
+            rates::bytes(pool.room.get()),
+            rates::bytes(pool.reserved.get()),
+            pool.containers.to_string(),
+            pool.needers.to_string(),
+            if pool.short { "is short" } else { "suffices" }.to_owned(),
+        ]
+    };
+    table(&heading, &pools.iter().map(row).collect::<Vec<_>>())
+}
+
+fn container_table(containers: &[MemoryOf]) -> String {
+    let heading = [
+        ("CONTAINER", Align::Left),
+        ("DOING", Align::Left),
+        ("BY", Align::Left),
+        ("STATE", Align::Left),
+        ("USED", Align::Right),
+        ("OWED", Align::Right),
+        ("FLOOR", Align::Right),
+        ("LENT", Align::Right),
+        ("KEPT", Align::Right),
+    ];
+    let row = |of: &MemoryOf| {
+        let s = &of.standing;
+        vec![
+            clip(of.container.name.as_ref().unwrap_or(&of.container.id), 18),
+            colour(s.colour).to_owned(),
+            source(s.source).to_owned(),
+            state(s.state).to_owned(),
+            rates::bytes(s.usage.get()),
+            rates::bytes(s.entitlement.get()),
+            rates::bytes(s.floor.get()),
+            rates::bytes(s.lent.get()),
+            rates::bytes(if s.enforced { s.protected.get() } else { 0 }),
+        ]
+    };
+    table(&heading, &containers.iter().map(row).collect::<Vec<_>>())
+}
+
+fn alert_text(view: &AlertView) -> String {
+    let about =
+        view.container.as_ref().map(|c| clip(c.name.as_ref().unwrap_or(&c.id), 40)).unwrap_or_default();
+    format!("{:<14} {about}\n    {}\n", view.alert.kind, clip(&view.alert.text, 400))
+}
+
+/// How a container is doing, in a word.
+pub(crate) const fn colour(colour: Colour) -> &'static str {
+    match colour {
+        Colour::Red => "red",
+        Colour::Yellow => "yellow",
+        Colour::Green => "green",
+    }
+}
+
+const fn source(source: Source) -> &'static str {
+    match source {
+        Source::Unknown => "-",
+        Source::Probe => "probe",
+        Source::Stalls => "stalls",
+        Source::Refaults => "refaults",
+    }
+}
+
+/// A state in a word.
+pub(crate) const fn state(state: State) -> &'static str {
+    match state {
+        State::Observe => "observed",
+        State::Protected => "protected",
+        State::Spare => "spare",
+        State::Lending => "lending",
+        State::Hold => "hold",
+        State::Quarantine => "quarantine",
+        State::Dead => "dead",
+    }
+}
+
+/// A container's memory on one line.
+pub(crate) fn standing_text(s: &Standing) -> String {
+    let by = match s.source {
+        Source::Unknown => "not watched for long enough yet".to_owned(),
+        Source::Probe => match s.sigma {
+            Some(sigma) => format!("by its probe, {} of its objective", rates::part(Some(sigma))),
+            None => "by its probe".to_owned(),
+        },
+        Source::Stalls => format!("it waits for memory {} of the time", part(s.stall)),
+        Source::Refaults => "by refaults".to_owned(),
+    };
+    let mut line =
+        format!("{} ({by}), {}, owed {}, floor {}", colour(s.colour), state(s.state), s.entitlement, s.floor);
+    if s.lent > Bytes::ZERO {
+        let _ = write!(line, ", lent {}", s.lent);
+    }
+    if s.protected > Bytes::ZERO {
+        let _ =
+            write!(line, ", {} kept for it{}", s.protected, if s.enforced { "" } else { " (not in force)" });
+    }
+    if let Limit::At(ceiling) = s.export {
+        let _ = write!(line, ", shows at most {ceiling}");
+    }
+    line
+}
+
+/// What decided about a container's memory.
+pub(crate) fn explain_text(s: &Standing) -> String {
+    let mut text = "\nmemory\n\n".to_owned();
+    let working_set = match s.working_set {
+        Bytes::ZERO => "no loan hurt it yet".to_owned(),
+        at_least => format!("at least {at_least}, as {} loans that hurt have shown", s.failures.max(1)),
+    };
+    let mut rows = vec![
+        ("now", standing_text(s)),
+        ("used", format!("{}, of which {} can be taken", s.usage, s.reclaimable)),
+        ("reservation", s.reserve.to_string()),
+        ("working set", working_set),
+    ];
+    if let Some(until) = s.until {
+        rows.push(("left alone until", seconds(until)));
+    }
+    if let Some(high) = s.lease {
+        rows.push(("held at", format!("{high} (for seconds)")));
+    }
+    rows.extend(s.hands_off.iter().map(|why| ("never taken", why.clone())));
+    for (key, value) in rows {
+        let _ = writeln!(text, "{key:<17} {value}");
+    }
+    if !s.decisions.is_empty() {
+        let _ = writeln!(text, "\nlast decisions");
+    }
+    for decision in s.decisions.iter().rev() {
+        let _ = writeln!(text, "{:>13}  {}", seconds(decision.at), decision_text(decision));
+    }
+    text
+}
+
+fn decision_text(decision: &Decision) -> String {
+    let inputs = &decision.inputs;
+    format!(
+        "{}: {} [{}, used {}, owed {}, floor {}, {} free]",
+        what(decision.what),
+        decision.because,
+        colour(inputs.colour),
+        inputs.usage,
+        inputs.entitlement,
+        inputs.floor,
+        inputs.room,
+    )
+}
+
+/// A decision in a few words.
+pub(crate) fn what(what: What) -> String {
+    match what {
+        What::Lend { amount } => format!("lends {amount}"),
+        What::Ask { ceiling } => format!("sees {ceiling}"),
+        What::Recall { amount } => format!("gives back {amount}"),
+        What::Drain { amount } => format!("emptied of {amount}"),
+        What::Hold { until } => format!("left alone until {}", seconds(until)),
+        What::Lease { high } => format!("held at {high}"),
+        What::Quarantine { until } => format!("in quarantine until {}", seconds(until)),
+    }
+}
+
+/// A time on the monotonic clock.
+fn seconds(at: Micros) -> String {
+    format!("{:.3}s", at.get() as f64 / 1e6)
+}
+
+/// A part of the time, where a tenth of a per cent matters.
+fn part(part: Option<f64>) -> String {
+    part.map_or_else(|| "-".to_owned(), |part| format!("{:.1}%", part * 100.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Named;
+    use elbowroom_core::alert::{Alert, Kind, Subject};
+    use elbowroom_core::govern::memory::Inputs;
+    use elbowroom_core::sample::GroupId;
+
+    fn standing() -> Standing {
+        let inputs = Inputs {
+            colour: Colour::Green,
+            sigma: Some(1.25),
+            stall: None,
+            usage: Bytes::gib(1),
+            floor: Bytes::mib(300),
+            entitlement: Bytes::mib(300),
+            working_set: Bytes::ZERO,
+            room: Bytes::mib(9),
+        };
+        let lend = What::Lend { amount: Bytes::mib(20) };
+        Standing {
+            colour: Colour::Green,
+            source: Source::Probe,
+            sigma: Some(1.25),
+            stall: Some(0.001),
+            state: State::Quarantine,
+            until: Some(Micros::secs(9)),
+            usage: Bytes::mib(1000),
+            reclaimable: Bytes::mib(700),
+            reserve: Bytes::mib(1200),
+            floor: Bytes::mib(300),
+            entitlement: Bytes::mib(300),
+            working_set: Bytes::mib(280),
+            lent: Bytes::mib(200),
+            protected: Bytes::mib(300),
+            enforced: false,
+            export: Limit::At(Bytes::mib(980)),
+            lease: None,
+            failures: 1,
+            hands_off: None,
+            decisions: vec![Decision { at: Micros::secs(7), what: lend, inputs, because: "because".into() }],
+        }
+    }
+
+    fn report() -> MemoryReport {
+        let pool = PoolView {
+            path: "/kubepods/burstable/a-very-long-name".into(),
+            size: Bytes::gib(1000),
+            room: Bytes::mib(1000),
+            reserved: Bytes::gib(1000),
+            short: true,
+            containers: 1000,
+            needers: 999,
+        };
+        let container =
+            Named { id: "0123".into(), name: Some("a-name-of-many-letters".into()), path: "/x".into() };
+        let subject = Subject { group: Some(GroupId(1)), ..Subject::node(Kind::Starved) };
+        let alert = Alert::new(subject, Micros::secs(1), "it misses\nits objective".into());
+        let alert = AlertView::new(alert, None, Some(container.clone()));
+        MemoryReport {
+            mode: Mode::Observe,
+            not_enforced: None,
+            pools: vec![pool],
+            containers: vec![MemoryOf { container, standing: standing() }],
+            alerts: vec![alert],
+        }
+    }
+
+    #[test]
+    fn tables_fit_eighty_columns() {
+        let text = text(&report());
+        assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
+        assert!(text.starts_with("observing: decisions are shown"), "{text}");
+        assert!(
+            text.contains("STARVED        a-name-of-many-letters\n    it misses\\nits objective\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_standing_says_who_judged_and_what_is_not_in_force() {
+        let line = standing_text(&standing());
+        let expect = "green (by its probe, 125% of its objective), quarantine, owed 300MiB, floor 300MiB, lent 200MiB, 300MiB kept \
+                      for it (not in force), shows at most 980MiB";
+        assert_eq!(line, expect);
+    }
+
+    #[test]
+    fn decisions_come_with_their_numbers() {
+        let text = explain_text(&standing());
+        assert!(
+            text.contains("lends 20MiB: because [green, used 1GiB, owed 300MiB, floor 300MiB, 9MiB free]"),
+            "{text}"
+        );
+        assert!(text.contains("left alone until  9.000s"), "{text}");
+    }
+
+    #[test]
+    fn a_report_reads_back_from_its_json() {
+        let json = serde_json::to_string(&report()).unwrap();
+        assert!(json.contains(r#""what":"lend","amount":20971520"#), "{json}");
+        let back: MemoryReport = serde_json::from_str(&json).unwrap();
+        assert_eq!((back.pools, back.containers), (report().pools, report().containers));
+    }
+}

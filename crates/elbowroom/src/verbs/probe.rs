@@ -1,0 +1,260 @@
+//! `elbowroom probe`: say how an application is doing, see who says what, and try a source.
+
+use super::containers::{json, label, unexpected};
+use super::table::{Align, clip, table};
+use crate::alerts::Stop;
+use crate::api::{ContainerView, ProbeView, Request, Response};
+use crate::cli::{Format, Output};
+use crate::client::Client;
+use crate::probes::settings::Probe;
+use crate::probes::socket_path;
+use crate::probes::source::Source;
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use elbowroom_core::probe::{Colour, Kind, LONGEST, Measure, Record, Report};
+use elbowroom_host::probe;
+use std::io::{BufRead, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Where programs in a container are told to send to.
+pub(crate) const VARIABLE: &str = "ELBOWROOM_PROBE";
+/// How long the agent may take to answer; it does in microseconds.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Arguments of `probe`.
+#[derive(Args)]
+pub(crate) struct ProbeArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Say how this container's application is doing.
+    ///
+    /// RECORD is `served=812 offered=900 objective=800`, `kind=latency served=0.012 objective=0.05`, counters that only grow
+    /// (`served_total=123456`), the same as JSON, or a colour: red, yellow, green. `-` reads records from standard input, one a
+    /// line, until it ends. Exit status: 0 when all were taken, 2 otherwise.
+    #[command(
+        after_help = "Example:\n  while sleep 1; do echo \"served_total=$(requests)\"; done | elbowroom probe send -"
+    )]
+    Send(SendArgs),
+    /// List the containers that have a probe, and what was heard of it.
+    List(Output),
+    /// Ask a source once and print what it says; needs no agent.
+    ///
+    /// SOURCE is file:PATH, http://HOST:PORT/PATH KEY=METRIC..., or exec:PROGRAM ARGUMENTS, as in `elbowroom run --probe`. Exit
+    /// status: 0 when it gave a record, 1 when there is nothing new, 2 error.
+    Try(TryArgs),
+}
+
+#[derive(Args)]
+struct SendArgs {
+    /// The container to speak for, which only root may; without it the one that this runs in.
+    #[arg(long, value_name = "NAME")]
+    container: Option<String>,
+    /// What to say.
+    #[arg(required = true)]
+    record: Vec<String>,
+}
+
+#[derive(Args)]
+struct TryArgs {
+    /// The source.
+    #[arg(required = true)]
+    source: Vec<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// `elbowroom probe`.
+pub(crate) fn main(run_dir: &Path, args: &ProbeArgs) -> Result<ExitCode> {
+    match &args.what {
+        What::Send(args) => send(run_dir, args).map(|()| ExitCode::SUCCESS),
+        What::List(output) => crate::print(&list(run_dir, *output)?),
+        What::Try(args) => try_once(args),
+    }
+}
+
+fn send(run_dir: &Path, args: &SendArgs) -> Result<()> {
+    let mut way = match &args.container {
+        Some(container) => Way::Control(Box::new(Client::connect(run_dir)?), container.clone()),
+        None => Way::Socket(run_dir.to_owned()),
+    };
+    if args.record != ["-"] {
+        return way.send(args.record.join(" ").as_bytes());
+    }
+    let mut lines = std::io::stdin().lock();
+    loop {
+        let mut line = Vec::new();
+        // One byte more than a record has, so that one that is too long is refused as such.
+        if (&mut lines).take(LONGEST as u64 + 1).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        if !line.trim_ascii().is_empty() {
+            way.send(&line)?;
+        }
+    }
+}
+
+/// How a record reaches the agent.
+enum Way {
+    /// As this process's own container.
+    Socket(PathBuf),
+    /// As somebody who may ask the agent.
+    Control(Box<Client>, String),
+}
+
+impl Way {
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        let record = Record::parse(bytes)?;
+        match self {
+            Self::Control(client, container) => {
+                let request = Request::Probe { container: container.clone(), record };
+                client.ask(&request).map(drop)
+            }
+            Self::Socket(run_dir) => send_here(run_dir, &serde_json::to_vec(&record)?),
+        }
+    }
+}
+
+/// Sends to the first socket that is there: the one we were told of, the host's, that of the container's own network.
+fn send_here(run_dir: &Path, record: &[u8]) -> Result<()> {
+    let told = std::env::var_os(VARIABLE).map(PathBuf::from);
+    for path in [told, Some(socket_path(run_dir)), None] {
+        match probe::send(path.as_deref(), record, PATIENCE) {
+            Ok(answer) if answer.is_empty() => return Ok(()),
+            Ok(refused) => bail!("{refused}"),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                bail!("the agent does not answer: look at its log, or restart it")
+            }
+            Err(error) => return Err(error).context("sending to the agent"),
+        }
+    }
+    bail!("no agent listens on {}: start one with `elbowroom agent`", socket_path(run_dir).display())
+}
+
+fn try_once(args: &TryArgs) -> Result<ExitCode> {
+    let probe = Probe::parse(&args.source.join(" "), true)?;
+    if !probe.asks() {
+        bail!("nothing to ask: write file:PATH, http://HOST:PORT/PATH or exec:PROGRAM");
+    }
+    match Source::new(probe, 0).ask(&Stop::new()?) {
+        Ok(Some(record)) => crate::print(&match args.output.format {
+            Format::Json => json(&record)?,
+            Format::Text => words(&record) + "\n",
+        }),
+        Ok(None) => Ok(ExitCode::from(1)),
+        Err(problem) => bail!("{problem}"),
+    }
+}
+
+/// A record as `send` takes it.
+fn words(record: &Record) -> String {
+    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(record) else { return String::new() };
+    let word = |(key, value): (&String, &serde_json::Value)| match value {
+        serde_json::Value::String(text) => format!("{key}={text}"),
+        value => format!("{key}={}", value.as_f64().unwrap_or_default()),
+    };
+    fields.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+fn list(run_dir: &Path, output: Output) -> Result<String> {
+    let Response::List(containers) = Client::connect(run_dir)?.ask(&Request::List)? else {
+        return unexpected();
+    };
+    let with: Vec<(&ContainerView, &ProbeView)> =
+        containers.iter().filter_map(|c| Some((c, c.probe.as_ref()?))).collect();
+    if output.format == Format::Json {
+        let rows: Vec<_> = with
+            .iter()
+            .map(|(c, probe)| serde_json::json!({"id": c.id, "name": c.name, "path": c.path, "probe": probe}))
+            .collect();
+        return json(&rows);
+    }
+    let heading = [
+        ("CONTAINER", Align::Left),
+        ("SOURCE", Align::Left),
+        ("STATE", Align::Left),
+        ("AGE", Align::Right),
+        ("SAYS", Align::Left),
+    ];
+    let rows: Vec<Vec<String>> = with
+        .iter()
+        .map(|(c, probe)| {
+            let says = match (&probe.report, &probe.problem) {
+                (_, Some(problem)) => clip(problem, 60),
+                (Some(report), None) => report_text(report),
+                (None, None) => "nothing yet".to_owned(),
+            };
+            vec![
+                clip(&label(c), 28),
+                clip(&probe.source, 40),
+                probe.freshness.name().to_owned(),
+                age(probe),
+                says,
+            ]
+        })
+        .collect();
+    Ok(table(&heading, &rows))
+}
+
+fn age(probe: &ProbeView) -> String {
+    probe.age_usec.map_or("-".to_owned(), |age| format!("{:.1}s", age as f64 / 1e6))
+}
+
+/// A probe on one line.
+pub(super) fn probe_text(probe: &ProbeView) -> String {
+    let mut text = format!("{}, {}", probe.source, probe.freshness.name());
+    if let Some(report) = &probe.report {
+        text += &format!(": {} ({} ago)", report_text(report), age(probe));
+    }
+    if let Some(problem) = &probe.problem {
+        text += &format!("; {}", clip(problem, 200));
+    }
+    text
+}
+
+fn report_text(report: &Report) -> String {
+    let number = |n: f64| ((n * 1e3).round() / 1e3).to_string();
+    match report {
+        Report::Colour { colour } => colour_name(*colour).to_owned(),
+        Report::Measure(Measure { kind, served, offered, objective }) => {
+            let mut text = match kind {
+                Kind::Throughput => format!("{}/s", number(*served)),
+                Kind::Latency => format!("latency {}", number(*served)),
+            };
+            if let Some(offered) = offered {
+                text += &format!(" of {}/s", number(*offered));
+            }
+            if let Some(objective) = objective {
+                text += &format!(", objective {}", number(*objective));
+            }
+            text
+        }
+    }
+}
+
+const fn colour_name(colour: Colour) -> &'static str {
+    match colour {
+        Colour::Red => "red",
+        Colour::Yellow => "yellow",
+        Colour::Green => "green",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_was_tried_prints_as_send_takes_it() {
+        for text in ["served=812 offered=900 objective=800 kind=throughput", "served_total=5.25", "red"] {
+            let record = Record::parse(text.as_bytes()).unwrap();
+            assert_eq!(Record::parse(words(&record).as_bytes()).unwrap(), record);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! `elbowroom profile faults`: what page faults containers take. Needs BPF.
+
+use super::Which;
+use super::report::Wanted;
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use elbowroom_core::unit::{Micros, parse_duration};
+use std::process::ExitCode;
+
+#[cfg(feature = "bpf")]
+mod count;
+#[cfg(feature = "bpf")]
+mod text;
+
+/// Arguments of `profile faults`.
+#[derive(Args)]
+#[command(after_help = "read           a page of a file or of shared memory, to be read\n\
+    cow            a page of a private file mapping, copied at its first write\n\
+    shared         a page of a shared mapping, to be written\n\
+    anonymous      memory of its own\n\
+    swap           a page that was in swap\n\
+    write-protect  a write to a page that could only be read: after fork, zeros, write-back\n\
+    duplicates     faults on pages of files that another container has faulted on before\n\n\
+    Examples:\n  elbowroom profile faults --for 30s web\n  elbowroom profile faults --live")]
+#[cfg_attr(not(feature = "bpf"), allow(dead_code, reason = "without BPF they are only checked"))]
+pub(super) struct FaultsArgs {
+    #[command(flatten)]
+    which: Which,
+    /// How long; with --live until Ctrl-C by default.
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    duration: Option<Micros>,
+    /// Show what happens while it happens, and everything at the end.
+    #[arg(long)]
+    live: bool,
+    /// With --live: time between two tables.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration, requires = "live")]
+    interval: Micros,
+    /// How faults are followed; by default the best way that works.
+    #[arg(long, value_enum)]
+    tier: Option<TierArg>,
+    #[command(flatten)]
+    wanted: Wanted,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TierArg {
+    /// The functions of the kernel's handler: exact classes, latencies (Linux 5.11).
+    Functions,
+    /// The processor's reports: no latencies (x86-64, Linux 6.1).
+    Tracepoints,
+}
+
+/// The verb.
+#[cfg(feature = "bpf")]
+pub(super) fn main(args: &FaultsArgs) -> Result<ExitCode> {
+    if args.interval < Micros(100_000) {
+        bail!("--interval below 100ms shows nothing that a person can read: write for example \"1s\"");
+    }
+    args.wanted.prepare()?;
+    count::count(args)
+}
+
+/// The verb, in a build without BPF.
+#[cfg(not(feature = "bpf"))]
+pub(super) fn main(_: &FaultsArgs) -> Result<ExitCode> {
+    bail!(
+        "page faults can be followed only by BPF, which this build does not have: `make build` with clang and libelf makes one"
+    )
+}

@@ -1,0 +1,184 @@
+//! What was counted, for people.
+
+use super::count::{Answer, ContainerFaults, Faults};
+use crate::verbs::profile::report::{Bars, Block, Report, Section, Table};
+use crate::verbs::profile::{percent, short};
+use crate::verbs::table::{Align, clip, table};
+use elbowroom_core::profile::faults::{Class, Counts, Rate, Tier, Work};
+use elbowroom_core::unit::Micros;
+
+/// Classes with a column each; the unknown ones are told in words where there are any.
+const COLUMNS: [(Class, &str); 6] = [
+    (Class::Read, "READ"),
+    (Class::Cow, "COW"),
+    (Class::Shared, "SHARED"),
+    (Class::Anonymous, "ANON"),
+    (Class::Swap, "SWAP"),
+    (Class::WriteProtect, "WP"),
+];
+
+/// The name of a tier, as `--tier` takes it.
+pub(super) fn tier(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Functions => "functions",
+        Tier::Tracepoints => "tracepoints",
+    }
+}
+
+/// One table of what happened in `elapsed`, per second.
+pub(super) fn live(rows: &[(String, Counts, Work)], elapsed: Micros) -> String {
+    let mut heading = vec![("FAULTS PER SECOND", Align::Left), ("ALL", Align::Right)];
+    heading.extend(COLUMNS.map(|(_, name)| (name, Align::Right)));
+    heading.extend([("DUP", Align::Right), ("CPUS", Align::Right)]);
+    let seconds = (elapsed.get() as f64 / 1e6).max(1e-6);
+    let rate = |n: u64| short((n as f64 / seconds).round() as u64);
+    let row = |(name, counts, work): &(String, Counts, Work)| {
+        let mut cells = vec![clip(name, 20), rate(counts.total())];
+        cells.extend(COLUMNS.map(|(class, _)| rate(counts.of(class))));
+        let cpus = work.cpu.get() as f64 / 1e6 / seconds;
+        let cpus = if work.cpu == Micros::ZERO { "-".to_owned() } else { format!("{cpus:.2}") };
+        cells.extend([rate(counts.duplicates), cpus]);
+        cells
+    };
+    table(&heading, &rows.iter().map(row).collect::<Vec<_>>()) + "\n"
+}
+
+/// Everything, at the end.
+pub(super) fn report(answer: &Answer) -> Report {
+    let tier = match (answer.tier, &answer.no_functions) {
+        (Tier::Functions, _) => "the functions of the fault handler".to_owned(),
+        (Tier::Tracepoints, None) => "tracepoints".to_owned(),
+        (Tier::Tracepoints, Some(because)) => format!("tracepoints; not functions: {because}"),
+    };
+    let work = match &answer.no_instructions {
+        Some(because) => format!("CPU time; no counter of instructions: {because}"),
+        None if counts_instructions(answer) => "instructions of the processor's counters".to_owned(),
+        None => "CPU time; no container is in the hierarchy that events are counted by".to_owned(),
+    };
+    let facts = vec![
+        ("kernel".to_owned(), answer.kernel.clone()),
+        ("followed by".to_owned(), tier),
+        ("relative to".to_owned(), work),
+    ];
+    let mut sections = vec![classes(answer), pages(answer)];
+    sections.extend(latencies(answer));
+    sections.push(cost(answer));
+    Report { title: "Page faults".into(), facts, sections }
+}
+
+fn counts_instructions(answer: &Answer) -> bool {
+    answer.containers.iter().any(|container| matches!(container.rate, Some(Rate::PerMillionInstructions(_))))
+}
+
+fn classes(answer: &Answer) -> Section {
+    let instructions =
+        answer.containers.iter().any(|c| matches!(c.rate, Some(Rate::PerMillionInstructions(_))));
+    let per = if instructions { "PER M INSTR" } else { "PER CPU S" };
+    let mut columns = vec![("CONTAINER", Align::Left), ("FAULTS", Align::Right), (per, Align::Right)];
+    columns.extend(COLUMNS.map(|(_, name)| (name, Align::Right)));
+    let row = |name: &str, faults: &Faults, rate: Option<Rate>| {
+        let rate = match rate {
+            None => "-".to_owned(),
+            Some(Rate::PerMillionInstructions(n)) => format!("{n:.1}"),
+            Some(Rate::PerCpuSecond(n)) => short(n.round() as u64),
+        };
+        let mut cells = vec![clip(name, 20), short(faults.total), rate];
+        cells.extend(COLUMNS.map(|(class, _)| short(faults.classes[class.name()])));
+        cells
+    };
+    let mut rows: Vec<Vec<String>> =
+        answer.containers.iter().map(|c| row(&c.subject.name, &c.faults, c.rate)).collect();
+    rows.push(row("others", &answer.others, None));
+    let bars = answer.containers.iter().map(|container| {
+        let of = |class: &Class| container.faults.classes[class.name()] as f64;
+        (container.subject.name.clone(), Class::ALL.iter().map(of).collect())
+    });
+    let bars = Bars {
+        title: "Faults by class".into(),
+        unit: "faults".into(),
+        parts: Class::ALL.map(|class| class.name().to_owned()).to_vec(),
+        bars: bars.collect(),
+    };
+    let mut blocks = vec![Block::Table(Table { columns, rows }), Block::Bars(bars)];
+    let unknown: u64 = answer.containers.iter().map(|c| c.faults.classes[Class::Unknown.name()]).sum();
+    if unknown > 0 {
+        blocks.push(Block::Note(format!(
+            "{unknown} faults are of no known class: nothing was mapped there, or just then something else."
+        )));
+    }
+    let text = format!("In {:.1} s.", answer.elapsed_usec.get() as f64 / 1e6);
+    Section { title: "Classes".into(), text, blocks }
+}
+
+fn pages(answer: &Answer) -> Section {
+    let columns = ["MAJOR", "OF ALL", "DUPLICATES", "OF FILES'"].map(|name| (name, Align::Right));
+    let row = |container: &ContainerFaults| {
+        let faults = &container.faults;
+        let files = [Class::Read, Class::Cow, Class::Shared].map(|class| faults.classes[class.name()]);
+        vec![
+            clip(&container.subject.name, 20),
+            short(faults.major),
+            percent(faults.major, faults.total),
+            short(faults.duplicates),
+            percent(faults.duplicates, files.iter().sum()),
+        ]
+    };
+    let columns = std::iter::once(("CONTAINER", Align::Left)).chain(columns).collect();
+    let table = Table { columns, rows: answer.containers.iter().map(row).collect() };
+    Section {
+        title: "Disk and duplicates".into(),
+        text: "A major fault waited for a disk. A duplicate is on a page of a file that another container has faulted on before."
+            .into(),
+        blocks: vec![Block::Table(table)],
+    }
+}
+
+fn latencies(answer: &Answer) -> Option<Section> {
+    let columns =
+        ["P50", "P99"].into_iter().chain(COLUMNS.map(|(_, name)| name)).map(|name| (name, Align::Right));
+    let columns: Vec<_> = std::iter::once(("NANOSECONDS", Align::Left)).chain(columns).collect();
+    let row = |container: &ContainerFaults| {
+        let latency = container.faults.latency.as_ref()?;
+        let mut cells = vec![clip(&container.subject.name, 20), short(latency.p50_ns), short(latency.p99_ns)];
+        let mean = |class: Class| latency.mean_ns.get(class.name()).map_or("-".to_owned(), |ns| short(*ns));
+        cells.extend(COLUMNS.map(|(class, _)| mean(class)));
+        Some(cells)
+    };
+    let rows: Vec<Vec<String>> = answer.containers.iter().filter_map(row).collect();
+    let text = "In the fault handler, with being counted: half and 99 % of all faults (within a factor of 2), means by class.";
+    (answer.tier == Tier::Functions).then(|| Section {
+        title: "Latency".into(),
+        text: text.into(),
+        blocks: vec![Block::Table(Table { columns, rows })],
+    })
+}
+
+fn cost(answer: &Answer) -> Section {
+    let cost = answer.cost;
+    let share = 100.0 * cost.cpu_usec.get() as f64 / answer.elapsed_usec.get().max(1) as f64;
+    let text = match cost.ns_per_call {
+        0 => "This kernel did not time the programs.".to_owned(),
+        ns => format!(
+            "A call of a program in the kernel took {ns} ns, timed in samples; all of them about {:.1} ms of CPU, {share:.2} % of one \
+             CPU, spent by those that fault.",
+            cost.cpu_usec.get() as f64 / 1e3
+        ),
+    };
+    Section { title: "Cost of counting".into(), text, blocks: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_live_table_is_per_second_and_fits_a_terminal() {
+        let mut counts = Counts::default();
+        counts.faults[Class::Anonymous as usize] = 3_000_000;
+        let work = Work { cpu: Micros::secs(1), instructions: None };
+        let rows = [("a-container-with-a-long-name".to_owned(), counts, work)];
+        let text = live(&rows, Micros::secs(2));
+        assert!(text.contains("1500k") && text.contains("0.50"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
+    }
+}

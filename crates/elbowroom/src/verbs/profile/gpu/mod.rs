@@ -1,0 +1,272 @@
+//! `elbowroom profile gpu`: one GPU program natively and in a container, in turns, and what the container adds.
+
+mod text;
+
+use super::report::Wanted;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use elbowroom_core::profile::gpu::{Compared, Run, Sums, Trace, compare};
+use elbowroom_host::profile::engine::{Engine, Kind, Options, Program, clean};
+use elbowroom_host::profile::overhead::Meter;
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Where `make install` puts the tracing library, below the binary's prefix; and where `make gpu` leaves it.
+const LIBRARIES: [&str; 2] = ["../lib/elbowroom/libelbowroom-gpu.so", "../gpu/libelbowroom-gpu.so"];
+
+/// No trace is larger: 4 GiB would be a hundred million records.
+const LARGEST_TRACE: u64 = 4 << 30;
+
+/// Arguments of `profile gpu`.
+#[derive(Args)]
+#[command(
+    after_help = "The program runs as it is, by turns on the host and in a container of runc that has the same /usr, once as it \
+    is and once traced: end-to-end times are of the first, everything else is of the second.\n\n\
+    Examples:\n  elbowroom profile gpu --runs 10 -- target/gpu/bench stencil\n  \
+    elbowroom profile gpu --see /opt/model -- python3 infer.py\n  elbowroom profile gpu --trace trace.1234"
+)]
+pub(super) struct GpuArgs {
+    /// The program and its arguments.
+    #[arg(last = true, value_name = "COMMAND", required_unless_present = "trace")]
+    command: Vec<String>,
+    /// How often in each of the two places, traced and not.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// What the program needs of the host besides /usr, to be seen in the container at the same path; repeatable.
+    #[arg(long, value_name = "PATH")]
+    see: Vec<PathBuf>,
+    /// The tracing library, where it is not beside this program.
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    /// CUPTI, where the dynamic linker does not find libcupti.so.12.
+    #[arg(long, value_name = "FILE")]
+    cupti: Option<PathBuf>,
+    /// Add up traces that are there already, instead of running anything; repeatable.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "runs", "see", "library", "cupti"])]
+    trace: Vec<PathBuf>,
+    #[command(flatten)]
+    wanted: Wanted,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    kernel: String,
+    command: Vec<String>,
+    /// The container's runtime, where one ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runtime: Option<String>,
+    runs: Vec<Run>,
+    /// Medians, in nanoseconds.
+    compared: Vec<Compared>,
+    /// By how much tracing lengthens the program on the host: 0.1 is a tenth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tracing_adds: Option<f64>,
+}
+
+/// The verb.
+pub(super) fn main(args: &GpuArgs) -> Result<ExitCode> {
+    args.wanted.prepare()?;
+    let meter = Meter::start();
+    let (runs, runtime) = if args.trace.is_empty() {
+        measure(args)?
+    } else {
+        let read = |path: &PathBuf| {
+            let sums = Sums::of(&read(path)?);
+            anyhow::Ok(Run { container: false, wall_ns: sums.traced_ns, sums: Some(sums) })
+        };
+        (args.trace.iter().map(read).collect::<Result<_>>()?, None)
+    };
+    let lost = runs.iter().filter_map(|run| run.sums.as_ref()).map(|sums| sums.lost).sum();
+    let answer = Answer {
+        kernel: super::kernel().1,
+        command: args.command.clone(),
+        runtime,
+        compared: compare(&runs),
+        tracing_adds: text::tracing_adds(&compare(&runs)).filter(|_| args.trace.is_empty()),
+        runs,
+    };
+    args.wanted.give("gpu", &text::report(&answer), &meter.stop(lost), &answer)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the program in turns, so that a machine that changes meanwhile changes for both.
+fn measure(args: &GpuArgs) -> Result<(Vec<Run>, Option<String>)> {
+    let devices = devices();
+    if devices.is_empty() {
+        bail!(
+            "there is no NVIDIA GPU here: /dev/nvidiactl and /dev/nvidia0 are missing (--trace reads traces of other machines)"
+        );
+    }
+    let library = library(args.library.as_deref())?;
+    let (_, left) = clean();
+    left.iter().for_each(|error| eprintln!("elbowroom: left by a killed profiler: {error}"));
+    let engine = Engine::open(Kind::Runc, &Options::default())?;
+    let runtime = format!("{} {}", engine.kind(), engine.version());
+    let measured = in_turns(args, &engine, &library, devices);
+    let left = engine.close();
+    left.iter().for_each(|error| eprintln!("elbowroom: {error}"));
+    Ok((measured?, Some(runtime)))
+}
+
+fn in_turns(args: &GpuArgs, engine: &Engine, library: &Path, devices: Vec<PathBuf>) -> Result<Vec<Run>> {
+    let scratch = Scratch::new()?;
+    let mut plain = Program {
+        words: args.command.clone(),
+        environment: std::env::vars().collect(),
+        seen: args.see.clone(),
+        directory: scratch.0.clone(),
+        devices,
+    };
+    plain.words[0] = found(&args.command[0])?;
+    plain.seen.extend(
+        [library, Path::new(&plain.words[0])].iter().filter_map(|path| Some(path.parent()?.to_owned())),
+    );
+    plain.seen.extend(args.cupti.as_ref().and_then(|path| Some(path.parent()?.to_owned())));
+    let mut traced = plain.clone();
+    let trace = scratch.0.join("trace");
+    let set = |name: &str, value: &Path| (name.to_owned(), value.display().to_string());
+    traced.environment.extend([set("CUDA_INJECTION64_PATH", library), set("ELBOWROOM_GPU_TRACE", &trace)]);
+    traced.environment.extend(args.cupti.as_deref().map(|path| set("ELBOWROOM_CUPTI", path)));
+    let mut runs = Vec::new();
+    for round in 0..args.runs {
+        // Who goes first changes from round to round.
+        let order = if round % 2 == 0 { [false, true] } else { [true, false] };
+        for (traces, container) in [false, true].into_iter().flat_map(|traces| order.map(|c| (traces, c))) {
+            let program = if traces { &traced } else { &plain };
+            let begin = Instant::now();
+            let status = match container {
+                true => engine.run(program, runs.len())?,
+                false => program.native().with_context(|| format!("while starting {}", args.command[0]))?,
+            };
+            let wall_ns = begin.elapsed().as_nanos() as u64;
+            if !status.success() {
+                let place = if container { "in a container" } else { "on the host" };
+                bail!("{} failed {place} ({status}): its own words are above", args.command[0]);
+            }
+            let sums = if traces { Some(take(&scratch.0)?) } else { None };
+            runs.push(Run { container, wall_ns, sums });
+        }
+    }
+    Ok(runs)
+}
+
+/// The trace of the run that has just ended: of the process that did most, where several used the GPU. Removes all.
+fn take(dir: &Path) -> Result<Sums> {
+    let mut best: Option<Sums> = None;
+    for entry in fs::read_dir(dir).with_context(|| format!("while reading {}", dir.display()))? {
+        let path = entry?.path();
+        let sums = Sums::of(&read(&path)?);
+        fs::remove_file(&path).with_context(|| format!("while removing {}", path.display()))?;
+        let work = |sums: &Sums| (sums.kernels, sums.call_ns());
+        if best.as_ref().is_none_or(|best| work(best) < work(&sums)) {
+            best = Some(sums);
+        }
+    }
+    best.context("the program left no trace: it did not use CUDA, or CUPTI was not found (--cupti FILE says where it is)")
+}
+
+fn read(path: &Path) -> Result<Trace> {
+    let reading = || format!("while reading {}", path.display());
+    let size = fs::metadata(path).with_context(reading)?.len();
+    if size > LARGEST_TRACE {
+        bail!("{} is larger than any trace: {size} bytes", path.display());
+    }
+    Trace::parse(&fs::read(path).with_context(reading)?).with_context(reading)
+}
+
+/// The nodes of GPUs and of what programs need beside them; none without a GPU.
+fn devices() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/dev").into_iter().flatten().flatten();
+    let mut all: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("nvidia")))
+        .filter(|path| !path.is_dir())
+        .collect();
+    all.sort();
+    let is_gpu = |path: &PathBuf| {
+        let name = path.to_string_lossy();
+        name.strip_prefix("/dev/nvidia")
+            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
+    };
+    if !all.iter().any(is_gpu) {
+        all.clear();
+    }
+    all
+}
+
+fn library(named: Option<&Path>) -> Result<PathBuf> {
+    let own = std::env::current_exe().unwrap_or_default();
+    let beside = own.parent().unwrap_or(Path::new("/"));
+    let looked: Vec<PathBuf> = match named {
+        Some(path) => vec![path.to_owned()],
+        None => LIBRARIES.iter().map(|path| beside.join(path)).collect(),
+    };
+    let Some(found) = looked.iter().find_map(|path| path.canonicalize().ok()) else {
+        bail!(
+            "the tracing library is not at {}: `make gpu` makes it, --library FILE says where it is",
+            looked[0].display()
+        );
+    };
+    Ok(found)
+}
+
+/// The path of a command, as the container will be told it.
+fn found(command: &str) -> Result<String> {
+    let path = match command.contains('/') {
+        true => PathBuf::from(command).canonicalize().ok(),
+        false => {
+            let directories = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&directories).map(|dir| dir.join(command)).find(|path| path.is_file())
+        }
+    };
+    let path =
+        path.with_context(|| format!("there is no program {command:?}: write its path, or a name in PATH"))?;
+    Ok(path.display().to_string())
+}
+
+/// A directory that goes when this is over.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let path = PathBuf::from(format!("/run/elbowroom-gpu-{}", std::process::id()));
+        fs::create_dir(&path).with_context(|| format!("while making {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trace_of_the_process_that_did_most_is_taken_and_all_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let trace = |kernels: u64| {
+            let mut bytes = b"ELBOWGPU".to_vec();
+            bytes.extend([1u32, 7].iter().flat_map(|n| n.to_le_bytes()));
+            bytes.extend(0u64.to_le_bytes());
+            for i in 0..kernels {
+                bytes.extend([1u32, 40].iter().flat_map(|n| n.to_le_bytes()));
+                bytes.extend([i * 10, i * 10 + 5, 0, 0].iter().flat_map(|n: &u64| n.to_le_bytes()));
+            }
+            bytes
+        };
+        assert!(take(dir.path()).unwrap_err().to_string().contains("no trace"));
+        for (pid, kernels) in [(1, 2), (2, 5), (3, 0)] {
+            fs::write(dir.path().join(format!("trace.{pid}")), trace(kernels)).unwrap();
+        }
+        let sums = take(dir.path()).unwrap();
+        assert_eq!((sums.kernels, sums.kernel_ns), (5, 25));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,28 @@
+//! Arbitrary bytes as a record, as a page of metrics and as a selector: nothing panics, and what is taken for a record has
+//! only numbers that mean something and comes out of its own JSON the same.
+#![no_main]
+
+use elbowroom_core::probe::prometheus::{Metrics, Selector};
+use elbowroom_core::probe::{Meter, Record, Terms};
+use elbowroom_core::unit::Micros;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let mut meter = Meter::default();
+    for (second, line) in (1..).zip(data.split(|byte| *byte == b'\n')) {
+        let Ok(record) = Record::parse(line) else { continue };
+        assert_eq!(record.check().as_ref(), Ok(&record));
+        meter.report(&record, Terms::default(), Micros::secs(second));
+        let json = serde_json::to_vec(&record).expect("numbers and words");
+        assert!(Record::parse(&json).is_ok(), "{record:?}");
+    }
+    let text = String::from_utf8_lossy(data);
+    let (selector, page) = text.split_once('\0').unwrap_or((&text, ""));
+    if let Ok(selector) = selector.parse::<Selector>() {
+        assert_eq!(selector.to_string().parse::<Selector>().as_ref(), Ok(&selector));
+        let metrics = Metrics([("served".to_owned(), selector)].into());
+        if let Ok(record) = metrics.record(page, Record::default()) {
+            assert!(record.check().is_ok());
+        }
+    }
+});

@@ -1,0 +1,157 @@
+"""The memory governor as its user meets it: two containers in a cgroup with a hard limit, files larger than that."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from kit import cgroup
+from kit.memory import MIB, Paging
+from kit.wait import PATIENCE, always, eventually
+
+POOL = "elbowroom-test-live-memory"
+SIZE = 160 * MIB
+RESERVED = {"a": 96, "b": 40}
+CLAIMS = "".join(
+    f'[[claims]]\ncontainer = "/{POOL}/{name}"\nmemory = {{ reserve = "{mib}MiB" }}\n' for name, mib in RESERVED.items()
+)
+CONTAINERS = f'cgroups = ["/{POOL}/*"]\nattach = false'
+# The unified hierarchy of a hybrid host has the pressure of containers that are there, too.
+HIERARCHIES = cgroup.IO_HIERARCHIES
+SOFT = "memory.low" if cgroup.V2 else "memory.soft_limit_in_bytes"
+NO_PROTECTION = "0" if cgroup.V2 else "9223372036854771712"
+# Reads a second, each with its readahead. Who refills what is taken within the second swings around half on cgroup v1.
+BUSY, IDLE = 200, 2
+
+
+def knob(name, file):
+    directory = cgroup.ROOT / POOL / name if cgroup.V2 else cgroup.ROOT / "memory" / POOL / name
+    return (directory / file).read_text().strip()
+
+
+def limits(name):
+    """Everything that could squeeze a container."""
+    files = ["memory.max", "memory.high"] if cgroup.V2 else ["memory.limit_in_bytes"]
+    return [knob(name, file) for file in files]
+
+
+@pytest.fixture
+def on_disk(tmp_path):
+    """A directory whose files have a page cache: not on tmpfs, which is one."""
+    if subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True).stdout.strip() != "tmpfs":
+        yield tmp_path
+        return
+    image, directory = tmp_path / "image", tmp_path / "disk"
+    directory.mkdir()
+    with open(image, "wb") as out:
+        out.truncate(3 * SIZE)
+    subprocess.run(["modprobe", "-a", "ext4", "loop"], capture_output=True)  # where they are modules
+    for words in (["mkfs.ext4", "-q", image], ["mount", "-o", "loop", image, directory]):
+        done = subprocess.run(words, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"needs a file system that is no tmpfs: {words[0]}: {done.stderr.strip()}")
+    yield directory
+    subprocess.run(["umount", directory], check=True)
+
+
+@pytest.fixture
+def busy(hand_made, on_disk):
+    """Two containers in a pool, each of which reads a file that does not fit: `busy["a"].read(3000)`."""
+    pool = hand_made(POOL, hierarchies=HIERARCHIES)
+    if not cgroup.V2:
+        pool.write("memory", "memory.use_hierarchy", 1)
+    pool.limit_memory(SIZE)
+    programs = {}
+    for name in RESERVED:
+        group = hand_made(f"{POOL}/{name}", hierarchies=HIERARCHIES)
+        path = on_disk / name
+        path.write_bytes(os.urandom(MIB) * (SIZE // MIB))
+        descriptor = os.open(path, os.O_RDWR)
+        os.fsync(descriptor)
+        # What is cached already is charged to who wrote it.
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+        programs[name] = Paging(group, path)
+    yield programs
+    for program in programs.values():
+        program.end()
+
+
+@pytest.fixture
+def governed(new_agent):
+    config = '[disk]\nmode = "off"\n[memory]\nmode = "%s"\n' + CLAIMS
+    return lambda mode: new_agent(config % mode, CONTAINERS).start()
+
+
+def standing(agent, name):
+    return agent.json("show", f"/{POOL}/{name}")["memory"]
+
+
+def used(agent, name):
+    return (standing(agent, name) or {"usage": 0})["usage"] / MIB
+
+
+def fill(agent, busy):
+    """Both read until the pool is full."""
+    for program in busy.values():
+        program.read(BUSY)
+    eventually(lambda: used(agent, "a") + used(agent, "b") > 0.9 * SIZE / MIB, within=60 * PATIENCE, every=0.5)
+
+
+def test_who_reads_most_does_not_get_what_another_has_reserved_and_idle_memory_moves(governed, busy):
+    agent = governed("enforce")
+    fill(agent, busy)
+    # The same load on both: without reservations each would have half, 80 MiB.
+    eventually(lambda: used(agent, "a") >= 0.95 * RESERVED["a"], within=30 * PATIENCE, every=0.5)
+    busy["b"].read(IDLE)
+    eventually(lambda: standing(agent, "b")["colour"] == "green", within=40 * PATIENCE, every=0.5)
+    eventually(lambda: standing(agent, "b")["lent"] > 4 * MIB, within=60 * PATIENCE, every=0.5)
+    assert used(agent, "b") < RESERVED["b"] + 20
+    decisions = agent.json("explain", f"/{POOL}/b")["memory"]["decisions"]
+    kinds = {decision["what"] for decision in decisions}
+    assert "lend" in kinds and all(decision["because"] for decision in decisions), decisions
+    shown = agent.json("show", f"/{POOL}/b")["view"]["memory"]
+    assert shown < SIZE, "its view shows less while it lends"
+    busy["b"].read(BUSY)
+    eventually(lambda: used(agent, "b") >= 0.9 * RESERVED["b"], within=30 * PATIENCE, every=0.5)
+    eventually(lambda: agent.json("show", f"/{POOL}/b")["memory"]["lent"] == 0, within=30 * PATIENCE, every=0.5)
+
+
+def test_a_clean_stop_leaves_nothing_behind(governed, busy):
+    before = {name: limits(name) for name in RESERVED}
+    agent = governed("enforce")
+    fill(agent, busy)
+    eventually(lambda: knob("a", SOFT) != NO_PROTECTION, within=20 * PATIENCE)
+    assert agent.stop() == 0
+    assert [knob(name, SOFT) for name in RESERVED] == [NO_PROTECTION] * 2
+    assert {name: limits(name) for name in RESERVED} == before
+
+
+def test_a_policy_process_that_is_killed_leaves_nobody_squeezed(governed, busy):
+    before = {name: limits(name) for name in RESERVED}
+    agent = governed("enforce")
+    fill(agent, busy)
+    for _ in range(5):
+        time.sleep(0.3)  # somewhere in a period
+        os.kill(agent.status()["pids"]["policy"], signal.SIGKILL)
+        eventually(lambda: {name: limits(name) for name in RESERVED} == before, within=5 * PATIENCE)
+        eventually(lambda: standing(agent, "a"), within=20 * PATIENCE)
+
+
+def test_observing_decides_and_moves_nothing(governed, busy):
+    before = {name: limits(name) for name in RESERVED}
+    agent = governed("observe")
+    fill(agent, busy)
+    eventually(lambda: standing(agent, "a")["colour"] != "green", within=30 * PATIENCE, every=0.5)
+    unchanged = lambda: {name: limits(name) for name in RESERVED} == before and knob("a", SOFT) == NO_PROTECTION
+    always(unchanged, during=3)
+    assert agent.status()["memory"]["reclaimed_bytes"] == 0
+    assert agent.json("show", f"/{POOL}/a")["view"]["memory"] == SIZE
+    assert "observing" in agent.cli("memory").stdout
+
+
+def test_memory_that_is_not_governed_says_so(governed):
+    agent = governed("off")
+    assert agent.cli("memory").stdout.startswith("off: set memory.mode")

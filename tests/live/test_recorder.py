@@ -1,0 +1,159 @@
+"""The black box: what an agent knew at any moment, whatever ended it."""
+
+import json
+import os
+import random
+import subprocess
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from kit.process import Process
+from kit.wait import PATIENCE, eventually
+
+KILLS = int(os.environ.get("ELBOWROOM_TEST_RECORDER_KILLS", "100"))
+CONTAINERS = 'cgroups = ["/elbowroom-test-live-recorder-*"]\nattach = false'
+
+
+@pytest.fixture
+def group(hand_made):
+    return hand_made("elbowroom-test-live-recorder-a")
+
+
+def ring_of(agent):
+    return agent.log.with_suffix(".state") / "recorder"
+
+
+def replay(agent, ring, *words):
+    return agent.cli("replay", ring, *words)
+
+
+def shown(agent, ring, *words):
+    """The moment as JSON; None while nothing is there."""
+    done = replay(agent, ring, "--format", "json", *words)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def test_an_agent_records_by_itself_and_any_moment_can_be_seen_again(new_agent, group):
+    agent = new_agent("", CONTAINERS).start()
+    ring = ring_of(agent)
+    first = eventually(lambda: shown(agent, ring))
+    assert any(c["path"] == "/" + group.path for c in first["containers"]), first
+    eventually(lambda: shown(agent, ring)["time_unix_ms"] > first["time_unix_ms"] + 2_500)
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(first["time_unix_ms"] / 1000 + 1))
+    again = shown(agent, ring, "--at", at)
+    assert again["time_unix_ms"] == first["time_unix_ms"] and again["containers"] == first["containers"], at
+    table = replay(agent, ring, "--at", "-1s").stdout
+    assert "CONTAINER" in table and group.path[-8:] in table, table
+    assert all(len(line) < 80 for line in table.splitlines()), table
+    missing = replay(agent, ring, "--at", "2001-01-01T00:00Z")
+    assert missing.returncode == 2 and "nothing is recorded of 2001-01-01" in missing.stderr, missing.stderr
+    assert " has 20" in missing.stderr and len(missing.stderr.splitlines()) == 1, missing.stderr
+    # Its files are its user's alone: they tell who runs what.
+    assert [oct(path.stat().st_mode & 0o777) for path in sorted(ring.glob("*.ring"))] == ["0o600"]
+    assert oct(ring.stat().st_mode & 0o777) == "0o700"
+
+
+def test_switched_off_nothing_is_written(new_agent, group):
+    agent = new_agent("[recorder]\nenabled = false\n", CONTAINERS).start()
+    eventually(lambda: agent.status()["ticks"] > 100)
+    assert not ring_of(agent).exists()
+
+
+def test_a_directory_that_cannot_be_written_is_a_warning_and_no_more(new_agent, group, tmp_path):
+    (tmp_path / "file").write_text("")
+    agent = new_agent(f'[recorder]\ndirectory = "{tmp_path}/file/ring"\n', CONTAINERS).start()
+    eventually(lambda: "nothing is recorded; trying again" in agent.log.read_text())
+    assert agent.list() is not None
+    assert agent.log.read_text().count("nothing is recorded") == 1
+
+
+def test_a_full_disk_is_a_warning_and_recording_goes_on_when_there_is_room(new_agent, group, tmp_path):
+    (full := tmp_path / "full").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", full], check=True)
+    try:
+        (full / "fill").write_bytes(b"x" * (60 << 10))
+        agent = new_agent(f'[recorder]\ndirectory = "{full}/ring"\nperiod = "100ms"\n', CONTAINERS).start()
+        eventually(lambda: "nothing is recorded; trying again" in agent.log.read_text(), within=30)
+        (full / "fill").unlink()
+        eventually(lambda: "recording again" in agent.log.read_text(), within=30)
+        eventually(lambda: shown(agent, full / "ring"))
+        assert agent.stop() == 0
+    finally:
+        eventually(lambda: subprocess.run(["umount", full], capture_output=True).returncode == 0)
+
+
+def test_a_recorder_that_is_killed_at_any_instant_loses_at_most_the_last_second(new_agent, group, binary, tmp_path):
+    agent = new_agent("[recorder]\nenabled = false\n", CONTAINERS).start()
+    ring, chance, lost = tmp_path / "ring", random.Random(8), []
+    for n in range(KILLS):
+        words = [binary, "--run-dir", agent.run_dir, "record", "--ring", ring, "--max-size", "1MiB", "--every", "20ms"]
+        recorder = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+        before = len(list(ring.glob("*.ring")))
+        eventually(lambda: len(list(ring.glob("*.ring"))) > before or n > 20)
+        time.sleep(chance.uniform(0.005, 0.12))
+        recorder.kill()
+        killed = time.time() * 1000
+        recorder.wait()
+        last = shown(agent, ring)
+        assert last, replay(agent, ring).stderr
+        lost.append(killed - last["time_unix_ms"])
+    print(f"{KILLS} kills: at most {max(lost):.0f} ms lost, {sorted(lost)[len(lost) // 2]:.0f} ms in the middle")
+    assert max(lost) < 1000 * PATIENCE, sorted(lost)[-5:]
+    assert sum(path.stat().st_size for path in ring.glob("*.ring")) <= 1 << 20
+
+
+def test_a_killed_agent_leaves_what_it_knew_and_the_next_one_goes_on(new_agent, group):
+    agent = new_agent("", CONTAINERS).start()
+    ring = ring_of(agent)
+    first = eventually(lambda: shown(agent, ring))
+    agent.remember()
+    policy = agent.status()["pids"]["policy"]
+    Process(policy).kill()
+    eventually(lambda: (agent.status() or {"pids": {"policy": policy}})["pids"]["policy"] != policy)
+    agent.remember()
+    eventually(lambda: shown(agent, ring)["status"]["pids"]["policy"] != policy)
+    at = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=first["time_unix_ms"])).isoformat()
+    before = shown(agent, ring, "--at", at)
+    assert before["status"]["pids"]["policy"] == policy
+    other = agent.cli("record", "--ring", ring)
+    assert other.returncode == 2 and "somebody else records into it" in other.stderr, other.stderr
+
+
+def test_five_hundred_containers_cost_little(new_agent, hand_made):
+    """ELBOWROOM_RECORDER_RESULTS=lab/results/DATE-recorder keeps what it costs; without it there is nothing to be kept, and no test."""
+    results = os.environ.get("ELBOWROOM_RECORDER_RESULTS")
+    if not results:
+        pytest.skip("needs ELBOWROOM_RECORDER_RESULTS, a directory for its numbers: it takes three minutes")
+    groups = [hand_made(f"elbowroom-test-live-recorder-{n}") for n in range(500)]
+    busy = "import time\nkept = []\nwhile True:\n    sum(range(20000)); kept = [bytearray(4096 * (int(time.time()) % 50))]; time.sleep(0.05)\n"
+    programs, rows = [], []
+    try:
+        for group in groups[::10]:
+            programs.append(subprocess.Popen(["/usr/bin/python3", "-c", busy]))
+            group.enter(programs[-1].pid)
+        for n in range(6):
+            enabled = n % 2 == 1
+            agent = new_agent(f"[doctor]\nenabled = false\n[api]\nenabled = false\n[recorder]\nenabled = {str(enabled).lower()}\n", CONTAINERS).start()
+            eventually(lambda: agent.status()["containers"] >= 500, within=60)
+            time.sleep(5)  # what a start costs is not the question
+            ring = ring_of(agent)
+            size = lambda: sum(path.stat().st_size for path in ring.glob("*.ring")) if enabled else 0
+            before, bytes_before, began = agent.status()["cpu_usec"], size(), time.monotonic()
+            time.sleep(20)
+            took = time.monotonic() - began
+            cpu = (agent.status()["cpu_usec"] - before) / took / 1e6
+            rows.append((n // 2, "on" if enabled else "off", f"{cpu:.4f}", f"{(size() - bytes_before) / took:.0f}"))
+            assert agent.stop() == 0
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+    os.makedirs(results, exist_ok=True)
+    with open(os.path.join(results, "cost.tsv"), "w") as file:
+        file.write("round\trecorder\tcpu_seconds_per_second\tbytes_per_second\n")
+        file.writelines("\t".join(map(str, row)) + "\n" for row in rows)
+    median = lambda kind, column: sorted(float(row[column]) for row in rows if row[1] == kind)[1]
+    assert median("on", 2) - median("off", 2) < 0.03, rows
+    assert median("on", 3) * 3600 < 256 << 20, rows

@@ -1,0 +1,103 @@
+"""Under a service manager the agent says how it is, and what it gives into the manager's keeping outlives all of it."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from kit import cgroup
+from kit.manager import Manager
+from kit.process import Process
+from kit.wait import PATIENCE, always, eventually
+
+
+def killed_whole(agent):
+    """Kills all its processes before any of them can start another: the supervisor first, which starts the others."""
+    agent.remember()
+    pids = agent.status()["pids"]
+    for name in ["supervisor", "policy", "view_server"]:
+        os.kill(pids[name], signal.SIGKILL)
+    agent.destroy()
+
+
+@pytest.fixture
+def manager(scratch, request):
+    directory = scratch / str(hash(request.node.name))[-6:]
+    directory.mkdir()
+    made = Manager(directory)
+    yield made
+    made.close()
+
+
+def test_it_is_ready_when_it_answers_and_gives_away_what_must_outlive_it(new_agent, manager):
+    agent = new_agent(prefix=manager.prefix())
+    agent.start()
+    manager.heard("READY")
+    assert set(manager.store) == {"fuse", "slots"}
+    manager.heard("WATCHDOG")
+    assert agent.stop() == 0
+    manager.heard("STOPPING")
+    # A clean stop leaves nothing to adopt.
+    eventually(lambda: manager.listen() is not None and manager.store == {})
+
+
+def test_the_next_agent_adopts_the_views_and_no_read_fails(new_agent, manager, start):
+    agent = new_agent(prefix=manager.prefix()).start()
+    manager.heard("READY")
+    container = start("--memory", "256MiB")
+    agent.attached(container)
+    connection = os.stat(agent.run_dir / "views").st_dev
+    stop = container.reader()
+    for _ in range(3):
+        killed_whole(agent)
+        agent = new_agent(prefix=manager.prefix()).start()
+        manager.heard("READY")
+        path = agent.attached(container)["path"]
+        assert os.stat(agent.run_dir / "views").st_dev == connection, agent.tail()
+    counted = stop()
+    assert counted["failed"] == 0 and counted["reads"] > 100, counted
+    cgroup.limit_memory(path, 300 << 20)
+    eventually(lambda: container.mem_total() == 300 << 20)
+    assert agent.stop() == 0
+
+
+@pytest.mark.parametrize("name", ["view_server", "policy"])
+def test_the_watchdog_is_not_fed_while_a_part_is_stuck(new_agent, manager, name):
+    agent = new_agent(prefix=manager.prefix()).start()
+    manager.heard("READY")
+    stuck = Process(agent.status()["pids"][name])
+    os.kill(stuck.pid, signal.SIGSTOP)
+    # No answer to this comes from a cache: a server that has nothing to do is not stuck.
+    asks = subprocess.Popen(["stat", "--file-system", agent.run_dir / "views"], stdout=subprocess.DEVNULL)
+    try:
+
+        def silent():
+            manager.listen()
+            manager.said.clear()
+            always(lambda: not any("WATCHDOG" in words for words in manager.listen()), during=1.2 / PATIENCE)
+            return True
+
+        eventually(silent, within=10)
+    finally:
+        os.kill(stuck.pid, signal.SIGCONT)
+    assert asks.wait(10 * PATIENCE) == 0
+    manager.heard("WATCHDOG")
+
+
+def test_a_refused_configuration_costs_no_view_that_was_kept(new_agent, manager, start):
+    first = new_agent(prefix=manager.prefix()).start()
+    manager.heard("READY")
+    container = start("--memory", "256MiB")
+    first.attached(container)
+    stop = container.reader()
+    killed_whole(first)
+    second = new_agent(prefix=manager.prefix(), config='[sense]\nperiod = "24"\n')
+    with pytest.raises(AssertionError):
+        second.start(within=3)
+    assert "has no unit" in second.tail() and "READY" not in str(manager.listen())
+    assert container.mem_total() == 256 << 20
+    second.log.with_suffix(".toml").write_text(second.config.replace('"24"', '"24ms"'))
+    manager.heard("READY")
+    assert stop()["failed"] == 0
+    assert second.stop() == 0
