@@ -123,7 +123,8 @@ def test_the_process_is_nobody_and_sees_nothing_of_the_agent(agent):
 def test_only_its_process_may_ask_at_the_feed(agent):
     where = ready(agent)
     peer = api.raw(agent.run_dir / "feed.sock")
-    peer.sendall(b'"status"\n')
+    with contextlib.suppress(BrokenPipeError):  # it is answered before it asks, and may not come to asking
+        peer.sendall(b'"status"\n')
     assert b"only the agent's own API server" in peer.makefile("rb").readline()
     assert api.ask(where, "/readyz")[0] == 200
 

@@ -113,8 +113,8 @@ impl Job for Api {
     fn format(raw: &Raw, out: &mut Folder) -> Result<()> {
         out.say(format!(
             "{} containers with one sleeping process each, agents in turn for {} s, {} rounds; medians (smallest to largest). CPU is in \
-             percent of one. \"Attacked\": four threads that connect as fast as they can over the unix socket, send garbage, or half a \
-             request, or ask for the stream and for everything and read nothing. A view's `meminfo` is opened, read and closed a \
+             percent of one. \"Attacked\": five threads that connect as fast as they can over the unix socket, send garbage, or half a \
+             request, or ask for the stream and for everything and read nothing, or ask for everything over and over. A view's `meminfo` is opened, read and closed a \
              thousand times a second meanwhile.",
             raw.containers,
             raw.seconds,
@@ -236,7 +236,7 @@ fn visitors(way: Way) -> Vec<Visit> {
     match way {
         Way::Off | Way::Idle => Vec::new(),
         Way::Watched => vec![watch, watch, scrape],
-        Way::Attacked => vec![garble, dawdle, ignore, crowd],
+        Way::Attacked => vec![garble, dawdle, ignore, crowd, hammer],
     }
 }
 
@@ -304,6 +304,24 @@ fn ignore(socket: &Path, stop: &AtomicBool, connections: &AtomicU64) {
 fn crowd(socket: &Path, stop: &AtomicBool, connections: &AtomicU64) {
     while !stop.load(Ordering::Relaxed) {
         let _ = open(socket, connections, "");
+    }
+}
+
+/// Asks for everything, reads it, and asks again.
+fn hammer(socket: &Path, stop: &AtomicBool, connections: &AtomicU64) {
+    let mut buffer = vec![0; 1 << 20];
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(mut peer) = open(socket, connections, "/api/v1/snapshot") else { continue };
+        while !stop.load(Ordering::Relaxed) {
+            match peer.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(_) => {
+                    let _ = peer.write_all(b"GET /api/v1/snapshot HTTP/1.1\r\nHost: localhost\r\n\r\n");
+                }
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(_) => break,
+            }
+        }
     }
 }
 

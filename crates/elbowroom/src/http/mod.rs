@@ -7,7 +7,7 @@
 //! # Approach
 //! A process of its own ([`server`]), without privileges, takes one snapshot a second from the agent, however many look, and
 //! answers everybody from that ([`moments`]). Where snapshots come from is a [`Source`]: the agent, or a recording.
-//! Connections are few, short-lived or read steadily ([`listen`]); who may ask what is in [`access`].
+//! Connections are few, short-lived or read steadily ([`listen`]), and taken at a bounded pace ([`pace`]); who may ask what is in [`access`].
 
 mod access;
 mod agent;
@@ -16,6 +16,7 @@ mod listen;
 mod moments;
 #[cfg(test)]
 mod openapi;
+mod pace;
 pub(crate) mod recording;
 mod routes;
 pub(crate) mod server;
