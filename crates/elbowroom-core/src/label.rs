@@ -3,6 +3,7 @@
 //! | key | value |
 //! |---|---|
 //! | `elbowroom.dev/views` | `on`, `off`: whether the container gets its view |
+//! | `elbowroom.dev/env` | `on`, `off`: whether its limits are put into its environment, for runtimes that read no file |
 //! | `elbowroom.dev/governors` | `on`, `off`: whether its disks and memory are governed |
 //! | `elbowroom.dev/priority` | a weight, 1 to 10000; or `weight=300 tier=1 class=latency`, each where wanted |
 //! | `elbowroom.dev/memory-reservation` | `2GiB` |
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What the keys begin with.
-const PREFIX: &str = "elbowroom.dev/";
+pub const PREFIX: &str = "elbowroom.dev/";
 /// Most labels that are told as not understood, and how much of each.
 const MOST: usize = 8;
 const LONGEST: usize = 200;
@@ -31,6 +32,9 @@ pub struct Labels {
     /// Whether it gets its view; absent: as the configuration says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub views: Option<bool>,
+    /// Whether its limits are put into its environment too; absent: as the configuration says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub env: Option<bool>,
     /// Whether it is governed; absent: as the configuration says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub governors: Option<bool>,
@@ -60,6 +64,7 @@ impl fmt::Display for Labels {
         });
         let words = [
             self.views.map(|views| format!("views {}", on(views))),
+            self.env.map(|env| format!("env {}", on(env))),
             self.governors.map(|governors| format!("governors {}", on(governors))),
             priority,
             self.memory_reservation.map(|size| format!("memory-reservation {size}")),
@@ -143,6 +148,7 @@ impl Labels {
     fn take(&mut self, key: &str, value: &str, heed: Heed) -> Result<(), String> {
         match key {
             "views" => self.views = Some(switch(value)?),
+            "env" => self.env = Some(switch(value)?),
             "governors" => self.governors = Some(switch(value)?),
             "probe" => self.probe = Some(value.to_owned()),
             "priority" | "memory-reservation" | "disk-reservation" if heed == Heed::Harmless => {
@@ -209,6 +215,7 @@ mod tests {
     #[test]
     fn labels_read_as_people_write_them() {
         assert_eq!(read("views", "off").views, Some(false));
+        assert_eq!(read("env", "on").env, Some(true));
         assert_eq!(read("governors", " on\n").governors, Some(true));
         assert_eq!(read("priority", "300").claim(), Claim { weight: 300, ..Claim::default() });
         let claim = Claim { weight: 5, tier: 2, class: Class::Latency, ..Claim::default() };

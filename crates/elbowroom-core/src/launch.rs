@@ -1,8 +1,11 @@
-//! Environment variables for a program that is about to start, for runtimes that look at their room once, or in places that
-//! no file reaches. A variable that the user has set is his, and so is a setting that another variable of his makes.
+//! What a program or a container that is about to start is given. Environment variables are for runtimes that look at their
+//! room once, or in places that no file reaches. A variable that the user has set is his, and so is a setting that another
+//! variable of his makes.
 //!
 //! Facts about runtimes: `docs/guide/runtimes.md`.
 
+use crate::cpuset::CpuSet;
+use crate::label::Labels;
 use crate::unit::Bytes;
 use std::ffi::OsString;
 
@@ -13,6 +16,47 @@ pub struct Room {
     pub cpus: Option<u32>,
     /// Memory.
     pub memory: Option<Bytes>,
+}
+
+impl Room {
+    /// The room that an OCI runtime is asked to make: quota and period in microseconds, a cpuset as text, memory in bytes.
+    /// What is absent, zero, negative (the runtimes' word for no limit) or no cpuset is the machine's.
+    pub fn of_limits(quota: i64, period: u64, cpuset: &str, memory: i64) -> Self {
+        // The kernel's default, which runtimes leave out (kernel/sched/fair.c, default_cfs_period).
+        let period = if period == 0 { 100_000 } else { period };
+        let whole = u64::try_from(quota).ok().filter(|quota| *quota > 0).map(|quota| quota.div_ceil(period));
+        let set = cpuset.parse::<CpuSet>().ok().map(|set| u64::from(set.count())).filter(|count| *count > 0);
+        let cpus = whole.into_iter().chain(set).min();
+        Self {
+            cpus: cpus.map(|cpus| u32::try_from(cpus).unwrap_or(u32::MAX)),
+            memory: u64::try_from(memory).ok().filter(|memory| *memory > 0).map(Bytes),
+        }
+    }
+}
+
+/// What a container that is about to be made is given, however its engine takes it: the NRI plugin and the runtime wrapper
+/// carry it out, and a CDI device and a hooks directory are a plan that asks for views of everybody.
+///
+/// There are no mounts in it: views are mounted by the hook, which asks the agent for them when the container's cgroup is there,
+/// so that nothing of an agent that is gone can keep a container from starting (`docs/decisions/0023-engines.md`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Variables to add to the environment of its programs.
+    pub env: Vec<(&'static str, String)>,
+    /// Whether to run the `createContainer` hook that mounts its view.
+    pub hook: bool,
+}
+
+impl Plan {
+    /// The plan for a container with these labels. `views` and `words` are what the node does where they are silent; `is_set`
+    /// says which variables the container's maker has set.
+    pub fn new(labels: &Labels, views: bool, words: bool, room: Room, is_set: impl Fn(&str) -> bool) -> Self {
+        let words = labels.env.unwrap_or(words);
+        Self {
+            env: if words { start_only(room, is_set) } else { Vec::new() },
+            hook: labels.views.unwrap_or(views),
+        }
+    }
 }
 
 /// One row: a variable, those whose presence means that the user has decided, and the value.
@@ -69,6 +113,11 @@ pub fn openmp(most: Option<u32>, is_set: impl Fn(&str) -> bool) -> Vec<(&'static
     vars
 }
 
+/// Whether a list of `NAME=value` names a variable.
+pub fn sets(env: &[String], name: &str) -> bool {
+    env.iter().any(|row| row.split_once('=').map_or(row.as_str(), |(name, _)| name) == name)
+}
+
 /// Puts `libraries` after the user's own in a value of `LD_PRELOAD`.
 pub fn append_preload(list: &mut OsString, libraries: &[String]) {
     for library in libraries {
@@ -115,6 +164,34 @@ mod tests {
                 "NODE_OPTIONS=--max-old-space-size=750",
             ]
         );
+    }
+
+    #[test]
+    fn limits_as_runtimes_write_them_are_a_room() {
+        let mib = |mib| Some(Bytes::mib(mib));
+        for (quota, period, cpuset, memory, cpus, bytes) in [
+            (150_000, 100_000, "", 64 << 20, Some(2), mib(64)),
+            (400_000, 0, "0-2", 0, Some(3), None),
+            (-1, 100_000, "", -1, None, None),
+            (0, 0, "nonsense", i64::MIN, None, None),
+            (i64::MAX, 1, "", i64::MAX, Some(u32::MAX), Some(Bytes(i64::MAX as u64))),
+        ] {
+            assert_eq!(Room::of_limits(quota, period, cpuset, memory), Room { cpus, memory: bytes });
+        }
+    }
+
+    #[test]
+    fn a_plan_heeds_labels_before_the_node() {
+        let room = Room { cpus: Some(2), memory: None };
+        let plan = |views, env, labels: Labels| Plan::new(&labels, views, env, room, |_| false);
+        assert_eq!(plan(false, false, Labels::default()), Plan::default());
+        assert!(plan(true, false, Labels::default()).hook);
+        assert_eq!(plan(false, true, Labels::default()).env.len(), 4);
+        let labels = Labels { views: Some(false), env: Some(false), ..Labels::default() };
+        assert_eq!(plan(true, true, labels), Plan::default());
+        let labels = Labels { views: Some(true), env: Some(true), ..Labels::default() };
+        let both = plan(false, false, labels);
+        assert!(both.hook && both.env.len() == 4);
     }
 
     #[test]

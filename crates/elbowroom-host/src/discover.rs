@@ -29,9 +29,10 @@ use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Where containerd keeps the bundles of running tasks, `<namespace>/<id>/config.json` below; the second is k3s'.
-const CONTAINERD_TASKS: [&str; 2] =
-    ["run/containerd/io.containerd.runtime.v2.task", "run/k3s/containerd/io.containerd.runtime.v2.task"];
+/// Where containerd keeps what runs; the second is k3s'.
+const CONTAINERD_STATES: [&str; 2] = ["run/containerd", "run/k3s/containerd"];
+/// Below that, the bundles of tasks: `<namespace>/<id>/config.json`.
+const CONTAINERD_TASKS: &str = "io.containerd.runtime.v2.task";
 /// Where containers/storage (Podman, CRI-O) lists its containers, by storage driver.
 const STORAGE_LISTS: [&str; 3] = [
     "var/lib/containers/storage/overlay-containers/containers.json",
@@ -62,6 +63,7 @@ pub struct Stamp(i64, i64, i64);
 pub struct Discover {
     plain: Vec<String>,
     docker_root: PathBuf,
+    containerd_states: Vec<PathBuf>,
     heed: Heed,
     /// Lists of containers/storage by file, read again when they change.
     storage: HashMap<&'static str, (Stamp, HashMap<String, String>)>,
@@ -80,7 +82,14 @@ impl Discover {
         let configured = configured.and_then(|d| d.data_root);
         let docker_root =
             docker_root.map(Path::to_owned).or(configured).unwrap_or_else(|| "var/lib/docker".into());
-        Self { plain: plain.to_vec(), docker_root, heed, storage: HashMap::new() }
+        let containerd_states = CONTAINERD_STATES.map(PathBuf::from).into();
+        Self { plain: plain.to_vec(), docker_root, containerd_states, heed, storage: HashMap::new() }
+    }
+
+    /// Looks for containerd's containers below `state` too.
+    pub fn and_containerd(mut self, state: Option<&Path>) -> Self {
+        self.containerd_states.extend(state.map(Path::to_owned));
+        self
     }
 
     /// The container that the cgroup at `path` (from the hierarchy's root, without a leading slash) is, if it is one.
@@ -128,7 +137,7 @@ impl Discover {
                 Ok(known.into_found(engine, id, uid))
             }
             Claim::Task { namespace, id } => {
-                let known = containerd(root, namespace, id, self.heed)?;
+                let known = self.containerd(root, namespace, id)?;
                 Ok(known.and_then(|known| known.into_found(Engine::Containerd, id, uid)))
             }
             Claim::Hex(id) => {
@@ -150,7 +159,7 @@ impl Discover {
     fn known(&mut self, root: &Root, engine: Engine, id: &str) -> Result<Option<Known>, ReadError> {
         match engine {
             Engine::Docker => self.docker(root, id),
-            Engine::Containerd => containerd(root, "k8s.io", id, self.heed),
+            Engine::Containerd => self.containerd(root, "k8s.io", id),
             Engine::Podman => self.podman(root, id),
             Engine::Crio => crio(root, id, self.heed),
             Engine::Elbowroom | Engine::Plain => Ok(None),
@@ -184,6 +193,24 @@ impl Discover {
             labels: read(&labels, self.heed),
             state: Some((file, stamp)),
         }))
+    }
+
+    fn containerd(&self, root: &Root, namespace: &str, id: &str) -> Result<Option<Known>, ReadError> {
+        for state in &self.containerd_states {
+            let file = state.join(CONTAINERD_TASKS).join(namespace).join(id).join("config.json");
+            let Some((bundle, stamp)) = stamped::<Bundle>(root, &file)? else { continue };
+            let note = |key: &str| bundle.annotations.get(key).cloned();
+            return Ok(Some(Known {
+                name: note("io.kubernetes.cri.container-name").or_else(|| note("nerdctl/name")),
+                pod: note("io.kubernetes.cri.sandbox-name"),
+                namespace: note("io.kubernetes.cri.sandbox-namespace"),
+                uid: note("io.kubernetes.cri.sandbox-uid"),
+                sandbox: note("io.kubernetes.cri.container-type").as_deref() == Some("sandbox"),
+                labels: read(&bundle.annotations, self.heed),
+                state: Some((file, stamp)),
+            }));
+        }
+        Ok(None)
     }
 
     /// The first name containers/storage has for an id. Its lists are shared by all containers, so they are kept.
@@ -251,24 +278,6 @@ fn read(labels: &HashMap<String, String>, heed: Heed) -> Labels {
 struct Bundle {
     #[serde(default)]
     annotations: HashMap<String, String>,
-}
-
-fn containerd(root: &Root, namespace: &str, id: &str, heed: Heed) -> Result<Option<Known>, ReadError> {
-    for tasks in CONTAINERD_TASKS {
-        let file = Path::new(tasks).join(namespace).join(id).join("config.json");
-        let Some((bundle, stamp)) = stamped::<Bundle>(root, &file)? else { continue };
-        let note = |key: &str| bundle.annotations.get(key).cloned();
-        return Ok(Some(Known {
-            name: note("io.kubernetes.cri.container-name").or_else(|| note("nerdctl/name")),
-            pod: note("io.kubernetes.cri.sandbox-name"),
-            namespace: note("io.kubernetes.cri.sandbox-namespace"),
-            uid: note("io.kubernetes.cri.sandbox-uid"),
-            sandbox: note("io.kubernetes.cri.container-type").as_deref() == Some("sandbox"),
-            labels: read(&bundle.annotations, heed),
-            state: Some((file, stamp)),
-        }));
-    }
-    Ok(None)
 }
 
 fn crio(root: &Root, id: &str, heed: Heed) -> Result<Option<Known>, ReadError> {

@@ -96,7 +96,7 @@ fn file(dir: &Path) -> PathBuf {
 /// Runs `test` with every tier that works here; says why another does not.
 fn with_every_tier(wanted: &[String], mut test: impl FnMut(&mut Profiler)) {
     for tier in [Tier::Functions, Tier::Tracepoints] {
-        match Profiler::start(Containers::open(&[], None).unwrap(), wanted, Some(tier)) {
+        match Profiler::start(Containers::open(&[], None, None).unwrap(), wanted, Some(tier)) {
             Ok(mut profiler) => test(&mut profiler),
             Err(error) => {
                 let must = std::env::var("ELBOWROOM_TEST_BPF").unwrap_or_default();

@@ -144,6 +144,9 @@ pub struct ContainerView {
     pub attached: bool,
     /// Why it is not attached, where that is known.
     pub attach_note: Option<String>,
+    /// How long after its first process started its view came, in microseconds; `None` where it came before, or is not there.
+    #[serde(default)]
+    pub late_usec: Option<u64>,
     /// Surfaces that could not be mounted because the container has no such file.
     pub missing: Vec<String>,
     /// Where its view can be read from the host.

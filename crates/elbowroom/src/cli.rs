@@ -45,7 +45,14 @@ pub(crate) enum Verb {
     Attach(OneContainer),
     /// Unmount a container's view again.
     Detach(OneContainer),
-    /// List containers with what they see.
+    /// Write a CDI device, elbowroom.dev/view=on, for Docker, Podman and containerd.
+    ///
+    /// A container that is given the device has its view before its first instruction. Without an agent it starts as ever.
+    #[command(after_help = "Example:\n  elbowroom cdi\n  docker run --device elbowroom.dev/view=on ...")]
+    Cdi(crate::verbs::engine::CdiArgs),
+    /// Write an OCI hook for Podman and CRI-O: every container has its view before its first instruction.
+    OciHooks(crate::verbs::engine::OciHooksArgs),
+    /// List containers with what they see; ATTACHED "late": after their first process started.
     List(Output),
     /// Show one container in full.
     Show(OneContainer),

@@ -11,6 +11,7 @@ use elbowroom_core::govern::claim::{Claim, WEIGHTS};
 use elbowroom_core::govern::disk;
 use elbowroom_core::govern::memory;
 use elbowroom_core::label::Heed;
+use elbowroom_core::launch::{Plan, Room};
 use elbowroom_core::sample::{Container, Event, Group};
 use elbowroom_core::unit::Micros;
 use elbowroom_core::view::Policy;
@@ -29,6 +30,8 @@ pub(crate) struct Config {
     pub(crate) sense: Sense,
     /// Which containers get views.
     pub(crate) containers: Containers,
+    /// Runtimes that ask what to change about containers they make.
+    pub(crate) nri: Nri,
     /// How views are refreshed.
     pub(crate) views: Views,
     /// The rules views follow.
@@ -91,10 +94,22 @@ pub(crate) struct Containers {
     pub(crate) cgroups: Vec<String>,
     /// Where dockerd keeps its containers, for a dockerd with `--data-root` on its command line.
     pub(crate) docker_root: Option<PathBuf>,
+    /// Where containerd keeps its running containers, for one with `state` in its configuration.
+    pub(crate) containerd_state: Option<PathBuf>,
+    /// Put limits into the environment of containers that are made, where no label says otherwise: [`Plan`].
+    pub(crate) env: bool,
     /// Names or ids, as glob patterns, that are left alone.
     pub(crate) exclude: Vec<String>,
     /// Which labels of containers count: see [`elbowroom_core::label`].
     pub(crate) labels: Heed,
+}
+
+/// The NRI plugin.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Nri {
+    /// Sockets of runtimes; one that is not there is tried again.
+    pub(crate) sockets: Vec<PathBuf>,
 }
 
 /// The doctor's checks, made by the agent.
@@ -132,9 +147,18 @@ impl Default for Containers {
             attach: true,
             cgroups: Vec::new(),
             docker_root: None,
+            containerd_state: None,
+            env: false,
             exclude: Vec::new(),
             labels: Heed::default(),
         }
+    }
+}
+
+impl Default for Nri {
+    /// Where containerd and CRI-O listen (containerd/nri, pkg/adaptation, `DefaultSocketPath`).
+    fn default() -> Self {
+        Self { sockets: vec!["/var/run/nri/nri.sock".into()] }
     }
 }
 
@@ -175,6 +199,14 @@ impl Containers {
     pub(crate) fn withholds(&self, container: &Container) -> Option<&'static str> {
         let asked_for = self.attach || container.labels.views == Some(true);
         self.refuses(container).or_else(|| (!asked_for).then_some("containers.attach is off"))
+    }
+
+    /// What a container that is about to be made is given.
+    pub(crate) fn plan(&self, container: &Container, room: Room, is_set: impl Fn(&str) -> bool) -> Plan {
+        match self.excludes(container) {
+            true => Plan::default(),
+            false => Plan::new(&container.labels, self.attach, self.env, room, is_set),
+        }
     }
 
     /// Whether a container is to be left alone.
@@ -271,6 +303,9 @@ impl Config {
                 claim.memory.objective.is_none_or(|objective| objective.is_finite() && objective > 0.0),
                 "claims, entry {entry}: memory.objective: write what is promised, for example 800"
             );
+        }
+        if let Some(socket) = self.nri.sockets.iter().find(|socket| !socket.is_absolute()) {
+            anyhow::bail!("nri.sockets: write absolute paths, not {}", socket.display());
         }
         self.api.validate()?;
         probes::validate(&self.probes)?;
@@ -382,6 +417,7 @@ mod tests {
                 "[[claims]]\ncontainer = \"a\"\nmemory = { objective = -1.0 }",
                 "claims, entry 1: memory.objective: write what is promised",
             ),
+            ("[nri]\nsockets = [\"a\"]", "nri.sockets: write absolute paths, not a"),
             ("[api]\nlisten = \"9273\"", "api.listen: \"9273\" is no address with a port"),
             (
                 "[api]\nlisten = \"0.0.0.0:1\"",

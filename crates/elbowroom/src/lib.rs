@@ -12,6 +12,7 @@ mod fnv;
 pub mod fuse;
 mod http;
 mod kept;
+pub mod nri;
 mod oci;
 mod policy;
 mod probes;
@@ -69,8 +70,8 @@ pub fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
     use verbs::{
-        alerts, audit, check, containers, disks, doctor, memory, metrics, probe, profile, record, restore,
-        top,
+        alerts, audit, check, containers, disks, doctor, engine, memory, metrics, probe, profile, record,
+        restore, top,
     };
     let run_dir = cli.run_dir.as_path();
     match cli.verb {
@@ -102,6 +103,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
         Verb::Run(args) => Ok(run::main(&args, run_dir)),
         Verb::RunChild(args) => Ok(run::child::main(&args, run_dir)),
+        Verb::Cdi(args) => print(&engine::cdi(run_dir, &args)?),
+        Verb::OciHooks(args) => print(&engine::oci_hooks(run_dir, &args)?),
         Verb::List(output) => print(&containers::list(run_dir, output)?),
         Verb::Show(one) => print(&containers::one(run_dir, Request::Show(one.container), one.output)?),
         Verb::Attach(one) => print(&containers::one(run_dir, Request::Attach(one.container), one.output)?),

@@ -39,6 +39,8 @@ pub struct DoctorConfig {
     pub plain: Vec<String>,
     /// Where dockerd keeps its containers, where its configuration does not say.
     pub docker_root: Option<PathBuf>,
+    /// Where containerd keeps what runs, beside the usual places.
+    pub containerd_state: Option<PathBuf>,
     /// Time between the two looks.
     pub wait: Duration,
 }
@@ -70,7 +72,8 @@ const CONTROLLERS: [(Controller, doctor::Controller); 5] = [
 pub fn look(config: &DoctorConfig, applied: Vec<Applied>) -> Result<Facts, DoctorError> {
     let root = Root::at(&config.root)?;
     let layout = Layout::detect(&root)?;
-    let mut discover = Discover::new(&root, &config.plain, config.docker_root.as_deref(), Heed::None);
+    let mut discover = Discover::new(&root, &config.plain, config.docker_root.as_deref(), Heed::None)
+        .and_containerd(config.containerd_state.as_deref());
     let mut warnings = Warnings::default();
     let mut facts = Facts::default();
 

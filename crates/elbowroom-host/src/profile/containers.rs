@@ -72,10 +72,14 @@ impl Containers {
     ///
     /// # Errors
     /// No hierarchy is mounted.
-    pub fn open(plain: &[String], docker_root: Option<&Path>) -> Result<Self, SelectError> {
+    pub fn open(
+        plain: &[String],
+        docker_root: Option<&Path>,
+        containerd_state: Option<&Path>,
+    ) -> Result<Self, SelectError> {
         let root = Root::host()?;
         let layout = Layout::detect(&root)?;
-        let discover = Discover::new(&root, plain, docker_root, Heed::None);
+        let discover = Discover::new(&root, plain, docker_root, Heed::None).and_containerd(containerd_state);
         Ok(Self { root, layout, discover, warnings: Warnings::default() })
     }
 

@@ -55,6 +55,8 @@ pub struct SensorConfig {
     pub plain: Vec<String>,
     /// Where dockerd keeps its containers, where `/etc/docker/daemon.json` does not say.
     pub docker_root: Option<PathBuf>,
+    /// Where containerd keeps what runs, beside the usual places.
+    pub containerd_state: Option<PathBuf>,
     /// Which labels of containers count.
     pub labels: Heed,
     /// How often [`Sensor::tick`] will be called: an active group is read this often.
@@ -76,6 +78,7 @@ impl Default for SensorConfig {
             root: PathBuf::from("/"),
             plain: Vec::new(),
             docker_root: None,
+            containerd_state: None,
             labels: Heed::All,
             period: Micros::millis(24),
             backoff: Micros::millis(1_500),
@@ -160,7 +163,8 @@ impl Sensor {
         );
         let now = Instant::now();
         Ok(Self {
-            discover: Discover::new(&root, &config.plain, config.docker_root.as_deref(), config.labels),
+            discover: Discover::new(&root, &config.plain, config.docker_root.as_deref(), config.labels)
+                .and_containerd(config.containerd_state.as_deref()),
             root,
             config: config.clone(),
             layout,

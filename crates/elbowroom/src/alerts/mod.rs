@@ -6,7 +6,7 @@
 
 mod alertmanager;
 mod exec;
-mod journald;
+pub(crate) mod journald;
 pub(crate) mod settings;
 mod webhook;
 

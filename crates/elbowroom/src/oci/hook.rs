@@ -5,6 +5,7 @@
 //! namespace. The agent takes the process that asks instead (SO_PEERCRED), which is in the container's cgroup.
 
 use super::bundle;
+use crate::alerts::journald;
 use crate::client;
 use anyhow::Context;
 use elbowroom_host::mount;
@@ -13,11 +14,16 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 /// The hidden verb.
 pub(crate) const VERB: &str = "hook";
+
+/// The hook's arguments, the program's name first, for the agent of `run_dir`.
+pub(crate) fn words(run_dir: &str) -> [String; 4] {
+    ["elbowroom", VERB, "--run-dir", run_dir].map(str::to_owned)
+}
 
 /// How long a container's start may be delayed.
 const BUDGET: Duration = Duration::from_secs(2);
@@ -31,35 +37,40 @@ struct State {
     bundle: PathBuf,
 }
 
-/// Mounts the view, or says in one line on stderr why there is none. Always succeeds, and in time.
+/// Mounts the view, or says in one line why there is none: on stderr, which engines throw away, and to journald. Always succeeds,
+/// and in time.
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
     let run_dir = run_dir(args);
+    let id = Arc::new(OnceLock::new());
     let (done, result) = mpsc::channel();
+    let known = id.clone();
     // A panic drops the sender, which reads as an end without a result.
     std::thread::spawn(move || {
-        let _ = done.send(attach(&run_dir));
+        let _ = done.send(attach(&run_dir, &known));
     });
     match result.recv_timeout(BUDGET) {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => complain(&format!("{error:#}")),
-        Err(mpsc::RecvTimeoutError::Timeout) => complain("mounting it took too long"),
-        Err(mpsc::RecvTimeoutError::Disconnected) => complain("the hook failed unexpectedly"),
+        Ok(Err(error)) => complain(&id, &format!("{error:#}")),
+        Err(mpsc::RecvTimeoutError::Timeout) => complain(&id, "mounting it took too long"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => complain(&id, "the hook failed unexpectedly"),
     }
     ExitCode::SUCCESS
 }
 
-fn complain(why: &str) {
+fn complain(id: &OnceLock<String>, why: &str) {
+    let why = format!("no view: {why}");
+    let _ = journald::say(&why, id.get().map_or("", String::as_str));
     // Not `eprintln!`: with stderr closed it would panic, and the container would not start.
-    let _ =
-        std::io::Write::write_all(&mut std::io::stderr(), format!("elbowroom: no view: {why}\n").as_bytes());
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("elbowroom: {why}\n").as_bytes());
 }
 
-fn attach(run_dir: &Path) -> anyhow::Result<()> {
+fn attach(run_dir: &Path, id: &OnceLock<String>) -> anyhow::Result<()> {
     let mut text = Vec::new();
     std::io::stdin().take(1 << 20).read_to_end(&mut text).context("reading the container's state")?;
     let state: State = serde_json::from_slice(&text).context("the container's state")?;
+    let name = id.get_or_init(|| state.id);
     let rootfs = bundle::rootfs(&state.bundle)?;
-    let view = client::prepare(run_dir, &state.id, 0, PATIENCE)?;
+    let view = client::prepare(run_dir, name, 0, PATIENCE)?;
     let plan = mount::plan_here(&rootfs, &view.surfaces, &view.view_dir)?;
     mount::attach_here(&rootfs, &plan)?;
     // Without the page (a kernel before Linux 5.12, no sysfs) the files still show the view; the agent notes what is missing.

@@ -4,7 +4,11 @@
 
 use super::{bundle, hook};
 use crate::client;
+use crate::config::Config;
 use anyhow::{Context, bail};
+use elbowroom_core::label::Labels;
+use elbowroom_core::launch::Plan;
+use serde_json::json;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -49,10 +53,17 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 
 fn patch(bundle: &Path) -> anyhow::Result<()> {
     let program = env::current_exe().context("this program's own path")?;
+    let program = program.to_str().context("this program's path is not UTF-8")?;
     let run_dir = env::var_os(RUN_DIR).unwrap_or_else(|| client::RUN_DIR.into());
     let run_dir = run_dir.to_str().with_context(|| format!("{RUN_DIR} is not UTF-8"))?;
-    let args = ["elbowroom", hook::VERB, "--run-dir", run_dir].map(str::to_owned);
-    bundle::add_hook(bundle, &program, &args)
+    let hook = json!({ "path": program, "args": hook::words(run_dir) });
+    // One that is broken keeps no container from starting; the agent says what is wrong with it.
+    let node = Config::load(None).unwrap_or_default().containers;
+    bundle::apply(bundle, &hook, |asked| {
+        let labels = asked.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        // Who uses this runtime wants views. The hook asks the agent, which knows a container's labels and name, too.
+        Plan::new(&Labels::read(labels, node.labels), true, node.env, asked.room(), |name| asked.sets(name))
+    })
 }
 
 /// The bundle, if these are the arguments of a command that makes a container. An option that is not known may or may not

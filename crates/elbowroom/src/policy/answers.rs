@@ -203,6 +203,7 @@ impl Owner {
             path: group.path.clone(),
             attached,
             attach_note,
+            late_usec: resident.late.map(Micros::get),
             missing,
             view_dir: self.view_dir(id),
             view: *view,

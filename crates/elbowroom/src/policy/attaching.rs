@@ -84,8 +84,12 @@ impl Owner {
             return;
         };
         let error = match outcome {
-            Outcome::Attached { missing } => {
-                tracing::info!(container = name, missing = missing.len(), "view attached");
+            Outcome::Attached { missing, anew } => {
+                // Whatever was to mount it when the container was made has not: there is none, or it failed.
+                let late = anew.then(|| timer::now_boot().saturating_sub(resident.facts.started));
+                resident.late = late.or(resident.late);
+                let late = late.map(tracing::field::display);
+                tracing::info!(container = name, missing = missing.len(), late, "view attached");
                 resident.attach = Attach::Done { missing };
                 None
             }

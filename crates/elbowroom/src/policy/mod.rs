@@ -29,6 +29,7 @@ use crate::api::{Request, Response};
 use crate::config::{Config, Tier};
 use crate::fuse::publisher::Publisher;
 use crate::kept::Profiles;
+use crate::nri;
 use crate::probes::{self, Said, Voices};
 use alerts::AlertsRoom;
 use anyhow::{Context, Result};
@@ -123,6 +124,7 @@ pub(crate) fn main(
     let profiles = Profiles::at(state_dir);
     let _socket = control::listen(&socket_path(run_dir), Door::Control, mailbox.clone(), profiles.clone())?;
     let _feed = config.api.enabled.then(|| feed(run_dir, mailbox, profiles));
+    nri::spawn(&config.nri.sockets, &config.containers, run_dir);
     let ticker = Ticker::new(config.sense.period).context("starting the sampling timer")?;
     tracing::info!(period = %config.sense.period, priority = ?prefer_realtime(), "sampling");
 
@@ -185,6 +187,7 @@ pub(crate) fn open_sensor(config: &Config) -> Result<Sensor> {
     let sensor_config = SensorConfig {
         plain: config.containers.cgroups.clone(),
         docker_root: config.containers.docker_root.clone(),
+        containerd_state: config.containers.containerd_state.clone(),
         labels: config.containers.labels,
         rescan: config.sense.rescan,
         bpf: config.sense.tier != Tier::Files,

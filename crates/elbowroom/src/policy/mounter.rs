@@ -27,8 +27,8 @@ pub(super) enum Job {
 
 /// How a job ended.
 pub(super) enum Outcome {
-    /// The view is mounted; these surfaces have no file to go over in this container.
-    Attached { missing: Vec<String> },
+    /// The view is mounted; these surfaces have no file to go over in this container. `anew`: some were not there before.
+    Attached { missing: Vec<String>, anew: bool },
     /// The container is still being made: try again soon.
     NotYet(&'static str),
     /// Nothing of ours is mounted any more.
@@ -81,7 +81,7 @@ fn attach(pid: u32, view_dir: &Path, page: &Path, surfaces: &[Surface], on_host_
                 Ok(false) => missing.push(format!("{}: the container has no such file", mount::PAGE_TARGET)),
                 Err(error) => missing.push(error.to_string()),
             }
-            Outcome::Attached { missing }
+            Outcome::Attached { missing, anew: attached.mounted > 0 }
         }
         Err(e) => failed(e),
     }

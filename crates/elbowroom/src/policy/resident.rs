@@ -63,6 +63,8 @@ pub(super) struct Resident {
     /// By CPU number.
     pub(super) times: Vec<CpuTimes>,
     pub(super) attach: Attach,
+    /// How long after its first process its view came, where it did not come before.
+    pub(super) late: Option<Micros>,
     pub(super) load: Load,
     pub(super) usage: Usage,
     /// When details are read next, on the monotonic clock.
@@ -92,6 +94,7 @@ impl Resident {
             facts,
             times,
             attach,
+            late: None,
             load: Load::default(),
             usage: Usage::default(),
             refresh_at: Micros::ZERO,

@@ -10,7 +10,7 @@ use crate::client::Client;
 use anyhow::{Result, bail};
 use elbowroom_core::govern::disk::{HeldBy, Standing};
 use elbowroom_core::sample::IoMax;
-use elbowroom_core::unit::Millicpu;
+use elbowroom_core::unit::{Micros, Millicpu};
 use elbowroom_core::view::Explain;
 use std::fmt::Write;
 use std::path::Path;
@@ -69,7 +69,12 @@ fn list_text(containers: &[ContainerView]) -> String {
                 format!("{:.2}", c.cpu_used_millicpu as f64 / 1_000.0),
                 c.view.memory.to_string(),
                 c.usage.memory.to_string(),
-                if c.attached { "yes" } else { "no" }.to_owned(),
+                match (c.attached, c.late_usec) {
+                    (false, _) => "no",
+                    (true, Some(_)) => "late",
+                    (true, None) => "yes",
+                }
+                .to_owned(),
             ]
         })
         .collect();
@@ -121,7 +126,10 @@ fn show_text(c: &ContainerView) -> String {
         (
             "attached",
             match (&c.attached, &c.attach_note) {
-                (true, _) => "yes".to_owned(),
+                (true, _) => match c.late_usec {
+                    Some(late) => format!("yes, {} after its first process started", Micros(late)),
+                    None => "yes".to_owned(),
+                },
                 (false, Some(note)) if !note.is_empty() => format!("no: {note}"),
                 (false, _) => "no".to_owned(),
             },

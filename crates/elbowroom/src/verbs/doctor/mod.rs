@@ -84,6 +84,7 @@ impl HostArgs {
             root: PathBuf::from("/"),
             plain: config.containers.cgroups,
             docker_root: config.containers.docker_root,
+            containerd_state: config.containers.containerd_state,
             wait,
         };
         let facts = look(&config, journal.applied()?).context("looking at the host")?;

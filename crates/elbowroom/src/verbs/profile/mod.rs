@@ -63,7 +63,8 @@ struct Which {
 impl Which {
     fn open(&self) -> Result<Containers> {
         let config = crate::config::Config::load(self.config.as_deref())?.containers;
-        Containers::open(&config.cgroups, config.docker_root.as_deref()).context("looking for containers")
+        let (docker, containerd) = (config.docker_root.as_deref(), config.containerd_state.as_deref());
+        Containers::open(&config.cgroups, docker, containerd).context("looking for containers")
     }
 }
 

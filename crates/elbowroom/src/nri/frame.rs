@@ -1,0 +1,185 @@
+//! The two framings of NRI's socket, one in the other.
+//!
+//! The outer one lets both ends be client and server over one connection: a connection's number and the length of what
+//! follows, 4 bytes each, big endian (containerd/nri, pkg/net/multiplex/mux.go). Connection 1 is where the runtime calls the
+//! plugin, connection 2 where the plugin calls the runtime. The inner one is ttrpc (containerd/ttrpc, PROTOCOL.md): length and
+//! number of the stream, 4 bytes each, big endian; kind and flags, one byte each; then the message. A message may come in
+//! several outer frames, and an outer frame may hold several.
+
+use super::NriError;
+
+/// The longest ttrpc message (containerd/ttrpc, channel.go, `messageLengthMax`), and the longest outer payload.
+const LONGEST: usize = 4 << 20;
+const OUTER: usize = 8;
+const INNER: usize = 10;
+
+/// A connection inside the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// The runtime asks.
+    Plugin = 1,
+    /// The plugin asks.
+    Runtime = 2,
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Request = 1,
+    Response = 2,
+}
+
+/// One ttrpc message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) line: Line,
+    pub(super) kind: Kind,
+    pub(super) stream: u32,
+    pub(super) body: Vec<u8>,
+}
+
+impl Message {
+    /// Adds the message to `out` as it goes over the socket.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        let inner = u32::try_from(self.body.len()).expect("this end writes short messages");
+        out.extend((self.line as u32).to_be_bytes());
+        out.extend((inner + INNER as u32).to_be_bytes());
+        out.extend(inner.to_be_bytes());
+        out.extend(self.stream.to_be_bytes());
+        out.extend([self.kind as u8, 0]);
+        out.extend(&self.body);
+    }
+}
+
+/// Puts messages together again.
+#[derive(Default)]
+pub(super) struct Reader {
+    outer: Vec<u8>,
+    lines: [Vec<u8>; 2],
+}
+
+impl Reader {
+    /// Takes bytes as they come, and gives the messages that are complete with them.
+    ///
+    /// # Errors
+    /// [`NriError::TooLong`]: nothing after it can be understood.
+    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Vec<Message>, NriError> {
+        self.outer.extend(bytes);
+        let mut messages = Vec::new();
+        let mut at = 0;
+        while let Some((number, payload)) = split(&self.outer[at..], OUTER, LONGEST + INNER)? {
+            at += OUTER + payload.len();
+            // Others are of a version to come: their payload is no affair of this one's.
+            let (line, waiting) = match number {
+                1 => (Line::Plugin, &mut self.lines[0]),
+                2 => (Line::Runtime, &mut self.lines[1]),
+                _ => continue,
+            };
+            waiting.extend(payload);
+            take_messages(line, waiting, &mut messages)?;
+        }
+        self.outer.drain(..at);
+        Ok(messages)
+    }
+}
+
+/// Takes the messages off the front of what waits on a line. Those of an unknown kind are left out.
+fn take_messages(line: Line, waiting: &mut Vec<u8>, messages: &mut Vec<Message>) -> Result<(), NriError> {
+    let mut at = 0;
+    while let Some((_, body)) = split_inner(&waiting[at..])? {
+        let header = &waiting[at..at + INNER];
+        let kind = match header[8] {
+            1 => Some(Kind::Request),
+            2 => Some(Kind::Response),
+            _ => None,
+        };
+        let stream = number(&header[4..]);
+        messages.extend(kind.map(|kind| Message { line, kind, stream, body: body.to_vec() }));
+        at += INNER + body.len();
+    }
+    waiting.drain(..at);
+    Ok(())
+}
+
+/// The number and the payload of an outer frame, if it is all there.
+fn split(bytes: &[u8], header: usize, longest: usize) -> Result<Option<(u32, &[u8])>, NriError> {
+    if bytes.len() < header {
+        return Ok(None);
+    }
+    let length = number(&bytes[4..]) as usize;
+    if length > longest {
+        return Err(NriError::TooLong(length));
+    }
+    Ok(bytes[header..].get(..length).map(|payload| (number(bytes), payload)))
+}
+
+/// The same of a ttrpc message, whose length comes first.
+fn split_inner(bytes: &[u8]) -> Result<Option<(u32, &[u8])>, NriError> {
+    if bytes.len() < INNER {
+        return Ok(None);
+    }
+    let length = number(bytes) as usize;
+    if length > LONGEST {
+        return Err(NriError::TooLong(length));
+    }
+    Ok(bytes[INNER..].get(..length).map(|body| (number(&bytes[4..]), body)))
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes[..4].try_into().expect("four bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(line: Line, stream: u32, body: &[u8]) -> Message {
+        Message { line, kind: Kind::Request, stream, body: body.to_vec() }
+    }
+
+    #[test]
+    fn messages_come_out_however_the_bytes_are_cut() {
+        let sent = [
+            message(Line::Plugin, 1, b"abc"),
+            message(Line::Runtime, 3, b""),
+            message(Line::Plugin, 5, b"z"),
+        ];
+        let mut bytes = Vec::new();
+        sent.iter().for_each(|message| message.write(&mut bytes));
+        for size in 1..=bytes.len() {
+            let mut reader = Reader::default();
+            let got: Vec<Message> = bytes.chunks(size).flat_map(|part| reader.read(part).unwrap()).collect();
+            assert_eq!(got, sent, "{size} bytes at a time");
+        }
+    }
+
+    #[test]
+    fn a_message_may_be_spread_over_frames_and_share_one() {
+        let mut inner = Vec::new();
+        message(Line::Plugin, 7, b"hello").write(&mut inner);
+        let inner = inner.split_off(OUTER);
+        let twice = [&inner[..], &inner[..]].concat();
+        let mut bytes = Vec::new();
+        for part in twice.chunks(4) {
+            bytes.extend([1u32.to_be_bytes(), (part.len() as u32).to_be_bytes()].concat());
+            bytes.extend(part);
+        }
+        let got = Reader::default().read(&bytes).unwrap();
+        assert_eq!(got, [message(Line::Plugin, 7, b"hello"), message(Line::Plugin, 7, b"hello")]);
+    }
+
+    #[test]
+    fn what_is_foreign_is_skipped_and_what_is_too_long_ends_it() {
+        let mut bytes = [9u32.to_be_bytes(), 2u32.to_be_bytes()].concat();
+        bytes.extend(b"??");
+        message(Line::Plugin, 1, b"a").write(&mut bytes);
+        assert_eq!(Reader::default().read(&bytes).unwrap(), [message(Line::Plugin, 1, b"a")]);
+        for huge in [[1u32, u32::MAX], [9, 5 << 20]] {
+            let bytes = huge.map(u32::to_be_bytes).concat();
+            assert!(matches!(Reader::default().read(&bytes), Err(NriError::TooLong(_))));
+        }
+        let mut bytes = [1u32.to_be_bytes(), 10u32.to_be_bytes(), u32::MAX.to_be_bytes()].concat();
+        bytes.extend([0; 6]);
+        assert!(matches!(Reader::default().read(&bytes), Err(NriError::TooLong(_))));
+    }
+}
