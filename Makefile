@@ -29,7 +29,7 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
-.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test soak audit bench lab fuzz api-fuzz \
+.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test soak engines-test engines-bench audit bench lab fuzz api-fuzz \
   install install-only deb tarball package-test prometheus-test clean
 
 help: ## this list
@@ -90,6 +90,14 @@ soak: build ## 500 rounds of 20 containers that come and go, 200 kills while lim
 	@tools/setup test
 	ELBOWROOM_TEST_KILLS=200 $(PYTEST) -s tests/live/test_disk_cli.py -k however_often
 	ELBOWROOM_TEST_ROUNDS=500 ELBOWROOM_TEST_CONTAINERS=20 $(PYTEST) tests/live/test_density.py
+
+engines-test: build ## containers on containerd 2, Docker of today and Podman, built once into .cache (10 min); root
+	@tools/setup engines
+	$(PYTEST) tests/live/test_engines.py
+
+engines-bench: build ## what views cost the start of a container, per engine (5 min); root
+	@tools/setup engines
+	ELBOWROOM_ENGINES_ROUNDS=30 ELBOWROOM_ENGINES_RESULTS=lab/results/$$(date +%F)-engines $(PYTEST) tests/live/test_engines.py -k test_cost
 
 audit: build ## what `elbowroom audit` says of 28 roots, beside what strace sees (10 min; Debian, PyPI and npm packages); root
 	@tools/setup test audit

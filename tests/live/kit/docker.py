@@ -25,20 +25,23 @@ class Docker:
         self.socket = home / "docker.sock"
         self.daemon = None
         self.containers = []
+        self.program, self.more, self.environment, self.namespace = "dockerd", [], {}, "elbowroom-test"
 
     # ---- the daemon ----
 
     def start(self):
         words = [
-            "dockerd", "--host", f"unix://{self.socket}", "--data-root", self.home / "data", "--exec-root", self.home / "exec",
+            self.program, "--host", f"unix://{self.socket}", "--data-root", self.home / "data", "--exec-root", self.home / "exec",
             "--pidfile", self.home / "pid", "--config-file", self.home / "daemon.json",
-            "--containerd-namespace", "elbowroom-test", "--containerd-plugins-namespace", "elbowroom-test-plugins",
+            "--containerd-namespace", self.namespace, "--containerd-plugins-namespace", f"{self.namespace}-plugins",
             "--storage-driver", "overlay2", "--bridge", "none", "--iptables=false", "--ip6tables=false",
-            "--exec-opt", "native.cgroupdriver=cgroupfs", "--log-level", "warn",
+            "--exec-opt", "native.cgroupdriver=cgroupfs", "--log-level", "warn", *self.more,
         ]  # fmt: skip
         (self.home / "daemon.json").write_text(json.dumps({"runtimes": {"elbowroom": {"path": str(self.runtime)}}}))
         with open(self.home / "log", "ab") as log:
-            self.daemon = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            self.daemon = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, **self.environment}
+            )
 
         def answers():
             if self.daemon.poll() is not None:
@@ -81,9 +84,10 @@ class Docker:
         container.id = self.call("inspect", "--format", "{{.Id}}", name).stdout.strip()
         return container
 
-    def run_once(self, *words, options=()):
-        """A container that runs one command; its output."""
-        done = self.call("run", "--rm", "--network", "none", *mounts(), *options, IMAGE, *words)
+    def run_once(self, *words, options=(), shared=True):
+        """A container that runs one command; its output. `shared`: with this machine's programs."""
+        volumes = mounts() if shared else []
+        done = self.call("run", "--rm", "--network", "none", *volumes, *options, IMAGE, *words)
         return done.stdout
 
     def clear(self):
