@@ -9,6 +9,7 @@ PYTHON ?= /usr/bin/python3
 # More arguments for pytest, for example PYTEST_ARGS="-k docker -x".
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 60
+STRESS_SECONDS ?= 600
 LAB_ARGS ?= --help
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -29,7 +30,8 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
-.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test soak engines-test engines-bench audit bench lab fuzz api-fuzz \
+.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test soak engines-test engines-bench runtimes-test java-stress \
+  audit bench lab fuzz api-fuzz \
   install install-only deb tarball package-test prometheus-test clean
 
 help: ## this list
@@ -99,6 +101,16 @@ engines-bench: build ## what views cost the start of a container, per engine (5 
 	@tools/setup engines
 	ELBOWROOM_ENGINES_ROUNDS=30 ELBOWROOM_ENGINES_RESULTS=lab/results/$$(date +%F)-engines $(PYTEST) tests/live/test_engines.py -k test_cost
 
+runtimes-test: build java ## what reaches which runtime, and servers that follow: the table of docs/guide/runtimes.md (5 min; apt, PyPI); root
+	@tools/setup test runtimes
+	ELBOWROOM_TEST_RUNTIMES=all ELBOWROOM_TEST_JVMS=$$(printf '%s:' $(CURDIR)/.cache/runtimes/jdk-*) \
+	  $(PYTEST) -s tests/live/test_matrix.py tests/live/test_follow.py
+
+java-stress: java ## views that change all the time, STRESS_SECONDS (600) for each collector of each JDK; ONLY="g1 and 17"; root
+	@tools/setup test
+	ELBOWROOM_TEST_JVMS=$${ELBOWROOM_TEST_JVMS:-$$(printf '%s:' $(CURDIR)/.cache/runtimes/jdk-*)} \
+	  $(MAKE) --directory java stress SECONDS=$(STRESS_SECONDS) ONLY="$(or $(ONLY),graphs)"
+
 audit: build ## what `elbowroom audit` says of 28 roots, beside what strace sees (10 min; Debian, PyPI and npm packages); root
 	@tools/setup test audit
 	ELBOWROOM_AUDIT_RESULTS=lab/results/$$(date +%F)-audit $(PYTEST) tests/live/test_audit.py
@@ -141,6 +153,7 @@ install-only:
 	install -D -m 0644 target/java/elbowroom-agent.jar $D$(SHAREDIR)/elbowroom/elbowroom-agent.jar
 	install -D -m 0755 -t $D$(PREFIX)/lib/elbowroom/probes probes/mariadb probes/postgres
 	install -D -m 0644 -t $D$(PREFIX)/lib/elbowroom/probes probes/Jmx.java
+	install -D -m 0755 -t $D$(PREFIX)/lib/elbowroom/actuators actuators/*
 	$(MAKE) --no-print-directory -C shim install PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$D
 	install -D -m 0644 -t $D$(PYTHONDIR)/elbowroom python/elbowroom/*.py
 	cargo xtask man $D$(SHAREDIR)/man/man1

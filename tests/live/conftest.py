@@ -2,6 +2,7 @@
 
 Every fixture cleans up after itself and then looks whether it did. A test that cannot run says why: `needs X: reason`."""
 
+import contextlib
 import http.server
 import json
 import os
@@ -20,7 +21,7 @@ from kit.container import Container, main_process
 from kit.disk import LoopDisk
 from kit.docker import Docker
 from kit.memory import LARGEST_HOST, Hungry, host_memory, zram
-from kit.process import mounts_of
+from kit.process import mounts_of, pids, state
 from kit.runc import Runc
 from kit.wait import eventually
 
@@ -189,6 +190,36 @@ def start(binary, run_dir):
     yield start
     for container in made:
         container.close()
+
+
+@pytest.fixture
+def background(start):
+    """Starts commands in containers by `elbowroom run`, which end with the test."""
+    containers = []
+
+    def run(container, command, log):
+        containers.append(container)
+        container.run("sh", "-c", f"exec setsid {command} >{log} 2>&1 </dev/null &")
+
+    yield run
+
+    def inside(container):
+        of = lambda pid: {line.split(":", 2)[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()}
+        found = []
+        for pid in pids():
+            with contextlib.suppress(OSError):
+                if pid != container.pid and of(pid) & container.cgroups and state(pid) != "Z":
+                    found.append(pid)
+        return found
+
+    def gone():
+        for container in containers:
+            for pid in inside(container):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        return not any(inside(container) for container in containers)
+
+    eventually(gone)
 
 
 @pytest.fixture

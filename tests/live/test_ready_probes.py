@@ -1,66 +1,23 @@
 """The probes of probes/, beside the programs they are for: a real MariaDB, PostgreSQL and JVM."""
 
-import contextlib
 import glob
-import os
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from kit.process import pids, state
+from kit.programs import as_user
 from kit.wait import eventually
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROBES = REPOSITORY / "probes"
 
 
-@pytest.fixture
-def background(start):
-    """Starts commands in containers by `elbowroom run`, which end with the test."""
-    containers = []
-
-    def run(container, command, log):
-        containers.append(container)
-        container.run("sh", "-c", f"exec setsid {command} >{log} 2>&1 </dev/null &")
-
-    yield run
-
-    def inside(container):
-        of = lambda pid: {line.split(":", 2)[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()}
-        found = []
-        for pid in pids():
-            with contextlib.suppress(OSError):
-                if pid != container.pid and of(pid) & container.cgroups and state(pid) != "Z":
-                    found.append(pid)
-        return found
-
-    def gone():
-        for container in containers:
-            for pid in inside(container):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        return not any(inside(container) for container in containers)
-
-    eventually(gone)
-
-
 def served(agent, container):
     row = agent.find(container)
     seen = row and row["probe"]
     return seen["report"]["served"] if seen and seen["freshness"] == "fresh" and seen["report"] else None
-
-
-def as_user(user, home):
-    """A directory that a server's own user may write to."""
-    home.mkdir()
-    shutil.chown(home, user, user)
-    for above in home.parents:
-        if above.stat().st_mode & 0o055 == 0:
-            above.chmod(0o755)
-    return home
 
 
 def test_mariadb(new_agent, start, background, tmp_path):

@@ -88,5 +88,5 @@ def test_node_sizes_itself_by_its_view(agent, start):
     if not node:
         pytest.skip("needs node, which is not installed")
     container = start("--cpus", "1", "--memory", "400MiB")
-    cpus, memory, _ = container.program(node, os.path.join(programs.SOURCES, "sees.js"))()
+    cpus, memory, *_ = container.program(node, os.path.join(programs.SOURCES, "sees.js"))()
     assert (cpus, memory) == (1, 400 * MIB)

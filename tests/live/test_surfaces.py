@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kit import cgroup, programs
+from kit import cgroup, jvm, programs
 from kit.wait import PATIENCE, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -50,6 +50,21 @@ def test_a_program_that_has_it_mapped_sees_each_change(agent, start):
     assert ask()[1] == 256 * MIB
     cgroup.limit_memory(agent.find(container)["path"], 300 * MIB)
     eventually(lambda: ask()[1] == 300 * MIB)
+
+
+def test_a_java_program_that_has_it_mapped_sees_each_change(agent, start):
+    machines = jvm.virtual_machines()
+    if "17" not in machines or not jvm.AGENT.exists():
+        pytest.skip(f"needs JDK 17 below /usr/lib/jvm, and {jvm.AGENT}: make java")
+    java, source = machines["17"], programs.SOURCES / "Page.java"
+    programs.build("Page.class", source, [java.with_name("javac"), "--release", "17", "-cp", jvm.AGENT, "-d", programs.BUILT, source])
+    container = start("--cpus", "1", "--memory", "256MiB")
+    ask = container.program(java, "-XX:TieredStopAtLevel=1", "-cp", f"{jvm.AGENT}:{programs.BUILT}", "Page")
+    assert ask() == [1, 256 * MIB]
+    cgroup.limit_memory(agent.find(container)["path"], 300 * MIB)
+    eventually(lambda: ask() == [1, 300 * MIB])
+    assert agent.stop() == 0
+    assert ask() == [0, 0]
 
 
 def test_a_container_has_no_page_but_its_own_and_cannot_write_it(agent, start):

@@ -151,7 +151,7 @@ def test_every_file_is_where_debian_looks_for_it():
         "/usr/share/bash-completion/completions/elbowroom", "/usr/share/zsh/vendor-completions/_elbowroom",
         "/usr/share/fish/vendor_completions.d/elbowroom.fish", "/usr/include/elbowroom/view.h",
         "/usr/share/elbowroom/prometheus/elbowroom.rules.yml", "/usr/share/elbowroom/grafana/elbowroom.json",
-        "/etc/elbowroom/elbowroom.toml", "/usr/share/doc/elbowroom/copyright", "/usr/lib/elbowroom/probes/mariadb",
+        "/etc/elbowroom/elbowroom.toml", "/usr/share/doc/elbowroom/copyright", "/usr/lib/elbowroom/probes/mariadb", "/usr/lib/elbowroom/actuators/redis",
     ]:
         assert os.path.exists(path), path
     assert sh(sys.executable, "-c", "import elbowroom; print(elbowroom.__file__)").startswith("/usr/lib/python3/dist-packages")

@@ -9,10 +9,12 @@
 //! | `elbowroom.dev/memory-reservation` | `2GiB` |
 //! | `elbowroom.dev/disk-reservation` | `rbps=50MiB/s wiops=200/s`, with the keys of `io.max` |
 //! | `elbowroom.dev/probe` | a probe on one line |
+//! | `elbowroom.dev/java`, `openmp`, `libc` | `on`, `off`: what is loaded into programs that read no file |
 //!
 //! Labels come from whoever may create containers: what is not understood is kept by name and told, never guessed.
 
 use crate::govern::claim::{Claim, Class, MemoryClaim, Reserve, WEIGHTS};
+use crate::launch::Surfaces;
 use crate::unit::{Bytes, parse_bytes};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -50,6 +52,9 @@ pub struct Labels {
     /// How its application says how it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<String>,
+    /// What is loaded into its programs when they start; of `env` it says nothing.
+    #[serde(skip_serializing_if = "Surfaces::is_none")]
+    pub surfaces: Surfaces,
     /// What was not understood, a sentence each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored: Vec<String>,
@@ -70,6 +75,7 @@ impl fmt::Display for Labels {
             self.memory_reservation.map(|size| format!("memory-reservation {size}")),
             self.disk_reservation.map(|reserve| format!("disk-reservation {reserve}")),
             self.probe.as_ref().map(|_| "probe".to_owned()),
+            (!self.surfaces.is_none()).then(|| self.surfaces.names().collect::<Vec<_>>().join(" ")),
             (!self.ignored.is_empty()).then(|| format!("ignored: {}", self.ignored.join(", "))),
         ];
         f.write_str(&words.into_iter().flatten().collect::<Vec<_>>().join("; "))
@@ -100,7 +106,7 @@ pub enum Heed {
     /// All.
     #[default]
     All,
-    /// Those that take nothing from anybody else: `views`, `governors` and `probe`.
+    /// Those that take nothing from anybody else: `views`, `governors`, `probe`, and ways into programs.
     Harmless,
     /// None.
     None,
@@ -151,6 +157,9 @@ impl Labels {
             "env" => self.env = Some(switch(value)?),
             "governors" => self.governors = Some(switch(value)?),
             "probe" => self.probe = Some(value.to_owned()),
+            "java" => self.surfaces.java = switch(value)?,
+            "openmp" => self.surfaces.openmp = switch(value)?,
+            "libc" => self.surfaces.libc = switch(value)?,
             "priority" | "memory-reservation" | "disk-reservation" if heed == Heed::Harmless => {
                 return Err("this node heeds no label that takes from others".into());
             }
@@ -224,6 +233,11 @@ mod tests {
         let disk = read("disk-reservation", "rbps=50MiB/s wiops=200/s").claim().disk;
         assert_eq!(disk, Reserve { rbps: Some(50 << 20), wiops: Some(200), ..Reserve::default() });
         assert_eq!(read("probe", "port=9000").probe.as_deref(), Some("port=9000"));
+        assert!(read("java", "on").surfaces.java && !read("java", "off").surfaces.java);
+        for name in ["java", "openmp", "libc"] {
+            assert_eq!(read(name, "on").to_string(), name);
+            assert_eq!(read(name, "yes").ignored.len(), 1);
+        }
         let others = [("elbowroom", "x"), ("views", "off"), ("org.elbowroom.dev/views", "off")];
         assert!(Labels::read(others, Heed::All).is_empty());
         let all = [

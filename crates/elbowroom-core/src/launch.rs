@@ -7,7 +7,56 @@
 use crate::cpuset::CpuSet;
 use crate::label::Labels;
 use crate::unit::Bytes;
-use std::ffi::OsString;
+use serde::{Deserialize, Serialize};
+use std::ffi::{OsStr, OsString};
+
+/// Where a container's programs find what is preloaded into them: a directory of sysfs that is there wherever FUSE is, made to
+/// have something mounted on it (fusectl), which is of no use in a container.
+pub const DIR: &str = "/sys/fs/fuse/connections";
+/// The library for OpenMP in [`DIR`].
+pub const OPENMP: &str = "libelbowroom-openmp.so";
+/// The library for the C library's calls in [`DIR`].
+pub const LIBC: &str = "libelbowroom-libc.so";
+/// The agent for HotSpot in [`DIR`].
+pub const JAVA: &str = "elbowroom-agent.jar";
+
+/// Ways into programs that read no file, or none more than once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Surfaces {
+    /// The agent for HotSpot.
+    pub java: bool,
+    /// A library that makes OpenMP's parallel regions as wide as the effective CPU.
+    pub openmp: bool,
+    /// A library that answers the C library's calls from the view.
+    pub libc: bool,
+    /// Environment variables that tell the limits.
+    pub env: bool,
+}
+
+impl Surfaces {
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Those that a container can have that gets no view. The agent for HotSpot follows limits too.
+    pub fn without_views(self) -> Self {
+        Self { openmp: false, libc: false, ..self }
+    }
+
+    /// Those that need no file in the container.
+    pub fn without_files(self) -> Self {
+        Self { env: self.env, ..Self::default() }
+    }
+
+    /// The names of those that are wanted.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let all = [(self.java, "java"), (self.openmp, "openmp"), (self.libc, "libc"), (self.env, "env")];
+        all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| name)
+    }
+}
 
 /// The room of a program, as far as it is less than the machine: what is `None` is the machine's, and needs no words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,24 +86,23 @@ impl Room {
 /// What a container that is about to be made is given, however its engine takes it: the NRI plugin and the runtime wrapper
 /// carry it out, and a CDI device and a hooks directory are a plan that asks for views of everybody.
 ///
-/// There are no mounts in it: views are mounted by the hook, which asks the agent for them when the container's cgroup is there,
-/// so that nothing of an agent that is gone can keep a container from starting (`docs/decisions/0023-engines.md`).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// There are no mounts in it: views, and what is loaded into programs, are mounted by the hook, which asks the agent for a view when
+/// the container's cgroup is there, so that nothing of an agent that is gone can keep a container from starting
+/// (`docs/decisions/0023-engines.md`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Variables to add to the environment of its programs.
-    pub env: Vec<(&'static str, String)>,
     /// Whether to run the `createContainer` hook that mounts its view.
     pub hook: bool,
+    /// Ways into its programs beside files.
+    pub surfaces: Surfaces,
 }
 
 impl Plan {
-    /// The plan for a container with these labels. `views` and `words` are what the node does where they are silent; `is_set`
-    /// says which variables the container's maker has set.
-    pub fn new(labels: &Labels, views: bool, words: bool, room: Room, is_set: impl Fn(&str) -> bool) -> Self {
-        let words = labels.env.unwrap_or(words);
+    /// The plan for a container with these labels. `views` and `env` are what the node does where they are silent.
+    pub fn new(labels: &Labels, views: bool, env: bool) -> Self {
         Self {
-            env: if words { start_only(room, is_set) } else { Vec::new() },
             hook: labels.views.unwrap_or(views),
+            surfaces: Surfaces { env: labels.env.unwrap_or(env), ..labels.surfaces },
         }
     }
 }
@@ -105,10 +153,11 @@ pub fn start_only(room: Room, is_set: impl Fn(&str) -> bool) -> Vec<(&'static st
     fill(START, room, is_set)
 }
 
-/// What to add for a program whose OpenMP runtime follows the view. `most` is the most that the view may become, where the
-/// program's own calls show only what it is at the start (`--libc`): teams grow no larger than the runtime thought then.
-pub fn openmp(most: Option<u32>, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
-    let mut vars = fill(&START[..1], Room { cpus: most, memory: None }, &is_set);
+/// What to add for a program whose OpenMP runtime follows the view. `most` is the most that the view may become: teams grow no
+/// larger than the runtime thought at its start, when the view may be small. A libomp with assertions (Debian's) ends a program
+/// that is not told and whose affinity has more CPUs than sysfs (kmp_runtime.cpp, `__kmp_do_middle_initialize`).
+pub fn openmp(most: u32, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+    let mut vars = fill(&START[..1], Room { cpus: Some(most), memory: None }, &is_set);
     vars.extend(fill(SPIN, Room::default(), is_set));
     vars
 }
@@ -118,15 +167,106 @@ pub fn sets(env: &[String], name: &str) -> bool {
     env.iter().any(|row| row.split_once('=').map_or(row.as_str(), |(name, _)| name) == name)
 }
 
-/// Puts `libraries` after the user's own in a value of `LD_PRELOAD`.
+/// Changes the environment of a container (`NAME=VALUE`, as in an OCI configuration) to what its programs need to be reached by
+/// `wanted`, whose files are in [`DIR`]. `room` is what its limits leave of `machine` CPUs. What is there stays in front of what is
+/// added, a variable that is set keeps its value, and a second time changes nothing.
+pub fn container(wanted: Surfaces, room: Room, machine: u32, env: &mut Vec<String>) {
+    let libraries = libraries(wanted);
+    if !libraries.is_empty() {
+        append(env, PRELOAD, |list| append_preload(list, &libraries));
+    }
+    if wanted.java {
+        append(env, JAVA_VARIABLE, |options| append_java_agent(options, &format!("{DIR}/{JAVA}")));
+    }
+    let is_set = |name: &str| sets(env, name);
+    let mut vars = Vec::new();
+    if wanted.env {
+        vars.extend(start_only(room, is_set));
+    }
+    if wanted.openmp {
+        let most = room.cpus.map_or(machine, |cpus| cpus.min(machine));
+        for (name, value) in openmp(most, is_set) {
+            if vars.iter().all(|(known, _)| *known != name) {
+                vars.push((name, value));
+            }
+        }
+    }
+    env.extend(vars.into_iter().map(|(name, value)| format!("{name}={value}")));
+}
+
+/// The libraries of what is wanted, each with its path.
+pub fn libraries(wanted: Surfaces) -> Vec<String> {
+    let all = [(wanted.openmp, OPENMP), (wanted.libc, LIBC)];
+    all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| format!("{DIR}/{name}")).collect()
+}
+
+/// What the dynamic linker preloads.
+pub const PRELOAD: &str = "LD_PRELOAD";
+/// What the launcher of every Java program inserts before its own options.
+pub const JAVA_VARIABLE: &str = "JAVA_TOOL_OPTIONS";
+
+/// Which of the variables that are only ever read at a program's start, and that this module knows to set, `env` has.
+pub fn told<'a>(env: impl IntoIterator<Item = &'a str>) -> Vec<&'static str> {
+    let rows = || START.iter().chain(SPIN);
+    let mut told: Vec<&'static str> = env
+        .into_iter()
+        .filter_map(|word| {
+            rows().map(|row| row.name).find(|name| word.split_once('=').is_some_and(|(n, _)| n == *name))
+        })
+        .collect();
+    told.sort_unstable();
+    told.dedup();
+    told
+}
+
+/// Changes the value of `name`, every one of them where there are several: who reads the first and who reads the last exist.
+fn append(env: &mut Vec<String>, name: &str, change: impl Fn(&mut OsString)) {
+    let changed = |value: &str| {
+        let mut value = OsString::from(value);
+        change(&mut value);
+        format!("{name}={}", value.to_string_lossy())
+    };
+    let mut found = false;
+    for word in env.iter_mut() {
+        if let Some((known, value)) = word.split_once('=')
+            && known == name
+        {
+            (*word, found) = (changed(value), true);
+        }
+    }
+    if !found {
+        env.push(changed(""));
+    }
+}
+
+/// Puts `libraries` after the user's own in a value of `LD_PRELOAD`, once.
 pub fn append_preload(list: &mut OsString, libraries: &[String]) {
     for library in libraries {
         // The dynamic linker takes blanks and colons alike, and empty names for nothing (elf/rtld.c, handle_preload_list).
+        if list.to_string_lossy().split([':', ' ']).any(|known| known == library) {
+            continue;
+        }
         if !list.is_empty() {
             list.push(":");
         }
         list.push(library);
     }
+}
+
+/// Adds the agent for HotSpot behind whatever is there in a value of [`JAVA_VARIABLE`], once. `jar` has no quote in it: HotSpot
+/// knows quotes, and nothing to quote a quote with (Arguments::parse_options_buffer).
+pub fn append_java_agent(options: &mut OsString, jar: &str) {
+    let agent = match jar.contains(char::is_whitespace) {
+        true => format!("\"-javaagent:{jar}\""),
+        false => format!("-javaagent:{jar}"),
+    };
+    if OsStr::to_string_lossy(options).contains(&agent) {
+        return;
+    }
+    if !options.is_empty() {
+        options.push(" ");
+    }
+    options.push(agent);
 }
 
 fn fill(rows: &[Row], room: Room, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
@@ -182,16 +322,16 @@ mod tests {
 
     #[test]
     fn a_plan_heeds_labels_before_the_node() {
-        let room = Room { cpus: Some(2), memory: None };
-        let plan = |views, env, labels: Labels| Plan::new(&labels, views, env, room, |_| false);
+        let plan = |views, env, labels: Labels| Plan::new(&labels, views, env);
         assert_eq!(plan(false, false, Labels::default()), Plan::default());
-        assert!(plan(true, false, Labels::default()).hook);
-        assert_eq!(plan(false, true, Labels::default()).env.len(), 4);
-        let labels = Labels { views: Some(false), env: Some(false), ..Labels::default() };
-        assert_eq!(plan(true, true, labels), Plan::default());
-        let labels = Labels { views: Some(true), env: Some(true), ..Labels::default() };
-        let both = plan(false, false, labels);
-        assert!(both.hook && both.env.len() == 4);
+        let both = Plan { hook: true, surfaces: Surfaces { env: true, ..Surfaces::default() } };
+        assert_eq!(plan(true, true, Labels::default()), both);
+        let off = Labels { views: Some(false), env: Some(false), ..Labels::default() };
+        assert_eq!(plan(true, true, off), Plan::default());
+        let on = Labels { views: Some(true), env: Some(true), ..Labels::default() };
+        assert_eq!(plan(false, false, on), both);
+        let java = Labels { surfaces: Surfaces { java: true, ..Surfaces::default() }, ..Labels::default() };
+        assert!(plan(false, false, java).surfaces.java);
     }
 
     #[test]
@@ -209,11 +349,92 @@ mod tests {
             let vars = start_only(room, |name| name == row.name);
             assert!(vars.len() == START.len() - 1 && vars.iter().all(|(name, _)| *name != row.name));
         }
-        assert_eq!(text(&openmp(None, |_| false)), ["GOMP_SPINCOUNT=1000", "KMP_BLOCKTIME=1"]);
-        assert!(openmp(None, |name| name == "OMP_WAIT_POLICY").is_empty());
-        assert_eq!(text(&openmp(None, |name| name == "GOMP_SPINCOUNT")), ["KMP_BLOCKTIME=1"]);
-        assert_eq!(text(&openmp(Some(4), |_| false))[0], "OMP_NUM_THREADS=4");
-        assert_eq!(openmp(Some(4), |name| name == "OMP_NUM_THREADS").len(), 2);
+        let told = |users: &str| text(&openmp(4, |name| name == users));
+        assert_eq!(told(""), ["OMP_NUM_THREADS=4", "GOMP_SPINCOUNT=1000", "KMP_BLOCKTIME=1"]);
+        assert_eq!(told("OMP_WAIT_POLICY"), ["OMP_NUM_THREADS=4"]);
+        assert_eq!(told("GOMP_SPINCOUNT"), ["OMP_NUM_THREADS=4", "KMP_BLOCKTIME=1"]);
+        assert_eq!(told("OMP_NUM_THREADS").len(), 2);
+    }
+
+    fn env(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_container_is_reached_by_what_it_asks_for_and_keeps_what_it_has() {
+        let room = Room { cpus: Some(2), memory: None };
+        let check = |wanted: Surfaces, before: &[&str], after: &[&str]| {
+            let mut now = env(before);
+            for _ in 0..2 {
+                container(wanted, room, 8, &mut now);
+                assert_eq!(now, after);
+            }
+        };
+        let none = Surfaces::default();
+        check(none, &["PATH=/bin"], &["PATH=/bin"]);
+        check(
+            Surfaces { libc: true, ..none },
+            &["LD_PRELOAD=/x.so"],
+            &["LD_PRELOAD=/x.so:/sys/fs/fuse/connections/libelbowroom-libc.so"],
+        );
+        check(
+            Surfaces { java: true, ..none },
+            &["JAVA_TOOL_OPTIONS=-Xmx1g", "A", "JAVA_TOOL_OPTIONS="],
+            &[
+                "JAVA_TOOL_OPTIONS=-Xmx1g -javaagent:/sys/fs/fuse/connections/elbowroom-agent.jar",
+                "A",
+                "JAVA_TOOL_OPTIONS=-javaagent:/sys/fs/fuse/connections/elbowroom-agent.jar",
+            ],
+        );
+        check(
+            Surfaces { openmp: true, ..none },
+            &["GOMP_SPINCOUNT=7"],
+            &[
+                "GOMP_SPINCOUNT=7",
+                "LD_PRELOAD=/sys/fs/fuse/connections/libelbowroom-openmp.so",
+                "OMP_NUM_THREADS=2",
+                "KMP_BLOCKTIME=1",
+            ],
+        );
+        check(
+            Surfaces { env: true, ..none },
+            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x"],
+            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x", "GOMAXPROCS=2", "PYTHON_CPU_COUNT=2"],
+        );
+    }
+
+    #[test]
+    fn each_variable_is_set_once_whatever_is_asked_for() {
+        for room in [Room::default(), Room { cpus: Some(3), memory: Some(Bytes::gib(1)) }] {
+            let mut words = Vec::new();
+            container(Surfaces { java: true, openmp: true, libc: true, env: true }, room, 2, &mut words);
+            let mut names: Vec<&str> = words.iter().map(|word| word.split_once('=').unwrap().0).collect();
+            names.sort_unstable();
+            let all = names.len();
+            names.dedup();
+            assert_eq!(names.len(), all, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_program_was_told_is_known_by_name() {
+        let words =
+            ["GOMAXPROCS=2", "GOMAXPROCSX=2", "OMP_NUM_THREADS", "KMP_BLOCKTIME=1", "GOMAXPROCS=3", ""];
+        assert_eq!(told(words), ["GOMAXPROCS", "KMP_BLOCKTIME"]);
+    }
+
+    #[test]
+    fn the_agent_is_added_once_behind_what_is_there() {
+        for (before, jar, after) in [
+            ("", "/a.jar", "-javaagent:/a.jar"),
+            ("-Xmx1g", "/a.jar", "-Xmx1g -javaagent:/a.jar"),
+            ("-Xmx1g -javaagent:/a.jar", "/a.jar", "-Xmx1g -javaagent:/a.jar"),
+            ("", "/my programs/a.jar", "\"-javaagent:/my programs/a.jar\""),
+        ] {
+            let mut options = OsString::from(before);
+            append_java_agent(&mut options, jar);
+            assert_eq!(options, after);
+        }
     }
 
     #[test]

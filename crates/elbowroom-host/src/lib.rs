@@ -23,6 +23,7 @@ pub mod probe;
 pub mod proc;
 pub mod process;
 pub mod profile;
+pub mod reach;
 pub mod root;
 pub mod sensor;
 pub mod shortage;

@@ -9,6 +9,7 @@ use elbowroom_core::govern::disk::{DiskView, Policy, Standing};
 use elbowroom_core::govern::memory;
 use elbowroom_core::history::Change;
 use elbowroom_core::label::Labels;
+use elbowroom_core::launch::Surfaces;
 use elbowroom_core::probe::{Freshness, Record, Report};
 use elbowroom_core::sample::{Engine, Pod, Usage};
 use elbowroom_core::unit::Bytes;
@@ -17,6 +18,7 @@ use elbowroom_core::view::{Explain, View};
 use elbowroom_host::mount::Surface;
 use elbowroom_host::timer;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// What can be asked of the agent.
@@ -35,6 +37,8 @@ pub enum Request {
     Detach(String),
     /// Create the view of a container that is just being made; the caller mounts it.
     Prepare(Prepare),
+    /// What a container that is about to be made may be given beside its view; the caller gives it.
+    Launch(Launch),
     /// What a container's application says of itself, told by somebody who may speak for it.
     Probe {
         /// As in [`Self::Show`].
@@ -77,7 +81,7 @@ impl Request {
             | Self::Snapshot
             | Self::Profiles
             | Self::Profile(_) => true,
-            Self::Prepare(_) | Self::Probe { .. } => false,
+            Self::Prepare(_) | Self::Launch(_) | Self::Probe { .. } => false,
         }
     }
 }
@@ -89,6 +93,17 @@ pub struct Prepare {
     pub id: String,
     /// A process in the container's cgroup; 0 or 1: the process that asks.
     pub pid: i32,
+}
+
+/// A container that is about to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// The engine's identifier.
+    pub id: String,
+    /// The name people use, where it is known.
+    pub name: Option<String>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// What the agent answers.
@@ -103,6 +118,8 @@ pub enum Response {
     Explain(Box<Explanation>),
     /// Answer to [`Request::Prepare`].
     Prepared(Prepared),
+    /// Answer to [`Request::Launch`].
+    Launch(Surfaces),
     /// Answer to [`Request::Disks`].
     Disks(Box<DisksReport>),
     /// Answer to [`Request::Memory`].

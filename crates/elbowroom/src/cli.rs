@@ -78,6 +78,14 @@ pub(crate) enum Verb {
     Alerts(Output),
     /// Say how an application is doing, see who says what, or try a source.
     Probe(crate::verbs::probe::ProbeArgs),
+    /// Have a setting of a server follow its container's room, until this ends.
+    ///
+    /// PROGRAM reads and sets it (`get`, `set VALUE`); some are ready-made: mariadb, redis, nginx, php-fpm, postgres. Less room is
+    /// followed at once, more when it stays; never beyond what the server's user set, which is put back at the end.
+    #[command(
+        after_help = "Example:\n  elbowroom follow shop-db --part 50% -- /usr/local/lib/elbowroom/actuators/mariadb"
+    )]
+    Follow(crate::verbs::follow::FollowArgs),
     /// Print everything as OpenMetrics text, for a scraper.
     #[command(after_help = "Example, for node_exporter's textfile collector:\n  \
         elbowroom metrics > elbowroom.part && mv elbowroom.part elbowroom.prom")]

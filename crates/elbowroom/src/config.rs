@@ -1,6 +1,7 @@
 //! The configuration file: TOML, every key optional, unknown keys and bare numbers refused.
 
 use crate::alerts::settings::{self as hooks, Alerts, Hook};
+use crate::api::Launch;
 use crate::http::settings as api;
 use crate::probes::settings::{self as probes, Probe};
 use crate::recorder::settings::Recorder;
@@ -10,9 +11,9 @@ use elbowroom_core::govern::Mode;
 use elbowroom_core::govern::claim::{Claim, WEIGHTS};
 use elbowroom_core::govern::disk;
 use elbowroom_core::govern::memory;
-use elbowroom_core::label::Heed;
-use elbowroom_core::launch::{Plan, Room};
-use elbowroom_core::sample::{Container, Event, Group};
+use elbowroom_core::label::{Heed, Labels};
+use elbowroom_core::launch::{Plan, Surfaces};
+use elbowroom_core::sample::{Container, Engine, Event, Group};
 use elbowroom_core::unit::Micros;
 use elbowroom_core::view::Policy;
 use serde::{Deserialize, Serialize};
@@ -195,6 +196,14 @@ impl Containers {
         }
     }
 
+    /// What a container that is about to be made is given beside its view.
+    pub(crate) fn surfaces(&self, made: Launch) -> Surfaces {
+        let labels = made.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let labels = Labels::read(labels, self.labels);
+        self.plan(&Container { id: made.id, name: made.name, engine: Engine::Plain, pod: None, labels })
+            .surfaces
+    }
+
     /// Why a container gets no view as soon as it is seen.
     pub(crate) fn withholds(&self, container: &Container) -> Option<&'static str> {
         let asked_for = self.attach || container.labels.views == Some(true);
@@ -202,10 +211,12 @@ impl Containers {
     }
 
     /// What a container that is about to be made is given.
-    pub(crate) fn plan(&self, container: &Container, room: Room, is_set: impl Fn(&str) -> bool) -> Plan {
-        match self.excludes(container) {
-            true => Plan::default(),
-            false => Plan::new(&container.labels, self.attach, self.env, room, is_set),
+    pub(crate) fn plan(&self, container: &Container) -> Plan {
+        let plan = Plan::new(&container.labels, self.attach, self.env);
+        match self.refuses(container) {
+            _ if self.excludes(container) => Plan::default(),
+            Some(_) => Plan { hook: false, surfaces: plan.surfaces.without_views() },
+            None => plan,
         }
     }
 
@@ -327,6 +338,24 @@ fn one_line(text: &str, error: &toml::de::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_container_is_given_what_it_asks_for_unless_the_operator_says_otherwise() {
+        let asked = |config: &str, words: &[(&str, &str)]| {
+            let labels =
+                words.iter().map(|(key, value)| (format!("elbowroom.dev/{key}"), (*value).to_owned()));
+            let made = Launch { id: "4f5e".into(), name: Some("web".into()), labels: labels.collect() };
+            let surfaces = Config::parse(config).unwrap().containers.surfaces(made);
+            surfaces.names().collect::<Vec<_>>()
+        };
+        let all = [("java", "on"), ("openmp", "on"), ("libc", "on"), ("env", "on")];
+        assert_eq!(asked("", &all), ["java", "openmp", "libc", "env"]);
+        assert_eq!(asked("", &[("env", "on"), ("java", "off"), ("libc", "?")]), ["env"]);
+        assert_eq!(asked("[containers]\nlabels = \"harmless\"", &all).len(), 4);
+        assert!(asked("[containers]\nlabels = \"none\"", &all).is_empty());
+        assert!(asked("[containers]\nexclude = [\"web\"]", &all).is_empty());
+        assert_eq!(asked("", &[&all[..], &[("views", "off")]].concat()), ["java", "env"]);
+    }
 
     #[test]
     fn an_empty_file_is_the_default() {

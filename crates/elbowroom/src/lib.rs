@@ -15,6 +15,7 @@ mod kept;
 pub mod nri;
 mod oci;
 mod policy;
+mod preload;
 mod probes;
 pub mod recorder;
 mod run;
@@ -70,8 +71,8 @@ pub fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
     use verbs::{
-        alerts, audit, check, containers, disks, doctor, engine, memory, metrics, probe, profile, record,
-        restore, top,
+        alerts, audit, check, containers, disks, doctor, engine, follow, memory, metrics, probe, profile,
+        record, restore, top,
     };
     let run_dir = cli.run_dir.as_path();
     match cli.verb {
@@ -119,6 +120,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             Ok(code)
         }
         Verb::Probe(args) => probe::main(run_dir, &args),
+        Verb::Follow(args) => follow::main(run_dir, &args),
         Verb::Metrics(output) => print(&metrics::metrics(run_dir, output)?),
         Verb::Check(output) => {
             let (text, ready) = check::check(run_dir, output)?;

@@ -52,6 +52,16 @@ def shim():
     return BUILT / "shim"
 
 
+def as_user(user, home):
+    """A directory that a server's own user may write to."""
+    home.mkdir()
+    shutil.chown(home, user, user)
+    for above in home.parents:
+        if above.stat().st_mode & 0o055 == 0:
+            above.chmod(0o755)
+    return home
+
+
 def virtual_machines():
     """The Java virtual machines of this host, by the names of their directories."""
     homes = {path.resolve().parents[1] for path in Path("/usr/lib/jvm").glob("*/bin/java")}

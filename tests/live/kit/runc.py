@@ -14,23 +14,26 @@ class Runc:
         self.home, self.runtime = home, str(runtime)
         self.containers = []
 
-    def run(self, name, cgroup, cpu=None, memory=None, shares=None):
+    def run(self, name, cgroup, cpu=None, memory=None, shares=None, annotations=None):
         """A container in cgroup path `cgroup`; `cpu` is (quota, period) in microseconds, `memory` in bytes."""
-        bundle = self.bundle(name, cgroup, cpu, memory, shares)
-        words = [self.runtime, "--root", str(self.home / "state"), "run", "--bundle", str(bundle), name]
+        self.bundle(name, cgroup, cpu, memory, shares, annotations)
+        return self.again(name)
+
+    def again(self, name):
+        """The container of a bundle that was made before, as it is now."""
+        words = [self.runtime, "--root", str(self.home / "state"), "run", "--bundle", str(self.home / name), name]
         container = Container(words, name)
         container.id = name
         self.containers.append(container)
         return container
 
-    def bundle(self, name, cgroup, cpu, memory, shares):
+    def bundle(self, name, cgroup, cpu, memory, shares, annotations):
         bundle = self.home / name
         for path in ("proc", "sys", "dev", "tmp", "usr", "etc", *(path.lstrip("/") for path in [*SHARED, str(INSIDE.parent)])):
             (bundle / "root" / path).mkdir(parents=True, exist_ok=True)
         for link in ("bin", "sbin", "lib", "lib64"):
             (bundle / "root" / link).symlink_to(f"usr/{link}")
-        (bundle / "config.json").write_text(json.dumps(spec(name, cgroup, cpu, memory, shares), indent=1))
-        return bundle
+        (bundle / "config.json").write_text(json.dumps(spec(name, cgroup, cpu, memory, shares, annotations), indent=1))
 
     def clear(self):
         for container in self.containers:
@@ -40,7 +43,7 @@ class Runc:
         self.containers.clear()
 
 
-def spec(name, cgroup, cpu, memory, shares):
+def spec(name, cgroup, cpu, memory, shares, annotations):
     """The OCI configuration of a container without a network, a terminal or privileges."""
     resources = {"devices": [{"allow": False, "access": "rwm"}]}
     if cpu:
@@ -59,6 +62,7 @@ def spec(name, cgroup, cpu, memory, shares):
         mounts.append({"destination": path, "type": "bind", "source": path, "options": ["rbind", "ro"]})
     return {
         "ociVersion": "1.0.2",
+        "annotations": annotations or {},
         "process": {
             "user": {"uid": 0, "gid": 0},
             "args": main_process(name),

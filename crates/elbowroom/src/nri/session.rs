@@ -3,13 +3,13 @@
 use super::frame::{Kind, Line, Message, Reader};
 use super::messages::{
     ConfigureRequest, ConfigureResponse, Container, ContainerAdjustment, CreateContainerRequest,
-    CreateContainerResponse, Hook, Hooks, KeyValue, LinuxResources, PodSandbox, RegisterPluginRequest,
-    Request, Response, SynchronizeRequest, SynchronizeResponse,
+    CreateContainerResponse, Hook, Hooks, KeyValue, PodSandbox, RegisterPluginRequest, Request, Response,
+    SynchronizeRequest, SynchronizeResponse,
 };
 use super::{HookProgram, NriError};
 use crate::config::Containers;
 use elbowroom_core::label::{Labels, PREFIX};
-use elbowroom_core::launch::{self, Plan, Room};
+use elbowroom_core::launch::{self, Room};
 use elbowroom_core::sample;
 use prost::Message as _;
 
@@ -120,34 +120,29 @@ impl<'a> Session<'a> {
             inherited.filter(|(key, _)| !container.annotations.contains_key(*key)).collect();
         let all = container.annotations.iter().chain(inherited.iter().copied());
         let labels = Labels::read(all.map(|(k, v)| (k.as_str(), v.as_str())), self.containers.labels);
-        let plan = self.plan(container, labels);
+        let name = (!container.name.is_empty()).then(|| container.name.clone());
+        let engine = sample::Engine::Containerd;
+        let known = sample::Container { id: container.id.clone(), name, engine, pod: None, labels };
+        let plan = self.containers.plan(&known);
         let hook = plan.hook.then(|| self.hook.words()).flatten();
-        news.push(News::Planned { id: container.id.clone(), hook: hook.is_some(), env: plan.env.len() });
+        let env = match plan.surfaces.env {
+            true => launch::start_only(room(container), |name| launch::sets(&container.env, name)),
+            false => Vec::new(),
+        };
+        news.push(News::Planned { id: container.id.clone(), hook: hook.is_some(), env: env.len() });
         ContainerAdjustment {
             annotations: inherited.into_iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
-            env: plan.env.into_iter().map(|(key, value)| KeyValue { key: key.to_owned(), value }).collect(),
+            env: env.into_iter().map(|(key, value)| KeyValue { key: key.to_owned(), value }).collect(),
             hooks: hook.map(|(path, args)| Hooks { create_container: vec![Hook { path, args }] }),
         }
     }
-
-    fn plan(&self, container: &Container, labels: Labels) -> Plan {
-        let resources = container.linux.as_ref().and_then(|linux| linux.resources.as_ref());
-        let name = (!container.name.is_empty()).then(|| container.name.clone());
-        let known = sample::Container {
-            id: container.id.clone(),
-            name,
-            engine: sample::Engine::Containerd,
-            pod: None,
-            labels,
-        };
-        self.containers
-            .plan(&known, resources.map(room).unwrap_or_default(), |name| launch::sets(&container.env, name))
-    }
 }
 
-fn room(resources: &LinuxResources) -> Room {
-    let cpu = resources.cpu.clone().unwrap_or_default();
-    let memory = resources.memory.as_ref().and_then(|memory| memory.limit).map_or(0, |limit| limit.value);
+/// The room that a container's limits leave.
+fn room(container: &Container) -> Room {
+    let resources = container.linux.as_ref().and_then(|linux| linux.resources.clone()).unwrap_or_default();
+    let cpu = resources.cpu.unwrap_or_default();
+    let memory = resources.memory.and_then(|memory| memory.limit).map_or(0, |limit| limit.value);
     let (quota, period) = (cpu.quota.map_or(0, |q| q.value), cpu.period.map_or(0, |p| p.value));
     Room::of_limits(quota, period, &cpu.cpus, memory)
 }
@@ -164,7 +159,9 @@ fn registered(response: &[u8]) -> Result<(), NriError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::messages::{LinuxContainer, LinuxCpu, LinuxMemory, OptionalInt64, OptionalUInt64};
+    use super::super::messages::{
+        LinuxContainer, LinuxCpu, LinuxMemory, LinuxResources, OptionalInt64, OptionalUInt64,
+    };
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashMap;

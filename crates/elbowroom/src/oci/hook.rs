@@ -4,13 +4,14 @@
 //! The state on stdin names the container. Its `pid` does not help: it is 1, or some number of the container's own pid
 //! namespace. The agent takes the process that asks instead (SO_PEERCRED), which is in the container's cgroup.
 
-use super::bundle;
+use super::{bundle, surfaces};
 use crate::alerts::journald;
-use crate::client;
+use crate::{client, preload};
 use anyhow::Context;
+use elbowroom_core::launch::Surfaces;
 use elbowroom_host::mount;
 use serde::Deserialize;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -40,13 +41,14 @@ struct State {
 /// Mounts the view, or says in one line why there is none: on stderr, which engines throw away, and to journald. Always succeeds,
 /// and in time.
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
-    let run_dir = run_dir(args);
+    let run_dir = PathBuf::from(value_of(args, "--run-dir").unwrap_or(client::RUN_DIR.as_ref()));
+    let wanted = value_of(args, surfaces::FLAG).and_then(OsStr::to_str).map(surfaces::of_names);
     let id = Arc::new(OnceLock::new());
     let (done, result) = mpsc::channel();
     let known = id.clone();
     // A panic drops the sender, which reads as an end without a result.
     std::thread::spawn(move || {
-        let _ = done.send(attach(&run_dir, &known));
+        let _ = done.send(attach(&run_dir, wanted.unwrap_or_default(), &known));
     });
     match result.recv_timeout(BUDGET) {
         Ok(Ok(())) => {}
@@ -64,26 +66,30 @@ fn complain(id: &OnceLock<String>, why: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("elbowroom: {why}\n").as_bytes());
 }
 
-fn attach(run_dir: &Path, id: &OnceLock<String>) -> anyhow::Result<()> {
+fn attach(run_dir: &Path, wanted: Surfaces, id: &OnceLock<String>) -> anyhow::Result<()> {
     let mut text = Vec::new();
     std::io::stdin().take(1 << 20).read_to_end(&mut text).context("reading the container's state")?;
     let state: State = serde_json::from_slice(&text).context("the container's state")?;
     let name = id.get_or_init(|| state.id);
     let rootfs = bundle::rootfs(&state.bundle)?;
-    let view = client::prepare(run_dir, name, 0, PATIENCE)?;
-    let plan = mount::plan_here(&rootfs, &view.surfaces, &view.view_dir)?;
-    mount::attach_here(&rootfs, &plan)?;
+    // First, and whether there is an agent or not: the environment names these files already.
+    let there = preload::provide(&rootfs, wanted);
+    let view = attach_view(run_dir, name, &rootfs);
+    there.and(view)
+}
+
+fn attach_view(run_dir: &Path, id: &str, rootfs: &Path) -> anyhow::Result<()> {
+    let view = client::prepare(run_dir, id, 0, PATIENCE)?;
+    let plan = mount::plan_here(rootfs, &view.surfaces, &view.view_dir)?;
+    mount::attach_here(rootfs, &plan)?;
     // Without the page (a kernel before Linux 5.12, no sysfs) the files still show the view; the agent notes what is missing.
     if let Some(page) = &view.page {
-        let _ = mount::attach_page_here(&rootfs, page);
+        let _ = mount::attach_page_here(rootfs, page);
     }
     Ok(())
 }
 
-/// `--run-dir DIR`, read by hand: a parser that refuses an argument would keep the container from starting.
-fn run_dir(args: &[OsString]) -> PathBuf {
-    match args {
-        [flag, dir, ..] if flag == "--run-dir" => dir.into(),
-        _ => client::RUN_DIR.into(),
-    }
+/// The word behind `flag`, read by hand: a parser that refuses an argument would keep the container from starting.
+fn value_of<'a>(args: &'a [OsString], flag: &str) -> Option<&'a OsStr> {
+    args.iter().skip_while(|arg| *arg != flag).nth(1).map(OsString::as_os_str)
 }

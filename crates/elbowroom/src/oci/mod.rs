@@ -6,3 +6,4 @@
 pub(crate) mod bundle;
 pub(crate) mod hook;
 pub(crate) mod runtime;
+mod surfaces;

@@ -2,13 +2,10 @@
 //! bundle of a container that is being made and becomes the real runtime, with the same arguments. Whatever goes wrong, the
 //! real runtime runs, on the bundle as it was.
 
-use super::{bundle, hook};
+use super::{bundle, hook, surfaces};
 use crate::client;
 use crate::config::Config;
 use anyhow::{Context, bail};
-use elbowroom_core::label::Labels;
-use elbowroom_core::launch::Plan;
-use serde_json::json;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -56,13 +53,15 @@ fn patch(bundle: &Path) -> anyhow::Result<()> {
     let program = program.to_str().context("this program's path is not UTF-8")?;
     let run_dir = env::var_os(RUN_DIR).unwrap_or_else(|| client::RUN_DIR.into());
     let run_dir = run_dir.to_str().with_context(|| format!("{RUN_DIR} is not UTF-8"))?;
-    let hook = json!({ "path": program, "args": hook::words(run_dir) });
     // One that is broken keeps no container from starting; the agent says what is wrong with it.
     let node = Config::load(None).unwrap_or_default().containers;
-    bundle::apply(bundle, &hook, |asked| {
-        let labels = asked.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        // Who uses this runtime wants views. The hook asks the agent, which knows a container's labels and name, too.
-        Plan::new(&Labels::read(labels, node.labels), true, node.env, asked.room(), |name| asked.sets(name))
+    let plan = surfaces::plan(bundle, Path::new(run_dir), &node)?;
+    bundle::edit(bundle, |config| {
+        if plan.hook {
+            let args = [&hook::words(run_dir)[..], &surfaces::hook_arguments(plan.surfaces)].concat();
+            bundle::add_hook(config, Path::new(program), &args)?;
+        }
+        if plan.surfaces.is_none() { Ok(()) } else { surfaces::add_variables(config, plan.surfaces) }
     })
 }
 

@@ -48,6 +48,7 @@ impl Owner {
                 self.preparing.push((prepare, deadline, answer));
                 return self.notice_changes();
             }
+            Request::Launch(container) => Response::Launch(self.config.containers.surfaces(container)),
             Request::Probe { container, record } => match self.heard_for(&container, record) {
                 Ok(view) => Response::Container(Box::new(view)),
                 Err(error) => Response::Error(error),

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use super::{FORWARDED, NOT_STARTED, SurfaceArgs, preload};
+use super::{FORWARDED, NOT_STARTED, SurfaceArgs};
+use crate::preload;
 
 /// The hidden verb.
 pub(crate) const VERB: &str = "run-child";
@@ -37,27 +38,25 @@ pub(crate) struct ChildArgs {
 
 /// Returns only where the command could not be started.
 pub(crate) fn main(args: &ChildArgs, run_dir: &Path) -> ExitCode {
-    let libraries = match prepare(args, run_dir) {
-        Ok(libraries) => libraries,
-        Err(error) => {
-            eprintln!("elbowroom: {}", crate::one_line(&error));
-            return ExitCode::from(NOT_STARTED);
-        }
-    };
+    if let Err(error) = prepare(args, run_dir) {
+        eprintln!("elbowroom: {}", crate::one_line(&error));
+        return ExitCode::from(NOT_STARTED);
+    }
     let command = &args.command[0];
     let mut program = Command::new(command);
+    let libraries = launch::libraries(args.surfaces.preloads());
     if !libraries.is_empty() {
-        let mut list = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+        let mut list = std::env::var_os(launch::PRELOAD).unwrap_or_default();
         launch::append_preload(&mut list, &libraries);
-        program.env("LD_PRELOAD", list);
+        program.env(launch::PRELOAD, list);
     }
     let error = program.args(&args.command[1..]).exec();
     eprintln!("elbowroom: {}: {error}", command.to_string_lossy());
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-/// Everything before the command; says what to preload into it.
-fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<Vec<String>> {
+/// Everything before the command.
+fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<()> {
     // The runner blocks them to read them, and masks are inherited.
     signal::unblock(&FORWARDED)?;
     for dir in &args.cgroup {
@@ -67,7 +66,7 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<Vec<String>> {
     }
     // Without a namespace of its own the agent lets it alone too.
     if args.no_views || args.surfaces.env_only {
-        return Ok(Vec::new());
+        return Ok(());
     }
     mount::private_namespace()?;
     let view = client::prepare(run_dir, &args.id, 0, PATIENCE)
@@ -78,7 +77,7 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<Vec<String>> {
     if let Some(page) = &view.page {
         attach_page(root, page, args.surfaces)?;
     }
-    preload::provide(args.surfaces.openmp, args.surfaces.libc)
+    preload::provide(root, args.surfaces.preloads())
 }
 
 /// The files show the view without the page too (a kernel before Linux 5.12, no sysfs); what is preloaded needs it.

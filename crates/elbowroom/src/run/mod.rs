@@ -7,9 +7,8 @@
 
 pub(crate) mod cgroup;
 pub(crate) mod child;
-mod java;
+pub(crate) mod java;
 pub(crate) mod limits;
-mod preload;
 mod probe;
 
 use crate::probes::Poller;
@@ -70,6 +69,11 @@ pub(crate) struct SurfaceArgs {
 }
 
 impl SurfaceArgs {
+    /// What is preloaded.
+    fn preloads(self) -> launch::Surfaces {
+        launch::Surfaces { openmp: self.openmp, libc: self.libc, ..launch::Surfaces::default() }
+    }
+
     /// The flags again, for the child.
     fn flags(self) -> impl Iterator<Item = &'static str> {
         let flags = [(self.openmp, "--openmp"), (self.libc, "--libc"), (self.env_only, "--env-only")];
@@ -158,10 +162,10 @@ fn start(
     if args.surfaces.openmp {
         let machine = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         let most = limits.room().cpus.map_or(machine, |cpus| cpus.min(machine));
-        command.envs(launch::openmp(args.surfaces.libc.then_some(most), is_set));
+        command.envs(launch::openmp(most, is_set));
     }
     if args.java {
-        command.env(java::VARIABLE, java::options()?);
+        command.env(launch::JAVA_VARIABLE, java::options()?);
     }
     Ok(command.arg("--").args(&args.command).spawn()?)
 }

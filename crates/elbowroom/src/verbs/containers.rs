@@ -12,6 +12,9 @@ use elbowroom_core::govern::disk::{HeldBy, Standing};
 use elbowroom_core::sample::IoMax;
 use elbowroom_core::unit::{Micros, Millicpu};
 use elbowroom_core::view::Explain;
+use elbowroom_host::profile::containers::Containers;
+use elbowroom_host::reach::{self, By, Process, Reached};
+use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -37,16 +40,78 @@ pub(crate) fn one(run_dir: &Path, request: Request, output: Output) -> Result<St
     }
 }
 
+/// The agent's explanation, and what is looked up here: the agent has nothing to do with how many processes there are.
+#[derive(Serialize)]
+struct Explained {
+    #[serde(flatten)]
+    explanation: Explanation,
+    /// What reaches each process.
+    reached: Reached,
+}
+
 /// `elbowroom explain`.
 pub(crate) fn explain(run_dir: &Path, args: OneContainer) -> Result<String> {
     let request = Request::Explain(args.container);
     let Response::Explain(explanation) = Client::connect(run_dir)?.ask(&request)? else {
         return unexpected();
     };
+    let pids = Containers::open(&[], None, None)?.processes(&explanation.container.path);
+    let reached = reach::look(&pids, &run_dir.join("pages"));
     match args.output.format {
-        Format::Json => json(&explanation),
-        Format::Text => Ok(explain_text(&explanation)),
+        Format::Json => json(&Explained { explanation: *explanation, reached }),
+        Format::Text => Ok(explain_text(&explanation) + &reached_text(&reached)),
     }
+}
+
+/// Most rows that are printed; processes of one name that are reached alike share a row.
+const MOST_ROWS: usize = 40;
+
+fn reached_text(reached: &Reached) -> String {
+    let mut rows: Vec<(&Process, usize)> = Vec::new();
+    for process in &reached.processes {
+        match rows.iter_mut().find(|(known, _)| known.command == process.command && known.by == process.by) {
+            Some((_, count)) => *count += 1,
+            None => rows.push((process, 1)),
+        }
+    }
+    let left: usize = rows.iter().skip(MOST_ROWS).map(|(_, count)| count).sum::<usize>() + reached.more;
+    let yes = |yes: bool| if yes { "yes" } else { "-" }.to_owned();
+    let cells = |(process, count): &(&Process, usize)| {
+        let By { files, mapped, java, told } = &process.by;
+        let java = match (java, mapped.java_native) {
+            (_, true) => "native",
+            (true, false) => "agent",
+            (false, false) => "-",
+        };
+        vec![
+            process.pid.to_string(),
+            if *count == 1 { String::new() } else { format!("+{}", count - 1) },
+            clip(&process.command, 20),
+            files.to_string(),
+            yes(mapped.page),
+            yes(mapped.openmp),
+            yes(mapped.libc),
+            java.to_owned(),
+            if told.is_empty() { "-".to_owned() } else { told.join(" ") },
+        ]
+    };
+    let heading = [
+        ("PID", Align::Right),
+        ("MORE", Align::Left),
+        ("COMMAND", Align::Left),
+        ("FILES", Align::Right),
+        ("PAGE", Align::Left),
+        ("OPENMP", Align::Left),
+        ("LIBC", Align::Left),
+        ("JAVA", Align::Left),
+        ("TOLD", Align::Left),
+    ];
+    let rows: Vec<Vec<String>> = rows.iter().take(MOST_ROWS).map(cells).collect();
+    let mut text = format!("\nwhat reaches its processes\n\n{}", table(&heading, &rows));
+    if left > 0 {
+        let _ = writeln!(text, "and {left} more processes");
+    }
+    text
 }
 
 /// Pretty JSON with a final newline.
@@ -246,4 +311,31 @@ fn explain_text(explanation: &Explanation) -> String {
     explanation.memory.iter().for_each(|standing| text.push_str(&memory::explain_text(standing)));
     explanation.disk.iter().for_each(|standing| text.push_str(&disk_text(standing)));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_host::reach::Mapped;
+
+    #[test]
+    fn processes_that_are_reached_alike_share_a_row_and_hostile_names_stay_in_theirs() {
+        let by = By { files: 23, mapped: Mapped { page: true, ..Mapped::default() }, ..By::default() };
+        let process = |pid, command: &str, by: &By| Process { pid, command: command.into(), by: by.clone() };
+        let processes =
+            vec![process(7, "web", &by), process(8, "web", &by), process(9, "a\nb\x1b[2J", &By::default())];
+        let text = reached_text(&Reached { processes, more: 5 });
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[4], ["7", "+1", "web", "23", "yes", "-", "-", "-", "-"]);
+        assert_eq!(lines[5][..2], ["9", "a\\nb\\u{1b}[2J"]);
+        assert_eq!(lines[6..], [["and", "5", "more", "processes"]]);
+    }
+
+    #[test]
+    fn however_many_processes_there_are_the_answer_is_short() {
+        let process = |pid: i32| Process { pid, command: format!("worker{pid}"), by: By::default() };
+        let text = reached_text(&Reached { processes: (1..=500).map(process).collect(), more: 3 });
+        assert_eq!(text.lines().count(), 5 + MOST_ROWS);
+        assert!(text.ends_with(&format!("and {} more processes\n", 500 - MOST_ROWS + 3)));
+    }
 }

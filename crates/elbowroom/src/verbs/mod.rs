@@ -8,6 +8,7 @@ pub(crate) mod containers;
 pub(crate) mod disks;
 pub(crate) mod doctor;
 pub(crate) mod engine;
+pub(crate) mod follow;
 pub(crate) mod memory;
 pub(crate) mod metrics;
 pub(crate) mod probe;

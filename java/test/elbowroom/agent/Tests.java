@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 package elbowroom.agent;
 
+import elbowroom.View;
 import elbowroom.agent.HeapPolicy.Look;
 import elbowroom.agent.HeapPolicy.Scenario;
 import elbowroom.agent.HeapPolicy.Step;
+import java.io.IOException;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.channels.FileChannel;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.time.Duration;
 import java.util.List;
 
 /** Tests of what is pure: every method of this class without parameters is one. */
@@ -36,6 +45,99 @@ final class Tests {
     private static void is(Object got, Object wanted, String what) {
         if (!got.equals(wanted)) {
             throw new AssertionError(what + " is " + got + ", not " + wanted);
+        }
+    }
+
+    // ---- the view page ----
+
+    /** Writes a page as shim/view.h has it, and shows one view after the other in it. */
+    private static final class Page implements AutoCloseable {
+        final Path path = Files.createTempFile("elbowroom-test-", "");
+        final ByteBuffer bytes;
+        int generation;
+
+        Page() throws IOException {
+            Files.write(path, new byte[4096]);
+            try (FileChannel file = FileChannel.open(path, StandardOpenOption.READ, StandardOpenOption.WRITE)) {
+                bytes = file.map(FileChannel.MapMode.READ_WRITE, 0, 4096).order(ByteOrder.nativeOrder());
+            }
+            for (int at = 0; at < 7; at++) {
+                bytes.put(at, (byte) "elbowrm".charAt(at));
+            }
+            bytes.putInt(8, 1).putInt(12, 256);
+        }
+
+        void show(int cpus, long memory) {
+            int at = 64 + 256 * (++generation & 1);
+            bytes.putInt(at, cpus).putLong(at + 16, memory);
+            bytes.putInt(16, generation).putInt(20, generation);
+        }
+
+        @Override
+        public void close() throws IOException {
+            Files.deleteIfExists(path);
+        }
+    }
+
+    static void a_view_is_what_the_page_shows_last() throws Exception {
+        try (Page page = new Page()) {
+            page.show(3, 1 << 30);
+            View view = new View(page.path);
+            for (int cpus : new int[] {3, 1, 1024}) {
+                page.show(cpus, cpus * MIB);
+                is(view.cpus(), cpus, "cpus");
+                is(view.memory(), cpus * MIB, "memory");
+            }
+        }
+    }
+
+    static void who_waits_is_told_of_a_change_and_of_nothing_else() throws Exception {
+        try (Page page = new Page()) {
+            page.show(2, MIB);
+            View view = new View(page.path);
+            int seen = view.changes();
+            is(view.waitForChange(seen, Duration.ofMillis(60)), false, "a change");
+            Thread later = new Thread(() -> page.show(1, MIB));
+            later.start();
+            is(view.waitForChange(seen, Duration.ofSeconds(60)), true, "a change");
+            later.join();
+            is(view.cpus(), 1, "cpus");
+        }
+    }
+
+    static void without_a_page_there_is_nothing_and_a_later_one_is_found() throws Exception {
+        try (Page page = new Page()) {
+            page.show(0, 0);
+            View view = new View(page.path);
+            is(view.cpus() + view.memory() + view.changes(), -1L, "a page that nobody keeps");
+            page.show(4, MIB);
+            is(view.waitForChange(-1, Duration.ofSeconds(60)), true, "the next agent");
+            is(view.cpus(), 4, "cpus");
+            Files.write(page.path, new byte[0]);
+            is(new View(page.path).cpus(), 0, "an empty file");
+            Files.write(page.path, new byte[4096]);
+            is(new View(page.path).cpus(), 0, "a file of another kind");
+        }
+        is(new View(Path.of("/no/such/page")).cpus(), 0, "no file");
+    }
+
+    /** Both numbers of a view are of that view, however fast it changes. */
+    static void no_number_is_torn() throws Exception {
+        try (Page page = new Page()) {
+            page.show(1, 0x0101010101010101L);
+            View view = new View(page.path);
+            Thread writer = new Thread(() -> {
+                for (int n = 0; n < 300_000; n++) {
+                    page.show(1 + n % 100, 0x0101010101010101L * (1 + n % 100));
+                }
+            });
+            writer.start();
+            while (writer.isAlive()) {
+                int cpus = view.cpus();
+                long memory = view.memory();
+                is(cpus >= 1 && cpus <= 100, true, "cpus " + cpus);
+                is(memory, 0x0101010101010101L * (memory & 0xff), "memory");
+            }
         }
     }
 

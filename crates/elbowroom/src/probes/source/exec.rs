@@ -15,10 +15,22 @@ use std::time::{Duration, Instant};
 /// What is kept of what a program prints; the rest is read and dropped.
 const KEPT: usize = 4 * LONGEST;
 
+/// Takes the record that a program prints.
+pub(super) fn ask(exec: &[String], pid: u32, timeout: Micros, stop: &Stop) -> Result<Record, Problem> {
+    let (program, _) = exec.split_first().expect("a probe without a program was refused");
+    let line = last_line(exec, pid, timeout, stop)?.ok_or_else(|| format!("{program}: printed no record"))?;
+    Record::parse(line.as_bytes()).map_err(|error| format!("{program}: {error}"))
+}
+
 /// Starts the program, with the container's first process in `ELBOWROOM_PROBE_PID`, and takes the last line that it prints.
 /// It has a process group of its own, which is killed when it has ended, when its time is over, and when we end.
-pub(super) fn ask(exec: &[String], pid: u32, timeout: Micros, stop: &Stop) -> Result<Record, Problem> {
-    let (program, args) = exec.split_first().expect("a probe without a program was refused");
+pub(crate) fn last_line(
+    exec: &[String],
+    pid: u32,
+    timeout: Micros,
+    stop: &Stop,
+) -> Result<Option<String>, Problem> {
+    let (program, args) = exec.split_first().ok_or("no program is named")?;
     let mut command = Command::new(program);
     command.args(args).current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     if pid > 0 {
@@ -45,8 +57,7 @@ pub(super) fn ask(exec: &[String], pid: u32, timeout: Micros, stop: &Stop) -> Re
         let why = last(&errors).unwrap_or_default();
         return Err(format!("{program}: ended with {status}: {}", why.chars().take(200).collect::<String>()));
     }
-    let line = last(&out).ok_or_else(|| format!("{program}: printed no record"))?;
-    Record::parse(line.as_bytes()).map_err(|error| format!("{program}: {error}"))
+    Ok(last(&out))
 }
 
 /// Reads both streams until the program has ended; whether it did before its time, or ours, was over.

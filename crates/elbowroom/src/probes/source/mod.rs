@@ -1,7 +1,7 @@
 //! The sources that are asked: a file, a page of metrics, a program. Each gives a record, nothing new, or a reason, within its
 //! deadline, and takes no more bytes than a record can need.
 
-mod exec;
+pub(crate) mod exec;
 mod file;
 mod scrape;
 

@@ -1,0 +1,356 @@
+//! `elbowroom follow`: a setting of a server that runs already follows its container's room
+//! ([`elbowroom_core::follow`] decides).
+//!
+//! A program (an *actuator*, `actuators/`) knows the server: `PROGRAM get ARGUMENTS` prints its value, as `134217728 bytes`,
+//! `4 count`, or with `none` in place of the number; `PROGRAM set VALUE ARGUMENTS` changes it. What the server's user had is put back at the end: by this
+//! process, or where it is killed by a shell that waits for that. A value that somebody else has set meanwhile stays.
+
+use crate::alerts::Stop;
+use crate::api::{ContainerView, Request, Response};
+use crate::client::Client;
+use crate::probes::source::exec::last_line;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::Args;
+use elbowroom_core::follow::{Follower, Room, Rule, Unit};
+use elbowroom_core::unit::{Bytes, Micros, parse_bytes, parse_duration};
+use elbowroom_host::profile::containers::Containers;
+use elbowroom_host::signal::Signals;
+use elbowroom_host::timer;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::Signal;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+
+/// What ends it.
+const ENDING: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
+/// Time between two looks at the view.
+const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// How long an actuator may take.
+const PATIENCE: Micros = Micros::secs(10);
+/// How long the agent may be away before the server has its own value back.
+const AWAY: Micros = Micros::secs(10);
+/// The least size where nobody says another.
+const LEAST: u64 = 16 << 20;
+
+/// Waits for the end of its input, whose last line is what the setting is and what it was, and puts that back; not where the line
+/// is `done`, or somebody else has set it meanwhile. While it is being set it may be `any`thing, for servers round.
+const GUARD: &str = r#"program=$1 now='' was=''
+shift
+while read -r ours users; do now=$ours was=$users; done
+[ -n "$was" ] || exit 0
+[ "$now" = any ] || [ "$("$program" get "$@" | tail -n 1 | cut -d ' ' -f 1)" = "$now" ] || exit 0
+exec "$program" set "$was" "$@""#;
+
+/// Arguments of `follow`.
+#[derive(Args)]
+pub(crate) struct FollowArgs {
+    /// Name, id, unique beginning of an id, or cgroup path.
+    container: String,
+    /// The setting's part of effective memory, or workers per 100 effective CPUs [default: 50% of memory, 100% of CPUs].
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    part: Option<u32>,
+    /// Never less: a size or a number [default: 16MiB, 1].
+    #[arg(long, value_name = "VALUE")]
+    least: Option<String>,
+    /// Never more [default: what the server has now].
+    #[arg(long, value_name = "VALUE")]
+    most: Option<String>,
+    /// Time between two changes.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    every: Micros,
+    /// The actuator and its arguments.
+    #[arg(last = true, required = true)]
+    program: Vec<String>,
+}
+
+/// A server's setting, by way of its actuator.
+struct Setting {
+    program: Vec<String>,
+    pid: u32,
+    never: Stop,
+}
+
+/// A value; `None` is none, where a server can do without.
+type Value = Option<u64>;
+
+/// Follows until a signal or the container ends it.
+pub(crate) fn main(run_dir: &Path, args: &FollowArgs) -> Result<ExitCode> {
+    let container = show(run_dir, &args.container)?;
+    let pid = Containers::open(&[], None, None)?.processes(&container.path).first().copied().unwrap_or(0);
+    let setting = Setting { program: args.program.clone(), pid: pid as u32, never: Stop::new()? };
+    let (users, unit) = setting.get()?;
+    let rule = rule(args, users, unit)?;
+    let signals = Signals::block(&ENDING)?;
+    let mut followed = Followed {
+        follower: Follower::new(rule, users.unwrap_or(rule.most)),
+        name: args.container.clone(),
+        users,
+        ours: None,
+        guard: None,
+        told: String::new(),
+        setting,
+        unit,
+    };
+    let end = followed.until_the_end(run_dir, &args.container, &signals);
+    followed.put_back();
+    end.map(|()| ExitCode::SUCCESS)
+}
+
+struct Followed {
+    follower: Follower,
+    name: String,
+    setting: Setting,
+    unit: Unit,
+    /// What the server's user set.
+    users: Value,
+    /// What we set, where it is not the user's.
+    ours: Value,
+    guard: Option<Child>,
+    /// The last problem that was told.
+    told: String,
+}
+
+impl Followed {
+    fn until_the_end(&mut self, run_dir: &Path, container: &str, signals: &Signals) -> Result<()> {
+        let mut heard = timer::now();
+        loop {
+            let now = timer::now();
+            match show(run_dir, container) {
+                Ok(view) => {
+                    heard = now;
+                    let room = Room { cpus: view.view.cpus, memory: view.view.memory };
+                    let done = self.step(now, room);
+                    self.tell(done);
+                }
+                Err(error) if error.downcast_ref::<std::io::Error>().is_none() && is_gone(&error) => {
+                    println!("{}: the container is gone", self.name);
+                    return Ok(());
+                }
+                Err(error) => {
+                    if now.saturating_sub(heard) >= AWAY {
+                        self.put_back();
+                    }
+                    self.tell(Err(error));
+                }
+            }
+            let mut ready = [PollFd::new(signals, PollFlags::IN)];
+            let _ = rustix::event::poll(&mut ready, Some(&LOOK));
+            if signals.next()?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn step(&mut self, now: Micros, room: Room) -> Result<()> {
+        let Some(change) = self.follower.due(now, room) else { return Ok(()) };
+        let is = self.setting.get()?.0;
+        if is != self.ours.or(self.users) {
+            // Somebody else's word: from now on that is what the user set.
+            let value = is.unwrap_or(change.from);
+            (self.users, self.ours) = (is, None);
+            self.follower.is_set_by_others(now, value);
+            println!("{}: somebody else has set {}: that is the most now", self.name, self.unit.shown(value));
+            return Ok(());
+        }
+        self.tell_guard(&format!("any {}", text(self.users)))?;
+        let set = self.setting.set(Some(change.to));
+        let (value, _) = self.setting.get()?;
+        self.follower.is_now(now, value.unwrap_or(change.from));
+        self.ours = value.filter(|_| value != self.users);
+        match self.ours {
+            Some(ours) => self.tell_guard(&format!("{ours} {}", text(self.users)))?,
+            None => self.tell_guard("done")?,
+        }
+        set?;
+        println!("{}: {change}", self.name);
+        Ok(())
+    }
+
+    /// Says what is ours to whoever is left when this process is killed.
+    fn tell_guard(&mut self, line: &str) -> Result<()> {
+        if self.guard.as_mut().is_none_or(|guard| !matches!(guard.try_wait(), Ok(None))) {
+            self.guard = Some(self.setting.guard()?);
+        }
+        let input = self.guard.as_mut().and_then(|guard| guard.stdin.as_mut());
+        let input = input.context("the guard has no input")?;
+        writeln!(input, "{line}").context("telling the guard")
+    }
+
+    /// Gives the server what its user set, unless somebody else has set another value since.
+    fn put_back(&mut self) {
+        let Some(ours) = self.ours.take() else { return };
+        let is = self.setting.get().map(|(is, _)| is);
+        let done = match is {
+            Ok(is) if is == Some(ours) => self.setting.set(self.users),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        self.follower.is_now(timer::now(), self.users.unwrap_or(ours));
+        match done {
+            Ok(()) => println!("{}: {} again, as its user set it", self.name, text(self.users)),
+            Err(error) => eprintln!("elbowroom: {}: not put back: {}", self.name, crate::one_line(&error)),
+        }
+        if let Some(mut guard) = self.guard.take() {
+            let _ = guard.stdin.take().map(|mut input| input.write_all(b"done\n"));
+            let _ = guard.wait();
+        }
+    }
+
+    /// Each problem once.
+    fn tell(&mut self, done: Result<()>) {
+        let problem = done.err().map(|error| crate::one_line(&error)).unwrap_or_default();
+        if !problem.is_empty() && problem != self.told {
+            eprintln!("elbowroom: {}: {problem}", self.name);
+        }
+        self.told = problem;
+    }
+}
+
+impl Setting {
+    fn ask(&self, words: &[&str]) -> Result<Option<String>> {
+        let (program, arguments) = self.program.split_at(1);
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let command = [program, &words, arguments].concat();
+        last_line(&command, self.pid, PATIENCE, &self.never).map_err(|problem| anyhow!("{problem}"))
+    }
+
+    fn get(&self) -> Result<(Value, Unit)> {
+        let line = self.ask(&["get"])?.unwrap_or_default();
+        parse(&line).with_context(|| format!("{} get", self.program[0]))
+    }
+
+    fn set(&self, value: Value) -> Result<()> {
+        self.ask(&["set", &text(value)]).map(drop)
+    }
+
+    /// In a process group of its own: a key on the terminal is not meant for it.
+    fn guard(&self) -> Result<Child> {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", GUARD, "sh"]).args(&self.program).process_group(0);
+        if self.pid > 0 {
+            command.env("ELBOWROOM_PROBE_PID", self.pid.to_string());
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        command.spawn().context("starting a guard that puts the setting back")
+    }
+}
+
+fn text(value: Value) -> String {
+    value.map_or("none".to_owned(), |value| value.to_string())
+}
+
+fn parse(line: &str) -> Result<(Value, Unit)> {
+    let what = || {
+        let said: String = line.chars().take(80).flat_map(char::escape_debug).collect();
+        format!(
+            "it said \"{said}\": it is to print a value and its unit, as \"134217728 bytes\" or \"4 count\""
+        )
+    };
+    let (value, unit) = line.split_once(' ').with_context(what)?;
+    let unit = match unit {
+        "bytes" => Unit::Bytes,
+        "count" => Unit::Count,
+        _ => bail!(what()),
+    };
+    let value = if value == "none" { None } else { Some(value.parse().ok().with_context(what)?) };
+    Ok((value, unit))
+}
+
+fn rule(args: &FollowArgs, users: Value, unit: Unit) -> Result<Rule> {
+    let read = |flag: &str, text: &Option<String>| -> Result<Value> {
+        let Some(text) = text else { return Ok(None) };
+        let value = match unit {
+            Unit::Bytes => parse_bytes(text).map(Bytes::get).map_err(|error| anyhow!("{error}")),
+            Unit::Count => text.parse().map_err(|_| anyhow!("{text:?} is no whole number, as 4")),
+        };
+        value.map(Some).with_context(|| flag.to_owned())
+    };
+    let most = read("--most", &args.most)?.or(users);
+    let most = most.context("the server has no maximum of its own: say how much it may have, with --most")?;
+    let least = match (read("--least", &args.least)?, unit) {
+        (Some(least), _) => least,
+        (None, Unit::Bytes) => LEAST.min(most),
+        (None, Unit::Count) => 1,
+    };
+    ensure!(least <= most, "--least: {} is more than the most, {}", unit.shown(least), unit.shown(most));
+    ensure!(args.every >= Micros::secs(1), "--every: \"{}\" is too often: at least \"1s\"", args.every);
+    let percent = args.part.unwrap_or(if unit == Unit::Bytes { 50 } else { 100 });
+    Ok(Rule { unit, percent, least, most, every: args.every })
+}
+
+fn percent(text: &str) -> Result<u32, String> {
+    let number = text.strip_suffix('%').and_then(|number| number.parse().ok());
+    number
+        .filter(|percent| (1..=10_000).contains(percent))
+        .ok_or_else(|| "write a part from 1% to 10000%".to_owned())
+}
+
+fn show(run_dir: &Path, container: &str) -> Result<ContainerView> {
+    match Client::connect(run_dir)?.ask(&Request::Show(container.to_owned()))? {
+        Response::Container(view) => Ok(*view),
+        _ => super::containers::unexpected(),
+    }
+}
+
+/// Whether the agent answers, and knows no such container any more.
+fn is_gone(error: &anyhow::Error) -> bool {
+    let text = error.to_string();
+    text.starts_with("no container ") || text.ends_with("is gone")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_actuator_prints_is_a_value_and_its_unit() {
+        assert_eq!(parse("134217728 bytes").unwrap(), (Some(134_217_728), Unit::Bytes));
+        assert_eq!(parse("none bytes").unwrap(), (None, Unit::Bytes));
+        assert_eq!(parse("4 count").unwrap(), (Some(4), Unit::Count));
+        for bad in ["", "4", "4 apples", "-1 count", "4  count", "1e9 bytes", "99999999999999999999 bytes"] {
+            let error = format!("{:#}", parse(bad).unwrap_err());
+            assert!(error.contains("as \"134217728 bytes\""), "{error}");
+        }
+        assert!(!format!("{:#}", parse("a\n\x1b[2J").unwrap_err()).contains('\x1b'));
+    }
+
+    fn args(least: Option<&str>, most: Option<&str>) -> FollowArgs {
+        FollowArgs {
+            container: "db".into(),
+            part: None,
+            least: least.map(Into::into),
+            most: most.map(Into::into),
+            every: Micros::secs(10),
+            program: vec!["x".into()],
+        }
+    }
+
+    #[test]
+    fn bounds_are_the_users_unless_the_operator_gives_others() {
+        let check =
+            |args: FollowArgs, users, unit| rule(&args, users, unit).map(|rule| (rule.least, rule.most));
+        assert_eq!(check(args(None, None), Some(1 << 30), Unit::Bytes).unwrap(), (16 << 20, 1 << 30));
+        assert_eq!(check(args(None, None), Some(1 << 20), Unit::Bytes).unwrap(), (1 << 20, 1 << 20));
+        assert_eq!(check(args(Some("2"), Some("8")), None, Unit::Count).unwrap(), (2, 8));
+        for (args, users, unit, said) in [
+            (args(None, None), None, Unit::Bytes, "--most"),
+            (args(Some("9"), None), Some(4), Unit::Count, "--least"),
+            (args(Some("1GiB"), None), Some(4), Unit::Count, "no whole number"),
+            (args(Some("5"), None), Some(4), Unit::Bytes, "--least"),
+            (FollowArgs { every: Micros::ZERO, ..args(None, None) }, Some(4), Unit::Count, "--every"),
+        ] {
+            let error = format!("{:#}", check(args, users, unit).unwrap_err());
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn parts_are_percent() {
+        assert_eq!((percent("50%"), percent("400%")), (Ok(50), Ok(400)));
+        for bad in ["", "50", "0%", "-1%", "%", "10001%"] {
+            assert!(percent(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Arbitrary bytes as a process' areas: nothing is seen in a part that is not seen in the whole.
+#![no_main]
+
+use elbowroom_host::reach::mapped;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let pages = Some((0, 0x2d));
+    let whole = mapped(data, pages);
+    for line in data.split(|byte| *byte == b'\n') {
+        let part = mapped(line, pages);
+        assert!(whole.page || !part.page);
+        assert!(whole.openmp || !part.openmp);
+        assert!(whole.libc || !part.libc);
+        assert!(whole.java_native || !part.java_native);
+    }
+    assert!(!mapped(data, None).page);
+});

@@ -1,0 +1,255 @@
+"""`elbowroom follow` and the actuators, beside the servers they are for: real ones, in containers whose limits change."""
+
+import glob
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kit import cgroup, matrix
+from kit.process import descendants
+from kit.programs import as_user
+from kit.wait import PATIENCE, always, eventually
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ACTUATORS = REPOSITORY / "actuators"
+CPUS = os.cpu_count()
+MIB = 1 << 20
+
+
+@pytest.fixture
+def agent(new_agent):
+    """An agent by whose views a container has what its limits say, whoever else works on this machine."""
+    return new_agent("[policy]\nhierarchy = false\n").start()
+
+
+@pytest.fixture
+def follow(agent, tmp_path):
+    """Starts `elbowroom follow`: `follow(container, "mariadb", "--socket=...", part="25%")`. It must end with 0, whoever ends it."""
+    started = []
+
+    def start(container, actuator, *arguments, **options):
+        flags = [word for key, value in {"every": "1s", **options}.items() for word in (f"--{key}", value)]
+        words = [agent.binary, "--run-dir", agent.run_dir, "follow", *flags, container.name, "--", ACTUATORS / actuator, *arguments]
+        log = open(tmp_path / f"follow{len(started)}", "w+")
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        process.said = lambda: Path(log.name).read_text()
+        started.append((process, log))
+        return process
+
+    yield start
+    for process, log in started:
+        if process.poll() is None:
+            process.terminate()
+        assert process.wait(30 * PATIENCE) in (0, -signal.SIGKILL), process.said()
+        log.close()
+
+
+def ends(process):
+    process.terminate()
+    assert process.wait(30 * PATIENCE) == 0, process.said()
+    return process.said()
+
+
+def need(name):
+    for path in (shutil.which(name), matrix.UNPACKED / f"usr/bin/{name}", matrix.UNPACKED / f"usr/sbin/{name}"):
+        if path and os.access(path, os.X_OK):
+            return path
+    pytest.skip(f"needs {name}: tools/setup runtimes")
+
+
+@pytest.fixture
+def mariadb(agent, start, background, tmp_path):
+    """A container with a MariaDB whose pool is 128 MiB, and a function that asks it for its size."""
+    server, home = need("mariadbd"), tmp_path / "db"
+    home.mkdir()
+    container = start("--memory", "512MiB")
+    words = f"{server} --no-defaults --user=root --datadir={home} --socket={home}/socket --skip-networking --skip-grant-tables"
+    background(container, f"{words} --pid-file={home}/pid --innodb-buffer-pool-size=128M", tmp_path / "log")
+    client = [need("mariadb"), "--no-defaults", f"--socket={home}/socket", "--batch", "--skip-column-names"]
+
+    def ask(statement="SELECT @@GLOBAL.innodb_buffer_pool_size"):
+        done = subprocess.run([*client, "-e", statement], capture_output=True, text=True)
+        return int(done.stdout or 0) if done.returncode == 0 else None
+
+    eventually(ask, within=60)
+    return container, ask, f"--socket={home}/socket"
+
+
+def test_a_buffer_pool_follows_and_is_its_users_again_at_the_end(agent, follow, mariadb):
+    container, ask, socket = mariadb
+    path = agent.attached(container)["path"]
+    process = follow(container, "mariadb", "--no-defaults", socket, part="25%")
+    always(lambda: ask() == 128 * MIB, during=1.5)
+    cgroup.limit_memory(path, 256 * MIB)
+    eventually(lambda: ask() == 64 * MIB, within=30)
+    eventually(lambda: "128MiB -> 64MiB: 25% of 256MiB of effective memory" in process.said())
+    cgroup.limit_memory(path, 1024 * MIB)
+    eventually(lambda: ask() == 128 * MIB, within=30)
+    always(lambda: ask() == 128 * MIB, during=3)  # a quarter would be 256 MiB; its user set 128
+    cgroup.limit_memory(path, 256 * MIB)
+    eventually(lambda: ask() == 64 * MIB, within=30)
+    assert "134217728 again" in ends(process)
+    assert ask() == 128 * MIB
+
+
+def test_a_follower_that_is_killed_leaves_nothing_behind(agent, follow, mariadb):
+    container, ask, socket = mariadb
+    process = follow(container, "mariadb", "--no-defaults", socket, part="12%")
+    eventually(lambda: ask() < 64 * MIB, within=30)
+    guards = descendants(process.pid)
+    process.kill()
+    eventually(lambda: ask() == 128 * MIB, within=30)
+    eventually(lambda: not [pid for pid in guards if Path(f"/proc/{pid}/exe").exists()])
+
+
+def test_when_the_agent_is_gone_a_server_has_its_own_again(agent, follow, mariadb):
+    container, ask, socket = mariadb
+    follow(container, "mariadb", "--no-defaults", socket, part="12%")
+    eventually(lambda: ask() < 64 * MIB, within=30)
+    agent.stop()
+    eventually(lambda: ask() == 128 * MIB, within=40)
+
+
+@pytest.fixture
+def redis(agent, start, background, tmp_path, monkeypatch):
+    """A container with a Redis whose maxmemory is 100 MiB; its redis-cli with the socket."""
+    server, client = need("redis-server"), need("redis-cli")
+    monkeypatch.setenv("REDIS_CLI", str(client))
+    container = start("--memory", "400MiB")
+    socket = tmp_path / "redis"
+    background(container, f"{server} --port 0 --unixsocket {socket} --maxmemory 100mb --save '' --dir {tmp_path}", tmp_path / "log")
+
+    def ask(*words):
+        done = subprocess.run([client, "-s", socket, *words], capture_output=True, text=True)
+        return done.stdout.split()
+
+    eventually(lambda: ask("PING") == ["PONG"], within=30)
+    return container, ask, ("-s", str(socket))
+
+
+def test_maxmemory_follows_and_another_users_word_stays(agent, follow, redis):
+    container, ask, socket = redis
+    path = agent.attached(container)["path"]
+    most = lambda: int(ask("CONFIG", "GET", "maxmemory")[1])
+    process = follow(container, "redis", *socket, part="25%")
+    cgroup.limit_memory(path, 200 * MIB)
+    eventually(lambda: most() == 50 * MIB and "-> 50MiB" in process.said(), within=30)
+    ask("CONFIG", "SET", "maxmemory", "30mb")
+    cgroup.limit_memory(path, 400 * MIB)
+    eventually(lambda: "somebody else has set 30MiB" in process.said(), within=30)
+    always(lambda: most() == 30 * MIB, during=3)
+    ends(process)
+    assert most() == 30 * MIB
+
+
+def test_a_redis_without_a_limit_is_followed_only_up_to_a_limit(agent, follow, redis):
+    container, ask, socket = redis
+    ask("CONFIG", "SET", "maxmemory", "0")
+    words = ["follow", container.name, "--", str(ACTUATORS / "redis"), *socket]
+    refused = agent.cli(*words)
+    assert refused.returncode == 2 and "--most" in refused.stderr and len(refused.stderr.splitlines()) == 1
+    process = follow(container, "redis", *socket, part="10%", most="200MiB")
+    eventually(lambda: ask("CONFIG", "GET", "maxmemory")[1] == str(40 * MIB), within=30)
+    ends(process)
+    assert ask("CONFIG", "GET", "maxmemory")[1] == "0"
+
+
+def workers(pid_file):
+    """How many children the process of a pid file has."""
+    pid = pid_file.read_text().strip()
+    return len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+def one_cpu_less(agent, container):
+    """The view of a container that saw all CPUs loses one."""
+    if CPUS < 2:
+        pytest.skip("needs 2 CPUs: a view cannot shrink to less than one")
+    eventually(lambda: agent.view(container)["cpus"] == CPUS)
+    cgroup.limit_cpus(agent.find(container)["path"], CPUS - 1)
+
+
+def test_nginx_has_as_many_workers_as_there_are_cpus(agent, start, follow, background, tmp_path):
+    program, pid_file, included = need("nginx"), tmp_path / "pid", tmp_path / "workers.conf"
+    included.write_text(f"worker_processes {CPUS};\n")
+    (tmp_path / "nginx.conf").write_text(f"include {included}; daemon off; pid {pid_file}; events {{}}\n")
+    container = start("--cpu-shares", "262144")
+    background(container, f"{program} -e {tmp_path}/errors -p {tmp_path} -c {tmp_path}/nginx.conf", tmp_path / "log")
+    eventually(lambda: pid_file.exists() and workers(pid_file) == CPUS)
+    process = follow(container, "nginx", str(included), str(pid_file))
+    one_cpu_less(agent, container)
+    eventually(lambda: workers(pid_file) == CPUS - 1, within=30)
+    ends(process)
+    eventually(lambda: workers(pid_file) == CPUS)
+    assert included.read_text() == f"worker_processes {CPUS};\n"
+
+
+def test_php_fpm_has_so_many_children_per_cpu(agent, start, follow, background, tmp_path):
+    program, pid_file, pool = need("php-fpm8.2"), tmp_path / "pid", tmp_path / "pool.conf"
+    before = f"[www]\nlisten = {tmp_path}/socket\npm = static\npm.max_children = {3 * CPUS}\nuser = nobody\n"
+    pool.write_text(before)
+    (tmp_path / "fpm.conf").write_text(f"[global]\npid = {pid_file}\nerror_log = {tmp_path}/errors\ninclude = {pool}\n")
+    container = start("--cpu-shares", "262144")
+    background(container, f"{program} -F -n -y {tmp_path}/fpm.conf", tmp_path / "log")
+    eventually(lambda: pid_file.exists() and workers(pid_file) == 3 * CPUS)
+    process = follow(container, "php-fpm", str(pool), str(pid_file), part="300%")
+    one_cpu_less(agent, container)
+    eventually(lambda: workers(pid_file) == 3 * (CPUS - 1), within=30)
+    ends(process)
+    eventually(lambda: workers(pid_file) == 3 * CPUS)
+    assert pool.read_text() == before
+
+
+def test_postgres_follows_in_what_a_reload_takes(agent, start, follow, background, tmp_path):
+    programs = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
+    if not programs or not Path(programs[-1], "initdb").exists():
+        pytest.skip("needs PostgreSQL: tools/setup runtimes")
+    home = as_user("postgres", tmp_path / "db")
+    user = "setpriv --reuid=postgres --regid=postgres --clear-groups"
+    container = start("--cpu-shares", "262144")
+    container.run(*user.split(), f"{programs[-1]}/initdb", "-D", f"{home}/data", "-A", "trust", timeout=120)
+    background(container, f"{user} {programs[-1]}/postgres -D {home}/data -k {home} -h '' -c max_parallel_workers=8", tmp_path / "log")
+    psql = [f"--host={home}", "--username=postgres", "--dbname=postgres"]
+
+    def ask(setting="max_parallel_workers"):
+        done = subprocess.run(["psql", *psql, "-qAtc", f"SHOW {setting}"], capture_output=True, text=True)
+        return done.stdout.strip()
+
+    eventually(ask, within=60)
+    # A word on the command line is stronger than a file: such a setting cannot follow, and says so.
+    refused = agent.cli("follow", container.name, "--", str(ACTUATORS / "postgres"), "shared_buffers", *psql)
+    assert refused.returncode == 2 and "shared_buffers" in refused.stderr
+    process = follow(container, "postgres", "work_mem", *psql, part="1%", least="1MiB")
+    eventually(lambda: agent.find(container))
+    cgroup.limit_memory(agent.find(container)["path"], 256 * MIB)
+    eventually(lambda: ask("work_mem") == "2621kB", within=30)
+    ends(process)
+    assert ask("work_mem") == "4MB"
+    assert "work_mem" not in (home / "data/postgresql.auto.conf").read_text()
+
+
+# What is refused before anything is touched, and the words that say so.
+BAD = {
+    "no container": (["nobody", "--", "/bin/true"], 'no container "nobody"'),
+    "no actuator": (["{}", "--", "/no/such/actuator"], "/no/such/actuator"),
+    "an actuator that says nothing": (["{}", "--", "/bin/true"], "print a value and its unit"),
+    "an actuator that fails": (["{}", "--", "/bin/false"], "/bin/false: ended with"),
+    "no percentage": (["--part", "half", "{}", "--", "/bin/true"], "1% to 10000%"),
+    "too often": (["--every", "10ms", "{}", "--", "/bin/echo", "4 count"], "--every"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_followed_is_refused(agent, start, tmp_path, case):
+    container = start()
+    words, said = BAD[case]
+    actuator = tmp_path / "four"
+    actuator.write_text("#!/bin/sh\necho 4 count\n")
+    actuator.chmod(0o755)
+    words = [word.replace("{}", container.name).replace("/bin/echo", str(actuator)) for word in words]
+    done = agent.cli("follow", *words)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert said in done.stderr
