@@ -30,7 +30,7 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
-.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test soak engines-test engines-bench runtimes-test java-stress \
+.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test soak engines-test engines-bench kube-test runtimes-test java-stress \
   audit bench lab fuzz api-fuzz \
   install install-only deb tarball package-test prometheus-test clean
 
@@ -110,6 +110,11 @@ java-stress: java ## views that change all the time, STRESS_SECONDS (600) for ea
 	@tools/setup test
 	ELBOWROOM_TEST_JVMS=$${ELBOWROOM_TEST_JVMS:-$$(printf '%s:' $(CURDIR)/.cache/runtimes/jdk-*)} \
 	  $(MAKE) --directory java stress SECONDS=$(STRESS_SECONDS) ONLY="$(or $(ONLY),graphs)"
+
+kube-test: build ## pods on a real Kubernetes of one node, built once into .cache (40 min), and an agent; 8 min; root
+	@tools/setup kube
+	cargo build --release --locked --package elbowroom-kube
+	$(PYTEST) tests/kube
 
 audit: build ## what `elbowroom audit` says of 28 roots, beside what strace sees (10 min; Debian, PyPI and npm packages); root
 	@tools/setup test audit

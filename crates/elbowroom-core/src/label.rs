@@ -137,6 +137,29 @@ impl Labels {
         *self == Self::default()
     }
 
+    /// The same, and what `under` says wherever these say nothing.
+    pub fn over(self, under: Self) -> Self {
+        let priority = match (self.priority, under.priority) {
+            (Some(priority), Some(under)) => Some(Priority {
+                weight: priority.weight.or(under.weight),
+                tier: priority.tier.or(under.tier),
+                class: priority.class.or(under.class),
+            }),
+            (priority, under) => priority.or(under),
+        };
+        Self {
+            views: self.views.or(under.views),
+            env: self.env.or(under.env),
+            surfaces: if self.surfaces.is_none() { under.surfaces } else { self.surfaces },
+            governors: self.governors.or(under.governors),
+            priority,
+            memory_reservation: self.memory_reservation.or(under.memory_reservation),
+            disk_reservation: self.disk_reservation.or(under.disk_reservation),
+            probe: self.probe.or(under.probe),
+            ignored: self.ignored.into_iter().chain(under.ignored).take(MOST).collect(),
+        }
+    }
+
     /// What they claim, where they claim anything.
     pub fn claim(&self) -> Claim {
         let priority = self.priority.unwrap_or_default();
@@ -272,6 +295,27 @@ mod tests {
         let long = read("views", &"\n".repeat(1_000)).ignored.concat()
             + &read("x", &"\n\"".repeat(1_000)).ignored.concat();
         assert!(!long.contains('\n') && long.len() <= 2 * LONGEST, "{}", long.len());
+    }
+
+    #[test]
+    fn labels_over_others_say_what_they_say_and_leave_the_rest() {
+        let over = |over: &[(&str, &str)], under: &[(&str, &str)]| {
+            let read = |labels: &[(&str, &str)]| {
+                let keys: Vec<String> = labels.iter().map(|(key, _)| format!("{PREFIX}{key}")).collect();
+                let pairs = keys.iter().zip(labels).map(|(key, (_, value))| (key.as_str(), *value));
+                Labels::read(pairs, Heed::All)
+            };
+            read(over).over(read(under))
+        };
+        let under = [("priority", "weight=50 tier=1"), ("memory-reservation", "1GiB"), ("x", "y")];
+        let claim = over(&[("priority", "class=latency tier=0")], &under).claim();
+        assert_eq!((claim.weight, claim.tier, claim.class), (50, 0, Class::Latency));
+        assert_eq!(
+            over(&[("memory-reservation", "2GiB")], &under).claim().memory.reserve,
+            Some(Bytes::gib(2))
+        );
+        assert_eq!(over(&[], &under), over(&under, &[]));
+        assert_eq!(over(&[("views", "no")], &under).ignored.len(), 2);
     }
 
     #[test]

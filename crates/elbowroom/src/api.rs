@@ -39,6 +39,10 @@ pub enum Request {
     Prepare(Prepare),
     /// What a container that is about to be made may be given beside its view; the caller gives it.
     Launch(Launch),
+    /// Gives a container other labels than it was made with, until it is gone or somebody says otherwise.
+    Label(Labelling),
+    /// Gives a container the labels back that it was made with.
+    Unlabel(String),
     /// What a container's application says of itself, told by somebody who may speak for it.
     Probe {
         /// As in [`Self::Show`].
@@ -81,9 +85,25 @@ impl Request {
             | Self::Snapshot
             | Self::Profiles
             | Self::Profile(_) => true,
-            Self::Prepare(_) | Self::Launch(_) | Self::Probe { .. } => false,
+            Self::Prepare(_) | Self::Launch(_) | Self::Probe { .. } | Self::Label(_) | Self::Unlabel(_) => false,
         }
     }
+}
+
+/// Labels for a container that runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Labelling {
+    /// As in [`Request::Show`].
+    pub container: String,
+    /// Who gives them; shown beside them.
+    pub by: String,
+    /// What whoever runs the node promises it. These count whatever `containers.labels` says.
+    #[serde(default)]
+    pub promised: BTreeMap<String, String>,
+    /// What its maker asks for: goes before what is promised, as far as `containers.labels` heeds it.
+    #[serde(default)]
+    pub asked: BTreeMap<String, String>,
 }
 
 /// A container that is about to run.
@@ -112,7 +132,7 @@ pub struct Launch {
 pub enum Response {
     /// Answer to [`Request::List`].
     List(Vec<ContainerView>),
-    /// Answer to [`Request::Show`], [`Request::Attach`], [`Request::Detach`] and [`Request::Probe`].
+    /// Answer to [`Request::Show`] and to everything that does something to a container.
     Container(Box<ContainerView>),
     /// Answer to [`Request::Explain`].
     Explain(Box<Explanation>),
@@ -155,6 +175,9 @@ pub struct ContainerView {
     /// What its maker asks of us.
     #[serde(default)]
     pub labels: Labels,
+    /// Who gave it these; `None` where they are those that it was made with.
+    #[serde(default)]
+    pub labels_by: Option<String>,
     /// Its cgroup, below the root of the hierarchy.
     pub path: String,
     /// Whether its view is mounted inside it.

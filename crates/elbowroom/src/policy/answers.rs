@@ -49,6 +49,11 @@ impl Owner {
                 return self.notice_changes();
             }
             Request::Launch(container) => Response::Launch(self.config.containers.surfaces(container)),
+            Request::Label(labelling) => {
+                let name = labelling.container.clone();
+                self.answer_labels(&name, |owner, id| owner.label(id, labelling))
+            }
+            Request::Unlabel(name) => self.answer_labels(&name, Self::unlabel),
             Request::Probe { container, record } => match self.heard_for(&container, record) {
                 Ok(view) => Response::Container(Box::new(view)),
                 Err(error) => Response::Error(error),
@@ -74,6 +79,14 @@ impl Owner {
             }
         };
         let _ = answer.send(response);
+    }
+
+    fn answer_labels(&mut self, name: &str, change: impl FnOnce(&mut Self, GroupId)) -> Response {
+        let found = self.find(name).and_then(|id| {
+            change(self, id);
+            self.describe_or_gone(id, name)
+        });
+        found.map_or_else(Response::Error, |view| Response::Container(Box::new(view)))
     }
 
     fn attach_asked(&mut self, id: GroupId, answer: mpsc::SyncSender<Response>) {
@@ -201,6 +214,7 @@ impl Owner {
             engine: container.engine,
             pod: container.pod.clone(),
             labels: container.labels.clone(),
+            labels_by: self.labelled.by(id).map(str::to_owned),
             path: group.path.clone(),
             attached,
             attach_note,

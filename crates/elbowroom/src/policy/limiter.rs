@@ -82,7 +82,7 @@ impl Limiter {
         let _ = self.jobs.send(Job::Memory { order, path });
     }
 
-    /// Forgets the limits of a container that is gone.
+    /// Forgets a container that is gone, or that is governed no more: its limits are taken off.
     pub(super) fn forget(&self, group: GroupId) {
         let _ = self.jobs.send(Job::Forget(group));
     }
@@ -177,11 +177,9 @@ impl Holder {
 
     fn forget(&mut self, group: GroupId) {
         self.actuator.forget(&mut self.leases, group);
-        self.protected.remove(&group);
-        let Some(path) = self.set.iter().find(|((of, _), _)| *of == group).map(|(_, (path, _))| path.clone())
-        else {
-            return;
-        };
+        let protected = self.protected.remove(&group);
+        let capped = self.set.iter().find(|((of, _), _)| *of == group).map(|(_, (path, _))| path.clone());
+        let Some(path) = capped.or(protected) else { return };
         self.set.retain(|(of, _), _| *of != group);
         let below_root = Path::new(path.trim_start_matches('/'));
         let knobs = self.leases.held().map(|record| &record.knob);

@@ -51,6 +51,11 @@ impl Masks {
         }
     }
 
+    /// A container as the sensor told it last.
+    pub(super) fn raw(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(&id)?.raw.as_ref()
+    }
+
     /// An order is given away.
     pub(super) fn ordered(&mut self, order: &Order) {
         let (Order::Protect(_) | Order::Reclaim(_) | Order::Lease(_)) = order else { return };

@@ -108,6 +108,11 @@ impl MemoryRoom {
         self.masks.apply(event)
     }
 
+    /// A container as the sensor told it last, with the labels that it was made with.
+    pub(super) fn raw(&self, id: GroupId) -> Option<&Group> {
+        self.masks.raw(id)
+    }
+
     /// Lets the governor know, and does what it says.
     pub(super) fn apply(&mut self, event: &Event) -> Vec<Effect> {
         if self.mode == Mode::Off {

@@ -12,6 +12,7 @@ mod control;
 mod disk;
 mod doctor;
 mod facts;
+mod labelled;
 mod limiter;
 mod load;
 mod machine;

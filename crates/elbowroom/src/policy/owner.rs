@@ -2,6 +2,7 @@
 
 use super::alerts::{AlertsRoom, Seen};
 use super::disk::DiskRoom;
+use super::labelled::Labelled;
 use super::limiter::Told;
 use super::machine::Machine;
 use super::memory::{Effect, MemoryRoom};
@@ -51,6 +52,7 @@ pub(super) struct Owner {
     pub(super) memory: MemoryRoom,
     pub(super) alerts: AlertsRoom,
     pub(super) voices: Voices,
+    pub(super) labelled: Labelled,
     pub(super) machine: Machine,
     pub(super) recent: Recent,
     pub(super) mounter: mpsc::Sender<Job>,
@@ -85,6 +87,7 @@ impl Owner {
             memory,
             alerts,
             voices,
+            labelled: Labelled::default(),
             machine: Machine::default(),
             recent: Recent::new(),
             mounter,
@@ -196,7 +199,7 @@ impl Owner {
     }
 
     /// Does what the memory governor leaves to the owner.
-    fn take_up(&mut self, effects: Vec<Effect>) {
+    pub(super) fn take_up(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
                 Effect::Export(export) => self.apply(&[Event::Export(export)]),
@@ -224,7 +227,8 @@ impl Owner {
     }
 
     pub(super) fn apply(&mut self, events: &[Event]) {
-        let events: Vec<Cow<'_, Event>> = events.iter().map(|event| self.memory.mask(event)).collect();
+        let known = |event| self.labelled.apply(self.memory.mask(event));
+        let events: Vec<Cow<'_, Event>> = events.iter().map(known).collect();
         let events = || events.iter().map(Cow::as_ref);
         let changes = self.views.apply_all(events());
         let mut stale: Vec<GroupId> = Vec::new();

@@ -84,6 +84,7 @@ impl Owner {
         }
         self.disk.forget(id);
         self.voices.forget(id);
+        self.labelled.forget(id);
     }
 
     pub(super) fn publish_view(&mut self, id: GroupId) {

@@ -204,8 +204,10 @@ fn show_text(c: &ContainerView) -> String {
     if !c.missing.is_empty() {
         lines.push(("not in container", c.missing.join(" ")));
     }
-    if !c.labels.is_empty() {
-        lines.push(("labels", c.labels.to_string()));
+    match &c.labels_by {
+        Some(by) => lines.push(("labels", format!("{} (given by {})", c.labels, clip(by, 80)))),
+        None if c.labels.is_empty() => {}
+        None => lines.push(("labels", c.labels.to_string())),
     }
     lines.extend(c.probe.iter().map(|probe| ("probe", probe_text(probe))));
     lines.extend(c.memory.iter().map(|standing| ("memory", memory::standing_text(standing))));

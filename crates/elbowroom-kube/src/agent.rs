@@ -1,0 +1,225 @@
+//! The node's agent: what it knows, by its HTTP API, and what it is told of pods, on its control socket. Both are sockets in its
+//! run directory, and only what is used here is read of its answers (`docs/guide/api.md`).
+
+use crate::claims::Wanted;
+use anyhow::{Context, Result, bail, ensure};
+use elbowroom_core::alert::Alert;
+use elbowroom_core::label::Labels;
+use elbowroom_core::sample::Pod;
+use elbowroom_core::unit::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::Request;
+use hyper::body::Bytes as Body;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde::{Deserialize, Serialize};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+
+/// Who gives labels, as `elbowroom show` tells it.
+pub(crate) const BY: &str = "elbowroom-kube";
+
+/// How long the agent may take; it answers in milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest answer that is read: a thousand containers are a few megabytes.
+const LONGEST: usize = 256 << 20;
+
+/// What the agent knew at one moment.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Snapshot {
+    /// When, in milliseconds since 1970.
+    pub(crate) time_unix_ms: u64,
+    pub(crate) containers: Vec<Container>,
+    pub(crate) alerts: Alerts,
+}
+
+/// One container.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Container {
+    /// The engine's identifier.
+    pub(crate) id: String,
+    /// The name in its pod.
+    pub(crate) name: Option<String>,
+    pub(crate) pod: Option<Pod>,
+    pub(crate) labels: Labels,
+    /// Who gave it its labels.
+    pub(crate) labels_by: Option<String>,
+    pub(crate) disk: Vec<DiskStanding>,
+    pub(crate) memory: Option<MemoryStanding>,
+}
+
+/// Where a container stands at a disk.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct DiskStanding {
+    pub(crate) name: String,
+    /// The part of the disk it may take; `None` for all of it.
+    pub(crate) cap: Option<f64>,
+    /// Whether that is in force.
+    pub(crate) enforced: bool,
+}
+
+/// Where a container's memory stands.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct MemoryStanding {
+    /// What was taken from it since it last needed all.
+    pub(crate) lent: Bytes,
+    /// A limit that holds it back for seconds.
+    pub(crate) lease: Option<Bytes>,
+}
+
+/// What is wrong.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Alerts {
+    pub(crate) lasting: Vec<AlertView>,
+}
+
+/// An alert with the names of what it is about.
+#[derive(Debug, Deserialize)]
+pub(crate) struct AlertView {
+    #[serde(flatten)]
+    pub(crate) alert: Alert,
+    pub(crate) disk_name: Option<String>,
+    pub(crate) container: Option<Named>,
+    /// When it began, in milliseconds since 1970.
+    #[serde(default)]
+    pub(crate) since_unix_ms: u64,
+}
+
+/// A container, by its identifier.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Named {
+    pub(crate) id: String,
+}
+
+/// What is asked on the control socket.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Asked<'a> {
+    Label {
+        container: &'a str,
+        by: &'a str,
+        #[serde(flatten)]
+        labels: &'a Wanted,
+    },
+    Unlabel(&'a str),
+}
+
+/// The agent of a run directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Agent {
+    run_dir: PathBuf,
+}
+
+impl Agent {
+    pub(crate) fn at(run_dir: &Path) -> Self {
+        Self { run_dir: run_dir.to_owned() }
+    }
+
+    /// Whether the run directory was deleted: a mount of it never shows the one that takes its place.
+    pub(crate) fn is_lost(&self) -> bool {
+        std::fs::metadata(&self.run_dir).is_ok_and(|directory| directory.nlink() == 0)
+    }
+
+    /// Everything it knows.
+    pub(crate) async fn snapshot(&self) -> Result<Snapshot> {
+        let path = self.run_dir.join("api.sock");
+        let asking = async {
+            let stream = UnixStream::connect(&path).await?;
+            let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+            let request =
+                Request::get("/api/v1/snapshot").header("host", "localhost").body(Empty::<Body>::new())?;
+            let answering = async {
+                let answer = sender.send_request(request).await?;
+                let status = answer.status();
+                let body = Limited::new(answer.into_body(), LONGEST).collect().await;
+                let body = body.map_err(|error| anyhow::anyhow!("{error}"))?.to_bytes();
+                ensure!(status.is_success(), "{status}: {}", String::from_utf8_lossy(&body).trim());
+                serde_json::from_slice(&body).context("its answer: is it of another version?")
+            };
+            // The connection is driven here, and ends with the answer.
+            tokio::select! {
+                answer = answering => answer,
+                end = connection => { end?; bail!("it closed the connection") }
+            }
+        };
+        tokio::time::timeout(PATIENCE, asking)
+            .await
+            .unwrap_or_else(|_| bail!("no answer in {} s", PATIENCE.as_secs()))
+            .with_context(|| format!("asking the agent on {}", path.display()))
+    }
+
+    /// Gives a container labels.
+    pub(crate) async fn label(&self, container: &str, labels: &Wanted) -> Result<()> {
+        self.tell(&Asked::Label { container, by: BY, labels }).await
+    }
+
+    /// Gives a container the labels back that it was made with.
+    pub(crate) async fn unlabel(&self, container: &str) -> Result<()> {
+        self.tell(&Asked::Unlabel(container)).await
+    }
+
+    async fn tell(&self, asked: &Asked<'_>) -> Result<()> {
+        #[derive(Deserialize)]
+        struct Answer {
+            error: Option<String>,
+        }
+        let path = self.run_dir.join("agent.sock");
+        let asking = async {
+            let mut stream = BufReader::new(UnixStream::connect(&path).await?);
+            let mut line = serde_json::to_vec(asked)?;
+            line.push(b'\n');
+            stream.write_all(&line).await?;
+            let mut answer = String::new();
+            stream.read_line(&mut answer).await?;
+            let answer: Answer =
+                serde_json::from_str(&answer).context("its answer: is it of another version?")?;
+            answer.error.map_or(Ok(()), |error| bail!("{error}"))
+        };
+        tokio::time::timeout(PATIENCE, asking)
+            .await
+            .unwrap_or_else(|_| bail!("no answer in {} s", PATIENCE.as_secs()))
+            .with_context(|| format!("asking the agent on {}", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn questions_are_as_the_agent_reads_them() {
+        let labels = Wanted {
+            promised: BTreeMap::from([("elbowroom.dev/priority".to_owned(), "50".to_owned())]),
+            asked: BTreeMap::new(),
+        };
+        let asked = Asked::Label { container: "abc", by: BY, labels: &labels };
+        let line = r#"{"label":{"container":"abc","by":"elbowroom-kube","promised":{"elbowroom.dev/priority":"50"},"asked":{}}}"#;
+        assert_eq!(serde_json::to_string(&asked).unwrap(), line);
+        assert_eq!(serde_json::to_string(&Asked::Unlabel("abc")).unwrap(), r#"{"unlabel":"abc"}"#);
+    }
+
+    #[test]
+    fn what_is_read_is_in_the_apis_document() {
+        let document = include_str!("../../elbowroom/src/http/openapi.json");
+        let document: serde_json::Value = serde_json::from_str(document).unwrap();
+        for (schema, fields) in [
+            ("Snapshot", &["time_unix_ms", "containers", "alerts"][..]),
+            ("ContainerView", &["id", "name", "pod", "labels", "labels_by", "disk", "memory"]),
+            ("AlertView", &["kind", "severity", "topic", "text", "disk_name", "container", "since_unix_ms"]),
+        ] {
+            let there = &document["components"]["schemas"][schema]["properties"];
+            for field in fields {
+                assert!(there.get(field).is_some(), "{schema}.{field}");
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What a pod says about its containers, in Elbowroom's own words: labels (`docs/guide/labels.md`).
+//!
+//! | of the pod | label |
+//! |---|---|
+//! | `requests.memory` | `memory-reservation` |
+//! | `requests.cpu` | weight of `priority`: 100 for each CPU, as a container without labels has; at least [`LEAST_WEIGHT`] |
+//! | QoS class, `priority` | tier of `priority`: 0 `BestEffort`, 1 others, 2 critical to the system |
+//! | annotations `elbowroom.dev/*` | the same, and these go before |
+
+use crate::quantity;
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What the keys begin with.
+const PREFIX: &str = "elbowroom.dev/";
+/// A container that requests no CPU still gets a tenth of what one gets that requests one.
+const LEAST_WEIGHT: u64 = 10;
+const MOST_WEIGHT: u64 = 10_000;
+/// More bytes than any node has.
+const MOST_MEMORY: u64 = 1 << 50;
+/// `SystemCriticalPriority` (pkg/apis/scheduling/types.go).
+const SYSTEM_CRITICAL: i32 = 2_000_000_000;
+/// The longest value that is handed on: what is longer is no label's.
+const LONGEST: usize = 1_024;
+
+/// Which words of pods count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Heed {
+    /// Requests, QoS classes and annotations.
+    All,
+    /// Annotations only.
+    Annotations,
+    /// None.
+    None,
+}
+
+/// Labels for one container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Wanted {
+    /// By requests and QoS class: what the scheduler has counted with.
+    pub(crate) promised: BTreeMap<String, String>,
+    /// By annotations: what whoever made the pod asks for.
+    pub(crate) asked: BTreeMap<String, String>,
+}
+
+/// Labels for a pod's containers that run, by the runtime's identifiers.
+pub(crate) fn wanted(pod: &Pod, heed: Heed) -> BTreeMap<String, Wanted> {
+    let (Some(spec), Some(status)) = (&pod.spec, &pod.status) else { return BTreeMap::new() };
+    if heed == Heed::None {
+        return BTreeMap::new();
+    }
+    let containers: BTreeMap<&str, &Container> = spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten())
+        .map(|container| (container.name.as_str(), container))
+        .collect();
+    let statuses =
+        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    let running = statuses.into_iter().flatten().flatten().filter_map(|status| Some((id(status)?, status)));
+    let tier = tier(status.qos_class.as_deref(), spec.priority);
+    let annotations = pod.metadata.annotations.as_ref();
+    let wanted = running.map(|(id, status)| {
+        let container = containers.get(status.name.as_str());
+        // What the kubelet has made true goes before what the pod asks for: a resize may be on its way, or refused.
+        let actual = status.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+        let requests = actual.or_else(|| container?.resources.as_ref().and_then(requests));
+        let promised = match heed {
+            Heed::All => promised(requests, tier),
+            Heed::Annotations | Heed::None => BTreeMap::new(),
+        };
+        let asked = annotations.map(|all| asked(all, &status.name, &containers)).unwrap_or_default();
+        (id.to_owned(), Wanted { promised, asked })
+    });
+    wanted.collect()
+}
+
+/// The runtime's identifier of a container that runs: what follows `containerd://`.
+fn id(status: &ContainerStatus) -> Option<&str> {
+    status.state.as_ref()?.running.as_ref()?;
+    let (_, id) = status.container_id.as_deref()?.split_once("://")?;
+    (!id.is_empty()).then_some(id)
+}
+
+fn requests(resources: &ResourceRequirements) -> Option<&BTreeMap<String, Quantity>> {
+    resources.requests.as_ref()
+}
+
+fn tier(qos: Option<&str>, priority: Option<i32>) -> u8 {
+    match qos {
+        _ if priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL) => 2,
+        Some("Guaranteed" | "Burstable") => 1,
+        _ => 0,
+    }
+}
+
+fn promised(requests: Option<&BTreeMap<String, Quantity>>, tier: u8) -> BTreeMap<String, String> {
+    let request =
+        |resource: &str| requests.and_then(|requests| requests.get(resource)).map(|quantity| &quantity.0);
+    let cpu = request("cpu").and_then(|text| quantity::milli(text)).unwrap_or(0);
+    let weight = (cpu / 10).clamp(LEAST_WEIGHT, MOST_WEIGHT);
+    let mut promised =
+        BTreeMap::from([(format!("{PREFIX}priority"), format!("weight={weight} tier={tier}"))]);
+    let memory = request("memory").and_then(|text| quantity::units(text)).filter(|memory| *memory > 0);
+    if let Some(memory) = memory.map(|memory| memory.min(MOST_MEMORY)) {
+        promised.insert(format!("{PREFIX}memory-reservation"), format!("{memory}B"));
+    }
+    promised
+}
+
+/// The annotations for one container: `elbowroom.dev/KEY`, and `elbowroom.dev/KEY.CONTAINER` before that.
+fn asked(
+    annotations: &BTreeMap<String, String>,
+    name: &str,
+    containers: &BTreeMap<&str, &Container>,
+) -> BTreeMap<String, String> {
+    let mut asked = BTreeMap::new();
+    let ours = annotations.iter().filter(|(key, value)| key.starts_with(PREFIX) && value.len() <= LONGEST);
+    let (mut single, mut all) = (Vec::new(), Vec::new());
+    for (key, value) in ours {
+        match key
+            .rsplit_once('.')
+            .filter(|(stem, of)| stem.starts_with(PREFIX) && containers.contains_key(of))
+        {
+            Some((stem, of)) if of == name => single.push((stem.to_owned(), value.clone())),
+            Some(_) => {}
+            None => all.push((key.clone(), value.clone())),
+        }
+    }
+    asked.extend(all);
+    asked.extend(single);
+    asked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_core::govern::claim::WEIGHTS;
+    use elbowroom_core::label::{Heed as LabelHeed, Labels};
+    use elbowroom_core::unit::Bytes;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn pod(qos: &str, requests: serde_json::Value, annotations: serde_json::Value) -> Pod {
+        let status = |name: &str, state: &str| {
+            json!({"name": name, "containerID": format!("containerd://{name}-id"), "state": {state: {}},
+                "image": "", "imageID": "", "ready": true, "restartCount": 0})
+        };
+        serde_json::from_value(json!({
+            "metadata": {"name": "p", "annotations": annotations},
+            "spec": {"containers": [
+                {"name": "app", "resources": {"requests": requests}},
+                {"name": "side"},
+                {"name": "over"},
+            ]},
+            "status": {"qosClass": qos, "containerStatuses":
+                [status("app", "running"), status("side", "running"), status("over", "terminated")]},
+        }))
+        .unwrap()
+    }
+
+    fn labels(map: &BTreeMap<String, String>) -> Labels {
+        Labels::read(map.iter().map(|(key, value)| (key.as_str(), value.as_str())), LabelHeed::All)
+    }
+
+    fn check(qos: &str, requests: serde_json::Value, expect: (u32, u8, Option<Bytes>)) {
+        let wanted = wanted(&pod(qos, requests, json!({})), Heed::All);
+        let labels = labels(&wanted["app-id"].promised);
+        let claim = labels.claim();
+        assert_eq!((claim.weight, claim.tier, claim.memory.reserve), expect, "{qos}");
+        assert!(labels.ignored.is_empty(), "{labels}");
+    }
+
+    #[test]
+    fn requests_are_weights_and_reservations_and_classes_are_tiers() {
+        check("Guaranteed", json!({"cpu": "2", "memory": "1Gi"}), (200, 1, Some(Bytes::gib(1))));
+        check("Burstable", json!({"cpu": "250m"}), (25, 1, None));
+        check("Burstable", json!({"memory": "64Mi"}), (10, 1, Some(Bytes::mib(64))));
+        check("BestEffort", json!({}), (10, 0, None));
+        check("Burstable", json!({"cpu": "5000", "memory": "0"}), (10_000, 1, None));
+        check("Burstable", json!({"cpu": "much", "memory": "-1"}), (10, 1, None));
+        assert_eq!((tier(Some("Guaranteed"), Some(2_000_001_000)), tier(None, Some(1_000))), (2, 0));
+    }
+
+    #[test]
+    fn what_a_resize_has_made_true_counts_and_not_what_it_will() {
+        let mut pod = pod("Burstable", json!({"cpu": "4"}), json!({}));
+        let status = &mut pod.status.as_mut().unwrap().container_statuses.as_mut().unwrap()[0];
+        status.resources = serde_json::from_value(json!({"requests": {"cpu": "1"}})).unwrap();
+        assert_eq!(labels(&wanted(&pod, Heed::All)["app-id"].promised).claim().weight, 100);
+    }
+
+    #[test]
+    fn annotations_are_for_all_containers_or_for_one() {
+        let annotations = json!({
+            "elbowroom.dev/priority": "300", "elbowroom.dev/priority.side": "7",
+            "elbowroom.dev/views.nobody": "off", "other/priority": "1", "elbowroom.dev/probe": "x".repeat(2_000),
+        });
+        let pod = pod("BestEffort", json!({}), annotations);
+        let wanted = wanted(&pod, Heed::Annotations);
+        assert_eq!(wanted.keys().collect::<Vec<_>>(), ["app-id", "side-id"], "only what runs");
+        let (app, side) = (labels(&wanted["app-id"].asked), labels(&wanted["side-id"].asked));
+        assert_eq!((app.claim().weight, side.claim().weight), (300, 7));
+        assert!(app.ignored[0].contains("views.nobody"), "{app}: the agent tells what is nobody's");
+        assert!(wanted["app-id"].promised.is_empty());
+        assert!(super::wanted(&pod, Heed::None).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_requested_is_a_label_that_is_understood(cpu in ".{0,8}|[0-9.]{1,6}[mkMGTPE]?", memory in ".{0,8}|[0-9.]{1,9}([KMGTPE]i?|e3)?") {
+            let requests = BTreeMap::from([("cpu".to_owned(), Quantity(cpu)), ("memory".to_owned(), Quantity(memory))]);
+            let labels = labels(&promised(Some(&requests), 1));
+            prop_assert!(labels.ignored.is_empty(), "{}", labels);
+            prop_assert!(WEIGHTS.contains(&labels.claim().weight));
+        }
+
+        #[test]
+        fn more_cpu_is_never_less_weight(less in 0u64..200_000, more in 0u64..200_000) {
+            let weight = |milli: u64| {
+                let requests = BTreeMap::from([("cpu".to_owned(), Quantity(format!("{milli}m")))]);
+                labels(&promised(Some(&requests), 1)).claim().weight
+            };
+            let (less, more) = (less.min(more), less.max(more));
+            prop_assert!(weight(less) <= weight(more));
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The program at work: one look a second, and what follows from it.
+
+use crate::agent::{Agent, BY, Snapshot};
+use crate::claims::{Wanted, wanted};
+use crate::concern::{CONCERNS, Latch, Rule};
+use crate::node::{HEARTBEAT, OurNode, Said, Word};
+use crate::notice::{Notice, Notices, facts};
+use crate::{Args, one_line};
+use anyhow::{Context, Result, bail};
+use elbowroom_core::unit::Micros;
+use futures_util::{StreamExt, pin_mut};
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use kube::api::Api;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::reflector::Store;
+use kube::runtime::{WatchStreamExt, reflector, watcher};
+use kube::{Client, Resource};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+/// The agent's API has a new snapshot a second.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Pause after the API server refused something.
+const PAUSE: Duration = Duration::from_secs(5);
+/// Events that wait for a slow API server.
+const QUEUE: usize = 256;
+
+/// Runs until it is told to stop, then takes back what it said and gave.
+pub(crate) async fn run(args: Args) -> Result<()> {
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let client = Client::try_default()
+        .await
+        .context("finding the API server: is there a KUBECONFIG, or a service account?")?;
+    let node = OurNode { api: Api::all(client.clone()), name: args.node.clone(), effect: args.taint };
+    let said = tokio::select! {
+        said = first_word(&node) => said,
+        _ = term.recv() => return Ok(()),
+        _ = int.recv() => return Ok(()),
+    };
+    let (store, writer) = reflector::store();
+    let (word, words) = watch::channel(None);
+    let (notices, queue) = mpsc::channel(QUEUE);
+    let mut look = Look {
+        agent: Agent::at(&args.run_dir),
+        rule: Rule { hold: args.hold, linger: args.linger },
+        begin: Instant::now(),
+        latches: said.map(Latch::resumed),
+        answered: Micros::ZERO,
+        silent: false,
+        notices: Notices::default(),
+        given: BTreeMap::new(),
+        pods: store,
+        word,
+        queue: notices,
+        args,
+    };
+    let pods = watch_pods(client.clone(), &node.name, writer);
+    let told = tell_node(node.clone(), words);
+    let events = tell_events(client, node.name.clone(), look.pods.clone(), queue);
+    let ended = tokio::select! {
+        () = pods => bail!("the watch of pods ended"),
+        () = told => bail!("nobody tells the node any more"),
+        () = events => bail!("nobody sends events any more"),
+        ended = look.forever() => ended,
+        _ = term.recv() => Ok(()),
+        _ = int.recv() => Ok(()),
+    };
+    look.take_back().await;
+    if let Err(error) = node.leave().await {
+        tracing::error!(because = one_line(&error), "conditions and taints stay on the node");
+    }
+    ended
+}
+
+/// What the Node object says already; asked until the API server answers.
+async fn first_word(node: &OurNode) -> [bool; CONCERNS.len()] {
+    loop {
+        match node.said().await {
+            Ok(said) => return said,
+            Err(error) => tracing::warn!(because = one_line(&error), "no node to speak of yet"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Keeps the pods of this node in `writer`'s store.
+async fn watch_pods(client: Client, node: &str, writer: reflector::store::Writer<Pod>) {
+    let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
+    let slim = |pod: &mut Pod| pod.metadata.managed_fields = None;
+    let pods = watcher(Api::all(client), config).default_backoff().modify(slim).reflect(writer);
+    pin_mut!(pods);
+    while let Some(event) = pods.next().await {
+        if let Err(error) = event {
+            tracing::warn!(because = one_line(&error.into()), "pods are not heard of");
+        }
+    }
+}
+
+/// Brings the Node object to the last word, at once when it is a new one, and again now and then.
+async fn tell_node(node: OurNode, mut words: watch::Receiver<Option<Word>>) {
+    loop {
+        let word = words.borrow_and_update().clone();
+        let pause = match &word {
+            None => PAUSE,
+            Some(word) => match node.say(word).await {
+                Ok(()) => Duration::from_micros(HEARTBEAT.get()),
+                Err(error) => {
+                    tracing::warn!(because = one_line(&error), "the node is not told");
+                    PAUSE
+                }
+            },
+        };
+        tokio::select! {
+            changed = words.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// Sends Events, about the pod of a container or about the node.
+async fn tell_events(client: Client, node: String, pods: Store<Pod>, mut queue: mpsc::Receiver<Notice>) {
+    let reporter = Reporter { controller: "elbowroom.dev/kube".into(), instance: Some(node.clone()) };
+    let recorder = Recorder::new(client, reporter);
+    while let Some(notice) = queue.recv().await {
+        let about = match &notice.key.container {
+            None => ObjectReference {
+                api_version: Some("v1".into()),
+                kind: Some("Node".into()),
+                uid: Some(node.clone()),
+                name: Some(node.clone()),
+                ..ObjectReference::default()
+            },
+            Some(id) => match pods.find(|pod| runs(pod, id)) {
+                Some(pod) => pod.object_ref(&()),
+                // Not a pod's, or of one that is gone.
+                None => continue,
+            },
+        };
+        let type_ = if notice.fact.warning { EventType::Warning } else { EventType::Normal };
+        let event = Event {
+            type_,
+            reason: notice.reason(),
+            note: Some(notice.fact.note),
+            action: "Observing".into(),
+            secondary: None,
+        };
+        if let Err(error) = recorder.publish(&event, &about).await {
+            tracing::warn!(reason = event.reason, because = one_line(&error.into()), "an event is not sent");
+        }
+    }
+}
+
+/// Whether a container is one of a pod's.
+fn runs(pod: &Pod, id: &str) -> bool {
+    let status = pod.status.iter();
+    let statuses = status
+        .flat_map(|s| [&s.container_statuses, &s.init_container_statuses, &s.ephemeral_container_statuses]);
+    let mut ids = statuses.flatten().flatten().filter_map(|status| status.container_id.as_deref());
+    ids.any(|of| of.split_once("://").is_some_and(|(_, of)| of == id))
+}
+
+/// What is known from one look to the next.
+struct Look {
+    args: Args,
+    agent: Agent,
+    rule: Rule,
+    begin: Instant,
+    latches: [Latch; CONCERNS.len()],
+    /// When the agent answered last.
+    answered: Micros,
+    /// Whether it was told that it does not.
+    silent: bool,
+    notices: Notices,
+    /// The labels that the agent took, by container.
+    given: BTreeMap<String, Wanted>,
+    pods: Store<Pod>,
+    word: watch::Sender<Option<Word>>,
+    queue: mpsc::Sender<Notice>,
+}
+
+impl Look {
+    async fn forever(&mut self) -> Result<()> {
+        let mut clock = tokio::time::interval(PERIOD);
+        clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            clock.tick().await;
+            if self.agent.is_lost() {
+                bail!(
+                    "{} was deleted: it is mounted anew when this program starts again",
+                    self.args.run_dir.display()
+                );
+            }
+            let snapshot = self.agent.snapshot().await;
+            let now = self.now();
+            match snapshot {
+                Ok(snapshot) => {
+                    self.answered = now;
+                    if std::mem::take(&mut self.silent) {
+                        tracing::info!("the agent answers");
+                    }
+                    self.take(now, &snapshot);
+                    self.give(&snapshot).await;
+                }
+                Err(error) => self.nothing(now, &error),
+            }
+        }
+    }
+
+    fn now(&self) -> Micros {
+        Micros(self.begin.elapsed().as_micros() as u64)
+    }
+
+    /// Tells what a snapshot says.
+    fn take(&mut self, now: Micros, snapshot: &Snapshot) {
+        let rule = self.rule;
+        let mut latches = self.latches.iter_mut();
+        let word = CONCERNS.map(|concern| {
+            let lasting = snapshot.alerts.lasting.iter().filter(|view| view.alert.kind == concern.kind);
+            let age = |since: u64| Micros(snapshot.time_unix_ms.saturating_sub(since).saturating_mul(1_000));
+            let oldest = lasting.clone().map(|view| age(view.since_unix_ms)).max();
+            let texts: Vec<&str> = lasting.map(|view| view.alert.text.as_str()).collect();
+            match latches.next().expect("there is one for each").step(now, oldest, rule) {
+                true if texts.is_empty() => Said::There("it is over, but not for long".into()),
+                true => Said::There(texts.join("; ")),
+                false => Said::Not,
+            }
+        });
+        self.say(word);
+        for notice in self.notices.hear(now, facts(snapshot)) {
+            if self.queue.try_send(notice).is_err() {
+                tracing::warn!("the API server takes no more events: one is dropped");
+            }
+        }
+    }
+
+    /// The agent did not answer.
+    fn nothing(&mut self, now: Micros, error: &anyhow::Error) {
+        if !std::mem::replace(&mut self.silent, true) {
+            tracing::warn!(because = one_line(error), "the agent does not answer");
+        }
+        if now.saturating_sub(self.answered) >= self.rule.linger {
+            self.latches = Default::default();
+            self.say(
+                CONCERNS.map(|_| Said::Unknown("Elbowroom's agent does not answer on this node".into())),
+            );
+        }
+    }
+
+    /// Tells the node, where that is news. New numbers in a message are none.
+    fn say(&self, word: Word) {
+        let kind = |word: &Word| word.each_ref().map(std::mem::discriminant);
+        self.word.send_if_modified(|before| {
+            let news = before.as_ref().is_none_or(|before| kind(before) != kind(&word));
+            if news {
+                *before = Some(word);
+            }
+            news
+        });
+    }
+
+    /// Gives containers the labels that their pods want, where they have others.
+    async fn give(&mut self, snapshot: &Snapshot) {
+        let pods = self.pods.state();
+        let wanted: BTreeMap<String, Wanted> =
+            pods.iter().flat_map(|pod| wanted(pod, self.args.claims)).collect();
+        self.given.retain(|id, _| snapshot.containers.iter().any(|container| container.id == *id));
+        for container in snapshot.containers.iter().filter(|container| container.pod.is_some()) {
+            let Some(labels) = wanted.get(&container.id) else { continue };
+            let has = match container.labels_by.as_deref() {
+                Some(BY) => self.given.get(&container.id) == Some(labels),
+                // Somebody else's word was later than ours.
+                Some(_) => true,
+                None => false,
+            };
+            if has {
+                continue;
+            }
+            match self.agent.label(&container.id, labels).await {
+                Ok(()) => drop(self.given.insert(container.id.clone(), labels.clone())),
+                Err(error) => {
+                    tracing::warn!(
+                        container = container.id,
+                        because = one_line(&error),
+                        "labels are not given"
+                    );
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes all labels back.
+    async fn take_back(&mut self) {
+        for id in std::mem::take(&mut self.given).into_keys() {
+            if let Err(error) = self.agent.unlabel(&id).await {
+                tracing::warn!(container = id, because = one_line(&error), "labels are not taken back");
+                // The agent that comes back knows of none.
+                return;
+            }
+        }
+    }
+}

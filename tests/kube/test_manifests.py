@@ -1,0 +1,121 @@
+"""The manifests as they are: the API server takes them, the kubelet runs what they say, and they allow no more than is needed."""
+
+import json
+import subprocess
+
+import pytest
+
+from conftest import REPOSITORY, binary
+from kit.wait import eventually
+from kube.cluster import ENGINES, KUBE, NODE
+from test_node import ALL_AND_MORE, KEY, conditions, overcommitted, taints
+
+KUBERNETES = REPOSITORY / "packaging/kubernetes"
+ACCOUNT = "system:serviceaccount:elbowroom:elbowroom"
+
+
+def built(cluster, directory):
+    return objects(cluster, cluster.kubectl("kustomize", directory).stdout)
+
+
+def objects(cluster, manifests):
+    """Objects by kind and name."""
+    text = cluster.kubectl("create", "--dry-run=client", "--validate=false", "--output", "json", "--filename", "-", input=manifests).stdout
+    decoder, found, at = json.JSONDecoder(), {}, 0
+    while at < len(text.rstrip()):
+        one, at = decoder.raw_decode(text, at + (len(text[at:]) - len(text[at:].lstrip())))
+        for item in one.get("items", [one]):
+            found[item["kind"], item["metadata"]["name"]] = item
+    return found
+
+
+@pytest.fixture
+def deployed(cluster, agent, tmp_path):
+    """The base, with what a test has elsewhere: a run directory, and no network between pods and the API server."""
+    cluster.load("docker.io/library/elbowroom-kube:latest", binary("ELBOWROOM_KUBE", "elbowroom-kube"))
+    spec = "/spec/template/spec"
+    elsewhere = [
+        {"op": "add", "path": f"{spec}/hostNetwork", "value": True},
+        {"op": "replace", "path": f"{spec}/volumes/0/hostPath/path", "value": str(agent.run_dir)},
+        {"op": "replace", "path": f"{spec}/containers/0/args", "value": ["--hold=1s", "--linger=3s"]},
+        {"op": "add", "path": f"{spec}/containers/0/env/-", "value": {"name": "KUBERNETES_SERVICE_HOST", "value": "127.0.0.1"}},
+        {"op": "add", "path": f"{spec}/containers/0/env/-", "value": {"name": "KUBERNETES_SERVICE_PORT", "value": str(cluster.ports["api"])}},
+    ]  # fmt: skip
+    subprocess.run(["cp", "-r", KUBERNETES / "base", tmp_path / "own"], check=True)
+    patch = {"target": {"kind": "DaemonSet"}, "patch": json.dumps(elsewhere)}
+    (tmp_path / "kustomization.yaml").write_text(json.dumps({"resources": ["own"], "patches": [patch]}))
+    cluster.kubectl("apply", "--kustomize", tmp_path)
+    yield tmp_path
+    cluster.kubectl("delete", "--kustomize", tmp_path, "--ignore-not-found", timeout=120)
+
+
+def test_the_daemon_set_runs_and_says_what_is_wrong(cluster, deployed, new_pod):
+    ready = lambda: cluster.get("daemonset", "elbowroom", "--namespace", "elbowroom")["status"].get("numberReady")
+    eventually(lambda: ready() == 1, within=90, every=0.5)
+    eventually(lambda: overcommitted(cluster) == "False", within=30, every=0.3)
+    pod = new_pod("greedy", requests={"memory": "64Mi"})
+    eventually(lambda: pod.show()["labels_by"] == "elbowroom-kube", within=20)
+    pod.annotate(ALL_AND_MORE)
+    eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
+    [instance] = cluster.get("pods", "--namespace", "elbowroom")["items"]
+    assert instance["status"]["containerStatuses"][0]["restartCount"] == 0
+    cluster.kubectl("delete", "daemonset", "elbowroom", "--namespace", "elbowroom")
+    eventually(lambda: (conditions(cluster), taints(cluster)) == ({}, []), within=60, every=0.3)
+    assert pod.show()["labels_by"] is None
+
+
+def test_the_account_changes_its_own_node_and_nothing_else(cluster, deployed, tmp_path):
+    def on(node):
+        """The account as a token of a pod on `node` makes it."""
+        path = tmp_path / f"{node}.conf"
+        extra = {"as-user-extra": {"authentication.kubernetes.io/node-name": [node]}}
+        cluster.write_kubeconfig(path, "admin", **{"as": ACCOUNT}, **extra)
+        return lambda *words: cluster.kubectl(*words, kubeconfig=path, check=False)
+
+    taint = ["taint", "node", NODE, "elbowroom.dev/overloaded=:PreferNoSchedule", "--overwrite"]
+    # The policy counts a moment after it is there.
+    eventually(lambda: "only the node that it runs on" in on("another")(*taint).stderr, within=30, every=0.5)
+    here = on(NODE)
+    assert here(*taint).returncode == 0
+    assert here("taint", "node", NODE, "elbowroom.dev/overloaded-").returncode == 0
+    for words in (["get", "secrets"], ["delete", "pod", "any"], ["get", "pods", "--subresource=status", "any"], ["delete", "node", NODE]):
+        assert "forbidden" in here(*words).stderr, words
+    assert here("get", "pods", "--all-namespaces").returncode == 0
+
+
+def test_prometheus_operator_takes_the_pod_monitor(cluster, tmp_path):
+    crd = KUBE.parent / "podmonitors.yaml"
+    cluster.kubectl("apply", "--server-side", "--filename", crd)
+    cluster.kubectl("wait", "--for=condition=Established", "--filename", crd)
+    overlay = monitored(tmp_path)
+    cluster.kubectl("apply", "--filename", overlay / "own/namespace.yaml")
+    try:
+        done = cluster.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "--kustomize", overlay)
+        assert "podmonitor.monitoring.coreos.com/elbowroom serverside-applied" in done.stdout, done.stdout
+    finally:
+        cluster.kubectl("delete", "--filename", overlay / "own/namespace.yaml")
+
+
+def monitored(directory):
+    """A kustomization of the base and the component."""
+    for name, source in (("own", "base"), ("monitoring", "monitoring")):
+        subprocess.run(["cp", "-r", KUBERNETES / source, directory / name], check=True)
+    (directory / "kustomization.yaml").write_text(json.dumps({"resources": ["own"], "components": ["monitoring"]}))
+    return directory
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_helm_and_kustomize_say_the_same(cluster, tmp_path, enabled):
+    if not (ENGINES / "helm").exists():
+        pytest.skip("needs helm: run 'tools/setup kube'")
+    words = [ENGINES / "helm", "template", "elbowroom", KUBERNETES / "helm/elbowroom", "--namespace", "elbowroom", "--kube-version", "1.36"]
+    rendered = subprocess.run([*words, "--set", f"monitoring.enabled={json.dumps(enabled)}"], capture_output=True, text=True)
+    assert rendered.returncode == 0, rendered.stderr
+    crd = KUBE.parent / "podmonitors.yaml"
+    cluster.kubectl("apply", "--server-side", "--filename", crd)
+    cluster.kubectl("wait", "--for=condition=Established", "--filename", crd)
+    by_helm = objects(cluster, rendered.stdout)
+    by_kustomize = built(cluster, monitored(tmp_path) if enabled else KUBERNETES / "base")
+    del by_kustomize["Namespace", "elbowroom"]
+    assert by_helm == by_kustomize
+    assert ("PodMonitor", "elbowroom") in by_helm or not enabled

@@ -1,0 +1,96 @@
+"""What a scheduler is told of a node."""
+
+import signal
+
+from kit.wait import always, eventually
+from kube.cluster import NODE
+
+KEY = "elbowroom.dev/overcommitted"
+# More than any machine has.
+ALL_AND_MORE = "elbowroom.dev/memory-reservation=64TiB"
+
+
+def conditions(cluster):
+    found = {c["type"]: c for c in cluster.get("node", NODE)["status"]["conditions"]}
+    return {name: condition for name, condition in found.items() if name.startswith("Elbowroom")}
+
+
+def taints(cluster):
+    return [f"{taint['key']}:{taint['effect']}" for taint in cluster.get("node", NODE)["spec"].get("taints", [])]
+
+
+def overcommitted(cluster):
+    return conditions(cluster).get("ElbowroomOvercommitted", {}).get("status")
+
+
+def test_a_node_that_is_promised_away_says_so_until_it_is_over(cluster, new_pod, speaker):
+    eventually(lambda: {c["status"] for c in conditions(cluster).values()} == {"False"}, within=20)
+    assert sorted(conditions(cluster)) == ["ElbowroomDiskDegraded", "ElbowroomOvercommitted", "ElbowroomOverloaded"]
+    cluster.kubectl("taint", "node", NODE, "example.com/theirs=1:PreferNoSchedule")
+    pod = new_pod("greedy")
+    pod.annotate(ALL_AND_MORE)
+    eventually(lambda: taints(cluster) == ["example.com/theirs:PreferNoSchedule", f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
+    condition = conditions(cluster)["ElbowroomOvercommitted"]
+    assert (condition["status"], condition["reason"]) == ("True", "Overcommit"), condition
+    assert condition["message"], condition
+    events = cluster.get("events.events.k8s.io")["items"]
+    assert any(event["reason"] == "Overcommit" and event["regarding"]["kind"] == "Node" for event in events)
+    assert cluster.get("node", NODE)["status"]["conditions"][0]["type"] != "ElbowroomOvercommitted", "the kubelet's are there too"
+    pod.annotate("elbowroom.dev/memory-reservation-")
+    eventually(lambda: taints(cluster) == ["example.com/theirs:PreferNoSchedule"], within=60, every=0.3)
+    eventually(lambda: overcommitted(cluster) == "False", within=10)
+    cluster.kubectl("taint", "node", NODE, "example.com/theirs-")
+
+
+def test_the_scheduler_sends_pods_elsewhere(cluster, new_pod, speaker):
+    eventually(lambda: overcommitted(cluster) == "False", within=20)
+    assert speaker.stop() == 0
+    speaker.start("--taint", "no-schedule")
+    pod = new_pod("greedy")
+    pod.annotate(ALL_AND_MORE)
+    eventually(lambda: taints(cluster) == [f"{KEY}:NoSchedule"], within=60, every=0.3)
+    new_pod("homeless", node=None, wait=False)
+    waits = lambda: cluster.get("pod", "homeless")["status"]["phase"] == "Pending"
+    conditions = lambda: cluster.get("pod", "homeless")["status"].get("conditions", [])
+    eventually(lambda: any("untolerated taint" in condition.get("message", "") for condition in conditions()), within=30)
+    assert waits()
+    pod.annotate("elbowroom.dev/memory-reservation-")
+    eventually(lambda: cluster.get("pod", "homeless")["status"]["phase"] == "Running", within=60, every=0.3)
+
+
+def test_who_is_stopped_leaves_nothing_and_who_is_killed_leaves_what_the_next_one_takes_off(cluster, new_pod, speaker):
+    pod = new_pod("greedy")
+    pod.annotate(ALL_AND_MORE)
+    eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
+    assert speaker.stop() == 0
+    assert (conditions(cluster), taints(cluster)) == ({}, [])
+    assert pod.show()["labels_by"] is None
+    speaker.start()
+    eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
+    speaker.kill()
+    pod.annotate("elbowroom.dev/memory-reservation-")
+    always(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], during=1, every=0.3)
+    speaker.start()
+    eventually(lambda: taints(cluster) == [] and overcommitted(cluster) == "False", within=60, every=0.3)
+
+
+def test_nobody_is_sent_elsewhere_because_an_agent_is_silent(cluster, new_pod, speaker, agent):
+    pod = new_pod("greedy")
+    pod.annotate(ALL_AND_MORE)
+    eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
+    agent.destroy()
+    eventually(lambda: taints(cluster) == [] and overcommitted(cluster) == "Unknown", within=30, every=0.3)
+    agent.start()
+    eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
+
+
+def test_an_api_server_that_is_away_is_waited_for(cluster, new_pod, speaker):
+    eventually(lambda: overcommitted(cluster) == "False", within=20)
+    pod = new_pod("greedy")
+    cluster.running["kube-apiserver"].send_signal(signal.SIGSTOP)
+    try:
+        always(lambda: speaker.process.poll() is None, during=2)
+    finally:
+        cluster.running["kube-apiserver"].send_signal(signal.SIGCONT)
+    pod.annotate(ALL_AND_MORE)
+    eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=90, every=0.3)

@@ -1,0 +1,63 @@
+"""Labels that are given to containers that run."""
+
+from kit.wait import eventually
+
+MIB = 1 << 20
+KEY = "elbowroom.dev/"
+
+
+def given(agent, container, promised=(), asked=()):
+    """Gives labels; what the agent says of the container then."""
+    labels = {"promised": {KEY + k: v for k, v in promised}, "asked": {KEY + k: v for k, v in asked}}
+    return agent.ask({"label": {"container": container.name, "by": "a test", **labels}})["container"]
+
+
+def test_labels_are_given_and_taken_back(agent, start):
+    container = start()
+    agent.attached(container)
+    before = agent.find(container)
+    assert (before["labels"], before["labels_by"]) == ({}, None)
+    row = given(agent, container, promised=[("priority", "weight=50 tier=1"), ("memory-reservation", "64MiB")], asked=[("priority", "weight=7")])
+    assert row["labels"] == {"priority": {"weight": 7, "tier": 1}, "memory_reservation": 64 * MIB}
+    assert row["labels_by"] == "a test"
+    eventually(lambda: agent.find(container)["memory"]["reserve"] == 64 * MIB)
+    text = agent.cli("show", container.name).stdout
+    assert "priority weight=7 tier=1 class=throughput; memory-reservation 64MiB (given by a test)" in text
+    assert agent.ask({"unlabel": container.name})["container"]["labels_by"] is None
+    eventually(lambda: agent.find(container)["memory"]["reserve"] == 0)
+
+
+def test_what_is_asked_for_is_heeded_as_the_configuration_says_and_what_is_promised_is_kept(new_agent, start):
+    agent = new_agent(containers='labels = "harmless"').start()
+    container = start()
+    agent.attached(container)
+    row = given(agent, container, promised=[("memory-reservation", "64MiB")], asked=[("priority", "9"), ("nothing", "x")])
+    assert row["labels"]["memory_reservation"] == 64 * MIB
+    assert "priority" not in row["labels"]
+    assert len(row["labels"]["ignored"]) == 2, row["labels"]
+
+
+def test_views_and_governors_go_and_come_with_their_labels(agent, start):
+    container = start("--memory", "256MiB")
+    agent.attached(container)
+    eventually(lambda: agent.find(container)["memory"])
+    given(agent, container, asked=[("views", "off"), ("governors", "off")])
+    eventually(lambda: not agent.find(container)["attached"])
+    eventually(lambda: agent.find(container)["memory"] is None)
+    given(agent, container, asked=[("views", "on")])
+    agent.attached(container)
+    eventually(lambda: container.mem_total() == 256 * MIB)
+    eventually(lambda: agent.find(container)["memory"])
+
+
+def test_nobody_is_given_labels_by_mistake(agent, start):
+    container = start()
+    agent.attached(container)
+    for request, why in [
+        ({"label": {"container": "nobody", "by": "a test"}}, "no container"),
+        ({"unlabel": "nobody"}, "no container"),
+        ({"label": {"container": container.name}}, "missing field `by`"),
+        ({"label": {"container": container.name, "by": "a test", "wanted": {}}}, "unknown field `wanted`"),
+    ]:
+        assert why in agent.ask(request)["error"], request
+    assert agent.find(container)["labels_by"] is None
