@@ -169,6 +169,7 @@ install-only:
 	install -D -m 0644 -t $D$(SHAREDIR)/fish/vendor_completions.d target/completions/elbowroom.fish
 	install -d $D$(UNITDIR)
 	sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|' packaging/systemd/elbowroom.service.in > $D$(UNITDIR)/elbowroom.service
+	sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|' packaging/systemd/elbowroom-keeper.service.in > $D$(UNITDIR)/elbowroom-keeper.service
 	install -D -m 0644 packaging/systemd/elbowroom.sysusers $D$(PREFIX)/lib/sysusers.d/elbowroom.conf
 	test -e $D$(SYSCONFDIR)/elbowroom/elbowroom.toml || \
 	  install -D -m 0644 packaging/elbowroom.toml $D$(SYSCONFDIR)/elbowroom/elbowroom.toml

@@ -70,3 +70,17 @@ def test_an_alert_comes_out_of_the_webhook_and_is_resolved(prometheus, overcommi
     assert "More is promised" in alert["annotations"]["summary"]
     overcommitted()
     eventually(lambda: told.alerts["ElbowroomOvercommit"]["status"] == "resolved", within=90)
+
+
+def test_the_fleet_is_read_from_it(prometheus, agent):
+    eventually(lambda: query(prometheus, "elbowroom_node_cpus_used"), within=30)
+    words = [agent.binary, "fleet", "--prometheus", prometheus, "--cpus", "0.001", "--headroom", "0%", "--format", "json"]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr
+    report = json.loads(done.stdout)
+    [node] = report["nodes"]
+    assert node["name"] == f"127.0.0.1:{agent.port}" and "problem" not in node, node
+    assert node["room"]["cpu"] == 1000 * int(query(prometheus, "elbowroom_node_cpus")[0]["value"][1])
+    assert 0 < node["room"]["memory_free"] < node["room"]["memory"]
+    refused = subprocess.run([agent.binary, "fleet", "--prometheus", prometheus + "/none"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "asking Prometheus" in refused.stderr and refused.stderr.count("\n") == 1

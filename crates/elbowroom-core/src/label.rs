@@ -8,6 +8,7 @@
 //! | `elbowroom.dev/priority` | a weight, 1 to 10000; or `weight=300 tier=1 class=latency`, each where wanted |
 //! | `elbowroom.dev/memory-reservation` | `2GiB` |
 //! | `elbowroom.dev/disk-reservation` | `rbps=50MiB/s wiops=200/s`, with the keys of `io.max` |
+//! | `elbowroom.dev/seccomp` | `on`, `off`: whether its system calls are answered too |
 //! | `elbowroom.dev/probe` | a probe on one line |
 //! | `elbowroom.dev/java`, `openmp`, `libc` | `on`, `off`: what is loaded into programs that read no file |
 //!
@@ -55,6 +56,9 @@ pub struct Labels {
     /// What is loaded into its programs when they start; of `env` it says nothing.
     #[serde(skip_serializing_if = "Surfaces::is_none")]
     pub surfaces: Surfaces,
+    /// Whether its system calls are answered too (`elbowroom keeper`); decided when it is made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seccomp: Option<bool>,
     /// What was not understood, a sentence each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored: Vec<String>,
@@ -76,6 +80,7 @@ impl fmt::Display for Labels {
             self.disk_reservation.map(|reserve| format!("disk-reservation {reserve}")),
             self.probe.as_ref().map(|_| "probe".to_owned()),
             (!self.surfaces.is_none()).then(|| self.surfaces.names().collect::<Vec<_>>().join(" ")),
+            self.seccomp.map(|seccomp| format!("seccomp {}", on(seccomp))),
             (!self.ignored.is_empty()).then(|| format!("ignored: {}", self.ignored.join(", "))),
         ];
         f.write_str(&words.into_iter().flatten().collect::<Vec<_>>().join("; "))
@@ -106,7 +111,7 @@ pub enum Heed {
     /// All.
     #[default]
     All,
-    /// Those that take nothing from anybody else: `views`, `governors`, `probe`, and ways into programs.
+    /// Those that take nothing from anybody else: `views`, `governors`, `seccomp`, `probe`, and ways into programs.
     Harmless,
     /// None.
     None,
@@ -156,6 +161,7 @@ impl Labels {
             memory_reservation: self.memory_reservation.or(under.memory_reservation),
             disk_reservation: self.disk_reservation.or(under.disk_reservation),
             probe: self.probe.or(under.probe),
+            seccomp: self.seccomp.or(under.seccomp),
             ignored: self.ignored.into_iter().chain(under.ignored).take(MOST).collect(),
         }
     }
@@ -179,6 +185,7 @@ impl Labels {
             "views" => self.views = Some(switch(value)?),
             "env" => self.env = Some(switch(value)?),
             "governors" => self.governors = Some(switch(value)?),
+            "seccomp" => self.seccomp = Some(switch(value)?),
             "probe" => self.probe = Some(value.to_owned()),
             "java" => self.surfaces.java = switch(value)?,
             "openmp" => self.surfaces.openmp = switch(value)?,
@@ -190,7 +197,7 @@ impl Labels {
             "memory-reservation" => {
                 self.memory_reservation = Some(parse_bytes(value).map_err(|e| e.to_string())?);
             }
-            "disk-reservation" => self.disk_reservation = Some(pairs(value)?),
+            "disk-reservation" => self.disk_reservation = Some(disk_reservation(value)?),
             _ => return Err("there is no such label".into()),
         }
         Ok(())
@@ -223,6 +230,14 @@ fn priority(value: &str) -> Result<Priority, String> {
         }
         _ => Ok(priority),
     }
+}
+
+/// What something does on a disk, or is owed of it: `rbps=50MiB/s wiops=200/s`, with the keys of `io.max`.
+///
+/// # Errors
+/// What is not understood, in words.
+pub fn disk_reservation(text: &str) -> Result<Reserve, String> {
+    pairs(text)
 }
 
 /// Reads `key=value` words as the fields of a structure.

@@ -95,6 +95,8 @@ pub struct Plan {
     pub hook: bool,
     /// Ways into its programs beside files.
     pub surfaces: Surfaces,
+    /// Whether its system calls are answered too (`elbowroom keeper`); by the runtime wrapper alone.
+    pub seccomp: bool,
 }
 
 impl Plan {
@@ -103,6 +105,7 @@ impl Plan {
         Self {
             hook: labels.views.unwrap_or(views),
             surfaces: Surfaces { env: labels.env.unwrap_or(env), ..labels.surfaces },
+            seccomp: labels.seccomp.unwrap_or(false),
         }
     }
 }
@@ -324,12 +327,15 @@ mod tests {
     fn a_plan_heeds_labels_before_the_node() {
         let plan = |views, env, labels: Labels| Plan::new(&labels, views, env);
         assert_eq!(plan(false, false, Labels::default()), Plan::default());
-        let both = Plan { hook: true, surfaces: Surfaces { env: true, ..Surfaces::default() } };
+        let both =
+            Plan { hook: true, surfaces: Surfaces { env: true, ..Surfaces::default() }, seccomp: false };
         assert_eq!(plan(true, true, Labels::default()), both);
         let off = Labels { views: Some(false), env: Some(false), ..Labels::default() };
         assert_eq!(plan(true, true, off), Plan::default());
         let on = Labels { views: Some(true), env: Some(true), ..Labels::default() };
         assert_eq!(plan(false, false, on), both);
+        let seccomp = Labels { seccomp: Some(true), ..Labels::default() };
+        assert!(plan(false, false, seccomp).seccomp);
         let java = Labels { surfaces: Surfaces { java: true, ..Surfaces::default() }, ..Labels::default() };
         assert!(plan(false, false, java).surfaces.java);
     }

@@ -11,6 +11,7 @@ pub mod audit;
 pub mod cpuset;
 pub mod delta;
 pub mod doctor;
+pub mod fleet;
 pub mod follow;
 pub mod glob;
 pub mod govern;

@@ -69,6 +69,10 @@ table! {
     TICKS_MISSED = Counter "elbowroom_ticks_missed" "" &[], "Updates of views that came too late to be made.";
     CPU_SECONDS = Counter "elbowroom_policy_cpu_seconds" "seconds" &[], "CPU time of the policy process.";
 
+    NODE_CPUS = Gauge "elbowroom_node_cpus" "" &[], "Online CPUs.";
+    NODE_CPUS_USED = Gauge "elbowroom_node_cpus_used" "" &[], "CPUs used over the last second.";
+    NODE_MEMORY = Gauge "elbowroom_node_memory_bytes" "bytes" &["part"], "The machine's memory: total, used, reserved, and lendable, which nobody uses and nobody can call back.";
+    NODE_SHORT = Gauge "elbowroom_node_memory_short" "" &[], "1 while containers compete for memory, else 0.";
     CPU_EFFECTIVE = Gauge "elbowroom_cpu_effective" "" CONTAINER, "CPUs the container sees.";
     CPU_LOWER = Gauge "elbowroom_cpu_lower" "" CONTAINER, "CPUs it sees at least: its fair share.";
     CPU_UPPER = Gauge "elbowroom_cpu_upper" "" CONTAINER, "CPUs it can see at most: its quota and cpuset.";

@@ -25,6 +25,7 @@ pub mod process;
 pub mod profile;
 pub mod reach;
 pub mod root;
+pub mod seccomp;
 pub mod sensor;
 pub mod shortage;
 pub mod signal;

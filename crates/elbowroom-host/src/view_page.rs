@@ -27,10 +27,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// The size of the file.
 pub const PAGE_SIZE: usize = 4096;
-/// `ELBOWROOM_VIEW_MAGIC`.
-pub const MAGIC: [u8; 8] = *b"elbowrm\0";
-/// `ELBOWROOM_VIEW_VERSION`.
-pub const VERSION: u32 = 1;
+pub use elbowroom_core::page::mapped::{MAGIC, VERSION};
 
 /// Byte offsets in `struct elbowroom_page`.
 pub mod offset {

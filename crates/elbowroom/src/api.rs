@@ -85,7 +85,9 @@ impl Request {
             | Self::Snapshot
             | Self::Profiles
             | Self::Profile(_) => true,
-            Self::Prepare(_) | Self::Launch(_) | Self::Probe { .. } | Self::Label(_) | Self::Unlabel(_) => false,
+            Self::Prepare(_) | Self::Launch(_) | Self::Probe { .. } | Self::Label(_) | Self::Unlabel(_) => {
+                false
+            }
         }
     }
 }

@@ -86,6 +86,18 @@ pub(crate) enum Verb {
         after_help = "Example:\n  elbowroom follow shop-db --part 50% -- /usr/local/lib/elbowroom/actuators/mariadb"
     )]
     Follow(crate::verbs::follow::FollowArgs),
+    /// Show where there is room on many nodes, and where a container would fit; asks their agents, or Prometheus.
+    ///
+    /// SEEN are the CPUs that a node's containers see together, FREE is memory that nobody uses and nobody can call back, DISK is the
+    /// fullest one. Exit status: 0 when every node was read, or the container fits somewhere; 1 when not, 2 error.
+    #[command(after_help = "Examples:\n  elbowroom fleet node1 node2 --token-file token\n  \
+        elbowroom fleet --nodes nodes.txt --cpus 2 --memory 4GiB --disk rbps=50MiB/s\n  elbowroom fleet --simulate 10000")]
+    Fleet(crate::fleet::FleetArgs),
+    /// Answer the system calls sched_getaffinity and sysinfo of containers that ask for it, in the foreground until SIGTERM.
+    ///
+    /// For static programs, which read no file: containers with the label elbowroom.dev/seccomp=on that are started by the wrapper
+    /// runtime (docs/guide/seccomp.md). While such a container runs it needs its keeper.
+    Keeper,
     /// Print everything as OpenMetrics text, for a scraper.
     #[command(after_help = "Example, for node_exporter's textfile collector:\n  \
         elbowroom metrics > elbowroom.part && mv elbowroom.part elbowroom.prom")]
@@ -148,6 +160,9 @@ pub(crate) enum Verb {
     /// Serves the HTTP API; started by the agent.
     #[command(hide = true)]
     ApiServer(Child),
+    /// Answers for the keeper; started by it.
+    #[command(hide = true)]
+    KeeperAnswerer,
     /// Carries on for a supervisor that died; started by the agent's other processes.
     #[command(hide = true)]
     Supervise,

@@ -215,7 +215,7 @@ impl Containers {
         let plan = Plan::new(&container.labels, self.attach, self.env);
         match self.refuses(container) {
             _ if self.excludes(container) => Plan::default(),
-            Some(_) => Plan { hook: false, surfaces: plan.surfaces.without_views() },
+            Some(_) => Plan { surfaces: plan.surfaces.without_views(), ..Plan::default() },
             None => plan,
         }
     }

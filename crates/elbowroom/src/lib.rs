@@ -8,12 +8,14 @@ mod cli;
 mod client;
 mod config;
 mod dashboard;
+pub mod fleet;
 mod fnv;
 pub mod fuse;
 mod http;
+pub mod keeper;
 mod kept;
 pub mod nri;
-mod oci;
+pub mod oci;
 mod policy;
 mod preload;
 mod probes;
@@ -97,6 +99,16 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             http::server::main(run_dir, &config::Config::load(child.config.as_deref())?.api)?;
             Ok(ExitCode::SUCCESS)
         }
+        Verb::Keeper => {
+            log(0);
+            keeper::hold(run_dir)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::KeeperAnswerer => {
+            log(0);
+            keeper::answer()?;
+            Ok(ExitCode::SUCCESS)
+        }
         Verb::Supervise => {
             log(0);
             fuse::supervisor::resume()?;
@@ -121,6 +133,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
         Verb::Probe(args) => probe::main(run_dir, &args),
         Verb::Follow(args) => follow::main(run_dir, &args),
+        Verb::Fleet(args) => fleet::main(&args),
         Verb::Metrics(output) => print(&metrics::metrics(run_dir, output)?),
         Verb::Check(output) => {
             let (text, ready) = check::check(run_dir, output)?;

@@ -43,6 +43,15 @@ def c(name, compiler="gcc", *options):
     return target
 
 
+def static(name):
+    """A program of C that depends on nothing, by musl."""
+    if not shutil.which("musl-gcc"):
+        raise Missing("musl-gcc, which is not installed: tools/setup test")
+    source = next(path for path in (SHIM / f"tests/{name}.c", SOURCES / f"{name}.c") if path.exists())
+    build(f"{name}-static", source, ["musl-gcc", "-O2", "-Wall", "-static", source, "-o", BUILT / f"{name}-static"])
+    return BUILT / f"{name}-static"
+
+
 def shim():
     """The directory of the libraries that are preloaded."""
     if not shutil.which("make") or not shutil.which("cc"):

@@ -14,9 +14,10 @@ class Runc:
         self.home, self.runtime = home, str(runtime)
         self.containers = []
 
-    def run(self, name, cgroup, cpu=None, memory=None, shares=None, annotations=None):
-        """A container in cgroup path `cgroup`; `cpu` is (quota, period) in microseconds, `memory` in bytes."""
-        self.bundle(name, cgroup, cpu, memory, shares, annotations)
+    def run(self, name, cgroup, cpu=None, memory=None, shares=None, **more):
+        """A container in cgroup path `cgroup`; `cpu` is (quota, period) in microseconds, `memory` in bytes; `more` is more of its
+        configuration."""
+        self.bundle(name, cgroup, cpu, memory, shares, more)
         return self.again(name)
 
     def again(self, name):
@@ -27,13 +28,13 @@ class Runc:
         self.containers.append(container)
         return container
 
-    def bundle(self, name, cgroup, cpu, memory, shares, annotations):
+    def bundle(self, name, cgroup, cpu, memory, shares, more):
         bundle = self.home / name
         for path in ("proc", "sys", "dev", "tmp", "usr", "etc", *(path.lstrip("/") for path in [*SHARED, str(INSIDE.parent)])):
             (bundle / "root" / path).mkdir(parents=True, exist_ok=True)
         for link in ("bin", "sbin", "lib", "lib64"):
             (bundle / "root" / link).symlink_to(f"usr/{link}")
-        (bundle / "config.json").write_text(json.dumps(spec(name, cgroup, cpu, memory, shares, annotations), indent=1))
+        (bundle / "config.json").write_text(json.dumps({**spec(name, cgroup, cpu, memory, shares), **more}, indent=1))
 
     def clear(self):
         for container in self.containers:
@@ -43,7 +44,7 @@ class Runc:
         self.containers.clear()
 
 
-def spec(name, cgroup, cpu, memory, shares, annotations):
+def spec(name, cgroup, cpu, memory, shares):
     """The OCI configuration of a container without a network, a terminal or privileges."""
     resources = {"devices": [{"allow": False, "access": "rwm"}]}
     if cpu:
@@ -62,7 +63,6 @@ def spec(name, cgroup, cpu, memory, shares, annotations):
         mounts.append({"destination": path, "type": "bind", "source": path, "options": ["rbind", "ro"]})
     return {
         "ociVersion": "1.0.2",
-        "annotations": annotations or {},
         "process": {
             "user": {"uid": 0, "gid": 0},
             "args": main_process(name),

@@ -7,6 +7,12 @@ use crate::cpuset::{CpuSet, MAX_CPUS};
 use crate::unit::{Bytes, Micros, Millicpu};
 use crate::view::View;
 
+/// `ELBOWROOM_VIEW_MAGIC`.
+pub const MAGIC: [u8; 8] = *b"elbowrm\0";
+/// `ELBOWROOM_VIEW_VERSION`.
+pub const VERSION: u32 = 1;
+/// Byte offset of `views`.
+const VIEWS: usize = 64;
 /// 64-bit words of a view.
 pub const VIEW_WORDS: usize = 16 + MAX_CPUS / 64;
 /// The word in which the set of online CPUs begins.
@@ -78,6 +84,31 @@ impl MappedView {
         }
     }
 
+    /// The view of these words: what [`Self::to_words`] made of it.
+    pub fn from_words(words: &[u64; VIEW_WORDS]) -> Self {
+        let (cpus, cpus_most) = halves(words[0]);
+        let (load_1, load_5) = halves(words[8]);
+        let (load_15, threads) = halves(words[9]);
+        let online = words[ONLINE..].iter().enumerate();
+        let online = online.flat_map(|(n, word)| {
+            (0..64u32).filter(move |c| word >> c & 1 == 1).map(move |c| n as u32 * 64 + c)
+        });
+        Self {
+            cpus,
+            cpus_most,
+            millicpu: Millicpu(words[1]),
+            memory: Bytes(words[2]),
+            memory_most: Bytes(words[3]),
+            memory_used: Bytes(words[4]),
+            memory_inactive_file: Bytes(words[5]),
+            started: Micros(words[6]),
+            taken: Micros(words[7]),
+            load: [load_1, load_5, load_15],
+            threads,
+            online: online.collect(),
+        }
+    }
+
     /// The view in the order and byte order of the page.
     pub fn to_words(&self) -> [u64; VIEW_WORDS] {
         let mut words = [0; VIEW_WORDS];
@@ -98,9 +129,30 @@ impl MappedView {
     }
 }
 
+/// Reads the current view of a page, `struct elbowroom_page` of `shim/view.h`. `None`: it is no page of this version, or is being
+/// changed at this moment.
+pub fn read(page: &[u8]) -> Option<MappedView> {
+    let word32 = |at: usize| Some(u32::from_ne_bytes(page.get(at..at + 4)?.try_into().ok()?));
+    let whole = page.get(..8)? == MAGIC && word32(8)? == VERSION && word32(12)? as usize >= VIEW_WORDS * 8;
+    let (generation, size) = (word32(16)?, word32(12)? as usize);
+    let at = VIEWS.checked_add((generation & 1) as usize * size)?;
+    let bytes = page.get(at..at.checked_add(VIEW_WORDS * 8)?)?;
+    let mut words = [0; VIEW_WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(bytes.try_into().ok()?);
+    }
+    whole.then(|| MappedView::from_words(&words))
+}
+
 /// Whether two views differ in what the container may use, which is what those who wait for a change wait for.
 pub fn is_change(before: &[u64; VIEW_WORDS], now: &[u64; VIEW_WORDS]) -> bool {
     before[..ROOM] != now[..ROOM] || before[ONLINE..] != now[ONLINE..]
+}
+
+/// The fields of [`pair`].
+fn halves(word: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
+    (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]))
 }
 
 /// Two neighbouring 32-bit fields.
@@ -112,6 +164,36 @@ fn pair(first: u32, second: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_reads_back_and_half_a_page_does_not() {
+        let view = MappedView {
+            cpus: 2,
+            cpus_most: 4,
+            memory: Bytes(7),
+            load: [1, 2, 3],
+            threads: 9,
+            online: [0, 65].into_iter().collect(),
+            ..MappedView::NOBODY
+        };
+        for generation in [4u32, 5] {
+            let mut page = vec![0; 4096];
+            page[..8].copy_from_slice(&MAGIC);
+            page[8..12].copy_from_slice(&VERSION.to_ne_bytes());
+            page[12..16].copy_from_slice(&(VIEW_WORDS as u32 * 8).to_ne_bytes());
+            page[16..20].copy_from_slice(&generation.to_ne_bytes());
+            let at = VIEWS + (generation & 1) as usize * VIEW_WORDS * 8;
+            for (n, word) in view.to_words().iter().enumerate() {
+                page[at + n * 8..at + n * 8 + 8].copy_from_slice(&word.to_ne_bytes());
+            }
+            assert_eq!(read(&page), Some(view));
+            assert_eq!(read(&page[..at + VIEW_WORDS * 8 - 1]), None);
+            page[8] = 2;
+            assert_eq!(read(&page), None);
+        }
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&[255; 4096]), None);
+    }
 
     #[test]
     fn use_is_no_change_and_room_is() {

@@ -5,6 +5,7 @@
 //! of the host that a neighbour could move, but for two lines that *bound* the container's (`MemFree` and `MemAvailable` of
 //! `/proc/meminfo`) and for the host's pressure where a kernel keeps none for cgroups.
 
+pub mod calls;
 pub mod facts;
 pub mod mapped;
 pub mod tree;

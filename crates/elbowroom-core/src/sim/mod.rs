@@ -19,6 +19,7 @@
 //! - `a_full_machine_has_no_slack`
 
 pub mod disk;
+pub mod fleet;
 pub mod memory;
 mod schedule;
 

@@ -10,6 +10,8 @@ pub(crate) mod journald;
 pub(crate) mod settings;
 mod webhook;
 
+pub(crate) use webhook::BUNDLES;
+
 use crate::api::{AlertView, HookStatus};
 use elbowroom_core::alert::{Alert, Outbox};
 use elbowroom_core::unit::Micros;

@@ -9,7 +9,7 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 /// Pauses before the second and further attempts.
 const PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(16)];
 /// Where systems keep the certificates they trust: Debian and SUSE, Red Hat, Alpine.
-const BUNDLES: [&str; 3] =
+pub(crate) const BUNDLES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
 /// Posts JSON; answers that say "later", and no answer, are tried again.

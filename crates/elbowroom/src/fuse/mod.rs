@@ -43,7 +43,7 @@ pub mod pages;
 pub mod publisher;
 pub mod roles;
 pub mod server;
-mod service;
+pub(crate) mod service;
 pub mod session;
 pub mod slots;
 pub mod supervisor;

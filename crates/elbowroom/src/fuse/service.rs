@@ -45,14 +45,19 @@ pub(super) fn has_kept() -> bool {
     sd_notify::listen_fds().is_ok_and(|fds| fds.len() > 0)
 }
 
+/// Every descriptor that the service manager hands over, with its name. To be called once.
+pub(crate) fn stored() -> Vec<(OwnedFd, String)> {
+    let stored = sd_notify::listen_fds_with_names().into_iter().flatten();
+    // SAFETY: the manager opened this descriptor for this process (LISTEN_PID is ours) under this number, and nothing else here
+    // owns it: this runs once, and what was opened since has other numbers.
+    stored.map(|(fd, name)| (unsafe { OwnedFd::from_raw_fd(fd) }, name)).collect()
+}
+
 impl Kept {
     /// Takes over what is in the store. To be called once, before anything else is opened.
     pub(super) fn take() -> Option<Self> {
         let (mut fuse, mut slots) = (None, None);
-        for (fd, name) in sd_notify::listen_fds_with_names().ok()? {
-            // SAFETY: the manager opened this descriptor for this process (LISTEN_PID is ours) under this number, and nothing else
-            // here owns it: this runs once, before anything was opened.
-            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        for (fd, name) in stored() {
             // Of two of a name, the one that was stored last.
             match name.as_str() {
                 FUSE => fuse = Some(fd),

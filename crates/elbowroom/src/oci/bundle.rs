@@ -59,7 +59,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
     serde_json::from_slice(&text).with_context(|| path.display().to_string())
 }
 
-fn replace(path: &Path, text: &[u8]) -> anyhow::Result<()> {
+pub(super) fn replace(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     let old = std::fs::metadata(path)?;
     let new = path.with_file_name(format!(".config.json.elbowroom-{}", std::process::id()));
     let write = || -> std::io::Result<()> {

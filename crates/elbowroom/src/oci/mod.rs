@@ -6,4 +6,5 @@
 pub(crate) mod bundle;
 pub(crate) mod hook;
 pub(crate) mod runtime;
+pub mod seccomp;
 mod surfaces;

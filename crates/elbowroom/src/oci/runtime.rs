@@ -2,7 +2,7 @@
 //! bundle of a container that is being made and becomes the real runtime, with the same arguments. Whatever goes wrong, the
 //! real runtime runs, on the bundle as it was.
 
-use super::{bundle, hook, surfaces};
+use super::{bundle, hook, seccomp, surfaces};
 use crate::client;
 use crate::config::Config;
 use anyhow::{Context, bail};
@@ -62,7 +62,13 @@ fn patch(bundle: &Path) -> anyhow::Result<()> {
             bundle::add_hook(config, Path::new(program), &args)?;
         }
         if plan.surfaces.is_none() { Ok(()) } else { surfaces::add_variables(config, plan.surfaces) }
-    })
+    })?;
+    if plan.seccomp
+        && let Err(error) = bundle::edit(bundle, |config| seccomp::inject(config, Path::new(run_dir)))
+    {
+        eprintln!("{PROGRAM}: {}: no answers to system calls: {error:#}", bundle.display());
+    }
+    Ok(())
 }
 
 /// The bundle, if these are the arguments of a command that makes a container. An option that is not known may or may not

@@ -30,9 +30,9 @@ pub(super) fn plan(bundle: &Path, run_dir: &Path, node: &Containers) -> anyhow::
     let config = bundle::read(&bundle.join("config.json"))?;
     let made = made(bundle, &config);
     let labels = made.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    let Plan { hook, surfaces } = Plan::new(&Labels::read(labels, node.labels), true, node.env);
-    if surfaces.is_none() {
-        return Ok(Plan { hook, surfaces });
+    let plan = Plan::new(&Labels::read(labels, node.labels), true, node.env);
+    if plan.surfaces.is_none() {
+        return Ok(plan);
     }
     let surfaces = given(&config, made, run_dir).unwrap_or_else(|error| {
         let because = crate::one_line(&error);
@@ -43,7 +43,7 @@ pub(super) fn plan(bundle: &Path, run_dir: &Path, node: &Containers) -> anyhow::
         );
         Surfaces::default()
     });
-    Ok(Plan { hook: hook || !hook_arguments(surfaces).is_empty(), surfaces })
+    Ok(Plan { hook: plan.hook || !hook_arguments(surfaces).is_empty(), surfaces, ..plan })
 }
 
 /// What of what it asks for a container may have here.
@@ -214,7 +214,7 @@ mod tests {
         {
             std::fs::write(bundle.join("config.json"), config(notes, Value::Null).to_string()).unwrap();
             let plan = plan(&bundle, dir.path(), &Containers::default()).unwrap();
-            assert_eq!(plan, Plan { hook, surfaces: Surfaces::default() });
+            assert_eq!(plan, Plan { hook, ..Plan::default() });
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::cli::{Format, Output};
 use crate::client::Client;
 use anyhow::Result;
 use elbowroom_core::alert::Kind;
+use elbowroom_core::fleet::lendable;
 use elbowroom_core::govern::Mode;
 use elbowroom_core::govern::disk::{DiskView, HeldBy, Policy, Standing, State};
 use elbowroom_core::metric::{self, Page};
@@ -33,6 +34,7 @@ pub(crate) fn metrics(run_dir: &Path, output: Output) -> Result<String> {
 pub(crate) fn page(snapshot: &Snapshot) -> Page {
     let mut page = Page::default();
     agent(&mut page, &snapshot.status, &snapshot.disks);
+    node(&mut page, snapshot);
     alerts(&mut page, &snapshot.status, &snapshot.alerts);
     memory_metrics(&mut page, &snapshot.status, &snapshot.memory);
     snapshot.disks.disks.iter().for_each(|disk| disk_metrics(&mut page, disk));
@@ -58,6 +60,29 @@ fn agent(page: &mut Page, status: &Status, report: &DisksReport) {
         page.add(&metric::LIMIT_WRITES, &["written"], status.disk.written as f64);
         page.add(&metric::LIMIT_WRITES, &["not_written"], status.disk.not_written as f64);
         page.add(&metric::DISK_TICK, &[], seconds(Micros(status.disk.tick_usec)));
+    }
+}
+
+fn node(page: &mut Page, snapshot: &Snapshot) {
+    let (node, standings) = (&snapshot.node, snapshot.containers.iter().filter_map(|c| c.memory.as_ref()));
+    page.add(&metric::NODE_CPUS, &[], f64::from(node.cpus));
+    if let Some(used) = node.cpu_used_millicpu {
+        page.add(&metric::NODE_CPUS_USED, &[], used as f64 / 1e3);
+    }
+    let machine = snapshot.memory.pools.iter().find(|pool| pool.path == "/");
+    let free = machine.map(|pool| pool.room).or(node.memory_free);
+    let lendable = free.map(|free| lendable(free, standings.map(|s| (s.reserve, s.usage))));
+    let parts = [
+        ("total", Some(node.memory_total)),
+        ("used", node.memory_used()),
+        ("reserved", machine.map(|pool| pool.reserved)),
+        ("lendable", lendable),
+    ];
+    for (part, bytes) in parts {
+        bytes.into_iter().for_each(|bytes| page.add(&metric::NODE_MEMORY, &[part], bytes.get() as f64));
+    }
+    if let Some(machine) = machine {
+        page.add(&metric::NODE_SHORT, &[], f64::from(u8::from(machine.short)));
     }
 }
 

@@ -1,0 +1,229 @@
+//! `elbowroom fleet`: many agents at once, and where a container would fit.
+//!
+//! It asks each agent's HTTP API for a snapshot, as many at a time as was agreed and each within its time, or Prometheus for what
+//! it last scraped. A node that does not answer, or whose numbers are old, is in the answer with the reason; its room counts for
+//! nothing.
+
+mod address;
+mod fetch;
+mod prometheus;
+pub mod reading;
+mod report;
+mod simulate;
+
+use crate::cli::Format;
+use address::Node;
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use elbowroom_core::fleet::{Ask, Room};
+use elbowroom_core::govern::claim::Reserve;
+use elbowroom_core::label;
+use elbowroom_core::unit::{Bytes, Micros, Millicpu, Percent};
+use elbowroom_core::unit::{parse_bytes, parse_cpus, parse_duration, parse_percent};
+use fetch::Client;
+use futures_util::StreamExt;
+use reading::Reading;
+use report::{Of, Report};
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Longest snapshot of one node, in bytes: several thousand containers.
+const LONGEST: usize = 16 << 20;
+
+/// Arguments of `fleet`.
+#[derive(Args)]
+pub(crate) struct FleetArgs {
+    /// Nodes: [NAME=]HOST[:PORT], https://HOST[:PORT], dns+http://NAME:PORT for all of a name, or the path of a socket.
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
+    /// File with a node on each line; `-` for standard input.
+    #[arg(long = "nodes", value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Ask this Prometheus for what it scraped instead, such as http://prometheus:9090.
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["nodes", "file"])]
+    prometheus: Option<String>,
+    /// File with the token that is sent to agents over TCP, or to Prometheus.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// PEM file with the certificates to trust; without it those that this system trusts.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// How long a node may take to answer.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    timeout: Micros,
+    /// Nodes that are asked at the same time.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    parallel: u16,
+    /// A snapshot that is older, or whose clock is further away, counts for nothing.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    oldest: Micros,
+    /// Look again and again for so long, and count only room that was there all the time.
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, conflicts_with = "watch")]
+    duration: Option<Micros>,
+    /// Show it anew every --every, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
+    /// Time between two looks.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    every: Micros,
+    #[command(flatten)]
+    ask: AskArgs,
+    /// The part of each node that stays free for what moves.
+    #[arg(long, value_name = "PART", default_value = "10%", value_parser = parse_percent)]
+    headroom: Percent,
+    /// Nodes to show; 0 for all. Problems are always shown, and JSON always has all.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+    /// What nodes are sorted by where nothing is to be placed.
+    #[arg(long, value_enum, default_value_t = Sort::Cpu)]
+    sort: Sort,
+    /// Simulate so many nodes instead, and compare rules of placing containers on them; asks nobody.
+    #[arg(long, value_name = "NODES", conflicts_with_all = ["nodes", "file", "prometheus", "watch", "duration"])]
+    simulate: Option<u32>,
+    /// Another number makes another simulated fleet.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "simulate")]
+    seed: u64,
+    /// How to print the answer.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// The container that is to be placed.
+#[derive(Args)]
+struct AskArgs {
+    /// Where would a container fit that uses so many CPUs?
+    #[arg(long, value_name = "N", value_parser = parse_cpus)]
+    cpus: Option<Millicpu>,
+    /// So much memory?
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    memory: Option<Bytes>,
+    /// So much of one disk? Keys as in io.max: "rbps=50MiB/s wiops=200/s".
+    #[arg(long, value_name = "RATES", value_parser = label::disk_reservation)]
+    disk: Option<Reserve>,
+}
+
+/// By what nodes are sorted, most first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Sort {
+    /// Idle CPUs.
+    Cpu,
+    /// Memory that is free to lend.
+    Memory,
+    /// Alerts.
+    Alerts,
+    /// Names, in their order.
+    Name,
+}
+
+impl FleetArgs {
+    fn ask(&self) -> Option<Ask> {
+        let AskArgs { cpus, memory, disk } = &self.ask;
+        let ask = Ask {
+            cpu: cpus.unwrap_or_default(),
+            memory: memory.unwrap_or_default(),
+            disk: disk.unwrap_or_default(),
+        };
+        (ask != Ask::default()).then_some(ask)
+    }
+}
+
+/// One node, or why there is nothing of it.
+type Look = Vec<(Node, Result<Reading>)>;
+
+/// `elbowroom fleet`. Exit status: 0 when every node was read, or something fits where that was asked; 1 when not.
+pub(crate) fn main(args: &FleetArgs) -> Result<ExitCode> {
+    if let Some(nodes) = args.simulate {
+        return simulate::main(nodes, args.seed, args.headroom, args.format);
+    }
+    for (name, time) in [("--timeout", args.timeout), ("--every", args.every)] {
+        ensure!(time >= Micros::millis(10), "{name}: {time} is too short: at least \"10ms\"");
+    }
+    let within = Duration::from_micros(args.timeout.get());
+    let source = match &args.prometheus {
+        Some(address) => Source::Prometheus(prometheus::way(address)?),
+        None => Source::Agents(address::nodes(&args.nodes, args.file.as_deref())?),
+    };
+    let longest = if args.prometheus.is_some() { prometheus::LONGEST } else { LONGEST };
+    let client = Client::new(args.token_file.as_deref(), args.ca.as_deref(), within, longest)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
+    let look = || -> Result<Report> {
+        let begin = Instant::now();
+        let looked = runtime.block_on(source.look(&client, args.parallel.into()))?;
+        let nodes = looked.into_iter().map(|(node, reading)| Of::new(&node, fresh(reading, args.oldest)));
+        Ok(Report::new(nodes.collect(), begin.elapsed(), args.ask(), args.headroom))
+    };
+    let show = |report: &Report| -> Result<()> {
+        let text = match args.format {
+            Format::Json => serde_json::to_string(report)? + "\n",
+            Format::Text => report::text(report, args.top, args.sort),
+        };
+        let mut out = std::io::stdout().lock();
+        if args.watch && args.format == Format::Text && out.is_terminal() {
+            // Clears the screen, as clear(1) does.
+            out.write_all(b"\x1b[H\x1b[2J")?;
+        }
+        out.write_all(text.as_bytes())?;
+        Ok(out.flush()?)
+    };
+    let every = Duration::from_micros(args.every.get());
+    let mut report = look()?;
+    if args.watch {
+        loop {
+            show(&report)?;
+            std::thread::sleep(every);
+            report = look()?;
+        }
+    }
+    let end = args.duration.map(|time| Instant::now() + Duration::from_micros(time.get()));
+    while let Some(left) = end.and_then(|end| end.checked_duration_since(Instant::now())) {
+        std::thread::sleep(every.min(left));
+        report = report.least(look()?);
+    }
+    show(&report)?;
+    Ok(ExitCode::from(u8::from(!report.is_good())))
+}
+
+/// Who is asked.
+enum Source {
+    Agents(Vec<Node>),
+    Prometheus((address::Way, String)),
+}
+
+impl Source {
+    async fn look(&self, client: &Client, parallel: usize) -> Result<Look> {
+        match self {
+            Self::Agents(nodes) => {
+                let ask = |node: &Node| {
+                    let node = node.clone();
+                    async move {
+                        let answer = client.get(&node.way, reading::PATH).await;
+                        (node, answer.and_then(|json| reading::read(&json)))
+                    }
+                };
+                Ok(futures_util::stream::iter(nodes).map(ask).buffered(parallel).collect().await)
+            }
+            Self::Prometheus((way, prefix)) => prometheus::look(client, way, prefix).await,
+        }
+    }
+}
+
+/// Refuses a reading that is old, or from a clock that is somewhere else: which of the two cannot be told from here.
+fn fresh(reading: Result<Reading>, oldest: Micros) -> Result<Reading> {
+    let reading = reading?;
+    let Some(time) = reading.time_unix_ms else { return Ok(reading) };
+    let now = crate::unix_ms();
+    let (apart, which) = match now >= time {
+        true => (now - time, "old, or its clock is behind"),
+        false => (time - now, "in the future: its clock is ahead"),
+    };
+    if Micros::millis(apart) > oldest {
+        bail!("its snapshot is {} {which}", Micros::secs(apart / 1_000));
+    }
+    Ok(reading)
+}
+
+/// Rooms by name.
+type Rooms<'a> = BTreeMap<&'a str, &'a Room>;

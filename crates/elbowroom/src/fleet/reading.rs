@@ -1,0 +1,200 @@
+//! What an agent's snapshot says about room. Only what is needed is read: an agent of another version may say more.
+
+use anyhow::{Context, Result};
+use elbowroom_core::fleet::{DiskRoom, Room, lendable};
+use elbowroom_core::sample::IoMax;
+use elbowroom_core::unit::{Bytes, Millicpu};
+use serde::{Deserialize, Serialize};
+
+/// Where it is asked for.
+pub(crate) const PATH: &str = "/api/v1/snapshot";
+
+/// One look at one node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    /// When, in milliseconds since 1970 by that node's clock; `None` where nobody says.
+    pub time_unix_ms: Option<u64>,
+    /// Version of its agent.
+    pub version: String,
+    /// Containers it knows.
+    pub containers: u64,
+    /// What it has.
+    pub room: Room,
+    /// What is wrong there, by kind, the worst first; a kind as often as it lasts.
+    pub alerts: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Snapshot {
+    time_unix_ms: u64,
+    node: Node,
+    status: Status,
+    containers: Vec<Container>,
+    disks: Disks,
+    memory: Memory,
+    #[serde(default)]
+    alerts: Alerts,
+}
+
+#[derive(Deserialize)]
+struct Node {
+    cpus: u32,
+    cpu_used_millicpu: Option<u64>,
+    memory_total: Bytes,
+    memory_free: Option<Bytes>,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    version: String,
+}
+
+#[derive(Deserialize)]
+struct Container {
+    view: View,
+    memory: Option<Standing>,
+}
+
+#[derive(Deserialize)]
+struct View {
+    millicpu: Millicpu,
+}
+
+#[derive(Deserialize)]
+struct Standing {
+    usage: Bytes,
+    reserve: Bytes,
+}
+
+#[derive(Deserialize)]
+struct Disks {
+    disks: Vec<Disk>,
+}
+
+#[derive(Deserialize)]
+struct Disk {
+    name: String,
+    capacity: IoMax,
+    used: Option<f64>,
+    promised: f64,
+}
+
+#[derive(Deserialize)]
+struct Memory {
+    pools: Vec<Pool>,
+}
+
+#[derive(Deserialize)]
+struct Pool {
+    path: String,
+    room: Bytes,
+    reserved: Bytes,
+    short: bool,
+}
+
+#[derive(Default, Deserialize)]
+struct Alerts {
+    lasting: Vec<Alert>,
+}
+
+#[derive(Deserialize)]
+struct Alert {
+    kind: String,
+    severity: String,
+}
+
+/// Reads the JSON of a snapshot.
+///
+/// # Errors
+/// What is not JSON, or lacks a number that is needed, by its name and place.
+pub fn read(json: &[u8]) -> Result<Reading> {
+    let snapshot: Snapshot =
+        serde_json::from_slice(json).context("its snapshot: is its agent of another version?")?;
+    let machine = snapshot.memory.pools.iter().find(|pool| pool.path == "/");
+    let standings = snapshot.containers.iter().filter_map(|c| c.memory.as_ref());
+    let standings = standings.map(|standing| (standing.reserve, standing.usage));
+    let node = &snapshot.node;
+    // A governor that is off measures nothing: what the machine has free is all that is known then.
+    let free = machine.map(|pool| pool.room).or(node.memory_free);
+    let mut alerts = snapshot.alerts.lasting;
+    alerts.sort_by_key(|alert| (alert.severity != "critical", alert.severity == "info"));
+    let room = Room {
+        cpu: Millicpu::cpus(node.cpus.into()),
+        cpu_used: node.cpu_used_millicpu.map(Millicpu),
+        cpu_effective: Millicpu(
+            snapshot.containers.iter().fold(0, |sum, c| sum.saturating_add(c.view.millicpu.get())),
+        ),
+        memory: node.memory_total,
+        memory_used: node.memory_free.map(|free| node.memory_total.saturating_sub(free)),
+        memory_reserved: machine.map_or(Bytes::ZERO, |pool| pool.reserved),
+        memory_free: free.map(|free| lendable(free, standings)),
+        memory_short: machine.is_some_and(|pool| pool.short),
+        disks: snapshot.disks.disks.into_iter().map(disk).collect(),
+    };
+    Ok(Reading {
+        time_unix_ms: Some(snapshot.time_unix_ms),
+        version: snapshot.status.version,
+        containers: snapshot.containers.len() as u64,
+        room,
+        alerts: alerts.into_iter().map(|alert| alert.kind).collect(),
+    })
+}
+
+fn disk(disk: Disk) -> DiskRoom {
+    let Disk { name, capacity, used, promised } = disk;
+    DiskRoom { name, capacity, used, promised }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn snapshot() -> Value {
+        json!({
+            "time_unix_ms": 5,
+            "node": { "cpus": 4, "cpu_used_millicpu": 1500, "memory_total": 100, "memory_free": 40, "new": {} },
+            "status": { "version": "9" },
+            "containers": [
+                { "view": { "millicpu": 2000 }, "memory": { "usage": 10, "reserve": 25 } },
+                { "view": { "millicpu": 2500 }, "memory": null },
+            ],
+            "disks": { "disks": [{
+                "name": "sda", "used": null, "promised": 0.5,
+                "capacity": { "rbps": { "at": 7 }, "wbps": "max", "riops": "max", "wiops": "max" },
+            }] },
+            "memory": { "pools": [{ "path": "/", "room": 30, "reserved": 25, "short": false }] },
+            "alerts": { "lasting": [
+                { "kind": "FINDING", "severity": "info" }, { "kind": "NEW", "severity": "warning" }, { "kind": "STARVED", "severity": "critical" },
+            ] },
+        })
+    }
+
+    #[test]
+    fn what_can_be_called_back_is_not_free() {
+        let reading = read(snapshot().to_string().as_bytes()).unwrap();
+        assert_eq!(reading.room.memory_free, Some(Bytes(15)));
+        assert_eq!(reading.room.memory_used, Some(Bytes(60)));
+        assert_eq!((reading.room.cpu, reading.room.cpu_effective), (Millicpu(4_000), Millicpu(4_500)));
+        assert_eq!(reading.alerts, ["STARVED", "NEW", "FINDING"]);
+        assert_eq!((reading.containers, reading.version.as_str()), (2, "9"));
+    }
+
+    #[test]
+    fn without_a_governor_the_machine_says_what_is_free() {
+        let mut json = snapshot();
+        json["memory"]["pools"] = json!([]);
+        assert_eq!(read(json.to_string().as_bytes()).unwrap().room.memory_free, Some(Bytes(25)));
+        json["node"]["memory_free"] = Value::Null;
+        assert_eq!(read(json.to_string().as_bytes()).unwrap().room.memory_free, None);
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let mut json = snapshot();
+        json["node"].as_object_mut().unwrap().remove("memory_total");
+        let error = crate::one_line(&read(json.to_string().as_bytes()).unwrap_err());
+        assert!(error.contains("memory_total") && error.contains("another version"), "{error}");
+        assert!(read(b"<html>").is_err() && read(b"").is_err() && read(&[b'['; 1 << 20]).is_err());
+    }
+}

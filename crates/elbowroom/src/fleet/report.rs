@@ -1,0 +1,271 @@
+//! What `fleet` says, for programs and for people.
+
+use super::address::Node;
+use super::reading::Reading;
+use super::{Rooms, Sort};
+use crate::verbs::rates;
+use crate::verbs::table::{Align, clip, table};
+use anyhow::Result;
+use elbowroom_core::fleet::{Ask, DiskRoom, Ranked, Room, rank};
+use elbowroom_core::unit::{Bytes, Millicpu, Percent};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Report {
+    /// Every node that was named, read or not.
+    pub(super) nodes: Vec<Of>,
+    /// Looks that this is the least of.
+    pub(super) looks: u64,
+    /// How long the last look took, in milliseconds.
+    pub(super) took_ms: u64,
+    /// The part of each node that stays free.
+    headroom: Percent,
+    /// What is to be placed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ask: Option<Ask>,
+    /// Where it fits, the best first; only nodes that were read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ranking: Vec<Ranked>,
+    /// How many of it fit into all nodes together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fits: Option<u64>,
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Of {
+    /// What people call it.
+    name: String,
+    /// Where its agent is.
+    address: String,
+    /// Why there is nothing of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    /// What it said.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    reading: Option<Reading>,
+}
+
+impl Of {
+    pub(super) fn new(node: &Node, reading: Result<Reading>) -> Self {
+        let (problem, reading) = match reading {
+            Ok(reading) => (None, Some(reading)),
+            Err(error) => (Some(clip(&crate::one_line(&error), 300)), None),
+        };
+        Self { name: node.name.clone(), address: node.way.to_string(), problem, reading }
+    }
+
+    fn room(&self) -> Option<&Room> {
+        self.reading.as_ref().map(|reading| &reading.room)
+    }
+}
+
+impl Report {
+    pub(super) fn new(nodes: Vec<Of>, took: Duration, ask: Option<Ask>, headroom: Percent) -> Self {
+        let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let report = Self { nodes, looks: 1, took_ms, headroom, ask, ranking: Vec::new(), fits: None };
+        report.placed()
+    }
+
+    /// Only what was there in both looks; a node that one of them did not read is not read.
+    pub(super) fn least(mut self, later: Self) -> Self {
+        let mut before: BTreeMap<String, Of> =
+            self.nodes.drain(..).map(|node| (node.name.clone(), node)).collect();
+        let mut nodes = Vec::new();
+        for mut node in later.nodes {
+            if let Some(old) = before.remove(&node.name) {
+                match (&mut node.reading, old.reading) {
+                    (Some(new), Some(old)) => new.room = old.room.least(&new.room),
+                    (Some(_), None) => node = Of { reading: None, problem: old.problem, ..node },
+                    (None, _) => {}
+                }
+            }
+            nodes.push(node);
+        }
+        nodes.extend(before.into_values().map(|node| {
+            let gone = "it was there at the beginning, and is not any more";
+            Of { reading: None, problem: node.problem.or_else(|| Some(gone.into())), ..node }
+        }));
+        let (looks, took_ms) = (self.looks + 1, later.took_ms);
+        Self { nodes, looks, took_ms, ..self }.placed()
+    }
+
+    fn placed(mut self) -> Self {
+        if let Some(ask) = &self.ask {
+            let rooms: Rooms<'_> =
+                self.nodes.iter().filter_map(|node| Some((node.name.as_str(), node.room()?))).collect();
+            self.ranking = rank(rooms, ask, self.headroom);
+            self.fits = Some(self.ranking.iter().fold(0, |sum, one| sum.saturating_add(one.verdict.whole())));
+        }
+        self
+    }
+
+    /// Whether the answer is yes.
+    pub(super) fn is_good(&self) -> bool {
+        match self.fits {
+            Some(fits) => fits > 0,
+            None => self.nodes.iter().all(|node| node.problem.is_none()),
+        }
+    }
+}
+
+/// For people: a summary, at most `top` nodes (0: all), and every node that was not read.
+pub(super) fn text(report: &Report, top: usize, sort: Sort) -> String {
+    let mut text = summary(report);
+    let top = if top == 0 { usize::MAX } else { top };
+    let rest = match &report.ask {
+        Some(ask) => placing(&mut text, report, ask, top),
+        None => rooms(&mut text, report, top, sort),
+    };
+    if rest > 0 {
+        let _ = writeln!(text, "and {rest} more: --top 0 shows them");
+    }
+    let unread: Vec<&Of> = report.nodes.iter().filter(|node| node.problem.is_some()).collect();
+    if !unread.is_empty() {
+        text.push_str("\nnot read, and not counted:\n");
+        for node in unread {
+            let problem = node.problem.as_deref().unwrap_or_default();
+            let _ = writeln!(text, "  {:<24} {}", clip(&node.name, 24), clip(problem, 300));
+        }
+    }
+    text
+}
+
+fn summary(report: &Report) -> String {
+    let read: Vec<&Reading> = report.nodes.iter().filter_map(|node| node.reading.as_ref()).collect();
+    let sum = |of: fn(&Room) -> u64| read.iter().fold(0u64, |sum, r| sum.saturating_add(of(&r.room)));
+    let (cpu, used) = (sum(|r| r.cpu.get()), sum(|r| r.cpu_used.unwrap_or_default().get()));
+    let memory = Bytes(sum(|r| r.memory.get()));
+    let free = Bytes(sum(|r| r.memory_free.unwrap_or_default().get()));
+    let containers = read.iter().fold(0u64, |sum, r| sum.saturating_add(r.containers));
+    let troubled = read.iter().filter(|r| !r.alerts.is_empty()).count();
+    let mut text = format!(
+        "{} of {} nodes read in {} ms, {containers} containers\n{} CPUs, {} of them used; {memory} memory, {free} of it free to lend\n",
+        read.len(),
+        report.nodes.len(),
+        report.took_ms,
+        Millicpu(cpu),
+        rates::part((cpu > 0).then(|| used as f64 / cpu as f64)),
+    );
+    if troubled > 0 {
+        let _ = writeln!(text, "{troubled} nodes with alerts");
+    }
+    if report.looks > 1 {
+        let _ = writeln!(text, "the least of {} looks", report.looks);
+    }
+    let mut versions: BTreeMap<&str, usize> = BTreeMap::new();
+    read.iter().for_each(|r| *versions.entry(&r.version).or_default() += 1);
+    if versions.len() > 1 {
+        let word = |(version, nodes): (&&str, &usize)| format!("{} on {nodes}", clip(version, 20));
+        let _ = writeln!(text, "versions: {}", versions.iter().map(word).collect::<Vec<_>>().join(", "));
+    }
+    text
+}
+
+/// The table of nodes; how many are not in it.
+fn rooms(text: &mut String, report: &Report, top: usize, sort: Sort) -> usize {
+    let mut read: Vec<(&Of, &Reading)> =
+        report.nodes.iter().filter_map(|node| Some((node, node.reading.as_ref()?))).collect();
+    let idle = |r: &Reading| r.room.cpu.saturating_sub(r.room.cpu_used.unwrap_or(r.room.cpu));
+    match sort {
+        Sort::Cpu => read.sort_by_key(|(node, r)| (Reverse(idle(r)), &node.name)),
+        Sort::Memory => read.sort_by_key(|(node, r)| (Reverse(r.room.memory_free), &node.name)),
+        Sort::Alerts => read.sort_by_key(|(node, r)| (Reverse(r.alerts.len()), &node.name)),
+        Sort::Name => read.sort_by_key(|(node, _)| &node.name),
+    }
+    let heading = [
+        ("NODE", Align::Left),
+        ("CPUS", Align::Right),
+        ("SEEN", Align::Right),
+        ("USED", Align::Right),
+        ("IDLE", Align::Right),
+        ("MEMORY", Align::Right),
+        ("USED", Align::Right),
+        ("RESVD", Align::Right),
+        ("FREE", Align::Right),
+        ("DISK", Align::Left),
+        ("ALERTS", Align::Left),
+    ];
+    let row = |(node, r): &(&Of, &Reading)| {
+        let room = &r.room;
+        let known = |bytes: Option<Bytes>| bytes.map_or("-".to_owned(), |bytes| rates::bytes(bytes.get()));
+        vec![
+            clip(&node.name, 16),
+            cpus(room.cpu),
+            cpus(room.cpu_effective),
+            room.cpu_used.map_or("-".to_owned(), cpus),
+            room.cpu_used.map_or("-".to_owned(), |_| cpus(idle(r))),
+            rates::bytes(room.memory.get()),
+            known(room.memory_used),
+            rates::bytes(room.memory_reserved.get()),
+            known(room.memory_free),
+            fullest(&room.disks),
+            told(&r.alerts),
+        ]
+    };
+    if !read.is_empty() {
+        text.push('\n');
+        text.push_str(&table(&heading, &read.iter().take(top).map(row).collect::<Vec<_>>()));
+    }
+    read.len().saturating_sub(top)
+}
+
+/// Where it fits; how many nodes are not in the table.
+fn placing(text: &mut String, report: &Report, ask: &Ask, top: usize) -> usize {
+    let mut words = Vec::new();
+    words.extend((ask.cpu > Millicpu::ZERO).then(|| format!("{} CPUs", ask.cpu)));
+    words.extend((ask.memory > Bytes::ZERO).then(|| format!("{} memory", ask.memory)));
+    words.extend((!ask.disk.is_empty()).then(|| format!("{} of a disk", ask.disk)));
+    let on = report.ranking.iter().filter(|one| one.verdict.fits()).count();
+    let many = report.fits.unwrap_or_default();
+    let _ = writeln!(
+        text,
+        "\n{} with {} left free: {}",
+        words.join(", "),
+        report.headroom,
+        if on == 0 { "fits nowhere".to_owned() } else { format!("fits on {on} nodes, {many} times in all") }
+    );
+    let heading =
+        [("NODE", Align::Left), ("FITS", Align::Right), ("SCARCE", Align::Left), ("BECAUSE", Align::Left)];
+    let row = |one: &Ranked| {
+        let scarce = one.verdict.scarce.as_ref().map_or("-".to_owned(), ToString::to_string);
+        vec![
+            clip(&one.node, 16),
+            one.verdict.whole().to_string(),
+            clip(&scarce, 10),
+            clip(&one.verdict.because, 60),
+        ]
+    };
+    if !report.ranking.is_empty() {
+        text.push_str(&table(&heading, &report.ranking.iter().take(top).map(row).collect::<Vec<_>>()));
+    }
+    report.ranking.len().saturating_sub(top)
+}
+
+/// CPUs in at most five characters.
+fn cpus(cpu: Millicpu) -> String {
+    match cpu.get() {
+        n if n.is_multiple_of(1_000) => (n / 1_000).to_string(),
+        n if n < 100_000 => format!("{:.1}", n as f64 / 1e3),
+        n => format!("{:.0}", n as f64 / 1e3),
+    }
+}
+
+/// The disk of which most is taken.
+fn fullest(disks: &[DiskRoom]) -> String {
+    let fullest = disks.iter().max_by(|a, b| a.used.unwrap_or(-1.0).total_cmp(&b.used.unwrap_or(-1.0)));
+    fullest.map_or("-".to_owned(), |disk| format!("{} {}", clip(&disk.name, 8), rates::part(disk.used)))
+}
+
+fn told(alerts: &[String]) -> String {
+    match alerts {
+        [] => "-".to_owned(),
+        [one] => clip(one, 14),
+        [first, rest @ ..] => format!("{}+{}", clip(first, 11), rest.len()),
+    }
+}

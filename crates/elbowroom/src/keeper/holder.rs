@@ -1,0 +1,388 @@
+//! The process that holds every descriptor, starts the one that answers, and sees to it that it does.
+
+use super::pages::Pages;
+use super::wire::{self, Message};
+use super::{Container, Kept, VERB, answerer, socket};
+use anyhow::{Context, Result, bail};
+use elbowroom_host::process;
+use elbowroom_host::seccomp::{Listener, Record};
+use elbowroom_host::signal::{self, Signals};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::Mode;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::Signal;
+use sd_notify::NotifyState;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What descriptors are called at the service manager: listeners this, and the container's slot, pid and identifier.
+const STORED: &str = "listener-";
+const STORED_RECORD: &str = "record";
+/// Most containers.
+const MOST: usize = 4_000;
+/// How often it is looked whether calls are answered and pages are kept.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long calls may wait while none is answered.
+const HUNG: Duration = Duration::from_secs(2);
+/// How long the process that answers may leave a message lying.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// As long as an answer of the agent is awaited.
+const SOON: Duration = Duration::from_millis(5);
+/// Descriptors that both processes may have: two for each container, and some.
+const FILES: u64 = 2 * MOST as u64 + 64;
+
+/// Keeps until it is told to stop: `elbowroom keeper`.
+pub(crate) fn main(run_dir: &Path) -> Result<()> {
+    std::fs::create_dir_all(run_dir).with_context(|| format!("making {}", run_dir.display()))?;
+    let run_dir = run_dir.canonicalize().with_context(|| format!("resolving {}", run_dir.display()))?;
+    let path = socket(&run_dir);
+    if super::is_there(&run_dir).is_ok() {
+        bail!("{}: a keeper is at work here already", path.display());
+    }
+    let _ = std::fs::remove_file(&path);
+    // Nobody but root, from the first moment on.
+    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()));
+    rustix::process::umask(before);
+    let (record, containers) = stored();
+    let record = match record {
+        Some(record) => record,
+        None => {
+            let record = Record::new()?;
+            keep_at_manager(STORED_RECORD, record.as_fd());
+            record
+        }
+    };
+    Holder::new(Kept { run_dir, socket: Some(listener?), record, containers })?.run()
+}
+
+/// Carries on for a holder that died.
+pub(super) fn succeed(kept: Kept) -> Result<()> {
+    tracing::warn!(because = "the process that held them died", "taking over");
+    tell(&[NotifyState::MainPid(std::process::id())]);
+    Holder::new(kept)?.run()
+}
+
+struct Holder {
+    kept: Kept,
+    pages: Pages,
+    signals: Signals,
+    /// Containers that the answerer knows.
+    given: BTreeSet<usize>,
+    answerer: Option<Answerer>,
+    /// When one may be started next, and how long after that the one after.
+    start_at: Instant,
+    pause: Duration,
+    look_at: Instant,
+    /// Notices taken and answered, and since when they are as many although some wait.
+    waiting: Option<((u64, u64), Instant)>,
+    stopping: bool,
+}
+
+/// The process that answers.
+struct Answerer {
+    child: Child,
+    to: OwnedFd,
+    since: Instant,
+}
+
+impl Holder {
+    fn new(kept: Kept) -> Result<Self> {
+        let _ = rustix::thread::set_name(c"elbowroom-keeper");
+        signal::keep_children();
+        let signals =
+            Signals::block(&[Signal::TERM, Signal::INT, Signal::HUP]).context("blocking signals")?;
+        // Killed after those that it serves; they would otherwise be told that the kernel knows no such call.
+        let _ = process::set_oom_score_adj(-999);
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let most = limit.maximum.map_or(FILES, |most| most.min(FILES));
+        let raised = rustix::process::Rlimit { current: Some(most), maximum: limit.maximum };
+        let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
+        let now = Instant::now();
+        let (pages, given) = (Pages::default(), BTreeSet::new());
+        Ok(Self {
+            kept,
+            pages,
+            signals,
+            given,
+            answerer: None,
+            start_at: now,
+            pause: Duration::ZERO,
+            look_at: now,
+            waiting: None,
+            stopping: false,
+        })
+    }
+
+    fn run(mut self) -> Result<()> {
+        loop {
+            self.keep_answering();
+            let (runtime, signalled, gone) = self.wait()?;
+            for slot in gone {
+                let gone = self.kept.containers.remove(&slot);
+                self.pages.forget(slot);
+                self.given.remove(&slot);
+                if let Some(Container { id, pid, .. }) = gone {
+                    tell(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name(slot, pid, &id))]);
+                }
+            }
+            if runtime {
+                self.take();
+            }
+            self.find_pages();
+            if Instant::now() >= self.look_at {
+                self.look_at = Instant::now() + LOOK;
+                self.end_who_hangs();
+            }
+            if signalled && self.told_to_stop() || self.stopping && self.kept.containers.is_empty() {
+                self.finish();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Starts a process that answers where there is none.
+    fn keep_answering(&mut self) {
+        let ended = self
+            .answerer
+            .as_mut()
+            .and_then(|a| a.child.try_wait().ok().flatten().map(|status| (status, a.since)));
+        if let Some((status, since)) = ended {
+            tracing::warn!(%status, "the process that answers ended: starting another");
+            self.answerer = None;
+            // At once, unless it never lived.
+            self.pause = if since.elapsed() > Duration::from_secs(1) {
+                Duration::ZERO
+            } else {
+                (self.pause * 2).clamp(Duration::from_millis(10), Duration::from_secs(1))
+            };
+            self.start_at = Instant::now() + self.pause;
+        }
+        if self.answerer.is_some() || Instant::now() < self.start_at {
+            return;
+        }
+        match start(&self.kept) {
+            Ok(answerer) => {
+                self.given = self.kept.containers.keys().copied().collect();
+                tracing::info!(pid = answerer.child.id(), containers = self.given.len(), "answering");
+                self.answerer = Some(answerer);
+                tell(&[NotifyState::Ready]);
+            }
+            Err(error) => {
+                tracing::error!(because = crate::one_line(&error), "nobody answers; trying again");
+                self.pause = (self.pause * 2).clamp(Duration::from_millis(10), Duration::from_secs(1));
+                self.start_at = Instant::now() + self.pause;
+            }
+        }
+    }
+
+    /// Waits: whether a runtime is there, whether there is a signal, and which containers are gone.
+    fn wait(&self) -> Result<(bool, bool, Vec<usize>)> {
+        let mut until = self.look_at;
+        if self.pages.is_asking() {
+            until = until.min(Instant::now() + SOON);
+        }
+        if self.answerer.is_none() {
+            until = until.min(self.start_at);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        // The end of the process that answers is the end of its socket.
+        let to = self.answerer.as_ref().map(|answerer| &answerer.to);
+        fds.extend(to.map(|to| PollFd::new(to, PollFlags::IN)));
+        let runtime = self.kept.socket.as_ref();
+        fds.extend(runtime.map(|socket| PollFd::new(socket, PollFlags::IN)));
+        let before = fds.len();
+        // Nothing but the end of the last process that a filter is for.
+        fds.extend(self.kept.containers.values().map(|c| PollFd::new(&c.listener, PollFlags::empty())));
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("while waiting for containers"),
+        }
+        let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let gone = self
+            .kept
+            .containers
+            .keys()
+            .zip(&fds[before..])
+            .filter(|(_, fd)| ready(fd))
+            .map(|(slot, _)| *slot);
+        Ok((runtime.is_some() && ready(&fds[before - 1]), ready(&fds[0]), gone.collect()))
+    }
+
+    /// Takes a container from a runtime.
+    fn take(&mut self) {
+        let Some(peer) = self.kept.socket.as_ref().and_then(|socket| socket.accept().ok()) else { return };
+        let container = match wire::take(&peer.0) {
+            Ok(Some(container)) => container,
+            Ok(None) => return,
+            Err(error) => {
+                return tracing::warn!(because = crate::one_line(&error), "a runtime is not understood");
+            }
+        };
+        let Some(slot) = (0..MOST).find(|slot| !self.kept.containers.contains_key(slot)) else {
+            // Nobody to answer: the calls of this one fail.
+            return tracing::error!(id = container.id, most = MOST, "too many containers");
+        };
+        tracing::info!(id = container.id, pid = container.pid, "a container is kept");
+        keep_at_manager(&name(slot, container.pid, &container.id), container.listener.as_fd());
+        self.kept.record.begin(slot);
+        self.kept.containers.insert(slot, container);
+    }
+
+    /// Looks for the pages of containers that have none, or one that nobody keeps. A container is given to the process that answers
+    /// when its page was looked for once: until then its calls wait.
+    fn find_pages(&mut self) {
+        for (slot, page) in self.pages.answers() {
+            let Some(container) = self.kept.containers.get_mut(&slot) else { continue };
+            let Some(page) = page else { continue };
+            let told = self.answerer.as_ref().filter(|_| self.given.contains(&slot));
+            if let Some(answerer) = told {
+                let _ = wire::say(answerer.to.as_fd(), &Message::Page { slot }, &[page.as_fd()]);
+            }
+            container.page = Some(page);
+        }
+        for (slot, container) in &self.kept.containers {
+            let new = !self.given.contains(slot);
+            if new && self.pages.is_settled(*slot) {
+                if let Some(answerer) = &self.answerer
+                    && wire::say_container(answerer.to.as_fd(), *slot, container).is_ok()
+                {
+                    self.given.insert(*slot);
+                }
+            } else if new
+                || Instant::now() >= self.look_at && !container.page.as_ref().is_some_and(answerer::is_kept)
+            {
+                self.pages.ask(*slot, &self.kept.run_dir, &container.id, container.pid, new);
+            }
+        }
+    }
+
+    /// A process that answers nothing although somebody waits, from one look to the next, is stopped or hangs.
+    fn end_who_hangs(&mut self) {
+        let counts = self.kept.record.counts();
+        let mut fds: Vec<PollFd<'_>> = self
+            .kept
+            .containers
+            .iter()
+            .filter(|(slot, _)| self.given.contains(slot))
+            .map(|(_, c)| PollFd::new(&c.listener, PollFlags::IN))
+            .collect();
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let waiting = !fds.is_empty() && poll(&mut fds, Some(&zero)).is_ok_and(|n| n > 0);
+        let waiting = waiting || counts.0 != counts.1;
+        let before = self.waiting.filter(|(before, _)| *before == counts);
+        self.waiting = waiting.then(|| before.unwrap_or((counts, Instant::now())));
+        if self.waiting.is_some_and(|(_, since)| since.elapsed() >= HUNG) {
+            if let Some(answerer) = &mut self.answerer {
+                tracing::error!(
+                    pid = answerer.child.id(),
+                    because = "calls wait and none is answered",
+                    "killing the process that answers"
+                );
+                let _ = answerer.child.kill();
+            }
+            self.waiting = None;
+        }
+    }
+
+    /// Whether to end at once: nobody needs us, the service manager holds what we have, or we are told a second time.
+    fn told_to_stop(&mut self) -> bool {
+        while self.signals.next().is_ok_and(|signal| signal.is_some()) {}
+        let again = std::mem::replace(&mut self.stopping, true);
+        if self.kept.socket.take().is_some() {
+            let _ = std::fs::remove_file(socket(&self.kept.run_dir));
+        }
+        let left = self.kept.containers.len();
+        if left > 0 && !again && !is_managed() {
+            tracing::warn!(
+                containers = left,
+                "these need the keeper until they end: it ends with the last; a second signal ends it at once, and their calls fail"
+            );
+            return false;
+        }
+        true
+    }
+
+    fn finish(mut self) {
+        if let Some(answerer) = &mut self.answerer {
+            // It would take over where only the socket ended.
+            let _ = answerer.child.kill();
+            let _ = answerer.child.wait();
+        }
+        tracing::info!(containers = self.kept.containers.len(), "stopped");
+    }
+}
+
+/// Starts a process that answers and gives it everything.
+fn start(kept: &Kept) -> Result<Answerer> {
+    let (to, from) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&to, Timeout::Send, Some(PATIENCE))?;
+    let child = Command::new("/proc/self/exe")
+        .arg(VERB)
+        .current_dir("/")
+        .stdin(Stdio::from(from))
+        // Ctrl-C at a terminal is for the holder.
+        .process_group(0)
+        .spawn()
+        .context("starting the process that answers")?;
+    let mut answerer = Answerer { child, to, since: Instant::now() };
+    if let Err(error) = wire::say_all(answerer.to.as_fd(), kept) {
+        let _ = answerer.child.kill();
+        let _ = answerer.child.wait();
+        return Err(error);
+    }
+    Ok(answerer)
+}
+
+fn is_managed() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
+}
+
+fn tell(state: &[NotifyState<'_>]) {
+    let _ = sd_notify::notify(state);
+}
+
+/// What a listener is called at the service manager: no colon or control character, at most 255 bytes (sd_notify(3)).
+fn name(slot: usize, pid: i32, id: &str) -> String {
+    let plain = |c: char| if c.is_ascii_graphic() && c != ':' { c } else { '-' };
+    format!("{STORED}{slot}-{pid}-{}", id.chars().map(plain).take(128).collect::<String>())
+}
+
+/// The service manager keeps it too, until its last process ends.
+fn keep_at_manager(name: &str, fd: BorrowedFd<'_>) {
+    if is_managed() {
+        let state = [NotifyState::FdStore, NotifyState::FdName(name)];
+        if let Err(error) = sd_notify::notify_with_fds(&state, &[fd]) {
+            tracing::warn!(%error, name, "the service manager does not keep this descriptor");
+        }
+    }
+}
+
+/// What a keeper before left with the service manager.
+fn stored() -> (Option<Record>, BTreeMap<usize, Container>) {
+    let (mut record, mut containers) = (None, BTreeMap::new());
+    for (fd, name) in crate::fuse::service::stored() {
+        if name == STORED_RECORD {
+            record = Record::open(fd).ok();
+        } else if let Some((slot, container)) = listener(fd, &name) {
+            containers.insert(slot, container);
+        }
+    }
+    (record, containers)
+}
+
+fn listener(fd: OwnedFd, name: &str) -> Option<(usize, Container)> {
+    let mut words = name.strip_prefix(STORED)?.splitn(3, '-');
+    let (slot, pid, id) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?, words.next()?);
+    let listener = Listener::new(fd).ok()?;
+    (slot < MOST).then(|| (slot, Container { id: id.to_owned(), pid, listener, page: None }))
+}

@@ -1,0 +1,89 @@
+//! The view page of a container: asked for at its agent, beside everything else, for an agent may be slow or not there.
+
+use crate::api::{Request, Response};
+use crate::client::{self, Client};
+use elbowroom_host::process;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long an agent may take. A container's first call waits as long.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// Time between two questions about the same container.
+const AGAIN: Duration = Duration::from_secs(3);
+/// Where the agent keeps pages, below its run directory.
+const PAGES: &str = "pages";
+/// Questions under way at once.
+const MOST: usize = 4;
+
+/// Questions that are under way, and when each container was last asked about.
+#[derive(Default)]
+pub(super) struct Pages {
+    asking: BTreeMap<usize, JoinHandle<Option<OwnedFd>>>,
+    asked: BTreeMap<usize, Instant>,
+}
+
+impl Pages {
+    /// Whether answers are awaited.
+    pub(super) fn is_asking(&self) -> bool {
+        !self.asking.is_empty()
+    }
+
+    /// Asks about a container, unless it was just asked about or too many are. A `new` one is just being made.
+    pub(super) fn ask(&mut self, slot: usize, run_dir: &Path, id: &str, pid: i32, new: bool) {
+        let soon = self.asked.get(&slot).is_some_and(|at| at.elapsed() < AGAIN);
+        if soon || self.asking.contains_key(&slot) || self.asking.len() >= MOST {
+            return;
+        }
+        self.asked.insert(slot, Instant::now());
+        let (run_dir, id) = (run_dir.to_owned(), id.to_owned());
+        let ask = move || match new {
+            true => prepared(&run_dir, &id, pid),
+            false => attached(&run_dir, pid),
+        };
+        self.asking.insert(slot, std::thread::spawn(move || open(&ask()?)));
+    }
+
+    /// The answers that have come: `None` where there is no page.
+    pub(super) fn answers(&mut self) -> Vec<(usize, Option<OwnedFd>)> {
+        let done: Vec<usize> =
+            self.asking.iter().filter(|(_, asking)| asking.is_finished()).map(|(slot, _)| *slot).collect();
+        let answer = |slot| (slot, self.asking.remove(&slot).and_then(|asking| asking.join().ok().flatten()));
+        done.into_iter().map(answer).collect()
+    }
+
+    /// The container is gone.
+    pub(super) fn forget(&mut self, slot: usize) {
+        self.asked.remove(&slot);
+        self.asking.remove(&slot);
+    }
+
+    /// Whether it was ever asked about and is not being asked about now.
+    pub(super) fn is_settled(&self, slot: usize) -> bool {
+        self.asked.contains_key(&slot) && !self.asking.contains_key(&slot)
+    }
+}
+
+/// Of a container that is just being made: the hook has its view prepared, and so do we.
+fn prepared(run_dir: &Path, id: &str, pid: i32) -> Option<PathBuf> {
+    client::prepare(run_dir, id, pid, PATIENCE).ok()?.page
+}
+
+/// Of one that runs: only where its view is in it, and without a change of that.
+fn attached(run_dir: &Path, pid: i32) -> Option<PathBuf> {
+    let mut agent = Client::connect_within(run_dir, PATIENCE).ok()?;
+    let view =
+        process::cgroup_paths(pid).into_iter().find_map(|path| match agent.ask(&Request::Show(path)) {
+            Ok(Response::Container(view)) => Some(view),
+            _ => None,
+        })?;
+    view.attached.then(|| Some(run_dir.join(PAGES).join(view.view_dir.file_name()?))).flatten()
+}
+
+fn open(page: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::open(page, flags, Mode::empty()).ok()
+}

@@ -1,0 +1,35 @@
+//! Arbitrary bytes as what a runtime says to the keeper, as an OCI configuration, and as a view page: nothing panics, a policy only ever
+//! waits where it allowed, and answers are part of the truth.
+#![no_main]
+
+use elbowroom::keeper::told;
+use elbowroom::oci::seccomp::add_listener;
+use elbowroom_core::cpuset::CpuSet;
+use elbowroom_core::page::calls::{HostInfo, affinity, mask_bytes, sysinfo};
+use elbowroom_core::page::mapped;
+use elbowroom_core::unit::Micros;
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+use std::path::Path;
+
+fuzz_target!(|data: &[u8]| {
+    if let Ok((id, pid, _)) = told(data) {
+        assert!(!id.is_empty() && pid > 1);
+    }
+    if let Ok(mut config) = serde_json::from_slice::<Value>(data) {
+        let before = config.clone();
+        if add_listener(&mut config, Path::new("/k")).is_ok() {
+            assert!(add_listener(&mut config, Path::new("/k")).is_err(), "only once");
+            let waits = |config: &Value| config.to_string().matches("SCMP_ACT_NOTIFY").count();
+            assert!(waits(&config) > waits(&before));
+        }
+    }
+    if let Some(view) = mapped::read(data) {
+        let mask = CpuSet::first_n(70);
+        if let Some(shown) = affinity(&mask, &view, data.len() as u64) {
+            assert_eq!(shown.and(&mask), shown);
+            assert_eq!(mask_bytes(&shown, 128).len(), 16);
+        }
+        sysinfo(&view, &HostInfo::default(), Micros(5));
+    }
+});
