@@ -58,6 +58,19 @@ def test_annotations_are_followed_when_they_change(new_pod, speaker, agent):
     eventually(lambda: pod.show()["memory"]["reserve"] == 0)
 
 
+def test_a_namespace_speaks_for_its_pods(cluster, new_pod, speaker):
+    pod = new_pod("spoken-for", annotations={"elbowroom.dev/priority": "class=latency"})
+    namespace = cluster.get("pod", "spoken-for")["metadata"]["namespace"]
+    annotate = lambda *words: cluster.kubectl("annotate", "namespace", namespace, "--overwrite", *words)
+    annotate("elbowroom.dev/memory-reservation=48MiB", "elbowroom.dev/priority=9")
+    try:
+        eventually(lambda: pod.show()["labels"].get("memory_reservation") == 48 * MIB)
+        assert pod.show()["labels"]["priority"]["class"] == "latency", "a pod's own word goes first"
+    finally:
+        annotate("elbowroom.dev/memory-reservation-", "elbowroom.dev/priority-")
+    eventually(lambda: "memory_reservation" not in pod.show()["labels"])
+
+
 def test_views_go_and_come_with_their_annotation(new_pod, speaker, agent):
     pod = new_pod("views", limits={"memory": "256Mi"})
     row = pod.row()

@@ -6,6 +6,7 @@
 //! | `requests.cpu` | weight of `priority`: 100 for each CPU, as a container without labels has; at least [`LEAST_WEIGHT`] |
 //! | QoS class, `priority` | tier of `priority`: 0 `BestEffort`, 1 others, 2 critical to the system |
 //! | annotations `elbowroom.dev/*` | the same, and these go before |
+//! | those of its namespace | the same, where the pod has none of that name |
 
 use crate::quantity;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, ResourceRequirements};
@@ -41,12 +42,15 @@ pub(crate) enum Heed {
 pub(crate) struct Wanted {
     /// By requests and QoS class: what the scheduler has counted with.
     pub(crate) promised: BTreeMap<String, String>,
-    /// By annotations: what whoever made the pod asks for.
+    /// By annotations: what whoever made the pod, or its namespace, asks for.
     pub(crate) asked: BTreeMap<String, String>,
 }
 
-/// Labels for a pod's containers that run, by the runtime's identifiers.
-pub(crate) fn wanted(pod: &Pod, heed: Heed) -> BTreeMap<String, Wanted> {
+/// Annotations of an object of the API.
+pub(crate) type Annotations = BTreeMap<String, String>;
+
+/// Labels for a pod's containers that run, by the runtime's identifiers. `namespace` are the annotations of its namespace.
+pub(crate) fn wanted(pod: &Pod, namespace: Option<&Annotations>, heed: Heed) -> BTreeMap<String, Wanted> {
     let (Some(spec), Some(status)) = (&pod.spec, &pod.status) else { return BTreeMap::new() };
     if heed == Heed::None {
         return BTreeMap::new();
@@ -61,7 +65,7 @@ pub(crate) fn wanted(pod: &Pod, heed: Heed) -> BTreeMap<String, Wanted> {
         [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
     let running = statuses.into_iter().flatten().flatten().filter_map(|status| Some((id(status)?, status)));
     let tier = tier(status.qos_class.as_deref(), spec.priority);
-    let annotations = pod.metadata.annotations.as_ref();
+    let annotations = [namespace, pod.metadata.annotations.as_ref()];
     let wanted = running.map(|(id, status)| {
         let container = containers.get(status.name.as_str());
         // What the kubelet has made true goes before what the pod asks for: a resize may be on its way, or refused.
@@ -71,7 +75,8 @@ pub(crate) fn wanted(pod: &Pod, heed: Heed) -> BTreeMap<String, Wanted> {
             Heed::All => promised(requests, tier),
             Heed::Annotations | Heed::None => BTreeMap::new(),
         };
-        let asked = annotations.map(|all| asked(all, &status.name, &containers)).unwrap_or_default();
+        let asked =
+            annotations.iter().flatten().flat_map(|all| asked(all, &status.name, &containers)).collect();
         (id.to_owned(), Wanted { promised, asked })
     });
     wanted.collect()
@@ -112,7 +117,7 @@ fn promised(requests: Option<&BTreeMap<String, Quantity>>, tier: u8) -> BTreeMap
 
 /// The annotations for one container: `elbowroom.dev/KEY`, and `elbowroom.dev/KEY.CONTAINER` before that.
 fn asked(
-    annotations: &BTreeMap<String, String>,
+    annotations: &Annotations,
     name: &str,
     containers: &BTreeMap<&str, &Container>,
 ) -> BTreeMap<String, String> {
@@ -166,7 +171,7 @@ mod tests {
     }
 
     fn check(qos: &str, requests: serde_json::Value, expect: (u32, u8, Option<Bytes>)) {
-        let wanted = wanted(&pod(qos, requests, json!({})), Heed::All);
+        let wanted = wanted(&pod(qos, requests, json!({})), None, Heed::All);
         let labels = labels(&wanted["app-id"].promised);
         let claim = labels.claim();
         assert_eq!((claim.weight, claim.tier, claim.memory.reserve), expect, "{qos}");
@@ -189,7 +194,7 @@ mod tests {
         let mut pod = pod("Burstable", json!({"cpu": "4"}), json!({}));
         let status = &mut pod.status.as_mut().unwrap().container_statuses.as_mut().unwrap()[0];
         status.resources = serde_json::from_value(json!({"requests": {"cpu": "1"}})).unwrap();
-        assert_eq!(labels(&wanted(&pod, Heed::All)["app-id"].promised).claim().weight, 100);
+        assert_eq!(labels(&wanted(&pod, None, Heed::All)["app-id"].promised).claim().weight, 100);
     }
 
     #[test]
@@ -199,13 +204,24 @@ mod tests {
             "elbowroom.dev/views.nobody": "off", "other/priority": "1", "elbowroom.dev/probe": "x".repeat(2_000),
         });
         let pod = pod("BestEffort", json!({}), annotations);
-        let wanted = wanted(&pod, Heed::Annotations);
+        let wanted = wanted(&pod, None, Heed::Annotations);
         assert_eq!(wanted.keys().collect::<Vec<_>>(), ["app-id", "side-id"], "only what runs");
         let (app, side) = (labels(&wanted["app-id"].asked), labels(&wanted["side-id"].asked));
         assert_eq!((app.claim().weight, side.claim().weight), (300, 7));
         assert!(app.ignored[0].contains("views.nobody"), "{app}: the agent tells what is nobody's");
         assert!(wanted["app-id"].promised.is_empty());
-        assert!(super::wanted(&pod, Heed::None).is_empty());
+        assert!(super::wanted(&pod, None, Heed::None).is_empty());
+    }
+
+    #[test]
+    fn a_namespace_speaks_for_pods_that_say_nothing() {
+        let pod = pod("BestEffort", json!({}), json!({ "elbowroom.dev/priority": "300" }));
+        let namespace = [("priority", "5"), ("views", "off"), ("governors.side", "off")];
+        let namespace = namespace.map(|(key, value)| (format!("{PREFIX}{key}"), value.to_owned())).into();
+        let wanted = wanted(&pod, Some(&namespace), Heed::All);
+        let (app, side) = (labels(&wanted["app-id"].asked), labels(&wanted["side-id"].asked));
+        assert_eq!((app.claim().weight, app.views, app.governors), (300, Some(false), None));
+        assert_eq!((side.claim().weight, side.views, side.governors), (300, Some(false), Some(false)));
     }
 
     proptest! {

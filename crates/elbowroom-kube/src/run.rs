@@ -1,7 +1,7 @@
 //! The program at work: one look a second, and what follows from it.
 
 use crate::agent::{Agent, BY, Snapshot};
-use crate::claims::{Wanted, wanted};
+use crate::claims::{Annotations, Wanted, wanted};
 use crate::concern::{CONCERNS, Latch, Rule};
 use crate::node::{HEARTBEAT, OurNode, Said, Word};
 use crate::notice::{Notice, Notices, facts};
@@ -9,8 +9,8 @@ use crate::{Args, one_line};
 use anyhow::{Context, Result, bail};
 use elbowroom_core::unit::Micros;
 use futures_util::{StreamExt, pin_mut};
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
-use kube::api::Api;
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference, Pod};
+use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::Store;
 use kube::runtime::{WatchStreamExt, reflector, watcher};
@@ -41,6 +41,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         _ = int.recv() => return Ok(()),
     };
     let (store, writer) = reflector::store();
+    let (namespaces, namespace_writer) = reflector::store();
     let (word, words) = watch::channel(None);
     let (notices, queue) = mpsc::channel(QUEUE);
     let mut look = Look {
@@ -53,15 +54,18 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         notices: Notices::default(),
         given: BTreeMap::new(),
         pods: store,
+        namespaces,
         word,
         queue: notices,
         args,
     };
     let pods = watch_pods(client.clone(), &node.name, writer);
+    let spaces = watch_namespaces(client.clone(), namespace_writer);
     let told = tell_node(node.clone(), words);
     let events = tell_events(client, node.name.clone(), look.pods.clone(), queue);
     let ended = tokio::select! {
         () = pods => bail!("the watch of pods ended"),
+        () = spaces => bail!("the watch of namespaces ended"),
         () = told => bail!("nobody tells the node any more"),
         () = events => bail!("nobody sends events any more"),
         ended = look.forever() => ended,
@@ -95,6 +99,19 @@ async fn watch_pods(client: Client, node: &str, writer: reflector::store::Writer
     while let Some(event) = pods.next().await {
         if let Err(error) = event {
             tracing::warn!(because = one_line(&error.into()), "pods are not heard of");
+        }
+    }
+}
+
+/// Keeps what is said of namespaces in `writer`'s store. Who may not hear of them has none that speaks for its pods.
+async fn watch_namespaces(client: Client, writer: reflector::store::Writer<PartialObjectMeta<Namespace>>) {
+    let slim = |namespace: &mut PartialObjectMeta<Namespace>| namespace.metadata.managed_fields = None;
+    let namespaces = watcher(Api::all(client), watcher::Config::default());
+    let namespaces = namespaces.default_backoff().modify(slim).reflect(writer);
+    pin_mut!(namespaces);
+    while let Some(event) = namespaces.next().await {
+        if let Err(error) = event {
+            tracing::warn!(because = one_line(&error.into()), "namespaces are not heard of");
         }
     }
 }
@@ -177,6 +194,7 @@ struct Look {
     /// The labels that the agent took, by container.
     given: BTreeMap<String, Wanted>,
     pods: Store<Pod>,
+    namespaces: Store<PartialObjectMeta<Namespace>>,
     word: watch::Sender<Option<Word>>,
     queue: mpsc::Sender<Notice>,
 }
@@ -263,9 +281,19 @@ impl Look {
 
     /// Gives containers the labels that their pods want, where they have others.
     async fn give(&mut self, snapshot: &Snapshot) {
-        let pods = self.pods.state();
-        let wanted: BTreeMap<String, Wanted> =
-            pods.iter().flat_map(|pod| wanted(pod, self.args.claims)).collect();
+        let (pods, namespaces) = (self.pods.state(), self.namespaces.state());
+        let speaking: BTreeMap<&str, &Annotations> = namespaces
+            .iter()
+            .filter_map(|of| Some((of.metadata.name.as_deref()?, of.metadata.annotations.as_ref()?)))
+            .collect();
+        let wanted: BTreeMap<String, Wanted> = pods
+            .iter()
+            .flat_map(|pod| {
+                let namespace =
+                    pod.metadata.namespace.as_deref().and_then(|name| speaking.get(name).copied());
+                wanted(pod, namespace, self.args.claims)
+            })
+            .collect();
         self.given.retain(|id, _| snapshot.containers.iter().any(|container| container.id == *id));
         for container in snapshot.containers.iter().filter(|container| container.pod.is_some()) {
             let Some(labels) = wanted.get(&container.id) else { continue };
