@@ -267,10 +267,14 @@ def test_an_agent_that_dies_while_a_container_is_made_keeps_it_from_nothing(agen
 # ---- one means alone ----
 
 
-def test_the_wrapper_puts_limits_into_the_environment_on_request(podman, runtime):
+def test_the_wrapper_puts_limits_into_the_environment_on_request(podman, runtime, agent_of):
     engine = podman("--runtime", runtime)
+    engine.name = "podman, wrapper"
+    asks = ["--annotation", "elbowroom.dev/env=on", "--env", "GOMAXPROCS=7"]
+    assert "OMP_NUM_THREADS" not in engine.once("/busybox", "env", options=asks), "an agent has a word in it"
+    ready(agent_of(engine), engine)
     assert "OMP_NUM_THREADS" not in engine.once("/busybox", "env")
-    out = engine.once("/busybox", "env", options=["--annotation", "elbowroom.dev/env=on", "--env", "GOMAXPROCS=7"]).splitlines()
+    out = engine.once("/busybox", "env", options=asks).splitlines()
     assert "OMP_NUM_THREADS=1" in out and "GOMAXPROCS=7" in out and f"GOMEMLIMIT={MEMORY * 90 // 100}" in out
 
 
