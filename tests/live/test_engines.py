@@ -34,6 +34,8 @@ CDI = Path("/var/run/cdi")
 def home(scratch):
     path = scratch / "e"  # Podman takes 50 characters for a directory
     path.mkdir()
+    # Podman mounts nothing that is not there, and it may be that nothing was compiled yet.
+    engines.programs.BUILT.mkdir(parents=True, exist_ok=True)
     return path
 
 

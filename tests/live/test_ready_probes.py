@@ -23,13 +23,14 @@ def served(agent, container):
 def test_mariadb(new_agent, start, background, tmp_path):
     if not shutil.which("mariadbd") or not shutil.which("mariadb-install-db"):
         pytest.skip("needs MariaDB: apt-get install mariadb-server")
-    home = as_user("mysql", tmp_path / "db")
+    home = tmp_path / "db"  # as root: Debian's package of the programs alone brings no user
+    home.mkdir()
     socket = home / "socket"
     config = f'[[probes]]\ncontainer = "elbowroom-test-live-*"\nexec = ["{PROBES}/mariadb", "--objective=50", "--socket={socket}"]\n'
     agent = new_agent(config + 'timeout = "5s"\nttl = "10s"\n').start()
     container = start("--memory", "512MiB")
-    container.run("mariadb-install-db", "--user=mysql", f"--datadir={home}/data", "--skip-test-db", timeout=120)
-    words = f"mariadbd --no-defaults --user=mysql --datadir={home}/data --socket={socket} --skip-networking --pid-file={home}/pid"
+    container.run("mariadb-install-db", "--user=root", f"--datadir={home}/data", "--skip-test-db", timeout=120)
+    words = f"mariadbd --no-defaults --user=root --datadir={home}/data --socket={socket} --skip-networking --pid-file={home}/pid"
     background(container, words, tmp_path / "log")
     client = ["mariadb", "--no-defaults", f"--socket={socket}"]
     eventually(lambda: subprocess.run([*client, "-e", "SELECT 1"], capture_output=True).returncode == 0, within=60)
