@@ -247,7 +247,11 @@ impl Look {
             }
         });
         self.say(word);
-        for notice in self.notices.hear(now, facts(snapshot)) {
+        let mut facts = facts(snapshot);
+        // Of a container whose pod is not heard of yet, or that is no pod's, there is nothing to tell an Event about.
+        let is_known = |id: &String| self.pods.find(|pod| runs(pod, id)).is_some();
+        facts.retain(|key, _| key.container.as_ref().is_none_or(is_known));
+        for notice in self.notices.hear(now, facts) {
             if self.queue.try_send(notice).is_err() {
                 tracing::warn!("the API server takes no more events: one is dropped");
             }
