@@ -139,9 +139,7 @@ impl<'a> Server<'a> {
     }
 
     fn run(mut self, handover: &Handover) -> Result<(), FuseError> {
-        // Of ones, which have pages: were those made while the kernel hands over a request, a SIGKILL in that moment would end the
-        // request with EIO instead of leaving it to the next server (fs/fuse/dev.c, fuse_dev_do_read; mm/gup.c).
-        let mut buffer = vec![1; abi::READ_BUFFER];
+        let mut buffer = vec![0; abi::READ_BUFFER];
         let mut out = Vec::with_capacity(128 << 10);
         while !LEAVING.load(Ordering::SeqCst) {
             let Some(request) = session::receive(&handover.fuse, &mut buffer)? else { continue };
