@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import threading
 
 import pytest
 
@@ -16,7 +17,9 @@ PARTS = ["supervisor", "view_server", "policy"]
 
 
 def part(agent, name):
-    return Process(agent.status()["pids"][name])
+    pid = agent.status()["pids"][name]
+    assert pid > 0, f"the agent has no {name} now"  # and a signal to process 0 goes to ourselves
+    return Process(pid)
 
 
 def whole(agent):
@@ -68,11 +71,41 @@ def test_two_killed_at_once_are_replaced(agent, start, names):
     agent.remember()
     for victim in victims:
         os.kill(victim.pid, signal.SIGKILL)
-    eventually(lambda: whole(agent) and not any(victim.alive() for victim in victims))
+    eventually(lambda: not any(victim.alive() for victim in victims) and whole(agent))
     agent.remember()
     counted = stop()
     assert counted["failed"] == 0, counted
     assert container.mem_total() == 256 << 20
+
+
+def test_a_view_server_killed_while_it_starts_a_supervisor_costs_no_read(agent, start):
+    """It forks then, and pages it reads requests into must not need copying before they can be written again."""
+    container = start("--memory", "256MiB")
+    path = agent.attached(container)["path"]
+    stop = container.reader()
+    ended = threading.Event()
+
+    def change():
+        """Every change of the limit makes the kernel forget pages, so that readers ask."""
+        while not ended.wait(0.003):
+            cgroup.limit_memory(path, random.randint(300, 350) << 20)
+
+    changes = threading.Thread(target=change)
+    changes.start()
+    try:
+        for _ in range(ROUNDS):
+            supervisor, server = (part(agent, name) for name in ("supervisor", "view_server"))
+            agent.remember()
+            os.kill(supervisor.pid, signal.SIGKILL)
+            ended.wait(random.uniform(0, 0.004))
+            os.kill(server.pid, signal.SIGKILL)
+            eventually(lambda: not supervisor.alive() and not server.alive() and whole(agent))
+            agent.remember()
+    finally:
+        ended.set()
+        changes.join()
+    counted = stop()
+    assert counted["failed"] == 0, counted
 
 
 def test_after_all_are_killed_the_next_agent_takes_over(new_agent, docker):

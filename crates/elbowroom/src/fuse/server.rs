@@ -139,7 +139,7 @@ impl<'a> Server<'a> {
     }
 
     fn run(mut self, handover: &Handover) -> Result<(), FuseError> {
-        let mut buffer = vec![0; abi::READ_BUFFER];
+        let mut buffer = session::Buffer::new()?;
         let mut out = Vec::with_capacity(128 << 10);
         while !LEAVING.load(Ordering::SeqCst) {
             let Some(request) = session::receive(&handover.fuse, &mut buffer)? else { continue };

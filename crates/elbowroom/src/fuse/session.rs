@@ -5,10 +5,13 @@ use crate::fuse::{FS_TYPE, FuseError, SOURCE};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags};
 use std::ffi::CString;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
 
 /// Most pages of one READ: what the kernel's default readahead asks for.
 const MAX_PAGES: u16 = 32;
@@ -62,7 +65,7 @@ pub fn mount(views: &Path) -> Result<Connected, FuseError> {
 }
 
 fn handshake(fuse: &OwnedFd) -> Result<bool, FuseError> {
-    let mut buffer = vec![0; abi::READ_BUFFER];
+    let mut buffer = Buffer::new()?;
     let refuse = |what: String| FuseError::Handshake { what };
     let request = receive(fuse, &mut buffer)?.ok_or(FuseError::Disconnected)?;
     let Op::Init(init) = request.op else {
@@ -81,6 +84,57 @@ fn handshake(fuse: &OwnedFd) -> Result<bool, FuseError> {
     let can_resend = reply.flags & abi::HAS_RESEND != 0;
     tracing::debug!(major, minor, flags, can_resend, "FUSE connection");
     Ok(can_resend)
+}
+
+/// Memory that requests are read into, whose pages are there and stay writable, also after a `fork`.
+///
+/// The kernel takes a request off its queue and then writes it here. Where that needs a page fault, a process that has been killed
+/// meanwhile takes none any more: the request ends with EIO, instead of waiting for the next server (fs/fuse/dev.c,
+/// `fuse_dev_do_read`; mm/gup.c, `__get_user_pages`). After a `fork` the first write to every page of a process's own is
+/// such a fault, and a server forks in the very moment in which it may be killed as well: when the supervisor died.
+pub(super) struct Buffer(NonNull<u8>);
+
+impl Buffer {
+    pub(super) fn new() -> Result<Self, FuseError> {
+        let failed = |operation| move |source| FuseError::Memory { operation, source };
+        // SAFETY: a new mapping at an address of the kernel's choosing disturbs nothing of this process.
+        let at = unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            mmap_anonymous(std::ptr::null_mut(), abi::READ_BUFFER, access, MapFlags::PRIVATE)
+        };
+        let at = NonNull::new(at.map_err(failed("mmap"))?)
+            .expect("the kernel maps nothing at address zero unasked");
+        let mut buffer = Self(at.cast());
+        // SAFETY: the mapping made above. A child has no such memory, and nothing of it is used between fork and exec.
+        let advised = unsafe { madvise(at.as_ptr(), abi::READ_BUFFER, Advice::LinuxDontFork) };
+        advised.map_err(failed("MADV_DONTFORK"))?;
+        buffer.fill(1);
+        Ok(buffer)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping is that long, initialised, and borrowed with `self`.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), abi::READ_BUFFER) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and nobody else has it.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), abi::READ_BUFFER) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: the address and length of `new`, unmapped once; everything handed out borrows from `self`.
+        let unmapped = unsafe { munmap(self.0.as_ptr().cast(), abi::READ_BUFFER) };
+        debug_assert!(unmapped.is_ok());
+    }
 }
 
 /// Reads the next request, waiting for one. `None`: there was something that nobody waits for an answer to, or a signal.
