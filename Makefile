@@ -154,7 +154,7 @@ install: build java install-only ## below PREFIX (/usr/local); DESTDIR for packa
 
 install-only:
 	install -D -m 0755 $(BINARY) $D$(BINDIR)/elbowroom
-	ln -sf elbowroom $D$(BINDIR)/elbowroom-runtime
+	install -D -m 0755 $(BINARY)-runtime $D$(BINDIR)/elbowroom-runtime
 	install -D -m 0644 target/java/elbowroom-agent.jar $D$(SHAREDIR)/elbowroom/elbowroom-agent.jar
 	install -D -m 0755 -t $D$(PREFIX)/lib/elbowroom/probes probes/mariadb probes/postgres
 	install -D -m 0644 -t $D$(PREFIX)/lib/elbowroom/probes probes/Jmx.java

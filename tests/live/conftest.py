@@ -135,11 +135,12 @@ def agent(new_agent):
 @pytest.fixture(scope="session")
 def runtime(binary, scratch, run_dir):
     """A program that engines take for runc: ours, speaking to the agent of this session."""
-    (scratch / "elbowroom-runtime").symlink_to(binary)
-    path = scratch / "runtime"
-    path.write_text(f'#!/bin/sh\nELBOWROOM_RUN_DIR={run_dir} exec {scratch}/elbowroom-runtime "$@"\n')
-    path.chmod(0o755)
-    return path
+    # And one without it, for comparison, that begins as it does.
+    for name, command in (("runtime", f"{binary}-runtime"), ("plain", "runc")):
+        path = scratch / name
+        path.write_text(f'#!/bin/sh\nELBOWROOM_RUN_DIR={run_dir} exec {command} "$@"\n')
+        path.chmod(0o755)
+    return scratch / "runtime"
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ use api::Request;
 use clap::Parser;
 use cli::{Cli, Verb};
 use fuse::supervisor::SupervisorArgs;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -42,15 +42,9 @@ pub fn command() -> clap::Command {
 /// The program: reads its arguments, does what they say, and gives the exit status.
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
-    // Runtimes and engines pass arguments that are not ours to refuse.
-    if args.first().is_some_and(|name| Path::new(name).file_name() == Some(OsStr::new(oci::runtime::PROGRAM)))
-    {
-        return oci::runtime::main(&args[1..]);
-    }
-    match args.get(1).and_then(|verb| verb.to_str()) {
-        Some(oci::runtime::VERB) => return oci::runtime::main(&args[2..]),
-        Some(oci::hook::VERB) => return oci::hook::main(&args[2..]),
-        _ => {}
+    // Runtimes pass arguments that are not ours to refuse.
+    if args.get(1).is_some_and(|verb| verb == oci::hook::VERB) {
+        return oci::hook::main(&args[2..]);
     }
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,

@@ -37,7 +37,8 @@ class Docker:
             "--storage-driver", "overlay2", "--bridge", "none", "--iptables=false", "--ip6tables=false",
             "--exec-opt", "native.cgroupdriver=cgroupfs", "--log-level", "warn", *self.more,
         ]  # fmt: skip
-        (self.home / "daemon.json").write_text(json.dumps({"runtimes": {"elbowroom": {"path": str(self.runtime)}}}))
+        runtimes = {"elbowroom": {"path": str(self.runtime)}, "plain": {"path": str(self.runtime.with_name("plain"))}}
+        (self.home / "daemon.json").write_text(json.dumps({"runtimes": runtimes}))
         with open(self.home / "log", "ab") as log:
             self.daemon = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, **self.environment}

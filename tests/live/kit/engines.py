@@ -105,7 +105,7 @@ class DockerWay:
 
     def plain(self):
         """The same without our hook."""
-        return DockerWay(self.docker)
+        return DockerWay(self.docker, *(["--runtime", "plain"] if "--runtime" in self.options else []))
 
     def start(self):
         """Seconds until a container that does nothing is gone again."""
@@ -123,7 +123,7 @@ class Podman:
             "podman", "--root", home / "root", "--runroot", home / "run", "--tmpdir", home / "tmp", "--runtime", "/usr/sbin/runc",
             "--cgroup-manager", "cgroupfs", "--events-backend", "none", *options,
         ]  # fmt: skip
-        self.home, self.run = home, run
+        self.home, self.more, self.run = home, options, run
         if image:
             self.call("load", "--quiet", "--input", image)
 
@@ -133,7 +133,8 @@ class Podman:
         return done.stdout
 
     def plain(self):
-        return Podman(self.home, None)
+        more = ["--runtime", self.more[1].with_name("plain")] if "--runtime" in self.more else []
+        return Podman(self.home, None, *more)
 
     def start(self):
         return timed(lambda: self.once("/busybox", "true"))[0]

@@ -16,7 +16,7 @@ mod messages;
 mod session;
 
 use crate::config::Containers;
-use crate::oci::hook;
+use crate::oci::{self, hook};
 use rustix::fs::{Access, access};
 use session::{News, Session};
 use std::io::{Read, Write};
@@ -57,11 +57,9 @@ pub(crate) struct HookProgram {
 }
 
 impl HookProgram {
-    /// This program, for the agent of `run_dir`.
+    /// Ours, for the agent of `run_dir`.
     fn own(run_dir: &Path) -> Option<Self> {
-        let path = std::env::current_exe().ok()?;
-        // An upgrade has put another file in its place meanwhile (proc(5), /proc/pid/exe).
-        let path = path.to_str()?.trim_end_matches(" (deleted)").into();
+        let path = oci::hook_program().ok()?;
         Some(Self { path, args: hook::words(run_dir.to_str()?).into() })
     }
 

@@ -2,9 +2,35 @@
 //! the bundle for engines that cannot.
 //!
 //! Both fail open: whatever goes wrong, the container starts, with the host's files.
+//!
+//! They are a program of their own, `elbowroom-runtime`: engines run it several times for a container's start, and how long a
+//! program takes to begin depends on how large it is.
 
 pub(crate) mod bundle;
 pub(crate) mod hook;
 pub(crate) mod runtime;
 pub mod seccomp;
 mod surfaces;
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The program `elbowroom-runtime`: the hook, if that is its first argument, else the runtime.
+pub fn main() -> ExitCode {
+    let args: Vec<OsString> = env::args_os().skip(1).collect();
+    match args.split_first() {
+        Some((verb, rest)) if verb == hook::VERB => hook::main(rest),
+        _ => runtime::main(&args),
+    }
+}
+
+/// The program that hooks run: `elbowroom-runtime` beside this one, or, where only this one was installed, this one.
+pub(crate) fn hook_program() -> std::io::Result<PathBuf> {
+    let own = env::current_exe()?;
+    // An upgrade has put another file in its place meanwhile (proc(5), /proc/pid/exe).
+    let own = own.to_str().map_or(own.clone(), |path| path.trim_end_matches(" (deleted)").into());
+    let runtime = own.with_file_name(runtime::PROGRAM);
+    Ok(if runtime.is_file() { runtime } else { own })
+}

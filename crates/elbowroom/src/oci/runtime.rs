@@ -13,9 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// The hidden verb.
-pub(crate) const VERB: &str = "runtime";
-/// The name under which this program is the wrapper.
+/// The name of the program.
 pub(crate) const PROGRAM: &str = "elbowroom-runtime";
 /// Environment: the real runtime, a path or a name.
 const RUNTIME: &str = "ELBOWROOM_OCI_RUNTIME";
@@ -32,7 +30,7 @@ const GLOBAL_SWITCHES: [&str; 8] =
     ["debug", "h", "help", "s", "systemd-cgroup", "systemd-log", "v", "version"];
 
 /// Becomes the real runtime; returns only where there is none.
-pub(crate) fn main(args: &[OsString]) -> ExitCode {
+pub(super) fn main(args: &[OsString]) -> ExitCode {
     if let Some(bundle) = bundle_of(args)
         && let Err(error) = patch(&bundle)
     {

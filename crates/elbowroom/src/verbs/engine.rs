@@ -3,7 +3,7 @@
 //! Both outlive this program on a host: an engine that finds a hook's program missing does not start the container. So what they name
 //! is a shell that runs this program where it is there.
 
-use crate::oci::hook;
+use crate::oci::{self, hook};
 use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ pub(crate) fn oci_hooks(run_dir: &Path, args: &OciHooksArgs) -> Result<String> {
 
 /// Path and arguments of the hook.
 fn guarded(run_dir: &Path) -> Result<(&'static str, Vec<String>)> {
-    let program = std::env::current_exe().context("this program's own path")?;
+    let program = oci::hook_program().context("this program's own path")?;
     let program = program.to_str().context("this program's path is not UTF-8")?;
     let run_dir = std::path::absolute(run_dir)?;
     let [_, words @ ..] = hook::words(run_dir.to_str().context("--run-dir is not UTF-8")?);

@@ -95,10 +95,9 @@ fn the_hook_puts_the_view_into_a_container_before_its_first_instruction() {
 fn the_wrapper_adds_the_hook_and_runs_the_real_runtime() {
     let Some(bundle) = Bundle::new("wrapper") else { return };
     let agent = Agent::start();
-    let wrapper = agent.run_dir().join("elbowroom-runtime");
-    std::os::unix::fs::symlink(PROGRAM, &wrapper).unwrap();
+    let wrapper = Path::new(env!("CARGO_BIN_EXE_elbowroom-runtime"));
     let before = bundle.config();
-    let seen = bundle.run(&wrapper, &agent);
+    let seen = bundle.run(wrapper, &agent);
     assert!(sees_its_view(&seen), "{seen}");
     let mut after = bundle.config();
     let hooks = after.as_object_mut().unwrap().remove("hooks").unwrap();
@@ -106,7 +105,7 @@ fn the_wrapper_adds_the_hook_and_runs_the_real_runtime() {
     assert_eq!(hooks["createContainer"].as_array().unwrap().len(), 1);
 
     // Once more, on the bundle as it is now.
-    let seen = bundle.run(&wrapper, &agent);
+    let seen = bundle.run(wrapper, &agent);
     assert!(sees_its_view(&seen), "{seen}");
     assert_eq!(bundle.config()["hooks"], hooks);
 }

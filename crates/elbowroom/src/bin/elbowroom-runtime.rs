@@ -1,0 +1,5 @@
+//! What runs while a container starts: see [`elbowroom::oci`].
+
+fn main() -> std::process::ExitCode {
+    elbowroom::oci::main()
+}
