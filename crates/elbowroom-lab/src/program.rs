@@ -21,8 +21,18 @@ pub(crate) struct Program {
 impl Program {
     /// Builds `lab/programs/NAME.c` and starts it in a cgroup of its own called `group`; returns when it says that it is ready.
     pub(crate) fn start(lab: &Lab, name: &str, group: &str, arguments: &[String]) -> Result<Self> {
-        let mut words = vec![build(name)?.display().to_string()];
-        words.extend_from_slice(arguments);
+        Self::start_by(lab, &[], name, group, arguments)
+    }
+
+    /// The same, started by another program, whose command line begins with `by`.
+    pub(crate) fn start_by(
+        lab: &Lab,
+        by: &[String],
+        name: &str,
+        group: &str,
+        arguments: &[String],
+    ) -> Result<Self> {
+        let words = [by, &[build(name)?.display().to_string()], arguments].concat();
         Self::of(lab, "read go; exec \"$@\"", group, &words)
     }
 

@@ -4,9 +4,11 @@ use crate::database;
 use crate::job::{Folder, Job, Lab, table};
 use crate::plot;
 use crate::program::Program;
+use crate::stats::Spread;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -16,6 +18,8 @@ use std::process::{Child, Command, Stdio};
 /// Containers of one application.
 const CONTAINERS: usize = 4;
 const APPLICATIONS: [&str; 6] = ["mariadb", "httpd", "fio", "pagerank", "dense", "sparse"];
+/// How a program's addresses are chosen, and what it is started by for that.
+const ADDRESSES: [(&str, &[&str]); 2] = [("randomised", &[]), ("fixed", &["setarch", "-R"])];
 /// Bytes of the file that fio and the functions map.
 const FILE: u64 = 64 << 20;
 /// Rows of a database, some megabytes.
@@ -25,6 +29,9 @@ const CLASSES: [&str; 6] = ["read", "cow", "shared", "anonymous", "swap", "write
 /// Arguments of `profile-applications`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ProfileApplications {
+    /// How often everything is measured.
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
     /// Seconds between the first look and the one at the steady state.
     #[arg(long, default_value_t = 10)]
     steady: u32,
@@ -46,7 +53,9 @@ pub(crate) struct Raw {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Application {
+    run: usize,
     name: String,
+    addresses: String,
     initial: Tally,
     steady: Tally,
     faults: Faults,
@@ -78,6 +87,13 @@ struct Faults {
     tier: String,
 }
 
+/// What applications are started with: the file that is mapped, the directory of databases, and what starts them.
+struct Given<'a> {
+    file: &'a Path,
+    data: &'a Path,
+    by: &'a [&'a str],
+}
+
 /// Who asks servers; ends with this.
 struct Load(Child);
 
@@ -102,38 +118,48 @@ impl Job for ProfileApplications {
         fs::create_dir_all(&data).context("while making room for databases")?;
         database::prepare(&lab.scope, &data, CONTAINERS, ROWS)?;
         let mut raw = Raw { steady_s: self.steady, faults_s: self.faults, applications: Vec::new() };
-        for name in APPLICATIONS {
-            lab.scope.check()?;
-            eprintln!("{name}");
-            raw.applications.push(self.measure(lab, name, &file, &data)?);
+        for run in 0..self.runs {
+            eprintln!("run {} of {}", run + 1, self.runs);
+            for name in APPLICATIONS {
+                for (addresses, by) in ADDRESSES {
+                    lab.scope.check()?;
+                    let given = Given { file: &file, data: &data, by };
+                    let measured = self.measure(lab, run, name, addresses, &given);
+                    raw.applications.push(measured.with_context(|| format!("while measuring {name}"))?);
+                }
+            }
         }
         Ok(raw)
     }
 
     fn format(raw: &Raw, out: &mut Folder) -> Result<()> {
+        let cases: Vec<Case<'_>> = APPLICATIONS
+            .into_iter()
+            .flat_map(|name| ADDRESSES.map(|(addresses, _)| Case { raw, name, addresses }))
+            .filter(|case| case.runs().next().is_some())
+            .collect();
+        let runs = cases.iter().map(|case| case.runs().count()).min().unwrap_or(0);
         out.say(format!(
             "Page tables and page faults of four containers of each application. \"initial\" is when they have just started, \"steady\" \
              {} s later; active entries were used within half a second. Faults are those from the start of the first container until {} s after \
-             that of the last. One run; counts, not times.",
+             that of the last. \"fixed\" is without randomised addresses (`setarch -R`). {runs} runs, applications in turn; median (smallest \
+             to largest), shares in percent of entries, \"groupable of active\" of active entries.",
             raw.steady_s, raw.faults_s
         ));
-        let percent = |part: u64, whole: u64| match whole {
-            0 => "-".to_owned(),
-            _ => format!("{:.1} %", 100.0 * part as f64 / whole as f64),
-        };
         let mut rows = Vec::new();
-        for app in &raw.applications {
-            for (when, t) in [("initial", &app.initial), ("steady", &app.steady)] {
+        for case in &cases {
+            for (when, look) in LOOKS {
+                let share = |part: fn(&Tally) -> u64| case.text(|a| percent(part(look(a)), look(a).entries));
                 rows.push(vec![
-                    format!("{}, {when}", app.name),
-                    t.entries.to_string(),
-                    percent(t.groupable, t.entries),
-                    percent(t.groupable_across, t.entries),
-                    percent(t.elsewhere, t.entries),
-                    percent(t.zero, t.entries),
-                    percent(t.huge, t.entries),
-                    percent(t.active, t.entries),
-                    percent(t.active_groupable, t.active),
+                    format!("{}, {}, {when}", case.name, case.addresses),
+                    case.text(|a| look(a).entries as f64),
+                    share(|t| t.groupable),
+                    share(|t| t.groupable_across),
+                    share(|t| t.elsewhere),
+                    share(|t| t.zero),
+                    share(|t| t.huge),
+                    share(|t| t.active),
+                    case.text(|a| percent(look(a).active_groupable, look(a).active)),
                 ]);
             }
         }
@@ -149,35 +175,42 @@ impl Job for ProfileApplications {
             "groupable of active",
         ];
         out.say(table(&head, &rows));
-        let parts = ["groupable", "elsewhere", "exclusive", "zeros"];
-        let split = |t: &Tally| {
-            let exclusive = t.entries.saturating_sub(t.groupable + t.elsewhere + t.zero);
-            [t.groupable, t.elsewhere, exclusive, t.zero]
-                .map(|n| 100.0 * n as f64 / t.entries.max(1) as f64)
-                .to_vec()
+        let bars = |case: &Case<'_>, when: &str, values: &[&dyn Fn(&Application) -> f64]| {
+            let name = format!("{} {}{when}", case.name, case.addresses);
+            (name, values.iter().map(|value| case.median(value)).collect::<Vec<f64>>())
         };
-        let bars: Vec<(String, Vec<f64>)> = raw
-            .applications
+        let split: Vec<(String, Vec<f64>)> = cases
             .iter()
-            .flat_map(|app| {
-                [
-                    (format!("{} initial", app.name), split(&app.initial)),
-                    (format!("{} steady", app.name), split(&app.steady)),
-                ]
+            .flat_map(|case| {
+                LOOKS.map(|(when, look)| {
+                    let of = |part: fn(&Tally) -> u64| {
+                        move |a: &Application| percent(part(look(a)), look(a).entries)
+                    };
+                    let when = format!(", {when}");
+                    bars(
+                        case,
+                        &when,
+                        &[
+                            &of(|t| t.groupable),
+                            &of(|t| t.elsewhere),
+                            &of(|t| t.entries.saturating_sub(t.groupable + t.elsewhere + t.zero)),
+                            &of(|t| t.zero),
+                        ],
+                    )
+                })
             })
             .collect();
-        let svg = plot::bars("Page-table entries of four containers", "percent of entries", &parts, &bars)?;
+        let parts = ["groupable", "elsewhere", "exclusive", "zeros"];
+        let svg = plot::bars("Page-table entries of four containers", "percent of entries", &parts, &split)?;
         out.figure("entries.svg", "Who could share page-table entries", &svg)?;
-        let active: Vec<(String, Vec<f64>)> = raw
-            .applications
+        let active: Vec<(String, Vec<f64>)> = cases
             .iter()
-            .map(|app| {
-                let t = &app.steady;
-                let of = |n: u64| 100.0 * n as f64 / t.entries.max(1) as f64;
-                (
-                    app.name.clone(),
-                    vec![of(t.active_groupable), of(t.active.saturating_sub(t.active_groupable))],
-                )
+            .map(|case| {
+                let of = |part: fn(&Tally) -> u64| {
+                    move |a: &Application| percent(part(&a.steady), a.steady.entries)
+                };
+                let others = of(|t| t.active.saturating_sub(t.active_groupable));
+                bars(case, "", &[&of(|t| t.active_groupable), &others])
             })
             .collect();
         let svg = plot::bars(
@@ -187,18 +220,16 @@ impl Job for ProfileApplications {
             &active,
         )?;
         out.figure("active.svg", "Active entries", &svg)?;
-        let rows: Vec<Vec<String>> = raw
-            .applications
+        let rows: Vec<Vec<String>> = cases
             .iter()
-            .map(|app| {
-                let f = &app.faults;
-                let mut cells = vec![app.name.clone(), f.total.to_string()];
-                cells.extend(f.classes.iter().map(|n| percent(*n, f.total)));
-                cells.push(percent(f.duplicates, f.total));
-                cells.push(match f.cpu_usec {
-                    0 => "-".to_owned(),
-                    cpu => format!("{:.0}", f.total as f64 * 1e6 / cpu as f64),
-                });
+            .map(|case| {
+                let mut cells =
+                    vec![format!("{}, {}", case.name, case.addresses), case.text(|a| a.faults.total as f64)];
+                cells.extend(
+                    (0..CLASSES.len()).map(|i| case.text(|a| percent(a.faults.classes[i], a.faults.total))),
+                );
+                cells.push(case.text(|a| percent(a.faults.duplicates, a.faults.total)));
+                cells.push(case.text(|a| a.faults.total as f64 * 1e6 / a.faults.cpu_usec.max(1) as f64));
                 cells
             })
             .collect();
@@ -206,26 +237,62 @@ impl Job for ProfileApplications {
         head.extend(CLASSES);
         head.extend(["duplicated", "per CPU second"]);
         out.say(table(&head, &rows));
-        let bars: Vec<(String, Vec<f64>)> = raw
-            .applications
+        let classes: Vec<(String, Vec<f64>)> = cases
             .iter()
-            .map(|app| {
-                let of = |n: &u64| 100.0 * *n as f64 / app.faults.total.max(1) as f64;
-                (app.name.clone(), app.faults.classes.iter().map(of).collect())
+            .map(|case| {
+                let of = |i: usize| move |a: &Application| percent(a.faults.classes[i], a.faults.total);
+                let values: Vec<f64> = (0..CLASSES.len()).map(|i| case.median(of(i))).collect();
+                (format!("{} {}", case.name, case.addresses), values)
             })
             .collect();
-        let svg = plot::bars("Page faults by class", "percent of faults", &CLASSES, &bars)?;
+        let svg = plot::bars("Page faults by class", "percent of faults", &CLASSES, &classes)?;
         out.figure("classes.svg", "Page faults by class", &svg)?;
-        let tiers: Vec<&str> = raw.applications.iter().map(|app| app.faults.tier.as_str()).collect();
-        out.say(format!("Faults were followed by {}.", tiers.first().unwrap_or(&"nobody")));
+        let tiers: BTreeSet<&str> = raw.applications.iter().map(|app| app.faults.tier.as_str()).collect();
+        out.say(format!("Faults were followed by {}.", tiers.into_iter().collect::<Vec<_>>().join(" and ")));
         Ok(())
     }
 }
 
+/// One application with addresses of one kind.
+struct Case<'a> {
+    raw: &'a Raw,
+    name: &'a str,
+    addresses: &'a str,
+}
+
+/// The two looks at page tables.
+type Look = fn(&Application) -> &Tally;
+const LOOKS: [(&str, Look); 2] = [("initial", |a| &a.initial), ("steady", |a| &a.steady)];
+
+impl Case<'_> {
+    fn runs(&self) -> impl Iterator<Item = &Application> {
+        self.raw.applications.iter().filter(|a| a.name == self.name && a.addresses == self.addresses)
+    }
+
+    fn text(&self, value: impl Fn(&Application) -> f64) -> String {
+        Spread::of(self.runs().map(value)).map_or("-".to_owned(), |spread| spread.text())
+    }
+
+    fn median(&self, value: impl Fn(&Application) -> f64) -> f64 {
+        Spread::of(self.runs().map(value)).map_or(0.0, |spread| spread.median)
+    }
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
+}
+
 impl ProfileApplications {
-    fn measure(&self, lab: &Lab, name: &str, file: &Path, data: &Path) -> Result<Application> {
+    fn measure(
+        &self,
+        lab: &Lab,
+        run: usize,
+        name: &str,
+        addresses: &str,
+        given: &Given<'_>,
+    ) -> Result<Application> {
         // Cgroups first, so that faults are counted from the first one on.
-        let parent = format!("profile-{name}");
+        let parent = format!("profile-{name}-{addresses}-{run}");
         let mut faults = Command::new(lab.program())
             .args(["profile", "faults", "--format", "json", "--for", "1h"])
             .stdout(Stdio::piped())
@@ -242,7 +309,7 @@ impl ProfileApplications {
         }
         let mut containers = Vec::new();
         for i in 0..CONTAINERS {
-            containers.push(self.start(lab, name, &format!("{parent}-{i}"), i, file, data)?);
+            containers.push(self.start(lab, name, &format!("{parent}-{i}"), i, given)?);
         }
         let cgroups = containers.iter().map(|c: &Program| c.cgroup(lab)).collect::<Result<Vec<_>>>()?;
         let loads = (0..CONTAINERS)
@@ -269,7 +336,9 @@ impl ProfileApplications {
             serde_json::from_value(pages["looks"][look]["total"].clone()).context("its answer has no sums")
         };
         Ok(Application {
+            run,
             name: name.to_owned(),
+            addresses: addresses.to_owned(),
             initial: tally(0)?,
             steady: tally(1)?,
             faults: sum(&counted, &parent)?,
@@ -285,17 +354,10 @@ impl ProfileApplications {
         Ok(path)
     }
 
-    fn start(
-        &self,
-        lab: &Lab,
-        name: &str,
-        group: &str,
-        i: usize,
-        file: &Path,
-        data: &Path,
-    ) -> Result<Program> {
+    fn start(&self, lab: &Lab, name: &str, group: &str, i: usize, given: &Given<'_>) -> Result<Program> {
+        let Given { file, data, by } = given;
         let path = file.display().to_string();
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let words = |words: &[&str]| [*by, words].concat().into_iter().map(str::to_owned).collect::<Vec<_>>();
         match name {
             "mariadb" => {
                 let (data, socket) = (data.join(i.to_string()), self.socket(lab, i));
@@ -350,7 +412,9 @@ impl ProfileApplications {
                     ]),
                 )
             }
-            own => Program::start(lab, "applications", group, &words(&[own, &path])),
+            own => {
+                Program::start_by(lab, &words(&[]), "applications", group, &[own.to_owned(), path.clone()])
+            }
         }
     }
 
