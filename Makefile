@@ -72,6 +72,7 @@ check: ## format, lints, unit and property tests; needs no root
 	@tools/setup check
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target --locked --quiet -- -D warnings
 	cargo test --workspace --locked --quiet
 	$(MAKE) --no-print-directory --quiet -C shim
 	$(PYTHON) -m unittest discover --quiet --start-directory python/tests
