@@ -79,9 +79,9 @@ static __always_inline u64 changes_of(struct mm_struct *mm)
 	struct mm_struct___6_4 *mm_6_4 = (void *)mm;
 
 	if (bpf_core_field_exists(mm_6_13->mm_lock_seq))
-		return BPF_CORE_READ(mm_6_13, mm_lock_seq.sequence);
+		return mm_6_13->mm_lock_seq.sequence;
 	if (bpf_core_field_exists(mm_6_4->mm_lock_seq))
-		return BPF_CORE_READ(mm_6_4, mm_lock_seq);
+		return mm_6_4->mm_lock_seq;
 	return ((u64)mm->map_count << 40) + mm->total_vm;
 }
 

@@ -69,12 +69,23 @@ struct page {
 	u64 device;
 };
 
-/* To the container that faulted on it first. The least recently faulted on are forgotten. */
+/*
+ * Pages and the containers that faulted on them first, some of each hash and the container's in one word: a place for four, which
+ * is one line of a cache, where a hash table would be three. 0 is no page. A fifth page of a place takes the place of one.
+ */
+#define PLACES (1 << 16)
+#define OF_PLACE 4
+#define OWNER 0xffffffULL
+
+struct place {
+	u64 pages[OF_PLACE];
+};
+
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 131072);
-	__type(key, struct page);
-	__type(value, u64);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PLACES);
+	__type(key, u32);
+	__type(value, struct place);
 } pages SEC(".maps");
 
 static struct counts no_counts;
@@ -94,18 +105,40 @@ static __always_inline struct counts *counts_of(u64 cgroup)
 	return found;
 }
 
+/* Every bit of the result depends on every bit of the word (the finalizer of MurmurHash3). */
+static __always_inline u64 mixed(u64 word)
+{
+	word = (word ^ word >> 33) * 0xff51afd7ed558ccdULL;
+	word = (word ^ word >> 33) * 0xc4ceb9fe1a85ec53ULL;
+	return word ^ word >> 33;
+}
+
 /* Whether another container has faulted on the page. */
 static __always_inline bool is_duplicate(u64 cgroup, const struct page *page)
 {
-	u64 *owner = bpf_map_lookup_elem(&owners, &cgroup), *first, container;
+	u64 *owner = bpf_map_lookup_elem(&owners, &cgroup), container, hash, entry, there;
+	struct place *place;
+	u32 at, i;
 
 	container = owner ? *owner : cgroup;
 	if (!container || !page->inode)
 		return false;
-	first = bpf_map_lookup_elem(&pages, page);
-	if (first)
-		return *first != container;
-	bpf_map_update_elem(&pages, page, &container, BPF_ANY);
+	hash = mixed(mixed(page->inode ^ page->device << 32) + page->index);
+	at = hash & (PLACES - 1);
+	place = bpf_map_lookup_elem(&pages, &at);
+	if (!place)
+		return false;
+	entry = (hash & ~OWNER) | (mixed(container) & OWNER) | 1;
+	for (i = 0; i < OF_PLACE; i++) {
+		there = place->pages[i];
+		if (there && ((there ^ entry) & ~OWNER) == 0)
+			return there != entry;
+		if (!there)
+			break;
+	}
+	if (i == OF_PLACE)
+		i = hash >> 16;
+	place->pages[i & (OF_PLACE - 1)] = entry;
 	return false;
 }
 
