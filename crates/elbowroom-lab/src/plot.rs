@@ -229,6 +229,9 @@ pub(crate) fn bars(title: &str, label: &str, parts: &[&str], bars: &[(String, Ve
     const PER_LINE: usize = 4;
     let head = 50 + 20 * parts.len().div_ceil(PER_LINE) as i32;
     let longest = bars.iter().map(|(_, parts)| parts.iter().sum::<f64>()).fold(0.0, f64::max).max(1e-9);
+    // Names are as wide as their letters, nearly.
+    let letters = bars.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let margin = (8 * letters as i32 + 10).max(140);
     draw((head + ROW * bars.len() as i32 + FOOT) as u32, |root| {
         heading(root, title)?;
         for (i, part) in parts.iter().enumerate() {
@@ -238,7 +241,7 @@ pub(crate) fn bars(title: &str, label: &str, parts: &[&str], bars: &[(String, Ve
         }
         let mut chart = ChartBuilder::on(root)
             .margin_top(head)
-            .margin_left(140)
+            .margin_left(margin)
             .margin_right(40)
             .x_label_area_size(FOOT)
             .build_cartesian_2d(0.0..longest * 1.05, (bars.len() as f64)..0.0)?;
@@ -247,7 +250,7 @@ pub(crate) fn bars(title: &str, label: &str, parts: &[&str], bars: &[(String, Ve
         mesh(&mut chart, &x, &none, 8, 0)?;
         for (i, (name, parts)) in bars.iter().enumerate() {
             let middle = chart.backend_coord(&(0.0, i as f64 + 0.5)).1;
-            root.draw(&Text::new(name.clone(), (130, middle), text(14, HPos::Right)))?;
+            root.draw(&Text::new(name.clone(), (margin - 10, middle), text(14, HPos::Right)))?;
             let mut at = 0.0;
             for (k, part) in parts.iter().enumerate() {
                 let corners = [(at, i as f64 + 0.15), (at + part, i as f64 + 0.85)];
