@@ -81,7 +81,7 @@ enum Verb {
     ProfileStartup(WithCommon<ProfileStartup>),
     /// Page tables and page faults of six applications, four containers of each.
     ProfileApplications(WithCommon<ProfileApplications>),
-    /// HotSpot's GC threads and heap, and OpenMP's regions: as they come, by hand, and by a view. 2 to 10 minutes a figure.
+    /// HotSpot's GC threads and heap, and OpenMP's regions: as they come, by hand, and by a view. 2 to 14 minutes a figure.
     Runtimes(WithCommon<Runtimes>),
     /// Studies recorded runs again and writes their summaries and figures anew; touches nothing else.
     Redraw {

@@ -47,7 +47,7 @@ pub(crate) struct Runtimes {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "shares,quota")]
     scenes: Vec<Scene>,
     /// How long a kernel of figure 10 is waited for.
-    #[arg(long, value_name = "S", default_value_t = 4)]
+    #[arg(long, value_name = "S", default_value_t = 2)]
     patience: u64,
     /// Sources of the Java programs.
     #[arg(long, value_name = "DIR", default_value = "lab/java")]
