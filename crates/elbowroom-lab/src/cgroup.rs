@@ -333,7 +333,11 @@ fn make_dir(scope: &Scope, dir: &Path, must_be_new: bool) -> Result<()> {
         return Ok(());
     }
     scope.add(Created::Cgroup(dir.to_owned()))?;
-    fs::create_dir(dir).with_context(|| format!("while making {}", dir.display()))
+    match fs::create_dir(dir) {
+        // Another container that is made at the same time has the same parent.
+        Err(e) if !must_be_new && e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.with_context(|| format!("while making {}", dir.display())),
+    }
 }
 
 /// Hands the controllers of `dir` down to its children, where they are not handed down yet.

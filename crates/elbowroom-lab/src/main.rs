@@ -27,7 +27,7 @@ use jobs::{
     api::Api, density::Density, disk::Disk, disk_buffered::DiskBuffered, disk_two::DiskTwo, kills::Kills,
     memory::Memory, memory_harm::MemoryHarm, pitfalls::Pitfalls, profile_applications::ProfileApplications,
     profile_faults::ProfileFaults, profile_pages::ProfilePages, profile_startup::ProfileStartup, read::Read,
-    swarm::Swarm, tick::Tick, views::Views,
+    runtimes::Runtimes, swarm::Swarm, tick::Tick, views::Views,
 };
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -81,6 +81,8 @@ enum Verb {
     ProfileStartup(WithCommon<ProfileStartup>),
     /// Page tables and page faults of six applications, four containers of each.
     ProfileApplications(WithCommon<ProfileApplications>),
+    /// HotSpot's GC threads and heap, and OpenMP's regions: as they come, by hand, and by a view. 2 to 14 minutes a figure.
+    Runtimes(WithCommon<Runtimes>),
     /// Studies recorded runs again and writes their summaries and figures anew; touches nothing else.
     Redraw {
         /// Result directories.
@@ -128,6 +130,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::ProfileFaults(job) => run(&job),
         Verb::ProfileStartup(job) => run(&job),
         Verb::ProfileApplications(job) => run(&job),
+        Verb::Runtimes(job) => run(&job),
         Verb::Redraw { dirs } => dirs.iter().try_for_each(|dir| redraw(dir)),
         Verb::Clean => {
             let runs = scope::clean()?;
@@ -160,6 +163,7 @@ fn redraw(dir: &Path) -> Result<()> {
         job::redraw::<ProfileFaults>,
         job::redraw::<ProfileStartup>,
         job::redraw::<ProfileApplications>,
+        job::redraw::<Runtimes>,
     ] {
         if redraw(dir)?.is_some() {
             return Ok(());

@@ -185,22 +185,44 @@ pub(crate) fn panels(
 /// A row per thing, a dot per variant with a bar from its smallest to its largest value over rounds, on a logarithmic
 /// axis.
 pub(crate) fn dots(title: &str, x: &Axis, rows: &[(String, Vec<(Variant, Spread)>)]) -> Result<String> {
-    const HEAD: i32 = 74;
+    let mut seen: Vec<Variant> = rows.iter().flat_map(|(_, dots)| dots.iter().map(|(v, _)| *v)).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    let series: Vec<(&str, RGBColor)> = seen.iter().map(|v| (v.name(), color(*v))).collect();
+    let numbered =
+        |(variant, spread): &(Variant, Spread)| Some((seen.iter().position(|v| v == variant)?, *spread));
+    let rows: Vec<(String, Vec<(usize, Spread)>)> =
+        rows.iter().map(|(name, dots)| (name.clone(), dots.iter().filter_map(numbered).collect())).collect();
+    spreads(title, x, &series, &rows)
+}
+
+/// The same for any series, each with a name and a colour; the dots of a row say which series they are of.
+pub(crate) fn spreads(
+    title: &str,
+    x: &Axis,
+    series: &[(&str, RGBColor)],
+    rows: &[(String, Vec<(usize, Spread)>)],
+) -> Result<String> {
     const ROW: i32 = 46;
     const FOOT: i32 = 54;
-    let height = HEAD + ROW * rows.len() as i32 + FOOT;
+    const PER_LINE: usize = 4;
+    /// Dots that a row of the usual height has room for.
+    const CLOSE: usize = 3;
+    let column = if series.len() > PER_LINE { 165 } else { 130 };
+    let head = 54 + 20 * series.len().div_ceil(PER_LINE).max(1) as i32;
+    let most = rows.iter().map(|(_, dots)| dots.len()).max().unwrap_or(0);
+    let row = if most > CLOSE { 14 * most as i32 } else { ROW };
+    let apart = if most > CLOSE { 0.9 / most as f64 } else { 0.26 };
+    let height = head + row * rows.len() as i32 + FOOT;
     draw(height as u32, |root| {
         heading(root, title)?;
-        let mut seen: Vec<Variant> = rows.iter().flat_map(|(_, dots)| dots.iter().map(|(v, _)| *v)).collect();
-        seen.sort_unstable();
-        seen.dedup();
-        for (i, variant) in seen.iter().enumerate() {
-            let at = 250 + 130 * i as i32;
-            root.draw(&Circle::new((at, 50), 5, color(*variant).filled()))?;
-            root.draw(&Text::new(variant.name(), (at + 12, 50), text(14, HPos::Left)))?;
+        for (i, (name, color)) in series.iter().enumerate() {
+            let (at, y) = (250 + column * (i % PER_LINE) as i32, 50 + 20 * (i / PER_LINE) as i32);
+            root.draw(&Circle::new((at, y), 5, color.filled()))?;
+            root.draw(&Text::new((*name).to_owned(), (at + 12, y), text(14, HPos::Left)))?;
         }
         let mut chart = ChartBuilder::on(root)
-            .margin_top(HEAD)
+            .margin_top(head)
             .margin_left(240)
             .margin_right(30)
             .x_label_area_size(FOOT)
@@ -210,10 +232,10 @@ pub(crate) fn dots(title: &str, x: &Axis, rows: &[(String, Vec<(Variant, Spread)
         for (i, (name, dots)) in rows.iter().enumerate() {
             let middle = chart.backend_coord(&(x.at(x.from), i as f64 + 0.5)).1;
             root.draw(&Text::new(name.clone(), (228, middle), text(14, HPos::Right)))?;
-            for (k, (variant, spread)) in dots.iter().enumerate() {
-                let y = i as f64 + 0.5 + (k as f64 - (dots.len() as f64 - 1.0) / 2.0) * 0.26;
+            for (k, (which, spread)) in dots.iter().enumerate() {
+                let y = i as f64 + 0.5 + (k as f64 - (dots.len() as f64 - 1.0) / 2.0) * apart;
                 let ends = [(x.at(spread.min), y), (x.at(spread.max), y)];
-                let style = color(*variant);
+                let style = series[*which].1;
                 chart.draw_series([PathElement::new(ends, style.stroke_width(2))])?;
                 chart.draw_series([Circle::new((x.at(spread.median), y), 5, style.filled())])?;
             }

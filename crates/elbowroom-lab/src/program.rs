@@ -97,13 +97,21 @@ impl Drop for Program {
 }
 
 fn build(name: &str) -> Result<PathBuf> {
-    let program = Path::new("target/lab").join(name);
+    compile(name, &["-O1", "-static"], "")
+}
+
+/// Builds `lab/programs/NAME.c` with some flags of the compiler; the file has the extension, where there is one.
+pub(crate) fn compile(name: &str, flags: &[&str], extension: &str) -> Result<PathBuf> {
+    let program = Path::new("target/lab").join(name).with_extension(extension);
     fs::create_dir_all("target/lab").context("while making target/lab")?;
-    let source = Path::new("lab/programs").join(format!("{name}.c"));
+    let source = Path::new("lab/programs").join(name).with_extension("c");
     let status = Command::new("cc")
-        .args(["-O1", "-Wall", "-Wextra", "-static", "-o"])
+        .args(["-Wall", "-Wextra"])
+        .args(flags)
+        .arg("-o")
         .arg(&program)
         .arg(&source)
+        .arg("-lm")
         .status()
         .context("while running cc; on Debian: apt install gcc libc6-dev")?;
     if !status.success() {

@@ -14,6 +14,7 @@ pub(crate) mod profile_faults;
 pub(crate) mod profile_pages;
 pub(crate) mod profile_startup;
 pub(crate) mod read;
+pub(crate) mod runtimes;
 pub(crate) mod swarm;
 pub(crate) mod tick;
 pub(crate) mod views;
