@@ -6,6 +6,11 @@ MIB = 1 << 20
 KEY = "elbowroom.dev/"
 
 
+def reserve(agent, container):
+    """What the memory governor keeps for a container; None before its first look at it."""
+    return (agent.find(container)["memory"] or {}).get("reserve")
+
+
 def given(agent, container, promised=(), asked=()):
     """Gives labels; what the agent says of the container then."""
     labels = {"promised": {KEY + k: v for k, v in promised}, "asked": {KEY + k: v for k, v in asked}}
@@ -20,11 +25,11 @@ def test_labels_are_given_and_taken_back(agent, start):
     row = given(agent, container, promised=[("priority", "weight=50 tier=1"), ("memory-reservation", "64MiB")], asked=[("priority", "weight=7")])
     assert row["labels"] == {"priority": {"weight": 7, "tier": 1}, "memory_reservation": 64 * MIB}
     assert row["labels_by"] == "a test"
-    eventually(lambda: agent.find(container)["memory"]["reserve"] == 64 * MIB)
+    eventually(lambda: reserve(agent, container) == 64 * MIB)
     text = agent.cli("show", container.name).stdout
     assert "priority weight=7 tier=1 class=throughput; memory-reservation 64MiB (given by a test)" in text
     assert agent.ask({"unlabel": container.name})["container"]["labels_by"] is None
-    eventually(lambda: agent.find(container)["memory"]["reserve"] == 0)
+    eventually(lambda: reserve(agent, container) == 0)
 
 
 def test_what_is_asked_for_is_heeded_as_the_configuration_says_and_what_is_promised_is_kept(new_agent, start):
