@@ -140,11 +140,11 @@ JNIEXPORT jstring JNICALL Java_elbowroom_agent_Native_heap(JNIEnv *env, jclass c
 	return sentence(env, failed, &why);
 }
 
-JNIEXPORT void JNICALL Java_elbowroom_agent_Native_setVirtualMax(JNIEnv *env, jclass class, jlong bytes)
+JNIEXPORT void JNICALL Java_elbowroom_agent_Native_setVirtualMax(JNIEnv *env, jclass class, jlong bytes, jlong lifted)
 {
 	(void)env;
 	(void)class;
-	virtual_max_set((uint64_t)bytes);
+	virtual_max_set((uint64_t)bytes, (uint64_t)lifted);
 }
 
 /* In the order of Native.State. */

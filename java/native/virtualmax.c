@@ -29,33 +29,83 @@ static g1_capacity_fn g1_capacity;
 static size_t g1_region;
 
 static struct heap_counts counts;
+static uint64_t ceiling;	/* what VirtualMax is lifted to first; 0 is no bound at all */
 static uint64_t old_limit;	/* ParallelGC: OldMax */
-static int wanted;		/* a refusal is on record, and ... */
-static uint32_t wanted_at;	/* ... how many collections there had been */
+static void *vm_thread;		/* thread pointer of the thread that collects and allocates in pauses */
+/* Of the VM thread alone: an allocation was refused in a pause, and how many collections there had been. */
+static bool wanted;
+static uint32_t wanted_at;
 
 static uint64_t limit_now(void)
 {
 	return __atomic_load_n(&counts.limit, __ATOMIC_RELAXED);
 }
 
+static size_t committed(const struct generation *generation)
+{
+	void *space = vm_pointer(*generation->self, generation->space);
+
+	return (char *)vm_pointer(space, high_offset) - (char *)vm_pointer(space, low_offset);
+}
+
+/* A generation's largest size: `bytes`, but never below what is committed, nor above what was reserved. */
+static size_t bound(const struct generation *generation, uint64_t bytes)
+{
+	size_t least = committed(generation);
+	size_t whole = bytes / generation->alignment * generation->alignment;
+
+	if (whole < least)
+		whole = least;
+	return whole < generation->reserved ? whole : generation->reserved;
+}
+
+/* ParallelGC, in a pause: divides the limit between the generations, in the ratio of what was reserved for them. */
+static void divide(uint64_t limit)
+{
+	size_t young_max = young.reserved, old_max = old.reserved;
+
+	if (limit) {
+		/* Exact to a byte is not needed. */
+		young_max = bound(&young, (double)limit * young.reserved / (young.reserved + old.reserved));
+		old_max = bound(&old, limit > young_max ? limit - young_max : 0);
+	}
+	*vm_size(*young.self, young.largest) = young_max;
+	*vm_size(*old.self, old.largest) = old_max;
+	__atomic_store_n(&old_limit, limit && limit > young_max ? limit - young_max : limit ? 1 : 0, __ATOMIC_RELAXED);
+}
+
+/* In a pause: to the ceiling, and from there away. */
+static void lift(void)
+{
+	uint64_t next = __atomic_load_n(&ceiling, __ATOMIC_RELAXED);
+
+	if (next <= limit_now())
+		next = 0;
+	__atomic_store_n(&counts.limit, next, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&counts.lifted, 1, __ATOMIC_RELAXED);
+	if (collector == PARALLEL)
+		divide(next);
+}
+
 /*
- * True when an expansion above the limit must be refused. During a collection it is a wish (a size policy) or a promotion,
- * which has its own way out, a full collection. Outside one it is an allocation that found no room: once it is refused, and
- * when it comes again after a collection it is granted, with whatever else is needed from then on.
+ * True when an expansion above the limit must be refused. Programs' threads come here before they ask for a collection, and
+ * collections with a wish (a size policy) or a promotion, which has its own way out, a full collection. What the VM thread
+ * wants between collections is an allocation that found no room after one: it is refused once, and granted when the full
+ * collection that follows at once did not help.
  */
 static bool refuses(void)
 {
 	uint32_t collections = *(uint32_t *)((char *)*heap + collections_offset);
+	bool collects = *((uint8_t *)*heap + gc_active_offset);
 
-	if (!*((uint8_t *)*heap + gc_active_offset)) {
-		if (__atomic_load_n(&wanted, __ATOMIC_ACQUIRE) && collections != wanted_at) {
-			__atomic_store_n(&wanted, 0, __ATOMIC_RELAXED);
-			__atomic_store_n(&counts.limit, 0, __ATOMIC_RELAXED);
-			__atomic_fetch_add(&counts.lifted, 1, __ATOMIC_RELAXED);
+	if (!collects && __builtin_thread_pointer() == __atomic_load_n(&vm_thread, __ATOMIC_RELAXED)) {
+		if (wanted && collections == wanted_at + 1) {
+			wanted = false;
+			lift();
 			return false;
 		}
 		wanted_at = collections;
-		__atomic_store_n(&wanted, 1, __ATOMIC_RELEASE);
+		wanted = true;
 	}
 	__atomic_fetch_add(&counts.refused, 1, __ATOMIC_RELAXED);
 	return true;
@@ -72,13 +122,6 @@ static size_t allowed(size_t bytes, size_t committed, uint64_t limit, size_t uni
 	if (!refuses())
 		return bytes;
 	return in_collection ? room : 0;
-}
-
-static size_t committed(const struct generation *generation)
-{
-	void *space = vm_pointer(*generation->self, generation->space);
-
-	return (char *)vm_pointer(space, high_offset) - (char *)vm_pointer(space, low_offset);
 }
 
 static bool parallel_expand(void *generation, size_t bytes)
@@ -206,40 +249,20 @@ int virtual_max_prepare(const struct elf *elf, const struct machine *machine, st
 	return 0;
 }
 
-/* A generation's largest size: `bytes`, but never below what is committed, nor above what was reserved. */
-static size_t bound(const struct generation *generation, uint64_t bytes)
-{
-	size_t least = committed(generation);
-	size_t whole = bytes / generation->alignment * generation->alignment;
-
-	if (whole < least)
-		whole = least;
-	return whole < generation->reserved ? whole : generation->reserved;
-}
-
 void virtual_max_in_pause(void)
 {
 	uint64_t limit = limit_now();
-	size_t young_max, old_max;
 
+	__atomic_store_n(&vm_thread, __builtin_thread_pointer(), __ATOMIC_RELAXED);
 	if (collector == OTHER || (!hook.in_place && (!limit || hook_place(&hook))))
 		return;
-	if (collector != PARALLEL)
-		return;
-	young_max = young.reserved;
-	old_max = old.reserved;
-	if (limit) {
-		/* Exact to a byte is not needed: the ratio is that of the reserved sizes. */
-		young_max = bound(&young, (double)limit * young.reserved / (young.reserved + old.reserved));
-		old_max = bound(&old, limit > young_max ? limit - young_max : 0);
-	}
-	*vm_size(*young.self, young.largest) = young_max;
-	*vm_size(*old.self, old.largest) = old_max;
-	__atomic_store_n(&old_limit, limit && limit > young_max ? limit - young_max : limit ? 1 : 0, __ATOMIC_RELAXED);
+	if (collector == PARALLEL)
+		divide(limit);
 }
 
-void virtual_max_set(uint64_t bytes)
+void virtual_max_set(uint64_t bytes, uint64_t lifted)
 {
+	__atomic_store_n(&ceiling, lifted, __ATOMIC_RELAXED);
 	__atomic_store_n(&counts.limit, bytes, __ATOMIC_RELAXED);
 }
 

@@ -9,8 +9,8 @@
  * (the paper's OldMax and YoungMax).
  *
  * Properties:
- *  - No OutOfMemoryError because of a view: an allocation that fails after a collection gets its memory, and VirtualMax is
- *    lifted until it is set again.
+ *  - No OutOfMemoryError because of a view: an allocation that fails after a full collection gets its memory, and VirtualMax
+ *    is lifted until it is set again: first to the ceiling, which is what the hard limit leaves, and if that is not enough away.
  *  - A generation's largest size is never below what it has committed: PSYoungGen::resize_generation guarantees that.
  */
 #ifndef ELBOWROOM_VIRTUALMAX_H
@@ -28,8 +28,8 @@ struct heap_counts {
 int virtual_max_prepare(const struct elf *elf, const struct machine *machine, struct text *why);
 /* Called on the VM thread in a pause, at its start and at its end. */
 void virtual_max_in_pause(void);
-/* Sets VirtualMax in bytes; 0 is none. In force from the next collection on. */
-void virtual_max_set(uint64_t bytes);
+/* Sets VirtualMax, and what it is lifted to first, both in bytes; 0 is none. In force from the next collection on. */
+void virtual_max_set(uint64_t bytes, uint64_t lifted);
 /* True when it was prepared and is in place. */
 int virtual_max_state(struct heap_counts *counts);
 

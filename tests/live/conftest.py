@@ -25,8 +25,8 @@ from kit.process import mounts_of, pids, state
 from kit.runc import Runc
 from kit.wait import eventually
 
-# What starts tests in the background (`make live &` in a script) has children ignore these; programs under test must not.
-for ignored in (signal.SIGINT, signal.SIGQUIT):
+# What starts tests in the background (`nohup make live`, `make live &` in a script) has children ignore these; programs under test must not.
+for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(ignored) == signal.SIG_IGN:
         signal.signal(ignored, signal.SIG_DFL)
 

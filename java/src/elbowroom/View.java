@@ -30,6 +30,9 @@ public final class View {
     private static final int VIEWS = 64;
     private static final int VIEW_SIZE = 256;
     private static final int MEMORY = 16;
+    private static final int MEMORY_MOST = 24;
+    private static final int MEMORY_USED = 32;
+    private static final int MEMORY_INACTIVE_FILE = 40;
     private static final long LOOK_EVERY_NANOS = 1_000_000_000L;
     private static final long WAIT_MILLIS = 20;
 
@@ -70,8 +73,22 @@ public final class View {
 
     /** Effective memory in bytes; 0 where no agent shows a view. */
     public long memory() {
-        ByteBuffer page = page();
-        return page == null ? 0 : (long) LONG.getAcquire(page, view(page) + MEMORY);
+        return number(MEMORY);
+    }
+
+    /** The most that can become: the hard limit, or the machine's memory, in bytes; 0 where no agent shows a view. */
+    public long memoryMost() {
+        return number(MEMORY_MOST);
+    }
+
+    /** Memory charged to the container when last looked at, in bytes; 0 where that is not known. */
+    public long memoryUsed() {
+        return number(MEMORY_USED);
+    }
+
+    /** The part of {@link #memoryUsed} that the kernel takes back first, in bytes. */
+    public long memoryInactiveFile() {
+        return number(MEMORY_INACTIVE_FILE);
     }
 
     /**
@@ -112,6 +129,11 @@ public final class View {
         ByteBuffer page = map();
         look = new Look(page);
         return page != null && cpus(page) != 0 ? page : null;
+    }
+
+    private long number(int offset) {
+        ByteBuffer page = page();
+        return page == null ? 0 : (long) LONG.getAcquire(page, view(page) + offset);
     }
 
     private static int view(ByteBuffer page) {

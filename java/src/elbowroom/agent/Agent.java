@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 package elbowroom.agent;
 
+import elbowroom.View;
 import java.lang.instrument.Instrumentation;
 import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 
 /** The agent's one thread. It is a guest: whatever goes wrong ends the thread and nothing else. */
 public final class Agent implements Runnable {
@@ -10,11 +13,14 @@ public final class Agent implements Runnable {
     private static final int PATIENCE = 3;
     /** Lines on standard error are for people, and people read no more. */
     private static final int MOST_LINES = 40;
+    /** No program waits longer for its heap to be bounded, in milliseconds. */
+    private static final long LONGEST_START = 2_000;
 
     private static boolean started;
 
     private final Options options;
     private final Instrumentation instrumentation;
+    private final CountDownLatch looked = new CountDownLatch(1);
     private int lines;
 
     private Agent(Options options, Instrumentation instrumentation) {
@@ -28,10 +34,27 @@ public final class Agent implements Runnable {
             return;
         }
         started = true;
-        Thread thread = new Thread(null, new Agent(Options.parse(text, attached), instrumentation), "elbowroom", 0, false);
+        Agent agent = new Agent(Options.parse(text, attached), instrumentation);
+        Thread thread = new Thread(null, agent, "elbowroom", 0, false);
         thread.setDaemon(true);
         thread.setContextClassLoader(null);
         thread.start();
+        if (!attached && agent.options.heap && isTooLarge(Runtime.getRuntime().maxMemory(), new View().memory())) {
+            agent.awaitFirstLook();
+        }
+    }
+
+    /** A heap that does not fit must be bounded before the program fills it, which can take less than a second. */
+    private static boolean isTooLarge(long maxHeap, long effectiveMemory) {
+        return effectiveMemory > 0 && maxHeap > HeapTarget.part(effectiveMemory, HeapTarget.USUAL, maxHeap);
+    }
+
+    private void awaitFirstLook() {
+        try {
+            looked.await(LONGEST_START, TimeUnit.MILLISECONDS);
+        } catch (InterruptedException early) {
+            Thread.currentThread().interrupt();
+        }
     }
 
     @Override
@@ -46,6 +69,7 @@ public final class Agent implements Runnable {
             while (failures < PATIENCE) {
                 try {
                     room.look();
+                    looked.countDown();
                     if (!registered && System.nanoTime() - registerAt >= 0) {
                         registered = true;
                         room.register();
@@ -62,6 +86,7 @@ public final class Agent implements Runnable {
             // Not even the class library of this machine is as expected.
             say(List.of("nothing is governed: " + any), List.of());
         }
+        looked.countDown();
         // Nobody will look again: what was bound must not stay so.
         if (room != null) {
             room.release();

@@ -9,7 +9,8 @@ package elbowroom.agent;
  * the program's garbage must go first, again and again until it fits.
  *
  * <p>Differs from the paper: collections back off while they do not help, because a heap full of living objects never fits;
- * and a program that only collects gets its bound lifted for a while, because a view is no reason to run out of memory.
+ * and a program that cannot live under its bound gets it lifted for a while, because a view is no reason to run out of memory.
+ * One that only collects gets what the hard limit leaves. Only one that would run out of heap gets more than that.
  */
 final class HeapPolicy {
     /** Where VirtualMax is, in the paper's order. */
@@ -26,6 +27,8 @@ final class HeapPolicy {
         long now;
         /** VirtualMax as effective memory has it. */
         long target;
+        /** VirtualMax as the hard limit has it: effective memory can grow so far. */
+        long ceiling;
         long maxHeap;
         long used;
         long committed;
@@ -35,6 +38,8 @@ final class HeapPolicy {
         long collecting;
         /** How often the machine has lifted the bound itself: it had to choose between that and an OutOfMemoryError. */
         long lifted;
+        /** What it has lifted it to; 0 is none. */
+        long liftedTo;
     }
 
     /** What to do. */
@@ -42,12 +47,15 @@ final class HeapPolicy {
         final Scenario scenario;
         /** The bound to set, in bytes; 0 is none. */
         final long bound;
+        /** What to lift it to at once when it would be an OutOfMemoryError; 0 is none. */
+        final long ceiling;
         /** Collect now. */
         final boolean collect;
 
-        Step(Scenario scenario, long bound, boolean collect) {
+        Step(Scenario scenario, long bound, long ceiling, boolean collect) {
             this.scenario = scenario;
             this.bound = bound;
+            this.ceiling = ceiling;
             this.collect = collect;
         }
     }
@@ -61,22 +69,28 @@ final class HeapPolicy {
     static final long WINDOW = 5_000;
     /** Beyond what lives there must be this part of it, or every allocation is a collection. */
     static final int ROOM = 8;
+    /** Less than this part more or less is no other target, and no reason to collect. */
+    static final int NOISE = 32;
     /** A collection that gave back less than this part of the heap did not help. */
     static final int HELPED = 32;
 
-    private long target = -1;
+    private long target;
+    /** The target that collections were last begun for. */
+    private long settled = -1;
     private long nextCollection;
     private long pause = FIRST_PAUSE;
     private long committedBefore;
     private long usedBefore;
     private long liftedUntil = Long.MIN_VALUE;
+    private long liftedTo;
     private long liftedSeen;
     private long windowFrom;
     private long collectingBefore;
 
     Step step(Look look) {
-        if (look.target != target) {
-            target = look.target;
+        target = look.target;
+        if (Math.abs(target - settled) > settled / NOISE) {
+            settled = target;
             nextCollection = look.now;
             pause = FIRST_PAUSE;
             committedBefore = Long.MAX_VALUE;
@@ -86,37 +100,48 @@ final class HeapPolicy {
         if (target >= look.maxHeap) {
             openWindow(look);
             liftedSeen = look.lifted;
-            return new Step(Scenario.UNBOUND, 0, false);
+            return new Step(Scenario.UNBOUND, 0, 0, false);
         }
-        if (cannotLive(look)) {
+        long ceiling = look.ceiling < look.maxHeap ? look.ceiling : 0;
+        if (cannotLive(look, ceiling)) {
             liftedUntil = look.now + LIFT;
-        }
-        if (look.now < liftedUntil) {
-            openWindow(look);
-            return new Step(Scenario.LIFTED, 0, false);
         }
         // What lived then may be dead now.
         long live = Math.min(look.live, look.used);
-        long bound = Math.min(look.maxHeap, Math.max(target, live + live / ROOM));
-        if (look.committed <= target) {
+        long needed = live + live / ROOM;
+        if (look.now < liftedUntil) {
+            openWindow(look);
+            long bound = liftedTo == 0 ? 0 : Math.min(look.maxHeap, Math.max(liftedTo, Math.max(target, needed)));
+            return new Step(Scenario.LIFTED, bound, ceiling, false);
+        }
+        long bound = Math.min(look.maxHeap, Math.max(target, needed));
+        if (look.committed <= target + target / NOISE) {
             pause = FIRST_PAUSE;
-            return new Step(Scenario.FITS, bound, false);
+            return new Step(Scenario.FITS, bound, ceiling, false);
         }
         Scenario scenario = look.used <= target ? Scenario.RELEASE : Scenario.COLLECT;
-        return new Step(scenario, bound, isTimeToCollect(look));
+        return new Step(scenario, bound, ceiling, isTimeToCollect(look));
     }
 
-    /** The machine lifted the bound itself, or does nothing but collect under it. */
-    private boolean cannotLive(Look look) {
+    /** The machine lifted the bound itself, or does nothing but collect under it although there is a higher one. */
+    private boolean cannotLive(Look look, long ceiling) {
         boolean lifted = look.lifted > liftedSeen;
         liftedSeen = look.lifted;
+        if (lifted) {
+            liftedTo = look.liftedTo;
+            return true;
+        }
         long passed = look.now - windowFrom;
-        if (passed < WINDOW) {
-            return lifted;
+        if (passed < WINDOW || look.now < liftedUntil) {
+            return false;
         }
         boolean thrashing = look.collecting - collectingBefore > THRASHING * passed;
         openWindow(look);
-        return lifted || thrashing;
+        if (thrashing && (ceiling == 0 || ceiling > target)) {
+            liftedTo = ceiling;
+            return true;
+        }
+        return false;
     }
 
     /** Counts collections from here on. */

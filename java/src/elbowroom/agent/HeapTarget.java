@@ -3,7 +3,7 @@ package elbowroom.agent;
 
 /** From effective memory to VirtualMax: the heap is not all that a process needs memory for. */
 final class HeapTarget {
-    /** The heap's part of effective memory, in percent. */
+    /** The heap's part of memory, in percent, where nothing else is known. */
     static final int USUAL = 75;
 
     /** More leaves no room for threads, code and classes. */
@@ -15,20 +15,33 @@ final class HeapTarget {
     private HeapTarget() {}
 
     /**
-     * The part that lets a program start as it was configured: a heap that is more than the usual part of the memory it
-     * started with keeps its part, as long as it fits at all.
+     * The part that lets a program start as it was configured: a heap that is more than the usual part of the memory it may
+     * get keeps its part, as long as it fits at all.
      */
-    static int percent(long maxHeap, long memoryAtStart) {
-        if (memoryAtStart <= 0 || maxHeap >= memoryAtStart) {
+    static int percent(long maxHeap, long memoryMost) {
+        if (memoryMost <= 0 || maxHeap >= memoryMost) {
             return USUAL;
         }
-        double part = Math.ceil(100.0 * maxHeap / memoryAtStart);
+        double part = Math.ceil(100.0 * maxHeap / memoryMost);
         return (int) Math.max(USUAL, Math.min(MOST, part));
     }
 
-    /** VirtualMax: at least {@link #LEAST}, at most the largest heap, which is no bound. */
-    static long of(long effectiveMemory, int percent, long maxHeap) {
-        long part = effectiveMemory / 100 * percent;
-        return Math.min(maxHeap, Math.max(Math.min(LEAST, maxHeap), part));
+    /** That part of memory: at least {@link #LEAST}, at most the largest heap, which is no bound. */
+    static long part(long memory, int percent, long maxHeap) {
+        return Math.min(maxHeap, Math.max(Math.min(LEAST, maxHeap), memory / 100 * percent));
+    }
+
+    /**
+     * VirtualMax: what effective memory leaves beside everything else that is in use, or the heap's part of it, whichever is
+     * more, and never more than its part of the most that effective memory can become.
+     *
+     * <p>A heap that stopped at its part would never fill what the container is shown, and effective memory grows only for
+     * those who do (Adaptive Resource Views, algorithm 2: nine tenths). Beyond the view waits more memory or reclaim; beyond the
+     * hard limit waits the end, so there the part stays as it is.
+     */
+    static long of(long memory, long memoryMost, long beside, int percent, long maxHeap) {
+        long left = memory / 100 * MOST - beside;
+        long most = part(memoryMost, percent, maxHeap);
+        return Math.min(most, Math.max(left, part(memory, percent, maxHeap)));
     }
 }

@@ -6,8 +6,13 @@ interface Knob {
     /** For people. */
     String title();
 
-    /** Bounds the heap to so many bytes; 0 takes the bound away. */
-    void bound(long bytes);
+    /** Bounds the heap to so many bytes, and to `ceiling` before an OutOfMemoryError; 0 takes a bound away. */
+    void bound(long bytes, long ceiling);
+
+    /** Takes the bound away for good, with everything that was changed for it. */
+    default void release() {
+        bound(0, 0);
+    }
 
     /** Collects, so that what the bound leaves out is released. */
     void collect(long bound, long used);
@@ -38,7 +43,7 @@ interface Knob {
         }
 
         @Override
-        public void bound(long bytes) {}
+        public void bound(long bytes, long ceiling) {}
 
         @Override
         public void collect(long bound, long used) {}
@@ -65,7 +70,7 @@ interface Knob {
         }
 
         @Override
-        public void bound(long bytes) {
+        public void bound(long bytes, long ceiling) {
             machine.set("SoftMaxHeapSize", bytes == 0 ? before : Math.min(bytes, before));
         }
 
@@ -83,8 +88,13 @@ interface Knob {
      * the native half, where it knows how, and is not bounded otherwise.
      */
     final class FreeRatio implements Knob {
+        private static final String SURVIVORS = "MinSurvivorRatio";
+        /** A survivor space is at most this part of a young generation that was bounded; -XX:InitialSurvivorRatio is the same. */
+        private static final int SMALL = 8;
+
         private final Machine machine;
         private final boolean nativeHeap;
+        private int survivorsBefore;
         private final long least;
         private final long most;
 
@@ -101,9 +111,32 @@ interface Knob {
         }
 
         @Override
-        public void bound(long bytes) {
+        public void bound(long bytes, long ceiling) {
             if (nativeHeap) {
-                Native.setVirtualMax(bytes);
+                Native.setVirtualMax(bytes, ceiling);
+                keepSurvivorsSmall(bytes != 0);
+            }
+        }
+
+        @Override
+        public void release() {
+            bound(0, 0);
+            if (survivorsBefore > 0) {
+                Native.setFlag(SURVIVORS, 4, survivorsBefore);
+            }
+        }
+
+        /**
+         * ParallelGC gives two thirds of a young generation that is short of room to its survivor spaces, of which one is always
+         * empty, and cannot take them back once old objects fill eden: it runs out of heap with a seventh of it free. From the
+         * first bound on.
+         */
+        private void keepSurvivorsSmall(boolean bounded) {
+            if (bounded && survivorsBefore == 0 && machine.collector == Collector.PARALLEL) {
+                survivorsBefore = Native.flag(SURVIVORS, 4);
+                if (survivorsBefore > 0 && survivorsBefore < SMALL) {
+                    Native.setFlag(SURVIVORS, 4, SMALL);
+                }
             }
         }
 

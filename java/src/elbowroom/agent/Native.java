@@ -131,8 +131,8 @@ final class Native {
     /** Makes {@link #setVirtualMax} possible. */
     static native String heap();
 
-    /** In bytes; 0 is none. */
-    static native void setVirtualMax(long bytes);
+    /** VirtualMax, and what it is lifted to before an OutOfMemoryError, in bytes; 0 is none. */
+    static native void setVirtualMax(long bytes, long lifted);
 
     private static native void state(long[] into);
 

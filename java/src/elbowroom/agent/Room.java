@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 package elbowroom.agent;
 
+import elbowroom.View;
 import java.lang.instrument.Instrumentation;
 import java.lang.management.ManagementFactory;
 import java.lang.management.MemoryUsage;
@@ -13,6 +14,8 @@ import javax.management.ObjectName;
 final class Room implements RoomMXBean {
     private final Options options;
     private final Machine machine;
+    private final View view = new View();
+    private final Beside beside = new Beside();
     private final Pools pools;
     private final String threadsRefused;
     private final String heapRefused;
@@ -23,8 +26,10 @@ final class Room implements RoomMXBean {
 
     private volatile int cpus;
     private volatile long memory;
+    /** The most that effective memory can become. */
+    private volatile long memoryMost;
     private volatile long target;
-    private volatile HeapPolicy.Step step = new HeapPolicy.Step(HeapPolicy.Scenario.UNBOUND, 0, false);
+    private volatile HeapPolicy.Step step = new HeapPolicy.Step(HeapPolicy.Scenario.UNBOUND, 0, 0, false);
     private volatile long collections;
     private volatile boolean hasNative;
 
@@ -32,9 +37,9 @@ final class Room implements RoomMXBean {
         this.options = options;
         machine = new Machine();
         cpus = machine.effectiveCpus();
-        memory = machine.effectiveMemory();
+        lookAtMemory();
         pools = new Pools(instrumentation, cpus);
-        percent = options.percent > 0 ? options.percent : HeapTarget.percent(machine.maxHeap, memory);
+        percent = options.percent > 0 ? options.percent : HeapTarget.percent(machine.maxHeap, memoryMost);
         target = machine.maxHeap;
 
         String strange = options.nativeCode ? machine.strange() : "native=off";
@@ -60,7 +65,7 @@ final class Room implements RoomMXBean {
 
     void look() {
         cpus = machine.effectiveCpus();
-        memory = machine.effectiveMemory();
+        lookAtMemory();
         if (options.pools) {
             pools.follow(cpus);
         }
@@ -72,23 +77,36 @@ final class Room implements RoomMXBean {
         }
     }
 
+    /** From the view page; without one from the machine, which knows no more than one number. */
+    private void lookAtMemory() {
+        long shown = view.memory();
+        memory = shown > 0 ? shown : machine.effectiveMemory();
+        memoryMost = shown > 0 ? Math.max(memory, view.memoryMost()) : memory;
+    }
+
     private void follow(long now) {
         HeapPolicy.Look look = new HeapPolicy.Look();
         MemoryUsage heap = machine.heap();
-        target = HeapTarget.of(memory, percent, machine.maxHeap);
+        long others = beside.look(now, view.memoryUsed() - view.memoryInactiveFile(), heap.getCommitted());
+        target = HeapTarget.of(memory, memoryMost, others, percent, machine.maxHeap);
         look.now = now;
         look.target = target;
+        look.ceiling = HeapTarget.part(memoryMost, percent, machine.maxHeap);
         look.maxHeap = machine.maxHeap;
         look.used = heap.getUsed();
         look.committed = heap.getCommitted();
         look.live = target < machine.maxHeap ? machine.live() : 0;
         look.collecting = machine.collecting();
-        look.lifted = hasNative ? Native.state().lifted() : 0;
+        if (hasNative) {
+            Native.State state = Native.state();
+            look.lifted = state.lifted();
+            look.liftedTo = state.limit();
+        }
 
         HeapPolicy.Step before = step;
         step = policy.step(look);
         if (step.bound != 0 || before.bound != 0) {
-            knob.bound(step.bound);
+            knob.bound(step.bound, step.ceiling);
         }
         if (step.collect && knob.needsCollections()) {
             collections++;
@@ -99,7 +117,7 @@ final class Room implements RoomMXBean {
     /** Takes the bound away, for good. */
     void release() {
         try {
-            knob.bound(0);
+            knob.release();
         } catch (RuntimeException refused) {
             // Then it is as large as it was last.
         }
@@ -211,8 +229,10 @@ final class Room implements RoomMXBean {
             lines.add("The heap is HotSpot's own: heap=off.");
             return lines;
         }
-        lines.add("Heap: " + percent + " % of effective memory is " + mib(target) + ", the largest heap is "
-                + mib(machine.maxHeap) + "; " + step.scenario + " by " + knob.title() + ".");
+        long ceiling = HeapTarget.part(memoryMost, percent, machine.maxHeap);
+        lines.add("Heap: effective memory leaves " + mib(target) + ", " + percent + " % of the most it can become is "
+                + mib(ceiling) + ", the largest heap is " + mib(machine.maxHeap) + "; " + step.scenario + " by "
+                + knob.title() + ".");
         if (knob.needsCollections() && heapRefused != null) {
             lines.add("Growth of the heap is not bounded: " + heapRefused + ".");
         }

@@ -70,6 +70,7 @@ final class Tests {
         void show(int cpus, long memory) {
             int at = 64 + 256 * (++generation & 1);
             bytes.putInt(at, cpus).putLong(at + 16, memory);
+            bytes.putLong(at + 24, memory + 1).putLong(at + 32, memory + 2).putLong(at + 40, memory + 3);
             bytes.putInt(16, generation).putInt(20, generation);
         }
 
@@ -87,6 +88,9 @@ final class Tests {
                 page.show(cpus, cpus * MIB);
                 is(view.cpus(), cpus, "cpus");
                 is(view.memory(), cpus * MIB, "memory");
+                is(view.memoryMost(), cpus * MIB + 1, "the most memory");
+                is(view.memoryUsed(), cpus * MIB + 2, "memory used");
+                is(view.memoryInactiveFile(), cpus * MIB + 3, "inactive file pages");
             }
         }
     }
@@ -148,6 +152,7 @@ final class Tests {
         Look look = new Look();
         look.now = (long) (now * 1000);
         look.target = target * MIB;
+        look.ceiling = 800 * MIB;
         look.maxHeap = 1000 * MIB;
         look.used = used * MIB;
         look.committed = committed * MIB;
@@ -233,9 +238,34 @@ final class Tests {
         HeapPolicy policy = new HeapPolicy();
         step(policy, collecting(look(0, 300, 290, 300), 1000), Scenario.FITS, 300, false);
         step(policy, collecting(look(4, 300, 290, 300), 4900), Scenario.FITS, 300, false);
-        step(policy, collecting(look(5, 300, 290, 300), 5800), Scenario.LIFTED, 0, false);
-        step(policy, collecting(look(34, 300, 400, 500), 20_000), Scenario.LIFTED, 0, false);
-        step(policy, collecting(look(35, 300, 400, 500), 20_000), Scenario.COLLECT, 300, true);
+        step(policy, collecting(look(5, 300, 290, 300), 5800), Scenario.LIFTED, 800, false);
+        step(policy, collecting(look(34, 300, 400, 500), 34_000), Scenario.LIFTED, 800, false);
+        step(policy, collecting(look(35, 300, 400, 500), 34_000), Scenario.COLLECT, 300, true);
+    }
+
+    static void whereTheHardLimitIsReachedCollectingLiftsNothing() {
+        HeapPolicy policy = new HeapPolicy();
+        step(policy, collecting(look(0, 800, 790, 800), 0), Scenario.FITS, 800, false);
+        step(policy, collecting(look(5, 800, 790, 800), 5000), Scenario.FITS, 800, false);
+        step(policy, collecting(look(10, 800, 790, 800), 10_000), Scenario.FITS, 800, false);
+    }
+
+    static void aSmallerHeapThanTheHardLimitLeavesIsLiftedForGood() {
+        HeapPolicy policy = new HeapPolicy();
+        Look look = look(0, 300, 290, 300);
+        look.ceiling = look.maxHeap;
+        step(policy, look, Scenario.FITS, 300, false);
+        look.now = 5000;
+        step(policy, collecting(look, 5000), Scenario.LIFTED, 0, false);
+    }
+
+    static void whatChangesALittleIsNoOtherTarget() {
+        HeapPolicy policy = new HeapPolicy();
+        step(policy, collecting(look(0, 300, 290, 300), 0), Scenario.FITS, 300, false);
+        for (int second = 1; second < 5; second++) {
+            step(policy, collecting(look(second, 300 - second, 290, 300), 1000 * second), Scenario.FITS, 300 - second, false);
+        }
+        step(policy, collecting(look(5, 295, 290, 300), 5000), Scenario.LIFTED, 800, false);
     }
 
     static void aBusyMomentIsNoReason() {
@@ -257,6 +287,11 @@ final class Tests {
         step(policy, look(0, 300, 290, 300), Scenario.FITS, 300, false);
         Look lifted = look(1, 300, 290, 310);
         lifted.lifted = 1;
+        lifted.liftedTo = 800 * MIB;
+        step(policy, lifted, Scenario.LIFTED, 800, false);
+        lifted.now = 2_000;
+        lifted.lifted = 2;
+        lifted.liftedTo = 0;
         step(policy, lifted, Scenario.LIFTED, 0, false);
         lifted.now = 40_000;
         step(policy, lifted, Scenario.RELEASE, 300, true);
@@ -264,14 +299,21 @@ final class Tests {
 
     // ---- VirtualMax from effective memory ----
 
-    static void theHeapIsThreeQuartersOfEffectiveMemory() {
+    static void theHeapIsThreeQuartersOfTheHardLimit() {
         is(HeapTarget.percent(100 * MIB, 400 * MIB), 75, "a default heap's part");
-        is(HeapTarget.of(400 * MIB, 75, 1000 * MIB) / MIB, 300L, "of 400 MiB");
+        is(HeapTarget.part(400 * MIB, 75, 1000 * MIB) / MIB, 300L, "of 400 MiB");
+        is(HeapTarget.of(400 * MIB, 400 * MIB, 0, 75, 1000 * MIB) / MIB, 300L, "whatever is left");
+    }
+
+    static void belowTheHardLimitTheHeapTakesWhatTheViewLeaves() {
+        is(HeapTarget.of(400 * MIB, 800 * MIB, 50 * MIB, 75, 1000 * MIB) / MIB, 330L, "nineteen twentieths, less 50 MiB");
+        is(HeapTarget.of(400 * MIB, 800 * MIB, 200 * MIB, 75, 1000 * MIB) / MIB, 300L, "never less than its part");
+        is(HeapTarget.of(400 * MIB, 440 * MIB, 0, 75, 1000 * MIB) / MIB, 329L, "nor more than its part of the hard limit");
     }
 
     static void aProgramStartsAsItWasConfigured() {
         is(HeapTarget.percent(360 * MIB, 400 * MIB), 90, "the part of a heap of nine tenths");
-        is(HeapTarget.of(400 * MIB, 90, 360 * MIB), 360 * MIB, "its bound while nothing changes");
+        is(HeapTarget.part(400 * MIB, 90, 360 * MIB), 360 * MIB, "its bound while nothing changes");
         is(HeapTarget.percent(399 * MIB, 400 * MIB), 95, "no part is more");
     }
 
@@ -280,12 +322,43 @@ final class Tests {
     }
 
     static void noHeapIsBoundToNothing() {
-        is(HeapTarget.of(MIB, 75, 1000 * MIB) / MIB, 16L, "the least bound");
-        is(HeapTarget.of(MIB, 75, 8 * MIB) / MIB, 8L, "the bound of a tiny heap");
+        is(HeapTarget.part(MIB, 75, 1000 * MIB) / MIB, 16L, "the least bound");
+        is(HeapTarget.part(MIB, 75, 8 * MIB) / MIB, 8L, "the bound of a tiny heap");
     }
 
     static void memoryWithoutALimitBoundsNothing() {
-        is(HeapTarget.of(Long.MAX_VALUE, 75, 1000 * MIB), 1000 * MIB, "the bound");
+        is(HeapTarget.of(Long.MAX_VALUE, Long.MAX_VALUE, 0, 75, 1000 * MIB), 1000 * MIB, "the bound");
+    }
+
+    // ---- what is needed beside the heap ----
+
+    private static void beside(Beside beside, double now, long charged, long committed, long wanted) {
+        is(beside.look((long) (now * 1000), charged * MIB, committed * MIB) / MIB, wanted, "beside the heap at " + now);
+    }
+
+    static void besideTheHeapIsWhatIsChargedLessWhatIsCommitted() {
+        Beside beside = new Beside();
+        beside(beside, 0, 100, 70, 30);
+        beside(beside, 1, 120, 100, 30); // it has not touched all that it committed
+        beside(beside, 2, 145, 100, 45);
+    }
+
+    static void aHeapThatShrinksLeavesNothingBeside() {
+        Beside beside = new Beside();
+        beside(beside, 0, 230, 200, 30);
+        beside(beside, 1, 230, 50, 30); // charged before it shrank
+        beside(beside, 4, 80, 50, 30);
+    }
+
+    static void whatWasBesideTheHeapIsForgotten() {
+        Beside beside = new Beside();
+        beside(beside, 0, 200, 100, 100);
+        beside(beside, 31, 130, 100, 100);
+        beside(beside, 62, 130, 100, 30);
+    }
+
+    static void nothingIsBesideWhereNobodyKnows() {
+        beside(new Beside(), 0, 0, 100, 0);
     }
 
     // ---- the rest ----
