@@ -4,7 +4,7 @@ mod world;
 
 use elbowroom_core::govern::memory::Export;
 use elbowroom_core::sample::{Event, Group, GroupId, Limits, Tick};
-use elbowroom_core::sim::{Role, Want};
+use elbowroom_core::sim::{Program, Role, Want};
 use elbowroom_core::unit::{Bytes, Limit, Micros, Millicpu, Percent};
 use elbowroom_core::view::{Because, Policy, Rule, What};
 use world::{Knob, World, a_thread_per_cpu, by_hand, cpuset, quota, threads, tick, weight};
@@ -431,4 +431,59 @@ fn a_container_that_lends_memory_sees_less_and_all_of_it_afterwards() {
     assert_eq!((world.view(id).memory, world.view(id).memory_hard), (Bytes::gib(8), Bytes::gib(8)));
     let nobody = Export { at: Micros::secs(1), group: GroupId(9_999), ceiling: Limit::At(Bytes(0)) };
     assert_eq!(world.views.apply(&Event::Export(nobody)), []);
+}
+
+/// Five heaps of 315 to 612 MiB that take what they are shown, `rate` a tick, below a group with a limit; what the views are
+/// in the end, in MiB.
+fn five_below(policy: Policy, limit: u64, rate: Bytes) -> Vec<u64> {
+    let mut world = World::new(policy, 20, Bytes::gib(24));
+    let at = |mib: u64| Some(Limit::At(Bytes::mib(mib)));
+    let pod = world.slice(None, "pod", Limits { memory_max: at(limit), ..weight(100) });
+    let own = Limits { memory_max: at(612), memory_soft: at(315), ..weight(100) };
+    let heap = || -> Program {
+        let mut held = Bytes::ZERO;
+        Box::new(move |_, view| {
+            held = held.saturating_add(rate).min(view.map_or(Bytes::ZERO, |view| view.memory));
+            Want { threads: 0, memory: held }
+        })
+    };
+    let ids: Vec<GroupId> = (0..5).map(|_| world.container(Some(pod), own.clone(), heap())).collect();
+    world.run(2_500);
+    ids.iter().map(|id| world.view(*id).memory.get() >> 20).collect()
+}
+
+#[test]
+fn what_a_group_grants_fits_into_its_limit() {
+    for rate in [Bytes::kib(256), Bytes::mib(1), Bytes::mib(64), Bytes::gib(1)] {
+        let views = five_below(Policy::default(), 1750, rate);
+        assert!(views.iter().sum::<u64>() <= 1750, "{rate}: {views:?}");
+        assert!(views.iter().all(|mib| *mib > 315), "{rate}: {views:?}");
+        assert_eq!(five_below(Policy::default(), 4000, rate), [612; 5], "{rate}: nothing is sold twice");
+    }
+    let flat = five_below(Policy { hierarchy: false, ..Policy::default() }, 1750, Bytes::mib(64));
+    assert_eq!(flat, [612; 5], "the paper knows one machine and no groups");
+}
+
+#[test]
+fn a_group_that_is_promised_away_lets_nobody_grow() {
+    assert_eq!(five_below(Policy::default(), 5 * 315, Bytes::mib(64)), [315; 5]);
+}
+
+#[test]
+fn who_is_held_by_a_group_is_told_so() {
+    let mut world = World::new(Policy::default(), 20, Bytes::gib(24));
+    let at = |mib: u64| Some(Limit::At(Bytes::mib(mib)));
+    let all = world.slice(None, "all", Limits { memory_max: at(1000), ..weight(100) });
+    let pod = world.slice(Some(all), "pod", Limits { memory_max: at(500), ..weight(100) });
+    let own = Limits { memory_max: at(400), memory_soft: at(300), ..weight(100) };
+    let ids: Vec<GroupId> =
+        [pod, pod, all, all].map(|parent| world.container(Some(parent), own.clone(), threads(0))).to_vec();
+    world.run(3);
+    let above = |id: &GroupId| world.views.explain(*id).unwrap().inputs.oversold.unwrap();
+    let pods = above(&ids[0]);
+    assert!(pods.path.ends_with("pod"), "{pods:?}");
+    assert_eq!((pods.limit, pods.left), (Bytes::mib(500), Bytes::ZERO), "two times 300 are more than 500");
+    assert!(above(&ids[2]).path.ends_with("all"));
+    let text = world.views.explain(ids[0]).unwrap().to_string();
+    assert!(text.contains("Together with others it may have 500MiB"), "{text}");
 }

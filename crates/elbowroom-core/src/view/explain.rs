@@ -243,6 +243,9 @@ pub struct Inputs {
     pub usage: Bytes,
     /// `p_mem`: the same a period ago.
     pub usage_before: Bytes,
+    /// The narrowest group above it whose memory is sold twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oversold: Option<Oversold>,
     /// `c_free`: free memory of the machine.
     pub mem_free: Bytes,
     /// `p_free`: the same a period ago.
@@ -251,6 +254,18 @@ pub struct Inputs {
     pub low_mark: Bytes,
     /// HIGH_MARK.
     pub high_mark: Bytes,
+}
+
+/// A group with a limit that is less than what the containers below it may take together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Oversold {
+    /// Its path.
+    pub path: String,
+    /// Its hard limit.
+    pub limit: Bytes,
+    /// What of that no container has taken or been promised.
+    pub left: Bytes,
 }
 
 impl Inputs {
@@ -299,6 +314,12 @@ impl fmt::Display for Explain {
             "It is charged {} of memory; the machine has {} free, starts reclaim at {} and ends it at {}.",
             inputs.usage, inputs.mem_free, inputs.low_mark, inputs.high_mark
         )?;
+        if let Some(Oversold { path, limit, left }) = &inputs.oversold {
+            writeln!(
+                f,
+                "Together with others it may have {limit} ({path}), of which {left} can still be granted."
+            )?;
+        }
         self.changes.iter().rev().try_for_each(|change| writeln!(f, "at {}: {change}", change.at))
     }
 }

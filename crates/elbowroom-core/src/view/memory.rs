@@ -15,11 +15,16 @@
 //! `c_free`, `p_free` free memory of the machine now and a period ago; LOW and HIGH the sums of the zones' watermarks.
 //! Memory charged is the kernel's figure, page cache included, as in the paper.
 //!
+//! The machine is not the only thing that can be sold twice: so can the limit of a group above containers, such as a pod's or
+//! `kubepods`'. Growth inside one is bounded by what nobody inside has taken or been promised. There is no way back down: the
+//! soft limits inside are kept free, so nobody meets the group's limit for what another was granted.
+//!
 //! # Properties
 //! - `soft_is_at_most_effective_is_at_most_hard`
 //! - `effective_memory_never_grows_while_reclaim_runs`
 //! - `growth_leaves_the_high_mark_free`
 //! - `grants_are_no_more_than_what_is_left`
+//! - `what_a_group_grants_fits_into_its_limit` (tests/view_extensions.rs)
 
 use super::Policy;
 use crate::sample::Node;
@@ -177,6 +182,18 @@ pub fn promised(e: Bytes, bounds: Bounds, usage: Bytes, policy: &Policy) -> Byte
     let unfilled = e.saturating_sub(usage.max(bounds.soft));
     let headroom = e.saturating_sub(Bytes(policy.memory_pressed.of(e.get())));
     unfilled.min(headroom)
+}
+
+/// What a container takes of a group above it whose memory is sold twice: what it uses, what it was granted beyond that and
+/// may come for, and, where it has a soft limit, all of that. One without made no difference between what it may use and
+/// what it is sure of. Unlike [`promised`] no growth is left out, for a group has no way back to the soft limits.
+pub fn spoken_for(e: Bytes, bounds: Bounds, usage: Bytes, policy: &Policy) -> Bytes {
+    if bounds.soft >= bounds.hard {
+        return usage;
+    }
+    let largest_step = Bytes(policy.memory_step.of(bounds.hard.saturating_sub(bounds.soft).get()));
+    let unfilled = e.saturating_sub(usage.max(bounds.soft)).min(largest_step);
+    usage.max(bounds.soft).saturating_add(unfilled.max(promised(e, bounds, usage, policy)))
 }
 
 /// What of `by` is granted when all that ask in one period ask for `asked` together and `left` is what can be promised:

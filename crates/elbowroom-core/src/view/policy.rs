@@ -25,8 +25,9 @@ pub enum Rule {
 pub struct Policy {
     /// How effective CPU moves between its bounds.
     pub policy: Rule,
-    /// Count a container's fair share level by level among siblings that have processes, and bind it by the tightest
-    /// quota and cpuset of all its ancestors. Off: by its own settings, among all containers of the machine, as if
+    /// Count a container's fair share level by level among siblings that have processes, bind it by the tightest quota and
+    /// cpuset of all its ancestors, and grant it no memory that a group above it cannot give
+    /// (`docs/decisions/0031-memory-of-groups.md`). Off: by its own settings, among all containers of the machine, as if
     /// they were siblings.
     pub hierarchy: bool,
     /// Look for unused CPU time only on the CPUs that the container may use, where ticks carry per-CPU times. Off:

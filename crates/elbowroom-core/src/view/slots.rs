@@ -18,6 +18,8 @@ pub(super) struct Slot {
     pub(super) quota: Limit<Millicpu>,
     /// Which [`super::views::Pool`] its CPUs are.
     pub(super) pool: u32,
+    /// The innermost [`super::views::Oversold`] it is in.
+    pub(super) oversold: Option<u32>,
     /// No tick yet since it appeared: it still follows its bounds.
     pub(super) fresh: bool,
     /// The most that effective memory may be while the container lends memory.
@@ -35,6 +37,7 @@ impl Slot {
             view: None,
             quota: Limit::Max,
             pool: 0,
+            oversold: None,
             fresh: true,
             ceiling: Limit::Max,
             group,

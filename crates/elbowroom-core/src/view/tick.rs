@@ -2,7 +2,7 @@
 
 use super::explain::{Because, Change, Load};
 use super::slots::Period;
-use super::views::Views;
+use super::views::{Oversold, Views};
 use super::waterfill::{self, Demand};
 use super::{Rule, cpu, memory};
 use crate::cpuset::MAX_CPUS;
@@ -272,12 +272,21 @@ impl Views {
             }
         } else if self.pressed.len() > 0 {
             let (asked, left) = self.memory_on_offer(free, &node);
+            self.look_at_oversold(free, &node);
             for k in (0..self.pressed.len()).rev() {
                 let i = self.pressed.at(k);
                 let Some(memory::Step::Grow { by, predict }) = self.memory_step(i, free, &node) else {
                     continue;
                 };
-                let Some(by) = memory::grant(by, asked, left, node.page_size) else { continue };
+                let least = |least: Bytes, n: u32| {
+                    let group = &self.oversold[n as usize];
+                    Some(least.min(memory::grant(by, group.asked, group.left(), node.page_size)?))
+                };
+                let Some(by) = memory::grant(by, asked, left, node.page_size)
+                    .and_then(|by| self.oversold_above(i).try_fold(by, least))
+                else {
+                    continue;
+                };
                 let Some(slot) = self.slots[i as usize].as_mut() else { continue };
                 let Some(of) = slot.view.as_ref().map(|view| view.memory) else { continue };
                 let usage = slot.meter.memory();
@@ -321,6 +330,36 @@ impl Views {
         (asked, free.saturating_sub(node.high_mark).saturating_sub(promised))
     }
 
+    /// What the containers of each oversold group have taken and ask for.
+    fn look_at_oversold(&mut self, free: Bytes, node: &Node) {
+        if self.oversold.is_empty() {
+            return;
+        }
+        let mut groups = std::mem::take(&mut self.oversold);
+        groups.iter_mut().for_each(|group| (group.spoken_for, group.asked) = (Bytes::ZERO, Bytes::ZERO));
+        let innermost = |i: u32| self.slot(i).and_then(|slot| slot.oversold);
+        for i in 0..self.slots.len() as u32 {
+            let takes = self.spoken_for(i);
+            upwards(&mut groups, innermost(i), |group| {
+                group.spoken_for = group.spoken_for.saturating_add(takes)
+            });
+        }
+        for k in 0..self.pressed.len() {
+            let i = self.pressed.at(k);
+            if let Some(memory::Step::Grow { by, .. }) = self.memory_step(i, free, node) {
+                upwards(&mut groups, innermost(i), |group| group.asked = group.asked.saturating_add(by));
+            }
+        }
+        self.oversold = groups;
+    }
+
+    /// What a container takes of the oversold groups around it.
+    pub(super) fn spoken_for(&self, i: u32) -> Bytes {
+        let Some(slot) = self.slot(i) else { return Bytes::ZERO };
+        let Some(view) = slot.view.as_ref() else { return Bytes::ZERO };
+        memory::spoken_for(view.memory, view.memory_bounds(), slot.meter.memory(), &self.policy)
+    }
+
     /// Takes groups that used nothing for a while out of those awake; true where there were any.
     fn let_doze(&mut self, now: Micros) -> bool {
         let before = self.awake.len();
@@ -332,6 +371,15 @@ impl Views {
             }
         }
         self.awake.len() < before
+    }
+}
+
+/// Calls `each` for an oversold group and those around it.
+fn upwards(groups: &mut [Oversold], from: Option<u32>, mut each: impl FnMut(&mut Oversold)) {
+    let mut next = from;
+    while let Some(group) = next.and_then(|n| groups.get_mut(n as usize)) {
+        each(group);
+        next = group.above;
     }
 }
 

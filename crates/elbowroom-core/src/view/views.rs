@@ -1,6 +1,6 @@
 //! The views of all containers of one machine: what [`Event`]s do to them.
 
-use super::explain::{Because, Change, Explain, Inputs, What};
+use super::explain::{self, Because, Change, Explain, Inputs, What};
 use super::hierarchy::{self, Place, Standing};
 use super::slots::{Index, Members, Slot};
 use super::tick::Readings;
@@ -34,6 +34,8 @@ pub struct Views {
     /// The different sets of CPUs that groups may use, and which of them is each place's. Pool 0 is all online CPUs.
     pub(super) pools: Vec<Pool>,
     pub(super) pool_of: Vec<u32>,
+    /// Groups whose memory is sold twice.
+    pub(super) oversold: Vec<Oversold>,
 
     /// Containers whose effective CPU is above LOWER.
     pub(super) above: Members,
@@ -70,6 +72,27 @@ pub(super) struct Pool {
     pub(super) count: u32,
 }
 
+/// A group with a limit that is less than what the containers below it may take together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Oversold {
+    /// The next one around it.
+    pub(super) above: Option<u32>,
+    /// Its slot.
+    pub(super) of: u32,
+    pub(super) limit: Bytes,
+    /// What of it the containers have taken or been promised; current where some container asks for more.
+    pub(super) spoken_for: Bytes,
+    /// What they ask for together in this period.
+    pub(super) asked: Bytes,
+}
+
+impl Oversold {
+    /// What can be promised.
+    pub(super) fn left(&self) -> Bytes {
+        self.limit.saturating_sub(self.spoken_for)
+    }
+}
+
 impl Pool {
     fn new(cpus: CpuSet) -> Self {
         Self { cpus, slack: cpu::Slack::default(), has_slack: false, count: cpus.count() }
@@ -90,6 +113,7 @@ impl Views {
             standings: Vec::new(),
             pools: Vec::new(),
             pool_of: Vec::new(),
+            oversold: Vec::new(),
             above: Members::default(),
             grown: Members::default(),
             pressed: Members::default(),
@@ -193,6 +217,7 @@ impl Views {
                 .filter(|s| s.capacity > Micros::ZERO),
             usage: slot.meter.memory(),
             usage_before: slot.meter.memory_before(self.stamp),
+            oversold: self.narrowest_above(i),
             mem_free: self.last.as_ref().map_or(Bytes::ZERO, |last| last.mem_free),
             mem_free_before: self.mem_free_before,
             low_mark: node.low_mark,
@@ -201,6 +226,20 @@ impl Views {
         let rule = inputs.rule(&view);
         let changes = slot.history.iter().copied().collect();
         Some(Explain { id, path: slot.group.path.clone(), view, inputs, rule, changes })
+    }
+
+    /// The oversold group with the least left of those around a container, and what that is now.
+    fn narrowest_above(&self, i: u32) -> Option<explain::Oversold> {
+        let left = |n: u32| {
+            let group = self.oversold[n as usize];
+            let inside = (0..self.slots.len() as u32).filter(|i| self.oversold_above(*i).any(|m| m == n));
+            Some(explain::Oversold {
+                path: self.slot(group.of)?.group.path.clone(),
+                limit: group.limit,
+                left: group.limit.saturating_sub(inside.map(|i| self.spoken_for(i)).sum()),
+            })
+        };
+        self.oversold_above(i).filter_map(left).min_by_key(|group| group.left)
     }
 
     /// When the last tick was, zero before the first.
@@ -322,7 +361,46 @@ impl Views {
             }
             self.file(i);
         }
+        self.find_oversold(node.mem_total);
         self.node = Some(node);
+    }
+
+    /// Finds the groups whose memory is sold twice, and which of them each container is in.
+    fn find_oversold(&mut self, mem_total: Bytes) {
+        self.oversold.clear();
+        let mut below = vec![Bytes::ZERO; self.places.len()];
+        for place in (1..self.places.len()).rev() {
+            let own = self.slot(self.slot_of[place]).and_then(|slot| slot.view);
+            let all = below[place].saturating_add(own.map_or(Bytes::ZERO, |view| view.memory_hard));
+            let parent = &mut below[self.places[place].parent as usize];
+            *parent = parent.saturating_add(all);
+        }
+        let mut innermost: Vec<Option<u32>> = vec![None; self.places.len()];
+        for place in 1..self.places.len() {
+            let (i, above) = (self.slot_of[place], innermost[self.places[place].parent as usize]);
+            let Some(slot) = self.slots[i as usize].as_mut() else { continue };
+            slot.oversold = above;
+            innermost[place] = above;
+            if let Some(Limit::At(limit)) = slot.group.limits.memory_max
+                && limit < mem_total.min(below[place])
+                && self.policy.hierarchy
+            {
+                innermost[place] = Some(self.oversold.len() as u32);
+                self.oversold.push(Oversold {
+                    above,
+                    of: i,
+                    limit,
+                    spoken_for: Bytes::ZERO,
+                    asked: Bytes::ZERO,
+                });
+            }
+        }
+    }
+
+    /// The oversold groups around a container, upwards.
+    pub(super) fn oversold_above(&self, i: u32) -> impl Iterator<Item = u32> {
+        let group = |n: u32| self.oversold.get(n as usize);
+        std::iter::successors(self.slot(i).and_then(|slot| slot.oversold), move |n| group(*n)?.above)
     }
 
     /// Orders groups by depth and parent, so that siblings are neighbours and parents come first.
