@@ -447,7 +447,7 @@ fn five_below(policy: Policy, limit: u64, rate: Bytes) -> Vec<u64> {
             Want { threads: 0, memory: held }
         })
     };
-    let ids: Vec<GroupId> = (0..5).map(|_| world.container(Some(pod), own.clone(), heap())).collect();
+    let ids: Vec<GroupId> = (0..5).map(|_| world.container(Some(pod), own, heap())).collect();
     world.run(2_500);
     ids.iter().map(|id| world.view(*id).memory.get() >> 20).collect()
 }
@@ -477,7 +477,7 @@ fn who_is_held_by_a_group_is_told_so() {
     let pod = world.slice(Some(all), "pod", Limits { memory_max: at(500), ..weight(100) });
     let own = Limits { memory_max: at(400), memory_soft: at(300), ..weight(100) };
     let ids: Vec<GroupId> =
-        [pod, pod, all, all].map(|parent| world.container(Some(parent), own.clone(), threads(0))).to_vec();
+        [pod, pod, all, all].map(|parent| world.container(Some(parent), own, threads(0))).to_vec();
     world.run(3);
     let above = |id: &GroupId| world.views.explain(*id).unwrap().inputs.oversold.unwrap();
     let pods = above(&ids[0]);

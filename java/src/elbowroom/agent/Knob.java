@@ -92,6 +92,9 @@ interface Knob {
         /** A survivor space is at most this part of a young generation that was bounded; -XX:InitialSurvivorRatio is the same. */
         private static final int SMALL = 8;
 
+        /** In percent: an eighth of what lives is a ninth of the heap. */
+        static final long LEAST_FREE = 100 / (HeapPolicy.ROOM + 1);
+
         private final Machine machine;
         private final boolean nativeHeap;
         private int survivorsBefore;
@@ -147,7 +150,7 @@ interface Knob {
 
         @Override
         public void collect(long bound, long used) {
-            machine.set("MinHeapFreeRatio", 0);
+            machine.set("MinHeapFreeRatio", Math.min(least, LEAST_FREE));
             machine.set("MaxHeapFreeRatio", ratio(bound, used));
             boolean adaptive = nativeHeap && machine.collector == Collector.PARALLEL && resizeAtSystemGc(1, 0);
             try {
@@ -161,9 +164,12 @@ interface Knob {
             }
         }
 
-        /** The part of the heap that may stay free so that all of it fits. */
+        /**
+         * The part of the heap that may stay free so that all of it fits. Never less than what the bound leaves to living objects: a
+         * program's own collection may come in between, and G1 of JDK 21 has no young region after one that left nothing free.
+         */
         static long ratio(long bound, long used) {
-            return used >= bound ? 0 : Math.min(100, 100 * (bound - used) / bound);
+            return used >= bound ? LEAST_FREE : Math.max(LEAST_FREE, Math.min(100, 100 * (bound - used) / bound));
         }
 
         /** ParallelGC sizes its generations after a System.gc() only when told so; true when that was changed. */

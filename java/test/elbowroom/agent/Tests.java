@@ -365,7 +365,8 @@ final class Tests {
 
     static void theRatioLeavesWhatTheBoundLeaves() {
         is(Knob.FreeRatio.ratio(400 * MIB, 300 * MIB), 25L, "300 of 400");
-        is(Knob.FreeRatio.ratio(400 * MIB, 500 * MIB), 0L, "500 of 400");
+        is(Knob.FreeRatio.ratio(400 * MIB, 500 * MIB), 11L, "500 of 400");
+        is(Knob.FreeRatio.ratio(400 * MIB, 399 * MIB), 11L, "399 of 400");
     }
 
     static void collectorsAreToldByTheirBeans() {
