@@ -309,8 +309,8 @@ fn explain(raw: &Raw) -> String {
         ),
         _ => format!(
             "{head} Containers with a hard limit of {} and a soft limit of {} MiB, alone and five at once; `-Xmx{}m`. A cgroup with a \
-             limit of {} MiB stands for the machine; there is no swap. Elbowroom does not know that cgroup for a machine: views \
-             grow while the real machine, which is not filled, has memory. The program makes 1 MiB and lets go of half of it, {PER_S} \
+             limit of {} MiB stands for the machine; there is no swap. Elbowroom knows it for a group whose memory is sold twice: views \
+             inside grow as far as it can give what is granted. The program makes 1 MiB and lets go of half of it, {PER_S} \
              times a second, until {} MiB live (five at once: {} MiB each), and goes on for {} s. Vanilla: without a look at \
              limits; elastic: with a view and the agent for HotSpot.",
             sizes.hard,
