@@ -67,6 +67,30 @@ def test_a_java_program_that_has_it_mapped_sees_each_change(agent, start):
     assert ask() == [0, 0]
 
 
+@pytest.fixture
+def elastic():
+    """Words that start Elastic.java with the agent for HotSpot and a heap of 2 GiB; it does what `commands` say, then waits."""
+    machines = jvm.virtual_machines()
+    if "17" not in machines or not jvm.AGENT.exists():
+        pytest.skip(f"needs JDK 17 below /usr/lib/jvm, and {jvm.AGENT}: make java")
+    jvm.programs()
+    java = f"{machines['17']} -XX:+UseParallelGC -Xms16m -Xmx2g -javaagent:{jvm.AGENT} -cp {programs.BUILT} Elastic"
+    return lambda commands, then="": ["sh", "-c", f"(echo '{commands}'; {then or ':'}) | {java}"]
+
+
+def test_a_heap_that_does_not_fit_is_bounded_before_the_program_fills_it(agent, start, elastic):
+    # This takes less than a second; a heap without a bound is larger than the container by then, which is killed.
+    container = start("--memory", "256MiB")
+    assert container.run(*elastic("renew 1000")) == f"{90 << 13}\n"
+
+
+def test_a_heap_that_needs_more_than_its_view_gets_it(agent, start, elastic):
+    container = start("--memory", "600MiB", "--memory-reservation", "300MiB")
+    finish = container.background(*elastic("hold 300", then="cat"))
+    eventually(lambda: agent.view(container)["memory"] > 350 * MIB, within=60)
+    finish()
+
+
 def test_a_container_has_no_page_but_its_own_and_cannot_write_it(agent, start):
     one, other = start("--memory", "256MiB"), start("--memory", "300MiB")
     assert (page_of(one)["memory"], page_of(other)["memory"]) == (256 * MIB, 300 * MIB)

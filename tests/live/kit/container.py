@@ -73,6 +73,11 @@ class Container:
         number = self._ask("spawn", [str(word) for word in words])
         return lambda: [int(word) for word in self._ask("converse", number).split()]
 
+    def background(self, *words):
+        """Starts a program; call the result to end its input, and to wait for it."""
+        number = self._ask("spawn", [str(word) for word in words])
+        return lambda: self._ask("finish", number)
+
     def reader(self):
         """Reads views as fast as it can; call the result to stop, for what kit/reader.py counted."""
         number = self._ask("spawn", [PYTHON, str(INSIDE.with_name("reader.py"))])

@@ -36,6 +36,12 @@ public final class Elastic {
                     sum += new byte[1 << 16].length >> 16;
                 }
                 return Integer.toString(sum);
+            case "renew": // so many MiB of small objects, of which 90 live at a time
+                byte[][] ring = new byte[90 << 13][];
+                for (int i = 0; i < Integer.parseInt(argument) << 13; i++) {
+                    ring[i % ring.length] = new byte[112];
+                }
+                return Integer.toString(ring.length);
             case "committed":
                 return Long.toString(Runtime.getRuntime().totalMemory());
             case "logs": // the class of the log manager, which the program settles as late as this

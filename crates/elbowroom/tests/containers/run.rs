@@ -12,10 +12,10 @@ fn name(test: &str) -> String {
 }
 
 fn run(agent: &Agent, args: &[&str]) -> Command {
-    // A shell in the background ignores SIGINT and SIGQUIT, and what it starts inherits that.
+    // A shell in the background ignores SIGINT and SIGQUIT, nohup SIGHUP, and what they start inherits that.
     let mut command = Command::new("env");
     command
-        .args(["--default-signal=INT,QUIT", PROGRAM, "--run-dir"])
+        .args(["--default-signal=HUP,INT,QUIT", PROGRAM, "--run-dir"])
         .arg(agent.run_dir())
         .arg("run")
         .args(args);

@@ -69,11 +69,11 @@ public final class Agent implements Runnable {
             while (failures < PATIENCE) {
                 try {
                     room.look();
-                    looked.countDown();
                     if (!registered && System.nanoTime() - registerAt >= 0) {
                         registered = true;
                         room.register();
                     }
+                    looked.countDown();
                     said = options.log ? say(room.getExplanation(), said) : said;
                     failures = 0;
                 } catch (RuntimeException | Error failure) {
