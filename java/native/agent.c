@@ -140,11 +140,12 @@ JNIEXPORT jstring JNICALL Java_elbowroom_agent_Native_heap(JNIEnv *env, jclass c
 	return sentence(env, failed, &why);
 }
 
-JNIEXPORT void JNICALL Java_elbowroom_agent_Native_setVirtualMax(JNIEnv *env, jclass class, jlong bytes, jlong lifted)
+JNIEXPORT void JNICALL Java_elbowroom_agent_Native_setVirtualMax(JNIEnv *env, jclass class, jlong bytes, jlong lifted,
+								       jlong lifts)
 {
 	(void)env;
 	(void)class;
-	virtual_max_set((uint64_t)bytes, (uint64_t)lifted);
+	virtual_max_set((uint64_t)bytes, (uint64_t)lifted, (uint64_t)lifts);
 }
 
 /* In the order of Native.State. */
@@ -166,7 +167,7 @@ JNIEXPORT void JNICALL Java_elbowroom_agent_Native_state(JNIEnv *env, jclass cla
 	words[5] = threads.effective_cpu;
 	words[6] = threads.decisions;
 	words[7] = threads.capped;
-	words[8] = heap.limit;
+	words[8] = heap.lifted_to;
 	words[9] = heap.refused;
 	words[10] = heap.lifted;
 	words[11] = forbidden;

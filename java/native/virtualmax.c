@@ -81,8 +81,10 @@ static void lift(void)
 
 	if (next <= limit_now())
 		next = 0;
-	__atomic_store_n(&counts.limit, next, __ATOMIC_RELAXED);
-	__atomic_fetch_add(&counts.lifted, 1, __ATOMIC_RELAXED);
+	/* In this order: who knows of fewer lifts than there are sets nothing, and who knows of this one knows where to. */
+	__atomic_store_n(&counts.lifted_to, next, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&counts.lifted, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&counts.limit, next, __ATOMIC_RELEASE);
 	if (collector == PARALLEL)
 		divide(next);
 }
@@ -91,7 +93,8 @@ static void lift(void)
  * True when an expansion above the limit must be refused. Programs' threads come here before they ask for a collection, and
  * collections with a wish (a size policy) or a promotion, which has its own way out, a full collection. What the VM thread
  * wants between collections is an allocation that found no room after one: it is refused once, and granted when the full
- * collection that follows at once did not help.
+ * collection that follows at once did not help. ParallelGC may begin that one with a young collection, which counts too
+ * (ScavengeBeforeFullGC).
  */
 static bool refuses(void)
 {
@@ -99,7 +102,9 @@ static bool refuses(void)
 	bool collects = *((uint8_t *)*heap + gc_active_offset);
 
 	if (!collects && __builtin_thread_pointer() == __atomic_load_n(&vm_thread, __ATOMIC_RELAXED)) {
-		if (wanted && collections == wanted_at + 1) {
+		uint32_t passed = collections - wanted_at;
+
+		if (wanted && (passed == 1 || (collector == PARALLEL && passed == 2))) {
 			wanted = false;
 			lift();
 			return false;
@@ -260,14 +265,23 @@ void virtual_max_in_pause(void)
 		divide(limit);
 }
 
-void virtual_max_set(uint64_t bytes, uint64_t lifted)
+void virtual_max_set(uint64_t bytes, uint64_t lifted, uint64_t lifts)
 {
+	/* A pause does not stop who is here: a lift changes the limit, and then it is not what it was. */
+	uint64_t limit = __atomic_load_n(&counts.limit, __ATOMIC_ACQUIRE);
+
 	__atomic_store_n(&ceiling, lifted, __ATOMIC_RELAXED);
-	__atomic_store_n(&counts.limit, bytes, __ATOMIC_RELAXED);
+	if (lifts == ANY_LIFTS)
+		__atomic_store_n(&counts.limit, bytes, __ATOMIC_RELAXED);
+	else if (lifts == __atomic_load_n(&counts.lifted, __ATOMIC_ACQUIRE))
+		__atomic_compare_exchange_n(&counts.limit, &limit, bytes, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 int virtual_max_state(struct heap_counts *copy)
 {
-	*copy = counts;
+	copy->lifted = __atomic_load_n(&counts.lifted, __ATOMIC_ACQUIRE);
+	copy->lifted_to = __atomic_load_n(&counts.lifted_to, __ATOMIC_RELAXED);
+	copy->refused = __atomic_load_n(&counts.refused, __ATOMIC_RELAXED);
+	copy->limit = limit_now();
 	return collector != OTHER;
 }

@@ -22,14 +22,21 @@
 struct heap_counts {
 	uint64_t limit;		/* VirtualMax in force; 0 is none */
 	uint64_t refused, lifted;
+	uint64_t lifted_to;	/* what the last lift lifted it to; 0 is none */
 };
+
+/* However often VirtualMax was lifted. */
+#define ANY_LIFTS UINT64_MAX
 
 /* Prepares what this collector needs. Gives 0, or -1 and why its heap cannot be bounded from here. */
 int virtual_max_prepare(const struct elf *elf, const struct machine *machine, struct text *why);
 /* Called on the VM thread in a pause, at its start and at its end. */
 void virtual_max_in_pause(void);
-/* Sets VirtualMax, and what it is lifted to first, both in bytes; 0 is none. In force from the next collection on. */
-void virtual_max_set(uint64_t bytes, uint64_t lifted);
+/*
+ * Sets VirtualMax, and what it is lifted to first, both in bytes; 0 is none. In force from the next collection on. Where it was
+ * lifted more than `lifts` times by now, it stays what it is: who sets it has to know.
+ */
+void virtual_max_set(uint64_t bytes, uint64_t lifted, uint64_t lifts);
 /* True when it was prepared and is in place. */
 int virtual_max_state(struct heap_counts *counts);
 

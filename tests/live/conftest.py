@@ -28,7 +28,8 @@ from kit.wait import eventually
 # What starts tests in the background (`nohup make live`, `make live &` in a script) has children ignore these; programs under test must not.
 for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(ignored) == signal.SIG_IGN:
-        signal.signal(ignored, signal.SIG_DFL)
+        # Not SIG_DFL: what nohup protects stays protected. A new program never inherits a handler.
+        signal.signal(ignored, lambda *_: None)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

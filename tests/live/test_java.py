@@ -182,11 +182,15 @@ def test_a_view_is_no_reason_to_run_out_of_memory(java17, collector, start):
         assert machine.ask("hold", mib) == "held"
 
 
-def test_an_allocation_without_room_lifts_the_bound_at_once(java17, start):
+# One that is large at once has a young collection before its full one: there is nothing young yet.
+@pytest.mark.parametrize("what", ["hold 250", "array 200"])
+def test_an_allocation_without_room_lifts_the_bound_at_once(java, start, what):
+    if "jdk-11" in str(java) or "-11-" in str(java):
+        pytest.skip("needs JDK 17: before, ParallelGC has no VirtualMax")
     # The agent looks once and no more. G1 would take single regions when it evacuates, which are never refused.
-    machine = start(java17, "parallel", "-Xms16m", "-Xmx400m", memory=100 * MIB, agent="jmx=0,period-ms=3600000")
+    machine = start(java, "parallel", "-Xms16m", "-Xmx400m", memory=100 * MIB, agent="jmx=0,period-ms=3600000")
     assert int(machine.room("VirtualMax")) == 75 * MIB
-    assert machine.ask("hold", 250) == "held"
+    assert machine.ask(*what.split()) == "held"
     assert int(machine.room("Lifts")) > 0
 
 

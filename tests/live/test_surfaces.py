@@ -88,7 +88,7 @@ def test_a_heap_that_needs_more_than_its_view_gets_it(agent, start, elastic):
     container = start("--memory", "600MiB", "--memory-reservation", "300MiB")
     finish = container.background(*elastic("hold 300", then="cat"))
     eventually(lambda: agent.view(container)["memory"] > 350 * MIB, within=60)
-    finish()
+    assert finish() == "held\n"
 
 
 def test_a_container_has_no_page_but_its_own_and_cannot_write_it(agent, start):

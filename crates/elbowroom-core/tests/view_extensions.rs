@@ -465,6 +465,29 @@ fn what_a_group_grants_fits_into_its_limit() {
 }
 
 #[test]
+fn what_a_group_granted_it_grants_to_nobody_else() {
+    let mut world = World::new(Policy::default(), 20, Bytes::gib(24));
+    let at = |mib: u64| Some(Limit::At(Bytes::mib(mib)));
+    let pod = world.slice(None, "pod", Limits { memory_max: at(1000), ..weight(100) });
+    let own = Limits { memory_max: at(800), memory_soft: at(200), ..weight(100) };
+    let ids: Vec<GroupId> = (0..3u64)
+        .map(|turn| {
+            // Each fills what it is shown for 500 ticks, one after the other, and then keeps 50 MiB.
+            let mut tick = 0;
+            let program: Program = Box::new(move |_, view| {
+                tick += 1;
+                let all = view.map_or(Bytes::ZERO, |view| view.memory);
+                Want { threads: 0, memory: if tick / 500 == turn { all } else { Bytes::mib(50) } }
+            });
+            world.container(Some(pod), own, program)
+        })
+        .collect();
+    world.run(1_600);
+    let views: Vec<u64> = ids.iter().map(|id| world.view(*id).memory.get() >> 20).collect();
+    assert!(views[0] > 500 && views.iter().sum::<u64>() <= 1000, "{views:?}");
+}
+
+#[test]
 fn a_group_that_is_promised_away_lets_nobody_grow() {
     assert_eq!(five_below(Policy::default(), 5 * 315, Bytes::mib(64)), [315; 5]);
 }

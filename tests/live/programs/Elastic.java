@@ -30,6 +30,10 @@ public final class Elastic {
                     held.add(new byte[1 << 16]);
                 }
                 return "held";
+            case "array": // of so many MiB
+                held.clear();
+                held.add(new byte[Integer.parseInt(argument) << 20]);
+                return "held";
             case "churn": // so many MiB of garbage
                 int sum = 0;
                 for (int i = 0; i < 16 * Integer.parseInt(argument); i++) {

@@ -314,7 +314,9 @@ impl fmt::Display for Explain {
             "It is charged {} of memory; the machine has {} free, starts reclaim at {} and ends it at {}.",
             inputs.usage, inputs.mem_free, inputs.low_mark, inputs.high_mark
         )?;
-        if let Some(Oversold { path, limit, left }) = &inputs.oversold {
+        if let Some(Oversold { path, limit, left }) = &inputs.oversold
+            && self.view.memory < self.view.memory_hard
+        {
             writeln!(
                 f,
                 "Together with others it may have {limit} ({path}), of which {left} can still be granted."

@@ -16,8 +16,8 @@
 //! Memory charged is the kernel's figure, page cache included, as in the paper.
 //!
 //! The machine is not the only thing that can be sold twice: so can the limit of a group above containers, such as a pod's or
-//! `kubepods`'. Growth inside one is bounded by what nobody inside has taken or been promised. There is no way back down: the
-//! soft limits inside are kept free, so nobody meets the group's limit for what another was granted.
+//! `kubepods`'. Growth inside one is bounded by what nobody inside has taken or been promised. A group has no way back down,
+//! so what is promised stays so: nobody meets the group's limit for what another was granted.
 //!
 //! # Properties
 //! - `soft_is_at_most_effective_is_at_most_hard`
@@ -184,16 +184,11 @@ pub fn promised(e: Bytes, bounds: Bounds, usage: Bytes, policy: &Policy) -> Byte
     unfilled.min(headroom)
 }
 
-/// What a container takes of a group above it whose memory is sold twice: what it uses, what it was granted beyond that and
-/// may come for, and, where it has a soft limit, all of that. One without made no difference between what it may use and
-/// what it is sure of. Unlike [`promised`] no growth is left out, for a group has no way back to the soft limits.
-pub fn spoken_for(e: Bytes, bounds: Bounds, usage: Bytes, policy: &Policy) -> Bytes {
-    if bounds.soft >= bounds.hard {
-        return usage;
-    }
-    let largest_step = Bytes(policy.memory_step.of(bounds.hard.saturating_sub(bounds.soft).get()));
-    let unfilled = e.saturating_sub(usage.max(bounds.soft)).min(largest_step);
-    usage.max(bounds.soft).saturating_add(unfilled.max(promised(e, bounds, usage, policy)))
+/// What a container takes of a group above it whose memory is sold twice: what it uses, and, where it has a soft limit, all
+/// that it is shown or promised, whatever of that it has filled: nothing in a group takes a grant back. One without a soft
+/// limit made no difference between what it may use and what it is sure of.
+pub fn spoken_for(e: Bytes, promised: Option<Bytes>, usage: Bytes) -> Bytes {
+    promised.map_or(usage, |soft| usage.max(soft).max(e))
 }
 
 /// What of `by` is granted when all that ask in one period ask for `asked` together and `left` is what can be promised:

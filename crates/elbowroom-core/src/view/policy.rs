@@ -26,7 +26,7 @@ pub struct Policy {
     /// How effective CPU moves between its bounds.
     pub policy: Rule,
     /// Count a container's fair share level by level among siblings that have processes, bind it by the tightest quota and
-    /// cpuset of all its ancestors, and grant it no memory that a group above it cannot give
+    /// cpuset of all its ancestors, and grant it no memory that a group above it has promised to others
     /// (`docs/decisions/0031-memory-of-groups.md`). Off: by its own settings, among all containers of the machine, as if
     /// they were siblings.
     pub hierarchy: bool,

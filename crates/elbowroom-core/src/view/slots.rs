@@ -20,6 +20,8 @@ pub(super) struct Slot {
     pub(super) pool: u32,
     /// The innermost [`super::views::Oversold`] it is in.
     pub(super) oversold: Option<u32>,
+    /// Its soft limit where it has one, also while it lends memory.
+    pub(super) soft: Option<Bytes>,
     /// No tick yet since it appeared: it still follows its bounds.
     pub(super) fresh: bool,
     /// The most that effective memory may be while the container lends memory.
@@ -38,6 +40,7 @@ impl Slot {
             quota: Limit::Max,
             pool: 0,
             oversold: None,
+            soft: None,
             fresh: true,
             ceiling: Limit::Max,
             group,

@@ -338,7 +338,7 @@ impl Views {
         let mut groups = std::mem::take(&mut self.oversold);
         groups.iter_mut().for_each(|group| (group.spoken_for, group.asked) = (Bytes::ZERO, Bytes::ZERO));
         let innermost = |i: u32| self.slot(i).and_then(|slot| slot.oversold);
-        for i in 0..self.slots.len() as u32 {
+        for i in (0..self.slots.len() as u32).filter(|i| innermost(*i).is_some()) {
             let takes = self.spoken_for(i);
             upwards(&mut groups, innermost(i), |group| {
                 group.spoken_for = group.spoken_for.saturating_add(takes)
@@ -357,7 +357,7 @@ impl Views {
     pub(super) fn spoken_for(&self, i: u32) -> Bytes {
         let Some(slot) = self.slot(i) else { return Bytes::ZERO };
         let Some(view) = slot.view.as_ref() else { return Bytes::ZERO };
-        memory::spoken_for(view.memory, view.memory_bounds(), slot.meter.memory(), &self.policy)
+        memory::spoken_for(view.memory, slot.soft, slot.meter.memory())
     }
 
     /// Takes groups that used nothing for a while out of those awake; true where there were any.

@@ -16,8 +16,9 @@ use std::collections::HashMap;
 /// A function of the events it was given: the same events give the same views and the same changes, in the same order.
 /// Settings ([`Event::Node`], [`Event::Group`], [`Event::Gone`]) move the bounds and cost a pass over all groups; a
 /// [`Event::Tick`] moves containers inside them and costs a few comparisons for each group it names and for each container
-/// that is above LOWER without slack, pressed for memory, or above its soft limit during reclaim. The containers left out
-/// by that are those for which the algorithms say: stay.
+/// that is above LOWER without slack, pressed for memory, or above its soft limit during reclaim, and while one is pressed
+/// an addition for each that is inside a group whose memory is sold twice. The containers left out by that are those for
+/// which the algorithms say: stay.
 #[derive(Clone, Debug)]
 pub struct Views {
     pub(super) policy: Policy,
@@ -352,9 +353,10 @@ impl Views {
             if slot.group.container.is_none() {
                 continue;
             }
-            let memory =
-                memory::bounds(&self.memory_settings(&slot.group), node.mem_total).under(slot.ceiling);
+            let own = memory::bounds(&self.memory_settings(&slot.group), node.mem_total);
+            let memory = own.under(slot.ceiling);
             if let Some(slot) = self.slots[i as usize].as_mut() {
+                slot.soft = (own.soft < own.hard).then_some(own.soft);
                 slot.pool = self.pool_of[place];
                 slot.quota = standing.quota;
                 changes.extend(slot.rebound(&standing, memory, at).into_iter().flatten());

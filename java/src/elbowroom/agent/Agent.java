@@ -39,14 +39,15 @@ public final class Agent implements Runnable {
         thread.setDaemon(true);
         thread.setContextClassLoader(null);
         thread.start();
-        if (!attached && agent.options.heap && isTooLarge(Runtime.getRuntime().maxMemory(), new View().memory())) {
+        if (!attached && agent.options.heap && isTooLarge(Runtime.getRuntime().maxMemory(), new View(), agent.options.percent)) {
             agent.awaitFirstLook();
         }
     }
 
     /** A heap that does not fit must be bounded before the program fills it, which can take less than a second. */
-    private static boolean isTooLarge(long maxHeap, long effectiveMemory) {
-        return effectiveMemory > 0 && maxHeap > HeapTarget.part(effectiveMemory, HeapTarget.USUAL, maxHeap);
+    private static boolean isTooLarge(long maxHeap, View view, int percent) {
+        int part = percent > 0 ? percent : HeapTarget.percent(maxHeap, view.memoryMost());
+        return view.memory() > 0 && maxHeap > HeapTarget.part(view.memory(), part, maxHeap);
     }
 
     private void awaitFirstLook() {
@@ -69,11 +70,11 @@ public final class Agent implements Runnable {
             while (failures < PATIENCE) {
                 try {
                     room.look();
+                    looked.countDown();
                     if (!registered && System.nanoTime() - registerAt >= 0) {
                         registered = true;
                         room.register();
                     }
-                    looked.countDown();
                     said = options.log ? say(room.getExplanation(), said) : said;
                     failures = 0;
                 } catch (RuntimeException | Error failure) {

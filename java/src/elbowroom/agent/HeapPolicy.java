@@ -69,14 +69,15 @@ final class HeapPolicy {
     static final long WINDOW = 5_000;
     /** Beyond what lives there must be this part of it, or every allocation is a collection. */
     static final int ROOM = 8;
-    /** Less than this part more or less is no other target, and no reason to collect. */
+    /** Less than this part less is no other target, and less than this part more no reason to collect. */
     static final int NOISE = 32;
     /** A collection that gave back less than this part of the heap did not help. */
     static final int HELPED = 32;
 
     private long target;
-    /** The target that collections were last begun for. */
-    private long settled = -1;
+    /** The largest target since collections were last begun for one. */
+    private long settled;
+    private boolean first = true;
     private long nextCollection;
     private long pause = FIRST_PAUSE;
     private long committedBefore;
@@ -89,7 +90,11 @@ final class HeapPolicy {
 
     Step step(Look look) {
         target = look.target;
-        if (Math.abs(target - settled) > settled / NOISE) {
+        if (target > settled) {
+            settled = target;
+        }
+        if (first || target < settled - settled / NOISE) {
+            first = false;
             settled = target;
             nextCollection = look.now;
             pause = FIRST_PAUSE;
@@ -100,6 +105,7 @@ final class HeapPolicy {
         if (target >= look.maxHeap) {
             openWindow(look);
             liftedSeen = look.lifted;
+            liftedUntil = Long.MIN_VALUE;
             return new Step(Scenario.UNBOUND, 0, 0, false);
         }
         long ceiling = look.ceiling < look.maxHeap ? look.ceiling : 0;
@@ -115,7 +121,8 @@ final class HeapPolicy {
             return new Step(Scenario.LIFTED, bound, ceiling, false);
         }
         long bound = Math.min(look.maxHeap, Math.max(target, needed));
-        if (look.committed <= target + target / NOISE) {
+        // What lives leaves no more: it fits as well as it can.
+        if (look.committed <= bound + bound / NOISE) {
             pause = FIRST_PAUSE;
             return new Step(Scenario.FITS, bound, ceiling, false);
         }

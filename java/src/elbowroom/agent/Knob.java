@@ -6,12 +6,15 @@ interface Knob {
     /** For people. */
     String title();
 
-    /** Bounds the heap to so many bytes, and to `ceiling` before an OutOfMemoryError; 0 takes a bound away. */
-    void bound(long bytes, long ceiling);
+    /**
+     * Bounds the heap to so many bytes, and to `ceiling` before an OutOfMemoryError; 0 takes a bound away. It stays where the
+     * machine has lifted it more than `lifts` times.
+     */
+    void bound(long bytes, long ceiling, long lifts);
 
     /** Takes the bound away for good, with everything that was changed for it. */
     default void release() {
-        bound(0, 0);
+        bound(0, 0, Native.ANY_LIFTS);
     }
 
     /** Collects, so that what the bound leaves out is released. */
@@ -43,7 +46,7 @@ interface Knob {
         }
 
         @Override
-        public void bound(long bytes, long ceiling) {}
+        public void bound(long bytes, long ceiling, long lifts) {}
 
         @Override
         public void collect(long bound, long used) {}
@@ -70,7 +73,7 @@ interface Knob {
         }
 
         @Override
-        public void bound(long bytes, long ceiling) {
+        public void bound(long bytes, long ceiling, long lifts) {
             machine.set("SoftMaxHeapSize", bytes == 0 ? before : Math.min(bytes, before));
         }
 
@@ -114,16 +117,16 @@ interface Knob {
         }
 
         @Override
-        public void bound(long bytes, long ceiling) {
+        public void bound(long bytes, long ceiling, long lifts) {
             if (nativeHeap) {
-                Native.setVirtualMax(bytes, ceiling);
+                Native.setVirtualMax(bytes, ceiling, lifts);
                 keepSurvivorsSmall(bytes != 0);
             }
         }
 
         @Override
         public void release() {
-            bound(0, 0);
+            bound(0, 0, Native.ANY_LIFTS);
             if (survivorsBefore > 0) {
                 Native.setFlag(SURVIVORS, 4, survivorsBefore);
             }
@@ -132,11 +135,11 @@ interface Knob {
         /**
          * ParallelGC gives two thirds of a young generation that is short of room to its survivor spaces, of which one is always
          * empty, and cannot take them back once old objects fill eden: it runs out of heap with a seventh of it free. From the
-         * first bound on.
+         * first bound on, where nobody said otherwise.
          */
         private void keepSurvivorsSmall(boolean bounded) {
             if (bounded && survivorsBefore == 0 && machine.collector == Collector.PARALLEL) {
-                survivorsBefore = Native.flag(SURVIVORS, 4);
+                survivorsBefore = machine.isDefault(SURVIVORS) ? Native.flag(SURVIVORS, 4) : -1;
                 if (survivorsBefore > 0 && survivorsBefore < SMALL) {
                     Native.setFlag(SURVIVORS, 4, SMALL);
                 }

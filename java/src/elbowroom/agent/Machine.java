@@ -3,6 +3,7 @@ package elbowroom.agent;
 
 import com.sun.management.HotSpotDiagnosticMXBean;
 import com.sun.management.OperatingSystemMXBean;
+import com.sun.management.VMOption;
 import java.lang.management.GarbageCollectorMXBean;
 import java.lang.management.ManagementFactory;
 import java.lang.management.MemoryMXBean;
@@ -96,6 +97,15 @@ final class Machine {
             return flags.getVMOption(name).getValue();
         } catch (RuntimeException unknown) {
             return null;
+        }
+    }
+
+    /** Whether nobody said what a flag is to be; false where there is none. */
+    boolean isDefault(String name) {
+        try {
+            return flags.getVMOption(name).getOrigin() == VMOption.Origin.DEFAULT;
+        } catch (RuntimeException unknown) {
+            return false;
         }
     }
 

@@ -52,7 +52,7 @@ final class Native {
             return words[7];
         }
 
-        long limit() {
+        long liftedTo() {
             return words[8];
         }
 
@@ -131,8 +131,14 @@ final class Native {
     /** Makes {@link #setVirtualMax} possible. */
     static native String heap();
 
-    /** VirtualMax, and what it is lifted to before an OutOfMemoryError, in bytes; 0 is none. */
-    static native void setVirtualMax(long bytes, long lifted);
+    /** However often the bound was lifted. */
+    static final long ANY_LIFTS = -1;
+
+    /**
+     * VirtualMax, and what it is lifted to before an OutOfMemoryError, in bytes; 0 is none. Nothing happens where it was lifted more
+     * than `lifts` times.
+     */
+    static native void setVirtualMax(long bytes, long lifted, long lifts);
 
     private static native void state(long[] into);
 

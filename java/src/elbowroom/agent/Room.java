@@ -100,13 +100,13 @@ final class Room implements RoomMXBean {
         if (hasNative) {
             Native.State state = Native.state();
             look.lifted = state.lifted();
-            look.liftedTo = state.limit();
+            look.liftedTo = state.liftedTo();
         }
 
         HeapPolicy.Step before = step;
         step = policy.step(look);
         if (step.bound != 0 || before.bound != 0) {
-            knob.bound(step.bound, step.ceiling);
+            knob.bound(step.bound, step.ceiling, look.lifted);
         }
         if (step.collect && knob.needsCollections()) {
             collections++;

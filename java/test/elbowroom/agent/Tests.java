@@ -222,6 +222,22 @@ final class Tests {
         step(new HeapPolicy(), look, Scenario.COLLECT, 450, true);
     }
 
+    static void whatLivesFitsAsWellAsItCan() {
+        Look look = look(0, 300, 295, 325);
+        look.live = 290 * MIB;
+        step(new HeapPolicy(), look, Scenario.FITS, 326, false);
+    }
+
+    static void aTargetThatGrowsIsNoReasonToForgetHowLittleCollectionsHelp() {
+        HeapPolicy policy = new HeapPolicy();
+        int collections = 0;
+        for (int second = 0; second < 64; second++) {
+            collections += policy.step(look(second, 300 + second, 390, 400)).collect ? 1 : 0;
+        }
+        // After 0, 1, 3, 7, 15, 31 and 63 s.
+        is(collections, 7, "collections");
+    }
+
     static void whatOnceLivedBoundsNothing() {
         Look look = look(0, 300, 100, 250);
         look.live = 900 * MIB;
@@ -250,7 +266,7 @@ final class Tests {
         step(policy, collecting(look(10, 800, 790, 800), 10_000), Scenario.FITS, 800, false);
     }
 
-    static void aSmallerHeapThanTheHardLimitLeavesIsLiftedForGood() {
+    static void aSmallerHeapThanTheHardLimitLeavesIsLiftedAway() {
         HeapPolicy policy = new HeapPolicy();
         Look look = look(0, 300, 290, 300);
         look.ceiling = look.maxHeap;
