@@ -190,6 +190,7 @@ def test_an_allocation_without_room_lifts_the_bound_at_once(java, start, what):
     # The agent looks once and no more. G1 would take single regions when it evacuates, which are never refused.
     machine = start(java, "parallel", "-Xms16m", "-Xmx400m", memory=100 * MIB, agent="jmx=0,period-ms=3600000")
     assert int(machine.room("VirtualMax")) == 75 * MIB
+    machine.ask("churn", 100)  # it is in force from the first collection on
     assert machine.ask(*what.split()) == "held"
     assert int(machine.room("Lifts")) > 0
 
