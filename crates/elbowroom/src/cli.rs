@@ -172,6 +172,9 @@ pub(crate) enum Verb {
     /// Becomes the command of `run`; started by it.
     #[command(hide = true)]
     RunChild(crate::run::child::ChildArgs),
+    /// Removes the cgroups of a `run` whose command left processes; started by it.
+    #[command(hide = true)]
+    RunHeir(crate::run::heir::HeirArgs),
 }
 
 /// Arguments of `agent`.

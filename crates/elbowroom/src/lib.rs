@@ -110,6 +110,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
         Verb::Run(args) => Ok(run::main(&args, run_dir)),
         Verb::RunChild(args) => Ok(run::child::main(&args, run_dir)),
+        Verb::RunHeir(args) => run::heir::main(&args).map(|()| ExitCode::SUCCESS),
         Verb::Cdi(args) => print(&engine::cdi(run_dir, &args)?),
         Verb::OciHooks(args) => print(&engine::oci_hooks(run_dir, &args)?),
         Verb::List(output) => print(&containers::list(run_dir, output)?),

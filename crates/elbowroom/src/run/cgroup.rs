@@ -1,16 +1,19 @@
 //! The cgroups of `elbowroom run`: `/elbowroom/NAME` in every hierarchy that limits or views need.
 //!
-//! A runner holds a lock (`flock`) on the first of its cgroup's directories as long as it lives. A cgroup whose lock is free
-//! belongs to nobody: where it is empty too, whoever comes by may remove it. So a runner that was killed leaves nothing for
-//! good, and a cgroup that is just being made is not mistaken for a leftover.
+//! A runner holds a lock (`flock`) on the first of its cgroup's directories as long as it lives, and hands it to its heir where
+//! processes are left. A cgroup whose lock is free belongs to nobody: where it is empty too, whoever comes by may remove it. So
+//! a runner that was killed leaves nothing for good, and a cgroup that is just being made is not mistaken for a leftover.
 
 use super::limits::Limits;
 use anyhow::{Context, bail, ensure};
 use elbowroom_host::mount::mountinfo::MountTable;
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::FlockOperation;
+use rustix::process::{Pid, PidfdFlags};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -51,18 +54,15 @@ pub(crate) struct Layout(Vec<Hierarchy>);
 pub(crate) struct Group {
     name: String,
     dirs: Vec<PathBuf>,
-    _lock: File,
+    lock: File,
 }
 
 /// Processes were left, so the cgroup was.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "cgroup /{PARENT}/{name} is still in use ({processes} processes in {dir}): left in place, \
-     the next `elbowroom run` removes it once they have ended",
-    dir = dir.display()
-)]
+#[error("cgroup /{PARENT}/{} is still in use ({processes} processes in {})", group.name, dir.display())]
 pub(crate) struct Left {
-    name: String,
+    /// What was to be removed.
+    pub(crate) group: Group,
     dir: PathBuf,
     processes: usize,
 }
@@ -138,7 +138,7 @@ impl Group {
     pub(crate) fn create(layout: &Layout, name: &str, limits: &Limits) -> anyhow::Result<Self> {
         let dirs = layout.dirs(name);
         let lock = claim(&dirs, name)?;
-        let group = Self { name: name.to_owned(), dirs, _lock: lock };
+        let group = Self { name: name.to_owned(), dirs, lock };
         let done = (layout.0.iter().zip(&group.dirs))
             .try_for_each(|(hierarchy, dir)| set_up(hierarchy, dir, limits));
         match done {
@@ -160,13 +160,43 @@ impl Group {
         let deadline = Instant::now() + LINGER;
         while let Some((dir, processes)) = self.dirs.iter().find_map(|dir| Some((dir, populated(dir)?))) {
             if Instant::now() > deadline {
-                return Err(Left { name: self.name, dir: dir.clone(), processes });
+                let dir = dir.clone();
+                return Err(Left { group: self, dir, processes });
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         remove_all(&self.dirs);
         Ok(())
     }
+
+    /// What an heir needs: the name and the lock.
+    pub(crate) fn into_parts(self) -> (String, File) {
+        (self.name, self.lock)
+    }
+
+    /// The cgroups of another run, from its [`Group::into_parts`].
+    pub(crate) fn inherit(layout: &Layout, name: &str, lock: File) -> Self {
+        Self { name: name.to_owned(), dirs: layout.dirs(name), lock }
+    }
+
+    /// Waits for the last process, however long that takes, and removes the cgroups.
+    pub(crate) fn outlive(self) {
+        while let Some(process) = self.dirs.iter().find_map(|dir| any_process(dir)) {
+            // One that is gone, or of another PID namespace, has no descriptor to wait for; and one that has ended may be listed
+            // for a moment.
+            if let Some(end) = pidfd(process) {
+                let _ = rustix::event::poll(&mut [PollFd::new(&end, PollFlags::IN)], None);
+                std::thread::sleep(Duration::from_millis(10));
+            } else {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }
+        remove_all(&self.dirs);
+    }
+}
+
+fn pidfd(process: i32) -> Option<OwnedFd> {
+    rustix::process::pidfd_open(Pid::from_raw(process)?, PidfdFlags::empty()).ok()
 }
 
 /// Refuses names that are no cgroup names or could leave the parent cgroup.
@@ -316,6 +346,13 @@ fn enable(hierarchy: &Hierarchy, dir: &Path, limits: &Limits) -> anyhow::Result<
         }
     }
     Ok(())
+}
+
+/// A process of the subtree, 0 if it is of another PID namespace.
+fn any_process(dir: &Path) -> Option<i32> {
+    let own = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    let first = own.lines().next().map(|line| line.parse().unwrap_or(0));
+    first.or_else(|| child_dirs(dir).iter().find_map(|child| any_process(child)))
 }
 
 /// How many processes the subtree has; `None` for none, or no such directory.

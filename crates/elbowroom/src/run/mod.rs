@@ -2,11 +2,12 @@
 //!
 //! The command is this process's child. It joins its cgroups, takes a private mount namespace, mounts its view and only
 //! then becomes the command, so the first thing the command reads is the view. The runner forwards signals, returns the
-//! command's status and removes the cgroups. It kills nothing: cgroups in which processes are left stay, and the next
-//! `elbowroom run` removes them once they are empty.
+//! command's status and removes the cgroups. It kills nothing: where processes are left, an heir in the background waits for
+//! the last of them and removes the cgroups then. Those of a runner or an heir that was killed go with the next `elbowroom run`.
 
 pub(crate) mod cgroup;
 pub(crate) mod child;
+pub(crate) mod heir;
 pub(crate) mod java;
 pub(crate) mod limits;
 mod probe;
@@ -124,7 +125,15 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
         status
     });
     if let Err(left) = group.remove() {
-        eprintln!("elbowroom: {left}");
+        let what = left.to_string();
+        match heir::appoint(left.group) {
+            Ok(()) => eprintln!("elbowroom: {what}: it goes with the last of them"),
+            Err(error) => {
+                eprintln!(
+                    "elbowroom: {what}: the next `elbowroom run` removes it once they have ended ({error})"
+                );
+            }
+        }
     }
     Ok(match status {
         Ok(status) => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8,

@@ -1,0 +1,44 @@
+//! The heir of a run whose command has ended before other processes of its cgroup: a process in the background, in a session of
+//! its own, that holds the run's lock and removes the cgroups with the last process.
+
+use super::FORWARDED;
+use super::cgroup::{Group, Layout};
+use anyhow::Context;
+use clap::Args;
+use elbowroom_host::signal;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// The hidden verb.
+const VERB: &str = "run-heir";
+
+/// What the runner tells its heir; the lock is its standard input.
+#[derive(Args, Debug)]
+pub(crate) struct HeirArgs {
+    #[arg(long)]
+    name: String,
+}
+
+/// Starts the heir, which keeps none of the runner's descriptors but the lock: who reads a pipe from the runner, or waits for
+/// its lock, waits no longer than for the runner and what it left.
+pub(crate) fn appoint(group: Group) -> io::Result<()> {
+    let (name, lock) = group.into_parts();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("elbowroom").args([VERB, "--name", &name]).current_dir("/");
+    command.stdin(lock).stdout(Stdio::null()).stderr(Stdio::null()).spawn().map(drop)
+}
+
+/// Waits, removes, ends.
+pub(crate) fn main(args: &HeirArgs) -> anyhow::Result<()> {
+    // SAFETY: nothing in this process has opened a descriptor yet; what is closed was inherited, and nobody here knows of it.
+    unsafe { libc::close_range(3, u32::MAX, 0) };
+    // Not the leader of a process group: the runner started it.
+    rustix::process::setsid().context("setsid")?;
+    signal::unblock(&FORWARDED)?;
+    let lock = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    Group::inherit(&Layout::read()?, &args.name, lock).outlive();
+    Ok(())
+}
