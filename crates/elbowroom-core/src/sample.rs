@@ -142,6 +142,9 @@ pub struct Limits {
     pub memory_high: Option<Limit<Bytes>>,
     /// v2 `memory.low`.
     pub memory_low: Option<Limit<Bytes>>,
+    /// v2 `memory.min`.
+    #[serde(default)]
+    pub memory_min: Option<Limit<Bytes>>,
     /// v1 `memory.soft_limit_in_bytes`.
     pub memory_soft: Option<Limit<Bytes>>,
     /// Swap this cgroup may use: v2 `memory.swap.max`; v1 `memory.memsw.limit_in_bytes` less the hard limit.

@@ -43,6 +43,7 @@ fn limits() -> impl Strategy<Value = Limits> {
                 memory_max,
                 memory_high,
                 memory_low,
+                memory_min: None,
                 memory_soft,
                 swap_max: None,
             }

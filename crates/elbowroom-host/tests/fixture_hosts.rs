@@ -57,6 +57,7 @@ fn table(events: &[Event]) -> String {
         put(&mut text, "mem", limits.memory_max);
         put(&mut text, "high", limits.memory_high);
         put(&mut text, "low", limits.memory_low);
+        put(&mut text, "min", limits.memory_min);
         put(&mut text, "soft", limits.memory_soft);
         put(&mut text, "swap", limits.swap_max);
         writeln!(text, "{}", if group.populated { "" } else { " empty" }).unwrap();

@@ -48,6 +48,7 @@ pub fn limits(layout: &Layout, group: &Path, mut fault: impl FnMut(&ReadError)) 
                 limits.memory_max = take.or_none(v2::memory_limit(&dir, "memory.max"));
                 limits.memory_high = take.or_none(v2::memory_limit(&dir, "memory.high"));
                 limits.memory_low = take.or_none(v2::memory_limit(&dir, "memory.low"));
+                limits.memory_min = take.or_none(v2::memory_limit(&dir, "memory.min"));
                 limits.swap_max = take.or_none(v2::memory_limit(&dir, "memory.swap.max"));
             }
         }

@@ -229,6 +229,15 @@ impl Leases {
         }
     }
 
+    /// Ends the leases whose cgroups are gone.
+    pub fn forget_gone(&mut self) {
+        let gone: Vec<Knob> =
+            self.held.keys().filter(|knob| matches!(knob.read(), Err(KnobError::Gone))).cloned().collect();
+        for knob in gone {
+            self.release(&knob);
+        }
+    }
+
     /// Puts every value from before back, and says how that went.
     pub fn release_all(&mut self) -> Vec<Ended> {
         let records: Vec<Record> = std::mem::take(&mut self.held).into_values().collect();

@@ -54,6 +54,21 @@ fn a_file_that_this_kernel_lacks_is_refused_and_a_group_that_is_gone_is_gone() {
 }
 
 #[test]
+fn leases_of_groups_that_are_gone_are_forgotten_and_no_others() {
+    let (fake, other) = (Fake::new(), Fake::new());
+    let mut leases = fake.open();
+    let (gone, stays) = (fake.knob("memory.high"), other.knob("memory.high"));
+    for knob in [&gone, &stays] {
+        leases.set(knob, At(1), "test").unwrap();
+    }
+    fs::remove_dir_all(&gone.dir).unwrap();
+    leases.forget_gone();
+    assert_eq!(leases.held().map(|record| &record.knob).collect::<Vec<_>>(), [&stays]);
+    let files = fs::read_dir(fake.ledger()).unwrap().map(|file| file.unwrap().file_name());
+    assert_eq!(files.filter(|name| name.to_string_lossy().ends_with(".json")).count(), 1);
+}
+
+#[test]
 fn a_value_that_cannot_be_read_is_never_written_over() {
     let fake = Fake::new();
     let mut leases = fake.open();

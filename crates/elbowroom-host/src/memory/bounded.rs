@@ -25,8 +25,21 @@ pub(super) enum Written {
 /// Exit status of a child that wrote all; others are the errno.
 const ALL: i32 = 0;
 
+/// How often a write that blocks is looked after.
+const LOOK: Duration = Duration::from_millis(2);
+
 /// Writes `bytes` to `file`, for at most `patience`.
 pub(super) fn write(file: &OwnedFd, bytes: &[u8], patience: Duration) -> Written {
+    write_unless(file, bytes, patience, || false)
+}
+
+/// As [`write`], and only for as long as it is not `moot`.
+pub(super) fn write_unless(
+    file: &OwnedFd,
+    bytes: &[u8],
+    patience: Duration,
+    moot: impl FnMut() -> bool,
+) -> Written {
     let deadline = Instant::now() + patience;
     let (fd, from, length) = (file.as_raw_fd(), bytes.as_ptr(), bytes.len());
     // SAFETY: as fork(2): no CLONE_VM, so the child has memory of its own, a copy in which only this thread runs. It makes
@@ -51,7 +64,7 @@ pub(super) fn write(file: &OwnedFd, bytes: &[u8], patience: Duration) -> Written
             Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::AGAIN),
         );
     };
-    if !ends(pid, deadline) {
+    if !ends(pid, deadline, moot) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
     let mut status = 0;
@@ -69,16 +82,16 @@ pub(super) fn write(file: &OwnedFd, bytes: &[u8], patience: Duration) -> Written
 }
 
 /// Whether a child ends in time.
-fn ends(pid: Pid, deadline: Instant) -> bool {
+fn ends(pid: Pid, deadline: Instant, mut moot: impl FnMut() -> bool) -> bool {
     let Ok(end) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let look = left.min(LOOK);
+        let timeout = Timespec { tv_sec: look.as_secs() as i64, tv_nsec: i64::from(look.subsec_nanos()) };
         match poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => return false,
-            Ok(_) => return true,
-            Err(_) if left.is_zero() => return false,
-            Err(_) => {}
+            Ok(ended) if ended > 0 => return true,
+            Ok(_) | Err(_) if left.is_zero() || moot() => return false,
+            Ok(_) | Err(_) => {}
         }
     }
 }
@@ -108,5 +121,18 @@ mod tests {
         let begin = Instant::now();
         assert_eq!(write(&writer.into(), &[0; 1 << 20], Duration::from_millis(50)), Written::Late);
         assert!(begin.elapsed() < PATIENCE);
+    }
+
+    #[test]
+    fn a_write_that_became_moot_is_given_up() {
+        let (_reader, writer) = std::io::pipe().unwrap();
+        let (begin, mut looks) = (Instant::now(), 0);
+        let moot = || {
+            looks += 1;
+            looks == 3
+        };
+        assert_eq!(write_unless(&writer.into(), &[0; 1 << 20], PATIENCE, moot), Written::Late);
+        assert!(begin.elapsed() < PATIENCE);
+        assert_eq!(looks, 3);
     }
 }

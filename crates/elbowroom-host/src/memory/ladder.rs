@@ -105,10 +105,14 @@ impl Actuator {
 
     /// Ends a [`Self::lease`] now.
     pub fn release(&mut self, leases: &mut Leases, group: GroupId) -> Done {
-        let outcome = match self.highs.remove(&group) {
-            Some((knob, _)) => outcome(&knob, Ok(leases.release(&knob))),
-            None => Outcome::Done,
+        let Some((knob, _)) = self.highs.get(&group) else {
+            return done(group, Act::Lease, Outcome::Done, Bytes::ZERO);
         };
+        let outcome = outcome(knob, Ok(leases.release(knob)));
+        // What could not be put back is tried again with every beat.
+        if leases.before(knob).is_none() {
+            self.highs.remove(&group);
+        }
         done(group, Act::Lease, outcome, Bytes::ZERO)
     }
 
@@ -125,6 +129,8 @@ impl Actuator {
     pub fn forget(&mut self, leases: &mut Leases, group: GroupId) {
         self.release(leases, group);
         self.shields.forget(&self.layout, leases, group);
+        // Groups above it may have gone with it, and with a parent its knobs.
+        leases.forget_gone();
     }
 
     /// Nothing of ours is in force any more: it was released, or the guard has taken it away.
@@ -201,9 +207,11 @@ impl Actuator {
         };
         let changed = leases.set_by(&knob, |user| user.min(high), write, "hold back");
         let outcome = outcome(&knob, changed);
-        match outcome {
-            Outcome::Done => drop(self.highs.insert(order.group, (knob, order.until))),
-            _ => drop(self.highs.remove(&order.group)),
+        let until = if outcome == Outcome::Done { order.until } else { Micros::ZERO };
+        self.highs.insert(order.group, (knob, until));
+        if outcome != Outcome::Done {
+            // An earlier one may be in force still, and whoever ordered this takes it that there is none.
+            self.release(leases, order.group);
         }
         outcome
     }
@@ -271,10 +279,14 @@ fn by_poke(
 ) -> Outcome {
     let unset = if file == "memory.high" { Unset::Max } else { Unset::MinusOne };
     let Some(knob) = Knob::new(dir, file, None, unset) else { return Outcome::Gone };
+    if leases.before(&knob).is_some() {
+        // It is held back by this very knob, and the kernel reclaims down to that by itself. A poke would end it.
+        return Outcome::Partly;
+    }
     let mut left = order.amount;
     loop {
         let patience = deadline.saturating_duration_since(Instant::now());
-        let memory = match reader::group(layout, path, Bytes(if order.swap { u64::MAX } else { 0 })) {
+        let memory = match reader::group(layout, path, if order.swap { free_swap() } else { Bytes::ZERO }) {
             Ok(Some(memory)) => memory,
             Ok(None) => return Outcome::Gone,
             Err(error) => return Outcome::Refused(error.to_string()),
@@ -294,6 +306,11 @@ fn by_poke(
             return Outcome::Done;
         }
     }
+}
+
+fn free_swap() -> Bytes {
+    let info = rustix::system::sysinfo();
+    Bytes((info.freeswap as u64).saturating_mul(info.mem_unit.into()))
 }
 
 /// What the kernel could take at once: clean page cache, and what fits into swap.

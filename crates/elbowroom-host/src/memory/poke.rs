@@ -32,8 +32,11 @@ pub(super) fn poke(leases: &mut Leases, knob: &Knob, target: Bytes, patience: Du
         knob,
         |user| user.min(target),
         |knob, value| {
+            let found = knob.read().ok();
+            // v1 reclaims first and sets the limit at the end: over one that its user has set meanwhile.
+            let moot = || knob.read().is_ok_and(|now| now != value && Some(now) != found);
             knob.write_by(value, OFlags::empty(), |file, line| {
-                written = bounded::write(file, line, patience);
+                written = bounded::write_unless(file, line, patience, moot);
                 match written {
                     Written::All => Ok(()),
                     Written::Refused(errno) => Err(errno),
@@ -43,9 +46,12 @@ pub(super) fn poke(leases: &mut Leases, knob: &Knob, target: Bytes, patience: Du
         },
         "reclaim",
     );
-    let released = leases.release(knob);
-    if let Outcome::Refused(why) = released {
-        tracing::error!(%knob, because = %why, "a limit that was lowered to reclaim cannot be put back now");
+    match leases.release(knob) {
+        Outcome::Foreign { .. } => return Poked::Foreign,
+        Outcome::Refused(why) => {
+            tracing::error!(%knob, because = %why, "a limit that was lowered to reclaim cannot be put back now");
+        }
+        _ => {}
     }
     match outcome {
         Ok(Outcome::Written | Outcome::Unchanged) if written == Written::All => Poked::All,

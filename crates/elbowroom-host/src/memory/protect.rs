@@ -56,7 +56,7 @@ impl Shields {
         let mut worst = memory::Outcome::Done;
         for (at, (file, claim)) in FILES.into_iter().zip([order.low, order.min]).enumerate() {
             let Some(knob) = Knob::new(&dir, file, None, Unset::Max) else {
-                self.of.remove(&order.group);
+                self.forget(layout, leases, order.group);
                 return memory::Outcome::Gone;
             };
             let user = leases.before(&knob).map_or_else(|| knob.read(), Ok);

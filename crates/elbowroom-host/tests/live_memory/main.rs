@@ -193,6 +193,18 @@ fn protection_reaches_through_every_group_above_and_goes_with_us() {
             actuator.forget(&mut leases, ID);
             assert_eq!(room.read_above("memory.low"), (50 * MIB).to_string());
             actuator.protect(&mut leases, &protect(60 * MIB, soft), &room.path());
+            // It goes while an order for it is on its way.
+            std::fs::remove_dir(room.dir()).unwrap();
+            let done = actuator.protect(&mut leases, &protect(70 * MIB, soft), &room.path());
+            assert_eq!(
+                (done.outcome, room.read_above("memory.low")),
+                (Outcome::Gone, (50 * MIB).to_string())
+            );
+            actuator.forget(&mut leases, ID);
+            assert_eq!(room.records(), 0);
+            std::fs::create_dir(room.dir()).unwrap();
+            room.write("memory.low", &(10 * MIB).to_string());
+            actuator.protect(&mut leases, &protect(60 * MIB, soft), &room.path());
             drop(leases);
             restore(&room.ledger()).unwrap();
             assert_eq!(low(&room), mib(10, 50));
@@ -225,6 +237,14 @@ fn a_group_is_held_back_for_a_time_and_no_longer() {
     actuator.lease(&mut leases, &order(64), &room.path());
     assert_eq!(actuator.release(&mut leases, ID).outcome, Outcome::Done);
     assert_eq!((room.read("memory.high"), room.records()), ("max".to_owned(), 0));
+    // One that cannot be renewed ends: who ordered it takes it that there is none.
+    actuator.lease(&mut leases, &order(64), &room.path());
+    let in_the_way = room.ledger().join("unfinished");
+    std::fs::create_dir(&in_the_way).unwrap();
+    let done = actuator.lease(&mut leases, &order(48), &room.path());
+    assert!(matches!(done.outcome, Outcome::Refused(_)), "{done:?}");
+    assert_eq!((room.read("memory.high"), room.records()), ("max".to_owned(), 0));
+    std::fs::remove_dir(&in_the_way).unwrap();
     // A limit of the user's that is tighter stays.
     room.write("memory.high", &(40 * MIB).to_string());
     actuator.lease(&mut leases, &order(64), &room.path());

@@ -8,7 +8,7 @@ use super::{Mailbox, Message};
 use elbowroom_core::govern::disk::Cap;
 use elbowroom_core::govern::memory::{self, Act, Done, Outcome};
 use elbowroom_core::sample::{DeviceNumber, GroupId, IoLimits, IoMax, Weights};
-use elbowroom_core::unit::Bytes;
+use elbowroom_core::unit::{Bytes, Micros};
 use elbowroom_host::cgroup::Layout;
 use elbowroom_host::lease::io::{self, Place};
 use elbowroom_host::lease::{LeaseError, Leases};
@@ -21,6 +21,13 @@ use std::time::Duration;
 
 /// How long a stop waits for limits to be taken off; what is left then is the guard's.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// An order to reclaim that has waited for longer is not carried out: what it was for has been judged again since.
+const FRESH_FOR: Micros = Micros::secs(2);
+
+fn is_stale(ordered: Micros) -> bool {
+    timer::now().saturating_sub(ordered) > FRESH_FOR
+}
 
 /// Something to do.
 enum Job {
@@ -161,10 +168,15 @@ impl Holder {
         let done = match order {
             memory::Order::Protect(protect) => {
                 let done = self.actuator.protect(&mut self.leases, protect, &path);
-                if done.outcome == Outcome::Done {
+                // Also where only a part of it is in force.
+                if done.outcome != Outcome::Gone {
                     self.protected.insert(protect.group, path.clone());
                 }
                 done
+            }
+            memory::Order::Reclaim(reclaim) if is_stale(reclaim.at) => {
+                let (group, what, outcome) = (reclaim.group, Act::Reclaim, Outcome::Late);
+                Done { now: timer::now(), group, what, outcome, reclaimed: Bytes::ZERO }
             }
             memory::Order::Reclaim(reclaim) => self.actuator.reclaim(&mut self.leases, reclaim, &path),
             memory::Order::Lease(lease) => self.actuator.lease(&mut self.leases, lease, &path),

@@ -23,6 +23,7 @@ struct Mask {
     user: UserLimits,
     /// The last values of ours that were ordered: they may be read before it is told that they are in force.
     low: Option<Limit<Bytes>>,
+    min: Option<Limit<Bytes>>,
     high: Option<Limit<Bytes>>,
     soft: Option<Limit<Bytes>>,
     /// Memory is being taken from it, which lowers a v1 limit for milliseconds.
@@ -62,7 +63,8 @@ impl Masks {
         match order {
             Order::Protect(protect) => {
                 let mask = self.groups.entry(protect.group).or_default();
-                (mask.low, mask.soft) = (Some(Limit::At(protect.low)), Some(protect.soft));
+                (mask.low, mask.min) = (Some(Limit::At(protect.low)), Some(Limit::At(protect.min)));
+                mask.soft = Some(protect.soft);
             }
             Order::Lease(lease) => {
                 self.groups.entry(lease.group).or_default().high = Some(Limit::At(lease.high))
@@ -98,6 +100,7 @@ impl Mask {
         };
         Limits {
             memory_low: pick(raw.memory_low, self.user.memory_low, self.low, self.given.memory_low),
+            memory_min: pick(raw.memory_min, self.user.memory_min, self.min, self.given.memory_min),
             memory_high: pick(raw.memory_high, self.user.memory_high, self.high, self.given.memory_high),
             memory_soft: pick(raw.memory_soft, self.user.memory_soft, self.soft, self.given.memory_soft),
             memory_max: match self.user.memory_max {

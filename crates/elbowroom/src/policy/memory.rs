@@ -182,7 +182,9 @@ impl MemoryRoom {
     pub(super) fn told(&mut self, done: Done, user: UserLimits) -> (Option<Event>, Vec<Effect>) {
         match done.outcome {
             Outcome::Done | Outcome::Partly => self.status.done += 1,
-            Outcome::Foreign | Outcome::Refused(_) | Outcome::Gone => self.status.not_done += 1,
+            Outcome::Foreign | Outcome::Refused(_) | Outcome::Gone | Outcome::Late => {
+                self.status.not_done += 1;
+            }
         }
         self.status.reclaimed_bytes = self.status.reclaimed_bytes.saturating_add(done.reclaimed.get());
         tracing::debug!(

@@ -1,6 +1,6 @@
 //! What an operator should hear of memory.
 
-use super::member::Member;
+use super::member::{Member, Protection};
 use super::pool::Pool;
 use super::sample::Order;
 use super::{amount, explain};
@@ -35,7 +35,7 @@ pub(super) fn look(
         let owed = member.entitlement.min(member.max.value().map_or(f64::INFINITY, amount));
         let starved = pool.short && member.colour() == Colour::Red && member.usage() < 0.95 * owed;
         say(Kind::Starved, Some(member.id), starved, HOLD, &|| explain::starved(member, owed));
-        let foreign = member.protect.is_some() && now < member.unprotectable_until && !member.protected;
+        let foreign = member.protection == Protection::Foreign && now < member.unprotectable_until;
         say(Kind::ForeignWriter, Some(member.id), foreign, Micros::ZERO, &|| explain::foreign(&member.name));
     }
 }

@@ -1,6 +1,6 @@
 //! The governor of a machine's memory: what events do to it.
 
-use super::member::Member;
+use super::member::{Member, Protection};
 use super::pool::{self, Pool};
 use super::sample::{Act, Done, GroupMemory, Heard, MemoryTick, NodeMemory, Order, Outcome};
 use super::turn::Turn;
@@ -9,7 +9,7 @@ use crate::alert::Alert;
 use crate::alert::Conditions;
 use crate::govern::SERVICES;
 use crate::govern::claim::{Claim, claim, name};
-use crate::sample::{Engine, Event, Group, GroupId, Node};
+use crate::sample::{Engine, Event, Group, GroupId, Limits, Node};
 use crate::unit::{Bytes, Limit, Micros};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,6 +46,18 @@ pub(super) struct Known {
     container: bool,
     /// The last measurement, and when.
     memory: Option<(Micros, GroupMemory)>,
+}
+
+/// What a container's user protects with the kernel's own means; [`Limit::Max`]: all that it uses.
+fn kept(limits: &Limits) -> Limit<Bytes> {
+    let larger = |a, b| match (a, b) {
+        (Limit::At(a), Limit::At(b)) => Limit::At(Bytes::max(a, b)),
+        _ => Limit::Max,
+    };
+    let claimed = [limits.memory_low, limits.memory_min].into_iter().flatten().reduce(larger);
+    // v1 shows a soft limit that nobody set as `max`.
+    let soft = limits.memory_soft.and_then(Limit::value).map(Limit::At);
+    claimed.or(soft).unwrap_or(Limit::At(Bytes::ZERO))
 }
 
 impl Memory {
@@ -127,11 +139,13 @@ impl Memory {
             member.name = name(container);
             member.claim = claim(&self.claims, container);
             member.max = group.limits.memory_max.unwrap_or(Limit::Max);
-            member.hands_off = (container.engine == Engine::Plain && SERVICES.contains(&group.path.as_str()))
-                .then_some("the machine's own services run in it, and everybody waits for those");
-            let soft = group.limits.memory_soft.and_then(Limit::value);
-            let low = group.limits.memory_low.and_then(Limit::value);
-            member.kept = low.or(soft).unwrap_or_default();
+            member.kept = kept(&group.limits);
+            let serves = container.engine == Engine::Plain && SERVICES.contains(&group.path.as_str());
+            member.hands_off = match member.claim.memory.reserve {
+                _ if serves => Some("the machine's own services run in it, and everybody waits for those"),
+                None if member.kept == Limit::Max => Some("its user protects all that it uses"),
+                _ => None,
+            };
         } else {
             self.members.remove(&group.id);
         }
@@ -141,15 +155,14 @@ impl Memory {
 
     /// A container inside another is governed with the outer one, whose memory includes its own.
     fn is_outermost(&self, id: GroupId) -> bool {
-        let mut above = self.groups.get(&id).and_then(|known| known.parent);
-        for _ in 0..self.groups.len() {
-            match above.and_then(|id| self.groups.get(&id)) {
-                None => return true,
-                Some(known) if known.container => return false,
-                Some(known) => above = known.parent,
-            }
-        }
-        false
+        !self.is_below(id, |above| self.groups.get(&above).is_some_and(|known| known.container))
+    }
+
+    /// Whether one of the groups above a group is such a one.
+    fn is_below(&self, id: GroupId, such: impl Fn(GroupId) -> bool) -> bool {
+        let parent = |id: GroupId| self.groups.get(&id).and_then(|known| known.parent);
+        // A group that is its own ancestor cannot be; the count ends the walk where events say so.
+        std::iter::successors(parent(id), |above| parent(*above)).take(self.groups.len()).any(such)
     }
 
     fn gone(&mut self, id: GroupId) -> Vec<Order> {
@@ -187,6 +200,8 @@ impl Memory {
                 let Some((_, what)) = member.pending.take() else { return };
                 match done.outcome {
                     Outcome::Refused(_) | Outcome::Foreign => member.refused_until = later(recall::RETRY),
+                    // Nothing was tried, so nothing is learned.
+                    Outcome::Late => return,
                     Outcome::Done | Outcome::Partly | Outcome::Gone => {}
                 }
                 if let What::Lend { amount: asked } = what {
@@ -201,10 +216,13 @@ impl Memory {
                 }
             }
             Act::Protect => {
-                member.protected = matches!(done.outcome, Outcome::Done | Outcome::Partly);
-                if !member.protected {
-                    member.unprotectable_until = later(protect::CEDED);
-                }
+                (member.protection, member.unprotectable_until) = match done.outcome {
+                    Outcome::Done | Outcome::Partly => (Protection::InForce, member.unprotectable_until),
+                    Outcome::Foreign => (Protection::Foreign, later(protect::CEDED)),
+                    Outcome::Refused(_) | Outcome::Gone | Outcome::Late => {
+                        (Protection::Refused, later(protect::RETRY))
+                    }
+                };
             }
             Act::Lease => {
                 if matches!(done.outcome, Outcome::Refused(_) | Outcome::Foreign) {
@@ -279,8 +297,10 @@ impl Memory {
             }
         }
         let own = |ids: &[GroupId]| ids.iter().filter_map(|id| self.measured(*id)).collect::<Vec<_>>();
-        let pools: Vec<&GroupMemory> =
-            shared.keys().flatten().filter_map(|(owner, _)| self.measured(*owner)).collect();
+        // What a pool uses includes what pools inside it use.
+        let owners: BTreeSet<GroupId> = shared.keys().flatten().map(|(owner, _)| *owner).collect();
+        let outermost = owners.iter().filter(|id| !self.is_below(**id, |above| owners.contains(&above)));
+        let pools: Vec<&GroupMemory> = outermost.filter_map(|owner| self.measured(*owner)).collect();
         let members = shared.get(&None).map_or_else(Vec::new, |ids| own(ids));
         let machine = pool::machine(node, memory, &members, &pools, &self.settings);
         let pool = |owner: Option<(GroupId, Bytes)>, ids: &[GroupId]| match owner {

@@ -15,6 +15,19 @@ pub(super) const ANSWER_WITHIN: Micros = Micros::secs(10);
 /// Half of a learned working set is forgotten in this time, so that one that shrank is found out.
 const HALF_LIFE: f64 = 420.0;
 
+/// What came of a protection that was ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protection {
+    /// Nothing yet.
+    Asked,
+    /// It is in force, or the one before it, which counts until the answer.
+    InForce,
+    /// It is not in force, or only a part of it; the kernel's word, or ours.
+    Refused,
+    /// The same, because somebody else wrote what we would have.
+    Foreign,
+}
+
 /// A container's state.
 #[derive(Debug)]
 pub(super) struct Member {
@@ -23,8 +36,8 @@ pub(super) struct Member {
     pub(super) claim: Claim,
     /// Why nothing is ever taken from it.
     pub(super) hands_off: Option<&'static str>,
-    /// What its user protects with the kernel's own means.
-    pub(super) kept: Bytes,
+    /// What its user protects with the kernel's own means; [`Limit::Max`]: all that it uses.
+    pub(super) kept: Limit<Bytes>,
     /// Its own hard limit.
     pub(super) max: Limit<Bytes>,
     /// Whether the last tick named it.
@@ -51,8 +64,8 @@ pub(super) struct Member {
     pub(super) quarantine_until: Micros,
     pub(super) lease: Option<Lease>,
     pub(super) protect: Option<Protect>,
-    /// Whether the last protection is in force.
-    pub(super) protected: bool,
+    /// What came of the last protection.
+    pub(super) protection: Protection,
     /// Protection is somebody else's, or cannot be had, until then.
     pub(super) unprotectable_until: Micros,
     pub(super) export: Limit<Bytes>,
@@ -66,7 +79,7 @@ impl Member {
             name: String::new(),
             claim: Claim::default(),
             hands_off: None,
-            kept: Bytes::ZERO,
+            kept: Limit::At(Bytes::ZERO),
             max: Limit::Max,
             measured: false,
             meter: Meter::default(),
@@ -85,7 +98,7 @@ impl Member {
             quarantine_until: Micros::ZERO,
             lease: None,
             protect: None,
-            protected: false,
+            protection: Protection::Asked,
             unprotectable_until: Micros::ZERO,
             export: Limit::Max,
             decisions: VecDeque::new(),
@@ -203,7 +216,7 @@ impl Member {
             working_set: bytes(self.working_set),
             lent: self.loans.lent(),
             protected: self.protect.map_or(Bytes::ZERO, |protect| protect.low),
-            enforced: self.protected,
+            enforced: self.protection == Protection::InForce,
             export: self.export,
             lease: self.lease.map(|lease| lease.high),
             failures: self.loans.failures(),

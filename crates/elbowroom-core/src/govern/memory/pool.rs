@@ -103,8 +103,9 @@ impl Pool {
             let cap = member.max.or(Bytes(u64::MAX)).get() as f64;
             let cap = cap.min(self.size);
             let usage = member.usage();
-            let reserve = member.claim.memory.reserve.unwrap_or(member.kept);
-            member.reserve = amount(reserve).min(amount(member.max.or(Bytes(u64::MAX))));
+            let kept = member.kept.value().map_or(usage, amount);
+            let reserve = member.claim.memory.reserve.map_or(kept, amount);
+            member.reserve = reserve.min(amount(member.max.or(Bytes(u64::MAX))));
             let lend = member.claim.memory.lend.unwrap_or(settings.lend).fraction();
             let in_use = member.working_set.min(usage);
             member.floor = match member.colour() {

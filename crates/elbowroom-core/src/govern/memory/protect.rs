@@ -1,6 +1,6 @@
 //! Protection: what is kept for a container by the kernel's own means, which can only ever help it.
 
-use super::member::Member;
+use super::member::{Member, Protection};
 use super::sample::{Order, Protect};
 use super::{amount, bytes};
 use crate::probe::Colour;
@@ -13,6 +13,8 @@ const LEAST: f64 = (4 << 20) as f64;
 const KEPT: f64 = 0.95;
 /// What somebody else wrote is left to him for this long.
 pub(super) const CEDED: Micros = Micros::secs(600);
+/// What could not be done is tried again after this.
+pub(super) const RETRY: Micros = Micros::secs(30);
 
 /// The protection that a container should have, where it has another.
 pub(super) fn order(member: &mut Member, now: Micros) -> Option<Order> {
@@ -34,8 +36,13 @@ pub(super) fn order(member: &mut Member, now: Micros) -> Option<Order> {
         // A soft limit of nothing would be an invitation.
         soft: if soft >= LEAST && soft.is_finite() { Limit::At(bytes(soft)) } else { Limit::Max },
     };
-    if !differs(member.protect.as_ref(), &protect) {
+    // What failed may be in force in part, and is to be put right also when it is to be taken off.
+    let failed = matches!(member.protection, Protection::Refused | Protection::Foreign);
+    if !failed && !differs(member.protect.as_ref(), &protect) {
         return None;
+    }
+    if failed {
+        member.protection = Protection::Asked;
     }
     member.protect = Some(protect);
     Some(Order::Protect(protect))

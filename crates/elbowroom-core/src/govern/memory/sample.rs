@@ -153,6 +153,8 @@ pub enum Outcome {
     Refused(String),
     /// The cgroup is gone.
     Gone,
+    /// It waited for so long that what it was for is over: nothing was tried.
+    Late,
 }
 
 /// Something to do.

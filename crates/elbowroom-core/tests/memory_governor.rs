@@ -1,0 +1,139 @@
+//! The memory governor on single events: what hosts have that no scenario of the six phases has.
+
+use elbowroom_core::alert::Kind;
+use elbowroom_core::govern::memory::{
+    Act, Done, GroupMemory, Memory, MemoryTick, NodeMemory, Order, Outcome, Protect, Settings,
+};
+use elbowroom_core::label::Labels;
+use elbowroom_core::sample::{Container, Engine, Event, Group, GroupId, Limits, Node};
+use elbowroom_core::unit::Limit::{At, Max};
+use elbowroom_core::unit::{Bytes, Limit, Micros};
+
+const GIB: u64 = 1 << 30;
+
+struct Host {
+    memory: Memory,
+    seconds: u64,
+    usage: Vec<(GroupId, Bytes)>,
+    free: Bytes,
+}
+
+impl Host {
+    fn new(total: u64, free: u64) -> Self {
+        let mut memory = Memory::new(Settings::default(), Vec::new());
+        memory.apply(&Event::Node(Node {
+            mem_total: Bytes(total * GIB),
+            page_size: Bytes(4096),
+            ..Node::default()
+        }));
+        Self { memory, seconds: 0, usage: Vec::new(), free: Bytes(free * GIB) }
+    }
+
+    /// A group with so many GiB in it; a container where it has a name.
+    fn group(&mut self, id: u64, parent: u64, name: Option<&str>, limits: Limits, gib: u64) -> GroupId {
+        let container = name.map(|name| Container {
+            id: name.to_owned(),
+            name: Some(name.to_owned()),
+            engine: Engine::Docker,
+            pod: None,
+            labels: Labels::default(),
+        });
+        let (path, id) = (format!("/group{id}"), GroupId(id));
+        let parent = (parent > 0).then_some(GroupId(parent));
+        self.memory.apply(&Event::Group(Group { id, parent, path, container, limits, populated: true }));
+        self.usage.push((id, Bytes(gib * GIB)));
+        id
+    }
+
+    /// Some seconds pass, in ticks of one.
+    fn pass(&mut self, seconds: u64) -> Vec<Order> {
+        let mut orders = Vec::new();
+        for _ in 0..seconds {
+            self.seconds += 1;
+            let group = |usage| GroupMemory { usage, anon: usage, populated: true, ..GroupMemory::default() };
+            let groups = self.usage.iter().map(|(id, usage)| (*id, group(*usage))).collect();
+            let node = NodeMemory { mem_free: self.free, mem_available: self.free, ..NodeMemory::default() };
+            orders.extend(self.memory.apply(&Event::MemoryTick(MemoryTick {
+                now: self.now(),
+                node,
+                groups,
+            })));
+        }
+        orders
+    }
+
+    fn now(&self) -> Micros {
+        Micros::secs(self.seconds)
+    }
+
+    fn answer(&mut self, group: GroupId, what: Act, outcome: Outcome) {
+        let done = Done { now: self.now(), group, what, outcome, reclaimed: Bytes::ZERO };
+        self.memory.apply(&Event::MemoryDone(done));
+    }
+}
+
+fn max(gib: u64) -> Limits {
+    Limits { memory_max: Some(At(Bytes(gib * GIB))), ..Limits::default() }
+}
+
+fn protections(orders: &[Order]) -> Vec<Protect> {
+    orders.iter().filter_map(|order| if let Order::Protect(p) = order { Some(*p) } else { None }).collect()
+}
+
+fn has_begun(orders: &[Order], kind: Kind) -> bool {
+    orders.iter().any(|order| matches!(order, Order::Alert(alert) if alert.kind == kind))
+}
+
+#[test]
+fn what_a_pool_inside_a_pool_uses_is_not_missing_twice() {
+    let mut host = Host::new(64, 2);
+    let slice = host.group(1, 0, None, max(60), 56);
+    let pod = host.group(2, slice.0, None, max(50), 40);
+    host.group(3, slice.0, Some("best-effort"), Limits::default(), 16);
+    host.group(4, pod.0, Some("burstable"), Limits::default(), 40);
+    let db = host.group(5, 0, Some("db"), Limits { memory_low: Some(At(Bytes(2 * GIB))), ..max(8) }, 3);
+    let orders = host.pass(60);
+    // 64 less 56 in the slice, 3 that nobody gives back, and a margin of 3 %.
+    let size = host.memory.pools()[0].size;
+    assert!((Bytes(3 * GIB)..Bytes(4 * GIB)).contains(&size), "{size}");
+    // It waits for nothing, and lends three quarters of what is its own.
+    assert_eq!(host.memory.standing(db).unwrap().floor, Bytes(GIB / 2));
+    assert!(!has_begun(&orders, Kind::Overcommit), "{orders:?}");
+}
+
+#[test]
+fn what_its_user_protects_is_its_reservation() {
+    let reserved = |low: Option<Limit<Bytes>>, min: Option<Limit<Bytes>>| {
+        let mut host = Host::new(64, 30);
+        let limits = Limits { memory_low: low, memory_min: min, ..Limits::default() };
+        let id = host.group(1, 0, Some("db"), limits, 3);
+        host.pass(10);
+        let standing = host.memory.standing(id).unwrap();
+        (standing.reserve.get() / GIB, standing.hands_off.is_some())
+    };
+    let gib = |n: u64| Some(At(Bytes(n * GIB)));
+    assert_eq!(reserved(gib(1), gib(0)), (1, false));
+    assert_eq!(reserved(gib(0), gib(2)), (2, false));
+    assert_eq!(reserved(gib(2), gib(1)), (2, false));
+    // All that it uses, and nothing is to be taken of that.
+    assert_eq!(reserved(Some(Max), gib(0)), (3, true));
+    assert_eq!(reserved(gib(0), Some(Max)), (3, true));
+}
+
+#[test]
+fn protection_that_failed_is_asked_for_again_and_is_no_strangers_work() {
+    let mut host = Host::new(64, 30);
+    let limits = Limits { memory_low: Some(At(Bytes(2 * GIB))), ..Limits::default() };
+    let id = host.group(1, 0, Some("db"), limits, 3);
+    let last = protections(&host.pass(60)).pop().unwrap();
+    host.answer(id, Act::Protect, Outcome::Refused("no space left".into()));
+    let orders = host.pass(29);
+    assert!(protections(&orders).is_empty() && !has_begun(&orders, Kind::ForeignWriter), "{orders:?}");
+    let again = protections(&host.pass(2));
+    assert_eq!(again.iter().map(|p| (p.low, p.soft)).collect::<Vec<_>>(), [(last.low, last.soft)]);
+
+    host.answer(id, Act::Protect, Outcome::Foreign);
+    let orders = host.pass(598);
+    assert!(protections(&orders).is_empty() && has_begun(&orders, Kind::ForeignWriter), "{orders:?}");
+    assert_eq!(protections(&host.pass(4)).len(), 1);
+}
