@@ -1,7 +1,7 @@
 //! The program at work: one look a second, and what follows from it.
 
 use crate::agent::{Agent, BY, Snapshot};
-use crate::claims::{Annotations, Wanted, wanted};
+use crate::claims::{Annotations, Heed, Wanted, wanted};
 use crate::concern::{CONCERNS, Latch, Rule};
 use crate::node::{HEARTBEAT, OurNode, Said, Word};
 use crate::notice::{Notice, Notices, facts};
@@ -247,7 +247,7 @@ impl Look {
             }
         });
         self.say(word);
-        let mut facts = facts(snapshot);
+        let mut facts = facts(snapshot, self.args.claims != Heed::None);
         // Of a container whose pod is not heard of yet, or that is no pod's, there is nothing to tell an Event about.
         let is_known = |id: &String| self.pods.find(|pod| runs(pod, id)).is_some();
         facts.retain(|key, _| key.container.as_ref().is_none_or(is_known));
