@@ -1,6 +1,7 @@
 """`elbowroom run`: a container of one's own, without an engine."""
 
 import os
+import pty
 import signal
 import subprocess
 
@@ -174,6 +175,27 @@ def test_signals_reach_the_command(agent, binary, run_dir, number):
         finally:
             run.kill()
     assert run.returncode == 5
+
+
+def test_a_terminal_that_hangs_up_ends_the_command(agent, binary, run_dir):
+    name = f"elbowroom-test-live-hangup-{os.getpid()}"
+    words = [binary, "--run-dir", run_dir, "run", "--name", name, "--", "sh", "-c", "echo ready; exec sleep 1000"]
+    pid, terminal = pty.fork()
+    if pid == 0:  # leads the session of its terminal, as below `ssh -t`
+        try:
+            os.execv(binary, words)
+        finally:
+            os._exit(127)
+    run = Process(pid)
+    try:
+        with os.fdopen(terminal, "rb", buffering=0) as output:
+            said = b""
+            while b"ready" not in said:
+                said += output.read(100)
+        eventually(lambda: not run.alive())
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGHUP
+    finally:
+        run.kill()
 
 
 def test_without_an_agent_there_is_no_view_and_the_way_out_is_said(binary, run_dir):

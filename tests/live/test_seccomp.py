@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -255,6 +256,21 @@ def test_one_that_hangs_is_replaced(new_agent, keeper, contain, asks):
     assert ask()[OWN] >= 1
     assert not Process(hung).alive() and keeper.answerer() != hung
     assert ask()[OWN] == 1
+
+
+def test_a_run_directory_that_is_removed_is_made_anew(run_dir, keeper):
+    def answers():
+        with socket.socket(socket.AF_UNIX) as runtime:
+            return runtime.connect_ex(str(keeper.socket)) == 0
+
+    before = keeper.answerer()
+    shutil.rmtree(run_dir)  # as systemd does when the agent's service is stopped
+    eventually(answers)
+    assert keeper.socket.stat().st_mode & 0o777 == 0o600
+    # Whoever takes over has the new socket.
+    eventually(lambda: keeper.answerer() not in (None, before))
+    Process(keeper.holder()).kill()
+    eventually(lambda: keeper.holder() and answers())
 
 
 def test_told_to_stop_it_waits_for_those_who_need_it(new_agent, keeper, contain, asks):

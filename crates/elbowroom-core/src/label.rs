@@ -19,6 +19,7 @@ use crate::launch::Surfaces;
 use crate::unit::{Bytes, parse_bytes};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// What the keys begin with.
@@ -211,6 +212,28 @@ impl Labels {
     }
 }
 
+/// The labels of a pod's container, by key, from annotations: `elbowroom.dev/KEY` is for all containers of the pod,
+/// `elbowroom.dev/KEY.NAME` for `name` alone, and goes before that. What is for one that `is_other` knows is left out, and what
+/// does not begin with [`PREFIX`]. Of two of one key the later counts.
+pub fn of_container<'a>(
+    annotations: impl IntoIterator<Item = (&'a str, &'a str)>,
+    name: &str,
+    is_other: impl Fn(&str) -> bool,
+) -> BTreeMap<&'a str, &'a str> {
+    let (mut all, mut single) = (BTreeMap::new(), BTreeMap::new());
+    for (key, value) in annotations {
+        let Some(plain) = key.strip_prefix(PREFIX) else { continue };
+        // No key that is known has a dot.
+        match plain.split_once('.') {
+            Some((stem, of)) if of == name => single.insert(&key[..PREFIX.len() + stem.len()], value),
+            Some((_, of)) if is_other(of) => None,
+            _ => all.insert(key, value),
+        };
+    }
+    all.extend(single);
+    all
+}
+
 fn switch(value: &str) -> Result<bool, String> {
     match value {
         "on" | "true" => Ok(true),
@@ -331,6 +354,28 @@ mod tests {
         );
         assert_eq!(over(&[], &under), over(&under, &[]));
         assert_eq!(over(&[("views", "no")], &under).ignored.len(), 2);
+    }
+
+    #[test]
+    fn annotations_of_a_pod_are_for_all_its_containers_or_for_one() {
+        let annotations = [
+            ("elbowroom.dev/priority.web", "7"),
+            ("elbowroom.dev/priority", "300"),
+            ("elbowroom.dev/views.side", "off"),
+            ("elbowroom.dev/env", "off"),
+            ("elbowroom.dev/env", "on"),
+            ("elbowroom.dev/java.wep", "on"),
+            ("example.com/views", "off"),
+        ];
+        let of = |name: &str, others: &[&str]| {
+            let labels = of_container(annotations, name, |of| others.contains(&of));
+            labels
+                .into_iter()
+                .map(|(key, value)| format!("{} {value}", &key[PREFIX.len()..]))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of("web", &["side"]), ["env on", "java.wep on", "priority 7"]);
+        assert_eq!(of("side", &["web", "wep"]), ["env on", "priority 300", "views off"]);
     }
 
     #[test]

@@ -15,8 +15,8 @@ pub struct Signals(OwnedFd);
 pub struct Received {
     /// Which one.
     pub signal: Signal,
-    /// Whether the kernel sent it, to the whole foreground process group (a key on the terminal, a hang-up), rather
-    /// than a process to us alone.
+    /// Whether the kernel sent it (a key on the terminal: to the whole foreground process group; a hang-up: to the session's
+    /// leader), rather than a process.
     pub from_kernel: bool,
 }
 

@@ -9,13 +9,12 @@
 //! | those of its namespace | the same, where the pod has none of that name |
 
 use crate::quantity;
+use elbowroom_core::label::{self, PREFIX};
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What the keys begin with.
-const PREFIX: &str = "elbowroom.dev/";
 /// A container that requests no CPU still gets a tenth of what one gets that requests one.
 const LEAST_WEIGHT: u64 = 10;
 const MOST_WEIGHT: u64 = 10_000;
@@ -121,22 +120,12 @@ fn asked(
     name: &str,
     containers: &BTreeMap<&str, &Container>,
 ) -> BTreeMap<String, String> {
-    let mut asked = BTreeMap::new();
-    let ours = annotations.iter().filter(|(key, value)| key.starts_with(PREFIX) && value.len() <= LONGEST);
-    let (mut single, mut all) = (Vec::new(), Vec::new());
-    for (key, value) in ours {
-        match key
-            .rsplit_once('.')
-            .filter(|(stem, of)| stem.starts_with(PREFIX) && containers.contains_key(of))
-        {
-            Some((stem, of)) if of == name => single.push((stem.to_owned(), value.clone())),
-            Some(_) => {}
-            None => all.push((key.clone(), value.clone())),
-        }
-    }
-    asked.extend(all);
-    asked.extend(single);
-    asked
+    let short = annotations.iter().filter(|(_, value)| value.len() <= LONGEST);
+    // What names no container of the pod is handed on: the agent tells that it is not understood.
+    let labels = label::of_container(short.map(|(key, value)| (key.as_str(), value.as_str())), name, |of| {
+        containers.contains_key(of)
+    });
+    labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 #[cfg(test)]

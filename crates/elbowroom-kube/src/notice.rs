@@ -8,7 +8,7 @@
 //! 2. The same thing begins at most once in [`QUIET`].
 //! 3. At most [`BURST`] things begin in any [`QUIET`]. What lasts is told when there is room.
 
-use crate::agent::{AlertView, Container, Snapshot};
+use crate::agent::{AlertView, BY, Container, Snapshot};
 use elbowroom_core::alert::{Kind, Severity};
 use elbowroom_core::unit::Micros;
 use std::collections::{BTreeMap, VecDeque};
@@ -53,10 +53,10 @@ impl Notice {
     }
 }
 
-/// Everything of a snapshot that is worth an Event.
-pub(crate) fn facts(snapshot: &Snapshot) -> BTreeMap<Key, Fact> {
+/// Everything of a snapshot that is worth an Event. `gives`: whether this program gives containers their labels.
+pub(crate) fn facts(snapshot: &Snapshot, gives: bool) -> BTreeMap<Key, Fact> {
     let alerts = snapshot.alerts.lasting.iter().map(alert);
-    alerts.chain(snapshot.containers.iter().flat_map(container)).collect()
+    alerts.chain(snapshot.containers.iter().flat_map(|of| container(of, gives))).collect()
 }
 
 fn alert(view: &AlertView) -> (Key, Fact) {
@@ -69,7 +69,7 @@ fn alert(view: &AlertView) -> (Key, Fact) {
     (key, fact(view.alert.severity > Severity::Info, &view.alert.text))
 }
 
-fn container(container: &Container) -> Vec<(Key, Fact)> {
+fn container(container: &Container, gives: bool) -> Vec<(Key, Fact)> {
     let key =
         |reason, topic: &str| Key { container: Some(container.id.clone()), reason, topic: topic.to_owned() };
     let name = container.name.as_deref().unwrap_or(&container.id);
@@ -94,7 +94,9 @@ fn container(container: &Container) -> Vec<(Key, Fact)> {
         });
         [lent, held].into_iter().flatten()
     });
-    let ignored = (!container.labels.ignored.is_empty()).then(|| {
+    // What an engine keeps of a pod's annotations is not yet what they mean for this container.
+    let counts = !gives || container.labels_by.as_deref() == Some(BY);
+    let ignored = (counts && !container.labels.ignored.is_empty()).then(|| {
         let text =
             format!("{name}: not understood, and without effect: {}", container.labels.ignored.join(", "));
         (key("AnnotationIgnored", &container.labels.ignored.concat()), fact(true, &text))
@@ -186,8 +188,8 @@ mod tests {
 
     #[test]
     fn a_snapshot_says_what_is_worth_an_event() {
-        let snapshot: Snapshot = serde_json::from_str(
-            r#"{"time_unix_ms": 5, "status": {}, "containers": [{"id": "c1", "name": "app", "more": 1,
+        let mut snapshot: Snapshot = serde_json::from_str(
+            r#"{"time_unix_ms": 5, "status": {}, "containers": [{"id": "c1", "name": "app", "more": 1, "labels_by": "elbowroom-kube",
                 "labels": {"ignored": ["elbowroom.dev/x = \"y\": there is no such label"]},
                 "disk": [{"name": "sda", "cap": 0.25, "enforced": true}, {"name": "sdb", "cap": 0.5, "enforced": false}],
                 "memory": {"lent": 1048576, "lease": null}}],
@@ -198,8 +200,8 @@ mod tests {
                  "until": null, "text": "short", "disk_name": null, "container": null}]}}"#,
         )
         .unwrap();
-        let facts = facts(&snapshot);
-        let told: Vec<String> = facts
+        let all = facts(&snapshot, true);
+        let told: Vec<String> = all
             .iter()
             .map(|(key, fact)| format!("{:?} {} {} {}", key.container, key.reason, key.topic, fact.note))
             .collect();
@@ -214,6 +216,11 @@ mod tests {
                 "Some(\"c1\") Starved sda app getsless",
             ]
         );
+        let ignored =
+            |snapshot, gives| facts(snapshot, gives).keys().any(|key| key.reason == "AnnotationIgnored");
+        snapshot.containers[0].labels_by = None;
+        assert!(!ignored(&snapshot, true), "they are the engine's, and ours are on their way");
+        assert!(ignored(&snapshot, false));
         assert!(fact(true, &"ö".repeat(2_000)).note.len() <= LONGEST);
     }
 

@@ -1,7 +1,7 @@
 //! The program at work: one look a second, and what follows from it.
 
 use crate::agent::{Agent, BY, Snapshot};
-use crate::claims::{Annotations, Wanted, wanted};
+use crate::claims::{Annotations, Heed, Wanted, wanted};
 use crate::concern::{CONCERNS, Latch, Rule};
 use crate::node::{HEARTBEAT, OurNode, Said, Word};
 use crate::notice::{Notice, Notices, facts};
@@ -42,6 +42,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     };
     let (store, writer) = reflector::store();
     let (namespaces, namespace_writer) = reflector::store();
+    let (heard, hears) = watch::channel(false);
     let (word, words) = watch::channel(None);
     let (notices, queue) = mpsc::channel(QUEUE);
     let mut look = Look {
@@ -55,12 +56,13 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         given: BTreeMap::new(),
         pods: store,
         namespaces,
+        heard: hears,
         word,
         queue: notices,
         args,
     };
     let pods = watch_pods(client.clone(), &node.name, writer);
-    let spaces = watch_namespaces(client.clone(), namespace_writer);
+    let spaces = watch_namespaces(client.clone(), namespace_writer, heard);
     let told = tell_node(node.clone(), words);
     let events = tell_events(client, node.name.clone(), look.pods.clone(), queue);
     let ended = tokio::select! {
@@ -103,16 +105,33 @@ async fn watch_pods(client: Client, node: &str, writer: reflector::store::Writer
     }
 }
 
-/// Keeps what is said of namespaces in `writer`'s store. Who may not hear of them has none that speaks for its pods.
-async fn watch_namespaces(client: Client, writer: reflector::store::Writer<PartialObjectMeta<Namespace>>) {
+/// Keeps what is said of namespaces in `writer`'s store, and tells `heard` when that is all there is. Who may not hear of them has
+/// none that speaks for its pods.
+async fn watch_namespaces(
+    client: Client,
+    writer: reflector::store::Writer<PartialObjectMeta<Namespace>>,
+    heard: watch::Sender<bool>,
+) {
     let slim = |namespace: &mut PartialObjectMeta<Namespace>| namespace.metadata.managed_fields = None;
     let namespaces = watcher(Api::all(client), watcher::Config::default());
     let namespaces = namespaces.default_backoff().modify(slim).reflect(writer);
     pin_mut!(namespaces);
     while let Some(event) = namespaces.next().await {
+        if is_all(&event) {
+            heard.send_replace(true);
+        }
         if let Err(error) = event {
             tracing::warn!(because = one_line(&error.into()), "namespaces are not heard of");
         }
+    }
+}
+
+/// Whether a watch has told everything there is, or may never.
+fn is_all<K>(event: &watcher::Result<watcher::Event<K>>) -> bool {
+    match event {
+        Ok(event) => matches!(event, watcher::Event::InitDone),
+        Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) => status.is_forbidden(),
+        Err(_) => false,
     }
 }
 
@@ -195,6 +214,8 @@ struct Look {
     given: BTreeMap<String, Wanted>,
     pods: Store<Pod>,
     namespaces: Store<PartialObjectMeta<Namespace>>,
+    /// Whether namespaces were heard of, all of them.
+    heard: watch::Receiver<bool>,
     word: watch::Sender<Option<Word>>,
     queue: mpsc::Sender<Notice>,
 }
@@ -220,7 +241,10 @@ impl Look {
                         tracing::info!("the agent answers");
                     }
                     self.take(now, &snapshot);
-                    self.give(&snapshot).await;
+                    // Earlier, what namespaces say would be missing in what is given. Without pods nothing is.
+                    if *self.heard.borrow() {
+                        self.give(&snapshot).await;
+                    }
                 }
                 Err(error) => self.nothing(now, &error),
             }
@@ -247,7 +271,7 @@ impl Look {
             }
         });
         self.say(word);
-        let mut facts = facts(snapshot);
+        let mut facts = facts(snapshot, self.args.claims != Heed::None);
         // Of a container whose pod is not heard of yet, or that is no pod's, there is nothing to tell an Event about.
         let is_known = |id: &String| self.pods.find(|pod| runs(pod, id)).is_some();
         facts.retain(|key, _| key.container.as_ref().is_none_or(is_known));
@@ -333,5 +357,29 @@ impl Look {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    #[test]
+    fn namespaces_are_heard_of_when_all_were_listed_or_none_may_be() {
+        let failed = |status: Status| watcher::Error::InitialListFailed(kube::Error::Api(status.boxed()));
+        let forbidden = failed(Status::failure("no", "Forbidden").with_code(403));
+        let slow = failed(Status::failure("later", "TooManyRequests").with_code(429));
+        let all: Vec<bool> = [
+            Ok(watcher::Event::Init),
+            Ok(watcher::Event::InitApply(())),
+            Ok(watcher::Event::InitDone),
+            Err(slow),
+            Err(forbidden),
+        ]
+        .iter()
+        .map(is_all)
+        .collect();
+        assert_eq!(all, [false, false, true, false, true]);
     }
 }

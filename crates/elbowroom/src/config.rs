@@ -222,10 +222,15 @@ impl Containers {
 
     /// Whether a container is to be left alone.
     pub(crate) fn excludes(&self, container: &Container) -> bool {
-        self.exclude.iter().any(|pattern| {
-            glob::matches(pattern, &container.id)
-                || container.name.as_deref().is_some_and(|name| glob::matches(pattern, name))
-        })
+        self.excludes_named(&container.id, container.name.as_deref())
+    }
+
+    /// The same, by its identifier and the name people use.
+    pub(crate) fn excludes_named(&self, id: &str, name: Option<&str>) -> bool {
+        let fits = |pattern: &String| {
+            glob::matches(pattern, id) || name.is_some_and(|name| glob::matches(pattern, name))
+        };
+        self.exclude.iter().any(fits)
     }
 }
 

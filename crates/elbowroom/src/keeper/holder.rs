@@ -15,6 +15,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
 use sd_notify::NotifyState;
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -45,11 +46,7 @@ pub(crate) fn main(run_dir: &Path) -> Result<()> {
     if super::is_there(&run_dir).is_ok() {
         bail!("{}: a keeper is at work here already", path.display());
     }
-    let _ = std::fs::remove_file(&path);
-    // Nobody but root, from the first moment on.
-    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
-    let listener = UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()));
-    rustix::process::umask(before);
+    let listener = listen(&run_dir)?;
     let (record, containers) = stored();
     let record = match record {
         Some(record) => record,
@@ -59,7 +56,25 @@ pub(crate) fn main(run_dir: &Path) -> Result<()> {
             record
         }
     };
-    Holder::new(Kept { run_dir, socket: Some(listener?), record, containers })?.run()
+    Holder::new(Kept { run_dir, socket: Some(listener), record, containers })?.run()
+}
+
+/// Where runtimes bring descriptors, made anew, and the directory too where there is none.
+fn listen(run_dir: &Path) -> Result<UnixListener> {
+    std::fs::create_dir_all(run_dir).with_context(|| format!("making {}", run_dir.display()))?;
+    let path = socket(run_dir);
+    let _ = std::fs::remove_file(&path);
+    // Nobody but root, from the first moment on.
+    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()));
+    rustix::process::umask(before);
+    listener
+}
+
+/// Which file is at a path, where there is one: device and inode.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
 }
 
 /// Carries on for a holder that died.
@@ -73,6 +88,8 @@ struct Holder {
     kept: Kept,
     pages: Pages,
     signals: Signals,
+    /// The socket's file when it was bound.
+    bound: Option<(u64, u64)>,
     /// Containers that the answerer knows.
     given: BTreeSet<usize>,
     answerer: Option<Answerer>,
@@ -106,10 +123,12 @@ impl Holder {
         let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
         let now = Instant::now();
         let (pages, given) = (Pages::default(), BTreeSet::new());
+        let bound = file_at(&socket(&kept.run_dir));
         Ok(Self {
             kept,
             pages,
             signals,
+            bound,
             given,
             answerer: None,
             start_at: now,
@@ -139,6 +158,7 @@ impl Holder {
             if Instant::now() >= self.look_at {
                 self.look_at = Instant::now() + LOOK;
                 self.end_who_hangs();
+                self.keep_listening();
             }
             if signalled && self.told_to_stop() || self.stopping && self.kept.containers.is_empty() {
                 self.finish();
@@ -290,6 +310,35 @@ impl Holder {
                 let _ = answerer.child.kill();
             }
             self.waiting = None;
+        }
+    }
+
+    /// Listens anew where the socket's file is gone: a service manager removes the run directory when the agent is stopped.
+    fn keep_listening(&mut self) {
+        let now = file_at(&socket(&self.kept.run_dir));
+        let is_there = now.is_some() && now == self.bound;
+        // Somebody who answers there is another keeper.
+        if self.kept.socket.is_none() || is_there || super::is_there(&self.kept.run_dir).is_ok() {
+            return;
+        }
+        let is_news = self.bound.take().is_some();
+        match listen(&self.kept.run_dir) {
+            Ok(listener) => {
+                tracing::warn!(because = "the socket was removed", "listening anew");
+                self.bound = file_at(&socket(&self.kept.run_dir));
+                self.kept.socket = Some(listener);
+                // The next one is given the new socket; this one would carry on with the old.
+                if let Some(answerer) = &mut self.answerer {
+                    let _ = answerer.child.kill();
+                }
+            }
+            Err(error) if is_news => {
+                tracing::error!(
+                    because = crate::one_line(&error),
+                    "no runtime finds the keeper; trying again"
+                );
+            }
+            Err(_) => {}
         }
     }
 

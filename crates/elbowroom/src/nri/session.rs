@@ -8,7 +8,7 @@ use super::messages::{
 };
 use super::{HookProgram, NriError};
 use crate::config::Containers;
-use elbowroom_core::label::{Labels, PREFIX};
+use elbowroom_core::label::{self, Labels};
 use elbowroom_core::launch::{self, Room};
 use elbowroom_core::sample;
 use prost::Message as _;
@@ -114,12 +114,12 @@ impl<'a> Session<'a> {
     fn adjust(&self, pod: &PodSandbox, container: &Container, news: &mut Vec<News>) -> ContainerAdjustment {
         // A pod's annotations are those of its containers, as far as these have none of their own. Written into the container's
         // own, whoever looks for its labels later finds them there.
-        let ours = |(key, _): &(&String, &String)| key.starts_with(PREFIX);
-        let inherited = pod.annotations.iter().filter(ours);
-        let inherited: Vec<_> =
-            inherited.filter(|(key, _)| !container.annotations.contains_key(*key)).collect();
-        let all = container.annotations.iter().chain(inherited.iter().copied());
-        let labels = Labels::read(all.map(|(k, v)| (k.as_str(), v.as_str())), self.containers.labels);
+        let all = pod.annotations.iter().chain(&container.annotations);
+        let all = all.map(|(key, value)| (key.as_str(), value.as_str()));
+        let all = label::of_container(all, &container.name, |_| true);
+        let labels = Labels::read(all.iter().map(|(key, value)| (*key, *value)), self.containers.labels);
+        let is_own = |key: &str, value: &str| container.annotations.get(key).is_some_and(|own| own == value);
+        let inherited = all.into_iter().filter(|(key, value)| !is_own(key, value));
         let name = (!container.name.is_empty()).then(|| container.name.clone());
         let engine = sample::Engine::Containerd;
         let known = sample::Container { id: container.id.clone(), name, engine, pod: None, labels };
@@ -131,7 +131,7 @@ impl<'a> Session<'a> {
         };
         news.push(News::Planned { id: container.id.clone(), hook: hook.is_some(), env: env.len() });
         ContainerAdjustment {
-            annotations: inherited.into_iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+            annotations: inherited.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
             env: env.into_iter().map(|(key, value)| KeyValue { key: key.to_owned(), value }).collect(),
             hooks: hook.map(|(path, args)| Hooks { create_container: vec![Hook { path, args }] }),
         }
@@ -163,6 +163,7 @@ mod tests {
         LinuxContainer, LinuxCpu, LinuxMemory, LinuxResources, OptionalInt64, OptionalUInt64,
     };
     use super::*;
+    use elbowroom_core::label::PREFIX;
     use proptest::prelude::*;
     use std::collections::HashMap;
 
@@ -247,6 +248,9 @@ mod tests {
         assert_eq!((off.hooks, off.annotations), (None, notes(&[("views", "off"), ("priority", "5")])));
         let on = create(&Containers::default(), &[("views", "off")], &[("views", "on")]);
         assert!(on.hooks.is_some() && on.annotations.is_empty());
+        let one = [("views.web", "off"), ("priority", "5"), ("priority.web", "7"), ("env.side", "on")];
+        let one = create(&Containers::default(), &one, &[("priority", "5")]);
+        assert_eq!((one.hooks, one.annotations), (None, notes(&[("views", "off"), ("priority", "7")])));
         let none = Containers { attach: false, ..Containers::default() };
         assert_eq!(create(&none, &[], &[]), ContainerAdjustment::default());
         assert!(create(&none, &[("views", "on")], &[]).hooks.is_some());

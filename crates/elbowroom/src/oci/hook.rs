@@ -47,9 +47,14 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
     let (done, result) = mpsc::channel();
     let known = id.clone();
     // A panic drops the sender, which reads as an end without a result.
-    std::thread::spawn(move || {
+    let attaching = move || {
         let _ = done.send(attach(&run_dir, wanted.unwrap_or_default(), &known));
-    });
+    };
+    // In the container's cgroup there may be no room for a thread (`--pids-limit`).
+    if let Err(error) = std::thread::Builder::new().spawn(attaching) {
+        complain(&id, &format!("starting a thread: {error}"));
+        return ExitCode::SUCCESS;
+    }
     match result.recv_timeout(BUDGET) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => complain(&id, &format!("{error:#}")),

@@ -9,6 +9,16 @@ use std::path::Path;
 const ALLOW: &str = "SCMP_ACT_ALLOW";
 const NOTIFY: &str = "SCMP_ACT_NOTIFY";
 
+/// What programs of this machine may be built for (runtime-spec, config-linux.md). libseccomp kills those of an architecture that a
+/// policy does not name, and without any names the machine's own alone.
+const ARCHITECTURES: &[&str] = if cfg!(target_arch = "x86_64") {
+    &["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]
+} else if cfg!(target_arch = "aarch64") {
+    &["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"]
+} else {
+    &[]
+};
+
 /// Has the keeper of `run_dir` answer for a container that is about to be made.
 ///
 /// # Errors
@@ -31,7 +41,7 @@ pub fn add_listener(config: &mut Value, socket: &Path) -> Result<(), String> {
     let linux = linux.as_object_mut().ok_or("linux is no object")?;
     let policy = linux.entry("seccomp").or_insert(Value::Null);
     if policy.is_null() {
-        *policy = json!({ "defaultAction": ALLOW });
+        *policy = json!({ "defaultAction": ALLOW, "architectures": ARCHITECTURES });
     }
     let policy = policy.as_object_mut().ok_or("linux.seccomp is no object")?;
     let rules = policy.get("syscalls").unwrap_or(&Value::Null);
@@ -102,7 +112,12 @@ mod tests {
     fn only_the_two_calls_change_and_nothing_is_loosened() {
         let wait = json!({ "names": ["sched_getaffinity", "sysinfo"], "action": NOTIFY });
         for (before, after) in [
-            (Value::Null, json!({ "defaultAction": ALLOW, "syscalls": [wait], "listenerPath": "/k" })),
+            (
+                Value::Null,
+                json!({
+                    "defaultAction": ALLOW, "architectures": ARCHITECTURES, "syscalls": [wait], "listenerPath": "/k",
+                }),
+            ),
             (
                 json!({ "defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 1, "architectures": ["SCMP_ARCH_X86_64"], "syscalls": [
                     { "names": ["read", "sysinfo", "sched_getaffinity"], "action": ALLOW, "args": [] },
@@ -127,6 +142,13 @@ mod tests {
         let mut config = json!({});
         add_listener(&mut config, Path::new("/k")).unwrap();
         assert_eq!(config["linux"]["seccomp"]["listenerPath"], "/k");
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_policy_of_ours_kills_no_32_bit_program() {
+        let policy = changed(Value::Null).unwrap();
+        assert_eq!(policy["architectures"], json!(["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]));
     }
 
     #[test]

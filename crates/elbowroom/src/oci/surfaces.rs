@@ -25,10 +25,13 @@ const PATIENCE: Duration = Duration::from_millis(250);
 const NAMES: [&str; 3] = ["io.kubernetes.cri.container-name", "io.kubernetes.container.name", "nerdctl/name"];
 
 /// The plan for the container of `bundle`. Who uses the wrapper wants views; what else there is, the agent says, and is not asked
-/// where nobody wants anything of the kind.
+/// where nobody wants anything of the kind. A container that is to be left alone gets nothing.
 pub(super) fn plan(bundle: &Path, run_dir: &Path, node: &Containers) -> anyhow::Result<Plan> {
     let config = bundle::read(&bundle.join("config.json"))?;
     let made = made(bundle, &config);
+    if node.excludes_named(&made.id, made.name.as_deref()) {
+        return Ok(Plan::default());
+    }
     let labels = made.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let plan = Plan::new(&Labels::read(labels, node.labels), true, node.env);
     if plan.surfaces.is_none() {
@@ -215,6 +218,16 @@ mod tests {
             std::fs::write(bundle.join("config.json"), config(notes, Value::Null).to_string()).unwrap();
             let plan = plan(&bundle, dir.path(), &Containers::default()).unwrap();
             assert_eq!(plan, Plan { hook, ..Plan::default() });
+        }
+        let notes = json!({ "elbowroom.dev/seccomp": "on", "io.kubernetes.container.name": "web" });
+        std::fs::write(bundle.join("config.json"), config(notes, Value::Null).to_string()).unwrap();
+        let planned = |exclude: &[&str]| {
+            let exclude = exclude.iter().map(|pattern| (*pattern).to_owned()).collect();
+            plan(&bundle, dir.path(), &Containers { exclude, ..Containers::default() }).unwrap()
+        };
+        assert!(planned(&["db"]).seccomp);
+        for exclude in ["w*", "4f*"] {
+            assert_eq!(planned(&[exclude]), Plan::default(), "{exclude}");
         }
     }
 }

@@ -20,7 +20,7 @@ use anyhow::Context;
 use cgroup::{Group, Layout};
 use clap::Args;
 use elbowroom_core::launch;
-use elbowroom_host::signal::Signals;
+use elbowroom_host::signal::{Received, Signals};
 use limits::Limits;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -190,8 +190,7 @@ fn supervise(child: &mut Child, signals: &Signals) -> anyhow::Result<ExitStatus>
             Err(errno) => return Err(errno.into()),
         }
         while let Some(received) = signals.next()? {
-            // A key on the terminal reached the command already: the kernel sends that to the whole foreground group.
-            if !received.from_kernel {
+            if is_passed_on(received) {
                 let _ = rustix::process::kill_process(pid, received.signal);
             }
         }
@@ -199,6 +198,13 @@ fn supervise(child: &mut Child, signals: &Signals) -> anyhow::Result<ExitStatus>
             return Ok(status);
         }
     }
+}
+
+/// Whether the command has to be told of a signal. A key on the terminal reached it already: the kernel sends that to the whole
+/// foreground group. A hang-up it sends to the session's leader, which may be the runner (`drivers/tty/tty_jobctrl.c`,
+/// `tty_signal_session_leader`).
+fn is_passed_on(received: Received) -> bool {
+    !received.from_kernel || received.signal == Signal::HUP
 }
 
 /// The command's file name as far as a cgroup may be named so, and this process's number.
@@ -212,6 +218,14 @@ fn default_name(command: &OsString) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_are_not_passed_on_and_hang_ups_are() {
+        let told = |signal, from_kernel| is_passed_on(Received { signal, from_kernel });
+        assert!(FORWARDED.iter().all(|signal| told(*signal, false)));
+        let by_kernel: Vec<Signal> = FORWARDED.into_iter().filter(|signal| told(*signal, true)).collect();
+        assert_eq!(by_kernel, [Signal::HUP]);
+    }
 
     #[test]
     fn default_names_are_always_good_names() {

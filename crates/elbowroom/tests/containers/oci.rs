@@ -158,3 +158,13 @@ fn the_hook_succeeds_whatever_it_is_given() {
         assert!(err.starts_with("elbowroom: no view: ") && err.lines().count() == 1, "{state}: {err}");
     }
 }
+
+#[test]
+fn the_hook_succeeds_without_room_for_a_thread() {
+    // A stack that no address space holds fails as a thread too many does: with EAGAIN.
+    let mut hook = Command::new(PROGRAM);
+    let output = hook.arg("hook").env("RUST_MIN_STACK", (1u64 << 60).to_string()).output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{err}");
+    assert!(err.starts_with("elbowroom: no view: starting a thread: ") && err.lines().count() == 1, "{err}");
+}
