@@ -41,6 +41,8 @@ FUNCTIONS(POINTER)
 #undef POINTER
 
 static FILE *file;
+static char *path;	/* of the file */
+static pid_t traced;	/* whose trace it is */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void say(const char *what, const char *why)
@@ -138,7 +140,7 @@ static void CUPTIAPI completed(CUcontext context, uint32_t stream, uint8_t *buff
 
 	(void)size;
 	pthread_mutex_lock(&lock);
-	if (file) {
+	if (file && getpid() == traced) {
 		while (p_cuptiActivityGetNextRecord(buffer, valid, &activity) == CUPTI_SUCCESS)
 			take(activity);
 		if (p_cuptiActivityGetNumDroppedRecords(context, stream, &lost) == CUPTI_SUCCESS && lost)
@@ -154,6 +156,9 @@ static void finish(void)
 {
 	uint64_t now = 0;
 
+	/* A child that was forked and not made another program: the trace and CUPTI's threads are its parent's. */
+	if (getpid() != traced)
+		return;
 	p_cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
 	p_cuptiGetTimestamp(&now);
 	pthread_mutex_lock(&lock);
@@ -195,7 +200,6 @@ static int open_file(void)
 					       .version = ELBOWROOM_GPU_VERSION,
 					       .pid = (uint32_t)getpid() };
 	const char *begin = getenv("ELBOWROOM_GPU_TRACE");
-	char *path = NULL;
 	int fd = -1;
 
 	if (!begin) {
@@ -210,14 +214,23 @@ static int open_file(void)
 		say(begin, strerror(errno));
 		if (fd >= 0)
 			close(fd);
-		free(path);
 		return -1;
 	}
-	free(path);
+	traced = getpid();
 	p_cuptiGetTimestamp(&header.begin);
 	fwrite(&header, sizeof header, 1, file);
 	fflush(file);
 	return 0;
+}
+
+/* A trace that lacks a kind of record would be taken for a whole one. */
+static void give_up(void)
+{
+	pthread_mutex_lock(&lock);
+	fclose(file);
+	file = NULL;
+	unlink(path);
+	pthread_mutex_unlock(&lock);
 }
 
 /* Called by the driver; what it returns is ignored by it. */
@@ -246,6 +259,8 @@ EXPORT int InitializeInjection(void)
 
 		p_cuptiGetResultString(result, &why);
 		say("CUPTI", why);
+		give_up();
+		return 1;
 	}
 	atexit(finish);
 	return 1;

@@ -9,6 +9,7 @@
 #include "faults.h"
 
 #define FAULT_FLAG_WRITE 0x01
+#define FAULT_FLAG_TRIED 0x20
 /* vm_fault_t, include/linux/mm_types.h. */
 #define VM_FAULT_MAJOR 0x0004
 #define VM_FAULT_RETRY 0x0400
@@ -111,7 +112,8 @@ int BPF_PROG(elbowroom_end, struct vm_area_struct *vma, unsigned long address, u
 		return 0;
 	counts->faults[class]++;
 	counts->ns[class] += ns;
-	if (result & VM_FAULT_MAJOR)
+	/* As mm_account_fault (mm/memory.c): one that waited for a disk comes again, and finds the page. */
+	if ((result & VM_FAULT_MAJOR) || (flags & FAULT_FLAG_TRIED))
 		counts->major++;
 	if (class <= SHARED && is_duplicate(cgroup, &fault->page))
 		counts->duplicates++;

@@ -94,9 +94,13 @@ fn file(dir: &Path) -> PathBuf {
 }
 
 /// Runs `test` with every tier that works here; says why another does not.
-fn with_every_tier(wanted: &[String], mut test: impl FnMut(&mut Profiler)) {
+fn with_every_tier(wanted: &[String], test: impl FnMut(&mut Profiler)) {
+    with_every_tier_of(|| Containers::open(&[], None, None).unwrap(), wanted, test);
+}
+
+fn with_every_tier_of(open: impl Fn() -> Containers, wanted: &[String], mut test: impl FnMut(&mut Profiler)) {
     for tier in [Tier::Functions, Tier::Tracepoints] {
-        match Profiler::start(Containers::open(&[], None, None).unwrap(), wanted, Some(tier)) {
+        match Profiler::start(open(), wanted, Some(tier)) {
             Ok(mut profiler) => test(&mut profiler),
             Err(error) => {
                 let must = std::env::var("ELBOWROOM_TEST_BPF").unwrap_or_default();
@@ -214,6 +218,48 @@ fn a_fault_on_what_another_container_has_mapped_is_a_duplicate() {
         let copied = run("b", 1, "cow");
         assert!((COUNT..=COUNT + NOISE).contains(&copied), "{copied}");
         assert!(run("b", 1, "anonymous") <= NOISE);
+    });
+}
+
+#[test]
+fn a_container_that_begins_meanwhile_is_not_another_when_it_becomes_known() {
+    let Some(mut rig) = Rig::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = file(dir.path());
+    let all = format!("/{}", rig.path("late-*"));
+    let open = || Containers::open(std::slice::from_ref(&all), None, None).unwrap();
+    with_every_tier_of(open, &[], |profiler| {
+        let name = format!("late-{:?}", profiler.tier());
+        rig.mkdir(&name);
+        Case::ready(&rig, &name, "read", &file).expect("it gets ready").take();
+        let sample = profiler.sample().unwrap();
+        let place = sample.containers.iter().position(|one| one.subject.cgroup.ends_with(&name)).unwrap();
+        let before = sample.containers[place].counts;
+        Case::ready(&rig, &name, "read", &file).expect("it gets ready").take();
+        let found = counts(profiler, place).since(&before);
+        assert!(found.total() >= COUNT && found.duplicates <= NOISE, "{found:?}");
+    });
+}
+
+#[test]
+fn a_fault_that_waits_for_a_disk_is_a_major_one() {
+    let Some(mut rig) = Rig::new() else { return };
+    rig.mkdir("a");
+    let dir = tempfile::tempdir().unwrap();
+    let file = file(dir.path());
+    if rustix::fs::statfs(&file).unwrap().f_type == libc::TMPFS_MAGIC {
+        eprintln!("skipped: needs files on a disk, and temporary ones are in memory here");
+        return;
+    }
+    with_every_tier(&paths(&rig, &["a"]), |profiler| {
+        let mut case = Case::ready(&rig, "a", "read", &file).expect("it gets ready");
+        let data = std::fs::File::open(&file).unwrap();
+        data.sync_all().unwrap();
+        rustix::fs::fadvise(&data, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let before = counts(profiler, 0);
+        case.take();
+        let found = counts(profiler, 0).since(&before);
+        assert!(found.major > 0, "{:?}: {found:?}", profiler.tier());
     });
 }
 

@@ -172,14 +172,28 @@ impl Profiler {
             let cpu = self.cpu(&subject).unwrap_or(Micros::ZERO);
             // One that begins while everybody is counted has done all its work meanwhile.
             let begin = if self.owners.is_empty() { cpu } else { Micros::ZERO };
-            let counters = self.instructions.open(&subject);
+            // Not of a late one: its counters would miss its first faults, and those are most.
+            let counters = match self.owners.is_empty() {
+                true => self.instructions.open(&subject),
+                false => Vec::new(),
+            };
             self.subjects.push(Followed { subject, cpu: (begin, cpu), counters });
         }
         let subjects: Vec<Subject> = self.subjects.iter().map(|followed| followed.subject.clone()).collect();
         let owners = self.containers.owners(&subjects);
-        let numbered = owners.iter().map(|(cgroup, place)| (*cgroup, place.map_or(0, |p| p as u64 + 1)));
+        self.owners.extend(owners.iter().map(|(cgroup, place)| (*cgroup, *place)));
+        // A container's number is its oldest cgroup's, which is its own: what that faulted on before it was known to be one has
+        // the same number.
+        let mut numbers: HashMap<usize, u64> = HashMap::new();
+        for (cgroup, place) in &self.owners {
+            if let Some(place) = place {
+                let number = numbers.entry(*place).or_insert(*cgroup);
+                *number = (*number).min(*cgroup);
+            }
+        }
+        let numbered =
+            owners.iter().map(|(cgroup, place)| (*cgroup, place.map_or(0, |place| numbers[&place])));
         let result = self.counter.set_owners(numbered);
-        self.owners.extend(owners);
         result.map_err(|source| self.failed(source))
     }
 

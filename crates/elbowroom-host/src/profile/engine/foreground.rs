@@ -82,6 +82,11 @@ fn configuration(root: &Path, program: &Program, name: &str) -> Value {
     let mounts = config["mounts"].as_array_mut().expect("`of_host` has mounts");
     // What is below /usr is there already.
     mounts.extend(program.seen.iter().filter(|path| !path.starts_with("/usr")).map(|path| bind(path, "ro")));
+    // Where the dynamic linker finds libraries outside its own directories, such as CUDA's.
+    let cache = PathBuf::from("/etc/ld.so.cache");
+    if cache.is_file() {
+        mounts.push(bind(&cache, "ro"));
+    }
     mounts.push(bind(&program.directory, "rw"));
     let mut nodes = Vec::new();
     for path in &program.devices {

@@ -17,6 +17,11 @@ use std::time::Instant;
 /// Where `make install` puts the tracing library, below the binary's prefix; and where `make gpu` leaves it.
 const LIBRARIES: [&str; 2] = ["../lib/elbowroom/libelbowroom-gpu.so", "../gpu/libelbowroom-gpu.so"];
 
+/// Where CUDA keeps what it compiled.
+const CUDA_CACHE: &str = "CUDA_CACHE_PATH";
+/// What names of traces begin with; the program may leave files of its own beside them.
+const TRACE: &str = "trace";
+
 /// No trace is larger: 4 GiB would be a hundred million records.
 const LARGEST_TRACE: u64 = 4 << 30;
 
@@ -26,7 +31,7 @@ const LARGEST_TRACE: u64 = 4 << 30;
     after_help = "The program runs as it is, by turns on the host and in a container of runc that has the same /usr, once as it \
     is and once traced: end-to-end times are of the first, everything else is of the second.\n\n\
     Examples:\n  elbowroom profile gpu --runs 10 -- target/gpu/bench stencil\n  \
-    elbowroom profile gpu --see /opt/model -- python3 infer.py\n  elbowroom profile gpu --trace trace.1234"
+    elbowroom profile gpu --see /opt/model -- python3 /opt/model/infer.py\n  elbowroom profile gpu --trace trace.1234"
 )]
 pub(super) struct GpuArgs {
     /// The program and its arguments.
@@ -113,10 +118,13 @@ fn measure(args: &GpuArgs) -> Result<(Vec<Run>, Option<String>)> {
 
 fn in_turns(args: &GpuArgs, engine: &Engine, library: &Path, devices: Vec<PathBuf>) -> Result<Vec<Run>> {
     let scratch = Scratch::new()?;
+    let there = |path: &PathBuf| path.canonicalize().with_context(|| format!("{}", path.display()));
+    let see = args.see.iter().map(there).collect::<Result<Vec<_>>>().context("--see")?;
+    let cupti = args.cupti.as_ref().map(there).transpose().context("--cupti")?;
     let mut plain = Program {
         words: args.command.clone(),
         environment: std::env::vars().collect(),
-        seen: args.see.clone(),
+        seen: see,
         directory: scratch.0.clone(),
         devices,
     };
@@ -124,12 +132,17 @@ fn in_turns(args: &GpuArgs, engine: &Engine, library: &Path, devices: Vec<PathBu
     plain.seen.extend(
         [library, Path::new(&plain.words[0])].iter().filter_map(|path| Some(path.parent()?.to_owned())),
     );
-    plain.seen.extend(args.cupti.as_ref().and_then(|path| Some(path.parent()?.to_owned())));
+    plain.seen.extend(cupti.as_ref().and_then(|path| Some(path.parent()?.to_owned())));
+    // What the driver compiles is kept for the next run in both places, or the container would compile each time.
+    let cache = scratch.0.join("cuda-cache");
+    fs::create_dir(&cache).with_context(|| format!("while making {}", cache.display()))?;
+    plain.environment.retain(|(name, _)| name != CUDA_CACHE);
+    plain.environment.push((CUDA_CACHE.to_owned(), cache.display().to_string()));
     let mut traced = plain.clone();
-    let trace = scratch.0.join("trace");
+    let trace = scratch.0.join(TRACE);
     let set = |name: &str, value: &Path| (name.to_owned(), value.display().to_string());
     traced.environment.extend([set("CUDA_INJECTION64_PATH", library), set("ELBOWROOM_GPU_TRACE", &trace)]);
-    traced.environment.extend(args.cupti.as_deref().map(|path| set("ELBOWROOM_CUPTI", path)));
+    traced.environment.extend(cupti.as_deref().map(|path| set("ELBOWROOM_CUPTI", path)));
     let mut runs = Vec::new();
     for round in 0..args.runs {
         // Who goes first changes from round to round.
@@ -158,6 +171,9 @@ fn take(dir: &Path) -> Result<Sums> {
     let mut best: Option<Sums> = None;
     for entry in fs::read_dir(dir).with_context(|| format!("while reading {}", dir.display()))? {
         let path = entry?.path();
+        if path.file_stem().is_none_or(|stem| stem != TRACE) {
+            continue;
+        }
         let sums = Sums::of(&read(&path)?);
         fs::remove_file(&path).with_context(|| format!("while removing {}", path.display()))?;
         let work = |sums: &Sums| (sums.kernels, sums.call_ns());
@@ -262,11 +278,14 @@ mod tests {
             bytes
         };
         assert!(take(dir.path()).unwrap_err().to_string().contains("no trace"));
+        // The program's own.
+        fs::write(dir.path().join("loss.csv"), "0.1").unwrap();
+        fs::create_dir(dir.path().join("checkpoint")).unwrap();
         for (pid, kernels) in [(1, 2), (2, 5), (3, 0)] {
             fs::write(dir.path().join(format!("trace.{pid}")), trace(kernels)).unwrap();
         }
         let sums = take(dir.path()).unwrap();
         assert_eq!((sums.kernels, sums.kernel_ns), (5, 25));
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 }
