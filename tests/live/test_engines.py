@@ -404,7 +404,8 @@ def test_cost_of_a_start_by_runc(new_agent, binary, run_dir, tmp_path, costs):
     if missing := engines.why_not("runc", "busybox"):
         pytest.skip(f"needs {missing}")
     new_agent(containers='attach = false\ncgroups = ["/elbowroom-test-live-cost-*"]\n').start()
-    given, without = RuncWay(tmp_path, [binary, "hook", "--run-dir", run_dir]), RuncWay(tmp_path)
+    hook = Path(binary).with_name("elbowroom-runtime")  # as `elbowroom oci-hooks` has it
+    given, without = RuncWay(tmp_path, [hook, "hook", "--run-dir", run_dir]), RuncWay(tmp_path)
     assert in_turn(costs, "runc by itself", without.start, given.start, 10 * ROUNDS) < 250 * PATIENCE
     in_turn(costs, "runc by itself, CPU time with its children", without.cpu, given.cpu, 5 * ROUNDS)
 
