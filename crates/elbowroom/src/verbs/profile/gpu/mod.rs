@@ -19,8 +19,8 @@ const LIBRARIES: [&str; 2] = ["../lib/elbowroom/libelbowroom-gpu.so", "../gpu/li
 
 /// Where CUDA keeps what it compiled.
 const CUDA_CACHE: &str = "CUDA_CACHE_PATH";
-/// What names of traces begin with; the program may leave files of its own beside them.
-const TRACE: &str = "trace";
+/// What names of traces begin with, before a process's number; the program may leave files of its own beside them.
+const TRACE: &str = "trace.";
 
 /// No trace is larger: 4 GiB would be a hundred million records.
 const LARGEST_TRACE: u64 = 4 << 30;
@@ -139,7 +139,7 @@ fn in_turns(args: &GpuArgs, engine: &Engine, library: &Path, devices: Vec<PathBu
     plain.environment.retain(|(name, _)| name != CUDA_CACHE);
     plain.environment.push((CUDA_CACHE.to_owned(), cache.display().to_string()));
     let mut traced = plain.clone();
-    let trace = scratch.0.join(TRACE);
+    let trace = scratch.0.join(TRACE.trim_end_matches('.'));
     let set = |name: &str, value: &Path| (name.to_owned(), value.display().to_string());
     traced.environment.extend([set("CUDA_INJECTION64_PATH", library), set("ELBOWROOM_GPU_TRACE", &trace)]);
     traced.environment.extend(cupti.as_deref().map(|path| set("ELBOWROOM_CUPTI", path)));
@@ -171,7 +171,8 @@ fn take(dir: &Path) -> Result<Sums> {
     let mut best: Option<Sums> = None;
     for entry in fs::read_dir(dir).with_context(|| format!("while reading {}", dir.display()))? {
         let path = entry?.path();
-        if path.file_stem().is_none_or(|stem| stem != TRACE) {
+        let process = path.file_name().and_then(|name| name.to_str()?.strip_prefix(TRACE));
+        if !process.is_some_and(|pid| pid.bytes().all(|byte| byte.is_ascii_digit())) {
             continue;
         }
         let sums = Sums::of(&read(&path)?);
@@ -279,7 +280,7 @@ mod tests {
         };
         assert!(take(dir.path()).unwrap_err().to_string().contains("no trace"));
         // The program's own.
-        fs::write(dir.path().join("loss.csv"), "0.1").unwrap();
+        fs::write(dir.path().join("trace.json"), "0.1").unwrap();
         fs::create_dir(dir.path().join("checkpoint")).unwrap();
         for (pid, kernels) in [(1, 2), (2, 5), (3, 0)] {
             fs::write(dir.path().join(format!("trace.{pid}")), trace(kernels)).unwrap();
