@@ -1,6 +1,6 @@
 """What the agent for HotSpot costs while nothing changes: the same work with it and without, in turns, beside one agent of the host.
 
-Rows of tab-separated values. `time` and `cpu` are of the run with the agent by those of the run before it without; `agent` is the
+Rows of tab-separated values. `time` and `cpu` are of the run with the agent by those of the run without in the same round; `agent` is the
 CPU time of the agent's own thread by the wall time of the run; all in percent. ELBOWROOM is the binary to run containers with.
 """
 
@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-ROUNDS = int(os.environ.get("ROUNDS", "15"))
-OBJECTS = "20000000"
+ROUNDS = int(os.environ.get("ROUNDS", "31"))
+OBJECTS = "30000000"
 COLLECTORS = {"parallel": "-XX:+UseParallelGC", "g1": "-XX:+UseG1GC"}
 JAVA = "java"
 
@@ -53,8 +53,10 @@ def report(work):
     for collector in COLLECTORS:
         rows = {"time": [], "cpu": [], "agent": []}
         collections = []
-        for _ in range(ROUNDS):
-            without, with_it = work(collector, []), work(collector, ["--java"])
+        for turn in range(ROUNDS):
+            variants = [[], ["--java"]]
+            took = [work(collector, extra) for extra in (variants if turn % 2 else variants[::-1])]
+            without, with_it = took if turn % 2 else took[::-1]
             rows["time"].append(with_it[0] / without[0])
             rows["cpu"].append(with_it[1] / without[1])
             rows["agent"].append(with_it[2] / with_it[0])
