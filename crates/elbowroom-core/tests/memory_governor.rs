@@ -102,6 +102,19 @@ fn what_a_pool_inside_a_pool_uses_is_not_missing_twice() {
 }
 
 #[test]
+fn reservations_that_fill_the_limit_around_them_are_not_too_much() {
+    let mut host = Host::new(16, 8);
+    let pool = host.group(1, 0, None, max(8), 8);
+    let low = |gib: u64| Limits { memory_low: Some(At(Bytes(gib * GIB))), ..Limits::default() };
+    host.group(2, pool.0, Some("a"), low(5), 5);
+    host.group(3, pool.0, Some("b"), low(3), 3);
+    let orders = host.pass(60);
+    let sizes: Vec<Bytes> = host.memory.pools().iter().map(|pool| pool.size).collect();
+    assert!(sizes.contains(&Bytes(8 * GIB)), "{sizes:?}");
+    assert!(!has_begun(&orders, Kind::Overcommit), "{orders:?}");
+}
+
+#[test]
 fn what_its_user_protects_is_its_reservation() {
     let reserved = |low: Option<Limit<Bytes>>, min: Option<Limit<Bytes>>| {
         let mut host = Host::new(64, 30);

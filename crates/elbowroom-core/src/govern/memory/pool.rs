@@ -9,7 +9,8 @@ use crate::sample::{GroupId, Node};
 use crate::unit::{Bytes, Limit};
 use std::collections::BTreeMap;
 
-/// The part of a pool that is never promised to anybody: the kernel needs some to work with.
+/// The part of a machine that is never promised to anybody: the kernel needs some to work with. Below a cgroup's limit it needs
+/// none, and who divides that among its containers to the last page means it.
 const MARGIN: f64 = 0.03;
 /// What a container that is not hungry may grow by before it is asked again.
 const GROWTH: f64 = 1.25;
@@ -66,7 +67,7 @@ pub(super) fn limited(
 ) -> Pool {
     let used: Bytes = members.iter().map(|m| m.usage).sum();
     let outside = amount(memory.usage.saturating_sub(used));
-    let size = ((1.0 - MARGIN) * amount(limit) - outside).max(0.0);
+    let size = (amount(limit) - outside).max(0.0);
     let room = amount(limit.saturating_sub(memory.usage)).min(free);
     Pool { owner: Some(owner), size, room, short: room < settings.short.fraction() * size }
 }
