@@ -2,19 +2,24 @@
 
 use elbowroom_core::alert::Kind;
 use elbowroom_core::govern::memory::{
-    Act, Done, GroupMemory, Memory, MemoryTick, NodeMemory, Order, Outcome, Protect, Settings,
+    Act, Done, GroupMemory, Memory, MemoryTick, NodeMemory, Order, Outcome, Protect, Settings, Stalls, State,
 };
 use elbowroom_core::label::Labels;
 use elbowroom_core::sample::{Container, Engine, Event, Group, GroupId, Limits, Node};
 use elbowroom_core::unit::Limit::{At, Max};
 use elbowroom_core::unit::{Bytes, Limit, Micros};
+use std::collections::BTreeMap;
 
 const GIB: u64 = 1 << 30;
+
+/// What is counted of a group, with the seconds that passed and what it uses.
+type Counted = fn(u64, Bytes) -> GroupMemory;
 
 struct Host {
     memory: Memory,
     seconds: u64,
     usage: Vec<(GroupId, Bytes)>,
+    counted: BTreeMap<GroupId, Counted>,
     free: Bytes,
 }
 
@@ -26,7 +31,7 @@ impl Host {
             page_size: Bytes(4096),
             ..Node::default()
         }));
-        Self { memory, seconds: 0, usage: Vec::new(), free: Bytes(free * GIB) }
+        Self { memory, seconds: 0, usage: Vec::new(), counted: BTreeMap::new(), free: Bytes(free * GIB) }
     }
 
     /// A group with so many GiB in it; a container where it has a name.
@@ -50,8 +55,12 @@ impl Host {
         let mut orders = Vec::new();
         for _ in 0..seconds {
             self.seconds += 1;
-            let group = |usage| GroupMemory { usage, anon: usage, populated: true, ..GroupMemory::default() };
-            let groups = self.usage.iter().map(|(id, usage)| (*id, group(*usage))).collect();
+            let group = |(id, usage): &(GroupId, Bytes)| {
+                let quiet = GroupMemory { anon: *usage, ..GroupMemory::default() };
+                let counted = self.counted.get(id).map_or(quiet, |counted| counted(self.seconds, *usage));
+                (*id, GroupMemory { usage: *usage, populated: true, ..counted })
+            };
+            let groups = self.usage.iter().map(group).collect();
             let node = NodeMemory { mem_free: self.free, mem_available: self.free, ..NodeMemory::default() };
             orders.extend(self.memory.apply(&Event::MemoryTick(MemoryTick {
                 now: self.now(),
@@ -112,6 +121,43 @@ fn reservations_that_fill_the_limit_around_them_are_not_too_much() {
     let sizes: Vec<Bytes> = host.memory.pools().iter().map(|pool| pool.size).collect();
     assert!(sizes.contains(&Bytes(8 * GIB)), "{sizes:?}");
     assert!(!has_begun(&orders, Kind::Overcommit), "{orders:?}");
+}
+
+/// Page cache, with tasks that wait for so many milliseconds a second, all at once, and read back so many bytes.
+fn cache(usage: Bytes, second: u64, waited: u64, back: u64) -> GroupMemory {
+    let time = Micros::millis(second * waited);
+    let stalls = Stalls { memory_some: time, memory_full: time, io_some: time };
+    let refault_file = Bytes(second * back);
+    GroupMemory {
+        file: usage,
+        inactive_file: usage,
+        stalls: Some(stalls),
+        refault_file,
+        ..GroupMemory::default()
+    }
+}
+
+#[test]
+fn quarantine_is_no_way_to_keep_what_others_are_owed() {
+    let mut host = Host::new(16, 8);
+    let pool = host.group(1, 0, None, max(8), 8);
+    let poor = host.group(2, pool.0, Some("poor"), Limits::default(), 4);
+    let lender = host.group(3, pool.0, Some("lender"), Limits::default(), 4);
+    host.counted.insert(poor, |second, usage| cache(usage, second, 500, GIB));
+    host.counted.insert(lender, |second, usage| cache(usage, second, 0, 0));
+    let taken = |orders: &[Order]| {
+        orders.iter().any(|order| matches!(order, Order::Reclaim(reclaim) if reclaim.group == lender))
+    };
+    let lent = (0..60).any(|_| taken(&host.pass(1)));
+    assert!(lent, "{:?}", host.memory.standing(lender));
+    host.answer(lender, Act::Reclaim, Outcome::Done);
+    // All of its tasks wait, and it grows back to more than its half.
+    host.counted.insert(lender, |second, usage| cache(usage, second, 900, GIB));
+    host.pass(1);
+    assert_eq!(host.memory.standing(lender).unwrap().state, State::Quarantine);
+    host.usage = vec![(pool, Bytes(8 * GIB)), (poor, Bytes(2 * GIB)), (lender, Bytes(6 * GIB))];
+    assert!(taken(&host.pass(5)), "{:?}", host.memory.standing(lender));
+    assert_eq!(host.memory.standing(lender).unwrap().state, State::Quarantine);
 }
 
 #[test]

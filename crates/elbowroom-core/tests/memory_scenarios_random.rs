@@ -51,7 +51,7 @@ fn steps_are_small() {
 }
 
 #[test]
-fn a_quarantined_container_is_left_alone() {
+fn a_quarantined_container_keeps_what_it_is_owed() {
     check("quarantine");
 }
 
@@ -286,7 +286,7 @@ impl Watch {
         let usage = memory.get(&reclaim.group).map_or(Bytes::ZERO, |memory| memory.usage);
         let left = usage.saturating_sub(reclaim.amount).saturating_add(PAGE);
         let say = || format!("{now}: {reclaim:?} of {usage} {standing:?}");
-        if standing.state == State::Quarantine {
+        if standing.state == State::Quarantine && left < standing.entitlement {
             self.breaks("quarantine", say());
         }
         if standing.state == State::Dead {

@@ -157,12 +157,17 @@ impl Member {
         amount(cache.saturating_add(swappable)) + amount(m.slab_reclaimable) / 2.0
     }
 
-    /// Whether memory may be taken from it at all now.
+    /// Whether memory that it may have use for can be taken from it now.
     pub(super) fn is_free_to_take(&self, now: Micros) -> bool {
+        self.can_give_back(now) && now >= self.quarantine_until
+    }
+
+    /// Whether memory that others are owed can be taken from it now: what a loan did to it is no reason to keep that.
+    pub(super) fn can_give_back(&self, now: Micros) -> bool {
         self.hands_off.is_none()
             && self.measured
             && self.pending.is_none()
-            && now >= self.quarantine_until
+            && now >= self.recall.spared_until
             && now >= self.refused_until
     }
 

@@ -29,7 +29,7 @@
 //! - `a_reservation_in_use_is_never_taken`
 //! - `what_is_owed_fits_the_pool`
 //! - `steps_are_small`
-//! - `a_quarantined_container_is_left_alone`
+//! - `a_quarantined_container_keeps_what_it_is_owed`
 //! - `limits_are_leases_above_what_is_owed`
 //! - `failed_loans_become_rare`
 //! - `a_container_without_an_answer_gets_no_second_order`

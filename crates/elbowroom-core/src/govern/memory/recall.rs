@@ -32,6 +32,8 @@ pub(super) struct Recall {
     grew: u8,
     /// When it last gave.
     pub(super) at: Option<Micros>,
+    /// The kernel found no memory for it meanwhile: nothing is recalled until then.
+    pub(super) spared_until: Micros,
     /// Leases cannot be had until then.
     pub(super) unleasable_until: Micros,
 }

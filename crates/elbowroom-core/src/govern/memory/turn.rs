@@ -51,6 +51,11 @@ impl Turn<'_> {
                 lend::learn(member, self.now);
                 let until = self.now.saturating_add(QUARANTINE);
                 member.quarantine_until = until;
+                // What others are owed it still gives back, but is not held; and nothing where memory ran out.
+                member.recall.unleasable_until = until;
+                if member.meter.period().oom {
+                    member.recall.spared_until = until;
+                }
                 self.decide(member, What::Quarantine { until }, explain::quarantine(harm));
                 orders.extend(member.lease.take().map(|_| Order::Release(*id)));
             } else if let Some(harm) = lend::review(member, self.now) {
@@ -148,7 +153,7 @@ impl Turn<'_> {
                 end_recall(member, orders);
                 continue;
             };
-            if !member.is_free_to_take(self.now) || left <= 0.0 {
+            if !member.can_give_back(self.now) || left <= 0.0 {
                 continue;
             }
             let taken = recall::take(member, left, self.now);
