@@ -36,8 +36,10 @@ pub use plan::{Bind, Kind, Plan, Skipped, Surface, Why, plan, plan_here};
 use mountinfo::ParseError;
 use std::path::PathBuf;
 
-/// The filesystem type of every view mount; what carries it is ours to replace and to remove.
+/// The filesystem type and the source of every view mount; what carries both is ours to replace and to remove.
 pub const FSTYPE: &str = "fuse.elbowroom";
+/// See [`FSTYPE`].
+pub const SOURCE: &str = "elbowroom";
 
 /// Why views could not be mounted, found or removed. Each is one line that names the thing and the way out.
 #[derive(Debug, thiserror::Error)]

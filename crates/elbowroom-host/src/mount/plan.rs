@@ -2,7 +2,7 @@
 
 use super::mountinfo::{CgroupLine, Mount, MountTable, is_deleted};
 use super::place::{Place, file_id, open_dir, path_of};
-use super::{FSTYPE, MountError};
+use super::{FSTYPE, MountError, SOURCE};
 use elbowroom_core::sample::DeviceNumber;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -229,7 +229,7 @@ impl View {
 
 /// Whether a mount is a view of any agent.
 pub(super) fn is_view(mount: &Mount) -> bool {
-    mount.fstype == FSTYPE && mount.root != Path::new("/")
+    mount.fstype == FSTYPE && mount.source == Path::new(SOURCE) && mount.root != Path::new("/")
 }
 
 impl fmt::Display for Skipped {

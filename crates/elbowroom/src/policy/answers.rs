@@ -91,7 +91,7 @@ impl Owner {
 
     fn attach_asked(&mut self, id: GroupId, answer: mpsc::SyncSender<Response>) {
         self.mounting.push((id, answer));
-        self.attach(id, timer::now());
+        self.attach(id, timer::now(), true);
         if let Some(Attach::Waiting { note, .. }) = self.residents.get(&id).map(|r| r.attach.clone()) {
             self.answer_mounting(id, |_| Response::Error(format!("not attached: {note}")));
         }

@@ -26,11 +26,12 @@ impl Owner {
             .map(|(id, _)| *id)
             .collect();
         for id in due {
-            self.attach(id, now);
+            self.attach(id, now, false);
         }
     }
 
-    pub(super) fn attach(&mut self, id: GroupId, now: Micros) {
+    /// Has a view mounted; `asked`: by somebody, who knows that the container is there.
+    pub(super) fn attach(&mut self, id: GroupId, now: Micros, asked: bool) {
         let pid = self.first_process(id);
         let started = pid.and_then(|pid| process::started(pid as i32));
         let Some(resident) = self.residents.get_mut(&id) else { return };
@@ -52,8 +53,8 @@ impl Owner {
         let engine = self.views.group(id).and_then(|g| g.container.as_ref()).map(|c| c.engine);
         let on_host_root = match engine {
             Some(Engine::Elbowroom) => true,
-            Some(Engine::Plain) => settled,
-            _ => false,
+            Some(Engine::Plain) => asked || settled,
+            _ => asked,
         };
         let view_dir = self.view_dir(id);
         let _ = self.mounter.send(Job::Attach {
@@ -99,18 +100,22 @@ impl Owner {
                 resident.retire_page();
                 None
             }
+            Outcome::Stays(why) => {
+                tracing::warn!(container = name, because = why, "view not detached");
+                Some(format!("not detached: {why}"))
+            }
             Outcome::NotYet(why) => {
                 resident.attach = resident.attach.later(now, why.to_owned());
-                Some(why.to_owned())
+                Some(format!("not attached: {why}"))
             }
             Outcome::Failed(why) => {
                 tracing::warn!(container = name, because = why, "view not attached");
                 resident.attach = resident.attach.later(now, why.clone());
-                Some(why)
+                Some(format!("not attached: {why}"))
             }
         };
         self.answer_mounting(id, |owner| match error {
-            Some(why) => Response::Error(format!("{name}: not attached: {why}")),
+            Some(why) => Response::Error(format!("{name}: {why}")),
             None => match owner.describe(id) {
                 Some(view) => Response::Container(Box::new(view)),
                 None => Response::Error("the container is gone".into()),

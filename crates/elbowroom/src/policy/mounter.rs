@@ -33,8 +33,10 @@ pub(super) enum Outcome {
     NotYet(&'static str),
     /// Nothing of ours is mounted any more.
     Detached,
-    /// It could not be done, and nothing is half done.
+    /// It could not be mounted, and nothing is half done.
     Failed(String),
+    /// It could not be unmounted.
+    Stays(String),
 }
 
 /// Starts the thread; it ends when the sender is dropped.
@@ -90,7 +92,7 @@ fn attach(pid: u32, view_dir: &Path, page: &Path, surfaces: &[Surface], on_host_
 fn detach(pid: u32) -> Outcome {
     match mount::detach(pid) {
         Ok(_) | Err(MountError::Vanished { .. }) => Outcome::Detached,
-        Err(e) => failed(e),
+        Err(e) => Outcome::Stays(e.to_string()),
     }
 }
 

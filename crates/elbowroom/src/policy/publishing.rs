@@ -109,18 +109,20 @@ impl Owner {
     pub(super) fn refresh_due(&mut self, now: Micros) {
         let dynamic = self.publisher.dynamic_pages();
         let hot_every = self.config.views.refresh_hot;
-        let mut due: Vec<GroupId> = Vec::new();
+        let mut due: Vec<(Micros, GroupId)> = Vec::new();
         for (id, resident) in &mut self.residents {
             resident.meter(now);
             if self.publisher.read_since(resident.slot) & dynamic != 0 {
                 resident.hot_until = now.saturating_add(HOT_FOR);
                 resident.refresh_at = resident.refresh_at.min(resident.refreshed.saturating_add(hot_every));
             }
-            if resident.refresh_at <= now && due.len() < REFRESHES_PER_LOOK {
-                due.push(*id);
+            if resident.refresh_at <= now {
+                due.push((resident.refresh_at, *id));
             }
         }
-        for id in due {
+        // Whoever waits longest first: with more than can be served, all are late and nobody is left out.
+        due.sort_unstable();
+        for (_, id) in due.into_iter().take(REFRESHES_PER_LOOK) {
             self.refresh(id, now);
         }
     }
