@@ -181,6 +181,48 @@ fn strict_tiers_come_first_and_weights_divide_the_rest() {
 }
 
 #[test]
+fn a_burst_is_looked_at_twice_in_a_second() {
+    let mut toy = toy(SPEED, vec![Tenant::new(0.3, 4.0), Tenant::new(0.15, 16.0)]);
+    toy.run(40);
+    assert!(!toy.disks.wonders());
+    toy.tenants[1].wants = 2.0;
+    toy.step();
+    assert!(toy.disks.wonders() && toy.caps().count() == 0, "one period may be an accident");
+    toy.period = Micros::millis(250);
+    toy.step();
+    assert!(!toy.disks.wonders() && toy.caps().count() > 0);
+    toy.step();
+    assert!(toy.got[0] > 0.28, "{:?}", toy.got);
+}
+
+#[test]
+fn a_disk_that_hangs_takes_no_lifeline() {
+    let mut toy = burst(SPEED, 0.3);
+    toy.run(30);
+    let lifeline = |toy: &Toy| toy.disks.standings(id(0))[0].lifeline.expect("the disk is known");
+    let before = lifeline(&toy);
+    toy.factor = 0.0;
+    toy.run(60);
+    let after = lifeline(&toy);
+    assert!(after > 0.95 * before, "{before} {after}");
+    toy.factor = 1.0;
+    toy.run(5);
+    let (isolation, _) = watch(&mut toy, 30);
+    assert!(isolation >= 0.95, "{isolation}");
+}
+
+#[test]
+fn who_comes_back_after_minutes_is_let_in() {
+    let mut toy = toy(SPEED, vec![Tenant::new(0.85, 8.0), Tenant::new(0.3, 32.0)]);
+    toy.run(60);
+    toy.tenants[1].wants = 0.0;
+    toy.run(300);
+    toy.tenants[1].wants = 0.3;
+    toy.run(15);
+    assert!(toy.got[1] > 0.04, "{:?}", toy.got);
+}
+
+#[test]
 fn a_disk_with_swap_is_watched_only() {
     let mut toy = burst(SPEED, 0.2);
     let Event::Disk(mut disk) = disk() else { unreachable!() };

@@ -301,6 +301,27 @@ fn changes_are_told_once_and_only_they() {
 }
 
 #[test]
+fn who_waits_for_a_disk_is_read_every_time() {
+    let host = host!("nvme-partitions").replace("file_dirty 12288", "file_dirty 0");
+    let used = "-- sys/fs/cgroup/x/cpu.stat --\nusage_usec 5\nuser_usec 5\nsystem_usec 0\n";
+    let (host, mut sensor) = open(&format!("{host}{used}"), &[]);
+    let mut told = |second: u64, waited: u64| {
+        let line = format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={waited}\n");
+        host.write("sys/fs/cgroup/x/io.pressure", &format!("{line}{}", line.replace("some", "full")))
+            .unwrap();
+        sensor.tick(Micros::secs(second));
+        let events = sensor.disks(Micros::secs(second));
+        let Some(Event::DiskTick(tick)) = events.last() else { panic!("{events:?}") };
+        tick.groups.first().and_then(|group| group.stalled)
+    };
+    // It has done nothing for so long that it is read now and then.
+    let quiet: Vec<_> = (1..20).map(|second| told(second, 20_000)).collect();
+    let since = (20..40).map(|second| told(second, second * 1_000_000)).collect::<Vec<_>>();
+    let first = since.iter().position(Option::is_some).expect("it is read again");
+    assert!(first < 4 && since[first..].iter().all(Option::is_some), "{quiet:?} {since:?}");
+}
+
+#[test]
 fn what_is_malformed_or_missing_is_absent_and_the_rest_is_told() {
     let broken = host!("nvme-partitions")
         .replace("some avg10=1.19", "none avg10=1.19")

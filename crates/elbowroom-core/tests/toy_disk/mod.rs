@@ -38,7 +38,7 @@ pub(crate) struct Toy {
     pub(crate) tenants: Vec<Tenant>,
     /// Bytes per second at first.
     pub(crate) speed: f64,
-    /// How fast it is now, in parts of that.
+    /// How fast it is now, in parts of that; one that hangs does nothing.
     pub(crate) factor: f64,
     pub(crate) period: Micros,
     /// Whether orders are carried out.
@@ -53,6 +53,7 @@ pub(crate) struct Toy {
     total: f64,
     queued: f64,
     busy: f64,
+    in_flight: u32,
 }
 
 pub(crate) fn id(tenant: usize) -> GroupId {
@@ -104,6 +105,7 @@ impl Toy {
             total: 0.0,
             queued: 0.0,
             busy: 0.0,
+            in_flight: 0,
         };
         toy.tell(disk());
         for tenant in 0..count {
@@ -137,7 +139,9 @@ impl Toy {
         let full = used >= capacity * 0.999;
         let depth: f64 =
             self.tenants.iter().filter(|tenant| tenant.wants > 0.0).map(|tenant| tenant.depth).sum();
-        let wait = if full { (depth * SIZE / capacity).max(LATENCY) } else { LATENCY };
+        let hangs = capacity == 0.0;
+        self.in_flight = if hangs { depth as u32 } else { 0 };
+        let wait = if full && !hangs { (depth * SIZE / capacity).max(LATENCY) } else { LATENCY };
         for (i, x) in served.iter().enumerate() {
             let wants = self.tenants[i].wants * self.speed;
             let held = *x < wants * 0.999;
@@ -147,7 +151,7 @@ impl Toy {
         }
         self.total += used * seconds / SIZE;
         self.queued += used * seconds / SIZE * wait;
-        self.busy += seconds * (used / capacity).min(1.0);
+        self.busy += if hangs { 0.0 } else { seconds * (used / capacity).min(1.0) };
         self.now = self.now.saturating_add(self.period);
         self.tell(self.measure());
     }
@@ -200,6 +204,7 @@ impl Toy {
             rticks: micros(self.queued),
             time_in_queue: micros(self.queued),
             io_ticks: micros(self.busy),
+            in_flight: self.in_flight,
             ..DiskStat::default()
         };
         let groups = (0..self.tenants.len()).map(|i| GroupIo {

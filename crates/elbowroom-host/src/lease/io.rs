@@ -74,13 +74,15 @@ pub fn set_io_max(
 
 fn limit_to(leases: &mut Leases, knob: &Knob, limit: Limit<u64>, because: &str) -> Option<Ceded> {
     match leases.tighten(knob, limit, because) {
-        Ok(Outcome::Written | Outcome::Unchanged | Outcome::Revoked) => None,
+        Ok(Outcome::Written | Outcome::Unchanged) => None,
         Ok(Outcome::Foreign { .. }) => Some(Ceded::Foreign),
         Ok(Outcome::Gone) => Some(Ceded::Gone),
         Ok(Outcome::Refused(why)) => {
             tracing::debug!(%knob, %limit, because = %why, "limit not set");
             Some(Ceded::Refused)
         }
+        // The guard took everything away while the kernel held this write up for seconds: it is not tried again at once.
+        Ok(Outcome::Revoked) => Some(Ceded::Refused),
         // The ledger has said so in the log.
         Err(_) => Some(Ceded::Refused),
     }

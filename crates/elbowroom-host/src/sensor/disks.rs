@@ -207,9 +207,18 @@ impl Sensor {
         }
         let mut disks = BTreeMap::new();
         for number in used.into_iter().filter(|number| watch.devices.is_governed(*number)) {
-            let known = watch.facts.remove(&number);
-            let fresh = || self.warnings.keep(watch.devices.disk(&self.root, number)).flatten();
-            let Some(facts) = known.or_else(fresh) else { continue };
+            let facts = match watch.facts.remove(&number) {
+                Some(known) => known,
+                None => match self.warnings.keep(watch.devices.disk(&self.root, number)) {
+                    Some(Some(fresh)) => fresh,
+                    Some(None) => continue,
+                    // What cannot be read now is as it was.
+                    None => {
+                        disks.extend(watch.told.get(&number).map(|told| (number, told.clone())));
+                        continue;
+                    }
+                },
+            };
             let mut disk = facts.clone();
             watch.facts.insert(number, facts);
             disk.swap = watch.swap.contains(&number);

@@ -23,7 +23,7 @@ pub(super) struct IoMeter {
     rows: BTreeMap<DeviceNumber, (IoStat, IoStat)>,
     stalled: Option<Micros>,
     dirty: Option<Bytes>,
-    /// Something moved between the last two reads.
+    /// Something moved, or waited, between the last two reads.
     moved: bool,
     /// CPU time it had used at the last read, and at the last look at its page cache.
     read_at: Option<Micros>,
@@ -36,7 +36,7 @@ pub(super) struct IoMeter {
 
 impl IoMeter {
     /// Whether it can be left out now and then: since the last read it used no CPU time, and without that nothing reaches a
-    /// disk but what it dirtied before. `cpu`: the time it has used; `None` where nobody measures that.
+    /// disk but what it dirtied before; and it waited for no disk. `cpu`: the time it has used; `None` where nobody measures that.
     pub(super) fn is_quiet(&self, cpu: Option<Micros>) -> bool {
         let clean = self.dirty.is_none_or(|dirty| dirty == Bytes::ZERO);
         cpu.is_some() && cpu == self.read_at && clean && !self.moved
@@ -79,7 +79,9 @@ impl IoMeter {
             let parse = proc::pressure;
             let read = self.pressure.read_long(&dir, "io.pressure", on.budget, on.syscalls, buffer, parse);
             if let Some(pressure) = value(read, on) {
-                self.stalled = Some(pressure.some.total);
+                let stalled = Some(pressure.some.total);
+                self.moved |= stalled != self.stalled;
+                self.stalled = stalled;
             }
         }
     }

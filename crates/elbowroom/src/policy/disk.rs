@@ -12,19 +12,22 @@ use crate::config::Config;
 use anyhow::Result;
 use elbowroom_core::alert::Alert;
 use elbowroom_core::govern::Mode;
-use elbowroom_core::govern::disk::{Disks, Order, Standing};
-use elbowroom_core::sample::{DeviceNumber, Event, Group, GroupId, IoMax, Weights};
-use elbowroom_core::unit::Micros;
+use elbowroom_core::govern::disk::{Cap, Disks, Order, Standing};
+use elbowroom_core::sample::{DeviceNumber, Event, Group, GroupId, IoLimits, IoMax, Weights};
+use elbowroom_core::unit::{Limit, Micros};
 use elbowroom_host::cgroup::{Controller, Layout};
 use elbowroom_host::lease;
 use elbowroom_host::memory::Actuator;
 use elbowroom_host::root::Root;
 use elbowroom_host::timer;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// How often the guard is told that we work; it waits for three of them.
 const BEAT_EVERY: Micros = Micros::secs(1);
+
+/// A disk that may be saturated is measured again after this.
+const AGAIN: Micros = Micros::millis(250);
 
 /// The governor and its hands.
 pub(super) struct DiskRoom {
@@ -46,8 +49,10 @@ pub(super) struct DiskRoom {
     containers: BTreeMap<GroupId, Named>,
     weights: BTreeMap<DeviceNumber, Weights>,
     orders: Orders,
-    /// Where limits of ours are in force.
-    ours: BTreeSet<Place>,
+    /// Where limits of ours are in force, as was answered last.
+    ours: BTreeMap<Place, IoLimits>,
+    /// What a disk's number stands for: numbers are used again.
+    identities: BTreeMap<DeviceNumber, String>,
     /// What is to be told and was not taken yet.
     alerts: Vec<Alert>,
     capacities: Option<Capacities>,
@@ -92,7 +97,8 @@ impl DiskRoom {
             containers: BTreeMap::new(),
             weights: BTreeMap::new(),
             orders: Orders::default(),
-            ours: BTreeSet::new(),
+            ours: BTreeMap::new(),
+            identities: BTreeMap::new(),
             alerts: Vec::new(),
             capacities,
             status: DiskStatus::default(),
@@ -125,18 +131,32 @@ impl DiskRoom {
             return;
         }
         match event {
-            Event::Disk(disk) => match disk.weights {
-                Some(weights) => drop(self.weights.insert(disk.number, weights)),
-                None => drop(self.weights.remove(&disk.number)),
-            },
-            Event::DiskGone(number) => drop(self.weights.remove(number)),
+            Event::Disk(disk) => {
+                let before = self.identities.insert(disk.number, disk.identity.clone());
+                if before.is_some_and(|before| before != disk.identity) {
+                    self.leave(disk.number);
+                }
+                match disk.weights {
+                    Some(weights) => drop(self.weights.insert(disk.number, weights)),
+                    None => drop(self.weights.remove(&disk.number)),
+                }
+            }
+            Event::DiskGone(number) => {
+                self.weights.remove(number);
+                self.identities.remove(number);
+                self.leave(*number);
+            }
             Event::DiskTick(_) => self.status.ticks += 1,
             _ => {}
         }
         let begin = matches!(event, Event::DiskTick(_)).then(timer::now);
         let orders = self.disks.apply(event);
         if let Some(begin) = begin {
-            self.status.decide_usec = timer::now().saturating_sub(begin).get();
+            let now = timer::now();
+            self.status.decide_usec = now.saturating_sub(begin).get();
+            if self.disks.wonders() {
+                self.measure_at = self.measure_at.min(now.saturating_add(AGAIN));
+            }
         }
         orders.into_iter().for_each(|order| self.obey(order));
     }
@@ -144,8 +164,29 @@ impl DiskRoom {
     /// As [`Self::apply`], for what the sensor reads: a limit of ours that it finds in a knob is not the user's.
     pub(super) fn sensed(&mut self, event: &Event) {
         match event {
-            Event::IoLimits(limits) if self.ours.contains(&(limits.group, limits.disk)) => {}
+            Event::IoLimits(limits) => {
+                let Some(ours) = self.ours.get_mut(&(limits.group, limits.disk)) else {
+                    return self.apply(event);
+                };
+                let user = beside(ours, limits.user);
+                if user != ours.user {
+                    ours.user = user;
+                    let event = Event::IoLimits(*ours);
+                    self.apply(&event);
+                }
+            }
             event => self.apply(event),
+        }
+    }
+
+    /// A disk is not governed any more, or another one has its number: nothing of ours stays there.
+    fn leave(&mut self, disk: DeviceNumber) {
+        self.orders.leave(disk);
+        let groups: Vec<GroupId> =
+            self.ours.keys().filter(|(_, on)| *on == disk).map(|(group, _)| *group).collect();
+        for group in groups {
+            let because = "this disk is not governed any more".to_owned();
+            self.orders.put(Cap { at: timer::now(), group, disk, max: IoMax::MAX, weight: None, because });
         }
     }
 
@@ -155,7 +196,7 @@ impl DiskRoom {
             return;
         }
         self.orders.forget(group);
-        self.ours.retain(|(of, _)| *of != group);
+        self.ours.retain(|(of, _), _| *of != group);
         if let Some(limiter) = &self.limiter {
             limiter.forget(group);
         }
@@ -174,8 +215,8 @@ impl DiskRoom {
                 self.orders.answered(key);
                 if limits.ours == IoMax::MAX {
                     self.ours.remove(&key);
-                } else {
-                    self.ours.insert(key);
+                } else if self.containers.contains_key(&limits.group) {
+                    self.ours.insert(key, limits);
                 }
                 match limits.ceded {
                     None => self.status.written += 1,
@@ -296,6 +337,18 @@ fn limiter_for(run_dir: &Path, mailbox: Mailbox) -> Result<(Limiter, Option<Stri
         "no io controller: add blkio (cgroup v1) or io (cgroup.subtree_control of the root) and restart the agent".to_owned()
     });
     Ok((Limiter::start(&run_dir.join(lease::DIR), layout, actuator, mailbox)?, missing))
+}
+
+/// What its user has set, where the sensor reads `found` and of some knobs it is ours that it finds.
+fn beside(told: &IoLimits, found: IoMax) -> IoMax {
+    let one = |ours: Limit<u64>, user, found| if ours == Limit::Max { found } else { user };
+    let IoLimits { ours, user, .. } = told;
+    IoMax {
+        rbps: one(ours.rbps, user.rbps, found.rbps),
+        wbps: one(ours.wbps, user.wbps, found.wbps),
+        riops: one(ours.riops, user.riops, found.riops),
+        wiops: one(ours.wiops, user.wiops, found.wiops),
+    }
 }
 
 /// The limits that are there, as `io.max` spells them.

@@ -9,7 +9,7 @@ use elbowroom_core::govern::disk::Cap;
 use elbowroom_core::govern::memory::{self, Act, Done, Outcome};
 use elbowroom_core::sample::{DeviceNumber, GroupId, IoLimits, IoMax, Weights};
 use elbowroom_core::unit::{Bytes, Micros};
-use elbowroom_host::cgroup::Layout;
+use elbowroom_host::cgroup::{Controller, Layout};
 use elbowroom_host::lease::io::{self, Place};
 use elbowroom_host::lease::{LeaseError, Leases};
 use elbowroom_host::memory::{Actuator, UserLimits};
@@ -194,8 +194,11 @@ impl Holder {
         let Some(path) = capped.or(protected) else { return };
         self.set.retain(|(of, _), _| *of != group);
         let below_root = Path::new(path.trim_start_matches('/'));
+        let dir = |controller| self.layout.dir(controller, below_root).map(|(_, dir)| dir.path());
+        let dirs = [dir(Controller::Io), dir(Controller::Memory)];
         let knobs = self.leases.held().map(|record| &record.knob);
-        let knobs: Vec<_> = knobs.filter(|knob| knob.dir.ends_with(below_root)).cloned().collect();
+        let knobs: Vec<_> =
+            knobs.filter(|knob| dirs.iter().flatten().any(|dir| *dir == knob.dir)).cloned().collect();
         for knob in knobs {
             // A knob is known by its cgroup's inode: of one that is gone the record goes, and another that has its path now
             // is not touched.

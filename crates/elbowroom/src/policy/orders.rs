@@ -47,6 +47,11 @@ impl Orders {
         self.in_hand.remove(&place);
     }
 
+    /// A disk is not governed any more.
+    pub(super) fn leave(&mut self, disk: DeviceNumber) {
+        self.waiting.retain(|(_, on), _| *on != disk);
+    }
+
     /// A container is gone.
     pub(super) fn forget(&mut self, group: GroupId) {
         self.waiting.retain(|(of, _), _| *of != group);

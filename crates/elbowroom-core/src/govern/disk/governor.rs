@@ -98,6 +98,12 @@ impl Disks {
         }
     }
 
+    /// Whether the next [`Event::DiskTick`] is wanted soon: a disk looked saturated in the last period, which one period alone does
+    /// not prove, and somebody may be starved meanwhile. A quarter of a second tells as much as a whole one.
+    pub fn wonders(&self) -> bool {
+        self.devices.values().any(|device| device.mind.wonders())
+    }
+
     /// Learned capacities, to be kept over a restart: disk identity, and what it could do of each kind if it did nothing else
     /// and the other kinds cost nothing.
     pub fn capacities(&self) -> Vec<(String, IoMax)> {

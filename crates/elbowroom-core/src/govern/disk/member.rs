@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 
 /// A container's limits on a disk are written at most this often.
 const PACE: Micros = Micros::secs(1);
-/// After the kernel refused a limit, it is tried again this much later.
+/// After the kernel refused a limit, it is tried again this much later; after somebody else wrote one, whose it is meanwhile.
 const RETRY: Micros = Micros::secs(300);
+const CEDED: Micros = Micros::secs(600);
 
 /// A container's state on one disk.
 #[derive(Debug)]
@@ -126,7 +127,8 @@ impl Member {
         match self.ceded {
             None => true,
             Some((Ceded::Refused, since)) => now.saturating_sub(since) >= RETRY,
-            Some((Ceded::Foreign | Ceded::Gone, _)) => false,
+            Some((Ceded::Foreign, since)) => now.saturating_sub(since) >= CEDED,
+            Some((Ceded::Gone, _)) => false,
         }
     }
 
@@ -165,6 +167,8 @@ impl Member {
         }
         let cap = Cap { at: now, group: self.group, disk, max, weight: wish.weight, because: because() };
         (self.ordered, self.weight, self.ordered_at) = (max, wish.weight, Some(now));
+        // Where this fails as before, it is tried again as much later.
+        self.ceded = self.ceded.map(|(why, _)| (why, now));
         if self.decisions.len() == HISTORY {
             self.decisions.pop_front();
         }
@@ -252,10 +256,14 @@ mod tests {
         member.limits(&limits(IoMax::MAX, None), Micros::secs(4));
         assert_eq!(orders(&mut member, 5000, &wish(1000)), Some(reads(1000)));
         member.limits(&limits(IoMax::MAX, Some(Ceded::Foreign)), Micros::secs(6));
-        assert_eq!(orders(&mut member, 400_000, &wish(2000)), None);
-        member.limits(&limits(IoMax::MAX, Some(Ceded::Refused)), Micros::secs(10));
-        assert_eq!(orders(&mut member, 309_999, &wish(2000)), None);
-        assert_eq!(orders(&mut member, 310_000, &wish(2000)), Some(reads(2000)));
+        assert_eq!(orders(&mut member, 605_999, &wish(2000)), None);
+        assert_eq!(orders(&mut member, 606_000, &wish(2000)), Some(reads(2000)), "ten minutes are over");
+        member.limits(&limits(IoMax::MAX, Some(Ceded::Refused)), Micros::secs(610));
+        assert_eq!(orders(&mut member, 909_999, &wish(2000)), None);
+        assert_eq!(orders(&mut member, 910_000, &wish(2000)), Some(reads(2000)));
+        member.limits(&limits(IoMax::MAX, Some(Ceded::Refused)), Micros::secs(911));
+        assert_eq!(orders(&mut member, 1_209_999, &wish(2000)), None, "as much later again");
+        assert_eq!(orders(&mut member, 1_210_000, &wish(2000)), Some(reads(2000)));
     }
 
     #[test]

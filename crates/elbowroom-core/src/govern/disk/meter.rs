@@ -83,12 +83,16 @@ impl Meter {
         let done = Counters::from(stat).since(Counters::from(&before));
         let time = |now: Micros, before: Micros| now.saturating_sub(before).get() as f64;
         let wait = |operations: f64, time: f64| (operations > 0.0).then(|| time / operations);
+        // Time counts when a request completes (block/genhd.c, `part_stat_read_all`; block/blk-core.c, `update_io_ticks`): of a disk
+        // that completes none, what is under way is all that tells.
+        let hangs = done.operations() == 0.0;
+        let held = if hangs { f64::from(stat.in_flight.min(before.in_flight)) } else { 0.0 };
         Reading::Period(Load {
             now,
             seconds,
             flow: done.map(|n| n / seconds),
-            queue: time(stat.time_in_queue, before.time_in_queue) / elapsed.get() as f64,
-            busy: time(stat.io_ticks, before.io_ticks) / elapsed.get() as f64,
+            queue: (time(stat.time_in_queue, before.time_in_queue) / elapsed.get() as f64).max(held),
+            busy: (time(stat.io_ticks, before.io_ticks) / elapsed.get() as f64).max(held.min(1.0)),
             wait: [
                 wait(done.0[OPS[0].1], time(stat.rticks, before.rticks)),
                 wait(done.0[OPS[1].1], time(stat.wticks, before.wticks)),
@@ -136,6 +140,23 @@ mod tests {
         check(Micros::millis(20_049), Reading::Wait);
         check(Micros::secs(31), Reading::Start);
         check(Micros::secs(19), Reading::Start);
+    }
+
+    #[test]
+    fn a_disk_that_completes_nothing_has_what_is_under_way() {
+        let under_way = |before, now| {
+            let mut meter = Meter::default();
+            meter.read(Micros::secs(1), &DiskStat { in_flight: before, ..stat(9, 9) });
+            let Reading::Period(load) =
+                meter.read(Micros::secs(2), &DiskStat { in_flight: now, ..stat(9, 9) })
+            else {
+                panic!("no period")
+            };
+            (load.queue, load.busy)
+        };
+        assert_eq!(under_way(4, 6), (4.0, 1.0));
+        assert_eq!(under_way(0, 6), (0.0, 0.0), "they may have come just now");
+        assert_eq!(under_way(4, 0), (0.0, 0.0));
     }
 
     #[test]

@@ -74,8 +74,10 @@ impl Base {
     /// saturated would seem to be quiet.
     fn wait(&self, op: usize, size: f64) -> f64 {
         let (seek, bytes_per_us) = if self.rotational { (10_000.0, 100.0) } else { (1_000.0, 200.0) };
-        let common = seek + size / bytes_per_us;
         let at = class(size);
+        // A large request waits no longer before its bytes move than smaller ones take altogether.
+        let smaller = (0..at).rev().find_map(|k| self.kinds[op][k].p10);
+        let common = smaller.map_or(seek, |smaller| smaller.min(seek)) + size / bytes_per_us;
         let measured =
             [at, at.saturating_sub(1), (at + 1).min(2)].into_iter().find_map(|k| self.kinds[op][k].p10);
         measured.unwrap_or(common).clamp(FLOOR, common)
@@ -180,6 +182,16 @@ mod tests {
         (0..600).for_each(|second| base.learn(&load(second, 100.0, 100.0), false));
         (600..1260).for_each(|second| base.learn(&load(second, 100.0, 800.0), false));
         assert!(base.mean(&load(0, 1.0, 0.0)) > 700.0);
+    }
+
+    #[test]
+    fn what_large_requests_take_is_no_more_than_small_ones_and_their_bytes() {
+        let mut base = Base::new(false);
+        (0..20).for_each(|second| base.learn(&load(second, 1000.0, 100.0), false));
+        let size = 256.0 * 1024.0;
+        let hog = Load { flow: Flow([size, 0.0, 1.0, 0.0]), ..load(20, 1.0, 4200.0) };
+        let ratio = base.ratio(&hog).unwrap();
+        assert!((2.8..3.2).contains(&ratio), "1.4 ms is usual, not 2.3: {ratio}");
     }
 
     #[test]

@@ -233,6 +233,11 @@ impl Capacity {
         (is < SLOW * was).then_some((is, was))
     }
 
+    /// Whether more is allowed than it is known to do.
+    pub(super) fn is_probing(&self) -> bool {
+        self.probe.is_some()
+    }
+
     /// Takes in a period.
     pub(super) fn learn(&mut self, seen: &Seen) {
         self.take_in(seen);

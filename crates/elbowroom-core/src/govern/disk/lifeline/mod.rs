@@ -75,6 +75,8 @@ pub(super) struct Mind {
     /// SHARE, not GUARD.
     dividing: bool,
     calm_ticks: u32,
+    /// The last period was one of a probe.
+    probed: bool,
     /// What the disk does in no container's name, per second.
     rest: Flow,
     /// Kept between periods, so that one allocates nothing.
@@ -94,6 +96,7 @@ impl Mind {
             contended: None,
             dividing: false,
             calm_ticks: 0,
+            probed: false,
             rest: Flow::ZERO,
             claimants: Vec::new(),
             guard: Vec::new(),
@@ -103,6 +106,12 @@ impl Mind {
 
     pub(super) fn capacity(&self) -> Option<&Capacity> {
         self.capacity.as_ref()
+    }
+
+    /// Whether it cannot be told yet if the disk is at its end. A probe of ours that brought it there has ended; how it is without,
+    /// a whole period tells.
+    pub(super) fn wonders(&self) -> bool {
+        self.saturation.is_open() && !self.probed
     }
 
     /// What requests of this load take on a quiet day, microseconds.

@@ -95,9 +95,9 @@ impl Need {
         }
     }
 
-    /// Whether it did enough to count just now; if so it is there.
+    /// Whether it did enough to count just now, or would have if no limit of ours held it; if so it is there.
     pub(super) fn wake(&mut self, now: Micros, flow: Flow, share: f64) {
-        if flow.operations() >= OPERATIONS || share >= PART {
+        if flow.operations() >= OPERATIONS || share >= PART || (self.at_ours && self.waits) {
             self.seen = Some(now);
         }
     }

@@ -81,6 +81,11 @@ impl Saturation {
         self.votes.iter().filter(|vote| **vote).count() >= 2
     }
 
+    /// Whether the last period looked saturated, and the next one decides.
+    pub(super) fn is_open(&self) -> bool {
+        self.votes[0] && !self.holds()
+    }
+
     /// The last period needs no second one beside it.
     pub(super) fn settle(&mut self) {
         self.votes[1] = true;

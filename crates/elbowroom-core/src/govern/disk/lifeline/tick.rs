@@ -159,6 +159,7 @@ fn learn(device: &mut Device, now: &Now) {
             .is_some_and(|capacity| members.iter().any(|member| short(member, capacity, CONTENT))),
         cap_binds: members.iter().any(|member| member.need.at_ours && member.need.waits),
     };
+    mind.probed = mind.capacity.as_ref().is_some_and(Capacity::is_probing);
     match &mut mind.capacity {
         Some(capacity) => capacity.learn(&seen),
         None if now.vote && now.saturated => mind.capacity = Capacity::first(&seen, disk.rotational),
@@ -317,7 +318,8 @@ fn divide(device: &mut Device, groups: &Groups, orders: &mut Vec<Order>, now: &N
         allocate::share(budget, &there, share);
         let mut next = share.iter();
         for (at, one) in claimants.iter().enumerate() {
-            shares[at] = if one.active { next.next().copied().unwrap_or(0.0) } else { guard[at] };
+            let least = members[at].need.smallest(capacity, least);
+            shares[at] = if one.active { next.next().copied().unwrap_or(0.0) } else { guard[at].max(least) };
         }
     } else {
         shares.copy_from_slice(guard);
