@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kit import cgroup, docker as docker_kit, programs
+from kit import cgroup, docker as docker_kit, leftovers, programs
 from kit.agent import Agent
 from kit.container import Container, main_process
 from kit.disk import LoopDisk
@@ -45,6 +45,18 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def alone():
+    """One run at a time, on a machine without what an earlier one left when it was killed."""
+    lock = leftovers.alone()
+    if lock is None:
+        pytest.exit(f"another run of these tests holds {leftovers.LOCK}: wait for it", 2)
+    with lock:
+        for path in leftovers.clear():
+            print(f"removed what a killed run left: {path}")
+        yield
+
+
 @pytest.fixture(scope="session")
 def binary():
     """The program under test."""
@@ -59,13 +71,9 @@ def binary():
 @pytest.fixture(scope="session")
 def scratch():
     """A directory for the session, with a short name: a socket's path has room for 107 bytes."""
-    path = Path(tempfile.mkdtemp(prefix="elbowroom-test-"))
+    path = Path(tempfile.mkdtemp(prefix=leftovers.PREFIX))
     yield path
-    # Nothing should be mounted by now; but to delete through a mount is worse than to hide that.
-    for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
-        if line.split()[4].startswith(f"{path}/"):
-            subprocess.run(["umount", "--lazy", line.split()[4]])
-    shutil.rmtree(path)
+    leftovers.remove(path)
 
 
 @pytest.fixture(scope="session")
