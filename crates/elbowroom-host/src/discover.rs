@@ -12,6 +12,9 @@
 //! | `/elbowroom/<name>` | `elbowroom run` |
 //! | one the configuration names | plain |
 //!
+//! Only what root made counts: a user to whom a cgroup was delegated could call his own as he likes. Containers of users
+//! (rootless engines) are those that the configuration names.
+//!
 //! A cgroup inside a container (`…/libpod-<id>.scope/container`, or what a Docker in Docker makes) is a part of that
 //! container, not another one. The pause container of a pod is none: nobody reads a view in it.
 //!

@@ -431,3 +431,32 @@ fn a_storm_of_groups_is_told_whole_and_leaves_no_file_open() {
         assert_eq!(files(), before);
     });
 }
+
+#[test]
+fn what_a_user_made_is_no_container() {
+    let Some(mut rig) = Rig::new() else { return };
+    let id = |digit: &str| digit.repeat(64);
+    rig.mkdir("user");
+    for hierarchy in rig.layout.hierarchies() {
+        let dir = hierarchy.mount_point.join(rig.path("user"));
+        std::os::unix::fs::chown(dir, Some(65534), Some(65534)).unwrap();
+    }
+    let users = [format!("user/libpod-{}", id("a")), "user/docker".to_owned()];
+    users.iter().for_each(|below| rig.mkdir(below));
+    let below_it = format!("user/docker/{}", id("b"));
+    let roots = format!("libpod-{}", id("c"));
+    [&below_it, &roots].into_iter().for_each(|below| rig.mkdir(below));
+    // A container's own directory is its user's, where it has a user namespace.
+    for hierarchy in rig.layout.hierarchies() {
+        for below in [&users[0], &users[1], &roots] {
+            let dir = hierarchy.mount_point.join(rig.path(below));
+            std::os::unix::fs::chown(dir, Some(65534), Some(65534)).unwrap();
+        }
+    }
+    let named = SensorConfig { plain: vec![rig.path(&users[0])], ..SensorConfig::default() };
+    for (config, users_is) in [(SensorConfig::default(), false), (named, true)] {
+        let told = Told::open(&config);
+        let is = |below: &str| told.group(&rig.path(below)).is_some_and(|group| group.container.is_some());
+        assert_eq!((is(&users[0]), is(&below_it), is(&roots)), (users_is, false, true));
+    }
+}

@@ -95,6 +95,12 @@ impl<'a> Dir<'a> {
         rustix::fs::statat(self.hierarchy, dot, rustix::fs::AtFlags::empty()).ok().map(|s| s.st_ino)
     }
 
+    /// The user whose directory it is; `None` when it is gone.
+    pub(crate) fn user(&self) -> Option<u32> {
+        let dot = if self.group.as_os_str().is_empty() { Path::new(".") } else { self.group };
+        rustix::fs::statat(self.hierarchy, dot, rustix::fs::AtFlags::empty()).ok().map(|s| s.st_uid)
+    }
+
     /// What `look` finds in the cgroup of that name directly below it.
     pub fn below<T>(&self, name: &OsStr, look: impl FnOnce(Dir<'_>) -> T) -> T {
         look(Dir::new(self.hierarchy, &self.group.join(name)))

@@ -12,11 +12,11 @@ use crate::cgroup::{self, Controller, Dir, Version, v2};
 use crate::discover::Discover;
 use crate::root::ReadError;
 use crate::watch::Notice;
-use elbowroom_core::sample::{Event, GroupId};
+use elbowroom_core::sample::{Engine, Event, GroupId};
 use elbowroom_core::unit::Micros;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// What notices and ticks ask to be looked at.
@@ -264,6 +264,7 @@ impl Sensor {
                 return;
             }
         };
+        let found = found.filter(|found| found.container.engine == Engine::Plain || self.made_by_root(slot));
         let entry = &mut self.tree[slot];
         match found {
             Some(found) => {
@@ -278,6 +279,18 @@ impl Sensor {
             // An engine deletes its files before the cgroup: once a container, it stays one until it is gone.
             None => entry.state = None,
         }
+    }
+
+    /// Whether only root can have made the group: a user to whom a cgroup was delegated names what he makes in it as he likes, also
+    /// as an engine would. The group itself may be a user's: that of a container with a user namespace is.
+    fn made_by_root(&self, slot: Slot) -> bool {
+        let entry = &self.tree[slot];
+        let above = entry.path.parent().unwrap_or(Path::new(""));
+        let there = self.walked.iter().zip(entry.inodes).filter(|(_, inode)| *inode != 0);
+        there.into_iter().all(|(index, _)| {
+            let hierarchy = &self.layout.hierarchies()[*index];
+            Dir::new(hierarchy, above).user() == Dir::new(hierarchy, Path::new("")).user()
+        })
     }
 
     pub(super) fn read_settings(&mut self, slot: Slot) {
@@ -356,7 +369,7 @@ impl Sensor {
         self.layout.hierarchies()[self.walked[0]].version
     }
 
-    fn inodes_of(&self, path: &std::path::Path) -> Inodes {
+    fn inodes_of(&self, path: &Path) -> Inodes {
         let mut inodes = [0; MOST_WALKED];
         for (slot, index) in inodes.iter_mut().zip(&self.walked) {
             *slot = Dir::new(&self.layout.hierarchies()[*index], path).inode().unwrap_or(0);
