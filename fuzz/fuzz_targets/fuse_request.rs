@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 static SLOTS: LazyLock<Slots> = LazyLock::new(|| {
     let slots = Slots::create(4, 2).expect("shared memory");
     for name in ["c0", "c1"] {
-        slots.add(name, &[100; 64], &Facts::EMPTY, &[CpuTimes::default(); 2]).expect("a free slot");
+        slots.add(name, 0, &[100; 64], &Facts::EMPTY, &[CpuTimes::default(); 2]).expect("a free slot");
     }
     slots
 });

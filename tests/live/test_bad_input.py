@@ -254,6 +254,28 @@ def test_odd_names_of_cgroups_are_listed_and_shown(new_agent, hand_made, name):
     assert f"{300 * 1024} kB" in open(f"{view_dir}/proc/meminfo").readline()
 
 
+def test_two_containers_of_one_id_have_a_view_each(agent, hand_made):
+    """Each namespace of containerd gives out ids as if there were no other."""
+    mib, groups = {}, {}
+    for number, at in enumerate(["elbowroom-test-live-one", "elbowroom-test-live-two"]):
+        hand_made(at)
+        hand_made(f"{at}/docker")
+        group = hand_made(f"{at}/docker/{'e' * 64}")
+        mib[f"/{group.path}"] = 300 + number
+        group.limit_memory((300 + number) * MIB)
+        groups[f"/{group.path}"] = group
+
+    def shown():
+        rows = {row["path"]: row["view_dir"] for row in agent.list() if row["path"] in mib}
+        assert len(set(rows.values())) == 2, rows
+        return {path: int(open(f"{view}/proc/meminfo").readline().split()[1]) // 1024 for path, view in rows.items()}
+
+    eventually(lambda: shown() == mib)
+    agent.remember()
+    os.kill(agent.status()["pids"]["policy"], signal.SIGKILL)
+    eventually(lambda: agent.status() and shown() == mib)
+
+
 def test_containers_that_vanish_while_they_are_asked_for_are_said_to(agent, binary, run_dir):
     stop = threading.Event()
 

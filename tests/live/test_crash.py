@@ -8,11 +8,13 @@ import threading
 import pytest
 
 from kit import cgroup
+from kit.container import meminfo
 from kit.process import Process
 from kit.wait import PATIENCE, always, eventually
 
 CPUS = os.cpu_count()
 ROUNDS = int(os.environ.get("ELBOWROOM_TEST_ROUNDS", "10"))
+MIB = 1 << 20
 PARTS = ["supervisor", "view_server", "policy"]
 
 
@@ -76,6 +78,28 @@ def test_two_killed_at_once_are_replaced(agent, start, names):
     counted = stop()
     assert counted["failed"] == 0, counted
     assert container.mem_total() == 256 << 20
+
+
+def test_a_policy_process_that_is_killed_takes_nothing_back(agent, start):
+    """What its successor does not know yet is what was shown before: not nothing used, and not the soft limit."""
+    container = start("--memory", "256MiB", "--memory-reservation", "96MiB")
+    container.allocate(150)
+    eventually(lambda: container.mem_total() > 160 * MIB, within=30)
+    seen = []
+
+    def look():
+        now = meminfo(container.read("/proc/meminfo"))
+        seen.append((now["MemTotal"] // MIB, (now["MemTotal"] - now["MemFree"]) // MIB))
+
+    eventually(lambda: look() or seen[-1][1] > 150)
+    for _ in range(3):
+        victim = part(agent, "policy")
+        agent.remember()
+        seen.clear()
+        victim.kill()
+        always(lambda: look() or True, during=2, every=0)
+        eventually(lambda: whole(agent))
+        assert all(total > 160 and used > 140 for total, used in seen), sorted(set(seen))
 
 
 def test_a_view_server_killed_while_it_starts_a_supervisor_costs_no_read(agent, start):

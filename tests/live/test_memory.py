@@ -107,7 +107,12 @@ def test_who_reads_most_does_not_get_what_another_has_reserved_and_idle_memory_m
     eventually(lambda: used(agent, "a") >= 0.95 * RESERVED["a"], within=30 * PATIENCE, every=0.5)
     busy["b"].read(IDLE)
     eventually(lambda: standing(agent, "b")["colour"] == "green", within=40 * PATIENCE, every=0.5)
-    eventually(lambda: standing(agent, "b")["lent"] > 4 * MIB, within=60 * PATIENCE, every=0.5)
+
+    def lends():
+        assert standing(agent, "b")["lent"] > 4 * MIB, agent.json("explain", f"/{POOL}/b")["memory"]
+        return True
+
+    eventually(lends, within=60 * PATIENCE, every=0.5)
     assert used(agent, "b") < RESERVED["b"] + 20
     decisions = agent.json("explain", f"/{POOL}/b")["memory"]["decisions"]
     kinds = {decision["what"] for decision in decisions}

@@ -202,6 +202,30 @@ fn settings_move_a_view_at_once_and_say_so() {
 }
 
 #[test]
+fn who_is_taken_over_keeps_what_he_was_shown_within_his_bounds() {
+    let mut world = World::new(Policy { hierarchy: true, ..bare() }, 8, MEMORY);
+    let soft = Limits {
+        memory_soft: Some(Limit::At(Bytes::gib(2))),
+        memory_max: Some(Limit::At(Bytes::gib(8))),
+        ..weight(100)
+    };
+    let one = world.container(None, soft, threads(0));
+    let other = world.container(None, weight(100), threads(0));
+    assert_eq!((world.view(one).cpus, world.view(one).memory), (4, Bytes::gib(2)));
+    world.views.resume(one, 7, Bytes::gib(5));
+    world.views.resume(other, 1, Bytes::gib(1));
+    assert_eq!((world.view(one).cpus, world.view(one).memory), (7, Bytes::gib(5)));
+    assert_eq!((world.view(other).cpus, world.view(other).memory), (4, MEMORY), "not outside of them");
+    // A setting of somebody else, before the first tick.
+    world.container(None, weight(100), threads(0));
+    assert_eq!((world.view(one).cpus, world.view(one).memory), (7, Bytes::gib(5)));
+    assert!(world.views.explain(one).unwrap().to_string().contains("was shown before"));
+    world.run(1);
+    world.views.resume(one, 4, Bytes::gib(2));
+    assert_ne!(world.view(one).memory, Bytes::gib(2), "who was seen by a tick is nobody's to be taken over");
+}
+
+#[test]
 fn growth_up_to_a_fractional_quota_ends_at_the_exact_amount() {
     let mut world = World::new(adaptive(), 8, MEMORY);
     let id = world.container(None, quota(2_500), a_thread_per_cpu());

@@ -73,6 +73,8 @@ impl fmt::Display for What {
 pub enum Because {
     /// The container is new.
     Appeared,
+    /// It was there before the one who keeps its view, and keeps what it was shown.
+    Resumed,
     /// The container is gone.
     Gone,
     /// A setting changed, of the container, of one that competes with it, or of the machine; or a sibling fell asleep or
@@ -131,6 +133,9 @@ impl fmt::Display for Because {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Appeared => write!(f, "it appeared, and starts at its fair share and its soft limit"),
+            Self::Resumed => {
+                write!(f, "it keeps what it was shown before the agent's process was started anew")
+            }
             Self::Gone => write!(f, "it is gone"),
             Self::CpuBounds(cpu::Bounds { lower, upper }) => {
                 write!(f, "settings, or the company it is in, now give it from {lower} to {upper} CPUs")

@@ -181,6 +181,24 @@ impl Views {
         self.slots.iter().flatten().filter_map(|slot| Some((slot.group.id, &slot.group, slot.view.as_ref()?)))
     }
 
+    /// Lets a container that no tick has seen go on from what it was shown by somebody before, as far as its bounds allow: a
+    /// view that fell to LOWER and the soft limit, and grew again, would have programs adapt to nothing.
+    pub fn resume(&mut self, id: GroupId, cpus: u32, memory: Bytes) {
+        let (at, Some(&i)) = (self.now(), self.index.get(&id)) else { return };
+        let Some(slot) = self.slots[i as usize].as_mut().filter(|slot| slot.fresh) else { return };
+        let Some(view) = slot.view else { return };
+        let cpus = cpus.clamp(view.cpus_lower, view.cpus_upper);
+        let memory = memory.clamp(view.memory_soft, view.memory_hard);
+        slot.fresh = false;
+        if cpus != view.cpus {
+            slot.set_cpus(cpus, at, Because::Resumed);
+        }
+        if memory != view.memory {
+            slot.set_memory(memory, at, Because::Resumed);
+        }
+        self.file(i);
+    }
+
     /// What a container's view is made of, and its last changes.
     pub fn explain(&self, id: GroupId) -> Option<Explain> {
         let i = *self.index.get(&id)?;

@@ -108,6 +108,18 @@ pub fn io_max(layout: &Layout, group: &Path) -> Result<Vec<(DeviceNumber, IoMax)
     Ok(limits)
 }
 
+/// Memory charged: v1 `memory.usage_in_bytes`, v2 `memory.current`.
+pub fn memory_usage(layout: &Layout, group: &Path) -> Answer<Bytes> {
+    let file = |version| match version {
+        Version::V1 => "memory.usage_in_bytes",
+        Version::V2 => "memory.current",
+    };
+    match layout.dir(Controller::Memory, group) {
+        Some((version, dir)) => Ok(dir.number(file(version))?.map(Bytes)),
+        None => Ok(None),
+    }
+}
+
 /// Threads: `pids.current`, which v1 and v2 share.
 pub fn pids_current(layout: &Layout, group: &Path) -> Answer<u64> {
     match layout.dir(Controller::Pids, group) {

@@ -9,12 +9,14 @@ use crate::process::start_ticks;
 use crate::root::if_there;
 use elbowroom_core::psi::Pressure;
 use elbowroom_core::sample::{GroupId, IoStat, MemoryStat};
-use elbowroom_core::unit::Micros;
+use elbowroom_core::unit::{Bytes, Micros};
 use std::collections::BTreeSet;
 
 /// A group's statistics, each for its whole subtree. `None` where the controller is not there or the file cannot be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
+    /// Memory charged.
+    pub memory_usage: Option<Bytes>,
     /// `memory.stat`.
     pub memory_stat: Option<MemoryStat>,
     /// User CPU time: v1 `cpuacct.stat` in grains of 10 ms, v2 `cpu.stat`.
@@ -36,6 +38,7 @@ impl Sensor {
         let (layout, warnings) = (&self.layout, &mut self.warnings);
         let cpu = warnings.keep(cgroup::cpu_times(layout, &path)).flatten();
         let details = Details {
+            memory_usage: warnings.keep(cgroup::memory_usage(layout, &path)).flatten(),
             memory_stat: warnings.keep(cgroup::memory_stat(layout, &path)).flatten(),
             cpu_user: cpu.map(|(user, _)| user),
             cpu_system: cpu.map(|(_, system)| system),

@@ -246,6 +246,12 @@ impl Sensor {
         v1.chain(v2).filter(|(_, dir)| dir.exists()).map(|(name, dir)| (name, dir.path())).collect()
     }
 
+    /// The inode of the group's directory, in the first of the hierarchies that are walked where it has one: the same as long as
+    /// the group is there, also for another run of the agent.
+    pub fn inode(&self, id: GroupId) -> Option<u64> {
+        self.tree[self.tree.slot(id)?].inodes.into_iter().find(|inode| *inode != 0)
+    }
+
     /// The machine's own facts change when CPUs or memory are plugged; nothing announces it in files.
     fn check_node(&mut self, events: &mut Vec<Event>) {
         if self.node_read.elapsed() < duration(self.config.rescan) {

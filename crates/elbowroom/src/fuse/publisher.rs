@@ -177,10 +177,10 @@ impl Publisher {
         self.shared.slots.counters()
     }
 
-    /// The containers that have a view, with their names: after a restart, those of the process before.
-    pub fn slots(&self) -> Vec<(Slot, String)> {
+    /// The containers that have a view, with whose they are ([`Self::add`]): after a restart, those of the process before.
+    pub fn slots(&self) -> Vec<(Slot, u64)> {
         let slots = &self.shared.slots;
-        slots.from_place(0).filter_map(|(_, slot)| Some((slot, slots.name(slot)?))).collect()
+        slots.from_place(0).filter_map(|(_, slot)| Some((slot, slots.owner(slot)?))).collect()
     }
 
     /// A container's name, that of its directory.
@@ -189,14 +189,21 @@ impl Publisher {
     }
 
     /// Makes a container's view: the directory `id` is there when this returns. The sizes of its files are measured
-    /// now and change only when more CPUs become possible for it.
+    /// now and change only when more CPUs become possible for it. `owner` tells the container from any other, also from one that
+    /// has its name later: who takes over after a restart finds it by that.
     ///
     /// # Errors
     /// [`FuseError::Name`], [`FuseError::Exists`], [`FuseError::Full`], [`FuseError::TooManyCpus`].
-    pub fn add(&mut self, id: &str, facts: &Facts, times: &[CpuTimes]) -> Result<Slot, FuseError> {
+    pub fn add(
+        &mut self,
+        id: &str,
+        owner: u64,
+        facts: &Facts,
+        times: &[CpuTimes],
+    ) -> Result<Slot, FuseError> {
         let sizes = self.measure(facts);
         let hands = lock(&self.shared.hands);
-        let slot = self.shared.slots.add(id, &sizes, facts, times)?;
+        let slot = self.shared.slots.add(id, owner, &sizes, facts, times)?;
         drop(hands);
         self.shapes.insert(slot, Shape::of(facts));
         Ok(slot)

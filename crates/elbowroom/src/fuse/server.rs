@@ -363,7 +363,7 @@ mod tests {
     /// What a server of one container, `c1`, whose host has no files, answers: errno, or the length of the body.
     fn ask(nodeid: impl Fn(Slot) -> u64, op: Op<'_>) -> Result<usize, i32> {
         let slots = Slots::create(4, 1).unwrap();
-        let slot = slots.add("c1", &[24; 64], &Facts::EMPTY, &[]).unwrap();
+        let slot = slots.add("c1", 0, &[24; 64], &Facts::EMPTY, &[]).unwrap();
         let empty = tempfile::tempdir().unwrap();
         let mut out = Vec::new();
         let request = Request { unique: 7, nodeid: nodeid(slot), op };
@@ -420,7 +420,7 @@ mod tests {
     fn a_directory_reads_in_pieces_of_any_size() {
         let slots = Slots::create(8, 1).unwrap();
         for i in 0..5 {
-            slots.add(&format!("container{i}"), &[0; 64], &Facts::EMPTY, &[]).unwrap();
+            slots.add(&format!("container{i}"), 0, &[0; 64], &Facts::EMPTY, &[]).unwrap();
         }
         let mut server = Server::new(&slots, HostText::new("/nowhere"));
         let (mut out, mut offset, mut names) = (Vec::new(), 0, Vec::new());

@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use words::{Words, facts_bytes, load_facts, load_times, store};
 
 /// "ELBOWRM" and the layout's version: a program of another version refuses the memory instead of misreading it.
-const MAGIC: u64 = u64::from_be_bytes(*b"ELBOWRM\x01");
+const MAGIC: u64 = u64::from_be_bytes(*b"ELBOWRM\x02");
 /// Longest name of a container, in bytes; engines use 64.
 pub const MAX_NAME: usize = 128;
 /// How many containers one agent shows unless told otherwise. Slots never used cost address space only.
@@ -75,8 +75,9 @@ mod slot {
     pub(super) const LAST_SERIAL: usize = 0;
     pub(super) const GENERATION: usize = 1;
     pub(super) const READ: usize = 2;
-    pub(super) const NAME_LEN: usize = 3;
-    pub(super) const NAME: usize = 4;
+    pub(super) const OWNER: usize = 3;
+    pub(super) const NAME_LEN: usize = 4;
+    pub(super) const NAME: usize = 5;
     pub(super) const SIZES: usize = NAME + super::NAME_WORDS;
     pub(super) const BUFFERS: usize = SIZES + super::PAGES;
 }
@@ -299,6 +300,13 @@ impl Slots {
         String::from_utf8(bytes).ok()
     }
 
+    /// Whose the slot is, as [`Self::add`] was told; `None` when it is gone.
+    pub fn owner(&self, slot: Slot) -> Option<u64> {
+        let owner = self.words[self.base(slot) + slot::OWNER].load(Ordering::Relaxed);
+        self.still(slot)?;
+        Some(owner)
+    }
+
     /// The constant size of the page with that bit, in bytes; `None` when the container is gone.
     pub fn size(&self, slot: Slot, bit: u8) -> Option<u32> {
         let size =
@@ -337,13 +345,15 @@ impl Slots {
 
     // ---- the one writer ----
 
-    /// Gives a container a slot. `sizes` are its pages' constant sizes by page bit.
+    /// Gives a container a slot. `owner` tells it from any other, also from one of the same name later; `sizes` are its pages'
+    /// constant sizes by page bit.
     ///
     /// # Errors
     /// [`FuseError::Name`], [`FuseError::Exists`], [`FuseError::Full`], [`FuseError::TooManyCpus`].
     pub fn add(
         &self,
         name: &str,
+        owner: u64,
         sizes: &[u32; PAGES],
         facts: &Facts,
         times: &[CpuTimes],
@@ -365,6 +375,7 @@ impl Slots {
         fence(Ordering::SeqCst);
         last.store(serial, Ordering::Relaxed);
         self.words[base + slot::READ].store(0, Ordering::Relaxed);
+        self.words[base + slot::OWNER].store(owner, Ordering::Relaxed);
         self.words[base + slot::NAME_LEN].store(name.len() as u64, Ordering::Relaxed);
         for (i, word) in self.words[base + slot::NAME..][..NAME_WORDS].iter().enumerate() {
             let mut bytes = [0; 8];

@@ -2,7 +2,7 @@
 
 use elbowroom_core::cpuset::CpuSet;
 use elbowroom_core::page::facts::{CpuTimes, Facts, MAX_DISKS, NO_LIMIT};
-use elbowroom_core::sample::{CpuMax, Limits, Usage};
+use elbowroom_core::sample::{CpuMax, Limits};
 use elbowroom_core::unit::{Bytes, CpuShare, Limit, Micros};
 use elbowroom_core::view::View;
 use elbowroom_host::Details;
@@ -30,13 +30,7 @@ pub(super) fn take_view(facts: &mut Facts, view: &View, limits: &Limits, numa: &
 }
 
 /// Takes over the measurements, and advances the per-CPU times by what was used since the last ones.
-pub(super) fn take_details(
-    facts: &mut Facts,
-    times: &mut [CpuTimes],
-    usage: Usage,
-    details: &Details,
-    now_boot: Micros,
-) {
+pub(super) fn take_details(facts: &mut Facts, times: &mut [CpuTimes], details: &Details, now_boot: Micros) {
     let (user_now, system_now) =
         (details.cpu_user.unwrap_or_default(), details.cpu_system.unwrap_or_default());
     let user = user_now.saturating_sub(facts.cpu_user);
@@ -47,7 +41,7 @@ pub(super) fn take_details(
     facts.cpu_user = user_now.max(facts.cpu_user);
     facts.cpu_system = system_now.max(facts.cpu_system);
     facts.taken = now_boot;
-    facts.memory_usage = usage.memory;
+    facts.memory_usage = details.memory_usage.unwrap_or_default();
     facts.memory_stat = details.memory_stat.unwrap_or_default();
     facts.nr_threads = u32::try_from(details.nr_threads.unwrap_or(0)).unwrap_or(u32::MAX);
     if let Some(pressure) = details.pressure {

@@ -17,6 +17,11 @@ pub(super) struct Load {
 }
 
 impl Load {
+    /// One that goes on from averages in hundredths.
+    pub(super) fn resumed(hundredths: [u32; 3]) -> Self {
+        Self { averages: hundredths.map(|h| u64::from(h) * FIXED_1 / 100), advanced: None }
+    }
+
     /// Takes `runnable` (thousandths of a thread, running or waiting) as what held since the last call, up to `now`.
     pub(super) fn advance(&mut self, now: Micros, runnable_milli: u64) {
         let Some(last) = self.advanced else {
@@ -71,6 +76,12 @@ mod tests {
         // 1 - 1/e = 0.63, 1 - exp(-1/5) = 0.18, 1 - exp(-1/15) = 0.06
         let [one, five, fifteen] = after(60, 1_000);
         assert!((62..=65).contains(&one) && (17..=20).contains(&five) && (6..=8).contains(&fifteen));
+    }
+
+    #[test]
+    fn what_is_resumed_is_what_was_said() {
+        let said = [1, 63, 12_345];
+        assert_eq!(Load::resumed(said).hundredths(), said);
     }
 
     #[test]

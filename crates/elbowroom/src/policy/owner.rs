@@ -22,7 +22,7 @@ use elbowroom_host::cgroup::{Controller, Version};
 use elbowroom_host::numa::Numa;
 use elbowroom_host::{Sensor, timer};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -46,8 +46,10 @@ pub(super) struct Owner {
     /// Whether quotas and memory limits are cgroup v2 files.
     pub(super) limits_in_v2: bool,
     pub(super) residents: BTreeMap<GroupId, Resident>,
-    /// Views of a policy process before, by name, until their containers are met.
-    pub(super) orphans: BTreeMap<String, Slot>,
+    /// Views of a policy process before, by their containers' inodes ([`Sensor::inode`]), until those are met.
+    pub(super) orphans: BTreeMap<u64, Slot>,
+    /// Containers for which there is no view.
+    pub(super) unmet: BTreeSet<GroupId>,
     pub(super) disk: DiskRoom,
     pub(super) memory: MemoryRoom,
     pub(super) alerts: AlertsRoom,
@@ -83,6 +85,7 @@ impl Owner {
             publisher,
             residents: BTreeMap::new(),
             orphans: BTreeMap::new(),
+            unmet: BTreeSet::new(),
             disk,
             memory,
             alerts,
@@ -100,14 +103,35 @@ impl Owner {
 
     /// Learns what is there, and takes over the views of a policy process that died.
     pub(super) fn start(&mut self) {
-        self.orphans = self.publisher.slots().into_iter().map(|(slot, name)| (name, slot)).collect();
         let events = self.sensor.start();
-        self.apply(&events);
-        for (view, slot) in std::mem::take(&mut self.orphans) {
-            tracing::info!(view, "container gone while no policy process ran");
-            let _ = std::fs::remove_file(self.publisher.pages().join(&view));
-            self.publisher.remove(slot);
+        let there: BTreeSet<u64> = events.iter().filter_map(|event| self.inode_of(event)).collect();
+        for (slot, owner) in self.publisher.slots() {
+            if there.contains(&owner) {
+                self.orphans.insert(owner, slot);
+            } else {
+                // Before anybody is met who has its name now.
+                self.let_go(slot);
+            }
         }
+        self.apply(&events);
+        for slot in std::mem::take(&mut self.orphans).into_values() {
+            self.let_go(slot);
+        }
+    }
+
+    fn inode_of(&self, event: &Event) -> Option<u64> {
+        match event {
+            Event::Group(group) if group.container.is_some() => self.sensor.inode(group.id),
+            _ => None,
+        }
+    }
+
+    /// Takes away the view of a container that went while no policy process ran.
+    fn let_go(&mut self, slot: Slot) {
+        let view = self.publisher.name(slot).unwrap_or_default();
+        tracing::info!(view, "container gone while no policy process ran");
+        let _ = std::fs::remove_file(self.publisher.pages().join(&view));
+        self.publisher.remove(slot);
     }
 
     pub(super) fn sensor_fd(&self) -> BorrowedFd<'_> {

@@ -6,6 +6,7 @@ use super::resident::{Attach, Resident};
 use crate::fnv::fnv1a;
 use crate::fuse::FuseError;
 use crate::fuse::publisher::Dirty;
+use crate::fuse::slots::Slot;
 use elbowroom_core::page::facts::{CpuTimes, Facts};
 use elbowroom_core::sample::{Container, Engine, Group, GroupId};
 use elbowroom_core::unit::{Bytes, Micros};
@@ -15,6 +16,8 @@ use std::path::PathBuf;
 
 /// How long after a read of a dynamic page its container counts as hot.
 const HOT_FOR: Micros = Micros::secs(10);
+/// The threads of a container with more are not counted one by one, about 5 us each: its load is the CPU time that it uses.
+const MOST_COUNTED: u32 = 2_000;
 /// Details read per look, about 15 us each: with ten thousand containers a tick still ends in time.
 const REFRESHES_PER_LOOK: usize = 256;
 
@@ -25,29 +28,35 @@ impl Owner {
         if self.residents.contains_key(&group.id) {
             return;
         }
+        // One that is gone meanwhile has no inode, and is forgotten by the next look.
+        let Some(owner) = self.sensor.inode(group.id) else { return };
+        let before = self.orphans.remove(&owner).and_then(|slot| Some((slot, self.publisher.last(slot)?)));
+        if let Some((_, last)) = &before {
+            self.views.resume(group.id, last.facts.online.count(), last.facts.memory);
+        }
         let Some(view) = self.views.get(group.id) else { return };
-        let name = view_name(container);
         let page_size = Bytes(rustix::param::page_size() as u64);
         let mut facts = Facts { started: timer::now_boot(), page_size, ..Facts::EMPTY };
-        take_view(&mut facts, view, &group.limits, &self.numa);
         let mut times = vec![CpuTimes::default(); self.publisher.cpus()];
-        let slot = match self.orphans.remove(&name) {
-            Some(slot) => {
-                if let Some(last) = self.publisher.last(slot) {
-                    facts = last.facts;
-                    times[..last.times.len()].copy_from_slice(&last.times);
-                    take_view(&mut facts, view, &group.limits, &self.numa);
-                }
-                slot
-            }
-            None => match self.publisher.add(&name, &facts, &times) {
-                Ok(slot) => slot,
-                Err(e) => {
-                    tracing::warn!(container = group.path, because = %e, "no view");
-                    return;
-                }
-            },
+        if let Some((_, last)) = &before {
+            facts = last.facts;
+            times[..last.times.len()].copy_from_slice(&last.times);
+        }
+        take_view(&mut facts, view, &group.limits, &self.numa);
+        let added = match before {
+            Some((slot, _)) => Ok(slot),
+            None => self.add(container, owner, &facts, &times),
         };
+        let slot = match added {
+            Ok(slot) => slot,
+            Err(e) => {
+                tracing::warn!(container = group.path, because = %e, "no view");
+                self.unmet.insert(group.id);
+                return;
+            }
+        };
+        self.unmet.remove(&group.id);
+        let name = self.publisher.name(slot).unwrap_or_default();
         for ignored in &container.labels.ignored {
             tracing::warn!(container = group.path, because = ignored, "a label is ignored");
         }
@@ -73,7 +82,26 @@ impl Owner {
         self.refresh(group.id, timer::now());
     }
 
+    /// Makes the view of a container that has none.
+    fn add(
+        &mut self,
+        container: &Container,
+        owner: u64,
+        facts: &Facts,
+        times: &[CpuTimes],
+    ) -> Result<Slot, FuseError> {
+        let name = view_name(container);
+        match self.publisher.add(&name, owner, facts, times) {
+            // Ids are unique to who gave them: each namespace of containerd may have one of them.
+            Err(FuseError::Exists { .. }) => {
+                self.publisher.add(&format!("{name}-{owner:016x}"), owner, facts, times)
+            }
+            added => added,
+        }
+    }
+
     pub(super) fn forget(&mut self, id: GroupId) {
+        self.unmet.remove(&id);
         if let Some(mut resident) = self.residents.remove(&id) {
             tracing::info!(container = resident.path, "container gone");
             resident.retire_page();
@@ -85,6 +113,12 @@ impl Owner {
         self.disk.forget(id);
         self.voices.forget(id);
         self.labelled.forget(id);
+        // There is room for one that had none.
+        for id in std::mem::take(&mut self.unmet) {
+            if let Some(group) = self.views.group(id).cloned() {
+                self.meet(&group);
+            }
+        }
     }
 
     pub(super) fn publish_view(&mut self, id: GroupId) {
@@ -131,9 +165,9 @@ impl Owner {
         let (Some(details), Some(resident)) = (self.sensor.details(id), self.residents.get_mut(&id)) else {
             return;
         };
-        take_details(&mut resident.facts, &mut resident.times, resident.usage, &details, timer::now_boot());
+        take_details(&mut resident.facts, &mut resident.times, &details, timer::now_boot());
         let hot = resident.hot_until > now;
-        if hot && resident.load.is_due(now) {
+        if hot && resident.load.is_due(now) && resident.facts.nr_threads <= MOST_COUNTED {
             let (running, threads) = process::count_threads(&self.sensor.processes(id));
             resident.facts.nr_running = running;
             resident.facts.nr_threads = threads;
@@ -170,7 +204,8 @@ impl Owner {
     }
 
     fn view_name(&self, id: GroupId) -> String {
-        self.views.group(id).and_then(|g| g.container.as_ref()).map(view_name).unwrap_or_default()
+        let slot = self.residents.get(&id).map(|resident| resident.slot);
+        slot.and_then(|slot| self.publisher.name(slot)).unwrap_or_default()
     }
 }
 

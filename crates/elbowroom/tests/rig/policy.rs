@@ -63,9 +63,11 @@ pub fn main(containers: usize, hz: u64) -> anyhow::Result<()> {
     let before = publisher.slots();
     for container in 0..containers {
         let name = super::name(container);
-        let slot = match before.iter().find(|(_, n)| *n == name) {
+        let slot = match before.iter().find(|(_, owner)| *owner == container as u64) {
             Some((slot, _)) => *slot,
-            None => publisher.add(&name, &facts_of(container, 1), &times_of(1)).context("while adding")?,
+            None => publisher
+                .add(&name, container as u64, &facts_of(container, 1), &times_of(1))
+                .context("while adding")?,
         };
         slots.push(slot);
     }
@@ -109,7 +111,12 @@ fn command(publisher: &mut Publisher, slots: &mut [Slot], line: &str) -> String 
             .map(|flushed| flushed.to_string()),
         Some("renew") => {
             publisher.remove(slots[container]);
-            let added = publisher.add(&super::name(container), &facts_of(container, 1), &times_of(1));
+            let added = publisher.add(
+                &super::name(container),
+                container as u64,
+                &facts_of(container, 1),
+                &times_of(1),
+            );
             added.map(|slot| {
                 slots[container] = slot;
                 slot.serial().to_string()

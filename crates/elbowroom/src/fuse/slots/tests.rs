@@ -32,7 +32,7 @@ fn slots(capacity: u32) -> Slots {
 
 fn add(slots: &Slots, name: &str, version: u64) -> Result<Slot, FuseError> {
     let (facts, times) = uniform(version);
-    slots.add(name, &[7; PAGES], &facts, &times)
+    slots.add(name, 0, &[7; PAGES], &facts, &times)
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn more_cpus_than_there_is_room_for_are_refused() {
     let (facts, _) = uniform(1);
     let five = [CpuTimes::default(); 5];
     assert!(matches!(
-        slots.add("a", &[0; PAGES], &facts, &five),
+        slots.add("a", 0, &[0; PAGES], &facts, &five),
         Err(FuseError::TooManyCpus { got: 5, room: 4 })
     ));
 }
