@@ -14,7 +14,7 @@ from kit.process import pids
 from kit.wait import eventually
 
 # Every directory of a run begins so, the session's and that of each program that keeps data.
-PREFIX = "elbowroom-live-"
+PREFIX = "elbowroom-test-live-"
 LOCK = Path("/run/elbowroom-test-live.lock")
 
 

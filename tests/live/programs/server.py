@@ -50,7 +50,7 @@ def mariadb(program, home):
 
 
 def main():
-    with tempfile.TemporaryDirectory(prefix="elbowroom-live-") as home:
+    with tempfile.TemporaryDirectory(prefix="elbowroom-test-live-") as home:
         server, count = {"nginx": nginx, "mariadb": mariadb}[sys.argv[1]](sys.argv[2], Path(home))
         os.chmod(home, 0o755)
         deadline = time.monotonic() + 60

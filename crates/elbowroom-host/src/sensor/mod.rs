@@ -246,10 +246,12 @@ impl Sensor {
         v1.chain(v2).filter(|(_, dir)| dir.exists()).map(|(name, dir)| (name, dir.path())).collect()
     }
 
-    /// The inode of the group's directory, in the first of the hierarchies that are walked where it has one: the same as long as
-    /// the group is there, also for another run of the agent.
-    pub fn inode(&self, id: GroupId) -> Option<u64> {
-        self.tree[self.tree.slot(id)?].inodes.into_iter().find(|inode| *inode != 0)
+    /// Numbers of which each tells the group from any other, also for another run of the agent: the inodes of its directories in the
+    /// hierarchies that are walked, with which of them it is. A group that is just being made may have more of them later.
+    pub fn identities(&self, id: GroupId) -> Vec<u64> {
+        let Some(slot) = self.tree.slot(id) else { return Vec::new() };
+        let inodes = self.tree[slot].inodes.into_iter().zip(0u64..);
+        inodes.filter(|(inode, _)| *inode != 0).map(|(inode, walked)| walked << 60 | inode).collect()
     }
 
     /// The machine's own facts change when CPUs or memory are plugged; nothing announces it in files.

@@ -46,7 +46,7 @@ pub(super) struct Owner {
     /// Whether quotas and memory limits are cgroup v2 files.
     pub(super) limits_in_v2: bool,
     pub(super) residents: BTreeMap<GroupId, Resident>,
-    /// Views of a policy process before, by their containers' inodes ([`Sensor::inode`]), until those are met.
+    /// Views of a policy process before, by what tells their containers apart ([`Sensor::identities`]), until those are met.
     pub(super) orphans: BTreeMap<u64, Slot>,
     /// Containers for which there is no view.
     pub(super) unmet: BTreeSet<GroupId>,
@@ -104,7 +104,7 @@ impl Owner {
     /// Learns what is there, and takes over the views of a policy process that died.
     pub(super) fn start(&mut self) {
         let events = self.sensor.start();
-        let there: BTreeSet<u64> = events.iter().filter_map(|event| self.inode_of(event)).collect();
+        let there: BTreeSet<u64> = events.iter().flat_map(|event| self.identities(event)).collect();
         for (slot, owner) in self.publisher.slots() {
             if there.contains(&owner) {
                 self.orphans.insert(owner, slot);
@@ -119,10 +119,11 @@ impl Owner {
         }
     }
 
-    fn inode_of(&self, event: &Event) -> Option<u64> {
+    /// What tells the container that an event is about from any other.
+    fn identities(&self, event: &Event) -> Vec<u64> {
         match event {
-            Event::Group(group) if group.container.is_some() => self.sensor.inode(group.id),
-            _ => None,
+            Event::Group(group) if group.container.is_some() => self.sensor.identities(group.id),
+            _ => Vec::new(),
         }
     }
 

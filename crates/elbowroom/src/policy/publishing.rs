@@ -28,9 +28,11 @@ impl Owner {
         if self.residents.contains_key(&group.id) {
             return;
         }
-        // One that is gone meanwhile has no inode, and is forgotten by the next look.
-        let Some(owner) = self.sensor.inode(group.id) else { return };
-        let before = self.orphans.remove(&owner).and_then(|slot| Some((slot, self.publisher.last(slot)?)));
+        // One that is gone meanwhile has none, and is forgotten by the next look.
+        let identities = self.sensor.identities(group.id);
+        let Some(owner) = identities.first().copied() else { return };
+        let orphan = identities.iter().find_map(|identity| self.orphans.remove(identity));
+        let before = orphan.and_then(|slot| Some((slot, self.publisher.last(slot)?)));
         if let Some((_, last)) = &before {
             self.views.resume(group.id, last.facts.online.count(), last.facts.memory);
         }
