@@ -5,7 +5,7 @@
 //! likes; what it says so is about itself alone, and names are kept short. Looking costs a process nothing but the lock on its
 //! list of areas, and ends after [`MOST`] processes or [`WITHIN`].
 
-use crate::mount;
+use crate::mount::Place;
 use elbowroom_core::launch::{JAVA, LIBC, OPENMP, told};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -97,9 +97,9 @@ fn process(pid: i32, pages: Option<(u32, u32)>, namespaces: &mut HashMap<u64, us
     let environment = read(&file("environ")).unwrap_or_default();
     let command = String::from_utf8_lossy(&read(&file("comm")).ok()?).trim_end_matches('\n').to_owned();
     let namespace = rustix::fs::stat(file("ns/mnt")).ok()?.st_ino;
-    let files = *namespaces
-        .entry(namespace)
-        .or_insert_with(|| mount::attached(pid as u32).map_or(0, |paths| paths.len()));
+    let files = *namespaces.entry(namespace).or_insert_with(|| {
+        Place::of(pid as u32).and_then(|place| place.attached()).map_or(0, |paths| paths.len())
+    });
     let words = environment.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
     let by =
         By { files, mapped, java: mapped.java_native || has_jar(Path::new(&file("fd"))), told: told(words) };

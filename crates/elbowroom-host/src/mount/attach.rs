@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-/// What [`attach`] did.
+/// What [`Place::attach`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Attached {
     /// Targets that show the view now and showed the host before.
@@ -24,53 +24,49 @@ pub struct Attached {
     pub skipped: Vec<Skipped>,
 }
 
-/// Mounts every surface of `plan` into the container of process `pid`, or none. Safe to call again: what is there stays.
-pub fn attach(pid: u32, plan: &Plan) -> Result<Attached, MountError> {
-    let place = Place::of(pid)?;
-    place.explain(place.refuse_host())?;
-    attach_at(&place, plan)
-}
-
-/// Mounts every surface of `plan`, or none, below the directory `root` of this process's own mount namespace.
-pub fn attach_here(root: &Path, plan: &Plan) -> Result<Attached, MountError> {
-    attach_at(&Place::here(root)?, plan)
-}
-
-/// Unmounts every view from the container of process `pid`, stacked ones too, and says how many mounts that were.
-/// [`MountError::Covered`]: something else is mounted over one, which stays; all others are gone.
-pub fn detach(pid: u32) -> Result<usize, MountError> {
-    let place = Place::of(pid)?;
-    place.explain(place.refuse_host())?;
-    let _lock = place.lock()?;
-    let before = views(&place.table()?).len();
-    if before == 0 {
-        return Ok(0);
+impl Place {
+    /// Mounts every surface of `plan`, or none. Safe to call again: what is there stays.
+    pub fn attach(&self, plan: &Plan) -> Result<Attached, MountError> {
+        self.explain(self.refuse_host())?;
+        attach_at(self, plan)
     }
-    place.enter(|unmounter| {
-        // One layer per round; each round that changes anything makes the stack lower.
-        loop {
-            let table = place.table()?;
-            let tops: Vec<&Mount> = views(&table).into_iter().filter(|mount| is_top(&table, mount)).collect();
-            let mut progress = false;
-            for mount in tops {
-                progress |= unmount_exactly(&place, unmounter, mount)?;
-            }
-            if !progress {
-                return match views(&table).first() {
-                    None => Ok(before),
-                    Some(left) => Err(MountError::Covered { target: left.mount_point.clone() }),
-                };
-            }
-        }
-    })
-}
 
-/// The paths inside the container of process `pid` on which a view is mounted, each once.
-pub fn attached(pid: u32) -> Result<Vec<PathBuf>, MountError> {
-    let table = Place::of(pid)?.table()?;
-    let mut seen = HashSet::new();
-    let paths = views(&table).into_iter().map(|mount| mount.mount_point.clone());
-    Ok(paths.filter(|path| seen.insert(path.clone())).collect())
+    /// Unmounts every view, stacked ones too, and says how many mounts that were. [`MountError::Covered`]: something else is
+    /// mounted over one, which stays; all others are gone.
+    pub fn detach(&self) -> Result<usize, MountError> {
+        self.explain(self.refuse_host())?;
+        let _lock = self.lock()?;
+        let before = views(&self.table()?).len();
+        if before == 0 {
+            return Ok(0);
+        }
+        self.enter(|unmounter| {
+            // One layer per round; each round that changes anything makes the stack lower.
+            loop {
+                let table = self.table()?;
+                let tops: Vec<&Mount> =
+                    views(&table).into_iter().filter(|mount| is_top(&table, mount)).collect();
+                let mut progress = false;
+                for mount in tops {
+                    progress |= unmount_exactly(self, unmounter, mount)?;
+                }
+                if !progress {
+                    return match views(&table).first() {
+                        None => Ok(before),
+                        Some(left) => Err(MountError::Covered { target: left.mount_point.clone() }),
+                    };
+                }
+            }
+        })
+    }
+
+    /// The paths on which a view is mounted, each once.
+    pub fn attached(&self) -> Result<Vec<PathBuf>, MountError> {
+        let table = self.table()?;
+        let mut seen = HashSet::new();
+        let paths = views(&table).into_iter().map(|mount| mount.mount_point.clone());
+        Ok(paths.filter(|path| seen.insert(path.clone())).collect())
+    }
 }
 
 /// What has to happen at one target.

@@ -4,10 +4,11 @@
 //! find these files under the names it already reads: `/proc/meminfo`, `/sys/devices/system/cpu`, `cpu.max` in its own cgroup
 //! directory. The container may be running, and it may be hostile.
 //!
-//! **Approach.** [`plan`] works out from the container's own mountinfo and cgroup which file goes where, and [`attach`] mounts
+//! **Approach.** A [`Place`] is a container's root directory and mount namespace, opened once for all that is done there.
+//! [`Place::plan`] works out from the container's own mountinfo and cgroup which file goes where, and [`Place::attach`] mounts
 //! each one: `open_tree(OPEN_TREE_CLONE)` on the host, then, on a thread of its own that has entered the container's mount
 //! namespace, `openat2` of the target and `move_mount` onto it. A process that is already in the namespace (an OCI hook, the
-//! child of `elbowroom run`) uses [`plan_here`] and [`attach_here`]. The mounts die with the namespace: nothing to clean up.
+//! child of `elbowroom run`) starts from [`Place::here`]. The mounts die with the namespace: nothing to clean up.
 //!
 //! **Properties** (each has a live test of about the same name)
 //! - All or nothing: when one mount fails, those this call made are taken away again.
@@ -17,7 +18,7 @@
 //!   somebody else mounted on a target stays.
 //! - Nothing is mounted where it would spread to the host.
 //! - One at a time: whoever attaches or detaches holds a lock on the mount namespace.
-//! - The process may vanish at any step: [`MountError::Vanished`].
+//! - The process may vanish at any step: [`MountError::Vanished`]. Whoever has its number next is not taken for it.
 //!
 //! Needs Linux 5.8 (`openat2`, `STATX_MNT_ID`) and CAP_SYS_ADMIN; 6.5 for replacing without a window. A container whose *root
 //! filesystem* is its own FUSE server can delay path walks: callers that must not wait use a thread.
@@ -28,10 +29,10 @@ mod page;
 mod place;
 mod plan;
 
-pub use attach::{Attached, attach, attach_here, attached, detach};
-pub use page::{PAGE_TARGET, attach_page, attach_page_here};
-pub use place::{MountNamespace, Stage, namespace, private_namespace, stage};
-pub use plan::{Bind, Kind, Plan, Skipped, Surface, Why, plan, plan_here};
+pub use attach::Attached;
+pub use page::PAGE_TARGET;
+pub use place::{MountNamespace, Place, Stage, private_namespace};
+pub use plan::{Bind, Kind, Plan, Skipped, Surface, Why};
 
 use mountinfo::ParseError;
 use std::path::PathBuf;

@@ -13,17 +13,13 @@ use std::path::Path;
 /// Where programs find the page: `ELBOWROOM_VIEW_PATH` of `shim/view.h`.
 pub const PAGE_TARGET: &str = "/sys/devices/system/cpu/elbowroom";
 
-/// Mounts the page (a file on the host) read-only into the container of process `pid`, whose view is mounted already. Safe to
-/// call again. False where the container has no place for it.
-pub fn attach_page(pid: u32, page: &Path) -> Result<bool, MountError> {
-    let place = Place::of(pid)?;
-    place.explain(place.refuse_host())?;
-    attach_at(&place, page)
-}
-
-/// The same below the directory `root` of this process's own mount namespace.
-pub fn attach_page_here(root: &Path, page: &Path) -> Result<bool, MountError> {
-    attach_at(&Place::here(root)?, page)
+impl Place {
+    /// Mounts the page (a file on the host) read-only where the view is mounted already. Safe to call again. False where there
+    /// is no place for it.
+    pub fn attach_page(&self, page: &Path) -> Result<bool, MountError> {
+        self.explain(self.refuse_host())?;
+        attach_at(self, page)
+    }
 }
 
 fn attach_at(place: &Place, page: &Path) -> Result<bool, MountError> {

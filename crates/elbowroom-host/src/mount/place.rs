@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 /// An attach takes about a millisecond.
@@ -24,12 +24,6 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 pub struct MountNamespace {
     dev: u64,
     ino: u64,
-}
-
-/// The mount namespace of process `pid`.
-pub fn namespace(pid: u32) -> Result<MountNamespace, MountError> {
-    let place = Place::of(pid)?;
-    place.explain(place.identity())
 }
 
 /// How far a process has come on its way into a container.
@@ -44,23 +38,6 @@ pub enum Stage {
     Contained,
 }
 
-/// How far process `pid` has come.
-pub fn stage(pid: u32) -> Result<Stage, MountError> {
-    let place = Place::of(pid)?;
-    match place.explain(place.refuse_host()) {
-        Err(MountError::HostNamespace { .. }) => return Ok(Stage::HostNamespace),
-        other => other?,
-    }
-    let root = place
-        .explain(file_id(place.root.as_fd(), Path::new("")).map_err(|e| MountError::of("statx", "/", e)))?;
-    // The agent may itself be in a container, next to the host's process 1.
-    let hosts = ["/", "/proc/1/root"]
-        .iter()
-        .filter_map(|path| file_id(open_dir(Path::new(path)).ok()?.as_fd(), Path::new("")).ok());
-    let is_root = |host: FileId| (host.device, host.inode) == (root.device, root.inode);
-    Ok(if hosts.into_iter().any(is_root) { Stage::HostRoot } else { Stage::Contained })
-}
-
 /// Gives this process a mount namespace of its own whose mounts do not spread anywhere. The process must have one thread,
 /// and nothing else may use the current directory meanwhile.
 pub fn private_namespace() -> Result<(), MountError> {
@@ -73,7 +50,7 @@ pub fn private_namespace() -> Result<(), MountError> {
 }
 
 /// A root directory, the process whose tables describe it, and the way into its namespace.
-pub(super) struct Place {
+pub struct Place {
     /// `/proc/PID`, held open: after the process ends reads fail, they never reach its number's next owner.
     process: OwnedFd,
     /// `None`: this process.
@@ -93,7 +70,7 @@ pub(super) struct FileId {
 
 impl Place {
     /// The root directory of process `pid`.
-    pub(super) fn of(pid: u32) -> Result<Self, MountError> {
+    pub fn of(pid: u32) -> Result<Self, MountError> {
         let path = PathBuf::from(format!("/proc/{pid}"));
         let gone = |call, errno| match errno {
             Errno::NOENT | Errno::SRCH => MountError::Vanished { pid },
@@ -110,13 +87,43 @@ impl Place {
         Ok(Self { process, pid: Some(pid), root, prefix: "/".into() })
     }
 
+    /// The same of a process that is in the cgroup `group` or below it: one that is not has the number of one that has
+    /// vanished. Only the last component of `group` is looked for, which for engines is the container's id: an agent in a
+    /// cgroup namespace of its own reads paths here that begin otherwise.
+    pub fn in_group(pid: u32, group: &str) -> Result<Self, MountError> {
+        let place = Self::of(pid)?;
+        if is_in_group(&place.cgroups()?, group) { Ok(place) } else { Err(MountError::Vanished { pid }) }
+    }
+
     /// The directory `root`, which is or will be a root directory in the mount namespace of this process.
-    pub(super) fn here(root: &Path) -> Result<Self, MountError> {
+    pub fn here(root: &Path) -> Result<Self, MountError> {
         let process =
             open_dir(Path::new("/proc/self")).map_err(|e| MountError::of("open", "/proc/self", e))?;
         let fd = open_dir(root).map_err(|e| MountError::of("open", root, e))?;
         let prefix = path_of(fd.as_fd()).map_err(|e| MountError::of("readlink", root, e))?;
         Ok(Self { process, pid: None, root: fd, prefix })
+    }
+
+    /// How far the process has come.
+    pub fn stage(&self) -> Result<Stage, MountError> {
+        match self.explain(self.refuse_host()) {
+            Err(MountError::HostNamespace { .. }) => return Ok(Stage::HostNamespace),
+            other => other?,
+        }
+        let root = self.explain(
+            file_id(self.root.as_fd(), Path::new("")).map_err(|e| MountError::of("statx", "/", e)),
+        )?;
+        // The agent may itself be in a container, next to the host's process 1.
+        let hosts = ["/", "/proc/1/root"]
+            .iter()
+            .filter_map(|path| file_id(open_dir(Path::new(path)).ok()?.as_fd(), Path::new("")).ok());
+        let is_root = |host: FileId| (host.device, host.inode) == (root.device, root.inode);
+        Ok(if hosts.into_iter().any(is_root) { Stage::HostRoot } else { Stage::Contained })
+    }
+
+    /// The mount namespace of the process.
+    pub fn namespace(&self) -> Result<MountNamespace, MountError> {
+        self.explain(self.identity())
     }
 
     /// The mounts below the root directory.
@@ -162,7 +169,7 @@ impl Place {
     /// namespace's own file in nsfs: the same for all processes and gone with its holder. A container can hold it too, and
     /// so keep views out of itself, no more.
     pub(super) fn lock(&self) -> Result<OwnedFd, MountError> {
-        let namespace = self.namespace()?;
+        let namespace = self.open_namespace()?;
         for _ in 0..LOCK_TRIES {
             match rustix::fs::flock(&namespace, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(namespace),
@@ -193,7 +200,7 @@ impl Place {
         &self,
         work: impl FnOnce(&Unmounter) -> Result<T, MountError> + Send,
     ) -> Result<T, MountError> {
-        let namespace = self.pid.map(|_| self.namespace()).transpose()?;
+        let namespace = self.pid.map(|_| self.open_namespace()).transpose()?;
         let inside = || {
             // SAFETY: CLONE_FS alone leaves the table of file descriptors shared, the only thing `unshare_unsafe` asks its
             // callers to mind. The thread ends with `inside`, and with it the current directory and root it changes.
@@ -224,7 +231,7 @@ impl Place {
         }
     }
 
-    fn namespace(&self) -> Result<OwnedFd, MountError> {
+    fn open_namespace(&self) -> Result<OwnedFd, MountError> {
         let fd = rustix::fs::openat(&self.process, "ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         self.explain(fd.map_err(|e| MountError::of("open", self.path("ns/mnt"), e)))
     }
@@ -304,4 +311,33 @@ pub(super) fn path_of(fd: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
 
 fn identity(meta: &std::fs::Metadata) -> MountNamespace {
     MountNamespace { dev: meta.dev(), ino: meta.ino() }
+}
+
+/// Whether a process with these cgroups is in `group` or below it; everything is in the root.
+fn is_in_group(cgroups: &[CgroupLine], group: &str) -> bool {
+    let Some(name) = Path::new(group).file_name() else { return true };
+    // A group's path is text, as far as it can be.
+    let is_name = |part: Component<'_>| part.as_os_str().to_string_lossy() == name.to_string_lossy();
+    cgroups.iter().any(|line| line.path.components().any(is_name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_in_its_group_from_wherever_the_path_is_read() {
+        let is_in = |text: &str, group| {
+            is_in_group(&parse_cgroups(text.as_bytes(), Path::new("cgroup")).unwrap(), group)
+        };
+        assert!(is_in("0::/system.slice/docker-4f5e.scope\n", "/system.slice/docker-4f5e.scope"));
+        assert!(is_in("0::/system.slice/docker-4f5e.scope/init.scope\n", "/system.slice/docker-4f5e.scope"));
+        assert!(is_in("0::/../docker-4f5e.scope\n", "/system.slice/docker-4f5e.scope"));
+        assert!(is_in("4:cpu:/docker/4f5e\n1:name=systemd:/\n", "/docker/4f5e"));
+        assert!(is_in("0::/\n", "/"));
+        assert!(!is_in("0::/system.slice/docker-4f5e.scope2\n", "/system.slice/docker-4f5e.scope"));
+        assert!(!is_in("4:cpu:/docker/77\n0::/docker/77\n", "/docker/4f5e"));
+        assert!(!is_in("0::/\n", "/docker/4f5e"));
+        assert!(!is_in("", "/docker/4f5e"));
+    }
 }

@@ -35,7 +35,7 @@ pub enum Kind {
     },
 }
 
-/// What [`super::attach`] will do.
+/// What [`Place::attach`] will do.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) view: View,
@@ -90,15 +90,12 @@ pub(super) struct View {
     pub(super) root: PathBuf,
 }
 
-/// Plans the view in `view_dir` for the container of process `pid`, from the process's mountinfo and cgroup. A surface
-/// without a place is skipped and reported; errors are a vanished process, a missing view and unreadable tables.
-pub fn plan(pid: u32, surfaces: &[Surface], view_dir: &Path) -> Result<Plan, MountError> {
-    plan_at(&Place::of(pid)?, surfaces, view_dir)
-}
-
-/// Plans the view in `view_dir` for this process's own cgroup, below the directory `root` of its mount namespace.
-pub fn plan_here(root: &Path, surfaces: &[Surface], view_dir: &Path) -> Result<Plan, MountError> {
-    plan_at(&Place::here(root)?, surfaces, view_dir)
+impl Place {
+    /// Plans the view in `view_dir` for the process's own cgroup, from its mountinfo and cgroup. A surface without a place is
+    /// skipped and reported; errors are a vanished process, a missing view and unreadable tables.
+    pub fn plan(&self, surfaces: &[Surface], view_dir: &Path) -> Result<Plan, MountError> {
+        plan_at(self, surfaces, view_dir)
+    }
 }
 
 fn plan_at(place: &Place, surfaces: &[Surface], view_dir: &Path) -> Result<Plan, MountError> {

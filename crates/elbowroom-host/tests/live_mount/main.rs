@@ -2,9 +2,7 @@
 
 mod stand_in;
 
-use elbowroom_host::mount::{
-    self, Kind, MountError, Plan, Stage, Surface, Why, attach, attached, detach, plan, stage,
-};
+use elbowroom_host::mount::{Kind, MountError, Place, Plan, Stage, Surface, Why};
 use stand_in::{Container, Views, skip, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,7 +37,7 @@ impl Rig {
     }
 
     fn plan(&self, container: &Container) -> Plan {
-        let plan = plan(container.pid(), &surfaces(), &self.one()).unwrap();
+        let plan = container.place().plan(&surfaces(), &self.one()).unwrap();
         assert_eq!((plan.binds.len(), plan.skipped.len()), (3, 0), "{plan:?}");
         plan
     }
@@ -56,7 +54,7 @@ fn attached_views_are_read_and_attaching_again_changes_nothing() {
     }
     let (rig, container) = (Rig::new("a"), Container::start());
     let before = container.mount_points();
-    let done = attach(container.pid(), &rig.plan(&container)).unwrap();
+    let done = container.place().attach(&rig.plan(&container)).unwrap();
     assert_eq!((done.mounted, done.replaced, done.present), (3, 0, 0));
     assert_eq!(container.read("/proc/meminfo").unwrap(), "a one/proc/meminfo\n");
     assert_eq!(
@@ -67,17 +65,17 @@ fn attached_views_are_read_and_attaching_again_changes_nothing() {
     let once = container.mount_points();
     assert_eq!(once.len(), before.len() + 3);
 
-    let again = attach(container.pid(), &rig.plan(&container)).unwrap();
+    let again = container.place().attach(&rig.plan(&container)).unwrap();
     assert_eq!((again.mounted, again.replaced, again.present), (0, 0, 3));
     assert_eq!(container.mount_points(), once);
     assert_eq!(
-        attached(container.pid()).unwrap(),
+        container.place().attached().unwrap(),
         paths(&["/proc/meminfo", "/proc/stat", "/sys/devices/system/cpu"])
     );
 
-    assert_eq!(detach(container.pid()).unwrap(), 3);
+    assert_eq!(container.place().detach().unwrap(), 3);
     assert_eq!(container.mount_points(), before);
-    assert_eq!(detach(container.pid()).unwrap(), 0);
+    assert_eq!(container.place().detach().unwrap(), 0);
 }
 
 #[test]
@@ -86,14 +84,14 @@ fn a_view_whose_agent_died_is_replaced() {
         return;
     }
     let (mut dead, container) = (Rig::new("dead"), Container::start());
-    attach(container.pid(), &dead.plan(&container)).unwrap();
+    container.place().attach(&dead.plan(&container)).unwrap();
     let once = container.mount_points();
     dead.views.kill();
     let error = container.read("/proc/meminfo").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{error}");
 
     let alive = Rig::new("alive");
-    let done = attach(container.pid(), &alive.plan(&container)).unwrap();
+    let done = container.place().attach(&alive.plan(&container)).unwrap();
     assert_eq!((done.mounted, done.replaced, done.present), (0, 3, 0));
     assert_eq!(container.read("/proc/meminfo").unwrap(), "alive one/proc/meminfo\n");
     assert_eq!(container.mount_points().len(), once.len(), "no layer is left below");
@@ -112,7 +110,7 @@ fn the_hosts_file_never_shows_while_a_view_is_replaced() {
         return;
     }
     let (first, second, container) = (Rig::new("first"), Rig::new("second"), Container::start());
-    attach(container.pid(), &first.plan(&container)).unwrap();
+    container.place().attach(&first.plan(&container)).unwrap();
     let (stop, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -124,7 +122,7 @@ fn the_hosts_file_never_shows_while_a_view_is_replaced() {
         });
         for rig in [&second, &first].into_iter().cycle().take(100) {
             let seen = reads.load(Ordering::Relaxed);
-            assert_eq!(attach(container.pid(), &rig.plan(&container)).unwrap().replaced, 3);
+            assert_eq!(container.place().attach(&rig.plan(&container)).unwrap().replaced, 3);
             wait_until("the reader", || reads.load(Ordering::Relaxed) > seen || reader.is_finished());
         }
         stop.store(true, Ordering::Relaxed);
@@ -145,14 +143,14 @@ fn stacked_stale_views_are_replaced_and_removed_in_all_layers() {
     dead.views.kill();
 
     let alive = Rig::new("alive");
-    let done = attach(container.pid(), &alive.plan(&container)).unwrap();
+    let done = container.place().attach(&alive.plan(&container)).unwrap();
     assert_eq!((done.mounted, done.replaced), (2, 1));
     assert_eq!(container.mount_points().len(), before.len() + 3);
     assert_eq!(container.read("/proc/stat").unwrap(), "alive one/proc/stat\n");
 
     let source = dead.one().join("proc");
     assert!(std::fs::metadata(source).is_err());
-    assert_eq!(detach(container.pid()).unwrap(), 3);
+    assert_eq!(container.place().detach().unwrap(), 3);
     assert_eq!(container.mount_points(), before);
 }
 
@@ -166,17 +164,17 @@ fn detach_takes_every_layer_and_leaves_what_is_not_ours() {
     let source = rig.one().join("proc/stat");
     let bind = format!("mount --bind {} /proc/stat\n", source.display());
     container.sh(&format!("mount --bind /etc/hostname /proc/version\n{bind}{bind}{bind}"));
-    assert_eq!(attached(container.pid()).unwrap(), paths(&["/proc/stat"]));
-    assert_eq!(detach(container.pid()).unwrap(), 3);
+    assert_eq!(container.place().attached().unwrap(), paths(&["/proc/stat"]));
+    assert_eq!(container.place().detach().unwrap(), 3);
     assert!(container.mount_points().contains(&"/proc/version".to_owned()));
 
     container.sh(&format!("{bind}mount --bind /etc/hostname /proc/stat"));
-    attach(container.pid(), &plan(container.pid(), &surfaces()[..1], &rig.one()).unwrap()).unwrap();
-    match detach(container.pid()) {
+    container.place().attach(&container.place().plan(&surfaces()[..1], &rig.one()).unwrap()).unwrap();
+    match container.place().detach() {
         Err(MountError::Covered { target }) => assert_eq!(target, Path::new("/proc/stat")),
         other => panic!("{other:?}"),
     }
-    assert_eq!(attached(container.pid()).unwrap(), paths(&["/proc/stat"]), "the other view is gone");
+    assert_eq!(container.place().attached().unwrap(), paths(&["/proc/stat"]), "the other view is gone");
 }
 
 #[test]
@@ -189,8 +187,8 @@ fn a_failure_in_the_middle_takes_everything_back() {
     let mut wanted = surfaces();
     // A directory cannot be mounted on a file: the third of four mounts fails.
     wanted.insert(2, fixed("proc", "/proc/uptime"));
-    let plan = plan(container.pid(), &wanted, &rig.one()).unwrap();
-    match attach(container.pid(), &plan) {
+    let plan = container.place().plan(&wanted, &rig.one()).unwrap();
+    match container.place().attach(&plan) {
         Err(MountError::Io { call: "move_mount", path, .. }) => assert_eq!(path, Path::new("/proc/uptime")),
         other => panic!("{other:?}"),
     }
@@ -205,13 +203,13 @@ fn a_failed_replacement_leaves_neither_the_stale_nor_the_new_view() {
     }
     let (mut dead, container) = (Rig::new("dead"), Container::start());
     let before = container.mount_points();
-    attach(container.pid(), &dead.plan(&container)).unwrap();
+    container.place().attach(&dead.plan(&container)).unwrap();
     dead.views.kill();
     let alive = Rig::new("alive");
     let mut wanted = surfaces();
     wanted.push(fixed("proc", "/proc/uptime"));
-    let plan = plan(container.pid(), &wanted, &alive.one()).unwrap();
-    assert!(attach(container.pid(), &plan).is_err());
+    let plan = container.place().plan(&wanted, &alive.one()).unwrap();
+    assert!(container.place().attach(&plan).is_err());
     assert_eq!(container.mount_points(), before);
 }
 
@@ -229,7 +227,7 @@ fn what_others_mounted_stays_and_what_is_missing_is_reported() {
         source: "cgroup/cpu.shares".into(),
         kind: Kind::Cgroup { controller: "no-such-controller".into(), file: "f".into() },
     });
-    let plan = plan(container.pid(), &wanted, &rig.one()).unwrap();
+    let plan = container.place().plan(&wanted, &rig.one()).unwrap();
     let skipped: Vec<String> = plan.skipped.iter().map(ToString::to_string).collect();
     let fstype = match &plan.skipped[1].why {
         Why::Occupied(fstype) => fstype.clone(),
@@ -244,7 +242,7 @@ fn what_others_mounted_stays_and_what_is_missing_is_reported() {
             "/proc/no-such-file: the container has no such file".to_owned(),
         ]
     );
-    let done = attach(container.pid(), &plan).unwrap();
+    let done = container.place().attach(&plan).unwrap();
     assert_eq!((done.mounted, done.skipped.len()), (1, 4));
     assert_eq!(container.read("/proc/stat").unwrap(), "a one/proc/stat\n");
 }
@@ -260,7 +258,7 @@ fn symbolic_links_are_not_followed() {
         fixed("proc/stat", "/proc/self/status"),
         fixed("proc/stat", "/sys/bus/cpu/devices/cpu0/uevent"),
     ];
-    let plan = plan(container.pid(), &links, &rig.one()).unwrap();
+    let plan = container.place().plan(&links, &rig.one()).unwrap();
     let why: Vec<&Why> = plan.skipped.iter().map(|skipped| &skipped.why).collect();
     assert_eq!(why, [&Why::Symlink; 3]);
 }
@@ -278,7 +276,7 @@ fn what_is_planted_after_planning_is_refused() {
             "mount -t tmpfs t /mnt; mkdir /mnt/p; touch /mnt/p/stat /mnt/victim; {meminfo}; mount --bind /mnt/p /proc"
         ));
         let before = container.mount_points();
-        match attach(container.pid(), &plan) {
+        match container.place().attach(&plan) {
             Err(MountError::Changed { target }) => assert_eq!(target, Path::new("/proc/meminfo")),
             other => panic!("{other:?}"),
         }
@@ -293,22 +291,38 @@ fn a_vanished_process_is_told_apart() {
     }
     let (rig, mut container) = (Rig::new("a"), Container::start());
     let (pid, plan_before) = (container.pid(), rig.plan(&container));
-    let check = |state: &str| {
-        assert!(
-            matches!(plan(pid, &surfaces(), &rig.one()), Err(MountError::Vanished { .. })),
-            "plan, {state}"
-        );
-        assert!(matches!(attach(pid, &plan_before), Err(MountError::Vanished { .. })), "attach, {state}");
-        assert!(matches!(attached(pid), Err(MountError::Vanished { .. })), "attached, {state}");
-        assert!(matches!(detach(pid), Err(MountError::Vanished { .. })), "detach, {state}");
-        assert!(matches!(mount::namespace(pid), Err(MountError::Vanished { .. })), "namespace, {state}");
+    let opened = container.place();
+    let check = |place: &Place, state: &str| {
+        let vanished = |error: Option<MountError>, what| {
+            assert!(matches!(error, Some(MountError::Vanished { .. })), "{what}, {state}: {error:?}");
+        };
+        vanished(place.plan(&surfaces(), &rig.one()).err(), "plan");
+        vanished(place.attach(&plan_before).err(), "attach");
+        vanished(place.attached().err(), "attached");
+        vanished(place.detach().err(), "detach");
+        vanished(place.namespace().err(), "namespace");
     };
     container.kill();
     let stat = format!("/proc/{pid}/stat");
     wait_until("the zombie", || std::fs::read_to_string(&stat).is_ok_and(|text| text.contains(") Z ")));
-    check("zombie");
+    check(&opened, "zombie");
     container.reap();
-    check("reaped");
+    check(&opened, "reaped");
+    assert!(matches!(Place::of(pid), Err(MountError::Vanished { .. })));
+}
+
+#[test]
+fn a_process_of_another_group_is_not_taken_for_the_containers() {
+    if skip() {
+        return;
+    }
+    let container = Container::start();
+    let own = elbowroom_host::process::cgroup_paths(container.pid() as i32);
+    for group in own.iter().map(String::as_str).chain(["/"]) {
+        assert!(Place::in_group(container.pid(), group).is_ok(), "{group}");
+    }
+    let error = Place::in_group(container.pid(), "/docker/4f5e").err();
+    assert!(matches!(error, Some(MountError::Vanished { .. })), "{error:?}");
 }
 
 #[test]
@@ -318,13 +332,13 @@ fn the_hosts_namespace_is_refused() {
     }
     let rig = Rig::new("a");
     let host = Container::spawn(Command::new("sh").args(["-c", "echo ready; exec sleep 1000"]));
-    let plan = plan(host.pid(), &surfaces(), &rig.one()).unwrap();
-    assert!(matches!(attach(host.pid(), &plan), Err(MountError::HostNamespace { .. })));
-    assert!(matches!(detach(host.pid()), Err(MountError::HostNamespace { .. })));
+    let plan = host.place().plan(&surfaces(), &rig.one()).unwrap();
+    assert!(matches!(host.place().attach(&plan), Err(MountError::HostNamespace { .. })));
+    assert!(matches!(host.place().detach(), Err(MountError::HostNamespace { .. })));
     let container = Container::start();
-    assert_eq!(stage(host.pid()).unwrap(), Stage::HostNamespace);
-    assert_eq!(stage(container.pid()).unwrap(), Stage::HostRoot);
-    assert_ne!(mount::namespace(host.pid()).unwrap(), mount::namespace(container.pid()).unwrap());
+    assert_eq!(host.place().stage().unwrap(), Stage::HostNamespace);
+    assert_eq!(container.place().stage().unwrap(), Stage::HostRoot);
+    assert_ne!(host.place().namespace().unwrap(), container.place().namespace().unwrap());
 }
 
 #[test]
@@ -382,9 +396,10 @@ fn inside_the_sharing_host() {
         return;
     };
     let inner: u32 = inner.parse().unwrap();
-    let plan = plan(inner, &surfaces()[..2], Path::new(&view)).unwrap();
+    let place = Place::of(inner).unwrap();
+    let plan = place.plan(&surfaces()[..2], Path::new(&view)).unwrap();
     assert_eq!(plan.binds.len(), 2, "{plan:?}");
-    match attach(inner, &plan) {
+    match place.attach(&plan) {
         Err(MountError::SharedWithHost { target }) => assert_eq!(target, Path::new("/proc/meminfo")),
         other => panic!("{other:?}"),
     }
@@ -417,13 +432,13 @@ fn a_root_directory_below_the_namespaces_is_the_containers_root() {
         "-ec",
         &script,
     ]));
-    assert_eq!(stage(container.pid()).unwrap(), Stage::Contained);
-    let plan = plan(container.pid(), &surfaces(), &rig.one()).unwrap();
+    assert_eq!(container.place().stage().unwrap(), Stage::Contained);
+    let plan = container.place().plan(&surfaces(), &rig.one()).unwrap();
     assert_eq!((plan.binds.len(), plan.skipped.len()), (2, 1));
-    attach(container.pid(), &plan).unwrap();
+    container.place().attach(&plan).unwrap();
     assert_eq!(container.read("/proc/stat").unwrap(), "a one/proc/stat\n");
-    assert_eq!(attached(container.pid()).unwrap(), paths(&["/proc/meminfo", "/proc/stat"]));
-    assert_eq!(detach(container.pid()).unwrap(), 2);
+    assert_eq!(container.place().attached().unwrap(), paths(&["/proc/meminfo", "/proc/stat"]));
+    assert_eq!(container.place().detach().unwrap(), 2);
 }
 
 #[test]
@@ -437,9 +452,9 @@ fn a_container_with_its_own_users_gets_views_too() {
     }
     let rig = Rig::new("a");
     let container = Container::with(&["-U", "--map-root-user", "--propagation", "private"], "");
-    attach(container.pid(), &rig.plan(&container)).unwrap();
+    container.place().attach(&rig.plan(&container)).unwrap();
     assert_eq!(container.read("/proc/meminfo").unwrap(), "a one/proc/meminfo\n");
-    assert_eq!(detach(container.pid()).unwrap(), 3);
+    assert_eq!(container.place().detach().unwrap(), 3);
 }
 
 #[test]
@@ -448,9 +463,9 @@ fn containers_that_share_a_namespace_do_not_fight() {
         return;
     }
     let (rig, container) = (Rig::new("a"), Container::start());
-    attach(container.pid(), &rig.plan(&container)).unwrap();
-    let second = plan(container.pid(), &surfaces()[..2], &rig.views.dir.join("two")).unwrap();
-    let done = attach(container.pid(), &second).unwrap();
+    container.place().attach(&rig.plan(&container)).unwrap();
+    let second = container.place().plan(&surfaces()[..2], &rig.views.dir.join("two")).unwrap();
+    let done = container.place().attach(&second).unwrap();
     assert_eq!((done.mounted, done.replaced, done.present), (0, 0, 0));
     assert_eq!(done.skipped.iter().map(|skipped| &skipped.why).collect::<Vec<_>>(), [&Why::Taken; 2]);
     assert_eq!(container.read("/proc/meminfo").unwrap(), "a one/proc/meminfo\n");
@@ -463,7 +478,7 @@ fn what_a_container_mounts_on_its_view_does_not_reach_the_host() {
     }
     let (rig, container) = (Rig::new("a"), Container::start());
     rustix::mount::mount_change(&rig.views.dir, rustix::mount::MountPropagationFlags::SHARED).unwrap();
-    attach(container.pid(), &rig.plan(&container)).unwrap();
+    container.place().attach(&rig.plan(&container)).unwrap();
     container.sh("mount --bind /etc/hostname /sys/devices/system/cpu/online");
     let on_host = std::fs::read_to_string(rig.one().join("sys/devices/system/cpu/online")).unwrap();
     assert_eq!(on_host, "a one/sys/devices/system/cpu/online\n");
@@ -477,17 +492,17 @@ fn one_at_a_time_attaches_to_a_namespace() {
     let (rig, container) = (Rig::new("a"), Container::start());
     let namespace = std::fs::File::open(format!("/proc/{}/ns/mnt", container.pid())).unwrap();
     rustix::fs::flock(&namespace, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    assert!(matches!(attach(container.pid(), &rig.plan(&container)), Err(MountError::Busy { .. })));
+    assert!(matches!(container.place().attach(&rig.plan(&container)), Err(MountError::Busy { .. })));
     drop(namespace);
     // Side by side: who comes second finds everything there.
     let plan = rig.plan(&container);
     let done: Vec<_> = std::thread::scope(|scope| {
-        let all: Vec<_> = (0..8).map(|_| scope.spawn(|| attach(container.pid(), &plan).unwrap())).collect();
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(|| container.place().attach(&plan).unwrap())).collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert_eq!(done.iter().map(|done| done.mounted).sum::<usize>(), 3, "{done:?}");
     assert_eq!(done.iter().map(|done| done.present).sum::<usize>(), 7 * 3, "{done:?}");
-    assert_eq!(detach(container.pid()).unwrap(), 3);
+    assert_eq!(container.place().detach().unwrap(), 3);
 }
 
 #[test]
@@ -497,12 +512,12 @@ fn a_missing_view_is_named() {
     }
     let (rig, container) = (Rig::new("a"), Container::start());
     let gone = rig.views.dir.join("three");
-    let error = plan(container.pid(), &surfaces(), &gone).unwrap_err();
+    let error = container.place().plan(&surfaces(), &gone).unwrap_err();
     assert_eq!(error.to_string(), format!("{}: no such view: is the agent running?", gone.display()));
     let wanted = [surfaces(), vec![fixed("proc/no-such-page", "/proc/version")]].concat();
-    let plan = plan(container.pid(), &wanted, &rig.one()).unwrap();
+    let plan = container.place().plan(&wanted, &rig.one()).unwrap();
     let before = container.mount_points();
-    assert!(matches!(attach(container.pid(), &plan), Err(MountError::NoView { .. })));
+    assert!(matches!(container.place().attach(&plan), Err(MountError::NoView { .. })));
     assert_eq!(container.mount_points(), before);
 }
 
@@ -520,8 +535,8 @@ fn cgroup_files_are_covered_in_the_containers_own_directory() {
     let mut container = Container::start();
     std::fs::write(group.join("cgroup.procs"), container.pid().to_string()).unwrap();
     let kind = Kind::Cgroup { controller: "cpu".into(), file: "cpu.shares".into() };
-    let plan = plan(container.pid(), &[Surface { source: "cgroup/cpu.shares".into(), kind }], &rig.one());
-    let done = plan.and_then(|plan| attach(container.pid(), &plan));
+    let plan = container.place().plan(&[Surface { source: "cgroup/cpu.shares".into(), kind }], &rig.one());
+    let done = plan.and_then(|plan| container.place().attach(&plan));
     let inside = container.read(group.join("cpu.shares").to_str().unwrap());
     let outside = std::fs::read_to_string(group.join("cpu.shares"));
     container.kill();

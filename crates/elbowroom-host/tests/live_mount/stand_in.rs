@@ -1,6 +1,7 @@
 //! Stand-ins for the two sides of an attach: a small FUSE server of type `fuse.elbowroom`, and a process in a mount
 //! namespace of its own. Both clean up when dropped.
 
+use elbowroom_host::mount::Place;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -112,6 +113,10 @@ impl Container {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place::of(self.pid()).unwrap()
     }
 
     /// Runs a shell command in the container's mount namespace.

@@ -9,7 +9,7 @@ use crate::alerts::journald;
 use crate::{client, preload};
 use anyhow::Context;
 use elbowroom_core::launch::Surfaces;
-use elbowroom_host::mount;
+use elbowroom_host::mount::Place;
 use serde::Deserialize;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -85,11 +85,11 @@ fn attach(run_dir: &Path, wanted: Surfaces, id: &OnceLock<String>) -> anyhow::Re
 
 fn attach_view(run_dir: &Path, id: &str, rootfs: &Path) -> anyhow::Result<()> {
     let view = client::prepare(run_dir, id, 0, PATIENCE)?;
-    let plan = mount::plan_here(rootfs, &view.surfaces, &view.view_dir)?;
-    mount::attach_here(rootfs, &plan)?;
+    let place = Place::here(rootfs)?;
+    place.attach(&place.plan(&view.surfaces, &view.view_dir)?)?;
     // Without the page (a kernel before Linux 5.12, no sysfs) the files still show the view; the agent notes what is missing.
     if let Some(page) = &view.page {
-        let _ = mount::attach_page_here(rootfs, page);
+        let _ = place.attach_page(page);
     }
     Ok(())
 }

@@ -98,10 +98,11 @@ impl Owner {
     }
 
     fn detach_asked(&mut self, id: GroupId, answer: mpsc::SyncSender<Response>) {
-        match self.first_process(id) {
-            Some(pid) => {
+        let path = self.residents.get(&id).map(|resident| resident.path.clone());
+        match path.zip(self.first_process(id)) {
+            Some((path, pid)) => {
                 self.mounting.push((id, answer));
-                let _ = self.mounter.send(Job::Detach { group: id, pid });
+                let _ = self.mounter.send(Job::Detach { group: id, path, pid });
             }
             None => {
                 if let Some(resident) = self.residents.get_mut(&id) {

@@ -56,9 +56,11 @@ impl Owner {
             Some(Engine::Plain) => asked || settled,
             _ => asked,
         };
+        let path = resident.path.clone();
         let view_dir = self.view_dir(id);
         let _ = self.mounter.send(Job::Attach {
             group: id,
+            path,
             pid,
             view_dir,
             page: self.page_path(id),
@@ -134,8 +136,9 @@ impl Owner {
             .collect();
         tracing::info!(containers = ids.len(), "detaching");
         for group in ids {
-            if let Some(pid) = self.first_process(group) {
-                let _ = self.mounter.send(Job::Detach { group, pid });
+            let path = self.residents.get(&group).map(|resident| resident.path.clone());
+            if let (Some(path), Some(pid)) = (path, self.first_process(group)) {
+                let _ = self.mounter.send(Job::Detach { group, path, pid });
             }
         }
         let (done, wait) = mpsc::sync_channel(1);

@@ -119,7 +119,7 @@ impl Owner {
             // What is in flight is mounted before this is looked at.
             (false, Attach::InFlight { .. } | Attach::Done { .. }) => {
                 if let Some(pid) = pid {
-                    let _ = self.mounter.send(Job::Detach { group: id, pid });
+                    let _ = self.mounter.send(Job::Detach { group: id, path: resident.path.clone(), pid });
                 }
             }
         }

@@ -3,15 +3,16 @@
 
 use super::{Mailbox, Message};
 use elbowroom_core::sample::GroupId;
-use elbowroom_host::mount::{self, MountError, Surface};
+use elbowroom_host::mount::{self, MountError, Place, Surface};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
 /// Something to mount or unmount.
 pub(super) enum Job {
-    /// Mount `view_dir` into the container of process `pid`.
+    /// Mount `view_dir` into the container of process `pid`, which is in the cgroup `path`.
     Attach {
         group: GroupId,
+        path: String,
         pid: u32,
         view_dir: PathBuf,
         page: PathBuf,
@@ -19,8 +20,8 @@ pub(super) enum Job {
         /// Whether the container is known to live on the host's own root file system.
         on_host_root: bool,
     },
-    /// Unmount whatever of ours is in the container of process `pid`.
-    Detach { group: GroupId, pid: u32 },
+    /// Unmount whatever of ours is in the container of process `pid`, which is in the cgroup `path`.
+    Detach { group: GroupId, path: String, pid: u32 },
     /// Answer when everything before this is done.
     Flush(mpsc::SyncSender<()>),
 }
@@ -47,10 +48,10 @@ pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<Job> {
         .spawn(move || {
             for job in queue {
                 let (group, outcome) = match job {
-                    Job::Attach { group, pid, view_dir, page, surfaces, on_host_root } => {
-                        (group, attach(pid, &view_dir, &page, &surfaces, on_host_root))
+                    Job::Attach { group, path, pid, view_dir, page, surfaces, on_host_root } => {
+                        (group, attach(&path, pid, &view_dir, &page, &surfaces, on_host_root))
                     }
-                    Job::Detach { group, pid } => (group, detach(pid)),
+                    Job::Detach { group, path, pid } => (group, detach(&path, pid)),
                     Job::Flush(done) => {
                         let _ = done.send(());
                         continue;
@@ -63,8 +64,20 @@ pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<Job> {
     jobs
 }
 
-fn attach(pid: u32, view_dir: &Path, page: &Path, surfaces: &[Surface], on_host_root: bool) -> Outcome {
-    match mount::stage(pid) {
+fn attach(
+    path: &str,
+    pid: u32,
+    view_dir: &Path,
+    page: &Path,
+    surfaces: &[Surface],
+    on_host_root: bool,
+) -> Outcome {
+    // Once for all: between two looks the number can become that of a process of another container.
+    let place = match Place::in_group(pid, path) {
+        Ok(place) => place,
+        Err(e) => return failed(e),
+    };
+    match place.stage() {
         Ok(mount::Stage::HostNamespace) => return Outcome::NotYet("it shares the host's mount namespace"),
         // A runtime enters the container's mount namespace before it changes the root: until then a mount would go over
         // the host's own tree.
@@ -74,11 +87,11 @@ fn attach(pid: u32, view_dir: &Path, page: &Path, surfaces: &[Surface], on_host_
         Ok(_) => {}
         Err(e) => return failed(e),
     }
-    match mount::plan(pid, surfaces, view_dir).and_then(|plan| mount::attach(pid, &plan)) {
+    match place.plan(surfaces, view_dir).and_then(|plan| place.attach(&plan)) {
         Ok(attached) => {
             let mut missing: Vec<String> = attached.skipped.iter().map(ToString::to_string).collect();
             // The files are the view; a kernel that cannot mount the page (before Linux 5.12) still shows those.
-            match mount::attach_page(pid, page) {
+            match place.attach_page(page) {
                 Ok(true) => {}
                 Ok(false) => missing.push(format!("{}: the container has no such file", mount::PAGE_TARGET)),
                 Err(error) => missing.push(error.to_string()),
@@ -89,8 +102,8 @@ fn attach(pid: u32, view_dir: &Path, page: &Path, surfaces: &[Surface], on_host_
     }
 }
 
-fn detach(pid: u32) -> Outcome {
-    match mount::detach(pid) {
+fn detach(path: &str, pid: u32) -> Outcome {
+    match Place::in_group(pid, path).and_then(|place| place.detach()) {
         Ok(_) | Err(MountError::Vanished { .. }) => Outcome::Detached,
         Err(e) => Outcome::Stays(e.to_string()),
     }
@@ -101,5 +114,17 @@ fn failed(error: MountError) -> Outcome {
         MountError::Vanished { .. } => Outcome::NotYet("its process is gone"),
         MountError::HostNamespace { .. } => Outcome::NotYet("it shares the host's mount namespace"),
         error => Outcome::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_mounted_for_a_process_of_another_group() {
+        let none = Path::new("/nowhere");
+        let outcome = attach("/docker/4f5e", std::process::id(), none, none, &[], true);
+        assert!(matches!(outcome, Outcome::NotYet("its process is gone")));
     }
 }

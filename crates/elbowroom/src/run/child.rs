@@ -5,7 +5,8 @@ use crate::client;
 use anyhow::Context;
 use clap::Args;
 use elbowroom_core::launch;
-use elbowroom_host::{mount, signal};
+use elbowroom_host::mount::{self, Place};
+use elbowroom_host::signal;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -72,17 +73,17 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<()> {
     let view = client::prepare(run_dir, &args.id, 0, PATIENCE)
         .context("no view for the command (--no-views runs it without)")?;
     let root = Path::new("/");
-    let plan = mount::plan_here(root, &view.surfaces, &view.view_dir)?;
-    mount::attach_here(root, &plan)?;
+    let place = Place::here(root)?;
+    place.attach(&place.plan(&view.surfaces, &view.view_dir)?)?;
     if let Some(page) = &view.page {
-        attach_page(root, page, args.surfaces)?;
+        attach_page(&place, page, args.surfaces)?;
     }
     preload::provide(root, args.surfaces.preloads())
 }
 
 /// The files show the view without the page too (a kernel before Linux 5.12, no sysfs); what is preloaded needs it.
-fn attach_page(root: &Path, page: &Path, surfaces: SurfaceArgs) -> anyhow::Result<()> {
-    let there = mount::attach_page_here(root, page).context("no view page for the libraries to preload");
+fn attach_page(place: &Place, page: &Path, surfaces: SurfaceArgs) -> anyhow::Result<()> {
+    let there = place.attach_page(page).context("no view page for the libraries to preload");
     match (there, surfaces.openmp || surfaces.libc) {
         (Ok(true), _) | (_, false) => Ok(()),
         (Ok(false), true) => anyhow::bail!(
