@@ -324,6 +324,24 @@ def test_a_refused_attach_leaves_no_mount(new_agent, hand_made):
             process.kill()
 
 
+def test_a_container_that_waits_for_its_view_is_let_alone_once_detached(new_agent, hand_made):
+    agent = new_agent(containers='cgroups = ["/elbowroom-test-live-host"]').start()
+    group = hand_made("elbowroom-test-live-host")
+
+    def notes():
+        return [row["attach_note"] for row in agent.list() if row["path"] == f"/{group.path}"]
+
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            group.enter(process.pid)
+            eventually(lambda: notes() == ["it shares the host's mount namespace"])
+            done = agent.cli("detach", f"/{group.path}")
+            assert done.returncode == 0, done.stderr
+            assert notes() == ["detached by request"]
+        finally:
+            process.kill()
+
+
 def test_rubbish_on_the_control_socket_is_answered_or_closed_and_harms_nothing(agent):
     for request in ({"show": "x"}, {"nonsense": 1}, [], 7, "list", {"prepare": {"id": "x", "pid": -1}}, {"show": "x" * 100_000}):
         agent.ask(request)

@@ -69,6 +69,39 @@ impl Place {
     }
 }
 
+/// Unmounts every view from the mount namespace of each of these processes of the cgroup `group`, and says how many mounts
+/// that were: a copy of the container's namespace (`unshare -m`, a sandbox of systemd's) keeps the views it was made with.
+/// Processes that vanish, and those in the host's namespace, have none. What fails in the first namespace is the error, which
+/// is the container's where its first process is in front; what fails in others is logged.
+pub fn detach_group(group: &str, pids: &[u32]) -> Result<usize, MountError> {
+    let mut seen = HashSet::new();
+    let mut result = None;
+    for pid in pids {
+        let detached = Place::in_group(*pid, group).and_then(|place| {
+            let namespace = place.namespace()?;
+            if seen.contains(&namespace) {
+                return Ok(0);
+            }
+            let detached = place.detach();
+            // One that vanished may have left others there.
+            if !matches!(detached, Err(MountError::Vanished { .. })) {
+                seen.insert(namespace);
+            }
+            detached
+        });
+        match (detached, &mut result) {
+            (Err(MountError::Vanished { .. } | MountError::HostNamespace { .. }), _) => {}
+            (first, None) => result = Some(first),
+            (Ok(more), Some(Ok(sum))) => *sum += more,
+            (Ok(_), Some(Err(_))) => {}
+            (Err(error), Some(_)) => {
+                tracing::warn!(group, pid, because = %error, "views stay in a copy of a mount namespace");
+            }
+        }
+    }
+    result.unwrap_or(Ok(0))
+}
+
 /// What has to happen at one target.
 enum Step {
     /// Mount on the plain file that this mount shows.

@@ -2,7 +2,7 @@
 
 mod stand_in;
 
-use elbowroom_host::mount::{Kind, MountError, Place, Plan, Stage, Surface, Why};
+use elbowroom_host::mount::{Kind, MountError, Place, Plan, Stage, Surface, Why, detach_group};
 use stand_in::{Container, Views, skip, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -175,6 +175,50 @@ fn detach_takes_every_layer_and_leaves_what_is_not_ours() {
         other => panic!("{other:?}"),
     }
     assert_eq!(container.place().attached().unwrap(), paths(&["/proc/stat"]), "the other view is gone");
+}
+
+#[test]
+fn detach_reaches_copies_of_the_containers_namespace() {
+    if skip() {
+        return;
+    }
+    let (rig, container) = (Rig::new("a"), Container::start());
+    container.place().attach(&rig.plan(&container)).unwrap();
+    let pid = container.pid().to_string();
+    let script = "echo ready; exec sleep 1000";
+    let mut copy = Command::new("nsenter");
+    let copy = Container::spawn(copy.args(["-m", "-t", &pid, "unshare", "-m", "sh", "-ec", script]));
+    let host = Container::spawn(Command::new("sh").args(["-c", script]));
+    assert_ne!(copy.place().namespace().unwrap(), container.place().namespace().unwrap());
+    assert_eq!(copy.place().attached().unwrap().len(), 3);
+
+    let mut gone = Container::start();
+    gone.kill();
+    gone.reap();
+    let pids = [host.pid(), container.pid(), gone.pid(), container.pid(), copy.pid()];
+    assert_eq!(detach_group("/another", &pids).unwrap(), 0);
+    assert_eq!(detach_group("/", &pids).unwrap(), 6);
+    for left in [container.place(), copy.place()] {
+        assert_eq!(left.attached().unwrap(), paths(&[]));
+    }
+}
+
+#[test]
+fn a_view_that_stays_with_the_first_process_fails_a_detach_and_no_other_does() {
+    if skip() {
+        return;
+    }
+    let (rig, covered, free) = (Rig::new("a"), Container::start(), Container::start());
+    for (container, pids) in [(&covered, [covered.pid(), free.pid()]), (&free, [free.pid(), covered.pid()])] {
+        covered.place().attach(&rig.plan(&covered)).unwrap();
+        free.place().attach(&rig.plan(&free)).unwrap();
+        covered.sh("mount --bind /etc/hostname /proc/stat");
+        let result = detach_group("/", &pids);
+        let is_first = container.pid() == covered.pid();
+        assert_eq!(matches!(result, Err(MountError::Covered { .. })), is_first, "{result:?}");
+        assert_eq!(free.place().attached().unwrap(), paths(&[]));
+        covered.sh("umount /proc/stat");
+    }
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! What the owner answers to those who ask on the control socket.
 
-use super::mounter::Job;
 use super::owner::Owner;
 use super::resident::{Attach, DETACHED};
 use crate::api::{
@@ -98,23 +97,18 @@ impl Owner {
     }
 
     fn detach_asked(&mut self, id: GroupId, answer: mpsc::SyncSender<Response>) {
-        let path = self.residents.get(&id).map(|resident| resident.path.clone());
-        match path.zip(self.first_process(id)) {
-            Some((path, pid)) => {
-                self.mounting.push((id, answer));
-                let _ = self.mounter.send(Job::Detach { group: id, path, pid });
-            }
-            None => {
-                if let Some(resident) = self.residents.get_mut(&id) {
-                    resident.attach = Attach::LetAlone(DETACHED);
-                    resident.retire_page();
-                }
-                let _ = answer.send(match self.describe(id) {
-                    Some(view) => Response::Container(Box::new(view)),
-                    None => Response::Error("the container is gone".into()),
-                });
-            }
+        if self.send_detach(id) {
+            self.mounting.push((id, answer));
+            return;
         }
+        if let Some(resident) = self.residents.get_mut(&id) {
+            resident.attach = Attach::LetAlone(DETACHED);
+            resident.retire_page();
+        }
+        let _ = answer.send(match self.describe(id) {
+            Some(view) => Response::Container(Box::new(view)),
+            None => Response::Error("the container is gone".into()),
+        });
     }
 
     pub(super) fn answer_mounting(&mut self, id: GroupId, response: impl FnOnce(&mut Self) -> Response) {

@@ -2,7 +2,7 @@
 
 use super::mounter::{Job, Outcome};
 use super::owner::Owner;
-use super::resident::{Attach, DETACHED};
+use super::resident::{Attach, DETACHED, Resident};
 use crate::api::Response;
 use anyhow::Result;
 use elbowroom_core::page::tree;
@@ -10,6 +10,7 @@ use elbowroom_core::sample::{Engine, GroupId};
 use elbowroom_core::unit::Micros;
 use elbowroom_host::mount::{self, Surface};
 use elbowroom_host::{process, timer};
+use std::collections::HashSet;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -74,6 +75,26 @@ impl Owner {
         self.sensor.processes(id).first().and_then(|pid| u32::try_from(*pid).ok())
     }
 
+    /// Has every view taken out from where processes of a container are, but for those of containers inside it: they have
+    /// views of their own. Says whether there is any process.
+    pub(super) fn send_detach(&mut self, group: GroupId) -> bool {
+        let Some(path) = self.residents.get(&group).map(|resident| resident.path.clone()) else {
+            return false;
+        };
+        let is_inside =
+            |other: &Resident| other.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('/'));
+        let inside: Vec<GroupId> =
+            self.residents.iter().filter(|(_, other)| is_inside(other)).map(|(id, _)| *id).collect();
+        let theirs: HashSet<i32> = inside.into_iter().flat_map(|id| self.sensor.processes(id)).collect();
+        let pids = self.sensor.processes(group).into_iter().filter(|pid| !theirs.contains(pid));
+        let pids: Vec<u32> = pids.filter_map(|pid| u32::try_from(pid).ok()).collect();
+        let any = !pids.is_empty();
+        if any {
+            let _ = self.mounter.send(Job::Detach { group, path, pids });
+        }
+        any
+    }
+
     pub(super) fn surfaces(&self) -> Vec<Surface> {
         tree::surfaces(self.limits_in_v2).into_iter().map(surface).collect()
     }
@@ -136,10 +157,7 @@ impl Owner {
             .collect();
         tracing::info!(containers = ids.len(), "detaching");
         for group in ids {
-            let path = self.residents.get(&group).map(|resident| resident.path.clone());
-            if let (Some(path), Some(pid)) = (path, self.first_process(group)) {
-                let _ = self.mounter.send(Job::Detach { group, path, pid });
-            }
+            self.send_detach(group);
         }
         let (done, wait) = mpsc::sync_channel(1);
         let _ = self.mounter.send(Job::Flush(done));

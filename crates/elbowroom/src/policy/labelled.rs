@@ -1,7 +1,6 @@
 //! Labels that containers are given while they run, by who may ask on the control socket: an orchestrator knows more of a
 //! container than the engine that made it, and it knows when that changes.
 
-use super::mounter::Job;
 use super::owner::Owner;
 use super::resident::{Attach, DETACHED};
 use crate::api::Labelling;
@@ -110,7 +109,6 @@ impl Owner {
 
     /// Mounts a container's view, or takes it out.
     fn views_wanted(&mut self, id: GroupId, wanted: bool) {
-        let pid = self.first_process(id);
         let Some(resident) = self.residents.get_mut(&id) else { return };
         match (wanted, &resident.attach) {
             (true, Attach::LetAlone(_)) => resident.attach = Attach::now(),
@@ -118,9 +116,7 @@ impl Owner {
             (false, Attach::Waiting { .. }) => resident.attach = Attach::LetAlone(DETACHED),
             // What is in flight is mounted before this is looked at.
             (false, Attach::InFlight { .. } | Attach::Done { .. }) => {
-                if let Some(pid) = pid {
-                    let _ = self.mounter.send(Job::Detach { group: id, path: resident.path.clone(), pid });
-                }
+                self.send_detach(id);
             }
         }
     }

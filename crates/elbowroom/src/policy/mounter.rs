@@ -20,8 +20,8 @@ pub(super) enum Job {
         /// Whether the container is known to live on the host's own root file system.
         on_host_root: bool,
     },
-    /// Unmount whatever of ours is in the container of process `pid`, which is in the cgroup `path`.
-    Detach { group: GroupId, path: String, pid: u32 },
+    /// Unmount whatever of ours is where these processes of the cgroup `path` are, the container's first one in front.
+    Detach { group: GroupId, path: String, pids: Vec<u32> },
     /// Answer when everything before this is done.
     Flush(mpsc::SyncSender<()>),
 }
@@ -51,7 +51,7 @@ pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<Job> {
                     Job::Attach { group, path, pid, view_dir, page, surfaces, on_host_root } => {
                         (group, attach(&path, pid, &view_dir, &page, &surfaces, on_host_root))
                     }
-                    Job::Detach { group, path, pid } => (group, detach(&path, pid)),
+                    Job::Detach { group, path, pids } => (group, detach(&path, &pids)),
                     Job::Flush(done) => {
                         let _ = done.send(());
                         continue;
@@ -102,9 +102,9 @@ fn attach(
     }
 }
 
-fn detach(path: &str, pid: u32) -> Outcome {
-    match Place::in_group(pid, path).and_then(|place| place.detach()) {
-        Ok(_) | Err(MountError::Vanished { .. }) => Outcome::Detached,
+fn detach(path: &str, pids: &[u32]) -> Outcome {
+    match mount::detach_group(path, pids) {
+        Ok(_) => Outcome::Detached,
         Err(e) => Outcome::Stays(e.to_string()),
     }
 }
