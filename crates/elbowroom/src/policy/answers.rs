@@ -1,7 +1,7 @@
 //! What the owner answers to those who ask on the control socket.
 
 use super::owner::Owner;
-use super::resident::{Attach, DETACHED};
+use super::resident::{Attach, STAYS};
 use crate::api::{
     ContainerView, DisksReport, Explanation, MemoryReport, Pids, Prepared, Request, Response, Snapshot,
     Status,
@@ -32,11 +32,11 @@ impl Owner {
                 Err(error) => Response::Error(error),
             },
             Request::Attach(name) => match self.find(&name) {
-                Ok(id) => return self.attach_asked(id, answer),
+                Ok(id) => return self.attach(id, timer::now(), Some(answer)),
                 Err(error) => Response::Error(error),
             },
             Request::Detach(name) => match self.find(&name) {
-                Ok(id) => return self.detach_asked(id, answer),
+                Ok(id) => return self.detach(id, Some(answer)),
                 Err(error) => Response::Error(error),
             },
             Request::Prepare(mut prepare) => {
@@ -86,42 +86,6 @@ impl Owner {
             self.describe_or_gone(id, name)
         });
         found.map_or_else(Response::Error, |view| Response::Container(Box::new(view)))
-    }
-
-    fn attach_asked(&mut self, id: GroupId, answer: mpsc::SyncSender<Response>) {
-        self.mounting.push((id, answer));
-        self.attach(id, timer::now(), true);
-        if let Some(Attach::Waiting { note, .. }) = self.residents.get(&id).map(|r| r.attach.clone()) {
-            self.answer_mounting(id, |_| Response::Error(format!("not attached: {note}")));
-        }
-    }
-
-    fn detach_asked(&mut self, id: GroupId, answer: mpsc::SyncSender<Response>) {
-        if self.send_detach(id) {
-            self.mounting.push((id, answer));
-            return;
-        }
-        if let Some(resident) = self.residents.get_mut(&id) {
-            resident.attach = Attach::LetAlone(DETACHED);
-            resident.retire_page();
-        }
-        let _ = answer.send(match self.describe(id) {
-            Some(view) => Response::Container(Box::new(view)),
-            None => Response::Error("the container is gone".into()),
-        });
-    }
-
-    pub(super) fn answer_mounting(&mut self, id: GroupId, response: impl FnOnce(&mut Self) -> Response) {
-        let (waiting, rest): (Vec<_>, _) =
-            std::mem::take(&mut self.mounting).into_iter().partition(|(g, _)| *g == id);
-        self.mounting = rest;
-        if waiting.is_empty() {
-            return;
-        }
-        let response = response(self);
-        for (_, answer) in waiting {
-            let _ = answer.send(response.clone());
-        }
     }
 
     pub(super) fn prepare_pending(&mut self) {
@@ -201,7 +165,7 @@ impl Owner {
             Attach::Done { missing } => (true, None, missing.clone()),
             Attach::Waiting { note, .. } => (false, Some(note.clone()), Vec::new()),
             Attach::InFlight { .. } => (false, Some("being attached".into()), Vec::new()),
-            Attach::LetAlone(why) => (false, Some((*why).into()), Vec::new()),
+            Attach::LetAlone(why) => (*why == STAYS, Some((*why).into()), Vec::new()),
         };
         Some(ContainerView {
             id: container.id.clone(),

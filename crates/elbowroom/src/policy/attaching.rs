@@ -1,8 +1,8 @@
 //! Mounting views into containers, and out of them again: what the owner wants of the mounter, and what came of it.
 
-use super::mounter::{Job, Outcome};
+use super::mounter::{Job, Outcome, Task, Ticket};
 use super::owner::Owner;
-use super::resident::{Attach, DETACHED, Resident};
+use super::resident::{Attach, DETACHED, Resident, STAYS};
 use crate::api::Response;
 use anyhow::Result;
 use elbowroom_core::page::tree;
@@ -27,17 +27,20 @@ impl Owner {
             .map(|(id, _)| *id)
             .collect();
         for id in due {
-            self.attach(id, now, false);
+            self.attach(id, now, None);
         }
     }
 
-    /// Has a view mounted; `asked`: by somebody, who knows that the container is there.
-    pub(super) fn attach(&mut self, id: GroupId, now: Micros, asked: bool) {
+    /// Has a view mounted; `asked`: by somebody, who knows that the container is there, and waits for the answer.
+    pub(super) fn attach(&mut self, id: GroupId, now: Micros, asked: Option<mpsc::SyncSender<Response>>) {
         let pid = self.first_process(id);
         let started = pid.and_then(|pid| process::started(pid as i32));
         let Some(resident) = self.residents.get_mut(&id) else { return };
         let Some(pid) = pid else {
             resident.attach = resident.attach.later(now, "it has no process".into());
+            if let Some(answer) = asked {
+                let _ = answer.send(Response::Error("not attached: it has no process".into()));
+            }
             return;
         };
         if let Some(started) = started {
@@ -54,20 +57,18 @@ impl Owner {
         let engine = self.views.group(id).and_then(|g| g.container.as_ref()).map(|c| c.engine);
         let on_host_root = match engine {
             Some(Engine::Elbowroom) => true,
-            Some(Engine::Plain) => asked || settled,
-            _ => asked,
+            Some(Engine::Plain) => asked.is_some() || settled,
+            _ => asked.is_some(),
         };
         let path = resident.path.clone();
-        let view_dir = self.view_dir(id);
-        let _ = self.mounter.send(Job::Attach {
-            group: id,
-            path,
+        let task = Task::Attach {
             pid,
-            view_dir,
+            view_dir: self.view_dir(id),
             page: self.page_path(id),
             surfaces: self.surfaces(),
             on_host_root,
-        });
+        };
+        let _ = self.mounter.send(Job::Do(Ticket { group: id, path, asked }, task));
     }
 
     /// The container's init, as the host numbers it.
@@ -75,75 +76,66 @@ impl Owner {
         self.sensor.processes(id).first().and_then(|pid| u32::try_from(*pid).ok())
     }
 
+    /// Has a container's view taken out, and lets it alone until somebody asks for it.
+    pub(super) fn detach(&mut self, id: GroupId, asked: Option<mpsc::SyncSender<Response>>) {
+        if let Some(resident) = self.residents.get_mut(&id) {
+            // At once: what waits to be mounted, or is being mounted, would come after this.
+            resident.attach = Attach::LetAlone(DETACHED);
+        }
+        self.send_detach(id, asked);
+    }
+
     /// Has every view taken out from where processes of a container are, but for those of containers inside it: they have
-    /// views of their own. Says whether there is any process.
-    pub(super) fn send_detach(&mut self, group: GroupId) -> bool {
-        let Some(path) = self.residents.get(&group).map(|resident| resident.path.clone()) else {
-            return false;
-        };
+    /// views of their own.
+    fn send_detach(&mut self, group: GroupId, asked: Option<mpsc::SyncSender<Response>>) {
+        let Some(path) = self.residents.get(&group).map(|resident| resident.path.clone()) else { return };
         let is_inside =
             |other: &Resident| other.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('/'));
         let inside: Vec<GroupId> =
             self.residents.iter().filter(|(_, other)| is_inside(other)).map(|(id, _)| *id).collect();
         let theirs: HashSet<i32> = inside.into_iter().flat_map(|id| self.sensor.processes(id)).collect();
         let pids = self.sensor.processes(group).into_iter().filter(|pid| !theirs.contains(pid));
-        let pids: Vec<u32> = pids.filter_map(|pid| u32::try_from(pid).ok()).collect();
-        let any = !pids.is_empty();
-        if any {
-            let _ = self.mounter.send(Job::Detach { group, path, pids });
-        }
-        any
+        let pids = pids.filter_map(|pid| u32::try_from(pid).ok()).collect();
+        let _ = self.mounter.send(Job::Do(Ticket { group, path, asked }, Task::Detach { pids }));
     }
 
     pub(super) fn surfaces(&self) -> Vec<Surface> {
         tree::surfaces(self.limits_in_v2).into_iter().map(surface).collect()
     }
 
-    /// Takes note of how a mount job ended.
-    pub(super) fn mounted(&mut self, id: GroupId, outcome: Outcome) {
-        let now = timer::now();
-        let name = self.views.group(id).map_or_else(String::new, |g| g.path.clone());
-        let Some(resident) = self.residents.get_mut(&id) else {
-            self.answer_mounting(id, |_| Response::Error("the container is gone".into()));
-            return;
-        };
-        let error = match outcome {
+    /// Takes note of how a mount job ended, and answers who asked for it.
+    pub(super) fn mounted(&mut self, ticket: Ticket, outcome: Outcome) {
+        let Ticket { group: id, path, asked } = ticket;
+        let error = outcome.error();
+        self.note(id, outcome);
+        let Some(answer) = asked else { return };
+        let _ = answer.send(match (self.describe(id), error) {
+            (None, _) => Response::Error("the container is gone".into()),
+            (Some(_), Some(error)) => Response::Error(format!("{path}: {error}")),
+            (Some(view), None) => Response::Container(Box::new(view)),
+        });
+    }
+
+    fn note(&mut self, id: GroupId, outcome: Outcome) {
+        let Some(resident) = self.residents.get_mut(&id) else { return };
+        let name = &resident.path;
+        match &outcome {
             Outcome::Attached { missing, anew } => {
                 // Whatever was to mount it when the container was made has not: there is none, or it failed.
                 let late = anew.then(|| timer::now_boot().saturating_sub(resident.facts.started));
                 resident.late = late.or(resident.late);
                 let late = late.map(tracing::field::display);
                 tracing::info!(container = name, missing = missing.len(), late, "view attached");
-                resident.attach = Attach::Done { missing };
-                None
             }
-            Outcome::Detached => {
-                tracing::info!(container = name, "view detached");
-                resident.attach = Attach::LetAlone(DETACHED);
-                resident.retire_page();
-                None
-            }
-            Outcome::Stays(why) => {
-                tracing::warn!(container = name, because = why, "view not detached");
-                Some(format!("not detached: {why}"))
-            }
-            Outcome::NotYet(why) => {
-                resident.attach = resident.attach.later(now, why.to_owned());
-                Some(format!("not attached: {why}"))
-            }
-            Outcome::Failed(why) => {
-                tracing::warn!(container = name, because = why, "view not attached");
-                resident.attach = resident.attach.later(now, why.clone());
-                Some(format!("not attached: {why}"))
-            }
-        };
-        self.answer_mounting(id, |owner| match error {
-            Some(why) => Response::Error(format!("{name}: {why}")),
-            None => match owner.describe(id) {
-                Some(view) => Response::Container(Box::new(view)),
-                None => Response::Error("the container is gone".into()),
-            },
-        });
+            Outcome::Detached => tracing::info!(container = name, "view detached"),
+            Outcome::Stays(why) => tracing::warn!(container = name, because = why, "view not detached"),
+            Outcome::Failed(why) => tracing::warn!(container = name, because = why, "view not attached"),
+            Outcome::NotYet(_) => {}
+        }
+        resident.attach = resident.attach.after(outcome, timer::now());
+        if resident.attach == Attach::LetAlone(DETACHED) {
+            resident.retire_page();
+        }
     }
 
     /// Takes every view out of every container, so that a clean stop leaves nothing behind.
@@ -151,13 +143,14 @@ impl Owner {
         let ids: Vec<_> = self
             .residents
             .iter()
-            // Also those that wait: somebody else may be mounting what was prepared, or may have.
-            .filter(|(_, r)| !matches!(r.attach, Attach::LetAlone(_)))
+            // Also those that wait: somebody else may be mounting what was prepared, or may have. And those that were
+            // detached: something may have stayed.
+            .filter(|(_, r)| !matches!(r.attach, Attach::LetAlone(why) if why != DETACHED && why != STAYS))
             .map(|(id, _)| *id)
             .collect();
         tracing::info!(containers = ids.len(), "detaching");
         for group in ids {
-            self.send_detach(group);
+            self.send_detach(group, None);
         }
         let (done, wait) = mpsc::sync_channel(1);
         let _ = self.mounter.send(Job::Flush(done));

@@ -2,7 +2,7 @@
 //! container than the engine that made it, and it knows when that changes.
 
 use super::owner::Owner;
-use super::resident::{Attach, DETACHED};
+use super::resident::Attach;
 use crate::api::Labelling;
 use elbowroom_core::label::{Heed, Labels};
 use elbowroom_core::sample::{Container, Event, Group, GroupId};
@@ -113,11 +113,7 @@ impl Owner {
         match (wanted, &resident.attach) {
             (true, Attach::LetAlone(_)) => resident.attach = Attach::now(),
             (true, _) | (false, Attach::LetAlone(_)) => {}
-            (false, Attach::Waiting { .. }) => resident.attach = Attach::LetAlone(DETACHED),
-            // What is in flight is mounted before this is looked at.
-            (false, Attach::InFlight { .. } | Attach::Done { .. }) => {
-                self.send_detach(id);
-            }
+            (false, _) => self.detach(id, None),
         }
     }
 }

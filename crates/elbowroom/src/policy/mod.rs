@@ -36,7 +36,6 @@ use alerts::AlertsRoom;
 use anyhow::{Context, Result};
 use control::Door;
 use disk::DiskRoom;
-use elbowroom_core::sample::GroupId;
 use elbowroom_host::signal::Signals;
 use elbowroom_host::timer::{Ticker, prefer_realtime};
 use elbowroom_host::{Sensor, SensorConfig};
@@ -53,7 +52,7 @@ enum Message {
     /// Somebody asks on the control socket; `peer` is the asking process.
     Ask { request: Request, peer: i32, answer: mpsc::SyncSender<Response> },
     /// A mount job is done.
-    Mounted { group: GroupId, outcome: mounter::Outcome },
+    Mounted(mounter::Ticket, mounter::Outcome),
     /// What came of an order to the limiter.
     Limiter(limiter::Told),
     /// An application said something about itself.
@@ -156,7 +155,7 @@ pub(crate) fn main(
             while let Ok(message) = inbox.try_recv() {
                 match message {
                     Message::Ask { request, peer, answer } => owner.ask(request, peer, answer),
-                    Message::Mounted { group, outcome } => owner.mounted(group, outcome),
+                    Message::Mounted(ticket, outcome) => owner.mounted(ticket, outcome),
                     Message::Limiter(told) => owner.told(told),
                     Message::Probe(said) => owner.said(said),
                     Message::Looked(looked) => owner.alerts.looked(looked),

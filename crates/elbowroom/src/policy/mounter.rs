@@ -2,17 +2,33 @@
 //! owner never does.
 
 use super::{Mailbox, Message};
+use crate::api::Response;
 use elbowroom_core::sample::GroupId;
 use elbowroom_host::mount::{self, MountError, Place, Surface};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
-/// Something to mount or unmount.
+/// What the mounter is sent.
 pub(super) enum Job {
-    /// Mount `view_dir` into the container of process `pid`, which is in the cgroup `path`.
+    /// Something to mount or unmount.
+    Do(Ticket, Task),
+    /// Answer when everything before this is done.
+    Flush(mpsc::SyncSender<()>),
+}
+
+/// Whose a job is; it comes back with the outcome.
+pub(super) struct Ticket {
+    pub(super) group: GroupId,
+    /// Path of its cgroup.
+    pub(super) path: String,
+    /// Who asked for the job and waits for its end.
+    pub(super) asked: Option<mpsc::SyncSender<Response>>,
+}
+
+/// Something to mount or unmount.
+pub(super) enum Task {
+    /// Mount `view_dir` into the container of process `pid`.
     Attach {
-        group: GroupId,
-        path: String,
         pid: u32,
         view_dir: PathBuf,
         page: PathBuf,
@@ -20,10 +36,8 @@ pub(super) enum Job {
         /// Whether the container is known to live on the host's own root file system.
         on_host_root: bool,
     },
-    /// Unmount whatever of ours is where these processes of the cgroup `path` are, the container's first one in front.
-    Detach { group: GroupId, path: String, pids: Vec<u32> },
-    /// Answer when everything before this is done.
-    Flush(mpsc::SyncSender<()>),
+    /// Unmount whatever of ours is where these processes are, the container's first one in front.
+    Detach { pids: Vec<u32> },
 }
 
 /// How a job ended.
@@ -40,6 +54,18 @@ pub(super) enum Outcome {
     Stays(String),
 }
 
+impl Outcome {
+    /// What is wrong, if anything is.
+    pub(super) fn error(&self) -> Option<String> {
+        match self {
+            Self::Attached { .. } | Self::Detached => None,
+            Self::NotYet(why) => Some(format!("not attached: {why}")),
+            Self::Failed(why) => Some(format!("not attached: {why}")),
+            Self::Stays(why) => Some(format!("not detached: {why}")),
+        }
+    }
+}
+
 /// Starts the thread; it ends when the sender is dropped.
 pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<Job> {
     let (jobs, queue) = mpsc::channel::<Job>();
@@ -47,21 +73,31 @@ pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<Job> {
         .name("mounter".into())
         .spawn(move || {
             for job in queue {
-                let (group, outcome) = match job {
-                    Job::Attach { group, path, pid, view_dir, page, surfaces, on_host_root } => {
-                        (group, attach(&path, pid, &view_dir, &page, &surfaces, on_host_root))
+                match job {
+                    Job::Do(ticket, task) => {
+                        let outcome = task.carry_out(&ticket.path);
+                        mailbox.send(Message::Mounted(ticket, outcome));
                     }
-                    Job::Detach { group, path, pids } => (group, detach(&path, &pids)),
                     Job::Flush(done) => {
                         let _ = done.send(());
-                        continue;
                     }
-                };
-                mailbox.send(Message::Mounted { group, outcome });
+                }
             }
         })
         .expect("threads can be created at start");
     jobs
+}
+
+impl Task {
+    /// Does it in the container whose cgroup is `path`.
+    fn carry_out(self, path: &str) -> Outcome {
+        match self {
+            Self::Attach { pid, view_dir, page, surfaces, on_host_root } => {
+                attach(path, pid, &view_dir, &page, &surfaces, on_host_root)
+            }
+            Self::Detach { pids } => detach(path, &pids),
+        }
+    }
 }
 
 fn attach(

@@ -59,8 +59,6 @@ pub(super) struct Owner {
     pub(super) recent: Recent,
     pub(super) mounter: mpsc::Sender<Job>,
     pub(super) preparing: Vec<(Prepare, Micros, mpsc::SyncSender<Response>)>,
-    /// Requests that wait for a mount job.
-    pub(super) mounting: Vec<(GroupId, mpsc::SyncSender<Response>)>,
     pub(super) ticks: u64,
     pub(super) ticks_missed: u64,
 }
@@ -95,7 +93,6 @@ impl Owner {
             recent: Recent::new(),
             mounter,
             preparing: Vec::new(),
-            mounting: Vec::new(),
             ticks: 0,
             ticks_missed: 0,
         }

@@ -1,6 +1,7 @@
 //! One container the policy process looks after.
 
 use super::load::Load;
+use super::mounter::Outcome;
 use crate::fuse::slots::Slot;
 use elbowroom_core::page::facts::{CpuTimes, Facts};
 use elbowroom_core::page::mapped::MappedView;
@@ -16,6 +17,9 @@ const RETRY_MOST: Micros = Micros::secs(2);
 
 /// Why a container is let alone that somebody took the view out of.
 pub(super) const DETACHED: &str = "detached by request";
+
+/// The same where it did not come out.
+pub(super) const STAYS: &str = "its view could not be detached";
 
 /// Whether a container's view is mounted in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +53,20 @@ impl Attach {
         };
         let next = delay.saturating_add(delay).min(RETRY_MOST);
         Self::Waiting { retry_at: now.saturating_add(delay), delay: next, note }
+    }
+
+    /// What a job leaves behind. What was asked last counts: a mount that ends after a detach was asked for changes nothing,
+    /// nor does a detach after a mount was.
+    pub(super) fn after(&self, outcome: Outcome, now: Micros) -> Self {
+        match (outcome, matches!(self, Self::LetAlone(_))) {
+            (Outcome::Attached { missing, .. }, false) => Self::Done { missing },
+            (Outcome::NotYet(why), false) => self.later(now, why.to_owned()),
+            (Outcome::Failed(why), false) => self.later(now, why),
+            (Outcome::Detached, true) => Self::LetAlone(DETACHED),
+            (Outcome::Stays(_), true) => Self::LetAlone(STAYS),
+            (Outcome::Attached { .. } | Outcome::NotYet(_) | Outcome::Failed(_), true)
+            | (Outcome::Detached | Outcome::Stays(_), false) => self.clone(),
+        }
     }
 }
 
@@ -137,6 +155,29 @@ impl Resident {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_asked_last_counts() {
+        let now = Micros::secs(1);
+        let attached = || Outcome::Attached { missing: Vec::new(), anew: true };
+        let let_alone = Attach::LetAlone(DETACHED);
+        // The detach was asked for while the mount was under way, which ends now.
+        for ended in [attached(), Outcome::NotYet(""), Outcome::Failed(String::new()), Outcome::Detached] {
+            assert_eq!(let_alone.after(ended, now), let_alone);
+        }
+        let stays = let_alone.after(Outcome::Stays(String::new()), now);
+        assert_eq!(stays, Attach::LetAlone(STAYS));
+        assert_eq!(stays.after(Outcome::Detached, now), let_alone);
+
+        let in_flight = Attach::InFlight { delay: RETRY_LEAST };
+        for ended in [Outcome::Detached, Outcome::Stays(String::new())] {
+            assert_eq!(in_flight.after(ended, now), in_flight);
+        }
+        let done = in_flight.after(attached(), now);
+        assert_eq!(done, Attach::Done { missing: Vec::new() });
+        assert_eq!(done.after(Outcome::Detached, now), done);
+        assert!(matches!(in_flight.after(Outcome::NotYet(""), now), Attach::Waiting { .. }));
+    }
 
     #[test]
     fn retries_back_off_and_never_stop() {
