@@ -130,11 +130,17 @@ impl Owner {
             Outcome::Detached => tracing::info!(container = name, "view detached"),
             Outcome::Stays(why) => tracing::warn!(container = name, because = why, "view not detached"),
             Outcome::Failed(why) => tracing::warn!(container = name, because = why, "view not attached"),
-            Outcome::NotYet(_) => {}
+            Outcome::NotYet(_) | Outcome::Stuck => {}
         }
+        // A mount that kept a detach from being done has ended after all.
+        let overdue =
+            matches!(outcome, Outcome::Attached { .. }) && resident.attach == Attach::LetAlone(STAYS);
         resident.attach = resident.attach.after(outcome, timer::now());
         if resident.attach == Attach::LetAlone(DETACHED) {
             resident.retire_page();
+        }
+        if overdue {
+            self.detach(id, None);
         }
     }
 

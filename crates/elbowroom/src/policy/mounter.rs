@@ -1,12 +1,20 @@
-//! Mounts and unmounts views in containers, on a thread of its own: a mount can wait for a container's file systems, the
-//! owner never does.
+//! Mounts and unmounts views in containers, one after the other. A mount can wait for a container's file systems, for ever where
+//! nobody serves them: the owner never waits, and the other containers wait for [`PATIENCE`] at most.
 
 use super::{Mailbox, Message};
 use crate::api::Response;
 use elbowroom_core::sample::GroupId;
 use elbowroom_host::mount::{self, MountError, Place, Surface};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError, SendError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How long the others wait for a job; one takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Jobs that may be waited for still when the others have gone on; each holds a thread.
+const MOST_STUCK: usize = 64;
 
 /// What the mounter is sent.
 pub(super) enum Job {
@@ -17,6 +25,7 @@ pub(super) enum Job {
 }
 
 /// Whose a job is; it comes back with the outcome.
+#[derive(Clone)]
 pub(super) struct Ticket {
     pub(super) group: GroupId,
     /// Path of its cgroup.
@@ -40,7 +49,8 @@ pub(super) enum Task {
     Detach { pids: Vec<u32> },
 }
 
-/// How a job ended.
+/// How a job ended, or that it has not.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The view is mounted; these surfaces have no file to go over in this container. `anew`: some were not there before.
     Attached { missing: Vec<String>, anew: bool },
@@ -52,6 +62,8 @@ pub(super) enum Outcome {
     Failed(String),
     /// It could not be unmounted.
     Stays(String),
+    /// The container's file systems do not answer. How it ended is told when it has.
+    Stuck,
 }
 
 impl Outcome {
@@ -62,6 +74,7 @@ impl Outcome {
             Self::NotYet(why) => Some(format!("not attached: {why}")),
             Self::Failed(why) => Some(format!("not attached: {why}")),
             Self::Stays(why) => Some(format!("not detached: {why}")),
+            Self::Stuck => Some("its file systems do not answer; the mount is still waited for".into()),
         }
     }
 }
@@ -69,23 +82,88 @@ impl Outcome {
 /// Starts the thread; it ends when the sender is dropped.
 pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<Job> {
     let (jobs, queue) = mpsc::channel::<Job>();
+    let dispatcher = Dispatcher {
+        carry_out: Arc::new(|path, task| task.carry_out(path)),
+        tell: Arc::new(move |ticket, outcome| mailbox.send(Message::Mounted(ticket, outcome))),
+        patience: PATIENCE,
+        stuck: Arc::default(),
+    };
     std::thread::Builder::new()
         .name("mounter".into())
-        .spawn(move || {
-            for job in queue {
-                match job {
-                    Job::Do(ticket, task) => {
-                        let outcome = task.carry_out(&ticket.path);
-                        mailbox.send(Message::Mounted(ticket, outcome));
-                    }
-                    Job::Flush(done) => {
-                        let _ = done.send(());
-                    }
-                }
-            }
-        })
+        .spawn(move || dispatcher.run(queue))
         .expect("threads can be created at start");
     jobs
+}
+
+type CarryOut = dyn Fn(&str, Task) -> Outcome + Send + Sync;
+type Tell = dyn Fn(Ticket, Outcome) + Send + Sync;
+
+/// Has jobs done in their order, each on a thread of its own, and goes on without one that takes too long.
+struct Dispatcher {
+    carry_out: Arc<CarryOut>,
+    tell: Arc<Tell>,
+    /// How long the first that hangs is waited for; each further one less.
+    patience: Duration,
+    /// Containers whose job was not waited for. Whoever looks here tells what follows from it before letting go: so what is
+    /// told of a container is told in its order.
+    stuck: Arc<Mutex<HashSet<GroupId>>>,
+}
+
+impl Dispatcher {
+    fn run(&self, queue: mpsc::Receiver<Job>) {
+        for job in queue {
+            match job {
+                Job::Do(ticket, task) => self.carry_out(ticket, task),
+                Job::Flush(done) => {
+                    let _ = done.send(());
+                }
+            }
+        }
+    }
+
+    fn carry_out(&self, ticket: Ticket, task: Task) {
+        let failed = task.failed();
+        let patience = {
+            let stuck = self.stuck.lock().expect("no holder of this lock panics");
+            if stuck.contains(&ticket.group) {
+                return (self.tell)(ticket, task.blocked());
+            }
+            if stuck.len() >= MOST_STUCK {
+                let why = format!("{MOST_STUCK} containers have file systems that do not answer");
+                return (self.tell)(ticket, failed(why));
+            }
+            // So that a clean stop is in time with as many as there may be.
+            self.patience / (1 + stuck.len() as u32)
+        };
+        // Without room for an outcome: one that nobody takes any more is still the sender's, who tells it.
+        let (ended, end) = mpsc::sync_channel(0);
+        let (carry_out, tell, stuck) = (self.carry_out.clone(), self.tell.clone(), self.stuck.clone());
+        let late = Ticket { asked: None, ..ticket.clone() };
+        let job = move || {
+            let outcome = carry_out(&late.path, task);
+            if let Err(SendError(outcome)) = ended.send(outcome) {
+                let mut stuck = stuck.lock().expect("no holder of this lock panics");
+                stuck.remove(&late.group);
+                tell(late, outcome);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("mount".into()).spawn(job) {
+            return (self.tell)(ticket, failed(format!("no thread for it: {error}")));
+        }
+        match end.recv_timeout(patience) {
+            Ok(outcome) => (self.tell)(ticket, outcome),
+            Err(RecvTimeoutError::Timeout) => {
+                // Not by the owner: at a clean stop it does not listen any more.
+                tracing::warn!(container = ticket.path, because = Outcome::Stuck.error(), "mounting");
+                let mut stuck = self.stuck.lock().expect("no holder of this lock panics");
+                stuck.insert(ticket.group);
+                (self.tell)(ticket, Outcome::Stuck);
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                (self.tell)(ticket, failed("a defect: see the log".into()))
+            }
+        }
+    }
 }
 
 impl Task {
@@ -96,6 +174,23 @@ impl Task {
                 attach(path, pid, &view_dir, &page, &surfaces, on_host_root)
             }
             Self::Detach { pids } => detach(path, &pids),
+        }
+    }
+
+    /// How it ends where it cannot be done.
+    fn failed(&self) -> fn(String) -> Outcome {
+        match self {
+            Self::Attach { .. } => Outcome::Failed,
+            Self::Detach { .. } => Outcome::Stays,
+        }
+    }
+
+    /// How it ends where one before it, of the same container, has not.
+    fn blocked(&self) -> Outcome {
+        let why = "its file systems do not answer; an earlier mount is still waited for";
+        match self {
+            Self::Attach { .. } => Outcome::NotYet(why),
+            Self::Detach { .. } => Outcome::Stays(why.to_owned()),
         }
     }
 }
@@ -156,11 +251,116 @@ fn failed(error: MountError) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
+
+    /// A dispatcher that does each container's job by what a test sends it, and what it tells.
+    struct Rig {
+        jobs: mpsc::Sender<Job>,
+        told: mpsc::Receiver<(GroupId, Outcome)>,
+        ends: Vec<mpsc::Sender<Outcome>>,
+    }
+
+    impl Rig {
+        fn new(containers: u64, patience: Duration) -> Self {
+            let (jobs, queue) = mpsc::channel();
+            let (tell, told) = mpsc::channel();
+            let (ends, waits): (Vec<_>, Vec<_>) = (0..containers).map(|_| mpsc::channel()).unzip();
+            let waits: Vec<Mutex<mpsc::Receiver<Outcome>>> = waits.into_iter().map(Mutex::new).collect();
+            let dispatcher = Dispatcher {
+                carry_out: Arc::new(move |path, _| {
+                    let wait = waits[path.parse::<usize>().unwrap()].lock().unwrap();
+                    wait.recv().unwrap_or(Outcome::Detached)
+                }),
+                tell: Arc::new(move |ticket, outcome| drop(tell.send((ticket.group, outcome)))),
+                patience,
+                stuck: Arc::default(),
+            };
+            std::thread::spawn(move || dispatcher.run(queue));
+            Self { jobs, told, ends }
+        }
+
+        fn order(&self, container: u64, task: Task) {
+            let ticket = Ticket { group: GroupId(container), path: container.to_string(), asked: None };
+            self.jobs.send(Job::Do(ticket, task)).unwrap();
+        }
+
+        fn end(&self, container: u64, outcome: Outcome) {
+            self.ends[container as usize].send(outcome).unwrap();
+        }
+
+        fn told(&self) -> (u64, Outcome) {
+            let (group, outcome) = self.told.recv_timeout(Duration::from_secs(20)).expect("nothing was told");
+            (group.0, outcome)
+        }
+    }
+
+    fn attach_task() -> Task {
+        let none = PathBuf::new;
+        Task::Attach { pid: 0, view_dir: none(), page: none(), surfaces: Vec::new(), on_host_root: false }
+    }
+
+    fn attached() -> Outcome {
+        Outcome::Attached { missing: Vec::new(), anew: true }
+    }
+
+    #[test]
+    fn a_container_that_hangs_keeps_no_other_waiting() {
+        let rig = Rig::new(2, Duration::from_secs(1));
+        rig.order(0, attach_task());
+        rig.order(1, attach_task());
+        rig.end(1, attached());
+        assert_eq!(rig.told(), (0, Outcome::Stuck));
+        assert_eq!(rig.told(), (1, attached()));
+
+        // Its own jobs do not overtake it.
+        rig.order(0, attach_task());
+        assert!(matches!(rig.told(), (0, Outcome::NotYet(_))));
+        rig.order(0, Task::Detach { pids: Vec::new() });
+        assert!(matches!(rig.told(), (0, Outcome::Stays(_))));
+
+        rig.end(0, attached());
+        assert_eq!(rig.told(), (0, attached()));
+        rig.end(0, Outcome::Detached);
+        rig.order(0, Task::Detach { pids: Vec::new() });
+        assert_eq!(rig.told(), (0, Outcome::Detached));
+    }
+
+    #[test]
+    fn a_clean_stop_waits_for_no_container_that_hangs() {
+        let rig = Rig::new(2, Duration::from_secs(1));
+        rig.order(0, Task::Detach { pids: Vec::new() });
+        rig.order(1, Task::Detach { pids: Vec::new() });
+        rig.end(1, Outcome::Detached);
+        let (done, wait) = mpsc::sync_channel(1);
+        rig.jobs.send(Job::Flush(done)).unwrap();
+        wait.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!([rig.told(), rig.told()], [(0, Outcome::Stuck), (1, Outcome::Detached)]);
+    }
+
+    #[test]
+    fn so_many_containers_hang_and_no_more() {
+        let most = MOST_STUCK as u64;
+        let rig = Rig::new(most + 1, Duration::from_millis(200));
+        let begin = Instant::now();
+        for container in 0..most {
+            rig.order(container, attach_task());
+            assert_eq!(rig.told(), (container, Outcome::Stuck));
+        }
+        assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
+        rig.order(most, attach_task());
+        assert!(matches!(rig.told(), (_, Outcome::Failed(_))));
+        rig.order(most, Task::Detach { pids: Vec::new() });
+        assert!(matches!(rig.told(), (_, Outcome::Stays(_))));
+        rig.end(0, attached());
+        assert_eq!(rig.told(), (0, attached()));
+        rig.order(most, attach_task());
+        assert_eq!(rig.told(), (most, Outcome::Stuck));
+    }
 
     #[test]
     fn nothing_is_mounted_for_a_process_of_another_group() {
         let none = Path::new("/nowhere");
         let outcome = attach("/docker/4f5e", std::process::id(), none, none, &[], true);
-        assert!(matches!(outcome, Outcome::NotYet("its process is gone")));
+        assert_eq!(outcome, Outcome::NotYet("its process is gone"));
     }
 }

@@ -65,7 +65,8 @@ impl Attach {
             (Outcome::Detached, true) => Self::LetAlone(DETACHED),
             (Outcome::Stays(_), true) => Self::LetAlone(STAYS),
             (Outcome::Attached { .. } | Outcome::NotYet(_) | Outcome::Failed(_), true)
-            | (Outcome::Detached | Outcome::Stays(_), false) => self.clone(),
+            | (Outcome::Detached | Outcome::Stays(_), false)
+            | (Outcome::Stuck, _) => self.clone(),
         }
     }
 }
@@ -173,6 +174,7 @@ mod tests {
         for ended in [Outcome::Detached, Outcome::Stays(String::new())] {
             assert_eq!(in_flight.after(ended, now), in_flight);
         }
+        assert_eq!(in_flight.after(Outcome::Stuck, now), in_flight);
         let done = in_flight.after(attached(), now);
         assert_eq!(done, Attach::Done { missing: Vec::new() });
         assert_eq!(done.after(Outcome::Detached, now), done);
