@@ -112,7 +112,8 @@ def test_who_reads_most_does_not_get_what_another_has_reserved_and_idle_memory_m
         assert standing(agent, "b")["lent"] > 4 * MIB, agent.json("explain", f"/{POOL}/b")["memory"]
         return True
 
-    eventually(lends, within=60 * PATIENCE, every=0.5)
+    # A first loan may find pages that were in use until now; then nothing is taken for a while.
+    eventually(lends, within=150 * PATIENCE, every=0.5)
     assert used(agent, "b") < RESERVED["b"] + 20
     decisions = agent.json("explain", f"/{POOL}/b")["memory"]["decisions"]
     kinds = {decision["what"] for decision in decisions}
