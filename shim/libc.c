@@ -15,9 +15,9 @@
 
 typedef unsigned long word;
 
-enum { BITS = 8 * sizeof(word), PAGE_BYTES = 4096 };
+enum { BITS = 8 * sizeof(word) };
 /* The same numbers in glibc and musl. */
-enum { SC_NPROCESSORS_CONF = 83, SC_NPROCESSORS_ONLN = 84, SC_PHYS_PAGES = 85, SC_AVPHYS_PAGES = 86 };
+enum { SC_PAGESIZE = 30, SC_NPROCESSORS_CONF = 83, SC_NPROCESSORS_ONLN = 84, SC_PHYS_PAGES = 85, SC_AVPHYS_PAGES = 86 };
 
 /* struct sysinfo of <linux/sysinfo.h>. */
 struct system_info {
@@ -29,6 +29,7 @@ struct system_info {
 };
 
 WEAK extern int *__errno_location(void);
+WEAK extern word getauxval(word type);
 
 static long fail(long negative)
 {
@@ -50,17 +51,35 @@ static void *behind(const char *name, void **cache)
 	return found;
 }
 
-static uint64_t memory_left(const struct elbowroom_view *v)
+/* The kernel's own, or 0 where nobody says it. */
+static word page_bytes(void)
 {
-	return v->memory > v->memory_used ? v->memory - v->memory_used : 0;
+	enum { AT_PAGESZ_ = 6 };
+
+	return getauxval != NULL ? getauxval(AT_PAGESZ_) : 0;
+}
+
+/* What the view leaves, and the machine has: `info` is the kernel's word. */
+static uint64_t memory_left(const struct elbowroom_view *v, const struct system_info *info)
+{
+	uint64_t unit = info->mem_unit != 0 ? info->mem_unit : 1, free = info->freeram * unit;
+	uint64_t left = v->memory > v->memory_used ? v->memory - v->memory_used : 0;
+
+	return left < free ? left : free;
 }
 
 EXPORT long sysconf(int name)
 {
 	static void *cache;
+	word page = page_bytes();
+	struct system_info info;
 	struct elbowroom_view v;
 	long (*real)(int);
 
+	/* An allocator asks while it cannot be called itself, and to look for the real function may allocate. */
+	if (name == SC_PAGESIZE && page != 0)
+		return (long)page;
+	page = page != 0 ? page : 4096;
 	if (name >= SC_NPROCESSORS_CONF && name <= SC_AVPHYS_PAGES && page_view(&v) == 0) {
 		switch (name) {
 		case SC_NPROCESSORS_CONF:
@@ -68,9 +87,11 @@ EXPORT long sysconf(int name)
 		case SC_NPROCESSORS_ONLN:
 			return v.cpus;
 		case SC_PHYS_PAGES:
-			return (long)(v.memory / PAGE_BYTES);
+			return (long)(v.memory / page);
 		case SC_AVPHYS_PAGES:
-			return (long)(memory_left(&v) / PAGE_BYTES);
+			if (sys(NR_sysinfo, (long)&info, 0, 0, 0, 0, 0) < 0)
+				break;
+			return (long)(memory_left(&v, &info) / page);
 		}
 	}
 	real = (long (*)(int))behind("sysconf", &cache);
@@ -157,16 +178,15 @@ EXPORT int sysinfo(struct system_info *info)
 	long error = sys(NR_sysinfo, (long)info, 0, 0, 0, 0, 0);
 	struct clock_value now = {0, 0};
 	struct elbowroom_view v;
-	uint64_t unit, left;
+	uint64_t unit;
 
 	if (error < 0)
 		return (int)fail(error);
 	if (page_view(&v) != 0)
 		return 0;
 	unit = info->mem_unit != 0 ? info->mem_unit : 1;
-	left = memory_left(&v) / unit;
+	info->freeram = memory_left(&v, info) / unit;
 	info->totalram = v.memory / unit;
-	info->freeram = left < info->freeram ? left : info->freeram;
 	info->sharedram = 0;
 	info->bufferram = 0;
 	info->procs = (unsigned short)(v.threads < 65535 ? v.threads : 65535);

@@ -12,7 +12,7 @@
 #define WEAK __attribute__((weak))
 
 #if defined(__x86_64__)
-enum { NR_mmap = 9, NR_close = 3, NR_lseek = 8, NR_sysinfo = 99, NR_clock_gettime = 228, NR_openat = 257, NR_futex = 202,
+enum { NR_mmap = 9, NR_munmap = 11, NR_close = 3, NR_lseek = 8, NR_sysinfo = 99, NR_clock_gettime = 228, NR_openat = 257, NR_futex = 202,
        NR_sched_getaffinity = 204, NR_gettid = 186, NR_getpid = 39, NR_write = 1, NR_exit_group = 231 };
 
 static inline long sys(long nr, long a, long b, long c, long d, long e, long f)
@@ -27,7 +27,7 @@ static inline long sys(long nr, long a, long b, long c, long d, long e, long f)
 	return ret;
 }
 #elif defined(__aarch64__)
-enum { NR_mmap = 222, NR_close = 57, NR_lseek = 62, NR_sysinfo = 179, NR_clock_gettime = 113, NR_openat = 56,
+enum { NR_mmap = 222, NR_munmap = 215, NR_close = 57, NR_lseek = 62, NR_sysinfo = 179, NR_clock_gettime = 113, NR_openat = 56,
        NR_futex = 98, NR_sched_getaffinity = 123, NR_gettid = 178, NR_getpid = 172, NR_write = 64,
        NR_exit_group = 94 };
 
@@ -70,6 +70,12 @@ static inline long now_ms(void)
 	return t.sec * 1000 + t.nsec / 1000000 + 1;
 }
 
+/* Only one that nobody else has seen. */
+static void page_unmap(const struct elbowroom_page *page)
+{
+	sys(NR_munmap, (long)page, ELBOWROOM_PAGE_SIZE, 0, 0, 0, 0);
+}
+
 static const struct elbowroom_page *page_map(const char *path)
 {
 	enum { AT_FDCWD_ = -100, RDONLY_CLOEXEC = 02000000, SEEK_END_ = 2, PROT_READ_ = 1, MAP_SHARED_ = 1 };
@@ -87,13 +93,17 @@ static const struct elbowroom_page *page_map(const char *path)
 		return NULL;
 	page = (const struct elbowroom_page *)at;
 	if (__builtin_memcmp(page->magic, ELBOWROOM_VIEW_MAGIC, sizeof(page->magic)) != 0 ||
-	    page->version != ELBOWROOM_VIEW_VERSION)
+	    page->version != ELBOWROOM_VIEW_VERSION) {
+		page_unmap(page);
 		return NULL;
+	}
 	return page;
 }
 
 static const struct elbowroom_page *page_mapped;
+/* When somebody last began to look, and whether a first look has ended. */
 static long page_looked_at;
+static int page_looked;
 
 static inline const struct elbowroom_view *page_current(const struct elbowroom_page *page)
 {
@@ -101,24 +111,39 @@ static inline const struct elbowroom_view *page_current(const struct elbowroom_p
 }
 
 /*
- * There is no page, or nobody keeps the one there was: looks again, once a second. Pages are never unmapped, because
- * other threads may be reading: that is 4 KiB for each time that an agent went away for good.
+ * There is no page, or nobody keeps the one there was: looks again, once a second. Before a first look has ended everybody looks
+ * for himself, or threads that ask together would be told that there is none. Pages that were found are never unmapped, because
+ * other threads may be reading: that is 4 KiB for each agent that came and went.
  */
 static __attribute__((noinline, cold)) const struct elbowroom_page *page_find(void)
 {
 	long now = now_ms(), before = __atomic_load_n(&page_looked_at, __ATOMIC_RELAXED);
-	const struct elbowroom_page *page;
+	const struct elbowroom_page *page, *old = __atomic_load_n(&page_mapped, __ATOMIC_ACQUIRE);
 	const char *path = NULL;
 
-	if ((before != 0 && now - before < 1000) ||
-	    !__atomic_compare_exchange_n(&page_looked_at, &before, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		return NULL;
+	if (__atomic_load_n(&page_looked, __ATOMIC_ACQUIRE)) {
+		if (now - before < 1000 ||
+		    !__atomic_compare_exchange_n(&page_looked_at, &before, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+			/* Or somebody has just found one. */
+			page = __atomic_load_n(&page_mapped, __ATOMIC_ACQUIRE);
+			return page != old ? page : NULL;
+		}
+	} else {
+		__atomic_store_n(&page_looked_at, now, __ATOMIC_RELAXED);
+	}
 	if (secure_getenv != NULL)
 		path = secure_getenv("ELBOWROOM_VIEW");
 	page = page_map(path != NULL && path[0] != '\0' ? path : ELBOWROOM_VIEW_PATH);
-	if (page == NULL || __atomic_load_n(&page_current(page)->cpus, __ATOMIC_RELAXED) == 0)
-		return NULL;
-	__atomic_store_n(&page_mapped, page, __ATOMIC_RELEASE);
+	if (page != NULL && __atomic_load_n(&page_current(page)->cpus, __ATOMIC_RELAXED) == 0) {
+		page_unmap(page);
+		page = NULL;
+	}
+	if (page != NULL &&
+	    !__atomic_compare_exchange_n(&page_mapped, &old, page, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+		page_unmap(page);
+		page = old;
+	}
+	__atomic_store_n(&page_looked, 1, __ATOMIC_RELEASE);
 	return page;
 }
 

@@ -158,8 +158,8 @@ static int object_of(uintptr_t address, struct object *o)
 
 /*
  * The object whose `name` the object around `site` would call if this library were not there. The global scope comes first, as
- * for the dynamic linker; then what the caller itself asks for, which is how a Python module finds the runtime it brings
- * along; then anything.
+ * for the dynamic linker; then the caller's own, where a runtime is linked into it; then what the caller asks for, which is how
+ * a Python module finds the runtime it brings along; then anything.
  */
 static int object_behind(const char *name, uintptr_t site, struct object *o)
 {
@@ -170,6 +170,12 @@ static int object_behind(const char *name, uintptr_t site, struct object *o)
 	if (next != NULL)
 		return object_of((uintptr_t)next, o);
 	if (object_of(site, &user)) {
+		int ours = s.address >= user.begin && s.address < user.end;
+
+		if (!ours && object_symbol(&user, name) != NULL) {
+			*o = user;
+			return 1;
+		}
 		s.user = &user;
 		dl_iterate_phdr(visit_definition, &s);
 	}

@@ -3,6 +3,7 @@ import mmap
 import os
 import platform
 import struct
+import sys
 import threading
 import time
 from typing import Iterator, NamedTuple, Optional
@@ -53,6 +54,11 @@ class _Page:
         magic, version, _ = _HEAD.unpack_from(self.map)
         if magic != _MAGIC or version != _VERSION:
             raise OSError(f"{path}: not a view page of version {_VERSION}")
+        # Before anything holds on to the mapping: what is rejected goes, and one that is looked at every second must.
+        generation = int.from_bytes(self.map[_GENERATION : _GENERATION + 4], sys.byteorder)
+        at = _VIEWS + (generation & 1) * _VIEW_SIZE
+        if not any(self.map[at : at + 4]):
+            raise OSError(f"{path}: nobody keeps it")
         # ctypes cannot look into a read-only buffer; the address is what it takes to make its own objects there.
         address = _address(self.map)
         self.generation = ctypes.c_uint32.from_address(address + _GENERATION)
@@ -101,6 +107,15 @@ _looked_at = float("-inf")
 _lock = threading.Lock()
 
 
+def _renew_lock():
+    """In a child: whoever held it is not there."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def _current():
     """The page, if somebody keeps one."""
     global _page, _looked_at
@@ -108,6 +123,9 @@ def _current():
     if page is not None and page.is_kept():
         return page
     with _lock:
+        # Somebody may have found it while we waited.
+        if _page is not page and _page is not None and _page.is_kept():
+            return _page
         now = time.monotonic()
         if now - _looked_at < _LOOK_EVERY:
             return None

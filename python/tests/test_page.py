@@ -82,6 +82,35 @@ class PageTest(unittest.TestCase):
         _page._looked_at = float("-inf")  # a second later
         self.assertEqual(_page.cpus(), 7)
 
+    def test_a_page_that_nobody_keeps_is_looked_at_for_ever_at_no_cost(self):
+        Writer(self.path).publish(0)
+        for _ in range(50):
+            self.forget()
+            self.assertIsNone(_page.cpus())
+        maps = Path("/proc/self/maps").read_text()
+        self.assertLess(maps.count(str(self.path)), 5)
+
+    def test_threads_that_ask_together_are_all_told(self):
+        Writer(self.path).publish(3)
+        inside, go = threading.Event(), threading.Event()
+        page, told = _page._Page, []
+
+        def slow(path):
+            inside.set()
+            go.wait(20)
+            return page(path)
+
+        _page._Page = slow
+        self.addCleanup(setattr, _page, "_Page", page)
+        threads = [threading.Thread(target=lambda: told.append(_page.cpus())) for _ in range(2)]
+        threads[0].start()
+        inside.wait(20)
+        threads[1].start()
+        go.set()
+        for thread in threads:
+            thread.join(20)
+        self.assertEqual(told, [3, 3])
+
     def test_waiting_ends_with_a_change_or_with_the_time(self):
         writer = Writer(self.path)
         writer.publish(1)

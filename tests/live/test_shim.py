@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
@@ -207,6 +209,19 @@ def test_without_a_view_the_answers_are_the_hosts(asks, page, left):
     seen, plain = asks()(), asks(LD_PRELOAD="")()
     same = [name for name in ASKS if name not in ("free", "procs", "load")]
     assert {name: seen[name] for name in same} == {name: plain[name] for name in same}
+
+
+def test_a_page_that_nobody_keeps_is_looked_at_every_second_at_no_cost(asks, page):
+    page.show(0)
+    program = asks()
+    mappings = lambda: Path(f"/proc/{program.main.pid}/maps").read_text().count(str(page.path))
+    ends = time.monotonic() + 2.5
+    while time.monotonic() < ends:
+        assert program()["online"] == HOST
+        assert mappings() <= 1
+    page.show(1)
+    eventually(lambda: program()["online"] == 1)
+    assert mappings() == 1
 
 
 def test_affinity_is_a_part_of_the_real_one(asks, page):

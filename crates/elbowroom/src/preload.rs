@@ -4,6 +4,7 @@
 use crate::run::java;
 use anyhow::{Context, ensure};
 use elbowroom_core::launch::{DIR, JAVA, LIBC, OPENMP, Surfaces};
+use elbowroom_host::mount::Place;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
@@ -27,6 +28,7 @@ pub(crate) fn provide(root: &Path, wanted: Surfaces) -> anyhow::Result<()> {
     if files.is_empty() {
         return Ok(());
     }
+    let place = Place::here(root)?;
     let root =
         rustix::fs::openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .with_context(|| root.display().to_string())?;
@@ -39,6 +41,7 @@ pub(crate) fn provide(root: &Path, wanted: Surfaces) -> anyhow::Result<()> {
         COVERED.contains(&kind),
         "{DIR}: no part of sysfs there, but something that is not to be covered"
     );
+    place.refuse_shared(Path::new(DIR))?;
     filled(&files)
         .and_then(|tree| {
             let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;

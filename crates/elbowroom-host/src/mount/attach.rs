@@ -60,6 +60,14 @@ impl Place {
         })
     }
 
+    /// Refuses a target where a mount would show on the host too.
+    pub fn refuse_shared(&self, target: &Path) -> Result<(), MountError> {
+        match self.table()?.visible(target) {
+            Some(below) => refuse_shared_below(below, &self.host_peers(), target),
+            None => Ok(()),
+        }
+    }
+
     /// The paths on which a view is mounted, each once.
     pub fn attached(&self) -> Result<Vec<PathBuf>, MountError> {
         let table = self.table()?;

@@ -441,6 +441,8 @@ fn inside_the_sharing_host() {
     };
     let inner: u32 = inner.parse().unwrap();
     let place = Place::of(inner).unwrap();
+    let shared = place.refuse_shared(Path::new("/proc/meminfo"));
+    assert!(matches!(shared, Err(MountError::SharedWithHost { .. })), "{shared:?}");
     let plan = place.plan(&surfaces()[..2], Path::new(&view)).unwrap();
     assert_eq!(plan.binds.len(), 2, "{plan:?}");
     match place.attach(&plan) {
