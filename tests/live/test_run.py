@@ -163,7 +163,7 @@ def test_input_and_output_pass_through(agent, binary, run_dir):
     assert (done.returncode, done.stdout) == (0, "ROOM\n"), done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM])
 def test_signals_reach_the_command(agent, binary, run_dir, number):
     script = f"trap 'echo caught; exit 5' {number.name[3:]}; echo ready; while :; do sleep 0.05; done"
     words = [binary, "--run-dir", run_dir, "run", "--name", "elbowroom-test-live-signal", "--", "sh", "-c", script]

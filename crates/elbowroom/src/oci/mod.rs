@@ -28,9 +28,13 @@ pub fn main() -> ExitCode {
 
 /// The program that hooks run: `elbowroom-runtime` beside this one, or, where only this one was installed, this one.
 pub(crate) fn hook_program() -> std::io::Result<PathBuf> {
-    let own = env::current_exe()?;
-    // An upgrade has put another file in its place meanwhile (proc(5), /proc/pid/exe).
-    let own = own.to_str().map_or(own.clone(), |path| path.trim_end_matches(" (deleted)").into());
+    let own = own_path()?;
     let runtime = own.with_file_name(runtime::PROGRAM);
     Ok(if runtime.is_file() { runtime } else { own })
+}
+
+/// Where this program is, or was before an upgrade put another file in its place (proc(5), /proc/pid/exe).
+fn own_path() -> std::io::Result<PathBuf> {
+    let own = env::current_exe()?;
+    Ok(own.to_str().map_or(own.clone(), |path| path.trim_end_matches(" (deleted)").into()))
 }

@@ -47,7 +47,7 @@ pub(super) fn main(args: &[OsString]) -> ExitCode {
 }
 
 fn patch(bundle: &Path) -> anyhow::Result<()> {
-    let program = env::current_exe().context("this program's own path")?;
+    let program = super::hook_program().context("this program's own path")?;
     let program = program.to_str().context("this program's path is not UTF-8")?;
     let run_dir = env::var_os(RUN_DIR).unwrap_or_else(|| client::RUN_DIR.into());
     let run_dir = run_dir.to_str().with_context(|| format!("{RUN_DIR} is not UTF-8"))?;
@@ -129,7 +129,7 @@ fn real_runtime() -> anyhow::Result<PathBuf> {
     let name = env::var_os(RUNTIME).filter(|name| !name.is_empty()).unwrap_or_else(|| "runc".into());
     let path = env::var_os("PATH")
         .unwrap_or_else(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into());
-    let own = env::current_exe().ok();
+    let own = super::own_path().ok();
     match find(&name, &path, own.as_deref()) {
         Some(runtime) => Ok(runtime),
         None => bail!("no runtime {name:?} in PATH: install it, or name another in {RUNTIME}"),

@@ -82,8 +82,10 @@ impl SurfaceArgs {
     }
 }
 
-/// The signals that people and service managers stop programs with.
-const FORWARDED: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+/// The signals that people and service managers stop programs with, and tell them things by: to reopen a log, to reload. Each would
+/// end this process, and leave the command alone.
+const FORWARDED: [Signal; 7] =
+    [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::ALARM];
 
 /// Status for "the command was not started", as `env` and `docker run` have it.
 pub(crate) const NOT_STARTED: u8 = 125;
