@@ -153,9 +153,11 @@ D = $(DESTDIR)
 
 install: build java install-only ## below PREFIX (/usr/local); DESTDIR for packagers
 
+# Programs come beside the old ones and are renamed: an engine that starts a hook just then finds one or the other.
 install-only:
-	install -D -m 0755 $(BINARY) $D$(BINDIR)/elbowroom
-	install -D -m 0755 $(BINARY)-runtime $D$(BINDIR)/elbowroom-runtime
+	for name in elbowroom elbowroom-runtime; do \
+	  install -D -m 0755 $(dir $(BINARY))$$name $D$(BINDIR)/.$$name.new && mv -f $D$(BINDIR)/.$$name.new $D$(BINDIR)/$$name || exit 1; \
+	done
 	install -D -m 0644 target/java/elbowroom-agent.jar $D$(SHAREDIR)/elbowroom/elbowroom-agent.jar
 	install -D -m 0755 -t $D$(PREFIX)/lib/elbowroom/probes probes/mariadb probes/postgres
 	install -D -m 0644 -t $D$(PREFIX)/lib/elbowroom/probes probes/Jmx.java

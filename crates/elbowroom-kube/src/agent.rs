@@ -156,17 +156,18 @@ impl Agent {
             .with_context(|| format!("asking the agent on {}", path.display()))
     }
 
-    /// Gives a container labels.
-    pub(crate) async fn label(&self, container: &str, labels: &Wanted) -> Result<()> {
+    /// Gives a container labels; why not, where the agent refuses that.
+    pub(crate) async fn label(&self, container: &str, labels: &Wanted) -> Result<Option<String>> {
         self.tell(&Asked::Label { container, by: BY, labels }).await
     }
 
     /// Gives a container the labels back that it was made with.
-    pub(crate) async fn unlabel(&self, container: &str) -> Result<()> {
+    pub(crate) async fn unlabel(&self, container: &str) -> Result<Option<String>> {
         self.tell(&Asked::Unlabel(container)).await
     }
 
-    async fn tell(&self, asked: &Asked<'_>) -> Result<()> {
+    /// What the agent says against it.
+    async fn tell(&self, asked: &Asked<'_>) -> Result<Option<String>> {
         #[derive(Deserialize)]
         struct Answer {
             error: Option<String>,
@@ -181,7 +182,7 @@ impl Agent {
             stream.read_line(&mut answer).await?;
             let answer: Answer =
                 serde_json::from_str(&answer).context("its answer: is it of another version?")?;
-            answer.error.map_or(Ok(()), |error| bail!("{error}"))
+            Ok(answer.error)
         };
         tokio::time::timeout(PATIENCE, asking)
             .await

@@ -24,6 +24,9 @@ const MOST_MEMORY: u64 = 1 << 50;
 const SYSTEM_CRITICAL: i32 = 2_000_000_000;
 /// The longest value that is handed on: what is longer is no label's.
 const LONGEST: usize = 1_024;
+/// The most bytes of one object's annotations that are handed on for one container: with each byte written as six, a question is still
+/// shorter than the agent reads.
+const MOST: usize = 4_096;
 
 /// Which words of pods count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -64,7 +67,10 @@ pub(crate) fn wanted(pod: &Pod, namespace: Option<&Annotations>, heed: Heed) -> 
         [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
     let running = statuses.into_iter().flatten().flatten().filter_map(|status| Some((id(status)?, status)));
     let tier = tier(status.qos_class.as_deref(), spec.priority);
-    let annotations = [namespace, pod.metadata.annotations.as_ref()];
+    // A namespace's words for a container are for the pods that have one of that name.
+    let of_pod = |of: &str| containers.contains_key(of);
+    let annotations: [(_, &dyn Fn(&str) -> bool); 2] =
+        [(namespace, &|_| true), (pod.metadata.annotations.as_ref(), &of_pod)];
     let wanted = running.map(|(id, status)| {
         let container = containers.get(status.name.as_str());
         // What the kubelet has made true goes before what the pod asks for: a resize may be on its way, or refused.
@@ -74,8 +80,11 @@ pub(crate) fn wanted(pod: &Pod, namespace: Option<&Annotations>, heed: Heed) -> 
             Heed::All => promised(requests, tier),
             Heed::Annotations | Heed::None => BTreeMap::new(),
         };
-        let asked =
-            annotations.iter().flatten().flat_map(|all| asked(all, &status.name, &containers)).collect();
+        let asked = annotations
+            .iter()
+            .filter_map(|(all, is_other)| Some(asked((*all)?, &status.name, is_other)))
+            .flatten()
+            .collect();
         (id.to_owned(), Wanted { promised, asked })
     });
     wanted.collect()
@@ -114,18 +123,20 @@ fn promised(requests: Option<&BTreeMap<String, Quantity>>, tier: u8) -> BTreeMap
     promised
 }
 
-/// The annotations for one container: `elbowroom.dev/KEY`, and `elbowroom.dev/KEY.CONTAINER` before that.
-fn asked(
-    annotations: &Annotations,
-    name: &str,
-    containers: &BTreeMap<&str, &Container>,
-) -> BTreeMap<String, String> {
+/// The annotations for one container: `elbowroom.dev/KEY`, and `elbowroom.dev/KEY.CONTAINER` before that. What names neither it nor
+/// one that `is_other` is handed on: the agent tells that it is not understood.
+fn asked(annotations: &Annotations, name: &str, is_other: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
     let short = annotations.iter().filter(|(_, value)| value.len() <= LONGEST);
-    // What names no container of the pod is handed on: the agent tells that it is not understood.
-    let labels = label::of_container(short.map(|(key, value)| (key.as_str(), value.as_str())), name, |of| {
-        containers.contains_key(of)
-    });
-    labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    let labels =
+        label::of_container(short.map(|(key, value)| (key.as_str(), value.as_str())), name, is_other);
+    let mut left = MOST;
+    let fits = |(key, value): &(&str, &str)| {
+        let size = key.len() + value.len();
+        let fits = size <= left;
+        left -= if fits { size } else { 0 };
+        fits
+    };
+    labels.into_iter().filter(fits).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 #[cfg(test)]
@@ -205,12 +216,28 @@ mod tests {
     #[test]
     fn a_namespace_speaks_for_pods_that_say_nothing() {
         let pod = pod("BestEffort", json!({}), json!({ "elbowroom.dev/priority": "300" }));
-        let namespace = [("priority", "5"), ("views", "off"), ("governors.side", "off")];
+        let namespace = [
+            ("priority", "5"),
+            ("views", "off"),
+            ("governors.side", "off"),
+            ("priority.of-another-pod", "7"),
+        ];
         let namespace = namespace.map(|(key, value)| (format!("{PREFIX}{key}"), value.to_owned())).into();
         let wanted = wanted(&pod, Some(&namespace), Heed::All);
         let (app, side) = (labels(&wanted["app-id"].asked), labels(&wanted["side-id"].asked));
         assert_eq!((app.claim().weight, app.views, app.governors), (300, Some(false), None));
         assert_eq!((side.claim().weight, side.views, side.governors), (300, Some(false), Some(false)));
+        assert!(app.ignored.is_empty() && side.ignored.is_empty(), "{app} {side}");
+    }
+
+    #[test]
+    fn however_much_a_pod_asks_the_agent_reads_it() {
+        let many = (0..200).map(|n| (format!("{PREFIX}x{n}"), "\u{1}".repeat(LONGEST)));
+        let many: serde_json::Map<_, _> = many.map(|(key, value)| (key, value.into())).collect();
+        let pod = pod("BestEffort", json!({}), many.into());
+        let wanted = wanted(&pod, None, Heed::All);
+        let question = serde_json::to_vec(&wanted["app-id"]).unwrap();
+        assert!(question.len() < 32 << 10, "{}: two objects ask, and the agent reads 64 KiB", question.len());
     }
 
     proptest! {

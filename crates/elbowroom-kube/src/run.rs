@@ -54,6 +54,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         silent: false,
         notices: Notices::default(),
         given: BTreeMap::new(),
+        refused: BTreeMap::new(),
         pods: store,
         namespaces,
         heard: hears,
@@ -94,7 +95,9 @@ async fn first_word(node: &OurNode) -> [bool; CONCERNS.len()] {
 
 /// Keeps the pods of this node in `writer`'s store.
 async fn watch_pods(client: Client, node: &str, writer: reflector::store::Writer<Pod>) {
-    let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
+    // Not those that have ended: a cluster keeps thousands, and nothing of them runs.
+    let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
+    let config = watcher::Config::default().fields(&fields);
     let slim = |pod: &mut Pod| pod.metadata.managed_fields = None;
     let pods = watcher(Api::all(client), config).default_backoff().modify(slim).reflect(writer);
     pin_mut!(pods);
@@ -210,8 +213,9 @@ struct Look {
     /// Whether it was told that it does not.
     silent: bool,
     notices: Notices,
-    /// The labels that the agent took, by container.
+    /// The labels that the agent took, by container, or refused.
     given: BTreeMap<String, Wanted>,
+    refused: BTreeMap<String, Wanted>,
     pods: Store<Pod>,
     namespaces: Store<PartialObjectMeta<Namespace>>,
     /// Whether namespaces were heard of, all of them.
@@ -322,7 +326,9 @@ impl Look {
                 wanted(pod, namespace, self.args.claims)
             })
             .collect();
-        self.given.retain(|id, _| snapshot.containers.iter().any(|container| container.id == *id));
+        let there = |id: &String| snapshot.containers.iter().any(|container| container.id == *id);
+        self.given.retain(|id, _| there(id));
+        self.refused.retain(|id, _| there(id));
         for container in snapshot.containers.iter().filter(|container| container.pod.is_some()) {
             let Some(labels) = wanted.get(&container.id) else { continue };
             let has = match container.labels_by.as_deref() {
@@ -331,17 +337,22 @@ impl Look {
                 Some(_) => true,
                 None => false,
             };
-            if has {
+            if has || self.refused.get(&container.id) == Some(labels) {
                 continue;
             }
             match self.agent.label(&container.id, labels).await {
-                Ok(()) => drop(self.given.insert(container.id.clone(), labels.clone())),
+                Ok(None) => {
+                    self.refused.remove(&container.id);
+                    self.given.insert(container.id.clone(), labels.clone());
+                }
+                // This container's affair, and no reason to leave out those that follow.
+                Ok(Some(why)) => {
+                    tracing::warn!(container = container.id, because = why, "labels are not given");
+                    self.refused.insert(container.id.clone(), labels.clone());
+                }
                 Err(error) => {
-                    tracing::warn!(
-                        container = container.id,
-                        because = one_line(&error),
-                        "labels are not given"
-                    );
+                    let why = one_line(&error);
+                    tracing::warn!(container = container.id, because = why, "labels are not given");
                     return;
                 }
             }
@@ -351,10 +362,14 @@ impl Look {
     /// Takes all labels back.
     async fn take_back(&mut self) {
         for id in std::mem::take(&mut self.given).into_keys() {
-            if let Err(error) = self.agent.unlabel(&id).await {
-                tracing::warn!(container = id, because = one_line(&error), "labels are not taken back");
-                // The agent that comes back knows of none.
-                return;
+            match self.agent.unlabel(&id).await {
+                Ok(None) => {}
+                Ok(Some(why)) => tracing::warn!(container = id, because = why, "labels are not taken back"),
+                Err(error) => {
+                    tracing::warn!(container = id, because = one_line(&error), "labels are not taken back");
+                    // The agent that comes back knows of none.
+                    return;
+                }
             }
         }
     }
