@@ -67,10 +67,6 @@ pub(crate) fn wanted(pod: &Pod, namespace: Option<&Annotations>, heed: Heed) -> 
         [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
     let running = statuses.into_iter().flatten().flatten().filter_map(|status| Some((id(status)?, status)));
     let tier = tier(status.qos_class.as_deref(), spec.priority);
-    // A namespace's words for a container are for the pods that have one of that name.
-    let of_pod = |of: &str| containers.contains_key(of);
-    let annotations: [(_, &dyn Fn(&str) -> bool); 2] =
-        [(namespace, &|_| true), (pod.metadata.annotations.as_ref(), &of_pod)];
     let wanted = running.map(|(id, status)| {
         let container = containers.get(status.name.as_str());
         // What the kubelet has made true goes before what the pod asks for: a resize may be on its way, or refused.
@@ -80,11 +76,11 @@ pub(crate) fn wanted(pod: &Pod, namespace: Option<&Annotations>, heed: Heed) -> 
             Heed::All => promised(requests, tier),
             Heed::Annotations | Heed::None => BTreeMap::new(),
         };
-        let asked = annotations
-            .iter()
-            .filter_map(|(all, is_other)| Some(asked((*all)?, &status.name, is_other)))
-            .flatten()
-            .collect();
+        // A namespace's words for a container are for the pods that have one of that name.
+        let by_namespace = namespace.map(|all| asked(all, &status.name, |_| true));
+        let own = pod.metadata.annotations.as_ref();
+        let by_pod = own.map(|all| asked(all, &status.name, |of| containers.contains_key(of)));
+        let asked = by_namespace.into_iter().chain(by_pod).flatten().collect();
         (id.to_owned(), Wanted { promised, asked })
     });
     wanted.collect()

@@ -213,8 +213,9 @@ struct Look {
     /// Whether it was told that it does not.
     silent: bool,
     notices: Notices,
-    /// The labels that the agent took, by container, or refused.
+    /// The labels that the agent took, by container.
     given: BTreeMap<String, Wanted>,
+    /// Those that it refused last, which is said once.
     refused: BTreeMap<String, Wanted>,
     pods: Store<Pod>,
     namespaces: Store<PartialObjectMeta<Namespace>>,
@@ -337,7 +338,7 @@ impl Look {
                 Some(_) => true,
                 None => false,
             };
-            if has || self.refused.get(&container.id) == Some(labels) {
+            if has {
                 continue;
             }
             match self.agent.label(&container.id, labels).await {
@@ -347,8 +348,9 @@ impl Look {
                 }
                 // This container's affair, and no reason to leave out those that follow.
                 Ok(Some(why)) => {
-                    tracing::warn!(container = container.id, because = why, "labels are not given");
-                    self.refused.insert(container.id.clone(), labels.clone());
+                    if self.refused.insert(container.id.clone(), labels.clone()).as_ref() != Some(labels) {
+                        tracing::warn!(container = container.id, because = why, "labels are not given");
+                    }
                 }
                 Err(error) => {
                     let why = one_line(&error);
