@@ -13,11 +13,12 @@ from kit.wait import PATIENCE, always, eventually
 
 
 def killed_whole(agent):
-    """Kills all its processes before any of them can start another: the supervisor first, which starts the others."""
+    """Kills all its processes before any of them can start another: they stand still by then."""
     agent.remember()
     pids = agent.status()["pids"]
-    for name in ["supervisor", "policy", "view_server"]:
-        os.kill(pids[name], signal.SIGKILL)
+    for number in [signal.SIGSTOP, signal.SIGKILL]:
+        for name in ["supervisor", "policy", "view_server"]:
+            os.kill(pids[name], number)
     agent.destroy()
 
 
