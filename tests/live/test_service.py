@@ -13,11 +13,12 @@ from kit.wait import PATIENCE, always, eventually
 
 
 def killed_whole(agent):
-    """Kills all its processes before any of them can start another: they stand still by then."""
+    """Kills all its processes before any of them can start another: they stand still by then. The supervisor goes last: the kernel
+    would tell what stands still in its session that it hangs up, which is a request to stop."""
     agent.remember()
     pids = agent.status()["pids"]
     for number in [signal.SIGSTOP, signal.SIGKILL]:
-        for name in ["supervisor", "policy", "view_server"]:
+        for name in ["policy", "view_server", "supervisor"]:
             os.kill(pids[name], number)
     agent.destroy()
 
