@@ -88,7 +88,7 @@ def test_a_limit_grows_until_the_files_it_reads_again_fit_and_no_further(ask, ma
     eventually(fits, within=120)
     raised = int(read(knob(group, limit)))
     # Heap and file, and a tenth; what was read once may be in it, where all of the cache counted, and a last step on a slow machine.
-    assert 160 * MIB <= raised <= 1.5 * (32 + 64 + 128) * MIB, raised >> 20
+    assert 160 * MIB <= raised <= 1.75 * (32 + 64 + 128) * MIB, raised >> 20
     program("rest")
     assert ask("size", f"/{group.path}").returncode == 0
     assert int(read(knob(group, limit))) == raised
