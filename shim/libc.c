@@ -51,12 +51,13 @@ static void *behind(const char *name, void **cache)
 	return found;
 }
 
-/* The kernel's own, or 0 where nobody says it. */
+/* The kernel's own, or what most have where nobody says it. */
 static word page_bytes(void)
 {
 	enum { AT_PAGESZ_ = 6 };
+	word bytes = getauxval != NULL ? getauxval(AT_PAGESZ_) : 0;
 
-	return getauxval != NULL ? getauxval(AT_PAGESZ_) : 0;
+	return bytes != 0 ? bytes : 4096;
 }
 
 /* What the view leaves, and the machine has: `info` is the kernel's word. */
@@ -71,15 +72,13 @@ static uint64_t memory_left(const struct elbowroom_view *v, const struct system_
 EXPORT long sysconf(int name)
 {
 	static void *cache;
-	word page = page_bytes();
 	struct system_info info;
 	struct elbowroom_view v;
 	long (*real)(int);
 
 	/* An allocator asks while it cannot be called itself, and to look for the real function may allocate. */
-	if (name == SC_PAGESIZE && page != 0)
-		return (long)page;
-	page = page != 0 ? page : 4096;
+	if (name == SC_PAGESIZE && getauxval != NULL)
+		return (long)page_bytes();
 	if (name >= SC_NPROCESSORS_CONF && name <= SC_AVPHYS_PAGES && page_view(&v) == 0) {
 		switch (name) {
 		case SC_NPROCESSORS_CONF:
@@ -87,11 +86,11 @@ EXPORT long sysconf(int name)
 		case SC_NPROCESSORS_ONLN:
 			return v.cpus;
 		case SC_PHYS_PAGES:
-			return (long)(v.memory / page);
+			return (long)(v.memory / page_bytes());
 		case SC_AVPHYS_PAGES:
 			if (sys(NR_sysinfo, (long)&info, 0, 0, 0, 0, 0) < 0)
 				break;
-			return (long)(memory_left(&v, &info) / page);
+			return (long)(memory_left(&v, &info) / page_bytes());
 		}
 	}
 	real = (long (*)(int))behind("sysconf", &cache);
