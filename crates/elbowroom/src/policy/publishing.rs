@@ -111,14 +111,18 @@ impl Owner {
                 let _ = std::fs::remove_file(self.publisher.pages().join(name));
             }
             self.publisher.remove(resident.slot);
+            self.fill_the_gap();
         }
         self.disk.forget(id);
         self.voices.forget(id);
         self.labelled.forget(id);
-        // There is room for one that had none.
-        for id in std::mem::take(&mut self.unmet) {
+    }
+
+    /// A slot is free: one that had no room has it.
+    fn fill_the_gap(&mut self) {
+        while let Some(id) = self.unmet.pop_first() {
             if let Some(group) = self.views.group(id).cloned() {
-                self.meet(&group);
+                return self.meet(&group);
             }
         }
     }
