@@ -34,7 +34,8 @@ pub(crate) fn appoint(group: Group) -> io::Result<()> {
 /// Waits, removes, ends.
 pub(crate) fn main(args: &HeirArgs) -> anyhow::Result<()> {
     // SAFETY: nothing in this process has opened a descriptor yet; what is closed was inherited, and nobody here knows of it.
-    unsafe { libc::close_range(3, u32::MAX, 0) };
+    // (By number: musl, which the tarball is built with, has no function for it.)
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     // Not the leader of a process group: the runner started it.
     rustix::process::setsid().context("setsid")?;
     signal::unblock(&FORWARDED)?;
