@@ -78,6 +78,16 @@ def test_the_account_changes_its_own_node_and_nothing_else(cluster, deployed, tm
     here = on(NODE)
     assert here(*taint).returncode == 0
     assert here("taint", "node", NODE, "elbowroom.dev/overloaded-").returncode == 0
+    status = ["patch", "node", NODE, "--subresource=status", "--type=strategic", "--patch"]
+    condition = lambda kind: [*status, json.dumps({"status": {"conditions": [{"type": kind, "status": "True"}]}})]
+    assert here(*condition("ElbowroomOverloaded")).returncode == 0
+    gone = {"status": {"conditions": [{"$patch": "delete", "type": "ElbowroomOverloaded"}]}}
+    assert here(*status, json.dumps(gone)).returncode == 0
+    for words in (["taint", "node", NODE, "other.example/full=:NoExecute"], ["cordon", NODE], ["label", "node", NODE, "tier=a"],
+                  ["annotate", "node", NODE, "a=b"]):  # fmt: skip
+        assert "only its own taints" in here(*words).stderr, words
+    for words in (condition("Ready"), [*status, json.dumps({"status": {"allocatable": {"cpu": "1k"}}})]):
+        assert "only its own conditions" in here(*words).stderr, words
     for words in (["get", "secrets"], ["delete", "pod", "any"], ["get", "pods", "--subresource=status", "any"], ["delete", "node", NODE]):
         assert "forbidden" in here(*words).stderr, words
     assert here("get", "pods", "--all-namespaces").returncode == 0
