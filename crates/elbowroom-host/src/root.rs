@@ -159,7 +159,8 @@ impl AsFd for Root {
 
 /// Reads `file` to its end; `path` is only for the error.
 pub(crate) fn read_whole(file: OwnedFd, path: &Path) -> Result<String, ReadError> {
-    let mut bytes = Vec::new();
+    // Room for what most files say: without any, a read of a few bytes comes before the first.
+    let mut bytes = Vec::with_capacity(4096);
     match File::from(file).take(LARGEST).read_to_end(&mut bytes) {
         Ok(_) => {
             Ok(String::from_utf8(bytes)
