@@ -72,22 +72,25 @@ def test_the_account_changes_its_own_node_and_nothing_else(cluster, deployed, tm
         cluster.write_kubeconfig(path, "admin", **{"as": ACCOUNT}, **extra)
         return lambda *words: cluster.kubectl(*words, kubeconfig=path, check=False)
 
-    taint = ["taint", "node", NODE, "elbowroom.dev/overloaded=:PreferNoSchedule", "--overwrite"]
+    # Not ones that the program knows: it would take them away.
+    taint = ["taint", "node", NODE, "elbowroom.dev/of-a-test=:PreferNoSchedule", "--overwrite"]
     # The policy counts a moment after it is there.
     eventually(lambda: "only the node that it runs on" in on("another")(*taint).stderr, within=30, every=0.5)
     here = on(NODE)
     assert here(*taint).returncode == 0
-    assert here("taint", "node", NODE, "elbowroom.dev/overloaded-").returncode == 0
-    status = ["patch", "node", NODE, "--subresource=status", "--type=strategic", "--patch"]
-    condition = lambda kind: [*status, json.dumps({"status": {"conditions": [{"type": kind, "status": "True"}]}})]
-    assert here(*condition("ElbowroomOverloaded")).returncode == 0
-    gone = {"status": {"conditions": [{"$patch": "delete", "type": "ElbowroomOverloaded"}]}}
-    assert here(*status, json.dumps(gone)).returncode == 0
+    assert here("taint", "node", NODE, "elbowroom.dev/of-a-test-").returncode == 0
     for words in (["taint", "node", NODE, "other.example/full=:NoExecute"], ["cordon", NODE], ["label", "node", NODE, "tier=a"],
                   ["annotate", "node", NODE, "a=b"]):  # fmt: skip
         assert "only its own taints" in here(*words).stderr, words
-    for words in (condition("Ready"), [*status, json.dumps({"status": {"allocatable": {"cpu": "1k"}}})]):
-        assert "only its own conditions" in here(*words).stderr, words
+
+    def status(**patch):
+        who = {"Impersonate-User": ACCOUNT, "Impersonate-Extra-authentication.kubernetes.io%2Fnode-name": NODE}
+        return cluster.patch_status(NODE, patch, **who)
+
+    assert status(conditions=[{"type": "ElbowroomOfATest", "status": "True"}]) == ""
+    assert status(conditions=[{"type": "ElbowroomOfATest", "$patch": "delete"}]) == ""
+    for patch in ({"conditions": [{"type": "Ready", "status": "False"}]}, {"allocatable": {"cpu": "1k"}}):
+        assert "only its own conditions" in status(**patch), patch
     for words in (["get", "secrets"], ["delete", "pod", "any"], ["get", "pods", "--subresource=status", "any"], ["delete", "node", NODE]):
         assert "forbidden" in here(*words).stderr, words
     assert here("get", "pods", "--all-namespaces").returncode == 0
