@@ -260,7 +260,8 @@ impl Place {
 
     fn read_raw(&self, name: &str) -> Result<Vec<u8>, Errno> {
         let fd = rustix::fs::openat(&self.process, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let mut text = Vec::new();
+        // A mount table is made anew for every read: few large ones.
+        let mut text = Vec::with_capacity(16 << 10);
         File::from(fd).read_to_end(&mut text).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         Ok(text)
     }
