@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Page faults as the kernel's own functions handle them: exact classes and latencies, on every architecture with BPF
- * trampolines. Linux 5.11. Some kernels refuse every program on a function; fault_tracepoints.bpf.c is for them.
+ * trampolines. Linux 5.12. Some kernels refuse every program on a function; fault_tracepoints.bpf.c is for them.
  *
  * handle_mm_fault() begins and ends a fault; which of its branches is taken is told by the function that only this branch
  * calls. What the kernel handles on somebody else's behalf (get_user_pages()) has no registers and is no fault of the program.
@@ -49,8 +49,10 @@ int BPF_PROG(elbowroom_begin, struct vm_area_struct *vma, unsigned long address,
 	fault->again = 0;
 	fault->class = class_of(!vma->vm_ops, vma->vm_flags & VM_SHARED, flags & FAULT_FLAG_WRITE);
 	fault->page.inode = 0;
-	if (fault->class != ANONYMOUS)
-		fault->page = page_of(vma, address);
+	if (fault->class != ANONYMOUS) {
+		fault->page = page_of(vma->vm_file);
+		fault->page.index = vma->vm_pgoff + ((address - vma->vm_start) >> 12);
+	}
 	return 0;
 }
 

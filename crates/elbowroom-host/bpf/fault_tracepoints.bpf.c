@@ -60,8 +60,8 @@ struct {
 	__type(value, struct area);
 } areas SEC(".maps");
 
-/* A node of the tree, while it is being looked through. */
-struct node {
+/* A node of the tree while it is being looked through, then the area: each is read at once, not field by field. */
+struct copy {
 	u64 words[NODE_WORDS];
 };
 
@@ -69,8 +69,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct node);
-} nodes SEC(".maps");
+	__type(value, struct copy);
+} copies SEC(".maps");
 
 /* Changes whenever the areas may have. Before Linux 6.4 there is no such count, and their number and size stand for it. */
 static __always_inline u64 changes_of(struct mm_struct *mm)
@@ -86,7 +86,7 @@ static __always_inline u64 changes_of(struct mm_struct *mm)
 }
 
 /* The slot of a node that an address belongs to. */
-static __always_inline u64 slot_of(const struct node *node, u64 type, u64 address)
+static __always_inline u64 slot_of(const struct copy *node, u64 type, u64 address)
 {
 	u32 pivots, pivot, slots, i;
 
@@ -112,44 +112,49 @@ static __always_inline u64 slot_of(const struct node *node, u64 type, u64 addres
 	return node->words[(slots + i) & (NODE_WORDS - 1)];
 }
 
-/* The area that holds an address; NULL where there is none, or its tree is just being changed. */
-static __always_inline struct vm_area_struct *find(struct mm_struct *mm, u64 address)
+/* A field of the area that was copied. */
+#define FIELD(copy, field) (copy)->words[bpf_core_field_offset(struct vm_area_struct, field) / 8 & (NODE_WORDS - 1)]
+
+/*
+ * A copy of the area that holds an address; NULL where there is none, or its tree is just being changed. Its page of tree or area
+ * may be gone meanwhile: what is copied is looked at, not trusted.
+ */
+static __always_inline const struct copy *find(struct mm_struct *mm, u64 address)
 {
-	struct vm_area_struct *vma;
-	u32 zero = 0, depth;
-	struct node *node;
+	u32 size = bpf_core_type_size(struct vm_area_struct), zero = 0, depth;
+	struct copy *copy;
 	u64 entry, type;
 
-	node = bpf_map_lookup_elem(&nodes, &zero);
-	if (!node)
+	copy = bpf_map_lookup_elem(&copies, &zero);
+	if (!copy)
 		return NULL;
-	entry = (u64)BPF_CORE_READ(mm, mm_mt.ma_root);
+	entry = (u64)mm->mm_mt.ma_root;
 	if ((entry & 3) != 2 || entry <= LARGEST_RESERVED)
 		return NULL;
 	for (depth = 0; depth < DEPTH; depth++) {
 		type = TYPE(entry);
 		if (type < LEAF_64 || type > ARANGE_64)
 			return NULL;
-		if (bpf_probe_read_kernel(node->words, sizeof(node->words), (void *)(entry & ~NODE_MASK)))
+		if (bpf_probe_read_kernel(copy->words, sizeof(copy->words), (void *)(entry & ~NODE_MASK)))
 			return NULL;
-		entry = slot_of(node, type, address);
+		entry = slot_of(copy, type, address);
 		if (type == LEAF_64)
 			break;
 	}
-	vma = (void *)entry;
-	if (!vma || BPF_CORE_READ(vma, vm_start) > address || BPF_CORE_READ(vma, vm_end) <= address ||
-	    BPF_CORE_READ(vma, vm_mm) != mm)
+	if (!entry || bpf_probe_read_kernel(copy->words, size < sizeof(copy->words) ? size : sizeof(copy->words), (void *)entry))
 		return NULL;
-	return vma;
+	if (FIELD(copy, vm_start) > address || FIELD(copy, vm_end) <= address || FIELD(copy, vm_mm) != (u64)mm)
+		return NULL;
+	return copy;
 }
 
 /* The area of an address, from what is kept of the last ones where it can be; NULL where there is none. */
 static __always_inline struct area *area_of(struct mm_struct *mm, u64 address)
 {
 	u64 changes = changes_of(mm);
-	struct vm_area_struct *vma;
-	struct page page;
+	const struct copy *copy;
 	struct area *area;
+	struct page page;
 	u32 place;
 
 	/* Areas of one process differ most in these bits, and processes in those of where their mm lies. */
@@ -159,19 +164,19 @@ static __always_inline struct area *area_of(struct mm_struct *mm, u64 address)
 		return NULL;
 	if (area->mm == (u64)mm && area->changes == changes && area->start <= address && address < area->end)
 		return area;
-	vma = find(mm, address);
-	if (!vma)
+	copy = find(mm, address);
+	if (!copy)
 		return NULL;
 	area->mm = (u64)mm;
 	area->changes = changes;
-	area->start = BPF_CORE_READ(vma, vm_start);
-	area->end = BPF_CORE_READ(vma, vm_end);
-	area->anonymous = !BPF_CORE_READ(vma, vm_ops);
-	area->shared = !!(BPF_CORE_READ(vma, vm_flags) & VM_SHARED);
-	page = page_of(vma, area->start);
+	area->start = FIELD(copy, vm_start);
+	area->end = FIELD(copy, vm_end);
+	area->anonymous = !FIELD(copy, vm_ops);
+	area->shared = !!(FIELD(copy, vm_flags) & VM_SHARED);
+	area->offset = FIELD(copy, vm_pgoff);
+	page = page_of((struct file *)FIELD(copy, vm_file));
 	area->inode = page.inode;
 	area->device = page.device;
-	area->offset = page.index;
 	return area;
 }
 
@@ -238,7 +243,7 @@ int elbowroom_major(struct bpf_perf_event_data *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct mm_struct *mm = task->mm;
-	struct vm_area_struct *vma;
+	const struct copy *area;
 	struct counts *counts;
 
 	if (!mm)
@@ -247,8 +252,8 @@ int elbowroom_major(struct bpf_perf_event_data *ctx)
 	if (!counts)
 		return 0;
 	counts->major++;
-	vma = find(mm, ctx->addr);
-	if (vma && !BPF_CORE_READ(vma, vm_ops)) {
+	area = find(mm, ctx->addr);
+	if (area && !FIELD(area, vm_ops)) {
 		counts->faults[SWAP]++;
 		counts->faults[ANONYMOUS]--;
 	}

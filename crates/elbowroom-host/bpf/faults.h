@@ -27,6 +27,7 @@ enum class {
 
 /* `Counts` in src/bpf/faults.rs. */
 struct counts {
+	u64 cgroup;		/* 0 where this CPU has counted nothing */
 	u64 faults[CLASSES];
 	u64 ns[CLASSES];	/* where the program sees the end of a fault */
 	u64 major;
@@ -34,13 +35,31 @@ struct counts {
 	u64 latency[BUCKETS];
 };
 
-/* By cgroup id. User space sets max_entries before loading. */
+/* Where in `counts` a cgroup id has its own. User space sets max_entries of both before loading. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
 	__type(key, u64);
+	__type(value, u32);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1024);
+	__type(key, u32);
 	__type(value, struct counts);
 } counts SEC(".maps");
+
+/* The slots that were given out. */
+static u32 taken;
+
+/* The slot of each CPU's last fault: most are of the same cgroup, which saves looking for it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} last SEC(".maps");
 
 /* Faults of cgroups that found no room in `counts`, one element. */
 struct {
@@ -88,21 +107,43 @@ struct {
 	__type(value, struct place);
 } pages SEC(".maps");
 
-static struct counts no_counts;
+/* The counts of a cgroup whose slot is to be looked up, or taken. */
+static __always_inline struct counts *counts_by_slot(u64 cgroup, u32 *last_slot)
+{
+	u32 *slot = bpf_map_lookup_elem(&slots, &cgroup), zero = 0, free;
+	struct counts *found;
+	u64 *sum;
+
+	if (!slot) {
+		/* Who comes second to the same cgroup wastes one, and takes the first's. */
+		free = __sync_fetch_and_add(&taken, 1);
+		if (!bpf_map_lookup_elem(&counts, &free))
+			__sync_fetch_and_sub(&taken, 1);
+		else
+			bpf_map_update_elem(&slots, &cgroup, &free, BPF_NOEXIST);
+		slot = bpf_map_lookup_elem(&slots, &cgroup);
+	}
+	found = slot ? bpf_map_lookup_elem(&counts, slot) : NULL;
+	if (found) {
+		found->cgroup = cgroup;
+		*last_slot = *slot;
+	} else if ((sum = bpf_map_lookup_elem(&lost, &zero))) {
+		__sync_fetch_and_add(sum, 1);
+	}
+	return found;
+}
 
 static __always_inline struct counts *counts_of(u64 cgroup)
 {
-	struct counts *found = bpf_map_lookup_elem(&counts, &cgroup);
-	u32 zero = 0;
-	u64 *sum;
+	u32 zero = 0, *slot = bpf_map_lookup_elem(&last, &zero), at;
+	struct counts *found;
 
-	if (found)
-		return found;
-	bpf_map_update_elem(&counts, &cgroup, &no_counts, BPF_NOEXIST);
-	found = bpf_map_lookup_elem(&counts, &cgroup);
-	if (!found && (sum = bpf_map_lookup_elem(&lost, &zero)))
-		__sync_fetch_and_add(sum, 1);
-	return found;
+	if (!slot)
+		return NULL;
+	at = *slot;
+	found = bpf_map_lookup_elem(&counts, &at);
+	/* A slot is one cgroup's for good, so one that says so is right, whoever came in between. */
+	return found && found->cgroup == cgroup ? found : counts_by_slot(cgroup, slot);
 }
 
 /* Every bit of the result depends on every bit of the word (the finalizer of MurmurHash3). */
@@ -142,18 +183,17 @@ static __always_inline bool is_duplicate(u64 cgroup, const struct page *page)
 	return false;
 }
 
-/* The page of the file that an area maps at an address; inode 0 where it maps none. */
-static __always_inline struct page page_of(struct vm_area_struct *vma, u64 address)
+/* The first page of a file; inode 0 for none. */
+static __always_inline struct page page_of(struct file *file)
 {
 	struct page page = {};
 	struct inode *inode;
 
-	if (!BPF_CORE_READ(vma, vm_file))
+	if (!file)
 		return page;
-	inode = BPF_CORE_READ(vma, vm_file, f_inode);
+	inode = BPF_CORE_READ(file, f_inode);
 	page.inode = BPF_CORE_READ(inode, i_ino);
 	page.device = BPF_CORE_READ(inode, i_sb, s_dev);
-	page.index = BPF_CORE_READ(vma, vm_pgoff) + ((address - BPF_CORE_READ(vma, vm_start)) >> 12);
 	return page;
 }
 

@@ -4,6 +4,9 @@
 mod rig;
 
 use elbowroom_core::profile::faults::{Class, Counts, Tier};
+use elbowroom_host::bpf::Hierarchy;
+use elbowroom_host::bpf::faults::FaultCounter;
+use elbowroom_host::cgroup::{Controller, Version};
 use elbowroom_host::profile::containers::Containers;
 use elbowroom_host::profile::counter::{self, Event, Of};
 use elbowroom_host::profile::faults::Profiler;
@@ -158,6 +161,29 @@ fn every_class_is_counted_exactly() {
 }
 
 #[test]
+fn faults_without_a_place_are_counted_as_lost() {
+    let Some(mut rig) = Rig::new() else { return };
+    rig.mkdir("a");
+    rig.mkdir("b");
+    let dir = tempfile::tempdir().unwrap();
+    let file = file(dir.path());
+    let mut cases =
+        ["a", "b"].map(|group| Case::ready(&rig, group, "anonymous", &file).expect("it gets ready"));
+    let hierarchy = match rig.layout.dir(Controller::Memory, Path::new("")) {
+        Some((Version::V1, _)) => Hierarchy::Memory,
+        _ => Hierarchy::Unified,
+    };
+    for tier in [Tier::Functions, Tier::Tracepoints] {
+        let Ok(counter) = FaultCounter::open(tier, hierarchy, 1, &[0]) else { continue };
+        cases.iter_mut().for_each(Case::take);
+        let (found, lost) = counter.read().unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(lost >= COUNT, "{lost}");
+        return;
+    }
+}
+
+#[test]
 fn pages_come_back_from_swap() {
     let Some(mut rig) = Rig::new() else { return };
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
@@ -234,8 +260,9 @@ fn a_container_that_begins_meanwhile_is_not_another_when_it_becomes_known() {
         Case::ready(&rig, &name, "read", &file).expect("it gets ready").take();
         let sample = profiler.sample().unwrap();
         let place = sample.containers.iter().position(|one| one.subject.cgroup.ends_with(&name)).unwrap();
-        let before = sample.containers[place].counts;
-        Case::ready(&rig, &name, "read", &file).expect("it gets ready").take();
+        let mut case = Case::ready(&rig, &name, "read", &file).expect("it gets ready");
+        let before = counts(profiler, place);
+        case.take();
         let found = counts(profiler, place).since(&before);
         assert!(found.total() >= COUNT && found.duplicates <= NOISE, "{found:?}");
     });

@@ -21,12 +21,13 @@ const OPTIONAL: &str = "elbowroom_huge_write_protect";
 const MAJOR: &str = "elbowroom_major";
 
 /// `struct counts` of the programs: this many words.
-const WORDS: usize = 2 * CLASSES + 2 + BUCKETS;
+const WORDS: usize = 1 + 2 * CLASSES + 2 + BUCKETS;
 
 /// The programs at work. Dropping them removes them.
 #[derive(Debug)]
 pub struct FaultCounter {
     tier: Tier,
+    slots: MapHandle,
     counts: MapHandle,
     lost: MapHandle,
     owners: MapHandle,
@@ -57,7 +58,8 @@ impl FaultCounter {
             Tier::Tracepoints => load(TRACEPOINTS, hierarchy, groups, None)?,
         };
         let handle = |name| MapHandle::try_from(&map(&object, name)).map_err(refused(Step::Map));
-        let (counts, lost, owners) = (handle("counts")?, handle("lost")?, handle("owners")?);
+        let (slots, counts) = (handle("slots")?, handle("counts")?);
+        let (lost, owners) = (handle("lost")?, handle("owners")?);
         let mut links = Vec::new();
         let mut programs = Vec::new();
         for program in object.progs_mut().filter(|program| program.autoload()) {
@@ -75,7 +77,7 @@ impl FaultCounter {
             let own = program.as_fd().try_clone_to_owned();
             programs.push(own.map_err(|error| refused(Step::Attach)(error.into()))?);
         }
-        Ok(Self { tier, counts, lost, owners, programs, _links: links })
+        Ok(Self { tier, slots, counts, lost, owners, programs, _links: links })
     }
 
     /// How faults are followed.
@@ -103,10 +105,11 @@ impl FaultCounter {
     /// The kernel's map cannot be read.
     pub fn read(&self) -> Result<(HashMap<u64, Counts>, u64), BpfError> {
         let mut all = HashMap::new();
-        for key in self.counts.keys() {
+        for key in self.slots.keys() {
             let cgroup = u64::from_ne_bytes(key[..].try_into().expect("a key is a cgroup id"));
             let error = |source| BpfError::Group { operation: "read the faults of", cgroup, source };
-            let found = self.counts.lookup_percpu(&key, MapFlags::ANY).map_err(error)?;
+            let Some(slot) = self.slots.lookup(&key, MapFlags::ANY).map_err(error)? else { continue };
+            let found = self.counts.lookup_percpu(&slot, MapFlags::ANY).map_err(error)?;
             let mut sum = Counts::default();
             found.iter().flatten().for_each(|one| sum += &counts(one));
             all.insert(cgroup, sum);
@@ -166,6 +169,7 @@ fn load(
 ) -> Result<Object, BpfError> {
     let mut object = open(object)?;
     set_hierarchy(&mut object, hierarchy);
+    set_max_entries(&mut object, "slots", groups)?;
     set_max_entries(&mut object, "counts", groups)?;
     for mut program in object.progs_mut().filter(|program| without.is_some_and(|name| program.name() == name))
     {
@@ -181,7 +185,7 @@ fn counts(bytes: &[u8]) -> Counts {
         .map(|word| u64::from_ne_bytes(word.try_into().expect("chunks have 8 bytes")))
         .collect();
     assert_eq!(words.len(), WORDS, "the map has the values its source names");
-    let (faults, rest) = words.split_at(CLASSES);
+    let (faults, rest) = words[1..].split_at(CLASSES);
     let (ns, rest) = rest.split_at(CLASSES);
     Counts {
         faults: faults.try_into().expect("split at the classes"),
