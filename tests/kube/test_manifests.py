@@ -61,7 +61,7 @@ def test_the_daemon_set_runs_and_says_what_is_wrong(cluster, deployed, new_pod):
     assert instance["status"]["containerStatuses"][0]["restartCount"] == 0
     cluster.kubectl("delete", "daemonset", "elbowroom", "--namespace", "elbowroom")
     eventually(lambda: (conditions(cluster), taints(cluster)) == ({}, []), within=60, every=0.3)
-    assert pod.show()["labels_by"] is None
+    eventually(lambda: pod.show()["labels_by"] is None, within=30)
 
 
 def test_the_account_changes_its_own_node_and_nothing_else(cluster, deployed, tmp_path):

@@ -11,10 +11,10 @@ def reserve(agent, container):
     return (agent.find(container)["memory"] or {}).get("reserve")
 
 
-def given(agent, container, promised=(), asked=()):
+def given(agent, container, promised=(), asked=(), **more):
     """Gives labels; what the agent says of the container then."""
     labels = {"promised": {KEY + k: v for k, v in promised}, "asked": {KEY + k: v for k, v in asked}}
-    return agent.ask({"label": {"container": container.name, "by": "a test", **labels}})["container"]
+    return agent.ask({"label": {"container": container.name, "by": "a test", **labels, **more}})["container"]
 
 
 def test_labels_are_given_and_taken_back(agent, start):
@@ -53,6 +53,17 @@ def test_views_and_governors_go_and_come_with_their_labels(agent, start):
     agent.attached(container)
     eventually(lambda: container.mem_total() == 256 * MIB)
     eventually(lambda: agent.find(container)["memory"])
+
+
+def test_labels_lapse_unless_they_are_given_again(agent, start):
+    kept, lapses = start(), start()
+    for container in (kept, lapses):
+        agent.attached(container)
+        assert given(agent, container, promised=[("priority", "50")], for_seconds=1)["labels_by"] == "a test"
+    assert given(agent, kept, promised=[("priority", "50")])["labels_by"] == "a test"
+    eventually(lambda: agent.find(lapses)["labels_by"] is None)
+    assert agent.find(lapses)["labels"] == {}
+    assert agent.find(kept)["labels_by"] == "a test"
 
 
 def test_nobody_is_given_labels_by_mistake(agent, start):

@@ -108,8 +108,9 @@ enum Asked<'a> {
         by: &'a str,
         #[serde(flatten)]
         labels: &'a Wanted,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        for_seconds: Option<u64>,
     },
-    Unlabel(&'a str),
 }
 
 /// The agent of a run directory.
@@ -156,14 +157,14 @@ impl Agent {
             .with_context(|| format!("asking the agent on {}", path.display()))
     }
 
-    /// Gives a container labels; why not, where the agent refuses that.
-    pub(crate) async fn label(&self, container: &str, labels: &Wanted) -> Result<Option<String>> {
-        self.tell(&Asked::Label { container, by: BY, labels }).await
-    }
-
-    /// Gives a container the labels back that it was made with.
-    pub(crate) async fn unlabel(&self, container: &str) -> Result<Option<String>> {
-        self.tell(&Asked::Unlabel(container)).await
+    /// Gives a container labels, for so many seconds or as long as it runs; why not, where the agent refuses that.
+    pub(crate) async fn label(
+        &self,
+        container: &str,
+        labels: &Wanted,
+        for_seconds: Option<u64>,
+    ) -> Result<Option<String>> {
+        self.tell(&Asked::Label { container, by: BY, labels, for_seconds }).await
     }
 
     /// What the agent says against it.
@@ -202,10 +203,13 @@ mod tests {
             promised: BTreeMap::from([("elbowroom.dev/priority".to_owned(), "50".to_owned())]),
             asked: BTreeMap::new(),
         };
-        let asked = Asked::Label { container: "abc", by: BY, labels: &labels };
-        let line = r#"{"label":{"container":"abc","by":"elbowroom-kube","promised":{"elbowroom.dev/priority":"50"},"asked":{}}}"#;
-        assert_eq!(serde_json::to_string(&asked).unwrap(), line);
-        assert_eq!(serde_json::to_string(&Asked::Unlabel("abc")).unwrap(), r#"{"unlabel":"abc"}"#);
+        let line = |for_seconds| {
+            let asked = Asked::Label { container: "abc", by: BY, labels: &labels, for_seconds };
+            serde_json::to_string(&asked).unwrap()
+        };
+        let given = r#"{"label":{"container":"abc","by":"elbowroom-kube","promised":{"elbowroom.dev/priority":"50"},"asked":{}"#;
+        assert_eq!(line(None), format!("{given}}}}}"));
+        assert_eq!(line(Some(120)), format!(r#"{given},"for_seconds":120}}}}"#));
     }
 
     #[test]

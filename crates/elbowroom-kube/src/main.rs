@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// How long an alert has lasted before Kubernetes is told.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     hold: Micros,
-    /// How long it has been away before Kubernetes is told.
+    /// How long it has been away before Kubernetes is told, and how long containers keep their labels after this program ends.
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = parse_duration)]
     linger: Micros,
     /// Which words of pods become claims on the node.

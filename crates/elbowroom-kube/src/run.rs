@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Events that wait for a slow API server.
 const QUEUE: usize = 256;
 
-/// Runs until it is told to stop, then takes back what it said and gave.
+/// Runs until it is told to stop, then takes back what it said, and in a while what it gave.
 pub(crate) async fn run(args: Args) -> Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let client = Client::try_default()
@@ -75,7 +75,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         _ = term.recv() => Ok(()),
         _ = int.recv() => Ok(()),
     };
-    look.take_back().await;
+    look.let_lapse().await;
     if let Err(error) = node.leave().await {
         tracing::error!(because = one_line(&error), "conditions and taints stay on the node");
     }
@@ -341,7 +341,7 @@ impl Look {
             if has {
                 continue;
             }
-            match self.agent.label(&container.id, labels).await {
+            match self.agent.label(&container.id, labels, None).await {
                 Ok(None) => {
                     self.refused.remove(&container.id);
                     self.given.insert(container.id.clone(), labels.clone());
@@ -361,10 +361,12 @@ impl Look {
         }
     }
 
-    /// Takes all labels back.
-    async fn take_back(&mut self) {
-        for id in std::mem::take(&mut self.given).into_keys() {
-            match self.agent.unlabel(&id).await {
+    /// Has all labels lapse, unless the program that takes this one's place gives them again before: containers that want no
+    /// views would else have some for as long as a rollout takes.
+    async fn let_lapse(&mut self) {
+        let after = Some((self.rule.linger.get() / 1_000_000).max(1));
+        for (id, labels) in std::mem::take(&mut self.given) {
+            match self.agent.label(&id, &labels, after).await {
                 Ok(None) => {}
                 Ok(Some(why)) => tracing::warn!(container = id, because = why, "labels are not taken back"),
                 Err(error) => {

@@ -106,6 +106,9 @@ pub struct Labelling {
     /// What its maker asks for: goes before what is promised, as far as `containers.labels` heeds it.
     #[serde(default)]
     pub asked: BTreeMap<String, String>,
+    /// How long they count, in seconds; as long as the container runs where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_seconds: Option<u64>,
 }
 
 /// A container that is about to run.

@@ -6,6 +6,8 @@ use super::resident::Attach;
 use crate::api::Labelling;
 use elbowroom_core::label::{Heed, Labels};
 use elbowroom_core::sample::{Container, Event, Group, GroupId};
+use elbowroom_core::unit::Micros;
+use elbowroom_host::timer;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -16,12 +18,20 @@ pub(super) struct Labelled(BTreeMap<GroupId, Given>);
 struct Given {
     by: String,
     labels: Labels,
+    /// When they lapse, on the monotonic clock.
+    until: Option<Micros>,
 }
 
 impl Labelled {
     /// Who gave a container its labels.
     pub(super) fn by(&self, id: GroupId) -> Option<&str> {
         self.0.get(&id).map(|given| given.by.as_str())
+    }
+
+    /// Containers whose labels lapse.
+    pub(super) fn due(&self, now: Micros) -> Vec<GroupId> {
+        let lapsed = self.0.iter().filter(|(_, given)| given.until.is_some_and(|until| until <= now));
+        lapsed.map(|(id, _)| *id).collect()
     }
 
     /// An event with the labels that count.
@@ -48,16 +58,18 @@ impl Labelled {
 impl Owner {
     /// Gives a container labels.
     pub(super) fn label(&mut self, id: GroupId, labelling: Labelling) {
-        let Labelling { by, promised, asked, .. } = labelling;
+        let Labelling { by, promised, asked, for_seconds, .. } = labelling;
         let read = |labels: &BTreeMap<String, String>, heed| {
             Labels::read(labels.iter().map(|(key, value)| (key.as_str(), value.as_str())), heed)
         };
         let labels = read(&asked, self.config.containers.labels).over(read(&promised, Heed::All));
-        if self.labels(id) == Some(&labels) && self.labelled.by(id) == Some(&by) {
-            return;
+        let until = for_seconds
+            .map(|seconds| timer::now().saturating_add(Micros::secs(seconds.min(u64::from(u32::MAX)))));
+        let is_news = self.labels(id) != Some(&labels) || self.labelled.by(id) != Some(&by);
+        self.labelled.0.insert(id, Given { by, labels, until });
+        if is_news {
+            self.labels_changed(id);
         }
-        self.labelled.0.insert(id, Given { by, labels });
-        self.labels_changed(id);
     }
 
     /// Gives a container the labels back that it was made with.

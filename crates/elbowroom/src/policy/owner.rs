@@ -163,6 +163,7 @@ impl Owner {
         self.apply(&[Event::Tick(tick)]);
         if self.ticks.is_multiple_of(LOOK_EVERY) {
             self.refresh_due(now);
+            self.labelled.due(now).into_iter().for_each(|id| self.unlabel(id));
         }
         self.attach_due(now);
         for id in self.voices.due(now) {
