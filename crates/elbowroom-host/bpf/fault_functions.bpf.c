@@ -35,6 +35,7 @@ struct {
 SEC("fentry/handle_mm_fault")
 int BPF_PROG(elbowroom_begin, struct vm_area_struct *vma, unsigned long address, unsigned int flags, struct pt_regs *regs)
 {
+	struct inode *inode;
 	struct fault *fault;
 
 	if (!regs)
@@ -49,8 +50,11 @@ int BPF_PROG(elbowroom_begin, struct vm_area_struct *vma, unsigned long address,
 	fault->again = 0;
 	fault->class = class_of(!vma->vm_ops, vma->vm_flags & VM_SHARED, flags & FAULT_FLAG_WRITE);
 	fault->page.inode = 0;
-	if (fault->class != ANONYMOUS) {
-		fault->page = page_of(vma->vm_file);
+	if (fault->class != ANONYMOUS && vma->vm_file) {
+		/* The verifier knows these pointers from the function's arguments on, so no helper has to follow them. */
+		inode = vma->vm_file->f_inode;
+		fault->page.inode = inode->i_ino;
+		fault->page.device = inode->i_sb->s_dev;
 		fault->page.index = vma->vm_pgoff + ((address - vma->vm_start) >> 12);
 	}
 	return 0;
@@ -86,6 +90,30 @@ int elbowroom_huge_write_protect(void *ctx)
 	return 0;
 }
 
+/* The place of the highest bit, at most that of the last bucket. */
+static __always_inline u32 bucket_of(u64 ns)
+{
+	u32 bits = ns >> 32 ? 0xffffffff : ns, bucket = 0;
+
+	if (bits >> 16) {
+		bits >>= 16;
+		bucket += 16;
+	}
+	if (bits >> 8) {
+		bits >>= 8;
+		bucket += 8;
+	}
+	if (bits >> 4) {
+		bits >>= 4;
+		bucket += 4;
+	}
+	if (bits >> 2) {
+		bits >>= 2;
+		bucket += 2;
+	}
+	return bucket + (bits >> 1);
+}
+
 SEC("fexit/handle_mm_fault")
 int BPF_PROG(elbowroom_end, struct vm_area_struct *vma, unsigned long address, unsigned int flags, struct pt_regs *regs,
 	     unsigned int result)
@@ -93,7 +121,7 @@ int BPF_PROG(elbowroom_end, struct vm_area_struct *vma, unsigned long address, u
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct counts *counts;
 	struct fault *fault;
-	u32 class, bucket;
+	u32 class;
 	u64 cgroup, ns;
 
 	if (!regs)
@@ -119,9 +147,7 @@ int BPF_PROG(elbowroom_end, struct vm_area_struct *vma, unsigned long address, u
 		counts->major++;
 	if (class <= SHARED && is_duplicate(cgroup, &fault->page))
 		counts->duplicates++;
-	for (bucket = 0; bucket < BUCKETS - 1 && ns > 1; bucket++)
-		ns >>= 1;
-	counts->latency[bucket & (BUCKETS - 1)]++;
+	counts->latency[bucket_of(ns) & (BUCKETS - 1)]++;
 	return 0;
 }
 

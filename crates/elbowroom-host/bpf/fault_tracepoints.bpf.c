@@ -153,8 +153,9 @@ static __always_inline struct area *area_of(struct mm_struct *mm, u64 address)
 {
 	u64 changes = changes_of(mm);
 	const struct copy *copy;
+	struct inode *inode;
 	struct area *area;
-	struct page page;
+	struct file *file;
 	u32 place;
 
 	/* Areas of one process differ most in these bits, and processes in those of where their mm lies. */
@@ -174,9 +175,10 @@ static __always_inline struct area *area_of(struct mm_struct *mm, u64 address)
 	area->anonymous = !FIELD(copy, vm_ops);
 	area->shared = !!(FIELD(copy, vm_flags) & VM_SHARED);
 	area->offset = FIELD(copy, vm_pgoff);
-	page = page_of((struct file *)FIELD(copy, vm_file));
-	area->inode = page.inode;
-	area->device = page.device;
+	file = (struct file *)FIELD(copy, vm_file);
+	inode = file ? BPF_CORE_READ(file, f_inode) : NULL;
+	area->inode = inode ? BPF_CORE_READ(inode, i_ino) : 0;
+	area->device = inode ? BPF_CORE_READ(inode, i_sb, s_dev) : 0;
 	return area;
 }
 

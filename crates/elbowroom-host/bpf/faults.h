@@ -183,20 +183,6 @@ static __always_inline bool is_duplicate(u64 cgroup, const struct page *page)
 	return false;
 }
 
-/* The first page of a file; inode 0 for none. */
-static __always_inline struct page page_of(struct file *file)
-{
-	struct page page = {};
-	struct inode *inode;
-
-	if (!file)
-		return page;
-	inode = BPF_CORE_READ(file, f_inode);
-	page.inode = BPF_CORE_READ(inode, i_ino);
-	page.device = BPF_CORE_READ(inode, i_sb, s_dev);
-	return page;
-}
-
 /* What a fault on a page that is not there is, but for swap: handle_pte_fault() and do_fault() in mm/memory.c. */
 static __always_inline enum class class_of(bool anonymous, bool shared, bool write)
 {
