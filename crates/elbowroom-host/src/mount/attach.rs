@@ -63,7 +63,7 @@ impl Place {
     /// Refuses a target where a mount would show on the host too.
     pub fn refuse_shared(&self, target: &Path) -> Result<(), MountError> {
         match self.table()?.visible(target) {
-            Some(below) => refuse_shared_below(below, &self.host_peers(), target),
+            Some(below) => refuse_shared_below(self, below, target),
             None => Ok(()),
         }
     }
@@ -140,7 +140,6 @@ fn attach_at(place: &Place, plan: &Plan) -> Result<Attached, MountError> {
     // Until the end: two agents' hands at the same targets would each take back what the other relies on.
     let _lock = place.lock()?;
     let table = place.table()?;
-    let peers = place.host_peers();
     let mut attached = Attached { skipped: plan.skipped.clone(), ..Attached::default() };
     let mut work = Vec::new();
     for bind in &plan.binds {
@@ -161,7 +160,7 @@ fn attach_at(place: &Place, plan: &Plan) -> Result<Attached, MountError> {
             }
             Decision::Do(step) => step,
         };
-        refuse_shared(&table, &step, &peers, &bind.target)?;
+        refuse_shared(place, &table, &step, &bind.target)?;
         let tree = open_tree(dir.as_fd(), &bind.source).map_err(|e| no_view("open_tree", e))?;
         work.push(Work { bind, step, tree });
     }
@@ -208,33 +207,23 @@ fn decide(
 }
 
 /// A mount below a shared mount appears at every peer of it.
-fn refuse_shared(
-    table: &MountTable,
-    step: &Step,
-    peers: &HashSet<u64>,
-    target: &Path,
-) -> Result<(), MountError> {
+fn refuse_shared(place: &Place, table: &MountTable, step: &Step, target: &Path) -> Result<(), MountError> {
     let below = match step {
         Step::Mount { on } => Some(*on),
         Step::Replace { stale } => stale.last().and_then(|id| table.by_id(*id)).map(|mount| mount.parent),
     };
     match below.and_then(|id| table.by_id(id)) {
-        Some(below) => refuse_shared_below(below, peers, target),
+        Some(below) => refuse_shared_below(place, below, target),
         None => Ok(()),
     }
 }
 
 /// Refuses a mount on `below` that would show on the host too.
-pub(super) fn refuse_shared_below(
-    below: &Mount,
-    peers: &HashSet<u64>,
-    target: &Path,
-) -> Result<(), MountError> {
-    match below.peer_group {
-        Some(group) if peers.contains(&group) => {
-            Err(MountError::SharedWithHost { target: target.to_owned() })
-        }
-        _ => Ok(()),
+pub(super) fn refuse_shared_below(place: &Place, below: &Mount, target: &Path) -> Result<(), MountError> {
+    if place.shows_on_host(below) {
+        Err(MountError::SharedWithHost { target: target.to_owned() })
+    } else {
+        Ok(())
     }
 }
 

@@ -33,7 +33,7 @@ mod plan;
 pub use attach::{Attached, detach_group};
 pub use page::PAGE_TARGET;
 pub use place::{MountNamespace, Place, Stage, private_namespace};
-pub use plan::{Bind, Kind, Plan, Skipped, Surface, Why};
+pub use plan::{Bind, Kind, Plan, Skipped, Surface, Why, look_up};
 
 use mountinfo::ParseError;
 use std::path::PathBuf;

@@ -51,7 +51,7 @@ fn attach_at(place: &Place, page: &Path) -> Result<bool, MountError> {
     };
     let below = if stale { table.by_id(top.parent) } else { Some(top) };
     let Some(below) = below.filter(|mount| is_view(mount)) else { return Ok(false) };
-    refuse_shared_below(below, &place.host_peers(), target)?;
+    refuse_shared_below(place, below, target)?;
     let tree = open_tree(dir.as_fd(), Path::new(name)).map_err(|e| no_view("open_tree", e))?;
     read_only(&tree).map_err(|e| MountError::of("mount_setattr", page, e))?;
     let (top, below) = (top.id, below.id);

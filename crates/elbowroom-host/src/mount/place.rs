@@ -1,7 +1,7 @@
 //! Where mounts happen: the root directory and mount namespace of another process, or our own.
 
 use super::MountError;
-use super::mountinfo::{CgroupLine, MountTable, parse_cgroups};
+use super::mountinfo::{CgroupLine, Mount, MountTable, parse_cgroups};
 use elbowroom_core::sample::DeviceNumber;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags, StatxFlags};
@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// An attach takes about a millisecond.
@@ -58,6 +59,8 @@ pub struct Place {
     root: OwnedFd,
     /// `root` as this process's mountinfo spells it; `/` where the process's own root directory is meant.
     prefix: PathBuf,
+    /// Peer groups of the host's mounts, once somebody has asked.
+    host_peers: OnceLock<HashSet<u64>>,
 }
 
 /// What names a mounted file: one filesystem, one inode, one mount.
@@ -84,7 +87,7 @@ impl Place {
             Mode::empty(),
         )
         .map_err(|e| gone("open", e))?;
-        Ok(Self { process, pid: Some(pid), root, prefix: "/".into() })
+        Ok(Self { process, pid: Some(pid), root, prefix: "/".into(), host_peers: OnceLock::new() })
     }
 
     /// The same of a process that is in the cgroup `group` or below it: one that is not has the number of one that has
@@ -101,7 +104,7 @@ impl Place {
             open_dir(Path::new("/proc/self")).map_err(|e| MountError::of("open", "/proc/self", e))?;
         let fd = open_dir(root).map_err(|e| MountError::of("open", root, e))?;
         let prefix = path_of(fd.as_fd()).map_err(|e| MountError::of("readlink", root, e))?;
-        Ok(Self { process, pid: None, root: fd, prefix })
+        Ok(Self { process, pid: None, root: fd, prefix, host_peers: OnceLock::new() })
     }
 
     /// How far the process has come.
@@ -180,8 +183,15 @@ impl Place {
         Err(MountError::Busy { path: self.path("ns/mnt") })
     }
 
-    /// Peer groups of the host's mounts, as far as they can be read: a mount made below one of them shows on the host.
-    pub(super) fn host_peers(&self) -> HashSet<u64> {
+    /// Whether a mount below `mount` shows on the host, as far as the host's mounts can be read. Most containers' mounts have no
+    /// peers, and then nothing is read.
+    pub(super) fn shows_on_host(&self, mount: &Mount) -> bool {
+        mount
+            .peer_group
+            .is_some_and(|group| self.host_peers.get_or_init(|| self.find_host_peers()).contains(&group))
+    }
+
+    fn find_host_peers(&self) -> HashSet<u64> {
         let tables: &[&str] = match self.pid {
             Some(_) => &["/proc/thread-self/mountinfo", "/proc/1/mountinfo"],
             None => &["/proc/1/mountinfo"],

@@ -95,7 +95,7 @@ pub(crate) fn main(
     let wake =
         Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("creating an eventfd")?);
     let mailbox = Mailbox { queue, wake: wake.clone() };
-    let mounter = mounter::spawn(mailbox.clone());
+    let mounter = (mounter::spawn(mailbox.clone()), mounter::spawn_ahead());
     // Before anything is sensed: what an agent that died left in knobs is not the user's.
     let disk = DiskRoom::open(&config, run_dir, state_dir, mailbox.clone())?;
     let memory = MemoryRoom::open(&config, disk.limiter()).context("opening the cgroup hierarchies")?;

@@ -95,6 +95,20 @@ pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<Job> {
     jobs
 }
 
+/// Views whose files are to be looked up still; more are looked up when they are mounted.
+const MOST_AHEAD: usize = 64;
+
+/// Starts a thread that looks up the files of views before somebody mounts them, most of all a hook, for which a container's
+/// start waits. It ends when the sender is dropped.
+pub(super) fn spawn_ahead() -> mpsc::SyncSender<(PathBuf, Vec<Surface>)> {
+    let (views, queue) = mpsc::sync_channel::<(PathBuf, Vec<Surface>)>(MOST_AHEAD);
+    std::thread::Builder::new()
+        .name("ahead".into())
+        .spawn(move || queue.iter().for_each(|(view_dir, surfaces)| mount::look_up(&view_dir, &surfaces)))
+        .expect("threads can be created at start");
+    views
+}
+
 type CarryOut = dyn Fn(&str, Task) -> Outcome + Send + Sync;
 type Tell = dyn Fn(Ticket, Outcome) + Send + Sync;
 

@@ -19,6 +19,7 @@ use elbowroom_core::sample::{Event, GroupId};
 use elbowroom_core::unit::Micros;
 use elbowroom_core::view::{Because, Views};
 use elbowroom_host::cgroup::{Controller, Version};
+use elbowroom_host::mount::Surface;
 use elbowroom_host::numa::Numa;
 use elbowroom_host::{Sensor, timer};
 use std::borrow::Cow;
@@ -58,6 +59,8 @@ pub(super) struct Owner {
     pub(super) machine: Machine,
     pub(super) recent: Recent,
     pub(super) mounter: mpsc::Sender<Job>,
+    /// Views that will be mounted, by somebody.
+    pub(super) ahead: mpsc::SyncSender<(PathBuf, Vec<Surface>)>,
     pub(super) preparing: Vec<(Prepare, Micros, mpsc::SyncSender<Response>)>,
     pub(super) ticks: u64,
     pub(super) ticks_missed: u64,
@@ -69,7 +72,7 @@ impl Owner {
         run_dir: PathBuf,
         sensor: Sensor,
         publisher: Publisher,
-        mounter: mpsc::Sender<Job>,
+        (mounter, ahead): (mpsc::Sender<Job>, mpsc::SyncSender<(PathBuf, Vec<Surface>)>),
         (disk, memory, alerts): (DiskRoom, MemoryRoom, AlertsRoom),
         voices: Voices,
     ) -> Self {
@@ -92,6 +95,7 @@ impl Owner {
             machine: Machine::default(),
             recent: Recent::new(),
             mounter,
+            ahead,
             preparing: Vec::new(),
             ticks: 0,
             ticks_missed: 0,

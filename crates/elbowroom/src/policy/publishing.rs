@@ -80,6 +80,9 @@ impl Owner {
         };
         self.residents.insert(group.id, Resident::new(group.path.clone(), slot, facts, times, attach, page));
         self.voices.meet(group.id, &group.path, container);
+        if self.config.containers.refuses(container).is_none() {
+            let _ = self.ahead.try_send((self.view_dir(group.id), self.surfaces()));
+        }
         // The first reader finds the container's own numbers already.
         self.refresh(group.id, timer::now());
     }
