@@ -97,7 +97,7 @@ fn a_legacy_host_is_a_hybrid_one_without_pressure() {
     check(&without, HYBRID_TABLE);
     for (archive, there) in [(HYBRID, true), (without.as_str(), false)] {
         let (_host, mut sensor, events) = open(archive);
-        let details = sensor.details(groups(&events)[&format!("/{WEB}")].id).unwrap();
+        let details = sensor.details(groups(&events)[&format!("/{WEB}")].id, false).unwrap();
         assert_eq!(details.pressure.is_some(), there);
     }
 }
@@ -137,7 +137,7 @@ fn the_node_is_told_first() {
 fn details_and_processes_of_every_layout() {
     let (_host, mut sensor, events) = open(HYBRID);
     let web = groups(&events)[&format!("/{WEB}")].id;
-    let details = sensor.details(web).unwrap();
+    let details = sensor.details(web, false).unwrap();
     assert!(details.memory_stat.unwrap().pgfault > 0 && details.nr_threads == Some(1));
     assert!(details.pressure.unwrap()[0].some.total > Micros::ZERO && details.cpu_user > Some(Micros::ZERO));
     assert_eq!(sensor.processes(web), [29077]);
@@ -146,7 +146,7 @@ fn details_and_processes_of_every_layout() {
 
     let (_host, mut sensor, events) = open(UNIFIED);
     let (_, app) = groups(&events).into_iter().find(|(_, g)| g.container.is_some()).unwrap();
-    let details = sensor.details(app.id).unwrap();
+    let details = sensor.details(app.id, false).unwrap();
     assert_eq!((details.io.len(), details.io[0].wbytes, details.io[0].wios), (1, Bytes::mib(2), 32));
     assert!(details.memory_stat.unwrap().anon > Bytes::mib(1) && details.pressure.is_some());
     assert_eq!(sensor.cgroup_dirs(app.id).len(), 1);

@@ -259,9 +259,10 @@ fn a_group_that_vanishes_between_reads_is_a_normal_value() {
         let id = told.group(&path).unwrap().id;
         let tick = told.sensor.tick(timer::now());
         assert!(tick.usage.iter().any(|(named, _)| *named == id));
+        assert!(told.sensor.details(id, true).is_some());
         rig.rmdir("a");
         told.sensor.tick(timer::now());
-        assert_eq!(told.sensor.details(id), None);
+        assert_eq!(told.sensor.details(id, true), None);
         assert!(told.sensor.processes(id).is_empty() && told.sensor.cgroup_dirs(id).is_empty());
         told.until("removed", |t| t.gone.contains(&id));
     });
@@ -277,7 +278,7 @@ fn details_speak_of_the_whole_subtree() {
         rig.spawn("a", "x=$(head -c 3000000 /dev/zero | tr '\\0' x); sleep 1000 & wait");
         let until = Instant::now() + DEADLINE;
         loop {
-            let details = told.sensor.details(id).unwrap();
+            let details = told.sensor.details(id, true).unwrap();
             let stat = details.memory_stat.unwrap();
             if stat.anon > Bytes::mib(2) && details.nr_threads >= Some(2) {
                 assert!(details.cpu_user.is_some() && details.cpu_system.is_some());

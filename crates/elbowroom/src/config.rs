@@ -171,7 +171,7 @@ impl Default for Doctor {
 
 impl Default for Views {
     fn default() -> Self {
-        Self { refresh_hot: Micros::millis(250), refresh_cold: Micros::secs(2) }
+        Self { refresh_hot: Micros::millis(500), refresh_cold: Micros::secs(2) }
     }
 }
 

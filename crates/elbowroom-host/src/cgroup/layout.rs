@@ -4,7 +4,7 @@
 //! process' `mountinfo`; the second word on v2 is `cgroup.controllers` at its mount point. Every controller is looked up
 //! by itself, so a host with memory on v2 and cpu on v1 is nothing special.
 
-use super::read::Dir;
+use super::read::{At, Dir};
 use crate::mount::mountinfo::{Mount, MountTable};
 use crate::root::{ReadError, Root, if_there};
 use rustix::fs::OFlags;
@@ -168,13 +168,13 @@ impl Layout {
     }
 
     /// A cgroup's directory in the hierarchy of `controller`, whether or not it exists there.
-    pub fn dir<'a>(&'a self, controller: Controller, group: &'a Path) -> Option<(Version, Dir<'a>)> {
+    pub fn dir<'a>(&'a self, controller: Controller, group: impl Into<At<'a>>) -> Option<(Version, Dir<'a>)> {
         let hierarchy = &self.hierarchies[self.index(controller)?];
         Some((hierarchy.version, Dir::new(hierarchy, group)))
     }
 
     /// A cgroup's directory in v2, with or without controllers.
-    pub fn unified_dir<'a>(&'a self, group: &'a Path) -> Option<Dir<'a>> {
+    pub fn unified_dir<'a>(&'a self, group: impl Into<At<'a>>) -> Option<Dir<'a>> {
         Some(Dir::new(&self.hierarchies[self.unified?], group))
     }
 

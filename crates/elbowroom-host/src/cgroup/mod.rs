@@ -12,7 +12,7 @@ use elbowroom_core::psi::Pressure;
 use elbowroom_core::sample::{CpuMax, DeviceNumber, IoMax, IoStat, Limits, MemoryStat};
 use elbowroom_core::unit::{Bytes, CpuShare, Limit, Micros};
 pub use layout::{Controller, Hierarchy, Kind, Layout, Version};
-pub use read::Dir;
+pub use read::{At, Dir};
 use std::path::Path;
 
 /// A value that may be absent, from a file that may be unreadable.
@@ -70,7 +70,7 @@ impl Take<'_> {
 }
 
 /// `memory.stat`, hierarchical, with swap.
-pub fn memory_stat(layout: &Layout, group: &Path) -> Answer<MemoryStat> {
+pub fn memory_stat<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<MemoryStat> {
     match layout.dir(Controller::Memory, group) {
         Some((Version::V1, dir)) => v1::memory_stat(&dir),
         Some((Version::V2, dir)) => v2::memory_stat(&dir),
@@ -79,7 +79,7 @@ pub fn memory_stat(layout: &Layout, group: &Path) -> Answer<MemoryStat> {
 }
 
 /// User and system CPU time.
-pub fn cpu_times(layout: &Layout, group: &Path) -> Answer<(Micros, Micros)> {
+pub fn cpu_times<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<(Micros, Micros)> {
     match layout.dir(Controller::Cpuacct, group) {
         Some((Version::V1, dir)) => v1::cpu_times(&dir),
         Some((Version::V2, dir)) => v2::cpu_times(&dir),
@@ -88,7 +88,7 @@ pub fn cpu_times(layout: &Layout, group: &Path) -> Answer<(Micros, Micros)> {
 }
 
 /// Disk transfer per device, ascending by device number; empty where the controller is not there.
-pub fn io_stat(layout: &Layout, group: &Path) -> Result<Vec<IoStat>, ReadError> {
+pub fn io_stat<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Result<Vec<IoStat>, ReadError> {
     match layout.dir(Controller::Io, group) {
         Some((Version::V1, dir)) => v1::io_stat(&dir),
         Some((Version::V2, dir)) => v2::io_stat(&dir),
@@ -109,7 +109,7 @@ pub fn io_max(layout: &Layout, group: &Path) -> Result<Vec<(DeviceNumber, IoMax)
 }
 
 /// Memory charged: v1 `memory.usage_in_bytes`, v2 `memory.current`.
-pub fn memory_usage(layout: &Layout, group: &Path) -> Answer<Bytes> {
+pub fn memory_usage<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<Bytes> {
     let file = |version| match version {
         Version::V1 => "memory.usage_in_bytes",
         Version::V2 => "memory.current",
@@ -121,7 +121,7 @@ pub fn memory_usage(layout: &Layout, group: &Path) -> Answer<Bytes> {
 }
 
 /// Threads: `pids.current`, which v1 and v2 share.
-pub fn pids_current(layout: &Layout, group: &Path) -> Answer<u64> {
+pub fn pids_current<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<u64> {
     match layout.dir(Controller::Pids, group) {
         Some((_, dir)) => dir.number("pids.current"),
         None => Ok(None),
@@ -130,7 +130,7 @@ pub fn pids_current(layout: &Layout, group: &Path) -> Answer<u64> {
 
 /// `cpu.pressure`, `io.pressure`, `memory.pressure`. v1 has none of its own; on a hybrid host the same path below the
 /// unified hierarchy has, if the engine made it there too.
-pub fn pressure(layout: &Layout, group: &Path) -> Answer<[Pressure; 3]> {
+pub fn pressure<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<[Pressure; 3]> {
     let Some(dir) = layout.unified_dir(group) else { return Ok(None) };
     let mut all = [Pressure::default(); 3];
     for (slot, file) in all.iter_mut().zip(["cpu.pressure", "io.pressure", "memory.pressure"]) {

@@ -7,22 +7,51 @@ use crate::parse::{Malformed, single};
 use crate::root::{ReadError, if_there, open_at, read_whole};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// A cgroup by its path, and the files of it that are kept open, if any are.
+#[derive(Debug, Clone, Copy)]
+pub struct At<'a> {
+    pub(super) group: &'a Path,
+    pub(super) files: Option<&'a KeptFiles>,
+}
+
+impl<'a> At<'a> {
+    /// What is read there is read through these.
+    pub(crate) fn through(group: &'a Path, files: &'a KeptFiles) -> Self {
+        Self { group, files: Some(files) }
+    }
+}
+
+impl<'a> From<&'a Path> for At<'a> {
+    fn from(group: &'a Path) -> Self {
+        Self { group, files: None }
+    }
+}
+
+impl<'a> From<&'a PathBuf> for At<'a> {
+    fn from(group: &'a PathBuf) -> Self {
+        group.as_path().into()
+    }
+}
 
 /// A cgroup's directory in one hierarchy, by path: it may be gone.
 #[derive(Debug, Clone, Copy)]
 pub struct Dir<'a> {
     hierarchy: &'a Hierarchy,
     group: &'a Path,
+    files: Option<&'a KeptFiles>,
 }
 
 impl<'a> Dir<'a> {
-    pub(crate) fn new(hierarchy: &'a Hierarchy, group: &'a Path) -> Self {
-        Self { hierarchy, group }
+    pub(crate) fn new(hierarchy: &'a Hierarchy, at: impl Into<At<'a>>) -> Self {
+        let At { group, files } = at.into();
+        Self { hierarchy, group, files }
     }
 
     /// Its path on the machine.
@@ -40,7 +69,6 @@ impl<'a> Dir<'a> {
 
     /// Opens a file in it, for what the flags say.
     pub(crate) fn open_with(&self, file: &str, flags: OFlags) -> Result<OwnedFd, ReadError> {
-        use std::os::fd::AsFd;
         open_at(self.hierarchy.as_fd(), &self.group.join(file), flags).map_err(|source| ReadError::Io {
             operation: "opening",
             path: self.path().join(file),
@@ -50,7 +78,10 @@ impl<'a> Dir<'a> {
 
     /// Reads a file in it; `None` where file or cgroup are not there.
     pub fn read(&self, file: &str) -> Result<Option<String>, ReadError> {
-        if_there(self.open(file).and_then(|fd| read_whole(fd, &self.path().join(file))))
+        match self.files {
+            Some(files) => if_there(files.read(self, file)),
+            None => if_there(self.open(file).and_then(|fd| read_whole(fd, &self.path().join(file)))),
+        }
     }
 
     /// Reads and parses a file in it.
@@ -108,7 +139,6 @@ impl<'a> Dir<'a> {
 
     /// The cgroups directly below it: name and inode. `None` when it is gone.
     pub fn children(&self) -> Result<Option<Vec<(OsString, u64)>>, ReadError> {
-        use std::os::fd::AsFd;
         let dot = if self.group.as_os_str().is_empty() { Path::new(".") } else { self.group };
         let error = |operation| move |source: Errno| ReadError::Io { operation, path: self.path(), source };
         let opened = open_at(self.hierarchy.as_fd(), dot, OFlags::RDONLY | OFlags::DIRECTORY)
@@ -138,6 +168,66 @@ impl FdBudget {
     /// Room for `nofile` files less what the rest of the agent needs (sockets, slots, attach: far below 256).
     pub(crate) fn new(nofile: u64) -> Self {
         Self { left: usize::try_from(nofile.saturating_sub(256)).unwrap_or(usize::MAX) }
+    }
+}
+
+/// Files of one cgroup that are asked for again and again, whoever asks: a file is kept open from the first time on. A cgroup that
+/// is made anew under the same path needs new ones.
+#[derive(Debug, Default)]
+pub(crate) struct KeptFiles(RefCell<Vec<Opened>>);
+
+#[derive(Debug)]
+struct Opened {
+    /// The hierarchy's directory.
+    hierarchy: RawFd,
+    name: String,
+    file: OwnedFd,
+}
+
+impl KeptFiles {
+    /// How many are kept; further ones are opened for every read.
+    const MOST: usize = 12;
+
+    /// Room for the files of one more cgroup; `None` where there is not enough left.
+    pub(crate) fn within(budget: &mut FdBudget) -> Option<Self> {
+        budget.left = budget.left.checked_sub(Self::MOST)?;
+        Some(Self::default())
+    }
+
+    /// Closes them.
+    pub(crate) fn close(self, budget: &mut FdBudget) {
+        budget.left += Self::MOST;
+    }
+
+    fn read(&self, dir: &Dir<'_>, name: &str) -> Result<String, ReadError> {
+        let hierarchy = dir.hierarchy.as_fd().as_raw_fd();
+        let mut open = self.0.borrow_mut();
+        let kept = open.iter().position(|one| one.hierarchy == hierarchy && one.name == name);
+        let at = match kept {
+            Some(at) => at,
+            None => {
+                open.push(Opened { hierarchy, name: name.to_owned(), file: dir.open(name)? });
+                open.len() - 1
+            }
+        };
+        let mut bytes = vec![0; 4096];
+        let read = loop {
+            match rustix::io::pread(&open[at].file, &mut bytes, 0) {
+                // The kernel makes such a text at once: what did not fill the buffer is all of it.
+                Ok(n) if n < bytes.len() => break Ok(n),
+                Ok(_) => bytes.resize(bytes.len() * 2, 0),
+                Err(source) => break Err(source),
+            }
+        };
+        if read.is_err() || open.len() > Self::MOST {
+            open.swap_remove(at);
+        }
+        bytes.truncate(read.map_err(|source| ReadError::Io {
+            operation: "reading",
+            path: dir.path().join(name),
+            source,
+        })?);
+        Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
     }
 }
 
@@ -313,6 +403,37 @@ mod tests {
         first.reset(&mut budget);
         read(&mut second, &mut budget);
         assert!(matches!(second, KeptFile::Open(_)), "what one gives back another can have");
+    }
+
+    #[test]
+    fn files_that_are_kept_say_what_is_in_them_now() {
+        let host = Fixture::new(HOST).unwrap();
+        let layout = Layout::detect(&Root::at(host.path()).unwrap()).unwrap();
+        let mut budget = FdBudget::new(256 + KeptFiles::MOST as u64);
+        let files = KeptFiles::within(&mut budget).unwrap();
+        assert!(KeptFiles::within(&mut budget).is_none());
+        let at = At::through(Path::new("a"), &files);
+        let (_, dir) = layout.dir(Controller::Memory, at).unwrap();
+        assert_eq!(dir.number("memory.current").unwrap(), Some(7));
+        assert_eq!(dir.read("memory.stat").unwrap(), None);
+        let long = format!("{}\n", "x".repeat(9_000));
+        host.write("cg/a/memory.stat", &long).unwrap();
+        std::fs::write(host.path().join("cg/a/memory.current"), "8\n").unwrap();
+        for _ in 0..2 {
+            assert_eq!(dir.number("memory.current").unwrap(), Some(8));
+            assert_eq!(dir.read("memory.stat").unwrap(), Some(long.clone()));
+        }
+        assert_eq!(files.0.borrow().len(), 2);
+        let open = files.0.borrow()[0].file.as_raw_fd();
+        assert_eq!(dir.number("memory.current").unwrap(), Some(8));
+        assert_eq!(files.0.borrow()[0].file.as_raw_fd(), open, "it was opened once");
+        for extra in 0..2 * KeptFiles::MOST {
+            host.write(&format!("cg/a/extra{extra}"), "1\n").unwrap();
+            assert_eq!(dir.number(&format!("extra{extra}")).unwrap(), Some(1));
+        }
+        assert_eq!(files.0.borrow().len(), KeptFiles::MOST);
+        files.close(&mut budget);
+        assert!(KeptFiles::within(&mut budget).is_some());
     }
 
     #[test]

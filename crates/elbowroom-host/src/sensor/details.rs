@@ -1,10 +1,11 @@
 //! What is asked seldom: a group's statistics and its processes.
 //!
-//! These files are opened, read and closed each time: at the rate of pages that show them (twice a second for a container
-//! somebody looks at), opening costs less than keeping a dozen files of every container open.
+//! These files are opened, read and closed each time, but of a container that somebody looks at: there they stay open as long as
+//! somebody does, for opening costs more than reading.
 
 use super::Sensor;
-use crate::cgroup::{self, Dir};
+use crate::cgroup::read::KeptFiles;
+use crate::cgroup::{self, At, Dir};
 use crate::process::start_ticks;
 use crate::root::if_there;
 use elbowroom_core::psi::Pressure;
@@ -32,29 +33,56 @@ pub struct Details {
 }
 
 impl Sensor {
-    /// A group's statistics; `None` when there is no such group, or no longer.
-    pub fn details(&mut self, id: GroupId) -> Option<Details> {
+    /// A group's statistics; `None` when there is no such group, or no longer. `again`: they will be asked for again soon.
+    pub fn details(&mut self, id: GroupId, again: bool) -> Option<Details> {
         let path = self.tree[self.tree.slot(id)?].path.clone();
+        if !again {
+            self.close_details(id);
+        } else if !self.details.contains_key(&id) {
+            let files = KeptFiles::within(&mut self.budget);
+            self.details.extend(files.map(|files| (id, files)));
+        }
+        let at = match self.details.get(&id) {
+            Some(files) => At::through(&path, files),
+            None => At::from(&path),
+        };
         let (layout, warnings) = (&self.layout, &mut self.warnings);
-        let cpu = warnings.keep(cgroup::cpu_times(layout, &path)).flatten();
+        let cpu = warnings.keep(cgroup::cpu_times(layout, at)).flatten();
         let details = Details {
-            memory_usage: warnings.keep(cgroup::memory_usage(layout, &path)).flatten(),
-            memory_stat: warnings.keep(cgroup::memory_stat(layout, &path)).flatten(),
+            memory_usage: warnings.keep(cgroup::memory_usage(layout, at)).flatten(),
+            memory_stat: warnings.keep(cgroup::memory_stat(layout, at)).flatten(),
             cpu_user: cpu.map(|(user, _)| user),
             cpu_system: cpu.map(|(_, system)| system),
-            io: warnings.keep(cgroup::io_stat(layout, &path)).unwrap_or_default(),
-            pressure: warnings.keep(cgroup::pressure(layout, &path)).flatten(),
-            nr_threads: warnings.keep(cgroup::pids_current(layout, &path)).flatten(),
+            io: warnings.keep(cgroup::io_stat(layout, at)).unwrap_or_default(),
+            pressure: warnings.keep(cgroup::pressure(layout, at)).flatten(),
+            nr_threads: warnings.keep(cgroup::pids_current(layout, at)).flatten(),
         };
         let hierarchies = self.walked.iter().map(|index| &self.layout.hierarchies()[*index]);
         let there = hierarchies.into_iter().any(|hierarchy| Dir::new(hierarchy, &path).exists());
         there.then_some(details)
     }
 
+    /// Closes what is kept open of a group for its statistics.
+    pub(super) fn close_details(&mut self, id: GroupId) {
+        if let Some(files) = self.details.remove(&id) {
+            files.close(&mut self.budget);
+        }
+    }
+
     /// Every process in a group and below it, as this process' pid namespace numbers them, ascending, but the container's
     /// first process in front: the outermost one that is number 1 in a pid namespace of its own, else the oldest. Empty when
     /// the group is empty or gone.
     pub fn processes(&mut self, id: GroupId) -> Vec<i32> {
+        let mut pids = self.pids(id);
+        let ages = pids.iter().enumerate().filter_map(|(at, pid)| Some((self.seniority(*pid)?, at)));
+        if let Some((_, first)) = ages.min() {
+            pids[..=first].rotate_right(1);
+        }
+        pids
+    }
+
+    /// Every process in a group and below it, ascending.
+    pub fn pids(&mut self, id: GroupId) -> Vec<i32> {
         let Some(top) = self.tree.slot(id) else { return Vec::new() };
         let mut pids = BTreeSet::new();
         for slot in self.tree.subtree(top) {
@@ -66,12 +94,7 @@ impl Sensor {
             // Processes of other pid namespaces are all number 0.
             pids.extend(text.lines().filter_map(|pid| pid.parse::<i32>().ok()).filter(|pid| *pid > 0));
         }
-        let mut pids: Vec<i32> = pids.into_iter().collect();
-        let ages = pids.iter().enumerate().filter_map(|(at, pid)| Some((self.seniority(*pid)?, at)));
-        if let Some((_, first)) = ages.min() {
-            pids[..=first].rotate_right(1);
-        }
-        pids
+        pids.into_iter().collect()
     }
 
     /// Orders processes by how much they look like a container's first one: least first. `None` when it ended.

@@ -26,7 +26,7 @@ mod tick;
 mod tree;
 
 use crate::cgroup::layout::LayoutError;
-use crate::cgroup::read::FdBudget;
+use crate::cgroup::read::{FdBudget, KeptFiles};
 use crate::cgroup::{Controller, Layout, Version};
 use crate::discover::Discover;
 use crate::parse::Malformed;
@@ -39,7 +39,7 @@ use elbowroom_core::cpuset::CpuSet;
 use elbowroom_core::label::Heed;
 use elbowroom_core::sample::{Event, GroupId, Node};
 use elbowroom_core::unit::{Bytes, Micros};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -123,6 +123,8 @@ pub struct Sensor {
     possible: CpuSet,
     warnings: Warnings,
     budget: FdBudget,
+    /// What is kept open of groups whose statistics are asked for again and again.
+    details: BTreeMap<GroupId, KeptFiles>,
     tier: Tier,
     machine: machine::Machine,
     disks: disks::DiskWatch,
@@ -175,6 +177,7 @@ impl Sensor {
             possible,
             warnings: Warnings::default(),
             budget: FdBudget::new(nofile),
+            details: BTreeMap::new(),
             tier,
             machine,
             disks: disks::DiskWatch::default(),

@@ -204,6 +204,7 @@ impl Sensor {
     fn forget(&mut self, slot: Slot) -> Option<GroupId> {
         for below in self.tree.subtree(slot) {
             self.untrack(below);
+            self.close_details(self.tree[below].group.id);
             if self.tree[below].group.container.is_some() {
                 self.machine.cpusets_changed();
             }
@@ -217,6 +218,7 @@ impl Sensor {
     fn settle(&mut self, slot: Slot) {
         self.tree.meters[slot].close(&mut self.budget);
         self.tree.meters[slot].due = Micros::ZERO;
+        self.close_details(self.tree[slot].group.id);
         self.find_container(slot);
         let entry = &self.tree[slot];
         if !entry.visible && (entry.inodes[0] != 0 || entry.group.container.is_some()) {

@@ -171,13 +171,12 @@ impl Owner {
     }
 
     fn refresh(&mut self, id: GroupId, now: Micros) {
-        let (Some(details), Some(resident)) = (self.sensor.details(id), self.residents.get_mut(&id)) else {
-            return;
-        };
-        take_details(&mut resident.facts, &mut resident.times, &details, timer::now_boot());
+        let Some(resident) = self.residents.get_mut(&id) else { return };
         let hot = resident.hot_until > now;
+        let Some(details) = self.sensor.details(id, hot) else { return };
+        take_details(&mut resident.facts, &mut resident.times, &details, timer::now_boot());
         if hot && resident.load.is_due(now) && resident.facts.nr_threads <= MOST_COUNTED {
-            let (running, threads) = process::count_threads(&self.sensor.processes(id));
+            let (running, threads) = process::count_threads(&self.sensor.pids(id));
             resident.facts.nr_running = running;
             resident.facts.nr_threads = threads;
             resident.load.advance(now, u64::from(running) * 1_000);
