@@ -2,6 +2,8 @@
 
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::process::Signal;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::{io, mem, ptr};
 
 /// A set of signals that no longer interrupt this thread and wait here to be read instead, also where the process that
@@ -59,6 +61,13 @@ pub fn unblock(signals: &[Signal]) -> io::Result<()> {
     set_mask(libc::SIG_UNBLOCK, signals).map(|_| ())
 }
 
+/// Lets every signal interrupt what `command` starts, whatever this process has blocked: a program that a user gave must end when
+/// it is told to, and what it starts.
+pub fn interruptible(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec the closure makes a system call on a signal set of its own, and touches nothing else.
+    unsafe { command.pre_exec(|| set_mask(libc::SIG_SETMASK, &[]).map(drop)) }
+}
+
 fn set_mask(how: libc::c_int, signals: &[Signal]) -> io::Result<libc::sigset_t> {
     let mut set = mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `sigemptyset` initializes the set, every later call is given that set; the numbers are those of signals, since
@@ -82,6 +91,22 @@ impl AsFd for Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_users_program_ends_at_a_signal_that_we_have_blocked() {
+        use std::os::unix::process::ExitStatusExt;
+        let ends = std::thread::spawn(|| {
+            let _signals = Signals::block(&[Signal::TERM]).unwrap();
+            let program = || {
+                let mut program = Command::new("sh");
+                program.args(["-c", "kill -TERM $$; exit 7"]);
+                program
+            };
+            let blocked = program().status().unwrap();
+            (blocked.code(), interruptible(&mut program()).status().unwrap().signal())
+        });
+        assert_eq!(ends.join().unwrap(), (Some(7), Some(libc::SIGTERM)));
+    }
 
     #[test]
     fn a_signal_that_the_starter_ignores_is_read_all_the_same() {

@@ -40,7 +40,9 @@ impl Conditions {
         self.there(subject, now, hold, || (kind.severity(), text(), Vec::new()))
     }
 
-    /// The condition is there now; `say` is asked for its words when the alert begins.
+    /// The condition is there now; `say` is asked for its words. One that lasts and has become worse begins once more, with what is
+    /// said then: who wanted to hear only of the worst hears of it now. It does not become better before it ends, so that its end
+    /// reaches whoever heard of it.
     pub fn there(
         &mut self,
         subject: Subject,
@@ -54,10 +56,13 @@ impl Conditions {
             alert: None,
         });
         condition.last = now;
-        if condition.alert.is_some() || now.saturating_sub(condition.since) < hold {
+        if condition.alert.is_none() && now.saturating_sub(condition.since) < hold {
             return None;
         }
         let (severity, text, evidence) = say();
+        if condition.alert.as_ref().is_some_and(|alert| alert.severity >= severity) {
+            return None;
+        }
         let alert = Alert { severity, evidence, ..Alert::new(subject, condition.since, text) };
         condition.alert = Some(alert.clone());
         Some(alert)
@@ -128,6 +133,25 @@ mod tests {
         let check = |hold, seconds, expect| assert_eq!(play(hold, seconds), expect, "{seconds}");
         check(0, " ## #           ", ".(............).");
         check(2, " ## ###           ", "......(.........).");
+    }
+
+    #[test]
+    fn what_becomes_worse_is_said_again_and_never_becomes_better() {
+        let mut alerts = Conditions::default();
+        let subject = Subject { topic: Some("memory".into()), ..Subject::node(Kind::Overload) };
+        let mut there = |second, severity| {
+            let say = || (severity, format!("{severity:?}"), Vec::new());
+            let said = alerts.there(subject.clone(), Micros::secs(second), Micros::secs(2), say);
+            said.map(|alert| (alert.severity, alert.text, alert.since))
+        };
+        let said = |severity: Severity| Some((severity, format!("{severity:?}"), Micros::secs(1)));
+        assert_eq!(there(1, Severity::Critical), None, "it has not lasted");
+        assert_eq!(there(3, Severity::Warning), said(Severity::Warning));
+        assert_eq!(there(4, Severity::Warning), None);
+        assert_eq!(there(5, Severity::Critical), said(Severity::Critical));
+        assert_eq!(there(6, Severity::Warning), None);
+        let ended = alerts.away(&subject, Micros::secs(60)).unwrap();
+        assert_eq!((ended.severity, ended.until), (Severity::Critical, Some(Micros::secs(60))));
     }
 
     #[test]

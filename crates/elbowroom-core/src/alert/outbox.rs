@@ -7,7 +7,7 @@
 //!
 //! Properties, in any sequence of events (tested with random ones):
 //!
-//! 1. Of one condition, beginning and end take turns.
+//! 1. Of one condition, beginning and end take turns. One that became worse after it was told ends as it was, and begins anew.
 //! 2. The same condition begins at most once in [`Rule::quiet`], however often it comes and goes.
 //! 3. At most [`Rule::burst`] conditions begin in any [`Rule::quiet`], the worst first. The others wait, and are told when there
 //!    is room, if they still last; those that do not are counted ([`Outbox::unsaid`]).
@@ -48,12 +48,19 @@ pub struct Outbox {
 struct Condition {
     /// As last heard; it has ended when `until` says so.
     alert: Alert,
-    /// Whether the last notice given was of its beginning.
-    told: bool,
+    /// What the last notice given said, where that was of its beginning.
+    told: Option<Alert>,
     /// When its beginning was last told.
     told_at: Option<Micros>,
     /// There was no room to tell of it.
     waits: bool,
+}
+
+impl Condition {
+    /// Whether its beginning is to be told: it was not, or of less than it is.
+    fn is_news(&self) -> bool {
+        self.told.as_ref().is_none_or(|told| told.severity < self.alert.severity)
+    }
 }
 
 impl Outbox {
@@ -68,7 +75,7 @@ impl Outbox {
             Some(condition) => condition.alert = alert.clone(),
             None if alert.until.is_some() => {}
             None => {
-                let condition = Condition { alert: alert.clone(), told: false, told_at: None, waits: false };
+                let condition = Condition { alert: alert.clone(), told: None, told_at: None, waits: false };
                 self.conditions.insert(alert.subject(), condition);
             }
         }
@@ -86,7 +93,7 @@ impl Outbox {
             .values_mut()
             .filter(|c| match c.told_at {
                 None => c.alert.lasts() || !c.waits,
-                Some(at) => !c.told && c.alert.lasts() && !lately(at),
+                Some(at) => c.is_news() && c.alert.lasts() && !lately(at),
             })
             .collect();
         begin.sort_by_key(|c| (std::cmp::Reverse(c.alert.severity), c.alert.since));
@@ -94,8 +101,11 @@ impl Outbox {
         let mut notices = Vec::new();
         for (n, condition) in begin.into_iter().enumerate() {
             if n < room {
-                notices.push(Alert { until: None, ..condition.alert.clone() });
-                (condition.told, condition.told_at) = (true, Some(now));
+                let begun = Alert { until: None, ..condition.alert.clone() };
+                let before = condition.told.replace(begun.clone());
+                notices.extend(before.map(|before| Alert { until: Some(now), ..before }));
+                notices.push(begun);
+                condition.told_at = Some(now);
                 self.told_at.push_back(now);
             } else {
                 condition.waits = true;
@@ -103,9 +113,8 @@ impl Outbox {
         }
         self.conditions.retain(|_, condition| {
             let Condition { alert, told, told_at, .. } = condition;
-            if *told && !alert.lasts() {
+            if !alert.lasts() && told.take().is_some() {
                 notices.push(alert.clone());
-                *told = false;
             }
             self.unsaid += u64::from(!alert.lasts() && told_at.is_none());
             // What ended is kept as long as it quiets the next of its kind.
@@ -116,7 +125,10 @@ impl Outbox {
 
     /// What the addressee was told of and has not been told the end of.
     pub fn told(&self) -> impl Iterator<Item = &Alert> {
-        self.conditions.values().filter(|condition| condition.told).map(|condition| &condition.alert)
+        self.conditions
+            .values()
+            .filter(|condition| condition.told.is_some())
+            .map(|condition| &condition.alert)
     }
 
     /// How many were over before there was room to tell of them.
@@ -183,6 +195,23 @@ mod tests {
             (61, None),
         ];
         assert_eq!(told(&mut Outbox::default(), &input), [(0, true), (5, false), (60, true)]);
+    }
+
+    #[test]
+    fn a_condition_that_becomes_worse_ends_as_it_was_and_begins_anew() {
+        let mut outbox = Outbox::default();
+        let begun = Alert { severity: Severity::Warning, ..starved(1, None) };
+        let worse = Alert { severity: Severity::Critical, ..begun.clone() };
+        outbox.apply(&begun);
+        assert_eq!(outbox.due(Micros::secs(1)), [begun.clone()]);
+        outbox.apply(&worse);
+        assert_eq!(outbox.due(Micros::secs(2)), [], "once in a minute");
+        let ended = Alert { until: Some(Micros::secs(61)), ..begun };
+        assert_eq!(outbox.due(Micros::secs(61)), [ended, worse.clone()]);
+        assert_eq!(outbox.due(Micros::secs(200)), []);
+        let over = Alert { until: Some(Micros::secs(201)), ..worse };
+        outbox.apply(&over);
+        assert_eq!(outbox.due(Micros::secs(201)), [over]);
     }
 
     #[test]

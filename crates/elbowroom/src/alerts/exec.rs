@@ -2,6 +2,7 @@
 
 use super::{HookError, Notice, STOP_WITHIN, Stop, first_ready};
 use elbowroom_core::unit::Micros;
+use elbowroom_host::signal;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::fs;
 use std::io::Write;
@@ -14,16 +15,10 @@ use std::time::{Duration, Instant};
 /// says goes to the agent's log.
 pub(super) fn run(exec: &[String], notice: &Notice, timeout: Micros, stop: &Stop) -> Result<(), HookError> {
     let (program, args) = exec.split_first().expect("a hook without a program was refused");
-    let mut child = Command::new(program)
-        .args(args)
-        .envs(environment(notice))
-        .current_dir("/")
-        .stdin(Stdio::piped())
-        .stdout(std::io::stderr())
-        .stderr(Stdio::inherit())
-        .process_group(0)
-        .spawn()
-        .map_err(HookError::Start)?;
+    let mut command = Command::new(program);
+    command.args(args).envs(environment(notice)).current_dir("/").process_group(0);
+    command.stdin(Stdio::piped()).stdout(std::io::stderr()).stderr(Stdio::inherit());
+    let mut child = signal::interruptible(&mut command).spawn().map_err(HookError::Start)?;
     let pid = Pid::from_child(&child);
     // The agent may be protected from the OOM killer; what it starts for others is not.
     let _ = fs::write(format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero()), "0");

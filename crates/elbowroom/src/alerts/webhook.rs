@@ -39,7 +39,11 @@ fn post_once(url: &str, body: &[u8], timeout: Duration) -> Result<(), ureq::Erro
         .build()
         .content_type("application/json")
         .send(body)
-        .map(|_| ())
+        .and_then(|answer| match answer.status() {
+            status if status.is_success() => Ok(()),
+            // Also where it redirects: what follows one asks there and tells nothing.
+            status => Err(ureq::Error::StatusCode(status.as_u16())),
+        })
 }
 
 /// Whether the same request may succeed later.
@@ -59,6 +63,7 @@ static AGENT: LazyLock<ureq::Agent> = LazyLock::new(|| {
         .tls_config(tls)
         // Alerts are minutes apart: a connection kept open would be closed by the other side anyway.
         .max_idle_connections(0)
+        .max_redirects(0)
         .build()
         .into()
 });
@@ -78,4 +83,47 @@ fn trusted() -> RootCerts {
         }
     }
     RootCerts::WebPki
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    /// What comes of posting to somebody who answers `status`, and how often he was asked.
+    fn posted(status: &str) -> (Result<(), ureq::Error>, usize) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let answer = format!("HTTP/1.1 {status}\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n");
+        let server = std::thread::spawn(move || {
+            let mut asked = 0;
+            loop {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = [0; 4096];
+                if stream.read(&mut request).unwrap() == 0 {
+                    return asked;
+                }
+                asked += 1;
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let result = post_once(&format!("http://{address}/"), b"{}", Duration::from_secs(20));
+        drop(std::net::TcpStream::connect(address).unwrap());
+        (result, server.join().unwrap())
+    }
+
+    #[test]
+    fn a_redirect_delivers_nothing() {
+        assert!(matches!(posted("204 No Content"), (Ok(()), 1)));
+        for status in ["301 Moved Permanently", "302 Found", "308 Permanent Redirect", "404 Not Found"] {
+            let (result, asked) = posted(status);
+            let code: u16 = status[..3].parse().unwrap();
+            assert!(
+                matches!(result, Err(ureq::Error::StatusCode(found)) if found == code),
+                "{status}: {result:?}"
+            );
+            assert_eq!(asked, 1, "{status}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use super::Problem;
 use crate::alerts::{Stop, first_ready};
 use elbowroom_core::probe::{LONGEST, Record};
 use elbowroom_core::unit::Micros;
-use elbowroom_host::process;
+use elbowroom_host::{process, signal};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::os::fd::OwnedFd;
@@ -36,7 +36,7 @@ pub(crate) fn last_line(
     if pid > 0 {
         command.env("ELBOWROOM_PROBE_PID", pid.to_string());
     }
-    let mut child = process::die_with_us(command.process_group(0))
+    let mut child = process::die_with_us(signal::interruptible(command.process_group(0)))
         .spawn()
         .map_err(|error| format!("{program}: cannot be started: {error}"))?;
     let group = Pid::from_child(&child);
