@@ -231,10 +231,10 @@ impl Worker {
         while self.ended.front().is_some_and(old) || self.ended.len() > MOST_ENDED {
             self.ended.pop_front();
         }
-        // What began again is not over.
+        // What began again is not over; as what it was before it became worse, it is.
         let told: Vec<Alert> = self.outbox.told().cloned().collect();
-        let over =
-            self.ended.iter().filter(|ended| told.iter().all(|alert| alert.subject() != ended.subject()));
+        let is = |alert: &Alert| (alert.subject(), alert.severity);
+        let over = self.ended.iter().filter(|ended| told.iter().all(|alert| is(alert) != is(ended)));
         let all: Vec<Notice> = over.cloned().chain(told.iter().cloned()).map(notice).collect();
         self.resend_at = now.saturating_add(resend);
         if !all.is_empty() {
@@ -252,9 +252,13 @@ impl Notice {
 }
 
 fn deliver(addressee: &Addressee, name: &str, queue: &mpsc::Receiver<Mail>, counts: &Counts, stop: &Stop) {
-    for mail in queue {
+    while let Ok(mut mail) = queue.recv() {
         if stop.is_told() {
             return;
+        }
+        if matches!(mail, Mail::All(_)) {
+            // Whoever was away is told what is, not what was: an old picture would raise what is long over.
+            mail = queue.try_iter().last().unwrap_or(mail);
         }
         match give(addressee, &mail, stop) {
             Ok(()) => {

@@ -158,7 +158,11 @@ fn server(statuses: &'static [u16]) -> (String, mpsc::Receiver<String>) {
             }
             let mut body = vec![0; length];
             lines.read_exact(&mut body).unwrap();
-            write!(stream, "HTTP/1.1 {status} x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+            write!(
+                stream,
+                "HTTP/1.1 {status} x\r\nLocation: /else\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            )
+            .unwrap();
             got.send(String::from_utf8(body).unwrap()).unwrap();
         }
     });
@@ -218,11 +222,39 @@ fn an_alertmanager_is_told_everything_again_and_what_ended_with_its_end() {
 }
 
 #[test]
-fn a_webhook_that_refuses_is_not_asked_again() {
-    let (url, posted) = server(&[404, 200]);
-    let mut hooks = start(&[webhook(&url)]);
-    say(&mut hooks, Kind::Overcommit);
-    wait_for(&hooks, |status| status.failed == 1);
-    assert_eq!(posted.try_iter().count(), 1);
+fn an_alertmanager_that_was_away_is_told_what_is_and_not_what_was() {
+    let (url, posted) = server(&[503, 200, 200]);
+    let hook = Hook { format: Format::Alertmanager, resend: Micros::secs(60), ..webhook(&url) };
+    let mut hooks = start(&[hook]);
+    let mut tell = |at: u64, until: Option<u64>| {
+        let alert = Alert::new(Subject::node(Kind::Overcommit), Micros::secs(1), "text".into());
+        hooks.apply(&Alert { until: until.map(Micros::secs), ..alert });
+        hooks.tell(Micros::secs(at), |alert| AlertView::new(alert, None, None));
+    };
+    let ends = || {
+        let all: serde_json::Value =
+            serde_json::from_str(&posted.recv_timeout(Duration::from_secs(20)).unwrap()).unwrap();
+        let end: jiff::Timestamp = all[0]["endsAt"].as_str().unwrap().parse().unwrap();
+        end.as_millisecond() as u64 <= crate::unix_ms()
+    };
+    tell(1, None);
+    assert!(!ends());
+    tell(61, None);
+    tell(62, Some(62));
+    assert_eq!([ends(), ends()], [false, true]);
+    wait_for(&hooks, |status| status.delivered == 2);
     hooks.stop();
+}
+
+#[test]
+fn a_webhook_that_refuses_or_redirects_is_not_asked_again() {
+    const STATUSES: [&[u16]; 4] = [&[404, 200], &[301, 200], &[302, 200], &[308, 200]];
+    for statuses in STATUSES {
+        let (url, posted) = server(statuses);
+        let mut hooks = start(&[webhook(&url)]);
+        say(&mut hooks, Kind::Overcommit);
+        wait_for(&hooks, |status| status.failed == 1);
+        assert_eq!(posted.try_iter().count(), 1);
+        hooks.stop();
+    }
 }
