@@ -64,7 +64,7 @@ def test_who_is_stopped_leaves_nothing_and_who_is_killed_leaves_what_the_next_on
     eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
     assert speaker.stop() == 0
     assert (conditions(cluster), taints(cluster)) == ({}, [])
-    assert pod.show()["labels_by"] is None
+    eventually(lambda: pod.show()["labels_by"] is None, within=30)
     speaker.start()
     eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
     speaker.kill()

@@ -131,7 +131,6 @@ class Cluster:
             self.kubectl("delete", "pods,daemonsets", "--all", "--all-namespaces", "--force", "--grace-period=0", check=False)
             for container in self.ctr("tasks", "list", "--quiet", check=False).stdout.split():
                 self.ctr("tasks", "kill", "--signal", "SIGKILL", container, check=False)
-            populated = lambda: [path for root in cgroups() for path in root.glob("**/cgroup.procs") if path.read_text().split()]
             eventually(lambda: not populated(), within=60, every=0.2)
         for program in reversed(self.running.values()):
             program.terminate()
@@ -245,6 +244,15 @@ class Cluster:
         file.write_bytes(archive(name, program))
         self.ctr("images", "import", file)
         file.unlink()
+
+
+def populated():
+    """Whether a process is left in one of our cgroups."""
+    try:
+        return any(path.read_text().split() for root in cgroups() for path in root.glob("**/cgroup.procs"))
+    except OSError:
+        # One went while it was looked at.
+        return True
 
 
 def cgroups():
