@@ -203,7 +203,7 @@ mod tests {
         let begun = Alert { severity: Severity::Warning, ..starved(1, None) };
         let worse = Alert { severity: Severity::Critical, ..begun.clone() };
         outbox.apply(&begun);
-        assert_eq!(outbox.due(Micros::secs(1)), [begun.clone()]);
+        assert_eq!(outbox.due(Micros::secs(1)), std::slice::from_ref(&begun));
         outbox.apply(&worse);
         assert_eq!(outbox.due(Micros::secs(2)), [], "once in a minute");
         let ended = Alert { until: Some(Micros::secs(61)), ..begun };
