@@ -11,7 +11,7 @@ use elbowroom_core::sim::disk::library::{self, FLASH, LAB, LARGE, PAPER, Scale};
 use elbowroom_core::sim::disk::{Kernel, Scenario, Score, judge, play};
 use elbowroom_core::unit::Micros;
 
-const SEEDS: std::ops::Range<u64> = 0..4;
+const SEEDS: std::ops::Range<u64> = 0..12;
 /// One of the paper's workloads at any scale.
 type Figure = fn(Scale) -> Scenario;
 

@@ -60,7 +60,7 @@ const FIRST_HOLD: f64 = 2.0;
 /// A probe makes sense where this part of the capacity is really used.
 const USED: f64 = 0.7;
 /// Requests that take this much longer than usual, while only our limits hold containers back, show that those are too loose.
-const OVERRUN: f64 = 16.0;
+const OVERRUN: f64 = 12.0;
 /// A probe that ends with requests that take this much longer has found the end of the disk, not the first signs of it.
 const DEEP: f64 = 8.0;
 /// What was learned in a slow spell is doubted after so many quiet seconds.

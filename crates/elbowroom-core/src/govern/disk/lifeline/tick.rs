@@ -281,7 +281,7 @@ fn greedy(member: &Member, capacity: Option<&Capacity>, now: &Now) -> bool {
         capacity.share(member.flow) > (1.0 + now.elasticity) * capacity.share(need.lifeline)
     });
     need.waits
-        && (need.at_ours || need.hungry(now.at) || (need.censored && member.ours == IoMax::MAX && over))
+        && (need.at_ours || need.hungry(now.at) || (need.censored && need.free() && over))
 }
 
 /// Who may take how much.
