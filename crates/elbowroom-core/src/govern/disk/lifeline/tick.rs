@@ -280,8 +280,7 @@ fn greedy(member: &Member, capacity: Option<&Capacity>, now: &Now) -> bool {
     let over = capacity.is_some_and(|capacity| {
         capacity.share(member.flow) > (1.0 + now.elasticity) * capacity.share(need.lifeline)
     });
-    need.waits
-        && (need.at_ours || need.hungry(now.at) || (need.censored && need.free() && over))
+    need.waits && (need.at_ours || need.hungry(now.at) || (need.censored && need.free() && over))
 }
 
 /// Who may take how much.
