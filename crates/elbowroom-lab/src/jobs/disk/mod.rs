@@ -38,7 +38,7 @@ pub(crate) struct Disk {
     /// Direct reads or direct writes.
     #[arg(long, value_enum, default_value = "read")]
     direction: Direction,
-    /// Policies on one disk one after the other, rather than on equal disks at the same time. The fast scale always is.
+    /// Policies on one disk one after the other, rather than on equal disks at the same time.
     #[arg(long)]
     one_by_one: bool,
 }
@@ -148,7 +148,7 @@ impl Job for Disk {
     fn record(&self, lab: &Lab) -> Result<Raw> {
         ensure!(lab.maker.is_own(), "only the lab's own containers have fio: --engine own");
         let timeline = self.workload.timeline(self.scale);
-        let together = self.scale == Scale::Paper && !self.one_by_one;
+        let together = !self.one_by_one;
         let disks = if together { self.policies.len() } else { 1 };
         let disks = rig::open(&lab.scope, disks, timeline.capacity)?;
         let mut runs = Vec::new();
