@@ -317,6 +317,44 @@ fn an_idle_group_is_read_ever_more_seldom_and_an_active_one_every_tick() {
     assert_eq!(sensor.cost().probes, 1);
 }
 
+#[test]
+fn memory_of_a_busy_group_is_read_every_tick_while_it_moves_and_once_in_eight_while_it_does_not() {
+    let (host, mut sensor, events) = open(HYBRID);
+    let web = groups(&events)[&format!("/{WEB}")].id;
+    let mut n = 0;
+    let mut tick = |memory: Bytes| {
+        n += 1;
+        for group in [WEB, "docker"] {
+            let path = format!("sys/fs/cgroup/cpuacct/{group}/cpuacct.usage");
+            host.write(&path, &format!("{}\n", 1_000_000_000 + n * 10_000_000)).unwrap();
+        }
+        host.write(
+            &format!("sys/fs/cgroup/memory/{WEB}/memory.usage_in_bytes"),
+            &format!("{}\n", memory.get()),
+        )
+        .unwrap();
+        let usage = sensor.tick(Micros::millis(24 * n)).usage;
+        let (_, usage) = usage.into_iter().find(|(id, _)| *id == web).expect("it used CPU time");
+        (usage.memory, sensor.cost().syscalls)
+    };
+    let still = Bytes::mib(100);
+    for _ in 0..20 {
+        tick(still);
+    }
+    let rested: u64 = (0..16).map(|_| tick(still).1).sum();
+
+    let ticks = (1..100).find(|_| tick(Bytes::mib(200)).0 == Bytes::mib(200)).unwrap();
+    assert!((2..=8).contains(&ticks), "seen after {ticks} ticks");
+    let mut moving = 0;
+    for mib in (0..16).map(|i| 210 + 10 * i) {
+        let (seen, calls) = tick(Bytes::mib(mib));
+        assert_eq!(seen, Bytes::mib(mib));
+        moving += calls;
+    }
+    // Two reads of sixteen are left; the idle neighbour is read now and then.
+    assert!((12..=14).contains(&(moving - rested)), "{moving} against {rested}");
+}
+
 /// Says what a test tells it to say.
 #[derive(Debug, Default, Clone)]
 struct Said(Arc<Mutex<SaidState>>);

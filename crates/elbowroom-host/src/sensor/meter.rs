@@ -10,6 +10,9 @@ use elbowroom_core::sample::Usage;
 use elbowroom_core::unit::{Bytes, Micros};
 use std::path::Path;
 
+/// The memory of a group where it hardly moves is read once in so many ticks at least, if the group is read at all.
+const MEMORY_ROUND: u64 = 8;
+
 /// What every tick needs of one group.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
@@ -39,6 +42,9 @@ pub(super) struct Meter {
     /// It has a quota, so v1's `cpu.stat` is worth a read.
     pub(super) throttles: bool,
     pub(super) has_children: bool,
+    /// The tick from which on its memory is read again, and the ticks between that and the read before.
+    memory_due: u64,
+    memory_pause: u64,
     cpu: KeptFile,
     memory: KeptFile,
     throttled: KeptFile,
@@ -58,13 +64,26 @@ impl Meter {
         Self { parent, ..Self::default() }
     }
 
-    /// Reads the group's files into `usage`, CPU time only `with_cpu`; true if the group turned out to be removed. A value
-    /// that cannot be read stays as it was; a counter that seems to go back does not.
-    pub(super) fn read(&mut self, group: &Path, with_cpu: bool, on: &mut Reading<'_>) -> bool {
+    /// Reads the group's files into `usage`, CPU time only `with_cpu`, memory that hardly moves not in every one of the `ticks`; true
+    /// if the group turned out to be removed. A value that cannot be read stays as it was; a counter that seems to go back does not.
+    pub(super) fn read(&mut self, group: &Path, with_cpu: bool, ticks: u64, on: &mut Reading<'_>) -> bool {
         let mut gone = false;
         if with_cpu {
             gone |= self.read_cpu(group, on);
         }
+        if self.memory_due <= ticks {
+            let before = self.usage.memory;
+            gone |= self.read_memory(group, on);
+            let still = self.was_read && hardly_moved(before, self.usage.memory);
+            self.memory_pause = if still { (self.memory_pause * 2).clamp(1, MEMORY_ROUND) } else { 1 };
+            self.memory_due = ticks + self.memory_pause;
+        }
+        self.was_read = true;
+        gone
+    }
+
+    fn read_memory(&mut self, group: &Path, on: &mut Reading<'_>) -> bool {
+        let mut gone = false;
         let file = on.layout.dir(Controller::Memory, group).map(|(version, dir)| match version {
             Version::V1 => (dir, "memory.usage_in_bytes"),
             Version::V2 => (dir, "memory.current"),
@@ -75,7 +94,6 @@ impl Meter {
                 self.usage.memory = Bytes(bytes);
             }
         }
-        self.was_read = true;
         gone
     }
 
@@ -130,6 +148,29 @@ fn value<T>(kept: Result<Kept<T>, ReadError>, warnings: &mut Warnings, gone: &mu
         Kept::Gone => {
             *gone = true;
             None
+        }
+    }
+}
+
+/// Less than 1 MiB and less than 1/64 of what it had.
+pub(super) fn hardly_moved(before: Bytes, after: Bytes) -> bool {
+    before.get().abs_diff(after.get()) <= Bytes::mib(1).get().max(before.get() / 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_moves_when_it_moves_by_more_than_a_mebibyte_and_a_64th() {
+        for (before, after, still) in [
+            (Bytes::ZERO, Bytes::ZERO, true),
+            (Bytes::ZERO, Bytes::mib(1), true),
+            (Bytes::ZERO, Bytes::mib(2), false),
+            (Bytes::gib(1), Bytes::mib(1024 + 16), true),
+            (Bytes::gib(1), Bytes::mib(1024 - 17), false),
+        ] {
+            assert_eq!(hardly_moved(before, after), still, "{before} {after}");
         }
     }
 }
