@@ -14,6 +14,7 @@ pub mod fuse;
 mod http;
 pub mod keeper;
 mod kept;
+mod log;
 pub mod nri;
 pub mod oci;
 mod policy;
@@ -73,38 +74,38 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     let run_dir = cli.run_dir.as_path();
     match cli.verb {
         Verb::Agent(args) => {
-            log(args.verbose);
+            log::begin(args.verbose);
             agent(run_dir, &args)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::ViewServer => {
-            log(0);
+            log::begin(0);
             fuse::server::main()?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Policy(child) => {
-            log(child.verbose);
+            log::begin(child.verbose);
             let config = config::Config::load(child.config.as_deref())?.enforcing(child.govern.enforce);
             policy::main(run_dir, &child.govern.state_dir, child.config.as_deref(), config)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::ApiServer(child) => {
-            log(child.verbose);
+            log::begin(child.verbose);
             http::server::main(run_dir, &config::Config::load(child.config.as_deref())?.api)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Keeper => {
-            log(0);
+            log::begin(0);
             keeper::hold(run_dir)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::KeeperAnswerer => {
-            log(0);
+            log::begin(0);
             keeper::answer()?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Supervise => {
-            log(0);
+            log::begin(0);
             fuse::supervisor::resume()?;
             Ok(ExitCode::SUCCESS)
         }
@@ -225,21 +226,6 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
         .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
-}
-
-fn log(verbose: u8) {
-    use tracing::Level;
-    let level = match verbose {
-        0 => Level::INFO,
-        1 => Level::DEBUG,
-        _ => Level::TRACE,
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_target(false)
-        .init();
 }
 
 #[cfg(test)]
