@@ -9,8 +9,8 @@
 //! With [`Tier::Active`], somebody else (the scheduler, through BPF) says which groups ran and for how long; files are read for
 //! the memory of those, and for everything else once in 64 periods.
 //!
-//! Memory that hardly moves is read after 1, 2, 4 and then every 8 periods, also of a group that is busy: what moves is read every
-//! period again. That halves what a busy group costs, and nearly all of it in an active tier.
+//! Memory that hardly moves is read after 1, 2, 4 and then every 8 periods, also of a group that is busy; what moves is read every
+//! period again. That is half of a busy group's system calls, and nearly all of them in an active tier.
 
 use super::Sensor;
 use super::meter::{Meter, Reading, hardly_moved};
