@@ -4,6 +4,7 @@ mod doctor_host;
 
 use doctor_host::Sim;
 use elbowroom_core::doctor::{CHECKS, Severity, Version, plan, run};
+use elbowroom_core::unit::Bytes;
 use std::collections::BTreeSet;
 
 const MIB: u64 = 1 << 20;
@@ -784,4 +785,25 @@ fn what_a_pitfalls_fix_writes_removes_it() {
         // v1 keeps cache for nobody: its soft limit counts as kept, because there is nothing more.
         assert_eq!(says(row.check, &host), None, "{} {:?}", row.check, row.version);
     }
+}
+
+#[test]
+fn a_slice_that_holds_containers_is_not_to_be_bounded_for_its_services() {
+    let command = |version, with_container: bool| {
+        let mut host = Sim::new(version);
+        host.vmstat("pgsteal_kswapd", 50_000);
+        host.group("/system.slice", Some(0));
+        host.facts.groups[3].after.usage = Some(Bytes::gib(7));
+        if with_container {
+            host.group("/system.slice/docker-c2.scope", Some(3));
+            host.contain(4, "db");
+            host.facts.groups[3].after.usage = Some(Bytes::gib(12));
+            host.facts.groups[4].after.usage = Some(Bytes::gib(5));
+        }
+        says("host-jobs-unbounded", &host).expect("7 GiB of services").1
+    };
+    let bound = format!("systemctl set-property --runtime system.slice MemoryHigh={}", 7 * GIB);
+    assert_eq!(command(V2, false), Some(bound));
+    assert_eq!(command(V2, true), None);
+    assert_eq!(command(V1, false), None);
 }

@@ -3,7 +3,7 @@
 
 use super::facts::{Controller, Facts, Group, Version};
 use super::finding::{Check, Finding, Severity};
-use super::fixes::{kept, protect, raise_limit, whole_mib};
+use super::fixes::{by_hand, kept, protect, raise_limit, whole_mib};
 use super::pressure::host_reclaim;
 use super::strategy::size::size;
 use crate::unit::{Bytes, Limit, Percent};
@@ -262,14 +262,18 @@ fn host_jobs(facts: &Facts) -> Vec<Finding> {
     for slice in facts.children(root).filter(|g| ["/system.slice", "/user.slice"].contains(&g.path.as_str()))
     {
         // Engines with the systemd driver put containers into system.slice: theirs is not the slice's own.
-        let held: Bytes = facts
-            .containers()
-            .filter(|c| c.path.starts_with(&format!("{}/", slice.path)))
-            .map(Group::usage)
-            .sum();
+        let inside: Vec<&Group> =
+            facts.containers().filter(|c| c.path.starts_with(&format!("{}/", slice.path))).collect();
+        let held: Bytes = inside.iter().map(|c| c.usage()).sum();
         let own = slice.usage().saturating_sub(held);
         if own > much && ceiling(slice).is_none() {
-            let soft = whole_mib(own);
+            let command = format!(
+                "systemctl set-property --runtime {} MemoryHigh={}",
+                slice.path.trim_start_matches('/'),
+                whole_mib(own).get()
+            );
+            // It would hold back containers in the slice, too; and v1 has no such limit.
+            let bounds = inside.is_empty() && facts.version(Controller::Memory) == Some(Version::V2);
             found.push(
                 Finding::new(
                     Severity::Warning,
@@ -277,11 +281,7 @@ fn host_jobs(facts: &Facts) -> Vec<Finding> {
                 )
                 .because(slice.file(Controller::Memory, slice.usage_file()), slice.usage())
                 .because(file.clone(), &value)
-                .fixed_by(super::fixes::by_hand(&[&format!(
-                    "systemctl set-property --runtime {} MemoryHigh={}",
-                    slice.path.trim_start_matches('/'),
-                    soft.get()
-                )]))
+                .fixed_by(bounds.then(|| by_hand(&[&command])).flatten())
                 .advise("`elbowroom housekeeping` says which of them it is, and bounds that one alone."),
             );
         }
