@@ -17,7 +17,7 @@ pub use jobs::{jvms, root_processes, swappiness_below};
 pub use journal::{Entry, Journal, JournalError};
 pub use looks::Looks;
 pub use place::{place, unplace};
-pub use write::{Outcome, WriteError, revert, write};
+pub use write::{Outcome, WriteError, retreat, revert, write};
 
 use crate::cgroup::layout::LayoutError;
 use crate::cgroup::{Controller, Layout};

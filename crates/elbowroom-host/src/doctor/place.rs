@@ -34,9 +34,26 @@ pub fn place(root: &Root, placing: &Placing) -> Result<(), WriteError> {
 /// Where the kernel refuses.
 pub fn unplace(root: &Root, placing: &Placing) -> Result<Outcome, WriteError> {
     let dir = Path::new(&placing.dir);
-    if !has(root, &dir.join("cgroup.procs")) {
+    let around = Path::new(&placing.from).join(PARENT);
+    if !has(root, &around) {
         return Ok(Outcome::Gone);
     }
+    let outcome = if has(root, &dir.join("cgroup.procs")) {
+        empty(root, dir, Path::new(&placing.from))?;
+        remove(root, dir)?;
+        Outcome::Reverted
+    } else {
+        Outcome::Gone
+    };
+    // The last one takes the cgroup around it along.
+    match remove(root, &around) {
+        Ok(()) | Err(WriteError::Refused { source: Errno::BUSY | Errno::NOTEMPTY, .. }) => Ok(outcome),
+        Err(error) => Err(error),
+    }
+}
+
+/// Moves all processes of a cgroup into another one.
+fn empty(root: &Root, dir: &Path, to: &Path) -> Result<(), WriteError> {
     // A process can have a child between the list and its move.
     for _ in 0..100 {
         let procs = root.read(dir.join("cgroup.procs"))?;
@@ -44,16 +61,10 @@ pub fn unplace(root: &Root, placing: &Placing) -> Result<Outcome, WriteError> {
             break;
         }
         for pid in procs.lines().filter_map(|pid| pid.parse().ok()) {
-            join(root, Path::new(&placing.from), pid)?;
+            join(root, to, pid)?;
         }
     }
-    remove(root, dir)?;
-    // The last one takes the cgroup around it along.
-    match remove(root, &Path::new(&placing.from).join(PARENT)) {
-        Ok(()) | Err(WriteError::Refused { source: Errno::BUSY | Errno::NOTEMPTY, .. }) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(Outcome::Reverted)
+    Ok(())
 }
 
 fn is_same(root: &Root, process: &Process) -> bool {
@@ -110,6 +121,28 @@ mod tests {
     use crate::fixture::Fixture;
     use elbowroom_core::unit::Bytes;
 
+    fn placing() -> Placing {
+        Placing {
+            dir: format!("/cg/{PARENT}/x"),
+            from: "/cg".into(),
+            file: "memory.high".into(),
+            size: Bytes::mib(1),
+            processes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_cgroup_around_one_that_was_not_made_goes_unless_it_holds_another() {
+        let host = Fixture::new(&format!("-- cg/{PARENT}/y/ --\n")).unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let around = format!("/cg/{PARENT}");
+        assert_eq!(unplace(&root, &placing()).unwrap(), Outcome::Gone);
+        assert!(has(&root, Path::new(&around)));
+        host.remove(&format!("cg/{PARENT}/y")).unwrap();
+        assert_eq!(unplace(&root, &placing()).unwrap(), Outcome::Gone);
+        assert!(!has(&root, Path::new(&around)));
+    }
+
     #[test]
     fn what_was_never_made_is_gone_and_another_process_of_the_number_is_left_alone() {
         let host = Fixture::new(
@@ -117,14 +150,7 @@ mod tests {
         )
         .unwrap();
         let root = Root::at(host.path()).unwrap();
-        let placing = Placing {
-            dir: format!("/cg/{PARENT}/x"),
-            from: "/cg".into(),
-            file: "memory.high".into(),
-            size: Bytes::mib(1),
-            processes: Vec::new(),
-        };
-        assert_eq!(unplace(&root, &placing).unwrap(), Outcome::Gone);
+        assert_eq!(unplace(&root, &placing()).unwrap(), Outcome::Gone);
         assert!(is_same(&root, &Process { pid: 7, started: 78, ..Process::default() }));
         assert!(!is_same(&root, &Process { pid: 7, started: 77, ..Process::default() }));
         assert!(!is_same(&root, &Process { pid: 8, started: 78, ..Process::default() }));

@@ -74,6 +74,27 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// Whether nothing of the write is in force any more.
+    pub fn is_back(&self) -> bool {
+        matches!(self, Self::Reverted | Self::AlreadyBack | Self::Gone)
+    }
+}
+
+/// Takes back what a write that failed may have left, unless somebody changed it since.
+///
+/// # Errors
+/// Those of [`revert`].
+pub fn retreat(root: &Root, write: &Write, error: &WriteError) -> Result<Outcome, WriteError> {
+    match error {
+        // It was not begun: what the file says is somebody else's.
+        WriteError::Changed { .. } => Ok(Outcome::AlreadyBack),
+        // What the kernel made of it is ours, too.
+        WriteError::Differs { now, .. } => revert(root, &Write { to: now.clone(), ..write.clone() }),
+        _ => revert(root, write),
+    }
+}
+
 /// Writes one value and reads it back.
 ///
 /// # Errors
@@ -201,6 +222,21 @@ mod tests {
         assert!(matches!(revert(&root, &raised()).unwrap(), Outcome::InUse { usage: 960, .. }));
         host.write("cg/memory.current", "940\n").unwrap();
         assert_eq!(revert(&root, &raised()).unwrap(), Outcome::Reverted);
+    }
+
+    #[test]
+    fn a_value_that_the_kernel_made_another_of_is_taken_back_and_one_that_was_not_begun_is_left_alone() {
+        let (host, root) = host();
+        // A file that keeps what is behind the end of what is written: "2" becomes 2000.
+        let write_two = Write { to: "2".into(), ..raised() };
+        let error = write(&root, &write_two).unwrap_err();
+        assert!(matches!(&error, WriteError::Differs { now, .. } if now == "2000"), "{error}");
+        assert_eq!(retreat(&root, &write_two, &error).unwrap(), Outcome::Reverted);
+        assert_eq!(root.read("/cg/memory.max").unwrap(), "1000\n");
+        host.write("cg/memory.max", "2000\n").unwrap();
+        let error = write(&root, &raised()).unwrap_err();
+        assert!(retreat(&root, &raised(), &error).unwrap().is_back());
+        assert_eq!(root.read("/cg/memory.max").unwrap(), "2000\n");
     }
 
     #[test]

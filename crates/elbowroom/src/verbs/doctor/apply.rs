@@ -5,7 +5,7 @@ use crate::cli::Format;
 use anyhow::{Context, Result};
 use elbowroom_core::doctor::strategy::housekeeping::Placing;
 use elbowroom_core::doctor::{Fix, Write as FileWrite};
-use elbowroom_host::doctor::{Entry, Journal, place, revert, unplace, write};
+use elbowroom_host::doctor::{Entry, Journal, Outcome, WriteError, place, retreat, revert, unplace, write};
 use elbowroom_host::root::Root;
 use serde::Serialize;
 use std::fmt::Write;
@@ -121,8 +121,9 @@ fn make(root: &Root, journal: &Journal, change: &Change) -> Result<Result<u64, S
         Err((error, stuck)) => {
             if !stuck {
                 journal.forget(entry.id)?;
+                return Ok(Err(error));
             }
-            Ok(Err(error))
+            Ok(Err(format!("{error}; a part may be in force: `elbowroom undo {}` takes it back", entry.id)))
         }
     }
 }
@@ -131,20 +132,23 @@ fn make(root: &Root, journal: &Journal, change: &Change) -> Result<Result<u64, S
 fn carry_out(root: &Root, entry: &Entry) -> Result<(), (String, bool)> {
     for (done, each) in entry.writes.iter().enumerate() {
         if let Err(error) = write(root, each) {
-            // The one that failed may be half there: a value the kernel made something else of.
-            let mut stuck = false;
-            for earlier in entry.writes[..=done].iter().rev() {
-                stuck |= revert(root, earlier).is_err();
+            let mut stuck = stays(retreat(root, each, &error));
+            for earlier in entry.writes[..done].iter().rev() {
+                stuck |= stays(revert(root, earlier));
             }
             return Err((error.to_string(), stuck));
         }
         tracing::info!(file = each.file, from = each.from, to = each.to, because = entry.check, "wrote");
     }
     if let Some(placing) = &entry.placing {
-        place(root, placing).map_err(|error| (error.to_string(), unplace(root, placing).is_err()))?;
+        place(root, placing).map_err(|error| (error.to_string(), stays(unplace(root, placing))))?;
         tracing::info!(dir = placing.dir, size = placing.size.get(), because = entry.check, "placed");
     }
     Ok(())
+}
+
+fn stays(outcome: Result<Outcome, WriteError>) -> bool {
+    !outcome.is_ok_and(|outcome| outcome.is_back())
 }
 
 fn diff(changes: &[Change]) -> String {
@@ -178,5 +182,44 @@ fn value(text: &str) -> String {
         Ok(n) if n >= i64::MAX as u64 & !0xffff => "max".to_owned(),
         Ok(n) if n >= 1 << 20 => format!("{text} ({})", elbowroom_core::unit::Bytes(n)),
         _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_host::fixture::Fixture;
+
+    fn raised(file: &str, to: &str) -> FileWrite {
+        FileWrite {
+            file: file.into(),
+            from: "1000".into(),
+            to: to.into(),
+            unit: None,
+            in_use: Some("/cg/memory.current".into()),
+        }
+    }
+
+    /// Carries out two writes of which the second fails, with so much in use; whether it says that a part stays.
+    fn stuck(second: &FileWrite, usage: u64) -> bool {
+        let host = Fixture::new(&format!(
+            "-- cg/memory.max --\n1000\n-- cg/memory.high --\n1000\n-- cg/foreign --\n3000\n-- cg/memory.current --\n{usage}\n"
+        ))
+        .unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let writes = vec![raised("/cg/memory.max", "2000"), second.clone()];
+        let entry = Entry { id: 1, at: 0, check: "x".into(), container: None, writes, placing: None };
+        carry_out(&root, &entry).unwrap_err().1
+    }
+
+    #[test]
+    fn what_failed_counts_as_taken_back_only_where_nothing_of_it_is_in_force() {
+        let foreign = raised("/cg/foreign", "4000");
+        // The file keeps what is behind the end of what is written, so it says 2000 then.
+        let differs = raised("/cg/memory.high", "2");
+        for failing in [&foreign, &differs] {
+            assert!(!stuck(failing, 100), "{}", failing.file);
+            assert!(stuck(failing, 990), "{}", failing.file);
+        }
     }
 }
