@@ -807,3 +807,42 @@ fn a_slice_that_holds_containers_is_not_to_be_bounded_for_its_services() {
     assert_eq!(command(V2, true), None);
     assert_eq!(command(V1, false), None);
 }
+
+/// What is printed for a container that its quota stops, in a cgroup of that path.
+fn quota_command(version: Version, path: &str, quota: &str, period: &str) -> String {
+    let mut host = Sim::new(version);
+    match version {
+        V1 => {
+            host.set("cpu.cfs_quota_us", quota);
+            host.set("cpu.cfs_period_us", period);
+        }
+        V2 => host.set("cpu.max", &format!("{quota} {period}")),
+    }
+    host.throttled(20, 10, 300_000);
+    host.facts.groups[2].path = path.into();
+    says("cpu-throttled", &host).and_then(|(_, command)| command).expect("a fix")
+}
+
+#[test]
+fn systemd_writes_for_its_own_units_and_for_nothing_below_them() {
+    let systemd = "systemctl set-property --runtime docker-c1.scope CPUQuota=75%";
+    for version in [V1, V2] {
+        for (path, own) in [
+            ("/system.slice/docker-c1.scope", true),
+            ("/kubepods.slice/kubepods-pod1.slice/docker-c1.scope", true),
+            ("/user.slice/user-1000.slice/user@1000.service/ssh.service", false),
+            ("/user.slice/user-1000.slice/user@1000.service/app.slice/docker-c1.scope", false),
+            ("/system.slice/docker-c0.scope/system.slice/ssh.service", false),
+            ("/docker/c0/system.slice/ssh.service", false),
+        ] {
+            let command = quota_command(version, path, "50000", "100000");
+            assert_eq!(command == systemd, own, "{path}: {command}");
+            assert_eq!(command.starts_with("echo "), !own, "{path}: {command}");
+        }
+        // Quotas that systemd would write another way.
+        for (quota, period) in [("25000", "50000"), ("33333", "100000")] {
+            let command = quota_command(version, "/system.slice/docker-c1.scope", quota, period);
+            assert!(command.starts_with("echo "), "{command}");
+        }
+    }
+}

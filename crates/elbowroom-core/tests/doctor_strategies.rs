@@ -146,6 +146,12 @@ fn on_v2_swap_is_forbidden_only_when_asked_and_where_what_is_swapped_fits() {
         }),
         Err(Unprotected::DoesNotFit { .. })
     ));
+    // systemd would write its own value back with the unit's next change.
+    let mut host = Sim::new(V2);
+    host.facts.groups[2].path = "/system.slice/docker-c1.scope".into();
+    let fix = protect(&host.facts, web(&host), &[], true).unwrap();
+    let command = "systemctl set-property --runtime docker-c1.scope MemorySwapMax=0";
+    assert_eq!(fix.commands.last().unwrap(), command);
     // A user who granted swap is not overruled; one who forbade it needs nothing.
     assert!(matches!(asked(|h| h.set("memory.swap.max", "1048576")), Err(Unprotected::SwapGranted { .. })));
     assert!(

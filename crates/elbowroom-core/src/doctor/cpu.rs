@@ -50,7 +50,8 @@ fn throttled(facts: &Facts) -> Vec<Finding> {
             .about(g)
             .because(g.file(Controller::Cpu, "cpu.stat nr_throttled"), format!("+{throttled} of {periods}"))
             .because(g.file(Controller::Cpu, file), format!("{quota} of {period}"));
-            let more = quota + quota / 2;
+            // In whole percents, as systemd has it.
+            let more = (quota + quota / 2).next_multiple_of((period / 100).max(1));
             let fix = match facts.version(Controller::Cpu) {
                 Some(Version::V1) => one(g, Controller::Cpu, file, more),
                 _ => one(g, Controller::Cpu, file, format!("{more} {period}")),

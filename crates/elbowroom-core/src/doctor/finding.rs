@@ -86,6 +86,29 @@ pub struct Property {
     pub name: String,
 }
 
+/// systemd's period of a quota, in microseconds.
+pub(super) const CPU_PERIOD: u64 = 100_000;
+
+/// What a quota is of one CPU, in percent. `None` where it is no whole percent of systemd's period: it would write another one.
+pub(super) fn cpu_percent(quota: &str) -> Option<u64> {
+    let (quota, period) = quota.split_once(' ').unwrap_or((quota, "100000"));
+    let percent = CPU_PERIOD / 100;
+    let quota: u64 = quota.parse().ok().filter(|q: &u64| q.is_multiple_of(percent))?;
+    (period.parse() == Ok(CPU_PERIOD)).then_some(quota / percent)
+}
+
+impl Property {
+    /// A value of the file as `systemctl set-property` takes it.
+    pub fn assignment(&self, value: &str) -> String {
+        let quota = cpu_percent(value).filter(|_| self.name == "CPUQuota");
+        match (value, quota) {
+            ("max" | "-1", _) => format!("{}=infinity", self.name),
+            (_, Some(percent)) => format!("{}={percent}%", self.name),
+            _ => format!("{}={value}", self.name),
+        }
+    }
+}
+
 /// One question about a host.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {

@@ -4,7 +4,7 @@
 //! the host is short, and refuses nobody anything (mm/memcontrol-v1.c, `memcg1_soft_limit_reclaim`).
 
 use super::facts::{Controller, Facts, Group, Version};
-use super::finding::{Fix, Property, Write};
+use super::finding::{CPU_PERIOD, Fix, Property, Write, cpu_percent};
 use crate::sample::Engine;
 use crate::unit::{Bytes, Limit, Percent};
 
@@ -23,30 +23,34 @@ pub(super) fn set(group: &Group, controller: Controller, file: &str, to: impl To
     let (from, to) = (group.text(file)?.to_owned(), to.to_string());
     let capped = ["memory.max", "memory.high", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"];
     let in_use = capped.contains(&file).then(|| group.file(controller, group.usage_file()));
-    (from != to).then(|| Write {
-        file: group.file(controller, file),
-        from,
-        to,
-        unit: property(group, file),
-        in_use,
-    })
+    let unit = property(group, file, [&from, &to]);
+    (from != to).then(|| Write { file: group.file(controller, file), from, to, unit, in_use })
 }
 
-/// The unit and property behind a file, where systemd made the cgroup.
-fn property(group: &Group, file: &str) -> Option<Property> {
-    let unit = group.path.rsplit('/').next()?;
+/// The unit and property behind a file, where the system's manager made the cgroup. Its units are in slices only: what is below
+/// a scope or a service is a user's or a container's own, and may have the name of a unit of the system.
+fn property(group: &Group, file: &str, values: [&str; 2]) -> Option<Property> {
+    let (around, unit) = group.path.rsplit_once('/')?;
+    let in_slices = around.split('/').skip(1).all(|name| name.ends_with(".slice"));
     let suffixed = [".scope", ".slice", ".service"].iter().any(|s| unit.ends_with(s));
+    let usual_period = group.number("cpu.cfs_period_us").is_none_or(|period| period == CPU_PERIOD);
     let name = match file {
         "memory.low" => "MemoryLow",
         "memory.max" => "MemoryMax",
         "memory.high" => "MemoryHigh",
+        "memory.swap.max" => "MemorySwapMax",
         "memory.limit_in_bytes" => "MemoryLimit",
+        "cpu.max" | "cpu.cfs_quota_us"
+            if usual_period && values.iter().all(|value| cpu_percent(value).is_some()) =>
+        {
+            "CPUQuota"
+        }
         "cpu.weight" => "CPUWeight",
         "cpu.shares" => "CPUShares",
         "pids.max" => "TasksMax",
         _ => return None,
     };
-    suffixed.then(|| Property { unit: unit.to_owned(), name: name.to_owned() })
+    (in_slices && suffixed).then(|| Property { unit: unit.to_owned(), name: name.to_owned() })
 }
 
 /// What a person types for one write.
@@ -65,7 +69,9 @@ fn command(group: &Group, write: &Write) -> String {
 /// What a person types where no engine keeps the setting.
 pub(super) fn plain_command(write: &Write) -> String {
     match &write.unit {
-        Some(p) => format!("systemctl set-property --runtime {} {}={}", quoted(&p.unit), p.name, write.to),
+        Some(p) => {
+            format!("systemctl set-property --runtime {} {}", quoted(&p.unit), p.assignment(&write.to))
+        }
         None => format!("echo {} > {}", quoted(&write.to), quoted(&write.file)),
     }
 }

@@ -139,9 +139,7 @@ pub fn revert(root: &Root, write: &Write) -> Result<Outcome, WriteError> {
 fn put(root: &Root, write: &Write, value: &str) -> Result<(), WriteError> {
     match &write.unit {
         Some(property) => {
-            let value = if value == "max" || value == "-1" { "infinity" } else { value };
-            let setting = format!("{}={value}", property.name);
-            systemctl(&["set-property", "--runtime", &property.unit, &setting])?;
+            systemctl(&["set-property", "--runtime", &property.unit, &property.assignment(value)])?;
         }
         None => {
             let fd = root.open(&write.file, OFlags::WRONLY)?;
