@@ -325,8 +325,30 @@ fn rows() -> Vec<Row> {
             V2,
             Critical,
             "dmesg",
+            |h| {
+                h.vmstat("oom_kill", 1);
+                h.event_around("oom_kill", 1)
+            },
+            |h| h.event_around("oom", 1),
+        ),
+        row(
+            "host-out-of-memory",
+            V2,
+            Warning,
+            "dmesg",
             |h| h.vmstat("oom_kill", 1),
-            |h| h.event("oom_kill", 1),
+            |h| {
+                h.event_around("oom_kill", 1);
+                h.event_around("oom", 1)
+            },
+        ),
+        row(
+            "host-out-of-memory",
+            V1,
+            Warning,
+            "dmesg",
+            |h| h.vmstat("oom_kill", 1),
+            |h| h.event_around("oom_kill", 1),
         ),
         row(
             "oom-kills-parts",

@@ -1,6 +1,6 @@
 //! Limits that are reached, and what happens then.
 
-use super::facts::{Controller, Facts, Group};
+use super::facts::{Controller, Facts, Group, Version};
 use super::finding::{Check, Finding, Severity};
 use super::fixes::{by_hand, one, raise_limit, whole_mib};
 use crate::unit::{Bytes, Limit, Percent};
@@ -128,29 +128,50 @@ fn oom_killed(facts: &Facts) -> Vec<Finding> {
 pub(super) const HOST_OOM: Check = Check {
     id: "host-out-of-memory",
     pitfall: "M3 OOM history",
-    reads_v1: "/proc/vmstat oom_kill less memory.oom_control of all groups",
-    reads_v2: "/proc/vmstat oom_kill less memory.events oom_kill of all groups",
-    threshold: "a kill between the looks that no container's limit explains",
-    reference: "Documentation/admin-guide/sysctl/vm.rst, oom_dump_tasks",
+    reads_v1: "/proc/vmstat oom_kill less memory.oom_control oom_kill of all groups",
+    reads_v2: "/proc/vmstat oom_kill; memory.events (oom_kill, oom) of the groups below the root",
+    threshold: "v2: kills between the looks in a group where no limit was reached (oom), which are the host's; else, and on v1, \
+                a warning of kills that no group tells of",
+    reference: "Documentation/admin-guide/cgroup-v2.rst, memory.events oom and oom_kill",
     run: host_oom,
 };
 
 fn host_oom(facts: &Facts) -> Vec<Finding> {
     let Some((before, after)) = facts.host.vmstat("oom_kill") else { return Vec::new() };
-    let inside: u64 = facts.containers().filter_map(|g| Some(g.event("oom_kill")?.0)).sum();
-    let kills = after.saturating_sub(before).saturating_sub(inside);
-    if kills == 0 {
-        return Vec::new();
-    }
-    vec![
-        Finding::new(
+    let all = after.saturating_sub(before);
+    let grown = |g: &Group, key: &str| g.event(key).map(|(now, _)| now);
+    let kills = |g: &Group| grown(g, "oom_kill").unwrap_or(0);
+    // v2 counts in every group around as well, also what happened in groups that are gone. `oom_kill` is any kill; `oom` comes
+    // before it where a limit was reached.
+    let (inside, by_host): (u64, u64) = match facts.version(Controller::Memory) {
+        Some(Version::V2) => {
+            let tops: Vec<&Group> = facts.root().into_iter().flat_map(|root| facts.children(root)).collect();
+            let unlimited = tops.iter().filter(|g| grown(g, "oom") == Some(0));
+            (tops.iter().map(|g| kills(g)).sum(), unlimited.map(|g| kills(g)).sum())
+        }
+        _ => (facts.groups.iter().filter(|g| g.parent.is_some()).map(kills).sum(), 0),
+    };
+    let untold = all.saturating_sub(inside);
+    let (severity, sentence) = match (by_host, untold) {
+        (0, 0) => return Vec::new(),
+        (0, _) => (
+            Severity::Warning,
+            format!(
+                "Killed for memory between the looks: {untold} processes, by the host itself or at the limit of a cgroup that is \
+                 new, gone, or inside a container."
+            ),
+        ),
+        _ => (
             Severity::Critical,
-            format!("The host itself is out of memory: it killed {kills} processes between the looks."),
-        )
-        .because("/proc/vmstat oom_kill", format!("+{kills}"))
-        .because("/proc/meminfo MemAvailable", facts.host.mem_available())
-        .fixed_by(by_hand(&["dmesg --ctime | grep -i 'out of memory'"]))
-        .advise("Limits promise more than there is: see memory-not-reserved."),
+            format!("The host itself is out of memory: it killed {by_host} processes between the looks."),
+        ),
+    };
+    vec![
+        Finding::new(severity, sentence)
+            .because("/proc/vmstat oom_kill", format!("+{all}"))
+            .because("/proc/meminfo MemAvailable", facts.host.mem_available())
+            .fixed_by(by_hand(&["dmesg --ctime | grep -i 'out of memory'"]))
+            .advise("Where it was the host, limits promise more than there is: see memory-not-reserved."),
     ]
 }
 

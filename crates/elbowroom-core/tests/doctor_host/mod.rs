@@ -96,7 +96,7 @@ impl Sim {
                 pressure: Some([Pressure::EMPTY; 3]),
                 ..Counters::default()
             };
-            for key in ["max", "high", "oom_kill"] {
+            for key in ["max", "high", "oom", "oom_kill"] {
                 counters.events.insert(key.into(), 0);
             }
         }
@@ -199,6 +199,11 @@ impl Sim {
     /// An event of memory, between the looks.
     pub fn event(&mut self, key: &str, n: u64) {
         self.web().after.events.insert(key.into(), n);
+    }
+
+    /// An event of memory of the cgroup around it, between the looks.
+    pub fn event_around(&mut self, key: &str, n: u64) {
+        self.facts.groups[1].after.events.insert(key.into(), n);
     }
 
     /// An event of memory, long ago.
