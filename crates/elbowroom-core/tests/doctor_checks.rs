@@ -868,3 +868,21 @@ fn systemd_writes_for_its_own_units_and_for_nothing_below_them() {
         }
     }
 }
+
+#[test]
+fn a_disk_limit_is_not_blamed_while_another_disk_is_busy() {
+    for (check, queue) in [("io-limit-stalls-host", 0.2), ("io-limit-binds", 1.0)] {
+        let mut host = Sim::new(V2);
+        host.disk("mq-deadline", "0");
+        host.io_limit("io.max", "8:0", "rbps=1048576");
+        host.host_waits(7_000);
+        host.waits(1, 9_000);
+        host.other_disk(queue / 2.0);
+        assert!(says(check, &host).is_some(), "{check}");
+        host.other_disk(queue);
+        assert!(says(check, &host).is_none(), "{check}");
+        // What stands on another disk waits with it.
+        host.facts.host.disks[2].name = "dm-0".into();
+        assert!(says(check, &host).is_some(), "{check}");
+    }
+}

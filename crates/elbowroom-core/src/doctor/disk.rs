@@ -35,8 +35,17 @@ fn io_waits(facts: &Facts) -> Option<(u32, u32)> {
     facts.host.after.pressure.as_ref().map(|p| (p[1].some.avg10, p[1].full.avg10))
 }
 
-fn disk(facts: &Facts, number: DeviceNumber) -> Option<&Disk> {
-    facts.host.disks.iter().find(|d| d.number == number)
+/// Requests under way on the disk of that number, where neither it nor any other disk has as many as `most`: pressure does not say
+/// which disk is waited for.
+fn queue_if_all_idle(facts: &Facts, number: DeviceNumber, most: f64) -> Option<f64> {
+    let disk = facts.host.disks.iter().find(|d| d.number == number)?;
+    let mut real = facts.host.disks.iter().filter(|d| d.number == number || !stacked(d));
+    real.all(|d| work(facts, d).queue < most).then(|| work(facts, disk).queue)
+}
+
+/// What stands on another disk or on memory says what that says.
+fn stacked(disk: &Disk) -> bool {
+    ["loop", "ram", "zram", "dm-", "md"].iter().any(|p| disk.name.starts_with(p))
 }
 
 /// Containers with disk limits: the group, the file, the device, the rest of the row.
@@ -125,8 +134,7 @@ pub(super) const INVERSION: Check = Check {
     pitfall: "D3 cap inversion",
     reads_v1: "blkio.throttle.*_device, /proc/pressure/io full, /proc/diskstats",
     reads_v2: "io.max, /proc/pressure/io full, /proc/diskstats",
-    threshold: "everybody waits for disks more than 40 % of the last 10 s, though the limited disk has less than 0.2 requests \
-                under way",
+    threshold: "everybody waits for disks more than 40 % of the last 10 s, though no disk has as much as 0.2 requests under way",
     reference: "moby/moby#39737; block/blk-throttle.c",
     run: inversion,
 };
@@ -135,14 +143,14 @@ fn inversion(facts: &Facts) -> Vec<Finding> {
     let Some((_, full)) = io_waits(facts).filter(|(_, full)| *full > 4_000) else { return Vec::new() };
     limited(facts)
         .filter_map(|(g, file, number, rest)| {
-            let queue = work(facts, disk(facts, number)?).queue;
+            let queue = queue_if_all_idle(facts, number, 0.2)?;
             let path = g.file(Controller::Io, file);
-            (queue < 0.2).then(|| {
+            Some(
                 Finding::new(
                     Severity::Critical,
                     format!(
-                        "The host waits for disk {number} {}% of the time though it is idle: this limit holds locks of the file \
-                         system that all need.",
+                        "The host waits for disks {}% of the time though all are idle: this limit on {number} holds locks of the \
+                         file system that all need.",
                         full / 100
                     ),
                 )
@@ -150,8 +158,8 @@ fn inversion(facts: &Facts) -> Vec<Finding> {
                 .because("/proc/pressure/io full avg10", format!("{}%", full / 100))
                 .because(format!("/proc/diskstats {number} queue"), format!("{queue:.2}"))
                 .because(path.clone(), format!("{number} {rest}"))
-                .fixed_by(lifted(&path, file, number))
-            })
+                .fixed_by(lifted(&path, file, number)),
+            )
         })
         .collect()
 }
@@ -170,7 +178,7 @@ pub(super) const CAP_WAITS: Check = Check {
     pitfall: "D4 cap on latency class",
     reads_v1: "blkio.throttle.*_device, io.pressure of the unified hierarchy, /proc/diskstats",
     reads_v2: "io.max, io.pressure, /proc/diskstats",
-    threshold: "a container with a limit waits for disk more than 50 % of the last 10 s, and the disk has less than 1 request \
+    threshold: "a container with a limit waits for disk more than 50 % of the last 10 s, and no disk has as much as 1 request \
                 under way",
     reference: "docs/papers/memory-pitfalls.md; block/blk-throttle.c, slices of 100 ms",
     run: cap_waits,
@@ -180,9 +188,9 @@ fn cap_waits(facts: &Facts) -> Vec<Finding> {
     limited(facts)
         .filter_map(|(g, file, number, rest)| {
             let waits = g.after.pressure.as_ref()?[1].some.avg10;
-            let queue = work(facts, disk(facts, number)?).queue;
+            let queue = queue_if_all_idle(facts, number, 1.0)?;
             let path = g.file(Controller::Io, file);
-            (waits > 5_000 && queue < 1.0).then(|| {
+            (waits > 5_000).then(|| {
                 Finding::new(
                     Severity::Warning,
                     format!("It waits for its own disk limit, {}% of the time and up to 100 ms at once; the disk is free.", waits / 100),
@@ -393,9 +401,7 @@ fn rotational(facts: &Facts) -> Vec<Finding> {
             let ios = d.after.ios;
             let mean = Micros(d.after.ticks.get() / ios.max(1));
             let said = d.queue.get("rotational").is_some_and(|r| r == "1");
-            // What stands on another disk or on memory says what that says.
-            let virtual_disk = ["loop", "ram", "zram", "dm-", "md"].iter().any(|p| d.name.starts_with(p));
-            (said && !virtual_disk && ios > 10_000 && mean < Micros::millis(2)).then(|| {
+            (said && !stacked(d) && d.after.ios > 10_000 && mean < Micros::millis(2)).then(|| {
                 let file = queue_file(d, "rotational");
                 Finding::new(
                     Severity::Info,

@@ -307,6 +307,15 @@ impl Sim {
         self.facts.host.disks = vec![Disk { name: "sda".into(), number: SDA, queue, before, after }];
     }
 
+    /// A second disk, with so many requests under way in the mean.
+    pub fn other_disk(&mut self, queue: f64) {
+        let sda = &self.facts.host.disks[0];
+        let mut sdb =
+            Disk { name: "sdb".into(), number: DeviceNumber { major: 8, minor: 16 }, ..sda.clone() };
+        sdb.after.time_in_queue = Micros(sdb.before.time_in_queue.get() + (queue * 1e6) as u64);
+        self.facts.host.disks.push(sdb);
+    }
+
     /// Between the looks: requests, milliseconds each, mean number under way.
     pub fn busy_disk(&mut self, ios: u64, ms: u64, queue: f64) {
         let disk = &mut self.facts.host.disks[0];
