@@ -4,7 +4,7 @@ mod doctor_host;
 
 use doctor_host::Sim;
 use elbowroom_core::doctor::{CHECKS, Severity, Version, plan, run};
-use elbowroom_core::unit::Bytes;
+use elbowroom_core::unit::{Bytes, Micros};
 use std::collections::BTreeSet;
 
 const MIB: u64 = 1 << 20;
@@ -885,4 +885,24 @@ fn a_disk_limit_is_not_blamed_while_another_disk_is_busy() {
         host.facts.host.disks[2].name = "dm-0".into();
         assert!(says(check, &host).is_some(), "{check}");
     }
+}
+
+#[test]
+fn a_disks_clock_that_began_anew_is_no_idle_disk_and_no_fast_one() {
+    let wrapped = |ms: u64| Micros::millis((1 << 32) - ms);
+    let mut host = Sim::new(V2);
+    host.disk("none", "1");
+    host.facts.host.disks[0].before.time_in_queue = wrapped(10_000);
+    host.facts.host.disks[0].after.time_in_queue = Micros::secs(30);
+    assert!(says("disk-full-without-pressure", &host).is_some());
+
+    host.busy_disk(100, 80, 8.0);
+    assert!(says("disk-slower-than-usual", &host).is_some());
+    assert!(says("disk-not-rotational", &host).is_some());
+    // Since boot it did so much that its clock may have begun anew.
+    let disk = &mut host.facts.host.disks[0];
+    disk.before.ios += 100_000_000;
+    disk.after.ios += 100_000_000;
+    assert!(says("disk-slower-than-usual", &host).is_none());
+    assert!(says("disk-not-rotational", &host).is_none());
 }

@@ -1,6 +1,6 @@
 //! Disks: limits that do not hold, limits that hurt, and devices that are slow.
 
-use super::facts::{Controller, Disk, Facts, Group, Version};
+use super::facts::{Controller, Disk, DiskCounters, Facts, Group, Version};
 use super::finding::{Check, Finding, Severity};
 use super::fixes::by_hand;
 use crate::sample::DeviceNumber;
@@ -17,13 +17,36 @@ struct Work {
 }
 
 fn work(facts: &Facts, disk: &Disk) -> Work {
-    let ios = disk.after.ios.saturating_sub(disk.before.ios);
-    let ticks = disk.after.ticks.saturating_sub(disk.before.ticks);
+    let (before, after) = (&disk.before, &disk.after);
+    // One that was taken out and put in again counts anew.
+    let Some(ios) = after.ios.checked_sub(before.ios) else {
+        return Work { queue: 0.0, await_ms: 0.0, ios: 0 };
+    };
     Work {
-        queue: facts.per_second(disk.before.time_in_queue.get(), disk.after.time_in_queue.get()) / 1e6,
-        await_ms: if ios == 0 { 0.0 } else { ticks.get() as f64 / ios as f64 / 1e3 },
+        queue: facts.per_second(0, grown(before.time_in_queue, after.time_in_queue).get()) / 1e6,
+        await_ms: if ios == 0 {
+            0.0
+        } else {
+            grown(before.ticks, after.ticks).get() as f64 / ios as f64 / 1e3
+        },
         ios,
     }
+}
+
+/// `/proc/diskstats` has times as 32 bits of milliseconds, and begins anew after 50 days of them (block/genhd.c,
+/// `diskstats_show`).
+const CLOCK: u64 = 1 << 32;
+
+fn grown(before: Micros, after: Micros) -> Micros {
+    let ms = |time: Micros| time.get() / 1_000;
+    Micros::millis(ms(after).wrapping_sub(ms(before)) % CLOCK)
+}
+
+/// What a request took since boot in the mean. `None` where the clock may have begun anew: no disk takes more than 100 ms in the
+/// mean.
+fn mean(counters: &DiskCounters) -> Option<Micros> {
+    let ios = counters.ios.max(1);
+    (ios < CLOCK / 100).then(|| Micros(counters.ticks.get() / ios))
 }
 
 fn queue_file(disk: &Disk, file: &str) -> String {
@@ -317,8 +340,8 @@ pub(super) const DEGRADED: Check = Check {
     pitfall: "D7 device degraded",
     reads_v1: "/proc/diskstats",
     reads_v2: "/proc/diskstats",
-    threshold: "at least 50 requests between the looks took more than 20 ms and more than 3 times what they took since boot, \
-                with fewer than 16 under way",
+    threshold: "at least 50 requests between the looks took more than 20 ms and more than 3 times what they took since boot \
+                (less than 43 million of them), with fewer than 16 under way",
     reference: "Documentation/admin-guide/iostats.rst",
     run: degraded,
 };
@@ -330,7 +353,7 @@ fn degraded(facts: &Facts) -> Vec<Finding> {
         .iter()
         .filter_map(|d| {
             let now = work(facts, d);
-            let usual = d.before.ticks.get() as f64 / d.before.ios.max(1) as f64 / 1e3;
+            let usual = mean(&d.before)?.get() as f64 / 1e3;
             let slow = now.ios >= 50 && d.before.ios > 10_000 && now.await_ms > 20.0 && now.await_ms > 3.0 * usual;
             // A deep queue explains a long wait without any fault of the disk.
             (slow && now.queue < 16.0).then(|| {
@@ -387,7 +410,7 @@ pub(super) const ROTATIONAL: Check = Check {
     pitfall: "D10 wrong scheduler defaults",
     reads_v1: "/sys/block/*/queue/rotational, /proc/diskstats",
     reads_v2: "/sys/block/*/queue/rotational, /proc/diskstats",
-    threshold: "rotational is 1, and more than 10000 requests since boot took less than 2 ms each",
+    threshold: "rotational is 1, and more than 10000 requests since boot (less than 43 million) took less than 2 ms each",
     reference: "Documentation/ABI/stable/sysfs-block, rotational",
     run: rotational,
 };
@@ -398,8 +421,7 @@ fn rotational(facts: &Facts) -> Vec<Finding> {
         .disks
         .iter()
         .filter_map(|d| {
-            let ios = d.after.ios;
-            let mean = Micros(d.after.ticks.get() / ios.max(1));
+            let mean = mean(&d.after)?;
             let said = d.queue.get("rotational").is_some_and(|r| r == "1");
             (said && !stacked(d) && d.after.ios > 10_000 && mean < Micros::millis(2)).then(|| {
                 let file = queue_file(d, "rotational");

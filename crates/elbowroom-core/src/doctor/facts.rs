@@ -110,9 +110,9 @@ pub struct DiskCounters {
     pub ios: u64,
     /// Bytes moved, reads and writes.
     pub bytes: Bytes,
-    /// Time that requests took, summed over them.
+    /// Time that requests took, summed over them; the kernel's clocks of reads and of writes begin anew after 2^32 ms each.
     pub ticks: Micros,
-    /// Time times requests under way.
+    /// Time times requests under way; begins anew after 2^32 ms, too.
     pub time_in_queue: Micros,
 }
 
