@@ -30,6 +30,35 @@ fn claims_planned_together_add_up_in_the_cgroup_around_them() {
 }
 
 #[test]
+fn claims_add_up_to_what_the_host_can_keep_at_most() {
+    let mut host = Sim::new(V2);
+    host.inside("pod");
+    for at in 3..12 {
+        host.second();
+        host.contain(at, "db");
+    }
+    for group in &mut host.facts.groups[2..] {
+        group.files.insert("memory.low".into(), (4 * GIB).to_string());
+        group.after.usage = Some(Bytes(GIB));
+    }
+    let planned = plan(&host.facts, harms);
+    let written: Vec<_> = planned.iter().filter_map(|f| f.fix.as_ref()).flat_map(|f| &f.writes).collect();
+    // 80 % of 16 GiB in whole MiB: with that nobody's claim is void.
+    assert_eq!(written.len(), 1, "{written:?}");
+    assert_eq!(
+        (written[0].from.as_str(), written[0].to.as_str()),
+        ("0", (13_107 * MIB).to_string().as_str())
+    );
+
+    // All of the machine is more than can be kept.
+    let mut host = Sim::new(V2);
+    host.inside("pod");
+    host.set("memory.low", "max");
+    let found: Vec<_> = examine(&host.facts).into_iter().filter(|f| f.check == "reservation-void").collect();
+    assert!(found[0].fix.is_none() && found[0].advice.is_some(), "{found:?}");
+}
+
+#[test]
 fn a_limit_is_raised_once_however_many_findings_ask_for_it() {
     let mut host = Sim::new(V2);
     host.limit(128 * MIB);

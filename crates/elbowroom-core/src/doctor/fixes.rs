@@ -132,6 +132,11 @@ pub(super) fn low(group: &Group) -> Bytes {
     of("memory.low").max(of("memory.min"))
 }
 
+/// What may be promised on this host, in whole MiB.
+fn promisable(facts: &Facts) -> Bytes {
+    Bytes(PROMISABLE.of(facts.host.mem_total().get()) / MIB * MIB)
+}
+
 /// What is kept for all containers together.
 pub(super) fn promised(facts: &Facts) -> Bytes {
     facts.containers().map(|g| kept(facts, g)).sum()
@@ -147,7 +152,7 @@ pub(super) fn protect(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> 
 pub(super) fn protect_beside(facts: &Facts, group: &Group, keep: Bytes, promised: Bytes) -> Option<Fix> {
     let keep = whole_mib(keep).min(group.hard().unwrap_or(Bytes(u64::MAX)));
     let others = promised.saturating_sub(kept(facts, group));
-    if others.saturating_add(keep) > Bytes(PROMISABLE.of(facts.host.mem_total().get())) {
+    if others.saturating_add(keep) > promisable(facts) {
         return None;
     }
     match facts.version(Controller::Memory)? {
@@ -156,14 +161,18 @@ pub(super) fn protect_beside(facts: &Facts, group: &Group, keep: Bytes, promised
     }
 }
 
-/// The cgroups around a container keep what it claims already.
-pub(super) fn lows_of_parents(facts: &Facts, group: &Group) -> Option<Fix> {
-    lows(facts, group, low(group))
+/// The cgroups around a container keep what it claims already. `None` as for [`protect_beside`].
+pub(super) fn lows_of_parents(facts: &Facts, group: &Group, promised: Bytes) -> Option<Fix> {
+    let claim = low(group);
+    let others = promised.saturating_sub(kept(facts, group));
+    (others.saturating_add(claim) <= promisable(facts)).then(|| lows(facts, group, claim)).flatten()
 }
 
-/// v2: `memory.low` of the group, and of those around it as much as all their children claim. Without the latter the kernel
-/// scales the claim down to what the parent has, which is nothing (mm/page_counter.c, `effective_protection`).
+/// v2: `memory.low` of the group, and of those around it as much as all their children claim, as far as the host can keep that.
+/// Without the latter the kernel scales the claim down to what the parent has, which is nothing (mm/page_counter.c,
+/// `effective_protection`).
 fn lows(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
+    let most = promisable(facts);
     let mut need = low(group).max(keep);
     let mut below = group;
     let mut fix = Fix::default();
@@ -178,7 +187,7 @@ fn lows(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
     push(group, need);
     for around in facts.ancestors(group) {
         let beside: Bytes = facts.children(around).filter(|g| !std::ptr::eq(*g, below)).map(low).sum();
-        need = low(around).max(need.saturating_add(beside));
+        need = low(around).max(need.saturating_add(beside).min(most));
         push(around, need);
         below = around;
     }

@@ -92,6 +92,7 @@ fn void(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     }
     let claims = |g: &&Group| super::fixes::low(g) > Bytes::ZERO;
+    let reserved = promised(facts);
     facts
         .containers()
         .filter(claims)
@@ -101,7 +102,7 @@ fn void(facts: &Facts) -> Vec<Finding> {
             let around = facts.ancestors(g).min_by_key(|a| super::fixes::low(a))?;
             let effective = super::fixes::low(around);
             (effective < used).then(|| {
-                Finding::new(
+                let finding = Finding::new(
                     Severity::Warning,
                     format!(
                         "It claims {claim}, but {} around it keeps only {effective}: the kernel never gives more than that.",
@@ -110,8 +111,13 @@ fn void(facts: &Facts) -> Vec<Finding> {
                 )
                 .about(g)
                 .because(g.file(Controller::Memory, "memory.low"), claim)
-                .because(around.file(Controller::Memory, "memory.low"), effective)
-                .fixed_by(lows_of_parents(facts, g))
+                .because(around.file(Controller::Memory, "memory.low"), effective);
+                match lows_of_parents(facts, g, reserved) {
+                    None => finding.advise(format!(
+                        "Claims may add up to {PROMISABLE} of this host, and this one does not fit: claim less."
+                    )),
+                    fix => finding.fixed_by(fix),
+                }
             })
         })
         .collect()
