@@ -58,6 +58,50 @@ fn claims_add_up_to_what_the_host_can_keep_at_most() {
     assert!(found[0].fix.is_none() && found[0].advice.is_some(), "{found:?}");
 }
 
+/// On v1, what soft limits are set to: of the container, and of a second one with 2 GiB of cache that it does not use.
+fn soft_limits(ill: fn(&mut Sim)) -> (Vec<u64>, Vec<u64>) {
+    let mut host = Sim::new(V1);
+    host.second();
+    let db = &mut host.facts.groups[3].after;
+    db.usage = Some(Bytes(3 * GIB));
+    db.memory.as_mut().unwrap().inactive_file = Bytes(2 * GIB);
+    ill(&mut host);
+    let planned = plan(&host.facts, harms);
+    let writes: Vec<_> = planned.into_iter().filter_map(|f| f.fix).flat_map(|f| f.writes).collect();
+    let of = |name: &str| {
+        let file = format!("/docker/{name}/memory.soft_limit_in_bytes");
+        writes.iter().filter(|w| w.file.ends_with(&file)).map(|w| w.to.parse().unwrap()).collect()
+    };
+    (of("c1"), of("c2"))
+}
+
+#[test]
+fn on_v1_who_is_to_be_protected_never_has_to_give() {
+    let stolen = |h: &mut Sim| {
+        h.usage(200 * MIB);
+        h.refaults(5_000);
+        h.vmstat("pgsteal_kswapd", 50_000);
+    };
+    let (own, gives) = soft_limits(stolen);
+    assert_eq!((own.len(), gives), (1, vec![GIB]), "idle cache is what is to go first");
+
+    let both_stolen = |h: &mut Sim| {
+        h.usage(200 * MIB);
+        h.refaults(5_000);
+        h.vmstat("pgsteal_kswapd", 50_000);
+        h.facts.groups[3].after.memory.as_mut().unwrap().workingset_refault_file = 5_000;
+    };
+    let (own, others) = soft_limits(both_stolen);
+    assert!(own.len() == 1 && others.len() == 1 && others[0] > 3 * GIB, "{own:?} {others:?}");
+
+    let both_promised = |h: &mut Sim| {
+        h.limit(6 * GIB);
+        h.facts.groups[3].files.insert("memory.limit_in_bytes".into(), (6 * GIB).to_string());
+        h.available(GIB);
+    };
+    assert_eq!(soft_limits(both_promised), (vec![6 * GIB], vec![6 * GIB]));
+}
+
 #[test]
 fn a_limit_is_raised_once_however_many_findings_ask_for_it() {
     let mut host = Sim::new(V2);

@@ -156,15 +156,9 @@ fn cache_stolen(facts: &Facts) -> Vec<Finding> {
     let (thief, size) = greediest(facts);
     facts
         .containers()
-        .filter_map(|g| {
+        .filter(|g| stolen(facts, g))
+        .map(|g| {
             let rate = refaults(facts, g);
-            let below = ceiling(g).is_none_or(|(_, limit)| g.usage() < Bytes(BELOW_LIMIT.of(limit.get())));
-            // A limit around it may be what takes, just as well: then it is that limit's finding.
-            let own = hits(g) > 0 || facts.ancestors(g).any(|a| hits(a) > 0);
-            // What is kept for it the kernel does not take; what comes back then is on its way home.
-            if rate < REFAULTS || !below || own || (kept(facts, g) >= g.usage() && g.usage() > Bytes::ZERO) {
-                return None;
-            }
             let keep = working_set(facts, g, rate);
             let found = Finding::new(
                 Severity::Warning,
@@ -180,16 +174,27 @@ fn cache_stolen(facts: &Facts) -> Vec<Finding> {
                 g.limit(g.hard_file()).map_or("absent".into(), |l| l.to_string()),
             )
             .because(file.clone(), &value);
-            Some(refault_evidence(found, g, rate).fixed_by(protect(facts, g, keep)).advise(
+            refault_evidence(found, g, rate).fixed_by(protect(facts, g, keep)).advise(
                 if facts.version(Controller::Memory) == Some(Version::V1) {
                     "cgroup v1 keeps cache for nobody: soft limits only say who gives first. Bound the host's own jobs: \
                      `systemd-cgtop -m` shows them."
                 } else {
                     "Bound what grows: `systemd-cgtop -m` shows the host's own jobs."
                 },
-            ))
+            )
         })
         .collect()
+}
+
+/// Whether it reads back what was taken from it though neither its own limit nor one around it took that.
+pub(super) fn stolen(facts: &Facts, group: &Group) -> bool {
+    let usage = group.usage();
+    let below = ceiling(group).is_none_or(|(_, limit)| usage < Bytes(BELOW_LIMIT.of(limit.get())));
+    // A limit around it may be what takes, just as well: then it is that limit's finding.
+    let own = hits(group) > 0 || facts.ancestors(group).any(|a| hits(a) > 0);
+    // What is kept for it the kernel does not take; what comes back then is on its way home.
+    let safe = kept(facts, group) >= usage && usage > Bytes::ZERO;
+    refaults(facts, group) >= REFAULTS && below && !own && !safe
 }
 
 /// What to keep for a container that loses its cache: what it has, and what it reads back in half a minute; never more than

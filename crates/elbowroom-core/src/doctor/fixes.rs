@@ -3,10 +3,13 @@
 //! Nothing here lowers a limit, switches swap off or ends a process. v1's soft limit is none: it says who gives first when
 //! the host is short, and refuses nobody anything (mm/memcontrol-v1.c, `memcg1_soft_limit_reclaim`).
 
+use super::cache::stolen;
 use super::facts::{Controller, Facts, Group, Version};
 use super::finding::{CPU_PERIOD, Fix, Property, Write, cpu_percent};
+use super::reserve::open;
 use crate::sample::Engine;
 use crate::unit::{Bytes, Limit, Percent};
+use std::cell::LazyCell;
 
 /// Promises may add up to this part of the machine; the rest is the kernel's and the host's own.
 pub(super) const PROMISABLE: Percent = Percent::whole(80);
@@ -198,7 +201,7 @@ fn lows(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
 }
 
 /// v1: the group's soft limit, and one for every neighbour that holds much cache it does not use and has none: kswapd takes
-/// from those above theirs first.
+/// from those above theirs first. Who is to be protected as well does not give.
 fn order_of_giving(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
     const SOFT: &str = "memory.soft_limit_in_bytes";
     let much = Bytes(Percent::whole(5).of(facts.host.mem_total().get()));
@@ -210,9 +213,11 @@ fn order_of_giving(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
         }
     };
     push(group, keep.max(kept(facts, group)));
+    let open = LazyCell::new(|| open(facts));
+    let suffers = |g: &Group| stolen(facts, g) || open.iter().any(|(o, ..)| std::ptr::eq(*o, g));
     for other in facts.containers().filter(|g| !std::ptr::eq(*g, group)) {
         let stat = other.stat();
-        if stat.inactive_file > much && other.limit(SOFT) == Some(Limit::Max) {
+        if stat.inactive_file > much && other.limit(SOFT) == Some(Limit::Max) && !suffers(other) {
             push(other, whole_mib(other.usage().saturating_sub(stat.inactive_file)));
         }
     }

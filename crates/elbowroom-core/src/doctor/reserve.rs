@@ -20,11 +20,12 @@ pub(super) const NOT_RESERVED: Check = Check {
     run: not_reserved,
 };
 
-fn not_reserved(facts: &Facts) -> Vec<Finding> {
+/// Containers that may ask for more than is kept for them, with their limits and how much more that is; none where all of it is
+/// available.
+pub(super) fn open(facts: &Facts) -> Vec<(&Group, Bytes, Bytes)> {
     let total = facts.host.mem_total();
-    let available = facts.host.mem_available();
     // A limit above the machine's memory promises nothing: it is there to be one.
-    let open: Vec<(&Group, Bytes, Bytes)> = facts
+    let mut open: Vec<(&Group, Bytes, Bytes)> = facts
         .containers()
         .filter_map(|g| {
             // Nor does one of a cgroup that nobody is in.
@@ -33,10 +34,22 @@ fn not_reserved(facts: &Facts) -> Vec<Finding> {
             (owed > Bytes(hard.get() / 10)).then_some((g, hard, owed))
         })
         .collect();
-    let owed_to_all: Bytes = open.iter().map(|(_, _, owed)| *owed).sum();
-    if owed_to_all <= available {
+    if sum(&open) <= facts.host.mem_available() {
+        open.clear();
+    }
+    open
+}
+
+fn sum(open: &[(&Group, Bytes, Bytes)]) -> Bytes {
+    open.iter().map(|(_, _, owed)| *owed).sum()
+}
+
+fn not_reserved(facts: &Facts) -> Vec<Finding> {
+    let open = open(facts);
+    if open.is_empty() {
         return Vec::new();
     }
+    let (owed_to_all, available) = (sum(&open), facts.host.mem_available());
     let (short, reserved) = (shortage(facts), promised(facts));
     let severity = if short.is_some() { Severity::Warning } else { Severity::Info };
     open.into_iter()
