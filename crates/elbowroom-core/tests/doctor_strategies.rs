@@ -73,6 +73,20 @@ fn cache_that_comes_back_gets_room_beside_all_that_is_there_and_a_limit_only_gro
     }
 }
 
+#[test]
+fn where_only_memory_high_is_too_small_that_alone_is_raised() {
+    for max in ["max".to_owned(), (4 * GIB).to_string()] {
+        let mut host = reader(V2, 170);
+        host.set("memory.max", &max);
+        host.set("memory.high", &(170 * MIB).to_string());
+        host.refaults(10_240);
+        let Room::Raise(fix) = room(&host.facts, web(&host), &sized(&host)) else { panic!("max {max}") };
+        assert_eq!(writes(&fix), [format!("docker/c1/memory.high: {} -> {}", 170 * MIB, 229 * MIB)]);
+        fix.writes.iter().for_each(|write| host.facts.apply(write));
+        assert_eq!(room(&host.facts, web(&host), &sized(&host)), Room::Enough);
+    }
+}
+
 fn sized(host: &Sim) -> elbowroom_core::doctor::strategy::size::Size {
     size(&host.facts, web(host))
 }

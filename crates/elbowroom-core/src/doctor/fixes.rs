@@ -224,20 +224,25 @@ fn order_of_giving(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
     (!fix.writes.is_empty()).then_some(fix)
 }
 
-/// Raises the hard limit, and what must move with it, to `to`. `None` where a cgroup around it holds it back, or the host
-/// has not half as much available.
+/// Raises the hard limit, and what must move with it, to `to`; where that allows as much, `memory.high` alone. `None` where a
+/// cgroup around it holds it back, or the host has not twice as much available.
 pub(super) fn raise_limit(facts: &Facts, group: &Group, to: Bytes) -> Option<Fix> {
     let to = whole_mib(to);
-    let hard = group.hard()?;
-    let more = to.saturating_sub(hard);
+    let high = group.limit("memory.high").and_then(Limit::value);
+    let within = group.hard().is_none_or(|hard| to <= hard);
+    let now = if within { high } else { group.hard() };
+    let more = to.saturating_sub(now?);
     let held = facts.ancestors(group).filter_map(Group::hard).any(|around| around < to);
     if more == Bytes::ZERO || held || more > Bytes(facts.host.mem_available().get() / 2) {
         return None;
     }
+    if within {
+        return one(group, Controller::Memory, "memory.high", to.get());
+    }
     let file = group.hard_file();
     let both = "memory.memsw.limit_in_bytes";
     let both_to = group.limit(both).and_then(Limit::value).map(|n| n.saturating_add(more));
-    let high = group.limit("memory.high").and_then(Limit::value).map(|n| n.saturating_add(more));
+    let high = high.map(|n| n.saturating_add(more));
     // v1 refuses a hard limit above memory and swap together, so that goes first.
     let writes: Vec<Write> = [
         both_to.and_then(|n| set(group, Controller::Memory, both, n.get())),
