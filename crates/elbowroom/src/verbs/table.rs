@@ -32,12 +32,14 @@ pub(crate) fn table(heading: &[(&str, Align)], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// `text`, control characters made visible.
+pub(crate) fn visible(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] }).collect()
+}
+
 /// The beginning of `text`, at most `width` characters, control characters made visible.
 pub(crate) fn clip(text: &str, width: usize) -> String {
-    let text: String = text
-        .chars()
-        .flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] })
-        .collect();
+    let text = visible(text);
     if text.chars().count() <= width {
         return text;
     }

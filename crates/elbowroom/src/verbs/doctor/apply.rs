@@ -2,6 +2,7 @@
 
 use super::{VERSION, confirmed, say};
 use crate::cli::Format;
+use crate::verbs::table::visible;
 use anyhow::{Context, Result};
 use elbowroom_core::doctor::strategy::housekeeping::Placing;
 use elbowroom_core::doctor::{Fix, Write as FileWrite};
@@ -59,7 +60,7 @@ struct Report<'a> {
 pub(super) fn apply(journal: &Journal, changes: &[Change], manner: &Manner<'_>) -> Result<ExitCode> {
     let text = manner.format == Format::Text;
     if text {
-        say(&if changes.is_empty() { format!("{}\n", manner.nothing) } else { diff(changes) })?;
+        say(&if changes.is_empty() { format!("{}\n", visible(manner.nothing)) } else { diff(changes) })?;
     }
     if !changes.is_empty() && !manner.yes && !confirmed(&question(changes))? {
         eprintln!("nothing was written; --yes writes without asking");
@@ -100,11 +101,16 @@ fn question(changes: &[Change]) -> String {
     }
 }
 
+/// Names and paths are their makers' words.
+fn whose(change: &Change) -> String {
+    visible(change.whose.as_deref().unwrap_or("the host"))
+}
+
 fn told(change: &Change, id: Option<u64>, error: Option<&str>) -> String {
-    let who = change.whose.as_deref().unwrap_or("the host");
+    let who = whose(change);
     match id {
         Some(id) => format!("fixed    {} of {who}; `elbowroom undo {id}` takes it back\n", change.check),
-        None => format!("left     {} of {who}: {}\n", change.check, error.unwrap_or_default()),
+        None => format!("left     {} of {who}: {}\n", change.check, visible(error.unwrap_or_default())),
     }
 }
 
@@ -154,23 +160,20 @@ fn stays(outcome: Result<Outcome, WriteError>) -> bool {
 fn diff(changes: &[Change]) -> String {
     let mut text = String::new();
     for change in changes {
-        let _ = writeln!(text, "{}  {}", change.check, change.whose.as_deref().unwrap_or("the host"));
+        let _ = writeln!(text, "{}  {}", change.check, whose(change));
         for write in &change.fix.writes {
-            let _ = writeln!(text, "  {}: {} -> {}", write.file, value(&write.from), value(&write.to));
+            let (file, from, to) = (visible(&write.file), value(&write.from), value(&write.to));
+            let _ = writeln!(text, "  {file}: {from} -> {to}");
         }
         if let Some(placing) = &change.placing {
             let pids: Vec<String> = placing.processes.iter().map(|p| p.pid.to_string()).collect();
-            let _ = writeln!(text, "  {}: -> {}", placing.dir, pids.join(" "));
-            let _ = writeln!(
-                text,
-                "  {}/{}: -> {}",
-                placing.dir,
-                placing.file,
-                value(&placing.size.get().to_string())
-            );
+            let dir = visible(&placing.dir);
+            let _ = writeln!(text, "  {dir}: -> {}", pids.join(" "));
+            let size = value(&placing.size.get().to_string());
+            let _ = writeln!(text, "  {dir}/{}: -> {size}", placing.file);
         }
         for command in &change.fix.commands {
-            let _ = writeln!(text, "  $ {command}");
+            let _ = writeln!(text, "  $ {}", visible(command));
         }
         text.push('\n');
     }
@@ -181,7 +184,7 @@ fn value(text: &str) -> String {
     match text.parse::<u64>() {
         Ok(n) if n >= i64::MAX as u64 & !0xffff => "max".to_owned(),
         Ok(n) if n >= 1 << 20 => format!("{text} ({})", elbowroom_core::unit::Bytes(n)),
-        _ => text.to_owned(),
+        _ => visible(text),
     }
 }
 
@@ -221,5 +224,20 @@ mod tests {
             assert!(!stuck(failing, 100), "{}", failing.file);
             assert!(stuck(failing, 990), "{}", failing.file);
         }
+    }
+
+    #[test]
+    fn a_name_cannot_hide_what_is_to_be_written() {
+        let hidden = "cron-\x1b[8m";
+        let file = format!("/cg/{hidden}/memory.max");
+        let change = Change {
+            check: "x".into(),
+            whose: Some(hidden.into()),
+            fix: Fix { commands: vec![format!("echo 1 > {file}")], writes: vec![raised(&file, hidden)] },
+            placing: Some(Placing { dir: format!("/cg/{hidden}"), ..Placing::default() }),
+        };
+        let shown = diff(std::slice::from_ref(&change)) + &told(&change, None, Some(hidden));
+        assert!(!shown.contains('\x1b'), "{shown:?}");
+        assert_eq!(shown.matches("cron-\\u{1b}[8m").count(), 8, "{shown}");
     }
 }

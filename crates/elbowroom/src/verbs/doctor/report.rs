@@ -1,5 +1,6 @@
 //! Findings for people: worst first, one paragraph a check, however many containers it found.
 
+use crate::verbs::table::{clip, visible};
 use elbowroom_core::doctor::{Facts, Finding, Severity, fixable, harms};
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -85,11 +86,8 @@ fn paragraph(text: &mut String, group: &[&Finding], style: Style) {
         Severity::Warning => ("WARNING", "1;33"),
         Severity::Info => ("note", "2"),
     };
-    let names: Vec<String> = group
-        .iter()
-        .filter_map(|f| f.container.as_deref())
-        .map(|n| super::super::table::clip(n, 40))
-        .collect();
+    let names: Vec<String> =
+        group.iter().filter_map(|f| f.container.as_deref()).map(|n| clip(n, 40)).collect();
     let heading = format!("{word}  {}", first.check);
     let who = match &names[..] {
         [] => String::new(),
@@ -102,15 +100,15 @@ fn paragraph(text: &mut String, group: &[&Finding], style: Style) {
     };
     let _ = writeln!(text, "{}{}", heading.replacen(word, &style.paint(word, code), 1), who);
     let subject = if names.len() > 1 { format!("{}: ", names[0]) } else { String::new() };
-    text.push_str(&wrapped(&format!("{subject}{}", first.sentence), "  ", style.width));
+    text.push_str(&wrapped(&format!("{subject}{}", visible(&first.sentence)), "  ", style.width));
     let width = first.evidence.iter().map(|e| short(&e.file).chars().count()).max().unwrap_or(0).min(44);
     for evidence in &first.evidence {
         let line = format!("    {:<width$}  {}", short(&evidence.file), bytes_in_words(&evidence.value));
-        let _ = writeln!(text, "{}", style.paint(&line, "2"));
+        let _ = writeln!(text, "{}", style.paint(&visible(&line), "2"));
     }
     if let Some(fix) = &first.fix {
         for command in &fix.commands {
-            let _ = writeln!(text, "  {} {command}", style.paint("$", "32"));
+            let _ = writeln!(text, "  {} {}", style.paint("$", "32"), visible(command));
         }
         if group.len() > 1 && fixable(first) {
             let _ = writeln!(
@@ -221,6 +219,17 @@ mod tests {
         assert!(text.contains("memory.max  268435456 (256MiB)"), "{text}");
         let all = report(&Facts::default(), &found, true, PIPED);
         assert!(all.lines().filter(|l| l.starts_with("WARNING")).count() == 200);
+    }
+
+    #[test]
+    fn names_cannot_hide_what_is_found() {
+        let mut found = finding("a", Severity::Warning, Some("cron-\x1b[8m"));
+        found.sentence.push_str("cron-\x1b[8m");
+        found.evidence[0].file.push_str(" cron-\x1b[8m");
+        found.fix = Some(Fix { commands: vec!["echo 1 > /cron-\x1b[8m".into()], writes: Vec::new() });
+        let text = report(&Facts::default(), &[found], false, PIPED);
+        assert!(!text.contains('\x1b'), "{text:?}");
+        assert_eq!(text.matches("cron-\\u{1b}[8m").count(), 4, "{text}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::{StateDir, VERSION, say};
 use crate::cli::{Format, Output};
+use crate::verbs::table::visible;
 use anyhow::{Result, bail};
 use clap::Args;
 use elbowroom_core::doctor::Write as FileWrite;
@@ -93,7 +94,7 @@ pub(crate) fn undo(args: &UndoArgs) -> Result<ExitCode> {
     say(&match args.output.format {
         Format::Json => crate::verbs::containers::json(&Undone { version: VERSION, files })?,
         Format::Text => files.iter().fold(String::new(), |mut text, f| {
-            let _ = writeln!(text, "{:<12} {}: {}", f.outcome, f.file, f.sentence);
+            let _ = writeln!(text, "{:<12} {}: {}", f.outcome, visible(&f.file), visible(&f.sentence));
             text
         }),
     })?;
@@ -148,16 +149,38 @@ fn listed(entries: &[Entry]) -> String {
             "{}  {}  {}",
             entry.id,
             entry.check,
-            entry.container.as_deref().unwrap_or("the host")
+            visible(entry.container.as_deref().unwrap_or("the host"))
         );
         for write in &entry.writes {
-            let _ = writeln!(text, "   {}: {} -> {}", write.file, write.from, write.to);
+            let line = format!("{}: {} -> {}", write.file, write.from, write.to);
+            let _ = writeln!(text, "   {}", visible(&line));
         }
         if let Some(placing) = &entry.placing {
-            let _ =
-                writeln!(text, "   {}: {} processes, {}", placing.dir, placing.processes.len(), placing.size);
+            let line = format!("{}: {} processes, {}", placing.dir, placing.processes.len(), placing.size);
+            let _ = writeln!(text, "   {}", visible(&line));
         }
     }
     text.push_str("`elbowroom undo ID` takes one back, `elbowroom undo --all` all of them\n");
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_hide_a_fix_in_the_list() {
+        let hidden = "cron-\x1b[8m";
+        let entry = Entry {
+            id: 1,
+            at: 0,
+            check: "x".into(),
+            container: Some(hidden.into()),
+            writes: vec![FileWrite { file: format!("/cg/{hidden}/memory.max"), ..FileWrite::default() }],
+            placing: Some(Placing { dir: format!("/cg/{hidden}"), ..Placing::default() }),
+        };
+        let shown = listed(&[entry]);
+        assert!(!shown.contains('\x1b'), "{shown:?}");
+        assert_eq!(shown.matches("cron-\\u{1b}[8m").count(), 3, "{shown}");
+    }
 }
