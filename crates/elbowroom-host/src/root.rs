@@ -5,7 +5,7 @@
 
 use crate::mount::mountinfo::ParseError;
 use crate::parse::Malformed;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -128,7 +128,15 @@ impl Root {
 
     /// The names in a directory, in no order, without `.` and `..`.
     pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<OsString>, ReadError> {
-        let path = path.as_ref();
+        self.names(path.as_ref(), |_| true)
+    }
+
+    /// The directories in a directory, likewise; links are none.
+    pub(crate) fn directories(&self, path: &Path) -> Result<Vec<OsString>, ReadError> {
+        self.names(path, FileType::is_dir)
+    }
+
+    fn names(&self, path: &Path, wanted: impl Fn(FileType) -> bool) -> Result<Vec<OsString>, ReadError> {
         let dir = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
         let mut entries = rustix::fs::RawDir::new(dir, &mut buffer);
@@ -137,7 +145,7 @@ impl Root {
             let entry =
                 entry.map_err(|source| ReadError::Io { operation: "listing", path: path.into(), source })?;
             let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
+            if name != b"." && name != b".." && wanted(entry.file_type()) {
                 names.push(OsStr::from_bytes(name).to_owned());
             }
         }

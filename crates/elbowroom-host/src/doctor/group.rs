@@ -5,7 +5,7 @@ use crate::cgroup::{self, Controller, Dir, Layout, Version, v1, v2};
 use crate::discover::Discover;
 use crate::root::Root;
 use crate::warn::Warnings;
-use elbowroom_core::doctor::{self, Counters, Group, Heap};
+use elbowroom_core::doctor::{self, Counters, Group};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -216,31 +216,13 @@ pub(super) fn settings(root: &Root, layout: &Layout, group: &mut Group, warnings
             group.io_limits.extend(rows.map(|(device, rest)| ((*file).to_owned(), device, rest)));
         }
     }
-    group.heaps = heaps(root, layout, &path, warnings);
+    group.heaps = super::jobs::heaps(root, group);
 }
 
 fn take(dir: &Dir<'_>, file: &str, group: &mut Group, warnings: &mut Warnings) {
     if let Some(text) = warnings.keep(dir.read(file)).flatten() {
         group.files.insert(file.to_owned(), text.trim_end().to_owned());
     }
-}
-
-/// Heaps with a size of the programs in a container. A command line is read only of programs that may have one: reading it
-/// waits for the process' memory map, which a process stuck on a disk holds for as long as it is stuck (fs/proc/base.c,
-/// `get_mm_cmdline`); its name does not.
-fn heaps(root: &Root, layout: &Layout, path: &Path, warnings: &mut Warnings) -> Vec<Heap> {
-    let mut heaps = Vec::new();
-    let Some((_, dir)) = layout.dir(Controller::Memory, path) else { return heaps };
-    let text = warnings.keep(dir.read("cgroup.procs")).flatten().unwrap_or_default();
-    for pid in text.lines().filter_map(|pid| pid.parse::<i32>().ok()).filter(|pid| *pid > 0) {
-        let Ok(name) = root.read(format!("/proc/{pid}/comm")) else { continue };
-        if ["java", "node"].contains(&name.trim_end())
-            && let Ok(cmdline) = root.read(format!("/proc/{pid}/cmdline"))
-        {
-            heaps.extend(text::heap(pid, &cmdline));
-        }
-    }
-    heaps
 }
 
 /// Removes groups that ended between the looks; what was below them hangs from what was above.

@@ -6,7 +6,7 @@ use crate::root::Root;
 use elbowroom_core::doctor::strategy::housekeeping::Process;
 use elbowroom_core::doctor::strategy::pretouch::Jvm;
 use elbowroom_core::doctor::strategy::protect::Below;
-use elbowroom_core::doctor::{Controller, Facts, Group};
+use elbowroom_core::doctor::{Controller, Facts, Group, Heap};
 use std::path::{Path, PathBuf};
 
 /// The processes of the root group of the memory hierarchy, without kernel threads, the first process, and those that this one
@@ -46,22 +46,31 @@ fn lineage(root: &Root, pid: i32) -> Vec<i32> {
     std::iter::successors(Some(pid), parent).take(100).collect()
 }
 
-/// Directories of a container's cgroup in the memory hierarchy, its own first.
+/// Directories of a container's cgroup in the memory hierarchy, or the v2 one where it is without that controller; its own first.
 fn tree(root: &Root, group: &Group) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> =
-        group.dirs.get(&Controller::Memory).map(PathBuf::from).into_iter().collect();
+    let own = group.dirs.get(&Controller::Memory).or_else(|| group.dirs.get(&Controller::Unified));
+    let mut found: Vec<PathBuf> = own.map(PathBuf::from).into_iter().collect();
     let mut at = 0;
     while let Some(dir) = found.get(at).cloned() {
-        let inner = root.list(&dir).unwrap_or_default().into_iter().map(|name| dir.join(name));
-        found.extend(inner.filter(|path| is_dir(root, path)));
+        found.extend(root.directories(&dir).unwrap_or_default().into_iter().map(|name| dir.join(name)));
         at += 1;
     }
     found
 }
 
-fn is_dir(root: &Root, path: &Path) -> bool {
-    use rustix::fs::OFlags;
-    root.open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW).is_ok()
+/// The processes in a container, and in the cgroups that it made for them.
+fn processes(root: &Root, group: &Group) -> impl Iterator<Item = i32> {
+    tree(root, group).into_iter().flat_map(move |dir| pids(root, &dir))
+}
+
+/// Heaps with a size of the programs in a container. A command line is read only of programs that may have one: reading it
+/// waits for the process' memory map, which a process stuck on a disk holds for as long as it is stuck (fs/proc/base.c,
+/// `get_mm_cmdline`); its name does not.
+pub(super) fn heaps(root: &Root, group: &Group) -> Vec<Heap> {
+    let read = |pid: i32, file: &str| root.read(format!("/proc/{pid}/{file}")).ok();
+    let told = processes(root, group)
+        .filter(|pid| read(*pid, "comm").is_some_and(|name| ["java", "node"].contains(&name.trim_end())));
+    told.filter_map(|pid| text::heap(pid, &read(pid, "cmdline")?)).collect()
 }
 
 /// `memory.swappiness` of the cgroups inside a container's.
@@ -78,13 +87,12 @@ pub fn swappiness_below(root: &Root, group: &Group) -> Vec<Below> {
 /// What the JVMs in a container were told about their heaps, on their command lines and by the environment that java reads.
 /// See `heaps` for why only programs of that name are asked.
 pub fn jvms(root: &Root, group: &Group) -> Vec<Jvm> {
-    let pids = tree(root, group).into_iter().flat_map(|dir| pids(root, &dir));
-    pids.filter_map(|pid| {
+    let told = processes(root, group).filter_map(|pid| {
         let read = |file: &str| root.read(format!("/proc/{pid}/{file}")).ok();
         (read("comm")?.trim_end() == "java").then_some(())?;
         Some(text::jvm(pid, &read("cmdline")?, &read("environ").unwrap_or_default()))
-    })
-    .collect()
+    });
+    told.collect()
 }
 
 #[cfg(test)]
@@ -114,6 +122,20 @@ mod tests {
         let found = root_processes(&root, &facts);
         let expect = Process { pid: 30, started: 77, name: "restic".into(), held: Bytes::kib(128) };
         assert_eq!(found, [expect]);
+    }
+
+    #[test]
+    fn heaps_are_found_in_groups_inside_a_container() {
+        let host = Fixture::new(
+            "-- cg/pod.scope/cgroup.procs --\n-- cg/pod.scope/container/cgroup.procs --\n7\n8\n\
+             -- proc/7/comm --\njava\n-- proc/7/cmdline --\njava\0-Xmx4g\0App\0\n\
+             -- proc/8/comm --\nsh\n-- proc/8/cmdline --\nsh\0-Xmx1g\0\n",
+        )
+        .unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let pod = Group { dirs: [(Controller::Memory, "/cg/pod.scope".into())].into(), ..Group::default() };
+        let found: Vec<(i32, Bytes)> = heaps(&root, &pod).iter().map(|heap| (heap.pid, heap.size)).collect();
+        assert_eq!(found, [(7, Bytes::gib(4))]);
     }
 
     #[test]
