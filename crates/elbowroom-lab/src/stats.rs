@@ -58,9 +58,9 @@ impl Mean {
     }
 }
 
-/// The `per_mille`-th of `sorted`, by the nearest rank from below; `None` for no samples.
+/// The least of `sorted` that at least so many of a thousand samples do not exceed; `None` for no samples.
 pub(crate) fn quantile(sorted: &[u64], per_mille: usize) -> Option<u64> {
-    sorted.get(sorted.len().checked_sub(1)? * per_mille / 1000).copied()
+    sorted.get((sorted.len() * per_mille).div_ceil(1000).saturating_sub(1)).copied()
 }
 
 /// Quantiles of a latency, in nanoseconds.
@@ -185,6 +185,7 @@ mod tests {
         let q = Quantiles::of(&mut samples);
         assert_eq!((q.samples, q.p50, q.p99, q.p999, q.max), (1000, 500, 990, 999, 1000));
         assert_eq!(Quantiles::of(&mut []), Quantiles::default());
+        assert_eq!([500, 950, 990].map(|part| quantile(&[1, 2, 3], part)), [Some(2), Some(3), Some(3)]);
     }
 
     #[test]
