@@ -59,15 +59,16 @@ impl Job for ProfileFaults {
         let mut tiers = TIERS.to_vec();
         for round in 0..self.rounds {
             eprintln!("round {} of {}", round + 1, self.rounds);
-            for kind in KINDS {
+            for (turn, kind) in KINDS.into_iter().enumerate() {
                 let arguments = [kind.to_owned(), file.display().to_string()];
                 let group = format!("profile-faults-{kind}-{round}");
                 let mut program = Program::start(lab, "fault_loop", &group, &arguments)?;
                 let cgroup = program.cgroup(lab)?;
                 // Whoever is first pays for page tables and caches.
                 program.ask("")?;
-                tiers.rotate_left(1);
-                for tier in tiers.clone() {
+                let mut order = tiers.clone();
+                order.rotate_left((round + turn) % tiers.len());
+                for tier in order {
                     lab.scope.check()?;
                     let profiler =
                         match (tier != NONE).then(|| Profiler::start(lab, tier, &cgroup)).transpose()? {
