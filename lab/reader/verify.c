@@ -74,8 +74,11 @@ static long read_by(enum method method, const char *path, int drop)
 	long n = -1;
 	int fd, saved;
 
-	if (method == M_PREAD)
+	if (method == M_PREAD) {
+		if (drop)
+			posix_fadvise(held, 0, 0, POSIX_FADV_DONTNEED);
 		return pread(held, text, TEXT_SIZE - 1, 0);
+	}
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return -1;

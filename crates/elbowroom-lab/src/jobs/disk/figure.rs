@@ -27,7 +27,7 @@ pub(crate) fn draw(title: &str, told: &Timeline, arms: &[&Arm]) -> Result<String
     let mut legend: Vec<(&str, RGBColor)> = names.zip(plot::PALETTE).collect();
     legend.push(("the disk", TRUTH));
     let caption =
-        "Solid: throughput (median, range). Dashed: limit. Dotted: lifeline; what is known of the disk.";
+        "Solid: throughput (median, range). First run: limit (dashed), lifeline and disk as known (dotted).";
     plot::panels(title, caption, &legend, (&time, "MB/s"), &panels)
 }
 
