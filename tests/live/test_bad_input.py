@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -291,8 +292,10 @@ def test_containers_that_vanish_while_they_are_asked_for_are_said_to(agent, bina
     for thread in threads:
         thread.start()
     try:
-        outcomes = set()
+        outcomes, enough = set(), time.monotonic() + 20
         for _ in range(40):
+            if outcomes and time.monotonic() > enough:  # an emulated CPU takes minutes for forty rounds
+                break
             for container in churned():
                 for verb in ("show", "explain", "detach", "attach"):
                     done = agent.cli(verb, container)

@@ -262,7 +262,7 @@ def test_the_checks_are_listed_and_a_wrong_name_is_an_error(doctor):
 # ---- since when ----
 
 
-def test_trouble_that_is_over_is_seen_since_a_look_that_was_kept(doctor, made, hungry):
+def test_trouble_that_is_over_is_seen_since_a_look_that_was_kept(doctor, made, hungry, tmp_path):
     group = made("killed", 32 * MIB)
     if not cgroup.V2:
         # Swap beyond the limit would save it on hosts that have any.
@@ -273,6 +273,7 @@ def test_trouble_that_is_over_is_seen_since_a_look_that_was_kept(doctor, made, h
     done = doctor.call("--since", "1h")
     assert done.returncode == 2 and "--keep" in done.stderr, done.stderr
     assert doctor.call("--keep").returncode in (0, 1)
+    assert doctor.call("--since-last", tmp_path / "last").returncode in (0, 1)
     with pytest.raises(AssertionError, match="ended"):
         hungry(group)("hold 64")
     # Now it is only known that it happened once.
@@ -288,6 +289,15 @@ def test_trouble_that_is_over_is_seen_since_a_look_that_was_kept(doctor, made, h
     found = next(f for f in report["findings"] if f["check"] == "oom-killed")
     assert found["severity"] == "critical" and "1 between the looks" in found["sentence"], found
     assert report["elapsed_seconds"] > 0
+    # By who looks now and then it is told once.
+    for severity in ("critical", "warning"):
+        done = doctor.call(f"/{group.path}", "--since-last", tmp_path / "last", "--format", "json")
+        found = next(f for f in json.loads(done.stdout)["findings"] if f["check"] == "oom-killed")
+        assert found["severity"] == severity, found
+    other = tmp_path / "other"
+    other.write_text("mine")
+    done = doctor.call("--since-last", other)
+    assert done.returncode == 2 and str(other) in done.stderr and other.read_text() == "mine", done.stderr
     # A look is kept as it was, and a wrong time is an error.
     assert next(f for f in since()["findings"] if f["check"] == "oom-killed")["severity"] == "critical"
     assert doctor.call("--since", "yesterday").returncode == 2

@@ -196,6 +196,28 @@ fn a_burst_is_looked_at_twice_in_a_second() {
 }
 
 #[test]
+fn nothing_is_loosened_while_a_disk_may_be_at_its_end() {
+    let after = |seconds, late| {
+        let mut toy = burst(SPEED, 0.2);
+        toy.run(seconds);
+        let before = toy.caps().count();
+        let limit = |toy: &Toy| {
+            toy.caps().filter(|cap| cap.group == id(1)).last().and_then(|cap| cap.max.rbps.value())
+        };
+        let held = limit(&toy);
+        toy.late = late;
+        toy.step();
+        let loosened = toy.caps().count() > before && limit(&toy) > held;
+        (held.is_some() && loosened, toy.disks.wonders())
+    };
+    let seconds = (5..60).filter(|seconds| after(*seconds, 0.0).0).collect::<Vec<_>>();
+    assert!(seconds.len() > 3, "it is probed at {seconds:?}");
+    let late: Vec<(bool, bool)> = seconds.iter().map(|seconds| after(*seconds, 10.0)).collect();
+    assert!(late.iter().all(|(loosened, _)| !loosened), "at {seconds:?}: {late:?}");
+    assert!(late.iter().any(|(_, wonders)| *wonders), "a probe asks soon what it did: {late:?}");
+}
+
+#[test]
 fn a_disk_that_hangs_takes_no_lifeline() {
     let mut toy = burst(SPEED, 0.3);
     toy.run(30);

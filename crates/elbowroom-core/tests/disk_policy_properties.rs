@@ -226,7 +226,7 @@ proptest! {
         let mut last = BTreeMap::new();
         for cap in toy.caps() {
             if let Some(before) = last.insert(cap.group, cap.at) {
-                prop_assert!(cap.at.saturating_sub(before) >= Micros::secs(1), "{cap:?}");
+                prop_assert!(cap.at.saturating_sub(before) >= Micros::millis(900), "{cap:?}");
             }
         }
     }

@@ -4,7 +4,6 @@
 //! a container has of memory is what it has of its database, and the kernel can take it back.
 
 use crate::container::Container;
-use crate::procfs;
 use crate::scope::{Created, Scope};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
@@ -134,12 +133,7 @@ impl Server {
         let child = command.spawn().context("while starting mariadbd; tools/setup lab brings it")?;
         let process = match container {
             Some(_) => None,
-            None => {
-                let pid = child.id() as i32;
-                let process = Created::Process { pid, started: procfs::started(pid)? };
-                scope.add(process.clone())?;
-                Some((Arc::clone(scope), process))
-            }
+            None => Some((Arc::clone(scope), scope.add_child(&child)?)),
         };
         let mut server = Self { socket, child, process };
         let last_words = || {

@@ -1,6 +1,5 @@
 //! A private instance of lxcfs: its own mount point and PID file, so that one the machine may run is not disturbed.
 
-use crate::procfs;
 use crate::scope::{Created, Scope};
 use anyhow::{Context, Result};
 use std::fs::File;
@@ -46,8 +45,7 @@ impl Lxcfs {
             .spawn()
             .context("while starting lxcfs; on Debian: apt install lxcfs")?;
         let pid = child.id() as i32;
-        let process = Created::Process { pid, started: procfs::started(pid)? };
-        scope.add(process.clone())?;
+        let process = scope.add_child(&child)?;
         let lxcfs = Self { scope: Arc::clone(scope), mount, process, pid };
         scope.wait_for("lxcfs serving /proc/meminfo", Duration::from_secs(10), || {
             Ok(lxcfs.mount.join("proc/meminfo").exists())

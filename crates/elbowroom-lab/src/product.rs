@@ -69,7 +69,7 @@ impl Product {
                 format!("while starting {}; build it or say --elbowroom FILE", program.display())
             })?;
         let supervisor = child.id() as i32;
-        scope.add(Created::Process { pid: supervisor, started: procfs::started(supervisor)? })?;
+        scope.add_child(&child)?;
         let product =
             Self { scope: Arc::clone(scope), program: program.to_owned(), run_dir, log, supervisor };
         let up = scope.wait_for("the agent answering", Duration::from_secs(20), || {

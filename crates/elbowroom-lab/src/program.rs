@@ -51,6 +51,7 @@ impl Program {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("while starting {name}"))?;
+        lab.scope.add_child(&child)?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("its output is a pipe"));
         let mut started = Self { child, input, output, cgroups };

@@ -144,9 +144,7 @@ fn on_host(scope: &Arc<Scope>, i: usize) -> Result<SlowDisk> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log_file);
     let child = command.spawn().context("while starting qemu-storage-daemon; tools/setup lab brings it")?;
     let pid = child.id() as i32;
-    let process = Created::Process { pid, started: procfs::started(pid)? };
-    scope.add(process.clone())?;
-    parts.insert(0, process); // the mount is taken down before the process that serves it
+    parts.insert(0, scope.add_child(&child)?); // the mount is taken down before the process that serves it
     scope.wait_for("the storage daemon's export", Duration::from_secs(10), || {
         if procfs::is_zombie(pid) {
             bail!("qemu-storage-daemon ended: {}", fs::read_to_string(&log).unwrap_or_default().trim());

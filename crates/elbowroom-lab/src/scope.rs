@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -115,6 +115,14 @@ impl Scope {
         self.note(&thing)?;
         self.ledger.lock().expect("no holder of this lock panics").1.push(thing);
         Ok(())
+    }
+
+    /// The same for a process of ours, which is known by a number only once it is there.
+    pub(crate) fn add_child(&self, child: &Child) -> Result<Created> {
+        let pid = child.id() as i32;
+        let process = Created::Process { pid, started: procfs::started(pid)? };
+        self.add(process.clone())?;
+        Ok(process)
     }
 
     /// Takes `thing` down now rather than at the end.

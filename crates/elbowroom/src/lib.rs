@@ -159,11 +159,12 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     }
 }
 
-/// An error with its causes on one line. Most errors tell their cause themselves; it is not said twice.
+/// An error with its causes on one line, control characters made visible. Most errors tell their cause themselves; it is not said
+/// twice.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
-        let text = cause.to_string().replace('\n', "; ");
+        let text = verbs::table::visible(&cause.to_string().replace('\n', "; "));
         if !line.ends_with(&text) {
             line.push_str(if line.is_empty() { "" } else { ": " });
             line.push_str(&text);
@@ -234,9 +235,9 @@ mod tests {
 
     #[test]
     fn an_error_says_each_cause_once_and_on_one_line() {
-        let inner = std::io::Error::other("no such\ndevice");
+        let inner = std::io::Error::other("no such\ndevice\x1b[2J");
         let error =
             anyhow::Error::from(fuse::FuseError::io("opening", "/dev/fuse")(inner)).context("starting");
-        assert_eq!(one_line(&error), "starting: opening /dev/fuse: no such; device");
+        assert_eq!(one_line(&error), "starting: opening /dev/fuse: no such; device\\u{1b}[2J");
     }
 }

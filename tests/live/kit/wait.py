@@ -27,8 +27,9 @@ def eventually(condition, within=10.0, every=0.02):
 
 
 def always(condition, during=1.0, every=0.02):
-    """The opposite bound: `condition` holds at every look for `during` seconds."""
-    deadline = time.monotonic() + during * PATIENCE
+    """The opposite bound: `condition` holds at every look for `during` seconds, which PATIENCE stretches by a quarter as much: every second
+    of it is waited for, and what was going to happen takes but part of a deadline."""
+    deadline = time.monotonic() + during * max(1, PATIENCE / 4)
     while time.monotonic() < deadline:
         value = condition()
         assert value, f"held no longer: {condition_text(condition, value)}"

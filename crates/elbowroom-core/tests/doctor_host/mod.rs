@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "each test crate uses a part")]
 
 use elbowroom_core::doctor::{
-    Applied, Controller, Counters, Disk, DiskCounters, Facts, Group, Heap, Mount, Node, Version,
+    Applied, CHECKS, Controller, Counters, Disk, DiskCounters, Facts, Group, Heap, Mount, Node, Severity,
+    Version, run,
 };
 use elbowroom_core::label::Labels;
 use elbowroom_core::psi::Pressure;
@@ -337,4 +338,24 @@ impl Sim {
         self.facts.host.ledger =
             vec![Applied { id: "1".into(), file: "/proc/sys/vm/swappiness".into(), to: to.into(), now }];
     }
+}
+
+/// What a check says of a host: how bad, and the first of its fixes' commands.
+pub fn says(check: &str, host: &Sim) -> Option<(Severity, Option<String>)> {
+    let check = CHECKS.iter().find(|c| c.id == check).unwrap_or_else(|| panic!("no check {check}"));
+    let found = run(check, &host.facts);
+    for finding in &found {
+        assert!(finding.sentence.ends_with('.'), "{}: {}", check.id, finding.sentence);
+        assert!(!finding.evidence.is_empty(), "{}: no evidence", check.id);
+        assert!(
+            finding.fix.is_some()
+                || finding.advice.is_some()
+                || finding.severity != Severity::Warning
+                || ["high-throttles", "at-memory-limit", "tmpfs-fills-limit"].contains(&check.id),
+            "{}: what to do?",
+            check.id
+        );
+    }
+    let first = found.first()?;
+    Some((first.severity, first.fix.as_ref().and_then(|f| f.commands.first().cloned())))
 }

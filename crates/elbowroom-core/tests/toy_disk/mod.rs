@@ -41,6 +41,8 @@ pub(crate) struct Toy {
     /// How fast it is now, in parts of that; one that hangs does nothing.
     pub(crate) factor: f64,
     pub(crate) period: Micros,
+    /// Requests that waited in the last part of a period, in which the disk reached its end.
+    pub(crate) late: f64,
     /// Whether orders are carried out.
     pub(crate) obeyed: bool,
     pub(crate) now: Micros,
@@ -94,6 +96,7 @@ impl Toy {
             tenants,
             speed,
             factor: 1.0,
+            late: 0.0,
             obeyed: true,
             now: Micros::secs(1),
             got: vec![0.0; count],
@@ -150,8 +153,9 @@ impl Toy {
             self.got[i] = x / self.speed;
         }
         self.total += used * seconds / SIZE;
-        self.queued += used * seconds / SIZE * wait;
-        self.busy += if hangs { 0.0 } else { seconds * (used / capacity).min(1.0) };
+        self.queued += used * seconds / SIZE * wait + self.late * seconds;
+        let busy = if self.late > 0.0 { 0.5 } else { (used / capacity).min(1.0) };
+        self.busy += if hangs { 0.0 } else { seconds * busy };
         self.now = self.now.saturating_add(self.period);
         self.tell(self.measure());
     }

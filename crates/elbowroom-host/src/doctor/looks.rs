@@ -1,4 +1,4 @@
-//! Looks that were kept, one file each below `<state-dir>/looks`, named after the second they were made in.
+//! Looks that were kept: one file each below `<state-dir>/looks`, named after the second they were made in, or the last one in a file.
 
 use super::journal::{JournalError, io_error};
 use elbowroom_core::doctor::Look;
@@ -34,22 +34,9 @@ impl Looks {
     /// # Errors
     /// Where the directory cannot be written.
     pub fn keep(&self, now: u64, look: Look) -> Result<(), JournalError> {
-        self.write(now, look)?;
-        self.forget_beyond(MOST)
-    }
-
-    fn write(&self, now: u64, look: Look) -> Result<(), JournalError> {
         fs::create_dir_all(&self.dir).map_err(io_error("making", &self.dir))?;
-        let path = self.path(now);
-        let draft = self.dir.join(format!(".{now}-{}", std::process::id()));
-        let text = serde_json::to_vec(&Kept { boot: boot_id(), look })
-            .map_err(|source| JournalError::Malformed { path: path.clone(), source })?;
-        let written = File::create(&draft).and_then(|mut f| f.write_all(&text));
-        let named = written.and_then(|()| fs::rename(&draft, &path));
-        if named.is_err() {
-            let _ = fs::remove_file(&draft);
-        }
-        named.map_err(io_error("writing", &path))
+        LastLook::at(&self.path(now)).keep(look)?;
+        self.forget_beyond(MOST)
     }
 
     fn forget_beyond(&self, most: usize) -> Result<(), JournalError> {
@@ -67,16 +54,11 @@ impl Looks {
     /// # Errors
     /// Where one cannot be read.
     pub fn find(&self, time: u64) -> Result<Option<(u64, Look)>, JournalError> {
-        let boot = boot_id();
         let times = self.times()?;
         let (before, after): (Vec<u64>, Vec<u64>) = times.into_iter().partition(|at| *at <= time);
         for at in before.into_iter().rev().chain(after) {
-            let path = self.path(at);
-            let text = fs::read(&path).map_err(io_error("reading", &path))?;
-            let kept: Kept =
-                serde_json::from_slice(&text).map_err(|source| JournalError::Malformed { path, source })?;
-            if kept.boot == boot {
-                return Ok(Some((at, kept.look)));
+            if let Some(look) = LastLook::at(&self.path(at)).find()? {
+                return Ok(Some((at, look)));
             }
         }
         Ok(None)
@@ -97,6 +79,51 @@ impl Looks {
 
     fn path(&self, at: u64) -> PathBuf {
         self.dir.join(format!("{at}.json"))
+    }
+}
+
+/// A file that has one look, the last.
+#[derive(Clone, Debug)]
+pub struct LastLook {
+    path: PathBuf,
+}
+
+impl LastLook {
+    /// The one in the file `path`, which need not be there yet.
+    pub fn at(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
+    /// Replaces it.
+    ///
+    /// # Errors
+    /// Where the file cannot be written; the last one is still in it then.
+    pub fn keep(&self, look: Look) -> Result<(), JournalError> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let draft = self.path.with_file_name(format!(".{name}-{}", std::process::id()));
+        let text = serde_json::to_vec(&Kept { boot: boot_id(), look })
+            .map_err(|source| JournalError::Malformed { path: self.path.clone(), source })?;
+        let written = File::create(&draft).and_then(|mut f| f.write_all(&text));
+        let named = written.and_then(|()| fs::rename(&draft, &self.path));
+        if named.is_err() {
+            let _ = fs::remove_file(&draft);
+        }
+        named.map_err(io_error("writing", &self.path))
+    }
+
+    /// It, unless there is none since the host was started.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    pub fn find(&self) -> Result<Option<Look>, JournalError> {
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(io_error("reading", &self.path)(e)),
+        };
+        let kept: Kept = serde_json::from_slice(&text)
+            .map_err(|source| JournalError::Malformed { path: self.path.clone(), source })?;
+        Ok((kept.boot == boot_id()).then_some(kept.look))
     }
 }
 
@@ -127,6 +154,23 @@ mod tests {
         assert_eq!(found(20), Some((20, 20)));
         assert_eq!(found(99), Some((30, 30)));
         assert_eq!(found(5), Some((10, 10)));
+    }
+
+    #[test]
+    fn the_last_look_is_the_one_that_was_kept_last_in_this_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let last = LastLook::at(&dir.path().join("last.json"));
+        assert_eq!(last.find().unwrap(), None);
+        for at in [10, 20] {
+            last.keep(look(at)).unwrap();
+            assert_eq!(last.find().unwrap(), Some(look(at)));
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "a draft stayed");
+        let other = serde_json::to_vec(&Kept { boot: "another".into(), look: look(30) }).unwrap();
+        fs::write(dir.path().join("last.json"), other).unwrap();
+        assert_eq!(last.find().unwrap(), None);
+        let nowhere = LastLook::at(&dir.path().join("nowhere/last.json"));
+        assert!(nowhere.keep(look(40)).unwrap_err().to_string().contains("nowhere/last.json"));
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod write;
 
 pub use jobs::{jvms, root_processes, swappiness_below};
 pub use journal::{Entry, Journal, JournalError};
-pub use looks::Looks;
+pub use looks::{LastLook, Looks};
 pub use place::{place, unplace};
 pub use write::{Outcome, WriteError, retreat, revert, write};
 

@@ -44,7 +44,9 @@ impl Job for DiskTwo {
         let mut runs = Vec::new();
         for run in 0..self.runs {
             eprintln!("run {} of {}", run + 1, self.runs);
-            for policy in &self.policies {
+            let mut policies = self.policies.clone();
+            policies.rotate_left(run % self.policies.len());
+            for policy in &policies {
                 let places = disks.iter().zip(&timelines).map(|(disk, timeline)| Place { disk, timeline });
                 let arms = Stage::set(lab, *policy, places.collect(), Direction::Read)?.tell(lab)?;
                 runs.push(arms.try_into().expect("a stage of two places gives two arms"));

@@ -301,6 +301,7 @@ impl ProfileApplications {
             .arg(self.config(lab, &parent)?)
             .spawn()
             .context("while running the product")?;
+        lab.scope.add_child(&faults)?;
         let mut line = String::new();
         BufReader::new(faults.stderr.take().expect("its talk is a pipe")).read_line(&mut line)?;
         if !line.contains("counting") {
@@ -443,6 +444,7 @@ impl ProfileApplications {
             .process_group(0)
             .spawn()
             .context("while starting who asks")?;
+        lab.scope.add_child(&child)?;
         Ok(Some(Load(child)))
     }
 }

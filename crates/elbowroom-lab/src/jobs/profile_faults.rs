@@ -158,6 +158,7 @@ impl Profiler {
             .stderr(Stdio::piped())
             .spawn()
             .context("while running the product")?;
+        lab.scope.add_child(&child)?;
         let mut line = String::new();
         BufReader::new(child.stderr.take().expect("its talk is a pipe"))
             .read_line(&mut line)

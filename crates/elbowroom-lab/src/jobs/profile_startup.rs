@@ -161,7 +161,7 @@ impl Job for ProfileStartup {
     }
 
     fn record(&self, lab: &Lab) -> Result<Raw> {
-        let (variants, _agent) = match self.compare {
+        let (mut variants, _agent) = match self.compare {
             Compare::Engines => (engines(), None),
             Compare::Applications => (applications(), None),
             Compare::Views => (
@@ -171,6 +171,7 @@ impl Job for ProfileStartup {
         };
         let mut raw = Raw { compare: self.compare, runs: Vec::new(), skipped: BTreeMap::new() };
         for round in 0..self.rounds {
+            variants.rotate_left(usize::from(round > 0));
             for variant in &variants {
                 lab.scope.check()?;
                 if raw.skipped.contains_key(variant.name) {

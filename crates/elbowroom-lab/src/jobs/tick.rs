@@ -82,7 +82,9 @@ impl Job for Tick {
     fn record(&self, lab: &Lab) -> Result<Raw> {
         let mut rows = Vec::new();
         for round in 0..self.rounds {
-            for program in &self.program {
+            let mut programs = self.program.clone();
+            programs.rotate_left(round % self.program.len().max(1));
+            for program in &programs {
                 let (tier, command) = program.split_once('=').context("--program takes TIER=COMMAND")?;
                 eprintln!("round {} of {}: {tier}", round + 1, self.rounds);
                 lab.scope.check()?;

@@ -20,6 +20,10 @@ pub(super) type Looked = Result<(Vec<Finding>, Micros), String>;
 const FIRST: Micros = Micros::secs(30);
 /// A look may cost this part of the time between two.
 const PART: u64 = 100;
+/// The last look, in the state directory: what happened since is what the next one tells.
+const LAST: &str = "last-look.json";
+/// So many periods after it, it is no longer told: the agent was not there.
+const STALE: u64 = 3;
 /// The lowest priority.
 const NICE: i32 = 19;
 
@@ -39,7 +43,12 @@ pub(super) fn spawn(period: Micros, config: Option<&Path>, state_dir: &Path, mai
             let mut pause = period.min(FIRST);
             loop {
                 std::thread::sleep(Duration::from_micros(pause.get()));
-                let looked = look(config.as_deref(), &state_dir);
+                let last = state_dir.join(LAST);
+                forget_after(&last, Duration::from_micros(pause.max(period).get().saturating_mul(STALE)));
+                let looked = look(config.as_deref(), &state_dir, &last);
+                if looked.is_err() {
+                    let _ = std::fs::remove_file(&last);
+                }
                 let cost = looked.as_ref().map_or(Micros::ZERO, |(_, cpu)| *cpu);
                 pause = period.max(Micros(cost.get().saturating_mul(PART)));
                 mailbox.send(Message::Looked(looked));
@@ -48,10 +57,23 @@ pub(super) fn spawn(period: Micros, config: Option<&Path>, state_dir: &Path, mai
         .expect("threads can be created at start");
 }
 
-fn look(config: Option<&Path>, state_dir: &Path) -> Looked {
+/// Removes a last look that is so old.
+fn forget_after(last: &Path, most: Duration) {
+    let written = std::fs::metadata(last).and_then(|meta| meta.modified());
+    if written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > most)) {
+        let _ = std::fs::remove_file(last);
+    }
+}
+
+fn look(config: Option<&Path>, state_dir: &Path, last: &Path) -> Looked {
     let failed = |error: &dyn std::fmt::Display| format!("`elbowroom doctor` cannot be run: {error}");
     let mut command = Command::new("/proc/self/exe");
-    command.arg("doctor").args(["--format", "json", "--state-dir"]).arg(state_dir);
+    command
+        .arg("doctor")
+        .args(["--format", "json", "--state-dir"])
+        .arg(state_dir)
+        .arg("--since-last")
+        .arg(last);
     if let Some(config) = config {
         command.arg("--config").arg(config);
     }

@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 
 /// Part of the idle bandwidth at which a burst counts as served.
 const SERVED: f64 = 0.9;
+/// Seconds over which a burst has that, on the mean, when it is said to keep it.
+const KEPT_S: usize = 5;
 /// Time after which what was learned must be right, in seconds.
 const LEARNED_S: u32 = 60;
 /// The end of a burst, in seconds, over which its rate is taken.
@@ -30,8 +32,11 @@ struct Figures {
     conservation: f64,
     /// The same over the seconds with not enough for all.
     conservation_contested: f64,
-    /// Per burst: seconds until it first had 90 % of what the others left idle; `None` for never.
+    /// Per burst: seconds until it first had 90 % of what the others' demand left idle; `None` for never. Before a policy knows of a
+    /// burst, nothing holds it back: the first second says little.
     burst_s: Vec<Option<f64>>,
+    /// Per burst: the second from which it had 90 % of what the others did not take, on the mean over five seconds; `None` for never.
+    burst_kept_s: Vec<Option<f64>>,
     /// Per burst: what it had of that, over its last ten seconds.
     burst_part: Vec<f64>,
     /// (second, learned capacity as a part of the truth): a minute after the first burst and after every change of speed, or
@@ -103,9 +108,10 @@ impl Figures {
         let worst = |seconds: &[usize], figure: fn(Vec<f64>) -> f64| {
             steady().map(|actor| figure(served(actor, seconds))).fold(1.0, f64::min)
         };
+        let rates_of_all = |s: usize| rates.iter().map(|r| r[s]).sum::<f64>();
         let conserved = |seconds: &[usize]| {
             let possible = |s: usize| speed(s).min(told.wanted(s as u32) as f64);
-            let done = |s: usize| rates.iter().map(|r| r[s]).sum::<f64>().min(possible(s));
+            let done = |s: usize| rates_of_all(s).min(possible(s));
             let sum = |f: &dyn Fn(usize) -> f64| seconds.iter().map(|s| f(*s)).sum::<f64>();
             sum(&done) / sum(&possible).max(1.0)
         };
@@ -127,6 +133,12 @@ impl Figures {
                 let part = |s: &usize| rates[*s] / (speed(*s) - others(*s) as f64).max(1.0);
                 let first = window.iter().find(|s| part(s) >= SERVED);
                 figures.burst_s.push(first.map(|s| (*s + 1) as f64 - f64::from(burst)));
+                let taken = |s: usize| rates_of_all(s) - rates[s];
+                let kept = window.windows(KEPT_S).find(|five| {
+                    let part = |s: &usize| rates[*s] / (speed(*s) - taken(*s)).max(1.0);
+                    mean(five.iter().map(part).collect()) >= SERVED
+                });
+                figures.burst_kept_s.push(kept.map(|five| (five[0] + 1) as f64 - f64::from(burst)));
                 let tail = window.iter().rev().take(TAIL_S).map(part).collect();
                 figures.burst_part.push(mean(tail));
             }
@@ -243,21 +255,29 @@ fn burst_table(by_policy: &ByPolicy) -> String {
     let mut rows = Vec::new();
     for (policy, runs) in by_policy {
         for n in 0..runs.iter().map(|f| f.burst_s.len()).max().unwrap_or(0) {
-            let times: Vec<Option<f64>> = runs.iter().filter_map(|f| f.burst_s.get(n).copied()).collect();
-            let never = times.iter().filter(|t| t.is_none()).count();
-            let time = Spread::of(times.iter().flatten().copied());
-            let mut text =
-                time.map_or(String::new(), |s| format!("{:.0} s ({:.0} to {:.0})", s.median, s.min, s.max));
-            if never > 0 {
-                let comma = if text.is_empty() { "" } else { ", " };
-                text += &format!("{comma}not in {never} of {} runs", times.len());
-            }
+            let first = times(runs.iter().filter_map(|f| f.burst_s.get(n).copied()));
+            let kept = times(runs.iter().filter_map(|f| f.burst_kept_s.get(n).copied()));
             let part = percent(runs.iter().filter_map(|f| f.burst_part.get(n).copied()));
-            rows.push(vec![policy.name().to_owned(), (n + 1).to_string(), text, part]);
+            rows.push(vec![policy.name().to_owned(), (n + 1).to_string(), first, kept, part]);
         }
     }
-    let head = ["policy", "burst", "had 90 % of the idle bandwidth within", "had of it in its last 10 s"];
+    let head = [
+        "policy",
+        "burst",
+        "first had 90 % of the idle bandwidth within",
+        "had 90 % of what others did not take, over 5 s, from",
+        "had of the idle bandwidth in its last 10 s",
+    ];
     table(&head, &rows)
+}
+
+fn times(times: impl Iterator<Item = Option<f64>>) -> String {
+    let times: Vec<Option<f64>> = times.collect();
+    let never = times.iter().filter(|time| time.is_none()).count();
+    let spread = Spread::of(times.iter().flatten().copied());
+    let said = spread.map(|s| format!("{:.0} s ({:.0} to {:.0})", s.median, s.min, s.max));
+    let not = (never > 0).then(|| format!("not in {never} of {} runs", times.len()));
+    said.into_iter().chain(not).collect::<Vec<_>>().join(", ")
 }
 
 fn learned_table(by_policy: &ByPolicy) -> String {
@@ -327,7 +347,7 @@ mod tests {
         assert!((figures.isolation_contested - 0.5).abs() < 1e-9, "{figures:?}");
         assert!((figures.isolation - (25.0 + 80.0 * 0.5) / 105.0).abs() < 1e-9, "{figures:?}");
         assert!((figures.conservation - 1.0).abs() < 1e-9, "{figures:?}");
-        assert_eq!(figures.burst_s, [Some(1.0)]);
+        assert_eq!((figures.burst_s, figures.burst_kept_s), (vec![Some(1.0)], vec![Some(1.0)]));
     }
 
     #[test]
@@ -336,7 +356,10 @@ mod tests {
         let figures = Figures::of(&arm, &told);
         assert_eq!(figures.isolation, 1.0);
         assert!((figures.conservation_contested - 0.6).abs() < 1e-9, "{figures:?}");
-        assert_eq!(figures.burst_s, [None]);
+        assert_eq!(
+            (figures.burst_s.as_slice(), figures.burst_kept_s.as_slice()),
+            ([None].as_slice(), [None].as_slice())
+        );
         assert!((figures.burst_part[0] - 0.5).abs() < 1e-9, "{figures:?}");
         assert_eq!(figures.learned, [(85, Some(0.9))]);
         assert!((figures.changes_per_min - 60.0 / 105.0).abs() < 1e-9, "both changed once");

@@ -9,8 +9,6 @@ use std::collections::BTreeMap;
 
 /// Part of a phase's seconds in which a container is served, from which on Table I says yes.
 const SATISFIED: f64 = 0.9;
-/// Seconds in a row that count as served again.
-const RECOVERED_S: usize = 3;
 
 /// What the agent calls a loan that hurt.
 const FAILED: [&str; 2] = ["hold", "quarantine"];
@@ -110,14 +108,14 @@ fn rate(story: &Story, arm: &Arm, who: Who, phase: usize) -> Option<f64> {
     Mean::of(told.map(|sample| f64::from(sample.tps))).map(|mean| mean.mean)
 }
 
-/// Seconds of a phase until a container is satisfied and stays so for a while; its whole length for never.
+/// Seconds of a phase until the last two in a row in which a container was not satisfied are over; its whole length for never. A
+/// second in which it said nothing is one of these.
 fn recovery(story: &Story, arm: &Arm, who: Who, phase: usize) -> usize {
     let demand = PHASES[phase].demand(who);
-    let served: Vec<bool> = seconds(story, arm, who, phase)
-        .iter()
-        .map(|sample| sample.is_none_or(|sample| is_satisfied(story, who, demand, &sample)))
-        .collect();
-    served.windows(RECOVERED_S).position(|few| few.iter().all(|is| *is)).unwrap_or(served.len())
+    let seconds = seconds(story, arm, who, phase);
+    let short =
+        |sample: &Option<Sample>| !sample.is_some_and(|sample| is_satisfied(story, who, demand, &sample));
+    seconds.windows(2).rposition(|two| two.iter().all(short)).map_or(0, |at| at + 2)
 }
 
 /// The most loans in one phase after which the agent took its hands off a container; `None` where no agent ran.
@@ -212,14 +210,17 @@ fn goals(raw: &Raw) -> Vec<Vec<String>> {
         row("satisfied in phase 4, the less satisfied of both: at least 90 %", &|policy| {
             percent(of(policy, &both), Some(SATISFIED * 100.0))
         }),
-        row("both satisfied again in phase 3, slowest run: within 10 s", &|policy| {
-            let slowest = slowest(policy);
-            let shown = slowest.map_or("-".to_owned(), |s| match s >= story.seconds as usize {
-                true => "never".to_owned(),
-                false => format!("{s} s"),
-            });
-            verdict(shown, slowest.map(|s| s < 10))
-        }),
+        row(
+            "neither short for two seconds in a row any more in phase 3, slowest run: within 10 s",
+            &|policy| {
+                let slowest = slowest(policy);
+                let shown = slowest.map_or("-".to_owned(), |s| match s >= story.seconds as usize {
+                    true => "never".to_owned(),
+                    false => format!("{s} s"),
+                });
+                verdict(shown, slowest.map(|s| s < 10))
+            },
+        ),
         row("loans that hurt, most in a phase: at most 3", &|policy| {
             let most =
                 by_policy.get(&policy).into_iter().flatten().filter_map(|arm| failed_loans(story, arm)).max();
@@ -323,11 +324,16 @@ mod tests {
     }
 
     #[test]
-    fn a_container_has_recovered_when_it_stays_served() {
+    fn a_container_has_recovered_when_it_was_last_short_of_what_it_wants() {
         let story = story();
         let objective = story.role(Who::B).objective;
         assert_eq!(recovery(&story, &arm(2, 4, objective), Who::B, 2), 4);
-        assert_eq!(recovery(&story, &arm(2, 8, objective), Who::B, 2), 10);
+        assert_eq!(recovery(&story, &arm(2, 8, objective), Who::B, 2), 8);
+        assert_eq!(recovery(&story, &arm(2, 1, objective), Who::B, 2), 0, "one second is no spell");
+        let mut relapse = arm(2, 4, objective);
+        relapse.samples[Who::B as usize]
+            .retain(|sample| !matches!(second(sample), Some(s) if s % story.seconds > 7));
+        assert_eq!(recovery(&story, &relapse, Who::B, 2), 10, "nothing said is nothing done");
         assert!((satisfied(&story, &arm(2, 4, objective), Who::B, 2) - 0.6).abs() < 1e-9);
         assert_eq!(rate(&story, &arm(2, 0, 300), Who::B, 2), Some(300.0));
         assert_eq!(rate(&story, &arm(2, 0, 300), Who::A, 2), None);

@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use elbowroom_core::doctor::{CHECKS, Facts, Finding, Group, examine, harms};
 use elbowroom_core::unit::{Micros, parse_duration};
-use elbowroom_host::doctor::{DoctorConfig, Journal, Looks, look};
+use elbowroom_host::doctor::{DoctorConfig, Journal, LastLook, Looks, look};
 use elbowroom_host::process;
 use elbowroom_host::timer::now_boot;
 use serde::Serialize;
@@ -44,6 +44,9 @@ pub(crate) struct DoctorArgs {
     /// ("2026-11-21T04:30Z"), or seconds since the epoch ("@1795235400").
     #[arg(long, value_name = "TIME", value_parser = since::moment)]
     since: Option<since::Moment>,
+    /// Compare with the look in FILE, where there is one since the host was started, and leave this one there.
+    #[arg(long, value_name = "FILE", conflicts_with = "since")]
+    since_last: Option<PathBuf>,
     /// Keep this look, for --since.
     #[arg(long)]
     keep: bool,
@@ -125,24 +128,44 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
     {
         bail!("there is no check \"{check}\": `elbowroom doctor --list` names them");
     }
-    let wait = if args.since.is_some() { Micros::ZERO } else { args.wait };
+    let last = args.since_last.as_deref().map(LastLook::at);
+    let earlier = last.as_ref().map(LastLook::find).transpose()?.flatten();
+    let wait = match (&args.since, &earlier) {
+        (Some(_), _) => Micros::ZERO,
+        // Rates of an instant say nothing.
+        (None, Some(earlier)) => args.wait.saturating_sub(now_boot().saturating_sub(earlier.at)),
+        (None, None) => args.wait,
+    };
     let (mut facts, journal) = args.host.look(Duration::from_micros(wait.get()))?;
+    let (now, at) = (since::now(), now_boot());
+    let this = facts.kept(at);
     let looks = Looks::at(&args.host.state.state_dir);
-    let kept = args.keep.then(|| facts.kept(now_boot()));
     if let Some(moment) = args.since {
         facts = since::since(facts, &looks, moment)?;
+    } else if let Some(earlier) = earlier {
+        facts = facts.since(earlier, at);
     }
-    if let Some(look) = kept {
-        looks.keep(since::now(), look)?;
+    let exit = answer(args, &facts, &journal)?;
+    if let Some(last) = last {
+        last.keep(this.clone())?;
     }
-    let only = args.container.as_deref().map(|name| select(&facts, name)).transpose()?;
+    if args.keep {
+        looks.keep(now, this)?;
+    }
+    Ok(exit)
+}
+
+/// Says what is found, or mends it.
+fn answer(args: &DoctorArgs, facts: &Facts, journal: &Journal) -> Result<ExitCode> {
+    let format = args.host.output.format;
+    let only = args.container.as_deref().map(|name| select(facts, name)).transpose()?;
     let only = only.map(|group| group.path.clone());
     let asked = |f: &Finding| only.as_ref().is_none_or(|path| f.cgroup.as_ref() == Some(path));
     if let Some(check) = &args.fix {
         let wanted = |f: &Finding| asked(f) && check.as_ref().map_or(harms(f), |id| f.check == *id);
-        return fix::fix(&facts, &journal, wanted, args.yes, format);
+        return fix::fix(facts, journal, wanted, args.yes, format);
     }
-    let findings: Vec<Finding> = examine(&facts).into_iter().filter(asked).collect();
+    let findings: Vec<Finding> = examine(facts).into_iter().filter(asked).collect();
     let healthy = !findings.iter().any(harms);
     let text = match format {
         Format::Json => crate::verbs::containers::json(&Report {
@@ -154,7 +177,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
             cpu_usec: process::own_cpu().get(),
             findings: &findings,
         })?,
-        Format::Text => report::report(&facts, &findings, args.all, report::Style::of_stdout()),
+        Format::Text => report::report(facts, &findings, args.all, report::Style::of_stdout()),
     };
     say(&text)?;
     Ok(ExitCode::from(u8::from(!healthy)))

@@ -37,28 +37,34 @@ const STEEPEST: f64 = 1.6;
 const ANOTHER: f64 = 0.8;
 /// A disk that does this much more than it can, without being saturated, can do more.
 const EXCEEDED: f64 = 1.05;
-/// Probes: growth in the first second, how much faster it gets every second, and at most; and at most from where the disk is
-/// taken to do [`BEYOND`] of what it normally can.
+/// Probes: growth in the first second, and how much faster it gets every second; at most, up to where the disk is taken to do
+/// [`BEYOND`] of what it is known to have done, beyond that, and while what an operation costs is a guess.
 const PROBE: f64 = 0.015;
 const PROBE_FASTER: f64 = 1.35;
-const PROBE_FASTEST: f64 = 0.07;
+const PROBE_FASTEST: f64 = 0.15;
 const PROBE_BEYOND: f64 = 0.03;
+const PROBE_GUESSED: f64 = 0.1;
 const BEYOND: f64 = 0.97;
+/// A disk is known to have done more where that is more by this part.
+const MORE: f64 = 0.07;
 /// Requests to a slow disk that took longer than so many times as on a quiet day, and suddenly hardly longer, show that it became
 /// faster: it is probed at once.
 const STRAIN: f64 = 3.0;
 const RELIEF: f64 = 1.5;
-/// A probe of a disk that is known to have done more begins as if it had lasted for so many seconds.
-const HEAD_START: f64 = 5.0;
+/// A probe of a disk that is known to have done more, or of which little is known, begins as if it had lasted for so many seconds.
+const HEAD_START: f64 = 7.0;
+const HEAD_START_GUESSED: f64 = 5.0;
 /// Quiet seconds before a probe: after the first that failed, and at most; at most on a disk that is known to have done more.
 const HOLD: f64 = 8.0;
 const LONGEST_HOLD: f64 = 24.0;
-const SLOW_HOLD: f64 = 12.0;
+const SLOW_HOLD: f64 = 8.0;
 /// Before the first. What was seen of a disk then, or since it is another one, was its end for one mix of requests, mostly of
 /// whoever filled it; how much room there is for the mix that follows is asked sooner.
 const FIRST_HOLD: f64 = 2.0;
-/// A probe makes sense where this part of the capacity is really used.
+/// A probe makes sense where this part of the capacity is really used; one that grew goes on where this part is, although nobody
+/// has reached his new limit yet.
 const USED: f64 = 0.7;
+const PRESSED: f64 = 0.8;
 /// Requests that take this much longer than usual, while only our limits hold containers back, show that those are too loose.
 const OVERRUN: f64 = 12.0;
 /// A probe that ends with requests that take this much longer has found the end of the disk, not the first signs of it.
@@ -82,13 +88,25 @@ pub(in super::super) struct Capacity {
     /// Seconds since the disk was last saturated.
     quiet: f64,
     hold: f64,
-    /// The probe under way: for how many seconds, and how much the disk is taken to do more than before it.
-    probe: Option<(f64, f64)>,
+    probe: Option<Probe>,
+    /// The last load that filled the disk.
+    filled: Flow,
     /// How much longer than usual requests took, over the last ten seconds or so.
     strain: f64,
     history: History,
     /// What the disk does lately.
     shape: Flow,
+}
+
+/// A probe under way.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    /// For how many seconds.
+    lasted: f64,
+    /// How much the disk is taken to do more than before it.
+    grown: f64,
+    /// It grew in the last period.
+    fresh: bool,
 }
 
 /// What a period says about the capacity.
@@ -102,6 +120,10 @@ pub(super) struct Seen {
     pub(super) vote: bool,
     /// It is saturated.
     pub(super) saturated: bool,
+    /// It rested in between, but its requests waited as if it were saturated: more of that would tell.
+    pub(super) suspect: bool,
+    /// It rested most of the time.
+    pub(super) rested: bool,
     /// How much longer than usual requests took.
     pub(super) ratio: f64,
     /// It is the disk, not limits of ours, that holds containers back.
@@ -138,6 +160,7 @@ impl Capacity {
         capacity.take_in(seen);
         capacity.show(seen.flow);
         capacity.split.learn(seen.flow);
+        capacity.filled = seen.flow;
         capacity.samples = 1;
         capacity.validate(seen.now);
         Some(capacity)
@@ -168,6 +191,7 @@ impl Capacity {
             quiet: 0.0,
             hold: FIRST_HOLD,
             probe: None,
+            filled: Flow::ZERO,
             strain: 1.0,
             history: History::default(),
             shape: Flow::ZERO,
@@ -244,6 +268,9 @@ impl Capacity {
         if seen.vote && seen.did_anything() {
             self.split.learn(seen.flow);
             self.divide_prices(seen.flow);
+            self.filled = seen.flow;
+        } else if seen.rested && !seen.suspect && self.split.learn_easy(seen.flow) {
+            self.divide_prices(self.filled);
         }
         let probed = seen.vote && self.end_probe(seen);
         let cost = self.share(seen.flow);
@@ -264,7 +291,7 @@ impl Capacity {
 
     /// Takes back what a probe that saturated the disk had assumed, but for what the disk did; whether there was one.
     fn end_probe(&mut self, seen: &Seen) -> bool {
-        let Some((_, grown)) = self.probe.take() else { return false };
+        let Some(Probe { grown, .. }) = self.probe.take() else { return false };
         self.hold = (self.hold * 2.0).clamp(HOLD, LONGEST_HOLD);
         (self.quiet, self.strain) = (0.0, 1.0);
         let deep = seen.ratio >= DEEP || seen.tight;
@@ -312,6 +339,7 @@ impl Capacity {
     fn calm(&mut self, seen: &Seen, cost: f64) {
         self.quiet += seen.seconds;
         let slow = self.degraded(seen.now).is_some();
+        let more = self.normal(seen.now).zip(self.speed()).map_or(0.0, |(was, is)| BEYOND * was / is - 1.0);
         let relief = self.strain > STRAIN && seen.ratio < RELIEF && slow;
         let hold = if slow { self.hold.min(SLOW_HOLD) } else { self.hold };
         if self.quiet > 10.0 * self.hold {
@@ -320,12 +348,34 @@ impl Capacity {
         if cost > EXCEEDED {
             self.move_towards(seen.flow, 1.0);
             self.validate(seen.now);
-        } else if seen.cap_binds && cost > USED && (self.quiet >= hold || relief || self.probe.is_some()) {
-            let (lasted, grown) = self.probe.unwrap_or((if slow { HEAD_START } else { 0.0 }, 1.0));
-            let beyond = self.normal(seen.now).zip(self.speed()).is_some_and(|(was, is)| is > BEYOND * was);
-            let fastest = if beyond { PROBE_BEYOND } else { PROBE_FASTEST };
+        } else if seen.suspect {
+            // The next period tells whether there is room for more, or was too little already.
+        } else if let Some(probe) = self.probe.as_mut()
+            && probe.fresh
+            && !seen.cap_binds
+            && cost < PRESSED
+        {
+            // Who was held back has not reached his new limit yet.
+            probe.fresh = false;
+        } else if (seen.cap_binds || self.probe.is_some_and(|probe| probe.fresh))
+            && cost > USED
+            && (self.quiet >= hold || relief || self.probe.is_some())
+        {
+            let guessed = self.split.is_guess();
+            let head_start = match () {
+                () if more > MORE => HEAD_START,
+                () if guessed => HEAD_START_GUESSED,
+                () => 0.0,
+            };
+            let Probe { lasted, grown, .. } =
+                self.probe.unwrap_or(Probe { lasted: head_start, grown: 1.0, fresh: false });
+            let fastest = match () {
+                () if more > MORE => PROBE_FASTEST.min(more),
+                () if guessed => PROBE_GUESSED,
+                () => PROBE_BEYOND,
+            };
             let growth = 1.0 + (PROBE * PROBE_FASTER.powf(lasted)).min(fastest) * seen.seconds.min(1.0);
-            self.probe = Some((lasted + seen.seconds, grown * growth));
+            self.probe = Some(Probe { lasted: lasted + seen.seconds, grown: grown * growth, fresh: true });
             self.scale(growth);
         } else if self.quiet >= DOUBT
             && let (Some(is), Some(was)) = (self.speed(), self.normal(seen.now))
@@ -456,6 +506,8 @@ mod tests {
             flow,
             vote: true,
             saturated: true,
+            suspect: false,
+            rested: false,
             ratio: 50.0,
             disk_limits: true,
             target: 0.92,
@@ -539,10 +591,40 @@ mod tests {
             let flow = reads(used(&capacity), 4096.0);
             capacity.learn(&Seen { cap_binds: true, ..calm(second, flow) });
         }
-        assert!((20..40).contains(&second), "it takes {second} s to twice as much");
+        assert!((10..30).contains(&second), "it takes {second} s to twice as much");
         capacity.learn(&Seen { cap_binds: true, ..seen(second, reads(2.0 * SPEED, 4096.0)) });
         let found = speed(&capacity, 4096.0) / SPEED;
         assert!((1.95..2.15).contains(&found), "{found}");
+    }
+
+    #[test]
+    fn a_disk_that_is_fast_again_is_known_in_seconds() {
+        let mut capacity = learned();
+        (1..20).for_each(|second| capacity.learn(&seen(second, reads(0.55 * SPEED, 4096.0))));
+        let ease = |second: u64, capacity: &mut Capacity| {
+            let flow = reads((0.92 * speed(capacity, 4096.0)).min(SPEED), 4096.0);
+            capacity.learn(&Seen { cap_binds: true, ..calm(second, flow) });
+        };
+        let seconds = (20..80).find(|second| {
+            ease(*second, &mut capacity);
+            speed(&capacity, 4096.0) > 0.95 * SPEED
+        });
+        assert!(seconds.is_some_and(|second| second <= 20 + 8), "{seconds:?}");
+    }
+
+    #[test]
+    fn a_probe_does_not_go_on_before_it_is_known_what_it_did() {
+        let mut capacity = learned();
+        let mut step = |second, suspect| {
+            let before = speed(&capacity, 4096.0);
+            let flow = reads(0.92 * before, 4096.0);
+            capacity.learn(&Seen { cap_binds: true, suspect, ..calm(second, flow) });
+            (capacity.is_probing(), speed(&capacity, 4096.0) > before)
+        };
+        let grew: Vec<_> = (1..5).map(|second| step(second, false)).collect();
+        assert_eq!(grew.last(), Some(&(true, true)), "{grew:?}");
+        assert_eq!(step(5, true), (true, false));
+        assert_eq!(step(6, false), (true, true));
     }
 
     #[test]

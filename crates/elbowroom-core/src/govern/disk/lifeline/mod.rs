@@ -108,10 +108,13 @@ impl Mind {
         self.capacity.as_ref()
     }
 
-    /// Whether it cannot be told yet if the disk is at its end. A probe of ours that brought it there has ended; how it is without,
-    /// a whole period tells.
+    /// Whether it cannot be told yet if the disk is at its end. Where a probe of ours may have brought it there, it is asked soon
+    /// before the probe goes on; where one did, it has ended, and how the disk is without, a whole period tells.
     pub(super) fn wonders(&self) -> bool {
-        self.saturation.is_open() && !self.probed
+        match self.probed {
+            true => self.saturation.is_suspect(),
+            false => self.saturation.is_open(),
+        }
     }
 
     /// What requests of this load take on a quiet day, microseconds.

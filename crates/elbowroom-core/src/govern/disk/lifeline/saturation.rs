@@ -14,6 +14,8 @@ const BUSY: f64 = 0.9;
 /// The part of the time that a saturated disk has something to do: all of it, but kernels before 6.10 count it by the tick of
 /// their clock (block/blk-core.c, `update_io_ticks`).
 const ALWAYS: f64 = 0.85;
+/// A queue that is so many times as long as it was lately is looked at more closely.
+const UNUSUAL: f64 = 2.0;
 /// `kappa` below which more waiting requests do not make it do more.
 const FLAT: f64 = 0.3;
 /// How much longer a queue may be for the two to be compared.
@@ -27,6 +29,9 @@ const BINS: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct Saturation {
     votes: [bool; 3],
+    suspect: bool,
+    /// Length of the queue of a disk that rested in between, over the last five such periods or so.
+    usual: f64,
     /// Queue and work of the last period.
     last: Option<(f64, f64)>,
     knee: [Option<(Micros, f64)>; BINS],
@@ -56,6 +61,11 @@ impl Saturation {
             [step, chord, _] => step.into_iter().chain(chord).reduce(f64::min),
         };
         self.last = Some((queue, done));
+        let waits = |ratio: f64| queue >= BUSY && ratio >= VERY_LONG;
+        self.suspect = busy < ALWAYS && queue > UNUSUAL * self.usual && ratio.is_some_and(waits);
+        if busy < ALWAYS {
+            self.usual += 0.2 * (queue - self.usual);
+        }
         let vote = match ratio {
             // A disk that rested in between was not at its end, however long requests took: limits let them through in bursts.
             _ if busy < ALWAYS => false,
@@ -63,7 +73,7 @@ impl Saturation {
             None => queue >= BUSY,
             Some(ratio) => {
                 let flat = ratio >= LONG && queue >= QUEUE && kappa.is_some_and(|kappa| kappa < FLAT);
-                flat || (queue >= BUSY && ratio >= VERY_LONG)
+                flat || waits(ratio)
             }
         };
         if let Some(bin) = bin(queue)
@@ -84,6 +94,12 @@ impl Saturation {
     /// Whether the last period looked saturated, and the next one decides.
     pub(super) fn is_open(&self) -> bool {
         self.votes[0] && !self.holds()
+    }
+
+    /// Whether in the last period requests waited as they do on a disk at its end, and more of them than lately, but it rested in
+    /// between: its end was reached within the period, or limits let requests through in bursts.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.suspect
     }
 
     /// The last period needs no second one beside it.
@@ -162,7 +178,11 @@ mod tests {
         let mut saturation = Saturation::default();
         let burst = Period { busy: 0.6, ..period(0, (0.6, 8.0, 100.0)) };
         assert!(!saturation.step(&burst));
+        assert!(saturation.is_suspect());
+        let later = (0..5).map(|_| (saturation.step(&burst), saturation.is_suspect()).1);
+        assert_eq!(later.collect::<Vec<_>>(), [true, true, true, false, false], "it is usual");
         assert!(saturation.step(&Period { busy: 1.0, ..burst }));
+        assert!(!saturation.is_suspect());
     }
 
     #[test]

@@ -7,12 +7,14 @@
 //! # Approach
 //! All loads that fill a disk cost the same. With `b` bytes and `n` operations per second, `b + theta * n` is what does not
 //! change: `theta` is as many bytes as an operation costs. Of two full loads, one with more bytes and one with more
-//! operations, it follows; loads that have more of both come from a disk that changed, and no `theta` makes them equal. Reads,
-//! writes and mixtures are compared among themselves only.
+//! operations, it follows; loads that have more of both come from a disk that changed, and no `theta` makes them equal. A load that
+//! leaves a disk idle for most of the time costs no more than one that fills it, which may already tell that `theta` is less, or
+//! more. Reads, writes and mixtures are compared among themselves only.
 //!
 //! # Properties
 //! - `two_sizes_tell_what_an_operation_costs`
 //! - `one_size_tells_nothing`
+//! - `what_a_disk_did_with_ease_does_not_cost_more_than_what_filled_it`
 //! - `a_disk_that_changed_starts_again`
 
 use super::super::flow::{Flow, RIOPS};
@@ -23,6 +25,8 @@ const SIZES: f64 = 8.0;
 const NOISE: f64 = 0.04;
 /// By how many octaves the guess may be wrong before that counts like a measurement that deviates by [`NOISE`].
 const DOUBT: f64 = 12.0;
+/// What is known stays while nothing else explains all loads better by so many measurements that deviate by [`NOISE`].
+const BETTER: f64 = 1.0;
 /// Loads that no `theta` brings closer to each other than this come from a disk that changed.
 const APART: f64 = 0.15;
 /// The least and the most that an operation costs, in bytes; less is nothing.
@@ -31,16 +35,19 @@ const MOST: f64 = 4.0 * 1024.0 * 1024.0;
 /// How many loads are remembered.
 const LOADS: usize = 12;
 
-/// The loads that filled a disk since it last changed, and what follows from them.
+/// The loads that filled a disk since it last changed, those that it did with ease, and what follows from them.
 #[derive(Debug)]
 pub(super) struct Split {
     guess: f64,
     theta: f64,
-    full: Vec<Full>,
+    /// `theta` follows from loads that filled the disk.
+    told: bool,
+    full: Vec<Load>,
+    easy: Vec<Load>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Full {
+struct Load {
     mixture: Mixture,
     /// Bytes per operation, in parts of an octave.
     size: i32,
@@ -55,7 +62,7 @@ enum Mixture {
     Writes,
 }
 
-impl Full {
+impl Load {
     fn of(flow: Flow) -> Option<Self> {
         let (bytes, operations) = (flow.bytes(), flow.operations());
         let mixture = match flow.0[RIOPS] / operations {
@@ -65,6 +72,11 @@ impl Full {
         };
         let size = (bytes / operations).log2() * SIZES;
         size.is_finite().then(|| Self { mixture, size: size.round() as i32, bytes, operations })
+    }
+
+    /// Whether it is of the same mixture and size.
+    fn is_like(&self, other: &Self) -> bool {
+        (self.mixture, self.size) == (other.mixture, other.size)
     }
 
     /// The logarithm of what it costs.
@@ -77,7 +89,7 @@ impl Split {
     /// Nothing seen, and a guess in bytes.
     pub(super) fn new(guess: f64) -> Self {
         let guess = if guess.is_nan() { MOST } else { guess.clamp(0.0, MOST) };
-        Self { guess, theta: guess, full: Vec::new() }
+        Self { guess, theta: guess, told: false, full: Vec::new(), easy: Vec::new() }
     }
 
     /// As many bytes as cost as much as one operation.
@@ -85,48 +97,90 @@ impl Split {
         self.theta
     }
 
+    /// Whether no two loads that filled the disk have told yet what an operation costs.
+    pub(super) fn is_guess(&self) -> bool {
+        !self.told
+    }
+
     /// Takes in a load that filled the disk.
     pub(super) fn learn(&mut self, flow: Flow) {
-        let Some(new) = Full::of(flow) else { return };
-        let alike = |full: &Full| full.mixture == new.mixture;
-        match self.full.iter_mut().find(|full| alike(full) && full.size == new.size) {
+        let Some(new) = Load::of(flow) else { return };
+        match self.full.iter_mut().find(|full| full.is_like(&new)) {
             Some(same) => {
                 if (same.cost(0.0) - new.cost(0.0)).abs() > APART {
-                    self.full.clear();
-                    self.full.push(new);
-                    return;
+                    return self.start_again(new);
                 }
                 same.bytes += 0.3 * (new.bytes - same.bytes);
                 same.operations += 0.3 * (new.operations - same.operations);
             }
-            None => {
-                if self.full.len() == LOADS {
-                    self.full.remove(0);
-                }
-                self.full.push(new);
-            }
+            None => keep(&mut self.full, new),
         }
-        let alike: Vec<Full> = self.full.iter().filter(|full| alike(full)).copied().collect();
-        let theta = fit(&alike, self.guess);
-        if alike.iter().any(|full| (full.cost(theta) - new.cost(theta)).abs() > APART) {
-            self.full.clear();
-            self.full.push(new);
-        } else if alike.len() > 1 {
+        let [full, easy] = self.comparable(new.mixture);
+        let theta = self.fit(&full, &easy);
+        if full.iter().any(|full| (full.cost(theta) - new.cost(theta)).abs() > APART) {
+            self.start_again(new);
+        } else if full.len() > 1 {
+            (self.theta, self.told) = (theta, true);
+        }
+    }
+
+    /// Takes in a load that left the disk idle for most of the time; whether that told something. One that costs more than what
+    /// filled the disk, whatever an operation costs, comes from a disk that changed and tells nothing.
+    pub(super) fn learn_easy(&mut self, flow: Flow) -> bool {
+        let Some(new) = Load::of(flow) else { return false };
+        let [full, mut easy] = self.comparable(new.mixture);
+        if full.is_empty() || new.cost(self.theta) <= mean(&full, self.theta) + NOISE {
+            return false;
+        }
+        easy.retain(|load| !load.is_like(&new));
+        easy.push(new);
+        let theta = self.fit(&full, &easy);
+        let told = new.cost(theta) <= mean(&full, theta) + NOISE;
+        if told {
             self.theta = theta;
+            self.easy.retain(|load| !load.is_like(&new));
+            keep(&mut self.easy, new);
         }
+        told
+    }
+
+    /// Loads of a mixture: those that filled the disk, and those that it did with ease.
+    fn comparable(&self, mixture: Mixture) -> [Vec<Load>; 2] {
+        [&self.full, &self.easy]
+            .map(|loads| loads.iter().filter(|load| load.mixture == mixture).copied().collect())
+    }
+
+    /// The `theta` at which full loads cost most alike, and easy ones no more, of nothing, every half octave and the present one.
+    fn fit(&self, full: &[Load], easy: &[Load]) -> f64 {
+        let score = |theta: f64| {
+            let mean = mean(full, theta);
+            let spread: f64 = full.iter().map(|full| ((full.cost(theta) - mean) / NOISE).powi(2)).sum();
+            let beyond: f64 =
+                easy.iter().map(|easy| ((easy.cost(theta) - mean).max(0.0) / NOISE).powi(2)).sum();
+            spread + beyond + ((theta.max(LEAST) / self.guess.max(LEAST)).log2() / DOUBT).powi(2)
+        };
+        let steps = ((MOST / LEAST).log2() * 2.0) as i32;
+        let grid = (0..=steps).map(|half| LEAST * (0.5 * f64::from(half)).exp2());
+        let best = std::iter::once(0.0).chain(grid).min_by(|a, b| score(*a).total_cmp(&score(*b)));
+        best.filter(|best| score(*best) + BETTER < score(self.theta)).unwrap_or(self.theta)
+    }
+
+    fn start_again(&mut self, full: Load) {
+        self.full.clear();
+        self.easy.clear();
+        self.full.push(full);
     }
 }
 
-/// The `theta` at which loads cost most alike, of nothing and every half octave.
-fn fit(full: &[Full], guess: f64) -> f64 {
-    let steps = ((MOST / LEAST).log2() * 2.0) as i32;
-    let grid = (0..=steps).map(|half| LEAST * (0.5 * f64::from(half)).exp2());
-    let score = |theta: f64| {
-        let mean = full.iter().map(|full| full.cost(theta)).sum::<f64>() / full.len() as f64;
-        let spread: f64 = full.iter().map(|full| ((full.cost(theta) - mean) / NOISE).powi(2)).sum();
-        spread + ((theta.max(LEAST) / guess.max(LEAST)).log2() / DOUBT).powi(2)
-    };
-    std::iter::once(0.0).chain(grid).min_by(|a, b| score(*a).total_cmp(&score(*b))).unwrap_or(guess)
+fn keep(loads: &mut Vec<Load>, load: Load) {
+    if loads.len() == LOADS {
+        loads.remove(0);
+    }
+    loads.push(load);
+}
+
+fn mean(loads: &[Load], theta: f64) -> f64 {
+    loads.iter().map(|load| load.cost(theta)).sum::<f64>() / loads.len() as f64
 }
 
 #[cfg(test)]
@@ -174,6 +228,20 @@ mod tests {
         let [coarse, fine] = [8192.0, 6144.0].map(|size| full(size, 0.0));
         check("the same size", &[coarse, fine, slower(coarse), slower(fine)]);
         check("another size", &[coarse, fine, slower(full(7000.0, 0.0))]);
+    }
+
+    #[test]
+    fn what_a_disk_did_with_ease_does_not_cost_more_than_what_filled_it() {
+        let mut split = Split::new(GUESS);
+        assert!(!split.learn_easy(full(4096.0, 0.0)), "nothing to compare with");
+        split.learn(full(8192.0, 0.0));
+        assert!(!split.learn_easy(full(4096.0, 0.0).map(|x| 0.5 * x)), "no more of anything");
+        assert!(split.learn_easy(full(4096.0, 0.0).map(|x| 0.9 * x)));
+        assert!(split.theta() <= 2048.0, "{}", split.theta());
+        assert!(split.is_guess(), "of no two full loads");
+        let theta = split.theta();
+        assert!(!split.learn_easy(full(8192.0, 0.0).map(|x| 1.3 * x)), "the disk changed");
+        assert_eq!(split.theta(), theta);
     }
 
     #[test]

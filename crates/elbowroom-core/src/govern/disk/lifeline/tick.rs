@@ -26,6 +26,8 @@ const CROWDED: f64 = 1.04;
 const SLOWER: f64 = 1.5;
 /// A disk that is used this much has no quiet day.
 const BUSY: f64 = 0.6;
+/// A disk that has something to do for less than this part of the time does what it does with ease.
+const RESTED: f64 = 0.3;
 /// How much of the rest is taken into account: containers are not limited to make room for somebody without bounds.
 const MOST_REST: f64 = 0.3;
 /// The part of the most it did lately that is kept for a container that wants no more: the peak of some periods is above what it
@@ -56,6 +58,8 @@ struct Now {
     /// The disk looked saturated in this period, and in two of the last three.
     vote: bool,
     saturated: bool,
+    /// It may be about to be.
+    suspect: bool,
     /// How much longer than usual requests took.
     ratio: f64,
     elasticity: f64,
@@ -100,6 +104,7 @@ fn look(device: &mut Device, settings: &Lifeline) -> Now {
         seconds: load.seconds,
         vote,
         saturated: mind.saturation.holds(),
+        suspect: mind.saturation.is_suspect(),
         ratio: ratio.unwrap_or(f64::INFINITY),
         elasticity: settings.elasticity.fraction(),
         target: settings.target.fraction(),
@@ -150,6 +155,8 @@ fn learn(device: &mut Device, now: &Now) {
         flow: load.flow,
         vote: now.vote,
         saturated: now.saturated,
+        suspect: now.suspect,
+        rested: load.busy < RESTED,
         ratio: now.ratio,
         target: now.target.max(0.1),
         disk_limits: mind.capacity.as_ref().is_none_or(|capacity| disk_limits(members, capacity, now.at)),
@@ -347,6 +354,11 @@ fn divide(device: &mut Device, groups: &Groups, orders: &mut Vec<Order>, now: &N
         let floor = known.map(|known| Flow::reserved(known.claim.disk)).filter(|_| !overcommitted);
         let max = member.need.limits(shares[at], capacity, floor.unwrap_or_default());
         let loosens = looser(max, member.ordered);
+        if loosens && now.suspect {
+            // Soon it is known whether that would be right; if not, it could not be taken back within a second.
+            member.share = Some(shares[at]);
+            continue;
+        }
         let wish = Wish {
             share: Some(shares[at]),
             max,
