@@ -41,7 +41,8 @@ def test_an_agent_records_by_itself_and_any_moment_can_be_seen_again(new_agent, 
     first = eventually(lambda: shown(agent, ring))
     assert any(c["path"] == "/" + group.path for c in first["containers"]), first
     eventually(lambda: shown(agent, ring)["time_unix_ms"] > first["time_unix_ms"] + 2_500)
-    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(first["time_unix_ms"] / 1000 + 1))
+    # Local time, before the next frame, which comes a second after this one.
+    at = datetime.fromtimestamp((first["time_unix_ms"] + 300) / 1000).isoformat(timespec="milliseconds")
     again = shown(agent, ring, "--at", at)
     assert again["time_unix_ms"] == first["time_unix_ms"] and again["containers"] == first["containers"], at
     table = replay(agent, ring, "--at", "-1s").stdout

@@ -19,7 +19,6 @@ const HOLDER: u64 = u64::MAX;
 
 /// Answers until the holder ends it. Becomes the holder where that dies.
 pub(crate) fn main() -> Result<()> {
-    let _ = rustix::thread::set_name(c"elbowroom-answer");
     let holder = std::io::stdin();
     let mut kept = wire::begin(holder.as_fd()).context("taking over from the holder")?;
     let nr_cpus = nr_cpus()?;
@@ -67,6 +66,11 @@ fn take(kept: &mut Kept, message: Message, fds: Vec<OwnedFd>) -> Option<(usize, 
     let mut fds = fds.into_iter();
     match message {
         Message::Begin { .. } => None,
+        Message::Whole => {
+            // Who has this name could carry on alone.
+            let _ = rustix::thread::set_name(c"elbowroom-answer");
+            None
+        }
         Message::Page { slot } => {
             kept.containers.get_mut(&slot)?.page = fds.next();
             None

@@ -83,6 +83,8 @@ pub(super) enum Message {
     Begin { run_dir: PathBuf, socket: bool },
     /// A container, with its listener and, where there is one, its page.
     Container { slot: usize, id: String, pid: i32 },
+    /// Those were all containers there were at the beginning.
+    Whole,
     /// A page that was found later.
     Page { slot: usize },
 }
@@ -100,7 +102,8 @@ pub(super) fn say_all(to: BorrowedFd<'_>, kept: &Kept) -> Result<()> {
     let mut fds = vec![kept.record.as_fd()];
     fds.extend(kept.socket.as_ref().map(AsFd::as_fd));
     say(to, &message, &fds)?;
-    kept.containers.iter().try_for_each(|(slot, container)| say_container(to, *slot, container))
+    kept.containers.iter().try_for_each(|(slot, container)| say_container(to, *slot, container))?;
+    say(to, &Message::Whole, &[])
 }
 
 /// One container.
