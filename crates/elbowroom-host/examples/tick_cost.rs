@@ -13,8 +13,10 @@ use elbowroom_host::cgroup::{Controller, Layout, Version};
 use elbowroom_host::root::Root;
 use elbowroom_host::{Sensor, SensorConfig, timer};
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
+use rustix::thread::set_current_timer_slack;
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -206,6 +208,9 @@ fn work(active: bool) -> Result<(), Box<dyn Error>> {
     if rustix::process::getppid().is_none_or(|parent| parent == Pid::INIT) {
         return Ok(());
     }
+    // As programs of containers have it. The one of a thread with real-time priority, as this one's parent has from the second case
+    // on, is 0 and inherited (kernel/sched/syscalls.c, __setscheduler_params): every sleep would end by an interrupt of its own.
+    set_current_timer_slack(NonZeroU64::new(50_000))?;
     loop {
         std::thread::sleep(if active {
             Duration::from_micros(PERIOD.get() / 2)

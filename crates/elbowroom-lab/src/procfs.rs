@@ -20,6 +20,9 @@ pub(crate) struct Usage {
     pub(crate) fds: u64,
     /// Mounts in its mount namespace.
     pub(crate) mounts: u64,
+    /// Of a sum: `anon_kib` of each process by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) by_name: BTreeMap<String, u64>,
 }
 
 impl Usage {
@@ -44,19 +47,24 @@ impl Usage {
             threads: kib("Threads:"),
             fds: fs::read_dir(format!("/proc/{pid}/fd")).map(Iterator::count).unwrap_or(0) as u64,
             mounts: read("mountinfo")?.lines().count() as u64,
+            by_name: BTreeMap::new(),
         })
     }
 
     /// The sum over `pids`, leaving out the ones that are gone; mounts are the most that any one sees.
     pub(crate) fn of_all(pids: &[i32]) -> Self {
-        pids.iter().filter_map(|pid| Self::of(*pid).ok()).fold(Self::default(), |a, b| Self {
-            cpu_s: a.cpu_s + b.cpu_s,
-            rss_kib: a.rss_kib + b.rss_kib,
-            anon_kib: a.anon_kib + b.anon_kib,
-            threads: a.threads + b.threads,
-            fds: a.fds + b.fds,
-            mounts: a.mounts.max(b.mounts),
-        })
+        let mut sum = Self::default();
+        for (pid, one) in pids.iter().filter_map(|pid| Some((pid, Self::of(*pid).ok()?))) {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            *sum.by_name.entry(name.trim_end().to_owned()).or_default() += one.anon_kib;
+            sum.cpu_s += one.cpu_s;
+            sum.rss_kib += one.rss_kib;
+            sum.anon_kib += one.anon_kib;
+            sum.threads += one.threads;
+            sum.fds += one.fds;
+            sum.mounts = sum.mounts.max(one.mounts);
+        }
+        sum
     }
 }
 

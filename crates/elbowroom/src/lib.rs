@@ -47,6 +47,8 @@ pub fn main() -> ExitCode {
     if args.get(1).is_some_and(|verb| verb == oci::hook::VERB) {
         return oci::hook::main(&args[2..]);
     }
+    // Who is started by `/proc/self/exe` or a descriptor is called `exe` or a number until then.
+    let _ = rustix::thread::set_name(c"elbowroom");
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {

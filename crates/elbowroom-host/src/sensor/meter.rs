@@ -64,6 +64,11 @@ impl Meter {
         Self { parent, ..Self::default() }
     }
 
+    /// Whether there is anything to read in this of the `ticks`.
+    pub(super) fn is_due(&self, with_cpu: bool, ticks: u64) -> bool {
+        with_cpu || self.memory_due <= ticks
+    }
+
     /// Reads the group's files into `usage`, CPU time only `with_cpu`, memory that hardly moves not in every one of the `ticks`; true
     /// if the group turned out to be removed. A value that cannot be read stays as it was; a counter that seems to go back does not.
     pub(super) fn read(&mut self, group: &Path, with_cpu: bool, ticks: u64, on: &mut Reading<'_>) -> bool {

@@ -271,6 +271,9 @@ impl Sensor {
     }
 
     fn read_files(&mut self, slot: Slot, with_cpu: bool) {
+        if !self.tree.meters[slot].is_due(with_cpu, self.ticks) {
+            return;
+        }
         self.cost.groups += 1;
         let (entry, meter) = self.tree.both(slot);
         let mut on = Reading {

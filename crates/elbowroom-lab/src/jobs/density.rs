@@ -149,7 +149,7 @@ struct Trend {
     grows: bool,
 }
 
-fn study(raw: &Raw, of: fn(&Usage) -> f64) -> Option<Trend> {
+fn study(raw: &Raw, of: impl Fn(&Usage) -> f64) -> Option<Trend> {
     let points: Vec<(f64, f64)> =
         raw.cycles.iter().enumerate().skip(WARM_UP).map(|(i, c)| (i as f64, of(&c.empty))).collect();
     let (per_cycle, error) = slope(&points)?;
@@ -160,22 +160,25 @@ fn study(raw: &Raw, of: fn(&Usage) -> f64) -> Option<Trend> {
 }
 
 fn verdicts(raw: &Raw) -> String {
-    let rows: Vec<Vec<String>> = RESOURCES
-        .iter()
-        .map(|(_, label, of)| {
-            let mut row = vec![(*label).to_owned(), plot::plain(of(&raw.empty_before))];
-            match study(raw, *of) {
-                Some(t) => row.extend([
-                    plot::plain(t.first),
-                    plot::plain(t.last),
-                    format!("{} ± {}", plot::plain(t.per_cycle), plot::plain(t.error)),
-                    if t.grows { "grows" } else { "does not grow" }.to_owned(),
-                ]),
-                None => row.extend(["-", "-", "-", "too few cycles"].map(str::to_owned)),
-            }
-            row
-        })
-        .collect();
+    let verdict = |label: String, of: &dyn Fn(&Usage) -> f64| {
+        let mut row = vec![label, plot::plain(of(&raw.empty_before))];
+        match study(raw, of) {
+            Some(t) => row.extend([
+                plot::plain(t.first),
+                plot::plain(t.last),
+                format!("{} ± {}", plot::plain(t.per_cycle), plot::plain(t.error)),
+                if t.grows { "grows" } else { "does not grow" }.to_owned(),
+            ]),
+            None => row.extend(["-", "-", "-", "too few cycles"].map(str::to_owned)),
+        }
+        row
+    };
+    let mut rows: Vec<Vec<String>> =
+        RESOURCES.iter().map(|(_, label, of)| verdict((*label).to_owned(), of)).collect();
+    let own = |name: &str, usage: &Usage| usage.by_name.get(name).map_or(0.0, |kib| *kib as f64 / 1024.0);
+    // Who is there only now and then, as the doctor, is left out.
+    let names = raw.empty_before.by_name.keys();
+    rows.extend(names.map(|name| verdict(format!("Own memory of {name} (MiB)"), &|usage| own(name, usage))));
     table(&["when empty", "at start", "after cycle 3", "after the last", "per cycle", "verdict"], &rows)
 }
 

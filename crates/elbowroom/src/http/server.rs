@@ -44,6 +44,7 @@ struct Network {
 
 /// Serves until it is told to stop.
 pub(crate) fn main(run_dir: &Path, settings: &Settings) -> Result<()> {
+    let _ = rustix::thread::set_name(c"elbowroom-api");
     let role = Roles::of_api(run_dir).context("taking the API server's role")?;
     ensure!(role.take(Role::Api), "{}: an API server is at work here already", run_dir.display());
     let unix = unix_socket(run_dir, &settings.group)?;

@@ -21,7 +21,7 @@ use elbowroom_core::view::{Because, Views};
 use elbowroom_host::cgroup::{Controller, Version};
 use elbowroom_host::mount::Surface;
 use elbowroom_host::numa::Numa;
-use elbowroom_host::{Sensor, timer};
+use elbowroom_host::{Sensor, process, timer};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -30,6 +30,9 @@ use std::sync::mpsc;
 
 /// Every how many ticks it is looked who read what: much more often than any page is renewed.
 const LOOK_EVERY: u64 = 4;
+
+/// After so many containers went their memory is given back: some MiB.
+const MANY: usize = 100;
 
 /// Time a tick gives to reading what containers do to disks, about 15 us each; what is left is read in the next ticks. So views
 /// are not late, and there is no second thread that shares the tree of groups: five hundred busy containers are read within
@@ -64,6 +67,8 @@ pub(super) struct Owner {
     pub(super) preparing: Vec<(Prepare, Micros, mpsc::SyncSender<Response>)>,
     pub(super) ticks: u64,
     pub(super) ticks_missed: u64,
+    /// Containers that went since memory was given back last.
+    pub(super) gone: usize,
 }
 
 impl Owner {
@@ -99,6 +104,7 @@ impl Owner {
             preparing: Vec::new(),
             ticks: 0,
             ticks_missed: 0,
+            gone: 0,
         }
     }
 
@@ -168,6 +174,10 @@ impl Owner {
         if self.ticks.is_multiple_of(LOOK_EVERY) {
             self.refresh_due(now);
             self.labelled.due(now).into_iter().for_each(|id| self.unlabel(id));
+            if self.gone >= MANY {
+                self.gone = 0;
+                process::give_back_memory();
+            }
         }
         self.attach_due(now);
         for id in self.voices.due(now) {

@@ -115,6 +115,7 @@ impl Owner {
             }
             self.publisher.remove(resident.slot);
             self.fill_the_gap();
+            self.gone += 1;
         }
         self.disk.forget(id);
         self.voices.forget(id);

@@ -14,6 +14,7 @@ mod foreground;
 
 pub use foreground::Program;
 
+use crate::process::{start_ticks, stat_line};
 use command::Cli;
 use docker::Docker;
 use std::fs;
@@ -388,7 +389,7 @@ fn is_alive(tag: &str) -> bool {
 }
 
 fn started(pid: u32) -> Option<u64> {
-    crate::process::start_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    start_ticks(&stat_line(format!("/proc/{pid}"))?)
 }
 
 fn file(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> EngineError {
