@@ -4,8 +4,9 @@
 //! process ([`super::doctor`]).
 
 use super::doctor::Looked;
+use super::names::Names;
 use crate::alerts::Hooks;
-use crate::api::{AlertView, AlertsReport, FindingsReport, HookStatus, Named};
+use crate::api::{AlertView, AlertsReport, FindingsReport, HookStatus};
 use crate::config::{Config, Containers};
 use anyhow::{Context, Result};
 use elbowroom_core::alert::{
@@ -13,7 +14,7 @@ use elbowroom_core::alert::{
 };
 use elbowroom_core::doctor::{Finding, harms};
 use elbowroom_core::glob;
-use elbowroom_core::sample::{DeviceNumber, Event, GroupId, Node};
+use elbowroom_core::sample::{Event, Node};
 use elbowroom_core::unit::Micros;
 use elbowroom_host::lease::{self, Ended, Fate, Note};
 use elbowroom_host::root::Root;
@@ -25,8 +26,6 @@ use std::path::{Path, PathBuf};
 const LOOK_EVERY: Micros = Micros::secs(1);
 /// A finding is over when it was not there in so many looks: counters that grow now and then are not over in between.
 const LOOKS_AWAY: u32 = 2;
-/// How long the name of a container that is gone is known: as long as what ended is shown.
-const NAMES_KEPT: Micros = Micros::secs(3_600);
 /// Containers named in an alert about a finding, and lines of evidence in any.
 const NAMED: usize = 3;
 const LINES: usize = 16;
@@ -44,10 +43,7 @@ pub(super) struct AlertsRoom {
     busy: Option<(Micros, Micros)>,
     look_at: Micros,
     leases: PathBuf,
-    containers: BTreeMap<GroupId, Named>,
-    /// Those of them that are gone, since when: what ended with them is still shown.
-    gone: BTreeMap<GroupId, Micros>,
-    disks: BTreeMap<DeviceNumber, String>,
+    names: Names,
 }
 
 impl AlertsRoom {
@@ -64,29 +60,15 @@ impl AlertsRoom {
             busy: None,
             look_at: Micros::ZERO,
             leases: run_dir.join(lease::DIR),
-            containers: BTreeMap::new(),
-            gone: BTreeMap::new(),
-            disks: BTreeMap::new(),
+            names: Names::default(),
         })
     }
 
     /// Learns what things are called.
     pub(super) fn apply(&mut self, event: &Event) {
-        match event {
-            Event::Group(group) => match &group.container {
-                Some(container) => {
-                    let (id, name) = (container.id.clone(), container.name.clone());
-                    self.containers.insert(group.id, Named { id, name, path: group.path.clone() });
-                    self.gone.remove(&group.id);
-                }
-                None => drop(self.containers.remove(&group.id)),
-            },
-            Event::Gone(id) if self.containers.contains_key(id) => {
-                self.gone.insert(*id, timer::now());
-            }
-            Event::Disk(disk) => drop(self.disks.insert(disk.number, disk.name.clone())),
-            Event::Node(node) => self.node = Some(node.clone()),
-            _ => {}
+        self.names.apply(event, timer::now());
+        if let Event::Node(node) = event {
+            self.node = Some(node.clone());
         }
     }
 
@@ -105,14 +87,8 @@ impl AlertsRoom {
     /// Looks at the node as a whole, and for what the guard did.
     pub(super) fn look(&mut self, now: Micros, seen: Seen) {
         self.look_at = now.saturating_add(LOOK_EVERY);
-        let Self { gone, containers, .. } = self;
-        gone.retain(|id, since| {
-            let keep = now.saturating_sub(*since) < NAMES_KEPT;
-            if !keep {
-                containers.remove(id);
-            }
-            keep
-        });
+        let shown = self.register.lasting().chain(self.register.ended());
+        self.names.forget(now, shown.filter_map(|alert| alert.group));
         for note in lease::take_notes(&self.leases) {
             restored(&note).into_iter().for_each(|alert| self.happened(alert, now));
         }
@@ -122,7 +98,7 @@ impl AlertsRoom {
                 cpu: shortage.cpu,
                 memory: shortage.memory,
                 busy: self.busy.and_then(|(busy, at)| used(seen.busy, busy, now, at, node)),
-                containers: self.containers.len() - self.gone.len(),
+                containers: self.names.living(),
                 squeezed: seen.squeezed,
                 free: seen.free,
                 available: shortage.available,
@@ -149,8 +125,8 @@ impl AlertsRoom {
         for alert in self.log.due(now) {
             log(&self.name(alert));
         }
-        let (containers, disks) = (&self.containers, &self.disks);
-        self.hooks.tell(now, |alert| name(alert, containers, disks));
+        let names = &self.names;
+        self.hooks.tell(now, |alert| name(alert, names));
     }
 
     /// Answer to `Request::Alerts`.
@@ -180,7 +156,7 @@ impl AlertsRoom {
 
     /// An alert with the names of what it is about.
     pub(super) fn name(&self, alert: Alert) -> AlertView {
-        name(alert, &self.containers, &self.disks)
+        name(alert, &self.names)
     }
 
     fn happened(&mut self, alert: Alert, now: Micros) {
@@ -324,13 +300,9 @@ fn restored(note: &Note) -> Vec<Alert> {
     .collect()
 }
 
-fn name(
-    alert: Alert,
-    containers: &BTreeMap<GroupId, Named>,
-    disks: &BTreeMap<DeviceNumber, String>,
-) -> AlertView {
-    let disk = alert.disk.and_then(|number| disks.get(&number).cloned());
-    let container = alert.group.and_then(|group| containers.get(&group).cloned());
+fn name(alert: Alert, names: &Names) -> AlertView {
+    let disk = alert.disk.and_then(|number| names.disk(number).cloned());
+    let container = alert.group.and_then(|group| names.container(group).cloned());
     AlertView::new(alert, disk, container)
 }
 

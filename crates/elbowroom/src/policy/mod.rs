@@ -19,6 +19,7 @@ mod machine;
 mod masks;
 mod memory;
 mod mounter;
+mod names;
 mod orders;
 mod owner;
 mod publishing;
