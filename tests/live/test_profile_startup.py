@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kit import cgroup
 from kit.wait import PATIENCE, eventually
 
 RUN = Path("/run/elbowroom-profile")
@@ -45,7 +46,7 @@ def sampling():
 
 def left(tag=""):
     """What profilers made and is still there."""
-    groups = [path for path in Path("/sys/fs/cgroup").rglob(f"elbowroom-profile-{tag}*")]
+    groups = [path for path in cgroup.directories() if path.name.startswith(f"elbowroom-profile-{tag}")]
     return [str(path) for path in [*RUN.glob(f"{tag}*"), *groups]]
 
 
