@@ -93,7 +93,7 @@ pub(crate) fn stat_line(of: impl AsRef<Path>) -> Option<String> {
 }
 
 /// Gives the kernel back what the allocator keeps for later. Five hundred containers that go leave most of their memory in pieces
-/// between what stays, which is not given back by itself. Takes about a millisecond for ten MiB, in which nobody can allocate.
+/// between what stays, which is not given back by itself. Whoever allocates meanwhile waits.
 pub fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the allocator's own function, which takes its own locks.
