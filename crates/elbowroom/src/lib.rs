@@ -43,6 +43,7 @@ pub fn command() -> clap::Command {
 /// The program: reads its arguments, does what they say, and gives the exit status.
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
+    elbowroom_host::process::share_memory_among_threads();
     // Runtimes pass arguments that are not ours to refuse.
     if args.get(1).is_some_and(|verb| verb == oci::hook::VERB) {
         return oci::hook::main(&args[2..]);
