@@ -67,11 +67,14 @@ pub fn restore(dir: &Path) -> Result<Remains, LeaseError> {
     loop {
         match look(&ledger, &mut watch)? {
             Looked::Ended(remains) => return Ok(remains),
-            Looked::Works { pid, quiet } if quiet <= MISSED * BEAT.get() => {
-                let held_by = Some((pid, ledger.records(false)?.good.len()));
-                return Ok(Remains { held_by, ..Remains::default() });
+            Looked::Works { pid, quiet } => {
+                let held = ledger.records(false)?.good.len();
+                // Who holds nothing is not waited for, however silent.
+                if held == 0 || quiet <= MISSED * BEAT.get() {
+                    return Ok(Remains { held_by: Some((pid, held)), ..Remains::default() });
+                }
+                std::thread::sleep(Duration::from_micros(BEAT.get()));
             }
-            Looked::Works { .. } => std::thread::sleep(Duration::from_micros(BEAT.get())),
         }
     }
 }

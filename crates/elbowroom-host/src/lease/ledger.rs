@@ -176,6 +176,10 @@ impl Ledger {
         let name = record.name();
         let fail = |operation| LeaseError::io(operation, self.path.join(&name));
         let bytes = serde_json::to_vec(record).map_err(|_| fail("writing")(Errno::INVAL))?;
+        // Nobody would read it.
+        if bytes.len() >= LARGEST {
+            return Err(fail("writing")(Errno::FBIG));
+        }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.dir, UNFINISHED, flags, Mode::RUSR | Mode::WUSR)
             .map_err(fail("making"))?;

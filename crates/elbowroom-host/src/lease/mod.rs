@@ -245,10 +245,15 @@ impl Leases {
     }
 
     /// Says that this process works. To be called at least once per [`BEAT`]; costs two small system calls. Returns the
-    /// knobs whose leases were taken away since the last time, because it was not called: nothing of ours is in them.
+    /// knobs whose leases were taken away since the last time, because it was not called. Where there are any, what was set since
+    /// then is taken away too: nothing of ours is in any knob, whatever the order in which things were done and told.
     pub fn beat(&mut self) -> Vec<Knob> {
         if self.is_revoked() {
             self.surrender();
+        }
+        if !self.lost.is_empty() {
+            let since = self.release_all();
+            self.lost.extend(since.into_iter().map(|ended| ended.knob));
         }
         self.holder.beat();
         std::mem::take(&mut self.lost)

@@ -54,6 +54,32 @@ fn a_file_that_this_kernel_lacks_is_refused_and_a_group_that_is_gone_is_gone() {
 }
 
 #[test]
+fn who_hears_that_leases_were_lost_has_none_that_were_set_since() {
+    let fake = Fake::new();
+    let mut leases = fake.open();
+    let [high, max] = fake.knobs();
+    leases.set(&high, At(1), "test").unwrap();
+    leases.holder.depose().unwrap();
+    guard::end_all(&leases.ledger, guard::After::Silence).unwrap();
+    // Between the write that was held up and the next beat, something else is done.
+    assert_eq!(leases.set(&max, At(2), "test").unwrap(), Outcome::Written);
+    assert_eq!(leases.beat(), [high.clone(), max.clone()]);
+    assert_eq!((leases.held().count(), high.read(), max.read()), (0, Ok(Max), Ok(Max)));
+    leases.set(&max, At(2), "test").unwrap();
+    assert_eq!((leases.beat(), max.read()), (Vec::new(), Ok(At(2))));
+}
+
+#[test]
+fn a_record_that_nobody_would_read_is_not_written_and_nothing_is_set() {
+    let fake = Fake::new();
+    let mut leases = fake.open();
+    let knob = fake.knob("memory.high");
+    let error = leases.set(&knob, At(1), &"x".repeat(20_000)).unwrap_err();
+    assert!(error.to_string().contains("File too large"), "{error}");
+    assert_eq!((leases.held().count(), knob.read()), (0, Ok(Max)));
+}
+
+#[test]
 fn leases_of_groups_that_are_gone_are_forgotten_and_no_others() {
     let (fake, other) = (Fake::new(), Fake::new());
     let mut leases = fake.open();

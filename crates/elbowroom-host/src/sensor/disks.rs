@@ -260,8 +260,11 @@ impl Sensor {
         let Some((Version::V1, dir)) = self.layout.dir(Controller::Io, Path::new("")) else { return };
         // Not the recursive one: here that sums up every cgroup for every disk.
         let mut counted = v1::IoRows::new();
-        self.warnings
-            .keep(dir.parse("blkio.throttle.io_serviced", |text| v1::io_serviced(text, &mut counted)));
+        let read = dir.parse("blkio.throttle.io_serviced", |text| v1::io_serviced(text, &mut counted));
+        // What is not known to lack a rule may have one of the user's.
+        if self.warnings.keep(read).is_none() {
+            return;
+        }
         let busy = stats.iter().filter(|(_, stat)| stat.rios > 0 || stat.wios > 0).map(|(number, _)| *number);
         for number in busy {
             if counted.contains_key(&number) || !watch.switched.insert(number) {

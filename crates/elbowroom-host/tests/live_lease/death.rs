@@ -5,6 +5,7 @@ use elbowroom_core::unit::Limit::At;
 use elbowroom_host::lease::{BEAT, Fate, Guard, Leases, restore};
 use elbowroom_host::timer::prefer_realtime;
 use rustix::process::Signal;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// How many stops a holder makes at its system calls on its way through [`Part::Cycle`].
@@ -190,6 +191,18 @@ fn restoring_waits_until_it_is_sure_that_a_holder_is_silent() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(rig.limits(), USERS);
+}
+
+#[test]
+fn restoring_does_not_wait_for_a_holder_of_nothing_however_silent() {
+    let rig = rig!();
+    let holder = Holder::start(&rig, Part::Obey);
+    holder.signal(Signal::STOP);
+    // As long as it takes to be silent, and a little.
+    std::thread::sleep(Duration::from_micros(4 * BEAT.get()));
+    let (ledger, (done, remains)) = (rig.ledger(), mpsc::channel());
+    std::thread::spawn(move || done.send(restore(&ledger).unwrap().held_by));
+    assert_eq!(remains.recv_timeout(patience(Duration::from_secs(5))), Ok(Some((holder.pid(), 0))));
 }
 
 #[test]

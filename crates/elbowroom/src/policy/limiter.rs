@@ -11,7 +11,7 @@ use elbowroom_core::sample::{DeviceNumber, GroupId, IoLimits, IoMax, Weights};
 use elbowroom_core::unit::{Bytes, Micros};
 use elbowroom_host::cgroup::{Controller, Layout};
 use elbowroom_host::lease::io::{self, Place};
-use elbowroom_host::lease::{LeaseError, Leases};
+use elbowroom_host::lease::{self, LeaseError, Leases};
 use elbowroom_host::memory::{Actuator, UserLimits};
 use elbowroom_host::timer;
 use std::collections::{BTreeMap, VecDeque};
@@ -60,18 +60,31 @@ pub(super) struct Limiter {
 }
 
 impl Limiter {
-    /// Takes the leases of `dir`, putting back what was left there, and starts the thread.
+    /// Takes the leases of `dir`, putting back what was left there, and starts the thread. A process before this one may still be in a
+    /// write that the kernel holds up: then orders wait until it has ended.
     pub(super) fn start(
         dir: &Path,
         layout: Layout,
         actuator: Actuator,
         mailbox: Mailbox,
     ) -> Result<Self, LeaseError> {
-        let leases = Leases::open(dir)?;
+        let opened = match Leases::open(dir) {
+            Err(LeaseError::Held { pid, .. }) => {
+                tracing::warn!(
+                    pid,
+                    because = "it is in the middle of a write",
+                    "limits wait for a process to end"
+                );
+                None
+            }
+            opened => Some(opened?),
+        };
+        let dir = dir.to_owned();
         let (jobs, queue) = mpsc::channel();
         std::thread::Builder::new()
             .name("limiter".into())
             .spawn(move || {
+                let leases = opened.unwrap_or_else(|| wait_for(&dir));
                 Holder { leases, layout, actuator, mailbox, set: BTreeMap::new(), protected: BTreeMap::new() }
                     .run(&queue)
             })
@@ -108,6 +121,18 @@ impl Limiter {
                 because = "the kernel holds up a write",
                 "limits are taken off by the guard when this process ends"
             );
+        }
+    }
+}
+
+/// The leases of `dir`, once nobody else holds them.
+fn wait_for(dir: &Path) -> Leases {
+    loop {
+        std::thread::sleep(Duration::from_micros(lease::BEAT.get()));
+        match Leases::open(dir) {
+            Ok(leases) => return leases,
+            Err(LeaseError::Held { .. }) => {}
+            Err(error) => tracing::error!(%error, "limits wait"),
         }
     }
 }

@@ -9,9 +9,10 @@ use std::collections::VecDeque;
 
 /// A container's limits on a disk are written at most this often: once in a period of a second, however much that jitters.
 const PACE: Micros = Micros::millis(900);
-/// After the kernel refused a limit, it is tried again this much later; after somebody else wrote one, whose it is meanwhile.
+/// After the kernel refused a limit, it is tried again this much later; after somebody else wrote one, when the ten minutes that it
+/// is his are over for whoever found it so too, which was up to a tick later.
 const RETRY: Micros = Micros::secs(300);
-const CEDED: Micros = Micros::secs(600);
+const CEDED: Micros = Micros::secs(602);
 
 /// A container's state on one disk.
 #[derive(Debug)]
