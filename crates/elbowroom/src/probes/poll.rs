@@ -6,8 +6,34 @@ use crate::alerts::Stop;
 use elbowroom_core::probe::Record;
 use elbowroom_host::probe::network;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// Most threads that ask, those of containers that are gone included: what is left of the unit's `TasksMax` is the agent's.
+const MOST: usize = 512;
+
+/// How many there are.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// One of [`MOST`].
+struct Place;
+
+impl Place {
+    fn take() -> std::io::Result<Self> {
+        if THREADS.fetch_add(1, Ordering::Relaxed) >= MOST {
+            THREADS.fetch_sub(1, Ordering::Relaxed);
+            return Err(std::io::Error::other(format!("{MOST} probes are asked already")));
+        }
+        Ok(Self)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        THREADS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// The thread; it ends when this is dropped, at the latest after the answer it waits for.
 pub(crate) struct Poller {
@@ -23,10 +49,12 @@ impl Poller {
         pid: u32,
         tell: impl Fn(Result<Record, Problem>) + Send + 'static,
     ) -> std::io::Result<Self> {
+        let place = Place::take()?;
         let stop = Arc::new(Stop::new()?);
         let thread = std::thread::Builder::new().name("probe".into()).spawn({
             let stop = stop.clone();
             move || {
+                let _place = place;
                 if probe.scrape.is_some()
                     && pid > 0
                     && let Err(error) = network::enter(pid)

@@ -12,6 +12,12 @@ use ureq::http::Uri;
 
 /// Longest such line.
 const LONGEST_LINE: usize = 4096;
+/// Shortest times there are.
+const LEAST: Micros = Micros::millis(100);
+/// Longest that one answer is waited for: so long a thread outlives its container.
+const LONGEST_WAIT: Micros = Micros::secs(30);
+/// A label has the agent ask no oftener: that is work of the agent's, at nobody's expense.
+const LEAST_BY_LABEL: Micros = Micros::secs(1);
 
 /// One entry. Without file, scrape and exec, the terms of what the application sends by itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -122,6 +128,11 @@ impl Probe {
             }
         }
         probe.validate()?;
+        ensure!(
+            may_exec || probe.every >= LEAST_BY_LABEL,
+            "every: \"{}\" is too short for a label: at least \"{LEAST_BY_LABEL}\"",
+            probe.every
+        );
         Ok(probe)
     }
 
@@ -181,9 +192,13 @@ impl Probe {
             ensure!(objective.is_finite() && objective > 0.0, "objective: {objective} is no number above 0");
         }
         for (key, value) in [("every", self.every), ("timeout", self.timeout), ("ttl", self.ttl)] {
-            let least = Micros::millis(100);
-            ensure!(value >= least, "{key}: \"{value}\" is too short: at least \"{least}\"");
+            ensure!(value >= LEAST, "{key}: \"{value}\" is too short: at least \"{LEAST}\"");
         }
+        ensure!(
+            self.timeout <= LONGEST_WAIT,
+            "timeout: \"{}\" is too long: at most \"{LONGEST_WAIT}\"",
+            self.timeout
+        );
         ensure!(
             self.ttl >= self.every,
             "ttl: \"{}\" is over before the next question, \"{}\" later: raise it",
@@ -239,6 +254,8 @@ mod tests {
             ("file:/a objective=-1", "objective: -1 is no number above 0"),
             ("file:/a every=5", "has no unit"),
             ("file:/a every=1ms", "every: \"1ms\" is too short"),
+            ("file:/a every=500ms", "too short for a label: at least \"1s\""),
+            ("file:/a timeout=31s", "timeout: \"31s\" is too long: at most \"30s\""),
             ("file:/a every=9s", "ttl: \"5s\" is over before"),
             ("file:/a kind=fast", "throughput or latency"),
         ] {
