@@ -221,7 +221,9 @@ def test_whichever_process_is_killed_under_load_no_call_fails(new_agent, keeper,
     assert contain(2).program(in_tools(storm), "1")()[3] == 1
 
 
-def test_under_a_service_manager_not_even_the_death_of_both_fails_a_call(new_agent, binary, run_dir, tmp_path, scratch, contain, storm):
+def test_under_a_service_manager_not_even_the_death_of_both_fails_a_call(
+    new_agent, binary, run_dir, tmp_path, scratch, contain, storm, asks
+):
     (directory := scratch / "keeper").mkdir()
     manager = Manager(directory)
     agent = new_agent(containers=PLAIN).start()
@@ -238,6 +240,12 @@ def test_under_a_service_manager_not_even_the_death_of_both_fails_a_call(new_age
         calls, failed, _, least, _ = map(int, container._ask("finish", number).split())
         assert failed == 0 and calls > 100 / PATIENCE and least == 1, (calls, failed, least)
         container.close()
+        # A manager that is late still has the listener of the one that is gone, whose place the next one gets: nobody mistakes them.
+        answerer = keeper.answerer()
+        following = contain(1)
+        agent.attached(following)
+        assert following.program(in_tools(asks))()[OWN] == 1 and keeper.answerer() == answerer
+        following.close()
         # Nothing is kept of a container that is gone.
         eventually(lambda: manager.listen() is not None and set(manager.store) == {"record"})
     finally:

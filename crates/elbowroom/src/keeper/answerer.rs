@@ -43,6 +43,9 @@ pub(crate) fn main() -> Result<()> {
                     Some((message, fds)) => {
                         if let Some((slot, container)) = take(&mut kept, message, fds) {
                             add(container.listener.as_fd(), slot as u64)?;
+                            if let Some(before) = kept.containers.insert(slot, container) {
+                                forget(&events, &before);
+                            }
                         }
                     }
                     None => return holder::succeed(kept),
@@ -53,16 +56,22 @@ pub(crate) fn main() -> Result<()> {
             let Some(container) = kept.containers.get(&slot) else { continue };
             if flags.contains(epoll::EventFlags::IN) {
                 serve(&kept, slot, container, nr_cpus);
-            } else {
+            } else if let Some(container) = kept.containers.remove(&slot) {
                 // Nobody is left that this filter is for.
-                kept.containers.remove(&slot);
+                forget(&events, &container);
             }
         }
     }
 }
 
-/// What the holder says.
-fn take(kept: &mut Kept, message: Message, fds: Vec<OwnedFd>) -> Option<(usize, &Container)> {
+/// A listener that others hold open too, the service manager among them, would go on to tell of its end as that of whoever has its
+/// slot next.
+fn forget(events: &OwnedFd, container: &Container) {
+    let _ = epoll::delete(events, &container.listener);
+}
+
+/// What the holder says: the container it brings, and its slot.
+fn take(kept: &mut Kept, message: Message, fds: Vec<OwnedFd>) -> Option<(usize, Container)> {
     let mut fds = fds.into_iter();
     match message {
         Message::Begin { .. } => None,
@@ -78,8 +87,7 @@ fn take(kept: &mut Kept, message: Message, fds: Vec<OwnedFd>) -> Option<(usize, 
         Message::Container { slot, id, pid } => {
             let listener = Listener::new(fds.next()?).ok()?;
             kept.record.recover(slot, &listener);
-            kept.containers.insert(slot, Container { id, pid, listener, page: fds.next() });
-            Some((slot, &kept.containers[&slot]))
+            Some((slot, Container { id, pid, listener, page: fds.next() }))
         }
     }
 }

@@ -110,10 +110,8 @@ impl Owner {
                         surfaces: self.surfaces(),
                         page: Some(self.page_path(id)),
                     };
-                    // Whoever asked mounts it; a look afterwards finds it mounted, or does it.
                     if let Some(resident) = self.residents.get_mut(&id) {
-                        resident.attach =
-                            Attach::at(now.saturating_add(LOOK_AFTER), "being attached by who made it");
+                        resident.attach = resident.attach.by_another(now.saturating_add(LOOK_AFTER));
                     }
                     let _ = answer.send(Response::Prepared(prepared));
                 }

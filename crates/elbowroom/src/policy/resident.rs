@@ -55,6 +55,15 @@ impl Attach {
         Self::Waiting { retry_at: now.saturating_add(delay), delay: next, note }
     }
 
+    /// Whoever asked for the view mounts it; a look afterwards finds it mounted, or does it. Who asks for a view that is there, as
+    /// the keeper does at each `exec`, changes nothing, nor for one that was taken out.
+    pub(super) fn by_another(&self, look_at: Micros) -> Self {
+        match self {
+            Self::Done { .. } | Self::LetAlone(DETACHED | STAYS) => self.clone(),
+            _ => Self::at(look_at, "being attached by who made it"),
+        }
+    }
+
     /// What a job leaves behind. What was asked last counts: a mount that ends after a detach was asked for changes nothing,
     /// nor does a detach after a mount was.
     pub(super) fn after(&self, outcome: Outcome, now: Micros) -> Self {
@@ -179,6 +188,23 @@ mod tests {
         assert_eq!(done, Attach::Done { missing: Vec::new() });
         assert_eq!(done.after(Outcome::Detached, now), done);
         assert!(matches!(in_flight.after(Outcome::NotYet(""), now), Attach::Waiting { .. }));
+    }
+
+    #[test]
+    fn who_asks_again_changes_nothing() {
+        let look_at = Micros::secs(2);
+        for settled in
+            [Attach::Done { missing: Vec::new() }, Attach::LetAlone(DETACHED), Attach::LetAlone(STAYS)]
+        {
+            assert_eq!(settled.by_another(look_at), settled);
+        }
+        for open in
+            [Attach::now(), Attach::InFlight { delay: RETRY_LEAST }, Attach::LetAlone("attach = false")]
+        {
+            assert!(
+                matches!(open.by_another(look_at), Attach::Waiting { retry_at, .. } if retry_at == look_at)
+            );
+        }
     }
 
     #[test]
