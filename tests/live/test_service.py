@@ -103,3 +103,21 @@ def test_a_refused_configuration_costs_no_view_that_was_kept(new_agent, manager,
     manager.heard("READY")
     assert stop()["failed"] == 0
     assert second.stop() == 0
+
+
+def test_a_stop_while_nobody_knows_the_containers_takes_views_out_of_them(new_agent, manager, start):
+    first = new_agent(prefix=manager.prefix()).start()
+    manager.heard("READY")
+    containers = [start("--memory", f"{size}MiB") for size in (256, 512)]
+    for container in containers:
+        first.attached(container)
+    killed_whole(first)
+    # Its policy process cannot start: views stay, until somebody wants them to go.
+    second = new_agent(prefix=manager.prefix(), config='[sense]\nperiod = "24"\n')
+    with pytest.raises(AssertionError):
+        second.start(within=3)
+    assert [container.mem_total() >> 20 for container in containers] == [256, 512]
+    assert second.stop() == 0, second.tail()
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert all(container.mem_total() == machine for container in containers), second.tail()
+    assert "views detached" in second.tail()

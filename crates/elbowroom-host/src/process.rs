@@ -52,6 +52,12 @@ pub fn cgroup_paths(pid: i32) -> Vec<String> {
     paths
 }
 
+/// Every process that there is now; none where `/proc` cannot be read.
+pub fn all() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
 /// How many threads of these processes run or wait uninterruptibly, and how many there are: what the load average counts
 /// (`kernel/sched/loadavg.c`).
 pub fn count_threads(pids: &[i32]) -> (u32, u32) {

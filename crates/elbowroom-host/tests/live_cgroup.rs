@@ -42,13 +42,6 @@ impl Told {
                 }
                 Event::Gone(id) => {
                     assert!(self.groups.remove(&id).is_some(), "{id:?} goes twice or was never there");
-                    let mut gone = vec![id];
-                    while let Some(id) = gone.pop() {
-                        let below: Vec<_> =
-                            self.groups.values().filter(|g| g.parent == Some(id)).map(|g| g.id).collect();
-                        below.iter().for_each(|id| drop(self.groups.remove(id)));
-                        gone.extend(below);
-                    }
                     self.gone.push(id);
                 }
                 _ => {}
@@ -98,6 +91,18 @@ fn a_group_is_told_when_it_is_made_and_gone_when_it_is_removed() {
         assert_eq!(told.group(&rig.path("")).map(|g| g.id), told.group(&path).unwrap().parent);
         rig.rmdir("a");
         told.until("removed", |t| t.gone.contains(&id));
+    });
+}
+
+#[test]
+fn groups_that_go_at_one_moment_are_each_told() {
+    with_both(|mut rig, mut told| {
+        let all = ["a", "a/b", "a/b/c"];
+        all.iter().for_each(|below| rig.mkdir(below));
+        let paths = all.map(|below| rig.path(below));
+        told.until("made", |t| paths.iter().all(|path| t.group(path).is_some()));
+        all.iter().rev().for_each(|below| rig.rmdir(below));
+        told.until("removed", |t| paths.iter().all(|path| t.group(path).is_none()));
     });
 }
 

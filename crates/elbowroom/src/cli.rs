@@ -166,6 +166,10 @@ pub(crate) enum Verb {
     /// Carries on for a supervisor that died; started by the agent's other processes.
     #[command(hide = true)]
     Supervise,
+    /// Takes views of the file system with this minor device number out of all containers; started by an agent that stops without
+    /// knowing them.
+    #[command(hide = true)]
+    DetachViews { minor: u32 },
     /// Touches memory for `pretouch`; started by it.
     #[command(hide = true)]
     HoldMemory(crate::verbs::doctor::pretouch::HoldArgs),

@@ -28,6 +28,7 @@ use anyhow::Result;
 use api::Request;
 use clap::Parser;
 use cli::{Cli, Verb};
+use elbowroom_core::sample::DeviceNumber;
 use fuse::supervisor::SupervisorArgs;
 use std::ffi::OsString;
 use std::io::Write;
@@ -105,6 +106,12 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::KeeperAnswerer => {
             log::begin(0);
             keeper::answer()?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::DetachViews { minor } => {
+            log::begin(0);
+            let containers = elbowroom_host::mount::detach_all(DeviceNumber { major: 0, minor });
+            tracing::info!(containers, because = "their agent did not", "views detached");
             Ok(ExitCode::SUCCESS)
         }
         Verb::Supervise => {

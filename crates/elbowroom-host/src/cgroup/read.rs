@@ -165,9 +165,10 @@ pub(crate) struct FdBudget {
 }
 
 impl FdBudget {
-    /// Room for `nofile` files less what the rest of the agent needs (sockets, slots, attach: far below 256).
+    /// Room for `nofile` files less what the rest of the agent needs: slots and attach few, sockets of probes one per container.
     pub(crate) fn new(nofile: u64) -> Self {
-        Self { left: usize::try_from(nofile.saturating_sub(256)).unwrap_or(usize::MAX) }
+        let rest = (nofile / 4).max(256);
+        Self { left: usize::try_from(nofile.saturating_sub(rest)).unwrap_or(usize::MAX) }
     }
 }
 

@@ -4,6 +4,8 @@ use super::mountinfo::{MountTable, is_deleted};
 use super::place::{FileId, Place, Unmounter, file_id};
 use super::plan::{Bind, Plan, Skipped, View, Why, covered_filesystem, is_view};
 use super::{MountError, mountinfo::Mount};
+use crate::process;
+use elbowroom_core::sample::DeviceNumber;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
@@ -108,6 +110,24 @@ pub fn detach_group(group: &str, pids: &[u32]) -> Result<usize, MountError> {
         }
     }
     result.unwrap_or(Ok(0))
+}
+
+/// Unmounts every view from all mount namespaces but the host's in which there is one of the file system `device`, and says how
+/// many namespaces that were: where nobody is left who knows the containers. What fails in one is logged.
+pub fn detach_all(device: DeviceNumber) -> usize {
+    let mut detached = 0;
+    for pid in process::all() {
+        let has_view = |place: &Place| {
+            place.table().is_ok_and(|table| views(&table).iter().any(|mount| mount.device == device))
+        };
+        let Some(place) = Place::of(pid).ok().filter(has_view) else { continue };
+        match place.detach() {
+            Ok(_) => detached += 1,
+            Err(MountError::Vanished { .. } | MountError::HostNamespace { .. }) => {}
+            Err(error) => tracing::warn!(pid, because = %error, "views stay in a container"),
+        }
+    }
+    detached
 }
 
 /// What has to happen at one target.

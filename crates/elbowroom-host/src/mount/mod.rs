@@ -30,7 +30,7 @@ mod page;
 mod place;
 mod plan;
 
-pub use attach::{Attached, detach_group};
+pub use attach::{Attached, detach_all, detach_group};
 pub use page::PAGE_TARGET;
 pub use place::{MountNamespace, Place, Stage, private_namespace};
 pub use plan::{Bind, Kind, Plan, Skipped, Surface, Why, look_up};

@@ -110,8 +110,7 @@ impl Processes {
     /// Every process that runs now. To be called when events are on, so that none falls between.
     pub fn now() -> Self {
         let mut processes = Self { own: std::process::id(), ..Self::default() };
-        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        for pid in crate::process::all() {
             processes.look(pid);
         }
         processes

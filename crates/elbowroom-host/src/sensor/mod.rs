@@ -8,9 +8,9 @@
 //! the [`Tier`] says which.
 //!
 //! Properties: a [`GroupId`] names one directory for ever (its inode on cgroupfs; re-creation under the same path is another
-//! group); parents are told before children, [`Event::Gone`] before what came in its place; a cgroup that vanishes while it
-//! is read is a normal value; what cannot be read is absent and logged once per cause; nothing here panics on what a file
-//! says.
+//! group); parents are told before children; of groups that go together each is told, and [`Event::Gone`] before what came in its
+//! place; a cgroup that vanishes while it is read is a normal value; what cannot be read is absent and logged once per cause; nothing
+//! here panics on what a file says.
 //!
 //! Files kept open: two per group (CPU and memory counters), three where v1 keeps throttling of a quota in another file,
 //! plus one per hierarchy and three for the machine; where disks are watched, up to four more per container. `open` raises the soft limit of open files to the hard one; groups

@@ -200,8 +200,8 @@ impl Sensor {
         there.then_some(found)
     }
 
-    /// Removes a group with everything below it; its id, if anybody knew it.
-    fn forget(&mut self, slot: Slot) -> Option<GroupId> {
+    /// Removes a group with everything below it; the ids of those that anybody knew.
+    fn forget(&mut self, slot: Slot) -> Vec<GroupId> {
         for below in self.tree.subtree(slot) {
             self.untrack(below);
             self.close_details(self.tree[below].group.id);
@@ -209,9 +209,7 @@ impl Sensor {
                 self.machine.cpusets_changed();
             }
         }
-        let known = self.tree[slot].told.then_some(self.tree[slot].group.id);
-        self.tree.remove(slot, &mut self.budget);
-        known
+        self.tree.remove(slot, &mut self.budget)
     }
 
     /// A group that is new, or new in one of its hierarchies.

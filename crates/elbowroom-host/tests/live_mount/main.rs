@@ -2,7 +2,8 @@
 
 mod stand_in;
 
-use elbowroom_host::mount::{Kind, MountError, Place, Plan, Stage, Surface, Why, detach_group};
+use elbowroom_core::sample::DeviceNumber;
+use elbowroom_host::mount::{Kind, MountError, Place, Plan, Stage, Surface, Why, detach_all, detach_group};
 use stand_in::{Container, Views, skip, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,6 +35,11 @@ impl Rig {
 
     fn one(&self) -> PathBuf {
         self.views.dir.join("one")
+    }
+
+    fn device(&self) -> DeviceNumber {
+        let device = rustix::fs::stat(&self.views.dir).unwrap().st_dev;
+        DeviceNumber { major: rustix::fs::major(device), minor: rustix::fs::minor(device) }
     }
 
     fn plan(&self, container: &Container) -> Plan {
@@ -201,6 +207,21 @@ fn detach_reaches_copies_of_the_containers_namespace() {
     for left in [container.place(), copy.place()] {
         assert_eq!(left.attached().unwrap(), paths(&[]));
     }
+}
+
+#[test]
+fn views_of_one_file_system_are_found_without_knowing_who_has_them() {
+    if skip() {
+        return;
+    }
+    let (rig, another, containers) = (Rig::new("a"), Rig::new("b"), [(); 3].map(|()| Container::start()));
+    for container in &containers[..2] {
+        container.place().attach(&rig.plan(container)).unwrap();
+    }
+    containers[2].place().attach(&another.plan(&containers[2])).unwrap();
+    assert_eq!(detach_all(rig.device()), 2);
+    assert_eq!(containers.each_ref().map(|c| c.place().attached().unwrap().len()), [0, 0, 3]);
+    assert_eq!(detach_all(rig.device()), 0);
 }
 
 #[test]

@@ -274,6 +274,24 @@ impl Handover {
         !matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..) if polled[0].revents().contains(PollFlags::ERR))
     }
 
+    /// A command of this agent's program that inherits nothing of the agent's.
+    pub fn command(&self, verb: &str) -> Command {
+        let mut command = Command::new(format!("/proc/self/fd/{}", self.program.as_raw_fd()));
+        command
+            .arg0("elbowroom")
+            .arg(verb)
+            // Never below the mount, and in the way of nobody's unmount.
+            .current_dir("/")
+            .stdin(Stdio::null())
+            // Ctrl-C at a terminal is for the supervisor, which then stops the others in order.
+            .process_group(0);
+        for variable in crate::fuse::service::VARIABLES {
+            command.env_remove(variable);
+        }
+        command.env_remove(HANDOVER);
+        command
+    }
+
     /// Starts a process of the agent.
     ///
     /// # Errors
@@ -287,28 +305,14 @@ impl Handover {
         ];
         let [fuse, slots, roles, program] = fds;
         let wire = Wire { start: self.start.clone(), fuse, slots, roles, program };
-        let path = PathBuf::from(format!("/proc/self/fd/{program}"));
-        let mut command = Command::new(&path);
-        command
-            .arg0("elbowroom")
-            .arg(role.verb())
-            // Never below the mount, and in the way of nobody's unmount.
-            .current_dir("/")
-            .stdin(Stdio::null())
-            // Ctrl-C at a terminal is for the supervisor, which then stops the others in order.
-            .process_group(0);
-        for variable in crate::fuse::service::VARIABLES {
-            command.env_remove(variable);
-        }
+        let mut command = self.command(role.verb());
         if matches!(role, Role::Policy | Role::Api) {
             command.args(self.start.policy_args.iter().map(|arg| OsString::from_vec(arg.clone())));
         }
         // What talks to strangers is handed nothing.
         let fds: &[RawFd] = if role == Role::Api { &[] } else { &fds };
         let fds = fds.to_vec();
-        if role == Role::Api {
-            command.env_remove(HANDOVER);
-        } else {
+        if role != Role::Api {
             command.env(HANDOVER, serde_json::to_string(&wire).expect("numbers and strings are JSON"));
         }
         // SAFETY: the closure runs between fork and exec in a copy of this process where other threads' locks may be
@@ -328,6 +332,7 @@ impl Handover {
                 Ok(())
             });
         }
+        let path = PathBuf::from(command.get_program());
         command.spawn().map_err(FuseError::io("starting", path))
     }
 

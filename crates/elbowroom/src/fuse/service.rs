@@ -9,8 +9,9 @@
 //! systemd's file descriptor store (sd_notify(3), `FDSTORE=1`) holds the connection and the slots; the next agent finds them in
 //! `LISTEN_FDS` and adopts them. Requests that come in between wait in the kernel's queue.
 //!
-//! A stop is told by the same signal as the first half of a restart, so the manager is asked which of the two it carries out
-//! (`systemctl list-jobs`). Where it does not answer, or keeps nothing for us, it is a stop: everything is taken away cleanly.
+//! A stop is told by the same signal as the first half of a restart and as the end of a start that took too long, after which
+//! `Restart=` has its turn; so the manager is asked what it carries out (`systemctl list-jobs`, `show`). Where it does not answer, or
+//! keeps nothing for us, it is a stop: everything is taken away cleanly.
 //! systemd 254 has `FileDescriptorStorePreserve=` for stores that outlive a stop; before, and without it, the store is emptied
 //! when a unit is inactive and has no job.
 
@@ -137,9 +138,11 @@ impl Service {
         let managed = std::env::var_os("NOTIFY_SOCKET").is_some() && sd_notify::booted().unwrap_or(false);
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let Some(unit) = unit(&groups).filter(|_| managed) else { return false };
-        let kept = ask(&["show", "--property=NFileDescriptorStore", "--value", unit]);
-        let keeps = kept.is_some_and(|text| text.trim().parse::<u32>().is_ok_and(|n| n >= 2));
-        keeps && ask(&["list-jobs", "--no-legend", unit]).is_some_and(|jobs| has_restart(&jobs, unit))
+        let Some(state) = ask(&["show", "--property=NFileDescriptorStore,Result,Restart", unit]) else {
+            return false;
+        };
+        let Some(jobs) = ask(&["list-jobs", "--no-legend", unit]) else { return false };
+        starts_again(&state, &jobs, unit)
     }
 
     fn tell(&self, state: &[NotifyState<'_>]) {
@@ -206,12 +209,22 @@ fn unit(groups: &str) -> Option<&str> {
     path?.split('/').rfind(|part| part.ends_with(".service"))
 }
 
-/// Whether a list of jobs (number, unit, type, state) has one that starts the unit again.
-fn has_restart(jobs: &str, unit: &str) -> bool {
-    jobs.lines().any(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        words.windows(2).any(|pair| pair == [unit, "restart"])
-    })
+/// Whether a unit in this state (`KEY=VALUE` lines), with these jobs (number, unit, type, state), is started again and what it gave away
+/// is kept until then: because somebody wants that, or because it has failed and nobody stops it.
+fn starts_again(state: &str, jobs: &str, unit: &str) -> bool {
+    let value = |key: &str| {
+        state.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
+    };
+    let has_job = |kind: &str| {
+        jobs.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.windows(2).any(|pair| pair == [unit, kind])
+        })
+    };
+    let failed = !matches!(value("Result"), "" | "success");
+    let is_retried = failed && matches!(value("Restart"), "always" | "on-failure" | "on-abnormal");
+    value("NFileDescriptorStore").parse::<u32>().is_ok_and(|n| n >= 2)
+        && (has_job("restart") || is_retried && !has_job("stop"))
 }
 
 /// What `systemctl` answers, if it does within [`ASK_WITHIN`].
@@ -260,12 +273,25 @@ mod tests {
     }
 
     #[test]
-    fn only_a_restart_of_this_unit_is_one() {
-        let unit = "elbowroom.service";
-        assert!(has_restart("  421 elbowroom.service restart running\n", unit));
-        assert!(has_restart("1 a.service stop waiting\n2 elbowroom.service restart waiting\n", unit));
-        for jobs in ["", "421 elbowroom.service stop running\n", "421 other.service restart running\n"] {
-            assert!(!has_restart(jobs, unit), "{jobs:?}");
+    fn what_is_told_to_stop_starts_again_where_that_is_wanted_or_it_has_failed() {
+        const OURS: &str = "elbowroom.service";
+        let state = |result| format!("Restart=on-failure\nResult={result}\nNFileDescriptorStore=2\n");
+        let (well, timed_out) = (state("success"), state("timeout"));
+        for (state, jobs, expect) in [
+            (&well, "  421 elbowroom.service restart running\n", true),
+            (&well, "1 a.service stop waiting\n2 elbowroom.service restart waiting\n", true),
+            (&well, "421 elbowroom.service stop running\n", false),
+            (&well, "421 other.service restart running\n", false),
+            (&well, "", false),
+            // A start that took too long; the same while somebody stops it for good.
+            (&timed_out, "", true),
+            (&timed_out, "7 elbowroom.service start running\n", true),
+            (&timed_out, "421 elbowroom.service stop running\n", false),
+            (&timed_out.replace("on-failure", "no"), "", false),
+            (&timed_out.replace("Store=2", "Store=0"), "", false),
+            (&String::new(), "421 elbowroom.service restart running\n", false),
+        ] {
+            assert_eq!(starts_again(state, jobs, OURS), expect, "{state:?} {jobs:?}");
         }
     }
 

@@ -10,6 +10,7 @@ use crate::fuse::roles::{Backoff, Handover, Role, Roles, Start, wait_readable};
 use crate::fuse::service::{Kept, Progress, Service};
 use crate::fuse::slots::{DEFAULT_CAPACITY, Ending, Slots};
 use crate::fuse::{FuseError, pages, session};
+use crate::policy;
 use anyhow::Context;
 use elbowroom_core::cpuset::CpuSet;
 use elbowroom_host::lease::{BEAT, Guard};
@@ -294,8 +295,9 @@ fn run(mut handover: Handover, capacity: u32, signals: &Signals, mut guard: Guar
         let _ = std::fs::remove_dir(start.pages());
         service.forget();
     }
-    // The API server may not do that itself.
-    for file in [crate::http::server::SOCKET, crate::fuse::roles::API_LOCK_FILE] {
+    // The API server may not do that itself, and a policy process that was down could not.
+    for file in [crate::http::server::SOCKET, crate::fuse::roles::API_LOCK_FILE, policy::SOCKET, policy::FEED]
+    {
         let _ = std::fs::remove_file(start.run_dir.join(file));
     }
     // Last, and while it is still locked: whoever opened it before and locks it now sees that it is not at its path.
@@ -344,6 +346,8 @@ struct Peer {
     role: Role,
     state: State,
     backoff: Backoff,
+    /// Whether the last one that ended did so with success; nobody knows of one that was adopted.
+    ended_well: bool,
 }
 
 enum State {
@@ -353,7 +357,8 @@ enum State {
 
 impl Peer {
     fn new(role: Role) -> Self {
-        Self { role, state: State::Down { start_at: Instant::now() }, backoff: Backoff::default() }
+        let state = State::Down { start_at: Instant::now() };
+        Self { role, state, backoff: Backoff::default(), ended_well: false }
     }
 
     fn pidfd(&self) -> Option<&OwnedFd> {
@@ -411,6 +416,7 @@ impl Peer {
             // A process that was adopted is waited for by its own parent.
             let status = child.as_mut().and_then(|child| child.wait().ok());
             let pid = pid.as_raw_nonzero();
+            self.ended_well = status.is_some_and(|status| status.success());
             match status {
                 // As it was told to.
                 Some(status) if status.success() => tracing::info!(role = %self.role, pid, "ended"),
@@ -542,6 +548,24 @@ impl Supervisor<'_> {
         &mut self.peers[POLICY]
     }
 
+    /// Takes views out of containers where the policy process, which knows them, has not.
+    fn detach_views(&mut self, minor: u32) {
+        const WITHIN: Duration = Duration::from_secs(5);
+        // In a process of its own: a mount can wait for a container's file systems, for ever.
+        let started = self.handover.command("detach-views").arg(minor.to_string()).spawn();
+        let mut detaching = match started {
+            Ok(child) => child,
+            Err(error) => return tracing::error!(%error, "views stay in containers"),
+        };
+        let ended = rustix::process::pidfd_open(Pid::from_child(&detaching), PidfdFlags::empty())
+            .is_ok_and(|pidfd| wait_readable(&pidfd, Some(WITHIN)));
+        if !ended {
+            tracing::error!(because = "file systems of some do not answer", "views stay in containers");
+            let _ = detaching.kill();
+        }
+        let _ = detaching.try_wait();
+    }
+
     /// The mount goes, and with it the server; or only the server, when it has answered what it took.
     fn finish(&mut self) {
         if self.slots.ending() == Ending::Leave {
@@ -550,8 +574,11 @@ impl Supervisor<'_> {
             return;
         }
         let views = self.handover.start.views();
-        if session::mounts_on(&views).is_ok_and(|lines| lines.last().is_some_and(session::MountLine::is_ours))
-        {
+        let lines = session::mounts_on(&views).unwrap_or_default();
+        if let Some(line) = lines.last().filter(|line| line.is_ours()) {
+            if !self.policy().ended_well {
+                self.detach_views(line.minor);
+            }
             session::unmount(&views);
         }
         self.end_peers();

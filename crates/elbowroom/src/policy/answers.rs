@@ -139,7 +139,7 @@ impl Owner {
             .collect();
         let matches = if exact.is_empty() {
             groups()
-                .filter(|g| container(g).is_some_and(|(id, _)| id.starts_with(name)))
+                .filter(|g| !name.is_empty() && container(g).is_some_and(|(id, _)| id.starts_with(name)))
                 .map(|g| g.id)
                 .collect()
         } else {

@@ -4,7 +4,6 @@ use super::mounter::{Job, Outcome, Task, Ticket};
 use super::owner::Owner;
 use super::resident::{Attach, DETACHED, Resident, STAYS};
 use crate::api::Response;
-use anyhow::Result;
 use elbowroom_core::page::tree;
 use elbowroom_core::sample::{Engine, GroupId};
 use elbowroom_core::unit::Micros;
@@ -12,7 +11,6 @@ use elbowroom_host::mount::{self, Surface};
 use elbowroom_host::{process, timer};
 use std::collections::HashSet;
 use std::sync::mpsc;
-use std::time::Duration;
 
 /// A runtime has left the host's root file system this long after its container's first process started.
 const SETTLED_AFTER: Micros = Micros::secs(2);
@@ -69,6 +67,16 @@ impl Owner {
             on_host_root,
         };
         let _ = self.mounter.send(Job::Do(Ticket { group: id, path, asked }, task));
+    }
+
+    /// A container's first process is another one, which may have a mount namespace of its own: a service's `ExecStart=` after an
+    /// `ExecStartPre=` that took long. Where it has not, the view is there, and mounting it changes nothing.
+    pub(super) fn look_again(&mut self, id: GroupId) {
+        if let Some(resident) = self.residents.get_mut(&id)
+            && matches!(resident.attach, Attach::Done { .. })
+        {
+            resident.attach = Attach::now();
+        }
     }
 
     /// The container's init, as the host numbers it.
@@ -144,8 +152,9 @@ impl Owner {
         }
     }
 
-    /// Takes every view out of every container, so that a clean stop leaves nothing behind.
-    pub(super) fn detach_all(&mut self) -> Result<()> {
+    /// Begins to take every view out of every container, so that a clean stop leaves nothing behind; who receives on the channel waits
+    /// until that is done.
+    pub(super) fn detach_all(&mut self) -> mpsc::Receiver<()> {
         let ids: Vec<_> = self
             .residents
             .iter()
@@ -160,11 +169,7 @@ impl Owner {
         }
         let (done, wait) = mpsc::sync_channel(1);
         let _ = self.mounter.send(Job::Flush(done));
-        wait.recv_timeout(Duration::from_secs(20)).map_err(|_| {
-            anyhow::anyhow!(
-                "views could not be detached in 20 s: look for fuse.elbowroom in the containers' mount tables"
-            )
-        })
+        wait
     }
 }
 

@@ -22,6 +22,8 @@ use std::time::Duration;
 const MAX_REQUEST: u64 = 64 << 10;
 /// Connections served at once; one more waits in the kernel's queue, as when a hundred containers start together.
 const MAX_CONNECTIONS: usize = 256;
+/// How long nobody is accepted after the kernel had no descriptor for it.
+const NO_DESCRIPTORS: Duration = Duration::from_millis(20);
 /// How long the owner may take; it answers in microseconds unless it waits for a mount.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 /// The same for the API server: one for its snapshots, and those for single containers.
@@ -96,7 +98,11 @@ pub(super) fn listen(path: &Path, door: Door, mailbox: Mailbox, profiles: Profil
     std::thread::Builder::new().name("control".into()).spawn(move || {
         loop {
             let seat = Seats::take(&seats);
-            let Ok((stream, _)) = listener.accept() else { continue };
+            let Ok((stream, _)) = listener.accept() else {
+                // Without a descriptor left, it would be the same at once.
+                std::thread::sleep(NO_DESCRIPTORS);
+                continue;
+            };
             let (mailbox, door, profiles) = (mailbox.clone(), door.clone(), profiles.clone());
             // A thread that cannot be had drops the connection, and its seat with it.
             let _ = std::thread::Builder::new().name("control-peer".into()).spawn(move || {

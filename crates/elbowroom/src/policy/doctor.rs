@@ -7,10 +7,12 @@ use super::{Mailbox, Message};
 use elbowroom_core::doctor::Finding;
 use elbowroom_core::unit::Micros;
 use elbowroom_host::process::die_with_us;
-use rustix::process::{Pid, setpriority_process};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setpriority_process};
 use serde::Deserialize;
+use std::io;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// What came of a look: all findings with the CPU time it took, or why there are none.
@@ -24,6 +26,8 @@ const PART: u64 = 100;
 const LAST: &str = "last-look.json";
 /// So many periods after it, it is no longer told: the agent was not there.
 const STALE: u64 = 3;
+/// The least that a look may take: with hundreds of containers on a machine without idle time it takes seconds.
+const PATIENCE: Micros = Micros::secs(60);
 /// The lowest priority.
 const NICE: i32 = 19;
 
@@ -45,7 +49,7 @@ pub(super) fn spawn(period: Micros, config: Option<&Path>, state_dir: &Path, mai
                 std::thread::sleep(Duration::from_micros(pause.get()));
                 let last = state_dir.join(LAST);
                 forget_after(&last, Duration::from_micros(pause.max(period).get().saturating_mul(STALE)));
-                let looked = look(config.as_deref(), &state_dir, &last);
+                let looked = look(config.as_deref(), &state_dir, &last, period.max(PATIENCE));
                 if looked.is_err() {
                     let _ = std::fs::remove_file(&last);
                 }
@@ -65,7 +69,7 @@ fn forget_after(last: &Path, most: Duration) {
     }
 }
 
-fn look(config: Option<&Path>, state_dir: &Path, last: &Path) -> Looked {
+fn look(config: Option<&Path>, state_dir: &Path, last: &Path, within: Micros) -> Looked {
     let failed = |error: &dyn std::fmt::Display| format!("`elbowroom doctor` cannot be run: {error}");
     let mut command = Command::new("/proc/self/exe");
     command
@@ -82,12 +86,43 @@ fn look(config: Option<&Path>, state_dir: &Path, last: &Path) -> Looked {
     // Not more than the time that nobody else wants, and the first to go when memory runs out: it does not matter if it may not be so.
     let _ = setpriority_process(Some(Pid::from_child(&child)), NICE);
     let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), "500");
-    let output = child.wait_with_output().map_err(|error| failed(&error))?;
+    let output = output(child, within).map_err(|error| failed(&error))?;
     match serde_json::from_slice::<Report>(&output.stdout) {
         Ok(report) => Ok((report.findings, Micros(report.cpu_usec))),
         Err(error) => match String::from_utf8_lossy(&output.stderr).trim() {
             "" => Err(failed(&format!("it ended with {} and said: {error}", output.status))),
             said => Err(failed(&said)),
         },
+    }
+}
+
+/// What a process says until its end. One that has not ended within that time, as a look may that waits for a process that hangs, is
+/// killed and waited for no more.
+fn output(child: Child, within: Micros) -> io::Result<Output> {
+    let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    let (ended, end) = mpsc::sync_channel(1);
+    std::thread::Builder::new()
+        .name("doctor-output".into())
+        .spawn(move || ended.send(child.wait_with_output()))?;
+    end.recv_timeout(Duration::from_micros(within.get())).unwrap_or_else(|_| {
+        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        Err(io::Error::new(io::ErrorKind::TimedOut, format!("it did not end within {within}")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_end_is_waited_for_no_longer_than_it_may_take() {
+        let start = |script| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let said = output(start("echo well"), Micros::secs(60)).unwrap();
+        assert_eq!((said.status.success(), &said.stdout[..]), (true, &b"well\n"[..]));
+        let error = output(start("exec sleep 1000"), Micros::millis(50)).unwrap_err();
+        assert_eq!(error.to_string(), "it did not end within 50ms");
     }
 }

@@ -28,8 +28,9 @@ impl Load {
             self.advanced = Some(now);
             return;
         };
+        let passed = now.saturating_sub(last).get() / INTERVAL.get();
         // A container idle for days needs no more steps than it takes to forget everything.
-        let steps = (now.saturating_sub(last).get() / INTERVAL.get()).min(1_000);
+        let steps = passed.min(1_000);
         let active = runnable_milli.saturating_mul(FIXED_1) / 1_000;
         for _ in 0..steps {
             for (average, decay) in self.averages.iter_mut().zip(DECAY) {
@@ -40,9 +41,8 @@ impl Load {
                 *average = next / FIXED_1;
             }
         }
-        if steps > 0 {
-            self.advanced = Some(now);
-        }
+        // What is over of an interval counts in the next one.
+        self.advanced = Some(last.saturating_add(Micros(passed * INTERVAL.get())));
     }
 
     /// Whether the next [`Self::advance`] will take a sample: counting threads costs, and is only worth it then.
@@ -69,6 +69,13 @@ mod tests {
     #[test]
     fn four_threads_for_long_make_a_load_of_four() {
         assert_eq!(after(7200, 4_000), [400, 400, 400]);
+    }
+
+    #[test]
+    fn whoever_looks_at_odd_times_loses_nothing() {
+        let mut load = Load::default();
+        (0..=30).for_each(|n| load.advance(Micros::millis(2_050 * n), 1_000));
+        assert_eq!(load.hundredths(), after(60, 1_000));
     }
 
     #[test]

@@ -78,8 +78,13 @@ impl Mailbox {
     }
 }
 
+/// Messages taken before the clock and the kernel are looked at again: whoever sends many keeps no tick from coming.
+const MESSAGES_PER_LOOK: usize = 256;
+
 /// Name of the socket below the run directory where the API server asks.
 pub(crate) const FEED: &str = "feed.sock";
+/// The control socket, in the run directory.
+pub(crate) const SOCKET: &str = "agent.sock";
 
 /// Runs the policy process until it is told to stop.
 pub(crate) fn main(
@@ -153,7 +158,9 @@ pub(crate) fn main(
         }
         if woken {
             let _ = rustix::io::read(&wake, &mut [0u8; 8]);
-            while let Ok(message) = inbox.try_recv() {
+            let mut taken = 0;
+            for message in inbox.try_iter().take(MESSAGES_PER_LOOK) {
+                taken += 1;
                 match message {
                     Message::Ask { request, peer, answer } => owner.ask(request, peer, answer),
                     Message::Mounted(ticket, outcome) => owner.mounted(ticket, outcome),
@@ -161,6 +168,9 @@ pub(crate) fn main(
                     Message::Probe(said) => owner.said(said),
                     Message::Looked(looked) => owner.alerts.looked(looked),
                 }
+            }
+            if taken == MESSAGES_PER_LOOK {
+                let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
             }
         }
     }
@@ -180,7 +190,7 @@ fn feed(run_dir: &Path, mailbox: Mailbox, profiles: Profiles) -> Option<control:
 
 /// Where the agent of `run_dir` listens.
 pub(crate) fn socket_path(run_dir: &Path) -> PathBuf {
-    run_dir.join("agent.sock")
+    run_dir.join(SOCKET)
 }
 
 /// Opens the sensor that the configuration asks for.

@@ -27,7 +27,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
+use std::time::Duration;
 
+/// How long a clean stop waits until views are detached; then the supervisor has lost its patience too.
+const DETACHED_WITHIN: Duration = Duration::from_secs(20);
 /// Every how many ticks it is looked who read what: much more often than any page is renewed.
 const LOOK_EVERY: u64 = 4;
 
@@ -182,7 +185,9 @@ impl Owner {
         self.attach_due(now);
         for id in self.voices.due(now) {
             let pid = self.first_process(id);
-            self.voices.place(id, pid);
+            if self.voices.place(id, pid) {
+                self.look_again(id);
+            }
         }
         if self.disk.is_due(now) {
             let begin = timer::now();
@@ -254,13 +259,14 @@ impl Owner {
 
     /// Takes limits off and views out, so that a clean stop leaves nothing behind; before a restart, only limits.
     pub(super) fn stop(&mut self) -> Result<()> {
+        // First, and beside the rest: of the time there is for a stop, hooks and a slow disk may take half.
+        let detached = (!self.publisher.is_left()).then(|| self.detach_all());
         self.voices.stop();
         self.disk.stop();
         self.alerts.stop();
-        if self.publisher.is_left() {
-            return Ok(());
-        }
-        self.detach_all()
+        detached.map_or(Ok(()), |detached| detached.recv_timeout(DETACHED_WITHIN)).map_err(|_| {
+            anyhow::anyhow!("views could not be detached in {} s: look for fuse.elbowroom in the containers' mount tables", DETACHED_WITHIN.as_secs())
+        })
     }
 
     pub(super) fn apply(&mut self, events: &[Event]) {

@@ -42,9 +42,10 @@ enum Told {
 }
 
 impl Recent {
-    /// None yet. Numbers begin where no policy process before can have come to.
+    /// None yet. Numbers begin where no policy process before can have come to, whatever becomes of the time of day; nobody who
+    /// remembers them outlives a boot.
     pub(super) fn new() -> Self {
-        Self { changes: VecDeque::new(), next: crate::unix_ms() * 1_000, gathered: Micros::ZERO }
+        Self { changes: VecDeque::new(), next: timer::now_boot().get(), gathered: Micros::ZERO }
     }
 
     /// Takes a change of a view; `named` is asked for what will have no name any more when somebody asks.

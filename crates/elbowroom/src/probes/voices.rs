@@ -212,16 +212,16 @@ impl Voices {
         lost
     }
 
-    /// A container's first process is this one now, or there is none.
-    pub(crate) fn place(&mut self, id: GroupId, pid: Option<u32>) {
+    /// A container's first process is this one now, or there is none; whether it is another one than before.
+    pub(crate) fn place(&mut self, id: GroupId, pid: Option<u32>) -> bool {
         let place = pid.and_then(|pid| {
             let (started, network) = (process::started(pid as i32)?, Network::of(pid).ok()?);
             Some(Place { pid, started, network })
         });
-        let Some(voice) = self.voices.get_mut(&id) else { return };
+        let Some(voice) = self.voices.get_mut(&id) else { return false };
         let before = std::mem::replace(&mut voice.place, place);
         if before == place {
-            return;
+            return false;
         }
         voice.poller = None;
         if let Some(place) = place.filter(|_| voice.probe.asks()) {
@@ -241,6 +241,7 @@ impl Voices {
         {
             listener.add(place.network, place.pid);
         }
+        before.is_some() && place.is_some()
     }
 
     fn in_network(&self, network: Network) -> usize {

@@ -409,13 +409,7 @@ fn behind(socket: &Path, program: &str) -> Vec<u32> {
         .map(|peer| peer.pid.as_raw_nonzero().get() as u32);
     match peer.filter(|pid| named(*pid)) {
         Some(pid) => vec![pid],
-        None => {
-            let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-            entries
-                .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-                .filter(|pid| named(*pid))
-                .collect()
-        }
+        None => crate::process::all().into_iter().filter(|pid| named(*pid)).collect(),
     }
 }
 
