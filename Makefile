@@ -85,7 +85,7 @@ live: setup-test build java ## tests with real containers on this machine; root
 	cargo test --locked --quiet --package elbowroom-host --features bpf --test bpf --test profile_pages --test profile_faults
 	$(PYTEST) --ignore tests/live/test_api_fuzz.py tests/live
 
-vm-test: build ## the same on a cgroup v2 kernel with 4 CPUs, and some with 16; root
+vm-test: build ## part of it on cgroup v2, Linux 6.12 and 6.1, with 1 to 16 CPUs; root
 	@tools/setup vm
 	tests/vm/run
 
