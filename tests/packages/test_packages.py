@@ -15,6 +15,7 @@ import pytest
 HERE = Path(__file__).parent
 FIRST, SECOND = (sorted(Path(os.environ["ELBOWROOM_TEST_DEBS"], part).glob("*.deb")) for part in ("first", "second"))
 UNIT = "elbowroom.service"
+KEEPER = "elbowroom-keeper.service"
 MEMORY = 256 << 20
 # An emulated CPU is about ten times slower.
 PATIENCE = 60
@@ -45,8 +46,8 @@ def journal():
     return sh("journalctl", "--unit", UNIT, "--no-pager", "--output=cat")
 
 
-def show(name):
-    return sh("systemctl", "show", UNIT, "--property", name, "--value").strip()
+def show(name, unit=UNIT):
+    return sh("systemctl", "show", unit, "--property", name, "--value").strip()
 
 
 def request(what):
@@ -163,7 +164,14 @@ def test_a_restart_and_an_upgrade_fail_no_read(readers):
     sh("systemctl", "restart", UNIT)
     between = whole()
     assert set(before.values()).isdisjoint(between.values()) and device() == connection
+    assert show("ActiveState", KEEPER) == "inactive" and show("UnitFileState", KEEPER) == "disabled"
+    sh("systemctl", "enable", "--now", KEEPER)
+    keeper = show("MainPID", KEEPER)
     install(SECOND)
+    assert show("ActiveState", KEEPER) == "active" and show("UnitFileState", KEEPER) == "enabled"
+    assert show("MainPID", KEEPER) != keeper, "the program before still answers"
+    # Still enabled for what follows; it would bring the run directory back where the agent is stopped.
+    sh("systemctl", "stop", KEEPER)
     after = whole()
     assert set(between.values()).isdisjoint(after.values()) and device() == connection
     version = sh("dpkg-query", "--show", "--showformat", "${Version}", "elbowroom")
@@ -256,7 +264,8 @@ def test_a_refused_configuration_is_in_the_journal_and_costs_no_read(readers):
 def test_removal_leaves_the_configuration_and_nothing_that_runs():
     sleeper = subprocess.Popen(["elbowroom", "run", "--memory", "256MiB", "--", "sleep", "600"])
     eventually(lambda: any(row["attached"] for row in request("list")))
-    processes = list(pids().values())
+    sh("systemctl", "start", KEEPER)
+    processes = [*pids().values(), int(show("MainPID", KEEPER))]
     sh("dpkg", "--remove", "elbowroom")
     assert views() == set() and not os.path.exists("/run/elbowroom")
     assert not any(os.path.exists(f"/proc/{pid}") for pid in processes)
