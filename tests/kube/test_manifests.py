@@ -105,6 +105,10 @@ def test_prometheus_operator_takes_the_pod_monitor(cluster, tmp_path):
     try:
         done = cluster.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "--kustomize", overlay)
         assert "podmonitor.monitoring.coreos.com/elbowroom serverside-applied" in done.stdout, done.stdout
+        made = built(cluster, overlay)
+        job = made["PodMonitor", "elbowroom"]["spec"]["jobLabel"]
+        labels = made["DaemonSet", "elbowroom"]["spec"]["template"]["metadata"]["labels"]
+        assert f'up{{job="{labels[job]}"}}' in (REPOSITORY / "packaging/prometheus/elbowroom.rules.yml").read_text()
     finally:
         cluster.kubectl("delete", "--filename", overlay / "own/namespace.yaml")
 
