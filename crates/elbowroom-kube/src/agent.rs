@@ -219,7 +219,8 @@ mod tests {
     fn an_alert_of_a_newer_agent_hides_no_other() {
         let known = r#"{"kind": "OVERCOMMIT", "since": 1, "text": "3 GiB promised"}"#;
         let newer = r#"{"kind": "UNHEARD_OF", "since": {"seconds": 1}, "text": "new"}"#;
-        let snapshot = format!(r#"{{"time_unix_ms": 7, "alerts": {{"lasting": [{newer}, {known}, 3], "newer": 1}}}}"#);
+        let snapshot =
+            format!(r#"{{"time_unix_ms": 7, "alerts": {{"lasting": [{newer}, {known}, 3], "newer": 1}}}}"#);
         let snapshot: Snapshot = serde_json::from_str(&snapshot).unwrap();
         let texts: Vec<&str> = snapshot.alerts.lasting.iter().map(|view| view.alert.text.as_str()).collect();
         assert_eq!((snapshot.time_unix_ms, &texts[..]), (7, &["3 GiB promised"][..]));
