@@ -214,6 +214,14 @@ def test_without_a_view_the_answers_are_the_hosts(asks, page, left):
     assert {name: seen[name] for name in same} == {name: plain[name] for name in same}
 
 
+def test_behind_a_function_is_the_one_that_the_dynamic_linker_would_call(shim, page, tmp_path):
+    without_a_page(page, None)
+    program, library = built(programs.c, "asks", "gcc"), built(programs.c, "chosen", "gcc", "-shared", "-fPIC")
+    asks = Program([program], ASKS, LD_PRELOAD=f"{shim}/libelbowroom-libc.so:{library}", ELBOWROOM_VIEW=str(page.path))
+    assert asks()["load"] == 450
+    asks.close()
+
+
 def test_a_page_that_nobody_keeps_is_looked_at_every_second_at_no_cost(asks, page):
     page.show(0)
     program = asks()
