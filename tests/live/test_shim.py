@@ -222,6 +222,26 @@ def test_behind_a_function_is_the_one_that_the_dynamic_linker_would_call(shim, p
     asks.close()
 
 
+def test_where_the_page_is_was_said_when_the_program_began(shim, page, tmp_path):
+    """What a program writes into its environment, or over it, is its own affair."""
+    without_a_page(page, None)
+    script = (
+        "import ctypes, os, sys\n"
+        "os.sysconf('SC_NPROCESSORS_ONLN')\n"
+        "getenv = ctypes.CDLL(None).getenv\n"
+        "getenv.restype = ctypes.c_void_p\n"
+        "ctypes.memset(getenv(b'ELBOWROOM_VIEW'), ord('x'), 3)\n"
+        "os.environ['ELBOWROOM_VIEW'] = '/nowhere'\n"
+        "for line in sys.stdin: print(os.sysconf('SC_NPROCESSORS_ONLN'), flush=True)\n"
+    )
+    preload = f"{shim}/libelbowroom-libc.so"
+    program = Program(["/usr/bin/python3", "-c", script], ["online"], LD_PRELOAD=preload, ELBOWROOM_VIEW=str(page.path))
+    assert program()["online"] == HOST
+    Page(page.path).show(HOST + 1)
+    eventually(lambda: program()["online"] == HOST + 1)
+    program.close()
+
+
 def test_a_page_that_nobody_keeps_is_looked_at_every_second_at_no_cost(asks, page):
     page.show(0)
     program = asks()
