@@ -155,6 +155,9 @@ def test_every_file_is_where_debian_looks_for_it():
         "/etc/elbowroom/elbowroom.toml", "/usr/share/doc/elbowroom/copyright", "/usr/lib/elbowroom/probes/mariadb", "/usr/lib/elbowroom/actuators/redis",
     ]:
         assert os.path.exists(path), path
+    for example in ("enforce.conf", "probes.toml"):
+        named = re.findall(r'[="](/[^ "\n]+)', Path("/usr/share/doc/elbowroom/examples", example).read_text())
+        assert named and all(os.path.isfile(path) for path in named), (example, named)
     assert sh(sys.executable, "-c", "import elbowroom; print(elbowroom.__file__)").startswith("/usr/lib/python3/dist-packages")
     assert "libelbowroom.so.1" in sh("ldconfig", "-p")
 
