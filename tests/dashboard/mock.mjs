@@ -37,6 +37,7 @@ export const HOSTILE = [
   "line\nbreak\ttab\u0007bell",
   "{{constructor.constructor('window.hostile=1')()}}",
   "\u200B\u200B",
+  "soft\u00ADhyphen",
   "a".repeat(300),
 ];
 
