@@ -108,6 +108,22 @@ class Readers:
         return counted
 
 
+class Asker:
+    """A program with a call that the keeper answers."""
+
+    def __init__(self):
+        words = [sys.executable, HERE / "asker.py", "/run/elbowroom/keeper.sock"]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout.readline() == "asking\n"
+        # What systemd holds: the keeper's record, and a listener for each that asks.
+        eventually(lambda: show("NFileDescriptorStore", KEEPER) == "2")
+
+    def stop(self):
+        counted = json.loads(self.process.communicate(timeout=PATIENCE)[0])
+        assert counted["asked"] > 100 and counted["failed"] == 0, counted
+        eventually(lambda: show("NFileDescriptorStore", KEEPER) == "1")
+
+
 def counted_without_failure(readers):
     counted = readers.stop()
     assert counted["failed"] == 0, counted
@@ -169,10 +185,11 @@ def test_a_restart_and_an_upgrade_fail_no_read(readers):
     assert set(before.values()).isdisjoint(between.values()) and device() == connection
     assert show("ActiveState", KEEPER) == "inactive" and show("UnitFileState", KEEPER) == "disabled"
     sh("systemctl", "enable", "--now", KEEPER)
-    keeper = show("MainPID", KEEPER)
+    keeper, asker = show("MainPID", KEEPER), Asker()
     install(SECOND)
     assert show("ActiveState", KEEPER) == "active" and show("UnitFileState", KEEPER) == "enabled"
     assert show("MainPID", KEEPER) != keeper, "the program before still answers"
+    asker.stop()
     # Still enabled for what follows; it would bring the run directory back where the agent is stopped.
     sh("systemctl", "stop", KEEPER)
     after = whole()
@@ -269,6 +286,10 @@ def test_removal_leaves_the_configuration_and_nothing_that_runs():
     eventually(lambda: any(row["attached"] for row in request("list")))
     sh("systemctl", "start", KEEPER)
     processes = [*pids().values(), int(show("MainPID", KEEPER))]
+    asker = Asker()
+    assert "of running containers (1)" in subprocess.run(["dpkg", "--remove", "elbowroom"], capture_output=True, text=True).stderr
+    assert all(os.path.exists(f"/proc/{pid}") for pid in processes) and whole()
+    asker.stop()
     sh("dpkg", "--remove", "elbowroom")
     assert views() == set() and not os.path.exists("/run/elbowroom")
     assert not any(os.path.exists(f"/proc/{pid}") for pid in processes)
