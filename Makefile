@@ -150,6 +150,8 @@ UNITDIR ?= $(PREFIX)/lib/systemd/system
 ZSHDIR ?= $(SHAREDIR)/zsh/site-functions
 PYTHONDIR ?= $(PREFIX)/lib/python3/dist-packages
 D = $(DESTDIR)
+# Files that name others, in their place.
+PLACED = sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|; s|@PREFIX@|$(PREFIX)|'
 
 install: build java install-only ## below PREFIX (/usr/local); DESTDIR for packagers
 
@@ -171,13 +173,14 @@ install-only:
 	install -D -m 0644 target/completions/_elbowroom $D$(ZSHDIR)/_elbowroom
 	install -D -m 0644 -t $D$(SHAREDIR)/fish/vendor_completions.d target/completions/elbowroom.fish
 	install -d $D$(UNITDIR)
-	sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|' packaging/systemd/elbowroom.service.in > $D$(UNITDIR)/elbowroom.service
-	sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|' packaging/systemd/elbowroom-keeper.service.in > $D$(UNITDIR)/elbowroom-keeper.service
+	$(PLACED) packaging/systemd/elbowroom.service.in > $D$(UNITDIR)/elbowroom.service
+	$(PLACED) packaging/systemd/elbowroom-keeper.service.in > $D$(UNITDIR)/elbowroom-keeper.service
 	install -D -m 0644 packaging/systemd/elbowroom.sysusers $D$(PREFIX)/lib/sysusers.d/elbowroom.conf
 	test -e $D$(SYSCONFDIR)/elbowroom/elbowroom.toml || \
 	  install -D -m 0644 packaging/elbowroom.toml $D$(SYSCONFDIR)/elbowroom/elbowroom.toml
 	install -D -m 0644 -t $D$(DOCDIR) docs/guide/*.md LICENSE-APACHE LICENSE-MIT
-	install -D -m 0644 -t $D$(DOCDIR)/examples packaging/examples/* probes/requests.py probes/requests.sh
+	install -D -m 0644 -t $D$(DOCDIR)/examples probes/requests.py probes/requests.sh
+	for name in $(notdir $(wildcard packaging/examples/*)); do $(PLACED) packaging/examples/$$name > $D$(DOCDIR)/examples/$${name%.in}; done
 	install -D -m 0644 -t $D$(SHAREDIR)/elbowroom/prometheus packaging/prometheus/elbowroom.rules.yml packaging/prometheus/scrape.yml
 	install -D -m 0644 -t $D$(SHAREDIR)/elbowroom/grafana packaging/grafana/elbowroom.json
 

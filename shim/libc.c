@@ -44,10 +44,14 @@ static void *behind(const char *name, void **cache)
 	void *found = __atomic_load_n(cache, __ATOMIC_ACQUIRE);
 	struct object o;
 
-	if (found == NULL && dl_iterate_phdr != NULL && object_behind(name, (uintptr_t)behind, &o)) {
+	if (found != NULL)
+		return found;
+	/* It knows versions: glibc has a pthread_getaffinity_np() of two arguments, too. */
+	if (dlsym != NULL)
+		found = dlsym(RTLD_NEXT, name);
+	if (found == NULL && dl_iterate_phdr != NULL && object_behind(name, (uintptr_t)behind, &o))
 		found = object_symbol(&o, name);
-		__atomic_store_n(cache, found, __ATOMIC_RELEASE);
-	}
+	__atomic_store_n(cache, found, __ATOMIC_RELEASE);
 	return found;
 }
 

@@ -32,9 +32,10 @@ static const char *const entries[] = {
 	"GOMP_parallel_reductions",
 	"__kmpc_fork_call",
 	"__kmpc_push_num_threads",
+	"__kmpc_serialized_parallel",
 };
 
-enum { FORK_CALL = 11, PUSH = 12, ENTRIES = 13 };
+enum { FORK_CALL = 11, PUSH = 12, SERIALIZED = 13, ENTRIES = 14 };
 
 /* One OpenMP runtime of the process; Python programs often have several. */
 struct runtime {
@@ -215,4 +216,13 @@ __attribute__((visibility("default"))) void __kmpc_push_num_threads(void *loc, i
 
 	is_pushed = 1;
 	((void (*)(void *, int, int))r->entry[PUSH])(loc, thread, threads);
+}
+
+/* A region with a false if() clause, in the place of __kmpc_fork_call: clang has said its num_threads() all the same. */
+__attribute__((visibility("default"))) void __kmpc_serialized_parallel(void *loc, int thread)
+{
+	struct runtime *r = runtime_at((uintptr_t)loc, SERIALIZED);
+
+	is_pushed = 0;
+	((void (*)(void *, int))r->entry[SERIALIZED])(loc, thread);
 }

@@ -57,6 +57,7 @@ enum { COARSE = 6 /* CLOCK_MONOTONIC_COARSE: some nanoseconds to read, right to 
 
 WEAK extern int clock_gettime(int clock, struct clock_value *value);
 WEAK extern char *secure_getenv(const char *name);
+WEAK extern char **environ;
 
 /* Milliseconds of the coarse monotonic clock; never 0. */
 static inline long now_ms(void)
@@ -100,6 +101,28 @@ static const struct elbowroom_page *page_map(const char *path)
 	return page;
 }
 
+/* What ELBOWROOM_VIEW said when the program began, if anything, and whether that is known. */
+static char page_name[4096];
+static int page_named;
+
+/*
+ * Once, and before there are threads: a setenv() elsewhere frees what getenv() reads (glibc before 2.41). A copy, because programs
+ * write over what they were given. Who asks before constructors run comes here by himself, before a C library has an environment
+ * perhaps: then it is too early to say.
+ */
+static __attribute__((constructor)) void page_read_name(void)
+{
+	const char *name = NULL;
+
+	if (__atomic_load_n(&page_named, __ATOMIC_ACQUIRE) || (&environ != NULL && environ == NULL))
+		return;
+	if (secure_getenv != NULL)
+		name = secure_getenv("ELBOWROOM_VIEW");
+	for (size_t i = 0; name != NULL && name[i] != '\0' && i < sizeof(page_name) - 1; i++)
+		__atomic_store_n(&page_name[i], name[i], __ATOMIC_RELAXED);
+	__atomic_store_n(&page_named, 1, __ATOMIC_RELEASE);
+}
+
 static const struct elbowroom_page *page_mapped;
 /* When somebody last began to look, and whether a first look has ended. */
 static long page_looked_at;
@@ -119,7 +142,6 @@ static __attribute__((noinline, cold)) const struct elbowroom_page *page_find(vo
 {
 	long now = now_ms(), before = __atomic_load_n(&page_looked_at, __ATOMIC_RELAXED);
 	const struct elbowroom_page *page, *old = __atomic_load_n(&page_mapped, __ATOMIC_ACQUIRE);
-	const char *path = NULL;
 
 	if (__atomic_load_n(&page_looked, __ATOMIC_ACQUIRE)) {
 		if (now - before < 1000 ||
@@ -131,9 +153,8 @@ static __attribute__((noinline, cold)) const struct elbowroom_page *page_find(vo
 	} else {
 		__atomic_store_n(&page_looked_at, now, __ATOMIC_RELAXED);
 	}
-	if (secure_getenv != NULL)
-		path = secure_getenv("ELBOWROOM_VIEW");
-	page = page_map(path != NULL && path[0] != '\0' ? path : ELBOWROOM_VIEW_PATH);
+	page_read_name();
+	page = page_map(page_name[0] != '\0' ? page_name : ELBOWROOM_VIEW_PATH);
 	if (page != NULL && __atomic_load_n(&page_current(page)->cpus, __ATOMIC_RELAXED) == 0) {
 		page_unmap(page);
 		page = NULL;

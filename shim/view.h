@@ -1,9 +1,9 @@
 /*
  * The view page: what a container can really use now, in one page of memory that it maps read-only.
  *
- * The page is a file of 4096 bytes at ELBOWROOM_VIEW_PATH, or where the environment variable ELBOWROOM_VIEW says. It is
- * there as long as an agent shows the container its view; without one the file is missing, or empty. One process writes
- * it, anybody may read it, and no reader ever waits or is waited for.
+ * The page is a file of 4096 bytes at ELBOWROOM_VIEW_PATH, or where the environment variable ELBOWROOM_VIEW said when the
+ * program began. It is there as long as an agent shows the container its view; without one the file is missing, or empty.
+ * One process writes it, anybody may read it, and no reader ever waits or is waited for.
  *
  * Reading one number: load `generation`, then the field in views[generation & 1]. Both loads may be relaxed, and the
  * result is a number that was, or in this instant becomes, the container's. Reading several that belong together: do the

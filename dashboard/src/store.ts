@@ -134,12 +134,12 @@ class Store {
       attempt<Status>("status"),
       attempt<Disks>("disks"),
       attempt<Memory>("memory"),
-      attempt<Alert[] | { lasting: Alert[] }>("alerts"),
+      attempt<Alert[]>("alerts"),
     ]);
     this.status = status ?? this.status;
     this.disks = disks ?? this.disks;
     this.memory = memory ?? this.memory;
-    if (alerts) this.alerts = Array.isArray(alerts) ? alerts : (alerts.lasting ?? []);
+    this.alerts = alerts ?? this.alerts;
     this.alerted = new Set(this.alerts.flatMap((alert) => (alert.container ? [alert.container.id] : [])));
     this.tell("slow");
   }

@@ -209,7 +209,7 @@ export interface Finding {
 
 export interface Profile {
   name: string;
-  kind?: string | null;
-  time_unix_ms?: number | null;
-  bytes?: number | null;
+  kind: string;
+  time_unix_ms: number;
+  bytes: number;
 }

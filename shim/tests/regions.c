@@ -65,7 +65,7 @@ int main(void)
 	char line[64];
 
 	while (fgets(line, sizeof(line), stdin) != NULL) {
-		int parallel, sections = 0, clause, serial, inner = 0, outer = 0;
+		int parallel, sections = 0, clause, serial, both, after, inner = 0, outer = 0;
 		int loop[4];
 		long total = 0;
 
@@ -86,6 +86,12 @@ int main(void)
 #pragma omp parallel if (line[0] == '!')
 		count();
 		serial = of(5);
+		/* clang says num_threads() and then has no region to say it for. */
+#pragma omp parallel num_threads(3) if (line[0] == '!')
+		count();
+		both = of(7);
+		plain();
+		after = of(9);
 		omp_set_max_active_levels(2);
 #pragma omp parallel num_threads(2)
 		{
@@ -95,8 +101,8 @@ int main(void)
 			if (omp_get_thread_num() == 0 && omp_get_ancestor_thread_num(1) == 0)
 				inner = omp_get_num_threads();
 		}
-		printf("%d %d %d %d %d %d %d %d %d %d %d %d %d\n", parallel, loop[0], loop[1], loop[2], loop[3], sections,
-		       clause, serial, outer, inner, omp_get_max_threads(), omp_get_num_procs(), total == 4 * 499500);
+		printf("%d %d %d %d %d %d %d %d %d %d %d %d %d %d %d\n", parallel, loop[0], loop[1], loop[2], loop[3], sections,
+		       clause, serial, outer, inner, omp_get_max_threads(), omp_get_num_procs(), total == 4 * 499500, both, after);
 		fflush(stdout);
 	}
 	return 0;

@@ -37,6 +37,7 @@ export const HOSTILE = [
   "line\nbreak\ttab\u0007bell",
   "{{constructor.constructor('window.hostile=1')()}}",
   "\u200B\u200B",
+  "soft\u00ADhyphen",
   "a".repeat(300),
 ];
 
@@ -142,7 +143,7 @@ export async function mock({ port = 0, containers = 5, state = "quiet", token = 
     if (path === "status") return json(status(settings));
     if (path === "disks") return json(disks(settings, all()));
     if (path === "memory") return json(memory(settings, all()));
-    if (path === "alerts") return json({ lasting: alerts(settings, all()), ended: [], begun: [] });
+    if (path === "alerts") return json(alerts(settings, all()));
     if (path === "findings") return json(findings(settings));
     if (path === "profiles") return json(settings.containers ? PROFILES.map(({ report, ...row }) => row) : []);
     if (path.startsWith("profiles/")) {

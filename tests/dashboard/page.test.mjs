@@ -46,7 +46,7 @@ test("a container may be called anything: its name is text, and what cannot be s
   await visit({ containers: HOSTILE.length, state: "hostile" }, async (page) => {
     await page.waitForSelector(".row");
     const shown = await rows(page);
-    assert.ok(shown.includes(HOSTILE[0]) && shown.includes(HOSTILE[1]) && shown.includes("web\\u202egnp.exe") && shown.includes("\\u200b\\u200b"), shown.join("\n"));
+    assert.ok(shown.includes(HOSTILE[0]) && shown.includes(HOSTILE[1]) && shown.includes("web\\u202egnp.exe") && shown.includes("\\u200b\\u200b") && shown.includes("soft\\u00adhyphen"), shown.join("\n"));
     for (const hash of ["#/memory", "#/disks", "#/findings"]) {
       await page.evaluate((to) => (location.hash = to), hash);
       await page.getByText(HOSTILE[0]).first().waitFor();

@@ -82,6 +82,8 @@ def test_the_account_changes_its_own_node_and_nothing_else(cluster, deployed, tm
     for words in (["taint", "node", NODE, "other.example/full=:NoExecute"], ["cordon", NODE], ["label", "node", NODE, "tier=a"],
                   ["annotate", "node", NODE, "a=b"]):  # fmt: skip
         assert "only its own taints" in here(*words).stderr, words
+    if "providerID" not in cluster.get("node", NODE)["spec"]:  # Once said, it is nobody's to change.
+        assert "only its own taints" in here("patch", "node", NODE, "--patch", '{"spec": {"providerID": "a://b"}}').stderr
 
     def status(**patch):
         who = {"Impersonate-User": ACCOUNT, "Impersonate-Extra-authentication.kubernetes.io%2Fnode-name": NODE}
@@ -89,7 +91,9 @@ def test_the_account_changes_its_own_node_and_nothing_else(cluster, deployed, tm
 
     assert status(conditions=[{"type": "ElbowroomOfATest", "status": "True"}]) == ""
     assert status(conditions=[{"type": "ElbowroomOfATest", "$patch": "delete"}]) == ""
-    for patch in ({"conditions": [{"type": "Ready", "status": "False"}]}, {"allocatable": {"cpu": "1k"}}):
+    for patch in ({"conditions": [{"type": "Ready", "status": "False"}]}, {"allocatable": {"cpu": "1k"}}, {"nodeInfo": {"kernelVersion": "1"}},
+                  {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}, {"images": [{"names": ["a"], "sizeBytes": 1}]},
+                  {"volumesInUse": ["a"]}, {"volumesAttached": [{"name": "a", "devicePath": "b"}]}):  # fmt: skip
         assert "only its own conditions" in status(**patch), patch
     for words in (["get", "secrets"], ["delete", "pod", "any"], ["get", "pods", "--subresource=status", "any"], ["delete", "node", NODE]):
         assert "forbidden" in here(*words).stderr, words
@@ -105,6 +109,10 @@ def test_prometheus_operator_takes_the_pod_monitor(cluster, tmp_path):
     try:
         done = cluster.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "--kustomize", overlay)
         assert "podmonitor.monitoring.coreos.com/elbowroom serverside-applied" in done.stdout, done.stdout
+        made = built(cluster, overlay)
+        job = made["PodMonitor", "elbowroom"]["spec"]["jobLabel"]
+        labels = made["DaemonSet", "elbowroom"]["spec"]["template"]["metadata"]["labels"]
+        assert f'up{{job="{labels[job]}"}}' in (REPOSITORY / "packaging/prometheus/elbowroom.rules.yml").read_text()
     finally:
         cluster.kubectl("delete", "--filename", overlay / "own/namespace.yaml")
 

@@ -73,6 +73,8 @@ def scratch():
     """A directory for the session, with a short name: a socket's path has room for 107 bytes."""
     path = Path(tempfile.mkdtemp(prefix=leftovers.PREFIX))
     yield path
+    # What never became ready has no fixture that ends it.
+    eventually(lambda: not leftovers.kill([path]))
     leftovers.remove(path)
 
 

@@ -11,7 +11,7 @@ from kit import programs
 from kit.page import Page
 from kit.wait import PATIENCE, eventually
 
-SHAPE = "parallel static dynamic guided runtime sections clause serial outer inner max procs right".split()
+SHAPE = "parallel static dynamic guided runtime sections clause serial outer inner max procs right both after".split()
 FREE = SHAPE[:6]
 ASKS = "online configured affinity first thread memory total free procs load ticks".split()
 HOST = len(os.sched_getaffinity(0))
@@ -82,7 +82,10 @@ def test_every_open_region_follows_the_view_and_no_other_does(regions, page):
         page.show(cpus)
         seen = eventually(lambda: (now := program())["parallel"] == cpus and now)
         assert {name: seen[name] for name in FREE} == dict.fromkeys(FREE, cpus)
-        assert {name: seen[name] for name in ("clause", "serial", "outer")} == {"clause": 3, "serial": 1, "outer": 2}
+        expect = {"clause": 3, "serial": 1, "both": 1, "outer": 2}
+        assert {name: seen[name] for name in expect} == expect
+        # As wide as it may be anyway nothing is said, and libomp 14 takes the number of the region before.
+        assert seen["after"] == cpus or cpus == 16
         assert seen["inner"] == 16, "a nested region is the program's own affair"
         assert seen["right"] == 1
 
@@ -209,6 +212,34 @@ def test_without_a_view_the_answers_are_the_hosts(asks, page, left):
     seen, plain = asks()(), asks(LD_PRELOAD="")()
     same = [name for name in ASKS if name not in ("free", "procs", "load")]
     assert {name: seen[name] for name in same} == {name: plain[name] for name in same}
+
+
+def test_behind_a_function_is_the_one_that_the_dynamic_linker_would_call(shim, page, tmp_path):
+    without_a_page(page, None)
+    program, library = built(programs.c, "asks", "gcc"), built(programs.c, "chosen", "gcc", "-shared", "-fPIC")
+    asks = Program([program], ASKS, LD_PRELOAD=f"{shim}/libelbowroom-libc.so:{library}", ELBOWROOM_VIEW=str(page.path))
+    assert asks()["load"] == 450
+    asks.close()
+
+
+def test_where_the_page_is_was_said_when_the_program_began(shim, page, tmp_path):
+    """What a program writes into its environment, or over it, is its own affair."""
+    without_a_page(page, None)
+    script = (
+        "import ctypes, os, sys\n"
+        "os.sysconf('SC_NPROCESSORS_ONLN')\n"
+        "getenv = ctypes.CDLL(None).getenv\n"
+        "getenv.restype = ctypes.c_void_p\n"
+        "ctypes.memset(getenv(b'ELBOWROOM_VIEW'), ord('x'), 3)\n"
+        "os.environ['ELBOWROOM_VIEW'] = '/nowhere'\n"
+        "for line in sys.stdin: print(os.sysconf('SC_NPROCESSORS_ONLN'), flush=True)\n"
+    )
+    preload = f"{shim}/libelbowroom-libc.so"
+    program = Program(["/usr/bin/python3", "-c", script], ["online"], LD_PRELOAD=preload, ELBOWROOM_VIEW=str(page.path))
+    assert program()["online"] == HOST
+    Page(page.path).show(HOST + 1)
+    eventually(lambda: program()["online"] == HOST + 1)
+    program.close()
 
 
 def test_a_page_that_nobody_keeps_is_looked_at_every_second_at_no_cost(asks, page):

@@ -15,6 +15,7 @@ import pytest
 HERE = Path(__file__).parent
 FIRST, SECOND = (sorted(Path(os.environ["ELBOWROOM_TEST_DEBS"], part).glob("*.deb")) for part in ("first", "second"))
 UNIT = "elbowroom.service"
+KEEPER = "elbowroom-keeper.service"
 MEMORY = 256 << 20
 # An emulated CPU is about ten times slower.
 PATIENCE = 60
@@ -45,8 +46,8 @@ def journal():
     return sh("journalctl", "--unit", UNIT, "--no-pager", "--output=cat")
 
 
-def show(name):
-    return sh("systemctl", "show", UNIT, "--property", name, "--value").strip()
+def show(name, unit=UNIT):
+    return sh("systemctl", "show", unit, "--property", name, "--value").strip()
 
 
 def request(what):
@@ -107,6 +108,22 @@ class Readers:
         return counted
 
 
+class Asker:
+    """A program with a call that the keeper answers."""
+
+    def __init__(self):
+        words = [sys.executable, HERE / "asker.py", "/run/elbowroom/keeper.sock"]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout.readline() == "asking\n"
+        # What systemd holds: the keeper's record, and a listener for each that asks.
+        eventually(lambda: show("NFileDescriptorStore", KEEPER) == "2")
+
+    def stop(self):
+        counted = json.loads(self.process.communicate(timeout=PATIENCE)[0])
+        assert counted["asked"] > 100 and counted["failed"] == 0, counted
+        eventually(lambda: show("NFileDescriptorStore", KEEPER) == "1")
+
+
 def counted_without_failure(readers):
     counted = readers.stop()
     assert counted["failed"] == 0, counted
@@ -154,6 +171,9 @@ def test_every_file_is_where_debian_looks_for_it():
         "/etc/elbowroom/elbowroom.toml", "/usr/share/doc/elbowroom/copyright", "/usr/lib/elbowroom/probes/mariadb", "/usr/lib/elbowroom/actuators/redis",
     ]:
         assert os.path.exists(path), path
+    for example in ("enforce.conf", "probes.toml"):
+        named = re.findall(r'[="](/[^ "\n]+)', Path("/usr/share/doc/elbowroom/examples", example).read_text())
+        assert named and all(os.path.isfile(path) for path in named), (example, named)
     assert sh(sys.executable, "-c", "import elbowroom; print(elbowroom.__file__)").startswith("/usr/lib/python3/dist-packages")
     assert "libelbowroom.so.1" in sh("ldconfig", "-p")
 
@@ -163,7 +183,15 @@ def test_a_restart_and_an_upgrade_fail_no_read(readers):
     sh("systemctl", "restart", UNIT)
     between = whole()
     assert set(before.values()).isdisjoint(between.values()) and device() == connection
+    assert show("ActiveState", KEEPER) == "inactive" and show("UnitFileState", KEEPER) == "disabled"
+    sh("systemctl", "enable", "--now", KEEPER)
+    keeper, asker = show("MainPID", KEEPER), Asker()
     install(SECOND)
+    assert show("ActiveState", KEEPER) == "active" and show("UnitFileState", KEEPER) == "enabled"
+    assert show("MainPID", KEEPER) != keeper, "the program before still answers"
+    asker.stop()
+    # Still enabled for what follows; it would bring the run directory back where the agent is stopped.
+    sh("systemctl", "stop", KEEPER)
     after = whole()
     assert set(between.values()).isdisjoint(after.values()) and device() == connection
     version = sh("dpkg-query", "--show", "--showformat", "${Version}", "elbowroom")
@@ -256,7 +284,12 @@ def test_a_refused_configuration_is_in_the_journal_and_costs_no_read(readers):
 def test_removal_leaves_the_configuration_and_nothing_that_runs():
     sleeper = subprocess.Popen(["elbowroom", "run", "--memory", "256MiB", "--", "sleep", "600"])
     eventually(lambda: any(row["attached"] for row in request("list")))
-    processes = list(pids().values())
+    sh("systemctl", "start", KEEPER)
+    processes = [*pids().values(), int(show("MainPID", KEEPER))]
+    asker = Asker()
+    assert "of running containers (1)" in subprocess.run(["dpkg", "--remove", "elbowroom"], capture_output=True, text=True).stderr
+    assert all(os.path.exists(f"/proc/{pid}") for pid in processes) and whole()
+    asker.stop()
     sh("dpkg", "--remove", "elbowroom")
     assert views() == set() and not os.path.exists("/run/elbowroom")
     assert not any(os.path.exists(f"/proc/{pid}") for pid in processes)

@@ -1,5 +1,6 @@
 """The static tarball runs where there is nothing else: no C library, no shell, no /etc."""
 
+import re
 import subprocess
 import tarfile
 from pathlib import Path
@@ -38,6 +39,13 @@ def test_nothing_is_linked_dynamically(root):
 def test_errors_name_what_is_missing(root):
     done = in_root(root, "/bin/elbowroom", "list")
     assert done.returncode == 2 and "/run/elbowroom" in done.stderr and done.stderr.count("\n") == 1, done
+
+
+def test_examples_name_what_is_there(root):
+    for example in ("enforce.conf", "probes.toml"):
+        named = re.findall(r'[="](/[^ "\n]+)', (root / "share/doc/elbowroom/examples" / example).read_text())
+        # Where docs/guide/install.md has it unpacked.
+        assert named and all((root / Path(path).relative_to("/usr/local")).is_file() for path in named), (example, named)
 
 
 def test_it_brings_what_goes_with_it(root):

@@ -12,7 +12,8 @@ use hyper::Request;
 use hyper::body::Bytes as Body;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -78,7 +79,14 @@ pub(crate) struct MemoryStanding {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Alerts {
+    #[serde(deserialize_with = "understood")]
     pub(crate) lasting: Vec<AlertView>,
+}
+
+/// Those alerts that can be read: a newer agent has kinds that nobody here waits for.
+fn understood<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<AlertView>, D::Error> {
+    let all = Vec::<Value>::deserialize(from)?;
+    Ok(all.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect())
 }
 
 /// An alert with the names of what it is about.
@@ -164,11 +172,6 @@ impl Agent {
         labels: &Wanted,
         for_seconds: Option<u64>,
     ) -> Result<Option<String>> {
-        self.tell(&Asked::Label { container, by: BY, labels, for_seconds }).await
-    }
-
-    /// What the agent says against it.
-    async fn tell(&self, asked: &Asked<'_>) -> Result<Option<String>> {
         #[derive(Deserialize)]
         struct Answer {
             error: Option<String>,
@@ -176,7 +179,7 @@ impl Agent {
         let path = self.run_dir.join("agent.sock");
         let asking = async {
             let mut stream = BufReader::new(UnixStream::connect(&path).await?);
-            let mut line = serde_json::to_vec(asked)?;
+            let mut line = serde_json::to_vec(&Asked::Label { container, by: BY, labels, for_seconds })?;
             line.push(b'\n');
             stream.write_all(&line).await?;
             let mut answer = String::new();
@@ -210,6 +213,17 @@ mod tests {
         let given = r#"{"label":{"container":"abc","by":"elbowroom-kube","promised":{"elbowroom.dev/priority":"50"},"asked":{}"#;
         assert_eq!(line(None), format!("{given}}}}}"));
         assert_eq!(line(Some(120)), format!(r#"{given},"for_seconds":120}}}}"#));
+    }
+
+    #[test]
+    fn an_alert_of_a_newer_agent_hides_no_other() {
+        let known = r#"{"kind": "OVERCOMMIT", "since": 1, "text": "3 GiB promised"}"#;
+        let newer = r#"{"kind": "UNHEARD_OF", "since": {"seconds": 1}, "text": "new"}"#;
+        let snapshot =
+            format!(r#"{{"time_unix_ms": 7, "alerts": {{"lasting": [{newer}, {known}, 3], "newer": 1}}}}"#);
+        let snapshot: Snapshot = serde_json::from_str(&snapshot).unwrap();
+        let texts: Vec<&str> = snapshot.alerts.lasting.iter().map(|view| view.alert.text.as_str()).collect();
+        assert_eq!((snapshot.time_unix_ms, &texts[..]), (7, &["3 GiB promised"][..]));
     }
 
     #[test]

@@ -386,9 +386,9 @@ mod tests {
         for (text, entries) in [
             (include_str!("../../../packaging/examples/claims.toml"), 2),
             (include_str!("../../../packaging/examples/hooks.toml"), 2),
-            (include_str!("../../../packaging/examples/probes.toml"), 2),
+            (include_str!("../../../packaging/examples/probes.toml.in"), 2),
         ] {
-            let config = Config::parse(text).unwrap();
+            let config = Config::parse(&text.replace("@PREFIX@", "/usr")).unwrap();
             assert_eq!(config.claims.len() + config.hooks.len() + config.probes.len(), entries, "{text}");
         }
     }

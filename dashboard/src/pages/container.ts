@@ -7,8 +7,8 @@ import { kindOf } from "../marks";
 import { link, range } from "../route";
 import { attempt, store } from "../store";
 import { Trend } from "../trend";
-import type { Change, Container, Explanation, Finding } from "../types";
-import { findingsFrom, findingView } from "./findings";
+import type { Change, Container, Explanation } from "../types";
+import { findingView, type Report } from "./findings";
 import type { Page } from "./page";
 import { alerts, colour, cpuPlan, diskPlan, HELD, memoryPlan, MEMORY_STATES, ranges } from "./pieces";
 
@@ -62,7 +62,7 @@ export function containerPage(id: string): Page {
   };
   const look = async () => {
     const name = store.rows.get(id)?.live.name ?? null;
-    const found = findingsFrom(await attempt("findings")).findings.filter((finding: Finding) => finding.container !== null && (finding.container === name || finding.container === id));
+    const found = ((await attempt<Report>("findings"))?.findings ?? []).filter((finding) => finding.container !== null && (finding.container === name || finding.container === id));
     findings.replaceChildren(...(found.length ? [h("h2", {}, "Findings"), ...found.map(findingView)] : []));
   };
   void refresh();

@@ -9,18 +9,12 @@ import type { Page } from "./page";
 const TONES: Record<string, Tone> = { critical: "bad", warning: "warn", info: "note" };
 const ORDER = ["critical", "warning", "info"];
 
-interface Report {
+/** The last look. */
+export interface Report {
   findings: Finding[];
-  looked_unix_ms?: number | null;
+  looked_unix_ms: number | null;
   /** Why there is nothing newer. */
-  problem?: string | null;
-}
-
-/** The last look, however it is wrapped. */
-export function findingsFrom(answer: unknown): Report {
-  if (Array.isArray(answer)) return { findings: answer as Finding[] };
-  const report = (answer ?? {}) as Partial<Report>;
-  return { ...report, findings: report.findings ?? [] };
+  problem: string | null;
 }
 
 export function findingView(finding: Finding): HTMLElement {
@@ -42,12 +36,11 @@ export function findingsPage(): Page {
   const list = h("div.findings");
   const when = h("span.quiet");
   const refresh = async () => {
-    const answer = await attempt<unknown>("findings");
-    if (answer === null) {
+    const report = await attempt<Report>("findings");
+    if (report === null) {
       if (!list.hasChildNodes()) list.replaceChildren(empty("No findings to show", "The agent has none yet. ", h("code", {}, "elbowroom doctor"), " looks now."));
       return;
     }
-    const report = findingsFrom(answer);
     const sorted = [...report.findings].sort((a, b) => ORDER.indexOf(a.severity) - ORDER.indexOf(b.severity) || a.check.localeCompare(b.check));
     when.replaceChildren(format.plural(sorted.length, "finding"), ...(report.looked_unix_ms ? [", looked at ", moment(report.looked_unix_ms)] : []), ...(report.problem ? [`; ${visible(report.problem)}`] : []));
     // What somebody has opened stays open.

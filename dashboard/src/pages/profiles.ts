@@ -23,12 +23,10 @@ export function profilesPage(name: string): Page {
 }
 
 async function all(body: HTMLElement): Promise<void> {
-  const answer = await attempt<Profile[] | { profiles: Profile[] }>("profiles");
-  const profiles = (Array.isArray(answer) ? answer : (answer?.profiles ?? [])).map((profile) => (typeof profile === "string" ? { name: profile } : profile) as Profile);
+  const profiles = (await attempt<Profile[]>("profiles")) ?? [];
   if (profiles.length === 0) {
     return body.replaceChildren(empty("No saved profiles", h("code", {}, "elbowroom profile cpu --keep"), " measures, and keeps the report for this page."));
   }
-  profiles.sort((a, b) => (b.time_unix_ms ?? 0) - (a.time_unix_ms ?? 0) || b.name.localeCompare(a.name));
   body.replaceChildren(
     h(
       "div.scroll", { tabindex: 0, role: "region", "aria-label": "Profiles" },
@@ -38,7 +36,7 @@ async function all(body: HTMLElement): Promise<void> {
         h(
           "tbody", {},
           ...profiles.map((profile) =>
-            h("tr", {}, h("th", { scope: "row" }, h("a", { href: link("profiles", profile.name) }, h("bdi", {}, visible(profile.name)))), h("td", {}, visible(profile.kind ?? "–")), h("td", {}, profile.time_unix_ms ? moment(profile.time_unix_ms) : "–"), h("td", { "data-number": true }, format.bytes(profile.bytes))),
+            h("tr", {}, h("th", { scope: "row" }, h("a", { href: link("profiles", profile.name) }, h("bdi", {}, visible(profile.name)))), h("td", {}, visible(profile.kind)), h("td", {}, moment(profile.time_unix_ms)), h("td", { "data-number": true }, format.bytes(profile.bytes))),
           ),
         ),
       ),

@@ -229,9 +229,6 @@ class Cluster:
         except urllib.error.HTTPError as error:
             return error.read().decode()
 
-    def apply(self, manifest):
-        self.kubectl("apply", "--filename", "-", input=manifest if isinstance(manifest, str) else json.dumps(manifest))
-
     def ctr(self, *words, check=True, **options):
         words = [ENGINES / "ctr", "--address", self.home / "containerd.sock", "--namespace", "k8s.io", *words]
         done = subprocess.run([str(word) for word in words], capture_output=True, text=True, **options)

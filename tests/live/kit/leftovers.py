@@ -1,4 +1,4 @@
-"""What a run of these tests left when it was killed: the next one takes it away, for it would fail on it."""
+"""What a run of these tests left: itself at its end, or, when it was killed, the next one takes it away, for it would fail on it."""
 
 import contextlib
 import fcntl
@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from kit import cgroup
-from kit.process import pids
+from kit.process import pids, state
 from kit.wait import eventually
 
 # Every directory of a run begins so, the session's and that of each program that keeps data.
@@ -56,6 +56,8 @@ def kill(homes):
 def belongs(pid, homes):
     """Whether a process is one of theirs: in a cgroup of theirs, started with a directory of theirs, or living on one."""
     with contextlib.suppress(OSError):
+        if state(pid) in "ZX":
+            return False
         here = Path(f"/proc/{pid}")
         groups = [part for line in (here / "cgroup").read_text().splitlines() for part in line.split("/")]
         start = (here / "cmdline").read_bytes() + (here / "environ").read_bytes()

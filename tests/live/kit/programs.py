@@ -91,7 +91,7 @@ def build(name, source, words, **environment):
 if __name__ == "__main__":
     modules = [("module", compiler, "-fopenmp", "-shared", "-fPIC") for compiler in ("gcc", "clang")]
     openmp = [("regions", "gcc", "-fopenmp"), ("regions", "clang", "-fopenmp"), ("flips", "gcc", "-fopenmp")]
-    of_c = [*modules, *openmp, ("asks", "gcc"), ("asks", "musl-gcc")]
+    of_c = [*modules, *openmp, ("asks", "gcc"), ("asks", "musl-gcc"), ("chosen", "gcc", "-shared", "-fPIC")]
     for program, *words in [(java,), (go,), (shim,), *((c, *words) for words in of_c)]:
         try:
             program(*words)

@@ -67,10 +67,10 @@ impl Reader {
         self.outer.extend(bytes);
         let mut messages = Vec::new();
         let mut at = 0;
-        while let Some((number, payload)) = split(&self.outer[at..], OUTER, LONGEST + INNER)? {
+        while let Some((header, payload)) = split(&self.outer[at..], OUTER, 4, LONGEST + INNER)? {
             at += OUTER + payload.len();
             // Others are of a version to come: their payload is no affair of this one's.
-            let (line, waiting) = match number {
+            let (line, waiting) = match number(header) {
                 1 => (Line::Plugin, &mut self.lines[0]),
                 2 => (Line::Runtime, &mut self.lines[1]),
                 _ => continue,
@@ -86,8 +86,7 @@ impl Reader {
 /// Takes the messages off the front of what waits on a line. Those of an unknown kind are left out.
 fn take_messages(line: Line, waiting: &mut Vec<u8>, messages: &mut Vec<Message>) -> Result<(), NriError> {
     let mut at = 0;
-    while let Some((_, body)) = split_inner(&waiting[at..])? {
-        let header = &waiting[at..at + INNER];
+    while let Some((header, body)) = split(&waiting[at..], INNER, 0, LONGEST)? {
         let kind = match header[8] {
             1 => Some(Kind::Request),
             2 => Some(Kind::Response),
@@ -101,28 +100,22 @@ fn take_messages(line: Line, waiting: &mut Vec<u8>, messages: &mut Vec<Message>)
     Ok(())
 }
 
-/// The number and the payload of an outer frame, if it is all there.
-fn split(bytes: &[u8], header: usize, longest: usize) -> Result<Option<(u32, &[u8])>, NriError> {
-    if bytes.len() < header {
-        return Ok(None);
-    }
-    let length = number(&bytes[4..]) as usize;
+/// A header and its payload.
+type Frame<'a> = (&'a [u8], &'a [u8]);
+
+/// The next frame, if it is all there; where in its header the length is.
+fn split(
+    bytes: &[u8],
+    header: usize,
+    length_at: usize,
+    longest: usize,
+) -> Result<Option<Frame<'_>>, NriError> {
+    let Some((header, rest)) = bytes.split_at_checked(header) else { return Ok(None) };
+    let length = number(&header[length_at..]) as usize;
     if length > longest {
         return Err(NriError::TooLong(length));
     }
-    Ok(bytes[header..].get(..length).map(|payload| (number(bytes), payload)))
-}
-
-/// The same of a ttrpc message, whose length comes first.
-fn split_inner(bytes: &[u8]) -> Result<Option<(u32, &[u8])>, NriError> {
-    if bytes.len() < INNER {
-        return Ok(None);
-    }
-    let length = number(bytes) as usize;
-    if length > LONGEST {
-        return Err(NriError::TooLong(length));
-    }
-    Ok(bytes[INNER..].get(..length).map(|body| (number(&bytes[4..]), body)))
+    Ok(rest.get(..length).map(|payload| (header, payload)))
 }
 
 fn number(bytes: &[u8]) -> u32 {

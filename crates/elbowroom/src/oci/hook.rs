@@ -67,8 +67,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
 fn complain(id: &OnceLock<String>, why: &str) {
     let why = format!("no view: {why}");
     let _ = journald::say(&why, id.get().map_or("", String::as_str));
-    // Not `eprintln!`: with stderr closed it would panic, and the container would not start.
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("elbowroom: {why}\n").as_bytes());
+    super::say(&format!("elbowroom: {why}"));
 }
 
 fn attach(run_dir: &Path, wanted: Surfaces, id: &OnceLock<String>) -> anyhow::Result<()> {

@@ -14,6 +14,7 @@ mod surfaces;
 
 use std::env;
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -24,6 +25,12 @@ pub fn main() -> ExitCode {
         Some((verb, rest)) if verb == hook::VERB => hook::main(rest),
         _ => runtime::main(&args),
     }
+}
+
+/// Says something on stderr, whether anybody reads it or not: `eprintln!` panics where nobody does, and the container would not
+/// start.
+fn say(what: &str) {
+    let _ = std::io::stderr().write_all(format!("{what}\n").as_bytes());
 }
 
 /// The program that hooks run: `elbowroom-runtime` beside this one, or, where only this one was installed, this one.

@@ -2,7 +2,7 @@
 //! bundle of a container that is being made and becomes the real runtime, with the same arguments. Whatever goes wrong, the
 //! real runtime runs, on the bundle as it was.
 
-use super::{bundle, hook, seccomp, surfaces};
+use super::{bundle, hook, say, seccomp, surfaces};
 use crate::client;
 use crate::config::Config;
 use anyhow::{Context, bail};
@@ -10,6 +10,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -31,17 +32,18 @@ const GLOBAL_SWITCHES: [&str; 8] =
 
 /// Becomes the real runtime; returns only where there is none.
 pub(super) fn main(args: &[OsString]) -> ExitCode {
+    // What panics has said so itself.
     if let Some(bundle) = bundle_of(args)
-        && let Err(error) = patch(&bundle)
+        && let Ok(Err(error)) = catch_unwind(|| patch(&bundle))
     {
-        eprintln!("{PROGRAM}: {}: no view: {error:#}", bundle.display());
+        say(&format!("{PROGRAM}: {}: no view: {error:#}", bundle.display()));
     }
     match real_runtime() {
         Ok(runtime) => {
             let error = Command::new(&runtime).args(args).exec();
-            eprintln!("{PROGRAM}: {}: {error}", runtime.display());
+            say(&format!("{PROGRAM}: {}: {error}", runtime.display()));
         }
-        Err(error) => eprintln!("{PROGRAM}: {error:#}"),
+        Err(error) => say(&format!("{PROGRAM}: {error:#}")),
     }
     ExitCode::FAILURE
 }
@@ -64,7 +66,7 @@ fn patch(bundle: &Path) -> anyhow::Result<()> {
     if plan.seccomp
         && let Err(error) = bundle::edit(bundle, |config| seccomp::inject(config, Path::new(run_dir)))
     {
-        eprintln!("{PROGRAM}: {}: no answers to system calls: {error:#}", bundle.display());
+        say(&format!("{PROGRAM}: {}: no answers to system calls: {error:#}", bundle.display()));
     }
     Ok(())
 }
@@ -124,7 +126,7 @@ impl<'a> Argument<'a> {
     }
 }
 
-/// What `ELBOWROOM_RUNTIME` names, else `runc`, looked up in PATH; never this program itself.
+/// What [`RUNTIME`] names, else `runc`, looked up in PATH; never this program itself.
 fn real_runtime() -> anyhow::Result<PathBuf> {
     let name = env::var_os(RUNTIME).filter(|name| !name.is_empty()).unwrap_or_else(|| "runc".into());
     let path = env::var_os("PATH")

@@ -39,11 +39,8 @@ pub(super) fn plan(bundle: &Path, run_dir: &Path, node: &Containers) -> anyhow::
     }
     let surfaces = given(&config, made, run_dir).unwrap_or_else(|error| {
         let because = crate::one_line(&error);
-        eprintln!(
-            "{}: {}: not what its labels ask for: {because}",
-            super::runtime::PROGRAM,
-            bundle.display()
-        );
+        let program = super::runtime::PROGRAM;
+        super::say(&format!("{program}: {}: not what its labels ask for: {because}", bundle.display()));
         Surfaces::default()
     });
     Ok(Plan { hook: plan.hook || !hook_arguments(surfaces).is_empty(), surfaces, ..plan })

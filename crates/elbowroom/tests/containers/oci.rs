@@ -4,7 +4,7 @@ use crate::agent::Agent;
 use crate::{PROGRAM, skip};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A bundle with busybox as its root, which prints what the container sees.
@@ -108,6 +108,21 @@ fn the_wrapper_adds_the_hook_and_runs_the_real_runtime() {
     let seen = bundle.run(wrapper, &agent);
     assert!(sees_its_view(&seen), "{seen}");
     assert_eq!(bundle.config()["hooks"], hooks);
+}
+
+#[test]
+fn the_wrapper_runs_the_real_runtime_whoever_reads_what_it_says() {
+    // It says why there is no view: there is no such bundle.
+    let words = ["run", "--bundle", "/no/such/bundle", "x"];
+    let gone = || std::io::pipe().unwrap().1;
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for stderr in [Stdio::from(gone()), Stdio::from(full)] {
+        let mut wrapper = Command::new(env!("CARGO_BIN_EXE_elbowroom-runtime"));
+        wrapper.args(words).env("ELBOWROOM_OCI_RUNTIME", "/bin/echo").stderr(stderr);
+        let output = wrapper.output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && said.trim_end() == words.join(" "), "{}: {said}", output.status);
+    }
 }
 
 #[test]
