@@ -3,6 +3,7 @@
 mod doctor_host;
 
 use doctor_host::{Sim, says};
+use elbowroom_core::doctor::Severity;
 use elbowroom_core::doctor::Version::{self, V1, V2};
 use elbowroom_core::unit::{Bytes, Micros};
 
@@ -104,4 +105,13 @@ fn a_disks_clock_that_began_anew_is_no_idle_disk_and_no_fast_one() {
     disk.after.ios += 100_000_000;
     assert!(says("disk-slower-than-usual", &host).is_none());
     assert!(says("disk-not-rotational", &host).is_none());
+}
+
+#[test]
+fn a_heap_without_any_sensible_size_is_still_told() {
+    let mut host = Sim::new(V2);
+    host.limit(GIB);
+    host.heap("-Xmx18446744073709551615", u64::MAX);
+    let (severity, command) = says("heap-over-limit", &host).expect("it does not fit");
+    assert_eq!((severity, command), (Severity::Warning, None));
 }
