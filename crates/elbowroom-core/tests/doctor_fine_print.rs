@@ -115,3 +115,48 @@ fn a_heap_without_any_sensible_size_is_still_told() {
     let (severity, command) = says("heap-over-limit", &host).expect("it does not fit");
     assert_eq!((severity, command), (Severity::Warning, None));
 }
+
+#[test]
+fn what_the_agent_holds_is_not_told_as_somebody_elses() {
+    let rows: [(&str, &str, fn(&mut Sim)); 5] = [
+        ("high-throttles", "memory.high", |h| {
+            h.set("memory.high", "134217728");
+            h.event("high", 500);
+            h.full(2, 2_000)
+        }),
+        ("memory-not-reserved", "memory.low", |h| {
+            h.limit(6 * GIB);
+            h.available(GIB / 2)
+        }),
+        ("io-limit-stalls-host", "io.max", |h| {
+            h.disk("mq-deadline", "0");
+            h.io_limit("io.max", "8:0", "rbps=1048576");
+            h.host_waits(7_000)
+        }),
+        ("io-limit-binds", "io.max", |h| {
+            h.disk("mq-deadline", "0");
+            h.io_limit("io.max", "8:0", "rbps=1048576");
+            h.waits(1, 9_000)
+        }),
+        ("disk-not-divided", "io.max", |h| {
+            h.disk("none", "0");
+            h.busy_disk(1_000, 5, 20.0);
+            h.host_waits(3_000);
+            h.second();
+            h.transfer(GIB)
+        }),
+    ];
+    for (check, file, ill) in rows {
+        let mut host = Sim::new(V2);
+        ill(&mut host);
+        assert!(says(check, &host).is_some(), "{check}");
+        host.hold(file);
+        assert_eq!(says(check, &host), None, "{check}");
+    }
+    let mut host = Sim::new(V2);
+    host.set("memory.low", "134217728");
+    host.usage(GIB);
+    assert!(says("reservation-void", &host).is_some());
+    host.facts.groups[1].held.insert("memory.low".into());
+    assert_eq!(says("reservation-void", &host), None);
+}

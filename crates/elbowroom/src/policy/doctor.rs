@@ -35,8 +35,14 @@ struct Report {
 }
 
 /// Starts the thread that has it look. What it needs is that of the policy process.
-pub(super) fn spawn(period: Micros, config: Option<&Path>, state_dir: &Path, mailbox: Mailbox) {
-    let (config, state_dir) = (config.map(Path::to_owned), state_dir.to_owned());
+pub(super) fn spawn(
+    period: Micros,
+    config: Option<&Path>,
+    run_dir: &Path,
+    state_dir: &Path,
+    mailbox: Mailbox,
+) {
+    let (config, run_dir, state_dir) = (config.map(Path::to_owned), run_dir.to_owned(), state_dir.to_owned());
     std::thread::Builder::new()
         .name("doctor".into())
         .spawn(move || {
@@ -45,7 +51,7 @@ pub(super) fn spawn(period: Micros, config: Option<&Path>, state_dir: &Path, mai
                 std::thread::sleep(Duration::from_micros(pause.get()));
                 let last = state_dir.join(LAST);
                 forget_after(&last, Duration::from_micros(pause.max(period).get().saturating_mul(STALE)));
-                let looked = look(config.as_deref(), &state_dir, &last);
+                let looked = look(config.as_deref(), &run_dir, &state_dir, &last);
                 if looked.is_err() {
                     let _ = std::fs::remove_file(&last);
                 }
@@ -65,11 +71,14 @@ fn forget_after(last: &Path, most: Duration) {
     }
 }
 
-fn look(config: Option<&Path>, state_dir: &Path, last: &Path) -> Looked {
+fn look(config: Option<&Path>, run_dir: &Path, state_dir: &Path, last: &Path) -> Looked {
     let failed = |error: &dyn std::fmt::Display| format!("`elbowroom doctor` cannot be run: {error}");
     let mut command = Command::new("/proc/self/exe");
     command
         .arg("doctor")
+        // What the agent holds is no finding.
+        .arg("--run-dir")
+        .arg(run_dir)
         .args(["--format", "json", "--state-dir"])
         .arg(state_dir)
         .arg("--since-last")

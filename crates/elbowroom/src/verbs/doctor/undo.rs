@@ -11,6 +11,7 @@ use elbowroom_host::doctor::{Entry, Journal, Outcome, revert, unplace};
 use elbowroom_host::root::Root;
 use serde::Serialize;
 use std::fmt::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Arguments of `undo`.
@@ -43,7 +44,7 @@ struct Undone {
 struct File {
     fix: u64,
     file: String,
-    /// `reverted`, `already back`, `gone`, `foreign`, `in use`, `later fix`, `error`.
+    /// `reverted`, `already back`, `gone`, `foreign`, `held`, `in use`, `later fix`, `error`.
     outcome: &'static str,
     sentence: String,
 }
@@ -69,28 +70,17 @@ pub(crate) fn undo(args: &UndoArgs) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let root = Root::host()?;
+    let (root, leases) = (Root::host()?, args.state.leases());
     let mut files = Vec::new();
     for entry in chosen {
-        let mut stays = false;
-        if let Some(placing) = &entry.placing {
-            let (outcome, sentence, kept) = given_back(&root, placing);
-            stays |= kept;
-            files.push(File { fix: entry.id, file: placing.dir.clone(), outcome, sentence });
-        }
-        for write in entry.writes.iter().rev() {
-            let later = entries
-                .iter()
-                .find(|l| l.id > entry.id && !args.all && l.writes.iter().any(|w| w.file == write.file));
-            let (outcome, sentence, kept) = taken_back(&root, write, later);
-            stays |= kept;
-            files.push(File { fix: entry.id, file: write.file.clone(), outcome, sentence });
-        }
+        let later = if args.all { &[][..] } else { &entries[..] };
+        let (done, stays) = take_back(&root, &leases, entry, later);
+        files.extend(done);
         if !stays {
             journal.forget(entry.id)?;
         }
     }
-    let stayed = files.iter().any(|f| matches!(f.outcome, "in use" | "later fix" | "error"));
+    let stayed = files.iter().any(|f| matches!(f.outcome, "held" | "in use" | "later fix" | "error"));
     say(&match args.output.format {
         Format::Json => crate::verbs::containers::json(&Undone { version: VERSION, files })?,
         Format::Text => files.iter().fold(String::new(), |mut text, f| {
@@ -101,8 +91,31 @@ pub(crate) fn undo(args: &UndoArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(stayed)))
 }
 
+/// What became of each file of a fix, and whether it stays in the journal. `others` are the fixes that are not taken back now.
+fn take_back(root: &Root, leases: &Path, entry: &Entry, others: &[Entry]) -> (Vec<File>, bool) {
+    let mut stays = false;
+    let mut files = Vec::new();
+    let mut told = |file: &str, (outcome, sentence, kept)| {
+        stays |= kept;
+        files.push(File { fix: entry.id, file: file.to_owned(), outcome, sentence });
+    };
+    if let Some(placing) = &entry.placing {
+        told(&placing.dir, given_back(root, placing));
+    }
+    for write in entry.writes.iter().rev() {
+        let wrote = |l: &&Entry| l.id > entry.id && l.writes.iter().any(|w| w.file == write.file);
+        told(&write.file, taken_back(root, leases, write, others.iter().find(wrote)));
+    }
+    (files, stays)
+}
+
 /// The outcome in a word and a sentence, and whether the fix stays in the journal for another try.
-fn taken_back(root: &Root, write: &FileWrite, later: Option<&Entry>) -> (&'static str, String, bool) {
+fn taken_back(
+    root: &Root,
+    leases: &Path,
+    write: &FileWrite,
+    later: Option<&Entry>,
+) -> (&'static str, String, bool) {
     if let Some(later) = later {
         return (
             "later fix",
@@ -110,13 +123,14 @@ fn taken_back(root: &Root, write: &FileWrite, later: Option<&Entry>) -> (&'stati
             true,
         );
     }
-    match revert(root, write) {
+    match revert(root, leases, write) {
         Ok(Outcome::Reverted) => ("reverted", format!("{} -> {}", write.to, write.from), false),
         Ok(Outcome::AlreadyBack) => ("already back", format!("it says {}", write.from), false),
         Ok(Outcome::Gone) => ("gone", "with the container that had it".into(), false),
         Ok(Outcome::Foreign(now)) => {
             ("foreign", format!("it says {now}, not {}: somebody else's value stays", write.to), false)
         }
+        Ok(Outcome::Held(lent)) => ("held", lent.to_string(), true),
         Ok(Outcome::InUse { file, usage }) => (
             "in use",
             format!(
@@ -167,6 +181,51 @@ fn listed(entries: &[Entry]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elbowroom_host::fixture::Fixture;
+    use std::os::unix::fs::MetadataExt;
+
+    /// Fixes of one file, from 0 to 5 and on to 7.
+    fn fix(id: u64, from: &str, to: &str) -> Entry {
+        let write = FileWrite {
+            file: "/cg/memory.low".into(),
+            from: from.into(),
+            to: to.into(),
+            ..FileWrite::default()
+        };
+        Entry { id, at: 0, check: "x".into(), container: None, writes: vec![write], placing: None }
+    }
+
+    /// The outcome of taking a fix back, and whether it stays.
+    fn undone(host: &Fixture, leases: &Path, entry: &Entry, others: &[Entry]) -> (&'static str, bool) {
+        let (files, stays) = take_back(&Root::at(host.path()).unwrap(), leases, entry, others);
+        (files[0].outcome, stays)
+    }
+
+    #[test]
+    fn a_fix_stays_on_record_while_the_agent_holds_its_file_or_a_later_one_wrote_it() {
+        let host = Fixture::new("-- cg/memory.low --\n900\n").unwrap();
+        let run = tempfile::tempdir().unwrap();
+        let leases = run.path().join("leases");
+        let inode = std::fs::metadata(host.path().join("cg")).unwrap().ino();
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let record = serde_json::json!({
+            "version": 1,
+            "boot": boot.trim(),
+            "knob": {"dir": "/cg", "inode": inode, "file": "memory.low", "key": null, "unset": "max"},
+            "before": {"at": 5},
+            "ours": [{"at": 900}],
+            "because": "test",
+        });
+        std::fs::create_dir(&leases).unwrap();
+        let file = leases.join(format!("{inode}.memory.low.json"));
+        std::fs::write(&file, record.to_string()).unwrap();
+        let (first, second) = (fix(1, "0", "5"), fix(2, "5", "7"));
+        assert_eq!(undone(&host, &leases, &first, &[]), ("held", true));
+        host.write("cg/memory.low", "5\n").unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(undone(&host, &leases, &first, &[second]), ("later fix", true));
+        assert_eq!(undone(&host, &leases, &first, &[]), ("reverted", false));
+    }
 
     #[test]
     fn names_cannot_hide_a_fix_in_the_list() {
