@@ -2,8 +2,8 @@
 
 use super::LeaseError;
 use super::ledger::{Ledger, Record};
-use crate::root::{ReadError, Root};
-use rustix::fs::OFlags;
+use crate::cgroup;
+use crate::root::Root;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,7 +37,8 @@ impl Held {
     /// What `file`, by its path, said before the leases in it; `None` where `text` has no value of ours.
     pub fn before(&self, root: &Root, file: &str, text: &str) -> Option<String> {
         let (dir, name) = file.rsplit_once('/')?;
-        before(self.of(inode(root, dir).ok()), name, text)
+        let (_, inode) = cgroup::at(root, dir).ok()?;
+        before(self.of(Some(inode)), name, text)
     }
 }
 
@@ -49,11 +50,4 @@ pub fn before(leases: &[Record], file: &str, text: &str) -> Option<String> {
         let ours = record.knob.in_force(text).is_ok_and(|value| record.ours.contains(&value));
         if ours { Some(record.knob.with(text, record.before)) } else { found }
     })
-}
-
-/// The inode of a directory, by its path.
-fn inode(root: &Root, dir: &str) -> Result<u64, ReadError> {
-    let fd = root.open(dir, OFlags::PATH | OFlags::DIRECTORY)?;
-    let failed = |source| ReadError::Io { operation: "looking at", path: dir.into(), source };
-    Ok(rustix::fs::fstat(&fd).map_err(failed)?.st_ino)
 }

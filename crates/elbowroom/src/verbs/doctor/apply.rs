@@ -123,7 +123,7 @@ fn make(root: &Root, leases: &Path, journal: &Journal, change: &Change) -> Resul
     let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let Change { check, whose: container, fix, placing } = change.clone();
     let entry = journal
-        .begin(Entry { id: 0, at, check, container, writes: fix.writes, placing })
+        .begin(root, Entry { at, check, container, writes: fix.writes, placing, ..Entry::default() })
         .context("writing the fix down, without which nothing is changed")?;
     match carry_out(root, leases, &entry) {
         Ok(()) => Ok(Ok(entry.id)),
@@ -214,7 +214,7 @@ mod tests {
         .unwrap();
         let root = Root::at(host.path()).unwrap();
         let writes = vec![raised("/cg/memory.max", "2000"), second.clone()];
-        let entry = Entry { id: 1, at: 0, check: "x".into(), container: None, writes, placing: None };
+        let entry = Entry { id: 1, check: "x".into(), writes, ..Entry::default() };
         carry_out(&root, Path::new("/nonexistent/leases"), &entry).unwrap_err().1
     }
 

@@ -23,6 +23,7 @@ use elbowroom_core::unit::{Micros, parse_duration};
 use elbowroom_host::doctor::{DoctorConfig, Journal, LastLook, Looks, look};
 use elbowroom_host::lease;
 use elbowroom_host::process;
+use elbowroom_host::root::Root;
 use elbowroom_host::timer::now_boot;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -92,7 +93,7 @@ impl HostArgs {
             leases: self.state.leases(),
             wait,
         };
-        let facts = look(&config, journal.applied()?).context("looking at the host")?;
+        let facts = look(&config, journal.applied(&Root::host()?)?).context("looking at the host")?;
         Ok((facts, journal))
     }
 }

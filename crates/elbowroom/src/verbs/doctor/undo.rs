@@ -100,22 +100,32 @@ fn take_back(root: &Root, leases: &Path, entry: &Entry, others: &[Entry]) -> (Ve
         files.push(File { fix: entry.id, file: file.to_owned(), outcome, sentence });
     };
     if let Some(placing) = &entry.placing {
-        told(&placing.dir, given_back(root, placing));
+        told(&placing.dir, given_back(root, entry, placing));
     }
     for write in entry.writes.iter().rev() {
         let wrote = |l: &&Entry| l.id > entry.id && l.writes.iter().any(|w| w.file == write.file);
-        told(&write.file, taken_back(root, leases, write, others.iter().find(wrote)));
+        told(&write.file, taken_back(root, leases, entry, write, others.iter().find(wrote)));
     }
     (files, stays)
 }
+
+const STARTED_AGAIN: &str = "the host was started again since: what it says now is somebody else's";
+const WITH_CONTAINER: &str = "with the container that had it";
 
 /// The outcome in a word and a sentence, and whether the fix stays in the journal for another try.
 fn taken_back(
     root: &Root,
     leases: &Path,
+    entry: &Entry,
     write: &FileWrite,
     later: Option<&Entry>,
 ) -> (&'static str, String, bool) {
+    if entry.is_of_another_boot(root) {
+        return ("gone", STARTED_AGAIN.into(), false);
+    }
+    if entry.is_over(root, write) {
+        return ("gone", WITH_CONTAINER.into(), false);
+    }
     if let Some(later) = later {
         return (
             "later fix",
@@ -126,7 +136,7 @@ fn taken_back(
     match revert(root, leases, write) {
         Ok(Outcome::Reverted) => ("reverted", format!("{} -> {}", write.to, write.from), false),
         Ok(Outcome::AlreadyBack) => ("already back", format!("it says {}", write.from), false),
-        Ok(Outcome::Gone) => ("gone", "with the container that had it".into(), false),
+        Ok(Outcome::Gone) => ("gone", WITH_CONTAINER.into(), false),
         Ok(Outcome::Foreign(now)) => {
             ("foreign", format!("it says {now}, not {}: somebody else's value stays", write.to), false)
         }
@@ -144,7 +154,10 @@ fn taken_back(
 }
 
 /// The same for a cgroup that was made.
-fn given_back(root: &Root, placing: &Placing) -> (&'static str, String, bool) {
+fn given_back(root: &Root, entry: &Entry, placing: &Placing) -> (&'static str, String, bool) {
+    if entry.is_of_another_boot(root) {
+        return ("gone", STARTED_AGAIN.into(), false);
+    }
     match unplace(root, placing) {
         Ok(Outcome::Gone) => ("gone", "with everything that ran there".into(), false),
         Ok(_) => ("reverted", format!("its processes are in {} again", placing.from), false),
@@ -192,7 +205,7 @@ mod tests {
             to: to.into(),
             ..FileWrite::default()
         };
-        Entry { id, at: 0, check: "x".into(), container: None, writes: vec![write], placing: None }
+        Entry { id, check: "x".into(), writes: vec![write], ..Entry::default() }
     }
 
     /// The outcome of taking a fix back, and whether it stays.
@@ -228,15 +241,42 @@ mod tests {
     }
 
     #[test]
+    fn a_value_like_the_fixes_own_stays_in_another_cgroup_of_that_name_and_after_another_boot() {
+        const BOOT: &str = "proc/sys/kernel/random/boot_id";
+        let host = Fixture::new(&format!("-- {BOOT} --\none\n-- cg/memory.low --\n5\n")).unwrap();
+        let none = Path::new("/nonexistent/leases");
+        let inode = std::fs::metadata(host.path().join("cg")).unwrap().ino();
+        let made = Entry {
+            boot: Some("one".into()),
+            cgroups: [("/cg".to_owned(), inode)].into(),
+            placing: Some(Placing { dir: "/cg/x".into(), from: "/cg".into(), ..Placing::default() }),
+            ..fix(1, "0", "5")
+        };
+        let restarted = Entry { cgroups: [("/cg".to_owned(), inode + 1)].into(), ..made.clone() };
+        let booted = Entry { boot: Some("another".into()), ..made.clone() };
+        let root = Root::at(host.path()).unwrap();
+        for (entry, said, says) in [
+            (&restarted, ["with everything that ran there", WITH_CONTAINER], "5\n"),
+            (&booted, [STARTED_AGAIN; 2], "5\n"),
+            (&made, ["with everything that ran there", "5 -> 0"], "0\n"),
+        ] {
+            let (files, stays) = take_back(&root, none, entry, &[]);
+            let sentences: Vec<&str> = files.iter().map(|file| file.sentence.as_str()).collect();
+            assert_eq!((sentences, stays), (said.to_vec(), false));
+            assert_eq!(root.read("/cg/memory.low").unwrap(), says);
+        }
+    }
+
+    #[test]
     fn names_cannot_hide_a_fix_in_the_list() {
         let hidden = "cron-\x1b[8m";
         let entry = Entry {
             id: 1,
-            at: 0,
             check: "x".into(),
             container: Some(hidden.into()),
             writes: vec![FileWrite { file: format!("/cg/{hidden}/memory.max"), ..FileWrite::default() }],
             placing: Some(Placing { dir: format!("/cg/{hidden}"), ..Placing::default() }),
+            ..Entry::default()
         };
         let shown = listed(&[entry]);
         assert!(!shown.contains('\x1b'), "{shown:?}");
