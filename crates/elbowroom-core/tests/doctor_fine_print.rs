@@ -118,7 +118,8 @@ fn a_heap_without_any_sensible_size_is_still_told() {
 
 #[test]
 fn what_the_agent_holds_is_not_told_as_somebody_elses() {
-    let rows: [(&str, &str, fn(&mut Sim)); 5] = [
+    type Row = (&'static str, &'static str, fn(&mut Sim));
+    let rows: [Row; 5] = [
         ("high-throttles", "memory.high", |h| {
             h.set("memory.high", "134217728");
             h.event("high", 500);
