@@ -23,7 +23,7 @@ impl Held {
             opened => opened?,
         };
         let mut held = Self::default();
-        for record in ledger.map(|ledger| ledger.records(false)).transpose()?.unwrap_or_default().good {
+        for record in ledger.map(|ledger| ledger.look()).transpose()?.unwrap_or_default().good {
             held.0.entry(record.knob.inode).or_default().push(record);
         }
         Ok(held)
