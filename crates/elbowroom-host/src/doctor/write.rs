@@ -195,7 +195,8 @@ fn says(root: &Root, leases: &Path, file: &str) -> Result<(String, Option<Lent>)
         }
         text = again;
     }
-    let changed = |now| WriteError::Changed { file: file.to_owned(), now, expected: "the same twice".into() };
+    let changed =
+        |now| WriteError::Changed { file: file.to_owned(), now, expected: "a value that stays".into() };
     Err(changed(shown(&text)))
 }
 

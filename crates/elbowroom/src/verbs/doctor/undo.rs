@@ -70,16 +70,8 @@ pub(crate) fn undo(args: &UndoArgs) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let (root, leases) = (Root::host()?, args.state.leases());
-    let mut files = Vec::new();
-    for entry in chosen {
-        let later = if args.all { &[][..] } else { &entries[..] };
-        let (done, stays) = take_back(&root, &leases, entry, later);
-        files.extend(done);
-        if !stays {
-            journal.forget(entry.id)?;
-        }
-    }
+    let left = if args.all { Vec::new() } else { entries.clone() };
+    let files = take_back_each(&Root::host()?, &args.state.leases(), &journal, &chosen, left)?;
     let stayed = files.iter().any(|f| matches!(f.outcome, "held" | "in use" | "later fix" | "error"));
     say(&match args.output.format {
         Format::Json => crate::verbs::containers::json(&Undone { version: VERSION, files })?,
@@ -89,6 +81,28 @@ pub(crate) fn undo(args: &UndoArgs) -> Result<ExitCode> {
         }),
     })?;
     Ok(ExitCode::from(u8::from(stayed)))
+}
+
+/// Takes fixes back, the last first, and forgets those of which nothing stays. `left` are the fixes that are not taken back now; one
+/// that cannot be is among them, for an earlier one of the same file would find its value to be somebody else's.
+fn take_back_each(
+    root: &Root,
+    leases: &Path,
+    journal: &Journal,
+    chosen: &[&Entry],
+    mut left: Vec<Entry>,
+) -> Result<Vec<File>> {
+    let mut files = Vec::new();
+    for entry in chosen {
+        let (done, stays) = take_back(root, leases, entry, &left);
+        files.extend(done);
+        if stays {
+            left.push((*entry).clone());
+        } else {
+            journal.forget(entry.id)?;
+        }
+    }
+    Ok(files)
 }
 
 /// What became of each file of a fix, and whether it stays in the journal. `others` are the fixes that are not taken back now.
@@ -238,6 +252,31 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         assert_eq!(undone(&host, &leases, &first, &[second]), ("later fix", true));
         assert_eq!(undone(&host, &leases, &first, &[]), ("reverted", false));
+    }
+
+    #[test]
+    fn of_all_fixes_an_earlier_one_stays_with_a_later_one_that_cannot_go_back() {
+        let host = Fixture::new("-- cg/memory.low --\n7000\n-- cg/memory.current --\n4990\n").unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let state = tempfile::tempdir().unwrap();
+        let journal = Journal::at(state.path());
+        for (from, to) in [("1000", "5000"), ("5000", "7000")] {
+            let mut entry = fix(0, from, to);
+            entry.writes[0].in_use = Some("/cg/memory.current".into());
+            journal.begin(&root, entry).unwrap();
+        }
+        let undo_all = || {
+            let entries = journal.entries().unwrap();
+            let chosen: Vec<&Entry> = entries.iter().rev().collect();
+            let files =
+                take_back_each(&root, Path::new("/nonexistent/leases"), &journal, &chosen, Vec::new());
+            files.unwrap().iter().map(|file| file.outcome).collect::<Vec<_>>()
+        };
+        assert_eq!(undo_all(), ["in use", "later fix"]);
+        host.write("cg/memory.current", "100 \n").unwrap();
+        assert_eq!(undo_all(), ["reverted", "reverted"]);
+        assert_eq!(root.read("/cg/memory.low").unwrap(), "1000\n");
+        assert!(journal.entries().unwrap().is_empty());
     }
 
     #[test]
