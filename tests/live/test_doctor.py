@@ -163,6 +163,49 @@ def test_a_value_that_somebody_else_set_since_stays(doctor, made, hungry):
     assert int(reservation.read_text()) == 77 * MIB
 
 
+def test_what_the_agent_holds_is_not_taken_back_before_it_lets_go(doctor, made, hungry, tmp_path):
+    limit = host_memory()["MemTotal"] // 100 * 60
+    first, second = made("first", limit), made("second", limit)
+    hungry(first)("hold 2"), hungry(second)("hold 2")
+    run = tmp_path / "run"
+    done = doctor.call(f"/{first.path}", "--fix", "memory-not-reserved", "--yes", "--run-dir", run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    reservation = Path(limit_file(first)).with_name("memory.low" if cgroup.V2 else "memory.soft_limit_in_bytes")
+    fixed = int(reservation.read_text())
+    with leased(run / "leases", reservation, before=fixed, ours=77 * MIB):
+        done = doctor.undo("1", "--run-dir", run)
+        assert done.returncode == 1 and f"held by the agent: it says {77 * MIB} by lease, and {fixed} again" in done.stdout, done.stdout
+        assert int(reservation.read_text()) == 77 * MIB
+        told = doctor.call("--all", "--run-dir", run).stdout
+        assert "Somebody changed what fix 1" not in told, told
+        assert "Somebody changed what fix 1" in doctor.call("--all").stdout
+    assert "memory-not-reserved" in doctor.undo().stdout
+    done = doctor.undo("1", "--run-dir", run)
+    assert done.returncode == 0 and "reverted" in done.stdout, done.stdout
+
+
+@contextlib.contextmanager
+def leased(ledger, file, before, ours):
+    """A value of an agent's in a file, on record as it has it."""
+    ledger.mkdir(parents=True, mode=0o700)
+    knob = {
+        "dir": str(file.parent),
+        "inode": file.parent.stat().st_ino,
+        "file": file.name,
+        "key": None,
+        "unset": "max" if cgroup.V2 else "minus_one",
+    }
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    record = ledger / f"{knob['inode']}.{file.name}.json"
+    record.write_text(
+        json.dumps({"version": 1, "boot": boot, "knob": knob, "before": {"at": before}, "ours": [{"at": ours}], "because": "test"})
+    )
+    file.write_text(str(ours))
+    yield
+    file.write_text(str(before))
+    record.unlink()
+
+
 def limit_file(group):
     if cgroup.V2:
         return cgroup.ROOT / group.path / "memory.max"

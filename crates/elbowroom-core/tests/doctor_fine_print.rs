@@ -3,6 +3,7 @@
 mod doctor_host;
 
 use doctor_host::{Sim, says};
+use elbowroom_core::doctor::Severity;
 use elbowroom_core::doctor::Version::{self, V1, V2};
 use elbowroom_core::unit::{Bytes, Micros};
 
@@ -104,4 +105,59 @@ fn a_disks_clock_that_began_anew_is_no_idle_disk_and_no_fast_one() {
     disk.after.ios += 100_000_000;
     assert!(says("disk-slower-than-usual", &host).is_none());
     assert!(says("disk-not-rotational", &host).is_none());
+}
+
+#[test]
+fn a_heap_without_any_sensible_size_is_still_told() {
+    let mut host = Sim::new(V2);
+    host.limit(GIB);
+    host.heap("-Xmx18446744073709551615", u64::MAX);
+    let (severity, command) = says("heap-over-limit", &host).expect("it does not fit");
+    assert_eq!((severity, command), (Severity::Warning, None));
+}
+
+#[test]
+fn what_the_agent_holds_is_not_told_as_somebody_elses() {
+    type Row = (&'static str, &'static str, fn(&mut Sim));
+    let rows: [Row; 5] = [
+        ("high-throttles", "memory.high", |h| {
+            h.set("memory.high", "134217728");
+            h.event("high", 500);
+            h.full(2, 2_000)
+        }),
+        ("memory-not-reserved", "memory.low", |h| {
+            h.limit(6 * GIB);
+            h.available(GIB / 2)
+        }),
+        ("io-limit-stalls-host", "io.max", |h| {
+            h.disk("mq-deadline", "0");
+            h.io_limit("io.max", "8:0", "rbps=1048576");
+            h.host_waits(7_000)
+        }),
+        ("io-limit-binds", "io.max", |h| {
+            h.disk("mq-deadline", "0");
+            h.io_limit("io.max", "8:0", "rbps=1048576");
+            h.waits(1, 9_000)
+        }),
+        ("disk-not-divided", "io.max", |h| {
+            h.disk("none", "0");
+            h.busy_disk(1_000, 5, 20.0);
+            h.host_waits(3_000);
+            h.second();
+            h.transfer(GIB)
+        }),
+    ];
+    for (check, file, ill) in rows {
+        let mut host = Sim::new(V2);
+        ill(&mut host);
+        assert!(says(check, &host).is_some(), "{check}");
+        host.hold(file);
+        assert_eq!(says(check, &host), None, "{check}");
+    }
+    let mut host = Sim::new(V2);
+    host.set("memory.low", "134217728");
+    host.usage(GIB);
+    assert!(says("reservation-void", &host).is_some());
+    host.facts.groups[1].held.insert("memory.low".into());
+    assert_eq!(says("reservation-void", &host), None);
 }

@@ -78,6 +78,11 @@ fn limited(facts: &Facts) -> impl Iterator<Item = (&Group, &str, DeviceNumber, &
         .flat_map(|g| g.io_limits.iter().map(move |(f, d, rest)| (g, f.as_str(), *d, rest.as_str())))
 }
 
+/// Those of containers that wait for no limit of the agent's, which takes its own off where they do harm.
+fn limited_by_users(facts: &Facts) -> impl Iterator<Item = (&Group, &str, DeviceNumber, &str)> {
+    limited(facts).filter(|(g, ..)| !g.is_held_on_disks())
+}
+
 /// Buffered writes pass a limit unseen.
 pub(super) const ESCAPES: Check = Check {
     id: "buffered-writes-escape",
@@ -164,7 +169,7 @@ pub(super) const INVERSION: Check = Check {
 
 fn inversion(facts: &Facts) -> Vec<Finding> {
     let Some((_, full)) = io_waits(facts).filter(|(_, full)| *full > 4_000) else { return Vec::new() };
-    limited(facts)
+    limited_by_users(facts)
         .filter_map(|(g, file, number, rest)| {
             let queue = queue_if_all_idle(facts, number, 0.2)?;
             let path = g.file(Controller::Io, file);
@@ -208,7 +213,7 @@ pub(super) const CAP_WAITS: Check = Check {
 };
 
 fn cap_waits(facts: &Facts) -> Vec<Finding> {
-    limited(facts)
+    limited_by_users(facts)
         .filter_map(|(g, file, number, rest)| {
             let waits = g.after.pressure.as_ref()?[1].some.avg10;
             let queue = queue_if_all_idle(facts, number, 1.0)?;
@@ -292,6 +297,7 @@ pub(super) const UNDIVIDED: Check = Check {
 fn undivided(facts: &Facts) -> Vec<Finding> {
     if iocost_on(facts)
         || limited(facts).next().is_some()
+        || facts.containers().any(Group::is_held_on_disks)
         || io_waits(facts).is_some_and(|(some, _)| some < 1_000)
     {
         return Vec::new();

@@ -5,7 +5,7 @@ use crate::psi::Pressure;
 use crate::sample::{Container, DeviceNumber, Engine, IoStat, MemoryStat};
 use crate::unit::{Bytes, Limit, Micros};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A cgroup version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -169,6 +169,9 @@ pub struct Group {
     pub dirs: BTreeMap<Controller, String>,
     /// Settings by file name (`memory.max`), as the kernel says them.
     pub files: BTreeMap<String, String>,
+    /// The files that a lease of the agent is in: what is told of them is what they said before it, and will again.
+    #[serde(default)]
+    pub held: BTreeSet<String>,
     /// Rows of v2 `io.max` and v1 `blkio.throttle.*`: the file, the device, the rest of the row.
     pub io_limits: Vec<(String, DeviceNumber, String)>,
     /// At the first look.
@@ -312,6 +315,16 @@ impl Group {
     /// A setting's number; absent also where it is `max`.
     pub fn number(&self, file: &str) -> Option<u64> {
         self.text(file)?.parse().ok()
+    }
+
+    /// Whether what is in force in a file is the agent's, not what its text here says.
+    pub fn is_held(&self, file: &str) -> bool {
+        self.held.contains(file)
+    }
+
+    /// Whether limits of the agent's on disks are in force.
+    pub fn is_held_on_disks(&self) -> bool {
+        self.held.iter().any(|file| file == "io.max" || file.starts_with("blkio.throttle."))
     }
 
     /// A limit: `max`, -1 and v1's largest numbers are none (`PAGE_COUNTER_MAX`, include/linux/page_counter.h).

@@ -3,7 +3,7 @@
 use super::facts::{Controller, Facts, Version};
 use super::finding::{Check, Finding, Severity};
 use super::fixes::{by_hand, switch};
-use super::pressure::host_reclaim;
+use super::pressure::{allocstall, host_reclaim};
 use crate::unit::{Bytes, Percent};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
@@ -141,12 +141,7 @@ pub(super) const WATERMARKS: Check = Check {
 fn watermarks(facts: &Facts) -> Vec<Finding> {
     const FILE: &str = "/proc/sys/vm/watermark_scale_factor";
     let Some(factor) = facts.host.number(FILE).filter(|n| *n < 50) else { return Vec::new() };
-    let zones = ["dma", "dma32", "normal", "movable", "device"];
-    let stalls: f64 = zones
-        .iter()
-        .filter_map(|zone| facts.host.vmstat(&format!("allocstall_{zone}")))
-        .map(|(b, a)| facts.per_second(b, a))
-        .sum();
+    let stalls = allocstall(facts);
     if stalls <= 10.0 {
         return Vec::new();
     }

@@ -6,7 +6,7 @@ use super::fixes::{by_hand, one, raise_limit, whole_mib};
 use crate::unit::{Bytes, Limit, Percent};
 
 fn a_quarter_more(limit: Bytes) -> Bytes {
-    whole_mib(Bytes(limit.get() + limit.get() / 4))
+    whole_mib(limit.saturating_add(Bytes(limit.get() / 4)))
 }
 
 fn percent(hundredths: u32) -> String {
@@ -28,6 +28,10 @@ fn high(facts: &Facts) -> Vec<Finding> {
     facts
         .containers()
         .filter_map(|g| {
+            // What stops it then is the agent's, which knows what for.
+            if g.is_held("memory.high") {
+                return None;
+            }
             let limit = g.limit("memory.high")?.value()?;
             let (grown, _) = g.event("high")?;
             let rate = facts.per_second(0, grown);
@@ -338,7 +342,7 @@ fn heap(facts: &Facts) -> Vec<Finding> {
                     .about(g)
                     .because(format!("/proc/{}/cmdline", heap.pid), &heap.argument)
                     .because(at.file(Controller::Memory, at.hard_file()), limit)
-                    .fixed_by(raise_limit(facts, g, whole_mib(Bytes(heap.size.get() / 4 * 5))))
+                    .fixed_by(raise_limit(facts, g, a_quarter_more(heap.size)))
                     .advise("Or no size at all: with a view of Elbowroom, or -XX:MaxRAMPercentage, it follows the limit.")
                 })
             })

@@ -34,15 +34,13 @@ pub(super) fn host_reclaim(facts: &Facts) -> Option<(String, String)> {
     if kswapd >= RECLAIM {
         return Some(("/proc/vmstat pgsteal_kswapd".into(), format!("+{kswapd:.0} pages/s")));
     }
-    let stalls: f64 = [
-        "allocstall_dma",
-        "allocstall_dma32",
-        "allocstall_normal",
-        "allocstall_movable",
-        "allocstall_device",
-    ]
-    .into_iter()
-    .map(rate)
-    .sum();
+    let stalls = allocstall(facts);
     (stalls >= 1.0).then(|| ("/proc/vmstat allocstall_*".into(), format!("+{stalls:.0}/s")))
+}
+
+/// Allocations per second that had to reclaim for themselves, in whatever zone.
+pub(super) fn allocstall(facts: &Facts) -> f64 {
+    let zones = ["dma", "dma32", "normal", "movable", "device"];
+    let grown = zones.iter().filter_map(|zone| facts.host.vmstat(&format!("allocstall_{zone}")));
+    grown.map(|(before, after)| facts.per_second(before, after)).sum()
 }

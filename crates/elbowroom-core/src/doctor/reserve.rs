@@ -52,13 +52,15 @@ fn not_reserved(facts: &Facts) -> Vec<Finding> {
     let (owed_to_all, available) = (sum(&open), facts.host.mem_available());
     let (short, reserved) = (shortage(facts), promised(facts));
     let severity = if short.is_some() { Severity::Warning } else { Severity::Info };
+    let reservation = match facts.version(Controller::Memory) {
+        Some(Version::V1) => "memory.soft_limit_in_bytes",
+        _ => "memory.low",
+    };
     open.into_iter()
+        // The agent keeps what it decided to.
+        .filter(|(g, ..)| !g.is_held(reservation))
         .map(|(g, hard, owed)| {
             let memory = |file| g.file(Controller::Memory, file);
-            let reservation = match facts.version(Controller::Memory) {
-                Some(Version::V1) => "memory.soft_limit_in_bytes",
-                _ => "memory.low",
-            };
             let mut finding = Finding::new(
                 severity,
                 format!(
@@ -113,6 +115,10 @@ fn void(facts: &Facts) -> Vec<Finding> {
             let claim = super::fixes::low(g);
             let used = claim.min(g.usage());
             let around = facts.ancestors(g).min_by_key(|a| super::fixes::low(a))?;
+            // It keeps as much as the agent made it keep.
+            if around.is_held("memory.low") {
+                return None;
+            }
             let effective = super::fixes::low(around);
             (effective < used).then(|| {
                 let finding = Finding::new(

@@ -140,6 +140,11 @@ impl Sim {
         self.web().files.insert(file.into(), text.into());
     }
 
+    /// The agent has a value of its own in a file, before which it said what is told of it.
+    pub fn hold(&mut self, file: &str) {
+        self.web().held.insert(file.into());
+    }
+
     pub fn set_all(&mut self, file: &str, text: &str) {
         for group in self.facts.groups.iter_mut().filter(|g| g.container.is_some()) {
             group.files.insert(file.into(), text.into());

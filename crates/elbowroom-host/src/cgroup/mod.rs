@@ -7,12 +7,15 @@ pub mod v1;
 pub mod v2;
 
 use crate::proc;
-use crate::root::ReadError;
+use crate::root::{ReadError, Root};
 use elbowroom_core::psi::Pressure;
 use elbowroom_core::sample::{CpuMax, DeviceNumber, IoMax, IoStat, Limits, MemoryStat};
 use elbowroom_core::unit::{Bytes, CpuShare, Limit, Micros};
 pub use layout::{Controller, Hierarchy, Kind, Layout, Version};
 pub use read::{At, Dir};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// A value that may be absent, from a file that may be unreadable.
@@ -76,6 +79,23 @@ pub fn memory_stat<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<M
         Some((Version::V2, dir)) => v2::memory_stat(&dir),
         None => Ok(None),
     }
+}
+
+/// Whether a directory is in a cgroup file system: no limit is written to anything else.
+pub(crate) fn is_cgroup(dir: &OwnedFd) -> Result<bool, Errno> {
+    const CGROUP: i64 = 0x0027_e0eb;
+    const CGROUP2: i64 = 0x6367_7270;
+    let magic = rustix::fs::fstatfs(dir)?.f_type;
+    // The crate's own tests let plain directories stand for cgroups; those on real ones are in tests/live_lease.rs.
+    Ok(cfg!(test) || [CGROUP, CGROUP2].contains(&magic))
+}
+
+/// The cgroup at a path, which is a directory there: its inode tells it from a later one of the same path.
+pub(crate) fn at(root: &Root, path: &str) -> Result<(OwnedFd, u64), ReadError> {
+    let dir = root.open(path, OFlags::PATH | OFlags::DIRECTORY)?;
+    let failed = |source| ReadError::Io { operation: "looking at", path: path.into(), source };
+    let inode = rustix::fs::fstat(&dir).map_err(failed)?.st_ino;
+    Ok((dir, inode))
 }
 
 /// User and system CPU time.

@@ -3,6 +3,7 @@
 use super::{CONTROLLERS, text};
 use crate::cgroup::{self, Controller, Dir, Layout, Version, v1, v2};
 use crate::discover::Discover;
+use crate::lease::{self, Held, Record};
 use crate::root::Root;
 use crate::warn::Warnings;
 use elbowroom_core::doctor::{self, Counters, Group};
@@ -171,8 +172,14 @@ const LIMITS_V1: [&str; 4] = [
     "blkio.throttle.write_iops_device",
 ];
 
-/// Its settings, into `group`.
-pub(super) fn settings(root: &Root, layout: &Layout, group: &mut Group, warnings: &mut Warnings) {
+/// Its settings, into `group`, as those set them whose they are: without what the agent holds by lease.
+pub(super) fn settings(
+    root: &Root,
+    layout: &Layout,
+    held: &Held,
+    group: &mut Group,
+    warnings: &mut Warnings,
+) {
     let path = path_of(group);
     let mut wanted = vec![(Controller::Memory, &MEMORY_V1[..], &MEMORY_V2[..])];
     if group.parent.is_none() {
@@ -188,8 +195,9 @@ pub(super) fn settings(root: &Root, layout: &Layout, group: &mut Group, warnings
     }
     for (controller, v1, v2) in wanted {
         let Some((version, dir)) = layout.dir(controller, &path) else { continue };
+        let leases = held.of(dir.inode());
         for file in if version == Version::V1 { v1 } else { v2 } {
-            take(&dir, file, group, warnings);
+            take(&dir, leases, file, group, warnings);
         }
     }
     let unified = layout.unified_dir(&path);
@@ -202,7 +210,7 @@ pub(super) fn settings(root: &Root, layout: &Layout, group: &mut Group, warnings
         return;
     }
     if let Some(dir) = unified {
-        take(&dir, "cgroup.pressure", group, warnings);
+        take(&dir, &[], "cgroup.pressure", group, warnings);
     }
     if let Some((Version::V1, dir)) = layout.dir(Controller::Memory, &path) {
         let control =
@@ -210,8 +218,10 @@ pub(super) fn settings(root: &Root, layout: &Layout, group: &mut Group, warnings
         group.files.extend(control.into_iter().map(|(key, n)| (key, n.to_string())));
     }
     if let Some((version, dir)) = layout.dir(Controller::Io, &path) {
+        let leases = held.of(dir.inode());
         for file in if version == Version::V1 { &LIMITS_V1[..] } else { &["io.max"] } {
-            let text = warnings.keep(dir.read(file)).flatten().unwrap_or_default();
+            let text =
+                without(leases, file, warnings.keep(dir.read(file)).flatten().unwrap_or_default(), group);
             let rows = text::device_rows(&text).into_iter();
             group.io_limits.extend(rows.map(|(device, rest)| ((*file).to_owned(), device, rest)));
         }
@@ -219,9 +229,21 @@ pub(super) fn settings(root: &Root, layout: &Layout, group: &mut Group, warnings
     group.heaps = super::jobs::heaps(root, group);
 }
 
-fn take(dir: &Dir<'_>, file: &str, group: &mut Group, warnings: &mut Warnings) {
+fn take(dir: &Dir<'_>, leases: &[Record], file: &str, group: &mut Group, warnings: &mut Warnings) {
     if let Some(text) = warnings.keep(dir.read(file)).flatten() {
+        let text = without(leases, file, text, group);
         group.files.insert(file.to_owned(), text.trim_end().to_owned());
+    }
+}
+
+/// A file's text without the agent's values; that it has some is noted in `group`.
+fn without(leases: &[Record], file: &str, text: String, group: &mut Group) -> String {
+    match lease::before(leases, file, &text) {
+        Some(before) => {
+            group.held.insert(file.to_owned());
+            before
+        }
+        None => text,
     }
 }
 

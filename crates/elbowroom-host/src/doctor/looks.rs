@@ -6,9 +6,13 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// So many are kept; a week of them, taken every twenty minutes.
 const MOST: usize = 504;
+
+/// Nobody is at writing a look for so long.
+const LONG: Duration = Duration::from_secs(600);
 
 /// A directory of looks.
 #[derive(Clone, Debug)]
@@ -35,6 +39,7 @@ impl Looks {
     /// Where the directory cannot be written.
     pub fn keep(&self, now: u64, look: Look) -> Result<(), JournalError> {
         fs::create_dir_all(&self.dir).map_err(io_error("making", &self.dir))?;
+        forget_drafts(&self.dir, |name| time_of(name).is_some());
         LastLook::at(&self.path(now)).keep(look)?;
         self.forget_beyond(MOST)
     }
@@ -72,13 +77,32 @@ impl Looks {
             Err(e) => return Err(io_error("listing", &self.dir)(e)),
         };
         let names = listing.filter_map(|file| file.ok()?.file_name().into_string().ok());
-        let mut times: Vec<u64> = names.filter_map(|n| n.strip_suffix(".json")?.parse().ok()).collect();
+        let mut times: Vec<u64> = names.filter_map(|name| time_of(&name)).collect();
         times.sort_unstable();
         Ok(times)
     }
 
     fn path(&self, at: u64) -> PathBuf {
         self.dir.join(format!("{at}.json"))
+    }
+}
+
+/// When the look in a file of that name was made.
+fn time_of(name: &str) -> Option<u64> {
+    name.strip_suffix(".json")?.parse().ok()
+}
+
+/// Removes drafts of files of such names in a directory, which doctors left that were killed.
+fn forget_drafts(dir: &Path, of: impl Fn(&str) -> bool) {
+    let Ok(listing) = fs::read_dir(dir) else { return };
+    for file in listing.filter_map(Result::ok) {
+        let name = file.file_name();
+        let draft = name.to_str().and_then(|name| name.strip_prefix('.')?.rsplit_once('-'));
+        let is_one = draft.is_some_and(|(name, pid)| of(name) && pid.parse::<u32>().is_ok());
+        let age = file.metadata().and_then(|meta| meta.modified()).map(|at| at.elapsed().unwrap_or_default());
+        if is_one && age.is_ok_and(|age| age > LONG) {
+            let _ = fs::remove_file(file.path());
+        }
     }
 }
 
@@ -100,6 +124,9 @@ impl LastLook {
     /// Where the file cannot be written; the last one is still in it then.
     pub fn keep(&self, look: Look) -> Result<(), JournalError> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(dir) = self.path.parent() {
+            forget_drafts(if dir == Path::new("") { Path::new(".") } else { dir }, |of| of == name);
+        }
         let draft = self.path.with_file_name(format!(".{name}-{}", std::process::id()));
         let text = serde_json::to_vec(&Kept { boot: boot_id(), look })
             .map_err(|source| JournalError::Malformed { path: self.path.clone(), source })?;
@@ -171,6 +198,34 @@ mod tests {
         assert_eq!(last.find().unwrap(), None);
         let nowhere = LastLook::at(&dir.path().join("nowhere/last.json"));
         assert!(nowhere.keep(look(40)).unwrap_err().to_string().contains("nowhere/last.json"));
+    }
+
+    #[test]
+    fn drafts_of_doctors_that_were_killed_go_and_nothing_else_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let looks = Looks::at(dir.path());
+        looks.keep(1, look(1)).unwrap();
+        let old = std::time::SystemTime::now() - 2 * LONG;
+        let make = |name: &str, age| {
+            File::create(dir.path().join(name)).unwrap().set_modified(age).unwrap();
+        };
+        let now = std::time::SystemTime::now();
+        for name in ["looks/.7.json-12", "looks/.notes-12", ".last.json-12", ".other.json-12", ".last.json-x"]
+        {
+            make(name, old);
+        }
+        make(".last.json-13", now);
+        looks.keep(2, look(2)).unwrap();
+        LastLook::at(&dir.path().join("last.json")).keep(look(2)).unwrap();
+        let names = |dir: &Path| {
+            let all = fs::read_dir(dir).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+            let mut all: Vec<String> = all.collect();
+            all.sort();
+            all
+        };
+        assert_eq!(names(&dir.path().join("looks")), [".notes-12", "1.json", "2.json"]);
+        let kept = [".last.json-13", ".last.json-x", ".other.json-12", "last.json", "looks"];
+        assert_eq!(names(dir.path()), kept);
     }
 
     #[test]

@@ -136,9 +136,10 @@ fn partitions(root: &Root, disks: &[Disk]) -> BTreeMap<DeviceNumber, DeviceNumbe
     let rows = parse(root, "/proc/diskstats", text::diskstats).ok().flatten().unwrap_or_default();
     rows.into_iter()
         .filter_map(|(number, name, _)| {
-            let whole = disks.iter().find(|d| name.starts_with(&d.name) && name != d.name)?;
-            root.read(format!("/sys/block/{}/{name}/partition", whole.name)).ok()?;
-            Some((number, whole.number))
+            // sda1 begins like sda, and so does sdaa1: whose directory it is in says whose it is.
+            let mut like = disks.iter().filter(|d| name.starts_with(&d.name) && name != d.name);
+            let is_in = |d: &&Disk| root.read(format!("/sys/block/{}/{name}/partition", d.name)).is_ok();
+            Some((number, like.find(is_in)?.number))
         })
         .collect()
 }
@@ -175,4 +176,36 @@ fn pids(root: &Root) -> Vec<i32> {
     let Ok(fd) = root.open("/proc", OFlags::RDONLY | OFlags::DIRECTORY) else { return Vec::new() };
     let Ok(dir) = rustix::fs::Dir::new(fd) else { return Vec::new() };
     dir.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::Fixture;
+
+    #[test]
+    fn a_partition_is_of_the_disk_whose_directory_it_is_in_whatever_others_are_called() {
+        let rows =
+            [(8, 0, "sda"), (8, 1, "sda1"), (65, 160, "sdaa"), (65, 161, "sdaa1"), (259, 1, "nvme0n1")]
+                .into_iter()
+                .chain([(259, 10, "nvme0n10"), (259, 11, "nvme0n10p1"), (252, 0, "sdax")])
+                .map(|(major, minor, name)| format!("{major} {minor} {name} 9 0 8 0 0 0 0 0 0 0 0\n"));
+        let files = ["sda/sda1", "sdaa/sdaa1", "nvme0n10/nvme0n10p1"]
+            .map(|part| format!("-- sys/block/{part}/partition --\n1\n"))
+            .into_iter()
+            .chain(
+                ["sda", "sdaa", "nvme0n1", "nvme0n10"]
+                    .map(|disk| format!("-- sys/block/{disk}/queue/rotational --\n0\n")),
+            );
+        let host = Fixture::new(&format!(
+            "-- proc/diskstats --\n{}{}",
+            rows.collect::<String>(),
+            files.collect::<String>()
+        ))
+        .unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let found = partitions(&root, &disks(&root).unwrap());
+        let found: Vec<String> = found.iter().map(|(part, whole)| format!("{part} of {whole}")).collect();
+        assert_eq!(found, ["8:1 of 8:0", "65:161 of 65:160", "259:11 of 259:10"]);
+    }
 }

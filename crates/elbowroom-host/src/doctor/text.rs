@@ -1,10 +1,11 @@
 //! Texts that only the doctor reads.
 
 use crate::parse::{Malformed, flat_keyed, malformed, number};
+use crate::proc;
 use elbowroom_core::doctor::strategy::pretouch::Jvm;
 use elbowroom_core::doctor::{DiskCounters, Heap, Mount};
-use elbowroom_core::sample::DeviceNumber;
-use elbowroom_core::unit::{Bytes, Micros, parse_bytes};
+use elbowroom_core::sample::{DeviceNumber, DiskStat};
+use elbowroom_core::unit::{Bytes, parse_bytes};
 use std::collections::BTreeMap;
 
 /// A setting as its file says it: the chosen word where the file lists all (`always [madvise] never`), else the text
@@ -34,27 +35,16 @@ pub(super) fn keyed(text: &str) -> Result<BTreeMap<String, u64>, Malformed> {
     flat_keyed(text).map(|entry| entry.map(|(key, value)| (key.to_owned(), value))).collect()
 }
 
-/// Rows of `/proc/diskstats` (Documentation/admin-guide/iostats.rst): number, name, counters.
+/// `/proc/diskstats`, reads and writes together.
 pub(super) fn diskstats(text: &str) -> Result<Vec<(DeviceNumber, String, DiskCounters)>, Malformed> {
-    const EXPECTED: &str = "a line of a disk";
-    let mut rows = Vec::new();
-    for line in text.lines() {
-        let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        if words.len() < 14 {
-            return Err(malformed(line, EXPECTED));
-        }
-        let n = |at: usize| number(words[at], line, EXPECTED);
-        let part = |at: usize| u32::try_from(n(at)?).map_err(|_| malformed(line, EXPECTED));
-        let device = DeviceNumber { major: part(0)?, minor: part(1)? };
-        let counters = DiskCounters {
-            ios: n(3)?.saturating_add(n(7)?),
-            bytes: Bytes(n(5)?.saturating_add(n(9)?).saturating_mul(512)),
-            ticks: Micros::millis(n(6)?.saturating_add(n(10)?)),
-            time_in_queue: Micros::millis(n(13)?),
-        };
-        rows.push((device, words[2].to_owned(), counters));
-    }
-    Ok(rows)
+    let counters = |stat: DiskStat| DiskCounters {
+        ios: stat.rios.saturating_add(stat.wios),
+        bytes: stat.rbytes.saturating_add(stat.wbytes),
+        ticks: stat.rticks.saturating_add(stat.wticks),
+        time_in_queue: stat.time_in_queue,
+    };
+    let rows = proc::diskstats(text)?.into_iter();
+    Ok(rows.map(|(number, name, stat)| (number, name.to_owned(), counters(stat))).collect())
 }
 
 /// Mounts of block devices in a `mountinfo` file, each device once.
@@ -168,6 +158,7 @@ fn java_size(size: &str) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elbowroom_core::unit::Micros;
     use proptest::prelude::*;
 
     #[test]

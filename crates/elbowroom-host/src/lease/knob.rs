@@ -1,6 +1,6 @@
 //! One value in a cgroup file: where it is, how it is read, how it is written.
 
-use crate::cgroup::{Dir, v1};
+use crate::cgroup::{Dir, is_cgroup, v1};
 use crate::parse::{Malformed, malformed, number};
 use elbowroom_core::sample::DeviceNumber;
 use elbowroom_core::unit::Limit;
@@ -160,6 +160,44 @@ impl Knob {
         }
     }
 
+    /// The file's text with another value in it.
+    pub(super) fn with(&self, text: &str, value: Limit<u64>) -> String {
+        let spelled = match (value, self.unset) {
+            (Limit::At(n), _) => n.to_string(),
+            (Limit::Max, Unset::MinusOne) => {
+                (i64::MAX as u64 & !(rustix::param::page_size() as u64 - 1)).to_string()
+            }
+            (Limit::Max, unset) => unset.spelling().to_owned(),
+        };
+        let Some(key) = &self.key else { return spelled + "\n" };
+        let device = key.device.to_string();
+        let mut all = String::new();
+        for line in text.lines() {
+            let line = match (line.split_once(' '), &key.field) {
+                (Some((first, rest)), Some(field)) if first == device => {
+                    let words = rest.split(' ').map(|word| match word.split_once('=') {
+                        Some((name, _)) if name == field => format!("{name}={spelled}"),
+                        _ => word.to_owned(),
+                    });
+                    let words: Vec<String> = words.collect();
+                    // The kernel has no line for a disk without limits, or without a weight of its own.
+                    if words.iter().all(|word| word.ends_with("=max")) {
+                        continue;
+                    }
+                    format!("{device} {}", words.join(" "))
+                }
+                (Some((first, _)), None) if first == device => match value {
+                    Limit::Max => continue,
+                    Limit::At(_) => format!("{device} {spelled}"),
+                },
+                _ => line.to_owned(),
+            };
+            all += &line;
+            all.push('\n');
+        }
+        all
+    }
+
     fn value(&self, text: &str, line: &str) -> Result<Limit<u64>, Malformed> {
         if text == self.unset.spelling() {
             return Ok(Limit::Max);
@@ -198,7 +236,7 @@ impl Knob {
             Err(errno) => return Err(KnobError::Refused(errno)),
         };
         let stat = rustix::fs::fstat(&dir).map_err(KnobError::Refused)?;
-        match stat.st_ino == self.inode && is_cgroup(&dir)? {
+        match stat.st_ino == self.inode && is_cgroup(&dir).map_err(KnobError::Refused)? {
             true => Ok(dir),
             false => Err(KnobError::Gone),
         }
@@ -216,15 +254,6 @@ impl Knob {
             errno => KnobError::Refused(errno),
         }
     }
-}
-
-/// Whether a directory is in a cgroup file system: nothing else is ever written to.
-fn is_cgroup(dir: &OwnedFd) -> Result<bool, KnobError> {
-    const CGROUP: i64 = 0x0027_e0eb;
-    const CGROUP2: i64 = 0x6367_7270;
-    let magic = rustix::fs::fstatfs(dir).map_err(KnobError::Refused)?.f_type;
-    // The crate's own tests let plain directories stand for cgroups; those on real ones are in tests/live_lease.rs.
-    Ok(cfg!(test) || [CGROUP, CGROUP2].contains(&magic))
 }
 
 impl Unset {
@@ -295,6 +324,32 @@ mod tests {
         ] {
             assert!(knob.in_force(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_text_with_another_value_is_what_the_kernel_would_say() {
+        let v1 = knob(Some(("254:0", None)), Unset::Zero);
+        let io_max = knob(Some(("8:16", Some("wbps"))), Unset::Max);
+        let weight = knob(Some(("8:16", None)), Unset::Default);
+        for (knob, text, value, expect) in [
+            (&v1, "25:0 1\n254:0 1048576\n254:1 2\n", Max, "25:0 1\n254:1 2\n"),
+            (&v1, "254:0 1048576\n", At(7), "254:0 7\n"),
+            (
+                &io_max,
+                "8:1 rbps=1 wbps=2\n8:16 rbps=5 wbps=7\n",
+                Max,
+                "8:1 rbps=1 wbps=2\n8:16 rbps=5 wbps=max\n",
+            ),
+            (&io_max, "8:16 rbps=max wbps=7\n", Max, ""),
+            (&weight, "default 100\n8:16 250\n", Max, "default 100\n"),
+            (&knob(None, Unset::Max), "4096\n", Max, "max\n"),
+            (&knob(None, Unset::Max), "4096\n", At(0), "0\n"),
+        ] {
+            assert_eq!(knob.with(text, value), expect, "{text:?}");
+            assert_eq!(knob.in_force(expect), Ok(value));
+        }
+        let v1_memory = knob(None, Unset::MinusOne);
+        assert_eq!(v1_memory.in_force(&v1_memory.with("4096\n", Max)), Ok(Max));
     }
 
     #[test]

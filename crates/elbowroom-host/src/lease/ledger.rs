@@ -110,6 +110,8 @@ pub(super) struct Ledger {
 #[derive(Debug, Default)]
 pub(super) struct Records {
     pub(super) good: Vec<Record>,
+    /// Those of another boot: of cgroups that are no more.
+    pub(super) stale: Vec<Record>,
     pub(super) damaged: Vec<(PathBuf, Damaged)>,
 }
 
@@ -209,6 +211,16 @@ impl Ledger {
 
     /// Reads all records. Those of another boot, and what was never finished, are removed.
     pub(super) fn records(&self, holder_is_gone: bool) -> Result<Records, LeaseError> {
+        let records = self.look()?;
+        records.stale.iter().for_each(|record| self.remove(record));
+        if holder_is_gone {
+            let _ = rustix::fs::unlinkat(&self.dir, UNFINISHED, AtFlags::empty());
+        }
+        Ok(records)
+    }
+
+    /// Reads all records, and changes nothing.
+    pub(super) fn look(&self) -> Result<Records, LeaseError> {
         let fail = |operation| LeaseError::io(operation, &self.path);
         let listed = self.open_again().map_err(fail("listing"))?;
         let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
@@ -217,14 +229,11 @@ impl Ledger {
         while let Some(entry) = entries.next() {
             let entry = entry.map_err(fail("listing"))?;
             let name = entry.file_name().to_string_lossy();
-            if name == UNFINISHED && holder_is_gone {
-                let _ = rustix::fs::unlinkat(&self.dir, UNFINISHED, AtFlags::empty());
-            }
             if !name.ends_with(SUFFIX) {
                 continue;
             }
             match self.read(&name).and_then(|bytes| Record::parse(&name, &bytes)) {
-                Ok(record) if record.boot != self.boot => self.remove(&record),
+                Ok(record) if record.boot != self.boot => records.stale.push(record),
                 Ok(record) => records.good.push(record),
                 // Removed by another process since it was listed.
                 Err(Damaged::Io(Errno::NOENT)) => {}

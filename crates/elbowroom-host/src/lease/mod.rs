@@ -11,6 +11,7 @@
 //! written by somebody else, and stays. What that costs and what it cannot do: `docs/decisions/0008-leases.md`.
 
 mod guard;
+mod held;
 mod holder;
 pub mod io;
 mod knob;
@@ -20,6 +21,7 @@ mod note;
 mod tests;
 
 pub use guard::{BEAT, Guard, Remains, restore};
+pub use held::{Held, before};
 pub use knob::{Key, Knob, KnobError, Unset};
 pub use ledger::{Damaged, Record};
 pub use note::{Note, take_notes};

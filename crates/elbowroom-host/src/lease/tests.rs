@@ -95,6 +95,25 @@ fn leases_of_groups_that_are_gone_are_forgotten_and_no_others() {
 }
 
 #[test]
+fn who_looks_at_leases_sees_those_of_this_boot_and_removes_none() {
+    let fake = Fake::new();
+    let mut leases = fake.open();
+    let [high, max] = fake.knobs();
+    leases.set(&high, At(7), "test").unwrap();
+    leases.set(&max, At(9), "test").unwrap();
+    let record = fake.ledger().join(leases.held().next().unwrap().name());
+    let text = fs::read_to_string(&record).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    fs::write(&record, text.replace(boot.trim(), "another")).unwrap();
+    let held = Held::now(&fake.ledger()).unwrap();
+    let before = |knob: &Knob, text: &str| before(held.of(Some(knob.inode)), &knob.file, text);
+    assert_eq!((before(&high, "7\n"), before(&max, "9\n")), (None, Some("max\n".to_owned())));
+    assert_eq!((before(&max, "8\n"), held.of(None).len(), held.of(Some(0)).len()), (None, 0, 0));
+    assert!(record.exists());
+    assert!(Held::now(&fake.ledger().join("none")).unwrap().of(Some(high.inode)).is_empty());
+}
+
+#[test]
 fn a_value_that_cannot_be_read_is_never_written_over() {
     let fake = Fake::new();
     let mut leases = fake.open();

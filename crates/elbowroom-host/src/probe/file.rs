@@ -41,8 +41,27 @@ impl Stamp {
 /// # Errors
 /// As openat2(2) and read(2); `InvalidInput` for what is no plain file.
 pub fn read_in(pid: u32, path: &Path, most: usize) -> io::Result<Content> {
+    let file = open_in(Path::new(&format!("/proc/{pid}/root")), path)?;
+    let stat = rustix::fs::fstat(&file)?;
+    let stamp = Stamp {
+        inode: stat.st_ino,
+        size: stat.st_size,
+        seconds: stat.st_mtime as i64,
+        nanos: stat.st_mtime_nsec as i64,
+    };
+    let mut bytes = Vec::new();
+    file.take(most as u64).read_to_end(&mut bytes)?;
+    Ok(Content { bytes, stamp })
+}
+
+/// Opens the plain file `path` below `root` for reading: no link leads out of `root`, and a pipe or a device is never opened for
+/// long.
+///
+/// # Errors
+/// As openat2(2); `InvalidInput` for what is no plain file.
+pub(crate) fn open_in(root: &Path, path: &Path) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(format!("/proc/{pid}/root"), flags, Mode::empty())?;
+    let root = rustix::fs::open(root, flags, Mode::empty())?;
     let below = path.strip_prefix("/").unwrap_or(path);
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let open = |flags| -> Result<OwnedFd, Errno> {
@@ -59,16 +78,7 @@ pub fn read_in(pid: u32, path: &Path, most: usize) -> io::Result<Content> {
     refuse_special(&open(OFlags::PATH)?)?;
     let file = open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
     refuse_special(&file)?;
-    let stat = rustix::fs::fstat(&file)?;
-    let stamp = Stamp {
-        inode: stat.st_ino,
-        size: stat.st_size,
-        seconds: stat.st_mtime as i64,
-        nanos: stat.st_mtime_nsec as i64,
-    };
-    let mut bytes = Vec::new();
-    File::from(file).take(most as u64).read_to_end(&mut bytes)?;
-    Ok(Content { bytes, stamp })
+    Ok(File::from(file))
 }
 
 fn refuse_special(file: &OwnedFd) -> io::Result<()> {

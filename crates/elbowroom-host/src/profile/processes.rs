@@ -14,6 +14,7 @@
 //! profiler itself starts. The rest is counted, and nothing else kept of it.
 
 use super::perf::record::{CONTEXT_KERNEL, CONTEXT_MAX, CONTEXT_USER, Map, Record};
+use crate::probe::file::open_in;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -289,12 +290,12 @@ fn open(map: &Map) -> Option<File> {
         return None;
     }
     let path = map.path.strip_suffix(" (deleted)").unwrap_or(&map.path);
-    let roots = [format!("/proc/{}/root", map.pid), String::new()];
-    roots.iter().find_map(|root| {
-        // Never a device or a pipe: opening one can do something, or wait.
-        let path = format!("{root}{path}");
-        std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file).and_then(|_| File::open(path).ok())
-    })
+    open_below([format!("/proc/{}/root", map.pid), "/".to_owned()], path)
+}
+
+/// A plain file, from the first of the roots that has one at this path. What is there is the container's to choose, and to change.
+fn open_below(roots: impl IntoIterator<Item = String>, path: &str) -> Option<File> {
+    roots.into_iter().find_map(|root| open_in(Path::new(&root), Path::new(path)).ok())
 }
 
 fn name(path: &str) -> Arc<str> {
@@ -377,6 +378,19 @@ mod tests {
         p.take(Record::Exit { pid: 10, tid: 10 }, true);
         p.take(sample(10), true);
         assert_eq!((p.tally.watched, p.tally.others), (1, 1));
+    }
+
+    #[test]
+    fn a_containers_link_leads_to_no_file_of_the_host_and_its_pipe_holds_nobody_up() {
+        let (host, container) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let secret = host.path().join("secret");
+        std::fs::write(&secret, "the host's").unwrap();
+        std::fs::write(container.path().join("program"), "its own").unwrap();
+        std::os::unix::fs::symlink(&secret, container.path().join("link")).unwrap();
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mkfifoat(rustix::fs::CWD, container.path().join("pipe"), mode).unwrap();
+        let found = |path| open_below([container.path().display().to_string()], path).is_some();
+        assert_eq!(["/program", "/link", "/pipe", "/none"].map(found), [true, false, false, false]);
     }
 
     #[test]

@@ -39,8 +39,14 @@ struct Report {
 }
 
 /// Starts the thread that has it look. What it needs is that of the policy process.
-pub(super) fn spawn(period: Micros, config: Option<&Path>, state_dir: &Path, mailbox: Mailbox) {
-    let (config, state_dir) = (config.map(Path::to_owned), state_dir.to_owned());
+pub(super) fn spawn(
+    period: Micros,
+    config: Option<&Path>,
+    run_dir: &Path,
+    state_dir: &Path,
+    mailbox: Mailbox,
+) {
+    let (config, run_dir, state_dir) = (config.map(Path::to_owned), run_dir.to_owned(), state_dir.to_owned());
     std::thread::Builder::new()
         .name("doctor".into())
         .spawn(move || {
@@ -49,7 +55,8 @@ pub(super) fn spawn(period: Micros, config: Option<&Path>, state_dir: &Path, mai
                 std::thread::sleep(Duration::from_micros(pause.get()));
                 let last = state_dir.join(LAST);
                 forget_after(&last, Duration::from_micros(pause.max(period).get().saturating_mul(STALE)));
-                let looked = look(config.as_deref(), &state_dir, &last, period.max(PATIENCE));
+                let command = command(config.as_deref(), &run_dir, &state_dir, &last);
+                let looked = look(command, period.max(PATIENCE));
                 if looked.is_err() {
                     let _ = std::fs::remove_file(&last);
                 }
@@ -69,11 +76,13 @@ fn forget_after(last: &Path, most: Duration) {
     }
 }
 
-fn look(config: Option<&Path>, state_dir: &Path, last: &Path, within: Micros) -> Looked {
-    let failed = |error: &dyn std::fmt::Display| format!("`elbowroom doctor` cannot be run: {error}");
+fn command(config: Option<&Path>, run_dir: &Path, state_dir: &Path, last: &Path) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command
         .arg("doctor")
+        // What the agent holds is no finding.
+        .arg("--run-dir")
+        .arg(run_dir)
         .args(["--format", "json", "--state-dir"])
         .arg(state_dir)
         .arg("--since-last")
@@ -81,6 +90,11 @@ fn look(config: Option<&Path>, state_dir: &Path, last: &Path, within: Micros) ->
     if let Some(config) = config {
         command.arg("--config").arg(config);
     }
+    command
+}
+
+fn look(mut command: Command, within: Micros) -> Looked {
+    let failed = |error: &dyn std::fmt::Display| format!("`elbowroom doctor` cannot be run: {error}");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = die_with_us(&mut command).spawn().map_err(|error| failed(&error))?;
     // Not more than the time that nobody else wants, and the first to go when memory runs out: it does not matter if it may not be so.

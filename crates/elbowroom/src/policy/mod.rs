@@ -107,7 +107,7 @@ pub(crate) fn main(
     let memory = MemoryRoom::open(&config, disk.limiter()).context("opening the cgroup hierarchies")?;
     let alerts = AlertsRoom::open(&config, run_dir)?;
     if config.doctor.enabled {
-        doctor::spawn(config.doctor.period, config_file, state_dir, mailbox.clone());
+        doctor::spawn(config.doctor.period, config_file, run_dir, state_dir, mailbox.clone());
     }
     if config.recorder.enabled {
         recording::spawn(&config.recorder, state_dir, mailbox.clone());

@@ -10,6 +10,7 @@ use elbowroom_host::doctor::{Entry, Journal, Outcome, WriteError, place, retreat
 use elbowroom_host::root::Root;
 use serde::Serialize;
 use std::fmt::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -31,6 +32,8 @@ pub(super) struct Manner<'a> {
     /// Do not ask.
     pub(super) yes: bool,
     pub(super) format: Format,
+    /// The agent's ledger of leases.
+    pub(super) leases: &'a Path,
     /// What to say where there is nothing to do.
     pub(super) nothing: &'a str,
     /// How long it holds, and what makes it hold longer.
@@ -69,7 +72,7 @@ pub(super) fn apply(journal: &Journal, changes: &[Change], manner: &Manner<'_>) 
     let root = Root::host()?;
     let mut fixes = Vec::new();
     for change in changes {
-        let (id, error) = match make(&root, journal, change)? {
+        let (id, error) = match make(&root, manner.leases, journal, change)? {
             Ok(id) => (Some(id), None),
             Err(why) => (None, Some(why)),
         };
@@ -116,13 +119,13 @@ fn told(change: &Change, id: Option<u64>, error: Option<&str>) -> String {
 
 /// Writes one change down and makes it. What went wrong is taken back at once and told; only a journal that cannot be written
 /// ends everything.
-fn make(root: &Root, journal: &Journal, change: &Change) -> Result<Result<u64, String>> {
+fn make(root: &Root, leases: &Path, journal: &Journal, change: &Change) -> Result<Result<u64, String>> {
     let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let Change { check, whose: container, fix, placing } = change.clone();
     let entry = journal
-        .begin(Entry { id: 0, at, check, container, writes: fix.writes, placing })
+        .begin(root, Entry { at, check, container, writes: fix.writes, placing, ..Entry::default() })
         .context("writing the fix down, without which nothing is changed")?;
-    match carry_out(root, &entry) {
+    match carry_out(root, leases, &entry) {
         Ok(()) => Ok(Ok(entry.id)),
         Err((error, stuck)) => {
             if !stuck {
@@ -135,12 +138,12 @@ fn make(root: &Root, journal: &Journal, change: &Change) -> Result<Result<u64, S
 }
 
 /// Why an entry could not be carried out, and whether a part of it is in force all the same.
-fn carry_out(root: &Root, entry: &Entry) -> Result<(), (String, bool)> {
+fn carry_out(root: &Root, leases: &Path, entry: &Entry) -> Result<(), (String, bool)> {
     for (done, each) in entry.writes.iter().enumerate() {
-        if let Err(error) = write(root, each) {
-            let mut stuck = stays(retreat(root, each, &error));
+        if let Err(error) = write(root, leases, each) {
+            let mut stuck = stays(retreat(root, leases, each, &error));
             for earlier in entry.writes[..done].iter().rev() {
-                stuck |= stays(revert(root, earlier));
+                stuck |= stays(revert(root, leases, earlier));
             }
             return Err((error.to_string(), stuck));
         }
@@ -211,8 +214,8 @@ mod tests {
         .unwrap();
         let root = Root::at(host.path()).unwrap();
         let writes = vec![raised("/cg/memory.max", "2000"), second.clone()];
-        let entry = Entry { id: 1, at: 0, check: "x".into(), container: None, writes, placing: None };
-        carry_out(&root, &entry).unwrap_err().1
+        let entry = Entry { id: 1, check: "x".into(), writes, ..Entry::default() };
+        carry_out(&root, Path::new("/nonexistent/leases"), &entry).unwrap_err().1
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::cli::Format;
 use anyhow::Result;
 use elbowroom_core::doctor::{Facts, Finding, plan};
 use elbowroom_host::doctor::Journal;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Makes every fix that `wanted` takes: 0 when all were, 1 when one was not.
@@ -14,6 +15,7 @@ pub(super) fn fix(
     wanted: impl Fn(&Finding) -> bool,
     yes: bool,
     format: Format,
+    leases: &Path,
 ) -> Result<ExitCode> {
     let change = |f: Finding| Change {
         check: f.check,
@@ -23,7 +25,7 @@ pub(super) fn fix(
     };
     let changes: Vec<Change> = plan(facts, wanted).into_iter().map(change).collect();
     let lasting = lasting(&changes);
-    apply(journal, &changes, &Manner { yes, format, nothing: "nothing to fix", lasting: &lasting })
+    apply(journal, &changes, &Manner { yes, format, leases, nothing: "nothing to fix", lasting: &lasting })
 }
 
 /// How long fixes hold, and what makes them hold longer.

@@ -58,6 +58,7 @@ pub(crate) fn main(args: &HousekeepingArgs) -> Result<ExitCode> {
         let manner = Manner {
             yes: args.yes,
             format,
+            leases: &args.host.state.leases(),
             nothing: "nothing to bound",
             lasting: "until the job ends or the host is started again; to keep it, set the same in its unit, or start it \
                       with `systemd-run --scope -p MemoryHigh=SIZE`\n",

@@ -21,7 +21,9 @@ use clap::Args;
 use elbowroom_core::doctor::{CHECKS, Facts, Finding, Group, examine, harms};
 use elbowroom_core::unit::{Micros, parse_duration};
 use elbowroom_host::doctor::{DoctorConfig, Journal, LastLook, Looks, look};
+use elbowroom_host::lease;
 use elbowroom_host::process;
+use elbowroom_host::root::Root;
 use elbowroom_host::timer::now_boot;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -88,19 +90,29 @@ impl HostArgs {
             plain: config.containers.cgroups,
             docker_root: config.containers.docker_root,
             containerd_state: config.containers.containerd_state,
+            leases: self.state.leases(),
             wait,
         };
-        let facts = look(&config, journal.applied()?).context("looking at the host")?;
+        let facts = look(&config, journal.applied(&Root::host()?)?).context("looking at the host")?;
         Ok((facts, journal))
     }
 }
 
-/// Where fixes are written down.
+/// Where fixes are written down, and what the agent holds.
 #[derive(Args)]
 pub(crate) struct StateDir {
     /// Directory where fixes are written down.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/elbowroom", env = "ELBOWROOM_STATE_DIR")]
     state_dir: PathBuf,
+    #[arg(from_global)]
+    run_dir: PathBuf,
+}
+
+impl StateDir {
+    /// The agent's ledger of leases.
+    fn leases(&self) -> PathBuf {
+        self.run_dir.join(lease::DIR)
+    }
 }
 
 /// The answer as programs get it.
@@ -163,7 +175,7 @@ fn answer(args: &DoctorArgs, facts: &Facts, journal: &Journal) -> Result<ExitCod
     let asked = |f: &Finding| only.as_ref().is_none_or(|path| f.cgroup.as_ref() == Some(path));
     if let Some(check) = &args.fix {
         let wanted = |f: &Finding| asked(f) && check.as_ref().map_or(harms(f), |id| f.check == *id);
-        return fix::fix(facts, journal, wanted, args.yes, format);
+        return fix::fix(facts, journal, wanted, args.yes, format, &args.host.state.leases());
     }
     let findings: Vec<Finding> = examine(facts).into_iter().filter(asked).collect();
     let healthy = !findings.iter().any(harms);

@@ -56,7 +56,12 @@ pub(crate) fn main(args: &ProtectArgs) -> Result<ExitCode> {
     let changes: Vec<Change> = if change.fix.writes.is_empty() { Vec::new() } else { vec![change] };
     let nothing = format!("{} is protected already", group.name());
     let lasting = fix::lasting(&changes);
-    apply(&journal, &changes, &Manner { yes: args.yes, format, nothing: &nothing, lasting: &lasting })
+    let leases = args.host.state.leases();
+    apply(
+        &journal,
+        &changes,
+        &Manner { yes: args.yes, format, leases: &leases, nothing: &nothing, lasting: &lasting },
+    )
 }
 
 /// Whether reclaim is the multi-generational one, which goes around once before it takes from cgroups below their `memory.low`,

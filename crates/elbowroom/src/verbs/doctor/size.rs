@@ -81,7 +81,12 @@ pub(crate) fn main(args: &SizeArgs) -> Result<ExitCode> {
     let changes: Vec<Change> = change.into_iter().collect();
     let nothing = format!("{} has room: it needs {}", group.name(), needed.need);
     let lasting = fix::lasting(&changes);
-    apply(&journal, &changes, &Manner { yes: args.yes, format, nothing: &nothing, lasting: &lasting })
+    let leases = args.host.state.leases();
+    apply(
+        &journal,
+        &changes,
+        &Manner { yes: args.yes, format, leases: &leases, nothing: &nothing, lasting: &lasting },
+    )
 }
 
 fn report(facts: &Facts, groups: &[&Group], format: Format) -> Result<ExitCode> {

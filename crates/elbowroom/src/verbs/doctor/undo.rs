@@ -11,6 +11,7 @@ use elbowroom_host::doctor::{Entry, Journal, Outcome, revert, unplace};
 use elbowroom_host::root::Root;
 use serde::Serialize;
 use std::fmt::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Arguments of `undo`.
@@ -43,7 +44,7 @@ struct Undone {
 struct File {
     fix: u64,
     file: String,
-    /// `reverted`, `already back`, `gone`, `foreign`, `in use`, `later fix`, `error`.
+    /// `reverted`, `already back`, `gone`, `foreign`, `held`, `in use`, `later fix`, `error`.
     outcome: &'static str,
     sentence: String,
 }
@@ -69,28 +70,9 @@ pub(crate) fn undo(args: &UndoArgs) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let root = Root::host()?;
-    let mut files = Vec::new();
-    for entry in chosen {
-        let mut stays = false;
-        if let Some(placing) = &entry.placing {
-            let (outcome, sentence, kept) = given_back(&root, placing);
-            stays |= kept;
-            files.push(File { fix: entry.id, file: placing.dir.clone(), outcome, sentence });
-        }
-        for write in entry.writes.iter().rev() {
-            let later = entries
-                .iter()
-                .find(|l| l.id > entry.id && !args.all && l.writes.iter().any(|w| w.file == write.file));
-            let (outcome, sentence, kept) = taken_back(&root, write, later);
-            stays |= kept;
-            files.push(File { fix: entry.id, file: write.file.clone(), outcome, sentence });
-        }
-        if !stays {
-            journal.forget(entry.id)?;
-        }
-    }
-    let stayed = files.iter().any(|f| matches!(f.outcome, "in use" | "later fix" | "error"));
+    let left = if args.all { Vec::new() } else { entries.clone() };
+    let files = take_back_each(&Root::host()?, &args.state.leases(), &journal, &chosen, left)?;
+    let stayed = files.iter().any(|f| matches!(f.outcome, "held" | "in use" | "later fix" | "error"));
     say(&match args.output.format {
         Format::Json => crate::verbs::containers::json(&Undone { version: VERSION, files })?,
         Format::Text => files.iter().fold(String::new(), |mut text, f| {
@@ -101,8 +83,63 @@ pub(crate) fn undo(args: &UndoArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(stayed)))
 }
 
+/// Takes fixes back, the last first, and forgets those of which nothing stays. `left` are the fixes that are not taken back now; one
+/// that cannot be is among them, for an earlier one of the same file would find its value to be somebody else's.
+fn take_back_each(
+    root: &Root,
+    leases: &Path,
+    journal: &Journal,
+    chosen: &[&Entry],
+    mut left: Vec<Entry>,
+) -> Result<Vec<File>> {
+    let mut files = Vec::new();
+    for entry in chosen {
+        let (done, stays) = take_back(root, leases, entry, &left);
+        files.extend(done);
+        if stays {
+            left.push((*entry).clone());
+        } else {
+            journal.forget(entry.id)?;
+        }
+    }
+    Ok(files)
+}
+
+/// What became of each file of a fix, and whether it stays in the journal. `others` are the fixes that are not taken back now.
+fn take_back(root: &Root, leases: &Path, entry: &Entry, others: &[Entry]) -> (Vec<File>, bool) {
+    let mut stays = false;
+    let mut files = Vec::new();
+    let mut told = |file: &str, (outcome, sentence, kept)| {
+        stays |= kept;
+        files.push(File { fix: entry.id, file: file.to_owned(), outcome, sentence });
+    };
+    if let Some(placing) = &entry.placing {
+        told(&placing.dir, given_back(root, entry, placing));
+    }
+    for write in entry.writes.iter().rev() {
+        let wrote = |l: &&Entry| l.id > entry.id && l.writes.iter().any(|w| w.file == write.file);
+        told(&write.file, taken_back(root, leases, entry, write, others.iter().find(wrote)));
+    }
+    (files, stays)
+}
+
+const STARTED_AGAIN: &str = "the host was started again since: what it says now is somebody else's";
+const WITH_CONTAINER: &str = "with the container that had it";
+
 /// The outcome in a word and a sentence, and whether the fix stays in the journal for another try.
-fn taken_back(root: &Root, write: &FileWrite, later: Option<&Entry>) -> (&'static str, String, bool) {
+fn taken_back(
+    root: &Root,
+    leases: &Path,
+    entry: &Entry,
+    write: &FileWrite,
+    later: Option<&Entry>,
+) -> (&'static str, String, bool) {
+    if entry.is_of_another_boot(root) {
+        return ("gone", STARTED_AGAIN.into(), false);
+    }
+    if entry.is_over(root, write) {
+        return ("gone", WITH_CONTAINER.into(), false);
+    }
     if let Some(later) = later {
         return (
             "later fix",
@@ -110,13 +147,14 @@ fn taken_back(root: &Root, write: &FileWrite, later: Option<&Entry>) -> (&'stati
             true,
         );
     }
-    match revert(root, write) {
+    match revert(root, leases, write) {
         Ok(Outcome::Reverted) => ("reverted", format!("{} -> {}", write.to, write.from), false),
         Ok(Outcome::AlreadyBack) => ("already back", format!("it says {}", write.from), false),
-        Ok(Outcome::Gone) => ("gone", "with the container that had it".into(), false),
+        Ok(Outcome::Gone) => ("gone", WITH_CONTAINER.into(), false),
         Ok(Outcome::Foreign(now)) => {
             ("foreign", format!("it says {now}, not {}: somebody else's value stays", write.to), false)
         }
+        Ok(Outcome::Held(lent)) => ("held", lent.to_string(), true),
         Ok(Outcome::InUse { file, usage }) => (
             "in use",
             format!(
@@ -130,7 +168,10 @@ fn taken_back(root: &Root, write: &FileWrite, later: Option<&Entry>) -> (&'stati
 }
 
 /// The same for a cgroup that was made.
-fn given_back(root: &Root, placing: &Placing) -> (&'static str, String, bool) {
+fn given_back(root: &Root, entry: &Entry, placing: &Placing) -> (&'static str, String, bool) {
+    if entry.is_of_another_boot(root) {
+        return ("gone", STARTED_AGAIN.into(), false);
+    }
     match unplace(root, placing) {
         Ok(Outcome::Gone) => ("gone", "with everything that ran there".into(), false),
         Ok(_) => ("reverted", format!("its processes are in {} again", placing.from), false),
@@ -167,17 +208,114 @@ fn listed(entries: &[Entry]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elbowroom_host::fixture::Fixture;
+    use std::os::unix::fs::MetadataExt;
+
+    /// Fixes of one file, from 0 to 5 and on to 7.
+    fn fix(id: u64, from: &str, to: &str) -> Entry {
+        let write = FileWrite {
+            file: "/cg/memory.low".into(),
+            from: from.into(),
+            to: to.into(),
+            ..FileWrite::default()
+        };
+        Entry { id, check: "x".into(), writes: vec![write], ..Entry::default() }
+    }
+
+    /// The outcome of taking a fix back, and whether it stays.
+    fn undone(host: &Fixture, leases: &Path, entry: &Entry, others: &[Entry]) -> (&'static str, bool) {
+        let (files, stays) = take_back(&Root::at(host.path()).unwrap(), leases, entry, others);
+        (files[0].outcome, stays)
+    }
+
+    #[test]
+    fn a_fix_stays_on_record_while_the_agent_holds_its_file_or_a_later_one_wrote_it() {
+        let host = Fixture::new("-- cg/memory.low --\n900\n").unwrap();
+        let run = tempfile::tempdir().unwrap();
+        let leases = run.path().join("leases");
+        let inode = std::fs::metadata(host.path().join("cg")).unwrap().ino();
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let record = serde_json::json!({
+            "version": 1,
+            "boot": boot.trim(),
+            "knob": {"dir": "/cg", "inode": inode, "file": "memory.low", "key": null, "unset": "max"},
+            "before": {"at": 5},
+            "ours": [{"at": 900}],
+            "because": "test",
+        });
+        std::fs::create_dir(&leases).unwrap();
+        let file = leases.join(format!("{inode}.memory.low.json"));
+        std::fs::write(&file, record.to_string()).unwrap();
+        let (first, second) = (fix(1, "0", "5"), fix(2, "5", "7"));
+        assert_eq!(undone(&host, &leases, &first, &[]), ("held", true));
+        host.write("cg/memory.low", "5\n").unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(undone(&host, &leases, &first, &[second]), ("later fix", true));
+        assert_eq!(undone(&host, &leases, &first, &[]), ("reverted", false));
+    }
+
+    #[test]
+    fn of_all_fixes_an_earlier_one_stays_with_a_later_one_that_cannot_go_back() {
+        let host = Fixture::new("-- cg/memory.low --\n7000\n-- cg/memory.current --\n4990\n").unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let state = tempfile::tempdir().unwrap();
+        let journal = Journal::at(state.path());
+        for (from, to) in [("1000", "5000"), ("5000", "7000")] {
+            let mut entry = fix(0, from, to);
+            entry.writes[0].in_use = Some("/cg/memory.current".into());
+            journal.begin(&root, entry).unwrap();
+        }
+        let undo_all = || {
+            let entries = journal.entries().unwrap();
+            let chosen: Vec<&Entry> = entries.iter().rev().collect();
+            let files =
+                take_back_each(&root, Path::new("/nonexistent/leases"), &journal, &chosen, Vec::new());
+            files.unwrap().iter().map(|file| file.outcome).collect::<Vec<_>>()
+        };
+        assert_eq!(undo_all(), ["in use", "later fix"]);
+        host.write("cg/memory.current", "100 \n").unwrap();
+        assert_eq!(undo_all(), ["reverted", "reverted"]);
+        assert_eq!(root.read("/cg/memory.low").unwrap(), "1000\n");
+        assert!(journal.entries().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_value_like_the_fixes_own_stays_in_another_cgroup_of_that_name_and_after_another_boot() {
+        const BOOT: &str = "proc/sys/kernel/random/boot_id";
+        let host = Fixture::new(&format!("-- {BOOT} --\none\n-- cg/memory.low --\n5\n")).unwrap();
+        let none = Path::new("/nonexistent/leases");
+        let inode = std::fs::metadata(host.path().join("cg")).unwrap().ino();
+        let made = Entry {
+            boot: Some("one".into()),
+            cgroups: [("/cg".to_owned(), inode)].into(),
+            placing: Some(Placing { dir: "/cg/x".into(), from: "/cg".into(), ..Placing::default() }),
+            ..fix(1, "0", "5")
+        };
+        let restarted = Entry { cgroups: [("/cg".to_owned(), inode + 1)].into(), ..made.clone() };
+        let booted = Entry { boot: Some("another".into()), ..made.clone() };
+        let root = Root::at(host.path()).unwrap();
+        for (entry, said, says) in [
+            (&restarted, ["with everything that ran there", WITH_CONTAINER], "5\n"),
+            (&booted, [STARTED_AGAIN; 2], "5\n"),
+            (&made, ["with everything that ran there", "5 -> 0"], "0\n"),
+        ] {
+            let (files, stays) = take_back(&root, none, entry, &[]);
+            let sentences: Vec<&str> = files.iter().map(|file| file.sentence.as_str()).collect();
+            assert_eq!((sentences, stays), (said.to_vec(), false));
+            assert_eq!(root.read("/cg/memory.low").unwrap(), says);
+        }
+    }
 
     #[test]
     fn names_cannot_hide_a_fix_in_the_list() {
         let hidden = "cron-\x1b[8m";
         let entry = Entry {
             id: 1,
-            at: 0,
             check: "x".into(),
             container: Some(hidden.into()),
             writes: vec![FileWrite { file: format!("/cg/{hidden}/memory.max"), ..FileWrite::default() }],
             placing: Some(Placing { dir: format!("/cg/{hidden}"), ..Placing::default() }),
+            ..Entry::default()
         };
         let shown = listed(&[entry]);
         assert!(!shown.contains('\x1b'), "{shown:?}");
