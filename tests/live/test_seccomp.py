@@ -14,7 +14,7 @@ import pytest
 from kit import cgroup, programs
 from kit.manager import Manager
 from kit.process import Process
-from kit.wait import PATIENCE, eventually
+from kit.wait import PATIENCE, always, eventually
 
 CPUS = os.cpu_count()
 MIB = 1 << 20
@@ -249,6 +249,34 @@ def test_under_a_service_manager_not_even_the_death_of_both_fails_a_call(
         # Nothing is kept of a container that is gone.
         eventually(lambda: manager.listen() is not None and set(manager.store) == {"record"})
     finally:
+        keeper.close()
+        manager.close()
+
+
+def test_a_process_number_that_is_anothers_by_now_shows_nobody_the_others_page(
+    new_agent, binary, run_dir, tmp_path, scratch, contain, asks
+):
+    (directory := scratch / "recycled").mkdir()
+    manager = Manager(directory)
+    agent = new_agent(containers=PLAIN).start()
+    keeper = Keeper(binary, run_dir, tmp_path / "keeper.log", manager.prefix())
+    try:
+        ours, others = contain(0), contain(1, memory=300 * MIB)
+        for container in (ours, others):
+            agent.attached(container)
+        eventually(lambda: manager.listen() is not None and len(manager.store) == 3)
+        keeper.kill_both()
+        # As if the number of ours had become the other's meanwhile.
+        name = next(name for name in manager.store if name.endswith(ours.name))
+        manager.store[name.replace(f"-{ours.pid}", f"-{others.pid}")] = manager.store.pop(name)
+        keeper = Keeper(binary, run_dir, tmp_path / "keeper.log", manager.prefix())
+        eventually(lambda: others.program(in_tools(asks))()[TOTAL] == 300 * MIB)
+        # Asked about in the same moment: the kernel answers.
+        ask = ours.program(in_tools(asks))
+        always(lambda: ask()[TOTAL] > 300 * MIB)
+    finally:
+        for container in (ours, others):
+            container.close()
         keeper.close()
         manager.close()
 

@@ -84,10 +84,10 @@ fn take(kept: &mut Kept, message: Message, fds: Vec<OwnedFd>) -> Option<(usize, 
             kept.containers.get_mut(&slot)?.page = fds.next();
             None
         }
-        Message::Container { slot, id, pid } => {
+        Message::Container { slot, id, pid, started } => {
             let listener = Listener::new(fds.next()?).ok()?;
             kept.record.recover(slot, &listener);
-            Some((slot, Container { id, pid, listener, page: fds.next() }))
+            Some((slot, Container { id, pid, started, listener, page: fds.next() }))
         }
     }
 }

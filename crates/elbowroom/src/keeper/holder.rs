@@ -4,6 +4,7 @@ use super::pages::Pages;
 use super::wire::{self, Message};
 use super::{Container, Kept, VERB, answerer, socket};
 use anyhow::{Context, Result, bail};
+use elbowroom_core::unit::Micros;
 use elbowroom_host::process;
 use elbowroom_host::seccomp::{Listener, Record};
 use elbowroom_host::signal::{self, Signals};
@@ -22,7 +23,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What descriptors are called at the service manager: listeners this, and the container's slot, pid and identifier.
+/// What descriptors are called at the service manager: listeners this, and the container's slot, pid, when that started, and identifier.
 const STORED: &str = "listener-";
 const STORED_RECORD: &str = "record";
 /// Most containers.
@@ -147,8 +148,8 @@ impl Holder {
                 let gone = self.kept.containers.remove(&slot);
                 self.pages.forget(slot);
                 self.given.remove(&slot);
-                if let Some(Container { id, pid, .. }) = gone {
-                    tell(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name(slot, pid, &id))]);
+                if let Some(container) = gone {
+                    tell(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name(slot, &container))]);
                 }
             }
             if runtime {
@@ -252,7 +253,7 @@ impl Holder {
             return tracing::error!(id = container.id, most = MOST, "too many containers");
         };
         tracing::info!(id = container.id, pid = container.pid, "a container is kept");
-        keep_at_manager(&name(slot, container.pid, &container.id), container.listener.as_fd());
+        keep_at_manager(&name(slot, &container), container.listener.as_fd());
         self.kept.record.begin(slot);
         self.kept.containers.insert(slot, container);
     }
@@ -280,7 +281,7 @@ impl Holder {
             } else if new
                 || Instant::now() >= self.look_at && !container.page.as_ref().is_some_and(answerer::is_kept)
             {
-                self.pages.ask(*slot, &self.kept.run_dir, &container.id, container.pid, new);
+                self.pages.ask(*slot, &self.kept.run_dir, container, new);
             }
         }
     }
@@ -401,9 +402,11 @@ fn tell(state: &[NotifyState<'_>]) {
 }
 
 /// What a listener is called at the service manager: no colon or control character, at most 255 bytes (sd_notify(3)).
-fn name(slot: usize, pid: i32, id: &str) -> String {
+fn name(slot: usize, container: &Container) -> String {
+    let Container { id, pid, started, .. } = container;
     let plain = |c: char| if c.is_ascii_graphic() && c != ':' { c } else { '-' };
-    format!("{STORED}{slot}-{pid}-{}", id.chars().map(plain).take(128).collect::<String>())
+    let started = started.map_or_else(String::new, |Micros(usec)| format!(".{usec}"));
+    format!("{STORED}{slot}-{pid}{started}-{}", id.chars().map(plain).take(128).collect::<String>())
 }
 
 /// The service manager keeps it too, until its last process ends.
@@ -430,8 +433,40 @@ fn stored() -> (Option<Record>, BTreeMap<usize, Container>) {
 }
 
 fn listener(fd: OwnedFd, name: &str) -> Option<(usize, Container)> {
-    let mut words = name.strip_prefix(STORED)?.splitn(3, '-');
-    let (slot, pid, id) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?, words.next()?);
+    let (slot, pid, started, id) = named(name)?;
     let listener = Listener::new(fd).ok()?;
-    (slot < MOST).then(|| (slot, Container { id: id.to_owned(), pid, listener, page: None }))
+    (slot < MOST).then(|| (slot, Container { id: id.to_owned(), pid, started, listener, page: None }))
+}
+
+/// What [`name`] says: slot, pid, when that started, identifier.
+fn named(name: &str) -> Option<(usize, i32, Option<Micros>, &str)> {
+    let mut words = name.strip_prefix(STORED)?.splitn(3, '-');
+    let (slot, process, id) = (words.next()?.parse().ok()?, words.next()?, words.next()?);
+    let (pid, started) = match process.split_once('.') {
+        Some((pid, usec)) => (pid, Some(Micros(usec.parse().ok()?))),
+        None => (process, None),
+    };
+    Some((slot, pid.parse().ok()?, started, id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_listener_says_whose_it_is() {
+        let started = Some(Micros(61_230_000));
+        assert_eq!(named("listener-7-4711.61230000-web-1"), Some((7, 4711, started, "web-1")));
+        assert_eq!(named("listener-0-4711-a"), Some((0, 4711, None, "a")));
+        for bad in [
+            "record",
+            "listener-",
+            "listener-7-4711",
+            "listener-7--a",
+            "listener-x-1.2-a",
+            "listener-7-1.x-a",
+        ] {
+            assert_eq!(named(bad), None, "{bad}");
+        }
+    }
 }
