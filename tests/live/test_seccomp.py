@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,42 @@ def test_whichever_process_is_killed_under_load_no_call_fails(new_agent, keeper,
         assert least == 1 and most <= CPUS
     # And it still takes new ones.
     assert contain(2).program(in_tools(storm), "1")()[3] == 1
+
+
+def test_a_holder_killed_before_it_knows_a_containers_page_loses_nobody(run_dir, keeper):
+    with socket.socket(socket.AF_UNIX) as slow:
+        # An agent that takes its time.
+        slow.bind(str(run_dir / "agent.sock"))
+        slow.listen()
+        slow.settimeout(10 * PATIENCE)
+        try:
+            with Listened(keeper.socket) as listened:
+                question, _ = slow.accept()
+                Process(keeper.holder()).kill()
+                # The call has waited all the time.
+                assert listened.answer() == 0
+                question.close()
+        finally:
+            (run_dir / "agent.sock").unlink()
+
+
+class Listened:
+    """A process that brings its own listener, as a runtime does for a container, and makes one call."""
+
+    def __init__(self, path):
+        words = [sys.executable, Path(__file__).with_name("kit") / "listened.py", path]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+
+    def answer(self):
+        """The error number of its call; 0: none."""
+        return int(self.process.communicate(timeout=10 * PATIENCE)[0])
 
 
 def test_under_a_service_manager_not_even_the_death_of_both_fails_a_call(

@@ -1,7 +1,7 @@
 //! The process that holds every descriptor, starts the one that answers, and sees to it that it does.
 
 use super::pages::Pages;
-use super::wire::{self, Message};
+use super::wire;
 use super::{Container, Kept, VERB, answerer, socket};
 use anyhow::{Context, Result, bail};
 use elbowroom_core::unit::Micros;
@@ -91,8 +91,9 @@ struct Holder {
     signals: Signals,
     /// The socket's file when it was bound.
     bound: Option<(u64, u64)>,
-    /// Containers that the answerer knows.
+    /// Containers that the answerer knows, and those of which it is to be told something.
     given: BTreeSet<usize>,
+    news: BTreeSet<usize>,
     answerer: Option<Answerer>,
     /// When one may be started next, and how long after that the one after.
     start_at: Instant,
@@ -123,7 +124,7 @@ impl Holder {
         let raised = rustix::process::Rlimit { current: Some(most), maximum: limit.maximum };
         let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
         let now = Instant::now();
-        let (pages, given) = (Pages::default(), BTreeSet::new());
+        let (pages, given, news) = (Pages::default(), BTreeSet::new(), BTreeSet::new());
         let bound = file_at(&socket(&kept.run_dir));
         Ok(Self {
             kept,
@@ -131,6 +132,7 @@ impl Holder {
             signals,
             bound,
             given,
+            news,
             answerer: None,
             start_at: now,
             pause: Duration::ZERO,
@@ -148,6 +150,7 @@ impl Holder {
                 let gone = self.kept.containers.remove(&slot);
                 self.pages.forget(slot);
                 self.given.remove(&slot);
+                self.news.remove(&slot);
                 if let Some(container) = gone {
                     tell(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name(slot, &container))]);
                 }
@@ -191,6 +194,7 @@ impl Holder {
         match start(&self.kept) {
             Ok(answerer) => {
                 self.given = self.kept.containers.keys().copied().collect();
+                self.news.clear();
                 tracing::info!(pid = answerer.child.id(), containers = self.given.len(), "answering");
                 self.answerer = Some(answerer);
                 tell(&[NotifyState::Ready]);
@@ -256,32 +260,44 @@ impl Holder {
         keep_at_manager(&name(slot, &container), container.listener.as_fd());
         self.kept.record.begin(slot);
         self.kept.containers.insert(slot, container);
+        // From here on there are two who have it.
+        self.news.insert(slot);
+        self.say_news();
     }
 
-    /// Looks for the pages of containers that have none, or one that nobody keeps. A container is given to the process that answers
-    /// when its page was looked for once: until then its calls wait.
+    /// Tells the process that answers what it does not know of containers yet.
+    fn say_news(&mut self) {
+        while let (Some(slot), Some(answerer)) = (self.news.first().copied(), &self.answerer) {
+            let Some(container) = self.kept.containers.get(&slot) else { return };
+            let to = answerer.to.as_fd();
+            let said = match self.given.contains(&slot) {
+                true => wire::say_page(to, slot, container),
+                false => wire::say_container(to, slot, container),
+            };
+            if said.is_err() {
+                return;
+            }
+            self.given.insert(slot);
+            self.news.remove(&slot);
+        }
+    }
+
+    /// Looks for the pages of containers that have none, or one that nobody keeps. A container is answered when its page was looked
+    /// for once: until then its calls wait.
     fn find_pages(&mut self) {
         for (slot, page) in self.pages.answers() {
             let Some(container) = self.kept.containers.get_mut(&slot) else { continue };
-            let Some(page) = page else { continue };
-            let told = self.answerer.as_ref().filter(|_| self.given.contains(&slot));
-            if let Some(answerer) = told {
-                let _ = wire::say(answerer.to.as_fd(), &Message::Page { slot }, &[page.as_fd()]);
+            if page.is_some() || !container.looked {
+                self.news.insert(slot);
             }
-            container.page = Some(page);
+            container.page = page.or(container.page.take());
+            container.looked = true;
         }
+        self.say_news();
+        let now = Instant::now() >= self.look_at;
         for (slot, container) in &self.kept.containers {
-            let new = !self.given.contains(slot);
-            if new && self.pages.is_settled(*slot) {
-                if let Some(answerer) = &self.answerer
-                    && wire::say_container(answerer.to.as_fd(), *slot, container).is_ok()
-                {
-                    self.given.insert(*slot);
-                }
-            } else if new
-                || Instant::now() >= self.look_at && !container.page.as_ref().is_some_and(answerer::is_kept)
-            {
-                self.pages.ask(*slot, &self.kept.run_dir, container, new);
+            if !container.looked || now && !container.page.as_ref().is_some_and(answerer::is_kept) {
+                self.pages.ask(*slot, &self.kept.run_dir, container);
             }
         }
     }
@@ -293,7 +309,7 @@ impl Holder {
             .kept
             .containers
             .iter()
-            .filter(|(slot, _)| self.given.contains(slot))
+            .filter(|(slot, container)| container.looked && self.given.contains(slot))
             .map(|(_, c)| PollFd::new(&c.listener, PollFlags::IN))
             .collect();
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -435,7 +451,8 @@ fn stored() -> (Option<Record>, BTreeMap<usize, Container>) {
 fn listener(fd: OwnedFd, name: &str) -> Option<(usize, Container)> {
     let (slot, pid, started, id) = named(name)?;
     let listener = Listener::new(fd).ok()?;
-    (slot < MOST).then(|| (slot, Container { id: id.to_owned(), pid, started, listener, page: None }))
+    (slot < MOST)
+        .then(|| (slot, Container { id: id.to_owned(), pid, started, listener, page: None, looked: true }))
 }
 
 /// What [`name`] says: slot, pid, when that started, identifier.

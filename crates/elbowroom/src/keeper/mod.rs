@@ -64,4 +64,6 @@ struct Container {
     listener: Listener,
     /// Its view page, once there is one.
     page: Option<OwnedFd>,
+    /// Whether that was looked for once: until then its calls wait.
+    looked: bool,
 }

@@ -33,15 +33,15 @@ impl Pages {
         !self.asking.is_empty()
     }
 
-    /// Asks about a container, unless it was just asked about or too many are. A `new` one is just being made.
-    pub(super) fn ask(&mut self, slot: usize, run_dir: &Path, container: &Container, new: bool) {
+    /// Asks about a container, unless it was just asked about or too many are. One that was never looked for is just being made.
+    pub(super) fn ask(&mut self, slot: usize, run_dir: &Path, container: &Container) {
         let soon = self.asked.get(&slot).is_some_and(|at| at.elapsed() < AGAIN);
         if soon || self.asking.contains_key(&slot) || self.asking.len() >= MOST {
             return;
         }
         self.asked.insert(slot, Instant::now());
         let (run_dir, id) = (run_dir.to_owned(), container.id.clone());
-        let (pid, started) = (container.pid, container.started);
+        let (pid, started, new) = (container.pid, container.started, !container.looked);
         let ask = move || {
             let page = match new {
                 true => prepared(&run_dir, &id, pid),
@@ -66,11 +66,6 @@ impl Pages {
     pub(super) fn forget(&mut self, slot: usize) {
         self.asked.remove(&slot);
         self.asking.remove(&slot);
-    }
-
-    /// Whether it was ever asked about and is not being asked about now.
-    pub(super) fn is_settled(&self, slot: usize) -> bool {
-        self.asked.contains_key(&slot) && !self.asking.contains_key(&slot)
     }
 }
 
