@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from kit import cgroup, programs
 from kit.manager import Manager
 from kit.process import Process
-from kit.wait import PATIENCE, eventually
+from kit.wait import PATIENCE, always, eventually
 
 CPUS = os.cpu_count()
 MIB = 1 << 20
@@ -221,6 +222,42 @@ def test_whichever_process_is_killed_under_load_no_call_fails(new_agent, keeper,
     assert contain(2).program(in_tools(storm), "1")()[3] == 1
 
 
+def test_a_holder_killed_before_it_knows_a_containers_page_loses_nobody(run_dir, keeper):
+    with socket.socket(socket.AF_UNIX) as slow:
+        # An agent that takes its time.
+        slow.bind(str(run_dir / "agent.sock"))
+        slow.listen()
+        slow.settimeout(10 * PATIENCE)
+        try:
+            with Listened(keeper.socket) as listened:
+                question, _ = slow.accept()
+                Process(keeper.holder()).kill()
+                # The call has waited all the time.
+                assert listened.answer() == 0
+                question.close()
+        finally:
+            (run_dir / "agent.sock").unlink()
+
+
+class Listened:
+    """A process that brings its own listener, as a runtime does for a container, and makes one call."""
+
+    def __init__(self, path):
+        words = [sys.executable, Path(__file__).with_name("kit") / "listened.py", path]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+
+    def answer(self):
+        """The error number of its call; 0: none."""
+        return int(self.process.communicate(timeout=10 * PATIENCE)[0])
+
+
 def test_under_a_service_manager_not_even_the_death_of_both_fails_a_call(
     new_agent, binary, run_dir, tmp_path, scratch, contain, storm, asks
 ):
@@ -249,6 +286,34 @@ def test_under_a_service_manager_not_even_the_death_of_both_fails_a_call(
         # Nothing is kept of a container that is gone.
         eventually(lambda: manager.listen() is not None and set(manager.store) == {"record"})
     finally:
+        keeper.close()
+        manager.close()
+
+
+def test_a_process_number_that_is_anothers_by_now_shows_nobody_the_others_page(
+    new_agent, binary, run_dir, tmp_path, scratch, contain, asks
+):
+    (directory := scratch / "recycled").mkdir()
+    manager = Manager(directory)
+    agent = new_agent(containers=PLAIN).start()
+    keeper = Keeper(binary, run_dir, tmp_path / "keeper.log", manager.prefix())
+    try:
+        ours, others = contain(0), contain(1, memory=300 * MIB)
+        for container in (ours, others):
+            agent.attached(container)
+        eventually(lambda: manager.listen() is not None and len(manager.store) == 3)
+        keeper.kill_both()
+        # As if the number of ours had become the other's meanwhile.
+        name = next(name for name in manager.store if name.endswith(ours.name))
+        manager.store[name.replace(f"-{ours.pid}", f"-{others.pid}")] = manager.store.pop(name)
+        keeper = Keeper(binary, run_dir, tmp_path / "keeper.log", manager.prefix())
+        eventually(lambda: others.program(in_tools(asks))()[TOTAL] == 300 * MIB)
+        # Asked about in the same moment: the kernel answers.
+        ask = ours.program(in_tools(asks))
+        always(lambda: ask()[TOTAL] > 300 * MIB)
+    finally:
+        for container in (ours, others):
+            container.close()
         keeper.close()
         manager.close()
 

@@ -41,10 +41,15 @@ pub(crate) fn main() -> Result<()> {
             if slot == HOLDER {
                 match wire::hear(holder.as_fd())? {
                     Some((message, fds)) => {
-                        if let Some((slot, container)) = take(&mut kept, message, fds) {
-                            add(container.listener.as_fd(), slot as u64)?;
-                            if let Some(before) = kept.containers.insert(slot, container) {
-                                forget(&events, &before);
+                        let (before, slot) = take(&mut kept, message, fds);
+                        if let Some(before) = before {
+                            forget(&events, &before);
+                        }
+                        let now = slot.and_then(|slot| Some((slot, kept.containers.get(&slot)?)));
+                        if let Some((slot, container)) = now.filter(|(_, container)| container.looked) {
+                            match add(container.listener.as_fd(), slot as u64) {
+                                Ok(()) | Err(Errno::EXIST) => {}
+                                Err(errno) => return Err(errno.into()),
                             }
                         }
                     }
@@ -70,24 +75,29 @@ fn forget(events: &OwnedFd, container: &Container) {
     let _ = epoll::delete(events, &container.listener);
 }
 
-/// What the holder says: the container it brings, and its slot.
-fn take(kept: &mut Kept, message: Message, fds: Vec<OwnedFd>) -> Option<(usize, Container)> {
+/// What the holder says: whose slot is another's now, and the slot that it is about.
+fn take(kept: &mut Kept, message: Message, fds: Vec<OwnedFd>) -> (Option<Container>, Option<usize>) {
     let mut fds = fds.into_iter();
     match message {
-        Message::Begin { .. } => None,
+        Message::Begin { .. } => (None, None),
         Message::Whole => {
             // Who has this name could carry on alone.
             let _ = rustix::thread::set_name(c"elbowroom-answer");
-            None
+            (None, None)
         }
         Message::Page { slot } => {
-            kept.containers.get_mut(&slot)?.page = fds.next();
-            None
+            if let Some(container) = kept.containers.get_mut(&slot) {
+                (container.page, container.looked) = (fds.next(), true);
+            }
+            (None, Some(slot))
         }
-        Message::Container { slot, id, pid } => {
-            let listener = Listener::new(fds.next()?).ok()?;
+        Message::Container { slot, id, pid, started, looked } => {
+            let Some(listener) = fds.next().and_then(|fd| Listener::new(fd).ok()) else {
+                return (None, None);
+            };
             kept.record.recover(slot, &listener);
-            Some((slot, Container { id, pid, listener, page: fds.next() }))
+            let container = Container { id, pid, started, listener, page: fds.next(), looked };
+            (kept.containers.insert(slot, container), Some(slot))
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The process that holds every descriptor, starts the one that answers, and sees to it that it does.
 
 use super::pages::Pages;
-use super::wire::{self, Message};
+use super::wire;
 use super::{Container, Kept, VERB, answerer, socket};
 use anyhow::{Context, Result, bail};
+use elbowroom_core::unit::Micros;
 use elbowroom_host::process;
 use elbowroom_host::seccomp::{Listener, Record};
 use elbowroom_host::signal::{self, Signals};
@@ -22,7 +23,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What descriptors are called at the service manager: listeners this, and the container's slot, pid and identifier.
+/// What descriptors are called at the service manager: listeners this, and the container's slot, pid, when that started, and identifier.
 const STORED: &str = "listener-";
 const STORED_RECORD: &str = "record";
 /// Most containers.
@@ -90,8 +91,9 @@ struct Holder {
     signals: Signals,
     /// The socket's file when it was bound.
     bound: Option<(u64, u64)>,
-    /// Containers that the answerer knows.
+    /// Containers that the answerer knows, and those of which it is to be told something.
     given: BTreeSet<usize>,
+    news: BTreeSet<usize>,
     answerer: Option<Answerer>,
     /// When one may be started next, and how long after that the one after.
     start_at: Instant,
@@ -122,7 +124,7 @@ impl Holder {
         let raised = rustix::process::Rlimit { current: Some(most), maximum: limit.maximum };
         let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
         let now = Instant::now();
-        let (pages, given) = (Pages::default(), BTreeSet::new());
+        let (pages, given, news) = (Pages::default(), BTreeSet::new(), BTreeSet::new());
         let bound = file_at(&socket(&kept.run_dir));
         Ok(Self {
             kept,
@@ -130,6 +132,7 @@ impl Holder {
             signals,
             bound,
             given,
+            news,
             answerer: None,
             start_at: now,
             pause: Duration::ZERO,
@@ -147,8 +150,9 @@ impl Holder {
                 let gone = self.kept.containers.remove(&slot);
                 self.pages.forget(slot);
                 self.given.remove(&slot);
-                if let Some(Container { id, pid, .. }) = gone {
-                    tell(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name(slot, pid, &id))]);
+                self.news.remove(&slot);
+                if let Some(container) = gone {
+                    tell(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name(slot, &container))]);
                 }
             }
             if runtime {
@@ -190,6 +194,7 @@ impl Holder {
         match start(&self.kept) {
             Ok(answerer) => {
                 self.given = self.kept.containers.keys().copied().collect();
+                self.news.clear();
                 tracing::info!(pid = answerer.child.id(), containers = self.given.len(), "answering");
                 self.answerer = Some(answerer);
                 tell(&[NotifyState::Ready]);
@@ -252,35 +257,47 @@ impl Holder {
             return tracing::error!(id = container.id, most = MOST, "too many containers");
         };
         tracing::info!(id = container.id, pid = container.pid, "a container is kept");
-        keep_at_manager(&name(slot, container.pid, &container.id), container.listener.as_fd());
+        keep_at_manager(&name(slot, &container), container.listener.as_fd());
         self.kept.record.begin(slot);
         self.kept.containers.insert(slot, container);
+        // From here on there are two who have it.
+        self.news.insert(slot);
+        self.say_news();
     }
 
-    /// Looks for the pages of containers that have none, or one that nobody keeps. A container is given to the process that answers
-    /// when its page was looked for once: until then its calls wait.
+    /// Tells the process that answers what it does not know of containers yet.
+    fn say_news(&mut self) {
+        while let (Some(slot), Some(answerer)) = (self.news.first().copied(), &self.answerer) {
+            let Some(container) = self.kept.containers.get(&slot) else { return };
+            let to = answerer.to.as_fd();
+            let said = match self.given.contains(&slot) {
+                true => wire::say_page(to, slot, container),
+                false => wire::say_container(to, slot, container),
+            };
+            if said.is_err() {
+                return;
+            }
+            self.given.insert(slot);
+            self.news.remove(&slot);
+        }
+    }
+
+    /// Looks for the pages of containers that have none, or one that nobody keeps. A container is answered when its page was looked
+    /// for once: until then its calls wait.
     fn find_pages(&mut self) {
         for (slot, page) in self.pages.answers() {
             let Some(container) = self.kept.containers.get_mut(&slot) else { continue };
-            let Some(page) = page else { continue };
-            let told = self.answerer.as_ref().filter(|_| self.given.contains(&slot));
-            if let Some(answerer) = told {
-                let _ = wire::say(answerer.to.as_fd(), &Message::Page { slot }, &[page.as_fd()]);
+            if page.is_some() || !container.looked {
+                self.news.insert(slot);
             }
-            container.page = Some(page);
+            container.page = page.or(container.page.take());
+            container.looked = true;
         }
+        self.say_news();
+        let now = Instant::now() >= self.look_at;
         for (slot, container) in &self.kept.containers {
-            let new = !self.given.contains(slot);
-            if new && self.pages.is_settled(*slot) {
-                if let Some(answerer) = &self.answerer
-                    && wire::say_container(answerer.to.as_fd(), *slot, container).is_ok()
-                {
-                    self.given.insert(*slot);
-                }
-            } else if new
-                || Instant::now() >= self.look_at && !container.page.as_ref().is_some_and(answerer::is_kept)
-            {
-                self.pages.ask(*slot, &self.kept.run_dir, &container.id, container.pid, new);
+            if !container.looked || now && !container.page.as_ref().is_some_and(answerer::is_kept) {
+                self.pages.ask(*slot, &self.kept.run_dir, container);
             }
         }
     }
@@ -292,7 +309,7 @@ impl Holder {
             .kept
             .containers
             .iter()
-            .filter(|(slot, _)| self.given.contains(slot))
+            .filter(|(slot, container)| container.looked && self.given.contains(slot))
             .map(|(_, c)| PollFd::new(&c.listener, PollFlags::IN))
             .collect();
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -401,9 +418,11 @@ fn tell(state: &[NotifyState<'_>]) {
 }
 
 /// What a listener is called at the service manager: no colon or control character, at most 255 bytes (sd_notify(3)).
-fn name(slot: usize, pid: i32, id: &str) -> String {
+fn name(slot: usize, container: &Container) -> String {
+    let Container { id, pid, started, .. } = container;
     let plain = |c: char| if c.is_ascii_graphic() && c != ':' { c } else { '-' };
-    format!("{STORED}{slot}-{pid}-{}", id.chars().map(plain).take(128).collect::<String>())
+    let started = started.map_or_else(String::new, |Micros(usec)| format!(".{usec}"));
+    format!("{STORED}{slot}-{pid}{started}-{}", id.chars().map(plain).take(128).collect::<String>())
 }
 
 /// The service manager keeps it too, until its last process ends.
@@ -430,8 +449,41 @@ fn stored() -> (Option<Record>, BTreeMap<usize, Container>) {
 }
 
 fn listener(fd: OwnedFd, name: &str) -> Option<(usize, Container)> {
-    let mut words = name.strip_prefix(STORED)?.splitn(3, '-');
-    let (slot, pid, id) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?, words.next()?);
+    let (slot, pid, started, id) = named(name)?;
     let listener = Listener::new(fd).ok()?;
-    (slot < MOST).then(|| (slot, Container { id: id.to_owned(), pid, listener, page: None }))
+    (slot < MOST)
+        .then(|| (slot, Container { id: id.to_owned(), pid, started, listener, page: None, looked: true }))
+}
+
+/// What [`name`] says: slot, pid, when that started, identifier.
+fn named(name: &str) -> Option<(usize, i32, Option<Micros>, &str)> {
+    let mut words = name.strip_prefix(STORED)?.splitn(3, '-');
+    let (slot, process, id) = (words.next()?.parse().ok()?, words.next()?, words.next()?);
+    let (pid, started) = match process.split_once('.') {
+        Some((pid, usec)) => (pid, Some(Micros(usec.parse().ok()?))),
+        None => (process, None),
+    };
+    Some((slot, pid.parse().ok()?, started, id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_listener_says_whose_it_is() {
+        let started = Some(Micros(61_230_000));
+        assert_eq!(named("listener-7-4711.61230000-web-1"), Some((7, 4711, started, "web-1")));
+        assert_eq!(named("listener-0-4711-a"), Some((0, 4711, None, "a")));
+        for bad in [
+            "record",
+            "listener-",
+            "listener-7-4711",
+            "listener-7--a",
+            "listener-x-1.2-a",
+            "listener-7-1.x-a",
+        ] {
+            assert_eq!(named(bad), None, "{bad}");
+        }
+    }
 }

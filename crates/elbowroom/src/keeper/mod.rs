@@ -16,6 +16,7 @@ pub(crate) use holder::main as hold;
 pub use wire::told;
 
 use anyhow::{Context, Result};
+use elbowroom_core::unit::Micros;
 use elbowroom_host::seccomp::{Listener, Record};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
@@ -58,7 +59,11 @@ struct Container {
     id: String,
     /// A process in its cgroup.
     pid: i32,
+    /// When that started: a later one of the same number is another container's. `None` where nobody knows.
+    started: Option<Micros>,
     listener: Listener,
     /// Its view page, once there is one.
     page: Option<OwnedFd>,
+    /// Whether that was looked for once: until then its calls wait.
+    looked: bool,
 }

@@ -1,5 +1,6 @@
 //! The view page of a container: asked for at its agent, beside everything else, for an agent may be slow or not there.
 
+use super::Container;
 use crate::api::{Request, Response};
 use crate::client::{self, Client};
 use elbowroom_host::process;
@@ -32,17 +33,23 @@ impl Pages {
         !self.asking.is_empty()
     }
 
-    /// Asks about a container, unless it was just asked about or too many are. A `new` one is just being made.
-    pub(super) fn ask(&mut self, slot: usize, run_dir: &Path, id: &str, pid: i32, new: bool) {
+    /// Asks about a container, unless it was just asked about or too many are. One that was never looked for is just being made.
+    pub(super) fn ask(&mut self, slot: usize, run_dir: &Path, container: &Container) {
         let soon = self.asked.get(&slot).is_some_and(|at| at.elapsed() < AGAIN);
         if soon || self.asking.contains_key(&slot) || self.asking.len() >= MOST {
             return;
         }
         self.asked.insert(slot, Instant::now());
-        let (run_dir, id) = (run_dir.to_owned(), id.to_owned());
-        let ask = move || match new {
-            true => prepared(&run_dir, &id, pid),
-            false => attached(&run_dir, pid),
+        let (run_dir, id) = (run_dir.to_owned(), container.id.clone());
+        let (pid, started, new) = (container.pid, container.started, !container.looked);
+        let ask = move || {
+            let page = match new {
+                true => prepared(&run_dir, &id, pid),
+                false => attached(&run_dir, pid),
+            };
+            // The agent knows it by its process alone. Who is the same afterwards was the same when the agent looked. The identifier
+            // would not tell: containers that the configuration names have another one there.
+            page.filter(|_| started.is_none() || process::started(pid) == started)
         };
         self.asking.insert(slot, std::thread::spawn(move || open(&ask()?)));
     }
@@ -59,11 +66,6 @@ impl Pages {
     pub(super) fn forget(&mut self, slot: usize) {
         self.asked.remove(&slot);
         self.asking.remove(&slot);
-    }
-
-    /// Whether it was ever asked about and is not being asked about now.
-    pub(super) fn is_settled(&self, slot: usize) -> bool {
-        self.asked.contains_key(&slot) && !self.asking.contains_key(&slot)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::{Container, Kept};
 use anyhow::{Context, Result, bail, ensure};
+use elbowroom_core::unit::Micros;
+use elbowroom_host::process;
 use elbowroom_host::seccomp::{Listener, Record, receive, send};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -73,7 +75,8 @@ pub(super) fn take(peer: &UnixStream) -> Result<Option<Container>> {
     ensure!(at < fds.len(), "{id}: the runtime sent no descriptor");
     let listener =
         Listener::new(fds.swap_remove(at)).with_context(|| format!("{id}: not a seccomp listener"))?;
-    Ok(Some(Container { id, pid, listener, page: None }))
+    let started = process::started(pid);
+    Ok(Some(Container { id, pid, started, listener, page: None, looked: false }))
 }
 
 /// From holder to answerer.
@@ -82,10 +85,10 @@ pub(super) enum Message {
     /// The first one, with the runtimes' socket, where there is one, and the record.
     Begin { run_dir: PathBuf, socket: bool },
     /// A container, with its listener and, where there is one, its page.
-    Container { slot: usize, id: String, pid: i32 },
+    Container { slot: usize, id: String, pid: i32, started: Option<Micros>, looked: bool },
     /// Those were all containers there were at the beginning.
     Whole,
-    /// A page that was found later.
+    /// A container's page was looked for: here it is, if there is one.
     Page { slot: usize },
 }
 
@@ -108,10 +111,17 @@ pub(super) fn say_all(to: BorrowedFd<'_>, kept: &Kept) -> Result<()> {
 
 /// One container.
 pub(super) fn say_container(to: BorrowedFd<'_>, slot: usize, container: &Container) -> Result<()> {
-    let Container { id, pid, listener, page } = container;
+    let Container { id, pid, started, listener, page, looked } = container;
     let mut fds = vec![listener.as_fd()];
     fds.extend(page.as_ref().map(AsFd::as_fd));
-    say(to, &Message::Container { slot, id: id.clone(), pid: *pid }, &fds)
+    let message = Message::Container { slot, id: id.clone(), pid: *pid, started: *started, looked: *looked };
+    say(to, &message, &fds)
+}
+
+/// That its page was looked for.
+pub(super) fn say_page(to: BorrowedFd<'_>, slot: usize, container: &Container) -> Result<()> {
+    let fds: Vec<_> = container.page.iter().map(AsFd::as_fd).collect();
+    say(to, &Message::Page { slot }, &fds)
 }
 
 /// The first message, as what the answerer has then.
