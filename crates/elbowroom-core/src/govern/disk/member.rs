@@ -257,8 +257,8 @@ mod tests {
         member.limits(&limits(IoMax::MAX, None), Micros::secs(4));
         assert_eq!(orders(&mut member, 5000, &wish(1000)), Some(reads(1000)));
         member.limits(&limits(IoMax::MAX, Some(Ceded::Foreign)), Micros::secs(6));
-        assert_eq!(orders(&mut member, 605_999, &wish(2000)), None);
-        assert_eq!(orders(&mut member, 606_000, &wish(2000)), Some(reads(2000)), "ten minutes are over");
+        assert_eq!(orders(&mut member, 607_999, &wish(2000)), None);
+        assert_eq!(orders(&mut member, 608_000, &wish(2000)), Some(reads(2000)), "ten minutes are over");
         member.limits(&limits(IoMax::MAX, Some(Ceded::Refused)), Micros::secs(610));
         assert_eq!(orders(&mut member, 909_999, &wish(2000)), None);
         assert_eq!(orders(&mut member, 910_000, &wish(2000)), Some(reads(2000)));
