@@ -277,6 +277,31 @@ def test_two_containers_of_one_id_have_a_view_each(agent, hand_made):
     eventually(lambda: agent.status() and shown() == mib)
 
 
+def test_a_later_process_with_a_mount_namespace_of_its_own_gets_the_view_too(new_agent, hand_made):
+    """A service manager's sandbox is made anew for each command of a service, and the first may take long."""
+    group = hand_made("elbowroom-test-live-later")
+    group.limit_memory(300 * MIB)
+    new_agent(containers='cgroups = ["/elbowroom-test-live-later"]').start()
+    processes = []
+
+    def total(process):
+        with open(f"/proc/{process.pid}/root/proc/meminfo") as file:
+            return int(file.readline().split()[1]) // 1024
+
+    try:
+        for _ in range(2):
+            processes.append(subprocess.Popen(["unshare", "--mount", "sleep", "3000"], stdin=subprocess.DEVNULL))
+            group.enter(processes[-1].pid)
+            for before in processes[:-1]:
+                before.kill()
+                before.wait()
+            eventually(lambda: total(processes[-1]) == 300, within=20)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def test_containers_that_vanish_while_they_are_asked_for_are_said_to(agent, binary, run_dir):
     stop = threading.Event()
 
