@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from kit import cgroup, programs
 from kit.manager import Manager
 from kit.process import Process
+from kit.slow import SlowFile
 from kit.wait import PATIENCE, always, eventually
 
 CPUS = os.cpu_count()
@@ -112,15 +114,24 @@ def static(name):
 
 
 @pytest.fixture
+def slow(tmp_path):
+    """A file that does not come, `slow.path`, until `slow.release()`."""
+    file = SlowFile(tmp_path / "slow")
+    yield file
+    file.close()
+
+
+@pytest.fixture
 def contain(runc, runtime):
     """Containers by the wrapper runtime: `contain(number)`, `contain(number, **configuration)`."""
     runc.runtime = str(runtime)
 
-    def contain(n=0, cpu=(100_000, 100_000), memory=256 * MIB, **more):
+    def contain(n=0, cpu=(100_000, 100_000), memory=256 * MIB, files=(), **more):
         tools = [{"destination": "/tools", "type": "bind", "source": str(programs.BUILT), "options": ["rbind", "ro"]}]
         from kit.runc import spec
 
         path = f"/elbowroom-test-live-seccomp{n}"
+        tools += [{"destination": f"/{file.name}", "type": "bind", "source": str(file), "options": ["bind"]} for file in files]
         mounts = spec(f"{NAME}{n}", path, None, None, None)["mounts"] + tools
         return runc.run(f"{NAME}{n}", path, cpu=cpu, memory=memory, mounts=mounts, **{**ON, **more})
 
@@ -329,6 +340,47 @@ def test_one_that_hangs_is_replaced(new_agent, keeper, contain, asks):
     assert ask()[OWN] >= 1
     assert not Process(hung).alive() and keeper.answerer() != hung
     assert ask()[OWN] == 1
+
+
+def test_who_asks_with_memory_that_is_never_there_keeps_nobody_else_waiting(new_agent, slow, keeper, contain, storm, asks):
+    stuck = static("stuck")
+    agent = new_agent(containers=PLAIN).start()
+    bad, good = contain(0, files=[slow.path]), contain(1)
+    for container in (bad, good):
+        agent.attached(container)
+    ask, before = good.program(in_tools(asks)), keeper.answerer()
+    assert ask()[OWN] == 1
+    bad._ask("spawn", [in_tools(stuck), "/slow"])
+    assert slow.asked.wait(10 * PATIENCE)
+
+    calls, failed, longest, least, _ = map(int, good.run(in_tools(storm), 6).split())
+    assert failed == 0 and least == 1 and calls > 100, (calls, failed, least)
+    assert longest < 1e6 * PATIENCE
+    # Its own calls are the kernel's affair meanwhile, and nobody was killed.
+    began = time.monotonic()
+    assert bad.program(in_tools(asks))()[OWN] == CPUS
+    assert time.monotonic() - began < 4 * PATIENCE
+    assert keeper.answerer() == before
+
+    # One that a signal does not end is followed by another all the same.
+    os.kill(before, signal.SIGKILL)
+    assert ask()[OWN] == 1
+    assert keeper.answerer() != before
+    # Nor does it keep the death of the holder that it became from being noticed.
+    for _ in range(2):
+        before = keeper.answerer()
+        bad._ask("spawn", [in_tools(stuck), "/slow"])
+        eventually(lambda: is_writing(before))
+        os.kill(keeper.holder(), signal.SIGKILL)
+        eventually(lambda: keeper.holder() == before and keeper.answerer() not in (None, before))
+        assert ask()[OWN] == 1
+    slow.release()
+    eventually(lambda: bad.program(in_tools(asks))()[OWN] == 1)
+
+
+def is_writing(pid):
+    """Whether a thread waits for memory."""
+    return any(stat.read_text().rpartition(")")[2].split()[0] == "D" for stat in Path(f"/proc/{pid}/task").glob("*/stat"))
 
 
 def test_a_run_directory_that_is_removed_is_made_anew(run_dir, keeper):

@@ -1,8 +1,9 @@
-//! What survives a process that answers: which notice it took last of each listener, in memory that its successor has too.
+//! What survives a process that answers: which notice it took last of each listener and which it answered, in memory that its successor
+//! has too.
 //!
 //! The kernel gives a notice once. One that was taken by a process that died is answered by nobody, and its caller waits for ever,
 //! unless the successor knows its number. Numbers of a listener ascend by one with every call that is made, so the notice that was
-//! taken last is the one on record or one of the next.
+//! taken last is the one on record or one of the next. For each listener one thread at a time writes here.
 
 use super::Listener;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,10 +14,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most listeners.
-pub const SLOTS: usize = 8_190;
-/// Words before those of the listeners.
+pub const SLOTS: usize = 4_095;
+/// Words before those of the listeners: one that moves while there is somebody who answers, and one of nobody.
 const HEAD: usize = 2;
-const BYTES: usize = (SLOTS + HEAD) * 8;
+/// The notices that were taken, then those that were answered.
+const WORDS: usize = HEAD + 2 * SLOTS;
+const BYTES: usize = WORDS * 8;
 /// So many calls may have ended unanswered between two that were taken.
 const FAR: u64 = 4_096;
 
@@ -29,6 +32,8 @@ pub struct Record {
 
 // SAFETY: it owns its mapping, in which everything is atomic; where its address is used does not matter.
 unsafe impl Send for Record {}
+// SAFETY: the same; nothing is written but through atomics.
+unsafe impl Sync for Record {}
 
 impl AsFd for Record {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -72,30 +77,42 @@ impl Record {
         Ok(Self { fd, at: NonNull::new(at.cast()).ok_or(Errno::NOMEM)? })
     }
 
-    /// Notices that were taken, and that were answered, by all processes that ever did.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.word(0).load(Ordering::Acquire), self.word(1).load(Ordering::Acquire))
+    /// Who answers is there.
+    pub fn beat(&self) {
+        self.word(0).fetch_add(1, Ordering::Release);
+    }
+
+    /// How often they were.
+    pub fn beats(&self) -> u64 {
+        self.word(0).load(Ordering::Acquire)
     }
 
     /// A notice was taken.
     pub fn taken(&self, slot: usize, id: u64) {
         self.word(HEAD + slot).store(id, Ordering::Release);
-        self.word(0).fetch_add(1, Ordering::Release);
     }
 
     /// And answered.
-    pub fn answered(&self) {
-        self.word(1).fetch_add(1, Ordering::Release);
+    pub fn answered(&self, slot: usize, id: u64) {
+        self.word(HEAD + SLOTS + slot).store(id, Ordering::Release);
+    }
+
+    /// Which notice of a listener was taken last, and which was answered last: the same where nobody is at work.
+    pub fn last(&self, slot: usize) -> (u64, u64) {
+        let word = |n| self.word(n).load(Ordering::Acquire);
+        (word(HEAD + slot), word(HEAD + SLOTS + slot))
     }
 
     /// A listener that comes to a slot was never answered.
     pub fn begin(&self, slot: usize) {
-        self.word(HEAD + slot).store(0, Ordering::Release);
+        self.taken(slot, 0);
+        self.answered(slot, 0);
     }
 
     /// Leaves to the kernel what a predecessor took and did not answer. How many there were.
     pub fn recover(&self, slot: usize, listener: &Listener) -> usize {
-        let last = self.word(HEAD + slot).load(Ordering::Acquire);
+        let (last, _) = self.last(slot);
+        self.answered(slot, last);
         if last == 0 {
             return 0;
         }
@@ -105,13 +122,8 @@ impl Record {
             .count()
     }
 
-    /// A predecessor's notices are answered or gone.
-    pub fn settle(&self) {
-        self.word(1).store(self.word(0).load(Ordering::Acquire), Ordering::Release);
-    }
-
     fn word(&self, n: usize) -> &AtomicU64 {
-        assert!(n < SLOTS + HEAD);
+        assert!(n < WORDS);
         // SAFETY: the mapping is page aligned, BYTES long and lives as long as `self`; the assertion keeps the word inside, and
         // the file can not be shortened. Every bit pattern is a u64.
         unsafe { &*self.at.as_ptr().add(n * 8).cast::<AtomicU64>() }
@@ -123,5 +135,25 @@ impl Drop for Record {
         // SAFETY: the address and length of `open`, unmapped once; everything handed out borrows from `self`.
         let unmapped = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), BYTES) };
         debug_assert!(unmapped.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_successor_knows_what_was_taken_of_each_listener_and_not_answered() {
+        let record = Record::new().unwrap();
+        let last = SLOTS - 1;
+        record.taken(0, 7);
+        record.taken(last, 9);
+        record.answered(last, 9);
+        record.beat();
+        let successor = Record::open(rustix::io::dup(record.as_fd()).unwrap()).unwrap();
+        assert_eq!((successor.last(0), successor.last(1), successor.last(last)), ((7, 0), (0, 0), (9, 9)));
+        assert_eq!(successor.beats(), 1);
+        successor.begin(0);
+        assert_eq!(record.last(0), (0, 0));
     }
 }

@@ -1,5 +1,7 @@
-//! The process that answers. It waits for nobody: what it does not know at once, the kernel answers.
+//! The process that answers. Its first thread waits for nobody: it hears the holder, says that it is there, and leaves to the kernel what
+//! the threads that answer do not come back from (`serving`).
 
+use super::serving::{Common, Serving};
 use super::wire::{self, Message};
 use super::{Container, Kept, holder};
 use anyhow::{Context, Result};
@@ -7,119 +9,124 @@ use elbowroom_core::cpuset::CpuSet;
 use elbowroom_core::page::calls::{self, HostInfo};
 use elbowroom_core::page::mapped::{self, MappedView, VIEW_WORDS};
 use elbowroom_host::seccomp::{ARCH, CALLS, Listener, Notice};
+use elbowroom_host::signal::Signals;
 use elbowroom_host::timer;
-use rustix::event::epoll;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Bytes of a page up to the end of its second view.
 const PAGE: usize = 64 + 2 * VIEW_WORDS * 8;
-/// What the holder's descriptor has among the events: no slot.
-const HOLDER: u64 = u64::MAX;
 
 /// Answers until the holder ends it. Becomes the holder where that dies.
 pub(crate) fn main() -> Result<()> {
     let holder = std::io::stdin();
+    // A holder that was an answerer may have a thread that does not end with it and keeps its socket open: this is heard all the same.
+    let died = Signals::block(&[Signal::USR1]).context("blocking a signal")?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::USR1))?;
     let mut kept = wire::begin(holder.as_fd()).context("taking over from the holder")?;
-    let nr_cpus = nr_cpus()?;
-    let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let add = |fd: BorrowedFd<'_>, n: u64| {
-        epoll::add(&events, fd, epoll::EventData::new_u64(n), epoll::EventFlags::IN)
-    };
-    add(holder.as_fd(), HOLDER)?;
-    // Answers of a predecessor are on nobody's mind any more once these containers are taken over.
-    kept.record.settle();
-    let mut ready = Vec::with_capacity(64);
+    let (stop, go_on) = pipe_with(PipeFlags::CLOEXEC)?;
+    let common = Common { record: kept.record.clone(), nr_cpus: nr_cpus()?, stop: Arc::new(stop) };
+    let mut servings: BTreeMap<usize, Serving> = BTreeMap::new();
+    let mut look_at = Instant::now();
     loop {
-        ready.clear();
-        match epoll::wait(&events, rustix::buffer::spare_capacity(&mut ready), None) {
+        let left: Vec<usize> = servings.iter().filter(|(_, s)| s.is_left()).map(|(slot, _)| *slot).collect();
+        let timeout = look_at.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        let mut fds = vec![PollFd::new(&holder, PollFlags::IN), PollFd::new(&died, PollFlags::IN)];
+        let before = fds.len();
+        fds.extend(left.iter().map(|slot| PollFd::new(servings[slot].listener(), PollFlags::IN)));
+        match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        for event in &ready {
-            let (slot, flags) = (event.data.u64(), event.flags);
-            if slot == HOLDER {
-                match wire::hear(holder.as_fd())? {
-                    Some((message, fds)) => {
-                        let (before, slot) = take(&mut kept, message, fds);
-                        if let Some(before) = before {
-                            forget(&events, &before);
-                        }
-                        let now = slot.and_then(|slot| Some((slot, kept.containers.get(&slot)?)));
-                        if let Some((slot, container)) = now.filter(|(_, container)| container.looked) {
-                            match add(container.listener.as_fd(), slot as u64) {
-                                Ok(()) | Err(Errno::EXIST) => {}
-                                Err(errno) => return Err(errno.into()),
-                            }
-                        }
-                    }
-                    None => return holder::succeed(kept),
-                }
-                continue;
+        let told = !fds[0].revents().is_empty();
+        let waits = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::IN);
+        let has_died = !fds[1].revents().is_empty();
+        for (slot, fd) in left.iter().zip(&fds[before..]) {
+            if waits(fd) {
+                servings[slot].leave();
+            } else if !fd.revents().is_empty() {
+                // Hung up.
+                look_at = Instant::now();
             }
-            let slot = slot as usize;
-            let Some(container) = kept.containers.get(&slot) else { continue };
-            if flags.contains(epoll::EventFlags::IN) {
-                serve(&kept, slot, container, nr_cpus);
-            } else if let Some(container) = kept.containers.remove(&slot) {
-                // Nobody is left that this filter is for.
-                forget(&events, &container);
+        }
+        if Instant::now() >= look_at {
+            look_at = Instant::now() + holder::LOOK;
+            kept.record.beat();
+            servings.retain(|slot, serving| {
+                let is_there = serving.look();
+                if !is_there {
+                    kept.containers.remove(slot);
+                }
+                is_there
+            });
+        }
+        if told || has_died {
+            match told.then(|| wire::hear(holder.as_fd())).transpose()?.flatten() {
+                Some((message, fds)) => {
+                    let slot = take(&mut kept, &mut servings, message, fds);
+                    let now = slot.and_then(|slot| Some((slot, kept.containers.get(&slot)?)));
+                    if let Some((slot, container)) = now.filter(|(_, container)| container.looked) {
+                        servings
+                            .entry(slot)
+                            .and_modify(|serving| serving.set_page(container.page.clone()))
+                            .or_insert_with(|| Serving::new(common.clone(), slot, container));
+                    }
+                }
+                None => {
+                    // Who answers next leaves to the kernel what these threads are at.
+                    drop((servings, go_on, common));
+                    return holder::succeed(kept);
+                }
             }
         }
     }
 }
 
-/// A listener that others hold open too, the service manager among them, would go on to tell of its end as that of whoever has its
-/// slot next.
-fn forget(events: &OwnedFd, container: &Container) {
-    let _ = epoll::delete(events, &container.listener);
-}
-
-/// What the holder says: whose slot is another's now, and the slot that it is about.
-fn take(kept: &mut Kept, message: Message, fds: Vec<OwnedFd>) -> (Option<Container>, Option<usize>) {
+/// What the holder says: the slot that it is about.
+fn take(
+    kept: &mut Kept,
+    servings: &mut BTreeMap<usize, Serving>,
+    message: Message,
+    fds: Vec<OwnedFd>,
+) -> Option<usize> {
     let mut fds = fds.into_iter();
     match message {
-        Message::Begin { .. } => (None, None),
+        Message::Begin { .. } => None,
         Message::Whole => {
             // Who has this name could carry on alone.
             let _ = rustix::thread::set_name(c"elbowroom-answer");
-            (None, None)
+            None
         }
         Message::Page { slot } => {
-            if let Some(container) = kept.containers.get_mut(&slot) {
-                (container.page, container.looked) = (fds.next(), true);
-            }
-            (None, Some(slot))
+            let container = kept.containers.get_mut(&slot)?;
+            (container.page, container.looked) = (fds.next().map(Arc::new), true);
+            Some(slot)
         }
         Message::Container { slot, id, pid, started, looked } => {
-            let Some(listener) = fds.next().and_then(|fd| Listener::new(fd).ok()) else {
-                return (None, None);
-            };
+            let listener = Arc::new(Listener::new(fds.next()?).ok()?);
+            // Whoever had the slot is gone.
+            servings.remove(&slot);
             kept.record.recover(slot, &listener);
-            let container = Container { id, pid, started, listener, page: fds.next(), looked };
-            (kept.containers.insert(slot, container), Some(slot))
+            let page = fds.next().map(Arc::new);
+            kept.containers.insert(slot, Container { id, pid, started, listener, page, looked });
+            Some(slot)
         }
     }
-}
-
-fn serve(kept: &Kept, slot: usize, container: &Container, nr_cpus: u32) {
-    let Ok(notice) = container.listener.next() else { return };
-    kept.record.taken(slot, notice.id);
-    let listener = &container.listener;
-    // Whoever is gone needs no answer.
-    let _ = match answer(container, &notice, nr_cpus) {
-        Some(value) => listener.give(notice.id, value),
-        None => listener.leave(notice.id),
-    };
-    kept.record.answered();
 }
 
 /// What the call gives, once that is in the caller's memory; `None` where the kernel is to answer.
-fn answer(container: &Container, notice: &Notice, nr_cpus: u32) -> Option<i64> {
+pub(super) fn answer(container: &Container, page: &OwnedFd, notice: &Notice, nr_cpus: u32) -> Option<i64> {
     if ARCH != Some(notice.arch) {
         return None;
     }
-    let view = view(container.page.as_ref()?)?;
+    let view = view(page)?;
     let [(_, affinity), (_, sysinfo)] = CALLS;
     let listener = &container.listener;
     match i64::from(notice.nr) {

@@ -21,6 +21,7 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What descriptors are called at the service manager: listeners this, and the container's slot, pid, when that started, and identifier.
@@ -29,9 +30,11 @@ const STORED_RECORD: &str = "record";
 /// Most containers.
 const MOST: usize = 4_000;
 /// How often it is looked whether calls are answered and pages are kept.
-const LOOK: Duration = Duration::from_millis(500);
-/// How long calls may wait while none is answered.
+pub(super) const LOOK: Duration = Duration::from_millis(500);
+/// How long a container's calls may wait while none of them is answered and the process that answers gives no sign.
 const HUNG: Duration = Duration::from_secs(2);
+/// How long a process that was killed may take to be gone.
+const GONE: Duration = Duration::from_secs(1);
 /// How long the process that answers may leave a message lying.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// As long as an answer of the agent is awaited.
@@ -57,7 +60,7 @@ pub(crate) fn main(run_dir: &Path) -> Result<()> {
             record
         }
     };
-    Holder::new(Kept { run_dir, socket: Some(listener), record, containers })?.run()
+    Holder::new(Kept { run_dir, socket: Some(listener), record: Arc::new(record), containers })?.run()
 }
 
 /// Where runtimes bring descriptors, made anew, and the directory too where there is none.
@@ -99,8 +102,12 @@ struct Holder {
     start_at: Instant,
     pause: Duration,
     look_at: Instant,
-    /// Notices taken and answered, and since when they are as many although some wait.
-    waiting: Option<((u64, u64), Instant)>,
+    /// What the process that answers said last that it is there, and since when.
+    beat: Option<(u64, Instant)>,
+    /// Containers whose calls wait: their notices taken and answered last, and since when those are the last.
+    waiting: BTreeMap<usize, ((u64, u64), Instant)>,
+    /// Killed, and not gone.
+    lingering: Vec<Child>,
     stopping: bool,
 }
 
@@ -109,6 +116,15 @@ struct Answerer {
     child: Child,
     to: OwnedFd,
     since: Instant,
+    /// When it was killed.
+    killed: Option<Instant>,
+}
+
+impl Answerer {
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        self.killed.get_or_insert_with(Instant::now);
+    }
 }
 
 impl Holder {
@@ -137,7 +153,9 @@ impl Holder {
             start_at: now,
             pause: Duration::ZERO,
             look_at: now,
-            waiting: None,
+            beat: None,
+            waiting: BTreeMap::new(),
+            lingering: Vec::new(),
             stopping: false,
         })
     }
@@ -173,6 +191,7 @@ impl Holder {
 
     /// Starts a process that answers where there is none.
     fn keep_answering(&mut self) {
+        self.lingering.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let ended = self
             .answerer
             .as_mut()
@@ -188,6 +207,13 @@ impl Holder {
             };
             self.start_at = Instant::now() + self.pause;
         }
+        // A thread that waits for a container's memory ends with that, not by a signal. It answers nobody any more.
+        if let Some(answerer) = self.answerer.take_if(|a| a.killed.is_some_and(|at| at.elapsed() >= GONE)) {
+            let pid = answerer.child.id();
+            tracing::warn!(pid, because = "it was killed and does not end", "starting another to answer");
+            self.lingering.push(answerer.child);
+            (self.pause, self.start_at) = (Duration::ZERO, Instant::now());
+        }
         if self.answerer.is_some() || Instant::now() < self.start_at {
             return;
         }
@@ -195,6 +221,8 @@ impl Holder {
             Ok(answerer) => {
                 self.given = self.kept.containers.keys().copied().collect();
                 self.news.clear();
+                self.waiting.clear();
+                self.beat = None;
                 tracing::info!(pid = answerer.child.id(), containers = self.given.len(), "answering");
                 self.answerer = Some(answerer);
                 tell(&[NotifyState::Ready]);
@@ -290,43 +318,60 @@ impl Holder {
             if page.is_some() || !container.looked {
                 self.news.insert(slot);
             }
-            container.page = page.or(container.page.take());
+            container.page = page.map(Arc::new).or(container.page.take());
             container.looked = true;
         }
         self.say_news();
         let now = Instant::now() >= self.look_at;
         for (slot, container) in &self.kept.containers {
-            if !container.looked || now && !container.page.as_ref().is_some_and(answerer::is_kept) {
+            if !container.looked
+                || now && !container.page.as_ref().is_some_and(|page| answerer::is_kept(page))
+            {
                 self.pages.ask(*slot, &self.kept.run_dir, container);
             }
         }
     }
 
-    /// A process that answers nothing although somebody waits, from one look to the next, is stopped or hangs.
+    /// A process that gives no sign although somebody has waited as long is stopped or hangs. One that does leaves to the kernel what
+    /// one of its threads does not come back from, so no container can have it killed.
     fn end_who_hangs(&mut self) {
-        let counts = self.kept.record.counts();
-        let mut fds: Vec<PollFd<'_>> = self
+        let now = Instant::now();
+        let beats = self.kept.record.beats();
+        let (_, still_since) =
+            *self.beat.insert(self.beat.filter(|(n, _)| *n == beats).unwrap_or((beats, now)));
+        let served: Vec<(usize, PollFd<'_>)> = self
             .kept
             .containers
             .iter()
             .filter(|(slot, container)| container.looked && self.given.contains(slot))
-            .map(|(_, c)| PollFd::new(&c.listener, PollFlags::IN))
+            .map(|(slot, c)| (*slot, PollFd::new(&c.listener, PollFlags::IN)))
             .collect();
+        let (slots, mut fds): (Vec<usize>, Vec<PollFd<'_>>) = served.into_iter().unzip();
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let waiting = !fds.is_empty() && poll(&mut fds, Some(&zero)).is_ok_and(|n| n > 0);
-        let waiting = waiting || counts.0 != counts.1;
-        let before = self.waiting.filter(|(before, _)| *before == counts);
-        self.waiting = waiting.then(|| before.unwrap_or((counts, Instant::now())));
-        if self.waiting.is_some_and(|(_, since)| since.elapsed() >= HUNG) {
-            if let Some(answerer) = &mut self.answerer {
-                tracing::error!(
-                    pid = answerer.child.id(),
-                    because = "calls wait and none is answered",
-                    "killing the process that answers"
-                );
-                let _ = answerer.child.kill();
+        if !fds.is_empty() && poll(&mut fds, Some(&zero)).is_err() {
+            return;
+        }
+        let mut waiting = BTreeMap::new();
+        for (slot, fd) in slots.into_iter().zip(&fds) {
+            let last = self.kept.record.last(slot);
+            if fd.revents().contains(PollFlags::IN) || last.0 != last.1 {
+                let before = self.waiting.get(&slot).filter(|(before, _)| *before == last);
+                waiting.insert(slot, before.copied().unwrap_or((last, now)));
             }
-            self.waiting = None;
+        }
+        let hung = |since: Instant| now.saturating_duration_since(since) >= HUNG;
+        let somebody = waiting.values().any(|(_, since)| hung(*since));
+        self.waiting = waiting;
+        if somebody
+            && hung(still_since)
+            && let Some(answerer) = self.answerer.as_mut().filter(|answerer| answerer.killed.is_none())
+        {
+            tracing::error!(
+                pid = answerer.child.id(),
+                because = "calls wait and it gives no sign",
+                "killing the process that answers"
+            );
+            answerer.kill();
         }
     }
 
@@ -346,7 +391,7 @@ impl Holder {
                 self.kept.socket = Some(listener);
                 // The next one is given the new socket; this one would carry on with the old.
                 if let Some(answerer) = &mut self.answerer {
-                    let _ = answerer.child.kill();
+                    answerer.kill();
                 }
             }
             Err(error) if is_news => {
@@ -380,8 +425,7 @@ impl Holder {
     fn finish(mut self) {
         if let Some(answerer) = &mut self.answerer {
             // It would take over where only the socket ended.
-            let _ = answerer.child.kill();
-            let _ = answerer.child.wait();
+            end(&mut answerer.child);
         }
         tracing::info!(containers = self.kept.containers.len(), "stopped");
     }
@@ -400,13 +444,21 @@ fn start(kept: &Kept) -> Result<Answerer> {
         .process_group(0)
         .spawn()
         .context("starting the process that answers")?;
-    let mut answerer = Answerer { child, to, since: Instant::now() };
+    let mut answerer = Answerer { child, to, since: Instant::now(), killed: None };
     if let Err(error) = wire::say_all(answerer.to.as_fd(), kept) {
-        let _ = answerer.child.kill();
-        let _ = answerer.child.wait();
+        end(&mut answerer.child);
         return Err(error);
     }
     Ok(answerer)
+}
+
+/// Kills it, and waits until it is gone, or could be.
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let until = Instant::now() + GONE;
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn is_managed() -> bool {
@@ -450,7 +502,7 @@ fn stored() -> (Option<Record>, BTreeMap<usize, Container>) {
 
 fn listener(fd: OwnedFd, name: &str) -> Option<(usize, Container)> {
     let (slot, pid, started, id) = named(name)?;
-    let listener = Listener::new(fd).ok()?;
+    let listener = Arc::new(Listener::new(fd).ok()?);
     (slot < MOST)
         .then(|| (slot, Container { id: id.to_owned(), pid, started, listener, page: None, looked: true }))
 }

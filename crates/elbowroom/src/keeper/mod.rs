@@ -2,13 +2,14 @@
 //! programs of musl do.
 //!
 //! Two processes with the same descriptors: the *holder* takes them from the runtime, finds the containers' view pages, and
-//! watches; the *answerer* answers, and asks nobody. Whichever dies, the other starts it anew, and what the dead one had taken and
+//! watches; the *answerer* answers, with a thread for each container, and asks nobody. Whichever dies, the other starts it anew, and what the dead one had taken and
 //! not answered is left to the kernel (`elbowroom_host::seccomp::Record`). Only when both die at once do calls fail with
 //! `ENOSYS`, unless a service manager holds the descriptors too. `docs/decisions/0028-seccomp-keeper.md`
 
 mod answerer;
 mod holder;
 mod pages;
+mod serving;
 mod wire;
 
 pub(crate) use answerer::main as answer;
@@ -22,6 +23,7 @@ use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The hidden verb of the process that answers.
 pub(crate) const VERB: &str = "keeper-answerer";
@@ -49,7 +51,7 @@ struct Kept {
     run_dir: PathBuf,
     /// Where runtimes bring descriptors; `None` when no more are taken.
     socket: Option<UnixListener>,
-    record: Record,
+    record: Arc<Record>,
     containers: BTreeMap<usize, Container>,
 }
 
@@ -61,9 +63,24 @@ struct Container {
     pid: i32,
     /// When that started: a later one of the same number is another container's. `None` where nobody knows.
     started: Option<Micros>,
-    listener: Listener,
+    listener: Arc<Listener>,
     /// Its view page, once there is one.
-    page: Option<OwnedFd>,
+    page: Option<Arc<OwnedFd>>,
     /// Whether that was looked for once: until then its calls wait.
     looked: bool,
+}
+
+impl Container {
+    /// The same once more: its descriptors are shared.
+    fn share(&self) -> Self {
+        let Self { id, pid, started, listener, page, looked } = self;
+        Self {
+            id: id.clone(),
+            pid: *pid,
+            started: *started,
+            listener: listener.clone(),
+            page: page.clone(),
+            looked: *looked,
+        }
+    }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest message of a runtime: its state has the container's annotations.
@@ -76,7 +77,7 @@ pub(super) fn take(peer: &UnixStream) -> Result<Option<Container>> {
     let listener =
         Listener::new(fds.swap_remove(at)).with_context(|| format!("{id}: not a seccomp listener"))?;
     let started = process::started(pid);
-    Ok(Some(Container { id, pid, started, listener, page: None, looked: false }))
+    Ok(Some(Container { id, pid, started, listener: Arc::new(listener), page: None, looked: false }))
 }
 
 /// From holder to answerer.
@@ -130,7 +131,7 @@ pub(super) fn begin(from: BorrowedFd<'_>) -> Result<Kept> {
         bail!("the holder said nothing")
     };
     let mut fds = fds.into_iter();
-    let record = Record::open(fds.next().context("the holder sent no record")?)?;
+    let record = Arc::new(Record::open(fds.next().context("the holder sent no record")?)?);
     let socket = if socket { fds.next().map(Into::into) } else { None };
     Ok(Kept { run_dir, socket, record, containers: BTreeMap::new() })
 }
