@@ -72,9 +72,9 @@ fn facts() -> Vec<Fact> {
         fact(
             "kernel",
             true,
-            since((5, 2)),
+            since((5, 8)),
             release.clone(),
-            "mounting views needs open_tree and move_mount, Linux 5.2",
+            "mounting views needs open_tree, move_mount, openat2 and the mount's number in statx, Linux 5.8",
         ),
         fact(
             "root",
