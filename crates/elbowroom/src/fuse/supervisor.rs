@@ -550,7 +550,10 @@ impl Supervisor<'_> {
 
     /// Takes views out of containers where the policy process, which knows them, has not.
     fn detach_views(&mut self, minor: u32) {
+        // At least; and as long as a policy process would have had, which with hundreds of containers may be needed.
         const WITHIN: Duration = Duration::from_secs(5);
+        let left =
+            self.stop.map_or(WITHIN, |until| until.saturating_duration_since(Instant::now()).max(WITHIN));
         // In a process of its own: a mount can wait for a container's file systems, for ever.
         let started = self.handover.command("detach-views").arg(minor.to_string()).spawn();
         let mut detaching = match started {
@@ -558,7 +561,7 @@ impl Supervisor<'_> {
             Err(error) => return tracing::error!(%error, "views stay in containers"),
         };
         let ended = rustix::process::pidfd_open(Pid::from_child(&detaching), PidfdFlags::empty())
-            .is_ok_and(|pidfd| wait_readable(&pidfd, Some(WITHIN)));
+            .is_ok_and(|pidfd| wait_readable(&pidfd, Some(left)));
         if !ended {
             tracing::error!(because = "file systems of some do not answer", "views stay in containers");
             let _ = detaching.kill();
