@@ -114,8 +114,6 @@ pub struct Labelling {
 /// A container that is about to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepare {
-    /// The engine's identifier.
-    pub id: String,
     /// A process in the container's cgroup; 0 or 1: the process that asks.
     pub pid: i32,
 }

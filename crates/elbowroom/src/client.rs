@@ -73,8 +73,8 @@ pub(crate) fn launch(run_dir: &Path, container: Launch, patience: Duration) -> R
 }
 
 /// Has the agent make the view of a container that is about to run; `pid` is a process in its cgroup.
-pub(crate) fn prepare(run_dir: &Path, id: &str, pid: i32, patience: Duration) -> Result<Prepared> {
-    let request = Request::Prepare(Prepare { id: id.to_owned(), pid });
+pub(crate) fn prepare(run_dir: &Path, pid: i32, patience: Duration) -> Result<Prepared> {
+    let request = Request::Prepare(Prepare { pid });
     match Client::connect_within(run_dir, patience)?.ask(&request)? {
         Response::Prepared(prepared) => Ok(prepared),
         other => bail!("the agent answered {other:?} to a prepare request: is it of another version?"),

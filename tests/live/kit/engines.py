@@ -310,9 +310,12 @@ class RuncWay:
             config["hooks"] = {"createContainer": [{"path": str(hook[0]), "args": ["elbowroom", *map(str, hook[1:])]}]}
         (self.bundle / "config.json").write_text(json.dumps(config))
 
-    def start(self):
+    def run(self):
         words = ["runc", "--root", self.home / "state", "run", "--bundle", self.bundle, f"elbowroom-test-{self.bundle.name}"]
-        took, done = timed(lambda: subprocess.run(words, capture_output=True, text=True))
+        return timed(lambda: subprocess.run(words, capture_output=True, text=True))
+
+    def start(self):
+        took, done = self.run()
         assert (f"{MEMORY >> 10} kB" in done.stdout) == (self.bundle.name == "with"), done
         return took
 

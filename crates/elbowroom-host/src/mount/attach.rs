@@ -156,7 +156,8 @@ struct Made {
 }
 
 fn attach_at(place: &Place, plan: &Plan) -> Result<Attached, MountError> {
-    let (view, dir) = View::open(&plan.view.dir)?;
+    let view = &plan.view;
+    let dir = view.open()?;
     // Until the end: two agents' hands at the same targets would each take back what the other relies on.
     let _lock = place.lock()?;
     let table = place.table()?;
@@ -169,7 +170,7 @@ fn attach_at(place: &Place, plan: &Plan) -> Result<Attached, MountError> {
             errno => MountError::of(call, &source, errno),
         };
         let id = file_id(dir.as_fd(), &bind.source).map_err(|e| no_view("statx", e))?;
-        let step = match place.explain(decide(place, &table, &view, id, &bind.target))? {
+        let step = match place.explain(decide(place, &table, view, id, &bind.target))? {
             Decision::Present => {
                 attached.present += 1;
                 continue;

@@ -131,8 +131,31 @@ impl Place {
 
     /// The mounts below the root directory.
     pub(super) fn table(&self) -> Result<MountTable, MountError> {
+        Ok(self.whole_table()?.below(&self.prefix))
+    }
+
+    /// The same, after `look` has looked at all mounts of this process.
+    pub(super) fn table_after<T>(
+        &self,
+        look: impl FnOnce(&MountTable) -> Result<T, MountError>,
+    ) -> Result<(MountTable, T), MountError> {
+        match self.pid {
+            Some(_) => {
+                let seen = look(&Self::here(Path::new("/"))?.whole_table()?)?;
+                Ok((self.table()?, seen))
+            }
+            None => {
+                let all = self.whole_table()?;
+                let seen = look(&all)?;
+                Ok((all.below(&self.prefix), seen))
+            }
+        }
+    }
+
+    /// All mounts that the process sees.
+    fn whole_table(&self) -> Result<MountTable, MountError> {
         let text = self.read("mountinfo")?;
-        Ok(MountTable::parse(&text, &self.path("mountinfo"))?.below(&self.prefix))
+        Ok(MountTable::parse(&text, &self.path("mountinfo"))?)
     }
 
     /// The cgroups of the process.
@@ -204,8 +227,8 @@ impl Place {
             .collect()
     }
 
-    /// Runs `work` on a thread of its own inside the mount namespace. `/proc` is whatever the container has there:
-    /// `work` uses nothing but descriptors.
+    /// Runs `work` inside the mount namespace; in another one than this process's, on a thread of its own. `/proc` is whatever the
+    /// container has there: `work` uses nothing but descriptors.
     pub(super) fn enter<T: Send>(
         &self,
         work: impl FnOnce(&Unmounter) -> Result<T, MountError> + Send,
@@ -213,7 +236,7 @@ impl Place {
         let namespace = self.pid.map(|_| self.open_namespace()).transpose()?;
         let inside = || {
             // SAFETY: CLONE_FS alone leaves the table of file descriptors shared, the only thing `unshare_unsafe` asks its
-            // callers to mind. The thread ends with `inside`, and with it the current directory and root it changes.
+            // callers to mind. The current directory and root that `inside` changes are this thread's alone.
             unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }
                 .map_err(|e| MountError::of("unshare", "/", e))?;
             let own_fds = open_dir(Path::new("/proc/thread-self/fd"))
@@ -226,6 +249,13 @@ impl Place {
                 .map_err(|e| MountError::of("fchdir", "/proc/thread-self/fd", e))?;
             work(&Unmounter(()))
         };
+        if namespace.is_none() {
+            let error = |call| move |errno| MountError::of(call, ".", errno);
+            let before = open_dir(Path::new(".")).map_err(error("open"))?;
+            let result = inside();
+            rustix::process::fchdir(&before).map_err(error("fchdir"))?;
+            return result;
+        }
         let result = std::thread::scope(|scope| match scope.spawn(inside).join() {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),

@@ -1,7 +1,7 @@
 //! Which file of a view goes where in one container.
 
 use super::mountinfo::{CgroupLine, Mount, MountTable, is_deleted};
-use super::place::{Place, file_id, open_dir, path_of};
+use super::place::{FileId, Place, file_id, open_dir, path_of};
 use super::{FSTYPE, MountError, PAGE_TARGET, SOURCE};
 use elbowroom_core::sample::DeviceNumber;
 use rustix::fd::{AsFd, OwnedFd};
@@ -110,11 +110,10 @@ pub fn look_up(view_dir: &Path, surfaces: &[Surface]) {
 }
 
 fn plan_at(place: &Place, surfaces: &[Surface], view_dir: &Path) -> Result<Plan, MountError> {
-    let (view, _) = View::open(view_dir)?;
     if let Some(bad) = surfaces.iter().find(|surface| !stays_inside(&surface.source)) {
         return Err(MountError::BadSource { source_path: bad.source.clone() });
     }
-    let table = place.table()?;
+    let (table, view) = place.table_after(|own| View::look(view_dir, own))?;
     let (wanted, mut skipped) = targets(&table, &place.cgroups()?, surfaces);
     let mut binds = Vec::new();
     for bind in wanted {
@@ -213,19 +212,19 @@ fn stays_inside(source: &Path) -> bool {
 }
 
 impl View {
-    /// Looks at the view's directory and keeps it open.
-    pub(super) fn open(dir: &Path) -> Result<(Self, OwnedFd), MountError> {
-        let no_view = |errno| match errno {
-            Errno::NOENT | Errno::NOTDIR | Errno::NOTCONN => MountError::NoView { path: dir.to_owned() },
-            errno => MountError::of("open", dir, errno),
-        };
-        let fd = open_dir(dir).map_err(no_view)?;
-        let id = file_id(fd.as_fd(), Path::new("")).map_err(no_view)?;
-        let path = path_of(fd.as_fd()).map_err(no_view)?;
-        let table = Place::here(Path::new("/"))?.table()?;
-        let mount = table.by_id(id.mount).ok_or_else(|| MountError::NoView { path: dir.to_owned() })?;
+    /// Looks at the view's directory; `own` are this process's mounts.
+    fn look(dir: &Path, own: &MountTable) -> Result<Self, MountError> {
+        let (fd, id) = open_view(dir)?;
+        let path = path_of(fd.as_fd()).map_err(|e| MountError::of("readlink", dir, e))?;
+        let mount = own.by_id(id.mount).ok_or_else(|| MountError::NoView { path: dir.to_owned() })?;
         let inside = path.strip_prefix(&mount.mount_point).unwrap_or(Path::new(""));
-        Ok((Self { dir: dir.to_owned(), device: id.device, root: tidy(mount.root.join(inside)) }, fd))
+        Ok(Self { dir: dir.to_owned(), device: id.device, root: tidy(mount.root.join(inside)) })
+    }
+
+    /// Opens the view's directory, if it is the one that was looked at.
+    pub(super) fn open(&self) -> Result<OwnedFd, MountError> {
+        let (fd, id) = open_view(&self.dir)?;
+        if id.device == self.device { Ok(fd) } else { Err(MountError::NoView { path: self.dir.clone() }) }
     }
 
     /// Whether a mount is a view of any agent, dead ones included, or comes from this view's filesystem. The mount that
@@ -233,6 +232,16 @@ impl View {
     pub(super) fn is_ours(&self, mount: &Mount) -> bool {
         is_view(mount) || (mount.device == self.device && mount.root != Path::new("/"))
     }
+}
+
+fn open_view(dir: &Path) -> Result<(OwnedFd, FileId), MountError> {
+    let no_view = |errno| match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::NOTCONN => MountError::NoView { path: dir.to_owned() },
+        errno => MountError::of("open", dir, errno),
+    };
+    let fd = open_dir(dir).map_err(no_view)?;
+    let id = file_id(fd.as_fd(), Path::new("")).map_err(no_view)?;
+    Ok((fd, id))
 }
 
 /// Whether a mount is a view of any agent.

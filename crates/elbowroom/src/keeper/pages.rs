@@ -40,11 +40,11 @@ impl Pages {
             return;
         }
         self.asked.insert(slot, Instant::now());
-        let (run_dir, id) = (run_dir.to_owned(), container.id.clone());
+        let run_dir = run_dir.to_owned();
         let (pid, started, new) = (container.pid, container.started, !container.looked);
         let ask = move || {
             let page = match new {
-                true => prepared(&run_dir, &id, pid),
+                true => prepared(&run_dir, pid),
                 false => attached(&run_dir, pid),
             };
             // The agent knows it by its process alone. Who is the same afterwards was the same when the agent looked. The identifier
@@ -70,8 +70,8 @@ impl Pages {
 }
 
 /// Of a container that is just being made: the hook has its view prepared, and so do we.
-fn prepared(run_dir: &Path, id: &str, pid: i32) -> Option<PathBuf> {
-    client::prepare(run_dir, id, pid, PATIENCE).ok()?.page
+fn prepared(run_dir: &Path, pid: i32) -> Option<PathBuf> {
+    client::prepare(run_dir, pid, PATIENCE).ok()?.page
 }
 
 /// Of one that runs: only where its view is in it, and without a change of that.

@@ -2,7 +2,9 @@
 //! procfs, sysfs and cgroups are mounted below the root filesystem already: the view is there before the first instruction.
 //!
 //! The state on stdin names the container. Its `pid` does not help: it is 1, or some number of the container's own pid
-//! namespace. The agent takes the process that asks instead (SO_PEERCRED), which is in the container's cgroup.
+//! namespace. The agent takes the process that asks instead (SO_PEERCRED), which is in the container's cgroup. The rest is
+//! looked at only where it is needed: runc writes the state when a thread of its Go runtime comes to it, up to 10 ms after the
+//! hook has begun.
 
 use super::{bundle, surfaces};
 use crate::alerts::journald;
@@ -10,13 +12,16 @@ use crate::{client, preload};
 use anyhow::Context;
 use elbowroom_core::launch::Surfaces;
 use elbowroom_host::mount::Place;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{CWD, PROC_SUPER_MAGIC};
+use rustix::time::Timespec;
 use serde::Deserialize;
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock, mpsc};
-use std::time::Duration;
+use std::sync::{Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 /// The hidden verb.
 pub(crate) const VERB: &str = "hook";
@@ -31,6 +36,11 @@ const BUDGET: Duration = Duration::from_secs(2);
 /// How much of that the agent may take.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
+/// How long an omission waits for its container's name.
+const NAMED_WITHIN: Duration = Duration::from_millis(100);
+/// The longest state that is read.
+const LONGEST: usize = 1 << 20;
+
 /// The part of the OCI state that matters here (runtime-spec, runtime.md).
 #[derive(Deserialize)]
 struct State {
@@ -43,47 +53,82 @@ struct State {
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
     let run_dir = PathBuf::from(value_of(args, "--run-dir").unwrap_or(client::RUN_DIR.as_ref()));
     let wanted = value_of(args, surfaces::FLAG).and_then(OsStr::to_str).map(surfaces::of_names);
-    let id = Arc::new(OnceLock::new());
     let (done, result) = mpsc::channel();
-    let known = id.clone();
     // A panic drops the sender, which reads as an end without a result.
     let attaching = move || {
-        let _ = done.send(attach(&run_dir, wanted.unwrap_or_default(), &known));
+        let _ = done.send(attach(&run_dir, wanted.unwrap_or_default()));
     };
     // In the container's cgroup there may be no room for a thread (`--pids-limit`).
     if let Err(error) = std::thread::Builder::new().spawn(attaching) {
-        complain(&id, &format!("starting a thread: {error}"));
+        complain(&format!("starting a thread: {error}"));
         return ExitCode::SUCCESS;
     }
     match result.recv_timeout(BUDGET) {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => complain(&id, &format!("{error:#}")),
-        Err(mpsc::RecvTimeoutError::Timeout) => complain(&id, "mounting it took too long"),
-        Err(mpsc::RecvTimeoutError::Disconnected) => complain(&id, "the hook failed unexpectedly"),
+        Ok(Err(error)) => complain(&format!("{error:#}")),
+        Err(mpsc::RecvTimeoutError::Timeout) => complain("mounting it took too long"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => complain("the hook failed unexpectedly"),
     }
     ExitCode::SUCCESS
 }
 
-fn complain(id: &OnceLock<String>, why: &str) {
+fn complain(why: &str) {
+    let id = state(NAMED_WITHIN).map(|state| state.id).unwrap_or_default();
     let why = format!("no view: {why}");
-    let _ = journald::say(&why, id.get().map_or("", String::as_str));
+    let _ = journald::say(&why, &id);
     super::say(&format!("elbowroom: {why}"));
 }
 
-fn attach(run_dir: &Path, wanted: Surfaces, id: &OnceLock<String>) -> anyhow::Result<()> {
-    let mut text = Vec::new();
-    std::io::stdin().take(1 << 20).read_to_end(&mut text).context("reading the container's state")?;
-    let state: State = serde_json::from_slice(&text).context("the container's state")?;
-    let name = id.get_or_init(|| state.id);
-    let rootfs = bundle::rootfs(&state.bundle)?;
+fn attach(run_dir: &Path, wanted: Surfaces) -> anyhow::Result<()> {
+    let rootfs = match rootfs_here() {
+        Some(here) => here,
+        None => bundle::rootfs(&state(BUDGET)?.bundle)?,
+    };
     // First, and whether there is an agent or not: the environment names these files already.
     let there = preload::provide(&rootfs, wanted);
-    let view = attach_view(run_dir, name, &rootfs);
+    let view = attach_view(run_dir, &rootfs);
     there.and(view)
 }
 
-fn attach_view(run_dir: &Path, id: &str, rootfs: &Path) -> anyhow::Result<()> {
-    let view = client::prepare(run_dir, id, 0, PATIENCE)?;
+/// The current directory, where that is the container's root filesystem: runc runs this hook there (libcontainer/rootfs_linux.go,
+/// `prepareRootfs`), others in the bundle. It is known by its procfs.
+fn rootfs_here() -> Option<PathBuf> {
+    let here = Path::new(".");
+    let is_procfs = rustix::fs::statfs("proc").is_ok_and(|proc| proc.f_type == PROC_SUPER_MAGIC);
+    let is_hosts = is_same(here, Path::new("/")).unwrap_or(true);
+    (is_procfs && !is_hosts).then(|| here.to_owned())
+}
+
+fn is_same(one: &Path, other: &Path) -> rustix::io::Result<bool> {
+    let of = |path| rustix::fs::statat(CWD, path, rustix::fs::AtFlags::empty()).map(|s| (s.st_dev, s.st_ino));
+    Ok(of(one)? == of(other)?)
+}
+
+/// What the runtime says on stdin, as soon as all of it is there.
+fn state(patience: Duration) -> anyhow::Result<State> {
+    /// What has been read of it.
+    static TEXT: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+    let until = Instant::now() + patience;
+    let mut text = TEXT.try_lock().ok().context("the container's state is being read")?;
+    let mut stdin = io::stdin().lock();
+    let mut part = [0; 8 << 10];
+    while text.len() < LONGEST {
+        let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+        let ready = poll(&mut [PollFd::new(&stdin, PollFlags::IN)], left.as_ref());
+        anyhow::ensure!(
+            ready.context("waiting for the container's state")? > 0,
+            "the container's state does not come"
+        );
+        match stdin.read(&mut part).context("reading the container's state")? {
+            0 => break,
+            read => text.extend_from_slice(&part[..read]),
+        }
+    }
+    serde_json::from_slice(&text).context("the container's state")
+}
+
+fn attach_view(run_dir: &Path, rootfs: &Path) -> anyhow::Result<()> {
+    let view = client::prepare(run_dir, 0, PATIENCE)?;
     let place = Place::here(rootfs)?;
     place.attach(&place.plan(&view.surfaces, &view.view_dir)?)?;
     // Without the page (a kernel before Linux 5.12, no sysfs) the files still show the view; the agent notes what is missing.

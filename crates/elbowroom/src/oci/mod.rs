@@ -20,6 +20,7 @@ use std::process::ExitCode;
 
 /// The program `elbowroom-runtime`: the hook, if that is its first argument, else the runtime.
 pub fn main() -> ExitCode {
+    elbowroom_host::process::share_memory_among_threads();
     let args: Vec<OsString> = env::args_os().skip(1).collect();
     match args.split_first() {
         Some((verb, rest)) if verb == hook::VERB => hook::main(rest),

@@ -100,7 +100,7 @@ impl Owner {
             let container = found.and_then(|id| self.views.group(id)?.container.as_ref());
             let refused = container.and_then(|container| self.config.containers.refuses(container));
             if let Some(why) = refused {
-                let _ = answer.send(Response::Error(format!("{}: no view: {why}", prepare.id)));
+                let _ = answer.send(Response::Error(why.to_owned()));
                 continue;
             }
             match found {
@@ -120,8 +120,8 @@ impl Owner {
                 }
                 None => {
                     let _ = answer.send(Response::Error(format!(
-                        "{}: process {} is in no container's cgroup that the agent knows",
-                        prepare.id, prepare.pid
+                        "process {} is in no container's cgroup that the agent knows",
+                        prepare.pid
                     )));
                 }
             }

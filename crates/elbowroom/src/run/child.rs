@@ -26,8 +26,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Args, Debug)]
 pub(crate) struct ChildArgs {
     #[arg(long)]
-    id: String,
-    #[arg(long)]
     cgroup: Vec<PathBuf>,
     #[arg(long)]
     no_views: bool,
@@ -70,7 +68,7 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     mount::private_namespace()?;
-    let view = client::prepare(run_dir, &args.id, 0, PATIENCE)
+    let view = client::prepare(run_dir, 0, PATIENCE)
         .context("no view for the command (--no-views runs it without)")?;
     let root = Path::new("/");
     let place = Place::here(root)?;

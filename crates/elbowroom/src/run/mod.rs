@@ -117,7 +117,7 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     let signals = Signals::block(&FORWARDED)?;
     let group = Group::create(&layout, &name, &limits)?;
 
-    let status = start(args, run_dir, &group, &name, &limits).and_then(|mut child| {
+    let status = start(args, run_dir, &group, &limits).and_then(|mut child| {
         let poller = probe.filter(Probe::asks).map(|probe| probe::start(probe, run_dir, &name));
         if let Some(Err(error)) = &poller {
             eprintln!("elbowroom: probe: {error}");
@@ -146,16 +146,10 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     })
 }
 
-fn start(
-    args: &RunArgs,
-    run_dir: &Path,
-    group: &Group,
-    name: &str,
-    limits: &Limits,
-) -> anyhow::Result<Child> {
+fn start(args: &RunArgs, run_dir: &Path, group: &Group, limits: &Limits) -> anyhow::Result<Child> {
     // This very program, also when its file has been replaced meanwhile.
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("elbowroom").arg(child::VERB).arg("--id").arg(name).arg("--run-dir").arg(run_dir);
+    command.arg0("elbowroom").arg(child::VERB).arg("--run-dir").arg(run_dir);
     for dir in group.dirs() {
         command.arg("--cgroup").arg(dir);
     }
