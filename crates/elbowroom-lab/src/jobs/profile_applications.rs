@@ -1,4 +1,4 @@
-//! Page tables and page faults of applications, four containers of each: what the thesis' chapter 5 asks of them.
+//! Page tables and page faults of applications, four containers of each on one CPU: what the thesis' chapter 5 asks of them.
 
 use crate::database;
 use crate::job::{Folder, Job, Lab, table};
@@ -18,8 +18,10 @@ use std::process::{Child, Command, Stdio};
 /// Containers of one application.
 const CONTAINERS: usize = 4;
 const APPLICATIONS: [&str; 6] = ["mariadb", "httpd", "fio", "pagerank", "dense", "sparse"];
-/// How a program's addresses are chosen, and what it is started by for that.
-const ADDRESSES: [(&str, &[&str]); 2] = [("randomised", &[]), ("fixed", &["setarch", "-R"])];
+/// How a program's addresses are chosen, and what it is started by for that: on the first CPU, so that there are as many containers per
+/// core as the thesis has.
+const ADDRESSES: [(&str, &[&str]); 2] =
+    [("randomised", &["taskset", "-c", "0"]), ("fixed", &["taskset", "-c", "0", "setarch", "-R"])];
 /// Bytes of the file that fio and the functions map.
 const FILE: u64 = 64 << 20;
 /// Rows of a database, some megabytes.
@@ -140,7 +142,7 @@ impl Job for ProfileApplications {
             .collect();
         let runs = cases.iter().map(|case| case.runs().count()).min().unwrap_or(0);
         out.say(format!(
-            "Page tables and page faults of four containers of each application. \"initial\" is when they have just started, \"steady\" \
+            "Page tables and page faults of four containers of each application, on one CPU. \"initial\" is when they have just started, \"steady\" \
              {} s later; active entries were used within half a second. Faults are those from the start of the first container until {} s after \
              that of the last. \"fixed\" is without randomised addresses (`setarch -R`). {runs} runs, applications in turn; median (smallest \
              to largest), shares in percent of entries, \"groupable of active\" of active entries.",
