@@ -407,6 +407,8 @@ def test_cost_of_a_start_by_runc(new_agent, binary, run_dir, tmp_path, costs):
     hook = Path(binary).with_name("elbowroom-runtime")  # as `elbowroom oci-hooks` has it
     given, without = RuncWay(tmp_path, [hook, "hook", "--run-dir", run_dir]), RuncWay(tmp_path)
     assert in_turn(costs, "runc by itself", without.start, given.start, 10 * ROUNDS) < 250 * PATIENCE
+    idle = RuncWay(tmp_path, [docker_kit.busybox(), "true"], idle=True)
+    in_turn(costs, "runc by itself, a hook that does nothing", without.start, idle.start, 10 * ROUNDS)
     in_turn(costs, "runc by itself, CPU time with its children", without.cpu, given.cpu, 5 * ROUNDS)
 
 

@@ -13,7 +13,7 @@ use anyhow::Context;
 use elbowroom_core::launch::Surfaces;
 use elbowroom_host::mount::Place;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{CWD, PROC_SUPER_MAGIC};
+use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC};
 use rustix::time::Timespec;
 use serde::Deserialize;
 use std::ffi::{OsStr, OsString};
@@ -93,15 +93,11 @@ fn attach(run_dir: &Path, wanted: Surfaces) -> anyhow::Result<()> {
 /// The current directory, where that is the container's root filesystem: runc runs this hook there (libcontainer/rootfs_linux.go,
 /// `prepareRootfs`), others in the bundle. It is known by its procfs.
 fn rootfs_here() -> Option<PathBuf> {
-    let here = Path::new(".");
-    let is_procfs = rustix::fs::statfs("proc").is_ok_and(|proc| proc.f_type == PROC_SUPER_MAGIC);
-    let is_hosts = is_same(here, Path::new("/")).unwrap_or(true);
-    (is_procfs && !is_hosts).then(|| here.to_owned())
-}
-
-fn is_same(one: &Path, other: &Path) -> rustix::io::Result<bool> {
-    let of = |path| rustix::fs::statat(CWD, path, rustix::fs::AtFlags::empty()).map(|s| (s.st_dev, s.st_ino));
-    Ok(of(one)? == of(other)?)
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let proc = rustix::fs::open("proc", flags, Mode::empty()).ok()?;
+    let is_procfs = rustix::fs::fstatfs(&proc).is_ok_and(|proc| proc.f_type == PROC_SUPER_MAGIC);
+    let file = |path| rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino)).ok();
+    (is_procfs && file(".")? != file("/")?).then(|| ".".into())
 }
 
 /// What the runtime says on stdin, as soon as all of it is there.

@@ -83,7 +83,7 @@ fn the_hook_puts_the_view_into_a_container_before_its_first_instruction() {
     assert!(std::fs::read_to_string("/proc/meminfo").unwrap().contains("MemTotal"), "the host sees itself");
 
     let asked = agent.asked();
-    assert_eq!(asked[0].request, json!({ "prepare": { "id": bundle.id, "pid": 0 } }));
+    assert_eq!(asked[0].request, json!({ "prepare": { "pid": 0 } }));
     assert!(
         asked[0].cgroups.contains(&format!(":/{}\n", bundle.id)),
         "asked from inside: {}",
