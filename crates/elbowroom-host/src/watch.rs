@@ -140,6 +140,20 @@ impl Watch {
         }
     }
 
+    /// Gives up watches of directories that are not there any more. The kernel does so by itself when an inode goes, but a watch keeps
+    /// that of a cgroup (fs/kernfs/dir.c never unlinks it), and with it one of `fs.inotify.max_user_watches`.
+    pub(crate) fn keep(&mut self, is_there: impl Fn(usize, u64) -> bool) {
+        let Self::Inotify { fd, dirs, .. } = self else { return };
+        dirs.retain(|watch, (hierarchy, dir)| {
+            let keep = is_there(*hierarchy, *dir);
+            if !keep {
+                // It may have gone this very moment.
+                let _ = inotify::remove_watch(&*fd, *watch);
+            }
+            keep
+        });
+    }
+
     /// Takes what has arrived, without waiting.
     pub(crate) fn drain(&mut self, notices: &mut Vec<Notice>) {
         match self {

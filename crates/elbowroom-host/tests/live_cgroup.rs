@@ -9,6 +9,8 @@ use elbowroom_host::{Sensor, SensorConfig, timer};
 use rig::{DEADLINE, Rig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
+use std::os::fd::AsRawFd;
+use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -436,6 +438,24 @@ fn a_storm_of_groups_is_told_whole_and_leaves_no_file_open() {
         told.sensor.tick(timer::now());
         assert_eq!(files(), before);
     });
+}
+
+/// The kernel gives up no watch of a cgroup that was removed.
+#[test]
+fn what_is_gone_is_watched_no_longer() {
+    let Some(mut rig) = Rig::new() else { return };
+    let config = SensorConfig { fanotify: false, rescan: Micros::millis(200), ..SensorConfig::default() };
+    let mut told = Told::open(&config);
+    let fdinfo = format!("/proc/self/fdinfo/{}", told.sensor.fd().as_raw_fd());
+    let watched = |inode: u64| {
+        let ino = format!(" ino:{inode:x} ");
+        std::fs::read_to_string(&fdinfo).unwrap().lines().any(|line| line.contains(&ino))
+    };
+    rig.mkdir("a");
+    let (path, inode) = (rig.path("a"), std::fs::metadata(rig.dir(Controller::Cpu, "a")).unwrap().st_ino());
+    told.until("watched", |t| t.group(&path).is_some() && watched(inode));
+    rig.rmdir("a");
+    told.until("watched no longer", |_| !watched(inode));
 }
 
 #[test]

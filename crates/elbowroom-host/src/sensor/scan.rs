@@ -85,11 +85,8 @@ impl Sensor {
     }
 
     fn plan(&self, notice: Notice, chores: &mut Chores) {
-        let at = |hierarchy: usize, dir: u64| {
-            let walked = self.walked.iter().position(|index| *index == hierarchy)?;
-            // An unknown directory is new and will be listed with its parent, or gone.
-            self.tree.by_inode(walked, dir)
-        };
+        // An unknown directory is new and will be listed with its parent, or gone.
+        let at = |hierarchy, dir| directory(&self.walked, &self.tree, hierarchy, dir);
         match notice {
             Notice::Overflow => chores.everything = true,
             Notice::Tree { hierarchy, dir } => chores.lists.extend(at(hierarchy, dir)),
@@ -121,6 +118,10 @@ impl Sensor {
         self.rescanned = Instant::now();
         for _ in 0..owed.min(slots as u128) {
             self.rescan_at = (self.rescan_at + 1) % slots;
+            if self.rescan_at == 0 {
+                let (walked, tree) = (&self.walked, &self.tree);
+                self.watch.keep(|hierarchy, dir| directory(walked, tree, hierarchy, dir).is_some());
+            }
             let slot = self.rescan_at;
             if self.tree.get(slot).is_some() {
                 chores.lists.insert(slot);
@@ -400,4 +401,10 @@ fn has_processes(dir: &Dir<'_>) -> cgroup::Answer<bool> {
             Err(ReadError::Io { operation: "reading", path: dir.path().join("cgroup.procs"), source })
         }
     }
+}
+
+/// The group that has this directory, of a hierarchy by its index.
+fn directory(walked: &[usize], tree: &Tree, hierarchy: usize, inode: u64) -> Option<Slot> {
+    let walked = walked.iter().position(|index| *index == hierarchy)?;
+    tree.by_inode(walked, inode)
 }

@@ -378,7 +378,13 @@ impl Shared {
                     let _hands = lock(&self.hands);
                     self.slots.take_read(slot, mask)
                 };
-                lock(&self.work).note_taken(slot, bits);
+                {
+                    let mut work = lock(&self.work);
+                    // One that is removed from here on takes its readers with it.
+                    if self.slots.owner(slot).is_some() {
+                        work.note_taken(slot, bits);
+                    }
+                }
                 if bits != 0 && self.slots.snapshot(slot, &mut snapshot).is_some() {
                     let set = (0..64).filter(|bit| bits & (1 << bit) != 0);
                     let nodes = set.flat_map(|bit| tree::nodes_of_bit(bit, &snapshot.facts));
