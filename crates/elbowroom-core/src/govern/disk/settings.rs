@@ -87,7 +87,7 @@ mod max_disk_io {
 pub struct Lifeline {
     /// `P`: how far protection is above the lifeline, so that a container can grow into it.
     pub elasticity: Percent,
-    /// `eta`: the part of the capacity that is ever given away.
+    /// `eta`: the part of the capacity that is given away. While there is room and no request waits, half of the rest, too.
     pub target: Percent,
 }
 

@@ -10,7 +10,7 @@
 //! comes before a lower one, but for reservations.
 //!
 //! # Terminology
-//! Everything is in parts of the disk. *Kept*: what others leave to a container now. *Budget*: what is ever given away.
+//! Everything is in parts of the disk. *Kept*: what others leave to a container now. *Budget*: what is given away.
 //!
 //! # Properties
 //! - `shares_add_up_to_the_budget_and_no_more`

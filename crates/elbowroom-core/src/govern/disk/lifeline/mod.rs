@@ -75,6 +75,8 @@ pub(super) struct Mind {
     /// SHARE, not GUARD.
     dividing: bool,
     calm_ticks: u32,
+    /// For how many seconds the disk lately did nearly all it may without making requests wait.
+    ease: f64,
     /// The last period was one of a probe.
     probed: bool,
     /// What the disk does in no container's name, per second.
@@ -96,6 +98,7 @@ impl Mind {
             contended: None,
             dividing: false,
             calm_ticks: 0,
+            ease: 0.0,
             probed: false,
             rest: Flow::ZERO,
             claimants: Vec::new(),

@@ -24,6 +24,11 @@ const CALM_TICKS: u32 = 4;
 /// A disk that is used this much above the target, and answers this much slower than on a quiet day, is about to be saturated.
 const CROWDED: f64 = 1.04;
 const SLOWER: f64 = 1.5;
+/// A disk that does this part of the target and makes nobody wait has room for more: after so many seconds of that, and within so many
+/// more, half of what the target leaves is given away, too.
+const FULLY: f64 = 0.9;
+const EASY_AFTER: f64 = 2.0;
+const EASY_FOR: f64 = 4.0;
 /// A disk that is used this much has no quiet day.
 const BUSY: f64 = 0.6;
 /// A disk that has something to do for less than this part of the time does what it does with ease.
@@ -64,6 +69,8 @@ struct Now {
     ratio: f64,
     elasticity: f64,
     target: f64,
+    /// What is given away while there is room: the target, or more.
+    eased: f64,
 }
 
 /// Takes in a period of a disk and of the containers on it, and gives orders.
@@ -99,15 +106,24 @@ fn look(device: &mut Device, settings: &Lifeline) -> Now {
     let theirs = members.iter().fold(Flow::ZERO, |sum, member| sum.plus(member.flow));
     let tracking = 1.0 - (-load.seconds / 10.0).exp();
     mind.rest = mind.rest.zip(load.flow.less(theirs), |rest, x| rest + tracking * (x - rest));
+    let target = settings.target.fraction();
+    let suspect = mind.saturation.is_suspect();
+    let used = mind.capacity.as_ref().map_or(0.0, |capacity| capacity.share(load.flow));
+    mind.ease = match () {
+        () if vote || suspect || ratio.is_none_or(|ratio| ratio > SLOWER) => 0.0,
+        () if used > FULLY * target => (mind.ease + load.seconds).min(EASY_AFTER + EASY_FOR),
+        () => mind.ease,
+    };
     Now {
         at: load.now,
         seconds: load.seconds,
         vote,
         saturated: mind.saturation.holds(),
-        suspect: mind.saturation.is_suspect(),
+        suspect,
         ratio: ratio.unwrap_or(f64::INFINITY),
         elasticity: settings.elasticity.fraction(),
-        target: settings.target.fraction(),
+        target,
+        eased: target + (1.0 - target) / 2.0 * ((mind.ease - EASY_AFTER) / EASY_FOR).clamp(0.0, 1.0),
     }
 }
 
@@ -313,10 +329,11 @@ fn divide(device: &mut Device, groups: &Groups, orders: &mut Vec<Order>, now: &N
     claimants.clear();
     claimants.extend(members.iter().map(|member| claimant(member, groups, capacity, least, now)));
     let others = capacity.share(*rest).min(MOST_REST);
-    let budget = (now.target - others).max(0.0);
+    let sharing = *dividing && disk.weights.is_none();
+    let target = if sharing { now.target } else { now.eased };
+    let budget = (target - others).max(0.0);
     allocate::guard(budget, 1.0 - others, claimants, guard);
 
-    let sharing = *dividing && disk.weights.is_none();
     let mut shares = vec![0.0; members.len()];
     if sharing {
         // Containers that are away take no part; if they come back, their limit is what they may take without asking.
@@ -378,7 +395,7 @@ fn divide(device: &mut Device, groups: &Groups, orders: &mut Vec<Order>, now: &N
                 weight: one.weight,
                 queue: device.load.queue,
                 ratio: now.ratio,
-                target: now.target,
+                target,
             };
             if sharing && one.active { explain::share(&facts) } else { explain::guard(&facts) }
         };
