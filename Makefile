@@ -46,7 +46,7 @@ test: ## everything: check, live and vm-test
 	@tools/setup test vm
 	@$(MAKE) --no-print-directory check live vm-test
 
-CARGO := LIBBPF_SYS_LIBRARY_PATH=$(dir $(call ARCHIVE,libelf.a)) cargo
+CARGO = LIBBPF_SYS_LIBRARY_PATH=$(dir $(call ARCHIVE,libelf.a)) cargo
 RELEASE = --release --locked --package elbowroom --features "$(FEATURES)"
 
 # elbowroom-runtime is run several times for a container's start: a static program begins half a millisecond sooner.

@@ -1,6 +1,8 @@
 """Containers of no engine: runc alone, in cgroups that the configuration names."""
 
+import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -48,4 +50,40 @@ def test_the_hook_asks_its_runtime_for_no_more_than_it_needs(new_agent, binary, 
     took, done = way.run()
     assert done.returncode == 0, done
     assert (f"{MEMORY >> 10} kB" in done.stdout) == sees, done
-    assert sees or took > 1
+    assert sees or 1 < took < 3
+
+
+EVIL = """
+#include <fcntl.h>
+__attribute__((constructor)) static void loaded(void) { open("%s", O_CREAT | O_WRONLY, 0600); }
+"""
+
+
+@pytest.mark.parametrize("way", ["cdi", "oci-hooks", "wrapper"])
+def test_what_an_image_says_of_its_environment_reaches_no_hook(new_agent, binary, runtime, run_dir, tmp_path, way):
+    """Runtimes give a hook without an environment the container's, and run it in the image's root directory."""
+    new_agent(containers='attach = false\ncgroups = ["/elbowroom-test-live-cost-*"]').start()
+    mark = tmp_path / "loaded"
+    sh = ["/bin/sh", "sh", "-c", "true"]
+    plain = RuncWay(tmp_path / "plain", sh, idle=True)
+    ours = RuncWay(tmp_path / "ours", sh)
+    if way != "wrapper":
+        subprocess.run([binary, "--run-dir", run_dir, way, tmp_path / way], check=True, stdout=subprocess.DEVNULL)
+        said = json.loads((tmp_path / way / "elbowroom.json").read_text())
+        hook = said["hook"] if way == "oci-hooks" else said["devices"][0]["containerEdits"]["hooks"][0]
+        hook.pop("hookName", None)
+    for bundle in (plain, ours):
+        config = json.loads((bundle.bundle / "config.json").read_text())
+        config["process"]["env"] = ["LD_PRELOAD=/proc/self/cwd/evil.so"]
+        if bundle is ours:
+            config["hooks"] = {} if way == "wrapper" else {"createContainer": [hook]}
+        (bundle.bundle / "config.json").write_text(json.dumps(config))
+        source = tmp_path / "evil.c"
+        source.write_text(EVIL % mark)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", bundle.bundle / "root/evil.so", source], check=True)
+    plain.run()
+    print("a hook without an environment", "loads what the image says" if mark.exists() else "has none of the container's here")
+    mark.unlink(missing_ok=True)
+    took, done = ours.run(*([runtime] if way == "wrapper" else []))
+    assert f"{MEMORY >> 10} kB" in done.stdout, done
+    assert not mark.exists()

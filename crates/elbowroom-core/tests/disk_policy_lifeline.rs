@@ -68,19 +68,43 @@ fn w1_a_burst_that_stays_takes_what_is_idle_and_no_more() {
 #[test]
 fn a_disk_that_makes_nobody_wait_is_given_away_beyond_the_target() {
     let mut toy = burst(SPEED, 0.2);
-    // What the burst may take, and what of the target the victim leaves it.
-    let cap = |toy: &Toy| toy.disks.standings(id(1))[0].cap.unwrap();
-    let left = |toy: &Toy| 0.93 - toy.disks.standings(id(0))[0].used.unwrap();
+    // The part of the disk that the burst may take beyond what of the target the victim leaves.
+    let beyond = |toy: &Toy| {
+        let rbps = |max: IoMax| max.rbps.value().unwrap() as f64;
+        let may = rbps(toy.disks.standings(id(1))[0].max) / rbps(toy.disks.disks()[0].capacity);
+        may + toy.disks.standings(id(0))[0].used.unwrap() - 0.93
+    };
     toy.run(3);
-    assert!(cap(&toy) < left(&toy) + 0.01, "not before it has shown that: {}", cap(&toy));
-    let seconds = (0..20).find(|_| {
+    assert!(beyond(&toy) < 0.01, "not before it has shown that: {}", beyond(&toy));
+    let seconds = (0..20).find(|_| (toy.step(), is_eased(&toy)).1);
+    assert!(seconds.is_some() && beyond(&toy) > 0.025, "{seconds:?} {}", beyond(&toy));
+    // Requests take twice as long.
+    toy.late = 0.3;
+    toy.step();
+    assert!(beyond(&toy) < 0.01, "{}", beyond(&toy));
+}
+
+/// All that is ever given away of the disk is in use.
+fn is_eased(toy: &Toy) -> bool {
+    toy.disks.disks()[0].used.is_some_and(|used| (0.955..0.97).contains(&used))
+}
+
+#[test]
+fn a_disk_whose_end_was_met_beyond_the_target_is_given_away_later_each_time() {
+    let mut toy = burst(SPEED, 0.2);
+    toy.run(10);
+    let mut pause = || {
+        let pause = (1..60).find(|_| (toy.step(), is_eased(&toy)).1);
+        // For a second, its end is before that.
+        toy.factor = 0.95;
         toy.step();
-        cap(&toy) > left(&toy) + 0.02
-    });
-    assert!(seconds.is_some(), "{} of {}", cap(&toy), left(&toy));
-    toy.factor = 0.55;
-    toy.run(2);
-    assert!(cap(&toy) < left(&toy) + 0.01, "{} of {}", cap(&toy), left(&toy));
+        toy.factor = 1.0;
+        pause
+    };
+    pause();
+    pause();
+    let pauses = [pause(), pause()].map(|pause| pause.expect("it is given away again"));
+    assert!(pauses[1] >= pauses[0] + 4, "{pauses:?}");
 }
 
 #[test]

@@ -311,8 +311,8 @@ class RuncWay:
             config["hooks"] = {"createContainer": [{"path": str(hook[0]), "args": [str(word) for word in hook]}]}
         (self.bundle / "config.json").write_text(json.dumps(config))
 
-    def run(self):
-        words = ["runc", "--root", self.home / "state", "run", "--bundle", self.bundle, f"elbowroom-test-{self.bundle.name}"]
+    def run(self, runtime="runc"):
+        words = [runtime, "--root", self.home / "state", "run", "--bundle", self.bundle, f"elbowroom-test-{self.bundle.name}"]
         return timed(lambda: subprocess.run(words, capture_output=True, text=True))
 
     def start(self):

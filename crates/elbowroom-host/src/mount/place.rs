@@ -227,8 +227,8 @@ impl Place {
             .collect()
     }
 
-    /// Runs `work` inside the mount namespace; in another one than this process's, on a thread of its own. `/proc` is whatever the
-    /// container has there: `work` uses nothing but descriptors.
+    /// Runs `work` inside the mount namespace; in another one than this process's, or where there is no way back to the current
+    /// directory, on a thread of its own. `/proc` is whatever the container has there: `work` uses nothing but descriptors.
     pub(super) fn enter<T: Send>(
         &self,
         work: impl FnOnce(&Unmounter) -> Result<T, MountError> + Send,
@@ -249,11 +249,11 @@ impl Place {
                 .map_err(|e| MountError::of("fchdir", "/proc/thread-self/fd", e))?;
             work(&Unmounter(()))
         };
-        if namespace.is_none() {
-            let error = |call| move |errno| MountError::of(call, ".", errno);
-            let before = open_dir(Path::new(".")).map_err(error("open"))?;
+        // A user's directory may be closed to root.
+        let before = open_dir(Path::new(".")).ok().filter(|before| rustix::process::fchdir(before).is_ok());
+        if let Some(before) = before.filter(|_| namespace.is_none()) {
             let result = inside();
-            rustix::process::fchdir(&before).map_err(error("fchdir"))?;
+            rustix::process::fchdir(&before).map_err(|errno| MountError::of("fchdir", ".", errno))?;
             return result;
         }
         let result = std::thread::scope(|scope| match scope.spawn(inside).join() {

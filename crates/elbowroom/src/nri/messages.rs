@@ -173,4 +173,6 @@ pub(super) struct Hook {
     pub(super) path: String,
     #[prost(string, repeated, tag = "2")]
     pub(super) args: Vec<String>,
+    #[prost(string, repeated, tag = "3")]
+    pub(super) env: Vec<String>,
 }

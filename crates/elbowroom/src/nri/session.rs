@@ -8,6 +8,7 @@ use super::messages::{
 };
 use super::{HookProgram, NriError};
 use crate::config::Containers;
+use crate::oci::HOOK_ENV;
 use elbowroom_core::label::{self, Labels};
 use elbowroom_core::launch::{self, Room};
 use elbowroom_core::sample;
@@ -133,7 +134,10 @@ impl<'a> Session<'a> {
         ContainerAdjustment {
             annotations: inherited.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
             env: env.into_iter().map(|(key, value)| KeyValue { key: key.to_owned(), value }).collect(),
-            hooks: hook.map(|(path, args)| Hooks { create_container: vec![Hook { path, args }] }),
+            hooks: hook.map(|(path, args)| {
+                let env = HOOK_ENV.map(str::to_owned).to_vec();
+                Hooks { create_container: vec![Hook { path, args, env }] }
+            }),
         }
     }
 }

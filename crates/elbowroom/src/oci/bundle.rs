@@ -1,5 +1,6 @@
 //! The fields of an OCI bundle's `config.json` that matter here (opencontainers/runtime-spec, config.md).
 
+use super::HOOK_ENV;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use std::fs::Permissions;
@@ -31,13 +32,16 @@ pub(crate) fn edit(
     replace(&path, &serde_json::to_vec(&config)?).with_context(|| path.display().to_string())
 }
 
-/// Adds `program` with `args` to the `createContainer` hooks, once.
+/// Adds `program` with `args` to the `createContainer` hooks, once; a version before this one added it without an environment.
 pub(crate) fn add_hook(config: &mut Value, program: &Path, args: &[String]) -> anyhow::Result<()> {
-    let hook = json!({ "path": program.to_str().context("this program's path is not UTF-8")?, "args": args });
+    let path = program.to_str().context("this program's path is not UTF-8")?;
+    let bare = json!({ "path": path, "args": args });
+    let hook = json!({ "path": path, "args": args, "env": HOOK_ENV });
     let hooks = entry(config, "hooks", json!({}))?;
     let Some(list) = entry(hooks, "createContainer", json!([]))?.as_array_mut() else {
         bail!("hooks.createContainer is not a list");
     };
+    list.retain(|there| *there != bare);
     if !list.contains(&hook) {
         list.push(hook);
     }
@@ -96,13 +100,18 @@ mod tests {
 
     #[test]
     fn the_hook_is_added_once_and_nothing_else_changes() {
-        let hook = json!({ "path": "/usr/bin/elbowroom", "args": ["elbowroom", "hook"] });
+        let bare = json!({ "path": "/usr/bin/elbowroom", "args": ["elbowroom", "hook"] });
+        let hook = json!({ "path": "/usr/bin/elbowroom", "args": ["elbowroom", "hook"], "env": HOOK_ENV });
         for (before, after) in [
             (
                 json!({ "x": 18446744073709551615u64 }),
                 json!({ "x": 18446744073709551615u64, "hooks": { "createContainer": [hook] } }),
             ),
             (json!({ "hooks": null }), json!({ "hooks": { "createContainer": [hook] } })),
+            (
+                json!({ "hooks": { "createContainer": [bare] } }),
+                json!({ "hooks": { "createContainer": [hook] } }),
+            ),
             (
                 json!({ "hooks": { "prestart": [{ "path": "/a" }], "createContainer": [{ "path": "/b" }] } }),
                 json!({ "hooks": { "prestart": [{ "path": "/a" }], "createContainer": [{ "path": "/b" }, hook] } }),

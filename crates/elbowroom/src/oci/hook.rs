@@ -32,7 +32,7 @@ pub(crate) fn words(run_dir: &str) -> [String; 4] {
 }
 
 /// How long a container's start may be delayed.
-const BUDGET: Duration = Duration::from_secs(2);
+const BUDGET: Duration = Duration::from_millis(1900);
 /// How much of that the agent may take.
 const PATIENCE: Duration = Duration::from_millis(1500);
 

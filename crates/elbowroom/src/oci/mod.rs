@@ -34,6 +34,11 @@ fn say(what: &str) {
     let _ = std::io::stderr().write_all(format!("{what}\n").as_bytes());
 }
 
+/// The environment of hooks, all of it. Without one, older versions of runc (seen with 1.1.5) give them the container's, which its
+/// image says: a hook would load the image's `LD_PRELOAD`, as root and outside of the container (CVE-2025-23266 was that, in a hook of
+/// NVIDIA's).
+pub(crate) const HOOK_ENV: [&str; 1] = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"];
+
 /// The program that hooks run: `elbowroom-runtime` beside this one, or, where only this one was installed, this one.
 pub(crate) fn hook_program() -> std::io::Result<PathBuf> {
     let own = own_path()?;

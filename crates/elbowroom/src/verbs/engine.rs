@@ -3,7 +3,7 @@
 //! Both outlive this program on a host: an engine that finds a hook's program missing does not start the container. So what they name
 //! is a shell that runs this program where it is there.
 
-use crate::oci::{self, hook};
+use crate::oci::{self, HOOK_ENV, hook};
 use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::{Value, json};
@@ -60,7 +60,7 @@ fn device((path, args): &(&str, Vec<String>)) -> Value {
         "kind": "elbowroom.dev/view",
         "devices": [{
             "name": "on",
-            "containerEdits": { "hooks": [{ "hookName": "createContainer", "path": path, "args": args }] },
+            "containerEdits": { "hooks": [{ "hookName": "createContainer", "path": path, "args": args, "env": HOOK_ENV }] },
         }],
     })
 }
@@ -69,7 +69,7 @@ fn device((path, args): &(&str, Vec<String>)) -> Value {
 fn always((path, args): &(&str, Vec<String>)) -> Value {
     json!({
         "version": "1.0.0",
-        "hook": { "path": path, "args": args },
+        "hook": { "path": path, "args": args, "env": HOOK_ENV },
         "when": { "always": true },
         "stages": ["createContainer"],
     })

@@ -36,6 +36,8 @@ pub(super) struct Member {
     weight: Option<u16>,
     /// The part of the disk that the last order allows.
     pub(super) share: Option<f64>,
+    /// The part of the disk that was given away, to all, when it was made.
+    pub(super) given: f64,
     pub(super) held_by: HeldBy,
     pub(super) decisions: VecDeque<Cap>,
     /// What [`super::Policy::Aridac`] knows of it.
@@ -79,6 +81,7 @@ impl Member {
             ordered_at: None,
             weight: None,
             share: None,
+            given: 0.0,
             held_by: HeldBy::Nothing,
             decisions: VecDeque::new(),
             samples: aridac::Samples::default(),

@@ -63,6 +63,15 @@ use brake::Brake;
 use capacity::Capacity;
 use saturation::Saturation;
 
+/// A disk that does this part of the target and makes nobody wait has room for more: after so many seconds of that, and within so many
+/// more, half of what the target leaves is given away, too. Where that was its end, the next time waits longer, by so much at most;
+/// a tenth of the time that all goes well is taken off that again.
+const FULLY: f64 = 0.9;
+const EASY_AFTER: f64 = 2.0;
+const EASY_FOR: f64 = 4.0;
+const WARIEST: f64 = 32.0;
+const CONFIDENCE: f64 = 0.1;
+
 /// What is known of one disk.
 #[derive(Debug)]
 pub(super) struct Mind {
@@ -75,8 +84,12 @@ pub(super) struct Mind {
     /// SHARE, not GUARD.
     dividing: bool,
     calm_ticks: u32,
-    /// For how many seconds the disk lately did nearly all it may without making requests wait.
+    /// For how many seconds the disk lately did nearly all it may without making requests wait; negative while that does not count.
     ease: f64,
+    /// For how many seconds it does not count after the disk was at its end.
+    wary: f64,
+    /// The part of the disk that is given away.
+    given: f64,
     /// The last period was one of a probe.
     probed: bool,
     /// What the disk does in no container's name, per second.
@@ -99,12 +112,42 @@ impl Mind {
             dividing: false,
             calm_ticks: 0,
             ease: 0.0,
+            wary: 0.0,
+            given: 0.0,
             probed: false,
             rest: Flow::ZERO,
             claimants: Vec::new(),
             guard: Vec::new(),
             share: Vec::new(),
         }
+    }
+
+    /// Takes in a period in which the disk looked saturated, or made its requests wait.
+    fn ease(&mut self, load: &Load, target: f64, vote: bool, waits: bool) {
+        let capacity = self.capacity.as_ref();
+        let probing = capacity.is_some_and(Capacity::is_probing);
+        let used = capacity.map_or(0.0, |capacity| capacity.share(load.flow));
+        let most = EASY_AFTER + EASY_FOR;
+        self.ease = match () {
+            // A probe goes to the end by itself.
+            () if vote && !probing => {
+                if self.given > target {
+                    self.wary = (2.0 * self.wary).clamp(EASY_AFTER, WARIEST);
+                }
+                -self.wary
+            }
+            () if vote || waits => self.ease.min(0.0),
+            () if used > FULLY * target => (self.ease + load.seconds).min(most),
+            () => self.ease.min((self.ease - load.seconds).max(0.0)),
+        };
+        if self.ease >= most {
+            self.wary = (self.wary - CONFIDENCE * load.seconds).max(0.0);
+        }
+    }
+
+    /// How much of what may be given away beyond the target is.
+    fn eased(&self) -> f64 {
+        ((self.ease - EASY_AFTER) / EASY_FOR).clamp(0.0, 1.0)
     }
 
     pub(super) fn capacity(&self) -> Option<&Capacity> {

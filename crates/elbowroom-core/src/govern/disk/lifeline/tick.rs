@@ -21,14 +21,9 @@ use crate::unit::Micros;
 const PEACE: Micros = Micros::secs(600);
 /// Periods in which there was nothing to divide, after which a saturated disk counts as one with room.
 const CALM_TICKS: u32 = 4;
-/// A disk that is used this much above the target, and answers this much slower than on a quiet day, is about to be saturated.
+/// A disk that is used this much above what was given away, and answers this much slower than on a quiet day, is about to be saturated.
 const CROWDED: f64 = 1.04;
 const SLOWER: f64 = 1.5;
-/// A disk that does this part of the target and makes nobody wait has room for more: after so many seconds of that, and within so many
-/// more, half of what the target leaves is given away, too.
-const FULLY: f64 = 0.9;
-const EASY_AFTER: f64 = 2.0;
-const EASY_FOR: f64 = 4.0;
 /// A disk that is used this much has no quiet day.
 const BUSY: f64 = 0.6;
 /// A disk that has something to do for less than this part of the time does what it does with ease.
@@ -108,12 +103,7 @@ fn look(device: &mut Device, settings: &Lifeline) -> Now {
     mind.rest = mind.rest.zip(load.flow.less(theirs), |rest, x| rest + tracking * (x - rest));
     let target = settings.target.fraction();
     let suspect = mind.saturation.is_suspect();
-    let used = mind.capacity.as_ref().map_or(0.0, |capacity| capacity.share(load.flow));
-    mind.ease = match () {
-        () if vote || suspect || ratio.is_none_or(|ratio| ratio > SLOWER) => 0.0,
-        () if used > FULLY * target => (mind.ease + load.seconds).min(EASY_AFTER + EASY_FOR),
-        () => mind.ease,
-    };
+    mind.ease(load, target, vote, suspect || ratio.is_none_or(|ratio| ratio > SLOWER));
     Now {
         at: load.now,
         seconds: load.seconds,
@@ -123,7 +113,7 @@ fn look(device: &mut Device, settings: &Lifeline) -> Now {
         ratio: ratio.unwrap_or(f64::INFINITY),
         elasticity: settings.elasticity.fraction(),
         target,
-        eased: target + (1.0 - target) / 2.0 * ((mind.ease - EASY_AFTER) / EASY_FOR).clamp(0.0, 1.0),
+        eased: target + (1.0 - target) / 2.0 * mind.eased(),
     }
 }
 
@@ -264,7 +254,8 @@ fn decide(device: &mut Device, braked: bool, now: &Now) {
     let capacity = mind.capacity.as_ref();
     let awake = members.iter().filter(|member| member.need.awake(now.at)).count();
     let used = capacity.map_or(0.0, |capacity| capacity.share(load.flow));
-    let full = (now.vote && now.saturated) || (used > now.target * CROWDED && now.ratio > SLOWER);
+    let full =
+        (now.vote && now.saturated) || (used > now.target.max(mind.given) * CROWDED && now.ratio > SLOWER);
     let crowded = awake >= 2 && capacity.is_some();
     // With one container that takes all it may, there is nothing to divide: the others have what they need.
     let greedy = members.iter().filter(|member| greedy(member, capacity, now)).count();
@@ -309,7 +300,7 @@ fn greedy(member: &Member, capacity: Option<&Capacity>, now: &Now) -> bool {
 /// Who may take how much.
 fn divide(device: &mut Device, groups: &Groups, orders: &mut Vec<Order>, now: &Now) {
     let Device { disk, mind, members, state, hands_off, .. } = device;
-    let Mind { capacity, dividing, claimants, guard, share, rest, .. } = mind;
+    let Mind { capacity, dividing, claimants, guard, share, rest, given, .. } = mind;
     let limiting = hands_off.is_none() && *state != State::Free;
     let weights = weights(members, groups, disk, capacity.as_ref(), now);
     let Some(capacity) = capacity.as_ref().filter(|_| limiting) else {
@@ -330,8 +321,8 @@ fn divide(device: &mut Device, groups: &Groups, orders: &mut Vec<Order>, now: &N
     claimants.extend(members.iter().map(|member| claimant(member, groups, capacity, least, now)));
     let others = capacity.share(*rest).min(MOST_REST);
     let sharing = *dividing && disk.weights.is_none();
-    let target = if sharing { now.target } else { now.eased };
-    let budget = (target - others).max(0.0);
+    *given = if *dividing { now.target } else { now.eased };
+    let budget = (*given - others).max(0.0);
     allocate::guard(budget, 1.0 - others, claimants, guard);
 
     let mut shares = vec![0.0; members.len()];
@@ -348,7 +339,7 @@ fn divide(device: &mut Device, groups: &Groups, orders: &mut Vec<Order>, now: &N
         shares.copy_from_slice(guard);
     }
     let starving = members.iter().any(|member| starves(member, capacity));
-    let overcommitted = claimants.iter().map(|one| one.reserve).sum::<f64>() > budget;
+    let overcommitted = claimants.iter().map(|one| one.reserve).sum::<f64>() > now.target - others;
     let owed: f64 = claimants.iter().map(|one| one.kept).sum();
     for (at, member) in members.iter_mut().enumerate() {
         let known = groups.get(member.group);
@@ -380,7 +371,12 @@ fn divide(device: &mut Device, groups: &Groups, orders: &mut Vec<Order>, now: &N
             share: Some(shares[at]),
             max,
             weight,
-            band: if (loosens && member.need.censored) || (!loosens && starving) { URGENT } else { BAND },
+            // A limit from when more was given away is not to stay because the difference is small.
+            band: match loosens {
+                true if member.need.censored => URGENT,
+                false if starving || member.given > *given => URGENT,
+                _ => BAND,
+            },
         };
         let reserved = reserve(member, groups, capacity);
         let because = || {
@@ -395,11 +391,15 @@ fn divide(device: &mut Device, groups: &Groups, orders: &mut Vec<Order>, now: &N
                 weight: one.weight,
                 queue: device.load.queue,
                 ratio: now.ratio,
-                target,
+                target: *given,
             };
             if sharing && one.active { explain::share(&facts) } else { explain::guard(&facts) }
         };
-        orders.extend(member.order(disk.number, now.at, &wish, because).map(Order::Cap));
+        let order = member.order(disk.number, now.at, &wish, because);
+        if order.is_some() {
+            member.given = *given;
+        }
+        orders.extend(order.map(Order::Cap));
     }
 }
 
