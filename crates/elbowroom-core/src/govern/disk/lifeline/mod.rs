@@ -122,7 +122,7 @@ impl Mind {
         }
     }
 
-    /// Takes in a period in which the disk looked saturated, or made its requests wait.
+    /// Takes in a period: whether the disk looked saturated in it, and whether it made requests wait.
     fn ease(&mut self, load: &Load, target: f64, vote: bool, waits: bool) {
         let capacity = self.capacity.as_ref();
         let probing = capacity.is_some_and(Capacity::is_probing);
