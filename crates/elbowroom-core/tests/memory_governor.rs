@@ -2,9 +2,11 @@
 
 use elbowroom_core::alert::Kind;
 use elbowroom_core::govern::memory::{
-    Act, Done, GroupMemory, Memory, MemoryTick, NodeMemory, Order, Outcome, Protect, Settings, Stalls, State,
+    Act, Done, GroupMemory, Heard, Memory, MemoryTick, NodeMemory, Order, Outcome, Protect, Settings, Stalls,
+    State,
 };
 use elbowroom_core::label::Labels;
+use elbowroom_core::probe::{self, Colour, Measure, Report};
 use elbowroom_core::sample::{Container, Engine, Event, Group, GroupId, Limits, Node};
 use elbowroom_core::unit::Limit::{At, Max};
 use elbowroom_core::unit::{Bytes, Limit, Micros};
@@ -79,6 +81,27 @@ impl Host {
         let done = Done { now: self.now(), group, what, outcome, reclaimed: Bytes::ZERO };
         self.memory.apply(&Event::MemoryDone(done));
     }
+
+    /// It serves so many a second, which is all that is asked of it.
+    fn serves(&mut self, group: GroupId, served: f64) {
+        let report = Report::Measure(Measure {
+            kind: probe::Kind::Throughput,
+            served,
+            offered: Some(served),
+            objective: None,
+        });
+        let heard = Heard { group, at: self.now(), until: Micros(u64::MAX), report };
+        self.memory.apply(&Event::Heard(heard));
+    }
+
+    /// Until something is to be taken from a container, which then gives it.
+    fn until_it_gives(&mut self, group: GroupId) {
+        let ordered = (0..60).find_map(|_| self.pass(1).into_iter().find_map(|order| taken(&order, group)));
+        let amount = ordered.unwrap_or_else(|| panic!("{:?}", self.memory.standing(group)));
+        let done =
+            Done { now: self.now(), group, what: Act::Reclaim, outcome: Outcome::Done, reclaimed: amount };
+        self.memory.apply(&Event::MemoryDone(done));
+    }
 }
 
 fn max(gib: u64) -> Limits {
@@ -87,6 +110,15 @@ fn max(gib: u64) -> Limits {
 
 fn protections(orders: &[Order]) -> Vec<Protect> {
     orders.iter().filter_map(|order| if let Order::Protect(p) = order { Some(*p) } else { None }).collect()
+}
+
+/// What an order takes from a container.
+fn taken(order: &Order, group: GroupId) -> Option<Bytes> {
+    if let Order::Reclaim(reclaim) = order {
+        (reclaim.group == group).then_some(reclaim.amount)
+    } else {
+        None
+    }
 }
 
 fn has_begun(orders: &[Order], kind: Kind) -> bool {
@@ -140,24 +172,60 @@ fn cache(usage: Bytes, second: u64, waited: u64, back: u64) -> GroupMemory {
 #[test]
 fn quarantine_is_no_way_to_keep_what_others_are_owed() {
     let mut host = Host::new(16, 8);
-    let pool = host.group(1, 0, None, max(8), 8);
-    let poor = host.group(2, pool.0, Some("poor"), Limits::default(), 4);
-    let lender = host.group(3, pool.0, Some("lender"), Limits::default(), 4);
-    host.counted.insert(poor, |second, usage| cache(usage, second, 500, GIB));
-    host.counted.insert(lender, |second, usage| cache(usage, second, 0, 0));
-    let taken = |orders: &[Order]| {
-        orders.iter().any(|order| matches!(order, Order::Reclaim(reclaim) if reclaim.group == lender))
-    };
-    let lent = (0..60).any(|_| taken(&host.pass(1)));
-    assert!(lent, "{:?}", host.memory.standing(lender));
-    host.answer(lender, Act::Reclaim, Outcome::Done);
+    let [pool, poor, lender] = poor_and_lender(&mut host, Limits::default());
+    host.until_it_gives(lender);
     // All of its tasks wait, and it grows back to more than its half.
     host.counted.insert(lender, |second, usage| cache(usage, second, 900, GIB));
     host.pass(1);
     assert_eq!(host.memory.standing(lender).unwrap().state, State::Quarantine);
     host.usage = vec![(pool, Bytes(8 * GIB)), (poor, Bytes(2 * GIB)), (lender, Bytes(6 * GIB))];
-    assert!(taken(&host.pass(5)), "{:?}", host.memory.standing(lender));
+    let gives = host.pass(5).iter().any(|order| taken(order, lender).is_some());
+    assert!(gives, "{:?}", host.memory.standing(lender));
     assert_eq!(host.memory.standing(lender).unwrap().state, State::Quarantine);
+}
+
+/// A poor container that waits for memory, and a lender without a probe, who waits for nothing.
+fn poor_and_lender(host: &mut Host, reserve: Limits) -> [GroupId; 3] {
+    let pool = host.group(1, 0, None, max(8), 8);
+    let poor = host.group(2, pool.0, Some("poor"), Limits::default(), 4);
+    let lender = host.group(3, pool.0, Some("lender"), reserve, 4);
+    host.counted.insert(poor, |second, usage| cache(usage, second, 500, GIB));
+    host.counted.insert(lender, |second, usage| cache(usage, second, 0, 0));
+    [pool, poor, lender]
+}
+
+#[test]
+fn what_a_loan_taught_is_given_back_also_where_others_took_more_than_the_loan() {
+    let mut host = Host::new(16, 8);
+    let low = Limits { memory_low: Some(At(Bytes(3 * GIB))), ..Limits::default() };
+    let [pool, poor, lender] = poor_and_lender(&mut host, low);
+    host.until_it_gives(lender);
+    // Meanwhile its neighbour grew. It reads back what it lost and waits for nothing, for the disk is fast.
+    host.usage = vec![(pool, Bytes(8 * GIB)), (poor, Bytes(6 * GIB)), (lender, Bytes(2 * GIB))];
+    host.counted.insert(lender, |second, usage| cache(usage, second, 0, GIB));
+    let orders = host.pass(8);
+    let standing = host.memory.standing(lender).unwrap();
+    assert_eq!((standing.state, standing.colour), (State::Hold, Colour::Yellow), "{standing:?}");
+    assert!(standing.working_set > Bytes(3 * GIB) && standing.floor == Bytes(3 * GIB), "{standing:?}");
+    assert!(orders.iter().any(|order| taken(order, poor).is_some()), "{:?}", host.memory.standing(poor));
+}
+
+#[test]
+fn a_working_set_is_that_of_its_load() {
+    let mut host = Host::new(16, 8);
+    let [.., lender] = poor_and_lender(&mut host, Limits::default());
+    let learned = |host: &mut Host, served: f64| {
+        host.serves(lender, served);
+        host.pass(1);
+        host.memory.standing(lender).unwrap().working_set
+    };
+    host.serves(lender, 100.0);
+    host.until_it_gives(lender);
+    host.counted.insert(lender, |second, usage| cache(usage, second, 0, second * GIB));
+    assert!(learned(&mut host, 100.0) > Bytes(3 * GIB));
+    host.counted.insert(lender, |second, usage| cache(usage, second, 0, 0));
+    assert!(learned(&mut host, 60.0) > Bytes(3 * GIB), "that is much the same");
+    assert_eq!(learned(&mut host, 40.0), Bytes::ZERO);
 }
 
 #[test]

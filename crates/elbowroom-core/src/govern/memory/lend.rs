@@ -60,6 +60,8 @@ pub(super) struct Loans {
     lent: Bytes,
     /// When its programs were first asked to give some back.
     asked: Option<Micros>,
+    /// What it used then, or when a loan last turned out to be harmless: so much is enough.
+    enough: f64,
     /// When it last gave, and how it was doing when that was ordered.
     gave: Option<Micros>,
     level: Option<f64>,
@@ -89,6 +91,7 @@ impl Default for Loans {
             failures: 0,
             lent: Bytes::ZERO,
             asked: None,
+            enough: 0.0,
             gave: None,
             level: None,
         }
@@ -119,6 +122,14 @@ impl Loans {
     /// When it last gave something.
     pub(super) const fn gave(&self) -> Option<Micros> {
         self.gave
+    }
+
+    /// When its programs were first asked: now, if they were not.
+    fn ask(&mut self, now: Micros, usage: f64) -> Micros {
+        if self.asked.is_none() {
+            self.enough = usage;
+        }
+        *self.asked.get_or_insert(now)
     }
 
     /// It is to give, and does this well.
@@ -158,8 +169,9 @@ impl Loans {
         taken
     }
 
-    fn succeed(&mut self, now: Micros) {
+    fn succeed(&mut self, now: Micros, usage: f64) {
         self.trials.pop_front();
+        self.enough = usage;
         self.step = (self.step * FASTER).min(MOST);
         let hold = self.hold_until.saturating_sub(self.failed_at);
         if self.doubled > 0 && now.saturating_sub(self.hold_until) > Micros(hold.get().saturating_mul(2)) {
@@ -204,17 +216,20 @@ pub(super) fn review(member: &mut Member, now: Micros) -> Option<String> {
         }
         None => {
             if oldest.periods >= TRIAL {
-                member.loans.succeed(now);
+                let usage = member.usage();
+                member.loans.succeed(now, usage);
             }
             None
         }
     }
 }
 
-/// What it had before the loans that are watched is its working set.
+/// What it had before the loans that are watched is its working set; what others took of it meanwhile, too.
 pub(super) fn learn(member: &mut Member, now: Micros) {
+    let enough = if member.loans.is_lending() { member.loans.enough } else { 0.0 };
     let taken = member.loans.fail(now);
-    member.working_set = member.working_set.max(member.usage() + taken);
+    member.working_set = member.working_set.max(member.usage() + taken).max(enough);
+    member.learned_at = member.loans.level;
 }
 
 /// What a container gives, and how.
@@ -263,7 +278,7 @@ pub(super) fn gifts(
         if amount < LEAST {
             continue;
         }
-        let asked = *member.loans.asked.get_or_insert(now);
+        let asked = member.loans.ask(now, usage);
         let take = amount.min(member.reclaimable());
         let ready = now.saturating_sub(asked) >= ASK && take >= LEAST;
         gifts.push(Gift {

@@ -1,7 +1,8 @@
 //! One container: how it is doing, what it is owed, what was done to it.
 
-use super::colour::{self, Judgement, SOME};
+use super::colour::{self, Judgement, SOME, Source};
 use super::meter::Meter;
+use super::pool;
 use super::sample::{GroupMemory, Heard, Lease, Protect};
 use super::{Decision, HISTORY, Inputs, Standing, State, What, amount, bytes};
 use crate::govern::claim::Claim;
@@ -14,6 +15,11 @@ use std::collections::VecDeque;
 pub(super) const ANSWER_WITHIN: Micros = Micros::secs(10);
 /// Half of a learned working set is forgotten in this time, so that one that shrank is found out.
 const HALF_LIFE: f64 = 420.0;
+
+/// Who serves less than this part of what it served, and all that is asked for, has another load.
+const OTHER_LOAD: f64 = 0.5;
+/// Who reads back this part of what it has within ten periods could use more.
+const READS_BACK: f64 = 0.1;
 
 /// What came of a protection that was ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +61,8 @@ pub(super) struct Member {
     pub(super) nominal: f64,
 
     pub(super) working_set: f64,
+    /// How much it served when that was learned, where a probe says.
+    pub(super) learned_at: Option<f64>,
     pub(super) loans: super::lend::Loans,
     pub(super) recall: super::recall::Recall,
     /// An order that was not answered, and when it was given.
@@ -91,6 +99,7 @@ impl Member {
             entitlement: 0.0,
             nominal: 0.0,
             working_set: 0.0,
+            learned_at: None,
             loans: super::lend::Loans::default(),
             recall: super::recall::Recall::default(),
             pending: None,
@@ -112,11 +121,18 @@ impl Member {
         let report =
             self.heard.filter(|heard| heard.at <= now && now < heard.until).map(|heard| heard.report);
         self.judgement = colour::judge(report.as_ref(), &self.claim, &self.meter);
+        if self.judgement.source != Source::Probe && self.judgement.colour == Colour::Green && self.misses() {
+            self.judgement.colour = Colour::Yellow;
+        }
         self.greens = match self.judgement.colour {
             Colour::Green => self.greens.saturating_add(1).min(colour::DWELL),
             _ => 0,
         };
-        self.working_set *= (-seconds / HALF_LIFE).exp2();
+        self.working_set *= match self.learned_at.zip(self.judgement.level) {
+            // All that is asked for is served, and that is much less than it was: the working set is that of another load.
+            Some((then, now)) if self.judgement.colour == Colour::Green && now < OTHER_LOAD * then => 0.0,
+            _ => (-seconds / HALF_LIFE).exp2(),
+        };
         if self.pending.is_some_and(|(at, _)| now.saturating_sub(at) >= ANSWER_WITHIN) {
             self.pending = None;
         }
@@ -141,6 +157,21 @@ impl Member {
     /// It would use more memory if there were some.
     pub(super) fn is_hungry(&self) -> bool {
         self.judgement.colour == Colour::Red || self.meter.refault() >= SOME || self.meter.grows()
+    }
+
+    /// What failed loans taught, as far as it uses that or has it reserved.
+    pub(super) fn in_use(&self) -> f64 {
+        self.working_set.min(self.usage().max(self.reserve))
+    }
+
+    /// Others took of that, and it reads it back.
+    fn misses(&self) -> bool {
+        self.usage() < pool::SHORT * self.in_use() && self.reads_back()
+    }
+
+    /// It could use more: a good part of what it has came back lately.
+    pub(super) fn reads_back(&self) -> bool {
+        amount(self.meter.refault()) > READS_BACK * self.usage()
     }
 
     /// It fills its own hard limit: what others give does not help it.

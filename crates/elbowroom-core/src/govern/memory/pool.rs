@@ -74,9 +74,7 @@ pub(super) fn limited(
 
 /// Who has less than this part of what it is owed gets it from who has more than he is owed. That it gets until it just meets its
 /// objective would be too little: it would swing around that, and miss it half of the time.
-const SHORT: f64 = 0.98;
-/// Who reads back this part of what it has within ten periods could use more.
-const READS_BACK: f64 = 0.1;
+pub(super) const SHORT: f64 = 0.98;
 
 /// A container that could use more than it has.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,7 +106,7 @@ impl Pool {
             let reserve = member.claim.memory.reserve.map_or(kept, amount);
             member.reserve = reserve.min(amount(member.max.or(Bytes(u64::MAX))));
             let lend = member.claim.memory.lend.unwrap_or(settings.lend).fraction();
-            let in_use = member.working_set.min(usage);
+            let in_use = member.in_use();
             member.floor = match member.colour() {
                 _ if member.is_dead() => 0.0,
                 Colour::Green => ((1.0 - lend) * member.reserve).max(in_use),
@@ -152,8 +150,7 @@ impl Pool {
                 Colour::Yellow | Colour::Green => return None,
             };
             // Without a probe, yellow is all that is not known to be red or green; who reads back much would use more.
-            let reads_back = amount(member.meter.refault()) > READS_BACK * usage;
-            let wants = red || member.judgement.sigma.is_some() || reads_back;
+            let wants = red || member.judgement.sigma.is_some() || member.reads_back();
             Some(Needer { id: member.id, red, need, short: wants && usage < SHORT * owed })
         };
         ids.iter().filter_map(|id| need(members.get(id)?)).collect()
