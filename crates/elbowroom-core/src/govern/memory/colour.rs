@@ -52,30 +52,33 @@ pub(super) struct Judgement {
     pub(super) sigma: Option<f64>,
     /// What falls when memory is missing and not when more is asked for: what is served; `sigma` where that is a latency.
     pub(super) level: Option<f64>,
+    /// What is asked of it, where a probe says; nothing for a latency, which says little about that.
+    pub(super) load: Option<f64>,
 }
 
 impl Default for Judgement {
     fn default() -> Self {
-        Self { colour: Colour::Yellow, source: Source::Unknown, sigma: None, level: None }
+        Self { colour: Colour::Yellow, source: Source::Unknown, sigma: None, level: None, load: None }
     }
 }
 
 /// Judges a period by a probe's record where there is one that says something, else by what the kernel shows.
 pub(super) fn judge(report: Option<&Report>, claim: &Claim, meter: &Meter) -> Judgement {
     let told = report.and_then(|report| match report {
-        Report::Colour { colour } => Some((*colour, None, None)),
+        Report::Colour { colour } => Some((*colour, None, None, None)),
         Report::Measure(measure) => {
             let calm = meter.stall().is_none_or(|stall| stall < CALM);
             let level = |sigma| match measure.kind {
                 Kind::Throughput => measure.served,
                 Kind::Latency => sigma,
             };
+            let load = measure.offered.filter(|_| measure.kind == Kind::Throughput);
             by_measure(measure, claim.memory.objective, calm)
-                .map(|(colour, sigma)| (colour, Some(sigma), Some(level(sigma))))
+                .map(|(colour, sigma)| (colour, Some(sigma), Some(level(sigma)), load))
         }
     });
-    if let Some((colour, sigma, level)) = told {
-        return Judgement { colour, source: Source::Probe, sigma, level };
+    if let Some((colour, sigma, level, load)) = told {
+        return Judgement { colour, source: Source::Probe, sigma, level, load };
     }
     let (colour, source) = match (meter.is_settled(), meter.stall(), meter.stall_minute()) {
         (false, ..) => (Colour::Yellow, Source::Unknown),
@@ -86,7 +89,7 @@ pub(super) fn judge(report: Option<&Report>, claim: &Claim, meter: &Meter) -> Ju
     };
     // Who grows has use for more, though he waits for nothing yet: what he reads for the first time is no refault.
     let colour = if colour == Colour::Green && meter.grows() { Colour::Yellow } else { colour };
-    Judgement { colour, source, sigma: None, level: None }
+    Judgement { colour, source, sigma: None, level: None, load: None }
 }
 
 /// Colour and `sigma`; `None` where the numbers say nothing.

@@ -7,7 +7,7 @@
 //! # Approach
 //! Every container has a floor. What is left of the machine is poured over those that want more, by weight, up to what each can
 //! take (weighted max-min fairness); a higher tier is served before a lower one. Where the floors alone are more than there is,
-//! they shrink: those of lower tiers first, among equals by weight.
+//! they shrink: first by what is beyond reservations, then those of lower tiers, among equals by weight.
 //!
 //! # Properties
 //! - `nobody_is_owed_more_than_there_is`
@@ -17,6 +17,8 @@
 /// One container's claim to a machine; numbers are bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Party {
+    /// What of its floor is reserved.
+    pub(super) reserved: f64,
     /// What it gets before anything is poured.
     pub(super) floor: f64,
     /// What it can take now; at least the floor.
@@ -30,8 +32,8 @@ pub(super) struct Party {
 /// What each is owed of `total`.
 pub(super) fn entitle(parties: &[Party], total: f64) -> Vec<f64> {
     let mut owed = vec![0.0; parties.len()];
-    let floor = |party: &Party| party.floor;
-    let left = pour(parties, &mut owed, total, floor);
+    let left = pour(parties, &mut owed, total, |party| party.reserved.min(party.floor));
+    let left = pour(parties, &mut owed, left, |party| party.floor);
     let left = pour(parties, &mut owed, left, |party| party.want.max(party.floor));
     pour(parties, &mut owed, left, |party| party.cap.max(party.floor));
     owed
@@ -66,7 +68,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn party(floor: f64, want: f64, cap: f64, weight: f64, tier: u8) -> Party {
-        Party { floor, want, cap, weight, tier }
+        Party { reserved: floor, floor, want, cap, weight, tier }
     }
 
     fn check(total: f64, parties: &[Party], expect: &[f64]) {
@@ -94,6 +96,13 @@ mod tests {
     fn floors_that_do_not_fit_shrink_by_weight() {
         check(6.0, &[party(6.0, 6.0, 6.0, 100.0, 0), party(6.0, 6.0, 6.0, 200.0, 0)], &[2.0, 4.0]);
         check(6.0, &[party(1.0, 9.0, 9.0, 100.0, 0), party(9.0, 9.0, 9.0, 100.0, 0)], &[1.0, 5.0]);
+    }
+
+    #[test]
+    fn reservations_come_before_what_is_beyond_them() {
+        let beyond = Party { reserved: 1.0, ..party(5.0, 5.0, 5.0, 100.0, 1) };
+        check(10.0, &[party(8.0, 9.0, 9.0, 100.0, 0), beyond], &[8.0, 2.0]);
+        check(14.0, &[party(8.0, 9.0, 9.0, 100.0, 0), beyond], &[9.0, 5.0]);
     }
 
     prop_compose! {

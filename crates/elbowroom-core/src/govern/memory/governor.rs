@@ -213,6 +213,7 @@ impl Memory {
                 }
                 if let What::Recall { .. } = what {
                     member.recall.at = Some(done.now);
+                    member.loans.recalled();
                 }
             }
             Act::Protect => {

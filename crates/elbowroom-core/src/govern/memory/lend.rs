@@ -9,12 +9,12 @@
 //! what he uses; each that did no harm makes the next half as large again, up to an eighth. Harm is what shows within two periods:
 //! a colour that turns red, waiting, pages that come back, reclaim that hits pages in use or finds none to take. Then what he
 //! had before is remembered as his working set, nothing is taken for ten seconds, twice as long with each failure, and steps are
-//! small again. A working set is forgotten by halves in seven minutes.
+//! small again. A working set is forgotten by halves in seven minutes, and at once where a probe tells of a much smaller load.
 //!
 //! # Stability
 //! With `D` the memory a container needs and `m` what it has, `V = sum w * max(0, D - m)^2` falls with every loan whose giver keeps
 //! `m >= D`. A loan that takes too much takes at most an eighth of `m`, raises the working set above what it left, and is not
-//! repeated before that is forgotten: failures grow with the logarithm of time.
+//! repeated before that is forgotten: failures grow with the logarithm of time. Under a load that comes and goes holds bound them.
 
 use super::colour::{EPSILON, HURTS, Source};
 use super::member::Member;
@@ -55,15 +55,15 @@ pub(super) struct Loans {
     hold_until: Micros,
     /// How often the hold doubled.
     doubled: u32,
-    failed_at: Micros,
+    /// When the last hold ended, or halved.
+    forgave: Micros,
     failures: u32,
     lent: Bytes,
     /// When its programs were first asked to give some back.
     asked: Option<Micros>,
-    /// What it used then, or when a loan last turned out to be harmless: so much is enough.
-    enough: f64,
-    /// When it last gave, and how it was doing when that was ordered.
+    /// When it last gave, and what it used and how it was doing when that was ordered.
     gave: Option<Micros>,
+    before: f64,
     level: Option<f64>,
 }
 
@@ -72,6 +72,8 @@ pub(super) struct Loans {
 struct Trial {
     periods: u8,
     taken: f64,
+    /// What it used when this was ordered; nothing where others have called back a part of that since.
+    before: f64,
     /// What came back in a period before the loan.
     usual: f64,
     refault: f64,
@@ -87,12 +89,12 @@ impl Default for Loans {
             trials: VecDeque::new(),
             hold_until: Micros::ZERO,
             doubled: 0,
-            failed_at: Micros::ZERO,
+            forgave: Micros::ZERO,
             failures: 0,
             lent: Bytes::ZERO,
             asked: None,
-            enough: 0.0,
             gave: None,
+            before: 0.0,
             level: None,
         }
     }
@@ -124,17 +126,14 @@ impl Loans {
         self.gave
     }
 
-    /// When its programs were first asked: now, if they were not.
-    fn ask(&mut self, now: Micros, usage: f64) -> Micros {
-        if self.asked.is_none() {
-            self.enough = usage;
-        }
-        *self.asked.get_or_insert(now)
+    /// It is to give, uses this much, and does this well.
+    pub(super) const fn begin(&mut self, usage: f64, level: Option<f64>) {
+        (self.before, self.level) = (usage, level);
     }
 
-    /// It is to give, and does this well.
-    pub(super) const fn begin(&mut self, level: Option<f64>) {
-        self.level = level;
+    /// Something was called back: what it used before was more than it is owed.
+    pub(super) fn recalled(&mut self) {
+        self.trials.iter_mut().for_each(|trial| trial.before = 0.0);
     }
 
     /// Whether it does less than a part of what it did then.
@@ -146,7 +145,7 @@ impl Loans {
     pub(super) fn given(&mut self, now: Micros, taken: Bytes, usual: f64) {
         self.lent = self.lent.saturating_add(taken);
         self.gave = Some(now);
-        self.trials.push_back(Trial { taken: amount(taken), usual, ..Trial::default() });
+        self.trials.push_back(Trial { taken: amount(taken), before: self.before, usual, ..Trial::default() });
     }
 
     /// It needs all it has: nothing of it is lent any more.
@@ -159,25 +158,30 @@ impl Loans {
         self.asked = None;
     }
 
-    fn fail(&mut self, now: Micros) -> f64 {
-        let taken = self.trials.drain(..).map(|trial| trial.taken).sum();
-        let hold = HOLD.get().saturating_mul(1 << self.doubled.min(16)).min(LONGEST_HOLD.get());
-        self.hold_until = now.saturating_add(Micros(hold));
+    /// What it had before the loans that are watched, given what it uses now.
+    fn fail(&mut self, now: Micros, usage: f64) -> f64 {
+        let before = self.trials.front().map_or(0.0, |oldest| oldest.before);
+        let taken: f64 = self.trials.drain(..).map(|trial| trial.taken).sum();
+        self.hold_until = now.saturating_add(hold(self.doubled));
         self.doubled = (self.doubled + 1).min(16);
         self.failures = self.failures.saturating_add(1);
-        (self.failed_at, self.step, self.asked) = (now, CAREFUL, None);
-        taken
+        (self.forgave, self.step, self.asked) = (self.hold_until, CAREFUL, None);
+        (usage + taken).max(before)
     }
 
-    fn succeed(&mut self, now: Micros, usage: f64) {
+    fn succeed(&mut self, now: Micros) {
         self.trials.pop_front();
-        self.enough = usage;
         self.step = (self.step * FASTER).min(MOST);
-        let hold = self.hold_until.saturating_sub(self.failed_at);
-        if self.doubled > 0 && now.saturating_sub(self.hold_until) > Micros(hold.get().saturating_mul(2)) {
-            (self.doubled, self.failed_at) = (self.doubled - 1, now);
+        let last = hold(self.doubled.saturating_sub(1)).get();
+        if self.doubled > 0 && now.saturating_sub(self.forgave) > Micros(last.saturating_mul(2)) {
+            (self.doubled, self.forgave) = (self.doubled - 1, now);
         }
     }
+}
+
+/// For how long nothing is taken after a failure.
+fn hold(doubled: u32) -> Micros {
+    Micros(HOLD.get().saturating_mul(1 << doubled.min(16)).min(LONGEST_HOLD.get()))
 }
 
 /// Looks for harm that loans did in the last period; a sentence when there is some.
@@ -216,20 +220,18 @@ pub(super) fn review(member: &mut Member, now: Micros) -> Option<String> {
         }
         None => {
             if oldest.periods >= TRIAL {
-                let usage = member.usage();
-                member.loans.succeed(now, usage);
+                member.loans.succeed(now);
             }
             None
         }
     }
 }
 
-/// What it had before the loans that are watched is its working set; what others took of it meanwhile, too.
+/// What it had before the loans that are watched is its working set, whoever took the rest of it since.
 pub(super) fn learn(member: &mut Member, now: Micros) {
-    let enough = if member.loans.is_lending() { member.loans.enough } else { 0.0 };
-    let taken = member.loans.fail(now);
-    member.working_set = member.working_set.max(member.usage() + taken).max(enough);
-    member.learned_at = member.loans.level;
+    let usage = member.usage();
+    member.working_set = member.working_set.max(member.loans.fail(now, usage));
+    member.learned_at = member.judgement.load;
 }
 
 /// What a container gives, and how.
@@ -241,6 +243,8 @@ pub(super) struct Gift {
     pub(super) ceiling: f64,
     /// Its programs had time to give it back themselves, or have nothing the kernel could take: now it is taken.
     pub(super) take: bool,
+    /// They are asked for the first time.
+    pub(super) first: bool,
 }
 
 /// Who gives how much, so that `need` is met.
@@ -278,7 +282,7 @@ pub(super) fn gifts(
         if amount < LEAST {
             continue;
         }
-        let asked = member.loans.ask(now, usage);
+        let asked = *member.loans.asked.get_or_insert(now);
         let take = amount.min(member.reclaimable());
         let ready = now.saturating_sub(asked) >= ASK && take >= LEAST;
         gifts.push(Gift {
@@ -286,6 +290,7 @@ pub(super) fn gifts(
             amount: if ready { take } else { amount },
             ceiling: usage - amount,
             take: ready,
+            first: asked == now,
         });
         left -= amount;
     }

@@ -16,7 +16,7 @@ pub(super) const ANSWER_WITHIN: Micros = Micros::secs(10);
 /// Half of a learned working set is forgotten in this time, so that one that shrank is found out.
 const HALF_LIFE: f64 = 420.0;
 
-/// Who serves less than this part of what it served, and all that is asked for, has another load.
+/// Less than this part of what was asked of it, all of which is served, is another load.
 const OTHER_LOAD: f64 = 0.5;
 /// Who reads back this part of what it has within ten periods could use more.
 const READS_BACK: f64 = 0.1;
@@ -61,8 +61,11 @@ pub(super) struct Member {
     pub(super) nominal: f64,
 
     pub(super) working_set: f64,
-    /// How much it served when that was learned, where a probe says.
+    /// What was asked of it when that was learned, where a probe says; and periods of much less, up to [`colour::DWELL`].
     pub(super) learned_at: Option<f64>,
+    ebb: u8,
+    /// It waits for nothing, and reads back what it has less than that, for others took it.
+    misses: bool,
     pub(super) loans: super::lend::Loans,
     pub(super) recall: super::recall::Recall,
     /// An order that was not answered, and when it was given.
@@ -100,6 +103,8 @@ impl Member {
             nominal: 0.0,
             working_set: 0.0,
             learned_at: None,
+            ebb: 0,
+            misses: false,
             loans: super::lend::Loans::default(),
             recall: super::recall::Recall::default(),
             pending: None,
@@ -121,18 +126,21 @@ impl Member {
         let report =
             self.heard.filter(|heard| heard.at <= now && now < heard.until).map(|heard| heard.report);
         self.judgement = colour::judge(report.as_ref(), &self.claim, &self.meter);
-        if self.judgement.source != Source::Probe && self.judgement.colour == Colour::Green && self.misses() {
-            self.judgement.colour = Colour::Yellow;
-        }
         self.greens = match self.judgement.colour {
             Colour::Green => self.greens.saturating_add(1).min(colour::DWELL),
             _ => 0,
         };
-        self.working_set *= match self.learned_at.zip(self.judgement.level) {
-            // All that is asked for is served, and that is much less than it was: the working set is that of another load.
-            Some((then, now)) if self.judgement.colour == Colour::Green && now < OTHER_LOAD * then => 0.0,
-            _ => (-seconds / HALF_LIFE).exp2(),
-        };
+        self.working_set *= (-seconds / HALF_LIFE).exp2();
+        let less =
+            self.learned_at.zip(self.judgement.load).is_some_and(|(then, now)| now < OTHER_LOAD * then);
+        self.ebb = if less && self.greens > 0 { (self.ebb + 1).min(colour::DWELL) } else { 0 };
+        if self.ebb == colour::DWELL {
+            (self.working_set, self.learned_at) = (0.0, None);
+        }
+        self.misses = self.judgement.source != Source::Probe
+            && self.judgement.colour == Colour::Green
+            && self.reads_back()
+            && self.usage() < if self.misses { 1.0 } else { pool::SHORT } * self.due();
         if self.pending.is_some_and(|(at, _)| now.saturating_sub(at) >= ANSWER_WITHIN) {
             self.pending = None;
         }
@@ -141,7 +149,7 @@ impl Member {
     /// How it is doing, green only when it has been for a while.
     pub(super) fn colour(&self) -> Colour {
         match self.judgement.colour {
-            Colour::Green if self.greens < colour::DWELL => Colour::Yellow,
+            Colour::Green if self.greens < colour::DWELL || self.misses => Colour::Yellow,
             colour => colour,
         }
     }
@@ -159,14 +167,14 @@ impl Member {
         self.judgement.colour == Colour::Red || self.meter.refault() >= SOME || self.meter.grows()
     }
 
-    /// What failed loans taught, as far as it uses that or has it reserved.
-    pub(super) fn in_use(&self) -> f64 {
-        self.working_set.min(self.usage().max(self.reserve))
+    /// What failed loans taught, as far as it has that reserved.
+    fn due(&self) -> f64 {
+        self.working_set.min(self.reserve)
     }
 
-    /// Others took of that, and it reads it back.
-    fn misses(&self) -> bool {
-        self.usage() < pool::SHORT * self.in_use() && self.reads_back()
+    /// What it is owed and no more, while others have a part of that.
+    pub(super) fn missed(&self) -> Option<f64> {
+        (self.colour() == Colour::Yellow && self.misses).then(|| self.due())
     }
 
     /// It could use more: a good part of what it has came back lately.

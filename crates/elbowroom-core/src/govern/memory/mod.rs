@@ -11,7 +11,7 @@
 //! needs it:
 //! - who uses more than he is owed, gives it back, a quarter per second ([`What::Recall`]);
 //! - who is green lends, in small steps that grow while nothing happens and stop at the first sign of harm ([`What::Lend`]). What
-//!   was too much is remembered as a working set, and for seven minutes and longer nobody takes that much again.
+//!   was too much is remembered as a working set, and for minutes, or until its load is another, nobody takes that much again.
 //!
 //! Before memory is taken, the container's view shows less, so that programs that size themselves by it give it back themselves
 //! (Algorithm 2 of Adaptive Resource Views, seen from the other side). What protects stays in force (`memory.low`); what takes

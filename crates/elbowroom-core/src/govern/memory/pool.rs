@@ -106,24 +106,23 @@ impl Pool {
             let reserve = member.claim.memory.reserve.map_or(kept, amount);
             member.reserve = reserve.min(amount(member.max.or(Bytes(u64::MAX))));
             let lend = member.claim.memory.lend.unwrap_or(settings.lend).fraction();
-            let in_use = member.in_use();
+            let learned = member.working_set.min(usage);
+            let missed = member.missed();
             member.floor = match member.colour() {
                 _ if member.is_dead() => 0.0,
-                Colour::Green => ((1.0 - lend) * member.reserve).max(in_use),
-                Colour::Red | Colour::Yellow => member.reserve,
+                Colour::Green => ((1.0 - lend) * member.reserve).max(learned),
+                Colour::Red | Colour::Yellow => missed.unwrap_or(member.reserve),
             };
             let (weight, tier) = (f64::from(member.claim.weight), member.claim.tier);
             let dead = member.is_dead();
-            let fills = !dead && member.colour() != Colour::Green;
+            let fills = !dead && member.colour() != Colour::Green && missed.is_none();
             let want = if member.is_hungry() { cap } else { (GROWTH * usage + GROWTH_LEAST).min(cap) };
             let floor = member.floor;
-            now.push(match fills {
-                true => Party { floor, want: want.max(floor), cap: cap.max(floor), weight, tier },
-                false => Party { floor, want: floor, cap: floor, weight, tier },
-            });
+            let (want, cap_now) = if fills { (want.max(floor), cap.max(floor)) } else { (floor, floor) };
+            now.push(Party { reserved: member.reserve, floor, want, cap: cap_now, weight, tier });
             let floor = if dead { 0.0 } else { member.reserve };
             let cap = if dead { 0.0 } else { cap.max(floor) };
-            nominal.push(Party { floor, want: cap, cap, weight, tier });
+            nominal.push(Party { reserved: floor, floor, want: cap, cap, weight, tier });
         }
         let owed = entitle(&now, self.size).into_iter().zip(entitle(&nominal, self.size));
         for (member, (entitlement, nominal)) in ids.iter().zip(owed) {

@@ -14,7 +14,7 @@ use crate::unit::Micros;
 const GAIN: f64 = 0.25;
 const BESIDE: f64 = (8 << 20) as f64;
 /// What is near enough.
-const BAND: f64 = 1.03;
+const BAND: f64 = 1.01;
 /// How long a lease lasts that is not renewed, and when it is.
 pub(super) const LEASE: Micros = Micros::secs(10);
 pub(super) const RENEW: Micros = Micros::secs(5);

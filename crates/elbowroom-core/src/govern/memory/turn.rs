@@ -191,13 +191,12 @@ impl Turn<'_> {
         let name = first.map_or_else(String::new, |member| member.name.clone());
         for gift in lend::gifts(members, self.ids, needers, need, self.idle_tax, self.now) {
             let Some(member) = members.get_mut(&gift.id) else { continue };
-            let first_time = member.export == Limit::Max;
             self.export(member, Some(gift.ceiling), orders);
             if gift.take {
                 let because = explain::lend(member, &name, self.pool);
                 self.take(member, What::Lend { amount: self.whole(gift.amount) }, because, orders);
             } else if let Limit::At(ceiling) = member.export
-                && first_time
+                && gift.first
             {
                 let because = explain::ask(member, &name);
                 self.decide(member, What::Ask { ceiling }, because);
@@ -216,7 +215,7 @@ impl Turn<'_> {
             return;
         }
         if matches!(what, What::Lend { .. }) {
-            member.loans.begin(member.judgement.level);
+            member.loans.begin(member.usage(), member.judgement.level);
         }
         member.pending = Some((self.now, what));
         self.decide(member, what, because);
