@@ -31,7 +31,7 @@ const FASTER: f64 = 1.5;
 const MOST: f64 = 0.12;
 const CAREFUL: f64 = 0.01;
 /// Less is not worth a system call.
-const LEAST: f64 = (1 << 20) as f64;
+pub(super) const LEAST: f64 = (1 << 20) as f64;
 /// For how many periods harm is looked for.
 const TRIAL: u8 = 2;
 /// After a first failure nothing is taken for this long; the longest.

@@ -174,7 +174,7 @@ impl Member {
 
     /// What it is owed and no more, while others have a part of that.
     pub(super) fn missed(&self) -> Option<f64> {
-        (self.colour() == Colour::Yellow && self.misses).then(|| self.due())
+        self.misses.then(|| self.due())
     }
 
     /// It could use more: a good part of what it has came back lately.

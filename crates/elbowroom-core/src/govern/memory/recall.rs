@@ -5,6 +5,7 @@
 //! that is far from where such a loop begins to swing. Who grows as fast as he gives gives faster; where that is not enough either,
 //! a limit holds him for seconds, never below what he is owed.
 
+use super::lend::LEAST;
 use super::member::Member;
 use super::sample::Lease;
 use crate::probe::Colour;
@@ -57,7 +58,8 @@ pub(super) fn keeps(member: &Member) -> f64 {
 
 /// Whether it uses more than that.
 pub(super) fn owes(member: &Member) -> bool {
-    !member.is_dead() && member.usage() > BAND * keeps(member).max(member.floor)
+    let keeps = keeps(member).max(member.floor);
+    !member.is_dead() && member.usage() > (BAND * keeps).max(keeps + LEAST)
 }
 
 /// What a container gives back now, at most `need`.
