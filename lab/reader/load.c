@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Load on a schedule: "busy" keeps threads spinning, "grow" touches memory at an even pace, holds it and gives it back,
- * "use" does the same and goes over all of it again and again meanwhile, "shm" does that with memory as of a tmpfs, "lock" with
- * memory that stays where it is; "scan" reads a file from its beginning to its end over and over. All times are milliseconds after START_NS.
+ * Load on a schedule: "busy" keeps threads spinning, "grow" touches memory at an even pace, holds it and gives it back, "churn"
+ * does that over and over, "use" does it and goes over all of it again and again meanwhile, "shm" that with memory as of a
+ * tmpfs, "lock" with memory that stays where it is; "scan" reads a file from its beginning to its end over and over. All times
+ * are milliseconds, those of a phase after START_NS.
  */
 #include "reader.h"
 
@@ -22,7 +23,7 @@
 
 struct task {
 	pthread_t thread;
-	uint64_t from, to, until;
+	uint64_t from, to, until, period;
 	size_t bytes;
 	int in_use, shared, locked;
 	const char *path;
@@ -76,6 +77,20 @@ static void *grow(void *arg)
 	return NULL;
 }
 
+/* Half of a period it grows, the other half it holds. A period that came too late is not made up for. */
+static void *churn(void *arg)
+{
+	struct task *t = arg, once = *t;
+
+	while (once.from + t->period <= t->to) {
+		once.to = once.from + t->period / 2;
+		once.until = once.from + t->period;
+		grow(&once);
+		once.from = once.until > now_ns() ? once.until : now_ns();
+	}
+	return NULL;
+}
+
 /* At most `bytes` a second. What it is late with is not made up for. */
 static void *scan(void *arg)
 {
@@ -104,7 +119,7 @@ static const struct {
 	const char *name;
 	void *(*run)(void *task);
 	int words;
-} kinds[] = { { "busy", spin, 3 }, { "grow", grow, 4 }, { "use", grow, 4 },
+} kinds[] = { { "busy", spin, 3 }, { "grow", grow, 4 }, { "churn", churn, 4 }, { "use", grow, 4 },
 	      { "shm", grow, 4 },  { "lock", grow, 4 }, { "scan", scan, 4 } };
 
 int load(int argc, char **argv)
@@ -142,6 +157,11 @@ int load(int argc, char **argv)
 			task.shared = !strcmp(argv[i], "shm");
 			task.locked = !strcmp(argv[i], "lock");
 			task.in_use = task.shared || !strcmp(argv[i], "use");
+		}
+		if (kinds[k].run == churn) {
+			task.period = number(argv[i + 4]) * NS_PER_MS;
+			if (task.period < 2 * GROW_STEP_MS * NS_PER_MS)
+				die("load: churn is too fast");
 		}
 		if (kinds[k].run == scan)
 			task.path = argv[i + 4];

@@ -63,7 +63,7 @@ fn a_plan_of_load_runs_to_its_end_and_a_malformed_one_says_so() {
     };
     // The last word of a plan is the file's path.
     assert_eq!(
-        load("grow 0 20 1 40 use 0 20 1 40 shm 0 20 1 40 lock 0 20 1 40 scan 0 40 1"),
+        load("grow 0 20 1 40 churn 0 80 1 40 use 0 20 1 40 shm 0 20 1 40 lock 0 20 1 40 scan 0 40 1"),
         (Some(0), String::new())
     );
     for (plan, complaint) in [
