@@ -10,9 +10,11 @@ use crate::container::Container;
 use crate::job::{Folder, Job, Lab, now_ns, table};
 use crate::jobs::memory::policy::LEAVE_ALONE;
 use crate::jobs::memory::voice::Voice;
+use crate::product::Product;
 use crate::scope::Scope;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -73,6 +75,8 @@ struct Outcome {
     oom_kill: u64,
     /// Times that a giver, none of whom has a limit, was at one.
     limit_hit: u64,
+    /// What the governor took from all, in MiB.
+    taken_mib: u64,
     /// Whether the machine has swap.
     swap: bool,
 }
@@ -121,12 +125,13 @@ impl Job for MemoryHarm {
                 outcome.case.name(),
                 if outcome.case.governed { "yes" } else { "no" }.to_owned(),
                 if outcome.swap { "yes" } else { "no" }.to_owned(),
+                outcome.taken_mib.to_string(),
                 outcome.died.to_string(),
                 outcome.oom_kill.to_string(),
                 outcome.limit_hit.to_string(),
             ]
         };
-        let head = ["givers", "governed", "swap", "died", "killed for memory", "at a limit"];
+        let head = ["givers", "governed", "swap", "MiB taken", "died", "killed for memory", "at a limit"];
         out.say(table(&head, &raw.outcomes.iter().map(row).collect::<Vec<_>>()));
         Ok(())
     }
@@ -179,7 +184,8 @@ impl MemoryHarm {
                 voice.say(served, 1000.0)?;
             }
         }
-        let mut outcome = Outcome { case, died: 0, oom_kill: 0, limit_hit: 0, swap: has_swap()? };
+        let taken_mib = agent.as_ref().map(taken).transpose()?.unwrap_or(0) >> 20;
+        let mut outcome = Outcome { case, died: 0, oom_kill: 0, limit_hit: 0, taken_mib, swap: has_swap()? };
         for mut program in programs {
             outcome.died += u64::from(!program.wait().context("while waiting for a load")?.success());
         }
@@ -242,6 +248,13 @@ fn settings(all: &[(&Container, Voice)]) -> Vec<String> {
         LEAVE_ALONE.into(),
         format!("probes = [{probes}]"),
     ]
+}
+
+/// What an agent's memory governor took since it started, in bytes.
+fn taken(agent: &Product) -> Result<u64> {
+    let answer: Value =
+        serde_json::from_str(&agent.ask(&["check"])?).context("while reading `elbowroom check`")?;
+    answer["agent"]["memory"]["reclaimed_bytes"].as_u64().context("the agent says not what it took")
 }
 
 fn has_swap() -> Result<bool> {

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// Speed of a guest's disk while nothing is measured; each container's part is limited by the kernel.
 const DISK_BYTES_PER_S: u64 = 400_000_000;
-/// What a guest keeps for itself beside the two containers, in MiB: its watermarks, pages of programs, and sysbench.
+/// The most that a guest keeps for itself beside the two containers, in MiB: its watermarks, pages of programs, and sysbench.
 const SPARE_MIB: u64 = 64;
 /// How long another container takes to fill a guest.
 const FILL_MS: u64 = 1000;
@@ -240,18 +240,40 @@ impl<'a> Stage<'a> {
             .and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok())
             .context("/proc/meminfo has no MemAvailable")?;
         let wanted = self.story.machine_mib + SPARE_MIB;
-        let mib = (available >> 10).saturating_sub(wanted);
-        ensure!(mib > 0, "the guest has {} MiB to give and this needs {wanted}: -m more", available >> 10);
-        let words = [now_ns(), 0, FILL_MS, mib, FOREVER_MS].map(|word| word.to_string());
-        let mut args = vec![words[0].clone(), "grow".to_owned()];
-        args.extend_from_slice(&words[1..]);
-        // It ends with its container.
-        others.reader("load", &args).spawn().context("while filling the guest's memory")?;
-        lab.scope.wait_for("filling the guest's memory", Duration::from_secs(120), || {
-            let stat = others.cgroups.memory_stat()?;
-            Ok(stat.get("anon").map_or(0, |bytes| bytes >> 20) >= mib)
+        let most = (available >> 10).saturating_sub(wanted);
+        ensure!(most > 0, "the guest has {} MiB to give and this needs {wanted}: -m more", available >> 10);
+        hold_more(lab, &others, most)?;
+        // What the kernel keeps for itself is less than what was spared for it, by how much shows only when all is used.
+        let left = self.left(lab)?;
+        let more = left.checked_sub(self.story.machine_mib).filter(|more| *more <= SPARE_MIB);
+        let more = more.with_context(|| {
+            format!(
+                "{left} MiB are left of the guest's memory, of which two containers need {}",
+                self.story.machine_mib
+            )
         })?;
+        eprintln!("{left} MiB were left, {more} more are held");
+        if more > 0 {
+            hold_more(lab, &others, more)?;
+        }
         Ok(Some(others))
+    }
+
+    /// How much page cache a container gets that reads more than there is room for, in MiB.
+    fn left(&self, lab: &Lab) -> Result<u64> {
+        let container = lab.maker.make("tide", &Limits::default(), &[])?;
+        let path = self.data[0].with_file_name("holes");
+        let holes = File::create(&path).with_context(|| format!("while making {}", path.display()))?;
+        holes
+            .set_len((self.story.machine_mib + 4 * SPARE_MIB) << 20)
+            .context("while making a file of holes")?;
+        let mut command = container.command(Path::new("/usr/bin/env"));
+        let status =
+            command.arg("cat").arg(&path).stdout(Stdio::null()).status().context("while reading holes")?;
+        ensure!(status.success(), "a file of holes cannot be read");
+        let stat = container.cgroups.memory_stat()?;
+        fs::remove_file(&path).with_context(|| format!("while removing {}", path.display()))?;
+        Ok(stat.get("file").map_or(0, |bytes| bytes >> 20))
     }
 
     /// Lets go of what is cached of the databases, and thereby of whom it is charged to.
@@ -276,6 +298,18 @@ impl Drop for Stage<'_> {
     fn drop(&mut self) {
         self.scope.take_down(&self.mount);
     }
+}
+
+/// Has a container hold so many MiB more, until it ends.
+fn hold_more(lab: &Lab, container: &Container, mib: u64) -> Result<()> {
+    let anon =
+        || -> Result<u64> { Ok(container.cgroups.memory_stat()?.get("anon").map_or(0, |bytes| bytes >> 20)) };
+    let whole = anon()? + mib;
+    let words = [0, FILL_MS, mib, FOREVER_MS].map(|word| word.to_string());
+    let args: Vec<String> = [now_ns().to_string(), "grow".to_owned()].into_iter().chain(words).collect();
+    // It ends with its container.
+    container.reader("load", &args).spawn().context("while filling the guest's memory")?;
+    lab.scope.wait_for("filling the guest's memory", Duration::from_secs(120), || Ok(anon()? >= whole))
 }
 
 fn let_go(dir: &Path) -> Result<()> {
