@@ -243,14 +243,11 @@ impl<'a> Stage<'a> {
         let most = (available >> 10).saturating_sub(wanted);
         ensure!(most > 0, "the guest has {} MiB to give and this needs {wanted}: -m more", available >> 10);
         hold_more(lab, &others, most)?;
-        // What the kernel keeps for itself is less than what was spared for it, by how much shows only when all is used.
+        // What the kernel keeps for itself is less than what was spared for it; by how much shows only when all is used, and differs
+        // from run to run.
         let left = self.left(lab)?;
-        let more = left.checked_sub(self.story.machine_mib).filter(|more| *more <= SPARE_MIB);
-        let more = more.with_context(|| {
-            format!(
-                "{left} MiB are left of the guest's memory, of which two containers need {}",
-                self.story.machine_mib
-            )
+        let more = left.checked_sub(self.story.machine_mib).with_context(|| {
+            format!("{left} MiB are left, of which two containers need {}: -m more", self.story.machine_mib)
         })?;
         eprintln!("{left} MiB were left, {more} more are held");
         if more > 0 {
@@ -264,9 +261,7 @@ impl<'a> Stage<'a> {
         let container = lab.maker.make("tide", &Limits::default(), &[])?;
         let path = self.data[0].with_file_name("holes");
         let holes = File::create(&path).with_context(|| format!("while making {}", path.display()))?;
-        holes
-            .set_len((self.story.machine_mib + 4 * SPARE_MIB) << 20)
-            .context("while making a file of holes")?;
+        holes.set_len((4 * self.story.machine_mib) << 20).context("while making a file of holes")?;
         let mut command = container.command(Path::new("/usr/bin/env"));
         let status =
             command.arg("cat").arg(&path).stdout(Stdio::null()).status().context("while reading holes")?;
