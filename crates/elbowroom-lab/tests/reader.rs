@@ -70,6 +70,7 @@ fn a_plan_of_load_runs_to_its_end_and_a_malformed_one_says_so() {
         ("scan 0 40 0", "nothing to do"),
         ("scan 40 0 1", "ends before it starts"),
         ("scan 0 40", "malformed plan"),
+        ("churn 0 80 1 20", "too fast"),
         ("idle 0 40 1", "malformed plan"),
     ] {
         let (code, said) = load(plan);
