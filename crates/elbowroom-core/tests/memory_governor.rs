@@ -205,6 +205,24 @@ fn what_a_loan_taught_is_given_back_also_where_others_took_more_than_the_loan() 
     assert!(orders.iter().any(|order| taken(order, poor).is_some()), "{:?}", host.memory.standing(poor));
 }
 
+#[test]
+fn what_is_reserved_is_kept_but_for_the_last_page() {
+    let mut host = Host::new(16, 8);
+    let low = |gib: u64| Limits { memory_low: Some(At(Bytes(gib * GIB))), ..Limits::default() };
+    let pool = host.group(1, 0, None, max(8), 8);
+    // It uses less than it has reserved, and waits: what it grows by is kept for it as well.
+    let poor = host.group(2, pool.0, Some("poor"), low(5), 4);
+    let rich = host.group(3, pool.0, Some("rich"), low(3), 4);
+    for id in [poor, rich] {
+        host.counted.insert(id, |second, usage| cache(usage, second, 500, GIB));
+    }
+    let orders = host.pass(60);
+    let last =
+        |id| protections(&orders).iter().rfind(|p| p.group == id).map(|p| p.low.get() as f64 / GIB as f64);
+    let kept = [poor, rich].map(|id| last(id).unwrap());
+    assert!((4.9..5.0).contains(&kept[0]) && (2.9..3.0).contains(&kept[1]), "{kept:?}");
+}
+
 /// It serves so many a second, which is all that is asked of it.
 fn serves(served: f64) -> Measure {
     Measure { kind: probe::Kind::Throughput, served, offered: Some(served), objective: None }

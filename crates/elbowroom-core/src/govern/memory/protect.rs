@@ -7,10 +7,13 @@ use crate::probe::Colour;
 use crate::unit::{Bytes, Limit, Micros};
 
 /// A change of less than this part, or of less than this, is not worth a write.
-const BAND: f64 = 0.05;
-const LEAST: f64 = (4 << 20) as f64;
-/// The part of an entitlement that is kept: the rest is where growth of others is paid from.
+const BAND: f64 = 0.02;
+const LEAST: f64 = (1 << 20) as f64;
+/// The part of an entitlement that is kept: the rest is where growth of others is paid from, also of those outside containers. Of
+/// what is reserved nearly all is, but not the last page: where everything is protected, reclaim protects nobody and takes many
+/// pages at once (mm/vmscan.c, `memcg_low_reclaim`).
 const KEPT: f64 = 0.95;
+const KEPT_RESERVED: f64 = 0.99;
 /// What somebody else wrote is left to him for this long.
 pub(super) const CEDED: Micros = Micros::secs(600);
 /// What could not be done is tried again after this.
@@ -25,7 +28,11 @@ pub(super) fn order(member: &mut Member, now: Micros) -> Option<Order> {
     let (low, soft) = match member.colour() {
         _ if member.is_dead() => (0.0, f64::INFINITY),
         Colour::Green => (usage.min(member.floor), member.floor.max(member.entitlement)),
-        Colour::Yellow | Colour::Red => (usage.min(KEPT * member.entitlement), member.entitlement),
+        // More than it uses: it is not to pay for its own growth.
+        Colour::Yellow | Colour::Red => {
+            let owed = member.entitlement;
+            ((KEPT * owed).max(KEPT_RESERVED * member.reserve.min(owed)), owed)
+        }
     };
     let guaranteed = member.claim.memory.guaranteed && !member.is_dead();
     let protect = Protect {
