@@ -13,7 +13,7 @@ const LEAST: f64 = (1 << 20) as f64;
 /// what is reserved nearly all is, but not the last page: where everything is protected, reclaim protects nobody and takes many
 /// pages at once (mm/vmscan.c, `memcg_low_reclaim`).
 const KEPT: f64 = 0.95;
-const KEPT_RESERVED: f64 = 0.99;
+const KEPT_RESERVED: f64 = 0.995;
 /// What somebody else wrote is left to him for this long.
 pub(super) const CEDED: Micros = Micros::secs(600);
 /// What could not be done is tried again after this.
