@@ -54,6 +54,7 @@ def on_disk(tmp_path):
             pytest.skip(f"needs a file system that is no tmpfs: {words[0]}: {done.stderr.strip()}")
     yield directory
     subprocess.run(["umount", directory], check=True)
+    image.unlink()  # memory; pytest would keep it until the last test
 
 
 @pytest.fixture
