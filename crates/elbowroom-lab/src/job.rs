@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// Largest raw file that belongs into a repository.
@@ -70,10 +70,23 @@ pub(crate) struct Lab {
     pub(crate) maker: Maker,
     program: PathBuf,
     settings: Vec<String>,
+    record: Record,
+}
+
+/// Where raw numbers go.
+#[derive(Debug)]
+struct Record {
+    info: SysInfo,
+    began: Instant,
+    /// The directory of all results, and what this one's is called after.
+    results: PathBuf,
+    tags: [Option<String>; 2],
+    /// This one's, once there is something in it.
+    dir: Mutex<Option<PathBuf>>,
 }
 
 impl Lab {
-    fn open(common: &Common) -> Result<Self> {
+    fn open<J: Job>(job: &J, common: &Common) -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
             bail!("experiments make cgroups and namespaces: run as root");
         }
@@ -81,7 +94,20 @@ impl Lab {
         let scope = Scope::open()?;
         let maker = Maker::new(common.engine, &scope, &reader)?;
         let program = std::path::absolute(&common.elbowroom).context("while finding the product")?;
-        Ok(Self { scope, maker, program, settings: common.settings.clone() })
+        let record = Record {
+            info: SysInfo::take(J::NAME, maker.layout(), &program),
+            began: Instant::now(),
+            results: common.results.clone(),
+            tags: [job.tag(), common.tag.clone()],
+            dir: Mutex::new(None),
+        };
+        Ok(Self { scope, maker, program, settings: common.settings.clone(), record })
+    }
+
+    /// Writes what was recorded until now. A job that takes long does so after every run: `redraw` works on what it leaves if it
+    /// does not come to its end.
+    pub(crate) fn keep(&self, raw: &impl Serialize) -> Result<()> {
+        self.record.write(raw).map(drop)
     }
 
     /// The product's binary.
@@ -147,27 +173,44 @@ impl Folder {
     }
 }
 
+impl Record {
+    /// Writes raw numbers and the machine's description; returns where, and the description.
+    fn write(&self, raw: &impl Serialize) -> Result<(PathBuf, SysInfo)> {
+        let mut info = self.info.clone();
+        info.seconds = self.began.elapsed().as_secs_f64();
+        info.load_after = crate::procfs::loadavg();
+        let mut dir = self.dir.lock().expect("nobody panics while writing");
+        if dir.is_none() {
+            *dir = Some(new_dir(&self.results, &info, self.tags.clone())?);
+        }
+        let dir = dir.as_ref().expect("it was made").clone();
+        // In one step: who is ended meanwhile leaves what was there.
+        let write = |name: &str, text: &str| -> Result<()> {
+            let new = dir.join(format!(".{name}"));
+            fs::write(&new, text).with_context(|| format!("while writing {}", new.display()))?;
+            fs::rename(&new, dir.join(name)).with_context(|| format!("while writing {name}"))
+        };
+        let text = serde_json::to_string(raw).context("while writing raw numbers")?;
+        if text.len() > RAW_LIMIT {
+            let kb = text.len() / 1000;
+            eprintln!("warning: raw.json has {kb} kB; keep it out of the repository or record less");
+        }
+        write("raw.json", &text)?;
+        let text = serde_json::to_string_pretty(&info).context("while writing sysinfo")? + "\n";
+        write("sysinfo.json", &text)?;
+        Ok((dir, info))
+    }
+}
+
 /// Records, then studies and formats; prints where.
 pub(crate) fn run<J: Job>(job: &J, common: &Common) -> Result<()> {
-    let lab = Lab::open(common)?;
-    let mut info = SysInfo::take(J::NAME, lab.maker.layout(), &lab.program);
-    let began = Instant::now();
-    let raw = job.record(&lab)?;
-    info.seconds = began.elapsed().as_secs_f64();
-    info.load_after = crate::procfs::loadavg();
-    let dir = new_dir(&common.results, &info, [job.tag(), common.tag.clone()])?;
-    let text = serde_json::to_string(&raw).context("while writing raw numbers")?;
-    if text.len() > RAW_LIMIT {
-        eprintln!(
-            "warning: raw.json has {} kB; keep it out of the repository or record less",
-            text.len() / 1000
-        );
-    }
-    let write = |name: &str, text: &str| {
-        fs::write(dir.join(name), text).with_context(|| format!("while writing {name}"))
-    };
-    write("raw.json", &text)?;
-    write("sysinfo.json", &(serde_json::to_string_pretty(&info).context("while writing sysinfo")? + "\n"))?;
+    let lab = Lab::open(job, common)?;
+    let raw = job.record(&lab).inspect_err(|_| {
+        if let Some(dir) = &*lab.record.dir.lock().expect("nobody panics while writing") {
+            eprintln!("what was recorded before is kept: elbowroom-lab redraw {}", dir.display());
+        }
+    })?;
+    let (dir, info) = lab.record.write(&raw)?;
     format::<J>(&dir, &raw, &info)
 }
 

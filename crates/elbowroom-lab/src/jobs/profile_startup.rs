@@ -192,6 +192,7 @@ impl Job for ProfileStartup {
                     }
                 }
             }
+            lab.keep(&raw)?;
         }
         if raw.runs.is_empty() {
             bail!("nothing could be measured: {:?}", raw.skipped);

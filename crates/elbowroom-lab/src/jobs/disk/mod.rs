@@ -151,24 +151,26 @@ impl Job for Disk {
         let together = !self.one_by_one;
         let disks = if together { self.policies.len() } else { 1 };
         let disks = rig::open(&lab.scope, disks, timeline.capacity)?;
-        let mut runs = Vec::new();
+        let (workload, scale, direction) = (self.workload, self.scale, self.direction);
+        let mut raw = Raw { workload, scale, direction, together, timeline, runs: Vec::new() };
         for run in 0..self.runs {
             eprintln!("run {} of {}", run + 1, self.runs);
             // Neither the same disk nor the same place in the order twice in a row.
             let mut policies = self.policies.clone();
             policies.rotate_left(run % self.policies.len());
-            runs.push(if together {
-                self.tell_together(lab, &policies, &disks, &timeline)?
+            let arms = if together {
+                self.tell_together(lab, &policies, &disks, &raw.timeline)?
             } else {
                 let tell = |policy: &Policy| {
-                    let place = Place { disk: &disks[0], timeline: &timeline };
+                    let place = Place { disk: &disks[0], timeline: &raw.timeline };
                     Stage::set(lab, *policy, vec![place], self.direction)?.tell(lab)
                 };
                 policies.iter().map(tell).collect::<Result<Vec<_>>>()?.concat()
-            });
+            };
+            raw.runs.push(arms);
+            lab.keep(&raw)?;
         }
-        let (workload, scale, direction) = (self.workload, self.scale, self.direction);
-        Ok(Raw { workload, scale, direction, together, timeline, runs })
+        Ok(raw)
     }
 
     fn format(raw: &Raw, out: &mut Folder) -> Result<()> {

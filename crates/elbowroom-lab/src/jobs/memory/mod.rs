@@ -16,6 +16,7 @@ pub(crate) mod voice;
 use crate::database;
 use crate::job::{Folder, Job, Lab};
 use crate::rig;
+use crate::stats::Mean;
 use anyhow::{Context, Result, ensure};
 use policy::Policy;
 use record::Stage;
@@ -23,6 +24,8 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use story::{Story, Who};
 
+/// A database alone has to do this part of what is asked of it at most.
+const KEEPS_UP: f64 = 0.95;
 /// A guest with more is not filled.
 const LARGEST_MACHINE_KIB: u64 = 4 << 20;
 
@@ -127,21 +130,23 @@ impl Job for Memory {
         let stage = Stage::set(lab, &machine, self.phase)?;
         eprintln!("references");
         let references = [stage.alone(lab, Who::A)?, stage.alone(lab, Who::B)?];
-        let mut runs = Vec::new();
+        keeps_up(&references, stage.story.high)?;
+        let (machine, story) = (machine.clone(), stage.story.clone());
+        let mut raw = Raw { machine, story, references, runs: Vec::new() };
         for run in 0..self.runs {
             let mut policies = self.policies.clone();
             let count = policies.len();
             policies.rotate_left(run % count);
             let tell = |(i, policy): (usize, &Policy)| {
-                let name = policy.name(machine.cgroup_v2);
+                let name = policy.name(raw.machine.cgroup_v2);
                 eprintln!("run {} of {}, {} of {count}: {name}", run + 1, self.runs, i + 1);
                 stage.tell(lab, *policy).with_context(|| format!("while running \"{name}\""))
             };
-            runs.push(policies.iter().enumerate().map(tell).collect::<Result<_>>()?);
+            let arms = policies.iter().enumerate().map(tell).collect::<Result<_>>()?;
+            raw.runs.push(arms);
+            lab.keep(&raw)?;
         }
-        let story = stage.story.clone();
-        drop(stage);
-        Ok(Raw { machine, story, references, runs })
+        Ok(raw)
     }
 
     fn format(raw: &Raw, out: &mut Folder) -> Result<()> {
@@ -151,6 +156,19 @@ impl Job for Memory {
         let title = "Memory of each container: mean over runs, and deviation";
         out.figure("memory.svg", title, &figure::memory(raw, title)?)
     }
+}
+
+/// Refuses a machine on which nobody could ever be satisfied, however much memory he has.
+fn keeps_up(references: &[Vec<Sample>; 2], asked: u32) -> Result<()> {
+    for (name, samples) in ["A", "B"].into_iter().zip(references) {
+        let mean = Mean::of(samples.iter().map(|sample| f64::from(sample.tps))).map_or(0.0, |mean| mean.mean);
+        ensure!(
+            mean >= KEEPS_UP * f64::from(asked),
+            "{name} alone, with all memory, does {mean:.0} transactions per second of {asked} that are asked for: this machine is too \
+             slow, or does something else"
+        );
+    }
+    Ok(())
 }
 
 impl Machine {
@@ -163,5 +181,18 @@ impl Machine {
         let (cgroup_v2, guest) = (lab.maker.layout().is_v2(), rig::is_guest());
         let stand_in = cgroup_v2 || total > LARGEST_MACHINE_KIB;
         Ok(Self { stand_in, cgroup_v2, guest, versions: database::versions()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_on_which_nobody_can_be_satisfied_is_refused() {
+        let alone = |tps: u32| (1..9).map(|s| Sample::from((1_000 * s, tps, 0, 100, 50))).collect::<Vec<_>>();
+        assert!(keeps_up(&[alone(55), alone(54)], 56).is_ok());
+        let refused = keeps_up(&[alone(55), alone(49)], 56).unwrap_err().to_string();
+        assert!(refused.starts_with("B alone, with all memory, does 49 transactions"), "{refused}");
     }
 }

@@ -94,7 +94,8 @@ impl Job for Pitfalls {
         let machine = Machine::of(lab)?;
         let story = self.figure.story(machine.mib, machine.guest);
         let stage = Stage::set(lab, &story, &machine, java)?;
-        let mut runs = Vec::new();
+        let mut raw =
+            Raw { figure: self.figure, machine: machine.clone(), story: story.clone(), runs: Vec::new() };
         for run in 0..self.runs {
             let mut variants = self.figure.variants(machine.cgroup_v2, machine.stand_in);
             let count = variants.len();
@@ -104,10 +105,11 @@ impl Job for Pitfalls {
                 eprintln!("run {} of {}, {} of {count}: {name}", run + 1, self.runs, i + 1);
                 stage.tell(lab, *variant).with_context(|| format!("while measuring \"{name}\""))
             };
-            runs.push(variants.iter().enumerate().map(tell).collect::<Result<_>>()?);
+            let arms = variants.iter().enumerate().map(tell).collect::<Result<_>>()?;
+            raw.runs.push(arms);
+            lab.keep(&raw)?;
         }
-        drop(stage);
-        Ok(Raw { figure: self.figure, machine, story, runs })
+        Ok(raw)
     }
 
     fn format(raw: &Raw, out: &mut Folder) -> Result<()> {
