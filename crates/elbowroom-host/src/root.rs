@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 /// No file read whole is longer: engines' state files reach a few MiB, kernel files a few hundred KiB.
 const LARGEST: u64 = 16 << 20;
 
+/// How often a walk that raced with somebody is tried.
+const TRIES: u32 = 32;
+
 /// A root directory.
 #[derive(Debug)]
 pub struct Root {
@@ -118,10 +121,9 @@ impl Root {
             below if below.as_os_str().is_empty() => Path::new("."),
             below => below,
         };
-        let flags = flags | OFlags::CLOEXEC;
         let opened = match self.is_host() {
-            true => rustix::fs::openat(&self.dir, below, flags, Mode::empty()),
-            false => rustix::fs::openat2(&self.dir, below, flags, Mode::empty(), ResolveFlags::IN_ROOT),
+            true => rustix::fs::openat(&self.dir, below, flags | OFlags::CLOEXEC, Mode::empty()),
+            false => open_inside(&self.dir, below, flags, ResolveFlags::empty()),
         };
         opened.map_err(|source| ReadError::Io { operation: "opening", path: path.into(), source })
     }
@@ -165,6 +167,27 @@ impl AsFd for Root {
     }
 }
 
+/// Opens `path` below `dir`: nothing leads out of it, and what else `resolve` forbids is refused. It is tried again where a rename or a
+/// mount, anywhere on the machine, raced with the walk, so that the kernel could not prove that it stayed inside.
+///
+/// # Errors
+/// As openat2(2); `EAGAIN` where that happened every time.
+pub(crate) fn open_inside(
+    dir: impl AsFd,
+    path: &Path,
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
+    let (flags, resolve) = (flags | OFlags::CLOEXEC, resolve | ResolveFlags::IN_ROOT);
+    for _ in 0..TRIES {
+        match rustix::fs::openat2(&dir, path, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            done => return done,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
 /// Reads `file` to its end; `path` is only for the error.
 pub(crate) fn read_whole(file: OwnedFd, path: &Path) -> Result<String, ReadError> {
     // Room for what most files say: without any, a read of a few bytes comes before the first.
@@ -199,6 +222,7 @@ pub(crate) fn raise_nofile() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn links_and_dots_stay_below_the_root() {
@@ -209,6 +233,28 @@ mod tests {
         assert_eq!(root.read("/link").unwrap(), "inside\n");
         assert_eq!(root.read("../../../inside").unwrap(), "inside\n");
         assert!(root.read("/etc/passwd").unwrap_err().is_absent());
+    }
+
+    #[test]
+    fn renames_elsewhere_do_not_keep_a_file_from_being_read() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("dev/block")).unwrap();
+        std::fs::write(dir.path().join("size"), "7\n").unwrap();
+        std::os::unix::fs::symlink("../../size", dir.path().join("dev/block/size")).unwrap();
+        let (root, elsewhere) = (Root::at(dir.path()).unwrap(), tempfile::tempdir().unwrap());
+        let [here, there] = ["here", "there"].map(|name| elsewhere.path().join(name));
+        std::fs::write(&here, "").unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::fs::rename(&here, &there).and_then(|()| std::fs::rename(&there, &here)).unwrap();
+                }
+            });
+            let failed = (0..20_000).find_map(|_| root.read("dev/block/size").err());
+            done.store(true, Ordering::Relaxed);
+            assert!(failed.is_none(), "{}", failed.unwrap());
+        });
     }
 
     #[test]

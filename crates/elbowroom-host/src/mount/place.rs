@@ -2,6 +2,7 @@
 
 use super::MountError;
 use super::mountinfo::{CgroupLine, Mount, MountTable, parse_cgroups};
+use crate::root::open_inside;
 use elbowroom_core::sample::DeviceNumber;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags, StatxFlags};
@@ -166,16 +167,8 @@ impl Place {
     /// Opens (`O_PATH`) what a walk to `target` reaches below the root directory, without following any symbolic link.
     pub(super) fn open(&self, target: &Path) -> Result<OwnedFd, Errno> {
         // Without O_NOFOLLOW: with it and O_PATH a link at the end would be opened instead of refused.
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        // EAGAIN: a rename or mount raced with the walk and the kernel could not prove that it stayed inside (openat2(2)).
-        for _ in 0..32 {
-            match rustix::fs::openat2(&self.root, target, flags, Mode::empty(), resolve) {
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                done => return done,
-            }
-        }
-        Err(Errno::AGAIN)
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        open_inside(&self.root, target, OFlags::PATH, resolve)
     }
 
     /// Refuses the namespace of the host: this process's and that of process 1.

@@ -1,7 +1,7 @@
 //! A file inside a container, which the container may make anything of.
 
+use crate::root::open_inside;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -63,17 +63,7 @@ pub(crate) fn open_in(root: &Path, path: &Path) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(root, flags, Mode::empty())?;
     let below = path.strip_prefix("/").unwrap_or(path);
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let open = |flags| -> Result<OwnedFd, Errno> {
-        // EAGAIN: a rename raced with the walk, and the kernel could not prove that it stayed inside (openat2(2)).
-        for _ in 0..32 {
-            match rustix::fs::openat2(&root, below, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-                Err(Errno::AGAIN) => {}
-                opened => return opened,
-            }
-        }
-        Err(Errno::AGAIN)
-    };
+    let open = |flags| open_inside(&root, below, flags, ResolveFlags::NO_MAGICLINKS);
     // Looked at before it is opened: to open a device can mean something.
     refuse_special(&open(OFlags::PATH)?)?;
     let file = open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
