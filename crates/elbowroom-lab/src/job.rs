@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// Largest raw file that belongs into a repository.
-const RAW_LIMIT: usize = 300_000;
+const RAW_LIMIT: u64 = 300_000;
 
 /// An experiment.
 pub(crate) trait Job {
@@ -179,23 +179,18 @@ impl Record {
         let mut info = self.info.clone();
         info.seconds = self.began.elapsed().as_secs_f64();
         info.load_after = crate::procfs::loadavg();
-        let mut dir = self.dir.lock().expect("nobody panics while writing");
-        if dir.is_none() {
-            *dir = Some(new_dir(&self.results, &info, self.tags.clone())?);
-        }
-        let dir = dir.as_ref().expect("it was made").clone();
+        let mut made = self.dir.lock().expect("nobody panics while writing");
+        let dir = match &*made {
+            Some(dir) => dir.clone(),
+            None => made.insert(new_dir(&self.results, &info, self.tags.clone())?).clone(),
+        };
         // In one step: who is ended meanwhile leaves what was there.
         let write = |name: &str, text: &str| -> Result<()> {
             let new = dir.join(format!(".{name}"));
             fs::write(&new, text).with_context(|| format!("while writing {}", new.display()))?;
             fs::rename(&new, dir.join(name)).with_context(|| format!("while writing {name}"))
         };
-        let text = serde_json::to_string(raw).context("while writing raw numbers")?;
-        if text.len() > RAW_LIMIT {
-            let kb = text.len() / 1000;
-            eprintln!("warning: raw.json has {kb} kB; keep it out of the repository or record less");
-        }
-        write("raw.json", &text)?;
+        write("raw.json", &serde_json::to_string(raw).context("while writing raw numbers")?)?;
         let text = serde_json::to_string_pretty(&info).context("while writing sysinfo")? + "\n";
         write("sysinfo.json", &text)?;
         Ok((dir, info))
@@ -211,6 +206,11 @@ pub(crate) fn run<J: Job>(job: &J, common: &Common) -> Result<()> {
         }
     })?;
     let (dir, info) = lab.record.write(&raw)?;
+    let size = fs::metadata(dir.join("raw.json")).context("while looking at raw.json")?.len();
+    if size > RAW_LIMIT {
+        let kb = size / 1000;
+        eprintln!("warning: raw.json has {kb} kB; keep it out of the repository or record less");
+    }
     format::<J>(&dir, &raw, &info)
 }
 

@@ -192,7 +192,9 @@ impl Job for ProfileStartup {
                     }
                 }
             }
-            lab.keep(&raw)?;
+            if !raw.runs.is_empty() {
+                lab.keep(&raw)?;
+            }
         }
         if raw.runs.is_empty() {
             bail!("nothing could be measured: {:?}", raw.skipped);

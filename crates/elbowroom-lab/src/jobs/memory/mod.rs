@@ -16,7 +16,6 @@ pub(crate) mod voice;
 use crate::database;
 use crate::job::{Folder, Job, Lab};
 use crate::rig;
-use crate::stats::Mean;
 use anyhow::{Context, Result, ensure};
 use policy::Policy;
 use record::Stage;
@@ -24,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use story::{Story, Who};
 
-/// A database alone has to do this part of what is asked of it at most.
-const KEEPS_UP: f64 = 0.95;
+/// A database alone has to do this part of the most that is asked of it: fifteen seconds of a good machine vary by some percent.
+const KEEPS_UP: f64 = 0.9;
 /// A guest with more is not filled.
 const LARGEST_MACHINE_KIB: u64 = 4 << 20;
 
@@ -160,8 +159,9 @@ impl Job for Memory {
 
 /// Refuses a machine on which nobody could ever be satisfied, however much memory he has.
 fn keeps_up(references: &[Vec<Sample>; 2], asked: u32) -> Result<()> {
-    for (name, samples) in ["A", "B"].into_iter().zip(references) {
-        let mean = Mean::of(samples.iter().map(|sample| f64::from(sample.tps))).map_or(0.0, |mean| mean.mean);
+    for who in Who::ALL {
+        let mean = study::reference(references, who)[0].map_or(0.0, |mean| mean.mean);
+        let name = who.name();
         ensure!(
             mean >= KEEPS_UP * f64::from(asked),
             "{name} alone, with all memory, does {mean:.0} transactions per second of {asked} that are asked for: this machine is too \

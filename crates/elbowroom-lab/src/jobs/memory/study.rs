@@ -16,7 +16,7 @@ const FAILED: [&str; 2] = ["hold", "quarantine"];
 /// Writes the summary.
 pub(super) fn write(raw: &Raw, out: &mut Folder) {
     out.say(explain(raw));
-    let [a, b] = Who::ALL.map(|who| reference(raw, who));
+    let [a, b] = Who::ALL.map(|who| reference(&raw.references, who));
     out.say(format!(
         "Reference, each alone with all memory: A {} transactions per second and {} MiB, B {} and {} MiB.",
         text(a[0]),
@@ -128,8 +128,8 @@ fn failed_loans(story: &Story, arm: &Arm) -> Option<usize> {
 }
 
 /// Throughput and footprint alone.
-fn reference(raw: &Raw, who: Who) -> [Option<Mean>; 2] {
-    let samples = &raw.references[who as usize];
+pub(super) fn reference(references: &[Vec<Sample>; 2], who: Who) -> [Option<Mean>; 2] {
+    let samples = &references[who as usize];
     [Mean::of(samples.iter().map(|s| f64::from(s.tps))), Mean::of(samples.iter().map(|s| s.mib as f64))]
 }
 
@@ -173,7 +173,7 @@ fn goals(raw: &Raw) -> Vec<Vec<String>> {
         let arms = by_policy.get(&policy)?;
         arms.iter().flat_map(|arm| Who::ALL.map(|who| recovery(story, arm, who, 2))).max()
     };
-    let alone = reference(raw, Who::B)[0].map(|mean| mean.mean);
+    let alone = reference(&raw.references, Who::B)[0].map(|mean| mean.mean);
     let verdict = |value: String, met: Option<bool>| match met {
         Some(true) => format!("{value}: met"),
         Some(false) => format!("{value}: **missed**"),
