@@ -190,7 +190,7 @@ impl<'a> Stage<'a> {
         for (at, seconds, rate) in asked {
             let due = begin.saturating_add_signed(at * 1_000_000);
             lab.scope.sleep(Duration::from_nanos(due.saturating_sub(now_ns())))?;
-            let mut load = actor.server.load(client, self.story.rows, *rate, *seconds)?;
+            let mut load = actor.server.load(client, self.story.rows, self.story.at_once, *rate, *seconds)?;
             // The last second of the one before ends when the next one has begun.
             if let Some(mut before) = before.take() {
                 while let Some(second) = before.next()? {

@@ -79,6 +79,9 @@ pub(super) struct Story {
     pub(super) machine_mib: u64,
     /// Bytes a second that each container may read from the disk.
     pub(super) disk: u64,
+    /// Whether a transaction is one statement: with ten, emulated CPUs are what is short on a slow machine.
+    #[serde(default)]
+    pub(super) at_once: bool,
     /// Transactions a second asked for in a high phase.
     pub(super) high: u32,
     /// The same in a low one.
@@ -131,6 +134,7 @@ impl Story {
             table,
             machine_mib: roles.iter().map(|role| role.right_mib).sum(),
             disk: pages * PAGE,
+            at_once: guest,
             high: serves(83),
             low: serves(83) / 30,
             roles,

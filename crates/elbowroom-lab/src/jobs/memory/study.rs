@@ -248,11 +248,12 @@ fn explain(raw: &Raw) -> String {
         }
     };
     format!(
-        "Two containers with a database each (MariaDB, a table of {} MiB that is read through the page cache, sysbench's \
-         oltp_read_only with ten rows at random a transaction) share {} MiB. {place} Each may read {} MB/s from the disk, so what \
+        "Two containers with a database each (MariaDB, a table of {} MiB that is read through the page cache, ten rows at \
+         random a transaction of sysbench, {}) share {} MiB. {place} Each may read {} MB/s from the disk, so what \
          is not in memory costs. A is entitled to {} MiB and has an objective of {} transactions per second, B to {} MiB and {}. \
          High is {} transactions per second asked for, low {}; a phase lasts {} s.",
         story.table >> 20,
+        if story.at_once { "by one statement" } else { "by its oltp_read_only" },
         story.machine_mib,
         crate::plot::plain(story.disk as f64 / 1e6),
         a.right_mib,
