@@ -79,6 +79,50 @@ def mariadb(agent, start, background, tmp_path):
     return container, ask, f"--socket={home}/socket"
 
 
+@pytest.fixture
+def inside():
+    """A process whose root is a directory: `inside(directory)` is its number."""
+    pids = []
+
+    def enter(directory):
+        pid = os.fork()
+        if pid == 0:
+            os.chroot(directory)
+            signal.pause()
+        pids.append(pid)
+        eventually(lambda: os.readlink(f"/proc/{pid}/root") == str(directory))
+        return pid
+
+    yield enter
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize("program", [ACTUATORS / "mariadb", REPOSITORY / "probes/mariadb"], ids=["actuator", "probe"])
+def test_the_server_in_the_container_is_asked_and_never_the_hosts(mariadb, inside, tmp_path, program):
+    _, _, socket = mariadb
+    socket = Path(socket.partition("=")[2])
+    words = [program, "get"] if program.parent == ACTUATORS else [program]
+
+    def ask(pid):
+        environment = {**os.environ, "ELBOWROOM_PROBE_PID": str(pid), "MYSQL_UNIX_PORT": str(socket)}
+        return subprocess.run(words, env=environment, capture_output=True, text=True)
+
+    there, linked, empty = (tmp_path / name for name in ("there", "linked", "empty"))
+    for root in (there, linked, empty):
+        (root / "run/mysqld").mkdir(parents=True)
+    os.link(socket, there / "run/mysqld/mysqld.sock")
+    done = ask(inside(there))
+    assert done.returncode == 0 and done.stdout.split()[0].rpartition("=")[2].isdigit(), done
+    # A link in a container would be followed from here, to a server of the host's.
+    (linked / "run/mysqld/mysqld.sock").symlink_to(socket)
+    (linked / "var").symlink_to("/")
+    for pid in (inside(linked), inside(empty), 0):
+        done = ask(pid)
+        assert (done.returncode, done.stdout) == (1, "") and "no socket of a server in the container" in done.stderr, done
+
+
 def test_a_buffer_pool_follows_and_is_its_users_again_at_the_end(agent, follow, mariadb):
     container, ask, socket = mariadb
     path = agent.attached(container)["path"]
@@ -187,6 +231,37 @@ def test_nginx_has_as_many_workers_as_there_are_cpus(agent, start, follow, backg
     assert included.read_text() == f"worker_processes {CPUS};\n"
 
 
+@pytest.mark.parametrize("actuator", ["nginx", "php-fpm"])
+def test_nobody_is_signalled_and_nothing_written_but_what_is_the_containers(agent, start, tmp_path, actuator):
+    container = start()
+    path = agent.attached(container)["path"]
+    stranger = subprocess.Popen(["sleep", "1000"])
+    line = "worker_processes 4;\n" if actuator == "nginx" else "pm.max_children = 4\n"
+    file, pid_file, elsewhere = tmp_path / "file", tmp_path / "pid", tmp_path / "link"
+    file.write_text(line)
+    elsewhere.symlink_to(file)
+    environment = {**os.environ, "ELBOWROOM_CGROUP": path, "ELBOWROOM_PROBE_PID": "1"}
+
+    def sets(where=file, **more):
+        words = [ACTUATORS / actuator, "set", "2", where, pid_file]
+        return subprocess.run(words, env={**environment, **more}, capture_output=True, text=True)
+
+    try:
+        for number, why in [("-1", "no number"), ("", "no number"), ("1 2", "no number"), (str(stranger.pid), "not in the container")]:
+            pid_file.write_text(number)
+            done = sets()
+            assert done.returncode == 1 and why in done.stderr, done
+        assert sets(elsewhere).returncode == 1
+        assert file.read_text() == line
+        assert stranger.poll() is None
+        # Nobody runs there any more: what is left is a file.
+        assert sets(ELBOWROOM_PROBE_PID="0").returncode == 0
+        assert "2" in file.read_text() and stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
 def test_php_fpm_has_so_many_children_per_cpu(agent, start, follow, background, tmp_path):
     program, pid_file, pool = need("php-fpm8.2"), tmp_path / "pid", tmp_path / "pool.conf"
     before = f"[www]\nlisten = {tmp_path}/socket\npm = static\npm.max_children = {3 * CPUS}\nuser = nobody\n"
@@ -211,6 +286,8 @@ def test_postgres_follows_in_what_a_reload_takes(agent, start, follow, backgroun
     user = "setpriv --reuid=postgres --regid=postgres --clear-groups"
     container = start("--cpu-shares", "262144")
     container.run(*user.split(), f"{programs[-1]}/initdb", "-D", f"{home}/data", "-A", "trust", timeout=120)
+    with open(home / "data/postgresql.conf", "a") as configuration:
+        configuration.write("work_mem = 5MB\n")  # with a unit, unlike what the server counts in
     background(container, f"{user} {programs[-1]}/postgres -D {home}/data -k {home} -h '' -c max_parallel_workers=8", tmp_path / "log")
     psql = [f"--host={home}", "--username=postgres", "--dbname=postgres"]
 
@@ -227,7 +304,7 @@ def test_postgres_follows_in_what_a_reload_takes(agent, start, follow, backgroun
     cgroup.limit_memory(agent.find(container)["path"], 256 * MIB)
     eventually(lambda: ask("work_mem") == "2621kB", within=30)
     ends(process)
-    assert ask("work_mem") == "4MB"
+    assert ask("work_mem") == "5MB"
     assert "work_mem" not in (home / "data/postgresql.auto.conf").read_text()
 
 

@@ -126,6 +126,20 @@ def test_who_reads_most_does_not_get_what_another_has_reserved_and_idle_memory_m
     eventually(lambda: agent.json("show", f"/{POOL}/b")["memory"]["lent"] == 0, within=30, every=0.5)
 
 
+def test_who_is_governed_no_more_has_all_of_its_room_again(governed, busy):
+    agent = governed("enforce")
+    fill(agent, busy)
+    shown = lambda name: agent.json("show", f"/{POOL}/{name}")["view"]["memory"]
+    eventually(lambda: knob("a", SOFT) != NO_PROTECTION, within=30)
+    # What it gives back shows in its view first.
+    eventually(lambda: shown("b") < SIZE, within=60)
+    for name in RESERVED:
+        labels = {"elbowroom.dev/governors": "off"}
+        agent.ask({"label": {"container": f"/{POOL}/{name}", "by": "a test", "promised": labels}})["container"]
+        eventually(lambda: knob(name, SOFT) == NO_PROTECTION and shown(name) == SIZE, within=10)
+        assert standing(agent, name) is None
+
+
 def test_a_liar_keeps_nothing_that_a_neighbour_has_reserved(governed, busy):
     usage = lambda name: int(knob(name, "memory.current" if cgroup.V2 else "memory.usage_in_bytes")) / MIB
     busy["a"].read(BUSY), busy["b"].read(GREEDY)

@@ -38,6 +38,13 @@ impl Host {
 
     /// A group with so many GiB in it; a container where it has a name.
     fn group(&mut self, id: u64, parent: u64, name: Option<&str>, limits: Limits, gib: u64) -> GroupId {
+        self.usage.push((GroupId(id), Bytes(gib * GIB)));
+        self.tell(id, parent, name, limits);
+        GroupId(id)
+    }
+
+    /// What a group is.
+    fn tell(&mut self, id: u64, parent: u64, name: Option<&str>, limits: Limits) -> Vec<Order> {
         let container = name.map(|name| Container {
             id: name.to_owned(),
             name: Some(name.to_owned()),
@@ -47,9 +54,7 @@ impl Host {
         });
         let (path, id) = (format!("/group{id}"), GroupId(id));
         let parent = (parent > 0).then_some(GroupId(parent));
-        self.memory.apply(&Event::Group(Group { id, parent, path, container, limits, populated: true }));
-        self.usage.push((id, Bytes(gib * GIB)));
-        id
+        self.memory.apply(&Event::Group(Group { id, parent, path, container, limits, populated: true }))
     }
 
     /// Some seconds pass, in ticks of one.
@@ -294,6 +299,30 @@ fn what_its_user_protects_is_its_reservation() {
     // All that it uses, and nothing is to be taken of that.
     assert_eq!(reserved(Some(Max), gib(0)), (3, true));
     assert_eq!(reserved(gib(0), Some(Max)), (3, true));
+}
+
+#[test]
+fn who_is_governed_no_more_has_what_was_his_again() {
+    type Ends = fn(&mut Host, GroupId) -> Vec<Order>;
+    let ends: [Ends; 3] = [
+        |host, lender| host.memory.apply(&Event::Gone(lender)),
+        |host, lender| host.tell(lender.0, 1, None, Limits::default()),
+        // The group around it is a container now.
+        |host, _| host.tell(1, 0, Some("outer"), max(8)),
+    ];
+    for end in ends {
+        let mut host = Host::new(16, 8);
+        let [.., lender] = poor_and_lender(&mut host, Limits::default());
+        host.until_it_gives(lender);
+        let orders = end(&mut host, lender);
+        let shows =
+            |order: &Order| matches!(order, Order::Export(e) if e.group == lender && e.ceiling == Max);
+        assert!(orders.iter().any(shows), "{orders:?}");
+        let kept =
+            |p: &Protect| p.group == lender && (p.low, p.min, p.soft) != (Bytes::ZERO, Bytes::ZERO, Max);
+        assert!(!protections(&orders).iter().any(kept), "{orders:?}");
+        assert!(host.pass(5).iter().all(|order| !matches!(order, Order::Export(e) if e.group == lender)));
+    }
 }
 
 #[test]

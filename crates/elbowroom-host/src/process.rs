@@ -1,5 +1,6 @@
 //! Facts about single processes, from `/proc/PID`.
 
+use crate::root::{Root, if_there};
 use elbowroom_core::unit::Micros;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::Read;
@@ -13,6 +14,28 @@ pub fn started(pid: i32) -> Option<Micros> {
     let ticks = start_ticks(&stat_line(format!("/proc/{pid}"))?)?;
     let hz = rustix::param::clock_ticks_per_second().max(1);
     Some(Micros(ticks.saturating_mul(1_000_000) / hz))
+}
+
+/// The place of a container's first process among all of its processes: the outermost one that is number 1 in a pid namespace of its
+/// own, else the oldest. `None` when all of them have ended.
+pub fn first(root: &Root, pids: &[i32]) -> Option<usize> {
+    let ages = pids.iter().enumerate().filter_map(|(at, pid)| Some((seniority(root, *pid)?, at)));
+    ages.min().map(|(_, at)| at)
+}
+
+/// Orders processes by how much they look like a container's first one: least first. `None` when it ended.
+fn seniority(root: &Root, pid: i32) -> Option<(bool, usize, u64)> {
+    let status = if_there(root.read(format!("/proc/{pid}/status"))).ok()??;
+    let levels = ns_pids(&status);
+    let is_init = levels.len() > 1 && levels.last() == Some(&1);
+    let stat = if_there(root.read(format!("/proc/{pid}/stat"))).ok()??;
+    Some((!is_init, if is_init { levels.len() } else { 0 }, start_ticks(&stat)?))
+}
+
+/// `NSpid` of `/proc/PID/status`: the process' number in every pid namespace it is in, outermost first.
+fn ns_pids(status: &str) -> Vec<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or("");
+    line.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// CPU time that this process has used.
@@ -121,6 +144,12 @@ pub fn give_back_memory() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn namespaces_are_read_outermost_first() {
+        assert_eq!(ns_pids("Name:\tsh\nNSpid:\t812\t1\n"), [812, 1]);
+        assert!(ns_pids("Name:\tsh\n").is_empty());
+    }
 
     const STAT: &str =
         "7 (a) b) R 1 7 7 0 -1 4194560 1 0 0 0 3 4 0 0 20 0 1 0 12345 1000 2 18446744073709551615";

@@ -133,7 +133,8 @@ impl ViewPage {
     fn word32(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(4) && at < PAGE_SIZE);
         // SAFETY: the mapping is page aligned, PAGE_SIZE long and lives as long as `self`; the assertion keeps the word
-        // inside. The file is as long and only its writer, this process, could shorten it. Every bit pattern is a u32.
+        // inside. The file is as long: readers have a read-only mount, so beside this process only who may mount on this host could
+        // shorten it, and a store is a signal then that ends the process, not an access to something else. Every bit pattern is a u32.
         unsafe { &*self.at.as_ptr().add(at).cast::<AtomicU32>() }
     }
 

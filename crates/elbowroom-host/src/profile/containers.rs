@@ -6,6 +6,7 @@
 use crate::cgroup::layout::LayoutError;
 use crate::cgroup::{Controller, Layout, Version};
 use crate::discover::Discover;
+use crate::process;
 use crate::root::{ReadError, Root};
 use crate::warn::Warnings;
 use elbowroom_core::label::Heed;
@@ -131,6 +132,12 @@ impl Containers {
         pids.sort_unstable();
         pids.dedup();
         pids
+    }
+
+    /// The first process of a container ([`process::first`]); `None` where it is gone.
+    pub fn first_process(&mut self, cgroup: &str) -> Option<i32> {
+        let pids = self.processes(cgroup);
+        process::first(&self.root, &pids).map(|at| pids[at])
     }
 
     /// The kernel's id of every cgroup, and the place in `subjects` of the one that it is in or below.

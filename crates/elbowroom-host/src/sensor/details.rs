@@ -6,8 +6,7 @@
 use super::Sensor;
 use crate::cgroup::read::KeptFiles;
 use crate::cgroup::{self, At, Dir};
-use crate::process::start_ticks;
-use crate::root::if_there;
+use crate::process;
 use elbowroom_core::psi::Pressure;
 use elbowroom_core::sample::{GroupId, IoStat, MemoryStat};
 use elbowroom_core::unit::{Bytes, Micros};
@@ -74,8 +73,7 @@ impl Sensor {
     /// the group is empty or gone.
     pub fn processes(&mut self, id: GroupId) -> Vec<i32> {
         let mut pids = self.pids(id);
-        let ages = pids.iter().enumerate().filter_map(|(at, pid)| Some((self.seniority(*pid)?, at)));
-        if let Some((_, first)) = ages.min() {
+        if let Some(first) = process::first(&self.root, &pids) {
             pids[..=first].rotate_right(1);
         }
         pids
@@ -95,31 +93,5 @@ impl Sensor {
             pids.extend(text.lines().filter_map(|pid| pid.parse::<i32>().ok()).filter(|pid| *pid > 0));
         }
         pids.into_iter().collect()
-    }
-
-    /// Orders processes by how much they look like a container's first one: least first. `None` when it ended.
-    fn seniority(&self, pid: i32) -> Option<(bool, usize, u64)> {
-        let status = if_there(self.root.read(format!("/proc/{pid}/status"))).ok()??;
-        let levels = ns_pids(&status);
-        let is_init = levels.len() > 1 && levels.last() == Some(&1);
-        let stat = if_there(self.root.read(format!("/proc/{pid}/stat"))).ok()??;
-        Some((!is_init, if is_init { levels.len() } else { 0 }, start_ticks(&stat)?))
-    }
-}
-
-/// `NSpid` of `/proc/PID/status`: the process' number in every pid namespace it is in, outermost first.
-fn ns_pids(status: &str) -> Vec<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or("");
-    line.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn namespaces_are_read_outermost_first() {
-        assert_eq!(ns_pids("Name:\tsh\nNSpid:\t812\t1\n"), [812, 1]);
-        assert!(ns_pids("Name:\tsh\n").is_empty());
     }
 }

@@ -94,9 +94,6 @@ impl Owner {
         for ignored in &now.ignored {
             tracing::warn!(container = raw.path, because = ignored, "a label is ignored");
         }
-        if now.governors != before.governors {
-            self.ungovern(id);
-        }
         self.apply(&[Event::Group(raw)]);
         let Some(Group { path, container: Some(container), .. }) = self.views.group(id) else { return };
         if now.probe != before.probe {
@@ -109,8 +106,18 @@ impl Owner {
         }
     }
 
+    /// The group of an event that governors know as a container and are to leave alone from now on: by a label, by its new name, or
+    /// because it is none.
+    pub(super) fn left_alone(&self, event: &Event) -> Option<GroupId> {
+        let Event::Group(Group { id, .. }) = event else { return None };
+        self.disk.named(*id)?;
+        let labelled = self.labelled.apply(Cow::Borrowed(event));
+        let governed = self.config.containers.governed(&labelled);
+        matches!(governed.as_ref(), Event::Group(Group { container: None, .. })).then_some(*id)
+    }
+
     /// Has governors forget a container that lives on: what is told of it afterwards is all they know, and limits come off.
-    fn ungovern(&mut self, id: GroupId) {
+    pub(super) fn ungovern(&mut self, id: GroupId) {
         let gone = Event::Gone(id);
         self.memory.mask(&gone);
         self.disk.apply(&gone);

@@ -270,6 +270,11 @@ impl Owner {
     }
 
     pub(super) fn apply(&mut self, events: &[Event]) {
+        for event in events {
+            if let Some(id) = self.left_alone(event) {
+                self.ungovern(id);
+            }
+        }
         let known = |event| self.labelled.apply(self.memory.mask(event));
         let events: Vec<Cow<'_, Event>> = events.iter().map(known).collect();
         let events = || events.iter().map(Cow::as_ref);

@@ -8,11 +8,12 @@
 use crate::alerts::Stop;
 use crate::api::{ContainerView, Request, Response};
 use crate::client::Client;
-use crate::probes::source::exec::last_line;
+use crate::probes::source::exec::{PID, last_line};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use elbowroom_core::follow::{Follower, Room, Rule, Unit};
 use elbowroom_core::unit::{Bytes, Micros, parse_bytes, parse_duration};
+use elbowroom_host::process;
 use elbowroom_host::profile::containers::Containers;
 use elbowroom_host::signal::Signals;
 use elbowroom_host::timer;
@@ -33,6 +34,8 @@ const PATIENCE: Micros = Micros::secs(10);
 const AWAY: Micros = Micros::secs(10);
 /// The least size where nobody says another.
 const LEAST: u64 = 16 << 20;
+/// A variable with the container's cgroup, from the root of its hierarchy: what is signalled is to be in there.
+const CGROUP: &str = "ELBOWROOM_CGROUP";
 
 /// Waits for the end of its input, whose last line is what the setting is and what it was, and puts that back; not where the line
 /// is `done`, or somebody else has set it meanwhile. While it is being set it may be `any`thing, for servers round.
@@ -68,7 +71,9 @@ pub(crate) struct FollowArgs {
 /// A server's setting, by way of its actuator.
 struct Setting {
     program: Vec<String>,
-    pid: u32,
+    cgroup: String,
+    /// The container's first process, and when it started.
+    first: Option<(i32, Option<Micros>)>,
     never: Stop,
 }
 
@@ -78,8 +83,7 @@ type Value = Option<u64>;
 /// Follows until a signal or the container ends it.
 pub(crate) fn main(run_dir: &Path, args: &FollowArgs) -> Result<ExitCode> {
     let container = show(run_dir, &args.container)?;
-    let pid = Containers::open(&[], None, None)?.processes(&container.path).first().copied().unwrap_or(0);
-    let setting = Setting { program: args.program.clone(), pid: pid as u32, never: Stop::new()? };
+    let mut setting = Setting::new(&args.program, &container.path)?;
     let (users, unit) = setting.get()?;
     let rule = rule(args, users, unit)?;
     let signals = Signals::block(&ENDING)?;
@@ -88,14 +92,19 @@ pub(crate) fn main(run_dir: &Path, args: &FollowArgs) -> Result<ExitCode> {
         name: args.container.clone(),
         users,
         ours: None,
+        unsure: false,
         guard: None,
         told: String::new(),
         setting,
         unit,
     };
     let end = followed.until_the_end(run_dir, &args.container, &signals);
-    followed.put_back();
-    end.map(|()| ExitCode::SUCCESS)
+    let back = followed.put_back();
+    // Of a container that is gone only a file may be left to be put back.
+    if !end? {
+        back?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 struct Followed {
@@ -107,13 +116,16 @@ struct Followed {
     users: Value,
     /// What we set, where it is not the user's.
     ours: Value,
+    /// Something was set, and what came of it is not known: whatever is there, and is not the user's, is ours.
+    unsure: bool,
     guard: Option<Child>,
     /// The last problem that was told.
     told: String,
 }
 
 impl Followed {
-    fn until_the_end(&mut self, run_dir: &Path, container: &str, signals: &Signals) -> Result<()> {
+    /// Whether it ended because the container is gone.
+    fn until_the_end(&mut self, run_dir: &Path, container: &str, signals: &Signals) -> Result<bool> {
         let mut heard = timer::now();
         loop {
             let now = timer::now();
@@ -126,19 +138,18 @@ impl Followed {
                 }
                 Err(error) if error.downcast_ref::<std::io::Error>().is_none() && is_gone(&error) => {
                     println!("{}: the container is gone", self.name);
-                    return Ok(());
+                    return Ok(true);
                 }
                 Err(error) => {
-                    if now.saturating_sub(heard) >= AWAY {
-                        self.put_back();
-                    }
-                    self.tell(Err(error));
+                    let is_away = now.saturating_sub(heard) >= AWAY;
+                    let kept = if is_away { self.put_back().err() } else { None };
+                    self.tell(Err(kept.unwrap_or(error)));
                 }
             }
             let mut ready = [PollFd::new(signals, PollFlags::IN)];
             let _ = rustix::event::poll(&mut ready, Some(&LOOK));
             if signals.next()?.is_some() {
-                return Ok(());
+                return Ok(false);
             }
         }
     }
@@ -146,7 +157,9 @@ impl Followed {
     fn step(&mut self, now: Micros, room: Room) -> Result<()> {
         let Some(change) = self.follower.due(now, room) else { return Ok(()) };
         let is = self.setting.get()?.0;
-        if is != self.ours.or(self.users) {
+        if self.unsure {
+            self.ours = is.filter(|_| is != self.users);
+        } else if is != self.ours.or(self.users) {
             // Somebody else's word: from now on that is what the user set.
             let value = is.unwrap_or(change.from);
             (self.users, self.ours) = (is, None);
@@ -154,16 +167,19 @@ impl Followed {
             println!("{}: somebody else has set {}: that is the most now", self.name, self.unit.shown(value));
             return Ok(());
         }
+        self.unsure = true;
         self.tell_guard(&format!("any {}", text(self.users)))?;
         let set = self.setting.set(Some(change.to));
         let (value, _) = self.setting.get()?;
         self.follower.is_now(now, value.unwrap_or(change.from));
         self.ours = value.filter(|_| value != self.users);
+        // One that was killed may be heeded later.
+        set?;
+        self.unsure = false;
         match self.ours {
             Some(ours) => self.tell_guard(&format!("{ours} {}", text(self.users)))?,
             None => self.tell_guard("done")?,
         }
-        set?;
         println!("{}: {change}", self.name);
         Ok(())
     }
@@ -178,24 +194,26 @@ impl Followed {
         writeln!(input, "{line}").context("telling the guard")
     }
 
-    /// Gives the server what its user set, unless somebody else has set another value since.
-    fn put_back(&mut self) {
-        let Some(ours) = self.ours.take() else { return };
-        let is = self.setting.get().map(|(is, _)| is);
-        let done = match is {
-            Ok(is) if is == Some(ours) => self.setting.set(self.users),
-            Ok(_) => Ok(()),
-            Err(error) => Err(error),
-        };
-        self.follower.is_now(timer::now(), self.users.unwrap_or(ours));
-        match done {
-            Ok(()) => println!("{}: {} again, as its user set it", self.name, text(self.users)),
-            Err(error) => eprintln!("elbowroom: {}: not put back: {}", self.name, crate::one_line(&error)),
+    /// Gives the server what its user set, unless somebody else has set another value since. Where that fails, the guard tries it once
+    /// more when this process ends.
+    fn put_back(&mut self) -> Result<()> {
+        if self.ours.is_none() && !self.unsure {
+            return Ok(());
         }
+        let back = self.setting.get().and_then(|(is, _)| {
+            let is_ours = if self.unsure { is != self.users } else { is == self.ours };
+            if is_ours { self.setting.set(self.users) } else { Ok(()) }
+        });
+        back.context("what its user set could not be put back")?;
+        let was = self.ours.take();
+        self.unsure = false;
+        self.follower.is_now(timer::now(), self.users.or(was).unwrap_or_else(|| self.follower.value()));
+        println!("{}: {} again, as its user set it", self.name, text(self.users));
         if let Some(mut guard) = self.guard.take() {
             let _ = guard.stdin.take().map(|mut input| input.write_all(b"done\n"));
             let _ = guard.wait();
         }
+        Ok(())
     }
 
     /// Each problem once.
@@ -209,29 +227,42 @@ impl Followed {
 }
 
 impl Setting {
-    fn ask(&self, words: &[&str]) -> Result<Option<String>> {
+    fn new(program: &[String], cgroup: &str) -> Result<Self> {
+        let (program, cgroup) = (program.to_vec(), cgroup.to_owned());
+        Ok(Self { program, cgroup, first: None, never: Stop::new()? })
+    }
+
+    /// What an actuator is told of the container: 0 where nobody runs in it, for without a process one would ask the host's server.
+    fn environment(&mut self) -> Result<[(&'static str, String); 2]> {
+        if self.first.is_none_or(|(pid, started)| started.is_none() || process::started(pid) != started) {
+            let pid = Containers::open(&[], None, None)?.first_process(&self.cgroup);
+            self.first = pid.map(|pid| (pid, process::started(pid)));
+        }
+        let pid = self.first.map_or(0, |(pid, _)| pid);
+        Ok([(PID, pid.to_string()), (CGROUP, self.cgroup.clone())])
+    }
+
+    fn ask(&mut self, words: &[&str]) -> Result<Option<String>> {
+        let environment = self.environment()?;
         let (program, arguments) = self.program.split_at(1);
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let command = [program, &words, arguments].concat();
-        last_line(&command, self.pid, PATIENCE, &self.never).map_err(|problem| anyhow!("{problem}"))
+        last_line(&command, &environment, PATIENCE, &self.never).map_err(|problem| anyhow!("{problem}"))
     }
 
-    fn get(&self) -> Result<(Value, Unit)> {
+    fn get(&mut self) -> Result<(Value, Unit)> {
         let line = self.ask(&["get"])?.unwrap_or_default();
         parse(&line).with_context(|| format!("{} get", self.program[0]))
     }
 
-    fn set(&self, value: Value) -> Result<()> {
+    fn set(&mut self, value: Value) -> Result<()> {
         self.ask(&["set", &text(value)]).map(drop)
     }
 
     /// In a process group of its own: a key on the terminal is not meant for it.
-    fn guard(&self) -> Result<Child> {
+    fn guard(&mut self) -> Result<Child> {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", GUARD, "sh"]).args(&self.program).process_group(0);
-        if self.pid > 0 {
-            command.env("ELBOWROOM_PROBE_PID", self.pid.to_string());
-        }
+        command.args(["-c", GUARD, "sh"]).args(&self.program).process_group(0).envs(self.environment()?);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         command.spawn().context("starting a guard that puts the setting back")
     }
@@ -303,6 +334,7 @@ fn is_gone(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn what_an_actuator_prints_is_a_value_and_its_unit() {
@@ -344,6 +376,57 @@ mod tests {
             let error = format!("{:#}", check(args, users, unit).unwrap_err());
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    /// A server of 100 bytes, and a follower of it that may have all of 100 or less; `broken` is a file that lets no value be read.
+    fn followed(dir: &Path) -> Followed {
+        let script = dir.join("actuator");
+        let text = r#"#!/bin/sh
+cd "${0%/*}"
+case $1 in
+  get) [ ! -e broken ] || exit 1; echo "$(cat value) bytes" ;;
+  set) echo "$2" >value ;;
+esac
+"#;
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(dir.join("value"), "100").unwrap();
+        let setting = Setting::new(&[script.display().to_string()], "/nobody").unwrap();
+        let rule = Rule { unit: Unit::Bytes, percent: 50, least: 1, most: 100, every: Micros::secs(1) };
+        let (follower, name, told) = (Follower::new(rule, 100), "db".to_owned(), String::new());
+        let (users, unit) = (Some(100), Unit::Bytes);
+        Followed { follower, name, setting, unit, users, ours: None, unsure: false, guard: None, told }
+    }
+
+    #[test]
+    fn a_value_of_ours_that_could_not_be_read_back_is_not_the_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let broken = dir.path().join("broken");
+        let value = || std::fs::read_to_string(dir.path().join("value")).unwrap();
+        let room = |memory| Room { cpus: 1, memory: Bytes(memory) };
+        let mut followed = followed(dir.path());
+        // It is set, and then nothing can be read.
+        followed.setting.set(Some(50)).unwrap();
+        followed.unsure = true;
+        std::fs::write(&broken, "").unwrap();
+        assert!(followed.step(Micros::secs(1), room(100)).is_err());
+        assert!(followed.put_back().is_err());
+        std::fs::remove_file(&broken).unwrap();
+        followed.step(Micros::secs(2), room(80)).unwrap();
+        assert_eq!((followed.users, followed.ours, value().trim()), (Some(100), Some(40), "40"));
+        // It cannot be put back the first time.
+        std::fs::write(&broken, "").unwrap();
+        assert!(followed.put_back().is_err());
+        assert_eq!(followed.ours, Some(40));
+        std::fs::remove_file(&broken).unwrap();
+        followed.put_back().unwrap();
+        assert_eq!((followed.ours, value().trim()), (None, "100"));
+        // What is somebody else's stays.
+        let later = |seconds| timer::now().saturating_add(Micros::secs(seconds));
+        followed.step(later(2), room(80)).unwrap();
+        std::fs::write(dir.path().join("value"), "30").unwrap();
+        followed.step(later(4), room(20)).unwrap();
+        assert_eq!((followed.users, followed.ours, value().trim()), (Some(30), None, "30"));
     }
 
     #[test]

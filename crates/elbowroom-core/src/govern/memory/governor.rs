@@ -2,7 +2,7 @@
 
 use super::member::{Member, Protection};
 use super::pool::{self, Pool};
-use super::sample::{Act, Done, GroupMemory, Heard, MemoryTick, NodeMemory, Order, Outcome};
+use super::sample::{Act, Done, Export, GroupMemory, Heard, MemoryTick, NodeMemory, Order, Outcome, Protect};
 use super::turn::Turn;
 use super::{PoolView, Settings, Standing, What, alerts, bytes, lend, protect, recall};
 use crate::alert::Alert;
@@ -19,6 +19,7 @@ const SHORTEST: Micros = Micros::millis(200);
 const LONGEST: Micros = Micros::secs(10);
 /// How long nobody has to need anything before views show what they did.
 const REST: Micros = Micros::secs(10);
+
 /// The governor of a machine's memory: a pure state machine over events.
 ///
 /// The same events give the same orders. Containers are those that [`Event::Group`] told of, the outermost where one is inside
@@ -81,12 +82,12 @@ impl Memory {
         &self.settings
     }
 
-    /// Takes an event in, and says what to do about it. Only [`Event::MemoryTick`] ever gives more than alerts: at most one order
-    /// of each kind per container.
+    /// Takes an event in, and says what to do about it: at most one order of each kind per container. Only [`Event::MemoryTick`] takes
+    /// anything from anybody; who is governed no more has what was his again.
     pub fn apply(&mut self, event: &Event) -> Vec<Order> {
         match event {
             Event::Node(node) => self.node = Some(node.clone()),
-            Event::Group(group) => self.meet(group),
+            Event::Group(group) => return self.meet(group),
             Event::Gone(id) => return self.gone(*id),
             Event::Heard(heard) => self.hear(heard),
             Event::MemoryDone(done) => self.done(done),
@@ -124,7 +125,8 @@ impl Memory {
         watched.into_iter().collect()
     }
 
-    fn meet(&mut self, group: &Group) {
+    fn meet(&mut self, group: &Group) -> Vec<Order> {
+        let mut orders = Vec::new();
         let memory = self.groups.remove(&group.id).and_then(|known| known.memory);
         let known = Known {
             parent: group.parent,
@@ -147,10 +149,27 @@ impl Memory {
                 _ => None,
             };
         } else {
-            self.members.remove(&group.id);
+            self.leave(group.id, &mut orders);
         }
-        let outer: Vec<GroupId> = self.members.keys().copied().filter(|id| !self.is_outermost(*id)).collect();
-        outer.iter().for_each(|id| drop(self.members.remove(id)));
+        let inner: Vec<GroupId> = self.members.keys().copied().filter(|id| !self.is_outermost(*id)).collect();
+        inner.iter().for_each(|id| self.leave(*id, &mut orders));
+        orders
+    }
+
+    /// Governs a container no more: nothing of ours stays on it, where it is still there.
+    fn leave(&mut self, group: GroupId, orders: &mut Vec<Order>) {
+        let Some(member) = self.members.remove(&group) else { return };
+        let at = self.last.unwrap_or_default();
+        if member.export != Limit::Max {
+            orders.push(Order::Export(Export { at, group, ceiling: Limit::Max }));
+        }
+        if member.protect.is_some() {
+            let (low, min, soft) = (Bytes::ZERO, Bytes::ZERO, Limit::Max);
+            orders.push(Order::Protect(Protect { at, group, low, min, soft }));
+        }
+        if member.lease.is_some() {
+            orders.push(Order::Release(group));
+        }
     }
 
     /// A container inside another is governed with the outer one, whose memory includes its own.
@@ -174,14 +193,16 @@ impl Memory {
             gone.extend(below.filter(|id| !gone.contains(id)).collect::<Vec<_>>());
             next += 1;
         }
+        let mut orders = Vec::new();
         for id in &gone {
             self.groups.remove(id);
-            self.members.remove(id);
+            self.leave(*id, &mut orders);
             self.needed.remove(&Some(*id));
         }
         let now = self.last.unwrap_or_default();
         let ended = self.conditions.forget(now, |_, group| group.is_some_and(|group| gone.contains(&group)));
-        ended.into_iter().map(Order::Alert).collect()
+        orders.extend(ended.into_iter().map(Order::Alert));
+        orders
     }
 
     fn hear(&mut self, heard: &Heard) {

@@ -90,7 +90,7 @@ pub(super) struct Story {
     pub(super) roles: [Role; 2],
     /// Of a phase.
     pub(super) seconds: u32,
-    /// Under the first phase's load, before time begins.
+    /// Under the first phase's load, before time begins: each could read its database once.
     pub(super) settle: u32,
     /// After so many seconds what was asked for and not done is forgotten, as by users who go away: sysbench would ask for it
     /// until it is done, and who was starved would make up for it.
@@ -139,7 +139,7 @@ impl Story {
             low: serves(83) / 30,
             roles,
             seconds,
-            settle: 12,
+            settle: (table / (pages * PAGE)) as u32,
             memory: if guest { seconds } else { MEMORY_S.min(seconds) }, // there a sysbench takes a second to start
         }
     }

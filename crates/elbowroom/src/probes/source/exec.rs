@@ -15,27 +15,30 @@ use std::time::{Duration, Instant};
 /// What is kept of what a program prints; the rest is read and dropped.
 const KEPT: usize = 4 * LONGEST;
 
+/// A variable with the container's first process.
+pub(crate) const PID: &str = "ELBOWROOM_PROBE_PID";
+
 /// Takes the record that a program prints.
 pub(super) fn ask(exec: &[String], pid: u32, timeout: Micros, stop: &Stop) -> Result<Record, Problem> {
     let (program, _) = exec.split_first().expect("a probe without a program was refused");
-    let line = last_line(exec, pid, timeout, stop)?.ok_or_else(|| format!("{program}: printed no record"))?;
+    let first = (pid > 0).then(|| (PID, pid.to_string()));
+    let line = last_line(exec, first.as_slice(), timeout, stop)?
+        .ok_or_else(|| format!("{program}: printed no record"))?;
     Record::parse(line.as_bytes()).map_err(|error| format!("{program}: {error}"))
 }
 
-/// Starts the program, with the container's first process in `ELBOWROOM_PROBE_PID`, and takes the last line that it prints.
+/// Starts the program, with some more in its environment, and takes the last line that it prints.
 /// It has a process group of its own, which is killed when it has ended, when its time is over, and when we end.
 pub(crate) fn last_line(
     exec: &[String],
-    pid: u32,
+    environment: &[(&str, String)],
     timeout: Micros,
     stop: &Stop,
 ) -> Result<Option<String>, Problem> {
     let (program, args) = exec.split_first().ok_or("no program is named")?;
     let mut command = Command::new(program);
     command.args(args).current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    if pid > 0 {
-        command.env("ELBOWROOM_PROBE_PID", pid.to_string());
-    }
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
     let mut child = process::die_with_us(signal::interruptible(command.process_group(0)))
         .spawn()
         .map_err(|error| format!("{program}: cannot be started: {error}"))?;
