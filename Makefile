@@ -197,7 +197,7 @@ tarball: dashboard java ## the agent for any x86-64 Linux, statically linked, be
 	@tools/setup tarball
 	packaging/tarball
 
-package-test: deb tarball ## installs, upgrades, kills and purges the packages in a clean Debian 12 (15 min); root
+package-test: deb tarball ## installs, upgrades, kills and purges the packages in a clean Debian 12 (10 to 15 min); root
 	@tools/setup package
 	tests/packages/run $(PYTEST_ARGS)
 

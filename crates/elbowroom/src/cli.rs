@@ -13,7 +13,9 @@ use std::path::PathBuf;
     name = "elbowroom",
     version,
     max_term_width = 100,
-    after_help = "Exit status: 0 yes or done, 1 no, 2 error."
+    after_help = "Exit status: 0 yes or done, 1 no, 2 error; of `run` that of its command.\n\n\
+        elbowroom-runtime, a runtime for Docker that is installed beside, makes containers see their view from the first \
+        instruction; other engines have hooks that `elbowroom cdi`, `oci-hooks` and `agent` (NRI) set up."
 )]
 pub(crate) struct Cli {
     /// Directory of the agent's socket and views.

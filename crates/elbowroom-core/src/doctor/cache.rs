@@ -45,7 +45,7 @@ fn refault_evidence(finding: Finding, group: &Group, rate: f64) -> Finding {
 /// The heap pushes out what the container reads.
 pub(super) const ANON_EVICTS: Check = Check {
     id: "anon-evicts-cache",
-    pitfall: "III.B anonymous memory evicts the group's own page cache",
+    pitfall: "anonymous memory evicts the group's own page cache",
     reads_v1: "memory.limit_in_bytes, memory.usage_in_bytes, memory.failcnt, memory.stat (total_rss, total_cache, \
                workingset_refault_file)",
     reads_v2: "memory.max, memory.high, memory.current, memory.events, memory.stat (anon, file, workingset_refault_file)",
@@ -91,7 +91,7 @@ fn anon_evicts(facts: &Facts) -> Vec<Finding> {
 /// The files it reads do not fit, whatever its heap does.
 pub(super) const CACHE_TOO_SMALL: Check = Check {
     id: "cache-does-not-fit",
-    pitfall: "M2 at limit",
+    pitfall: "the files that are read again do not fit into the limit",
     reads_v1: "as anon-evicts-cache",
     reads_v2: "as anon-evicts-cache",
     threshold: "as anon-evicts-cache, but with anonymous memory below 70 % of the limit; and waiting for disk or memory \
@@ -140,7 +140,7 @@ fn stalled(facts: &Facts, group: &Group) -> Option<f64> {
 /// The host takes cache from a container that is within its limit.
 pub(super) const CACHE_STOLEN: Check = Check {
     id: "cache-stolen",
-    pitfall: "III.C the host takes page cache from any group",
+    pitfall: "the host takes page cache from any group",
     reads_v1: "memory.limit_in_bytes, memory.usage_in_bytes, memory.stat workingset_refault_file, /proc/vmstat (pgsteal_kswapd, \
                allocstall_*)",
     reads_v2: "memory.max, memory.current, memory.low, memory.stat workingset_refault_file, /proc/vmstat (pgsteal_kswapd, \
@@ -230,7 +230,7 @@ fn greediest(facts: &Facts) -> (String, Bytes) {
 /// The host's own jobs hold what containers need.
 pub(super) const HOST_JOBS: Check = Check {
     id: "host-jobs-unbounded",
-    pitfall: "L3b root housekeeping",
+    pitfall: "the host's own jobs have no limit",
     reads_v1: "memory.usage_in_bytes of the root less its children, of system.slice and of user.slice; memory.limit_in_bytes",
     reads_v2: "memory.stat of the root less memory.current of its children; memory.current, memory.high and memory.max of \
                system.slice and user.slice",
@@ -297,7 +297,7 @@ fn host_jobs(facts: &Facts) -> Vec<Finding> {
 /// A dashboard's number that is cache.
 pub(super) const WORKING_SET: Check = Check {
     id: "working-set-is-cache",
-    pitfall: "M14 working_set confusion",
+    pitfall: "a working set, as it is commonly counted, that is cache",
     reads_v1: "memory.usage_in_bytes, memory.stat (total_inactive_file, total_active_file)",
     reads_v2: "memory.current, memory.stat (inactive_file, active_file)",
     threshold: "use less inactive_file, as kubelet and cAdvisor count it, above 80 % of the limit, and half of that is \

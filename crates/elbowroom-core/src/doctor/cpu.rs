@@ -15,7 +15,7 @@ fn waits_for_cpu(group: &Group) -> Option<u32> {
 /// Stopped by its quota.
 pub(super) const THROTTLED: Check = Check {
     id: "cpu-throttled",
-    pitfall: "C1 CPU throttle, C3 quota<threads",
+    pitfall: "CPU throttling, or more threads than the quota has CPUs",
     reads_v1: "cpu.stat (nr_periods, nr_throttled, throttled_time), cpu.cfs_quota_us, cpu.cfs_period_us, pids.current",
     reads_v2: "cpu.stat (nr_periods, nr_throttled, throttled_usec), cpu.max, pids.current",
     threshold: "stopped in more than 5 % of at least 5 periods between the looks, for more than 50 ms per second",
@@ -80,7 +80,7 @@ fn quota(group: &Group) -> Option<(&'static str, u64, u64)> {
 /// It asked for CPUs that it does not get.
 pub(super) const CPUSET_NARROWED: Check = Check {
     id: "cpuset-narrowed",
-    pitfall: "C2 cpuset conflict",
+    pitfall: "a cpuset is narrower than it says",
     reads_v1: "cpuset.cpus, cpuset.effective_cpus",
     reads_v2: "cpuset.cpus, cpuset.cpus.effective",
     threshold: "the CPUs it was given are not among those it may use",
@@ -115,7 +115,7 @@ fn cpuset_narrowed(facts: &Facts) -> Vec<Finding> {
 /// Several containers pinned to the same few CPUs.
 pub(super) const CPUSET_CROWDED: Check = Check {
     id: "cpuset-crowded",
-    pitfall: "C2 cpuset conflict",
+    pitfall: "containers crowd on some CPUs of the machine",
     reads_v1: "cpuset.cpus, /sys/devices/system/cpu/online, cpu.pressure of the unified hierarchy",
     reads_v2: "cpuset.cpus, /sys/devices/system/cpu/online, cpu.pressure",
     threshold: "pinned to a part of the CPUs that another pinned container shares, and waiting for a CPU 25 % of the last 10 s \
@@ -157,7 +157,7 @@ fn cpuset_crowded(facts: &Facts) -> Vec<Finding> {
 /// The last in every queue.
 pub(super) const WEIGHT: Check = Check {
     id: "cpu-weight-minimum",
-    pitfall: "C4 weights",
+    pitfall: "the least weight starves",
     reads_v1: "cpu.shares, cpu.pressure of the unified hierarchy",
     reads_v2: "cpu.weight, cpu.pressure",
     threshold: "the smallest weight there is (2 shares, weight 1), and waiting for a CPU 25 % of the last 10 s",

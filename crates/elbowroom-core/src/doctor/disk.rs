@@ -86,7 +86,7 @@ fn limited_by_users(facts: &Facts) -> impl Iterator<Item = (&Group, &str, Device
 /// Buffered writes pass a limit unseen.
 pub(super) const ESCAPES: Check = Check {
     id: "buffered-writes-escape",
-    pitfall: "D1 buffered write escapes",
+    pitfall: "buffered writes escape a limit on writes",
     reads_v1: "blkio.throttle.write_{bps,iops}_device",
     reads_v2: "io.max (wbps, wiops), cgroup.subtree_control of the cgroup above, /proc/self/mountinfo",
     threshold: "v1: any limit on writes; v2: a limit on writes where memory is not controlled together with io, or the file \
@@ -131,7 +131,7 @@ fn capped(rest: &str, key: &str) -> bool {
 /// A limit that never matches.
 pub(super) const WRONG_DEVICE: Check = Check {
     id: "io-limit-on-partition",
-    pitfall: "D2 wrong device",
+    pitfall: "a limit on a device that the kernel does not limit",
     reads_v1: "blkio.throttle.*_device, /proc/partitions",
     reads_v2: "io.max, /proc/partitions",
     threshold: "a limit on a partition: the kernel looks limits up by whole disk",
@@ -159,7 +159,7 @@ fn wrong_device(facts: &Facts) -> Vec<Finding> {
 /// A limit that stalls everybody.
 pub(super) const INVERSION: Check = Check {
     id: "io-limit-stalls-host",
-    pitfall: "D3 cap inversion",
+    pitfall: "a limited container holds up the whole file system",
     reads_v1: "blkio.throttle.*_device, /proc/pressure/io full, /proc/diskstats",
     reads_v2: "io.max, /proc/pressure/io full, /proc/diskstats",
     threshold: "everybody waits for disks more than 40 % of the last 10 s, though no disk has as much as 0.2 requests under way",
@@ -203,7 +203,7 @@ fn lifted(path: &str, file: &str, number: DeviceNumber) -> Option<super::finding
 /// A limit that is what the container waits for.
 pub(super) const CAP_WAITS: Check = Check {
     id: "io-limit-binds",
-    pitfall: "D4 cap on latency class",
+    pitfall: "a limit delays a container by slices of 100 ms",
     reads_v1: "blkio.throttle.*_device, io.pressure of the unified hierarchy, /proc/diskstats",
     reads_v2: "io.max, io.pressure, /proc/diskstats",
     threshold: "a container with a limit waits for disk more than 50 % of the last 10 s, and no disk has as much as 1 request \
@@ -237,7 +237,7 @@ fn cap_waits(facts: &Facts) -> Vec<Finding> {
 /// Weights that nobody reads.
 pub(super) const WEIGHT_NOOP: Check = Check {
     id: "io-weight-without-effect",
-    pitfall: "D5 weight no-op",
+    pitfall: "a weight that no scheduler reads",
     reads_v1: "blkio.weight, blkio.bfq.weight, /sys/block/*/queue/scheduler",
     reads_v2: "io.weight, io.bfq.weight, io.cost.qos of the root, /sys/block/*/queue/scheduler",
     threshold: "a weight that is not the default, no disk with scheduler bfq, and iocost off everywhere",
@@ -285,7 +285,7 @@ fn iocost_on(facts: &Facts) -> bool {
 /// A crowded disk that nobody divides.
 pub(super) const UNDIVIDED: Check = Check {
     id: "disk-not-divided",
-    pitfall: "D6 iocost unset",
+    pitfall: "nothing divides a contended disk",
     reads_v1: "/proc/diskstats, /proc/pressure/io, blkio.throttle.io_service_bytes_recursive, /sys/block/*/queue/scheduler",
     reads_v2: "/proc/diskstats, /proc/pressure/io, io.stat, io.cost.qos, /sys/block/*/queue/scheduler",
     threshold: "more than 4 requests under way on a disk that at least two containers used between the looks, somebody waits \
@@ -343,7 +343,7 @@ fn undivided(facts: &Facts) -> Vec<Finding> {
 /// Slower than it ever was.
 pub(super) const DEGRADED: Check = Check {
     id: "disk-slower-than-usual",
-    pitfall: "D7 device degraded",
+    pitfall: "the disk is slower than it was",
     reads_v1: "/proc/diskstats",
     reads_v2: "/proc/diskstats",
     threshold: "at least 50 requests between the looks took more than 20 ms and more than 3 times what they took since boot \
@@ -378,7 +378,7 @@ fn degraded(facts: &Facts) -> Vec<Finding> {
 /// Full, and pressure does not say so.
 pub(super) const BLIND: Check = Check {
     id: "disk-full-without-pressure",
-    pitfall: "D8 async blind spot",
+    pitfall: "asynchronous I/O waits, and pressure does not show it",
     reads_v1: "/proc/pressure/io, /proc/diskstats",
     reads_v2: "/proc/pressure/io, /proc/diskstats",
     threshold: "more than 16 requests under way and less than 1 % I/O pressure: asynchronous I/O waits where nobody counts",
@@ -413,7 +413,7 @@ fn blind(facts: &Facts) -> Vec<Finding> {
 /// Called a disk of platters and is none.
 pub(super) const ROTATIONAL: Check = Check {
     id: "disk-not-rotational",
-    pitfall: "D10 wrong scheduler defaults",
+    pitfall: "a virtual disk that says it rotates",
     reads_v1: "/sys/block/*/queue/rotational, /proc/diskstats",
     reads_v2: "/sys/block/*/queue/rotational, /proc/diskstats",
     threshold: "rotational is 1, and more than 10000 requests since boot (less than 43 million) took less than 2 ms each",
@@ -446,7 +446,7 @@ fn rotational(facts: &Facts) -> Vec<Finding> {
 /// Write-back that drowns reads.
 pub(super) const WBT: Check = Check {
     id: "writes-drown-reads",
-    pitfall: "D10 wbt/journal",
+    pitfall: "writes of one drown reads of all",
     reads_v1: "/sys/block/*/queue/{rotational,wbt_lat_usec,scheduler}, /proc/self/mountinfo data=journal",
     reads_v2: "/sys/block/*/queue/{rotational,wbt_lat_usec,scheduler}, /proc/self/mountinfo data=journal",
     threshold: "somebody waits for disks 10 % of the last 10 s; and write-back throttling is off on a disk of platters without \

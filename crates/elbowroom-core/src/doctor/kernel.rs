@@ -12,7 +12,7 @@ const DEFRAG: &str = "/sys/kernel/mm/transparent_hugepage/defrag";
 /// Huge pages that are waited for.
 pub(super) const THP_ALWAYS: Check = Check {
     id: "huge-pages-stall",
-    pitfall: "M7 THP",
+    pitfall: "huge pages are made while a program waits",
     reads_v1: "/sys/kernel/mm/transparent_hugepage/{enabled,defrag}, /proc/vmstat compact_stall",
     reads_v2: "/sys/kernel/mm/transparent_hugepage/{enabled,defrag}, /proc/vmstat compact_stall",
     threshold: "enabled and defrag are both always; a warning when allocations waited for compaction more than once per second",
@@ -41,7 +41,7 @@ fn thp(facts: &Facts) -> Vec<Finding> {
 /// Writers that may dirty more than their container holds.
 pub(super) const DIRTY: Check = Check {
     id: "dirty-over-limit",
-    pitfall: "M8 dirty/writeback",
+    pitfall: "dirty pages beyond what writeback allows",
     reads_v1: "/proc/sys/vm/{dirty_ratio,dirty_bytes}, /proc/meminfo MemAvailable, memory.limit_in_bytes, memory.stat total_dirty",
     reads_v2: "",
     threshold: "v1, which does not slow writers down by cgroup: dirty and written-back pages above 30 % of a container's limit, \
@@ -88,7 +88,7 @@ fn dirty(facts: &Facts) -> Vec<Finding> {
 /// Cgroups that were removed and still hold memory.
 pub(super) const DYING: Check = Check {
     id: "dying-cgroups",
-    pitfall: "M9 dying cgroups",
+    pitfall: "removed cgroups that hold memory",
     reads_v1: "/proc/cgroups num_cgroups less the directories there are",
     reads_v2: "cgroup.stat nr_dying_descendants of the root",
     threshold: "more than 1000; a warning from 10000 on",
@@ -129,7 +129,7 @@ fn dying(facts: &Facts) -> Vec<Finding> {
 /// Watermarks too close for the machine.
 pub(super) const WATERMARKS: Check = Check {
     id: "watermarks-narrow",
-    pitfall: "M10 watermark",
+    pitfall: "watermarks too close for kswapd",
     reads_v1: "/proc/sys/vm/watermark_scale_factor, /proc/vmstat allocstall_*, pgsteal_kswapd",
     reads_v2: "/proc/sys/vm/watermark_scale_factor, /proc/vmstat allocstall_*, pgsteal_kswapd",
     threshold: "allocations that had to reclaim for themselves (allocstall) more than 10 times per second, and \
@@ -159,7 +159,7 @@ fn watermarks(facts: &Facts) -> Vec<Finding> {
 /// Nobody can see who waits.
 pub(super) const PSI_OFF: Check = Check {
     id: "pressure-not-counted",
-    pitfall: "M16 PSI off",
+    pitfall: "the kernel does not count pressure",
     reads_v1: "/proc/pressure",
     reads_v2: "/proc/pressure, cgroup.pressure",
     threshold: "/proc/pressure cannot be read, or a container's cgroup.pressure is 0",
@@ -191,7 +191,7 @@ fn psi_off(facts: &Facts) -> Vec<Finding> {
 /// One memory node full, others not.
 pub(super) const NODE_FULL: Check = Check {
     id: "numa-node-full",
-    pitfall: "M17 NUMA/cpuset.mems",
+    pitfall: "a node is full while others are not",
     reads_v1: "/sys/devices/system/node/node*/meminfo, cpuset.mems",
     reads_v2: "/sys/devices/system/node/node*/meminfo, cpuset.mems",
     threshold: "the host reclaims, a container is bound to one node that has less than 5 % left, and another node has 30 %",
@@ -233,7 +233,7 @@ fn node_full(facts: &Facts) -> Vec<Finding> {
 /// Reclaim before the next node is asked.
 pub(super) const ZONE_RECLAIM: Check = Check {
     id: "node-reclaim-on",
-    pitfall: "added: NUMA",
+    pitfall: "a node reclaims before it asks another",
     reads_v1: "/proc/sys/vm/zone_reclaim_mode, number of memory nodes",
     reads_v2: "/proc/sys/vm/zone_reclaim_mode, number of memory nodes",
     threshold: "not 0 on a machine with several memory nodes",
@@ -259,7 +259,7 @@ fn zone_reclaim(facts: &Facts) -> Vec<Finding> {
 /// Allocations that are refused on paper.
 pub(super) const OVERCOMMIT: Check = Check {
     id: "commit-limit-near",
-    pitfall: "added: overcommit",
+    pitfall: "the commit limit is near",
     reads_v1: "/proc/sys/vm/overcommit_memory, /proc/meminfo (Committed_AS, CommitLimit)",
     reads_v2: "/proc/sys/vm/overcommit_memory, /proc/meminfo (Committed_AS, CommitLimit)",
     threshold: "overcommit_memory is 2 and more than 90 % of CommitLimit are committed",
@@ -321,7 +321,7 @@ const TABLES: [Table; 3] = [
 /// Tables that every container shares.
 pub(super) const TABLE_FULL: Check = Check {
     id: "kernel-table-full",
-    pitfall: "added: shared tables",
+    pitfall: "a table that all containers share is nearly full",
     reads_v1: "/proc/sys/fs/file-nr, /proc/sys/net/netfilter/nf_conntrack_{count,max}, /proc/loadavg, \
                /proc/sys/kernel/threads-max",
     reads_v2: "the same",

@@ -16,7 +16,7 @@ fn percent(hundredths: u32) -> String {
 /// Stopped at `memory.high`.
 pub(super) const HIGH: Check = Check {
     id: "high-throttles",
-    pitfall: "M1 high throttling",
+    pitfall: "memory.high puts processes to sleep",
     reads_v1: "",
     reads_v2: "memory.events high, memory.pressure full avg10, memory.high",
     threshold: "more than 10 events per second and everybody in it stopped for memory more than 5 % of the last 10 s",
@@ -55,7 +55,7 @@ fn high(facts: &Facts) -> Vec<Finding> {
 /// At its limit, reclaiming.
 pub(super) const AT_LIMIT: Check = Check {
     id: "at-memory-limit",
-    pitfall: "M2 at limit",
+    pitfall: "at the limit, with what cannot be dropped",
     reads_v1: "memory.failcnt, memory.limit_in_bytes, memory.stat; memory.pressure of the unified hierarchy",
     reads_v2: "memory.events max, memory.max, memory.stat, memory.pressure",
     threshold: "the limit hit more than once per second, less than 10 % of it page cache, and waiting for memory more than \
@@ -95,7 +95,7 @@ fn at_limit(facts: &Facts) -> Vec<Finding> {
 /// Killed for its limit.
 pub(super) const OOM_KILLED: Check = Check {
     id: "oom-killed",
-    pitfall: "M3 OOM history",
+    pitfall: "processes were killed at a limit",
     reads_v1: "memory.oom_control oom_kill, memory.limit_in_bytes, memory.max_usage_in_bytes",
     reads_v2: "memory.events oom_kill, memory.max, memory.peak",
     threshold: "any kill since the container started; critical between the looks",
@@ -131,7 +131,7 @@ fn oom_killed(facts: &Facts) -> Vec<Finding> {
 /// Kills on the host.
 pub(super) const HOST_OOM: Check = Check {
     id: "host-out-of-memory",
-    pitfall: "M3 OOM history",
+    pitfall: "processes were killed because the host had no memory",
     reads_v1: "/proc/vmstat oom_kill less memory.oom_control oom_kill of all groups",
     reads_v2: "/proc/vmstat oom_kill; memory.events (oom_kill, oom) of the groups below the root",
     threshold: "v2: kills between the looks in a group where no limit was reached (oom), which are the host's; else, and on v1, \
@@ -182,7 +182,7 @@ fn host_oom(facts: &Facts) -> Vec<Finding> {
 /// One of several processes killed, the rest limps on.
 pub(super) const OOM_GROUP: Check = Check {
     id: "oom-kills-parts",
-    pitfall: "M4 oom.group",
+    pitfall: "the OOM killer takes a part of a container",
     reads_v1: "",
     reads_v2: "memory.oom.group, memory.events oom_kill, pids.current",
     threshold: "a container with kills since its start, several processes, and memory.oom.group 0",
@@ -214,7 +214,7 @@ fn oom_group(facts: &Facts) -> Vec<Finding> {
 /// Tasks that hang instead of dying.
 pub(super) const OOM_DISABLED: Check = Check {
     id: "oom-killer-off",
-    pitfall: "M5 oom_kill_disable",
+    pitfall: "the OOM killer is off, so a full container stands still",
     reads_v1: "memory.oom_control (oom_kill_disable, under_oom)",
     reads_v2: "",
     threshold: "oom_kill_disable is 1; critical when under_oom is 1 too",
@@ -248,7 +248,7 @@ fn oom_disabled(facts: &Facts) -> Vec<Finding> {
 /// Files in memory count.
 pub(super) const SHMEM: Check = Check {
     id: "tmpfs-fills-limit",
-    pitfall: "M11 shmem",
+    pitfall: "files in memory count as memory",
     reads_v1: "memory.stat total_shmem, memory.limit_in_bytes",
     reads_v2: "memory.stat shmem, memory.max",
     threshold: "use above 80 % of the limit, and more than 30 % of the limit in tmpfs or shared memory",
@@ -279,7 +279,7 @@ fn shmem(facts: &Facts) -> Vec<Finding> {
 /// Memory of the kernel's own.
 pub(super) const KERNEL_MEMORY: Check = Check {
     id: "kernel-memory",
-    pitfall: "M11 kmem/slab",
+    pitfall: "kernel memory fills the limit",
     reads_v1: "memory.kmem.usage_in_bytes, memory.limit_in_bytes",
     reads_v2: "memory.stat (slab_unreclaimable, sock, percpu), memory.max",
     threshold: "use above 80 % of the limit, and more than 30 % of the limit in memory of the kernel that it cannot give back",
@@ -318,7 +318,7 @@ fn kernel_memory(facts: &Facts) -> Vec<Finding> {
 /// A heap that its limit cannot hold.
 pub(super) const HEAP: Check = Check {
     id: "heap-over-limit",
-    pitfall: "M13 limit unseen by the runtime",
+    pitfall: "a runtime does not see the limit",
     reads_v1: "/proc/PID/cmdline (-Xmx, --max-old-space-size), memory.limit_in_bytes",
     reads_v2: "/proc/PID/cmdline (-Xmx, --max-old-space-size), memory.max up to the root",
     threshold: "a heap that may grow beyond 95 % of the tightest limit around it",
@@ -353,7 +353,7 @@ fn heap(facts: &Facts) -> Vec<Finding> {
 /// No more threads.
 pub(super) const PIDS: Check = Check {
     id: "pids-near-limit",
-    pitfall: "added: pids",
+    pitfall: "the limit on processes is near",
     reads_v1: "pids.current, pids.max",
     reads_v2: "pids.current, pids.max",
     threshold: "more than 90 % of pids.max",

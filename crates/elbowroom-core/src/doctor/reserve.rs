@@ -11,7 +11,7 @@ const PAPER: &str = "Taming Memory Related Performance Pitfalls in Linux Cgroups
 /// What limits promise and the host cannot give.
 pub(super) const NOT_RESERVED: Check = Check {
     id: "memory-not-reserved",
-    pitfall: "III.A memory is not reserved",
+    pitfall: "memory is not reserved",
     reads_v1: "memory.limit_in_bytes, memory.usage_in_bytes, memory.soft_limit_in_bytes, /proc/meminfo",
     reads_v2: "memory.max, memory.current, memory.low and memory.min up to the root, /proc/meminfo",
     threshold: "what limits promise beyond use and reservation is more than MemAvailable; a warning only while the host is \
@@ -94,7 +94,7 @@ fn not_reserved(facts: &Facts) -> Vec<Finding> {
 /// A reservation that a cgroup around the container voids.
 pub(super) const VOID: Check = Check {
     id: "reservation-void",
-    pitfall: "III.A memory is not reserved",
+    pitfall: "a reservation counts for nothing where the cgroups around it have none",
     reads_v1: "",
     reads_v2: "memory.low and memory.min of the container and of every cgroup around it, memory.current",
     threshold: "a cgroup around the container keeps less than the container uses of its own memory.low",
@@ -145,7 +145,7 @@ fn void(facts: &Facts) -> Vec<Finding> {
 /// A kernel that forgets reservations of cache.
 pub(super) const KERNEL: Check = Check {
     id: "reservation-old-kernel",
-    pitfall: "M15 kernel",
+    pitfall: "before Linux 5.15 protected cache goes with its inodes",
     reads_v1: "",
     reads_v2: "/proc/sys/kernel/osrelease, memory.low",
     threshold: "a kernel before 5.15 and a container with memory.low or memory.min",

@@ -11,7 +11,7 @@ const OWNERS: [&str; 2] = ["koordlet", "katalyst-agent"];
 /// Two writers of one file.
 pub(super) const FOREIGN: Check = Check {
     id: "other-governor",
-    pitfall: "S1 foreign controller",
+    pitfall: "somebody else governs the same files",
     reads_v1: "process names, memory.soft_limit_in_bytes",
     reads_v2: "process names, memory.low",
     threshold: "koordlet or katalyst-agent is at work, which write the files that fixes here would write",
@@ -41,7 +41,7 @@ fn foreign(facts: &Facts) -> Vec<Finding> {
 /// Somebody changed what we fixed.
 pub(super) const OVERWRITTEN: Check = Check {
     id: "fix-overwritten",
-    pitfall: "S2 stale lease",
+    pitfall: "a fix was written over",
     reads_v1: "the journal of fixes, and every file it names",
     reads_v2: "the journal of fixes, and every file it names",
     threshold: "a file that a fix wrote, and that has another value now",
@@ -73,7 +73,7 @@ fn overwritten(facts: &Facts) -> Vec<Finding> {
 /// A host that killers by pressure look after, and one that nobody does.
 pub(super) const SHORT: Check = Check {
     id: "host-short-of-memory",
-    pitfall: "added: host pressure",
+    pitfall: "the host is short of memory",
     reads_v1: "/proc/pressure/memory full avg10, /proc/meminfo MemAvailable",
     reads_v2: "/proc/pressure/memory full avg10, /proc/meminfo MemAvailable",
     threshold: "everybody waits for memory more than 5 % of the last 10 s, or less than 3 % of MemTotal is available",

@@ -12,7 +12,7 @@ const SWAP_INS: f64 = 10.0;
 /// The host put a container's memory on disk.
 pub(super) const SWAPPED: Check = Check {
     id: "swapped-by-host",
-    pitfall: "III.D the host swaps any group",
+    pitfall: "the host swaps any group",
     reads_v1: "memory.stat (total_swap, total_rss, workingset_refault_anon, pgmajfault), memory.swappiness, memory.failcnt",
     reads_v2: "memory.swap.current, memory.swap.max, memory.low, memory.stat (anon, workingset_refault_anon), memory.events max",
     threshold: "more than 5 % of its anonymous memory is in swap, it may be swapped further, and its own limit was not hit; a \
@@ -104,7 +104,7 @@ fn protected(facts: &Facts, group: &Group) -> bool {
 /// No swap where something counts on it.
 pub(super) const NO_SWAP: Check = Check {
     id: "no-swap",
-    pitfall: "L4b no swap at all",
+    pitfall: "no swap at all",
     reads_v1: "/proc/meminfo SwapTotal, process names",
     reads_v2: "/proc/meminfo SwapTotal, process names",
     threshold: "SwapTotal is zero and a killer by pressure (systemd-oomd, oomd, nohang) is at work",
@@ -136,7 +136,7 @@ fn no_swap(facts: &Facts) -> Vec<Finding> {
 /// A limit that swap makes twice as large.
 pub(super) const SWAP_UNLIMITED: Check = Check {
     id: "swaps-at-own-limit",
-    pitfall: "M12 swap+mem",
+    pitfall: "a container swaps against its own limit",
     reads_v1: "memory.limit_in_bytes, memory.memsw.limit_in_bytes, memory.stat (total_swap, workingset_refault_anon), memory.failcnt",
     reads_v2: "memory.max, memory.swap.max, memory.swap.current, memory.stat workingset_refault_anon, memory.events max",
     threshold: "at its own limit, more than 10 pages per second come back from swap",
@@ -178,7 +178,7 @@ fn swap_unlimited(facts: &Facts) -> Vec<Finding> {
 /// Compressed swap that eats the memory it should save.
 pub(super) const ZSWAP: Check = Check {
     id: "zswap-full",
-    pitfall: "M6 zswap",
+    pitfall: "compressed swap is full",
     reads_v1: "/sys/module/zswap/parameters (enabled, max_pool_percent), /proc/meminfo Zswap",
     reads_v2: "/sys/module/zswap/parameters (enabled, max_pool_percent), /proc/meminfo Zswap, /proc/vmstat zswpwb",
     threshold: "zswap on, its pool above 90 % of max_pool_percent, and more than 100 pages per second written back to disk",

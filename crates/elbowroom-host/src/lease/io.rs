@@ -53,8 +53,10 @@ pub fn set_io_max(
             ceded = limit_to(leases, knob, limit, because);
         }
     }
-    if let Some(knob) = weights.and_then(|weights| weight_knob(place, weights)) {
-        let weight = weight.filter(|_| ceded.is_none());
+    for kind in [Weights::Iocost, Weights::Bfq] {
+        let Some(knob) = weight_knob(place, kind) else { continue };
+        // A disk that has another scheduler now, or none, keeps no weight of ours.
+        let weight = weight.filter(|_| ceded.is_none() && weights == Some(kind));
         weigh(leases, &knob, weight, because);
     }
     if ceded.is_some() {

@@ -95,12 +95,20 @@ fn a_weight_is_lent_as_a_limit_is() {
         let Some(file) = file.filter(|file| on && rig.cgroup().join(file).exists()) else { continue };
         tried += 1;
         let mut leases = Leases::open(&rig.ledger()).unwrap();
-        let mut set = |weight| {
-            let limits = io::set_io_max(&mut leases, &rig.place(), IoMax::MAX, weight, Some(weights), "test");
+        let mut set = |weight, weights| {
+            let limits = io::set_io_max(&mut leases, &rig.place(), IoMax::MAX, weight, weights, "test");
             assert_eq!(limits.ceded, None);
         };
-        for (ours, now) in [(Some(250), Some(250)), (Some(40), Some(40)), (None, None)] {
-            set(ours);
+        let by = Some(weights);
+        for (ours, by, now) in [
+            (Some(250), by, Some(250)),
+            (Some(40), by, Some(40)),
+            (None, by, None),
+            (Some(250), by, Some(250)),
+            // It divides itself by weight no more.
+            (Some(250), None, None),
+        ] {
+            set(ours, by);
             assert_eq!(
                 (weight(&rig, file), rig.records().len()),
                 (now, usize::from(now.is_some())),
@@ -108,7 +116,7 @@ fn a_weight_is_lent_as_a_limit_is() {
             );
         }
         std::fs::write(rig.cgroup().join(file), format!("{} 300", rig.disk)).unwrap();
-        set(Some(250));
+        set(Some(250), by);
         assert_eq!(weight(&rig, file), Some(250), "{file}");
         drop(leases);
         restore(&rig.ledger()).unwrap();

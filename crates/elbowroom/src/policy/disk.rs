@@ -181,10 +181,7 @@ impl DiskRoom {
 
     /// A disk is not governed any more, or another one has its number: nothing of ours stays there.
     fn leave(&mut self, disk: DeviceNumber) {
-        self.orders.leave(disk);
-        let groups: Vec<GroupId> =
-            self.ours.keys().filter(|(_, on)| *on == disk).map(|(group, _)| *group).collect();
-        for group in groups {
+        for group in self.orders.leave(disk) {
             let because = "this disk is not governed any more".to_owned();
             self.orders.put(Cap { at: timer::now(), group, disk, max: IoMax::MAX, weight: None, because });
         }

@@ -47,9 +47,10 @@ impl Orders {
         self.in_hand.remove(&place);
     }
 
-    /// A disk is not governed any more.
-    pub(super) fn leave(&mut self, disk: DeviceNumber) {
+    /// A disk is not governed any more. Returns the containers that may have something of ours there.
+    pub(super) fn leave(&mut self, disk: DeviceNumber) -> Vec<GroupId> {
         self.waiting.retain(|(_, on), _| *on != disk);
+        self.given.keys().filter(|(_, on)| *on == disk).map(|(group, _)| *group).collect()
     }
 
     /// A container is gone.
@@ -107,6 +108,18 @@ mod tests {
         orders.put(cap(1, 2));
         orders.put(cap(2, 3));
         assert_eq!(given(&mut orders, Micros::millis(500)), [3]);
+    }
+
+    #[test]
+    fn a_disk_is_left_with_what_waits_dropped_and_what_was_given_named() {
+        let mut orders = Orders::default();
+        orders.put(cap(1, 1));
+        assert_eq!(given(&mut orders, Micros::ZERO), [1]);
+        orders.put(cap(1, 2));
+        orders.put(cap(2, 3));
+        assert_eq!(orders.leave(DeviceNumber { major: 9, minor: 0 }), []);
+        assert_eq!(orders.leave(cap(1, 0).disk), [GroupId(1)]);
+        assert!(given(&mut orders, Micros::secs(60)).is_empty());
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use crate::alerts::Stop;
 use crate::api::{ContainerView, Request, Response};
 use crate::client::Client;
-use crate::probes::source::exec::{PID, last_line};
+use crate::probes::source::exec::{Failure, PID, last_line};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use elbowroom_core::follow::{Follower, Room, Rule, Unit};
@@ -157,9 +157,7 @@ impl Followed {
     fn step(&mut self, now: Micros, room: Room) -> Result<()> {
         let Some(change) = self.follower.due(now, room) else { return Ok(()) };
         let is = self.setting.get()?.0;
-        if self.unsure {
-            self.ours = is.filter(|_| is != self.users);
-        } else if is != self.ours.or(self.users) {
+        if !self.unsure && is != self.ours.or(self.users) {
             // Somebody else's word: from now on that is what the user set.
             let value = is.unwrap_or(change.from);
             (self.users, self.ours) = (is, None);
@@ -174,12 +172,13 @@ impl Followed {
         self.follower.is_now(now, value.unwrap_or(change.from));
         self.ours = value.filter(|_| value != self.users);
         // One that was killed may be heeded later.
-        set?;
-        self.unsure = false;
+        self.unsure = set.as_ref().is_err_and(was_killed);
         match self.ours {
+            _ if self.unsure => {}
             Some(ours) => self.tell_guard(&format!("{ours} {}", text(self.users)))?,
             None => self.tell_guard("done")?,
         }
+        set?;
         println!("{}: {change}", self.name);
         Ok(())
     }
@@ -247,7 +246,7 @@ impl Setting {
         let (program, arguments) = self.program.split_at(1);
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let command = [program, &words, arguments].concat();
-        last_line(&command, &environment, PATIENCE, &self.never).map_err(|problem| anyhow!("{problem}"))
+        Ok(last_line(&command, &environment, PATIENCE, &self.never)?)
     }
 
     fn get(&mut self) -> Result<(Value, Unit)> {
@@ -266,6 +265,11 @@ impl Setting {
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         command.spawn().context("starting a guard that puts the setting back")
     }
+}
+
+/// Whether an actuator was at work for too long; one that ends by itself has done what can be read now.
+fn was_killed(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Failure>().is_some_and(|failure| failure.killed)
 }
 
 fn text(value: Value) -> String {
@@ -378,14 +382,14 @@ mod tests {
         }
     }
 
-    /// A server of 100 bytes, and a follower of it that may have all of 100 or less; `broken` is a file that lets no value be read.
+    /// A server of 100 bytes, and a follower of it that may have all of 100 or less; where a file `broken` or `refusing` is, no value can be read or set.
     fn followed(dir: &Path) -> Followed {
         let script = dir.join("actuator");
         let text = r#"#!/bin/sh
 cd "${0%/*}"
 case $1 in
   get) [ ! -e broken ] || exit 1; echo "$(cat value) bytes" ;;
-  set) echo "$2" >value ;;
+  set) [ ! -e refusing ] || exit 1; echo "$2" >value ;;
 esac
 "#;
         std::fs::write(&script, text).unwrap();
@@ -427,6 +431,22 @@ esac
         std::fs::write(dir.path().join("value"), "30").unwrap();
         followed.step(later(4), room(20)).unwrap();
         assert_eq!((followed.users, followed.ours, value().trim()), (Some(30), None, "30"));
+    }
+
+    #[test]
+    fn what_others_set_after_a_refusal_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let refusing = dir.path().join("refusing");
+        let mut followed = followed(dir.path());
+        std::fs::write(&refusing, "").unwrap();
+        let room = Room { cpus: 1, memory: Bytes(80) };
+        assert!(followed.step(Micros::secs(1), room).is_err());
+        std::fs::remove_file(&refusing).unwrap();
+        std::fs::write(dir.path().join("value"), "30").unwrap();
+        followed.step(Micros::secs(3), room).unwrap();
+        followed.put_back().unwrap();
+        assert_eq!(followed.users, Some(30));
+        assert_eq!(std::fs::read_to_string(dir.path().join("value")).unwrap(), "30");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use elbowroom_core::unit::Micros;
 use elbowroom_host::{process, signal};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -22,9 +23,32 @@ pub(crate) const PID: &str = "ELBOWROOM_PROBE_PID";
 pub(super) fn ask(exec: &[String], pid: u32, timeout: Micros, stop: &Stop) -> Result<Record, Problem> {
     let (program, _) = exec.split_first().expect("a probe without a program was refused");
     let first = (pid > 0).then(|| (PID, pid.to_string()));
-    let line = last_line(exec, first.as_slice(), timeout, stop)?
+    let line = last_line(exec, first.as_slice(), timeout, stop)
+        .map_err(|failure| failure.to_string())?
         .ok_or_else(|| format!("{program}: printed no record"))?;
     Record::parse(line.as_bytes()).map_err(|error| format!("{program}: {error}"))
+}
+
+/// Why a program has no last line.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    what: String,
+    /// It was killed at work: what it began may go on, or have been done.
+    pub(crate) killed: bool,
+}
+
+impl std::error::Error for Failure {}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl From<String> for Failure {
+    fn from(what: String) -> Self {
+        Self { what, killed: false }
+    }
 }
 
 /// Starts the program, with some more in its environment, and takes the last line that it prints.
@@ -34,8 +58,8 @@ pub(crate) fn last_line(
     environment: &[(&str, String)],
     timeout: Micros,
     stop: &Stop,
-) -> Result<Option<String>, Problem> {
-    let (program, args) = exec.split_first().ok_or("no program is named")?;
+) -> Result<Option<String>, Failure> {
+    let (program, args) = exec.split_first().ok_or_else(|| "no program is named".to_owned())?;
     let mut command = Command::new(program);
     command.args(args).current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.envs(environment.iter().map(|(name, value)| (name, value)));
@@ -50,7 +74,8 @@ pub(crate) fn last_line(
     let _ = kill_process_group(group, Signal::KILL);
     let status = child.wait().map_err(|error| format!("{program}: {error}"))?;
     if !ended {
-        return Err(format!("{program}: killed after {timeout}: make it quicker, or raise its timeout"));
+        let what = format!("{program}: killed after {timeout}: make it quicker, or raise its timeout");
+        return Err(Failure { what, killed: true });
     }
     let last = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
@@ -58,7 +83,8 @@ pub(crate) fn last_line(
     };
     if !status.success() {
         let why = last(&errors).unwrap_or_default();
-        return Err(format!("{program}: ended with {status}: {}", why.chars().take(200).collect::<String>()));
+        let why: String = why.chars().take(200).collect();
+        return Err(format!("{program}: ended with {status}: {why}").into());
     }
     Ok(last(&out))
 }
