@@ -280,6 +280,11 @@ impl Config {
             ensure!(value >= least, "{key}: \"{value}\" is too short: at least \"{least}\"");
         }
         ensure!(
+            self.sense.period <= Micros::secs(1),
+            "sense.period: \"{}\" is too long: every second the guard of limits is to hear that the agent works: at most \"1s\"",
+            self.sense.period
+        );
+        ensure!(
             self.memory.period <= Micros::secs(5),
             "memory.period: \"{}\" is too long to take something back in time: at most \"5s\"",
             self.memory.period

@@ -65,12 +65,8 @@ pub fn set_io_max(
         }
     }
     let user = knobs.each_ref().map(|knob| user_limit(leases, knob).unwrap_or(Limit::Max));
-    let mut in_force = [Limit::Max; 4];
-    for ((in_force, knob), limit) in in_force.iter_mut().zip(&knobs).zip(asked) {
-        if leases.before(knob).is_some() {
-            *in_force = limit;
-        }
-    }
+    // Also what could not be taken off.
+    let in_force = knobs.each_ref().map(|knob| leases.ours(knob).unwrap_or(Limit::Max));
     answer(io_max(user), io_max(in_force), ceded)
 }
 

@@ -271,6 +271,11 @@ impl Leases {
         self.held.get(knob).map(|record| record.before)
     }
 
+    /// The value of ours that is in a knob; the tightest that may be, where that is not certain.
+    pub fn ours(&self, knob: &Knob) -> Option<Limit<u64>> {
+        self.held.get(knob).and_then(|record| record.ours.iter().copied().min())
+    }
+
     /// Whether a knob is somebody else's for now, so that [`Self::set`] would not touch it.
     pub fn is_ceded(&self, knob: &Knob) -> bool {
         self.ceded.get(knob).is_some_and(|until| timer::now() < *until)

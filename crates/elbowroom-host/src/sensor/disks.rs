@@ -258,6 +258,8 @@ impl Sensor {
     /// Has v1 count the governed disks that it does not.
     fn count_on_v1(&mut self, watch: &mut DiskWatch, stats: &BTreeMap<DeviceNumber, DiskStat>) {
         let Some((Version::V1, dir)) = self.layout.dir(Controller::Io, Path::new("")) else { return };
+        // Another disk may come under the number of one that is gone.
+        watch.switched.retain(|number| stats.contains_key(number));
         // Not the recursive one: here that sums up every cgroup for every disk.
         let mut counted = v1::IoRows::new();
         let read = dir.parse("blkio.throttle.io_serviced", |text| v1::io_serviced(text, &mut counted));

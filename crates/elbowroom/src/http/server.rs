@@ -118,10 +118,11 @@ fn confine(run_dir: &Path) -> Result<()> {
 
 async fn serve(unix: UnixListener, network: Option<Network>) -> Result<()> {
     let agent = Arc::new(Agent::new(&PathBuf::from(FEED)));
-    let app = router(agent.clone());
     let unix = tokio::net::UnixListener::from_std(unix)?;
-    tokio::spawn(listen::unix(unix, app.clone()));
+    tokio::spawn(listen::unix(unix, router(agent.clone())));
     if let Some(Network { address, token, tls, listener }) = network {
+        // Streams of its own: who comes by TCP takes no seat of who comes by the socket.
+        let app = router(agent.clone());
         tokio::spawn(async move {
             let mut listener = listener;
             let listener = loop {

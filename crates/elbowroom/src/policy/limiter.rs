@@ -11,11 +11,11 @@ use elbowroom_core::sample::{DeviceNumber, GroupId, IoLimits, IoMax, Weights};
 use elbowroom_core::unit::{Bytes, Micros};
 use elbowroom_host::cgroup::{Controller, Layout};
 use elbowroom_host::lease::io::{self, Place};
-use elbowroom_host::lease::{self, LeaseError, Leases};
+use elbowroom_host::lease::{self, Fate, Knob, LeaseError, Leases};
 use elbowroom_host::memory::{Actuator, UserLimits};
 use elbowroom_host::timer;
-use std::collections::{BTreeMap, VecDeque};
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -85,8 +85,10 @@ impl Limiter {
             .name("limiter".into())
             .spawn(move || {
                 let leases = opened.unwrap_or_else(|| wait_for(&dir));
-                Holder { leases, layout, actuator, mailbox, set: BTreeMap::new(), protected: BTreeMap::new() }
-                    .run(&queue)
+                let (set, protected) = (BTreeMap::new(), BTreeMap::new());
+                // What the holder before left and could not be put back.
+                let stuck = leases.held().map(|record| record.knob.clone()).collect();
+                Holder { leases, layout, mailbox, set, actuator, protected, stuck }.run(&queue)
             })
             .expect("threads can be created at start");
         Ok(Self { jobs })
@@ -147,6 +149,8 @@ struct Holder {
     actuator: Actuator,
     /// Containers whose memory is protected, and where they are.
     protected: BTreeMap<GroupId, String>,
+    /// Where something of ours is that nobody wants and the kernel did not let us take off.
+    stuck: BTreeSet<Knob>,
 }
 
 impl Holder {
@@ -174,7 +178,11 @@ impl Holder {
                 Job::Beat => self.beat(),
                 Job::Stop(done) => {
                     let ended = self.leases.release_all();
-                    tracing::info!(limits = ended.len(), "limits taken off");
+                    let stuck = ended.iter().filter(|ended| matches!(ended.fate, Fate::Failed(_))).count();
+                    tracing::info!(limits = ended.len() - stuck, "limits taken off");
+                    if stuck > 0 {
+                        tracing::error!(limits = stuck, "limits stay: the next agent takes them off");
+                    }
                     let _ = done.send(());
                     return;
                 }
@@ -183,6 +191,7 @@ impl Holder {
     }
 
     fn cap(&mut self, cap: &Cap, path: String, weights: Option<Weights>) {
+        self.claim(&path);
         let place = Place { layout: &self.layout, group: cap.group, path: &path, disk: cap.disk };
         let limits = io::set_io_max(&mut self.leases, &place, cap.max, cap.weight, weights, &cap.because);
         self.set.insert((cap.group, cap.disk), (path, limits));
@@ -190,6 +199,7 @@ impl Holder {
     }
 
     fn memory(&mut self, order: &memory::Order, path: String) {
+        self.claim(&path);
         let done = match order {
             memory::Order::Protect(protect) => {
                 let done = self.actuator.protect(&mut self.leases, protect, &path);
@@ -218,17 +228,32 @@ impl Holder {
         let capped = self.set.iter().find(|((of, _), _)| *of == group).map(|(_, (path, _))| path.clone());
         let Some(path) = capped.or(protected) else { return };
         self.set.retain(|(of, _), _| *of != group);
-        let below_root = Path::new(path.trim_start_matches('/'));
-        let dir = |controller| self.layout.dir(controller, below_root).map(|(_, dir)| dir.path());
-        let dirs = [dir(Controller::Io), dir(Controller::Memory)];
+        let dirs = self.dirs(&path);
         let knobs = self.leases.held().map(|record| &record.knob);
-        let knobs: Vec<_> =
-            knobs.filter(|knob| dirs.iter().flatten().any(|dir| *dir == knob.dir)).cloned().collect();
+        let knobs: Vec<_> = knobs.filter(|knob| dirs.contains(&knob.dir)).cloned().collect();
         for knob in knobs {
             // A knob is known by its cgroup's inode: of one that is gone the record goes, and another that has its path now
             // is not touched.
-            self.leases.release(&knob);
+            if let lease::Outcome::Refused(why) = self.leases.release(&knob) {
+                tracing::error!(%knob, because = %why, "a limit of ours cannot be taken off: it is tried with each beat");
+                self.stuck.insert(knob);
+            }
         }
+    }
+
+    /// Somebody is governed there: what is in his knobs is wanted.
+    fn claim(&mut self, path: &str) {
+        if !self.stuck.is_empty() {
+            let dirs = self.dirs(path);
+            self.stuck.retain(|knob| !dirs.contains(&knob.dir));
+        }
+    }
+
+    /// Where a container's knobs are.
+    fn dirs(&self, path: &str) -> Vec<PathBuf> {
+        let below_root = Path::new(path.trim_start_matches('/'));
+        let dir = |controller| self.layout.dir(controller, below_root).map(|(_, dir)| dir.path());
+        [Controller::Io, Controller::Memory].into_iter().filter_map(dir).collect()
     }
 
     fn beat(&mut self) {
@@ -248,6 +273,8 @@ impl Holder {
                 self.mailbox.send(Message::Limiter(Told::Limits(*limits)));
             }
         }
+        let leases = &mut self.leases;
+        self.stuck.retain(|knob| matches!(leases.release(knob), lease::Outcome::Refused(_)));
         let held = self.leases.held().count();
         self.mailbox.send(Message::Limiter(Told::Beaten { held }));
     }
