@@ -322,11 +322,14 @@ impl NodeView {
     }
 }
 
+/// Most changes that a snapshot tells of: five hundred containers that all change twice.
+pub(crate) const MOST_CHANGES: u64 = 1_024;
+
 /// A change with its number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ChangeView {
-    /// Later ones have higher numbers, over restarts of the agent too.
+    /// Later ones have higher numbers, over restarts of the agent too; they begin anew with a boot.
     pub seq: u64,
     /// The change itself.
     #[serde(flatten)]

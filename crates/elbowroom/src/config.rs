@@ -433,6 +433,7 @@ mod tests {
             ("[sense]\nperiod = \"24\"", "line 2: \"24\" has no unit: write for example \"250ms\""),
             ("[sense]\nperoid = \"24ms\"", "line 2: unknown field `peroid`, expected one of"),
             ("[sense]\nperiod = \"1us\"", "sense.period: \"1us\" is too short"),
+            ("[sense]\nperiod = \"5s\"", "sense.period: \"5s\" is too long"),
             ("[sens]\n", "unknown field `sens`"),
             (
                 "[disk]\nmode = \"enforced\"",
@@ -467,6 +468,7 @@ mod tests {
             ("[api]\nlisten = \"[::1]:1\"\ntls_key = \"/a\"", "one is of no use without the other"),
             ("[recorder]\nmax_size = \"1KiB\"", "recorder.max_size: 1KiB is too small: at least 1MiB"),
             ("[recorder]\nperiod = \"1ms\"", "recorder.period: \"1ms\" is too short"),
+            ("[recorder]\nperiod = \"10s\"", "recorder.period: \"10s\" is too long"),
             ("[recorder]\ndirectory = \"a\"", "recorder.directory: write an absolute path"),
             ("[doctor]\nperiod = \"1s\"", "doctor.period: \"1s\" is too short: at least \"5s\""),
             ("[alerts]\nquiet = \"0s\"", "alerts.quiet: \"0us\" is not between"),

@@ -162,9 +162,14 @@ impl Decoder {
 
     /// The document of the last frame.
     pub fn parts(&self) -> Vec<Part> {
+        self.wanted(|_| true)
+    }
+
+    /// The parts of it whose keys are wanted; they are asked for in their order.
+    pub fn wanted(&self, mut is_wanted: impl FnMut(&str) -> bool) -> Vec<Part> {
         let part =
             |kept: &Kept| Part { key: kept.key.clone(), json: template::join(&kept.template, &kept.numbers) };
-        self.before.iter().map(part).collect()
+        self.before.iter().filter(|kept| is_wanted(&kept.key)).map(part).collect()
     }
 }
 

@@ -32,6 +32,10 @@ use std::time::{Duration, Instant};
 
 /// Longest snapshot of one node, in bytes: several thousand containers.
 const LONGEST: usize = 16 << 20;
+/// How old an agent's snapshot may be: it makes one a second.
+const OLDEST: Micros = Micros::secs(30);
+/// How old what Prometheus scraped may be: as long as it takes a sample for the present one (`--query.lookback-delta`).
+const LOOKBACK: Micros = Micros::secs(300);
 
 /// Arguments of `fleet`.
 #[derive(Args)]
@@ -57,9 +61,10 @@ pub(crate) struct FleetArgs {
     /// Nodes that are asked at the same time.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallel: u16,
-    /// A snapshot that is older, or whose clock is further away, counts for nothing.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
-    oldest: Micros,
+    /// A snapshot that is older, or whose clock is further away, counts for nothing [default: 30s; 5min by way of Prometheus, which
+    /// scrapes at longer intervals and takes what is older for gone].
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    oldest: Option<Micros>,
     /// Look again and again for so long, and count only room that was there all the time.
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, conflicts_with = "watch")]
     duration: Option<Micros>,
@@ -146,13 +151,14 @@ pub(crate) fn main(args: &FleetArgs) -> Result<ExitCode> {
         Some(address) => Source::Prometheus(prometheus::way(address)?),
         None => Source::Agents(address::nodes(&args.nodes, args.file.as_deref())?),
     };
+    let oldest = args.oldest.unwrap_or(if args.prometheus.is_some() { LOOKBACK } else { OLDEST });
     let longest = if args.prometheus.is_some() { prometheus::LONGEST } else { LONGEST };
     let client = Client::new(args.token_file.as_deref(), args.ca.as_deref(), within, longest)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
     let look = || -> Result<Report> {
         let begin = Instant::now();
         let looked = runtime.block_on(source.look(&client, args.parallel.into()))?;
-        let nodes = looked.into_iter().map(|(node, reading)| Of::new(&node, fresh(reading, args.oldest)));
+        let nodes = looked.into_iter().map(|(node, reading)| Of::new(&node, fresh(reading, oldest)));
         Ok(Report::new(nodes.collect(), begin.elapsed(), args.ask(), args.headroom))
     };
     let show = |report: &Report| -> Result<()> {
@@ -174,7 +180,11 @@ pub(crate) fn main(args: &FleetArgs) -> Result<ExitCode> {
         loop {
             show(&report)?;
             std::thread::sleep(every);
-            report = look()?;
+            match look() {
+                Ok(looked) => report = looked,
+                // What was shown last stays, with its time.
+                Err(error) => eprintln!("elbowroom: {}", crate::one_line(&error)),
+            }
         }
     }
     let end = args.duration.map(|time| Instant::now() + Duration::from_micros(time.get()));

@@ -1,7 +1,7 @@
 //! What snapshots add up to: the newest one, history, and the stream.
 
 use super::answers::{Live, LiveAlert, alerts, cpus};
-use crate::api::{AlertView, ContainerView, Snapshot};
+use crate::api::{AlertView, ChangeView, ContainerView, MOST_CHANGES, Snapshot};
 use crate::verbs::metrics;
 use axum::body::Bytes;
 use elbowroom_core::history::{self, History, Point, Series};
@@ -37,6 +37,20 @@ struct Past {
     alerts: Vec<AlertView>,
 }
 
+impl Past {
+    /// The changes that were not taken before.
+    fn unseen(&mut self, changes: &[ChangeView]) -> Vec<history::Change> {
+        // Numbers begin anew with a boot, and a recording may go over one. What is told again is never so far back.
+        let is_old = |change: &ChangeView| change.seq.saturating_add(MOST_CHANGES) < self.seen;
+        if !changes.is_empty() && changes.iter().all(is_old) {
+            self.seen = 0;
+        }
+        let new: Vec<&ChangeView> = changes.iter().filter(|change| change.seq > self.seen).collect();
+        self.seen = new.iter().map(|change| change.seq).fold(self.seen, u64::max);
+        new.into_iter().map(|change| change.change.clone()).collect()
+    }
+}
+
 impl Moments {
     /// None yet.
     pub(crate) fn new() -> Self {
@@ -54,12 +68,9 @@ impl Moments {
         past.history.take(snapshot.time_unix_ms, &of_node(&snapshot), containers);
         // Nobody listens on most nodes at most times.
         let mut told = (self.stream.receiver_count() > 0).then(|| frame("snapshot", &Live::from(&snapshot)));
-        for change in
-            snapshot.changes.iter().filter(|change| change.seq > past.seen).cloned().collect::<Vec<_>>()
-        {
-            past.seen = change.seq;
-            told.iter_mut().for_each(|told| told.extend(frame("change", &change.change)));
-            past.history.changed(change.change);
+        for change in past.unseen(&snapshot.changes) {
+            told.iter_mut().for_each(|told| told.extend(frame("change", &change)));
+            past.history.changed(change);
         }
         let lasting: Vec<AlertView> = alerts(&snapshot).cloned().collect();
         let before = std::mem::replace(&mut past.alerts, lasting);
@@ -77,6 +88,14 @@ impl Moments {
         let newest =
             Moment { snapshot, json: OnceLock::new(), containers: OnceLock::new(), metrics: OnceLock::new() };
         *self.newest.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(newest));
+    }
+
+    /// Takes what changed at a moment of which nothing else is kept.
+    pub(crate) fn changed(&self, changes: Vec<ChangeView>) {
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        for change in past.unseen(&changes) {
+            past.history.changed(change);
+        }
     }
 
     /// The newest.
@@ -177,4 +196,34 @@ fn of_node(snapshot: &Snapshot) -> Point {
         .with(Series::DiskWrite, disk(|d| d.wbps))
         .with(Series::MemoryLent, memory(|s| s.lent.get()))
         .with(Series::MemoryOwed, memory(|s| s.entitlement.get()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_core::history::Kind;
+
+    fn changes(numbers: impl IntoIterator<Item = u64>) -> Vec<ChangeView> {
+        let change = |at| history::Change {
+            at,
+            container: "1f".into(),
+            name: None,
+            kind: Kind::Cpu,
+            what: "cpu 1 -> 2".into(),
+            because: "busy".into(),
+        };
+        numbers.into_iter().map(|seq| ChangeView { seq, change: change(seq) }).collect()
+    }
+
+    #[test]
+    fn a_change_is_taken_once_and_numbers_may_begin_anew_with_a_boot() {
+        let mut past = Past::default();
+        let mut taken = |numbers: std::ops::Range<u64>| past.unseen(&changes(numbers)).len();
+        let far = 40 * 86_400_000_000;
+        assert_eq!(taken(far..far + 3), 3);
+        assert_eq!(taken(0..0), 0);
+        assert_eq!(taken(far + 1..far + 5), 2);
+        assert_eq!(taken(7..9), 2, "after a boot");
+        assert_eq!(taken(8..10), 1);
+    }
 }

@@ -45,16 +45,16 @@ pub(crate) fn serve(dir: &Path, at: Option<u64>, address: SocketAddr) -> Result<
         "--serve: {address} is open to the network, and a recording has no token: use 127.0.0.1, and ssh -L from elsewhere"
     );
     let end = match at {
-        Some(time) => Cursor::at(dir, time)?.time(),
-        None => Cursor::last(dir)?.time(),
+        Some(time) => Cursor::at(dir, time)?,
+        None => Cursor::last(dir)?,
     };
-    let moments = load(dir, end)?;
+    let (moments, shown) = (load(dir, &end)?, end.time());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(address)
             .await
             .with_context(|| format!("--serve: {address} cannot be had: choose another port"))?;
-        eprintln!("{} is on http://{}/ until Ctrl-C", when::shown(end), listener.local_addr()?);
+        eprintln!("{} is on http://{}/ until Ctrl-C", when::shown(shown), listener.local_addr()?);
         let mut stop = signal(SignalKind::interrupt()).context("waiting for signals")?;
         let mut end = signal(SignalKind::terminate()).context("waiting for signals")?;
         tokio::select! {
@@ -66,25 +66,27 @@ pub(crate) fn serve(dir: &Path, at: Option<u64>, address: SocketAddr) -> Result<
     })
 }
 
-/// Everything up to `end` that history keeps.
-fn load(dir: &Path, end: u64) -> Result<Moments> {
+/// Everything up to `end` that history keeps: of some moments all, and of each what changed.
+fn load(dir: &Path, end: &Cursor) -> Result<Moments> {
     let moments = Moments::new();
     let (longest, _) = CLOSELY[CLOSELY.len() - 1];
-    let mut cursor = match Cursor::at(dir, end.saturating_sub(longest)) {
-        Ok(cursor) => cursor,
-        Err(_) => Cursor::first(dir)?,
+    let mut cursor = match Cursor::at(dir, end.time().saturating_sub(longest)) {
+        Ok(cursor) if cursor.place() <= end.place() => cursor,
+        _ => Cursor::first(dir)?,
     };
     let mut taken: Option<u64> = None;
     loop {
         let time = cursor.time();
-        let closely = CLOSELY.iter().find(|(back, _)| end.saturating_sub(time) <= *back);
-        let due =
-            closely.is_some_and(|(_, every)| taken.is_none_or(|taken| time >= taken.saturating_add(*every)));
-        if due {
+        let is_end = cursor.place() >= end.place();
+        let closely = CLOSELY.iter().find(|(back, _)| end.time().abs_diff(time) <= *back);
+        let due = closely.is_some_and(|(_, every)| taken.is_none_or(|taken| time.abs_diff(taken) >= *every));
+        if due || is_end {
             moments.take(cursor.snapshot()?);
             taken = Some(time);
+        } else {
+            moments.changed(cursor.changes()?);
         }
-        if time >= end || !cursor.next()? {
+        if is_end || !cursor.next()? {
             return Ok(moments);
         }
     }

@@ -1,7 +1,7 @@
 //! What changed lately, with reasons: what somebody who takes a snapshot a second must not miss.
 
 use super::owner::Owner;
-use crate::api::{ChangeView, Named};
+use crate::api::{ChangeView, MOST_CHANGES, Named};
 use crate::verbs::{memory, rates};
 use elbowroom_core::govern::disk::Cap;
 use elbowroom_core::govern::memory::Decision;
@@ -14,9 +14,6 @@ use std::collections::VecDeque;
 
 /// How far back a snapshot tells: whoever takes one a second may miss four.
 const TOLD_MS: u64 = 5_000;
-/// Most changes that are kept. Five hundred containers that all change twice fit.
-const MOST: usize = 1_024;
-
 /// The last changes.
 #[derive(Debug)]
 pub(super) struct Recent {
@@ -42,8 +39,8 @@ enum Told {
 }
 
 impl Recent {
-    /// None yet. Numbers begin where no policy process before can have come to, whatever becomes of the time of day; nobody who
-    /// remembers them outlives a boot.
+    /// None yet. Numbers begin where no policy process before can have come to, whatever becomes of the time of day; but
+    /// for a recording, nobody who remembers them outlives a boot.
     pub(super) fn new() -> Self {
         Self { changes: VecDeque::new(), next: timer::now_boot().get(), gathered: Micros::ZERO }
     }
@@ -63,7 +60,7 @@ impl Recent {
         if let Told::Words(change) = &mut what {
             change.at = at;
         }
-        if self.changes.len() == MOST {
+        if self.changes.len() as u64 == MOST_CHANGES {
             self.changes.pop_front();
         }
         self.changes.push_back(Kept { seq: self.next, at, what });

@@ -120,6 +120,11 @@ impl Frames {
     pub fn parts(&self) -> Vec<Part> {
         self.decoder.parts()
     }
+
+    /// As [`Self::parts`], of some keys only.
+    pub(super) fn wanted(&self, is_wanted: impl FnMut(&str) -> bool) -> Vec<Part> {
+        self.decoder.wanted(is_wanted)
+    }
 }
 
 /// What of a segment of any bytes can be read, every frame of it: for tests and the fuzzer.

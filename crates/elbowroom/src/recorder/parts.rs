@@ -3,9 +3,10 @@
 //! A part is a field of the snapshot, or an element of a field that is an array: a container. Nothing here knows the fields, so what a
 //! newer agent adds is recorded too, and a field that an older one did not have is absent.
 
-use crate::api::{MemoryOf, Named, Snapshot};
+use crate::api::{ChangeView, MemoryOf, Named, Snapshot};
 use anyhow::{Context, Result};
 use elbowroom_core::delta::Part;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
@@ -49,6 +50,29 @@ pub(crate) fn join(parts: &[Part]) -> Result<Snapshot> {
     };
     snapshot.memory.containers = snapshot.containers.iter().filter_map(memory).collect();
     Ok(snapshot)
+}
+
+/// Whether a part, of all in their order, is the changes or one of them.
+pub(crate) fn of_changes() -> impl FnMut(&str) -> bool {
+    let mut inside = false;
+    move |key| {
+        if !key.starts_with(ELEMENT) {
+            inside = key.strip_prefix(ARRAY) == Some("changes");
+        }
+        inside
+    }
+}
+
+/// The changes of a snapshot, from their parts.
+pub(crate) fn changes(parts: &[Part]) -> Result<Vec<ChangeView>> {
+    #[derive(Deserialize)]
+    struct Changes {
+        #[serde(default)]
+        changes: Vec<ChangeView>,
+    }
+    let Changes { changes } =
+        serde_json::from_str(&json(parts)).context("the recording is of another version of elbowroom")?;
+    Ok(changes)
 }
 
 fn json(parts: &[Part]) -> String {

@@ -2,7 +2,7 @@
 
 use super::frame::{self, Frame, Frames, HEADER};
 use super::{EXTENSION, parts, when};
-use crate::api::Snapshot;
+use crate::api::{ChangeView, Snapshot};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
@@ -55,14 +55,23 @@ impl Cursor {
             when::shown(first),
             when::shown(last)
         );
-        // The last that began before. Where the clock was set back, that need not be the newest.
         let began = segments(dir)?.into_iter().filter_map(|(number, path)| Some((start(&path)?, number)));
-        let mut number = began.filter(|(start, _)| *start <= time).max().map(|(_, number)| number);
+        let began: Vec<(u64, u64)> = began.filter(|(start, _)| *start <= time).collect();
+        // The last that began before. Where the clock was set back there are two, and the newer one counts if it has come as far.
+        let newest = began.iter().map(|(_, number)| *number).max();
+        let last = began.iter().max().map(|(_, number)| *number);
+        if newest != last
+            && let Some(cursor) = newest.map(|number| Self::load(dir, number)).transpose()?.flatten()
+            && cursor.frames.last().is_some_and(|frame| frame.time_unix_ms >= time)
+            && let Some(cursor) = cursor.not_after(time)?
+        {
+            return Ok(cursor);
+        }
+        let mut number = last;
         while let Some(at) = number {
-            if let Some(mut cursor) = Self::load(dir, at)?
-                && let Some(frame) = cursor.frames.iter().rposition(|frame| frame.time_unix_ms <= time)
+            if let Some(cursor) = Self::load(dir, at)?
+                && let Some(cursor) = cursor.not_after(time)?
             {
-                cursor.go(frame)?;
                 return Ok(cursor);
             }
             number = neighbour(dir, at, false)?;
@@ -72,8 +81,14 @@ impl Cursor {
 
     /// Goes to the first moment.
     pub(crate) fn first(dir: &Path) -> Result<Self> {
-        let (first, _) = span(dir)?;
-        Self::at(dir, first)
+        for (number, _) in segments(dir)? {
+            // What a crash tore may have been the first of all.
+            if let Some(mut cursor) = Self::load(dir, number)? {
+                cursor.go(0)?;
+                return Ok(cursor);
+            }
+        }
+        bail!("{}: nothing is recorded there", dir.display())
     }
 
     /// Goes to the last moment.
@@ -100,6 +115,16 @@ impl Cursor {
     /// When that is, in milliseconds since 1970.
     pub(crate) fn time(&self) -> u64 {
         self.frames[self.at].time_unix_ms
+    }
+
+    /// Where in the ring that is: later moments come later, whatever the clock said.
+    pub(crate) fn place(&self) -> (u64, usize) {
+        (self.number, self.at)
+    }
+
+    /// What had changed in the seconds before.
+    pub(crate) fn changes(&self) -> Result<Vec<ChangeView>> {
+        parts::changes(&self.state.wanted(parts::of_changes()))
     }
 
     /// What the agent knew then.
@@ -140,7 +165,7 @@ impl Cursor {
     pub(crate) fn step(&mut self, by_ms: i64) -> Result<()> {
         let (first, last) = span(&self.dir)?;
         let to = self.time().saturating_add_signed(by_ms).clamp(first, last.max(first));
-        *self = Self::at(&self.dir, to)?;
+        *self = if to == first { Self::first(&self.dir)? } else { Self::at(&self.dir, to)? };
         Ok(())
     }
 
@@ -178,6 +203,15 @@ impl Cursor {
         let frames = frame::scan(&bytes);
         let cursor = Self { dir: dir.to_owned(), number, bytes, frames, at: 0, state: Frames::default() };
         Ok((!cursor.frames.is_empty()).then_some(cursor))
+    }
+
+    /// At the last moment of the segment that is not after `time`; `None` where all are.
+    fn not_after(mut self, time: u64) -> Result<Option<Self>> {
+        let Some(frame) = self.frames.iter().rposition(|frame| frame.time_unix_ms <= time) else {
+            return Ok(None);
+        };
+        self.go(frame)?;
+        Ok(Some(self))
     }
 
     fn go(&mut self, to: usize) -> Result<()> {

@@ -50,6 +50,11 @@ impl Recorder {
             self.period
         );
         ensure!(
+            self.period <= Micros::secs(4),
+            "recorder.period: \"{}\" is too long: a snapshot tells what changed in five seconds: at most \"4s\"",
+            self.period
+        );
+        ensure!(
             self.directory.as_ref().is_none_or(|directory| directory.is_absolute()),
             "recorder.directory: write an absolute path"
         );

@@ -1,6 +1,6 @@
 use super::writer::Writer;
 use super::{frame, parts, reader::*};
-use crate::api::Snapshot;
+use crate::api::{ChangeView, Snapshot};
 use elbowroom_core::unit::Bytes;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -145,6 +145,39 @@ fn a_clock_that_is_set_back_disturbs_nothing() {
     (50..60).for_each(|second| writer.write(snapshot(second, 1)).unwrap());
     assert_eq!(Cursor::at(dir.path(), time(55)).unwrap().time(), time(55));
     assert_eq!(Cursor::last(dir.path()).unwrap().time(), time(59));
+    // As far as the clock has come again, what was recorded last counts.
+    (60..105).for_each(|second| writer.write(snapshot(second, 1)).unwrap());
+    let again = Cursor::at(dir.path(), time(102)).unwrap();
+    assert_eq!((again.time(), again.place().0), (time(102), 1));
+    assert_eq!(Cursor::at(dir.path(), time(108)).unwrap().place().0, 0);
+}
+
+#[test]
+fn a_first_segment_of_which_nothing_can_be_read_is_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(write(dir.path(), Bytes::mib(64), 0..1, 5));
+    drop(write(dir.path(), Bytes::mib(64), 10..12, 5));
+    let torn = dir.path().join("000000000000.ring");
+    let length = fs::metadata(&torn).unwrap().len();
+    fs::OpenOptions::new().write(true).open(&torn).unwrap().set_len(length - 1).unwrap();
+    let mut cursor = Cursor::first(dir.path()).unwrap();
+    assert_eq!(cursor.time(), time(10));
+    cursor.step(-60_000).unwrap();
+    assert_eq!(cursor.time(), time(10));
+}
+
+#[test]
+fn what_changed_is_read_without_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut before = snapshot(0, 3);
+    let change = before.changes.first().expect("one that changed").clone();
+    before.changes = vec![change.clone(), ChangeView { seq: change.seq + 1, ..change }];
+    let mut writer = Writer::open(dir.path(), Bytes::mib(64)).unwrap();
+    writer.write(before.clone()).unwrap();
+    assert_eq!(Cursor::first(dir.path()).unwrap().changes().unwrap(), before.changes);
+    before.changes.clear();
+    writer.write(before).unwrap();
+    assert_eq!(Cursor::last(dir.path()).unwrap().changes().unwrap(), []);
 }
 
 #[test]
