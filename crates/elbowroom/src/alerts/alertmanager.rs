@@ -50,7 +50,8 @@ pub(super) fn body(notices: &[Notice], now_unix_ms: u64, resend: Micros, link: O
     serde_json::to_vec(&all).expect("alerts are text")
 }
 
-/// What makes it this alert and no other: nothing in here changes while it lasts.
+/// What makes it this alert and no other: nothing in here changes while it lasts, but for the name of a container that is given
+/// another; routes need names more than that.
 fn labels(notice: &Notice) -> BTreeMap<&'static str, String> {
     let AlertView { alert, disk_name, container, .. } = &notice.alert;
     let mut labels = BTreeMap::from([
