@@ -10,7 +10,7 @@ import pytest
 from kit import need
 from kit.cgroup import V2
 from kit.container import cpu_list, stat_cpus
-from kit.process import Process
+from kit.process import Process, mounts_of
 from kit.wait import PATIENCE, eventually
 
 CPUS = os.cpu_count()
@@ -148,6 +148,12 @@ def test_the_commands_exit_status_is_ours(agent, binary, run_dir, script, expect
     assert done.returncode == expected, done.stderr
 
 
+def test_the_exit_status_is_ours_also_where_who_starts_us_ignores_the_end_of_children(agent, binary, run_dir):
+    ignore = lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    done = elbowroom_run(binary, run_dir, "--", "sh", "-c", "exit 7", preexec_fn=ignore)
+    assert done.returncode == 7, done.stderr
+
+
 @pytest.mark.parametrize(
     ("command", "expected"),
     [("elbowroom-no-such-command", 127), ("/etc/passwd", 126)],
@@ -234,6 +240,16 @@ def test_a_killed_run_leaves_its_command_and_the_next_cleans_up(agent, start, bi
     eventually(lambda: not command.alive())
     assert elbowroom_run(binary, run_dir, "--", "true").returncode == 0
     eventually(lambda: not agent.find(container))
+
+
+def test_a_command_that_runs_on_keeps_no_mount_of_an_agent_that_stopped(agent, start):
+    if not any("shared:" in line for line in mounts_of(agent.device)):
+        pytest.skip("needs a host that shares its mounts, as systemd's do: elsewhere an unmount reaches no copy")
+    container = start("--cpus", "1")
+    agent.attached(container)
+    assert agent.stop() == 0
+    eventually(lambda: not agent.leftovers())
+    assert container.online() == CPUS
 
 
 def test_two_of_one_name_are_refused(agent, start, binary, run_dir):

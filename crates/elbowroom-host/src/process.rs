@@ -81,6 +81,22 @@ pub fn all() -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// Whether process `pid` has ended, though threads of it may still be there: those that wait in the kernel for what no signal ends.
+pub fn is_dead(pid: i32) -> bool {
+    stat_line(format!("/proc/{pid}")).is_none_or(|stat| matches!(state(&stat), Some('Z' | 'X')))
+}
+
+/// Gives this thread a table of open files of its own, with nothing in it but the three standard ones. Where it waits in the kernel for
+/// good, it keeps open none of the process's files, nor any record lock of it (fcntl(2)). Before Linux 5.9 nothing happens.
+///
+/// # Safety
+/// This thread, and those that it starts, must use no other descriptors than those three and what they open from here on: what the
+/// process calls its own has no number here, or is another file. `/proc/self/fd` is not this table, `/proc/thread-self/fd` is.
+pub unsafe fn leave_open_files() {
+    // SAFETY: what is closed is a copy of this thread's alone, which its caller does not use. (By number: musl has no function for it.)
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_UNSHARE) };
+}
+
 /// How many threads of these processes run or wait uninterruptibly, and how many there are: what the load average counts
 /// (`kernel/sched/loadavg.c`).
 pub fn count_threads(pids: &[i32]) -> (u32, u32) {
@@ -195,6 +211,19 @@ mod tests {
         );
         drop(end);
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_nobody_waited_for_is_dead() {
+        let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = child.id() as i32;
+        assert!(!is_dead(pid));
+        child.kill().unwrap();
+        while !is_dead(pid) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(is_dead(pid));
     }
 
     #[test]

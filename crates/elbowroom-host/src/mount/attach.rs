@@ -2,7 +2,7 @@
 
 use super::mountinfo::{MountTable, is_deleted};
 use super::place::{FileId, Place, Unmounter, file_id};
-use super::plan::{Bind, Plan, Skipped, View, Why, covered_filesystem, is_view};
+use super::plan::{Bind, Plan, Skipped, View, Why, covered_filesystem, is_view, view_name};
 use super::{MountError, mountinfo::Mount};
 use crate::process;
 use elbowroom_core::sample::DeviceNumber;
@@ -10,8 +10,16 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 use serde::Serialize;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How often what is left is unmounted: a view may hide another one, and a container may mount meanwhile.
+const ROUNDS: usize = 16;
+/// How long the first container is waited for whose file systems do not answer, where all are detached; each further one less.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What [`Place::attach`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -33,32 +41,26 @@ impl Place {
         attach_at(self, plan)
     }
 
-    /// Unmounts every view, stacked ones too, and says how many mounts that were. [`MountError::Covered`]: something else is
-    /// mounted over one, which stays; all others are gone.
-    pub fn detach(&self) -> Result<usize, MountError> {
+    /// Unmounts every view, stacked ones too, and says how many mounts that were; with a name only the view of that name, and not
+    /// that of another container that shares the mount namespace. [`MountError::Covered`]: something else is mounted over one,
+    /// which stays; all others are gone.
+    pub fn detach(&self, name: Option<&OsStr>) -> Result<usize, MountError> {
         self.explain(self.refuse_host())?;
         let _lock = self.lock()?;
-        let before = views(&self.table()?).len();
+        let before = views(&self.table()?, name).len();
         if before == 0 {
             return Ok(0);
         }
         self.enter(|unmounter| {
-            // One layer per round; each round that changes anything makes the stack lower.
-            loop {
+            for round in 0.. {
                 let table = self.table()?;
-                let tops: Vec<&Mount> =
-                    views(&table).into_iter().filter(|mount| is_top(&table, mount)).collect();
-                let mut progress = false;
-                for mount in tops {
-                    progress |= unmount_exactly(self, unmounter, mount)?;
-                }
-                if !progress {
-                    return match views(&table).first() {
-                        None => Ok(before),
-                        Some(left) => Err(MountError::Covered { target: left.mount_point.clone() }),
-                    };
+                let left = views(&table, name);
+                let Some(first) = left.first() else { break };
+                if round == ROUNDS || !unmount_visible(self, unmounter, &table, &left)? {
+                    return Err(MountError::Covered { target: first.mount_point.clone() });
                 }
             }
+            Ok(before)
         })
     }
 
@@ -74,16 +76,16 @@ impl Place {
     pub fn attached(&self) -> Result<Vec<PathBuf>, MountError> {
         let table = self.table()?;
         let mut seen = HashSet::new();
-        let paths = views(&table).into_iter().map(|mount| mount.mount_point.clone());
+        let paths = views(&table, None).into_iter().map(|mount| mount.mount_point.clone());
         Ok(paths.filter(|path| seen.insert(path.clone())).collect())
     }
 }
 
-/// Unmounts every view from the mount namespace of each of these processes of the cgroup `group`, and says how many mounts
-/// that were: a copy of the container's namespace (`unshare -m`, a sandbox of systemd's) keeps the views it was made with.
+/// Unmounts every view, or that of a name, from the mount namespace of each of these processes of the cgroup `group`, and says how
+/// many mounts that were: a copy of the container's namespace (`unshare -m`, a sandbox of systemd's) keeps the views it was made with.
 /// Processes that vanish, and those in the host's namespace, have none. What fails in the first namespace is the error, which
 /// is the container's where its first process is in front; what fails in others is logged.
-pub fn detach_group(group: &str, pids: &[u32]) -> Result<usize, MountError> {
+pub fn detach_group(group: &str, pids: &[u32], name: Option<&OsStr>) -> Result<usize, MountError> {
     let mut seen = HashSet::new();
     let mut result = None;
     for pid in pids {
@@ -92,7 +94,7 @@ pub fn detach_group(group: &str, pids: &[u32]) -> Result<usize, MountError> {
             if seen.contains(&namespace) {
                 return Ok(0);
             }
-            let detached = place.detach();
+            let detached = place.detach(name);
             // One that vanished may have left others there.
             if !matches!(detached, Err(MountError::Vanished { .. })) {
                 seen.insert(namespace);
@@ -113,19 +115,32 @@ pub fn detach_group(group: &str, pids: &[u32]) -> Result<usize, MountError> {
 }
 
 /// Unmounts every view from all mount namespaces but the host's in which there is one of the file system `device`, and says how
-/// many namespaces that were: where nobody is left who knows the containers. What fails in one is logged.
+/// many namespaces that were: where nobody is left who knows the containers. What fails in one is logged, and no other process there
+/// is tried. A thread stays behind for each container whose file systems do not answer.
 pub fn detach_all(device: DeviceNumber) -> usize {
-    let mut detached = 0;
+    let (mut detached, mut left) = (0, HashSet::new());
     for pid in process::all() {
         let has_view = |place: &Place| {
-            place.table().is_ok_and(|table| views(&table).iter().any(|mount| mount.device == device))
+            place.table().is_ok_and(|table| views(&table, None).iter().any(|mount| mount.device == device))
         };
         let Some(place) = Place::of(pid).ok().filter(has_view) else { continue };
-        match place.detach() {
-            Ok(_) => detached += 1,
-            Err(MountError::Vanished { .. } | MountError::HostNamespace { .. }) => {}
-            Err(error) => tracing::warn!(pid, because = %error, "views stay in a container"),
+        let Ok(namespace) = place.namespace() else { continue };
+        if left.contains(&namespace) {
+            continue;
         }
+        let (ended, end) = mpsc::channel();
+        std::thread::spawn(move || ended.send(place.detach(None)));
+        let because = match end.recv_timeout(PATIENCE / (1 + left.len() as u32)) {
+            Ok(Ok(_)) => {
+                detached += 1;
+                continue;
+            }
+            Ok(Err(MountError::Vanished { .. } | MountError::HostNamespace { .. })) => continue,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "its file systems do not answer".to_owned(),
+        };
+        tracing::warn!(pid, because, "views stay in a container");
+        left.insert(namespace);
     }
     detached
 }
@@ -321,6 +336,27 @@ fn undo(unmounter: &Unmounter, made: Vec<Made>) {
     }
 }
 
+/// Unmounts of these views what walks to their mount points reach, layer by layer; says whether that was any.
+fn unmount_visible(
+    place: &Place,
+    unmounter: &Unmounter,
+    table: &MountTable,
+    views: &[&Mount],
+) -> Result<bool, MountError> {
+    let ids: HashSet<u64> = views.iter().map(|view| view.id).collect();
+    let targets: BTreeSet<&Path> = views.iter().map(|view| view.mount_point.as_path()).collect();
+    let mut any = false;
+    for target in targets {
+        for layer in table.stack(target).into_iter().take_while(|layer| ids.contains(&layer.id)) {
+            if !unmount_exactly(place, unmounter, layer)? {
+                break;
+            }
+            any = true;
+        }
+    }
+    Ok(any)
+}
+
 /// Unmounts `mount` if it is what a walk to its mount point reaches; says whether it did.
 fn unmount_exactly(place: &Place, unmounter: &Unmounter, mount: &Mount) -> Result<bool, MountError> {
     let error = |call, errno| MountError::of(call, &mount.mount_point, errno);
@@ -362,10 +398,8 @@ pub(super) fn move_mount(tree: &OwnedFd, target: &OwnedFd, how: MoveMountFlags) 
     rustix::mount::move_mount(tree, "", target, "", flags)
 }
 
-fn views(table: &MountTable) -> Vec<&Mount> {
-    table.iter().filter(|mount| is_view(mount)).collect()
-}
-
-fn is_top(table: &MountTable, mount: &Mount) -> bool {
-    table.visible(&mount.mount_point).is_some_and(|top| top.id == mount.id)
+/// The views in a mount table; with a name only those of that name.
+fn views<'a>(table: &'a MountTable, name: Option<&OsStr>) -> Vec<&'a Mount> {
+    let is_meant = |mount: &&Mount| is_view(mount) && name.is_none_or(|name| view_name(mount) == Some(name));
+    table.iter().filter(is_meant).collect()
 }

@@ -21,8 +21,9 @@
 //! - One at a time: whoever attaches or detaches holds a lock on the mount namespace.
 //! - The process may vanish at any step: [`MountError::Vanished`]. Whoever has its number next is not taken for it.
 //!
-//! Needs Linux 5.8 (`openat2`, `STATX_MNT_ID`) and CAP_SYS_ADMIN; 6.5 for replacing without a window. A container whose *root
-//! filesystem* is its own FUSE server can delay path walks: callers that must not wait use a thread.
+//! Needs Linux 5.8 (`openat2`, `STATX_MNT_ID`) and CAP_SYS_ADMIN; 5.12 for view pages, 6.5 for replacing without a window. A
+//! container whose *root filesystem* is its own FUSE server can delay path walks: callers that must not wait use a thread, and one
+//! that is to end when it is killed leaves it nothing open ([`crate::process::leave_open_files`]).
 
 mod attach;
 pub mod mountinfo;
@@ -32,7 +33,7 @@ mod plan;
 
 pub use attach::{Attached, detach_all, detach_group};
 pub use page::PAGE_TARGET;
-pub use place::{MountNamespace, Place, Stage, private_namespace};
+pub use place::{MountNamespace, Place, Stage, own_namespace};
 pub use plan::{Bind, Kind, Plan, Skipped, Surface, Why, look_up};
 
 use mountinfo::ParseError;
@@ -95,6 +96,15 @@ pub enum MountError {
         /// The mount namespace.
         path: PathBuf,
     },
+    /// Every look at them would take long.
+    #[error(
+        "process {pid} sees more than {} mounts: no view is mounted or unmounted there",
+        place::MOST_MOUNTS
+    )]
+    TooManyMounts {
+        /// The process.
+        pid: u32,
+    },
     /// A view is below a mount that is not ours.
     #[error("{target}: a view is covered by another mount: unmount that first", target = target.display())]
     Covered {
@@ -102,7 +112,7 @@ pub enum MountError {
         target: PathBuf,
     },
     /// The kernel lacks a system call.
-    #[error("this kernel has no {call}: views of running containers need Linux 5.8 or later")]
+    #[error("this kernel has no {call}: {} or later", needed(call))]
     OldKernel {
         /// The system call.
         call: &'static str,
@@ -130,6 +140,14 @@ pub enum MountError {
     Malformed(#[from] ParseError),
 }
 
+/// Who calls it, and since when the kernel has it.
+fn needed(call: &str) -> &'static str {
+    match call {
+        "mount_setattr" => "view pages need Linux 5.12",
+        _ => "views of running containers need Linux 5.8",
+    }
+}
+
 impl MountError {
     /// The error of `call` on `path`, with the kernel's answer put into words where a person can do something about it.
     fn of(call: &'static str, path: impl Into<PathBuf>, errno: rustix::io::Errno) -> Self {
@@ -138,6 +156,22 @@ impl MountError {
             Errno::NOSYS => Self::OldKernel { call },
             Errno::PERM | Errno::ACCESS => Self::NotPermitted { call, path: path.into() },
             errno => Self::Io { call, path: path.into(), source: errno.into() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn an_old_kernel_is_told_what_it_lacks() {
+        for (call, expect) in [
+            ("openat2", "this kernel has no openat2: views of running containers need Linux 5.8 or later"),
+            ("mount_setattr", "this kernel has no mount_setattr: view pages need Linux 5.12 or later"),
+        ] {
+            assert_eq!(MountError::of(call, "/page", Errno::NOSYS).to_string(), expect);
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::parse::unescape;
 use elbowroom_core::sample::DeviceNumber;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -34,9 +34,15 @@ pub struct Mount {
     pub super_options: Vec<String>,
 }
 
-/// Every mount a process can reach, in the kernel's order.
+/// Every mount a process can reach, in the kernel's order. A container has as many as it likes: no walk looks at all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MountTable(Vec<Mount>);
+pub struct MountTable {
+    mounts: Vec<Mount>,
+    /// The place of each in `mounts`, by number.
+    ids: HashMap<u64, usize>,
+    /// The same with what each is mounted on (`None`: no mount of the table), in the order of that and of mount points.
+    children: Vec<(Option<u64>, usize)>,
+}
 
 /// One line of `/proc/PID/cgroup`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,17 +70,37 @@ pub struct ParseError {
 impl MountTable {
     /// Reads the text of a mountinfo file; `path` is only for messages.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, ParseError> {
-        parse_lines(text, path, parse_mount).map(Self)
+        parse_lines(text, path, parse_mount).map(Self::new)
+    }
+
+    fn new(mounts: Vec<Mount>) -> Self {
+        let mut ids = HashMap::with_capacity(mounts.len());
+        for (at, mount) in mounts.iter().enumerate() {
+            ids.entry(mount.id).or_insert(at);
+        }
+        let is_below = |mount: &Mount| mount.parent != mount.id && ids.contains_key(&mount.parent);
+        let parent = |mount: &Mount| is_below(mount).then_some(mount.parent);
+        let mut children: Vec<_> = mounts.iter().enumerate().map(|(at, mount)| (parent(mount), at)).collect();
+        children.sort_by_key(|(parent, at)| (*parent, &mounts[*at].mount_point));
+        Self { mounts, ids, children }
     }
 
     /// All mounts.
     pub fn iter(&self) -> impl Iterator<Item = &Mount> {
-        self.0.iter()
+        self.mounts.iter()
     }
 
     /// The mount with this number.
     pub fn by_id(&self, id: u64) -> Option<&Mount> {
-        self.0.iter().find(|mount| mount.id == id)
+        self.ids.get(&id).map(|at| &self.mounts[*at])
+    }
+
+    /// What is mounted at `path` on the mount `parent`.
+    fn child(&self, parent: Option<u64>, path: &Path) -> Option<&Mount> {
+        let place = |(parent, at): (Option<u64>, usize)| (parent, self.mounts[at].mount_point.as_path());
+        let first = self.children.partition_point(|child| place(*child) < (parent, path));
+        let child = self.children.get(first).copied().filter(|child| place(*child) == (parent, path))?;
+        Some(&self.mounts[child.1])
     }
 
     /// The mount on which a walk to `path` (absolute, no symbolic links) ends: hidden mounts do not count, of stacked ones
@@ -85,20 +111,14 @@ impl MountTable {
 
     /// The mounts that a walk to `path` enters, in order.
     pub fn walk(&self, path: &Path) -> Vec<&Mount> {
-        let known: HashSet<u64> = self.0.iter().map(|mount| mount.id).collect();
         let mut entered: Vec<&Mount> = Vec::new();
-        // Each step goes one mount deeper, so a table that lies about parents cannot keep us here.
-        for _ in 0..=self.0.len() {
-            let child = |mount: &&Mount| match entered.last() {
-                Some(at) => mount.parent == at.id && mount.id != at.id,
-                None => mount.parent == mount.id || !known.contains(&mount.parent),
-            };
-            let next = (self.0.iter().filter(child))
-                .filter(|mount| path.starts_with(&mount.mount_point))
-                .min_by_key(|mount| mount.mount_point.as_os_str().len());
-            match next {
-                Some(mount) => entered.push(mount),
-                None => break,
+        let ways: Vec<&Path> = path.ancestors().collect();
+        for way in ways.into_iter().rev() {
+            // Each step goes one mount deeper, so a table that lies about parents cannot keep us here.
+            while entered.len() <= self.mounts.len()
+                && let Some(next) = self.child(entered.last().map(|at| at.id), way)
+            {
+                entered.push(next);
             }
         }
         entered
@@ -112,7 +132,7 @@ impl MountTable {
             stack.push(mount);
             next = self
                 .by_id(mount.parent)
-                .filter(|below| below.mount_point == path && stack.len() < self.0.len());
+                .filter(|below| below.mount_point == path && stack.len() < self.mounts.len());
         }
         stack
     }
@@ -120,11 +140,14 @@ impl MountTable {
     /// The table as a process with `root` as its root directory would read it.
     #[must_use]
     pub fn below(self, root: &Path) -> Self {
-        let inside = self.0.into_iter().filter_map(|mut mount| {
+        if root == Path::new("/") {
+            return self;
+        }
+        let inside = self.mounts.into_iter().filter_map(|mut mount| {
             mount.mount_point = Path::new("/").join(mount.mount_point.strip_prefix(root).ok()?);
             Some(mount)
         });
-        Self(inside.collect())
+        Self::new(inside.collect())
     }
 }
 
@@ -226,6 +249,8 @@ pub(crate) fn is_deleted(root: &Path) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::fmt::Write;
+    use std::time::{Duration, Instant};
 
     fn table(text: &str) -> MountTable {
         MountTable::parse(text.as_bytes(), Path::new("mountinfo")).unwrap()
@@ -249,7 +274,7 @@ mod tests {
             source: "".into(),
             super_options: vec!["rw".into(), "user_id=0".into()],
         };
-        assert_eq!(table(text).0, [expect]);
+        assert_eq!(table(text).mounts, [expect]);
     }
 
     #[test]
@@ -308,9 +333,27 @@ mod tests {
              13 10 0:2 / /proc rw - proc proc rw\n",
         )
         .below(Path::new("/var/ct/rootfs"));
-        assert_eq!(table.0.len(), 2);
+        assert_eq!(table.mounts.len(), 2);
         assert_eq!(visible(&table, "/proc/meminfo"), 12);
         assert_eq!(visible(&table, "/etc"), 11);
+    }
+
+    #[test]
+    fn a_table_that_a_container_has_filled_is_not_looked_through_again_and_again() {
+        const MANY: usize = 20_000;
+        let mut text = "1 0 0:1 / / rw - ext4 root rw\n".to_owned();
+        for id in 2..=MANY {
+            writeln!(text, "{id} {} 0:2 / /proc rw - proc proc rw", id - 1).unwrap();
+        }
+        for id in MANY + 1..=2 * MANY {
+            writeln!(text, "{id} 1 0:3 / /mnt/{id} rw - tmpfs t rw").unwrap();
+        }
+        let table = table(&text);
+        let begin = Instant::now();
+        assert_eq!(table.stack(Path::new("/proc")).len(), MANY - 1);
+        let mut beside = table.iter().skip(MANY);
+        assert!(beside.all(|mount| table.visible(&mount.mount_point) == table.by_id(mount.id)));
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
     }
 
     #[test]

@@ -3,8 +3,9 @@
 
 use super::MountError;
 use super::attach::{id_of, move_mount, open_target, open_tree, refuse_shared_below};
+use super::mountinfo::Mount;
 use super::place::{Place, file_id, open_dir};
-use super::plan::is_view;
+use super::plan::{is_view, view_name};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::MoveMountFlags;
@@ -14,8 +15,8 @@ use std::path::Path;
 pub const PAGE_TARGET: &str = "/sys/devices/system/cpu/elbowroom";
 
 impl Place {
-    /// Mounts the page (a file on the host) read-only where the view is mounted already. Safe to call again. False where there
-    /// is no place for it.
+    /// Mounts the page (a file on the host) read-only where the view of the same name is mounted already. Safe to call again. False
+    /// where there is no place for it, or another container that shares the mount namespace has it.
     pub fn attach_page(&self, page: &Path) -> Result<bool, MountError> {
         self.explain(self.refuse_host())?;
         attach_at(self, page)
@@ -50,7 +51,8 @@ fn attach_at(place: &Place, page: &Path) -> Result<bool, MountError> {
         },
     };
     let below = if stale { table.by_id(top.parent) } else { Some(top) };
-    let Some(below) = below.filter(|mount| is_view(mount)) else { return Ok(false) };
+    let is_own = |mount: &&Mount| is_view(mount) && view_name(mount) == Some(name);
+    let Some(below) = below.filter(is_own) else { return Ok(false) };
     refuse_shared_below(place, below, target)?;
     let tree = open_tree(dir.as_fd(), Path::new(name)).map_err(|e| no_view("open_tree", e))?;
     read_only(&tree).map_err(|e| MountError::of("mount_setattr", page, e))?;

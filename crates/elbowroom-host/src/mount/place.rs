@@ -20,6 +20,8 @@ use std::time::Duration;
 /// An attach takes about a millisecond.
 const LOCK_TRIES: u32 = 250;
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
+/// Mounts that a process may see, where it is not this one: more than any container has by itself.
+pub(super) const MOST_MOUNTS: usize = 20_000;
 
 /// Identity of a mount namespace. Containers that share one need their views mounted once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,14 +42,15 @@ pub enum Stage {
     Contained,
 }
 
-/// Gives this process a mount namespace of its own whose mounts do not spread anywhere. The process must have one thread,
-/// and nothing else may use the current directory meanwhile.
-pub fn private_namespace() -> Result<(), MountError> {
+/// Gives this process a mount namespace of its own whose mounts do not spread anywhere. Where the host's are shared, what it mounts and
+/// unmounts later comes and goes here too: copies of the agent's own mounts end with them. The process must have one thread, and nothing
+/// else may use the current directory meanwhile.
+pub fn own_namespace() -> Result<(), MountError> {
     // SAFETY: CLONE_NEWNS (which implies CLONE_FS) leaves the table of file descriptors shared, the only thing
     // `unshare_unsafe` asks its callers to mind.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
         .map_err(|e| MountError::of("unshare", "/", e))?;
-    rustix::mount::mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)
+    rustix::mount::mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM)
         .map_err(|e| MountError::of("mount", "/", e))
 }
 
@@ -156,6 +159,11 @@ impl Place {
     /// All mounts that the process sees.
     fn whole_table(&self) -> Result<MountTable, MountError> {
         let text = self.read("mountinfo")?;
+        if let Some(pid) = self.pid
+            && text.iter().filter(|byte| **byte == b'\n').count() > MOST_MOUNTS
+        {
+            return Err(MountError::TooManyMounts { pid });
+        }
         Ok(MountTable::parse(&text, &self.path("mountinfo"))?)
     }
 
@@ -337,9 +345,9 @@ pub(super) fn open_dir(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The path of a descriptor of this process.
+/// The path of a descriptor of this thread, which need not have the same as the first one.
 pub(super) fn path_of(fd: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
-    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+    std::fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()))
         .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
 }
 

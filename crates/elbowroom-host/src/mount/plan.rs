@@ -7,6 +7,8 @@ use elbowroom_core::sample::DeviceNumber;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
@@ -46,7 +48,7 @@ pub struct Plan {
 }
 
 /// One mount to make.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Bind {
     /// Path below the view's directory.
     pub source: PathBuf,
@@ -137,7 +139,7 @@ fn plan_at(place: &Place, surfaces: &[Surface], view_dir: &Path) -> Result<Plan,
 
 /// The paths of all surfaces, whether or not they exist.
 fn targets(table: &MountTable, cgroups: &[CgroupLine], surfaces: &[Surface]) -> (Vec<Bind>, Vec<Skipped>) {
-    let (mut binds, mut skipped) = (Vec::new(), Vec::new());
+    let (mut binds, mut skipped, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
     for Surface { source, kind } in surfaces {
         let found = match kind {
             Kind::Fixed(path) => vec![path.clone()],
@@ -150,7 +152,7 @@ fn targets(table: &MountTable, cgroups: &[CgroupLine], surfaces: &[Surface]) -> 
         }
         for target in found {
             let bind = Bind { source: source.clone(), target };
-            if !binds.contains(&bind) {
+            if seen.insert(bind.clone()) {
                 binds.push(bind);
             }
         }
@@ -247,6 +249,11 @@ fn open_view(dir: &Path) -> Result<(OwnedFd, FileId), MountError> {
 /// Whether a mount is a view of any agent.
 pub(super) fn is_view(mount: &Mount) -> bool {
     mount.fstype == FSTYPE && mount.source == Path::new(SOURCE) && mount.root != Path::new("/")
+}
+
+/// Of which container a view is that [`is_view`] knows: a view's directory has its name.
+pub(super) fn view_name(mount: &Mount) -> Option<&OsStr> {
+    mount.root.components().nth(1).map(Component::as_os_str)
 }
 
 impl fmt::Display for Skipped {
@@ -392,6 +399,8 @@ mod tests {
         let table = MountTable::parse(text.as_bytes(), Path::new("mountinfo")).unwrap();
         let views: Vec<bool> = table.iter().map(is_view).collect();
         assert_eq!(views, [false, true]);
+        let names: Vec<Option<&OsStr>> = table.iter().map(view_name).collect();
+        assert_eq!(names, [None, Some(OsStr::new("id"))]);
     }
 
     #[test]

@@ -79,9 +79,9 @@ fn attached_views_are_read_and_attaching_again_changes_nothing() {
         paths(&["/proc/meminfo", "/proc/stat", "/sys/devices/system/cpu"])
     );
 
-    assert_eq!(container.place().detach().unwrap(), 3);
+    assert_eq!(container.place().detach(None).unwrap(), 3);
     assert_eq!(container.mount_points(), before);
-    assert_eq!(container.place().detach().unwrap(), 0);
+    assert_eq!(container.place().detach(None).unwrap(), 0);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn stacked_stale_views_are_replaced_and_removed_in_all_layers() {
 
     let source = dead.one().join("proc");
     assert!(std::fs::metadata(source).is_err());
-    assert_eq!(container.place().detach().unwrap(), 3);
+    assert_eq!(container.place().detach(None).unwrap(), 3);
     assert_eq!(container.mount_points(), before);
 }
 
@@ -171,12 +171,12 @@ fn detach_takes_every_layer_and_leaves_what_is_not_ours() {
     let bind = format!("mount --bind {} /proc/stat\n", source.display());
     container.sh(&format!("mount --bind /etc/hostname /proc/version\n{bind}{bind}{bind}"));
     assert_eq!(container.place().attached().unwrap(), paths(&["/proc/stat"]));
-    assert_eq!(container.place().detach().unwrap(), 3);
+    assert_eq!(container.place().detach(None).unwrap(), 3);
     assert!(container.mount_points().contains(&"/proc/version".to_owned()));
 
     container.sh(&format!("{bind}mount --bind /etc/hostname /proc/stat"));
     container.place().attach(&container.place().plan(&surfaces()[..1], &rig.one()).unwrap()).unwrap();
-    match container.place().detach() {
+    match container.place().detach(None) {
         Err(MountError::Covered { target }) => assert_eq!(target, Path::new("/proc/stat")),
         other => panic!("{other:?}"),
     }
@@ -202,8 +202,8 @@ fn detach_reaches_copies_of_the_containers_namespace() {
     gone.kill();
     gone.reap();
     let pids = [host.pid(), container.pid(), gone.pid(), container.pid(), copy.pid()];
-    assert_eq!(detach_group("/another", &pids).unwrap(), 0);
-    assert_eq!(detach_group("/", &pids).unwrap(), 6);
+    assert_eq!(detach_group("/another", &pids, None).unwrap(), 0);
+    assert_eq!(detach_group("/", &pids, None).unwrap(), 6);
     for left in [container.place(), copy.place()] {
         assert_eq!(left.attached().unwrap(), paths(&[]));
     }
@@ -234,7 +234,7 @@ fn a_view_that_stays_with_the_first_process_fails_a_detach_and_no_other_does() {
         covered.place().attach(&rig.plan(&covered)).unwrap();
         free.place().attach(&rig.plan(&free)).unwrap();
         covered.sh("mount --bind /etc/hostname /proc/stat");
-        let result = detach_group("/", &pids);
+        let result = detach_group("/", &pids, None);
         let is_first = container.pid() == covered.pid();
         assert_eq!(matches!(result, Err(MountError::Covered { .. })), is_first, "{result:?}");
         assert_eq!(free.place().attached().unwrap(), paths(&[]));
@@ -364,7 +364,7 @@ fn a_vanished_process_is_told_apart() {
         vanished(place.plan(&surfaces(), &rig.one()).err(), "plan");
         vanished(place.attach(&plan_before).err(), "attach");
         vanished(place.attached().err(), "attached");
-        vanished(place.detach().err(), "detach");
+        vanished(place.detach(None).err(), "detach");
         vanished(place.namespace().err(), "namespace");
     };
     container.kill();
@@ -399,7 +399,7 @@ fn the_hosts_namespace_is_refused() {
     let host = Container::spawn(Command::new("sh").args(["-c", "echo ready; exec sleep 1000"]));
     let plan = host.place().plan(&surfaces(), &rig.one()).unwrap();
     assert!(matches!(host.place().attach(&plan), Err(MountError::HostNamespace { .. })));
-    assert!(matches!(host.place().detach(), Err(MountError::HostNamespace { .. })));
+    assert!(matches!(host.place().detach(None), Err(MountError::HostNamespace { .. })));
     let container = Container::start();
     assert_eq!(host.place().stage().unwrap(), Stage::HostNamespace);
     assert_eq!(container.place().stage().unwrap(), Stage::HostRoot);
@@ -505,7 +505,7 @@ fn a_root_directory_below_the_namespaces_is_the_containers_root() {
     container.place().attach(&plan).unwrap();
     assert_eq!(container.read("/proc/stat").unwrap(), "a one/proc/stat\n");
     assert_eq!(container.place().attached().unwrap(), paths(&["/proc/meminfo", "/proc/stat"]));
-    assert_eq!(container.place().detach().unwrap(), 2);
+    assert_eq!(container.place().detach(None).unwrap(), 2);
 }
 
 #[test]
@@ -521,7 +521,7 @@ fn a_container_with_its_own_users_gets_views_too() {
     let container = Container::with(&["-U", "--map-root-user", "--propagation", "private"], "");
     container.place().attach(&rig.plan(&container)).unwrap();
     assert_eq!(container.read("/proc/meminfo").unwrap(), "a one/proc/meminfo\n");
-    assert_eq!(container.place().detach().unwrap(), 3);
+    assert_eq!(container.place().detach(None).unwrap(), 3);
 }
 
 #[test]
@@ -535,7 +535,10 @@ fn containers_that_share_a_namespace_do_not_fight() {
     let done = container.place().attach(&second).unwrap();
     assert_eq!((done.mounted, done.replaced, done.present), (0, 0, 0));
     assert_eq!(done.skipped.iter().map(|skipped| &skipped.why).collect::<Vec<_>>(), [&Why::Taken; 2]);
+    let pids = [container.pid()];
+    assert_eq!(detach_group("/", &pids, Some("two".as_ref())).unwrap(), 0);
     assert_eq!(container.read("/proc/meminfo").unwrap(), "a one/proc/meminfo\n");
+    assert_eq!(detach_group("/", &pids, Some("one".as_ref())).unwrap(), 3);
 }
 
 #[test]
@@ -569,7 +572,7 @@ fn one_at_a_time_attaches_to_a_namespace() {
     });
     assert_eq!(done.iter().map(|done| done.mounted).sum::<usize>(), 3, "{done:?}");
     assert_eq!(done.iter().map(|done| done.present).sum::<usize>(), 7 * 3, "{done:?}");
-    assert_eq!(container.place().detach().unwrap(), 3);
+    assert_eq!(container.place().detach(None).unwrap(), 3);
 }
 
 #[test]

@@ -24,8 +24,8 @@
 //! - Node ids are computed (`serial << 24 | node`), so a new server needs nothing but the two descriptors.
 //! - `/dev/fuse` is shared, never cloned (`FUSE_DEV_IOC_CLONE`): requests that a process read through a clone of its
 //!   own fail when it dies, those read through the shared one can be asked for again (`FUSE_NOTIFY_RESEND`, Linux 6.9).
-//!   **Before Linux 6.9** a READ that a server had taken and not answered when it was killed hangs until the connection
-//!   is aborted; everything that is cached, and every request still queued, goes on.
+//!   **Before Linux 6.9** a READ that a server had taken and not answered when it was killed keeps its page locked, and
+//!   the notifier would wait for that page for good: the next server aborts the connection, and all views are made anew.
 //! - Nobody here touches a path below the mount, not even with `stat`.
 //!
 //! # Properties (crates/elbowroom/tests/fuse.rs)

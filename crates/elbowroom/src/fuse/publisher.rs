@@ -9,8 +9,8 @@
 //! are those that somebody read since they were dropped last. Nothing read, nothing done.
 //!
 //! When a view server dies nothing need be dropped: its bits are in the shared memory, and pages it had not answered are
-//! answered anew. When a policy process dies it may have swapped bits and not told the kernel, so its successor drops
-//! every page of every container once.
+//! answered anew (before Linux 6.9 the mount is a new one then). When a policy process dies it may have swapped bits and
+//! not told the kernel, so its successor drops every page of every container once.
 //!
 //! Sizes are measured when a container is added and stay, but for one case: when its possible CPUs (its cpuset, or its
 //! quota's ceiling) change to more than ever before, pages that no longer fit grow, once. A reader that has such a page

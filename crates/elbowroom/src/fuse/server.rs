@@ -44,6 +44,13 @@ pub fn main() -> Result<(), FuseError> {
     let slots =
         Arc::new(Slots::open(handover.slots.try_clone().map_err(FuseError::io("duplicating", "slots"))?)?);
     handover.take(Role::Server)?;
+    if slots.has_lost_requests() {
+        match abort(&handover) {
+            // The supervisor finds that out, and makes another.
+            Ok(()) => return Ok(()),
+            Err(error) => tracing::error!(%error, "readers hang, and views may show old numbers"),
+        }
+    }
     slots.count_server_start();
     let keeper = Arc::clone(&handover);
     spawn("keeper", move || keeper.keep_supervised());
@@ -77,6 +84,19 @@ pub fn main() -> Result<(), FuseError> {
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
+    Ok(())
+}
+
+/// Ends a connection with requests that nobody will answer. Who reads waits for them in the kernel, and so would the notifier, at the page
+/// of such a reader, and refresh no view any more.
+fn abort(handover: &Handover) -> Result<(), FuseError> {
+    let lines = session::mounts_on(&handover.start.views())?;
+    let ours = lines.last().filter(|line| line.is_ours()).ok_or(FuseError::Disconnected)?;
+    session::abort(ours.minor)?;
+    tracing::warn!(
+        because = "a view server died with requests that this kernel (before Linux 6.9) cannot ask again",
+        "aborted the views' connection"
+    );
     Ok(())
 }
 

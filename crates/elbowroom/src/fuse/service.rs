@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 const FUSE: &str = "fuse";
 /// Name of the shared memory in the store.
 const SLOTS: &str = "slots";
-/// How long the manager may take to say what it is doing.
-const ASK_WITHIN: Duration = Duration::from_secs(5);
+/// How long the manager may take to say what it is doing, whatever it is asked for that.
+const ASK_WITHIN: Duration = Duration::from_secs(2);
 /// What the manager gives a service by environment; not for the programs that it starts in turn.
 pub(super) const VARIABLES: [&str; 6] =
     ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
@@ -138,10 +138,10 @@ impl Service {
         let managed = std::env::var_os("NOTIFY_SOCKET").is_some() && sd_notify::booted().unwrap_or(false);
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let Some(unit) = unit(&groups).filter(|_| managed) else { return false };
-        let Some(state) = ask(&["show", "--property=NFileDescriptorStore,Result,Restart", unit]) else {
-            return false;
-        };
-        let Some(jobs) = ask(&["list-jobs", "--no-legend", unit]) else { return false };
+        let until = Instant::now() + ASK_WITHIN;
+        let properties = "--property=NFileDescriptorStore,Result,Restart";
+        let Some(state) = ask(&["show", properties, unit], until) else { return false };
+        let Some(jobs) = ask(&["list-jobs", "--no-legend", unit], until) else { return false };
         starts_again(&state, &jobs, unit)
     }
 
@@ -227,8 +227,8 @@ fn starts_again(state: &str, jobs: &str, unit: &str) -> bool {
         && (has_job("restart") || is_retried && !has_job("stop"))
 }
 
-/// What `systemctl` answers, if it does within [`ASK_WITHIN`].
-fn ask(words: &[&str]) -> Option<String> {
+/// What `systemctl` answers, if it does in time.
+fn ask(words: &[&str], until: Instant) -> Option<String> {
     let mut child = Command::new("systemctl")
         .args(words)
         .env("SYSTEMD_COLORS", "0")
@@ -237,7 +237,6 @@ fn ask(words: &[&str]) -> Option<String> {
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    let until = Instant::now() + ASK_WITHIN;
     while child.try_wait().ok()?.is_none() {
         if Instant::now() >= until {
             tracing::warn!(

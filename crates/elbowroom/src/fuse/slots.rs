@@ -245,6 +245,11 @@ impl Slots {
         self.words[head::ANSWERED].load(Ordering::Relaxed)
     }
 
+    /// Whether a view server died with requests that it had taken, and the kernel cannot queue them again.
+    pub(super) fn has_lost_requests(&self) -> bool {
+        !self.can_resend() && self.counters().requests != self.answered()
+    }
+
     pub(super) fn count_server_start(&self) {
         self.words[head::SERVER_STARTS].fetch_add(1, Ordering::SeqCst);
         // What its predecessor had taken is asked for again, and counted again.

@@ -213,7 +213,7 @@ fn connect(start: Start, roles: Roles, program: OwnedFd, capacity: u32) -> anyho
     if !connected.can_resend {
         tracing::warn!(
             because = "this kernel has no FUSE_NOTIFY_RESEND (Linux 6.9)",
-            "a read under way while the view server is killed will hang until the agent is restarted"
+            "a view server that is killed with a read under way costs all views: they are made anew"
         );
     }
     let slots = memory.memory().try_clone_to_owned().map_err(FuseError::io("duplicating", "slots"))?;
@@ -266,6 +266,7 @@ fn run(mut handover: Handover, capacity: u32, signals: &Signals, mut guard: Guar
             progress: Progress::new(&slots),
             service: &mut service,
             peers: [Role::Server, Role::Policy, Role::Api].map(Peer::new),
+            lingering: Vec::new(),
             handover: &handover,
             slots: &slots,
             signals,
@@ -318,6 +319,8 @@ struct Supervisor<'a> {
     /// When it looks next.
     look_at: Instant,
     peers: [Peer; PEERS],
+    /// Policy processes that were killed and have not ended yet.
+    lingering: Vec<Child>,
     service: &'a mut Service,
     progress: Progress,
     /// Set when told to stop: how long the policy process has.
@@ -334,6 +337,8 @@ const POLICY: usize = 1;
 const API: usize = 2;
 /// How often it is looked whether the agent is ready, while somebody waits for that.
 const READY_LOOK: Duration = Duration::from_millis(20);
+/// How long a process that is dead may take to end.
+const GONE: Duration = Duration::from_secs(1);
 
 /// Why supervising ended.
 enum End {
@@ -348,6 +353,8 @@ struct Peer {
     backoff: Backoff,
     /// Whether the last one that ended did so with success; nobody knows of one that was adopted.
     ended_well: bool,
+    /// Since when it has been dead without an end.
+    dead_since: Option<Instant>,
 }
 
 enum State {
@@ -358,7 +365,7 @@ enum State {
 impl Peer {
     fn new(role: Role) -> Self {
         let state = State::Down { start_at: Instant::now() };
-        Self { role, state, backoff: Backoff::default(), ended_well: false }
+        Self { role, state, backoff: Backoff::default(), ended_well: false, dead_since: None }
     }
 
     fn pidfd(&self) -> Option<&OwnedFd> {
@@ -426,6 +433,32 @@ impl Peer {
         }
         self.retry();
     }
+
+    /// Whether it was killed and does not end, as a thread that waits for a container's file systems lets it not. That one holds
+    /// nothing of the agent's (`policy::mounter`), and so the role is free.
+    fn lingers(&mut self, roles: &Roles) -> bool {
+        let dead = match &self.state {
+            State::Up { pid, .. } => {
+                roles.holder(self.role) != Some(*pid) && process::is_dead(pid.as_raw_nonzero().get())
+            }
+            State::Down { .. } => false,
+        };
+        if !dead {
+            self.dead_since = None;
+            return false;
+        }
+        self.dead_since.get_or_insert_with(Instant::now).elapsed() >= GONE
+    }
+
+    /// As if it had ended. Who started it waits for it later.
+    fn let_go(&mut self) -> Option<Child> {
+        let State::Up { pid, child, .. } = &mut self.state else { return None };
+        let (pid, child) = (pid.as_raw_nonzero(), child.take());
+        tracing::warn!(role = %self.role, pid, because = "a container's file systems do not answer", "dead, and does not end");
+        (self.ended_well, self.dead_since) = (false, None);
+        self.retry();
+        child
+    }
 }
 
 impl Supervisor<'_> {
@@ -459,9 +492,19 @@ impl Supervisor<'_> {
                     peer.reap();
                 }
             }
+            self.leave_who_lingers();
             if ended.contains(&true) && self.stop.is_none() && !self.handover.is_connected() {
                 return Ok(End::Disconnected);
             }
+        }
+    }
+
+    /// Goes on without a policy process that is dead and does not end.
+    fn leave_who_lingers(&mut self) {
+        self.lingering.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        let policy = &mut self.peers[POLICY];
+        if policy.lingers(&self.handover.roles) {
+            self.lingering.extend(policy.let_go());
         }
     }
 
@@ -510,8 +553,9 @@ impl Supervisor<'_> {
     }
 
     /// A signal: the policy process detaches all containers, unless another agent takes over in a moment, and ends; a second
-    /// signal does not wait for that.
+    /// signal does not wait for that. Its time counts from here on: what the service manager takes to answer is part of it.
     fn told_to_stop(&mut self) {
+        let began = Instant::now();
         while self.signals.next().is_ok_and(|signal| signal.is_some()) {}
         if self.stop.is_none() {
             let leave = self.service.is_restarting();
@@ -519,7 +563,7 @@ impl Supervisor<'_> {
         }
         self.service.stopping();
         let limit = if self.stop.is_none() { self.handover.start.stop_deadline } else { Duration::ZERO };
-        self.stop = Some(Instant::now() + limit);
+        self.stop = Some(began + limit);
         tracing::info!(limit_ms = limit.as_millis() as u64, "stopping");
         self.policy().signal(Signal::TERM);
         self.peers[API].signal(Signal::TERM);
@@ -606,5 +650,35 @@ impl Supervisor<'_> {
                 let _ = child.try_wait();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_policy_process_that_is_dead_and_does_not_end_is_let_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let roles = Roles::open(dir.path()).unwrap();
+        let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        let mut peer = Peer::new(Role::Policy);
+        peer.state = State::Up { pid, pidfd, child: Some(child) };
+        assert!(!peer.lingers(&roles) && peer.dead_since.is_none(), "it lives");
+
+        // Nobody waits for it: who looks finds it as one whose last thread does not end.
+        peer.signal(Signal::KILL);
+        while !process::is_dead(pid.as_raw_nonzero().get()) {
+            std::thread::yield_now();
+        }
+        assert!(!peer.lingers(&roles), "most end at once");
+        peer.dead_since = peer.dead_since.map(|since| since - GONE);
+        assert!(peer.lingers(&roles));
+        let mut child = peer.let_go().unwrap();
+        assert!(peer.pidfd().is_none() && !peer.lingers(&roles));
+        child.wait().unwrap();
     }
 }

@@ -323,12 +323,12 @@ impl Holder {
         }
         self.say_news();
         let now = Instant::now() >= self.look_at;
-        for (slot, container) in &self.kept.containers {
-            if !container.looked
-                || now && !container.page.as_ref().is_some_and(|page| answerer::is_kept(page))
-            {
-                self.pages.ask(*slot, &self.kept.run_dir, container);
-            }
+        let lacks_page = |container: &Container| {
+            !container.looked || now && !container.page.as_ref().is_some_and(|page| answerer::is_kept(page))
+        };
+        let lacking = self.kept.containers.iter().filter(|(_, container)| lacks_page(container));
+        for slot in self.pages.in_turn(lacking.map(|(slot, _)| *slot).collect()) {
+            self.pages.ask(slot, &self.kept.run_dir, &self.kept.containers[&slot]);
         }
     }
 

@@ -33,6 +33,12 @@ impl Pages {
         !self.asking.is_empty()
     }
 
+    /// These containers in the order in which to ask about them, who waits longest first: not all can be asked about at once.
+    pub(super) fn in_turn(&self, mut slots: Vec<usize>) -> Vec<usize> {
+        slots.sort_by_key(|slot| self.asked.get(slot));
+        slots
+    }
+
     /// Asks about a container, unless it was just asked about or too many are. One that was never looked for is just being made.
     pub(super) fn ask(&mut self, slot: usize, run_dir: &Path, container: &Container) {
         let soon = self.asked.get(&slot).is_some_and(|at| at.elapsed() < AGAIN);
@@ -88,4 +94,17 @@ fn attached(run_dir: &Path, pid: i32) -> Option<PathBuf> {
 fn open(page: &Path) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     rustix::fs::open(page, flags, Mode::empty()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_asked_about_last_comes_last() {
+        let now = Instant::now();
+        let asked = [(0, now), (2, now - AGAIN), (4, now - 2 * AGAIN)].into();
+        let pages = Pages { asked, ..Pages::default() };
+        assert_eq!(pages.in_turn((0..5).collect()), [1, 3, 4, 2, 0]);
+    }
 }

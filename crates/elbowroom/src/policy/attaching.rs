@@ -90,12 +90,18 @@ impl Owner {
             // At once: what waits to be mounted, or is being mounted, would come after this.
             resident.attach = Attach::LetAlone(DETACHED);
         }
-        self.send_detach(id, asked);
+        let view = Some(self.view_name(id));
+        self.send_detach(id, view, asked);
     }
 
-    /// Has every view taken out from where processes of a container are, but for those of containers inside it: they have
+    /// Has a view, or every one, taken out from where processes of a container are, but for those of containers inside it: they have
     /// views of their own.
-    fn send_detach(&mut self, group: GroupId, asked: Option<mpsc::SyncSender<Response>>) {
+    fn send_detach(
+        &mut self,
+        group: GroupId,
+        view: Option<String>,
+        asked: Option<mpsc::SyncSender<Response>>,
+    ) {
         let Some(path) = self.residents.get(&group).map(|resident| resident.path.clone()) else { return };
         let is_inside =
             |other: &Resident| other.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('/'));
@@ -104,7 +110,7 @@ impl Owner {
         let theirs: HashSet<i32> = inside.into_iter().flat_map(|id| self.sensor.processes(id)).collect();
         let pids = self.sensor.processes(group).into_iter().filter(|pid| !theirs.contains(pid));
         let pids = pids.filter_map(|pid| u32::try_from(pid).ok()).collect();
-        let _ = self.mounter.send(Job::Do(Ticket { group, path, asked }, Task::Detach { pids }));
+        let _ = self.mounter.send(Job::Do(Ticket { group, path, asked }, Task::Detach { pids, view }));
     }
 
     pub(super) fn surfaces(&self) -> Vec<Surface> {
@@ -165,7 +171,7 @@ impl Owner {
             .collect();
         tracing::info!(containers = ids.len(), "detaching");
         for group in ids {
-            self.send_detach(group, None);
+            self.send_detach(group, None, None);
         }
         let (done, wait) = mpsc::sync_channel(1);
         let _ = self.mounter.send(Job::Flush(done));

@@ -5,7 +5,9 @@ use super::{Mailbox, Message};
 use crate::api::Response;
 use elbowroom_core::sample::GroupId;
 use elbowroom_host::mount::{self, MountError, Place, Surface};
+use elbowroom_host::process;
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, SendError};
 use std::sync::{Arc, Mutex};
@@ -13,7 +15,7 @@ use std::time::Duration;
 
 /// How long the others wait for a job; one takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Jobs that may be waited for still when the others have gone on; each holds a thread.
+/// Jobs that may be waited for still when the others have gone on; each holds threads.
 const MOST_STUCK: usize = 64;
 
 /// What the mounter is sent.
@@ -45,8 +47,8 @@ pub(super) enum Task {
         /// Whether the container is known to live on the host's own root file system.
         on_host_root: bool,
     },
-    /// Unmount whatever of ours is where these processes are, the container's first one in front.
-    Detach { pids: Vec<u32> },
+    /// Unmount the view of this name from where these processes are, the container's first one in front; or whatever of ours is there.
+    Detach { pids: Vec<u32>, view: Option<String> },
 }
 
 /// How a job ended, or that it has not.
@@ -83,7 +85,7 @@ impl Outcome {
 pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<Job> {
     let (jobs, queue) = mpsc::channel::<Job>();
     let dispatcher = Dispatcher {
-        carry_out: Arc::new(|path, task| task.carry_out(path)),
+        carry_out: Arc::new(|path, task| apart(|| task.carry_out(path))),
         tell: Arc::new(move |ticket, outcome| mailbox.send(Message::Mounted(ticket, outcome))),
         patience: PATIENCE,
         stuck: Arc::default(),
@@ -107,6 +109,20 @@ pub(super) fn spawn_ahead() -> mpsc::SyncSender<(PathBuf, Vec<Surface>)> {
         .spawn(move || queue.iter().for_each(|(view_dir, surfaces)| mount::look_up(&view_dir, &surfaces)))
         .expect("threads can be created at start");
     views
+}
+
+/// Does a job on a thread that shares no open files with the others. A job that hangs keeps the process from ending when it is killed:
+/// all that was open is closed then nevertheless, `/dev/fuse` too, and the locks that say who has its role and its leases are gone.
+fn apart<T: Send>(job: impl FnOnce() -> T + Send) -> T {
+    let alone = || {
+        // SAFETY: a job opens by path all that it uses. What came of it is told, over descriptors of the process, by who waits here.
+        unsafe { process::leave_open_files() };
+        job()
+    };
+    std::thread::scope(|scope| match scope.spawn(alone).join() {
+        Ok(done) => done,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
 }
 
 type CarryOut = dyn Fn(&str, Task) -> Outcome + Send + Sync;
@@ -187,7 +203,7 @@ impl Task {
             Self::Attach { pid, view_dir, page, surfaces, on_host_root } => {
                 attach(path, pid, &view_dir, &page, &surfaces, on_host_root)
             }
-            Self::Detach { pids } => detach(path, &pids),
+            Self::Detach { pids, view } => detach(path, &pids, view.as_deref()),
         }
     }
 
@@ -238,7 +254,7 @@ fn attach(
             // The files are the view; a kernel that cannot mount the page (before Linux 5.12) still shows those.
             match place.attach_page(page) {
                 Ok(true) => {}
-                Ok(false) => missing.push(format!("{}: the container has no such file", mount::PAGE_TARGET)),
+                Ok(false) => missing.push(format!("{}: there is no place for it", mount::PAGE_TARGET)),
                 Err(error) => missing.push(error.to_string()),
             }
             Outcome::Attached { missing, anew: attached.mounted > 0 }
@@ -247,8 +263,8 @@ fn attach(
     }
 }
 
-fn detach(path: &str, pids: &[u32]) -> Outcome {
-    match mount::detach_group(path, pids) {
+fn detach(path: &str, pids: &[u32], view: Option<&str>) -> Outcome {
+    match mount::detach_group(path, pids, view.map(OsStr::new)) {
         Ok(_) => Outcome::Detached,
         Err(e) => Outcome::Stays(e.to_string()),
     }
@@ -265,6 +281,8 @@ fn failed(error: MountError) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuse::roles::{Role, Roles};
+    use rustix::io::Errno;
     use std::time::Instant;
 
     /// A dispatcher that does each container's job by what a test sends it, and what it tells.
@@ -313,6 +331,10 @@ mod tests {
         Task::Attach { pid: 0, view_dir: none(), page: none(), surfaces: Vec::new(), on_host_root: false }
     }
 
+    fn detach_task() -> Task {
+        Task::Detach { pids: Vec::new(), view: None }
+    }
+
     fn attached() -> Outcome {
         Outcome::Attached { missing: Vec::new(), anew: true }
     }
@@ -329,21 +351,21 @@ mod tests {
         // Its own jobs do not overtake it.
         rig.order(0, attach_task());
         assert!(matches!(rig.told(), (0, Outcome::NotYet(_))));
-        rig.order(0, Task::Detach { pids: Vec::new() });
+        rig.order(0, detach_task());
         assert!(matches!(rig.told(), (0, Outcome::Stays(_))));
 
         rig.end(0, attached());
         assert_eq!(rig.told(), (0, attached()));
         rig.end(0, Outcome::Detached);
-        rig.order(0, Task::Detach { pids: Vec::new() });
+        rig.order(0, detach_task());
         assert_eq!(rig.told(), (0, Outcome::Detached));
     }
 
     #[test]
     fn a_clean_stop_waits_for_no_container_that_hangs() {
         let rig = Rig::new(2, Duration::from_secs(1));
-        rig.order(0, Task::Detach { pids: Vec::new() });
-        rig.order(1, Task::Detach { pids: Vec::new() });
+        rig.order(0, detach_task());
+        rig.order(1, detach_task());
         rig.end(1, Outcome::Detached);
         let (done, wait) = mpsc::sync_channel(1);
         rig.jobs.send(Job::Flush(done)).unwrap();
@@ -363,12 +385,25 @@ mod tests {
         assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
         rig.order(most, attach_task());
         assert!(matches!(rig.told(), (_, Outcome::Failed(_))));
-        rig.order(most, Task::Detach { pids: Vec::new() });
+        rig.order(most, detach_task());
         assert!(matches!(rig.told(), (_, Outcome::Stays(_))));
         rig.end(0, attached());
         assert_eq!(rig.told(), (0, attached()));
         rig.order(most, attach_task());
         assert_eq!(rig.told(), (most, Outcome::Stuck));
+    }
+
+    #[test]
+    fn a_job_has_none_of_the_files_that_are_open_and_loosens_no_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let roles = Roles::open(dir.path()).unwrap();
+        assert!(roles.take(Role::Policy));
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(apart(|| rustix::io::fcntl_getfd(&file).err()), Some(Errno::BADF));
+        assert!(rustix::io::fcntl_getfd(&file).is_ok());
+        // Who shares no files with us sees our lock as another's. To open and close its file once more would otherwise loosen it.
+        let holder = || apart(|| Roles::open(dir.path()).unwrap().holder(Role::Policy));
+        assert_eq!([holder(), holder()], [Some(rustix::process::getpid()); 2]);
     }
 
     #[test]

@@ -212,7 +212,7 @@ impl Owner {
         self.publisher.pages().join(self.view_name(id))
     }
 
-    fn view_name(&self, id: GroupId) -> String {
+    pub(super) fn view_name(&self, id: GroupId) -> String {
         let slot = self.residents.get(&id).map(|resident| resident.slot);
         slot.and_then(|slot| self.publisher.name(slot)).unwrap_or_default()
     }

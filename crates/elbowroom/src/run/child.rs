@@ -1,4 +1,4 @@
-//! The child's way from a copy of the runner to the command: join the cgroups, take a private mount namespace, mount the
+//! The child's way from a copy of the runner to the command: join the cgroups, take a mount namespace of its own, mount the
 //! view, become the command.
 
 use crate::client;
@@ -67,7 +67,7 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<()> {
     if args.no_views || args.surfaces.env_only {
         return Ok(());
     }
-    mount::private_namespace()?;
+    mount::own_namespace()?;
     let view = client::prepare(run_dir, 0, PATIENCE)
         .context("no view for the command (--no-views runs it without)")?;
     let root = Path::new("/");

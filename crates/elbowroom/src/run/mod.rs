@@ -1,6 +1,6 @@
 //! `elbowroom run`: a command in a cgroup and a mount namespace of its own, with a view.
 //!
-//! The command is this process's child. It joins its cgroups, takes a private mount namespace, mounts its view and only
+//! The command is this process's child. It joins its cgroups, takes a mount namespace of its own, mounts its view and only
 //! then becomes the command, so the first thing the command reads is the view. The runner forwards signals, returns the
 //! command's status and removes the cgroups. It kills nothing: where processes are left, an heir in the background waits for
 //! the last of them and removes the cgroups then. Those of a runner or an heir that was killed go with the next `elbowroom run`.
@@ -20,7 +20,7 @@ use anyhow::Context;
 use cgroup::{Group, Layout};
 use clap::Args;
 use elbowroom_core::launch;
-use elbowroom_host::signal::{Received, Signals};
+use elbowroom_host::signal::{self, Received, Signals};
 use limits::Limits;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -105,6 +105,7 @@ pub(crate) fn main(args: &RunArgs, run_dir: &Path) -> ExitCode {
 }
 
 fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
+    signal::keep_children();
     let limits = Limits::parse(&args.limits)?;
     let probe = args.probe.as_deref().map(|line| Probe::parse(line, true)).transpose().context("--probe")?;
     let name = match &args.name {

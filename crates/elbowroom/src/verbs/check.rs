@@ -131,7 +131,7 @@ fn facts() -> Vec<Fact> {
             false,
             since((6, 9)),
             word(since((6, 9))),
-            "a read in flight hangs when the view server is killed in that instant (Linux 6.9 asks again)",
+            "reads in flight fail when the view server is killed, and all views are made anew (Linux 6.9)",
         ),
         fact(
             "mount beneath",

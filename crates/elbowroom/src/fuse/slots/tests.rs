@@ -49,6 +49,19 @@ fn a_slot_carries_name_sizes_and_numbers() {
 }
 
 #[test]
+fn a_request_that_died_with_its_server_is_lost_where_it_cannot_be_asked_again() {
+    let slots = slots(1);
+    assert!(!slots.has_lost_requests(), "there was none");
+    slots.count_request(false);
+    assert!(slots.has_lost_requests());
+    slots.set_can_resend(true);
+    assert!(!slots.has_lost_requests());
+    slots.set_can_resend(false);
+    slots.count_answered();
+    assert!(!slots.has_lost_requests());
+}
+
+#[test]
 fn names_that_are_no_directories_are_refused() {
     let slots = slots(3);
     for name in ["", ".", "..", "a/b", "a\0b", &"x".repeat(MAX_NAME + 1)] {
