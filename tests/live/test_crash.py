@@ -10,6 +10,7 @@ import pytest
 from kit import cgroup
 from kit.container import meminfo
 from kit.process import Process
+from kit.slow import SlowWay
 from kit.wait import PATIENCE, always, eventually
 
 CPUS = os.cpu_count()
@@ -148,6 +149,34 @@ def test_after_all_are_killed_the_next_agent_takes_over(new_agent, docker):
     eventually(lambda: container.mem_total() == 300 << 20)
     assert second.stop() == 0
     assert container.online() == CPUS
+
+
+@pytest.fixture
+def slow(tmp_path):
+    way = SlowWay(tmp_path / "slow")
+    yield way
+    way.close()
+
+
+def test_a_container_whose_file_system_hangs_keeps_nobody_from_ending(slow, agent, start, new_agent):
+    bad, good = start(), start("--memory", "256MiB")
+    for container in (bad, good):
+        agent.attached(container)
+    bad.run("mount", "--bind", "/proc/stat", slow.path / "x")  # a view, at the end of a way that is the container's
+    slow.hang()
+    done = agent.cli("detach", bad.name)
+    assert slow.asked.is_set() and done.returncode != 0, done
+
+    # A thread of it waits in the kernel, where no signal reaches it.
+    kill(agent, "policy")
+    cgroup.limit_memory(agent.attached(good)["path"], 300 << 20)
+    eventually(lambda: good.mem_total() == 300 << 20)
+    assert agent.stop() == 0
+    eventually(lambda: not agent.leftovers())
+    again = new_agent().start()
+    again.attached(good)
+    assert good.mem_total() == 300 << 20
+    slow.release()
 
 
 def test_a_stuck_policy_process_delays_no_reader(agent, start):
