@@ -14,6 +14,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,9 +42,15 @@
 FUNCTIONS(POINTER)
 #undef POINTER
 
-static FILE *file;
+static int file = -1;
 static char *path;	/* of the file */
 static pid_t traced;	/* whose trace it is */
+static uint64_t kept;	/* bytes of the file, which ends with a whole record */
+static uint64_t lost;	/* records that found no room, with CUPTI or in the file */
+static bool full;	/* nothing more comes into the file */
+static char outgoing[1 << 16];	/* records on their way into it */
+static size_t filled;
+static uint64_t waiting; /* how many they are */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void say(const char *what, const char *why)
@@ -50,14 +58,43 @@ static void say(const char *what, const char *why)
 	fprintf(stderr, "libelbowroom-gpu: %s: %s: this program is not traced\n", what, why);
 }
 
+/* Brings into the file what was put: what a killed program leaves is whole up to here. */
+static void flush(void)
+{
+	const off_t place = sizeof(struct elbowroom_gpu_header) + offsetof(struct elbowroom_gpu_record, value);
+	size_t done = 0;
+
+	while (done < filled) {
+		ssize_t more = write(file, outgoing + done, filled - done);
+
+		if (more > 0)
+			done += (size_t)more;
+		else if (more == 0 || errno != EINTR)
+			break;
+	}
+	if (done == filled) {
+		kept += filled;
+	} else {
+		fprintf(stderr, "libelbowroom-gpu: while writing the trace: %s: it is not whole\n", strerror(errno));
+		full = true;
+		lost += waiting;
+		/* They are counted as lost, so none of them stays. */
+		(void)!ftruncate(file, (off_t)kept);
+	}
+	filled = 0;
+	waiting = 0;
+	/* On a full disk, too: the first record has had its place from the beginning on. */
+	(void)!pwrite(file, &lost, sizeof lost, place);
+}
+
 static void put(enum elbowroom_gpu_kind kind, uint64_t begin, uint64_t end, uint64_t value, uint32_t detail, uint32_t thread,
 		const char *name)
 {
-	static const char zeros[8];
-	size_t length = name ? strnlen(name, NAME_MAX_BYTES) : 0, filled = (length + 7) & ~(size_t)7;
+	size_t length = name ? strnlen(name, NAME_MAX_BYTES) : 0, padded = (length + 7) & ~(size_t)7;
+	bool counts = kind < ELBOWROOM_GPU_LOST; /* the others tell of the trace itself */
 	struct elbowroom_gpu_record record = {
 		.kind = kind,
-		.size = (uint32_t)(sizeof record + filled),
+		.size = (uint32_t)(sizeof record + padded),
 		.begin = begin,
 		.end = end,
 		.value = value,
@@ -65,10 +102,19 @@ static void put(enum elbowroom_gpu_kind kind, uint64_t begin, uint64_t end, uint
 		.thread = thread,
 	};
 
-	fwrite(&record, sizeof record, 1, file);
+	if (filled + record.size > sizeof outgoing)
+		flush();
+	/* The end finds room behind what a program did. */
+	if (full || kept + filled + record.size + (counts ? sizeof record : 0) > ELBOWROOM_GPU_LARGEST) {
+		lost += counts;
+		return;
+	}
+	memcpy(outgoing + filled, &record, sizeof record);
+	memset(outgoing + filled + sizeof record, 0, padded);
 	if (length)
-		fwrite(name, 1, length, file);
-	fwrite(zeros, 1, filled - length, file);
+		memcpy(outgoing + filled + sizeof record, name, length);
+	filled += record.size;
+	waiting += counts;
 }
 
 static void put_call(enum elbowroom_gpu_kind kind, CUpti_CallbackDomain domain, const CUpti_ActivityAPI *call)
@@ -136,17 +182,16 @@ static void CUPTIAPI requested(uint8_t **buffer, size_t *size, size_t *most)
 static void CUPTIAPI completed(CUcontext context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid)
 {
 	CUpti_Activity *activity = NULL;
-	size_t lost = 0;
+	size_t dropped = 0;
 
 	(void)size;
 	pthread_mutex_lock(&lock);
-	if (file && getpid() == traced) {
+	if (file >= 0 && getpid() == traced) {
 		while (p_cuptiActivityGetNextRecord(buffer, valid, &activity) == CUPTI_SUCCESS)
 			take(activity);
-		if (p_cuptiActivityGetNumDroppedRecords(context, stream, &lost) == CUPTI_SUCCESS && lost)
-			put(ELBOWROOM_GPU_LOST, 0, 0, lost, 0, 0, NULL);
-		/* What a killed program leaves is whole up to here. */
-		fflush(file);
+		if (p_cuptiActivityGetNumDroppedRecords(context, stream, &dropped) == CUPTI_SUCCESS)
+			lost += dropped;
+		flush();
 	}
 	pthread_mutex_unlock(&lock);
 	free(buffer);
@@ -162,11 +207,12 @@ static void finish(void)
 	p_cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
 	p_cuptiGetTimestamp(&now);
 	pthread_mutex_lock(&lock);
-	if (file) {
+	if (file >= 0) {
 		put(ELBOWROOM_GPU_END, 0, now, 0, 0, 0, NULL);
-		if (fclose(file))
+		flush();
+		if (close(file))
 			fprintf(stderr, "libelbowroom-gpu: while writing the trace: %s: it is not whole\n", strerror(errno));
-		file = NULL;
+		file = -1;
 	}
 	pthread_mutex_unlock(&lock);
 }
@@ -194,43 +240,44 @@ static int open_cupti(void)
 	return 0;
 }
 
+/* A trace that lacks a kind of record, or its first one, would be taken for a whole one. */
+static void give_up(void)
+{
+	pthread_mutex_lock(&lock);
+	close(file);
+	file = -1;
+	unlink(path);
+	pthread_mutex_unlock(&lock);
+}
+
 static int open_file(void)
 {
 	struct elbowroom_gpu_header header = { .magic = { 'E', 'L', 'B', 'O', 'W', 'G', 'P', 'U' },
 					       .version = ELBOWROOM_GPU_VERSION,
 					       .pid = (uint32_t)getpid() };
 	const char *begin = getenv("ELBOWROOM_GPU_TRACE");
-	int fd = -1;
 
 	if (!begin) {
 		say("ELBOWROOM_GPU_TRACE", "it does not say where the trace goes");
 		return -1;
 	}
-	if (asprintf(&path, "%s.%d", begin, getpid()) >= 0) {
-		fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-		file = fd < 0 ? NULL : fdopen(fd, "w");
-	}
-	if (!file) {
+	if (asprintf(&path, "%s.%d", begin, getpid()) >= 0)
+		file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	if (file < 0) {
 		say(begin, strerror(errno));
-		if (fd >= 0)
-			close(fd);
 		return -1;
 	}
 	traced = getpid();
 	p_cuptiGetTimestamp(&header.begin);
-	fwrite(&header, sizeof header, 1, file);
-	fflush(file);
+	memcpy(outgoing, &header, sizeof header);
+	filled = sizeof header;
+	put(ELBOWROOM_GPU_LOST, 0, 0, 0, 0, 0, NULL);
+	flush();
+	if (full) {
+		give_up();
+		return -1;
+	}
 	return 0;
-}
-
-/* A trace that lacks a kind of record would be taken for a whole one. */
-static void give_up(void)
-{
-	pthread_mutex_lock(&lock);
-	fclose(file);
-	file = NULL;
-	unlink(path);
-	pthread_mutex_unlock(&lock);
 }
 
 /* Called by the driver; what it returns is ignored by it. */
@@ -243,7 +290,7 @@ EXPORT int InitializeInjection(void)
 	uint32_t version = 0;
 	CUptiResult result;
 
-	if (file || open_cupti())
+	if (file >= 0 || open_cupti())
 		return 1;
 	if (p_cuptiGetVersion(&version) != CUPTI_SUCCESS || version < CUPTI_API_VERSION) {
 		say("CUPTI", "it is older than the one this library was compiled for");

@@ -6,6 +6,11 @@
 
 #define ELBOWROOM_GPU_VERSION 1
 
+/* No file is larger: LARGEST_TRACE of the reader. What finds no room in it is counted. */
+#ifndef ELBOWROOM_GPU_LARGEST
+#define ELBOWROOM_GPU_LARGEST (4ULL << 30)
+#endif
+
 struct elbowroom_gpu_header {
 	char magic[8]; /* ELBOWGPU */
 	uint32_t version;
@@ -21,7 +26,7 @@ enum elbowroom_gpu_kind {
 	ELBOWROOM_GPU_DRIVER,   /* the same */
 	ELBOWROOM_GPU_OVERHEAD, /* detail: CUPTI's kind of overhead */
 	ELBOWROOM_GPU_MODULE,   /* value: bytes of code */
-	ELBOWROOM_GPU_LOST,     /* value: records */
+	ELBOWROOM_GPU_LOST,     /* value: records that found no room; the first record of all, and counted up there */
 	ELBOWROOM_GPU_END,      /* end: when tracing ended */
 };
 

@@ -35,19 +35,21 @@ def probe(
 def _send(record):
     global _socket
     for attempt in (1, 2):
-        if _socket is None:
-            _socket = _connect()
-        if _socket is None:
+        # Kept here: another thread may have found out first that the agent was restarted.
+        peer = _socket or _connect()
+        if peer is None:
             return False
+        _socket = peer
         try:
-            _socket.send(record, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            peer.send(record, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             return True
         except BlockingIOError:
             return False
         except OSError:
             # The agent was restarted: its socket is another one now.
-            _socket.close()
-            _socket = None
+            peer.close()
+            if _socket is peer:
+                _socket = None
     return False
 
 

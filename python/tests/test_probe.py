@@ -55,6 +55,20 @@ class Probe(unittest.TestCase):
         self.assertTrue(elbowroom.probe(served=2))
         self.assertEqual(json.loads(second.recv(4096)), {"served": 2})
 
+    def test_a_thread_that_finds_the_agent_restarted_takes_no_socket_from_another(self):
+        class Restarted:
+            def send(self, record, flags):
+                _probe._socket = None  # the other thread was first
+                raise ConnectionRefusedError
+
+            def close(self):
+                pass
+
+        agent = self.agent()
+        _probe._socket = Restarted()
+        self.assertTrue(elbowroom.probe(served=3))
+        self.assertEqual(json.loads(agent.recv(4096)), {"served": 3})
+
     def test_an_agent_that_reads_nothing_is_not_waited_for(self):
         self.agent()
         self.assertIn(False, [elbowroom.probe(served=1) for _ in range(10_000)])

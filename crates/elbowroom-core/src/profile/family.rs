@@ -6,8 +6,8 @@
 //! or in a copy to user space; copying page tables belongs to itself and not to the fork around it; files, locks and system
 //! calls are what is left when nothing more telling is on the stack. A sample in the kernel is judged by the kernel's frames.
 //!
-//! Names are those of Linux 5.10 to 6.18 and Go 1.16 to 1.25. A `*` at a name's end stands for any end; `[x*]` is a file that
-//! has no symbols, or any function in it. The longest name that fits a frame decides.
+//! Names are those of Linux 5.10 to 6.18 and Go 1.16 to 1.25. A `*` stands for anything, and so for the one that Go writes before
+//! a receiver, too; `[x*]` is a file that has no symbols, or any function in it. The longest name that fits a frame decides.
 
 use super::stack::{Frame, Space, Stack};
 use serde::Serialize;
@@ -178,15 +178,15 @@ const TABLE: &[Row] = &[
         "walk_component", "lookup_*", "__lookup_*", "ovl_*", "ext4_*", "xfs_*", "btrfs_*", "shmem_*", "generic_*", "filemap_*", "fuse_*", "jbd2_*",
         "do_mkdirat", "do_unlinkat", "do_rmdir", "do_renameat2", "do_symlinkat", "do_readlinkat", "iterate_dir", "dput", "__fput*", "fput*", "filp_close",
         "task_work_run", "inotify_*", "fsnotify*", "user_path_at*", "getname_flags*", "do_dentry_open", "close_fd*", "__x64_sys_close*", "evict",
-        "d_*", "__d_*", "do_fcntl", "do_faccessat", "__do_sys_newfstat*", "mnt_want_write*", "strncpy_from_user", "do_syncfs*", "sync_*", "__x64_sys_getdents*",
+        "d_*", "__d_*", "do_fcntl", "do_faccessat", "__do_sys_newfstat*", "mnt_want_write*", "strncpy_from_user", "do_fsync", "sync_*", "__x64_sys_getdents*",
         "dup_fd", "page_cache_*", "iomap_*", "step_into", "complete_walk", "do_open", "terminate_walk", "memfd_*", "blk_*", "submit_bio*", "bdi_*", "expand_files",
     ]),
     kernel(3, Family::Scheduling, &[
         "futex_*", "do_futex", "__x64_sys_futex", "schedule*", "__schedule", "try_to_wake_up", "wake_up_*", "__wake_up*", "ep_*", "do_epoll_*",
-        "__x64_sys_epoll*", "finish_task_switch*", "hrtimer_*", "clock_nanosleep*", "do_nanosleep", "poll_*", "do_sys_poll", "do_poll*", "__mutex_lock*",
+        "__x64_sys_epoll*", "finish_task_switch*", "hrtimer_*", "common_nsleep*", "do_nanosleep", "poll_*", "do_sys_poll", "do_poll*", "__mutex_lock*",
         "mutex_*", "rwsem_*", "down_*", "osq_lock", "__rcu_*", "synchronize_rcu*", "wait_for_completion*", "__x64_sys_sched_*", "do_sched_*", "smp_call_*",
         "__x64_sys_nanosleep", "core_sys_select", "do_select", "pick_next_task*", "rcu_*", "__x64_sys_tgkill", "do_send_sig*", "send_signal*", "do_tkill",
-        "exit_to_user_mode*", "membarrier_*", "__x64_sys_membarrier", "signal_*", "arch_do_signal*", "io_schedule*", "eventfd_*", "do_read_lock*",
+        "exit_to_user_mode*", "membarrier_*", "__x64_sys_membarrier", "signal_*", "arch_do_signal*", "io_schedule*", "eventfd_*",
     ]),
     kernel(3, Family::SystemCalls, &[
         "syscall_*", "entry_SYSCALL_64*", "do_syscall_64", "__x64_sys_*", "__do_sys_*", "__se_sys_*", "x64_sys_call", "syscall_exit_*", "el0_svc*",
@@ -199,6 +199,11 @@ const TABLE: &[Row] = &[
         "runtime.bgsweep*", "runtime.bgscavenge*", "runtime.sweepone*", "runtime.(*sweepLocked)*", "runtime.(*sweepLocker)*", "runtime.wbBufFlush*",
         "runtime.(*wbBuf)*", "runtime.shade*", "runtime.(*lfstack)*", "runtime.stopTheWorld*", "runtime.startTheWorld*", "runtime.heapBits*", "runtime.finishsweep*",
         "runtime.(*scavengerState)*", "runtime.(*pageAlloc).scavenge*", "runtime.typePointers*", "runtime.trygetfull", "runtime.getempty*", "runtime.clearpools",
+        // What the allocator's structures do for the collector: sweeping, marking, releasing.
+        "runtime.(*mheap).nextSpanForSweep*", "runtime.(*mheap).reclaim*", "runtime.(*mheap).freeSpan*", "runtime.(*mheap).scavenge*",
+        "runtime.(*pageAlloc).free*", "runtime.(*mcache).prepareForSweep*", "runtime.(*mcache).releaseAll*", "runtime.(*mspan).ensureSwept*",
+        "runtime.(*mspan).countAlloc*", "runtime.(*mspan).markBits*", "runtime.(*mspan).typePointers*", "runtime.(*mspan).heapBitsSmall*",
+        "runtime.(*mspan).moveInlineMarks*",
     ]),
     user(1, Family::GoAllocation, &[
         "runtime.malloc*", "runtime.newobject*", "runtime.makeslice*", "runtime.growslice*", "runtime.newarray*", "runtime.(*mcache)*", "runtime.(*mcentral)*",
@@ -208,7 +213,7 @@ const TABLE: &[Row] = &[
         "runtime.stackalloc*", "runtime.stackcache*", "runtime.newstack", "runtime.copystack", "runtime.morestack*", "runtime.deductAssistCredit", "runtime.nextFreeFast*",
     ]),
     user(1, Family::Seccomp, &[
-        "seccomp_*", "_seccomp_*", "gen_bpf_*", "db_*", "arch_*_syscall_*", "github.com/seccomp/libseccomp-golang*", "github.com/seccomp/libseccomp-golang.*", "_cgo_*_seccomp*",
+        "seccomp_*", "_seccomp_*", "gen_bpf_*", "db_*", "arch_syscall_*", "*_syscall_resolve_*", "github.com/seccomp/libseccomp-golang*", "github.com/seccomp/libseccomp-golang.*", "_cgo_*_seccomp*",
         "github.com/opencontainers/runc/libcontainer/seccomp*", "github.com/docker/docker/profiles/seccomp*", "github.com/containers/common/pkg/seccomp*",
         "libcrun_*seccomp*", "[libseccomp*]", "github.com/containerd/containerd/contrib/seccomp*",
     ]),
@@ -222,7 +227,7 @@ const TABLE: &[Row] = &[
     user(1, Family::Http, &["net/http.*", "golang.org/x/net/http2*", "crypto/*", "net/textproto.*", "github.com/gorilla/mux*", "mime*", "compress/*"]),
     user(2, Family::GoStart, &[
         "runtime.schedinit*", "runtime.doInit*", "runtime.rt0_go*", "runtime.args", "runtime.osinit", "runtime.check", "runtime.moduledataverify*", "runtime.modulesinit",
-        "runtime.itabsinit*", "runtime.itabAdd", "runtime.getitab", "runtime.goenvs*", "runtime.mcommoninit", "runtime.procresize", "runtime.mstart*_init", "runtime.typelinksinit",
+        "runtime.itabsinit*", "runtime.itabAdd", "runtime.getitab", "runtime.goenvs*", "runtime.mcommoninit", "runtime.procresize", "runtime.typelinksinit",
         "runtime.initsig*", "runtime.mstartm0", "runtime.alginit", "runtime.cpuinit", "runtime.gcenable", "runtime.addmoduledata", "runtime.main", "x_cgo_init", "_rt0_*",
         "runtime.tracebackinit", "runtime.parsedebugvars", "runtime.randinit", "internal/cpu.*",
     ]),
@@ -338,18 +343,21 @@ fn row(frame: &Frame) -> Option<&'static Row> {
     rows.filter_map(|row| Some((fits(&row)?, row))).max_by_key(|(length, _)| *length).map(|(_, row)| row)
 }
 
-/// Whether `pattern` stands for the frame: one `*` stands for anything, brackets are around a file.
+/// Whether `pattern` stands for the frame: a `*` stands for anything, brackets are around a file.
 fn is_named(frame: &Frame, pattern: &str) -> bool {
     let (pattern, name) = match pattern.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some(file) => (file, &*frame.module),
         None => (pattern, &*frame.name),
     };
-    match pattern.split_once('*') {
-        Some((begin, end)) => {
-            name.len() >= begin.len() + end.len() && name.starts_with(begin) && name.ends_with(end)
-        }
-        None => name == pattern,
+    let Some((begin, rest)) = pattern.split_once('*') else { return name == pattern };
+    let Some(mut left) = name.strip_prefix(begin) else { return false };
+    let (middles, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+    for middle in middles.split('*') {
+        // The first place leaves most for what follows.
+        let Some(at) = left.find(middle) else { return false };
+        left = &left[at + middle.len()..];
     }
+    left.ends_with(end)
 }
 
 #[cfg(test)]
@@ -422,6 +430,27 @@ mod tests {
     }
 
     #[test]
+    fn methods_of_gos_runtime_are_told_by_what_they_are_for() {
+        let refill = "runtime.(*mcache).refill";
+        check(&["runtime.(*sweepLocked).sweep", refill, "runtime.mallocgc"], Family::GoGc);
+        check(&["runtime.(*mheap).reclaim", "runtime.(*mheap).alloc", refill], Family::GoGc);
+        check(&["runtime.(*mheap).nextSpanForSweep", "runtime.sweepone", "runtime.bgsweep"], Family::GoGc);
+        check(&["runtime.(*pageAlloc).find", "runtime.(*mheap).alloc", refill], Family::GoAllocation);
+        check(&["runtime.siftupTimer", "main.work", "runtime.goexit"], Family::GoScheduling);
+    }
+
+    #[test]
+    fn stars_stand_for_anything_in_their_order() {
+        let fits = |name: &str, pattern: &str| {
+            is_named(&Frame { name: name.into(), module: "".into(), space: Space::User }, pattern)
+        };
+        assert!(fits("abcd", "a*c*") && fits("abcd", "*b*d") && fits("a", "a*") && fits("aXbXc", "a*X*X*c"));
+        assert!(
+            !fits("acb", "a*b*c") && !fits("ab", "a*b*b") && !fits("aba", "ab*ba") && !fits("ab", "a*c*b")
+        );
+    }
+
+    #[test]
     fn a_file_without_symbols_is_told_by_its_name() {
         check(&["libseccomp.so.2.5.4![libseccomp.so.2.5.4]"], Family::Seccomp);
         check(&["ld-linux-x86-64.so.2!do_something", "x!main"], Family::DynamicLinking);
@@ -442,6 +471,115 @@ mod tests {
                     "{name}: {other:?} and {:?}",
                     row.family
                 );
+            }
+        }
+    }
+
+    /// A function that exists or did, for every starred name of the kernel: most are of Linux 6.18.
+    const KERNEL: &str = "
+        asm_sysvec_reboot sysvec_reboot __sysvec_reboot irq_exit do_softirq rcu_core copy_present_pte dup_mm
+        unmap_mapping_pages zap_huge_pmd tlb_flush_mmu folios_put_refs vms_clear_ptes.part.0 do_fault
+        next_uptodate_folio do_huge_pmd_wp_page bprm_execve do_execveat_common __x64_sys_execve copy_strings
+        __arm64_sys_execve cgroup_mkdir __cgroup_kill cgroup1_rename css_next_child cpuset_bind
+        mem_cgroup_css_free cpu_cgroup_attach freezer_fork pids_css_free blkcg_css_free
+        rebuild_sched_domains cgwb_kill devcgroup_online register_netdev unregister_netdev loopback_net_init
+        rtnl_lock rtnetlink_rcv netlink_ack inetdev_event addrconf_notify __dev_open veth_xmit br_flood
+        nf_hook_slow nft_do_chain ipt_error xt_net_init fib_newrule ip_rt_ioctl ip6_mtu fib6_del
+        __x64_sys_mount __se_sys_mount do_new_mount do_move_mount do_loopback do_remount __x64_sys_open_tree
+        mntput deactivate_super ovl_get_tree propagate_mnt mqueue_unlink free_ipc ns_get_path
+        seccomp_get_filter bpf_prog_create bpf_prog_alloc bpf_jit_free bpf_prog_pack_free __do_sys_clone
+        __x64_sys_clone ret_from_fork __x64_sys_exit do_wait __do_sys_wait4 kernel_waitid do_mprotect_pkey
+        change_protection do_madvise vma_merge_extend mas_walk perf_event_mmap proc_lookup show_map
+        show_smap seq_read kernfs_get sysfs_emit sysctl_perm unix_gc pipe_lock anon_pipe_read sock_poll
+        __sys_sendto __sys_recvmsg __sys_accept4 ____sys_recvmsg ___sys_sendmsg tcp_sendmsg skb_put
+        splice_to_pipe vfs_read new_sync_read filename_create link_path_walk lookup_one __lookup_mnt
+        ovl_mmap ext4_lookup xfs_imap btrfs_iget shmem_mmap generic_file_read_iter filemap_read fuse_open
+        jbd2_free __fput fput inotify_read fsnotify user_path_at getname_flags close_fd __x64_sys_close
+        d_add __d_free __do_sys_newfstat mnt_want_write sync_filesystem __x64_sys_getdents
+        page_cache_sync_ra iomap_iter memfd_fcntl blk_mq_submit_bio submit_bio bdi_put futex_wait schedule
+        wake_up_q __wake_up ep_remove do_epoll_ctl __x64_sys_epoll_ctl finish_task_switch.isra.0
+        hrtimer_setup common_nsleep poll_freewait do_poll.constprop.0 __mutex_lock_slowpath mutex_lock
+        rwsem_owner down_read __rcu_read_lock synchronize_rcu wait_for_completion __x64_sys_sched_yield
+        do_sched_yield smp_call_on_cpu pick_next_task_fair rcu_barrier do_send_sig_info send_signal_locked
+        exit_to_user_mode_loop membarrier_private_expedited signal_wake_up_state arch_do_signal_or_restart
+        io_schedule eventfd_poll syscall_regfunc entry_SYSCALL_64 __x64_sys_bpf __do_sys_brk __se_sys_openat
+        syscall_exit_work el0_svc_common restore_fpregs_from_fpstate fpregs_get srso_safe_ret __fdget_pos
+        audit_log_start
+    ";
+
+    /// The same of programs: of Go 1.16 to 1.25, Docker, containerd, libseccomp, crun, glibc, CPython.
+    const PROGRAMS: &str = "
+        runtime.gcBgMarkWorker runtime.gcDrain runtime.gcAssistAlloc runtime.gcStart runtime.gcMark
+        runtime.gcSweep runtime.gcFlushBgCredit runtime.gcWriteBarrier runtime.gcControllerCommit
+        runtime.(*gcControllerState).commit runtime.(*gcWork).balance runtime.scanobject runtime.scanblock
+        runtime.scanstack runtime.scanSpan runtime.markroot runtime.markBits.isMarked runtime.greyobject
+        runtime.findObject runtime.bgsweep runtime.bgscavenge runtime.sweepone runtime.(*sweepLocked).sweep
+        runtime.(*sweepLocker).tryAcquire runtime.wbBufFlush runtime.(*wbBuf).get2 runtime.shade
+        runtime.(*lfstack).pop runtime.stopTheWorld runtime.startTheWorld runtime.heapBits.next
+        runtime.finishsweep_m runtime.(*scavengerState).run runtime.(*pageAlloc).scavenge
+        runtime.typePointers.next runtime.getempty runtime.(*mheap).nextSpanForSweep
+        runtime.(*mheap).reclaim runtime.(*mheap).freeSpan runtime.(*mheap).scavengeAll
+        runtime.(*pageAlloc).free runtime.(*mcache).prepareForSweep runtime.(*mcache).releaseAll
+        runtime.(*mspan).ensureSwept runtime.(*mspan).countAlloc runtime.(*mspan).markBitsForIndex
+        runtime.(*mspan).typePointersOfUnchecked runtime.(*mspan).heapBitsSmallForAddr
+        runtime.(*mspan).moveInlineMarks runtime.mallocgc runtime.newobject runtime.makeslice
+        runtime.growslice runtime.newarray runtime.(*mcache).refill runtime.(*mcentral).cacheSpan
+        runtime.(*mheap).alloc runtime.(*pageAlloc).find runtime.(*mspan).nextFreeIndex runtime.sysAlloc
+        runtime.sysMap runtime.sysUsed runtime.sysHugePageOS runtime.persistentalloc runtime.makemap
+        runtime.makechan runtime.rawstring runtime.rawbyteslice runtime.concatstring4
+        runtime.slicebytetostring runtime.stringtoslicebyte runtime.memclrNoHeapPointers
+        runtime.bulkBarrierBitmap runtime.(*fixalloc).alloc runtime.stackalloc runtime.stackcache_clear
+        runtime.morestack runtime.nextFreeFast seccomp_rule_add _seccomp_api_update gen_bpf_generate
+        db_col_init arch_syscall_translate x86_64_syscall_resolve_name
+        github.com/seccomp/libseccomp-golang.errRc _cgo_3bcb48b6ca8f_Cfunc_seccomp_load
+        github.com/opencontainers/runc/libcontainer/seccomp.Version
+        github.com/docker/docker/profiles/seccomp.GetDefaultProfile
+        github.com/containers/common/pkg/seccomp.DefaultProfile libcrun_generate_seccomp
+        github.com/containerd/containerd/contrib/seccomp.arches regexp.compile regexp/syntax.Parse
+        encoding/json.Marshal encoding/binary.Size encoding/base64.NewDecoder
+        github.com/gogo/protobuf/proto.Size github.com/golang/protobuf/proto.Clone
+        google.golang.org/protobuf/proto.Size google.golang.org/grpc.Dial github.com/containerd/ttrpc.isNil
+        github.com/json-iterator/go.Wrap github.com/modern-go/reflect2.TypeOf
+        github.com/containerd/typeurl.TypeURL gopkg.in/yaml%2ev2.Unmarshal github.com/BurntSushi/toml.isNil
+        github.com/pelletier/go-toml.Load reflect.New yajl_tree_parse parse_json_file
+        make_runtime_spec_schema_config_schema json_loads libcrun_container_load_from_file net/http.Get
+        golang.org/x/net/http2.encKV crypto/md5.New net/textproto.TrimString github.com/gorilla/mux.Vars
+        mime.ParseMediaType compress/flate.hash runtime.schedinit runtime.doInit1 runtime.rt0_go
+        runtime.moduledataverify runtime.itabsinit runtime.goenvs runtime.initsig _rt0_amd64_linux
+        internal/cpu.doinit runtime.futex runtime.notesleep runtime.newm runtime.newproc runtime.goready
+        runtime.ready runtime.usleep runtime.osyield runtime.sysmon runtime.netpoll runtime.lock
+        runtime.unlock runtime.chansend runtime.chanrecv runtime.selectgo runtime.mstart runtime.epollwait
+        runtime.procyield runtime.gopreempt_m runtime.asyncPreempt runtime.sigsend runtime.gopark
+        runtime.addtimer runtime.entersyscall runtime.exitsyscall runtime.reentersyscall runtime.clone
+        runtime.preemptM runtime.systemstack sync.(*Mutex).lockSlow _dl_map_object dl_main PyObject_Call
+        _PyEval_EvalFrameDefault
+    ";
+
+    /// The same of files.
+    const FILES: &str = "
+        libseccomp.so.2.5.4 libyajl.so.2.1.0 ld-linux-x86-64.so.2 ld-musl-x86_64.so.1 libpython3.11.so.1.0
+        python3.11 python2.7
+    ";
+
+    #[test]
+    fn every_name_with_a_star_stands_for_a_function_or_file_of_its_family() {
+        let all = |names: &'static str, space| {
+            names.split_whitespace().map(move |name| Frame { name: name.into(), module: "".into(), space })
+        };
+        let mut known: Vec<Frame> = all(KERNEL, Space::Kernel).chain(all(PROGRAMS, Space::User)).collect();
+        known.extend(all(FILES, Space::User).map(|file| Frame {
+            name: "f".into(),
+            module: file.name,
+            ..file
+        }));
+        for wanted in TABLE {
+            for name in wanted.names.iter().filter(|name| name.contains('*')) {
+                let is_meant = |frame: &Frame| {
+                    frame.space == wanted.space
+                        && is_named(frame, name)
+                        && row(frame).is_some_and(|found| found.family == wanted.family)
+                };
+                assert!(known.iter().any(is_meant), "{name} of {:?}", wanted.family);
             }
         }
     }

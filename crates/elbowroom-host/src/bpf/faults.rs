@@ -110,9 +110,7 @@ impl FaultCounter {
             let error = |source| BpfError::Group { operation: "read the faults of", cgroup, source };
             let Some(slot) = self.slots.lookup(&key, MapFlags::ANY).map_err(error)? else { continue };
             let found = self.counts.lookup_percpu(&slot, MapFlags::ANY).map_err(error)?;
-            let mut sum = Counts::default();
-            found.iter().flatten().for_each(|one| sum += &counts(one));
-            all.insert(cgroup, sum);
+            all.insert(cgroup, counts(&found.unwrap_or_default()));
         }
         let lost = self.lost.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
         let lost = lost.map_err(|source| BpfError::Group {
@@ -178,20 +176,43 @@ fn load(
     object.load().map_err(refused(Step::Load))
 }
 
-/// `struct counts` of one CPU.
-fn counts(bytes: &[u8]) -> Counts {
-    let words: Vec<u64> = bytes
-        .chunks_exact(8)
-        .map(|word| u64::from_ne_bytes(word.try_into().expect("chunks have 8 bytes")))
-        .collect();
-    assert_eq!(words.len(), WORDS, "the map has the values its source names");
+/// The sum of `struct counts` of every CPU. A fault that turns out to be of swap is taken from the anonymous ones where it ends: on
+/// another CPU than it began on, or without having been counted at its begin, when nobody counted yet.
+fn counts(cpus: &[Vec<u8>]) -> Counts {
+    let mut words = [0u64; WORDS];
+    for bytes in cpus {
+        assert_eq!(bytes.len(), 8 * WORDS, "the map has the values its source names");
+        for (sum, word) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
+        }
+    }
     let (faults, rest) = words[1..].split_at(CLASSES);
     let (ns, rest) = rest.split_at(CLASSES);
     Counts {
-        faults: faults.try_into().expect("split at the classes"),
+        faults: std::array::from_fn(|class| u64::try_from(faults[class] as i64).unwrap_or(0)),
         ns: ns.try_into().expect("split at the classes"),
         major: rest[0],
         duplicates: rest[1],
         latency: rest[2..].try_into().expect("the rest are the buckets"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_core::profile::faults::Class;
+
+    #[test]
+    fn a_fault_that_is_taken_away_and_was_never_counted_leaves_none() {
+        let anonymous = 1 + Class::Anonymous as usize;
+        let of_cpus = |counted: &[i64]| {
+            let cpu = |n: &i64| {
+                let mut words = [0u64; WORDS];
+                words[anonymous] = *n as u64;
+                words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>()
+            };
+            counts(&counted.iter().map(cpu).collect::<Vec<_>>()).of(Class::Anonymous)
+        };
+        assert_eq!([of_cpus(&[3, 4]), of_cpus(&[-2, 5]), of_cpus(&[1, -3]), of_cpus(&[])], [7, 3, 0, 0]);
     }
 }

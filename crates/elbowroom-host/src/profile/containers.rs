@@ -140,6 +140,12 @@ impl Containers {
         process::first(&self.root, &pids).map(|at| pids[at])
     }
 
+    /// The kernel's id of a cgroup; `None` when it is gone. One that is made anew under the same path has another.
+    pub fn id(&self, cgroup: &str) -> Option<u64> {
+        let path = Path::new(cgroup.trim_start_matches('/'));
+        self.layout.dir(self.hierarchy().0, path)?.1.inode()
+    }
+
     /// The kernel's id of every cgroup, and the place in `subjects` of the one that it is in or below.
     pub fn owners(&mut self, subjects: &[Subject]) -> HashMap<u64, Option<usize>> {
         let place = |path: &Path| {

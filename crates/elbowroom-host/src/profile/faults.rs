@@ -2,7 +2,8 @@
 //!
 //! Programs in the kernel count by cgroup (`crate::bpf::faults`); whose a cgroup is, is looked up here, again and again, so that
 //! a container that begins meanwhile is counted from its first fault. The work in which faults happen is its CPU time, and its
-//! instructions where the processor counts them.
+//! instructions where the processor counts them. A container that is started again has another cgroup under the same path: its
+//! CPU time goes on, its instructions are counted no more.
 
 use crate::bpf::faults::{Cost, FaultCounter};
 use crate::bpf::{BpfError, Hierarchy};
@@ -86,9 +87,44 @@ pub struct Profiler {
 
 struct Followed {
     subject: Subject,
-    /// CPU time at the beginning, and the last that was read.
-    cpu: (Micros, Micros),
+    /// The kernel's id of its cgroup, once that was seen.
+    id: Option<u64>,
+    cpu: CpuTime,
     counters: Vec<OwnedFd>,
+}
+
+/// CPU time since counting began. That of a cgroup that is gone stays as it was read last.
+#[derive(Clone, Copy, Debug, Default)]
+struct CpuTime {
+    /// Of cgroups that were there before under the same path.
+    earlier: Micros,
+    /// What the cgroup had at the beginning.
+    begin: Micros,
+    /// What it had last.
+    last: Micros,
+}
+
+impl CpuTime {
+    fn spent(self) -> Micros {
+        self.earlier.saturating_add(self.last.saturating_sub(self.begin))
+    }
+
+    /// The cgroup was made anew, and has used nothing before.
+    fn anew(self) -> Self {
+        Self { earlier: self.spent(), ..Self::default() }
+    }
+}
+
+impl Followed {
+    /// Takes which cgroup there is at its path now, and what CPU time that has used.
+    fn look(&mut self, id: u64, cpu: Micros) {
+        if self.id.is_some_and(|known| known != id) {
+            self.cpu = self.cpu.anew();
+            self.counters.clear();
+        }
+        self.id = Some(id);
+        self.cpu.last = self.cpu.last.max(cpu);
+    }
 }
 
 impl Profiler {
@@ -150,8 +186,8 @@ impl Profiler {
         self.instructions.refused
     }
 
-    /// Looks for cgroups and containers that have begun. To be called about every second: a cgroup that begins and ends in
-    /// between is counted among the others.
+    /// Looks for cgroups and containers that have begun, and reads CPU times. To be called about every second: a cgroup that begins
+    /// and ends in between is counted among the others.
     ///
     /// # Errors
     /// The kernel's map is full.
@@ -164,20 +200,32 @@ impl Profiler {
             );
         }
         let new = subjects.split_off(self.subjects.len());
-        self.follow(new)
+        self.follow(new)?;
+        for place in 0..self.subjects.len() {
+            let subject = &self.subjects[place].subject;
+            let (id, cpu) = (self.containers.id(&subject.cgroup), self.cpu(subject));
+            // The time is that cgroup's if it is still there.
+            let is_same = self.containers.id(&subject.cgroup) == id;
+            if let Some((id, cpu)) = id.zip(cpu).filter(|_| is_same) {
+                self.subjects[place].look(id, cpu);
+            }
+        }
+        Ok(())
     }
 
     fn follow(&mut self, new: Vec<Subject>) -> Result<(), FaultsError> {
         for subject in new {
-            let cpu = self.cpu(&subject).unwrap_or(Micros::ZERO);
+            let (id, last) =
+                (self.containers.id(&subject.cgroup), self.cpu(&subject).unwrap_or(Micros::ZERO));
             // One that begins while everybody is counted has done all its work meanwhile.
-            let begin = if self.owners.is_empty() { cpu } else { Micros::ZERO };
+            let begin = if self.owners.is_empty() { last } else { Micros::ZERO };
             // Not of a late one: its counters would miss its first faults, and those are most.
             let counters = match self.owners.is_empty() {
                 true => self.instructions.open(&subject),
                 false => Vec::new(),
             };
-            self.subjects.push(Followed { subject, cpu: (begin, cpu), counters });
+            let cpu = CpuTime { earlier: Micros::ZERO, begin, last };
+            self.subjects.push(Followed { subject, id, cpu, counters });
         }
         let subjects: Vec<Subject> = self.subjects.iter().map(|followed| followed.subject.clone()).collect();
         let owners = self.containers.owners(&subjects);
@@ -212,16 +260,9 @@ impl Profiler {
                 None => others += found,
             }
         }
-        for place in 0..self.subjects.len() {
-            // The last time of one that has ended is what was read before.
-            if let Some(cpu) = self.cpu(&self.subjects[place].subject) {
-                self.subjects[place].cpu.1 = cpu;
-            }
-        }
         let containers = self.subjects.iter().zip(counts).map(|(followed, counts)| {
-            let (begin, now) = followed.cpu;
             let instructions = self.instructions.read(&followed.counters);
-            let work = Work { cpu: now.saturating_sub(begin), instructions };
+            let work = Work { cpu: followed.cpu.spent(), instructions };
             Counted { subject: followed.subject.clone(), counts, work }
         });
         Ok(Sample { containers: containers.collect(), others, lost })
@@ -321,5 +362,29 @@ impl Instructions {
             return None;
         }
         counters.iter().map(|counter| counter::read(counter).ok()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_that_is_started_again_keeps_its_time_and_not_its_counters() {
+        let begin = Micros::secs(100);
+        let followed = || Followed {
+            subject: Subject { name: "c".into(), cgroup: "/c".into() },
+            id: Some(1),
+            cpu: CpuTime { earlier: Micros::ZERO, begin, last: begin },
+            counters: vec![std::fs::File::open("/dev/null").unwrap().into()],
+        };
+        let after = |looks: &[(u64, u64)]| {
+            let mut followed = followed();
+            looks.iter().for_each(|(id, seconds)| followed.look(*id, Micros::secs(*seconds)));
+            (followed.cpu.spent(), followed.counters.len())
+        };
+        assert_eq!(after(&[(1, 107)]), (Micros::secs(7), 1));
+        assert_eq!(after(&[(1, 107), (2, 3)]), (Micros::secs(10), 0));
+        assert_eq!(after(&[(1, 107), (2, 3), (2, 5), (3, 200)]), (Micros::secs(212), 0));
     }
 }

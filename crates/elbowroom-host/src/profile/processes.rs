@@ -11,7 +11,8 @@
 //! another than the one that ran is not used.
 //!
 //! Only some processes are of interest: those that [`Processes::watch`] names, everything they start, and everything that the
-//! profiler itself starts. The rest is counted, and nothing else kept of it.
+//! profiler itself starts. The rest is counted, and nothing else kept of it, least of all files: all those of a machine would be
+//! more than a process may have open.
 
 use super::perf::record::{CONTEXT_KERNEL, CONTEXT_MAX, CONTEXT_USER, Map, Record};
 use crate::probe::file::open_in;
@@ -21,8 +22,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Files that are kept open at most; the programs of a whole distribution are fewer.
-const MOST_FILES: usize = 4096;
+/// Files that are kept open at most: half of what a process may have open where nobody raised that. What engines and containers
+/// run is less.
+const MOST_FILES: usize = 512;
 /// kthreadd, the parent of all kernel threads.
 const KTHREADD: u32 = 2;
 
@@ -125,6 +127,7 @@ impl Processes {
         while let Some(pid) = watched.pop() {
             if let Some(process) = self.known.get_mut(&pid) {
                 process.kin = Kin::Watched;
+                self.look_at_maps(pid);
             }
             watched.extend(parents.iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| *child));
         }
@@ -157,11 +160,9 @@ impl Processes {
                 }
                 self.known.insert(pid, child);
             }
-            // A process ends after its threads; a number may be used again at once.
-            Record::Exit { pid, tid } if pid == tid => {
-                self.known.remove(&pid);
-            }
             Record::Lost(count) => self.tally.lost += count,
+            // A process may outlive its first thread: others work on, execute another program, and the last one takes its memory
+            // down. Its number is used again by a fork, which replaces what was there.
             Record::Comm { .. } | Record::Fork { .. } | Record::Exit { .. } => {}
         }
     }
@@ -184,7 +185,10 @@ impl Processes {
     }
 
     fn map(&mut self, map: &Map) {
-        // Kin is known by now: a mapping comes after the fork. Strangers' files are of no use, unless they become watched.
+        // Kin is known by now: a mapping comes after the fork, or the exec of what the profiler forked.
+        if self.known.get(&map.pid).is_none_or(|process| process.kin != Kin::Watched) {
+            return;
+        }
         let module = self.module(map);
         let process = self.known.entry(map.pid).or_default();
         process.maps.retain(|old| old.end <= map.start || old.start >= map.end);
@@ -198,9 +202,11 @@ impl Processes {
             false => self.by_build.get(&map.build_id),
         };
         if let Some(known) = known {
-            let module = &mut self.modules[*known as usize];
+            let place = *known as usize;
+            let module = &mut self.modules[place];
             // First heard of as a copy in memory, or by a process that was gone already.
             if module.file.is_none()
+                && place < MOST_FILES
                 && let Some(file) = open(map)
             {
                 (module.file, module.name) = (Some(file), name(&map.path));
@@ -219,15 +225,18 @@ impl Processes {
 
     /// Takes in a process that runs already.
     fn look(&mut self, pid: u32) {
-        let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
-        let Some(name) = read("comm") else { return };
+        let Ok(name) = std::fs::read_to_string(format!("/proc/{pid}/comm")) else { return };
         let kin = match (pid == self.own, pid == KTHREADD || parent(pid) == Some(KTHREADD)) {
             (true, _) => Kin::Profiler,
             (_, true) => Kin::KernelThread,
             _ => Kin::Stranger,
         };
         self.known.insert(pid, Process { name: name.trim_end().into(), kin, maps: Vec::new() });
-        let maps = read("maps").unwrap_or_default();
+    }
+
+    /// Takes in the files that a process has mapped already.
+    fn look_at_maps(&mut self, pid: u32) {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         maps.lines().filter_map(|line| map_line(pid, line)).for_each(|map| self.map(&map));
     }
 }
@@ -324,11 +333,16 @@ mod tests {
         Record::Map(Map { pid, start: 0x1000, end: 0x2000, offset: 0x400, path, build_id })
     }
 
+    /// Nothing but a process of kin `kin`, as if it had been found in /proc.
+    fn only(pid: u32, name: &str, kin: Kin) -> Processes {
+        let mut processes = Processes { own: 5, ..Processes::default() };
+        processes.known.insert(pid, Process { name: name.into(), kin, maps: Vec::new() });
+        processes
+    }
+
     #[test]
     fn what_a_watched_process_starts_is_watched_under_its_own_name() {
-        let mut p = Processes::default();
-        p.take(comm(10, "dockerd", true), true);
-        p.watch(10);
+        let mut p = only(10, "dockerd", Kin::Watched);
         p.take(Record::Fork { pid: 11, parent: 10 }, true);
         p.take(sample(11), true);
         p.take(comm(11, "runc", true), true);
@@ -349,8 +363,7 @@ mod tests {
 
     #[test]
     fn what_the_profiler_starts_is_watched_once_it_is_a_program_of_its_own() {
-        let mut p = Processes { own: 5, ..Processes::default() };
-        p.known.insert(5, Process { kin: Kin::Profiler, ..Process::default() });
+        let mut p = only(5, "elbowroom", Kin::Profiler);
         p.take(Record::Fork { pid: 6, parent: 5 }, true);
         p.take(sample(6), true);
         p.take(comm(6, "crun", true), true);
@@ -360,24 +373,42 @@ mod tests {
 
     #[test]
     fn a_copy_in_memory_is_the_file_of_the_same_build() {
-        let mut p = Processes::default();
+        let mut p = only(6, "runc", Kin::Watched);
         p.take(map(6, "/memfd:runc_cloned:/proc/self/exe (deleted)", &[7; 20]), true);
         assert!(p.modules[0].file.is_none());
-        p.take(map(7, "/bin/true", &[7; 20]), true);
+        p.take(map(6, "/bin/true", &[7; 20]), true);
         assert!(p.modules.len() == 1 && p.modules[0].file.is_some());
         assert_eq!(&*p.modules[0].name, "true");
     }
 
     #[test]
+    fn files_of_strangers_are_not_opened() {
+        let mut p = only(6, "sshd", Kin::Stranger);
+        p.take(map(6, "/bin/true", &[7; 20]), true);
+        p.take(map(99, "/bin/true", &[8; 20]), true);
+        assert!(p.modules.is_empty());
+    }
+
+    #[test]
     fn a_number_that_is_used_again_is_another_process() {
-        let mut p = Processes::default();
-        p.take(comm(10, "dockerd", true), true);
-        p.watch(10);
+        let mut p = only(10, "runc", Kin::Watched);
         p.take(Record::Exit { pid: 10, tid: 11 }, true);
         p.take(sample(10), true);
         p.take(Record::Exit { pid: 10, tid: 10 }, true);
+        p.take(Record::Fork { pid: 10, parent: 99 }, true);
         p.take(sample(10), true);
         assert_eq!((p.tally.watched, p.tally.others), (1, 1));
+    }
+
+    #[test]
+    fn a_process_outlives_its_first_thread_and_may_become_another_program() {
+        let mut p = only(10, "runc", Kin::Watched);
+        p.take(Record::Exit { pid: 10, tid: 10 }, true);
+        p.take(sample(10), true);
+        p.take(comm(10, "sleep", true), true);
+        p.take(sample(10), true);
+        assert_eq!((p.tally.watched, p.tally.others), (2, 0));
+        assert!(["runc", "sleep"].iter().all(|name| p.stacks.keys().any(|(known, _)| &**known == *name)));
     }
 
     #[test]
@@ -394,10 +425,14 @@ mod tests {
     }
 
     #[test]
-    fn this_process_and_its_files_are_found_in_proc() {
-        let processes = Processes::now();
-        let own = &processes.known[&std::process::id()];
-        assert!(own.kin == Kin::Profiler && !own.maps.is_empty(), "{own:?}");
+    fn this_process_is_found_in_proc_and_its_files_once_it_is_watched() {
+        let pid = std::process::id();
+        let mut processes = Processes::now();
+        assert_eq!(processes.known[&pid].kin, Kin::Profiler);
+        assert!(processes.modules.is_empty(), "{:?}", processes.modules);
+        processes.watch(pid);
+        let own = &processes.known[&pid];
+        assert!(own.kin == Kin::Watched && !own.maps.is_empty(), "{own:?}");
         assert!(
             processes.modules.iter().any(|module| module.name.starts_with("libc") && module.file.is_some())
         );

@@ -72,25 +72,36 @@ public final class Agent implements Runnable {
                     room.look();
                     looked.countDown();
                     if (!registered && System.nanoTime() - registerAt >= 0) {
-                        registered = true;
                         room.register();
+                        registered = true;
                     }
                     said = options.log ? say(room.getExplanation(), said) : said;
                     failures = 0;
+                } catch (OutOfMemoryError full) {
+                    // The program's heap is full, which is no failure of ours. Nothing is made here: there is no room for it.
                 } catch (RuntimeException | Error failure) {
                     failures++;
-                    say(List.of("a look failed: " + failure), said);
+                    complain("a look failed: ", failure);
                 }
                 Thread.sleep(options.period);
             }
         } catch (Throwable any) {
             // Not even the class library of this machine is as expected.
-            say(List.of("nothing is governed: " + any), List.of());
+            complain("nothing is governed: ", any);
+        } finally {
+            looked.countDown();
+            // Nobody will look again: what was bound must not stay so.
+            if (room != null) {
+                room.release();
+            }
         }
-        looked.countDown();
-        // Nobody will look again: what was bound must not stay so.
-        if (room != null) {
-            room.release();
+    }
+
+    private void complain(String what, Throwable why) {
+        try {
+            say(List.of(what + why), List.of());
+        } catch (Throwable unsaid) {
+            // There is no room for words, or the program's own stream refuses them.
         }
     }
 

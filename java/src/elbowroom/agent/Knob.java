@@ -103,6 +103,9 @@ interface Knob {
         private int survivorsBefore;
         private final long least;
         private final long most;
+        /** Whether free ratios are those of a collection, and with them the sizing of generations. */
+        private boolean tight;
+        private boolean resizing;
 
         FreeRatio(Machine machine, boolean nativeHeap) {
             this.machine = machine;
@@ -122,13 +125,17 @@ interface Knob {
                 Native.setVirtualMax(bytes, ceiling, lifts);
                 keepSurvivorsSmall(bytes != 0);
             }
+            loosen();
         }
 
         @Override
         public void release() {
-            bound(0, 0, Native.ANY_LIFTS);
-            if (survivorsBefore > 0) {
-                Native.setFlag(SURVIVORS, 4, survivorsBefore);
+            try {
+                bound(0, 0, Native.ANY_LIFTS);
+            } finally {
+                if (survivorsBefore > 0) {
+                    Native.setFlag(SURVIVORS, 4, survivorsBefore);
+                }
             }
         }
 
@@ -153,17 +160,27 @@ interface Knob {
 
         @Override
         public void collect(long bound, long used) {
-            machine.set("MinHeapFreeRatio", Math.min(least, LEAST_FREE));
-            machine.set("MaxHeapFreeRatio", ratio(bound, used));
-            boolean adaptive = nativeHeap && machine.collector == Collector.PARALLEL && resizeAtSystemGc(1, 0);
+            tight = true;
             try {
+                machine.set("MinHeapFreeRatio", Math.min(least, LEAST_FREE));
+                machine.set("MaxHeapFreeRatio", ratio(bound, used));
+                resizing = nativeHeap && machine.collector == Collector.PARALLEL && resizeAtSystemGc(1, 0);
                 System.gc();
             } finally {
+                loosen();
+            }
+        }
+
+        /** Gives back what a collection changed: at its end, or, where the program's heap was too full for that, at the next bound. */
+        private void loosen() {
+            if (tight) {
                 machine.set("MaxHeapFreeRatio", most);
                 machine.set("MinHeapFreeRatio", least);
-                if (adaptive) {
+                if (resizing) {
                     resizeAtSystemGc(0, 1);
                 }
+                tight = false;
+                resizing = false;
             }
         }
 

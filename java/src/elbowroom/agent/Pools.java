@@ -19,6 +19,9 @@ final class Pools {
 
     private final Instrumentation instrumentation;
     private int last;
+    /** What each was when it was first touched; 0 is never. */
+    private int commonBefore;
+    private int schedulerBefore;
     private String common = "untouched";
     private String scheduler = "untouched";
 
@@ -40,16 +43,30 @@ final class Pools {
         if (cpus == last) {
             return;
         }
-        last = cpus;
         // The thread that waits for a parallel stream helps: the pool is made with one fewer than there are CPUs.
         common = System.getProperty(COMMON) != null ? "settled by " + COMMON : common(Math.max(1, cpus - 1));
         scheduler = System.getProperty(SCHEDULER) != null ? "settled by " + SCHEDULER : scheduler(cpus);
+        last = cpus;
+    }
+
+    /** As parallel as each was before. */
+    void release() throws ReflectiveOperationException {
+        try {
+            if (commonBefore > 0) {
+                set(ForkJoinPool.commonPool(), commonBefore);
+            }
+        } finally {
+            if (schedulerBefore > 0) {
+                setScheduler(schedulerBefore);
+            }
+        }
     }
 
     /** ForkJoinPool.setParallelism came with JDK 19. */
-    private static String common(int parallelism) {
+    private String common(int parallelism) {
         try {
-            setParallelism(ForkJoinPool.commonPool(), parallelism);
+            int before = set(ForkJoinPool.commonPool(), parallelism);
+            commonBefore = commonBefore > 0 ? commonBefore : before;
             return Integer.toString(parallelism);
         } catch (NoSuchMethodException older) {
             return "fixed: JDK 19 and later can change it";
@@ -58,37 +75,46 @@ final class Pools {
         }
     }
 
-    private static void setParallelism(Object pool, int parallelism) throws ReflectiveOperationException {
+    /** Returns what it was. */
+    private static int set(ForkJoinPool pool, int parallelism) throws ReflectiveOperationException {
+        int before = pool.getParallelism();
         ForkJoinPool.class.getMethod("setParallelism", int.class).invoke(pool, parallelism);
+        return before;
     }
 
     private String scheduler(int parallelism) {
-        int version = Runtime.version().feature();
         try {
-            if (version >= 24) {
-                setByBean(parallelism);
-            } else if (version >= 21) {
-                setByField(parallelism);
-            } else {
-                return "absent";
-            }
-            return Integer.toString(parallelism);
+            int before = setScheduler(parallelism);
+            schedulerBefore = schedulerBefore > 0 ? schedulerBefore : before;
+            return before > 0 ? Integer.toString(parallelism) : "absent";
         } catch (ReflectiveOperationException | RuntimeException refused) {
             return "fixed: " + refused.getMessage();
         }
     }
 
-    private static void setByBean(int parallelism) throws ReflectiveOperationException {
+    /** Returns what it was; 0 where there is no scheduler. */
+    private int setScheduler(int parallelism) throws ReflectiveOperationException {
+        int version = Runtime.version().feature();
+        if (version >= 24) {
+            return setByBean(parallelism);
+        }
+        return version >= 21 ? setByField(parallelism) : 0;
+    }
+
+    private static int setByBean(int parallelism) throws ReflectiveOperationException {
         Class<? extends PlatformManagedObject> type =
                 Class.forName("jdk.management.VirtualThreadSchedulerMXBean").asSubclass(PlatformManagedObject.class);
-        type.getMethod("setParallelism", int.class).invoke(ManagementFactory.getPlatformMXBean(type), parallelism);
+        PlatformManagedObject bean = ManagementFactory.getPlatformMXBean(type);
+        int before = (int) type.getMethod("getParallelism").invoke(bean);
+        type.getMethod("setParallelism", int.class).invoke(bean, parallelism);
+        return before;
     }
 
     /** JDK 21 to 23 have a scheduler and no interface to it; agents may open a module for themselves. */
-    private void setByField(int parallelism) throws ReflectiveOperationException {
+    private int setByField(int parallelism) throws ReflectiveOperationException {
         Modules.openJavaLang(instrumentation);
         Field field = Class.forName("java.lang.VirtualThread").getDeclaredField("DEFAULT_SCHEDULER");
         field.setAccessible(true);
-        setParallelism(field.get(null), parallelism);
+        return set((ForkJoinPool) field.get(null), parallelism);
     }
 }

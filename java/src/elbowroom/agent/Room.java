@@ -103,23 +103,36 @@ final class Room implements RoomMXBean {
             look.liftedTo = state.liftedTo();
         }
 
-        HeapPolicy.Step before = step;
-        step = policy.step(look);
-        if (step.bound != 0 || before.bound != 0) {
-            knob.bound(step.bound, step.ceiling, look.lifted);
+        HeapPolicy.Step next = policy.step(look);
+        if (next.bound != 0 || step.bound != 0) {
+            knob.bound(next.bound, next.ceiling, look.lifted);
         }
+        // Only now: a bound that could not be taken away is taken away by a later look.
+        step = next;
         if (step.collect && knob.needsCollections()) {
             collections++;
             knob.collect(step.bound, look.used);
         }
     }
 
-    /** Takes the bound away, for good. */
+    /** Gives everything back that was changed, for good. What cannot be given back keeps nothing else. */
     void release() {
         try {
             knob.release();
-        } catch (RuntimeException refused) {
-            // Then it is as large as it was last.
+        } catch (Throwable refused) {
+            // Then the heap is as large as it was last.
+        }
+        try {
+            if (zThreads != null) {
+                zThreads.release();
+            }
+        } catch (Throwable refused) {
+            // Then there are as many threads as there were last.
+        }
+        try {
+            pools.release();
+        } catch (Throwable refused) {
+            // Then they are as parallel as they were last.
         }
     }
 

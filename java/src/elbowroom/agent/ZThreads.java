@@ -30,10 +30,15 @@ final class ZThreads {
         if (cpus == last) {
             return;
         }
-        last = cpus;
         for (int i = 0; i < FLAGS.length; i++) {
             Native.setFlag(FLAGS[i], 4, Math.max(1, Math.min(before[i], cpus)));
         }
+        last = cpus;
+    }
+
+    /** As many as there were before. */
+    void release() {
+        follow(Integer.MAX_VALUE);
     }
 
     int total() {

@@ -16,6 +16,7 @@ import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.time.Duration;
 import java.util.List;
+import java.util.concurrent.ForkJoinPool;
 
 /** Tests of what is pure: every method of this class without parameters is one. */
 final class Tests {
@@ -383,6 +384,17 @@ final class Tests {
         is(Knob.FreeRatio.ratio(400 * MIB, 300 * MIB), 25L, "300 of 400");
         is(Knob.FreeRatio.ratio(400 * MIB, 500 * MIB), 11L, "500 of 400");
         is(Knob.FreeRatio.ratio(400 * MIB, 399 * MIB), 11L, "399 of 400");
+    }
+
+    static void poolsAreGivenBackAsParallelAsTheyWere() throws ReflectiveOperationException {
+        int before = ForkJoinPool.commonPool().getParallelism();
+        Pools pools = new Pools(null, 1);
+        pools.follow(before + 5);
+        pools.follow(before + 3);
+        boolean fixed = Runtime.version().feature() < 19;
+        is(ForkJoinPool.commonPool().getParallelism(), fixed ? before : before + 2, "parallelism");
+        pools.release();
+        is(ForkJoinPool.commonPool().getParallelism(), before, "parallelism afterwards");
     }
 
     static void collectorsAreToldByTheirBeans() {

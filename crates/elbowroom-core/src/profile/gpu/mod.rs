@@ -15,7 +15,7 @@ mod compare;
 mod trace;
 
 pub use compare::{Compared, Quantity, Run, compare};
-pub use trace::{Kind, Record, Trace, TraceError};
+pub use trace::{Kind, LARGEST_TRACE, Record, Trace, TraceError};
 
 use crate::profile::gpu::trace::Kind as K;
 use serde::{Deserialize, Serialize};
@@ -129,7 +129,7 @@ pub struct Sums {
     pub module_bytes: u64,
     /// Time in which CUPTI itself was in the way.
     pub overhead_ns: u64,
-    /// Records that CUPTI had no room for.
+    /// Records for which there was no room, with CUPTI or in the trace.
     pub lost: u64,
     /// Whether the process came to its end while it was traced.
     pub complete: bool,

@@ -2,7 +2,8 @@
 //!
 //! Everything is little-endian. A header of 24 bytes: `ELBOWGPU`, version (u32), process (u32), when tracing began (u64, ns of CUPTI's
 //! clock). Then records of 40 bytes and a name: kind (u32), bytes of the whole record, a multiple of 8 (u32), begin, end, value (u64
-//! each), detail, thread (u32 each), and the name, filled up with zeros. The process that is killed leaves a file without its end.
+//! each), detail, thread (u32 each), and the name, filled up with zeros. The process that is killed leaves a file without its end. The
+//! first record counts those that found no room, as the library goes on.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub const MAGIC: &[u8; 8] = b"ELBOWGPU";
 /// The version of the form.
 pub const VERSION: u32 = 1;
+/// The library writes no larger file: `ELBOWROOM_GPU_LARGEST`. 4 GiB are a hundred million records.
+pub const LARGEST_TRACE: u64 = 4 << 30;
 const HEADER: usize = 24;
 const RECORD: usize = 40;
 
@@ -77,7 +80,7 @@ pub struct Trace {
     pub end: Option<u64>,
     /// In the order they were written, which is not that of time.
     pub records: Vec<Record>,
-    /// Records that CUPTI had no room for.
+    /// Records for which there was no room, with CUPTI or in the file.
     pub lost: u64,
 }
 
@@ -211,6 +214,13 @@ pub(super) mod tests {
             let trace = Trace::parse(&file.0[..end]).unwrap();
             assert_eq!((trace.records.len(), trace.end), (1, None), "{end}");
         }
+    }
+
+    #[test]
+    fn the_library_writes_no_larger_file_than_is_read() {
+        let header = include_str!("../../../../../gpu/trace.h");
+        let largest = header.lines().find_map(|line| line.strip_prefix("#define ELBOWROOM_GPU_LARGEST "));
+        assert_eq!((largest, LARGEST_TRACE), (Some("(4ULL << 30)"), 4 << 30));
     }
 
     #[test]

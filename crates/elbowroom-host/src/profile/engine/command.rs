@@ -1,13 +1,19 @@
 //! Engines that are driven by their command lines.
 
-use super::{EngineError, Kind, LABEL, Options, PREFIX, Run, Subject, bundle, file};
+use super::{EngineError, Kind, LABEL, Options, PATIENCE, PREFIX, Run, Subject, bundle, file};
+use crate::signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use rustix::thread::UnshareFlags;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 /// containerd's socket unless somebody says otherwise.
 pub(super) const CONTAINERD: &str = "/run/containerd/containerd.sock";
@@ -198,8 +204,8 @@ impl Cli {
         all
     }
 
-    /// Runs a command line to its end. A container keeps its starter's output open, so where one may come out of it, what the
-    /// command says goes to a file of that name.
+    /// Runs a command line to its end, or for [`PATIENCE`]. A container keeps its starter's output open, so where one may come out
+    /// of it, what the command says goes to a file of that name.
     fn run(
         &self,
         what: &str,
@@ -226,31 +232,31 @@ impl Cli {
         words: &[String],
         container: Option<(&Path, &str)>,
     ) -> Result<String, EngineError> {
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).stdin(Stdio::null()).process_group(0);
-        let not_run = |error: std::io::Error| self.refused(what, error.to_string());
-        let (status, out, said) = match container {
-            None => {
-                let out = command.output().map_err(not_run)?;
-                (out.status, out.stdout, out.stderr)
-            }
+        let not_run = |error: io::Error| self.refused(what, error.to_string());
+        let (out, errors) = match container {
+            None => (Some(pad().map_err(not_run)?), pad().map_err(not_run)?),
             Some((dir, name)) => {
                 let path = dir.join(format!("{name}.err"));
-                let errors = File::create(&path).map_err(file("making", &path))?;
-                let status = command.stdout(Stdio::null()).stderr(errors).status().map_err(not_run)?;
-                let mut said = Vec::new();
-                if !status.success() {
-                    let _ =
-                        File::open(&path).and_then(|file| file.take(LONGEST_WORDS).read_to_end(&mut said));
-                }
-                (status, Vec::new(), said)
+                let new = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+                (None, new.map_err(file("making", &path))?)
             }
         };
-        match status.success() {
-            true => Ok(String::from_utf8_lossy(&out).into_owned()),
-            false => {
-                let said =
-                    String::from_utf8_lossy(&said[..said.len().min(LONGEST_WORDS as usize)]).into_owned();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdin(Stdio::null()).process_group(0);
+        match &out {
+            Some(out) => command.stdout(out.try_clone().map_err(not_run)?),
+            None => command.stdout(Stdio::null()),
+        };
+        command.stderr(errors.try_clone().map_err(not_run)?);
+        let child = signal::interruptible(&mut command).spawn().map_err(not_run)?;
+        let Some(status) = end_of(child, PATIENCE).map_err(not_run)? else {
+            return Err(EngineError::Hung { engine: self.kind, what: what.to_owned() });
+        };
+        match (status.success(), out) {
+            (true, Some(out)) => read(out, u64::MAX).map_err(not_run),
+            (true, None) => Ok(String::new()),
+            (false, _) => {
+                let said = read(errors, LONGEST_WORDS).map_err(not_run)?;
                 Err(self.refused(what, if said.trim().is_empty() { status.to_string() } else { said }))
             }
         }
@@ -269,6 +275,40 @@ fn program(kind: Kind) -> &'static str {
     }
 }
 
+/// A file in memory for what a command says: nobody has to read it while the command runs.
+fn pad() -> io::Result<File> {
+    Ok(File::from(memfd_create("elbowroom", MemfdFlags::CLOEXEC)?))
+}
+
+/// What a command has written to a file, at most so many bytes of it.
+fn read(mut file: File, most: u64) -> io::Result<String> {
+    let mut said = Vec::new();
+    // Writing has moved the place that this handle shares.
+    file.rewind()?;
+    file.take(most).read_to_end(&mut said)?;
+    Ok(String::from_utf8_lossy(&said).into_owned())
+}
+
+/// How the leader of a process group ends; `None` where it takes longer than `patience` and is killed, with its group.
+fn end_of(mut leader: Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
+    let (pid, deadline) = (Pid::from_child(&leader), Instant::now() + patience);
+    // Before Linux 5.3 there is nothing to wait for with an end.
+    let Ok(end) = pidfd_open(pid, PidfdFlags::empty()) else { return leader.wait().map(Some) };
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        match poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&timeout)) {
+            Err(Errno::INTR) => {}
+            Ok(ended) if ended > 0 => return leader.wait().map(Some),
+            Ok(_) | Err(_) => {
+                // It is not waited for yet, so its number can be no other group's.
+                let _ = kill_process_group(pid, Signal::KILL);
+                return leader.wait().map(|_| None);
+            }
+        }
+    }
+}
+
 /// Takes the v2 hierarchy out of this thread's sight, and of what it starts.
 fn hide_unified() -> Result<(), rustix::io::Errno> {
     // SAFETY: called on a thread that was made for one command and ends after it; no other code of this process relies on that
@@ -276,4 +316,50 @@ fn hide_unified() -> Result<(), rustix::io::Errno> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     unmount(UNIFIED, UnmountFlags::DETACH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signal::Signals;
+
+    fn sh(script: &str) -> Result<String, EngineError> {
+        let options = Options::default();
+        let cli =
+            Cli { kind: Kind::Runc, version: String::new(), address: None, options, hides_unified: false };
+        cli.run("say something", &["sh", "-c", script].map(str::to_owned), None)
+    }
+
+    #[test]
+    fn what_a_command_says_is_read_however_much_it_is() {
+        assert_eq!(sh("yes a | head -c 200000; echo b >&2").unwrap().len(), 200_000);
+        assert_eq!(
+            sh("echo a; echo why >&2; exit 1").unwrap_err().to_string(),
+            "runc refused to say something: why"
+        );
+    }
+
+    #[test]
+    fn a_command_can_be_told_to_end_although_the_profiler_has_signals_blocked() {
+        let ended = std::thread::spawn(|| {
+            let _signals = Signals::block(&[Signal::TERM]).unwrap();
+            sh("kill -TERM $$; echo still here")
+        });
+        assert!(ended.join().unwrap().unwrap_err().to_string().contains("signal: 15"));
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_killed_with_what_it_started() {
+        let start = |script| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).process_group(0).stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let status = end_of(start("exit 3"), Duration::from_secs(60)).unwrap().unwrap();
+        assert_eq!(status.code(), Some(3));
+        let mut hangs = start("sleep 1000 & wait");
+        let mut out = hangs.stdout.take().unwrap();
+        assert_eq!(end_of(hangs, Duration::from_millis(50)).unwrap(), None);
+        // The pipe's end is that of the last process that has it.
+        assert_eq!(out.read(&mut [0]).unwrap(), 0);
+    }
 }

@@ -2,15 +2,12 @@
 //! cost.
 
 use super::bundle::{DIRECTORIES, LINKS, PATH, shared};
-use super::{EngineError, Kind, LABEL, Options, PREFIX, Run, Subject};
+use super::{EngineError, Kind, LABEL, Options, PATIENCE, PREFIX, Run, Subject};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-/// A start that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// An answer of the engine; lists of thousands of containers are shorter.
 const LONGEST_ANSWER: u64 = 64 << 20;
 

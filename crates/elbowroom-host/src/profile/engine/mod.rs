@@ -3,7 +3,8 @@
 //!
 //! # What is made, and how it goes again
 //! Everything is named `elbowroom-profile-PID-STARTED-...` after the profiler that made it (its PID and when it started, so that
-//! no later process is taken for it), labelled `elbowroom.profile=PID-STARTED`, and kept below `/run/elbowroom-profile/PID-STARTED`.
+//! no later process is taken for it), labelled `elbowroom.profile=PID-STARTED`, and kept below `/run/elbowroom-profile/PID-STARTED`;
+//! what a profiled program writes ([`Scratch`]), in `/var/tmp/elbowroom-gpu-PID-STARTED`.
 //! A profiler removes what it made, whether it ends well, by an error or by a signal; [`clean`] removes what those left that were
 //! killed, and nothing of one that still runs.
 
@@ -11,14 +12,17 @@ mod bundle;
 mod command;
 mod docker;
 mod foreground;
+mod scratch;
 
 pub use foreground::Program;
+pub use scratch::Scratch;
 
 use crate::process::{start_ticks, stat_line};
 use command::Cli;
 use docker::Docker;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where run directories are.
 const RUN: &str = "/run/elbowroom-profile";
@@ -26,6 +30,8 @@ const RUN: &str = "/run/elbowroom-profile";
 const PREFIX: &str = "elbowroom-profile";
 /// The label of every container, where an engine knows labels.
 const LABEL: &str = "elbowroom.profile";
+/// What an engine takes longer for has failed.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -98,6 +104,14 @@ pub enum EngineError {
         what: String,
         /// Its words.
         said: String,
+    },
+    /// It does not come to an end.
+    #[error("{engine} did not {what} within {} s, and was killed", PATIENCE.as_secs())]
+    Hung {
+        /// Which.
+        engine: Kind,
+        /// What was asked of it.
+        what: String,
     },
     /// It has no such thing.
     #[error("{engine} starts {takes}: use {instead}")]
@@ -323,13 +337,17 @@ impl Engine {
 /// removed.
 pub fn clean() -> (usize, Vec<String>) {
     let mut left = Vec::new();
-    let tags: Vec<String> = fs::read_dir(RUN)
+    let scratches = Path::new(scratch::PARENT);
+    let mut tags: Vec<String> = fs::read_dir(RUN)
         .into_iter()
         .flatten()
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok())
+        .chain(scratch::tags(scratches))
         .filter(|tag| !is_alive(tag))
         .collect();
+    tags.sort_unstable();
+    tags.dedup();
     for tag in &tags {
         let run = Run { dir: Path::new(RUN).join(tag), tag: tag.clone() };
         let used = fs::read_to_string(run.dir.join("engine")).unwrap_or_default();
@@ -350,6 +368,9 @@ pub fn clean() -> (usize, Vec<String>) {
         if errors.is_empty() {
             let _ = fs::remove_dir_all(&run.dir);
         }
+        if let Err(error) = scratch::remove(scratches, tag) {
+            errors.push(format!("while removing what a profiled program wrote: {error}"));
+        }
         left.extend(errors);
     }
     let _ = fs::remove_dir(RUN);
@@ -359,8 +380,7 @@ pub fn clean() -> (usize, Vec<String>) {
 impl Run {
     /// The run directory of this process.
     fn open() -> Result<Self, EngineError> {
-        let pid = std::process::id();
-        let tag = format!("{pid}-{}", started(pid).unwrap_or(0));
+        let tag = own_tag();
         let dir = Path::new(RUN).join(&tag);
         fs::create_dir_all(&dir).map_err(file("making", &dir))?;
         Ok(Self { tag, dir })
@@ -377,6 +397,12 @@ impl Run {
         }
         Ok(())
     }
+}
+
+/// This process, as later ones know whether it still runs: `PID-STARTED`.
+fn own_tag() -> String {
+    let pid = std::process::id();
+    format!("{pid}-{}", started(pid).unwrap_or(0))
 }
 
 /// Whether the profiler of `tag` still runs. What is no tag is nobody's to remove.
@@ -419,8 +445,7 @@ mod tests {
 
     #[test]
     fn only_what_dead_profilers_made_may_be_removed() {
-        let own = format!("{}-{}", std::process::id(), started(std::process::id()).unwrap());
-        assert!(is_alive(&own));
+        assert!(is_alive(&own_tag()));
         assert!(!is_alive(&format!("{}-1", std::process::id())), "the number was used again");
         assert!(!is_alive(&format!("{}-1", i32::MAX)));
         for foreign in ["lost+found", "x", "1-x", "-"] {

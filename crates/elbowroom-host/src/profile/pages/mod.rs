@@ -131,8 +131,8 @@ impl Reader {
         self.refused.as_deref()
     }
 
-    /// Compares the tables of the processes of several containers. `watch` is how long to watch which of their pages are used;
-    /// without it nothing of the processes is changed, and nothing is known of use.
+    /// Compares the tables of the processes of several containers; no process is in two of them. `watch` is how long to watch which
+    /// of their pages are used; without it nothing of the processes is changed, and nothing is known of use.
     ///
     /// # Errors
     /// A file that cannot be read though its process is there, or BPF that stops working.

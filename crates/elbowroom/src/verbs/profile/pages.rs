@@ -11,7 +11,8 @@ use elbowroom_host::profile::containers::{Containers, Subject};
 use elbowroom_host::profile::overhead::{Meter, Overhead};
 use elbowroom_host::profile::pages::{Reader, Snapshot, Source};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -125,7 +126,7 @@ fn look(
     at: Micros,
 ) -> Result<Look> {
     let meter = Meter::start();
-    let pids: Vec<Vec<i32>> = subjects.iter().map(|subject| containers.processes(&subject.cgroup)).collect();
+    let pids = processes_of(subjects, |cgroup| containers.processes(cgroup));
     let Snapshot { pages, processes, gone } =
         reader.look(&pids, active.map(|active| Duration::from_micros(active.get())))?;
     let total = pages.total();
@@ -144,6 +145,19 @@ fn look(
         unplaced: pages.unplaced,
         gone,
     })
+}
+
+/// The processes of each of `subjects`, none of them twice: where one cgroup is inside another, the innermost counts.
+fn processes_of(subjects: &[Subject], mut below: impl FnMut(&str) -> Vec<i32>) -> Vec<Vec<i32>> {
+    let mut innermost_first: Vec<usize> = (0..subjects.len()).collect();
+    innermost_first.sort_by_key(|place| Reverse(subjects[*place].cgroup.len()));
+    let mut given = HashSet::new();
+    let mut processes = vec![Vec::new(); subjects.len()];
+    for place in innermost_first {
+        processes[place] = below(&subjects[place].cgroup);
+        processes[place].retain(|pid| given.insert(*pid));
+    }
+    processes
 }
 
 fn report(answer: &Answer) -> Report {
@@ -242,6 +256,18 @@ fn table(heading: &'static str, rows: &[(String, Tally)]) -> Block {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_in_two_cgroups_that_are_named_is_the_inner_ones() {
+        let subject = |cgroup: &str| Subject { name: cgroup.into(), cgroup: cgroup.into() };
+        let below = |cgroup: &str| match cgroup {
+            "/a" => vec![1, 2, 3],
+            "/a/b" => vec![2],
+            _ => vec![4],
+        };
+        let found = processes_of(&[subject("/a"), subject("/a/b"), subject("/longer/c")], below);
+        assert_eq!(found, [vec![1, 3], vec![2], vec![4]]);
+    }
 
     #[test]
     fn a_report_names_what_is_shared_and_stays_below_eighty_columns() {

@@ -52,8 +52,14 @@ pub(super) fn report(answer: &Answer) -> Report {
     };
     let work = match &answer.no_instructions {
         Some(because) => format!("CPU time; no counter of instructions: {because}"),
-        None if counts_instructions(answer) => "instructions of the processor's counters".to_owned(),
-        None => "CPU time; no container is in the hierarchy that events are counted by".to_owned(),
+        None => match (counts_instructions(answer), counts_cpu_time(answer)) {
+            (true, false) => "instructions of the processor's counters".to_owned(),
+            (true, true) => {
+                "instructions of the processor's counters; CPU time (/s) where a container has none"
+                    .to_owned()
+            }
+            (false, _) => "CPU time; no container is in the hierarchy that events are counted by".to_owned(),
+        },
     };
     let facts = vec![
         ("kernel".to_owned(), answer.kernel.clone()),
@@ -70,9 +76,12 @@ fn counts_instructions(answer: &Answer) -> bool {
     answer.containers.iter().any(|container| matches!(container.rate, Some(Rate::PerMillionInstructions(_))))
 }
 
+fn counts_cpu_time(answer: &Answer) -> bool {
+    answer.containers.iter().any(|container| matches!(container.rate, Some(Rate::PerCpuSecond(_))))
+}
+
 fn classes(answer: &Answer) -> Section {
-    let instructions =
-        answer.containers.iter().any(|c| matches!(c.rate, Some(Rate::PerMillionInstructions(_))));
+    let instructions = counts_instructions(answer);
     let per = if instructions { "PER M INSTR" } else { "PER CPU S" };
     let mut columns = vec![("CONTAINER", Align::Left), ("FAULTS", Align::Right), (per, Align::Right)];
     columns.extend(COLUMNS.map(|(_, name)| (name, Align::Right)));
@@ -80,6 +89,8 @@ fn classes(answer: &Answer) -> Section {
         let rate = match rate {
             None => "-".to_owned(),
             Some(Rate::PerMillionInstructions(n)) => format!("{n:.1}"),
+            // One that began late or anew has no counters, whatever the heading says.
+            Some(Rate::PerCpuSecond(n)) if instructions => format!("{}/s", short(n.round() as u64)),
             Some(Rate::PerCpuSecond(n)) => short(n.round() as u64),
         };
         let mut cells = vec![clip(name, 20), short(faults.total), rate];
@@ -170,6 +181,49 @@ fn cost(answer: &Answer) -> Section {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::profile::faults::count::ProgramCost;
+    use elbowroom_host::profile::containers::Subject;
+
+    /// An answer about containers that did such work and took a million faults each.
+    fn answer(work: &[Work]) -> Answer {
+        let mut counts = Counts::default();
+        counts.faults[Class::Anonymous as usize] = 1_000_000;
+        let container = |(at, work): (usize, &Work)| ContainerFaults {
+            subject: Subject { name: format!("c{at}"), cgroup: format!("/c{at}") },
+            faults: Faults::from(&counts),
+            work: *work,
+            rate: work.rate(counts.total()),
+        };
+        Answer {
+            kernel: "6.1".into(),
+            tier: Tier::Functions,
+            no_functions: None,
+            no_instructions: None,
+            elapsed_usec: Micros::secs(10),
+            containers: work.iter().enumerate().map(container).collect(),
+            others: Faults::from(&Counts::default()),
+            cost: ProgramCost::default(),
+        }
+    }
+
+    #[test]
+    fn a_rate_in_another_unit_than_the_headings_says_so() {
+        let instructions = Work { cpu: Micros::secs(20), instructions: Some(4_000_000_000) };
+        let cpu_time = Work { cpu: Micros::secs(20), instructions: None };
+        let told = |work: &[Work]| {
+            let report = report(&answer(work));
+            let Block::Table(table) = &report.sections[0].blocks[0] else { panic!("a table comes first") };
+            let rates: Vec<String> = table.rows.iter().map(|row| row[2].clone()).collect();
+            (table.columns[2].0, rates, report.facts[2].1.clone())
+        };
+        let (heading, rates, relative) = told(&[instructions, cpu_time]);
+        assert_eq!((heading, &rates[..2]), ("PER M INSTR", &["250.0".to_owned(), "50000/s".to_owned()][..]));
+        assert!(relative.contains("instructions") && relative.contains("CPU time (/s)"), "{relative}");
+        let (heading, rates, relative) = told(&[cpu_time]);
+        assert_eq!((heading, rates[0].as_str()), ("PER CPU S", "50000"));
+        assert!(relative.starts_with("CPU time"), "{relative}");
+        assert!(!told(&[instructions]).2.contains("CPU time"));
+    }
 
     #[test]
     fn a_live_table_is_per_second_and_fits_a_terminal() {

@@ -5,8 +5,8 @@ mod text;
 use super::report::Wanted;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use elbowroom_core::profile::gpu::{Compared, Run, Sums, Trace, compare};
-use elbowroom_host::profile::engine::{Engine, Kind, Options, Program, clean};
+use elbowroom_core::profile::gpu::{Compared, LARGEST_TRACE, Run, Sums, Trace, compare};
+use elbowroom_host::profile::engine::{Engine, Kind, Options, Program, Scratch, clean};
 use elbowroom_host::profile::overhead::Meter;
 use serde::Serialize;
 use std::fs;
@@ -21,9 +21,6 @@ const LIBRARIES: [&str; 2] = ["../lib/elbowroom/libelbowroom-gpu.so", "../gpu/li
 const CUDA_CACHE: &str = "CUDA_CACHE_PATH";
 /// What names of traces begin with, before a process's number; the program may leave files of its own beside them.
 const TRACE: &str = "trace.";
-
-/// No trace is larger: 4 GiB would be a hundred million records.
-const LARGEST_TRACE: u64 = 4 << 30;
 
 /// Arguments of `profile gpu`.
 #[derive(Args)]
@@ -125,7 +122,7 @@ fn in_turns(args: &GpuArgs, engine: &Engine, library: &Path, devices: Vec<PathBu
         words: args.command.clone(),
         environment: std::env::vars().collect(),
         seen: see,
-        directory: scratch.0.clone(),
+        directory: scratch.path().to_owned(),
         devices,
     };
     plain.words[0] = found(&args.command[0])?;
@@ -134,12 +131,12 @@ fn in_turns(args: &GpuArgs, engine: &Engine, library: &Path, devices: Vec<PathBu
     );
     plain.seen.extend(cupti.as_ref().and_then(|path| Some(path.parent()?.to_owned())));
     // What the driver compiles is kept for the next run in both places, or the container would compile each time.
-    let cache = scratch.0.join("cuda-cache");
+    let cache = scratch.path().join("cuda-cache");
     fs::create_dir(&cache).with_context(|| format!("while making {}", cache.display()))?;
     plain.environment.retain(|(name, _)| name != CUDA_CACHE);
     plain.environment.push((CUDA_CACHE.to_owned(), cache.display().to_string()));
     let mut traced = plain.clone();
-    let trace = scratch.0.join(TRACE.trim_end_matches('.'));
+    let trace = scratch.path().join(TRACE.trim_end_matches('.'));
     let set = |name: &str, value: &Path| (name.to_owned(), value.display().to_string());
     traced.environment.extend([set("CUDA_INJECTION64_PATH", library), set("ELBOWROOM_GPU_TRACE", &trace)]);
     traced.environment.extend(cupti.as_deref().map(|path| set("ELBOWROOM_CUPTI", path)));
@@ -159,7 +156,7 @@ fn in_turns(args: &GpuArgs, engine: &Engine, library: &Path, devices: Vec<PathBu
                 let place = if container { "in a container" } else { "on the host" };
                 bail!("{} failed {place} ({status}): its own words are above", args.command[0]);
             }
-            let sums = if traces { Some(take(&scratch.0)?) } else { None };
+            let sums = if traces { Some(take(scratch.path())?) } else { None };
             runs.push(Run { container, wall_ns, sums });
         }
     }
@@ -242,23 +239,6 @@ fn found(command: &str) -> Result<String> {
     let path =
         path.with_context(|| format!("there is no program {command:?}: write its path, or a name in PATH"))?;
     Ok(path.display().to_string())
-}
-
-/// A directory that goes when this is over.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Self> {
-        let path = PathBuf::from(format!("/run/elbowroom-gpu-{}", std::process::id()));
-        fs::create_dir(&path).with_context(|| format!("while making {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 #[cfg(test)]

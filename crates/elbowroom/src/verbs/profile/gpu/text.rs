@@ -129,13 +129,13 @@ fn doubts(answer: &Answer) -> Option<Section> {
     let cut = sums().filter(|sums| !sums.complete).count();
     if cut > 0 {
         blocks.push(Block::Note(format!(
-            "{cut} traces have no end: the program was killed, or left without exit()."
+            "{cut} traces have no end: the program was killed or left without exit(), or the disk was full."
         )));
     }
     let lost: u64 = sums().map(|sums| sums.lost).sum();
     if lost > 0 {
         blocks.push(Block::Note(format!(
-            "CUPTI had no room for {lost} records: times of the GPU and of calls are too short."
+            "There was no room for {lost} records, with CUPTI or in the trace: times of the GPU and of calls are too short."
         )));
     }
     if let Some(adds) = answer.tracing_adds {
