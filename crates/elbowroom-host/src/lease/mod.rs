@@ -273,7 +273,7 @@ impl Leases {
 
     /// The value of ours that is in a knob; the tightest that may be, where that is not certain.
     pub fn ours(&self, knob: &Knob) -> Option<Limit<u64>> {
-        self.held.get(knob).and_then(|record| record.ours.iter().copied().min())
+        self.held.get(knob).and_then(|record| record.ours.iter().copied().reduce(Limit::min))
     }
 
     /// Whether a knob is somebody else's for now, so that [`Self::set`] would not touch it.
