@@ -172,11 +172,15 @@ def test_a_container_whose_file_system_hangs_keeps_nobody_from_ending(slow, agen
     cgroup.limit_memory(agent.attached(good)["path"], 300 << 20)
     eventually(lambda: good.mem_total() == 300 << 20)
     assert agent.stop() == 0
-    eventually(lambda: not agent.leftovers())
     again = new_agent().start()
     again.attached(good)
     assert good.mem_total() == 300 << 20
+
+    # What was not done for it meanwhile can be done now.
     slow.release()
+    eventually(lambda: again.cli("attach", bad.name).returncode == 0)
+    assert bad.online_file() == again.attached(bad)["view"]["cpus"]
+    eventually(lambda: not agent.leftovers())
 
 
 def test_a_stuck_policy_process_delays_no_reader(agent, start):

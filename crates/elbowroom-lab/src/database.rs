@@ -80,7 +80,15 @@ pub(crate) struct Second {
     pub(crate) queue: u64,
 }
 
-/// Makes a database of `rows` rows below `dir/0`, and as many copies of it beside it as make `count`; returns the bytes of one.
+/// How many pages rows are in, by InnoDB's statistics.
+const LEAF_PAGES: &str = "SELECT stat_value FROM mysql.innodb_index_stats WHERE table_name = 'sbtest1' AND index_name = 'PRIMARY' \
+    AND stat_name = 'n_leaf_pages'";
+
+/// InnoDB's page.
+pub(crate) const PAGE: u64 = 16 << 10;
+
+/// Makes a database of `rows` rows below `dir/0`, and as many copies of it beside it as make `count`; returns the bytes of the pages
+/// that rows of one are in. Its file is larger, by what InnoDB keeps ready.
 pub(crate) fn prepare(scope: &Arc<Scope>, dir: &Path, count: usize, rows: u64) -> Result<u64> {
     let first = dir.join("0");
     let mut install = Command::new("mariadb-install-db");
@@ -92,20 +100,21 @@ pub(crate) fn prepare(scope: &Arc<Scope>, dir: &Path, count: usize, rows: u64) -
     ]);
     install.arg("--skip-name-resolve").arg(format!("--datadir={}", first.display()));
     run(&mut install)?;
-    {
+    let pages = {
         let server = Server::start(scope, None, &first, &scope.dir().join("prepare"))?;
         run(&mut server.say("CREATE DATABASE sbtest"))?;
         let mut fill = Command::new("sysbench");
         fill.arg(OLTP).args(arguments(&server.socket, rows)).args(["--create_secondary=off", "prepare"]);
         run(&mut fill)?;
-    }
+        run(&mut server.say("ANALYZE TABLE sbtest.sbtest1"))?;
+        server.number(LEAF_PAGES)?
+    };
     for i in 1..count {
         run(Command::new("cp").arg("--archive").arg(&first).arg(dir.join(i.to_string())))?;
     }
     rustix::fs::syncfs(File::open(dir).context("while opening the databases")?)
         .context("while writing the databases")?;
-    let table = table(&first);
-    Ok(fs::metadata(&table).with_context(|| format!("while looking at {}", table.display()))?.len())
+    Ok(pages * PAGE)
 }
 
 /// The file that transactions read.
@@ -194,6 +203,14 @@ impl Server {
         let mut child = command.spawn().context("while starting sysbench")?;
         let stdout = child.stdout.take().context("sysbench has no stdout")?;
         Ok(Load { child, lines: BufReader::new(stdout).lines(), fatal: String::new() })
+    }
+
+    /// What it answers to a question for a number.
+    fn number(&self, sql: &str) -> Result<u64> {
+        let out = self.say(sql).args(["--batch", "--skip-column-names"]).output();
+        let out = out.context("while running mariadb; tools/setup lab brings it")?;
+        let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).trim().to_owned();
+        said.parse().with_context(|| format!("{sql}: the server says {said:?}"))
     }
 
     fn say(&self, sql: &str) -> Command {

@@ -186,17 +186,18 @@ impl<'a> Stage<'a> {
         asked: &[Asked],
     ) -> Result<Vec<Sample>> {
         let mut samples = Vec::new();
-        let mut before: Option<Load> = None;
+        let (mut before, mut over): (Option<Load>, Vec<Load>) = (None, Vec::new());
         for (at, seconds, rate) in asked {
             let due = begin.saturating_add_signed(at * 1_000_000);
             lab.scope.sleep(Duration::from_nanos(due.saturating_sub(now_ns())))?;
             let mut load = actor.server.load(client, self.story.rows, self.story.at_once, *rate, *seconds)?;
-            // The last second of the one before ends when the next one has begun.
+            // The last second of the one before ends when the next one has begun. Where little was asked it takes seconds to notice
+            // that its time is over; what it says of them is not what is asked now.
             if let Some(mut before) = before.take() {
-                while let Some(second) = before.next()? {
+                if let Some(second) = before.next()? {
                     samples.push(self.sample(&actor, begin, second)?);
                 }
-                before.finish()?;
+                over.push(before);
             }
             for _ in 1..*seconds {
                 lab.scope.check()?;
@@ -206,11 +207,12 @@ impl<'a> Stage<'a> {
             before = Some(load);
         }
         if let Some(mut last) = before {
-            while let Some(second) = last.next()? {
+            if let Some(second) = last.next()? {
                 samples.push(self.sample(&actor, begin, second)?);
             }
-            last.finish()?;
+            over.push(last);
         }
+        over.into_iter().try_for_each(Load::finish)?;
         samples.retain(|sample| sample.ms >= 500);
         Ok(samples)
     }

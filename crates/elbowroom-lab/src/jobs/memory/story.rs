@@ -4,12 +4,11 @@
 //! `D / (D - m)` has to be read from the disk, and a disk of `R` pages a second serves `R / (1 - m/D)` rows: the sizes below are
 //! that formula, with enough CPU to spare that it is the only limit.
 
+use crate::database::PAGE;
 use serde::{Deserialize, Serialize};
 
 /// Rows that a transaction asks for.
 pub(super) const ROWS_PER_TRANSACTION: u64 = 10;
-/// InnoDB's page.
-const PAGE: u64 = 16 << 10;
 /// What mariadbd has beside its part of the database: measured as anonymous memory and what is not of the table, in MiB.
 const SERVER_MIB: u64 = 40;
 
@@ -73,7 +72,7 @@ pub(super) struct Role {
 pub(super) struct Story {
     /// Rows of each database.
     pub(super) rows: u64,
-    /// Bytes of each database's table.
+    /// Bytes of the pages that each database's rows are in.
     pub(super) table: u64,
     /// Memory for both, in MiB: less than the two databases.
     pub(super) machine_mib: u64,
