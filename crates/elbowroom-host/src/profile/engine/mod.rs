@@ -22,7 +22,7 @@ use command::Cli;
 use docker::Docker;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where run directories are.
 const RUN: &str = "/run/elbowroom-profile";
@@ -32,6 +32,8 @@ const PREFIX: &str = "elbowroom-profile";
 const LABEL: &str = "elbowroom.profile";
 /// What an engine takes longer for has failed.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a command may go on whose profiler was killed.
+const LATE: Duration = Duration::from_secs(5);
 
 /// An engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -299,6 +301,18 @@ impl Engine {
         self.sweep(&self.run)
     }
 
+    /// Of a profiler that was killed, too: a command of its that is still at work makes what was just removed.
+    fn sweep_all(&self, run: &Run) -> Vec<String> {
+        let until = Instant::now() + LATE;
+        loop {
+            let left = self.sweep(run);
+            if left.is_empty() || Instant::now() >= until {
+                return left;
+            }
+            std::thread::sleep(LATE / 50);
+        }
+    }
+
     fn sweep(&self, run: &Run) -> Vec<String> {
         let prefix = format!("{PREFIX}-{}-", run.tag);
         let listed = match &self.driver {
@@ -361,7 +375,7 @@ pub fn clean() -> (usize, Vec<String>) {
                 _ => Cli::open(kind, &options).map(Driver::Cli),
             };
             match driver {
-                Ok(driver) => errors.extend(Engine { kind, run: run.clone(), driver }.sweep(&run)),
+                Ok(driver) => errors.extend(Engine { kind, run: run.clone(), driver }.sweep_all(&run)),
                 Err(error) => errors.push(error.to_string()),
             }
         }
