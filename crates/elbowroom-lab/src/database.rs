@@ -106,8 +106,11 @@ pub(crate) fn prepare(scope: &Arc<Scope>, dir: &Path, count: usize, rows: u64) -
         let mut fill = Command::new("sysbench");
         fill.arg(OLTP).args(arguments(&server.socket, rows)).args(["--create_secondary=off", "prepare"]);
         run(&mut fill)?;
-        run(&mut server.say("ANALYZE TABLE sbtest.sbtest1"))?;
-        server.number(LEAF_PAGES)?
+        // The server keeps none otherwise.
+        run(&mut server.say("ALTER TABLE sbtest.sbtest1 STATS_PERSISTENT=1; ANALYZE TABLE sbtest.sbtest1"))?;
+        let pages = server.number(LEAF_PAGES)?;
+        run(&mut server.say("ALTER TABLE sbtest.sbtest1 STATS_PERSISTENT=DEFAULT"))?;
+        pages
     };
     for i in 1..count {
         run(Command::new("cp").arg("--archive").arg(&first).arg(dir.join(i.to_string())))?;
