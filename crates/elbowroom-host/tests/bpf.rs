@@ -179,8 +179,8 @@ fn drained(set: &mut ActiveSet) -> BTreeMap<u32, Micros> {
 }
 
 /// The kernel's account, read between two of ours, lies between them but for 1 %, and for what each switch that this
-/// kernel hid can have cost: all until the next that is seen, which is far where the only others on that CPU are of low priority; but not
-/// half of everything.
+/// kernel hid can have cost: all until the next that is seen, which is far where the only others on that CPU are of low
+/// priority; but not half of everything, of which there is to be a second or many switches.
 fn assert_agree(set: &ActiveSet, before: Micros, kernel: Micros, after: Micros) {
     let missed = set.stats().missed;
     println!(
@@ -272,7 +272,7 @@ fn a_nested_group_counts_for_its_container() {
     let mut inner = outer.below("inner");
     set.track(outer.inode(), 5).unwrap();
     set.track(inner.inode(), 5).unwrap();
-    inner.start("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done");
+    inner.start("i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done");
     until("the loop is done", || inner.ended());
     let total = drained(&mut set)[&5];
     assert_agree(&set, total, outer.usage(), total);
