@@ -55,6 +55,8 @@ def alone():
         for path in leftovers.clear():
             print(f"removed what a killed run left: {path}")
         yield
+        # What never became ready, or was killed as some tests kill, has nobody else who ends it.
+        leftovers.clear()
 
 
 @pytest.fixture(scope="session")
@@ -69,13 +71,9 @@ def binary():
 
 
 @pytest.fixture(scope="session")
-def scratch():
+def scratch(alone):
     """A directory for the session, with a short name: a socket's path has room for 107 bytes."""
-    path = Path(tempfile.mkdtemp(prefix=leftovers.PREFIX))
-    yield path
-    # What never became ready has no fixture that ends it.
-    eventually(lambda: not leftovers.kill([path]))
-    leftovers.remove(path)
+    return Path(tempfile.mkdtemp(prefix=leftovers.PREFIX))
 
 
 @pytest.fixture(scope="session")
