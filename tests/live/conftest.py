@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def alone():
+def only_run():
     """One run at a time, on a machine without what an earlier one left when it was killed."""
     lock = leftovers.alone()
     if lock is None:
@@ -71,7 +71,7 @@ def binary():
 
 
 @pytest.fixture(scope="session")
-def scratch(alone):
+def scratch(only_run):
     """A directory for the session, with a short name: a socket's path has room for 107 bytes."""
     return Path(tempfile.mkdtemp(prefix=leftovers.PREFIX))
 
