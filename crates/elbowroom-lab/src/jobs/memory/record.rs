@@ -1,7 +1,7 @@
 //! The six phases, once under each policy, from a machine that has forgotten the run before.
 
 use super::policy::Policy;
-use super::story::{Demand, PHASES, Story, Who};
+use super::story::{Asked, Demand, Story, Who};
 use super::voice::{Decisions, Voice};
 use super::{Arm, Machine, Sample};
 use crate::cgroup::{Cgroups, Limits};
@@ -31,8 +31,10 @@ const FOREVER_MS: u64 = 1 << 40;
 /// How often a container is looked at while it is alone.
 const ALONE_S: u32 = 15;
 
-/// How often the agent is asked what it decided: it remembers the last 20.
-const EXPLAIN_EVERY: Duration = Duration::from_secs(2);
+/// How often the agent is asked what it decided: it remembers the last 20. Each question takes time of the CPUs that only
+/// Elbowroom's policies are without.
+const EXPLAIN_EVERY: Duration = Duration::from_secs(5);
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// The databases and the cgroup around those who use them.
 #[derive(Debug)]
@@ -56,9 +58,6 @@ struct Actor {
     container: Container,
     voice: Voice,
 }
-
-/// What is asked of a container from one time on: milliseconds after the first phase begins, seconds, transactions a second.
-type Asked = (i64, u32, u32);
 
 impl<'a> Stage<'a> {
     /// Makes the databases.
@@ -86,12 +85,12 @@ impl<'a> Stage<'a> {
         let actors = self.actors(lab, policy, &Who::ALL)?;
         let agent = self.agent(lab, policy, &actors)?;
         let ids: Vec<(Who, String)> = actors.iter().map(|a| (a.who, a.container.id.clone())).collect();
-        let begin = now_ns() + u64::from(self.story.settle) * 1_000_000_000;
+        let begin = now_ns() + u64::from(self.story.settle) * SECOND_NS;
         let mut decisions = Decisions::default();
         let samples: Result<Vec<Vec<Sample>>> = thread::scope(|threads| {
             let client = &client;
             let drive = |actor: Actor| {
-                let asked = self.asked(actor.who);
+                let asked = self.story.asked(actor.who);
                 threads.spawn(move || self.drive(lab, actor, client, begin, &asked))
             };
             let told: Vec<_> = actors.into_iter().map(drive).collect();
@@ -114,26 +113,9 @@ impl<'a> Stage<'a> {
         let _others = self.fill(lab)?;
         let actor = self.actors(lab, Policy::None, &[who])?.pop().context("one was asked for")?;
         let settle = self.story.settle;
-        let begin = now_ns() + u64::from(settle) * 1_000_000_000;
-        let asked = self.pieces(-i64::from(settle), settle + ALONE_S, self.story.rate(Demand::High));
+        let begin = now_ns() + u64::from(settle) * SECOND_NS;
+        let asked = self.story.pieces(-i64::from(settle), settle + ALONE_S, self.story.rate(Demand::High));
         self.drive(lab, actor, &client, begin, &asked)
-    }
-
-    /// What is asked of a container, while it settles and in every phase.
-    fn asked(&self, who: Who) -> Vec<Asked> {
-        let settle = (-i64::from(self.story.settle), self.story.settle, &PHASES[0]);
-        let length = self.story.seconds;
-        let phases = PHASES.iter().zip(0..).map(|(phase, i)| (i * i64::from(length), length, phase));
-        let all = std::iter::once(settle).chain(phases);
-        all.flat_map(|(at, length, phase)| self.pieces(at, length, self.story.rate(phase.demand(who))))
-            .collect()
-    }
-
-    /// What is asked from the second `at` on, for so many seconds, in pieces after which it is forgotten.
-    fn pieces(&self, at: i64, seconds: u32, rate: u32) -> Vec<Asked> {
-        let starts = (0..seconds).step_by(self.story.memory as usize).filter(|_| rate > 0);
-        let piece = |from: u32| ((at + i64::from(from)) * 1000, self.story.memory.min(seconds - from), rate);
-        starts.map(piece).collect()
     }
 
     /// Containers with warm databases: what fits of each was read, at the disk's full speed.
@@ -187,10 +169,10 @@ impl<'a> Stage<'a> {
     ) -> Result<Vec<Sample>> {
         let mut samples = Vec::new();
         let (mut before, mut over): (Option<Load>, Vec<Load>) = (None, Vec::new());
-        for (at, seconds, rate) in asked {
-            let due = begin.saturating_add_signed(at * 1_000_000);
+        for &Asked { at, seconds, rate } in asked {
+            let due = begin.saturating_add_signed(at * SECOND_NS as i64);
             lab.scope.sleep(Duration::from_nanos(due.saturating_sub(now_ns())))?;
-            let mut load = actor.server.load(client, self.story.rows, self.story.at_once, *rate, *seconds)?;
+            let mut load = actor.server.load(client, self.story.rows, self.story.at_once, rate, seconds)?;
             // The last second of the one before ends when the next one has begun. Where little was asked it takes seconds to notice
             // that its time is over; what it says of them is not what is asked now.
             if let Some(mut before) = before.take() {
@@ -199,7 +181,9 @@ impl<'a> Stage<'a> {
                 }
                 over.push(before);
             }
-            for _ in 1..*seconds {
+            // It says a line a second. To wait for the last would make the next begin late, and those after it later still.
+            let ends = due + u64::from(seconds) * SECOND_NS;
+            while now_ns() + SECOND_NS <= ends {
                 lab.scope.check()?;
                 let Some(second) = load.next()? else { break };
                 samples.push(self.sample(&actor, begin, second)?);

@@ -96,6 +96,17 @@ pub(super) struct Story {
     pub(super) memory: u32,
 }
 
+/// What is asked of a container from one time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// Seconds after the first phase begins.
+    pub(super) at: i64,
+    /// For so long.
+    pub(super) seconds: u32,
+    /// Transactions a second.
+    pub(super) rate: u32,
+}
+
 impl Who {
     /// Both.
     pub(super) const ALL: [Self; 2] = [Self::A, Self::B];
@@ -152,6 +163,29 @@ impl Story {
         }
     }
 
+    /// What is asked of a container, while it settles and in every phase.
+    pub(super) fn asked(&self, who: Who) -> Vec<Asked> {
+        let settle = (-i64::from(self.settle), self.settle, &PHASES[0]);
+        let phases =
+            PHASES.iter().zip(0..).map(|(phase, i)| (i * i64::from(self.seconds), self.seconds, phase));
+        let all = std::iter::once(settle).chain(phases);
+        all.flat_map(|(at, length, phase)| self.pieces(at, length, self.rate(phase.demand(who)))).collect()
+    }
+
+    /// What is asked from the second `at` on, for so many seconds, in pieces after which it is forgotten. The first is what is left
+    /// over: a short one at the end would have two sysbenches start beside the phase that begins then.
+    pub(super) fn pieces(&self, mut at: i64, seconds: u32, rate: u32) -> Vec<Asked> {
+        let whole = self.memory;
+        let first = Some(seconds % whole).filter(|rest| *rest > 0);
+        let lengths = first.into_iter().chain(std::iter::repeat_n(whole, (seconds / whole) as usize));
+        let pieces = lengths.filter(|_| rate > 0).map(|seconds| {
+            let piece = Asked { at, seconds, rate };
+            at += i64::from(seconds);
+            piece
+        });
+        pieces.collect()
+    }
+
     /// Of a container.
     pub(super) fn role(&self, who: Who) -> Role {
         self.roles[who as usize]
@@ -185,6 +219,18 @@ mod tests {
             let serves = story.disk / PAGE * story.table / (story.table - half) / ROWS_PER_TRANSACTION;
             assert!(serves > u64::from(b.objective) && serves < u64::from(a.objective), "{serves}");
         }
+    }
+
+    #[test]
+    fn everybody_is_asked_without_a_gap_and_anew_when_a_phase_begins() {
+        let story = Story { settle: 42, memory: 20, ..Story::of(64 << 20, true, 20) };
+        let times = |who| story.asked(who).iter().map(|a| (a.at, a.seconds)).collect::<Vec<_>>();
+        let phases = [0, 20, 40, 60, 80, 100].map(|at| (at, 20));
+        assert_eq!(times(Who::B), [&[(-42, 2), (-40, 20), (-20, 20)][..], &phases].concat());
+        assert_eq!(times(Who::A), times(Who::B)[..8]); // it is stopped in the last
+        assert_eq!(story.asked(Who::B)[4].rate, story.low);
+        let short = Story { memory: 5, ..story };
+        assert_eq!(short.asked(Who::B).len(), 9 + 24);
     }
 
     #[test]

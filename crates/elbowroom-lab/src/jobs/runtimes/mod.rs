@@ -46,6 +46,9 @@ pub(crate) struct Runtimes {
     /// Who else there is, in figure 10.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "shares,quota")]
     scenes: Vec<Scene>,
+    /// The quota of the container that has one, in figure 10, in percent of a CPU.
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(10..=6400))]
+    quota: u32,
     /// How long a kernel of figure 10 is waited for.
     #[arg(long, value_name = "S", default_value_t = 2)]
     patience: u64,

@@ -18,11 +18,11 @@ use std::time::Duration;
 /// Time for programs to start before any begins to work, in milliseconds.
 const START_MS: u64 = 500;
 /// As `elbowroom run --openmp` sets it: how often a thread looks before it sleeps.
-const SPINS: &str = "1000";
+const SPINS: u32 = 40_000;
+/// As libgomp itself has it where it knows that it has more threads than CPUs.
+const FEW_SPINS: u32 = 1000;
 /// Until when the neighbours of a container work, in milliseconds.
 const NEIGHBOURS_MS: u64 = 1000;
-/// CPUs of the container with a limit.
-const QUOTA: f64 = 1.0;
 
 /// How many threads a region has, and how they wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -40,19 +40,22 @@ enum Variant {
     HandOne,
     /// `OMP_NUM_THREADS` of the machine's real CPUs, and passive.
     HandAll,
+    /// The library, with `GOMP_SPINCOUNT=1000`.
+    AdaptiveFew,
     /// The library alone, with libgomp's own waiting.
     AdaptiveAlone,
     /// What `elbowroom run --openmp` does.
     Adaptive,
 }
 
-const VARIANTS: [Variant; 8] = [
+const VARIANTS: [Variant; 9] = [
     Variant::Static,
     Variant::Dynamic,
     Variant::Passive,
     Variant::Spins,
     Variant::HandOne,
     Variant::HandAll,
+    Variant::AdaptiveFew,
     Variant::AdaptiveAlone,
     Variant::Adaptive,
 ];
@@ -87,6 +90,7 @@ pub(crate) struct Raw {
     containers: usize,
     size_percent: u32,
     patience_s: u64,
+    quota_percent: u32,
     runs: Vec<Vec<Arm>>,
 }
 
@@ -115,6 +119,7 @@ impl Variant {
             Self::Spins => "static, 1000 spins",
             Self::HandOne => "by hand, 1",
             Self::HandAll => "by hand, all, passive",
+            Self::AdaptiveFew => "adaptive, 1000 spins",
             Self::AdaptiveAlone => "adaptive, own spins",
             Self::Adaptive => "adaptive",
         }
@@ -128,24 +133,26 @@ impl Variant {
             Self::Spins => RGBColor(0, 0, 0),
             Self::HandOne => PALETTE[5],
             Self::HandAll => PALETTE[2],
+            Self::AdaptiveFew => RGBColor(150, 90, 50),
             Self::AdaptiveAlone => PALETTE[1],
             Self::Adaptive => PALETTE[0],
         }
     }
 
     fn is_adaptive(self) -> bool {
-        matches!(self, Self::Adaptive | Self::AdaptiveAlone)
+        matches!(self, Self::Adaptive | Self::AdaptiveFew | Self::AdaptiveAlone)
     }
 
     fn variables(self, cpus: u32) -> Vec<(&'static str, String)> {
         let passive = ("OMP_WAIT_POLICY", "passive".to_owned());
-        let spins = ("GOMP_SPINCOUNT", SPINS.to_owned());
+        let spins = |n: u32| ("GOMP_SPINCOUNT", n.to_string());
         let threads = |n: u32| ("OMP_NUM_THREADS", n.to_string());
         match self {
             Self::Static | Self::AdaptiveAlone => Vec::new(),
             Self::Dynamic => vec![("OMP_DYNAMIC", "true".to_owned())],
             Self::Passive => vec![passive],
-            Self::Spins | Self::Adaptive => vec![spins],
+            Self::Spins | Self::AdaptiveFew => vec![spins(FEW_SPINS)],
+            Self::Adaptive => vec![spins(SPINS)],
             Self::HandOne => vec![threads(1)],
             Self::HandAll => vec![threads(cpus), passive],
         }
@@ -216,6 +223,7 @@ pub(super) fn record(args: &Runtimes, lab: &Lab) -> Result<Raw> {
         containers: args.containers,
         size_percent: args.size,
         patience_s: args.patience,
+        quota_percent: args.quota,
         runs,
     })
 }
@@ -230,7 +238,7 @@ fn tell(
 ) -> Result<Arm> {
     let cpus = crate::sysinfo::online_cpus();
     let count = if scene == Scene::Shares { args.containers } else { 1 };
-    let quota = (scene == Scene::Quota).then_some(QUOTA);
+    let quota = (scene == Scene::Quota).then_some(f64::from(args.quota) / 100.0);
     let limits = Limits { cpus: quota, ..Limits::default() };
     let containers = stage.containers(count, &limits, variant.is_adaptive())?;
     let others = if scene == Scene::Neighbours { args.containers.saturating_sub(1) } else { 0 };
@@ -359,7 +367,10 @@ fn figure(raw: &Raw, arms: &[(&Key, &Vec<&Arm>)], title: &str) -> Result<String>
 fn describe(raw: &Raw, scene: Scene) -> String {
     match scene {
         Scene::Shares => format!("{} containers with equal shares run it at once", raw.containers),
-        Scene::Quota => format!("one container with a quota of {} CPU, alone", plot::plain(QUOTA)),
+        Scene::Quota => format!(
+            "one container with a quota of {} CPU, alone",
+            plot::plain(f64::from(raw.quota_percent) / 100.0)
+        ),
         Scene::Neighbours => format!(
             "one container of {} with equal shares; the others keep all CPUs busy for {} s",
             raw.containers,
@@ -383,7 +394,7 @@ fn explain(raw: &Raw) -> String {
          parallel regions, CG many short ones, MG both; sizes at {} %. {pretended}. Static: a thread per CPU that is seen; dynamic: \
          `OMP_DYNAMIC=true`, which takes the load average of 15 minutes ({loads} meanwhile) from that; passive: \
          `OMP_WAIT_POLICY=passive`; 1000 spins: `GOMP_SPINCOUNT=1000`; by hand: `OMP_NUM_THREADS`; adaptive: a view, the library for \
-         OpenMP and `GOMP_SPINCOUNT=1000`, as `elbowroom run --openmp` has it; own spins: without the last. Elbowroom's agent runs \
+         OpenMP and `GOMP_SPINCOUNT={SPINS}`, as `elbowroom run --openmp` has it; own spins: without the last. Elbowroom's agent runs \
          under every variant.",
         Figure::OpenMp.title(),
         raw.size_percent
@@ -419,6 +430,7 @@ mod tests {
             containers: 2,
             size_percent: 100,
             patience_s: 10,
+            quota_percent: 100,
             runs: vec![vec![arm.clone()]],
         };
         assert!((mean(&raw, &arm) - 6.0).abs() < 1e-9);
