@@ -161,9 +161,9 @@ impl Processes {
                 self.known.insert(pid, child);
             }
             Record::Lost(count) => self.tally.lost += count,
-            // A process may outlive its first thread: others work on, execute another program, and the last one takes its memory
-            // down. Its number is used again by a fork, which replaces what was there.
-            Record::Comm { .. } | Record::Fork { .. } | Record::Exit { .. } => {}
+            // Nothing says that a process ended: it may outlive its first thread, whose end is all that is told. Its number is used
+            // again by a fork, which replaces what was there.
+            Record::Comm { .. } | Record::Fork { .. } => {}
         }
     }
 
@@ -392,18 +392,15 @@ mod tests {
     #[test]
     fn a_number_that_is_used_again_is_another_process() {
         let mut p = only(10, "runc", Kin::Watched);
-        p.take(Record::Exit { pid: 10, tid: 11 }, true);
         p.take(sample(10), true);
-        p.take(Record::Exit { pid: 10, tid: 10 }, true);
         p.take(Record::Fork { pid: 10, parent: 99 }, true);
         p.take(sample(10), true);
         assert_eq!((p.tally.watched, p.tally.others), (1, 1));
     }
 
     #[test]
-    fn a_process_outlives_its_first_thread_and_may_become_another_program() {
+    fn a_process_may_become_another_program() {
         let mut p = only(10, "runc", Kin::Watched);
-        p.take(Record::Exit { pid: 10, tid: 10 }, true);
         p.take(sample(10), true);
         p.take(comm(10, "sleep", true), true);
         p.take(sample(10), true);

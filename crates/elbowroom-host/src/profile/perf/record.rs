@@ -33,13 +33,6 @@ pub enum Record {
         /// The process it comes from; the same for a thread.
         parent: u32,
     },
-    /// A process or a thread ended.
-    Exit {
-        /// Process.
-        pid: u32,
-        /// Thread.
-        tid: u32,
-    },
     /// The buffer was full.
     Lost(u64),
 }
@@ -70,7 +63,6 @@ pub const CONTEXT_MAX: u64 = -4095i64 as u64;
 
 const LOST: u32 = 2;
 const COMM: u32 = 3;
-const EXIT: u32 = 4;
 const FORK: u32 = 7;
 const SAMPLE: u32 = 9;
 const MMAP2: u32 = 10;
@@ -118,7 +110,6 @@ fn parse(kind: u32, misc: u16, body: &[u8]) -> Option<(u64, Record)> {
             exec: misc & MISC_EXEC != 0,
         },
         FORK => Record::Fork { pid: u32_at(own, 0)?, parent: u32_at(own, 4)? },
-        EXIT => Record::Exit { pid: u32_at(own, 0)?, tid: u32_at(own, 8)? },
         MMAP2 if u32_at(own, 56)? & PROT_EXEC != 0 => {
             let (start, length) = (u64_at(own, 8)?, u64_at(own, 16)?);
             let build_id = match misc & MISC_BUILD_ID != 0 {

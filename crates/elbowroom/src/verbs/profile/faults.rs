@@ -44,7 +44,7 @@ pub(super) struct FaultsArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TierArg {
-    /// The functions of the kernel's handler: exact classes, latencies (Linux 5.12).
+    /// The functions of the kernel's handler: every class, latencies (Linux 5.12).
     Functions,
     /// The processor's reports: no latencies (x86-64, Linux 6.1).
     Tracepoints,
