@@ -112,10 +112,10 @@ runtimes-test: build java ## what reaches which runtime, and servers that follow
 	ELBOWROOM_TEST_RUNTIMES=all ELBOWROOM_TEST_JVMS=$$(printf '%s:' $(CURDIR)/.cache/runtimes/jdk-*) \
 	  $(PYTEST) -s tests/live/test_matrix.py tests/live/test_follow.py
 
-java-stress: java ## views that change all the time, STRESS_SECONDS (600) for each collector of each JDK; ONLY="g1 and 17"; root
+java-stress: java ## views that change all the time, for STRESS_SECONDS (600), every collector of every JDK at once; ONLY="17-g1 25"; root
 	@tools/setup test
 	ELBOWROOM_TEST_JVMS=$${ELBOWROOM_TEST_JVMS:-$$(printf '%s:' $(CURDIR)/.cache/runtimes/jdk-*)} \
-	  $(MAKE) --directory java stress SECONDS=$(STRESS_SECONDS) ONLY="$(or $(ONLY),graphs)"
+	  $(MAKE) --directory java stress SECONDS=$(STRESS_SECONDS) ONLY="$(ONLY)"
 
 kube-test: build ## pods on a real Kubernetes of one node, built once into .cache (40 min), and an agent; 8 min; root
 	@tools/setup kube

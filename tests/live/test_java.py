@@ -1,5 +1,6 @@
 """The agent for HotSpot in virtual machines that nobody changed. ELBOWROOM_TEST_STRESS_SECONDS is for `make -C java stress`."""
 
+import itertools
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ FLAGS = {
 # Collectors with threads to govern that every version has.
 GOVERNED = ("parallel", "g1", "shenandoah")
 SECONDS = int(os.environ.get("ELBOWROOM_TEST_STRESS_SECONDS", "0"))
+ONLY = os.environ.get("ELBOWROOM_TEST_STRESS_ONLY", "").split()
 # A program that starts on a busy machine takes its time.
 SLOWLY = 60
 
@@ -67,8 +69,13 @@ def can(java, flags):
 def view(hand_made, tmp_path):
     """Makes views: `view(cpus=8, memory=1 << 30)`."""
 
+    made = itertools.count()
+
     def make(cpus, memory):
-        return jvm.View(hand_made(f"elbowroom-test-live-java-{os.getpid()}"), tmp_path, cpus, memory)
+        number = next(made)
+        directory = tmp_path / f"view{number}"
+        directory.mkdir()
+        return jvm.View(hand_made(f"elbowroom-test-live-java-{os.getpid()}-{number}"), directory, cpus, memory)
 
     return make
 
@@ -300,25 +307,33 @@ def test_a_java_program_runs_with_it(java, binary):
 # ---- stress ----
 
 
-@pytest.mark.parametrize("collector", FLAGS if SECONDS else GOVERNED)
-@pytest.mark.parametrize("version", VERSIONS if SECONDS else ["17"])
-def test_graphs_stay_intact_while_everything_changes(version, collector, machines, view, tmp_path):
-    if version not in machines:
-        pytest.skip(f"needs JDK {version} below /usr/lib/jvm, or its home in ELBOWROOM_TEST_JVMS")
-    java, seconds = machines[version], SECONDS or 7
-    if not can(java, FLAGS[collector]):
-        pytest.skip(f"needs a build with {collector}: {java} has none")
-    here = view(8, 640 * MIB)
-    words = [java, "-XX:+UnlockExperimentalVMOptions", *FLAGS[collector], "-Xmx320m", "-XX:ParallelGCThreads=8"]
-    words += ["-XX:ConcGCThreads=4", f"-javaagent:{jvm.AGENT}=jmx=0,period-ms=5", "-cp", jvm.BUILT, "Stress"]
-    words += [str(seconds), here.cpu_file, here.memory_file, "8"]
-    process = here.start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path)
+def test_graphs_stay_intact_while_everything_changes(machines, view):
+    """Every collector of every JDK at once, where it is asked for by name; else those with threads to govern, of JDK 17."""
+    pairs = [(version, collector) for version in VERSIONS for collector in FLAGS] if SECONDS else [("17", name) for name in GOVERNED]
+    pairs = [pair for pair in pairs if not ONLY or any(word in "-".join(pair) for word in ONLY)]
+    there = [(version, name) for version, name in pairs if version in machines and can(machines[version], FLAGS[name])]
+    print(f"not here: {', '.join(' '.join(pair) for pair in pairs if pair not in there) or 'none'}")
+    if not there:
+        pytest.skip(f"needs a JDK below /usr/lib/jvm, or its home in ELBOWROOM_TEST_JVMS, with one of {pairs}")
+    seconds = SECONDS or 7
+    started = {}
     try:
-        said, _ = process.communicate(timeout=seconds + 300 * PATIENCE)
+        for version, collector in there:
+            here = view(8, 640 * MIB)
+            words = [machines[version], "-XX:+UnlockExperimentalVMOptions", *FLAGS[collector], "-Xmx320m", "-XX:ParallelGCThreads=8"]
+            words += ["-XX:ConcGCThreads=4", f"-javaagent:{jvm.AGENT}=jmx=0,period-ms=5", "-cp", jvm.BUILT, "Stress"]
+            words += [str(seconds), here.cpu_file, here.memory_file, "8"]
+            options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": here.cpu_file.parent}
+            started[version, collector] = here.start(words, **options)
+        failed = []
+        for (version, collector), process in started.items():
+            said, _ = process.communicate(timeout=seconds + 300 * PATIENCE)
+            print(f"JDK {version} {collector}: {said}", end="")
+            intact = process.returncode == 0 and said.startswith("intact")
+            if not intact or collector in GOVERNED and int(re.search(r"(\d+) capped", said)[1]) == 0:
+                failed.append(f"JDK {version} {collector} ended with {process.returncode}: {said}")
+        assert not failed, "\n".join(failed)
     finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 0 and said.startswith("intact"), f"{process.returncode}: {said}"
-    print(f"JDK {version} {collector}: {said}")
-    if collector in GOVERNED:
-        assert int(re.search(r"(\d+) capped", said)[1]) > 0, said
+        for process in started.values():
+            process.kill()
+            process.wait()
