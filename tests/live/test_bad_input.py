@@ -210,6 +210,25 @@ def test_check_says_that_fuse_is_missing(command, without_fuse):
     assert done.returncode == 1 and "fuse" in done.stdout.lower(), (done.stdout, done.stderr)
 
 
+@pytest.fixture
+def without_cgroups():
+    """Words that run a command on a host where no cgroup hierarchy is mounted."""
+    script = "umount --recursive --lazy /sys/fs/cgroup && exec \"$@\""
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
+
+
+def test_an_agent_that_could_never_sense_does_not_start(command, tmp_path, without_cgroups):
+    refused(command("agent", prefix=without_cgroups, at=tmp_path / "run"), "no cgroup hierarchy", "/sys/fs/cgroup")
+    assert not (tmp_path / "run").exists()
+
+
+def test_check_says_which_controllers_are_missing(command, without_cgroups):
+    done = command("check", prefix=without_cgroups)
+    lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    missing = [rest.split("  ")[0].strip() for mark, rest in lines if mark == "MISSING"]
+    assert done.returncode == 1 and missing == ["cgroups", "controller cpu", "controller memory"], done.stdout
+
+
 def test_someone_else_than_root_is_told_so(command):
     done = command("agent", prefix=["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"])
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.engines import MEMORY, RuncWay
-from kit.wait import PATIENCE
+from kit.wait import PATIENCE, eventually
 
 MIB = 1 << 20
 PLAIN = 'cgroups = ["/elbowroom-test-live-runc*"]'
@@ -24,6 +24,17 @@ def test_a_container_of_a_named_cgroup_is_given_its_view(new_agent, runc, runtim
     assert row["engine"] == "plain"
     assert container.online() == 1
     assert container.mem_total() == 256 * MIB
+
+
+def test_a_container_older_than_the_agent_was_idle_before_it(new_agent, runc):
+    container = runc.run("elbowroom-test-runc", "/elbowroom-test-live-runc", cpu=(100_000, 100_000))
+    age = lambda: float(container.run("ps", "-o", "etimes=", "-p", "1"))
+    eventually(lambda: age() >= 4)
+    new_agent(containers=PLAIN).start().attached(container)
+    cpu = [int(ticks) / 100 for ticks in container.run("head", "-n", "1", "/proc/stat").split()[1:5]]
+    up, idle = map(float, container.run("cat", "/proc/uptime").split())
+    # It has one CPU: what it has not used of its time, this was idle.
+    assert up >= 4 and 0.8 * up < sum(cpu) < 1.2 * up and idle >= cpu[3], (up, idle, cpu)
 
 
 def test_a_container_of_no_named_cgroup_is_let_alone(agent, runc):

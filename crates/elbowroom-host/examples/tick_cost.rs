@@ -1,5 +1,5 @@
-//! What a tick costs: makes N cgroups with one process each, a part of them active, lets the sensor tick every 24 ms and
-//! prints its CPU time as JSON. Needs root. Publishes nothing but numbers of the machine it runs on: say what else ran.
+//! What a tick costs: makes N containers, cgroups with one process each, a part of them active, lets the sensor tick every 24 ms and
+//! the default rules decide, and prints the CPU time of both as JSON. Needs root. Publishes nothing but numbers of the machine it runs on: say what else ran.
 //!
 //! ```text
 //! cargo run --release -p elbowroom-host --example tick_cost [-- [files] [GROUPS ACTIVE_PERCENT]...]
@@ -8,7 +8,9 @@
 //! Without numbers: 10, 100 and 1000 groups, 10 and 100 % active. `files` leaves BPF out of a build that has it. The sensor
 //! sees the machine's other cgroups too: `groups_read` says how many. Everything made is removed at the end and on SIGINT.
 
+use elbowroom_core::sample::Event;
 use elbowroom_core::unit::Micros;
+use elbowroom_core::view::{Policy, Views};
 use elbowroom_host::cgroup::{Controller, Layout, Version};
 use elbowroom_host::root::Root;
 use elbowroom_host::{Sensor, SensorConfig, timer};
@@ -86,10 +88,12 @@ fn measure(
         crowd.mkdir(&name)?;
         crowd.spawn(&name, n * 100 < percent * groups)?;
     }
-    let mut sensor = Sensor::open(&SensorConfig { period: PERIOD, bpf, ..SensorConfig::default() })?;
-    sensor.start();
+    let plain = vec![format!("/{}/*", crowd.name)];
+    let mut sensor = Sensor::open(&SensorConfig { period: PERIOD, bpf, plain, ..SensorConfig::default() })?;
+    let mut views = Views::new(Policy::default());
+    views.apply_all(&sensor.start());
     let (priority, ticker) = (timer::prefer_realtime(), timer::Ticker::new(PERIOD)?);
-    let (mut tick_us, mut changes_us) = (Vec::new(), Vec::new());
+    let (mut tick_us, mut views_us, mut changes_us) = (Vec::new(), Vec::new(), Vec::new());
     let (mut missed, mut syscalls, mut read, mut probes, mut named) = (0, 0, 0, 0, 0);
     for n in 0..WARM_UP + TICKS {
         let late = ticker.wait()?;
@@ -97,22 +101,27 @@ fn measure(
             return Ok(None);
         }
         let start = thread_cpu();
-        let tick = sensor.tick(timer::now());
+        let tick = Event::Tick(sensor.tick(timer::now()));
         let ticked = thread_cpu();
-        sensor.changes();
+        std::hint::black_box(views.apply(&tick));
+        let decided = thread_cpu();
+        let changes = sensor.changes();
         let changed = thread_cpu();
+        views.apply_all(&changes);
         if n >= WARM_UP {
             let cost = sensor.cost();
             tick_us.push((ticked - start).as_secs_f64() * 1e6);
-            changes_us.push((changed - ticked).as_secs_f64() * 1e6);
+            views_us.push((decided - ticked).as_secs_f64() * 1e6);
+            changes_us.push((changed - decided).as_secs_f64() * 1e6);
             missed += late;
             syscalls += cost.syscalls;
             read += cost.groups;
             probes += cost.probes;
-            named += tick.usage.len();
+            named += if let Event::Tick(tick) = &tick { tick.usage.len() } else { 0 };
         }
     }
     let (median, p95, mean) = spread(&mut tick_us);
+    let (views_median, views_p95, views_mean) = spread(&mut views_us);
     let (changes_median, _, changes_mean) = spread(&mut changes_us);
     let per_tick = |n: u64| (n as f64 / TICKS as f64 * 10.0).round() / 10.0;
     Ok(Some(serde_json::json!({
@@ -121,6 +130,7 @@ fn measure(
         "priority": format!("{priority:?}").to_lowercase(), "missed_ticks": missed,
         "tick_us": { "median": median, "p95": p95, "mean": mean },
         "per_group_us": { "median": round(median / groups as f64), "mean": round(mean / groups as f64) },
+        "views_us": { "median": views_median, "p95": views_p95, "mean": views_mean },
         "changes_us": { "median": changes_median, "mean": changes_mean },
         "per_tick": {
             "syscalls": per_tick(syscalls), "groups_read": per_tick(read),

@@ -183,7 +183,8 @@ mod tests {
     #[test]
     fn what_views_are_said_to_reach_is_what_is_mounted() {
         for cgroup in [Cgroup::V1, Cgroup::V2] {
-            let mounted: Vec<&str> = surfaces(cgroup == Cgroup::V2)
+            let v2 = cgroup == Cgroup::V2;
+            let mounted: Vec<&str> = surfaces(v2, v2)
                 .into_iter()
                 .map(|surface| match surface.kind {
                     Kind::Fixed(path) => path,

@@ -15,7 +15,8 @@ use std::collections::HashMap;
 ///
 /// A function of the events it was given: the same events give the same views and the same changes, in the same order.
 /// Settings ([`Event::Node`], [`Event::Group`], [`Event::Gone`]) move the bounds and cost a pass over all groups; a
-/// [`Event::Tick`] moves containers inside them and costs a few comparisons for each group it names and for each container
+/// [`Event::Tick`] moves containers inside them. By [`super::Rule::Waterfill`] it costs a pass over all groups too; by the other rules,
+/// and for memory, a few comparisons for each group it names and for each container
 /// that is above LOWER without slack, pressed for memory, or above its soft limit during reclaim, and while one is pressed
 /// an addition for each that is inside a group whose memory is sold twice. The containers left out by that are those for
 /// which the algorithms say: stay.

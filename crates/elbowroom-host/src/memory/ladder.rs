@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_millis(400);
 const STEP: Bytes = Bytes::mib(64);
 /// Most that one poke takes: for that long a limit of ours is in force.
 const POKE: Bytes = Bytes::mib(32);
+/// What is set for the time of an order and no longer; `memory.high` also by a lease.
+const POKED: [&str; 3] = ["memory.limit_in_bytes", "memory.high", "memory.swappiness"];
 /// Less than this is not worth a poke.
 const LEAST: Bytes = Bytes::kib(64);
 
@@ -116,12 +118,20 @@ impl Actuator {
         done(group, Act::Lease, outcome, Bytes::ZERO)
     }
 
-    /// Ends the leases whose time is over; to be called with every beat.
+    /// Ends the leases whose time is over, and puts back what a poke could not; to be called with every beat.
     pub fn expire(&mut self, leases: &mut Leases, now: Micros) {
         let over: Vec<GroupId> =
             self.highs.iter().filter(|(_, (_, until))| *until <= now).map(|(group, _)| *group).collect();
         for group in over {
             self.release(leases, group);
+        }
+        // Between two orders no poke is under way.
+        let is_left = |knob: &&Knob| {
+            POKED.contains(&knob.file.as_str()) && !self.highs.values().any(|(held, _)| held == *knob)
+        };
+        let left: Vec<Knob> = leases.held().map(|record| &record.knob).filter(is_left).cloned().collect();
+        for knob in left {
+            leases.release(&knob);
         }
     }
 
@@ -173,6 +183,12 @@ impl Actuator {
         };
         let usage = || reader::usage(version, &dir).ok().flatten();
         let Some(before) = usage() else { return (Outcome::Gone, Bytes::ZERO) };
+        // Since this was ordered it may have given back a part of that, or all, as its view asked it to.
+        let above = before.saturating_sub(order.keep);
+        if above == Bytes::ZERO && order.amount > Bytes::ZERO {
+            return (Outcome::Late, Bytes::ZERO);
+        }
+        let order = &Reclaim { amount: order.amount.min(above), ..*order };
         let deadline = Instant::now() + PATIENCE;
         let (layout, swappiness) = (&self.layout, &mut self.takes_swappiness);
         let outcome = match version {

@@ -31,7 +31,7 @@ use crate::cgroup::{Controller, Layout, Version};
 use crate::discover::Discover;
 use crate::parse::Malformed;
 use crate::proc;
-use crate::root::{ReadError, Root, raise_nofile};
+use crate::root::{ReadError, Root, if_there, raise_nofile};
 use crate::warn::Warnings;
 use crate::watch::Watch;
 pub use details::Details;
@@ -288,7 +288,8 @@ fn read_node(root: &Root) -> Result<Node, ReadError> {
         parse(&root.read(path)?).map_err(|e| ReadError::malformed(path, e))
     }
     let page_size = Bytes(rustix::param::page_size() as u64);
-    let marks = parse(root, "proc/zoneinfo", proc::zoneinfo)?;
+    // Where there is none, nobody can tell when the kernel reclaims.
+    let marks = if_there(parse(root, "proc/zoneinfo", proc::zoneinfo))?.unwrap_or_default();
     Ok(Node {
         online: cpu_list(root, "sys/devices/system/cpu/online")?,
         mem_total: parse(root, "proc/meminfo", proc::meminfo)?.mem_total,

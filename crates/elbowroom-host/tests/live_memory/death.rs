@@ -25,7 +25,14 @@ fn part() {
     let mut leases = Leases::open(Path::new(&ledger)).unwrap();
     let mut actuator = Actuator::new(Layout::detect(&Root::host().unwrap()).unwrap());
     println!("\nready {}", rustix::thread::gettid().as_raw_nonzero());
-    let order = Reclaim { at: Micros::ZERO, group: ID, amount: Bytes(8 * MIB), swap: false, dead: false };
+    let order = Reclaim {
+        at: Micros::ZERO,
+        group: ID,
+        amount: Bytes(8 * MIB),
+        keep: Bytes::ZERO,
+        swap: false,
+        dead: false,
+    };
     for _ in std::io::stdin().lines() {
         println!("{:?}", actuator.reclaim(&mut leases, &order, &path).outcome);
     }

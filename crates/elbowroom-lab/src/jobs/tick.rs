@@ -1,4 +1,4 @@
-//! What one tick of the sensor costs: CPU time per tick, by number of containers and how many of them run, per tier.
+//! What one tick costs, sensing and deciding: CPU time per tick, by number of containers and how many of them run, per tier.
 //!
 //! The measuring itself is an example program of the host crate, which has the sensor in its hands; this job runs it and
 //! makes a table and a figure of what it prints.
@@ -54,6 +54,9 @@ struct Cost {
     active_percent: u64,
     /// CPU time of a tick, in microseconds.
     tick_us: Times,
+    /// CPU time of what the default rules do with it; results before the program measured that have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    views_us: Option<Times>,
     /// Means per tick.
     per_tick: PerTick,
     missed_ticks: u64,
@@ -102,8 +105,8 @@ impl Job for Tick {
     fn format(raw: &Raw, out: &mut Folder) -> Result<()> {
         let rounds = raw.rows.iter().map(|r| r.round).max().unwrap_or(0) + 1;
         out.say(format!(
-            "CPU time of one tick of the sensor in microseconds. Each figure is the median over {rounds} runs (smallest to \
-             largest) of the run's median, 95th percentile or mean."
+            "CPU time of one tick of the sensor in microseconds, and of the default rules that decide by it. Each figure is the median \
+             over {rounds} runs (smallest to largest) of the run's median, 95th percentile or mean."
         ));
         let settings: BTreeSet<Setting> =
             raw.rows.iter().map(|r| (r.tier.as_str(), r.cost.active_percent, r.cost.groups)).collect();
@@ -123,10 +126,18 @@ impl Job for Tick {
                 for of in rest {
                     row.push(short(study(raw, *setting, of)?.median));
                 }
+                let decided = |of: fn(&Times, u64) -> f64| {
+                    let of = |c: &Cost| c.views_us.as_ref().map_or(f64::NAN, |views| of(views, c.groups));
+                    study(raw, *setting, of).map_or_else(String::new, |spread| short(spread.median))
+                };
+                if raw.rows.iter().all(|row| row.cost.views_us.is_some()) {
+                    row.push(decided(|views, _| views.median));
+                    row.push(decided(|views, groups| views.mean / groups as f64));
+                }
                 Some(row)
             })
             .collect();
-        let head = [
+        let mut head = vec![
             "tier",
             "active",
             "containers",
@@ -137,6 +148,9 @@ impl Job for Tick {
             "containers read per tick",
             "missed ticks",
         ];
+        if raw.rows.iter().all(|row| row.cost.views_us.is_some()) {
+            head.extend(["µs to decide", "mean µs per container to decide"]);
+        }
         out.say(table(&head, &rows));
         let title = "CPU time of one tick by number of containers";
         out.figure("tick.svg", title, &figure(raw, &settings, title)?)

@@ -114,7 +114,8 @@ impl Owner {
     }
 
     pub(super) fn surfaces(&self) -> Vec<Surface> {
-        tree::surfaces(self.limits_in_v2).into_iter().map(surface).collect()
+        let [cpu, memory] = self.limits_in_v2;
+        tree::surfaces(cpu, memory).into_iter().map(surface).collect()
     }
 
     /// Takes note of how a mount job ended, and answers who asked for it.

@@ -187,7 +187,14 @@ mod tests {
         };
         assert_eq!(max(&mut masks, 800), AT(800));
         let (at, group, amount) = (Micros::ZERO, GroupId(1), Bytes::mib(1));
-        masks.ordered(&Order::Reclaim(Reclaim { at, group, amount, swap: false, dead: false }));
+        masks.ordered(&Order::Reclaim(Reclaim {
+            at,
+            group,
+            amount,
+            keep: Bytes::ZERO,
+            swap: false,
+            dead: false,
+        }));
         assert_eq!(max(&mut masks, 300), AT(800));
         let again = masks.answered(GroupId(1), UserLimits::default());
         assert!(matches!(again, Some(Event::Group(_))), "its user may have set it meanwhile");

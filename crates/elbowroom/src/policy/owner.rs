@@ -51,7 +51,7 @@ pub(super) struct Owner {
     pub(super) views: Views,
     pub(super) numa: Numa,
     /// Whether quotas and memory limits are cgroup v2 files.
-    pub(super) limits_in_v2: bool,
+    pub(super) limits_in_v2: [bool; 2],
     pub(super) residents: BTreeMap<GroupId, Resident>,
     /// Views of a policy process before, by what tells their containers apart ([`Sensor::identities`]), until those are met.
     pub(super) orphans: BTreeMap<u64, Slot>,
@@ -310,8 +310,9 @@ impl Owner {
     }
 }
 
-fn limits_in_v2(sensor: &Sensor) -> bool {
+/// Whether limits of CPU and of memory are in cgroup v2. A controller that is nowhere has no files to cover.
+fn limits_in_v2(sensor: &Sensor) -> [bool; 2] {
     let layout = sensor.layout();
     let version = |controller| layout.index(controller).map(|at| layout.hierarchies()[at].version);
-    version(Controller::Cpu).or(version(Controller::Memory)) == Some(Version::V2)
+    [Controller::Cpu, Controller::Memory].map(|controller| version(controller) == Some(Version::V2))
 }

@@ -36,9 +36,12 @@ impl Owner {
         if let Some((_, last)) = &before {
             self.views.resume(group.id, last.facts.online.count(), last.facts.memory);
         }
+        // One that is older than this agent has been idle for the rest of its time.
+        let started = self.first_process(group.id).and_then(|pid| process::started(pid as i32));
+        let started = started.unwrap_or_else(timer::now_boot);
         let Some(view) = self.views.get(group.id) else { return };
         let page_size = Bytes(rustix::param::page_size() as u64);
-        let mut facts = Facts { started: timer::now_boot(), page_size, ..Facts::EMPTY };
+        let mut facts = Facts { started, page_size, ..Facts::EMPTY };
         let mut times = vec![CpuTimes::default(); self.publisher.cpus()];
         if let Some((_, last)) = &before {
             facts = last.facts;

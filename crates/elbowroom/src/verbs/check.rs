@@ -7,6 +7,8 @@ use crate::api::{Request, Response, Status};
 use crate::cli::{Format, Output};
 use crate::client::Client;
 use anyhow::Result;
+use elbowroom_host::cgroup::{Controller, Kind, Layout};
+use elbowroom_host::root::Root;
 use rustix::fs::{Access, access};
 use serde::Serialize;
 use std::fmt::Write;
@@ -54,10 +56,15 @@ fn facts() -> Vec<Fact> {
     let release = read("/proc/sys/kernel/osrelease");
     let version = kernel_version(&release);
     let since = |wanted: (u32, u32)| version.is_some_and(|v| v >= wanted);
-    let controllers = controllers(&read("/proc/self/mountinfo"), &read("/sys/fs/cgroup/cgroup.controllers"));
+    let layout = Root::host().ok().and_then(|root| Layout::detect(&root).ok());
+    let cgroups = layout.as_ref().map_or("", |layout| match layout.kind {
+        Kind::Legacy => "v1",
+        Kind::Hybrid => "v1 hybrid",
+        Kind::Unified => "v2",
+    });
     let capable =
         |bit: u32| capabilities(&read("/proc/self/status")).is_some_and(|caps| caps & (1 << bit) != 0);
-    let have = |name: &str| controllers.1.iter().any(|c| c == name);
+    let have = |controller| layout.as_ref().is_some_and(|layout| layout.index(controller).is_some());
     let fact = |name, required, present, value: String, lost| Fact {
         name,
         present,
@@ -93,25 +100,31 @@ fn facts() -> Vec<Fact> {
         fact(
             "cgroups",
             true,
-            !controllers.0.is_empty(),
-            controllers.0.to_owned(),
+            !cgroups.is_empty(),
+            cgroups.to_owned(),
             "no containers can be seen: mount the cgroup file systems",
         ),
         fact(
             "controller cpu",
             true,
-            have("cpu"),
-            word(have("cpu")),
+            have(Controller::Cpu),
+            word(have(Controller::Cpu)),
             "effective CPU ignores quotas and shares",
         ),
         fact(
             "controller memory",
             true,
-            have("memory"),
-            word(have("memory")),
+            have(Controller::Memory),
+            word(have(Controller::Memory)),
             "effective memory is the machine's",
         ),
-        fact("controller cpuset", false, have("cpuset"), word(have("cpuset")), "views ignore CPU pinning"),
+        fact(
+            "controller cpuset",
+            false,
+            have(Controller::Cpuset),
+            word(have(Controller::Cpuset)),
+            "views ignore CPU pinning",
+        ),
         fact(
             "pressure (PSI)",
             false,
@@ -211,27 +224,6 @@ fn capabilities(status: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// What kind of cgroup set-up a mount table shows, and the controllers in it.
-fn controllers(mountinfo: &str, unified: &str) -> (&'static str, Vec<String>) {
-    let mut v1 = Vec::new();
-    let mut v2 = false;
-    for line in mountinfo.lines() {
-        let Some((_, tail)) = line.split_once(" - ") else { continue };
-        let mut fields = tail.split(' ');
-        match (fields.next(), fields.nth(1)) {
-            (Some("cgroup"), Some(options)) => v1.extend(options.split(',').map(str::to_owned)),
-            (Some("cgroup2"), _) => v2 = true,
-            _ => {}
-        }
-    }
-    match (v1.is_empty(), v2) {
-        (true, true) => ("v2", unified.split_whitespace().map(str::to_owned).collect()),
-        (false, true) => ("v1 hybrid", v1),
-        (false, false) => ("v1", v1),
-        (true, false) => ("", Vec::new()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,16 +239,6 @@ mod tests {
         ] {
             assert_eq!(kernel_version(release), expect, "{release}");
         }
-    }
-
-    #[test]
-    fn layouts_are_told_apart() {
-        let v1 = "30 29 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct";
-        let v2 = "31 29 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw";
-        assert_eq!(controllers(v1, ""), ("v1", ["rw", "cpu", "cpuacct"].map(str::to_owned).to_vec()));
-        assert_eq!(controllers(v2, "cpu memory"), ("v2", ["cpu", "memory"].map(str::to_owned).to_vec()));
-        assert_eq!(controllers(&format!("{v1}\n{v2}"), "").0, "v1 hybrid");
-        assert_eq!(controllers("", "").0, "");
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub(super) fn judge(report: Option<&Report>, claim: &Claim, meter: &Meter) -> Ju
     let told = report.and_then(|report| match report {
         Report::Colour { colour } => Some((*colour, None, None, None)),
         Report::Measure(measure) => {
-            let calm = meter.stall().is_none_or(|stall| stall < CALM);
+            let calm = is_calm(claim.class, meter);
             let level = |sigma| match measure.kind {
                 Kind::Throughput => measure.served,
                 Kind::Latency => sigma,
@@ -92,7 +92,17 @@ pub(super) fn judge(report: Option<&Report>, claim: &Claim, meter: &Meter) -> Ju
     Judgement { colour, source, sigma: None, level: None, load: None }
 }
 
-/// Colour and `sigma`; `None` where the numbers say nothing.
+/// Whether it waits for memory so little that whatever it does less than it should is not for want of that.
+fn is_calm(class: Class, meter: &Meter) -> bool {
+    let unnoticed = match class {
+        Class::Latency => CALM,
+        Class::Throughput => CHEAP,
+    };
+    meter.stall().map_or(meter.refault() < SOME, |stall| stall < unnoticed)
+}
+
+/// Colour and `sigma`; `None` where the numbers say nothing. Who does not say how much is asked of it, and waits for nothing, serves
+/// all that is asked: little, where that is less than its objective.
 fn by_measure(measure: &Measure, objective: Option<f64>, calm: bool) -> Option<(Colour, f64)> {
     let sane = |x: f64| (x.is_finite() && x >= 0.0).then_some(x);
     let objective = measure.objective.or(objective).and_then(sane);
@@ -100,12 +110,11 @@ fn by_measure(measure: &Measure, objective: Option<f64>, calm: bool) -> Option<(
     let offered = measure.offered.and_then(sane);
     match measure.kind {
         Kind::Throughput => {
+            objective.or(offered)?;
+            let offered = offered.or(calm.then_some(served));
             let due = objective.into_iter().chain(offered).reduce(f64::min)?;
             let sigma = if due > 0.0 { served / due } else { 1.0 };
-            let all = match offered {
-                Some(offered) => served >= offered * (1.0 - EPSILON),
-                None => calm,
-            };
+            let all = offered.is_some_and(|offered| served >= offered * (1.0 - EPSILON));
             Some((colour(sigma, all), sigma))
         }
         Kind::Latency => {
@@ -178,10 +187,18 @@ mod tests {
 
     #[test]
     fn the_objective_of_the_configuration_counts_where_the_probe_has_none() {
-        let got = by_measure(&throughput(700.0, None, None), Some(800.0), true);
+        let got = by_measure(&throughput(700.0, None, None), Some(800.0), false);
         assert_eq!(got, Some((Red, 0.875)));
         let got = by_measure(&throughput(700.0, None, Some(600.0)), Some(800.0), false);
         assert_eq!(got.map(|(colour, _)| colour), Some(Yellow), "who waits for memory is not green");
+    }
+
+    #[test]
+    fn who_is_asked_for_little_and_waits_for_nothing_misses_nothing() {
+        let idle = throughput(1.0, None, Some(800.0));
+        assert_eq!(by_measure(&idle, None, true), Some((Green, 1.0)));
+        assert_eq!(by_measure(&idle, None, false), Some((Red, 1.0 / 800.0)));
+        assert_eq!(by_measure(&throughput(900.0, None, None), None, true), None, "no objective says nothing");
     }
 
     #[test]

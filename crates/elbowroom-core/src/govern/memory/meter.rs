@@ -37,8 +37,6 @@ pub(super) struct Period {
     pub(super) activate: Option<Bytes>,
     pub(super) pgscan: Option<Bytes>,
     pub(super) pgsteal: Option<Bytes>,
-    /// It was at its hard limit.
-    pub(super) at_max: bool,
     /// The kernel found nothing to reclaim for it, or killed in it.
     pub(super) oom: bool,
     usage: Bytes,
@@ -146,7 +144,6 @@ impl Period {
             activate: counted(|m| m.activate),
             pgscan: counted(|m| m.pgscan),
             pgsteal: counted(|m| m.pgsteal),
-            at_max: after.max_events > before.max_events,
             oom: after.oom > before.oom || after.oom_kill > before.oom_kill,
             usage: before.usage,
         }

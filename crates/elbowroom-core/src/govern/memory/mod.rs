@@ -13,8 +13,8 @@
 //! - who is green lends, in small steps that grow while nothing happens and stop at the first sign of harm ([`What::Lend`]). What
 //!   was too much is remembered as a working set, and for minutes, or until its load is another, nobody takes that much again.
 //!
-//! Before memory is taken, the container's view shows less, so that programs that size themselves by it give it back themselves
-//! (Algorithm 2 of Adaptive Resource Views, seen from the other side). What protects stays in force (`memory.low`); what takes
+//! Before memory is lent, and at the moment when it is recalled, the container's view shows less, so that programs that size
+//! themselves by it give it back themselves (Algorithm 2 of Adaptive Resource Views, seen from the other side). What protects stays in force (`memory.low`); what takes
 //! is done once and leaves nothing behind; a limit is only ever a lease of seconds, above what its container is owed.
 //!
 //! # Terminology
@@ -164,7 +164,7 @@ pub struct Inputs {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It is watched, and nothing is taken from it yet.
+    /// It is watched, and lends nothing yet.
     #[default]
     Observe,
     /// It has use for what it is owed, which is kept for it.

@@ -27,7 +27,9 @@ pub(super) fn order(member: &mut Member, now: Micros) -> Option<Order> {
     let usage = member.usage();
     let (low, soft) = match member.colour() {
         _ if member.is_dead() => (0.0, f64::INFINITY),
-        Colour::Green => (usage.min(member.floor), member.floor.max(member.entitlement)),
+        // Who is idle is taken from by loans, in steps that are watched. Above a soft limit the kernel would take all of it at once,
+        // and first, for whoever reads files.
+        Colour::Green => (usage.min(member.floor), f64::INFINITY),
         // More than it uses: it is not to pay for its own growth.
         Colour::Yellow | Colour::Red => {
             let owed = member.entitlement;

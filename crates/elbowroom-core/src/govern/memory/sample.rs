@@ -153,7 +153,7 @@ pub enum Outcome {
     Refused(String),
     /// The cgroup is gone.
     Gone,
-    /// It waited for so long that what it was for is over: nothing was tried.
+    /// It waited for so long that what it was for is over, or is there already: nothing was tried.
     Late,
 }
 
@@ -200,6 +200,8 @@ pub struct Reclaim {
     pub group: GroupId,
     /// How much.
     pub amount: Bytes,
+    /// What it keeps: less is taken where it gave some back itself meanwhile.
+    pub keep: Bytes,
     /// Whether anonymous memory may go to swap; else page cache only, as far as the kernel lets us say so.
     pub swap: bool,
     /// Nobody is in it: everything may go at once.

@@ -220,7 +220,8 @@ impl Turn<'_> {
         member.pending = Some((self.now, what));
         self.decide(member, what, because);
         let swap = member.meter.last().swap_room > Bytes::ZERO;
-        orders.push(Order::Reclaim(Reclaim { at: self.now, group: member.id, amount, swap, dead }));
+        let keep = if dead { Bytes::ZERO } else { member.meter.last().usage.saturating_sub(amount) };
+        orders.push(Order::Reclaim(Reclaim { at: self.now, group: member.id, amount, keep, swap, dead }));
     }
 
     /// Says what a container's view shows at most; `None` leaves it to the view.

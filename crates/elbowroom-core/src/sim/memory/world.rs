@@ -217,8 +217,10 @@ impl<'a> World<'a> {
             let (group, what, outcome, reclaimed) = match order {
                 Order::Reclaim(reclaim) => {
                     let Some(cell) = self.cell(reclaim.group).filter(|_| obeyed) else { continue };
-                    let taken = cell.take(reclaim.amount.get() as f64);
-                    let partly = taken + 1.0 < reclaim.amount.get() as f64;
+                    let above = (cell.usage() - reclaim.keep.get() as f64).max(0.0);
+                    let amount = above.min(reclaim.amount.get() as f64);
+                    let taken = cell.take(amount);
+                    let partly = taken + 1.0 < amount;
                     let outcome = if partly { Outcome::Partly } else { Outcome::Done };
                     (reclaim.group, Act::Reclaim, outcome, Bytes(taken as u64))
                 }
