@@ -189,6 +189,32 @@ def test_a_view_is_no_reason_to_run_out_of_memory(java17, collector, start):
         assert machine.ask("hold", mib) == "held"
 
 
+def test_what_the_user_sets_while_it_runs_counts(java17, start):
+    machine = start(java17, "shenandoah", "-Xmx600m", memory=200 * MIB)
+
+    def jcmd(*words):
+        done = subprocess.run([java17.with_name("jcmd"), str(machine.process.pid), *words], capture_output=True, text=True, timeout=60 * PATIENCE)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def soft_max_mib():
+        return int(re.search(r"SoftMaxHeapSize=(\d+)", jcmd("VM.flags", "-all").replace(" ", ""))[1]) // MIB
+
+    eventually(lambda: int(machine.room("VirtualMax")) == 150 * MIB, within=SLOWLY)
+    assert soft_max_mib() == 150
+    jcmd("VM.set_flag", "SoftMaxHeapSize", str(100 * MIB))
+    machine.view.memory(400 * MIB)
+    # The flag is written before it says so.
+    eventually(lambda: int(machine.room("VirtualMax")) == 300 * MIB, within=SLOWLY)
+    assert soft_max_mib() == 100
+    machine.view.memory(100 * MIB)
+    eventually(lambda: int(machine.room("VirtualMax")) == 75 * MIB, within=SLOWLY)
+    assert soft_max_mib() == 75
+    machine.view.memory(2000 * MIB)
+    eventually(lambda: machine.room("HeapScenario") == "UNBOUND", within=SLOWLY)
+    assert soft_max_mib() == 100
+
+
 # One that is large at once has a young collection before its full one: there is nothing young yet.
 @pytest.mark.parametrize("what", ["hold 250", "array 200"])
 def test_an_allocation_without_room_lifts_the_bound_at_once(java, start, what):

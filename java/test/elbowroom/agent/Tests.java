@@ -378,6 +378,81 @@ final class Tests {
         beside(new Beside(), 0, 0, 100, 0);
     }
 
+    // ---- flags that the user may set too; those of the machine that runs this ----
+
+    private static void flag(Machine machine, String name, long wanted) {
+        is(machine.number(name, -1), wanted, name);
+    }
+
+    static void aSoftMaxThatTheUserSetsWhileItIsBoundCountsAndComesBack() {
+        Machine machine = new Machine();
+        String name = "SoftMaxHeapSize";
+        if (machine.flag(name) == null) {
+            return; // JDK 11
+        }
+        Knob knob = new Knob.SoftMax(machine);
+        long before = machine.number(name, -1);
+        knob.bound(16 * MIB, 0, 0);
+        flag(machine, name, 16 * MIB);
+        machine.set(name, 8 * MIB);
+        knob.bound(16 * MIB, 0, 0);
+        flag(machine, name, 8 * MIB);
+        knob.bound(4 * MIB, 0, 0);
+        flag(machine, name, 4 * MIB);
+        machine.set(name, 12 * MIB);
+        knob.bound(4 * MIB, 0, 0);
+        flag(machine, name, 4 * MIB);
+        knob.release();
+        flag(machine, name, 12 * MIB);
+        machine.set(name, 10 * MIB);
+        knob.bound(16 * MIB, 0, 0);
+        flag(machine, name, 10 * MIB);
+        machine.set(name, before);
+        knob.release();
+        flag(machine, name, before);
+    }
+
+    static void ratiosThatTheUserSetsComeBackAfterACollection() {
+        Machine machine = new Machine();
+        Knob knob = new Knob.FreeRatio(machine, false);
+        long least = machine.number("MinHeapFreeRatio", -1);
+        long most = machine.number("MaxHeapFreeRatio", -1);
+        machine.set("MinHeapFreeRatio", 20);
+        machine.set("MaxHeapFreeRatio", 50);
+        knob.collect(64 * MIB, 32 * MIB);
+        flag(machine, "MinHeapFreeRatio", 20);
+        flag(machine, "MaxHeapFreeRatio", 50);
+        machine.set("MaxHeapFreeRatio", most);
+        machine.set("MinHeapFreeRatio", least);
+        knob.collect(64 * MIB, 32 * MIB);
+        flag(machine, "MinHeapFreeRatio", least);
+        flag(machine, "MaxHeapFreeRatio", most);
+    }
+
+    static void whatTheUserSetsDuringACollectionIsNotTakenBack() {
+        Machine machine = new Machine();
+        long before = machine.number("MaxHeapFreeRatio", -1);
+        Flag flag = new Flag(machine, "MaxHeapFreeRatio");
+        is(flag.set(60), true, "set");
+        machine.set("MaxHeapFreeRatio", 80);
+        is(flag.giveBack(), true, "given back");
+        flag(machine, "MaxHeapFreeRatio", 80);
+        machine.set("MaxHeapFreeRatio", before);
+    }
+
+    static void whatTheMachineRefusesIsTriedAgain() {
+        Machine machine = new Machine();
+        long least = machine.number("MinHeapFreeRatio", -1);
+        long most = machine.number("MaxHeapFreeRatio", -1);
+        Flag flag = new Flag(machine, "MinHeapFreeRatio");
+        flag.set(5);
+        machine.set("MaxHeapFreeRatio", least - 1);
+        is(flag.giveBack(), false, "given back above the most");
+        machine.set("MaxHeapFreeRatio", most);
+        is(flag.giveBack(), true, "given back");
+        flag(machine, "MinHeapFreeRatio", least);
+    }
+
     // ---- the rest ----
 
     static void theRatioLeavesWhatTheBoundLeaves() {
