@@ -117,6 +117,12 @@ def test_every_collection_has_the_threads_of_the_view(java, collector, start):
         eventually(lambda: gives(machine, cpus), within=SLOWLY)
 
 
+@pytest.mark.parametrize("collector", GOVERNED)
+def test_the_bean_says_nothing_of_a_collection_before_the_first(java, collector, start):
+    machine = start(java, collector, "-Xms400m", "-Xmx400m")
+    assert "GC threads are governed from the first collection on." in machine.room("Explanation")
+
+
 def test_hotspot_itself_says_how_many_worked(java17, start, tmp_path):
     machine = start(java17, "g1", "-Xmx64m", f"-Xlog:gc+task:file={tmp_path}/gc.log")
     machine.room("Explanation")
