@@ -265,7 +265,7 @@ def test_a_pool_that_the_program_settled_is_left_alone(java, start):
 # ---- a guest ----
 
 
-def test_a_machine_that_is_not_recognised_is_left_alone(java17, start, tmp_path):
+def test_the_code_of_a_machine_that_is_not_recognised_is_left_alone(java17, start, tmp_path):
     home = java17.resolve().parents[1]
     copy = tmp_path / "stripped"
     subprocess.run(["cp", "--archive", "--symbolic-link", home, copy], check=True)
