@@ -2,8 +2,9 @@
 /*
  * The native half of the agent: elbowroom.agent.Native.
  *
- * It learns of collections from JVMTI, and changes functions of the virtual machine in the first pause it sees. A machine
- * that never collects is never changed. Nothing here allocates, prints or throws.
+ * It learns of collections from JVMTI. Functions of the virtual machine are changed at once where that is one store over one
+ * instruction, else in the first pause that is seen, or, the heap's, the first under a bound. Flags are written when Java says so.
+ * Nothing here allocates, prints or throws.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

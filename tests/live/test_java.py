@@ -117,6 +117,12 @@ def test_every_collection_has_the_threads_of_the_view(java, collector, start):
         eventually(lambda: gives(machine, cpus), within=SLOWLY)
 
 
+@pytest.mark.parametrize("collector", GOVERNED)
+def test_the_bean_says_nothing_of_a_collection_before_the_first(java, collector, start):
+    machine = start(java, collector, "-Xms400m", "-Xmx400m")
+    assert "GC threads are governed from the first collection on." in machine.room("Explanation")
+
+
 def test_hotspot_itself_says_how_many_worked(java17, start, tmp_path):
     machine = start(java17, "g1", "-Xmx64m", f"-Xlog:gc+task:file={tmp_path}/gc.log")
     machine.room("Explanation")
@@ -189,6 +195,32 @@ def test_a_view_is_no_reason_to_run_out_of_memory(java17, collector, start):
         assert machine.ask("hold", mib) == "held"
 
 
+def test_what_the_user_sets_while_it_runs_counts(java17, start):
+    machine = start(java17, "shenandoah", "-Xmx600m", memory=200 * MIB)
+
+    def jcmd(*words):
+        done = subprocess.run([java17.with_name("jcmd"), str(machine.process.pid), *words], capture_output=True, text=True, timeout=60 * PATIENCE)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def soft_max_mib():
+        return int(re.search(r"SoftMaxHeapSize=(\d+)", jcmd("VM.flags", "-all").replace(" ", ""))[1]) // MIB
+
+    eventually(lambda: int(machine.room("VirtualMax")) == 150 * MIB, within=SLOWLY)
+    assert soft_max_mib() == 150
+    jcmd("VM.set_flag", "SoftMaxHeapSize", str(100 * MIB))
+    machine.view.memory(400 * MIB)
+    # The flag is written before it says so.
+    eventually(lambda: int(machine.room("VirtualMax")) == 300 * MIB, within=SLOWLY)
+    assert soft_max_mib() == 100
+    machine.view.memory(100 * MIB)
+    eventually(lambda: int(machine.room("VirtualMax")) == 75 * MIB, within=SLOWLY)
+    assert soft_max_mib() == 75
+    machine.view.memory(2000 * MIB)
+    eventually(lambda: machine.room("HeapScenario") == "UNBOUND", within=SLOWLY)
+    assert soft_max_mib() == 100
+
+
 # One that is large at once has a young collection before its full one: there is nothing young yet.
 @pytest.mark.parametrize("what", ["hold 250", "array 200"])
 def test_an_allocation_without_room_lifts_the_bound_at_once(java, start, what):
@@ -233,7 +265,7 @@ def test_a_pool_that_the_program_settled_is_left_alone(java, start):
 # ---- a guest ----
 
 
-def test_a_machine_that_is_not_recognised_is_left_alone(java17, start, tmp_path):
+def test_the_code_of_a_machine_that_is_not_recognised_is_left_alone(java17, start, tmp_path):
     home = java17.resolve().parents[1]
     copy = tmp_path / "stripped"
     subprocess.run(["cp", "--archive", "--symbolic-link", home, copy], check=True)

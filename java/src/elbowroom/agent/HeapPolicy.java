@@ -8,9 +8,10 @@ package elbowroom.agent;
  * paper's three scenarios: what is committed fits; what is used fits, and the rest must be released; not even that fits, and
  * the program's garbage must go first, again and again until it fits.
  *
- * <p>Differs from the paper: collections back off while they do not help, because a heap full of living objects never fits;
- * and a program that cannot live under its bound gets it lifted for a while, because a view is no reason to run out of memory.
- * One that only collects gets what the hard limit leaves. Only one that would run out of heap gets more than that.
+ * <p>Differs from the paper: collections back off while they do not help, because a heap full of living objects never fits, and
+ * while the heap soon grows again, because not every machine's growth is bounded; and a program that cannot live under its bound
+ * gets it lifted for a while, because a view is no reason to run out of memory. One that only collects gets what the hard limit
+ * leaves. Only one that would run out of heap gets more than that.
  */
 final class HeapPolicy {
     /** Where VirtualMax is, in the paper's order. */
@@ -80,8 +81,12 @@ final class HeapPolicy {
     private boolean first = true;
     private long nextCollection;
     private long pause = FIRST_PAUSE;
-    private long committedBefore;
-    private long usedBefore;
+    /** The least before any collection that counts: less than only the last had is what a heap that comes and goes has by chance. */
+    private long committedLeast;
+    private long usedLeast;
+    /** Since when it has fitted without a break. */
+    private long fitsSince;
+    private boolean fits;
     private long liftedUntil = Long.MIN_VALUE;
     private long liftedTo;
     private long liftedSeen;
@@ -97,15 +102,14 @@ final class HeapPolicy {
             first = false;
             settled = target;
             nextCollection = look.now;
-            pause = FIRST_PAUSE;
-            committedBefore = Long.MAX_VALUE;
-            usedBefore = Long.MAX_VALUE;
+            forgetCollections();
             openWindow(look);
         }
         if (target >= look.maxHeap) {
             openWindow(look);
             liftedSeen = look.lifted;
             liftedUntil = Long.MIN_VALUE;
+            seeItFit(look);
             return new Step(Scenario.UNBOUND, 0, 0, false);
         }
         long ceiling = look.ceiling < look.maxHeap ? look.ceiling : 0;
@@ -117,15 +121,17 @@ final class HeapPolicy {
         long needed = live + live / ROOM;
         if (look.now < liftedUntil) {
             openWindow(look);
+            fits = false;
             long bound = liftedTo == 0 ? 0 : Math.min(look.maxHeap, Math.max(liftedTo, Math.max(target, needed)));
             return new Step(Scenario.LIFTED, bound, ceiling, false);
         }
         long bound = Math.min(look.maxHeap, Math.max(target, needed));
         // What lives leaves no more: it fits as well as it can.
         if (look.committed <= bound + bound / NOISE) {
-            pause = FIRST_PAUSE;
+            seeItFit(look);
             return new Step(Scenario.FITS, bound, ceiling, false);
         }
+        fits = false;
         Scenario scenario = look.used <= target ? Scenario.RELEASE : Scenario.COLLECT;
         return new Step(scenario, bound, ceiling, isTimeToCollect(look));
     }
@@ -157,16 +163,31 @@ final class HeapPolicy {
         collectingBefore = look.collecting;
     }
 
-    /** Repeated until it fits; twice as long between two when the last did not help. */
+    /** One that has fitted for the longest pause was not kept small by collections: they begin anew. */
+    private void seeItFit(Look look) {
+        fitsSince = fits ? fitsSince : look.now;
+        fits = true;
+        if (look.now - fitsSince >= LONGEST_PAUSE) {
+            forgetCollections();
+        }
+    }
+
+    private void forgetCollections() {
+        pause = FIRST_PAUSE;
+        committedLeast = Long.MAX_VALUE;
+        usedLeast = Long.MAX_VALUE;
+    }
+
+    /** Repeated until it fits; twice as long between two when the last did not help, or not for long. */
     private boolean isTimeToCollect(Look look) {
         if (look.now < nextCollection) {
             return false;
         }
-        boolean helped = isLess(look.committed, committedBefore) || isLess(look.used, usedBefore);
+        boolean helped = isLess(look.committed, committedLeast) || isLess(look.used, usedLeast);
         pause = helped ? FIRST_PAUSE : Math.min(LONGEST_PAUSE, 2 * pause);
         nextCollection = look.now + pause;
-        committedBefore = look.committed;
-        usedBefore = look.used;
+        committedLeast = Math.min(committedLeast, look.committed);
+        usedLeast = Math.min(usedLeast, look.used);
         return true;
     }
 

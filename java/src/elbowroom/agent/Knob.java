@@ -59,12 +59,10 @@ interface Knob {
 
     /** ZGC and Shenandoah: the machine's own. */
     final class SoftMax implements Knob {
-        private final Machine machine;
-        private final long before;
+        private final Flag flag;
 
         SoftMax(Machine machine) {
-            this.machine = machine;
-            before = machine.number("SoftMaxHeapSize", machine.maxHeap);
+            flag = new Flag(machine, "SoftMaxHeapSize");
         }
 
         @Override
@@ -74,7 +72,8 @@ interface Knob {
 
         @Override
         public void bound(long bytes, long ceiling, long lifts) {
-            machine.set("SoftMaxHeapSize", bytes == 0 ? before : Math.min(bytes, before));
+            long theirs = flag.theirs();
+            flag.set(bytes == 0 ? theirs : Math.min(bytes, theirs));
         }
 
         @Override
@@ -101,8 +100,8 @@ interface Knob {
         private final Machine machine;
         private final boolean nativeHeap;
         private int survivorsBefore;
-        private final long least;
-        private final long most;
+        private final Flag least;
+        private final Flag most;
         /** Whether free ratios are those of a collection, and with them the sizing of generations. */
         private boolean tight;
         private boolean resizing;
@@ -110,8 +109,8 @@ interface Knob {
         FreeRatio(Machine machine, boolean nativeHeap) {
             this.machine = machine;
             this.nativeHeap = nativeHeap;
-            least = machine.number("MinHeapFreeRatio", 40);
-            most = machine.number("MaxHeapFreeRatio", 70);
+            least = new Flag(machine, "MinHeapFreeRatio");
+            most = new Flag(machine, "MaxHeapFreeRatio");
         }
 
         @Override
@@ -162,8 +161,8 @@ interface Knob {
         public void collect(long bound, long used) {
             tight = true;
             try {
-                machine.set("MinHeapFreeRatio", Math.min(least, LEAST_FREE));
-                machine.set("MaxHeapFreeRatio", ratio(bound, used));
+                least.set(Math.min(least.theirs(), LEAST_FREE));
+                most.set(ratio(bound, used));
                 resizing = nativeHeap && machine.collector == Collector.PARALLEL && resizeAtSystemGc(1, 0);
                 System.gc();
             } finally {
@@ -171,16 +170,19 @@ interface Knob {
             }
         }
 
-        /** Gives back what a collection changed: at its end, or, where the program's heap was too full for that, at the next bound. */
+        /**
+         * Gives back what a collection changed: at its end, or, where the program's heap was too full for that, at the next bound; also
+         * when the least was refused, because the user has set the most below it meanwhile.
+         */
         private void loosen() {
             if (tight) {
-                machine.set("MaxHeapFreeRatio", most);
-                machine.set("MinHeapFreeRatio", least);
+                boolean most = this.most.giveBack();
+                boolean least = this.least.giveBack();
                 if (resizing) {
                     resizeAtSystemGc(0, 1);
                 }
-                tight = false;
                 resizing = false;
+                tight = !most || !least;
             }
         }
 

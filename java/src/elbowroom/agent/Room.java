@@ -227,7 +227,7 @@ final class Room implements RoomMXBean {
         Native.State state = Native.state();
         if (state.forbidden() > 0) {
             return "GC threads are HotSpot's own: this system allows no changed code.";
-        } else if (state.placed() == 0) {
+        } else if (state.decisions() == 0) {
             return "GC threads are governed from the first collection on.";
         } else if (state.placed() < state.prepared()) {
             return "GC threads of pauses are governed; those of concurrent marking are not, because collections had begun.";

@@ -15,6 +15,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.ForkJoinPool;
 
@@ -202,6 +203,52 @@ final class Tests {
         is(collections, 7 + (1000 - 63) / 64, "collections in 1000 s");
     }
 
+    /** Times, in seconds, of collections of a heap that fits after each and is too large again so many seconds later. */
+    private static List<Integer> collectionsOfAHeapThatGrowsAgain(int after, int seconds) {
+        HeapPolicy policy = new HeapPolicy();
+        List<Integer> collections = new ArrayList<>();
+        int last = -after;
+        for (int second = 0; second < seconds; second++) {
+            // Larger and smaller by turns: less than it was is not less than it gets.
+            long large = 400 - 50 * (collections.size() % 2);
+            boolean fits = second < last + after;
+            if (policy.step(look(second, 300, fits ? 100 : large, fits ? 200 : large)).collect) {
+                collections.add(second);
+                last = second;
+            }
+        }
+        return collections;
+    }
+
+    static void collectionsOfAHeapThatSoonGrowsAgainBackOff() {
+        is(collectionsOfAHeapThatGrowsAgain(2, 200), List.of(0, 2, 4, 6, 10, 18, 34, 66, 130, 194), "after 2 s");
+        is(collectionsOfAHeapThatGrowsAgain(10, 200), List.of(0, 10, 20, 30, 40, 50, 66, 98, 162), "after 10 s");
+    }
+
+    static void collectionsOfAHeapThatIsTooLargeAgainAtTheNextLookBackOff() {
+        HeapPolicy policy = new HeapPolicy();
+        int collections = 0;
+        for (int second = 0; second < 1000; second++) {
+            // A collection helps, and half a second later it is as large and as full as it happens to be.
+            long by = 40 * (second * 7 % 5);
+            collections += policy.step(look(second, 300, 350 + by / 2, 360 + by)).collect ? 1 : 0;
+        }
+        is(collections < 30, true, collections + " collections, few of them,");
+    }
+
+    static void aHeapThatFittedForTheLongestPauseIsCollectedAtOnce() {
+        is(collectionsOfAHeapThatGrowsAgain(70, 300), List.of(0, 70, 140, 210, 280), "after 70 s");
+        HeapPolicy policy = new HeapPolicy();
+        for (int second = 0; second < 128; second++) {
+            policy.step(look(second, 300, 390, 400));
+        }
+        for (int second = 128; second < 193; second++) {
+            step(policy, look(second, 300, 100, 200), Scenario.FITS, 300, false);
+        }
+        step(policy, look(193, 300, 390, 400), Scenario.COLLECT, 300, true);
+        step(policy, look(194, 300, 340, 360), Scenario.COLLECT, 300, true);
+    }
+
     static void aNewTargetIsTriedAtOnce() {
         HeapPolicy policy = new HeapPolicy();
         for (int second = 0; second < 100; second++) {
@@ -376,6 +423,81 @@ final class Tests {
 
     static void nothingIsBesideWhereNobodyKnows() {
         beside(new Beside(), 0, 0, 100, 0);
+    }
+
+    // ---- flags that the user may set too; those of the machine that runs this ----
+
+    private static void flag(Machine machine, String name, long wanted) {
+        is(machine.number(name, -1), wanted, name);
+    }
+
+    static void aSoftMaxThatTheUserSetsWhileItIsBoundCountsAndComesBack() {
+        Machine machine = new Machine();
+        String name = "SoftMaxHeapSize";
+        if (machine.flag(name) == null) {
+            return; // JDK 11
+        }
+        Knob knob = new Knob.SoftMax(machine);
+        long before = machine.number(name, -1);
+        knob.bound(16 * MIB, 0, 0);
+        flag(machine, name, 16 * MIB);
+        machine.set(name, 8 * MIB);
+        knob.bound(16 * MIB, 0, 0);
+        flag(machine, name, 8 * MIB);
+        knob.bound(4 * MIB, 0, 0);
+        flag(machine, name, 4 * MIB);
+        machine.set(name, 12 * MIB);
+        knob.bound(4 * MIB, 0, 0);
+        flag(machine, name, 4 * MIB);
+        knob.release();
+        flag(machine, name, 12 * MIB);
+        machine.set(name, 10 * MIB);
+        knob.bound(16 * MIB, 0, 0);
+        flag(machine, name, 10 * MIB);
+        machine.set(name, before);
+        knob.release();
+        flag(machine, name, before);
+    }
+
+    static void ratiosThatTheUserSetsComeBackAfterACollection() {
+        Machine machine = new Machine();
+        Knob knob = new Knob.FreeRatio(machine, false);
+        long least = machine.number("MinHeapFreeRatio", -1);
+        long most = machine.number("MaxHeapFreeRatio", -1);
+        machine.set("MinHeapFreeRatio", 20);
+        machine.set("MaxHeapFreeRatio", 50);
+        knob.collect(64 * MIB, 32 * MIB);
+        flag(machine, "MinHeapFreeRatio", 20);
+        flag(machine, "MaxHeapFreeRatio", 50);
+        machine.set("MaxHeapFreeRatio", most);
+        machine.set("MinHeapFreeRatio", least);
+        knob.collect(64 * MIB, 32 * MIB);
+        flag(machine, "MinHeapFreeRatio", least);
+        flag(machine, "MaxHeapFreeRatio", most);
+    }
+
+    static void whatTheUserSetsDuringACollectionIsNotTakenBack() {
+        Machine machine = new Machine();
+        long before = machine.number("MaxHeapFreeRatio", -1);
+        Flag flag = new Flag(machine, "MaxHeapFreeRatio");
+        is(flag.set(60), true, "set");
+        machine.set("MaxHeapFreeRatio", 80);
+        is(flag.giveBack(), true, "given back");
+        flag(machine, "MaxHeapFreeRatio", 80);
+        machine.set("MaxHeapFreeRatio", before);
+    }
+
+    static void whatTheMachineRefusesIsTriedAgain() {
+        Machine machine = new Machine();
+        long least = machine.number("MinHeapFreeRatio", -1);
+        long most = machine.number("MaxHeapFreeRatio", -1);
+        Flag flag = new Flag(machine, "MinHeapFreeRatio");
+        flag.set(5);
+        machine.set("MaxHeapFreeRatio", least - 1);
+        is(flag.giveBack(), false, "given back above the most");
+        machine.set("MaxHeapFreeRatio", most);
+        is(flag.giveBack(), true, "given back");
+        flag(machine, "MinHeapFreeRatio", least);
     }
 
     // ---- the rest ----
