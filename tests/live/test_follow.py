@@ -236,7 +236,7 @@ def test_nobody_is_signalled_and_nothing_written_but_what_is_the_containers(agen
     container = start()
     path = agent.attached(container)["path"]
     stranger = subprocess.Popen(["sleep", "1000"])
-    line = "worker_processes 4;\n" if actuator == "nginx" else "pm.max_children = 4\n"
+    line = "worker_processes 4;\n" if actuator == "nginx" else "pm = static\npm.max_children = 4\n"
     file, pid_file, elsewhere = tmp_path / "file", tmp_path / "pid", tmp_path / "link"
     file.write_text(line)
     elsewhere.symlink_to(file)
@@ -260,6 +260,58 @@ def test_nobody_is_signalled_and_nothing_written_but_what_is_the_containers(agen
     finally:
         stranger.kill()
         stranger.wait()
+
+
+def at_rest(actuator, *words):
+    """What an actuator that signals nobody does."""
+    environment = {**os.environ, "ELBOWROOM_PROBE_PID": "0"}
+    done = subprocess.run([ACTUATORS / actuator, *words, "/no/pid"], env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+POOL = "[www]\nlisten = /socket\npm = {}\npm.max_children = 8\n"
+# Files that are not to be written: what is in them, and the words that say so.
+WHOLE = {
+    "nginx.conf": ("nginx", "user www;\nworker_processes 4;\nevents {}\n", "a file of its own"),
+    "nginx.conf on a line": ("nginx", "worker_processes 4; events {}\n", "a file of its own"),
+    "workers twice": ("nginx", "worker_processes 4;\nworker_processes 4;\n", "one line like"),
+    "workers by themselves": ("nginx", "worker_processes auto;\n", "a file of its own"),
+    "only a comment": ("nginx", "# worker_processes 4;\n", "one line like"),
+    "two pools": ("php-fpm", POOL.format("static") + POOL.format("static").replace("www", "blog"), "a file of its own"),
+    "a dynamic pool": ("php-fpm", POOL.format("dynamic") + "pm.max_spare_servers = 6\n", "pm = static"),
+    "a pool of nobody knows what": ("php-fpm", "pm.max_children = 8\n", "pm = static"),
+    "a dynamic pool that was static": ("php-fpm", POOL.format("static") + "  pm=dynamic\n", "once"),
+    "a pool without a number": ("php-fpm", "[www]\npm = static\n", "no line like"),
+}
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_a_file_with_more_than_the_setting_in_it_is_refused_and_stays(tmp_path, case):
+    actuator, text, said = WHOLE[case]
+    file = tmp_path / "file"
+    file.write_text(text)
+    for words in (["get"], ["set", "2"]):
+        status, printed, why = at_rest(actuator, *words, file)
+        assert (status, printed, len(why.splitlines())) == (1, "", 1) and said in why, (words, why)
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "actuator, text",
+    [
+        ("nginx", "worker_processes 8;"),
+        ("nginx", "# of elbowroom\n\n  worker_processes\t8 ; # not 9\n\n\n"),
+        ("php-fpm", POOL.format("static")),
+        ("php-fpm", POOL.format("ondemand ; \"x\"").replace("= 8", "=\"8\"; 8") + "; pm = dynamic\n;pm.max_children = 9\n\n"),
+    ],
+)
+def test_of_a_file_only_the_number_changes(tmp_path, actuator, text):
+    file = tmp_path / "file"
+    file.write_text(text)
+    assert at_rest(actuator, "get", file)[:2] == (0, "8 count\n")
+    assert at_rest(actuator, "set", "12", file) == (0, "", "")
+    assert file.read_text() == text.replace("8", "12", 1)
+    assert at_rest(actuator, "get", file)[1] == "12 count\n"
 
 
 def test_php_fpm_has_so_many_children_per_cpu(agent, start, follow, background, tmp_path):
