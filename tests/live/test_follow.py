@@ -348,16 +348,49 @@ def test_postgres_follows_in_what_a_reload_takes(agent, start, follow, backgroun
         return done.stdout.strip()
 
     eventually(ask, within=60)
-    # A word on the command line is stronger than a file: such a setting cannot follow, and says so.
-    refused = agent.cli("follow", container.name, "--", str(ACTUATORS / "postgres"), "shared_buffers", *psql)
-    assert refused.returncode == 2 and "shared_buffers" in refused.stderr
+    automatic = home / "data/postgresql.auto.conf"
+    # What wants a restart; what the command line or a role says, which is stronger than a file.
+    subprocess.run(["psql", *psql, "-qc", "ALTER ROLE postgres SET maintenance_work_mem = '32MB'"], check=True)
+    before = automatic.read_text()
+    for setting, said in [("shared_buffers", "restart"), ("max_parallel_workers", "command line"), ("maintenance_work_mem", "(user)")]:
+        refused = agent.cli("follow", container.name, "--", str(ACTUATORS / "postgres"), setting, *psql)
+        assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
+        assert setting in refused.stderr and said in refused.stderr
+    # Where its user has written it down as well it is not written over: its value is what is effective.
+    subprocess.run(["psql", *psql, "-qc", "ALTER SYSTEM SET max_parallel_workers = 6"], check=True)
+    for value, status in [("2", 1), ("8", 0)]:
+        done = subprocess.run([ACTUATORS / "postgres", "set", value, "max_parallel_workers", *psql], capture_output=True, text=True)
+        assert done.returncode == status and ("command line" in done.stderr) == (status == 1), done.stderr
+        assert ask() == "8" and "= '2'" not in automatic.read_text()
+    subprocess.run(["psql", *psql, "-qc", "ALTER SYSTEM RESET max_parallel_workers"], check=True)
+    assert automatic.read_text() == before
     process = follow(container, "postgres", "work_mem", *psql, part="1%", least="1MiB")
     eventually(lambda: agent.find(container))
     cgroup.limit_memory(agent.find(container)["path"], 256 * MIB)
     eventually(lambda: ask("work_mem") == "2621kB", within=30)
     ends(process)
     assert ask("work_mem") == "5MB"
-    assert "work_mem" not in (home / "data/postgresql.auto.conf").read_text()
+    assert automatic.read_text() == before
+
+
+def test_what_a_server_does_not_heed_is_put_back_at_once_and_said_once(agent, start, follow, tmp_path):
+    """One that writes down what it is told, and has it from elsewhere."""
+    written = tmp_path / "written"
+    actuator = tmp_path / "deaf"
+    actuator.write_text(f"#!/bin/sh\ncase $1 in get) echo {128 * MIB} bytes ;; set) echo $2 >>{written} ;; esac\n")
+    actuator.chmod(0o755)
+    container = start("--memory", "512MiB")
+    path = agent.attached(container)["path"]
+    process = follow(container, actuator, part="25%")
+    cgroup.limit_memory(path, 256 * MIB)
+    eventually(lambda: written.exists() and written.read_text().split() == [str(64 * MIB), str(128 * MIB)], within=30)
+    eventually(lambda: "keeps 128MiB where 64MiB is set" in process.said())
+    always(lambda: len(written.read_text().split()) == 2, during=3)
+    cgroup.limit_memory(path, 128 * MIB)
+    eventually(lambda: written.read_text().split()[2:] == [str(32 * MIB), str(128 * MIB)], within=30)
+    said = ends(process)
+    assert said.count("keeps") == 1 and "->" not in said and "again" not in said.replace("set again", "")
+    assert len(written.read_text().split()) == 4
 
 
 # What is refused before anything is touched, and the words that say so.
