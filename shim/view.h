@@ -9,8 +9,8 @@
  * result is a number that was, or in this instant becomes, the container's. Reading several that belong together: do the
  * same with an acquire load, copy, and begin again if `generation` is not what it was (elbowroom_view() does).
  *
- * Waiting: `changes` counts the changes of everything up to `memory_most`, and of `online`. It is a futex of the shared
- * kind; FUTEX_WAIT works on a mapping that is read-only.
+ * Waiting: `changes` counts the changes of everything up to `memory_most`, and of `online`, and agents that took over: the
+ * numbers may be the same then. It is a futex of the shared kind; FUTEX_WAIT works on a mapping that is read-only.
  *
  * Versions: `version` changes when something moves or changes its meaning, and then older readers must not read on. New
  * fields take the place of reserved ones, which are zero, and zero always means "not known".
@@ -86,8 +86,8 @@ int elbowroom_view(struct elbowroom_view *view);
 
 /*
  * Waits until the view is another one than *seen says, at most timeout_ms milliseconds (-1: for ever), and stores in
- * *seen which it is now. Start with *seen = 0. 1: it changed, or the agent went away; 0: it did not in that time, or a
- * signal came; -1: no agent shows a view.
+ * *seen which it is now. Start with *seen = 0. 1: it changed, or the agent went away (elbowroom_cpus() is 0 then) or another
+ * took over; 0: it did not in that time, or a signal came; -1: no agent shows a view, and nothing was waited for.
  */
 int elbowroom_wait(uint32_t *seen, int timeout_ms);
 

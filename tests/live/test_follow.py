@@ -236,7 +236,7 @@ def test_nobody_is_signalled_and_nothing_written_but_what_is_the_containers(agen
     container = start()
     path = agent.attached(container)["path"]
     stranger = subprocess.Popen(["sleep", "1000"])
-    line = "worker_processes 4;\n" if actuator == "nginx" else "pm.max_children = 4\n"
+    line = "worker_processes 4;\n" if actuator == "nginx" else "pm = static\npm.max_children = 4\n"
     file, pid_file, elsewhere = tmp_path / "file", tmp_path / "pid", tmp_path / "link"
     file.write_text(line)
     elsewhere.symlink_to(file)
@@ -260,6 +260,58 @@ def test_nobody_is_signalled_and_nothing_written_but_what_is_the_containers(agen
     finally:
         stranger.kill()
         stranger.wait()
+
+
+def at_rest(actuator, *words):
+    """What an actuator that signals nobody does."""
+    environment = {**os.environ, "ELBOWROOM_PROBE_PID": "0"}
+    done = subprocess.run([ACTUATORS / actuator, *words, "/no/pid"], env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+POOL = "[www]\nlisten = /socket\npm = {}\npm.max_children = 8\n"
+# Files that are not to be written: what is in them, and the words that say so.
+WHOLE = {
+    "nginx.conf": ("nginx", "user www;\nworker_processes 4;\nevents {}\n", "a file of its own"),
+    "nginx.conf on a line": ("nginx", "worker_processes 4; events {}\n", "a file of its own"),
+    "workers twice": ("nginx", "worker_processes 4;\nworker_processes 4;\n", "one line like"),
+    "workers by themselves": ("nginx", "worker_processes auto;\n", "a file of its own"),
+    "only a comment": ("nginx", "# worker_processes 4;\n", "one line like"),
+    "two pools": ("php-fpm", POOL.format("static") + POOL.format("static").replace("www", "blog"), "a file of its own"),
+    "a dynamic pool": ("php-fpm", POOL.format("dynamic") + "pm.max_spare_servers = 6\n", "pm = static"),
+    "a pool of nobody knows what": ("php-fpm", "pm.max_children = 8\n", "pm = static"),
+    "a dynamic pool that was static": ("php-fpm", POOL.format("static") + "  pm=dynamic\n", "once"),
+    "a pool without a number": ("php-fpm", "[www]\npm = static\n", "no line like"),
+}
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_a_file_with_more_than_the_setting_in_it_is_refused_and_stays(tmp_path, case):
+    actuator, text, said = WHOLE[case]
+    file = tmp_path / "file"
+    file.write_text(text)
+    for words in (["get"], ["set", "2"]):
+        status, printed, why = at_rest(actuator, *words, file)
+        assert (status, printed, len(why.splitlines())) == (1, "", 1) and said in why, (words, why)
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "actuator, text",
+    [
+        ("nginx", "worker_processes 8;"),
+        ("nginx", "# of elbowroom\n\n  worker_processes\t8 ; # not 9\n\n\n"),
+        ("php-fpm", POOL.format("static")),
+        ("php-fpm", POOL.format("ondemand ; \"x\"").replace("= 8", "=\"8\"; 8") + "; pm = dynamic\n;pm.max_children = 9\n\n"),
+    ],
+)
+def test_of_a_file_only_the_number_changes(tmp_path, actuator, text):
+    file = tmp_path / "file"
+    file.write_text(text)
+    assert at_rest(actuator, "get", file)[:2] == (0, "8 count\n")
+    assert at_rest(actuator, "set", "12", file) == (0, "", "")
+    assert file.read_text() == text.replace("8", "12", 1)
+    assert at_rest(actuator, "get", file)[1] == "12 count\n"
 
 
 def test_php_fpm_has_so_many_children_per_cpu(agent, start, follow, background, tmp_path):
@@ -296,16 +348,49 @@ def test_postgres_follows_in_what_a_reload_takes(agent, start, follow, backgroun
         return done.stdout.strip()
 
     eventually(ask, within=60)
-    # A word on the command line is stronger than a file: such a setting cannot follow, and says so.
-    refused = agent.cli("follow", container.name, "--", str(ACTUATORS / "postgres"), "shared_buffers", *psql)
-    assert refused.returncode == 2 and "shared_buffers" in refused.stderr
+    automatic = home / "data/postgresql.auto.conf"
+    # What wants a restart; what the command line or a role says, which is stronger than a file.
+    subprocess.run(["psql", *psql, "-qc", "ALTER ROLE postgres SET maintenance_work_mem = '32MB'"], check=True)
+    before = automatic.read_text()
+    for setting, said in [("shared_buffers", "restart"), ("max_parallel_workers", "command line"), ("maintenance_work_mem", "(user)")]:
+        refused = agent.cli("follow", container.name, "--", str(ACTUATORS / "postgres"), setting, *psql)
+        assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
+        assert setting in refused.stderr and said in refused.stderr
+    # Where its user has written it down as well it is not written over: its value is what is effective.
+    subprocess.run(["psql", *psql, "-qc", "ALTER SYSTEM SET max_parallel_workers = 6"], check=True)
+    for value, status in [("2", 1), ("8", 0)]:
+        done = subprocess.run([ACTUATORS / "postgres", "set", value, "max_parallel_workers", *psql], capture_output=True, text=True)
+        assert done.returncode == status and ("command line" in done.stderr) == (status == 1), done.stderr
+        assert ask() == "8" and "= '2'" not in automatic.read_text()
+    subprocess.run(["psql", *psql, "-qc", "ALTER SYSTEM RESET max_parallel_workers"], check=True)
+    assert automatic.read_text() == before
     process = follow(container, "postgres", "work_mem", *psql, part="1%", least="1MiB")
     eventually(lambda: agent.find(container))
     cgroup.limit_memory(agent.find(container)["path"], 256 * MIB)
     eventually(lambda: ask("work_mem") == "2621kB", within=30)
     ends(process)
     assert ask("work_mem") == "5MB"
-    assert "work_mem" not in (home / "data/postgresql.auto.conf").read_text()
+    assert automatic.read_text() == before
+
+
+def test_what_a_server_does_not_heed_is_put_back_at_once_and_said_once(agent, start, follow, tmp_path):
+    """One that writes down what it is told, and has it from elsewhere."""
+    written = tmp_path / "written"
+    actuator = tmp_path / "deaf"
+    actuator.write_text(f"#!/bin/sh\ncase $1 in get) echo {128 * MIB} bytes ;; set) echo $2 >>{written} ;; esac\n")
+    actuator.chmod(0o755)
+    container = start("--memory", "512MiB")
+    path = agent.attached(container)["path"]
+    process = follow(container, actuator, part="25%")
+    cgroup.limit_memory(path, 256 * MIB)
+    eventually(lambda: written.exists() and written.read_text().split() == [str(64 * MIB), str(128 * MIB)], within=30)
+    eventually(lambda: "keeps 128MiB where 64MiB is set" in process.said())
+    always(lambda: len(written.read_text().split()) == 2, during=3)
+    cgroup.limit_memory(path, 128 * MIB)
+    eventually(lambda: written.read_text().split()[2:] == [str(32 * MIB), str(128 * MIB)], within=30)
+    said = ends(process)
+    assert said.count("keeps") == 1 and "->" not in said and "again" not in said.replace("set again", "")
+    assert len(written.read_text().split()) == 4
 
 
 # What is refused before anything is touched, and the words that say so.

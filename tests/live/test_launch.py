@@ -49,7 +49,8 @@ def test_the_makers_own_settings_stay(agent, docker):
     seen = variables(docker, *labels("java", "openmp", "libc", "env"), *own, *limits)
     assert seen["LD_PRELOAD"] == f"/lib/x86_64-linux-gnu/libm.so.6:{LIBRARY.format('openmp')}:{LIBRARY.format('libc')}"
     assert seen["JAVA_TOOL_OPTIONS"] == f"-Xmx64m -javaagent:{JAR}"
-    assert (seen["GOMAXPROCS"], seen["PYTHON_CPU_COUNT"], seen["GOMP_SPINCOUNT"]) == ("7", "2", "40000")
+    assert (seen["GOMAXPROCS"], seen["OMP_NUM_THREADS"], seen["GOMP_SPINCOUNT"]) == ("7", "2", "40000")
+    assert "PYTHON_CPU_COUNT" not in seen  # it follows the view
     assert seen["NODE_OPTIONS"] == "--max-old-space-size=384"
 
 

@@ -107,15 +107,17 @@ pub struct Follower {
     changed: Option<Micros>,
     /// Since when there has been more room, and the least of it.
     more: Option<(Micros, u64)>,
+    /// What was set last and changed nothing.
+    in_vain: Option<u64>,
 }
 
 impl Follower {
     /// One that has `value` now.
     pub fn new(rule: Rule, value: u64) -> Self {
-        Self { rule, value, changed: None, more: None }
+        Self { rule, value, changed: None, more: None, in_vain: None }
     }
 
-    /// The change that is due at `now`, if there is one; say [`Self::is_now`] when it is made.
+    /// The change that is due at `now`, if there is one; say [`Self::is_now`] when it is made, or [`Self::stays`].
     pub fn due(&mut self, now: Micros, room: Room) -> Option<Change> {
         let Rule { most, every, .. } = self.rule;
         let (from, fits) = (self.value, self.rule.fits(room));
@@ -124,13 +126,14 @@ impl Follower {
         let change = |to| Change { from, to, rule: self.rule, room };
         if fits < from && from - fits > margin {
             self.more = None;
-            return rested.then(|| change(fits));
+            return (rested && !self.is_in_vain(fits)).then(|| change(fits));
         }
         // The last step to what the user set may be a small one.
         if fits > from && (fits - from > margin || fits == most) {
             let (since, to) = self.more.map_or((now, fits), |(since, least)| (since, least.min(fits)));
             self.more = Some((since, to));
-            return (rested && now.saturating_sub(since) >= every).then(|| change(to));
+            let is_due = rested && now.saturating_sub(since) >= every && !self.is_in_vain(to);
+            return is_due.then(|| change(to));
         }
         self.more = None;
         None
@@ -138,7 +141,20 @@ impl Follower {
 
     /// The setting has been changed, or the attempt has failed, and is `value`.
     pub fn is_now(&mut self, now: Micros, value: u64) {
-        (self.value, self.changed, self.more) = (value, Some(now), None);
+        (self.value, self.changed, self.more, self.in_vain) = (value, Some(now), None, None);
+    }
+
+    /// `to` has been set, and the setting is what it was: only what is further away is tried from now on.
+    pub fn stays(&mut self, now: Micros, to: u64) {
+        (self.changed, self.more, self.in_vain) = (Some(now), None, Some(to));
+    }
+
+    /// Whether setting `to` would change no more than what was set in vain. A server may round, so what is further away may help.
+    fn is_in_vain(&self, to: u64) -> bool {
+        self.in_vain.is_some_and(|tried| {
+            let further = if to < self.value { tried.saturating_sub(to) } else { to.saturating_sub(tried) };
+            further == 0 || (further <= self.rule.margin(tried) && to != self.rule.most)
+        })
     }
 
     /// Somebody else has set it: this is the most from now on.
@@ -215,6 +231,37 @@ mod tests {
         for at in [20, 40, 60] {
             assert_eq!(follower.due(Micros::secs(at), room(1, 1_000_000)), None);
         }
+    }
+
+    #[test]
+    fn what_was_set_in_vain_is_not_set_again_but_what_is_further_away_is() {
+        let at = Micros::secs;
+        let mut follower = Follower::new(SIZE, 1_000);
+        assert_eq!(follower.due(at(0), room(1, 1_600)).unwrap().to, 800);
+        follower.stays(at(0), 800);
+        for memory in [1_600, 1_700, 1_450] {
+            assert_eq!(follower.due(at(100), room(1, memory)), None, "{memory}");
+        }
+        assert_eq!(follower.due(at(100), room(1, 1_400)).unwrap().to, 700);
+        follower.is_now(at(100), 600);
+        assert_eq!(follower.due(at(200), room(1, 1_000)).unwrap().to, 500);
+        // The same upwards; what its user set is tried though it is near.
+        let mut up = Follower::new(SIZE, 500);
+        let mut more = |start, memory| (start..start + 11).find_map(|s| up.due(at(s), room(1, memory)));
+        assert_eq!(more(0, 1_900).unwrap().to, 950);
+        up.stays(at(10), 950);
+        let mut more = |start, memory| (start..start + 11).find_map(|s| up.due(at(s), room(1, memory)));
+        assert_eq!(more(30, 1_960), None);
+        assert_eq!(more(50, 1_000), None);
+        assert_eq!(more(60, 2_000).unwrap().to, 1_000);
+        up.stays(at(70), 1_000);
+        assert_eq!((80..100).find_map(|s| up.due(at(s), room(1, 9_000))), None);
+        let mut workers = Follower::new(WORKERS, 8);
+        assert_eq!(workers.due(at(0), room(1, 0)).unwrap().to, 2);
+        workers.stays(at(0), 2);
+        assert_eq!(workers.due(at(20), room(1, 0)), None);
+        workers.is_set_by_others(at(30), 6);
+        assert_eq!(workers.due(at(40), room(1, 0)).unwrap().to, 2);
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl Room {
 /// (`docs/decisions/0023-engines.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Whether to run the `createContainer` hook that mounts its view.
+    /// Whether it gets a view, which the `createContainer` hook mounts.
     pub hook: bool,
     /// Ways into its programs beside files.
     pub surfaces: Surfaces,
@@ -115,20 +115,33 @@ struct Row {
     name: &'static str,
     settled_by: &'static [&'static str],
     value: fn(Room) -> Option<String>,
+    /// Who is told stops following files while it runs: not for a program that has a view.
+    pins: bool,
 }
 
-/// `--env-only`: everything that starts with the machine's numbers unless told, and takes being told.
+/// `--env-only`: everything that starts with the machine's numbers unless told, and takes being told. What is sized once, as V8's heap,
+/// OpenMP's threads or arenas, is pinned by nothing that it is told: it follows no file while it runs.
 const START: &[Row] = &[
     // libgomp, libomp; OpenBLAS, MKL, NumPy and PyTorch follow it.
-    Row { name: "OMP_NUM_THREADS", settled_by: &[], value: |room| cpus(room, 1) },
-    // Go before 1.25 asks sched_getaffinity() alone.
-    Row { name: "GOMAXPROCS", settled_by: &[], value: |room| cpus(room, 1) },
-    // Python 3.13: os.cpu_count() and os.process_cpu_count().
-    Row { name: "PYTHON_CPU_COUNT", settled_by: &[], value: |room| cpus(room, 1) },
+    Row { name: "OMP_NUM_THREADS", settled_by: &[], value: |room| cpus(room, 1), pins: false },
+    // Go before 1.25 asks sched_getaffinity() alone; from then on it looks at its cgroup once a second unless it is told.
+    Row { name: "GOMAXPROCS", settled_by: &[], value: |room| cpus(room, 1), pins: true },
+    // Python 3.13: os.cpu_count(), which reads sysfs each time unless it is told, and os.process_cpu_count().
+    Row { name: "PYTHON_CPU_COUNT", settled_by: &[], value: |room| cpus(room, 1), pins: true },
     // glibc makes up to eight arenas per CPU of the machine (malloc/arena.c, NARENAS_FROM_NCORES).
-    Row { name: "MALLOC_ARENA_MAX", settled_by: &["GLIBC_TUNABLES"], value: |room| cpus(room, 8) },
+    Row {
+        name: "MALLOC_ARENA_MAX",
+        settled_by: &["GLIBC_TUNABLES"],
+        value: |room| cpus(room, 8),
+        pins: false,
+    },
     // Go's collector knows no limit but this one. A tenth is for what is not its heap (go.dev/doc/gc-guide).
-    Row { name: "GOMEMLIMIT", settled_by: &[], value: |room| Some(part(room, 90)?.get().to_string()) },
+    Row {
+        name: "GOMEMLIMIT",
+        settled_by: &[],
+        value: |room| Some(part(room, 90)?.get().to_string()),
+        pins: false,
+    },
     // V8 sizes its heap once. A quarter is for what is not on it: buffers, code, threads.
     Row {
         name: "NODE_OPTIONS",
@@ -136,6 +149,7 @@ const START: &[Row] = &[
         value: |room| {
             Some(format!("--max-old-space-size={}", (part(room, 75)?.get() / Bytes::mib(1).get()).max(1)))
         },
+        pins: false,
     },
 ];
 
@@ -143,11 +157,17 @@ const START: &[Row] = &[
 /// 300,000 times and libomp for 200 ms, and does so longest where views matter most: where the CPUs are shared. Teams fit into
 /// what there is, so a wait is mostly short: with 1,000 spins, threads with a CPU each go to sleep between regions all the time.
 const SPIN: &[Row] = &[
-    Row { name: "GOMP_SPINCOUNT", settled_by: &["OMP_WAIT_POLICY"], value: |_| Some("40000".into()) },
+    Row {
+        name: "GOMP_SPINCOUNT",
+        settled_by: &["OMP_WAIT_POLICY"],
+        value: |_| Some("40000".into()),
+        pins: false,
+    },
     Row {
         name: "KMP_BLOCKTIME",
         settled_by: &["OMP_WAIT_POLICY", "KMP_LIBRARY"],
         value: |_| Some("1".into()),
+        pins: false,
     },
 ];
 
@@ -155,6 +175,11 @@ const SPIN: &[Row] = &[
 /// variables the user has set.
 pub fn start_only(room: Room, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
     fill(START, room, is_set)
+}
+
+/// The same for a program that has a view: runtimes that follow its files while they run are left to.
+pub fn beside_view(room: Room, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+    fill(START.iter().filter(|row| !row.pins), room, is_set)
 }
 
 /// What to add for a program whose OpenMP runtime follows the view. `most` is the most that the view may become: teams grow no
@@ -172,9 +197,10 @@ pub fn sets(env: &[String], name: &str) -> bool {
 }
 
 /// Changes the environment of a container (`NAME=VALUE`, as in an OCI configuration) to what its programs need to be reached by
-/// `wanted`, whose files are in [`DIR`]. `room` is what its limits leave of `machine` CPUs. What is there stays in front of what is
-/// added, a variable that is set keeps its value, and a second time changes nothing.
-pub fn container(wanted: Surfaces, room: Room, machine: u32, env: &mut Vec<String>) {
+/// the surfaces of `plan`, whose files are in [`DIR`]. `room` is what its limits leave of `machine` CPUs. What is there stays in
+/// front of what is added, a variable that is set keeps its value, and a second time changes nothing.
+pub fn container(plan: Plan, room: Room, machine: u32, env: &mut Vec<String>) {
+    let wanted = plan.surfaces;
     let libraries = libraries(wanted);
     if !libraries.is_empty() {
         append(env, PRELOAD, |list| append_preload(list, &libraries));
@@ -185,7 +211,7 @@ pub fn container(wanted: Surfaces, room: Room, machine: u32, env: &mut Vec<Strin
     let is_set = |name: &str| sets(env, name);
     let mut vars = Vec::new();
     if wanted.env {
-        vars.extend(start_only(room, is_set));
+        vars.extend(if plan.hook { beside_view(room, is_set) } else { start_only(room, is_set) });
     }
     if wanted.openmp {
         let most = room.cpus.map_or(machine, |cpus| cpus.min(machine));
@@ -273,9 +299,13 @@ pub fn append_java_agent(options: &mut OsString, jar: &str) {
     options.push(agent);
 }
 
-fn fill(rows: &[Row], room: Room, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+fn fill<'a>(
+    rows: impl IntoIterator<Item = &'a Row>,
+    room: Room,
+    is_set: impl Fn(&str) -> bool,
+) -> Vec<(&'static str, String)> {
     let open = |row: &&Row| !is_set(row.name) && !row.settled_by.iter().any(|name| is_set(name));
-    rows.iter().filter(open).filter_map(|row| Some((row.name, (row.value)(room)?))).collect()
+    rows.into_iter().filter(open).filter_map(|row| Some((row.name, (row.value)(room)?))).collect()
 }
 
 fn cpus(room: Room, each: u32) -> Option<String> {
@@ -373,7 +403,7 @@ mod tests {
         let check = |wanted: Surfaces, before: &[&str], after: &[&str]| {
             let mut now = env(before);
             for _ in 0..2 {
-                container(wanted, room, 8, &mut now);
+                container(Plan { hook: true, surfaces: wanted, seccomp: false }, room, 8, &mut now);
                 assert_eq!(now, after);
             }
         };
@@ -406,15 +436,40 @@ mod tests {
         check(
             Surfaces { env: true, ..none },
             &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x"],
-            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x", "GOMAXPROCS=2", "PYTHON_CPU_COUNT=2"],
+            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x"],
         );
+    }
+
+    #[test]
+    fn who_follows_files_is_told_nothing_beside_a_view() {
+        let room = Room { cpus: Some(2), memory: Some(Bytes::mib(1000)) };
+        let beside = [
+            "OMP_NUM_THREADS=2",
+            "MALLOC_ARENA_MAX=16",
+            "GOMEMLIMIT=943718400",
+            "NODE_OPTIONS=--max-old-space-size=750",
+        ];
+        assert_eq!(text(&beside_view(room, |_| false)), beside);
+        let words = |hook, surfaces| {
+            let mut env = Vec::new();
+            container(Plan { hook, surfaces, seccomp: false }, room, 8, &mut env);
+            env
+        };
+        let wanted = Surfaces { env: true, ..Surfaces::default() };
+        assert_eq!(words(true, wanted), beside);
+        assert_eq!(words(false, wanted), text(&start_only(room, |_| false)));
+        // What its user says to Go counts, beside a view too.
+        let mut env = env(&["GOMAXPROCS=7"]);
+        container(Plan { hook: true, surfaces: wanted, seccomp: false }, room, 8, &mut env);
+        assert!(env.contains(&"GOMAXPROCS=7".to_owned()));
     }
 
     #[test]
     fn each_variable_is_set_once_whatever_is_asked_for() {
         for room in [Room::default(), Room { cpus: Some(3), memory: Some(Bytes::gib(1)) }] {
             let mut words = Vec::new();
-            container(Surfaces { java: true, openmp: true, libc: true, env: true }, room, 2, &mut words);
+            let surfaces = Surfaces { java: true, openmp: true, libc: true, env: true };
+            container(Plan { hook: true, surfaces, seccomp: false }, room, 2, &mut words);
             let mut names: Vec<&str> = words.iter().map(|word| word.split_once('=').unwrap().0).collect();
             names.sort_unstable();
             let all = names.len();

@@ -8,12 +8,14 @@
 //! A file of a tmpfs of ours, so that a page that is mapped needs no process to be there: no fault on it asks anybody, and
 //! nobody can shorten it. The one writer maps it too and publishes with a few stores: two copies of the view, and a
 //! generation that says which is current, as in the memory that the agent's processes share. A writer that dies half way
-//! leaves a whole view current. A change of what the container may use also counts up a futex and wakes who waits on it.
+//! leaves a whole view current. A change of what the container may use also counts up a futex and wakes who waits on it; a writer
+//! that takes over does so with its first view, for the one before may have died in between.
 //!
-//! # Properties (`tests/view_page.rs`)
+//! # Properties (`tests/view_page.rs`, and below)
 //! - `c_and_rust_agree_about_every_field`
 //! - `no_reader_ever_sees_half_a_view`
 //! - `a_page_that_is_left_half_made_is_made_again`
+//! - `who_waits_is_woken_though_the_writer_died_before_it_could`
 
 use crate::timer;
 use elbowroom_core::page::mapped::{MappedView, VIEW_WORDS, is_change};
@@ -48,6 +50,8 @@ pub mod offset {
 pub struct ViewPage {
     at: NonNull<u8>,
     last: [u64; VIEW_WORDS],
+    /// Another writer's: whether `last` was counted, and whether who waits was woken, is not known.
+    adopted: bool,
 }
 
 // SAFETY: it owns its mapping; where its address is used does not matter.
@@ -74,7 +78,7 @@ impl ViewPage {
         rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
         // Not sparse: a page that is first filled later would be a fault that can fail for want of memory.
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, PAGE_SIZE as u64)?;
-        let page = Self { at: map(&file)?, last: [0; VIEW_WORDS] };
+        let page = Self { at: map(&file)?, last: [0; VIEW_WORDS], adopted: false };
         page.word32(offset::VERSION).store(VERSION, Ordering::Relaxed);
         page.word32(offset::VIEW_SIZE).store(VIEW_WORDS as u32 * 8, Ordering::Relaxed);
         // Two pages count from different numbers, so that who waited on one notices that it looks at another.
@@ -91,7 +95,7 @@ impl ViewPage {
         if stat.st_size != PAGE_SIZE as i64 {
             return Err(Errno::INVAL);
         }
-        let mut page = Self { at: map(&file)?, last: [0; VIEW_WORDS] };
+        let mut page = Self { at: map(&file)?, last: [0; VIEW_WORDS], adopted: true };
         let head =
             (page.word64(0).load(Ordering::Acquire), page.word32(offset::VERSION).load(Ordering::Relaxed));
         if head != (u64::from_ne_bytes(MAGIC), VERSION) {
@@ -105,9 +109,20 @@ impl ViewPage {
     /// Replaces the view. Costs some tens of nanoseconds, and a system call where somebody may be waiting for it.
     pub fn publish(&mut self, view: &MappedView) {
         let words = view.to_words();
-        if words == self.last {
-            return;
+        let counts = std::mem::take(&mut self.adopted) || is_change(&self.last, &words);
+        if words != self.last {
+            self.replace(words);
         }
+        if counts {
+            let changes = self.word32(offset::CHANGES);
+            changes.fetch_add(1, Ordering::SeqCst);
+            // Nobody waiting is no error, and nothing else can go wrong with a word that is mapped.
+            let _ = futex::wake(changes, futex::Flags::empty(), i32::MAX as u32);
+        }
+    }
+
+    /// The words and nothing else: where a writer may die before it counts them.
+    fn replace(&mut self, words: [u64; VIEW_WORDS]) {
         let generation = self.word32(offset::GENERATION);
         let now = generation.load(Ordering::Relaxed);
         // A reader that still copies the buffer before the current one must see the generation that made it old: the
@@ -117,12 +132,6 @@ impl ViewPage {
             self.view_word(now.wrapping_add(1), i).store(*word, Ordering::Relaxed);
         }
         generation.store(now.wrapping_add(1), Ordering::SeqCst);
-        if is_change(&self.last, &words) {
-            let changes = self.word32(offset::CHANGES);
-            changes.fetch_add(1, Ordering::SeqCst);
-            // Nobody waiting is no error, and nothing else can go wrong with a word that is mapped.
-            let _ = futex::wake(changes, futex::Flags::empty(), i32::MAX as u32);
-        }
         self.last = words;
     }
 
@@ -166,4 +175,40 @@ fn map(file: &rustix::fd::OwnedFd) -> Result<NonNull<u8>, Errno> {
     // SAFETY: a new mapping at an address of the kernel's choosing disturbs nothing of this process.
     let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), PAGE_SIZE, access, MapFlags::SHARED, file, 0) }?;
     Ok(NonNull::new(at.cast()).expect("the kernel maps nothing at address zero unasked"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn who_waits_is_woken_though_the_writer_died_before_it_could() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || ViewPage::open(dir.path(), "page").unwrap();
+        let changes = |page: &ViewPage| page.word32(offset::CHANGES).load(Ordering::SeqCst);
+        let view = |cpus| MappedView { cpus, ..MappedView::NOBODY };
+        let mut first = open();
+        first.publish(&view(3));
+        let seen = changes(&first);
+        let reader = open();
+        let waiting = std::thread::spawn(move || {
+            let limit = rustix::thread::Timespec { tv_sec: 20, tv_nsec: 0 };
+            futex::wait(reader.word32(offset::CHANGES), futex::Flags::empty(), seen, Some(&limit))
+        });
+        // It dies between the words and their count.
+        first.replace(view(2).to_words());
+        drop(first);
+        std::thread::sleep(Duration::from_millis(100));
+        let mut second = open();
+        assert_eq!(changes(&second), seen);
+        second.publish(&view(2));
+        assert_eq!(changes(&second), seen.wrapping_add(1));
+        assert!(matches!(waiting.join().unwrap(), Ok(()) | Err(Errno::AGAIN)));
+        // Once; and one that is made new owes nobody anything.
+        second.publish(&view(2));
+        assert_eq!(changes(&second), seen.wrapping_add(1));
+        second.publish(&view(4));
+        assert_eq!(changes(&second), seen.wrapping_add(2));
+    }
 }

@@ -126,9 +126,11 @@ impl<'a> Session<'a> {
         let known = sample::Container { id: container.id.clone(), name, engine, pod: None, labels };
         let plan = self.containers.plan(&known);
         let hook = plan.hook.then(|| self.hook.words()).flatten();
-        let env = match plan.surfaces.env {
-            true => launch::start_only(room(container), |name| launch::sets(&container.env, name)),
-            false => Vec::new(),
+        let is_set = |name: &str| launch::sets(&container.env, name);
+        let env = match (plan.surfaces.env, &hook) {
+            (false, _) => Vec::new(),
+            (true, Some(_)) => launch::beside_view(room(container), is_set),
+            (true, None) => launch::start_only(room(container), is_set),
         };
         news.push(News::Planned { id: container.id.clone(), hook: hook.is_some(), env: env.len() });
         ContainerAdjustment {
@@ -269,6 +271,9 @@ mod tests {
         assert_eq!(env["OMP_NUM_THREADS"], "3");
         assert_eq!(env["NODE_OPTIONS"], "--max-old-space-size=768");
         assert!(!env.contains_key("GOMAXPROCS"), "its maker has set it");
+        assert!(!env.contains_key("PYTHON_CPU_COUNT"), "it follows the view");
+        let alone = create(&Containers::default(), &[("env", "on"), ("views", "off")], &[]);
+        assert!(alone.env.iter().any(|row| row.key == "PYTHON_CPU_COUNT"));
     }
 
     #[test]

@@ -57,11 +57,12 @@ fn patch(bundle: &Path) -> anyhow::Result<()> {
     let node = Config::load(None).unwrap_or_default().containers;
     let plan = surfaces::plan(bundle, Path::new(run_dir), &node)?;
     bundle::edit(bundle, |config| {
-        if plan.hook {
-            let args = [&hook::words(run_dir)[..], &surfaces::hook_arguments(plan.surfaces)].concat();
+        let files = surfaces::hook_arguments(plan.surfaces);
+        if plan.hook || !files.is_empty() {
+            let args = [&hook::words(run_dir)[..], &files].concat();
             bundle::add_hook(config, Path::new(program), &args)?;
         }
-        if plan.surfaces.is_none() { Ok(()) } else { surfaces::add_variables(config, plan.surfaces) }
+        if plan.surfaces.is_none() { Ok(()) } else { surfaces::add_variables(config, plan) }
     })?;
     if plan.seccomp
         && let Err(error) = bundle::edit(bundle, |config| seccomp::inject(config, Path::new(run_dir)))

@@ -43,7 +43,7 @@ pub(super) fn plan(bundle: &Path, run_dir: &Path, node: &Containers) -> anyhow::
         super::say(&format!("{program}: {}: not what its labels ask for: {because}", bundle.display()));
         Surfaces::default()
     });
-    Ok(Plan { hook: plan.hook || !hook_arguments(surfaces).is_empty(), surfaces, ..plan })
+    Ok(Plan { surfaces, ..plan })
 }
 
 /// What of what it asks for a container may have here.
@@ -55,14 +55,14 @@ fn given(config: &Value, made: Launch, run_dir: &Path) -> anyhow::Result<Surface
     Ok(given)
 }
 
-/// Adds the variables of `wanted` to the environment in a bundle's configuration.
-pub(super) fn add_variables(config: &mut Value, wanted: Surfaces) -> anyhow::Result<()> {
+/// Adds the variables of `plan` to the environment in a bundle's configuration.
+pub(super) fn add_variables(config: &mut Value, plan: Plan) -> anyhow::Result<()> {
     let room = room(config);
     let process = bundle::entry(config, "process", json!({}))?;
     let env = bundle::entry(process, "env", json!([]))?;
     let mut words: Vec<String> = serde_json::from_value(env.clone())?;
     let machine = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
-    launch::container(wanted, room, machine, &mut words);
+    launch::container(plan, room, machine, &mut words);
     *env = json!(words);
     Ok(())
 }
@@ -158,7 +158,8 @@ mod tests {
             "process": { "env": ["PATH=/bin", "GOMAXPROCS=7"], "args": ["x"] },
             "linux": { "resources": { "cpu": { "quota": 100_000 } } },
         });
-        let wanted = Surfaces { env: true, ..Surfaces::default() };
+        let surfaces = Surfaces { env: true, ..Surfaces::default() };
+        let wanted = Plan { surfaces, ..Plan::default() };
         add_variables(&mut config, wanted).unwrap();
         let words: Vec<&str> = entries(&config, "/process/env").filter_map(Value::as_str).collect();
         assert_eq!(words[..2], ["PATH=/bin", "GOMAXPROCS=7"]);

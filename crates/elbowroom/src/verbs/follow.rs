@@ -93,6 +93,7 @@ pub(crate) fn main(run_dir: &Path, args: &FollowArgs) -> Result<ExitCode> {
         users,
         ours: None,
         unsure: false,
+        held: false,
         guard: None,
         told: String::new(),
         setting,
@@ -118,6 +119,8 @@ struct Followed {
     ours: Value,
     /// Something was set, and what came of it is not known: whatever is there, and is not the user's, is ours.
     unsure: bool,
+    /// It stays what it is whatever is set, as far as has been tried, and that was told.
+    held: bool,
     guard: Option<Child>,
     /// The last problem that was told.
     told: String,
@@ -169,16 +172,40 @@ impl Followed {
         self.tell_guard(&format!("any {}", text(self.users)))?;
         let set = self.setting.set(Some(change.to));
         let (value, _) = self.setting.get()?;
-        self.follower.is_now(now, value.unwrap_or(change.from));
-        self.ours = value.filter(|_| value != self.users);
         // One that was killed may be heeded later.
         self.unsure = set.as_ref().is_err_and(was_killed);
+        let stays = !self.unsure && value == is && value != Some(change.to);
+        match (stays, &set) {
+            (true, Ok(())) => self.follower.stays(now, change.to),
+            _ => self.follower.is_now(now, value.unwrap_or(change.from)),
+        }
+        self.ours = value.filter(|_| value != self.users);
+        if stays {
+            // What a server is told and does not do may still be written down, for its next start to find.
+            let back = self.setting.set(is).context("what its user set could not be put back");
+            // Who refuses the one may refuse the other.
+            if set.is_ok() {
+                self.unsure = back.is_err();
+                back?;
+            }
+        }
         match self.ours {
             _ if self.unsure => {}
             Some(ours) => self.tell_guard(&format!("{ours} {}", text(self.users)))?,
             None => self.tell_guard("done")?,
         }
         set?;
+        let told = std::mem::replace(&mut self.held, stays);
+        if stays {
+            let is = is.map_or("none".to_owned(), |is| self.unit.shown(is));
+            let to = self.unit.shown(change.to);
+            ensure!(
+                told,
+                "the server keeps {is} where {to} is set, so {is} is set again: it rounds, or something stronger says so, as its \
+                 command line"
+            );
+            return Ok(());
+        }
         println!("{}: {change}", self.name);
         Ok(())
     }
@@ -200,8 +227,7 @@ impl Followed {
             return Ok(());
         }
         let back = self.setting.get().and_then(|(is, _)| {
-            let is_ours = if self.unsure { is != self.users } else { is == self.ours };
-            if is_ours { self.setting.set(self.users) } else { Ok(()) }
+            if self.unsure || is == self.ours { self.setting.set(self.users) } else { Ok(()) }
         });
         back.context("what its user set could not be put back")?;
         let was = self.ours.take();
@@ -382,14 +408,15 @@ mod tests {
         }
     }
 
-    /// A server of 100 bytes, and a follower of it that may have all of 100 or less; where a file `broken` or `refusing` is, no value can be read or set.
+    /// A server of 100 bytes, and a follower of it that may have all of 100 or less; where a file `broken` or `refusing` is, no value can
+    /// be read or set; where `held` is, what is set is `written` down and changes nothing.
     fn followed(dir: &Path) -> Followed {
         let script = dir.join("actuator");
         let text = r#"#!/bin/sh
 cd "${0%/*}"
 case $1 in
   get) [ ! -e broken ] || exit 1; echo "$(cat value) bytes" ;;
-  set) [ ! -e refusing ] || exit 1; echo "$2" >value ;;
+  set) [ ! -e refusing ] || exit 1; echo "$2" >written; [ -e held ] || echo "$2" >value ;;
 esac
 "#;
         std::fs::write(&script, text).unwrap();
@@ -399,7 +426,18 @@ esac
         let rule = Rule { unit: Unit::Bytes, percent: 50, least: 1, most: 100, every: Micros::secs(1) };
         let (follower, name, told) = (Follower::new(rule, 100), "db".to_owned(), String::new());
         let (users, unit) = (Some(100), Unit::Bytes);
-        Followed { follower, name, setting, unit, users, ours: None, unsure: false, guard: None, told }
+        Followed {
+            follower,
+            name,
+            setting,
+            unit,
+            users,
+            ours: None,
+            unsure: false,
+            held: false,
+            guard: None,
+            told,
+        }
     }
 
     #[test]
@@ -447,6 +485,57 @@ esac
         followed.put_back().unwrap();
         assert_eq!(followed.users, Some(30));
         assert_eq!(std::fs::read_to_string(dir.path().join("value")).unwrap(), "30");
+    }
+
+    #[test]
+    fn what_a_server_does_not_heed_is_put_back_at_once_and_said_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (held, refusing) = (dir.path().join("held"), dir.path().join("refusing"));
+        let read = |name| std::fs::read_to_string(dir.path().join(name)).unwrap().trim().to_owned();
+        let room = |memory| Room { cpus: 1, memory: Bytes(memory) };
+        let mut followed = followed(dir.path());
+        std::fs::write(&held, "").unwrap();
+        let error = followed.step(Micros::secs(1), room(80)).unwrap_err().to_string();
+        let (is, to) = (Bytes(100), Bytes(40));
+        assert!(error.contains(&format!("keeps {is} where {to} is set")), "{error}");
+        assert_eq!((read("written"), read("value")), ("100".into(), "100".into()));
+        assert_eq!((followed.ours, followed.unsure), (None, false));
+        // Not again, but for what is further away, and without another word.
+        std::fs::remove_file(dir.path().join("written")).unwrap();
+        followed.step(Micros::secs(3), room(80)).unwrap();
+        assert!(!dir.path().join("written").exists());
+        followed.step(Micros::secs(5), room(20)).unwrap();
+        assert_eq!(read("written"), "100");
+        // What is ours already stays ours.
+        std::fs::remove_file(&held).unwrap();
+        followed.step(Micros::secs(7), room(10)).unwrap();
+        assert_eq!((read("value"), followed.ours), ("5".into(), Some(5)));
+        std::fs::write(&held, "").unwrap();
+        assert!(followed.step(Micros::secs(9), room(4)).is_err());
+        assert_eq!((read("written"), followed.ours), ("5".into(), Some(5)));
+        std::fs::remove_file(&held).unwrap();
+        followed.put_back().unwrap();
+        assert_eq!((read("written"), read("value")), ("100".into(), "100".into()));
+        // Where it cannot be put back at once it is at the end, though the value is its user's.
+        followed.setting = {
+            let script = dir.path().join("once");
+            let text = r#"#!/bin/sh
+cd "${0%/*}"
+case $1 in
+  get) echo 100 bytes ;;
+  set) [ ! -e refusing ] || exit 1; echo "$2" >written; [ -e later ] || : >refusing ;;
+esac
+"#;
+            std::fs::write(&script, text).unwrap();
+            std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+            Setting::new(&[script.display().to_string()], "/nobody").unwrap()
+        };
+        assert!(followed.step(timer::now().saturating_add(Micros::secs(20)), room(80)).is_err());
+        assert_eq!((read("written"), followed.unsure), ("40".into(), true));
+        std::fs::remove_file(&refusing).unwrap();
+        std::fs::write(dir.path().join("later"), "").unwrap();
+        followed.put_back().unwrap();
+        assert_eq!((read("written"), followed.unsure), ("100".into(), false));
     }
 
     #[test]
