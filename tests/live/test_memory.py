@@ -150,7 +150,7 @@ def test_a_liar_keeps_nothing_that_a_neighbour_has_reserved(governed, busy):
     agent = governed("enforce", CLAIMS.replace("memory =", 'class = "latency"\nmemory =', 1))
 
     def has_while_b_complains(share):
-        told = agent.cli("probe", "send", "--container", f"/{POOL}/b", "served=1", "objective=1000")
+        told = agent.cli("probe", "send", "--container", f"/{POOL}/b", "served=1", "offered=1000", "objective=1000")
         believed = told.returncode == 0 and (standing(agent, "b") or {}).get("colour") == "red"
         return believed and usage("a") >= share * RESERVED["a"]
 

@@ -106,6 +106,16 @@ fn a_wide_container_asks_for_its_part_of_a_narrow_set() {
 }
 
 #[test]
+fn a_period_goes_on_from_what_was_resumed() {
+    let mut views = by_hand(waterfill(), &[weight(100), weight(100)]);
+    views.resume(GroupId(1), 8, Bytes::gib(1));
+    assert_eq!(views.get(GroupId(1)).unwrap().cpus, 8);
+    views.apply(&tick(1, 0, &[(1, 0, 0), (2, 0, 0)]));
+    views.apply(&tick(2, 24_000 * 4, &[(2, 24_000 * 4, 0)]));
+    assert_eq!(views.get(GroupId(1)).unwrap().cpus, 4, "the other, which is busy, has its half");
+}
+
+#[test]
 fn time_that_a_quota_held_back_is_asked_for() {
     let mut views = by_hand(waterfill(), &eight(quota(2_000)));
     let cpu = |tenths: u64| 2_400 * tenths;

@@ -67,6 +67,7 @@ impl Views {
         }
 
         let mut woke = false;
+        self.named.clear();
         let climbs = measured.filter(|_| self.policy.policy != Rule::Waterfill);
         for (id, usage) in &tick.usage {
             let Some(&i) = self.index.get(id) else { continue };
@@ -76,6 +77,7 @@ impl Views {
             if !slot.meter.read(usage, period, cpus) {
                 continue;
             }
+            self.named.push(i);
             if self.policy.idle_siblings && slot.meter.ran == tick.now && !self.awake.contains(i) {
                 self.awake.set(i, true);
                 woke = true;
@@ -171,34 +173,46 @@ impl Views {
         }
     }
 
-    /// One period of the waterfill rule, for all containers.
+    /// One period of the waterfill rule, for all containers. Of those that the tick did not name only the spot is looked at, unless
+    /// their view changes.
     fn fill(&mut self, length: Micros, changes: &mut Vec<Change>) {
         let at = self.now();
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut demands = std::mem::take(&mut self.demands);
         demands.clear();
-        demands.extend((0..self.places.len()).map(|place| self.demand(place, length)));
+        demands.resize(self.spots.len(), Demand::default());
+        for i in &self.named {
+            match self.place_of.get(*i as usize).map_or(0, |place| *place as usize) {
+                0 => {}
+                place => demands[place] = self.demand(place, length),
+            }
+        }
         for p in 0..self.pools.len().min(MAX_FILLS) {
             let gets = self.gets(p, &demands, &mut scratch);
             for (place, gets) in gets.iter().enumerate().skip(1) {
-                let i = self.slot_of[place];
-                let Some(slot) = self.slots[i as usize].as_mut() else { continue };
-                let Some(view) = slot.view.as_ref() else { continue };
-                let filled_as = if (slot.pool as usize) < MAX_FILLS { slot.pool as usize } else { 0 };
+                let spot = self.spots[place];
+                let Some((cpus, bounds)) = spot.shown else { continue };
+                let filled_as = if (spot.pool as usize) < MAX_FILLS { spot.pool as usize } else { 0 };
                 if filled_as != p {
                     continue;
                 }
-                let load = Load { used: slot.meter.used(self.stamp), period: length, cpus: view.cpus };
-                let busy = is_busy(&load, slot.meter.throttled(self.stamp), &self.policy);
-                let share = match self.standings[place].cap().get() {
-                    cap if *gets >= cap => Millicpu(cap).cpus_ceil(),
-                    _ => waterfill::whole_cpus(*gets, view.cpus),
+                let share = match *gets >= spot.cap {
+                    true => Millicpu(spot.cap).cpus_ceil(),
+                    false => waterfill::whole_cpus(*gets, cpus),
                 };
-                let e = if busy { share } else { view.cpus.min(share) };
-                let e = e.clamp(view.cpus_lower, view.cpus_upper);
-                if e != view.cpus {
+                let idle = demands[place] == Demand::default();
+                if idle && cpus.min(share).clamp(bounds.lower, bounds.upper) == cpus {
+                    continue;
+                }
+                let i = self.slot_of[place];
+                let Some(slot) = self.slots[i as usize].as_mut() else { continue };
+                let load = Load { used: slot.meter.used(self.stamp), period: length, cpus };
+                let busy = is_busy(&load, slot.meter.throttled(self.stamp), &self.policy);
+                let e = if busy { share } else { cpus.min(share) }.clamp(bounds.lower, bounds.upper);
+                if e != cpus {
                     let because = Because::Fairness { load, gets: Millicpu(*gets), busy };
                     changes.extend(slot.set_cpus(e, at, because));
+                    self.spots[place].shown = Some((e, bounds));
                     self.file(i);
                 }
             }
@@ -220,7 +234,7 @@ impl Views {
         }
         let load = Load { used, period: length, cpus: slot.view.map_or(u32::MAX, |view| view.cpus) };
         let asks = match is_busy(&load, throttled, &self.policy) {
-            true => self.standings[place].cap().get(),
+            true => self.spots[place].cap,
             false => rate(used.saturating_add(throttled.unwrap_or(Micros::ZERO))),
         };
         Demand { used: rate(used), asks }
@@ -231,7 +245,7 @@ impl Views {
     fn gets<'a>(&self, p: usize, demands: &[Demand], scratch: &'a mut waterfill::Scratch) -> &'a [u64] {
         let pool = &self.pools[p];
         let common = |place: usize| -> (u32, u32) {
-            let of = &self.pools[self.pool_of[place] as usize];
+            let of = &self.pools[self.spots[place].pool as usize];
             (if p == 0 { of.count } else { of.cpus.and(&pool.cpus).count() }, of.count)
         };
         let part = |amount: u64, (here, all): (u32, u32)| match here == all {
@@ -240,7 +254,7 @@ impl Views {
         };
         let caps = |place: usize| {
             let here = Millicpu::cpus(common(place).0.into());
-            self.standings[place].quota.or(here).get()
+            self.spots[place].quota.or(here).get()
         };
         let demand = |place: usize| match demands[place] {
             none if none == Demand::default() => none,
@@ -252,7 +266,7 @@ impl Views {
         let busy = u128::from(pool.slack.capacity.saturating_sub(pool.slack.unused).get());
         let used = busy * u128::from(pool.count) * 1_000 / u128::from(pool.slack.capacity.get().max(1));
         let used = u64::try_from(used).unwrap_or(u64::MAX);
-        waterfill::fill(&self.places, &self.standings, caps, demand, used, scratch)
+        waterfill::fill(&self.spots, caps, demand, used, scratch)
     }
 
     /// One period of Algorithm 2 for every container it can move: during reclaim those above their soft limit, else those

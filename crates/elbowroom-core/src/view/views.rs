@@ -32,10 +32,14 @@ pub struct Views {
     /// The tree of competition, with the slot of each place; place 0 is the machine and has none.
     pub(super) places: Vec<Place>,
     pub(super) slot_of: Vec<u32>,
+    /// The place of each slot; 0 for a slot without one.
+    pub(super) place_of: Vec<u32>,
     pub(super) standings: Vec<Standing>,
     /// The different sets of CPUs that groups may use, and which of them is each place's. Pool 0 is all online CPUs.
     pub(super) pools: Vec<Pool>,
     pub(super) pool_of: Vec<u32>,
+    /// What [`super::Rule::Waterfill`] needs of each place in every period.
+    pub(super) spots: Vec<waterfill::Spot>,
     /// Groups whose memory is sold twice.
     pub(super) oversold: Vec<Oversold>,
 
@@ -56,6 +60,8 @@ pub struct Views {
     /// The last period; `None` where there was nothing to measure from.
     pub(super) period: Option<Micros>,
     pub(super) mem_free_before: Bytes,
+    /// Groups that the last tick named.
+    pub(super) named: Vec<u32>,
     pub(super) scratch: waterfill::Scratch,
     pub(super) demands: Vec<waterfill::Demand>,
     /// Per CPU number, the time it went unused in the last period.
@@ -112,9 +118,12 @@ impl Views {
             index: Index::default(),
             places: Vec::new(),
             slot_of: Vec::new(),
+            place_of: Vec::new(),
             standings: Vec::new(),
             pools: Vec::new(),
             pool_of: Vec::new(),
+            spots: Vec::new(),
+            named: Vec::new(),
             oversold: Vec::new(),
             above: Members::default(),
             grown: Members::default(),
@@ -198,6 +207,7 @@ impl Views {
             slot.set_memory(memory, at, Because::Resumed);
         }
         self.file(i);
+        self.spot(i);
     }
 
     /// What a container's view is made of, and its last changes.
@@ -354,6 +364,15 @@ impl Views {
         true
     }
 
+    /// Brings what a period needs of a container's place to what its view is.
+    fn spot(&mut self, i: u32) {
+        let view = self.slot(i).and_then(|slot| slot.view);
+        let place = self.place_of.get(i as usize).map_or(0, |place| *place as usize);
+        if let Some(spot) = self.spots.get_mut(place).filter(|_| place > 0) {
+            spot.shown = view.map(|view| (view.cpus, view.cpu_bounds()));
+        }
+    }
+
     /// Computes all bounds anew and brings every container inside its own.
     pub(super) fn rebound(&mut self, changes: &mut Vec<Change>) {
         let Some(node) = self.node.take() else { return };
@@ -383,6 +402,13 @@ impl Views {
             self.file(i);
         }
         self.find_oversold(node.mem_total);
+        self.spots.clear();
+        for place in 0..self.places.len() {
+            let view = self.slot(self.slot_of[place]).and_then(|slot| slot.view.as_ref());
+            let spot =
+                waterfill::Spot::new(&self.places[place], &self.standings[place], self.pool_of[place], view);
+            self.spots.push(spot);
+        }
         self.node = Some(node);
     }
 
@@ -442,17 +468,18 @@ impl Views {
         };
         order.sort_unstable();
 
-        let mut place_of = vec![0u32; self.slots.len()];
+        self.place_of.clear();
+        self.place_of.resize(self.slots.len(), 0);
         self.slot_of.clear();
         self.slot_of.push(u32::MAX);
         self.places.clear();
         self.places.push(Place { competes: true, ..Place::default() });
         for (_, parent, _, i) in order {
             let Some(slot) = self.slots[i as usize].as_ref() else { continue };
-            place_of[i as usize] = self.places.len() as u32;
+            self.place_of[i as usize] = self.places.len() as u32;
             self.slot_of.push(i);
             self.places.push(Place {
-                parent: parent.map_or(0, |parent| place_of[parent as usize]),
+                parent: parent.map_or(0, |parent| self.place_of[parent as usize]),
                 share: slot.group.limits.cpu_share,
                 competes: slot.group.populated || !self.policy.hierarchy,
                 quota: Some(cpu::quota(slot.group.limits.cpu_max)),

@@ -34,7 +34,10 @@
 //! - `water_levels_are_those_of_the_naive_method`
 //! - `whole_cpus_are_near_the_share_and_stay_put_under_noise`
 
+use super::View;
+use super::cpu::Bounds;
 use super::hierarchy::{Place, Standing};
+use crate::unit::{Limit, Millicpu};
 
 /// What one place did and wants, in thousandths of a CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +46,38 @@ pub struct Demand {
     pub used: u64,
     /// What it asks for; cut at its cap.
     pub asks: u64,
+}
+
+/// What a period needs to know of a place. These stand side by side, for a period finds the caches cold: most containers are idle, and
+/// nothing else of theirs is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Spot {
+    /// Index of the place around it: always of an earlier place.
+    pub parent: u32,
+    /// Which set of CPUs is its own.
+    pub pool: u32,
+    /// Its weight as it counts.
+    pub weight: u64,
+    /// The tightest quota of it and its ancestors.
+    pub quota: Limit<Millicpu>,
+    /// What quota and cpuset let in, in thousandths of a CPU.
+    pub cap: u64,
+    /// The CPUs that a container is shown, and between what; `None` where there is no container.
+    pub shown: Option<(u32, Bounds)>,
+}
+
+impl Spot {
+    /// A place and what follows for it, on the CPUs of `pool`; `view` where it is a container.
+    pub fn new(place: &Place, standing: &Standing, pool: u32, view: Option<&View>) -> Self {
+        Self {
+            parent: place.parent,
+            pool,
+            weight: standing.weight,
+            quota: standing.quota,
+            cap: standing.cap().get(),
+            shown: view.map(|view| (view.cpus, view.cpu_bounds())),
+        }
+    }
 }
 
 /// Memory that is kept between periods, so that a period allocates nothing.
@@ -75,13 +110,12 @@ pub fn whole_cpus(share: u64, now: u32) -> u32 {
     }
 }
 
-/// What each place gets if it alone asked for everything, in thousandths of a CPU, in the order of `places`.
+/// What each place gets if it alone asked for everything, in thousandths of a CPU, in the order of `spots`.
 ///
-/// Siblings are neighbours in `places` (sorted by depth and parent). `caps` and `demand` say what each may use and wants
+/// Siblings are neighbours in `spots` (sorted by depth and parent). `caps` and `demand` say what each may use and wants
 /// on the CPUs in question; `caps[0]` is how much there is and `used` how much of it was used by anybody.
 pub fn fill<'a>(
-    places: &[Place],
-    standings: &[Standing],
+    spots: &[Spot],
     caps: impl Fn(usize) -> u64,
     demand: impl Fn(usize) -> Demand,
     used: u64,
@@ -89,36 +123,36 @@ pub fn fill<'a>(
 ) -> &'a [u64] {
     let Scratch { demands, inside, claims, sums, gets } = scratch;
     demands.clear();
-    demands.extend((0..places.len()).map(demand));
+    demands.extend((0..spots.len()).map(demand));
     inside.clear();
-    inside.resize(places.len(), Demand::default());
+    inside.resize(spots.len(), Demand::default());
     gets.clear();
-    gets.resize(places.len(), 0);
+    gets.resize(spots.len(), 0);
     let (Some(machine), Some(there_is)) = (demands.first_mut(), gets.first_mut()) else { return gets };
     machine.used = used;
     *there_is = caps(0);
 
-    for i in (0..places.len()).rev() {
+    for i in (0..spots.len()).rev() {
         let all = &mut demands[i];
         all.used = all.used.max(inside[i].used);
         all.asks = all.asks.max(inside[i].asks).min(caps(i));
         if i > 0 {
-            let around = &mut inside[places[i].parent as usize];
+            let around = &mut inside[spots[i].parent as usize];
             around.used = around.used.saturating_add(all.used);
             around.asks = around.asks.saturating_add(all.asks);
         }
     }
 
     let mut first = 1;
-    while first < places.len() {
-        let parent = places[first].parent;
-        let siblings = first..first + places[first..].iter().take_while(|p| p.parent == parent).count();
+    while first < spots.len() {
+        let parent = spots[first].parent;
+        let siblings = first..first + spots[first..].iter().take_while(|s| s.parent == parent).count();
         let direct = demands[parent as usize].used.saturating_sub(inside[parent as usize].used);
         let there_is = gets[parent as usize].saturating_sub(direct);
         claims.clear();
         claims.extend(siblings.clone().map(|i| Claim {
             place: i as u32,
-            weight: standings[i].weight.max(1),
+            weight: spots[i].weight.max(1),
             asks: demands[i].asks,
         }));
         greedy(there_is, claims, sums, |place, share| gets[place] = share.min(caps(place)));
@@ -242,9 +276,10 @@ mod tests {
             _ => Demand::default(),
         };
         let used = asks.iter().map(|a| (*a).min(1_000)).sum::<u64>() + system;
-        let caps = |i: usize| standings[i].cap().get();
+        let spots: Vec<Spot> = places.iter().zip(&standings).map(|(p, s)| Spot::new(p, s, 0, None)).collect();
+        let caps = |i: usize| spots[i].cap;
         let mut scratch = Scratch::default();
-        fill(&places, &standings, caps, demand, used, &mut scratch)[4..].to_vec()
+        fill(&spots, caps, demand, used, &mut scratch)[4..].to_vec()
     }
 
     #[test]
