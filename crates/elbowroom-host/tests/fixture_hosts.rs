@@ -1,6 +1,6 @@
 //! The sensor on captured hosts: what each kind of layout looks like from the outside, and how it takes what is broken.
 
-use elbowroom_core::sample::{CpuMax, Event, Group, GroupId};
+use elbowroom_core::sample::{CpuMax, Event, Group, GroupId, Node};
 use elbowroom_core::unit::{Bytes, CpuShare, Limit, Micros};
 use elbowroom_host::fixture::Fixture;
 use elbowroom_host::sensor::{ActiveGroups, Tier};
@@ -279,12 +279,31 @@ fn a_container_renamed_keeps_its_id_and_gets_its_name() {
 
 #[test]
 fn a_host_without_what_everything_depends_on_is_refused_with_the_file() {
-    for (file, word) in [("proc/zoneinfo", "zoneinfo"), ("sys/devices/system/cpu/online", "online")] {
+    for (file, word) in [("proc/meminfo", "meminfo"), ("sys/devices/system/cpu/online", "online")] {
         let host = Fixture::new(&HYBRID.replace(&format!("-- {file} --"), "-- renamed --")).unwrap();
         let config = SensorConfig { root: host.path().into(), ..SensorConfig::default() };
         let error = Sensor::open(&config).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
     }
+}
+
+#[test]
+fn without_zones_there_are_no_watermarks_and_one_that_cannot_be_read_is_said() {
+    let node = |text: &str| {
+        let (_host, _, events) = open(text);
+        match events.into_iter().next() {
+            Some(Event::Node(node)) => node,
+            other => panic!("{other:?}"),
+        }
+    };
+    let there = node(HYBRID);
+    let without = node(&HYBRID.replace("-- proc/zoneinfo --", "-- renamed --"));
+    assert!(there.low_mark > Bytes::ZERO && there.high_mark > Bytes::ZERO);
+    assert_eq!(without, Node { low_mark: Bytes::ZERO, high_mark: Bytes::ZERO, ..there });
+    let host = Fixture::new(HYBRID).unwrap();
+    host.write("proc/zoneinfo", "no zone\n").unwrap();
+    let config = SensorConfig { root: host.path().into(), ..SensorConfig::default() };
+    assert!(Sensor::open(&config).unwrap_err().to_string().contains("zoneinfo"));
 }
 
 #[test]
