@@ -67,7 +67,7 @@ fn main() -> anyhow::Result<()> {
             let mut args = SupervisorArgs::new(run_dir);
             args.policy_args = vec![containers.to_string().into(), hz.to_string().into()];
             args.stop_deadline = Duration::from_secs(5);
-            supervisor::main(args)
+            supervisor::main(args, || Ok(()))
         }
         Verb::Policy { containers, hz } => rig::policy::main(containers, hz),
         Verb::SlotsWriter { pid, fd } => rig::slots::write(pid, fd),

@@ -203,12 +203,6 @@ fn agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
         "{}: too long for a socket's path: choose a shorter run directory",
         socket.display()
     );
-    if !fuse::supervisor::has_kept_views() {
-        // A policy process that cannot start would be started again for ever. What it has to say it says itself.
-        tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), || {
-            policy::open_sensor(&config)
-        })?;
-    }
     let mut child_args: Vec<OsString> =
         vec!["--run-dir".into(), std::path::absolute(run_dir)?.into_os_string()];
     if let Some(config) = &args.config {
@@ -221,7 +215,7 @@ fn agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
     child_args.extend((0..args.verbose).map(|_| "-v".into()));
     let api = config.api.enabled;
     let supervisor = SupervisorArgs { policy_args: child_args, api, ..SupervisorArgs::new(run_dir) };
-    fuse::supervisor::main(supervisor)
+    fuse::supervisor::main(supervisor, || policy::can_sense(config))
 }
 
 /// The time of day, in milliseconds since 1970.

@@ -13,7 +13,7 @@ use elbowroom_core::unit::{Bytes, Limit, Micros};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -126,9 +126,8 @@ impl Actuator {
             self.release(leases, group);
         }
         // Between two orders no poke is under way.
-        let is_left = |knob: &&Knob| {
-            POKED.contains(&knob.file.as_str()) && !self.highs.values().any(|(held, _)| held == *knob)
-        };
+        let leased: BTreeSet<&Knob> = self.highs.values().map(|(knob, _)| knob).collect();
+        let is_left = |knob: &&Knob| POKED.contains(&knob.file.as_str()) && !leased.contains(knob);
         let left: Vec<Knob> = leases.held().map(|record| &record.knob).filter(is_left).cloned().collect();
         for knob in left {
             leases.release(&knob);

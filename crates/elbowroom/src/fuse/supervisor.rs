@@ -63,11 +63,12 @@ pub(crate) fn has_kept_views() -> bool {
     crate::fuse::service::has_kept()
 }
 
-/// Runs an agent until it is told to stop (SIGTERM, SIGINT or SIGHUP): `elbowroom agent`.
+/// Runs an agent until it is told to stop (SIGTERM, SIGINT or SIGHUP): `elbowroom agent`. `check` says whether it could ever do its work;
+/// one that adopts views goes on answering them and is not asked.
 ///
 /// # Errors
-/// When another agent has the run directory (the message names its pid), and when the mount cannot be made.
-pub fn main(args: SupervisorArgs) -> anyhow::Result<()> {
+/// When another agent has the run directory (the message names its pid), when the mount cannot be made, and what `check` says.
+pub fn main(args: SupervisorArgs, check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let kept = Kept::take();
     let signals = stop_signals()?;
     std::fs::create_dir_all(&args.run_dir).map_err(FuseError::io("making", &args.run_dir))?;
@@ -82,7 +83,10 @@ pub fn main(args: SupervisorArgs) -> anyhow::Result<()> {
     guard.look();
     let handover = match kept {
         Some(kept) => adopt(start, roles, program, kept, args.capacity)?,
-        None => connect(start, roles, program, args.capacity)?,
+        None => {
+            check()?;
+            connect(start, roles, program, args.capacity)?
+        }
     };
     outlive_users();
     run(handover, args.capacity, &signals, guard)

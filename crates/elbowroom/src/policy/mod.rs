@@ -193,6 +193,17 @@ pub(crate) fn socket_path(run_dir: &Path) -> PathBuf {
     run_dir.join(SOCKET)
 }
 
+/// Whether this host can be sensed at all: a policy process that cannot start would be started again for ever.
+pub(crate) fn can_sense(mut config: Config) -> Result<()> {
+    // BPF is loaded for that only where nothing else is to do.
+    if config.sense.tier == Tier::Auto {
+        config.sense.tier = Tier::Files;
+    }
+    // What there is to be said the policy process says.
+    let nobody = tracing::subscriber::NoSubscriber::default();
+    tracing::subscriber::with_default(nobody, || open_sensor(&config)).map(drop)
+}
+
 /// Opens the sensor that the configuration asks for.
 pub(crate) fn open_sensor(config: &Config) -> Result<Sensor> {
     let sensor_config = SensorConfig {

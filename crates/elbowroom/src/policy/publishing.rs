@@ -37,8 +37,8 @@ impl Owner {
             self.views.resume(group.id, last.facts.online.count(), last.facts.memory);
         }
         // One that is older than this agent has been idle for the rest of its time.
-        let started = self.first_process(group.id).and_then(|pid| process::started(pid as i32));
-        let started = started.unwrap_or_else(timer::now_boot);
+        let first = if before.is_none() { self.first_process(group.id) } else { None };
+        let started = first.and_then(|pid| process::started(pid as i32)).unwrap_or_else(timer::now_boot);
         let Some(view) = self.views.get(group.id) else { return };
         let page_size = Bytes(rustix::param::page_size() as u64);
         let mut facts = Facts { started, page_size, ..Facts::EMPTY };
