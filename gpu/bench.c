@@ -1,7 +1,7 @@
 /* GPU programs of known work, for `elbowroom profile gpu`: bench stencil|lu|particle|lenet [SIZE [STEPS]], or bench --compile [NVRTC].
  *
  * Each checks its answer against one of the CPU's and says `ok` or what is wrong. Only the driver's interface is used, opened when the
- * program runs, and NVRTC (libnvrtc.so.12, or what NVRTC names): neither is needed to build. --compile only compiles the kernels, which
+ * program runs, and NVRTC (of CUDA 13 or 12, or what NVRTC names): neither is needed to build. --compile only compiles the kernels, which
  * needs no GPU. Exit status 2: no GPU, no driver, no NVRTC, in one sentence; 1: a wrong answer.
  */
 #define _GNU_SOURCE
@@ -88,12 +88,14 @@ static void *function(void *library, const char *name)
 
 static char *compile(const char *name, const char *architecture)
 {
-	void *library = open_library(name), *program = NULL;
+	void *library = name ? open_library(name) : dlopen("libnvrtc.so.13", RTLD_NOW), *program = NULL;
 	const char *options[] = { architecture };
 	size_t size = 0;
 	char *text;
 
 #define RTC(f) rtc.f = (__typeof__(rtc.f))function(library, "nvrtc" #f)
+	if (!library)
+		library = open_library("libnvrtc.so.12");
 	RTC(CreateProgram), RTC(CompileProgram), RTC(GetPTXSize), RTC(GetPTX), RTC(GetProgramLogSize), RTC(GetProgramLog);
 	check(rtc.CreateProgram(&program, KERNELS, "kernels.cu", 0, NULL, NULL), "nvrtcCreateProgram");
 	if (rtc.CompileProgram(program, 1, options)) {
@@ -113,7 +115,6 @@ static void open_gpu(void)
 	void *library = open_library("libcuda.so.1"), *context = NULL;
 	int device = 0, major = 0, minor = 0;
 	char architecture[64], *ptx;
-	const char *nvrtc = getenv("NVRTC");
 
 #define CU(f, name) cu.f = (__typeof__(cu.f))function(library, name)
 	CU(Init, "cuInit"), CU(DeviceGet, "cuDeviceGet"), CU(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
@@ -129,7 +130,7 @@ static void open_gpu(void)
 	check(cu.DevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
 	check(cu.CtxSetCurrent(context), "cuCtxSetCurrent");
 	snprintf(architecture, sizeof architecture, "--gpu-architecture=compute_%d%d", major, minor);
-	ptx = compile(nvrtc ? nvrtc : "libnvrtc.so.12", architecture);
+	ptx = compile(getenv("NVRTC"), architecture);
 	check(cu.ModuleLoadData(&module, ptx), "cuModuleLoadData");
 	free(ptx);
 }
@@ -346,7 +347,7 @@ int main(int argc, char **argv)
 	} all[] = { { "stencil", 2048, 50 }, { "lu", 512, 1 }, { "particle", 100000, 20 }, { "lenet", 256, 20 } };
 
 	if (argc >= 2 && !strcmp(argv[1], "--compile")) {
-		printf("kernels compile to %zu bytes of PTX\n", strlen(compile(argc > 2 ? argv[2] : "libnvrtc.so.12", "--gpu-architecture=compute_70")));
+		printf("kernels compile to %zu bytes of PTX\n", strlen(compile(argc > 2 ? argv[2] : NULL, "--gpu-architecture=compute_70")));
 		return 0;
 	}
 	for (int i = 0; argc >= 2 && i < 4; i++) {

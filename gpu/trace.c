@@ -25,6 +25,9 @@
 /* CUPTI wants 8 bytes of alignment, and room for many records. */
 #define BUFFER (1 << 20)
 #define NAME_MAX_BYTES 4096
+/* CUPTI_API_VERSION of CUDA 12.0. What is used of its records is at the same place in those of 12.9, which this is compiled with, and of
+ * 13: both were compared. */
+#define OLDEST 18
 
 /* Functions of CUPTI that are used, by name. */
 #define FUNCTIONS(F)                                                                                                               \
@@ -126,7 +129,6 @@ static void put_call(enum elbowroom_gpu_kind kind, CUpti_CallbackDomain domain, 
 	put(kind, call->start, call->end, 0, call->cbid, call->threadId, name);
 }
 
-/* Layouts are those of the headers this was compiled with; newer versions of CUPTI only add to them. */
 static void take(const CUpti_Activity *activity)
 {
 	switch (activity->kind) {
@@ -157,14 +159,9 @@ static void take(const CUpti_Activity *activity)
 		break;
 	case CUPTI_ACTIVITY_KIND_OVERHEAD: {
 		const CUpti_ActivityOverhead3 *overhead = (const void *)activity;
+		uint32_t thread = overhead->objectKind == CUPTI_ACTIVITY_OBJECT_THREAD ? overhead->objectId.pt.threadId : 0;
 
-		put(ELBOWROOM_GPU_OVERHEAD, overhead->start, overhead->end, 0, overhead->overheadKind, 0, NULL);
-		break;
-	}
-	case CUPTI_ACTIVITY_KIND_MODULE: {
-		const CUpti_ActivityModule *module = (const void *)activity;
-
-		put(ELBOWROOM_GPU_MODULE, 0, 0, module->cubinSize, module->id, 0, NULL);
+		put(ELBOWROOM_GPU_OVERHEAD, overhead->start, overhead->end, 0, overhead->overheadKind, thread, NULL);
 		break;
 	}
 	default:
@@ -220,7 +217,8 @@ static void finish(void)
 static int open_cupti(void)
 {
 	const char *named = getenv("ELBOWROOM_CUPTI");
-	const char *names[] = { named ? named : "libcupti.so.12", named ? NULL : "libcupti.so", NULL };
+	const char *usual[] = { "libcupti.so.13", "libcupti.so.12", "libcupti.so", NULL };
+	const char *only[] = { named, NULL }, **names = named ? only : usual;
 	void *library = NULL;
 
 	for (int i = 0; names[i] && !library; i++)
@@ -285,15 +283,14 @@ EXPORT int InitializeInjection(void)
 {
 	static const CUpti_ActivityKind kinds[] = { CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
 						    CUPTI_ACTIVITY_KIND_MEMSET,		   CUPTI_ACTIVITY_KIND_RUNTIME,
-						    CUPTI_ACTIVITY_KIND_DRIVER,		   CUPTI_ACTIVITY_KIND_OVERHEAD,
-						    CUPTI_ACTIVITY_KIND_MODULE };
+						    CUPTI_ACTIVITY_KIND_DRIVER,		   CUPTI_ACTIVITY_KIND_OVERHEAD };
 	uint32_t version = 0;
 	CUptiResult result;
 
 	if (file >= 0 || open_cupti())
 		return 1;
-	if (p_cuptiGetVersion(&version) != CUPTI_SUCCESS || version < CUPTI_API_VERSION) {
-		say("CUPTI", "it is older than the one this library was compiled for");
+	if (p_cuptiGetVersion(&version) != CUPTI_SUCCESS || version < OLDEST) {
+		say("CUPTI", "it is older than that of CUDA 12");
 		return 1;
 	}
 	if (open_file())

@@ -24,8 +24,7 @@ enum elbowroom_gpu_kind {
 	ELBOWROOM_GPU_SET,      /* value: bytes */
 	ELBOWROOM_GPU_RUNTIME,  /* detail: number of the function */
 	ELBOWROOM_GPU_DRIVER,   /* the same */
-	ELBOWROOM_GPU_OVERHEAD, /* detail: CUPTI's kind of overhead */
-	ELBOWROOM_GPU_MODULE,   /* value: bytes of code */
+	ELBOWROOM_GPU_OVERHEAD, /* detail: CUPTI's kind of overhead; thread: whom it holds up, where it is known */
 	ELBOWROOM_GPU_LOST,     /* value: records that found no room; the first record of all, and counted up there */
 	ELBOWROOM_GPU_END,      /* end: when tracing ended */
 };

@@ -41,6 +41,9 @@ CUptiResult CUPTIAPI cuptiActivityEnable(CUpti_ActivityKind kind)
 {
 	if (kind == (CUpti_ActivityKind)setting("FAKE_CUPTI_REFUSES", -1))
 		return CUPTI_ERROR_NOT_COMPATIBLE;
+	/* As the real one: what is known of modules comes from callbacks. */
+	if (kind == CUPTI_ACTIVITY_KIND_MODULE)
+		return CUPTI_ERROR_INVALID_KIND;
 	enabled |= 1ULL << kind;
 	return CUPTI_SUCCESS;
 }
@@ -69,7 +72,6 @@ static size_t size_of(CUpti_ActivityKind kind)
 	case CUPTI_ACTIVITY_KIND_MEMCPY: return sizeof(CUpti_ActivityMemcpy6);
 	case CUPTI_ACTIVITY_KIND_MEMSET: return sizeof(CUpti_ActivityMemset4);
 	case CUPTI_ACTIVITY_KIND_OVERHEAD: return sizeof(CUpti_ActivityOverhead3);
-	case CUPTI_ACTIVITY_KIND_MODULE: return sizeof(CUpti_ActivityModule);
 	default: return sizeof(CUpti_ActivityAPI);
 	}
 }
@@ -113,9 +115,9 @@ CUptiResult CUPTIAPI cuptiActivityFlushAll(uint32_t flag)
 	CUpti_ActivityKernel9 kernel = { .kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, .start = 2100, .end = 2400, .name = "stencil" };
 	CUpti_ActivityMemcpy6 copy = { .kind = CUPTI_ACTIVITY_KIND_MEMCPY, .start = 2400, .end = 2450, .bytes = 4096 };
 	CUpti_ActivityMemset4 set = { .kind = CUPTI_ACTIVITY_KIND_MEMSET, .start = 2450, .end = 2460, .bytes = 64 };
-	CUpti_ActivityOverhead3 overhead = { .kind = CUPTI_ACTIVITY_KIND_OVERHEAD, .start = 2460, .end = 2480 };
-	CUpti_ActivityModule module = { .kind = CUPTI_ACTIVITY_KIND_MODULE, .cubinSize = 2048, .id = 1 };
-	const void *records[] = { &malloc, &load, &unknown, &kernel, &copy, &set, &overhead, &module };
+	CUpti_ActivityOverhead3 overhead = { .kind = CUPTI_ACTIVITY_KIND_OVERHEAD, .start = 2460, .end = 2480,
+					     .overheadKind = CUPTI_ACTIVITY_OVERHEAD_CUPTI_BUFFER_FLUSH };
+	const void *records[] = { &malloc, &load, &unknown, &kernel, &copy, &set, &overhead };
 	uint8_t *buffer = NULL, *end;
 	size_t size = 0, most = 0;
 

@@ -26,8 +26,8 @@ use job::{Common, Job};
 use jobs::{
     api::Api, density::Density, disk::Disk, disk_buffered::DiskBuffered, disk_two::DiskTwo, kills::Kills,
     memory::Memory, memory_harm::MemoryHarm, pitfalls::Pitfalls, profile_applications::ProfileApplications,
-    profile_faults::ProfileFaults, profile_pages::ProfilePages, profile_startup::ProfileStartup, read::Read,
-    runtimes::Runtimes, swarm::Swarm, tick::Tick, views::Views,
+    profile_faults::ProfileFaults, profile_gpu::ProfileGpu, profile_pages::ProfilePages,
+    profile_startup::ProfileStartup, read::Read, runtimes::Runtimes, swarm::Swarm, tick::Tick, views::Views,
 };
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -79,6 +79,8 @@ enum Verb {
     ProfileFaults(WithCommon<ProfileFaults>),
     /// How long containers take to start, and what it costs, by engine and by application. About 8 minutes.
     ProfileStartup(WithCommon<ProfileStartup>),
+    /// What a container adds to GPU programs, and where their time goes. Needs an NVIDIA GPU, runc and `make gpu`. About 3 minutes.
+    ProfileGpu(WithCommon<ProfileGpu>),
     /// Page tables and page faults of six applications, four containers of each.
     ProfileApplications(WithCommon<ProfileApplications>),
     /// HotSpot's GC threads and heap, and OpenMP's regions: as they come, by hand, and by a view. 2 to 14 minutes a figure.
@@ -129,6 +131,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::ProfilePages(job) => run(&job),
         Verb::ProfileFaults(job) => run(&job),
         Verb::ProfileStartup(job) => run(&job),
+        Verb::ProfileGpu(job) => run(&job),
         Verb::ProfileApplications(job) => run(&job),
         Verb::Runtimes(job) => run(&job),
         Verb::Redraw { dirs } => dirs.iter().try_for_each(|dir| redraw(dir)),
@@ -162,6 +165,7 @@ fn redraw(dir: &Path) -> Result<()> {
         job::redraw::<ProfilePages>,
         job::redraw::<ProfileFaults>,
         job::redraw::<ProfileStartup>,
+        job::redraw::<ProfileGpu>,
         job::redraw::<ProfileApplications>,
         job::redraw::<Runtimes>,
     ] {

@@ -11,6 +11,7 @@ pub(crate) mod memory_harm;
 pub(crate) mod pitfalls;
 pub(crate) mod profile_applications;
 pub(crate) mod profile_faults;
+pub(crate) mod profile_gpu;
 pub(crate) mod profile_pages;
 pub(crate) mod profile_startup;
 pub(crate) mod read;

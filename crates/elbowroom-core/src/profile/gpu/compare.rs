@@ -23,6 +23,10 @@ pub enum Quantity {
     Wall,
     /// The same of runs that were traced.
     WallTraced,
+    /// Of runs that were traced, from `cuInit()` to their end: without the start of the container, and of the program before that.
+    Traced,
+    /// From the begin of tracing to the first call: what is left of `cuInit()`.
+    Before,
     /// Time in which the GPU ran a kernel.
     Kernel,
     /// Time in which the GPU copied or set memory.
@@ -63,13 +67,22 @@ impl Compared {
 pub fn compare(runs: &[Run]) -> Vec<Compared> {
     let plain = runs.iter().any(|run| run.sums.is_none() && !run.container)
         && runs.iter().any(|run| run.sums.is_none() && run.container);
-    let quantities =
-        [Quantity::Wall, Quantity::WallTraced, Quantity::Kernel, Quantity::Copy, Quantity::Calls];
+    let quantities = [
+        Quantity::Wall,
+        Quantity::WallTraced,
+        Quantity::Traced,
+        Quantity::Kernel,
+        Quantity::Copy,
+        Quantity::Before,
+        Quantity::Calls,
+    ];
     let compared = quantities.into_iter().chain(Call::ALL.map(Quantity::Call)).map(|quantity| {
         let value = |run: &Run| match (quantity, &run.sums) {
             (Quantity::Wall, sums) => (!plain || sums.is_none()).then_some(run.wall_ns),
             (_, None) => None,
             (Quantity::WallTraced, Some(_)) => Some(run.wall_ns),
+            (Quantity::Traced, Some(sums)) => Some(sums.traced_ns),
+            (Quantity::Before, Some(sums)) => Some(sums.before_ns),
             (Quantity::Kernel, Some(sums)) => Some(sums.kernel_ns),
             (Quantity::Copy, Some(sums)) => Some(sums.copy_ns),
             (Quantity::Calls, Some(sums)) => Some(sums.call_ns()),

@@ -5,9 +5,11 @@
 //!
 //! **Approach.** A trace has what the GPU did (kernels, copies) and what the program called (functions of CUDA's runtime and of the
 //! driver). Time on the GPU is the union of its intervals: two kernels at once are not twice the time. Time in calls is *exclusive*: the
-//! runtime calls the driver, and a moment belongs to the innermost call of a thread.
+//! runtime calls the driver, and a moment belongs to the innermost call of a thread. Code is loaded when it is first used, inside calls
+//! that are for something else; CUPTI says when, and that is time of loading. When it holds up a call itself, that is nobody's.
 //!
-//! **Properties.** Exclusive times of a thread add up to the time it spends in calls, however they are nested.
+//! **Properties.** Exclusive times of a thread, and what CUPTI holds it up, add up to the time it spends in calls, however they are
+//! nested.
 //!
 //! Differs from the thesis: it reads the output of `nvprof`, which is gone from CUDA 12; CUPTI's activities are where that came from.
 
@@ -19,6 +21,7 @@ pub use trace::{Kind, LARGEST_TRACE, Record, Trace, TraceError};
 
 use crate::profile::gpu::trace::Kind as K;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 /// What calls are for.
@@ -27,7 +30,7 @@ use std::collections::{BTreeMap, HashMap};
 pub enum Call {
     /// Making the driver, devices and contexts ready.
     Start,
-    /// Loading code onto the GPU, and translating PTX for it.
+    /// Loading code onto the GPU, and translating PTX for it; also when another call needs that first.
     Module,
     /// Allocating and freeing memory.
     Malloc,
@@ -111,8 +114,11 @@ pub struct Calls {
 /// A trace, added up. Times are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sums {
-    /// From the begin of tracing to its end, or to the last record.
+    /// From the begin of tracing, inside `cuInit()`, to its end, or to the last record.
     pub traced_ns: u64,
+    /// From the begin of tracing to the first call: what is left of `cuInit()`, which is no call of the trace, and what CUPTI needs to
+    /// make itself ready. All of it where nothing was called.
+    pub before_ns: u64,
     /// Time in which at least one kernel ran.
     pub kernel_ns: u64,
     /// Kernels that ran.
@@ -123,11 +129,7 @@ pub struct Sums {
     pub copy_bytes: u64,
     /// Calls, by what they are for.
     pub calls: BTreeMap<Call, Calls>,
-    /// Loads of code.
-    pub modules: u64,
-    /// Bytes of loaded code.
-    pub module_bytes: u64,
-    /// Time in which CUPTI itself was in the way.
+    /// Time in which CUPTI itself was in the way, in calls and beside them.
     pub overhead_ns: u64,
     /// Records for which there was no room, with CUPTI or in the trace.
     pub lost: u64,
@@ -142,8 +144,8 @@ impl Sums {
     pub fn of(trace: &Trace) -> Self {
         let mut sums = Self { lost: trace.lost, complete: trace.end.is_some(), ..Self::default() };
         let (mut kernels, mut copies, mut overheads) = (Vec::new(), Vec::new(), Vec::new());
-        let mut threads: HashMap<u32, Vec<&Record>> = HashMap::new();
-        let mut last = trace.begin;
+        let mut threads: HashMap<u32, Vec<Span>> = HashMap::new();
+        let (mut last, mut first) = (trace.begin, u64::MAX);
         for record in &trace.records {
             let (span, long) = ((record.begin, record.end), record.end - record.begin);
             last = last.max(record.end);
@@ -159,19 +161,42 @@ impl Sums {
                     sums.copy_bytes = sums.copy_bytes.saturating_add(record.value);
                     copies.push(span);
                 }
-                K::Runtime | K::Driver => threads.entry(record.thread).or_default().push(record),
-                K::Overhead => overheads.push(span),
-                K::Module => {
-                    sums.modules += 1;
-                    sums.module_bytes = sums.module_bytes.saturating_add(record.value);
+                K::Runtime | K::Driver => {
+                    first = first.min(record.begin);
+                    let call = Call::of(&record.name);
+                    sums.calls.entry(call).or_default().calls += 1;
+                    threads.entry(record.thread).or_default().push((
+                        span.0,
+                        Reverse(span.1),
+                        record.kind as u8,
+                        Some(call),
+                    ));
+                }
+                K::Overhead => {
+                    let of = overhead(record.detail);
+                    if of == Overhead::Cupti {
+                        overheads.push(span);
+                    }
+                    let of = match of {
+                        Overhead::Cupti => None,
+                        Overhead::Code => Some(Call::Module),
+                        Overhead::Other => continue,
+                    };
+                    threads.entry(record.thread).or_default().push((
+                        span.0,
+                        Reverse(span.1),
+                        record.kind as u8,
+                        of,
+                    ));
                 }
             }
         }
         sums.traced_ns = trace.end.unwrap_or(last).saturating_sub(trace.begin);
+        sums.before_ns = first.saturating_sub(trace.begin).min(sums.traced_ns);
         sums.kernel_ns = union(kernels);
         sums.copy_ns = union(copies);
         sums.overhead_ns = union(overheads);
-        threads.into_values().for_each(|records| sums.exclusive(records));
+        threads.into_values().for_each(|spans| sums.exclusive(spans));
         sums
     }
 
@@ -186,24 +211,22 @@ impl Sums {
     }
 
     /// Of one thread: outer calls before those inside them.
-    fn exclusive(&mut self, mut records: Vec<&Record>) {
-        records.sort_by_key(|record| (record.begin, std::cmp::Reverse(record.end), record.kind as u8));
-        let mut open: Vec<(Call, u64)> = Vec::new();
+    fn exclusive(&mut self, mut spans: Vec<Span>) {
+        spans.sort_unstable();
+        let mut open: Vec<(Option<Call>, u64)> = Vec::new();
         let mut since = 0;
-        for record in records {
-            while let Some((call, end)) = open.last().copied().filter(|(_, end)| *end <= record.begin) {
+        for (begin, Reverse(end), _, call) in spans {
+            while let Some((call, end)) = open.last().copied().filter(|(_, end)| *end <= begin) {
                 self.spend(call, since, end);
                 since = since.max(end);
                 open.pop();
             }
             if let Some((call, _)) = open.last() {
-                self.spend(*call, since, record.begin);
+                self.spend(*call, since, begin);
             }
-            since = since.max(record.begin);
+            since = since.max(begin);
             // A clock that is read twice can let an inner call end after its outer one.
-            let end = open.last().map_or(record.end, |(_, outer)| record.end.min(*outer));
-            let call = Call::of(&record.name);
-            self.calls.entry(call).or_default().calls += 1;
+            let end = open.last().map_or(end, |(_, outer)| end.min(*outer));
             open.push((call, end));
         }
         while let Some((call, end)) = open.pop() {
@@ -212,9 +235,31 @@ impl Sums {
         }
     }
 
-    fn spend(&mut self, call: Call, from: u64, to: u64) {
+    fn spend(&mut self, call: Option<Call>, from: u64, to: u64) {
+        let Some(call) = call else { return };
         let spent = &mut self.calls.entry(call).or_default().ns;
         *spent = spent.saturating_add(to.saturating_sub(from));
+    }
+}
+
+/// Begin, end, depth where both are equal, and whose time it is; `None` is nobody's.
+type Span = (u64, Reverse<u64>, u8, Option<Call>);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Overhead {
+    Code,
+    Cupti,
+    Other,
+}
+
+/// By CUPTI's numbers (`CUpti_ActivityOverheadKind`).
+const fn overhead(kind: u32) -> Overhead {
+    match kind {
+        // The driver's compiler; the runtime and the driver load what is used for the first time.
+        1 | 0x4_0000 | 0x5_0000 => Overhead::Code,
+        // Buffers, instrumentation, resources; one more buffer; its own beginning.
+        0x1_0000..=0x3_0000 | 0x7_0000 | 0x8_0000 => Overhead::Cupti,
+        _ => Overhead::Other,
     }
 }
 

@@ -1,4 +1,4 @@
-//! The traces are written here, by hand; none was recorded on a GPU.
+//! Traces that are written here, by hand, and one that was recorded on an NVIDIA H100 (driver 580.159, CUPTI of CUDA 13.0).
 
 use super::trace::tests::Writer;
 use super::*;
@@ -21,9 +21,9 @@ fn a_moment_belongs_to_the_innermost_call_and_to_one_kernel() {
     file.record(1, (1_800, 1_900), 0, 0, "stencil");
     file.record(2, (1_000, 1_050), 4_096, 0, "");
     file.record(3, (1_040, 1_060), 64, 0, "");
-    file.record(7, (700, 700), 2_048, 0, "");
-    file.record(6, (100, 120), 0, 0, "");
-    file.record(9, (0, 2_100), 0, 0, "");
+    // What is not known, while nothing was called.
+    file.overhead(0, (2_000, 2_010), 1);
+    file.record(8, (0, 2_100), 0, 0, "");
     let sums = Sums::of(&Trace::parse(&file.0).unwrap());
     let ns = |call| sums.ns(call);
     assert_eq!((ns(Call::Start), ns(Call::Module), ns(Call::Launch), ns(Call::Wait)), (200, 300, 100, 1_500));
@@ -33,8 +33,42 @@ fn a_moment_belongs_to_the_innermost_call_and_to_one_kernel() {
     assert_eq!((sums.kernels, sums.kernel_ns), (3, 600 + 100));
     assert_eq!(sums.by_kernel["lu"], Calls { calls: 2, ns: 700 });
     assert_eq!((sums.copy_ns, sums.copy_bytes), (60, 4_160));
-    assert_eq!((sums.modules, sums.module_bytes, sums.overhead_ns), (1, 2_048, 20));
-    assert_eq!((sums.traced_ns, sums.complete, sums.lost), (2_000, true, 0));
+    assert_eq!((sums.traced_ns, sums.before_ns, sums.overhead_ns), (2_000, 0, 0));
+    assert_eq!((sums.complete, sums.lost), (true, 0));
+}
+
+#[test]
+fn code_that_a_call_needs_first_is_loading_and_what_cupti_holds_up_is_nobodys() {
+    let mut file = Writer::new(100);
+    file.record(4, (300, 1_000), 0, 1, "cudaLaunchKernel");
+    file.record(5, (310, 400), 0, 1, "cuLaunchKernel");
+    let (lazily, compiler, instrumentation, flush) = (5 << 16, 1, 2 << 16, 1 << 16);
+    file.overhead(lazily, (500, 600), 1);
+    file.overhead(compiler, (600, 650), 1);
+    file.overhead(instrumentation, (700, 900), 1);
+    // On a thread of CUPTI's own.
+    file.overhead(flush, (850, 950), 2);
+    let sums = Sums::of(&Trace::parse(&file.0).unwrap());
+    assert_eq!((sums.ns(Call::Launch), sums.ns(Call::Module)), (700 - 350, 150));
+    assert_eq!((sums.overhead_ns, sums.before_ns), (250, 200));
+    let calls: Vec<_> = sums.calls.iter().map(|(call, calls)| (*call, calls.calls)).collect();
+    assert_eq!(calls, [(Call::Module, 0), (Call::Launch, 2)]);
+}
+
+#[test]
+fn what_a_gpu_did_is_read_from_what_was_recorded_on_one() {
+    let trace = Trace::parse(include_bytes!("../../../../../gpu/tests/recorded/lenet.trace")).unwrap();
+    let sums = Sums::of(&trace);
+    // `bench lenet 4 2`: six kernels a step, five uploads, one download of ten numbers.
+    let launches: Vec<(&str, u64)> =
+        sums.by_kernel.iter().map(|(name, c)| (name.as_str(), c.calls)).collect();
+    assert_eq!((sums.kernels, launches), (12, vec![("connect", 4), ("convolve", 4), ("pool", 4)]));
+    assert_eq!(sums.copy_bytes, 4 * (4 * 28 * 28 + 6 * 25 + 16 * 6 * 25 + 120 * 256 + 10 * 120 + 10));
+    assert_eq!((sums.calls[&Call::Launch].calls, sums.calls[&Call::Malloc].calls), (12, 11));
+    assert_eq!((sums.complete, sums.lost), (true, 0));
+    // The context is made once, and is most of all that is called; in it CUPTI makes itself ready.
+    assert!(sums.ns(Call::Start) > sums.call_ns() / 2 && sums.overhead_ns > 1_000_000, "{sums:?}");
+    assert!(sums.before_ns + sums.call_ns() < sums.traced_ns && sums.kernel_ns < 1_000_000, "{sums:?}");
 }
 
 #[test]

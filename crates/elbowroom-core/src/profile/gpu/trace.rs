@@ -46,10 +46,8 @@ pub enum Kind {
     Runtime,
     /// The program, or the runtime, called a function of the driver.
     Driver,
-    /// Tracing itself was in the way.
+    /// CUDA translated or loaded code for a call that is not for that, or CUPTI was in the way: `detail` is CUPTI's kind.
     Overhead,
-    /// Code came onto the GPU; `value` is its bytes.
-    Module,
 }
 
 /// One record.
@@ -63,7 +61,9 @@ pub struct Record {
     pub end: u64,
     /// By kind.
     pub value: u64,
-    /// The calling thread, of calls.
+    /// By kind.
+    pub detail: u32,
+    /// The thread, of calls and of what holds them up.
     pub thread: u32,
     /// Of a kernel or a function; empty where there is none.
     pub name: String,
@@ -121,12 +121,11 @@ impl Trace {
             4 => Kind::Runtime,
             5 => Kind::Driver,
             6 => Kind::Overhead,
-            7 => Kind::Module,
-            8 => {
+            7 => {
                 self.lost = self.lost.saturating_add(value);
                 return;
             }
-            9 => {
+            8 => {
                 self.end = Some(end);
                 return;
             }
@@ -139,6 +138,7 @@ impl Trace {
             begin,
             end: end.max(begin),
             value,
+            detail: word(record, 32),
             thread: word(record, 36),
             name: String::from_utf8_lossy(name).into_owned(),
         });
@@ -178,12 +178,28 @@ pub(super) mod tests {
             thread: u32,
             name: &str,
         ) {
+            self.detailed(kind, span, value, 0, thread, name);
+        }
+
+        pub(in crate::profile::gpu) fn overhead(&mut self, kind: u32, span: (u64, u64), thread: u32) {
+            self.detailed(6, span, 0, kind, thread, "");
+        }
+
+        fn detailed(
+            &mut self,
+            kind: u32,
+            span: (u64, u64),
+            value: u64,
+            detail: u32,
+            thread: u32,
+            name: &str,
+        ) {
             let size = RECORD + name.len().next_multiple_of(8);
             let before = self.0.len();
             self.0.extend(kind.to_le_bytes());
             self.0.extend((size as u32).to_le_bytes());
             [span.0, span.1, value].iter().for_each(|n| self.0.extend(n.to_le_bytes()));
-            self.0.extend(0u32.to_le_bytes());
+            self.0.extend(detail.to_le_bytes());
             self.0.extend(thread.to_le_bytes());
             self.0.extend(name.as_bytes());
             self.0.resize(before + size, 0);
@@ -196,8 +212,8 @@ pub(super) mod tests {
         file.record(1, (10, 30), 0, 0, "stencil");
         file.record(99, (1, 2), 3, 4, "of a later version");
         file.record(4, (8, 9), 0, 3, "cudaMalloc");
-        file.record(8, (0, 0), 12, 0, "");
-        file.record(9, (0, 50), 0, 0, "");
+        file.record(7, (0, 0), 12, 0, "");
+        file.record(8, (0, 50), 0, 0, "");
         let trace = Trace::parse(&file.0).unwrap();
         assert_eq!((trace.pid, trace.begin, trace.end, trace.lost), (77, 5, Some(50), 12));
         let names: Vec<(&str, Kind)> = trace.records.iter().map(|r| (r.name.as_str(), r.kind)).collect();

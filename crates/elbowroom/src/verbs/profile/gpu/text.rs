@@ -34,6 +34,8 @@ fn name(quantity: Quantity) -> String {
     match quantity {
         Quantity::Wall => "end to end".into(),
         Quantity::WallTraced => "end to end, traced".into(),
+        Quantity::Traced => "  from cuInit() on".into(),
+        Quantity::Before => "cuInit()".into(),
         Quantity::Kernel => "GPU in kernels".into(),
         Quantity::Copy => "GPU copying".into(),
         Quantity::Calls => "CUDA calls".into(),
@@ -61,11 +63,14 @@ fn compared(answer: &Answer) -> Section {
         }
         cells
     };
-    // Where every run was traced, the first row would be the second.
-    let plain = answer.runs.iter().any(|run| run.sums.is_none());
-    let rows = answer.compared.iter().filter(|c| plain || c.quantity != Quantity::Wall).map(row).collect();
-    let parts: Vec<Quantity> =
-        [Quantity::Kernel, Quantity::Copy].into_iter().chain(Call::ALL.map(Quantity::Call)).collect();
+    // A trace that was made elsewhere says nothing of what came before it.
+    let whole = answer.runs.iter().any(|run| run.sums.is_none());
+    let known = |c: &&Compared| whole || !matches!(c.quantity, Quantity::Wall | Quantity::WallTraced);
+    let rows = answer.compared.iter().filter(known).map(row).collect();
+    let parts: Vec<Quantity> = [Quantity::Kernel, Quantity::Copy, Quantity::Before]
+        .into_iter()
+        .chain(Call::ALL.map(Quantity::Call))
+        .collect();
     let of = |quantity, container: bool| {
         let found = answer.compared.iter().find(|c| c.quantity == quantity);
         found.and_then(|c| if container { c.container } else { c.native }).unwrap_or(0.0) / 1e6
@@ -79,7 +84,8 @@ fn compared(answer: &Answer) -> Section {
     Section {
         title: title.to_owned(),
         text: "Time in calls is that of the innermost call; time on the GPU is when anything ran there. The GPU works while the program \
-               waits, so parts overlap and do not add up to the end-to-end time."
+               waits, so parts overlap and do not add up to the end-to-end time. Of cuInit() there is what comes after the driver has \
+               begun tracing."
             .into(),
         blocks: vec![
             Block::Table(Table { columns, rows }),
@@ -139,9 +145,9 @@ fn doubts(answer: &Answer) -> Option<Section> {
         )));
     }
     if let Some(adds) = answer.tracing_adds {
+        let (percent, how) = (100.0 * adds.abs(), if adds < 0.0 { "shorter, by chance," } else { "longer" });
         blocks.push(Block::Note(format!(
-            "Tracing makes the program {:.0} % longer on the host; that is in everything but the first row.",
-            100.0 * adds
+            "Traced, the program takes {percent:.0} % {how} on the host; that is in everything but the first row."
         )));
     }
     (!blocks.is_empty()).then(|| Section { title: "How sure this is".into(), text: String::new(), blocks })
@@ -177,13 +183,13 @@ mod tests {
         let report = report(&answer);
         let Block::Table(rows) = &report.sections[0].blocks[0] else { panic!("a table comes first") };
         assert_eq!(rows.rows[0], ["end to end", "10.000", "30.000", "20.000", "3.00"]);
-        assert_eq!(rows.rows[2], ["GPU in kernels", "2.000", "2.000", "0.000", "1.00"]);
+        assert_eq!(rows.rows[3], ["GPU in kernels", "2.000", "2.000", "0.000", "1.00"]);
         let notes: Vec<&Block> = report.sections[2].blocks.iter().collect();
         let text = format!("{notes:?}");
         assert!(
             text.contains("2 traces have no end")
                 && text.contains("2 records")
-                && text.contains("10 % longer"),
+                && text.contains("takes 10 % longer"),
             "{text}"
         );
     }
