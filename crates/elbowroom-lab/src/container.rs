@@ -8,9 +8,10 @@ use crate::cgroup::{Cgroups, Layout, Limits};
 use crate::scope::{Created, Scope, reap};
 use anyhow::{Context, Result, bail};
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Who makes containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -29,6 +30,8 @@ pub(crate) struct Maker {
     reader: PathBuf,
     image: Option<String>,
     parent: String,
+    /// Directories of the host that containers of an engine have, too, and where.
+    see: Mutex<Vec<(PathBuf, PathBuf)>>,
 }
 
 /// A running container. Dropping it ends it and removes its cgroups.
@@ -64,6 +67,7 @@ impl Maker {
             reader: fs::canonicalize(reader).with_context(|| format!("no {}", reader.display()))?,
             image: None,
             parent,
+            see: Mutex::default(),
         };
         if engine == Engine::Docker {
             maker.image = Some(maker.import_image()?);
@@ -74,6 +78,11 @@ impl Maker {
     /// The machine's cgroup layout.
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Shows containers of an engine these directories of the host from now on: (there, inside).
+    pub(crate) fn see(&self, directories: Vec<(PathBuf, PathBuf)>) {
+        *self.see.lock().expect("nobody panics with it") = directories;
     }
 
     /// A glob, in the manner of `/proc/PID/cgroup` paths, that matches the lab's own containers whose names begin so.
@@ -154,9 +163,9 @@ impl Maker {
         args.extend(limits.cpus.map(|cpus| format!("--cpus={cpus}")));
         args.extend(limits.memory_mib.map(|mib| format!("--memory={mib}m")));
         args.extend(limits.soft_mib.map(|mib| format!("--memory-reservation={mib}m")));
-        args.extend(
-            mounts.iter().map(|(from, to)| format!("--volume={}:{}:ro", from.display(), to.display())),
-        );
+        let see = self.see.lock().expect("nobody panics with it");
+        let volumes = mounts.iter().chain(see.iter());
+        args.extend(volumes.map(|(from, to)| format!("--volume={}:{}:ro", from.display(), to.display())));
         args.extend([image.to_owned(), "/reader".into(), "pause".into()]);
         let id = docker(&args)?;
         let pid = docker(&["inspect".into(), "--format={{.State.Pid}}".into(), id.clone()])?;
@@ -173,11 +182,15 @@ impl Maker {
     }
 
     fn import_image(&self) -> Result<String> {
-        let tar = self.scope.dir().join("image.tar");
-        let (dir, file) = (self.reader.parent(), self.reader.file_name());
+        let (tar, root) = (self.scope.dir().join("image.tar"), self.scope.dir().join("image"));
+        let made = fs::create_dir_all(&root).and_then(|()| fs::copy(&self.reader, root.join("reader")));
+        made.with_context(|| format!("while making {}", root.display()))?;
+        // Where the host's /usr is shown, its programs are found.
+        for link in ["bin", "sbin", "lib", "lib64"] {
+            symlink(format!("usr/{link}"), root.join(link)).context("while making an image")?;
+        }
         let mut command = Command::new("tar");
-        command.arg("-cf").arg(&tar).arg("-C").arg(dir.context("the reader has a directory")?);
-        command.arg("--transform=s/.*/reader/").arg(file.context("the reader has a name")?);
+        command.arg("-cf").arg(&tar).arg("-C").arg(&root).arg(".");
         if !command.status().context("while running tar")?.success() {
             bail!("tar could not pack the reader");
         }

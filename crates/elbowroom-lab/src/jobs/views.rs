@@ -3,7 +3,8 @@
 //! All five start together. The first is busy nearly all the time; the second to fourth join it one by one and leave in the
 //! opposite order; the fifth never computes. Two containers grow past their soft memory limit, one of them close to the hard
 //! one, and give the memory back. Inside each container a process asks every 100 ms how many CPUs and how much memory there
-//! are, in the way a runtime does; the host's cgroup counters say what was used.
+//! are, in the way a runtime does; the host's cgroup counters say what was used. Programs that size themselves (`--program`) run in the
+//! first container and are asked, too.
 
 use crate::backend::Variant;
 use crate::cgroup::Limits;
@@ -13,8 +14,11 @@ use crate::plot::{self, Axis, Layer, Panel, Pen};
 use crate::stats::Spread;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use std::fmt::Write;
-use std::process::Child;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 const CONTAINERS: usize = 5;
@@ -49,6 +53,29 @@ pub(crate) struct Views {
     /// Whose files the containers read.
     #[arg(long, value_enum, default_value = "elbowroom")]
     variant: Variant,
+    /// A program in the first container that answers every line of its input with a line: how many CPUs it sees, and how many bytes of
+    /// memory if it looks at that; repeatable. COMMAND is for the shell.
+    #[arg(long = "program", value_name = "NAME=COMMAND", value_parser = named)]
+    programs: Vec<(String, String)>,
+    /// A directory of the host that programs need, and where containers of an engine have it; repeatable.
+    #[arg(long, value_name = "DIR:INSIDE", value_parser = shown)]
+    see: Vec<(PathBuf, PathBuf)>,
+}
+
+fn shown(word: &str) -> Result<(PathBuf, PathBuf), String> {
+    let (dir, inside) = word.split_once(':').ok_or("what containers see is DIR:INSIDE")?;
+    Ok((PathBuf::from(dir).canonicalize().map_err(|error| format!("{dir}: {error}"))?, inside.into()))
+}
+
+/// The container that programs are in, and what it grows less by for them.
+const ASKED: usize = 0;
+const PROGRAMS_MIB: f64 = 180.0;
+/// How often they are asked.
+const ASKED_EVERY: Duration = Duration::from_millis(250);
+
+fn named(word: &str) -> Result<(String, String), String> {
+    let (name, command) = word.split_once('=').ok_or("a program is NAME=COMMAND")?;
+    Ok((name.to_owned(), command.to_owned()))
 }
 
 /// A run.
@@ -60,6 +87,15 @@ pub(crate) struct Raw {
     memory_mib: u64,
     variant: Variant,
     containers: Vec<Samples>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    programs: Vec<Told>,
+}
+
+/// What a program in the first container said: (time in ms after the start, CPUs, memory in KiB or 0).
+#[derive(Debug, Serialize, Deserialize)]
+struct Told {
+    name: String,
+    told: Vec<(u64, u64, u64)>,
 }
 
 /// One container's series; times in milliseconds after the start.
@@ -78,6 +114,7 @@ impl Job for Views {
 
     fn record(&self, lab: &Lab) -> Result<Raw> {
         let cpus = crate::sysinfo::online_cpus();
+        lab.maker.see(self.see.clone());
         let backend = lab.start(self.variant)?;
         let containers = lab.containers(&backend, "c", CONTAINERS, |_| Limits {
             memory_mib: Some(self.memory_mib),
@@ -85,7 +122,11 @@ impl Job for Views {
             ..Limits::default()
         })?;
         let samples = self.seconds * 1000 / self.interval_ms;
+        let ready =
+            self.programs.iter().map(|(name, command)| Asked::start(&containers[ASKED], name, command));
+        let ready = ready.collect::<Result<Vec<_>>>()?;
         let start = now_ns() + 2_000_000_000;
+        let programs: Vec<_> = ready.into_iter().map(|asked| asked.ask(start, self.seconds)).collect();
         let mut watchers = Vec::new();
         for (i, container) in containers.iter().enumerate() {
             let watch = [start, self.interval_ms, samples].map(|n| n.to_string());
@@ -109,6 +150,9 @@ impl Job for Views {
             used,
         });
         let containers_series = series.collect();
+        let join =
+            |thread: JoinHandle<Result<Told>>| thread.join().expect("who asks a program does not panic");
+        let programs = programs.into_iter().map(join).collect::<Result<_>>()?;
         Ok(Raw {
             seconds: self.seconds,
             interval_ms: self.interval_ms,
@@ -116,6 +160,7 @@ impl Job for Views {
             memory_mib: self.memory_mib,
             variant: self.variant,
             containers: containers_series,
+            programs,
         })
     }
 
@@ -136,6 +181,18 @@ impl Job for Views {
         out.figure("cpu.svg", &title, &cpu_figure(raw, &title)?)?;
         let title = format!("Effective memory over time, {}", raw.variant);
         out.figure("memory.svg", &title, &memory_figure(raw, &title)?)?;
+        if !raw.programs.is_empty() {
+            out.say(format!(
+                "Programs in {}, asked every {} ms meanwhile. *As the files say*: answers that are what the files said not more than \
+                 {} ms before or after.",
+                raw.containers[ASKED].name,
+                ASKED_EVERY.as_millis(),
+                SLACK_MS
+            ));
+            out.say(programs_table(raw));
+            let title = format!("What programs see in {} ({} CPUs)", raw.containers[ASKED].name, raw.cpus);
+            out.figure("programs.svg", &title, &programs_figure(raw, &title)?)?;
+        }
         out.file("samples.csv", &csv(raw))
     }
 }
@@ -149,7 +206,8 @@ impl Views {
             args.extend(["busy".to_owned(), ms(from), ms(to), cpus.to_string()]);
         }
         if let Some((from, to, until, size)) = GROW[i] {
-            let mib = (self.memory_mib as f64 * size).round().to_string();
+            let programs = if i == ASKED && !self.programs.is_empty() { PROGRAMS_MIB } else { 0.0 };
+            let mib = (self.memory_mib as f64 * size - programs).max(1.0).round().to_string();
             args.extend(["grow".to_owned(), ms(from), ms(to), mib, ms(until)]);
         }
         args
@@ -205,6 +263,60 @@ fn collect(children: Vec<Child>) -> Result<Vec<Vec<(u64, i64, i64)>>> {
         seen.push(samples.collect::<Result<Vec<_>>>()?);
     }
     Ok(seen)
+}
+
+/// A program in a container, which has answered once.
+struct Asked {
+    name: String,
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Asked {
+    fn start(container: &Container, name: &str, command: &str) -> Result<Self> {
+        let mut shell = container.command("/bin/sh".as_ref());
+        shell.args(["-c", command]).stdin(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = shell.spawn().with_context(|| format!("while starting {name}"))?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let mut asked = Self {
+            name: name.to_owned(),
+            child,
+            input: input.context("a pipe")?,
+            output: BufReader::new(output.context("a pipe")?),
+        };
+        asked.answer()?;
+        Ok(asked)
+    }
+
+    /// CPUs, and KiB of memory or 0.
+    fn answer(&mut self) -> Result<(u64, u64)> {
+        let mut line = String::new();
+        self.input.write_all(b"\n").with_context(|| format!("while asking {}", self.name))?;
+        self.output.read_line(&mut line).with_context(|| format!("while {} answers", self.name))?;
+        let mut words = line.split_whitespace().map(str::parse::<u64>);
+        match (words.next(), words.next()) {
+            (Some(Ok(cpus)), bytes) => Ok((cpus, bytes.and_then(Result::ok).unwrap_or(0) / 1024)),
+            _ => anyhow::bail!("{} answers {line:?}, which is no number of CPUs", self.name),
+        }
+    }
+
+    /// Asks until the run is over.
+    fn ask(mut self, start: u64, seconds: u64) -> JoinHandle<Result<Told>> {
+        std::thread::spawn(move || {
+            let (mut told, end) = (Vec::new(), start + seconds * 1_000_000_000);
+            while now_ns() < end {
+                let (cpus, kib) = self.answer()?;
+                if let Some(since) = now_ns().checked_sub(start) {
+                    told.push((since / 1_000_000, cpus, kib));
+                }
+                std::thread::sleep(ASKED_EVERY);
+            }
+            drop(self.input);
+            self.child.wait().with_context(|| format!("while waiting for {}", self.name))?;
+            Ok(Told { name: self.name, told })
+        })
+    }
 }
 
 /// (time in s, CPUs used) over a sliding window.
@@ -305,6 +417,65 @@ fn memory_figure(raw: &Raw, title: &str) -> Result<String> {
         .collect();
     let caption = "Dark line: MemTotal as read inside the container. Area: memory charged to it.";
     plot::panels(title, caption, &[], (&time_axis(raw), "MiB"), &panels)
+}
+
+/// How long after the files, or before, a program may say the same.
+const SLACK_MS: u64 = 1_000;
+
+fn programs_table(raw: &Raw) -> String {
+    let seen = &raw.containers[ASKED].seen;
+    let rows = raw.programs.iter().map(|program| {
+        let range = |values: Vec<f64>| {
+            Spread::of(values).map_or("-".to_owned(), |s| format!("{:.0} to {:.0}", s.min, s.max))
+        };
+        // Memory is computed anew with every tick, and a file and a program are not read at the same time.
+        let same = |at: u64, matches: &dyn Fn(&(u64, i64, i64)) -> bool| {
+            seen.iter().any(|sample| sample.0.abs_diff(at) <= SLACK_MS && matches(sample))
+        };
+        let share = |of: Vec<bool>| match of.len() {
+            0 => "-".to_owned(),
+            n => format!("{:.1} %", 100.0 * of.iter().filter(|same| **same).count() as f64 / n as f64),
+        };
+        let cpus = program.told.iter().map(|(at, cpus, _)| same(*at, &|s| s.1 == *cpus as i64));
+        let memory = program.told.iter().filter(|t| t.2 > 0).map(|(at, _, kib)| {
+            let (least, most) = seen
+                .iter()
+                .filter(|s| s.0.abs_diff(*at) <= SLACK_MS)
+                .fold((i64::MAX, 0), |(least, most), s| (least.min(s.2), most.max(s.2)));
+            (least..=most).contains(&(*kib as i64))
+        });
+        vec![
+            program.name.clone(),
+            program.told.len().to_string(),
+            range(program.told.iter().map(|t| t.1 as f64).collect()),
+            program.told.windows(2).filter(|pair| pair[0].1 != pair[1].1).count().to_string(),
+            share(cpus.collect()),
+            range(program.told.iter().filter(|t| t.2 > 0).map(|t| t.2 as f64 / 1024.0).collect()),
+            share(memory.collect()),
+        ]
+    });
+    let head =
+        ["program", "answers", "CPUs", "changes", "as the files say", "memory, MiB", "as the files say"];
+    table(&head, &rows.collect::<Vec<_>>())
+}
+
+fn programs_figure(raw: &Raw, title: &str) -> Result<String> {
+    let files: Vec<(f64, f64)> =
+        raw.containers[ASKED].seen.iter().map(|(ms, cpus, _)| (*ms as f64 / 1e3, *cpus as f64)).collect();
+    let panels: Vec<Panel> = raw
+        .programs
+        .iter()
+        .map(|program| Panel {
+            title: program.name.clone(),
+            top: f64::from(raw.cpus) * 1.1,
+            layers: seen_over_used(
+                program.told.iter().map(|(ms, cpus, _)| (*ms as f64 / 1e3, *cpus as f64)).collect(),
+                files.clone(),
+            ),
+        })
+        .collect();
+    let caption = "Dark line: CPUs that the program says. Area: CPUs online as a reader of files sees them.";
+    plot::panels(title, caption, &[], (&time_axis(raw), "CPUs"), &panels)
 }
 
 fn seen_over_used(seen: Vec<(f64, f64)>, used: Vec<(f64, f64)>) -> Vec<Layer> {
