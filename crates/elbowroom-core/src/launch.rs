@@ -20,6 +20,9 @@ pub const LIBC: &str = "libelbowroom-libc.so";
 /// The agent for HotSpot in [`DIR`].
 pub const JAVA: &str = "elbowroom-agent.jar";
 
+/// Where a container's programs find the file that they watch to be asked for memory, beside the view page.
+pub const PRESSURE: &str = "/sys/devices/system/cpu/elbowroom-pressure";
+
 /// Ways into programs that read no file, or none more than once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
