@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kit import cgroup
-from kit.memory import MIB, Paging
+from kit.memory import MIB, Paging, Watching
 from kit.wait import always, eventually
 
 POOL = "elbowroom-test-live-memory"
@@ -17,7 +17,8 @@ RESERVED = {"a": 96, "b": 40}
 CLAIMS = "".join(
     f'[[claims]]\ncontainer = "/{POOL}/{name}"\nmemory = {{ reserve = "{mib}MiB" }}\n' for name, mib in RESERVED.items()
 )
-CONTAINERS = f'cgroups = ["/{POOL}/*"]\nattach = false'
+CONTAINERS = f'cgroups = ["/{POOL}/*"]'
+PRESSURE = "/sys/devices/system/cpu/elbowroom-pressure"
 # The unified hierarchy of a hybrid host has the pressure of containers that are there, too.
 HIERARCHIES = cgroup.IO_HIERARCHIES
 SOFT = "memory.low" if cgroup.V2 else "memory.soft_limit_in_bytes"
@@ -83,7 +84,11 @@ def busy(hand_made, on_disk):
 @pytest.fixture
 def governed(new_agent):
     config = '[disk]\nmode = "off"\n[memory]\nmode = "%s"\n%s'
-    return lambda mode, claims=CLAIMS: new_agent(config % (mode, claims), CONTAINERS).start()
+
+    def start(mode, claims=CLAIMS, attach=False):
+        return new_agent(config % (mode, claims), f"{CONTAINERS}\nattach = {str(attach).lower()}").start()
+
+    return start
 
 
 def standing(agent, name):
@@ -124,6 +129,38 @@ def test_who_reads_most_does_not_get_what_another_has_reserved_and_idle_memory_m
     busy["b"].read(BUSY)
     eventually(lambda: used(agent, "b") >= 0.9 * RESERVED["b"], within=30, every=0.5)
     eventually(lambda: agent.json("show", f"/{POOL}/b")["memory"]["lent"] == 0, within=30, every=0.5)
+
+
+@pytest.fixture
+def watching(tmp_path):
+    """Starts who watches for memory pressure beside a program: `watching(busy["b"])`."""
+    started = []
+
+    def start(program):
+        started.append(Watching(program, PRESSURE, tmp_path / f"watching{len(started)}"))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.end()
+
+
+def test_programs_are_asked_for_memory_before_it_is_lent_and_one_that_ends_keeps_nobody_waiting(governed, busy, watching):
+    agent = governed("enforce", attach=True)
+    owner, gone = watching(busy["b"]), watching(busy["b"])
+    eventually(lambda: owner.said() and gone.said(), within=20)
+    gone.end()
+    fill(agent, busy)
+    busy["b"].read(IDLE)
+    time.sleep(3)  # the last second under its load is over, and who waits for nothing is asked by nobody but the governor
+    asked = owner.said().count("asked")
+    eventually(lambda: standing(agent, "b")["lent"] > 0, within=150, every=0.2)
+    assert owner.said().count("asked") > asked
+    assert agent.json("show", f"/{POOL}/b")["view"]["memory"] < SIZE
+    # Who only reads it sees its end when nobody is left who could ask.
+    assert "end" not in owner.said()
+    assert agent.stop() == 0
+    eventually(lambda: owner.said()[-1] == "end", within=5)
 
 
 def test_who_is_governed_no_more_has_all_of_its_room_again(governed, busy):

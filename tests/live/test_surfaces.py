@@ -1,5 +1,6 @@
 """Ways into a program besides files: the view page, what `elbowroom run` preloads, and environment variables."""
 
+import ctypes
 import json
 import os
 import subprocess
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from kit import cgroup, jvm, programs
+from kit.memory import file
+from kit.process import Process
 from kit.wait import PATIENCE, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -171,7 +174,7 @@ def test_what_is_preloaded_outlives_the_agent(agent, start):
 
 def run(binary, *words, **environment):
     name = f"elbowroom-test-live-env-{os.getpid()}"
-    ours = ("OMP_", "GOMP_", "KMP_", "GOMAXPROCS", "GOMEMLIMIT", "NODE_OPTIONS", "MALLOC_ARENA", "PYTHON_CPU", "LD_PRELOAD")
+    ours = ("OMP_", "GOMP_", "KMP_", "GOMAXPROCS", "GOMEMLIMIT", "NODE_OPTIONS", "MALLOC_ARENA", "PYTHON_CPU", "LD_PRELOAD", "MEMORY_PRESSURE")
     environment = {**{k: v for k, v in os.environ.items() if not k.startswith(ours)}, **environment}
     return subprocess.run(
         [binary, *words[:2], "run", "--name", name, *words[2:]], env=environment, stdin=subprocess.DEVNULL,
@@ -198,6 +201,49 @@ def test_the_users_own_settings_stay(agent, binary, run_dir):
 def test_without_being_asked_nothing_is_added(agent, binary, run_dir):
     seen = variables(run(binary, "--run-dir", run_dir, "--", "env"))
     assert not [name for name in seen if name.startswith(("LD_PRELOAD", "GOMP", "KMP", "OMP", "GOMAX"))]
+
+
+# ---- memory pressure ----
+
+KIT = Path(__file__).with_name("kit")
+WATCH = {"MEMORY_PRESSURE_WATCH": f"{PAGE}-pressure", "MEMORY_PRESSURE_WRITE": "Cg=="}
+
+
+def watches(seen):
+    return {name: value for name, value in seen.items() if name.startswith("MEMORY_PRESSURE")}
+
+
+def test_a_program_with_a_view_is_told_what_to_watch_unless_its_user_has(agent, binary, run_dir):
+    told = lambda *words, **users: watches(variables(run(binary, "--run-dir", run_dir, *words, "--", "env", **users)))
+    assert told() == WATCH
+    for users in ({"MEMORY_PRESSURE_WATCH": "/dev/null"}, {"MEMORY_PRESSURE_WRITE": "eA=="}):
+        assert told(**users) == users
+    assert told("--no-views") == told("--env-only") == {}
+
+
+def test_where_memory_is_not_governed_there_is_nothing_to_watch(new_agent, binary, run_dir):
+    new_agent('[memory]\nmode = "off"\n').start()
+    assert watches(variables(run(binary, "--run-dir", run_dir, "--", "env"))) == {}
+
+
+@pytest.mark.parametrize("program", ["watching.py", "sd_watching.py"])
+def test_who_waits_for_memory_is_asked_for_it_whoever_governs_and_by_the_next_policy_process_too(
+    agent, start, background, disk, tmp_path, program
+):
+    if program == "sd_watching.py" and not hasattr(ctypes.CDLL("libsystemd.so.0"), "sd_event_add_memory_pressure"):
+        pytest.skip("needs libsystemd 254: set LD_LIBRARY_PATH to where there is one")
+    log, reads = tmp_path / "log", file(disk, "reads", 128)
+    container = start("--memory", "48MiB")
+    background(container, f"/usr/bin/python3 {KIT / program}", log)
+    eventually(lambda: "watching" in log.read_text(), within=20)
+    eventually(lambda: log.read_text().count("asked") == 1)  # by itself
+    stop = container.background("sh", "-c", f"(echo 20000; cat) | /usr/bin/python3 {KIT / 'paging.py'} {reads}")
+    asked = lambda more: eventually(lambda: log.read_text().count("asked") >= more, within=60, every=0.2)
+    asked(3)
+    Process(agent.status()["pids"]["policy"]).kill()
+    asked(log.read_text().count("asked") + 2)
+    assert "end" not in log.read_text()
+    stop()
 
 
 def test_limits_in_words_need_no_agent(binary, tmp_path):

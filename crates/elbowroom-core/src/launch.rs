@@ -20,6 +20,9 @@ pub const LIBC: &str = "libelbowroom-libc.so";
 /// The agent for HotSpot in [`DIR`].
 pub const JAVA: &str = "elbowroom-agent.jar";
 
+/// Where a container's programs find the file that they watch to be asked for memory, beside the view page.
+pub const PRESSURE: &str = "/sys/devices/system/cpu/elbowroom-pressure";
+
 /// Ways into programs that read no file, or none more than once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -153,6 +156,25 @@ const START: &[Row] = &[
     },
 ];
 
+/// Beside a view: the file that a program watches to be asked for memory (<https://systemd.io/MEMORY_PRESSURE>). `/dev/null` is a user's
+/// word too: no. The newline that it is to write first makes it open the file for writing too (sd-event.c,
+/// `sd_event_add_memory_pressure`): it never sees the end of a FIFO that it could write to itself, at which sd-event would let go of it,
+/// and so it goes on after a restart of the agent. It costs one request that nobody made, at the program's start.
+const WATCH: &[Row] = &[
+    Row {
+        name: "MEMORY_PRESSURE_WATCH",
+        settled_by: &["MEMORY_PRESSURE_WRITE"],
+        value: |_| Some(PRESSURE.into()),
+        pins: false,
+    },
+    Row {
+        name: "MEMORY_PRESSURE_WRITE",
+        settled_by: &["MEMORY_PRESSURE_WATCH"],
+        value: |_| Some("Cg==".into()),
+        pins: false,
+    },
+];
+
 /// `--openmp`: threads that wait for the next region give their CPU to others after a millisecond or two. By default libgomp spins
 /// 300,000 times and libomp for 200 ms, and does so longest where views matter most: where the CPUs are shared. Teams fit into
 /// what there is, so a wait is mostly short: with 1,000 spins, threads with a CPU each go to sleep between regions all the time.
@@ -179,7 +201,12 @@ pub fn start_only(room: Room, is_set: impl Fn(&str) -> bool) -> Vec<(&'static st
 
 /// The same for a program that has a view: runtimes that follow its files while they run are left to.
 pub fn beside_view(room: Room, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
-    fill(START.iter().filter(|row| !row.pins), room, is_set)
+    fill(START.iter().filter(|row| !row.pins).chain(WATCH), room, is_set)
+}
+
+/// What a program is told where [`PRESSURE`] is.
+pub fn watch(is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+    fill(WATCH, Room::default(), is_set)
 }
 
 /// What to add for a program whose OpenMP runtime follows the view. `most` is the most that the view may become: teams grow no
@@ -237,7 +264,7 @@ pub const JAVA_VARIABLE: &str = "JAVA_TOOL_OPTIONS";
 
 /// Which of the variables that are only ever read at a program's start, and that this module knows to set, `env` has.
 pub fn told<'a>(env: impl IntoIterator<Item = &'a str>) -> Vec<&'static str> {
-    let rows = || START.iter().chain(SPIN);
+    let rows = || START.iter().chain(SPIN).chain(WATCH);
     let mut told: Vec<&'static str> = env
         .into_iter()
         .filter_map(|word| {
@@ -435,8 +462,8 @@ mod tests {
         );
         check(
             Surfaces { env: true, ..none },
-            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x"],
-            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x"],
+            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x", "MEMORY_PRESSURE_WATCH=/dev/null"],
+            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x", "MEMORY_PRESSURE_WATCH=/dev/null"],
         );
     }
 
@@ -448,6 +475,8 @@ mod tests {
             "MALLOC_ARENA_MAX=16",
             "GOMEMLIMIT=943718400",
             "NODE_OPTIONS=--max-old-space-size=750",
+            "MEMORY_PRESSURE_WATCH=/sys/devices/system/cpu/elbowroom-pressure",
+            "MEMORY_PRESSURE_WRITE=Cg==",
         ];
         assert_eq!(text(&beside_view(room, |_| false)), beside);
         let words = |hook, surfaces| {
@@ -462,6 +491,20 @@ mod tests {
         let mut env = env(&["GOMAXPROCS=7"]);
         container(Plan { hook: true, surfaces: wanted, seccomp: false }, room, 8, &mut env);
         assert!(env.contains(&"GOMAXPROCS=7".to_owned()));
+    }
+
+    #[test]
+    fn who_watches_something_else_is_left_to_it() {
+        let told = |users: &str| text(&watch(|name| name == users));
+        let both = [format!("MEMORY_PRESSURE_WATCH={PRESSURE}"), "MEMORY_PRESSURE_WRITE=Cg==".to_owned()];
+        assert_eq!(told(""), both);
+        for users in ["MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"] {
+            assert!(told(users).is_empty(), "{users}");
+        }
+        assert!(
+            start_only(Room::default(), |_| false).is_empty(),
+            "without a view there is nothing to watch"
+        );
     }
 
     #[test]

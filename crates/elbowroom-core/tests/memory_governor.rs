@@ -342,3 +342,24 @@ fn protection_that_failed_is_asked_for_again_and_is_no_strangers_work() {
     assert!(protections(&orders).is_empty() && has_begun(&orders, Kind::ForeignWriter), "{orders:?}");
     assert_eq!(protections(&host.pass(4)).len(), 1);
 }
+
+#[test]
+fn who_waits_for_memory_for_a_tenth_of_the_time_is_pressed() {
+    let mut host = Host::new(16, 8);
+    let waits = host.group(1, 0, Some("waits"), Limits::default(), 2);
+    let hardly = host.group(2, 0, Some("hardly"), Limits::default(), 2);
+    let uncounted = host.group(3, 0, Some("uncounted"), Limits::default(), 2);
+    host.group(4, 0, Some("quiet"), Limits::default(), 2);
+    host.counted.insert(waits, |second, usage| cache(usage, second, 120, 0));
+    host.counted.insert(hardly, |second, usage| cache(usage, second, 80, 0));
+    let reads_back = |second, usage| GroupMemory { stalls: None, ..cache(usage, second, 0, GIB / 10) };
+    host.counted.insert(uncounted, reads_back);
+    host.pass(1);
+    assert_eq!(host.memory.pressed().count(), 0, "nothing is known of a period yet");
+    host.pass(15);
+    assert_eq!(host.memory.pressed().collect::<Vec<_>>(), [waits, uncounted]);
+    // The last period alone: what was is over.
+    host.counted.insert(waits, |_, usage| cache(usage, 16, 120, 0));
+    host.pass(1);
+    assert_eq!(host.memory.pressed().collect::<Vec<_>>(), [uncounted]);
+}

@@ -18,6 +18,7 @@ pub mod memory;
 pub mod mount;
 pub mod numa;
 mod parse;
+pub mod pressure;
 pub mod privilege;
 pub mod probe;
 pub mod proc;

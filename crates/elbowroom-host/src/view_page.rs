@@ -165,7 +165,9 @@ impl Drop for ViewPage {
 /// Tells the readers of every page in `dir` that nobody keeps it any more. Pages that cannot be opened are left as they are.
 pub fn retire_all(dir: &Path) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    for mut page in entries.filter_map(|entry| ViewPage::adopt(&entry.path()).ok()) {
+    // What is no page is not opened: who opens a FIFO may have to wait for its reader.
+    let pages = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    for mut page in pages.filter_map(|entry| ViewPage::adopt(&entry.path()).ok()) {
         page.publish(&MappedView::NOBODY);
     }
 }

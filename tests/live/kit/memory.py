@@ -45,11 +45,14 @@ class Hungry:
 
 
 class Paging:
-    """A process of kit/paging.py in a cgroup: a program that reads a file larger than its memory."""
+    """A process of kit/paging.py in a cgroup and, as containers are, in a mount namespace of its own: a program that reads a file larger
+    than its memory."""
 
     def __init__(self, group, path):
+        own = ["unshare", "--mount", "--propagation", "private"]
+        self.group = group
         self.process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("paging.py"), path], stdin=subprocess.PIPE, text=True
+            [*own, sys.executable, Path(__file__).with_name("paging.py"), path], stdin=subprocess.PIPE, text=True
         )
         group.enter(self.process.pid)
 
@@ -59,6 +62,24 @@ class Paging:
 
     def end(self):
         self.process.stdin.close()
+        self.process.kill()
+        self.process.wait()
+
+
+class Watching:
+    """A process of kit/watching.py beside a program, in its cgroup and mount namespace, that watches the file `path` there."""
+
+    def __init__(self, program, path, log):
+        self.log = log
+        words = ["nsenter", "--target", str(program.process.pid), "--mount", sys.executable]
+        with open(log, "w") as out:
+            self.process = subprocess.Popen([*words, Path(__file__).with_name("watching.py"), path], stdout=out)
+        program.group.enter(self.process.pid)
+
+    def said(self):
+        return self.log.read_text().split()
+
+    def end(self):
         self.process.kill()
         self.process.wait()
 

@@ -97,6 +97,7 @@ pub(super) const SINGLES: &[(Node, Node, &str)] = {
         (MemoryMax, Cgroup, "memory.max"),
         (MemorySoftLimitInBytes, Cgroup, "memory.soft_limit_in_bytes"),
         (ViewPage, Cpus, "elbowroom"),
+        (PressureFile, Cpus, "elbowroom-pressure"),
     ]
 };
 

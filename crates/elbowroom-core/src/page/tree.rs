@@ -76,6 +76,8 @@ pub enum Node {
     MemorySoftLimitInBytes,
     /// Empty: what the view page ([`super::mapped`]) is mounted on.
     ViewPage,
+    /// Empty: what the file that programs watch to be asked for memory is mounted on ([`crate::launch::PRESSURE`]).
+    PressureFile,
     /// `vulnerabilities/*`.
     Vulnerability(u8),
     /// `cpuN` and the directories below it.
@@ -333,7 +335,7 @@ pub fn host_path(node: Node) -> Option<String> {
         Node::Root | Node::Proc | Node::Sys | Node::SysDevices | Node::SysDevicesSystem | Node::Cgroup => {
             None
         }
-        Node::Uptime | Node::Loadavg | Node::ViewPage => None,
+        Node::Uptime | Node::Loadavg | Node::ViewPage | Node::PressureFile => None,
         Node::CpuOnline | Node::CpuOffline | Node::CpuPossible | Node::CpuPresent => None,
         Node::CpuFile(..) if node.form() == Some(Form::Online) => None,
         Node::MemoryHigh | Node::MemoryMax => Some("proc/meminfo".to_owned()),

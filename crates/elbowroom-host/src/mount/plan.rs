@@ -3,6 +3,7 @@
 use super::mountinfo::{CgroupLine, Mount, MountTable, is_deleted};
 use super::place::{FileId, Place, file_id, open_dir, path_of};
 use super::{FSTYPE, MountError, PAGE_TARGET, SOURCE};
+use elbowroom_core::launch::PRESSURE;
 use elbowroom_core::sample::DeviceNumber;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -104,9 +105,9 @@ impl Place {
 /// tens of microseconds that whoever mounts them then does not wait for.
 pub fn look_up(view_dir: &Path, surfaces: &[Surface]) {
     let Ok(dir) = open_dir(view_dir) else { return };
-    let page = PAGE_TARGET.trim_start_matches('/');
+    let ours = [PAGE_TARGET, PRESSURE].map(|target| Path::new(target.trim_start_matches('/')));
     let sources = surfaces.iter().map(|surface| surface.source.as_path());
-    for source in sources.chain([Path::new(page)]) {
+    for source in sources.chain(ours) {
         let _ = file_id(dir.as_fd(), source);
     }
 }

@@ -1,4 +1,5 @@
-//! The file system of the view pages ([`elbowroom_host::view_page`]): a tmpfs of our own, so that pages live as long as
+//! The file system of the view pages ([`elbowroom_host::view_page`]), and of the files that ask for memory
+//! ([`elbowroom_host::pressure`]): a tmpfs of our own, so that pages live as long as
 //! somebody has them mapped, whatever becomes of the agent.
 
 use crate::fuse::session::{MountLine, mounts_on, unmount};
@@ -10,14 +11,14 @@ use std::path::Path;
 
 const TMPFS: &str = "tmpfs";
 
-/// Mounts it on `dir`, with room for `capacity` pages.
+/// Mounts it on `dir`, with room for `capacity` pages and as many FIFOs.
 ///
 /// # Errors
 /// [`FuseError::Io`].
 pub fn mount(dir: &Path, capacity: u32) -> Result<(), FuseError> {
     let bytes = u64::from(capacity) * PAGE_SIZE as u64;
-    // The inodes of the directory itself, and of a page that is removed while another is made.
-    let options = format!("mode=0755,size={bytes},nr_inodes={}", u64::from(capacity) + 2);
+    // The inodes of the directory itself, and of a page and a FIFO that are removed while others are made.
+    let options = format!("mode=0755,size={bytes},nr_inodes={}", 2 * u64::from(capacity) + 3);
     let options = CString::new(options).expect("numbers have no NUL");
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
     rustix::mount::mount(SOURCE, dir, TMPFS, flags, options.as_c_str())

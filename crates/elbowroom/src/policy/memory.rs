@@ -11,7 +11,7 @@ use anyhow::Result;
 use elbowroom_core::alert::Alert;
 use elbowroom_core::govern::Mode;
 use elbowroom_core::govern::memory::{
-    Done, Export, GroupMemory, Memory, MemoryTick, NodeMemory, Order, Outcome, Standing,
+    Done, Export, GroupMemory, Memory, MemoryTick, NodeMemory, Notices, Order, Outcome, Standing,
 };
 use elbowroom_core::sample::{Event, Group, GroupId, Usage};
 use elbowroom_core::unit::Micros;
@@ -34,6 +34,8 @@ const TRUE_FOR: Micros = Micros::secs(5);
 pub(super) enum Effect {
     /// Tell the views how much of its memory a container should want.
     Export(Export),
+    /// Ask the programs in a container for memory.
+    Ask(GroupId),
     /// Tell the operator.
     Warn(Alert),
 }
@@ -67,6 +69,7 @@ pub(super) struct MemoryRoom {
     containers: BTreeMap<GroupId, Named>,
     paths: BTreeMap<GroupId, String>,
     masks: Masks,
+    notices: Notices,
     status: MemoryStatus,
 }
 
@@ -99,8 +102,14 @@ impl MemoryRoom {
             containers: BTreeMap::new(),
             paths: BTreeMap::new(),
             masks: Masks::default(),
+            notices: Notices::default(),
             status: MemoryStatus::default(),
         })
+    }
+
+    /// Whether anything is decided, carried out or not.
+    pub(super) fn is_on(&self) -> bool {
+        self.mode != Mode::Off
     }
 
     /// An event as everybody else may know it: without what is ours.
@@ -126,12 +135,13 @@ impl MemoryRoom {
                 self.used.remove(id);
                 self.known.remove(id);
                 self.reader.forget(*id);
+                self.notices.forget(*id);
             }
             Event::Tick(tick) => self.used.extend(tick.usage.iter().copied()),
             _ => {}
         }
         let orders = self.memory.apply(event);
-        orders.into_iter().filter_map(|order| self.obey(order)).collect()
+        orders.into_iter().flat_map(|order| self.obey(order)).collect()
     }
 
     /// Measures, where that is due; a large host in several goes.
@@ -233,7 +243,9 @@ impl MemoryRoom {
         self.measure_at = if next > now { next } else { now.saturating_add(period) };
         let tick = MemoryTick { now, node: self.node, groups: std::mem::take(&mut self.read) };
         let begin = timer::now();
-        let effects = self.apply(&Event::MemoryTick(tick));
+        let mut effects = self.apply(&Event::MemoryTick(tick));
+        let pressed = self.memory.pressed().filter_map(|group| self.notices.ask(group, now));
+        effects.extend(pressed.map(Effect::Ask));
         self.status.decide_usec = timer::now().saturating_sub(begin).get();
         effects
     }
@@ -249,24 +261,27 @@ impl MemoryRoom {
         }
     }
 
-    fn obey(&mut self, order: Order) -> Option<Effect> {
+    fn obey(&mut self, order: Order) -> Vec<Effect> {
+        // Who only watches changes nothing that anybody sees.
+        let asked = self.limiter.as_ref().and_then(|_| self.notices.order(&order)).map(Effect::Ask);
         let group = match &order {
-            Order::Alert(alert) => return Some(Effect::Warn(alert.clone())),
-            // Who only watches changes nothing that anybody sees.
+            Order::Alert(alert) => return vec![Effect::Warn(alert.clone())],
             Order::Export(export) => {
-                return self.limiter.is_some().then_some(Effect::Export(*export));
+                // First what is asked for can be read.
+                let shown = self.limiter.is_some().then_some(Effect::Export(*export));
+                return shown.into_iter().chain(asked).collect();
             }
             Order::Protect(protect) => protect.group,
             Order::Reclaim(reclaim) => reclaim.group,
             Order::Lease(lease) => lease.group,
             Order::Release(group) => *group,
         };
-        let path = self.paths.get(&group)?.clone();
+        let Some(path) = self.paths.get(&group).cloned() else { return Vec::new() };
         tracing::debug!(container = path, ?order, "decided about memory");
         if let Some(limiter) = &self.limiter {
             self.masks.ordered(&order);
             limiter.memory(order, path);
         }
-        None
+        asked.into_iter().collect()
     }
 }

@@ -7,6 +7,7 @@
 mod alerts;
 mod answers;
 mod attaching;
+mod bells;
 mod capacities;
 mod control;
 mod disk;

@@ -1,6 +1,7 @@
 //! The one thread that owns all state of the policy process.
 
 use super::alerts::{AlertsRoom, Seen};
+use super::bells::Bells;
 use super::disk::DiskRoom;
 use super::labelled::Labelled;
 use super::limiter::Told;
@@ -59,6 +60,7 @@ pub(super) struct Owner {
     pub(super) unmet: BTreeSet<GroupId>,
     pub(super) disk: DiskRoom,
     pub(super) memory: MemoryRoom,
+    pub(super) bells: Bells,
     pub(super) alerts: AlertsRoom,
     pub(super) voices: Voices,
     pub(super) labelled: Labelled,
@@ -91,6 +93,7 @@ impl Owner {
             config,
             run_dir,
             sensor,
+            bells: Bells::new(publisher.pages()),
             publisher,
             residents: BTreeMap::new(),
             orphans: BTreeMap::new(),
@@ -142,6 +145,7 @@ impl Owner {
         let view = self.publisher.name(slot).unwrap_or_default();
         tracing::info!(view, "container gone while no policy process ran");
         let _ = std::fs::remove_file(self.publisher.pages().join(&view));
+        self.bells.forget(&view);
         self.publisher.remove(slot);
     }
 
@@ -245,6 +249,7 @@ impl Owner {
         for effect in effects {
             match effect {
                 Effect::Export(export) => self.apply(&[Event::Export(export)]),
+                Effect::Ask(group) => self.bells.ring(&self.view_name(group)),
                 Effect::Warn(alert) => self.alerts.take(alert),
             }
         }

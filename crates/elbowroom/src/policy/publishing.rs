@@ -81,6 +81,11 @@ impl Owner {
                 None
             }
         };
+        match self.memory.is_on() {
+            true => self.bells.meet(&name),
+            // What an agent with other settings left.
+            false => self.bells.forget(&name),
+        }
         self.residents.insert(group.id, Resident::new(group.path.clone(), slot, facts, times, attach, page));
         self.voices.meet(group.id, &group.path, container);
         if self.config.containers.refuses(container).is_none() {
@@ -114,7 +119,8 @@ impl Owner {
             tracing::info!(container = resident.path, "container gone");
             resident.retire_page();
             if let Some(name) = self.publisher.name(resident.slot) {
-                let _ = std::fs::remove_file(self.publisher.pages().join(name));
+                let _ = std::fs::remove_file(self.publisher.pages().join(&name));
+                self.bells.forget(&name);
             }
             self.publisher.remove(resident.slot);
             self.fill_the_gap();

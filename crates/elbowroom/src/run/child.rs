@@ -8,6 +8,8 @@ use elbowroom_core::launch;
 use elbowroom_host::mount::{self, Place};
 use elbowroom_host::signal;
 use std::ffi::OsString;
+use std::fs::Metadata;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -37,10 +39,13 @@ pub(crate) struct ChildArgs {
 
 /// Returns only where the command could not be started.
 pub(crate) fn main(args: &ChildArgs, run_dir: &Path) -> ExitCode {
-    if let Err(error) = prepare(args, run_dir) {
-        eprintln!("elbowroom: {}", crate::one_line(&error));
-        return ExitCode::from(NOT_STARTED);
-    }
+    let has_view = match prepare(args, run_dir) {
+        Ok(has_view) => has_view,
+        Err(error) => {
+            eprintln!("elbowroom: {}", crate::one_line(&error));
+            return ExitCode::from(NOT_STARTED);
+        }
+    };
     let command = &args.command[0];
     let mut program = Command::new(command);
     let libraries = launch::libraries(args.surfaces.preloads());
@@ -49,13 +54,18 @@ pub(crate) fn main(args: &ChildArgs, run_dir: &Path) -> ExitCode {
         launch::append_preload(&mut list, &libraries);
         program.env(launch::PRELOAD, list);
     }
+    // Nothing is there without a view, nor where the agent does not govern memory.
+    let is_fifo = |file: Metadata| file.file_type().is_fifo();
+    if has_view && std::fs::metadata(launch::PRESSURE).is_ok_and(is_fifo) {
+        program.envs(launch::watch(|name| std::env::var_os(name).is_some()));
+    }
     let error = program.args(&args.command[1..]).exec();
     eprintln!("elbowroom: {}: {error}", command.to_string_lossy());
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-/// Everything before the command.
-fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<()> {
+/// Everything before the command; whether it has a view.
+fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<bool> {
     // The runner blocks them to read them, and masks are inherited.
     signal::unblock(&FORWARDED)?;
     for dir in &args.cgroup {
@@ -65,7 +75,7 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<()> {
     }
     // Without a namespace of its own the agent lets it alone too.
     if args.no_views || args.surfaces.env_only {
-        return Ok(());
+        return Ok(false);
     }
     mount::own_namespace()?;
     let view = client::prepare(run_dir, 0, PATIENCE)
@@ -76,7 +86,8 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<()> {
     if let Some(page) = &view.page {
         attach_page(&place, page, args.surfaces)?;
     }
-    preload::provide(root, args.surfaces.preloads())
+    preload::provide(root, args.surfaces.preloads())?;
+    Ok(true)
 }
 
 /// The files show the view without the page too (a kernel before Linux 5.12, no sysfs); what is preloaded needs it.

@@ -146,7 +146,7 @@ fn by_stall(class: Class, stall: f64, minute: f64, refault: Bytes) -> Colour {
 }
 
 /// A kernel without pressure stall information: who reads back a hundredth of its memory every period needs more.
-fn by_refaults(meter: &Meter) -> Colour {
+pub(super) fn by_refaults(meter: &Meter) -> Colour {
     let back = meter.refault_mean();
     match back / (meter.last().usage.get().max(1) as f64) {
         part if part > 0.01 && meter.refault() >= SOME => Colour::Red,

@@ -104,6 +104,11 @@ impl Memory {
         member.measured.then(|| member.standing(self.last.unwrap_or_default()))
     }
 
+    /// The containers that waited for memory in the last period, as the kernel shows it.
+    pub fn pressed(&self) -> impl Iterator<Item = GroupId> {
+        self.members.values().filter(|member| member.measured && member.is_pressed()).map(|member| member.id)
+    }
+
     /// Every pool that containers share, the machine first.
     pub fn pools(&self) -> &[PoolView] {
         &self.pools

@@ -18,6 +18,8 @@ const HALF_LIFE: f64 = 420.0;
 
 /// Less than this part of what was asked of it, all of which is served, is another load.
 const OTHER_LOAD: f64 = 0.5;
+/// Waiting for this part of a period is pressure.
+const PRESSED: f64 = 0.1;
 /// Who reads back this part of what it has within ten periods could use more.
 const READS_BACK: f64 = 0.1;
 
@@ -165,6 +167,16 @@ impl Member {
     /// It would use more memory if there were some.
     pub(super) fn is_hungry(&self) -> bool {
         self.judgement.colour == Colour::Red || self.meter.refault() >= SOME || self.meter.grows()
+    }
+
+    /// It waited for memory in the last period, for long enough that programs which watch the kernel for that would be told: sd-event(3)
+    /// asks for a tenth of the time (`MEMORY_PRESSURE_DEFAULT_THRESHOLD_USEC`, 200 ms of 2 s). Where the kernel counts no stalls, it reads back
+    /// much of what it has.
+    pub(super) fn is_pressed(&self) -> bool {
+        match self.meter.stall_now() {
+            Some(stall) => stall >= PRESSED,
+            None => self.meter.is_settled() && colour::by_refaults(&self.meter) == Colour::Red,
+        }
     }
 
     /// What failed loans taught, as far as it has that reserved.

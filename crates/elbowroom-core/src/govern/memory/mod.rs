@@ -43,6 +43,7 @@ mod governor;
 mod lend;
 mod member;
 mod meter;
+mod notice;
 mod pool;
 mod protect;
 mod recall;
@@ -52,6 +53,7 @@ mod turn;
 
 pub use colour::Source;
 pub use governor::Memory;
+pub use notice::Notices;
 pub use sample::{
     Act, Done, Export, GroupMemory, Heard, Lease, MemoryTick, NodeMemory, Order, Outcome, Protect, Reclaim,
     Stalls,
