@@ -7,6 +7,7 @@ use elbowroom_host::cgroup::{v1, v2};
 use elbowroom_host::profile::pages::areas;
 use elbowroom_host::{fixture, proc};
 use libfuzzer_sys::fuzz_target;
+use std::collections::BTreeMap;
 
 fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);
@@ -15,6 +16,10 @@ fuzz_target!(|data: &[u8]| {
     let _ = areas(&text, "/bin/sh");
     let _ = (v1::limit(&text), v1::quota(&text), v1::cpuacct_usage_percpu(&text), v2::limit(&text), v2::max(&text));
     let _ = (v1::device_limits(&text), v2::io_max(&text), v2::iocost(&text), fixture::sections(&text));
+    let _ = (v1::parse_memory_stat(&text), v1::cpuacct_usage(data), v1::throttled_time(data));
+    let mut rows = BTreeMap::new();
+    let _ = (v1::io_service_bytes(&text, &mut rows), v1::io_serviced(&text, &mut rows));
+    let _ = (v2::parse_memory_stat(&text), v2::parse_io_stat(&text), v2::cpu_stat(data));
     let _ = (parse_bytes(&text), parse_cpus(&text), parse_duration(&text));
     if let Ok(set) = text.parse::<CpuSet>() {
         assert_eq!(set.to_string().parse::<CpuSet>().expect("what prints parses"), set);

@@ -33,7 +33,7 @@ pub mod signal;
 pub mod timer;
 pub mod view_page;
 mod warn;
-mod watch;
+pub mod watch;
 
 pub use parse::Malformed;
 pub use sensor::{Details, Sensor, SensorConfig, SensorError};

@@ -33,7 +33,7 @@ fn seniority(root: &Root, pid: i32) -> Option<(bool, usize, u64)> {
 }
 
 /// `NSpid` of `/proc/PID/status`: the process' number in every pid namespace it is in, outermost first.
-fn ns_pids(status: &str) -> Vec<u64> {
+pub fn ns_pids(status: &str) -> Vec<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or("");
     line.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
@@ -118,12 +118,13 @@ fn after_command(stat: &str) -> Option<&str> {
     stat.rsplit_once(") ").map(|(_, rest)| rest)
 }
 
-fn state(stat: &str) -> Option<char> {
+/// The state of a process or thread, from its `stat` line.
+pub fn state(stat: &str) -> Option<char> {
     after_command(stat)?.chars().next()
 }
 
 /// When a process started, in clock ticks since boot, from its `stat` line.
-pub(crate) fn start_ticks(stat: &str) -> Option<u64> {
+pub fn start_ticks(stat: &str) -> Option<u64> {
     // Field 22 of the line; the state, first after the command, is field 3.
     after_command(stat)?.split(' ').nth(22 - 3)?.parse().ok()
 }

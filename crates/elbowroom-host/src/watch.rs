@@ -24,7 +24,7 @@ const CGROUP_MAGICS: [i64; 2] = [0x0027_e0eb, 0x6367_7270];
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Notice {
+pub enum Notice {
     /// A cgroup came or went in this directory.
     Tree {
         /// Index of the hierarchy.
@@ -221,7 +221,8 @@ fn parse_inotify(
 }
 
 /// `struct fanotify_event_metadata` with its information records (fanotify(7)). What does not parse is as good as lost.
-fn parse_fanotify(mut bytes: &[u8], hierarchies: &[(u64, usize)], notices: &mut Vec<Notice>) {
+/// `hierarchies` are file system ids and whose they are; events of others are none of ours.
+pub fn parse_fanotify(mut bytes: &[u8], hierarchies: &[(u64, usize)], notices: &mut Vec<Notice>) {
     const METADATA: usize = 24;
     while bytes.len() >= METADATA {
         let (Some(len), Some(header), Some(mask)) = (u32_at(bytes, 0), u16_at(bytes, 6), u64_at(bytes, 8))

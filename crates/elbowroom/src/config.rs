@@ -336,6 +336,23 @@ impl Config {
     }
 }
 
+/// The configuration of a text, as a text that says all of it: for the fuzzer.
+///
+/// # Errors
+/// As where the file is read.
+pub fn written_out(text: &str) -> Result<String> {
+    Ok(toml::to_string(&Config::parse(text)?)?)
+}
+
+/// A container's label `elbowroom.dev/probe` as the entry of a configuration: for the fuzzer.
+///
+/// # Errors
+/// As where the label is read.
+pub fn of_label(label: &str) -> Result<String> {
+    let probes = vec![Probe::parse(label, false)?];
+    Ok(toml::to_string(&Config { probes, ..Config::default() })?)
+}
+
 fn one_line(text: &str, error: &toml::de::Error) -> String {
     let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
     let message = error.message().trim().replace('\n', "; ");

@@ -6,7 +6,7 @@ mod alerts;
 mod api;
 mod cli;
 mod client;
-mod config;
+pub mod config;
 mod dashboard;
 pub mod fleet;
 mod fnv;
@@ -24,8 +24,10 @@ pub mod recorder;
 mod run;
 mod verbs;
 
+pub use api::Request;
+pub use verbs::record::compare as replay;
+
 use anyhow::Result;
-use api::Request;
 use clap::Parser;
 use cli::{Cli, Verb};
 use elbowroom_core::sample::DeviceNumber;

@@ -58,7 +58,10 @@ fn get(mut stream: UnixStream, name: &str) -> Result<Box<dyn Read>, AuditError> 
 }
 
 /// The status of an answer, read up to its body.
-fn answer_head(reader: &mut impl BufRead) -> io::Result<u16> {
+///
+/// # Errors
+/// The answer ends before its body, its head is no text or too long, or says no status.
+pub fn answer_head(reader: &mut impl BufRead) -> io::Result<u16> {
     let mut head = String::new();
     let mut head_reader = reader.take(LONGEST_ANSWER);
     loop {

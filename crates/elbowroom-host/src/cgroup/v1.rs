@@ -81,7 +81,7 @@ pub fn swap_max(dir: &Dir<'_>) -> Answer<Limit<Bytes>> {
 }
 
 /// `cpuacct.usage`: nanoseconds.
-pub(crate) fn cpuacct_usage(text: &[u8]) -> Option<Micros> {
+pub fn cpuacct_usage(text: &[u8]) -> Option<Micros> {
     leading_number(text).map(Micros::nanos)
 }
 
@@ -92,7 +92,7 @@ pub fn cpuacct_usage_percpu(text: &str) -> Result<Vec<Micros>, Malformed> {
 }
 
 /// `throttled_time` of `cpu.stat`: nanoseconds.
-pub(crate) fn throttled_time(text: &[u8]) -> Option<Micros> {
+pub fn throttled_time(text: &[u8]) -> Option<Micros> {
     keyed_number(text, "throttled_time").map(Micros::nanos)
 }
 
@@ -116,7 +116,8 @@ pub fn memory_stat(dir: &Dir<'_>) -> Answer<MemoryStat> {
     dir.parse("memory.stat", parse_memory_stat)
 }
 
-pub(crate) fn parse_memory_stat(text: &str) -> Result<MemoryStat, Malformed> {
+/// The same from the text.
+pub fn parse_memory_stat(text: &str) -> Result<MemoryStat, Malformed> {
     let mut stat = MemoryStat::default();
     for entry in flat_keyed(text) {
         let (key, value) = entry?;
@@ -149,7 +150,7 @@ pub(crate) fn parse_memory_stat(text: &str) -> Result<MemoryStat, Malformed> {
 }
 
 /// Disk transfer by device, while it is gathered from two files.
-pub(crate) type IoRows = BTreeMap<DeviceNumber, IoStat>;
+pub type IoRows = BTreeMap<DeviceNumber, IoStat>;
 
 /// `blkio.throttle.io_service_bytes_recursive` and `io_serviced_recursive`; before Linux 4.15 only the plain ones exist.
 /// Buffered writes are not among them: v1 charges those to the root. Since Linux 6.10 a disk is counted from the first limit
@@ -169,7 +170,7 @@ pub fn io_stat(dir: &Dir<'_>) -> Result<Vec<IoStat>, crate::root::ReadError> {
 }
 
 /// `blkio.throttle.io_service_bytes`, with or without `_recursive`.
-pub(crate) fn io_service_bytes(text: &str, rows: &mut IoRows) -> Result<(), Malformed> {
+pub fn io_service_bytes(text: &str, rows: &mut IoRows) -> Result<(), Malformed> {
     blkio(text, rows, |row, kind, n| match kind {
         "Read" => row.rbytes = Bytes(n),
         "Write" => row.wbytes = Bytes(n),
@@ -179,7 +180,7 @@ pub(crate) fn io_service_bytes(text: &str, rows: &mut IoRows) -> Result<(), Malf
 }
 
 /// `blkio.throttle.io_serviced`, with or without `_recursive`.
-pub(crate) fn io_serviced(text: &str, rows: &mut IoRows) -> Result<(), Malformed> {
+pub fn io_serviced(text: &str, rows: &mut IoRows) -> Result<(), Malformed> {
     blkio(text, rows, |row, kind, n| match kind {
         "Read" => row.rios = n,
         "Write" => row.wios = n,

@@ -55,7 +55,7 @@ pub fn memory_limit(dir: &Dir<'_>, file: &str) -> Answer<Limit<Bytes>> {
 }
 
 /// CPU time and throttling from `cpu.stat`; memory is another file's.
-pub(crate) fn cpu_stat(text: &[u8]) -> Option<Usage> {
+pub fn cpu_stat(text: &[u8]) -> Option<Usage> {
     Some(Usage {
         cpu: Micros(keyed_number(text, "usage_usec")?),
         throttled: keyed_number(text, "throttled_usec").map(Micros),
@@ -85,7 +85,8 @@ pub fn memory_stat(dir: &Dir<'_>) -> Answer<MemoryStat> {
     Ok(Some(stat))
 }
 
-pub(crate) fn parse_memory_stat(text: &str) -> Result<MemoryStat, Malformed> {
+/// The same from the text.
+pub fn parse_memory_stat(text: &str) -> Result<MemoryStat, Malformed> {
     let mut stat = MemoryStat::default();
     for entry in flat_keyed(text) {
         let (key, value) = entry?;
@@ -124,7 +125,7 @@ pub fn io_stat(dir: &Dir<'_>) -> Result<Vec<IoStat>, ReadError> {
 
 /// `259:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0`; iocost and others add words of their own, and a device
 /// that did nothing may have no words at all.
-pub(crate) fn parse_io_stat(text: &str) -> Result<Vec<IoStat>, Malformed> {
+pub fn parse_io_stat(text: &str) -> Result<Vec<IoStat>, Malformed> {
     const EXPECTED: &str = "\"major:minor key=number ...\"";
     let mut rows = Vec::new();
     for line in text.lines().filter(|line| !line.starts_with(NO_DEVICE)) {

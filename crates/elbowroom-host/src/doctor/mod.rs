@@ -9,7 +9,7 @@ mod journal;
 mod looks;
 mod machine;
 mod place;
-mod text;
+pub mod text;
 pub mod touch;
 mod write;
 

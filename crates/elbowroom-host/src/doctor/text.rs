@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 
 /// A setting as its file says it: the chosen word where the file lists all (`always [madvise] never`), else the text
 /// without its newline.
-pub(super) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let text = text.trim_end();
     let chosen = text.split_ascii_whitespace().find_map(|w| w.strip_prefix('[')?.strip_suffix(']'));
     chosen.unwrap_or(text).to_owned()
 }
 
 /// The lines in kB of `/proc/meminfo`, or of a node's, whose lines begin with `Node 0`.
-pub(super) fn meminfo(text: &str) -> Result<BTreeMap<String, Bytes>, Malformed> {
+pub fn meminfo(text: &str) -> Result<BTreeMap<String, Bytes>, Malformed> {
     let mut all = BTreeMap::new();
     for line in text.lines() {
         let Some((key, value)) = line.split_once(':') else {
@@ -31,12 +31,12 @@ pub(super) fn meminfo(text: &str) -> Result<BTreeMap<String, Bytes>, Malformed> 
 }
 
 /// `key number` lines, all of them.
-pub(super) fn keyed(text: &str) -> Result<BTreeMap<String, u64>, Malformed> {
+pub fn keyed(text: &str) -> Result<BTreeMap<String, u64>, Malformed> {
     flat_keyed(text).map(|entry| entry.map(|(key, value)| (key.to_owned(), value))).collect()
 }
 
 /// `/proc/diskstats`, reads and writes together.
-pub(super) fn diskstats(text: &str) -> Result<Vec<(DeviceNumber, String, DiskCounters)>, Malformed> {
+pub fn diskstats(text: &str) -> Result<Vec<(DeviceNumber, String, DiskCounters)>, Malformed> {
     let counters = |stat: DiskStat| DiskCounters {
         ios: stat.rios.saturating_add(stat.wios),
         bytes: stat.rbytes.saturating_add(stat.wbytes),
@@ -48,7 +48,7 @@ pub(super) fn diskstats(text: &str) -> Result<Vec<(DeviceNumber, String, DiskCou
 }
 
 /// Mounts of block devices in a `mountinfo` file, each device once.
-pub(super) fn mounts(text: &str) -> Vec<Mount> {
+pub fn mounts(text: &str) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = Vec::new();
     for line in text.lines() {
         let Some((mount, fs)) = line.split_once(" - ") else { continue };
@@ -71,14 +71,14 @@ pub(super) fn mounts(text: &str) -> Vec<Mount> {
 }
 
 /// Rows of v2 `io.max` and v1 `blkio.throttle.*_device`: device and the rest.
-pub(super) fn device_rows(text: &str) -> Vec<(DeviceNumber, String)> {
+pub fn device_rows(text: &str) -> Vec<(DeviceNumber, String)> {
     let rows = text.lines().filter_map(|line| line.split_once(' '));
     rows.filter_map(|(device, rest)| Some((device.parse().ok()?, rest.trim().to_owned()))).collect()
 }
 
 /// The size a command line lets a heap grow to: `-Xmx` and `-XX:MaxHeapSize` of a JVM (the last one counts), V8's
 /// `--max-old-space-size` in MiB.
-pub(super) fn heap(pid: i32, cmdline: &str) -> Option<Heap> {
+pub fn heap(pid: i32, cmdline: &str) -> Option<Heap> {
     let mut sizes = cmdline.split('\0').filter_map(|argument| {
         let size = if let Some(size) =
             argument.strip_prefix("-Xmx").or_else(|| argument.strip_prefix("-XX:MaxHeapSize="))
@@ -96,7 +96,7 @@ pub(super) fn heap(pid: i32, cmdline: &str) -> Option<Heap> {
 }
 
 /// Anonymous and shared memory of a process, from its `status`: what cannot be dropped. `None` for a kernel thread.
-pub(super) fn held(status: &str) -> Option<Bytes> {
+pub fn held(status: &str) -> Option<Bytes> {
     let line = |key: &str| {
         let value = status.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;
         Some(Bytes::kib(value.trim().strip_suffix(" kB")?.parse().ok()?))
@@ -106,7 +106,7 @@ pub(super) fn held(status: &str) -> Option<Bytes> {
 
 /// What a JVM was told about its heap. The environment is read first, as java does, so that the command line has the last
 /// word; `_JAVA_OPTIONS` alone comes after it (src/hotspot/share/runtime/arguments.cpp, `parse_vm_init_args`).
-pub(super) fn jvm(pid: i32, cmdline: &str, environ: &str) -> Jvm {
+pub fn jvm(pid: i32, cmdline: &str, environ: &str) -> Jvm {
     let variable =
         |name: &str| environ.split('\0').find_map(|v| v.strip_prefix(name)?.strip_prefix('=')).unwrap_or("");
     let before = ["JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"].map(variable);

@@ -6,7 +6,7 @@
 
 mod address;
 mod fetch;
-mod prometheus;
+pub mod prometheus;
 pub mod reading;
 mod report;
 mod simulate;

@@ -73,7 +73,10 @@ pub(super) async fn look(client: &Client, way: &Way, prefix: &str) -> Result<Loo
 }
 
 /// Reads the answer: what each instance has, or why there is nothing of it.
-fn read(json: &[u8]) -> Result<BTreeMap<String, Result<Reading>>> {
+///
+/// # Errors
+/// It is no vector of samples.
+pub fn read(json: &[u8]) -> Result<BTreeMap<String, Result<Reading>>> {
     let answer: Answer = serde_json::from_slice(json).context("it is no vector of samples")?;
     let mut nodes: BTreeMap<String, Samples> = BTreeMap::new();
     for Sample { mut metric, value: (_, words) } in answer.data.result {

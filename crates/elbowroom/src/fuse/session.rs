@@ -2,6 +2,7 @@
 
 use crate::fuse::abi::{self, Init, InitReply, Op, Request};
 use crate::fuse::{FS_TYPE, FuseError, SOURCE};
+use elbowroom_host::mount::mountinfo::MountTable;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -207,33 +208,17 @@ impl MountLine {
 pub fn mounts_on(path: &Path) -> Result<Vec<MountLine>, FuseError> {
     const TABLE: &str = "/proc/self/mountinfo";
     let table = std::fs::read(TABLE).map_err(FuseError::io("reading", TABLE))?;
-    Ok(table.split(|b| *b == b'\n').filter_map(parse_mount_line).filter(|line| line.path == path).collect())
-}
-
-/// `36 35 98:0 /root /mount/point options - type source super-options` (proc_pid_mountinfo(5)).
-fn parse_mount_line(line: &[u8]) -> Option<MountLine> {
-    let mut fields = line.split(|b| *b == b' ');
-    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
-    let minor = device.split_once(':')?.1.parse().ok()?;
-    let path = PathBuf::from(std::ffi::OsString::from_vec(unescape(fields.nth(1)?)));
-    let mut after = fields.skip_while(|field| *field != b"-").skip(1);
-    let mut text = || Some(String::from_utf8_lossy(&unescape(after.next()?)).into_owned());
-    Some(MountLine { minor, path, fs_type: text()?, source: text()? })
-}
-
-use std::os::unix::ffi::OsStringExt;
-
-/// Undoes the kernel's `\040` for white space and backslash (fs/proc_namespace.c, `mangle`).
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, tail)) = rest.split_first() {
-        let octal = tail.first_chunk::<3>().filter(|_| *first == b'\\');
-        let value = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        out.push(value.unwrap_or(*first));
-        rest = if value.is_some() { &tail[3..] } else { tail };
-    }
-    out
+    let table = MountTable::parse(&table, Path::new(TABLE))
+        .map_err(|error| FuseError::io("reading", TABLE)(std::io::Error::other(error)))?;
+    let lines = table.iter().filter(|mount| mount.mount_point == path);
+    Ok(lines
+        .map(|mount| MountLine {
+            minor: mount.device.minor,
+            path: mount.mount_point.clone(),
+            fs_type: mount.fstype.clone(),
+            source: mount.source.to_string_lossy().into_owned(),
+        })
+        .collect())
 }
 
 /// Removes what an agent that is no more left mounted on `views`: all layers of it, lazily, because a view that is
@@ -276,39 +261,4 @@ pub fn abort(minor: u32) -> Result<(), FuseError> {
             .map_err(failed)?;
     rustix::io::write(&file, b"1").map_err(failed)?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mount_line_reads_with_spaces_and_optional_fields() {
-        let line = b"36 35 0:61 / /run/el\\040bow/views ro,nosuid shared:7 master:1 - fuse.elbowroom elbowroom ro,user_id=0";
-        assert_eq!(
-            parse_mount_line(line),
-            Some(MountLine {
-                minor: 61,
-                path: "/run/el bow/views".into(),
-                fs_type: FS_TYPE.into(),
-                source: SOURCE.into()
-            })
-        );
-        assert!(parse_mount_line(line).unwrap().is_ours());
-    }
-
-    #[test]
-    fn other_lines_of_the_table_are_nobodys() {
-        for line in [&b""[..], b"1 2", b"1 2 x / /a b", b"36 35 98 / /mnt rw - ext4 /dev/vda rw"] {
-            assert_eq!(parse_mount_line(line), None);
-        }
-        let other = parse_mount_line(b"36 35 98:0 / /mnt rw - ext4 /dev/vda rw").unwrap();
-        assert!(!other.is_ours());
-    }
-
-    #[test]
-    fn escapes_are_undone_once() {
-        assert_eq!(unescape(b"a\\134040b"), b"a\\040b");
-        assert_eq!(unescape(b"end\\04"), b"end\\04");
-    }
 }

@@ -43,9 +43,19 @@ const LONGEST: usize = 1 << 20;
 
 /// The part of the OCI state that matters here (runtime-spec, runtime.md).
 #[derive(Deserialize)]
-struct State {
-    id: String,
-    bundle: PathBuf,
+pub struct State {
+    /// The container's identifier.
+    pub id: String,
+    /// Where its bundle is.
+    pub bundle: PathBuf,
+}
+
+/// Reads it.
+///
+/// # Errors
+/// It is no JSON, or one of the two is missing.
+pub fn told(text: &[u8]) -> anyhow::Result<State> {
+    serde_json::from_slice(text).context("the container's state")
 }
 
 /// Mounts the view, or says in one line why there is none: on stderr, which engines throw away, and to journald. Always succeeds,
@@ -120,7 +130,7 @@ fn state(patience: Duration) -> anyhow::Result<State> {
             read => text.extend_from_slice(&part[..read]),
         }
     }
-    serde_json::from_slice(&text).context("the container's state")
+    told(&text)
 }
 
 fn attach_view(run_dir: &Path, rootfs: &Path) -> anyhow::Result<()> {

@@ -12,6 +12,10 @@ pub(crate) mod runtime;
 pub mod seccomp;
 mod surfaces;
 
+pub use hook::told;
+pub use runtime::{bundle_of, change};
+pub use surfaces::made;
+
 use std::env;
 use std::ffi::OsString;
 use std::io::Write;

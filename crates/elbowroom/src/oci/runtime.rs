@@ -6,6 +6,8 @@ use super::{bundle, hook, say, seccomp, surfaces};
 use crate::client;
 use crate::config::Config;
 use anyhow::{Context, bail};
+use elbowroom_core::launch::Plan;
+use serde_json::Value;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -56,14 +58,7 @@ fn patch(bundle: &Path) -> anyhow::Result<()> {
     // One that is broken keeps no container from starting; the agent says what is wrong with it.
     let node = Config::load(None).unwrap_or_default().containers;
     let plan = surfaces::plan(bundle, Path::new(run_dir), &node)?;
-    bundle::edit(bundle, |config| {
-        let files = surfaces::hook_arguments(plan.surfaces);
-        if plan.hook || !files.is_empty() {
-            let args = [&hook::words(run_dir)[..], &files].concat();
-            bundle::add_hook(config, Path::new(program), &args)?;
-        }
-        if plan.surfaces.is_none() { Ok(()) } else { surfaces::add_variables(config, plan) }
-    })?;
+    bundle::edit(bundle, |config| change(config, plan, Path::new(program), run_dir))?;
     if plan.seccomp
         && let Err(error) = bundle::edit(bundle, |config| seccomp::inject(config, Path::new(run_dir)))
     {
@@ -72,9 +67,22 @@ fn patch(bundle: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Puts what `plan` says into a bundle's configuration: `program` as the hook, for the agent of `run_dir`, and variables.
+///
+/// # Errors
+/// A configuration of another shape. It may be half changed then, and is not to be used.
+pub fn change(config: &mut Value, plan: Plan, program: &Path, run_dir: &str) -> anyhow::Result<()> {
+    let files = surfaces::hook_arguments(plan.surfaces);
+    if plan.hook || !files.is_empty() {
+        let args = [&hook::words(run_dir)[..], &files].concat();
+        bundle::add_hook(config, program, &args)?;
+    }
+    if plan.surfaces.is_none() { Ok(()) } else { surfaces::add_variables(config, plan) }
+}
+
 /// The bundle, if these are the arguments of a command that makes a container. An option that is not known may or may not
 /// take a value; rather than guess, the container is left alone.
-fn bundle_of(args: &[OsString]) -> Option<PathBuf> {
+pub fn bundle_of(args: &[OsString]) -> Option<PathBuf> {
     let mut rest = args.iter().map(|arg| arg.as_bytes());
     loop {
         let option = Argument::read(rest.next()?)?;

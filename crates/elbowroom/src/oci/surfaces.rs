@@ -80,7 +80,7 @@ pub(super) fn of_names(names: &str) -> Surfaces {
 }
 
 /// What is known of the container of a bundle before it is made.
-fn made(bundle: &Path, config: &Value) -> Launch {
+pub fn made(bundle: &Path, config: &Value) -> Launch {
     // Podman's and CRI-O's bundles are a directory in that of the container.
     let named = if bundle.ends_with("userdata") { bundle.parent().unwrap_or(bundle) } else { bundle };
     let id = named.file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned();

@@ -139,21 +139,24 @@ impl fmt::Display for Decision {
 }
 
 /// What a replay found.
-#[derive(Default, Serialize)]
-struct Verdict {
-    events: u64,
-    ticks: u64,
-    disk_ticks: u64,
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// Everything sensed.
+    pub events: u64,
+    /// Those that are ticks.
+    pub ticks: u64,
+    /// Those that are ticks of disks.
+    pub disk_ticks: u64,
     /// Decisions about views in the recording.
-    changes: u64,
+    pub changes: u64,
     /// Decisions about disks in the recording.
-    orders: u64,
+    pub orders: u64,
     /// Decisions that differ from the recording.
-    different: u64,
+    pub different: u64,
     /// The first of them, in words.
-    differences: Vec<String>,
+    pub differences: Vec<String>,
     /// The recording ends in the middle of a line: its writer was stopped.
-    truncated: bool,
+    pub truncated: bool,
 }
 
 /// `elbowroom record`.
@@ -269,7 +272,11 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<(String, bool)> {
     Ok((text, verdict.different == 0))
 }
 
-fn compare(mut input: impl BufRead, path: &str) -> Result<Verdict> {
+/// Replays the recording in `input`, which is called `path`.
+///
+/// # Errors
+/// What is no recording, or of another form.
+pub fn compare(mut input: impl BufRead, path: &str) -> Result<Verdict> {
     let mut verdict = Verdict::default();
     let mut deciders: Option<Deciders> = None;
     let mut expected: VecDeque<Decision> = VecDeque::new();

@@ -149,13 +149,14 @@ impl Docker {
 }
 
 /// Status and body of an answer.
-fn split(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
+pub fn split(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
     let end = answer.windows(4).position(|part| part == b"\r\n\r\n")?;
     let status = std::str::from_utf8(&answer[..end]).ok()?.split(' ').nth(1)?.parse().ok()?;
     Some((status, answer[end + 4..].to_vec()))
 }
 
-fn message(status: u16, answer: &[u8]) -> String {
+/// What an answer says that is no success: a line, and not a long one.
+pub fn message(status: u16, answer: &[u8]) -> String {
     let json: Value = serde_json::from_slice(answer).unwrap_or_default();
     let text = json["message"].as_str().map_or_else(|| format!("status {status}"), str::to_owned);
     text.chars().take(400).map(|c| if c.is_control() { ' ' } else { c }).collect()

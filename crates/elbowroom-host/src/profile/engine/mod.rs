@@ -10,7 +10,7 @@
 
 mod bundle;
 mod command;
-mod docker;
+pub mod docker;
 mod foreground;
 mod scratch;
 
