@@ -174,8 +174,16 @@ fn anonymous_memory_goes_to_swap_where_it_may_and_stays_where_it_may_not() {
     }
     assert_eq!(done.outcome, Outcome::Partly, "{done:?}");
     assert!(room.usage() + 16 * MIB > before, "{done:?}");
-    let done = actuator.reclaim(&mut leases, &Reclaim { swap: true, ..reclaim(32 * MIB) }, &room.path());
-    assert!(room.usage() + 16 * MIB < before && done.reclaimed > Bytes(16 * MIB), "{done:?}");
+    // One order takes what a CPU compresses within its patience, which on an emulated one beside others is little.
+    let mut taken = Bytes::ZERO;
+    for _ in 0..20 {
+        let order = Reclaim { swap: true, ..reclaim(32 * MIB - taken.get()) };
+        taken = taken.saturating_add(actuator.reclaim(&mut leases, &order, &room.path()).reclaimed);
+        if taken > Bytes(16 * MIB) {
+            break;
+        }
+    }
+    assert!(room.usage() + 16 * MIB < before && taken > Bytes(16 * MIB), "{taken:?}");
     assert_eq!((room.limits(), room.records()), (limits, 0));
 }
 
