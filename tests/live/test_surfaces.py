@@ -228,8 +228,9 @@ def test_where_memory_is_not_governed_there_is_nothing_to_watch(new_agent, binar
 
 @pytest.mark.parametrize("program", ["watching.py", "sd_watching.py"])
 def test_who_waits_for_memory_is_asked_for_it_whoever_governs_and_by_the_next_policy_process_too(
-    agent, start, background, disk, tmp_path, program
+    agent, disk, start, background, tmp_path, program
 ):
+    # The disk before the container: what it keeps mounted ends first.
     if program == "sd_watching.py" and not hasattr(ctypes.CDLL("libsystemd.so.0"), "sd_event_add_memory_pressure"):
         pytest.skip("needs libsystemd 254: set LD_LIBRARY_PATH to where there is one")
     log, reads = tmp_path / "log", file(disk, "reads", 128)
