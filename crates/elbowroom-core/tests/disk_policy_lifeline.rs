@@ -34,7 +34,7 @@ fn watch(toy: &mut Toy, seconds: u64) -> (f64, f64) {
     (isolation / seconds as f64, used / seconds as f64)
 }
 
-/// The learned capacity in parts of the first speed: the median of some seconds, for a probe assumes more for a few.
+/// The learned capacity in parts of the first speed: the lower quartile of some seconds, for a probe assumes more for a few.
 fn capacity(toy: &mut Toy) -> f64 {
     let learned = (0..11).map(|_| {
         toy.step();
@@ -42,7 +42,7 @@ fn capacity(toy: &mut Toy) -> f64 {
     });
     let mut learned: Vec<f64> = learned.collect();
     learned.sort_by(f64::total_cmp);
-    learned[5]
+    learned[2]
 }
 
 fn alerts(toy: &Toy) -> Vec<Kind> {
@@ -72,12 +72,12 @@ fn a_disk_that_makes_nobody_wait_is_given_away_beyond_the_target() {
     let beyond = |toy: &Toy| {
         let rbps = |max: IoMax| max.rbps.value().unwrap() as f64;
         let may = rbps(toy.disks.standings(id(1))[0].max) / rbps(toy.disks.disks()[0].capacity);
-        may + toy.disks.standings(id(0))[0].used.unwrap() - 0.93
+        may + toy.disks.standings(id(0))[0].used.unwrap() - 0.95
     };
     toy.run(3);
     assert!(beyond(&toy) < 0.01, "not before it has shown that: {}", beyond(&toy));
     let seconds = (0..20).find(|_| (toy.step(), is_eased(&toy)).1);
-    assert!(seconds.is_some() && beyond(&toy) > 0.025, "{seconds:?} {}", beyond(&toy));
+    assert!(seconds.is_some() && beyond(&toy) > 0.015, "{seconds:?} {}", beyond(&toy));
     // Requests take twice as long.
     toy.late = 0.3;
     toy.step();
@@ -86,7 +86,7 @@ fn a_disk_that_makes_nobody_wait_is_given_away_beyond_the_target() {
 
 /// All that is ever given away of the disk is in use.
 fn is_eased(toy: &Toy) -> bool {
-    toy.disks.disks()[0].used.is_some_and(|used| (0.955..0.97).contains(&used))
+    toy.disks.disks()[0].used.is_some_and(|used| (0.965..0.98).contains(&used))
 }
 
 #[test]

@@ -93,6 +93,6 @@ pub struct Lifeline {
 
 impl Default for Lifeline {
     fn default() -> Self {
-        Self { elasticity: Percent::whole(20), target: Percent::whole(93) }
+        Self { elasticity: Percent::whole(20), target: Percent::whole(95) }
     }
 }

@@ -37,9 +37,11 @@ pub(super) struct Claimant {
 }
 
 impl Claimant {
-    /// What is protected for it to grow into before anybody could react: `1.3x + 1 %`, while it uses the disk.
+    /// What is there for it to grow into before anybody could react, while it uses the disk: `1.3x + 1 %`, up to a tenth more than its
+    /// lifeline.
     fn growth(&self) -> f64 {
-        if self.active { self.protected.min(1.3 * self.kept + 0.01) } else { 0.0 }
+        let owed = self.kept.max(1.1 * self.lifeline).max(self.reserve);
+        if self.active { owed.min(self.protected).min(1.3 * self.kept + 0.01) } else { 0.0 }
     }
 }
 

@@ -37,13 +37,19 @@ const STEEPEST: f64 = 1.6;
 const ANOTHER: f64 = 0.8;
 /// A disk that does this much more than it can, without being saturated, can do more.
 const EXCEEDED: f64 = 1.05;
-/// Probes: growth in the first second, and how much faster it gets every second; at most, up to where the disk is taken to do
-/// [`BEYOND`] of what it is known to have done, beyond that, and while what an operation costs is a guess.
+/// Probes: growth in the first second, and how much faster it gets every second; at most, and while what an operation costs is a
+/// guess.
 const PROBE: f64 = 0.015;
 const PROBE_FASTER: f64 = 1.35;
-const PROBE_FASTEST: f64 = 0.15;
 const PROBE_BEYOND: f64 = 0.03;
-const PROBE_GUESSED: f64 = 0.1;
+const PROBE_GUESSED: f64 = 0.07;
+/// A disk that is known to have done more, up to [`BEYOND`] of that: first to the end of what it can do now, by this part at most; then by
+/// small steps, which show in longer waits before anybody gets less; and when it has done so many seconds' work more than it can do
+/// now, which no disk that is throttled by tokens has saved up, by large ones.
+const PROBE_KNOWN_FIRST: f64 = 0.08;
+const PROBE_KNOWN: f64 = 0.04;
+const PROBE_PROVEN: f64 = 0.4;
+const PROVEN: f64 = 0.12;
 const BEYOND: f64 = 0.97;
 /// A disk is known to have done more where that is more by this part.
 const MORE: f64 = 0.07;
@@ -51,13 +57,12 @@ const MORE: f64 = 0.07;
 /// faster: it is probed at once.
 const STRAIN: f64 = 3.0;
 const RELIEF: f64 = 1.5;
-/// A probe of a disk that is known to have done more, or of which little is known, begins as if it had lasted for so many seconds.
-const HEAD_START: f64 = 7.0;
+/// A probe of a disk of which little is known begins as if it had lasted for so many seconds.
 const HEAD_START_GUESSED: f64 = 5.0;
 /// Quiet seconds before a probe: after the first that failed, and at most; at most on a disk that is known to have done more.
 const HOLD: f64 = 8.0;
 const LONGEST_HOLD: f64 = 24.0;
-const SLOW_HOLD: f64 = 8.0;
+const SLOW_HOLD: f64 = 4.0;
 /// Before the first. What was seen of a disk then, or since it is another one, was its end for one mix of requests, mostly of
 /// whoever filled it; how much room there is for the mix that follows is asked sooner.
 const FIRST_HOLD: f64 = 2.0;
@@ -107,6 +112,16 @@ struct Probe {
     grown: f64,
     /// It grew in the last period.
     fresh: bool,
+    /// What the disk did since beyond what it was taken to do before, in seconds of all of that.
+    excess: f64,
+    /// It is on the way back to what the disk is known to have done.
+    back: bool,
+}
+
+impl Default for Probe {
+    fn default() -> Self {
+        Self { lasted: 0.0, grown: 1.0, fresh: false, excess: 0.0, back: false }
+    }
 }
 
 /// What a period says about the capacity.
@@ -219,6 +234,12 @@ impl Capacity {
             cost(rates.0[bytes], byte).max(cost(rates.0[ios], byte * size))
         });
         ops.sum()
+    }
+
+    /// The least part of the disk that a load can take, whatever an operation costs: as many bytes, or operations, as what filled it.
+    fn lightest(&self, flow: Flow) -> f64 {
+        let part = |of: fn(Flow) -> f64| of(flow) / of(self.filled).max(1.0);
+        part(Flow::bytes).min(part(Flow::operations))
     }
 
     fn bytes_per_operation(&self) -> f64 {
@@ -345,7 +366,13 @@ impl Capacity {
         if self.quiet > 10.0 * self.hold {
             self.hold = (self.hold / 2.0).max(HOLD);
         }
+        let mut probe = self.probe.unwrap_or_default();
+        probe.excess += (cost * probe.grown - 1.0).max(0.0) * seen.seconds;
+        self.probe = self.probe.map(|_| probe);
         if cost > EXCEEDED {
+            if more > MORE {
+                self.probe = Some(Probe { grown: probe.grown * cost, back: true, ..probe });
+            }
             self.move_towards(seen.flow, 1.0);
             self.validate(seen.now);
         } else if seen.suspect {
@@ -357,25 +384,24 @@ impl Capacity {
         {
             // Who was held back has not reached his new limit yet.
             probe.fresh = false;
+        } else if more <= MORE && self.probe.is_some_and(|probe| probe.back) {
+            // It does what it is known to have done. Whether it can do more is asked later.
+            (self.probe, self.quiet) = (None, 0.0);
         } else if (seen.cap_binds || self.probe.is_some_and(|probe| probe.fresh))
             && cost > USED
             && (self.quiet >= hold || relief || self.probe.is_some())
         {
-            let guessed = self.split.is_guess();
-            let head_start = match () {
-                () if more > MORE => HEAD_START,
-                () if guessed => HEAD_START_GUESSED,
-                () => 0.0,
-            };
-            let Probe { lasted, grown, .. } =
-                self.probe.unwrap_or(Probe { lasted: head_start, grown: 1.0, fresh: false });
-            let fastest = match () {
-                () if more > MORE => PROBE_FASTEST.min(more),
-                () if guessed => PROBE_GUESSED,
-                () => PROBE_BEYOND,
-            };
-            let growth = 1.0 + (PROBE * PROBE_FASTER.powf(lasted)).min(fastest) * seen.seconds.min(1.0);
-            self.probe = Some(Probe { lasted: lasted + seen.seconds, grown: grown * growth, fresh: true });
+            if self.probe.is_none() && self.split.is_guess() {
+                probe.lasted = HEAD_START_GUESSED;
+            }
+            let growth = 1.0 + self.step(&probe, seen, cost, more) * seen.seconds.min(1.0);
+            self.probe = Some(Probe {
+                lasted: probe.lasted + seen.seconds,
+                grown: probe.grown * growth,
+                fresh: true,
+                back: more > MORE,
+                ..probe
+            });
             self.scale(growth);
         } else if self.quiet >= DOUBT
             && let (Some(is), Some(was)) = (self.speed(), self.normal(seen.now))
@@ -384,6 +410,23 @@ impl Capacity {
             self.scale(was / is);
         } else {
             self.probe = None;
+        }
+    }
+
+    /// By how much a probe goes on in a second.
+    fn step(&self, probe: &Probe, seen: &Seen, cost: f64, more: f64) -> f64 {
+        let steady = PROBE * PROBE_FASTER.powf(probe.lasted);
+        match () {
+            () if more > MORE && probe.excess > PROVEN => PROBE_PROVEN.min(more),
+            () if more > MORE && self.probe.is_none() => {
+                (1.0 / cost - 1.0).clamp(PROBE_KNOWN, PROBE_KNOWN_FIRST).min(more)
+            }
+            () if more > MORE => PROBE_KNOWN.min(more),
+            () if self.split.is_guess() => {
+                let room = seen.target / self.lightest(seen.flow) - 1.0;
+                steady.min(PROBE_GUESSED).min(room.max(PROBE_BEYOND))
+            }
+            () => steady.min(PROBE_BEYOND),
         }
     }
 

@@ -33,8 +33,10 @@ const MOST_REST: f64 = 0.3;
 /// The part of the most it did lately that is kept for a container that wants no more: the peak of some periods is above what it
 /// takes.
 const KEPT: f64 = 0.98;
-/// What a container would take that no limit holds back, in parts of what it does now.
+/// What a container would take that no limit holds back, and one that a limit of ours does, in parts of what it does now: if it takes
+/// that, it is asked again.
 const WANTED: f64 = 1.1;
+const HELD_WANTS: f64 = 1.25;
 /// A container that gets less than this part of its lifeline is short of it; than this, shows that the disk is another one.
 const CONTENT: f64 = 0.92;
 const STARVING: f64 = 0.8;
@@ -422,10 +424,11 @@ fn claimant(member: &Member, groups: &Groups, capacity: &Capacity, least: f64, n
         reserve: if active { reserve.max(need.smallest(capacity, least)) } else { reserve.min(peak) },
         protected,
         kept: if wants_more || latency { protected } else { protected.min(KEPT * peak) },
-        demand: if (wants_more && need.at_ours) || unheld {
+        demand: if unheld {
             users
         } else {
-            protected.max(WANTED * capacity.share(member.flow)).min(users)
+            let wanted = if wants_more && need.at_ours { HELD_WANTS } else { WANTED };
+            protected.max(wanted * capacity.share(member.flow)).min(users)
         },
         lifeline,
         weight: claim.map_or(100.0, |claim| f64::from(claim.weight.max(1))),
