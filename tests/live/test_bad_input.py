@@ -56,6 +56,7 @@ def finished(words, run_dir):
 # ---- the command line ----
 
 
+@pytest.mark.native
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -97,11 +98,13 @@ def test_a_bad_argument_is_named(command, words, named):
     refused(command(*words), *named)
 
 
+@pytest.mark.native
 def test_a_cpu_that_is_not_there_is_named(command):
     absent = str(os.cpu_count() + 40)
     refused(command("run", "--cpuset", absent, "--", "true"), absent)
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("words", [["list"], ["show", "x"], ["explain", "x"], ["attach", "x"], ["detach", "x"]])
 def test_without_an_agent_the_way_to_one_is_said(command, run_dir, words):
     refused(command(*words), str(run_dir), "elbowroom agent")
@@ -110,6 +113,7 @@ def test_without_an_agent_the_way_to_one_is_said(command, run_dir, words):
 HOSTILE = ["no-such", "two words", "..", "../../etc", "/", "-", "*", "a\nb", "\x1b[31mred", "\u202e", "", "x" * 10_000, "%s%n"]
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("verb", ["show", "explain", "attach", "detach"])
 def test_containers_that_do_not_exist_are_said_not_to(agent, verb):
     for name in HOSTILE:
@@ -118,6 +122,7 @@ def test_containers_that_do_not_exist_are_said_not_to(agent, verb):
         assert "\x1b" not in done.stderr and "\u202e" not in done.stderr
 
 
+@pytest.mark.native
 def test_a_closed_pipe_is_no_error(agent, binary, run_dir):
     script = f"'{binary}' --run-dir '{run_dir}' list --format json; echo $? >&2"
     done = subprocess.run(["bash", "-c", f"({script}) | true"], capture_output=True, text=True)
@@ -127,6 +132,7 @@ def test_a_closed_pipe_is_no_error(agent, binary, run_dir):
 # ---- the configuration ----
 
 
+@pytest.mark.native
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -150,6 +156,7 @@ def test_a_bad_configuration_is_refused_with_its_line(command, tmp_path, run_dir
     assert not run_dir.exists() or not list(run_dir.iterdir())
 
 
+@pytest.mark.native
 def test_a_configuration_that_is_not_there_is_named(command):
     refused(command("agent", "--config", "/nonexistent.toml"), "/nonexistent.toml")
     refused(command("agent", "--config", "/"), "/")
@@ -158,12 +165,14 @@ def test_a_configuration_that_is_not_there_is_named(command):
 # ---- the host ----
 
 
+@pytest.mark.native
 def test_a_second_agent_is_refused_and_the_first_goes_on(agent, command, run_dir):
     before = agent.status()["pids"]
     refused(command("agent"), str(run_dir))
     assert agent.status()["pids"] == before
 
 
+@pytest.mark.native
 def test_a_run_directory_without_room_is_refused(command, tmp_path):
     full = tmp_path / "full"
     full.mkdir()
@@ -179,11 +188,13 @@ def test_a_run_directory_without_room_is_refused(command, tmp_path):
         subprocess.run(["umount", full], check=True)
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("place", ["/proc/elbowroom", "/dev/null/run", "/" + "x" * 300])
 def test_a_run_directory_that_cannot_be_is_refused(command, place):
     refused(command("agent", at=place), place[:20])
 
 
+@pytest.mark.native
 def test_a_run_directory_too_long_for_a_socket_is_refused(command, tmp_path):
     refused(command("agent", at=tmp_path / ("x" * 110)), "x" * 20)
 
@@ -229,6 +240,7 @@ def test_check_says_which_controllers_are_missing(command, without_cgroups):
     assert done.returncode == 1 and missing == ["cgroups", "controller cpu", "controller memory"], done.stdout
 
 
+@pytest.mark.native
 def test_someone_else_than_root_is_told_so(command):
     done = command("agent", prefix=["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"])
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
@@ -254,6 +266,7 @@ def test_a_cgroup_file_that_cannot_be_read_costs_nobody_else(new_agent, hand_mad
 # ---- containers with odd names, and ones that vanish ----
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("name", ["two words", "a..b", "%41%s", "quote'\"", "ünïcödé", "-rf", "x" * 180])
 def test_odd_names_of_cgroups_are_listed_and_shown(new_agent, hand_made, name):
     agent = new_agent(containers='cgroups = ["/elbowroom-test-live-odd/*"]').start()
@@ -321,6 +334,7 @@ def test_a_later_process_with_a_mount_namespace_of_its_own_gets_the_view_too(new
             process.wait()
 
 
+@pytest.mark.native
 def test_containers_that_vanish_while_they_are_asked_for_are_said_to(agent, binary, run_dir):
     stop = threading.Event()
 
@@ -389,6 +403,7 @@ def test_a_container_that_waits_for_its_view_is_let_alone_once_detached(new_agen
             process.kill()
 
 
+@pytest.mark.native
 def test_rubbish_on_the_control_socket_is_answered_or_closed_and_harms_nothing(agent):
     for request in ({"show": "x"}, {"nonsense": 1}, [], 7, "list", {"prepare": {"pid": -1}}, {"show": "x" * 100_000}):
         agent.ask(request)

@@ -66,6 +66,7 @@ def test_kills_in_any_order_cost_no_read(agent, start):
     assert container.mem_total() == 256 << 20
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("names", [("view_server", "policy"), ("supervisor", "policy"), ("supervisor", "view_server")])
 def test_two_killed_at_once_are_replaced(agent, start, names):
     container = start("--memory", "256MiB")
@@ -81,6 +82,7 @@ def test_two_killed_at_once_are_replaced(agent, start, names):
     assert container.mem_total() == 256 << 20
 
 
+@pytest.mark.native
 def test_a_policy_process_that_is_killed_takes_nothing_back(agent, start):
     """What its successor does not know yet is what was shown before: not nothing used, and not the soft limit."""
     container = start("--memory", "256MiB", "--memory-reservation", "96MiB")
@@ -103,6 +105,7 @@ def test_a_policy_process_that_is_killed_takes_nothing_back(agent, start):
         assert all(total > 160 and used > 140 for total, used in seen), sorted(set(seen))
 
 
+@pytest.mark.native
 def test_a_view_server_killed_while_it_starts_a_supervisor_costs_no_read(agent, start):
     """It forks then, and pages it reads requests into must not need copying before they can be written again."""
     container = start("--memory", "256MiB")
@@ -185,6 +188,7 @@ def test_a_container_whose_file_system_hangs_keeps_nobody_from_ending(slow, agen
     eventually(lambda: all(str(slow.path) in line for line in agent.leftovers()))
 
 
+@pytest.mark.native
 def test_a_stuck_policy_process_delays_no_reader(agent, start):
     container = start("--memory", "256MiB")
     container.read("/proc/meminfo")
@@ -213,6 +217,7 @@ def test_limits_changed_while_nobody_looked_are_seen_afterwards(agent, docker):
     eventually(lambda: container.mem_total() == 300 << 20)
 
 
+@pytest.mark.native
 def test_a_container_that_ended_while_nobody_looked_is_forgotten(agent, start):
     container, other = start(), start()
     agent.attached(container)

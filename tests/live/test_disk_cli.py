@@ -90,6 +90,7 @@ def test_observing_decides_and_writes_nothing(governed, group, writer, loop_disk
     assert agent.status()["disk"]["held"] == 0
 
 
+@pytest.mark.native
 def test_off_measures_nothing(governed, group, writer, loop_disk):
     agent = governed("off", args=["--enforce"])
     assert agent.json("disks") == {"mode": "off", "not_enforced": None, "policy": "aridac", "disks": [], "alerts": []}
@@ -115,6 +116,7 @@ def test_enforcing_writes_what_it_decided_and_says_why(governed, group, writer, 
     assert [s["decisions"] for s in row["disk"]] == [[]], row["disk"]
 
 
+@pytest.mark.native
 def test_tables_fit_a_narrow_screen(governed, group, writer, loop_disk):
     agent = governed("enforce")
     limited(group, loop_disk)
@@ -218,6 +220,7 @@ def test_without_an_io_controller_it_says_so_and_carries_on(governed, group, loo
 # ---- who is told ----
 
 
+@pytest.mark.native
 def test_hooks_are_told_of_alerts(governed, group, writer, loop_disk, receiver, tmp_path):
     script = tmp_path / "hook"
     script.write_text(f'#!/bin/sh\ncat > {tmp_path}/part\necho "$ELBOWROOM_ALERT_DISK_NAME" > {tmp_path}/name\nmv {tmp_path}/part {tmp_path}/told\n')
@@ -242,6 +245,7 @@ kinds = ["OVERCOMMIT"]
     assert f"OVERCOMMIT     {loop_disk.name}" in agent.cli("disks").stdout
 
 
+@pytest.mark.native
 def test_metrics_are_openmetrics_by_an_independent_parser(governed, group, writer, loop_disk):
     parser = pytest.importorskip("prometheus_client.openmetrics.parser", reason="needs python3-prometheus-client")
     agent = governed("enforce")
@@ -262,6 +266,7 @@ def test_metrics_are_openmetrics_by_an_independent_parser(governed, group, write
 # ---- again, elsewhere ----
 
 
+@pytest.mark.native
 def test_a_recording_replays_to_the_same_decisions_about_disks(binary, group, writer, loop_disk, tmp_path):
     config = tmp_path / "config.toml"
     config.write_text(ARIDAC % "observe" + "[containers]\n" + CONTAINERS)

@@ -50,6 +50,7 @@ def test_a_view_comes_and_goes_by_hand(new_agent, docker):
         assert not [line for line in mounts_of(device) if line.startswith(f"{container.pid}:")]
 
 
+@pytest.mark.native
 def test_labels_say_what_a_container_wants(agent, docker):
     wanted = {"views": "off", "priority": "tier=1 weight=300", "memory-reservation": "8MiB", "colour": "blue"}
     labels = [word for key, value in wanted.items() for word in ("--label", f"elbowroom.dev/{key}={value}")]
@@ -79,7 +80,7 @@ def test_a_clean_stop_gives_the_host_back(new_agent, docker):
     assert "elbowroom" not in container.read("/proc/self/mountinfo").replace("/elbowroom-test", "").replace(os.getcwd(), "")
 
 
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("attempt", [0, *(pytest.param(again, marks=pytest.mark.native) for again in (1, 2))])
 def test_the_wrapper_runtime_shows_the_view_to_the_first_instruction(agent, docker, attempt):
     out = docker.run_once("getconf", "_NPROCESSORS_ONLN", options=["--runtime", "elbowroom", "--cpus", "1"])
     assert out == "1\n"
@@ -87,11 +88,13 @@ def test_the_wrapper_runtime_shows_the_view_to_the_first_instruction(agent, dock
     assert out.split() == ["MemTotal:", str(300 * 1024), "kB"]
 
 
+@pytest.mark.native
 def test_without_an_agent_the_wrapper_runtime_starts_containers_as_ever(docker):
     out = docker.run_once("getconf", "_NPROCESSORS_ONLN", options=["--runtime", "elbowroom", "--cpus", "1"])
     assert out == f"{CPUS}\n"
 
 
+@pytest.mark.native
 def test_the_wrapper_runtime_returns_the_commands_status(agent, docker):
     words = ["run", "--rm", "--network", "none", "--runtime", "elbowroom", "elbowroom-test", "/busybox", "sh", "-c", "exit 7"]
     assert docker.call(*words, check=False).returncode == 7
@@ -153,6 +156,7 @@ def test_equal_containers_share_what_there_is(agent, docker):
     eventually(lambda: containers[0].online_file() == CPUS)
 
 
+@pytest.mark.native
 def test_excluded_containers_are_let_alone(new_agent, docker):
     agent = new_agent()
     agent.config = agent.config.replace("exclude = [", 'exclude = ["elbowroom-test-no*", ').replace(", ]", "]")
@@ -163,6 +167,7 @@ def test_excluded_containers_are_let_alone(new_agent, docker):
     assert left.online() == CPUS
 
 
+@pytest.mark.native
 def test_show_and_explain_name_what_people_ask_for(agent, docker):
     container = docker.run("--cpus", "1", "--memory", "300m", name="elbowroom-test-words")
     agent.attached(container)

@@ -152,6 +152,7 @@ def test_live_tables_come_until_the_end_and_then_everything(binary, group, run, 
     assert "Page faults" in text and "Cost of counting" in text
 
 
+@pytest.mark.native
 @pytest.mark.parametrize(
     "words, reason",
     [

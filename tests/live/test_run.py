@@ -139,6 +139,7 @@ def test_tools_that_people_use_work(agent, start):
 # ---- the command ----
 
 
+@pytest.mark.native
 @pytest.mark.parametrize(
     ("script", "expected"),
     [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -15 $$", 143)],
@@ -148,12 +149,14 @@ def test_the_commands_exit_status_is_ours(agent, binary, run_dir, script, expect
     assert done.returncode == expected, done.stderr
 
 
+@pytest.mark.native
 def test_the_exit_status_is_ours_also_where_who_starts_us_ignores_the_end_of_children(agent, binary, run_dir):
     ignore = lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     done = elbowroom_run(binary, run_dir, "--", "sh", "-c", "exit 7", preexec_fn=ignore)
     assert done.returncode == 7, done.stderr
 
 
+@pytest.mark.native
 @pytest.mark.parametrize(
     ("command", "expected"),
     [("elbowroom-no-such-command", 127), ("/etc/passwd", 126)],
@@ -164,11 +167,13 @@ def test_a_command_that_cannot_start_is_named(agent, binary, run_dir, command, e
     assert command in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.native
 def test_input_and_output_pass_through(agent, binary, run_dir):
     done = elbowroom_run(binary, run_dir, "--", "tr", "a-z", "A-Z", stdin=None, input="room\n")
     assert (done.returncode, done.stdout) == (0, "ROOM\n"), done.stderr
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM])
 def test_signals_reach_the_command(agent, binary, run_dir, number):
     script = f"trap 'echo caught; exit 5' {number.name[3:]}; echo ready; while :; do sleep 0.05; done"
@@ -183,6 +188,7 @@ def test_signals_reach_the_command(agent, binary, run_dir, number):
     assert run.returncode == 5
 
 
+@pytest.mark.native
 def test_a_terminal_that_hangs_up_ends_the_command(agent, binary, run_dir):
     name = f"elbowroom-test-live-hangup-{os.getpid()}"
     words = [binary, "--run-dir", run_dir, "run", "--name", name, "--", "sh", "-c", "echo ready; exec sleep 1000"]
@@ -204,12 +210,14 @@ def test_a_terminal_that_hangs_up_ends_the_command(agent, binary, run_dir):
         run.kill()
 
 
+@pytest.mark.native
 def test_without_an_agent_there_is_no_view_and_the_way_out_is_said(binary, run_dir):
     done = elbowroom_run(binary, run_dir, "--", "true")
     assert done.returncode == 125 and done.stderr.count("\n") == 1, done.stderr
     assert "--no-views" in done.stderr and str(run_dir) in done.stderr
 
 
+@pytest.mark.native
 def test_without_views_no_agent_is_needed(start):
     container = start("--no-views", "--cpus", "1")
     assert container.online() == CPUS
@@ -252,6 +260,7 @@ def test_a_command_that_runs_on_keeps_no_mount_of_an_agent_that_stopped(agent, s
     assert container.online() == CPUS
 
 
+@pytest.mark.native
 def test_two_of_one_name_are_refused(agent, start, binary, run_dir):
     first = start("--cpus", "1")
     done = subprocess.run([binary, "--run-dir", run_dir, "run", "--name", first.name, "--", "true"], capture_output=True, text=True)

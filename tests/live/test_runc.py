@@ -71,6 +71,7 @@ __attribute__((constructor)) static void loaded(void) { open("%s", O_CREAT | O_W
 """
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("way", ["cdi", "oci-hooks", "wrapper"])
 def test_what_an_image_says_of_its_environment_reaches_no_hook(new_agent, binary, runtime, run_dir, tmp_path, way):
     """Runtimes give a hook without an environment the container's, and run it in the image's root directory."""

@@ -163,6 +163,7 @@ def least_recently_used():
             switch.write_text(before)
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("options", [[], ["--no-swap"]], ids=["kept", "forbidden"])
 def test_a_protected_container_stays_in_memory_while_the_host_swaps_its_twin(small_host, ask, made, hungry, options):
     """Two containers that hold as much and do nothing with it, and a third that takes more than is left."""
@@ -337,6 +338,7 @@ def test_what_was_promised_is_touched_on_nobodys_account(ask, made, hungry):
     assert bool(report["touched"]) == bool(report["plan"]["reclaim"]), report
 
 
+@pytest.mark.native
 def test_a_plan_beyond_the_limit_says_so_and_answers_no(ask, made, hungry):
     group = made("promised", 64 * MIB)
     hungry(group)("hold 2")
@@ -394,6 +396,7 @@ def test_however_it_ends_nothing_is_left(ask, made, hungry, number):
     eventually(once, within=5)
 
 
+@pytest.mark.native
 def test_a_jvm_is_told_to_touch_its_own_heap(ask, made, sees_java):
     machines = programs.virtual_machines()
     if not machines:
@@ -415,6 +418,7 @@ def test_a_jvm_is_told_to_touch_its_own_heap(ask, made, sees_java):
             process.communicate()
 
 
+@pytest.mark.native
 def test_page_cache_of_others_makes_room_before_the_container_asks(small_host, ask, made, disk, hungry):
     """A host whose free memory is full of what somebody read once, before and after."""
     group, reader = made("promised", 2048 * MIB), hungry(made("reader", container=False))

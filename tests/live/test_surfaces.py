@@ -81,12 +81,14 @@ def elastic():
     return lambda commands, then="": ["sh", "-c", f"(echo '{commands}'; {then or ':'}) | {java}"]
 
 
+@pytest.mark.native
 def test_a_heap_that_does_not_fit_is_bounded_before_the_program_fills_it(agent, start, elastic):
     # This takes less than a second; a heap without a bound is larger than the container by then, which is killed.
     container = start("--memory", "256MiB")
     assert container.run(*elastic("renew 1000")) == f"{90 << 13}\n"
 
 
+@pytest.mark.native
 def test_a_heap_that_needs_more_than_its_view_gets_it(agent, start, elastic):
     container = start("--memory", "600MiB", "--memory-reservation", "300MiB")
     finish = container.background(*elastic("hold 300", then="cat"))
@@ -159,12 +161,14 @@ def test_regions_of_a_running_program_are_as_wide_as_the_view(agent, start, comp
     assert ask()[10] == 64
 
 
+@pytest.mark.native
 def test_programs_that_read_no_file_get_their_answers_from_the_view(agent, start):
     container = start("--cpus", "1", "--memory", "256MiB", "--libc")
     script = "import os; print(len(os.sched_getaffinity(0)), os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGESIZE'))"
     assert container.run("/usr/bin/python3", "-c", script).split() == ["1", str(256 * MIB)]
 
 
+@pytest.mark.native
 def test_what_is_preloaded_outlives_the_agent(agent, start):
     container = start("--openmp", "--libc")
     agent.stop()
@@ -187,6 +191,7 @@ def variables(done):
     return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
 
 
+@pytest.mark.native
 def test_the_users_own_settings_stay(agent, binary, run_dir):
     own = "/lib/x86_64-linux-gnu/libm.so.6"
     if not os.path.exists(own):
@@ -198,6 +203,7 @@ def test_the_users_own_settings_stay(agent, binary, run_dir):
     assert not {"GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & quiet.keys()
 
 
+@pytest.mark.native
 def test_without_being_asked_nothing_is_added(agent, binary, run_dir):
     seen = variables(run(binary, "--run-dir", run_dir, "--", "env"))
     assert not [name for name in seen if name.startswith(("LD_PRELOAD", "GOMP", "KMP", "OMP", "GOMAX"))]
@@ -213,6 +219,7 @@ def watches(seen):
     return {name: value for name, value in seen.items() if name.startswith("MEMORY_PRESSURE")}
 
 
+@pytest.mark.native
 def test_a_program_with_a_view_is_told_what_to_watch_unless_its_user_has(agent, binary, run_dir):
     told = lambda *words, **users: watches(variables(run(binary, "--run-dir", run_dir, *words, "--", "env", **users)))
     assert told() == WATCH
@@ -247,6 +254,7 @@ def test_who_waits_for_memory_is_asked_for_it_whoever_governs_and_by_the_next_po
     stop()
 
 
+@pytest.mark.native
 def test_limits_in_words_need_no_agent(binary, tmp_path):
     words = ("--run-dir", tmp_path, "--env-only", "--cpus", "1.5", "--memory", "512MiB", "--", "env")
     seen = variables(run(binary, *words, OMP_NUM_THREADS="9"))
@@ -255,6 +263,7 @@ def test_limits_in_words_need_no_agent(binary, tmp_path):
     assert seen["NODE_OPTIONS"] == "--max-old-space-size=384" and "LD_PRELOAD" not in seen
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("flags", [("--env-only", "--openmp"), ("--no-views", "--libc"), ("--no-views", "--env-only")])
 def test_a_bad_pair_of_flags_is_refused(binary, tmp_path, flags):
     done = run(binary, "--run-dir", tmp_path, *flags, "--", "true")
