@@ -17,6 +17,9 @@
 //! - `a_share_is_never_below_a_lifeline_that_fits`
 //! - `guard_leaves_everybody_what_is_kept_for_him`
 
+/// So much of a lifeline is left for who uses it, beside the others' limits.
+const ROOM: f64 = 1.1;
+
 /// What a container is owed and wants, in parts of the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Claimant {
@@ -37,10 +40,10 @@ pub(super) struct Claimant {
 }
 
 impl Claimant {
-    /// What is there for it to grow into before anybody could react, while it uses the disk: `1.3x + 1 %`, up to a tenth more than its
-    /// lifeline.
+    /// What is there for it to grow into before anybody could react, while it uses the disk: `1.3x + 1 %`, but no more than
+    /// [`ROOM`] of its lifeline.
     fn growth(&self) -> f64 {
-        let owed = self.kept.max(1.1 * self.lifeline).max(self.reserve);
+        let owed = self.kept.max(ROOM * self.lifeline).max(self.reserve);
         if self.active { owed.min(self.protected).min(1.3 * self.kept + 0.01) } else { 0.0 }
     }
 }

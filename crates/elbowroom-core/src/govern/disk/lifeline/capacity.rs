@@ -43,9 +43,9 @@ const PROBE: f64 = 0.015;
 const PROBE_FASTER: f64 = 1.35;
 const PROBE_BEYOND: f64 = 0.03;
 const PROBE_GUESSED: f64 = 0.07;
-/// A disk that is known to have done more, up to [`BEYOND`] of that: first to the end of what it can do now, by this part at most; then by
-/// small steps, which show in longer waits before anybody gets less; and when it has done so many seconds' work more than it can do
-/// now, which no disk that is throttled by tokens has saved up, by large ones.
+/// A disk that is known to have done more, up to [`BEYOND`] of that: first to the end of what it can do now, by this part at
+/// most; then by small steps, which show in longer waits before anybody gets less; and when it has done so many seconds' work
+/// more than it can do now, which no disk that is throttled by tokens has saved up, by large ones.
 const PROBE_KNOWN_FIRST: f64 = 0.08;
 const PROBE_KNOWN: f64 = 0.04;
 const PROBE_PROVEN: f64 = 0.4;
@@ -236,7 +236,8 @@ impl Capacity {
         ops.sum()
     }
 
-    /// The least part of the disk that a load can take, whatever an operation costs: as many bytes, or operations, as what filled it.
+    /// The least part of the disk that a load can take, whatever an operation costs: as many bytes, or operations, as what
+    /// filled it.
     fn lightest(&self, flow: Flow) -> f64 {
         let part = |of: fn(Flow) -> f64| of(flow) / of(self.filled).max(1.0);
         part(Flow::bytes).min(part(Flow::operations))
@@ -385,8 +386,8 @@ impl Capacity {
             // Who was held back has not reached his new limit yet.
             probe.fresh = false;
         } else if more <= MORE && self.probe.is_some_and(|probe| probe.back) {
-            // It does what it is known to have done. Whether it can do more is asked later.
-            (self.probe, self.quiet) = (None, 0.0);
+            // It does what it is known to have done. How much more that is of the mix that follows is asked soon, and slowly.
+            (self.probe, self.quiet, self.hold) = (None, 0.0, FIRST_HOLD);
         } else if (seen.cap_binds || self.probe.is_some_and(|probe| probe.fresh))
             && cost > USED
             && (self.quiet >= hold || relief || self.probe.is_some())
