@@ -101,7 +101,7 @@ fn lifeline_wastes_little() {
 /// disk can do is what it does while everybody waits; what is given away is what it does before.
 #[test]
 fn lifeline_finds_out_that_a_disk_is_fast_again() {
-    for (scale, conservation) in [(PAPER, 0.9), (LARGE, 0.9), (FLASH, 0.8), (LAB, 0.9)] {
+    for (scale, conservation) in [(PAPER, 0.925), (LARGE, 0.915), (FLASH, 0.8), (LAB, 0.9)] {
         wastes_little(&library::w4(scale), conservation);
     }
 }

@@ -33,8 +33,8 @@ const MOST_REST: f64 = 0.3;
 /// The part of the most it did lately that is kept for a container that wants no more: the peak of some periods is above what it
 /// takes.
 const KEPT: f64 = 0.98;
-/// What a container would take that no limit holds back, and one that a limit of ours does, in parts of what it does now: if it takes
-/// that, it is asked again.
+/// What a container would take that no limit holds back, and one that a limit of ours does, in parts of what it does now: if it
+/// takes that, it is asked again.
 const WANTED: f64 = 1.1;
 const HELD_WANTS: f64 = 1.25;
 /// A container that gets less than this part of its lifeline is short of it; than this, shows that the disk is another one.
