@@ -312,6 +312,16 @@ fn a_capacity_is_remembered_over_a_restart() {
 }
 
 #[test]
+fn who_is_not_held_by_his_limit_is_named() {
+    let mut toy = burst(SPEED, 0.2);
+    toy.run(30);
+    assert!(!alerts(&toy).contains(&Kind::Uncappable), "{:?}", alerts(&toy));
+    toy.nested = Some(1);
+    toy.run(30);
+    assert!(alerts(&toy).contains(&Kind::Uncappable), "{:?}", alerts(&toy));
+}
+
+#[test]
 fn a_container_that_goes_takes_its_alerts_along() {
     let mut toy = burst(SPEED, 0.2);
     toy.obeyed = false;

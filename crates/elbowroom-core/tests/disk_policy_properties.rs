@@ -152,6 +152,19 @@ proptest! {
     }
 
     #[test]
+    fn nobody_is_limited_to_nothing(story in story()) {
+        let mut toy = story.toy();
+        let mut smallest = f64::INFINITY;
+        story.play(&mut toy, |toy| {
+            for standing in (0..toy.tenants.len()).flat_map(|tenant| toy.disks.standings(id(tenant))) {
+                smallest = smallest.min(standing.max.rbps.value().map_or(f64::INFINITY, |n| n as f64));
+            }
+        });
+        // A twenty-fifth of a disk that does a third of what it did, less what is not known of it yet.
+        prop_assert!(smallest >= SPEED / 200.0, "{smallest} bytes per second");
+    }
+
+    #[test]
     fn a_censored_lifeline_never_falls(story in story()) {
         let mut toy = story.toy();
         let mut before: BTreeMap<usize, (f64, IoMax)> = BTreeMap::new();

@@ -285,6 +285,11 @@ impl Config {
             self.sense.period
         );
         ensure!(
+            self.disk.period <= Micros::secs(5),
+            "disk.period: \"{}\" is too long to hold back a burst in time: at most \"5s\"",
+            self.disk.period
+        );
+        ensure!(
             self.memory.period <= Micros::secs(5),
             "memory.period: \"{}\" is too long to take something back in time: at most \"5s\"",
             self.memory.period
@@ -457,6 +462,7 @@ mod tests {
                 "line 2: unknown variant `enforced`, expected one of `off`, `observe`",
             ),
             ("[disk]\nperiod = \"99ms\"", "disk.period: \"99ms\" is too short: at least \"100ms\""),
+            ("[disk]\nperiod = \"11s\"", "disk.period: \"11s\" is too long"),
             ("[disk]\ndevices = [\"/dev/sda\"]", "disk.devices: \"/dev/sda\" is no name below /sys/block"),
             ("[disk.aridac]\nsamples = 0", "disk.aridac.samples: at least 1"),
             ("[disk.aridac]\nmax_disk_io = \"0B/s\"", "disk.aridac.max_disk_io: write what"),

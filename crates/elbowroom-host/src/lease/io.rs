@@ -71,7 +71,12 @@ pub fn set_io_max(
 }
 
 fn limit_to(leases: &mut Leases, knob: &Knob, limit: Limit<u64>, because: &str) -> Option<Ceded> {
-    match leases.tighten(knob, limit, because) {
+    let outcome = match limit {
+        // The kernel takes the limits of a disk that was pulled out along: that is nobody else's doing.
+        Limit::Max => Ok(leases.release(knob)),
+        Limit::At(_) => leases.tighten(knob, limit, because),
+    };
+    match outcome {
         Ok(Outcome::Written | Outcome::Unchanged) => None,
         Ok(Outcome::Foreign { .. }) => Some(Ceded::Foreign),
         Ok(Outcome::Gone) => Some(Ceded::Gone),

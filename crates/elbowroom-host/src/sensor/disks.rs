@@ -246,12 +246,15 @@ impl Sensor {
         for meter in watch.groups.values_mut() {
             meter.look_again(&mut self.budget);
         }
-        watch.swap = self.warnings.keep(watch.devices.swap(&self.root)).unwrap_or_default();
-        let iocost = match self.layout.dir(Controller::Io, Path::new("")) {
-            Some((Version::V2, dir)) => self.warnings.keep(dir.parse("io.cost.qos", v2::iocost)).flatten(),
-            _ => None,
-        };
-        watch.iocost = iocost.unwrap_or_default();
+        // What cannot be read now is as it was: a machine that is short of memory is no reason to limit the disk that has its swap.
+        if let Some(swap) = self.warnings.keep(watch.devices.swap(&self.root)) {
+            watch.swap = swap;
+        }
+        if let Some((Version::V2, dir)) = self.layout.dir(Controller::Io, Path::new(""))
+            && let Some(iocost) = self.warnings.keep(dir.parse("io.cost.qos", v2::iocost))
+        {
+            watch.iocost = iocost.unwrap_or_default();
+        }
         self.count_on_v1(watch, stats);
     }
 

@@ -156,6 +156,19 @@ fn a_limit_that_somebody_else_wrote_is_his_and_none_of_ours_stays_beside_it() {
 }
 
 #[test]
+fn limits_that_went_with_their_disk_are_nobody_elses_doing() {
+    let rig = rig!();
+    let mut leases = Leases::open(&rig.ledger()).unwrap();
+    let ours = IoMax { wbps: At(5 * MIB), ..IoMax::MAX };
+    io::set_io_max(&mut leases, &rig.place(), ours, None, None, "test");
+    rig.knob(1).write(Max).unwrap();
+    let limits = io::set_io_max(&mut leases, &rig.place(), IoMax::MAX, None, None, "test");
+    assert_eq!((limits.ceded, rig.records().len()), (None, 0));
+    // Another disk with this number is governed at once.
+    assert_eq!(io::set_io_max(&mut leases, &rig.place(), ours, None, None, "test").ours, ours);
+}
+
+#[test]
 fn a_user_who_changes_his_own_limit_under_ours_has_it() {
     let rig = rig!();
     let mut leases = Leases::open(&rig.ledger()).unwrap();

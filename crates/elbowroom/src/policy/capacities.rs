@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use elbowroom_core::sample::IoMax;
 use elbowroom_core::unit::Micros;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -67,13 +67,19 @@ impl Capacities {
         now >= self.next
     }
 
-    /// Takes what is known now. Disks that are away stay remembered.
+    /// Takes what is known now. Disks that are away stay remembered, as long as there are not too many of them.
     pub(super) fn keep(&mut self, now: Micros, capacities: Vec<(String, IoMax)>) {
         self.next = now.saturating_add(EVERY);
-        self.known.extend(capacities.into_iter().filter(|(_, capacity)| *capacity != IoMax::MAX));
-        while self.known.len() > MOST {
-            self.known.pop_first();
-        }
+        let here: HashMap<String, IoMax> =
+            capacities.into_iter().filter(|(_, capacity)| *capacity != IoMax::MAX).collect();
+        let new = here.keys().filter(|identity| !self.known.contains_key(*identity)).count();
+        let mut too_many = (self.known.len() + new).saturating_sub(MOST);
+        self.known.retain(|identity, _| {
+            let stays = too_many == 0 || here.contains_key(identity);
+            too_many -= usize::from(!stays);
+            stays
+        });
+        self.known.extend(here);
         if self.known != self.written
             && let Some(writer) = &self.writer
             && writer.try_send(self.known.clone()).is_ok()
@@ -158,6 +164,19 @@ mod tests {
         second.keep(Micros::ZERO, vec![("disk b".into(), FAST)]);
         second.stop();
         assert_eq!(Capacities::open(&state).known().count(), 2);
+    }
+
+    #[test]
+    fn of_too_many_disks_those_that_are_away_are_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut capacities = Capacities::open(dir.path());
+        let here = ("a".to_owned(), FAST);
+        for n in 0..=MOST {
+            capacities.keep(Micros::ZERO, vec![here.clone(), (format!("gone {n}"), FAST)]);
+        }
+        let known: Vec<&str> = capacities.known().map(|(identity, _)| identity).collect();
+        assert_eq!((known.len(), known[0]), (MOST, "a"));
+        assert!(known.contains(&&*format!("gone {MOST}")));
     }
 
     #[test]

@@ -112,8 +112,8 @@ pub(super) fn starved(container: &str, disk: &str, used: f64, lifeline: f64, que
 
 pub(super) fn escapes(container: &str, disk: &str) -> String {
     format!(
-        "{container} writes to {disk} through the page cache, and those writes reach it in nobody's name, past every limit: use \
-         cgroup v2 with a file system that has cgroup writeback, or direct I/O"
+        "what {container} does on {disk} goes past its limits: writes through the page cache reach a disk in nobody's name, and cgroup v1 \
+         holds no cgroup below the container's own: use cgroup v2 with a file system that has cgroup writeback, or direct I/O"
     )
 }
 

@@ -15,6 +15,9 @@ use crate::sample::{
 use crate::unit::{Limit, Micros};
 use std::collections::BTreeMap;
 
+/// Disks that are away and of which it is remembered what they can do.
+const MOST_REMEMBERED: usize = 1_000;
+
 /// The governor of all disks of a machine: a pure state machine over events.
 ///
 /// The same events give the same orders. Containers are those that [`Event::Group`] told of; the rest is left out, as are
@@ -186,6 +189,10 @@ impl Disks {
             && let Some(capacity) = device.mind.capacity()
         {
             self.remembered.insert(device.disk.identity, capacity.parts());
+            // Volumes that come once and never again; one that is here is remembered once more when it goes.
+            if self.remembered.len() > MOST_REMEMBERED {
+                self.remembered.pop_first();
+            }
         }
         let ended = self.alerts.forget(self.last.unwrap_or_default(), |disk, _| disk == Some(number));
         ended.into_iter().map(Order::Alert).collect()

@@ -75,8 +75,8 @@ impl Groups {
         gone
     }
 
-    /// The container that is governed as `id`: one inside another is governed with the outer one, whose counters and limits
-    /// include it.
+    /// The container that is governed as `id`: one inside another is governed with the outer one, whose counters include it;
+    /// so do limits on v2. On v1 they do not (block/blk-throttle.c, `throtl_pd_init`: a flat hierarchy).
     pub(super) fn governed(&self, id: GroupId) -> bool {
         let Some(Known { container: Some(_), parent }) = self.all.get(&id) else { return false };
         let mut above = *parent;

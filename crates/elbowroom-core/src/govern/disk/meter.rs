@@ -9,6 +9,10 @@ pub(super) const SHORTEST: Micros = Micros::millis(50);
 /// After a pause longer than this everything starts from where it is now: a mean over it would be true of no instant in it.
 pub(super) const LONGEST: Micros = Micros::secs(10);
 
+/// Where `/proc/diskstats` counts time from zero again: 32 bits of milliseconds (block/genhd.c, `diskstats_show`), which a queue of 32
+/// requests fills in a day and a half.
+const WRAP: Micros = Micros::millis(1 << 32);
+
 /// A disk over one period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Load {
@@ -81,7 +85,11 @@ impl Meter {
         }
         let seconds = elapsed.get() as f64 / 1e6;
         let done = Counters::from(stat).since(Counters::from(&before));
-        let time = |now: Micros, before: Micros| now.saturating_sub(before).get() as f64;
+        let began_again = stat.rios < before.rios || stat.wios < before.wios;
+        let time = |now: Micros, before: Micros| {
+            let over = if now < before && !began_again { WRAP } else { Micros::ZERO };
+            now.saturating_add(over).saturating_sub(before).get() as f64
+        };
         let wait = |operations: f64, time: f64| (operations > 0.0).then(|| time / operations);
         // Time counts when a request completes (block/genhd.c, `part_stat_read_all`; block/blk-core.c, `update_io_ticks`): of a disk
         // that completes none, what is under way is all that tells.
@@ -127,6 +135,18 @@ mod tests {
         assert_eq!((load.flow.0[2], load.flow.0[0]), (100.0, 409_600.0));
         assert_eq!((load.queue, load.wait), (0.5, [Some(5000.0), None]));
         assert_eq!(load.mean_wait(), 5000.0);
+    }
+
+    #[test]
+    fn times_that_are_counted_from_zero_again_go_on_and_those_of_another_disk_do_not() {
+        let mut meter = Meter::default();
+        meter.read(Micros::secs(1), &stat(1_000, (1 << 32) - 500));
+        let Reading::Period(load) = meter.read(Micros::secs(2), &stat(1_100, 1_500)) else {
+            panic!("no period")
+        };
+        assert_eq!((load.queue, load.wait), (2.0, [Some(20_000.0), None]));
+        let Reading::Period(load) = meter.read(Micros::secs(3), &stat(50, 100)) else { panic!("no period") };
+        assert_eq!((load.queue, load.flow.0[2]), (0.0, 0.0));
     }
 
     #[test]

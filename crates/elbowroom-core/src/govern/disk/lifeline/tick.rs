@@ -48,6 +48,8 @@ const STARVED: f64 = 0.9;
 /// The smallest cap is no more than this part of a disk, and of all of it for all containers.
 const SMALLEST: f64 = 0.05;
 const SMALLEST_OF_ALL: f64 = 0.25;
+/// Who does so many times what a limit in force allows is not held by it.
+const PAST: f64 = 1.2;
 /// Changes below this part are not worth a write, and below this one not even while somebody is short.
 const BAND: f64 = 0.05;
 const URGENT: f64 = 0.01;
@@ -327,18 +329,17 @@ fn divide(device: &mut Device, groups: &Groups, orders: &mut Vec<Order>, now: &N
     let budget = (*given - others).max(0.0);
     allocate::guard(budget, 1.0 - others, claimants, guard);
 
-    let mut shares = vec![0.0; members.len()];
+    let mut shares = guard.clone();
     if sharing {
         // Containers that are away take no part; if they come back, their limit is what they may take without asking.
         let there: Vec<Claimant> = claimants.iter().filter(|one| one.active).copied().collect();
         allocate::share(budget, &there, share);
-        let mut next = share.iter();
-        for (at, one) in claimants.iter().enumerate() {
-            let least = members[at].need.smallest(capacity, least);
-            shares[at] = if one.active { next.next().copied().unwrap_or(0.0) } else { guard[at].max(least) };
-        }
-    } else {
-        shares.copy_from_slice(guard);
+        let active = shares.iter_mut().zip(claimants.iter()).filter(|(_, one)| one.active);
+        active.zip(share.iter()).for_each(|((mine, _), share)| *mine = *share);
+    }
+    // v2 counts a request when its limit let it through: who is away comes back only by what goes through his.
+    for (at, _) in claimants.iter().enumerate().filter(|(_, one)| !one.active) {
+        shares[at] = shares[at].max(members[at].need.smallest(capacity, least));
     }
     let starving = members.iter().any(|member| starves(member, capacity));
     let overcommitted = claimants.iter().map(|one| one.reserve).sum::<f64>() > now.target - others;
@@ -497,7 +498,9 @@ fn warn(device: &mut Device, groups: &Groups, alerts: &mut Conditions, orders: &
         let (flow, need) = (member.flow, &mut member.need);
         let (used, lifeline) = (capacity.share(flow), capacity.share(need.lifeline));
         let dirty = known.and_then(|known| known.dirty).map_or(0.0, |dirty| dirty.get() as f64);
-        need.escape(heavy && dirty > nameless && flow.0[WBPS] < 0.1 * nameless, now.seconds);
+        let past = heavy && dirty > nameless && flow.0[WBPS] < 0.1 * nameless;
+        let beside = flow.0.iter().zip(Flow::from(member.ours).0).any(|(x, limit)| *x > PAST * limit);
+        need.escape(past || beside, now.seconds);
         member.held_by = match () {
             () if !need.waits => HeldBy::Nothing,
             () if need.at_users => HeldBy::User,
