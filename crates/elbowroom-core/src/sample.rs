@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 /// A cgroup's identity inside one run of the agent, given by the host layer and never used twice: a path can come back
 /// with another cgroup behind it, an identity cannot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct GroupId(pub u64);

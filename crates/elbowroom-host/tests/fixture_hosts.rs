@@ -429,3 +429,31 @@ fn an_active_tier_adds_what_it_saw_up_to_the_top_without_reading_cpu_files() {
     sensor.changes();
     assert!(!said.0.lock().unwrap().tracked.values().any(|s| *s == slot), "forgotten with its group");
 }
+
+#[test]
+fn in_an_active_tier_the_kernels_own_account_is_read_of_who_ran_and_no_file_of_cpu_time_of_who_did_not() {
+    use std::os::unix::fs::MetadataExt;
+    let (host, mut sensor, events) = open(HYBRID);
+    let said = Said::default();
+    sensor.set_tier(Tier::Active(Box::new(said.clone())));
+    let inode = std::fs::metadata(host.path().join("sys/fs/cgroup/cpu").join(WEB)).unwrap().ino();
+    let (web, docker) = (groups(&events)[&format!("/{WEB}")].id, groups(&events)["/docker"].id);
+    sensor.tick(Micros::secs(1));
+    let slot = said.0.lock().unwrap().tracked[&inode];
+    for group in [WEB, "docker"] {
+        host.write(&format!("sys/fs/cgroup/cpuacct/{group}/cpuacct.usage"), "9000000000000\n").unwrap();
+    }
+    // Two rounds are over after 128 periods.
+    let mut cpu_of = |ran: bool| {
+        let mut last = HashMap::new();
+        for n in 0..128 {
+            if ran && n == 0 {
+                said.0.lock().unwrap().ran = vec![(slot, Micros::millis(1))];
+            }
+            last.extend(sensor.tick(Micros::millis(2_000 + 24 * n + if ran { 10_000 } else { 0 })).usage);
+        }
+        [web, docker].map(|id| last.get(&id).map(|usage| usage.cpu))
+    };
+    assert_eq!(cpu_of(false), [None, None], "nobody ran, and memory did not move");
+    assert_eq!(cpu_of(true), [Some(Micros::secs(9_000)); 2], "what is above it, too");
+}

@@ -216,7 +216,7 @@ impl Sensor {
     /// A group that is new, or new in one of its hierarchies.
     fn settle(&mut self, slot: Slot) {
         self.tree.meters[slot].close(&mut self.budget);
-        self.tree.meters[slot].due = Micros::ZERO;
+        self.tree.due[slot] = Micros::ZERO;
         self.close_details(self.tree[slot].group.id);
         self.find_container(slot);
         let entry = &self.tree[slot];
@@ -317,13 +317,11 @@ impl Sensor {
         let mut at = slot;
         loop {
             let populated = self.population(at, at == slot);
-            let entry = &mut self.tree[at];
-            let changed = std::mem::replace(&mut entry.group.populated, populated) != populated;
-            let parent = entry.parent;
+            let changed = self.tree.populate(at, populated);
             if changed {
                 self.tree.mark(at);
             }
-            match parent {
+            match self.tree[at].parent {
                 Some(parent) if changed => at = parent,
                 _ => return,
             }
@@ -349,9 +347,8 @@ impl Sensor {
 
     /// A tick found the group using CPU time.
     pub(super) fn mark_populated(&mut self, slot: Slot) {
-        let entry = &mut self.tree[slot];
-        if !entry.group.populated {
-            entry.group.populated = true;
+        if !self.tree.meters[slot].populated {
+            self.tree.populate(slot, true);
             self.tree.mark(slot);
         }
     }

@@ -7,16 +7,16 @@
 //! a process directly in the parent (v1 allows it), looking is in vain and soon costs one read a period.
 //!
 //! With [`Tier::Active`], somebody else (the scheduler, through BPF) says which groups ran and for how long; files are read for
-//! the memory of those, and for everything else once in 64 periods.
+//! the memory of those, and once in 64 periods for that of the others, and for the CPU time of who ran since.
 //!
 //! Memory that hardly moves is read after 1, 2, 4 and then every 8 periods, also of a group that is busy; what moves is read every
 //! period again. That is half of a busy group's system calls, and nearly all of them in an active tier.
 
 use super::Sensor;
-use super::meter::{Meter, Reading, hardly_moved};
+use super::meter::{Reading, hardly_moved};
 use super::tree::{Slot, Tree};
 use crate::cgroup::Layout;
-use elbowroom_core::sample::{GroupId, Tick};
+use elbowroom_core::sample::Tick;
 use elbowroom_core::unit::Micros;
 use std::fmt::Debug;
 
@@ -113,10 +113,10 @@ impl Sensor {
         let mut busy = Vec::new();
         for position in 0..self.tree.order().len() {
             let slot = self.tree.order()[position];
-            let meter = &self.tree.meters[slot];
-            if meter.due > horizon {
+            if self.tree.due[slot] > horizon {
                 continue;
             }
+            let meter = &self.tree.meters[slot];
             if meter.tracked.is_some() {
                 self.read_round(slot, tick);
                 continue;
@@ -189,7 +189,6 @@ impl Sensor {
                 return;
             };
             let used = total.saturating_sub(last);
-            meter.ran = true;
             ran.push(slot as Slot);
             let mut up = slot as Slot;
             while up != Tree::ROOT {
@@ -199,6 +198,7 @@ impl Sensor {
                     meter.used = Micros::ZERO;
                     touched.push(up);
                 }
+                meter.ran = true;
                 meter.used = meter.used.saturating_add(used);
                 meter.usage.cpu = meter.usage.cpu.saturating_add(used);
                 up = meter.parent;
@@ -208,29 +208,28 @@ impl Sensor {
             self.mark_populated(slot);
         }
         for slot in touched {
-            if self.tree.get(slot).is_some() {
-                // Only its files tell how long a quota held a group back.
-                self.read_files(slot, self.tree.meters[slot].throttles);
-                self.name(slot, tick);
-            }
+            // Only its files tell how long a quota held a group back.
+            self.read_files(slot, self.tree.meters[slot].throttles);
+            self.name(slot, tick);
         }
     }
 
-    /// Reads the files of a group that the tier follows: what moves without anybody running is in them, and the kernel's own
-    /// account where the tier's falls short.
+    /// Reads the files of a group that the tier follows: memory moves without anybody running, and the kernel's own account of
+    /// who ran has what the tier's falls short of.
     fn read_round(&mut self, slot: Slot, tick: &mut Tick) {
-        let (before, first) = (self.tree.meters[slot].usage, !self.tree.meters[slot].was_read);
-        self.read_files(slot, true);
+        let meter = &self.tree.meters[slot];
+        let (before, first, ran) = (meter.usage, !meter.was_read, meter.ran);
+        self.read_files(slot, ran || first);
         let round = Micros(self.config.period.get().saturating_mul(ROUND));
+        self.tree.due[slot] = tick.now.saturating_add(spread(round, self.config.period, slot));
         let meter = &mut self.tree.meters[slot];
-        meter.due = tick.now.saturating_add(spread(round, self.config.period, slot));
         let changed = first || meter.usage != before;
         let ran_before = meter.tick != self.ticks && std::mem::take(&mut meter.ran);
         if changed {
             self.name(slot, tick);
         }
         // Who ends runs last.
-        if ran_before && self.tree[slot].group.populated {
+        if ran_before && self.tree.meters[slot].populated {
             self.idle.insert(self.tree[slot].group.id);
         }
     }
@@ -256,7 +255,7 @@ impl Sensor {
                 Micros((meter.interval.get() * 2).max(self.config.period.get())).min(self.config.backoff)
             }
         };
-        meter.due = tick.now.saturating_add(spread(meter.interval, self.config.period, slot));
+        self.tree.due[slot] = tick.now.saturating_add(spread(meter.interval, self.config.period, slot));
         let is_slow = meter.interval >= self.config.backoff;
         let above = &mut self.tree.meters[parent];
         above.explained = above.explained.saturating_add(used);
@@ -265,7 +264,7 @@ impl Sensor {
         }
         if used > Micros::ZERO {
             self.mark_populated(slot);
-        } else if is_slow && !was_slow && self.tree[slot].group.populated {
+        } else if is_slow && !was_slow && self.tree.meters[slot].populated {
             self.idle.insert(self.tree[slot].group.id);
         }
     }
@@ -289,8 +288,13 @@ impl Sensor {
 
     /// Puts the group's usage into the tick, once.
     fn name(&mut self, slot: Slot, tick: &mut Tick) {
-        let (entry, meter) = self.tree.both(slot);
-        name(entry.group.id, meter, self.ticks, tick);
+        let meter = &mut self.tree.meters[slot];
+        if meter.named.0 == self.ticks {
+            tick.usage[meter.named.1].1 = meter.usage;
+        } else {
+            meter.named = (self.ticks, tick.usage.len());
+            tick.usage.push((meter.id, meter.usage));
+        }
     }
 
     /// Who says which groups ran from now on.
@@ -311,7 +315,7 @@ impl Sensor {
         let meter = &mut self.tree.meters[slot];
         meter.tracked = tracked.then_some(Micros::ZERO);
         meter.ran = tracked;
-        meter.due = Micros::ZERO;
+        self.tree.due[slot] = Micros::ZERO;
     }
 
     /// Has the tier forget a group.
@@ -319,15 +323,6 @@ impl Sensor {
         if let (Tier::Active(source), Some(_)) = (&mut self.tier, self.tree.meters[slot].tracked.take()) {
             source.untrack(self.tree[slot].seen[0]);
         }
-    }
-}
-
-fn name(id: GroupId, meter: &mut Meter, ticks: u64, tick: &mut Tick) {
-    if meter.named.0 == ticks {
-        tick.usage[meter.named.1].1 = meter.usage;
-    } else {
-        meter.named = (ticks, tick.usage.len());
-        tick.usage.push((id, meter.usage));
     }
 }
 

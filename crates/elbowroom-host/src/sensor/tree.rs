@@ -4,6 +4,7 @@ use super::meter::Meter;
 use crate::cgroup::read::FdBudget;
 use crate::discover::Stamp;
 use elbowroom_core::sample::{Group, GroupId, Limits};
+use elbowroom_core::unit::Micros;
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,8 @@ pub(super) struct Tree {
     entries: Vec<Option<Entry>>,
     /// By slot, apart from the entries: a tick walks these and should find them side by side.
     pub(super) meters: Vec<Meter>,
+    /// By slot, when the group's files are to be read again: of most groups a tick needs no more.
+    pub(super) due: Vec<Micros>,
     free: Vec<Slot>,
     ids: HashMap<GroupId, Slot>,
     inodes: HashMap<(usize, u64), Slot>,
@@ -90,6 +93,7 @@ impl Tree {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
             self.meters.push(Meter::default());
+            self.due.push(Micros::ZERO);
             self.entries.len() - 1
         });
         let group = Group {
@@ -100,7 +104,8 @@ impl Tree {
             limits: Limits::default(),
             populated: false,
         };
-        self.meters[slot] = Meter::below(parent.unwrap_or(Self::ROOT));
+        self.meters[slot] = Meter::new(id, parent.unwrap_or(Self::ROOT));
+        self.due[slot] = Micros::ZERO;
         self.entries[slot] = Some(Entry {
             group,
             path,
@@ -147,6 +152,12 @@ impl Tree {
         if !std::mem::replace(&mut self[slot].dirty, true) {
             self.marked.push(slot);
         }
+    }
+
+    /// Notes whether somebody is in the group; true if that is news.
+    pub(super) fn populate(&mut self, slot: Slot, populated: bool) -> bool {
+        self[slot].group.populated = populated;
+        std::mem::replace(&mut self.meters[slot].populated, populated) != populated
     }
 
     /// The visible ones of the marked groups, parents first; none is marked afterwards.
