@@ -9,6 +9,7 @@ use crate::client::Client;
 use anyhow::Result;
 use elbowroom_host::cgroup::{Controller, Kind, Layout};
 use elbowroom_host::root::Root;
+use elbowroom_host::{Sensor, SensorConfig};
 use rustix::fs::{Access, access};
 use serde::Serialize;
 use std::fmt::Write;
@@ -75,6 +76,10 @@ fn facts() -> Vec<Fact> {
     let file = |path: &str| access(path, Access::READ_OK).is_ok();
     let word = |present: bool| if present { "yes" } else { "no" }.to_owned();
     let nofile = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    // As an agent would: only trying says what a kernel lets it do.
+    let sensor = Sensor::open(&SensorConfig::default()).ok();
+    let fanotify = sensor.as_ref().is_some_and(|sensor| sensor.notifications() == "fanotify");
+    let bpf = sensor.as_ref().is_some_and(|sensor| sensor.tier().name() == "bpf");
     vec![
         fact(
             "kernel",
@@ -138,6 +143,20 @@ fn facts() -> Vec<Fact> {
             file("/proc/zoneinfo"),
             word(file("/proc/zoneinfo")),
             "effective memory cannot tell when the kernel reclaims",
+        ),
+        fact(
+            "fanotify",
+            false,
+            fanotify,
+            word(fanotify),
+            "new containers are told by inotify, with a watch for each cgroup: fs.inotify.max_user_watches bounds how many",
+        ),
+        fact(
+            "BPF",
+            false,
+            bpf,
+            word(bpf),
+            "the files of containers are read to learn which of them ran: Linux 5.12 with BTF, and a build with BPF, are told by the scheduler",
         ),
         fact(
             "FUSE resend",
