@@ -112,6 +112,16 @@ impl Product {
         Ok(report.agent.context("the agent does not answer")?.pids)
     }
 
+    /// The process that serves HTTP, as `/proc` says: the agent does not tell. None where it is being started again.
+    pub(crate) fn api_server(&self) -> Option<i32> {
+        let run_dir = self.run_dir.to_string_lossy();
+        let is_it = |pid: &i32| {
+            let args = procfs::cmdline(*pid);
+            args.iter().any(|a| *a == run_dir) && args.iter().any(|a| a == "api-server")
+        };
+        procfs::all_pids().into_iter().find(|pid| is_it(pid) && !procfs::is_zombie(*pid))
+    }
+
     /// Puts processes that the agent started since in the ledger: `clean` must find them should this run be killed.
     pub(crate) fn note(&self, pids: &Pids) -> Result<()> {
         for pid in [pids.supervisor, pids.view_server, pids.policy] {

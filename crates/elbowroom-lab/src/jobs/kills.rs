@@ -39,7 +39,12 @@ pub(crate) struct Kills {
     #[arg(long, default_value_t = 50)]
     pause_ms: u64,
     /// Whose processes are killed, in turn.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "view-server,policy,supervisor")]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "view-server,policy,supervisor,api-server"
+    )]
     roles: Vec<Role>,
 }
 
@@ -53,6 +58,8 @@ pub(crate) enum Role {
     Policy,
     /// Holds the file system.
     Supervisor,
+    /// Serves HTTP.
+    ApiServer,
 }
 
 /// A run.
@@ -177,7 +184,12 @@ impl Kills {
             if n % 100 == 0 {
                 eprintln!("{n} of {} kills", self.kills);
             }
-            let victim = role.of(&pids);
+            let mut victim = None;
+            lab.scope.wait_for("a process to kill", Duration::from_secs(20), || {
+                victim = role.of(&pids, product);
+                Ok(victim.is_some())
+            })?;
+            let Some(victim) = victim else { continue };
             let began = Instant::now();
             kill(victim)?;
             let entry = kills.entry(role).or_default();
@@ -185,7 +197,7 @@ impl Kills {
             let replaced = lab.scope.wait_for("another process", Duration::from_secs(20), || {
                 reap(victim);
                 match product.roles() {
-                    Ok(now) if role.of(&now) != victim && now.all_alive() => {
+                    Ok(now) if now.all_alive() && role.of(&now, product).is_some_and(|pid| pid != victim) => {
                         pids = now;
                         Ok(true)
                     }
@@ -212,11 +224,12 @@ impl Kills {
 }
 
 impl Role {
-    fn of(self, pids: &Pids) -> i32 {
+    fn of(self, pids: &Pids, product: &Product) -> Option<i32> {
         match self {
-            Self::ViewServer => pids.view_server,
-            Self::Policy => pids.policy,
-            Self::Supervisor => pids.supervisor,
+            Self::ViewServer => Some(pids.view_server),
+            Self::Policy => Some(pids.policy),
+            Self::Supervisor => Some(pids.supervisor),
+            Self::ApiServer => product.api_server(),
         }
     }
 }
