@@ -87,16 +87,17 @@ setup-test:
 
 live: setup-test build java ## tests with real containers on this machine; root
 	$(MAKE) --directory java check
-	cargo test --locked --quiet --package elbowroom-host --features bpf --test bpf --test profile_pages --test profile_faults
+	cargo test --workspace --locked --quiet --features elbowroom-host/bpf --test bpf --test profile_pages --test profile_faults
 	$(PYTEST) --ignore tests/live/test_api_fuzz.py tests/live
 
 vm-test: build ## part of it on cgroup v2, Linux 6.12 and 6.1, with 1 to 16 CPUs; root
 	@tools/setup vm
 	tests/vm/run
 
-soak: build ## 500 rounds of 20 containers that come and go, 200 kills while limits change; root, long
+soak: build ## 500 rounds of 20 containers that come and go, 200 kills while limits change, 100 of a recorder; root, long
 	@tools/setup test
 	ELBOWROOM_TEST_KILLS=200 $(PYTEST) -s tests/live/test_disk_cli.py -k however_often
+	ELBOWROOM_TEST_RECORDER_KILLS=100 $(PYTEST) -s tests/live/test_recorder.py -k kill
 	ELBOWROOM_TEST_ROUNDS=500 ELBOWROOM_TEST_CONTAINERS=20 $(PYTEST) tests/live/test_density.py
 
 engines-test: build ## containers on containerd 2, Docker of today and Podman, built once into .cache (10 min); root

@@ -139,7 +139,7 @@ def test_a_kill_between_two_looks_is_told(new_agent, hand_made, hungry, receiver
     group.limit_memory(32 << 20)
     group.write("memory", "memory.swap.max" if cgroup.V2 else "memory.memsw.limit_in_bytes", 0 if cgroup.V2 else 32 << 20)
     hook = f'[[hooks]]\nwebhook = "{receiver.url}"\nkinds = ["FINDING"]\nseverity = "critical"\n'
-    agent = new_agent('[doctor]\nperiod = "8s"\n' + hook, CONTAINERS).start()
+    agent = new_agent('[doctor]\nperiod = "5s"\n' + hook, CONTAINERS).start()
     looked = lambda: agent.ask("findings")["findings"]["looked_unix_ms"]
     first = eventually(looked, within=40)
     with pytest.raises(AssertionError, match="ended"):

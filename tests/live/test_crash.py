@@ -205,12 +205,12 @@ def test_a_stuck_policy_process_delays_no_reader(agent, start):
     eventually(lambda: whole(agent))
 
 
-def test_limits_changed_while_nobody_looked_are_seen_afterwards(agent, docker):
-    container = docker.run("--memory", "256m", name="elbowroom-test-gap")
-    agent.attached(container)
+def test_limits_changed_while_nobody_looked_are_seen_afterwards(agent, start):
+    container = start("--memory", "256MiB")
+    path = agent.attached(container)["path"]
     victim = part(agent, "policy")
     os.kill(victim.pid, signal.SIGSTOP)
-    docker.call("update", "--memory", "300m", "--memory-swap", "300m", container.name)
+    cgroup.limit_memory(path, 300 << 20)
     agent.processes.setdefault((victim.pid, victim.started), victim)
     victim.kill()
     eventually(lambda: whole(agent))

@@ -12,7 +12,7 @@ import pytest
 from kit.process import Process
 from kit.wait import PATIENCE, eventually
 
-KILLS = int(os.environ.get("ELBOWROOM_TEST_RECORDER_KILLS", "100"))
+KILLS = int(os.environ.get("ELBOWROOM_TEST_RECORDER_KILLS", "30"))
 CONTAINERS = 'cgroups = ["/elbowroom-test-live-recorder-*"]\nattach = false'
 
 

@@ -36,7 +36,7 @@ def test_a_cpu_limit_shows_wherever_programs_look(agent, start):
     assert [int(number) for number in shown] == online
 
 
-@pytest.mark.parametrize("limit", ["0.1", "0.5", "0.9"])
+@pytest.mark.parametrize("limit", ["0.5", *(pytest.param(other, marks=pytest.mark.native) for other in ("0.1", "0.9"))])
 def test_a_fraction_of_a_cpu_still_shows_one(agent, start, limit):
     assert start("--cpus", limit).online() == 1
 
@@ -46,6 +46,13 @@ def test_a_fraction_above_shows_the_next_whole_cpu_once_it_is_used(agent, start)
     container = start("--cpus", "1.5")
     container.burn(2)
     eventually(lambda: container.online() == 2)
+
+
+def test_a_cpuset_keeps_its_real_numbers(agent, start):
+    need.cpus(2)
+    container = start("--cpuset", "1")
+    assert container.read("/sys/devices/system/cpu/online") == "1\n"
+    assert container.online() == 1
 
 
 def test_a_memory_limit_is_all_the_memory_there_is(agent, start):

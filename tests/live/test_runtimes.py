@@ -14,7 +14,10 @@ MIB = 1 << 20
 JAVAS = programs.virtual_machines()
 
 
-@pytest.fixture(params=JAVAS or ["none"])
+FIRST, *OTHERS = JAVAS or ["none"]
+
+
+@pytest.fixture(params=[FIRST, *(pytest.param(other, marks=pytest.mark.native) for other in OTHERS)])
 def java(request, sees_java):
     """A command that starts Sees.java in one of the virtual machines of this host."""
     if request.param not in JAVAS:
@@ -70,11 +73,13 @@ def test_go_follows_a_neighbours_work(pair, sees_go):
     eventually(lambda: sees()[0] == CPUS, within=20)
 
 
+@pytest.mark.native
 def test_python_counts_the_cpus_of_its_view(agent, start):
     container = start("--cpus", "1")
     assert container.run(PYTHON, "-c", "import os; print(os.cpu_count(), os.sysconf('SC_NPROCESSORS_ONLN'))") == "1 1\n"
 
 
+@pytest.mark.native
 def test_a_c_program_follows_a_neighbours_work(pair):
     container, neighbour = pair
     neighbour.burn(CPUS)

@@ -219,8 +219,8 @@ def test_whichever_process_is_killed_under_load_no_call_fails(new_agent, keeper,
     containers = [contain(n) for n in range(2)]
     for container in containers:
         agent.attached(container)
-    running = [container._ask("spawn", [in_tools(storm), "8"]) for container in containers]
-    for _ in range(20):
+    running = [container._ask("spawn", [in_tools(storm), "5"]) for container in containers]
+    for _ in range(10):
         pid = eventually(getattr(keeper, victim))
         Process(pid).kill()
         eventually(lambda: keeper.holder() and keeper.answerer() and keeper.answerer() != pid)
@@ -450,7 +450,7 @@ def test_what_it_costs(new_agent, keeper, contain, storm):
     for number in range(5 if results else 1):
         names = list(variants)
         for name in names[number % 3 :] + names[: number % 3]:
-            words = variants[name].run(in_tools(storm), 20_000).split()
+            words = variants[name].run(in_tools(storm), 20_000 if results else 2_000).split()
             for call, median, late in zip(("sched_getaffinity", "sysinfo", "getppid"), words[::2], words[1::2]):
                 lines.append(f"{number}\t{name}\t{call}\t{median}\t{late}")
                 assert float(median) < 1e6 * PATIENCE

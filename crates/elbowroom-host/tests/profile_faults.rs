@@ -73,16 +73,14 @@ fn said(output: &mut BufReader<ChildStdout>) -> String {
 }
 
 fn program() -> &'static Path {
-    static PROGRAM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = PROGRAM.get_or_init(|| {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("faults");
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("faults");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/programs/faults.c");
         let status = Command::new("cc").args(["-O1", "-static", "-o"]).arg(&path).arg(source).status();
         assert!(status.expect("a C compiler is there").success());
-        (dir, path)
-    });
-    path
+        path
+    })
 }
 
 /// A file with as many pages as the cases want, all of them in memory. Written page by page: what is written at once may lie

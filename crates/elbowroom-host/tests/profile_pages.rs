@@ -66,16 +66,14 @@ impl Drop for Running {
 }
 
 fn program() -> &'static Path {
-    static PROGRAM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = PROGRAM.get_or_init(|| {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("pages");
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/programs/pages.c");
         let status = Command::new("cc").args(["-O1", "-o"]).arg(&path).arg(source).status();
         assert!(status.expect("a C compiler is there").success());
-        (dir, path)
-    });
-    path
+        path
+    })
 }
 
 /// The ways that work here; why the others do not is printed.

@@ -37,8 +37,10 @@ def root(name, debs=(), wheels=(), npm=(), files=None, build=None):
         groups = ["root:x:0:", "www-data:x:33:", "nogroup:x:65534:"]
         for file, lines in (("passwd", users), ("group", groups)):
             (part / "etc" / file).write_text("\n".join(lines) + "\n")
-        for package in closure(debs):
-            unpack_deb(deb(package), part)
+        packages = closure(debs)
+        download(packages)
+        for package in packages:
+            unpack_deb(kept(package), part)
         for wheel in wheels:
             fetch_wheel(wheel, part / "opt/python")
         for package in npm:
@@ -65,19 +67,21 @@ def closure(packages):
     return re.findall(r"^Inst (\S+) .*?\((\S+)", text, re.M)
 
 
-def deb(package):
-    """One package's file, from the cache or the archive."""
+def kept(package):
+    """One package's file in the cache, or None."""
     name, version = package
-    directory = PACKAGES / "deb"
-    directory.mkdir(parents=True, exist_ok=True)
-    wanted = f"{name}_{version.replace(':', '%3a')}_"
-    found = [file for file in directory.iterdir() if file.name.startswith(wanted) and file.suffix == ".deb"]
-    if not found:
-        run(["apt-get", "download", f"{name}={version}"], cwd=directory)
-        found = [file for file in directory.iterdir() if file.name.startswith(wanted) and file.suffix == ".deb"]
-    if not found:
-        raise Missing(f"{name} {version} from the Debian archive")
-    return found[0]
+    return next((PACKAGES / "deb").glob(f"{name}_{version.replace(':', '%3a')}_*.deb"), None)
+
+
+def download(packages):
+    """Brings the packages' files into the cache, at once: apt takes a second to begin."""
+    (PACKAGES / "deb").mkdir(parents=True, exist_ok=True)
+    missing = [f"{name}={version}" for name, version in packages if not kept((name, version))]
+    if missing:
+        run(["apt-get", "download", *missing], cwd=PACKAGES / "deb")
+    for name, version in packages:
+        if not kept((name, version)):
+            raise Missing(f"{name} {version} from the Debian archive")
 
 
 def unpack_deb(file, target):
