@@ -43,10 +43,9 @@ use crate::cpuset::CpuSet;
 use crate::unit::{Bytes, Millicpu};
 use serde::{Deserialize, Serialize};
 
-/// A container's view at one instant. Numbers come first: a tick needs them, and seldom the sets.
+/// A container's view at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[repr(C)]
 pub struct View {
     /// Effective CPU in whole CPUs, as count-like surfaces show it; at least one.
     pub cpus: u32,
@@ -56,14 +55,14 @@ pub struct View {
     pub cpus_lower: u32,
     /// `UPPER_i` of Algorithm 1.
     pub cpus_upper: u32,
+    /// CPUs shown online: the first `cpus` of the container's own cpuset, under their real numbers.
+    pub online: CpuSet,
+    /// CPUs shown possible and present: the first `cpus_upper` of its cpuset.
+    pub possible: CpuSet,
     /// Effective memory.
     pub memory: Bytes,
     /// The soft limit Algorithm 2 starts from.
     pub memory_soft: Bytes,
     /// The hard limit it never passes: the tightest of the container and its ancestors, at most `MemTotal`.
     pub memory_hard: Bytes,
-    /// CPUs shown online: the first `cpus` of the container's own cpuset, under their real numbers.
-    pub online: CpuSet,
-    /// CPUs shown possible and present: the first `cpus_upper` of its cpuset.
-    pub possible: CpuSet,
 }

@@ -7,18 +7,17 @@ use crate::unit::{Bytes, Limit, Micros, Millicpu};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// One known group. In this order what a tick needs of it, down to the numbers of its view, is in few cache lines beside each other.
+/// One known group.
 #[derive(Clone, Debug)]
-#[repr(C)]
 pub(super) struct Slot {
     /// Its last reading.
     pub(super) meter: Meter,
-    /// Which [`super::views::Pool`] its CPUs are.
-    pub(super) pool: u32,
     /// Its view, if it is a container and the machine is known.
     pub(super) view: Option<View>,
     /// The quota that binds it.
     pub(super) quota: Limit<Millicpu>,
+    /// Which [`super::views::Pool`] its CPUs are.
+    pub(super) pool: u32,
     /// The innermost [`super::views::Oversold`] it is in.
     pub(super) oversold: Option<u32>,
     /// Its soft limit where it has one, also while it lends memory.
