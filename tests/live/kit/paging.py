@@ -14,11 +14,12 @@ blocks = os.fstat(descriptor).st_size // BLOCK
 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 draw, rate, due = random.Random(1), 0.0, time.monotonic()
 while True:
-    if select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
-        line = sys.stdin.readline()
-        if not line:
+    if select.select([0], [], [], max(0.0, due - time.monotonic()))[0]:
+        # Unbuffered: a line that waits in a buffer of ours is nothing that select() sees.
+        orders = os.read(0, BLOCK).split()
+        if not orders:
             break
-        rate = float(line)
+        rate = float(orders[-1])
     for _ in range(round(rate / 10)):
         os.pread(descriptor, BLOCK, draw.randrange(blocks) * BLOCK)
     due = max(due + 0.1, time.monotonic())
