@@ -1,5 +1,6 @@
 """Labels that are given to containers that run."""
 
+from kit.process import Process
 from kit.wait import eventually
 
 MIB = 1 << 20
@@ -30,6 +31,29 @@ def test_labels_are_given_and_taken_back(agent, start):
     assert "priority weight=7 tier=1 class=throughput; memory-reservation 64MiB (given by a test)" in text
     assert agent.ask({"unlabel": container.name})["container"]["labels_by"] is None
     eventually(lambda: reserve(agent, container) == 0)
+
+
+def test_a_run_has_labels_from_its_first_moment_and_with_an_agent_that_starts_later(agent, start, run_dir):
+    container = start("--priority", "weight=7 tier=1", "--disk-reservation", "rbps=5MiB/s")
+    expect = {"priority": {"weight": 7, "tier": 1}, "disk_reservation": {"rbps": "5242880B/s"}}
+    assert agent.find(container)["labels"] == expect
+    assert agent.stop() == 0
+    agent.start()
+    eventually(lambda: agent.find(container)["labels"] == expect)
+    container.close()
+    assert not (run_dir / "labels").exists()
+
+
+def test_a_killed_runs_labels_go_with_its_cgroups(agent, start, run_dir):
+    container = start("--priority", "7")
+    command = Process(container.pid)
+    container.main.kill()
+    container.main.wait()
+    container.main.stdin.close()
+    eventually(lambda: not command.alive())
+    assert (run_dir / "labels" / container.name).exists()
+    start("--cpus", "1")
+    assert not (run_dir / "labels").exists()
 
 
 def test_what_is_asked_for_is_heeded_as_the_configuration_says_and_what_is_promised_is_kept(new_agent, start):

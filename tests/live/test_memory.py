@@ -27,9 +27,12 @@ NO_PROTECTION = "0" if cgroup.V2 else "9223372036854771712"
 BUSY, IDLE, GREEDY, FILLS = 200, 2, 400, 1000
 
 
+def knob_file(name, file):
+    return (cgroup.ROOT if cgroup.V2 else cgroup.ROOT / "memory") / POOL / name / file
+
+
 def knob(name, file):
-    directory = cgroup.ROOT / POOL / name if cgroup.V2 else cgroup.ROOT / "memory" / POOL / name
-    return (directory / file).read_text().strip()
+    return knob_file(name, file).read_text().strip()
 
 
 def limits(name):
@@ -164,6 +167,22 @@ def test_programs_are_asked_for_memory_before_it_is_lent_and_one_that_ends_keeps
     assert "end" not in owner.said()
     assert agent.stop() == 0
     eventually(lambda: owner.said()[-1] == "end", within=5)
+
+
+def test_a_foreign_writer_wins_and_is_told_of(governed, busy):
+    agent = governed("enforce")
+    fill(agent, busy)
+    eventually(lambda: knob("a", SOFT) != NO_PROTECTION, within=30)
+    theirs = str(7 * MIB)
+    knob_file("a", SOFT).write_text(theirs)
+    busy["a"].read(IDLE)  # others may have what it keeps: what is there would be written anew
+    told = lambda: [alert for alert in agent.json("memory")["alerts"] if alert["kind"] == "FOREIGN_WRITER"]
+    eventually(told, within=60)
+    assert told()[0]["container"]["path"] == f"/{POOL}/a"
+    always(lambda: knob("a", SOFT) == theirs, during=3)
+    assert not standing(agent, "a")["enforced"]
+    assert agent.stop() == 0
+    assert knob("a", SOFT) == theirs
 
 
 def test_who_is_governed_no_more_has_all_of_its_room_again(governed, busy):

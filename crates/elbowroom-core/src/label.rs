@@ -242,7 +242,11 @@ fn switch(value: &str) -> Result<bool, String> {
     }
 }
 
-fn priority(value: &str) -> Result<Priority, String> {
+/// A weight, or `weight=300 tier=1 class=latency`.
+///
+/// # Errors
+/// What is not understood, in words.
+pub fn priority(value: &str) -> Result<Priority, String> {
     let priority = match value.parse() {
         Ok(weight) => Priority { weight: Some(weight), ..Priority::default() },
         Err(_) => pairs(value)?,

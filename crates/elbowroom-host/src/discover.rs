@@ -9,7 +9,7 @@
 //! | `<64hex>` below another parent | whoever has state files for it: Docker, Podman |
 //! | `libpod-<id>`, `libpod-<id>.scope` | Podman |
 //! | `crio-<id>`, `crio-<id>.scope` | CRI-O |
-//! | `/elbowroom/<name>` | `elbowroom run` |
+//! | `/elbowroom/<name>` | `elbowroom run`, which leaves its labels in a file, too |
 //! | one the configuration names | plain |
 //!
 //! Only what root made counts: a user to whom a cgroup was delegated could call his own as he likes. Containers of users
@@ -67,6 +67,7 @@ pub struct Discover {
     plain: Vec<String>,
     docker_root: PathBuf,
     containerd_states: Vec<PathBuf>,
+    run_labels: Option<PathBuf>,
     heed: Heed,
     /// Lists of containers/storage by file, read again when they change.
     storage: HashMap<&'static str, (Stamp, HashMap<String, String>)>,
@@ -86,12 +87,19 @@ impl Discover {
         let docker_root =
             docker_root.map(Path::to_owned).or(configured).unwrap_or_else(|| "var/lib/docker".into());
         let containerd_states = CONTAINERD_STATES.map(PathBuf::from).into();
-        Self { plain: plain.to_vec(), docker_root, containerd_states, heed, storage: HashMap::new() }
+        let plain = plain.to_vec();
+        Self { plain, docker_root, containerd_states, run_labels: None, heed, storage: HashMap::new() }
     }
 
     /// Looks for containerd's containers below `state` too.
     pub fn and_containerd(mut self, state: Option<&Path>) -> Self {
         self.containerd_states.extend(state.map(Path::to_owned));
+        self
+    }
+
+    /// Looks for labels of `elbowroom run` in `dir`: a JSON object each, in a file of the container's name.
+    pub fn and_run_labels(mut self, dir: Option<&Path>) -> Self {
+        self.run_labels = dir.map(Path::to_owned);
         self
     }
 
@@ -124,17 +132,6 @@ impl Discover {
         uid: Option<String>,
     ) -> Result<Option<Found>, ReadError> {
         match claim {
-            Claim::Named(Engine::Elbowroom, id) => {
-                let name = presentable(id, LONGEST_NAME);
-                let container = Container {
-                    id: id.to_owned(),
-                    name,
-                    engine: Engine::Elbowroom,
-                    pod: None,
-                    labels: Labels::default(),
-                };
-                Ok(Some(Found { container, state: None }))
-            }
             Claim::Named(engine, id) => {
                 let known = self.known(root, engine, id)?.unwrap_or_default();
                 Ok(known.into_found(engine, id, uid))
@@ -165,8 +162,21 @@ impl Discover {
             Engine::Containerd => self.containerd(root, "k8s.io", id),
             Engine::Podman => self.podman(root, id),
             Engine::Crio => crio(root, id, self.heed),
-            Engine::Elbowroom | Engine::Plain => Ok(None),
+            Engine::Elbowroom => self.run(root, id).map(Some),
+            Engine::Plain => Ok(None),
         }
+    }
+
+    fn run(&self, root: &Root, name: &str) -> Result<Known, ReadError> {
+        let known = Known { name: Some(name.to_owned()), ..Known::default() };
+        let Some(file) = self.run_labels.as_ref().map(|dir| dir.join(name)) else { return Ok(known) };
+        Ok(match stamped::<HashMap<String, String>>(root, &file)? {
+            Some((labels, stamp)) => {
+                // Root's own words: no container's maker can write there.
+                Known { labels: read(&labels, Heed::All), state: Some((file, stamp)), ..known }
+            }
+            None => known,
+        })
     }
 
     fn docker(&self, root: &Root, id: &str) -> Result<Option<Known>, ReadError> {
@@ -474,6 +484,21 @@ mod tests {
         ] {
             assert_eq!(find(&archive, &path).unwrap().labels.views, Some(false), "{path}");
         }
+    }
+
+    #[test]
+    fn a_run_has_the_labels_of_its_own_file() {
+        let archive = "-- run/elbowroom/labels/web --\n{\"elbowroom.dev/priority\":\"tier=1\"}\n";
+        let host = Fixture::new(archive).unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let dir = Some(Path::new("/run/elbowroom/labels"));
+        let mut discover = Discover::new(&root, &[], None, Heed::All).and_run_labels(dir);
+        let mut find = |path| discover.find(&root, path, false).unwrap().unwrap();
+        let (web, db) = (find("elbowroom/web"), find("elbowroom/db"));
+        assert_eq!(web.container.labels.claim().tier, 1);
+        assert_eq!(web.state.unwrap().0, Path::new("/run/elbowroom/labels/web"));
+        assert_eq!((db.container.name.as_deref(), db.container.labels), (Some("db"), Labels::default()));
+        assert_eq!(db.state, None);
     }
 
     #[test]

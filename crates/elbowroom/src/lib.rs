@@ -123,7 +123,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
         Verb::Run(args) => Ok(run::main(&args, run_dir)),
         Verb::RunChild(args) => Ok(run::child::main(&args, run_dir)),
-        Verb::RunHeir(args) => run::heir::main(&args).map(|()| ExitCode::SUCCESS),
+        Verb::RunHeir(args) => run::heir::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
         Verb::Cdi(args) => print(&engine::cdi(run_dir, &args)?),
         Verb::OciHooks(args) => print(&engine::oci_hooks(run_dir, &args)?),
         Verb::List(output) => print(&containers::list(run_dir, output)?),
@@ -217,7 +217,7 @@ fn agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
     child_args.extend((0..args.verbose).map(|_| "-v".into()));
     let api = config.api.enabled;
     let supervisor = SupervisorArgs { policy_args: child_args, api, ..SupervisorArgs::new(run_dir) };
-    fuse::supervisor::main(supervisor, || policy::can_sense(config))
+    fuse::supervisor::main(supervisor, || policy::can_sense(config, run_dir))
 }
 
 /// The time of day, in milliseconds since 1970.

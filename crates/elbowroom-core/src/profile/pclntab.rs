@@ -125,7 +125,7 @@ impl Functions {
                 let offset = unsigned(rows, record.checked_add(width)?, 4)?;
                 name_at(bytes, names_at.checked_add(usize::try_from(offset).ok()?)?)
             };
-            functions.push(address, name().unwrap_or_default());
+            functions.push(address, name().unwrap_or_default(), bytes.len());
         }
         functions.end = entry(count).unwrap_or(u64::MAX);
         // They are sorted in every honest table; a search needs it.
@@ -155,7 +155,9 @@ impl Functions {
         self.entries.is_empty()
     }
 
-    fn push(&mut self, address: u64, name: &[u8]) {
+    /// All names together are no longer than the table, `most`: an honest one has each once.
+    fn push(&mut self, address: u64, name: &[u8], most: usize) {
+        let name = if self.names.len() + name.len() > most { &[] } else { name };
         let Ok(from) = u32::try_from(self.names.len()) else { return };
         self.names.extend_from_slice(name);
         self.entries.push((address, from, name.len() as u16));
@@ -227,6 +229,22 @@ mod tests {
     }
 
     const NAMES: [&str; 3] = ["runtime.text", "main.main", "encoding/json.(*decodeState).object"];
+
+    #[test]
+    fn names_that_are_shared_take_no_more_room_than_the_table() {
+        let name = "x".repeat(400);
+        let mut names = vec![""; 2_000];
+        names[0] = &name;
+        let mut bytes = table(GO120, 8, &names, 0x1000);
+        // Every record has the first one's name.
+        let records = bytes.len() - 16 * names.len();
+        for record in (records..bytes.len()).step_by(16) {
+            bytes[record + 4..record + 8].fill(0);
+        }
+        let functions = Functions::parse(&bytes, 0, |_, value| value).unwrap();
+        assert_eq!((functions.len(), functions.at(0x1000)), (2_000, Some(&*name)));
+        assert!(functions.names.len() <= bytes.len(), "{} of {}", functions.names.len(), bytes.len());
+    }
 
     #[test]
     fn every_form_names_its_functions() {

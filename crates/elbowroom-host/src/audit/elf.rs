@@ -59,11 +59,13 @@ pub(crate) fn is_modest<Header: FileHeader<Endian = Endianness>>(file: &ElfFile<
     sections.len() <= SECTIONS && names.is_none_or(|names| names.sh_size(file.endian()).into() <= NAMES)
 }
 
-/// The name at an offset of a string table. No name that matters is longer.
-fn name_at(strings: &[u8], offset: u64) -> Option<&str> {
-    const LONGEST: usize = 255;
+/// No name of a library or a symbol that is looked for is longer.
+const LONGEST: usize = 255;
+
+/// The name at an offset of a string table, of fewer than `longest` bytes: whoever wrote the file may have left out every zero.
+pub(crate) fn name_at(strings: &[u8], offset: u64, longest: usize) -> Option<&str> {
     let name = strings.get(usize::try_from(offset).ok()?..)?;
-    let name = &name[..name.len().min(LONGEST)];
+    let name = &name[..name.len().min(longest)];
     std::str::from_utf8(&name[..name.iter().position(|byte| *byte == 0)?]).ok()
 }
 
@@ -73,7 +75,7 @@ fn dynamic<Header: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, Header>, 
     let Ok(Some((entries, link))) = sections.dynamic(endian, bytes) else { return };
     let Ok(strings) = sections.section(link).and_then(|section| section.data(endian, bytes)) else { return };
     for entry in entries.iter().take(4096) {
-        let Some(name) = name_at(strings, entry.d_val(endian).into()) else { continue };
+        let Some(name) = name_at(strings, entry.d_val(endian).into(), LONGEST) else { continue };
         match entry.tag32(endian) {
             Some(DT_NEEDED) => elf.needed.push(name.to_owned()),
             Some(DT_SONAME) => elf.soname = Some(name.to_owned()),
@@ -106,7 +108,7 @@ fn symbols<Header: FileHeader<Endian = Endianness>>(
     let Ok(strings) = strings.and_then(|section| section.data(endian, bytes)) else { return None };
     let mut sysconf = None;
     for (index, symbol) in table.enumerate() {
-        let Some(name) = name_at(strings, symbol.st_name(endian).into()) else { continue };
+        let Some(name) = name_at(strings, symbol.st_name(endian).into(), LONGEST) else { continue };
         if !symbol.is_undefined(endian) {
             if SYMBOLS.contains(&name) {
                 elf.defines.insert(name.to_owned());

@@ -1,16 +1,20 @@
 //! Whose code an address is: the kernel's symbols, ELF's, and Go's own table in programs that are stripped.
 
 use super::processes::{Address, Module, Processes};
+use crate::audit::elf::name_at;
 use elbowroom_core::profile::pclntab::{self, Functions};
 use elbowroom_core::profile::stack::{Frame, Space, Stack};
-use object::read::elf::{ElfFile64, ProgramHeader};
-use object::{Endianness, Object, ObjectSection, ObjectSymbol, RelocationTarget, SymbolKind};
+use object::elf::{STT_FUNC, STT_GNU_IFUNC};
+use object::read::elf::{ElfFile64, ProgramHeader, SectionHeader, Sym};
+use object::{Endianness, Object, ObjectSection, RelocationTarget};
 use std::collections::HashMap;
 use std::io::Read;
 use std::sync::Arc;
 
 /// No program that starts containers is larger.
 const LARGEST_FILE: u64 = 1 << 30;
+/// Names of C++ have their types in them.
+const LONGEST_NAME: usize = 4096;
 
 /// The kernel's functions, by address.
 #[derive(Debug, Default)]
@@ -73,12 +77,7 @@ impl Symbols {
         let segments = loaded
             .map(|segment| (segment.p_offset(endian), segment.p_vaddr(endian), segment.p_filesz(endian)))
             .collect();
-        let mut functions: Vec<(u64, u64, String)> = file
-            .symbols()
-            .chain(file.dynamic_symbols())
-            .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition() && symbol.size() > 0)
-            .filter_map(|symbol| Some((symbol.address(), symbol.size(), symbol.name().ok()?.to_owned())))
-            .collect();
+        let mut functions = functions(&file, bytes);
         functions.sort_by_key(|(address, ..)| *address);
         let build_id = file.build_id().ok().flatten().unwrap_or_default().to_vec();
         Self { segments, go: go(&file), functions, build_id }
@@ -109,6 +108,29 @@ impl Symbols {
     pub fn build_id(&self) -> &[u8] {
         &self.build_id
     }
+}
+
+/// (address, size, name) of the functions in both symbol tables. All names together are no longer than the file: symbols that share
+/// one long name would be, many times.
+fn functions(file: &ElfFile64<'_, Endianness>, bytes: &[u8]) -> Vec<(u64, u64, String)> {
+    let endian = file.endian();
+    let mut functions = Vec::new();
+    let mut room = bytes.len();
+    for table in [file.elf_symbol_table(), file.elf_dynamic_symbol_table()] {
+        let strings = file.elf_section_table().section(table.string_section());
+        let Ok(strings) = strings.and_then(|section| section.data(endian, bytes)) else { continue };
+        for symbol in table.iter() {
+            let is_function = matches!(symbol.st_type(), STT_FUNC | STT_GNU_IFUNC);
+            if !is_function || symbol.is_undefined(endian) || symbol.st_size(endian) == 0 {
+                continue;
+            }
+            let Some(name) = name_at(strings, symbol.st_name(endian).into(), LONGEST_NAME) else { continue };
+            let Some(left) = room.checked_sub(name.len()) else { return functions };
+            room = left;
+            functions.push((symbol.st_value(endian), symbol.st_size(endian), name.to_owned()));
+        }
+    }
+    functions
 }
 
 /// Go's table: in a section of its own, or, in a position-independent program, among the data that relocations change.
@@ -273,6 +295,58 @@ mod tests {
         if seen == 0 {
             eprintln!("skipped: no Go program of a container engine is installed here");
         }
+    }
+
+    /// A file with `symbols` functions, all named by the same zero-terminated text of `length` bytes.
+    fn same_name(symbols: usize, length: usize) -> Vec<u8> {
+        let (begin, section) = (64, 64);
+        let strings = begin + 24 * symbols;
+        let sections = (strings + length + 1).next_multiple_of(8);
+        let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
+        bytes.resize(sections + 3 * section, 0);
+        let mut put = |at: usize, value: u64, size: usize| {
+            bytes[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
+        };
+        for (at, value, size) in [
+            (16, 2, 2),
+            (18, 62, 2),
+            (20, 1, 4),
+            (40, sections, 8),
+            (52, 64, 2),
+            (58, 64, 2),
+            (60, 3, 2),
+            (62, 2, 2),
+        ] {
+            put(at, value as u64, size);
+        }
+        for (at, (kind, offset, size, link, entry)) in
+            [(2, begin, 24 * symbols, 2, 24), (3, strings, length + 1, 0, 0)].into_iter().enumerate()
+        {
+            let header = sections + (at + 1) * section;
+            for (at, value, size) in
+                [(4, kind, 4), (24, offset, 8), (32, size, 8), (40, link, 4), (56, entry, 8)]
+            {
+                put(header + at, value as u64, size);
+            }
+        }
+        for at in (0..symbols).map(|i| begin + 24 * i) {
+            // A function (STT_FUNC) in section 1, of one byte.
+            for (field, value, size) in [(4, 2, 1), (6, 1, 2), (8, at, 8), (16, 1, 8)] {
+                put(at + field, value as u64, size);
+            }
+        }
+        bytes[strings..strings + length].fill(b'x');
+        bytes
+    }
+
+    #[test]
+    fn names_that_are_shared_take_no_more_room_than_the_file() {
+        let few = Symbols::read(&same_name(3, 20));
+        assert_eq!(few.functions.iter().map(|(.., name)| name.len()).collect::<Vec<_>>(), [20; 3]);
+        let file = same_name(1_000, 4_000);
+        let kept: usize = Symbols::read(&file).functions.iter().map(|(.., name)| name.len()).sum();
+        assert!((1..=file.len()).contains(&kept), "{kept} of {}", file.len());
+        assert!(Symbols::read(&same_name(10, 5_000)).functions.is_empty(), "nothing has a name that long");
     }
 
     #[test]

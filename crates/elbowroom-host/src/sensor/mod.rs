@@ -57,6 +57,8 @@ pub struct SensorConfig {
     pub docker_root: Option<PathBuf>,
     /// Where containerd keeps what runs, beside the usual places.
     pub containerd_state: Option<PathBuf>,
+    /// Where `elbowroom run` leaves labels, see [`Discover::and_run_labels`].
+    pub run_labels: Option<PathBuf>,
     /// Which labels of containers count.
     pub labels: Heed,
     /// How often [`Sensor::tick`] will be called: an active group is read this often.
@@ -79,6 +81,7 @@ impl Default for SensorConfig {
             plain: Vec::new(),
             docker_root: None,
             containerd_state: None,
+            run_labels: None,
             labels: Heed::All,
             period: Micros::millis(24),
             backoff: Micros::millis(1_500),
@@ -166,7 +169,8 @@ impl Sensor {
         let now = Instant::now();
         Ok(Self {
             discover: Discover::new(&root, &config.plain, config.docker_root.as_deref(), config.labels)
-                .and_containerd(config.containerd_state.as_deref()),
+                .and_containerd(config.containerd_state.as_deref())
+                .and_run_labels(config.run_labels.as_deref()),
             root,
             config: config.clone(),
             layout,

@@ -34,6 +34,7 @@ use crate::fuse::publisher::Publisher;
 use crate::kept::Profiles;
 use crate::nri;
 use crate::probes::{self, Said, Voices};
+use crate::run;
 use alerts::AlertsRoom;
 use anyhow::{Context, Result};
 use control::Door;
@@ -97,7 +98,7 @@ pub(crate) fn main(
     let signals = Signals::block(&[Signal::TERM, Signal::INT, Signal::HUP]).context("blocking signals")?;
     let publisher =
         Publisher::from_inherited().context("taking over the views' memory from the supervisor")?;
-    let sensor = open_sensor(&config)?;
+    let sensor = open_sensor(&config, run_dir)?;
     let (queue, inbox) = mpsc::channel();
     let wake =
         Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("creating an eventfd")?);
@@ -195,22 +196,23 @@ pub(crate) fn socket_path(run_dir: &Path) -> PathBuf {
 }
 
 /// Whether this host can be sensed at all: a policy process that cannot start would be started again for ever.
-pub(crate) fn can_sense(mut config: Config) -> Result<()> {
+pub(crate) fn can_sense(mut config: Config, run_dir: &Path) -> Result<()> {
     // BPF is loaded for that only where nothing else is to do.
     if config.sense.tier == Tier::Auto {
         config.sense.tier = Tier::Files;
     }
     // What there is to be said the policy process says.
     let nobody = tracing::subscriber::NoSubscriber::default();
-    tracing::subscriber::with_default(nobody, || open_sensor(&config)).map(drop)
+    tracing::subscriber::with_default(nobody, || open_sensor(&config, run_dir)).map(drop)
 }
 
-/// Opens the sensor that the configuration asks for.
-pub(crate) fn open_sensor(config: &Config) -> Result<Sensor> {
+/// Opens the sensor that the configuration asks for, for the agent of `run_dir`.
+pub(crate) fn open_sensor(config: &Config, run_dir: &Path) -> Result<Sensor> {
     let sensor_config = SensorConfig {
         plain: config.containers.cgroups.clone(),
         docker_root: config.containers.docker_root.clone(),
         containerd_state: config.containers.containerd_state.clone(),
+        run_labels: Some(std::path::absolute(run::labels::dir(run_dir))?),
         labels: config.containers.labels,
         rescan: config.sense.rescan,
         bpf: config.sense.tier != Tier::Files,

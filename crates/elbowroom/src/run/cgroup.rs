@@ -4,6 +4,7 @@
 //! processes are left. A cgroup whose lock is free belongs to nobody: where it is empty too, whoever comes by may remove it. So
 //! a runner that was killed leaves nothing for good, and a cgroup that is just being made is not mistaken for a leftover.
 
+use super::labels::{self, RunLabels};
 use super::limits::Limits;
 use anyhow::{Context, bail, ensure};
 use elbowroom_host::mount::mountinfo::MountTable;
@@ -55,6 +56,8 @@ pub(crate) struct Group {
     name: String,
     dirs: Vec<PathBuf>,
     lock: File,
+    /// Of the agent; its labels are there.
+    run_dir: PathBuf,
 }
 
 /// Processes were left, so the cgroup was.
@@ -135,12 +138,23 @@ impl Hierarchy {
 
 impl Group {
     /// Makes `/elbowroom/NAME` in every hierarchy and sets the limits. On failure nothing stays.
-    pub(crate) fn create(layout: &Layout, name: &str, limits: &Limits) -> anyhow::Result<Self> {
+    pub(crate) fn create(
+        layout: &Layout,
+        run_dir: &Path,
+        name: &str,
+        limits: &Limits,
+        labels: &RunLabels,
+    ) -> anyhow::Result<Self> {
         let dirs = layout.dirs(name);
+        // The agent looks for labels as soon as it sees a cgroup. Where there is one, it may be somebody else's.
+        if !dirs[0].exists() {
+            labels.put(run_dir, name)?;
+        }
         let lock = claim(&dirs, name)?;
-        let group = Self { name: name.to_owned(), dirs, lock };
-        let done = (layout.0.iter().zip(&group.dirs))
-            .try_for_each(|(hierarchy, dir)| set_up(hierarchy, dir, limits));
+        let group = Self { name: name.to_owned(), dirs, lock, run_dir: run_dir.to_owned() };
+        let done = labels.put(run_dir, name).and_then(|()| {
+            (layout.0.iter().zip(&group.dirs)).try_for_each(|(hierarchy, dir)| set_up(hierarchy, dir, limits))
+        });
         match done {
             Ok(()) => Ok(group),
             Err(error) => {
@@ -165,18 +179,24 @@ impl Group {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        remove_all(&self.dirs);
+        self.remove_all();
         Ok(())
     }
 
-    /// What an heir needs: the name and the lock.
-    pub(crate) fn into_parts(self) -> (String, File) {
-        (self.name, self.lock)
+    /// What an heir needs: the name, the agent's directory and the lock.
+    pub(crate) fn into_parts(self) -> (String, PathBuf, File) {
+        (self.name, self.run_dir, self.lock)
     }
 
     /// The cgroups of another run, from its [`Group::into_parts`].
-    pub(crate) fn inherit(layout: &Layout, name: &str, lock: File) -> Self {
-        Self { name: name.to_owned(), dirs: layout.dirs(name), lock }
+    pub(crate) fn inherit(layout: &Layout, name: &str, run_dir: &Path, lock: File) -> Self {
+        Self { name: name.to_owned(), dirs: layout.dirs(name), lock, run_dir: run_dir.to_owned() }
+    }
+
+    /// Labels first: the lock of the name goes with the cgroups.
+    fn remove_all(&self) {
+        labels::remove(&labels::dir(&self.run_dir), &self.name);
+        remove_all(&self.dirs);
     }
 
     /// Waits for the last process, however long that takes, and removes the cgroups.
@@ -191,7 +211,7 @@ impl Group {
                 std::thread::sleep(Duration::from_secs(1));
             }
         }
-        remove_all(&self.dirs);
+        self.remove_all();
     }
 }
 
@@ -213,7 +233,7 @@ pub(crate) fn check_name(name: &str) -> anyhow::Result<&str> {
 
 /// Removes the cgroups of runs that are over: lock free, no process in any hierarchy. Says nothing: what cannot be removed
 /// now, can be another time.
-pub(crate) fn sweep(layout: &Layout) {
+pub(crate) fn sweep(layout: &Layout, run_dir: &Path) {
     let parents = layout.0.iter().map(|hierarchy| hierarchy.root.join(PARENT));
     let names: BTreeSet<_> = parents
         .flat_map(|parent| child_dirs(&parent))
@@ -221,10 +241,11 @@ pub(crate) fn sweep(layout: &Layout) {
         .collect();
     for name in names {
         let dirs = layout.dirs(&name);
-        if let Ok(Some((_lock, _))) = lock(&dirs[0])
-            && dirs.iter().all(|dir| populated(dir).is_none())
-        {
-            remove_all(&dirs);
+        if let Ok(Some((lock, _))) = lock(&dirs[0]) {
+            let group = Group { name, dirs, lock, run_dir: run_dir.to_owned() };
+            if group.dirs.iter().all(|dir| populated(dir).is_none()) {
+                group.remove_all();
+            }
         }
     }
 }
@@ -445,12 +466,12 @@ mod tests {
         }
         std::fs::write(parent.join("used/cgroup.procs"), "12\n").unwrap();
         let held = lock(&parent.join("held")).unwrap();
-        sweep(&layout);
+        sweep(&layout, root.path());
         let left: Vec<bool> =
             ["held", "left", "used"].iter().map(|name| parent.join(name).exists()).collect();
         assert_eq!(left, [true, false, true]);
         drop(held);
-        sweep(&layout);
+        sweep(&layout, root.path());
         assert!(!parent.join("held").exists());
     }
 }

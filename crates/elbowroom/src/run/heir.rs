@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The hidden verb.
@@ -25,14 +26,15 @@ pub(crate) struct HeirArgs {
 /// Starts the heir, which keeps none of the runner's descriptors but the lock: who reads a pipe from the runner, or waits for
 /// its lock, waits no longer than for the runner and what it left.
 pub(crate) fn appoint(group: Group) -> io::Result<()> {
-    let (name, lock) = group.into_parts();
+    let (name, run_dir, lock) = group.into_parts();
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("elbowroom").args([VERB, "--name", &name]).current_dir("/");
+    command.arg0("elbowroom").args([VERB, "--name", &name, "--run-dir"]).arg(std::path::absolute(run_dir)?);
+    command.current_dir("/");
     command.stdin(lock).stdout(Stdio::null()).stderr(Stdio::null()).spawn().map(drop)
 }
 
 /// Waits, removes, ends.
-pub(crate) fn main(args: &HeirArgs) -> anyhow::Result<()> {
+pub(crate) fn main(args: &HeirArgs, run_dir: &Path) -> anyhow::Result<()> {
     // SAFETY: nothing in this process has opened a descriptor yet; what is closed was inherited, and nobody here knows of it.
     // (By number: musl, which the tarball is built with, has no function for it.)
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
@@ -40,6 +42,6 @@ pub(crate) fn main(args: &HeirArgs) -> anyhow::Result<()> {
     rustix::process::setsid().context("setsid")?;
     signal::unblock(&FORWARDED)?;
     let lock = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    Group::inherit(&Layout::read()?, &args.name, lock).outlive();
+    Group::inherit(&Layout::read()?, &args.name, run_dir, lock).outlive();
     Ok(())
 }

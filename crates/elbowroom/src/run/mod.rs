@@ -9,6 +9,7 @@ pub(crate) mod cgroup;
 pub(crate) mod child;
 pub(crate) mod heir;
 pub(crate) mod java;
+pub(crate) mod labels;
 pub(crate) mod limits;
 mod probe;
 
@@ -21,6 +22,7 @@ use cgroup::{Group, Layout};
 use clap::Args;
 use elbowroom_core::launch;
 use elbowroom_host::signal::{self, Received, Signals};
+use labels::RunLabels;
 use limits::Limits;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -38,6 +40,8 @@ pub(crate) struct RunArgs {
     name: Option<String>,
     #[command(flatten)]
     limits: limits::LimitArgs,
+    #[command(flatten)]
+    labels: labels::LabelArgs,
     /// Leave the command in the host's mount namespace, without a view: no agent is needed.
     #[arg(long)]
     no_views: bool,
@@ -107,6 +111,7 @@ pub(crate) fn main(args: &RunArgs, run_dir: &Path) -> ExitCode {
 fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     signal::keep_children();
     let limits = Limits::parse(&args.limits)?;
+    let labels = RunLabels::parse(&args.labels)?;
     let probe = args.probe.as_deref().map(|line| Probe::parse(line, true)).transpose().context("--probe")?;
     let name = match &args.name {
         Some(name) => cgroup::check_name(name)?.to_owned(),
@@ -114,9 +119,9 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     };
     let layout = Layout::read()?;
     limits.check(&layout)?;
-    cgroup::sweep(&layout);
+    cgroup::sweep(&layout, run_dir);
     let signals = Signals::block(&FORWARDED)?;
-    let group = Group::create(&layout, &name, &limits)?;
+    let group = Group::create(&layout, run_dir, &name, &limits, &labels)?;
 
     let status = start(args, run_dir, &group, &limits).and_then(|mut child| {
         let poller = probe.filter(Probe::asks).map(|probe| probe::start(probe, run_dir, &name));

@@ -167,7 +167,7 @@ pub(crate) fn record(run_dir: &Path, args: &RecordArgs) -> Result<()> {
     let file = args.file.as_ref().expect("the command line asks for it where there is no ring");
     let duration = args.duration.unwrap_or(USUAL);
     let config = Config::load(args.config.as_deref())?;
-    let mut sensor = crate::policy::open_sensor(&config)?;
+    let mut sensor = crate::policy::open_sensor(&config, run_dir)?;
     let signals = Signals::block(&[Signal::INT, Signal::TERM]).context("blocking signals")?;
 
     let path = file.display();

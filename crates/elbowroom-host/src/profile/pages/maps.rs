@@ -14,13 +14,15 @@ struct Line<'a> {
     first: u64,
     end: u64,
     named: Named<'a>,
-    /// In KiB: resident, in huge pages, referenced; `None` in `maps`.
+    /// In KiB: resident, in huge pages, of hugetlbfs, referenced; `None` in `maps`.
     rss: Option<u64>,
     huge: u64,
+    hugetlb: u64,
     referenced: Option<u64>,
 }
 
-/// Areas of one process from either file, ascending; with their resident memory in bytes where `smaps` says it. `program` is
+/// Areas of one process from either file, ascending; with their resident memory in bytes where `smaps` says it, pages of hugetlbfs
+/// included, which it counts apart. `program` is
 /// what `/proc/PID/exe` points to. Keys that are not known are passed over.
 ///
 /// # Errors
@@ -43,8 +45,11 @@ pub fn areas(text: &str, program: &str) -> Result<Vec<(Area, Option<u64>)>, Malf
     let kinds = kinds(&named, program);
     let pages = |kib: u64| kib * 1024 / PAGE;
     let areas = lines.iter().zip(kinds).map(|(line, kind)| {
-        let told = Told { huge: pages(line.huge), active: line.referenced.map(pages) };
-        (Area { first: line.first, end: line.end, kind, told }, line.rss.map(|kib| kib * 1024))
+        let told = Told { huge: pages(line.huge + line.hugetlb), active: line.referenced.map(pages) };
+        (
+            Area { first: line.first, end: line.end, kind, told },
+            line.rss.map(|kib| (kib + line.hugetlb) * 1024),
+        )
     });
     Ok(areas.collect())
 }
@@ -55,9 +60,8 @@ fn take(area: &mut Line<'_>, key: &str, kib: Option<&str>) {
     match key {
         "Rss" => area.rss = Some(kib),
         "Referenced" => area.referenced = Some(kib),
-        "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped" | "Shared_Hugetlb" | "Private_Hugetlb" => {
-            area.huge += kib;
-        }
+        "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped" => area.huge += kib,
+        "Shared_Hugetlb" | "Private_Hugetlb" => area.hugetlb += kib,
         _ => {}
     }
 }
@@ -75,7 +79,7 @@ fn area(line: &str) -> Option<Line<'_>> {
         [_, _, x, share @ (b'p' | b's')] => Named { executable: *x == b'x', shared: *share == b's', name },
         _ => return None,
     };
-    (first < end).then_some(Line { first, end, named, rss: None, huge: 0, referenced: None })
+    (first < end).then_some(Line { first, end, named, rss: None, huge: 0, hugetlb: 0, referenced: None })
 }
 
 #[cfg(test)]
@@ -97,6 +101,13 @@ Referenced:            8 kB
 AnonHugePages:      2048 kB
 THPeligible:           1
 ";
+
+    #[test]
+    fn pages_of_hugetlbfs_are_resident_too() {
+        let text = "7f0000000000-7f0080000000 rw-s 00000000 00:10 1  /anon_hugepage (deleted)\nRss: 0 kB\nShared_Hugetlb: 4096 kB\n";
+        let [(area, resident)] = areas(text, "/usr/bin/a").unwrap()[..] else { panic!() };
+        assert_eq!((area.told.huge, resident), (1024, Some(4096 * 1024)));
+    }
 
     #[test]
     fn smaps_gives_areas_with_their_sums() {

@@ -1,0 +1,122 @@
+//! What a command is to have of what governors divide: labels, in a file that the agent finds as it finds those of engines, also
+//! one that is started later ([`elbowroom_host::discover`]).
+
+use anyhow::Context;
+use clap::Args;
+use elbowroom_core::label::{self, PREFIX};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Below the agent's directory: a file for each container that has labels, by its name.
+const DIR: &str = "labels";
+
+/// Where the files are.
+pub(crate) fn dir(run_dir: &Path) -> PathBuf {
+    run_dir.join(DIR)
+}
+
+/// The flags, named as the labels are.
+#[derive(Args, Debug, Default)]
+pub(crate) struct LabelArgs {
+    /// Its weight for governors, 1 to 10000, or "weight=300 tier=1 class=latency" where there is not enough for all.
+    #[arg(long, value_name = "PRIORITY")]
+    priority: Option<String>,
+    /// What it is owed of every disk it uses, for example "rbps=50MiB/s wiops=200/s".
+    #[arg(long, value_name = "RATES")]
+    disk_reservation: Option<String>,
+}
+
+/// The labels of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RunLabels(BTreeMap<String, String>);
+
+impl RunLabels {
+    /// Reads the flags; what is wrong is refused here.
+    pub(crate) fn parse(args: &LabelArgs) -> anyhow::Result<Self> {
+        let mut labels = BTreeMap::new();
+        let mut take = |key: &str, value: &Option<String>, check: &dyn Fn(&str) -> Result<(), String>| {
+            let Some(value) = value else { return Ok(()) };
+            check(value).map_err(anyhow::Error::msg).with_context(|| format!("--{key} {value:?}"))?;
+            labels.insert(format!("{PREFIX}{key}"), value.clone());
+            anyhow::Ok(())
+        };
+        take("priority", &args.priority, &|value| label::priority(value).map(drop))?;
+        take("disk-reservation", &args.disk_reservation, &|value| label::disk_reservation(value).map(drop))?;
+        Ok(Self(labels))
+    }
+
+    /// Puts them where the agent of `run_dir` looks; none take away what an earlier run of this name left. The file is there whole or
+    /// not at all.
+    pub(crate) fn put(&self, run_dir: &Path, name: &str) -> anyhow::Result<()> {
+        let dir = dir(run_dir);
+        if self.0.is_empty() {
+            remove(&dir, name);
+            return Ok(());
+        }
+        // No container's name begins with a dot.
+        let (file, draft, text) =
+            (dir.join(name), dir.join(format!(".{name}")), serde_json::to_vec(&self.0)?);
+        let write = || {
+            fs::create_dir_all(&dir)?;
+            fs::write(&draft, &text)?;
+            fs::rename(&draft, &file)
+        };
+        // Another run that ends may remove the empty directory at any moment.
+        let mut done = write();
+        for _ in 0..100 {
+            match &done {
+                Err(error) if error.kind() == ErrorKind::NotFound => done = write(),
+                _ => break,
+            }
+        }
+        done.with_context(|| file.display().to_string())
+    }
+}
+
+/// Takes a run's labels away, and their directory with the last. Says nothing: the next run of this name does it again.
+pub(crate) fn remove(dir: &Path, name: &str) {
+    match fs::remove_file(dir.join(name)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        _ => drop(fs::remove_dir(dir)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(priority: Option<&str>, disk: Option<&str>) -> LabelArgs {
+        LabelArgs { priority: priority.map(str::to_owned), disk_reservation: disk.map(str::to_owned) }
+    }
+
+    #[test]
+    fn flags_that_are_no_labels_are_refused_and_say_why() {
+        for (flags, expect) in [
+            (args(Some("high"), None), "--priority \"high\": high: write KEY=VALUE"),
+            (args(Some("0"), None), "--priority \"0\": weight: 0 is not between 1 and 10000"),
+            (args(None, Some("50MiB/s")), "--disk-reservation \"50MiB/s\": 50MiB/s: write KEY=VALUE"),
+        ] {
+            assert_eq!(format!("{:#}", RunLabels::parse(&flags).unwrap_err()), expect);
+        }
+    }
+
+    #[test]
+    fn a_file_is_there_for_who_has_labels_and_goes_without() {
+        let run = tempfile::tempdir().unwrap();
+        let labels = RunLabels::parse(&args(Some("tier=1"), Some("rbps=5MiB/s"))).unwrap();
+        labels.put(run.path(), "web").unwrap();
+        RunLabels::parse(&args(Some("7"), None)).unwrap().put(run.path(), "db").unwrap();
+        let text = fs::read_to_string(run.path().join("labels/web")).unwrap();
+        let expect = r#"{"elbowroom.dev/disk-reservation":"rbps=5MiB/s","elbowroom.dev/priority":"tier=1"}"#;
+        assert_eq!(text, expect);
+        RunLabels::default().put(run.path(), "web").unwrap();
+        let names =
+            |dir: &Path| fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>();
+        assert_eq!(names(&dir(run.path())), ["db"]);
+        remove(&dir(run.path()), "db");
+        remove(&dir(run.path()), "never");
+        assert!(names(run.path()).is_empty());
+    }
+}
