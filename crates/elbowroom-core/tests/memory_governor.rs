@@ -363,3 +363,108 @@ fn who_waits_for_memory_for_a_tenth_of_the_time_is_pressed() {
     host.pass(1);
     assert_eq!(host.memory.pressed().collect::<Vec<_>>(), [uncounted]);
 }
+
+/// Two neighbours below one limit, the first of which waits for memory and is owed more than it has.
+fn poor_and_rich(host: &mut Host, rich: Counted) -> [GroupId; 2] {
+    let pool = host.group(1, 0, None, max(8), 8);
+    let low = |gib: u64| Limits { memory_low: Some(At(Bytes(gib * GIB))), ..Limits::default() };
+    let ids =
+        [host.group(2, pool.0, Some("poor"), low(4), 2), host.group(3, pool.0, Some("rich"), low(1), 6)];
+    host.counted.insert(ids[0], |second, usage| cache(usage, second, 500, GIB));
+    host.counted.insert(ids[1], rich);
+    ids
+}
+
+#[test]
+fn who_can_give_nothing_is_asked_for_it_and_not_held() {
+    let mut host = Host::new(16, 8);
+    // Anonymous memory, and no swap; it has use for it.
+    let [_, rich] = poor_and_rich(&mut host, |second, usage| GroupMemory {
+        anon: usage,
+        ..cache(Bytes::ZERO, second, 500, GIB / 64)
+    });
+    let orders = host.pass(60);
+    let held = |order: &Order| matches!(order, Order::Lease(lease) if lease.group == rich);
+    assert!(!orders.iter().any(|order| held(order) || taken(order, rich).is_some()), "{orders:?}");
+    let standing = host.memory.standing(rich).unwrap();
+    let shown = standing.export.value().unwrap();
+    assert!((standing.entitlement..standing.usage).contains(&shown), "{standing:?}");
+}
+
+#[test]
+fn who_grows_as_fast_as_he_gives_is_held_no_tighter_than_he_can_give() {
+    let mut host = Host::new(16, 8);
+    let [_, rich] = poor_and_rich(&mut host, |second, usage| {
+        // All but a tenth of it cannot be taken.
+        let kept = Bytes(usage.get() / 10 * 9);
+        GroupMemory { anon: kept, ..cache(Bytes(usage.get() / 10), second, 500, GIB / 64) }
+    });
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        for order in host.pass(1) {
+            match order {
+                Order::Lease(lease) if lease.group == rich => held.push(lease.high),
+                Order::Reclaim(_) => host.answer(rich, Act::Reclaim, Outcome::Done),
+                _ => {}
+            }
+        }
+    }
+    assert!(!held.is_empty(), "{:?}", host.memory.standing(rich));
+    assert!(held.iter().all(|high| high.get() >= 6 * GIB / 100 * 89), "{held:?}");
+}
+
+#[test]
+fn shared_memory_that_is_mapped_takes_nothing_off_the_page_cache() {
+    let mut host = Host::new(16, 8);
+    let [_, rich] = poor_and_rich(&mut host, |second, usage| GroupMemory {
+        shmem: Bytes(3 * GIB),
+        mapped: Bytes(3 * GIB + GIB / 2),
+        inactive_file: Bytes(3 * GIB),
+        ..cache(usage, second, 0, 0)
+    });
+    host.pass(2);
+    // Half a GiB is run from.
+    assert_eq!(host.memory.standing(rich).unwrap().reclaimable, Bytes(5 * GIB / 2));
+}
+
+#[test]
+fn who_can_give_nothing_does_not_stand_before_who_can() {
+    let mut host = Host::new(16, 8);
+    let pool = host.group(1, 0, None, max(8), 8);
+    let poor = host.group(2, pool.0, Some("poor"), max(2), 1);
+    let heap = host.group(3, pool.0, Some("heap"), Limits::default(), 5);
+    let files = host.group(4, pool.0, Some("files"), Limits::default(), 2);
+    // What it can use more would be one step of the largest.
+    host.usage[1].1 = Bytes(2 * GIB - GIB / 16);
+    host.counted.insert(poor, |second, usage| cache(usage, second, 500, GIB));
+    host.counted
+        .insert(heap, |second, usage| GroupMemory { anon: usage, ..cache(Bytes::ZERO, second, 0, 0) });
+    host.counted.insert(files, |second, usage| cache(usage, second, 0, 0));
+    let orders = host.pass(60);
+    assert!(orders.iter().any(|order| taken(order, files).is_some()), "{:?}", host.memory.standing(files));
+    assert!(!orders.iter().any(|order| taken(order, heap).is_some()));
+}
+
+#[test]
+fn a_limit_around_one_container_is_its_own_and_no_pool() {
+    let mut host = Host::new(16, 1);
+    // A pod with a limit and one container; and one without, whose reservation the first may not eat.
+    let pod = host.group(1, 0, None, max(4), 3);
+    let greedy = host.group(2, pod.0, Some("greedy"), Limits::default(), 3);
+    let low = Limits { memory_low: Some(At(Bytes(12 * GIB))), ..Limits::default() };
+    let poor = host.group(3, 0, Some("poor"), low, 10);
+    for id in [greedy, poor] {
+        host.counted.insert(id, |second, usage| cache(usage, second, 500, GIB));
+    }
+    let node = host.free;
+    host.free = Bytes(node.get() / 16);
+    let orders = host.pass(60);
+    let pools: Vec<&str> = host.memory.pools().iter().map(|pool| &*pool.path).collect();
+    assert_eq!(pools, ["/"]);
+    assert!(host.memory.standing(greedy).unwrap().entitlement <= Bytes(4 * GIB));
+    assert!(orders.iter().any(|order| taken(order, greedy).is_some()), "{:?}", host.memory.standing(greedy));
+    // With a second container there is something to divide.
+    host.group(4, pod.0, Some("beside"), Limits::default(), 0);
+    host.pass(1);
+    assert_eq!(host.memory.pools().len(), 2);
+}

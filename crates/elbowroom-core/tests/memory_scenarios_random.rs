@@ -247,6 +247,12 @@ impl Watch {
                 let tight = lease.high.saturating_add(PAGE) < standing.floor.min(standing.usage);
                 let tight =
                     tight || lease.high.saturating_add(PAGE) < standing.entitlement.min(standing.usage);
+                // What the kernel cannot take is not limited away.
+                let reclaimable = memory
+                    .get(&lease.group)
+                    .map_or(Bytes::ZERO, |m| m.file.saturating_add(m.swap_room.min(m.anon)));
+                let least = standing.usage.saturating_sub(reclaimable);
+                let tight = tight || lease.high.saturating_add(PAGE) < least;
                 if short || tight || standing.state == State::Quarantine {
                     self.breaks("lease", format!("{now}: {lease:?} {standing:?}"));
                 }

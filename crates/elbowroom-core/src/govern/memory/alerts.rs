@@ -32,7 +32,7 @@ pub(super) fn look(
     let text = || explain::overcommit(path, reserved, pool.size);
     say(Kind::Overcommit, pool.owner, reserved > pool.size, HOLD, &text);
     for member in all() {
-        let owed = member.entitlement.min(member.max.value().map_or(f64::INFINITY, amount));
+        let owed = member.entitlement.min(member.max().value().map_or(f64::INFINITY, amount));
         let starved = pool.short && member.colour() == Colour::Red && member.usage() < 0.95 * owed;
         say(Kind::Starved, Some(member.id), starved, HOLD, &|| explain::starved(member, owed));
         let foreign = member.protection == Protection::Foreign && now < member.unprotectable_until;

@@ -119,6 +119,10 @@ fn by_measure(measure: &Measure, objective: Option<f64>, calm: bool) -> Option<(
         }
         Kind::Latency => {
             let objective = objective.filter(|objective| *objective > 0.0)?;
+            // Nothing was served, perhaps for want of memory: a latency of nothing says nothing.
+            if served == 0.0 && offered != Some(0.0) && !calm {
+                return None;
+            }
             let sigma = if served > 0.0 { objective / served } else { 1.0 / RELAXED };
             Some((colour(sigma, served <= RELAXED * objective || offered == Some(0.0)), sigma))
         }
@@ -212,6 +216,16 @@ mod tests {
         check(7.0, None, Green);
         check(0.0, None, Green);
         check(9.0, Some(0.0), Green);
+    }
+
+    #[test]
+    fn who_waits_for_memory_and_serves_nothing_has_no_good_latency() {
+        let of = |offered, calm| {
+            let measure = Measure { kind: Kind::Latency, served: 0.0, offered, objective: Some(10.0) };
+            by_measure(&measure, None, calm).map(|(colour, _)| colour)
+        };
+        assert_eq!((of(None, false), of(Some(3.0), false)), (None, None));
+        assert_eq!((of(None, true), of(Some(0.0), false)), (Some(Green), Some(Green)));
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub(super) fn hold(harm: &str, member: &Member) -> String {
 }
 
 pub(super) fn quarantine(harm: &str) -> String {
-    format!("{harm} right after memory was taken: nothing is done to it for ten minutes")
+    format!("{harm} right after memory was taken: for ten minutes it gives no more than what others are owed")
 }
 
 pub(super) fn waits(part: f64) -> String {

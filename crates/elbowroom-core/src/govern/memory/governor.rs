@@ -1,7 +1,7 @@
 //! The governor of a machine's memory: what events do to it.
 
 use super::member::{Member, Protection};
-use super::pool::{self, Pool};
+use super::pool::{self, Place, Pool};
 use super::sample::{Act, Done, Export, GroupMemory, Heard, MemoryTick, NodeMemory, Order, Outcome, Protect};
 use super::turn::Turn;
 use super::{PoolView, Settings, Standing, What, alerts, bytes, lend, protect, recall};
@@ -123,11 +123,12 @@ impl Memory {
     pub fn watched(&self) -> Vec<GroupId> {
         let mut watched: BTreeSet<GroupId> = self.members.keys().copied().collect();
         let total = self.node.as_ref().map_or(Bytes(u64::MAX), |node| node.mem_total);
-        for id in self.members.keys() {
-            let parent = self.groups.get(id).and_then(|known| known.parent);
-            watched.extend(pool::owner(parent, &self.groups, total).map(|(owner, _)| owner));
-        }
+        watched.extend(self.places(total).values().filter_map(|place| Some(place.owner?.0)));
         watched.into_iter().collect()
+    }
+
+    fn places(&self, mem_total: Bytes) -> BTreeMap<GroupId, Place> {
+        pool::places(self.members.keys().copied(), &self.groups, mem_total)
     }
 
     fn meet(&mut self, group: &Group) -> Vec<Order> {
@@ -145,7 +146,7 @@ impl Memory {
             let member = self.members.entry(group.id).or_insert_with(|| Member::new(group.id));
             member.name = name(container);
             member.claim = claim(&self.claims, container);
-            member.max = group.limits.memory_max.unwrap_or(Limit::Max);
+            member.own_max = group.limits.memory_max.unwrap_or(Limit::Max);
             member.kept = kept(&group.limits);
             let serves = container.engine == Engine::Plain && SERVICES.contains(&group.path.as_str());
             member.hands_off = match member.claim.memory.reserve {
@@ -281,7 +282,13 @@ impl Memory {
         }
         let mut orders = Vec::new();
         self.pools.clear();
-        for (pool, ids) in self.divide(&node, &tick.node) {
+        let places = self.places(node.mem_total);
+        for (id, place) in &places {
+            if let Some(member) = self.members.get_mut(id) {
+                member.around = place.around;
+            }
+        }
+        for (pool, ids) in self.divide(&node, &tick.node, &places) {
             pool.divide(&mut self.members, &ids, &settings);
             let turn = Turn {
                 now,
@@ -313,11 +320,15 @@ impl Memory {
     }
 
     /// The pools with their members; who was not measured is in none.
-    fn divide(&self, node: &Node, memory: &NodeMemory) -> Vec<(Pool, Vec<GroupId>)> {
+    fn divide(
+        &self,
+        node: &Node,
+        memory: &NodeMemory,
+        places: &BTreeMap<GroupId, Place>,
+    ) -> Vec<(Pool, Vec<GroupId>)> {
         let mut shared: BTreeMap<Option<(GroupId, Bytes)>, Vec<GroupId>> = BTreeMap::new();
         for member in self.members.values().filter(|member| member.measured) {
-            let parent = self.groups.get(&member.id).and_then(|known| known.parent);
-            let owner = pool::owner(parent, &self.groups, node.mem_total);
+            let owner = places.get(&member.id).and_then(|place| place.owner);
             // A pool that was not measured cannot be divided, and its members are not the machine's to divide either.
             if owner.is_none_or(|(owner, _)| self.measured(owner).is_some()) {
                 shared.entry(owner).or_default().push(member.id);

@@ -284,7 +284,8 @@ pub(super) fn gifts(
         }
         let asked = *member.loans.asked.get_or_insert(now);
         let take = amount.min(member.reclaimable());
-        let ready = now.saturating_sub(asked) >= ASK && take >= LEAST;
+        let waits = now.saturating_sub(asked) < ASK;
+        let ready = !waits && take >= LEAST;
         gifts.push(Gift {
             id,
             amount: if ready { take } else { amount },
@@ -292,7 +293,8 @@ pub(super) fn gifts(
             take: ready,
             first: asked == now,
         });
-        left -= amount;
+        // Of who has had time, only what the kernel can take counts: others give the rest.
+        left -= if waits { amount } else { take };
     }
     gifts
 }

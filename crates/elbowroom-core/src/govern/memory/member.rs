@@ -46,8 +46,9 @@ pub(super) struct Member {
     pub(super) hands_off: Option<&'static str>,
     /// What its user protects with the kernel's own means; [`Limit::Max`]: all that it uses.
     pub(super) kept: Limit<Bytes>,
-    /// Its own hard limit.
-    pub(super) max: Limit<Bytes>,
+    /// Its own hard limit, and the tightest that is around it alone.
+    pub(super) own_max: Limit<Bytes>,
+    pub(super) around: Limit<Bytes>,
     /// Whether the last tick named it.
     pub(super) measured: bool,
     pub(super) meter: Meter,
@@ -93,7 +94,8 @@ impl Member {
             claim: Claim::default(),
             hands_off: None,
             kept: Limit::At(Bytes::ZERO),
-            max: Limit::Max,
+            own_max: Limit::Max,
+            around: Limit::Max,
             measured: false,
             meter: Meter::default(),
             heard: None,
@@ -194,16 +196,23 @@ impl Member {
         amount(self.meter.refault()) > READS_BACK * self.usage()
     }
 
-    /// It fills its own hard limit: what others give does not help it.
-    pub(super) fn is_full(&self) -> bool {
-        self.max.value().is_some_and(|max| self.usage() >= 0.98 * amount(max))
+    /// What it can ever use.
+    pub(super) fn max(&self) -> Limit<Bytes> {
+        self.own_max.min(self.around)
     }
 
-    /// What the kernel can take of it: page cache that is neither waiting to be written nor run from, and what fits into swap.
+    /// It fills that: what others give does not help it.
+    pub(super) fn is_full(&self) -> bool {
+        self.max().value().is_some_and(|max| self.usage() >= 0.98 * amount(max))
+    }
+
+    /// What the kernel can take of it: page cache that is neither waiting to be written nor run from, and what fits into swap. What
+    /// is mapped includes shared memory (cgroup-v2.rst, `file_mapped`), which is on no list of files.
     pub(super) fn reclaimable(&self) -> f64 {
         let m = self.meter.last();
+        let run_from = m.mapped.saturating_sub(m.shmem);
         let cache =
-            m.inactive_file.saturating_add(m.active_file).saturating_sub(m.dirty).saturating_sub(m.mapped);
+            m.inactive_file.saturating_add(m.active_file).saturating_sub(m.dirty).saturating_sub(run_from);
         let swappable = m.anon.saturating_add(m.shmem).saturating_sub(m.unevictable).min(m.swap_room);
         amount(cache.saturating_add(swappable)) + amount(m.slab_reclaimable) / 2.0
     }

@@ -20,7 +20,7 @@
 //! # Terminology
 //! *Floor*: never taken. *Entitlement*: what is owed now, given the colours; *nominal*: what would be if everybody wanted all he
 //! can get. *Working set*: the lower bound that failed loans taught. *Pool*: what is divided, the machine or a cgroup with a hard
-//! limit around several containers. *Room*: what of it is free.
+//! limit around several containers (one that is around a single container is that container's). *Room*: what of it is free.
 //!
 //! # Properties
 //! In `tests/memory_scenarios_random.rs`, each with a test of its name:
@@ -117,7 +117,7 @@ pub enum What {
         /// v2 `memory.high`.
         high: Bytes,
     },
-    /// Something that we did did harm: nothing is done to it for ten minutes.
+    /// Something that we did did harm: for ten minutes it gives no more than what others are owed, and is not held.
     Quarantine {
         /// Until when.
         until: Micros,

@@ -99,12 +99,12 @@ impl Pool {
         let mut nominal = Vec::new();
         for id in ids {
             let Some(member) = members.get_mut(id) else { continue };
-            let cap = member.max.or(Bytes(u64::MAX)).get() as f64;
+            let cap = member.max().or(Bytes(u64::MAX)).get() as f64;
             let cap = cap.min(self.size);
             let usage = member.usage();
             let kept = member.kept.value().map_or(usage, amount);
             let reserve = member.claim.memory.reserve.map_or(kept, amount);
-            member.reserve = reserve.min(amount(member.max.or(Bytes(u64::MAX))));
+            member.reserve = reserve.min(amount(member.max().or(Bytes(u64::MAX))));
             let lend = member.claim.memory.lend.unwrap_or(settings.lend).fraction();
             let learned = member.working_set.min(usage);
             let missed = member.missed();
@@ -142,7 +142,7 @@ impl Pool {
             }
             let (usage, owed) = (member.usage(), member.entitlement);
             let red = member.colour() == Colour::Red;
-            let room = member.max.value().map_or(f64::INFINITY, |max| amount(max) - usage);
+            let room = member.max().value().map_or(f64::INFINITY, |max| amount(max) - usage);
             let need = match member.colour() {
                 Colour::Red => (owed - usage).max(STEP * usage + STEP_LEAST).min(room),
                 Colour::Yellow if member.is_hungry() && owed > 1.02 * usage => (owed - usage).min(room),
@@ -156,23 +156,39 @@ impl Pool {
     }
 }
 
-/// The tightest pool around a container: the nearest ancestor with a hard limit below the machine's memory.
-pub(super) fn owner(
-    parent: Option<GroupId>,
+/// Where a container's memory is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The tightest cgroup with a hard limit around several containers, and its limit; the machine where there is none.
+    pub(super) owner: Option<(GroupId, Bytes)>,
+    /// The tightest limit below that, which is around this container alone: there is nothing to divide, it is as its own.
+    pub(super) around: Limit<Bytes>,
+}
+
+/// The places of all containers. A limit that is no less than the machine's memory is none.
+pub(super) fn places(
+    members: impl Iterator<Item = GroupId>,
     groups: &BTreeMap<GroupId, super::governor::Known>,
     mem_total: Bytes,
-) -> Option<(GroupId, Bytes)> {
-    let mut above = parent;
-    // A parent that is its own ancestor cannot be; the count ends the walk where events say so.
-    for _ in 0..groups.len() {
-        let id = above?;
-        let known = groups.get(&id)?;
-        if let Limit::At(max) = known.max
-            && max < mem_total
-        {
-            return Some((id, max));
-        }
-        above = known.parent;
-    }
-    None
+) -> BTreeMap<GroupId, Place> {
+    let above = |id: GroupId| groups.get(&id).and_then(|known| known.parent);
+    let limits = |id: GroupId| -> Vec<(GroupId, Bytes)> {
+        // A parent that is its own ancestor cannot be; the count ends the walk where events say so.
+        let ancestors = std::iter::successors(above(id), |id| above(*id)).take(groups.len());
+        let limited = ancestors.filter_map(|id| Some((id, groups.get(&id)?.max.value()?)));
+        limited.filter(|(_, max)| *max < mem_total).collect()
+    };
+    let around: Vec<(GroupId, Vec<(GroupId, Bytes)>)> = members.map(|id| (id, limits(id))).collect();
+    let mut sharers: BTreeMap<GroupId, usize> = BTreeMap::new();
+    around
+        .iter()
+        .flat_map(|(_, limits)| limits)
+        .for_each(|(owner, _)| *sharers.entry(*owner).or_default() += 1);
+    let place = |(id, limits): (GroupId, Vec<(GroupId, Bytes)>)| {
+        let alone = limits.iter().take_while(|(owner, _)| sharers.get(owner) == Some(&1));
+        let tightest = alone.clone().map(|(_, max)| *max).min();
+        let owner = limits.get(alone.count()).copied();
+        (id, Place { owner, around: tightest.map_or(Limit::Max, Limit::At) })
+    };
+    around.into_iter().map(place).collect()
 }

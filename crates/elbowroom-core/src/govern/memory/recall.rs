@@ -27,8 +27,8 @@ pub(super) const RETRY: Micros = Micros::secs(300);
 /// What is known of a container that is recalled from.
 #[derive(Debug, Default)]
 pub(super) struct Recall {
-    /// What it used when it was last recalled from.
-    before: Option<f64>,
+    /// What it was to use no more than, after it was last recalled from.
+    expected: Option<f64>,
     /// Periods in a row in which it grew as fast as it gave.
     grew: u8,
     /// When it last gave.
@@ -42,6 +42,9 @@ pub(super) struct Recall {
 /// What is recalled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Taken {
+    /// What its programs are to give back.
+    pub(super) asked: f64,
+    /// What of that the kernel can take.
     pub(super) amount: f64,
     /// Hold it here.
     pub(super) high: Option<f64>,
@@ -66,24 +69,27 @@ pub(super) fn owes(member: &Member) -> bool {
 pub(super) fn take(member: &mut Member, need: f64, now: Micros) -> Taken {
     let (usage, keeps) = (member.usage(), keeps(member).max(member.floor));
     let excess = (usage - keeps).max(0.0);
-    let grew =
-        member.recall.before.is_some_and(|before| usage > before - 0.5 * GAIN * (before - keeps).max(0.0));
+    let grew = member.recall.expected.is_some_and(|expected| usage > expected);
     member.recall.grew = if grew { (member.recall.grew + 1).min(2 * GROWS) } else { 0 };
-    member.recall.before = Some(usage);
     let gain = match member.recall.grew {
         0 => GAIN,
         1 => 2.0 * GAIN,
         _ => 1.0,
     };
-    let amount = (gain * excess + BESIDE).min(excess).min(need.max(BESIDE));
+    let asked = (gain * excess + BESIDE).min(excess).min(need.max(BESIDE));
+    let amount = asked.min(member.reclaimable());
+    // Who has nothing that can be taken does not grow by keeping it.
+    let expected = if amount < LEAST { usage + LEAST } else { usage - 0.5 * amount.min(GAIN * excess) };
+    member.recall.expected = Some(expected);
     let held = member.recall.grew >= GROWS && now >= member.recall.unleasable_until;
+    // Below what it can give it would be stopped at every allocation (mm/memcontrol.c, `mem_cgroup_handle_over_high`).
     let high = (held || member.lease.is_some()).then(|| keeps.max(usage - amount));
-    Taken { amount: amount.min(member.reclaimable()), high }
+    Taken { asked, amount, high }
 }
 
 /// It is not recalled from any more.
 pub(super) fn end(member: &mut Member) {
-    (member.recall.before, member.recall.grew) = (None, 0);
+    (member.recall.expected, member.recall.grew) = (None, 0);
 }
 
 /// Whether a lease is to be written again.

@@ -158,7 +158,7 @@ impl Turn<'_> {
             }
             let taken = recall::take(member, left, self.now);
             left -= taken.amount;
-            self.export(member, Some(member.usage() - taken.amount), orders);
+            self.export(member, Some(member.usage() - taken.asked), orders);
             let because = explain::recall(member, &name, owed.need);
             self.take(member, What::Recall { amount: self.whole(taken.amount) }, because, orders);
             if let Some(high) = taken.high {
