@@ -110,6 +110,13 @@ def test_run_asks_a_program_beside_the_command(agent, start, tmp_path):
     said(agent, container, kind="latency", served=0.25)
 
 
+def test_what_run_says_of_a_probe_counts_for_its_records(agent, start, tmp_path):
+    file = tmp_path / "probe"
+    file.write_text("served=0.25\n")
+    container = start("--probe", f"file:{file} kind=latency objective=0.5 ttl=60s")
+    said(agent, container, kind="latency", served=0.25, objective=0.5)
+
+
 def test_a_probe_that_hangs_is_visible_and_holds_nobody_up(new_agent, start, tmp_path):
     script = tmp_path / "hangs"
     script.write_text("#!/bin/sh\nsleep 1000\n")

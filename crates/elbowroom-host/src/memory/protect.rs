@@ -1,8 +1,9 @@
 //! Protection from reclaim that others cause: v2 `memory.low` and `memory.min`, v1 the soft limit.
 //!
 //! On v2 a claim counts only as far as every cgroup above makes it too (mm/page_counter.c, `effective_protection`), so
-//! each of those gets what its user set and the sum of what ours below it add to theirs. Parents are raised before children
-//! and lowered after them: no claim of ours is ever without cover.
+//! each of those gets what its user set and the sum of what ours below it add to theirs, and no less than the sum of all that
+//! is claimed for containers below it: a claim of a container's own user may have had no cover. Parents are raised before
+//! children and lowered after them: no claim of ours is ever without cover.
 
 use crate::cgroup::{Controller, Layout, Version};
 use crate::lease::{Knob, KnobError, LeaseError, Leases, Outcome, Unset};
@@ -26,6 +27,8 @@ struct Shield {
     path: PathBuf,
     /// What ours adds to its user's claim, in the order of [`FILES`].
     extra: [u64; 2],
+    /// What is claimed, by its user or by us, whichever is more.
+    whole: [u64; 2],
 }
 
 impl Shields {
@@ -61,15 +64,18 @@ impl Shields {
             };
             let user = leases.before(&knob).map_or_else(|| knob.read(), Ok);
             let claim = order_pages(claim.get());
-            let extra = match user {
-                Ok(Limit::At(user)) => claim.saturating_sub(user),
+            let (extra, whole) = match user {
+                Ok(Limit::At(user)) if claim > 0 => (claim.saturating_sub(user), claim.max(user)),
                 // All of it is protected already, or nobody knows.
-                Ok(Limit::Max) | Err(_) => 0,
+                Ok(_) | Err(_) => (0, claim),
             };
-            let shield =
-                self.of.entry(order.group).or_insert_with(|| Shield { path: path.to_owned(), extra: [0; 2] });
-            let grows = extra > shield.extra[at];
-            shield.extra[at] = extra;
+            let shield = self.of.entry(order.group).or_insert_with(|| Shield {
+                path: path.to_owned(),
+                extra: [0; 2],
+                whole: [0; 2],
+            });
+            let grows = extra > shield.extra[at] || whole > shield.whole[at];
+            (shield.extra[at], shield.whole[at]) = (extra, whole);
             let own = |leases: &mut Leases| outcome(&knob, set(leases, &knob, |user| plus(user, extra)));
             if grows {
                 worst = worse(worst, self.cover(layout, leases, path, at, Order::FromTheTop));
@@ -98,7 +104,8 @@ impl Shields {
         self.of.clear();
     }
 
-    /// Brings the cgroups above `path`, but not the root, to what those below them need.
+    /// Brings the cgroups above `path`, but not the root, to what those below them need. One that somebody else writes is his, and no
+    /// reason to give the container's own knob up.
     fn cover(
         &self,
         layout: &Layout,
@@ -116,15 +123,26 @@ impl Shields {
         for group in above {
             let Some((_, dir)) = layout.dir(Controller::Memory, group) else { continue };
             let Some(knob) = Knob::new(&dir, FILES[at], None, Unset::Max) else { continue };
-            let sum = self.sum_below(group, at);
-            worst = worse(worst, outcome(&knob, set(leases, &knob, |user| plus(user, sum))));
+            let (extra, whole) = self.sums_below(group, at);
+            let covers = |user| match plus(user, extra) {
+                Limit::At(sum) => Limit::At(sum.max(whole)),
+                Limit::Max => Limit::Max,
+            };
+            let done = match outcome(&knob, set(leases, &knob, covers)) {
+                memory::Outcome::Foreign => memory::Outcome::Refused(format!("{knob}: somebody else set it")),
+                done => done,
+            };
+            worst = worse(worst, done);
         }
         worst
     }
 
-    fn sum_below(&self, group: &Path, at: usize) -> u64 {
+    /// What containers below a group add, and what is claimed for them.
+    fn sums_below(&self, group: &Path, at: usize) -> (u64, u64) {
         let below = self.of.values().filter(|shield| shield.path.starts_with(group) && shield.path != group);
-        below.fold(0, |sum, shield| sum.saturating_add(shield.extra[at]))
+        below.fold((0, 0), |(extra, whole), shield| {
+            (u64::saturating_add(extra, shield.extra[at]), u64::saturating_add(whole, shield.whole[at]))
+        })
     }
 }
 

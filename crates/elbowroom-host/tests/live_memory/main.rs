@@ -255,6 +255,25 @@ fn protection_reaches_through_every_group_above_and_goes_with_us() {
             );
             actuator.forget(&mut leases, ID);
             assert_eq!(room.read_above("memory.low"), (50 * MIB).to_string());
+            // What its own user claims counts for nothing without cover.
+            room.write_above("memory.low", "0");
+            for (claim, expect) in [(5, mib(10, 10)), (30, mib(30, 30)), (0, mib(10, 0))] {
+                actuator.protect(&mut leases, &protect(claim * MIB, soft), &room.path());
+                assert_eq!(low(&room), expect, "{claim} without cover");
+            }
+            room.write_above("memory.low", &(50 * MIB).to_string());
+            // A group above that somebody else writes is his, and the container's own is still ours.
+            actuator.protect(&mut leases, &protect(60 * MIB, soft), &room.path());
+            room.write_above("memory.low", &(20 * MIB).to_string());
+            let done = actuator.protect(&mut leases, &protect(70 * MIB, soft), &room.path());
+            assert!(matches!(done.outcome, Outcome::Refused(_)), "{done:?}");
+            assert_eq!(low(&room), mib(70, 20));
+            actuator.forget(&mut leases, ID);
+            drop(leases);
+            restore(&room.ledger()).unwrap();
+            assert_eq!(low(&room), mib(10, 20));
+            (leases, actuator) = (Leases::open(&room.ledger()).unwrap(), crate::actuator());
+            room.write_above("memory.low", &(50 * MIB).to_string());
             actuator.protect(&mut leases, &protect(60 * MIB, soft), &room.path());
             // It goes while an order for it is on its way.
             std::fs::remove_dir(room.dir()).unwrap();

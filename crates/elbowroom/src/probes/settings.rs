@@ -87,6 +87,17 @@ impl Probe {
         Terms { kind: self.kind, objective: self.objective }
     }
 
+    /// What it says of records wherever they are heard, in words that [`Self::parse`] takes; empty where that is nothing.
+    pub(crate) fn words(&self) -> String {
+        let kind = self.kind.map(|kind| match kind {
+            Kind::Throughput => "kind=throughput".to_owned(),
+            Kind::Latency => "kind=latency".to_owned(),
+        });
+        let objective = self.objective.map(|objective| format!("objective={objective}"));
+        let ttl = (self.ttl != TTL).then(|| format!("ttl={}", self.ttl));
+        [kind, objective, ttl].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+
     /// Whether there is something to ask, beside what comes by itself.
     pub(crate) const fn asks(&self) -> bool {
         self.file.is_some() || self.scrape.is_some() || !self.exec.is_empty()
@@ -239,6 +250,11 @@ mod tests {
             (vec!["/bin/probe".into(), "--db".into(), "a=b".into()], Some(Kind::Latency))
         );
         assert_eq!(Probe::parse("objective=5", false).unwrap().source(), "socket");
+        let terms = Probe::parse("file:/x ttl=1.5s kind=latency objective=0.05", true).unwrap();
+        assert_eq!(terms.words(), "kind=latency objective=0.05 ttl=1.5s");
+        let again = Probe::parse(&terms.words(), false).unwrap();
+        assert_eq!((again.terms(), again.ttl), (terms.terms(), terms.ttl));
+        assert_eq!(Probe::default().words(), "");
     }
 
     #[test]

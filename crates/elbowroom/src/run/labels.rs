@@ -1,6 +1,7 @@
 //! What a command is to have of what governors divide: labels, in a file that the agent finds as it finds those of engines, also
 //! one that is started later ([`elbowroom_host::discover`]).
 
+use crate::probes::settings::Probe;
 use anyhow::Context;
 use clap::Args;
 use elbowroom_core::label::{self, PREFIX};
@@ -33,8 +34,9 @@ pub(crate) struct LabelArgs {
 pub(crate) struct RunLabels(BTreeMap<String, String>);
 
 impl RunLabels {
-    /// Reads the flags; what is wrong is refused here.
-    pub(crate) fn parse(args: &LabelArgs) -> anyhow::Result<Self> {
+    /// Reads the flags; what is wrong is refused here. What a probe says of its records is a label too: they reach the agent by
+    /// themselves.
+    pub(crate) fn parse(args: &LabelArgs, probe: Option<&Probe>) -> anyhow::Result<Self> {
         let mut labels = BTreeMap::new();
         let mut take = |key: &str, value: &Option<String>, check: &dyn Fn(&str) -> Result<(), String>| {
             let Some(value) = value else { return Ok(()) };
@@ -44,6 +46,8 @@ impl RunLabels {
         };
         take("priority", &args.priority, &|value| label::priority(value).map(drop))?;
         take("disk-reservation", &args.disk_reservation, &|value| label::disk_reservation(value).map(drop))?;
+        let words = probe.map(Probe::words).filter(|words| !words.is_empty());
+        labels.extend(words.map(|words| (format!("{PREFIX}probe"), words)));
         Ok(Self(labels))
     }
 
@@ -98,19 +102,25 @@ mod tests {
             (args(Some("0"), None), "--priority \"0\": weight: 0 is not between 1 and 10000"),
             (args(None, Some("50MiB/s")), "--disk-reservation \"50MiB/s\": 50MiB/s: write KEY=VALUE"),
         ] {
-            assert_eq!(format!("{:#}", RunLabels::parse(&flags).unwrap_err()), expect);
+            assert_eq!(format!("{:#}", RunLabels::parse(&flags, None).unwrap_err()), expect);
         }
     }
 
     #[test]
     fn a_file_is_there_for_who_has_labels_and_goes_without() {
         let run = tempfile::tempdir().unwrap();
-        let labels = RunLabels::parse(&args(Some("tier=1"), Some("rbps=5MiB/s"))).unwrap();
+        let labels = RunLabels::parse(&args(Some("tier=1"), Some("rbps=5MiB/s")), None).unwrap();
         labels.put(run.path(), "web").unwrap();
-        RunLabels::parse(&args(Some("7"), None)).unwrap().put(run.path(), "db").unwrap();
+        RunLabels::parse(&args(Some("7"), None), None).unwrap().put(run.path(), "db").unwrap();
         let text = fs::read_to_string(run.path().join("labels/web")).unwrap();
         let expect = r#"{"elbowroom.dev/disk-reservation":"rbps=5MiB/s","elbowroom.dev/priority":"tier=1"}"#;
         assert_eq!(text, expect);
+        let probe = Probe::parse("file:/x objective=800", true).unwrap();
+        let labels = RunLabels::parse(&args(None, None), Some(&probe)).unwrap();
+        assert_eq!(
+            labels.0.into_iter().collect::<Vec<_>>(),
+            [("elbowroom.dev/probe".into(), "objective=800".into())]
+        );
         RunLabels::default().put(run.path(), "web").unwrap();
         let names =
             |dir: &Path| fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>();

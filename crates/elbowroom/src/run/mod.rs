@@ -49,7 +49,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     java: bool,
     /// Ask the command how it is doing, and tell the agent: file:PATH, "http://HOST:PORT/PATH KEY=METRIC...", or
-    /// "exec:PROGRAM ARGUMENTS". What it sends to $ELBOWROOM_PROBE is heard without.
+    /// "exec:PROGRAM ARGUMENTS"; "objective=800" alone for what it sends to $ELBOWROOM_PROBE, which is heard without.
     #[arg(long, value_name = "SOURCE")]
     probe: Option<String>,
     #[command(flatten)]
@@ -111,8 +111,8 @@ pub(crate) fn main(args: &RunArgs, run_dir: &Path) -> ExitCode {
 fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     signal::keep_children();
     let limits = Limits::parse(&args.limits)?;
-    let labels = RunLabels::parse(&args.labels)?;
     let probe = args.probe.as_deref().map(|line| Probe::parse(line, true)).transpose().context("--probe")?;
+    let labels = RunLabels::parse(&args.labels, probe.as_ref())?;
     let name = match &args.name {
         Some(name) => cgroup::check_name(name)?.to_owned(),
         None => default_name(&args.command[0]),
