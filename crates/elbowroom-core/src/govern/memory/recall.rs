@@ -3,7 +3,7 @@
 //!
 //! A quarter of the excess goes every period: nine tenths are back after eight, and with one period between cause and measurement
 //! that is far from where such a loop begins to swing. Who grows as fast as he gives gives faster; where that is not enough either,
-//! a limit holds him for seconds, never below what he is owed.
+//! a limit holds him for seconds, never below what he is owed, nor below what is left when all is taken that can be.
 
 use super::lend::LEAST;
 use super::member::Member;
