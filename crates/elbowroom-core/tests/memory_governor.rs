@@ -468,3 +468,23 @@ fn a_limit_around_one_container_is_its_own_and_no_pool() {
     host.pass(1);
     assert_eq!(host.memory.pools().len(), 2);
 }
+
+#[test]
+fn what_a_pool_divides_beyond_reservations_is_not_kept_from_others_outside() {
+    let mut host = Host::new(64, 30);
+    let slice = host.group(1, 0, None, max(8), 8);
+    let pod = host.group(2, slice.0, None, Limits::default(), 4);
+    let low = Limits { memory_low: Some(At(Bytes(GIB))), ..Limits::default() };
+    let poor = host.group(3, pod.0, Some("poor"), low, 4);
+    let beside = host.group(4, slice.0, Some("beside"), Limits::default(), 4);
+    let alone = host.group(5, 0, Some("alone"), low, 4);
+    for id in [poor, beside, alone] {
+        host.counted.insert(id, |second, usage| cache(usage, second, 500, GIB));
+    }
+    let orders = protections(&host.pass(60));
+    let last = |id| *orders.iter().rfind(|p| p.group == id).unwrap();
+    let (poor, beside, alone) = (last(poor), last(beside), last(alone));
+    assert!(poor.low > Bytes(3 * GIB) && poor.levels == 2, "{poor:?}");
+    assert!((Bytes(GIB / 100 * 99)..=Bytes(GIB)).contains(&poor.outside), "{poor:?}");
+    assert_eq!((beside.outside, beside.levels, alone.levels), (Bytes::ZERO, 1, 0));
+}

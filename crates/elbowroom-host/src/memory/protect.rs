@@ -2,7 +2,8 @@
 //!
 //! On v2 a claim counts only as far as every cgroup above makes it too (mm/page_counter.c, `effective_protection`), so
 //! each of those gets what its user set and the sum of what ours below it add to theirs, and no less than the sum of all that
-//! is claimed for containers below it: a claim of a container's own user may have had no cover. Parents are raised before
+//! is claimed for containers below it: a claim of a container's own user may have had no cover. Of what a pool's containers claim
+//! against each other, the pool's own cgroup and those above it make only what is reserved. Parents are raised before
 //! children and lowered after them: no claim of ours is ever without cover.
 
 use crate::cgroup::{Controller, Layout, Version};
@@ -25,10 +26,40 @@ pub(super) struct Shields {
 #[derive(Debug)]
 struct Shield {
     path: PathBuf,
-    /// What ours adds to its user's claim, in the order of [`FILES`].
-    extra: [u64; 2],
+    /// In the order of [`FILES`].
+    claims: [Claims; 2],
+    /// [`Protect::levels`].
+    levels: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Claims {
+    /// What groups below the pool's make.
+    inside: Claim,
+    /// What the pool's and those above it make.
+    outside: Claim,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Claim {
+    /// What ours adds to its user's claim.
+    extra: u64,
     /// What is claimed, by its user or by us, whichever is more.
-    whole: [u64; 2],
+    whole: u64,
+}
+
+impl Claim {
+    fn new(ours: u64, user: Option<u64>) -> Self {
+        match user {
+            Some(user) if ours > 0 => Self { extra: ours.saturating_sub(user), whole: ours.max(user) },
+            // All of it is protected already, or nobody knows.
+            _ => Self { extra: 0, whole: ours },
+        }
+    }
+
+    const fn exceeds(self, other: Self) -> bool {
+        self.extra > other.extra || self.whole > other.whole
+    }
 }
 
 impl Shields {
@@ -57,26 +88,29 @@ impl Shields {
             return outcome(&knob, set(leases, &knob, kept));
         }
         let mut worst = memory::Outcome::Done;
-        for (at, (file, claim)) in FILES.into_iter().zip([order.low, order.min]).enumerate() {
+        let outside = if order.levels > 0 { order.outside } else { order.low };
+        let claims = [(order.low, outside), (order.min, order.min)];
+        for (at, (file, (inside, outside))) in FILES.into_iter().zip(claims).enumerate() {
             let Some(knob) = Knob::new(&dir, file, None, Unset::Max) else {
                 self.forget(layout, leases, order.group);
                 return memory::Outcome::Gone;
             };
             let user = leases.before(&knob).map_or_else(|| knob.read(), Ok);
-            let claim = order_pages(claim.get());
-            let (extra, whole) = match user {
-                Ok(Limit::At(user)) if claim > 0 => (claim.saturating_sub(user), claim.max(user)),
-                // All of it is protected already, or nobody knows.
-                Ok(_) | Err(_) => (0, claim),
-            };
+            // Where all of it is protected already, or nobody knows, nothing is added.
+            let known = user.ok().and_then(Limit::value);
+            let [inside, outside] =
+                [inside, outside].map(|claim| Claim::new(order_pages(claim.get()), known));
             let shield = self.of.entry(order.group).or_insert_with(|| Shield {
                 path: path.to_owned(),
-                extra: [0; 2],
-                whole: [0; 2],
+                claims: Default::default(),
+                levels: 0,
             });
-            let grows = extra > shield.extra[at] || whole > shield.whole[at];
-            (shield.extra[at], shield.whole[at]) = (extra, whole);
-            let own = |leases: &mut Leases| outcome(&knob, set(leases, &knob, |user| plus(user, extra)));
+            let before = std::mem::replace(&mut shield.claims[at], Claims { inside, outside });
+            let levels = std::mem::replace(&mut shield.levels, order.levels as usize);
+            let grows =
+                inside.exceeds(before.inside) || outside.exceeds(before.outside) || levels != shield.levels;
+            let own =
+                |leases: &mut Leases| outcome(&knob, set(leases, &knob, |user| plus(user, inside.extra)));
             if grows {
                 worst = worse(worst, self.cover(layout, leases, path, at, Order::FromTheTop));
                 worst = worse(worst, own(leases));
@@ -123,9 +157,9 @@ impl Shields {
         for group in above {
             let Some((_, dir)) = layout.dir(Controller::Memory, group) else { continue };
             let Some(knob) = Knob::new(&dir, FILES[at], None, Unset::Max) else { continue };
-            let (extra, whole) = self.sums_below(group, at);
-            let covers = |user| match plus(user, extra) {
-                Limit::At(sum) => Limit::At(sum.max(whole)),
+            let sum = self.sum_below(group, at);
+            let covers = |user| match plus(user, sum.extra) {
+                Limit::At(all) => Limit::At(all.max(sum.whole)),
                 Limit::Max => Limit::Max,
             };
             let done = match outcome(&knob, set(leases, &knob, covers)) {
@@ -137,12 +171,22 @@ impl Shields {
         worst
     }
 
-    /// What containers below a group add, and what is claimed for them.
-    fn sums_below(&self, group: &Path, at: usize) -> (u64, u64) {
-        let below = self.of.values().filter(|shield| shield.path.starts_with(group) && shield.path != group);
-        below.fold((0, 0), |(extra, whole), shield| {
-            (u64::saturating_add(extra, shield.extra[at]), u64::saturating_add(whole, shield.whole[at]))
-        })
+    /// What containers below a group make it claim.
+    fn sum_below(&self, group: &Path, at: usize) -> Claim {
+        let mut sum = Claim::default();
+        for shield in self.of.values() {
+            let Ok(rest) = shield.path.strip_prefix(group) else { continue };
+            let above = rest.components().count();
+            let claims = shield.claims[at];
+            let claim = match above {
+                0 => continue,
+                _ if shield.levels > 0 && above >= shield.levels => claims.outside,
+                _ => claims.inside,
+            };
+            sum.extra = sum.extra.saturating_add(claim.extra);
+            sum.whole = sum.whole.saturating_add(claim.whole);
+        }
+        sum
     }
 }
 

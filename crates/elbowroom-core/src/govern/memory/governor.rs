@@ -171,7 +171,8 @@ impl Memory {
         }
         if member.protect.is_some() {
             let (low, min, soft) = (Bytes::ZERO, Bytes::ZERO, Limit::Max);
-            orders.push(Order::Protect(Protect { at, group, low, min, soft }));
+            let (outside, levels) = (Bytes::ZERO, 0);
+            orders.push(Order::Protect(Protect { at, group, low, outside, levels, min, soft }));
         }
         if member.lease.is_some() {
             orders.push(Order::Release(group));
@@ -285,7 +286,7 @@ impl Memory {
         let places = self.places(node.mem_total);
         for (id, place) in &places {
             if let Some(member) = self.members.get_mut(id) {
-                member.around = place.around;
+                (member.around, member.levels) = (place.around, place.levels);
             }
         }
         for (pool, ids) in self.divide(&node, &tick.node, &places) {

@@ -161,6 +161,8 @@ impl Pool {
 pub(super) struct Place {
     /// The tightest cgroup with a hard limit around several containers, and its limit; the machine where there is none.
     pub(super) owner: Option<(GroupId, Bytes)>,
+    /// How many levels above the container that cgroup is; zero for the machine.
+    pub(super) levels: u32,
     /// The tightest limit below that, which is around this container alone: there is nothing to divide, it is as its own.
     pub(super) around: Limit<Bytes>,
 }
@@ -172,23 +174,30 @@ pub(super) fn places(
     mem_total: Bytes,
 ) -> BTreeMap<GroupId, Place> {
     let above = |id: GroupId| groups.get(&id).and_then(|known| known.parent);
-    let limits = |id: GroupId| -> Vec<(GroupId, Bytes)> {
+    // Level, group, limit.
+    type Around = Vec<(u32, GroupId, Bytes)>;
+    let limits = |id: GroupId| -> Around {
         // A parent that is its own ancestor cannot be; the count ends the walk where events say so.
         let ancestors = std::iter::successors(above(id), |id| above(*id)).take(groups.len());
-        let limited = ancestors.filter_map(|id| Some((id, groups.get(&id)?.max.value()?)));
-        limited.filter(|(_, max)| *max < mem_total).collect()
+        let limited =
+            (1..).zip(ancestors).filter_map(|(level, id)| Some((level, id, groups.get(&id)?.max.value()?)));
+        limited.filter(|(.., max)| *max < mem_total).collect()
     };
-    let around: Vec<(GroupId, Vec<(GroupId, Bytes)>)> = members.map(|id| (id, limits(id))).collect();
+    let around: Vec<(GroupId, Around)> = members.map(|id| (id, limits(id))).collect();
     let mut sharers: BTreeMap<GroupId, usize> = BTreeMap::new();
-    around
-        .iter()
-        .flat_map(|(_, limits)| limits)
-        .for_each(|(owner, _)| *sharers.entry(*owner).or_default() += 1);
-    let place = |(id, limits): (GroupId, Vec<(GroupId, Bytes)>)| {
-        let alone = limits.iter().take_while(|(owner, _)| sharers.get(owner) == Some(&1));
-        let tightest = alone.clone().map(|(_, max)| *max).min();
+    for (_, owner, _) in around.iter().flat_map(|(_, limits)| limits) {
+        *sharers.entry(*owner).or_default() += 1;
+    }
+    let place = |(id, limits): (GroupId, Around)| {
+        let alone = limits.iter().take_while(|(_, owner, _)| sharers.get(owner) == Some(&1));
+        let tightest = alone.clone().map(|(.., max)| *max).min();
         let owner = limits.get(alone.count()).copied();
-        (id, Place { owner, around: tightest.map_or(Limit::Max, Limit::At) })
+        let place = Place {
+            owner: owner.map(|(_, owner, max)| (owner, max)),
+            levels: owner.map_or(0, |(level, ..)| level),
+            around: tightest.map_or(Limit::Max, Limit::At),
+        };
+        (id, place)
     };
     around.into_iter().map(place).collect()
 }
