@@ -7,7 +7,7 @@
 //! | nice, iowait, irq, softirq, steal, guest, guest_nice | 0: no kernel counts them per cgroup and CPU |
 //! | `cpu` | computed: sums over the *possible* CPUs, as in the kernel, so that it never shrinks when one goes offline |
 //! | `intr` `ctxt` `softirq` `procs_blocked` | 0: the host's; the list of single interrupts is left out |
-//! | `btime` | computed: the host's boot time + when the container started |
+//! | `btime` | host: a process's start time in `/proc/PID/stat` counts from the host's boot, and programs add the two |
 //! | `processes` | container: processes created, 0 where not known |
 //! | `procs_running` | container: runnable threads, at least one, the reader |
 //!
@@ -40,7 +40,7 @@ pub(super) fn text(facts: &Facts, times: &[CpuTimes], host: &str) -> String {
     let mut out = String::with_capacity(lines.len() + 512);
     push_cpu(&mut out, "cpu ", total, SUM_DIGITS);
     out.push_str(&lines);
-    let btime = value(host, "btime").unwrap_or(0).saturating_add(facts.started.get() / 1_000_000);
+    let btime = value(host, "btime").unwrap_or(0);
     out.push_str("intr 0\nctxt 0\n");
     push_line(&mut out, &format!("btime {btime}"), "btime ".len() + 20);
     push_line(&mut out, &format!("processes {}", facts.nr_processes), "processes ".len() + 10);
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(columns(lines[0]), [600, 0, 6_000, 60_000, 0, 0, 0, 0, 0, 0]);
         assert!(lines[1].starts_with("cpu2 ") && lines[2].starts_with("cpu5 ") && lines[3] == "intr 0");
         assert_eq!(columns(lines[2]), [200, 0, 2_000, 20_000, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(value(&page, "btime"), Some(1_795_215_744));
+        assert_eq!(value(&page, "btime"), Some(1_795_214_744));
         assert_eq!(value(&page, "procs_running"), Some(1));
     }
 

@@ -5,6 +5,10 @@
 //! | first | computed: seconds since the container started |
 //! | second | container: idle seconds, summed over the CPUs of the view as `/proc/stat` sums them |
 //!
+//! Programs that subtract a start time of `/proc/PID/stat`, which counts from the host's boot, from the first field get too little,
+//! down to nothing: elapsed time and %CPU of procps' `ps` (lxcfs#444). When a process started comes from `btime`, which is the
+//! host's ([`super::stat`]).
+//!
 //! The idle sum runs up to as many times as fast as the first field as the view has CPUs, as on a real machine.
 
 use super::facts::{CpuTimes, Facts};
