@@ -29,6 +29,12 @@ pub(super) fn take_view(facts: &mut Facts, view: &View, limits: &Limits, numa: &
     facts.swap_max = raw(limits.swap_max);
 }
 
+/// Takes in when a container's first process of now started. A container is as old as the oldest that was its first: one that
+/// replaces another (a service's `ExecStart=` after an `ExecStartPre=`) makes it no younger.
+pub(super) fn take_start(facts: &mut Facts, started: Micros) {
+    facts.started = facts.started.min(started);
+}
+
 /// Takes over the measurements, and advances the times, which are by CPU number, by what was used since the last ones.
 pub(super) fn take_details(facts: &mut Facts, times: &mut [CpuTimes], details: &Details, now_boot: Micros) {
     let (user_now, system_now) =
@@ -90,6 +96,15 @@ mod tests {
         assert_eq!(times.iter().map(|t| t.user).sum::<Micros>(), Micros(1_001));
         assert_eq!(times.iter().map(|t| t.system).sum::<Micros>(), Micros(10));
         assert_eq!(times.iter().map(|t| t.idle).sum::<Micros>(), Micros(4_000 - 1_011));
+    }
+
+    #[test]
+    fn a_container_whose_first_process_is_another_one_is_as_old_as_before() {
+        let mut facts = Facts { started: Micros::secs(100), ..Facts::EMPTY };
+        take_start(&mut facts, Micros::secs(160));
+        assert_eq!(facts.started, Micros::secs(100));
+        take_start(&mut facts, Micros::secs(90));
+        assert_eq!(facts.started, Micros::secs(90));
     }
 
     #[test]
