@@ -15,7 +15,8 @@
 
 typedef unsigned long word;
 
-enum { BITS = 8 * sizeof(word) };
+/* The kernel refuses a mask that is shorter than its own, which has 8192 at the most (CONFIG_MAXSMP). */
+enum { BITS = 8 * sizeof(word), MOST_CPUS = 8192 };
 /* The same numbers in glibc and musl. */
 enum { SC_PAGESIZE = 30, SC_NPROCESSORS_CONF = 83, SC_NPROCESSORS_ONLN = 84, SC_PHYS_PAGES = 85, SC_AVPHYS_PAGES = 86 };
 
@@ -73,12 +74,34 @@ static uint64_t memory_left(const struct elbowroom_view *v, const struct system_
 	return left < free ? left : free;
 }
 
+/*
+ * The highest CPU that the calling thread or the first one may really run on, and one: who makes an array of as many entries as
+ * there are CPUs configured indexes it by sched_getcpu() (jemalloc's percpu_arena).
+ */
+static long cpus_reached(void)
+{
+	word mask[MOST_CPUS / BITS];
+	long pids[] = {0, sys(NR_getpid, 0, 0, 0, 0, 0, 0)}, most = 0;
+
+	for (int which = 0; which < 2; which++) {
+		long bytes = sys(NR_sched_getaffinity, pids[which], sizeof(mask), (long)mask, 0, 0, 0);
+		long words = bytes < 0 ? 0 : bytes / (long)sizeof(word);
+
+		while (words > 0 && mask[words - 1] == 0)
+			words--;
+		if (words > 0 && words * BITS - __builtin_clzl(mask[words - 1]) > most)
+			most = words * BITS - __builtin_clzl(mask[words - 1]);
+	}
+	return most;
+}
+
 EXPORT long sysconf(int name)
 {
 	static void *cache;
 	struct system_info info;
 	struct elbowroom_view v;
 	long (*real)(int);
+	long reached;
 
 	/* An allocator asks while it cannot be called itself, and to look for the real function may allocate. */
 	if (name == SC_PAGESIZE && getauxval != NULL)
@@ -86,7 +109,10 @@ EXPORT long sysconf(int name)
 	if (name >= SC_NPROCESSORS_CONF && name <= SC_AVPHYS_PAGES && page_view(&v) == 0) {
 		switch (name) {
 		case SC_NPROCESSORS_CONF:
-			return v.cpus_most > v.cpus ? v.cpus_most : v.cpus;
+			reached = cpus_reached();
+			if (reached < v.cpus_most)
+				reached = v.cpus_most;
+			return reached > v.cpus ? reached : v.cpus;
 		case SC_NPROCESSORS_ONLN:
 			return v.cpus;
 		case SC_PHYS_PAGES:

@@ -4,6 +4,7 @@ import os
 import pty
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -141,6 +142,23 @@ def test_tools_that_people_use_work(agent, start):
     container = start("--cpus", "1", "--memory", "256MiB")
     for words in (["free", "-h"], ["uptime"], ["vmstat"], ["lscpu"], ["top", "-b", "-n", "1"], ["ps", "aux"], ["cat", "/proc/swaps"]):
         assert container.run(*words).strip(), words
+
+
+def test_a_process_inside_starts_now_and_when_the_host_says(agent, start):
+    container = start("--cpus", "1")
+    # As `ps -o lstart=`, psutil and the clients of Prometheus reckon: the boot, and the start since then.
+    look = "stat = open('/proc/stat').read(); own = open('/proc/self/stat').read(); print(own); print(stat)"
+    before = time.time()
+    own, stat = container.run("/usr/bin/python3", "-c", look).split("\n", 1)
+    since_boot = int(own.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    started = boot_time(stat) + since_boot
+    assert before - 2 <= started <= time.time() + 2
+    with open("/proc/stat") as host:
+        assert boot_time(stat) == boot_time(host.read())
+
+
+def boot_time(stat):
+    return next(int(line.split()[1]) for line in stat.splitlines() if line.startswith("btime "))
 
 
 # ---- the command ----

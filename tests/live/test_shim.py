@@ -190,15 +190,22 @@ def asks(request, shim, page):
 
 
 def test_the_c_library_answers_from_the_view(asks, page):
-    page.show(1, most=7, memory=3 << 30, used=1 << 30, load=(250, 0, 0), threads=42)
+    most = max(os.sched_getaffinity(0)) + 7
+    page.show(1, most=most, memory=3 << 30, used=1 << 30, load=(250, 0, 0), threads=42)
     program = asks()
     seen = program()
-    assert (seen["online"], seen["configured"], seen["affinity"], seen["thread"]) == (1, 7, 1, 1)
+    assert (seen["online"], seen["configured"], seen["affinity"], seen["thread"]) == (1, most, 1, 1)
     assert (seen["memory"], seen["total"], seen["procs"]) == (3 << 30, 3 << 30, 42)
     assert 0 < seen["free"] <= 2 << 30
     assert seen["load"] == 250
     page.show(1, memory=1 << 30)
     assert program()["total"] == 1 << 30
+
+
+def test_as_many_cpus_are_configured_as_the_highest_that_a_program_may_run_on_needs(asks, page):
+    """Programs make an array of that length and index it by sched_getcpu()."""
+    page.show(1, most=1)
+    assert asks()()["configured"] == max(os.sched_getaffinity(0)) + 1
 
 
 def test_questions_about_other_things_are_the_c_librarys_own(asks, page):

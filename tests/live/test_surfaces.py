@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit import cgroup, jvm, programs
+from kit.container import cpu_list
 from kit.memory import file
 from kit.process import Process
 from kit.wait import PATIENCE, eventually
@@ -35,6 +36,24 @@ def regions(compiler):
         return programs.c("regions", compiler, "-fopenmp")
     except programs.Missing as missing:
         pytest.skip(f"needs {missing}")
+
+
+def test_the_last_cpu_is_within_what_programs_size_arrays_by(agent, start):
+    """By sysconf, as jemalloc's percpu_arena does, and by the highest possible number, as TCMalloc does."""
+    last = max(os.sched_getaffinity(0))
+    script = (
+        "import ctypes, os\n"
+        "print(os.sysconf('SC_NPROCESSORS_CONF'), end=' ')\n"
+        f"os.sched_setaffinity(0, [{last}])\n"
+        "print(ctypes.CDLL(None).sched_getcpu(), open('/sys/devices/system/cpu/possible').read())\n"
+    )
+    container = start("--libc", "--cpus", "1")
+    configured, cpu, possible = container.run("/usr/bin/python3", "-c", script).split()
+    assert int(cpu) == last < int(configured)
+    assert max(cpu_list(possible)) >= last
+    assert len(cpu_list(possible)) == agent.view(container)["cpus_upper"] == 1
+    assert container.read("/sys/devices/system/cpu/online").strip() == str(last)
+    assert container.run("test", "-d", "/sys/devices/system/cpu/cpu0") == ""
 
 
 # ---- the page ----

@@ -8,6 +8,7 @@ use elbowroom_core::page::facts::{CpuTimes, Facts};
 use elbowroom_core::page::tree::{self, Node};
 use elbowroom_core::sample::MemoryStat;
 use elbowroom_core::unit::{Bytes, Micros};
+use std::collections::BTreeMap;
 
 const V1: &str = "v1-2cpu-6.18";
 const V2: &str = "v2-16cpu-6.12";
@@ -150,8 +151,20 @@ fn the_rest_of_stat_is_not_the_hosts() {
     for key in ["intr", "ctxt", "softirq"] {
         assert!(number(&native, key) > 0 && number(&page, key) == 0, "{key}");
     }
-    assert_eq!(number(&page, "btime"), number(&native, "btime") + 1);
     assert_eq!([number(&page, "processes"), number(&page, "procs_running")], [42, 2]);
+}
+
+#[test]
+fn processes_do_not_start_in_the_future() {
+    // Pull request 164 of LXCFS, taken back; issue 189. `btime` and the start time of `/proc/PID/stat`, which is the host's, are added.
+    for (name, (facts, times)) in [(V1, small()), (V2, middle())] {
+        let host = host(name);
+        assert!(facts.started > Micros::ZERO);
+        assert_eq!(
+            number(&page("proc/stat", &host, &facts, &times), "btime"),
+            number(&host["proc/stat"], "btime")
+        );
+    }
 }
 
 #[test]
@@ -167,6 +180,28 @@ fn stat_does_not_go_back_when_the_number_of_cpus_changes() {
         })
         .collect();
     assert!(first.windows(2).all(|pair| pair[0] == pair[1]), "{first:?}");
+}
+
+#[test]
+fn stat_and_idle_time_do_not_go_back_when_a_quota_or_a_cpuset_changes() {
+    let times = common::times(6);
+    let host = host(V2);
+    let counters = |possible: &str| {
+        let possible: CpuSet = possible.parse().unwrap();
+        let facts = Facts { possible, online: possible, taken: Micros::secs(3), ..Facts::EMPTY };
+        let stat = page("proc/stat", &host, &facts, &times);
+        let idle = page("proc/uptime", &host, &facts, &times).split_whitespace().nth(1).unwrap().to_owned();
+        let lines = stat.lines().take_while(|line| line.starts_with("cpu"));
+        let of = |line: &str| line.split_once(' ').map(|(name, rest)| (name.to_owned(), rest.to_owned()));
+        (lines.filter_map(of).collect::<BTreeMap<_, _>>(), idle)
+    };
+    for [before, after] in [["0-3", "0-1"], ["2-5", "0-3"], ["0-1", "0-3"]] {
+        let ((before, idle_before), (after, idle_after)) = (counters(before), counters(after));
+        assert_eq!(idle_before, idle_after);
+        let both = before.keys().filter(|name| after.contains_key(*name));
+        assert!(both.clone().count() >= 3 && both.clone().any(|name| name == "cpu"));
+        both.for_each(|name| assert_eq!(before[name], after[name], "{name}"));
+    }
 }
 
 #[test]

@@ -182,6 +182,21 @@ proptest! {
     }
 
     #[test]
+    fn no_cpu_that_a_container_may_run_on_is_above_the_last_possible_one(
+        policy in policy(), events in vec(hostile_event(), 0..40)
+    ) {
+        let mut views = Views::new(policy);
+        for event in &events {
+            views.apply(event);
+            for (id, _, view) in views.containers() {
+                let may_run_on = views.explain(id).unwrap().inputs.cpuset;
+                prop_assert_eq!(view.possible.iter().last(), may_run_on.iter().last());
+                prop_assert!(view.possible.minus(&may_run_on).is_empty());
+            }
+        }
+    }
+
+    #[test]
     fn no_event_whatever_its_numbers_can_panic(policy in policy(), events in vec(hostile_event(), 0..60)) {
         let mut views = Views::new(policy);
         for event in &events {

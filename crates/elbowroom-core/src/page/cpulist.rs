@@ -3,8 +3,8 @@
 //!
 //! | file | shown |
 //! |---|---|
-//! | `online` | the CPUs online in the view: the first `E` of the container's cpuset |
-//! | `possible` `present` `enabled` | the possible CPUs of the view: the first `UPPER` of its cpuset |
+//! | `online` | the CPUs online in the view: the first `E` of the possible ones |
+//! | `possible` `present` `enabled` | the possible CPUs of the view: `UPPER` of its cpuset, the first ones and the very last, for arrays that are as long as the highest number |
 //! | `offline` | computed: possible, not online |
 //! | `isolated` | host, those of it that are possible |
 //! | `cpuN/online` | `1` or `0` |
@@ -15,7 +15,8 @@
 //! A CPU has a directory when it is possible. Directories of CPUs that are offline in the view keep their topology, which
 //! the kernel would take away: a program that asks for the cores of a CPU it read about an instant ago gets an answer, and the
 //! files never change. Who counts cores by listing these directories (psutil's `cpu_count(logical=False)`) counts those of
-//! the possible CPUs, the number that its container can grow to.
+//! the possible CPUs, the number that its container can grow to. CPU 0 has a directory always, which is not listed where CPU 0 is not
+//! possible: programs look there for caches and frequencies without asking which CPUs there are.
 
 use crate::cpuset::{CpuSet, MAX_CPUS};
 

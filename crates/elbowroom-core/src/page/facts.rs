@@ -139,8 +139,7 @@ impl Default for Facts {
 }
 
 /// What one CPU that the container sees has done for it, since the container started. Only ever grows, also when CPUs come
-/// and go from the view. Where pages take a slice of these, it goes by position in [`Facts::possible`]: the first is the
-/// lowest possible CPU's; CPUs past the slice's end have done nothing.
+/// and go from the view. Where pages take a slice of these, it goes by CPU number; CPUs past its end have done nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CpuTimes {

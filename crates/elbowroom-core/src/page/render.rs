@@ -43,8 +43,8 @@ pub fn size(node: Node, facts: &Facts, host: &str) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// The content of a file, in exactly `size` bytes, of which the last is a newline. `times` goes by position in
-/// [`Facts::possible`], `host` is the text of [`super::tree::host_path`] as it is now, `now` is the boot clock. Never
+/// The content of a file, in exactly `size` bytes, of which the last is a newline. `times` goes by CPU
+/// number, `host` is the text of [`super::tree::host_path`] as it is now, `now` is the boot clock. Never
 /// panics: text it does not understand is left out.
 pub fn render(node: Node, facts: &Facts, times: &[CpuTimes], host: &str, now: Micros, size: u32) -> Vec<u8> {
     fit(&text(node, facts, times, host, now), size, pad(node))

@@ -5,9 +5,9 @@
 //! | `cpuN` lines | one for each CPU online in the view, under its real number |
 //! | user, system, idle of `cpuN` | container: what that CPU did for it ([`CpuTimes`]), in ticks of 1/100 s |
 //! | nice, iowait, irq, softirq, steal, guest, guest_nice | 0: no kernel counts them per cgroup and CPU |
-//! | `cpu` | computed: sums over the *possible* CPUs, as in the kernel, so that it never shrinks when one goes offline |
+//! | `cpu` | computed: sums over all CPUs that ever did something for it, shown now or not, so that it never falls |
 //! | `intr` `ctxt` `softirq` `procs_blocked` | 0: the host's; the list of single interrupts is left out |
-//! | `btime` | computed: the host's boot time + when the container started |
+//! | `btime` | host: a process's start time in `/proc/PID/stat` counts from the host's boot, and programs add the two |
 //! | `processes` | container: processes created, 0 where not known |
 //! | `procs_running` | container: runnable threads, at least one, the reader |
 //!
@@ -27,20 +27,18 @@ const SUM_DIGITS: usize = 16;
 /// The page, from the host's text.
 pub(super) fn text(facts: &Facts, times: &[CpuTimes], host: &str) -> String {
     let online = facts.shown_online();
+    let counters = |t: &CpuTimes| [t.user, t.system, t.idle].map(ticks);
     let mut total = [0; 3];
-    let mut lines = String::new();
-    for (i, cpu) in facts.shown_possible().iter().enumerate() {
-        let t = times.get(i).copied().unwrap_or_default();
-        let ticks = [t.user, t.system, t.idle].map(ticks);
-        total.iter_mut().zip(ticks).for_each(|(sum, t)| *sum += t);
-        if online.contains(cpu) {
-            push_cpu(&mut lines, &format!("cpu{cpu}"), ticks, CPU_DIGITS);
-        }
+    for cpu in times {
+        total.iter_mut().zip(counters(cpu)).for_each(|(sum, t)| *sum += t);
     }
-    let mut out = String::with_capacity(lines.len() + 512);
+    let mut out = String::new();
     push_cpu(&mut out, "cpu ", total, SUM_DIGITS);
-    out.push_str(&lines);
-    let btime = value(host, "btime").unwrap_or(0).saturating_add(facts.started.get() / 1_000_000);
+    for cpu in online.iter() {
+        let own = times.get(cpu as usize).map_or([0; 3], counters);
+        push_cpu(&mut out, &format!("cpu{cpu}"), own, CPU_DIGITS);
+    }
+    let btime = value(host, "btime").unwrap_or(0);
     out.push_str("intr 0\nctxt 0\n");
     push_line(&mut out, &format!("btime {btime}"), "btime ".len() + 20);
     push_line(&mut out, &format!("processes {}", facts.nr_processes), "processes ".len() + 10);
@@ -77,20 +75,18 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_the_online_cpus_under_their_real_numbers_and_the_sum_is_over_all_possible_ones() {
-        let times: Vec<CpuTimes> = (1..=3)
-            .map(|i| CpuTimes {
-                user: Micros::secs(i),
-                system: Micros::secs(10 * i),
-                idle: Micros::secs(100 * i),
-            })
-            .collect();
+    fn lines_are_the_online_cpus_under_their_real_numbers_and_the_sum_is_over_all() {
+        let mut times = vec![CpuTimes::default(); 10];
+        for (i, cpu) in [(1, 2), (2, 5), (3, 9)] {
+            times[cpu] =
+                CpuTimes { user: Micros::secs(i), system: Micros::secs(10 * i), idle: Micros::secs(100 * i) };
+        }
         let page = text(&facts("2,5", "2,5,9"), &times, "btime 1795214744\n");
         let lines: Vec<&str> = page.lines().collect();
         assert_eq!(columns(lines[0]), [600, 0, 6_000, 60_000, 0, 0, 0, 0, 0, 0]);
         assert!(lines[1].starts_with("cpu2 ") && lines[2].starts_with("cpu5 ") && lines[3] == "intr 0");
         assert_eq!(columns(lines[2]), [200, 0, 2_000, 20_000, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(value(&page, "btime"), Some(1_795_215_744));
+        assert_eq!(value(&page, "btime"), Some(1_795_214_744));
         assert_eq!(value(&page, "procs_running"), Some(1));
     }
 

@@ -13,7 +13,7 @@
 
 use super::facts::Facts;
 use super::files::{Form, NUMA_NODE, SINGLES, VULNERABILITIES};
-use crate::cpuset::MAX_CPUS;
+use crate::cpuset::{CpuSet, MAX_CPUS};
 
 pub use super::files::CpuDir;
 pub use super::render::{render, size};
@@ -293,7 +293,7 @@ pub fn lookup(parent: Node, name: &str, facts: &Facts) -> Option<Node> {
             match parent {
                 _ if single.is_some() => single.map(|(node, ..)| *node),
                 Node::Cpus => numbered("cpu")
-                    .filter(|n| facts.shown_possible().contains(u32::from(*n)))
+                    .filter(|n| cpus_with_directory(facts).contains(u32::from(*n)))
                     .map(|n| Node::CpuDir(n, CpuDir::Itself)),
                 Node::NumaNodes => numbered("node")
                     .filter(|n| facts.shown_nodes().contains(u32::from(*n)))
@@ -349,7 +349,7 @@ pub fn host_path(node: Node) -> Option<String> {
 pub fn nodes_of_bit(bit: u8, facts: &Facts) -> Vec<Node> {
     let singles = SINGLES.iter().map(|(node, ..)| *node);
     let files = |table: &'static [(&str, Form)]| 0..table.len() as u8;
-    let cpus = facts.shown_possible();
+    let cpus = cpus_with_directory(facts);
     let of_cpus = cpus.iter().flat_map(|n| {
         [CpuDir::Itself, CpuDir::Cpufreq]
             .into_iter()
@@ -358,6 +358,11 @@ pub fn nodes_of_bit(bit: u8, facts: &Facts) -> Vec<Node> {
     let nodes = facts.shown_nodes();
     let of_nodes = nodes.iter().flat_map(|n| files(NUMA_NODE).map(move |i| Node::NumaFile(n as u16, i)));
     singles.chain(of_cpus).chain(of_nodes).filter(|node| node.page_bit() == Some(bit)).collect()
+}
+
+/// The possible CPUs, whose directories are listed, and CPU 0.
+fn cpus_with_directory(facts: &Facts) -> CpuSet {
+    facts.shown_possible().iter().chain([0]).collect()
 }
 
 /// `cpu12` is 12 after `cpu`; a number has one spelling.
@@ -436,6 +441,17 @@ mod tests {
             assert_eq!(lookup(dir, name, &facts()), None, "{dir:?}/{name}");
         }
         assert!(lookup(Node::Cpus, "cpu1023", &facts()).is_some());
+    }
+
+    #[test]
+    fn the_first_cpu_has_a_directory_and_is_listed_where_it_is_possible() {
+        let facts = Facts { possible: "63".parse().unwrap(), ..facts() };
+        let first = lookup(Node::Cpus, "cpu0", &facts);
+        assert_eq!(first, Some(Node::CpuDir(0, CpuDir::Itself)));
+        assert!(children(Node::Cpus, &facts).iter().all(|(name, _)| name != "cpu0"));
+        let online = lookup(Node::CpuDir(0, CpuDir::Itself), "online", &facts).unwrap();
+        assert!(nodes_of_bit(online.page_bit().unwrap(), &facts).contains(&online));
+        assert_eq!(lookup(Node::Cpus, "cpu1", &facts), None);
     }
 
     #[test]

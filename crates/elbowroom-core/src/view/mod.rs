@@ -55,9 +55,9 @@ pub struct View {
     pub cpus_lower: u32,
     /// `UPPER_i` of Algorithm 1.
     pub cpus_upper: u32,
-    /// CPUs shown online: the first `cpus` of the container's own cpuset, under their real numbers.
+    /// CPUs shown online: the first `cpus` of `possible`, under their real numbers.
     pub online: CpuSet,
-    /// CPUs shown possible and present: the first `cpus_upper` of its cpuset.
+    /// CPUs shown possible and present: `cpus_upper` of its cpuset, the first and the very last.
     pub possible: CpuSet,
     /// Effective memory.
     pub memory: Bytes,

@@ -560,6 +560,12 @@ impl Views {
     }
 }
 
+/// `n` of the CPUs that a container may run on, the highest always among them: programs size arrays by the highest possible number
+/// and index them by the CPU that they are on.
+fn possible(may_run_on: &CpuSet, n: u32) -> CpuSet {
+    may_run_on.take(n.saturating_sub(1)).iter().chain(may_run_on.iter().last()).collect()
+}
+
 impl Slot {
     /// The view inside new bounds; what changed about CPU and about memory.
     ///
@@ -570,7 +576,7 @@ impl Slot {
         let old = self.view;
         let kept = old.filter(|_| !self.fresh);
         let cpus = kept.map_or(cpu.lower, |view| view.cpus.clamp(cpu.lower, cpu.upper));
-        let possible = standing.cpus.take(cpu.upper);
+        let possible = possible(&standing.cpus, cpu.upper);
         let view = View {
             cpus,
             millicpu: standing.quota.or(Millicpu::cpus(cpus.into())),

@@ -96,7 +96,9 @@ pub(crate) fn middle() -> (Facts, Vec<CpuTimes>) {
     };
     let some = Stall { avg10: 123, avg60: 45, avg300: 6, reserved: 0, total: Micros(78_901) };
     facts.pressure[0] = Pressure { some, full: Stall::EMPTY };
-    (facts, times(8))
+    let before = facts.possible.iter().next().unwrap_or(0) as usize;
+    let all = std::iter::repeat_n(CpuTimes::default(), before).chain(times(8));
+    (facts, all.collect())
 }
 
 /// What a container of 200 MiB may be made of.

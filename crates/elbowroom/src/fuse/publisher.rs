@@ -432,9 +432,10 @@ impl Shared {
     }
 }
 
-/// The files of a container's view.
+/// The files of a container's view, those of CPU 0 too where it is not listed.
 fn files(facts: &Facts) -> Vec<Node> {
-    let (mut files, mut dirs) = (Vec::new(), vec![Node::ROOT]);
+    let first_cpu = tree::lookup(Node::Cpus, "cpu0", facts);
+    let (mut files, mut dirs) = (Vec::new(), [Node::ROOT].into_iter().chain(first_cpu).collect::<Vec<_>>());
     while let Some(dir) = dirs.pop() {
         for (_, node) in tree::children(dir, facts) {
             if node.is_dir() { dirs.push(node) } else { files.push(node) }

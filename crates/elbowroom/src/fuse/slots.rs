@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use words::{Words, facts_bytes, load_facts, load_times, store};
 
 /// "ELBOWRM" and the layout's version: a program of another version refuses the memory instead of misreading it.
-const MAGIC: u64 = u64::from_be_bytes(*b"ELBOWRM\x02");
+const MAGIC: u64 = u64::from_be_bytes(*b"ELBOWRM\x03");
 /// Longest name of a container, in bytes; engines use 64.
 pub const MAX_NAME: usize = 128;
 /// How many containers one agent shows unless told otherwise. Slots never used cost address space only.
@@ -125,7 +125,7 @@ pub struct Slot {
 pub struct Snapshot {
     /// The numbers.
     pub facts: Facts,
-    /// Per CPU; as many as the agent published.
+    /// By CPU number; as many as the agent published.
     pub times: Vec<CpuTimes>,
 }
 

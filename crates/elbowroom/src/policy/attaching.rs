@@ -1,5 +1,6 @@
 //! Mounting views into containers, and out of them again: what the owner wants of the mounter, and what came of it.
 
+use super::facts::take_start;
 use super::mounter::{Job, Outcome, Task, Ticket};
 use super::owner::Owner;
 use super::resident::{Attach, DETACHED, Resident, STAYS};
@@ -42,7 +43,7 @@ impl Owner {
             return;
         };
         if let Some(started) = started {
-            resident.facts.started = started;
+            take_start(&mut resident.facts, started);
         }
         let delay = match resident.attach {
             Attach::Waiting { delay, .. } => delay,

@@ -29,15 +29,20 @@ pub(super) fn take_view(facts: &mut Facts, view: &View, limits: &Limits, numa: &
     facts.swap_max = raw(limits.swap_max);
 }
 
-/// Takes over the measurements, and advances the per-CPU times by what was used since the last ones.
+/// Takes in when a container's first process of now started. A container is as old as the oldest that was its first: one that
+/// replaces another (a service's `ExecStart=` after an `ExecStartPre=`) makes it no younger.
+pub(super) fn take_start(facts: &mut Facts, started: Micros) {
+    facts.started = facts.started.min(started);
+}
+
+/// Takes over the measurements, and advances the times, which are by CPU number, by what was used since the last ones.
 pub(super) fn take_details(facts: &mut Facts, times: &mut [CpuTimes], details: &Details, now_boot: Micros) {
     let (user_now, system_now) =
         (details.cpu_user.unwrap_or_default(), details.cpu_system.unwrap_or_default());
     let user = user_now.saturating_sub(facts.cpu_user);
     let system = system_now.saturating_sub(facts.cpu_system);
     let since = if facts.taken == Micros::ZERO { facts.started } else { facts.taken };
-    let online = positions(&facts.online, &facts.possible);
-    spread(times, &online, user, system, now_boot.saturating_sub(since));
+    spread(times, &facts.online, user, system, now_boot.saturating_sub(since));
     facts.cpu_user = user_now.max(facts.cpu_user);
     facts.cpu_system = system_now.max(facts.cpu_system);
     facts.taken = now_boot;
@@ -56,24 +61,19 @@ pub(super) fn take_details(facts: &mut Facts, times: &mut [CpuTimes], details: &
 /// Shares `user` and `system` time out over the CPUs of a view, and gives each the rest of `elapsed` as idle time. The kernel
 /// does not say on which CPU of a view a container ran (v2 has no per-CPU times, and the view's CPUs are a count, not a
 /// place), so an even spread is the honest answer; it is what tools add up anyway.
-fn spread(times: &mut [CpuTimes], online: &[usize], user: Micros, system: Micros, elapsed: Micros) {
-    let n = online.len() as u64;
+fn spread(times: &mut [CpuTimes], online: &CpuSet, user: Micros, system: Micros, elapsed: Micros) {
+    let n = u64::from(online.count());
     if n == 0 {
         return;
     }
     for (k, cpu) in online.iter().enumerate() {
-        let Some(cpu) = times.get_mut(*cpu) else { continue };
+        let Some(cpu) = times.get_mut(cpu as usize) else { continue };
         let part = |total: Micros| Micros(total.get() / n + u64::from((k as u64) < total.get() % n));
         let (user, system) = (part(user), part(system));
         cpu.user = cpu.user.saturating_add(user);
         cpu.system = cpu.system.saturating_add(system);
         cpu.idle = cpu.idle.saturating_add(elapsed.saturating_sub(user).saturating_sub(system));
     }
-}
-
-/// Where the CPUs of `online` stand among those of `possible`, which is how times are kept.
-fn positions(online: &CpuSet, possible: &CpuSet) -> Vec<usize> {
-    possible.iter().enumerate().filter(|(_, cpu)| online.contains(*cpu)).map(|(at, _)| at).collect()
 }
 
 fn raw(limit: Option<Limit<Bytes>>) -> u64 {
@@ -84,10 +84,14 @@ fn raw(limit: Option<Limit<Bytes>>) -> u64 {
 mod tests {
     use super::*;
 
+    fn set(list: &str) -> CpuSet {
+        list.parse().unwrap()
+    }
+
     #[test]
     fn time_is_spread_over_the_views_cpus_and_nothing_is_lost() {
         let mut times = [CpuTimes::default(); 4];
-        spread(&mut times, &[1, 3], Micros(1_001), Micros(10), Micros(2_000));
+        spread(&mut times, &set("1,3"), Micros(1_001), Micros(10), Micros(2_000));
         assert_eq!(times[0], CpuTimes::default());
         assert_eq!(times.iter().map(|t| t.user).sum::<Micros>(), Micros(1_001));
         assert_eq!(times.iter().map(|t| t.system).sum::<Micros>(), Micros(10));
@@ -95,17 +99,20 @@ mod tests {
     }
 
     #[test]
-    fn times_are_kept_by_place_among_possible_cpus() {
-        let set = |list: &str| list.parse::<CpuSet>().unwrap();
-        assert_eq!(positions(&set("4,6"), &set("4-7")), [0, 2]);
+    fn a_container_whose_first_process_is_another_one_is_as_old_as_before() {
+        let mut facts = Facts { started: Micros::secs(100), ..Facts::EMPTY };
+        take_start(&mut facts, Micros::secs(160));
+        assert_eq!(facts.started, Micros::secs(100));
+        take_start(&mut facts, Micros::secs(90));
+        assert_eq!(facts.started, Micros::secs(90));
     }
 
     #[test]
     fn times_never_go_back_when_cpus_leave_the_view() {
         let mut times = [CpuTimes::default(); 4];
-        spread(&mut times, &[0, 1, 2, 3], Micros(4_000), Micros(0), Micros(1_000));
+        spread(&mut times, &set("0-3"), Micros(4_000), Micros(0), Micros(1_000));
         let before = times;
-        spread(&mut times, &[0], Micros(500), Micros(0), Micros(1_000));
+        spread(&mut times, &set("0"), Micros(500), Micros(0), Micros(1_000));
         assert!(times.iter().zip(before).all(|(a, b)| a.user >= b.user && a.idle >= b.idle));
     }
 }
