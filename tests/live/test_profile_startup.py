@@ -141,6 +141,24 @@ def test_what_a_killed_profile_left_goes_with_cleanup(binary, profile, with_runc
     eventually(lambda: not left(f"{running.pid}-"))
 
 
+def test_what_was_left_at_another_daemon_goes_there(binary, profile, docker):
+    here = {**os.environ, "DOCKER_HOST": f"unix://{docker.socket}"}
+    words = [binary, "profile", "startup", "--rate", "4", "--for", "3s"]
+    running = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=here)
+
+    def there(*which):
+        return docker.call("ps", *which, "--quiet", "--filter", "label=elbowroom.profile").stdout.split()
+
+    try:
+        eventually(there, within=60)  # one runs, so all are made
+    finally:
+        running.kill()
+        running.wait()
+    profile("--cleanup", **NOWHERE)
+    assert not there("--all") and not left(f"{running.pid}-")
+    assert "elbowroom-profile" not in docker.call("images").stdout
+
+
 @pytest.mark.parametrize(
     "words, says",
     [

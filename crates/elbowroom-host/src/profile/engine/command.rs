@@ -1,6 +1,6 @@
 //! Engines that are driven by their command lines.
 
-use super::{EngineError, Kind, LABEL, Options, PATIENCE, PREFIX, Run, Subject, bundle, file};
+use super::{EngineError, Kind, LABEL, Options, PATIENCE, PREFIX, Run, Subject, Used, bundle, file};
 use crate::signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -29,21 +29,30 @@ pub(super) struct Cli {
     pub(super) version: String,
     /// containerd's socket.
     pub(super) address: Option<String>,
+    /// containerd's namespace.
+    namespace: Option<String>,
     options: Options,
     hides_unified: bool,
 }
 
 impl Cli {
-    pub(super) fn open(kind: Kind, options: &Options) -> Result<Self, EngineError> {
+    /// What `used` says; what it does not, the environment does.
+    pub(super) fn open(used: Used, options: &Options) -> Result<Self, EngineError> {
+        let kind = used.kind;
         let program = program(kind);
         let directories = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&directories).any(|dir| dir.join(program).is_file()) {
             return Err(EngineError::Missing { engine: kind, program });
         }
-        let address = (kind == Kind::Containerd)
-            .then(|| std::env::var("CONTAINERD_ADDRESS").unwrap_or_else(|_| CONTAINERD.to_owned()));
+        let said = |name: &str, else_: &str| {
+            let said = std::env::var(name).ok().filter(|said| !said.is_empty());
+            (kind == Kind::Containerd).then(|| said.unwrap_or_else(|| else_.to_owned()))
+        };
+        let address = used.address.or_else(|| said("CONTAINERD_ADDRESS", CONTAINERD));
+        let namespace = used.namespace.or_else(|| said("CONTAINERD_NAMESPACE", "default"));
         let hides_unified = kind == Kind::Crun && Path::new(UNIFIED).join("cgroup.procs").exists();
-        let mut cli = Self { kind, version: String::new(), address, options: options.clone(), hides_unified };
+        let (version, options) = (String::new(), options.clone());
+        let mut cli = Self { kind, version, address, namespace, options, hides_unified };
         if let Some(address) = &cli.address
             && let Err(error) = std::os::unix::net::UnixStream::connect(address)
         {
@@ -55,6 +64,11 @@ impl Cli {
         let first = said.lines().next().unwrap_or_default();
         cli.version = first.split(' ').next_back().unwrap_or("unknown").to_owned();
         Ok(cli)
+    }
+
+    /// Which daemon it is, for [`Run::note`].
+    fn used(&self) -> Used {
+        Used { kind: self.kind, address: self.address.clone(), namespace: self.namespace.clone() }
     }
 
     pub(super) fn has_image(&self, image: &str) -> Result<(), EngineError> {
@@ -78,7 +92,7 @@ impl Cli {
     }
 
     pub(super) fn create(&self, run: &Run, subject: &Subject, name: &str) -> Result<(), EngineError> {
-        run.note(self.kind)?;
+        run.note(&self.used())?;
         let label = format!("{LABEL}={}", run.tag);
         let mut words: Vec<String> = match self.kind {
             Kind::Runc | Kind::Crun => return bundle::write(run, subject, name),
@@ -193,6 +207,9 @@ impl Cli {
         let mut all = vec![program(self.kind).to_owned()];
         if let Some(address) = &self.address {
             all.extend(["--address".into(), address.clone()]);
+        }
+        if let Some(namespace) = &self.namespace {
+            all.extend(["--namespace".into(), namespace.clone()]);
         }
         if let Some(dir) = dir {
             all.extend(["--root".into(), dir.join("state").display().to_string()]);
@@ -324,9 +341,14 @@ mod tests {
     use crate::signal::Signals;
 
     fn sh(script: &str) -> Result<String, EngineError> {
-        let options = Options::default();
-        let cli =
-            Cli { kind: Kind::Runc, version: String::new(), address: None, options, hides_unified: false };
+        let cli = Cli {
+            kind: Kind::Runc,
+            version: String::new(),
+            address: None,
+            namespace: None,
+            options: Options::default(),
+            hides_unified: false,
+        };
         cli.run("say something", &["sh", "-c", script].map(str::to_owned), None)
     }
 

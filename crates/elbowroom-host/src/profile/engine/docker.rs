@@ -2,7 +2,7 @@
 //! cost.
 
 use super::bundle::{DIRECTORIES, LINKS, PATH, shared};
-use super::{EngineError, Kind, LABEL, Options, PATIENCE, PREFIX, Run, Subject};
+use super::{EngineError, Kind, LABEL, Options, PATIENCE, PREFIX, Run, Subject, Used, file};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -20,8 +20,10 @@ pub(super) struct Docker {
 }
 
 impl Docker {
-    pub(super) fn open(options: &Options) -> Result<Self, EngineError> {
-        let host = std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".into());
+    /// At `host`, such as `unix:///run/docker.sock`; where the environment says, without it.
+    pub(super) fn open(options: &Options, host: Option<&str>) -> Result<Self, EngineError> {
+        let said = || std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".into());
+        let host = host.map_or_else(said, str::to_owned);
         let silent = |why: String| EngineError::Silent {
             engine: Kind::Docker,
             address: host.strip_prefix("unix://").unwrap_or(&host).to_owned(),
@@ -34,12 +36,20 @@ impl Docker {
         let mut docker = Self { socket, version: String::new(), options: options.clone() };
         let (status, answer) =
             docker.ask("GET", "/version", &[]).map_err(|error| silent(error.to_string()))?;
+        // Whoever removes what is left there may have another directory.
+        docker.socket = std::path::absolute(&docker.socket).map_err(file("finding", &docker.socket))?;
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         match answer["Version"].as_str() {
             Some(version) if status == 200 => docker.version = version.to_owned(),
             _ => return Err(silent(format!("it is no Docker: status {status}"))),
         }
         Ok(docker)
+    }
+
+    /// Which daemon it is, for [`Run::note`].
+    fn used(&self) -> Used {
+        let address = format!("unix://{}", self.socket.display());
+        Used { kind: Kind::Docker, address: Some(address), namespace: None }
     }
 
     pub(super) fn has_image(&self, image: &str) -> Result<(), EngineError> {
@@ -49,7 +59,7 @@ impl Docker {
 
     /// An image of directories and links, for the host's programs.
     pub(super) fn import(&self, run: &Run) -> Result<(), EngineError> {
-        run.note(Kind::Docker)?;
+        run.note(&self.used())?;
         let path = format!("/images/create?fromSrc=-&repo={PREFIX}&tag={}", run.tag);
         let answer = self.done("import an image", "POST", &path, &root_archive())?;
         // Progress, one object a line; an error is one of them, under status 200.
@@ -62,7 +72,7 @@ impl Docker {
     }
 
     pub(super) fn create(&self, run: &Run, subject: &Subject, name: &str) -> Result<(), EngineError> {
-        run.note(Kind::Docker)?;
+        run.note(&self.used())?;
         let binds: Vec<String> = shared().map(|path| format!("{path}:{path}:ro")).collect();
         let mut host = json!({"NetworkMode": self.options.network.as_deref().unwrap_or("none")});
         let mut body = json!({"Labels": {LABEL: run.tag}});
@@ -96,11 +106,13 @@ impl Docker {
 
     pub(super) fn remove(&self, name: &str) -> Result<(), EngineError> {
         let path = format!("/containers/{name}?force=1&v=1");
-        self.gone(&format!("remove the container {name}"), &path)
+        // Conflict: somebody else is removing it.
+        self.gone(&format!("remove the container {name}"), &path, &[404, 409])
     }
 
     pub(super) fn forget_image(&self, tag: &str) -> Result<(), EngineError> {
-        self.gone("remove its image", &format!("/images/{PREFIX}:{tag}?force=1"))
+        // Conflict: a container still uses it.
+        self.gone("remove its image", &format!("/images/{PREFIX}:{tag}?force=1"), &[404])
     }
 
     /// Names of containers that any profiler made.
@@ -113,10 +125,10 @@ impl Docker {
         Ok(names.map(|name| name.trim_start_matches('/').to_owned()).collect())
     }
 
-    fn gone(&self, what: &str, path: &str) -> Result<(), EngineError> {
+    /// Removes; an answer of `fine` is as good.
+    fn gone(&self, what: &str, path: &str, fine: &[u16]) -> Result<(), EngineError> {
         match self.ask("DELETE", path, &[]) {
-            // Not there, or being removed by somebody else.
-            Ok((404 | 409, _)) => Ok(()),
+            Ok((status, _)) if fine.contains(&status) => Ok(()),
             Ok((status, answer)) if status >= 300 => Err(refused(what, message(status, &answer))),
             Ok(_) => Ok(()),
             Err(error) => Err(refused(what, error.to_string())),

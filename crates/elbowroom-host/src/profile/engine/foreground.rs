@@ -1,7 +1,7 @@
 //! One program in a container that is waited for, as `profile gpu` needs it: runc around the host's own `/usr`, with the devices and
 //! directories that are named. What differs from the program on the host is the container and nothing else.
 
-use super::{Driver, Engine, EngineError, Kind, PREFIX, bundle, file};
+use super::{Driver, Engine, EngineError, Kind, PREFIX, Used, bundle, file};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -51,7 +51,7 @@ impl Engine {
         };
         let name = format!("{PREFIX}-{}-{number}", self.run.tag);
         let directory = self.run.dir.join("bundles").join(&name);
-        self.run.note(self.kind)?;
+        self.run.note(&Used::here(self.kind))?;
         fs::create_dir_all(&directory).map_err(file("making", &directory))?;
         let path = directory.join("config.json");
         let config = configuration(&bundle::root(&self.run.dir)?, program, &name);

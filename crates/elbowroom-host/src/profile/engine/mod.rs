@@ -12,14 +12,16 @@ mod bundle;
 mod command;
 pub mod docker;
 mod foreground;
+mod left;
 mod scratch;
 
 pub use foreground::Program;
+pub use left::clean;
 pub use scratch::Scratch;
 
-use crate::process::{start_ticks, stat_line};
 use command::Cli;
 use docker::Docker;
+use left::{Run, Used, own_tag};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -181,12 +183,13 @@ enum Driver {
     Cli(Cli),
 }
 
-/// What is of one profiler.
-#[derive(Clone, Debug)]
-struct Run {
-    /// `PID-STARTED`.
-    tag: String,
-    dir: PathBuf,
+impl Driver {
+    fn open(used: Used, options: &Options) -> Result<Self, EngineError> {
+        match used.kind {
+            Kind::Docker => Docker::open(options, used.address.as_deref()).map(Self::Docker),
+            _ => Cli::open(used, options).map(Self::Cli),
+        }
+    }
 }
 
 impl Engine {
@@ -195,10 +198,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError`]: it is not installed, or does not answer.
     pub fn open(kind: Kind, options: &Options) -> Result<Self, EngineError> {
-        let driver = match kind {
-            Kind::Docker => Driver::Docker(Docker::open(options)?),
-            _ => Driver::Cli(Cli::open(kind, options)?),
-        };
+        let driver = Driver::open(Used::here(kind), options)?;
         Ok(Self { kind, run: Run::open()?, driver })
     }
 
@@ -298,7 +298,11 @@ impl Engine {
 
     /// Removes everything that this profiler made with this engine; what could not be removed is returned in words.
     pub fn close(&self) -> Vec<String> {
-        self.sweep(&self.run)
+        let mut left = self.sweep(&self.run);
+        if left.is_empty() {
+            left.extend(self.run.forget());
+        }
+        left
     }
 
     /// Of a profiler that was killed, too: a command of its that is still at work makes what was just removed.
@@ -336,100 +340,8 @@ impl Engine {
         if let Driver::Docker(docker) = &self.driver {
             left.extend(docker.forget_image(&run.tag).err().map(|error| error.to_string()));
         }
-        if left.is_empty()
-            && let Err(error) = fs::remove_dir_all(&run.dir)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            left.push(format!("while removing {}: {error}", run.dir.display()));
-        }
-        let _ = fs::remove_dir(RUN);
         left
     }
-}
-
-/// Removes what profilers left that were killed, with every engine that is here: how many profilers, and what could not be
-/// removed.
-pub fn clean() -> (usize, Vec<String>) {
-    let mut left = Vec::new();
-    let scratches = Path::new(scratch::PARENT);
-    let mut tags: Vec<String> = fs::read_dir(RUN)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .chain(scratch::tags(scratches))
-        .filter(|tag| !is_alive(tag))
-        .collect();
-    tags.sort_unstable();
-    tags.dedup();
-    for tag in &tags {
-        let run = Run { dir: Path::new(RUN).join(tag), tag: tag.clone() };
-        let used = fs::read_to_string(run.dir.join("engine")).unwrap_or_default();
-        let used: Vec<Kind> =
-            KINDS.into_iter().filter(|kind| used.lines().any(|line| line == kind.name())).collect();
-        let mut errors = Vec::new();
-        for kind in used {
-            let options = Options::default();
-            let driver = match kind {
-                Kind::Docker => Docker::open(&options).map(Driver::Docker),
-                _ => Cli::open(kind, &options).map(Driver::Cli),
-            };
-            match driver {
-                Ok(driver) => errors.extend(Engine { kind, run: run.clone(), driver }.sweep_all(&run)),
-                Err(error) => errors.push(error.to_string()),
-            }
-        }
-        if errors.is_empty() {
-            let _ = fs::remove_dir_all(&run.dir);
-        }
-        if let Err(error) = scratch::remove(scratches, tag) {
-            errors.push(format!("while removing what a profiled program wrote: {error}"));
-        }
-        left.extend(errors);
-    }
-    let _ = fs::remove_dir(RUN);
-    (tags.len(), left)
-}
-
-impl Run {
-    /// The run directory of this process.
-    fn open() -> Result<Self, EngineError> {
-        let tag = own_tag();
-        let dir = Path::new(RUN).join(&tag);
-        fs::create_dir_all(&dir).map_err(file("making", &dir))?;
-        Ok(Self { tag, dir })
-    }
-
-    /// Notes that this run uses an engine, for [`clean`].
-    fn note(&self, kind: Kind) -> Result<(), EngineError> {
-        let path = self.dir.join("engine");
-        let mut used = fs::read_to_string(&path).unwrap_or_default();
-        if !used.lines().any(|line| line == kind.name()) {
-            used.push_str(kind.name());
-            used.push('\n');
-            fs::write(&path, used).map_err(file("writing", &path))?;
-        }
-        Ok(())
-    }
-}
-
-/// This process, as later ones know whether it still runs: `PID-STARTED`.
-fn own_tag() -> String {
-    let pid = std::process::id();
-    format!("{pid}-{}", started(pid).unwrap_or(0))
-}
-
-/// Whether the profiler of `tag` still runs. What is no tag is nobody's to remove.
-fn is_alive(tag: &str) -> bool {
-    let Some((pid, ticks)) = tag.split_once('-') else { return true };
-    match (pid.parse(), ticks.parse()) {
-        (Ok(pid), Ok(ticks)) => started(pid) == Some(ticks),
-        _ => true,
-    }
-}
-
-fn started(pid: u32) -> Option<u64> {
-    start_ticks(&stat_line(format!("/proc/{pid}"))?)
 }
 
 fn file(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> EngineError {
@@ -456,16 +368,6 @@ fn behind(socket: &Path, program: &str) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_what_dead_profilers_made_may_be_removed() {
-        assert!(is_alive(&own_tag()));
-        assert!(!is_alive(&format!("{}-1", std::process::id())), "the number was used again");
-        assert!(!is_alive(&format!("{}-1", i32::MAX)));
-        for foreign in ["lost+found", "x", "1-x", "-"] {
-            assert!(is_alive(foreign), "{foreign}");
-        }
-    }
 
     #[test]
     fn an_engine_that_does_not_answer_is_one_sentence() {

@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Arguments of `profile pages`.
 #[derive(Args)]
@@ -30,7 +30,7 @@ use std::time::Duration;
 pub(super) struct PagesArgs {
     #[command(flatten)]
     which: Which,
-    /// Look again after this time: what is so at the beginning, and in the steady state.
+    /// Look again this long after the first look began: what is so at the beginning, and in the steady state.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     after: Option<Micros>,
     /// Watch for this long which pages are used. Makes the kernel forget which were used before, so that reclaim takes them
@@ -65,8 +65,10 @@ struct Answer {
 /// One look at all containers.
 #[derive(Serialize)]
 struct Look {
-    /// Since the first.
+    /// When it began, since the first did.
     at_seconds: f64,
+    /// When all tables were read: Unix time.
+    read_unix_ms: u64,
     /// CPU time of this process for this look.
     cpu_usec: Micros,
     containers: Vec<ContainerPages>,
@@ -99,13 +101,14 @@ pub(super) fn main(args: &PagesArgs) -> Result<ExitCode> {
         SourceArg::Pagemap => Source::Pagemap,
     });
     let mut reader = Reader::open(source)?;
-    let mut looks = vec![look(&mut reader, &mut containers, &subjects, args.active, Micros::ZERO)?];
+    let first = Instant::now();
+    let mut looks = vec![look(&mut reader, &mut containers, &subjects, args.active, Duration::ZERO)?];
     if let Some(after) = args.after {
         if std::io::stderr().is_terminal() {
             eprintln!("elbowroom: looking again in {} s", after.get() / 1_000_000);
         }
-        std::thread::sleep(Duration::from_micros(after.get()));
-        looks.push(look(&mut reader, &mut containers, &subjects, args.active, after)?);
+        std::thread::sleep(Duration::from_micros(after.get()).saturating_sub(first.elapsed()));
+        looks.push(look(&mut reader, &mut containers, &subjects, args.active, first.elapsed())?);
     }
     let overhead: Overhead = meter.stop(0);
     let answer = Answer {
@@ -123,12 +126,13 @@ fn look(
     containers: &mut Containers,
     subjects: &[Subject],
     active: Option<Micros>,
-    at: Micros,
+    at: Duration,
 ) -> Result<Look> {
     let meter = Meter::start();
     let pids = processes_of(subjects, |cgroup| containers.processes(cgroup));
     let Snapshot { pages, processes, gone } =
         reader.look(&pids, active.map(|active| Duration::from_micros(active.get())))?;
+    let read = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let total = pages.total();
     let of_container = |((subject, kinds), processes): ((&Subject, &[Tally; Kind::ALL.len()]), u64)| {
         let mut total = Tally::default();
@@ -137,7 +141,8 @@ fn look(
         ContainerPages { subject: subject.clone(), processes, total, kinds }
     };
     Ok(Look {
-        at_seconds: at.get() as f64 / 1e6,
+        at_seconds: at.as_secs_f64(),
+        read_unix_ms: read.as_millis() as u64,
         cpu_usec: meter.stop(0).cpu,
         containers: subjects.iter().zip(&pages.containers).zip(processes).map(of_container).collect(),
         total,
@@ -289,6 +294,7 @@ mod tests {
         };
         let look = Look {
             at_seconds: 0.0,
+            read_unix_ms: 0,
             cpu_usec: Micros(1),
             containers: vec![container("a-name-that-is-far-too-long"), container("b")],
             total,
