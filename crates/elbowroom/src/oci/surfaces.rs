@@ -8,6 +8,8 @@ use crate::{client, preload};
 use anyhow::ensure;
 use elbowroom_core::label::{self, Labels};
 use elbowroom_core::launch::{self, Plan, Room, Surfaces};
+use elbowroom_host::root::Root;
+use elbowroom_host::sensor::online;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -61,8 +63,7 @@ pub(super) fn add_variables(config: &mut Value, plan: Plan) -> anyhow::Result<()
     let process = bundle::entry(config, "process", json!({}))?;
     let env = bundle::entry(process, "env", json!([]))?;
     let mut words: Vec<String> = serde_json::from_value(env.clone())?;
-    let machine = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
-    launch::container(plan, room, machine, &mut words);
+    launch::container(plan, room, online(&Root::host()?)?.count(), &mut words);
     *env = json!(words);
     Ok(())
 }
@@ -168,6 +169,23 @@ mod tests {
             let mut config = odd.clone();
             assert!(add_variables(&mut config, wanted).is_err(), "{odd}");
         }
+    }
+
+    #[test]
+    fn a_team_may_be_as_wide_as_the_machine_whatever_the_wrapper_may_use() {
+        let told = std::thread::spawn(|| {
+            let mut one = rustix::thread::CpuSet::new();
+            one.set(rustix::thread::sched_getcpu());
+            rustix::thread::sched_setaffinity(None, &one).unwrap();
+            let mut config = json!({ "process": {} });
+            let surfaces = Surfaces { openmp: true, ..Surfaces::default() };
+            add_variables(&mut config, Plan { hook: true, surfaces, ..Plan::default() }).unwrap();
+            config
+        });
+        let machine = online(&Root::host().unwrap()).unwrap().count();
+        let config = told.join().unwrap();
+        let expect = format!("OMP_NUM_THREADS={machine}");
+        assert!(entries(&config, "/process/env").any(|word| *word == *expect), "{expect}: {config}");
     }
 
     #[test]

@@ -21,6 +21,8 @@ use anyhow::Context;
 use cgroup::{Group, Layout};
 use clap::Args;
 use elbowroom_core::launch;
+use elbowroom_host::root::Root;
+use elbowroom_host::sensor::online;
 use elbowroom_host::signal::{self, Received, Signals};
 use labels::RunLabels;
 use limits::Limits;
@@ -171,7 +173,7 @@ fn start(args: &RunArgs, run_dir: &Path, group: &Group, limits: &Limits) -> anyh
         command.envs(launch::start_only(limits.room(), is_set));
     }
     if args.surfaces.openmp {
-        let machine = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+        let machine = online(&Root::host()?)?.count();
         let most = limits.room().cpus.map_or(machine, |cpus| cpus.min(machine));
         command.envs(launch::openmp(most, is_set));
     }
