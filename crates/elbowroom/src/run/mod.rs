@@ -13,6 +13,7 @@ pub(crate) mod labels;
 pub(crate) mod limits;
 mod probe;
 
+use crate::oci::surfaces;
 use crate::probes::Poller;
 use crate::probes::settings::Probe;
 use crate::probes::socket_path;
@@ -21,8 +22,6 @@ use anyhow::Context;
 use cgroup::{Group, Layout};
 use clap::Args;
 use elbowroom_core::launch;
-use elbowroom_host::root::Root;
-use elbowroom_host::sensor::online;
 use elbowroom_host::signal::{self, Received, Signals};
 use labels::RunLabels;
 use limits::Limits;
@@ -173,7 +172,7 @@ fn start(args: &RunArgs, run_dir: &Path, group: &Group, limits: &Limits) -> anyh
         command.envs(launch::start_only(limits.room(), is_set));
     }
     if args.surfaces.openmp {
-        let machine = online(&Root::host()?)?.count();
+        let machine = surfaces::machine()?;
         let most = limits.room().cpus.map_or(machine, |cpus| cpus.min(machine));
         command.envs(launch::openmp(most, is_set));
     }
