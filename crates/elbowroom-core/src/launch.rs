@@ -142,6 +142,13 @@ const START: &[Row] = &[
         value: |room| cpus(room, 8),
         pins: false,
     },
+    // jemalloc makes four arenas per CPU of its affinity (src/jemalloc.c, malloc_narenas_default).
+    Row {
+        name: "MALLOC_CONF",
+        settled_by: &[],
+        value: |room| Some(format!("narenas:{}", cpus(room, 4)?)),
+        pins: false,
+    },
     // Go's collector knows no limit but this one. A tenth is for what is not its heap (go.dev/doc/gc-guide).
     Row {
         name: "GOMEMLIMIT",
@@ -366,6 +373,7 @@ mod tests {
                 "GOMAXPROCS=2",
                 "PYTHON_CPU_COUNT=2",
                 "MALLOC_ARENA_MAX=16",
+                "MALLOC_CONF=narenas:8",
                 "GOMEMLIMIT=943718400",
                 "NODE_OPTIONS=--max-old-space-size=750",
             ]
@@ -408,7 +416,7 @@ mod tests {
         assert!(start_only(Room::default(), |_| false).is_empty());
         let names = |room| start_only(room, |_| false).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(names(Room { memory: Some(Bytes(u64::MAX)), cpus: None }), ["GOMEMLIMIT", "NODE_OPTIONS"]);
-        assert_eq!(names(Room { memory: None, cpus: Some(1) }).len(), 4);
+        assert_eq!(names(Room { memory: None, cpus: Some(1) }).len(), 5);
     }
 
     #[test]
@@ -472,8 +480,8 @@ mod tests {
         );
         check(
             Surfaces { env: true, ..none },
-            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x", "MEMORY_PRESSURE_WATCH=/dev/null"],
-            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x", "MEMORY_PRESSURE_WATCH=/dev/null"],
+            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x", "MALLOC_CONF=x:y", "MEMORY_PRESSURE_WATCH=/dev/null"],
+            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x", "MALLOC_CONF=x:y", "MEMORY_PRESSURE_WATCH=/dev/null"],
         );
     }
 
@@ -483,6 +491,7 @@ mod tests {
         let beside = [
             "OMP_NUM_THREADS=2",
             "MALLOC_ARENA_MAX=16",
+            "MALLOC_CONF=narenas:8",
             "GOMEMLIMIT=943718400",
             "NODE_OPTIONS=--max-old-space-size=750",
         ];
