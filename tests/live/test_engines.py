@@ -325,6 +325,17 @@ def test_limits_are_put_into_the_environment_on_request(nri):
     assert "OMP_NUM_THREADS=1" in out and f"GOMEMLIMIT={MEMORY * 90 // 100}" in out
 
 
+def test_labels_for_libraries_are_heeded_or_the_log_says_why_not(nri):
+    way = nri()
+    words = ["/busybox", "sh", "-c", "/busybox env; /busybox ls /sys/fs/fuse/connections"]
+    asks = {"elbowroom.dev/openmp": "on", "elbowroom.dev/libc": "on"}
+    out = way.once(*words, annotations=asks).splitlines()
+    libraries = [f"libelbowroom-{name}.so" for name in ("openmp", "libc")]
+    assert "LD_PRELOAD=" + ":".join(f"/sys/fs/fuse/connections/{name}" for name in libraries) in out
+    assert "OMP_NUM_THREADS=1" in out and set(libraries) <= set(out)
+    assert "LD_PRELOAD" not in way.once("/busybox", "env")
+
+
 def test_a_plugin_comes_back_to_a_runtime_and_an_agent_that_restarts(nri):
     way = nri()
     told = "containers get their views at creation"

@@ -51,14 +51,22 @@ def test_the_makers_own_settings_stay(agent, docker):
     assert seen["JAVA_TOOL_OPTIONS"] == f"-Xmx64m -javaagent:{JAR}"
     assert (seen["GOMAXPROCS"], seen["OMP_NUM_THREADS"], seen["GOMP_SPINCOUNT"]) == ("7", "2", "40000")
     assert "PYTHON_CPU_COUNT" not in seen  # it follows the view
+    assert seen["MALLOC_CONF"] == "narenas:8" and seen["MEMORY_PRESSURE_WATCH"] == "/sys/devices/system/cpu/elbowroom-pressure"
     assert seen["NODE_OPTIONS"] == "--max-old-space-size=384"
 
 
 @pytest.mark.parametrize("words", [(), ("views",), ("nothing",)])
 def test_who_asks_for_nothing_is_given_nothing(agent, docker, words):
-    ours = ("LD_PRELOAD", "JAVA_TOOL", "GOMP", "KMP", "OMP", "GOMAX", "NODE_OPT", "MALLOC_ARENA")
+    ours = ("LD_PRELOAD", "JAVA_TOOL", "GOMP", "KMP", "OMP", "GOMAX", "NODE_OPT", "MALLOC_")
     seen = variables(docker, *labels(*words), "--cpus", "1")
     assert not [name for name in seen if name.startswith(ours)]
+
+
+def test_who_is_never_asked_for_memory_is_not_told_to_watch(new_agent, docker):
+    agent = new_agent('[memory]\nmode = "off"\n').start()
+    seen = variables(docker, *labels("env"), "--cpus", "1")
+    assert seen["OMP_NUM_THREADS"] == "1" and "MEMORY_PRESSURE_WATCH" not in seen
+    assert agent.stop() == 0
 
 
 def test_the_operators_word_goes_first(new_agent, docker):

@@ -279,6 +279,7 @@ def test_limits_in_words_need_no_agent(binary, tmp_path):
     seen = variables(run(binary, *words, OMP_NUM_THREADS="9"))
     assert seen["OMP_NUM_THREADS"] == "9", "the user's own"
     assert (seen["GOMAXPROCS"], seen["PYTHON_CPU_COUNT"], seen["MALLOC_ARENA_MAX"]) == ("2", "2", "16")
+    assert seen["MALLOC_CONF"] == "narenas:8" and "MEMORY_PRESSURE_WATCH" not in seen
     assert seen["NODE_OPTIONS"] == "--max-old-space-size=384" and "LD_PRELOAD" not in seen
 
 

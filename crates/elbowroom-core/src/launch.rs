@@ -100,15 +100,19 @@ pub struct Plan {
     pub surfaces: Surfaces,
     /// Whether its system calls are answered too (`elbowroom keeper`); by the runtime wrapper alone.
     pub seccomp: bool,
+    /// Whether [`PRESSURE`] is beside its view: programs that are told to watch what is not there fail, or watch nothing.
+    pub asks: bool,
 }
 
 impl Plan {
-    /// The plan for a container with these labels. `views` and `env` are what the node does where they are silent.
+    /// The plan for a container with these labels. `views` and `env` are what the node does where they are silent; whether it asks
+    /// for memory is the agent's to say.
     pub fn new(labels: &Labels, views: bool, env: bool) -> Self {
         Self {
             hook: labels.views.unwrap_or(views),
             surfaces: Surfaces { env: labels.env.unwrap_or(env), ..labels.surfaces },
             seccomp: labels.seccomp.unwrap_or(false),
+            asks: false,
         }
     }
 }
@@ -138,6 +142,13 @@ const START: &[Row] = &[
         value: |room| cpus(room, 8),
         pins: false,
     },
+    // jemalloc makes four arenas per CPU of its affinity (src/jemalloc.c, malloc_narenas_default).
+    Row {
+        name: "MALLOC_CONF",
+        settled_by: &[],
+        value: |room| Some(format!("narenas:{}", cpus(room, 4)?)),
+        pins: false,
+    },
     // Go's collector knows no limit but this one. A tenth is for what is not its heap (go.dev/doc/gc-guide).
     Row {
         name: "GOMEMLIMIT",
@@ -156,7 +167,7 @@ const START: &[Row] = &[
     },
 ];
 
-/// Beside a view: the file that a program watches to be asked for memory (<https://systemd.io/MEMORY_PRESSURE>). `/dev/null` is a user's
+/// Where there is one: the file that a program watches to be asked for memory (<https://systemd.io/MEMORY_PRESSURE>). `/dev/null` is a user's
 /// word too: no. The newline that it is to write first makes it open the file for writing too (sd-event.c,
 /// `sd_event_add_memory_pressure`): it never sees the end of a FIFO that it could write to itself, at which sd-event would let go of it,
 /// and so it goes on after a restart of the agent. It costs one request that nobody made, at the program's start.
@@ -201,7 +212,7 @@ pub fn start_only(room: Room, is_set: impl Fn(&str) -> bool) -> Vec<(&'static st
 
 /// The same for a program that has a view: runtimes that follow its files while they run are left to.
 pub fn beside_view(room: Room, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
-    fill(START.iter().filter(|row| !row.pins).chain(WATCH), room, is_set)
+    fill(START.iter().filter(|row| !row.pins), room, is_set)
 }
 
 /// What a program is told where [`PRESSURE`] is.
@@ -239,6 +250,7 @@ pub fn container(plan: Plan, room: Room, machine: u32, env: &mut Vec<String>) {
     let mut vars = Vec::new();
     if wanted.env {
         vars.extend(if plan.hook { beside_view(room, is_set) } else { start_only(room, is_set) });
+        vars.extend(if plan.hook && plan.asks { watch(is_set) } else { Vec::new() });
     }
     if wanted.openmp {
         let most = room.cpus.map_or(machine, |cpus| cpus.min(machine));
@@ -361,6 +373,7 @@ mod tests {
                 "GOMAXPROCS=2",
                 "PYTHON_CPU_COUNT=2",
                 "MALLOC_ARENA_MAX=16",
+                "MALLOC_CONF=narenas:8",
                 "GOMEMLIMIT=943718400",
                 "NODE_OPTIONS=--max-old-space-size=750",
             ]
@@ -386,7 +399,7 @@ mod tests {
         let plan = |views, env, labels: Labels| Plan::new(&labels, views, env);
         assert_eq!(plan(false, false, Labels::default()), Plan::default());
         let both =
-            Plan { hook: true, surfaces: Surfaces { env: true, ..Surfaces::default() }, seccomp: false };
+            Plan { hook: true, surfaces: Surfaces { env: true, ..Surfaces::default() }, ..Plan::default() };
         assert_eq!(plan(true, true, Labels::default()), both);
         let off = Labels { views: Some(false), env: Some(false), ..Labels::default() };
         assert_eq!(plan(true, true, off), Plan::default());
@@ -403,7 +416,7 @@ mod tests {
         assert!(start_only(Room::default(), |_| false).is_empty());
         let names = |room| start_only(room, |_| false).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(names(Room { memory: Some(Bytes(u64::MAX)), cpus: None }), ["GOMEMLIMIT", "NODE_OPTIONS"]);
-        assert_eq!(names(Room { memory: None, cpus: Some(1) }).len(), 4);
+        assert_eq!(names(Room { memory: None, cpus: Some(1) }).len(), 5);
     }
 
     #[test]
@@ -430,7 +443,12 @@ mod tests {
         let check = |wanted: Surfaces, before: &[&str], after: &[&str]| {
             let mut now = env(before);
             for _ in 0..2 {
-                container(Plan { hook: true, surfaces: wanted, seccomp: false }, room, 8, &mut now);
+                container(
+                    Plan { hook: true, surfaces: wanted, asks: true, seccomp: false },
+                    room,
+                    8,
+                    &mut now,
+                );
                 assert_eq!(now, after);
             }
         };
@@ -462,8 +480,8 @@ mod tests {
         );
         check(
             Surfaces { env: true, ..none },
-            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x", "MEMORY_PRESSURE_WATCH=/dev/null"],
-            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x", "MEMORY_PRESSURE_WATCH=/dev/null"],
+            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x", "MALLOC_CONF=x:y", "MEMORY_PRESSURE_WATCH=/dev/null"],
+            &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x", "MALLOC_CONF=x:y", "MEMORY_PRESSURE_WATCH=/dev/null"],
         );
     }
 
@@ -473,23 +491,29 @@ mod tests {
         let beside = [
             "OMP_NUM_THREADS=2",
             "MALLOC_ARENA_MAX=16",
+            "MALLOC_CONF=narenas:8",
             "GOMEMLIMIT=943718400",
             "NODE_OPTIONS=--max-old-space-size=750",
+        ];
+        assert_eq!(text(&beside_view(room, |_| false)), beside);
+        let surfaces = Surfaces { env: true, ..Surfaces::default() };
+        let words = |hook, asks| {
+            let mut env = Vec::new();
+            container(Plan { hook, surfaces, asks, seccomp: false }, room, 8, &mut env);
+            env
+        };
+        assert_eq!(words(true, false), beside);
+        let watched = [
             "MEMORY_PRESSURE_WATCH=/sys/devices/system/cpu/elbowroom-pressure",
             "MEMORY_PRESSURE_WRITE=Cg==",
         ];
-        assert_eq!(text(&beside_view(room, |_| false)), beside);
-        let words = |hook, surfaces| {
-            let mut env = Vec::new();
-            container(Plan { hook, surfaces, seccomp: false }, room, 8, &mut env);
-            env
-        };
-        let wanted = Surfaces { env: true, ..Surfaces::default() };
-        assert_eq!(words(true, wanted), beside);
-        assert_eq!(words(false, wanted), text(&start_only(room, |_| false)));
+        assert_eq!(words(true, true), [&beside[..], &watched].concat());
+        for asks in [false, true] {
+            assert_eq!(words(false, asks), text(&start_only(room, |_| false)), "without a view");
+        }
         // What its user says to Go counts, beside a view too.
         let mut env = env(&["GOMAXPROCS=7"]);
-        container(Plan { hook: true, surfaces: wanted, seccomp: false }, room, 8, &mut env);
+        container(Plan { hook: true, surfaces, ..Plan::default() }, room, 8, &mut env);
         assert!(env.contains(&"GOMAXPROCS=7".to_owned()));
     }
 
@@ -501,10 +525,6 @@ mod tests {
         for users in ["MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"] {
             assert!(told(users).is_empty(), "{users}");
         }
-        assert!(
-            start_only(Room::default(), |_| false).is_empty(),
-            "without a view there is nothing to watch"
-        );
     }
 
     #[test]
@@ -512,7 +532,7 @@ mod tests {
         for room in [Room::default(), Room { cpus: Some(3), memory: Some(Bytes::gib(1)) }] {
             let mut words = Vec::new();
             let surfaces = Surfaces { java: true, openmp: true, libc: true, env: true };
-            container(Plan { hook: true, surfaces, seccomp: false }, room, 2, &mut words);
+            container(Plan { hook: true, surfaces, asks: true, seccomp: false }, room, 2, &mut words);
             let mut names: Vec<&str> = words.iter().map(|word| word.split_once('=').unwrap().0).collect();
             names.sort_unstable();
             let all = names.len();

@@ -142,7 +142,7 @@ pub enum Response {
     /// Answer to [`Request::Prepare`].
     Prepared(Prepared),
     /// Answer to [`Request::Launch`].
-    Launch(Surfaces),
+    Launch(Given),
     /// Answer to [`Request::Disks`].
     Disks(Box<DisksReport>),
     /// Answer to [`Request::Memory`].
@@ -161,6 +161,17 @@ pub enum Response {
     Profile(String),
     /// The request could not be met; one line that names the thing and the way out.
     Error(String),
+}
+
+/// What a container that is about to be made may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Given {
+    /// What of that which it asks for.
+    #[serde(flatten)]
+    pub surfaces: Surfaces,
+    /// Whether the agent asks its programs for memory ([`elbowroom_core::launch::PRESSURE`]).
+    #[serde(default)]
+    pub asks: bool,
 }
 
 /// One container as the agent sees it.

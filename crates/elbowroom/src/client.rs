@@ -1,9 +1,8 @@
 //! Asks the agent: one request, one answer.
 
-use crate::api::{Launch, Prepare, Prepared, Request, Response};
+use crate::api::{Given, Launch, Prepare, Prepared, Request, Response};
 use crate::policy::socket_path;
 use anyhow::{Context, Result, bail};
-use elbowroom_core::launch::Surfaces;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -65,9 +64,9 @@ impl Client {
 }
 
 /// Asks the agent what a container that is about to be made may be given beside its view.
-pub(crate) fn launch(run_dir: &Path, container: Launch, patience: Duration) -> Result<Surfaces> {
+pub(crate) fn launch(run_dir: &Path, container: Launch, patience: Duration) -> Result<Given> {
     match Client::connect_within(run_dir, patience)?.ask(&Request::Launch(container))? {
-        Response::Launch(surfaces) => Ok(surfaces),
+        Response::Launch(given) => Ok(given),
         other => bail!("the agent answered {other:?} to a launch request: is it of another version?"),
     }
 }

@@ -1,7 +1,7 @@
 //! The configuration file: TOML, every key optional, unknown keys and bare numbers refused.
 
 use crate::alerts::settings::{self as hooks, Alerts, Hook};
-use crate::api::Launch;
+use crate::api::{Given, Launch};
 use crate::http::settings as api;
 use crate::probes::settings::{self as probes, Probe};
 use crate::recorder::settings::Recorder;
@@ -12,10 +12,11 @@ use elbowroom_core::govern::claim::{Claim, WEIGHTS};
 use elbowroom_core::govern::disk;
 use elbowroom_core::govern::memory;
 use elbowroom_core::label::{Heed, Labels};
-use elbowroom_core::launch::{Plan, Surfaces};
+use elbowroom_core::launch::Plan;
 use elbowroom_core::sample::{Container, Engine, Event, Group};
 use elbowroom_core::unit::Micros;
 use elbowroom_core::view::Policy;
+use elbowroom_host::mount::can_attach_page;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -196,14 +197,6 @@ impl Containers {
         }
     }
 
-    /// What a container that is about to be made is given beside its view.
-    pub(crate) fn surfaces(&self, made: Launch) -> Surfaces {
-        let labels = made.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        let labels = Labels::read(labels, self.labels);
-        self.plan(&Container { id: made.id, name: made.name, engine: Engine::Plain, pod: None, labels })
-            .surfaces
-    }
-
     /// Why a container gets no view as soon as it is seen.
     pub(crate) fn withholds(&self, container: &Container) -> Option<&'static str> {
         let asked_for = self.attach || container.labels.views == Some(true);
@@ -263,6 +256,19 @@ impl Config {
             }
         }
         self
+    }
+
+    /// What a container that is about to be made is given beside its view.
+    pub(crate) fn given(&self, made: Launch) -> Given {
+        let labels = made.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let labels = Labels::read(labels, self.containers.labels);
+        let made = Container { id: made.id, name: made.name, engine: Engine::Plain, pod: None, labels };
+        Given { surfaces: self.containers.plan(&made).surfaces, asks: self.asks() }
+    }
+
+    /// Whether programs that watch for that are asked for memory ([`elbowroom_core::launch::PRESSURE`]).
+    pub(crate) fn asks(&self) -> bool {
+        self.memory.mode != Mode::Off && can_attach_page()
     }
 
     /// Refuses what is well spelled and cannot be meant.
@@ -370,6 +376,7 @@ fn one_line(text: &str, error: &toml::de::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     #[test]
     fn a_container_is_given_what_it_asks_for_unless_the_operator_says_otherwise() {
@@ -377,8 +384,8 @@ mod tests {
             let labels =
                 words.iter().map(|(key, value)| (format!("elbowroom.dev/{key}"), (*value).to_owned()));
             let made = Launch { id: "4f5e".into(), name: Some("web".into()), labels: labels.collect() };
-            let surfaces = Config::parse(config).unwrap().containers.surfaces(made);
-            surfaces.names().collect::<Vec<_>>()
+            let given = Config::parse(config).unwrap().given(made);
+            given.surfaces.names().collect::<Vec<_>>()
         };
         let all = [("java", "on"), ("openmp", "on"), ("libc", "on"), ("env", "on")];
         assert_eq!(asked("", &all), ["java", "openmp", "libc", "env"]);
@@ -387,6 +394,16 @@ mod tests {
         assert!(asked("[containers]\nlabels = \"none\"", &all).is_empty());
         assert!(asked("[containers]\nexclude = [\"web\"]", &all).is_empty());
         assert_eq!(asked("", &[&all[..], &[("views", "off")]].concat()), ["java", "env"]);
+    }
+
+    #[test]
+    fn programs_are_told_to_watch_where_somebody_asks() {
+        let asks = |config: &str| {
+            let made = Launch { id: "4f5e".into(), name: None, labels: BTreeMap::new() };
+            Config::parse(config).unwrap().given(made).asks
+        };
+        assert!(asks("") && asks("[memory]\nmode = \"enforce\""));
+        assert!(!asks("[memory]\nmode = \"off\""));
     }
 
     #[test]

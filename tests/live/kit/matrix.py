@@ -18,6 +18,8 @@ UNPACKED = CACHE / "root"
 SURFACES = {"files": [], "openmp": ["--openmp"], "libc": ["--libc"], "java": []}
 COLUMNS = [*SURFACES, "words"]
 PYTHON = "/usr/bin/python3"
+# For a library that is loaded late and was made to be there from the start.
+STATIC_TLS = ["env", "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=16384"]
 
 
 @dataclass
@@ -53,6 +55,7 @@ def all_runtimes():
         Runtime("libgomp", regions("gcc"), {"width of a region": 0, "`omp_get_num_procs`": 11}, openmp),
         Runtime("libomp", regions("clang"), {"width of a region": 0, "`omp_get_num_procs`": 11}, openmp),
         Runtime("OpenBLAS", lambda: [PYTHON, SOURCES / "blas.py", openblas()], {"threads": 0}),
+        Runtime("jemalloc", lambda: [*STATIC_TLS, PYTHON, SOURCES / "jemalloc.py", jemalloc()], {"CPUs of its arenas": 0}),
         Runtime("nginx", lambda: server("nginx"), {"`worker_processes auto`": 0}),
         Runtime("MariaDB", lambda: server("mariadbd"), {"`thread_pool_size`": 0}),
     ]
@@ -96,6 +99,12 @@ def openblas():
     for library in sorted(Path("/usr/lib").glob("*/openblas-pthread/libopenblas.so.0")):
         return library
     raise Missing("libopenblas0-pthread: tools/setup runtimes")
+
+
+def jemalloc():
+    for library in sorted(Path("/usr/lib").glob("*/libjemalloc.so.2")):
+        return library
+    raise Missing("libjemalloc2: tools/setup runtimes")
 
 
 def server(name):

@@ -32,7 +32,7 @@ mod place;
 mod plan;
 
 pub use attach::{Attached, detach_all, detach_group};
-pub use page::PAGE_TARGET;
+pub use page::{PAGE_TARGET, can_attach_page};
 pub use place::{MountNamespace, Place, Stage, own_namespace};
 pub use plan::{Bind, Kind, Plan, Skipped, Surface, Why, look_up};
 

@@ -27,6 +27,15 @@ impl Place {
     }
 }
 
+/// Whether this kernel mounts pages, and what is beside them (Linux 5.12).
+pub fn can_attach_page() -> bool {
+    // SAFETY: no descriptor and no `mount_attr` are passed, and the kernel reads nothing of a size that is none.
+    unsafe {
+        libc::syscall(libc::SYS_mount_setattr, -1, c"".as_ptr(), 0, std::ptr::null::<libc::mount_attr>(), 0)
+    };
+    std::io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS)
+}
+
 fn attach_at(place: &Place, page: &Path) -> Result<bool, MountError> {
     let (dir, view) = (page.parent().unwrap_or(Path::new("/")), page.file_name().unwrap_or_default());
     let files = Files { place, dir: open_dir(dir).map_err(|e| no_view("open", page, e))?, path: dir, view };

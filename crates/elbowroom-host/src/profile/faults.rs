@@ -11,7 +11,7 @@ use crate::cgroup::{self, Controller, Version};
 use crate::profile::containers::{Containers, SelectError, Subject};
 use crate::profile::counter::{self, Event, Of};
 use crate::root::{ReadError, Root};
-use elbowroom_core::cpuset::CpuSet;
+use crate::sensor::online;
 use elbowroom_core::profile::faults::{Counts, Tier, Work};
 use elbowroom_core::unit::Micros;
 use rustix::io::Errno;
@@ -145,9 +145,7 @@ impl Profiler {
             other => other?,
         };
         let root = Root::host()?;
-        let text = root.read("/sys/devices/system/cpu/online")?;
-        let cpus: Vec<u32> =
-            text.trim().parse::<CpuSet>().map(|set| set.iter().collect()).unwrap_or_default();
+        let cpus: Vec<u32> = online(&root)?.iter().collect();
         let hierarchy = match containers.hierarchy() {
             (_, Version::V2) => Hierarchy::Unified,
             (Controller::Memory, Version::V1) => Hierarchy::Memory,

@@ -280,6 +280,14 @@ fn duration(t: Micros) -> Duration {
     Duration::from_micros(t.get())
 }
 
+/// The CPUs that the machine has: not fewer where this process may use fewer, by an affinity or a quota of its own.
+///
+/// # Errors
+/// [`ReadError`]: no sysfs, or not as it should be.
+pub fn online(root: &Root) -> Result<CpuSet, ReadError> {
+    cpu_list(root, "sys/devices/system/cpu/online")
+}
+
 fn cpu_list(root: &Root, path: &str) -> Result<CpuSet, ReadError> {
     let text = root.read(path)?;
     text.parse().map_err(|_| {
@@ -295,7 +303,7 @@ fn read_node(root: &Root) -> Result<Node, ReadError> {
     // Where there is none, nobody can tell when the kernel reclaims.
     let marks = if_there(parse(root, "proc/zoneinfo", proc::zoneinfo))?.unwrap_or_default();
     Ok(Node {
-        online: cpu_list(root, "sys/devices/system/cpu/online")?,
+        online: online(root)?,
         mem_total: parse(root, "proc/meminfo", proc::meminfo)?.mem_total,
         low_mark: Bytes(marks.low_pages.saturating_mul(page_size.get())),
         high_mark: Bytes(marks.high_pages.saturating_mul(page_size.get())),

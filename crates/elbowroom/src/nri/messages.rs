@@ -91,8 +91,16 @@ pub(super) struct Container {
     pub(super) annotations: HashMap<String, String>,
     #[prost(string, repeated, tag = "8")]
     pub(super) env: Vec<String>,
+    #[prost(message, repeated, tag = "9")]
+    pub(super) mounts: Vec<Mount>,
     #[prost(message, optional, tag = "11")]
     pub(super) linux: Option<LinuxContainer>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Mount {
+    #[prost(string, tag = "1")]
+    pub(super) destination: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

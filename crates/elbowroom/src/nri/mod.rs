@@ -3,7 +3,7 @@
 //!
 //! # Approach
 //! A thread of the policy process for each socket connects to the runtime, and again whenever the connection ends. It answers from
-//! the configuration alone and waits for nobody, so a container costs the runtime one message. Views are not mounted by NRI but
+//! the configuration, and looks no further than whether what it promises is installed, so a container costs the runtime one message. Views are not mounted by NRI but
 //! by the `createContainer` hook that goes into the container: why, and why Docker is left alone, is in
 //! `docs/decisions/0023-engines.md`.
 //!
@@ -15,7 +15,7 @@ mod frame;
 mod messages;
 mod session;
 
-use crate::config::Containers;
+use crate::config::{Config, Containers};
 use crate::oci::{self, hook};
 use rustix::fs::{Access, access};
 use session::{News, Session};
@@ -70,27 +70,37 @@ impl HookProgram {
     }
 }
 
+/// What plans are made by, beside what a container asks for.
+pub(crate) struct Node {
+    containers: Containers,
+    /// Whether programs are asked for memory.
+    asks: bool,
+    hook: HookProgram,
+}
+
 /// What a runtime that sends `bytes` is answered, by the built-in configuration.
 ///
 /// # Errors
 /// [`NriError`]: the conversation is over.
 pub fn answer(bytes: &[u8]) -> Result<Vec<u8>, NriError> {
     let hook = HookProgram { path: "/".into(), args: Vec::new() };
-    let (containers, mut out) = (Containers::default(), Vec::new());
-    Session::new(&containers, &hook, &mut Vec::new()).read(bytes, &mut out)?;
+    let node = Node { containers: Containers::default(), asks: true, hook };
+    let mut out = Vec::new();
+    Session::new(&node, &mut Vec::new()).read(bytes, &mut out)?;
     Ok(out)
 }
 
-/// Keeps a plugin at each of `sockets`.
-pub(crate) fn spawn(sockets: &[PathBuf], containers: &Containers, run_dir: &Path) {
-    for socket in sockets {
+/// Keeps a plugin at each of the sockets that are configured.
+pub(crate) fn spawn(config: &Config, run_dir: &Path) {
+    for socket in &config.nri.sockets {
         let Some(hook) = HookProgram::own(run_dir) else {
             tracing::error!(because = "this program's own path is not UTF-8", "no NRI plugin");
             return;
         };
-        let (socket, containers) = (socket.clone(), containers.clone());
+        let node = Node { containers: config.containers.clone(), asks: config.asks(), hook };
+        let socket = socket.clone();
         let thread = std::thread::Builder::new().name("nri".into());
-        let spawned = thread.spawn(move || keep(&socket, &containers, &hook));
+        let spawned = thread.spawn(move || keep(&socket, &node));
         if let Err(error) = spawned {
             tracing::error!(because = %error, "no NRI plugin");
         }
@@ -98,12 +108,12 @@ pub(crate) fn spawn(sockets: &[PathBuf], containers: &Containers, run_dir: &Path
 }
 
 /// Connects again and again. A socket that is not there is not worth a word: the runtime is not installed, or restarts.
-fn keep(socket: &Path, containers: &Containers, hook: &HookProgram) {
+fn keep(socket: &Path, node: &Node) {
     let mut said = String::new();
     loop {
         if let Ok(stream) = UnixStream::connect(socket) {
             let mut connected = false;
-            let Err(error) = converse(stream, containers, hook, |news| {
+            let Err(error) = converse(stream, node, |news| {
                 connected |= matches!(news, News::Connected { .. });
                 tell(socket, news);
             });
@@ -122,12 +132,11 @@ fn keep(socket: &Path, containers: &Containers, hook: &HookProgram) {
 
 fn converse(
     mut stream: UnixStream,
-    containers: &Containers,
-    hook: &HookProgram,
+    node: &Node,
     mut tell: impl FnMut(News),
 ) -> Result<std::convert::Infallible, NriError> {
     let mut out = Vec::new();
-    let mut session = Session::new(containers, hook, &mut out);
+    let mut session = Session::new(node, &mut out);
     let mut bytes = vec![0; 64 << 10];
     loop {
         stream.write_all(&out)?;
@@ -150,6 +159,9 @@ fn tell(socket: &Path, news: News) {
         }
         News::Planned { id, hook, env } => {
             tracing::debug!(%socket, container = id, hook, env, "NRI: container planned");
+        }
+        News::Fewer { id, because } => {
+            tracing::warn!(%socket, container = id, because, "NRI: not what its labels ask for");
         }
         News::Unreadable { method } => {
             tracing::warn!(%socket, method, "NRI: a request was not understood and changes nothing");

@@ -6,11 +6,10 @@ use super::messages::{
     CreateContainerResponse, Hook, Hooks, KeyValue, PodSandbox, RegisterPluginRequest, Request, Response,
     SynchronizeRequest, SynchronizeResponse,
 };
-use super::{HookProgram, NriError};
-use crate::config::Containers;
-use crate::oci::HOOK_ENV;
+use super::{Node, NriError};
+use crate::oci::{HOOK_ENV, surfaces};
 use elbowroom_core::label::{self, Labels};
-use elbowroom_core::launch::{self, Room};
+use elbowroom_core::launch::{self, Plan, Room};
 use elbowroom_core::sample;
 use prost::Message as _;
 
@@ -27,20 +26,21 @@ pub(super) enum News {
     Connected { runtime: String, version: String },
     /// A container is being made, with this in its plan.
     Planned { id: String, hook: bool, env: usize },
+    /// A container gets less than it asks for.
+    Fewer { id: String, because: String },
     /// A request was not understood; it was answered all the same.
     Unreadable { method: String },
 }
 
 /// The conversation.
 pub(super) struct Session<'a> {
-    containers: &'a Containers,
-    hook: &'a HookProgram,
+    node: &'a Node,
     reader: Reader,
 }
 
 impl<'a> Session<'a> {
     /// Begins one; the bytes to send first are added to `out`.
-    pub(super) fn new(containers: &'a Containers, hook: &'a HookProgram, out: &mut Vec<u8>) -> Self {
+    pub(super) fn new(node: &'a Node, out: &mut Vec<u8>) -> Self {
         let register =
             RegisterPluginRequest { plugin_name: "elbowroom".to_owned(), plugin_idx: INDEX.to_owned() };
         let request = Request {
@@ -50,7 +50,7 @@ impl<'a> Session<'a> {
         };
         let body = request.encode_to_vec();
         Message { line: Line::Runtime, kind: Kind::Request, stream: 1, body }.write(out);
-        Self { containers, hook, reader: Reader::default() }
+        Self { node, reader: Reader::default() }
     }
 
     /// Takes what the runtime sent and adds the answers to `out`.
@@ -118,30 +118,55 @@ impl<'a> Session<'a> {
         let all = pod.annotations.iter().chain(&container.annotations);
         let all = all.map(|(key, value)| (key.as_str(), value.as_str()));
         let all = label::of_container(all, &container.name, |_| true);
-        let labels = Labels::read(all.iter().map(|(key, value)| (*key, *value)), self.containers.labels);
+        let heed = self.node.containers.labels;
+        let labels = Labels::read(all.iter().map(|(key, value)| (*key, *value)), heed);
         let is_own = |key: &str, value: &str| container.annotations.get(key).is_some_and(|own| own == value);
         let inherited = all.into_iter().filter(|(key, value)| !is_own(key, value));
         let name = (!container.name.is_empty()).then(|| container.name.clone());
         let engine = sample::Engine::Containerd;
         let known = sample::Container { id: container.id.clone(), name, engine, pod: None, labels };
-        let plan = self.containers.plan(&known);
-        let hook = plan.hook.then(|| self.hook.words()).flatten();
-        let is_set = |name: &str| launch::sets(&container.env, name);
-        let env = match (plan.surfaces.env, &hook) {
-            (false, _) => Vec::new(),
-            (true, Some(_)) => launch::beside_view(room(container), is_set),
-            (true, None) => launch::start_only(room(container), is_set),
+        let mut plan = self.node.containers.plan(&known);
+        let program = self.node.hook.words();
+        let has_sysfs = container.mounts.iter().any(|mount| mount.destination == "/sys");
+        let files = surfaces::hook_arguments(plan.surfaces);
+        let there = match &program {
+            None if !files.is_empty() => Err(anyhow::anyhow!("the hook that mounts it is not there")),
+            _ => surfaces::check(plan.surfaces, has_sysfs),
         };
+        if let Err(error) = there {
+            news.push(News::Fewer { id: container.id.clone(), because: crate::one_line(&error) });
+            plan.surfaces = plan.surfaces.without_files();
+        }
+        plan = Plan { hook: plan.hook && program.is_some(), asks: self.node.asks && has_sysfs, ..plan };
+        let files = surfaces::hook_arguments(plan.surfaces);
+        let hook = program.filter(|_| plan.hook || !files.is_empty());
+        let env = variables(plan, container).unwrap_or_else(|error| {
+            news.push(News::Fewer { id: container.id.clone(), because: crate::one_line(&error) });
+            Vec::new()
+        });
         news.push(News::Planned { id: container.id.clone(), hook: hook.is_some(), env: env.len() });
         ContainerAdjustment {
             annotations: inherited.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
-            env: env.into_iter().map(|(key, value)| KeyValue { key: key.to_owned(), value }).collect(),
+            env,
             hooks: hook.map(|(path, args)| {
+                let args = [args, files].concat();
                 let env = HOOK_ENV.map(str::to_owned).to_vec();
                 Hooks { create_container: vec![Hook { path, args, env }] }
             }),
         }
     }
+}
+
+/// The variables that `plan` adds to a container's, or gives another value.
+fn variables(plan: Plan, container: &Container) -> anyhow::Result<Vec<KeyValue>> {
+    if plan.surfaces.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut env = container.env.clone();
+    launch::container(plan, room(container), surfaces::machine()?, &mut env);
+    env.retain(|word| !container.env.contains(word));
+    let pairs = env.iter().filter_map(|word| word.split_once('='));
+    Ok(pairs.map(|(key, value)| KeyValue { key: key.to_owned(), value: value.to_owned() }).collect())
 }
 
 /// The room that a container's limits leave.
@@ -165,25 +190,25 @@ fn registered(response: &[u8]) -> Result<(), NriError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::HookProgram;
     use super::super::messages::{
-        LinuxContainer, LinuxCpu, LinuxMemory, LinuxResources, OptionalInt64, OptionalUInt64,
+        LinuxContainer, LinuxCpu, LinuxMemory, LinuxResources, Mount, OptionalInt64, OptionalUInt64,
     };
     use super::*;
+    use crate::config::Containers;
     use elbowroom_core::label::PREFIX;
+    use elbowroom_core::launch::Surfaces;
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    fn hook() -> HookProgram {
-        HookProgram { path: "/bin/sh".into(), args: vec!["elbowroom".into(), "hook".into()] }
+    fn node(containers: &Containers) -> Node {
+        let hook = HookProgram { path: "/bin/sh".into(), args: vec!["elbowroom".into(), "hook".into()] };
+        Node { containers: containers.clone(), asks: false, hook }
     }
 
-    fn ask(
-        containers: &Containers,
-        method: &str,
-        payload: Vec<u8>,
-    ) -> (Result<Vec<News>, NriError>, Vec<u8>) {
-        let (hook, mut out) = (hook(), Vec::new());
-        let mut session = Session::new(containers, &hook, &mut out);
+    fn ask(node: &Node, method: &str, payload: Vec<u8>) -> (Result<Vec<News>, NriError>, Vec<u8>) {
+        let mut out = Vec::new();
+        let mut session = Session::new(node, &mut out);
         let [registration] = &Reader::default().read(&out).unwrap()[..] else { panic!() };
         assert_eq!((registration.line, registration.stream), (Line::Runtime, 1));
         let body = Request { service: "x".into(), method: method.into(), payload }.encode_to_vec();
@@ -205,6 +230,12 @@ mod tests {
     }
 
     fn create(containers: &Containers, pod: &[(&str, &str)], own: &[(&str, &str)]) -> ContainerAdjustment {
+        let (news, adjust) = created(&node(containers), pod, own);
+        assert!(matches!(&news[..], [News::Planned { id, .. }] if id == "abc"));
+        adjust
+    }
+
+    fn created(node: &Node, pod: &[(&str, &str)], own: &[(&str, &str)]) -> (Vec<News>, ContainerAdjustment) {
         let resources = LinuxResources {
             memory: Some(LinuxMemory { limit: Some(OptionalInt64 { value: 1 << 30 }) }),
             cpu: Some(LinuxCpu {
@@ -217,25 +248,25 @@ mod tests {
             id: "abc".into(),
             name: "web".into(),
             annotations: notes(own),
-            env: vec!["GOMAXPROCS=7".into(), "X".into()],
+            env: vec!["GOMAXPROCS=7".into(), "X".into(), "LD_PRELOAD=/x.so".into()],
+            mounts: vec![Mount { destination: "/sys".into() }],
             linux: Some(LinuxContainer { resources: Some(resources) }),
         };
         let pod = Some(PodSandbox { annotations: notes(pod) });
         let request = CreateContainerRequest { pod, container: Some(container) };
-        let (news, payload) = ask(containers, "CreateContainer", request.encode_to_vec());
-        assert!(matches!(&news.unwrap()[..], [News::Planned { id, .. }] if id == "abc"));
-        CreateContainerResponse::decode(&payload[..]).unwrap().adjust.unwrap()
+        let (news, payload) = ask(node, "CreateContainer", request.encode_to_vec());
+        (news.unwrap(), CreateContainerResponse::decode(&payload[..]).unwrap().adjust.unwrap())
     }
 
     #[test]
     fn a_runtime_is_told_what_it_is_to_ask() {
         let configure = ConfigureRequest { runtime_name: "containerd".into(), runtime_version: "v2".into() };
-        let (news, payload) = ask(&Containers::default(), "Configure", configure.encode_to_vec());
+        let (news, payload) = ask(&node(&Containers::default()), "Configure", configure.encode_to_vec());
         assert_eq!(news.unwrap(), [News::Connected { runtime: "containerd".into(), version: "v2".into() }]);
         assert_eq!(ConfigureResponse::decode(&payload[..]).unwrap().events, CREATE_CONTAINER);
         let docker = ConfigureRequest { runtime_name: "docker".into(), ..ConfigureRequest::default() };
         assert!(matches!(
-            ask(&Containers::default(), "Configure", docker.encode_to_vec()).0,
+            ask(&node(&Containers::default()), "Configure", docker.encode_to_vec()).0,
             Err(NriError::Docker)
         ));
     }
@@ -277,14 +308,53 @@ mod tests {
     }
 
     #[test]
+    fn programs_are_told_to_watch_where_somebody_asks() {
+        let watch = |asks, own: &[(&str, &str)]| {
+            let node = Node { asks, ..node(&Containers::default()) };
+            let (_, adjust) = created(&node, &[], own);
+            adjust.env.iter().any(|row| row.key == "MEMORY_PRESSURE_WATCH")
+        };
+        assert!(watch(true, &[("env", "on")]) && !watch(false, &[("env", "on")]));
+        assert!(!watch(true, &[("env", "on"), ("views", "off")]) && !watch(true, &[]));
+    }
+
+    #[test]
+    fn labels_for_libraries_are_heeded_or_it_is_said_that_they_are_not() {
+        let libraries = Surfaces { openmp: true, libc: true, ..Surfaces::default() };
+        let (news, adjust) =
+            created(&node(&Containers::default()), &[], &[("openmp", "on"), ("libc", "on"), ("env", "on")]);
+        let env: HashMap<_, _> = adjust.env.into_iter().map(|row| (row.key, row.value)).collect();
+        let [hook] = &adjust.hooks.unwrap().create_container[..] else { panic!() };
+        assert_eq!((env["OMP_NUM_THREADS"].as_str(), env.contains_key("GOMAXPROCS")), ("3", false));
+        if surfaces::check(libraries, true).is_ok() {
+            assert_eq!(hook.args, ["elbowroom", "hook", surfaces::FLAG, "openmp,libc"]);
+            let ours = launch::libraries(libraries).join(":");
+            assert_eq!(env["LD_PRELOAD"], format!("/x.so:{ours}"));
+            assert_eq!((news.len(), env["KMP_BLOCKTIME"].as_str()), (1, "1"));
+        } else {
+            println!("skipped: nothing can be preloaded on this host");
+            assert!(matches!(&news[..], [News::Fewer { .. }, News::Planned { .. }]));
+        }
+        // A container whose hook is not there gets words alone, and the log has why.
+        let hook = HookProgram { path: "/no/such/program".into(), args: Vec::new() };
+        let (news, adjust) =
+            created(&Node { hook, ..node(&Containers::default()) }, &[], &[("libc", "on"), ("env", "on")]);
+        assert!(
+            matches!(&news[..], [News::Fewer { because, .. }, News::Planned { .. }] if because.contains("hook"))
+        );
+        assert!(adjust.hooks.is_none() && adjust.env.iter().all(|row| row.key != "LD_PRELOAD"));
+        assert!(adjust.env.iter().any(|row| row.key == "PYTHON_CPU_COUNT"));
+    }
+
+    #[test]
     fn nothing_that_is_not_understood_is_a_veto() {
         for method in ["CreateContainer", "Synchronize", "StateChange", "FlyToTheMoon"] {
-            let (news, payload) = ask(&Containers::default(), method, vec![0xff; 9]);
+            let (news, payload) = ask(&node(&Containers::default()), method, vec![0xff; 9]);
             let told = !news.unwrap().is_empty();
             assert!(payload.is_empty() && told == (method == "CreateContainer"), "{method}");
         }
         let more = SynchronizeRequest { more: true }.encode_to_vec();
-        let (_, payload) = ask(&Containers::default(), "Synchronize", more);
+        let (_, payload) = ask(&node(&Containers::default()), "Synchronize", more);
         assert!(SynchronizeResponse::decode(&payload[..]).unwrap().more);
     }
 
@@ -294,8 +364,8 @@ mod tests {
     proptest! {
         #[test]
         fn neither_cuts_nor_damage_break_a_session(cut in 0..SENT.len(), at in 0..SENT.len(), byte: u8) {
-            let (containers, hook) = (Containers::default(), hook());
-            let session = || Session::new(&containers, &hook, &mut Vec::new());
+            let node = node(&Containers::default());
+            let session = || Session::new(&node, &mut Vec::new());
             let (mut whole, mut parts) = (Vec::new(), Vec::new());
             session().read(SENT, &mut whole).unwrap();
             let mut cutting = session();
@@ -312,8 +382,8 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told() {
-        let (containers, hook) = (Containers::default(), hook());
-        let mut session = Session::new(&containers, &hook, &mut Vec::new());
+        let node = node(&Containers::default());
+        let mut session = Session::new(&node, &mut Vec::new());
         let status = Some(super::super::messages::Status { code: 3, message: "no plugins here".into() });
         let body = Response { status, payload: Vec::new() }.encode_to_vec();
         let mut bytes = Vec::new();

@@ -10,7 +10,7 @@ pub(crate) mod bundle;
 pub(crate) mod hook;
 pub(crate) mod runtime;
 pub mod seccomp;
-mod surfaces;
+pub(crate) mod surfaces;
 
 pub use hook::told;
 pub use runtime::{bundle_of, change};

@@ -2,12 +2,14 @@
 //! variables to the bundle's environment, the hook mounts the files they name.
 
 use super::bundle;
-use crate::api::Launch;
+use crate::api::{Given, Launch};
 use crate::config::Containers;
 use crate::{client, preload};
 use anyhow::ensure;
 use elbowroom_core::label::{self, Labels};
 use elbowroom_core::launch::{self, Plan, Room, Surfaces};
+use elbowroom_host::root::Root;
+use elbowroom_host::sensor::online;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -16,7 +18,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The hook's argument in front of the names of what it mounts.
-pub(super) const FLAG: &str = "--surfaces";
+pub(crate) const FLAG: &str = "--surfaces";
 
 /// How long a container's start may wait for the agent's word.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -37,22 +39,27 @@ pub(super) fn plan(bundle: &Path, run_dir: &Path, node: &Containers) -> anyhow::
     if plan.surfaces.is_none() {
         return Ok(plan);
     }
-    let surfaces = given(&config, made, run_dir).unwrap_or_else(|error| {
+    let Given { surfaces, asks } = given(&config, made, run_dir).unwrap_or_else(|error| {
         let because = crate::one_line(&error);
         let program = super::runtime::PROGRAM;
         super::say(&format!("{program}: {}: not what its labels ask for: {because}", bundle.display()));
-        Surfaces::default()
+        Given::default()
     });
-    Ok(Plan { surfaces, ..plan })
+    Ok(Plan { surfaces, asks, ..plan })
 }
 
 /// What of what it asks for a container may have here.
-fn given(config: &Value, made: Launch, run_dir: &Path) -> anyhow::Result<Surfaces> {
+fn given(config: &Value, made: Launch, run_dir: &Path) -> anyhow::Result<Given> {
     let given = client::launch(run_dir, made, PATIENCE)?;
     let has_sysfs = entries(config, "/mounts").any(|mount| mount["destination"] == "/sys");
-    ensure!(has_sysfs || given.without_files() == given, "no /sys in the container to mount libraries in");
-    preload::check(given)?;
-    Ok(given)
+    check(given.surfaces, has_sysfs)?;
+    Ok(Given { asks: given.asks && has_sysfs, ..given })
+}
+
+/// Whether what is wanted can be had in a container that is about to be made.
+pub(crate) fn check(wanted: Surfaces, has_sysfs: bool) -> anyhow::Result<()> {
+    ensure!(has_sysfs || wanted.without_files() == wanted, "no /sys in the container to mount libraries in");
+    preload::check(wanted)
 }
 
 /// Adds the variables of `plan` to the environment in a bundle's configuration.
@@ -61,14 +68,18 @@ pub(super) fn add_variables(config: &mut Value, plan: Plan) -> anyhow::Result<()
     let process = bundle::entry(config, "process", json!({}))?;
     let env = bundle::entry(process, "env", json!([]))?;
     let mut words: Vec<String> = serde_json::from_value(env.clone())?;
-    let machine = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
-    launch::container(plan, room, machine, &mut words);
+    launch::container(plan, room, machine()?, &mut words);
     *env = json!(words);
     Ok(())
 }
 
+/// CPUs of the machine, whatever this process may use of them.
+pub(crate) fn machine() -> anyhow::Result<u32> {
+    Ok(online(&Root::host()?)?.count())
+}
+
 /// The hook's arguments for `wanted`.
-pub(super) fn hook_arguments(wanted: Surfaces) -> Vec<String> {
+pub(crate) fn hook_arguments(wanted: Surfaces) -> Vec<String> {
     let names: Vec<&str> = Surfaces { env: false, ..wanted }.names().collect();
     if names.is_empty() { Vec::new() } else { vec![FLAG.to_owned(), names.join(",")] }
 }
@@ -168,6 +179,23 @@ mod tests {
             let mut config = odd.clone();
             assert!(add_variables(&mut config, wanted).is_err(), "{odd}");
         }
+    }
+
+    #[test]
+    fn a_team_may_be_as_wide_as_the_machine_whatever_the_wrapper_may_use() {
+        let told = std::thread::spawn(|| {
+            let mut one = rustix::thread::CpuSet::new();
+            one.set(rustix::thread::sched_getcpu());
+            rustix::thread::sched_setaffinity(None, &one).unwrap();
+            let mut config = json!({ "process": {} });
+            let surfaces = Surfaces { openmp: true, ..Surfaces::default() };
+            add_variables(&mut config, Plan { hook: true, surfaces, ..Plan::default() }).unwrap();
+            config
+        });
+        let machine = machine().unwrap();
+        let config = told.join().unwrap();
+        let expect = format!("OMP_NUM_THREADS={machine}");
+        assert!(entries(&config, "/process/env").any(|word| *word == *expect), "{expect}: {config}");
     }
 
     #[test]

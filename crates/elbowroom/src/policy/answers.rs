@@ -47,7 +47,7 @@ impl Owner {
                 self.preparing.push((prepare, deadline, answer));
                 return self.notice_changes();
             }
-            Request::Launch(container) => Response::Launch(self.config.containers.surfaces(container)),
+            Request::Launch(container) => Response::Launch(self.config.given(container)),
             Request::Label(labelling) => {
                 let name = labelling.container.clone();
                 self.answer_labels(&name, |owner, id| owner.label(id, labelling))

@@ -132,7 +132,7 @@ pub(crate) fn main(
     let profiles = Profiles::at(state_dir);
     let _socket = control::listen(&socket_path(run_dir), Door::Control, mailbox.clone(), profiles.clone())?;
     let _feed = config.api.enabled.then(|| feed(run_dir, mailbox, profiles));
-    nri::spawn(&config.nri.sockets, &config.containers, run_dir);
+    nri::spawn(&config, run_dir);
     let ticker = Ticker::new(config.sense.period).context("starting the sampling timer")?;
     tracing::info!(period = %config.sense.period, priority = ?prefer_realtime(), "sampling");
 

@@ -6,6 +6,8 @@ use clap::Args;
 use elbowroom_core::cpuset::CpuSet;
 use elbowroom_core::launch::Room;
 use elbowroom_core::unit::{Bytes, CpuShare, Micros, Millicpu, parse_bytes, parse_cpus};
+use elbowroom_host::root::Root;
+use elbowroom_host::sensor::online;
 
 /// The bandwidth period: the kernel's default.
 const PERIOD: Micros = Micros::millis(100);
@@ -108,8 +110,7 @@ impl Limits {
             _ => {}
         }
         if let Some(asked) = &self.cpuset {
-            let path = "/sys/devices/system/cpu/online";
-            let online: CpuSet = std::fs::read_to_string(path).context(path)?.parse().context(path)?;
+            let online = online(&Root::host()?)?;
             let absent = asked.minus(&online);
             ensure!(absent.is_empty(), "--cpuset {asked}: CPU {absent} is not online, {online} is");
         }

@@ -13,6 +13,7 @@ pub(crate) mod labels;
 pub(crate) mod limits;
 mod probe;
 
+use crate::oci::surfaces;
 use crate::probes::Poller;
 use crate::probes::settings::Probe;
 use crate::probes::socket_path;
@@ -171,7 +172,7 @@ fn start(args: &RunArgs, run_dir: &Path, group: &Group, limits: &Limits) -> anyh
         command.envs(launch::start_only(limits.room(), is_set));
     }
     if args.surfaces.openmp {
-        let machine = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+        let machine = surfaces::machine()?;
         let most = limits.room().cpus.map_or(machine, |cpus| cpus.min(machine));
         command.envs(launch::openmp(most, is_set));
     }

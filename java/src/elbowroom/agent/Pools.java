@@ -11,110 +11,182 @@ import java.util.concurrent.ForkJoinPool;
  * The parallelism of the common pool and of the scheduler of virtual threads, by their own interfaces.
  *
  * <p>Neither is touched before effective CPU is first another than it was, because to look at a pool is to make it; nor at all
- * where a property of the program says how parallel it is to be.
+ * where a property of the program says how parallel it is to be. One that is not as HotSpot or we made it is as the program did.
  */
 final class Pools {
     private static final String COMMON = "java.util.concurrent.ForkJoinPool.common.parallelism";
     private static final String SCHEDULER = "jdk.virtualThreadScheduler.parallelism";
 
-    private final Instrumentation instrumentation;
+    /** How parallel a pool is; not to be known, or not to be changed, in some machines. */
+    interface Width {
+        /** 0 where there is no such pool. */
+        int get() throws ReflectiveOperationException;
+
+        void set(int parallelism) throws ReflectiveOperationException;
+    }
+
+    /** A pool that its program may change too. */
+    static final class Pool {
+        private final Width width;
+        /** As HotSpot made it, and what we wrote last; 0 is never. */
+        private int before;
+        private int written;
+        private boolean isTheirs;
+        private String says = "untouched";
+
+        Pool(Width width) {
+            this.width = width;
+        }
+
+        @Override
+        public String toString() {
+            return says;
+        }
+
+        /** HotSpot makes it `made` wide for as many CPUs as there were, and `parallelism` for those that there are. */
+        void follow(int made, int parallelism) {
+            try {
+                int found = width.get();
+                isTheirs |= written > 0 ? found != written : found != made && found != parallelism;
+                if (found == 0) {
+                    says = "absent";
+                } else if (isTheirs) {
+                    says = "settled by the program";
+                } else {
+                    width.set(parallelism);
+                    before = before > 0 ? before : found;
+                    written = parallelism;
+                    says = Integer.toString(parallelism);
+                }
+            } catch (NoSuchMethodException older) {
+                says = "fixed: JDK 19 and later can change it";
+            } catch (ReflectiveOperationException | RuntimeException refused) {
+                says = "fixed: " + refused.getMessage();
+            }
+        }
+
+        void release() throws ReflectiveOperationException {
+            if (before > 0 && width.get() == written) {
+                width.set(before);
+            }
+        }
+    }
+
+    private final Pool common;
+    private final Pool scheduler;
     private int last;
-    /** What each was when it was first touched; 0 is never. */
-    private int commonBefore;
-    private int schedulerBefore;
-    private String common = "untouched";
-    private String scheduler = "untouched";
 
     Pools(Instrumentation instrumentation, int cpusAtStart) {
-        this.instrumentation = instrumentation;
+        common = new Pool(new ForkJoin(ForkJoinPool::commonPool));
+        scheduler = new Pool(scheduler(instrumentation));
         last = cpusAtStart;
     }
 
     /** For people: what became of each. */
     String common() {
-        return common;
+        return System.getProperty(COMMON) != null ? "settled by " + COMMON : common.toString();
     }
 
     String scheduler() {
-        return scheduler;
+        return System.getProperty(SCHEDULER) != null ? "settled by " + SCHEDULER : scheduler.toString();
     }
 
     void follow(int cpus) {
         if (cpus == last) {
             return;
         }
-        // The thread that waits for a parallel stream helps: the pool is made with one fewer than there are CPUs.
-        common = System.getProperty(COMMON) != null ? "settled by " + COMMON : common(Math.max(1, cpus - 1));
-        scheduler = System.getProperty(SCHEDULER) != null ? "settled by " + SCHEDULER : scheduler(cpus);
+        if (System.getProperty(COMMON) == null) {
+            common.follow(commonFor(last), commonFor(cpus));
+        }
+        if (System.getProperty(SCHEDULER) == null) {
+            scheduler.follow(last, cpus);
+        }
         last = cpus;
     }
 
-    /** As parallel as each was before. */
+    /** The thread that waits for a parallel stream helps: the pool is made with one fewer than there are CPUs. */
+    private static int commonFor(int cpus) {
+        return Math.max(1, cpus - 1);
+    }
+
+    /** As parallel as each was before, where nobody has changed it meanwhile. */
     void release() throws ReflectiveOperationException {
         try {
-            if (commonBefore > 0) {
-                set(ForkJoinPool.commonPool(), commonBefore);
-            }
+            common.release();
         } finally {
-            if (schedulerBefore > 0) {
-                setScheduler(schedulerBefore);
-            }
+            scheduler.release();
         }
     }
 
-    /** ForkJoinPool.setParallelism came with JDK 19. */
-    private String common(int parallelism) {
-        try {
-            int before = set(ForkJoinPool.commonPool(), parallelism);
-            commonBefore = commonBefore > 0 ? commonBefore : before;
-            return Integer.toString(parallelism);
-        } catch (NoSuchMethodException older) {
-            return "fixed: JDK 19 and later can change it";
-        } catch (ReflectiveOperationException | RuntimeException refused) {
-            return "fixed: " + refused.getMessage();
-        }
-    }
-
-    /** Returns what it was. */
-    private static int set(ForkJoinPool pool, int parallelism) throws ReflectiveOperationException {
-        int before = pool.getParallelism();
-        ForkJoinPool.class.getMethod("setParallelism", int.class).invoke(pool, parallelism);
-        return before;
-    }
-
-    private String scheduler(int parallelism) {
-        try {
-            int before = setScheduler(parallelism);
-            schedulerBefore = schedulerBefore > 0 ? schedulerBefore : before;
-            return before > 0 ? Integer.toString(parallelism) : "absent";
-        } catch (ReflectiveOperationException | RuntimeException refused) {
-            return "fixed: " + refused.getMessage();
-        }
-    }
-
-    /** Returns what it was; 0 where there is no scheduler. */
-    private int setScheduler(int parallelism) throws ReflectiveOperationException {
+    private static Width scheduler(Instrumentation instrumentation) {
         int version = Runtime.version().feature();
         if (version >= 24) {
-            return setByBean(parallelism);
+            return new SchedulerBean();
         }
-        return version >= 21 ? setByField(parallelism) : 0;
-    }
-
-    private static int setByBean(int parallelism) throws ReflectiveOperationException {
-        Class<? extends PlatformManagedObject> type =
-                Class.forName("jdk.management.VirtualThreadSchedulerMXBean").asSubclass(PlatformManagedObject.class);
-        PlatformManagedObject bean = ManagementFactory.getPlatformMXBean(type);
-        int before = (int) type.getMethod("getParallelism").invoke(bean);
-        type.getMethod("setParallelism", int.class).invoke(bean, parallelism);
-        return before;
+        return version >= 21 ? new ForkJoin(() -> schedulerField(instrumentation)) : new Absent();
     }
 
     /** JDK 21 to 23 have a scheduler and no interface to it; agents may open a module for themselves. */
-    private int setByField(int parallelism) throws ReflectiveOperationException {
+    private static ForkJoinPool schedulerField(Instrumentation instrumentation) throws ReflectiveOperationException {
         Modules.openJavaLang(instrumentation);
         Field field = Class.forName("java.lang.VirtualThread").getDeclaredField("DEFAULT_SCHEDULER");
         field.setAccessible(true);
-        return set((ForkJoinPool) field.get(null), parallelism);
+        return (ForkJoinPool) field.get(null);
+    }
+
+    /** Where there are no virtual threads. */
+    private static final class Absent implements Width {
+        @Override
+        public int get() {
+            return 0;
+        }
+
+        @Override
+        public void set(int parallelism) {}
+    }
+
+    /** ForkJoinPool.setParallelism came with JDK 19. */
+    private static final class ForkJoin implements Width {
+        /** Asked each time: to have the pool is to make it. */
+        interface Source {
+            ForkJoinPool pool() throws ReflectiveOperationException;
+        }
+
+        private final Source source;
+
+        ForkJoin(Source source) {
+            this.source = source;
+        }
+
+        @Override
+        public int get() throws ReflectiveOperationException {
+            return source.pool().getParallelism();
+        }
+
+        @Override
+        public void set(int parallelism) throws ReflectiveOperationException {
+            ForkJoinPool.class.getMethod("setParallelism", int.class).invoke(source.pool(), parallelism);
+        }
+    }
+
+    /** The scheduler's own interface, since JDK 24. */
+    private static final class SchedulerBean implements Width {
+        @Override
+        public int get() throws ReflectiveOperationException {
+            return (int) type().getMethod("getParallelism").invoke(bean());
+        }
+
+        @Override
+        public void set(int parallelism) throws ReflectiveOperationException {
+            type().getMethod("setParallelism", int.class).invoke(bean(), parallelism);
+        }
+
+        private static Class<? extends PlatformManagedObject> type() throws ReflectiveOperationException {
+            return Class.forName("jdk.management.VirtualThreadSchedulerMXBean").asSubclass(PlatformManagedObject.class);
+        }
+
+        private static PlatformManagedObject bean() throws ReflectiveOperationException {
+            return ManagementFactory.getPlatformMXBean(type());
+        }
     }
 }

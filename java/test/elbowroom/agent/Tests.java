@@ -508,9 +508,83 @@ final class Tests {
         is(Knob.FreeRatio.ratio(400 * MIB, 399 * MIB), 11L, "399 of 400");
     }
 
+    /** A pool of a program, which sets it too. */
+    private static final class Width implements Pools.Width {
+        int width;
+
+        Width(int width) {
+            this.width = width;
+        }
+
+        @Override
+        public int get() {
+            return width;
+        }
+
+        @Override
+        public void set(int parallelism) {
+            width = parallelism;
+        }
+    }
+
+    static void aPoolFollowsFromTheWidthThatHotSpotMadeIt() throws ReflectiveOperationException {
+        // Made before effective CPU changed, or between that and our look.
+        for (int made : new int[] {7, 3}) {
+            Width width = new Width(made);
+            Pools.Pool pool = new Pools.Pool(width);
+            is(pool.toString(), "untouched", "the word");
+            pool.follow(7, 3);
+            pool.follow(3, 5);
+            is(width.width + " " + pool, "5 5", "the width");
+            pool.release();
+            is(width.width, made, "the width afterwards");
+        }
+    }
+
+    static void aPoolThatTheProgramSetIsTheProgramsForGood() throws ReflectiveOperationException {
+        Width width = new Width(32);
+        Pools.Pool pool = new Pools.Pool(width);
+        pool.follow(7, 3);
+        pool.follow(3, 32);
+        pool.follow(32, 5);
+        is(width.width + " " + pool, "32 settled by the program", "set before the first look");
+        Width later = new Width(7);
+        pool = new Pools.Pool(later);
+        pool.follow(7, 3);
+        later.width = 12;
+        pool.follow(3, 5);
+        is(later.width + " " + pool, "12 settled by the program", "set after one");
+        pool.release();
+        is(later.width, 12, "the width afterwards");
+    }
+
+    static void aPoolThatIsNotThereIsNobodys() throws ReflectiveOperationException {
+        Width width = new Width(0);
+        Pools.Pool pool = new Pools.Pool(width);
+        pool.follow(7, 3);
+        pool.release();
+        is(width.width + " " + pool, "0 absent", "the width");
+    }
+
+    static void theCommonPoolIsLeftAsItsProgramSetIt() throws ReflectiveOperationException {
+        if (Runtime.version().feature() < 19) {
+            System.out.println("skipped: theCommonPoolIsLeftAsItsProgramSetIt needs ForkJoinPool.setParallelism, of JDK 19");
+            return;
+        }
+        Method set = ForkJoinPool.class.getMethod("setParallelism", int.class);
+        int before = ForkJoinPool.commonPool().getParallelism();
+        Pools pools = new Pools(null, before + 1);
+        set.invoke(ForkJoinPool.commonPool(), before + 30);
+        pools.follow(before + 5);
+        pools.release();
+        is(ForkJoinPool.commonPool().getParallelism(), before + 30, "parallelism");
+        is(pools.common(), "settled by the program", "the word");
+        set.invoke(ForkJoinPool.commonPool(), before);
+    }
+
     static void poolsAreGivenBackAsParallelAsTheyWere() throws ReflectiveOperationException {
         int before = ForkJoinPool.commonPool().getParallelism();
-        Pools pools = new Pools(null, 1);
+        Pools pools = new Pools(null, before + 1);
         pools.follow(before + 5);
         pools.follow(before + 3);
         boolean fixed = Runtime.version().feature() < 19;
