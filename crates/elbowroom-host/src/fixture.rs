@@ -44,8 +44,8 @@ impl Fixture {
         let name =
             format!("elbowroom-fixture-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).map_err(|source| FixtureError::Io { path: path.clone(), source })?;
-        let fixture = Self { path };
+        let made = std::fs::create_dir(&path).and_then(|()| path.canonicalize());
+        let fixture = Self { path: made.map_err(|source| FixtureError::Io { path, source })? };
         for (name, text) in sections(archive) {
             fixture.make(name, text)?;
         }
@@ -75,6 +75,11 @@ impl Fixture {
             None => (name, None),
         };
         let at = self.below(name)?;
+        // A link that an earlier section made may lead anywhere, and writing would follow it.
+        let there = at.ancestors().find(|path| path.symlink_metadata().is_ok());
+        if !there.and_then(|path| path.canonicalize().ok()).is_some_and(|path| path.starts_with(&self.path)) {
+            return Err(FixtureError::Escapes(name.to_owned()));
+        }
         let made = match (link, name.ends_with('/')) {
             (_, true) => std::fs::create_dir_all(&at),
             (link, false) => {
@@ -142,6 +147,12 @@ mod tests {
 
     #[test]
     fn a_section_cannot_write_outside() {
-        assert!(matches!(Fixture::new("-- ../x --\n1\n"), Err(FixtureError::Escapes(_))));
+        let outside = tempfile::tempdir().unwrap();
+        let link = format!("-- l -> {}/new --\n-- d -> {0} --\n", outside.path().display());
+        for section in ["../x", "l", "d/x", "d/x/y", "d/x/"] {
+            let archive = format!("{link}-- {section} --\n1\n");
+            assert!(matches!(Fixture::new(&archive), Err(FixtureError::Escapes(_))), "{section}");
+        }
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
     }
 }

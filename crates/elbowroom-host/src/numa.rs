@@ -1,7 +1,7 @@
 //! The machine's NUMA nodes, from `/sys/devices/system/node` (`drivers/base/node.c`).
 
+use crate::root::Root;
 use elbowroom_core::cpuset::CpuSet;
-use std::fs;
 use std::path::Path;
 
 /// Nodes and their CPUs.
@@ -13,10 +13,10 @@ pub struct Numa {
 }
 
 impl Numa {
-    /// Reads the nodes below `root`, which stands for `/`. What cannot be read is not there.
-    pub fn read(root: &Path) -> Self {
-        let dir = root.join("sys/devices/system/node");
-        let list = |file: &str| fs::read_to_string(dir.join(file)).ok()?.parse::<CpuSet>().ok();
+    /// Reads the nodes. What cannot be read is not there.
+    pub fn read(root: &Root) -> Self {
+        let dir = Path::new("/sys/devices/system/node");
+        let list = |file: &str| root.read(dir.join(file)).ok()?.parse::<CpuSet>().ok();
         let nodes = list("online").unwrap_or_default();
         let cpus = nodes.iter().filter_map(|n| Some((n, list(&format!("node{n}/cpulist"))?))).collect();
         Self { nodes, cpus }
@@ -41,7 +41,7 @@ mod tests {
              -- sys/devices/system/node/node1/cpulist --\n4-7\n",
         )
         .unwrap();
-        let numa = Numa::read(host.path());
+        let numa = Numa::read(&Root::at(host.path()).unwrap());
         assert_eq!(numa.nodes.to_string(), "0-1");
         assert_eq!(numa.of(&"2-3".parse().unwrap()).to_string(), "0");
         assert_eq!(numa.of(&"3-4".parse().unwrap()).to_string(), "0-1");
@@ -49,6 +49,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_numa_has_no_nodes() {
-        assert_eq!(Numa::read(Path::new("/nonexistent")), Numa::default());
+        let host = fixture::Fixture::new("").unwrap();
+        assert_eq!(Numa::read(&Root::at(host.path()).unwrap()), Numa::default());
     }
 }

@@ -66,7 +66,8 @@ pub fn give_up(identity: Identity, bounds: Bounds) -> io::Result<()> {
     setrlimit(Resource::Nproc, exactly(0))
 }
 
-fn entry<'a>(database: &'a str, name: &str) -> Option<&'a str> {
+/// The line of `/etc/passwd` or `/etc/group` that begins with this name.
+pub fn entry<'a>(database: &'a str, name: &str) -> Option<&'a str> {
     database.lines().find(|line| line.split(':').next() == Some(name))
 }
 

@@ -440,6 +440,56 @@ fn a_storm_of_groups_is_told_whole_and_leaves_no_file_open() {
     });
 }
 
+/// A setting of the kernel, which has its own value again at the end.
+struct Setting(&'static str, String);
+
+impl Setting {
+    fn to(path: &'static str, value: &str) -> Option<Self> {
+        let setting = Self(path, std::fs::read_to_string(path).ok()?);
+        std::fs::write(path, value).unwrap();
+        Some(setting)
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        std::fs::write(self.0, &self.1).unwrap();
+    }
+}
+
+/// How many notifications wait for who reads them. Whoever opens a queue has the length of then.
+const QUEUES: [&str; 2] =
+    ["/proc/sys/fs/fanotify/max_queued_events", "/proc/sys/fs/inotify/max_queued_events"];
+
+#[test]
+fn what_a_full_queue_could_not_take_is_found() {
+    for fanotify in [true, false] {
+        let Some(mut rig) = Rig::new() else { return };
+        rig.mkdir("known");
+        let mut told = {
+            let short = QUEUES.map(|path| Setting::to(path, "16"));
+            if short.iter().any(Option::is_none) {
+                println!("skipped: needs {}: Linux 5.13", QUEUES[0]);
+                return;
+            }
+            Told::open(&notified_only(fanotify))
+        };
+        for n in 0..200 {
+            rig.mkdir(&format!("s{n}"));
+        }
+        let limit = match rig.version(Controller::Memory) {
+            Version::V1 => "memory.limit_in_bytes",
+            Version::V2 => "memory.max",
+        };
+        rig.write(Controller::Memory, "known", limit, "256M");
+        let (known, prefix) = (rig.path("known"), format!("/{}/s", rig.name));
+        told.until("200 groups and the limit", |t| {
+            t.groups.values().filter(|group| group.path.starts_with(&prefix)).count() == 200
+                && t.group(&known).unwrap().limits.memory_max == Some(Limit::At(Bytes::mib(256)))
+        });
+    }
+}
+
 /// The kernel gives up no watch of a cgroup that was removed.
 #[test]
 fn what_is_gone_is_watched_no_longer() {

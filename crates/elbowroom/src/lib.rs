@@ -25,6 +25,8 @@ mod run;
 mod verbs;
 
 pub use api::Request;
+pub use policy::disks_kept;
+pub use verbs::follow::parse as setting;
 pub use verbs::record::compare as replay;
 
 use anyhow::Result;
@@ -173,7 +175,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
 
 /// An error with its causes on one line, control characters made visible. Most errors tell their cause themselves; it is not said
 /// twice.
-pub(crate) fn one_line(error: &anyhow::Error) -> String {
+pub fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
         let text = verbs::table::visible(&cause.to_string().replace('\n', "; "));

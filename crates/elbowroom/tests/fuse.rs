@@ -313,6 +313,24 @@ fn an_aborted_connection_is_made_anew() {
 }
 
 #[test]
+fn what_somebody_unmounted_is_made_anew() {
+    for name in ["views", "pages"] {
+        let (agent, _watchdog) = agent!(1, 0);
+        let policy = agent.pid(Role::Policy);
+        // A view in a container keeps the connection just so: no process of the agent ends of itself.
+        let path = agent.view(0).join("proc/meminfo");
+        let _held = File::open(&path).unwrap();
+        session::unmount(&agent.dir.path().join(name));
+        agent.wait_for(Role::Policy, policy);
+        wait_until(|| std::fs::read(&path).is_ok());
+        assert!(check_meminfo(&std::fs::read(&path).unwrap(), 0).is_ok());
+        for name in ["views", "pages"] {
+            assert_eq!(session::mounts_on(&agent.dir.path().join(name)).unwrap().len(), 1, "{name}");
+        }
+    }
+}
+
+#[test]
 fn what_others_mounted_is_left_alone() {
     if let Some(why) = cannot_run() {
         eprintln!("{why}");

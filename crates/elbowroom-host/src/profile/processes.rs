@@ -242,7 +242,7 @@ impl Processes {
 }
 
 /// A line of `/proc/PID/maps` of a file that is mapped to be run: `start-end perms offset dev inode path`.
-fn map_line(pid: u32, line: &str) -> Option<Map> {
+pub fn map_line(pid: u32, line: &str) -> Option<Map> {
     let mut words = line.splitn(6, ' ');
     let (range, permissions, offset) = (words.next()?, words.next()?, words.next()?);
     let path = words.nth(2)?.trim_start();

@@ -48,6 +48,8 @@ pub mod session;
 pub mod slots;
 pub mod supervisor;
 
+pub use service::{starts_again, unit};
+
 use rustix::io::Errno;
 use std::path::PathBuf;
 

@@ -200,7 +200,7 @@ fn has_requests(fuse: impl AsFd) -> bool {
 }
 
 /// The service that a process with this `/proc/self/cgroup` belongs to (systemd.io/CGROUP_DELEGATION: a unit is a directory).
-fn unit(groups: &str) -> Option<&str> {
+pub fn unit(groups: &str) -> Option<&str> {
     let path = groups.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;
@@ -211,7 +211,7 @@ fn unit(groups: &str) -> Option<&str> {
 
 /// Whether a unit in this state (`KEY=VALUE` lines), with these jobs (number, unit, type, state), is started again and what it gave away
 /// is kept until then: because somebody wants that, or because it has failed and nobody stops it.
-fn starts_again(state: &str, jobs: &str, unit: &str) -> bool {
+pub fn starts_again(state: &str, jobs: &str, unit: &str) -> bool {
     let value = |key: &str| {
         state.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
     };

@@ -180,7 +180,10 @@ pub fn send(fuse: impl AsFd, message: &[u8]) -> Result<(), FuseError> {
     }
 }
 
-/// A line of `/proc/self/mountinfo`.
+/// The table of mounts.
+pub(super) const TABLE: &str = "/proc/self/mountinfo";
+
+/// A line of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountLine {
     /// Minor device number: the name of a FUSE connection in `/sys/fs/fuse/connections`.
@@ -206,7 +209,6 @@ impl MountLine {
 /// # Errors
 /// [`FuseError::Io`] when the mount table cannot be read.
 pub fn mounts_on(path: &Path) -> Result<Vec<MountLine>, FuseError> {
-    const TABLE: &str = "/proc/self/mountinfo";
     let table = std::fs::read(TABLE).map_err(FuseError::io("reading", TABLE))?;
     let table = MountTable::parse(&table, Path::new(TABLE))
         .map_err(|error| FuseError::io("reading", TABLE)(std::io::Error::other(error)))?;

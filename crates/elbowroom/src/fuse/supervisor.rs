@@ -22,6 +22,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -276,6 +277,8 @@ fn run(mut handover: Handover, capacity: u32, signals: &Signals, mut guard: Guar
             signals,
             guard: &mut guard,
             look_at: Instant::now(),
+            mounts: File::open(session::TABLE).map_err(FuseError::io("opening", session::TABLE))?,
+            mounts_at: Instant::now(),
         };
         match supervisor.supervise()? {
             End::Stopped => {
@@ -314,6 +317,13 @@ fn run(mut handover: Handover, capacity: u32, signals: &Signals, mut guard: Guar
     Ok(())
 }
 
+/// Whether somebody took away what is mounted. What others mounted over it hides it until they take that away.
+fn is_unmounted(start: &Start) -> bool {
+    [start.views(), start.pages()]
+        .iter()
+        .any(|path| session::mounts_on(path).is_ok_and(|mounts| mounts.is_empty()))
+}
+
 struct Supervisor<'a> {
     handover: &'a Handover,
     slots: &'a Slots,
@@ -322,6 +332,10 @@ struct Supervisor<'a> {
     guard: &'a mut Guard,
     /// When it looks next.
     look_at: Instant,
+    /// The table of mounts: poll(2) tells of each change.
+    mounts: File,
+    /// From when on it may.
+    mounts_at: Instant,
     peers: [Peer; PEERS],
     /// Policy processes that were killed and have not ended yet.
     lingering: Vec<Child>,
@@ -341,6 +355,8 @@ const POLICY: usize = 1;
 const API: usize = 2;
 /// How often it is looked whether the agent is ready, while somebody waits for that.
 const READY_LOOK: Duration = Duration::from_millis(20);
+/// The table of mounts is read this often at most: engines mount all the time.
+const MOUNTS_LOOK: Duration = Duration::from_millis(100);
 /// How long a process that is dead may take to end.
 const GONE: Duration = Duration::from_secs(1);
 
@@ -467,6 +483,8 @@ impl Peer {
 
 impl Supervisor<'_> {
     fn supervise(&mut self) -> anyhow::Result<End> {
+        // Before the table was opened, too.
+        let mut may_be_gone = true;
         loop {
             if let Some(end) = self.stopped() {
                 return Ok(end);
@@ -485,7 +503,7 @@ impl Supervisor<'_> {
                     _ => {}
                 }
             }
-            let (signalled, ended) = self.wait()?;
+            let (signalled, ended, mounts_changed) = self.wait()?;
             self.guard_limits(ended[POLICY]);
             self.report();
             if signalled {
@@ -500,6 +518,13 @@ impl Supervisor<'_> {
             if ended.contains(&true) && self.stop.is_none() && !self.handover.is_connected() {
                 return Ok(End::Disconnected);
             }
+            if may_be_gone || mounts_changed {
+                self.mounts_at = Instant::now() + MOUNTS_LOOK;
+                if self.stop.is_none() && is_unmounted(&self.handover.start) {
+                    return Ok(End::Disconnected);
+                }
+            }
+            may_be_gone = false;
         }
     }
 
@@ -529,8 +554,8 @@ impl Supervisor<'_> {
         self.service.report(self.progress.is_ready(), works, self.slots);
     }
 
-    /// Waits for a signal, the end of a peer, or the time to start one or to look after limits.
-    fn wait(&self) -> anyhow::Result<(bool, [bool; PEERS])> {
+    /// Waits for a signal, the end of a peer, a change of the table of mounts, or the time to start one or to look after limits.
+    fn wait(&self) -> anyhow::Result<(bool, [bool; PEERS], bool)> {
         let api = self.handover.start.api && self.stop.is_none();
         let due = self.peers.iter().filter_map(|peer| match peer.state {
             State::Down { .. } if peer.role == Role::Api && !api => None,
@@ -538,11 +563,14 @@ impl Supervisor<'_> {
             State::Up { .. } => None,
         });
         let soon = self.service.is_waiting().then(|| Instant::now() + READY_LOOK);
-        let until = due.chain(self.stop).chain(soon).fold(self.look_at, Instant::min);
+        let mounts = Instant::now() >= self.mounts_at;
+        let later = (!mounts).then_some(self.mounts_at);
+        let until = due.chain(self.stop).chain(soon).chain(later).fold(self.look_at, Instant::min);
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         let mut fds = vec![PollFd::new(self.signals, PollFlags::IN)];
         fds.extend(self.peers.iter().filter_map(|peer| Some(PollFd::new(peer.pidfd()?, PollFlags::IN))));
+        fds.extend(mounts.then(|| PollFd::new(&self.mounts, PollFlags::PRI)));
         match rustix::event::poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).context("while waiting for the agent's processes"),
@@ -553,7 +581,7 @@ impl Supervisor<'_> {
         for (ended, peer) in ended.iter_mut().zip(&self.peers) {
             *ended = peer.pidfd().is_some() && ready.next().unwrap_or(false);
         }
-        Ok((signalled, ended))
+        Ok((signalled, ended, mounts && ready.next().unwrap_or(false)))
     }
 
     /// A signal: the policy process detaches all containers, unless another agent takes over in a moment, and ends; a second

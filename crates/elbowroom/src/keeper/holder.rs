@@ -507,8 +507,8 @@ fn listener(fd: OwnedFd, name: &str) -> Option<(usize, Container)> {
         .then(|| (slot, Container { id: id.to_owned(), pid, started, listener, page: None, looked: true }))
 }
 
-/// What [`name`] says: slot, pid, when that started, identifier.
-fn named(name: &str) -> Option<(usize, i32, Option<Micros>, &str)> {
+/// What the name of a listener at the service manager says: slot, pid, when that started, identifier.
+pub fn named(name: &str) -> Option<(usize, i32, Option<Micros>, &str)> {
     let mut words = name.strip_prefix(STORED)?.splitn(3, '-');
     let (slot, process, id) = (words.next()?.parse().ok()?, words.next()?, words.next()?);
     let (pid, started) = match process.split_once('.') {

@@ -14,6 +14,7 @@ mod wire;
 
 pub(crate) use answerer::main as answer;
 pub(crate) use holder::main as hold;
+pub use holder::named;
 pub use wire::told;
 
 use anyhow::{Context, Result};

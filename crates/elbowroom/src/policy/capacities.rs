@@ -116,7 +116,11 @@ fn write_each(path: &Path, queue: &mpsc::Receiver<BTreeMap<String, IoMax>>) {
     }
 }
 
-fn load(path: &Path) -> Result<BTreeMap<String, IoMax>> {
+/// The disks of a file, with what each can do; none where there is no file.
+///
+/// # Errors
+/// It cannot be read, or is not of this form.
+pub fn load(path: &Path) -> Result<BTreeMap<String, IoMax>> {
     let text = match fs::read(path) {
         Ok(text) => text,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),

@@ -28,6 +28,8 @@ mod recent;
 mod recording;
 mod resident;
 
+pub use capacities::load as disks_kept;
+
 use crate::api::{Request, Response};
 use crate::config::{Config, Tier};
 use crate::fuse::publisher::Publisher;

@@ -22,11 +22,12 @@ use elbowroom_core::view::{Because, Views};
 use elbowroom_host::cgroup::{Controller, Version};
 use elbowroom_host::mount::Surface;
 use elbowroom_host::numa::Numa;
+use elbowroom_host::root::Root;
 use elbowroom_host::{Sensor, process, timer};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -88,7 +89,7 @@ impl Owner {
     ) -> Self {
         Self {
             views: Views::new(config.policy),
-            numa: Numa::read(Path::new("/")),
+            numa: Root::host().map(|root| Numa::read(&root)).unwrap_or_default(),
             limits_in_v2: limits_in_v2(&sensor),
             config,
             run_dir,

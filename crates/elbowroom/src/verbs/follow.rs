@@ -302,7 +302,11 @@ fn text(value: Value) -> String {
     value.map_or("none".to_owned(), |value| value.to_string())
 }
 
-fn parse(line: &str) -> Result<(Value, Unit)> {
+/// What an actuator says a setting is: a value, or none, and what it counts.
+///
+/// # Errors
+/// What it said is something else: quoted, on one line.
+pub fn parse(line: &str) -> Result<(Value, Unit)> {
     let what = || {
         let said: String = line.chars().take(80).flat_map(char::escape_debug).collect();
         format!(
