@@ -136,6 +136,9 @@ pub struct Limits {
     pub cpu_share: Option<CpuShare>,
     /// v1 `cpuset.effective_cpus` (or `cpuset.cpus`), v2 `cpuset.cpus.effective`.
     pub cpuset: Option<CpuSet>,
+    /// NUMA nodes that it takes memory from: v1 `cpuset.effective_mems` (or `cpuset.mems`), v2 `cpuset.mems.effective`.
+    #[serde(default)]
+    pub mems: Option<CpuSet>,
     /// v1 `memory.limit_in_bytes`, v2 `memory.max`.
     pub memory_max: Option<Limit<Bytes>>,
     /// v2 `memory.high`.
@@ -147,8 +150,11 @@ pub struct Limits {
     pub memory_min: Option<Limit<Bytes>>,
     /// v1 `memory.soft_limit_in_bytes`.
     pub memory_soft: Option<Limit<Bytes>>,
-    /// Swap this cgroup may use: v2 `memory.swap.max`; v1 `memory.memsw.limit_in_bytes` less the hard limit.
+    /// v2 `memory.swap.max`.
     pub swap_max: Option<Limit<Bytes>>,
+    /// v1 `memory.memsw.limit_in_bytes`: memory and swap together; absent where the kernel does not account swap.
+    #[serde(default)]
+    pub memsw_max: Option<Limit<Bytes>>,
 }
 
 /// A bandwidth limit: `quota` of CPU time in every `period` of wall time.

@@ -71,6 +71,41 @@ fn a_kubernetes_container_is_three_levels_deep() {
 }
 
 #[test]
+fn swap_is_what_the_narrowest_group_above_leaves() {
+    let gib = |n| Some(Limit::At(Bytes::gib(n)));
+    let swap = |pod: Limits, own: Limits| {
+        let mut world = World::new(adaptive(), 4, MEMORY);
+        let pod = world.slice(None, "pod", pod);
+        let id = world.container(Some(pod), own, threads(0));
+        world.view(id).swap_max
+    };
+    let v2 = |memory_max, swap_max| Limits { memory_max, swap_max, ..Limits::default() };
+    assert_eq!(swap(v2(gib(8), gib(0)), v2(gib(1), Some(Limit::Max))), gib(0));
+    assert_eq!(swap(v2(gib(1), gib(1)), v2(gib(1), gib(4))), gib(1));
+    assert_eq!(swap(v2(None, Some(Limit::Max)), v2(None, Some(Limit::Max))), Some(Limit::Max));
+    // v1: a pod that may swap nothing while it is full has swap for a container that may not fill it.
+    let v1 = |memory_max, memsw_max| Limits { memory_max, memsw_max, ..Limits::default() };
+    let half = Some(Limit::At(Bytes::mib(512)));
+    assert_eq!(swap(v1(gib(1), gib(1)), v1(half, Some(Limit::Max))), half);
+    assert_eq!(swap(v1(gib(1), gib(1)), v1(Some(Limit::Max), Some(Limit::Max))), gib(0));
+    assert_eq!(swap(v1(gib(8), Some(Limit::Max)), v1(gib(1), gib(3))), gib(2));
+    assert_eq!(swap(Limits::default(), v1(gib(1), None)), None, "the kernel does not account it");
+}
+
+#[test]
+fn a_swap_limit_above_that_changes_is_a_change_of_the_view() {
+    let mut world = World::new(adaptive(), 4, MEMORY);
+    let swap = |swap_max| Limits { swap_max: Some(swap_max), ..Limits::default() };
+    let pod = world.slice(None, "pod", swap(Limit::Max));
+    let id = world.container(Some(pod), swap(Limit::Max), threads(0));
+    let none = Limit::At(Bytes::ZERO);
+    let narrowed = Group { limits: swap(none), ..world.views.group(pod).unwrap().clone() };
+    let changes = world.apply(Event::Group(narrowed));
+    assert!(changes.iter().any(|change| change.id == id));
+    assert_eq!(world.view(id).swap_max, Some(none));
+}
+
+#[test]
 fn a_quota_of_one_and_a_half_shows_two_cpus_and_the_exact_amount() {
     let mut world = World::new(adaptive(), 8, MEMORY);
     let id = world.container(None, quota(1_500), threads(8));

@@ -40,12 +40,14 @@ fn limits() -> impl Strategy<Value = Limits> {
                 cpu_max,
                 cpu_share,
                 cpuset,
+                mems: None,
                 memory_max,
                 memory_high,
                 memory_low,
                 memory_min: None,
                 memory_soft,
                 swap_max: None,
+                memsw_max: None,
             }
         },
     )

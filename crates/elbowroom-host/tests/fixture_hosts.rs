@@ -54,12 +54,14 @@ fn table(events: &[Event]) -> String {
         put(&mut text, "cpu", limits.cpu_max.map(|CpuMax { quota, period }| format!("{quota}/{period}")));
         put(&mut text, "share", limits.cpu_share.map(CpuShare::raw));
         put(&mut text, "cpus", limits.cpuset);
+        put(&mut text, "mems", limits.mems);
         put(&mut text, "mem", limits.memory_max);
         put(&mut text, "high", limits.memory_high);
         put(&mut text, "low", limits.memory_low);
         put(&mut text, "min", limits.memory_min);
         put(&mut text, "soft", limits.memory_soft);
         put(&mut text, "swap", limits.swap_max);
+        put(&mut text, "memsw", limits.memsw_max);
         writeln!(text, "{}", if group.populated { "" } else { " empty" }).unwrap();
     }
     text
@@ -79,10 +81,10 @@ fn check(archive: &str, expect: &str) {
 }
 
 const HYBRID_TABLE: &str = "
-    / cpu=max/100ms share=1024 cpus=0-1 mem=max soft=max swap=max
-    docker cpu=max/100ms share=1024 cpus=0-1 mem=max soft=max swap=max
-    0c7be694d352 Docker:batch cpu=max/100ms share=1024 cpus=1 mem=max soft=max swap=max empty
-    4f1c2a9be07d Docker:web cpu=150ms/100ms share=512 cpus=0-1 mem=512MiB soft=128MiB swap=512MiB
+    / cpu=max/100ms share=1024 cpus=0-1 mem=max soft=max memsw=max
+    docker cpu=max/100ms share=1024 cpus=0-1 mem=max soft=max memsw=max
+    0c7be694d352 Docker:batch cpu=max/100ms share=1024 cpus=1 mem=max soft=max memsw=max empty
+    4f1c2a9be07d Docker:web cpu=150ms/100ms share=512 cpus=0-1 mem=512MiB soft=128MiB memsw=1GiB
 ";
 
 #[test]
@@ -122,6 +124,19 @@ fn a_unified_host_with_a_pod() {
          kubepods-bur cpu=max/100ms share=100 cpus=0-3 mem=600MiB high=max low=0B swap=max
          cri-containe Containerd:app@app-0 cpu=150ms/100ms share=39 cpus=1-2 mem=512MiB high=400MiB low=128MiB swap=max",
     );
+}
+
+#[test]
+fn nodes_that_memory_is_taken_from_are_read_in_both_versions() {
+    let v1 = "-- sys/fs/cgroup/cpuset/docker/cpuset.mems --\n0-1\n";
+    let v1 = format!("{HYBRID}{v1}-- sys/fs/cgroup/cpuset/{WEB}/cpuset.effective_mems --\n1\n");
+    let v2 = format!("{UNIFIED}-- sys/fs/cgroup/kubepods.slice/cpuset.mems.effective --\n0,2\n");
+    for (archive, path, mems) in
+        [(&v1, "/docker", "0-1"), (&v1, &format!("/{WEB}"), "1"), (&v2, "/kubepods.slice", "0,2")]
+    {
+        let (_host, _sensor, events) = open(archive);
+        assert_eq!(groups(&events)[path].limits.mems.unwrap().to_string(), mems);
+    }
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub use policy::{Policy, Rule};
 pub use views::Views;
 
 use crate::cpuset::CpuSet;
-use crate::unit::{Bytes, Millicpu};
+use crate::unit::{Bytes, Limit, Millicpu};
 use serde::{Deserialize, Serialize};
 
 /// A container's view at one instant.
@@ -65,4 +65,6 @@ pub struct View {
     pub memory_soft: Bytes,
     /// The hard limit it never passes: the tightest of the container and its ancestors, at most `MemTotal`.
     pub memory_hard: Bytes,
+    /// Swap it may use, the least that it and its ancestors allow; `None` where the kernel does not account it.
+    pub swap_max: Option<Limit<Bytes>>,
 }

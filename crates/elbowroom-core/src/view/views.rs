@@ -7,7 +7,7 @@ use super::tick::Readings;
 use super::{Policy, View, cpu, memory, waterfill};
 use crate::cpuset::CpuSet;
 use crate::govern::memory::Export;
-use crate::sample::{Event, Group, GroupId, Node};
+use crate::sample::{Event, Group, GroupId, Limits, Node};
 use crate::unit::{Bytes, Limit, Micros, Millicpu};
 use std::collections::HashMap;
 
@@ -393,11 +393,12 @@ impl Views {
             }
             let own = memory::bounds(&self.memory_settings(&slot.group), node.mem_total);
             let memory = own.under(slot.ceiling);
+            let swap_max = self.swap_max(&slot.group);
             if let Some(slot) = self.slots[i as usize].as_mut() {
                 slot.soft = (own.soft < own.hard).then_some(own.soft);
                 slot.pool = self.pool_of[place];
                 slot.quota = standing.quota;
-                changes.extend(slot.rebound(&standing, memory, at).into_iter().flatten());
+                changes.extend(slot.rebound(&standing, memory, swap_max, at).into_iter().flatten());
             }
             self.file(i);
         }
@@ -547,6 +548,19 @@ impl Views {
         })
     }
 
+    /// Swap that a group may use. v1 limits it together with memory: what is left beside all the memory that the group may have.
+    fn swap_max(&self, group: &Group) -> Option<Limit<Bytes>> {
+        let least = |limit: fn(&Limits) -> Option<Limit<Bytes>>| {
+            self.ancestry(group).filter_map(|group| limit(&group.limits)).reduce(Limit::min)
+        };
+        let memory = least(|limits| limits.memory_max).unwrap_or(Limit::Max);
+        let beside_memory = least(|limits| limits.memsw_max).map(|both| match both {
+            Limit::At(both) => Limit::At(both.saturating_sub(memory.or(both))),
+            Limit::Max => Limit::Max,
+        });
+        least(|limits| limits.swap_max).into_iter().chain(beside_memory).reduce(Limit::min)
+    }
+
     fn drop_view(&mut self, i: u32, changes: &mut Vec<Change>) {
         let at = self.now();
         if let Some(slot) = self.slots[i as usize].as_mut()
@@ -571,7 +585,13 @@ impl Slot {
     ///
     /// Until the first tick a container follows LOWER and its soft limit. Later, effective CPU moves only as far as the
     /// bounds push it; effective memory that never grew follows the soft limit, which is the container's own setting.
-    fn rebound(&mut self, standing: &Standing, memory: memory::Bounds, at: Micros) -> [Option<Change>; 2] {
+    fn rebound(
+        &mut self,
+        standing: &Standing,
+        memory: memory::Bounds,
+        swap_max: Option<Limit<Bytes>>,
+        at: Micros,
+    ) -> [Option<Change>; 2] {
         let cpu = cpu::bounds(standing.quota, standing.cpus.count(), standing.fair);
         let old = self.view;
         let kept = old.filter(|_| !self.fresh);
@@ -589,6 +609,7 @@ impl Slot {
                 .map_or(memory.soft, |view| view.memory.clamp(memory.soft, memory.hard)),
             memory_soft: memory.soft,
             memory_hard: memory.hard,
+            swap_max,
         };
         self.view = Some(view);
         let Some(old) = old else {
@@ -597,7 +618,7 @@ impl Slot {
             return [cpu, memory].map(|what| Some(self.record(what, at, Because::Appeared)));
         };
         let shows = |view: &View| (view.millicpu, view.online, view.possible);
-        let amounts = |view: &View| (view.memory, view.memory_soft, view.memory_hard);
+        let amounts = |view: &View| (view.memory, view.memory_soft, view.memory_hard, view.swap_max);
         let cpu_change = (shows(&old) != shows(&view)).then(|| {
             let what = What::Cpu { from: old.millicpu, to: view.millicpu };
             self.record(what, at, Because::CpuBounds(cpu))

@@ -35,17 +35,19 @@ pub fn limits(layout: &Layout, group: &Path, mut fault: impl FnMut(&ReadError)) 
         limits.cpu_share = take.or_none(share);
     }
     if let Some((version, dir)) = layout.dir(Controller::Cpuset, group) {
-        limits.cpuset = take.or_none(match version {
-            Version::V1 => v1::cpuset(&dir),
-            Version::V2 => v2::cpuset(&dir),
-        });
+        let (cpus, mems) = match version {
+            Version::V1 => (v1::cpuset(&dir), v1::mems(&dir)),
+            Version::V2 => (v2::cpuset(&dir), v2::mems(&dir)),
+        };
+        limits.cpuset = take.or_none(cpus);
+        limits.mems = take.or_none(mems);
     }
     if let Some((version, dir)) = layout.dir(Controller::Memory, group) {
         match version {
             Version::V1 => {
                 limits.memory_max = take.or_none(v1::memory_limit(&dir));
                 limits.memory_soft = take.or_none(v1::memory_soft_limit(&dir));
-                limits.swap_max = take.or_none(v1::swap_max(&dir));
+                limits.memsw_max = take.or_none(v1::memsw_limit(&dir));
             }
             Version::V2 => {
                 limits.memory_max = take.or_none(v2::memory_limit(&dir, "memory.max"));

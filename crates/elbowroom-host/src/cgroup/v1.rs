@@ -46,16 +46,25 @@ pub fn cpu_shares(dir: &Dir<'_>) -> Answer<CpuShare> {
 
 /// `cpuset.effective_cpus`, else `cpuset.cpus` (before Linux 3.17). An empty set is a cpuset nobody configured: absent.
 pub fn cpuset(dir: &Dir<'_>) -> Answer<CpuSet> {
-    let set = match dir.parse("cpuset.effective_cpus", cpu_list)? {
+    effective(dir, "cpuset.effective_cpus", "cpuset.cpus")
+}
+
+/// `cpuset.effective_mems`, else `cpuset.mems`: numbers of NUMA nodes. Absent as [`cpuset`] is.
+pub fn mems(dir: &Dir<'_>) -> Answer<CpuSet> {
+    effective(dir, "cpuset.effective_mems", "cpuset.mems")
+}
+
+fn effective(dir: &Dir<'_>, file: &str, before: &str) -> Answer<CpuSet> {
+    let set = match dir.parse(file, cpu_list)? {
         Some(set) => Some(set),
-        None => dir.parse("cpuset.cpus", cpu_list)?,
+        None => dir.parse(before, cpu_list)?,
     };
     Ok(set.filter(|set| !set.is_empty()))
 }
 
-/// A list of CPUs.
+/// A list of CPUs, or of NUMA nodes.
 pub(super) fn cpu_list(text: &str) -> Result<CpuSet, Malformed> {
-    text.parse().map_err(|_| malformed(text.trim_end(), "a list of CPUs below 1024"))
+    text.parse().map_err(|_| malformed(text.trim_end(), "a list of numbers below 1024"))
 }
 
 /// `memory.limit_in_bytes`.
@@ -68,16 +77,9 @@ pub fn memory_soft_limit(dir: &Dir<'_>) -> Answer<Limit<Bytes>> {
     dir.parse("memory.soft_limit_in_bytes", limit)
 }
 
-/// `memory.memsw.limit_in_bytes` less the hard limit; absent where the kernel does not account swap.
-pub fn swap_max(dir: &Dir<'_>) -> Answer<Limit<Bytes>> {
-    let both = dir.parse("memory.memsw.limit_in_bytes", limit)?;
-    let memory = memory_limit(dir)?;
-    Ok(both.zip(memory).map(|limits| match limits {
-        (Limit::At(both), Limit::At(memory)) => Limit::At(both.saturating_sub(memory)),
-        // The kernel keeps memory+swap at or above memory; a read between two writes may not see that.
-        (Limit::At(_), Limit::Max) => Limit::At(Bytes::ZERO),
-        (Limit::Max, _) => Limit::Max,
-    }))
+/// `memory.memsw.limit_in_bytes`; absent where the kernel does not account swap.
+pub fn memsw_limit(dir: &Dir<'_>) -> Answer<Limit<Bytes>> {
+    dir.parse("memory.memsw.limit_in_bytes", limit)
 }
 
 /// `cpuacct.usage`: nanoseconds.

@@ -49,6 +49,11 @@ pub fn cpuset(dir: &Dir<'_>) -> Answer<CpuSet> {
     Ok(dir.parse("cpuset.cpus.effective", cpu_list)?.filter(|set| !set.is_empty()))
 }
 
+/// `cpuset.mems.effective`: numbers of NUMA nodes.
+pub fn mems(dir: &Dir<'_>) -> Answer<CpuSet> {
+    Ok(dir.parse("cpuset.mems.effective", cpu_list)?.filter(|set| !set.is_empty()))
+}
+
 /// `memory.max`, `memory.high`, `memory.low`, `memory.swap.max`.
 pub fn memory_limit(dir: &Dir<'_>, file: &str) -> Answer<Limit<Bytes>> {
     dir.parse(file, limit)

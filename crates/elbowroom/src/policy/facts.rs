@@ -17,6 +17,7 @@ pub(super) fn take_view(facts: &mut Facts, view: &View, limits: &Limits, numa: &
     facts.cpu_nodes = numa.of(&view.possible);
     facts.online = view.online;
     facts.possible = view.possible;
+    facts.mems = limits.mems.unwrap_or_default();
     facts.millicpu = view.millicpu.get();
     facts.memory = view.memory;
     facts.cpu_period = match limits.cpu_max {
@@ -26,7 +27,7 @@ pub(super) fn take_view(facts: &mut Facts, view: &View, limits: &Limits, numa: &
     facts.cpu_share = limits.cpu_share.map_or(0, CpuShare::raw);
     facts.memory_soft = raw(limits.memory_soft);
     facts.memory_high = raw(limits.memory_high);
-    facts.swap_max = raw(limits.swap_max);
+    facts.swap_max = raw(view.swap_max);
 }
 
 /// Takes in when a container's first process of now started. A container is as old as the oldest that was its first: one that
@@ -83,6 +84,9 @@ fn raw(limit: Option<Limit<Bytes>>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elbowroom_core::label::Labels;
+    use elbowroom_core::sample::{Container, Engine, Event, Group, GroupId, Node};
+    use elbowroom_core::view::{Policy, Views};
 
     fn set(list: &str) -> CpuSet {
         list.parse().unwrap()
@@ -96,6 +100,40 @@ mod tests {
         assert_eq!(times.iter().map(|t| t.user).sum::<Micros>(), Micros(1_001));
         assert_eq!(times.iter().map(|t| t.system).sum::<Micros>(), Micros(10));
         assert_eq!(times.iter().map(|t| t.idle).sum::<Micros>(), Micros(4_000 - 1_011));
+    }
+
+    #[test]
+    fn swap_is_the_views_and_nodes_are_the_containers_own() {
+        let node = Node { online: CpuSet::first_n(2), mem_total: Bytes::gib(4), ..Node::default() };
+        let group = |id, limits| {
+            let container = (id == 2).then(|| Container {
+                id: "x".to_owned(),
+                name: None,
+                engine: Engine::Plain,
+                pod: None,
+                labels: Labels::default(),
+            });
+            let parent = (id == 2).then_some(GroupId(1));
+            Event::Group(Group {
+                id: GroupId(id),
+                parent,
+                path: format!("/{id}"),
+                container,
+                limits,
+                populated: true,
+            })
+        };
+        let mut limits = Limits { swap_max: Some(Limit::At(Bytes::mib(7))), ..Limits::default() };
+        let pod = group(1, limits);
+        limits = Limits { swap_max: Some(Limit::Max), mems: Some(set("1")), ..limits };
+        let mut views = Views::new(Policy::default());
+        views.apply_all(&[Event::Node(node), pod, group(2, limits)]);
+        let mut facts = Facts::EMPTY;
+        take_view(&mut facts, views.get(GroupId(2)).unwrap(), &limits, &Numa::default());
+        assert_eq!((Bytes(facts.swap_max), facts.mems), (Bytes::mib(7), set("1")));
+        limits.mems = None;
+        take_view(&mut facts, views.get(GroupId(2)).unwrap(), &limits, &Numa::default());
+        assert!(facts.mems.is_empty(), "not known");
     }
 
     #[test]
