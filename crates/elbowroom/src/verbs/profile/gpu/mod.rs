@@ -8,6 +8,8 @@ use clap::Args;
 use elbowroom_core::profile::gpu::{Compared, LARGEST_TRACE, Run, Sums, Trace, compare};
 use elbowroom_host::profile::engine::{Engine, Kind, Options, Program, Scratch, clean};
 use elbowroom_host::profile::overhead::Meter;
+use elbowroom_host::signal::Signals;
+use rustix::process::Signal;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -103,17 +105,24 @@ fn measure(args: &GpuArgs) -> Result<(Vec<Run>, Option<String>)> {
         );
     }
     let library = library(args.library.as_deref())?;
+    let signals = Signals::block(&[Signal::INT, Signal::TERM, Signal::HUP]).context("blocking signals")?;
     let (_, left) = clean();
     left.iter().for_each(|error| eprintln!("elbowroom: left by a killed profiler: {error}"));
     let engine = Engine::open(Kind::Runc, &Options::default())?;
     let runtime = format!("{} {}", engine.kind(), engine.version());
-    let measured = in_turns(args, &engine, &library, devices);
+    let measured = in_turns(args, &engine, &library, devices, &signals);
     let left = engine.close();
     left.iter().for_each(|error| eprintln!("elbowroom: {error}"));
     Ok((measured?, Some(runtime)))
 }
 
-fn in_turns(args: &GpuArgs, engine: &Engine, library: &Path, devices: Vec<PathBuf>) -> Result<Vec<Run>> {
+fn in_turns(
+    args: &GpuArgs,
+    engine: &Engine,
+    library: &Path,
+    devices: Vec<PathBuf>,
+    signals: &Signals,
+) -> Result<Vec<Run>> {
     let scratch = Scratch::new()?;
     let there = |path: &PathBuf| path.canonicalize().with_context(|| format!("{}", path.display()));
     let see = args.see.iter().map(there).collect::<Result<Vec<_>>>().context("--see")?;
@@ -148,10 +157,13 @@ fn in_turns(args: &GpuArgs, engine: &Engine, library: &Path, devices: Vec<PathBu
             let program = if traces { &traced } else { &plain };
             let begin = Instant::now();
             let status = match container {
-                true => engine.run(program, runs.len())?,
-                false => program.native().with_context(|| format!("while starting {}", args.command[0]))?,
+                true => engine.run(program, runs.len(), signals)?,
+                false => {
+                    program.native(signals).with_context(|| format!("while starting {}", args.command[0]))?
+                }
             };
             let wall_ns = begin.elapsed().as_nanos() as u64;
+            let Some(status) = status else { bail!("interrupted: the program was ended") };
             if !status.success() {
                 let place = if container { "in a container" } else { "on the host" };
                 bail!("{} failed {place} ({status}): its own words are above", args.command[0]);
