@@ -97,8 +97,7 @@ fn configuration(root: &Path, program: &Program, name: &str) -> Value {
     config["linux"]["cgroupsPath"] = json!(format!("/{name}"));
     let bind = |path: &PathBuf, how: &str| json!({"destination": path, "type": "bind", "source": path, "options": ["rbind", how]});
     let mounts = config["mounts"].as_array_mut().expect("`of_host` has mounts");
-    // What is below /usr is there already.
-    mounts.extend(program.seen.iter().filter(|path| !path.starts_with("/usr")).map(|path| bind(path, "ro")));
+    mounts.extend(program.seen.iter().filter(|path| !is_shared(path)).map(|path| bind(path, "ro")));
     // Where the dynamic linker finds libraries outside its own directories, such as CUDA's.
     let cache = PathBuf::from("/etc/ld.so.cache");
     if cache.is_file() {
@@ -118,6 +117,12 @@ fn configuration(root: &Path, program: &Program, name: &str) -> Value {
     config
 }
 
+/// Whether it is below /usr, or leads there in every root, as `/bin` does: it is in the container already.
+fn is_shared(path: &Path) -> bool {
+    let is_linked = || bundle::LINKS.iter().any(|link| path.starts_with(Path::new("/").join(link)));
+    path.starts_with("/usr") || is_linked() && path.canonicalize().is_ok_and(|real| real.starts_with("/usr"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,7 +132,7 @@ mod tests {
         let program = Program {
             words: vec!["/opt/x/bench".into(), "lu".into()],
             environment: vec![("A".into(), "1".into())],
-            seen: vec!["/opt/x".into(), "/usr/lib".into()],
+            seen: ["/opt/x", "/usr/lib", "/bin"].map(Into::into).to_vec(),
             directory: "/tmp/trace".into(),
             devices: vec!["/dev/null".into(), "/dev/no-such-device".into()],
         };
@@ -143,6 +148,7 @@ mod tests {
         assert_eq!(of("/opt/x"), Some(json!(["rbind", "ro"])));
         assert_eq!(of("/tmp/trace"), Some(json!(["rbind", "rw"])));
         assert_eq!(of("/usr/lib"), None);
+        assert!(of("/bin").is_none() || !Path::new("/bin").is_symlink(), "it would be mounted over /usr/bin");
         let rules = &config["linux"]["resources"]["devices"];
         assert_eq!(rules[0]["allow"], false, "what is not named is refused");
         assert_eq!((&rules[1]["major"], &rules[1]["minor"]), (&json!(1), &json!(3)));
