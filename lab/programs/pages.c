@@ -1,8 +1,8 @@
-/* A family of processes whose page tables are known: pages PROCESSES SHARED PRIVATE HUGE FILE FILE_PAGES ACTIVE SPREAD
+/* A family of processes whose page tables are known: pages PROCESSES SHARED PRIVATE HUGE FILE FILE_PAGES ACTIVE SPREAD [ZEROS]
  *
  * One process writes SHARED pages and HUGE huge pages and forks the others, so that all have the same frames at the same
  * addresses. Each then writes PRIVATE pages of its own, at the same addresses too, and reads FILE_PAGES of FILE; with SPREAD the
- * file lies at another address in each. When all are ready a line says so; from then on each touches ACTIVE of the shared pages
+ * file lies at another address in each. ZEROS are huge pages that each only reads. When all are ready a line says so; from then on each touches ACTIVE of the shared pages
  * about every millisecond, until standard input ends.
  */
 #define _GNU_SOURCE
@@ -35,11 +35,11 @@ static void write_all(char *start, unsigned long pages)
 
 int main(int argc, char **argv)
 {
-	if (argc != 9)
+	if (argc != 9 && argc != 10)
 		return 2;
 	int processes = atoi(argv[1]), fd = open(argv[5], O_RDONLY), ready[2], rank = 0;
 	unsigned long shared = atol(argv[2]), private = atol(argv[3]), huge = atol(argv[4]), file_pages = atol(argv[6]);
-	unsigned long active = atol(argv[7]), spread = atol(argv[8]);
+	unsigned long active = atol(argv[7]), spread = atol(argv[8]), zeros = argc > 9 ? atol(argv[9]) : 0;
 	char *common = map(shared * PAGE, MADV_NOHUGEPAGE), *big = map(huge * HUGE, MADV_HUGEPAGE), byte = 0;
 	volatile char sum = 0;
 
@@ -59,6 +59,8 @@ int main(int argc, char **argv)
 		}
 	}
 	write_all(map(private * PAGE, MADV_NOHUGEPAGE), private);
+	for (char *page = map(zeros * HUGE, MADV_HUGEPAGE), *end = page + zeros * HUGE; page < end; page += PAGE)
+		sum += *page;
 	if (file_pages) {
 		if (spread)
 			map((rank + 1) * 16 * PAGE + rank * HUGE, MADV_NOHUGEPAGE);

@@ -165,9 +165,12 @@ impl Drop for Cgroup {
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
+    // An emulated CPU is slow.
+    let patience = std::env::var("ELBOWROOM_TEST_PATIENCE").ok().and_then(|text| text.parse().ok());
+    let deadline = Duration::from_secs(60) * patience.unwrap_or(1);
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
+        assert!(start.elapsed() < deadline, "never: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -209,9 +212,13 @@ fn totals_equal_the_kernels_account_while_running_and_after() {
     // The kernel brings a running task's account up to date at its tick, 1 to 10 ms apart; in an emulator whose CPUs are
     // taken away ticks come late, up to 100 ms.
     assert_agree(&set, running.saturating_sub(Micros::millis(100)), file, later);
-    until("a run is seen again and again before it ends", || {
-        (0..100).all(|_| drained(&mut set).contains_key(&0))
-    });
+    if thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
+        until("a run is seen again and again before it ends", || {
+            (0..100).all(|_| drained(&mut set).contains_key(&0))
+        });
+    } else {
+        eprintln!("partly skipped: needs a second CPU, for what runs while it is looked at");
+    }
     group.stop();
     let after = drained(&mut set)[&0];
     assert_agree(&set, after, group.usage(), after);

@@ -273,16 +273,19 @@ fn addresses(maps: &[Mapping], chain: &[u64]) -> Vec<Address> {
             address => {
                 let address = if innermost { address } else { address.saturating_sub(1) };
                 innermost = false;
-                let map = || maps.iter().find(|map| (map.start..map.end).contains(&address));
-                addresses.push(match (kernel, kernel.then_some(()).map_or_else(map, |()| None)) {
-                    (true, _) => Address::Kernel(address),
-                    (false, Some(map)) => Address::File(map.module, address - map.start + map.offset),
-                    (false, None) => Address::Memory,
-                });
+                addresses.push(if kernel { Address::Kernel(address) } else { in_file(maps, address) });
             }
         }
     }
     addresses
+}
+
+/// Where an address lies in the file that is mapped there. A program may map a device at any offset: what would be behind the end of
+/// every file is in none.
+fn in_file(maps: &[Mapping], address: u64) -> Address {
+    let map = maps.iter().find(|map| (map.start..map.end).contains(&address));
+    let place = map.and_then(|map| Some((map.module, map.offset.checked_add(address - map.start)?)));
+    place.map_or(Address::Memory, |(module, offset)| Address::File(module, offset))
 }
 
 fn parent(pid: u32) -> Option<u32> {
@@ -359,6 +362,14 @@ mod tests {
             1,
             "exec forgets the old program's mappings"
         );
+    }
+
+    #[test]
+    fn what_is_mapped_at_the_end_of_all_offsets_is_in_no_file() {
+        let map = |offset| Mapping { start: 0x1000, end: 0x3000, offset, module: 3 };
+        let at = |offset| addresses(&[map(offset)], &[CONTEXT_USER, 0x2fff]);
+        assert_eq!(at(u64::MAX - 0x1fff), [Address::File(3, u64::MAX)]);
+        assert_eq!(at(u64::MAX - 0xfff), [Address::Memory]);
     }
 
     #[test]

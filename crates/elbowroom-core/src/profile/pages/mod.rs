@@ -14,7 +14,7 @@
 //!
 //! Differs from the thesis: it has the kernel print one process after another while they are stopped; here nothing is stopped, so
 //! the tables of two processes may be milliseconds apart. The kernel's page of zeros is shared by whoever reads memory that was
-//! never written; it is counted apart, because there is nothing in it to share.
+//! never written, as its huge one is; they are counted apart, because there is nothing in them to share.
 
 mod area;
 mod entry;
@@ -93,9 +93,9 @@ pub struct Tally {
     pub groupable_across: u64,
     /// The same frame in another process, at other addresses only.
     pub elsewhere: u64,
-    /// The kernel's page of zeros.
+    /// The kernel's page of zeros, and the huge one.
     pub zero: u64,
-    /// In huge pages.
+    /// In huge pages, those of zeros left out.
     pub huge: u64,
     /// Used while it was watched.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -129,6 +129,23 @@ impl AddAssign for Tally {
     }
 }
 
+/// Frames in which the kernel has zeros for whoever reads memory that was never written, where they are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Zeros {
+    /// Of 4 KiB.
+    pub page: Option<u64>,
+    /// The first of the huge one: it is nobody's memory, and the kernel counts it as no huge page either (`smaps`).
+    pub huge: Option<u64>,
+}
+
+impl Zeros {
+    /// Whether `frame` is one of them.
+    pub fn contains(&self, frame: u64) -> bool {
+        let huge = self.huge.map(|first| first..first + ENTRIES as u64);
+        self.page == Some(frame) || huge.is_some_and(|frames| frames.contains(&frame))
+    }
+}
+
 /// What the tables of several processes have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pages {
@@ -149,16 +166,15 @@ impl Pages {
     }
 }
 
-/// Compares the tables of `processes`, which belong to `containers` containers. `zero` is the frame of the kernel's page of
-/// zeros, where it is known. `tables` are put in order.
+/// Compares the tables of `processes`, which belong to `containers` containers. `tables` are put in order.
 pub fn pages(
     containers: usize,
     processes: &[Process],
     tables: &mut [Table],
-    zero: Option<u64>,
+    zeros: Zeros,
     accesses: Accesses,
 ) -> Pages {
-    let mut counter = region::Counter::new(processes, zero);
+    let mut counter = region::Counter::new(processes, zeros);
     tables.sort_unstable_by_key(|table| (table.region, table.process));
     for region in tables.chunk_by(|a, b| a.region == b.region) {
         counter.count(region);

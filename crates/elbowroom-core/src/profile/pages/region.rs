@@ -1,6 +1,6 @@
 //! The comparison itself, one region of 2 MiB after another.
 
-use super::{ENTRIES, Entry, Kind, Process, Table, Tally};
+use super::{ENTRIES, Entry, Kind, Process, Table, Tally, Zeros};
 
 /// Kinds, and one more place for entries outside of every area.
 const PLACES: usize = Kind::ALL.len() + 1;
@@ -9,7 +9,7 @@ const UNPLACED: u8 = Kind::ALL.len() as u8;
 /// Counts by process and kind.
 pub(super) struct Counter<'a> {
     processes: &'a [Process],
-    zero: Option<u64>,
+    zeros: Zeros,
     tallies: Vec<[Tally; PLACES]>,
     /// Every entry that is not of zeros: its frame, process and place, and whether it is groupable, in one word, so that
     /// ordering them brings the entries of each frame together.
@@ -23,9 +23,9 @@ const PLACE_BITS: u32 = 3;
 const LAST_PROCESS: usize = (1 << (OWNER_BITS - PLACE_BITS - 1)) - 1;
 
 impl<'a> Counter<'a> {
-    pub(super) fn new(processes: &'a [Process], zero: Option<u64>) -> Self {
+    pub(super) fn new(processes: &'a [Process], zeros: Zeros) -> Self {
         let tally = Tally { active: Some(0), active_groupable: Some(0), ..Tally::default() };
-        Self { processes, zero, tallies: vec![[tally; PLACES]; processes.len()], frames: Vec::new() }
+        Self { processes, zeros, tallies: vec![[tally; PLACES]; processes.len()], frames: Vec::new() }
     }
 
     /// Compares the tables of one region, at most one of each process.
@@ -71,11 +71,12 @@ impl<'a> Counter<'a> {
 
     fn add(&mut self, process: usize, place: u8, entry: Entry, groupable: bool, across: bool) {
         let tally = &mut self.tallies[process][place as usize];
+        let is_zero = self.zeros.contains(entry.frame());
         tally.entries += 1;
-        tally.huge += u64::from(entry.is_huge());
+        tally.huge += u64::from(entry.is_huge() && !is_zero);
         let accessed = u64::from(entry.is_accessed());
         tally.active = tally.active.map(|n| n + accessed);
-        if self.zero == Some(entry.frame()) {
+        if is_zero {
             tally.zero += 1;
             return;
         }

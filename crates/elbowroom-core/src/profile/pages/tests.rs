@@ -15,6 +15,10 @@ fn entry(frame: u64, accessed: bool) -> Entry {
     Entry::from_x86(frame << 12 | 1 | u64::from(accessed) << 5, 1)
 }
 
+fn zero(page: u64) -> Zeros {
+    Zeros { page: Some(page), huge: None }
+}
+
 /// Tables of one process from page, frame.
 fn tables(process: usize, mapped: &[(u64, Entry)]) -> Vec<Table> {
     let mut regions: HashMap<u64, Box<[Entry; ENTRIES]>> = HashMap::new();
@@ -35,7 +39,7 @@ fn same_page_and_frame_are_groupable_and_other_addresses_are_elsewhere() {
     );
     all.extend(tables(1, &[(1, entry(70, false)), (3, entry(91, false))]));
     all.extend(tables(2, &[(9, entry(80, true)), (3, entry(90, true)), (5, entry(7, false))]));
-    let pages = pages(2, &processes, &mut all, Some(7), Accesses::InEntries);
+    let pages = pages(2, &processes, &mut all, zero(7), Accesses::InEntries);
     let heap = Kind::Heap as usize;
     let web = pages.containers[0][heap];
     assert_eq!((web.entries, web.groupable, web.groupable_across, web.elsewhere), (6, 3, 1, 1));
@@ -47,10 +51,28 @@ fn same_page_and_frame_are_groupable_and_other_addresses_are_elsewhere() {
 }
 
 #[test]
+fn the_huge_page_of_zeros_is_zeros_and_no_huge_page() {
+    let whole = [area(0, 4096, Kind::Heap)];
+    let processes = [process(0, &whole), process(0, &whole)];
+    let huge = |first: u64| Entry::from_x86(first << 12 | 0x81, 2);
+    let mapped: Vec<(u64, Entry)> = (0..512)
+        .flat_map(|n| [(n, huge(1024).within(n)), (512 + n, huge(2048).within(n))])
+        .chain([(1024, entry(7, false)), (1025, entry(1023, false)), (1026, entry(1536, false))])
+        .collect();
+    let mut all = [tables(0, &mapped), tables(1, &mapped)].concat();
+    let zeros = Zeros { page: Some(7), huge: Some(1024) };
+    let tally = pages(1, &processes, &mut all, zeros, Accesses::NotWatched).total();
+    assert_eq!((tally.entries, tally.zero, tally.huge), (2 * 1027, 2 * 513, 2 * 512));
+    assert_eq!((tally.groupable, tally.exclusive()), (2 * 514, 0));
+    let unknown = pages(1, &processes, &mut all, zero(7), Accesses::NotWatched).total();
+    assert_eq!((unknown.zero, unknown.huge), (2, 2 * 1024), "a kernel that has none");
+}
+
+#[test]
 fn two_mappings_of_one_process_share_with_nobody() {
     let processes = [process(0, &[area(0, 512, Kind::Shared)]), process(0, &[])];
     let mut all = tables(0, &[(1, entry(70, false)), (2, entry(70, false))]);
-    let pages = pages(1, &processes, &mut all, None, Accesses::NotWatched);
+    let pages = pages(1, &processes, &mut all, Zeros::default(), Accesses::NotWatched);
     let tally = pages.containers[0][Kind::Shared as usize];
     assert_eq!((tally.entries, tally.groupable, tally.elsewhere, tally.exclusive()), (2, 0, 0, 2));
     assert_eq!((pages.frames, tally.active), (1, None));
@@ -60,7 +82,7 @@ fn two_mappings_of_one_process_share_with_nobody() {
 fn entries_are_of_the_area_they_lie_in_and_the_rest_is_said() {
     let areas = [area(10, 20, Kind::Code), area(20, 30, Kind::Heap), area(1000, 2000, Kind::File)];
     let mut all = tables(0, &[9, 10, 19, 20, 29, 30, 999, 1000, 1024].map(|page| (page, entry(page, false))));
-    let pages = pages(1, &[process(0, &areas)], &mut all, None, Accesses::NotWatched);
+    let pages = pages(1, &[process(0, &areas)], &mut all, Zeros::default(), Accesses::NotWatched);
     let entries = |kind: Kind| pages.containers[0][kind as usize].entries;
     assert_eq!((entries(Kind::Code), entries(Kind::Heap), entries(Kind::File)), (2, 2, 2));
     assert_eq!((pages.unplaced, pages.total().entries), (3, 6));
@@ -71,7 +93,7 @@ fn what_areas_say_counts_where_entries_say_nothing() {
     let told = Told { huge: 512, active: Some(40) };
     let areas = [Area { told, ..area(0, 512, Kind::Heap) }];
     let mut all = tables(0, &[(1, entry(1, true))]);
-    let mut count = |accesses| pages(1, &[process(0, &areas)], &mut all, None, accesses).total();
+    let mut count = |accesses| pages(1, &[process(0, &areas)], &mut all, Zeros::default(), accesses).total();
     assert_eq!((count(Accesses::InAreas).huge, count(Accesses::InAreas).active), (512, Some(40)));
     assert_eq!(count(Accesses::NotWatched).active, None);
 }
@@ -95,7 +117,7 @@ proptest! {
         }).collect();
         let turn = seed as usize % all.len().max(1);
         all.rotate_left(turn);
-        let found = pages(3, &processes, &mut all, Some(39), Accesses::NotWatched);
+        let found = pages(3, &processes, &mut all, zero(39), Accesses::NotWatched);
         let mut expected = [Tally::default(); 3];
         for (at, pairs) in mapped.iter().enumerate() {
             for (page, frame) in pairs {

@@ -1,8 +1,9 @@
 //! Engines that are driven by their command lines.
 
 use super::{EngineError, Kind, LABEL, Options, PATIENCE, PREFIX, Run, Subject, Used, bundle, file};
-use crate::signal;
+use crate::signal::{self, Signals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 pub(super) const CONTAINERD: &str = "/run/containerd/containerd.sock";
 /// A v2 hierarchy without controllers beside those of v1; crun refuses to work where it is.
 const UNIFIED: &str = "/sys/fs/cgroup/unified";
+/// How often an end is asked for that cannot be waited for.
+const ASK: Duration = Duration::from_millis(20);
 /// What an engine says of a refusal.
 const LONGEST_WORDS: u64 = 4 << 10;
 
@@ -266,7 +269,7 @@ impl Cli {
         };
         command.stderr(errors.try_clone().map_err(not_run)?);
         let child = signal::interruptible(&mut command).spawn().map_err(not_run)?;
-        let Some(status) = end_of(child, PATIENCE).map_err(not_run)? else {
+        let End::Status(status) = end_of(child, Some(PATIENCE), None).map_err(not_run)? else {
             return Err(EngineError::Hung { engine: self.kind, what: what.to_owned() });
         };
         match (status.success(), out) {
@@ -306,22 +309,51 @@ fn read(mut file: File, most: u64) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
-/// How the leader of a process group ends; `None` where it takes longer than `patience` and is killed, with its group.
-fn end_of(mut leader: Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
-    let (pid, deadline) = (Pid::from_child(&leader), Instant::now() + patience);
-    // Before Linux 5.3 there is nothing to wait for with an end.
-    let Ok(end) = pidfd_open(pid, PidfdFlags::empty()) else { return leader.wait().map(Some) };
+/// How the leader of a process group comes to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// By itself.
+    Status(ExitStatus),
+    /// It took too long, and was killed with its group.
+    Late,
+    /// A signal came for us first, and it was killed with its group.
+    Told,
+}
+
+/// Waits for the leader of a process group: no longer than `patience`, and until one of `signals` comes, where they are given.
+pub(super) fn end_of(
+    mut leader: Child,
+    patience: Option<Duration>,
+    signals: Option<&Signals>,
+) -> io::Result<End> {
+    let (pid, began) = (Pid::from_child(&leader), Instant::now());
+    // Before Linux 5.3 nothing can be waited for with an end, and it has to be asked for.
+    let end = pidfd_open(pid, PidfdFlags::empty()).ok();
+    let kill = |leader: &mut Child, end| {
+        // It is not waited for yet, so its number can be no other group's.
+        let _ = kill_process_group(pid, Signal::KILL);
+        leader.wait().map(|_| end)
+    };
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-        match poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&timeout)) {
-            Err(Errno::INTR) => {}
-            Ok(ended) if ended > 0 => return leader.wait().map(Some),
-            Ok(_) | Err(_) => {
-                // It is not waited for yet, so its number can be no other group's.
-                let _ = kill_process_group(pid, Signal::KILL);
-                return leader.wait().map(|_| None);
-            }
+        if let Some(status) = leader.try_wait()? {
+            return Ok(End::Status(status));
+        }
+        if signals.map(Signals::next).transpose()?.flatten().is_some() {
+            return kill(&mut leader, End::Told);
+        }
+        let left = patience.map(|patience| patience.saturating_sub(began.elapsed()));
+        if left == Some(Duration::ZERO) {
+            return kill(&mut leader, End::Late);
+        }
+        let wait = if end.is_some() { left } else { Some(left.map_or(ASK, |left| left.min(ASK))) };
+        let wait =
+            wait.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
+        let (end, signals) = (end.iter().map(OwnedFd::as_fd), signals.iter().map(|signals| signals.as_fd()));
+        let mut either: Vec<PollFd<'_>> =
+            end.chain(signals).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        match poll(&mut either, wait.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return kill(&mut leader, End::Late),
         }
     }
 }
@@ -338,7 +370,6 @@ fn hide_unified() -> Result<(), rustix::io::Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signal::Signals;
 
     fn sh(script: &str) -> Result<String, EngineError> {
         let cli = Cli {
@@ -376,11 +407,11 @@ mod tests {
             let mut command = Command::new("sh");
             command.args(["-c", script]).process_group(0).stdout(Stdio::piped()).spawn().unwrap()
         };
-        let status = end_of(start("exit 3"), Duration::from_secs(60)).unwrap().unwrap();
-        assert_eq!(status.code(), Some(3));
+        let ended = end_of(start("exit 3"), Some(Duration::from_secs(60)), None).unwrap();
+        assert!(matches!(ended, End::Status(status) if status.code() == Some(3)), "{ended:?}");
         let mut hangs = start("sleep 1000 & wait");
         let mut out = hangs.stdout.take().unwrap();
-        assert_eq!(end_of(hangs, Duration::from_millis(50)).unwrap(), None);
+        assert_eq!(end_of(hangs, Some(Duration::from_millis(50)), None).unwrap(), End::Late);
         // The pipe's end is that of the last process that has it.
         assert_eq!(out.read(&mut [0]).unwrap(), 0);
     }

@@ -1,10 +1,13 @@
 //! One program in a container that is waited for, as `profile gpu` needs it: runc around the host's own `/usr`, with the devices and
 //! directories that are named. What differs from the program on the host is the container and nothing else.
 
+use super::command::{End, end_of};
 use super::{Driver, Engine, EngineError, Kind, PREFIX, Used, bundle, file};
+use crate::signal::{self, Signals};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
@@ -24,24 +27,39 @@ pub struct Program {
 }
 
 impl Program {
-    /// Runs it on the host; what it prints is thrown away, what it complains about goes to standard error.
+    /// Runs it on the host; what it prints is thrown away, what it complains about goes to standard error. `None` where one of
+    /// `signals` came first: it is killed then, with what it started.
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn native(&self) -> std::io::Result<ExitStatus> {
+    pub fn native(&self, signals: &Signals) -> std::io::Result<Option<ExitStatus>> {
         let environment = self.environment.iter().map(|(name, value)| (name, value));
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).env_clear().envs(environment).current_dir(&self.directory);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).status()
+        attended(&mut command, signals)
+    }
+}
+
+/// Runs a command in a process group of its own, until it ends or one of `signals` comes.
+fn attended(command: &mut Command, signals: &Signals) -> std::io::Result<Option<ExitStatus>> {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    match end_of(signal::interruptible(command).spawn()?, None, Some(signals))? {
+        End::Status(status) => Ok(Some(status)),
+        End::Late | End::Told => Ok(None),
     }
 }
 
 impl Engine {
-    /// Runs a program in a container and waits for its end; the container is gone then.
+    /// Runs a program in a container and waits for its end, or for one of `signals`: `None`. The container is gone then.
     ///
     /// # Errors
-    /// The engine is not runc or crun, or a file cannot be written.
-    pub fn run(&self, program: &Program, number: usize) -> Result<ExitStatus, EngineError> {
+    /// The engine is not runc or crun, or does not remove the container, or a file cannot be written.
+    pub fn run(
+        &self,
+        program: &Program,
+        number: usize,
+        signals: &Signals,
+    ) -> Result<Option<ExitStatus>, EngineError> {
         let (Kind::Runc | Kind::Crun, Driver::Cli(_)) = (self.kind, &self.driver) else {
             return Err(EngineError::Unsuitable {
                 engine: self.kind,
@@ -56,16 +74,15 @@ impl Engine {
         let path = directory.join("config.json");
         let config = configuration(&bundle::root(&self.run.dir)?, program, &name);
         fs::write(&path, config.to_string()).map_err(file("writing", &path))?;
-        let status = Command::new(self.kind.name())
-            .arg("--root")
-            .arg(self.run.dir.join("state"))
-            .args(["run", "--bundle"])
-            .arg(&directory)
-            .arg(&name)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .status()
-            .map_err(file("starting", Path::new(self.kind.name())))?;
+        let mut command = Command::new(self.kind.name());
+        command.arg("--root").arg(self.run.dir.join("state"));
+        command.args(["run", "--bundle"]).arg(&directory).arg(&name);
+        let status =
+            attended(&mut command, signals).map_err(file("starting", Path::new(self.kind.name())))?;
+        if status.is_none() {
+            // Only who started it was killed.
+            self.remove(&name)?;
+        }
         let _ = fs::remove_dir_all(&directory);
         Ok(status)
     }
@@ -80,8 +97,7 @@ fn configuration(root: &Path, program: &Program, name: &str) -> Value {
     config["linux"]["cgroupsPath"] = json!(format!("/{name}"));
     let bind = |path: &PathBuf, how: &str| json!({"destination": path, "type": "bind", "source": path, "options": ["rbind", how]});
     let mounts = config["mounts"].as_array_mut().expect("`of_host` has mounts");
-    // What is below /usr is there already.
-    mounts.extend(program.seen.iter().filter(|path| !path.starts_with("/usr")).map(|path| bind(path, "ro")));
+    mounts.extend(program.seen.iter().filter(|path| !is_shared(path)).map(|path| bind(path, "ro")));
     // Where the dynamic linker finds libraries outside its own directories, such as CUDA's.
     let cache = PathBuf::from("/etc/ld.so.cache");
     if cache.is_file() {
@@ -101,6 +117,12 @@ fn configuration(root: &Path, program: &Program, name: &str) -> Value {
     config
 }
 
+/// Whether it is below /usr, or leads there in every root, as `/bin` does: it is in the container already.
+fn is_shared(path: &Path) -> bool {
+    let is_linked = || bundle::LINKS.iter().any(|link| path.starts_with(Path::new("/").join(link)));
+    path.starts_with("/usr") || is_linked() && path.canonicalize().is_ok_and(|real| real.starts_with("/usr"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,7 +132,7 @@ mod tests {
         let program = Program {
             words: vec!["/opt/x/bench".into(), "lu".into()],
             environment: vec![("A".into(), "1".into())],
-            seen: vec!["/opt/x".into(), "/usr/lib".into()],
+            seen: ["/opt/x", "/usr/lib", "/bin"].map(Into::into).to_vec(),
             directory: "/tmp/trace".into(),
             devices: vec!["/dev/null".into(), "/dev/no-such-device".into()],
         };
@@ -126,6 +148,7 @@ mod tests {
         assert_eq!(of("/opt/x"), Some(json!(["rbind", "ro"])));
         assert_eq!(of("/tmp/trace"), Some(json!(["rbind", "rw"])));
         assert_eq!(of("/usr/lib"), None);
+        assert!(of("/bin").is_none() || !Path::new("/bin").is_symlink(), "it would be mounted over /usr/bin");
         let rules = &config["linux"]["resources"]["devices"];
         assert_eq!(rules[0]["allow"], false, "what is not named is refused");
         assert_eq!((&rules[1]["major"], &rules[1]["minor"]), (&json!(1), &json!(3)));

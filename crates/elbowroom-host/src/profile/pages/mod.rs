@@ -44,7 +44,7 @@ pub enum PagesError {
     #[error("/proc/PID/pagemap shows no frames to this user: run as root (CAP_SYS_ADMIN)")]
     NotAllowed,
     /// The memory of this process that is looked at first cannot be had.
-    #[error("while mapping two pages: {0}")]
+    #[error("while mapping a few pages: {0}")]
     Memory(rustix::io::Errno),
     /// The BPF way was asked for, and is not there.
     #[error(
@@ -160,8 +160,8 @@ impl Reader {
             (Some(_), Source::Bpf) => Accesses::InEntries,
             (Some(_), Source::Pagemap) => Accesses::InAreas,
         };
-        let zero = Some(self.probe.zero());
-        let pages = pages::pages(containers.len(), &taken.processes, &mut taken.tables, zero, accesses);
+        let zeros = self.probe.zeros();
+        let pages = pages::pages(containers.len(), &taken.processes, &mut taken.tables, zeros, accesses);
         let mut processes = vec![0; containers.len()];
         taken.processes.iter().filter(|p| !p.areas.is_empty()).for_each(|p| processes[p.container] += 1);
         Ok(Snapshot { pages, processes, gone: taken.gone })

@@ -8,7 +8,10 @@ use clap::Args;
 use elbowroom_core::profile::gpu::{Compared, LARGEST_TRACE, Run, Sums, Trace, compare};
 use elbowroom_host::profile::engine::{Engine, Kind, Options, Program, Scratch, clean};
 use elbowroom_host::profile::overhead::Meter;
+use elbowroom_host::signal::Signals;
+use rustix::process::Signal;
 use serde::Serialize;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -103,33 +106,43 @@ fn measure(args: &GpuArgs) -> Result<(Vec<Run>, Option<String>)> {
         );
     }
     let library = library(args.library.as_deref())?;
+    let signals = Signals::block(&[Signal::INT, Signal::TERM, Signal::HUP]).context("blocking signals")?;
     let (_, left) = clean();
     left.iter().for_each(|error| eprintln!("elbowroom: left by a killed profiler: {error}"));
     let engine = Engine::open(Kind::Runc, &Options::default())?;
     let runtime = format!("{} {}", engine.kind(), engine.version());
-    let measured = in_turns(args, &engine, &library, devices);
+    let measured = in_turns(args, &engine, &library, devices, &signals);
     let left = engine.close();
     left.iter().for_each(|error| eprintln!("elbowroom: {error}"));
     Ok((measured?, Some(runtime)))
 }
 
-fn in_turns(args: &GpuArgs, engine: &Engine, library: &Path, devices: Vec<PathBuf>) -> Result<Vec<Run>> {
+fn in_turns(
+    args: &GpuArgs,
+    engine: &Engine,
+    library: &Path,
+    devices: Vec<PathBuf>,
+    signals: &Signals,
+) -> Result<Vec<Run>> {
     let scratch = Scratch::new()?;
     let there = |path: &PathBuf| path.canonicalize().with_context(|| format!("{}", path.display()));
-    let see = args.see.iter().map(there).collect::<Result<Vec<_>>>().context("--see")?;
+    let mut seen = args.see.iter().map(there).collect::<Result<Vec<_>>>().context("--see")?;
+    // What is named by a link is called by it.
+    seen.extend(args.see.iter().filter_map(|path| std::path::absolute(path).ok()));
+    seen.sort();
+    seen.dedup();
     let cupti = args.cupti.as_ref().map(there).transpose().context("--cupti")?;
     let mut plain = Program {
         words: args.command.clone(),
-        environment: std::env::vars().collect(),
-        seen: see,
+        environment: texts(std::env::vars_os()),
+        seen,
         directory: scratch.path().to_owned(),
         devices,
     };
     plain.words[0] = found(&args.command[0])?;
-    plain.seen.extend(
-        [library, Path::new(&plain.words[0])].iter().filter_map(|path| Some(path.parent()?.to_owned())),
-    );
-    plain.seen.extend(cupti.as_ref().and_then(|path| Some(path.parent()?.to_owned())));
+    for file in [Some(library), Some(Path::new(&plain.words[0])), cupti.as_deref()].into_iter().flatten() {
+        plain.seen.extend(around(file));
+    }
     // What the driver compiles is kept for the next run in both places, or the container would compile each time.
     let cache = scratch.path().join("cuda-cache");
     fs::create_dir(&cache).with_context(|| format!("while making {}", cache.display()))?;
@@ -148,10 +161,13 @@ fn in_turns(args: &GpuArgs, engine: &Engine, library: &Path, devices: Vec<PathBu
             let program = if traces { &traced } else { &plain };
             let begin = Instant::now();
             let status = match container {
-                true => engine.run(program, runs.len())?,
-                false => program.native().with_context(|| format!("while starting {}", args.command[0]))?,
+                true => engine.run(program, runs.len(), signals)?,
+                false => {
+                    program.native(signals).with_context(|| format!("while starting {}", args.command[0]))?
+                }
             };
             let wall_ns = begin.elapsed().as_nanos() as u64;
+            let Some(status) = status else { bail!("interrupted: the program was ended") };
             if !status.success() {
                 let place = if container { "in a container" } else { "on the host" };
                 bail!("{} failed {place} ({status}): its own words are above", args.command[0]);
@@ -227,23 +243,64 @@ fn library(named: Option<&Path>) -> Result<PathBuf> {
     Ok(found)
 }
 
-/// The path of a command, as the container will be told it.
+/// The path of a command, as the container will be told it. A link stays one: by the name it has been called by, Python knows its
+/// environment and a program of many names what it is to do.
 fn found(command: &str) -> Result<String> {
     let path = match command.contains('/') {
-        true => PathBuf::from(command).canonicalize().ok(),
+        true => Some(PathBuf::from(command)).filter(|path| path.is_file()),
         false => {
             let directories = std::env::var_os("PATH").unwrap_or_default();
             std::env::split_paths(&directories).map(|dir| dir.join(command)).find(|path| path.is_file())
         }
     };
+    let path = path.and_then(|path| std::path::absolute(path).ok());
     let path =
         path.with_context(|| format!("there is no program {command:?}: write its path, or a name in PATH"))?;
     Ok(path.display().to_string())
 }
 
+/// The directory of a file, and that of the file which it leads to.
+fn around(file: &Path) -> Vec<PathBuf> {
+    let files = [Some(file.to_owned()), file.canonicalize().ok()].into_iter().flatten();
+    let mut directories: Vec<PathBuf> = files.filter_map(|file| Some(file.parent()?.to_owned())).collect();
+    directories.dedup();
+    directories
+}
+
+/// Variables that an OCI configuration can hold: it is UTF-8.
+fn texts(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
+    variables.filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok())).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::{ffi::OsStringExt, fs::symlink};
+
+    #[test]
+    fn a_program_that_is_a_link_is_called_by_its_own_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let (real, link) = (dir.join("python3/bin"), dir.join("venv/bin/python"));
+        fs::create_dir_all(&real).unwrap();
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        fs::write(real.join("python3"), "").unwrap();
+        symlink("../../python3/bin/python3", &link).unwrap();
+        assert_eq!(found(link.to_str().unwrap()).unwrap(), link.to_str().unwrap());
+        assert_eq!(around(&link), [link.parent().unwrap(), &real]);
+        assert_eq!(around(&real.join("python3")), [real]);
+        for missing in [dir.join("python3"), dir.join("no")] {
+            assert!(found(missing.to_str().unwrap()).is_err(), "{}", missing.display());
+        }
+    }
+
+    #[test]
+    fn variables_that_are_no_text_are_left_out() {
+        let text = |text: &str| OsString::from(text);
+        let all =
+            [(text("A"), text("1")), (text("B"), OsString::from_vec(vec![0xff])), (text("C"), text(""))];
+        assert_eq!(texts(all.into_iter()), [("A".into(), "1".into()), ("C".into(), String::new())]);
+    }
 
     #[test]
     fn the_trace_of_the_process_that_did_most_is_taken_and_all_are_removed() {
