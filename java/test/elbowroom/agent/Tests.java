@@ -6,6 +6,7 @@ import elbowroom.agent.HeapPolicy.Look;
 import elbowroom.agent.HeapPolicy.Scenario;
 import elbowroom.agent.HeapPolicy.Step;
 import java.io.IOException;
+import java.io.InputStream;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
@@ -501,6 +502,24 @@ final class Tests {
     }
 
     // ---- the rest ----
+
+    static void theLibraryIsLoadedFromBesideTheJarWhereItIsTheOneInTheJar() throws IOException {
+        byte[] library;
+        try (InputStream resource = Native.class.getResourceAsStream("/elbowroom/agent/x86-64.so")) {
+            library = resource.readAllBytes();
+        }
+        Path file = Files.createTempFile("elbowroom-test-", ".so");
+        try {
+            Files.write(file, new byte[] {1});
+            is(Native.isLoadedFrom(file, library), false, "loaded from another library");
+            Files.write(file, library);
+            is(Native.isLoadedFrom(file, library), true, "loaded from the library");
+        } finally {
+            Files.delete(file);
+        }
+        is(Native.isLoadedFrom(file, library), false, "loaded from a file that is gone");
+        is(Native.isLoadedFrom(null, library), false, "loaded from nowhere");
+    }
 
     static void theRatioLeavesWhatTheBoundLeaves() {
         is(Knob.FreeRatio.ratio(400 * MIB, 300 * MIB), 25L, "300 of 400");
