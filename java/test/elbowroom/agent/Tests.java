@@ -628,6 +628,16 @@ final class Tests {
         is(Collector.G1.leastThreads(64), 1, "G1");
     }
 
+    static void aMachineThatStartedSmallSaysHowItCouldGrow() {
+        for (int[] enough : new int[][] {{1, 1}, {8, 8}, {13, 16}, {13, 2}}) {
+            is(Room.explainFewThreads(enough[0], enough[1]), List.of(), enough[0] + " threads of " + enough[1] + " CPUs");
+        }
+        is(
+                Room.explainFewThreads(1, 16),
+                List.of("HotSpot has 1 GC thread since its start, and makes no more: for 16 CPUs start it with -XX:ParallelGCThreads=13."),
+                "1 thread of 16 CPUs");
+    }
+
     static void optionsAreReadAndTheRestIsSaid() {
         Options options = Options.parse("heap=60,threads=off,pools,period-ms=5,jmx=0,log,heap=200,what=1,jmx=-3", false);
         is(options.percent, 60, "heap=60");
