@@ -544,11 +544,16 @@ final class Tests {
         public void set(int parallelism) {
             width = parallelism;
         }
+
+        @Override
+        public int made() {
+            return 9;
+        }
     }
 
     static void aPoolFollowsFromTheWidthThatHotSpotMadeIt() throws ReflectiveOperationException {
-        // Made before effective CPU changed, or between that and our look.
-        for (int made : new int[] {7, 3}) {
+        // Made before effective CPU changed, between that and our look, or by our look.
+        for (int made : new int[] {7, 3, 9}) {
             Width width = new Width(made);
             Pools.Pool pool = new Pools.Pool(width);
             is(pool.toString(), "untouched", "the word");
@@ -575,6 +580,13 @@ final class Tests {
         is(later.width + " " + pool, "12 settled by the program", "set after one");
         pool.release();
         is(later.width, 12, "the width afterwards");
+    }
+
+    static void aPoolThatCannotBeChangedIsNobodys() throws ReflectiveOperationException {
+        Pools pools = new Pools(null, 1);
+        pools.follow(1000);
+        is(pools.common().startsWith("fixed"), Runtime.version().feature() < 19, "fixed");
+        pools.release();
     }
 
     static void aPoolThatIsNotThereIsNobodys() throws ReflectiveOperationException {
