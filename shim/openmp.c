@@ -15,7 +15,7 @@
 #include "page.h"
 #include "resolve.h"
 
-enum { SETTLE_MS = 50, SITES = 4096, RUNTIMES = 16 };
+enum { SETTLE_MS = 50, SITES_BITS = 14, SITES = 1 << SITES_BITS, RUNTIMES = 16 };
 
 /* In the order of entry.S. */
 static const char *const entries[] = {
@@ -49,7 +49,8 @@ struct runtime {
 /*
  * Which runtime a region belongs to. A `site` is something of the region's that lies in the object it was compiled into: the
  * function that is its body, or its source location. (The return address would not do: compilers jump here, too.) Filled
- * from empty, never changed.
+ * from empty, never changed: a site that is not found before an empty slot is not there. Pages of it that are not needed are
+ * no memory.
  */
 struct site {
 	uintptr_t site;
@@ -60,6 +61,8 @@ static struct runtime runtimes[RUNTIMES];
 static struct site sites[SITES];
 static uint32_t team_size;
 static long team_changed;
+/* Where all are taken: the last one of this thread, so that a loop over one region asks the loader once. */
+static __thread struct site beyond __attribute__((tls_model("initial-exec")));
 /* The program has just said num_threads() for the region that follows. */
 static __thread int is_pushed __attribute__((tls_model("initial-exec")));
 
@@ -96,7 +99,14 @@ static struct runtime *runtime_of(const struct object *o)
 	return NULL;
 }
 
-static __attribute__((noinline, cold)) struct runtime *runtime_find(uintptr_t site, int entry)
+/* The slot that a site would have: regions lie at any distance from each other, so all of its bits count. */
+static inline unsigned home(uintptr_t site)
+{
+	return (uint64_t)site * 0x9e3779b97f4a7c15u >> (64 - SITES_BITS);
+}
+
+/* Asks the loader, under its lock, and notes the answer; `taken` slots from the site's own on are others'. */
+static __attribute__((noinline, cold)) struct runtime *runtime_find(uintptr_t site, int entry, unsigned taken)
 {
 	struct runtime *r = NULL;
 	struct object o;
@@ -105,34 +115,50 @@ static __attribute__((noinline, cold)) struct runtime *runtime_find(uintptr_t si
 		r = runtime_of(&o);
 	if (r == NULL || r->entry[entry] == NULL)
 		give_up();
-	for (unsigned i = 0; i < SITES; i++) {
-		struct site *s = &sites[(site / 16 + i) % SITES];
+	for (; taken < SITES; taken++) {
+		struct site *s = &sites[(home(site) + taken) % SITES];
 		uintptr_t empty = 0;
 
 		if (__atomic_compare_exchange_n(&s->site, &empty, site, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) ||
 		    empty == site) {
 			__atomic_store_n(&s->runtime, r, __ATOMIC_RELEASE);
-			break;
+			return r;
 		}
 	}
+	beyond = (struct site){site, r};
 	return r;
+}
+
+/* Behind the slot that it would have. */
+static __attribute__((noinline)) struct runtime *runtime_search(uintptr_t site, int entry)
+{
+	struct runtime *r;
+	unsigned i;
+
+	if (beyond.site == site)
+		return beyond.runtime;
+	for (i = 0; i < SITES; i++) {
+		struct site *s = &sites[(home(site) + i) % SITES];
+		uintptr_t there = __atomic_load_n(&s->site, __ATOMIC_RELAXED);
+
+		if (there == site && (r = __atomic_load_n(&s->runtime, __ATOMIC_ACQUIRE)) != NULL)
+			return r;
+		if (there == 0 || there == site)
+			break;
+	}
+	return runtime_find(site, entry, i);
 }
 
 static inline struct runtime *runtime_at(uintptr_t site, int entry)
 {
-	struct site *s = &sites[site / 16 % SITES];
+	struct site *s = &sites[home(site)];
 	struct runtime *r;
 
-	for (int i = 0; i < 4; i++, s = s == &sites[SITES - 1] ? sites : s + 1) {
-		if (likely(__atomic_load_n(&s->site, __ATOMIC_RELAXED) == site)) {
-			r = __atomic_load_n(&s->runtime, __ATOMIC_ACQUIRE);
-			/* A runtime has the entries that programs were linked against. */
-			if (likely(r != NULL))
-				return r;
-			break;
-		}
-	}
-	return runtime_find(site, entry);
+	/* A runtime has the entries that programs were linked against. */
+	if (likely(__atomic_load_n(&s->site, __ATOMIC_RELAXED) == site) &&
+	    likely((r = __atomic_load_n(&s->runtime, __ATOMIC_ACQUIRE)) != NULL))
+		return r;
+	return runtime_search(site, entry);
 }
 
 static __attribute__((noinline, cold)) int is_refused(void)

@@ -35,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
     assert!(made.id == "4f5e" && made.labels.keys().all(|key| key.starts_with(PREFIX)));
     let all = Surfaces { java: true, openmp: true, libc: true, env: true };
     for (hook, surfaces) in [(true, Surfaces::default()), (true, all), (false, all)] {
-        let plan = Plan { hook, surfaces, seccomp: false };
+        let plan = Plan { hook, surfaces, seccomp: false, asks: hook };
         let put = |config: &mut Value| change(config, plan, Path::new(PROGRAM), "/run/elbowroom");
         let mut changed = config.clone();
         if put(&mut changed).is_err() {

@@ -2,6 +2,9 @@
 import java.io.IOException;
 import java.lang.management.ManagementFactory;
 import java.lang.ref.WeakReference;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -17,11 +20,15 @@ import javax.management.ObjectName;
 /**
  * Object graphs that know their own checksums, while what the machine sees changes every few milliseconds.
  *
- * <p>Arguments: seconds, the files with the CPU quota and the memory limit, most CPUs.
+ * <p>Arguments: seconds, the files with the CPU quota and the memory limit, most CPUs, and the view page, where there is one. Begins when
+ * the agent is ready, as what it does to G1's marking it does before the first collection only. Now and then more lives than the heap may
+ * have, so that bounds are lifted.
  * Ends with 0 when every graph was intact to the end, with 1 when one was not.
  */
 public final class Stress {
     private static final int THREADS = 3;
+    /** Small enough to be no object of G1's that has regions of its own, which its bound does not count. */
+    private static final int PART = 64 << 10;
     private static volatile boolean over;
     private static final AtomicLong checked = new AtomicLong();
     private static volatile String failure;
@@ -95,15 +102,70 @@ public final class Stress {
         Files.write(file, text.getBytes(StandardCharsets.US_ASCII), StandardOpenOption.WRITE);
     }
 
-    private static void change(Path quota, Path limit, int cpus) {
+    /** The view page, as shim/view.h has it. */
+    private static final class Page {
+        private final ByteBuffer bytes;
+
+        Page(Path path) throws IOException {
+            try (FileChannel file = FileChannel.open(path, StandardOpenOption.READ, StandardOpenOption.WRITE)) {
+                bytes = file.map(FileChannel.MapMode.READ_WRITE, 0, 4096).order(ByteOrder.nativeOrder());
+            }
+        }
+
+        void show(int cpus, long memory, long most, long used) {
+            int generation = bytes.getInt(16) + 1;
+            int at = 64 + 256 * (generation & 1);
+            bytes.putInt(at, cpus).putLong(at + 16, memory).putLong(at + 24, most).putLong(at + 32, used);
+            bytes.putInt(16, generation).putInt(20, generation);
+        }
+    }
+
+    /** More than the bound lives, all at once, while nothing else changes: in one piece, which finds no room at all, or in many. */
+    private static void squeeze(Random random, boolean inOne) throws InterruptedException {
+        Runtime runtime = Runtime.getRuntime();
+        // The bound is there, and what is committed beyond it mostly is not.
+        for (int i = 0; i < 20 && (i < 3 || runtime.totalMemory() > runtime.maxMemory() / 3); i++) {
+            Thread.sleep(50);
+        }
+        int part = inOne ? (int) (runtime.maxMemory() / 3) : PART;
+        long[][] held = new long[inOne ? 1 : (int) (runtime.maxMemory() / 2 / part)][];
+        long seed = random.nextLong();
+        for (int i = 0; i < held.length; i++) {
+            held[i] = new long[part / Long.BYTES];
+            for (int word = 0; word < held[i].length; word += 512) {
+                held[i][word] = seed + i + word;
+            }
+        }
+        Thread.sleep(10);
+        for (int i = 0; i < held.length; i++) {
+            for (int word = 0; word < held[i].length; word += 512) {
+                if (held[i][word] != seed + i + word) {
+                    failure = "an array has another word than was written";
+                    over = true;
+                }
+            }
+        }
+    }
+
+    private static void change(Path quota, Path limit, int cpus, Page page) {
         Random random = new Random(1);
-        long most = 2 * Runtime.getRuntime().maxMemory();
+        Runtime runtime = Runtime.getRuntime();
+        long most = 2 * runtime.maxMemory();
         try {
             // cpu.max of cgroup v2 has the period too.
             String period = Files.readString(quota).trim().contains(" ") ? " 100000" : "";
-            while (!over) {
-                write(quota, String.format("%010d%s%n", 100_000 * (1 + random.nextInt(cpus)), period));
-                write(limit, String.format("%015d%n", most / 16 + (long) (random.nextDouble() * most)));
+            for (int n = 0; !over; n++) {
+                int now = 1 + random.nextInt(cpus);
+                boolean tight = n % 500 == 0;
+                long memory = most / 16 + (tight ? 0 : (long) (random.nextDouble() * most));
+                write(quota, String.format("%010d%s%n", 100_000 * now, period));
+                write(limit, String.format("%015d%n", memory));
+                if (page != null) {
+                    page.show(now, memory, most + most / 16, runtime.totalMemory() + random.nextInt(50 << 20));
+                }
+                if (tight) {
+                    squeeze(random, n % 1000 == 500);
+                }
                 Thread.sleep(1 + random.nextInt(5));
                 if (random.nextInt(400) == 0) {
                     System.gc();
@@ -118,8 +180,10 @@ public final class Stress {
     public static void main(String[] arguments) throws Exception {
         long seconds = Long.parseLong(arguments[0]);
         int cpus = Integer.parseInt(arguments[3]);
+        Page page = arguments.length > 4 ? new Page(Path.of(arguments[4])) : null;
+        awaitAgent(10);
         List<Thread> threads = new ArrayList<>();
-        threads.add(new Thread(() -> change(Path.of(arguments[1]), Path.of(arguments[2]), cpus)));
+        threads.add(new Thread(() -> change(Path.of(arguments[1]), Path.of(arguments[2]), cpus, page)));
         for (int i = 0; i < THREADS; i++) {
             int seed = i;
             threads.add(new Thread(() -> mutate(seed)));
@@ -143,13 +207,19 @@ public final class Stress {
         System.exit(failure == null ? 0 : 1);
     }
 
+    /** Looks for the agent's bean for so many seconds. */
+    private static ObjectName awaitAgent(int seconds) throws Exception {
+        ObjectName room = new ObjectName("elbowroom:type=Room");
+        for (int i = 0; i < 100 * seconds && !ManagementFactory.getPlatformMBeanServer().isRegistered(room); i++) {
+            Thread.sleep(10);
+        }
+        return room;
+    }
+
     private static String agent() {
         try {
             MBeanServer server = ManagementFactory.getPlatformMBeanServer();
-            ObjectName room = new ObjectName("elbowroom:type=Room");
-            for (int i = 0; i < 600 && !server.isRegistered(room); i++) {
-                Thread.sleep(100);
-            }
+            ObjectName room = awaitAgent(60);
             return server.getAttribute(room, "GcThreadDecisions") + " decisions, " + server.getAttribute(room, "GcThreadsCapped")
                     + " capped, " + server.getAttribute(room, "Collections") + " collections, "
                     + server.getAttribute(room, "Lifts") + " lifts; " + String.join(" ", (String[]) server.getAttribute(room, "Explanation"));

@@ -10,6 +10,7 @@ import zipfile
 import pytest
 
 from kit import cgroup, jvm
+from kit.page import Page
 from kit.programs import Missing
 from kit.wait import PATIENCE, eventually
 
@@ -349,12 +350,18 @@ def test_graphs_stay_intact_while_everything_changes(machines, view):
         pytest.skip(f"needs a JDK below /usr/lib/jvm, or its home in ELBOWROOM_TEST_JVMS, with one of {pairs}")
     seconds = SECONDS or 7
     started = {}
+    # G1 takes what lives beyond its bound when it evacuates, which is not refused, and JDK 11's ParallelGC has no bound.
+    lifts = {pair: 0 for pair in there if pair[1] == "parallel" and pair[0] != "11"}
     try:
-        for version, collector in there:
+        for number, (version, collector) in enumerate(there):
             here = view(8, 640 * MIB)
-            words = [machines[version], "-XX:+UnlockExperimentalVMOptions", *FLAGS[collector], "-Xmx320m", "-XX:ParallelGCThreads=8"]
+            words = [machines[version], "-XX:+UnlockExperimentalVMOptions", *FLAGS[collector], "-Xms16m", "-Xmx320m", "-XX:ParallelGCThreads=8"]
             words += ["-XX:ConcGCThreads=4", f"-javaagent:{jvm.AGENT}=jmx=0,period-ms=5", "-cp", jvm.BUILT, "Stress"]
             words += [str(seconds), here.cpu_file, here.memory_file, "8"]
+            if number % 2:
+                page = Page(here.cpu_file.with_name("page"))
+                page.show(8, memory=640 * MIB, most_memory=680 * MIB)
+                words = [f"ELBOWROOM_VIEW={page.path}", *words, page.path]
             options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": here.cpu_file.parent}
             started[version, collector] = here.start(words, **options)
         failed = []
@@ -362,9 +369,15 @@ def test_graphs_stay_intact_while_everything_changes(machines, view):
             said, _ = process.communicate(timeout=seconds + 300 * PATIENCE)
             print(f"JDK {version} {collector}: {said}", end="")
             intact = process.returncode == 0 and said.startswith("intact")
-            if not intact or collector in GOVERNED and int(re.search(r"(\d+) capped", said)[1]) == 0:
+            counted = lambda what: int(re.search(rf"(\d+) {what}", said)[1]) if intact else 0
+            # The agent was ready before the first collection.
+            ready = "those of concurrent marking are not" not in said
+            if (version, collector) in lifts:
+                lifts[version, collector] = counted("lifts")
+            if not (intact and ready) or collector in GOVERNED and counted("capped") == 0:
                 failed.append(f"JDK {version} {collector} ended with {process.returncode}: {said}")
         assert not failed, "\n".join(failed)
+        assert not lifts or any(lifts.values()), f"no bound was lifted: {lifts}"
     finally:
         for process in started.values():
             process.kill()

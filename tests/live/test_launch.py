@@ -124,6 +124,17 @@ def test_a_virtual_machine_in_a_labelled_container_has_the_agent(agent, docker, 
     eventually(lambda: all(process["java"] and process["java_native"] for process in reached(agent, container, "java")))
 
 
+@pytest.mark.parametrize("hardened", [["--read-only"], ["--tmpfs", "/tmp:noexec"]])
+def test_a_hardened_container_has_the_native_half_of_the_agent_too(agent, docker, sees_java, hardened):
+    machines = programs.virtual_machines()
+    if not machines:
+        pytest.skip("needs a JDK below /usr/lib/jvm: tools/setup test")
+    share = ["--volume", f"{programs.BUILT}:{programs.BUILT}:ro"]
+    container = docker.run(*labels("java"), *hardened, *share, "--memory", "400m", name="elbowroom-test-java-hard")
+    container.program(next(iter(machines.values())), "-cp", sees_java, "Sees")()
+    eventually(lambda: all(process["java"] and process["java_native"] for process in reached(agent, container, "java")))
+
+
 # ---- explain ----
 
 

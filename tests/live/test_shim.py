@@ -102,6 +102,19 @@ def test_what_sizes_arrays_is_never_changed(regions, page):
     assert (seen["max"], seen["procs"], seen["parallel"]) == (16, HOST, 2)
 
 
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_a_region_asks_the_loader_once_however_many_others_there_are(shim, page, compiler):
+    page.show(1)
+    # Far from each other, as those of large programs are.
+    words = [built(programs.c, "many", compiler, "-fopenmp", "-rdynamic", "-falign-functions=256")]
+    preload = {"OMP_NUM_THREADS": "2", "LD_PRELOAD": f"{shim}/libelbowroom-openmp.so"}
+    program = Program(words, ["ran", "looked"], ELBOWROOM_VIEW=str(page.path), **preload)
+    first = program()
+    assert first["ran"] == 3000 <= first["looked"] <= 3010
+    assert program() == {"ran": 3000, "looked": 0}
+    program.close()
+
+
 @pytest.mark.parametrize("value", ["false", "FALSE"])
 def test_a_user_who_refused_dynamic_teams_has_none(regions, page, value):
     page.show(2)

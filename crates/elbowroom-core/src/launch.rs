@@ -19,6 +19,8 @@ pub const OPENMP: &str = "libelbowroom-openmp.so";
 pub const LIBC: &str = "libelbowroom-libc.so";
 /// The agent for HotSpot in [`DIR`].
 pub const JAVA: &str = "elbowroom-agent.jar";
+/// Its native half in [`DIR`]: where nothing may be written, or run from where something may, the jar cannot unpack it.
+pub const JAVA_NATIVE: &str = "libelbowroom-java.so";
 
 /// Where a container's programs find the file that they watch to be asked for memory, beside the view page.
 pub const PRESSURE: &str = "/sys/devices/system/cpu/elbowroom-pressure";

@@ -6,7 +6,7 @@
 //! list of areas, and ends after [`MOST`] processes or [`WITHIN`].
 
 use crate::mount::Place;
-use elbowroom_core::launch::{JAVA, LIBC, OPENMP, told};
+use elbowroom_core::launch::{JAVA, JAVA_NATIVE, LIBC, OPENMP, told};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -150,8 +150,11 @@ fn number(device: &[u8]) -> Option<(u32, u32)> {
     Some((u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?))
 }
 
-/// The private file that the agent loads its library from: `elbowroom-`, a number, `.so` (`java.nio.file.Files`).
+/// What the agent loads its library from: that beside the jar, or a private file, `elbowroom-`, a number, `.so` (`java.nio.file.Files`).
 fn is_native_agent(name: &[u8]) -> bool {
+    if name == JAVA_NATIVE.as_bytes() {
+        return true;
+    }
     let digits = name.strip_prefix(b"elbowroom-").and_then(|rest| rest.strip_suffix(b".so"));
     digits.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
 }
@@ -178,6 +181,10 @@ mod tests {
         check(line("r-xp", "00:2f", "/x y/libelbowroom-libc.so (deleted)"), Mapped { libc: true, ..none });
         check(
             line("r-xp", "00:2f", "/tmp/elbowroom-12345.so (deleted)"),
+            Mapped { java_native: true, ..none },
+        );
+        check(
+            line("r-xp", "00:2f", "/sys/fs/fuse/connections/libelbowroom-java.so"),
             Mapped { java_native: true, ..none },
         );
         for name in ["/tmp/elbowroom-.so", "/tmp/elbowroom-x.so", "/libelbowroom-openmp.so.bak", "[heap]", ""]

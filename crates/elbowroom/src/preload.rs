@@ -3,7 +3,7 @@
 
 use crate::run::java;
 use anyhow::{Context, ensure};
-use elbowroom_core::launch::{DIR, JAVA, LIBC, OPENMP, Surfaces};
+use elbowroom_core::launch::{DIR, JAVA, JAVA_NATIVE, LIBC, OPENMP, Surfaces};
 use elbowroom_host::mount::Place;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
@@ -71,7 +71,9 @@ fn files(wanted: Surfaces) -> anyhow::Result<Vec<Named>> {
     }
     if wanted.java {
         let jar = java::jar()?;
-        files.push((JAVA, std::fs::read(&jar).with_context(|| jar.display().to_string())?.into()));
+        let jar = std::fs::read(&jar).with_context(|| jar.display().to_string())?;
+        files.extend(java::library(&jar).map(|library| (JAVA_NATIVE, library.into())));
+        files.push((JAVA, jar.into()));
     }
     Ok(files)
 }

@@ -5,16 +5,18 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.lang.instrument.Instrumentation;
 import java.lang.reflect.Method;
+import java.net.URISyntaxException;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.nio.file.StandardCopyOption;
 import java.nio.file.attribute.PosixFilePermissions;
+import java.util.Arrays;
 
 /** The native half: native/agent.c. Its answers are {@code null} when all is well, or a sentence. */
 final class Native {
     private Native() {}
 
     private static final String RESOURCE = "/elbowroom/agent/x86-64.so";
+    private static final String BESIDE = "libelbowroom-java.so";
 
     /** What the library counts; in the order of agent.c. */
     static final class State {
@@ -69,23 +71,49 @@ final class Native {
         }
     }
 
-    /** Loads the library from this jar by way of a private file, which is gone afterwards. */
+    /** Loads the library of this jar: from beside the jar, where it is, or by way of a private file, which is gone afterwards. */
     static String load(Instrumentation instrumentation) {
         allow(instrumentation);
         Path file = null;
-        try (InputStream library = Native.class.getResourceAsStream(RESOURCE)) {
-            if (library == null) {
+        try (InputStream resource = Native.class.getResourceAsStream(RESOURCE)) {
+            if (resource == null) {
                 return "this jar has no native library";
+            }
+            byte[] library = resource.readAllBytes();
+            if (isLoadedFrom(beside(), library)) {
+                return null;
             }
             var ownerOnly = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------"));
             file = Files.createTempFile("elbowroom-", ".so", ownerOnly);
-            Files.copy(library, file, StandardCopyOption.REPLACE_EXISTING);
+            Files.write(file, library);
             System.load(file.toString());
             return null;
         } catch (IOException | RuntimeException | UnsatisfiedLinkError error) {
             return "the native library cannot be loaded: " + error.getMessage();
         } finally {
             delete(file);
+        }
+    }
+
+    /** Where whoever gave us to a container without a directory for temporary files put the library, or {@code null}. */
+    private static Path beside() {
+        try {
+            return Path.of(Native.class.getProtectionDomain().getCodeSource().getLocation().toURI()).resolveSibling(BESIDE);
+        } catch (URISyntaxException | RuntimeException unknown) {
+            return null;
+        }
+    }
+
+    /** False where another library is there, or none, or where it may not be loaded from. */
+    static boolean isLoadedFrom(Path file, byte[] library) {
+        try {
+            if (file == null || !Arrays.equals(Files.readAllBytes(file), library)) {
+                return false;
+            }
+            System.load(file.toString());
+            return true;
+        } catch (IOException | RuntimeException | UnsatisfiedLinkError refused) {
+            return false;
         }
     }
 

@@ -5,7 +5,9 @@ import java.lang.instrument.Instrumentation;
 import java.lang.management.ManagementFactory;
 import java.lang.management.PlatformManagedObject;
 import java.lang.reflect.Field;
+import java.lang.reflect.Method;
 import java.util.concurrent.ForkJoinPool;
+import java.util.function.IntSupplier;
 
 /**
  * The parallelism of the common pool and of the scheduler of virtual threads, by their own interfaces.
@@ -23,6 +25,9 @@ final class Pools {
         int get() throws ReflectiveOperationException;
 
         void set(int parallelism) throws ReflectiveOperationException;
+
+        /** As HotSpot would make it at this moment: the first look at a pool may be what makes it. */
+        int made();
     }
 
     /** A pool that its program may change too. */
@@ -47,7 +52,7 @@ final class Pools {
         void follow(int made, int parallelism) {
             try {
                 int found = width.get();
-                isTheirs |= written > 0 ? found != written : found != made && found != parallelism;
+                isTheirs |= written > 0 ? found != written : found != made && found != parallelism && found != width.made();
                 if (found == 0) {
                     says = "absent";
                 } else if (isTheirs) {
@@ -77,7 +82,7 @@ final class Pools {
     private int last;
 
     Pools(Instrumentation instrumentation, int cpusAtStart) {
-        common = new Pool(new ForkJoin(ForkJoinPool::commonPool));
+        common = new Pool(new ForkJoin(ForkJoinPool::commonPool, () -> commonFor(availableProcessors())));
         scheduler = new Pool(scheduler(instrumentation));
         last = cpusAtStart;
     }
@@ -123,7 +128,11 @@ final class Pools {
         if (version >= 24) {
             return new SchedulerBean();
         }
-        return version >= 21 ? new ForkJoin(() -> schedulerField(instrumentation)) : new Absent();
+        return version >= 21 ? new ForkJoin(() -> schedulerField(instrumentation), Pools::availableProcessors) : new Absent();
+    }
+
+    private static int availableProcessors() {
+        return Runtime.getRuntime().availableProcessors();
     }
 
     /** JDK 21 to 23 have a scheduler and no interface to it; agents may open a module for themselves. */
@@ -143,6 +152,11 @@ final class Pools {
 
         @Override
         public void set(int parallelism) {}
+
+        @Override
+        public int made() {
+            return 0;
+        }
     }
 
     /** ForkJoinPool.setParallelism came with JDK 19. */
@@ -153,19 +167,32 @@ final class Pools {
         }
 
         private final Source source;
+        private final IntSupplier made;
 
-        ForkJoin(Source source) {
+        ForkJoin(Source source, IntSupplier made) {
             this.source = source;
+            this.made = made;
         }
 
+        /** Where it cannot be changed it is not touched. */
         @Override
         public int get() throws ReflectiveOperationException {
+            setter();
             return source.pool().getParallelism();
         }
 
         @Override
         public void set(int parallelism) throws ReflectiveOperationException {
-            ForkJoinPool.class.getMethod("setParallelism", int.class).invoke(source.pool(), parallelism);
+            setter().invoke(source.pool(), parallelism);
+        }
+
+        @Override
+        public int made() {
+            return made.getAsInt();
+        }
+
+        private static Method setter() throws NoSuchMethodException {
+            return ForkJoinPool.class.getMethod("setParallelism", int.class);
         }
     }
 
@@ -179,6 +206,11 @@ final class Pools {
         @Override
         public void set(int parallelism) throws ReflectiveOperationException {
             type().getMethod("setParallelism", int.class).invoke(bean(), parallelism);
+        }
+
+        @Override
+        public int made() {
+            return availableProcessors();
         }
 
         private static Class<? extends PlatformManagedObject> type() throws ReflectiveOperationException {

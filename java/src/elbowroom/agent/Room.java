@@ -210,6 +210,9 @@ final class Room implements RoomMXBean {
         lines.add("JDK " + machine.version + " with " + machine.collector.title + " sees " + cpus + " CPUs and "
                 + mib(memory) + " of memory.");
         lines.add(explainThreads());
+        if (machine.collector == Collector.G1 || machine.collector == Collector.PARALLEL) {
+            lines.addAll(explainFewThreads(machine.number("ParallelGCThreads", cpus), cpus));
+        }
         lines.addAll(explainHeap());
         lines.add("Common pool: " + pools.common() + ". Virtual threads: " + pools.scheduler() + ".");
         for (String word : options.ignored) {
@@ -234,6 +237,14 @@ final class Room implements RoomMXBean {
         }
         return "GC threads: min(" + state.total() + " there are, " + state.active() + " HotSpot wanted, "
                 + state.effectiveCpu() + " CPUs) gave " + state.given() + " at the last collection.";
+    }
+
+    /** A machine that started in a small view has few GC threads for good, whatever the view becomes. */
+    static List<String> explainFewThreads(long made, int cpus) {
+        // WorkerPolicy::parallel_worker_threads: all CPUs up to eight, then five of eight.
+        int wanted = cpus <= 8 ? cpus : 8 + (cpus - 8) * 5 / 8;
+        return made >= wanted ? List.of() : List.of("HotSpot has " + made + (made == 1 ? " GC thread" : " GC threads") + " since its start, and makes no more: for " + cpus
+                + " CPUs start it with -XX:ParallelGCThreads=" + wanted + ".");
     }
 
     private List<String> explainHeap() {

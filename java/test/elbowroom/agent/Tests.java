@@ -6,6 +6,7 @@ import elbowroom.agent.HeapPolicy.Look;
 import elbowroom.agent.HeapPolicy.Scenario;
 import elbowroom.agent.HeapPolicy.Step;
 import java.io.IOException;
+import java.io.InputStream;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
@@ -502,6 +503,24 @@ final class Tests {
 
     // ---- the rest ----
 
+    static void theLibraryIsLoadedFromBesideTheJarWhereItIsTheOneInTheJar() throws IOException {
+        byte[] library;
+        try (InputStream resource = Native.class.getResourceAsStream("/elbowroom/agent/x86-64.so")) {
+            library = resource.readAllBytes();
+        }
+        Path file = Files.createTempFile("elbowroom-test-", ".so");
+        try {
+            Files.write(file, new byte[] {1});
+            is(Native.isLoadedFrom(file, library), false, "loaded from another library");
+            Files.write(file, library);
+            is(Native.isLoadedFrom(file, library), true, "loaded from the library");
+        } finally {
+            Files.delete(file);
+        }
+        is(Native.isLoadedFrom(file, library), false, "loaded from a file that is gone");
+        is(Native.isLoadedFrom(null, library), false, "loaded from nowhere");
+    }
+
     static void theRatioLeavesWhatTheBoundLeaves() {
         is(Knob.FreeRatio.ratio(400 * MIB, 300 * MIB), 25L, "300 of 400");
         is(Knob.FreeRatio.ratio(400 * MIB, 500 * MIB), 11L, "500 of 400");
@@ -525,11 +544,16 @@ final class Tests {
         public void set(int parallelism) {
             width = parallelism;
         }
+
+        @Override
+        public int made() {
+            return 9;
+        }
     }
 
     static void aPoolFollowsFromTheWidthThatHotSpotMadeIt() throws ReflectiveOperationException {
-        // Made before effective CPU changed, or between that and our look.
-        for (int made : new int[] {7, 3}) {
+        // Made before effective CPU changed, between that and our look, or by our look.
+        for (int made : new int[] {7, 3, 9}) {
             Width width = new Width(made);
             Pools.Pool pool = new Pools.Pool(width);
             is(pool.toString(), "untouched", "the word");
@@ -556,6 +580,13 @@ final class Tests {
         is(later.width + " " + pool, "12 settled by the program", "set after one");
         pool.release();
         is(later.width, 12, "the width afterwards");
+    }
+
+    static void aPoolThatCannotBeChangedIsNobodys() throws ReflectiveOperationException {
+        Pools pools = new Pools(null, 1);
+        pools.follow(1000);
+        is(pools.common().startsWith("fixed"), Runtime.version().feature() < 19, "fixed");
+        pools.release();
     }
 
     static void aPoolThatIsNotThereIsNobodys() throws ReflectiveOperationException {
@@ -607,6 +638,16 @@ final class Tests {
         is(Collector.PARALLEL.leastThreads(-1), 2, "when nobody knows");
         is(Collector.PARALLEL.leastThreads(0), 1, "with GCDrainStackTargetSize=0");
         is(Collector.G1.leastThreads(64), 1, "G1");
+    }
+
+    static void aMachineThatStartedSmallSaysHowItCouldGrow() {
+        for (int[] enough : new int[][] {{1, 1}, {8, 8}, {13, 16}, {13, 2}}) {
+            is(Room.explainFewThreads(enough[0], enough[1]), List.of(), enough[0] + " threads of " + enough[1] + " CPUs");
+        }
+        is(
+                Room.explainFewThreads(1, 16),
+                List.of("HotSpot has 1 GC thread since its start, and makes no more: for 16 CPUs start it with -XX:ParallelGCThreads=13."),
+                "1 thread of 16 CPUs");
     }
 
     static void optionsAreReadAndTheRestIsSaid() {
