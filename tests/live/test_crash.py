@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import subprocess
 import threading
 
 import pytest
@@ -186,6 +187,20 @@ def test_what_was_read_is_there_though_all_are_dead(new_agent, start):
     second.attached(container)
     assert container.mem_total() == 256 << 20
     assert second.stop() == 0
+
+
+@pytest.mark.parametrize("name", ["views", "pages"])
+def test_what_somebody_unmounts_is_made_anew(agent, start, name):
+    container = start("--memory", "256MiB")
+    agent.attached(container)
+    victim = part(agent, "policy")
+    agent.remember()
+    subprocess.run(["umount", "--lazy", agent.run_dir / name], check=True)
+    eventually(lambda: whole(agent) and agent.status()["pids"]["policy"] != victim.pid, within=30)
+    agent.attached(container)
+    assert container.mem_total() == 256 << 20
+    assert start("--memory", "300MiB").mem_total() == 300 << 20
+    agent.device, agent.pages = (os.stat(agent.run_dir / mount).st_dev for mount in ("views", "pages"))
 
 
 @pytest.fixture
