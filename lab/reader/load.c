@@ -3,7 +3,7 @@
  * Load on a schedule: "busy" keeps threads spinning, "grow" touches memory at an even pace, holds it and gives it back, "churn"
  * does that over and over, "use" does it and goes over all of it again and again meanwhile, "shm" that with memory as of a
  * tmpfs, "lock" with memory that stays where it is; "scan" reads a file from its beginning to its end over and over. All times
- * are milliseconds, those of a phase after START_NS.
+ * are milliseconds, those of a phase after START_NS. At the end it says how much all of them went over again or read.
  */
 #include "reader.h"
 
@@ -25,6 +25,7 @@ struct task {
 	pthread_t thread;
 	uint64_t from, to, until, period;
 	size_t bytes;
+	uint64_t gone_over;
 	int in_use, shared, locked;
 	const char *path;
 };
@@ -71,6 +72,7 @@ static void *grow(void *arg)
 		sleep_until(at);
 		for (size_t i = 0; i < done; i += 4096)
 			memory[i]++;
+		t->gone_over += done;
 	}
 	sleep_until(t->until);
 	munmap(memory, t->bytes);
@@ -108,6 +110,7 @@ static void *scan(void *arg)
 		n = read(fd, buffer, sizeof(buffer));
 		if (n < 0 || (n == 0 && lseek(fd, 0, SEEK_SET) < 0))
 			die(t->path);
+		t->gone_over += (uint64_t)n;
 		next = next + pause > now_ns() ? next + pause : now_ns();
 	}
 	close(fd);
@@ -125,7 +128,7 @@ static const struct {
 int load(int argc, char **argv)
 {
 	static struct task tasks[MAX_TASKS];
-	uint64_t start;
+	uint64_t start, gone_over = 0;
 	int n = 0, i = 1;
 
 	if (argc < 1)
@@ -176,7 +179,10 @@ int load(int argc, char **argv)
 		}
 		i += kinds[k].words + 1;
 	}
-	while (n > 0)
+	while (n > 0) {
 		pthread_join(tasks[--n].thread, NULL);
+		gone_over += tasks[n].gone_over;
+	}
+	printf("%llu MiB\n", (unsigned long long)(gone_over >> 20));
 	return 0;
 }

@@ -190,9 +190,9 @@ def start(binary, run_dir):
     """Starts containers by `elbowroom run`: `start("--cpus", "1")`. By default at the agent of this session, if it runs."""
     made = []
 
-    def start(*options, at=run_dir):
+    def start(*options, at=run_dir, prefix=()):
         name = f"elbowroom-test-live-{os.getpid()}-{len(made)}"
-        words = [binary, "--run-dir", at, "run", "--name", name, *options, "--", *main_process(name)]
+        words = [*prefix, binary, "--run-dir", at, "run", "--name", name, *options, "--", *main_process(name)]
         container = Container([str(word) for word in words], name)
         made.append(container)
         return container

@@ -240,6 +240,32 @@ def test_check_says_which_controllers_are_missing(command, without_cgroups):
     assert done.returncode == 1 and missing == ["cgroups", "controller cpu", "controller memory"], done.stdout
 
 
+@pytest.fixture
+def without_psi():
+    """Words that run a command on a host whose kernel does not account pressure."""
+    if not Path("/proc/pressure").exists():
+        return []
+    script = "mount -t tmpfs tmpfs /proc/pressure && exec \"$@\""
+    return ["unshare", "--mount", "--propagation", "slave", "sh", "-c", script, "sh"]
+
+
+def test_check_says_that_pressure_is_missing_and_not_needed(command, without_psi):
+    done = command("check", prefix=without_psi)
+    [line] = [line for line in done.stdout.splitlines() if "pressure (PSI)" in line]
+    assert done.returncode == 0 and line.split()[0] == "missing" and "psi=1" in done.stdout, done.stdout
+
+
+def test_a_host_without_pressure_has_views_all_the_same(new_agent, start, without_psi):
+    agent = new_agent(prefix=without_psi).start()
+    # Where its views are mounted.
+    beside = ["nsenter", "--target", agent.supervisor.pid, "--mount"]
+    container = start("--cpus", "1", "--memory", "256MiB", prefix=beside)
+    assert container.run("ls", "/proc/pressure") == "" or not without_psi
+    assert container.online() == 1 and container.mem_total() == 256 * MIB
+    cgroup.limit_memory(agent.attached(container)["path"], 300 * MIB)
+    eventually(lambda: container.mem_total() == 300 * MIB)
+
+
 @pytest.mark.native
 def test_someone_else_than_root_is_told_so(command):
     done = command("agent", prefix=["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"])

@@ -3,13 +3,14 @@
 import os
 import random
 import signal
+import subprocess
 import threading
 
 import pytest
 
 from kit import cgroup
-from kit.container import meminfo
-from kit.process import Process
+from kit.container import cpu_list, meminfo
+from kit.process import Process, state
 from kit.slow import SlowWay
 from kit.wait import PATIENCE, always, eventually
 
@@ -152,6 +153,54 @@ def test_after_all_are_killed_the_next_agent_takes_over(new_agent, docker):
     eventually(lambda: container.mem_total() == 300 << 20)
     assert second.stop() == 0
     assert container.online() == CPUS
+
+
+def test_what_was_read_is_there_though_all_are_dead(new_agent, start):
+    """Of the page cache, which asks nobody: through a file that is held, and one that is opened anew."""
+    first = new_agent().start()
+    container = start("--cpus", "1", "--memory", "256MiB")
+    first.attached(container)
+    first.remember()
+    parts = {name: part(first, name) for name in PARTS}
+    # The policy process forgets what has changed, and is started anew.
+    for name in ("supervisor", "policy"):
+        os.kill(parts[name].pid, signal.SIGSTOP)
+    eventually(lambda: [state(parts[name].pid) for name in ("supervisor", "policy")] == ["T", "T"])
+    paths = ["/proc/meminfo", "/sys/devices/system/cpu/online"]
+    for path in paths:
+        container.hold(path)
+
+    def seen():
+        texts = [look(path) for look in (container.reread, container.read) for path in paths]
+        assert [meminfo(text)["MemTotal"] for text in texts[::2]] == [256 << 20] * 2
+        assert [len(cpu_list(text)) for text in texts[1::2]] == [1, 1]
+        return texts
+
+    before = seen()
+    # When the first of a session ends, the kernel has those go on that were stopped.
+    for name in ("policy", "view_server", "supervisor"):
+        parts[name].kill()
+    first.destroy()
+    assert seen() == before
+
+    second = new_agent().start()
+    second.attached(container)
+    assert container.mem_total() == 256 << 20
+    assert second.stop() == 0
+
+
+@pytest.mark.parametrize("name", ["views", "pages"])
+def test_what_somebody_unmounts_is_made_anew(agent, start, name):
+    container = start("--memory", "256MiB")
+    agent.attached(container)
+    victim = part(agent, "policy")
+    agent.remember()
+    subprocess.run(["umount", "--lazy", agent.run_dir / name], check=True)
+    eventually(lambda: whole(agent) and agent.status()["pids"]["policy"] != victim.pid, within=30)
+    agent.attached(container)
+    assert container.mem_total() == 256 << 20
+    assert start("--memory", "300MiB").mem_total() == 300 << 20
+    agent.device, agent.pages = (os.stat(agent.run_dir / mount).st_dev for mount in ("views", "pages"))
 
 
 @pytest.fixture

@@ -70,6 +70,20 @@ def test_labels_say_what_a_container_wants(agent, docker):
     assert attached.returncode == 0 and container.online() == 1
 
 
+def test_who_shares_a_pid_namespace_sees_its_own_room(agent, docker):
+    """lxc/lxcfs#543: whose view it is was asked of the first process of the reader's PID namespace."""
+    first = docker.run("--cpus", "1", "--memory", "300m", name="elbowroom-test-first")
+    agent.attached(first)
+    second = docker.run("--pid", f"container:{first.name}", "--memory", "100m", name="elbowroom-test-second")
+    agent.attached(second)
+    assert first.run("readlink", "/proc/self/ns/pid") == second.run("readlink", "/proc/self/ns/pid")
+    assert second.mem_total() == 100 * MIB
+    assert (first.mem_total(), first.online()) == (300 * MIB, 1)
+    second.close()
+    eventually(lambda: not agent.find(second))
+    assert first.mem_total() == 300 * MIB
+
+
 def test_a_clean_stop_gives_the_host_back(new_agent, docker):
     agent = new_agent().start()
     container = docker.run("--cpus", "1", name="elbowroom-test-stop")

@@ -4,6 +4,9 @@
 //! no more; and a needer that says it is starved, whatever it gets, so that the governor takes from givers as much as it ever
 //! will. Every giver also allocates and frees without pause: if a limit is ever set below what it uses, that is when it shows.
 //! All of it fits, with room to spare, so nobody dies without an agent.
+//!
+//! Once more the needer has a claim to most of the room, so that givers have more than they are owed: what was lent is called back,
+//! and protected where the kernel can. What givers go over in their time says what the governor costs them.
 
 use crate::cgroup::Limits;
 use crate::container::Container;
@@ -26,6 +29,8 @@ const MACHINE_MIB: u64 = 768;
 const GIVERS_MIB: u64 = 320;
 /// What the needer holds, and reads over and over, in MiB: more than is free.
 const NEEDER_MIB: [u64; 2] = [128, 512];
+/// What the needer is owed where it has a claim, in MiB: what is left is less than the givers use.
+const CLAIM_MIB: u64 = 640;
 /// What each giver allocates and frees, in MiB, and how long it holds it, in milliseconds.
 const BURST: (u64, u64) = (4, 400);
 /// Of a scan, in MiB per second.
@@ -63,6 +68,9 @@ struct Case {
     givers: u64,
     /// Whether an agent governs.
     governed: bool,
+    /// Whether it knows of a claim.
+    #[serde(default)]
+    claim: bool,
 }
 
 /// What became of a case.
@@ -79,6 +87,9 @@ struct Outcome {
     taken_mib: u64,
     /// Whether the machine has swap.
     swap: bool,
+    /// What the givers went over, those whose memory is in use, in MiB; older results do not have it.
+    #[serde(default)]
+    gone_over_mib: Option<u64>,
 }
 
 /// All cases.
@@ -103,9 +114,9 @@ impl Job for MemoryHarm {
         let mut outcomes = Vec::new();
         for kind in [Kind::Anon, Kind::Cache, Kind::Shm, Kind::Locked] {
             for givers in self.givers.iter().copied() {
-                for governed in [false, true] {
-                    let case = Case { kind, givers, governed };
-                    eprintln!("{}, {}", case.name(), if governed { "governed" } else { "not governed" });
+                for (governed, claim) in [(false, false), (true, false), (true, true)] {
+                    let case = Case { kind, givers, governed, claim };
+                    eprintln!("{}, governed: {}", case.name(), case.governor());
                     outcomes.push(self.run(lab, case, &holes).with_context(|| case.name())?);
                 }
             }
@@ -120,24 +131,46 @@ impl Job for MemoryHarm {
              Each case {} s.",
             BURST.0, NEEDER_MIB[0], NEEDER_MIB[1], raw.seconds
         ));
+        let has_work = raw.outcomes.iter().any(|outcome| outcome.gone_over_mib.is_some());
         let row = |outcome: &Outcome| {
-            vec![
+            let mut row = vec![
                 outcome.case.name(),
-                if outcome.case.governed { "yes" } else { "no" }.to_owned(),
+                outcome.case.governor().to_owned(),
                 if outcome.swap { "yes" } else { "no" }.to_owned(),
                 outcome.taken_mib.to_string(),
                 outcome.died.to_string(),
                 outcome.oom_kill.to_string(),
                 outcome.limit_hit.to_string(),
-            ]
+            ];
+            row.extend(has_work.then(|| raw.work(outcome).unwrap_or("-".to_owned())));
+            row
         };
-        let head = ["givers", "governed", "swap", "MiB taken", "died", "killed for memory", "at a limit"];
+        let mut head =
+            vec!["givers", "governed", "swap", "MiB taken", "died", "killed for memory", "at a limit"];
+        head.extend(has_work.then_some("work of givers"));
         out.say(table(&head, &raw.outcomes.iter().map(row).collect::<Vec<_>>()));
         Ok(())
     }
 }
 
+impl Raw {
+    /// What the givers of a case did, as a part of what those did that nobody governed.
+    fn work(&self, outcome: &Outcome) -> Option<String> {
+        let alone = Case { governed: false, claim: false, ..outcome.case };
+        let alone = self.outcomes.iter().find(|other| other.case == alone)?.gone_over_mib?;
+        Some(format!("{:.0} %", 100.0 * outcome.gone_over_mib? as f64 / alone as f64))
+    }
+}
+
 impl Case {
+    fn governor(self) -> &'static str {
+        match (self.governed, self.claim) {
+            (false, _) => "no",
+            (true, false) => "yes",
+            (true, true) => "with a claim",
+        }
+    }
+
     fn name(self) -> String {
         let kind = match self.kind {
             Kind::Anon => "anonymous memory",
@@ -151,7 +184,11 @@ impl Case {
 
 impl MemoryHarm {
     fn run(&self, lab: &Lab, case: Case, holes: &Path) -> Result<Outcome> {
-        let word = if case.governed { "governed" } else { "free" };
+        let word = match (case.governed, case.claim) {
+            (false, _) => "free",
+            (true, false) => "governed",
+            (true, true) => "claimed",
+        };
         let each = GIVERS_MIB / case.givers;
         let make = |i: u64| lab.maker.make(&format!("machine/{word}-giver{i}"), &Limits::default(), &[]);
         let givers = (0..case.givers).map(make).collect::<Result<Vec<_>>>()?;
@@ -166,8 +203,8 @@ impl MemoryHarm {
                 (container, Voice { file, objective: 1000 })
             })
             .collect();
-        let agent =
-            case.governed.then(|| lab.agent(&format!("machine/{word}"), &settings(&all))).transpose()?;
+        let settings = || settings(&all, case.claim.then_some(&needer));
+        let agent = case.governed.then(|| lab.agent(&format!("machine/{word}"), &settings())).transpose()?;
         let start = now_ns();
         let mut programs: Vec<Child> = Vec::new();
         for (giver, file) in givers.iter().zip(&files) {
@@ -185,9 +222,22 @@ impl MemoryHarm {
             }
         }
         let taken_mib = agent.as_ref().map(taken).transpose()?.unwrap_or(0) >> 20;
-        let mut outcome = Outcome { case, died: 0, oom_kill: 0, limit_hit: 0, taken_mib, swap: has_swap()? };
-        for mut program in programs {
-            outcome.died += u64::from(!program.wait().context("while waiting for a load")?.success());
+        let mut outcome = Outcome {
+            case,
+            died: 0,
+            oom_kill: 0,
+            limit_hit: 0,
+            taken_mib,
+            swap: has_swap()?,
+            gone_over_mib: None,
+        };
+        for (i, program) in programs.into_iter().enumerate() {
+            let ended = program.wait_with_output().context("while waiting for a load")?;
+            outcome.died += u64::from(!ended.status.success());
+            // The last one is the needer's.
+            if i < givers.len() && case.kind != Kind::Locked {
+                *outcome.gone_over_mib.get_or_insert(0) += gone_over(&ended.stdout).unwrap_or(0);
+            }
         }
         for container in givers.iter().chain([&needer]) {
             outcome.oom_kill += container.cgroups.oom_kills()?;
@@ -235,19 +285,29 @@ fn giver_file(scope: &Scope, i: u64, mib: u64) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Everybody is promised a little; who lies is promised no more.
-fn settings(all: &[(&Container, Voice)]) -> Vec<String> {
+/// What a load says at its end: `1204 MiB`.
+fn gone_over(said: &[u8]) -> Option<u64> {
+    str::from_utf8(said).ok()?.trim_end().strip_suffix(" MiB")?.parse().ok()
+}
+
+/// Everybody is promised a little; who lies is promised no more, unless it has a claim.
+fn settings(all: &[(&Container, Voice)], claim: Option<&Container>) -> Vec<String> {
     let list =
         |entry: &dyn Fn(&(&Container, Voice)) -> String| all.iter().map(entry).collect::<Vec<_>>().join(", ");
     let probes = list(&|(container, voice)| {
         format!("{{ container = \"{}\", file = \"{}\" }}", container.id, voice.file.display())
     });
-    vec![
-        "sense.period = \"500ms\"".into(),
-        "memory.mode = \"enforce\"".into(),
-        LEAVE_ALONE.into(),
+    let mut lines = vec![
+        "sense.period = \"500ms\"".to_owned(),
+        "memory.mode = \"enforce\"".to_owned(),
+        LEAVE_ALONE.to_owned(),
         format!("probes = [{probes}]"),
-    ]
+    ];
+    lines.extend(claim.map(|container| {
+        let id = &container.id;
+        format!("claims = [{{ container = \"{id}\", memory = {{ reserve = \"{CLAIM_MIB}MiB\" }} }}]")
+    }));
+    lines
 }
 
 /// What an agent's memory governor took since it started, in bytes.
@@ -271,6 +331,28 @@ mod tests {
         let threads = 50; // and their processes: less than a MiB for each giver
         let used = GIVERS_MIB + NEEDER_MIB[0] + 50 * BURST.0 + threads;
         assert!(used < MACHINE_MIB && used + NEEDER_MIB[1] > MACHINE_MIB);
+        const { assert!(CLAIM_MIB < MACHINE_MIB && MACHINE_MIB - CLAIM_MIB < GIVERS_MIB) };
+    }
+
+    #[test]
+    fn work_is_a_part_of_what_was_done_without_a_governor() {
+        let outcome = |governed, claim, gone_over_mib| Outcome {
+            case: Case { kind: Kind::Anon, givers: 1, governed, claim },
+            died: 0,
+            oom_kill: 0,
+            limit_hit: 0,
+            taken_mib: 0,
+            swap: false,
+            gone_over_mib,
+        };
+        let outcomes = vec![
+            outcome(false, false, gone_over(b"200 MiB\n")),
+            outcome(true, false, Some(199)),
+            outcome(true, true, Some(150)),
+        ];
+        let raw = Raw { seconds: 10, outcomes };
+        let work: Vec<_> = raw.outcomes.iter().map(|outcome| raw.work(outcome).unwrap()).collect();
+        assert_eq!(work, ["100 %", "100 %", "75 %"]);
     }
 
     #[test]
