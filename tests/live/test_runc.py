@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.cgroup import V2
 from kit.engines import MEMORY, RuncWay
 from kit.wait import PATIENCE, eventually
 
@@ -63,6 +64,23 @@ def test_the_hook_asks_its_runtime_for_no_more_than_it_needs(new_agent, binary, 
     assert done.returncode == 0, done
     assert (f"{MEMORY >> 10} kB" in done.stdout) == sees, done
     assert sees or 1 < took < 3 * PATIENCE
+
+
+def test_a_hook_that_runs_below_its_containers_cgroup_finds_its_view(new_agent, binary, run_dir, tmp_path):
+    """crun on cgroup v2 puts processes into `<scope>/container`."""
+    if not V2:
+        pytest.skip("needs cgroup v2; tests/vm")
+    new_agent(containers='attach = false\ncgroups = ["/elbowroom-test-live-cost-*"]').start()
+    script = tmp_path / "script"
+    way = RuncWay(tmp_path, [script])
+    hook = Path(binary).with_name("elbowroom-runtime")
+    own = "/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)"
+    move = f'own={own}\nmkdir "$own/container" && echo $$ >"$own/container/cgroup.procs" || exit 1'
+    script.write_text(f"#!/bin/sh\n{move}\nexec {hook} hook --run-dir {run_dir}\n")
+    script.chmod(0o755)
+    _, done = way.run()
+    assert done.returncode == 0, done
+    assert f"{MEMORY >> 10} kB" in done.stdout, done
 
 
 EVIL = """

@@ -3,6 +3,7 @@
 use crate::root::{Root, if_there};
 use elbowroom_core::unit::Micros;
 use rustix::process::{Signal, set_parent_process_death_signal};
+use std::cmp::Reverse;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -73,6 +74,17 @@ pub fn cgroup_paths(pid: i32) -> Vec<String> {
         }
     }
     paths
+}
+
+/// These cgroups and all around them but the root, innermost first: a process in them belongs to the first that is a container.
+/// Runtimes put processes into cgroups below the one that they make (crun: `<scope>/container`), and so do programs.
+pub fn groups_around(paths: &[String]) -> Vec<&str> {
+    let upwards = |path| std::iter::successors(Some(path), |path: &&str| Some(path.rsplit_once('/')?.0));
+    let mut around: Vec<&str> = paths.iter().flat_map(|path| upwards(path.as_str())).collect();
+    around.retain(|path| !path.is_empty());
+    around.sort_unstable_by_key(|path| (Reverse(path.len()), *path));
+    around.dedup();
+    around
 }
 
 /// Every process that there is now; none where `/proc` cannot be read.
@@ -166,6 +178,16 @@ mod tests {
     fn namespaces_are_read_outermost_first() {
         assert_eq!(ns_pids("Name:\tsh\nNSpid:\t812\t1\n"), [812, 1]);
         assert!(ns_pids("Name:\tsh\n").is_empty());
+    }
+
+    #[test]
+    fn groups_around_a_process_are_found_from_the_inside_out() {
+        let paths = ["/a.slice/b.scope/container", "/a.slice/b.scope", "/x"].map(str::to_owned);
+        assert_eq!(
+            groups_around(&paths),
+            ["/a.slice/b.scope/container", "/a.slice/b.scope", "/a.slice", "/x"]
+        );
+        assert!(groups_around(&[]).is_empty());
     }
 
     const STAT: &str =

@@ -83,11 +83,13 @@ fn prepared(run_dir: &Path, pid: i32) -> Option<PathBuf> {
 /// Of one that runs: only where its view is in it, and without a change of that.
 fn attached(run_dir: &Path, pid: i32) -> Option<PathBuf> {
     let mut agent = Client::connect_within(run_dir, PATIENCE).ok()?;
-    let view =
-        process::cgroup_paths(pid).into_iter().find_map(|path| match agent.ask(&Request::Show(path)) {
-            Ok(Response::Container(view)) => Some(view),
-            _ => None,
-        })?;
+    let paths = process::cgroup_paths(pid);
+    // What is asked for may also be a name, or the beginning of an identifier.
+    let show = |path: &str| match agent.ask(&Request::Show(path.to_owned())) {
+        Ok(Response::Container(view)) if view.path == path => Some(view),
+        _ => None,
+    };
+    let view = process::groups_around(&paths).into_iter().find_map(show)?;
     view.attached.then(|| Some(run_dir.join(PAGES).join(view.view_dir.file_name()?))).flatten()
 }
 

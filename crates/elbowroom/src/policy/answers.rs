@@ -91,11 +91,9 @@ impl Owner {
     pub(super) fn prepare_pending(&mut self) {
         let now = timer::now();
         for (prepare, deadline, answer) in std::mem::take(&mut self.preparing) {
-            let found = process::cgroup_paths(prepare.pid).into_iter().find_map(|path| {
-                self.residents
-                    .keys()
-                    .copied()
-                    .find(|id| self.views.group(*id).is_some_and(|g| g.path == path))
+            let paths = process::cgroup_paths(prepare.pid);
+            let found = process::groups_around(&paths).into_iter().find_map(|path| {
+                self.residents.iter().find(|(_, resident)| resident.path == path).map(|(id, _)| *id)
             });
             let container = found.and_then(|id| self.views.group(id)?.container.as_ref());
             let refused = container.and_then(|container| self.config.containers.refuses(container));

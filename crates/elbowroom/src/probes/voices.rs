@@ -178,14 +178,9 @@ impl Voices {
     /// The container that the sender of a datagram is in: the innermost around its cgroup. A sender that is gone is known by the
     /// network it sent in, where only one container is.
     fn speaker(&self, network: Option<Network>, paths: &[String]) -> Option<GroupId> {
-        let around = |voice: &Voice| {
-            paths.iter().any(|path| {
-                path.strip_prefix(&voice.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            })
-        };
         if !paths.is_empty() {
-            let around = self.voices.iter().filter(|(_, voice)| around(voice));
-            return around.max_by_key(|(_, voice)| voice.path.len()).map(|(id, _)| *id);
+            let at = |path: &str| self.voices.iter().find(|(_, voice)| voice.path == path).map(|(id, _)| *id);
+            return process::groups_around(paths).into_iter().find_map(at);
         }
         let there = |voice: &Voice| voice.place.is_some_and(|place| Some(place.network) == network);
         let mut there = self.voices.iter().filter(|(_, voice)| network.is_some() && there(voice));
