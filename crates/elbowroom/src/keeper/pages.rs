@@ -84,8 +84,9 @@ fn prepared(run_dir: &Path, pid: i32) -> Option<PathBuf> {
 fn attached(run_dir: &Path, pid: i32) -> Option<PathBuf> {
     let mut agent = Client::connect_within(run_dir, PATIENCE).ok()?;
     let paths = process::cgroup_paths(pid);
+    // What is asked for may also be a name, or the beginning of an identifier.
     let show = |path: &str| match agent.ask(&Request::Show(path.to_owned())) {
-        Ok(Response::Container(view)) => Some(view),
+        Ok(Response::Container(view)) if view.path == path => Some(view),
         _ => None,
     };
     let view = process::groups_around(&paths).into_iter().find_map(show)?;
