@@ -248,6 +248,7 @@ pub(crate) fn sweep(layout: &Layout, run_dir: &Path) {
             }
         }
     }
+    labels::sweep(&labels::dir(run_dir), |name| layout.dirs(name).iter().any(|dir| dir.exists()));
 }
 
 /// A lock held longer than this is a run's, not a sweep's.

@@ -9,9 +9,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Below the agent's directory: a file for each container that has labels, by its name.
 const DIR: &str = "labels";
+
+/// A run that has written its labels has its cgroup sooner.
+const ORPHANED: Duration = Duration::from_secs(60);
 
 /// Where the files are.
 pub(crate) fn dir(run_dir: &Path) -> PathBuf {
@@ -79,6 +83,17 @@ impl RunLabels {
     }
 }
 
+/// Takes away what runs left that were killed before they had a cgroup: files of a minute ago and earlier, whose name no cgroup has.
+pub(crate) fn sweep(dir: &Path, has_cgroup: impl Fn(&str) -> bool) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let age = entry.metadata().and_then(|data| data.modified()).ok().and_then(|at| at.elapsed().ok());
+        let file = entry.file_name().to_string_lossy().into_owned();
+        if age.is_some_and(|age| age > ORPHANED) && !has_cgroup(file.trim_start_matches('.')) {
+            remove(dir, &file);
+        }
+    }
+}
+
 /// Takes a run's labels away, and their directory with the last. Says nothing: the next run of this name does it again.
 pub(crate) fn remove(dir: &Path, name: &str) {
     match fs::remove_file(dir.join(name)) {
@@ -125,8 +140,19 @@ mod tests {
         let names =
             |dir: &Path| fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>();
         assert_eq!(names(&dir(run.path())), ["db"]);
-        remove(&dir(run.path()), "db");
-        remove(&dir(run.path()), "never");
+        // Of runs that were killed on their way: one has its cgroup, one is only just beginning.
+        let old = std::time::SystemTime::now() - 2 * ORPHANED;
+        for name in ["left", ".half", "there", "new"] {
+            let file = fs::File::create(dir(run.path()).join(name)).unwrap();
+            file.set_modified(if name == "new" { old + 2 * ORPHANED } else { old }).unwrap();
+        }
+        sweep(&dir(run.path()), |name| name == "there");
+        let mut left = names(&dir(run.path()));
+        left.sort();
+        assert_eq!(left, ["db", "new", "there"]);
+        for name in ["db", "new", "there", "never"] {
+            remove(&dir(run.path()), name);
+        }
         assert!(names(run.path()).is_empty());
     }
 }
