@@ -55,12 +55,24 @@ pub struct Node {
     pub online: CpuSet,
     /// `MemTotal`.
     pub mem_total: Bytes,
+    /// Memory of each NUMA node, by its number; empty where there is one, or nobody knows.
+    #[serde(default)]
+    pub numa: Vec<Bytes>,
     /// Sum of the zones' `low` watermarks: below it kswapd runs (`/proc/zoneinfo`, mm/page_alloc.c).
     pub low_mark: Bytes,
     /// Sum of the zones' `high` watermarks: above it kswapd stops.
     pub high_mark: Bytes,
     /// Page size.
     pub page_size: Bytes,
+}
+
+impl Node {
+    /// The memory of the NUMA nodes that a cgroup may take memory from: all there is where that is not known.
+    pub fn memory_of(&self, mems: Option<CpuSet>) -> Bytes {
+        let of = |node: u32| self.numa.get(node as usize).copied().unwrap_or_default();
+        let sum = mems.unwrap_or_default().iter().map(of).fold(Bytes::ZERO, Bytes::saturating_add);
+        if sum == Bytes::ZERO { self.mem_total } else { self.mem_total.min(sum) }
+    }
 }
 
 /// One cgroup: a container, an ancestor of one, or a sibling that competes with one.

@@ -2,8 +2,9 @@
 
 mod world;
 
+use elbowroom_core::cpuset::CpuSet;
 use elbowroom_core::govern::memory::Export;
-use elbowroom_core::sample::{Event, Group, GroupId, Limits, Tick};
+use elbowroom_core::sample::{Event, Group, GroupId, Limits, Node, Tick};
 use elbowroom_core::sim::{Program, Role, Want};
 use elbowroom_core::unit::{Bytes, Limit, Micros, Millicpu, Percent};
 use elbowroom_core::view::{Because, Policy, Rule, What};
@@ -68,6 +69,28 @@ fn a_kubernetes_container_is_three_levels_deep() {
     assert_eq!(explain.inputs.memory_hard_of, explain.inputs.quota_of);
     assert_eq!((explain.inputs.weight, explain.inputs.weight_sum), (200, 300));
     assert_eq!(world.views.containers().count(), 3, "slices and pods have no view");
+}
+
+#[test]
+fn memory_is_that_of_the_numa_nodes_it_may_come_from() {
+    let mut world = World::new(Policy::paper(), 8, MEMORY);
+    let numa = vec![Bytes::gib(40), Bytes::ZERO, Bytes::gib(24)];
+    let node = Node { online: CpuSet::first_n(8), mem_total: MEMORY, numa, ..Node::default() };
+    world.apply(Event::Node(node.clone()));
+    let on = |nodes: &str, memory_max| Limits { mems: nodes.parse().ok(), memory_max, ..Limits::default() };
+    let mut hard = |limits| {
+        let id = world.container(None, limits, threads(0));
+        world.view(id).memory_hard
+    };
+    assert_eq!(hard(on("2", None)), Bytes::gib(24));
+    assert_eq!(hard(on("2", Some(Limit::At(Bytes::gib(8))))), Bytes::gib(8));
+    assert_eq!(hard(on("0,2", None)), MEMORY);
+    assert_eq!(hard(Limits::default()), MEMORY);
+    assert_eq!(hard(on("1", None)), MEMORY, "nobody can run on a node without memory alone");
+    // A machine of one node, or whose nodes nobody knows.
+    world.apply(Event::Node(Node { numa: Vec::new(), ..node }));
+    let id = world.container(None, on("2", None), threads(0));
+    assert_eq!(world.view(id).memory_hard, MEMORY);
 }
 
 #[test]

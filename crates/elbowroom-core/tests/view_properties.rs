@@ -62,10 +62,12 @@ fn container() -> Container {
 }
 
 fn hostile_event() -> impl Strategy<Value = Event> {
-    let node = (cpus(), [number(), number(), number(), number()]).prop_map(|(online, [a, b, c, d])| {
+    let numbers = [number(), number(), number(), number()];
+    let node = (cpus(), numbers, vec(number(), 0..4)).prop_map(|(online, [a, b, c, d], numa)| {
         Event::Node(Node {
             online,
             mem_total: Bytes(a),
+            numa: numa.into_iter().map(Bytes).collect(),
             low_mark: Bytes(b),
             high_mark: Bytes(c),
             page_size: Bytes(d),

@@ -2,6 +2,7 @@
 
 use crate::root::Root;
 use elbowroom_core::cpuset::CpuSet;
+use elbowroom_core::unit::Bytes;
 use std::path::Path;
 
 /// Nodes and their CPUs.
@@ -28,6 +29,18 @@ impl Numa {
     }
 }
 
+/// How much memory each node has, by its number; empty on a machine of one node.
+pub(crate) fn memory(root: &Root) -> Vec<Bytes> {
+    let nodes = Numa::read(root).nodes;
+    let total = |node: u32| {
+        let text = root.read(format!("/sys/devices/system/node/node{node}/meminfo")).ok()?;
+        let line = text.lines().find_map(|line| line.split_once(" MemTotal:"))?.1;
+        line.trim().strip_suffix(" kB")?.parse().ok().map(Bytes::kib)
+    };
+    let last = nodes.iter().last().filter(|_| nodes.count() > 1);
+    last.map_or_else(Vec::new, |last| (0..=last).map(|node| total(node).unwrap_or_default()).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,8 +61,24 @@ mod tests {
     }
 
     #[test]
+    fn nodes_tell_their_memory_where_there_are_several() {
+        let of = |online: &str| {
+            let host = fixture::Fixture::new(&format!(
+                "-- sys/devices/system/node/online --\n{online}\n\
+                 -- sys/devices/system/node/node0/meminfo --\nNode 0 MemTotal:         2048 kB\nNode 0 MemFree: 1 kB\n\
+                 -- sys/devices/system/node/node2/meminfo --\nNode 2 MemTotal:         1024 kB\n"
+            ));
+            memory(&Root::at(host.unwrap().path()).unwrap())
+        };
+        assert_eq!(of("0,2"), [Bytes::mib(2), Bytes::ZERO, Bytes::mib(1)]);
+        assert_eq!(of("0"), []);
+    }
+
+    #[test]
     fn a_kernel_without_numa_has_no_nodes() {
         let host = fixture::Fixture::new("").unwrap();
-        assert_eq!(Numa::read(&Root::at(host.path()).unwrap()), Numa::default());
+        let root = Root::at(host.path()).unwrap();
+        assert_eq!(Numa::read(&root), Numa::default());
+        assert!(memory(&root).is_empty());
     }
 }

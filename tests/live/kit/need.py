@@ -13,6 +13,12 @@ def cpus(number):
         pytest.skip(f"needs {number} CPUs: this machine has {os.cpu_count()}; tests/vm has more")
 
 
+def nodes(number):
+    """Skips a test that needs so many NUMA nodes."""
+    if (here := len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))) < number:
+        pytest.skip(f"needs {number} NUMA nodes: this machine has {here}; tests/vm has more")
+
+
 def idle_cpus(number):
     """Skips a test that watches how containers divide idle CPUs among them, where others keep those busy."""
     cpus(number)

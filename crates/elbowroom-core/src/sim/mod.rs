@@ -91,6 +91,7 @@ impl Sim {
             low_mark: part(512),
             high_mark: part(400),
             page_size: Bytes::kib(4),
+            numa: Vec::new(),
         };
         Self {
             node,

@@ -94,7 +94,7 @@ pub enum Step {
     Reset,
 }
 
-/// The bounds of effective memory on a machine with `mem_total`.
+/// The bounds of effective memory on a machine with `mem_total`, that of the NUMA nodes which the container may use.
 ///
 /// `soft` is the v1 soft limit, else `memory.low`, else `memory.high` where it is lower than the hard limit, else the hard
 /// limit itself; the hard limit is never more than the machine has. The paper knows only v1's soft limit, and is silent

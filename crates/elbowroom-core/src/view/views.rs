@@ -391,7 +391,8 @@ impl Views {
             if slot.group.container.is_none() {
                 continue;
             }
-            let own = memory::bounds(&self.memory_settings(&slot.group), node.mem_total);
+            let own =
+                memory::bounds(&self.memory_settings(&slot.group), node.memory_of(slot.group.limits.mems));
             let memory = own.under(slot.ceiling);
             let swap_max = self.swap_max(&slot.group);
             if let Some(slot) = self.slots[i as usize].as_mut() {

@@ -29,6 +29,7 @@ use crate::cgroup::layout::LayoutError;
 use crate::cgroup::read::{FdBudget, KeptFiles};
 use crate::cgroup::{Controller, Layout, Version};
 use crate::discover::Discover;
+use crate::numa;
 use crate::parse::Malformed;
 use crate::proc;
 use crate::root::{ReadError, Root, if_there, raise_nofile};
@@ -305,6 +306,7 @@ fn read_node(root: &Root) -> Result<Node, ReadError> {
     Ok(Node {
         online: online(root)?,
         mem_total: parse(root, "proc/meminfo", proc::meminfo)?.mem_total,
+        numa: numa::memory(root),
         low_mark: Bytes(marks.low_pages.saturating_mul(page_size.get())),
         high_mark: Bytes(marks.high_pages.saturating_mul(page_size.get())),
         page_size,
