@@ -1,8 +1,9 @@
 //! A hundred containers with a monitoring agent each: what pollers wait for and what the daemon burns.
 //!
-//! Every phase starts one variant afresh, makes its containers, measures the daemon's CPU time once at rest (containers
-//! there, nobody polling) and once under the pollers, and takes everything down. Phases of the variants alternate, in an
-//! order that rotates. The containers' memory limits all differ, so a poller can tell a wrong answer from a right one.
+//! Every phase starts one variant afresh, makes its containers, measures the daemon's CPU time at rest (containers there, nobody
+//! polling), under pollers of files that are nobody's view, which cost a daemon what busy containers do, and under pollers of views,
+//! and takes everything down. Phases of the variants alternate, in an order that rotates. The containers' memory limits all differ, so
+//! a poller can tell a wrong answer from a right one.
 
 use crate::backend::{Backend, Variant};
 use crate::cgroup::Limits;
@@ -18,6 +19,8 @@ use std::process::Child;
 use std::time::Duration;
 
 const FILES: [&str; 2] = ["/proc/meminfo", "/proc/stat"];
+/// As many, of the kernel's own under every variant.
+const OTHERS: [&str; 2] = ["/proc/version", "/proc/self/stat"];
 
 /// Arguments of `swarm`.
 #[derive(clap::Args, Debug)]
@@ -62,10 +65,10 @@ struct Phase {
     wrong: u64,
     /// CPU seconds of all the daemon's processes per second, nobody polling.
     rest_cpus: f64,
-    /// The same under the pollers.
+    /// The same under pollers of other files.
+    others_cpus: f64,
+    /// The same under pollers of views.
     load_cpus: f64,
-    /// CPU seconds of all the daemon's processes over the phase.
-    cpu_s: f64,
     rss_kib: u64,
     anon_kib: u64,
     threads: u64,
@@ -119,22 +122,52 @@ impl Swarm {
         pause(self.rest_seconds)?;
         let rested = usage(&backend);
 
+        let expected = |i| if variant == Variant::Native { 0 } else { memory_mib(i) * 1024 };
+        let others = self.poll(lab, &backend, &containers, OTHERS, &|_| 0)?;
+        let mut polled = self.poll(lab, &backend, &containers, FILES, &expected)?;
+        let ended = usage(&backend);
+        Ok(Phase {
+            round,
+            variant,
+            latency_ns: Quantiles::of(&mut polled.latency_ns),
+            histogram: Histogram::of(&polled.latency_ns),
+            failed: polled.failed,
+            wrong: polled.wrong,
+            rest_cpus: (rested.cpu_s - before.cpu_s) / self.rest_seconds.max(1) as f64,
+            others_cpus: others.cpus,
+            load_cpus: polled.cpus,
+            rss_kib: ended.rss_kib,
+            anon_kib: ended.anon_kib,
+            threads: ended.threads,
+            processes: backend.pids().len(),
+        })
+    }
+
+    /// A poller in each container, for the length of a phase. `expected` is what each should find as MemTotal, in KiB, or 0.
+    fn poll(
+        &self,
+        lab: &Lab,
+        backend: &Backend,
+        containers: &[Container],
+        files: [&str; 2],
+        expected: &dyn Fn(usize) -> u64,
+    ) -> Result<Polled> {
         let polls = self.seconds * 1000 / self.interval_ms;
         let start = now_ns() + 500_000_000 + 5_000_000 * self.containers as u64;
         let poll = |(i, container): (usize, &Container)| {
             let phase = self.interval_ms * 1_000_000 * i as u64 / self.containers as u64;
-            let expected = if variant == Variant::Native { 0 } else { memory_mib(i) * 1024 };
-            let mut args = [start + phase, self.interval_ms, polls, expected].map(|n| n.to_string()).to_vec();
-            args.extend(FILES.map(str::to_owned));
+            let mut args =
+                [start + phase, self.interval_ms, polls, expected(i)].map(|n| n.to_string()).to_vec();
+            args.extend(files.map(str::to_owned));
             container.reader("poll", &args).spawn().context("while starting a poller")
         };
         let pollers: Vec<Child> = containers.iter().enumerate().map(poll).collect::<Result<_>>()?;
         lab.scope.sleep(Duration::from_nanos(start.saturating_sub(now_ns())))?;
-        let began = usage(&backend);
-        pause(self.seconds)?;
-        let ended = usage(&backend);
+        let began = Usage::of_all(&backend.pids()).cpu_s;
+        lab.scope.sleep(Duration::from_secs(self.seconds))?;
+        let cpus = (Usage::of_all(&backend.pids()).cpu_s - began) / self.seconds as f64;
 
-        let (mut samples, mut failed, mut wrong) = (Vec::new(), 0, 0);
+        let mut polled = Polled { latency_ns: Vec::new(), failed: 0, wrong: 0, cpus };
         for poller in pollers {
             let out = poller.wait_with_output().context("while waiting for a poller")?;
             anyhow::ensure!(
@@ -146,28 +179,22 @@ impl Swarm {
                 let number =
                     |text: &str| text.parse::<u64>().with_context(|| format!("a poller printed \"{line}\""));
                 match line.split_once(' ') {
-                    Some(("failed", n)) => failed += number(n)?,
-                    Some(("wrong", n)) => wrong += number(n)?,
-                    _ => samples.push(number(line)?),
+                    Some(("failed", n)) => polled.failed += number(n)?,
+                    Some(("wrong", n)) => polled.wrong += number(n)?,
+                    _ => polled.latency_ns.push(number(line)?),
                 }
             }
         }
-        Ok(Phase {
-            round,
-            variant,
-            latency_ns: Quantiles::of(&mut samples),
-            histogram: Histogram::of(&samples),
-            failed,
-            wrong,
-            rest_cpus: (rested.cpu_s - before.cpu_s) / self.rest_seconds.max(1) as f64,
-            load_cpus: (ended.cpu_s - began.cpu_s) / self.seconds as f64,
-            cpu_s: ended.cpu_s - began.cpu_s,
-            rss_kib: ended.rss_kib,
-            anon_kib: ended.anon_kib,
-            threads: ended.threads,
-            processes: backend.pids().len(),
-        })
+        Ok(polled)
     }
+}
+
+/// What all pollers saw, and the daemon's CPU seconds per second meanwhile.
+struct Polled {
+    latency_ns: Vec<u64>,
+    failed: u64,
+    wrong: u64,
+    cpus: f64,
 }
 
 fn study(raw: &Raw) -> String {
@@ -178,7 +205,11 @@ fn study(raw: &Raw) -> String {
     };
     let us = |ns: u64| ns as f64 / 1000.0;
     type Figure<'a> = (&'a str, &'a dyn Fn(&Phase) -> f64);
-    let figures: [Figure; 15] = [
+    let of_a_read = |p: &Phase, cpus: f64| {
+        let reads = p.latency_ns.samples.max(1) as f64;
+        cpus * raw.seconds as f64 * 1e6 / reads
+    };
+    let figures: [Figure; 17] = [
         ("reads per phase", &|p| p.latency_ns.samples as f64),
         ("latency p50, µs", &|p| us(p.latency_ns.p50)),
         ("latency p90, µs", &|p| us(p.latency_ns.p90)),
@@ -189,7 +220,9 @@ fn study(raw: &Raw) -> String {
         ("wrong MemTotal", &|p| p.wrong as f64),
         ("daemon CPU at rest, % of one", &|p| p.rest_cpus * 100.0),
         ("daemon CPU under pollers, % of one", &|p| p.load_cpus * 100.0),
-        ("daemon CPU per read, µs", &|p| p.cpu_s * 1e6 / p.latency_ns.samples.max(1) as f64),
+        ("daemon CPU under pollers of other files, % of one", &|p| p.others_cpus * 100.0),
+        ("daemon CPU per read, µs", &|p| of_a_read(p, p.load_cpus)),
+        ("of it for that views are read, µs", &|p| of_a_read(p, p.load_cpus - p.others_cpus)),
         ("daemon memory, MiB resident", &|p| p.rss_kib as f64 / 1024.0),
         ("of it its own (anonymous), MiB", &|p| p.anon_kib as f64 / 1024.0),
         ("daemon threads", &|p| p.threads as f64),

@@ -91,11 +91,21 @@ pub(crate) struct Raw {
     programs: Vec<Told>,
 }
 
-/// What a program in the first container said: (time in ms after the start, CPUs, memory in KiB or 0).
+/// What a program in the first container said.
 #[derive(Debug, Serialize, Deserialize)]
 struct Told {
     name: String,
-    told: Vec<(u64, u64, u64)>,
+    told: Vec<Answer>,
+}
+
+/// One answer, and between which moments the program looked, in ms after the start: where many threads want few CPUs, that takes seconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Answer {
+    asked: u64,
+    answered: u64,
+    cpus: u64,
+    /// Memory; 0 of who does not look at that.
+    kib: u64,
 }
 
 /// One container's series; times in milliseconds after the start.
@@ -183,11 +193,10 @@ impl Job for Views {
         out.figure("memory.svg", &title, &memory_figure(raw, &title)?)?;
         if !raw.programs.is_empty() {
             out.say(format!(
-                "Programs in {}, asked every {} ms meanwhile. *As the files say*: answers that are what the files said not more than \
-                 {} ms before or after.",
+                "Programs in {}, asked {} ms after each answer meanwhile. *As the files say*: answers that are what the files said while \
+                 the program looked, or not more than {SLACK_MS} ms before or after.",
                 raw.containers[ASKED].name,
                 ASKED_EVERY.as_millis(),
-                SLACK_MS
             ));
             out.say(programs_table(raw));
             let title = format!("What programs see in {} ({} CPUs)", raw.containers[ASKED].name, raw.cpus);
@@ -305,10 +314,12 @@ impl Asked {
     fn ask(mut self, start: u64, seconds: u64) -> JoinHandle<Result<Told>> {
         std::thread::spawn(move || {
             let (mut told, end) = (Vec::new(), start + seconds * 1_000_000_000);
+            let since_start = || now_ns().checked_sub(start).map(|ns| ns / 1_000_000);
             while now_ns() < end {
+                let asked = since_start();
                 let (cpus, kib) = self.answer()?;
-                if let Some(since) = now_ns().checked_sub(start) {
-                    told.push((since / 1_000_000, cpus, kib));
+                if let (Some(asked), Some(answered)) = (asked, since_start()) {
+                    told.push(Answer { asked, answered, cpus, kib });
                 }
                 std::thread::sleep(ASKED_EVERY);
             }
@@ -419,7 +430,7 @@ fn memory_figure(raw: &Raw, title: &str) -> Result<String> {
     plot::panels(title, caption, &[], (&time_axis(raw), "MiB"), &panels)
 }
 
-/// How long after the files, or before, a program may say the same.
+/// How long before it looks, or after, files may have said what a program says.
 const SLACK_MS: u64 = 1_000;
 
 fn programs_table(raw: &Raw) -> String {
@@ -428,34 +439,44 @@ fn programs_table(raw: &Raw) -> String {
         let range = |values: Vec<f64>| {
             Spread::of(values).map_or("-".to_owned(), |s| format!("{:.0} to {:.0}", s.min, s.max))
         };
-        // Memory is computed anew with every tick, and a file and a program are not read at the same time.
-        let same = |at: u64, matches: &dyn Fn(&(u64, i64, i64)) -> bool| {
-            seen.iter().any(|sample| sample.0.abs_diff(at) <= SLACK_MS && matches(sample))
+        let while_it_looked = |answer: &Answer| {
+            let (from, to) = (answer.asked.saturating_sub(SLACK_MS), answer.answered + SLACK_MS);
+            seen.iter().filter(move |sample| (from..=to).contains(&sample.0))
         };
         let share = |of: Vec<bool>| match of.len() {
             0 => "-".to_owned(),
             n => format!("{:.1} %", 100.0 * of.iter().filter(|same| **same).count() as f64 / n as f64),
         };
-        let cpus = program.told.iter().map(|(at, cpus, _)| same(*at, &|s| s.1 == *cpus as i64));
-        let memory = program.told.iter().filter(|t| t.2 > 0).map(|(at, _, kib)| {
-            let (least, most) = seen
-                .iter()
-                .filter(|s| s.0.abs_diff(*at) <= SLACK_MS)
-                .fold((i64::MAX, 0), |(least, most), s| (least.min(s.2), most.max(s.2)));
-            (least..=most).contains(&(*kib as i64))
+        let cpus = program.told.iter().map(|a| while_it_looked(a).any(|s| s.1 == a.cpus as i64));
+        // Memory is computed anew with every tick, and a file and a program are not read at the same time.
+        let memory = program.told.iter().filter(|a| a.kib > 0).map(|a| {
+            let (least, most) =
+                while_it_looked(a).fold((i64::MAX, 0), |(least, most), s| (least.min(s.2), most.max(s.2)));
+            (least..=most).contains(&(a.kib as i64))
         });
+        let mut took: Vec<u64> = program.told.iter().map(|a| a.answered - a.asked).collect();
+        took.sort_unstable();
         vec![
             program.name.clone(),
             program.told.len().to_string(),
-            range(program.told.iter().map(|t| t.1 as f64).collect()),
-            program.told.windows(2).filter(|pair| pair[0].1 != pair[1].1).count().to_string(),
+            took.get(took.len() / 2).map_or("-".to_owned(), u64::to_string),
+            range(program.told.iter().map(|a| a.cpus as f64).collect()),
+            program.told.windows(2).filter(|pair| pair[0].cpus != pair[1].cpus).count().to_string(),
             share(cpus.collect()),
-            range(program.told.iter().filter(|t| t.2 > 0).map(|t| t.2 as f64 / 1024.0).collect()),
+            range(program.told.iter().filter(|a| a.kib > 0).map(|a| a.kib as f64 / 1024.0).collect()),
             share(memory.collect()),
         ]
     });
-    let head =
-        ["program", "answers", "CPUs", "changes", "as the files say", "memory, MiB", "as the files say"];
+    let head = [
+        "program",
+        "answers",
+        "ms to answer, median",
+        "CPUs",
+        "changes",
+        "as the files say",
+        "memory, MiB",
+        "as the files say",
+    ];
     table(&head, &rows.collect::<Vec<_>>())
 }
 
@@ -469,7 +490,7 @@ fn programs_figure(raw: &Raw, title: &str) -> Result<String> {
             title: program.name.clone(),
             top: f64::from(raw.cpus) * 1.1,
             layers: seen_over_used(
-                program.told.iter().map(|(ms, cpus, _)| (*ms as f64 / 1e3, *cpus as f64)).collect(),
+                program.told.iter().map(|a| (a.answered as f64 / 1e3, a.cpus as f64)).collect(),
                 files.clone(),
             ),
         })
