@@ -1,9 +1,9 @@
-/* Applications whose memory is known by shape: applications pagerank|dense|sparse FILE
+/* Applications whose memory is known by shape: applications pagerank|dense|sparse FILE [once]
  *
  * pagerank: a random graph of 2^17 nodes and 2^20 edges in compressed rows, that each process makes in memory of its own, and PageRank over
  * and over. dense, sparse: a function as FaaS platforms start them: it maps the 64 MiB of FILE, its libraries and data so to say,
  * and each request touches all of it (dense) or one page in 64 (sparse), in an order of its own, and writes some pages of its own.
- * Says "ready" when it has worked once, and works on until standard input ends.
+ * Says "ready" when it has worked once, and works on until standard input ends; "once", it works no more and stays.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -89,25 +89,28 @@ static void function(int fd, unsigned long stride)
 
 int main(int argc, char **argv)
 {
-	int fd = argc == 3 ? open(argv[2], O_RDONLY) : -1, said = 0;
+	int fd = argc == 3 || argc == 4 ? open(argv[2], O_RDONLY) : -1, said = 0;
 	char byte;
 
 	if (fd < 0)
 		return 2;
 	state = (uint32_t)getpid() * 2654435761u | 1;
 	fcntl(0, F_SETFL, O_NONBLOCK);
-	while (read(0, &byte, 1) != 0) {
+	while (argc == 4 || read(0, &byte, 1) != 0) {
 		if (!strcmp(argv[1], "pagerank")) {
 			pagerank();
 		} else {
 			function(fd, strcmp(argv[1], "dense") ? 64 : 1);
 			/* Requests come; nobody waits busily for them. */
-			usleep(20000);
+			if (argc == 3)
+				usleep(20000);
 		}
 		if (!said++) {
 			puts("ready");
 			fflush(stdout);
 		}
+		if (argc == 4)
+			pause();
 	}
 	return 0;
 }

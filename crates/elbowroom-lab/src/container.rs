@@ -182,23 +182,30 @@ impl Maker {
     }
 
     fn import_image(&self) -> Result<String> {
-        let (tar, root) = (self.scope.dir().join("image.tar"), self.scope.dir().join("image"));
+        let root = self.scope.dir().join("image");
         let made = fs::create_dir_all(&root).and_then(|()| fs::copy(&self.reader, root.join("reader")));
         made.with_context(|| format!("while making {}", root.display()))?;
         // Where the host's /usr is shown, its programs are found.
         for link in ["bin", "sbin", "lib", "lib64"] {
             symlink(format!("usr/{link}"), root.join(link)).context("while making an image")?;
         }
-        let mut command = Command::new("tar");
-        command.arg("-cf").arg(&tar).arg("-C").arg(&root).arg(".");
-        if !command.status().context("while running tar")?.success() {
-            bail!("tar could not pack the reader");
-        }
         let name = format!("{}:latest", self.parent);
-        self.scope.add(Created::DockerImage(name.clone()))?;
-        docker(&["import".into(), tar.display().to_string(), name.clone()])?;
+        docker_image(&self.scope, &name, &root)?;
         Ok(name)
     }
+}
+
+/// Makes an image of Docker's from a directory. It is gone with the scope.
+pub(crate) fn docker_image(scope: &Scope, name: &str, root: &Path) -> Result<()> {
+    let tar = root.with_extension("tar");
+    let mut command = Command::new("tar");
+    command.arg("-cf").arg(&tar).arg("-C").arg(root).arg(".");
+    if !command.status().context("while running tar")?.success() {
+        bail!("tar could not pack {}", root.display());
+    }
+    scope.add(Created::DockerImage(name.to_owned()))?;
+    docker(&["import".into(), tar.display().to_string(), name.to_owned()])?;
+    Ok(())
 }
 
 impl Container {

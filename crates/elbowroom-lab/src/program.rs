@@ -97,7 +97,8 @@ impl Drop for Program {
     }
 }
 
-fn build(name: &str) -> Result<PathBuf> {
+/// Builds a program of `lab/programs` that needs no libraries where it runs.
+pub(crate) fn build(name: &str) -> Result<PathBuf> {
     compile(name, &["-O1", "-static"], "")
 }
 

@@ -5,15 +5,19 @@
 //! puts the rounds together. Docker and containerd are those that `DOCKER_HOST` and `CONTAINERD_ADDRESS` say, as the product
 //! takes them; an engine that is not here is left out, and the summary says why.
 
+use crate::container::docker_image;
 use crate::job::{Folder, Job, Lab, table};
 use crate::plot::{self, Axis, Line, PALETTE};
 use crate::product::Product;
+use crate::program;
 use crate::stats::{Spread, quantile, short};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
+/// Bytes of the file that functions map.
+const FILE: usize = 64 << 20;
 /// Families that a figure tells apart.
 const NAMED: usize = 9;
 
@@ -163,7 +167,7 @@ impl Job for ProfileStartup {
     fn record(&self, lab: &Lab) -> Result<Raw> {
         let (mut variants, _agent) = match self.compare {
             Compare::Engines => (engines(), None),
-            Compare::Applications => (applications(), None),
+            Compare::Applications => (applications(lab)?, None),
             Compare::Views => (
                 views(lab)?,
                 Some(Product::start(&lab.scope, lab.program(), AGENT, "/elbowroom-profile-*", &[])?),
@@ -293,7 +297,8 @@ fn engines() -> Vec<Variant> {
     ]
 }
 
-fn applications() -> Vec<Variant> {
+/// Programs of this machine, and of an image: own ones and the file that functions map.
+fn applications(lab: &Lab) -> Result<Vec<Variant>> {
     let apache = "httpd=apache2 -DFOREGROUND -f /dev/null -C 'LoadModule mpm_event_module \
         /usr/lib/apache2/modules/mod_mpm_event.so' -c 'ServerName localhost' -c 'Listen 8080' -c 'PidFile /tmp/pid' \
         -c 'ErrorLog /dev/stderr' -c 'DefaultRuntimeDir /tmp'";
@@ -301,13 +306,30 @@ fn applications() -> Vec<Variant> {
         --skip-networking --datadir=/tmp/d --socket=/tmp/s --innodb-log-file-size=4M --innodb-buffer-pool-size=8M'";
     let python =
         "python=/usr/bin/python3 -c 'import json, time, http.client; json.loads(\"{}\"); time.sleep(1000)'";
+    // It maps a large file that is there anyway.
+    let fio = "fio=sh -c 'fio --name=x --ioengine=mmap --rw=randread --bs=4k --size=16m --invalidate=0 --readonly \
+        --filename=$(command -v mariadbd); exec sleep 1000'";
+    let root = lab.scope.dir().join("applications");
+    std::fs::create_dir_all(&root).context("while making an image")?;
+    std::fs::copy(program::build("applications")?, root.join("applications")).context("while making an image")?;
+    std::fs::write(root.join("file"), vec![1; FILE]).context("while making an image")?;
+    let image = format!("elbowroom-lab-applications-{}:latest", std::process::id());
+    docker_image(&lab.scope, &image, &root)?;
     let of = |name, command: &str| Variant { name, arguments: vec!["--command".into(), command.into()] };
-    vec![
+    let own = |name| Variant {
+        name,
+        arguments: vec!["--image".into(), format!("{name}={image} /applications {name} /file once")],
+    };
+    Ok(vec![
         of("busybox", "busybox sleep 1000"),
         of("httpd", apache),
         of("mariadb", mariadb),
         of("python", python),
-    ]
+        of("fio", fio),
+        own("pagerank"),
+        own("dense"),
+        own("sparse"),
+    ])
 }
 
 /// Two bundles that differ in one hook, started in turns by one call.
