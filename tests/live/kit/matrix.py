@@ -54,8 +54,9 @@ def all_runtimes():
         Runtime(".NET Core 3.1", dotnet, {"`ProcessorCount`": 0, "memory of the collector": 1}),
         Runtime("libgomp", regions("gcc"), {"width of a region": 0, "`omp_get_num_procs`": 11}, openmp),
         Runtime("libomp", regions("clang"), {"width of a region": 0, "`omp_get_num_procs`": 11}, openmp),
-        Runtime("OpenBLAS", lambda: [PYTHON, SOURCES / "blas.py", openblas()], {"threads": 0}),
-        Runtime("jemalloc", lambda: [*STATIC_TLS, PYTHON, SOURCES / "jemalloc.py", jemalloc()], {"CPUs of its arenas": 0}),
+        Runtime("OpenBLAS", lambda: [PYTHON, SOURCES / "blas.py", library("openblas-pthread/libopenblas.so.0", "libopenblas0-pthread")], {"threads": 0}),
+        Runtime("jemalloc", lambda: [*STATIC_TLS, PYTHON, SOURCES / "jemalloc.py", library("libjemalloc.so.2", "libjemalloc2")], {"CPUs of its arenas": 0}),
+        Runtime("oneTBB", lambda: [PYTHON, SOURCES / "tbb.py", library("libtbb.so.12", "libtbb12")], {"`max_concurrency`": 0}),
         Runtime("nginx", lambda: server("nginx"), {"`worker_processes auto`": 0}),
         Runtime("MariaDB", lambda: server("mariadbd"), {"`thread_pool_size`": 0}),
     ]
@@ -95,16 +96,10 @@ def dotnet():
     return ["env", "DOTNET_SYSTEM_GLOBALIZATION_INVARIANT=1", home / "dotnet", "exec", BUILT / "Sees.dll"]
 
 
-def openblas():
-    for library in sorted(Path("/usr/lib").glob("*/openblas-pthread/libopenblas.so.0")):
-        return library
-    raise Missing("libopenblas0-pthread: tools/setup runtimes")
-
-
-def jemalloc():
-    for library in sorted(Path("/usr/lib").glob("*/libjemalloc.so.2")):
-        return library
-    raise Missing("libjemalloc2: tools/setup runtimes")
+def library(file, package):
+    for path in sorted(Path("/usr/lib").glob(f"*/{file}")):
+        return path
+    raise Missing(f"{package}: tools/setup runtimes")
 
 
 def server(name):
