@@ -1,5 +1,6 @@
 """`elbowroom run`: a container of one's own, without an engine."""
 
+import fcntl
 import os
 import pty
 import signal
@@ -17,6 +18,8 @@ from kit.wait import PATIENCE, eventually
 
 CPUS = os.cpu_count()
 MIB = 1 << 20
+# include/uapi/linux/loop.h
+LOOP_CTL_ADD, LOOP_CTL_REMOVE = 0x4C80, 0x4C81
 
 
 def elbowroom_run(binary, run_dir, *words, **options):
@@ -97,6 +100,27 @@ def test_memory_in_use_is_the_containers_own(agent, start):
     assert used(neighbour) - of_neighbour < 20 * MIB
     container.allocate(0)
     eventually(lambda: used(container) - before < 20 * MIB)
+
+
+@pytest.mark.native
+def test_a_disk_that_comes_later_has_its_row(agent, start):
+    def rows(text):
+        return [line.split()[2] for line in text.splitlines()]
+
+    try:
+        control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        pytest.skip(f"needs disks that come and go, and this machine has no loop devices: {error}")
+    container = start()
+    before = rows(container.read("/proc/diskstats"))
+    assert "loop4711" not in before
+    try:
+        fcntl.ioctl(control, LOOP_CTL_ADD, 4711)
+        eventually(lambda: rows(container.read("/proc/diskstats")) == rows(Path("/proc/diskstats").read_text()))
+        assert set(rows(container.read("/proc/diskstats"))) >= {*before, "loop4711"}
+    finally:
+        fcntl.ioctl(control, LOOP_CTL_REMOVE, 4711)
+        os.close(control)
 
 
 def test_the_limit_file_of_the_cgroup_agrees(agent, start):

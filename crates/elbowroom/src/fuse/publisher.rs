@@ -12,9 +12,10 @@
 //! answered anew (before Linux 6.9 the mount is a new one then). When a policy process dies it may have swapped bits and
 //! not told the kernel, so its successor drops every page of every container once.
 //!
-//! Sizes are measured when a container is added and stay, but for one case: when its possible CPUs (its cpuset, or its
-//! quota's ceiling) change to more than ever before, pages that no longer fit grow, once. A reader that has such a page
-//! in its hands at that very moment may get the new text cut to the old length.
+//! Sizes are measured when a container is added and stay, but for two cases: when its possible CPUs (its cpuset, or its
+//! quota's ceiling) change to more than ever before, pages that no longer fit grow, once; and where the machine has more disks,
+//! `diskstats` has a row for each. A reader that has such a page in its hands at that very moment may get the new text cut to the
+//! old length.
 
 use crate::fuse::abi;
 use crate::fuse::hosttext::HostText;
@@ -47,6 +48,8 @@ pub struct Publisher {
     shapes: HashMap<Slot, Shape>,
     /// The page bits that [`Dirty::Stats`] is about.
     dynamic: u64,
+    /// How many rows the machine's `diskstats` had last.
+    disks: usize,
 }
 
 /// The facts that decide which files a container has, and how long they are.
@@ -118,7 +121,7 @@ impl Publisher {
         let dynamic =
             (0..64).filter(|bit| tree::nodes_of_bit(*bit, &Facts::EMPTY).iter().any(|n| n.dynamic()));
         let dynamic = dynamic.fold(0, |mask, bit| mask | 1 << bit);
-        let mut publisher = Self { shared, host: HostText::new("/"), shapes: HashMap::new(), dynamic };
+        let mut publisher = Self { shared, host: HostText::new("/"), shapes: HashMap::new(), dynamic, disks: 0 };
         publisher.start_threads();
         publisher.adopt();
         Ok(publisher)
@@ -243,6 +246,26 @@ impl Publisher {
             self.shared.wake.notify_one();
         }
         Ok(())
+    }
+
+    /// Sees to it that every container's `diskstats` has room for all disks of the machine, which may have more by now: to be called
+    /// about every second.
+    pub fn look_at_disks(&mut self) {
+        let (node, path) = (Node::Diskstats, tree::host_path(Node::Diskstats));
+        let text = path.and_then(|path| self.host.read(&path, true).ok()).unwrap_or_default();
+        let before = std::mem::replace(&mut self.disks, text.lines().count());
+        let Some(bit) = node.page_bit().filter(|_| self.disks > before) else { return };
+        for (slot, _) in self.slots() {
+            let Some(last) = self.last(slot) else { continue };
+            let size = tree::size(node, &last.facts, &text);
+            if self.shared.slots.size(slot, bit).is_some_and(|has| has < size) {
+                let mut sizes = [0; 64];
+                sizes[usize::from(bit)] = size;
+                self.shared.slots.grow(slot, &sizes);
+                lock(&self.shared.work).reshaped.push(slot);
+                self.shared.wake.notify_one();
+            }
+        }
     }
 
     /// The page bits ([`Node::page_bit`]) that readers asked the server for since this was called last. A page

@@ -35,6 +35,8 @@ use std::time::Duration;
 const DETACHED_WITHIN: Duration = Duration::from_secs(20);
 /// Every how many ticks it is looked who read what: much more often than any page is renewed.
 const LOOK_EVERY: u64 = 4;
+/// Every how many ticks it is looked whether the machine has more disks.
+const DISKS_EVERY: u64 = 64;
 
 /// After so many containers went their memory is given back: some MiB.
 const MANY: usize = 100;
@@ -186,6 +188,9 @@ impl Owner {
                 self.gone = 0;
                 process::give_back_memory();
             }
+        }
+        if self.ticks.is_multiple_of(DISKS_EVERY) {
+            self.publisher.look_at_disks();
         }
         self.attach_due(now);
         for id in self.voices.due(now) {
