@@ -311,7 +311,8 @@ fn applications(lab: &Lab) -> Result<Vec<Variant>> {
         --filename=$(command -v mariadbd); exec sleep 1000'";
     let root = lab.scope.dir().join("applications");
     std::fs::create_dir_all(&root).context("while making an image")?;
-    std::fs::copy(program::build("applications")?, root.join("applications")).context("while making an image")?;
+    std::fs::copy(program::build("applications")?, root.join("applications"))
+        .context("while making an image")?;
     std::fs::write(root.join("file"), vec![1; FILE]).context("while making an image")?;
     let image = format!("elbowroom-lab-applications-{}:latest", std::process::id());
     docker_image(&lab.scope, &image, &root)?;

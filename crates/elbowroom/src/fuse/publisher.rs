@@ -121,7 +121,8 @@ impl Publisher {
         let dynamic =
             (0..64).filter(|bit| tree::nodes_of_bit(*bit, &Facts::EMPTY).iter().any(|n| n.dynamic()));
         let dynamic = dynamic.fold(0, |mask, bit| mask | 1 << bit);
-        let mut publisher = Self { shared, host: HostText::new("/"), shapes: HashMap::new(), dynamic, disks: 0 };
+        let mut publisher =
+            Self { shared, host: HostText::new("/"), shapes: HashMap::new(), dynamic, disks: 0 };
         publisher.start_threads();
         publisher.adopt();
         Ok(publisher)
