@@ -207,8 +207,8 @@ impl Watch {
     }
 
     fn pools(&mut self, governor: &Memory, moment: &Moment<'_>, now: Micros) {
-        // Every container of a scenario is in the same pool.
-        let Some(pool) = governor.pools().first() else { return };
+        // Every container of a scenario is in the same pool, which may be in the machine.
+        let Some(pool) = governor.pools().last() else { return };
         let standings = moment.truth.shares.iter().filter_map(|share| governor.standing(share.group));
         let owed: Bytes = standings.map(|standing| standing.entitlement).sum();
         if owed.get() as f64 > pool.size.get() as f64 * 1.0001 + 64.0 {
@@ -311,7 +311,7 @@ impl Watch {
         let needs = |colour| colour != Colour::Green;
         let needed =
             others.filter_map(|share| governor.standing(share.group)).any(|other| needs(other.colour));
-        let short = governor.pools().first().is_some_and(|pool| pool.short && pool.needers > 0);
+        let short = governor.pools().iter().any(|pool| pool.short && pool.needers > 0);
         if !needed || !short {
             self.breaks("needer", say());
         }

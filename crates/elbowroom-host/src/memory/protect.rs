@@ -2,8 +2,7 @@
 //!
 //! On v2 a claim counts only as far as every cgroup above makes it too (mm/page_counter.c, `effective_protection`), so
 //! each of those gets what its user set and the sum of what ours below it add to theirs, and no less than the sum of all that
-//! is claimed for containers below it: a claim of a container's own user may have had no cover. Of what a pool's containers claim
-//! against each other, the pool's own cgroup and those above it make only what is reserved. Parents are raised before
+//! is claimed for containers below it: a claim of a container's own user may have had no cover. Parents are raised before
 //! children and lowered after them: no claim of ours is ever without cover.
 
 use crate::cgroup::{Controller, Layout, Version};
@@ -27,17 +26,7 @@ pub(super) struct Shields {
 struct Shield {
     path: PathBuf,
     /// In the order of [`FILES`].
-    claims: [Claims; 2],
-    /// [`Protect::levels`].
-    levels: usize,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Claims {
-    /// What groups below the pool's make.
-    inside: Claim,
-    /// What the pool's and those above it make.
-    outside: Claim,
+    claims: [Claim; 2],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,30 +77,22 @@ impl Shields {
             return outcome(&knob, set(leases, &knob, kept));
         }
         let mut worst = memory::Outcome::Done;
-        let outside = if order.levels > 0 { order.outside } else { order.low };
-        let claims = [(order.low, outside), (order.min, order.min)];
-        for (at, (file, (inside, outside))) in FILES.into_iter().zip(claims).enumerate() {
+        for (at, (file, claim)) in FILES.into_iter().zip([order.low, order.min]).enumerate() {
             let Some(knob) = Knob::new(&dir, file, None, Unset::Max) else {
                 self.forget(layout, leases, order.group);
                 return memory::Outcome::Gone;
             };
             let user = leases.before(&knob).map_or_else(|| knob.read(), Ok);
             // Where all of it is protected already, or nobody knows, nothing is added.
-            let known = user.ok().and_then(Limit::value);
-            let [inside, outside] =
-                [inside, outside].map(|claim| Claim::new(order_pages(claim.get()), known));
-            let shield = self.of.entry(order.group).or_insert_with(|| Shield {
-                path: path.to_owned(),
-                claims: Default::default(),
-                levels: 0,
-            });
-            let before = std::mem::replace(&mut shield.claims[at], Claims { inside, outside });
-            let levels = std::mem::replace(&mut shield.levels, order.levels as usize);
-            let grows =
-                inside.exceeds(before.inside) || outside.exceeds(before.outside) || levels != shield.levels;
+            let claim = Claim::new(order_pages(claim.get()), user.ok().and_then(Limit::value));
+            let shield = self
+                .of
+                .entry(order.group)
+                .or_insert_with(|| Shield { path: path.to_owned(), claims: Default::default() });
+            let before = std::mem::replace(&mut shield.claims[at], claim);
             let own =
-                |leases: &mut Leases| outcome(&knob, set(leases, &knob, |user| plus(user, inside.extra)));
-            if grows {
+                |leases: &mut Leases| outcome(&knob, set(leases, &knob, |user| plus(user, claim.extra)));
+            if claim.exceeds(before) {
                 worst = worse(worst, self.cover(layout, leases, path, at, Order::FromTheTop));
                 worst = worse(worst, own(leases));
             } else {
@@ -174,15 +155,9 @@ impl Shields {
     /// What containers below a group make it claim.
     fn sum_below(&self, group: &Path, at: usize) -> Claim {
         let mut sum = Claim::default();
-        for shield in self.of.values() {
-            let Ok(rest) = shield.path.strip_prefix(group) else { continue };
-            let above = rest.components().count();
-            let claims = shield.claims[at];
-            let claim = match above {
-                0 => continue,
-                _ if shield.levels > 0 && above >= shield.levels => claims.outside,
-                _ => claims.inside,
-            };
+        for shield in self.of.values().filter(|shield| shield.path.starts_with(group) && shield.path != group)
+        {
+            let claim = shield.claims[at];
             sum.extra = sum.extra.saturating_add(claim.extra);
             sum.whole = sum.whole.saturating_add(claim.whole);
         }

@@ -31,15 +31,7 @@ fn reclaim(amount: u64) -> Reclaim {
 }
 
 fn protect(low: u64, soft: Limit<Bytes>) -> Protect {
-    Protect {
-        at: Micros::ZERO,
-        group: ID,
-        low: Bytes(low),
-        outside: Bytes::ZERO,
-        levels: 0,
-        min: Bytes::ZERO,
-        soft,
-    }
+    Protect { at: Micros::ZERO, group: ID, low: Bytes(low), min: Bytes::ZERO, soft }
 }
 
 fn actuator() -> Actuator {
@@ -269,14 +261,6 @@ fn protection_reaches_through_every_group_above_and_goes_with_us() {
                 actuator.protect(&mut leases, &protect(claim * MIB, soft), &room.path());
                 assert_eq!(low(&room), expect, "{claim} without cover");
             }
-            // A pool's cgroup keeps for it what is reserved.
-            let pool = Protect { outside: Bytes(20 * MIB), levels: 1, ..protect(80 * MIB, soft) };
-            actuator.protect(&mut leases, &pool, &room.path());
-            assert_eq!(low(&room), mib(80, 20));
-            actuator.protect(&mut leases, &Protect { levels: 0, ..pool }, &room.path());
-            assert_eq!(low(&room), mib(80, 80));
-            actuator.protect(&mut leases, &protect(0, soft), &room.path());
-            assert_eq!(low(&room), mib(10, 0));
             room.write_above("memory.low", &(50 * MIB).to_string());
             // A group above that somebody else writes is his, and the container's own is still ours.
             actuator.protect(&mut leases, &protect(60 * MIB, soft), &room.path());

@@ -152,8 +152,7 @@ mod tests {
 
     fn protect(mib: u64) -> Order {
         let (at, group, min, soft) = (Micros::ZERO, GroupId(1), Bytes::ZERO, Limit::Max);
-        let (outside, levels) = (Bytes::ZERO, 0);
-        Order::Protect(Protect { at, group, low: Bytes::mib(mib), outside, levels, min, soft })
+        Order::Protect(Protect { at, group, low: Bytes::mib(mib), min, soft })
     }
 
     #[test]

@@ -1,11 +1,9 @@
 //! What an operator should hear of memory.
 
 use super::member::{Member, Protection};
-use super::pool::Pool;
-use super::sample::Order;
+use super::pool::Shared;
 use super::{amount, explain};
-use crate::alert::Conditions;
-use crate::alert::Kind;
+use crate::alert::{Alert, Conditions, Kind};
 use crate::probe::Colour;
 use crate::sample::GroupId;
 use crate::unit::Micros;
@@ -15,27 +13,33 @@ use std::collections::BTreeMap;
 const HOLD: Micros = Micros::secs(30);
 
 /// Looks at a pool.
-pub(super) fn look(
-    pool: &Pool,
-    path: &str,
+pub(super) fn of_pool(
+    shared: &Shared,
     members: &BTreeMap<GroupId, Member>,
-    ids: &[GroupId],
     now: Micros,
     conditions: &mut Conditions,
-    orders: &mut Vec<Order>,
-) {
-    let mut say = |kind, group, there, hold, text: &dyn Fn() -> String| {
-        orders.extend(conditions.set((kind, None, group), now, there, hold, text).map(Order::Alert));
+) -> Option<Alert> {
+    let all = shared.ids.iter().filter_map(|id| members.get(id));
+    let reserved: f64 = all.filter(|member| !member.is_dead()).map(|member| member.reserve).sum();
+    let (owner, size) = (shared.pool.owner, shared.pool.size);
+    let text = || explain::overcommit(&shared.path, reserved, size);
+    conditions.set((Kind::Overcommit, None, owner), now, reserved > size, HOLD, &text)
+}
+
+/// Looks at a container; `short`: a pool that it is in is.
+pub(super) fn of_member(
+    member: &Member,
+    short: bool,
+    now: Micros,
+    conditions: &mut Conditions,
+) -> impl Iterator<Item = Alert> + use<> {
+    let mut say = |kind, there, hold, text: &dyn Fn() -> String| {
+        conditions.set((kind, None, Some(member.id)), now, there, hold, text)
     };
-    let all = || ids.iter().filter_map(|id| members.get(id));
-    let reserved: f64 = all().filter(|member| !member.is_dead()).map(|member| member.reserve).sum();
-    let text = || explain::overcommit(path, reserved, pool.size);
-    say(Kind::Overcommit, pool.owner, reserved > pool.size, HOLD, &text);
-    for member in all() {
-        let owed = member.entitlement.min(member.max().value().map_or(f64::INFINITY, amount));
-        let starved = pool.short && member.colour() == Colour::Red && member.usage() < 0.95 * owed;
-        say(Kind::Starved, Some(member.id), starved, HOLD, &|| explain::starved(member, owed));
-        let foreign = member.protection == Protection::Foreign && now < member.unprotectable_until;
-        say(Kind::ForeignWriter, Some(member.id), foreign, Micros::ZERO, &|| explain::foreign(&member.name));
-    }
+    let owed = member.entitlement.min(member.max().value().map_or(f64::INFINITY, amount));
+    let starved = short && member.colour() == Colour::Red && member.usage() < 0.95 * owed;
+    let starved = say(Kind::Starved, starved, HOLD, &|| explain::starved(member, owed));
+    let foreign = member.protection == Protection::Foreign && now < member.unprotectable_until;
+    let foreign = say(Kind::ForeignWriter, foreign, Micros::ZERO, &|| explain::foreign(&member.name));
+    starved.into_iter().chain(foreign)
 }

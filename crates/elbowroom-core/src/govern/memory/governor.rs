@@ -1,9 +1,9 @@
 //! The governor of a machine's memory: what events do to it.
 
 use super::member::{Member, Protection};
-use super::pool::{self, Place, Pool};
+use super::pool::{self, Place, Shared};
 use super::sample::{Act, Done, Export, GroupMemory, Heard, MemoryTick, NodeMemory, Order, Outcome, Protect};
-use super::turn::Turn;
+use super::turn::{Spoken, Turn};
 use super::{PoolView, Settings, Standing, What, alerts, bytes, lend, protect, recall};
 use crate::alert::Alert;
 use crate::alert::Conditions;
@@ -123,7 +123,8 @@ impl Memory {
     pub fn watched(&self) -> Vec<GroupId> {
         let mut watched: BTreeSet<GroupId> = self.members.keys().copied().collect();
         let total = self.node.as_ref().map_or(Bytes(u64::MAX), |node| node.mem_total);
-        watched.extend(self.places(total).values().filter_map(|place| Some(place.owner?.0)));
+        let places = self.places(total);
+        watched.extend(places.values().flat_map(|place| &place.owners).map(|(owner, _)| *owner));
         watched.into_iter().collect()
     }
 
@@ -171,8 +172,7 @@ impl Memory {
         }
         if member.protect.is_some() {
             let (low, min, soft) = (Bytes::ZERO, Bytes::ZERO, Limit::Max);
-            let (outside, levels) = (Bytes::ZERO, 0);
-            orders.push(Order::Protect(Protect { at, group, low, outside, levels, min, soft }));
+            orders.push(Order::Protect(Protect { at, group, low, min, soft }));
         }
         if member.lease.is_some() {
             orders.push(Order::Release(group));
@@ -286,70 +286,90 @@ impl Memory {
         let places = self.places(node.mem_total);
         for (id, place) in &places {
             if let Some(member) = self.members.get_mut(id) {
-                (member.around, member.levels) = (place.around, place.levels);
+                member.around = place.around;
             }
         }
-        for (pool, ids) in self.divide(&node, &tick.node, &places) {
-            pool.divide(&mut self.members, &ids, &settings);
-            let turn = Turn {
-                now,
-                pool: &pool,
-                ids: &ids,
-                page_size: node.page_size,
-                views: settings.views,
-                idle_tax: settings.idle_tax.fraction(),
-                rested: self.needed.get(&pool.owner).is_none_or(|at| now.saturating_sub(*at) >= REST),
-            };
-            if !paused {
-                turn.review(&mut self.members, &mut orders);
+        let pools = self.divide(&node, &tick.node, &places);
+        pool::divide(&pools, &mut self.members, &settings);
+        let turn = |shared: &'_ Shared| Turn {
+            now,
+            pool: shared.pool,
+            page_size: node.page_size,
+            views: settings.views,
+            idle_tax: settings.idle_tax.fraction(),
+        };
+        // The pools that each container is in, from the outside in.
+        let mut within: BTreeMap<GroupId, Vec<&Shared>> = BTreeMap::new();
+        for shared in &pools {
+            shared.ids.iter().for_each(|id| within.entry(*id).or_default().push(shared));
+        }
+        let innermost: BTreeMap<GroupId, Turn> =
+            within.iter().filter_map(|(id, pools)| Some((*id, turn(pools.last()?)))).collect();
+        if !paused {
+            for (id, turn) in &innermost {
+                if let Some(member) = self.members.get_mut(id) {
+                    turn.review(member, &mut orders);
+                }
             }
-            let needers = pool.needers(&self.members, &ids);
-            if turn.move_memory(&mut self.members, &needers, &mut orders) {
-                self.needed.insert(pool.owner, now);
+        }
+        let rested = |needed: &BTreeMap<_, Micros>, shared: &Shared| {
+            needed.get(&shared.pool.owner).is_none_or(|at| now.saturating_sub(*at) >= REST)
+        };
+        let busy: BTreeSet<GroupId> = pools
+            .iter()
+            .filter(|shared| !rested(&self.needed, shared))
+            .flat_map(|shared| shared.ids.iter().copied())
+            .collect();
+        let mut spoken = Spoken::default();
+        for shared in &pools {
+            let needers = shared.needers(&self.members, &pools);
+            if turn(shared).move_memory(&mut self.members, &shared.ids, &needers, &mut spoken, &mut orders) {
+                self.needed.insert(shared.pool.owner, now);
             }
-            for id in &ids {
-                orders.extend(self.members.get_mut(id).and_then(|member| protect::order(member, now)));
-            }
-            let path =
-                pool.owner.and_then(|id| self.groups.get(&id)).map_or("/", |known| &known.path).to_owned();
-            alerts::look(&pool, &path, &self.members, &ids, now, &mut self.conditions, &mut orders);
-            self.pools.push(self.view(&pool, path, &ids, needers.len()));
+            let alert = alerts::of_pool(shared, &self.members, now, &mut self.conditions);
+            orders.extend(alert.map(Order::Alert));
+            self.pools.push(self.view(shared, needers.len()));
+        }
+        for (id, turn) in &innermost {
+            let Some(member) = self.members.get_mut(id) else { continue };
+            turn.settle(member, &spoken, !busy.contains(id), &mut orders);
+            orders.extend(protect::order(member, now));
+            let short = within.get(id).is_some_and(|pools| pools.iter().any(|shared| shared.pool.short));
+            orders.extend(alerts::of_member(member, short, now, &mut self.conditions).map(Order::Alert));
         }
         // A pool whose last container left is not among those that were looked at.
         orders.extend(self.conditions.rest(now).into_iter().map(Order::Alert));
         orders
     }
 
-    /// The pools with their members; who was not measured is in none.
-    fn divide(
-        &self,
-        node: &Node,
-        memory: &NodeMemory,
-        places: &BTreeMap<GroupId, Place>,
-    ) -> Vec<(Pool, Vec<GroupId>)> {
-        let mut shared: BTreeMap<Option<(GroupId, Bytes)>, Vec<GroupId>> = BTreeMap::new();
+    /// The pools with their members, from the outside in, the machine first; none where nobody is there. Who was not measured is in
+    /// none, nor who is in a pool that was not: that cannot be divided, and its members are not for others to divide either.
+    fn divide(&self, node: &Node, memory: &NodeMemory, places: &BTreeMap<GroupId, Place>) -> Vec<Shared> {
+        let is_known = |place: &&Place| place.owners.iter().all(|(owner, _)| self.measured(*owner).is_some());
+        let mut limits: BTreeMap<GroupId, (Bytes, Vec<GroupId>)> = BTreeMap::new();
+        let mut inside: BTreeMap<Option<GroupId>, Vec<GroupId>> = BTreeMap::new();
         for member in self.members.values().filter(|member| member.measured) {
-            let owner = places.get(&member.id).and_then(|place| place.owner);
-            // A pool that was not measured cannot be divided, and its members are not the machine's to divide either.
-            if owner.is_none_or(|(owner, _)| self.measured(owner).is_some()) {
-                shared.entry(owner).or_default().push(member.id);
+            let Some(place) = places.get(&member.id).filter(is_known) else { continue };
+            inside.entry(None).or_default().push(member.id);
+            for (at, (owner, limit)) in place.owners.iter().enumerate() {
+                inside.entry(Some(*owner)).or_default().push(member.id);
+                let around = || place.owners[at + 1..].iter().map(|(owner, _)| *owner).collect();
+                limits.entry(*owner).or_insert_with(|| (*limit, around()));
             }
         }
-        let own = |ids: &[GroupId]| ids.iter().filter_map(|id| self.measured(*id)).collect::<Vec<_>>();
-        // What a pool uses includes what pools inside it use.
-        let owners: BTreeSet<GroupId> = shared.keys().flatten().map(|(owner, _)| *owner).collect();
-        let outermost = owners.iter().filter(|id| !self.is_below(**id, |above| owners.contains(&above)));
-        let pools: Vec<&GroupMemory> = outermost.filter_map(|owner| self.measured(*owner)).collect();
-        let members = shared.get(&None).map_or_else(Vec::new, |ids| own(ids));
-        let machine = pool::machine(node, memory, &members, &pools, &self.settings);
-        let pool = |owner: Option<(GroupId, Bytes)>, ids: &[GroupId]| match owner {
-            None => Some(machine),
-            Some((owner, limit)) => {
-                let memory = self.measured(owner)?;
-                Some(pool::limited(owner, limit, memory, &own(ids), machine.room, &self.settings))
-            }
+        let shared = |(owner, ids): (Option<GroupId>, Vec<GroupId>)| {
+            let own: Vec<&GroupMemory> = ids.iter().filter_map(|id| self.measured(*id)).collect();
+            let Some(owner) = owner else {
+                let pool = pool::machine(node, memory, &own, &self.settings);
+                return Some(Shared { pool, path: "/".to_owned(), around: Vec::new(), ids });
+            };
+            let (limit, around) = limits.get(&owner)?.clone();
+            let pool = pool::limited(owner, limit, self.measured(owner)?, &own, &self.settings);
+            Some(Shared { pool, path: self.groups.get(&owner)?.path.clone(), around, ids })
         };
-        shared.into_iter().filter_map(|(owner, ids)| Some((pool(owner, &ids)?, ids))).collect()
+        let mut pools: Vec<Shared> = inside.into_iter().filter_map(shared).collect();
+        pools.sort_by_key(|shared| (shared.pool.owner.is_some(), shared.around.len(), shared.pool.owner));
+        pools
     }
 
     fn measured(&self, id: GroupId) -> Option<&GroupMemory> {
@@ -357,15 +377,15 @@ impl Memory {
         (Some(*at) == self.last).then_some(memory)
     }
 
-    fn view(&self, pool: &Pool, path: String, ids: &[GroupId], needers: usize) -> PoolView {
-        let reserved = ids.iter().filter_map(|id| self.members.get(id)).map(|member| member.reserve).sum();
+    fn view(&self, shared: &Shared, needers: usize) -> PoolView {
+        let members = shared.ids.iter().filter_map(|id| self.members.get(id));
         PoolView {
-            path,
-            size: bytes(pool.size),
-            room: bytes(pool.room),
-            reserved: bytes(reserved),
-            short: pool.short,
-            containers: ids.len(),
+            path: shared.path.clone(),
+            size: bytes(shared.pool.size),
+            room: bytes(shared.pool.room),
+            reserved: bytes(members.map(|member| member.reserve).sum()),
+            short: shared.pool.short,
+            containers: shared.ids.len(),
             needers,
         }
     }

@@ -49,8 +49,6 @@ pub(super) struct Member {
     /// Its own hard limit, and the tightest that is around it alone.
     pub(super) own_max: Limit<Bytes>,
     pub(super) around: Limit<Bytes>,
-    /// How many levels above it its pool's cgroup is; zero for the machine.
-    pub(super) levels: u32,
     /// Whether the last tick named it.
     pub(super) measured: bool,
     pub(super) meter: Meter,
@@ -98,7 +96,6 @@ impl Member {
             kept: Limit::At(Bytes::ZERO),
             own_max: Limit::Max,
             around: Limit::Max,
-            levels: 0,
             measured: false,
             meter: Meter::default(),
             heard: None,

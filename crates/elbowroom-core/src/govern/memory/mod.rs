@@ -19,8 +19,9 @@
 //!
 //! # Terminology
 //! *Floor*: never taken. *Entitlement*: what is owed now, given the colours; *nominal*: what would be if everybody wanted all he
-//! can get. *Working set*: the lower bound that failed loans taught. *Pool*: what is divided, the machine or a cgroup with a hard
-//! limit around several containers (one that is around a single container is that container's). *Room*: what of it is free.
+//! can get. *Working set*: the lower bound that failed loans taught. *Pool*: what is divided, the machine and inside of it each
+//! cgroup with a hard limit around several containers (one that is around a single container is that container's). *Room*: what of it is
+//! free.
 //!
 //! # Properties
 //! In `tests/memory_scenarios_random.rs`, each with a test of its name:

@@ -1,6 +1,13 @@
-//! What is divided: the machine, or a cgroup with a hard limit around several containers.
+//! What is divided: the machine, and inside of it each cgroup with a hard limit around several containers.
+//!
+//! # Approach
+//! Containers compete as equals whichever cgroup they are in, and a cgroup has no more than its limit: all of the machine's are
+//! entitled together; where those of a cgroup would be owed more than it may have, they are entitled to that among themselves, and
+//! the others to the rest, until every limit holds. Whoever needs memory gets it from anybody in the pool that is short: in the
+//! machine when that is, in a cgroup when its limit is reached.
 
 use super::entitle::{Party, entitle};
+use super::lend::LEAST;
 use super::member::Member;
 use super::sample::{GroupMemory, NodeMemory};
 use super::{Settings, amount};
@@ -32,43 +39,59 @@ pub(super) struct Pool {
     pub(super) short: bool,
 }
 
-/// The machine: everything that its own jobs and the kernel do not hold fast, less a margin. What containers with a pool of their
-/// own use is not there for the others.
+/// A pool and who is in it.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) pool: Pool,
+    pub(super) path: String,
+    /// The owners of the pools around it but the machine.
+    pub(super) around: Vec<GroupId>,
+    /// Its containers, those in pools inside of it too, ascending.
+    pub(super) ids: Vec<GroupId>,
+}
+
+impl Shared {
+    /// Whether it is inside of another.
+    fn is_in(&self, outer: &Self) -> bool {
+        self.pool.owner.is_some() && outer.pool.owner.is_none_or(|owner| self.around.contains(&owner))
+    }
+
+    pub(super) fn contains(&self, id: GroupId) -> bool {
+        self.ids.binary_search(&id).is_ok()
+    }
+}
+
+/// The machine: everything that its own jobs and the kernel do not hold fast, less a margin.
 pub(super) fn machine(
     node: &Node,
     memory: &NodeMemory,
     members: &[&GroupMemory],
-    pools: &[&GroupMemory],
     settings: &Settings,
 ) -> Pool {
-    let sum =
-        |groups: &[&GroupMemory], of: fn(&GroupMemory) -> Bytes| amount(groups.iter().map(|m| of(m)).sum());
+    let sum = |of: fn(&GroupMemory) -> Bytes| amount(members.iter().map(|m| of(m)).sum());
     let cache = |m: &GroupMemory| m.inactive_file.saturating_add(m.active_file);
     let (total, free) = (amount(node.mem_total), amount(memory.mem_free));
-    let used = sum(members, |m| m.usage);
-    let reserved = sum(pools, |m| m.usage);
-    let outside = (total - free - used - reserved).max(0.0);
+    let outside = (total - free - sum(|m| m.usage)).max(0.0);
     let available = amount(memory.mem_available.saturating_sub(memory.mem_free));
-    let spare = (available - sum(members, cache) - sum(pools, cache)).clamp(0.0, outside);
+    let spare = (available - sum(cache)).clamp(0.0, outside);
     let margin = (MARGIN * total).max(2.0 * amount(node.high_mark));
-    let size = (total - margin - (outside - spare) - reserved).max(0.0);
+    let size = (total - margin - (outside - spare)).max(0.0);
     let room = (free - amount(node.high_mark)).max(0.0);
     Pool { owner: None, size, room, short: room < settings.short.fraction() * size }
 }
 
-/// A cgroup with a hard limit, in a machine with `free` memory.
+/// A cgroup with a hard limit; whether the machine around it has that much is asked there.
 pub(super) fn limited(
     owner: GroupId,
     limit: Bytes,
     memory: &GroupMemory,
     members: &[&GroupMemory],
-    free: f64,
     settings: &Settings,
 ) -> Pool {
     let used: Bytes = members.iter().map(|m| m.usage).sum();
     let outside = amount(memory.usage.saturating_sub(used));
     let size = (amount(limit) - outside).max(0.0);
-    let room = amount(limit.saturating_sub(memory.usage)).min(free);
+    let room = amount(limit.saturating_sub(memory.usage));
     Pool { owner: Some(owner), size, room, short: room < settings.short.fraction() * size }
 }
 
@@ -87,55 +110,100 @@ pub(super) struct Needer {
     pub(super) short: bool,
 }
 
-impl Pool {
-    /// Works out floors and what each member is owed.
-    pub(super) fn divide(
-        &self,
-        members: &mut BTreeMap<GroupId, Member>,
-        ids: &[GroupId],
-        settings: &Settings,
-    ) {
-        let mut now = Vec::new();
-        let mut nominal = Vec::new();
-        for id in ids {
-            let Some(member) = members.get_mut(id) else { continue };
-            let cap = member.max().or(Bytes(u64::MAX)).get() as f64;
-            let cap = cap.min(self.size);
-            let usage = member.usage();
-            let kept = member.kept.value().map_or(usage, amount);
-            let reserve = member.claim.memory.reserve.map_or(kept, amount);
-            member.reserve = reserve.min(amount(member.max().or(Bytes(u64::MAX))));
-            let lend = member.claim.memory.lend.unwrap_or(settings.lend).fraction();
-            let learned = member.working_set.min(usage);
-            let missed = member.missed();
-            member.floor = match member.colour() {
-                _ if member.is_dead() => 0.0,
-                Colour::Green => ((1.0 - lend) * member.reserve).max(learned),
-                Colour::Red | Colour::Yellow => missed.unwrap_or(member.reserve),
-            };
-            let (weight, tier) = (f64::from(member.claim.weight), member.claim.tier);
-            let dead = member.is_dead();
-            let fills = !dead && member.colour() != Colour::Green && missed.is_none();
-            let want = if member.is_hungry() { cap } else { (GROWTH * usage + GROWTH_LEAST).min(cap) };
-            let floor = member.floor;
-            let (want, cap_now) = if fills { (want.max(floor), cap.max(floor)) } else { (floor, floor) };
-            now.push(Party { reserved: member.reserve, floor, want, cap: cap_now, weight, tier });
-            let floor = if dead { 0.0 } else { member.reserve };
-            let cap = if dead { 0.0 } else { cap.max(floor) };
-            nominal.push(Party { reserved: floor, floor, want: cap, cap, weight, tier });
-        }
-        let owed = entitle(&now, self.size).into_iter().zip(entitle(&nominal, self.size));
-        for (member, (entitlement, nominal)) in ids.iter().zip(owed) {
-            if let Some(member) = members.get_mut(member) {
-                (member.entitlement, member.nominal) = (entitlement, nominal);
-                // Where more is reserved than there is, reservations shrink.
-                member.floor = member.floor.min(entitlement);
-            }
+/// Works out floors and what each container is owed. The first pool is the machine, the others follow from the outside in.
+pub(super) fn divide(pools: &[Shared], members: &mut BTreeMap<GroupId, Member>, settings: &Settings) {
+    let Some(machine) = pools.first() else { return };
+    let mut most: BTreeMap<GroupId, f64> = BTreeMap::new();
+    for shared in pools {
+        for id in &shared.ids {
+            let most = most.entry(*id).or_insert(f64::INFINITY);
+            *most = most.min(shared.pool.size);
         }
     }
+    let mut now = BTreeMap::new();
+    let mut nominal = BTreeMap::new();
+    for (id, most) in most {
+        let Some(member) = members.get_mut(&id) else { continue };
+        let cap = member.max().or(Bytes(u64::MAX)).get() as f64;
+        let cap = cap.min(most);
+        let usage = member.usage();
+        let kept = member.kept.value().map_or(usage, amount);
+        let reserve = member.claim.memory.reserve.map_or(kept, amount);
+        member.reserve = reserve.min(amount(member.max().or(Bytes(u64::MAX))));
+        let lend = member.claim.memory.lend.unwrap_or(settings.lend).fraction();
+        let learned = member.working_set.min(usage);
+        let missed = member.missed();
+        member.floor = match member.colour() {
+            _ if member.is_dead() => 0.0,
+            Colour::Green => ((1.0 - lend) * member.reserve).max(learned),
+            Colour::Red | Colour::Yellow => missed.unwrap_or(member.reserve),
+        };
+        let (weight, tier) = (f64::from(member.claim.weight), member.claim.tier);
+        let dead = member.is_dead();
+        let fills = !dead && member.colour() != Colour::Green && missed.is_none();
+        let want = if member.is_hungry() { cap } else { (GROWTH * usage + GROWTH_LEAST).min(cap) };
+        let floor = member.floor;
+        let (want, cap_now) = if fills { (want.max(floor), cap.max(floor)) } else { (floor, floor) };
+        now.insert(id, Party { reserved: member.reserve, floor, want, cap: cap_now, weight, tier });
+        let floor = if dead { 0.0 } else { member.reserve };
+        let cap = if dead { 0.0 } else { cap.max(floor) };
+        nominal.insert(id, Party { reserved: floor, floor, want: cap, cap, weight, tier });
+    }
+    let (now, nominal) = (owed(pools, machine, &now), owed(pools, machine, &nominal));
+    for (id, entitlement) in now {
+        if let Some(member) = members.get_mut(&id) {
+            member.entitlement = entitlement;
+            member.nominal = nominal.get(&id).copied().unwrap_or_default();
+            // Where more is reserved than there is, reservations shrink.
+            member.floor = member.floor.min(entitlement);
+        }
+    }
+}
 
-    /// Who could use more than it has.
-    pub(super) fn needers(&self, members: &BTreeMap<GroupId, Member>, ids: &[GroupId]) -> Vec<Needer> {
+/// What each party in a pool is owed of it, in no pool inside of it more than that may have.
+fn owed(pools: &[Shared], of: &Shared, parties: &BTreeMap<GroupId, Party>) -> BTreeMap<GroupId, f64> {
+    let mut owed = BTreeMap::new();
+    let mut open: Vec<(GroupId, Party)> =
+        of.ids.iter().filter_map(|id| Some((*id, *parties.get(id)?))).collect();
+    let mut inside: Vec<&Shared> = pools.iter().filter(|shared| shared.is_in(of)).collect();
+    let mut left = of.pool.size;
+    let sum = |shared: &Shared, owed: &BTreeMap<GroupId, f64>| -> f64 {
+        shared.ids.iter().filter_map(|id| owed.get(id)).sum()
+    };
+    loop {
+        let list: Vec<Party> = open.iter().map(|(_, party)| *party).collect();
+        owed.extend(open.iter().map(|(id, _)| *id).zip(entitle(&list, left)));
+        let too_much = |shared: &&&Shared| sum(shared, &owed) > shared.pool.size * (1.0 + 1e-9) + 1.0;
+        let mut full: Vec<&Shared> = Vec::new();
+        for shared in inside.iter().filter(too_much) {
+            if !full.iter().any(|outer| shared.is_in(outer)) {
+                full.push(*shared);
+            }
+        }
+        if full.is_empty() {
+            return owed;
+        }
+        for shared in full {
+            // Of pools inside it that were full before, what they had is divided anew with the rest of it.
+            let is_open = |id: &GroupId| open.iter().any(|(other, _)| other == id);
+            left += shared.ids.iter().filter(|id| !is_open(id)).filter_map(|id| owed.get(id)).sum::<f64>();
+            owed.extend(self::owed(pools, shared, parties));
+            left = (left - sum(shared, &owed)).max(0.0);
+            open.retain(|(id, _)| !shared.contains(*id));
+            inside.retain(|other| other.pool.owner != shared.pool.owner && !other.is_in(shared));
+        }
+    }
+}
+
+impl Shared {
+    /// Who could use more than it has, and would have it if others in this pool gave it.
+    pub(super) fn needers(&self, members: &BTreeMap<GroupId, Member>, pools: &[Self]) -> Vec<Needer> {
+        // What a limit between the container and this pool leaves.
+        let inside: Vec<&Self> = pools.iter().filter(|shared| shared.is_in(self)).collect();
+        let leaves = |id: GroupId| {
+            let around = inside.iter().filter(|shared| shared.contains(id));
+            around.map(|shared| shared.pool.room).fold(f64::INFINITY, f64::min)
+        };
         let need = |member: &Member| {
             if !member.measured || member.is_dead() || member.is_full() {
                 return None;
@@ -148,21 +216,23 @@ impl Pool {
                 Colour::Yellow if member.is_hungry() && owed > 1.02 * usage => (owed - usage).min(room),
                 Colour::Yellow | Colour::Green => return None,
             };
+            let leaves = leaves(member.id);
+            if leaves < LEAST {
+                return None;
+            }
             // Without a probe, yellow is all that is not known to be red or green; who reads back much would use more.
             let wants = red || member.judgement.sigma.is_some() || member.reads_back();
-            Some(Needer { id: member.id, red, need, short: wants && usage < SHORT * owed })
+            Some(Needer { id: member.id, red, need: need.min(leaves), short: wants && usage < SHORT * owed })
         };
-        ids.iter().filter_map(|id| need(members.get(id)?)).collect()
+        self.ids.iter().filter_map(|id| need(members.get(id)?)).collect()
     }
 }
 
 /// Where a container's memory is divided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The tightest cgroup with a hard limit around several containers, and its limit; the machine where there is none.
-    pub(super) owner: Option<(GroupId, Bytes)>,
-    /// How many levels above the container that cgroup is; zero for the machine.
-    pub(super) levels: u32,
+    /// The cgroups with a hard limit around it and others, and their limits, from the inside out; around all is the machine.
+    pub(super) owners: Vec<(GroupId, Bytes)>,
     /// The tightest limit below that, which is around this container alone: there is nothing to divide, it is as its own.
     pub(super) around: Limit<Bytes>,
 }
@@ -174,30 +244,101 @@ pub(super) fn places(
     mem_total: Bytes,
 ) -> BTreeMap<GroupId, Place> {
     let above = |id: GroupId| groups.get(&id).and_then(|known| known.parent);
-    // Level, group, limit.
-    type Around = Vec<(u32, GroupId, Bytes)>;
-    let limits = |id: GroupId| -> Around {
+    type Limits = Vec<(GroupId, Bytes)>;
+    let limits = |id: GroupId| -> Limits {
         // A parent that is its own ancestor cannot be; the count ends the walk where events say so.
         let ancestors = std::iter::successors(above(id), |id| above(*id)).take(groups.len());
-        let limited =
-            (1..).zip(ancestors).filter_map(|(level, id)| Some((level, id, groups.get(&id)?.max.value()?)));
-        limited.filter(|(.., max)| *max < mem_total).collect()
+        let limited = ancestors.filter_map(|id| Some((id, groups.get(&id)?.max.value()?)));
+        limited.filter(|(_, max)| *max < mem_total).collect()
     };
-    let around: Vec<(GroupId, Around)> = members.map(|id| (id, limits(id))).collect();
+    let around: Vec<(GroupId, Limits)> = members.map(|id| (id, limits(id))).collect();
     let mut sharers: BTreeMap<GroupId, usize> = BTreeMap::new();
-    for (_, owner, _) in around.iter().flat_map(|(_, limits)| limits) {
+    for (owner, _) in around.iter().flat_map(|(_, limits)| limits) {
         *sharers.entry(*owner).or_default() += 1;
     }
-    let place = |(id, limits): (GroupId, Around)| {
-        let alone = limits.iter().take_while(|(_, owner, _)| sharers.get(owner) == Some(&1));
-        let tightest = alone.clone().map(|(.., max)| *max).min();
-        let owner = limits.get(alone.count()).copied();
-        let place = Place {
-            owner: owner.map(|(_, owner, max)| (owner, max)),
-            levels: owner.map_or(0, |(level, ..)| level),
-            around: tightest.map_or(Limit::Max, Limit::At),
-        };
-        (id, place)
+    let place = |(id, mut limits): (GroupId, Limits)| {
+        let alone = limits.iter().take_while(|(owner, _)| sharers.get(owner) == Some(&1)).count();
+        let owners = limits.split_off(alone);
+        let tightest = limits.iter().map(|(_, max)| *max).min();
+        (id, Place { owners, around: tightest.map_or(Limit::Max, Limit::At) })
     };
     around.into_iter().map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shared(owner: Option<u64>, around: &[u64], size: f64, ids: &[u64]) -> Shared {
+        let owner = owner.map(GroupId);
+        let pool = Pool { owner, size, room: 0.0, short: true };
+        let group = |id: &u64| GroupId(*id);
+        Shared {
+            pool,
+            path: String::new(),
+            around: around.iter().map(group).collect(),
+            ids: ids.iter().map(group).collect(),
+        }
+    }
+
+    fn hungry(reserved: f64, weight: f64) -> Party {
+        let all = f64::INFINITY;
+        Party { reserved, floor: reserved, want: all, cap: all, weight, tier: 0 }
+    }
+
+    #[test]
+    fn what_a_limit_keeps_from_its_containers_is_the_others() {
+        // A slice of 6 with a pod of 2 in it, on a machine of 12.
+        let pools = [
+            shared(None, &[], 12.0, &[1, 2, 3, 4]),
+            shared(Some(10), &[], 6.0, &[1, 2, 3]),
+            shared(Some(11), &[10], 2.0, &[1, 2]),
+        ];
+        let check = |parties: [Party; 4], expect: [f64; 4]| {
+            let parties = (1..).map(GroupId).zip(parties).collect();
+            let got: Vec<f64> = owed(&pools, &pools[0], &parties).into_values().collect();
+            assert!(got.iter().zip(expect).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?}, not {expect:?}");
+        };
+        check([hungry(0.0, 1.0); 4], [1.0, 1.0, 4.0, 6.0]);
+        // Only the pod's limit binds.
+        check([hungry(0.0, 1.0), hungry(0.0, 1.0), hungry(0.0, 1.0), hungry(0.0, 4.0)], [1.0, 1.0, 2.0, 8.0]);
+        // A reservation in the pod holds as far as its limit.
+        check(
+            [hungry(1.5, 1.0), hungry(0.0, 1.0), hungry(0.0, 1.0), hungry(0.0, 1.0)],
+            [1.75, 0.25, 4.0, 6.0],
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_pool_is_owed_more_than_it_has_and_nothing_is_left_over(
+            sizes in proptest::array::uniform4(0.0..1e12),
+            parties in proptest::collection::vec((0.0..1e11, 0.0..1e12, 1.0..1e4, 0u8..3), 7),
+        ) {
+            let pools = [
+                shared(None, &[], sizes[0], &[1, 2, 3, 4, 5, 6, 7]),
+                shared(Some(10), &[], sizes[1], &[1, 2, 3, 4]),
+                shared(Some(12), &[], sizes[2], &[5, 6]),
+                shared(Some(11), &[10], sizes[3], &[2, 3]),
+            ];
+            let party = |(floor, more, weight, tier)| {
+                let want = floor + more;
+                Party { reserved: floor, floor, want, cap: want, weight, tier }
+            };
+            let parties: BTreeMap<GroupId, Party> = (1..).map(GroupId).zip(parties.into_iter().map(party)).collect();
+            let owed = owed(&pools, &pools[0], &parties);
+            let of = |shared: &Shared| shared.ids.iter().map(|id| owed[id]).sum::<f64>();
+            for shared in &pools {
+                prop_assert!(of(shared) <= shared.pool.size * (1.0 + 1e-6) + 10.0, "{shared:?} {owed:?}");
+            }
+            // Whoever could take more is in a pool of which all is owed.
+            for (id, party) in &parties {
+                let filled = |shared: &&Shared| of(shared) >= shared.pool.size * (1.0 - 1e-6) - 10.0;
+                let content = owed[id] >= party.cap * (1.0 - 1e-6) - 10.0;
+                let around = pools.iter().filter(|shared| shared.contains(*id));
+                prop_assert!(content || around.clone().any(|shared| filled(&shared)), "{id:?} {owed:?}");
+            }
+        }
+    }
 }

@@ -41,8 +41,6 @@ pub(super) fn order(member: &mut Member, now: Micros) -> Option<Order> {
         at: now,
         group: member.id,
         low: bytes(low),
-        outside: bytes(low.min(KEPT_RESERVED * member.reserve)),
-        levels: member.levels,
         min: if guaranteed { bytes(member.reserve) } else { Bytes::ZERO },
         // A soft limit of nothing would be an invitation.
         soft: if soft >= LEAST && soft.is_finite() { Limit::At(bytes(soft)) } else { Limit::Max },
@@ -71,6 +69,5 @@ fn differs(before: Option<&Protect>, after: &Protect) -> bool {
         (Limit::At(a), Limit::At(b)) => far(a, b),
         (a, b) => a != b,
     };
-    let moved = before.levels != after.levels || after.levels > 0 && far(before.outside, after.outside);
-    far(before.low, after.low) || moved || before.min != after.min || soft
+    far(before.low, after.low) || before.min != after.min || soft
 }

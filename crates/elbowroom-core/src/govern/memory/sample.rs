@@ -185,13 +185,6 @@ pub struct Protect {
     pub group: GroupId,
     /// v2 `memory.low`; zero for none of ours. Ancestors need the sum of what is below them.
     pub low: Bytes,
-    /// What of that the pool's cgroup and those above it keep for it, too: what is reserved. How the rest of a pool is divided is
-    /// nothing that others have to give way to.
-    #[serde(default)]
-    pub outside: Bytes,
-    /// How many levels above it the pool's cgroup is; zero where the machine is the pool, whose cgroups all keep all of it.
-    #[serde(default)]
-    pub levels: u32,
     /// v2 `memory.min`; zero for none of ours. Only where its user asked for it.
     pub min: Bytes,
     /// v1 `memory.soft_limit_in_bytes`: global reclaim takes what is above it first. [`Limit::Max`] for none of ours.

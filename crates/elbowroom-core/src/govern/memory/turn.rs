@@ -1,4 +1,4 @@
-//! One period of one pool: who is harmed, who gives back, who lends.
+//! One period: who is harmed; in each pool, who gives back and who lends; and who is left alone again.
 
 use super::member::Member;
 use super::pool::{Needer, Pool};
@@ -8,7 +8,7 @@ use crate::probe::Colour;
 use crate::sample::GroupId;
 use crate::unit::{Bytes, Limit, Micros};
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// For how long after something was taken a sign of harm counts as ours.
 const OURS: Micros = Micros::secs(3);
@@ -24,45 +24,47 @@ const DREGS: f64 = (4 << 20) as f64;
 
 /// One period of one pool.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
+pub(super) struct Turn {
     pub(super) now: Micros,
-    pub(super) pool: &'a Pool,
-    /// Its members, ascending.
-    pub(super) ids: &'a [GroupId],
+    pub(super) pool: Pool,
     pub(super) page_size: Bytes,
     /// Whether views show what is asked for.
     pub(super) views: bool,
     /// `tau`.
     pub(super) idle_tax: f64,
-    /// Nobody has needed anything for a while.
-    pub(super) rested: bool,
+}
+
+/// Who was spoken to in some pool that is short.
+#[derive(Debug, Default)]
+pub(super) struct Spoken {
+    /// Their pool has less than is needed.
+    short: BTreeSet<GroupId>,
+    /// They owe what somebody else needs.
+    owing: BTreeSet<GroupId>,
 }
 
 type Members = BTreeMap<GroupId, Member>;
 
-impl Turn<'_> {
+impl Turn {
     /// Looks for harm that was done by what was taken.
-    pub(super) fn review(&self, members: &mut Members, orders: &mut Vec<Order>) {
-        for id in self.ids {
-            let Some(member) = members.get_mut(id) else { continue };
-            if let Some(harm) = self.harm(member)
-                && self.now >= member.quarantine_until
-            {
-                lend::learn(member, self.now);
-                let until = self.now.saturating_add(QUARANTINE);
-                member.quarantine_until = until;
-                // What others are owed it still gives back, but is not held; and nothing where memory ran out.
-                member.recall.unleasable_until = until;
-                if member.meter.period().oom {
-                    member.recall.spared_until = until;
-                }
-                self.decide(member, What::Quarantine { until }, explain::quarantine(harm));
-                orders.extend(member.lease.take().map(|_| Order::Release(*id)));
-            } else if let Some(harm) = lend::review(member, self.now) {
-                let until = member.loans.held_until();
-                let because = explain::hold(&harm, member);
-                self.decide(member, What::Hold { until }, because);
+    pub(super) fn review(&self, member: &mut Member, orders: &mut Vec<Order>) {
+        if let Some(harm) = self.harm(member)
+            && self.now >= member.quarantine_until
+        {
+            lend::learn(member, self.now);
+            let until = self.now.saturating_add(QUARANTINE);
+            member.quarantine_until = until;
+            // What others are owed it still gives back, but is not held; and nothing where memory ran out.
+            member.recall.unleasable_until = until;
+            if member.meter.period().oom {
+                member.recall.spared_until = until;
             }
+            self.decide(member, What::Quarantine { until }, explain::quarantine(harm));
+            orders.extend(member.lease.take().map(|_| Order::Release(member.id)));
+        } else if let Some(harm) = lend::review(member, self.now) {
+            let until = member.loans.held_until();
+            let because = explain::hold(&harm, member);
+            self.decide(member, What::Hold { until }, because);
         }
     }
 
@@ -89,46 +91,48 @@ impl Turn<'_> {
     pub(super) fn move_memory(
         &self,
         members: &mut Members,
+        ids: &[GroupId],
         needers: &[Needer],
+        spoken: &mut Spoken,
         orders: &mut Vec<Order>,
     ) -> bool {
         let mut need = needers.iter().map(|needer| needer.need).sum::<f64>() - self.pool.room;
         let short = self.pool.short && need > 0.0;
         if self.pool.short {
-            need -= self.drain(members, orders);
+            need -= self.drain(members, ids, orders);
         }
         if short {
-            need -= self.recall(members, needers, need, orders);
+            spoken.short.extend(ids);
+            need -= self.recall(members, ids, needers, need, spoken, orders);
             if need > 0.0 {
-                self.lend(members, needers, need, orders);
-            }
-        } else {
-            for id in self.ids {
-                if let Some(member) = members.get_mut(id) {
-                    end_recall(member, orders);
-                }
-            }
-        }
-        for id in self.ids {
-            let Some(member) = members.get_mut(id) else { continue };
-            match member.colour() {
-                Colour::Red => member.loans.end(),
-                _ if self.rested || member.is_dead() => member.loans.rest(),
-                Colour::Yellow if member.judgement.sigma.is_none() => member.loans.end(),
-                Colour::Yellow | Colour::Green => {}
-            }
-            let asked = member.loans.is_lending() || short && recall::owes(member);
-            if !asked && member.export != Limit::Max {
-                self.export(member, None, orders);
+                self.lend(members, ids, needers, need, orders);
             }
         }
         short
     }
 
+    /// Ends what no pool asks of a container any more. `rested`: nobody in its pools has needed anything for a while.
+    pub(super) fn settle(&self, member: &mut Member, spoken: &Spoken, rested: bool, orders: &mut Vec<Order>) {
+        if !spoken.owing.contains(&member.id) {
+            recall::end(member);
+            orders.extend(member.lease.take().map(|_| Order::Release(member.id)));
+        }
+        match member.colour() {
+            Colour::Red => member.loans.end(),
+            _ if rested || member.is_dead() => member.loans.rest(),
+            Colour::Yellow if member.judgement.sigma.is_none() => member.loans.end(),
+            Colour::Yellow | Colour::Green => {}
+        }
+        let asked = member.loans.is_lending() || spoken.short.contains(&member.id) && recall::owes(member);
+        if !asked && member.export != Limit::Max {
+            self.export(member, None, orders);
+        }
+    }
+
     /// Empties who is dead; how much that will give.
-    fn drain(&self, members: &mut Members, orders: &mut Vec<Order>) -> f64 {
+    fn drain(&self, members: &mut Members, ids: &[GroupId], orders: &mut Vec<Order>) -> f64 {
         let mut drained = 0.0;
-        for id in self.ids {
+        for id in ids {
             let Some(member) = members.get_mut(id) else { continue };
             let usage = member.usage();
             if member.is_dead() && usage >= DREGS && member.is_free_to_take(self.now) {
@@ -141,18 +145,24 @@ impl Turn<'_> {
     }
 
     /// Takes back what is used beyond what is owed, for who is owed more than he has; how much.
-    fn recall(&self, members: &mut Members, needers: &[Needer], need: f64, orders: &mut Vec<Order>) -> f64 {
+    fn recall(
+        &self,
+        members: &mut Members,
+        ids: &[GroupId],
+        needers: &[Needer],
+        need: f64,
+        spoken: &mut Spoken,
+        orders: &mut Vec<Order>,
+    ) -> f64 {
         let owed = needers.iter().filter(|needer| needer.short).max_by_key(|needer| needer.red);
         let name = owed
             .and_then(|owed| members.get(&owed.id))
             .map_or_else(String::new, |member| member.name.clone());
         let mut left = need;
-        for id in self.ids {
+        for id in ids {
             let Some(member) = members.get_mut(id) else { continue };
-            let Some(owed) = owed.filter(|owed| owed.id != *id && recall::owes(member)) else {
-                end_recall(member, orders);
-                continue;
-            };
+            let Some(owed) = owed.filter(|owed| owed.id != *id && recall::owes(member)) else { continue };
+            spoken.owing.insert(*id);
             if !member.can_give_back(self.now) || left <= 0.0 {
                 continue;
             }
@@ -183,17 +193,24 @@ impl Turn<'_> {
         orders.push(Order::Lease(lease));
     }
 
-    fn lend(&self, members: &mut Members, needers: &[Needer], need: f64, orders: &mut Vec<Order>) {
+    fn lend(
+        &self,
+        members: &mut Members,
+        ids: &[GroupId],
+        needers: &[Needer],
+        need: f64,
+        orders: &mut Vec<Order>,
+    ) {
         let most = |a: &&Needer, b: &&Needer| {
             (a.red, a.need).partial_cmp(&(b.red, b.need)).unwrap_or(Ordering::Equal)
         };
         let first = needers.iter().max_by(most).and_then(|needer| members.get(&needer.id));
         let name = first.map_or_else(String::new, |member| member.name.clone());
-        for gift in lend::gifts(members, self.ids, needers, need, self.idle_tax, self.now) {
+        for gift in lend::gifts(members, ids, needers, need, self.idle_tax, self.now) {
             let Some(member) = members.get_mut(&gift.id) else { continue };
             self.export(member, Some(gift.ceiling), orders);
             if gift.take {
-                let because = explain::lend(member, &name, self.pool);
+                let because = explain::lend(member, &name, &self.pool);
                 self.take(member, What::Lend { amount: self.whole(gift.amount) }, because, orders);
             } else if let Limit::At(ceiling) = member.export
                 && gift.first
@@ -252,9 +269,4 @@ impl Turn<'_> {
         let page = self.page_size.get().max(1);
         Bytes(super::bytes(amount).get() / page * page)
     }
-}
-
-fn end_recall(member: &mut Member, orders: &mut Vec<Order>) {
-    recall::end(member);
-    orders.extend(member.lease.take().map(|_| Order::Release(member.id)));
 }
