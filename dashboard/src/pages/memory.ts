@@ -24,7 +24,7 @@ export function memoryPage(): Page {
     const scroll = scrollY;
     body.replaceChildren(
       ...(memory.alerts.length ? [alerts(memory.alerts)] : []),
-      ...(pools.length ? pools.map((pool) => poolView(pool, membersOf(pool, pools, memory))) : [empty("No memory is governed", memory.mode === "off" ? "memory.mode is off in the agent's configuration." : "No container has been measured yet.")]),
+      ...(pools.length ? pools.map((pool) => poolView(pool, membersOf(pool, pools, memory), memory)) : [empty("No memory is governed", memory.mode === "off" ? "memory.mode is off in the agent's configuration." : "No container has been measured yet.")]),
     );
     scrollTo(0, scroll);
   };
@@ -33,20 +33,19 @@ export function memoryPage(): Page {
   return { element: h("div", {}, h("div.tools", {}, h("h1", {}, "Memory"), modeBox), body), title: "Memory", destroy: off };
 }
 
-/** The innermost pool around a container is the one it shares. */
+const within = (path: string, of: string) => of === "/" || path === of || path.startsWith(`${of}/`);
+
+/** The innermost pool around a container is where it is shown. */
 function membersOf(pool: Pool, pools: Pool[], memory: Memory): Member[] {
-  const within = (path: string, of: string) => of === "/" || path === of || path.startsWith(`${of}/`);
   return memory.containers.filter(({ container }) => {
     const around = pools.filter(({ path }) => within(container.path, path)).sort((a, b) => b.path.length - a.path.length);
     return around[0]?.path === pool.path;
   });
 }
 
-function poolView(pool: Pool, members: Member[]): HTMLElement {
+function poolView(pool: Pool, members: Member[], memory: Memory): HTMLElement {
   const used = Math.max(0, pool.size - pool.room);
-  const sorted = [...members].sort((a, b) => weight(b.standing) - weight(a.standing));
-  const lent = members.reduce((total, { standing }) => total + standing.lent, 0);
-  const most = Math.max(1, ...sorted.slice(0, SHOWN).map(({ standing }) => Math.max(standing.usage, standing.entitlement)));
+  const lent = memory.containers.filter(({ container }) => within(container.path, pool.path)).reduce((total, { standing }) => total + standing.lent, 0);
   return h(
     "section.pool", { "aria-label": `Pool ${pool.path}` },
     h("h2", {}, pool.path === "/" ? "This machine" : h("code", {}, visible(pool.path)), " ", pool.short ? pill("short", "bad", "less is free than memory.short says") : pill("enough", "good")),
@@ -55,6 +54,14 @@ function poolView(pool: Pool, members: Member[]): HTMLElement {
       "p.quiet", {},
       `${format.bytes(used)} of ${format.bytes(pool.size)} used, ${format.bytes(pool.room)} free, ${format.bytes(pool.reserved)} reserved; ${format.plural(pool.containers, "container")}, ${format.count(pool.needers)} need more than they have; ${format.bytes(lent)} lent`,
     ),
+    ...(members.length > 0 ? table(members) : [h("p.quiet", {}, "All of them are in pools inside of it, below.")]),
+  );
+}
+
+function table(members: Member[]): Array<HTMLElement | null> {
+  const sorted = [...members].sort((a, b) => weight(b.standing) - weight(a.standing));
+  const most = Math.max(1, ...sorted.slice(0, SHOWN).map(({ standing }) => Math.max(standing.usage, standing.entitlement)));
+  return [
     key(["own", "uses"], ["borrowed", "more than it is owed"], ["lent", "lends"], ["owed", "is owed, or reserved in the pool"]),
     h(
       "div.scroll", { tabindex: 0, role: "region", "aria-label": "Containers of this pool" },
@@ -77,7 +84,7 @@ function poolView(pool: Pool, members: Member[]): HTMLElement {
       ),
     ),
     sorted.length > SHOWN ? h("p.quiet", {}, `and ${format.plural(sorted.length - SHOWN, "container")} that ${sorted.length - SHOWN === 1 ? "lends" : "lend"} or ${sorted.length - SHOWN === 1 ? "uses" : "use"} less`) : null,
-  );
+  ];
 }
 
 /** Who matters most for lending comes first. */

@@ -244,7 +244,7 @@ pub struct PoolView {
     pub reserved: Bytes,
     /// Whether memory is short.
     pub short: bool,
-    /// How many containers share it.
+    /// How many containers share it, those in pools inside of it too.
     pub containers: usize,
     /// How many of those need more than they have.
     pub needers: usize,
