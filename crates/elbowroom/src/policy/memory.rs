@@ -246,6 +246,8 @@ impl MemoryRoom {
         let mut effects = self.apply(&Event::MemoryTick(tick));
         let pressed = self.memory.pressed().filter_map(|group| self.notices.ask(group, now));
         effects.extend(pressed.map(Effect::Ask));
+        let above = self.memory.above_their_views().filter_map(|group| self.notices.again(group, now));
+        effects.extend(above.map(Effect::Ask));
         self.status.decide_usec = timer::now().saturating_sub(begin).get();
         effects
     }

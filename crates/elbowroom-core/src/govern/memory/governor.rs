@@ -4,7 +4,7 @@ use super::member::{Member, Protection};
 use super::pool::{self, Place, Shared};
 use super::sample::{Act, Done, Export, GroupMemory, Heard, MemoryTick, NodeMemory, Order, Outcome, Protect};
 use super::turn::{Spoken, Turn};
-use super::{PoolView, Settings, Standing, What, alerts, bytes, lend, protect, recall};
+use super::{PoolView, Settings, Standing, What, alerts, amount, bytes, lend, protect, recall};
 use crate::alert::Alert;
 use crate::alert::Conditions;
 use crate::govern::SERVICES;
@@ -107,6 +107,15 @@ impl Memory {
     /// The containers that waited for memory in the last period, as the kernel shows it.
     pub fn pressed(&self) -> impl Iterator<Item = GroupId> {
         self.members.values().filter(|member| member.measured && member.is_pressed()).map(|member| member.id)
+    }
+
+    /// The containers that use more than their views were to show at most.
+    pub fn above_their_views(&self) -> impl Iterator<Item = GroupId> {
+        let above = |member: &&Member| match member.export {
+            Limit::At(ceiling) => member.measured && member.usage() > amount(ceiling) + lend::LEAST,
+            Limit::Max => false,
+        };
+        self.members.values().filter(above).map(|member| member.id)
     }
 
     /// Every pool that containers share, the machine first.

@@ -2,8 +2,9 @@
 //!
 //! # Approach
 //! Programs that watch for memory pressure can give back what nobody else can take from them: caches, free parts of their heaps.
-//! They are asked when memory is wanted of their container: when its view is taken down, and when something is about to be taken. And
-//! they are asked when the kernel has them wait for memory, whoever governs: who watches us watches the kernel no more.
+//! They are asked when memory is wanted of their container: when its view is taken down, and when something is about to be taken; again
+//! while it uses more than its view shows, but less and less often, for it may have no more to give. And they are asked when the kernel
+//! has them wait for memory, whoever governs: who watches us watches the kernel no more.
 
 use super::sample::{Export, Order};
 use crate::sample::GroupId;
@@ -12,6 +13,9 @@ use std::collections::BTreeMap;
 
 /// A container is asked once a second at most. Periods jitter: one that is a little short counts as a whole one.
 const EVERY: Micros = Micros::millis(900);
+/// One that gave nothing is asked again after this, then after twice as long, up to the longest.
+const AGAIN: Micros = Micros::millis(1_900);
+const LONGEST: Micros = Micros::secs(30);
 
 /// Whom was asked when, and what their views show.
 #[derive(Debug, Default)]
@@ -19,6 +23,8 @@ pub struct Notices {
     /// What views show at most, where that is less than they would.
     ceilings: BTreeMap<GroupId, Bytes>,
     asked: BTreeMap<GroupId, Micros>,
+    /// Who used more than its view shows: how long it is left alone now.
+    patience: BTreeMap<GroupId, Micros>,
 }
 
 impl Notices {
@@ -28,10 +34,15 @@ impl Notices {
             Order::Export(Export { at, group, ceiling: Limit::At(ceiling) }) => {
                 let before = self.ceilings.insert(*group, *ceiling);
                 let lower = before.is_none_or(|before| *ceiling < before);
-                lower.then(|| self.ask(*group, *at)).flatten()
+                if lower {
+                    self.patience.remove(group);
+                    return self.ask(*group, *at);
+                }
+                None
             }
             Order::Export(export) => {
                 self.ceilings.remove(&export.group);
+                self.patience.remove(&export.group);
                 None
             }
             // Who is dead hears nothing.
@@ -51,10 +62,22 @@ impl Notices {
         Some(group)
     }
 
+    /// Whether a container that still uses more than its view shows is to be asked once more.
+    pub fn again(&mut self, group: GroupId, at: Micros) -> Option<GroupId> {
+        let last = *self.asked.get(&group)?;
+        let patience = self.patience.entry(group).or_insert(AGAIN);
+        if !self.ceilings.contains_key(&group) || at.saturating_sub(last) < *patience {
+            return None;
+        }
+        *patience = Micros(patience.get() * 2).min(LONGEST);
+        self.ask(group, at)
+    }
+
     /// A container is gone.
     pub fn forget(&mut self, group: GroupId) {
         self.ceilings.remove(&group);
         self.asked.remove(&group);
+        self.patience.remove(&group);
     }
 }
 
@@ -93,6 +116,25 @@ mod tests {
         ] {
             assert_eq!(notices.order(&order), asked.then_some(GROUP), "{order:?}");
         }
+    }
+
+    #[test]
+    fn who_gave_nothing_is_asked_again_less_and_less_often() {
+        let mut notices = Notices::default();
+        assert!(notices.again(GROUP, Micros::secs(1)).is_none(), "nothing is wanted of it");
+        notices.order(&export(1_000, 100));
+        let mut asked = |from: u64, to: u64| -> Vec<u64> {
+            (from..to).filter(|second| notices.again(GROUP, Micros::secs(*second)).is_some()).collect()
+        };
+        assert_eq!(asked(2, 150), [3, 7, 15, 31, 61, 91, 121]);
+        // Something lower is wanted.
+        assert!(notices.order(&export(150_000, 90)).is_some());
+        let mut asked = |from: u64, to: u64| -> Vec<u64> {
+            (from..to).filter(|second| notices.again(GROUP, Micros::secs(*second)).is_some()).collect()
+        };
+        assert_eq!(asked(151, 160), [152, 156]);
+        notices.order(&export(160_000, 0));
+        assert!(notices.again(GROUP, Micros::secs(900)).is_none());
     }
 
     #[test]

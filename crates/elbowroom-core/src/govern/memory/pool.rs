@@ -55,10 +55,6 @@ impl Shared {
     fn is_in(&self, outer: &Self) -> bool {
         self.pool.owner.is_some() && outer.pool.owner.is_none_or(|owner| self.around.contains(&owner))
     }
-
-    pub(super) fn contains(&self, id: GroupId) -> bool {
-        self.ids.binary_search(&id).is_ok()
-    }
 }
 
 /// The machine: everything that its own jobs and the kernel do not hold fast, less a margin.
@@ -163,7 +159,7 @@ pub(super) fn divide(pools: &[Shared], members: &mut BTreeMap<GroupId, Member>, 
 /// What each party in a pool is owed of it, in no pool inside of it more than that may have.
 fn owed(pools: &[Shared], of: &Shared, parties: &BTreeMap<GroupId, Party>) -> BTreeMap<GroupId, f64> {
     let mut owed = BTreeMap::new();
-    let mut open: Vec<(GroupId, Party)> =
+    let mut open: BTreeMap<GroupId, Party> =
         of.ids.iter().filter_map(|id| Some((*id, *parties.get(id)?))).collect();
     let mut inside: Vec<&Shared> = pools.iter().filter(|shared| shared.is_in(of)).collect();
     let mut left = of.pool.size;
@@ -171,8 +167,8 @@ fn owed(pools: &[Shared], of: &Shared, parties: &BTreeMap<GroupId, Party>) -> BT
         shared.ids.iter().filter_map(|id| owed.get(id)).sum()
     };
     loop {
-        let list: Vec<Party> = open.iter().map(|(_, party)| *party).collect();
-        owed.extend(open.iter().map(|(id, _)| *id).zip(entitle(&list, left)));
+        let list: Vec<Party> = open.values().copied().collect();
+        owed.extend(open.keys().copied().zip(entitle(&list, left)));
         let too_much = |shared: &&&Shared| sum(shared, &owed) > shared.pool.size * (1.0 + 1e-9) + 1.0;
         let mut full: Vec<&Shared> = Vec::new();
         for shared in inside.iter().filter(too_much) {
@@ -185,11 +181,11 @@ fn owed(pools: &[Shared], of: &Shared, parties: &BTreeMap<GroupId, Party>) -> BT
         }
         for shared in full {
             // Of pools inside it that were full before, what they had is divided anew with the rest of it.
-            let is_open = |id: &GroupId| open.iter().any(|(other, _)| other == id);
-            left += shared.ids.iter().filter(|id| !is_open(id)).filter_map(|id| owed.get(id)).sum::<f64>();
+            let fixed = shared.ids.iter().filter(|id| !open.contains_key(id));
+            left += fixed.filter_map(|id| owed.get(id)).sum::<f64>();
             owed.extend(self::owed(pools, shared, parties));
             left = (left - sum(shared, &owed)).max(0.0);
-            open.retain(|(id, _)| !shared.contains(*id));
+            open.retain(|id, _| shared.ids.binary_search(id).is_err());
             inside.retain(|other| other.pool.owner != shared.pool.owner && !other.is_in(shared));
         }
     }
@@ -198,12 +194,14 @@ fn owed(pools: &[Shared], of: &Shared, parties: &BTreeMap<GroupId, Party>) -> BT
 impl Shared {
     /// Who could use more than it has, and would have it if others in this pool gave it.
     pub(super) fn needers(&self, members: &BTreeMap<GroupId, Member>, pools: &[Self]) -> Vec<Needer> {
-        // What a limit between the container and this pool leaves.
-        let inside: Vec<&Self> = pools.iter().filter(|shared| shared.is_in(self)).collect();
-        let leaves = |id: GroupId| {
-            let around = inside.iter().filter(|shared| shared.contains(id));
-            around.map(|shared| shared.pool.room).fold(f64::INFINITY, f64::min)
-        };
+        // What limits between a container and this pool leave.
+        let mut leaves: BTreeMap<GroupId, f64> = BTreeMap::new();
+        for shared in pools.iter().filter(|shared| shared.is_in(self)) {
+            for id in &shared.ids {
+                let least = leaves.entry(*id).or_insert(f64::INFINITY);
+                *least = least.min(shared.pool.room);
+            }
+        }
         let need = |member: &Member| {
             if !member.measured || member.is_dead() || member.is_full() {
                 return None;
@@ -216,7 +214,7 @@ impl Shared {
                 Colour::Yellow if member.is_hungry() && owed > 1.02 * usage => (owed - usage).min(room),
                 Colour::Yellow | Colour::Green => return None,
             };
-            let leaves = leaves(member.id);
+            let leaves = leaves.get(&member.id).copied().unwrap_or(f64::INFINITY);
             if leaves < LEAST {
                 return None;
             }
@@ -336,7 +334,7 @@ mod tests {
             for (id, party) in &parties {
                 let filled = |shared: &&Shared| of(shared) >= shared.pool.size * (1.0 - 1e-6) - 10.0;
                 let content = owed[id] >= party.cap * (1.0 - 1e-6) - 10.0;
-                let around = pools.iter().filter(|shared| shared.contains(*id));
+                let around = pools.iter().filter(|shared| shared.ids.contains(id));
                 prop_assert!(content || around.clone().any(|shared| filled(&shared)), "{id:?} {owed:?}");
             }
         }
