@@ -62,34 +62,49 @@ def on_disk(tmp_path):
 
 
 @pytest.fixture
-def busy(hand_made, on_disk):
-    """Two containers in a pool, each of which reads a file that does not fit: `busy["a"].read(3000)`."""
+def pool(hand_made):
+    """What stands for the machine."""
     pool = hand_made(POOL, hierarchies=HIERARCHIES)
     if not cgroup.V2:
         pool.write("memory", "memory.use_hierarchy", 1)
     pool.limit_memory(SIZE)
-    programs = {}
-    for name in RESERVED:
+    return pool
+
+
+@pytest.fixture
+def reads(hand_made, on_disk, pool):
+    """Starts a program in a container below the pool that reads a file which does not fit: `reads("a").read(3000)`."""
+    programs = []
+
+    def start(name):
         group = hand_made(f"{POOL}/{name}", hierarchies=HIERARCHIES)
-        path = on_disk / name
+        path = on_disk / name.replace("/", "-")
         path.write_bytes(os.urandom(MIB) * (SIZE // MIB))
         descriptor = os.open(path, os.O_RDWR)
         os.fsync(descriptor)
         # What is cached already is charged to who wrote it.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
-        programs[name] = Paging(group, path)
-    yield programs
-    for program in programs.values():
+        programs.append(Paging(group, path))
+        return programs[-1]
+
+    yield start
+    for program in programs:
         program.end()
+
+
+@pytest.fixture
+def busy(reads):
+    """Two containers in a pool."""
+    return {name: reads(name) for name in RESERVED}
 
 
 @pytest.fixture
 def governed(new_agent):
     config = '[disk]\nmode = "off"\n[memory]\nmode = "%s"\n%s'
 
-    def start(mode, claims=CLAIMS, attach=False):
-        return new_agent(config % (mode, claims), f"{CONTAINERS}\nattach = {str(attach).lower()}").start()
+    def start(mode, claims=CLAIMS, attach=False, containers=CONTAINERS):
+        return new_agent(config % (mode, claims), f"{containers}\nattach = {str(attach).lower()}").start()
 
     return start
 
@@ -134,6 +149,25 @@ def test_who_reads_most_does_not_get_what_another_has_reserved_and_idle_memory_m
     busy["b"].read(BUSY)
     eventually(lambda: used(agent, "b") >= 0.9 * RESERVED["b"], within=30, every=0.5)
     eventually(lambda: agent.json("show", f"/{POOL}/b")["memory"]["lent"] == 0, within=30, every=0.5)
+
+
+def test_a_pod_of_two_containers_gives_to_one_outside_of_it(governed, hand_made, reads):
+    pod = hand_made(f"{POOL}/pod", hierarchies=HIERARCHIES)
+    pod.limit_memory(SIZE * 3 // 4)
+    busy = {name: reads(name) for name in ("a", "pod/b", "pod/sidecar")}
+    agent = governed("enforce", containers=f'cgroups = ["/{POOL}/a", "/{POOL}/pod/*"]')
+    busy["pod/sidecar"].read(IDLE)
+    busy["pod/b"].read(FILLS)
+    eventually(lambda: used(agent, "pod/b") > 0.6 * SIZE / MIB, within=60, every=0.2)
+    # What it has reserved is not in the pod that is full, and the pod has nothing reserved.
+    busy["pod/b"].read(BUSY)
+    busy["a"].read(GREEDY)
+    eventually(lambda: used(agent, "a") >= 0.95 * RESERVED["a"], within=60, every=0.5)
+    # It has use for more than that, and the pod has none.
+    busy["pod/b"].read(IDLE)
+    eventually(lambda: standing(agent, "pod/b")["lent"] > 0, within=150, every=0.5)
+    pools = {pool["path"]: pool["containers"] for pool in agent.json("memory")["pools"]}
+    assert pools == {"/": 3, f"/{POOL}": 3, f"/{POOL}/pod": 2}
 
 
 @pytest.fixture
