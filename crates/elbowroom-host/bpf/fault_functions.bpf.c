@@ -3,8 +3,9 @@
  * Page faults as the kernel's own functions handle them: exact classes and latencies, on every architecture with BPF
  * trampolines. Linux 5.12. Some kernels refuse every program on a function; fault_tracepoints.bpf.c is for them.
  *
- * handle_mm_fault() begins and ends a fault; which of its branches is taken is told by the function that only this branch
- * calls. What the kernel handles on somebody else's behalf (get_user_pages()) has no registers and is no fault of the program.
+ * A fault is counted where handle_mm_fault() ends; which of its branches was taken is told by the function that only this branch
+ * calls. One in some is timed, and only its begin costs more than a look at that. What the kernel handles on somebody else's behalf
+ * (get_user_pages()) has no registers and is no fault of the program.
  */
 #include "faults.h"
 
@@ -13,15 +14,19 @@
 /* vm_fault_t, include/linux/mm_types.h. */
 #define VM_FAULT_MAJOR 0x0004
 #define VM_FAULT_RETRY 0x0400
+#define VM_FAULT_COMPLETED 0x4000
+
+/* One in so many faults is timed; a power of 2. `TIMED_ONE_IN` of elbowroom-core. */
+#define TIMED_ONE_IN 16
 
 struct pt_regs;
 
-/* The fault that a thread is in. */
+/* The fault that a thread is in: of those that are timed, that wait, or that a branch told of. */
 struct fault {
-	u64 since;	/* CLOCK_MONOTONIC ns; 0: none */
-	u64 address;
-	struct page page;
-	u32 class;
+	u64 since;	/* CLOCK_MONOTONIC ns; 0: it is not timed */
+	u64 address;	/* of the one that is timed, or waits */
+	u64 told_at;	/* the page that a branch told of */
+	u32 told;	/* the class that it told, which is never READ; 0: none */
 	u32 again;	/* it has let go of the lock, and comes again */
 };
 
@@ -35,58 +40,54 @@ struct {
 SEC("fentry/handle_mm_fault")
 int BPF_PROG(elbowroom_begin, struct vm_area_struct *vma, unsigned long address, unsigned int flags, struct pt_regs *regs)
 {
-	struct inode *inode;
 	struct fault *fault;
 
-	if (!regs)
+	/* One that comes again began before; by which flag depends on the lock that it had. */
+	if (!regs || (flags & FAULT_FLAG_TRIED) || (bpf_get_prandom_u32() & (TIMED_ONE_IN - 1)))
 		return 0;
 	fault = bpf_task_storage_get(&faults, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!fault)
+	if (!fault || (fault->again && fault->address == address))
 		return 0;
-	if (!fault->again || fault->address != address) {
-		fault->since = bpf_ktime_get_ns();
-		fault->address = address;
-	}
 	fault->again = 0;
-	fault->class = class_of(!vma->vm_ops, vma->vm_flags & VM_SHARED, flags & FAULT_FLAG_WRITE);
-	fault->page.inode = 0;
-	if (fault->class != ANONYMOUS && vma->vm_file) {
-		/* The verifier knows these pointers from the function's arguments on, so no helper has to follow them. */
-		inode = vma->vm_file->f_inode;
-		fault->page.inode = inode->i_ino;
-		fault->page.device = inode->i_sb->s_dev;
-		fault->page.index = vma->vm_pgoff + ((address - vma->vm_start) >> 12);
-	}
+	fault->since = bpf_ktime_get_ns();
+	fault->address = address;
 	return 0;
 }
 
-static __always_inline void mark(enum class class)
-{
-	struct fault *fault = bpf_task_storage_get(&faults, bpf_get_current_task_btf(), 0, 0);
+#define PAGE_MASK (~4095UL)
 
+/* A page that is told of and not faulted on (MADV_COLLAPSE) is another than that of the next fault. */
+static __always_inline void tell(enum class class, u64 address)
+{
+	struct fault *fault =
+		bpf_task_storage_get(&faults, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	address &= PAGE_MASK;
 	/* do_swap_page() may call do_wp_page() for what it has brought in. */
-	if (fault && fault->since && fault->class != SWAP)
-		fault->class = class;
+	if (!fault || (fault->told == SWAP && fault->told_at == address))
+		return;
+	fault->told = class;
+	fault->told_at = address;
 }
 
 SEC("fentry/do_swap_page")
-int elbowroom_swap(void *ctx)
+int BPF_PROG(elbowroom_swap, struct vm_fault *vmf)
 {
-	mark(SWAP);
+	tell(SWAP, vmf->address);
 	return 0;
 }
 
 SEC("fentry/do_wp_page")
-int elbowroom_write_protect(void *ctx)
+int BPF_PROG(elbowroom_write_protect, struct vm_fault *vmf)
 {
-	mark(WRITE_PROTECT);
+	tell(WRITE_PROTECT, vmf->address);
 	return 0;
 }
 
 SEC("fentry/do_huge_pmd_wp_page")
-int elbowroom_huge_write_protect(void *ctx)
+int BPF_PROG(elbowroom_huge_write_protect, struct vm_fault *vmf)
 {
-	mark(WRITE_PROTECT);
+	tell(WRITE_PROTECT, vmf->address);
 	return 0;
 }
 
@@ -119,35 +120,59 @@ int BPF_PROG(elbowroom_end, struct vm_area_struct *vma, unsigned long address, u
 	     unsigned int result)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	u64 flag = result & VM_FAULT_RETRY ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0, cgroup, since = 0, ns;
+	struct fault *fault = bpf_task_storage_get(&faults, task, 0, flag);
 	struct counts *counts;
-	struct fault *fault;
-	u32 class;
-	u64 cgroup, ns;
+	struct inode *inode;
+	struct page page;
+	u32 class = 0;
 
-	if (!regs)
-		return 0;
-	fault = bpf_task_storage_get(&faults, task, 0, 0);
-	if (!fault || !fault->since)
-		return 0;
 	if (result & VM_FAULT_RETRY) {
+		if (!fault)
+			return 0;
+		if (fault->address != address)
+			fault->since = 0;
+		fault->address = address;
 		fault->again = 1;
 		return 0;
 	}
-	ns = bpf_ktime_get_ns() - fault->since;
-	fault->since = 0;
-	class = fault->class;
+	if (fault) {
+		class = fault->told_at == (address & PAGE_MASK) ? fault->told : 0;
+		since = fault->address == address ? fault->since : 0;
+		fault->since = 0;
+		fault->told = 0;
+		fault->again = 0;
+	}
+	if (!regs)
+		return 0;
+	/* The lock is gone, and the area may be: what lets go of it is the first write to a shared page (fault_dirty_shared_page()). */
+	if (!class && (result & VM_FAULT_COMPLETED))
+		class = SHARED;
+	else if (!class)
+		class = class_of(!vma->vm_ops, vma->vm_flags & VM_SHARED, flags & FAULT_FLAG_WRITE);
 	cgroup = cgroup_of(task);
 	counts = counts_of(cgroup);
 	if (!counts || class >= CLASSES)
 		return 0;
 	counts->faults[class]++;
-	counts->ns[class] += ns;
 	/* As mm_account_fault (mm/memory.c): one that waited for a disk comes again, and finds the page. */
 	if ((result & VM_FAULT_MAJOR) || (flags & FAULT_FLAG_TRIED))
 		counts->major++;
-	if (class <= SHARED && is_duplicate(cgroup, &fault->page))
-		counts->duplicates++;
-	counts->latency[bucket_of(ns) & (BUCKETS - 1)]++;
+	if (class <= SHARED && !(result & VM_FAULT_COMPLETED) && vma->vm_file) {
+		/* The verifier knows these pointers from the function's arguments on, so no helper has to follow them. */
+		inode = vma->vm_file->f_inode;
+		page.inode = inode->i_ino;
+		page.device = inode->i_sb->s_dev;
+		page.index = vma->vm_pgoff + ((address - vma->vm_start) >> 12);
+		if (is_duplicate(cgroup, &page))
+			counts->duplicates++;
+	}
+	if (since) {
+		ns = bpf_ktime_get_ns() - since;
+		counts->timed[class]++;
+		counts->ns[class] += ns;
+		counts->latency[bucket_of(ns) & (BUCKETS - 1)]++;
+	}
 	return 0;
 }
 

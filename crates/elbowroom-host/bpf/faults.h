@@ -29,7 +29,8 @@ enum class {
 struct counts {
 	u64 cgroup;		/* 0 where this CPU has counted nothing */
 	u64 faults[CLASSES];
-	u64 ns[CLASSES];	/* where the program sees the end of a fault */
+	u64 timed[CLASSES];	/* of them, where the program sees the end of a fault */
+	u64 ns[CLASSES];	/* of those that were timed */
 	u64 major;
 	u64 duplicates;		/* of a page of a file that another container has faulted on */
 	u64 latency[BUCKETS];

@@ -130,6 +130,10 @@ struct file {
 	struct inode *f_inode;
 };
 
+struct vm_fault {
+	unsigned long address;
+};
+
 struct vm_area_struct {
 	unsigned long vm_start;
 	unsigned long vm_end;

@@ -31,6 +31,9 @@ pub enum Class {
 /// How many classes there are, with the unknown one.
 pub const CLASSES: usize = 7;
 
+/// Where a tier sees the end of a fault, it times one in so many, by chance: looking at the clock costs as much as counting.
+pub const TIMED_ONE_IN: u64 = 16;
+
 /// Buckets of the histogram of latencies: the bucket of a fault is the logarithm of its nanoseconds to base 2, rounded down.
 pub const BUCKETS: usize = 32;
 
@@ -69,13 +72,15 @@ pub enum Tier {
 pub struct Counts {
     /// By class.
     pub faults: [u64; CLASSES],
-    /// Nanoseconds in the handler, by class; zero where the tier does not see its end.
+    /// Of those, how many were timed, by class; none where the tier does not see their end, else one in [`TIMED_ONE_IN`].
+    pub timed: [u64; CLASSES],
+    /// Nanoseconds in the handler of those that were timed, by class.
     pub ns: [u64; CLASSES],
     /// Waited for a disk.
     pub major: u64,
     /// On a page that another container has faulted on.
     pub duplicates: u64,
-    /// Faults by the logarithm of their nanoseconds.
+    /// Timed faults by the logarithm of their nanoseconds.
     pub latency: [u64; BUCKETS],
 }
 
@@ -98,6 +103,7 @@ impl Counts {
         }
         Self {
             faults: less(&self.faults, &earlier.faults),
+            timed: less(&self.timed, &earlier.timed),
             ns: less(&self.ns, &earlier.ns),
             major: self.major.saturating_sub(earlier.major),
             duplicates: self.duplicates.saturating_sub(earlier.duplicates),
@@ -105,10 +111,9 @@ impl Counts {
         }
     }
 
-    /// Nanoseconds of an average fault of a class; `None` where there was none or its end is not seen.
+    /// Nanoseconds of an average fault of a class; `None` where none was timed.
     pub fn mean_ns(&self, class: Class) -> Option<u64> {
-        let (faults, ns) = (self.of(class), self.ns[class as usize]);
-        (ns > 0).then(|| ns.checked_div(faults)).flatten()
+        self.ns[class as usize].checked_div(self.timed[class as usize])
     }
 
     /// Nanoseconds that `part` (0 to 1) of the faults did not take, within the factor of 2 of a bucket, of which it is the middle.
@@ -129,6 +134,7 @@ impl AddAssign<&Counts> for Counts {
     fn add_assign(&mut self, other: &Self) {
         let add = |sum: &mut [u64], more: &[u64]| sum.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
         add(&mut self.faults, &other.faults);
+        add(&mut self.timed, &other.timed);
         add(&mut self.ns, &other.ns);
         add(&mut self.latency, &other.latency);
         self.major += other.major;
@@ -190,8 +196,7 @@ mod tests {
     fn no_latency_is_no_number() {
         let mut counts = Counts::default();
         assert_eq!((counts.quantile_ns(0.5), counts.mean_ns(Class::Read)), (None, None));
-        counts.faults[0] = 4;
-        counts.ns[0] = 8_000;
+        (counts.faults[0], counts.timed[0], counts.ns[0]) = (64, 4, 8_000);
         (counts.latency[10], counts.latency[12]) = (3, 1);
         assert_eq!(counts.mean_ns(Class::Read), Some(2_000));
         assert_eq!((counts.quantile_ns(0.5), counts.quantile_ns(0.99)), (Some(1536), Some(6144)));
@@ -200,7 +205,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_added_and_taken_away_is_what_was(a in prop::array::uniform7(0u64..1 << 40), b in prop::array::uniform7(0u64..1 << 40)) {
-            let of = |faults| Counts { faults, ns: faults, major: faults[0], duplicates: faults[1], ..Counts::default() };
+            let of = |faults| Counts { faults, timed: faults, ns: faults, major: faults[0], duplicates: faults[1], ..Counts::default() };
             let mut sum = of(a);
             sum += &of(b);
             prop_assert_eq!(sum.since(&of(a)), of(b));

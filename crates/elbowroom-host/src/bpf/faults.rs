@@ -21,7 +21,7 @@ const OPTIONAL: &str = "elbowroom_huge_write_protect";
 const MAJOR: &str = "elbowroom_major";
 
 /// `struct counts` of the programs: this many words.
-const WORDS: usize = 1 + 2 * CLASSES + 2 + BUCKETS;
+const WORDS: usize = 1 + 3 * CLASSES + 2 + BUCKETS;
 
 /// The programs at work. Dropping them removes them.
 #[derive(Debug)]
@@ -187,9 +187,11 @@ fn counts(cpus: &[Vec<u8>]) -> Counts {
         }
     }
     let (faults, rest) = words[1..].split_at(CLASSES);
+    let (timed, rest) = rest.split_at(CLASSES);
     let (ns, rest) = rest.split_at(CLASSES);
     Counts {
         faults: std::array::from_fn(|class| u64::try_from(faults[class] as i64).unwrap_or(0)),
+        timed: timed.try_into().expect("split at the classes"),
         ns: ns.try_into().expect("split at the classes"),
         major: rest[0],
         duplicates: rest[1],

@@ -81,6 +81,8 @@ pub(super) struct Faults {
 /// Nanoseconds in the fault handler.
 #[derive(Serialize)]
 pub(super) struct Latency {
+    /// How many faults were timed.
+    pub(super) timed: u64,
     pub(super) p50_ns: u64,
     pub(super) p99_ns: u64,
     pub(super) mean_ns: BTreeMap<&'static str, u64>,
@@ -90,6 +92,7 @@ impl From<&Counts> for Faults {
     fn from(counts: &Counts) -> Self {
         let mean = |class: &Class| Some((class.name(), counts.mean_ns(*class)?));
         let latency = counts.quantile_ns(0.5).zip(counts.quantile_ns(0.99)).map(|(p50_ns, p99_ns)| Latency {
+            timed: counts.timed.iter().sum(),
             p50_ns,
             p99_ns,
             mean_ns: Class::ALL.iter().filter_map(mean).collect(),

@@ -4,7 +4,7 @@ use super::count::{Answer, ContainerFaults, Faults};
 use crate::verbs::profile::report::{Bars, Block, Report, Section, Table};
 use crate::verbs::profile::{percent, short};
 use crate::verbs::table::{Align, clip, table};
-use elbowroom_core::profile::faults::{Class, Counts, Rate, Tier, Work};
+use elbowroom_core::profile::faults::{Class, Counts, Rate, TIMED_ONE_IN, Tier, Work};
 use elbowroom_core::unit::Micros;
 
 /// Classes with a column each; the unknown ones are told in words where there are any.
@@ -145,21 +145,27 @@ fn pages(answer: &Answer) -> Section {
 }
 
 fn latencies(answer: &Answer) -> Option<Section> {
-    let columns =
-        ["P50", "P99"].into_iter().chain(COLUMNS.map(|(_, name)| name)).map(|name| (name, Align::Right));
+    let columns = ["TIMED", "P50", "P99"]
+        .into_iter()
+        .chain(COLUMNS.map(|(_, name)| name))
+        .map(|name| (name, Align::Right));
     let columns: Vec<_> = std::iter::once(("NANOSECONDS", Align::Left)).chain(columns).collect();
     let row = |container: &ContainerFaults| {
         let latency = container.faults.latency.as_ref()?;
-        let mut cells = vec![clip(&container.subject.name, 20), short(latency.p50_ns), short(latency.p99_ns)];
+        let sizes = [latency.timed, latency.p50_ns, latency.p99_ns].map(short);
+        let mut cells: Vec<String> =
+            std::iter::once(clip(&container.subject.name, 20)).chain(sizes).collect();
         let mean = |class: Class| latency.mean_ns.get(class.name()).map_or("-".to_owned(), |ns| short(*ns));
         cells.extend(COLUMNS.map(|(class, _)| mean(class)));
         Some(cells)
     };
     let rows: Vec<Vec<String>> = answer.containers.iter().filter_map(row).collect();
-    let text = "In the fault handler, with being counted: half and 99 % of all faults (within a factor of 2), means by class.";
+    let text = format!(
+        "In the fault handler, with being counted, of one fault in {TIMED_ONE_IN}: half and 99 % of them (within a factor of 2), means by class."
+    );
     (answer.tier == Tier::Functions).then(|| Section {
         title: "Latency".into(),
-        text: text.into(),
+        text,
         blocks: vec![Block::Table(Table { columns, rows })],
     })
 }
