@@ -87,6 +87,11 @@ fn memory_is_that_of_the_numa_nodes_it_may_come_from() {
     assert_eq!(hard(on("0,2", None)), MEMORY);
     assert_eq!(hard(Limits::default()), MEMORY);
     assert_eq!(hard(on("1", None)), MEMORY, "nobody can run on a node without memory alone");
+    // A slice says, and nobody below it knows.
+    let slice = world.slice(None, "slice", on("2", None));
+    let id = world.container(Some(slice), weight(1), threads(0));
+    assert_eq!(world.view(id).memory_hard, Bytes::gib(24));
+    assert_eq!(world.views.explain(id).unwrap().inputs.memory_hard_of.as_deref(), Some("NUMA nodes 2"));
     // A machine of one node, or whose nodes nobody knows.
     world.apply(Event::Node(Node { numa: Vec::new(), ..node }));
     let id = world.container(None, on("2", None), threads(0));

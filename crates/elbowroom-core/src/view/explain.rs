@@ -234,7 +234,7 @@ pub struct Inputs {
     pub quota_of: Option<String>,
     /// `M`: the CPUs it may use.
     pub cpuset: CpuSet,
-    /// Path of the cgroup that sets the hard limit; `None` where the machine's memory does.
+    /// Path of the cgroup that sets the hard limit, or what else does; `None` where the machine's memory does.
     pub memory_hard_of: Option<String>,
     /// `t`: the last period; `None` before two ticks.
     pub period: Option<Micros>,

@@ -186,6 +186,11 @@ impl Views {
         Some(&self.slot(*self.index.get(&id)?)?.group)
     }
 
+    /// The NUMA nodes that a group takes memory from, as it or the nearest group above that knows says; `None` where nobody does.
+    pub fn mems(&self, group: &Group) -> Option<CpuSet> {
+        self.ancestry(group).find_map(|group| group.limits.mems)
+    }
+
     /// All containers that have a view.
     pub fn containers(&self) -> impl Iterator<Item = (GroupId, &Group, &View)> {
         self.slots.iter().flatten().filter_map(|slot| Some((slot.group.id, &slot.group, slot.view.as_ref()?)))
@@ -235,7 +240,12 @@ impl Views {
                 let lends = slot.ceiling == Limit::At(view.memory_hard);
                 let sets_it =
                     self.ancestry(&slot.group).find(|group| group.limits.memory_max == hard).map(path);
-                sets_it.or_else(|| lends.then(|| "the memory governor, while others use it".to_owned()))
+                let mems = self.mems(&slot.group).unwrap_or_default();
+                let is_theirs =
+                    view.memory_hard < node.mem_total && view.memory_hard == node.memory_of(Some(mems));
+                sets_it
+                    .or_else(|| lends.then(|| "the memory governor, while others use it".to_owned()))
+                    .or_else(|| is_theirs.then(|| format!("NUMA nodes {mems}")))
             },
             period: self.period,
             used: slot.meter.used(self.stamp),
@@ -392,7 +402,7 @@ impl Views {
                 continue;
             }
             let own =
-                memory::bounds(&self.memory_settings(&slot.group), node.memory_of(slot.group.limits.mems));
+                memory::bounds(&self.memory_settings(&slot.group), node.memory_of(self.mems(&slot.group)));
             let memory = own.under(slot.ceiling);
             let swap_max = self.swap_max(&slot.group);
             if let Some(slot) = self.slots[i as usize].as_mut() {

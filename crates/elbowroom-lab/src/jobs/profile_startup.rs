@@ -213,7 +213,8 @@ impl Job for ProfileStartup {
                 "engines, each starting `sleep` of the host in an empty root, without a network"
             }
             Compare::Applications => {
-                "applications of the host, each started by the same engine, without a network"
+                "applications, each started by the same engine, without a network: those of the host over its /usr, and PageRank and \
+                 two functions, of an image with nothing else, which work once before they wait"
             }
             Compare::Views => {
                 "one bundle, started by runc in turns without and with Elbowroom's hook, an agent running"
@@ -308,7 +309,7 @@ fn applications(lab: &Lab) -> Result<Vec<Variant>> {
         "python=/usr/bin/python3 -c 'import json, time, http.client; json.loads(\"{}\"); time.sleep(1000)'";
     // It maps a large file that is there anyway.
     let fio = "fio=sh -c 'fio --name=x --ioengine=mmap --rw=randread --bs=4k --size=16m --invalidate=0 --readonly \
-        --filename=$(command -v mariadbd); exec sleep 1000'";
+        --filename=$(command -v mariadbd) || exit; exec sleep 1000'";
     let root = lab.scope.dir().join("applications");
     std::fs::create_dir_all(&root).context("while making an image")?;
     std::fs::copy(program::build("applications")?, root.join("applications"))

@@ -20,7 +20,7 @@
 //! Rules, each of which was a real failure once:
 //! - A process that answers requests never sends an invalidation: that sleeps until READs under way are answered, which
 //!   would wait for itself, beyond the reach of SIGKILL. The notifier is a thread of the policy process.
-//! - Files have constant size: it is measured when a container is added. A size that changes tears readers.
+//! - Files have constant size: it is measured when a container is added, and seldom grows. A size that changes tears readers.
 //! - Node ids are computed (`serial << 24 | node`), so a new server needs nothing but the two descriptors.
 //! - `/dev/fuse` is shared, never cloned (`FUSE_DEV_IOC_CLONE`): requests that a process read through a clone of its
 //!   own fail when it dies, those read through the shared one can be asked for again (`FUSE_NOTIFY_RESEND`, Linux 6.9).

@@ -48,8 +48,8 @@ pub struct Publisher {
     shapes: HashMap<Slot, Shape>,
     /// The page bits that [`Dirty::Stats`] is about.
     dynamic: u64,
-    /// How many rows the machine's `diskstats` had last.
-    disks: usize,
+    /// The longest that `diskstats` of the machine's disks was.
+    disks: u32,
 }
 
 /// The facts that decide which files a container has, and how long they are.
@@ -193,7 +193,7 @@ impl Publisher {
     }
 
     /// Makes a container's view: the directory `id` is there when this returns. The sizes of its files are measured
-    /// now and change only when more CPUs become possible for it. `owner` tells the container from any other, also from one that
+    /// now and change only when more CPUs become possible for it, or the machine has more disks. `owner` tells the container from any other, also from one that
     /// has its name later: who takes over after a restart finds it by that.
     ///
     /// # Errors
@@ -254,14 +254,14 @@ impl Publisher {
     pub fn look_at_disks(&mut self) {
         let (node, path) = (Node::Diskstats, tree::host_path(Node::Diskstats));
         let text = path.and_then(|path| self.host.read(&path, true).ok()).unwrap_or_default();
-        let before = std::mem::replace(&mut self.disks, text.lines().count());
-        let Some(bit) = node.page_bit().filter(|_| self.disks > before) else { return };
+        // As long for every container: who uses none of them has a row for each.
+        let longest = tree::size(node, &Facts::EMPTY, &text);
+        let Some(bit) = node.page_bit().filter(|_| longest > self.disks) else { return };
+        self.disks = longest;
         for (slot, _) in self.slots() {
-            let Some(last) = self.last(slot) else { continue };
-            let size = tree::size(node, &last.facts, &text);
-            if self.shared.slots.size(slot, bit).is_some_and(|has| has < size) {
+            if self.shared.slots.size(slot, bit).is_some_and(|has| has < longest) {
                 let mut sizes = [0; 64];
-                sizes[usize::from(bit)] = size;
+                sizes[usize::from(bit)] = longest;
                 self.shared.slots.grow(slot, &sizes);
                 lock(&self.shared.work).reshaped.push(slot);
                 self.shared.wake.notify_one();

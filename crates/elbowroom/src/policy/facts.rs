@@ -12,12 +12,12 @@ use elbowroom_host::numa::Numa;
 const DEFAULT_PERIOD: Micros = Micros::millis(100);
 
 /// Takes over the view: everything limit-like pages show.
-pub(super) fn take_view(facts: &mut Facts, view: &View, limits: &Limits, numa: &Numa) {
+pub(super) fn take_view(facts: &mut Facts, view: &View, limits: &Limits, mems: Option<CpuSet>, numa: &Numa) {
     facts.nodes = numa.nodes;
     facts.cpu_nodes = numa.of(&view.possible);
     facts.online = view.online;
     facts.possible = view.possible;
-    facts.mems = limits.mems.unwrap_or_default();
+    facts.mems = mems.unwrap_or_default();
     facts.millicpu = view.millicpu.get();
     facts.memory = view.memory;
     facts.cpu_period = match limits.cpu_max {
@@ -129,10 +129,10 @@ mod tests {
         let mut views = Views::new(Policy::default());
         views.apply_all(&[Event::Node(node), pod, group(2, limits)]);
         let mut facts = Facts::EMPTY;
-        take_view(&mut facts, views.get(GroupId(2)).unwrap(), &limits, &Numa::default());
+        take_view(&mut facts, views.get(GroupId(2)).unwrap(), &limits, limits.mems, &Numa::default());
         assert_eq!((Bytes(facts.swap_max), facts.mems), (Bytes::mib(7), set("1")));
         limits.mems = None;
-        take_view(&mut facts, views.get(GroupId(2)).unwrap(), &limits, &Numa::default());
+        take_view(&mut facts, views.get(GroupId(2)).unwrap(), &limits, limits.mems, &Numa::default());
         assert!(facts.mems.is_empty(), "not known");
     }
 

@@ -35,8 +35,8 @@ use std::time::Duration;
 const DETACHED_WITHIN: Duration = Duration::from_secs(20);
 /// Every how many ticks it is looked who read what: much more often than any page is renewed.
 const LOOK_EVERY: u64 = 4;
-/// Every how many ticks it is looked whether the machine has more disks.
-const DISKS_EVERY: u64 = 64;
+/// How often it is looked whether the machine has more disks.
+const DISKS_EVERY: Micros = Micros::secs(1);
 
 /// After so many containers went their memory is given back: some MiB.
 const MANY: usize = 100;
@@ -73,6 +73,8 @@ pub(super) struct Owner {
     /// Views that will be mounted, by somebody.
     pub(super) ahead: mpsc::SyncSender<(PathBuf, Vec<Surface>)>,
     pub(super) preparing: Vec<(Prepare, Micros, mpsc::SyncSender<Response>)>,
+    /// When it is looked again whether the machine has more disks.
+    disks_at: Micros,
     pub(super) ticks: u64,
     pub(super) ticks_missed: u64,
     /// Containers that went since memory was given back last.
@@ -111,6 +113,7 @@ impl Owner {
             mounter,
             ahead,
             preparing: Vec::new(),
+            disks_at: Micros::ZERO,
             ticks: 0,
             ticks_missed: 0,
             gone: 0,
@@ -189,7 +192,8 @@ impl Owner {
                 process::give_back_memory();
             }
         }
-        if self.ticks.is_multiple_of(DISKS_EVERY) {
+        if now >= self.disks_at {
+            self.disks_at = now.saturating_add(DISKS_EVERY);
             self.publisher.look_at_disks();
         }
         self.attach_due(now);

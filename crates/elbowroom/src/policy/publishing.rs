@@ -47,7 +47,7 @@ impl Owner {
             facts = last.facts;
             times[..last.times.len()].copy_from_slice(&last.times);
         }
-        take_view(&mut facts, view, &group.limits, &self.numa);
+        take_view(&mut facts, view, &group.limits, self.views.mems(group), &self.numa);
         let added = match before {
             Some((slot, _)) => Ok(slot),
             None => self.add(container, owner, &facts, &times),
@@ -146,7 +146,7 @@ impl Owner {
         else {
             return;
         };
-        take_view(&mut resident.facts, view, &group.limits, &self.numa);
+        take_view(&mut resident.facts, view, &group.limits, self.views.mems(group), &self.numa);
         resident.publish_page(view);
         Self::published(self.publisher.publish(resident.slot, &resident.facts, &resident.times, Dirty::View));
     }

@@ -5,22 +5,18 @@ use super::pool::Shared;
 use super::{amount, explain};
 use crate::alert::{Alert, Conditions, Kind};
 use crate::probe::Colour;
-use crate::sample::GroupId;
 use crate::unit::Micros;
-use std::collections::BTreeMap;
 
 /// How long a condition has to last.
 const HOLD: Micros = Micros::secs(30);
 
-/// Looks at a pool.
+/// Looks at a pool in which so much is reserved.
 pub(super) fn of_pool(
     shared: &Shared,
-    members: &BTreeMap<GroupId, Member>,
+    reserved: f64,
     now: Micros,
     conditions: &mut Conditions,
 ) -> Option<Alert> {
-    let all = shared.ids.iter().filter_map(|id| members.get(id));
-    let reserved: f64 = all.filter(|member| !member.is_dead()).map(|member| member.reserve).sum();
     let (owner, size) = (shared.pool.owner, shared.pool.size);
     let text = || explain::overcommit(&shared.path, reserved, size);
     conditions.set((Kind::Overcommit, None, owner), now, reserved > size, HOLD, &text)

@@ -300,7 +300,7 @@ impl Memory {
         }
         let pools = self.divide(&node, &tick.node, &places);
         pool::divide(&pools, &mut self.members, &settings);
-        let turn = |shared: &'_ Shared| Turn {
+        let turn = |shared: &Shared| Turn {
             now,
             pool: shared.pool,
             page_size: node.page_size,
@@ -330,14 +330,23 @@ impl Memory {
             .flat_map(|shared| shared.ids.iter().copied())
             .collect();
         let mut spoken = Spoken::default();
-        for shared in &pools {
+        let reserved = pool::reserved(&pools, &self.members);
+        for (shared, reserved) in pools.iter().zip(reserved) {
             let needers = shared.needers(&self.members, &pools);
             if turn(shared).move_memory(&mut self.members, &shared.ids, &needers, &mut spoken, &mut orders) {
                 self.needed.insert(shared.pool.owner, now);
             }
-            let alert = alerts::of_pool(shared, &self.members, now, &mut self.conditions);
+            let alert = alerts::of_pool(shared, reserved, now, &mut self.conditions);
             orders.extend(alert.map(Order::Alert));
-            self.pools.push(self.view(shared, needers.len()));
+            self.pools.push(PoolView {
+                path: shared.path.clone(),
+                size: bytes(shared.pool.size),
+                room: bytes(shared.pool.room),
+                reserved: bytes(reserved),
+                short: shared.pool.short,
+                containers: shared.ids.len(),
+                needers: needers.len(),
+            });
         }
         for (id, turn) in &innermost {
             let Some(member) = self.members.get_mut(id) else { continue };
@@ -384,18 +393,5 @@ impl Memory {
     fn measured(&self, id: GroupId) -> Option<&GroupMemory> {
         let (at, memory) = self.groups.get(&id)?.memory.as_ref()?;
         (Some(*at) == self.last).then_some(memory)
-    }
-
-    fn view(&self, shared: &Shared, needers: usize) -> PoolView {
-        let members = shared.ids.iter().filter_map(|id| self.members.get(id));
-        PoolView {
-            path: shared.path.clone(),
-            size: bytes(shared.pool.size),
-            room: bytes(shared.pool.room),
-            reserved: bytes(members.map(|member| member.reserve).sum()),
-            short: shared.pool.short,
-            containers: shared.ids.len(),
-            needers,
-        }
     }
 }

@@ -191,17 +191,26 @@ fn owed(pools: &[Shared], of: &Shared, parties: &BTreeMap<GroupId, Party>) -> BT
     }
 }
 
+/// What is reserved in each pool, as far as pools inside of it can hold that. Containers without processes have nothing reserved.
+pub(super) fn reserved(pools: &[Shared], members: &BTreeMap<GroupId, Member>) -> Vec<f64> {
+    let own = |id: &GroupId| {
+        members.get(id).filter(|member| !member.is_dead()).map_or(0.0, |member| member.reserve)
+    };
+    let mut sums: Vec<f64> = pools.iter().map(|shared| shared.ids.iter().map(own).sum()).collect();
+    // From the inside out: what a pool cannot hold is reserved in none around it.
+    for inner in (0..pools.len()).rev() {
+        let beyond = sums[inner] - pools[inner].pool.size;
+        if beyond > 0.0 {
+            let around = (0..inner).filter(|outer| pools[inner].is_in(&pools[*outer]));
+            around.for_each(|outer| sums[outer] -= beyond);
+        }
+    }
+    sums
+}
+
 impl Shared {
     /// Who could use more than it has, and would have it if others in this pool gave it.
     pub(super) fn needers(&self, members: &BTreeMap<GroupId, Member>, pools: &[Self]) -> Vec<Needer> {
-        // What limits between a container and this pool leave.
-        let mut leaves: BTreeMap<GroupId, f64> = BTreeMap::new();
-        for shared in pools.iter().filter(|shared| shared.is_in(self)) {
-            for id in &shared.ids {
-                let least = leaves.entry(*id).or_insert(f64::INFINITY);
-                *least = least.min(shared.pool.room);
-            }
-        }
         let need = |member: &Member| {
             if !member.measured || member.is_dead() || member.is_full() {
                 return None;
@@ -214,15 +223,22 @@ impl Shared {
                 Colour::Yellow if member.is_hungry() && owed > 1.02 * usage => (owed - usage).min(room),
                 Colour::Yellow | Colour::Green => return None,
             };
-            let leaves = leaves.get(&member.id).copied().unwrap_or(f64::INFINITY);
-            if leaves < LEAST {
-                return None;
-            }
             // Without a probe, yellow is all that is not known to be red or green; who reads back much would use more.
             let wants = red || member.judgement.sigma.is_some() || member.reads_back();
-            Some(Needer { id: member.id, red, need: need.min(leaves), short: wants && usage < SHORT * owed })
+            Some(Needer { id: member.id, red, need, short: wants && usage < SHORT * owed })
         };
-        self.ids.iter().filter_map(|id| need(members.get(id)?)).collect()
+        let mut needers: Vec<Needer> = self.ids.iter().filter_map(|id| need(members.get(id)?)).collect();
+        // Those behind a limit get no more together than it leaves, from the inside out.
+        for inner in pools.iter().rev().filter(|shared| shared.is_in(self)) {
+            let is_in = |needer: &Needer| inner.ids.binary_search(&needer.id).is_ok();
+            let all: f64 = needers.iter().filter(|needer| is_in(needer)).map(|needer| needer.need).sum();
+            if all > inner.pool.room {
+                let part = inner.pool.room / all;
+                needers.iter_mut().filter(|needer| is_in(needer)).for_each(|needer| needer.need *= part);
+                needers.retain(|needer| !is_in(needer) || needer.need >= LEAST);
+            }
+        }
+        needers
     }
 }
 
@@ -266,6 +282,7 @@ pub(super) fn places(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unit::Micros;
     use proptest::prelude::*;
 
     fn shared(owner: Option<u64>, around: &[u64], size: f64, ids: &[u64]) -> Shared {
@@ -306,6 +323,44 @@ mod tests {
             [hungry(1.5, 1.0), hungry(0.0, 1.0), hungry(0.0, 1.0), hungry(0.0, 1.0)],
             [1.75, 0.25, 4.0, 6.0],
         );
+    }
+
+    /// A machine with a pod of two containers, which leaves so much, and one beside it. Each uses a GiB, misses its objective and is owed
+    /// another; each has three reserved.
+    fn pod_and_beside(leaves: f64) -> ([Shared; 2], BTreeMap<GroupId, Member>) {
+        let mut pools =
+            [shared(None, &[], 64.0 * GIB, &[1, 2, 3]), shared(Some(10), &[], 4.0 * GIB, &[1, 2])];
+        pools[1].pool.room = leaves;
+        let member = |id| {
+            let mut member = Member::new(GroupId(id));
+            let memory = GroupMemory { usage: Bytes::gib(1), populated: true, ..GroupMemory::default() };
+            member.measure(Micros::secs(1), 1.0, &memory);
+            member.judgement.colour = Colour::Red;
+            (member.entitlement, member.reserve) = (2.0 * GIB, 3.0 * GIB);
+            (GroupId(id), member)
+        };
+        (pools, [1, 2, 3].map(member).into())
+    }
+
+    const GIB: f64 = (1 << 30) as f64;
+
+    #[test]
+    fn those_behind_a_limit_get_no_more_together_than_it_leaves() {
+        let needs = |leaves, of: usize| {
+            let (pools, members) = pod_and_beside(leaves);
+            let needers = pools[of].needers(&members, &pools);
+            needers.iter().map(|needer| (needer.id.0, needer.need / GIB)).collect::<Vec<_>>()
+        };
+        assert_eq!(needs(3.0 * GIB, 0), [(1, 1.0), (2, 1.0), (3, 1.0)]);
+        assert_eq!(needs(GIB, 0), [(1, 0.5), (2, 0.5), (3, 1.0)]);
+        assert_eq!(needs(0.0, 0), [(3, 1.0)]);
+        assert_eq!(needs(0.0, 1), [(1, 1.0), (2, 1.0)], "who is in it can give");
+    }
+
+    #[test]
+    fn what_a_pool_cannot_hold_is_reserved_in_none_around_it() {
+        let (pools, members) = pod_and_beside(0.0);
+        assert_eq!(reserved(&pools, &members), [7.0 * GIB, 6.0 * GIB]);
     }
 
     proptest! {

@@ -17,8 +17,8 @@ pub struct MemoryTick {
     pub now: Micros,
     /// The machine.
     pub node: NodeMemory,
-    /// Every container, and every ancestor of one that has a hard limit: such a limit is a machine of its own for those below
-    /// it. Not named is not known.
+    /// Every container, and every ancestor of several that has a hard limit, which bounds those below it together. Not named is
+    /// not known.
     pub groups: Vec<(GroupId, GroupMemory)>,
 }
 

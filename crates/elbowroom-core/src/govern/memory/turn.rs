@@ -41,6 +41,8 @@ pub(super) struct Spoken {
     short: BTreeSet<GroupId>,
     /// They owe what somebody else needs.
     owing: BTreeSet<GroupId>,
+    /// Something was asked of them in this period: no other pool asks again.
+    asked: BTreeSet<GroupId>,
 }
 
 type Members = BTreeMap<GroupId, Member>;
@@ -105,7 +107,7 @@ impl Turn {
             spoken.short.extend(ids);
             need -= self.recall(members, ids, needers, need, spoken, orders);
             if need > 0.0 {
-                self.lend(members, ids, needers, need, orders);
+                self.lend(members, ids, needers, need, spoken, orders);
             }
         }
         short
@@ -163,7 +165,7 @@ impl Turn {
             let Some(member) = members.get_mut(id) else { continue };
             let Some(owed) = owed.filter(|owed| owed.id != *id && recall::owes(member)) else { continue };
             spoken.owing.insert(*id);
-            if !member.can_give_back(self.now) || left <= 0.0 {
+            if !member.can_give_back(self.now) || left <= 0.0 || !spoken.asked.insert(*id) {
                 continue;
             }
             let taken = recall::take(member, left, self.now);
@@ -199,6 +201,7 @@ impl Turn {
         ids: &[GroupId],
         needers: &[Needer],
         need: f64,
+        spoken: &mut Spoken,
         orders: &mut Vec<Order>,
     ) {
         let most = |a: &&Needer, b: &&Needer| {
@@ -206,8 +209,10 @@ impl Turn {
         };
         let first = needers.iter().max_by(most).and_then(|needer| members.get(&needer.id));
         let name = first.map_or_else(String::new, |member| member.name.clone());
-        for gift in lend::gifts(members, ids, needers, need, self.idle_tax, self.now) {
+        let unasked: Vec<GroupId> = ids.iter().copied().filter(|id| !spoken.asked.contains(id)).collect();
+        for gift in lend::gifts(members, &unasked, needers, need, self.idle_tax, self.now) {
             let Some(member) = members.get_mut(&gift.id) else { continue };
+            spoken.asked.insert(gift.id);
             self.export(member, Some(gift.ceiling), orders);
             if gift.take {
                 let because = explain::lend(member, &name, &self.pool);
