@@ -62,16 +62,16 @@ def test_a_cpuset_keeps_its_real_numbers(agent, start):
 
 def test_a_container_of_one_node_sees_that_node(agent, start):
     need.nodes(2)
-    nodes = Path("/sys/devices/system/node")
-    cpus = (nodes / "node1/cpulist").read_text().strip()
+    nodes = "/sys/devices/system/node"
+    cpus = Path(nodes, "node1/cpulist").read_text().strip()
     container = start("--cpuset", cpus)
     directory = (ROOT if V2 else ROOT / "cpuset") / own_cgroup(container).lstrip("/")
     (directory / "cpuset.mems").write_text("1")
-    eventually(lambda: container.read(nodes / "has_memory").strip() == "1")
-    assert container.read(nodes / "has_cpu").strip() == "1"
+    eventually(lambda: container.read(f"{nodes}/has_memory").strip() == "1")
+    assert container.read(f"{nodes}/has_cpu").strip() == "1"
     # A node's lines are those of /proc/meminfo with its name before them.
-    total = [meminfo(container.read(nodes / f"node{n}/meminfo").replace(f"Node {n} ", ""))["MemTotal"] for n in (0, 1)]
-    real = meminfo((nodes / "node1/meminfo").read_text().replace("Node 1 ", ""))["MemTotal"]
+    total = [meminfo(container.read(f"{nodes}/node{n}/meminfo").replace(f"Node {n} ", ""))["MemTotal"] for n in (0, 1)]
+    real = meminfo(Path(nodes, "node1/meminfo").read_text().replace("Node 1 ", ""))["MemTotal"]
     assert total[0] == 0 and total[1] == container.mem_total() == real
     lines = container.run("lscpu", "--parse=CPU,NODE").splitlines()
     assert [line for line in lines if not line.startswith("#")] == [f"{cpu},1" for cpu in cpu_list(cpus)]
