@@ -19,7 +19,7 @@ pub(super) fn of_pool(
 ) -> Option<Alert> {
     let (owner, size) = (shared.pool.owner, shared.pool.size);
     let text = || explain::overcommit(&shared.path, reserved, size);
-    conditions.set((Kind::Overcommit, None, owner), now, reserved > size, HOLD, &text)
+    conditions.set((Kind::Overcommit, None, owner), now, reserved > size, HOLD, text)
 }
 
 /// Looks at a container; `short`: a pool that it is in is.
