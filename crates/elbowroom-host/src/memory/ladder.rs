@@ -28,6 +28,8 @@ const POKE: Bytes = Bytes::mib(32);
 const POKED: [&str; 3] = ["memory.limit_in_bytes", "memory.high", "memory.swappiness"];
 /// Less than this is not worth a poke.
 const LEAST: Bytes = Bytes::kib(64);
+/// What a poke of a limit leaves to go besides: who needs that much at once, while it is in force, finds it and is not killed.
+const SLACK: Bytes = Bytes::mib(8);
 
 /// A way to reclaim, gentlest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -281,8 +283,8 @@ fn by_reclaim(dir: &Dir<'_>, order: &Reclaim, deadline: Instant, swappiness: &mu
     Outcome::Done
 }
 
-/// Pokes a limit, a little at a time, and only so far that as much again could still go: what runs there meanwhile finds pages
-/// to reclaim, and is not killed.
+/// Pokes a limit, a little at a time, and only so far that as much again could still go, and on v1, where the limit is a hard one, some
+/// more: what runs there meanwhile finds pages to reclaim, and is not killed.
 fn by_poke(
     layout: &Layout,
     leases: &mut Leases,
@@ -292,7 +294,8 @@ fn by_poke(
     path: &Path,
     deadline: Instant,
 ) -> Outcome {
-    let unset = if file == "memory.high" { Unset::Max } else { Unset::MinusOne };
+    let (unset, slack) =
+        if file == "memory.high" { (Unset::Max, Bytes::ZERO) } else { (Unset::MinusOne, SLACK) };
     let Some(knob) = Knob::new(dir, file, None, unset) else { return Outcome::Gone };
     if leases.before(&knob).is_some() {
         // It is held back by this very knob, and the kernel reclaims down to that by itself. A poke would end it.
@@ -306,7 +309,7 @@ fn by_poke(
             Ok(None) => return Outcome::Gone,
             Err(error) => return Outcome::Refused(error.to_string()),
         };
-        let step = left.min(POKE).min(Bytes(reclaimable(&memory, order.swap).get() / 2));
+        let step = left.min(POKE).min(Bytes(reclaimable(&memory, order.swap).saturating_sub(slack).get() / 2));
         if step < LEAST.min(left) || patience.is_zero() {
             return Outcome::Partly;
         }
