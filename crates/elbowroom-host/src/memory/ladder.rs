@@ -309,7 +309,8 @@ fn by_poke(
             Ok(None) => return Outcome::Gone,
             Err(error) => return Outcome::Refused(error.to_string()),
         };
-        let step = left.min(POKE).min(Bytes(reclaimable(&memory, order.swap).saturating_sub(slack).get() / 2));
+        let step =
+            left.min(POKE).min(Bytes(reclaimable(&memory, order.swap).saturating_sub(slack).get() / 2));
         if step < LEAST.min(left) || patience.is_zero() {
             return Outcome::Partly;
         }
