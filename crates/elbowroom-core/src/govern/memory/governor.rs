@@ -300,24 +300,18 @@ impl Memory {
         }
         let pools = self.divide(&node, &tick.node, &places);
         pool::divide(&pools, &mut self.members, &settings);
-        let turn = |shared: &Shared| Turn {
-            now,
-            pool: shared.pool,
-            page_size: node.page_size,
-            views: settings.views,
-            idle_tax: settings.idle_tax.fraction(),
-        };
+        let (page_size, views, idle_tax) = (node.page_size, settings.views, settings.idle_tax.fraction());
+        let turns: Vec<Turn<'_>> =
+            pools.iter().map(|shared| Turn { now, shared, page_size, views, idle_tax }).collect();
         // The pools that each container is in, from the outside in.
-        let mut within: BTreeMap<GroupId, Vec<&Shared>> = BTreeMap::new();
-        for shared in &pools {
-            shared.ids.iter().for_each(|id| within.entry(*id).or_default().push(shared));
+        let mut within: BTreeMap<GroupId, Vec<&Turn<'_>>> = BTreeMap::new();
+        for turn in &turns {
+            turn.shared.ids.iter().for_each(|id| within.entry(*id).or_default().push(turn));
         }
-        let innermost: BTreeMap<GroupId, Turn> =
-            within.iter().filter_map(|(id, pools)| Some((*id, turn(pools.last()?)))).collect();
         if !paused {
-            for (id, turn) in &innermost {
-                if let Some(member) = self.members.get_mut(id) {
-                    turn.review(member, &mut orders);
+            for (id, turns) in &within {
+                if let (Some(member), Some(innermost)) = (self.members.get_mut(id), turns.last()) {
+                    innermost.review(member, &mut orders);
                 }
             }
         }
@@ -331,9 +325,10 @@ impl Memory {
             .collect();
         let mut spoken = Spoken::default();
         let reserved = pool::reserved(&pools, &self.members);
-        for (shared, reserved) in pools.iter().zip(reserved) {
+        for (turn, reserved) in turns.iter().zip(reserved) {
+            let shared = turn.shared;
             let needers = shared.needers(&self.members, &pools);
-            if turn(shared).move_memory(&mut self.members, &shared.ids, &needers, &mut spoken, &mut orders) {
+            if turn.move_memory(&mut self.members, &needers, &mut spoken, &mut orders) {
                 self.needed.insert(shared.pool.owner, now);
             }
             let alert = alerts::of_pool(shared, reserved, now, &mut self.conditions);
@@ -348,11 +343,11 @@ impl Memory {
                 needers: needers.len(),
             });
         }
-        for (id, turn) in &innermost {
-            let Some(member) = self.members.get_mut(id) else { continue };
-            turn.settle(member, &spoken, !busy.contains(id), &mut orders);
+        for (id, turns) in &within {
+            let (Some(member), Some(innermost)) = (self.members.get_mut(id), turns.last()) else { continue };
+            innermost.settle(member, &spoken, !busy.contains(id), &mut orders);
             orders.extend(protect::order(member, now));
-            let short = within.get(id).is_some_and(|pools| pools.iter().any(|shared| shared.pool.short));
+            let short = turns.iter().any(|turn| turn.shared.pool.short);
             orders.extend(alerts::of_member(member, short, now, &mut self.conditions).map(Order::Alert));
         }
         // A pool whose last container left is not among those that were looked at.

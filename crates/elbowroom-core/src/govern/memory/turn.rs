@@ -1,7 +1,7 @@
 //! One period: who is harmed; in each pool, who gives back and who lends; and who is left alone again.
 
 use super::member::Member;
-use super::pool::{Needer, Pool};
+use super::pool::{Needer, Shared};
 use super::sample::{Export, Lease, Order, Reclaim};
 use super::{What, amount, explain, lend, recall};
 use crate::probe::Colour;
@@ -24,9 +24,9 @@ const DREGS: f64 = (4 << 20) as f64;
 
 /// One period of one pool.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct Turn<'a> {
     pub(super) now: Micros,
-    pub(super) pool: Pool,
+    pub(super) shared: &'a Shared,
     pub(super) page_size: Bytes,
     /// Whether views show what is asked for.
     pub(super) views: bool,
@@ -47,7 +47,7 @@ pub(super) struct Spoken {
 
 type Members = BTreeMap<GroupId, Member>;
 
-impl Turn {
+impl Turn<'_> {
     /// Looks for harm that was done by what was taken.
     pub(super) fn review(&self, member: &mut Member, orders: &mut Vec<Order>) {
         if let Some(harm) = self.harm(member)
@@ -93,21 +93,20 @@ impl Turn {
     pub(super) fn move_memory(
         &self,
         members: &mut Members,
-        ids: &[GroupId],
         needers: &[Needer],
         spoken: &mut Spoken,
         orders: &mut Vec<Order>,
     ) -> bool {
-        let mut need = needers.iter().map(|needer| needer.need).sum::<f64>() - self.pool.room;
-        let short = self.pool.short && need > 0.0;
-        if self.pool.short {
-            need -= self.drain(members, ids, orders);
+        let mut need = needers.iter().map(|needer| needer.need).sum::<f64>() - self.shared.pool.room;
+        let short = self.shared.pool.short && need > 0.0;
+        if self.shared.pool.short {
+            need -= self.drain(members, orders);
         }
         if short {
-            spoken.short.extend(ids);
-            need -= self.recall(members, ids, needers, need, spoken, orders);
+            spoken.short.extend(&self.shared.ids);
+            need -= self.recall(members, needers, need, spoken, orders);
             if need > 0.0 {
-                self.lend(members, ids, needers, need, spoken, orders);
+                self.lend(members, needers, need, spoken, orders);
             }
         }
         short
@@ -132,9 +131,9 @@ impl Turn {
     }
 
     /// Empties who is dead; how much that will give.
-    fn drain(&self, members: &mut Members, ids: &[GroupId], orders: &mut Vec<Order>) -> f64 {
+    fn drain(&self, members: &mut Members, orders: &mut Vec<Order>) -> f64 {
         let mut drained = 0.0;
-        for id in ids {
+        for id in &self.shared.ids {
             let Some(member) = members.get_mut(id) else { continue };
             let usage = member.usage();
             if member.is_dead() && usage >= DREGS && member.is_free_to_take(self.now) {
@@ -150,7 +149,6 @@ impl Turn {
     fn recall(
         &self,
         members: &mut Members,
-        ids: &[GroupId],
         needers: &[Needer],
         need: f64,
         spoken: &mut Spoken,
@@ -161,7 +159,7 @@ impl Turn {
             .and_then(|owed| members.get(&owed.id))
             .map_or_else(String::new, |member| member.name.clone());
         let mut left = need;
-        for id in ids {
+        for id in &self.shared.ids {
             let Some(member) = members.get_mut(id) else { continue };
             let Some(owed) = owed.filter(|owed| owed.id != *id && recall::owes(member)) else { continue };
             spoken.owing.insert(*id);
@@ -198,7 +196,6 @@ impl Turn {
     fn lend(
         &self,
         members: &mut Members,
-        ids: &[GroupId],
         needers: &[Needer],
         need: f64,
         spoken: &mut Spoken,
@@ -209,13 +206,14 @@ impl Turn {
         };
         let first = needers.iter().max_by(most).and_then(|needer| members.get(&needer.id));
         let name = first.map_or_else(String::new, |member| member.name.clone());
-        let unasked: Vec<GroupId> = ids.iter().copied().filter(|id| !spoken.asked.contains(id)).collect();
+        let unasked: Vec<GroupId> =
+            self.shared.ids.iter().copied().filter(|id| !spoken.asked.contains(id)).collect();
         for gift in lend::gifts(members, &unasked, needers, need, self.idle_tax, self.now) {
             let Some(member) = members.get_mut(&gift.id) else { continue };
             spoken.asked.insert(gift.id);
             self.export(member, Some(gift.ceiling), orders);
             if gift.take {
-                let because = explain::lend(member, &name, &self.pool);
+                let because = explain::lend(member, &name, &self.shared.pool);
                 self.take(member, What::Lend { amount: self.whole(gift.amount) }, because, orders);
             } else if let Limit::At(ceiling) = member.export
                 && gift.first
@@ -266,7 +264,7 @@ impl Turn {
     }
 
     fn decide(&self, member: &mut Member, what: What, because: String) {
-        member.decide(self.now, what, self.pool.room, because);
+        member.decide(self.now, what, self.shared.pool.room, because);
     }
 
     /// Whole pages.
