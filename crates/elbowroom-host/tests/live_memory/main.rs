@@ -64,6 +64,20 @@ fn what_a_group_holds_is_what_its_programs_took() {
     assert_eq!(reader.group(ID, &path, node.swap_free), None);
 }
 
+/// Fifty such containers, each of which allocates 4 MiB over and over, were killed when what little they cache was taken.
+#[test]
+fn what_a_small_container_needs_at_once_is_left_to_it() {
+    let mut room = room!();
+    room.hold_file(6);
+    let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
+    if actuator.way(&room.path()) != Some(Way::PokeLimit) {
+        eprintln!("skipped: only the limit of cgroup v1 can kill while it is lowered");
+        return;
+    }
+    let done = actuator.reclaim(&mut leases, &reclaim(2 * MIB), &room.path());
+    assert_eq!((done.outcome, done.reclaimed), (Outcome::Partly, Bytes::ZERO));
+}
+
 #[test]
 fn page_cache_goes_and_the_users_limit_is_as_it_was() {
     let mut room = room!();
