@@ -53,8 +53,9 @@ struct cpu {
 	u64 switches; /* context switches seen */
 	u64 runtime;  /* sum_exec_runtime of the running task, less what earlier tasks used in this run */
 	u64 missed;   /* switches that must have been there and were not seen */
+	u64 seen;     /* the run queue's clock at the last switch that was seen */
 	u32 pid;      /* the running task */
-	u32 unused[5];
+	u32 unused[3];
 };
 
 /* One record per possible CPU: user space sets max_entries before loading. */
@@ -93,12 +94,25 @@ static __always_inline void charge(u64 cgroup, u64 ns)
 		__sync_fetch_and_or(word, bit);
 }
 
+static __always_inline u64 least(u64 a, u64 b)
+{
+	return a < b ? a : b;
+}
+
+/* The run queue's clock, rq_clock_task(): both tasks have it from this switch, but for idle ones, whose is an older one. */
+static __always_inline u64 clock(struct task_struct *prev, struct task_struct *next)
+{
+	u64 ended = prev->se.exec_start, began = next->se.exec_start;
+
+	return ended > began ? ended : began;
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(elbowroom_active, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	u32 number = bpf_get_smp_processor_id();
 	struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
-	u64 cgroup, used;
+	u64 cgroup, used, now, seen;
 	bool known;
 
 	if (!cpu)
@@ -106,10 +120,20 @@ int BPF_PROG(elbowroom_active, bool preempt, struct task_struct *prev, struct ta
 	cpu->switches++;
 	cgroup = cgroup_of(next);
 	used = prev->se.sum_exec_runtime - cpu->runtime;
-	/* Some kernels hide a switch now and then; how long the task that came on in it has run, nobody knows. */
+	now = clock(prev, next);
+	seen = cpu->seen;
+	cpu->seen = now;
 	known = cpu->pid == (u32)prev->pid;
-	if (cpu->since && !known)
+	if (cpu->since && !known) {
+		/*
+		 * Some kernels hide a switch now and then: that of the task that leaves, most often. The fair class knows when
+		 * it came (prev_sum_exec_runtime, set_next_entity() in kernel/sched/fair.c); others leave that alone, but none
+		 * can have run since before the last switch that was seen. What the task before it ran is lost here.
+		 */
 		cpu->missed++;
+		used = prev->se.sum_exec_runtime - prev->se.prev_sum_exec_runtime;
+		charge(cgroup_of(prev), least(used, now - seen));
+	}
 	known = known && cpu->since;
 	cpu->pid = next->pid;
 	if (known && cpu->cgroup == cgroup) {

@@ -77,7 +77,9 @@ struct css_set {
 };
 
 struct sched_entity {
+	u64 exec_start;
 	u64 sum_exec_runtime;
+	u64 prev_sum_exec_runtime;
 };
 
 /* include/linux/maple_tree.h, Linux 6.1 */

@@ -9,6 +9,7 @@ use elbowroom_host::cgroup::{Controller, Layout};
 use elbowroom_host::root::Root;
 use elbowroom_host::timer::{self, Ticker};
 use elbowroom_host::{Sensor, SensorConfig};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -181,67 +182,94 @@ fn drained(set: &mut ActiveSet) -> BTreeMap<u32, Micros> {
     seen
 }
 
-/// The kernel's account, read between two of ours, lies between them but for 1 %, and for what each switch that this
-/// kernel hid can have cost: all until the next that is seen, which is far where the only others on that CPU are of low
-/// priority; but not half of everything, of which there is to be a second or many switches.
-fn assert_agree(set: &ActiveSet, before: Micros, kernel: Micros, after: Micros) {
-    let missed = set.stats().missed;
-    println!(
-        "kernel {} us, bpf {} to {} us, {missed} switches missed",
-        kernel.get(),
-        before.get(),
-        after.get()
-    );
-    let hidden = Micros::millis(missed * 250).min(Micros(kernel.get() / 2));
-    let slack = Micros(kernel.get() / 100).saturating_add(hidden);
-    assert!(before <= kernel.saturating_add(slack), "too much");
-    assert!(kernel <= after.saturating_add(slack), "too little");
+/// What a slot has, if it ran since the last look.
+fn of(slot: u32, set: &mut ActiveSet) -> Micros {
+    drained(set).get(&slot).copied().unwrap_or_default()
+}
+
+/// What we counted, what the kernel did, and what we had counted after it was asked.
+type Counts = (Micros, Micros, Micros);
+
+/// The kernel's account, read between two of ours, lies between them but for 1 %, in the first of a few measurements in which
+/// the kernel hid no switch: a run that ends in a hidden one is in no total until the sensor reads the kernel's own.
+fn assert_agree(set: &mut ActiveSet, mut measure: impl FnMut(&mut ActiveSet) -> Counts) {
+    for _ in 0..10 {
+        let missed = set.stats().missed;
+        let (before, kernel, after) = measure(set);
+        let said = format!("kernel {} us, bpf {} to {} us", kernel.get(), before.get(), after.get());
+        println!("{said}");
+        let slack = Micros(kernel.get() / 100);
+        if before <= kernel.saturating_add(slack) && kernel <= after.saturating_add(slack) {
+            return;
+        }
+        // The next switch on that CPU proves that one was hidden.
+        let start = Instant::now();
+        while set.stats().missed == missed {
+            assert!(start.elapsed() < Duration::from_secs(2), "{said}, and every switch was seen");
+            thread::sleep(Duration::from_millis(5));
+        }
+        eprintln!("measured again: {} switches were hidden", set.stats().missed - missed);
+    }
+    panic!("switches were hidden in every measurement");
 }
 
 #[test]
 fn totals_equal_the_kernels_account_while_running_and_after() {
     let Some(machine) = Machine::find() else { return };
     let Some(mut set) = machine.open() else { return };
-    let mut group = machine.cgroup("busy");
-    set.track(group.inode(), 0).unwrap();
-    group.start_busy();
-    thread::sleep(Duration::from_secs(2));
-    let running = drained(&mut set)[&0];
-    let file = group.usage();
-    let later = drained(&mut set).get(&0).copied().unwrap_or(running);
-    // The kernel brings a running task's account up to date at its tick, 1 to 10 ms apart; in an emulator whose CPUs are
-    // taken away ticks come late, up to 100 ms.
-    assert_agree(&set, running.saturating_sub(Micros::millis(100)), file, later);
-    if thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
-        until("a run is seen again and again before it ends", || {
-            (0..100).all(|_| drained(&mut set).contains_key(&0))
-        });
-    } else {
-        eprintln!("partly skipped: needs a second CPU, for what runs while it is looked at");
-    }
-    group.stop();
-    let after = drained(&mut set)[&0];
-    assert_agree(&set, after, group.usage(), after);
-    assert!(after >= running);
+    assert_agree(&mut set, |set| {
+        let mut group = machine.cgroup("busy");
+        set.track(group.inode(), 0).unwrap();
+        group.start_busy();
+        thread::sleep(Duration::from_secs(2));
+        let running = of(0, set);
+        let file = group.usage();
+        let later = of(0, set).max(running);
+        group.stop();
+        set.untrack(group.inode()).unwrap();
+        // The kernel brings a running task's account up to date at its tick, 1 to 10 ms apart; in an emulator whose CPUs are
+        // taken away ticks come late, up to 100 ms.
+        (running.saturating_sub(Micros::millis(100)), file, later)
+    });
+    assert_agree(&mut set, |set| {
+        let mut group = machine.cgroup("busy");
+        set.track(group.inode(), 1).unwrap();
+        group.start_busy();
+        until("it ran for a second", || group.usage() > Micros::millis(1_000));
+        let running = of(1, set);
+        if thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
+            until("a run is seen again and again before it ends", || {
+                (0..100).all(|_| drained(set).contains_key(&1))
+            });
+        } else {
+            eprintln!("partly skipped: needs a second CPU, for what runs while it is looked at");
+        }
+        group.stop();
+        let after = of(1, set).max(running);
+        set.untrack(group.inode()).unwrap();
+        (after, group.usage(), after)
+    });
 }
 
 #[test]
 fn many_short_runs_add_up_to_the_kernels_account() {
     let Some(machine) = Machine::find() else { return };
     let Some(mut set) = machine.open() else { return };
-    let mut group = machine.cgroup("short");
-    set.track(group.inode(), 9).unwrap();
-    group.start("i=0; while [ $i -lt 100 ]; do /bin/true; i=$((i+1)); done");
-    let mut last = Micros::ZERO;
-    until("the loop is done", || {
-        let done = group.ended();
-        if let Some(&total) = drained(&mut set).get(&9) {
-            assert!(total >= last, "decreased from {last:?} to {total:?}");
-            last = total;
-        }
-        done
+    assert_agree(&mut set, |set| {
+        let mut group = machine.cgroup("short");
+        set.track(group.inode(), 9).unwrap();
+        group.start("i=0; while [ $i -lt 100 ]; do /bin/true; i=$((i+1)); done");
+        let mut last = Micros::ZERO;
+        until("the loop is done", || {
+            let done = group.ended();
+            let total = of(9, set);
+            assert!(total == Micros::ZERO || total >= last, "decreased from {last:?} to {total:?}");
+            last = last.max(total);
+            done
+        });
+        set.untrack(group.inode()).unwrap();
+        (last, group.usage(), last)
     });
-    assert_agree(&set, last, group.usage(), last);
 }
 
 #[test]
@@ -275,14 +303,19 @@ fn groups_that_sleep_never_appear_among_a_thousand() {
 fn a_nested_group_counts_for_its_container() {
     let Some(machine) = Machine::find() else { return };
     let Some(mut set) = machine.open() else { return };
-    let outer = machine.cgroup("nest");
-    let mut inner = outer.below("inner");
-    set.track(outer.inode(), 5).unwrap();
-    set.track(inner.inode(), 5).unwrap();
-    inner.start("i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done");
-    until("the loop is done", || inner.ended());
-    let total = drained(&mut set)[&5];
-    assert_agree(&set, total, outer.usage(), total);
+    assert_agree(&mut set, |set| {
+        let outer = machine.cgroup("nest");
+        let mut inner = outer.below("inner");
+        set.track(outer.inode(), 5).unwrap();
+        set.track(inner.inode(), 5).unwrap();
+        inner.start("i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done");
+        until("the loop is done", || inner.ended());
+        let total = of(5, set);
+        let kernel = outer.usage();
+        set.untrack(inner.inode()).unwrap();
+        set.untrack(outer.inode()).unwrap();
+        (total, kernel, total)
+    });
 }
 
 #[test]
@@ -337,13 +370,13 @@ fn the_sensor_names_who_ran_with_the_kernels_account_and_leaves_sleepers_alone()
         first.start_in(rest, script);
     }
     let ticker = Ticker::new(Micros::millis(24)).unwrap();
-    let (mut quiet, mut usage) = (0, Micros::ZERO);
+    let (mut quiet, usage) = (0, Cell::new(Micros::ZERO));
     let mut tick = || {
         ticker.wait().unwrap();
         let mut named = false;
         for (id, now) in sensor.tick(timer::now()).usage {
             if id == busy_id {
-                usage = now.cpu;
+                usage.set(now.cpu);
             }
             named |= id == idle_id;
         }
@@ -354,11 +387,16 @@ fn the_sensor_names_who_ran_with_the_kernels_account_and_leaves_sleepers_alone()
         quiet == 40
     });
     let named = (0..64).filter(|_| tick()).count();
-    let kernel = busy.iter().find_map(Cgroup::try_usage).unwrap();
-    println!("sensor {} us, kernel {} us; the sleeper named {named} times", usage.get(), kernel.get());
-    // The process may have run since the last tick; a tick and a busy machine between them are worth 50 ms.
-    assert!(usage <= kernel.saturating_add(Micros(kernel.get() / 100 + 10_000)));
-    assert!(kernel <= usage.saturating_add(Micros(kernel.get() / 100 + 50_000)));
+    // The process may have run since the last tick; a tick and a busy machine between them are worth 50 ms. What ran behind a
+    // switch that the kernel hid is there with the next round.
+    until("the kernel's account is known", || {
+        tick();
+        let kernel = busy.iter().find_map(Cgroup::try_usage).unwrap();
+        let usage = usage.get();
+        println!("sensor {} us, kernel {} us", usage.get(), kernel.get());
+        assert!(usage <= kernel.saturating_add(Micros(kernel.get() / 100 + 10_000)));
+        kernel <= usage.saturating_add(Micros(kernel.get() / 100 + 50_000))
+    });
     // Its memory may move once more when a round reads it.
     assert!(named <= 2);
     busy[0].stop();

@@ -33,7 +33,7 @@ pub(super) struct Cpu {
     pub(super) switches: AtomicU64,
     /// The program's own note.
     _runtime: u64,
-    /// Context switches that were not seen; runs that began in them are not in any total.
+    /// Context switches that were not seen; runs that ended in them are not in any total.
     pub(super) missed: AtomicU64,
     /// The program's own notes.
     _private: [u64; 3],
