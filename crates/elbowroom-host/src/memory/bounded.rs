@@ -22,28 +22,100 @@ pub(super) enum Written {
     Late,
 }
 
-/// Exit status of a child that wrote all; others are the errno.
+/// Exit status of a child that did what it was for; others are the errno.
 const ALL: i32 = 0;
 
 /// How often a write that blocks is looked after.
 const LOOK: Duration = Duration::from_millis(2);
+/// How long [`press`] lets the kernel reclaim before it looks whether it is enough, in microseconds: large folios go at over 100 GB/s.
+const SLICE: libc::suseconds_t = 20;
+/// The longest, where a shorter one was over before anything went.
+const LONGEST_SLICE: libc::suseconds_t = 500;
 
 /// Writes `bytes` to `file`, for at most `patience`.
 pub(super) fn write(file: &OwnedFd, bytes: &[u8], patience: Duration) -> Written {
-    write_unless(file, bytes, patience, || false)
+    let (fd, from, length) = (file.as_raw_fd(), bytes.as_ptr(), bytes.len());
+    // SAFETY: the bytes outlive the child, which makes one raw system call.
+    let child = || unsafe { written(libc::write(fd, from.cast(), length), length) };
+    in_child(child, patience, || false)
 }
 
-/// As [`write`], and only for as long as it is not `moot`.
-pub(super) fn write_unless(
+/// Writes a limit that cannot come about to v1 `memory.limit_in_bytes` until usage is down to `target`, for at most `patience` and only
+/// while it is not `moot`. The kernel reclaims a few pages, tries the limit, and goes on for as long as usage is above it and no signal
+/// came (mm/memcontrol-v1.c, `mem_cgroup_resize_max`): a timer of the child's stops it after every [`SLICE`]. [`Written::All`] says that
+/// usage is down.
+pub(super) fn press(
     file: &OwnedFd,
     bytes: &[u8],
+    usage: &OwnedFd,
+    target: u64,
     patience: Duration,
     moot: impl FnMut() -> bool,
 ) -> Written {
+    let (fd, from, length, usage) = (file.as_raw_fd(), bytes.as_ptr(), bytes.len(), usage.as_raw_fd());
+    let child = || {
+        // SAFETY: async-signal-safe functions, with structures of the child's own.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = wake as extern "C" fn(libc::c_int) as usize;
+            libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut());
+            let mut alarm: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut alarm);
+            libc::sigaddset(&raw mut alarm, libc::SIGALRM);
+            libc::sigprocmask(libc::SIG_UNBLOCK, &raw const alarm, std::ptr::null_mut());
+        }
+        let (mut slice, mut before) = (SLICE, u64::MAX);
+        loop {
+            let mut text = [0_u8; 24];
+            // SAFETY: `text` is as long as is said.
+            if unsafe { libc::pread(usage, text.as_mut_ptr().cast(), text.len(), 0) } <= 0 {
+                return libc::ENODEV;
+            }
+            let now = leading_number(&text);
+            if now <= target {
+                return ALL;
+            }
+            slice = if now < before { (slice / 2).max(SLICE) } else { (slice * 2).min(LONGEST_SLICE) };
+            before = now;
+            let micros = |n| libc::timeval { tv_sec: 0, tv_usec: n };
+            // The first signal may come before the write has begun.
+            let timer = libc::itimerval { it_interval: micros(4 * slice), it_value: micros(slice) };
+            // SAFETY: a structure of the child's own, and bytes that outlive it.
+            let result = unsafe {
+                libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
+                written(libc::write(fd, from.cast(), length), length)
+            };
+            if result != libc::EINTR {
+                return result;
+            }
+        }
+    };
+    in_child(child, patience, moot)
+}
+
+extern "C" fn wake(_: libc::c_int) {}
+
+/// The number at the beginning of what a cgroup file says.
+fn leading_number(text: &[u8]) -> u64 {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |n: u64, digit| n.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')))
+}
+
+/// The exit status for what a write returned.
+///
+/// # Safety
+/// Nothing was called since that could have changed `errno`.
+unsafe fn written(result: isize, length: usize) -> i32 {
+    // SAFETY: the place is this thread's own.
+    if result == length as isize { ALL } else { unsafe { *libc::__errno_location() } }
+}
+
+/// Does `work` in a child process, for at most `patience` and only while it is not `moot`; `work` returns its exit status. It runs in a
+/// copy of this process that has one thread: no lock, no allocation.
+fn in_child(work: impl FnOnce() -> i32, patience: Duration, moot: impl FnMut() -> bool) -> Written {
     let deadline = Instant::now() + patience;
-    let (fd, from, length) = (file.as_raw_fd(), bytes.as_ptr(), bytes.len());
     // SAFETY: as fork(2): no CLONE_VM, so the child has memory of its own, a copy in which only this thread runs. It makes
-    // raw system calls only, takes no lock and allocates nothing, and never returns from here. `parent_gone` is read before.
+    // raw system calls only, takes no lock and allocates nothing, and never returns from here. `parent` is read before.
     let pid = unsafe {
         let flags = libc::CLONE_FILES | libc::SIGCHLD;
         let parent = libc::getpid();
@@ -54,8 +126,7 @@ pub(super) fn write_unless(
             if libc::getppid() != parent {
                 libc::_exit(libc::ESRCH);
             }
-            let written = libc::write(fd, from.cast(), length);
-            libc::_exit(if written == length as isize { ALL } else { *libc::__errno_location() });
+            libc::_exit(work());
         }
         pid
     };
@@ -103,6 +174,21 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
+    /// A pipe that nothing more fits into.
+    fn full() -> (std::io::PipeReader, OwnedFd) {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let size = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
+        assert_eq!(rustix::io::write(&writer, &vec![0; size]), Ok(size));
+        (reader, writer.into())
+    }
+
+    /// A file that says how much is used.
+    fn usage(text: &str) -> OwnedFd {
+        let file = rustix::fs::memfd_create("usage", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&file, text.as_bytes()).unwrap();
+        file
+    }
+
     #[test]
     fn what_the_kernel_takes_is_written_and_what_it_refuses_is_told() {
         let (reader, writer) = std::io::pipe().unwrap();
@@ -125,14 +211,33 @@ mod tests {
 
     #[test]
     fn a_write_that_became_moot_is_given_up() {
-        let (_reader, writer) = std::io::pipe().unwrap();
+        let (_reader, writer) = full();
         let (begin, mut looks) = (Instant::now(), 0);
         let moot = || {
             looks += 1;
             looks == 3
         };
-        assert_eq!(write_unless(&writer.into(), &[0; 1 << 20], PATIENCE, moot), Written::Late);
+        assert_eq!(press(&writer, b"0", &usage("5\n"), 4, PATIENCE, moot), Written::Late);
         assert!(begin.elapsed() < PATIENCE);
         assert_eq!(looks, 3);
+    }
+
+    #[test]
+    fn a_write_that_blocks_is_given_up_when_it_is_enough() {
+        let (_reader, writer) = full();
+        let file = usage("123456\n");
+        let other = file.try_clone().unwrap();
+        let mut looks = 0;
+        // As the kernel's count would, it changes while the write blocks.
+        let falls = || {
+            looks += 1;
+            if looks == 3 {
+                rustix::io::pwrite(&other, b"000456\n", 0).unwrap();
+            }
+            false
+        };
+        assert_eq!(press(&writer, b"0", &file, 456, PATIENCE, falls), Written::All);
+        assert!(looks >= 3);
+        assert_eq!(press(&writer, b"0", &file, 456, PATIENCE, || false), Written::All);
     }
 }

@@ -1,7 +1,7 @@
 //! Carries out what the memory governor orders, by the gentlest way that this kernel has.
 
 use super::bounded::{self, Written};
-use super::poke::{Poked, poke};
+use super::poke::{Poked, poke, press};
 use super::protect::{Shields, outcome};
 use super::reader;
 use crate::cgroup::{Controller, Dir, Layout, Version};
@@ -22,13 +22,14 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(400);
 /// Most that is asked of `memory.reclaim` at once, so that an order can end between two.
 const STEP: Bytes = Bytes::mib(64);
-/// Most that one poke takes: for that long a limit of ours is in force.
+/// Most that one poke of `memory.high` takes: for that long a limit of ours is in force.
 const POKE: Bytes = Bytes::mib(32);
 /// What is set for the time of an order and no longer; `memory.high` also by a lease.
 const POKED: [&str; 3] = ["memory.limit_in_bytes", "memory.high", "memory.swappiness"];
 /// Less than this is not worth a poke.
 const LEAST: Bytes = Bytes::kib(64);
-/// What a poke of a limit leaves to go besides: who needs that much at once, while it is in force, finds it and is not killed.
+/// What has to be left below the limits, or as page cache, while anonymous memory is kept out of swap: who needs that much at once finds
+/// it and is not killed.
 const SLACK: Bytes = Bytes::mib(8);
 
 /// A way to reclaim, gentlest first.
@@ -39,7 +40,7 @@ pub enum Way {
     Reclaim,
     /// v2 `memory.high`, lowered and put back.
     PokeHigh,
-    /// v1 `memory.limit_in_bytes`, lowered and put back.
+    /// v1 `memory.limit_in_bytes`, asked for and given up before it is in force.
     PokeLimit,
 }
 
@@ -54,8 +55,6 @@ pub struct UserLimits {
     pub memory_high: Option<Limit<Bytes>>,
     /// v1 `memory.soft_limit_in_bytes`.
     pub memory_soft: Option<Limit<Bytes>>,
-    /// v1 `memory.limit_in_bytes`, during a poke.
-    pub memory_max: Option<Limit<Bytes>>,
 }
 
 /// The governor's hands. All it sets are leases of the caller's; it may block for [`PATIENCE`] and belongs on a thread that
@@ -166,7 +165,6 @@ impl Actuator {
         match version {
             Version::V1 => UserLimits {
                 memory_soft: before("memory.soft_limit_in_bytes", Unset::MinusOne),
-                memory_max: before("memory.limit_in_bytes", Unset::MinusOne),
                 ..UserLimits::default()
             },
             Version::V2 => UserLimits {
@@ -194,11 +192,16 @@ impl Actuator {
         let (layout, swappiness) = (&self.layout, &mut self.takes_swappiness);
         let outcome = match version {
             Version::V2 if dir.has("memory.reclaim") => by_reclaim(&dir, order, deadline, swappiness),
-            Version::V2 => by_poke(layout, leases, &dir, "memory.high", order, path, deadline),
+            Version::V2 => by_poke(layout, leases, &dir, order, path, deadline),
             Version::V1 if order.dead && is_empty(layout, path) => by_force_empty(&dir, deadline),
-            Version::V1 => without_swap(leases, &dir, order, |leases| {
-                by_poke(layout, leases, &dir, "memory.limit_in_bytes", order, path, deadline)
-            }),
+            // Anonymous memory is to stay, and the kernel could swap it.
+            Version::V1 if !order.swap && rustix::system::sysinfo().totalswap > 0 => {
+                without_swap(layout, leases, &dir, path, before, order, deadline)
+            }
+            Version::V1 => {
+                let target = before.saturating_sub(order.amount);
+                by_press(leases, &dir, target, deadline, || false)
+            }
         };
         let Some(after) = usage() else { return (Outcome::Gone, before) };
         (outcome, before.saturating_sub(after))
@@ -283,20 +286,17 @@ fn by_reclaim(dir: &Dir<'_>, order: &Reclaim, deadline: Instant, swappiness: &mu
     Outcome::Done
 }
 
-/// Pokes a limit, a little at a time, and only so far that as much again could still go, and on v1, where the limit is a hard one, some
-/// more: what runs there meanwhile finds pages to reclaim, and is not killed.
+/// Pokes `memory.high`, a little at a time, and only so far that as much again could still go: what runs there meanwhile finds pages to
+/// reclaim, and is not held up.
 fn by_poke(
     layout: &Layout,
     leases: &mut Leases,
     dir: &Dir<'_>,
-    file: &str,
     order: &Reclaim,
     path: &Path,
     deadline: Instant,
 ) -> Outcome {
-    let (unset, slack) =
-        if file == "memory.high" { (Unset::Max, Bytes::ZERO) } else { (Unset::MinusOne, SLACK) };
-    let Some(knob) = Knob::new(dir, file, None, unset) else { return Outcome::Gone };
+    let Some(knob) = Knob::new(dir, "memory.high", None, Unset::Max) else { return Outcome::Gone };
     if leases.before(&knob).is_some() {
         // It is held back by this very knob, and the kernel reclaims down to that by itself. A poke would end it.
         return Outcome::Partly;
@@ -309,21 +309,46 @@ fn by_poke(
             Ok(None) => return Outcome::Gone,
             Err(error) => return Outcome::Refused(error.to_string()),
         };
-        let step =
-            left.min(POKE).min(Bytes(reclaimable(&memory, order.swap).saturating_sub(slack).get() / 2));
+        let step = left.min(POKE).min(Bytes(reclaimable(&memory, order.swap).get() / 2));
         if step < LEAST.min(left) || patience.is_zero() {
             return Outcome::Partly;
         }
-        match poke(leases, &knob, memory.usage.saturating_sub(step), patience) {
-            Poked::All => left = left.saturating_sub(step),
-            Poked::Partly => return Outcome::Partly,
-            Poked::Foreign => return Outcome::Foreign,
-            Poked::Refused(why) => return Outcome::Refused(why),
-            Poked::Gone => return Outcome::Gone,
+        match ended(poke(leases, &knob, memory.usage.saturating_sub(step), patience)) {
+            Outcome::Done => left = left.saturating_sub(step),
+            outcome => return outcome,
         }
         if left == Bytes::ZERO {
             return Outcome::Done;
         }
+    }
+}
+
+/// Brings a v1 group's usage down to `target`: by a limit that never comes about, so that nothing that runs there meets one of ours.
+fn by_press(
+    leases: &mut Leases,
+    dir: &Dir<'_>,
+    target: Bytes,
+    deadline: Instant,
+    moot: impl FnMut() -> bool,
+) -> Outcome {
+    let Some(knob) = Knob::new(dir, "memory.limit_in_bytes", None, Unset::MinusOne) else {
+        return Outcome::Gone;
+    };
+    let usage = match dir.open_with("memory.usage_in_bytes", OFlags::RDONLY) {
+        Ok(usage) => usage,
+        Err(error) => return Outcome::Refused(error.to_string()),
+    };
+    let patience = deadline.saturating_duration_since(Instant::now());
+    ended(press(leases, &knob, &usage, target, patience, moot))
+}
+
+fn ended(poked: Poked) -> Outcome {
+    match poked {
+        Poked::All => Outcome::Done,
+        Poked::Partly => Outcome::Partly,
+        Poked::Foreign => Outcome::Foreign,
+        Poked::Refused(why) => Outcome::Refused(why),
+        Poked::Gone => Outcome::Gone,
     }
 }
 
@@ -356,24 +381,39 @@ fn is_empty(layout: &Layout, path: &Path) -> bool {
     matches!(reader::group(layout, path, Bytes::ZERO), Ok(Some(memory)) if !memory.populated)
 }
 
-/// Reclaims with the group's swappiness at 0, a lease too, where anonymous memory is to stay and v1 could swap it.
+/// Takes page cache of a v1 group and nothing else, with its swappiness at 0, a lease too. Meanwhile what runs there finds nothing in swap
+/// when it meets a limit: no more is taken than half of what is left to it before that, and that is looked after.
 fn without_swap(
+    layout: &Layout,
     leases: &mut Leases,
     dir: &Dir<'_>,
+    path: &Path,
+    usage: Bytes,
     order: &Reclaim,
-    reclaim: impl FnOnce(&mut Leases) -> Outcome,
+    deadline: Instant,
 ) -> Outcome {
-    let could_swap = !order.swap && rustix::system::sysinfo().totalswap > 0;
-    let knob = could_swap.then(|| Knob::new(dir, "memory.swappiness", None, Unset::Max)).flatten();
-    if let Some(knob) = &knob {
-        let set = outcome(knob, leases.set(knob, Limit::At(0), "reclaim page cache only"));
-        if set != Outcome::Done {
-            return set;
+    let spare = || match reader::group(layout, path, Bytes::ZERO) {
+        Ok(Some(memory)) => {
+            let room = reader::room_v1(layout, path)?;
+            Ok(reclaimable(&memory, false).saturating_add(room).saturating_sub(SLACK))
         }
+        Ok(None) => Ok(Bytes::ZERO),
+        Err(error) => Err(error),
+    };
+    let amount = match spare() {
+        Ok(spare) => order.amount.min(Bytes(spare.get() / 2)),
+        Err(error) => return Outcome::Refused(error.to_string()),
+    };
+    if amount < LEAST.min(order.amount) {
+        return Outcome::Partly;
     }
-    let outcome = reclaim(leases);
-    if let Some(knob) = &knob {
-        leases.release(knob);
+    let Some(knob) = Knob::new(dir, "memory.swappiness", None, Unset::Max) else { return Outcome::Gone };
+    let set = outcome(&knob, leases.set(&knob, Limit::At(0), "reclaim page cache only"));
+    if set != Outcome::Done {
+        return set;
     }
-    outcome
+    let is_short = || spare().is_ok_and(|spare| spare == Bytes::ZERO);
+    let taken = by_press(leases, dir, usage.saturating_sub(amount), deadline, is_short);
+    leases.release(&knob);
+    if taken == Outcome::Done && amount < order.amount { Outcome::Partly } else { taken }
 }

@@ -4,11 +4,11 @@
 //! older ways limit the container for a moment: one that dies in that moment would leave it squeezed.
 //!
 //! **Approach.** A ladder, gentlest first, found by asking the kernel: `memory.reclaim` (cgroup v2, Linux 5.19), which sets
-//! nothing; a poke at `memory.high`; a poke at v1 `memory.limit_in_bytes`. A poke lowers a limit so far that the kernel
-//! reclaims, and puts it back at once. It is a lease like every other limit, on record before it is written; what may block is
-//! done by a process of its own that is killed when its time is over ([`bounded`]). `memory.max` is never touched: v2 sets it
-//! first and kills then (mm/memcontrol.c, `memory_max_write`), where v1 reclaims first and sets it only when usage fits
-//! (`mem_cgroup_resize_max`).
+//! nothing; a poke at `memory.high`, which lowers it so far that the kernel reclaims, and puts it back at once; v1
+//! `memory.limit_in_bytes`, asked for and given up before it is in force, for v1 reclaims first and sets it only when usage fits
+//! (mm/memcontrol-v1.c, `mem_cgroup_resize_max`). Each is a lease like every other limit, on record before it is written; what may
+//! block is done by a process of its own that is killed when its time is over ([`bounded`]). `memory.max` is never touched: v2 sets it
+//! first and kills then (mm/memcontrol.c, `memory_max_write`).
 
 mod bounded;
 mod ladder;

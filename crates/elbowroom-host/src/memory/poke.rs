@@ -1,10 +1,11 @@
-//! A poke: a limit is lowered so far that the kernel reclaims, and put back at once.
+//! A poke: a limit is asked for so that the kernel reclaims, and is in force for a moment (`memory.high`) or never (v1).
 
 use super::bounded::{self, Written};
 use crate::lease::{Knob, KnobError, LeaseError, Leases, Outcome};
 use elbowroom_core::unit::{Bytes, Limit};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// What a poke came to.
@@ -22,21 +23,54 @@ pub(super) enum Poked {
     Gone,
 }
 
-/// Lowers `knob` to `target`, where its user's value is above that, and puts it back. The lease is on record before the write.
+/// Lowers `memory.high` to `target`, where its user's value is above that, and puts it back. The lease is on record before the write.
 pub(super) fn poke(leases: &mut Leases, knob: &Knob, target: Bytes, patience: Duration) -> Poked {
     let page = rustix::param::page_size() as u64;
     // The kernel counts pages: any other number would read back as somebody else's.
     let target = Limit::At(target.get() / page * page);
+    with_lease(leases, knob, target, |file, line| bounded::write(file, line, patience))
+}
+
+/// Asks for a v1 `memory.limit_in_bytes` of nothing until usage, which `usage` is the file of, is down to `target`. The kernel reclaims
+/// first and sets the limit when usage fits, which is when a group is empty: for that it is on record, and put back.
+pub(super) fn press(
+    leases: &mut Leases,
+    knob: &Knob,
+    usage: &OwnedFd,
+    target: Bytes,
+    patience: Duration,
+    mut moot: impl FnMut() -> bool,
+) -> Poked {
+    let found = knob.read().ok();
+    // Over a limit that its user has set meanwhile.
+    let is_moot = || knob.read().is_ok_and(|now| Some(now) != found) || moot();
+    let mut is_down = false;
+    let poked = with_lease(leases, knob, Limit::At(0), |file, line| {
+        match bounded::press(file, line, usage, target.get(), patience, is_moot) {
+            // Not written.
+            Written::All => {
+                is_down = true;
+                Written::Late
+            }
+            written => written,
+        }
+    });
+    if is_down && poked == Poked::Partly { Poked::All } else { poked }
+}
+
+fn with_lease(
+    leases: &mut Leases,
+    knob: &Knob,
+    target: Limit<u64>,
+    write: impl FnOnce(&OwnedFd, &[u8]) -> Written,
+) -> Poked {
     let mut written = Written::All;
     let outcome = leases.set_by(
         knob,
         |user| user.min(target),
         |knob, value| {
-            let found = knob.read().ok();
-            // v1 reclaims first and sets the limit at the end: over one that its user has set meanwhile.
-            let moot = || knob.read().is_ok_and(|now| now != value && Some(now) != found);
             knob.write_by(value, OFlags::empty(), |file, line| {
-                written = bounded::write_unless(file, line, patience, moot);
+                written = write(file, line);
                 match written {
                     Written::All => Ok(()),
                     Written::Refused(errno) => Err(errno),

@@ -4,7 +4,7 @@ use crate::room::{ID, MIB, Room, room};
 use crate::trace::Tracee;
 use elbowroom_core::govern::memory::{Lease, Reclaim};
 use elbowroom_core::unit::{Bytes, Micros};
-use elbowroom_host::cgroup::Layout;
+use elbowroom_host::cgroup::{Layout, Version};
 use elbowroom_host::lease::{Leases, restore};
 use elbowroom_host::memory::Actuator;
 use elbowroom_host::root::Root;
@@ -116,6 +116,13 @@ fn assert_restored(room: &Room, case: &str) {
     }
 }
 
+/// Whether something of ours is in force: on v1, where a limit would kill, only what keeps memory out of swap.
+fn is_squeezed(room: &Room) -> bool {
+    let (now, users) = (room.limits(), room.set(256));
+    assert!(room.version() == Version::V2 || now[0] == users[0], "{now:?}");
+    now != users
+}
+
 /// Every stop; where everything takes longer, some.
 fn stride() -> usize {
     if std::env::var_os("ELBOWROOM_TEST_PATIENCE").is_some() { 17 } else { 1 }
@@ -136,7 +143,7 @@ fn killed_at_any_system_call_of_a_poke_nothing_stays_squeezed() {
             left -= 1;
         }
         let over = left > 0;
-        squeezed += usize::from(room.limits() != room.set(256));
+        squeezed += usize::from(is_squeezed(&room));
         reclaimer.kill(Some(tracee));
         assert_restored(&room, &format!("killed at stop {stop}"));
         if over {
@@ -146,7 +153,8 @@ fn killed_at_any_system_call_of_a_poke_nothing_stays_squeezed() {
     }
     println!("killed at {stops} stops / {}, {squeezed} times with a limit of ours in force", stride());
     assert!(stops > 30, "{stops} stops: a poke is not what it was");
-    assert!(squeezed > 0 || stride() > 1, "it was never killed where it matters");
+    let could_be = room.version() == Version::V2 || room.swap_free() > 0;
+    assert!(squeezed > 0 || !could_be || stride() > 1, "it was never killed where it matters");
 }
 
 #[test]
@@ -163,7 +171,7 @@ fn killed_at_random_while_it_reclaims_nothing_stays_squeezed() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_micros((seed >> 33) % 20_000));
         reclaimer.kill(None);
-        squeezed += usize::from(room.limits() != room.set(256));
+        squeezed += usize::from(is_squeezed(&room));
         assert_restored(&room, &format!("death {death}"));
     }
     println!("killed {deaths} times at random, {squeezed} times with a limit of ours in force");

@@ -64,18 +64,49 @@ fn what_a_group_holds_is_what_its_programs_took() {
     assert_eq!(reader.group(ID, &path, node.swap_free), None);
 }
 
-/// Fifty such containers, each of which allocates 4 MiB over and over, were killed when what little they cache was taken.
+/// Fifty such containers were killed while their limit was lowered to take what little they cache.
 #[test]
-fn what_a_small_container_needs_at_once_is_left_to_it() {
+fn who_runs_there_meets_no_limit_of_ours() {
     let mut room = room!();
-    room.hold_file(6);
     let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
-    if actuator.way(&room.path()) != Some(Way::PokeLimit) {
-        eprintln!("skipped: only the limit of cgroup v1 can kill while it is lowered");
+    if actuator.way(&room.path()) == Some(Way::PokeHigh) {
+        println!("skipped: needs memory.reclaim or cgroup v1");
         return;
     }
-    let done = actuator.reclaim(&mut leases, &reclaim(2 * MIB), &room.path());
-    assert_eq!((done.outcome, done.reclaimed), (Outcome::Partly, Bytes::ZERO));
+    room.reread(6);
+    room.churn(4);
+    let mut taken = Bytes::ZERO;
+    for _ in 0..30 {
+        taken =
+            taken.saturating_add(actuator.reclaim(&mut leases, &reclaim(4 * MIB), &room.path()).reclaimed);
+    }
+    assert!(taken > Bytes(8 * MIB), "{taken}");
+    match room.version() {
+        Version::V1 => assert_eq!(room.read("memory.failcnt"), "0"),
+        Version::V2 => {
+            let events = room.read("memory.events");
+            assert!(events.contains("high 0\nmax 0\noom 0"), "{events}");
+        }
+    }
+}
+
+/// With swappiness at 0 nothing of it can go to swap, for as long as page cache is taken.
+#[test]
+fn what_a_container_at_its_limit_needs_at_once_is_left_to_it() {
+    let mut room = room!();
+    if room.version() == Version::V2 || room.swap_free() == 0 {
+        println!("skipped: needs cgroup v1 and swap");
+        return;
+    }
+    room.set_limit(9);
+    room.hold_file(6);
+    let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
+    let done = actuator.reclaim(&mut leases, &reclaim(4 * MIB), &room.path());
+    assert!(done.outcome == Outcome::Partly && done.reclaimed < Bytes(2 * MIB), "{done:?}");
+    room.set_limit(256);
+    let done = actuator.reclaim(&mut leases, &reclaim(4 * MIB), &room.path());
+    assert!(done.outcome == Outcome::Done && done.reclaimed > Bytes(3 * MIB), "{done:?}");
+    assert_eq!((room.limits(), room.records()), (room.set(256), 0));
 }
 
 #[test]

@@ -156,6 +156,15 @@ impl Room {
         pid
     }
 
+    /// A process that allocates so many MiB and frees them, again and again.
+    pub fn churn(&mut self, mib: u64) -> u32 {
+        let before = self.usage();
+        let program = format!("while True: bytearray(b'x') * ({mib} << 20)");
+        let pid = self.rig.spawn(WEB, &format!("exec /usr/bin/python3 -c \"{program}\""));
+        self.until(|room| room.usage() >= before + mib * MIB);
+        pid
+    }
+
     pub fn end(&mut self, pid: u32) {
         self.rig.stop(pid);
         self.until(|room| room.read("cgroup.procs").is_empty());

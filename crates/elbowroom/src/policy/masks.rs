@@ -26,8 +26,6 @@ struct Mask {
     min: Option<Limit<Bytes>>,
     high: Option<Limit<Bytes>>,
     soft: Option<Limit<Bytes>>,
-    /// Memory is being taken from it, which lowers a v1 limit for milliseconds.
-    taking: bool,
 }
 
 impl Masks {
@@ -59,7 +57,6 @@ impl Masks {
 
     /// An order is given away.
     pub(super) fn ordered(&mut self, order: &Order) {
-        let (Order::Protect(_) | Order::Reclaim(_) | Order::Lease(_)) = order else { return };
         match order {
             Order::Protect(protect) => {
                 let mask = self.groups.entry(protect.group).or_default();
@@ -69,15 +66,14 @@ impl Masks {
             Order::Lease(lease) => {
                 self.groups.entry(lease.group).or_default().high = Some(Limit::At(lease.high))
             }
-            Order::Reclaim(reclaim) => self.groups.entry(reclaim.group).or_default().taking = true,
-            Order::Release(_) | Order::Export(_) | Order::Alert(_) => {}
+            Order::Reclaim(_) | Order::Release(_) | Order::Export(_) | Order::Alert(_) => {}
         }
     }
 
     /// An order was answered. The group to tell of again, where what is known of it has changed.
     pub(super) fn answered(&mut self, id: GroupId, user: UserLimits) -> Option<Event> {
         let mask = self.groups.get_mut(&id)?;
-        (mask.user, mask.taking) = (user, false);
+        mask.user = user;
         let raw = mask.raw.as_ref()?;
         (mask.limits(&raw.limits) != mask.given).then(|| Event::Group(raw.clone()))
     }
@@ -94,20 +90,11 @@ impl Mask {
             None if known && raw.is_some() && rounded(ours) == rounded(raw) => given,
             None => raw,
         };
-        let falls = match (raw.memory_max, self.given.memory_max) {
-            (Some(now), Some(before)) => self.taking && known && now != before && now.min(before) == now,
-            _ => false,
-        };
         Limits {
             memory_low: pick(raw.memory_low, self.user.memory_low, self.low, self.given.memory_low),
             memory_min: pick(raw.memory_min, self.user.memory_min, self.min, self.given.memory_min),
             memory_high: pick(raw.memory_high, self.user.memory_high, self.high, self.given.memory_high),
             memory_soft: pick(raw.memory_soft, self.user.memory_soft, self.soft, self.given.memory_soft),
-            memory_max: match self.user.memory_max {
-                Some(user) => Some(user),
-                None if falls => self.given.memory_max,
-                None => raw.memory_max,
-            },
             ..*raw
         }
     }
@@ -124,7 +111,7 @@ fn rounded(limit: Option<Limit<Bytes>>) -> Option<Limit<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_core::govern::memory::{Protect, Reclaim};
+    use elbowroom_core::govern::memory::Protect;
     use elbowroom_core::label::Labels;
     use elbowroom_core::sample::{Container, Engine};
     use elbowroom_core::unit::Micros;
@@ -173,31 +160,5 @@ mod tests {
         );
         assert_eq!(low(&mut masks, 10), AT(10));
         assert_eq!(low(&mut masks, 30), AT(30), "the user's own");
-    }
-
-    #[test]
-    fn a_limit_that_falls_while_memory_is_taken_is_ours() {
-        let mut masks = Masks::default();
-        let max = |masks: &mut Masks, mib| match masks
-            .apply(&group(Limits { memory_max: AT(mib), ..Limits::default() }))
-            .as_ref()
-        {
-            Event::Group(group) => group.limits.memory_max,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(max(&mut masks, 800), AT(800));
-        let (at, group, amount) = (Micros::ZERO, GroupId(1), Bytes::mib(1));
-        masks.ordered(&Order::Reclaim(Reclaim {
-            at,
-            group,
-            amount,
-            keep: Bytes::ZERO,
-            swap: false,
-            dead: false,
-        }));
-        assert_eq!(max(&mut masks, 300), AT(800));
-        let again = masks.answered(GroupId(1), UserLimits::default());
-        assert!(matches!(again, Some(Event::Group(_))), "its user may have set it meanwhile");
-        assert_eq!(max(&mut masks, 300), AT(300));
     }
 }
