@@ -174,5 +174,5 @@ fn killed_at_random_while_it_reclaims_nothing_stays_squeezed() {
         squeezed += usize::from(is_squeezed(&room));
         assert_restored(&room, &format!("death {death}"));
     }
-    println!("killed {deaths} times at random, {squeezed} times with a limit of ours in force");
+    println!("killed {deaths} times at random, {squeezed} times with something of ours in force");
 }

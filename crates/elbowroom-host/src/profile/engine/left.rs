@@ -1,9 +1,14 @@
 //! What a profiler notes while it makes things, and what a later one removes by that where it was killed.
 
 use super::{Driver, Engine, EngineError, KINDS, Kind, Options, RUN, file, scratch};
-use crate::process::{start_ticks, stat_line};
+use crate::process::{self, start_ticks, stat_line};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long what a killed profiler had begun may take to end.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An engine as a profiler used it, which later ones have to find again: a line `KIND ADDRESS NAMESPACE` of the file `engine` in its
 /// run directory. What is absent is what the environment says.
@@ -70,6 +75,7 @@ fn clean_below(runs: &Path, scratches: &Path) -> (usize, Vec<String>) {
         let run = Run { dir: runs.join(tag), tag: tag.clone() };
         let used = fs::read_to_string(run.dir.join("engine")).unwrap_or_default();
         let mut errors = Vec::new();
+        run.settle();
         for used in used.lines().filter_map(Used::parse) {
             let (kind, noted) = (used.kind, used.address.is_some());
             match Driver::open(used, &Options::default()) {
@@ -113,6 +119,19 @@ impl Run {
             fs::write(&path, noted).map_err(file("writing", &path))?;
         }
         Ok(())
+    }
+
+    /// Waits for the programs of engines that a killed profiler had started: they live on, and make what they were asked for.
+    fn settle(&self) {
+        let dir = self.dir.as_os_str().as_bytes();
+        let is_in_it = |pid: u32| {
+            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            words.split(|byte| *byte == 0).any(|word| word.starts_with(dir))
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while process::all().into_iter().any(is_in_it) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Removes the run directory, and with it what was noted; why not, where that fails.
@@ -215,6 +234,24 @@ mod tests {
         let (_, left) = clean_below(runs.path(), there.path());
         assert!(matches!(&left[..], [why] if why.contains("docker.sock") && why.contains(TAG)), "{left:?}");
         assert!(run.exists());
+    }
+
+    #[test]
+    fn what_a_killed_profiler_had_begun_is_made_and_removed() {
+        let (runs, scratches) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let run = runs.path().join(TAG);
+        fs::create_dir(&run).unwrap();
+        let script = "sleep 0.3; exec mkdir -p \"$1/state/late\"";
+        let mut engine =
+            std::process::Command::new("sh").args(["-c", script, "sh"]).arg(&run).spawn().unwrap();
+        // Before that its words are ours.
+        let words = format!("/proc/{}/cmdline", engine.id());
+        while !fs::read_to_string(&words).unwrap().starts_with("sh\0-c") {
+            std::thread::yield_now();
+        }
+        assert_eq!(clean_below(runs.path(), scratches.path()), (1, Vec::new()));
+        assert!(engine.wait().unwrap().success());
+        assert!(!run.exists());
     }
 
     #[test]
