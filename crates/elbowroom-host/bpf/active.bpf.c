@@ -94,11 +94,6 @@ static __always_inline void charge(u64 cgroup, u64 ns)
 		__sync_fetch_and_or(word, bit);
 }
 
-static __always_inline u64 least(u64 a, u64 b)
-{
-	return a < b ? a : b;
-}
-
 /* The run queue's clock, rq_clock_task(): both tasks have it from this switch, but for idle ones, whose is an older one. */
 static __always_inline u64 clock(struct task_struct *prev, struct task_struct *next)
 {
@@ -112,38 +107,38 @@ int BPF_PROG(elbowroom_active, bool preempt, struct task_struct *prev, struct ta
 {
 	u32 number = bpf_get_smp_processor_id();
 	struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
-	u64 cgroup, used, now, seen;
-	bool known;
+	u64 cgroup, owner, used, now, seen;
 
 	if (!cpu)
 		return 0;
 	cpu->switches++;
 	cgroup = cgroup_of(next);
-	used = prev->se.sum_exec_runtime - cpu->runtime;
 	now = clock(prev, next);
 	seen = cpu->seen;
 	cpu->seen = now;
-	known = cpu->pid == (u32)prev->pid;
-	if (cpu->since && !known) {
+	owner = cpu->since ? cpu->cgroup : ROOT;
+	used = prev->se.sum_exec_runtime - cpu->runtime;
+	if (cpu->since && cpu->pid != (u32)prev->pid) {
 		/*
-		 * Some kernels hide a switch now and then: that of the task that leaves, most often. The fair class knows when
-		 * it came (prev_sum_exec_runtime, set_next_entity() in kernel/sched/fair.c); others leave that alone, but none
-		 * can have run since before the last switch that was seen. What the task before it ran is lost here.
+		 * Some kernels hide a switch now and then. The fair class knows when the task that leaves came
+		 * (prev_sum_exec_runtime, set_next_entity() in kernel/sched/fair.c). Others leave that alone, and what it says of
+		 * them is longer than since the last switch that was seen. What the task before it ran is lost here.
 		 */
 		cpu->missed++;
+		owner = cgroup_of(prev);
 		used = prev->se.sum_exec_runtime - prev->se.prev_sum_exec_runtime;
-		charge(cgroup_of(prev), least(used, now - seen));
-	}
-	known = known && cpu->since;
-	cpu->pid = next->pid;
-	if (known && cpu->cgroup == cgroup) {
+		if (used > now - seen)
+			owner = ROOT;
+	} else if (cpu->since && owner == cgroup) {
+		cpu->pid = next->pid;
 		cpu->runtime = next->se.sum_exec_runtime - used;
 		return 0;
 	}
+	cpu->pid = next->pid;
 	/* Exchanges are full barriers: a reader that finds the same time twice saw nothing change in between. */
 	__sync_lock_test_and_set(&cpu->since, 0);
-	if (known && cpu->cgroup != ROOT)
-		charge(cpu->cgroup, used);
+	if (owner != ROOT)
+		charge(owner, used);
 	cpu->cgroup = cgroup;
 	cpu->runtime = next->se.sum_exec_runtime;
 	__sync_lock_test_and_set(&cpu->since, cgroup == ROOT ? ROOT : bpf_ktime_get_ns());

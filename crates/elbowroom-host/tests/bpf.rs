@@ -319,6 +319,41 @@ fn a_nested_group_counts_for_its_container() {
 }
 
 #[test]
+fn a_run_that_began_in_a_hidden_switch_is_counted_where_it_ends() {
+    let Some(machine) = Machine::find() else { return };
+    let Some(mut set) = machine.open() else { return };
+    assert_agree(&mut set, |set| {
+        let mut group = machine.cgroup("hidden");
+        set.track(group.inode(), 3).unwrap();
+        group.start_busy();
+        let pid = rustix::process::Pid::from_raw(group.children[0].id() as i32);
+        let mut one = rustix::thread::CpuSet::new();
+        one.set(0);
+        rustix::thread::sched_setaffinity(pid, &one).unwrap();
+        until("it ran", || group.usage() > Micros::millis(300));
+        let missed = set.stats().missed;
+        forget_who_runs(0);
+        until("it ran on", || group.usage() > Micros::millis(600));
+        group.stop();
+        until("a switch was missed", || set.stats().missed > missed);
+        let total = of(3, set);
+        set.untrack(group.inode()).unwrap();
+        (total, group.usage(), total)
+    });
+}
+
+/// Makes the program's note of a CPU be of a task that is none, as if the switch to the one that runs had been hidden.
+fn forget_who_runs(cpu: u32) {
+    use libbpf_rs::{MapCore, MapFlags, MapHandle, query::MapInfoIter};
+    let ours = MapInfoIter::default().filter(|map| map.name == "cpus" && map.value_size == 64);
+    let map = MapHandle::from_map_id(ours.last().unwrap().id).unwrap();
+    let mut record = map.lookup(&cpu.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+    // `pid` in struct cpu.
+    record[48..52].copy_from_slice(&u32::MAX.to_ne_bytes());
+    map.update(&cpu.to_ne_bytes(), &record, MapFlags::ANY).unwrap();
+}
+
+#[test]
 fn an_untracked_slot_is_silent_and_starts_again_at_zero() {
     let Some(machine) = Machine::find() else { return };
     let Some(mut set) = machine.open() else { return };

@@ -209,7 +209,7 @@ impl Knob {
     }
 
     /// What is written to the file.
-    fn line(&self, value: Limit<u64>) -> String {
+    pub(crate) fn line(&self, value: Limit<u64>) -> String {
         let value = match value {
             Limit::Max => self.unset.spelling().to_owned(),
             Limit::At(n) => n.to_string(),

@@ -27,10 +27,13 @@ const ALL: i32 = 0;
 
 /// How often a write that blocks is looked after.
 const LOOK: Duration = Duration::from_millis(2);
-/// How long [`press`] lets the kernel reclaim before it looks whether it is enough, in microseconds: large folios go at over 100 GB/s.
+/// How long [`press`] lets the kernel reclaim before it looks whether it is enough, in microseconds: 2 MiB of large folios go in that time,
+/// or 200 KiB of single pages.
 const SLICE: libc::suseconds_t = 20;
-/// The longest, where a shorter one was over before anything went.
-const LONGEST_SLICE: libc::suseconds_t = 500;
+/// The longest while little goes of what is left to go.
+const LONG_SLICE: libc::suseconds_t = 80;
+/// The longest where shorter ones are over before anything went: the kernel asks every CPU first for what it holds back.
+const LONGEST_SLICE: libc::suseconds_t = 10_000;
 
 /// Writes `bytes` to `file`, for at most `patience`.
 pub(super) fn write(file: &OwnedFd, bytes: &[u8], patience: Duration) -> Written {
@@ -42,17 +45,27 @@ pub(super) fn write(file: &OwnedFd, bytes: &[u8], patience: Duration) -> Written
 
 /// Writes a limit that cannot come about to v1 `memory.limit_in_bytes` until usage is down to `target`, for at most `patience` and only
 /// while it is not `moot`. The kernel reclaims a few pages, tries the limit, and goes on for as long as usage is above it and no signal
-/// came (mm/memcontrol-v1.c, `mem_cgroup_resize_max`): a timer of the child's stops it after every [`SLICE`]. [`Written::All`] says that
-/// usage is down.
+/// came (mm/memcontrol-v1.c, `mem_cgroup_resize_max`): a timer of the child's stops it after every [`SLICE`]. Should a group become so empty
+/// that the limit does come about, the child writes `back` at once. [`Written::All`] says that usage is down.
 pub(super) fn press(
     file: &OwnedFd,
-    bytes: &[u8],
+    limit: &[u8],
+    back: &[u8],
     usage: &OwnedFd,
     target: u64,
     patience: Duration,
     moot: impl FnMut() -> bool,
 ) -> Written {
-    let (fd, from, length, usage) = (file.as_raw_fd(), bytes.as_ptr(), bytes.len(), usage.as_raw_fd());
+    let (fd, usage, deadline) = (file.as_raw_fd(), usage.as_raw_fd(), Instant::now() + patience);
+    // SAFETY: the bytes outlive the child.
+    let put =
+        |bytes: &[u8]| unsafe { written(libc::write(fd, bytes.as_ptr().cast(), bytes.len()), bytes.len()) };
+    let used = || {
+        let mut text = [0_u8; 24];
+        // SAFETY: `text` is as long as is said.
+        let read = unsafe { libc::pread(usage, text.as_mut_ptr().cast(), text.len(), 0) };
+        (read > 0).then(|| leading_number(&text))
+    };
     let child = || {
         // SAFETY: async-signal-safe functions, with structures of the child's own.
         unsafe {
@@ -64,29 +77,33 @@ pub(super) fn press(
             libc::sigaddset(&raw mut alarm, libc::SIGALRM);
             libc::sigprocmask(libc::SIG_UNBLOCK, &raw const alarm, std::ptr::null_mut());
         }
-        let (mut slice, mut before) = (SLICE, u64::MAX);
+        let (mut slice, mut before) = (SLICE, None);
         loop {
-            let mut text = [0_u8; 24];
-            // SAFETY: `text` is as long as is said.
-            if unsafe { libc::pread(usage, text.as_mut_ptr().cast(), text.len(), 0) } <= 0 {
-                return libc::ENODEV;
-            }
-            let now = leading_number(&text);
-            if now <= target {
+            let Some(now) = used() else { return libc::ENODEV };
+            let left = now.saturating_sub(target);
+            if left == 0 {
                 return ALL;
             }
-            slice = if now < before { (slice / 2).max(SLICE) } else { (slice * 2).min(LONGEST_SLICE) };
-            before = now;
-            let micros = |n| libc::timeval { tv_sec: 0, tv_usec: n };
-            // The first signal may come before the write has begun.
-            let timer = libc::itimerval { it_interval: micros(4 * slice), it_value: micros(slice) };
-            // SAFETY: a structure of the child's own, and bytes that outlive it.
-            let result = unsafe {
-                libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
-                written(libc::write(fd, from.cast(), length), length)
-            };
-            if result != libc::EINTR {
-                return result;
+            // Whoever looks after this child may have been stopped.
+            if Instant::now() >= deadline {
+                return libc::EINTR;
+            }
+            slice = before.map_or(SLICE, |before: u64| next_slice(slice, before.saturating_sub(now), left));
+            before = Some(now);
+            // Again and again: the first signal may come before the write has begun.
+            if !ring_every(slice) {
+                return libc::EINVAL;
+            }
+            match put(limit) {
+                libc::EINTR => {}
+                // As empty as can be.
+                ALL => {
+                    ring_every(0);
+                    return put(back);
+                }
+                // The last that went may have been enough.
+                libc::EBUSY if used().is_some_and(|now| now <= target) => return ALL,
+                errno => return errno,
             }
         }
     };
@@ -94,6 +111,24 @@ pub(super) fn press(
 }
 
 extern "C" fn wake(_: libc::c_int) {}
+
+/// Sends this process an alarm every so many microseconds; 0: no more.
+fn ring_every(micros: libc::suseconds_t) -> bool {
+    let every = libc::timeval { tv_sec: 0, tv_usec: micros };
+    let timer = libc::itimerval { it_interval: every, it_value: every };
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) == 0 }
+}
+
+/// The slice after one in which so much went, where so much is left to go.
+fn next_slice(slice: libc::suseconds_t, went: u64, left: u64) -> libc::suseconds_t {
+    match went {
+        0 => (2 * slice).min(LONGEST_SLICE),
+        _ if went > left / 2 => (slice / 2).max(SLICE),
+        _ if went < left / 8 && slice < LONG_SLICE => 2 * slice,
+        _ => slice,
+    }
+}
 
 /// The number at the beginning of what a cgroup file says.
 fn leading_number(text: &[u8]) -> u64 {
@@ -190,6 +225,28 @@ mod tests {
     }
 
     #[test]
+    fn slices_grow_while_nothing_goes_and_shrink_towards_the_end() {
+        let mib = |n: u64| n << 20;
+        let slices = |steps: &[(u64, u64)]| {
+            let mut slice = SLICE;
+            steps
+                .iter()
+                .map(|&(went, left)| {
+                    slice = next_slice(slice, went, left);
+                    slice
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(slices(&[(0, mib(9)); 10]), [40, 80, 160, 320, 640, 1280, 2560, 5120, 10_000, 10_000]);
+        assert_eq!(slices(&[(1 << 18, mib(16)), (1 << 18, mib(15)), (1 << 18, mib(14))]), [40, 80, 80]);
+        assert_eq!(
+            slices(&[(0, mib(9)), (0, mib(9)), (mib(4), mib(5)), (mib(2), mib(3)), (mib(2), mib(1))]),
+            [40, 80, 40, 20, 20]
+        );
+        assert_eq!(slices(&[(mib(2), mib(6))]), [20]);
+    }
+
+    #[test]
     fn what_the_kernel_takes_is_written_and_what_it_refuses_is_told() {
         let (reader, writer) = std::io::pipe().unwrap();
         assert_eq!(write(&writer.try_clone().unwrap().into(), b"hello", PATIENCE), Written::All);
@@ -199,6 +256,16 @@ mod tests {
         assert_eq!(text, "hello");
         let full: OwnedFd = std::fs::File::options().write(true).open("/dev/full").unwrap().into();
         assert_eq!(write(&full, b"x", PATIENCE), Written::Refused(Errno::NOSPC));
+    }
+
+    #[test]
+    fn a_limit_that_came_about_is_taken_back_at_once() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let pressed = press(&writer.into(), b"0", b"777", &usage("5\n"), 4, PATIENCE, || false);
+        assert_eq!(pressed, Written::All);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "0777");
     }
 
     #[test]
@@ -217,7 +284,7 @@ mod tests {
             looks += 1;
             looks == 3
         };
-        assert_eq!(press(&writer, b"0", &usage("5\n"), 4, PATIENCE, moot), Written::Late);
+        assert_eq!(press(&writer, b"0", b"1", &usage("5\n"), 4, PATIENCE, moot), Written::Late);
         assert!(begin.elapsed() < PATIENCE);
         assert_eq!(looks, 3);
     }
@@ -236,8 +303,8 @@ mod tests {
             }
             false
         };
-        assert_eq!(press(&writer, b"0", &file, 456, PATIENCE, falls), Written::All);
+        assert_eq!(press(&writer, b"0", b"1", &file, 456, PATIENCE, falls), Written::All);
         assert!(looks >= 3);
-        assert_eq!(press(&writer, b"0", &file, 456, PATIENCE, || false), Written::All);
+        assert_eq!(press(&writer, b"0", b"1", &file, 456, PATIENCE, || false), Written::All);
     }
 }

@@ -28,9 +28,6 @@ const POKE: Bytes = Bytes::mib(32);
 const POKED: [&str; 3] = ["memory.limit_in_bytes", "memory.high", "memory.swappiness"];
 /// Less than this is not worth a poke.
 const LEAST: Bytes = Bytes::kib(64);
-/// What has to be left below the limits, or as page cache, while anonymous memory is kept out of swap: who needs that much at once finds
-/// it and is not killed.
-const SLACK: Bytes = Bytes::mib(8);
 
 /// A way to reclaim, gentlest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -187,21 +184,20 @@ impl Actuator {
         if above == Bytes::ZERO && order.amount > Bytes::ZERO {
             return (Outcome::Late, Bytes::ZERO);
         }
+        // Somebody has come into it: it is not dead.
+        if order.dead
+            && !matches!(reader::group(&self.layout, path, Bytes::ZERO), Ok(Some(group)) if !group.populated)
+        {
+            return (Outcome::Late, Bytes::ZERO);
+        }
         let order = &Reclaim { amount: order.amount.min(above), ..*order };
         let deadline = Instant::now() + PATIENCE;
         let (layout, swappiness) = (&self.layout, &mut self.takes_swappiness);
         let outcome = match version {
             Version::V2 if dir.has("memory.reclaim") => by_reclaim(&dir, order, deadline, swappiness),
             Version::V2 => by_poke(layout, leases, &dir, order, path, deadline),
-            Version::V1 if order.dead && is_empty(layout, path) => by_force_empty(&dir, deadline),
-            // Anonymous memory is to stay, and the kernel could swap it.
-            Version::V1 if !order.swap && rustix::system::sysinfo().totalswap > 0 => {
-                without_swap(layout, leases, &dir, path, before, order, deadline)
-            }
-            Version::V1 => {
-                let target = before.saturating_sub(order.amount);
-                by_press(leases, &dir, target, deadline, || false)
-            }
+            Version::V1 if order.dead => by_force_empty(&dir, deadline),
+            Version::V1 => by_press(layout, leases, &dir, path, before, order, deadline),
         };
         let Some(after) = usage() else { return (Outcome::Gone, before) };
         (outcome, before.saturating_sub(after))
@@ -245,8 +241,8 @@ fn below_root(path: &str) -> PathBuf {
     PathBuf::from(path.trim_start_matches('/'))
 }
 
-fn open(dir: &Dir<'_>, file: &str) -> Result<OwnedFd, Errno> {
-    dir.open_with(file, OFlags::WRONLY).map_err(|error| match error {
+fn open(dir: &Dir<'_>, file: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    dir.open_with(file, flags).map_err(|error| match error {
         crate::root::ReadError::Io { source, .. } => source,
         _ => Errno::IO,
     })
@@ -263,7 +259,7 @@ fn by_reclaim(dir: &Dir<'_>, order: &Reclaim, deadline: Instant, swappiness: &mu
         let step = left.min(STEP);
         let files_only = !order.swap && *swappiness != Some(false);
         let line = format!("{}{}", step.get(), if files_only { " swappiness=0" } else { "" });
-        let written = match open(dir, "memory.reclaim") {
+        let written = match open(dir, "memory.reclaim", OFlags::WRONLY) {
             Ok(file) => bounded::write(&file, line.as_bytes(), patience),
             Err(errno) => Written::Refused(errno),
         };
@@ -323,23 +319,45 @@ fn by_poke(
     }
 }
 
-/// Brings a v1 group's usage down to `target`: by a limit that never comes about, so that nothing that runs there meets one of ours.
+/// Presses on a v1 group by a limit that never comes about, so that nothing that runs there meets one of ours. Where anonymous memory is to
+/// stay and the kernel could swap it, no more is taken than there is clean page cache, with the group's swappiness at 1, a lease too: at 0,
+/// who meets his user's limit meanwhile would find nothing in swap, and be killed.
 fn by_press(
+    layout: &Layout,
     leases: &mut Leases,
     dir: &Dir<'_>,
-    target: Bytes,
+    path: &Path,
+    usage: Bytes,
+    order: &Reclaim,
     deadline: Instant,
-    moot: impl FnMut() -> bool,
 ) -> Outcome {
     let Some(knob) = Knob::new(dir, "memory.limit_in_bytes", None, Unset::MinusOne) else {
         return Outcome::Gone;
     };
-    let usage = match dir.open_with("memory.usage_in_bytes", OFlags::RDONLY) {
-        Ok(usage) => usage,
+    let file = match open(dir, "memory.usage_in_bytes", OFlags::RDONLY) {
+        Ok(file) => file,
+        Err(Errno::NOENT | Errno::NODEV) => return Outcome::Gone,
+        Err(errno) => return Outcome::Refused(format!("{}: {errno}", dir.path().display())),
+    };
+    let patience = || deadline.saturating_duration_since(Instant::now());
+    if order.swap || rustix::system::sysinfo().totalswap == 0 {
+        return ended(press(leases, &knob, &file, usage.saturating_sub(order.amount), patience()));
+    }
+    let amount = match reader::group(layout, path, Bytes::ZERO) {
+        Ok(Some(memory)) => order.amount.min(reclaimable(&memory, false)),
+        Ok(None) => return Outcome::Gone,
         Err(error) => return Outcome::Refused(error.to_string()),
     };
-    let patience = deadline.saturating_duration_since(Instant::now());
-    ended(press(leases, &knob, &usage, target, patience, moot))
+    let Some(swappiness) = Knob::new(dir, "memory.swappiness", None, Unset::Max) else {
+        return Outcome::Gone;
+    };
+    let set = outcome(&swappiness, leases.tighten(&swappiness, Limit::At(1), "reclaim page cache"));
+    if set != Outcome::Done {
+        return set;
+    }
+    let taken = ended(press(leases, &knob, &file, usage.saturating_sub(amount), patience()));
+    leases.release(&swappiness);
+    if taken == Outcome::Done && amount < order.amount { Outcome::Partly } else { taken }
 }
 
 fn ended(poked: Poked) -> Outcome {
@@ -367,7 +385,8 @@ fn reclaimable(memory: &GroupMemory, swap: bool) -> Bytes {
 /// A v1 group that nobody is in gives everything at once (`memory.force_empty`).
 fn by_force_empty(dir: &Dir<'_>, deadline: Instant) -> Outcome {
     let patience = deadline.saturating_duration_since(Instant::now());
-    match open(dir, "memory.force_empty").map(|file| bounded::write(&file, b"0", patience)) {
+    let file = open(dir, "memory.force_empty", OFlags::WRONLY);
+    match file.map(|file| bounded::write(&file, b"0", patience)) {
         Ok(Written::All) => Outcome::Done,
         Ok(Written::Refused(Errno::BUSY | Errno::INTR | Errno::AGAIN) | Written::Late) => Outcome::Partly,
         Err(Errno::NOENT) | Ok(Written::Refused(Errno::NODEV)) => Outcome::Gone,
@@ -375,45 +394,4 @@ fn by_force_empty(dir: &Dir<'_>, deadline: Instant) -> Outcome {
             Outcome::Refused(format!("{}: {errno}", dir.path().join("memory.force_empty").display()))
         }
     }
-}
-
-fn is_empty(layout: &Layout, path: &Path) -> bool {
-    matches!(reader::group(layout, path, Bytes::ZERO), Ok(Some(memory)) if !memory.populated)
-}
-
-/// Takes page cache of a v1 group and nothing else, with its swappiness at 0, a lease too. Meanwhile what runs there finds nothing in swap
-/// when it meets a limit: no more is taken than half of what is left to it before that, and that is looked after.
-fn without_swap(
-    layout: &Layout,
-    leases: &mut Leases,
-    dir: &Dir<'_>,
-    path: &Path,
-    usage: Bytes,
-    order: &Reclaim,
-    deadline: Instant,
-) -> Outcome {
-    let spare = || match reader::group(layout, path, Bytes::ZERO) {
-        Ok(Some(memory)) => {
-            let room = reader::room_v1(layout, path)?;
-            Ok(reclaimable(&memory, false).saturating_add(room).saturating_sub(SLACK))
-        }
-        Ok(None) => Ok(Bytes::ZERO),
-        Err(error) => Err(error),
-    };
-    let amount = match spare() {
-        Ok(spare) => order.amount.min(Bytes(spare.get() / 2)),
-        Err(error) => return Outcome::Refused(error.to_string()),
-    };
-    if amount < LEAST.min(order.amount) {
-        return Outcome::Partly;
-    }
-    let Some(knob) = Knob::new(dir, "memory.swappiness", None, Unset::Max) else { return Outcome::Gone };
-    let set = outcome(&knob, leases.set(&knob, Limit::At(0), "reclaim page cache only"));
-    if set != Outcome::Done {
-        return set;
-    }
-    let is_short = || spare().is_ok_and(|spare| spare == Bytes::ZERO);
-    let taken = by_press(leases, dir, usage.saturating_sub(amount), deadline, is_short);
-    leases.release(&knob);
-    if taken == Outcome::Done && amount < order.amount { Outcome::Partly } else { taken }
 }

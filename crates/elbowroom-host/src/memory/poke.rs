@@ -32,22 +32,23 @@ pub(super) fn poke(leases: &mut Leases, knob: &Knob, target: Bytes, patience: Du
 }
 
 /// Asks for a v1 `memory.limit_in_bytes` of nothing until usage, which `usage` is the file of, is down to `target`. The kernel reclaims
-/// first and sets the limit when usage fits, which is when a group is empty: for that it is on record, and put back.
+/// first and sets the limit when usage fits, which is when nothing is left in a group: for that it is on record.
 pub(super) fn press(
     leases: &mut Leases,
     knob: &Knob,
     usage: &OwnedFd,
     target: Bytes,
     patience: Duration,
-    mut moot: impl FnMut() -> bool,
 ) -> Poked {
-    let found = knob.read().ok();
-    // Over a limit that its user has set meanwhile.
-    let is_moot = || knob.read().is_ok_and(|now| Some(now) != found) || moot();
+    // Where it cannot be read, no lease is had.
+    let found = knob.read().unwrap_or(Limit::Max);
+    let back = knob.line(found);
+    // Its user has set another meanwhile.
+    let is_moot = || knob.read().is_ok_and(|now| now != found);
     let mut is_down = false;
     let poked = with_lease(leases, knob, Limit::At(0), |file, line| {
-        match bounded::press(file, line, usage, target.get(), patience, is_moot) {
-            // Not written.
+        match bounded::press(file, line, back.as_bytes(), usage, target.get(), patience, is_moot) {
+            // Nothing of ours is in force.
             Written::All => {
                 is_down = true;
                 Written::Late

@@ -234,18 +234,6 @@ fn swap_room_v2(layout: &Layout, path: &Path, free: Bytes) -> Result<Bytes, Read
     Ok(room)
 }
 
-/// What may be charged to a v1 group before it, or a group above it, meets its limit.
-pub(super) fn room_v1(layout: &Layout, path: &Path) -> Result<Bytes, ReadError> {
-    let mut room = Bytes(u64::MAX);
-    for group in path.ancestors().take_while(|group| !group.as_os_str().is_empty()) {
-        let Some((version, dir)) = layout.dir(Controller::Memory, group) else { break };
-        if let Some(Limit::At(limit)) = dir.parse("memory.limit_in_bytes", v1::limit)? {
-            room = room.min(limit.saturating_sub(usage(version, &dir)?.unwrap_or_default()));
-        }
-    }
-    Ok(room)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,6 +18,8 @@ use elbowroom_host::memory::{Actuator, Reader, UserLimits, Way};
 use elbowroom_host::root::Root;
 use elbowroom_host::timer;
 use room::{ID, MIB, Room, room};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn reclaim(amount: u64) -> Reclaim {
     Reclaim {
@@ -73,14 +75,12 @@ fn who_runs_there_meets_no_limit_of_ours() {
         println!("skipped: needs memory.reclaim or cgroup v1");
         return;
     }
+    let mut take = |room: &Room| actuator.reclaim(&mut leases, &reclaim(4 * MIB), &room.path());
     room.reread(6);
-    room.churn(4);
-    let mut taken = Bytes::ZERO;
-    for _ in 0..30 {
-        taken =
-            taken.saturating_add(actuator.reclaim(&mut leases, &reclaim(4 * MIB), &room.path()).reclaimed);
-    }
-    assert!(taken > Bytes(8 * MIB), "{taken}");
+    let taken: u64 = (0..30).map(|_| take(&room).reclaimed.get()).sum();
+    assert!(taken > 8 * MIB, "{taken}");
+    let pid = room.churn(4);
+    (0..30).for_each(|_| drop(take(&room)));
     match room.version() {
         Version::V1 => assert_eq!(room.read("memory.failcnt"), "0"),
         Version::V2 => {
@@ -88,25 +88,64 @@ fn who_runs_there_meets_no_limit_of_ours() {
             assert!(events.contains("high 0\nmax 0\noom 0"), "{events}");
         }
     }
+    assert!(room.is_alive(pid));
 }
 
-/// With swappiness at 0 nothing of it can go to swap, for as long as page cache is taken.
+/// At swappiness 0, who meets his limit is killed where there is swap left.
 #[test]
-fn what_a_container_at_its_limit_needs_at_once_is_left_to_it() {
+fn nobody_is_kept_out_of_swap_while_page_cache_is_taken() {
     let mut room = room!();
-    if room.version() == Version::V2 || room.swap_free() == 0 {
-        println!("skipped: needs cgroup v1 and swap");
+    if room.version() == Version::V2 || room.swap_free() < 256 * MIB {
+        println!("skipped: needs cgroup v1 and 256 MiB of swap");
         return;
     }
-    room.set_limit(9);
-    room.hold_file(6);
     let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
-    let done = actuator.reclaim(&mut leases, &reclaim(4 * MIB), &room.path());
-    assert!(done.outcome == Outcome::Partly && done.reclaimed < Bytes(2 * MIB), "{done:?}");
+    let pids = [room.hold_anon(48), room.churn(24), room.reread(8)];
+    room.set_limit(64);
+    let (users, file) = (room.read("memory.swappiness"), room.dir().join("memory.swappiness"));
+    let over = AtomicBool::new(false);
+    let seen: BTreeSet<String> = std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut seen = BTreeSet::new();
+            while !over.load(Ordering::Relaxed) {
+                seen.insert(std::fs::read_to_string(&file).unwrap().trim().to_owned());
+            }
+            seen
+        });
+        for _ in 0..100 {
+            actuator.reclaim(&mut leases, &reclaim(4 * MIB), &room.path());
+        }
+        over.store(true, Ordering::Relaxed);
+        watcher.join().unwrap()
+    });
+    assert_eq!(seen, BTreeSet::from(["1".to_owned(), users]));
+    assert!(room.read("memory.failcnt") != "0", "it never was at its limit");
+    assert!(pids.iter().all(|pid| room.is_alive(*pid)), "{}", room.read("memory.oom_control"));
+    assert_eq!((room.limits(), room.records()), (room.set(64), 0));
+}
+
+#[test]
+fn a_dead_group_that_somebody_came_into_keeps_all() {
+    let mut room = room!();
+    room.hold_file(16);
+    let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
+    let order = Reclaim { dead: true, ..reclaim(room.usage()) };
+    let done = actuator.reclaim(&mut leases, &order, &room.path());
+    assert_eq!((done.outcome, done.reclaimed), (Outcome::Late, Bytes::ZERO));
+}
+
+/// Such a group is as small as a limit of nothing: that limit comes about, and goes.
+#[test]
+fn a_group_that_everything_was_taken_from_has_its_users_limit() {
+    let mut room = room!();
     room.set_limit(256);
-    let done = actuator.reclaim(&mut leases, &reclaim(4 * MIB), &room.path());
-    assert!(done.outcome == Outcome::Done && done.reclaimed > Bytes(3 * MIB), "{done:?}");
-    assert_eq!((room.limits(), room.records()), (room.set(256), 0));
+    let pid = room.hold_file(16);
+    room.end(pid);
+    let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
+    for _ in 0..20 {
+        actuator.reclaim(&mut leases, &reclaim(room.usage()), &room.path());
+        assert_eq!((room.limits(), room.records()), (room.set(256), 0));
+    }
 }
 
 #[test]
