@@ -122,7 +122,8 @@ int BPF_PROG(elbowroom_active, bool preempt, struct task_struct *prev, struct ta
 		/*
 		 * Some kernels hide a switch now and then. The fair class knows when the task that leaves came
 		 * (prev_sum_exec_runtime, set_next_entity() in kernel/sched/fair.c). Others leave that alone, and what it says of
-		 * them is longer than since the last switch that was seen. What the task before it ran is lost here.
+		 * them is longer than since the last switch that was seen. What the task before it ran is lost here, and of one that
+		 * exits what it ran before it began to (sched_autogroup_exit_task()).
 		 */
 		cpu->missed++;
 		owner = cgroup_of(prev);

@@ -120,7 +120,7 @@ pub struct Stats {
     /// Context switches seen on all CPUs since it was opened.
     pub switches: u64,
     /// Switches the kernel did not show, though a later one proves them; zero on most kernels. The run that began in such a
-    /// one is counted where it ends; the one that ended in it is in no total.
+    /// one is counted where it ends, unless it ends its task; the one that ended in it is in no total.
     pub missed: u64,
     /// Cgroups tracked.
     pub groups: usize,
