@@ -27,8 +27,8 @@ const ALL: i32 = 0;
 
 /// How often a write that blocks is looked after.
 const LOOK: Duration = Duration::from_millis(2);
-/// How long [`press`] lets the kernel reclaim before it looks whether it is enough, in microseconds: 2 MiB of large folios go in that time,
-/// or 200 KiB of single pages.
+/// How long [`press`] lets the kernel reclaim before it looks whether it is enough, in microseconds. Large folios go many
+/// times as fast as single pages.
 const SLICE: libc::suseconds_t = 20;
 /// The longest while little goes of what is left to go.
 const LONG_SLICE: libc::suseconds_t = 80;

@@ -151,7 +151,7 @@ fn killed_at_any_system_call_of_a_poke_nothing_stays_squeezed() {
             break;
         }
     }
-    println!("killed at {stops} stops / {}, {squeezed} times with a limit of ours in force", stride());
+    println!("killed at {stops} stops / {}, {squeezed} times with something of ours in force", stride());
     assert!(stops > 30, "{stops} stops: a poke is not what it was");
     let could_be = room.version() == Version::V2 || room.swap_free() > 0;
     assert!(squeezed > 0 || !could_be || stride() > 1, "it was never killed where it matters");
