@@ -325,7 +325,11 @@ impl Leases {
             self.keep(held, Outcome::Unchanged);
             return Err(error);
         }
-        let written = write(knob, value).and_then(|()| knob.read());
+        let written = match knob.read() {
+            // Somebody else wrote it while its record was written, which takes longer than all the rest.
+            Ok(now) if now != found => return Ok(self.cede(&record, now)),
+            _ => write(knob, value).and_then(|()| knob.read()),
+        };
         Ok(match written {
             Ok(now) if now == value => {
                 record.ours = vec![value];

@@ -70,6 +70,27 @@ fn who_hears_that_leases_were_lost_has_none_that_were_set_since() {
 }
 
 #[test]
+fn what_is_written_while_its_record_is_made_stays() {
+    let fake = Fake::new();
+    let knob = fake.knob("memory.high");
+    for leased in [false, true] {
+        knob.write(Max).unwrap();
+        let mut leases = fake.open();
+        if leased {
+            leases.set(&knob, At(5), "test").unwrap();
+        }
+        // Between the first look at the knob and the write.
+        let value = |_| {
+            knob.write(At(77)).unwrap();
+            At(6)
+        };
+        let outcome = leases.set_by(&knob, value, Knob::write, "test").unwrap();
+        assert_eq!(outcome, Outcome::Foreign { found: At(77) });
+        assert_eq!((leases.held().count(), knob.read()), (0, Ok(At(77))));
+    }
+}
+
+#[test]
 fn a_record_that_nobody_would_read_is_not_written_and_nothing_is_set() {
     let fake = Fake::new();
     let mut leases = fake.open();

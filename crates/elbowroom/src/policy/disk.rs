@@ -49,8 +49,8 @@ pub(super) struct DiskRoom {
     containers: BTreeMap<GroupId, Named>,
     weights: BTreeMap<DeviceNumber, Weights>,
     orders: Orders,
-    /// Where limits of ours are in force, as was answered last.
-    ours: BTreeMap<Place, IoLimits>,
+    /// Where limits of ours are in force, or were ceded, as was answered last.
+    told: BTreeMap<Place, IoLimits>,
     /// What a disk's number stands for: numbers are used again.
     identities: BTreeMap<DeviceNumber, String>,
     /// What is to be told and was not taken yet.
@@ -97,7 +97,7 @@ impl DiskRoom {
             containers: BTreeMap::new(),
             weights: BTreeMap::new(),
             orders: Orders::default(),
-            ours: BTreeMap::new(),
+            told: BTreeMap::new(),
             identities: BTreeMap::new(),
             alerts: Vec::new(),
             capacities,
@@ -161,17 +161,22 @@ impl DiskRoom {
         orders.into_iter().for_each(|order| self.obey(order));
     }
 
-    /// As [`Self::apply`], for what the sensor reads: a limit of ours that it finds in a knob is not the user's.
+    /// As [`Self::apply`], for what the sensor reads: a limit of ours that it finds in a knob is not the user's, and one that
+    /// is not ours in a knob of ours is looked at by who can say whose it is.
     pub(super) fn sensed(&mut self, event: &Event) {
         match event {
             Event::IoLimits(limits) => {
-                let Some(ours) = self.ours.get_mut(&(limits.group, limits.disk)) else {
+                let place = (limits.group, limits.disk);
+                let Some(told) = self.told.get_mut(&place) else {
                     return self.apply(event);
                 };
-                let user = beside(ours, limits.user);
-                if user != ours.user {
-                    ours.user = user;
-                    let event = Event::IoLimits(*ours);
+                let Found { user, foreign } = Found::beside(told, limits.user);
+                if foreign {
+                    self.orders.again(place);
+                }
+                if user != told.user {
+                    told.user = user;
+                    let event = Event::IoLimits(*told);
                     self.apply(&event);
                 }
             }
@@ -193,7 +198,7 @@ impl DiskRoom {
             return;
         }
         self.orders.forget(group);
-        self.ours.retain(|(of, _), _| *of != group);
+        self.told.retain(|(of, _), _| *of != group);
         if let Some(limiter) = &self.limiter {
             limiter.forget(group);
         }
@@ -210,10 +215,10 @@ impl DiskRoom {
             Told::Limits(limits) => {
                 let key = (limits.group, limits.disk);
                 self.orders.answered(key);
-                if limits.ours == IoMax::MAX {
-                    self.ours.remove(&key);
+                if limits.ours == IoMax::MAX && limits.ceded.is_none() {
+                    self.told.remove(&key);
                 } else if self.containers.contains_key(&limits.group) {
-                    self.ours.insert(key, limits);
+                    self.told.insert(key, limits);
                 }
                 match limits.ceded {
                     None => self.status.written += 1,
@@ -336,15 +341,33 @@ fn limiter_for(run_dir: &Path, mailbox: Mailbox) -> Result<(Limiter, Option<Stri
     Ok((Limiter::start(&run_dir.join(lease::DIR), layout, actuator, mailbox)?, missing))
 }
 
-/// What its user has set, where the sensor reads `found` and of some knobs it is ours that it finds.
-fn beside(told: &IoLimits, found: IoMax) -> IoMax {
-    let one = |ours: Limit<u64>, user, found| if ours == Limit::Max { found } else { user };
-    let IoLimits { ours, user, .. } = told;
-    IoMax {
-        rbps: one(ours.rbps, user.rbps, found.rbps),
-        wbps: one(ours.wbps, user.wbps, found.wbps),
-        riops: one(ours.riops, user.riops, found.riops),
-        wiops: one(ours.wiops, user.wiops, found.wiops),
+/// What the sensor finds, beside what was told of a container.
+#[derive(Debug, PartialEq)]
+struct Found {
+    /// What its user has set.
+    user: IoMax,
+    /// Whether a knob of ours has another value than ours.
+    foreign: bool,
+}
+
+impl Found {
+    fn beside(told: &IoLimits, found: IoMax) -> Self {
+        let mut foreign = false;
+        let mut user = |ours: Limit<u64>, user, found| match ours {
+            Limit::Max => found,
+            ours => {
+                foreign |= found != ours;
+                user
+            }
+        };
+        let IoLimits { ours, user: before, .. } = told;
+        let user = IoMax {
+            rbps: user(ours.rbps, before.rbps, found.rbps),
+            wbps: user(ours.wbps, before.wbps, found.wbps),
+            riops: user(ours.riops, before.riops, found.riops),
+            wiops: user(ours.wiops, before.wiops, found.wiops),
+        };
+        Self { user, foreign }
     }
 }
 
@@ -352,4 +375,108 @@ fn beside(told: &IoLimits, found: IoMax) -> IoMax {
 pub(crate) fn shown(max: IoMax) -> String {
     let IoMax { rbps, wbps, riops, wiops } = max;
     format!("rbps={rbps} wbps={wbps} riops={riops} wiops={wiops}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_core::alert::Kind;
+    use elbowroom_core::sample::{Ceded, Container, Disk, DiskTick, Engine, GroupIo, IoStat, Limits};
+    use std::sync::{Arc, mpsc};
+
+    const DISK: DeviceNumber = DeviceNumber { major: 7, minor: 0 };
+    const GROUP: GroupId = GroupId(3);
+
+    const fn writes(wbps: u64) -> IoMax {
+        IoMax { wbps: Limit::At(wbps), ..IoMax::MAX }
+    }
+
+    const fn limits(user: IoMax, ours: IoMax, ceded: Option<Ceded>) -> IoLimits {
+        IoLimits { group: GROUP, disk: DISK, user, ours, ceded }
+    }
+
+    /// A container on a disk, and nobody who carries orders out.
+    fn room(state: &Path) -> DiskRoom {
+        let (queue, _) = mpsc::channel();
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+        let mailbox = Mailbox { queue, wake: Arc::new(wake) };
+        let mut room = DiskRoom::open(&Config::default(), state, state, mailbox).unwrap();
+        let container = Container {
+            id: "c".into(),
+            name: None,
+            engine: Engine::Docker,
+            pod: None,
+            labels: Default::default(),
+        };
+        room.apply(&Event::Group(Group {
+            id: GROUP,
+            parent: None,
+            path: "/c".into(),
+            container: Some(container),
+            limits: Limits::default(),
+            populated: true,
+        }));
+        room.apply(&Event::Disk(Disk {
+            number: DISK,
+            name: "loop0".into(),
+            identity: "loop0".into(),
+            rotational: false,
+            scheduler: "none".into(),
+            weights: None,
+            swap: false,
+        }));
+        room
+    }
+
+    fn ticks(room: &mut DiskRoom, seconds: impl Iterator<Item = u64>) {
+        for now in seconds.map(Micros::secs) {
+            let io = vec![IoStat { device: DISK, ..IoStat::default() }];
+            let groups = vec![GroupIo { group: GROUP, stalled: None, dirty: None, io }];
+            let disks = vec![(DISK, Default::default())];
+            room.apply(&Event::DiskTick(DiskTick { now, pressure: None, disks, groups }));
+        }
+    }
+
+    #[test]
+    fn a_limit_that_was_ceded_stays_so_whatever_the_sensor_reads() {
+        let state = tempfile::tempdir().unwrap();
+        let mut room = room(state.path());
+        let foreign = |room: &DiskRoom| room.disks.alerts().iter().any(|a| a.kind == Kind::ForeignWriter);
+        ticks(&mut room, 0..2);
+        room.told(Told::Limits(limits(writes(77), IoMax::MAX, Some(Ceded::Foreign))));
+        // An alert lingers for ten seconds.
+        for (at, found) in [(2, 77), (20, 78), (40, 78)] {
+            room.sensed(&Event::IoLimits(limits(writes(found), IoMax::MAX, None)));
+            ticks(&mut room, at..at + 18);
+            assert!(foreign(&room), "{at}");
+            assert_eq!(room.told[&(GROUP, DISK)].user, writes(found));
+        }
+        room.told(Told::Limits(limits(writes(78), writes(50), None)));
+        ticks(&mut room, 58..70);
+        assert!(!foreign(&room));
+    }
+
+    #[test]
+    fn what_is_in_a_knob_of_ours_and_is_not_ours_is_looked_at_again() {
+        let state = tempfile::tempdir().unwrap();
+        let mut room = room(state.path());
+        let cap = Cap {
+            at: Micros::ZERO,
+            group: GROUP,
+            disk: DISK,
+            max: writes(50),
+            weight: None,
+            because: String::new(),
+        };
+        room.orders.put(cap);
+        let orders = |room: &mut DiskRoom, at| room.orders.due(Micros::secs(at)).len();
+        assert_eq!(orders(&mut room, 0), 1);
+        room.told(Told::Limits(limits(IoMax::MAX, writes(50), None)));
+        let riops = IoMax { riops: Limit::At(9), ..writes(50) };
+        for (at, found, again) in [(1, writes(50), 0), (2, riops, 0), (3, writes(60), 1)] {
+            room.sensed(&Event::IoLimits(limits(found, IoMax::MAX, None)));
+            assert_eq!(orders(&mut room, at), again, "{at}");
+        }
+        assert_eq!(room.told[&(GROUP, DISK)].user, IoMax { riops: Limit::Max, ..IoMax::MAX });
+    }
 }

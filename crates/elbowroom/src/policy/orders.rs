@@ -18,8 +18,8 @@ pub(super) struct Orders {
     waiting: BTreeMap<Place, Cap>,
     /// Given away and not answered.
     in_hand: BTreeSet<Place>,
-    /// When an order was last given away.
-    given: BTreeMap<Place, Micros>,
+    /// The orders last given away, and when.
+    given: BTreeMap<Place, (Micros, Cap)>,
 }
 
 impl Orders {
@@ -28,18 +28,27 @@ impl Orders {
         self.waiting.insert((cap.group, cap.disk), cap);
     }
 
+    /// Has the last order carried out once more, where no other waits.
+    pub(super) fn again(&mut self, place: Place) {
+        if let Some((_, cap)) = self.given.get(&place) {
+            self.waiting.entry(place).or_insert_with(|| cap.clone());
+        }
+    }
+
     /// The orders that may be carried out now; each is to be answered.
     pub(super) fn due(&mut self, now: Micros) -> Vec<Cap> {
         let Self { waiting, in_hand, given } = self;
         let is_due = |place: &Place| {
-            !in_hand.contains(place) && given.get(place).is_none_or(|at| now.saturating_sub(*at) >= EVERY)
+            !in_hand.contains(place)
+                && given.get(place).is_none_or(|(at, _)| now.saturating_sub(*at) >= EVERY)
         };
-        let due: Vec<Place> = waiting.keys().copied().filter(is_due).collect();
-        for place in &due {
-            in_hand.insert(*place);
-            given.insert(*place, now);
+        let places: Vec<Place> = waiting.keys().copied().filter(is_due).collect();
+        let due: Vec<Cap> = places.iter().filter_map(|place| waiting.remove(place)).collect();
+        for cap in &due {
+            in_hand.insert((cap.group, cap.disk));
+            given.insert((cap.group, cap.disk), (now, cap.clone()));
         }
-        due.iter().filter_map(|place| waiting.remove(place)).collect()
+        due
     }
 
     /// An order was carried out, or could not be.
@@ -98,6 +107,21 @@ mod tests {
         // The last order is not lost when none follows.
         assert_eq!(given(&mut orders, Micros::secs(3)), [29]);
         assert!(given(&mut orders, Micros::secs(4)).is_empty());
+    }
+
+    #[test]
+    fn the_last_order_is_carried_out_once_more_unless_another_waits() {
+        let place = (GroupId(1), cap(1, 0).disk);
+        let mut orders = Orders::default();
+        orders.again(place);
+        assert!(given(&mut orders, Micros::ZERO).is_empty(), "there was none");
+        orders.put(cap(1, 1));
+        assert_eq!(given(&mut orders, Micros::ZERO), [1]);
+        orders.again(place);
+        assert_eq!(given(&mut orders, Micros::secs(1)), [1]);
+        orders.put(cap(1, 2));
+        orders.again(place);
+        assert_eq!(given(&mut orders, Micros::secs(2)), [2]);
     }
 
     #[test]

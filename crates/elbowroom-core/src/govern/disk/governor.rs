@@ -363,7 +363,8 @@ impl Device {
                 let about = (kind, Some(number), Some(member.group));
                 orders.extend(alerts.set(about, self.load.now, there, Micros::ZERO, text).map(Order::Alert));
             };
-            let ceded = member.ceded.map(|(why, _)| why);
+            // What may be tried again and is not is nobody's loss.
+            let ceded = member.ceded.filter(|_| !member.ours_to_limit(self.load.now)).map(|(why, _)| why);
             let (name, disk) = (groups.name(member.group), &self.disk.name);
             say(Kind::ForeignWriter, ceded == Some(Ceded::Foreign), &|| explain::foreign(name, disk));
             let refused = ceded == Some(Ceded::Refused);
