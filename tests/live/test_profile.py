@@ -171,6 +171,7 @@ def test_live_tables_come_until_the_end_and_then_everything(binary, group, run, 
         (("gpu", "--trace", "/bin/sh"), "ELBOWGPU"),
         (("gpu", "--", "no-such-program"), "no-such-program" if GPU else "no NVIDIA GPU"),
         (("faults", "--tier", "rumour"), "rumour"),
+        (("faults", "--tier", "tracepoints", "--latency"), "--tier functions"),
     ],
 )
 def test_a_bad_request_for_a_profile_is_refused_on_one_line(binary, words, reason):

@@ -4,7 +4,7 @@
  * trampolines. Linux 5.12. Some kernels refuse every program on a function; fault_tracepoints.bpf.c is for them.
  *
  * A fault is counted where handle_mm_fault() ends; which of its branches was taken is told by the function that only this branch
- * calls. One in some is timed, and only its begin costs more than a look at that. What the kernel handles on somebody else's behalf
+ * calls. Where latencies are wanted, there is a program at its begin too, which every fault pays for, and times one in some. What the kernel handles on somebody else's behalf
  * (get_user_pages()) has no registers and is no fault of the program.
  */
 #include "faults.h"
@@ -23,19 +23,58 @@ struct pt_regs;
 
 /* The fault that a thread is in: of those that are timed, that wait, or that a branch told of. */
 struct fault {
+	u64 thread;	/* whose it is; 0: nobody's */
 	u64 since;	/* CLOCK_MONOTONIC ns; 0: it is not timed */
 	u64 address;	/* of the one that is timed, or waits */
 	u64 told_at;	/* the page that a branch told of */
 	u32 told;	/* the class that it told, which is never READ; 0: none */
 	u32 again;	/* it has let go of the lock, and comes again */
+	u32 crowded;	/* some thread found the place taken */
 };
 
+/* A place for each of so many threads at a time, by their number: to look there costs a fraction of a look at a task's storage. */
+#define THREADS (1 << 14)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, THREADS);
+	__type(key, u32);
+	__type(value, struct fault);
+} faults SEC(".maps");
+
+/* The faults of those who found theirs taken. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct fault);
-} faults SEC(".maps");
+} others SEC(".maps");
+
+/* The fault that this thread is in; where there is none yet, a new one if `begin`. */
+static __always_inline struct fault *fault_of(struct task_struct *task, bool begin)
+{
+	/* A number is used again, but not with the same time. */
+	u64 thread = (u64)task->pid << 32 | (u32)task->start_time;
+	u32 place = task->pid & (THREADS - 1);
+	struct fault *fault = bpf_map_lookup_elem(&faults, &place), *other;
+
+	if (!fault || fault->thread == thread)
+		return fault;
+	if (fault->crowded) {
+		other = bpf_task_storage_get(&others, task, 0, 0);
+		if (other && other->thread)
+			return other;
+	}
+	if (!begin)
+		return NULL;
+	if (!__sync_val_compare_and_swap(&fault->thread, 0, thread))
+		return fault;
+	fault->crowded = 1;
+	other = bpf_task_storage_get(&others, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (other)
+		other->thread = thread;
+	return other;
+}
 
 SEC("fentry/handle_mm_fault")
 int BPF_PROG(elbowroom_begin, struct vm_area_struct *vma, unsigned long address, unsigned int flags, struct pt_regs *regs)
@@ -45,7 +84,7 @@ int BPF_PROG(elbowroom_begin, struct vm_area_struct *vma, unsigned long address,
 	/* One that comes again began before; by which flag depends on the lock that it had. */
 	if (!regs || (flags & FAULT_FLAG_TRIED) || (bpf_get_prandom_u32() & (TIMED_ONE_IN - 1)))
 		return 0;
-	fault = bpf_task_storage_get(&faults, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	fault = fault_of(bpf_get_current_task_btf(), true);
 	if (!fault || (fault->again && fault->address == address))
 		return 0;
 	fault->again = 0;
@@ -59,8 +98,7 @@ int BPF_PROG(elbowroom_begin, struct vm_area_struct *vma, unsigned long address,
 /* A page that is told of and not faulted on (MADV_COLLAPSE) is another than that of the next fault. */
 static __always_inline void tell(enum class class, u64 address)
 {
-	struct fault *fault =
-		bpf_task_storage_get(&faults, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct fault *fault = fault_of(bpf_get_current_task_btf(), true);
 
 	address &= PAGE_MASK;
 	/* do_swap_page() may call do_wp_page() for what it has brought in. */
@@ -120,8 +158,8 @@ int BPF_PROG(elbowroom_end, struct vm_area_struct *vma, unsigned long address, u
 	     unsigned int result)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	u64 flag = result & VM_FAULT_RETRY ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0, cgroup, since = 0, ns;
-	struct fault *fault = bpf_task_storage_get(&faults, task, 0, flag);
+	struct fault *fault = fault_of(task, result & VM_FAULT_RETRY);
+	u64 since = 0, ns;
 	struct counts *counts;
 	struct inode *inode;
 	struct page page;
@@ -142,6 +180,8 @@ int BPF_PROG(elbowroom_end, struct vm_area_struct *vma, unsigned long address, u
 		fault->since = 0;
 		fault->told = 0;
 		fault->again = 0;
+		/* After all that: what is nobody's is anybody's. */
+		__sync_lock_test_and_set(&fault->thread, 0);
 	}
 	if (!regs)
 		return 0;
@@ -150,8 +190,7 @@ int BPF_PROG(elbowroom_end, struct vm_area_struct *vma, unsigned long address, u
 		class = SHARED;
 	else if (!class)
 		class = class_of(!vma->vm_ops, vma->vm_flags & VM_SHARED, flags & FAULT_FLAG_WRITE);
-	cgroup = cgroup_of(task);
-	counts = counts_of(cgroup);
+	counts = counts_of(cgroup_of(task));
 	if (!counts || class >= CLASSES)
 		return 0;
 	counts->faults[class]++;
@@ -164,7 +203,7 @@ int BPF_PROG(elbowroom_end, struct vm_area_struct *vma, unsigned long address, u
 		page.inode = inode->i_ino;
 		page.device = inode->i_sb->s_dev;
 		page.index = vma->vm_pgoff + ((address - vma->vm_start) >> 12);
-		if (is_duplicate(cgroup, &page))
+		if (is_duplicate(counts, &page))
 			counts->duplicates++;
 	}
 	if (since) {

@@ -197,13 +197,11 @@ static __always_inline int begin(u64 address, u64 error)
 	struct counts *counts;
 	struct area *area;
 	enum class class;
-	u64 cgroup;
 
 	/* Addresses of the kernel's own. */
 	if (!mm || address >> 63)
 		return 0;
-	cgroup = cgroup_of(task);
-	counts = counts_of(cgroup);
+	counts = counts_of(cgroup_of(task));
 	if (!counts)
 		return 0;
 	if ((error & (PROTECTION | WRITE)) == (PROTECTION | WRITE)) {
@@ -221,7 +219,7 @@ static __always_inline int begin(u64 address, u64 error)
 	if (class != ANONYMOUS && area->inode) {
 		struct page page = { area->inode, area->offset + ((address - area->start) >> 12), area->device };
 
-		if (is_duplicate(cgroup, &page))
+		if (is_duplicate(counts, &page))
 			counts->duplicates++;
 	}
 	return 0;

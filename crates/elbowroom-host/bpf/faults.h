@@ -28,6 +28,8 @@ enum class {
 /* `Counts` in src/bpf/faults.rs. */
 struct counts {
 	u64 cgroup;		/* 0 where this CPU has counted nothing */
+	u64 owner;		/* what stands for its container in `pages`, as of `named`; 0: it is of none */
+	u64 named;		/* what `names` was then, and 1 */
 	u64 faults[CLASSES];
 	u64 timed[CLASSES];	/* of them, where the program sees the end of a fault */
 	u64 ns[CLASSES];	/* of those that were timed */
@@ -81,6 +83,14 @@ struct {
 	__type(key, u64);
 	__type(value, u64);
 } owners SEC(".maps");
+
+/* How often `owners` has changed, one element: who has it looks once for each time, not for each fault. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} names SEC(".maps");
 
 /* A page of a file. */
 struct page {
@@ -155,22 +165,39 @@ static __always_inline u64 mixed(u64 word)
 	return word ^ word >> 33;
 }
 
-/* Whether another container has faulted on the page. */
-static __always_inline bool is_duplicate(u64 cgroup, const struct page *page)
+/* What stands for a cgroup's container in `pages`; 0: it is of none. */
+static __always_inline u64 owner_of(struct counts *counts)
 {
-	u64 *owner = bpf_map_lookup_elem(&owners, &cgroup), container, hash, entry, there;
+	u64 cgroup = counts->cgroup, container, *times, *owner, named;
+	u32 zero = 0;
+
+	times = bpf_map_lookup_elem(&names, &zero);
+	named = times ? *times + 1 : 0;
+	if (counts->named != named) {
+		owner = bpf_map_lookup_elem(&owners, &cgroup);
+		container = owner ? *owner : cgroup;
+		counts->owner = container ? (mixed(container) & OWNER) | 1 : 0;
+		counts->named = named;
+	}
+	return counts->owner;
+}
+
+/* Whether another container than that of the counts has faulted on the page. */
+static __always_inline bool is_duplicate(struct counts *counts, const struct page *page)
+{
+	u64 owner = owner_of(counts), hash, entry, there;
 	struct place *place;
 	u32 at, i;
 
-	container = owner ? *owner : cgroup;
-	if (!container || !page->inode)
+	if (!owner || !page->inode)
 		return false;
-	hash = mixed(mixed(page->inode ^ page->device << 32) + page->index);
+	/* No two pages of two files are the same word, but by chance: the factor (the golden ratio's) spreads files over all of them. */
+	hash = mixed((page->inode ^ page->device << 32) * 0x9e3779b97f4a7c15ULL + page->index);
 	at = hash & (PLACES - 1);
 	place = bpf_map_lookup_elem(&pages, &at);
 	if (!place)
 		return false;
-	entry = (hash & ~OWNER) | (mixed(container) & OWNER) | 1;
+	entry = (hash & ~OWNER) | owner;
 	for (i = 0; i < OF_PLACE; i++) {
 		there = place->pages[i];
 		if (there && ((there ^ entry) & ~OWNER) == 0)

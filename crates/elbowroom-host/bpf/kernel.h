@@ -157,6 +157,7 @@ struct signal_struct {
 struct task_struct {
 	int pid;
 	int tgid;
+	u64 start_time; /* ns, on the monotonic clock */
 	struct sched_entity se;
 	struct mm_struct *mm;
 	struct signal_struct *signal;

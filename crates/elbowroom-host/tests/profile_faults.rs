@@ -94,15 +94,19 @@ fn file(dir: &Path) -> PathBuf {
     path
 }
 
-/// Runs `test` with every tier that works here; says why another does not.
-fn with_every_tier(wanted: &[String], test: impl FnMut(&mut Profiler)) {
+/// Runs `test` with every tier that works here, and with latencies where it has them; says why another does not.
+fn with_every_tier(wanted: &[String], test: impl FnMut(&mut Profiler, bool)) {
     with_every_tier_of(|| Containers::open(&[], None, None).unwrap(), wanted, test);
 }
 
-fn with_every_tier_of(open: impl Fn() -> Containers, wanted: &[String], mut test: impl FnMut(&mut Profiler)) {
-    for tier in [Tier::Functions, Tier::Tracepoints] {
-        match Profiler::start(open(), wanted, Some(tier)) {
-            Ok(mut profiler) => test(&mut profiler),
+fn with_every_tier_of(
+    open: impl Fn() -> Containers,
+    wanted: &[String],
+    mut test: impl FnMut(&mut Profiler, bool),
+) {
+    for (tier, latency) in [(Tier::Functions, false), (Tier::Functions, true), (Tier::Tracepoints, false)] {
+        match Profiler::start(open(), wanted, Some(tier), latency) {
+            Ok(mut profiler) => test(&mut profiler, latency),
             Err(error) => {
                 let must = std::env::var("ELBOWROOM_TEST_BPF").unwrap_or_default();
                 assert!(must.is_empty() || must == "tracepoints" && tier == Tier::Functions, "{error}");
@@ -136,7 +140,7 @@ fn every_class_is_counted_exactly() {
         ("unzero", Class::WriteProtect),
         ("fork", Class::WriteProtect),
     ];
-    with_every_tier(&paths(&rig, &["a"]), |profiler| {
+    with_every_tier(&paths(&rig, &["a"]), |profiler, latency| {
         for (name, class) in table {
             let mut case = Case::ready(&rig, "a", name, &file).expect("it gets ready");
             let before = counts(profiler, 0);
@@ -151,11 +155,11 @@ fn every_class_is_counted_exactly() {
                     "{tier:?} {name}: {other:?} {count} {found:?}"
                 );
             }
-            assert_eq!(found.mean_ns(class).is_some(), tier == Tier::Functions);
+            assert_eq!(found.mean_ns(class).is_some(), latency);
             let timed: u64 = found.latency.iter().sum();
             assert_eq!(timed, found.timed.iter().sum::<u64>());
             // By chance: of a thousand, a third of what is expected is five standard deviations away.
-            let expected = if tier == Tier::Functions { found.total() / TIMED_ONE_IN } else { 0 };
+            let expected = if latency { found.total() / TIMED_ONE_IN } else { 0 };
             assert!(expected / 3 <= timed && timed <= expected * 3, "{tier:?} {name}: {timed} of {found:?}");
         }
     });
@@ -175,7 +179,7 @@ fn faults_without_a_place_are_counted_as_lost() {
         _ => Hierarchy::Unified,
     };
     for tier in [Tier::Functions, Tier::Tracepoints] {
-        let Ok(counter) = FaultCounter::open(tier, hierarchy, 1, &[0]) else { continue };
+        let Ok(counter) = FaultCounter::open(tier, false, hierarchy, 1, &[0]) else { continue };
         cases.iter_mut().for_each(Case::take);
         let (found, lost) = counter.read().unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
@@ -195,7 +199,7 @@ fn pages_come_back_from_swap() {
     rig.mkdir("a");
     let dir = tempfile::tempdir().unwrap();
     let file = file(dir.path());
-    with_every_tier(&paths(&rig, &["a"]), |profiler| {
+    with_every_tier(&paths(&rig, &["a"]), |profiler, _| {
         let Some(mut case) = Case::ready(&rig, "a", "swap", &file) else {
             eprintln!("skipped: this kernel pages nothing out when asked");
             return;
@@ -230,7 +234,7 @@ fn a_fault_on_what_another_container_has_mapped_is_a_duplicate() {
     ["a", "b", "b/inner"].into_iter().for_each(|group| rig.mkdir(group));
     let dir = tempfile::tempdir().unwrap();
     let file = file(dir.path());
-    with_every_tier(&paths(&rig, &["a", "b"]), |profiler| {
+    with_every_tier(&paths(&rig, &["a", "b"]), |profiler, _| {
         let mut run = |group: &str, place: usize, name: &str| {
             let mut case = Case::ready(&rig, group, name, &file).expect("it gets ready");
             let before = counts(profiler, place);
@@ -255,8 +259,8 @@ fn a_container_that_begins_meanwhile_is_not_another_when_it_becomes_known() {
     let file = file(dir.path());
     let all = format!("/{}", rig.path("late-*"));
     let open = || Containers::open(std::slice::from_ref(&all), None, None).unwrap();
-    with_every_tier_of(open, &[], |profiler| {
-        let name = format!("late-{:?}", profiler.tier());
+    with_every_tier_of(open, &[], |profiler, latency| {
+        let name = format!("late-{:?}-{latency}", profiler.tier());
         rig.mkdir(&name);
         Case::ready(&rig, &name, "read", &file).expect("it gets ready").take();
         let sample = profiler.sample().unwrap();
@@ -279,7 +283,7 @@ fn a_fault_that_waits_for_a_disk_is_a_major_one() {
         eprintln!("skipped: needs files on a disk, and temporary ones are in memory here");
         return;
     }
-    with_every_tier(&paths(&rig, &["a"]), |profiler| {
+    with_every_tier(&paths(&rig, &["a"]), |profiler, _| {
         let mut case = Case::ready(&rig, "a", "read", &file).expect("it gets ready");
         let data = std::fs::File::open(&file).unwrap();
         data.sync_all().unwrap();
@@ -295,7 +299,7 @@ fn a_fault_that_waits_for_a_disk_is_a_major_one() {
 fn what_counting_costs_is_measured_and_work_is_counted() {
     let Some(mut rig) = Rig::new() else { return };
     rig.mkdir("a");
-    with_every_tier(&paths(&rig, &["a"]), |profiler| {
+    with_every_tier(&paths(&rig, &["a"]), |profiler, _| {
         let pid = rig.spawn("a", "while :; do (:) ; done");
         // On a busy machine the loop may not run at once.
         let until = std::time::Instant::now() + rig::DEADLINE;

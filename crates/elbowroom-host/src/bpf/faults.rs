@@ -6,6 +6,7 @@ use crate::profile::counter::{self, Event, Of};
 use elbowroom_core::profile::faults::{BUCKETS, CLASSES, Counts, Tier};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use libbpf_sys as sys;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
@@ -17,11 +18,16 @@ static TRACEPOINTS: &Aligned<[u8]> =
 /// A program on a function that not every kernel has: without huge pages there are no writes to shared ones.
 const OPTIONAL: &str = "elbowroom_huge_write_protect";
 
+/// The program that times faults, and costs all of them.
+const TIMES: &str = "elbowroom_begin";
+
 /// The program that is called for major faults of one CPU.
 const MAJOR: &str = "elbowroom_major";
 
 /// `struct counts` of the programs: this many words.
-const WORDS: usize = 1 + 3 * CLASSES + 2 + BUCKETS;
+const WORDS: usize = HEAD + 3 * CLASSES + 2 + BUCKETS;
+/// Its words that are about the cgroup, and no counts.
+const HEAD: usize = 3;
 
 /// The programs at work. Dropping them removes them.
 #[derive(Debug)]
@@ -31,6 +37,9 @@ pub struct FaultCounter {
     counts: MapHandle,
     lost: MapHandle,
     owners: MapHandle,
+    names: MapHandle,
+    /// How often owners were named.
+    named: Cell<u64>,
     /// Descriptors of the programs, for what they cost.
     programs: Vec<OwnedFd>,
     _links: Vec<Link>,
@@ -46,20 +55,29 @@ pub struct Cost {
 }
 
 impl FaultCounter {
-    /// Loads and attaches the programs. `groups` is how many cgroups may be counted; `cpus` are those that are online.
+    /// Loads and attaches the programs. `latency` asks for the time of some faults, where the tier can tell; `groups` is how many
+    /// cgroups may be counted; `cpus` are those that are online.
     ///
     /// # Errors
     /// [`BpfError::Refused`] with what this kernel does not allow.
-    pub fn open(tier: Tier, hierarchy: Hierarchy, groups: u32, cpus: &[u32]) -> Result<Self, BpfError> {
+    pub fn open(
+        tier: Tier,
+        latency: bool,
+        hierarchy: Hierarchy,
+        groups: u32,
+        cpus: &[u32],
+    ) -> Result<Self, BpfError> {
+        let without = if latency { "" } else { TIMES };
         let object = match tier {
-            Tier::Functions => load(FUNCTIONS, hierarchy, groups, None)
-                .or_else(|first| load(FUNCTIONS, hierarchy, groups, Some(OPTIONAL)).map_err(|_| first))?,
+            Tier::Functions => load(FUNCTIONS, hierarchy, groups, &[without]).or_else(|first| {
+                load(FUNCTIONS, hierarchy, groups, &[without, OPTIONAL]).map_err(|_| first)
+            })?,
             Tier::Tracepoints if !cfg!(target_arch = "x86_64") => return Err(BpfError::Architecture),
-            Tier::Tracepoints => load(TRACEPOINTS, hierarchy, groups, None)?,
+            Tier::Tracepoints => load(TRACEPOINTS, hierarchy, groups, &[])?,
         };
         let handle = |name| MapHandle::try_from(&map(&object, name)).map_err(refused(Step::Map));
         let (slots, counts) = (handle("slots")?, handle("counts")?);
-        let (lost, owners) = (handle("lost")?, handle("owners")?);
+        let (lost, owners, names) = (handle("lost")?, handle("owners")?, handle("names")?);
         let mut links = Vec::new();
         let mut programs = Vec::new();
         for program in object.progs_mut().filter(|program| program.autoload()) {
@@ -77,7 +95,7 @@ impl FaultCounter {
             let own = program.as_fd().try_clone_to_owned();
             programs.push(own.map_err(|error| refused(Step::Attach)(error.into()))?);
         }
-        Ok(Self { tier, slots, counts, lost, owners, programs, _links: links })
+        Ok(Self { tier, slots, counts, lost, owners, names, named: Cell::new(0), programs, _links: links })
     }
 
     /// How faults are followed.
@@ -96,7 +114,9 @@ impl FaultCounter {
                 .update(&cgroup.to_ne_bytes(), &owner.to_ne_bytes(), MapFlags::ANY)
                 .map_err(|source| BpfError::Group { operation: "name the owner of", cgroup, source })?;
         }
-        Ok(())
+        self.named.set(self.named.get() + 1);
+        let named = self.names.update(&0u32.to_ne_bytes(), &self.named.get().to_ne_bytes(), MapFlags::ANY);
+        named.map_err(|source| BpfError::Group { operation: "name owners beside", cgroup: 0, source })
     }
 
     /// Everything counted so far by cgroup id, and how many faults of further cgroups were not counted.
@@ -163,13 +183,13 @@ fn load(
     object: &'static Aligned<[u8]>,
     hierarchy: Hierarchy,
     groups: u32,
-    without: Option<&str>,
+    without: &[&str],
 ) -> Result<Object, BpfError> {
     let mut object = open(object)?;
     set_hierarchy(&mut object, hierarchy);
     set_max_entries(&mut object, "slots", groups)?;
     set_max_entries(&mut object, "counts", groups)?;
-    for mut program in object.progs_mut().filter(|program| without.is_some_and(|name| program.name() == name))
+    for mut program in object.progs_mut().filter(|program| without.iter().any(|name| program.name() == *name))
     {
         program.set_autoload(false);
     }
@@ -186,7 +206,7 @@ fn counts(cpus: &[Vec<u8>]) -> Counts {
             *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
         }
     }
-    let (faults, rest) = words[1..].split_at(CLASSES);
+    let (faults, rest) = words[HEAD..].split_at(CLASSES);
     let (timed, rest) = rest.split_at(CLASSES);
     let (ns, rest) = rest.split_at(CLASSES);
     Counts {
@@ -206,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_fault_that_is_taken_away_and_was_never_counted_leaves_none() {
-        let anonymous = 1 + Class::Anonymous as usize;
+        let anonymous = HEAD + Class::Anonymous as usize;
         let of_cpus = |counted: &[i64]| {
             let cpu = |n: &i64| {
                 let mut words = [0u64; WORDS];

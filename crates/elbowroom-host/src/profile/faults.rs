@@ -129,7 +129,7 @@ impl Followed {
 
 impl Profiler {
     /// Begins to count for `wanted`, or for all containers, those too that begin later. `tier` is the way that must be taken;
-    /// the best that works is, where none is given.
+    /// the best that works is, where none is given. `latency` asks for the time of some faults, where that way can tell.
     ///
     /// # Errors
     /// Nobody is called so, or the kernel refuses.
@@ -137,6 +137,7 @@ impl Profiler {
         mut containers: Containers,
         wanted: &[String],
         tier: Option<Tier>,
+        latency: bool,
     ) -> Result<Self, FaultsError> {
         let all = wanted.is_empty();
         let subjects = match containers.select(wanted) {
@@ -154,7 +155,7 @@ impl Profiler {
         };
         let owners = containers.owners(&subjects);
         let groups = owners.len() as u32 + MORE_GROUPS;
-        let (counter, refused) = open(tier, hierarchy, groups, &cpus)?;
+        let (counter, refused) = open(tier, latency, hierarchy, groups, &cpus)?;
         let instructions = Instructions::find(&root, &cpus);
         let mut profiler = Self {
             containers,
@@ -287,11 +288,12 @@ impl Profiler {
 
 fn open(
     tier: Option<Tier>,
+    latency: bool,
     hierarchy: Hierarchy,
     groups: u32,
     cpus: &[u32],
 ) -> Result<(FaultCounter, Option<BpfError>), FaultsError> {
-    let open = |tier| FaultCounter::open(tier, hierarchy, groups, cpus);
+    let open = |tier| FaultCounter::open(tier, latency, hierarchy, groups, cpus);
     if let Some(tier) = tier {
         let opened = open(tier).map_err(|source| FaultsError::Bpf { tier, source: Box::new(source) })?;
         return Ok((opened, None));

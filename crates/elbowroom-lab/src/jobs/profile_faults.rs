@@ -12,7 +12,13 @@ use std::process::{Child, Command, Stdio};
 
 const KINDS: [&str; 3] = ["anonymous", "file", "fork"];
 const NONE: &str = "none";
-const TIERS: [&str; 3] = [NONE, "functions", "tracepoints"];
+/// Ways to count, and the profiler's arguments.
+const TIERS: [(&str, &[&str]); 4] = [
+    (NONE, &[]),
+    ("functions", &["--tier", "functions"]),
+    ("functions, with latency", &["--tier", "functions", "--latency"]),
+    ("tracepoints", &["--tier", "tracepoints"]),
+];
 /// Pages of the file: `lab/programs/fault_loop.c` touches every 17th.
 const FILE: usize = 16_384 * 17;
 
@@ -68,13 +74,13 @@ impl Job for ProfileFaults {
                 program.ask("")?;
                 let mut order = tiers.clone();
                 order.rotate_left((round + turn) % tiers.len());
-                for tier in order {
+                for (tier, arguments) in order {
                     lab.scope.check()?;
                     let profiler =
-                        match (tier != NONE).then(|| Profiler::start(lab, tier, &cgroup)).transpose()? {
+                        match (tier != NONE).then(|| Profiler::start(lab, arguments, &cgroup)).transpose()? {
                             Some(Err(said)) => {
                                 raw.refused.push(said);
-                                tiers.retain(|other| *other != tier);
+                                tiers.retain(|(other, _)| *other != tier);
                                 continue;
                             }
                             Some(Ok(profiler)) => Some(profiler),
@@ -107,7 +113,7 @@ impl Job for ProfileFaults {
         };
         let mut rows = Vec::new();
         for kind in KINDS {
-            for tier in TIERS {
+            for (tier, _) in TIERS {
                 let values = rounds.iter().filter_map(|round| value(*round, tier, kind));
                 let Some(ns) = Spread::of(values) else { continue };
                 let ratios = rounds
@@ -151,9 +157,10 @@ struct Profiler(Child);
 
 impl Profiler {
     /// Returns when it counts; what it said where it refused.
-    fn start(lab: &Lab, tier: &str, cgroup: &str) -> Result<Result<Self, String>> {
+    fn start(lab: &Lab, arguments: &[&str], cgroup: &str) -> Result<Result<Self, String>> {
         let mut child = Command::new(lab.program())
-            .args(["profile", "faults", "--format", "json", "--for", "1h", "--tier", tier, cgroup])
+            .args(["profile", "faults", "--format", "json", "--for", "1h", cgroup])
+            .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

@@ -38,31 +38,40 @@ pub(super) struct FaultsArgs {
     /// How faults are followed; by default the best way that works.
     #[arg(long, value_enum)]
     tier: Option<TierArg>,
+    /// Time one fault in 16 too, which makes every fault a few per cent dearer. Not by tracepoints, which see no end of a fault.
+    #[arg(long)]
+    latency: bool,
     #[command(flatten)]
     wanted: Wanted,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TierArg {
-    /// The functions of the kernel's handler: every class, latencies (Linux 5.12).
+    /// The functions of the kernel's handler: every class, and latencies when asked (Linux 5.12).
     Functions,
     /// The processor's reports: no latencies (x86-64, Linux 6.1).
     Tracepoints,
 }
 
 /// The verb.
-#[cfg(feature = "bpf")]
 pub(super) fn main(args: &FaultsArgs) -> Result<ExitCode> {
     if args.interval < Micros(100_000) {
         bail!("--interval below 100ms shows nothing that a person can read: write for example \"1s\"");
     }
+    if args.latency && matches!(args.tier, Some(TierArg::Tracepoints)) {
+        bail!("--latency needs --tier functions: tracepoints see no end of a fault");
+    }
+    follow(args)
+}
+
+#[cfg(feature = "bpf")]
+fn follow(args: &FaultsArgs) -> Result<ExitCode> {
     args.wanted.prepare()?;
     count::count(args)
 }
 
-/// The verb, in a build without BPF.
 #[cfg(not(feature = "bpf"))]
-pub(super) fn main(_: &FaultsArgs) -> Result<ExitCode> {
+fn follow(_: &FaultsArgs) -> Result<ExitCode> {
     bail!(
         "page faults can be followed only by BPF, which this build does not have: `make build` with clang and libelf makes one"
     )

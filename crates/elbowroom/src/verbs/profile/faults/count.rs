@@ -115,7 +115,7 @@ pub(super) fn count(args: &FaultsArgs) -> Result<ExitCode> {
         TierArg::Functions => Tier::Functions,
         TierArg::Tracepoints => Tier::Tracepoints,
     });
-    let mut profiler = Profiler::start(args.which.open()?, &args.which.containers, tier)?;
+    let mut profiler = Profiler::start(args.which.open()?, &args.which.containers, tier, args.latency)?;
     // Whoever starts something to be counted waits for this.
     eprintln!("elbowroom: counting page faults by {}", text::tier(profiler.tier()));
     let begin = timer::now();

@@ -163,7 +163,7 @@ fn latencies(answer: &Answer) -> Option<Section> {
     let text = format!(
         "In the fault handler, with being counted, of one fault in {TIMED_ONE_IN}: half and 99 % of them (within a factor of 2), means by class."
     );
-    (answer.tier == Tier::Functions).then(|| Section {
+    (!rows.is_empty()).then(|| Section {
         title: "Latency".into(),
         text,
         blocks: vec![Block::Table(Table { columns, rows })],
