@@ -180,15 +180,16 @@ def test_however_often_it_is_killed_limits_go_within_a_second(governed, group, w
     eventually(lambda: disks.limits(group, loop_disk) == own)
 
 
-def test_a_foreign_writer_wins_and_is_told_of(governed, group, writer, loop_disk):
+@pytest.mark.parametrize("theirs", [{"wbps": 77 * MIB}, {}], ids=["another", "none"])
+def test_a_foreign_writer_wins_and_is_told_of(governed, group, writer, loop_disk, theirs):
     agent = governed("enforce")
     limited(group, loop_disk)
-    disks.set_limit(group, loop_disk, "wbps", 77 * MIB)
+    disks.set_limit(group, loop_disk, "wbps", theirs.get("wbps"))
     eventually(lambda: any(a["kind"] == "FOREIGN_WRITER" for a in agent.json("disks")["alerts"]), within=20)
-    always(lambda: disks.limits(group, loop_disk) == {"wbps": 77 * MIB}, during=2)
+    always(lambda: disks.limits(group, loop_disk) == theirs, during=2)
     assert not standing(agent, group, loop_disk)["enforced"]
     assert agent.stop() == 0
-    assert disks.limits(group, loop_disk) == {"wbps": 77 * MIB}
+    assert disks.limits(group, loop_disk) == theirs
 
 
 def test_a_container_that_ends_is_forgotten(governed, hand_made, loop_disk):

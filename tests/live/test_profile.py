@@ -132,7 +132,7 @@ def test_faults_are_counted_by_class_while_they_happen(binary, group, run, tmp_p
     if why := has_bpf(binary, a):
         pytest.skip(f"needs BPF: {why}")
     case = run(a, "faults", "anonymous", 5000, file_of(tmp_path, 1))
-    words = [binary, "profile", "faults", "--format", "json", "--for", "1h", f"/{a.path}"]
+    words = [binary, "profile", "faults", "--latency", "--format", "json", "--for", "1h", f"/{a.path}"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as counting:
         try:
             assert "counting" in counting.stderr.readline()
@@ -145,7 +145,8 @@ def test_faults_are_counted_by_class_while_they_happen(binary, group, run, tmp_p
     assert 0 <= container["classes"]["anonymous"] - 5000 <= 12
     assert container["total"] == sum(container["classes"].values())
     assert answer["cost"]["ns_per_call"] >= 0
-    assert ("no_functions" in answer) == (answer["tier"] == "tracepoints")
+    by_tracepoints = answer["tier"] == "tracepoints"
+    assert ("no_functions" in answer, "no_latency" in answer, "latency" in container) == (by_tracepoints, by_tracepoints, not by_tracepoints)
 
 
 def test_live_tables_come_until_the_end_and_then_everything(binary, group, run, tmp_path):

@@ -30,7 +30,7 @@ struct fault {
 	u32 told;	/* the class that it told, which is never READ; 0: none */
 	u32 again;	/* it has let go of the lock, and comes again */
 	u32 crowded;	/* some thread found the place taken */
-};
+} __attribute__((aligned(64))); /* threads of a program are neighbours here, and each has a line of a cache of its own */
 
 /* A place for each of so many threads at a time, by their number: to look there costs a fraction of a look at a task's storage. */
 #define THREADS (1 << 14)

@@ -274,6 +274,28 @@ fn a_container_that_begins_meanwhile_is_not_another_when_it_becomes_known() {
 }
 
 #[test]
+fn a_cgroup_that_becomes_known_as_a_part_of_its_container_is_no_other() {
+    let Some(mut rig) = Rig::new() else { return };
+    rig.mkdir("a");
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [first, second] = dirs.each_ref().map(|dir| file(dir.path()));
+    let paths = paths(&rig, &["a"]);
+    with_every_tier(&paths, |profiler, latency| {
+        let inner = format!("a/late-{:?}-{latency}", profiler.tier());
+        rig.mkdir(&inner);
+        // It stands for itself, until somebody has looked.
+        Case::ready(&rig, &inner, "read", &first).expect("it gets ready").take();
+        profiler.sample().unwrap();
+        Case::ready(&rig, &inner, "read", &second).expect("it gets ready").take();
+        let mut case = Case::ready(&rig, "a", "read", &second).expect("it gets ready");
+        let before = counts(profiler, 0);
+        case.take();
+        let found = counts(profiler, 0).since(&before);
+        assert!(found.total() >= COUNT && found.duplicates <= NOISE, "{found:?}");
+    });
+}
+
+#[test]
 fn a_fault_that_waits_for_a_disk_is_a_major_one() {
     let Some(mut rig) = Rig::new() else { return };
     rig.mkdir("a");

@@ -31,7 +31,8 @@ pub enum Class {
 /// How many classes there are, with the unknown one.
 pub const CLASSES: usize = 7;
 
-/// Where a tier sees the end of a fault, it times one in so many, by chance: looking at the clock costs as much as counting.
+/// Where latencies are asked for, and a tier sees the end of a fault, it times one in so many, by chance: looking at the clock costs as
+/// much as counting.
 pub const TIMED_ONE_IN: u64 = 16;
 
 /// Buckets of the histogram of latencies: the bucket of a fault is the logarithm of its nanoseconds to base 2, rounded down.
@@ -72,7 +73,8 @@ pub enum Tier {
 pub struct Counts {
     /// By class.
     pub faults: [u64; CLASSES],
-    /// Of those, how many were timed, by class; none where the tier does not see their end, else one in [`TIMED_ONE_IN`].
+    /// Of those, how many were timed, by class: one in [`TIMED_ONE_IN`] where that was asked for and the tier sees their end, else
+    /// none.
     pub timed: [u64; CLASSES],
     /// Nanoseconds in the handler of those that were timed, by class.
     pub ns: [u64; CLASSES],

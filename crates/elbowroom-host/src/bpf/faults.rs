@@ -67,10 +67,10 @@ impl FaultCounter {
         groups: u32,
         cpus: &[u32],
     ) -> Result<Self, BpfError> {
-        let without = if latency { "" } else { TIMES };
+        let without: &[&str] = if latency { &[] } else { &[TIMES] };
         let object = match tier {
-            Tier::Functions => load(FUNCTIONS, hierarchy, groups, &[without]).or_else(|first| {
-                load(FUNCTIONS, hierarchy, groups, &[without, OPTIONAL]).map_err(|_| first)
+            Tier::Functions => load(FUNCTIONS, hierarchy, groups, without).or_else(|first| {
+                load(FUNCTIONS, hierarchy, groups, &[without, &[OPTIONAL]].concat()).map_err(|_| first)
             })?,
             Tier::Tracepoints if !cfg!(target_arch = "x86_64") => return Err(BpfError::Architecture),
             Tier::Tracepoints => load(TRACEPOINTS, hierarchy, groups, &[])?,

@@ -85,8 +85,8 @@ pub enum Outcome {
     Written,
     /// It was already.
     Unchanged,
-    /// Somebody else wrote the knob since we did: it is his for ten minutes, nothing of ours is in it, and nothing was
-    /// written.
+    /// Somebody else wrote the knob since we did, or since we looked: it is his for ten minutes, nothing of ours is in it, and
+    /// nothing was written.
     Foreign {
         /// What is in it.
         found: Limit<u64>,
@@ -328,7 +328,8 @@ impl Leases {
         let written = match knob.read() {
             // Somebody else wrote it while its record was written, which takes longer than all the rest.
             Ok(now) if now != found => return Ok(self.cede(&record, now)),
-            _ => write(knob, value).and_then(|()| knob.read()),
+            Ok(_) => write(knob, value).and_then(|()| knob.read()),
+            Err(why) => Err(why),
         };
         Ok(match written {
             Ok(now) if now == value => {

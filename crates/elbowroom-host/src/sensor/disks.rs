@@ -69,8 +69,7 @@ impl Sensor {
     }
 
     /// One period's measurements of disks: [`Event::Disk`] and [`Event::DiskGone`] for what changed, [`Event::IoLimits`] for
-    /// each container that is met on a disk for the first time or whose user changed his limits, and an [`Event::DiskTick`] at
-    /// the end. `now` is the monotonic clock's. Only containers that [`Sensor::start`] or [`Sensor::changes`] told of are read.
+    /// each container that is met on a disk for the first time, and every now and then, and an [`Event::DiskTick`] at the end. `now` is the monotonic clock's. Only containers that [`Sensor::start`] or [`Sensor::changes`] told of are read.
     /// Files do not say whose a limit is: whoever sets some has to know his own again.
     pub fn disks(&mut self, now: Micros) -> Vec<Event> {
         self.disks_until(now, Micros(u64::MAX)).expect("a measurement without a deadline ends")
@@ -293,7 +292,8 @@ impl Sensor {
         }
     }
 
-    /// The limits its user set, where the container is new on a disk, or where they changed and it is time to look `again`.
+    /// The limits that are there, where the container is new on a disk, or where it is time to look `again`: also where they are as
+    /// before, for others may have come and gone meanwhile.
     fn tell_limits(
         &mut self,
         (group, slot): (GroupId, Slot),
@@ -302,9 +302,9 @@ impl Sensor {
         again: bool,
         events: &mut Vec<Event>,
     ) {
-        let is_due = |number: &DeviceNumber| match meter.limits.get(number) {
-            None => governed.contains(number),
-            Some(_) => again,
+        let is_due = |number: &DeviceNumber| match meter.limits.contains(number) {
+            false => governed.contains(number),
+            true => again,
         };
         let due: Vec<DeviceNumber> = meter.devices().filter(is_due).collect();
         if due.is_empty() {
@@ -315,9 +315,8 @@ impl Sensor {
         };
         for disk in due {
             let user = limits.iter().find(|(number, _)| *number == disk).map_or(IoMax::MAX, |(_, max)| *max);
-            if meter.limits.insert(disk, user) != Some(user) {
-                events.push(Event::IoLimits(IoLimits { group, disk, user, ours: IoMax::MAX, ceded: None }));
-            }
+            meter.limits.insert(disk);
+            events.push(Event::IoLimits(IoLimits { group, disk, user, ours: IoMax::MAX, ceded: None }));
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::cgroup::read::{FdBudget, Kept, KeptFile};
 use crate::cgroup::{Controller, Version, v1, v2};
 use crate::proc;
 use crate::root::ReadError;
-use elbowroom_core::sample::{DeviceNumber, GroupId, GroupIo, IoMax, IoStat};
+use elbowroom_core::sample::{DeviceNumber, GroupId, GroupIo, IoStat};
 use elbowroom_core::unit::{Bytes, Micros};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,8 +30,8 @@ pub(super) struct IoMeter {
     looked_at: Option<Micros>,
     /// As it was last told.
     told: Option<GroupIo>,
-    /// The limits in force as they were told.
-    pub(super) limits: BTreeMap<DeviceNumber, IoMax>,
+    /// Devices whose limits were told.
+    pub(super) limits: BTreeSet<DeviceNumber>,
 }
 
 impl IoMeter {

@@ -186,6 +186,7 @@ impl DiskRoom {
 
     /// A disk is not governed any more, or another one has its number: nothing of ours stays there.
     fn leave(&mut self, disk: DeviceNumber) {
+        self.told.retain(|(_, on), _| *on != disk);
         for group in self.orders.leave(disk) {
             let because = "this disk is not governed any more".to_owned();
             self.orders.put(Cap { at: timer::now(), group, disk, max: IoMax::MAX, weight: None, because });
@@ -217,7 +218,9 @@ impl DiskRoom {
                 self.orders.answered(key);
                 if limits.ours == IoMax::MAX && limits.ceded.is_none() {
                     self.told.remove(&key);
-                } else if self.containers.contains_key(&limits.group) {
+                } else if self.containers.contains_key(&limits.group)
+                    && self.identities.contains_key(&limits.disk)
+                {
                     self.told.insert(key, limits);
                 }
                 match limits.ceded {
@@ -451,9 +454,13 @@ mod tests {
             assert!(foreign(&room), "{at}");
             assert_eq!(room.told[&(GROUP, DISK)].user, writes(found));
         }
-        room.told(Told::Limits(limits(writes(78), writes(50), None)));
-        ticks(&mut room, 58..70);
-        assert!(!foreign(&room));
+        ticks(&mut room, 58..602);
+        assert!(foreign(&room));
+        ticks(&mut room, 602..620);
+        assert!(!foreign(&room), "ten minutes are over");
+        room.told(Told::Limits(limits(writes(78), IoMax::MAX, Some(Ceded::Foreign))));
+        room.apply(&Event::DiskGone(DISK));
+        assert!(room.told.is_empty(), "nothing is known of a disk that is gone");
     }
 
     #[test]

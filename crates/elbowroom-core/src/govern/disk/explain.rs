@@ -145,7 +145,8 @@ pub(super) fn aridac_overcommit(disk: &str, promised: f64, max_disk_io: f64) -> 
 
 pub(super) fn foreign(container: &str, disk: &str) -> String {
     format!(
-        "somebody else set a limit of {container} on {disk} that was ours; it is theirs now: take it off to have it governed again"
+        "somebody else set a limit of {container} on {disk} that was ours; it is theirs for ten minutes, and then counts as their own: one of \
+         the two should stop"
     )
 }
 

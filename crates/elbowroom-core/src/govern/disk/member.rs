@@ -171,8 +171,8 @@ impl Member {
         }
         let cap = Cap { at: now, group: self.group, disk, max, weight: wish.weight, because: because() };
         (self.ordered, self.weight, self.ordered_at) = (max, wish.weight, Some(now));
-        // Where this fails as before, it is tried again as much later.
-        self.ceded = self.ceded.map(|(why, _)| (why, now));
+        // Until the answer, which may be that it is ceded once more.
+        self.ceded = None;
         if self.decisions.len() == HISTORY {
             self.decisions.pop_front();
         }
@@ -266,8 +266,8 @@ mod tests {
         assert_eq!(orders(&mut member, 909_999, &wish(2000)), None);
         assert_eq!(orders(&mut member, 910_000, &wish(2000)), Some(reads(2000)));
         member.limits(&limits(IoMax::MAX, Some(Ceded::Refused)), Micros::secs(911));
-        assert_eq!(orders(&mut member, 1_209_999, &wish(2000)), None, "as much later again");
-        assert_eq!(orders(&mut member, 1_210_000, &wish(2000)), Some(reads(2000)));
+        assert_eq!(orders(&mut member, 1_210_999, &wish(2000)), None, "as much later again");
+        assert_eq!(orders(&mut member, 1_211_000, &wish(2000)), Some(reads(2000)));
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub(super) struct Answer {
     /// Why not the better tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) no_functions: Option<String>,
+    /// Why there are no latencies, though they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) no_latency: Option<&'static str>,
     /// Why instructions are not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) no_instructions: Option<String>,
@@ -159,7 +162,7 @@ pub(super) fn count(args: &FaultsArgs) -> Result<ExitCode> {
     let sample = profiler.sample()?;
     let elapsed = timer::now().saturating_sub(begin);
     let overhead = meter.stop(sample.lost);
-    let answer = answer(&profiler, &sample, elapsed, cost);
+    let answer = answer(&profiler, args.latency, &sample, elapsed, cost);
     args.wanted.give("faults", &text::report(&answer), &overhead, &answer)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -197,7 +200,14 @@ fn between(sample: &Sample, earlier: Option<&Sample>) -> Vec<(String, Counts, Wo
     rows
 }
 
-fn answer(profiler: &Profiler, sample: &Sample, elapsed: Micros, (runs, ns): (u64, u64)) -> Answer {
+fn answer(
+    profiler: &Profiler,
+    latency: bool,
+    sample: &Sample,
+    elapsed: Micros,
+    (runs, ns): (u64, u64),
+) -> Answer {
+    let timed = latency && profiler.tier() == Tier::Functions;
     let container = |counted: &Counted| ContainerFaults {
         subject: counted.subject.clone(),
         faults: Faults::from(&counted.counts),
@@ -206,15 +216,13 @@ fn answer(profiler: &Profiler, sample: &Sample, elapsed: Micros, (runs, ns): (u6
     };
     let all: u64 = sample.containers.iter().map(|c| c.counts.total()).sum::<u64>() + sample.others.total();
     let ns_per_call = ns.checked_div(runs).unwrap_or(0);
-    // Several programs see one fault where the beginning and the end are followed.
-    let calls_per_fault = match profiler.tier() {
-        Tier::Functions => 2,
-        Tier::Tracepoints => 1,
-    };
+    // Two programs see one fault where its beginning and its end are followed.
+    let calls_per_fault = 1 + u64::from(timed);
     Answer {
         kernel: kernel().1,
         tier: profiler.tier(),
         no_functions: profiler.refused().map(ToString::to_string),
+        no_latency: (latency && !timed).then_some("tracepoints see no end of a fault"),
         no_instructions: profiler.no_instructions().map(|error| error.to_string()),
         elapsed_usec: elapsed,
         containers: sample.containers.iter().map(container).collect(),

@@ -61,11 +61,12 @@ pub(super) fn report(answer: &Answer) -> Report {
             (false, _) => "CPU time; no container is in the hierarchy that events are counted by".to_owned(),
         },
     };
-    let facts = vec![
+    let mut facts = vec![
         ("kernel".to_owned(), answer.kernel.clone()),
         ("followed by".to_owned(), tier),
         ("relative to".to_owned(), work),
     ];
+    facts.extend(answer.no_latency.map(|because| ("latency".to_owned(), format!("none: {because}"))));
     let mut sections = vec![classes(answer), pages(answer)];
     sections.extend(latencies(answer));
     sections.push(cost(answer));
