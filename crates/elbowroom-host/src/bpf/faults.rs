@@ -6,7 +6,6 @@ use crate::profile::counter::{self, Event, Of};
 use elbowroom_core::profile::faults::{BUCKETS, CLASSES, Counts, Tier};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use libbpf_sys as sys;
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
@@ -39,7 +38,7 @@ pub struct FaultCounter {
     owners: MapHandle,
     names: MapHandle,
     /// How often owners were named.
-    named: Cell<u64>,
+    named: u64,
     /// Descriptors of the programs, for what they cost.
     programs: Vec<OwnedFd>,
     _links: Vec<Link>,
@@ -95,7 +94,7 @@ impl FaultCounter {
             let own = program.as_fd().try_clone_to_owned();
             programs.push(own.map_err(|error| refused(Step::Attach)(error.into()))?);
         }
-        Ok(Self { tier, slots, counts, lost, owners, names, named: Cell::new(0), programs, _links: links })
+        Ok(Self { tier, slots, counts, lost, owners, names, named: 0, programs, _links: links })
     }
 
     /// How faults are followed.
@@ -108,14 +107,14 @@ impl FaultCounter {
     ///
     /// # Errors
     /// The kernel's map is full.
-    pub fn set_owners(&self, owners: impl IntoIterator<Item = (u64, u64)>) -> Result<(), BpfError> {
+    pub fn set_owners(&mut self, owners: impl IntoIterator<Item = (u64, u64)>) -> Result<(), BpfError> {
         for (cgroup, owner) in owners {
             self.owners
                 .update(&cgroup.to_ne_bytes(), &owner.to_ne_bytes(), MapFlags::ANY)
                 .map_err(|source| BpfError::Group { operation: "name the owner of", cgroup, source })?;
         }
-        self.named.set(self.named.get() + 1);
-        let named = self.names.update(&0u32.to_ne_bytes(), &self.named.get().to_ne_bytes(), MapFlags::ANY);
+        self.named += 1;
+        let named = self.names.update(&0u32.to_ne_bytes(), &self.named.to_ne_bytes(), MapFlags::ANY);
         named.map_err(|source| BpfError::Group { operation: "name owners beside", cgroup: 0, source })
     }
 

@@ -69,8 +69,9 @@ impl Sensor {
     }
 
     /// One period's measurements of disks: [`Event::Disk`] and [`Event::DiskGone`] for what changed, [`Event::IoLimits`] for
-    /// each container that is met on a disk for the first time, and every now and then, and an [`Event::DiskTick`] at the end. `now` is the monotonic clock's. Only containers that [`Sensor::start`] or [`Sensor::changes`] told of are read.
-    /// Files do not say whose a limit is: whoever sets some has to know his own again.
+    /// each container that is met on a disk for the first time, and again every now and then, and an [`Event::DiskTick`] at the
+    /// end. `now` is the monotonic clock's. Only containers that [`Sensor::start`] or [`Sensor::changes`] told of are read. Files do
+    /// not say whose a limit is: whoever sets some has to know his own again.
     pub fn disks(&mut self, now: Micros) -> Vec<Event> {
         self.disks_until(now, Micros(u64::MAX)).expect("a measurement without a deadline ends")
     }
@@ -302,9 +303,8 @@ impl Sensor {
         again: bool,
         events: &mut Vec<Event>,
     ) {
-        let is_due = |number: &DeviceNumber| match meter.limits.contains(number) {
-            false => governed.contains(number),
-            true => again,
+        let is_due = |number: &DeviceNumber| {
+            if meter.limits.contains(number) { again } else { governed.contains(number) }
         };
         let due: Vec<DeviceNumber> = meter.devices().filter(is_due).collect();
         if due.is_empty() {
