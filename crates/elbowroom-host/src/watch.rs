@@ -2,7 +2,7 @@
 //!
 //! One fanotify mark per hierarchy where the kernel takes it: cgroupfs has had the file system id that
 //! `FAN_REPORT_DFID_NAME` needs since Linux 6.6. Elsewhere an inotify watch on every directory, added before the directory
-//! is listed so that nothing falls between. Both report `write(2)` to a setting within tens of microseconds; neither
+//! is listed and its settings are read so that nothing falls between. Both report `write(2)` to a setting within tens of microseconds; neither
 //! promises completeness (queues overflow, watches run out), so the sensor also rescans.
 //!
 //! Notices name a directory by hierarchy and inode. On cgroupfs a file handle is the inode number, which spares a lookup
@@ -117,7 +117,7 @@ impl Watch {
         Ok(Self::Fanotify { fd, hierarchies: ids })
     }
 
-    /// Makes sure that a directory is watched. Call before listing it.
+    /// Makes sure that a directory is watched. Call before listing it, and before reading what is set in it.
     pub(crate) fn add(&mut self, hierarchy: &Hierarchy, index: usize, group: &Path, inode: u64) {
         let Self::Inotify { fd, dirs, full } = self else { return };
         use inotify::WatchFlags as F;

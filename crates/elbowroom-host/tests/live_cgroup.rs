@@ -189,6 +189,36 @@ fn settings_are_told_when_somebody_writes_them() {
     });
 }
 
+/// Whoever makes a group limits it next, while it is being looked at for the first time.
+#[test]
+fn a_limit_that_is_set_as_soon_as_its_group_is_made_is_told() {
+    with_both(|mut rig, mut told| {
+        const GROUPS: usize = 150;
+        let prefix = format!("/{}/s", rig.name);
+        let watcher = std::thread::spawn(move || {
+            told.until("every limit", |t| {
+                let made = t.groups.values().filter(|group| group.path.starts_with(&prefix));
+                let is_limited =
+                    |group: &&Group| group.limits.cpu_max.is_some_and(|max| max.quota != Limit::Max);
+                made.filter(is_limited).count() == GROUPS
+            });
+        });
+        let (file, value) = match rig.version(Controller::Cpu) {
+            Version::V1 => ("cpu.cfs_quota_us", "100000"),
+            Version::V2 => ("cpu.max", "100000 100000"),
+        };
+        for n in 0..GROUPS {
+            let below = format!("s{n}");
+            rig.mkdir(&below);
+            // Each a little later than the one before, so that some are in the middle of that look.
+            let made = Instant::now();
+            while made.elapsed() < Duration::from_micros(4 * n as u64) {}
+            rig.write(Controller::Cpu, &below, file, value);
+        }
+        watcher.join().unwrap();
+    });
+}
+
 #[test]
 fn a_cpuset_narrowed_above_is_told_below() {
     with_both(|mut rig, mut told| {

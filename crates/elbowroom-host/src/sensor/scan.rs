@@ -135,6 +135,7 @@ impl Sensor {
     /// Lists one group's directories and makes its children in the tree what they are; new ones are listed in turn, known
     /// ones only when `deep`.
     fn scan(&mut self, slot: Slot, deep: bool, gone: &mut Vec<GroupId>) {
+        self.watch_group(slot);
         let Some(found) = self.list(slot) else { return };
         let mut known = BTreeMap::new();
         let mut lost = false;
@@ -187,8 +188,6 @@ impl Sensor {
                 continue;
             }
             let hierarchy = &self.layout.hierarchies()[*index];
-            // Watched first and listed second, so that a child made in between is seen by one of the two.
-            self.watch.add(hierarchy, *index, &entry.path, inode);
             let Some(children) = self.warnings.keep(Dir::new(hierarchy, &entry.path).children()).flatten()
             else {
                 continue;
@@ -199,6 +198,15 @@ impl Sensor {
             }
         }
         there.then_some(found)
+    }
+
+    /// To be called before its directories are listed and its settings read: what is made or written in between is seen by one of the
+    /// two.
+    fn watch_group(&mut self, slot: Slot) {
+        let entry = &self.tree[slot];
+        for (index, inode) in self.walked.iter().zip(entry.inodes).filter(|(_, inode)| *inode != 0) {
+            self.watch.add(&self.layout.hierarchies()[*index], *index, &entry.path, inode);
+        }
     }
 
     /// Removes a group with everything below it; the ids of those that anybody knew.
@@ -215,6 +223,7 @@ impl Sensor {
 
     /// A group that is new, or new in one of its hierarchies.
     fn settle(&mut self, slot: Slot) {
+        self.watch_group(slot);
         self.tree.meters[slot].close(&mut self.budget);
         self.tree.due[slot] = Micros::ZERO;
         self.close_details(self.tree[slot].group.id);

@@ -77,8 +77,12 @@ fn who_runs_there_meets_no_limit_of_ours() {
     }
     let mut take = |room: &Room| actuator.reclaim(&mut leases, &reclaim(4 * MIB), &room.path());
     room.reread(6);
-    let taken: u64 = (0..30).map(|_| take(&room).reclaimed.get()).sum();
-    assert!(taken > 8 * MIB, "{taken}");
+    // More than is ever there at once: some of it came back in between.
+    let mut taken = 0;
+    room.until(|room| {
+        taken += take(room).reclaimed.get();
+        taken > 16 * MIB
+    });
     let pid = room.churn(4);
     (0..30).for_each(|_| drop(take(&room)));
     match room.version() {

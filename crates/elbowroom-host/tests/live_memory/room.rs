@@ -187,7 +187,7 @@ impl Room {
         self.rig.mkdir(WEB);
     }
 
-    fn until(&self, done: impl Fn(&Self) -> bool) {
+    pub fn until(&self, mut done: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + DEADLINE * 6;
         while !done(self) {
             assert!(Instant::now() < deadline, "usage is {}", self.usage());
