@@ -125,6 +125,13 @@ pub(crate) fn all_pids() -> Vec<i32> {
 }
 
 /// `/proc/loadavg`, the first three numbers.
+/// The machine's swap, in MiB.
+pub(crate) fn swap_mib() -> Result<u64> {
+    let swaps = fs::read_to_string("/proc/swaps").context("while reading /proc/swaps")?;
+    let size = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
+    Ok(swaps.lines().skip(1).filter_map(size).sum::<u64>() / 1024)
+}
+
 pub(crate) fn loadavg() -> [f64; 3] {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let mut numbers = text.split(' ').filter_map(|n| n.parse().ok());

@@ -13,6 +13,7 @@ use crate::container::Container;
 use crate::job::{Folder, Job, Lab, now_ns, table};
 use crate::jobs::memory::policy::LEAVE_ALONE;
 use crate::jobs::memory::voice::Voice;
+use crate::procfs;
 use crate::product::Product;
 use crate::scope::Scope;
 use anyhow::{Context, Result, ensure};
@@ -228,7 +229,7 @@ impl MemoryHarm {
             oom_kill: 0,
             limit_hit: 0,
             taken_mib,
-            swap: has_swap()?,
+            swap: procfs::swap_mib()? > 0,
             gone_over_mib: None,
         };
         for (i, program) in programs.into_iter().enumerate() {
@@ -315,11 +316,6 @@ fn taken(agent: &Product) -> Result<u64> {
     let answer: Value =
         serde_json::from_str(&agent.ask(&["check"])?).context("while reading `elbowroom check`")?;
     answer["agent"]["memory"]["reclaimed_bytes"].as_u64().context("the agent says not what it took")
-}
-
-fn has_swap() -> Result<bool> {
-    let swaps = std::fs::read_to_string("/proc/swaps").context("while reading swaps")?;
-    Ok(swaps.lines().count() > 1)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use super::{Figure, Runtimes, by_key, spread};
 use crate::cgroup::Limits;
 use crate::job::{Folder, Lab, table};
 use crate::plot::{self, Axis, Layer, PALETTE, Panel, Pen};
+use crate::procfs;
 use anyhow::{Context, Result};
 use plotters::style::RGBColor;
 use serde::{Deserialize, Serialize};
@@ -67,6 +68,9 @@ pub(crate) struct Raw {
     collector: Collector,
     java: String,
     sizes: Sizes,
+    /// Of the machine, in MiB.
+    #[serde(default)]
+    swap_mib: u64,
     runs: Vec<Vec<Arm>>,
 }
 
@@ -168,6 +172,7 @@ fn plan(figure: Figure) -> Vec<(Crowd, Variant)> {
 pub(super) fn record(args: &Runtimes, lab: &Lab) -> Result<Raw> {
     let java = Java::new(args, crate::sysinfo::online_cpus())?;
     let sizes = Sizes::of(args.figure, args.size);
+    let swap_mib = procfs::swap_mib()?;
     let above = Limits { memory_mib: sizes.machine, ..Limits::default() };
     let above = lab.maker.group("machine", &above)?;
     let stage = Stage::open(lab, "machine/jvm")?;
@@ -187,7 +192,7 @@ pub(super) fn record(args: &Runtimes, lab: &Lab) -> Result<Raw> {
     }
     drop(stage);
     drop(above);
-    Ok(Raw { figure: args.figure, collector: args.collector, java: java::version()?, sizes, runs })
+    Ok(Raw { figure: args.figure, collector: args.collector, java: java::version()?, sizes, swap_mib, runs })
 }
 
 fn tell(
@@ -300,16 +305,20 @@ fn figure(arms: &BTreeMap<Key, Vec<&Arm>>, title: &str) -> Result<String> {
 fn explain(raw: &Raw) -> String {
     let sizes = &raw.sizes;
     let head = format!("{}. HotSpot {}, {}, `-Xms16m`.", raw.figure.title(), raw.java, raw.collector.name());
+    let swap = match raw.swap_mib {
+        0 => "there is no swap".to_owned(),
+        mib => format!("there are {mib} MiB of swap, which the limit leaves alone"),
+    };
     match raw.figure {
         Figure::BeyondTheLimit => format!(
-            "{head} A container has a hard limit of {} MiB and no soft one; there is no swap. Its program makes {} MiB of trees, \
+            "{head} A container has a hard limit of {} MiB and no soft one; {swap}. Its program makes {} MiB of trees, \
              of which {} MiB live. Vanilla: `-Xmx{}m`, without a look at the limit; HotSpot's part: no `-Xmx`, which is half of a \
              limit as small as this; elastic: the `-Xmx` of vanilla, with a view and the agent for HotSpot.",
             sizes.hard, sizes.made, sizes.live[0], sizes.heap
         ),
         _ => format!(
             "{head} Containers with a hard limit of {} and a soft limit of {} MiB, alone and five at once; `-Xmx{}m`. A cgroup with a \
-             limit of {} MiB stands for the machine; there is no swap. Elbowroom knows it for a group whose memory is sold twice: views \
+             limit of {} MiB stands for the machine; {swap}. Elbowroom knows it for a group whose memory is sold twice: views \
              inside grow as far as it can give what is granted. The program makes 1 MiB and lets go of half of it, {PER_S} \
              times a second, until {} MiB live (five at once: {} MiB each), and goes on for {} s. Vanilla: without a look at \
              limits; elastic: with a view and the agent for HotSpot.",

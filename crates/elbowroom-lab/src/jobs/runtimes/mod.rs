@@ -16,7 +16,7 @@ use crate::job::{Folder, Job, Lab};
 use crate::stats::Spread;
 use anyhow::{Result, ensure};
 use java::Collector;
-use openmp::Scene;
+use openmp::{Scene, Variant};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -46,6 +46,9 @@ pub(crate) struct Runtimes {
     /// Who else there is, in figure 10.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "shares,quota")]
     scenes: Vec<Scene>,
+    /// What is compared, in figure 10; all of it where none is named.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    variants: Vec<Variant>,
     /// The quota of the container that has one, in figure 10, in percent of a CPU.
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(10..=6400))]
     quota: u32,

@@ -25,9 +25,9 @@ const FEW_SPINS: u32 = 1000;
 const NEIGHBOURS_MS: u64 = 1000;
 
 /// How many threads a region has, and how they wait for each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
-enum Variant {
+pub(super) enum Variant {
     /// As many as CPUs are seen.
     Static,
     /// `OMP_DYNAMIC`.
@@ -195,20 +195,21 @@ pub(super) fn record(args: &Runtimes, lab: &Lab) -> Result<Raw> {
     ensure!(args.shim.exists(), "{} is not there: make -C shim", args.shim.display());
     let shim = std::path::absolute(&args.shim).context("while finding the library for OpenMP")?;
     let stage = Stage::open(lab, "omp")?;
+    let variants = if args.variants.is_empty() { &VARIANTS[..] } else { &args.variants };
     let plan: Vec<(Scene, Kernel, Variant)> = args
         .scenes
         .iter()
         .flat_map(|scene| KERNELS.map(|kernel| (*scene, kernel)))
-        .flat_map(|(scene, kernel)| VARIANTS.map(|variant| (scene, kernel, variant)))
+        .flat_map(|(scene, kernel)| variants.iter().map(move |variant| (scene, kernel, *variant)))
         .collect();
     let mut runs = Vec::new();
     for run in 0..args.runs {
         eprintln!("run {} of {}", run + 1, args.runs);
         let mut arms = Vec::new();
         // Variants of one kernel stay side by side; who is first among them rotates.
-        for group in plan.chunks(VARIANTS.len()) {
+        for group in plan.chunks(variants.len()) {
             let mut group = group.to_vec();
-            group.rotate_left(run % VARIANTS.len());
+            group.rotate_left(run % variants.len());
             for (scene, kernel, variant) in group {
                 let arm = tell(args, &stage, [&program, &shim], scene, kernel, variant);
                 let name = || format!("{}, {}, {}", scene.name(), kernel.name(), variant.name());
