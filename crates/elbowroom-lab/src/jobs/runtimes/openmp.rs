@@ -350,10 +350,12 @@ fn mean(raw: &Raw, arm: &Arm) -> f64 {
 }
 
 fn figure(raw: &Raw, arms: &[(&Key, &Vec<&Arm>)], title: &str) -> Result<String> {
-    let series: Vec<(&str, RGBColor)> = VARIANTS.iter().map(|v| (v.name(), v.color())).collect();
+    let is_measured = |variant: &&Variant| arms.iter().any(|((_, _, measured), _)| measured == *variant);
+    let measured: Vec<Variant> = VARIANTS.iter().filter(is_measured).copied().collect();
+    let series: Vec<(&str, RGBColor)> = measured.iter().map(|v| (v.name(), v.color())).collect();
     let mut rows: BTreeMap<Kernel, Vec<(usize, Spread)>> = BTreeMap::new();
     for ((_, kernel, variant), arms) in arms {
-        let index = VARIANTS.iter().position(|v| v == variant).expect("every variant is listed");
+        let index = measured.iter().position(|v| v == variant).expect("what has times was measured");
         let spread = Spread::of(arms.iter().map(|arm| mean(raw, arm)));
         rows.entry(*kernel).or_default().extend(spread.map(|s| (index, s)));
     }
