@@ -243,7 +243,9 @@ fn ask(words: &[&str], until: Instant) -> Option<String> {
                 within_s = ASK_WITHIN.as_secs(),
                 "systemctl does not answer: this is taken for a stop"
             );
+            // Whoever does not even end by that is not waited for: this process is on its way out.
             let _ = child.kill();
+            return None;
         }
         std::thread::sleep(Duration::from_millis(2));
     }
