@@ -157,9 +157,9 @@ def test_zgc_with_generations_has_the_threads_of_the_view(java, start):
 
 
 # ParallelGC gives back what its own size policy likes, which goes by how long collections took.
-@pytest.mark.parametrize("collector", ["g1", "shenandoah", "serial"])
+@pytest.mark.parametrize("collector", ["g1", "z", "serial"])
 def test_a_heap_gives_back_what_the_view_takes(java17, collector, start):
-    machine = start(java17, collector, "-Xmx600m", "-XX:ShenandoahUncommitDelay=100", memory=2000 * MIB)
+    machine = start(java17, collector, "-Xmx600m", "-XX:ZUncommitDelay=1", memory=2000 * MIB)
     machine.room("Explanation")
     machine.ask("hold", 300)
     assert machine.committed_mib() >= 300
@@ -196,8 +196,14 @@ def test_a_view_is_no_reason_to_run_out_of_memory(java17, collector, start):
         assert machine.ask("hold", mib) == "held"
 
 
+def test_the_heap_of_shenandoah_is_bounded_from_jdk_21_on(java, machines, start):
+    machine = start(java, "shenandoah", "-Xmx600m", memory=200 * MIB)
+    bounded = java in (machines.get("21"), machines.get("25"))
+    assert machine.room("HeapKnob") == ("SoftMaxHeapSize" if bounded else "none")
+
+
 def test_what_the_user_sets_while_it_runs_counts(java17, start):
-    machine = start(java17, "shenandoah", "-Xmx600m", memory=200 * MIB)
+    machine = start(java17, "z", "-Xmx600m", memory=200 * MIB)
 
     def jcmd(*words):
         done = subprocess.run([java17.with_name("jcmd"), str(machine.process.pid), *words], capture_output=True, text=True, timeout=60 * PATIENCE)

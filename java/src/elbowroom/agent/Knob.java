@@ -23,12 +23,19 @@ interface Knob {
     /** False for collectors that do this by themselves. */
     boolean needsCollections();
 
+    /**
+     * JDK 17 has the flag too. Under it machines that fought over two CPUs ended with an OutOfMemoryError at an object of a third of
+     * their heap, of which most was free; without it none did, nor any of JDK 21 and 25.
+     */
+    int SHENANDOAH_SINCE = 21;
+
     /** The best one for this machine; `nativeHeap` when the native half can bound this heap. */
     static Knob of(Machine machine, boolean nativeHeap) {
         switch (machine.collector) {
-            case Z:
             case SHENANDOAH:
-                return machine.flag("SoftMaxHeapSize") == null ? new NoKnob() : new SoftMax(machine);
+                return machine.version < SHENANDOAH_SINCE ? new NoKnob() : softMax(machine);
+            case Z:
+                return softMax(machine);
             case G1:
             case PARALLEL:
             case SERIAL:
@@ -36,6 +43,10 @@ interface Knob {
             default:
                 return new NoKnob();
         }
+    }
+
+    static Knob softMax(Machine machine) {
+        return machine.flag("SoftMaxHeapSize") == null ? new NoKnob() : new SoftMax(machine);
     }
 
     /** A collector that cannot be bounded. */
