@@ -1,10 +1,10 @@
 //! Arbitrary bytes as every kind of file an audit looks at: evidence or none, a judgement of it, no panic.
 #![no_main]
 
-use elbowroom_core::audit::evidence::Inventory;
-use elbowroom_core::audit::judge::judge;
-use elbowroom_core::audit::source::Cgroup;
-use elbowroom_host::audit::{Bounds, candidate};
+use elbowroom_audit::rules::evidence::Inventory;
+use elbowroom_audit::rules::judge::judge;
+use elbowroom_audit::rules::source::Cgroup;
+use elbowroom_audit::inventory::{Bounds, candidate};
 use libfuzzer_sys::fuzz_target;
 
 const PATHS: [&str; 7] = [

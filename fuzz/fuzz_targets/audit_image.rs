@@ -1,7 +1,7 @@
 //! Arbitrary bytes as an image's archive: an inventory within its bounds, or an error on one line.
 #![no_main]
 
-use elbowroom_host::audit::{Bounds, image};
+use elbowroom_audit::inventory::{Bounds, image};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -2,7 +2,7 @@
 //! written out and read again, and what a label may say, a configuration may say.
 #![no_main]
 
-use elbowroom::config::{of_label, written_out};
+use elbowroom_agent::config::{of_label, written_out};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

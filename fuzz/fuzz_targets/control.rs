@@ -1,7 +1,7 @@
 //! Arbitrary bytes as what is asked on the agent's socket: a request that is written again asks the same.
 #![no_main]
 
-use elbowroom::Request;
+use elbowroom_client::api::Request;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

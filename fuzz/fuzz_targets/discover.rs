@@ -2,11 +2,11 @@
 //! that fit on a line. `path NUL state NUL list`: the state is what an engine keeps of a container, the list is all of Podman's.
 #![no_main]
 
-use elbowroom_core::label::Heed;
-use elbowroom_core::sample::Engine;
-use elbowroom_host::discover::Discover;
-use elbowroom_host::fixture::Fixture;
-use elbowroom_host::root::Root;
+use elbowroom_types::label::Heed;
+use elbowroom_types::sample::Engine;
+use elbowroom_linux::discover::Discover;
+use elbowroom_linux::fixture::Fixture;
+use elbowroom_linux::root::Root;
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::path::Path;
@@ -72,5 +72,5 @@ fuzz_target!(|data: &[u8]| {
             }
         }
     });
-    let _ = elbowroom_core::glob::matches(state, path);
+    let _ = elbowroom_types::glob::matches(state, path);
 });

@@ -2,8 +2,8 @@
 //! mounted once, what cannot be dropped is in the text, and a heap is of the size that its last argument says.
 #![no_main]
 
-use elbowroom_host::doctor::text;
-use elbowroom_host::process;
+use elbowroom_doctor::facts::text;
+use elbowroom_linux::process;
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeSet;
 

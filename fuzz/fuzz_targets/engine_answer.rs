@@ -1,8 +1,8 @@
 //! Arbitrary bytes as what an engine answers over HTTP: a body is the end of it, and what it says is one short line.
 #![no_main]
 
-use elbowroom_host::audit::engine::answer_head;
-use elbowroom_host::profile::engine::docker::{message, split};
+use elbowroom_audit::inventory::engine::answer_head;
+use elbowroom_profile::engine::docker::{message, split};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

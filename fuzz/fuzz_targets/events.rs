@@ -1,8 +1,8 @@
 //! Arbitrary bytes as a recording: what parses as events leads to views within their bounds, and to the same ones again.
 #![no_main]
 
-use elbowroom_core::sample::Event;
-use elbowroom_core::view::{Policy, Views};
+use elbowroom_types::sample::Event;
+use elbowroom_view::rules::{Policy, Views};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -3,11 +3,11 @@
 
 #![no_main]
 
-use elbowroom::fuse::abi::{Op, OUT_HEADER, Request};
-use elbowroom::fuse::hosttext::HostText;
-use elbowroom::fuse::server::Server;
-use elbowroom::fuse::slots::Slots;
-use elbowroom_core::page::facts::{CpuTimes, Facts};
+use elbowroom_agent::view_server::abi::{Op, OUT_HEADER, Request};
+use elbowroom_agent::view_server::hosttext::HostText;
+use elbowroom_agent::view_server::server::Server;
+use elbowroom_agent::view_server::slots::Slots;
+use elbowroom_view::pages::facts::{CpuTimes, Facts};
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 

@@ -2,11 +2,13 @@
 //! the file. `@boot` stands for what the kernel calls the time since the machine was started.
 #![no_main]
 
-use elbowroom::{disks_kept, one_line};
-use elbowroom_host::doctor::{Journal, LastLook, Looks};
-use elbowroom_host::fixture::Fixture;
-use elbowroom_host::lease::{Note, take_notes};
-use elbowroom_host::root::Root;
+use elbowroom_agent::policy::disks_kept;
+use elbowroom_client::output::one_line;
+use elbowroom_doctor::fixes::journal::Journal;
+use elbowroom_doctor::facts::{LastLook, Looks};
+use elbowroom_linux::fixture::Fixture;
+use elbowroom_linux::lease::{Note, take_notes};
+use elbowroom_linux::root::Root;
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
 use std::cell::RefCell;

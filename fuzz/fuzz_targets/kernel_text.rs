@@ -1,11 +1,11 @@
 //! Arbitrary bytes as every file of the kernel that the sensor reads: a value or an error that names the line, no panic.
 #![no_main]
 
-use elbowroom_core::cpuset::CpuSet;
-use elbowroom_core::unit::{parse_bytes, parse_cpus, parse_duration};
-use elbowroom_host::cgroup::{v1, v2};
-use elbowroom_host::profile::pages::areas;
-use elbowroom_host::{fixture, proc};
+use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::unit::{parse_bytes, parse_cpus, parse_duration};
+use elbowroom_linux::cgroup::{v1, v2};
+use elbowroom_profile::pages::measure::areas;
+use elbowroom_linux::{fixture, proc};
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeMap;
 

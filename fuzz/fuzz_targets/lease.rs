@@ -2,8 +2,8 @@
 //! for a record names a plain file below an absolute directory and comes out of its own bytes the same.
 #![no_main]
 
-use elbowroom_core::unit::Limit;
-use elbowroom_host::lease::Record;
+use elbowroom_types::unit::Limit;
+use elbowroom_linux::lease::Record;
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 

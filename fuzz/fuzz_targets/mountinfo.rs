@@ -2,7 +2,7 @@
 //! reports is on its way.
 #![no_main]
 
-use elbowroom_host::mount::mountinfo::{MountTable, parse_cgroups};
+use elbowroom_linux::mount::mountinfo::{MountTable, parse_cgroups};
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 

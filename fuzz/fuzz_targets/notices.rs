@@ -2,7 +2,7 @@
 //! say the same alone as together.
 #![no_main]
 
-use elbowroom_host::watch::{Notice, parse_fanotify};
+use elbowroom_linux::watch::{Notice, parse_fanotify};
 use libfuzzer_sys::fuzz_target;
 use std::os::unix::ffi::OsStrExt;
 

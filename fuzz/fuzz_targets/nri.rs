@@ -7,6 +7,6 @@ use libfuzzer_sys::fuzz_target;
 const MOST: usize = 1024;
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(answers) = elbowroom::nri::answer(data) else { return };
+    let Ok(answers) = elbowroom_agent::engines::nri::answer(data) else { return };
     assert!(answers.len() <= MOST * data.len(), "{} bytes of answers to {}", answers.len(), data.len());
 });

@@ -2,9 +2,9 @@
 //! runtime: no panic, what the wrapper puts into a configuration is there once, and what was there stays.
 #![no_main]
 
-use elbowroom::oci::{bundle_of, change, made, told};
-use elbowroom_core::label::PREFIX;
-use elbowroom_core::launch::{Plan, Surfaces};
+use elbowroom_agent::engines::oci::{bundle_of, change, made, told};
+use elbowroom_types::label::PREFIX;
+use elbowroom_types::launch::{Plan, Surfaces};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use std::ffi::OsString;

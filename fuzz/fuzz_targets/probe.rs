@@ -2,9 +2,9 @@
 //! only numbers that mean something and comes out of its own JSON the same.
 #![no_main]
 
-use elbowroom_core::probe::prometheus::{Metrics, Selector};
-use elbowroom_core::probe::{Meter, Record, Terms};
-use elbowroom_core::unit::Micros;
+use elbowroom_types::probe::prometheus::{Metrics, Selector};
+use elbowroom_types::probe::{Meter, Record, Terms};
+use elbowroom_types::unit::Micros;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -1,7 +1,7 @@
 //! Arbitrary bytes as a trace of a GPU program: sums that fit, or an error, no panic.
 #![no_main]
 
-use elbowroom_core::profile::gpu::{Run, Sums, Trace, compare};
+use elbowroom_profile::gpu::{Run, Sums, Trace, compare};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -1,7 +1,7 @@
 //! Arbitrary bytes as a process' areas: ascending and apart, or an error that names the line.
 #![no_main]
 
-use elbowroom_host::profile::pages::areas;
+use elbowroom_profile::pages::measure::areas;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

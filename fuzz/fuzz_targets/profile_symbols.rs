@@ -2,9 +2,10 @@
 //! none, no panic.
 #![no_main]
 
-use elbowroom_core::profile::pclntab::{self, Functions};
-use elbowroom_host::profile::perf::record;
-use elbowroom_host::profile::symbols::{Kernel, Symbols};
+use elbowroom_profile::symbols::pclntab;
+use elbowroom_profile::symbols::pclntab::Functions;
+use elbowroom_profile::perf::record;
+use elbowroom_profile::symbols::{Kernel, Symbols};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -1,7 +1,7 @@
 //! Arbitrary bytes as a process' areas: nothing is seen in a part that is not seen in the whole.
 #![no_main]
 
-use elbowroom_host::reach::mapped;
+use elbowroom_linux::reach::mapped;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -2,8 +2,8 @@
 //! which reads the same alone with those before it.
 #![no_main]
 
-use elbowroom::recorder::frame::{HEADER, read_all, scan};
-use elbowroom_core::delta::{Decoder, Encoder, Part};
+use elbowroom_agent::recorder::frame::{HEADER, read_all, scan};
+use elbowroom_agent::recorder::delta::{Decoder, Encoder, Part};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

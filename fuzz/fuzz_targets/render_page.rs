@@ -2,12 +2,13 @@
 //! that does not depend on anything but the possible CPUs and NUMA nodes.
 #![no_main]
 
-use elbowroom_core::cpuset::CpuSet;
-use elbowroom_core::page::facts::{CpuTimes, Facts, MAX_DISKS};
-use elbowroom_core::page::tree::{self, Node};
-use elbowroom_core::psi::{Pressure, Stall};
-use elbowroom_core::sample::{DeviceNumber, IoStat, MemoryStat};
-use elbowroom_core::unit::{Bytes, Micros};
+use elbowroom_types::cpuset::CpuSet;
+use elbowroom_view::pages::facts::{CpuTimes, Facts, MAX_DISKS};
+use elbowroom_view::pages::tree;
+use elbowroom_view::pages::tree::Node;
+use elbowroom_types::psi::{Pressure, Stall};
+use elbowroom_types::sample::{DeviceNumber, IoStat, MemoryStat};
+use elbowroom_types::unit::{Bytes, Micros};
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 

@@ -2,12 +2,12 @@
 //! waits where it allowed, and answers are part of the truth.
 #![no_main]
 
-use elbowroom::keeper::told;
-use elbowroom::oci::seccomp::add_listener;
-use elbowroom_core::cpuset::CpuSet;
-use elbowroom_core::page::calls::{HostInfo, affinity, mask_bytes, sysinfo};
-use elbowroom_core::page::mapped;
-use elbowroom_core::unit::Micros;
+use elbowroom_agent::seccomp::told;
+use elbowroom_agent::engines::oci::seccomp::add_listener;
+use elbowroom_types::cpuset::CpuSet;
+use elbowroom_view::pages::calls::{HostInfo, affinity, mask_bytes, sysinfo};
+use elbowroom_view::pages::mapped;
+use elbowroom_types::unit::Micros;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use std::path::Path;

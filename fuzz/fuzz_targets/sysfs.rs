@@ -2,13 +2,13 @@
 //! once, and where one is governed is a device that was found.
 #![no_main]
 
-use elbowroom_core::cpuset::CpuSet;
-use elbowroom_core::sample::DeviceNumber;
-use elbowroom_host::cgroup::{Controller, Layout};
-use elbowroom_host::disk::{Devices, resolve};
-use elbowroom_host::fixture::{Fixture, sections};
-use elbowroom_host::numa::Numa;
-use elbowroom_host::root::Root;
+use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::sample::DeviceNumber;
+use elbowroom_linux::cgroup::{Controller, Layout};
+use elbowroom_linux::disk::{Devices, resolve};
+use elbowroom_linux::fixture::{Fixture, sections};
+use elbowroom_linux::numa::Numa;
+use elbowroom_linux::root::Root;
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -2,12 +2,12 @@
 //! from a line is in it, or says the same when it is written again.
 #![no_main]
 
-use elbowroom::fuse::{starts_again, unit};
-use elbowroom::keeper::named;
-use elbowroom_core::follow::Unit;
-use elbowroom_core::unit::Micros;
-use elbowroom_host::privilege::entry;
-use elbowroom_host::profile::processes::map_line;
+use elbowroom_agent::view_server::{starts_again, unit};
+use elbowroom_agent::seccomp::named;
+use elbowroom::follow::Unit;
+use elbowroom_types::unit::Micros;
+use elbowroom_linux::privilege::entry;
+use elbowroom_profile::processes::map_line;
 use libfuzzer_sys::fuzz_target;
 
 /// Of a program without a library.

@@ -1,7 +1,7 @@
 //! What the files for Prometheus and Grafana say of metrics is what the agent prints.
 
-use elbowroom_core::alert::Kind as Alert;
-use elbowroom_core::metric::{Kind, Metric, TABLE};
+use elbowroom_types::alert::Kind as Alert;
+use elbowroom_types::metric::{Kind, Metric, TABLE};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;

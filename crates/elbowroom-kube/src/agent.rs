@@ -3,10 +3,10 @@
 
 use crate::claims::Wanted;
 use anyhow::{Context, Result, bail, ensure};
-use elbowroom_core::alert::Alert;
-use elbowroom_core::label::Labels;
-use elbowroom_core::sample::Pod;
-use elbowroom_core::unit::Bytes;
+use elbowroom_types::alert::Alert;
+use elbowroom_types::label::Labels;
+use elbowroom_types::sample::Pod;
+use elbowroom_types::unit::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::Request;
 use hyper::body::Bytes as Body;
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn what_is_read_is_in_the_apis_document() {
-        let document = include_str!("../../elbowroom/src/http/openapi.json");
+        let document = include_str!("../../elbowroom-agent/src/http/openapi.json");
         let document: serde_json::Value = serde_json::from_str(document).unwrap();
         for (schema, fields) in [
             ("Snapshot", &["time_unix_ms", "containers", "alerts"][..]),

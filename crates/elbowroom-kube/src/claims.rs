@@ -9,7 +9,8 @@
 //! | those of its namespace | the same, where the pod has none of that name |
 
 use crate::quantity;
-use elbowroom_core::label::{self, PREFIX};
+use elbowroom_types::label;
+use elbowroom_types::label::PREFIX;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Serialize;
@@ -138,9 +139,9 @@ fn asked(annotations: &Annotations, name: &str, is_other: impl Fn(&str) -> bool)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_core::govern::claim::WEIGHTS;
-    use elbowroom_core::label::{Heed as LabelHeed, Labels};
-    use elbowroom_core::unit::Bytes;
+    use elbowroom_types::claim::WEIGHTS;
+    use elbowroom_types::label::{Heed as LabelHeed, Labels};
+    use elbowroom_types::unit::Bytes;
     use proptest::prelude::*;
     use serde_json::json;
 

@@ -6,8 +6,8 @@
 //! 2. What stays is followed: after that time the latch is what is.
 //! 3. So it changes at most twice in [`Rule::linger`].
 
-use elbowroom_core::alert::Kind;
-use elbowroom_core::unit::Micros;
+use elbowroom_types::alert::Kind;
+use elbowroom_types::unit::Micros;
 
 /// A condition of the node, and the taint that goes with it.
 #[derive(Debug, PartialEq, Eq)]

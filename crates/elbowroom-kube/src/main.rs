@@ -18,7 +18,7 @@ mod run;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use elbowroom_core::unit::{Micros, parse_duration};
+use elbowroom_types::unit::{Micros, parse_duration};
 use std::path::PathBuf;
 use std::process::ExitCode;
 

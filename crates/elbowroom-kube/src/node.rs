@@ -6,7 +6,7 @@
 
 use crate::concern::CONCERNS;
 use anyhow::{Context, Result, bail};
-use elbowroom_core::unit::Micros;
+use elbowroom_types::unit::Micros;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};

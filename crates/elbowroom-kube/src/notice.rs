@@ -9,8 +9,9 @@
 //! 3. At most [`BURST`] things begin in any [`QUIET`]. What lasts is told when there is room.
 
 use crate::agent::{AlertView, BY, Container, Snapshot};
-use elbowroom_core::alert::{Kind, Severity};
-use elbowroom_core::unit::Micros;
+use elbowroom_types::alert::Kind;
+use elbowroom_types::finding::Severity;
+use elbowroom_types::unit::Micros;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The same thing begins at most once in this time.

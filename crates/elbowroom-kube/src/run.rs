@@ -7,7 +7,7 @@ use crate::node::{HEARTBEAT, OurNode, Said, Word};
 use crate::notice::{Notice, Notices, facts};
 use crate::{Args, one_line};
 use anyhow::{Context, Result, bail};
-use elbowroom_core::unit::Micros;
+use elbowroom_types::unit::Micros;
 use futures_util::{StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference, Pod};
 use kube::api::{Api, PartialObjectMeta};

@@ -1,7 +1,8 @@
 //! The command line: one verb, mostly one container.
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use elbowroom_core::unit::{Bytes, Micros, parse_bytes, parse_duration};
+use clap::{Args, Parser, Subcommand};
+use elbowroom_client::output::{OneContainer, Output};
+use elbowroom_types::unit::{Bytes, Micros, parse_bytes, parse_duration};
 use std::path::PathBuf;
 
 /// Lets every container see, and get, the room it really has.
@@ -93,7 +94,7 @@ pub(crate) enum Verb {
     /// SEEN are the CPUs that a node's containers see together, FREE is memory that nobody uses and nobody can call back, DISK is the
     /// fullest one. Exit status: 0 when every node was read, or the container fits somewhere; 1 when not, 2 error.
     #[command(after_help = "Examples:\n  elbowroom fleet node1 node2 --token-file token\n  \
-        elbowroom fleet --nodes nodes.txt --cpus 2 --memory 4GiB --disk rbps=50MiB/s\n  elbowroom fleet --simulate 10000")]
+        elbowroom fleet --nodes nodes.txt --cpus 2 --memory 4GiB --disk rbps=50MiB/s")]
     Fleet(crate::fleet::FleetArgs),
     /// Answer the system calls sched_getaffinity and sysinfo of containers that ask for it, in the foreground until SIGTERM.
     ///
@@ -112,9 +113,9 @@ pub(crate) enum Verb {
     /// somebody else changed a limit since, or an agent that works holds some, 2 when one may still be in force.
     Restore(Output),
     /// Find what hurts containers on this host, say why, and fix it if asked; needs no agent.
-    Doctor(crate::verbs::doctor::DoctorArgs),
+    Doctor(elbowroom_doctor::verb::DoctorArgs),
     /// List the doctor's fixes, or take them back.
-    Undo(crate::verbs::doctor::UndoArgs),
+    Undo(elbowroom_doctor::verb::UndoArgs),
     /// Make the memory that a container was promised free before it is needed; needs no agent.
     ///
     /// Touches and gives back memory outside the container, so that page cache that nobody uses goes now, and not while the
@@ -122,26 +123,26 @@ pub(crate) enum Verb {
     /// was made free, 1 when less, 2 error.
     #[command(after_help = "Example, before a JVM is started in the container:\n  \
         elbowroom pretouch web 4GiB --hold 5m")]
-    Pretouch(crate::verbs::doctor::pretouch::PretouchArgs),
+    Pretouch(elbowroom_doctor::verb::pretouch::PretouchArgs),
     /// List the host's own jobs that nothing limits, or put them into groups of a size; needs no agent.
     ///
     /// SIZE becomes memory.high, or on cgroup v1 the soft limit: neither kills. `elbowroom undo` takes it back.
-    Housekeeping(crate::verbs::doctor::housekeeping::HousekeepingArgs),
+    Housekeeping(elbowroom_doctor::verb::housekeeping::HousekeepingArgs),
     /// Keep a container out of swap; needs no agent.
     ///
     /// By default as far as that cannot kill it: memory.low over what it uses, or on cgroup v1 its memory.swappiness.
     /// `elbowroom undo` takes it back.
-    Protect(crate::verbs::doctor::protect::ProtectArgs),
+    Protect(elbowroom_doctor::verb::protect::ProtectArgs),
     /// Say what limit would hold containers and the page cache they read again, and raise it if asked; needs no agent.
     ///
     /// NEEDS is anonymous and shared memory, the cache that was read more than once, and a tenth. A limit is never lowered.
     /// `elbowroom undo` takes it back. Exit status: 0 when the limits hold what is needed, 1 when one does not, 2 error.
     #[command(after_help = "Example:\n  elbowroom size web --for 30s --apply")]
-    Size(crate::verbs::doctor::size::SizeArgs),
+    Size(elbowroom_doctor::verb::size::SizeArgs),
     /// Say which programs of an image would misread the host, and what to set; needs no agent.
-    Audit(crate::verbs::audit::AuditArgs),
+    Audit(elbowroom_audit::verb::AuditArgs),
     /// Measure where time and memory of containers go; needs no agent.
-    Profile(crate::verbs::profile::ProfileArgs),
+    Profile(elbowroom_profile::verb::ProfileArgs),
     /// Record samples and decisions to a file, without an agent; or what an agent knows to a ring.
     #[command(
         after_help = "Examples:\n  elbowroom record load.json --for 60s\n  elbowroom record --ring /var/tmp/ring --max-size 1GiB\n\n\
@@ -174,7 +175,7 @@ pub(crate) enum Verb {
     DetachViews { minor: u32 },
     /// Touches memory for `pretouch`; started by it.
     #[command(hide = true)]
-    HoldMemory(crate::verbs::doctor::pretouch::HoldArgs),
+    HoldMemory(elbowroom_doctor::verb::pretouch::HoldArgs),
     /// Becomes the command of `run`; started by it.
     #[command(hide = true)]
     RunChild(crate::run::child::ChildArgs),
@@ -216,32 +217,6 @@ pub(crate) struct Child {
     pub(crate) govern: GovernArgs,
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-}
-
-/// How the answer is printed.
-#[derive(Args, Clone, Copy)]
-pub(crate) struct Output {
-    /// How to print the answer.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub(crate) format: Format,
-}
-
-/// A form of answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For people.
-    Text,
-    /// For programs.
-    Json,
-}
-
-/// A verb about one container.
-#[derive(Args)]
-pub(crate) struct OneContainer {
-    /// Name, id, unique beginning of an id, or cgroup path.
-    pub(crate) container: String,
-    #[command(flatten)]
-    pub(crate) output: Output,
 }
 
 /// Arguments of `top`.

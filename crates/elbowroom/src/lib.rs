@@ -1,44 +1,31 @@
 //! Elbowroom: a node agent that lets every container see, and get, the room it really has.
 //!
-//! The program is this library's [`main`]; what else is public is driven by tests, examples and fuzz targets.
+//! This is the command line: [`main`] reads the arguments and calls the crate that does the work. Here are the verbs that only ask
+//! and print, [`run`], [`fleet`] and [`follow`]. Nothing below imports this crate.
 
-mod alerts;
-mod api;
 mod cli;
-mod client;
-pub mod config;
-mod dashboard;
 pub mod fleet;
-mod fnv;
-pub mod fuse;
-mod http;
-pub mod keeper;
-mod kept;
-mod log;
-pub mod nri;
-pub mod oci;
-mod policy;
-mod preload;
-mod probes;
-pub mod recorder;
+pub mod follow;
 mod run;
 mod verbs;
 
-pub use api::Request;
-pub use policy::disks_kept;
 pub use verbs::follow::parse as setting;
 pub use verbs::record::compare as replay;
 
 use anyhow::Result;
 use clap::Parser;
 use cli::{Cli, Verb};
-use elbowroom_core::sample::DeviceNumber;
-use fuse::supervisor::SupervisorArgs;
+use elbowroom_agent::supervisor::{self, SupervisorArgs};
+use elbowroom_agent::{config, engines, http, log, policy, seccomp, view_server};
+use elbowroom_client::api::Request;
+use elbowroom_client::control;
+use elbowroom_client::output::{is_broken_pipe, one_line};
+use elbowroom_linux::discover::ContainerSources;
+use elbowroom_types::sample::DeviceNumber;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::SystemTime;
 
 /// The command line's definition, for manual pages and completions.
 pub fn command() -> clap::Command {
@@ -48,10 +35,10 @@ pub fn command() -> clap::Command {
 /// The program: reads its arguments, does what they say, and gives the exit status.
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
-    elbowroom_host::process::share_memory_among_threads();
+    elbowroom_linux::process::share_memory_among_threads();
     // Runtimes pass arguments that are not ours to refuse.
-    if args.get(1).is_some_and(|verb| verb == oci::hook::VERB) {
-        return oci::hook::main(&args[2..]);
+    if args.get(1).is_some_and(|verb| verb == engines::oci::hook::VERB) {
+        return engines::oci::hook::main(&args[2..]);
     }
     // Who is started by `/proc/self/exe` or a descriptor is called `exe` or a number until then.
     let _ = rustix::thread::set_name(c"elbowroom");
@@ -75,10 +62,11 @@ pub fn main() -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
-    use verbs::{
-        alerts, audit, check, containers, disks, doctor, engine, follow, memory, metrics, probe, profile,
-        record, restore, top,
-    };
+    use elbowroom_audit::verb as audit;
+    use elbowroom_client::metrics;
+    use elbowroom_doctor::verb as doctor;
+    use elbowroom_profile::verb as profile;
+    use verbs::{alerts, check, containers, disks, engine, follow, memory, probe, record, restore, top};
     let run_dir = cli.run_dir.as_path();
     match cli.verb {
         Verb::Agent(args) => {
@@ -88,7 +76,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
         Verb::ViewServer => {
             log::begin(0);
-            fuse::server::main()?;
+            view_server::server::main()?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Policy(child) => {
@@ -104,23 +92,23 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
         Verb::Keeper => {
             log::begin(0);
-            keeper::hold(run_dir)?;
+            seccomp::hold(run_dir)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::KeeperAnswerer => {
             log::begin(0);
-            keeper::answer()?;
+            seccomp::answer()?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::DetachViews { minor } => {
             log::begin(0);
-            let containers = elbowroom_host::mount::detach_all(DeviceNumber { major: 0, minor });
+            let containers = elbowroom_linux::mount::detach_all(DeviceNumber { major: 0, minor });
             tracing::info!(containers, because = "their agent did not", "views detached");
             Ok(ExitCode::SUCCESS)
         }
         Verb::Supervise => {
             log::begin(0);
-            fuse::supervisor::resume()?;
+            supervisor::resume()?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Run(args) => Ok(run::main(&args, run_dir)),
@@ -155,15 +143,15 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             print(&text)?;
             Ok(ExitCode::from(status))
         }
-        Verb::Doctor(args) => doctor::doctor(&args),
+        Verb::Doctor(args) => doctor::doctor(&args, container_sources),
         Verb::Undo(args) => doctor::undo(&args),
-        Verb::Pretouch(args) => doctor::pretouch::main(&args),
-        Verb::Housekeeping(args) => doctor::housekeeping::main(&args),
-        Verb::Size(args) => doctor::size::main(&args),
-        Verb::Protect(args) => doctor::protect::main(&args),
+        Verb::Pretouch(args) => doctor::pretouch::main(&args, container_sources),
+        Verb::Housekeeping(args) => doctor::housekeeping::main(&args, container_sources),
+        Verb::Size(args) => doctor::size::main(&args, container_sources),
+        Verb::Protect(args) => doctor::protect::main(&args, container_sources),
         Verb::HoldMemory(args) => doctor::pretouch::hold(&args).map(|()| ExitCode::SUCCESS),
         Verb::Audit(args) => audit::main(&args),
-        Verb::Profile(args) => profile::main(&args),
+        Verb::Profile(args) => profile::main(&args, container_sources),
         Verb::Record(args) => record::record(run_dir, &args).map(|()| ExitCode::SUCCESS),
         Verb::Replay(args) => {
             let (text, same) = record::replay(&args)?;
@@ -173,20 +161,6 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     }
 }
 
-/// An error with its causes on one line, control characters made visible. Most errors tell their cause themselves; it is not said
-/// twice.
-pub fn one_line(error: &anyhow::Error) -> String {
-    let mut line = String::new();
-    for cause in error.chain() {
-        let text = verbs::table::visible(&cause.to_string().replace('\n', "; "));
-        if !line.ends_with(&text) {
-            line.push_str(if line.is_empty() { "" } else { ": " });
-            line.push_str(&text);
-        }
-    }
-    line
-}
-
 /// `sun_path` of unix(7), with the zero at its end.
 const SOCKET_PATH: usize = 108;
 
@@ -194,14 +168,14 @@ const SOCKET_PATH: usize = 108;
 fn agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
     let config = config::Config::load(args.config.as_deref()).or_else(|error| {
         // Views that the agent before left are answered meanwhile; its processes start as soon as it is repaired.
-        anyhow::ensure!(fuse::supervisor::has_kept_views(), error);
+        anyhow::ensure!(supervisor::has_kept_views(), error);
         tracing::error!(
             error = one_line(&error),
             "the configuration is refused: views stay as they are until it is repaired"
         );
         Ok(config::Config::default())
     })?;
-    let socket = policy::socket_path(&std::path::absolute(run_dir)?);
+    let socket = control::socket_path(&std::path::absolute(run_dir)?);
     anyhow::ensure!(
         socket.as_os_str().len() < SOCKET_PATH,
         "{}: too long for a socket's path: choose a shorter run directory",
@@ -219,13 +193,12 @@ fn agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
     child_args.extend((0..args.verbose).map(|_| "-v".into()));
     let api = config.api.enabled;
     let supervisor = SupervisorArgs { policy_args: child_args, api, ..SupervisorArgs::new(run_dir) };
-    fuse::supervisor::main(supervisor, || policy::can_sense(config, run_dir))
+    supervisor::main(supervisor, || policy::can_sense(config, run_dir))
 }
 
-/// The time of day, in milliseconds since 1970.
-pub(crate) fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
+/// Where containers are looked for, by the configuration.
+fn container_sources(file: Option<&Path>) -> Result<ContainerSources> {
+    Ok(config::Config::load(file)?.containers.sources())
 }
 
 /// The answer goes to standard output; a reader that went away is no error.
@@ -234,24 +207,4 @@ fn print(text: &str) -> Result<ExitCode> {
     out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_says_each_cause_once_and_on_one_line() {
-        let inner = std::io::Error::other("no such\ndevice\x1b[2J");
-        let error =
-            anyhow::Error::from(fuse::FuseError::io("opening", "/dev/fuse")(inner)).context("starting");
-        assert_eq!(one_line(&error), "starting: opening /dev/fuse: no such; device\\u{1b}[2J");
-    }
 }

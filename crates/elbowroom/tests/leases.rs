@@ -2,10 +2,11 @@
 //! real cgroup: kills of each process, of two and of all. Needs root and /dev/fuse; says so where it cannot run.
 
 #[allow(dead_code, unreachable_pub, reason = "shared with the example, which uses the rest")]
+#[path = "../../elbowroom-agent/tests/rig/mod.rs"]
 mod rig;
 
-use elbowroom::fuse::roles::Role;
-use elbowroom_host::process;
+use elbowroom_agent::view_server::roles::Role;
+use elbowroom_linux::process;
 use rig::agent::{Agent, ROLES, Watchdog, cannot_run};
 use rig::limits::{Group, KNOBS, USERS};
 use rustix::process::{Signal, kill_process};

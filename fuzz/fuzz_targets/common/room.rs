@@ -1,9 +1,9 @@
 //! What holds for any room that somebody says a node has.
 
 use elbowroom::fleet::reading::Reading;
-use elbowroom_core::fleet::{Ask, judge};
-use elbowroom_core::govern::claim::Reserve;
-use elbowroom_core::unit::{Bytes, Millicpu, Percent};
+use elbowroom::fleet::{Ask, judge};
+use elbowroom_types::claim::Reserve;
+use elbowroom_types::unit::{Bytes, Millicpu, Percent};
 
 /// Placing containers never makes more of it.
 pub fn never_grows(reading: &Reading) {

@@ -1,5 +1,5 @@
-//! What runs while a container starts: see [`elbowroom::oci`].
+//! What runs while a container starts: see [`elbowroom_agent::engines::oci`].
 
 fn main() -> std::process::ExitCode {
-    elbowroom::oci::main()
+    elbowroom_agent::engines::oci::main()
 }

@@ -172,17 +172,23 @@ mod tests {
             ("=node", "is empty"),
             ("dns+https://node", "name the nodes one by one"),
         ] {
-            let error = crate::one_line(&nodes(&[word.to_owned()], None).unwrap_err());
+            let error = elbowroom_client::output::one_line(&nodes(&[word.to_owned()], None).unwrap_err());
             assert!(error.contains(expect) && !error.contains('\n'), "{word}: {error}");
         }
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("nodes");
         std::fs::write(&file, "# all\n a=one # the first\n\nb=two:x\n").unwrap();
-        let error = crate::one_line(&nodes(&[], Some(&file)).unwrap_err());
+        let error = elbowroom_client::output::one_line(&nodes(&[], Some(&file)).unwrap_err());
         assert!(error.contains("line 4: \"two:x\""), "{error}");
         std::fs::write(&file, "a=one\na=two\n").unwrap();
-        assert!(crate::one_line(&nodes(&[], Some(&file)).unwrap_err()).contains("\"a\" is there twice"));
+        assert!(
+            elbowroom_client::output::one_line(&nodes(&[], Some(&file)).unwrap_err())
+                .contains("\"a\" is there twice")
+        );
         std::fs::write(&file, "\n").unwrap();
-        assert!(crate::one_line(&nodes(&[], Some(&file)).unwrap_err()).contains("no node was named"));
+        assert!(
+            elbowroom_client::output::one_line(&nodes(&[], Some(&file)).unwrap_err())
+                .contains("no node was named")
+        );
     }
 }

@@ -140,7 +140,8 @@ fn bearer(file: &Path) -> Result<HeaderValue> {
 
 fn roots(authority: Option<&Path>) -> Result<RootCertStore> {
     let mut store = RootCertStore::empty();
-    let files = authority.map_or_else(|| crate::alerts::BUNDLES.map(Path::new).to_vec(), |file| vec![file]);
+    let files =
+        authority.map_or_else(|| elbowroom_agent::alerts::BUNDLES.map(Path::new).to_vec(), |file| vec![file]);
     for file in files {
         let certificates =
             CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);

@@ -6,24 +6,26 @@
 
 mod address;
 mod fetch;
+pub mod fit;
 pub mod prometheus;
 pub mod reading;
 mod report;
-mod simulate;
+pub mod room;
 
-use crate::cli::Format;
 use address::Node;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use elbowroom_core::fleet::{Ask, Room};
-use elbowroom_core::govern::claim::Reserve;
-use elbowroom_core::label;
-use elbowroom_core::unit::{Bytes, Micros, Millicpu, Percent};
-use elbowroom_core::unit::{parse_bytes, parse_cpus, parse_duration, parse_percent};
+use elbowroom_client::output::Format;
+use elbowroom_types::claim::Reserve;
+use elbowroom_types::label;
+use elbowroom_types::unit::{Bytes, Micros, Millicpu, Percent};
+use elbowroom_types::unit::{parse_bytes, parse_cpus, parse_duration, parse_percent};
 use fetch::Client;
+pub use fit::Ask;
 use futures_util::StreamExt;
 use reading::Reading;
 use report::{Of, Report};
+pub use room::Room;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -85,12 +87,6 @@ pub(crate) struct FleetArgs {
     /// What nodes are sorted by where nothing is to be placed.
     #[arg(long, value_enum, default_value_t = Sort::Cpu)]
     sort: Sort,
-    /// Simulate so many nodes instead, and compare rules of placing containers on them; asks nobody.
-    #[arg(long, value_name = "NODES", conflicts_with_all = ["nodes", "file", "prometheus", "watch", "duration"])]
-    simulate: Option<u32>,
-    /// Another number makes another simulated fleet.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "simulate")]
-    seed: u64,
     /// How to print the answer.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -140,9 +136,6 @@ type Look = Vec<(Node, Result<Reading>)>;
 
 /// `elbowroom fleet`. Exit status: 0 when every node was read, or something fits where that was asked; 1 when not.
 pub(crate) fn main(args: &FleetArgs) -> Result<ExitCode> {
-    if let Some(nodes) = args.simulate {
-        return simulate::main(nodes, args.seed, args.headroom, args.format);
-    }
     for (name, time) in [("--timeout", args.timeout), ("--every", args.every)] {
         ensure!(time >= Micros::millis(10), "{name}: {time} is too short: at least \"10ms\"");
     }
@@ -183,7 +176,7 @@ pub(crate) fn main(args: &FleetArgs) -> Result<ExitCode> {
             match look() {
                 Ok(looked) => report = looked,
                 // What was shown last stays, with its time.
-                Err(error) => eprintln!("elbowroom: {}", crate::one_line(&error)),
+                Err(error) => eprintln!("elbowroom: {}", elbowroom_client::output::one_line(&error)),
             }
         }
     }
@@ -224,7 +217,7 @@ impl Source {
 fn fresh(reading: Result<Reading>, oldest: Micros) -> Result<Reading> {
     let reading = reading?;
     let Some(time) = reading.time_unix_ms else { return Ok(reading) };
-    let now = crate::unix_ms();
+    let now = elbowroom_linux::timer::unix_ms();
     let (apart, which) = match now >= time {
         true => (now - time, "old, or its clock is behind"),
         false => (time - now, "in the future: its clock is ahead"),

@@ -4,10 +4,10 @@ use super::Look;
 use super::address::{Node, Way};
 use super::fetch::Client;
 use super::reading::Reading;
+use crate::fleet::room::{DiskRoom, Room};
 use anyhow::{Context, Result, anyhow, ensure};
-use elbowroom_core::fleet::{DiskRoom, Room};
-use elbowroom_core::sample::IoMax;
-use elbowroom_core::unit::{Bytes, Limit, Millicpu};
+use elbowroom_types::sample::IoMax;
+use elbowroom_types::unit::{Bytes, Limit, Millicpu};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -200,8 +200,14 @@ mod tests {
         assert_eq!(node.room.disks[0].capacity, IoMax { rbps: Limit::At(7), ..IoMax::MAX });
         assert_eq!(node.alerts, ["STARVED", "STARVED"]);
         assert_eq!(node.time_unix_ms, Some(1_700_000_000_500));
-        assert!(crate::one_line(nodes["b:9273"].as_ref().unwrap_err()).contains("has none now"));
-        assert!(crate::one_line(nodes["c"].as_ref().unwrap_err()).contains("elbowroom_containers"));
+        assert!(
+            elbowroom_client::output::one_line(nodes["b:9273"].as_ref().unwrap_err())
+                .contains("has none now")
+        );
+        assert!(
+            elbowroom_client::output::one_line(nodes["c"].as_ref().unwrap_err())
+                .contains("elbowroom_containers")
+        );
         assert!(read(b"{}").is_err());
     }
 
@@ -210,7 +216,10 @@ mod tests {
         assert_eq!(way("http://p:9090/").unwrap().1, "");
         assert_eq!(way("https://p/prometheus/").unwrap().1, "/prometheus");
         for bad in ["p:9090", "ftp://p", "http://", "http://p:9090/a b"] {
-            assert!(crate::one_line(&way(bad).unwrap_err()).contains("--prometheus"), "{bad}");
+            assert!(
+                elbowroom_client::output::one_line(&way(bad).unwrap_err()).contains("--prometheus"),
+                "{bad}"
+            );
         }
     }
 }

@@ -1,9 +1,10 @@
 //! What an agent's snapshot says about room. Only what is needed is read: an agent of another version may say more.
 
+use crate::fleet::room::{DiskRoom, Room};
 use anyhow::{Context, Result};
-use elbowroom_core::fleet::{DiskRoom, Room, lendable};
-use elbowroom_core::sample::IoMax;
-use elbowroom_core::unit::{Bytes, Millicpu};
+use elbowroom_govern::memory::lendable;
+use elbowroom_types::sample::IoMax;
+use elbowroom_types::unit::{Bytes, Millicpu};
 use serde::{Deserialize, Serialize};
 
 /// Where it is asked for.
@@ -193,7 +194,7 @@ mod tests {
     fn what_is_missing_is_named() {
         let mut json = snapshot();
         json["node"].as_object_mut().unwrap().remove("memory_total");
-        let error = crate::one_line(&read(json.to_string().as_bytes()).unwrap_err());
+        let error = elbowroom_client::output::one_line(&read(json.to_string().as_bytes()).unwrap_err());
         assert!(error.contains("memory_total") && error.contains("another version"), "{error}");
         assert!(read(b"<html>").is_err() && read(b"").is_err() && read(&[b'['; 1 << 20]).is_err());
     }

@@ -3,11 +3,12 @@
 use super::address::Node;
 use super::reading::Reading;
 use super::{Rooms, Sort};
-use crate::verbs::rates;
-use crate::verbs::table::{Align, clip, table};
+use crate::fleet::fit::{Ask, Ranked, rank};
+use crate::fleet::room::{DiskRoom, Room};
 use anyhow::Result;
-use elbowroom_core::fleet::{Ask, DiskRoom, Ranked, Room, rank};
-use elbowroom_core::unit::{Bytes, Millicpu, Percent};
+use elbowroom_client::rates;
+use elbowroom_client::table::{Align, clip, table};
+use elbowroom_types::unit::{Bytes, Millicpu, Percent};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -55,7 +56,7 @@ impl Of {
     pub(super) fn new(node: &Node, reading: Result<Reading>) -> Self {
         let (problem, reading) = match reading {
             Ok(reading) => (None, Some(reading)),
-            Err(error) => (Some(clip(&crate::one_line(&error), 300)), None),
+            Err(error) => (Some(clip(&elbowroom_client::output::one_line(&error), 300)), None),
         };
         Self { name: node.name.clone(), address: node.way.to_string(), problem, reading }
     }

@@ -7,7 +7,8 @@
 use super::labels::{self, RunLabels};
 use super::limits::Limits;
 use anyhow::{Context, bail, ensure};
-use elbowroom_host::mount::mountinfo::MountTable;
+use elbowroom_client::control::labels_dir;
+use elbowroom_linux::mount::mountinfo::MountTable;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, PidfdFlags};
@@ -195,7 +196,7 @@ impl Group {
 
     /// Labels first: the lock of the name goes with the cgroups.
     fn remove_all(&self) {
-        labels::remove(&labels::dir(&self.run_dir), &self.name);
+        labels::remove(&labels_dir(&self.run_dir), &self.name);
         remove_all(&self.dirs);
     }
 
@@ -248,7 +249,7 @@ pub(crate) fn sweep(layout: &Layout, run_dir: &Path) {
             }
         }
     }
-    labels::sweep(&labels::dir(run_dir), |name| layout.dirs(name).iter().any(|dir| dir.exists()));
+    labels::sweep(&labels_dir(run_dir), |name| layout.dirs(name).iter().any(|dir| dir.exists()));
 }
 
 /// A lock held longer than this is a run's, not a sweep's.

@@ -1,12 +1,13 @@
 //! The child's way from a copy of the runner to the command: join the cgroups, take a mount namespace of its own, mount the
 //! view, become the command.
 
-use crate::client;
 use anyhow::Context;
 use clap::Args;
-use elbowroom_core::launch;
-use elbowroom_host::mount::{self, Place};
-use elbowroom_host::signal;
+use elbowroom_client::control as client;
+use elbowroom_linux::mount;
+use elbowroom_linux::mount::Place;
+use elbowroom_linux::signal;
+use elbowroom_types::launch;
 use std::ffi::OsString;
 use std::fs::Metadata;
 use std::os::unix::fs::FileTypeExt;
@@ -16,7 +17,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use super::{FORWARDED, NOT_STARTED, SurfaceArgs};
-use crate::preload;
+use elbowroom_agent::preload;
 
 /// The hidden verb.
 pub(crate) const VERB: &str = "run-child";
@@ -42,7 +43,7 @@ pub(crate) fn main(args: &ChildArgs, run_dir: &Path) -> ExitCode {
     let has_view = match prepare(args, run_dir) {
         Ok(has_view) => has_view,
         Err(error) => {
-            eprintln!("elbowroom: {}", crate::one_line(&error));
+            eprintln!("elbowroom: {}", elbowroom_client::output::one_line(&error));
             return ExitCode::from(NOT_STARTED);
         }
     };

@@ -5,7 +5,7 @@ use super::FORWARDED;
 use super::cgroup::{Group, Layout};
 use anyhow::Context;
 use clap::Args;
-use elbowroom_host::signal;
+use elbowroom_linux::signal;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;

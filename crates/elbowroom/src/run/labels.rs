@@ -1,26 +1,19 @@
 //! What a command is to have of what governors divide: labels, in a file that the agent finds as it finds those of engines, also
-//! one that is started later ([`elbowroom_host::discover`]).
+//! one that is started later ([`elbowroom_linux::discover`]).
 
-use crate::probes::settings::Probe;
 use anyhow::Context;
 use clap::Args;
-use elbowroom_core::label::{self, PREFIX};
+use elbowroom_agent::probes::settings::Probe;
+use elbowroom_client::control::labels_dir;
+use elbowroom_types::label::{self, PREFIX};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
-
-/// Below the agent's directory: a file for each container that has labels, by its name.
-const DIR: &str = "labels";
 
 /// A run that has written its labels has its cgroup sooner.
 const ORPHANED: Duration = Duration::from_secs(60);
-
-/// Where the files are.
-pub(crate) fn dir(run_dir: &Path) -> PathBuf {
-    run_dir.join(DIR)
-}
 
 /// The flags, named as the labels are.
 #[derive(Args, Debug, Default)]
@@ -58,7 +51,7 @@ impl RunLabels {
     /// Puts them where the agent of `run_dir` looks; none take away what an earlier run of this name left. The file is there whole or
     /// not at all.
     pub(crate) fn put(&self, run_dir: &Path, name: &str) -> anyhow::Result<()> {
-        let dir = dir(run_dir);
+        let dir = labels_dir(run_dir);
         if self.0.is_empty() {
             remove(&dir, name);
             return Ok(());
@@ -139,19 +132,19 @@ mod tests {
         RunLabels::default().put(run.path(), "web").unwrap();
         let names =
             |dir: &Path| fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>();
-        assert_eq!(names(&dir(run.path())), ["db"]);
+        assert_eq!(names(&labels_dir(run.path())), ["db"]);
         // Of runs that were killed on their way: one has its cgroup, one is only just beginning.
         let old = std::time::SystemTime::now() - 2 * ORPHANED;
         for name in ["left", ".half", "there", "new"] {
-            let file = fs::File::create(dir(run.path()).join(name)).unwrap();
+            let file = fs::File::create(labels_dir(run.path()).join(name)).unwrap();
             file.set_modified(if name == "new" { old + 2 * ORPHANED } else { old }).unwrap();
         }
-        sweep(&dir(run.path()), |name| name == "there");
-        let mut left = names(&dir(run.path()));
+        sweep(&labels_dir(run.path()), |name| name == "there");
+        let mut left = names(&labels_dir(run.path()));
         left.sort();
         assert_eq!(left, ["db", "new", "there"]);
         for name in ["db", "new", "there", "never"] {
-            remove(&dir(run.path()), name);
+            remove(&labels_dir(run.path()), name);
         }
         assert!(names(run.path()).is_empty());
     }

@@ -3,11 +3,11 @@
 use super::cgroup::{Hierarchy, Layout, Version};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use elbowroom_core::cpuset::CpuSet;
-use elbowroom_core::launch::Room;
-use elbowroom_core::unit::{Bytes, CpuShare, Micros, Millicpu, parse_bytes, parse_cpus};
-use elbowroom_host::root::Root;
-use elbowroom_host::sensor::online;
+use elbowroom_linux::root::Root;
+use elbowroom_linux::sensor::online;
+use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::launch::Room;
+use elbowroom_types::unit::{Bytes, CpuShare, Micros, Millicpu, parse_bytes, parse_cpus};
 
 /// The bandwidth period: the kernel's default.
 const PERIOD: Micros = Micros::millis(100);

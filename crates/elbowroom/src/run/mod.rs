@@ -8,21 +8,22 @@
 pub(crate) mod cgroup;
 pub(crate) mod child;
 pub(crate) mod heir;
-pub(crate) mod java;
 pub(crate) mod labels;
 pub(crate) mod limits;
 mod probe;
 
-use crate::oci::surfaces;
-use crate::probes::Poller;
-use crate::probes::settings::Probe;
-use crate::probes::socket_path;
 use crate::verbs::probe::VARIABLE;
 use anyhow::Context;
 use cgroup::{Group, Layout};
 use clap::Args;
-use elbowroom_core::launch;
-use elbowroom_host::signal::{self, Received, Signals};
+use elbowroom_agent::engines::oci::surfaces;
+use elbowroom_agent::java;
+use elbowroom_agent::probes::Poller;
+use elbowroom_agent::probes::settings::Probe;
+use elbowroom_agent::probes::socket_path;
+use elbowroom_linux::signal;
+use elbowroom_linux::signal::{Received, Signals};
+use elbowroom_types::launch;
 use labels::RunLabels;
 use limits::Limits;
 use rustix::event::{PollFd, PollFlags};
@@ -104,7 +105,7 @@ const REFUSED: u8 = 2;
 /// Runs the command and returns its status, 128 and the signal's number where a signal ended it.
 pub(crate) fn main(args: &RunArgs, run_dir: &Path) -> ExitCode {
     ExitCode::from(run(args, run_dir).unwrap_or_else(|error| {
-        eprintln!("elbowroom: {}", crate::one_line(&error));
+        eprintln!("elbowroom: {}", elbowroom_client::output::one_line(&error));
         REFUSED
     }))
 }
@@ -147,7 +148,7 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     Ok(match status {
         Ok(status) => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8,
         Err(error) => {
-            eprintln!("elbowroom: {}", crate::one_line(&error));
+            eprintln!("elbowroom: {}", elbowroom_client::output::one_line(&error));
             NOT_STARTED
         }
     })

@@ -1,9 +1,9 @@
 //! `elbowroom run --probe`: asks a source beside the command, for as long as the command runs, and tells the agent.
 
-use crate::api::Request;
-use crate::client::Client;
-use crate::probes::Poller;
-use crate::probes::settings::Probe;
+use elbowroom_agent::probes::Poller;
+use elbowroom_agent::probes::settings::Probe;
+use elbowroom_client::api::Request;
+use elbowroom_client::control::Client;
 use std::cell::RefCell;
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub(super) fn start(probe: Probe, run_dir: &Path, container: &str) -> std::io::R
                         *client = Some(asked);
                         String::new()
                     }
-                    Err(error) => crate::one_line(&error),
+                    Err(error) => elbowroom_client::output::one_line(&error),
                 }
             }
             Err(problem) => problem,

@@ -1,12 +1,12 @@
 //! `elbowroom alerts`: what is wrong, and what was lately.
 
-use super::containers::{json, unexpected};
-use super::table::clip;
-use crate::api::{AlertView, AlertsReport, Request, Response};
-use crate::cli::{Format, Output};
-use crate::client::Client;
 use anyhow::Result;
-use elbowroom_core::alert::Severity;
+use elbowroom_client::api::{AlertView, AlertsReport, Request, Response};
+use elbowroom_client::control::Client;
+use elbowroom_client::output::{Format, Output};
+use elbowroom_client::output::{json, unexpected};
+use elbowroom_client::table::clip;
+use elbowroom_types::finding::Severity;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ pub(crate) fn alerts(run_dir: &Path, output: Output) -> Result<(String, ExitCode
     let code = ExitCode::from(u8::from(!report.lasting.is_empty()));
     let text = match output.format {
         Format::Json => json(&report)?,
-        Format::Text => text(&report, crate::unix_ms()),
+        Format::Text => text(&report, elbowroom_linux::timer::unix_ms()),
     };
     Ok((text, code))
 }
@@ -79,9 +79,10 @@ fn span(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Named;
-    use elbowroom_core::alert::{Alert, Evidence, Kind, Subject};
-    use elbowroom_core::unit::Micros;
+    use elbowroom_client::api::Named;
+    use elbowroom_types::alert::{Alert, Kind, Subject};
+    use elbowroom_types::finding::Evidence;
+    use elbowroom_types::unit::Micros;
 
     fn view(kind: Kind, topic: Option<&str>, since: u64, until: Option<u64>) -> AlertView {
         let subject = Subject { topic: topic.map(str::to_owned), ..Subject::node(kind) };

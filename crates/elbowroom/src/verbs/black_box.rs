@@ -1,19 +1,21 @@
 //! `elbowroom record --ring` and `elbowroom replay DIR`: the black box from outside.
 
-use super::containers::{json, unexpected};
 use super::top::{self, History};
-use crate::api::{Request, Response, Snapshot};
-use crate::cli::{Format, RecordArgs, ReplayArgs};
-use crate::client::Client;
-use crate::http::recording;
-use crate::recorder::reader::Cursor;
-use crate::recorder::settings::LEAST;
-use crate::recorder::when;
-use crate::recorder::writer::Writer;
+use crate::cli::{RecordArgs, ReplayArgs};
 use anyhow::{Context, Result, ensure};
-use elbowroom_core::unit::Micros;
-use elbowroom_host::signal::Signals;
-use elbowroom_host::timer::{self, Ticker};
+use elbowroom_agent::http::recording;
+use elbowroom_agent::recorder::reader::Cursor;
+use elbowroom_agent::recorder::settings::LEAST;
+use elbowroom_agent::recorder::when;
+use elbowroom_agent::recorder::writer::Writer;
+use elbowroom_client::api::{Request, Response, Snapshot};
+use elbowroom_client::control::Client;
+use elbowroom_client::output::Format;
+use elbowroom_client::output::{json, unexpected};
+use elbowroom_linux::signal::Signals;
+use elbowroom_linux::timer;
+use elbowroom_linux::timer::Ticker;
+use elbowroom_types::unit::Micros;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::widgets::TableState;
 use rustix::process::Signal;
@@ -41,7 +43,7 @@ pub(crate) fn record(run_dir: &Path, dir: &Path, args: &RecordArgs) -> Result<()
             return Ok(());
         }
         let now = ask(run_dir).and_then(|snapshot| writer.write(snapshot)).err();
-        let now = now.map(|error| crate::one_line(&error));
+        let now = now.map(|error| elbowroom_client::output::one_line(&error));
         if now != problem {
             eprintln!("{}", now.as_deref().unwrap_or("recording again"));
             problem = now;
@@ -59,7 +61,8 @@ fn ask(run_dir: &Path) -> Result<Snapshot> {
 /// Shows a moment.
 pub(crate) fn replay(args: &ReplayArgs) -> Result<String> {
     let dir = &args.file;
-    let asked = args.at.as_deref().map(|text| when::parse(text, crate::unix_ms())).transpose()?;
+    let asked =
+        args.at.as_deref().map(|text| when::parse(text, elbowroom_linux::timer::unix_ms())).transpose()?;
     if let Some(address) = args.serve {
         recording::serve(dir, asked, address)?;
         return Ok(String::new());
@@ -118,7 +121,7 @@ fn step_through(mut cursor: Cursor) -> Result<()> {
             match key.code {
                 KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
                 KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
-                KeyCode::Right | KeyCode::Char('l') => drop(cursor.next()?),
+                KeyCode::Right | KeyCode::Char('l') => drop(cursor.advance()?),
                 KeyCode::Left | KeyCode::Char('h') => {
                     cursor.previous()?;
                     // What was used before that is not what the curve shows.

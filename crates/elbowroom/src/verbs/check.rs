@@ -2,14 +2,14 @@
 
 mod disk;
 
-use super::containers::json;
-use crate::api::{Request, Response, Status};
-use crate::cli::{Format, Output};
-use crate::client::Client;
 use anyhow::Result;
-use elbowroom_host::cgroup::{Controller, Kind, Layout};
-use elbowroom_host::root::Root;
-use elbowroom_host::{Sensor, SensorConfig};
+use elbowroom_client::api::{Request, Response, Status};
+use elbowroom_client::control::Client;
+use elbowroom_client::output::json;
+use elbowroom_client::output::{Format, Output};
+use elbowroom_linux::cgroup::{Controller, Kind, Layout};
+use elbowroom_linux::root::Root;
+use elbowroom_linux::{Sensor, SensorConfig};
 use rustix::fs::{Access, access};
 use serde::Serialize;
 use std::fmt::Write;

@@ -2,18 +2,21 @@
 
 use super::memory;
 use super::probe::probe_text;
-use super::rates;
-use super::table::{Align, clip, table};
-use crate::api::{ContainerView, Explanation, Request, Response};
-use crate::cli::{Format, OneContainer, Output};
-use crate::client::Client;
-use anyhow::{Result, bail};
-use elbowroom_core::govern::disk::{HeldBy, Standing};
-use elbowroom_core::sample::IoMax;
-use elbowroom_core::unit::{Micros, Millicpu};
-use elbowroom_core::view::Explain;
-use elbowroom_host::profile::containers::Containers;
-use elbowroom_host::reach::{self, By, Process, Reached};
+use anyhow::Result;
+use elbowroom_client::api::{ContainerView, Explanation, Request, Response, label};
+use elbowroom_client::control::Client;
+use elbowroom_client::output::{Format, OneContainer, Output};
+use elbowroom_client::output::{json, unexpected};
+use elbowroom_client::rates;
+use elbowroom_client::table::{Align, clip, table};
+use elbowroom_govern::disk::{HeldBy, Standing};
+use elbowroom_linux::containers::Containers;
+use elbowroom_linux::discover::ContainerSources;
+use elbowroom_linux::reach;
+use elbowroom_linux::reach::{By, Process, Reached};
+use elbowroom_types::sample::IoMax;
+use elbowroom_types::unit::{Micros, Millicpu};
+use elbowroom_view::rules::Explain;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -55,7 +58,7 @@ pub(crate) fn explain(run_dir: &Path, args: OneContainer) -> Result<String> {
     let Response::Explain(explanation) = Client::connect(run_dir)?.ask(&request)? else {
         return unexpected();
     };
-    let pids = Containers::open(&[], None, None)?.processes(&explanation.container.path);
+    let pids = Containers::open(&ContainerSources::default())?.processes(&explanation.container.path);
     let reached = reach::look(&pids, &run_dir.join("pages"));
     match args.output.format {
         Format::Json => json(&Explained { explanation: *explanation, reached }),
@@ -114,15 +117,6 @@ fn reached_text(reached: &Reached) -> String {
     text
 }
 
-/// Pretty JSON with a final newline.
-pub(crate) fn json(value: &impl serde::Serialize) -> Result<String> {
-    Ok(serde_json::to_string_pretty(value)? + "\n")
-}
-
-pub(super) fn unexpected<T>() -> Result<T> {
-    bail!("the agent's answer does not fit the question: is it of another version?")
-}
-
 fn list_text(containers: &[ContainerView]) -> String {
     let rows: Vec<Vec<String>> = containers
         .iter()
@@ -153,16 +147,6 @@ fn list_text(containers: &[ContainerView]) -> String {
         ("ATTACHED", Align::Left),
     ];
     table(&heading, &rows)
-}
-
-/// The shortest thing that people call a container: its name, or the beginning of its id.
-pub(crate) fn label(container: &ContainerView) -> String {
-    match (&container.name, &container.pod) {
-        (Some(name), Some(pod)) => format!("{}/{name}", pod.name.as_deref().unwrap_or(&pod.uid)),
-        (Some(name), None) => name.clone(),
-        (None, _) if container.id.len() == 64 => container.id[..12].to_owned(),
-        (None, _) => container.id.clone(),
-    }
 }
 
 fn show_text(c: &ContainerView) -> String {
@@ -318,7 +302,7 @@ fn explain_text(explanation: &Explanation) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_host::reach::Mapped;
+    use elbowroom_linux::reach::Mapped;
 
     #[test]
     fn processes_that_are_reached_alike_share_a_row_and_hostile_names_stay_in_theirs() {

@@ -1,16 +1,16 @@
 //! `elbowroom disks`: what is shared, what it can do, what is promised, what is wrong.
 
-use super::containers::{json, unexpected};
-use super::rates;
-use super::table::{Align, clip, table};
-use crate::api::{AlertView, DisksReport, Request, Response};
-use crate::cli::{Format, Output};
-use crate::client::Client;
 use anyhow::Result;
-use elbowroom_core::govern::Mode;
-use elbowroom_core::govern::disk::{DiskView, Policy, State};
-use elbowroom_core::sample::IoMax;
-use elbowroom_core::unit::Limit;
+use elbowroom_client::api::{AlertView, DisksReport, Request, Response};
+use elbowroom_client::control::Client;
+use elbowroom_client::output::{Format, Output};
+use elbowroom_client::output::{json, unexpected};
+use elbowroom_client::rates;
+use elbowroom_client::table::{Align, clip, table};
+use elbowroom_govern::Mode;
+use elbowroom_govern::disk::{DiskView, Policy};
+use elbowroom_types::sample::IoMax;
+use elbowroom_types::unit::Limit;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -78,7 +78,7 @@ fn disk_table(disks: &[DiskView]) -> String {
     let row = |disk: &DiskView| {
         vec![
             clip(&disk.name, 9),
-            state(disk.state).to_owned(),
+            rates::disk_state(disk.state).to_owned(),
             rates::bytes(disk.rbps),
             rates::bytes(disk.wbps),
             capacity(disk.capacity),
@@ -100,17 +100,6 @@ fn capacity(max: IoMax) -> String {
     }
 }
 
-/// A disk's state in a word.
-pub(crate) const fn state(state: State) -> &'static str {
-    match state {
-        State::Free => "free",
-        State::Guard => "guard",
-        State::Share => "share",
-        State::Slow => "slow",
-        State::Inversion => "inversion",
-    }
-}
-
 fn alert_text(view: &AlertView) -> String {
     let mut about: Vec<String> = view.disk_name.iter().map(|name| clip(name, 40)).collect();
     about.extend(view.container.as_ref().map(|c| clip(c.name.as_ref().unwrap_or(&c.id), 40)));
@@ -120,10 +109,11 @@ fn alert_text(view: &AlertView) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Named;
-    use elbowroom_core::alert::{Alert, Kind, Subject};
-    use elbowroom_core::sample::{DeviceNumber, GroupId};
-    use elbowroom_core::unit::Micros;
+    use elbowroom_client::api::Named;
+    use elbowroom_govern::disk::State;
+    use elbowroom_types::alert::{Alert, Kind, Subject};
+    use elbowroom_types::sample::{DeviceNumber, GroupId};
+    use elbowroom_types::unit::Micros;
 
     fn report() -> DisksReport {
         let disk = DiskView {

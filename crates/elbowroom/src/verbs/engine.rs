@@ -3,9 +3,10 @@
 //! Both outlive this program on a host: an engine that finds a hook's program missing does not start the container. So what they name
 //! is a shell that runs this program where it is there.
 
-use crate::oci::{self, HOOK_ENV, hook};
 use anyhow::{Context, Result};
 use clap::Args;
+use elbowroom_agent::engines::oci;
+use elbowroom_agent::engines::oci::{HOOK_ENV, hook};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};

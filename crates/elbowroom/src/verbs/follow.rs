@@ -1,22 +1,23 @@
 //! `elbowroom follow`: a setting of a server that runs already follows its container's room
-//! ([`elbowroom_core::follow`] decides).
+//! ([`crate::follow`] decides).
 //!
 //! A program (an *actuator*, `actuators/`) knows the server: `PROGRAM get ARGUMENTS` prints its value, as `134217728 bytes`,
 //! `4 count`, or with `none` in place of the number; `PROGRAM set VALUE ARGUMENTS` changes it. What the server's user had is put back at the end: by this
 //! process, or where it is killed by a shell that waits for that. A value that somebody else has set meanwhile stays.
 
-use crate::alerts::Stop;
-use crate::api::{ContainerView, Request, Response};
-use crate::client::Client;
-use crate::probes::source::exec::{Failure, PID, last_line};
+use crate::follow::{Follower, Room, Rule, Unit};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
-use elbowroom_core::follow::{Follower, Room, Rule, Unit};
-use elbowroom_core::unit::{Bytes, Micros, parse_bytes, parse_duration};
-use elbowroom_host::process;
-use elbowroom_host::profile::containers::Containers;
-use elbowroom_host::signal::Signals;
-use elbowroom_host::timer;
+use elbowroom_agent::alerts::Stop;
+use elbowroom_agent::probes::source::exec::{Failure, PID, last_line};
+use elbowroom_client::api::{ContainerView, Request, Response};
+use elbowroom_client::control::Client;
+use elbowroom_linux::containers::Containers;
+use elbowroom_linux::discover::ContainerSources;
+use elbowroom_linux::process;
+use elbowroom_linux::signal::Signals;
+use elbowroom_linux::timer;
+use elbowroom_types::unit::{Bytes, Micros, parse_bytes, parse_duration};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 use std::io::Write;
@@ -243,7 +244,7 @@ impl Followed {
 
     /// Each problem once.
     fn tell(&mut self, done: Result<()>) {
-        let problem = done.err().map(|error| crate::one_line(&error)).unwrap_or_default();
+        let problem = done.err().map(|error| elbowroom_client::output::one_line(&error)).unwrap_or_default();
         if !problem.is_empty() && problem != self.told {
             eprintln!("elbowroom: {}: {problem}", self.name);
         }
@@ -260,7 +261,7 @@ impl Setting {
     /// What an actuator is told of the container: 0 where nobody runs in it, for without a process one would ask the host's server.
     fn environment(&mut self) -> Result<[(&'static str, String); 2]> {
         if self.first.is_none_or(|(pid, started)| started.is_none() || process::started(pid) != started) {
-            let pid = Containers::open(&[], None, None)?.first_process(&self.cgroup);
+            let pid = Containers::open(&ContainerSources::default())?.first_process(&self.cgroup);
             self.first = pid.map(|pid| (pid, process::started(pid)));
         }
         let pid = self.first.map_or(0, |(pid, _)| pid);
@@ -355,7 +356,7 @@ fn percent(text: &str) -> Result<u32, String> {
 fn show(run_dir: &Path, container: &str) -> Result<ContainerView> {
     match Client::connect(run_dir)?.ask(&Request::Show(container.to_owned()))? {
         Response::Container(view) => Ok(*view),
-        _ => super::containers::unexpected(),
+        _ => elbowroom_client::output::unexpected(),
     }
 }
 

@@ -1,16 +1,15 @@
 //! `elbowroom memory`: what is shared, who is owed how much, who lends; and a container's part of it in other verbs.
 
-use super::containers::{json, unexpected};
-use super::rates;
-use super::table::{Align, clip, table};
-use crate::api::{AlertView, MemoryOf, MemoryReport, Request, Response};
-use crate::cli::{Format, Output};
-use crate::client::Client;
 use anyhow::Result;
-use elbowroom_core::govern::Mode;
-use elbowroom_core::govern::memory::{Decision, PoolView, Source, Standing, State, What};
-use elbowroom_core::probe::Colour;
-use elbowroom_core::unit::{Bytes, Limit, Micros};
+use elbowroom_client::api::{AlertView, MemoryOf, MemoryReport, Request, Response};
+use elbowroom_client::control::Client;
+use elbowroom_client::output::{Format, Output};
+use elbowroom_client::output::{json, unexpected};
+use elbowroom_client::rates;
+use elbowroom_client::table::{Align, clip, table};
+use elbowroom_govern::Mode;
+use elbowroom_govern::memory::{Decision, PoolView, Source, Standing};
+use elbowroom_types::unit::{Bytes, Limit};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -86,9 +85,9 @@ fn container_table(containers: &[MemoryOf]) -> String {
         let s = &of.standing;
         vec![
             clip(of.container.name.as_ref().unwrap_or(&of.container.id), 18),
-            colour(s.colour).to_owned(),
+            rates::colour(s.colour).to_owned(),
             source(s.source).to_owned(),
-            state(s.state).to_owned(),
+            rates::memory_state(s.state).to_owned(),
             rates::bytes(s.usage.get()),
             rates::bytes(s.entitlement.get()),
             rates::bytes(s.floor.get()),
@@ -105,34 +104,12 @@ fn alert_text(view: &AlertView) -> String {
     format!("{:<14} {about}\n    {}\n", view.alert.kind, clip(&view.alert.text, 400))
 }
 
-/// How a container is doing, in a word.
-pub(crate) const fn colour(colour: Colour) -> &'static str {
-    match colour {
-        Colour::Red => "red",
-        Colour::Yellow => "yellow",
-        Colour::Green => "green",
-    }
-}
-
 const fn source(source: Source) -> &'static str {
     match source {
         Source::Unknown => "-",
         Source::Probe => "probe",
         Source::Stalls => "stalls",
         Source::Refaults => "refaults",
-    }
-}
-
-/// A state in a word.
-pub(crate) const fn state(state: State) -> &'static str {
-    match state {
-        State::Observe => "observed",
-        State::Protected => "protected",
-        State::Spare => "spare",
-        State::Lending => "lending",
-        State::Hold => "hold",
-        State::Quarantine => "quarantine",
-        State::Dead => "dead",
     }
 }
 
@@ -147,8 +124,13 @@ pub(crate) fn standing_text(s: &Standing) -> String {
         Source::Stalls => format!("it waits for memory {} of the time", part(s.stall)),
         Source::Refaults => "by refaults".to_owned(),
     };
-    let mut line =
-        format!("{} ({by}), {}, owed {}, floor {}", colour(s.colour), state(s.state), s.entitlement, s.floor);
+    let mut line = format!(
+        "{} ({by}), {}, owed {}, floor {}",
+        rates::colour(s.colour),
+        rates::memory_state(s.state),
+        s.entitlement,
+        s.floor
+    );
     if s.lent > Bytes::ZERO {
         let _ = write!(line, ", lent {}", s.lent);
     }
@@ -176,7 +158,7 @@ pub(crate) fn explain_text(s: &Standing) -> String {
         ("working set", working_set),
     ];
     if let Some(until) = s.until {
-        rows.push(("left alone until", seconds(until)));
+        rows.push(("left alone until", rates::monotonic(until)));
     }
     if let Some(high) = s.lease {
         rows.push(("held at", format!("{high} (for seconds)")));
@@ -189,7 +171,7 @@ pub(crate) fn explain_text(s: &Standing) -> String {
         let _ = writeln!(text, "\nlast decisions");
     }
     for decision in s.decisions.iter().rev() {
-        let _ = writeln!(text, "{:>13}  {}", seconds(decision.at), decision_text(decision));
+        let _ = writeln!(text, "{:>13}  {}", rates::monotonic(decision.at), decision_text(decision));
     }
     text
 }
@@ -198,32 +180,14 @@ fn decision_text(decision: &Decision) -> String {
     let inputs = &decision.inputs;
     format!(
         "{}: {} [{}, used {}, owed {}, floor {}, {} free]",
-        what(decision.what),
+        rates::what(decision.what),
         decision.because,
-        colour(inputs.colour),
+        rates::colour(inputs.colour),
         inputs.usage,
         inputs.entitlement,
         inputs.floor,
         inputs.room,
     )
-}
-
-/// A decision in a few words.
-pub(crate) fn what(what: What) -> String {
-    match what {
-        What::Lend { amount } => format!("lends {amount}"),
-        What::Ask { ceiling } => format!("sees {ceiling}"),
-        What::Recall { amount } => format!("gives back {amount}"),
-        What::Drain { amount } => format!("emptied of {amount}"),
-        What::Hold { until } => format!("left alone until {}", seconds(until)),
-        What::Lease { high } => format!("held at {high}"),
-        What::Quarantine { until } => format!("in quarantine until {}", seconds(until)),
-    }
-}
-
-/// A time on the monotonic clock.
-fn seconds(at: Micros) -> String {
-    format!("{:.3}s", at.get() as f64 / 1e6)
 }
 
 /// A part of the time, where a tenth of a per cent matters.
@@ -234,10 +198,13 @@ fn part(part: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Named;
-    use elbowroom_core::alert::{Alert, Kind, Subject};
-    use elbowroom_core::govern::memory::Inputs;
-    use elbowroom_core::sample::GroupId;
+    use elbowroom_client::api::Named;
+    use elbowroom_govern::memory::Inputs;
+    use elbowroom_govern::memory::{State, What};
+    use elbowroom_types::alert::{Alert, Kind, Subject};
+    use elbowroom_types::probe::Colour;
+    use elbowroom_types::sample::GroupId;
+    use elbowroom_types::unit::Micros;
 
     fn standing() -> Standing {
         let inputs = Inputs {

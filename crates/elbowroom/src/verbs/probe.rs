@@ -1,18 +1,19 @@
 //! `elbowroom probe`: say how an application is doing, see who says what, and try a source.
 
-use super::containers::{json, label, unexpected};
-use super::table::{Align, clip, table};
-use crate::alerts::Stop;
-use crate::api::{ContainerView, ProbeView, Request, Response};
-use crate::cli::{Format, Output};
-use crate::client::Client;
-use crate::probes::settings::Probe;
-use crate::probes::socket_path;
-use crate::probes::source::Source;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use elbowroom_core::probe::{Colour, Kind, LONGEST, Measure, Record, Report};
-use elbowroom_host::probe;
+use elbowroom_agent::alerts::Stop;
+use elbowroom_agent::probes::settings::Probe;
+use elbowroom_agent::probes::socket_path;
+use elbowroom_agent::probes::source::Source;
+use elbowroom_client::api::label;
+use elbowroom_client::api::{ContainerView, ProbeView, Request, Response};
+use elbowroom_client::control::Client;
+use elbowroom_client::output::{Format, Output};
+use elbowroom_client::output::{json, unexpected};
+use elbowroom_client::table::{Align, clip, table};
+use elbowroom_linux::probe;
+use elbowroom_types::probe::{Colour, Kind, LONGEST, Measure, Record, Report};
 use std::io::{BufRead, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

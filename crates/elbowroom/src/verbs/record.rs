@@ -5,19 +5,22 @@
 //! the events to fresh [`Views`] and [`Disks`] and compares every decision; it needs neither root nor the machine that was
 //! recorded.
 
-use super::rates;
-use crate::cli::{Format, RecordArgs, ReplayArgs};
-use crate::config::{Config, Containers};
+use crate::cli::{RecordArgs, ReplayArgs};
 use anyhow::{Context, Result, bail};
-use elbowroom_core::alert::Alert;
-use elbowroom_core::govern::Mode;
-use elbowroom_core::govern::claim::Claim;
-use elbowroom_core::govern::disk::{self, Cap, Disks, Order};
-use elbowroom_core::sample::{Event, IoMax};
-use elbowroom_core::unit::Micros;
-use elbowroom_core::view::{Change, Policy, Views};
-use elbowroom_host::signal::Signals;
-use elbowroom_host::timer::{self, Ticker};
+use elbowroom_agent::config::{Config, Containers};
+use elbowroom_client::output::Format;
+use elbowroom_client::rates;
+use elbowroom_govern::Mode;
+use elbowroom_govern::disk;
+use elbowroom_govern::disk::{Cap, Disks, Order};
+use elbowroom_linux::signal::Signals;
+use elbowroom_linux::timer;
+use elbowroom_linux::timer::Ticker;
+use elbowroom_types::alert::Alert;
+use elbowroom_types::claim::Claim;
+use elbowroom_types::sample::{Event, IoMax};
+use elbowroom_types::unit::Micros;
+use elbowroom_view::rules::{Change, Policy, Views};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -167,7 +170,7 @@ pub(crate) fn record(run_dir: &Path, args: &RecordArgs) -> Result<()> {
     let file = args.file.as_ref().expect("the command line asks for it where there is no ring");
     let duration = args.duration.unwrap_or(USUAL);
     let config = Config::load(args.config.as_deref())?;
-    let mut sensor = crate::policy::open_sensor(&config, run_dir)?;
+    let mut sensor = elbowroom_agent::policy::open_sensor(&config, run_dir)?;
     let signals = Signals::block(&[Signal::INT, Signal::TERM]).context("blocking signals")?;
 
     let path = file.display();
@@ -251,7 +254,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<(String, bool)> {
         compare(BufReader::new(file), &path)?
     };
     let text = match args.output.format {
-        Format::Json => super::containers::json(&verdict)?,
+        Format::Json => elbowroom_client::output::json(&verdict)?,
         Format::Text => {
             let mut text = format!(
                 "{} events, {} of them ticks, {} of disks; {} decisions, {} of them about disks, {} different\n",

@@ -1,10 +1,11 @@
 //! `elbowroom restore`: takes off what a dead or hung agent left in force. Needs no agent.
 
-use super::containers::json;
-use super::table::{Align, table};
-use crate::cli::{Format, Output};
 use anyhow::Result;
-use elbowroom_host::lease::{self, Ended, Fate, Remains};
+use elbowroom_client::output::json;
+use elbowroom_client::output::{Format, Output};
+use elbowroom_client::table::{Align, table};
+use elbowroom_linux::lease;
+use elbowroom_linux::lease::{Ended, Fate, Remains};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -77,8 +78,8 @@ fn row(ended: &Ended) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_core::unit::Limit;
-    use elbowroom_host::lease::{Knob, Unset};
+    use elbowroom_linux::lease::{Knob, Unset};
+    use elbowroom_types::unit::Limit;
 
     fn ended(fate: Fate) -> Ended {
         let knob = Knob {

@@ -1,14 +1,15 @@
 //! `elbowroom top`: effective against limit against used, and who gets how much of the disks, live.
 
-use super::containers::{json, label};
-use super::memory;
-use super::rates;
-use super::table::{Align, clip, table};
-use crate::api::{ContainerView, Request, Response};
-use crate::cli::{Format, TopArgs};
-use crate::client::Client;
+use crate::cli::TopArgs;
 use anyhow::{Result, bail};
-use elbowroom_core::govern::disk::{HeldBy, Standing};
+use elbowroom_client::api::label;
+use elbowroom_client::api::{ContainerView, Request, Response};
+use elbowroom_client::control::Client;
+use elbowroom_client::output::Format;
+use elbowroom_client::output::json;
+use elbowroom_client::rates;
+use elbowroom_client::table::{Align, clip, table};
+use elbowroom_govern::disk::{HeldBy, Standing};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::Constraint;
@@ -140,7 +141,7 @@ fn row(c: &ContainerView, history: &History, label_width: usize) -> Vec<String> 
         rates::bytes(c.usage.memory.get()),
         c.memory.as_ref().map_or_else(
             || "-".to_owned(),
-            |s| format!("{} {}", memory::colour(s.colour), memory::state(s.state)),
+            |s| format!("{} {}", rates::colour(s.colour), rates::memory_state(s.state)),
         ),
         sum(|s| s.rbps),
         sum(|s| s.wbps),

@@ -1,8 +1,8 @@
 //! The part of `elbowroom check` that is about disks.
 
 use super::Fact;
-use elbowroom_host::cgroup::{Controller, Layout, Version};
-use elbowroom_host::root::Root;
+use elbowroom_linux::cgroup::{Controller, Layout, Version};
+use elbowroom_linux::root::Root;
 use std::fs;
 use std::path::{Path, PathBuf};
 

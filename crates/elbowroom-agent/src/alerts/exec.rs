@@ -1,0 +1,82 @@
+//! A hook that is a program.
+
+use super::{HookError, Notice, STOP_WITHIN, Stop, first_ready};
+use elbowroom_linux::signal;
+use elbowroom_types::unit::Micros;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use std::fs;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Starts the program and waits for its end. It has a process group of its own, which is killed when its time is over; what it
+/// says goes to the agent's log.
+pub(super) fn run(exec: &[String], notice: &Notice, timeout: Micros, stop: &Stop) -> Result<(), HookError> {
+    let (program, args) = exec.split_first().expect("a hook without a program was refused");
+    let mut command = Command::new(program);
+    command.args(args).envs(environment(notice)).current_dir("/").process_group(0);
+    command.stdin(Stdio::piped()).stdout(std::io::stderr()).stderr(Stdio::inherit());
+    let mut child = signal::interruptible(&mut command).spawn().map_err(HookError::Start)?;
+    let pid = Pid::from_child(&child);
+    // The agent may be protected from the OOM killer; what it starts for others is not.
+    let _ = fs::write(format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero()), "0");
+    if let Some(mut stdin) = child.stdin.take() {
+        // A page at most, so the pipe takes it at once; a program need not read it.
+        let _ = serde_json::to_vec(notice).map(|text| stdin.write_all(&text));
+    }
+    let status = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) if ends(&pidfd, timeout, stop) => child.wait().map_err(HookError::Start)?,
+        _ => {
+            kill(&mut child, pid);
+            return Err(if stop.is_told() { HookError::Stopping } else { HookError::TooLong(timeout) });
+        }
+    };
+    if status.success() { Ok(()) } else { Err(HookError::Status(status)) }
+}
+
+/// Whether the process ends in time; a stop of the agent shortens what is left.
+fn ends(pidfd: &OwnedFd, timeout: Micros, stop: &Stop) -> bool {
+    let mut deadline = Instant::now() + Duration::from_micros(timeout.get());
+    let mut awaited = vec![pidfd, &stop.0];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match first_ready(&awaited, left) {
+            Some(0) => return true,
+            Some(_) => {
+                awaited.truncate(1);
+                deadline = deadline.min(Instant::now() + STOP_WITHIN);
+            }
+            None if left.is_zero() => return false,
+            None => {}
+        }
+    }
+}
+
+/// The group first: the child is not waited for yet, so its number can be nobody else's.
+fn kill(child: &mut Child, group: Pid) {
+    let _ = kill_process_group(group, Signal::KILL);
+    let _ = child.wait();
+}
+
+/// The alert in words, for scripts that would rather not read JSON.
+fn environment(notice: &Notice) -> Vec<(&'static str, String)> {
+    let alert = &notice.alert;
+    let container = alert.container.as_ref();
+    let words = [
+        ("ELBOWROOM_ALERT_KIND", alert.alert.kind.to_string()),
+        ("ELBOWROOM_ALERT_SEVERITY", format!("{:?}", alert.alert.severity).to_lowercase()),
+        ("ELBOWROOM_ALERT_TOPIC", alert.alert.topic.clone().unwrap_or_default()),
+        ("ELBOWROOM_ALERT_STATE", notice.state.to_owned()),
+        ("ELBOWROOM_ALERT_TEXT", alert.alert.text.clone()),
+        ("ELBOWROOM_ALERT_HOST", notice.host.clone()),
+        ("ELBOWROOM_ALERT_DISK", alert.alert.disk.map(|disk| disk.to_string()).unwrap_or_default()),
+        ("ELBOWROOM_ALERT_DISK_NAME", alert.disk_name.clone().unwrap_or_default()),
+        ("ELBOWROOM_ALERT_CONTAINER", container.map(|c| c.id.clone()).unwrap_or_default()),
+        ("ELBOWROOM_ALERT_CONTAINER_NAME", container.and_then(|c| c.name.clone()).unwrap_or_default()),
+        ("ELBOWROOM_ALERT_CGROUP", container.map(|c| c.path.clone()).unwrap_or_default()),
+    ];
+    // A NUL cannot be in an environment, and one that was smuggled into a name must not silence the alert.
+    words.into_iter().map(|(key, value)| (key, value.replace('\0', "?"))).collect()
+}

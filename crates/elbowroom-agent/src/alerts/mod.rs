@@ -1,0 +1,346 @@
+//! Tells people of alerts: starts programs, posts to addresses and writes to systemd's journal, on threads of their own.
+//!
+//! One thread per addressee, one delivery at a time, in the order of the alerts: nobody hears of an end before the beginning. The
+//! queue before it is short, and what does not fit is dropped and counted: a hook that hangs costs its own alerts and nothing
+//! else. How often an addressee is told at all is decided by its [`Outbox`].
+
+mod alertmanager;
+mod exec;
+pub(crate) mod journald;
+pub(crate) mod settings;
+mod webhook;
+
+pub use webhook::BUNDLES;
+
+use elbowroom_client::api::{AlertView, HookStatus};
+use elbowroom_govern::alert::outbox::Outbox;
+use elbowroom_types::alert::Alert;
+use elbowroom_types::unit::Micros;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{Access, access};
+use serde::Serialize;
+use settings::{Alerts, Format, Hook};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// Alerts that may wait for one hook.
+const QUEUE: usize = 64;
+/// How long a stop waits for deliveries that are under way, before programs are killed and posts are left.
+const STOP_WITHIN: Duration = Duration::from_secs(2);
+/// How long an Alertmanager is told again of what ended, in case it was away.
+const END_RESENT: Micros = Micros::secs(300);
+/// Most ends that it is told again of.
+const MOST_ENDED: usize = 256;
+
+/// What a hook is told: the alert, and what it takes to understand it elsewhere.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Notice {
+    /// `began` or `ended`.
+    pub(crate) state: &'static str,
+    /// This machine.
+    pub(crate) host: String,
+    /// When the notice was given, in milliseconds since 1970.
+    pub(crate) time_unix_ms: u64,
+    #[serde(flatten)]
+    pub(crate) alert: AlertView,
+}
+
+/// Why a hook was not told.
+#[derive(Debug, thiserror::Error)]
+enum HookError {
+    #[error("cannot be started: {0}")]
+    Start(std::io::Error),
+    #[error("ended with {0}")]
+    Status(std::process::ExitStatus),
+    #[error("was killed after {0}: make it quicker, or raise its timeout")]
+    TooLong(Micros),
+    #[error("{0}")]
+    Post(#[from] ureq::Error),
+    #[error("{path}: {0}: is systemd-journald at work here?", path = journald::SOCKET)]
+    Journal(std::io::Error),
+    #[error("the agent is stopping")]
+    Stopping,
+}
+
+/// The hooks at work.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    workers: Vec<Worker>,
+    stop: Option<Arc<Stop>>,
+}
+
+/// Who is told.
+#[derive(Clone, Debug)]
+enum Addressee {
+    Hook(Hook),
+    Journal,
+}
+
+/// What goes to an addressee at once.
+enum Mail {
+    One(Box<Notice>),
+    /// Everything that lasts, or ended lately.
+    All(Vec<Notice>),
+}
+
+struct Worker {
+    addressee: Addressee,
+    name: String,
+    outbox: Outbox,
+    /// For one that is told everything each time: what ended lately, and when it is told again.
+    ended: VecDeque<Alert>,
+    resend_at: Micros,
+    queue: mpsc::SyncSender<Mail>,
+    counts: Arc<Counts>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Counts {
+    delivered: AtomicU64,
+    failed: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl Addressee {
+    fn name(&self) -> String {
+        match self {
+            Self::Hook(hook) => hook.name(),
+            Self::Journal => "journald".to_owned(),
+        }
+    }
+
+    fn wants(&self, alert: &Alert) -> bool {
+        match self {
+            Self::Hook(hook) => hook.wants(alert),
+            Self::Journal => true,
+        }
+    }
+
+    /// How often it is told everything, where it is.
+    const fn resend(&self) -> Option<Micros> {
+        match self {
+            Self::Hook(Hook { format: Format::Alertmanager, resend, .. }) => Some(*resend),
+            Self::Hook(_) | Self::Journal => None,
+        }
+    }
+}
+
+impl Hooks {
+    /// Starts a thread per addressee. A program that cannot be started is a warning, for it may still come.
+    pub(crate) fn start(hooks: &[Hook], settings: &Alerts) -> std::io::Result<Self> {
+        let mut addressees: Vec<Addressee> = hooks.iter().cloned().map(Addressee::Hook).collect();
+        addressees.extend(settings.journald.then_some(Addressee::Journal));
+        if addressees.is_empty() {
+            return Ok(Self::default());
+        }
+        let stop = Arc::new(Stop::new()?);
+        let mut workers = Vec::new();
+        for addressee in addressees {
+            let name = addressee.name();
+            if let Addressee::Hook(hook) = &addressee
+                && let [program, ..] = &hook.exec[..]
+                && let Err(error) = access(program, Access::EXEC_OK)
+            {
+                tracing::warn!(hook = name, %error, because = "it cannot be started now", "hook");
+            }
+            let (queue, mail) = mpsc::sync_channel(QUEUE);
+            let counts = Arc::new(Counts::default());
+            let thread = std::thread::Builder::new().name("hook".into()).spawn({
+                let (addressee, name, counts, stop) =
+                    (addressee.clone(), name.clone(), counts.clone(), stop.clone());
+                move || deliver(&addressee, &name, &mail, &counts, &stop)
+            })?;
+            let outbox = Outbox::new(settings.rule());
+            let (ended, resend_at) = (VecDeque::new(), Micros::ZERO);
+            workers.push(Worker { addressee, name, outbox, ended, resend_at, queue, counts, thread });
+        }
+        Ok(Self { workers, stop: Some(stop) })
+    }
+
+    /// Takes a beginning or an end for everybody who wants to know.
+    pub(crate) fn apply(&mut self, alert: &Alert) {
+        for worker in self.workers.iter_mut().filter(|worker| worker.addressee.wants(alert)) {
+            worker.outbox.apply(alert);
+        }
+    }
+
+    /// Hands everybody what is due. Does not wait.
+    pub(crate) fn tell(&mut self, now: Micros, name: impl Fn(Alert) -> AlertView) {
+        let notice = |alert: Alert| Notice::new(name(alert));
+        for worker in &mut self.workers {
+            let due = worker.outbox.due(now);
+            match worker.addressee.resend() {
+                None => due.into_iter().for_each(|alert| worker.put(Mail::One(Box::new(notice(alert))))),
+                Some(resend) => worker.put_all(now, resend, due, notice),
+            }
+        }
+    }
+
+    /// What became of what was told.
+    pub(crate) fn status(&self) -> Vec<HookStatus> {
+        let status = |worker: &Worker| HookStatus {
+            hook: worker.name.clone(),
+            delivered: worker.counts.delivered.load(Ordering::Relaxed),
+            failed: worker.counts.failed.load(Ordering::Relaxed),
+            dropped: worker.counts.dropped.load(Ordering::Relaxed),
+            unsaid: worker.outbox.unsaid(),
+        };
+        self.workers.iter().map(status).collect()
+    }
+
+    /// Ends the threads; programs that are still running after [`STOP_WITHIN`] are killed.
+    pub(crate) fn stop(&mut self) {
+        let Some(stop) = self.stop.take() else { return };
+        stop.tell();
+        let deadline = Instant::now() + STOP_WITHIN + Duration::from_millis(500);
+        for worker in std::mem::take(&mut self.workers) {
+            drop(worker.queue);
+            while !worker.thread.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+impl Worker {
+    fn put(&self, mail: Mail) {
+        if self.queue.try_send(mail).is_err()
+            && self.counts.dropped.fetch_add(1, Ordering::Relaxed).is_power_of_two()
+        {
+            let dropped = self.counts.dropped.load(Ordering::Relaxed);
+            tracing::warn!(
+                hook = self.name,
+                dropped,
+                because = "it is slower than alerts come",
+                "alert not given to a hook"
+            );
+        }
+    }
+
+    /// Puts everything that this addressee should know, where something changed or it is time to say it again.
+    fn put_all(&mut self, now: Micros, resend: Micros, due: Vec<Alert>, notice: impl Fn(Alert) -> Notice) {
+        if due.is_empty() && now < self.resend_at {
+            return;
+        }
+        self.ended.extend(due.into_iter().filter(|alert| !alert.lasts()));
+        let old = |alert: &Alert| alert.until.is_some_and(|until| now.saturating_sub(until) > END_RESENT);
+        while self.ended.front().is_some_and(old) || self.ended.len() > MOST_ENDED {
+            self.ended.pop_front();
+        }
+        // What began again is not over; as what it was before it became worse, it is.
+        let told: Vec<Alert> = self.outbox.told().cloned().collect();
+        let is = |alert: &Alert| (alert.subject(), alert.severity);
+        let over = self.ended.iter().filter(|ended| told.iter().all(|alert| is(alert) != is(ended)));
+        let all: Vec<Notice> = over.cloned().chain(told.iter().cloned()).map(notice).collect();
+        self.resend_at = now.saturating_add(resend);
+        if !all.is_empty() {
+            self.put(Mail::All(all));
+        }
+    }
+}
+
+impl Notice {
+    fn new(alert: AlertView) -> Self {
+        let state = if alert.alert.lasts() { "began" } else { "ended" };
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self { state, host, time_unix_ms: elbowroom_linux::timer::unix_ms(), alert }
+    }
+}
+
+fn deliver(addressee: &Addressee, name: &str, queue: &mpsc::Receiver<Mail>, counts: &Counts, stop: &Stop) {
+    while let Ok(mut mail) = queue.recv() {
+        if stop.is_told() {
+            return;
+        }
+        if matches!(mail, Mail::All(_)) {
+            // Whoever was away is told what is, not what was: an old picture would raise what is long over.
+            mail = queue.try_iter().last().unwrap_or(mail);
+        }
+        match give(addressee, &mail, stop) {
+            Ok(()) => {
+                counts.delivered.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(hook = name, what = mail.shown(), "alert given to a hook");
+            }
+            Err(error) => {
+                counts.failed.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(hook = name, what = mail.shown(), because = %error, "alert not given to a hook");
+            }
+        }
+    }
+}
+
+fn give(addressee: &Addressee, mail: &Mail, stop: &Stop) -> Result<(), HookError> {
+    let body = |notice: &Notice| serde_json::to_vec(notice).expect("a notice is numbers and text");
+    match (addressee, mail) {
+        (Addressee::Journal, Mail::One(notice)) => {
+            journald::send(Path::new(journald::SOCKET), notice).map_err(HookError::Journal)
+        }
+        (Addressee::Hook(Hook { webhook: Some(url), timeout, .. }), Mail::One(notice)) => {
+            webhook::post(url, &body(notice), *timeout, stop)
+        }
+        (Addressee::Hook(hook), Mail::One(notice)) => exec::run(&hook.exec, notice, hook.timeout, stop),
+        (Addressee::Hook(Hook { webhook: Some(url), timeout, resend, link, .. }), Mail::All(notices)) => {
+            let body =
+                alertmanager::body(notices, elbowroom_linux::timer::unix_ms(), *resend, link.as_deref());
+            webhook::post(&alertmanager::address(url), &body, *timeout, stop)
+        }
+        (Addressee::Hook(_) | Addressee::Journal, Mail::All(_)) => Ok(()),
+    }
+}
+
+impl Mail {
+    /// For the log.
+    fn shown(&self) -> String {
+        match self {
+            Self::One(notice) => format!("{} {}", notice.alert.alert.kind, notice.state),
+            Self::All(notices) => format!("{} alerts", notices.len()),
+        }
+    }
+}
+
+/// A flag that can be waited for beside other things.
+pub struct Stop(OwnedFd);
+
+impl Stop {
+    /// One that was not told yet.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// Readable once it was told.
+    pub(crate) const fn fd(&self) -> &OwnedFd {
+        &self.0
+    }
+
+    /// Tells everybody who waits, and who will.
+    pub(crate) fn tell(&self) {
+        // Nobody reads it: it stays readable.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Whether it was told.
+    pub(crate) fn is_told(&self) -> bool {
+        self.wait(Duration::ZERO)
+    }
+
+    /// Waits for the flag; false when the time passed first.
+    pub(crate) fn wait(&self, within: Duration) -> bool {
+        first_ready(&[&self.0], within).is_some()
+    }
+}
+
+/// Which of `fds` is readable first; none when the time passed, or the wait was interrupted: look at the clock.
+pub(crate) fn first_ready(fds: &[&OwnedFd], within: Duration) -> Option<usize> {
+    let timeout = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
+    let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
+    let _ = poll(&mut fds, Some(&timeout));
+    fds.iter().position(|fd| !fd.revents().is_empty())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! `[alerts]` and `[[hooks]]` of the configuration: who is told of alerts, and how often.
+
+use anyhow::{Context, Result, bail, ensure};
+use elbowroom_govern::alert::outbox::Rule;
+use elbowroom_types::alert::{Alert, Kind};
+use elbowroom_types::finding::Severity;
+use elbowroom_types::unit::Micros;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use ureq::http::Uri;
+
+/// Most hooks: each has a thread of its own.
+const MOST: usize = 16;
+
+/// How often people are told, and by what besides hooks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Alerts {
+    /// An addressee is told of the same condition at most once in this time.
+    #[serde(with = "elbowroom_types::unit::duration")]
+    pub quiet: Micros,
+    /// An addressee is told of at most so many conditions in that time, the worst first.
+    pub burst: usize,
+    /// Entries with fields in systemd's journal, besides the log.
+    pub journald: bool,
+}
+
+impl Default for Alerts {
+    fn default() -> Self {
+        let Rule { quiet, burst } = Rule::default();
+        Self { quiet, burst, journald: false }
+    }
+}
+
+impl Alerts {
+    /// As an outbox has it.
+    pub const fn rule(&self) -> Rule {
+        Rule { quiet: self.quiet, burst: self.burst }
+    }
+
+    /// Refuses what would tell nobody anything.
+    pub fn validate(&self) -> Result<()> {
+        ensure!(
+            (Micros::secs(1)..=Micros::secs(86_400)).contains(&self.quiet),
+            "alerts.quiet: \"{}\" is not between \"1s\" and \"1d\"",
+            self.quiet
+        );
+        ensure!(
+            (1..=10_000).contains(&self.burst),
+            "alerts.burst: {} is not between 1 and 10000: an addressee who is never told is no addressee",
+            self.burst
+        );
+        Ok(())
+    }
+}
+
+/// What a webhook is posted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// One alert, as a program gets it.
+    #[default]
+    Elbowroom,
+    /// All alerts that last, as Prometheus posts them to `POST /api/v2/alerts` of an Alertmanager.
+    Alertmanager,
+}
+
+/// One entry: a program to start, or an address to post to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Hook {
+    /// Program and arguments; the alert is JSON on its standard input, and words in its environment.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exec: Vec<String>,
+    /// `http://` or `https://` address that the same JSON is posted to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<String>,
+    /// What the address is posted.
+    #[serde(skip_serializing_if = "is_default")]
+    pub format: Format,
+    /// Only these kinds; empty for all.
+    pub kinds: Vec<Kind>,
+    /// Only what is at least so bad.
+    pub severity: Severity,
+    /// How often an Alertmanager is told again of what lasts; it forgets what it has not heard of for four times as long.
+    #[serde(with = "elbowroom_types::unit::duration")]
+    pub resend: Micros,
+    /// Where a person who is told can look, for example the dashboard: Alertmanager's `generatorURL`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+    /// How long a program may run, or an answer may take.
+    #[serde(with = "elbowroom_types::unit::duration")]
+    pub timeout: Micros,
+}
+
+impl Default for Hook {
+    fn default() -> Self {
+        Self {
+            exec: Vec::new(),
+            webhook: None,
+            format: Format::default(),
+            kinds: Vec::new(),
+            severity: Severity::Info,
+            resend: Micros::secs(60),
+            link: None,
+            timeout: Micros::secs(10),
+        }
+    }
+}
+
+fn is_default(format: &Format) -> bool {
+    *format == Format::default()
+}
+
+impl Hook {
+    /// Whether it is to be told of an alert.
+    pub fn wants(&self, alert: &Alert) -> bool {
+        (self.kinds.is_empty() || self.kinds.contains(&alert.kind)) && alert.severity >= self.severity
+    }
+
+    /// What it is called in logs and metrics: the program, or the address without what may be secret in it.
+    pub fn name(&self) -> String {
+        match (&self.exec[..], &self.webhook) {
+            ([program, ..], _) => program.clone(),
+            (_, Some(url)) => {
+                let uri: Option<Uri> = url.parse().ok();
+                uri.as_ref()
+                    .and_then(|uri| Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?.host())))
+                    .unwrap_or_default()
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+/// Refuses hooks that can never work.
+pub fn validate(hooks: &[Hook]) -> Result<()> {
+    ensure!(hooks.len() <= MOST, "hooks: {} of them: at most {MOST}", hooks.len());
+    for (n, hook) in hooks.iter().enumerate() {
+        validate_one(hook).with_context(|| format!("hooks, entry {}", n + 1))?;
+    }
+    Ok(())
+}
+
+fn validate_one(hook: &Hook) -> Result<()> {
+    ensure!(
+        hook.timeout >= Micros::millis(100),
+        "timeout: \"{}\" is too short: at least \"100ms\"",
+        hook.timeout
+    );
+    ensure!(hook.resend >= Micros::secs(1), "resend: \"{}\" is too short: at least \"1s\"", hook.resend);
+    match (&hook.exec[..], &hook.webhook) {
+        ([program, ..], None) => {
+            ensure!(hook.format == Format::Elbowroom, "format: only what is posted has one: give webhook");
+            ensure!(
+                Path::new(program).is_absolute(),
+                "exec: {program:?} is no absolute path: write for example [\"/usr/local/bin/scale-disk\"]"
+            );
+        }
+        ([], Some(url)) => {
+            let uri: Uri = url.parse().map_err(|e| anyhow::anyhow!("webhook: not an address: {e}"))?;
+            ensure!(
+                matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some(),
+                "webhook: write an address that begins with http:// or https://"
+            );
+        }
+        ([], None) => bail!("it says neither what to start nor where to post: give exec or webhook"),
+        (_, Some(_)) => bail!("both exec and webhook: make two entries of it"),
+    }
+    Ok(())
+}

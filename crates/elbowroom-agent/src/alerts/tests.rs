@@ -1,0 +1,262 @@
+use super::*;
+use elbowroom_client::api::Named;
+use elbowroom_types::alert::{Kind, Subject};
+use elbowroom_types::sample::{DeviceNumber, GroupId};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// A new condition of that kind begins, and everybody is told at once.
+fn say(hooks: &mut Hooks, kind: Kind) {
+    static NEXT: AtomicU64 = AtomicU64::new(7);
+    let group = Some(GroupId(NEXT.fetch_add(1, Ordering::Relaxed)));
+    let disk = Some(DeviceNumber { major: 8, minor: 0 });
+    let subject = Subject { kind, disk, group, topic: None };
+    hooks.apply(&Alert::new(subject, Micros::secs(1), "a \"text\"\nwith $(traps)".into()));
+    hooks.tell(Micros::secs(1), named);
+}
+
+fn named(alert: Alert) -> AlertView {
+    let container = Named { id: "0123".into(), name: Some("we\0b".into()), path: "/docker/0123".into() };
+    AlertView::new(alert, Some("sda".into()), Some(container))
+}
+
+fn start(hooks: &[Hook]) -> Hooks {
+    Hooks::start(hooks, &Alerts { burst: 1_000, ..Alerts::default() }).unwrap()
+}
+
+fn script(dir: &Path, text: &str) -> String {
+    let path = dir.join("hook");
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn exec(program: &str, timeout: Micros) -> Hook {
+    Hook { exec: vec![program.into(), "one".into()], timeout, ..Hook::default() }
+}
+
+/// Waits for a count of some hook's to be reached.
+fn wait_for(hooks: &Hooks, reached: impl Fn(&HookStatus) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !hooks.status().iter().any(&reached) {
+        assert!(Instant::now() < deadline, "not in 20 s: {:?}", hooks.status());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_program_gets_the_alert_as_json_and_as_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let text = format!(
+        "(cat; echo; echo \"$1|$ELBOWROOM_ALERT_KIND|$ELBOWROOM_ALERT_DISK_NAME|$ELBOWROOM_ALERT_CONTAINER_NAME\"; \
+         cat /proc/self/oom_score_adj) > {0}.part && mv {0}.part {0}",
+        out.display()
+    );
+    let mut hooks = start(&[exec(&script(dir.path(), &text), Micros::secs(10))]);
+    say(&mut hooks, Kind::Starved);
+    wait_for(&hooks, |status| status.delivered == 1);
+    let said = fs::read_to_string(out).unwrap();
+    let mut lines = said.lines();
+    let json: serde_json::Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+    assert_eq!((json["kind"].as_str(), json["state"].as_str()), (Some("STARVED"), Some("began")));
+    assert_eq!(json["container"]["path"], "/docker/0123");
+    assert_eq!(json["text"], "a \"text\"\nwith $(traps)");
+    assert_eq!(lines.collect::<Vec<_>>(), ["one|STARVED|sda|we?b", "0"]);
+    hooks.stop();
+}
+
+#[test]
+fn only_the_kinds_asked_for_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = script(dir.path(), &format!("echo $ELBOWROOM_ALERT_KIND >> {}/out", dir.path().display()));
+    let hook = Hook { kinds: vec![Kind::Degraded], ..exec(&program, Micros::secs(10)) };
+    let mut hooks = start(&[hook]);
+    [Kind::Starved, Kind::Degraded].into_iter().for_each(|kind| say(&mut hooks, kind));
+    wait_for(&hooks, |status| status.delivered == 1);
+    assert_eq!(fs::read_to_string(dir.path().join("out")).unwrap(), "DEGRADED\n");
+    hooks.stop();
+}
+
+#[test]
+fn a_program_that_fails_or_is_not_there_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hooks = start(&[
+        exec(&script(dir.path(), "exit 3"), Micros::secs(10)),
+        exec("/no/such/program", Micros::secs(10)),
+    ]);
+    say(&mut hooks, Kind::Starved);
+    wait_for(&hooks, |status| status.hook != "/no/such/program" && status.failed == 1);
+    wait_for(&hooks, |status| status.hook == "/no/such/program" && status.failed == 1);
+    hooks.stop();
+}
+
+#[test]
+fn a_program_that_hangs_is_killed_with_its_children_and_delays_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let pids = dir.path().join("pids");
+    let text = format!("sleep 1000 & echo $! $$ > {}; wait", pids.display());
+    let mut hooks = start(&[exec(&script(dir.path(), &text), Micros::millis(300))]);
+    let begin = Instant::now();
+    (0..QUEUE + 10).for_each(|_| say(&mut hooks, Kind::Starved));
+    // Waiting for room would be ten times until a program is killed.
+    assert!(begin.elapsed() < Duration::from_secs(1), "telling waited: {:?}", begin.elapsed());
+    assert!(hooks.status()[0].dropped >= 9, "{:?}", hooks.status());
+    wait_for(&hooks, |status| status.failed == 1);
+    hooks.stop();
+    for pid in fs::read_to_string(pids).unwrap().split_whitespace() {
+        let gone = || match fs::read_to_string(format!("/proc/{pid}/stat")) {
+            Ok(stat) => stat.contains(") Z "),
+            Err(_) => true,
+        };
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !gone() {
+            assert!(Instant::now() < deadline, "{pid} lives");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_program_that_hangs() {
+    let dir = tempfile::tempdir().unwrap();
+    let started = dir.path().join("started");
+    let text = format!("touch {}; exec sleep 1000", started.display());
+    let mut hooks = start(&[exec(&script(dir.path(), &text), Micros::secs(1_000))]);
+    say(&mut hooks, Kind::Starved);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !started.exists() {
+        assert!(Instant::now() < deadline, "it did not start");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let begin = Instant::now();
+    hooks.stop();
+    assert!(begin.elapsed() < STOP_WITHIN + Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
+/// A server that answers each request with the next status, and gives what was posted.
+fn server(statuses: &'static [u16]) -> (String, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/hook?token=secret", listener.local_addr().unwrap());
+    let (got, posted) = mpsc::channel();
+    std::thread::spawn(move || {
+        for status in statuses {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap());
+            let mut length = 0;
+            loop {
+                let mut line = String::new();
+                lines.read_line(&mut line).unwrap();
+                if let Some(n) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                    length = n.trim().parse().unwrap();
+                }
+                if line == "\r\n" {
+                    break;
+                }
+            }
+            let mut body = vec![0; length];
+            lines.read_exact(&mut body).unwrap();
+            // Before the answer: whoever sees what came of it finds what was posted.
+            got.send(String::from_utf8(body).unwrap()).unwrap();
+            write!(
+                stream,
+                "HTTP/1.1 {status} x\r\nLocation: /else\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            )
+            .unwrap();
+        }
+    });
+    (url, posted)
+}
+
+fn webhook(url: &str) -> Hook {
+    Hook { webhook: Some(url.into()), ..Hook::default() }
+}
+
+#[test]
+fn a_webhook_is_posted_the_same_json_and_asked_again_when_it_is_not_well() {
+    let (url, posted) = server(&[503, 200]);
+    let mut hooks = start(&[webhook(&url)]);
+    say(&mut hooks, Kind::Overcommit);
+    for _ in 0..2 {
+        let json: serde_json::Value =
+            serde_json::from_str(&posted.recv_timeout(Duration::from_secs(20)).unwrap()).unwrap();
+        assert_eq!((json["kind"].as_str(), json["disk_name"].as_str()), (Some("OVERCOMMIT"), Some("sda")));
+    }
+    wait_for(&hooks, |status| status.delivered == 1 && status.failed == 0);
+    assert_eq!(hooks.status()[0].hook, "http://127.0.0.1", "what may be secret in an address is not shown");
+    hooks.stop();
+}
+
+#[test]
+fn an_alertmanager_is_told_everything_again_and_what_ended_with_its_end() {
+    let (url, posted) = server(&[200, 200, 200]);
+    let resend = Micros::secs(60);
+    let hook = Hook { format: Format::Alertmanager, resend, ..webhook(&url) };
+    let mut hooks = start(&[hook]);
+    let alert = |topic: &str, until| {
+        let subject = Subject { topic: Some(topic.into()), ..Subject::node(Kind::Overload) };
+        Alert { until, ..Alert::new(subject, Micros::secs(1), topic.into()) }
+    };
+    let said = |at: u64, alerts: &[Alert], hooks: &mut Hooks| -> Vec<(String, bool)> {
+        alerts.iter().for_each(|alert| hooks.apply(alert));
+        // Not a second time before it is due.
+        (0..2).for_each(|_| hooks.tell(Micros::secs(at), |alert| AlertView::new(alert, None, None)));
+        let body = posted.recv_timeout(Duration::from_secs(20)).unwrap();
+        let all: Vec<serde_json::Value> = serde_json::from_str(&body).unwrap();
+        let now = elbowroom_linux::timer::unix_ms();
+        let lasts = |alert: &serde_json::Value| {
+            let end: jiff::Timestamp = alert["endsAt"].as_str().unwrap().parse().unwrap();
+            end.as_millisecond() as u64 > now
+        };
+        all.iter()
+            .map(|alert| (alert["labels"]["topic"].as_str().unwrap().to_owned(), lasts(alert)))
+            .collect()
+    };
+    let both = [alert("cpu", None), alert("memory", None)];
+    assert_eq!(said(0, &both, &mut hooks), [("cpu".into(), true), ("memory".into(), true)]);
+    assert_eq!(said(60, &[], &mut hooks), [("cpu".into(), true), ("memory".into(), true)]);
+    let over = [alert("cpu", Some(Micros::secs(2)))];
+    assert_eq!(said(61, &over, &mut hooks), [("cpu".into(), false), ("memory".into(), true)]);
+    hooks.stop();
+}
+
+#[test]
+fn an_alertmanager_that_was_away_is_told_what_is_and_not_what_was() {
+    let (url, posted) = server(&[503, 200, 200]);
+    let hook = Hook { format: Format::Alertmanager, resend: Micros::secs(60), ..webhook(&url) };
+    let mut hooks = start(&[hook]);
+    let mut tell = |at: u64, until: Option<u64>| {
+        let alert = Alert::new(Subject::node(Kind::Overcommit), Micros::secs(1), "text".into());
+        hooks.apply(&Alert { until: until.map(Micros::secs), ..alert });
+        hooks.tell(Micros::secs(at), |alert| AlertView::new(alert, None, None));
+    };
+    let ends = || {
+        let all: serde_json::Value =
+            serde_json::from_str(&posted.recv_timeout(Duration::from_secs(20)).unwrap()).unwrap();
+        let end: jiff::Timestamp = all[0]["endsAt"].as_str().unwrap().parse().unwrap();
+        end.as_millisecond() as u64 <= elbowroom_linux::timer::unix_ms()
+    };
+    tell(1, None);
+    assert!(!ends());
+    tell(61, None);
+    tell(62, Some(62));
+    assert_eq!([ends(), ends()], [false, true]);
+    wait_for(&hooks, |status| status.delivered == 2);
+    hooks.stop();
+}
+
+#[test]
+fn a_webhook_that_refuses_or_redirects_is_not_asked_again() {
+    const STATUSES: [&[u16]; 4] = [&[404, 200], &[301, 200], &[302, 200], &[308, 200]];
+    for statuses in STATUSES {
+        let (url, posted) = server(statuses);
+        let mut hooks = start(&[webhook(&url)]);
+        say(&mut hooks, Kind::Overcommit);
+        wait_for(&hooks, |status| status.failed == 1);
+        assert_eq!(posted.try_iter().count(), 1);
+        hooks.stop();
+    }
+}

@@ -1,0 +1,552 @@
+//! The configuration file: TOML, every key optional, unknown keys and bare numbers refused.
+
+use crate::alerts::settings::{self as hooks, Alerts, Hook};
+use crate::http::settings as api;
+use crate::probes::settings::{self as probes, Probe};
+use crate::recorder::settings::Recorder;
+use anyhow::{Context, Result, ensure};
+use elbowroom_client::api::{Given, Launch};
+use elbowroom_govern::Mode;
+use elbowroom_govern::disk;
+use elbowroom_govern::memory;
+use elbowroom_linux::discover::ContainerSources;
+use elbowroom_linux::mount::can_attach_page;
+use elbowroom_types::claim::{Claim, WEIGHTS};
+use elbowroom_types::glob;
+use elbowroom_types::label::{Heed, Labels};
+use elbowroom_types::launch::Plan;
+use elbowroom_types::sample::{Container, Engine, Event, Group};
+use elbowroom_types::unit::Micros;
+use elbowroom_view::rules::Policy;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+/// Where the file is looked for when `--config` does not say.
+pub const DEFAULT_PATH: &str = "/etc/elbowroom/elbowroom.toml";
+
+/// Everything that can be configured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// How the host is sensed.
+    pub sense: Sense,
+    /// Which containers get views.
+    pub containers: Containers,
+    /// Runtimes that ask what to change about containers they make.
+    pub nri: Nri,
+    /// How views are refreshed.
+    pub views: Views,
+    /// The rules views follow.
+    pub policy: Policy,
+    /// Who gets how much of the disks.
+    pub disk: disk::Settings,
+    /// Who gets how much memory when it is short.
+    pub memory: memory::Settings,
+    /// What single containers are promised; the first entry that fits a container counts.
+    pub claims: Vec<Claim>,
+    /// What applications say about themselves, and how it comes here; the first entry that fits a container counts.
+    #[serde(alias = "probe")]
+    pub probes: Vec<Probe>,
+    /// How often people are told of alerts.
+    pub alerts: Alerts,
+    /// What the agent has the doctor look at.
+    pub doctor: Doctor,
+    /// The black box.
+    pub recorder: Recorder,
+    /// Who is told of alerts.
+    pub hooks: Vec<Hook>,
+    /// The HTTP API.
+    pub api: api::Settings,
+}
+
+/// How the host is sensed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sense {
+    /// Time between two updates of effective CPU and memory; the paper takes the scheduling period, 24 ms.
+    #[serde(with = "elbowroom_types::unit::duration")]
+    pub period: Micros,
+    /// Time between two full scans of the cgroup hierarchies, a safety net under the kernel's notifications.
+    #[serde(with = "elbowroom_types::unit::duration")]
+    pub rescan: Micros,
+    /// `auto` takes BPF where the kernel and this build have it.
+    pub tier: Tier,
+}
+
+/// What tells which containers ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tier {
+    /// The best this host has.
+    #[default]
+    Auto,
+    /// Reads of cgroup files with back-off.
+    Files,
+    /// The `sched_switch` accumulator, or refuse to start.
+    Bpf,
+}
+
+/// Which containers get views.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Containers {
+    /// Mount views into containers as they appear. Off: only `attach`, `run` and the OCI hook do.
+    pub attach: bool,
+    /// Cgroups without an engine that count as containers, as glob patterns of paths below the hierarchy's root.
+    pub cgroups: Vec<String>,
+    /// Where dockerd keeps its containers, for a dockerd with `--data-root` on its command line.
+    pub docker_root: Option<PathBuf>,
+    /// Where containerd keeps its running containers, for one with `state` in its configuration.
+    pub containerd_state: Option<PathBuf>,
+    /// Put limits into the environment of containers that are made, where no label says otherwise: [`Plan`].
+    pub env: bool,
+    /// Names or ids, as glob patterns, that are left alone.
+    pub exclude: Vec<String>,
+    /// Which labels of containers count: see [`elbowroom_types::label`].
+    pub labels: Heed,
+}
+
+impl Containers {
+    /// Where containers are looked for.
+    pub fn sources(self) -> ContainerSources {
+        ContainerSources {
+            plain: self.cgroups,
+            docker_root: self.docker_root,
+            containerd_state: self.containerd_state,
+        }
+    }
+}
+
+/// The NRI plugin.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Nri {
+    /// Sockets of runtimes; one that is not there is tried again.
+    pub sockets: Vec<PathBuf>,
+}
+
+/// The doctor's checks, made by the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Doctor {
+    /// Whether the agent looks at all.
+    pub enabled: bool,
+    /// Time between two looks. One that took long is followed by a longer pause, so that looking costs 1 % of a CPU at most.
+    #[serde(with = "elbowroom_types::unit::duration")]
+    pub period: Micros,
+}
+
+/// How often the numbers on dynamic pages (`meminfo`, `stat`, ...) are renewed. Limits and CPU counts are pushed at once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Views {
+    /// For containers that read such a page in the last ten seconds.
+    #[serde(with = "elbowroom_types::unit::duration")]
+    pub refresh_hot: Micros,
+    /// For all others.
+    #[serde(with = "elbowroom_types::unit::duration")]
+    pub refresh_cold: Micros,
+}
+
+impl Default for Sense {
+    fn default() -> Self {
+        Self { period: Micros::millis(24), rescan: Micros::secs(30), tier: Tier::Auto }
+    }
+}
+
+impl Default for Containers {
+    fn default() -> Self {
+        Self {
+            attach: true,
+            cgroups: Vec::new(),
+            docker_root: None,
+            containerd_state: None,
+            env: false,
+            exclude: Vec::new(),
+            labels: Heed::default(),
+        }
+    }
+}
+
+impl Default for Nri {
+    /// Where containerd and CRI-O listen (containerd/nri, pkg/adaptation, `DefaultSocketPath`).
+    fn default() -> Self {
+        Self { sockets: vec!["/var/run/nri/nri.sock".into()] }
+    }
+}
+
+impl Default for Doctor {
+    fn default() -> Self {
+        Self { enabled: true, period: Micros::secs(300) }
+    }
+}
+
+impl Default for Views {
+    fn default() -> Self {
+        Self { refresh_hot: Micros::millis(500), refresh_cold: Micros::secs(2) }
+    }
+}
+
+impl Containers {
+    /// An event as governors may know it: to them, a container that is left alone is one of the host's own services.
+    pub fn governed<'a>(&self, event: &'a Event) -> Cow<'a, Event> {
+        let ungoverned = |c: &Container| self.excludes(c) || c.labels.governors == Some(false);
+        match event {
+            Event::Group(group) if group.container.as_ref().is_some_and(ungoverned) => {
+                Cow::Owned(Event::Group(Group { container: None, ..group.clone() }))
+            }
+            event => Cow::Borrowed(event),
+        }
+    }
+
+    /// Why a container gets no view but by hand; the operator's word goes before its maker's.
+    pub fn refuses(&self, container: &Container) -> Option<&'static str> {
+        match container.labels.views {
+            _ if self.excludes(container) => Some("excluded by configuration"),
+            Some(false) => Some("its label elbowroom.dev/views is off"),
+            Some(true) | None => None,
+        }
+    }
+
+    /// Why a container gets no view as soon as it is seen.
+    pub fn withholds(&self, container: &Container) -> Option<&'static str> {
+        let asked_for = self.attach || container.labels.views == Some(true);
+        self.refuses(container).or_else(|| (!asked_for).then_some("containers.attach is off"))
+    }
+
+    /// What a container that is about to be made is given.
+    pub fn plan(&self, container: &Container) -> Plan {
+        let plan = Plan::new(&container.labels, self.attach, self.env);
+        match self.refuses(container) {
+            _ if self.excludes(container) => Plan::default(),
+            Some(_) => Plan { surfaces: plan.surfaces.without_views(), ..Plan::default() },
+            None => plan,
+        }
+    }
+
+    /// Whether a container is to be left alone.
+    pub fn excludes(&self, container: &Container) -> bool {
+        self.excludes_named(&container.id, container.name.as_deref())
+    }
+
+    /// The same, by its identifier and the name people use.
+    pub fn excludes_named(&self, id: &str, name: Option<&str>) -> bool {
+        let fits = |pattern: &String| {
+            glob::matches(pattern, id) || name.is_some_and(|name| glob::matches(pattern, name))
+        };
+        self.exclude.iter().any(fits)
+    }
+}
+
+impl Config {
+    /// Reads `path`, or the default file where there is one, or gives the built-in values.
+    pub fn load(path: Option<&Path>) -> Result<Self> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => match PathBuf::from(DEFAULT_PATH) {
+                path if path.exists() => path,
+                _ => return Ok(Self::default()),
+            },
+        };
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        Self::parse(&text).with_context(|| path.display().to_string())
+    }
+
+    /// Reads a configuration from text; errors say line, key and what would be right.
+    pub fn parse(text: &str) -> Result<Self> {
+        let config: Self = toml::from_str(text).map_err(|e| anyhow::anyhow!("{}", one_line(text, &e)))?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// The same with every governor that is not off carrying out what it decides, where `enforce` asks for it.
+    pub fn enforcing(mut self, enforce: bool) -> Self {
+        for mode in [&mut self.disk.mode, &mut self.memory.mode] {
+            if enforce && *mode == Mode::Observe {
+                *mode = Mode::Enforce;
+            }
+        }
+        self
+    }
+
+    /// What a container that is about to be made is given beside its view.
+    pub fn given(&self, made: Launch) -> Given {
+        let labels = made.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let labels = Labels::read(labels, self.containers.labels);
+        let made = Container { id: made.id, name: made.name, engine: Engine::Plain, pod: None, labels };
+        Given { surfaces: self.containers.plan(&made).surfaces, asks: self.asks() }
+    }
+
+    /// Whether programs that watch for that are asked for memory ([`elbowroom_types::launch::PRESSURE`]).
+    pub fn asks(&self) -> bool {
+        self.memory.mode != Mode::Off && can_attach_page()
+    }
+
+    /// Refuses what is well spelled and cannot be meant.
+    fn validate(&self) -> Result<()> {
+        let least = Micros::millis(1);
+        for (key, value, least) in [
+            ("sense.period", self.sense.period, least),
+            ("sense.rescan", self.sense.rescan, least),
+            ("views.refresh_hot", self.views.refresh_hot, least),
+            ("views.refresh_cold", self.views.refresh_cold, least),
+            ("disk.period", self.disk.period, Micros::millis(100)),
+            ("memory.period", self.memory.period, Micros::millis(500)),
+            ("doctor.period", self.doctor.period, Micros::secs(5)),
+        ] {
+            ensure!(value >= least, "{key}: \"{value}\" is too short: at least \"{least}\"");
+        }
+        ensure!(
+            self.sense.period <= Micros::secs(1),
+            "sense.period: \"{}\" is too long: every second the guard of limits is to hear that the agent works: at most \"1s\"",
+            self.sense.period
+        );
+        ensure!(
+            self.disk.period <= Micros::secs(5),
+            "disk.period: \"{}\" is too long to hold back a burst in time: at most \"5s\"",
+            self.disk.period
+        );
+        ensure!(
+            self.memory.period <= Micros::secs(5),
+            "memory.period: \"{}\" is too long to take something back in time: at most \"5s\"",
+            self.memory.period
+        );
+        ensure!(
+            self.memory.short.of(100) <= 50,
+            "memory.short: \"{}\" of memory free is not short: at most \"50%\"",
+            self.memory.short
+        );
+        ensure!(self.disk.aridac.samples >= 1, "disk.aridac.samples: at least 1, for a mean of none is none");
+        ensure!(
+            self.disk.lifeline.target.of(100) >= 10,
+            "disk.lifeline.target: \"{}\" of a disk is too little to share: at least \"10%\"",
+            self.disk.lifeline.target
+        );
+        ensure!(
+            self.disk.aridac.max_disk_io > 0,
+            "disk.aridac.max_disk_io: write what the disk can do, for example \"100MiB/s\""
+        );
+        if let Some(pattern) = self.disk.devices.iter().find(|p| p.is_empty() || p.contains('/')) {
+            anyhow::bail!(
+                "disk.devices: {pattern:?} is no name below /sys/block: write for example \"nvme*\""
+            );
+        }
+        for (n, claim) in self.claims.iter().enumerate() {
+            let entry = n + 1;
+            ensure!(
+                !claim.container.is_empty(),
+                "claims, entry {entry}: container: write whose claim it is, for example \"db*\", or \"*\" for all"
+            );
+            ensure!(
+                WEIGHTS.contains(&claim.weight),
+                "claims, entry {entry}: weight: {} is not between 1 and 10000",
+                claim.weight
+            );
+            ensure!(
+                claim.memory.objective.is_none_or(|objective| objective.is_finite() && objective > 0.0),
+                "claims, entry {entry}: memory.objective: write what is promised, for example 800"
+            );
+        }
+        if let Some(socket) = self.nri.sockets.iter().find(|socket| !socket.is_absolute()) {
+            anyhow::bail!("nri.sockets: write absolute paths, not {}", socket.display());
+        }
+        self.api.validate()?;
+        probes::validate(&self.probes)?;
+        self.alerts.validate()?;
+        self.recorder.validate()?;
+        hooks::validate(&self.hooks)
+    }
+}
+
+/// The configuration of a text, as a text that says all of it: for the fuzzer.
+///
+/// # Errors
+/// As where the file is read.
+pub fn written_out(text: &str) -> Result<String> {
+    Ok(toml::to_string(&Config::parse(text)?)?)
+}
+
+/// A container's label `elbowroom.dev/probe` as the entry of a configuration: for the fuzzer.
+///
+/// # Errors
+/// As where the label is read.
+pub fn of_label(label: &str) -> Result<String> {
+    let probes = vec![Probe::parse(label, false)?];
+    Ok(toml::to_string(&Config { probes, ..Config::default() })?)
+}
+
+fn one_line(text: &str, error: &toml::de::Error) -> String {
+    let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+    let message = error.message().trim().replace('\n', "; ");
+    match line {
+        Some(line) => format!("line {line}: {message}"),
+        None => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_container_is_given_what_it_asks_for_unless_the_operator_says_otherwise() {
+        let asked = |config: &str, words: &[(&str, &str)]| {
+            let labels =
+                words.iter().map(|(key, value)| (format!("elbowroom.dev/{key}"), (*value).to_owned()));
+            let made = Launch { id: "4f5e".into(), name: Some("web".into()), labels: labels.collect() };
+            let given = Config::parse(config).unwrap().given(made);
+            given.surfaces.names().collect::<Vec<_>>()
+        };
+        let all = [("java", "on"), ("openmp", "on"), ("libc", "on"), ("env", "on")];
+        assert_eq!(asked("", &all), ["java", "openmp", "libc", "env"]);
+        assert_eq!(asked("", &[("env", "on"), ("java", "off"), ("libc", "?")]), ["env"]);
+        assert_eq!(asked("[containers]\nlabels = \"harmless\"", &all).len(), 4);
+        assert!(asked("[containers]\nlabels = \"none\"", &all).is_empty());
+        assert!(asked("[containers]\nexclude = [\"web\"]", &all).is_empty());
+        assert_eq!(asked("", &[&all[..], &[("views", "off")]].concat()), ["java", "env"]);
+    }
+
+    #[test]
+    fn programs_are_told_to_watch_where_somebody_asks() {
+        let asks = |config: &str| {
+            let made = Launch { id: "4f5e".into(), name: None, labels: BTreeMap::new() };
+            Config::parse(config).unwrap().given(made).asks
+        };
+        assert!(asks("") && asks("[memory]\nmode = \"enforce\""));
+        assert!(!asks("[memory]\nmode = \"off\""));
+    }
+
+    #[test]
+    fn an_empty_file_is_the_default() {
+        assert_eq!(Config::parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_default_prints_as_a_file_that_reads_back() {
+        let text = toml::to_string(&Config::default()).unwrap();
+        assert_eq!(Config::parse(&text).unwrap(), Config::default(), "{text}");
+    }
+
+    /// The file that packages install.
+    const PACKAGED: &str = include_str!("../../../packaging/elbowroom.toml");
+
+    #[test]
+    fn the_packaged_file_changes_nothing() {
+        assert_eq!(Config::parse(PACKAGED).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_packaged_examples_are_good() {
+        for (text, entries) in [
+            (include_str!("../../../packaging/examples/claims.toml"), 2),
+            (include_str!("../../../packaging/examples/hooks.toml"), 2),
+            (include_str!("../../../packaging/examples/probes.toml.in"), 2),
+        ] {
+            let config = Config::parse(&text.replace("@PREFIX@", "/usr")).unwrap();
+            assert_eq!(config.claims.len() + config.hooks.len() + config.probes.len(), entries, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_packaged_file_shows_every_key_with_its_default() {
+        // `#key = value` is a key, `# words` are words.
+        let shown = PACKAGED.lines().map(|line| match line.strip_prefix('#') {
+            Some(key) if key.starts_with(|c: char| !c.is_whitespace()) => key,
+            _ => line,
+        });
+        let shown = shown.collect::<Vec<_>>().join("\n");
+        assert_eq!(Config::parse(&shown).unwrap(), Config::default());
+        let shown: toml::Table = shown.parse().unwrap();
+        let default = toml::Table::try_from(Config::default()).unwrap();
+        assert_eq!(missing("", &default, &shown), [""; 0], "add them to packaging/elbowroom.toml");
+    }
+
+    fn missing(at: &str, table: &toml::Table, from: &toml::Table) -> Vec<String> {
+        let mut keys = Vec::new();
+        for (key, value) in table {
+            match (value, from.get(key)) {
+                (toml::Value::Table(table), Some(toml::Value::Table(from))) => {
+                    keys.extend(missing(&format!("{at}{key}."), table, from));
+                }
+                (_, None) => keys.push(format!("{at}{key}")),
+                _ => {}
+            }
+        }
+        keys
+    }
+
+    #[test]
+    fn bad_files_name_line_and_way_out() {
+        for (text, expect) in [
+            ("[sense]\nperiod = 24", "line 2: invalid type: integer `24`, expected a duration with its unit"),
+            ("[sense]\nperiod = \"24\"", "line 2: \"24\" has no unit: write for example \"250ms\""),
+            ("[sense]\nperoid = \"24ms\"", "line 2: unknown field `peroid`, expected one of"),
+            ("[sense]\nperiod = \"1us\"", "sense.period: \"1us\" is too short"),
+            ("[sense]\nperiod = \"5s\"", "sense.period: \"5s\" is too long"),
+            ("[sens]\n", "unknown field `sens`"),
+            (
+                "[disk]\nmode = \"enforced\"",
+                "line 2: unknown variant `enforced`, expected one of `off`, `observe`",
+            ),
+            ("[disk]\nperiod = \"99ms\"", "disk.period: \"99ms\" is too short: at least \"100ms\""),
+            ("[disk]\nperiod = \"11s\"", "disk.period: \"11s\" is too long"),
+            ("[disk]\ndevices = [\"/dev/sda\"]", "disk.devices: \"/dev/sda\" is no name below /sys/block"),
+            ("[disk.aridac]\nsamples = 0", "disk.aridac.samples: at least 1"),
+            ("[disk.aridac]\nmax_disk_io = \"0B/s\"", "disk.aridac.max_disk_io: write what"),
+            ("[[claims]]\nweight = 5", "claims, entry 1: container: write whose"),
+            (
+                "[[claims]]\ncontainer = \"a\"\n[[claims]]\ncontainer = \"b\"\nweight = 0",
+                "claims, entry 2: weight: 0",
+            ),
+            ("[[probes]]\nfile = \"/a\"", "probes, entry 1: container: write whose"),
+            ("[[probe]]\ncontainer = \"a\"\nscrape = \"http://a\"", "probes, entry 1: metrics: say which"),
+            ("[memory]\nperiod = \"1ms\"", "memory.period: \"1ms\" is too short: at least \"500ms\""),
+            ("[memory]\nperiod = \"1m\"", "memory.period: \"60s\" is too long"),
+            ("[memory]\nshort = \"80%\"", "memory.short: \"80%\" of memory free is not short"),
+            (
+                "[[claims]]\ncontainer = \"a\"\nmemory = { objective = -1.0 }",
+                "claims, entry 1: memory.objective: write what is promised",
+            ),
+            ("[nri]\nsockets = [\"a\"]", "nri.sockets: write absolute paths, not a"),
+            ("[api]\nlisten = \"9273\"", "api.listen: \"9273\" is no address with a port"),
+            (
+                "[api]\nlisten = \"0.0.0.0:1\"",
+                "api.listen: 0.0.0.0:1 is open to the network: set api.token_file",
+            ),
+            ("[api]\ntoken_file = \"/a\"", "api.token_file: nothing listens on TCP"),
+            ("[api]\nlisten = \"[::1]:1\"\ntoken_file = \"a\"", "api.token_file: a is no absolute path"),
+            ("[api]\nlisten = \"[::1]:1\"\ntls_key = \"/a\"", "one is of no use without the other"),
+            ("[recorder]\nmax_size = \"1KiB\"", "recorder.max_size: 1KiB is too small: at least 1MiB"),
+            ("[recorder]\nperiod = \"1ms\"", "recorder.period: \"1ms\" is too short"),
+            ("[recorder]\nperiod = \"10s\"", "recorder.period: \"10s\" is too long"),
+            ("[recorder]\ndirectory = \"a\"", "recorder.directory: write an absolute path"),
+            ("[doctor]\nperiod = \"1s\"", "doctor.period: \"1s\" is too short: at least \"5s\""),
+            ("[alerts]\nquiet = \"0s\"", "alerts.quiet: \"0us\" is not between"),
+            ("[alerts]\nburst = 0", "alerts.burst: 0 is not between 1 and 10000"),
+            (
+                "[[hooks]]\nexec = [\"/a\"]\nformat = \"alertmanager\"",
+                "hooks, entry 1: format: only what is posted",
+            ),
+            ("[[hooks]]\nwebhook = \"http://a\"\nformat = \"slack\"", "line 3: unknown variant `slack`"),
+            (
+                "[[hooks]]\nwebhook = \"http://a\"\nresend = \"1ms\"",
+                "hooks, entry 1: resend: \"1ms\" is too short",
+            ),
+            ("[[hooks]]\nkinds = [\"STARVED\"]", "hooks, entry 1: it says neither"),
+            ("[[hooks]]\nexec = [\"scale\"]", "hooks, entry 1: exec: \"scale\" is no absolute path"),
+            ("[[hooks]]\nexec = [\"/a\"]\nwebhook = \"http://a\"", "hooks, entry 1: both"),
+            ("[[hooks]]\nwebhook = \"ftp://a/b\"", "hooks, entry 1: webhook: write an address that begins"),
+            ("[[hooks]]\nwebhook = \"http://a\"\nkinds = [\"SLOW\"]", "line 3: unknown variant `SLOW`"),
+            (
+                "[[hooks]]\nwebhook = \"http://a\"\ntimeout = \"1ms\"",
+                "hooks, entry 1: timeout: \"1ms\" is too short",
+            ),
+        ] {
+            let error = elbowroom_client::output::one_line(&Config::parse(text).unwrap_err());
+            assert!(error.contains(expect), "{text:?}: {error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The NRI plugin: containerd and CRI-O ask it what to change about a container that is being made
+//! (<https://github.com/containerd/nri>), and get a [`Plan`](elbowroom_types::launch::Plan).
+//!
+//! # Approach
+//! A thread of the policy process for each socket connects to the runtime, and again whenever the connection ends. It answers from
+//! the configuration, and looks no further than whether what it promises is installed, so a container costs the runtime one message. Views are not mounted by NRI but
+//! by the `createContainer` hook that goes into the container: why, and why Docker is left alone, is in
+//! `docs/decisions/0023-engines.md`.
+//!
+//! # Failure
+//! A runtime whose plugin is gone goes on without; one whose plugin is silent for two seconds (its `plugin_request_timeout`)
+//! throws it out and goes on. The agent then mounts the view as soon as it sees the container.
+
+mod frame;
+mod messages;
+mod session;
+
+use crate::config::{Config, Containers};
+use crate::engines::oci;
+use crate::engines::oci::hook;
+use rustix::fs::{Access, access};
+use session::{News, Session};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thiserror::Error;
+
+/// How long until a socket is tried again: a runtime that restarts is back with its plugins at once.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// Why a conversation with a runtime ended.
+#[derive(Debug, Error)]
+pub enum NriError {
+    /// Of the socket.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// The runtime closed it: it stopped, or was not answered in time.
+    #[error("the runtime ended the connection: it stopped, or did not get an answer in time")]
+    Ended,
+    /// A frame of this many bytes.
+    #[error("a message of {0} bytes: this is not NRI")]
+    TooLong(usize),
+    /// It does not take this plugin.
+    #[error("the runtime refuses the plugin: {0}")]
+    Refused(String),
+    /// It is Docker.
+    #[error(
+        "Docker's NRI takes no hooks: use its runtime wrapper or CDI instead (docs/guide/engines.md); not tried again"
+    )]
+    Docker,
+}
+
+/// The program that hooks run.
+pub(crate) struct HookProgram {
+    path: PathBuf,
+    args: Vec<String>,
+}
+
+impl HookProgram {
+    /// Ours, for the agent of `run_dir`.
+    fn own(run_dir: &Path) -> Option<Self> {
+        let path = oci::hook_program().ok()?;
+        Some(Self { path, args: hook::words(run_dir.to_str()?).into() })
+    }
+
+    /// Path and arguments, where the program is there at this moment: a container whose hook is missing does not start.
+    fn words(&self) -> Option<(String, Vec<String>)> {
+        access(&self.path, Access::EXEC_OK).ok()?;
+        Some((self.path.to_str()?.to_owned(), self.args.clone()))
+    }
+}
+
+/// What plans are made by, beside what a container asks for.
+pub(crate) struct Node {
+    containers: Containers,
+    /// Whether programs are asked for memory.
+    asks: bool,
+    hook: HookProgram,
+}
+
+/// What a runtime that sends `bytes` is answered, by the built-in configuration.
+///
+/// # Errors
+/// [`NriError`]: the conversation is over.
+pub fn answer(bytes: &[u8]) -> Result<Vec<u8>, NriError> {
+    let hook = HookProgram { path: "/".into(), args: Vec::new() };
+    let node = Node { containers: Containers::default(), asks: true, hook };
+    let mut out = Vec::new();
+    Session::new(&node, &mut Vec::new()).read(bytes, &mut out)?;
+    Ok(out)
+}
+
+/// Keeps a plugin at each of the sockets that are configured.
+pub(crate) fn spawn(config: &Config, run_dir: &Path) {
+    for socket in &config.nri.sockets {
+        let Some(hook) = HookProgram::own(run_dir) else {
+            tracing::error!(because = "this program's own path is not UTF-8", "no NRI plugin");
+            return;
+        };
+        let node = Node { containers: config.containers.clone(), asks: config.asks(), hook };
+        let socket = socket.clone();
+        let thread = std::thread::Builder::new().name("nri".into());
+        let spawned = thread.spawn(move || keep(&socket, &node));
+        if let Err(error) = spawned {
+            tracing::error!(because = %error, "no NRI plugin");
+        }
+    }
+}
+
+/// Connects again and again. A socket that is not there is not worth a word: the runtime is not installed, or restarts.
+fn keep(socket: &Path, node: &Node) {
+    let mut said = String::new();
+    loop {
+        if let Ok(stream) = UnixStream::connect(socket) {
+            let mut connected = false;
+            let Err(error) = converse(stream, node, |news| {
+                connected |= matches!(news, News::Connected { .. });
+                tell(socket, news);
+            });
+            let because = error.to_string();
+            if connected || because != said {
+                tracing::warn!(socket = %socket.display(), because, "NRI: containers start without a hook for now");
+            }
+            if matches!(error, NriError::Docker) {
+                return;
+            }
+            said = because;
+        }
+        std::thread::sleep(AGAIN);
+    }
+}
+
+fn converse(
+    mut stream: UnixStream,
+    node: &Node,
+    mut tell: impl FnMut(News),
+) -> Result<std::convert::Infallible, NriError> {
+    let mut out = Vec::new();
+    let mut session = Session::new(node, &mut out);
+    let mut bytes = vec![0; 64 << 10];
+    loop {
+        stream.write_all(&out)?;
+        out.clear();
+        let read = match stream.read(&mut bytes)? {
+            0 => return Err(NriError::Ended),
+            read => read,
+        };
+        for news in session.read(&bytes[..read], &mut out)? {
+            tell(news);
+        }
+    }
+}
+
+fn tell(socket: &Path, news: News) {
+    let socket = socket.display();
+    match news {
+        News::Connected { runtime, version } => {
+            tracing::info!(%socket, runtime, version, "NRI: containers get their views at creation");
+        }
+        News::Planned { id, hook, env } => {
+            tracing::debug!(%socket, container = id, hook, env, "NRI: container planned");
+        }
+        News::Fewer { id, because } => {
+            tracing::warn!(%socket, container = id, because, "NRI: not what its labels ask for");
+        }
+        News::Unreadable { method } => {
+            tracing::warn!(%socket, method, "NRI: a request was not understood and changes nothing");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! What a node and its containers did lately, in bounded memory.
+//!
+//! # Problem
+//! People ask what happened before they looked. A number a second, per container, for a day, is more memory than the agent
+//! itself uses; and a chart has room for a few hundred points whatever it shows.
+//!
+//! # Approach
+//! Every [`Subject`] has three rings ([`TIERS`]): one point a second for ten minutes, one in ten seconds for two hours, one a
+//! minute for a day. What moves is averaged into the coarser rings, what is set (limits, effective values) is kept as it was
+//! last. A ring is made of blocks of sixty points, and a series that did not change in a block is one number: limits cost next
+//! to nothing, and neither does a container that sleeps. A question is answered from the finest ring that goes back far
+//! enough, thinned to the points asked for.
+//!
+//! # Terminology
+//! A *point* is all series at one moment; a *slot* is a moment divided by a ring's step; a *subject* is the node or a container.
+//!
+//! # Properties
+//! In `tests/history_properties.rs`, each with a test of its name:
+//! - `time_in_an_answer_ascends_in_equal_steps_and_fits_the_question`
+//! - `memory_is_bounded_whatever_comes`
+//! - `what_was_constant_is_answered_exactly_at_every_scale`
+//! - `an_average_lies_between_the_least_and_the_most`
+
+mod block;
+mod ring;
+
+use elbowroom_client::change::Change;
+use ring::Ring;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Step of a ring in milliseconds, and how many blocks of [`block::POINTS`] points it keeps.
+pub const TIERS: [(u64, usize); 3] = [(1_000, 10), (10_000, 12), (60_000, 24)];
+/// Most containers with a history. Of those that are gone the one that went first makes room for a new one.
+pub const MOST_SUBJECTS: usize = 1_024;
+/// Most changes that are kept, of all containers together.
+pub const MOST_CHANGES: usize = 8_192;
+/// Most changes in one answer: the newest.
+pub const MOST_CHANGES_ANSWERED: usize = 500;
+/// Most points in one answer.
+pub const MOST_POINTS: usize = 3_000;
+/// How long the history of a container that is gone is kept, in milliseconds: as long as the coarsest ring goes back.
+const KEPT_MS: u64 = TIERS[2].0 * TIERS[2].1 as u64 * block::POINTS as u64;
+
+/// One number of a point. The names are those of the answer's `series`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it; units are with `NAMES`")]
+pub enum Series {
+    CpuEffective,
+    CpuLower,
+    CpuUpper,
+    CpuUsed,
+    MemoryEffective,
+    MemorySoft,
+    MemoryHard,
+    MemoryUsed,
+    DiskRead,
+    DiskWrite,
+    MemoryLent,
+    MemoryOwed,
+}
+
+/// How many series there are.
+pub const SERIES: usize = 12;
+/// Their names, in the order of [`Series`]. `cpu_*` are CPUs, `memory_*` bytes, `disk_*` bytes per second over all disks.
+pub const NAMES: [&str; SERIES] = [
+    "cpu_effective",
+    "cpu_lower",
+    "cpu_upper",
+    "cpu_used",
+    "memory_effective",
+    "memory_soft",
+    "memory_hard",
+    "memory_used",
+    "disk_read",
+    "disk_write",
+    "memory_lent",
+    "memory_owed",
+];
+
+/// Whether a series moves by itself, so that an average says more than the last value.
+const fn moves(series: usize) -> bool {
+    series == Series::CpuUsed as usize
+        || series == Series::MemoryUsed as usize
+        || series == Series::DiskRead as usize
+        || series == Series::DiskWrite as usize
+}
+
+/// All series at one moment. `None` where a number is not known. Single precision: charts need no more, and it is half the
+/// memory; whole numbers are exact up to 16 million, memory to a part in ten million.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Point([Option<f32>; SERIES]);
+
+impl Point {
+    /// The same with one number set; what is not finite is not known.
+    pub fn with(mut self, series: Series, value: Option<f64>) -> Self {
+        self.0[series as usize] = value.filter(|value| value.is_finite()).map(|value| value as f32);
+        self
+    }
+}
+
+/// A question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Beginning, in milliseconds since 1970.
+    pub from: u64,
+    /// End.
+    pub to: u64,
+    /// Most points of the answer; 1 to [`MOST_POINTS`].
+    pub points: usize,
+}
+
+/// The answer, by column.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Answer {
+    /// The container's identifier; none for the node.
+    pub container: Option<String>,
+    /// Time between two points, in milliseconds.
+    pub step_ms: u64,
+    /// When each point begins, in milliseconds since 1970.
+    pub time: Vec<u64>,
+    /// The series by name, each as long as `time`; `null` where nothing is known.
+    pub series: BTreeMap<String, Vec<Option<f32>>>,
+    /// What changed in that time, oldest first, at most [`MOST_CHANGES_ANSWERED`].
+    pub changes: Vec<Change>,
+}
+
+/// The rings of one node or container.
+#[derive(Clone, Debug)]
+struct Subject {
+    rings: [Ring; TIERS.len()],
+    /// When it was last heard of.
+    seen: u64,
+}
+
+impl Subject {
+    fn new() -> Self {
+        Self { rings: TIERS.map(|(step_ms, blocks)| Ring::new(step_ms, blocks)), seen: 0 }
+    }
+
+    fn take(&mut self, at: u64, point: &Point) {
+        self.seen = at;
+        self.rings.iter_mut().for_each(|ring| ring.take(at, &point.0));
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.rings.iter().map(Ring::bytes).sum::<usize>()
+    }
+}
+
+/// The history of a node and of its containers.
+#[derive(Clone, Debug)]
+pub struct History {
+    node: Subject,
+    containers: BTreeMap<String, Subject>,
+    changes: VecDeque<Change>,
+    last: u64,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self { node: Subject::new(), containers: BTreeMap::new(), changes: VecDeque::new(), last: 0 }
+    }
+}
+
+impl History {
+    /// Takes what a moment says, `at` milliseconds since 1970, of the node and of every container. Moments that are older than
+    /// one before are left out; after a clock was set back by more than the finest ring is long, everything begins anew.
+    pub fn take<'a>(&mut self, at: u64, node: &Point, containers: impl Iterator<Item = (&'a str, Point)>) {
+        if at < self.last {
+            if self.last - at < TIERS[0].0 * (TIERS[0].1 * block::POINTS) as u64 {
+                return;
+            }
+            *self = Self::default();
+        }
+        let before = std::mem::replace(&mut self.last, at);
+        self.node.take(at, node);
+        for (id, point) in containers {
+            if !self.containers.contains_key(id) && self.has_room(before) {
+                self.containers.insert(id.to_owned(), Subject::new());
+            }
+            if let Some(subject) = self.containers.get_mut(id) {
+                subject.take(at, &point);
+            }
+        }
+        self.containers.retain(|_, subject| at - subject.seen < KEPT_MS);
+    }
+
+    /// Takes a change. They are expected in the order in which they happened.
+    pub fn changed(&mut self, change: Change) {
+        if self.changes.len() == MOST_CHANGES {
+            self.changes.pop_front();
+        }
+        self.changes.push_back(change);
+    }
+
+    /// The history of a container, by its identifier, or of the node. `None`: there is none of that container.
+    pub fn answer(&self, container: Option<&str>, question: &Question) -> Option<Answer> {
+        let subject = match container {
+            Some(id) => self.containers.get(id)?,
+            None => &self.node,
+        };
+        let Question { from, to, points } = *question;
+        let points = points.clamp(1, MOST_POINTS);
+        let ring = subject.rings.iter().find(|ring| ring.goes_back_to(from)).unwrap_or(&subject.rings[2]);
+        let (step_ms, time, columns) = ring.read(from, to, points);
+        let series = NAMES.iter().map(|name| (*name).to_owned()).zip(columns).collect();
+        let of = |change: &&Change| {
+            (from..=to).contains(&change.at) && container.is_none_or(|id| change.container == id)
+        };
+        let mut changes: Vec<Change> =
+            self.changes.iter().rev().filter(of).take(MOST_CHANGES_ANSWERED).cloned().collect();
+        changes.reverse();
+        Some(Answer { container: container.map(str::to_owned), step_ms, time, series, changes })
+    }
+
+    /// What this takes of memory, in bytes: what was allocated, without what the allocator adds.
+    pub fn bytes(&self) -> usize {
+        let text = |change: &Change| {
+            change.container.capacity()
+                + change.name.as_ref().map_or(0, String::capacity)
+                + change.what.capacity()
+                + change.because.capacity()
+        };
+        self.node.bytes()
+            + self.containers.iter().map(|(id, subject)| id.capacity() + subject.bytes()).sum::<usize>()
+            + self.changes.capacity() * size_of::<Change>()
+            + self.changes.iter().map(text).sum::<usize>()
+    }
+
+    /// Makes room for one more container, where that is possible: of one that the moment `before` did not name either.
+    fn has_room(&mut self, before: u64) -> bool {
+        if self.containers.len() < MOST_SUBJECTS {
+            return true;
+        }
+        let gone = self.containers.iter().filter(|(_, subject)| subject.seen < before);
+        let first = gone.min_by_key(|(_, subject)| subject.seen).map(|(id, _)| id.clone());
+        first.is_some_and(|id| self.containers.remove(&id).is_some())
+    }
+}

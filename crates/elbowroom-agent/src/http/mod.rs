@@ -1,0 +1,30 @@
+//! The HTTP API: what the command line prints, as JSON over HTTP, with history, a stream, metrics and the dashboard.
+//!
+//! # Problem
+//! Dashboards, scrapers and scripts ask often, many at a time, and some of them badly. None of that may reach the process
+//! that decides about containers.
+//!
+//! # Approach
+//! A process of its own ([`server`]), without privileges, takes one snapshot a second from the agent, however many look, and
+//! answers everybody from that ([`moments`]). Where snapshots come from is a [`Source`]: the agent, or a recording.
+//! Connections are few, short-lived or read steadily ([`listen`]), and taken at a bounded pace ([`pace`]); who may ask what is in [`access`].
+
+mod access;
+mod agent;
+mod answers;
+mod listen;
+mod moments;
+#[cfg(test)]
+mod openapi;
+mod pace;
+pub mod recording;
+mod routes;
+pub mod server;
+pub(crate) mod settings;
+mod source;
+mod stream;
+mod tls;
+
+pub(crate) use moments::Moments;
+pub(crate) use routes::router;
+pub(crate) use source::{Answer, Refusal, Source};

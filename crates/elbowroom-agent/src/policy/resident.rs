@@ -1,0 +1,221 @@
+//! One container the policy process looks after.
+
+use super::load::Load;
+use super::mounter::Outcome;
+use crate::view_server::slots::Slot;
+use elbowroom_linux::view_page::ViewPage;
+use elbowroom_types::sample::Usage;
+use elbowroom_types::unit::Micros;
+use elbowroom_view::pages::facts::{CpuTimes, Facts};
+use elbowroom_view::pages::mapped::MappedView;
+use elbowroom_view::rules::View;
+
+/// Retries of a mount start here and double up to [`RETRY_MOST`].
+const RETRY_LEAST: Micros = Micros::millis(5);
+/// A container whose mount cannot be made yet is looked at again at least this often.
+const RETRY_MOST: Micros = Micros::secs(2);
+
+/// Why a container is let alone that somebody took the view out of.
+pub(super) const DETACHED: &str = "detached by request";
+
+/// The same where it did not come out.
+pub(super) const STAYS: &str = "its view could not be detached";
+
+/// Whether a container's view is mounted in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Attach {
+    /// Not yet; `note` says why.
+    Waiting { retry_at: Micros, delay: Micros, note: String },
+    /// A job is with the mounter.
+    InFlight { delay: Micros },
+    /// It is; these surfaces have no file to go over.
+    Done { missing: Vec<String> },
+    /// Nobody wants it to be.
+    LetAlone(&'static str),
+}
+
+impl Attach {
+    /// To be tried at once.
+    pub(super) fn now() -> Self {
+        Self::at(Micros::ZERO, "")
+    }
+
+    /// To be tried at that time of the monotonic clock.
+    pub(super) fn at(retry_at: Micros, note: &str) -> Self {
+        Self::Waiting { retry_at, delay: RETRY_LEAST, note: note.to_owned() }
+    }
+
+    /// To be tried again after a pause that grows.
+    pub(super) fn later(&self, now: Micros, note: String) -> Self {
+        let delay = match self {
+            Self::Waiting { delay, .. } | Self::InFlight { delay } => *delay,
+            Self::Done { .. } | Self::LetAlone(_) => RETRY_LEAST,
+        };
+        let next = delay.saturating_add(delay).min(RETRY_MOST);
+        Self::Waiting { retry_at: now.saturating_add(delay), delay: next, note }
+    }
+
+    /// Whoever asked for the view mounts it; a look afterwards finds it mounted, or does it. Who asks for a view that is there, as
+    /// the keeper does at each `exec`, changes nothing, nor for one that was taken out.
+    pub(super) fn by_another(&self, look_at: Micros) -> Self {
+        match self {
+            Self::Done { .. } | Self::LetAlone(DETACHED | STAYS) => self.clone(),
+            _ => Self::at(look_at, "being attached by who made it"),
+        }
+    }
+
+    /// What a job leaves behind. What was asked last counts: a mount that ends after a detach was asked for changes nothing,
+    /// nor does a detach after a mount was.
+    pub(super) fn after(&self, outcome: Outcome, now: Micros) -> Self {
+        match (outcome, matches!(self, Self::LetAlone(_))) {
+            (Outcome::Attached { missing, .. }, false) => Self::Done { missing },
+            (Outcome::NotYet(why), false) => self.later(now, why.to_owned()),
+            (Outcome::Failed(why), false) => self.later(now, why),
+            (Outcome::Detached, true) => Self::LetAlone(DETACHED),
+            (Outcome::Stays(_), true) => Self::LetAlone(STAYS),
+            (Outcome::Attached { .. } | Outcome::NotYet(_) | Outcome::Failed(_), true)
+            | (Outcome::Detached | Outcome::Stays(_), false)
+            | (Outcome::Stuck, _) => self.clone(),
+        }
+    }
+}
+
+/// What is kept per container.
+pub(super) struct Resident {
+    /// Path of its cgroup.
+    pub(super) path: String,
+    pub(super) slot: Slot,
+    /// The same numbers for programs that map them.
+    page: Option<ViewPage>,
+    pub(super) facts: Facts,
+    /// By CPU number.
+    pub(super) times: Vec<CpuTimes>,
+    pub(super) attach: Attach,
+    /// How long after its first process its view came, where it did not come before.
+    pub(super) late: Option<Micros>,
+    pub(super) load: Load,
+    pub(super) usage: Usage,
+    /// When details are read next, on the monotonic clock.
+    pub(super) refresh_at: Micros,
+    /// When they were read last.
+    pub(super) refreshed: Micros,
+    /// Until when pages count as being read.
+    pub(super) hot_until: Micros,
+    /// CPU time at the beginning of the running one-second window, and that of the last one.
+    window: (Micros, Micros),
+    pub(super) cpu_used_millicpu: u64,
+}
+
+impl Resident {
+    pub(super) fn new(
+        path: String,
+        slot: Slot,
+        facts: Facts,
+        times: Vec<CpuTimes>,
+        attach: Attach,
+        page: Option<ViewPage>,
+    ) -> Self {
+        Self {
+            path,
+            page,
+            slot,
+            times,
+            attach,
+            late: None,
+            load: Load::resumed(facts.load),
+            usage: Usage { memory: facts.memory_usage, ..Usage::default() },
+            facts,
+            refresh_at: Micros::ZERO,
+            refreshed: Micros::ZERO,
+            hot_until: Micros::ZERO,
+            window: (Micros::ZERO, Micros::ZERO),
+            cpu_used_millicpu: 0,
+        }
+    }
+
+    /// Brings the page to what the files say. One that was let go says so instead.
+    pub(super) fn publish_page(&mut self, view: &View) {
+        if self.attach == Attach::LetAlone(DETACHED) {
+            self.retire_page();
+        } else if let Some(page) = &mut self.page {
+            page.publish(&MappedView::of(view, &self.facts));
+        }
+    }
+
+    /// Tells the programs that map the page that nobody keeps it any more.
+    pub(super) fn retire_page(&mut self) {
+        if let Some(page) = &mut self.page {
+            page.publish(&MappedView::NOBODY);
+        }
+    }
+
+    /// Keeps `cpu_used_millicpu` at what was used over the last full second.
+    pub(super) fn meter(&mut self, now: Micros) {
+        let (since, used) = self.window;
+        let elapsed = now.saturating_sub(since);
+        if since == Micros::ZERO {
+            self.window = (now, self.usage.cpu);
+        } else if elapsed >= Micros::secs(1) {
+            self.cpu_used_millicpu = self.usage.cpu.saturating_sub(used).get() * 1_000 / elapsed.get();
+            self.window = (now, self.usage.cpu);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_last_counts() {
+        let now = Micros::secs(1);
+        let attached = || Outcome::Attached { missing: Vec::new(), anew: true };
+        let let_alone = Attach::LetAlone(DETACHED);
+        // The detach was asked for while the mount was under way, which ends now.
+        for ended in [attached(), Outcome::NotYet(""), Outcome::Failed(String::new()), Outcome::Detached] {
+            assert_eq!(let_alone.after(ended, now), let_alone);
+        }
+        let stays = let_alone.after(Outcome::Stays(String::new()), now);
+        assert_eq!(stays, Attach::LetAlone(STAYS));
+        assert_eq!(stays.after(Outcome::Detached, now), let_alone);
+
+        let in_flight = Attach::InFlight { delay: RETRY_LEAST };
+        for ended in [Outcome::Detached, Outcome::Stays(String::new())] {
+            assert_eq!(in_flight.after(ended, now), in_flight);
+        }
+        assert_eq!(in_flight.after(Outcome::Stuck, now), in_flight);
+        let done = in_flight.after(attached(), now);
+        assert_eq!(done, Attach::Done { missing: Vec::new() });
+        assert_eq!(done.after(Outcome::Detached, now), done);
+        assert!(matches!(in_flight.after(Outcome::NotYet(""), now), Attach::Waiting { .. }));
+    }
+
+    #[test]
+    fn who_asks_again_changes_nothing() {
+        let look_at = Micros::secs(2);
+        for settled in
+            [Attach::Done { missing: Vec::new() }, Attach::LetAlone(DETACHED), Attach::LetAlone(STAYS)]
+        {
+            assert_eq!(settled.by_another(look_at), settled);
+        }
+        for open in
+            [Attach::now(), Attach::InFlight { delay: RETRY_LEAST }, Attach::LetAlone("attach = false")]
+        {
+            assert!(
+                matches!(open.by_another(look_at), Attach::Waiting { retry_at, .. } if retry_at == look_at)
+            );
+        }
+    }
+
+    #[test]
+    fn retries_back_off_and_never_stop() {
+        let mut attach = Attach::now();
+        let mut now = Micros::secs(1);
+        for _ in 0..20 {
+            attach = attach.later(now, String::new());
+            let Attach::Waiting { retry_at, .. } = attach else { panic!("gave up") };
+            assert!(retry_at > now && retry_at <= now.saturating_add(RETRY_MOST));
+            now = retry_at;
+        }
+    }
+}

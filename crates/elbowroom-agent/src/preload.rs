@@ -1,0 +1,113 @@
+//! What is loaded into programs of a container, on a file system that lives as long as the container's mount namespace: a
+//! program that starts when the agent has stopped, or this program was replaced, still finds it.
+
+use crate::java;
+use anyhow::{Context, ensure};
+use elbowroom_linux::mount::Place;
+use elbowroom_types::launch::{DIR, JAVA, JAVA_NATIVE, LIBC, OPENMP, Surfaces};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+const OPENMP_CONTENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libelbowroom-openmp.so"));
+const LIBC_CONTENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libelbowroom-libc.so"));
+
+/// `f_type` of sysfs (`SYSFS_MAGIC`) and of fusectl (`FUSE_CTL_SUPER_MAGIC`): what may be covered.
+const COVERED: [u32; 2] = [0x6265_6572, 0x6573_5543];
+
+/// Mounts the files of what is wanted at [`DIR`] below `root` in this process's mount namespace, which must not be the host's.
+/// Nothing in `root` is followed or written; a second time changes nothing.
+///
+/// Says what of `wanted` is not there for this machine or this installation, or which system call was refused.
+pub fn provide(root: &Path, wanted: Surfaces) -> anyhow::Result<()> {
+    let files = files(wanted)?;
+    if files.is_empty() {
+        return Ok(());
+    }
+    let place = Place::here(root)?;
+    let root =
+        rustix::fs::openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .with_context(|| root.display().to_string())?;
+    let target = target(&root).with_context(|| format!("{DIR}: no place for what is to be preloaded"))?;
+    if files.iter().all(|(name, _)| is_there(&target, name)) {
+        return Ok(());
+    }
+    let kind = rustix::fs::fstatfs(&target)?.f_type as u32;
+    ensure!(
+        COVERED.contains(&kind),
+        "{DIR}: no part of sysfs there, but something that is not to be covered"
+    );
+    place.refuse_shared(Path::new(DIR))?;
+    filled(&files)
+        .and_then(|tree| {
+            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+            Ok(rustix::mount::move_mount(&tree, c"", &target, c"", flags)?)
+        })
+        .with_context(|| format!("{DIR}: mounting what is to be preloaded"))
+}
+
+/// Whether [`provide`] has a place in containers of this host, and what `wanted` needs is installed.
+pub(crate) fn check(wanted: Surfaces) -> anyhow::Result<()> {
+    ensure!(Path::new(DIR).is_dir(), "{DIR} is not there: load the kernel's module fuse");
+    files(wanted).map(drop)
+}
+
+/// A file's name and content.
+type Named = (&'static str, Cow<'static, [u8]>);
+
+fn files(wanted: Surfaces) -> anyhow::Result<Vec<Named>> {
+    let mut files: Vec<Named> = Vec::new();
+    for (wanted, name, content) in
+        [(wanted.openmp, OPENMP, OPENMP_CONTENT), (wanted.libc, LIBC, LIBC_CONTENT)]
+    {
+        ensure!(!wanted || !content.is_empty(), "{name} is not there for this architecture yet: run without");
+        if wanted {
+            files.push((name, content.into()));
+        }
+    }
+    if wanted.java {
+        let jar = java::jar()?;
+        let jar = std::fs::read(&jar).with_context(|| jar.display().to_string())?;
+        files.extend(java::library(&jar).map(|library| (JAVA_NATIVE, library.into())));
+        files.push((JAVA, jar.into()));
+    }
+    Ok(files)
+}
+
+fn target(root: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(root, DIR.trim_start_matches('/'), flags, Mode::empty(), resolve)
+}
+
+fn is_there(dir: &OwnedFd, name: &str) -> bool {
+    rustix::fs::statat(dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok()
+}
+
+/// A read-only file system with these files in it, mounted nowhere yet (Linux 5.2).
+fn filled(files: &[Named]) -> anyhow::Result<OwnedFd> {
+    use rustix::mount::{
+        fsconfig_create, fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+    };
+    let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in [("source", "elbowroom"), ("mode", "0755"), ("size", "4m")] {
+        fsconfig_set_string(fs.as_fd(), key, value)?;
+    }
+    fsconfig_create(fs.as_fd())?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let tree = fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    for (name, content) in files {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::openat(&tree, *name, flags, Mode::from_raw_mode(0o755))?);
+        file.write_all(content)?;
+        // Whatever the umask.
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(0o755))?;
+    }
+    fsconfig_set_flag(fs.as_fd(), "ro")?;
+    fsconfig_reconfigure(fs.as_fd())?;
+    Ok(tree)
+}

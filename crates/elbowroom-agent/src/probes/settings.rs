@@ -1,0 +1,290 @@
+//! `[[probes]]` of the configuration, and the same on one line: `elbowroom run --probe`, the label `elbowroom.dev/probe`.
+
+use anyhow::{Context, Result, bail, ensure};
+use elbowroom_types::glob;
+use elbowroom_types::probe::prometheus::Metrics;
+use elbowroom_types::probe::{Kind, TTL, Terms};
+use elbowroom_types::sample::Container;
+use elbowroom_types::unit::{Micros, parse_duration};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use ureq::http::Uri;
+
+/// Longest such line.
+const LONGEST_LINE: usize = 4096;
+/// Shortest times there are.
+const LEAST: Micros = Micros::millis(100);
+/// Longest that one answer is waited for: so long a thread outlives its container.
+const LONGEST_WAIT: Micros = Micros::secs(30);
+/// A label has the agent ask no oftener: that is work of the agent's, at nobody's expense.
+const LEAST_BY_LABEL: Micros = Micros::secs(1);
+
+/// One entry. Without file, scrape and exec, the terms of what the application sends by itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Probe {
+    /// Which containers: a glob pattern of their names or ids.
+    pub container: String,
+    /// A file in the container that holds one record, replaced each time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    /// An `http://` address of a page of metrics, as a process of the container would ask for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scrape: Option<String>,
+    /// A program on the host, and its arguments, that prints a record.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exec: Vec<String>,
+    /// Which of the page's metrics are which numbers.
+    #[serde(skip_serializing_if = "is_empty")]
+    pub metrics: Metrics,
+    /// What the number is, for records that do not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Kind>,
+    /// What is promised, for records that do not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objective: Option<f64>,
+    /// Time between two questions.
+    #[serde(with = "elbowroom_types::unit::duration")]
+    pub every: Micros,
+    /// How long an answer may take.
+    #[serde(with = "elbowroom_types::unit::duration")]
+    pub timeout: Micros,
+    /// How long a record counts.
+    #[serde(with = "elbowroom_types::unit::duration")]
+    pub ttl: Micros,
+}
+
+fn is_empty(metrics: &Metrics) -> bool {
+    metrics.0.is_empty()
+}
+
+impl Default for Probe {
+    fn default() -> Self {
+        Self {
+            container: String::new(),
+            file: None,
+            scrape: None,
+            exec: Vec::new(),
+            metrics: Metrics::default(),
+            kind: None,
+            objective: None,
+            every: Micros::secs(1),
+            timeout: Micros::secs(1),
+            ttl: TTL,
+        }
+    }
+}
+
+impl Probe {
+    /// Whether this entry is about `container`.
+    pub fn fits(&self, container: &Container) -> bool {
+        glob::matches(&self.container, &container.id)
+            || container.name.as_deref().is_some_and(|name| glob::matches(&self.container, name))
+    }
+
+    /// What the operator says for records that do not.
+    pub const fn terms(&self) -> Terms {
+        Terms { kind: self.kind, objective: self.objective }
+    }
+
+    /// What it says of records wherever they are heard, in words that [`Self::parse`] takes; empty where that is nothing.
+    pub fn words(&self) -> String {
+        let kind = self.kind.map(|kind| match kind {
+            Kind::Throughput => "kind=throughput".to_owned(),
+            Kind::Latency => "kind=latency".to_owned(),
+        });
+        let objective = self.objective.map(|objective| format!("objective={objective}"));
+        let ttl = (self.ttl != TTL).then(|| format!("ttl={}", self.ttl));
+        [kind, objective, ttl].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Whether there is something to ask, beside what comes by itself.
+    pub const fn asks(&self) -> bool {
+        self.file.is_some() || self.scrape.is_some() || !self.exec.is_empty()
+    }
+
+    /// Where it is heard, in few words, without what may be secret in an address.
+    pub fn source(&self) -> String {
+        match (&self.file, &self.scrape, &self.exec[..]) {
+            (Some(file), _, _) => format!("file {}", file.display()),
+            (_, Some(url), _) => {
+                let uri: Option<Uri> = url.parse().ok();
+                let place = uri.as_ref().and_then(|uri| Some(format!("{}{}", uri.authority()?, uri.path())));
+                format!("scrape {}", place.as_deref().and_then(|p| p.rsplit('@').next()).unwrap_or_default())
+            }
+            (_, _, [program, ..]) => format!("exec {program}"),
+            _ => "socket".to_owned(),
+        }
+    }
+
+    /// Reads a probe from one line: `file:PATH`, `http://HOST:PORT/PATH`, or, where programs may be named, `exec:PROGRAM
+    /// ARGUMENTS`; before an `exec:`, after the others, words such as `served_total=METRIC`, `objective=800`,
+    /// `kind=latency`, `every=2s`, `timeout=500ms`, `ttl=10s`.
+    pub fn parse(line: &str, may_exec: bool) -> Result<Self> {
+        ensure!(line.len() <= LONGEST_LINE, "a probe of {} bytes: at most {LONGEST_LINE}", line.len());
+        let mut probe = Self { container: "*".to_owned(), ..Self::default() };
+        let mut words = line.split_whitespace();
+        while let Some(word) = words.next() {
+            if let Some(path) = word.strip_prefix("file:") {
+                probe.file = Some(path.into());
+            } else if word.starts_with("http://") {
+                probe.scrape = Some(word.to_owned());
+            } else if let Some(program) = word.strip_prefix("exec:") {
+                ensure!(may_exec, "exec: a label cannot have the host start programs: use the configuration");
+                probe.exec = std::iter::once(program).chain(words.by_ref()).map(str::to_owned).collect();
+            } else if let Some((key, value)) = word.split_once('=') {
+                probe.set(key, value).with_context(|| format!("{key}={value}"))?;
+            } else {
+                bail!("{word:?} is no probe: write file:PATH, http://HOST:PORT/PATH or exec:PROGRAM");
+            }
+        }
+        probe.validate()?;
+        ensure!(
+            may_exec || probe.every >= LEAST_BY_LABEL,
+            "every: \"{}\" is too short for a label: at least \"{LEAST_BY_LABEL}\"",
+            probe.every
+        );
+        Ok(probe)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        match key {
+            "kind" => {
+                self.kind = Some(match value {
+                    "throughput" => Kind::Throughput,
+                    "latency" => Kind::Latency,
+                    _ => bail!("throughput or latency"),
+                });
+            }
+            "objective" => self.objective = Some(value.parse()?),
+            "every" => self.every = parse_duration(value)?,
+            "timeout" => self.timeout = parse_duration(value)?,
+            "ttl" => self.ttl = parse_duration(value)?,
+            key => drop(self.metrics.0.insert(key.to_owned(), value.parse()?)),
+        }
+        Ok(())
+    }
+
+    /// Refuses what can never work.
+    fn validate(&self) -> Result<()> {
+        ensure!(
+            !self.container.is_empty(),
+            "container: write whose probe it is, for example \"db*\", or \"*\" for all"
+        );
+        let ways = [self.file.is_some(), self.scrape.is_some(), !self.exec.is_empty()];
+        ensure!(
+            ways.into_iter().filter(|way| *way).count() <= 1,
+            "more than one of file, scrape and exec: make an entry of each, for different containers"
+        );
+        if let Some(file) = &self.file {
+            ensure!(file.is_absolute(), "file: {file:?} is no absolute path in the container");
+        }
+        if let Some(url) = &self.scrape {
+            let uri: Option<Uri> = url.parse().ok();
+            ensure!(
+                uri.is_some_and(|uri| uri.scheme_str() == Some("http") && uri.host().is_some()),
+                "scrape: write an address that begins with http://"
+            );
+            ensure!(
+                !is_empty(&self.metrics),
+                "metrics: say which of the page's metrics is which number, for example served_total = \"http_requests_total\""
+            );
+        } else {
+            ensure!(is_empty(&self.metrics), "metrics: only for scrape");
+        }
+        self.metrics.check().context("metrics")?;
+        if let [program, ..] = &self.exec[..] {
+            ensure!(
+                program.starts_with('/'),
+                "exec: {program:?} is no absolute path: write for example [\"/usr/local/lib/elbowroom/probes/mariadb\"]"
+            );
+        }
+        if let Some(objective) = self.objective {
+            ensure!(objective.is_finite() && objective > 0.0, "objective: {objective} is no number above 0");
+        }
+        for (key, value) in [("every", self.every), ("timeout", self.timeout), ("ttl", self.ttl)] {
+            ensure!(value >= LEAST, "{key}: \"{value}\" is too short: at least \"{LEAST}\"");
+        }
+        ensure!(
+            self.timeout <= LONGEST_WAIT,
+            "timeout: \"{}\" is too long: at most \"{LONGEST_WAIT}\"",
+            self.timeout
+        );
+        ensure!(
+            self.ttl >= self.every,
+            "ttl: \"{}\" is over before the next question, \"{}\" later: raise it",
+            self.ttl,
+            self.every
+        );
+        Ok(())
+    }
+}
+
+/// Refuses probes that can never work.
+pub fn validate(probes: &[Probe]) -> Result<()> {
+    for (n, probe) in probes.iter().enumerate() {
+        probe.validate().with_context(|| format!("probes, entry {}", n + 1))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_the_same_as_an_entry() {
+        let line =
+            "http://127.0.0.1:9104/metrics served_total=mysql_global_status_questions objective=800 every=2s";
+        let entry = r#"
+            container = "*"
+            scrape = "http://127.0.0.1:9104/metrics"
+            objective = 800.0
+            every = "2s"
+            metrics.served_total = "mysql_global_status_questions"
+        "#;
+        assert_eq!(Probe::parse(line, false).unwrap(), toml::from_str(entry).unwrap());
+        let exec = Probe::parse("kind=latency exec:/bin/probe --db a=b", true).unwrap();
+        assert_eq!(
+            (exec.exec, exec.kind),
+            (vec!["/bin/probe".into(), "--db".into(), "a=b".into()], Some(Kind::Latency))
+        );
+        assert_eq!(Probe::parse("objective=5", false).unwrap().source(), "socket");
+        let terms = Probe::parse("file:/x ttl=1.5s kind=latency objective=0.05", true).unwrap();
+        assert_eq!(terms.words(), "kind=latency objective=0.05 ttl=1.5s");
+        let again = Probe::parse(&terms.words(), false).unwrap();
+        assert_eq!((again.terms(), again.ttl), (terms.terms(), terms.ttl));
+        assert_eq!(Probe::default().words(), "");
+    }
+
+    #[test]
+    fn what_can_never_work_is_refused_with_the_way_out() {
+        for (line, expect) in [
+            ("ftp://a/b", "is no probe: write file:PATH"),
+            ("http://a", "metrics: say which"),
+            ("http://a speed=x", "\"speed\" is no number of a record"),
+            ("file:probe", "no absolute path"),
+            ("file:/a http://b served=c", "more than one"),
+            ("file:/a served=c", "metrics: only for scrape"),
+            ("exec:/bin/true", "a label cannot have the host start programs"),
+            ("file:/a objective=-1", "objective: -1 is no number above 0"),
+            ("file:/a every=5", "has no unit"),
+            ("file:/a every=1ms", "every: \"1ms\" is too short"),
+            ("file:/a every=500ms", "too short for a label: at least \"1s\""),
+            ("file:/a timeout=31s", "timeout: \"31s\" is too long: at most \"30s\""),
+            ("file:/a every=9s", "ttl: \"5s\" is over before"),
+            ("file:/a kind=fast", "throughput or latency"),
+        ] {
+            let error = elbowroom_client::output::one_line(&Probe::parse(line, false).unwrap_err());
+            assert!(error.contains(expect), "{line}: {error}");
+        }
+        assert!(Probe::parse(&"x".repeat(5_000), true).is_err());
+    }
+
+    #[test]
+    fn what_may_be_secret_in_an_address_is_not_shown() {
+        let probe =
+            Probe::parse("http://user:word@127.0.0.1:80/metrics?token=secret served=up", false).unwrap();
+        assert_eq!(probe.source(), "scrape 127.0.0.1:80/metrics");
+    }
+}

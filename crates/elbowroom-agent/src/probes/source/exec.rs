@@ -1,0 +1,143 @@
+//! A program that prints a record.
+
+use super::Problem;
+use crate::alerts::{Stop, first_ready};
+use elbowroom_linux::{process, signal};
+use elbowroom_types::probe::{LONGEST, Record};
+use elbowroom_types::unit::Micros;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What is kept of what a program prints; the rest is read and dropped.
+const KEPT: usize = 4 * LONGEST;
+
+/// A variable with the container's first process.
+pub const PID: &str = "ELBOWROOM_PROBE_PID";
+
+/// Takes the record that a program prints.
+pub(super) fn ask(exec: &[String], pid: u32, timeout: Micros, stop: &Stop) -> Result<Record, Problem> {
+    let (program, _) = exec.split_first().expect("a probe without a program was refused");
+    let first = (pid > 0).then(|| (PID, pid.to_string()));
+    let line = last_line(exec, first.as_slice(), timeout, stop)
+        .map_err(|failure| failure.to_string())?
+        .ok_or_else(|| format!("{program}: printed no record"))?;
+    Record::parse(line.as_bytes()).map_err(|error| format!("{program}: {error}"))
+}
+
+/// Why a program has no last line.
+#[derive(Debug)]
+pub struct Failure {
+    what: String,
+    /// It was killed at work: what it began may go on, or have been done.
+    pub killed: bool,
+}
+
+impl std::error::Error for Failure {}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl From<String> for Failure {
+    fn from(what: String) -> Self {
+        Self { what, killed: false }
+    }
+}
+
+/// Starts the program, with some more in its environment, and takes the last line that it prints.
+/// It has a process group of its own, which is killed when it has ended, when its time is over, and when we end.
+pub fn last_line(
+    exec: &[String],
+    environment: &[(&str, String)],
+    timeout: Micros,
+    stop: &Stop,
+) -> Result<Option<String>, Failure> {
+    let (program, args) = exec.split_first().ok_or_else(|| "no program is named".to_owned())?;
+    let mut command = Command::new(program);
+    command.args(args).current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    let mut child = process::die_with_us(signal::interruptible(command.process_group(0)))
+        .spawn()
+        .map_err(|error| format!("{program}: cannot be started: {error}"))?;
+    let group = Pid::from_child(&child);
+    // The agent may be protected from the OOM killer; what it starts for others is not.
+    let _ = std::fs::write(format!("/proc/{}/oom_score_adj", group.as_raw_nonzero()), "0");
+    let (out, errors, ended) = listen(&mut child, group, timeout, stop);
+    // The group first: the child is not waited for yet, so its number can be nobody else's.
+    let _ = kill_process_group(group, Signal::KILL);
+    let status = child.wait().map_err(|error| format!("{program}: {error}"))?;
+    if !ended {
+        let what = format!("{program}: killed after {timeout}: make it quicker, or raise its timeout");
+        return Err(Failure { what, killed: true });
+    }
+    let last = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+    };
+    if !status.success() {
+        let why = last(&errors).unwrap_or_default();
+        let why: String = why.chars().take(200).collect();
+        return Err(format!("{program}: ended with {status}: {why}").into());
+    }
+    Ok(last(&out))
+}
+
+/// Reads both streams until the program has ended; whether it did before its time, or ours, was over.
+fn listen(child: &mut Child, pid: Pid, timeout: Micros, stop: &Stop) -> (Vec<u8>, Vec<u8>, bool) {
+    let mut kept = [Vec::new(), Vec::new()];
+    let mut streams = [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
+    for stream in streams.iter().flatten() {
+        let _ = rustix::io::ioctl_fionbio(stream, true);
+    }
+    let deadline = Instant::now() + Duration::from_micros(timeout.get());
+    let end = pidfd_open(pid, PidfdFlags::empty());
+    let ended = end.is_ok_and(|end| {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let fds: Vec<&OwnedFd> = [stop.fd(), &end].into_iter().chain(streams.iter().flatten()).collect();
+            match first_ready(&fds, left) {
+                Some(0) => return false,
+                None if left.is_zero() => return false,
+                _ => {}
+            }
+            // In this order: what was printed before the end is in the pipes then.
+            let over = first_ready(&[&end], Duration::ZERO).is_some();
+            for (stream, kept) in streams.iter_mut().zip(&mut kept) {
+                if stream.as_ref().is_some_and(|stream| !read(stream, kept)) {
+                    *stream = None;
+                }
+            }
+            if over {
+                return true;
+            }
+        }
+    });
+    let [out, errors] = kept;
+    (out, errors, ended)
+}
+
+/// Reads what is there, a bounded number of times; false at the end.
+fn read(stream: &OwnedFd, kept: &mut Vec<u8>) -> bool {
+    let mut buffer = [0u8; 4096];
+    for _ in 0..64 {
+        match rustix::io::read(stream, &mut buffer) {
+            Ok(0) => return false,
+            Ok(n) => {
+                kept.extend_from_slice(&buffer[..n]);
+                // The last line counts: what is old goes.
+                let old = kept.len().saturating_sub(KEPT);
+                kept.drain(..old);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => return true,
+            Err(_) => return false,
+        }
+    }
+    true
+}

@@ -1,0 +1,27 @@
+//! The black box: what the agent knew, second by second, in a bounded ring of files.
+//!
+//! ```text
+//! Snapshot ─► parts ─► core::delta::Encoder ─► deflate ─► frame (length, CRC32C) ─► segment ─► the oldest segment goes
+//! ```
+//!
+//! A directory holds *segments*, files of at most a sixteenth of the ring, named by a number that only grows. A segment is a
+//! sequence of frames and begins with a key frame; a further one comes at least once in [`KEY_EVERY`] frames. Nothing is ever written but
+//! at the end of the newest segment, and a writer that starts begins a new one, so whatever an end tore is the last frame of some
+//! segment and costs itself only. Why so, and what it costs: `docs/decisions/0020-black-box.md`.
+
+pub mod delta;
+pub mod frame;
+pub(crate) mod parts;
+pub mod reader;
+pub mod settings;
+#[cfg(test)]
+mod tests;
+pub mod when;
+pub mod writer;
+
+/// A key frame comes at least once in so many.
+pub(crate) const KEY_EVERY: u32 = 60;
+/// So many segments make a ring.
+pub(crate) const SEGMENTS: u64 = 16;
+/// How the name of a segment ends.
+const EXTENSION: &str = "ring";

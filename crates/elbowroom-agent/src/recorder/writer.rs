@@ -1,0 +1,154 @@
+//! Writes the ring.
+
+use super::{EXTENSION, KEY_EVERY, SEGMENTS, frame, parts, reader};
+use crate::recorder::delta::Encoder;
+use anyhow::{Context, Result, bail};
+use elbowroom_client::api::Snapshot;
+use elbowroom_types::unit::Bytes;
+use rustix::fs::{FlockOperation, flock};
+use std::collections::VecDeque;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Locked by whoever writes.
+const LOCK: &str = "lock";
+
+/// A ring that is being written.
+#[derive(Debug)]
+pub struct Writer {
+    dir: PathBuf,
+    max_size: u64,
+    encoder: Encoder,
+    /// The segment at whose end is written.
+    open: Option<Open>,
+    /// Those before it, oldest first, with their sizes.
+    older: VecDeque<(PathBuf, u64)>,
+    next_number: u64,
+    /// Frames since the last key frame.
+    since_key: u32,
+    /// Held for as long as this writes.
+    _lock: File,
+}
+
+#[derive(Debug)]
+struct Open {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    last_unix_ms: u64,
+}
+
+impl Writer {
+    /// Opens the ring of a directory, made where it is not there.
+    pub fn open(dir: &Path, max_size: Bytes) -> Result<Self> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .with_context(|| format!("making {}", dir.display()))?;
+        let path = dir.join(LOCK);
+        let mut options = OpenOptions::new();
+        let lock = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let lock = lock.with_context(|| format!("opening {}", path.display()))?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            bail!("{}: somebody else records into it: choose another directory", dir.display());
+        }
+        let found = reader::segments(dir)?;
+        let next_number = found.last().map_or(0, |(number, _)| number + 1);
+        let sized = |(_, path): (u64, PathBuf)| {
+            let length = fs::metadata(&path).map_or(0, |file| file.len());
+            (path, length)
+        };
+        Ok(Self {
+            dir: dir.to_owned(),
+            max_size: max_size.get(),
+            encoder: Encoder::default(),
+            open: None,
+            older: found.into_iter().map(sized).collect(),
+            next_number,
+            since_key: 0,
+            _lock: lock,
+        })
+    }
+
+    /// Writes a snapshot. After an error nothing of it is there, and the next one may be written.
+    pub fn write(&mut self, snapshot: Snapshot) -> Result<()> {
+        let time = snapshot.time_unix_ms;
+        let parts = parts::split(snapshot)?;
+        let full = |open: &Open| open.length >= self.max_size / SEGMENTS;
+        // A clock that was set back makes a new segment, so that times only grow within one.
+        if self.open.as_ref().is_some_and(|open| full(open) || time < open.last_unix_ms) {
+            self.close();
+        }
+        // Somebody who empties the directory takes no more than what was recorded.
+        if self.since_key >= KEY_EVERY && self.open.as_ref().is_some_and(|open| !open.path.exists()) {
+            self.open = None;
+        }
+        let key = self.open.is_none() || self.since_key >= KEY_EVERY;
+        let bytes = frame::encode(time, key, &self.encoder.frame(&parts, key));
+        self.make_room(bytes.len() as u64);
+        let outcome = self.append(&bytes, time);
+        self.since_key = if key { 1 } else { self.since_key + 1 };
+        if outcome.is_err() {
+            // Whatever comes next must not depend on what is not there.
+            self.since_key = KEY_EVERY;
+        }
+        outcome
+    }
+
+    /// What the ring takes.
+    #[cfg(test)]
+    pub(crate) fn size(&self) -> u64 {
+        self.older.iter().map(|(_, length)| length).sum::<u64>()
+            + self.open.as_ref().map_or(0, |open| open.length)
+    }
+
+    fn append(&mut self, bytes: &[u8], time: u64) -> Result<()> {
+        if self.open.is_none() {
+            let path = self.dir.join(format!("{:012}.{EXTENSION}", self.next_number));
+            let made = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path);
+            let file = made.with_context(|| format!("making {}", path.display()))?;
+            self.next_number += 1;
+            self.open = Some(Open { path, file, length: 0, last_unix_ms: time });
+        }
+        let open = self.open.as_mut().expect("it was opened");
+        if let Err(error) = open.file.write_all(bytes) {
+            // A part of it may be there.
+            let _ = open.file.set_len(open.length);
+            let outcome = Err(error).with_context(|| format!("writing {}", open.path.display()));
+            if open.length == 0 {
+                let _ = fs::remove_file(&open.path);
+                self.open = None;
+            }
+            return outcome;
+        }
+        open.length += bytes.len() as u64;
+        open.last_unix_ms = time;
+        // A power cut costs at most what came since the last key frame; a process that is killed costs nothing of this.
+        if self.since_key >= KEY_EVERY {
+            let _ = open.file.sync_data();
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        if let Some(open) = self.open.take() {
+            let _ = open.file.sync_data();
+            self.older.push_back((open.path, open.length));
+        }
+    }
+
+    fn make_room(&mut self, bytes: u64) {
+        let mut size = self.older.iter().map(|(_, length)| length).sum::<u64>()
+            + self.open.as_ref().map_or(0, |open| open.length)
+            + bytes;
+        while size > self.max_size
+            && let Some((path, length)) = self.older.pop_front()
+        {
+            let _ = fs::remove_file(path);
+            size -= length;
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The file system of the view pages ([`elbowroom_linux::view_page`]), and of the files that ask for memory
+//! ([`elbowroom_linux::pressure`]): a tmpfs of our own, so that pages live as long as
+//! somebody has them mapped, whatever becomes of the agent.
+
+use crate::view_server::session::{MountLine, mounts_on, unmount};
+use crate::view_server::{FuseError, SOURCE};
+use elbowroom_linux::view_page::{PAGE_SIZE, retire_all};
+use rustix::mount::MountFlags;
+use std::ffi::CString;
+use std::path::Path;
+
+const TMPFS: &str = "tmpfs";
+
+/// Mounts it on `dir`, with room for `capacity` pages and as many FIFOs.
+///
+/// # Errors
+/// [`FuseError::Io`].
+pub fn mount(dir: &Path, capacity: u32) -> Result<(), FuseError> {
+    let bytes = u64::from(capacity) * PAGE_SIZE as u64;
+    // The inodes of the directory itself, and of a page and a FIFO that are removed while others are made.
+    let options = format!("mode=0755,size={bytes},nr_inodes={}", 2 * u64::from(capacity) + 3);
+    let options = CString::new(options).expect("numbers have no NUL");
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
+    rustix::mount::mount(SOURCE, dir, TMPFS, flags, options.as_c_str())
+        .map_err(|e| FuseError::io("mounting the view pages on", dir)(e.into()))
+}
+
+/// Tells the readers of all pages that nobody keeps them any more, and unmounts; also what an agent before left.
+///
+/// # Errors
+/// [`FuseError::Occupied`] when something else is mounted there.
+pub fn remove(dir: &Path) -> Result<(), FuseError> {
+    for line in mounts_on(dir)?.iter().rev() {
+        if !is_pages(line) {
+            return Err(FuseError::Occupied { path: dir.to_owned(), fs_type: line.fs_type.clone() });
+        }
+        retire_all(dir);
+        unmount(dir);
+    }
+    Ok(())
+}
+
+/// Whether an agent mounted it for its view pages.
+pub fn is_pages(line: &MountLine) -> bool {
+    line.fs_type == TMPFS && line.source == SOURCE
+}

@@ -1,0 +1,481 @@
+//! The policy process's side: slots are filled here, and the kernel is told to drop the pages that show old numbers.
+//!
+//! # Approach
+//! [`Publisher::publish`] writes the slot and wakes the notifier, a thread that may sleep in the kernel (an invalidation
+//! waits for READs of the same page that are under way). The caller never does: a control loop that waits for a view
+//! server that is being restarted would stop deciding.
+//!
+//! The notifier is lazy: it swaps the slot's page bits to zero and drops exactly the pages whose bit was set, which
+//! are those that somebody read since they were dropped last. Nothing read, nothing done.
+//!
+//! When a view server dies nothing need be dropped: its bits are in the shared memory, and pages it had not answered are
+//! answered anew (before Linux 6.9 the mount is a new one then). When a policy process dies it may have swapped bits and
+//! not told the kernel, so its successor drops every page of every container once.
+//!
+//! Sizes are measured when a container is added and stay, but for two cases: when its possible CPUs (its cpuset, or its
+//! quota's ceiling) change to more than ever before, pages that no longer fit grow, once; and where the machine has more disks,
+//! `diskstats` has a row for each. A reader that has such a page in its hands at that very moment may get the new text cut to the
+//! old length.
+
+use crate::view_server::abi;
+use crate::view_server::hosttext::HostText;
+use crate::view_server::roles::{Handover, Role};
+use crate::view_server::server::nodeid;
+use crate::view_server::slots::{Counters, Ending, Slot, Slots, Snapshot};
+use crate::view_server::{FuseError, session};
+use elbowroom_types::cpuset::CpuSet;
+use elbowroom_view::pages::facts::{CpuTimes, Facts};
+use elbowroom_view::pages::tree;
+use elbowroom_view::pages::tree::Node;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// What changed, that is, which pages have become old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dirty {
+    /// Effective CPU or memory, or a limit: every page.
+    View,
+    /// Usage and counters only: the pages for which [`Node::dynamic`] holds.
+    Stats,
+}
+
+/// Writes views. One per node: it has the policy role.
+pub struct Publisher {
+    shared: Arc<Shared>,
+    host: HostText,
+    /// What sizes and fixed pages depend on, by container.
+    shapes: HashMap<Slot, Shape>,
+    /// The page bits that [`Dirty::Stats`] is about.
+    dynamic: u64,
+    /// The longest that `diskstats` of the machine's disks was.
+    disks: u32,
+}
+
+/// The facts that decide which files a container has, and how long they are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    possible: CpuSet,
+    nodes: CpuSet,
+}
+
+struct Shared {
+    handover: Handover,
+    slots: Slots,
+    work: Mutex<Work>,
+    wake: Condvar,
+    done: Condvar,
+    /// Held while a slot changes hands, and while the notifier swaps bits: bits of the next container in a slot must
+    /// not be taken for the one before. Never held across a write to the kernel.
+    hands: Mutex<()>,
+}
+
+/// What the notifier has to do.
+#[derive(Default)]
+struct Work {
+    /// Page bits that are old, by container.
+    dirty: HashMap<Slot, u64>,
+    /// Names to forget.
+    gone: Vec<String>,
+    /// Containers to drop every page of, also those that otherwise never change and have no bit.
+    reshaped: Vec<Slot>,
+    /// Who read what, for [`Publisher::read_since`].
+    readers: HashMap<Slot, Readers>,
+    /// Counts batches taken, and batches finished.
+    taken: u64,
+    finished: u64,
+    /// The connection is gone: there is nobody to notify.
+    disconnected: bool,
+}
+
+/// Page bits of one container as `read_since` tells them.
+#[derive(Clone, Copy, Default)]
+struct Readers {
+    /// Set, swapped to zero since, and not told.
+    seen: u64,
+    /// Told, and still set.
+    told: u64,
+}
+
+impl Publisher {
+    /// Takes up the policy role in a process that the supervisor started. Containers of a policy process before are
+    /// still in their slots ([`Publisher::slots`]). Whatever that process published and did not live to notify is
+    /// notified now.
+    ///
+    /// # Errors
+    /// [`FuseError::NotInherited`], [`FuseError::AlreadyRunning`], [`FuseError::Layout`].
+    pub fn from_inherited() -> Result<Self, FuseError> {
+        let _ = rustix::thread::set_name(c"elbowroom-polic");
+        let handover = Handover::inherit()?;
+        let memory = handover.slots.try_clone().map_err(FuseError::io("duplicating", "slots"))?;
+        let slots = Slots::open(memory)?;
+        handover.take(Role::Policy)?;
+        let shared = Arc::new(Shared {
+            handover,
+            slots,
+            work: Mutex::default(),
+            wake: Condvar::new(),
+            done: Condvar::new(),
+            hands: Mutex::default(),
+        });
+        let dynamic =
+            (0..64).filter(|bit| tree::nodes_of_bit(*bit, &Facts::EMPTY).iter().any(|n| n.dynamic()));
+        let dynamic = dynamic.fold(0, |mask, bit| mask | 1 << bit);
+        let mut publisher =
+            Self { shared, host: HostText::new("/"), shapes: HashMap::new(), dynamic, disks: 0 };
+        publisher.start_threads();
+        publisher.adopt();
+        Ok(publisher)
+    }
+
+    /// Says that this process works; to be called at every update.
+    pub fn beat(&self) {
+        self.shared.slots.count_beat();
+    }
+
+    /// Whether the agent ends only to be started again: views are to stay where they are.
+    pub fn is_left(&self) -> bool {
+        self.shared.slots.ending() == Ending::Leave
+    }
+
+    /// Where the views are mounted: `VIEWS/ID/proc/meminfo`.
+    pub fn views(&self) -> PathBuf {
+        self.shared.handover.start.views()
+    }
+
+    /// Where the view pages are.
+    pub fn pages(&self) -> PathBuf {
+        self.shared.handover.start.pages()
+    }
+
+    /// The run directory.
+    pub fn run_dir(&self) -> PathBuf {
+        self.shared.handover.start.run_dir.clone()
+    }
+
+    /// How many [`CpuTimes`] a view has room for: the CPUs this machine can have.
+    pub fn cpus(&self) -> usize {
+        self.shared.slots.cpus()
+    }
+
+    /// What was published last for a container: after a restart, by the process before.
+    pub fn last(&self, slot: Slot) -> Option<Snapshot> {
+        let mut snapshot = Snapshot::default();
+        self.shared.slots.snapshot(slot, &mut snapshot)?;
+        Some(snapshot)
+    }
+
+    /// The page bits of pages that show usage and counters.
+    pub fn dynamic_pages(&self) -> u64 {
+        self.dynamic
+    }
+
+    /// The supervisor and the view server, as far as they live at this moment.
+    pub fn peers(&self) -> (Option<rustix::process::Pid>, Option<rustix::process::Pid>) {
+        let roles = &self.shared.handover.roles;
+        (roles.holder(Role::Supervisor), roles.holder(Role::Server))
+    }
+
+    /// How much the view servers of this agent have done.
+    pub fn counters(&self) -> Counters {
+        self.shared.slots.counters()
+    }
+
+    /// The containers that have a view, with whose they are ([`Self::add`]): after a restart, those of the process before.
+    pub fn slots(&self) -> Vec<(Slot, u64)> {
+        let slots = &self.shared.slots;
+        slots.from_place(0).filter_map(|(_, slot)| Some((slot, slots.owner(slot)?))).collect()
+    }
+
+    /// A container's name, that of its directory.
+    pub fn name(&self, slot: Slot) -> Option<String> {
+        self.shared.slots.name(slot)
+    }
+
+    /// Makes a container's view: the directory `id` is there when this returns. The sizes of its files are measured
+    /// now and change only when more CPUs become possible for it, or the machine has more disks. `owner` tells the container from any other, also from one that
+    /// has its name later: who takes over after a restart finds it by that.
+    ///
+    /// # Errors
+    /// [`FuseError::Name`], [`FuseError::Exists`], [`FuseError::Full`], [`FuseError::TooManyCpus`].
+    pub fn add(
+        &mut self,
+        id: &str,
+        owner: u64,
+        facts: &Facts,
+        times: &[CpuTimes],
+    ) -> Result<Slot, FuseError> {
+        let sizes = self.measure(facts);
+        let hands = lock(&self.shared.hands);
+        let slot = self.shared.slots.add(id, owner, &sizes, facts, times)?;
+        drop(hands);
+        self.shapes.insert(slot, Shape::of(facts));
+        Ok(slot)
+    }
+
+    /// Replaces a container's numbers: from now on readers get these, or later ones; [`Publisher::flush`] says when
+    /// that holds for pages that they had cached.
+    ///
+    /// # Errors
+    /// [`FuseError::Gone`], [`FuseError::TooManyCpus`].
+    pub fn publish(
+        &mut self,
+        slot: Slot,
+        facts: &Facts,
+        times: &[CpuTimes],
+        dirty: Dirty,
+    ) -> Result<(), FuseError> {
+        let shape = Shape::of(facts);
+        let reshaped = self.shapes.get(&slot).is_some_and(|before| *before != shape);
+        if reshaped {
+            let sizes = self.measure(facts);
+            self.shared.slots.grow(slot, &sizes);
+        }
+        self.shared.slots.publish(slot, facts, times)?;
+        if reshaped {
+            self.shapes.insert(slot, shape);
+            lock(&self.shared.work).reshaped.push(slot);
+            self.shared.wake.notify_one();
+        }
+        let mask = match dirty {
+            Dirty::View => u64::MAX,
+            Dirty::Stats => self.dynamic,
+        };
+        // Nobody read any of it: the usual case, and then there is no one to wake.
+        if self.shared.slots.peek_read(slot) & mask != 0 {
+            *lock(&self.shared.work).dirty.entry(slot).or_default() |= mask;
+            self.shared.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Sees to it that every container's `diskstats` has room for all disks of the machine, which may have more by now: to be called
+    /// about every second.
+    pub fn look_at_disks(&mut self) {
+        let (node, path) = (Node::Diskstats, tree::host_path(Node::Diskstats));
+        let text = path.and_then(|path| self.host.read(&path, true).ok()).unwrap_or_default();
+        // As long for every container: who uses none of them has a row for each.
+        let longest = tree::size(node, &Facts::EMPTY, &text);
+        let Some(bit) = node.page_bit().filter(|_| longest > self.disks) else { return };
+        self.disks = longest;
+        for (slot, _) in self.slots() {
+            if self.shared.slots.size(slot, bit).is_some_and(|has| has < longest) {
+                let mut sizes = [0; 64];
+                sizes[usize::from(bit)] = longest;
+                self.shared.slots.grow(slot, &sizes);
+                lock(&self.shared.work).reshaped.push(slot);
+                self.shared.wake.notify_one();
+            }
+        }
+    }
+
+    /// The page bits ([`Node::page_bit`]) that readers asked the server for since this was called last. A page
+    /// that is cached is read without the server, so this says "read since it was last dropped", which is what
+    /// tells hot containers from cold ones.
+    pub fn read_since(&self, slot: Slot) -> u64 {
+        let set = self.shared.slots.peek_read(slot);
+        let mut work = lock(&self.shared.work);
+        let readers = work.readers.entry(slot).or_default();
+        let new = readers.seen | set & !readers.told;
+        *readers = Readers { seen: 0, told: set };
+        new
+    }
+
+    /// Takes a container's view away. Where it is still mounted, pages that are cached stay readable; everything else
+    /// is `ESTALE`.
+    pub fn remove(&mut self, slot: Slot) {
+        self.shapes.remove(&slot);
+        let name = {
+            let _hands = lock(&self.shared.hands);
+            let name = self.shared.slots.name(slot);
+            self.shared.slots.remove(slot);
+            name
+        };
+        let mut work = lock(&self.shared.work);
+        work.dirty.remove(&slot);
+        work.readers.remove(&slot);
+        work.gone.extend(name);
+        self.shared.wake.notify_one();
+    }
+
+    /// Waits until everything published so far is what the next read of any process shows. False when that took
+    /// longer than `limit`, because a view server is being restarted.
+    ///
+    /// # Errors
+    /// [`FuseError::Disconnected`]: the mount is gone, and there will be a new agent soon.
+    pub fn flush(&self, limit: Duration) -> Result<bool, FuseError> {
+        let until = Instant::now() + limit;
+        let mut work = lock(&self.shared.work);
+        // What is queued now is in the next batch; what is under way is in the last one taken.
+        let target = work.taken + u64::from(work.is_queued());
+        while work.finished < target && !work.disconnected {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            work = self.shared.done.wait_timeout(work, left).expect(LOCK).0;
+        }
+        if work.disconnected { Err(FuseError::Disconnected) } else { Ok(true) }
+    }
+
+    /// The size of each page: of the longest, where several share a bit.
+    fn measure(&mut self, facts: &Facts) -> [u32; 64] {
+        let first_cpu = facts.shown_possible().iter().next();
+        std::array::from_fn(|bit| {
+            let nodes = tree::nodes_of_bit(bit as u8, facts).into_iter();
+            // The same file of each CPU is as long as that of the first.
+            let nodes = nodes.filter(|node| match node {
+                Node::CpuFile(cpu, ..) => first_cpu == Some(u32::from(*cpu)),
+                _ => true,
+            });
+            let sizes = nodes.map(|node| {
+                let keep = !matches!(node, Node::CpuFile(..));
+                let text = tree::host_path(node).and_then(|path| self.host.read(&path, keep).ok());
+                tree::size(node, facts, &text.unwrap_or_default())
+            });
+            sizes.max().unwrap_or(0)
+        })
+    }
+
+    fn start_threads(&self) {
+        let keeper = Arc::clone(&self.shared);
+        spawn("keeper", move || keeper.handover.keep_supervised());
+        let notifier = Arc::clone(&self.shared);
+        spawn("notifier", move || {
+            if let Err(error) = notifier.notify() {
+                tracing::error!(%error, "views are not refreshed any more");
+                lock(&notifier.work).disconnected = true;
+                notifier.done.notify_all();
+            }
+        });
+    }
+
+    /// Adopts the containers of the process before, and drops all that may be cached of them, whatever the bits say: that
+    /// process may have swapped them and died before it told the kernel. About a microsecond per page.
+    fn adopt(&mut self) {
+        let mut snapshot = Snapshot::default();
+        let slots: Vec<_> = self.shared.slots.from_place(0).map(|(_, slot)| slot).collect();
+        for slot in &slots {
+            if self.shared.slots.snapshot(*slot, &mut snapshot).is_some() {
+                self.shapes.insert(*slot, Shape::of(&snapshot.facts));
+            }
+        }
+        lock(&self.shared.work).reshaped.extend(slots);
+        self.shared.wake.notify_one();
+    }
+}
+
+impl Shape {
+    fn of(facts: &Facts) -> Self {
+        Self { possible: facts.possible, nodes: facts.nodes }
+    }
+}
+
+impl Work {
+    fn is_queued(&self) -> bool {
+        !self.dirty.is_empty() || !self.gone.is_empty() || !self.reshaped.is_empty()
+    }
+
+    fn note_taken(&mut self, slot: Slot, bits: u64) {
+        if bits != 0 {
+            let readers = self.readers.entry(slot).or_default();
+            readers.seen |= bits & !readers.told;
+            readers.told &= !bits;
+        }
+    }
+}
+
+impl Shared {
+    /// The notifier's life. Ends only with the connection.
+    fn notify(&self) -> Result<(), FuseError> {
+        let mut message = Vec::new();
+        let mut snapshot = Snapshot::default();
+        loop {
+            let mut work = self.wake.wait_while(lock(&self.work), |work| !work.is_queued()).expect(LOCK);
+            let dirty = std::mem::take(&mut work.dirty);
+            let reshaped = std::mem::take(&mut work.reshaped);
+            let gone = std::mem::take(&mut work.gone);
+            work.taken += 1;
+            drop(work);
+            for (slot, mask) in dirty {
+                let bits = {
+                    let _hands = lock(&self.hands);
+                    self.slots.take_read(slot, mask)
+                };
+                {
+                    let mut work = lock(&self.work);
+                    // One that is removed from here on takes its readers with it.
+                    if self.slots.owner(slot).is_some() {
+                        work.note_taken(slot, bits);
+                    }
+                }
+                if bits != 0 && self.slots.snapshot(slot, &mut snapshot).is_some() {
+                    let set = (0..64).filter(|bit| bits & (1 << bit) != 0);
+                    let nodes = set.flat_map(|bit| tree::nodes_of_bit(bit, &snapshot.facts));
+                    self.drop_pages(slot, nodes, &mut message)?;
+                }
+            }
+            for slot in reshaped {
+                if self.slots.snapshot(slot, &mut snapshot).is_some() {
+                    self.drop_pages(slot, files(&snapshot.facts).into_iter(), &mut message)?;
+                }
+            }
+            for name in gone {
+                abi::inval_entry(&mut message, abi::ROOT_ID, name.as_bytes());
+                self.tell(&message)?;
+            }
+            lock(&self.work).finished += 1;
+            self.done.notify_all();
+        }
+    }
+
+    fn drop_pages(
+        &self,
+        slot: Slot,
+        nodes: impl Iterator<Item = Node>,
+        message: &mut Vec<u8>,
+    ) -> Result<(), FuseError> {
+        for node in nodes {
+            abi::inval_inode(message, nodeid(slot, node));
+            self.tell(message)?;
+        }
+        Ok(())
+    }
+
+    /// One notification. A node that no reader knows is not an error; nor is anything else the kernel may say about
+    /// one page a reason not to go on with the next.
+    fn tell(&self, message: &[u8]) -> Result<(), FuseError> {
+        match session::send(&self.handover.fuse, message) {
+            Err(FuseError::Disconnected) => Err(FuseError::Disconnected),
+            Err(error) => {
+                tracing::warn!(%error, "a page could not be dropped: it may show old numbers");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// The files of a container's view, those of CPU 0 too where it is not listed.
+fn files(facts: &Facts) -> Vec<Node> {
+    let first_cpu = tree::lookup(Node::Cpus, "cpu0", facts);
+    let (mut files, mut dirs) = (Vec::new(), [Node::ROOT].into_iter().chain(first_cpu).collect::<Vec<_>>());
+    while let Some(dir) = dirs.pop() {
+        for (_, node) in tree::children(dir, facts) {
+            if node.is_dir() { dirs.push(node) } else { files.push(node) }
+        }
+    }
+    files
+}
+
+const LOCK: &str = "no holder of this lock panics";
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect(LOCK)
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    started.expect("a process that just started can have a thread");
+}

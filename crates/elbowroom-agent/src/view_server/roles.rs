@@ -1,0 +1,429 @@
+//! Who is who among the agent's processes, and what they hand to each other.
+//!
+//! A role is one byte of `<run-dir>/agent.lock`, locked by the process that has it (a POSIX record lock: it belongs to
+//! the process, survives `exec`, is not inherited by children, and is released by the kernel at death, not earlier). So
+//! there is at most one process per role, without a moment where a stale pid file lies, and the kernel itself tells
+//! who it is. The price: a process must never open and close that file a second time, which would drop its lock; the
+//! descriptor is inherited instead.
+
+use crate::view_server::FuseError;
+use elbowroom_linux::lease;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use rustix::process::{Pid, PidfdFlags};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Name of the lock file below the run directory.
+pub const LOCK_FILE: &str = "agent.lock";
+/// Name of the file that the API server locks instead: it must hold nothing by which it could take another role.
+pub const API_LOCK_FILE: &str = "api.lock";
+/// Environment variable in which a process of the agent finds its [`Handover`].
+const HANDOVER: &str = "ELBOWROOM_HANDOVER";
+
+/// One of the agent's processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Mounts and watches.
+    Supervisor = 0,
+    /// Answers the kernel.
+    Server = 1,
+    /// Decides and publishes.
+    Policy = 2,
+    /// Serves the HTTP API. Holds nothing of the others, and is handed nothing.
+    Api = 3,
+}
+
+impl Role {
+    /// The hidden verb that a process of this role is started with.
+    pub const fn verb(self) -> &'static str {
+        match self {
+            Self::Supervisor => "supervise",
+            Self::Server => "view-server",
+            Self::Policy => "policy",
+            Self::Api => "api-server",
+        }
+    }
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Supervisor => "supervisor",
+            Self::Server => "view server",
+            Self::Policy => "policy process",
+            Self::Api => "API server",
+        })
+    }
+}
+
+/// The lock file, open.
+#[derive(Debug)]
+pub struct Roles {
+    file: File,
+}
+
+impl Roles {
+    /// Opens the lock file of a run directory, which must exist, making the file where there is none.
+    ///
+    /// # Errors
+    /// [`FuseError::Io`].
+    pub fn open(run_dir: &Path) -> Result<Self, FuseError> {
+        Self::open_file(run_dir.join(LOCK_FILE))
+    }
+
+    /// The same for the API server's role, which has a file of its own.
+    ///
+    /// # Errors
+    /// [`FuseError::Io`].
+    pub fn of_api(run_dir: &Path) -> Result<Self, FuseError> {
+        Self::open_file(run_dir.join(API_LOCK_FILE))
+    }
+
+    fn open_file(path: PathBuf) -> Result<Self, FuseError> {
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+        Ok(Self { file: file.map_err(FuseError::io("opening", path))? })
+    }
+
+    /// Takes a role for this process, for as long as it lives. False when another process has it.
+    pub fn take(&self, role: Role) -> bool {
+        let lock = record(libc::F_WRLCK, role);
+        // SAFETY: the descriptor is open for as long as `self`, and F_SETLK reads one `struct flock`, which `lock` is.
+        unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLK, &raw const lock) == 0 }
+    }
+
+    /// Gives a role back.
+    pub fn give_back(&self, role: Role) {
+        let lock = record(libc::F_UNLCK, role);
+        // SAFETY: as in `take`. Unlocking a lock one has, or has not, does not fail.
+        unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLK, &raw const lock) };
+    }
+
+    /// The other process that has a role. `None` also where this process has it itself.
+    pub fn holder(&self, role: Role) -> Option<Pid> {
+        let mut lock = record(libc::F_WRLCK, role);
+        // SAFETY: the descriptor is open for as long as `self`, and F_GETLK writes one `struct flock`, which `lock` is.
+        let answered = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_GETLK, &raw mut lock) == 0 };
+        let held = answered && lock.l_type != libc::F_UNLCK as libc::c_short;
+        // A holder in a pid namespace that cannot be seen from here has no pid: nobody who could be watched.
+        held.then(|| Pid::from_raw(lock.l_pid)).flatten()
+    }
+
+    /// A descriptor that becomes readable when the holder of a role dies, with its pid.
+    pub fn watch(&self, role: Role) -> Option<(Pid, OwnedFd)> {
+        let pid = self.holder(role)?;
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // The pid could have died and come back as somebody else in between; the lock could not.
+        (self.holder(role) == Some(pid)).then_some((pid, pidfd))
+    }
+
+    /// Whether the file still is what its path names: it was not removed by an agent that stopped meanwhile.
+    pub fn is_at(&self, run_dir: &Path) -> bool {
+        let at_path = std::fs::symlink_metadata(run_dir.join(LOCK_FILE));
+        match (at_path, self.file.metadata()) {
+            (Ok(path), Ok(open)) => (path.dev(), path.ino()) == (open.dev(), open.ino()),
+            _ => false,
+        }
+    }
+}
+
+fn record(kind: libc::c_int, role: Role) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: role as libc::off_t,
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+/// What every process of the agent holds, and hands to those it starts.
+#[derive(Debug)]
+pub struct Handover {
+    /// How the agent was started.
+    pub start: Start,
+    /// `/dev/fuse`, mounted and initialised.
+    pub fuse: OwnedFd,
+    /// The memory of [`crate::view_server::slots`].
+    pub slots: OwnedFd,
+    /// The lock file.
+    pub roles: Roles,
+    /// The program, open: whatever becomes of its path (a package upgrade), all processes of one agent run the same one
+    /// and agree about the shared memory.
+    pub program: OwnedFd,
+}
+
+/// How the agent was started: enough to start any of its processes again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// The run directory, absolute.
+    pub run_dir: PathBuf,
+    /// Arguments of the policy process and of the API server, after their verbs, as bytes (an argument need not be UTF-8).
+    policy_args: Vec<Vec<u8>>,
+    /// Whether there is an API server.
+    pub api: bool,
+    /// How long the policy process may take to detach all containers when the agent stops.
+    pub stop_deadline: Duration,
+}
+
+impl Start {
+    /// See the fields.
+    pub fn new(run_dir: PathBuf, policy_args: &[OsString], api: bool, stop_deadline: Duration) -> Self {
+        let policy_args = policy_args.iter().map(|arg| arg.as_bytes().to_vec()).collect();
+        Self { run_dir, policy_args, api, stop_deadline }
+    }
+
+    pub(crate) fn in_use_by(&self, role: Role, pid: Option<Pid>) -> FuseError {
+        let pid = pid.map_or(0, |pid| pid.as_raw_nonzero().get());
+        FuseError::AlreadyRunning { run_dir: self.run_dir.clone(), role, pid }
+    }
+
+    /// Where the views are mounted.
+    pub fn views(&self) -> PathBuf {
+        self.run_dir.join(crate::view_server::VIEWS)
+    }
+
+    /// Where the view pages are.
+    pub fn pages(&self) -> PathBuf {
+        self.run_dir.join(crate::view_server::PAGES)
+    }
+
+    /// The ledger of leases: there while any limit of ours may be in force.
+    pub fn leases(&self) -> PathBuf {
+        self.run_dir.join(lease::DIR)
+    }
+}
+
+/// The environment variable's value.
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    start: Start,
+    fuse: RawFd,
+    slots: RawFd,
+    roles: RawFd,
+    program: RawFd,
+}
+
+impl Handover {
+    /// Takes what the process that started this one handed over. To be called once, before anything else is opened.
+    ///
+    /// # Errors
+    /// [`FuseError::NotInherited`] when there is nothing, or when the descriptors are not what they should be.
+    pub fn inherit() -> Result<Self, FuseError> {
+        let refuse = |what: String| FuseError::NotInherited { what };
+        let text = std::env::var(HANDOVER).map_err(|_| refuse(format!("{HANDOVER} is not set")))?;
+        let wire: Wire =
+            serde_json::from_str(&text).map_err(|e| refuse(format!("{HANDOVER} is not ours: {e}")))?;
+        let adopt = |name: &str, fd: RawFd, what: fn(&rustix::fs::Stat) -> bool| {
+            // SAFETY: only looked at: a number that is no open descriptor makes fstat fail.
+            let there = (fd > 2).then(|| unsafe { BorrowedFd::borrow_raw(fd) });
+            let stat = there.and_then(|fd| rustix::fs::fstat(fd).ok());
+            if !stat.is_some_and(|stat| what(&stat)) {
+                return Err(refuse(format!("descriptor {fd} is not the agent's {name}")));
+            }
+            // SAFETY: it is open, is the kind of file that was handed over under this number, and nothing else in
+            // this process owns it: this runs once, before anything was opened.
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            // Not for programs that this process starts otherwise.
+            rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
+                .map_err(|e| refuse(format!("descriptor of the {name}: {e}")))?;
+            Ok(fd)
+        };
+        let is_file = |stat: &rustix::fs::Stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+        Ok(Self {
+            fuse: adopt("FUSE connection", wire.fuse, |stat| stat.st_rdev == rustix::fs::makedev(10, 229))?,
+            slots: adopt("shared memory", wire.slots, is_file)?,
+            roles: Roles { file: File::from(adopt("lock file", wire.roles, is_file)?) },
+            program: adopt("program", wire.program, is_file)?,
+            start: wire.start,
+        })
+    }
+
+    /// Takes a role for this process, for as long as it lives.
+    ///
+    /// # Errors
+    /// [`FuseError::AlreadyRunning`].
+    pub fn take(&self, role: Role) -> Result<(), FuseError> {
+        match self.roles.take(role) {
+            true => Ok(()),
+            false => Err(self.start.in_use_by(role, self.roles.holder(role))),
+        }
+    }
+
+    /// As [`Roles::watch`], for any role.
+    pub fn watch(&self, role: Role) -> Option<(Pid, OwnedFd)> {
+        match role {
+            Role::Api => Roles::of_api(&self.start.run_dir).ok()?.watch(role),
+            Role::Supervisor | Role::Server | Role::Policy => self.roles.watch(role),
+        }
+    }
+
+    /// Whether the connection is still there: not unmounted everywhere, and not aborted.
+    pub fn is_connected(&self) -> bool {
+        let mut polled = [PollFd::new(&self.fuse, PollFlags::empty())];
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // The device says POLLERR when it is not (fs/fuse/dev.c, fuse_dev_poll).
+        !matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..) if polled[0].revents().contains(PollFlags::ERR))
+    }
+
+    /// A command of this agent's program that inherits nothing of the agent's.
+    pub fn command(&self, verb: &str) -> Command {
+        let mut command = Command::new(format!("/proc/self/fd/{}", self.program.as_raw_fd()));
+        command
+            .arg0("elbowroom")
+            .arg(verb)
+            // Never below the mount, and in the way of nobody's unmount.
+            .current_dir("/")
+            .stdin(Stdio::null())
+            // Ctrl-C at a terminal is for the supervisor, which then stops the others in order.
+            .process_group(0);
+        for variable in crate::view_server::service::VARIABLES {
+            command.env_remove(variable);
+        }
+        command.env_remove(HANDOVER);
+        command
+    }
+
+    /// Starts a process of the agent.
+    ///
+    /// # Errors
+    /// [`FuseError::Io`] when it cannot be forked or executed.
+    pub fn spawn(&self, role: Role) -> Result<Child, FuseError> {
+        let fds = [
+            self.fuse.as_raw_fd(),
+            self.slots.as_raw_fd(),
+            self.roles.file.as_raw_fd(),
+            self.program.as_raw_fd(),
+        ];
+        let [fuse, slots, roles, program] = fds;
+        let wire = Wire { start: self.start.clone(), fuse, slots, roles, program };
+        let mut command = self.command(role.verb());
+        if matches!(role, Role::Policy | Role::Api) {
+            command.args(self.start.policy_args.iter().map(|arg| OsString::from_vec(arg.clone())));
+        }
+        // What talks to strangers is handed nothing.
+        let fds: &[RawFd] = if role == Role::Api { &[] } else { &fds };
+        let fds = fds.to_vec();
+        if role != Role::Api {
+            command.env(HANDOVER, serde_json::to_string(&wire).expect("numbers and strings are JSON"));
+        }
+        // SAFETY: the closure runs between fork and exec in a copy of this process where other threads' locks may be
+        // held: it only makes calls that are async-signal-safe, on descriptors that `self` keeps open and on a signal
+        // set of its own that sigemptyset initialises.
+        unsafe {
+            command.pre_exec(move || {
+                // What this process has blocked is its own affair.
+                let mut none = std::mem::zeroed();
+                libc::sigemptyset(&raw mut none);
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+                for fd in &fds {
+                    if libc::fcntl(*fd, libc::F_SETFD, 0) != 0 {
+                        return Err(std::io::Error::last_os_error());
+                    }
+                }
+                Ok(())
+            });
+        }
+        let path = PathBuf::from(command.get_program());
+        command.spawn().map_err(FuseError::io("starting", path))
+    }
+
+    /// Watches the supervisor for as long as this process lives, and starts a new one when it dies; where others do the
+    /// same at the same moment, the role goes to one. For a thread of its own, in the server and in the policy process.
+    pub fn keep_supervised(&self) -> ! {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.roles.watch(Role::Supervisor) {
+                Some((_, pidfd)) => {
+                    backoff.started();
+                    wait_readable(&pidfd, None);
+                }
+                None => {
+                    std::thread::sleep(backoff.next());
+                    if let Err(error) = self.respawn_supervisor(&mut backoff) {
+                        tracing::error!(%error, "the supervisor cannot be started");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts a supervisor and stays with it until it has died, or has turned out to be one too many.
+    fn respawn_supervisor(&self, backoff: &mut Backoff) -> Result<(), FuseError> {
+        if self.roles.holder(Role::Supervisor).is_some() {
+            return Ok(());
+        }
+        let mut child = self.spawn(Role::Supervisor)?;
+        let pid = Pid::from_child(&child);
+        tracing::warn!(
+            pid = pid.as_raw_nonzero(),
+            because = "the supervisor died",
+            "started a new supervisor"
+        );
+        backoff.started();
+        // Reaped here in any case; meanwhile another supervisor may come and go without this thread, and the others
+        // see to that.
+        let status = child.wait().map_err(FuseError::io("waiting for", "supervisor"))?;
+        tracing::debug!(%status, "supervisor ended");
+        Ok(())
+    }
+}
+
+/// Waits until a descriptor is readable, or for `timeout`. False when the time passed.
+pub fn wait_readable(fd: &OwnedFd, timeout: Option<Duration>) -> bool {
+    let until = timeout.map(|t| Instant::now() + t);
+    loop {
+        let left = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+        });
+        match rustix::event::poll(&mut [PollFd::new(fd, PollFlags::IN)], left.as_ref()) {
+            Ok(n) => return n > 0,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                // Not possible for a descriptor that is open; do not spin if it happens all the same.
+                tracing::error!(%error, "poll");
+                std::thread::sleep(Duration::from_millis(100));
+                return true;
+            }
+        }
+    }
+}
+
+/// How long to wait before starting a process again: not at all the first time, longer and longer (never more than
+/// a second, because readers may be waiting) while it dies young.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    failures: u32,
+    started: Option<Instant>,
+}
+
+impl Backoff {
+    /// A process that lived this long is worth another immediate start.
+    const YOUNG: Duration = Duration::from_millis(250);
+
+    pub(crate) fn started(&mut self) {
+        self.started = Some(Instant::now());
+    }
+
+    /// The wait before the next start.
+    pub(crate) fn next(&mut self) -> Duration {
+        if self.started.take().is_some_and(|at| at.elapsed() >= Self::YOUNG) {
+            self.failures = 0;
+        }
+        let wait = match self.failures {
+            0 => Duration::ZERO,
+            n => Duration::from_millis(10 << (n - 1).min(7)).min(Duration::from_secs(1)),
+        };
+        self.failures += 1;
+        wait
+    }
+}

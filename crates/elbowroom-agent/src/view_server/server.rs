@@ -1,0 +1,467 @@
+//! The view server: a request becomes an answer, from a slot and the host's own text. It has no state that a successor
+//! would miss, so it may be killed at any instruction.
+//!
+//! Every request gets an answer, also one that is malformed, unknown or makes a page panic: a request without an answer
+//! is a process in a container that hangs for good. Everything that would change something is refused with `EROFS`.
+
+use crate::view_server::abi;
+use crate::view_server::abi::{Attr, FOREVER, Op, Request, Window};
+use crate::view_server::hosttext::HostText;
+use crate::view_server::roles::{Handover, Role};
+use crate::view_server::slots::{Ending, Slot, Slots, Snapshot};
+use crate::view_server::{FuseError, session};
+use elbowroom_linux::signal::Signals;
+use elbowroom_types::unit::Micros;
+use elbowroom_view::pages::files::CpuDir;
+use elbowroom_view::pages::tree;
+use elbowroom_view::pages::tree::Node;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use std::os::unix::thread::JoinHandleExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Threads that answer. Two, because one may be held up by a slow host file while the other goes on; more would only
+/// take turns, since hits never come here.
+const THREADS: usize = 2;
+/// Bits of a node id below the serial.
+const NODE_BITS: u32 = 24;
+const NODE_MASK: u64 = (1 << NODE_BITS) - 1;
+/// How long the name of something that comes and goes (containers, CPUs) may be taken to mean the same thing, seconds.
+const NAME_SECS: u64 = 1;
+
+/// Runs the server on what the supervisor handed over, until the mount is gone.
+///
+/// # Errors
+/// [`FuseError::AlreadyRunning`] when there is one already, [`FuseError::NotInherited`], [`FuseError::Layout`].
+pub fn main() -> Result<(), FuseError> {
+    // A server that the whole process group is told to end with must outlast the policy process, which still detaches
+    // containers. It ends with the mount, or by SIGKILL, which is what it is made for; or when the views stay for another.
+    let signals = crate::supervisor::stop_signals()?;
+    let _ = rustix::thread::set_name(c"elbowroom-view");
+    let handover = Arc::new(Handover::inherit()?);
+    let slots =
+        Arc::new(Slots::open(handover.slots.try_clone().map_err(FuseError::io("duplicating", "slots"))?)?);
+    handover.take(Role::Server)?;
+    if slots.has_lost_requests() {
+        match abort(&handover) {
+            // The supervisor finds that out, and makes another.
+            Ok(()) => return Ok(()),
+            Err(error) => tracing::error!(%error, "readers hang, and views may show old numbers"),
+        }
+    }
+    slots.count_server_start();
+    let keeper = Arc::clone(&handover);
+    spawn("keeper", move || keeper.keep_supervised());
+    let (ended, end) = std::sync::mpsc::channel();
+    let mut threads = Vec::new();
+    for _ in 0..THREADS {
+        let (handover, slots, ended) = (Arc::clone(&handover), Arc::clone(&slots), ended.clone());
+        threads.push(spawn("answer", move || {
+            let run = || Server::new(&slots, HostText::new("/")).run(&handover);
+            // Nobody listens when the other thread ended first and the process is on its way out.
+            let _ = ended.send(catch_unwind(AssertUnwindSafe(run)));
+        }));
+    }
+    let told = Arc::clone(&slots);
+    spawn("leave", move || leave_when_told(&signals, &told, &threads));
+    // What the server before had read and not answered. Threads are there to take it; this write does not sleep.
+    if slots.can_resend() {
+        let mut message = Vec::new();
+        abi::resend(&mut message);
+        session::send(&handover.fuse, &message)?;
+    }
+    tracing::info!(pid = std::process::id(), "view server ready");
+    // One thread that failed is enough: the other one's unanswered request is asked again, and a new server has both. One that
+    // leaves has answered all it took, and so must the others.
+    for _ in 0..THREADS {
+        match end.recv().expect("this function keeps a sender") {
+            Ok(Ok(())) => {}
+            // Unmounted, or aborted, which the supervisor finds out for itself: there is nothing left to answer.
+            Ok(Err(FuseError::Disconnected)) => return Ok(()),
+            Ok(Err(error)) => return Err(error),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+    Ok(())
+}
+
+/// Ends a connection with requests that nobody will answer. Who reads waits for them in the kernel, and so would the notifier, at the page
+/// of such a reader, and refresh no view any more.
+fn abort(handover: &Handover) -> Result<(), FuseError> {
+    let lines = session::mounts_on(&handover.start.views())?;
+    let ours = lines.last().filter(|line| line.is_ours()).ok_or(FuseError::Disconnected)?;
+    session::abort(ours.minor)?;
+    tracing::warn!(
+        because = "a view server died with requests that this kernel (before Linux 6.9) cannot ask again",
+        "aborted the views' connection"
+    );
+    Ok(())
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    started.expect("a process that just started can have a thread")
+}
+
+/// Set when no more requests are to be taken: they wait for the next agent.
+static LEAVING: AtomicBool = AtomicBool::new(false);
+
+/// Waits for the word that the views stay for another agent, then sees to it that the threads that answer take nothing more. So
+/// also a kernel that cannot queue requests again (before Linux 6.9) loses none over a restart.
+fn leave_when_told(signals: &Signals, slots: &Slots, threads: &[JoinHandle<()>]) {
+    loop {
+        let mut polled = [PollFd::new(signals, PollFlags::IN)];
+        let _ = rustix::event::poll(&mut polled, None);
+        if signals.next().is_ok_and(|signal| signal.is_some()) && slots.ending() == Ending::Leave {
+            break;
+        }
+    }
+    extern "C" fn nothing(_: libc::c_int) {}
+    LEAVING.store(true, Ordering::SeqCst);
+    // SAFETY: all of `action` that matters is set, the rest is zero, which is an empty mask and no flags; the handler does
+    // nothing, so it may run anywhere. It is there to make a read(2) return.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as libc::sighandler_t;
+        libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut());
+    }
+    // More than once: a thread may have looked at the flag just before it was set, and begin to read after the signal.
+    while threads.iter().any(|thread| !thread.is_finished()) {
+        for thread in threads.iter().filter(|thread| !thread.is_finished()) {
+            // SAFETY: a thread whose handle is there was not joined or detached, so its id is good, also after its end. It is a
+            // number to std and to glibc, and a pointer to musl.
+            unsafe { libc::pthread_kill(thread.as_pthread_t() as _, libc::SIGUSR1) };
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// One thread's worth of server. Public for tests and fuzzing: [`Server::answer`] needs no mount.
+pub struct Server<'a> {
+    slots: &'a Slots,
+    host: HostText,
+    snapshot: Snapshot,
+}
+
+/// What a file or directory is, after its id was taken apart.
+#[derive(Clone, Copy)]
+enum Target {
+    Mount,
+    View(Slot, Node),
+}
+
+impl<'a> Server<'a> {
+    /// A server of these slots whose pages quote the host files that `host` reads.
+    pub fn new(slots: &'a Slots, host: HostText) -> Self {
+        Self { slots, host, snapshot: Snapshot::default() }
+    }
+
+    fn run(mut self, handover: &Handover) -> Result<(), FuseError> {
+        let mut buffer = session::Buffer::new()?;
+        let mut out = Vec::with_capacity(128 << 10);
+        while !LEAVING.load(Ordering::SeqCst) {
+            let Some(request) = session::receive(&handover.fuse, &mut buffer)? else { continue };
+            // Counted first: whoever finds the counter below the truth would think that nothing was lost.
+            self.slots.count_request(request.unique & abi::UNIQUE_RESEND != 0);
+            if self.answer(&request, &mut out) {
+                session::send(&handover.fuse, &out)?;
+            }
+            self.slots.count_answered();
+        }
+        Ok(())
+    }
+
+    /// Writes the answer to a request to `out`. False when the kernel wants none.
+    pub fn answer(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> bool {
+        if request.op == Op::Silent {
+            return false;
+        }
+        let answered = answer_or_error(out, request.unique, |out| self.body(request, out));
+        if answered == Err(Errno::IO) {
+            self.slots.count_failed();
+            let node = request.nodeid & NODE_MASK;
+            tracing::error!(node, op = ?request.op, because = "its page panicked, which is a defect", "a reader gets EIO");
+        }
+        true
+    }
+
+    fn body(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
+        match request.op {
+            Op::Lookup(name) => self.lookup(request.nodeid, name, out),
+            Op::GetAttr => {
+                let attr = self.attr(request.nodeid, self.target(request.nodeid)?)?;
+                abi::put_attr(out, attr, FOREVER);
+                Ok(())
+            }
+            Op::Read(window) => self.read(request.nodeid, window, out),
+            // A handle would be state. Directories are answered, because ENOSYS there means that their entries may be
+            // cached, and containers come and go.
+            Op::OpenDir => {
+                self.target(request.nodeid)?;
+                abi::put_open(out);
+                Ok(())
+            }
+            Op::ReadDir(window) => self.read_dir(request.nodeid, window, out),
+            Op::StatFs => {
+                abi::put_statfs(out);
+                Ok(())
+            }
+            Op::Release | Op::Destroy | Op::Silent => Ok(()),
+            Op::Mutate => Err(Errno::ROFS),
+            // Open: there is no need of it (FUSE_NO_OPEN_SUPPORT), and the kernel will not ask again.
+            Op::Open | Op::Unsupported(_) => Err(Errno::NOSYS),
+            // The handshake was before our time.
+            Op::Init(_) => Err(Errno::PROTO),
+            Op::Malformed(_) => Err(Errno::INVAL),
+        }
+    }
+
+    fn target(&self, nodeid: u64) -> Result<Target, Errno> {
+        if nodeid == abi::ROOT_ID {
+            return Ok(Target::Mount);
+        }
+        let slot = self.slots.get(nodeid >> NODE_BITS).ok_or(Errno::STALE)?;
+        let node = Node::from_bits((nodeid & NODE_MASK) as u32).ok_or(Errno::STALE)?;
+        Ok(Target::View(slot, node))
+    }
+
+    fn lookup(&mut self, parent: u64, name: &[u8], out: &mut Vec<u8>) -> Result<(), Errno> {
+        let (slot, node) = match self.target(parent)? {
+            Target::Mount => (self.slots.find(name).ok_or(Errno::NOENT)?, Node::ROOT),
+            Target::View(slot, dir) => {
+                self.snapshot(slot)?;
+                let name = std::str::from_utf8(name).map_err(|_| Errno::NOENT)?;
+                let node = tree::lookup(dir, name, &self.snapshot.facts).ok_or(Errno::NOENT)?;
+                if !self.host_has(node) {
+                    return Err(Errno::NOENT);
+                }
+                (slot, node)
+            }
+        };
+        let attr = self.attr(nodeid(slot, node), Target::View(slot, node))?;
+        // Containers, CPUs and NUMA nodes come and go; other names mean the same for as long as their directory does.
+        let name_secs = match node {
+            Node::Root | Node::CpuDir(_, CpuDir::Itself) | Node::NumaNode(_) => NAME_SECS,
+            _ => FOREVER,
+        };
+        abi::put_entry(out, attr, name_secs, FOREVER);
+        Ok(())
+    }
+
+    fn attr(&mut self, ino: u64, target: Target) -> Result<Attr, Errno> {
+        let (dir, size) = match target {
+            Target::Mount => (true, 0),
+            Target::View(_, node) if node.is_dir() => (true, 0),
+            Target::View(slot, node) => (false, self.size(slot, node)?),
+        };
+        // As procfs does: the time of asking.
+        let time = clock_gettime(ClockId::Realtime).tv_sec as u64;
+        Ok(Attr { ino, size: size.into(), dir, time })
+    }
+
+    /// A page's size, as measured when its container was added. Pages without a bit are as long as they always were.
+    fn size(&mut self, slot: Slot, node: Node) -> Result<u32, Errno> {
+        match node.page_bit() {
+            Some(bit) => self.slots.size(slot, bit).ok_or(Errno::STALE),
+            None => {
+                self.snapshot(slot)?;
+                let host = self.host_text(node);
+                Ok(tree::size(node, &self.snapshot.facts, &host))
+            }
+        }
+    }
+
+    fn read(&mut self, nodeid: u64, window: Window, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let (slot, node) = match self.target(nodeid)? {
+            Target::View(slot, node) if !node.is_dir() => (slot, node),
+            _ => return Err(Errno::ISDIR),
+        };
+        // The bit before the numbers: see `Slots::mark_read`.
+        if let Some(bit) = node.page_bit() {
+            self.slots.mark_read(slot, bit);
+        }
+        let size = self.size(slot, node)?;
+        self.snapshot(slot)?;
+        let host = self.host_text(node);
+        let now = clock_gettime(ClockId::Boottime);
+        let now = Micros(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000);
+        let Snapshot { facts, times } = &self.snapshot;
+        let page = tree::render(node, facts, times, &host, now, size);
+        let start = usize::try_from(window.offset).unwrap_or(usize::MAX).min(page.len());
+        let end = start.saturating_add(window.size as usize).min(page.len());
+        out.extend_from_slice(&page[start..end]);
+        Ok(())
+    }
+
+    fn read_dir(&mut self, dir: u64, window: Window, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let limit = out.len() + (window.size as usize).min(128 << 10);
+        // Cookies: 1 and 2 for the two that every directory has, then three more than an entry's place.
+        let skip = usize::try_from(window.offset).unwrap_or(usize::MAX);
+        for (cookie, name) in [(1, &b"."[..]), (2, b"..")].into_iter().skip(skip) {
+            if !abi::put_dirent(out, limit, dir, cookie, true, name) {
+                return Ok(());
+            }
+        }
+        let first = skip.saturating_sub(2);
+        match self.target(dir)? {
+            Target::Mount => {
+                for (place, slot) in self.slots.from_place(first) {
+                    let Some(name) = self.slots.name(slot) else { continue };
+                    let id = nodeid(slot, Node::ROOT);
+                    if !abi::put_dirent(out, limit, id, place as u64 + 3, true, name.as_bytes()) {
+                        break;
+                    }
+                }
+            }
+            Target::View(slot, node) if node.is_dir() => {
+                self.snapshot(slot)?;
+                let children = tree::children(node, &self.snapshot.facts);
+                for (place, (name, child)) in children.iter().enumerate().skip(first) {
+                    if !self.host_has(*child) {
+                        continue;
+                    }
+                    let id = nodeid(slot, *child);
+                    let cookie = place as u64 + 3;
+                    if !abi::put_dirent(out, limit, id, cookie, child.is_dir(), name.as_bytes()) {
+                        break;
+                    }
+                }
+            }
+            Target::View(..) => return Err(Errno::NOTDIR),
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self, slot: Slot) -> Result<(), Errno> {
+        self.slots.snapshot(slot, &mut self.snapshot).ok_or(Errno::STALE)
+    }
+
+    /// What this host lacks, its containers lack.
+    fn host_has(&self, node: Node) -> bool {
+        tree::host_path(node).is_none_or(|path| self.host.exists(&path))
+    }
+
+    /// The host's text for a page; empty where the page needs none, or where the host file went away.
+    fn host_text(&mut self, node: Node) -> String {
+        // Pages of single CPUs are many and read once: they do not stay open.
+        let keep = !matches!(node, Node::CpuFile(..));
+        tree::host_path(node).and_then(|path| self.host.read(&path, keep).ok()).unwrap_or_default()
+    }
+}
+
+/// Writes an answer, or an error instead of it: also when making the answer panics, which is [`Errno::IO`].
+fn answer_or_error(
+    out: &mut Vec<u8>,
+    unique: u64,
+    body: impl FnOnce(&mut Vec<u8>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let mut result = Err(Errno::IO);
+    // Nothing of what a panic leaves half done is used again: the answer is replaced, the snapshot is taken anew.
+    let _ = catch_unwind(AssertUnwindSafe(|| abi::reply(out, unique, |out| result = body(out))));
+    if let Err(errno) = result {
+        abi::reply_error(out, unique, errno);
+    }
+    result
+}
+
+/// The id of a container's node: the same in every process, now and after any restart.
+pub(super) fn nodeid(slot: Slot, node: Node) -> u64 {
+    slot.serial << NODE_BITS | u64::from(node.to_bits())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_view::pages::facts::Facts;
+
+    fn errno_of(out: &[u8]) -> i32 {
+        i32::from_ne_bytes(*out[4..].first_chunk().unwrap())
+    }
+
+    /// What a server of one container, `c1`, whose host has no files, answers: errno, or the length of the body.
+    fn ask(nodeid: impl Fn(Slot) -> u64, op: Op<'_>) -> Result<usize, i32> {
+        let slots = Slots::create(4, 1).unwrap();
+        let slot = slots.add("c1", 0, &[24; 64], &Facts::EMPTY, &[]).unwrap();
+        let empty = tempfile::tempdir().unwrap();
+        let mut out = Vec::new();
+        let request = Request { unique: 7, nodeid: nodeid(slot), op };
+        assert!(Server::new(&slots, HostText::new(empty.path())).answer(&request, &mut out));
+        match errno_of(&out) {
+            0 => Ok(out.len() - abi::OUT_HEADER),
+            errno => Err(-errno),
+        }
+    }
+
+    #[test]
+    fn a_page_that_panics_is_an_error_and_not_the_end() {
+        let mut out = Vec::new();
+        let answered = answer_or_error(&mut out, 7, |out| {
+            out.extend_from_slice(b"half a page");
+            panic!("on purpose");
+        });
+        assert_eq!((answered, out.len(), errno_of(&out)), (Err(Errno::IO), 16, -Errno::IO.raw_os_error()));
+    }
+
+    #[test]
+    fn every_kind_of_request_gets_its_answer() {
+        let window = Window { offset: 0, size: 4096 };
+        let root = |_: Slot| abi::ROOT_ID;
+        let view = |slot| nodeid(slot, Node::ROOT);
+        let page = |slot| nodeid(slot, Node::CpuOnline);
+        assert_eq!(ask(root, Op::GetAttr), Ok(104));
+        assert_eq!(ask(root, Op::Lookup(b"c1")), Ok(128));
+        assert_eq!(ask(root, Op::Lookup(b"c2")), Err(libc::ENOENT));
+        assert_eq!(ask(view, Op::Lookup(b"proc")), Ok(128));
+        assert_eq!(ask(view, Op::Lookup(b"\xff")), Err(libc::ENOENT));
+        assert_eq!(ask(page, Op::Read(window)), Ok(24));
+        assert_eq!(ask(page, Op::Read(Window { offset: 20, size: 4096 })), Ok(4));
+        assert_eq!(ask(page, Op::Read(Window { offset: u64::MAX, size: u32::MAX })), Ok(0));
+        assert_eq!(ask(view, Op::Read(window)), Err(libc::EISDIR));
+        assert_eq!(ask(page, Op::ReadDir(window)), Err(libc::ENOTDIR));
+        assert_eq!(ask(view, Op::OpenDir), Ok(16));
+        assert_eq!(ask(page, Op::Open), Err(libc::ENOSYS));
+        assert_eq!(ask(page, Op::Mutate), Err(libc::EROFS));
+        assert_eq!(ask(page, Op::Malformed(15)), Err(libc::EINVAL));
+        assert_eq!(ask(page, Op::Unsupported(99)), Err(libc::ENOSYS));
+        assert_eq!(ask(|_| 5 << NODE_BITS | 1, Op::GetAttr), Err(libc::ESTALE));
+        assert_eq!(ask(|slot| nodeid(slot, Node::ROOT) | NODE_MASK, Op::GetAttr), Err(libc::ESTALE));
+    }
+
+    #[test]
+    fn what_the_host_lacks_is_not_there() {
+        let proc = |slot| nodeid(slot, Node::Proc);
+        assert_eq!(ask(proc, Op::Lookup(b"meminfo")), Err(libc::ENOENT));
+        assert_eq!(ask(proc, Op::Lookup(b"uptime")), Ok(128));
+    }
+
+    #[test]
+    fn a_directory_reads_in_pieces_of_any_size() {
+        let slots = Slots::create(8, 1).unwrap();
+        for i in 0..5 {
+            slots.add(&format!("container{i}"), 0, &[0; 64], &Facts::EMPTY, &[]).unwrap();
+        }
+        let mut server = Server::new(&slots, HostText::new("/nowhere"));
+        let (mut out, mut offset, mut names) = (Vec::new(), 0, Vec::new());
+        loop {
+            let op = Op::ReadDir(Window { offset, size: 64 });
+            server.answer(&Request { unique: 1, nodeid: abi::ROOT_ID, op }, &mut out);
+            let mut entries = &out[abi::OUT_HEADER..];
+            if entries.is_empty() {
+                break;
+            }
+            while let Some(head) = entries.first_chunk::<24>() {
+                offset = u64::from_ne_bytes(*head[8..].first_chunk().unwrap());
+                let len = u32::from_ne_bytes(*head[16..].first_chunk().unwrap()) as usize;
+                names.push(String::from_utf8(entries[24..24 + len].to_vec()).unwrap());
+                entries = &entries[(24 + len).next_multiple_of(8)..];
+            }
+        }
+        let expected = [".", "..", "container0", "container1", "container2", "container3", "container4"];
+        assert_eq!(names, expected);
+    }
+}

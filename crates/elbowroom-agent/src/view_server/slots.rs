@@ -1,0 +1,550 @@
+//! Memory that the policy process and the view server share: one slot per container.
+//!
+//! # Problem
+//! The server answers a READ at any moment, the policy process changes numbers at any moment, and either may be killed
+//! between any two instructions. A reader must get one version of a container's numbers, whole, and must never wait.
+//!
+//! # Approach
+//! A sealed memfd, mapped by both. Each slot has two buffers and a generation: the writer fills the buffer that is not
+//! current and then adds one to the generation; the reader copies buffer `generation & 1` and looks whether the
+//! generation still is what it was. A writer that dies half way leaves a whole version current, so nobody spins on it
+//! (an in-place sequence lock would stay odd for ever). There is one writer: whoever holds the policy role
+//! ([`crate::view_server::roles`]).
+//!
+//! The mapping is a slice of atomic words, so every access is an ordinary checked index; data words are read and written
+//! relaxed, and the generation and the serial order them (Boehm, *Can Seqlocks Get Along With Programming Language
+//! Memory Models?*, MSPC'12, section 4). Layout, in 64-bit words: header, index (one entry per slot: serial, hash of
+//! the name), slots.
+//!
+//! # Terminology
+//! *Serial*: names one stay of one container in one slot, never used again; `serial % capacity` is the slot.
+//! *Page bit*: one of 64 bits per slot; the server sets it before it takes the numbers for a page, the notifier swaps it
+//! to zero after the numbers changed, and only then tells the kernel to drop the page.
+//!
+//! # Properties
+//! - `a_snapshot_is_one_version`: also between processes, also while the writer runs at full speed.
+//! - `a_reader_of_a_freed_slot_gets_nothing`: not the next container's numbers.
+//! - `a_page_read_before_the_swap_is_reported_by_it`: no page is cached that the notifier does not know about.
+
+mod words;
+
+use crate::fnv::fnv1a;
+use crate::view_server::FuseError;
+use elbowroom_types::cpuset::MAX_CPUS;
+use elbowroom_view::pages::facts::{CpuTimes, Facts};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use std::mem::size_of;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use words::{Words, facts_bytes, load_facts, load_times, store};
+
+/// "ELBOWRM" and the layout's version: a program of another version refuses the memory instead of misreading it.
+const MAGIC: u64 = u64::from_be_bytes(*b"ELBOWRM\x03");
+/// Longest name of a container, in bytes; engines use 64.
+pub const MAX_NAME: usize = 128;
+/// How many containers one agent shows unless told otherwise. Slots never used cost address space only.
+pub const DEFAULT_CAPACITY: u32 = 4096;
+/// The most there can be; more than pids.
+pub const MAX_CAPACITY: u32 = 1 << 20;
+
+const FACTS_WORDS: usize = size_of::<Facts>() / 8;
+const TIMES_WORDS: usize = size_of::<CpuTimes>() / 8;
+const NAME_WORDS: usize = MAX_NAME / 8;
+const PAGES: usize = 64;
+
+/// Words of the header. One word each; everything not named here is zero.
+mod head {
+    pub(super) const MAGIC: usize = 0;
+    pub(super) const CAPACITY: usize = 1;
+    pub(super) const CPUS: usize = 2;
+    pub(super) const SHAPE: usize = 3;
+    pub(super) const RESEND: usize = 4;
+    pub(super) const ENDING: usize = 5;
+    pub(super) const SERVER_STARTS: usize = 6;
+    pub(super) const HIGH_WATER: usize = 7;
+    pub(super) const REQUESTS: usize = 8;
+    pub(super) const RESENT: usize = 9;
+    pub(super) const FAILED: usize = 10;
+    pub(super) const ANSWERED: usize = 11;
+    pub(super) const BEAT: usize = 12;
+    pub(super) const WORDS: usize = 512;
+}
+
+/// Words of a slot before its two buffers.
+mod slot {
+    pub(super) const LAST_SERIAL: usize = 0;
+    pub(super) const GENERATION: usize = 1;
+    pub(super) const READ: usize = 2;
+    pub(super) const OWNER: usize = 3;
+    pub(super) const NAME_LEN: usize = 4;
+    pub(super) const NAME: usize = 5;
+    pub(super) const SIZES: usize = NAME + super::NAME_WORDS;
+    pub(super) const BUFFERS: usize = SIZES + super::PAGES;
+}
+
+/// How much the view servers have done since the agent started, those that were killed included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Times a view server started.
+    pub server_starts: u64,
+    /// Requests answered.
+    pub requests: u64,
+    /// Of these, requests that an earlier server had read and not answered when it died.
+    pub resent: u64,
+    /// Pages that could not be rendered (a defect; the log has it).
+    pub failed: u64,
+}
+
+/// How the agent ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Not at all.
+    None = 0,
+    /// Everything is taken away.
+    Stop = 1,
+    /// Its processes end, and the views stay for the next agent.
+    Leave = 2,
+}
+
+/// The mapping. Any number of threads and processes may read; see the module for who writes.
+pub struct Slots {
+    words: Words,
+    capacity: usize,
+    cpus: usize,
+    memory: OwnedFd,
+}
+
+/// A container in its slot: copied about freely, good until that container is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot {
+    pub(super) serial: u64,
+}
+
+/// A container's numbers at one instant, reused between requests.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The numbers.
+    pub facts: Facts,
+    /// By CPU number; as many as the agent published.
+    pub times: Vec<CpuTimes>,
+}
+
+impl Slots {
+    /// Makes the memory. `capacity` slots with room for `cpus` [`CpuTimes`] each; pages are taken from the machine only
+    /// when a slot is used.
+    ///
+    /// # Errors
+    /// [`FuseError::Memory`] when the kernel has no memfd or no address space.
+    pub fn create(capacity: u32, cpus: u32) -> Result<Self, FuseError> {
+        let failed = |operation| move |source| FuseError::Memory { operation, source };
+        let (capacity, cpus) = (capacity.clamp(1, MAX_CAPACITY) as usize, (cpus as usize).clamp(1, MAX_CPUS));
+        let bytes = total_words(capacity, cpus) * 8;
+        let memory =
+            rustix::fs::memfd_create("elbowroom-slots", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+                .map_err(failed("memfd_create"))?;
+        rustix::fs::ftruncate(&memory, bytes as u64).map_err(failed("ftruncate"))?;
+        // Nobody can shrink it under a reader any more, which would be a SIGBUS in every process that maps it.
+        rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(failed("F_ADD_SEALS"))?;
+        let slots = Self { words: Words::map(&memory, bytes)?, capacity, cpus, memory };
+        slots.words[head::CAPACITY].store(capacity as u64, Ordering::Relaxed);
+        slots.words[head::CPUS].store(cpus as u64, Ordering::Relaxed);
+        slots.words[head::SHAPE].store(shape(), Ordering::Relaxed);
+        slots.words[head::MAGIC].store(MAGIC, Ordering::Release);
+        Ok(slots)
+    }
+
+    /// Maps memory that another process made.
+    ///
+    /// # Errors
+    /// [`FuseError::Layout`] when it was made by a program that lays it out in another way; [`FuseError::Memory`].
+    pub fn open(memory: OwnedFd) -> Result<Self, FuseError> {
+        let failed = |operation| move |source| FuseError::Memory { operation, source };
+        let seals = rustix::fs::fcntl_get_seals(&memory).map_err(failed("F_GET_SEALS"))?;
+        let bytes = rustix::fs::fstat(&memory).map_err(failed("fstat"))?.st_size as usize;
+        if !seals.contains(SealFlags::SHRINK) || bytes < head::WORDS * 8 {
+            return Err(FuseError::Layout { what: "not sealed, or shorter than its header" });
+        }
+        let words = Words::map(&memory, bytes)?;
+        let at = |word: usize| words[word].load(Ordering::Acquire);
+        if at(head::MAGIC) != MAGIC {
+            return Err(FuseError::Layout { what: "the magic number is another" });
+        }
+        let (capacity, cpus) = (at(head::CAPACITY) as usize, at(head::CPUS) as usize);
+        let possible = (1..=MAX_CAPACITY as usize).contains(&capacity) && (1..=MAX_CPUS).contains(&cpus);
+        if at(head::SHAPE) != shape() || !possible || bytes != total_words(capacity, cpus) * 8 {
+            return Err(FuseError::Layout { what: "the numbers in it have another shape" });
+        }
+        Ok(Self { words, capacity, cpus, memory })
+    }
+
+    /// The memory, to hand to another process.
+    pub fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    /// How many containers there is room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How many [`CpuTimes`] a slot has room for.
+    pub fn cpus(&self) -> usize {
+        self.cpus
+    }
+
+    /// How much the servers of this mount have done.
+    pub fn counters(&self) -> Counters {
+        let at = |word: usize| self.words[word].load(Ordering::Relaxed);
+        Counters {
+            server_starts: at(head::SERVER_STARTS),
+            requests: at(head::REQUESTS),
+            resent: at(head::RESENT),
+            failed: at(head::FAILED),
+        }
+    }
+
+    /// Whether the kernel can queue unanswered requests again.
+    pub(super) fn can_resend(&self) -> bool {
+        self.words[head::RESEND].load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn set_can_resend(&self, yes: bool) {
+        self.words[head::RESEND].store(u64::from(yes), Ordering::Relaxed);
+    }
+
+    /// What the agent has been told: whoever supervises now must go on with that.
+    pub fn ending(&self) -> Ending {
+        match self.words[head::ENDING].load(Ordering::SeqCst) {
+            0 => Ending::None,
+            2 => Ending::Leave,
+            _ => Ending::Stop,
+        }
+    }
+
+    pub(crate) fn set_ending(&self, ending: Ending) {
+        self.words[head::ENDING].store(ending as u64, Ordering::SeqCst);
+    }
+
+    /// Says that the policy process works.
+    pub(super) fn count_beat(&self) {
+        self.words[head::BEAT].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it has said so.
+    pub(super) fn beat(&self) -> u64 {
+        self.words[head::BEAT].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_answered(&self) {
+        self.words[head::ANSWERED].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests that are done with, of those that [`Counters::requests`] counts.
+    pub(super) fn answered(&self) -> u64 {
+        self.words[head::ANSWERED].load(Ordering::Relaxed)
+    }
+
+    /// Whether a view server died with requests that it had taken, and the kernel cannot queue them again.
+    pub(super) fn has_lost_requests(&self) -> bool {
+        !self.can_resend() && self.counters().requests != self.answered()
+    }
+
+    pub(super) fn count_server_start(&self) {
+        self.words[head::SERVER_STARTS].fetch_add(1, Ordering::SeqCst);
+        // What its predecessor had taken is asked for again, and counted again.
+        let requests = self.words[head::REQUESTS].load(Ordering::SeqCst);
+        self.words[head::ANSWERED].store(requests, Ordering::SeqCst);
+    }
+
+    pub(super) fn count_request(&self, resent: bool) {
+        self.words[head::REQUESTS].fetch_add(1, Ordering::Relaxed);
+        if resent {
+            self.words[head::RESENT].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn count_failed(&self) {
+        self.words[head::FAILED].fetch_add(1, Ordering::Relaxed);
+    }
+
+    // ---- readers ----
+
+    /// The container of that serial, if it still is in its slot.
+    pub fn get(&self, serial: u64) -> Option<Slot> {
+        let live = serial != 0 && self.serial_of(self.place(serial)).load(Ordering::Acquire) == serial;
+        live.then_some(Slot { serial })
+    }
+
+    /// The container of that name.
+    pub fn find(&self, name: &[u8]) -> Option<Slot> {
+        let hash = fnv1a(name);
+        (0..self.high_water())
+            .filter(|place| self.hash_of(*place).load(Ordering::Relaxed) == hash)
+            .filter_map(|place| self.get(self.serial_of(place).load(Ordering::Acquire)))
+            .find(|slot| self.name(*slot).is_some_and(|n| n.as_bytes() == name))
+    }
+
+    /// The containers there are, in the order of their slots, from slot number `first` on, with that number.
+    pub fn from_place(&self, first: usize) -> impl Iterator<Item = (usize, Slot)> + '_ {
+        (first..self.high_water()).filter_map(|place| {
+            self.get(self.serial_of(place).load(Ordering::Acquire)).map(|slot| (place, slot))
+        })
+    }
+
+    /// A container's name; `None` when it is gone.
+    pub fn name(&self, slot: Slot) -> Option<String> {
+        let base = self.base(slot);
+        let len = (self.words[base + slot::NAME_LEN].load(Ordering::Relaxed) as usize).min(MAX_NAME);
+        let mut bytes = Vec::with_capacity(MAX_NAME);
+        for word in &self.words[base + slot::NAME..][..NAME_WORDS] {
+            bytes.extend_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        bytes.truncate(len);
+        self.still(slot)?;
+        String::from_utf8(bytes).ok()
+    }
+
+    /// Whose the slot is, as [`Self::add`] was told; `None` when it is gone.
+    pub fn owner(&self, slot: Slot) -> Option<u64> {
+        let owner = self.words[self.base(slot) + slot::OWNER].load(Ordering::Relaxed);
+        self.still(slot)?;
+        Some(owner)
+    }
+
+    /// The constant size of the page with that bit, in bytes; `None` when the container is gone.
+    pub fn size(&self, slot: Slot, bit: u8) -> Option<u32> {
+        let size =
+            self.words[self.base(slot) + slot::SIZES + usize::from(bit) % PAGES].load(Ordering::Relaxed);
+        self.still(slot)?;
+        u32::try_from(size).ok()
+    }
+
+    /// Notes that the page with that bit is being read. To be called before [`Slots::snapshot`]: then either the
+    /// numbers are new, or the notifier sees the bit and drops the page.
+    pub fn mark_read(&self, slot: Slot, bit: u8) {
+        self.words[self.base(slot) + slot::READ].fetch_or(1 << (bit % 64), Ordering::SeqCst);
+    }
+
+    /// Copies a container's numbers into `into`; `None` when it is gone. Tries again when the writer passed by twice
+    /// during the copy (a microsecond or so), and never waits for it.
+    pub fn snapshot(&self, slot: Slot, into: &mut Snapshot) -> Option<()> {
+        let base = self.base(slot);
+        let generation = &self.words[base + slot::GENERATION];
+        loop {
+            let before = generation.load(Ordering::SeqCst);
+            let buffer = self.buffer(base, before);
+            let (facts, rest) = buffer.split_at(FACTS_WORDS);
+            into.facts = load_facts(facts);
+            let count = (rest[0].load(Ordering::Relaxed) as usize).min(self.cpus);
+            into.times.clear();
+            into.times.extend(rest[1..].chunks_exact(TIMES_WORDS).take(count).map(load_times));
+            // The copies above may not sink below the second look at the generation.
+            fence(Ordering::Acquire);
+            if generation.load(Ordering::Relaxed) == before {
+                return self.still(slot);
+            }
+            self.still(slot)?;
+        }
+    }
+
+    // ---- the one writer ----
+
+    /// Gives a container a slot. `owner` tells it from any other, also from one of the same name later; `sizes` are its pages'
+    /// constant sizes by page bit.
+    ///
+    /// # Errors
+    /// [`FuseError::Name`], [`FuseError::Exists`], [`FuseError::Full`], [`FuseError::TooManyCpus`].
+    pub fn add(
+        &self,
+        name: &str,
+        owner: u64,
+        sizes: &[u32; PAGES],
+        facts: &Facts,
+        times: &[CpuTimes],
+    ) -> Result<Slot, FuseError> {
+        self.check(name, times)?;
+        let place = (0..self.capacity)
+            .filter(|place| self.serial_of(*place).load(Ordering::Relaxed) == 0)
+            // A slot that was used before has its memory already; among those, the one used least.
+            .min_by_key(|place| match *place < self.high_water() {
+                true => (false, self.words[self.base_of(*place) + slot::LAST_SERIAL].load(Ordering::Relaxed)),
+                false => (true, *place as u64),
+            })
+            .ok_or(FuseError::Full { capacity: self.capacity })?;
+        let base = self.base_of(place);
+        let last = &self.words[base + slot::LAST_SERIAL];
+        // Serial 0 means "free" and node 1 is the mount, so the first serial of slot p is capacity + p.
+        let serial = last.load(Ordering::Relaxed).max(place as u64) + self.capacity as u64;
+        // A reader that sees anything of what follows must see that the container before is gone.
+        fence(Ordering::SeqCst);
+        last.store(serial, Ordering::Relaxed);
+        self.words[base + slot::READ].store(0, Ordering::Relaxed);
+        self.words[base + slot::OWNER].store(owner, Ordering::Relaxed);
+        self.words[base + slot::NAME_LEN].store(name.len() as u64, Ordering::Relaxed);
+        for (i, word) in self.words[base + slot::NAME..][..NAME_WORDS].iter().enumerate() {
+            let mut bytes = [0; 8];
+            let part = name.as_bytes().get(i * 8..).unwrap_or_default();
+            let part = &part[..part.len().min(8)];
+            bytes[..part.len()].copy_from_slice(part);
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+        for (word, size) in self.words[base + slot::SIZES..][..PAGES].iter().zip(sizes) {
+            word.store((*size).into(), Ordering::Relaxed);
+        }
+        self.fill(base, facts, times);
+        self.hash_of(place).store(fnv1a(name.as_bytes()), Ordering::Relaxed);
+        self.words[head::HIGH_WATER].fetch_max(place as u64 + 1, Ordering::Relaxed);
+        // Everything above is there for whoever sees the serial.
+        self.serial_of(place).store(serial, Ordering::Release);
+        Ok(Slot { serial })
+    }
+
+    /// Replaces a container's numbers. Readers see the old version or the new one.
+    ///
+    /// # Errors
+    /// [`FuseError::Gone`] when the container was removed, [`FuseError::TooManyCpus`].
+    pub fn publish(&self, slot: Slot, facts: &Facts, times: &[CpuTimes]) -> Result<(), FuseError> {
+        self.still(slot).ok_or(FuseError::Gone)?;
+        if times.len() > self.cpus {
+            return Err(FuseError::TooManyCpus { got: times.len(), room: self.cpus });
+        }
+        self.fill(self.base(slot), facts, times);
+        Ok(())
+    }
+
+    /// Makes pages longer, where `sizes` are longer than what they have; none becomes shorter.
+    pub fn grow(&self, slot: Slot, sizes: &[u32; PAGES]) {
+        if self.still(slot).is_some() {
+            for (word, size) in self.words[self.base(slot) + slot::SIZES..][..PAGES].iter().zip(sizes) {
+                word.fetch_max((*size).into(), Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Takes a container out. Its numbers stay in memory and are never shown again.
+    pub fn remove(&self, slot: Slot) {
+        if self.still(slot).is_some() {
+            self.serial_of(self.place(slot.serial)).store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Swaps the bits in `mask` to zero and says which of them were set: the pages that readers may have cached.
+    pub fn take_read(&self, slot: Slot, mask: u64) -> u64 {
+        if self.still(slot).is_none() {
+            return 0;
+        }
+        self.words[self.base(slot) + slot::READ].fetch_and(!mask, Ordering::SeqCst) & mask
+    }
+
+    /// The bits that are set now. After [`Slots::publish`], a bit that is not set here will only be set by a server
+    /// that then takes the new numbers (both sides are sequentially consistent).
+    pub fn peek_read(&self, slot: Slot) -> u64 {
+        let bits = self.words[self.base(slot) + slot::READ].load(Ordering::SeqCst);
+        self.still(slot).map_or(0, |()| bits)
+    }
+
+    fn check(&self, name: &str, times: &[CpuTimes]) -> Result<(), FuseError> {
+        let bad = name.is_empty() || name.len() > MAX_NAME || name == "." || name == "..";
+        if bad || name.bytes().any(|b| b == b'/' || b == 0) {
+            return Err(FuseError::Name { name: name.chars().take(MAX_NAME).collect() });
+        }
+        if self.find(name.as_bytes()).is_some() {
+            return Err(FuseError::Exists { name: name.to_owned() });
+        }
+        if times.len() > self.cpus {
+            return Err(FuseError::TooManyCpus { got: times.len(), room: self.cpus });
+        }
+        Ok(())
+    }
+
+    fn fill(&self, base: usize, facts: &Facts, times: &[CpuTimes]) {
+        let generation = &self.words[base + slot::GENERATION];
+        let now = generation.load(Ordering::Relaxed);
+        // A reader that still copies this buffer, the one before the current, must see the generation that made it
+        // old: the stores below may not rise above the load of `now`, nor above the store that wrote it.
+        fence(Ordering::SeqCst);
+        let buffer = self.buffer(base, now + 1);
+        let (facts_words, rest) = buffer.split_at(FACTS_WORDS);
+        store(facts_words, facts_bytes(facts));
+        rest[0].store(times.len() as u64, Ordering::Relaxed);
+        for (words, times) in rest[1..].chunks_exact(TIMES_WORDS).zip(times) {
+            let values = [times.user.get(), times.system.get(), times.idle.get()];
+            words.iter().zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        }
+        generation.store(now + 1, Ordering::SeqCst);
+    }
+
+    fn still(&self, slot: Slot) -> Option<()> {
+        fence(Ordering::Acquire);
+        self.get(slot.serial).map(|_| ())
+    }
+
+    fn high_water(&self) -> usize {
+        (self.words[head::HIGH_WATER].load(Ordering::Acquire) as usize).min(self.capacity)
+    }
+
+    fn place(&self, serial: u64) -> usize {
+        (serial % self.capacity as u64) as usize
+    }
+
+    fn serial_of(&self, place: usize) -> &AtomicU64 {
+        &self.words[head::WORDS + place * 2]
+    }
+
+    fn hash_of(&self, place: usize) -> &AtomicU64 {
+        &self.words[head::WORDS + place * 2 + 1]
+    }
+
+    fn base(&self, slot: Slot) -> usize {
+        self.base_of(self.place(slot.serial))
+    }
+
+    fn base_of(&self, place: usize) -> usize {
+        head::WORDS + index_words(self.capacity) + place * slot_words(self.cpus)
+    }
+
+    fn buffer(&self, base: usize, generation: u64) -> &[AtomicU64] {
+        let words = buffer_words(self.cpus);
+        &self.words[base + slot::BUFFERS + (generation as usize & 1) * words..][..words]
+    }
+}
+
+impl Slot {
+    /// The serial, part of every node id of this container.
+    pub fn serial(self) -> u64 {
+        self.serial
+    }
+}
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Self { facts: Facts::EMPTY, times: Vec::new() }
+    }
+}
+
+fn buffer_words(cpus: usize) -> usize {
+    FACTS_WORDS + 1 + cpus * TIMES_WORDS
+}
+
+/// A whole number of cache lines, so that two containers never share one.
+fn slot_words(cpus: usize) -> usize {
+    (slot::BUFFERS + 2 * buffer_words(cpus)).next_multiple_of(8)
+}
+
+/// A whole number of pages: the index is scanned, and must not draw slots into memory.
+fn index_words(capacity: usize) -> usize {
+    (capacity * 2).next_multiple_of(512)
+}
+
+fn total_words(capacity: usize, cpus: usize) -> usize {
+    (head::WORDS + index_words(capacity) + slot_words(cpus) * capacity).next_multiple_of(512)
+}
+
+/// Changes whenever the structures that are copied through this memory do.
+fn shape() -> u64 {
+    (FACTS_WORDS << 32 | TIMES_WORDS << 16 | slot::BUFFERS) as u64
+}
+
+#[cfg(test)]
+mod tests;

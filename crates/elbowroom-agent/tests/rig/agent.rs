@@ -1,0 +1,206 @@
+//! An agent in a directory of its own, and the certainty that nothing of it is left.
+
+use elbowroom_agent::view_server::roles::{Role, Roles};
+use elbowroom_agent::view_server::session;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub const ROLES: [Role; 3] = [Role::Supervisor, Role::Server, Role::Policy];
+
+pub struct Agent {
+    pub dir: tempfile::TempDir,
+    pub roles: Roles,
+    first: Child,
+}
+
+/// Why nothing that mounts can run here.
+pub fn cannot_run() -> Option<&'static str> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("skipped: needs root to mount");
+    }
+    if std::fs::File::open("/dev/fuse").is_err() {
+        return Some("skipped: needs /dev/fuse");
+    }
+    None
+}
+
+/// The program of `examples/fuse_rig.rs`, built.
+pub fn program() -> PathBuf {
+    let own = std::env::current_exe().expect("a running program has a path");
+    if own.file_stem().is_some_and(|stem| stem == "fuse_rig") {
+        return own;
+    }
+    // target/PROFILE/deps/fuse-HASH -> target/PROFILE/examples/fuse_rig. Cargo does nothing when it is there and fresh.
+    let profile = own.parent().and_then(Path::parent).expect("tests are in target/PROFILE/deps");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--package", "elbowroom-agent", "--example", "fuse_rig"]);
+    if profile.file_name().is_some_and(|name| name == "release") {
+        cargo.arg("--release");
+    }
+    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null()).status();
+    let program = profile.join("examples/fuse_rig");
+    assert!(built.is_ok_and(|s| s.success()) || program.exists(), "examples/fuse_rig.rs cannot be built");
+    program
+}
+
+impl Agent {
+    pub fn start(containers: usize, hz: u64) -> Self {
+        let dir = tempfile::Builder::new().prefix("elbowroom-test-fuse-").tempdir().expect("a temp dir");
+        Self::start_in(dir, containers, hz)
+    }
+
+    pub fn start_in(dir: tempfile::TempDir, containers: usize, hz: u64) -> Self {
+        let first = Self::command(dir.path(), containers, hz).spawn().expect("the rig starts");
+        let mut agent = Self { roles: Roles::open(dir.path()).expect("the lock file"), dir, first };
+        let until = Instant::now() + Duration::from_secs(20);
+        let last = agent.view(containers - 1);
+        while !(agent.is_whole() && last.exists()) {
+            assert!(Instant::now() < until, "the agent does not come up");
+            // An agent that starts makes a lock file anew where one that stopped took it away.
+            agent.roles = Roles::open(agent.dir.path()).expect("the lock file");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        agent
+    }
+
+    pub fn command(run_dir: &Path, containers: usize, hz: u64) -> Command {
+        let mut command = Command::new(program());
+        command
+            .arg("agent")
+            .arg(run_dir)
+            .arg(containers.to_string())
+            .arg(hz.to_string())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// A container's view directory.
+    pub fn view(&self, container: usize) -> PathBuf {
+        self.dir.path().join("views").join(super::name(container))
+    }
+
+    pub fn pid(&self, role: Role) -> Option<Pid> {
+        self.roles.holder(role)
+    }
+
+    pub fn is_whole(&self) -> bool {
+        ROLES.iter().all(|role| self.pid(*role).is_some())
+    }
+
+    /// SIGKILL to the processes of these roles; returns when all have successors.
+    pub fn kill(&self, roles: &[Role]) {
+        let old: Vec<_> = roles.iter().map(|role| (*role, self.wait_for(*role, None))).collect();
+        for (_, pid) in &old {
+            let _ = kill_process(*pid, Signal::KILL);
+        }
+        for (role, pid) in old {
+            self.wait_for(role, Some(pid));
+        }
+    }
+
+    /// Waits for a process of that role that is not `other`.
+    pub fn wait_for(&self, role: Role, other: Option<Pid>) -> Pid {
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(pid) = self.pid(role).filter(|pid| Some(*pid) != other) {
+                return pid;
+            }
+            assert!(Instant::now() < until, "no {role} comes back");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// One line to the toy policy process, and its answer; tried again where that process was just killed.
+    pub fn ask(&self, line: &str) -> String {
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            let answer =
+                UnixStream::connect(self.dir.path().join(super::policy::SOCKET)).and_then(|mut stream| {
+                    writeln!(stream, "{line}")?;
+                    let mut answer = String::new();
+                    BufReader::new(stream).read_line(&mut answer)?;
+                    Ok(answer.trim().to_owned())
+                });
+            match answer {
+                Ok(answer) if !answer.is_empty() => return answer,
+                _ => assert!(Instant::now() < until, "the policy process does not answer"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Aborts the connection: whoever hangs, hangs no more.
+    pub fn abort(run_dir: &Path) {
+        for line in session::mounts_on(&run_dir.join("views")).unwrap_or_default() {
+            let _ = session::abort(line.minor);
+        }
+    }
+
+    /// Tells the agent to stop and waits until it has.
+    pub fn stop(&mut self) -> bool {
+        if let Some(pid) = self.pid(Role::Supervisor) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let until = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < until {
+            let _ = self.first.try_wait();
+            if ROLES.iter().all(|role| self.pid(*role).is_none()) {
+                let _ = self.first.wait();
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if !self.stop() {
+            eprintln!("the agent does not stop: ending it");
+            Self::abort(self.dir.path());
+            for role in ROLES.iter().cycle().take(30) {
+                if let Some(pid) = self.pid(*role) {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let _ = self.first.wait();
+        }
+        for at in ["views", "pages"].map(|name| self.dir.path().join(name)) {
+            session::mounts_on(&at).unwrap_or_default().iter().for_each(|_| session::unmount(&at));
+        }
+    }
+}
+
+/// Aborts the agent's connection and this process unless it is dropped in time: a reader that hangs in the kernel would
+/// keep the test, and the machine, for good.
+pub struct Watchdog {
+    done: std::sync::mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    pub fn over(run_dir: &Path, limit: Duration) -> Self {
+        let run_dir = run_dir.to_owned();
+        let (done, never) = std::sync::mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            if never.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("watchdog: nothing after {limit:?}; aborting the FUSE connection");
+                Agent::abort(&run_dir);
+                std::thread::sleep(Duration::from_secs(1));
+                std::process::abort();
+            }
+        });
+        Self { done }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        let _ = self.done.send(());
+    }
+}

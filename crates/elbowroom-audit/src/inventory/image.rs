@@ -1,0 +1,360 @@
+//! An image: a `docker save` archive or an OCI layout, as a stream or a directory.
+//!
+//! An archive is read once, from its first byte to its last, because it may come out of an engine's socket: layers are
+//! looked at as they come by, in whatever order, and put on top of each other when the manifest is known.
+
+use super::layer::{self, Layer};
+use super::tar::{Kind, Tar};
+use super::unpack::{Allowance, unpacked};
+use super::{AuditError, Bounds, engine, rootfs};
+use crate::rules::evidence::Inventory;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Cursor, Read};
+use std::path::Path;
+
+/// An archive in a file: `docker save`, an OCI layout, or the tar of a root directory; compressed or not.
+pub fn archive(path: &Path, bounds: Bounds) -> Result<Inventory, AuditError> {
+    let what = path.display().to_string();
+    let file = File::open(path).map_err(AuditError::io("opening", &what))?;
+    stream(file, &what, bounds)
+}
+
+/// An image of the engine, through its socket or its command.
+pub(super) fn from_engine(name: &str, bounds: Bounds) -> Result<Inventory, AuditError> {
+    stream(engine::save(name)?, name, bounds)
+}
+
+/// An archive as a stream.
+pub fn stream(reader: impl Read, what: &str, bounds: Bounds) -> Result<Inventory, AuditError> {
+    let failed = || AuditError::io("reading", what);
+    let allowance = Allowance::new(bounds.total);
+    let mut tar = Tar::new(unpacked(reader, &allowance).map_err(failed())?);
+    let mut blobs = Blobs::default();
+    let mut entries = bounds.entries;
+    let mut plain = 0;
+    while let Some(entry) = tar.next_entry().map_err(failed())? {
+        match entry.kind {
+            Kind::HardLink(target) => {
+                blobs.links.insert(entry.path, target);
+            }
+            Kind::SymbolicLink(target) => {
+                blobs.links.insert(entry.path.clone(), beside(&entry.path, &target));
+            }
+            Kind::File => match first_bytes(&mut tar).map_err(failed())? {
+                first if is_json(&first) && entry.size <= bounds.json => {
+                    let mut text = first;
+                    tar.read_to_end(&mut text).map_err(failed())?;
+                    // An image's own files may begin with a brace too.
+                    if let Ok(json) = serde_json::from_slice(&text) {
+                        blobs.json.insert(entry.path, json);
+                    }
+                }
+                first if is_layer(&first) => {
+                    if blobs.layers.len() >= bounds.layers {
+                        let (bound, what) = (bounds.layers as u64, what.to_owned());
+                        return Err(AuditError::TooMuch { what, bound, of: "layers" });
+                    }
+                    let reader = Cursor::new(first).chain(&mut tar);
+                    let layer = layer::read(reader, &bounds, &allowance, &mut entries).map_err(failed())?;
+                    blobs.layers.insert(entry.path, layer);
+                }
+                _ => plain += 1,
+            },
+            Kind::Directory | Kind::Other => {}
+        }
+    }
+    if blobs.manifest().is_none() && plain > 0 {
+        let why = "neither `docker save` nor an OCI layout; unpack it and name the directory";
+        return Err(AuditError::malformed(what, why));
+    }
+    assemble(&mut blobs, what)
+}
+
+/// An OCI layout in a directory.
+pub(super) fn oci_directory(path: &Path, bounds: Bounds) -> Result<Inventory, AuditError> {
+    let root = rootfs::open(path)?;
+    let what = path.display().to_string();
+    let mut directory =
+        Directory { root, bounds, allowance: Allowance::new(bounds.total), entries: bounds.entries };
+    assemble(&mut directory, &what)
+}
+
+/// Where the parts of an image are, by path in its archive.
+trait Parts {
+    fn json(&mut self, path: &str) -> Option<Value>;
+    fn layer(&mut self, path: &str) -> Result<Option<Layer>, io::Error>;
+}
+
+/// The parts of an archive that has gone by.
+#[derive(Default)]
+struct Blobs {
+    json: BTreeMap<String, Value>,
+    layers: BTreeMap<String, Layer>,
+    links: BTreeMap<String, String>,
+}
+
+impl Blobs {
+    fn manifest(&self) -> Option<&Value> {
+        self.json.get("/manifest.json").or_else(|| self.json.get("/index.json"))
+    }
+
+    /// Where a link ends; engines write one at most.
+    fn target<'a>(&'a self, path: &'a str) -> &'a str {
+        self.links.get(path).map_or(path, String::as_str)
+    }
+}
+
+impl Parts for Blobs {
+    fn json(&mut self, path: &str) -> Option<Value> {
+        self.json.get(self.target(path)).cloned()
+    }
+
+    fn layer(&mut self, path: &str) -> Result<Option<Layer>, io::Error> {
+        // A layer may be there twice: two steps that did the same.
+        let path = self.target(path).to_owned();
+        Ok(self.layers.get(&path).cloned())
+    }
+}
+
+/// The parts of an OCI layout that is a directory.
+struct Directory {
+    root: elbowroom_linux::root::Root,
+    bounds: Bounds,
+    allowance: Allowance,
+    entries: u64,
+}
+
+impl Directory {
+    fn open(&self, path: &str) -> Result<File, io::Error> {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        self.root.open(path, flags).map(File::from).map_err(io::Error::other)
+    }
+}
+
+impl Parts for Directory {
+    fn json(&mut self, path: &str) -> Option<Value> {
+        let mut text = Vec::new();
+        self.open(path).ok()?.take(self.bounds.json).read_to_end(&mut text).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    fn layer(&mut self, path: &str) -> Result<Option<Layer>, io::Error> {
+        let file = self.open(path)?;
+        layer::read(file, &self.bounds, &self.allowance, &mut self.entries).map(Some)
+    }
+}
+
+/// Finds manifest, configuration and layers, and puts them together.
+fn assemble(parts: &mut impl Parts, what: &str) -> Result<Inventory, AuditError> {
+    let mut inventory = Inventory::default();
+    let (config, layers) = match parts.json("/manifest.json") {
+        Some(manifest) => docker_manifest(&manifest, &mut inventory.skipped),
+        None => {
+            let index = parts.json("/index.json");
+            index.and_then(|index| oci_manifest(parts, &index, &mut inventory.skipped))
+        }
+    }
+    .ok_or_else(|| AuditError::malformed(what, "no manifest of an image in it"))?;
+    let mut stack = Vec::new();
+    for path in layers {
+        let layer = parts.layer(&path).map_err(AuditError::io("reading", format!("{what}: {path}")))?;
+        stack.push(layer.ok_or_else(|| AuditError::malformed(what, format!("layer {path} is missing")))?);
+    }
+    inventory.files = layer::stack(&stack.iter().collect::<Vec<_>>(), &mut inventory.skipped);
+    let config = parts.json(&config).unwrap_or_default();
+    let words = |key: &str| -> Vec<String> {
+        let list = config["config"][key].as_array().map(Vec::as_slice).unwrap_or_default();
+        list.iter().filter_map(|word| word.as_str().map(str::to_owned)).collect()
+    };
+    inventory.command = words("Entrypoint").into_iter().chain(words("Cmd")).collect();
+    inventory.env = words("Env");
+    Ok(inventory)
+}
+
+/// `manifest.json` of `docker save`: configuration and layers by path.
+fn docker_manifest(manifest: &Value, skipped: &mut Vec<String>) -> Option<(String, Vec<String>)> {
+    let images = manifest.as_array()?;
+    if images.len() > 1 {
+        skipped.push(format!("the archive holds {} images: this is the first", images.len()));
+    }
+    let image = images.first()?;
+    let layers = image["Layers"].as_array()?.iter().map(|path| path.as_str().map(|path| format!("/{path}")));
+    Some((format!("/{}", image["Config"].as_str()?), layers.collect::<Option<_>>()?))
+}
+
+/// Through the indexes of an OCI layout, at most a few deep, to the manifest of this machine's architecture.
+fn oci_manifest(
+    parts: &mut impl Parts,
+    index: &Value,
+    skipped: &mut Vec<String>,
+) -> Option<(String, Vec<String>)> {
+    let mut document = index.clone();
+    for _ in 0..4 {
+        if let Some(layers) = document["layers"].as_array() {
+            let layers = layers.iter().map(|layer| blob(&layer["digest"]));
+            return Some((blob(&document["config"]["digest"])?, layers.collect::<Option<_>>()?));
+        }
+        let manifests = document["manifests"].as_array()?;
+        let ours = |manifest: &&Value| {
+            manifest["platform"]["architecture"].as_str() == Some(architecture())
+                && manifest["platform"]["os"].as_str() == Some("linux")
+        };
+        let chosen = manifests.iter().find(ours).or_else(|| manifests.first())?;
+        if manifests.len() > 1 {
+            let platform = chosen["platform"]["architecture"].as_str().unwrap_or("the first");
+            skipped.push(format!("{} images in the index: this is {platform}", manifests.len()));
+        }
+        document = parts.json(&blob(&chosen["digest"])?)?;
+    }
+    None
+}
+
+/// `sha256:0123...` as a path in the layout; `None` for what is no digest.
+fn blob(digest: &Value) -> Option<String> {
+    let (algorithm, hex) = digest.as_str()?.split_once(':')?;
+    let word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    (word(algorithm) && word(hex)).then(|| format!("/blobs/{algorithm}/{hex}"))
+}
+
+/// As the OCI image specification calls it (Go's `GOARCH`).
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn first_bytes(reader: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut first = Vec::new();
+    reader.take(512).read_to_end(&mut first)?;
+    Ok(first)
+}
+
+fn is_json(first: &[u8]) -> bool {
+    matches!(first.iter().find(|byte| !byte.is_ascii_whitespace()), Some(b'{' | b'['))
+}
+
+/// gzip, zstd, a tar header, or the two blocks of zeros of a tar that is empty.
+fn is_layer(first: &[u8]) -> bool {
+    first.starts_with(&[0x1f, 0x8b])
+        || first.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
+        || first.get(257..262) == Some(b"ustar")
+        || first.len() == 512 && first.iter().all(|byte| *byte == 0)
+}
+
+/// A link's text, from the directory it is in: `../ID/layer.tar` in `docker save`.
+fn beside(path: &str, target: &str) -> String {
+    let mut at: Vec<&str> = path.split('/').collect();
+    at.pop();
+    for component in target.split('/') {
+        match component {
+            ".." => {
+                at.pop();
+            }
+            "." | "" => {}
+            name => at.push(name),
+        }
+    }
+    at.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tar::tests::entry;
+    use super::*;
+    use std::io::Write;
+
+    const CONFIG: &[u8] = br#"{"config":{"Env":["GOMAXPROCS=2"],"Entrypoint":["/app"],"Cmd":["-v"]}}"#;
+
+    fn layer(path: &str) -> Vec<u8> {
+        let mut tar = entry(b'0', path, "", b"JAVA_VERSION=\"17\"\n");
+        tar.resize(tar.len() + 1024, 0);
+        tar
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(bytes).unwrap();
+        gzip.finish().unwrap()
+    }
+
+    fn audit(archive: &[Vec<u8>]) -> Result<Inventory, String> {
+        stream(&archive.concat()[..], "x.tar", Bounds::default()).map_err(|e| e.to_string())
+    }
+
+    fn docker(manifest: &[u8]) -> Vec<Vec<u8>> {
+        vec![
+            entry(b'0', "1/layer.tar", "", &layer("a/release")),
+            entry(b'0', "2/layer.tar", "", &layer("b/release")),
+            entry(b'2', "3/layer.tar", "../1/layer.tar", b""),
+            entry(b'0', "config.json", "", CONFIG),
+            entry(b'0', "manifest.json", "", manifest),
+        ]
+    }
+
+    #[test]
+    fn a_docker_archive_is_its_layers_in_the_order_of_the_manifest() {
+        let manifest = br#"[{"Config":"config.json","Layers":["1/layer.tar","2/layer.tar","3/layer.tar"]}]"#;
+        let found = audit(&docker(manifest)).unwrap();
+        assert_eq!(found.files.keys().collect::<Vec<_>>(), ["/a/release", "/b/release"]);
+        assert_eq!(found.command, ["/app", "-v"]);
+        assert_eq!(found.env, ["GOMAXPROCS=2"]);
+    }
+
+    #[test]
+    fn an_oci_layout_is_followed_through_its_index() {
+        let index = br#"{"manifests":[
+            {"digest":"sha256:other","platform":{"architecture":"s390x","os":"linux"}},
+            {"digest":"sha256:m","platform":{"architecture":"amd64","os":"linux"}},
+            {"digest":"sha256:m","platform":{"architecture":"arm64","os":"linux"}}]}"#;
+        let manifest = br#"{"config":{"digest":"sha256:c"},"layers":[{"digest":"sha256:a1"}]}"#;
+        let parts: [(&str, Vec<u8>); 5] = [
+            ("oci-layout", b"{}".to_vec()),
+            ("blobs/sha256/a1", gzip(&layer("a/release"))),
+            ("index.json", index.to_vec()),
+            ("blobs/sha256/m", manifest.to_vec()),
+            ("blobs/sha256/c", CONFIG.to_vec()),
+        ];
+        let entries: Vec<Vec<u8>> = parts.iter().map(|(path, data)| entry(b'0', path, "", data)).collect();
+        let found = audit(&entries).unwrap();
+        assert_eq!(found.files.keys().collect::<Vec<_>>(), ["/a/release"]);
+        // The same as a directory.
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("blobs/sha256")).unwrap();
+        parts.iter().for_each(|(path, data)| std::fs::write(dir.path().join(path), data).unwrap());
+        let target = dir.path().to_str().unwrap();
+        assert_eq!(super::super::inventory(target, Bounds::default()).unwrap(), found);
+    }
+
+    #[test]
+    fn what_is_no_image_is_an_error_that_says_why() {
+        for (archive, expect) in [
+            (vec![entry(b'0', "usr/bin/x", "", b"#!/bin/sh\n")], "neither `docker save` nor"),
+            (vec![entry(b'0', "manifest.json", "", b"[]")], "no manifest"),
+            (
+                docker(br#"[{"Config":"config.json","Layers":["9/layer.tar"]}]"#),
+                "layer /9/layer.tar is missing",
+            ),
+            (vec![b"plain text".to_vec()], "end of file"),
+            (
+                vec![entry(b'0', "index.json", "", br#"{"manifests":[{"digest":"sha256:../../x"}]}"#)],
+                "no manifest",
+            ),
+            (vec![entry(b'0', "1/layer.tar", "", &layer("../../release"))], "leads out"),
+        ] {
+            let error = audit(&archive).unwrap_err();
+            assert!(error.contains(expect), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_bomb_in_a_layer_is_refused() {
+        let bomb = entry(b'0', "1/layer.tar", "", &gzip(&entry(b'0', "zeros", "", &vec![0; 4 << 20])));
+        let bounds = Bounds { total: 1 << 20, ..Bounds::default() };
+        let error = stream(&bomb[..], "x.tar", bounds).unwrap_err().to_string();
+        assert_eq!(error, "x.tar: more than 1048576 bytes unpacked, refused");
+    }
+}

@@ -1,0 +1,146 @@
+//! One layer of an image, and layers on top of each other.
+
+use super::tar::{Kind, Tar};
+use super::unpack::{Allowance, unpacked};
+use super::{Bounds, candidate};
+use crate::rules::evidence::Evidence;
+use std::collections::{BTreeMap, HashSet};
+use std::io::{self, Read};
+
+/// What a layer adds and hides (OCI image specification, "Image Layer Filesystem Changeset").
+#[derive(Clone, Debug, Default)]
+pub struct Layer {
+    /// Files with something to say.
+    files: BTreeMap<String, Evidence>,
+    /// Paths below which nothing of lower layers shows: files of this layer, and what it deleted.
+    covers: HashSet<String>,
+    /// Directories of which only this layer's part shows.
+    opaque: HashSet<String>,
+    /// What was not looked at.
+    skipped: Vec<String>,
+}
+
+const WHITEOUT: &str = ".wh.";
+const OPAQUE: &str = ".wh..wh..opq";
+
+/// Reads one layer, compressed or not. `entries` counts down over all layers of an image.
+pub(super) fn read(
+    reader: impl Read,
+    bounds: &Bounds,
+    allowance: &Allowance,
+    entries: &mut u64,
+) -> io::Result<Layer> {
+    let mut layer = Layer::default();
+    let mut tar = Tar::new(unpacked(reader, allowance)?);
+    let mut kept = Vec::new();
+    while let Some(entry) = tar.next_entry()? {
+        *entries = entries.checked_sub(1).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("more than {} entries", bounds.entries))
+        })?;
+        let (directory, name) = entry.path.rsplit_once('/').unwrap_or_default();
+        if name == OPAQUE {
+            layer.opaque.insert(directory.to_owned());
+            continue;
+        }
+        if let Some(hidden) = name.strip_prefix(WHITEOUT) {
+            layer.covers.insert(format!("{directory}/{hidden}"));
+            continue;
+        }
+        let evidence = match entry.kind {
+            Kind::Directory => continue,
+            Kind::File => {
+                candidate::look(&entry.path, entry.size, &mut tar, bounds, &mut kept, &mut layer.skipped)?
+            }
+            Kind::HardLink(first) => layer.files.get(&first).cloned(),
+            Kind::SymbolicLink(_) | Kind::Other => None,
+        };
+        match evidence {
+            Some(evidence) => {
+                layer.files.insert(entry.path.clone(), evidence);
+            }
+            None => {
+                layer.files.remove(&entry.path);
+            }
+        }
+        layer.covers.insert(entry.path);
+    }
+    Ok(layer)
+}
+
+/// Layers from the lowest to the highest, as one tree; what was not looked at goes to `skipped`.
+pub(super) fn stack(layers: &[&Layer], skipped: &mut Vec<String>) -> BTreeMap<String, Evidence> {
+    let mut files: BTreeMap<String, Evidence> = BTreeMap::new();
+    for layer in layers {
+        files.retain(|path, _| !layer.hides(path));
+        files.extend(layer.files.iter().map(|(path, evidence)| (path.clone(), evidence.clone())));
+        skipped.extend(layer.skipped.iter().cloned());
+    }
+    files
+}
+
+impl Layer {
+    /// Whether a path of a lower layer shows no more.
+    fn hides(&self, path: &str) -> bool {
+        let ancestors = path.match_indices('/').map(|(at, _)| &path[..at]);
+        self.covers.contains(path)
+            || ancestors.into_iter().any(|above| self.covers.contains(above) || self.opaque.contains(above))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::tar::tests::entry;
+    use super::*;
+
+    const RELEASE: &[u8] = b"JAVA_VERSION=\"17\"\n";
+
+    fn layer(archive: &[Vec<u8>]) -> Layer {
+        let bounds = Bounds::default();
+        read(&archive.concat()[..], &bounds, &Allowance::new(1 << 30), &mut 1000).unwrap()
+    }
+
+    fn shown(layers: &[Layer]) -> Vec<String> {
+        stack(&layers.iter().collect::<Vec<_>>(), &mut Vec::new()).into_keys().collect()
+    }
+
+    fn file(path: &str) -> Vec<u8> {
+        entry(b'0', path, "", RELEASE)
+    }
+
+    #[test]
+    fn higher_layers_hide_what_they_delete_and_replace() {
+        let below = || layer(&[file("a/release"), file("b/c/release"), file("d/release")]);
+        for (above, expect) in [
+            (vec![], vec!["/a/release", "/b/c/release", "/d/release"]),
+            (vec![entry(b'0', "a/.wh.release", "", b"")], vec!["/b/c/release", "/d/release"]),
+            (vec![entry(b'0', ".wh.b", "", b"")], vec!["/a/release", "/d/release"]),
+            (vec![entry(b'0', "b/.wh..wh..opq", "", b"")], vec!["/a/release", "/d/release"]),
+            (vec![entry(b'0', ".wh..wh..opq", "", b"")], vec![]),
+            (vec![entry(b'2', "d", "/etc", b"")], vec!["/a/release", "/b/c/release"]),
+            (vec![entry(b'0', "d/release", "", b"other")], vec!["/a/release", "/b/c/release"]),
+            (vec![entry(b'5', "d", "", b"")], vec!["/a/release", "/b/c/release", "/d/release"]),
+            // A name that only begins like a directory's is another name.
+            (vec![entry(b'0', "b/.wh.c-", "", b"")], vec!["/a/release", "/b/c/release", "/d/release"]),
+        ] {
+            assert_eq!(shown(&[below(), layer(&above)]), expect);
+        }
+    }
+
+    #[test]
+    fn an_opaque_directory_keeps_what_its_own_layer_adds() {
+        let above = layer(&[entry(b'0', "a/.wh..wh..opq", "", b""), file("a/x/release")]);
+        assert_eq!(shown(&[layer(&[file("a/release")]), above]), ["/a/x/release"]);
+    }
+
+    #[test]
+    fn a_hard_link_is_the_file() {
+        assert_eq!(shown(&[layer(&[file("release"), entry(b'1', "b", "release", b"")])]), ["/b", "/release"]);
+    }
+
+    #[test]
+    fn too_many_entries_are_refused() {
+        let archive = [file("a"), file("b"), file("c")].concat();
+        let error = read(&archive[..], &Bounds::default(), &Allowance::new(1 << 30), &mut 2).unwrap_err();
+        assert!(error.to_string().contains("entries"), "{error}");
+    }
+}

@@ -1,0 +1,140 @@
+//! A root directory, read where it is.
+
+use super::{AuditError, Bounds, candidate};
+use crate::rules::evidence::Inventory;
+use elbowroom_linux::root::{ReadError, Root};
+use rustix::fs::{AtFlags, Dir, FileType, OFlags};
+use std::collections::HashSet;
+use std::fs::File;
+use std::path::Path;
+
+/// Directories at the top whose files are the kernel's.
+const NOT_FILES: [&str; 3] = ["proc", "sys", "dev"];
+
+/// Everything in a directory that has something to say. No link is followed; the root may change meanwhile, and what went
+/// away is not there.
+pub fn inventory(path: &Path, bounds: Bounds) -> Result<Inventory, AuditError> {
+    let root = open(path)?;
+    let mut inventory = Inventory::default();
+    let mut directories = vec![String::new()];
+    let mut entries = 0;
+    // A hard link is the same program once more.
+    let mut seen = HashSet::new();
+    let mut kept = Vec::new();
+    while let Some(directory) = directories.pop() {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        let listing = match root.open(&directory, flags) {
+            Ok(fd) => Dir::new(fd).map_err(|e| AuditError::io("reading", &directory)(e.into()))?,
+            Err(error) if directory.is_empty() => return Err(read_error(path, error)),
+            Err(error) => {
+                inventory.skipped.push(error.to_string());
+                continue;
+            }
+        };
+        for entry in listing {
+            let entry = entry.map_err(|e| AuditError::io("reading", &directory)(e.into()))?;
+            let name = entry.file_name().to_string_lossy();
+            if name == "." || name == ".." || directory.is_empty() && NOT_FILES.contains(&&*name) {
+                continue;
+            }
+            entries += 1;
+            if entries > bounds.entries {
+                let what = path.display().to_string();
+                return Err(AuditError::TooMuch { what, bound: bounds.entries, of: "entries" });
+            }
+            let below = format!("{directory}/{name}");
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    let stat = rustix::fs::statat(&root, &below[1..], AtFlags::SYMLINK_NOFOLLOW);
+                    stat.map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode))
+                }
+                known => known,
+            };
+            match kind {
+                FileType::Directory => directories.push(below),
+                FileType::RegularFile => {
+                    if let Err(error) = file(&root, &below, &bounds, &mut seen, &mut kept, &mut inventory) {
+                        inventory.skipped.push(format!("{below}: {error}"));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(inventory)
+}
+
+/// A directory that other paths are below.
+pub(super) fn open(path: &Path) -> Result<Root, AuditError> {
+    Root::at(path).map_err(|error| read_error(path, error))
+}
+
+fn file(
+    root: &Root,
+    path: &str,
+    bounds: &Bounds,
+    seen: &mut HashSet<(u64, u64)>,
+    kept: &mut Vec<u8>,
+    inventory: &mut Inventory,
+) -> std::io::Result<()> {
+    // It may be a FIFO by now, and nobody may ever write to that.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let fd = match root.open(path, flags) {
+        Ok(fd) => fd,
+        Err(error) if error.is_absent() => return Ok(()),
+        Err(ReadError::Io { source, .. }) => return Err(source.into()),
+        Err(error) => return Err(std::io::Error::other(error)),
+    };
+    let stat = rustix::fs::fstat(&fd)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+        || stat.st_nlink > 1 && !seen.insert((stat.st_dev, stat.st_ino))
+    {
+        return Ok(());
+    }
+    let size = u64::try_from(stat.st_size).unwrap_or_default();
+    let evidence = candidate::look(path, size, File::from(fd), bounds, kept, &mut inventory.skipped)?;
+    inventory.files.extend(evidence.map(|evidence| (path.to_owned(), evidence)));
+    Ok(())
+}
+
+fn read_error(path: &Path, error: ReadError) -> AuditError {
+    let what = path.display().to_string();
+    match error {
+        ReadError::Io { operation, source, .. } => AuditError::Io { operation, what, source: source.into() },
+        ReadError::Malformed { source, .. } => AuditError::malformed(what, source.to_string()),
+        ReadError::Mounts(source) => AuditError::malformed(what, source.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_root_is_walked_without_following_links() {
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("release"), "JAVA_VERSION=\"8\"\n").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        std::fs::create_dir_all(path.join("opt/jdk")).unwrap();
+        std::fs::create_dir_all(path.join("proc")).unwrap();
+        std::fs::write(path.join("opt/jdk/release"), "JAVA_VERSION=\"17\"\n").unwrap();
+        std::fs::hard_link(path.join("opt/jdk/release"), path.join("opt/release")).unwrap();
+        std::fs::write(path.join("proc/release"), "JAVA_VERSION=\"1\"\n").unwrap();
+        symlink(outside.path(), path.join("escape")).unwrap();
+        symlink("/", path.join("host")).unwrap();
+        symlink("loop", path.join("loop")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, path.join("nginx.conf"), FileType::Fifo, 0o600.into(), 0)
+            .unwrap();
+        let found = inventory(path, Bounds::default()).unwrap();
+        assert_eq!(found.files.len(), 1, "{found:?}");
+        assert_eq!(found.skipped, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_an_error() {
+        let error = inventory(Path::new("/no/such/root"), Bounds::default()).unwrap_err();
+        assert!(error.to_string().contains("/no/such/root"), "{error}");
+    }
+}

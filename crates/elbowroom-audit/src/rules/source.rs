@@ -1,0 +1,219 @@
+//! Where programs learn about CPUs and memory, and who answers there.
+
+use serde::{Deserialize, Serialize};
+
+/// What a program asks about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resource {
+    /// How many CPUs.
+    Cpu,
+    /// How much memory.
+    Memory,
+}
+
+/// A place where a program learns about CPUs or memory: a system call or a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Source {
+    /// The call: the CPUs a thread may run on. A cpuset shows here, a quota does not.
+    #[serde(rename = "sched_getaffinity")]
+    Affinity,
+    /// The call: the machine's memory and load.
+    #[serde(rename = "sysinfo")]
+    Sysinfo,
+    /// glibc's `sysconf(_SC_NPROCESSORS_ONLN)`.
+    #[serde(rename = "/sys/devices/system/cpu/online")]
+    SysOnline,
+    /// glibc's `sysconf(_SC_NPROCESSORS_CONF)`.
+    #[serde(rename = "/sys/devices/system/cpu/possible")]
+    SysPossible,
+    /// CPUs that are plugged in.
+    #[serde(rename = "/sys/devices/system/cpu/present")]
+    SysPresent,
+    /// A directory for each CPU, with its topology and caches.
+    #[serde(rename = "/sys/devices/system/cpu/cpuN")]
+    SysCpus,
+    /// NUMA nodes.
+    #[serde(rename = "/sys/devices/system/node")]
+    SysNodes,
+    /// One record for each CPU.
+    #[serde(rename = "/proc/cpuinfo")]
+    Cpuinfo,
+    /// One line for each CPU.
+    #[serde(rename = "/proc/stat")]
+    Stat,
+    /// Memory of the machine.
+    #[serde(rename = "/proc/meminfo")]
+    Meminfo,
+    /// Load of the machine.
+    #[serde(rename = "/proc/loadavg")]
+    Loadavg,
+    /// The v1 CPU quota and its period.
+    #[serde(rename = "cpu.cfs_quota_us")]
+    QuotaV1,
+    /// v1 CPU shares.
+    #[serde(rename = "cpu.shares")]
+    SharesV1,
+    /// The v2 CPU quota and its period.
+    #[serde(rename = "cpu.max")]
+    CpuMax,
+    /// The v1 memory limit.
+    #[serde(rename = "memory.limit_in_bytes")]
+    LimitV1,
+    /// The v1 soft limit.
+    #[serde(rename = "memory.soft_limit_in_bytes")]
+    SoftLimitV1,
+    /// The v2 memory limit.
+    #[serde(rename = "memory.max")]
+    MemoryMax,
+    /// Where v2 begins to throttle.
+    #[serde(rename = "memory.high")]
+    MemoryHigh,
+    /// Stall time for want of memory, of the container itself.
+    #[serde(rename = "memory.pressure")]
+    MemoryPressure,
+}
+
+/// Which cgroup files a container has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cgroup {
+    /// v1, also on hybrid hosts.
+    V1,
+    /// v2.
+    V2,
+}
+
+/// Whose numbers a source gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shows {
+    /// The machine's.
+    Host,
+    /// The container's.
+    Container,
+    /// It is not there.
+    Nothing,
+}
+
+impl Source {
+    /// Every source.
+    pub const ALL: [Self; 19] = [
+        Self::Affinity,
+        Self::Sysinfo,
+        Self::SysOnline,
+        Self::SysPossible,
+        Self::SysPresent,
+        Self::SysCpus,
+        Self::SysNodes,
+        Self::Cpuinfo,
+        Self::Stat,
+        Self::Meminfo,
+        Self::Loadavg,
+        Self::QuotaV1,
+        Self::SharesV1,
+        Self::CpuMax,
+        Self::LimitV1,
+        Self::SoftLimitV1,
+        Self::MemoryMax,
+        Self::MemoryHigh,
+        Self::MemoryPressure,
+    ];
+
+    /// The call's name, the file's path, or the name of a file of the container's cgroup.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Affinity => "sched_getaffinity",
+            Self::Sysinfo => "sysinfo",
+            Self::SysOnline => "/sys/devices/system/cpu/online",
+            Self::SysPossible => "/sys/devices/system/cpu/possible",
+            Self::SysPresent => "/sys/devices/system/cpu/present",
+            Self::SysCpus => "/sys/devices/system/cpu/cpuN",
+            Self::SysNodes => "/sys/devices/system/node",
+            Self::Cpuinfo => "/proc/cpuinfo",
+            Self::Stat => "/proc/stat",
+            Self::Meminfo => "/proc/meminfo",
+            Self::Loadavg => "/proc/loadavg",
+            Self::QuotaV1 => "cpu.cfs_quota_us",
+            Self::SharesV1 => "cpu.shares",
+            Self::CpuMax => "cpu.max",
+            Self::LimitV1 => "memory.limit_in_bytes",
+            Self::SoftLimitV1 => "memory.soft_limit_in_bytes",
+            Self::MemoryMax => "memory.max",
+            Self::MemoryHigh => "memory.high",
+            Self::MemoryPressure => "memory.pressure",
+        }
+    }
+
+    /// The cgroup version whose file this is; `None` for what is there under both.
+    pub fn cgroup(self) -> Option<Cgroup> {
+        match self {
+            Self::QuotaV1 | Self::SharesV1 | Self::LimitV1 | Self::SoftLimitV1 => Some(Cgroup::V1),
+            Self::CpuMax | Self::MemoryMax | Self::MemoryHigh => Some(Cgroup::V2),
+            // runc puts containers of hybrid hosts into a v2 hierarchy too, and the pressure files are there.
+            _ => None,
+        }
+    }
+
+    /// Whose numbers a container sees here: under limits alone, or with Elbowroom's views mounted
+    /// (`page::tree::surfaces`). No file system reaches a system call.
+    pub fn shows(self, cgroup: Cgroup, views: bool) -> Shows {
+        match self {
+            _ if self.cgroup().is_some_and(|version| version != cgroup) => Shows::Nothing,
+            // The container's own file, view or not.
+            Self::QuotaV1
+            | Self::SharesV1
+            | Self::CpuMax
+            | Self::LimitV1
+            | Self::SoftLimitV1
+            | Self::MemoryMax
+            | Self::MemoryHigh
+            | Self::MemoryPressure => Shows::Container,
+            Self::Affinity | Self::Sysinfo => Shows::Host,
+            _ if views => Shows::Container,
+            _ => Shows::Host,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_view::pages::surface::{Kind, surfaces};
+
+    #[test]
+    fn what_views_are_said_to_reach_is_what_is_mounted() {
+        for cgroup in [Cgroup::V1, Cgroup::V2] {
+            let v2 = cgroup == Cgroup::V2;
+            let mounted: Vec<&str> = surfaces(v2, v2)
+                .into_iter()
+                .map(|surface| match surface.kind {
+                    Kind::Fixed(path) => path,
+                    Kind::Cgroup { file, .. } => file,
+                })
+                .collect();
+            for source in Source::ALL {
+                let reached = source.shows(cgroup, true) == Shows::Container;
+                let is_mounted = mounted
+                    .iter()
+                    .any(|path| source.name() == *path || source.name().starts_with(&format!("{path}/")));
+                // Pressure of a container's own cgroup needs no view.
+                assert_eq!(reached && source != Source::MemoryPressure, is_mounted, "{source:?} {cgroup:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_source_is_written_as_it_is_called() {
+        for source in Source::ALL {
+            assert_eq!(serde_json::to_value(source).unwrap(), source.name());
+        }
+    }
+
+    #[test]
+    fn limits_alone_show_in_cgroup_files_only() {
+        assert_eq!(Source::SysOnline.shows(Cgroup::V2, false), Shows::Host);
+        assert_eq!(Source::CpuMax.shows(Cgroup::V2, false), Shows::Container);
+        assert_eq!(Source::CpuMax.shows(Cgroup::V1, true), Shows::Nothing);
+        assert_eq!(Source::Affinity.shows(Cgroup::V2, true), Shows::Host);
+    }
+}

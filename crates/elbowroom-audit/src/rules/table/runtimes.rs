@@ -1,0 +1,451 @@
+//! Language runtimes.
+
+use super::Reads::{Again, Nothing, Once, Unknown};
+use super::{ROW, Row};
+use crate::rules::source::Resource::{Cpu, Memory};
+use crate::rules::source::Source::*;
+use crate::rules::version::Version;
+
+const JVM_CPU: Row = Row {
+    id: "jvm",
+    resource: Cpu,
+    note: "availableProcessors() follows; GC and JIT threads keep the number of the start",
+    set: "-XX:ActiveProcessorCount=N",
+    settled_by: &["-XX:ActiveProcessorCount="],
+    also: &[SysPossible, SysOnline, SharesV1, Cpuinfo, SysNodes, Stat, SysCpus],
+    ..ROW
+};
+const JVM_MEMORY: Row = Row {
+    id: "jvm",
+    resource: Memory,
+    note: "largest heap is a part of this, by default a quarter; it never moves again",
+    set: "-Xmx, or -XX:MaxRAMPercentage=P where the limit is seen",
+    settled_by: &["-Xmx", "-XX:MaxHeapSize=", "-XX:MaxRAM="],
+    also: &[Meminfo, SoftLimitV1, MemoryHigh],
+    ..ROW
+};
+/// Container support came with JDK 10 and 8u191 for cgroup v1 (JDK-8146115), and with 15, 11.0.16 and 8u372 for v2
+/// (JDK-8230305).
+pub(super) const JVM: &[Row] = &[
+    Row {
+        before: Version(8, 0, 191),
+        reads: Again(&[Affinity]),
+        note: "older than container support: upgrade to 8u372 or later",
+        reference: "JDK-8146115",
+        ..JVM_CPU
+    },
+    Row {
+        since: Version(8, 0, 191),
+        before: Version(8, 0, 372),
+        reads: Again(&[Affinity, QuotaV1]),
+        note: "knows cgroup v1 only: on v2, upgrade to 8u372 or later",
+        reference: "JDK-8146115, JDK-8230305",
+        ..JVM_CPU
+    },
+    Row {
+        since: Version(8, 0, 372),
+        before: Version(9, 0, 0),
+        reads: Again(&[Affinity, QuotaV1, CpuMax]),
+        reference: "JDK-8230305",
+        ..JVM_CPU
+    },
+    Row {
+        since: Version(9, 0, 0),
+        before: Version(10, 0, 0),
+        reads: Again(&[Affinity]),
+        note: "older than container support: upgrade to 17 or later",
+        reference: "JDK-8146115",
+        ..JVM_CPU
+    },
+    Row {
+        since: Version(10, 0, 0),
+        before: Version(11, 0, 16),
+        reads: Again(&[Affinity, QuotaV1]),
+        note: "knows cgroup v1 only: on v2, upgrade to 11.0.16 or later",
+        reference: "JDK-8146115, JDK-8230305",
+        ..JVM_CPU
+    },
+    Row {
+        since: Version(11, 0, 16),
+        before: Version(12, 0, 0),
+        reads: Again(&[Affinity, QuotaV1, CpuMax]),
+        reference: "JDK-8230305",
+        ..JVM_CPU
+    },
+    Row {
+        since: Version(12, 0, 0),
+        before: Version(15, 0, 0),
+        reads: Again(&[Affinity, QuotaV1]),
+        note: "knows cgroup v1 only: on v2, upgrade to 17 or later",
+        reference: "JDK-8146115, JDK-8230305",
+        ..JVM_CPU
+    },
+    Row {
+        since: Version(15, 0, 0),
+        reads: Again(&[Affinity, QuotaV1, CpuMax]),
+        reference: "os_linux.cpp os::active_processor_count(), cgroupSubsystem_linux.cpp",
+        ..JVM_CPU
+    },
+    Row {
+        before: Version(8, 0, 191),
+        reads: Once(&[Sysinfo]),
+        note: "older than container support: upgrade to 8u372 or later",
+        set: "-Xmx",
+        reference: "JDK-8146115",
+        ..JVM_MEMORY
+    },
+    Row {
+        since: Version(8, 0, 191),
+        before: Version(8, 0, 372),
+        reads: Once(&[Sysinfo, LimitV1]),
+        reference: "JDK-8146115, JDK-8230305",
+        ..JVM_MEMORY
+    },
+    Row {
+        since: Version(8, 0, 372),
+        before: Version(9, 0, 0),
+        reads: Once(&[Sysinfo, LimitV1, MemoryMax]),
+        reference: "JDK-8230305",
+        ..JVM_MEMORY
+    },
+    Row {
+        since: Version(9, 0, 0),
+        before: Version(10, 0, 0),
+        reads: Once(&[Sysinfo]),
+        set: "-Xmx",
+        reference: "JDK-8146115",
+        ..JVM_MEMORY
+    },
+    Row {
+        since: Version(10, 0, 0),
+        before: Version(11, 0, 16),
+        reads: Once(&[Sysinfo, LimitV1]),
+        reference: "JDK-8146115, JDK-8230305",
+        ..JVM_MEMORY
+    },
+    Row {
+        since: Version(11, 0, 16),
+        before: Version(12, 0, 0),
+        reads: Once(&[Sysinfo, LimitV1, MemoryMax]),
+        reference: "JDK-8230305",
+        ..JVM_MEMORY
+    },
+    Row {
+        since: Version(12, 0, 0),
+        before: Version(15, 0, 0),
+        reads: Once(&[Sysinfo, LimitV1]),
+        reference: "JDK-8146115, JDK-8230305",
+        ..JVM_MEMORY
+    },
+    Row {
+        since: Version(15, 0, 0),
+        reads: Once(&[Sysinfo, LimitV1, MemoryMax]),
+        reference: "os_linux.cpp os::physical_memory(), cgroupSubsystem_linux.cpp",
+        ..JVM_MEMORY
+    },
+];
+
+const GO_CPU: Row = Row { id: "go", resource: Cpu, set: "GOMAXPROCS=N", settled_by: &["GOMAXPROCS="], ..ROW };
+/// Go 1.25 follows quotas, where the module's own `go` line is 1.25 too (`containermaxprocs`, `updatemaxprocs` in
+/// <https://go.dev/doc/godebug>).
+pub(super) const GO: &[Row] = &[
+    Row {
+        needs: &["go.uber.org/automaxprocs"],
+        reads: Once(&[QuotaV1, CpuMax]),
+        note: "automaxprocs is linked in",
+        also: &[Affinity],
+        reference: "go.uber.org/automaxprocs internal/cgroups",
+        ..GO_CPU
+    },
+    Row {
+        needs: &["containermaxprocs=0"],
+        reads: Once(&[Affinity]),
+        note: "go.mod names a Go before 1.25, which switches the container's quota off",
+        set: "GOMAXPROCS=N, or GODEBUG=containermaxprocs=1,updatemaxprocs=1",
+        settled_by: &["GOMAXPROCS=", "GODEBUG=containermaxprocs=1"],
+        reference: "go.dev/doc/godebug, Go 1.25",
+        ..GO_CPU
+    },
+    Row {
+        before: Version(1, 25, 0),
+        reads: Once(&[Affinity]),
+        note: "sees a cpuset, never a quota",
+        set: "GOMAXPROCS=N; or build with Go 1.25",
+        reference: "runtime/os_linux.go getproccount()",
+        ..GO_CPU
+    },
+    Row {
+        since: Version(1, 25, 0),
+        reads: Again(&[Affinity, QuotaV1, CpuMax]),
+        note: "about once a second; the quota file must be there at start, and never below 2",
+        reference: "runtime/cgroup_linux.go, proc.go sysmonUpdateGOMAXPROCS()",
+        ..GO_CPU
+    },
+    Row {
+        id: "go",
+        resource: Memory,
+        needs: &["github.com/KimMachineGun/automemlimit"],
+        reads: Once(&[LimitV1, MemoryMax]),
+        note: "automemlimit is linked in",
+        set: "GOMEMLIMIT=BYTES",
+        settled_by: &["GOMEMLIMIT="],
+        reference: "github.com/KimMachineGun/automemlimit",
+        ..ROW
+    },
+    Row {
+        id: "go",
+        resource: Memory,
+        note: "the garbage collector knows no limit but GOMEMLIMIT",
+        reference: "runtime/mgcpacer.go",
+        ..ROW
+    },
+];
+
+/// std follows v2 quotas since 1.59 and v1 quotas since 1.64 (rust-lang/rust#92697, #97925).
+const RUST_CPU: Row = Row {
+    id: "rust",
+    resource: Cpu,
+    note: "std::thread::available_parallelism() reads again at every call; pools are sized once",
+    set: "RAYON_NUM_THREADS=N, TOKIO_WORKER_THREADS=N, or the program's own flag",
+    settled_by: &["RAYON_NUM_THREADS=", "TOKIO_WORKER_THREADS="],
+    also: &[SysOnline],
+    reference: "library/std/src/sys/thread/unix.rs available_parallelism()",
+    ..ROW
+};
+
+pub(super) const OTHERS: &[Row] = &[
+    Row {
+        id: "openj9",
+        resource: Cpu,
+        reads: Unknown,
+        set: "-XX:ActiveProcessorCount=N",
+        settled_by: &["-XX:ActiveProcessorCount="],
+        reference: "not seen here",
+        ..ROW
+    },
+    Row {
+        id: "openj9",
+        resource: Memory,
+        reads: Unknown,
+        set: "-Xmx, or -XX:MaxRAMPercentage=P",
+        settled_by: &["-Xmx"],
+        reference: "not seen here",
+        ..ROW
+    },
+    Row {
+        id: "native-image",
+        resource: Cpu,
+        reads: Unknown,
+        set: "-XX:ActiveProcessorCount=N",
+        settled_by: &["-XX:ActiveProcessorCount="],
+        reference: "not seen here",
+        ..ROW
+    },
+    Row {
+        id: "native-image",
+        resource: Memory,
+        reads: Unknown,
+        set: "-Xmx",
+        settled_by: &["-Xmx"],
+        reference: "not seen here",
+        ..ROW
+    },
+    Row {
+        id: "node",
+        resource: Cpu,
+        needs: &["cpu.max"],
+        reads: Again(&[Affinity, CpuMax]),
+        note: "os.availableParallelism(), and a v1 quota only where cpu and cpuacct are one hierarchy; os.cpus() reads \
+               /proc/stat; the pool of libuv is 4 either way",
+        also: &[QuotaV1, Cpuinfo, Stat, SysOnline, SysPossible, SysCpus],
+        set: "WEB_CONCURRENCY=N, UV_THREADPOOL_SIZE=N",
+        reference: "libuv 1.49 src/unix/linux.c uv__get_cgroup_constrained_cpu()",
+        ..ROW
+    },
+    Row {
+        id: "node",
+        resource: Cpu,
+        reads: Again(&[Affinity]),
+        note: "os.availableParallelism(); os.cpus() reads /proc/stat; the pool of libuv is 4 either way",
+        also: &[Cpuinfo, Stat, SysOnline, SysPossible, SysCpus],
+        set: "WEB_CONCURRENCY=N, or count os.cpus() under views",
+        reference: "libuv src/unix/core.c uv_available_parallelism()",
+        ..ROW
+    },
+    Row {
+        id: "node",
+        resource: Memory,
+        reads: Once(&[LimitV1, MemoryMax, Meminfo]),
+        note: "the heap's limit; os.totalmem() and process.constrainedMemory() follow",
+        also: &[SoftLimitV1, MemoryHigh, Sysinfo],
+        set: "NODE_OPTIONS=--max-old-space-size=MIB",
+        settled_by: &["--max-old-space-size"],
+        reference: "node src/node.cc SetResourceConstraints, libuv uv_get_constrained_memory()",
+        ..ROW
+    },
+    Row {
+        id: "bun",
+        resource: Cpu,
+        reads: Once(&[Affinity, QuotaV1, CpuMax]),
+        set: "taskset, or a cpuset",
+        reference: "Bun 1.4: seen once by hand, docs/audit-evidence.md",
+        ..ROW
+    },
+    Row {
+        id: "bun",
+        resource: Memory,
+        reads: Once(&[LimitV1, MemoryMax, Sysinfo]),
+        set: "BUN_JSC_forceRAMSize=BYTES",
+        settled_by: &["BUN_JSC_forceRAMSize="],
+        reference: "Bun 1.4: seen once by hand, docs/audit-evidence.md",
+        ..ROW
+    },
+    Row {
+        id: "deno",
+        resource: Cpu,
+        reads: Once(&[Affinity, QuotaV1, CpuMax]),
+        set: "DENO_JOBS=N for tests",
+        reference: "Rust std::thread::available_parallelism()",
+        ..ROW
+    },
+    Row {
+        id: "deno",
+        resource: Memory,
+        reads: Unknown,
+        set: "DENO_V8_FLAGS=--max-old-space-size=MIB",
+        settled_by: &["DENO_V8_FLAGS=--max-old-space-size"],
+        reference: "not seen here",
+        ..ROW
+    },
+    Row {
+        id: "python",
+        resource: Cpu,
+        before: Version(3, 13, 0),
+        reads: Again(&[SysOnline]),
+        note: "os.cpu_count(); default size of pools",
+        set: "pass max_workers= and processes=; Python 3.13 has PYTHON_CPU_COUNT=N",
+        also: &[Affinity],
+        reference: "Modules/posixmodule.c os_cpu_count_impl(), concurrent/futures/thread.py",
+        ..ROW
+    },
+    Row {
+        id: "python",
+        resource: Cpu,
+        since: Version(3, 13, 0),
+        reads: Again(&[Affinity]),
+        note: "os.process_cpu_count(), the default size of pools; os.cpu_count() reads /sys and follows views",
+        also: &[SysOnline],
+        set: "PYTHON_CPU_COUNT=N",
+        settled_by: &["PYTHON_CPU_COUNT="],
+        reference: "Lib/os.py process_cpu_count(), concurrent/futures/thread.py",
+        ..ROW
+    },
+    Row { id: "python", resource: Memory, reference: "Python/ has no caller of it", ..ROW },
+    Row {
+        id: "ruby",
+        resource: Cpu,
+        reads: Again(&[Affinity]),
+        note: "Etc.nprocessors",
+        also: &[SysOnline],
+        set: "WEB_CONCURRENCY=N (Puma), PARALLEL_PROCESSOR_COUNT=N",
+        settled_by: &["WEB_CONCURRENCY="],
+        reference: "ext/etc/etc.c etc_nprocessors_affin()",
+        ..ROW
+    },
+    Row { id: "ruby", resource: Memory, also: &[Sysinfo], reference: "gc.c has no caller of it", ..ROW },
+    Row {
+        id: "php",
+        resource: Cpu,
+        note: "FPM starts what pm.max_children says",
+        also: &[SysOnline],
+        reference: "sapi/fpm/fpm/fpm_conf.c",
+        ..ROW
+    },
+    Row {
+        id: "php",
+        resource: Memory,
+        note: "memory_limit is per request; pm.max_children times it must fit",
+        also: &[Sysinfo],
+        reference: "main/main.c OnChangeMemoryLimit",
+        ..ROW
+    },
+    Row {
+        id: "dotnet",
+        resource: Cpu,
+        before: Version(5, 0, 0),
+        reads: Again(&[Affinity, QuotaV1]),
+        note: "knows cgroup v1 only; the thread pool is sized at start",
+        set: "DOTNET_PROCESSOR_COUNT=N",
+        settled_by: &["DOTNET_PROCESSOR_COUNT=", "COMPlus_PROCESSOR_COUNT="],
+        reference: "coreclr src/pal/src/misc/cgroup.cpp",
+        ..ROW
+    },
+    Row {
+        id: "dotnet",
+        resource: Cpu,
+        since: Version(5, 0, 0),
+        reads: Once(&[Affinity, QuotaV1, CpuMax]),
+        note: "Environment.ProcessorCount is kept since .NET 6",
+        set: "DOTNET_PROCESSOR_COUNT=N",
+        settled_by: &["DOTNET_PROCESSOR_COUNT="],
+        reference: "runtime src/coreclr/pal/src/misc/cgroup.cpp, dotnet/runtime#34334",
+        ..ROW
+    },
+    Row {
+        id: "dotnet",
+        resource: Memory,
+        before: Version(5, 0, 0),
+        reads: Once(&[LimitV1, Sysinfo]),
+        note: "knows cgroup v1 only",
+        set: "DOTNET_GCHeapHardLimit=HEX",
+        settled_by: &["DOTNET_GCHeapHardLimit", "COMPlus_GCHeapHardLimit"],
+        reference: "coreclr src/gc/unix/cgroup.cpp",
+        ..ROW
+    },
+    Row {
+        id: "dotnet",
+        resource: Memory,
+        since: Version(5, 0, 0),
+        reads: Once(&[LimitV1, MemoryMax, Sysinfo]),
+        note: "the heap is 75 % of it; AppContext GC.RefreshMemoryLimit() reads again (.NET 8)",
+        set: "DOTNET_GCHeapHardLimit=HEX",
+        settled_by: &["DOTNET_GCHeapHardLimit"],
+        reference: "runtime src/coreclr/gc/unix/cgroup.cpp",
+        ..ROW
+    },
+    Row {
+        id: "erlang",
+        resource: Cpu,
+        before: Version(11, 0, 0),
+        reads: Once(&[Affinity]),
+        set: "ERL_FLAGS=\"+S N:N\"",
+        settled_by: &["+S"],
+        also: &[SysOnline, SysCpus, SysNodes],
+        reference: "OTP 23 release notes, erts",
+        ..ROW
+    },
+    Row {
+        id: "erlang",
+        resource: Cpu,
+        since: Version(11, 0, 0),
+        reads: Once(&[Affinity, CpuMax]),
+        note: "schedulers that are online; a v1 quota is not found on a hybrid host",
+        set: "ERL_FLAGS=\"+S N:N\"",
+        settled_by: &["+S"],
+        also: &[QuotaV1, SysOnline, SysPossible, SysCpus, SysNodes],
+        reference: "erts/lib_src/common/erl_misc_utils.c read_cpu_quota()",
+        ..ROW
+    },
+    Row { id: "erlang", resource: Memory, also: &[Sysinfo], reference: "erts has no caller of it", ..ROW },
+    Row {
+        needs: &["num_cpus"],
+        reads: Once(&[Affinity, QuotaV1, CpuMax]),
+        note: "num_cpus::get() keeps its first answer",
+        reference: "num_cpus 1.14 src/linux.rs",
+        ..RUST_CPU
+    },
+    Row { before: Version(1, 59, 0), reads: Once(&[Affinity]), ..RUST_CPU },
+    Row { since: Version(1, 59, 0), before: Version(1, 64, 0), reads: Once(&[Affinity, CpuMax]), ..RUST_CPU },
+    Row { since: Version(1, 64, 0), reads: Once(&[Affinity, QuotaV1, CpuMax]), ..RUST_CPU },
+    Row { id: "rust", resource: Memory, reads: Nothing, reference: "std has no call for it", ..ROW },
+];

@@ -1,0 +1,545 @@
+//! The control protocol: one JSON request on a line, one JSON answer on a line, over `<run-dir>/agent.sock`. The command
+//! line speaks nothing else, so everything it shows is there for programs too.
+
+use crate::change::Change;
+use crate::kept::Kept;
+use elbowroom_govern::Mode;
+use elbowroom_govern::disk::{DiskView, Policy, Standing};
+use elbowroom_govern::memory;
+use elbowroom_linux::mount::Surface;
+use elbowroom_linux::timer;
+use elbowroom_types::alert::{Alert, Kind};
+use elbowroom_types::finding::Finding;
+use elbowroom_types::label::Labels;
+use elbowroom_types::launch::Surfaces;
+use elbowroom_types::probe::{Freshness, Record, Report};
+use elbowroom_types::sample::{Engine, Pod, Usage};
+use elbowroom_types::unit::Bytes;
+use elbowroom_types::unit::Micros;
+use elbowroom_view::rules::{Explain, View};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What can be asked of the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Every container.
+    List,
+    /// One container, by id, unique id prefix, name or cgroup path.
+    Show(String),
+    /// Why a container's view is what it is.
+    Explain(String),
+    /// Mount a container's view into it.
+    Attach(String),
+    /// Unmount it again, and leave the container alone from now on.
+    Detach(String),
+    /// Create the view of a container that is just being made; the caller mounts it.
+    Prepare(Prepare),
+    /// What a container that is about to be made may be given beside its view; the caller gives it.
+    Launch(Launch),
+    /// Gives a container other labels than it was made with, until it is gone or somebody says otherwise.
+    Label(Labelling),
+    /// Gives a container the labels back that it was made with.
+    Unlabel(String),
+    /// What a container's application says of itself, told by somebody who may speak for it.
+    Probe {
+        /// As in [`Self::Show`].
+        container: String,
+        /// What it says.
+        record: Record,
+    },
+    /// The governed disks, and the alerts that last.
+    Disks,
+    /// What memory is shared, and the alerts that last.
+    Memory,
+    /// What is wrong, and what was lately.
+    Alerts,
+    /// What the doctor found when the agent last had it look.
+    Findings,
+    /// The agent itself.
+    Status,
+    /// All of that at one moment: what screens, metrics and recordings are made of.
+    Snapshot,
+    /// The profiles that are kept.
+    Profiles,
+    /// One of them, by name.
+    Profile(String),
+}
+
+impl Request {
+    /// Whether the API server may ask it: what only tells, and what root may do over HTTP.
+    pub fn is_for_api(&self) -> bool {
+        match self {
+            Self::List
+            | Self::Show(_)
+            | Self::Explain(_)
+            | Self::Attach(_)
+            | Self::Detach(_)
+            | Self::Disks
+            | Self::Memory
+            | Self::Alerts
+            | Self::Findings
+            | Self::Status
+            | Self::Snapshot
+            | Self::Profiles
+            | Self::Profile(_) => true,
+            Self::Prepare(_) | Self::Launch(_) | Self::Probe { .. } | Self::Label(_) | Self::Unlabel(_) => {
+                false
+            }
+        }
+    }
+}
+
+/// Labels for a container that runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Labelling {
+    /// As in [`Request::Show`].
+    pub container: String,
+    /// Who gives them; shown beside them.
+    pub by: String,
+    /// What whoever runs the node promises it. These count whatever `containers.labels` says.
+    #[serde(default)]
+    pub promised: BTreeMap<String, String>,
+    /// What its maker asks for: goes before what is promised, as far as `containers.labels` heeds it.
+    #[serde(default)]
+    pub asked: BTreeMap<String, String>,
+    /// How long they count, in seconds; as long as the container runs where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_seconds: Option<u64>,
+}
+
+/// A container that is about to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prepare {
+    /// A process in the container's cgroup; 0 or 1: the process that asks.
+    pub pid: i32,
+}
+
+/// A container that is about to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// The engine's identifier.
+    pub id: String,
+    /// The name people use, where it is known.
+    pub name: Option<String>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What the agent answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// Answer to [`Request::List`].
+    List(Vec<ContainerView>),
+    /// Answer to [`Request::Show`] and to everything that does something to a container.
+    Container(Box<ContainerView>),
+    /// Answer to [`Request::Explain`].
+    Explain(Box<Explanation>),
+    /// Answer to [`Request::Prepare`].
+    Prepared(Prepared),
+    /// Answer to [`Request::Launch`].
+    Launch(Given),
+    /// Answer to [`Request::Disks`].
+    Disks(Box<DisksReport>),
+    /// Answer to [`Request::Memory`].
+    Memory(Box<MemoryReport>),
+    /// Answer to [`Request::Alerts`].
+    Alerts(Box<AlertsReport>),
+    /// Answer to [`Request::Findings`].
+    Findings(Box<FindingsReport>),
+    /// Answer to [`Request::Status`].
+    Status(Box<Status>),
+    /// Answer to [`Request::Snapshot`].
+    Snapshot(Box<Snapshot>),
+    /// Answer to [`Request::Profiles`]: the newest first.
+    Profiles(Vec<Kept>),
+    /// Answer to [`Request::Profile`]: its JSON, as it was kept.
+    Profile(String),
+    /// The request could not be met; one line that names the thing and the way out.
+    Error(String),
+}
+
+/// What a container that is about to be made may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Given {
+    /// What of that which it asks for.
+    #[serde(flatten)]
+    pub surfaces: Surfaces,
+    /// Whether the agent asks its programs for memory ([`elbowroom_types::launch::PRESSURE`]).
+    #[serde(default)]
+    pub asks: bool,
+}
+
+/// One container as the agent sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ContainerView {
+    /// The engine's full identifier.
+    pub id: String,
+    /// The name people use.
+    pub name: Option<String>,
+    /// Who made it.
+    pub engine: Engine,
+    /// The Kubernetes pod around it.
+    pub pod: Option<Pod>,
+    /// What its maker asks of us.
+    #[serde(default)]
+    pub labels: Labels,
+    /// Who gave it these; `None` where they are those that it was made with.
+    #[serde(default)]
+    pub labels_by: Option<String>,
+    /// Its cgroup, below the root of the hierarchy.
+    pub path: String,
+    /// Whether its view is mounted inside it.
+    pub attached: bool,
+    /// Why it is not attached, where that is known.
+    pub attach_note: Option<String>,
+    /// How long after its first process started its view came, in microseconds; `None` where it came before, or is not there.
+    #[serde(default)]
+    pub late_usec: Option<u64>,
+    /// Surfaces that could not be mounted because the container has no such file.
+    pub missing: Vec<String>,
+    /// Where its view can be read from the host.
+    pub view_dir: PathBuf,
+    /// What it sees.
+    pub view: View,
+    /// What it has used.
+    pub usage: Usage,
+    /// CPU it used over the last second, in thousandths of a CPU.
+    pub cpu_used_millicpu: u64,
+    /// Where it stands at the disks it uses; the decisions that led there are in [`Explanation::disk`] only.
+    pub disk: Vec<Standing>,
+    /// Where its memory stands, once it was measured; the decisions are in [`Explanation::memory`] only.
+    #[serde(default)]
+    pub memory: Option<memory::Standing>,
+    /// What its application says of itself, where that was asked for or heard.
+    #[serde(default)]
+    pub probe: Option<ProbeView>,
+}
+
+/// What a container's application says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ProbeView {
+    /// How it is heard.
+    pub source: String,
+    /// Whether the last report counts.
+    pub freshness: Freshness,
+    /// How old that is, in microseconds.
+    pub age_usec: Option<u64>,
+    /// The last report.
+    pub report: Option<Report>,
+    /// Records that were taken, since the policy process started.
+    pub heard: u64,
+    /// Records that were refused, and questions without an answer.
+    pub refused: u64,
+    /// Why there is nothing newer, where that is known.
+    pub problem: Option<String>,
+}
+
+/// Answer to [`Request::Explain`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Explanation {
+    /// Which container.
+    pub container: ContainerView,
+    /// Inputs, rule and last changes.
+    pub explain: Explain,
+    /// Where it stands at the disks it uses, with the last decisions.
+    pub disk: Vec<Standing>,
+    /// Where its memory stands, with the last decisions.
+    #[serde(default)]
+    pub memory: Option<memory::Standing>,
+}
+
+/// Answer to [`Request::Disks`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DisksReport {
+    /// What is done with decisions.
+    pub mode: Mode,
+    /// Why decisions are only shown although they should be carried out, where that is so.
+    pub not_enforced: Option<String>,
+    /// How bandwidth is divided.
+    pub policy: Policy,
+    /// Every governed disk, ascending.
+    pub disks: Vec<DiskView>,
+    /// The alerts that last now.
+    pub alerts: Vec<AlertView>,
+}
+
+/// Answer to [`Request::Memory`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MemoryReport {
+    /// What is done with decisions.
+    pub mode: Mode,
+    /// Why decisions are only shown although they should be carried out, where that is so.
+    pub not_enforced: Option<String>,
+    /// What is shared: the machine, and cgroups with a hard limit around containers.
+    pub pools: Vec<memory::PoolView>,
+    /// The containers.
+    pub containers: Vec<MemoryOf>,
+    /// The alerts that last now.
+    pub alerts: Vec<AlertView>,
+}
+
+/// Answer to [`Request::Snapshot`]: what the agent knew at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Snapshot {
+    /// When, in milliseconds since 1970.
+    pub time_unix_ms: u64,
+    /// The machine.
+    pub node: NodeView,
+    /// The agent itself.
+    pub status: Status,
+    /// Every container.
+    pub containers: Vec<ContainerView>,
+    /// The governed disks.
+    pub disks: DisksReport,
+    /// What memory is shared.
+    pub memory: MemoryReport,
+    /// What changed in the last five seconds: whoever takes a snapshot a second misses nothing, and knows by the numbers what it
+    /// has seen before.
+    pub changes: Vec<ChangeView>,
+    /// What is wrong, and what was lately.
+    #[serde(default)]
+    pub alerts: AlertsReport,
+}
+
+/// The machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NodeView {
+    /// Online CPUs.
+    pub cpus: u32,
+    /// CPU used over the last second, in thousandths of a CPU; `None` in the agent's first second.
+    pub cpu_used_millicpu: Option<u64>,
+    /// `MemTotal`.
+    pub memory_total: Bytes,
+    /// `MemFree`; `None` before the first measurement.
+    pub memory_free: Option<Bytes>,
+}
+
+impl NodeView {
+    /// Memory that is not free: page cache is use.
+    pub fn memory_used(&self) -> Option<Bytes> {
+        self.memory_free.map(|free| self.memory_total.saturating_sub(free))
+    }
+}
+
+/// Most changes that a snapshot tells of: five hundred containers that all change twice.
+pub const MOST_CHANGES: u64 = 1_024;
+
+/// A change with its number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ChangeView {
+    /// Later ones have higher numbers, over restarts of the agent too; they begin anew with a boot.
+    pub seq: u64,
+    /// The change itself.
+    #[serde(flatten)]
+    pub change: Change,
+}
+
+/// One container's memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MemoryOf {
+    /// Which.
+    pub container: Named,
+    /// Where it stands.
+    pub standing: memory::Standing,
+}
+
+/// The memory governor's own counters, since the policy process started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MemoryStatus {
+    /// Measurements taken.
+    pub ticks: u64,
+    /// What the last of them took, in microseconds.
+    pub tick_usec: u64,
+    /// What the last decision took, in microseconds.
+    pub decide_usec: u64,
+    /// Memory that was taken, in bytes.
+    pub reclaimed_bytes: u64,
+    /// Orders that were carried out, at least in part.
+    pub done: u64,
+    /// Orders that somebody else's value, the kernel, or the end of the container prevented.
+    pub not_done: u64,
+}
+
+/// An alert with the names of what it is about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct AlertView {
+    /// The alert itself.
+    #[serde(flatten)]
+    pub alert: Alert,
+    /// The disk's name below `/sys/block`.
+    pub disk_name: Option<String>,
+    /// The container.
+    pub container: Option<Named>,
+    /// When it began, in milliseconds since 1970.
+    #[serde(default)]
+    pub since_unix_ms: u64,
+    /// When it ended; `None` while it lasts.
+    #[serde(default)]
+    pub until_unix_ms: Option<u64>,
+}
+
+impl AlertView {
+    /// Names an alert; its times are turned into times of day as the clocks stand now.
+    pub fn new(alert: Alert, disk_name: Option<String>, container: Option<Named>) -> Self {
+        let (now, now_unix_ms) = (timer::now(), elbowroom_linux::timer::unix_ms());
+        let unix_ms = |at: Micros| now_unix_ms.saturating_sub(now.saturating_sub(at).get() / 1_000);
+        let (since_unix_ms, until_unix_ms) = (unix_ms(alert.since), alert.until.map(unix_ms));
+        Self { alert, disk_name, container, since_unix_ms, until_unix_ms }
+    }
+}
+
+/// Answer to [`Request::Alerts`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct AlertsReport {
+    /// Those that last, whoever reported them.
+    pub lasting: Vec<AlertView>,
+    /// Those that ended within the last hour, the last one first; at most 256.
+    pub ended: Vec<AlertView>,
+    /// How many have begun since the policy process started, by kind.
+    pub begun: Vec<(Kind, u64)>,
+}
+
+/// Answer to [`Request::Findings`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FindingsReport {
+    /// Time between two looks, in microseconds; `None` where the agent never looks (`doctor.enabled = false`).
+    pub period_usec: Option<u64>,
+    /// When the last look ended, in milliseconds since 1970; `None` before the first one.
+    pub looked_unix_ms: Option<u64>,
+    /// CPU time that it took, in microseconds.
+    pub cpu_usec: u64,
+    /// Why the last look saw nothing, where that is so.
+    pub problem: Option<String>,
+    /// Everything it found, worst first, notes included.
+    pub findings: Vec<Finding>,
+}
+
+/// A container, by all that it is called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Named {
+    /// The engine's full identifier.
+    pub id: String,
+    /// The name people use.
+    pub name: Option<String>,
+    /// Its cgroup, below the root of the hierarchy.
+    pub path: String,
+}
+
+/// Where a prepared view is, and what belongs where in the container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prepared {
+    /// Directory of the container's view.
+    pub view_dir: PathBuf,
+    /// What to mount.
+    pub surfaces: Vec<Surface>,
+    /// The view page, for programs that map it; mounted after the rest.
+    #[serde(default)]
+    pub page: Option<PathBuf>,
+}
+
+/// The agent's own state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Status {
+    /// Version of the program.
+    pub version: String,
+    /// Process ids of supervisor, view server and policy process.
+    pub pids: Pids,
+    /// Where its files are.
+    pub run_dir: PathBuf,
+    /// How the host is sensed: `files` or `bpf`.
+    pub tier: String,
+    /// Containers known.
+    pub containers: usize,
+    /// Containers whose view is mounted.
+    pub attached: usize,
+    /// Ticks taken and missed since the policy process started.
+    pub ticks: u64,
+    /// Ticks that came too late to be taken.
+    pub ticks_missed: u64,
+    /// CPU time of the policy process, in microseconds.
+    pub cpu_usec: u64,
+    /// What the disk governor has been doing.
+    pub disk: DiskStatus,
+    /// What the memory governor has been doing.
+    #[serde(default)]
+    pub memory: MemoryStatus,
+    /// Who is told of alerts, and what became of it.
+    pub hooks: Vec<HookStatus>,
+}
+
+/// The disk governor's own counters, since the policy process started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DiskStatus {
+    /// Measurements taken.
+    pub ticks: u64,
+    /// What the last of them took, in microseconds.
+    pub tick_usec: u64,
+    /// What the last decision took, in microseconds.
+    pub decide_usec: u64,
+    /// Limits of ours that are in force.
+    pub held: u64,
+    /// Attempts to change a limit that went through.
+    pub written: u64,
+    /// Attempts to change a limit that somebody else's value, the kernel, or the end of the container prevented.
+    pub not_written: u64,
+}
+
+/// What became of the alerts given to one hook.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HookStatus {
+    /// The program, or the address without what may be secret in it.
+    pub hook: String,
+    /// Programs that ended well, posts that were taken.
+    pub delivered: u64,
+    /// Those that did not.
+    pub failed: u64,
+    /// Alerts it was too slow for.
+    pub dropped: u64,
+    /// Alerts that were over before they could be told without telling too often.
+    #[serde(default)]
+    pub unsaid: u64,
+}
+
+/// Process ids of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Pids {
+    /// Holds the device and the memory of views; restarts the others.
+    pub supervisor: i32,
+    /// Answers reads.
+    pub view_server: i32,
+    /// Senses and decides.
+    pub policy: i32,
+}
+
+/// The shortest thing that people call a container: its name, or the beginning of its id.
+pub fn label(container: &ContainerView) -> String {
+    match (&container.name, &container.pod) {
+        (Some(name), Some(pod)) => format!("{}/{name}", pod.name.as_deref().unwrap_or(&pod.uid)),
+        (Some(name), None) => name.clone(),
+        (None, _) if container.id.len() == 64 => container.id[..12].to_owned(),
+        (None, _) => container.id.clone(),
+    }
+}

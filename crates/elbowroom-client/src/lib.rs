@@ -1,0 +1,18 @@
+//! Everything that speaks with a running agent or prints what it said: the control socket, the types of its answers, and the forms
+//! of output.
+//!
+//! Begin with [`api::Request`] and [`control::Client`].
+//!
+//! What stays true: text of others is made visible before it is printed ([`table::visible`]), and an error is one line
+//! ([`output::one_line`]).
+
+#![forbid(unsafe_code)]
+
+pub mod api;
+pub mod change;
+pub mod control;
+pub mod kept;
+pub mod metrics;
+pub mod output;
+pub mod rates;
+pub mod table;

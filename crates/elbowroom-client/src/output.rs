@@ -1,0 +1,79 @@
+//! Forms of output: text or JSON, and errors on one line.
+
+use crate::table::visible;
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+
+/// How the answer is printed.
+#[derive(Args, Clone, Copy)]
+pub struct Output {
+    /// How to print the answer.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// A form of answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// A verb about one container.
+#[derive(Args)]
+pub struct OneContainer {
+    /// Name, id, unique beginning of an id, or cgroup path.
+    pub container: String,
+    /// How the answer is printed.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Pretty JSON with a final newline.
+pub fn json(value: &impl serde::Serialize) -> Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+/// The error of an answer that does not fit its question.
+///
+/// # Errors
+/// Always.
+pub fn unexpected<T>() -> Result<T> {
+    bail!("the agent's answer does not fit the question: is it of another version?")
+}
+
+/// An error with its causes on one line, control characters made visible. Most errors tell their cause themselves; it is not said
+/// twice.
+pub fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = visible(&cause.to_string().replace('\n', "; "));
+        if !line.ends_with(&text) {
+            line.push_str(if line.is_empty() { "" } else { ": " });
+            line.push_str(&text);
+        }
+    }
+    line
+}
+
+/// Whether the reader of the answer went away.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_each_cause_once_and_on_one_line() {
+        let inner = std::io::Error::other("no such\ndevice\x1b[2J");
+        let error = anyhow::Error::from(inner).context("opening /dev/fuse").context("starting");
+        assert_eq!(one_line(&error), "starting: opening /dev/fuse: no such; device\\u{1b}[2J");
+    }
+}

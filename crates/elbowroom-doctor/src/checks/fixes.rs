@@ -1,0 +1,267 @@
+//! How findings are removed: the commands a person would type, and the same as writes that can be taken back.
+//!
+//! Nothing here lowers a limit, switches swap off or ends a process. v1's soft limit is none: it says who gives first when
+//! the host is short, and refuses nobody anything (mm/memcontrol-v1.c, `memcg1_soft_limit_reclaim`).
+
+use super::cache::stolen;
+use super::facts::{Controller, Facts, Group, Version};
+use super::reserve::open;
+use elbowroom_types::finding::{CPU_PERIOD, Fix, Property, Write, cpu_percent};
+use elbowroom_types::sample::Engine;
+use elbowroom_types::unit::{Bytes, Limit, Percent};
+use std::cell::LazyCell;
+
+/// Promises may add up to this part of the machine; the rest is the kernel's and the host's own.
+pub const PROMISABLE: Percent = Percent::whole(80);
+
+const MIB: u64 = 1 << 20;
+
+/// Rounded up to whole MiB, which every page size divides: the file then says what was written.
+pub fn whole_mib(bytes: Bytes) -> Bytes {
+    Bytes(bytes.get().div_ceil(MIB).saturating_mul(MIB))
+}
+
+/// A new value for one of a cgroup's files; `None` where it has no such file, or says so already.
+pub fn set(group: &Group, controller: Controller, file: &str, to: impl ToString) -> Option<Write> {
+    let (from, to) = (group.text(file)?.to_owned(), to.to_string());
+    let capped = ["memory.max", "memory.high", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"];
+    let in_use = capped.contains(&file).then(|| group.file(controller, group.usage_file()));
+    let unit = property(group, file, [&from, &to]);
+    (from != to).then(|| Write { file: group.file(controller, file), from, to, unit, in_use })
+}
+
+/// The unit and property behind a file, where the system's manager made the cgroup. Its units are in slices only: what is below
+/// a scope or a service is a user's or a container's own, and may have the name of a unit of the system.
+fn property(group: &Group, file: &str, values: [&str; 2]) -> Option<Property> {
+    let (around, unit) = group.path.rsplit_once('/')?;
+    let in_slices = around.split('/').skip(1).all(|name| name.ends_with(".slice"));
+    let suffixed = [".scope", ".slice", ".service"].iter().any(|s| unit.ends_with(s));
+    let usual_period = group.number("cpu.cfs_period_us").is_none_or(|period| period == CPU_PERIOD);
+    let name = match file {
+        "memory.low" => "MemoryLow",
+        "memory.max" => "MemoryMax",
+        "memory.high" => "MemoryHigh",
+        "memory.swap.max" => "MemorySwapMax",
+        "memory.limit_in_bytes" => "MemoryLimit",
+        "cpu.max" | "cpu.cfs_quota_us"
+            if usual_period && values.iter().all(|value| cpu_percent(value).is_some()) =>
+        {
+            "CPUQuota"
+        }
+        "cpu.weight" => "CPUWeight",
+        "cpu.shares" => "CPUShares",
+        "pids.max" => "TasksMax",
+        _ => return None,
+    };
+    (in_slices && suffixed).then(|| Property { unit: unit.to_owned(), name: name.to_owned() })
+}
+
+/// What a person types for one write.
+fn command(group: &Group, write: &Write) -> String {
+    let file = write.file.rsplit('/').next().unwrap_or_default();
+    match docker_name(group) {
+        Some(name) if matches!(file, "memory.low" | "memory.soft_limit_in_bytes") => {
+            format!("docker update --memory-reservation {} {name}", write.to)
+        }
+        Some(name) if file == "pids.max" => format!("docker update --pids-limit {} {name}", write.to),
+        Some(name) if file == "cpu.shares" => format!("docker update --cpu-shares {} {name}", write.to),
+        _ => plain_command(write),
+    }
+}
+
+/// What a person types where no engine keeps the setting.
+pub fn plain_command(write: &Write) -> String {
+    match &write.unit {
+        Some(p) => {
+            format!("systemctl set-property --runtime {} {}", quoted(&p.unit), p.assignment(&write.to))
+        }
+        None => format!("echo {} > {}", quoted(&write.to), quoted(&write.file)),
+    }
+}
+
+/// A word for the shell.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,=+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// What `docker` knows the container by.
+fn docker_name(group: &Group) -> Option<String> {
+    let container = group.container.as_ref().filter(|c| c.engine == Engine::Docker)?;
+    let id: String = container.id.chars().take(12).collect();
+    Some(container.name.clone().filter(|_| container.pod.is_none()).unwrap_or(id))
+}
+
+/// One file of a cgroup.
+pub(super) fn one(group: &Group, controller: Controller, file: &str, to: impl ToString) -> Option<Fix> {
+    let write = set(group, controller, file, to)?;
+    Some(Fix { commands: vec![command(group, &write)], writes: vec![write] })
+}
+
+/// A switch of the machine: a file below `/proc/sys`, or below `/sys`.
+pub(super) fn switch(facts: &Facts, file: &str, to: impl ToString) -> Option<Fix> {
+    let (from, to) = (facts.host.setting(file)?.to_owned(), to.to_string());
+    let command = match file.strip_prefix("/proc/sys/") {
+        Some(key) => format!("sysctl -w {}={to}", key.replace('/', ".")),
+        None => format!("echo {to} > {file}"),
+    };
+    let write = Write { file: file.to_owned(), from, to, ..Write::default() };
+    (write.from != write.to).then(|| Fix { commands: vec![command], writes: vec![write] })
+}
+
+/// Commands for a person only.
+pub(super) fn by_hand(commands: &[&str]) -> Option<Fix> {
+    Some(Fix { commands: commands.iter().map(|c| (*c).to_owned()).collect(), writes: Vec::new() })
+}
+
+/// What is kept for a cgroup when the host is short: v2 the least of `memory.low` or `memory.min` and those around it; v1
+/// the soft limit, which only says that others give first.
+pub fn kept(facts: &Facts, group: &Group) -> Bytes {
+    match facts.version(Controller::Memory) {
+        Some(Version::V1) => {
+            group.limit("memory.soft_limit_in_bytes").and_then(Limit::value).unwrap_or_default()
+        }
+        _ => facts.ancestors(group).map(low).fold(low(group), Bytes::min),
+    }
+}
+
+/// What a cgroup itself claims, whatever is around it.
+pub fn low(group: &Group) -> Bytes {
+    let of = |file| group.limit(file).map_or(Bytes::ZERO, |l| l.or(Bytes(i64::MAX as u64)));
+    of("memory.low").max(of("memory.min"))
+}
+
+/// What may be promised on this host, in whole MiB.
+fn promisable(facts: &Facts) -> Bytes {
+    Bytes(PROMISABLE.of(facts.host.mem_total().get()) / MIB * MIB)
+}
+
+/// What is kept for all containers together.
+pub fn promised(facts: &Facts) -> Bytes {
+    facts.containers().map(|g| kept(facts, g)).sum()
+}
+
+/// Keeps `keep` for `group` when the host is short. `None` where that would promise more than the machine has, or nothing
+/// would change.
+pub fn protect(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
+    protect_beside(facts, group, keep, promised(facts))
+}
+
+/// The same, with the sum of what is kept already, which costs a walk over all containers.
+pub(super) fn protect_beside(facts: &Facts, group: &Group, keep: Bytes, promised: Bytes) -> Option<Fix> {
+    let keep = whole_mib(keep).min(group.hard().unwrap_or(Bytes(u64::MAX)));
+    let others = promised.saturating_sub(kept(facts, group));
+    if others.saturating_add(keep) > promisable(facts) {
+        return None;
+    }
+    match facts.version(Controller::Memory)? {
+        Version::V1 => order_of_giving(facts, group, keep),
+        Version::V2 => lows(facts, group, keep),
+    }
+}
+
+/// The cgroups around a container keep what it claims already. `None` as for [`protect_beside`].
+pub(super) fn lows_of_parents(facts: &Facts, group: &Group, promised: Bytes) -> Option<Fix> {
+    let claim = low(group);
+    let others = promised.saturating_sub(kept(facts, group));
+    (others.saturating_add(claim) <= promisable(facts)).then(|| lows(facts, group, claim)).flatten()
+}
+
+/// v2: `memory.low` of the group, and of those around it as much as all their children claim, as far as the host can keep that.
+/// Without the latter the kernel scales the claim down to what the parent has, which is nothing (mm/page_counter.c,
+/// `effective_protection`).
+fn lows(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
+    let most = promisable(facts);
+    let mut need = low(group).max(keep);
+    let mut below = group;
+    let mut fix = Fix::default();
+    let mut push = |group: &Group, need: Bytes| {
+        if low(group) < need
+            && let Some(write) = set(group, Controller::Memory, "memory.low", need.get())
+        {
+            fix.commands.push(command(group, &write));
+            fix.writes.push(write);
+        }
+    };
+    push(group, need);
+    for around in facts.ancestors(group) {
+        let beside: Bytes = facts.children(around).filter(|g| !std::ptr::eq(*g, below)).map(low).sum();
+        need = low(around).max(need.saturating_add(beside).min(most));
+        push(around, need);
+        below = around;
+    }
+    // From the outside in: a claim counts from the moment it is written.
+    fix.commands.reverse();
+    fix.writes.reverse();
+    (!fix.writes.is_empty()).then_some(fix)
+}
+
+/// v1: the group's soft limit, and one for every neighbour that holds much cache it does not use and has none: kswapd takes
+/// from those above theirs first. Who is to be protected as well does not give.
+fn order_of_giving(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
+    const SOFT: &str = "memory.soft_limit_in_bytes";
+    let much = Bytes(Percent::whole(5).of(facts.host.mem_total().get()));
+    let mut fix = Fix::default();
+    let mut push = |group: &Group, soft: Bytes| {
+        if let Some(write) = set(group, Controller::Memory, SOFT, soft.get()) {
+            fix.commands.push(command(group, &write));
+            fix.writes.push(write);
+        }
+    };
+    push(group, keep.max(kept(facts, group)));
+    let open = LazyCell::new(|| open(facts));
+    let suffers = |g: &Group| stolen(facts, g) || open.iter().any(|(o, ..)| std::ptr::eq(*o, g));
+    for other in facts.containers().filter(|g| !std::ptr::eq(*g, group)) {
+        let stat = other.stat();
+        if stat.inactive_file > much && other.limit(SOFT) == Some(Limit::Max) && !suffers(other) {
+            push(other, whole_mib(other.usage().saturating_sub(stat.inactive_file)));
+        }
+    }
+    (!fix.writes.is_empty()).then_some(fix)
+}
+
+/// Raises the hard limit, and what must move with it, to `to`; where that allows as much, `memory.high` alone. `None` where a
+/// cgroup around it holds it back, or the host has not twice as much available.
+pub fn raise_limit(facts: &Facts, group: &Group, to: Bytes) -> Option<Fix> {
+    let to = whole_mib(to);
+    let high = group.limit("memory.high").and_then(Limit::value);
+    let within = group.hard().is_none_or(|hard| to <= hard);
+    let now = if within { high } else { group.hard() };
+    let more = to.saturating_sub(now?);
+    let held = facts.ancestors(group).filter_map(Group::hard).any(|around| around < to);
+    if more == Bytes::ZERO || held || more > Bytes(facts.host.mem_available().get() / 2) {
+        return None;
+    }
+    if within {
+        return one(group, Controller::Memory, "memory.high", to.get());
+    }
+    let file = group.hard_file();
+    let both = "memory.memsw.limit_in_bytes";
+    let both_to = group.limit(both).and_then(Limit::value).map(|n| n.saturating_add(more));
+    let high = high.map(|n| n.saturating_add(more));
+    // v1 refuses a hard limit above memory and swap together, so that goes first.
+    let writes: Vec<Write> = [
+        both_to.and_then(|n| set(group, Controller::Memory, both, n.get())),
+        set(group, Controller::Memory, file, to.get()),
+        high.and_then(|n| set(group, Controller::Memory, "memory.high", n.get())),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let commands = match docker_name(group) {
+        Some(name) => {
+            let swap = match (both_to, group.limit("memory.swap.max")) {
+                (Some(both), _) => both.get().to_string(),
+                (None, Some(Limit::At(swap))) => to.saturating_add(swap).get().to_string(),
+                (None, _) => "-1".to_owned(),
+            };
+            vec![format!("docker update --memory {} --memory-swap {swap} {name}", to.get())]
+        }
+        None => writes.iter().map(plain_command).collect(),
+    };
+    Some(Fix { commands, writes })
+}

@@ -1,0 +1,382 @@
+//! Limits that are reached, and what happens then.
+
+use super::facts::{Controller, Facts, Group, Version};
+use super::fixes::{by_hand, one, raise_limit, whole_mib};
+use crate::checks::Check;
+use elbowroom_types::finding::{Finding, Severity};
+use elbowroom_types::unit::{Bytes, Limit, Percent};
+
+fn a_quarter_more(limit: Bytes) -> Bytes {
+    whole_mib(limit.saturating_add(Bytes(limit.get() / 4)))
+}
+
+fn percent(hundredths: u32) -> String {
+    format!("{}.{:02}%", hundredths / 100, hundredths % 100)
+}
+
+/// Stopped at `memory.high`.
+pub(super) const HIGH: Check = Check {
+    id: "high-throttles",
+    pitfall: "memory.high puts processes to sleep",
+    reads_v1: "",
+    reads_v2: "memory.events high, memory.pressure full avg10, memory.high",
+    threshold: "more than 10 events per second and everybody in it stopped for memory more than 5 % of the last 10 s",
+    reference: "Documentation/admin-guide/cgroup-v2.rst, memory.high; KEP-2570 on livelock before Linux 5.9",
+    run: high,
+};
+
+fn high(facts: &Facts) -> Vec<Finding> {
+    facts
+        .containers()
+        .filter_map(|g| {
+            // What stops it then is the agent's, which knows what for.
+            if g.is_held("memory.high") {
+                return None;
+            }
+            let limit = g.limit("memory.high")?.value()?;
+            let (grown, _) = g.event("high")?;
+            let rate = facts.per_second(0, grown);
+            let full = g.after.pressure.as_ref()?[2].full.avg10;
+            (rate > 10.0 && full > 500).then(|| {
+                let to = g.limit("memory.max").unwrap_or(Limit::Max).or(a_quarter_more(limit));
+                Finding::new(
+                    Severity::Warning,
+                    format!("It is held up at memory.high ({limit}), not at its limit: all of it waits {} of the time.", percent(full)),
+                )
+                .about(g.container_name(), &g.path)
+                .because(g.file(Controller::Memory, "memory.high"), limit)
+                .because(g.file(Controller::Memory, "memory.events high"), format!("+{rate:.0}/s"))
+                .because(g.file(Controller::Unified, "memory.pressure full avg10"), percent(full))
+                .fixed_by((to > limit).then(|| one(g, Controller::Memory, "memory.high", to.get())).flatten())
+            })
+        })
+        .collect()
+}
+
+/// At its limit, reclaiming.
+pub(super) const AT_LIMIT: Check = Check {
+    id: "at-memory-limit",
+    pitfall: "at the limit, with what cannot be dropped",
+    reads_v1: "memory.failcnt, memory.limit_in_bytes, memory.stat; memory.pressure of the unified hierarchy",
+    reads_v2: "memory.events max, memory.max, memory.stat, memory.pressure",
+    threshold: "the limit hit more than once per second, less than 10 % of it page cache, and waiting for memory more than \
+                1 % of the last 10 s where pressure is known",
+    reference: "Documentation/admin-guide/cgroup-v2.rst, memory.events",
+    run: at_limit,
+};
+
+fn at_limit(facts: &Facts) -> Vec<Finding> {
+    facts
+        .containers()
+        .filter_map(|g| {
+            let limit = g.hard()?;
+            let rate = facts.per_second(0, g.event("max")?.0);
+            // Page cache grows to any limit and gives way at once: that is no trouble.
+            let stat = g.stat();
+            let gives = stat.inactive_file.saturating_add(stat.active_file);
+            let stalled = g.after.pressure.as_ref().map(|p| p[2].some.avg10);
+            if rate < 1.0 || gives > Bytes(limit.get() / 10) || stalled.is_some_and(|s| s < 100) {
+                return None;
+            }
+            Some(
+                Finding::new(
+                    Severity::Warning,
+                    format!("It is at its limit of {limit} with hardly anything to give: the next step is an OOM kill."),
+                )
+                .about(g.container_name(), &g.path)
+                .because(g.file(Controller::Memory, g.hard_file()), limit)
+                .because(g.file(Controller::Memory, g.limit_hits_file()), format!("+{rate:.0}/s"))
+                .because(g.file(Controller::Memory, "memory.stat file"), stat.file)
+                .fixed_by(raise_limit(facts, g, a_quarter_more(limit))),
+            )
+        })
+        .collect()
+}
+
+/// Killed for its limit.
+pub(super) const OOM_KILLED: Check = Check {
+    id: "oom-killed",
+    pitfall: "processes were killed at a limit",
+    reads_v1: "memory.oom_control oom_kill, memory.limit_in_bytes, memory.max_usage_in_bytes",
+    reads_v2: "memory.events oom_kill, memory.max, memory.peak",
+    threshold: "any kill since the container started; critical between the looks",
+    reference: "Documentation/admin-guide/cgroup-v2.rst, memory.events oom_kill",
+    run: oom_killed,
+};
+
+fn oom_killed(facts: &Facts) -> Vec<Finding> {
+    facts
+        .containers()
+        .filter_map(|g| {
+            let (now, ever) = g.event("oom_kill").filter(|(_, ever)| *ever > 0)?;
+            let file = if g.hard_file() == "memory.max" { "memory.events oom_kill" } else { "memory.oom_control oom_kill" };
+            let mut found = Finding::new(
+                if now > 0 { Severity::Critical } else { Severity::Warning },
+                match now {
+                    0 => format!("The kernel killed {ever} of its processes for memory since it started."),
+                    _ => format!("The kernel is killing its processes for memory: {now} between the looks, {ever} since it started."),
+                },
+            )
+            .about(g.container_name(), &g.path)
+            .because(g.file(Controller::Memory, file), ever);
+            let Some(limit) = g.hard() else {
+                // Without a limit it was a cgroup around it or the host that was full.
+                return Some(found.advise("It has no limit of its own: one around it, or the host, was full."));
+            };
+            found = found.because(g.file(Controller::Memory, g.hard_file()), limit);
+            Some(found.fixed_by(raise_limit(facts, g, a_quarter_more(limit))))
+        })
+        .collect()
+}
+
+/// Kills on the host.
+pub(super) const HOST_OOM: Check = Check {
+    id: "host-out-of-memory",
+    pitfall: "processes were killed because the host had no memory",
+    reads_v1: "/proc/vmstat oom_kill less memory.oom_control oom_kill of all groups",
+    reads_v2: "/proc/vmstat oom_kill; memory.events (oom_kill, oom) of the groups below the root",
+    threshold: "v2: kills between the looks in a group where no limit was reached (oom), which are the host's; else, and on v1, \
+                a warning of kills that no group tells of",
+    reference: "Documentation/admin-guide/cgroup-v2.rst, memory.events oom and oom_kill",
+    run: host_oom,
+};
+
+fn host_oom(facts: &Facts) -> Vec<Finding> {
+    let Some((before, after)) = facts.host.vmstat("oom_kill") else { return Vec::new() };
+    let all = after.saturating_sub(before);
+    let grown = |g: &Group, key: &str| g.event(key).map(|(now, _)| now);
+    let kills = |g: &Group| grown(g, "oom_kill").unwrap_or(0);
+    // v2 counts in every group around as well, also what happened in groups that are gone. `oom_kill` is any kill; `oom` comes
+    // before it where a limit was reached.
+    let (inside, by_host): (u64, u64) = match facts.version(Controller::Memory) {
+        Some(Version::V2) => {
+            let tops: Vec<&Group> = facts.root().into_iter().flat_map(|root| facts.children(root)).collect();
+            let unlimited = tops.iter().filter(|g| grown(g, "oom") == Some(0));
+            (tops.iter().map(|g| kills(g)).sum(), unlimited.map(|g| kills(g)).sum())
+        }
+        _ => (facts.groups.iter().filter(|g| g.parent.is_some()).map(kills).sum(), 0),
+    };
+    let untold = all.saturating_sub(inside);
+    let (severity, sentence) = match (by_host, untold) {
+        (0, 0) => return Vec::new(),
+        (0, _) => (
+            Severity::Warning,
+            format!(
+                "Killed for memory between the looks: {untold} processes, by the host itself or at the limit of a cgroup that is \
+                 new, gone, or inside a container."
+            ),
+        ),
+        _ => (
+            Severity::Critical,
+            format!("The host itself is out of memory: it killed {by_host} processes between the looks."),
+        ),
+    };
+    vec![
+        Finding::new(severity, sentence)
+            .because("/proc/vmstat oom_kill", format!("+{all}"))
+            .because("/proc/meminfo MemAvailable", facts.host.mem_available())
+            .fixed_by(by_hand(&["dmesg --ctime | grep -i 'out of memory'"]))
+            .advise("Where it was the host, limits promise more than there is: see memory-not-reserved."),
+    ]
+}
+
+/// One of several processes killed, the rest limps on.
+pub(super) const OOM_GROUP: Check = Check {
+    id: "oom-kills-parts",
+    pitfall: "the OOM killer takes a part of a container",
+    reads_v1: "",
+    reads_v2: "memory.oom.group, memory.events oom_kill, pids.current",
+    threshold: "a container with kills since its start, several processes, and memory.oom.group 0",
+    reference: "Documentation/admin-guide/cgroup-v2.rst, memory.oom.group",
+    run: oom_group,
+};
+
+fn oom_group(facts: &Facts) -> Vec<Finding> {
+    facts
+        .containers()
+        .filter_map(|g| {
+            let killed = g.event("oom_kill").is_some_and(|(_, ever)| ever > 0);
+            let several = g.number("pids.current").is_some_and(|n| n > 1);
+            (killed && several && g.text("memory.oom.group") == Some("0")).then(|| {
+                Finding::new(
+                    Severity::Info,
+                    "A kill for memory takes one of its processes and leaves the others, which may not notice.",
+                )
+                .about(g.container_name(), &g.path)
+                .because(g.file(Controller::Memory, "memory.oom.group"), 0)
+                .because(g.file(Controller::Memory, "memory.events oom_kill"), g.event("oom_kill").map_or(0, |e| e.1))
+                .fixed_by(one(g, Controller::Memory, "memory.oom.group", 1))
+                .advise("Only where nothing inside restarts what was killed.")
+            })
+        })
+        .collect()
+}
+
+/// Tasks that hang instead of dying.
+pub(super) const OOM_DISABLED: Check = Check {
+    id: "oom-killer-off",
+    pitfall: "the OOM killer is off, so a full container stands still",
+    reads_v1: "memory.oom_control (oom_kill_disable, under_oom)",
+    reads_v2: "",
+    threshold: "oom_kill_disable is 1; critical when under_oom is 1 too",
+    reference: "Documentation/admin-guide/cgroup-v1/memory.rst, 10. OOM Control",
+    run: oom_disabled,
+};
+
+fn oom_disabled(facts: &Facts) -> Vec<Finding> {
+    facts
+        .containers()
+        .filter(|g| g.text("oom_kill_disable") == Some("1"))
+        .map(|g| {
+            let stuck = g.text("under_oom") == Some("1");
+            let file = g.file(Controller::Memory, "memory.oom_control");
+            Finding::new(
+                if stuck { Severity::Critical } else { Severity::Warning },
+                if stuck {
+                    "It is out of memory with its OOM killer off: its processes hang, and so does who waits for them."
+                } else {
+                    "Its OOM killer is off: when it reaches its limit its processes hang instead of ending."
+                },
+            )
+            .about(g.container_name(), &g.path)
+            .because(format!("{file} oom_kill_disable"), 1)
+            .because(format!("{file} under_oom"), u8::from(stuck))
+            .fixed_by(by_hand(&[&format!("echo 0 > {file}")]))
+        })
+        .collect()
+}
+
+/// Files in memory count.
+pub(super) const SHMEM: Check = Check {
+    id: "tmpfs-fills-limit",
+    pitfall: "files in memory count as memory",
+    reads_v1: "memory.stat total_shmem, memory.limit_in_bytes",
+    reads_v2: "memory.stat shmem, memory.max",
+    threshold: "use above 80 % of the limit, and more than 30 % of the limit in tmpfs or shared memory",
+    reference: "Documentation/filesystems/tmpfs.rst",
+    run: shmem,
+};
+
+fn shmem(facts: &Facts) -> Vec<Finding> {
+    facts
+        .containers()
+        .filter_map(|g| {
+            let (limit, shmem) = (g.hard()?, g.stat().shmem);
+            let full = g.usage() > Bytes(Percent::whole(80).of(limit.get()));
+            (full && shmem > Bytes(Percent::whole(30).of(limit.get()))).then(|| {
+                Finding::new(
+                    Severity::Warning,
+                    format!("{shmem} of its limit of {limit} are files in memory (/dev/shm, /tmp on tmpfs): only deleting frees them."),
+                )
+                .about(g.container_name(), &g.path)
+                .because(g.file(Controller::Memory, "memory.stat shmem"), shmem)
+                .because(g.file(Controller::Memory, g.hard_file()), limit)
+                .fixed_by(raise_limit(facts, g, a_quarter_more(limit)))
+            })
+        })
+        .collect()
+}
+
+/// Memory of the kernel's own.
+pub(super) const KERNEL_MEMORY: Check = Check {
+    id: "kernel-memory",
+    pitfall: "kernel memory fills the limit",
+    reads_v1: "memory.kmem.usage_in_bytes, memory.limit_in_bytes",
+    reads_v2: "memory.stat (slab_unreclaimable, sock, percpu), memory.max",
+    threshold: "use above 80 % of the limit, and more than 30 % of the limit in memory of the kernel that it cannot give back",
+    reference: "Documentation/admin-guide/cgroup-v2.rst, memory.stat",
+    run: kernel_memory,
+};
+
+fn kernel_memory(facts: &Facts) -> Vec<Finding> {
+    facts
+        .containers()
+        .filter_map(|g| {
+            let limit = g.hard()?;
+            let more = |key: &str| Bytes(g.after.more.get(key).copied().unwrap_or(0));
+            let (file, kernel) = match g.number("memory.kmem.usage_in_bytes") {
+                Some(n) => ("memory.kmem.usage_in_bytes", Bytes(n)),
+                None => {
+                    let sum = [g.stat().slab_unreclaimable, more("sock"), more("percpu")].into_iter().sum();
+                    ("memory.stat slab_unreclaimable+sock+percpu", sum)
+                }
+            };
+            let full = g.usage() > Bytes(Percent::whole(80).of(limit.get()));
+            (full && kernel > Bytes(Percent::whole(30).of(limit.get()))).then(|| {
+                Finding::new(
+                    Severity::Warning,
+                    format!("The kernel holds {kernel} for it (sockets, file handles, dentries), {limit} is its limit."),
+                )
+                .about(g.container_name(), &g.path)
+                .because(g.file(Controller::Memory, file), kernel)
+                .because(g.file(Controller::Memory, g.hard_file()), limit)
+                .fixed_by(raise_limit(facts, g, a_quarter_more(limit)))
+            })
+        })
+        .collect()
+}
+
+/// A heap that its limit cannot hold.
+pub(super) const HEAP: Check = Check {
+    id: "heap-over-limit",
+    pitfall: "a runtime does not see the limit",
+    reads_v1: "/proc/PID/cmdline (-Xmx, --max-old-space-size), memory.limit_in_bytes",
+    reads_v2: "/proc/PID/cmdline (-Xmx, --max-old-space-size), memory.max up to the root",
+    threshold: "a heap that may grow beyond 95 % of the tightest limit around it",
+    reference: "JDK-8146115; docs/papers/memory-pitfalls.md",
+    run: heap,
+};
+
+fn heap(facts: &Facts) -> Vec<Finding> {
+    facts
+        .containers()
+        .flat_map(|g| {
+            let own = std::iter::once(g).chain(facts.ancestors(g));
+            let tightest = own.filter_map(|a| Some((a, a.hard()?))).min_by_key(|(_, hard)| *hard);
+            g.heaps.iter().filter_map(move |heap| {
+                let (at, limit) = tightest?;
+                (heap.size > Bytes(Percent::whole(95).of(limit.get()))).then(|| {
+                    Finding::new(
+                        Severity::Warning,
+                        format!("{} lets its heap grow to {} within a limit of {limit}: it will be killed, not collected.", heap.argument, heap.size),
+                    )
+                    .about(g.container_name(), &g.path)
+                    .because(format!("/proc/{}/cmdline", heap.pid), &heap.argument)
+                    .because(at.file(Controller::Memory, at.hard_file()), limit)
+                    .fixed_by(raise_limit(facts, g, a_quarter_more(heap.size)))
+                    .advise("Or no size at all: with a view of Elbowroom, or -XX:MaxRAMPercentage, it follows the limit.")
+                })
+            })
+        })
+        .collect()
+}
+
+/// No more threads.
+pub(super) const PIDS: Check = Check {
+    id: "pids-near-limit",
+    pitfall: "the limit on processes is near",
+    reads_v1: "pids.current, pids.max",
+    reads_v2: "pids.current, pids.max",
+    threshold: "more than 90 % of pids.max",
+    reference: "Documentation/admin-guide/cgroup-v2.rst, PID",
+    run: pids,
+};
+
+fn pids(facts: &Facts) -> Vec<Finding> {
+    facts
+        .containers()
+        .filter_map(|g: &Group| {
+            let (now, most) = (g.number("pids.current")?, g.number("pids.max")?);
+            (now * 10 > most * 9).then(|| {
+                Finding::new(
+                    Severity::Warning,
+                    format!("It has {now} threads and may have {most}: the next ones will fail with \"Resource temporarily unavailable\"."),
+                )
+                .about(g.container_name(), &g.path)
+                .because(g.file(Controller::Pids, "pids.current"), now)
+                .because(g.file(Controller::Pids, "pids.max"), most)
+                .fixed_by(one(g, Controller::Pids, "pids.max", most * 2))
+            })
+        })
+        .collect()
+}

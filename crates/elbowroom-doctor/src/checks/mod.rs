@@ -1,0 +1,126 @@
+//! What hurts containers on a host, why we think so, and what removes it.
+//!
+//! Problem: most of what slows containers down is told by files nobody reads, and each file alone lies: a container at its
+//! limit may be full of cache it does not need, one far below it may lose the cache it does.
+//!
+//! Approach: [`Facts`] are a host at two instants. Each [`Check`] in [`CHECKS`] is a function from facts to [`Finding`]s: a
+//! sentence, the files that say so with their values, the commands that remove it, and where to read about it. A check that
+//! compares rates asks for two signs at least, such as "at its limit" and "reads back what it had": one alone is what busy,
+//! healthy containers look like.
+//!
+//! Terminology: the four pitfalls are those of *Taming Memory Related Performance Pitfalls in Linux Cgroups* (ICNC'17); a
+//! *note* ([`Severity::Info`]) is true and harms nobody now.
+//!
+//! Properties: idle containers, however many and however they are limited, give no warning; a fix never lowers a limit,
+//! switches swap off or kills; what a fix of a pitfall writes removes the finding that suggested it.
+
+pub mod cache;
+mod cpu;
+mod disk;
+pub mod facts;
+pub mod fixes;
+mod kernel;
+mod limits;
+mod look;
+mod plan;
+mod pressure;
+mod reserve;
+mod state;
+mod swap;
+
+pub use facts::{
+    Applied, Controller, Counters, Disk, DiskCounters, Facts, Group, Heap, Host, HostCounters, Mount, Node,
+    Version,
+};
+pub use look::Look;
+pub use plan::{fixable, harms, plan};
+
+use elbowroom_types::finding::Finding;
+
+/// One question about a host.
+#[derive(Clone, Copy, Debug)]
+pub struct Check {
+    /// Its name, for `--fix` and for programs: words with dashes, never renamed.
+    pub id: &'static str,
+    /// Which of the four pitfalls, or which row of the catalogue.
+    pub pitfall: &'static str,
+    /// What it reads on cgroup v1; empty where the question does not exist there.
+    pub reads_v1: &'static str,
+    /// What it reads on cgroup v2.
+    pub reads_v2: &'static str,
+    /// From when on it speaks.
+    pub threshold: &'static str,
+    /// Where to read about it.
+    pub reference: &'static str,
+    /// The question. Fills in everything but check and reference.
+    pub run: fn(&Facts) -> Vec<Finding>,
+}
+
+/// Every check, the four pitfalls first.
+pub const CHECKS: &[Check] = &[
+    reserve::NOT_RESERVED,
+    reserve::VOID,
+    reserve::KERNEL,
+    cache::ANON_EVICTS,
+    cache::CACHE_TOO_SMALL,
+    cache::CACHE_STOLEN,
+    cache::HOST_JOBS,
+    swap::SWAPPED,
+    swap::NO_SWAP,
+    swap::SWAP_UNLIMITED,
+    swap::ZSWAP,
+    limits::HIGH,
+    limits::AT_LIMIT,
+    limits::OOM_KILLED,
+    limits::HOST_OOM,
+    limits::OOM_GROUP,
+    limits::OOM_DISABLED,
+    limits::SHMEM,
+    limits::KERNEL_MEMORY,
+    limits::HEAP,
+    limits::PIDS,
+    cache::WORKING_SET,
+    state::SHORT,
+    kernel::THP_ALWAYS,
+    kernel::DIRTY,
+    kernel::DYING,
+    kernel::WATERMARKS,
+    kernel::PSI_OFF,
+    kernel::NODE_FULL,
+    kernel::ZONE_RECLAIM,
+    kernel::OVERCOMMIT,
+    kernel::TABLE_FULL,
+    cpu::THROTTLED,
+    cpu::CPUSET_NARROWED,
+    cpu::CPUSET_CROWDED,
+    cpu::WEIGHT,
+    disk::ESCAPES,
+    disk::WRONG_DEVICE,
+    disk::INVERSION,
+    disk::CAP_WAITS,
+    disk::WEIGHT_NOOP,
+    disk::UNDIVIDED,
+    disk::DEGRADED,
+    disk::BLIND,
+    disk::ROTATIONAL,
+    disk::WBT,
+    state::FOREIGN,
+    state::OVERWRITTEN,
+];
+
+/// Everything that is found, worst first; among equals in the order of [`CHECKS`].
+pub fn examine(facts: &Facts) -> Vec<Finding> {
+    let mut found: Vec<Finding> = CHECKS.iter().flat_map(|check| run(check, facts)).collect();
+    found.sort_by_key(|f| std::cmp::Reverse(f.severity));
+    found
+}
+
+/// What one check finds.
+pub fn run(check: &Check, facts: &Facts) -> Vec<Finding> {
+    let mut found = (check.run)(facts);
+    for finding in &mut found {
+        finding.check = check.id.to_owned();
+        finding.reference = check.reference.to_owned();
+    }
+    found
+}

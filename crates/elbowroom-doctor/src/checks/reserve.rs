@@ -1,0 +1,172 @@
+//! Pitfall III.A of *Taming Memory Related Performance Pitfalls in Linux Cgroups*: a limit is not a reservation.
+
+use super::facts::{Controller, Facts, Group, Version};
+use super::fixes::{PROMISABLE, kept, lows_of_parents, promised, protect_beside};
+use super::pressure::shortage;
+use crate::checks::Check;
+use elbowroom_types::finding::{Finding, Severity};
+use elbowroom_types::unit::Bytes;
+
+const PAPER: &str = "Taming Memory Related Performance Pitfalls in Linux Cgroups (ICNC'17), III.A, IV.A";
+
+/// What limits promise and the host cannot give.
+pub(super) const NOT_RESERVED: Check = Check {
+    id: "memory-not-reserved",
+    pitfall: "memory is not reserved",
+    reads_v1: "memory.limit_in_bytes, memory.usage_in_bytes, memory.soft_limit_in_bytes, /proc/meminfo",
+    reads_v2: "memory.max, memory.current, memory.low and memory.min up to the root, /proc/meminfo",
+    threshold: "what limits promise beyond use and reservation is more than MemAvailable; a warning only while the host is \
+                short (MemAvailable below 10 %, allocations that reclaim, or memory pressure)",
+    reference: PAPER,
+    run: not_reserved,
+};
+
+/// Containers that may ask for more than is kept for them, with their limits and how much more that is; none where all of it is
+/// available.
+pub(super) fn open(facts: &Facts) -> Vec<(&Group, Bytes, Bytes)> {
+    let total = facts.host.mem_total();
+    // A limit above the machine's memory promises nothing: it is there to be one.
+    let mut open: Vec<(&Group, Bytes, Bytes)> = facts
+        .containers()
+        .filter_map(|g| {
+            // Nor does one of a cgroup that nobody is in.
+            let hard = g.hard().filter(|hard| *hard < total && g.usage() > Bytes::ZERO)?;
+            let owed = hard.saturating_sub(g.usage().max(kept(facts, g)));
+            (owed > Bytes(hard.get() / 10)).then_some((g, hard, owed))
+        })
+        .collect();
+    if sum(&open) <= facts.host.mem_available() {
+        open.clear();
+    }
+    open
+}
+
+fn sum(open: &[(&Group, Bytes, Bytes)]) -> Bytes {
+    open.iter().map(|(_, _, owed)| *owed).sum()
+}
+
+fn not_reserved(facts: &Facts) -> Vec<Finding> {
+    let open = open(facts);
+    if open.is_empty() {
+        return Vec::new();
+    }
+    let (owed_to_all, available) = (sum(&open), facts.host.mem_available());
+    let (short, reserved) = (shortage(facts), promised(facts));
+    let severity = if short.is_some() { Severity::Warning } else { Severity::Info };
+    let reservation = match facts.version(Controller::Memory) {
+        Some(Version::V1) => "memory.soft_limit_in_bytes",
+        _ => "memory.low",
+    };
+    open.into_iter()
+        // The agent keeps what it decided to.
+        .filter(|(g, ..)| !g.is_held(reservation))
+        .map(|(g, hard, owed)| {
+            let memory = |file| g.file(Controller::Memory, file);
+            let mut finding = Finding::new(
+                severity,
+                format!(
+                    "It may still ask for {owed} within its limit, and nothing keeps that for it: all containers together may \
+                     ask for {owed_to_all} more, and {available} are available."
+                ),
+            )
+            .about(g.container_name(), &g.path)
+            .because(memory(g.hard_file()), hard)
+            .because(memory(g.usage_file()), g.usage())
+            .because(memory(reservation), g.text(reservation).unwrap_or("absent"))
+            .because("/proc/meminfo MemAvailable", available);
+            if let Some((file, value)) = &short {
+                finding = finding.because(file, value);
+            }
+            let fix = protect_beside(facts, g, hard, reserved);
+            let advice = match &fix {
+                Some(_) => "What it will surely need it can take before others do: -XX:+AlwaysPreTouch with -Xms equal to \
+                            -Xmx for a JVM; `elbowroom pretouch` makes that free ahead of it."
+                    .to_owned(),
+                None => format!(
+                    "Limits promise more than {PROMISABLE} of this host: move a container away, or lower limits to what is \
+                     really needed."
+                ),
+            };
+            finding.fixed_by(fix).advise(advice)
+        })
+        .collect()
+}
+
+/// A reservation that a cgroup around the container voids.
+pub(super) const VOID: Check = Check {
+    id: "reservation-void",
+    pitfall: "a reservation counts for nothing where the cgroups around it have none",
+    reads_v1: "",
+    reads_v2: "memory.low and memory.min of the container and of every cgroup around it, memory.current",
+    threshold: "a cgroup around the container keeps less than the container uses of its own memory.low",
+    reference: "Documentation/admin-guide/cgroup-v2.rst, memory.low; mm/page_counter.c effective_protection",
+    run: void,
+};
+
+fn void(facts: &Facts) -> Vec<Finding> {
+    if facts.version(Controller::Memory) != Some(Version::V2) {
+        return Vec::new();
+    }
+    let claims = |g: &&Group| super::fixes::low(g) > Bytes::ZERO;
+    let reserved = promised(facts);
+    facts
+        .containers()
+        .filter(claims)
+        .filter_map(|g| {
+            let claim = super::fixes::low(g);
+            let used = claim.min(g.usage());
+            let around = facts.ancestors(g).min_by_key(|a| super::fixes::low(a))?;
+            // It keeps as much as the agent made it keep.
+            if around.is_held("memory.low") {
+                return None;
+            }
+            let effective = super::fixes::low(around);
+            (effective < used).then(|| {
+                let finding = Finding::new(
+                    Severity::Warning,
+                    format!(
+                        "It claims {claim}, but {} around it keeps only {effective}: the kernel never gives more than that.",
+                        around.path
+                    ),
+                )
+                .about(g.container_name(), &g.path)
+                .because(g.file(Controller::Memory, "memory.low"), claim)
+                .because(around.file(Controller::Memory, "memory.low"), effective);
+                match lows_of_parents(facts, g, reserved) {
+                    None => finding.advise(format!(
+                        "Claims may add up to {PROMISABLE} of this host, and this one does not fit: claim less."
+                    )),
+                    fix => finding.fixed_by(fix),
+                }
+            })
+        })
+        .collect()
+}
+
+/// A kernel that forgets reservations of cache.
+pub(super) const KERNEL: Check = Check {
+    id: "reservation-old-kernel",
+    pitfall: "before Linux 5.15 protected cache goes with its inodes",
+    reads_v1: "",
+    reads_v2: "/proc/sys/kernel/osrelease, memory.low",
+    threshold: "a kernel before 5.15 and a container with memory.low or memory.min",
+    reference: "resctl-demo, shadow inodes: reclaim of inodes drops protected cache before Linux 5.15",
+    run: old_kernel,
+};
+
+fn old_kernel(facts: &Facts) -> Vec<Finding> {
+    let (major, minor) = facts.host.kernel;
+    let protected = facts.containers().find(|g| super::fixes::low(g) > Bytes::ZERO);
+    match protected {
+        Some(g) if (major, minor) != (0, 0) && (major, minor) < (5, 15) => vec![
+            Finding::new(
+                Severity::Info,
+                "This kernel drops protected page cache together with its inodes, whatever memory.low says.",
+            )
+            .because("/proc/sys/kernel/osrelease", format!("{major}.{minor}"))
+            .because(g.file(Controller::Memory, "memory.low"), super::fixes::low(g))
+            .advise("Linux 5.15 and later keep it."),
+        ],
+        _ => Vec::new(),
+    }
+}

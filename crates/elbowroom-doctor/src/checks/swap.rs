@@ -1,0 +1,210 @@
+//! Pitfall III.D: the host swaps whom it likes; and what else swap does to containers.
+
+use super::facts::{Controller, Facts, Group, Version};
+use super::fixes::{by_hand, kept, one, protect};
+use crate::checks::Check;
+use crate::strategies::protect::harmless;
+use elbowroom_types::finding::{Finding, Severity};
+use elbowroom_types::unit::{Bytes, Limit, Percent};
+
+/// Pages read back from swap per second before somebody waits for it.
+const SWAP_INS: f64 = 10.0;
+
+/// The host put a container's memory on disk.
+pub(super) const SWAPPED: Check = Check {
+    id: "swapped-by-host",
+    pitfall: "the host swaps any group",
+    reads_v1: "memory.stat (total_swap, total_rss, workingset_refault_anon, pgmajfault), memory.swappiness, memory.failcnt",
+    reads_v2: "memory.swap.current, memory.swap.max, memory.low, memory.stat (anon, workingset_refault_anon), memory.events max",
+    threshold: "more than 5 % of its anonymous memory is in swap, it may be swapped further, and its own limit was not hit; a \
+                warning where more than 10 pages per second come back, else a note",
+    reference: "Taming Memory Related Performance Pitfalls in Linux Cgroups (ICNC'17), III.D, IV.B",
+    run: swapped,
+};
+
+fn swapped(facts: &Facts) -> Vec<Finding> {
+    facts
+        .containers()
+        .filter_map(|g| {
+            let stat = g.stat();
+            let heap = stat.anon.saturating_add(stat.swap);
+            if stat.swap <= Bytes(Percent::whole(5).of(heap.get())) || stat.swap < Bytes::mib(1) {
+                return None;
+            }
+            // One at its own limit swaps itself: swap-instead-of-oom.
+            if at_own_limit(g) || protected(facts, g) {
+                return None;
+            }
+            let back =
+                facts.per_second(g.stat_before().workingset_refault_anon, stat.workingset_refault_anon);
+            let harms = back >= SWAP_INS;
+            let version = facts.version(Controller::Memory);
+            let (knob, swap) = match version {
+                Some(Version::V1) => ("memory.swappiness", "memory.stat swap"),
+                _ => ("memory.low", "memory.swap.current"),
+            };
+            let mut found = Finding::new(
+                if harms { Severity::Warning } else { Severity::Info },
+                if harms {
+                    format!(
+                        "The host swapped out {} of its memory, and it waits for it to come back.",
+                        stat.swap
+                    )
+                } else {
+                    format!(
+                        "The host swapped out {} of its memory; nothing of it is asked for now.",
+                        stat.swap
+                    )
+                },
+            )
+            .about(g.container_name(), &g.path)
+            .because(g.file(Controller::Memory, swap), stat.swap)
+            .because(g.file(Controller::Memory, "memory.stat anon"), stat.anon)
+            .because(
+                g.file(Controller::Memory, "memory.stat workingset_refault_anon"),
+                format!("+{back:.0} pages/s"),
+            )
+            .because(g.file(Controller::Memory, knob), g.text(knob).unwrap_or("absent"));
+            if version == Some(Version::V1) {
+                found = found.because(
+                    "/proc/sys/vm/swappiness",
+                    facts.host.setting("/proc/sys/vm/swappiness").unwrap_or("absent"),
+                );
+            }
+            let fix = match version {
+                Some(Version::V1) => one(g, Controller::Memory, "memory.swappiness", harmless(facts, g)),
+                _ => protect(facts, g, g.usage().saturating_add(stat.swap)),
+            };
+            Some(
+                found
+                    .fixed_by(fix)
+                    .advise("Never `swapoff -a` on a host that is short: it stops everything and may kill."),
+            )
+        })
+        .collect()
+}
+
+fn at_own_limit(group: &Group) -> bool {
+    let hit = group.event("max").is_some_and(|(since, _)| since > 0);
+    let full = super::cache::ceiling(group)
+        .is_some_and(|(_, limit)| group.usage() >= Bytes(Percent::whole(95).of(limit.get())));
+    hit || full
+}
+
+/// Whether the host leaves it alone: what remains in swap comes home as it is used.
+fn protected(facts: &Facts, group: &Group) -> bool {
+    match facts.version(Controller::Memory) {
+        Some(Version::V1) => group.number("memory.swappiness").is_some_and(|n| n <= 1),
+        _ => {
+            group.limit("memory.swap.max") == Some(Limit::At(Bytes::ZERO))
+                || kept(facts, group) >= group.usage()
+        }
+    }
+}
+
+/// No swap where something counts on it.
+pub(super) const NO_SWAP: Check = Check {
+    id: "no-swap",
+    pitfall: "no swap at all",
+    reads_v1: "/proc/meminfo SwapTotal, process names",
+    reads_v2: "/proc/meminfo SwapTotal, process names",
+    threshold: "SwapTotal is zero and a killer by pressure (systemd-oomd, oomd, nohang) is at work",
+    reference: "facebookincubator/oomd#80; systemd-oomd.service(8)",
+    run: no_swap,
+};
+
+fn no_swap(facts: &Facts) -> Vec<Finding> {
+    let killers = ["systemd-oomd", "oomd", "nohang"];
+    let killer = facts.host.managers.iter().find(|m| killers.contains(&m.as_str()));
+    match (facts.host.meminfo("SwapTotal"), killer) {
+        (Some(Bytes::ZERO), Some(killer)) => vec![
+            Finding::new(
+                Severity::Info,
+                format!(
+                    "{killer} acts on memory pressure, which without swap rises only when it is too late."
+                ),
+            )
+            .because("/proc/meminfo SwapTotal", Bytes::ZERO)
+            .fixed_by(by_hand(&[
+                "modprobe zram && zramctl --find --size 1G --algorithm zstd /dev/zram0",
+                "mkswap /dev/zram0 && swapon --priority 100 /dev/zram0",
+            ])),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+/// A limit that swap makes twice as large.
+pub(super) const SWAP_UNLIMITED: Check = Check {
+    id: "swaps-at-own-limit",
+    pitfall: "a container swaps against its own limit",
+    reads_v1: "memory.limit_in_bytes, memory.memsw.limit_in_bytes, memory.stat (total_swap, workingset_refault_anon), memory.failcnt",
+    reads_v2: "memory.max, memory.swap.max, memory.swap.current, memory.stat workingset_refault_anon, memory.events max",
+    threshold: "at its own limit, more than 10 pages per second come back from swap",
+    reference: "Documentation/admin-guide/cgroup-v2.rst, memory.swap.max",
+    run: swap_unlimited,
+};
+
+fn swap_unlimited(facts: &Facts) -> Vec<Finding> {
+    facts
+        .containers()
+        .filter_map(|g| {
+            let (file, limit) = super::cache::ceiling(g)?;
+            let stat = g.stat();
+            let back = facts.per_second(g.stat_before().workingset_refault_anon, stat.workingset_refault_anon);
+            if !at_own_limit(g) || back < SWAP_INS {
+                return None;
+            }
+            let wanted = limit.saturating_add(stat.swap);
+            Some(
+                Finding::new(
+                    Severity::Warning,
+                    format!(
+                        "It needs {wanted}, has a limit of {limit}, and lives on swap for the rest: slow instead of dead."
+                    ),
+                )
+                .about(g.container_name(), &g.path)
+                .because(g.file(Controller::Memory, file), limit)
+                .because(g.file(Controller::Memory, "memory.stat swap"), stat.swap)
+                .because(
+                    g.file(Controller::Memory, "memory.stat workingset_refault_anon"),
+                    format!("+{back:.0} pages/s"),
+                )
+                .fixed_by(super::fixes::raise_limit(facts, g, wanted)),
+            )
+        })
+        .collect()
+}
+
+/// Compressed swap that eats the memory it should save.
+pub(super) const ZSWAP: Check = Check {
+    id: "zswap-full",
+    pitfall: "compressed swap is full",
+    reads_v1: "/sys/module/zswap/parameters (enabled, max_pool_percent), /proc/meminfo Zswap",
+    reads_v2: "/sys/module/zswap/parameters (enabled, max_pool_percent), /proc/meminfo Zswap, /proc/vmstat zswpwb",
+    threshold: "zswap on, its pool above 90 % of max_pool_percent, and more than 100 pages per second written back to disk",
+    reference: "Documentation/admin-guide/mm/zswap.rst",
+    run: zswap,
+};
+
+fn zswap(facts: &Facts) -> Vec<Finding> {
+    let host = &facts.host;
+    let on = host.setting("/sys/module/zswap/parameters/enabled") == Some("Y");
+    let percent = host.number("/sys/module/zswap/parameters/max_pool_percent").unwrap_or(20).min(100);
+    let most = Bytes(host.mem_total().get() / 100 * percent);
+    let pool = host.meminfo("Zswap").unwrap_or_default();
+    let written = host.vmstat("zswpwb").map_or(0.0, |(b, a)| facts.per_second(b, a));
+    if !on || pool.get() < most.get() / 10 * 9 || written < 100.0 || most == Bytes::ZERO {
+        return Vec::new();
+    }
+    vec![
+        Finding::new(
+            Severity::Warning,
+            format!("Compressed swap is full at {pool}: it takes memory and writes to disk all the same."),
+        )
+        .because("/proc/meminfo Zswap", pool)
+        .because("/sys/module/zswap/parameters/max_pool_percent", percent)
+        .because("/proc/vmstat zswpwb", format!("+{written:.0} pages/s"))
+        .advise("Fewer containers, or more memory; the pool made larger takes what they run in."),
+    ]
+}

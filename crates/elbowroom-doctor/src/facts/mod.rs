@@ -1,0 +1,229 @@
+//! The machine as facts for `crate::checks`, and the writes that remove what is found.
+//!
+//! Cgroups are walked and read twice; nothing is watched, so this needs no running agent and leaves no trace. Containers are
+//! read in full; other cgroups only as far as they hold containers back, protect them or compete with them.
+
+mod group;
+mod jobs;
+mod looks;
+mod machine;
+pub mod text;
+
+pub use crate::fixes::journal::{Entry, Journal, JournalError};
+pub use crate::fixes::place::{place, unplace};
+pub use crate::fixes::write::{Lent, Outcome, WriteError, retreat, revert, write};
+pub use jobs::{jvms, root_processes, swappiness_below};
+pub use looks::{LastLook, Looks};
+
+use crate::checks as doctor;
+use crate::checks::{Applied, Facts, Version};
+use elbowroom_linux::cgroup::layout::LayoutError;
+use elbowroom_linux::cgroup::{Controller, Layout};
+use elbowroom_linux::discover::{ContainerSources, Discover};
+use elbowroom_linux::lease::{Held, LeaseError};
+use elbowroom_linux::root::{ReadError, Root};
+use elbowroom_linux::warn::Warnings;
+use elbowroom_types::label::Heed;
+use elbowroom_types::unit::Micros;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Where and how long to look.
+#[derive(Clone, Debug)]
+pub struct DoctorConfig {
+    /// The directory that stands for `/`.
+    pub root: PathBuf,
+    /// Where containers are looked for.
+    pub containers: ContainerSources,
+    /// The agent's ledger of leases.
+    pub leases: PathBuf,
+    /// Time between the two looks.
+    pub wait: Duration,
+}
+
+/// Why there are no facts.
+#[derive(Debug, thiserror::Error)]
+pub enum DoctorError {
+    /// A file that everything depends on.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// No cgroups.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// What the agent holds cannot be known.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+}
+
+/// The version and controller names of core for those of this crate.
+const CONTROLLERS: [(Controller, doctor::Controller); 5] = [
+    (Controller::Cpu, doctor::Controller::Cpu),
+    (Controller::Cpuset, doctor::Controller::Cpuset),
+    (Controller::Memory, doctor::Controller::Memory),
+    (Controller::Io, doctor::Controller::Io),
+    (Controller::Pids, doctor::Controller::Pids),
+];
+
+/// Looks at the machine twice. Of a setting that the agent holds by lease the facts are what was set before: what is in force
+/// goes with the agent, and is nobody's to raise, to keep or to take away. `applied` are the writes of fixes in force; what their files say now is filled in.
+///
+/// # Errors
+/// Where cgroups or `/proc/meminfo` cannot be read at all. What vanishes or cannot be read in between is absent.
+pub fn look(config: &DoctorConfig, applied: Vec<Applied>) -> Result<Facts, DoctorError> {
+    let root = Root::at(&config.root)?;
+    let layout = Layout::detect(&root)?;
+    let mut discover =
+        Discover::new(&root, &config.containers.plain, config.containers.docker_root.as_deref(), Heed::None)
+            .and_containerd(config.containers.containerd_state.as_deref());
+    let mut warnings = Warnings::default();
+    let mut facts = Facts::default();
+
+    let begin = Instant::now();
+    facts.host.before = machine::counters(&root)?;
+    facts.host.disks = machine::disks(&root)?;
+    let walk = group::walk(&root, &layout, &mut discover, &mut warnings);
+    facts.host.memory_directories = walk.directories;
+    facts.groups = walk.groups;
+    for group in &mut facts.groups {
+        group.before = group::counters(&layout, group, &mut warnings);
+    }
+
+    std::thread::sleep(config.wait.saturating_sub(begin.elapsed()));
+    let again = Instant::now();
+    facts.elapsed = Micros(u64::try_from((again - begin).as_micros()).unwrap_or(u64::MAX));
+    facts.host.after = machine::counters(&root)?;
+    machine::disks_again(&root, &mut facts.host.disks)?;
+    let held = Held::now(&config.leases)?;
+    for group in &mut facts.groups {
+        group.after = group::counters(&layout, group, &mut warnings);
+        group::settings(&root, &layout, &held, group, &mut warnings);
+    }
+    // One that ended in between has no second look, and nothing to say.
+    group::forget_gone(&mut facts.groups);
+    machine::settings(&root, &layout, &mut facts.host);
+    facts.host.ledger = applied
+        .into_iter()
+        .map(|a| {
+            let before = |text: String| held.before(&root, &a.file, &text).unwrap_or(text);
+            let now = root.read(&a.file).ok().map(|text| text::shown(&before(text)));
+            Applied { now, ..a }
+        })
+        .collect();
+    for (here, core) in CONTROLLERS {
+        if let Some((version, _)) = layout.dir(here, std::path::Path::new("")) {
+            facts.host.versions.insert(core, version_of(version));
+        }
+    }
+    Ok(facts)
+}
+
+fn version_of(version: elbowroom_linux::cgroup::Version) -> Version {
+    match version {
+        elbowroom_linux::cgroup::Version::V1 => Version::V1,
+        elbowroom_linux::cgroup::Version::V2 => Version::V2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_linux::fixture::Fixture;
+    use elbowroom_linux::lease::{DIR, Key, Knob, Leases, Outcome as Leased, Unset};
+    use elbowroom_types::unit::Limit;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
+
+    /// A container, and a slice around it.
+    fn host() -> Fixture {
+        let top = "cpu io memory pids\n";
+        let mut text = format!(
+            "-- proc/self/mountinfo --\n35 30 0:32 / /sys/fs/cgroup rw - cgroup2 cg rw\n\
+             -- proc/meminfo --\nMemTotal: 2021216 kB\nMemAvailable: 1899732 kB\n\
+             -- sys/fs/cgroup/cgroup.controllers --\n{top}"
+        );
+        for dir in ["a.slice", "a.slice/web"] {
+            for (file, says) in [
+                ("cgroup.controllers", top),
+                ("cgroup.procs", ""),
+                ("memory.events", "low 0\n"),
+                ("memory.current", "1\n"),
+                ("memory.max", "2147483648\n"),
+                ("memory.high", "max\n"),
+                ("memory.low", "0\n"),
+                ("io.stat", ""),
+                ("io.weight", "default 100\n"),
+                (
+                    "io.max",
+                    "8:0 rbps=max wbps=9 riops=max wiops=max\n8:16 rbps=max wbps=max riops=max wiops=max\n",
+                ),
+            ] {
+                text += &format!("-- sys/fs/cgroup/{dir}/{file} --\n{says}");
+            }
+        }
+        Fixture::new(&text).unwrap()
+    }
+
+    /// The agent in `run` puts a value into a file, or into one line and field of it.
+    fn hold(
+        host: &Fixture,
+        agent: &mut Leases,
+        dir: &str,
+        file: &str,
+        key: Option<(&str, &str)>,
+        value: u64,
+    ) {
+        let dir = host.path().join("sys/fs/cgroup").join(dir);
+        let inode = std::fs::metadata(&dir).unwrap().ino();
+        let key =
+            key.map(|(device, field)| Key { device: device.parse().unwrap(), field: Some(field.to_owned()) });
+        // A plain file says only what was written last, where the kernel would say all of it.
+        let says = key.as_ref().map(|_| std::fs::read_to_string(dir.join(file)).unwrap());
+        let knob = Knob { dir, inode, file: file.to_owned(), key, unset: Unset::Max };
+        let write = |knob: &Knob, value: Limit<u64>| match says {
+            Some(text) => {
+                let full = text.replace("8:16 rbps=max", &format!("8:16 rbps={value}"));
+                std::fs::write(knob.dir.join(&knob.file), full).unwrap();
+                Ok(())
+            }
+            None => knob.write(value),
+        };
+        assert_eq!(agent.set_by(&knob, |_| Limit::At(value), write, "test").unwrap(), Leased::Written);
+    }
+
+    #[test]
+    fn what_the_agent_holds_is_seen_as_it_was_before() {
+        let (host, run) = (host(), tempfile::tempdir().unwrap());
+        let mut agent = Leases::open(&run.path().join(DIR)).unwrap();
+        hold(&host, &mut agent, "a.slice", "memory.low", None, 943_718_400);
+        hold(&host, &mut agent, "a.slice/web", "memory.low", None, 943_718_400);
+        hold(&host, &mut agent, "a.slice/web", "memory.high", None, 1 << 30);
+        hold(&host, &mut agent, "a.slice/web", "io.max", Some(("8:16", "rbps")), 5_000_000);
+        let config = DoctorConfig {
+            root: host.path().into(),
+            containers: ContainerSources {
+                plain: vec!["/a.slice/web".into()],
+                ..ContainerSources::default()
+            },
+            leases: run.path().join(DIR),
+            wait: Duration::ZERO,
+        };
+        let low = "/sys/fs/cgroup/a.slice/web/memory.low";
+        let applied = |file: &str| Applied { id: "1".into(), file: file.into(), to: "0".into(), now: None };
+        let facts = look(&config, vec![applied(low), applied("/sys/fs/cgroup/a.slice/memory.max")]).unwrap();
+        let of = |path: &str| facts.groups.iter().find(|g| Path::new(&g.path) == Path::new(path)).unwrap();
+        let (slice, web) = (of("/a.slice"), of("/a.slice/web"));
+        assert_eq!((slice.text("memory.low"), web.text("memory.low")), (Some("0"), Some("0")));
+        assert_eq!((web.text("memory.high"), web.text("memory.max")), (Some("max"), Some("2147483648")));
+        let limits: Vec<String> =
+            web.io_limits.iter().map(|(_, device, rest)| format!("{device} {rest}")).collect();
+        assert_eq!(limits, ["8:0 rbps=max wbps=9 riops=max wiops=max"]);
+        assert_eq!(web.held.iter().collect::<Vec<_>>(), ["io.max", "memory.high", "memory.low"]);
+        let now: Vec<Option<&str>> = facts.host.ledger.iter().map(|a| a.now.as_deref()).collect();
+        assert_eq!(now, [Some("0"), Some("2147483648")]);
+        // Somebody else's value is his, though a lease is on record.
+        host.write("sys/fs/cgroup/a.slice/web/memory.low", "7\n").unwrap();
+        let facts = look(&config, Vec::new()).unwrap();
+        let web = facts.groups.iter().find(|g| g.path == "/a.slice/web").unwrap();
+        assert_eq!((web.text("memory.low"), web.is_held("memory.low")), (Some("7"), false));
+    }
+}

@@ -1,0 +1,273 @@
+//! What fixes wrote, one file each below `<state-dir>/fixes`, written and synced before the first file is touched: whatever
+//! dies in between, `elbowroom undo` knows what may have been changed.
+
+use crate::checks::Applied;
+use crate::strategies::housekeeping::Placing;
+use elbowroom_linux::cgroup;
+use elbowroom_linux::root::Root;
+use elbowroom_types::finding::Write;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// A directory of fixes.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    dir: PathBuf,
+}
+
+/// One fix. It ends with the boot it was made in, and what it wrote to a cgroup ends with that cgroup.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its number.
+    pub id: u64,
+    /// When, in seconds since the epoch.
+    pub at: u64,
+    /// The check whose finding it removes.
+    pub check: String,
+    /// The container; absent for the host.
+    pub container: Option<String>,
+    /// In the order they are made; taken back in the opposite one.
+    pub writes: Vec<Write>,
+    /// A cgroup that was made, and the processes that were moved there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placing: Option<Placing>,
+    /// `/proc/sys/kernel/random/boot_id`; absent in what earlier versions wrote down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
+    /// The cgroups that files were written in, by their directories' paths, with the inodes by which later ones are told from
+    /// them; absent as well.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cgroups: BTreeMap<String, u64>,
+}
+
+impl Entry {
+    /// Whether the machine was started again since: nothing that fixes do survives that.
+    pub fn is_of_another_boot(&self, root: &Root) -> bool {
+        self.boot.is_some() && boot(root).is_some_and(|now| self.boot != Some(now))
+    }
+
+    /// Whether what a write of it changed is no more, though a file of that name may be there.
+    pub fn is_over(&self, root: &Root, write: &Write) -> bool {
+        let cgroup = write.file.rsplit_once('/').and_then(|(dir, _)| self.cgroups.get_key_value(dir));
+        let is_another = |(dir, then): (&String, &u64)| match cgroup::at(root, dir) {
+            Ok((_, now)) => now != *then,
+            Err(error) => error.is_absent(),
+        };
+        self.is_of_another_boot(root) || cgroup.is_some_and(is_another)
+    }
+}
+
+fn boot(root: &Root) -> Option<String> {
+    let id = root.read("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim_end().to_owned())
+}
+
+fn cgroups(root: &Root, writes: &[Write]) -> BTreeMap<String, u64> {
+    let cgroup = |write: &Write| {
+        let (path, _) = write.file.rsplit_once('/')?;
+        let (dir, inode) = cgroup::at(root, path).ok()?;
+        // Inodes of /proc/sys come and go with the memory they are in.
+        cgroup::is_cgroup(&dir).is_ok_and(|is| is).then(|| (path.to_owned(), inode))
+    };
+    writes.iter().filter_map(cgroup).collect()
+}
+
+/// Why the journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The file system refused.
+    #[error("while {operation} {}: {source}", path.display())]
+    Io {
+        /// What was done.
+        operation: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Not what a fix is written as.
+    #[error("{}: {source}; move it away to go on", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+impl Journal {
+    /// The journal of a state directory, which need not be there yet.
+    pub fn at(state_dir: &Path) -> Self {
+        Self { dir: state_dir.join("fixes") }
+    }
+
+    /// Fixes that were made and not taken back, oldest first.
+    ///
+    /// # Errors
+    /// What cannot be read, or is no fix.
+    pub fn entries(&self) -> Result<Vec<Entry>, JournalError> {
+        let listing = match fs::read_dir(&self.dir) {
+            Ok(listing) => listing,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(io_error("listing", &self.dir)(e)),
+        };
+        let mut entries = Vec::new();
+        for file in listing {
+            let path = file.map_err(io_error("listing", &self.dir))?.path();
+            // What died while it was written has touched nothing yet.
+            if path.extension().is_none_or(|e| e != "json") {
+                continue;
+            }
+            let text = fs::read(&path).map_err(io_error("reading", &path))?;
+            let entry: Entry = serde_json::from_slice(&text)
+                .map_err(|source| JournalError::Malformed { path: path.clone(), source })?;
+            entries.push(entry);
+        }
+        entries.sort_by_key(|e| e.id);
+        Ok(entries)
+    }
+
+    /// Every write of every fix that can still be in force, for [`crate::facts::look`].
+    ///
+    /// # Errors
+    /// Those of [`Journal::entries`].
+    pub fn applied(&self, root: &Root) -> Result<Vec<Applied>, JournalError> {
+        let entries = self.entries()?;
+        let writes = entries.iter().flat_map(|e| {
+            let last = e.writes.iter().filter(|w| !e.is_over(root, w));
+            last.map(|w| Applied { id: e.id.to_string(), file: w.file.clone(), to: w.to.clone(), now: None })
+        });
+        Ok(writes.collect())
+    }
+
+    /// Writes a fix down, before it is made. Its number, its boot and its cgroups are given here.
+    ///
+    /// # Errors
+    /// Where the directory cannot be written: nothing may be changed then.
+    pub fn begin(&self, root: &Root, mut entry: Entry) -> Result<Entry, JournalError> {
+        fs::create_dir_all(&self.dir).map_err(io_error("making", &self.dir))?;
+        (entry.boot, entry.cgroups) = (boot(root), cgroups(root, &entry.writes));
+        entry.id = self.entries()?.last().map_or(1, |last| last.id + 1);
+        // Two doctors at once take different numbers: a link to a name that is there is refused.
+        loop {
+            let path = self.path(entry.id);
+            let draft = self.dir.join(format!(".{}-{}", entry.id, std::process::id()));
+            let text = serde_json::to_vec_pretty(&entry)
+                .map_err(|source| JournalError::Malformed { path: path.clone(), source })?;
+            let written =
+                OpenOptions::new().write(true).create(true).truncate(true).open(&draft).and_then(|mut f| {
+                    f.write_all(&text)?;
+                    f.sync_all()
+                });
+            let linked = written.and_then(|()| fs::hard_link(&draft, &path));
+            let _ = fs::remove_file(&draft);
+            match linked {
+                Ok(()) => break,
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => entry.id += 1,
+                Err(e) => return Err(io_error("writing", &path)(e)),
+            }
+        }
+        File::open(&self.dir).and_then(|d| d.sync_all()).map_err(io_error("syncing", &self.dir))?;
+        Ok(entry)
+    }
+
+    /// Forgets a fix that was taken back, or that is not ours any more.
+    ///
+    /// # Errors
+    /// Where the file cannot be removed.
+    pub fn forget(&self, id: u64) -> Result<(), JournalError> {
+        let path = self.path(id);
+        fs::remove_file(&path).map_err(io_error("removing", &path))
+    }
+
+    fn path(&self, id: u64) -> PathBuf {
+        self.dir.join(format!("{id}.json"))
+    }
+}
+
+pub(crate) fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalError {
+    let path = path.to_owned();
+    move |source| JournalError::Io { operation, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_linux::fixture::Fixture;
+
+    fn entry() -> Entry {
+        Entry { at: 1, check: "x".into(), writes: vec![Write::default()], ..Entry::default() }
+    }
+
+    fn host() -> Root {
+        Root::host().unwrap()
+    }
+
+    #[test]
+    fn fixes_are_numbered_and_forgotten_one_by_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::at(dir.path());
+        assert!(journal.entries().unwrap().is_empty());
+        let ids: Vec<u64> = (0..3).map(|_| journal.begin(&host(), entry()).unwrap().id).collect();
+        assert_eq!(ids, [1, 2, 3]);
+        journal.forget(2).unwrap();
+        assert_eq!(journal.entries().unwrap().iter().map(|e| e.id).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(journal.applied(&host()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_fix_that_an_earlier_version_wrote_down_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::at(dir.path());
+        journal.begin(&host(), entry()).unwrap();
+        let text = r#"{"id": 2, "at": 1, "check": "cpu-throttled", "container": "web", "writes": []}"#;
+        fs::write(dir.path().join("fixes/2.json"), text).unwrap();
+        assert_eq!(journal.entries().unwrap()[1].placing, None);
+        assert!(!fs::read_to_string(dir.path().join("fixes/1.json")).unwrap().contains("placing"));
+    }
+
+    #[test]
+    fn a_fix_ends_with_its_cgroup_and_with_its_boot_whatever_has_their_names_since() {
+        const BOOT: &str = "proc/sys/kernel/random/boot_id";
+        let fixture =
+            Fixture::new(&format!("-- {BOOT} --\none\n-- cg/web/cpu.max --\n2\n-- cg/db/cpu.max --\n2\n"))
+                .unwrap();
+        let root = Root::at(fixture.path()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::at(dir.path());
+        let write = |file: &str| Write { file: file.into(), to: "2".into(), ..Write::default() };
+        let writes = vec![write("/cg/web/cpu.max"), write("/cg/db/cpu.max")];
+        let made = journal.begin(&root, Entry { writes, ..entry() }).unwrap();
+        assert_eq!((made.boot.as_deref(), made.cgroups.len()), (Some("one"), 2));
+        let in_force = || {
+            let applied = journal.applied(&root).unwrap();
+            applied.into_iter().map(|applied| applied.file).collect::<Vec<_>>()
+        };
+        assert_eq!(in_force(), ["/cg/web/cpu.max", "/cg/db/cpu.max"]);
+        // Started again: another cgroup of that name. The old one is there still, or its inode could be the new one's.
+        std::fs::rename(fixture.path().join("cg/web"), fixture.path().join("old")).unwrap();
+        fixture.write("cg/web/cpu.max", "2\n").unwrap();
+        assert_eq!(in_force(), ["/cg/db/cpu.max"]);
+        fixture.remove("cg/web").unwrap();
+        assert_eq!(in_force(), ["/cg/db/cpu.max"]);
+        fixture.write(BOOT, "another\n").unwrap();
+        assert_eq!(in_force(), [""; 0]);
+        // As earlier versions wrote them down.
+        let old = Entry { boot: None, cgroups: BTreeMap::new(), ..made };
+        assert!(!old.is_of_another_boot(&root) && !old.writes.iter().any(|write| old.is_over(&root, write)));
+    }
+
+    #[test]
+    fn a_draft_that_was_not_finished_is_no_fix_and_a_broken_fix_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::at(dir.path());
+        journal.begin(&host(), entry()).unwrap();
+        fs::write(dir.path().join("fixes/.2-77"), "{").unwrap();
+        assert_eq!(journal.entries().unwrap().len(), 1);
+        fs::write(dir.path().join("fixes/3.json"), "{").unwrap();
+        assert!(journal.entries().unwrap_err().to_string().contains("3.json"));
+    }
+}

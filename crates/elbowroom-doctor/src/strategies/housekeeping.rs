@@ -1,0 +1,442 @@
+//! The host's own jobs in groups of a size (*Taming Memory Related Performance Pitfalls*, III.C and IV.C).
+//!
+//! Problem: backups, package managers and log-ins run in the root group or in slices that nothing limits, and the host takes
+//! their page cache from containers.
+//!
+//! Approach: every process of the root group and every cgroup that is no container and has no limit is a [`Job`], of a
+//! [`Kind`] that its name tells. Kinds that keep house get a size: what they hold and cannot drop, twice, and some cache. On
+//! v2 that becomes `memory.high`, which throttles and never kills. On v1 it becomes the soft limit: there a hard one is the
+//! only other, and it kills a job that outgrows it; above its soft limit a group gives first (mm/memcontrol-v1.c,
+//! `memcg1_soft_limit_reclaim`).
+//!
+//! Properties: a size is above what a job cannot drop by a quarter at least and at most half of the machine; what serves all
+//! containers is never bounded; a limit that is there is never changed.
+
+use crate::checks::cache::ceiling;
+use crate::checks::facts::{Controller, Facts, Group, Version};
+use crate::checks::fixes::{plain_command, quoted, set, whole_mib};
+use elbowroom_types::finding::{Fix, Write};
+use elbowroom_types::unit::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// The cgroup that ours are made in.
+pub const PARENT: &str = "elbowroom.housekeeping";
+
+/// What a program of the host is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Log-ins from elsewhere, and what people run in them.
+    Remote,
+    /// Jobs by the clock.
+    Cron,
+    /// Copies of everything: reads all files once.
+    Backup,
+    /// Package managers.
+    Packages,
+    /// What carries logs away; not what writes them down, for which everything that logs would wait.
+    Logs,
+    /// Metrics.
+    Monitoring,
+    /// Lists of all files.
+    Index,
+    /// Serves containers: to slow it down is to slow all of them down.
+    Engine,
+    /// The host does not work, or waits, without.
+    System,
+    /// Something else.
+    Other,
+}
+
+/// Names of programs and of systemd's units; one that begins with the name and a dash or a dot counts, too. A process' name
+/// has at most 15 bytes (`TASK_COMM_LEN`).
+const KINDS: [(Kind, &[&str]); 9] = [
+    (Kind::Remote, &["sshd", "ssh", "dropbear", "sftp-server", "in.telnetd", "session", "user"]),
+    (Kind::Cron, &["cron", "crond", "anacron", "atd", "fcron"]),
+    (
+        Kind::Backup,
+        &[
+            "backup",
+            "restic",
+            "borg",
+            "borgmatic",
+            "duplicity",
+            "rsync",
+            "rsnapshot",
+            "rdiff",
+            "kopia",
+            "bup",
+            "bacula",
+            "bareos",
+            "dsmc",
+            "veeamservice",
+            "tar",
+            "dump",
+            "pg_dump",
+            "pg_basebackup",
+            "mysqldump",
+            "mariadb-dump",
+            "xtrabackup",
+            "mariabackup",
+            "mongodump",
+        ],
+    ),
+    (
+        Kind::Packages,
+        &[
+            "apt",
+            "dpkg",
+            "unattended",
+            "aptitude",
+            "packagekit",
+            "packagekitd",
+            "yum",
+            "dnf",
+            "rpm",
+            "zypper",
+            "pacman",
+            "apk",
+            "snapd",
+            "flatpak",
+            "fwupd",
+            "needrestart",
+        ],
+    ),
+    (Kind::Logs, &["logrotate", "fluentd", "fluent", "td", "filebeat", "promtail", "vector", "logstash"]),
+    (
+        Kind::Monitoring,
+        &[
+            "node_exporter",
+            "prometheus",
+            "telegraf",
+            "collectd",
+            "netdata",
+            "zabbix",
+            "zabbix_agentd",
+            "datadog",
+            "nrpe",
+            "sadc",
+            "sysstat",
+            "munin",
+            "snmpd",
+            "atop",
+            "pcp",
+        ],
+    ),
+    (
+        Kind::Index,
+        &[
+            "updatedb", "plocate", "mlocate", "locate", "mandb", "man-db", "aide", "clamscan", "clamd",
+            "clamav",
+        ],
+    ),
+    (
+        Kind::Engine,
+        &[
+            "dockerd",
+            "docker",
+            "containerd",
+            "crio",
+            "conmon",
+            "podman",
+            "kubelet",
+            "runc",
+            "crun",
+            "lxcfs",
+            "elbowroom",
+        ],
+    ),
+    (
+        Kind::System,
+        &[
+            "systemd",
+            "rsyslogd",
+            "rsyslog",
+            "syslog",
+            "auditd",
+            "init",
+            "dbus",
+            "udevd",
+            "NetworkManager",
+            "networkd",
+            "dhclient",
+            "multipathd",
+            "iscsid",
+            "lvm",
+            "agetty",
+            "getty",
+            "login",
+            "polkit",
+            "polkitd",
+            "chronyd",
+            "ntpd",
+        ],
+    ),
+];
+
+/// The kind that a program's or a unit's name tells.
+pub fn kind(name: &str) -> Kind {
+    let name = [".service", ".scope", ".slice"].iter().find_map(|s| name.strip_suffix(s)).unwrap_or(name);
+    let named = |known: &str| {
+        name.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.', '@', ':']))
+    };
+    // The longest name that fits says most.
+    let fitting = KINDS.iter().flat_map(|(kind, names)| names.iter().map(move |n| (kind, *n)));
+    fitting.filter(|(_, n)| named(n)).max_by_key(|(_, n)| n.len()).map_or(Kind::Other, |(kind, _)| *kind)
+}
+
+impl Kind {
+    /// Page cache that a job of this kind does well with.
+    const fn cache(self) -> Bytes {
+        match self {
+            // Reads everything once: what it read is of no use to it.
+            Self::Backup | Self::Index => Bytes::mib(64),
+            Self::Logs | Self::Monitoring => Bytes::mib(128),
+            Self::Remote | Self::Cron | Self::Packages => Bytes::mib(256),
+            Self::Other | Self::Engine | Self::System => Bytes::mib(512),
+        }
+    }
+
+    /// Bounded without being named.
+    pub const fn keeps_house(self) -> bool {
+        !matches!(self, Self::Engine | Self::System | Self::Other)
+    }
+
+    /// Bounded at all.
+    pub const fn may_be_bounded(self) -> bool {
+        !matches!(self, Self::Engine | Self::System)
+    }
+}
+
+/// What a job may hold: twice what it cannot drop, and cache for its kind. `None` where half of the machine is too little for
+/// that to be safe.
+pub fn size(kind: Kind, held: Bytes, total: Bytes) -> Option<Bytes> {
+    let most = Bytes(total.get() / 2);
+    let least = held.saturating_add(Bytes(held.get() / 4));
+    let cache = kind.cache().min(Bytes(total.get() / 16));
+    let size = whole_mib(held.saturating_add(held).saturating_add(cache)).min(Bytes(most.get() >> 20 << 20));
+    (size >= least && size > Bytes::ZERO).then_some(size)
+}
+
+/// A process of the root group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number.
+    pub pid: i32,
+    /// When it started, in clock ticks since boot, so that another of the same number is not taken for it.
+    pub started: u64,
+    /// `/proc/PID/comm`.
+    pub name: String,
+    /// Anonymous and shared memory in use: what cannot be dropped.
+    pub held: Bytes,
+}
+
+/// Where a job's processes are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// In the root group.
+    Root(Vec<Process>),
+    /// In a cgroup of its own, by its path.
+    Group(String),
+}
+
+/// A job of the host that nothing limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// The program's, unit's or cgroup's name.
+    pub name: String,
+    /// What it is there for.
+    pub kind: Kind,
+    /// Where.
+    pub place: Place,
+    /// Anonymous and shared memory.
+    pub held: Bytes,
+    /// Page cache; absent in the root group, where it is not known whose it is.
+    pub cache: Option<Bytes>,
+    /// What it may be given.
+    pub size: Option<Bytes>,
+}
+
+/// A cgroup to make, and the processes to put there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placing {
+    /// Its directory.
+    pub dir: String,
+    /// The directory whose processes they are, and are again when it is taken back.
+    pub from: String,
+    /// The file that bounds it, and its value.
+    pub file: String,
+    /// In bytes.
+    pub size: Bytes,
+    /// The processes.
+    pub processes: Vec<Process>,
+}
+
+/// Everything that nothing limits, the largest first. `processes` are those of the root group, without kernel threads.
+pub fn jobs(facts: &Facts, processes: &[Process]) -> Vec<Job> {
+    let total = facts.host.mem_total();
+    let mut jobs: Vec<Job> = Vec::new();
+    for process in processes {
+        match jobs.iter_mut().find(|j| j.name == process.name) {
+            Some(Job { place: Place::Root(all), held, .. }) => {
+                all.push(process.clone());
+                *held = held.saturating_add(process.held);
+            }
+            _ => jobs.push(Job {
+                name: process.name.clone(),
+                kind: kind(&process.name),
+                place: Place::Root(vec![process.clone()]),
+                held: process.held,
+                cache: None,
+                size: None,
+            }),
+        }
+    }
+    jobs.extend(unbounded(facts).map(|group| {
+        let name = group.path.rsplit('/').next().unwrap_or_default().to_owned();
+        let stat = group.stat();
+        Job {
+            kind: kind(&name),
+            name,
+            place: Place::Group(group.path.clone()),
+            held: stat.anon.saturating_add(stat.shmem),
+            cache: Some(stat.file.saturating_sub(stat.shmem)),
+            size: None,
+        }
+    }));
+    for job in &mut jobs {
+        job.size = size(job.kind, job.held, total).filter(|_| job.kind.may_be_bounded());
+    }
+    jobs.sort_by_key(|j| std::cmp::Reverse(j.held.saturating_add(j.cache.unwrap_or_default())));
+    jobs
+}
+
+/// Cgroups in use that are no containers, hold none, have nothing but their processes below, and no limit at or above them.
+fn unbounded(facts: &Facts) -> impl Iterator<Item = &Group> {
+    facts.groups.iter().enumerate().filter_map(|(at, group)| {
+        let inner = facts.groups.iter().any(|g| g.parent == Some(at));
+        let free = ceiling(group).is_none() && facts.ancestors(group).all(|a| ceiling(a).is_none());
+        let ours = matches!(group.path.split('/').nth(1), Some("elbowroom" | PARENT));
+        let job = group.parent.is_some() && group.container.is_none() && !inner && !ours;
+        (job && free && group.usage() > Bytes::ZERO).then_some(group)
+    })
+}
+
+/// The file of a cgroup that bounds a job.
+fn bound(version: Version) -> &'static str {
+    match version {
+        Version::V1 => "memory.soft_limit_in_bytes",
+        Version::V2 => "memory.high",
+    }
+}
+
+/// What gives `job` its size: writes to its own cgroup, or a cgroup to make. `None` where it has none, or the host has no
+/// memory controller.
+pub fn plan(facts: &Facts, job: &Job) -> Option<(Fix, Option<Placing>)> {
+    let file = bound(facts.version(Controller::Memory)?);
+    let size = job.size?;
+    match &job.place {
+        Place::Group(path) => {
+            let group = facts.groups.iter().find(|g| g.path == *path)?;
+            // One that somebody set is theirs.
+            group.limit(file).filter(|l| l.value().is_none())?;
+            let write: Write = set(group, Controller::Memory, file, size.get())?;
+            Some((Fix { commands: vec![plain_command(&write)], writes: vec![write] }, None))
+        }
+        Place::Root(processes) => {
+            let from = facts.root()?.dirs.get(&Controller::Memory)?.clone();
+            let name: String = job
+                .name
+                .chars()
+                .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
+                .collect();
+            let placing = Placing {
+                dir: format!("{from}/{PARENT}/{name}"),
+                from,
+                file: file.to_owned(),
+                size,
+                processes: processes.clone(),
+            };
+            Some((
+                Fix { commands: by_hand(&placing, file == "memory.high"), writes: Vec::new() },
+                Some(placing),
+            ))
+        }
+    }
+}
+
+/// What a person would type instead.
+fn by_hand(placing: &Placing, v2: bool) -> Vec<String> {
+    let dir = quoted(&placing.dir);
+    let mut commands = vec![format!("mkdir -p {dir}")];
+    if v2 {
+        let around = quoted(&format!("{}/{PARENT}/cgroup.subtree_control", placing.from));
+        commands.push(format!("echo +memory > {around}"));
+    }
+    commands.push(format!("echo {} > {dir}/{}", placing.size.get(), placing.file));
+    commands.extend(placing.processes.iter().map(|p| format!("echo {} > {dir}/cgroup.procs", p.pid)));
+    commands
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_tell_kinds() {
+        for (name, expect) in [
+            ("sshd", Kind::Remote),
+            ("ssh.service", Kind::Remote),
+            ("sshd-session", Kind::Remote),
+            ("session-12.scope", Kind::Remote),
+            ("user@1000.service", Kind::Remote),
+            ("cron.service", Kind::Cron),
+            ("restic", Kind::Backup),
+            ("backup-nightly.service", Kind::Backup),
+            ("pg_dump", Kind::Backup),
+            ("apt-get", Kind::Packages),
+            ("unattended-upgr", Kind::Packages),
+            ("systemd-journald.service", Kind::System),
+            ("systemd-journal", Kind::System),
+            ("rsyslogd", Kind::System),
+            ("logrotate.service", Kind::Logs),
+            ("systemd-udevd", Kind::System),
+            ("updatedb.plocat", Kind::Index),
+            ("containerd-shim", Kind::Engine),
+            ("docker.service", Kind::Engine),
+            ("tarantool", Kind::Other),
+            ("rsyncd2", Kind::Other),
+            ("postgres", Kind::Other),
+            ("", Kind::Other),
+        ] {
+            assert_eq!(kind(name), expect, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_job_larger_than_the_machine_can_bound_safely_has_no_size() {
+        assert_eq!(size(Kind::Cron, Bytes::mib(100), Bytes::gib(16)), Some(Bytes::mib(456)));
+        assert_eq!(size(Kind::Cron, Bytes::gib(6), Bytes::gib(16)), Some(Bytes::gib(8)));
+        assert_eq!(size(Kind::Cron, Bytes::gib(7), Bytes::gib(16)), None);
+        assert_eq!(size(Kind::Cron, Bytes::ZERO, Bytes::ZERO), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_size_leaves_room_for_what_cannot_be_dropped(held in 0u64..1 << 40, total in 0u64..1 << 42, other in any::<bool>()) {
+            let kind = if other { Kind::Other } else { Kind::Backup };
+            if let Some(size) = size(kind, Bytes(held), Bytes(total)) {
+                prop_assert!(size.get() >= held + held / 4);
+                prop_assert!(size.get() <= total / 2 && size.get() % (1 << 20) == 0);
+            }
+        }
+
+        #[test]
+        fn more_memory_never_gets_a_smaller_size(a in 0u64..1 << 36, b in 0u64..1 << 36) {
+            let of = |held| size(Kind::Logs, Bytes(held), Bytes::gib(512));
+            prop_assert!(of(a.min(b)) <= of(a.max(b)));
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Keeping the host's reclaim from swapping one container (*Taming Memory Related Performance Pitfalls*, III.D and IV.B).
+//!
+//! Problem: the paper sets the group's `memory.swappiness` to 0. That keeps the host from swapping it, but also the container
+//! itself at its own limit, where it is killed instead (mm/vmscan.c, `get_scan_count`: reclaim of a cgroup with swappiness 0
+//! scans files only; reclaim of the host still swaps before it kills). v2 has no swappiness of a cgroup, and its
+//! `memory.swap.max` 0 is the same bargain.
+//!
+//! Approach: by default only what cannot turn into a kill. v1: 0 where the container's own limit could not swap it anyhow,
+//! else 1, with which reclaim of the host practically never chooses its memory. v2: `memory.low` over its working set, and
+//! over what is in swap, so that it can come home. Forbidding swap is asked for (`no_swap`), and refused where what is
+//! swapped now would not fit.
+
+use crate::checks::facts::{Controller, Facts, Group, Version};
+use crate::checks::fixes::{PROMISABLE, kept, plain_command, promised, protect as keep_low, set, whole_mib};
+use elbowroom_types::finding::{Fix, Write};
+use elbowroom_types::unit::{Bytes, Limit, Percent};
+use std::fmt;
+
+const SWAPPINESS: &str = "memory.swappiness";
+const SWAP_MAX: &str = "memory.swap.max";
+
+/// What swapped memory and the memory in use may fill of a limit, for swap to be forbidden.
+const FITS: Percent = Percent::whole(90);
+
+/// A file of a cgroup inside the container, and what it says.
+pub type Below = (String, String);
+
+/// Why a container cannot be protected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unprotected {
+    /// The host has no memory controller, or the container is without it.
+    NoController,
+    /// With it, claims would be more than the host can keep.
+    TooMuch {
+        /// What it would have to keep.
+        keep: Bytes,
+        /// What is kept for other containers.
+        others: Bytes,
+    },
+    /// Somebody gave it swap, and that is not lowered.
+    SwapGranted {
+        /// `memory.swap.max`.
+        file: String,
+        /// How much.
+        granted: Bytes,
+    },
+    /// What is in swap does not fit below a limit.
+    DoesNotFit {
+        /// What it uses and what is in swap.
+        need: Bytes,
+        /// The limit: a file, or `MemAvailable`.
+        file: String,
+        /// How much that is.
+        limit: Bytes,
+    },
+}
+
+impl fmt::Display for Unprotected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoController => write!(
+                f,
+                "it has no memory controller of its own: write +memory to cgroup.subtree_control above it"
+            ),
+            Self::TooMuch { keep, others } => write!(
+                f,
+                "it needs {keep} kept and other containers have {others}, together more than {PROMISABLE} of this host: \
+                 take a claim of another container back first"
+            ),
+            Self::SwapGranted { file, granted } => {
+                write!(
+                    f,
+                    "somebody set {file} to {granted}, which is not lowered: set it to max first, or leave it"
+                )
+            }
+            Self::DoesNotFit { need, file, limit } => write!(
+                f,
+                "its memory and what is swapped are {need}, more than {FITS} of {file} ({limit}): without swap it would be \
+                 killed; without --no-swap it is protected as far as that is safe"
+            ),
+        }
+    }
+}
+
+/// The writes that keep `group` out of swap; an empty fix where it is so already. `below` are the `memory.swappiness` files of
+/// the cgroups inside it, which on v1 inherit only when they are made.
+///
+/// # Errors
+/// Where that would break another promise, or could kill.
+pub fn protect(facts: &Facts, group: &Group, below: &[Below], no_swap: bool) -> Result<Fix, Unprotected> {
+    match facts.version(Controller::Memory).ok_or(Unprotected::NoController)? {
+        Version::V1 => Ok(swappiness(facts, group, below, no_swap)),
+        Version::V2 => {
+            let forbidden = if no_swap { forbid(facts, group)? } else { None };
+            let mut fix = keep(facts, group)?;
+            if let Some(write) = forbidden {
+                fix.commands.push(plain_command(&write));
+                fix.writes.push(write);
+            }
+            Ok(fix)
+        }
+    }
+}
+
+/// v1's lowest swappiness that cannot kill: at its own limit a container with 0 is killed where one with 1 swaps.
+pub(crate) fn harmless(facts: &Facts, group: &Group) -> u64 {
+    u64::from(std::iter::once(group).chain(facts.ancestors(group)).any(swaps_itself))
+}
+
+/// Whether reaching this cgroup's own limit can swap: a limit on memory that one on memory and swap does not equal.
+fn swaps_itself(group: &Group) -> bool {
+    let both = group.limit("memory.memsw.limit_in_bytes").and_then(Limit::value);
+    group.hard().is_some_and(|hard| both != Some(hard))
+}
+
+fn swappiness(facts: &Facts, group: &Group, below: &[Below], no_swap: bool) -> Fix {
+    let to = if no_swap { 0 } else { harmless(facts, group) };
+    let lower = |text: &str| text.parse::<u64>().is_ok_and(|now| now > to);
+    let own = group.text(SWAPPINESS).filter(|now| lower(now));
+    let mut writes: Vec<Write> =
+        own.and_then(|_| set(group, Controller::Memory, SWAPPINESS, to)).into_iter().collect();
+    writes.extend(below.iter().filter(|(_, now)| lower(now)).map(|(file, now)| Write {
+        file: file.clone(),
+        from: now.clone(),
+        to: to.to_string(),
+        ..Write::default()
+    }));
+    Fix { commands: writes.iter().map(plain_command).collect(), writes }
+}
+
+/// `memory.low` over what the container needs; nothing where that is kept already.
+fn keep(facts: &Facts, group: &Group) -> Result<Fix, Unprotected> {
+    if group.text("memory.low").is_none() {
+        return Err(Unprotected::NoController);
+    }
+    let stat = group.stat();
+    let working_set = group.usage().saturating_sub(stat.inactive_file).saturating_add(stat.swap);
+    let keep = whole_mib(working_set).min(group.hard().unwrap_or(Bytes(u64::MAX)));
+    if kept(facts, group) >= keep {
+        return Ok(Fix::default());
+    }
+    keep_low(facts, group, keep).ok_or_else(|| Unprotected::TooMuch {
+        keep,
+        others: promised(facts).saturating_sub(kept(facts, group)),
+    })
+}
+
+/// `memory.swap.max` 0. What is in swap stays there until it is touched, and must have room then.
+fn forbid(facts: &Facts, group: &Group) -> Result<Option<Write>, Unprotected> {
+    match group.limit(SWAP_MAX) {
+        None | Some(Limit::At(Bytes::ZERO)) => return Ok(None),
+        Some(Limit::At(granted)) => {
+            return Err(Unprotected::SwapGranted { file: group.file(Controller::Memory, SWAP_MAX), granted });
+        }
+        Some(Limit::Max) => {}
+    }
+    let swapped = group.stat().swap;
+    let limits = std::iter::once(group).chain(facts.ancestors(group)).filter_map(|g| {
+        let need = g.usage().saturating_add(swapped);
+        Some((need, g.file(Controller::Memory, g.hard_file()), g.hard()?))
+    });
+    let host = (swapped, "/proc/meminfo MemAvailable".to_owned(), facts.host.mem_available());
+    for (need, file, limit) in limits.chain([host]) {
+        if need > Bytes(FITS.of(limit.get())) {
+            return Err(Unprotected::DoesNotFit { need, file, limit });
+        }
+    }
+    Ok(set(group, Controller::Memory, SWAP_MAX, 0))
+}

@@ -1,0 +1,86 @@
+//! A limit that holds a container's memory and the page cache that it really reads again (*Taming Memory Related Performance
+//! Pitfalls*, IV.B: leave room for the cache).
+//!
+//! Problem: page cache fills every limit, so what a container uses says nothing about what it needs. Without the cache that it
+//! works with it reads the same files from disk again and again; with all of it a backup would be given the whole disk.
+//!
+//! Approach: anonymous memory, shared memory and the kernel's own stay whatever happens. Of the page cache counts what was read
+//! more than once: the active list, and pages that came back after reclaim had dropped them (`workingset_refault_file`). Where
+//! pages come back at the limit nobody can tell what of the inactive list would be read again, so all of it counts. A tenth
+//! is added to breathe.
+//!
+//! What comes back is counted between two looks: a short look sees a part of a large working set. So what is asked for grows
+//! with each look until nothing comes back any more; it never exceeds twice the limit at once.
+
+use crate::checks::cache::{REFAULTS, ceiling, refaults};
+use crate::checks::facts::{Facts, Group};
+use crate::checks::fixes::{raise_limit, whole_mib};
+use elbowroom_types::finding::Fix;
+use elbowroom_types::unit::Bytes;
+use serde::Serialize;
+
+/// What a container needs, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Size {
+    /// Anonymous memory, the larger of both looks.
+    pub anon: Bytes,
+    /// Shared memory, and what the kernel keeps for it.
+    pub other: Bytes,
+    /// Page cache that it works with.
+    pub working_cache: Bytes,
+    /// Page cache that it read once, as far as is known: the rest of it.
+    pub idle_cache: Bytes,
+    /// Page cache that came back between the looks after it had been dropped.
+    pub reread: Bytes,
+    /// What of all that has to fit, and a tenth.
+    pub need: Bytes,
+    /// The limit that it has; `None` without one.
+    pub limit: Option<Bytes>,
+}
+
+/// What can be done about a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// It is large enough, or there is none.
+    Enough,
+    /// These writes make it so.
+    Raise(Fix),
+    /// It is too small, and a cgroup around it, or the memory of the host, does not allow more.
+    Held,
+}
+
+/// What `group` needs, by the two looks.
+pub fn size(facts: &Facts, group: &Group) -> Size {
+    let (before, stat) = (group.stat_before(), group.stat());
+    let limit = ceiling(group).map(|(_, limit)| limit);
+    let cache = stat.file.saturating_sub(stat.shmem);
+    let anon = before.anon.max(stat.anon);
+    let other = group.usage().saturating_sub(stat.anon).saturating_sub(cache);
+    let pages = stat.workingset_refault_file.saturating_sub(before.workingset_refault_file);
+    let back = Facts::pages(pages);
+    let reread = limit.map_or(back, |limit| back.min(limit));
+    // A few pages come back to a program that starts, or a log that is read.
+    let comes_back = refaults(facts, group) >= REFAULTS;
+    let kept = if comes_back { cache } else { stat.active_file.min(cache) };
+    let working_cache = kept.saturating_add(if comes_back { reread } else { Bytes::ZERO });
+    let sum = anon.saturating_add(other).saturating_add(working_cache);
+    Size {
+        anon,
+        other,
+        working_cache,
+        idle_cache: cache.saturating_sub(kept),
+        reread,
+        need: whole_mib(sum.saturating_add(Bytes(sum.get() / 10))),
+        limit,
+    }
+}
+
+/// Whether the limit holds what is needed, and how it would. A limit is never lowered.
+pub fn room(facts: &Facts, group: &Group, size: &Size) -> Room {
+    match size.limit {
+        Some(limit) if size.need > limit => {
+            raise_limit(facts, group, size.need).map_or(Room::Held, Room::Raise)
+        }
+        _ => Room::Enough,
+    }
+}

@@ -1,0 +1,249 @@
+//! Making changes: a diff, a question, and writes that are in the journal before they are made.
+
+use super::{VERSION, confirmed, say};
+use crate::fixes::journal::{Entry, Journal};
+use crate::fixes::place::unplace;
+use crate::fixes::write::{Outcome, WriteError, retreat, revert};
+use crate::fixes::{place, write};
+use crate::strategies::housekeeping::Placing;
+use anyhow::{Context, Result};
+use elbowroom_client::output::Format;
+use elbowroom_client::table::visible;
+use elbowroom_linux::root::Root;
+use elbowroom_types::finding::{Fix, Write as FileWrite};
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What is done for one reason, and taken back together.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Change {
+    /// The check or strategy.
+    pub(super) check: String,
+    /// The container, or the job of the host; absent where it is the host.
+    pub(super) whose: Option<String>,
+    /// Commands for people, writes for us.
+    pub(super) fix: Fix,
+    /// A cgroup to make.
+    pub(super) placing: Option<Placing>,
+}
+
+/// How a change is asked for and told.
+pub(super) struct Manner<'a> {
+    /// Do not ask.
+    pub(super) yes: bool,
+    pub(super) format: Format,
+    /// The agent's ledger of leases.
+    pub(super) leases: &'a Path,
+    /// What to say where there is nothing to do.
+    pub(super) nothing: &'a str,
+    /// How long it holds, and what makes it hold longer.
+    pub(super) lasting: &'a str,
+}
+
+#[derive(Serialize)]
+struct Done<'a> {
+    /// For `elbowroom undo`; absent where nothing was written.
+    id: Option<u64>,
+    check: &'a str,
+    container: Option<&'a str>,
+    writes: &'a [FileWrite],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    placing: Option<&'a Placing>,
+    /// Why it was not made.
+    error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    version: u32,
+    fixes: Vec<Done<'a>>,
+}
+
+/// Makes the changes: 0 when all were made, 1 when one was not.
+pub(super) fn apply(journal: &Journal, changes: &[Change], manner: &Manner<'_>) -> Result<ExitCode> {
+    let text = manner.format == Format::Text;
+    if text {
+        say(&if changes.is_empty() { format!("{}\n", visible(manner.nothing)) } else { diff(changes) })?;
+    }
+    if !changes.is_empty() && !manner.yes && !confirmed(&question(changes))? {
+        eprintln!("nothing was written; --yes writes without asking");
+        return Ok(ExitCode::from(1));
+    }
+    let root = Root::host()?;
+    let mut fixes = Vec::new();
+    for change in changes {
+        let (id, error) = match make(&root, manner.leases, journal, change)? {
+            Ok(id) => (Some(id), None),
+            Err(why) => (None, Some(why)),
+        };
+        if text {
+            say(&told(change, id, error.as_deref()))?;
+        }
+        fixes.push(Done {
+            id,
+            check: &change.check,
+            container: change.whose.as_deref(),
+            writes: &change.fix.writes,
+            placing: change.placing.as_ref(),
+            error,
+        });
+    }
+    let failed = fixes.iter().any(|f| f.error.is_some());
+    match manner.format {
+        Format::Json => say(&elbowroom_client::output::json(&Report { version: VERSION, fixes })?)?,
+        Format::Text if !changes.is_empty() => say(manner.lasting)?,
+        Format::Text => {}
+    }
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+fn question(changes: &[Change]) -> String {
+    match changes.len() {
+        1 => "Write this?".to_owned(),
+        n => format!("Write this, {n} fixes?"),
+    }
+}
+
+/// Names and paths are their makers' words.
+fn whose(change: &Change) -> String {
+    visible(change.whose.as_deref().unwrap_or("the host"))
+}
+
+fn told(change: &Change, id: Option<u64>, error: Option<&str>) -> String {
+    let who = whose(change);
+    match id {
+        Some(id) => format!("fixed    {} of {who}; `elbowroom undo {id}` takes it back\n", change.check),
+        None => format!("left     {} of {who}: {}\n", change.check, visible(error.unwrap_or_default())),
+    }
+}
+
+/// Writes one change down and makes it. What went wrong is taken back at once and told; only a journal that cannot be written
+/// ends everything.
+fn make(root: &Root, leases: &Path, journal: &Journal, change: &Change) -> Result<Result<u64, String>> {
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let Change { check, whose: container, fix, placing } = change.clone();
+    let entry = journal
+        .begin(root, Entry { at, check, container, writes: fix.writes, placing, ..Entry::default() })
+        .context("writing the fix down, without which nothing is changed")?;
+    match carry_out(root, leases, &entry) {
+        Ok(()) => Ok(Ok(entry.id)),
+        Err((error, stuck)) => {
+            if !stuck {
+                journal.forget(entry.id)?;
+                return Ok(Err(error));
+            }
+            Ok(Err(format!("{error}; a part may be in force: `elbowroom undo {}` takes it back", entry.id)))
+        }
+    }
+}
+
+/// Why an entry could not be carried out, and whether a part of it is in force all the same.
+fn carry_out(root: &Root, leases: &Path, entry: &Entry) -> Result<(), (String, bool)> {
+    for (done, each) in entry.writes.iter().enumerate() {
+        if let Err(error) = write(root, leases, each) {
+            let mut stuck = stays(retreat(root, leases, each, &error));
+            for earlier in entry.writes[..done].iter().rev() {
+                stuck |= stays(revert(root, leases, earlier));
+            }
+            return Err((error.to_string(), stuck));
+        }
+        tracing::info!(file = each.file, from = each.from, to = each.to, because = entry.check, "wrote");
+    }
+    if let Some(placing) = &entry.placing {
+        place(root, placing).map_err(|error| (error.to_string(), stays(unplace(root, placing))))?;
+        tracing::info!(dir = placing.dir, size = placing.size.get(), because = entry.check, "placed");
+    }
+    Ok(())
+}
+
+fn stays(outcome: Result<Outcome, WriteError>) -> bool {
+    !outcome.is_ok_and(|outcome| outcome.is_back())
+}
+
+fn diff(changes: &[Change]) -> String {
+    let mut text = String::new();
+    for change in changes {
+        let _ = writeln!(text, "{}  {}", change.check, whose(change));
+        for write in &change.fix.writes {
+            let (file, from, to) = (visible(&write.file), value(&write.from), value(&write.to));
+            let _ = writeln!(text, "  {file}: {from} -> {to}");
+        }
+        if let Some(placing) = &change.placing {
+            let pids: Vec<String> = placing.processes.iter().map(|p| p.pid.to_string()).collect();
+            let dir = visible(&placing.dir);
+            let _ = writeln!(text, "  {dir}: -> {}", pids.join(" "));
+            let size = value(&placing.size.get().to_string());
+            let _ = writeln!(text, "  {dir}/{}: -> {size}", placing.file);
+        }
+        for command in &change.fix.commands {
+            let _ = writeln!(text, "  $ {}", visible(command));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn value(text: &str) -> String {
+    match text.parse::<u64>() {
+        Ok(n) if n >= i64::MAX as u64 & !0xffff => "max".to_owned(),
+        Ok(n) if n >= 1 << 20 => format!("{text} ({})", elbowroom_types::unit::Bytes(n)),
+        _ => visible(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_linux::fixture::Fixture;
+
+    fn raised(file: &str, to: &str) -> FileWrite {
+        FileWrite {
+            file: file.into(),
+            from: "1000".into(),
+            to: to.into(),
+            unit: None,
+            in_use: Some("/cg/memory.current".into()),
+        }
+    }
+
+    /// Carries out two writes of which the second fails, with so much in use; whether it says that a part stays.
+    fn stuck(second: &FileWrite, usage: u64) -> bool {
+        let host = Fixture::new(&format!(
+            "-- cg/memory.max --\n1000\n-- cg/memory.high --\n1000\n-- cg/foreign --\n3000\n-- cg/memory.current --\n{usage}\n"
+        ))
+        .unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let writes = vec![raised("/cg/memory.max", "2000"), second.clone()];
+        let entry = Entry { id: 1, check: "x".into(), writes, ..Entry::default() };
+        carry_out(&root, Path::new("/nonexistent/leases"), &entry).unwrap_err().1
+    }
+
+    #[test]
+    fn what_failed_counts_as_taken_back_only_where_nothing_of_it_is_in_force() {
+        let foreign = raised("/cg/foreign", "4000");
+        // The file keeps what is behind the end of what is written, so it says 2000 then.
+        let differs = raised("/cg/memory.high", "2");
+        for failing in [&foreign, &differs] {
+            assert!(!stuck(failing, 100), "{}", failing.file);
+            assert!(stuck(failing, 990), "{}", failing.file);
+        }
+    }
+
+    #[test]
+    fn a_name_cannot_hide_what_is_to_be_written() {
+        let hidden = "cron-\x1b[8m";
+        let file = format!("/cg/{hidden}/memory.max");
+        let change = Change {
+            check: "x".into(),
+            whose: Some(hidden.into()),
+            fix: Fix { commands: vec![format!("echo 1 > {file}")], writes: vec![raised(&file, hidden)] },
+            placing: Some(Placing { dir: format!("/cg/{hidden}"), ..Placing::default() }),
+        };
+        let shown = diff(std::slice::from_ref(&change)) + &told(&change, None, Some(hidden));
+        assert!(!shown.contains('\x1b'), "{shown:?}");
+        assert_eq!(shown.matches("cron-\\u{1b}[8m").count(), 8, "{shown}");
+    }
+}

@@ -1,0 +1,230 @@
+//! `elbowroom doctor` and `elbowroom undo`: look, say, and fix if asked; and the strategies `pretouch`, `housekeeping` and
+//! `protect`.
+
+mod apply;
+mod fix;
+pub mod housekeeping;
+mod list;
+pub mod pretouch;
+pub mod protect;
+mod report;
+mod since;
+pub mod size;
+mod undo;
+
+pub use undo::{UndoArgs, undo};
+
+use crate::checks::{CHECKS, Facts, Group, examine, harms};
+use crate::facts::{DoctorConfig, LastLook, Looks, look};
+use crate::fixes::journal::Journal;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use elbowroom_client::control::LoadSources;
+use elbowroom_client::output::{Format, Output};
+use elbowroom_linux::lease;
+use elbowroom_linux::process;
+use elbowroom_linux::root::Root;
+use elbowroom_linux::timer::now_boot;
+use elbowroom_types::finding::Finding;
+use elbowroom_types::unit::{Micros, parse_duration};
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Version of the JSON form: fields are added, never removed or renamed, within one.
+const VERSION: u32 = 1;
+
+/// Arguments of `doctor`.
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Only this container: name, beginning of an id, or cgroup path.
+    container: Option<String>,
+    /// Time between the two looks that rates are taken from.
+    #[arg(long = "for", value_name = "DURATION", default_value = "1s", value_parser = parse_duration, conflicts_with = "since")]
+    wait: Micros,
+    /// Compare with a look that was kept then, instead of one that is made now: a duration ("2h"), a time in UTC
+    /// ("2026-11-21T04:30Z"), or seconds since the epoch ("@1795235400").
+    #[arg(long, value_name = "TIME", value_parser = since::moment)]
+    since: Option<since::Moment>,
+    /// Compare with the look in FILE, where there is one since the host was started, and leave this one there.
+    #[arg(long, value_name = "FILE", conflicts_with = "since")]
+    since_last: Option<PathBuf>,
+    /// Keep this look, for --since.
+    #[arg(long)]
+    keep: bool,
+    /// Everything: notes, and every container one by one.
+    #[arg(long)]
+    all: bool,
+    /// Show what would be written, ask, and write it; of one check, or of all that harms.
+    #[arg(long, value_name = "CHECK", num_args = 0..=1)]
+    fix: Option<Option<String>>,
+    /// Do not ask.
+    #[arg(long, requires = "fix")]
+    yes: bool,
+    /// Print the table of checks, and look at nothing.
+    #[arg(long)]
+    list: bool,
+    #[command(flatten)]
+    host: HostArgs,
+}
+
+/// What every look at the host needs.
+#[derive(Args)]
+pub(crate) struct HostArgs {
+    /// Configuration file, for what counts as a container.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    state: StateDir,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl HostArgs {
+    /// Looks at the host twice, `wait` apart; with the journal of what was changed.
+    fn look(&self, load: LoadSources, wait: Duration) -> Result<(Facts, Journal)> {
+        let journal = Journal::at(&self.state.state_dir);
+        let config = DoctorConfig {
+            root: PathBuf::from("/"),
+            containers: load(self.config.as_deref())?,
+            leases: self.state.leases(),
+            wait,
+        };
+        let facts = look(&config, journal.applied(&Root::host()?)?).context("looking at the host")?;
+        Ok((facts, journal))
+    }
+}
+
+/// Where fixes are written down, and what the agent holds.
+#[derive(Args)]
+pub(crate) struct StateDir {
+    /// Directory where fixes are written down.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/elbowroom", env = "ELBOWROOM_STATE_DIR")]
+    state_dir: PathBuf,
+    #[arg(from_global)]
+    run_dir: PathBuf,
+}
+
+impl StateDir {
+    /// The agent's ledger of leases.
+    fn leases(&self) -> PathBuf {
+        self.run_dir.join(lease::DIR)
+    }
+}
+
+/// The answer as programs get it.
+#[derive(Serialize)]
+struct Report<'a> {
+    version: u32,
+    healthy: bool,
+    elapsed_seconds: f64,
+    containers: usize,
+    checks: usize,
+    /// CPU time that looking took.
+    cpu_usec: u64,
+    findings: &'a [Finding],
+}
+
+/// `elbowroom doctor`: 0 healthy, 1 findings.
+pub fn doctor(args: &DoctorArgs, load: LoadSources) -> Result<ExitCode> {
+    let format = args.host.output.format;
+    if args.list {
+        say(&list::list(format)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(Some(check)) = &args.fix
+        && !CHECKS.iter().any(|c| c.id == check)
+    {
+        bail!("there is no check \"{check}\": `elbowroom doctor --list` names them");
+    }
+    let last = args.since_last.as_deref().map(LastLook::at);
+    let earlier = last.as_ref().map(LastLook::find).transpose()?.flatten();
+    let wait = match (&args.since, &earlier) {
+        (Some(_), _) => Micros::ZERO,
+        // Rates of an instant say nothing.
+        (None, Some(earlier)) => args.wait.saturating_sub(now_boot().saturating_sub(earlier.at)),
+        (None, None) => args.wait,
+    };
+    let (mut facts, journal) = args.host.look(load, Duration::from_micros(wait.get()))?;
+    let (now, at) = (since::now(), now_boot());
+    let this = facts.kept(at);
+    let looks = Looks::at(&args.host.state.state_dir);
+    if let Some(moment) = args.since {
+        facts = since::since(facts, &looks, moment)?;
+    } else if let Some(earlier) = earlier {
+        facts = facts.since(earlier, at);
+    }
+    let exit = answer(args, &facts, &journal)?;
+    if let Some(last) = last {
+        last.keep(this.clone())?;
+    }
+    if args.keep {
+        looks.keep(now, this)?;
+    }
+    Ok(exit)
+}
+
+/// Says what is found, or mends it.
+fn answer(args: &DoctorArgs, facts: &Facts, journal: &Journal) -> Result<ExitCode> {
+    let format = args.host.output.format;
+    let only = args.container.as_deref().map(|name| select(facts, name)).transpose()?;
+    let only = only.map(|group| group.path.clone());
+    let asked = |f: &Finding| only.as_ref().is_none_or(|path| f.cgroup.as_ref() == Some(path));
+    if let Some(check) = &args.fix {
+        let wanted = |f: &Finding| asked(f) && check.as_ref().map_or(harms(f), |id| f.check == *id);
+        return fix::fix(facts, journal, wanted, args.yes, format, &args.host.state.leases());
+    }
+    let findings: Vec<Finding> = examine(facts).into_iter().filter(asked).collect();
+    let healthy = !findings.iter().any(harms);
+    let text = match format {
+        Format::Json => elbowroom_client::output::json(&Report {
+            version: VERSION,
+            healthy,
+            elapsed_seconds: facts.elapsed.get() as f64 / 1e6,
+            containers: facts.containers().count(),
+            checks: CHECKS.len(),
+            cpu_usec: process::own_cpu().get(),
+            findings: &findings,
+        })?,
+        Format::Text => report::report(facts, &findings, args.all, report::Style::of_stdout()),
+    };
+    say(&text)?;
+    Ok(ExitCode::from(u8::from(!healthy)))
+}
+
+/// The one container that is meant.
+fn select<'a>(facts: &'a Facts, name: &str) -> Result<&'a Group> {
+    let id = |g: &Group| g.container.as_ref().map(|c| c.id.clone()).unwrap_or_default();
+    let exact = |g: &&Group| {
+        g.name() == name || id(g) == name || g.path == format!("/{}", name.trim_start_matches('/'))
+    };
+    let mut found: Vec<&Group> = facts.containers().filter(exact).collect();
+    if found.is_empty() {
+        found = facts.containers().filter(|g| id(g).starts_with(name)).collect();
+    }
+    match found[..] {
+        [one] => Ok(one),
+        [] => bail!("there is no container \"{name}\" here: `elbowroom list` names those an agent sees"),
+        _ => bail!("\"{name}\" is {} containers: give more of the id", found.len()),
+    }
+}
+
+/// To standard output.
+fn say(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Asks on the terminal; no where there is nobody to ask.
+fn confirmed(question: &str) -> Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    eprint!("{question} (y/N) ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

@@ -1,0 +1,164 @@
+//! What a check says depends on more than its trouble: whose the cgroup is, which clock began anew, what else is waited for.
+
+mod doctor_host;
+
+use doctor_host::{Sim, says};
+use elbowroom_doctor::checks::Version;
+use elbowroom_doctor::checks::Version::{V1, V2};
+use elbowroom_types::finding::Severity;
+use elbowroom_types::unit::{Bytes, Micros};
+
+const GIB: u64 = 1 << 30;
+
+#[test]
+fn a_slice_that_holds_containers_is_not_to_be_bounded_for_its_services() {
+    let command = |version, with_container: bool| {
+        let mut host = Sim::new(version);
+        host.vmstat("pgsteal_kswapd", 50_000);
+        host.group("/system.slice", Some(0));
+        host.facts.groups[3].after.usage = Some(Bytes::gib(7));
+        if with_container {
+            host.group("/system.slice/docker-c2.scope", Some(3));
+            host.contain(4, "db");
+            host.facts.groups[3].after.usage = Some(Bytes::gib(12));
+            host.facts.groups[4].after.usage = Some(Bytes::gib(5));
+        }
+        says("host-jobs-unbounded", &host).expect("7 GiB of services").1
+    };
+    let bound = format!("systemctl set-property --runtime system.slice MemoryHigh={}", 7 * GIB);
+    assert_eq!(command(V2, false), Some(bound));
+    assert_eq!(command(V2, true), None);
+    assert_eq!(command(V1, false), None);
+}
+
+/// What is printed for a container that its quota stops, in a cgroup of that path.
+fn quota_command(version: Version, path: &str, quota: &str, period: &str) -> String {
+    let mut host = Sim::new(version);
+    match version {
+        V1 => {
+            host.set("cpu.cfs_quota_us", quota);
+            host.set("cpu.cfs_period_us", period);
+        }
+        V2 => host.set("cpu.max", &format!("{quota} {period}")),
+    }
+    host.throttled(20, 10, 300_000);
+    host.facts.groups[2].path = path.into();
+    says("cpu-throttled", &host).and_then(|(_, command)| command).expect("a fix")
+}
+
+#[test]
+fn systemd_writes_for_its_own_units_and_for_nothing_below_them() {
+    let systemd = "systemctl set-property --runtime docker-c1.scope CPUQuota=75%";
+    for version in [V1, V2] {
+        for (path, own) in [
+            ("/system.slice/docker-c1.scope", true),
+            ("/kubepods.slice/kubepods-pod1.slice/docker-c1.scope", true),
+            ("/user.slice/user-1000.slice/user@1000.service/ssh.service", false),
+            ("/user.slice/user-1000.slice/user@1000.service/app.slice/docker-c1.scope", false),
+            ("/system.slice/docker-c0.scope/system.slice/ssh.service", false),
+            ("/docker/c0/system.slice/ssh.service", false),
+        ] {
+            let command = quota_command(version, path, "50000", "100000");
+            assert_eq!(command == systemd, own, "{path}: {command}");
+            assert_eq!(command.starts_with("echo "), !own, "{path}: {command}");
+        }
+        // Quotas that systemd would write another way.
+        for (quota, period) in [("25000", "50000"), ("33333", "100000")] {
+            let command = quota_command(version, "/system.slice/docker-c1.scope", quota, period);
+            assert!(command.starts_with("echo "), "{command}");
+        }
+    }
+}
+
+#[test]
+fn a_disk_limit_is_not_blamed_while_another_disk_is_busy() {
+    for (check, queue) in [("io-limit-stalls-host", 0.2), ("io-limit-binds", 1.0)] {
+        let mut host = Sim::new(V2);
+        host.disk("mq-deadline", "0");
+        host.io_limit("io.max", "8:0", "rbps=1048576");
+        host.host_waits(7_000);
+        host.waits(1, 9_000);
+        host.other_disk(queue / 2.0);
+        assert!(says(check, &host).is_some(), "{check}");
+        host.other_disk(queue);
+        assert!(says(check, &host).is_none(), "{check}");
+        // What stands on another disk waits with it.
+        host.facts.host.disks[2].name = "dm-0".into();
+        assert!(says(check, &host).is_some(), "{check}");
+    }
+}
+
+#[test]
+fn a_disks_clock_that_began_anew_is_no_idle_disk_and_no_fast_one() {
+    let wrapped = |ms: u64| Micros::millis((1 << 32) - ms);
+    let mut host = Sim::new(V2);
+    host.disk("none", "1");
+    host.facts.host.disks[0].before.time_in_queue = wrapped(10_000);
+    host.facts.host.disks[0].after.time_in_queue = Micros::secs(30);
+    assert!(says("disk-full-without-pressure", &host).is_some());
+
+    host.busy_disk(100, 80, 8.0);
+    assert!(says("disk-slower-than-usual", &host).is_some());
+    assert!(says("disk-not-rotational", &host).is_some());
+    // Since boot it did so much that its clock may have begun anew.
+    let disk = &mut host.facts.host.disks[0];
+    disk.before.ios += 100_000_000;
+    disk.after.ios += 100_000_000;
+    assert!(says("disk-slower-than-usual", &host).is_none());
+    assert!(says("disk-not-rotational", &host).is_none());
+}
+
+#[test]
+fn a_heap_without_any_sensible_size_is_still_told() {
+    let mut host = Sim::new(V2);
+    host.limit(GIB);
+    host.heap("-Xmx18446744073709551615", u64::MAX);
+    let (severity, command) = says("heap-over-limit", &host).expect("it does not fit");
+    assert_eq!((severity, command), (Severity::Warning, None));
+}
+
+#[test]
+fn what_the_agent_holds_is_not_told_as_somebody_elses() {
+    type Row = (&'static str, &'static str, fn(&mut Sim));
+    let rows: [Row; 5] = [
+        ("high-throttles", "memory.high", |h| {
+            h.set("memory.high", "134217728");
+            h.event("high", 500);
+            h.full(2, 2_000)
+        }),
+        ("memory-not-reserved", "memory.low", |h| {
+            h.limit(6 * GIB);
+            h.available(GIB / 2)
+        }),
+        ("io-limit-stalls-host", "io.max", |h| {
+            h.disk("mq-deadline", "0");
+            h.io_limit("io.max", "8:0", "rbps=1048576");
+            h.host_waits(7_000)
+        }),
+        ("io-limit-binds", "io.max", |h| {
+            h.disk("mq-deadline", "0");
+            h.io_limit("io.max", "8:0", "rbps=1048576");
+            h.waits(1, 9_000)
+        }),
+        ("disk-not-divided", "io.max", |h| {
+            h.disk("none", "0");
+            h.busy_disk(1_000, 5, 20.0);
+            h.host_waits(3_000);
+            h.second();
+            h.transfer(GIB)
+        }),
+    ];
+    for (check, file, ill) in rows {
+        let mut host = Sim::new(V2);
+        ill(&mut host);
+        assert!(says(check, &host).is_some(), "{check}");
+        host.hold(file);
+        assert_eq!(says(check, &host), None, "{check}");
+    }
+    let mut host = Sim::new(V2);
+    host.set("memory.low", "134217728");
+    host.usage(GIB);
+    assert!(says("reservation-void", &host).is_some());
+    host.facts.groups[1].held.insert("memory.low".into());
+    assert_eq!(says("reservation-void", &host), None);
+}

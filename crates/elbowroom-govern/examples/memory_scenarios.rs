@@ -1,0 +1,82 @@
+//! Every rule on the paper's six phases: the table in the documentation.
+//!
+//! `cargo run --release -p elbowroom-core --example memory_scenarios [v1 | v2 | SEED [silent]]` prints means over eight seeds. With a kernel,
+//! or the seed of a random scenario, it also prints what the governor did in each second, for seed 0.
+
+use elbowroom_sim::memory::{Kernel, Moment, Rule, Scenario, Score, judge, library, play};
+use elbowroom_types::memory::Order;
+use elbowroom_types::unit::{Bytes, Micros};
+
+const RULES: [Rule; 6] = [Rule::None, Rule::Max, Rule::Low, Rule::MemOpLight, Rule::Governor, Rule::Silent];
+const SEEDS: u64 = 8;
+
+fn main() {
+    let wanted = std::env::args().nth(1).unwrap_or_default();
+    let rule = std::env::args().nth(2).map_or(Rule::Governor, |_| Rule::Silent);
+    if let Ok(seed) = wanted.parse() {
+        let scenario = Scenario::random(seed);
+        println!("{scenario:#?}");
+        return play(&scenario, rule, seed, |moment| trace(&scenario, moment));
+    }
+    println!(
+        "| kernel | rule | satisfied 1, 3 | A satisfied 1, 3 | served 2 | served 5 | served 6 | recovery 3 | failures |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    for kernel in [Kernel::V1, Kernel::V2] {
+        let scenario = library::six_phases(kernel, Micros::secs(180));
+        for rule in RULES {
+            let scores: Vec<Score> = (0..SEEDS).map(|seed| judge(&scenario, rule, seed)).collect();
+            let mean = |of: &dyn Fn(&Score) -> f64| scores.iter().map(of).sum::<f64>() / SEEDS as f64;
+            println!(
+                "| {kernel:?} | {rule:?} | {:.1} % | {:.1} % | {:.0} | {:.0} | {:.0} | {:.1} s | {:.1} |",
+                100.0 * mean(&|score| score.satisfaction(&[0, 2])),
+                50.0 * mean(&|score| score.satisfied[0][0] + score.satisfied[2][0]),
+                mean(&|score| score.throughput(&[1])),
+                mean(&|score| score.throughput(&[4])),
+                mean(&|score| score.throughput(&[5])),
+                mean(&|score| score.recovery[2].iter().copied().fold(0.0, f64::max)),
+                mean(&|score| f64::from(score.failures.iter().copied().max().unwrap_or(0))),
+            );
+        }
+    }
+    for (name, kernel) in [("v1", Kernel::V1), ("v2", Kernel::V2)] {
+        if wanted == name {
+            let scenario = library::six_phases(kernel, Micros::secs(180));
+            play(&scenario, rule, 0, |moment| trace(&scenario, moment));
+        }
+    }
+}
+
+/// One line per second: each container, and what was ordered.
+fn trace(scenario: &Scenario, moment: &Moment<'_>) {
+    let truth = moment.truth;
+    print!("{:4} free {:>8}", truth.now.get() / 1_000_000, Bytes(truth.free.max(0.0) as u64).to_string());
+    for (share, tenant) in truth.shares.iter().zip(&scenario.tenants) {
+        let usage = Bytes(share.usage as u64);
+        print!(" | {} {:>9} {:5.0}/{:5.0}", tenant.name, usage.to_string(), share.served, share.due);
+        if let Some(standing) = moment.governor.and_then(|governor| governor.standing(share.group)) {
+            print!(
+                " {:?} {:?} E{} F{} W{}",
+                standing.colour, standing.state, standing.entitlement, standing.floor, standing.working_set
+            );
+        }
+    }
+    println!();
+    for share in &truth.shares {
+        let standing = moment.governor.and_then(|governor| governor.standing(share.group));
+        let decisions = standing.map(|standing| standing.decisions).unwrap_or_default();
+        for decision in decisions.iter().filter(|decision| decision.at == truth.now) {
+            println!("        {} {:?}: {}", share.group.0, decision.what, decision.because);
+        }
+    }
+    for order in moment.orders {
+        match order {
+            Order::Reclaim(reclaim) => println!("        {} reclaim {}", reclaim.group.0, reclaim.amount),
+            Order::Lease(lease) => println!("        {} lease {}", lease.group.0, lease.high),
+            Order::Export(export) => println!("        {} export {}", export.group.0, export.ceiling),
+            Order::Alert(alert) => println!("        {}: {}", alert.kind, alert.text),
+            Order::Protect(protect) => println!("        {} low {}", protect.group.0, protect.low),
+            Order::Release(group) => println!("        {} release", group.0),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What a person may choose about disks: the `[disk]` table of the configuration.
+
+use super::super::Mode;
+use elbowroom_types::unit::{Micros, Percent};
+use serde::{Deserialize, Serialize};
+
+/// The choices. Every field has a default; an unknown field is an error.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// What is done with decisions.
+    pub mode: Mode,
+    /// How bandwidth is divided.
+    pub policy: Policy,
+    /// Time between two measurements.
+    #[serde(with = "elbowroom_types::unit::duration")]
+    pub period: Micros,
+    /// Disks that are governed, as glob patterns of names below `/sys/block`. Empty: every disk that containers use.
+    pub devices: Vec<String>,
+    /// Constants of [`Policy::Aridac`].
+    pub aridac: Aridac,
+    /// Constants of [`Policy::Lifeline`].
+    pub lifeline: Lifeline,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Observe,
+            policy: Policy::Lifeline,
+            period: Micros::secs(1),
+            devices: Vec::new(),
+            aridac: Aridac::default(),
+            lifeline: Lifeline::default(),
+        }
+    }
+}
+
+/// How bandwidth is divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// As in the paper: lifeline = mean of the last samples, cap = lifeline * (1 + P).
+    Aridac,
+    /// The same idea without its failures: samples taken under pressure never lower a lifeline, capacity is learned, a burst
+    /// takes everything except the others' lifelines at once.
+    #[default]
+    Lifeline,
+}
+
+/// Constants of [`Policy::Aridac`], the paper's where it names them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Aridac {
+    /// `N`: samples whose mean is the lifeline.
+    pub samples: u16,
+    /// `P`: how far a cap is above the lifeline.
+    pub elasticity: Percent,
+    /// `MAX_DISK_IO`, the capacity that the paper takes as given: bytes per second, read and written together.
+    #[serde(with = "max_disk_io")]
+    pub max_disk_io: u64,
+}
+
+impl Default for Aridac {
+    fn default() -> Self {
+        Self { samples: 30, elasticity: Percent::whole(20), max_disk_io: 100 << 20 }
+    }
+}
+
+mod max_disk_io {
+    use elbowroom_types::unit::parse_byte_rate;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(rate: &u64, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&format_args!("{rate}B/s"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
+        parse_byte_rate(&String::deserialize(d)?).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Constants of [`Policy::Lifeline`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Lifeline {
+    /// `P`: how far protection is above the lifeline, so that a container can grow into it.
+    pub elasticity: Percent,
+    /// `eta`: the part of the capacity that is given away. While there is room and no request waits, half of the rest, too.
+    pub target: Percent,
+}
+
+impl Default for Lifeline {
+    fn default() -> Self {
+        Self { elasticity: Percent::whole(20), target: Percent::whole(95) }
+    }
+}

@@ -1,0 +1,247 @@
+//! How a container is doing: what its probe says, else what the kernel shows.
+//!
+//! # Approach
+//! A probe's numbers become one, `sigma`: what is served over what should be, so that 1 is the objective met. Red is told at once,
+//! green has to last for three periods: what helps others may be late, what hurts may not. Between the two lies a dead band, the
+//! objective met and more wanted, so that no measurement noise turns red into green.
+
+use super::meter::Meter;
+use elbowroom_types::claim::{Claim, Class};
+use elbowroom_types::probe::{Colour, Kind, Measure, Report};
+use elbowroom_types::unit::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// How far below its objective nobody notices.
+pub(super) const EPSILON: f64 = 0.03;
+/// A latency of this part of its objective has room.
+const RELAXED: f64 = 0.7;
+/// Waiting for memory for this part of the time hurts, over ten periods.
+pub(super) const HURTS: f64 = 0.05;
+/// Waiting for less than this part of the time is not noticed, over ten periods; by a container that suffers from latency first
+/// also less than this, over a minute. To others it costs as much of their throughput and no more.
+const CALM: f64 = 0.005;
+const QUIET: f64 = 0.001;
+const CHEAP: f64 = 0.02;
+/// Less than this back from reclaim in ten periods is none.
+pub(super) const SOME: Bytes = Bytes::mib(1);
+/// Periods that a container has to be green before that counts.
+pub(super) const DWELL: u8 = 3;
+
+/// What a colour was made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// It was not watched for long enough.
+    #[default]
+    Unknown,
+    /// Its probe.
+    Probe,
+    /// Stalls, for it has no probe or that is silent.
+    Stalls,
+    /// Refaults, for this kernel counts no stalls.
+    Refaults,
+}
+
+/// A judgement of one period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Judgement {
+    pub(super) colour: Colour,
+    pub(super) source: Source,
+    /// What is served over what should be, where a probe says.
+    pub(super) sigma: Option<f64>,
+    /// What falls when memory is missing and not when more is asked for: what is served; `sigma` where that is a latency.
+    pub(super) level: Option<f64>,
+    /// What is asked of it, where a probe says; nothing for a latency, which says little about that.
+    pub(super) load: Option<f64>,
+}
+
+impl Default for Judgement {
+    fn default() -> Self {
+        Self { colour: Colour::Yellow, source: Source::Unknown, sigma: None, level: None, load: None }
+    }
+}
+
+/// Judges a period by a probe's record where there is one that says something, else by what the kernel shows.
+pub(super) fn judge(report: Option<&Report>, claim: &Claim, meter: &Meter) -> Judgement {
+    let told = report.and_then(|report| match report {
+        Report::Colour { colour } => Some((*colour, None, None, None)),
+        Report::Measure(measure) => {
+            let calm = is_calm(claim.class, meter);
+            let level = |sigma| match measure.kind {
+                Kind::Throughput => measure.served,
+                Kind::Latency => sigma,
+            };
+            let load = measure.offered.filter(|_| measure.kind == Kind::Throughput);
+            by_measure(measure, claim.memory.objective, calm)
+                .map(|(colour, sigma)| (colour, Some(sigma), Some(level(sigma)), load))
+        }
+    });
+    if let Some((colour, sigma, level, load)) = told {
+        return Judgement { colour, source: Source::Probe, sigma, level, load };
+    }
+    let (colour, source) = match (meter.is_settled(), meter.stall(), meter.stall_minute()) {
+        (false, ..) => (Colour::Yellow, Source::Unknown),
+        (true, Some(stall), Some(minute)) => {
+            (by_stall(claim.class, stall, minute, meter.refault()), Source::Stalls)
+        }
+        (true, ..) => (by_refaults(meter), Source::Refaults),
+    };
+    // Who grows has use for more, though he waits for nothing yet: what he reads for the first time is no refault.
+    let colour = if colour == Colour::Green && meter.grows() { Colour::Yellow } else { colour };
+    Judgement { colour, source, sigma: None, level: None, load: None }
+}
+
+/// Whether it waits for memory so little that whatever it does less than it should is not for want of that.
+fn is_calm(class: Class, meter: &Meter) -> bool {
+    let unnoticed = match class {
+        Class::Latency => CALM,
+        Class::Throughput => CHEAP,
+    };
+    meter.stall().map_or(meter.refault() < SOME, |stall| stall < unnoticed)
+}
+
+/// Colour and `sigma`; `None` where the numbers say nothing. Who does not say how much is asked of it, and waits for nothing, serves
+/// all that is asked: little, where that is less than its objective.
+fn by_measure(measure: &Measure, objective: Option<f64>, calm: bool) -> Option<(Colour, f64)> {
+    let sane = |x: f64| (x.is_finite() && x >= 0.0).then_some(x);
+    let objective = measure.objective.or(objective).and_then(sane);
+    let served = sane(measure.served)?;
+    let offered = measure.offered.and_then(sane);
+    match measure.kind {
+        Kind::Throughput => {
+            objective.or(offered)?;
+            let offered = offered.or(calm.then_some(served));
+            let due = objective.into_iter().chain(offered).reduce(f64::min)?;
+            let sigma = if due > 0.0 { served / due } else { 1.0 };
+            let all = offered.is_some_and(|offered| served >= offered * (1.0 - EPSILON));
+            Some((colour(sigma, all), sigma))
+        }
+        Kind::Latency => {
+            let objective = objective.filter(|objective| *objective > 0.0)?;
+            // Nothing was served, perhaps for want of memory: a latency of nothing says nothing.
+            if served == 0.0 && offered != Some(0.0) && !calm {
+                return None;
+            }
+            let sigma = if served > 0.0 { objective / served } else { 1.0 / RELAXED };
+            Some((colour(sigma, served <= RELAXED * objective || offered == Some(0.0)), sigma))
+        }
+    }
+}
+
+fn colour(sigma: f64, all_served: bool) -> Colour {
+    match sigma {
+        _ if sigma < 1.0 - EPSILON => Colour::Red,
+        _ if all_served => Colour::Green,
+        _ => Colour::Yellow,
+    }
+}
+
+fn by_stall(class: Class, stall: f64, minute: f64, refault: Bytes) -> Colour {
+    let green = match class {
+        Class::Latency => minute < QUIET && stall < CALM,
+        Class::Throughput => stall < CHEAP,
+    };
+    match stall {
+        _ if stall > HURTS && refault >= SOME => Colour::Red,
+        _ if green => Colour::Green,
+        _ => Colour::Yellow,
+    }
+}
+
+/// A kernel without pressure stall information: who reads back a hundredth of its memory every period needs more.
+pub(super) fn by_refaults(meter: &Meter) -> Colour {
+    let back = meter.refault_mean();
+    match back / (meter.last().usage.get().max(1) as f64) {
+        part if part > 0.01 && meter.refault() >= SOME => Colour::Red,
+        _ if meter.refault() < SOME => Colour::Green,
+        _ => Colour::Yellow,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Colour::{Green, Red, Yellow};
+
+    fn throughput(served: f64, offered: Option<f64>, objective: Option<f64>) -> Measure {
+        Measure { kind: Kind::Throughput, served, offered, objective }
+    }
+
+    #[test]
+    fn a_throughput_is_judged_by_what_was_asked_and_promised() {
+        let check = |served, offered, objective, expect| {
+            let got =
+                by_measure(&throughput(served, offered, objective), None, true).map(|(colour, _)| colour);
+            assert_eq!(got, expect, "{served} of {offered:?} for {objective:?}");
+        };
+        check(700.0, Some(1000.0), Some(800.0), Some(Red));
+        check(790.0, Some(1000.0), Some(800.0), Some(Yellow));
+        check(990.0, Some(1000.0), Some(800.0), Some(Green));
+        check(100.0, Some(100.0), Some(800.0), Some(Green));
+        check(90.0, Some(100.0), Some(800.0), Some(Red));
+        check(0.0, Some(0.0), Some(800.0), Some(Green));
+        check(900.0, None, Some(800.0), Some(Green));
+        check(900.0, Some(1000.0), None, Some(Red));
+        check(900.0, None, None, None);
+        check(f64::NAN, Some(1.0), Some(1.0), None);
+        check(-1.0, Some(1.0), Some(1.0), None);
+        check(900.0, Some(f64::INFINITY), Some(800.0), Some(Green));
+    }
+
+    #[test]
+    fn the_objective_of_the_configuration_counts_where_the_probe_has_none() {
+        let got = by_measure(&throughput(700.0, None, None), Some(800.0), false);
+        assert_eq!(got, Some((Red, 0.875)));
+        let got = by_measure(&throughput(700.0, None, Some(600.0)), Some(800.0), false);
+        assert_eq!(got.map(|(colour, _)| colour), Some(Yellow), "who waits for memory is not green");
+    }
+
+    #[test]
+    fn who_is_asked_for_little_and_waits_for_nothing_misses_nothing() {
+        let idle = throughput(1.0, None, Some(800.0));
+        assert_eq!(by_measure(&idle, None, true), Some((Green, 1.0)));
+        assert_eq!(by_measure(&idle, None, false), Some((Red, 1.0 / 800.0)));
+        assert_eq!(by_measure(&throughput(900.0, None, None), None, true), None, "no objective says nothing");
+    }
+
+    #[test]
+    fn a_latency_is_better_small() {
+        let check = |served, offered, expect| {
+            let measure = Measure { kind: Kind::Latency, served, offered, objective: Some(10.0) };
+            assert_eq!(by_measure(&measure, None, true).map(|(colour, _)| colour), Some(expect), "{served}");
+        };
+        check(12.0, None, Red);
+        check(10.0, None, Yellow);
+        check(7.0, None, Green);
+        check(0.0, None, Green);
+        check(9.0, Some(0.0), Green);
+    }
+
+    #[test]
+    fn who_waits_for_memory_and_serves_nothing_has_no_good_latency() {
+        let of = |offered, calm| {
+            let measure = Measure { kind: Kind::Latency, served: 0.0, offered, objective: Some(10.0) };
+            by_measure(&measure, None, calm).map(|(colour, _)| colour)
+        };
+        assert_eq!((of(None, false), of(Some(3.0), false)), (None, None));
+        assert_eq!((of(None, true), of(Some(0.0), false)), (Some(Green), Some(Green)));
+    }
+
+    #[test]
+    fn stalls_without_refaults_are_not_for_memory() {
+        let check = |class, stall, minute, refault, expect| {
+            assert_eq!(
+                by_stall(class, stall, minute, Bytes::mib(refault)),
+                expect,
+                "{class:?} {stall} {minute}"
+            );
+        };
+        check(Class::Throughput, 0.2, 0.1, 100, Red);
+        check(Class::Throughput, 0.2, 0.1, 0, Yellow);
+        check(Class::Throughput, 0.01, 0.1, 100, Green);
+        check(Class::Latency, 0.01, 0.0005, 0, Yellow);
+        check(Class::Latency, 0.002, 0.0005, 0, Green);
+        check(Class::Latency, 0.0005, 0.1, 0, Yellow);
+    }
+}

@@ -1,0 +1,265 @@
+//! Memory: lent to who needs it while its owner does not, and back at once when he does.
+//!
+//! # Problem
+//! *Highlighting the Container Memory Consolidation Problems in Linux* (NCA 2019): limits isolate, and waste what an idle container
+//! keeps; no limits consolidate, and whoever touches most pages takes them from who needs them. Soft limits do neither, for the
+//! kernel does not know how containers are doing. Its last sentence asks that they say so.
+//!
+//! # Approach
+//! Every second each container gets a colour ([`Source`]): red, its objective is missed; yellow, it is met; green, more memory
+//! cannot help. From colours, reservations and weights follows what each is owed (`entitle`). When memory is short and somebody
+//! needs it:
+//! - who uses more than he is owed, gives it back, a quarter per second ([`What::Recall`]);
+//! - who is green lends, in small steps that grow while nothing happens and stop at the first sign of harm ([`What::Lend`]). What
+//!   was too much is remembered as a working set, and for minutes, or until its load is another, nobody takes that much again.
+//!
+//! Before memory is lent, and at the moment when it is recalled, the container's view shows less, so that programs that size
+//! themselves by it give it back themselves (Algorithm 2 of Adaptive Resource Views, seen from the other side). What protects stays in force (`memory.low`); what takes
+//! is done once and leaves nothing behind; a limit is only ever a lease of seconds, above what its container is owed.
+//!
+//! # Terminology
+//! *Floor*: never taken. *Entitlement*: what is owed now, given the colours; *nominal*: what would be if everybody wanted all he
+//! can get. *Working set*: the lower bound that failed loans taught. *Pool*: what is divided, the machine and inside of it each
+//! cgroup with a hard limit around several containers (one that is around a single container is that container's). *Room*: what of it is
+//! free.
+//!
+//! # Properties
+//! In `tests/memory_scenarios_random.rs`, each with a test of its name:
+//! - `nothing_is_taken_below_a_floor`
+//! - `nothing_is_taken_without_a_needer`
+//! - `a_reservation_in_use_is_never_taken`
+//! - `what_is_owed_fits_the_pool`
+//! - `steps_are_small`
+//! - `a_quarantined_container_keeps_what_it_is_owed`
+//! - `limits_are_leases_above_what_is_owed`
+//! - `failed_loans_become_rare`
+//! - `a_container_without_an_answer_gets_no_second_order`
+//! - `nobody_dies_who_would_have_lived`
+
+mod alerts;
+mod colour;
+mod entitle;
+mod explain;
+mod governor;
+mod lend;
+mod member;
+mod meter;
+mod notice;
+mod pool;
+mod protect;
+mod recall;
+mod settings;
+mod turn;
+
+pub use colour::Source;
+pub use governor::Memory;
+pub use notice::Notices;
+
+pub use settings::Settings;
+
+use elbowroom_types::probe::Colour;
+use elbowroom_types::unit::{Bytes, Limit, Micros};
+use serde::{Deserialize, Serialize};
+
+/// How many decisions are remembered per container.
+pub const HISTORY: usize = 20;
+
+/// One decision about a container, with what it was made of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Decision {
+    /// When, on the monotonic clock.
+    pub at: Micros,
+    /// What was decided.
+    #[serde(flatten)]
+    pub what: What,
+    /// The numbers that decided.
+    pub inputs: Inputs,
+    /// One line: which rule, for whom.
+    pub because: String,
+}
+
+/// What can be decided about a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum What {
+    /// It has no use for this much, and somebody else has: it is taken, as a loan.
+    Lend {
+        /// How much.
+        amount: Bytes,
+    },
+    /// Its view shows no more than this; its programs may give back what is above.
+    Ask {
+        /// Effective memory at most.
+        ceiling: Bytes,
+    },
+    /// It uses more than it is owed, and somebody else less: this much is taken back.
+    Recall {
+        /// How much.
+        amount: Bytes,
+    },
+    /// Nobody is in it: what it left behind goes.
+    Drain {
+        /// How much.
+        amount: Bytes,
+    },
+    /// A loan hurt: nothing is taken from it for a while.
+    Hold {
+        /// Until when.
+        until: Micros,
+    },
+    /// It grows faster than it can be taken back: it is held for seconds.
+    Lease {
+        /// v2 `memory.high`.
+        high: Bytes,
+    },
+    /// Something that we did did harm: for ten minutes it gives no more than what others are owed, and is not held.
+    Quarantine {
+        /// Until when.
+        until: Micros,
+    },
+}
+
+impl What {
+    /// Its kind, in a word.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Lend { .. } => "lend",
+            Self::Ask { .. } => "ask",
+            Self::Recall { .. } => "recall",
+            Self::Drain { .. } => "drain",
+            Self::Hold { .. } => "hold",
+            Self::Lease { .. } => "lease",
+            Self::Quarantine { .. } => "quarantine",
+        }
+    }
+}
+
+/// What a decision was made of.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Inputs {
+    /// Its colour.
+    pub colour: Colour,
+    /// What is served over what should be, where a probe says.
+    pub sigma: Option<f64>,
+    /// The part of the last ten periods that it waited for memory, where the kernel counts it.
+    pub stall: Option<f64>,
+    /// What it used.
+    pub usage: Bytes,
+    /// What is never taken.
+    pub floor: Bytes,
+    /// What it was owed.
+    pub entitlement: Bytes,
+    /// What failed loans taught.
+    pub working_set: Bytes,
+    /// What was free in its pool.
+    pub room: Bytes,
+}
+
+/// Where a container stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It is watched, and lends nothing yet.
+    #[default]
+    Observe,
+    /// It has use for what it is owed, which is kept for it.
+    Protected,
+    /// It could spare some.
+    Spare,
+    /// It lends.
+    Lending,
+    /// A loan hurt: nothing is taken for a while.
+    Hold,
+    /// Something that we did did harm: it is left alone.
+    Quarantine,
+    /// Nobody is in it.
+    Dead,
+}
+
+/// One container's standing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Standing {
+    /// How it is doing.
+    pub colour: Colour,
+    /// Who says so.
+    pub source: Source,
+    /// What is served over what should be, where a probe says.
+    pub sigma: Option<f64>,
+    /// The part of the last ten periods that it waited for memory, where the kernel counts it.
+    pub stall: Option<f64>,
+    /// Its state.
+    pub state: State,
+    /// Until when it is held or quarantined.
+    pub until: Option<Micros>,
+    /// Memory charged to it.
+    pub usage: Bytes,
+    /// What the kernel could take of that without a swap.
+    pub reclaimable: Bytes,
+    /// Its reservation.
+    pub reserve: Bytes,
+    /// What is never taken now.
+    pub floor: Bytes,
+    /// What it is owed now.
+    pub entitlement: Bytes,
+    /// What failed loans taught.
+    pub working_set: Bytes,
+    /// What was taken from it since it last needed all.
+    pub lent: Bytes,
+    /// What is kept for it, as ordered: `memory.low`, or on v1 the soft limit.
+    pub protected: Bytes,
+    /// Whether that is in force: `false` when only observing, or when it could not be written.
+    pub enforced: bool,
+    /// The most its view shows on our account.
+    pub export: Limit<Bytes>,
+    /// A limit that holds it back for seconds.
+    pub lease: Option<Bytes>,
+    /// Loans that hurt, so far.
+    pub failures: u32,
+    /// Why nothing is ever taken from it, where that is so.
+    pub hands_off: Option<String>,
+    /// The last decisions, oldest first, at most [`HISTORY`].
+    pub decisions: Vec<Decision>,
+}
+
+/// A pool as the governor sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PoolView {
+    /// The cgroup whose limit it is; `/` for the machine.
+    pub path: String,
+    /// What there is to divide.
+    pub size: Bytes,
+    /// What is free.
+    pub room: Bytes,
+    /// What is reserved.
+    pub reserved: Bytes,
+    /// Whether memory is short.
+    pub short: bool,
+    /// How many containers share it, those in pools inside of it too.
+    pub containers: usize,
+    /// How many of those need more than they have.
+    pub needers: usize,
+}
+
+/// What is free to lend of `free` memory: not what containers have reserved and do not use, for they may call it back. Each is its
+/// reservation and what it uses.
+pub fn lendable(free: Bytes, containers: impl IntoIterator<Item = (Bytes, Bytes)>) -> Bytes {
+    let callable: Bytes = containers.into_iter().map(|(reserve, usage)| reserve.saturating_sub(usage)).sum();
+    free.saturating_sub(callable)
+}
+
+/// Bytes as a number to divide.
+fn amount(bytes: Bytes) -> f64 {
+    bytes.get() as f64
+}
+
+/// Back again: whole bytes, zero for what is not a size.
+fn bytes(amount: f64) -> Bytes {
+    // A cast saturates, and NaN is zero.
+    Bytes(amount as u64)
+}

@@ -1,0 +1,38 @@
+//! What a person may choose about memory: the `[memory]` table of the configuration.
+
+use super::super::Mode;
+use elbowroom_types::unit::{Micros, Percent};
+use serde::{Deserialize, Serialize};
+
+/// The choices. Every field has a default; an unknown field is an error.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// What is done with decisions.
+    pub mode: Mode,
+    /// Time between two measurements.
+    #[serde(with = "elbowroom_types::unit::duration")]
+    pub period: Micros,
+    /// The part of a reservation that others may use while its owner has no use for it, where a claim does not say.
+    pub lend: Percent,
+    /// The tax on idle memory, `tau` of Waldspurger (OSDI 2002, section 5.2): at 100% whoever uses least of its memory gives
+    /// first whatever its weight, at 0% only weights count.
+    pub idle_tax: Percent,
+    /// Memory is short when less than this part of it is free.
+    pub short: Percent,
+    /// A container that gives memory shows less in its view, so that its programs can give it back themselves.
+    pub views: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Observe,
+            period: Micros::secs(1),
+            lend: Percent::whole(75),
+            idle_tax: Percent::whole(75),
+            short: Percent::whole(4),
+            views: true,
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! Policy `lifeline` in a closed loop: the paper's workloads and what it left out.
+
+mod toy_disk;
+
+use elbowroom_govern::disk::{HeldBy, Order, Settings, State};
+use elbowroom_types::alert::Kind;
+use elbowroom_types::claim::{Claim, Class, Reserve};
+use elbowroom_types::sample::{Event, IoMax};
+use elbowroom_types::unit::{Limit, Micros};
+use toy_disk::{DISK, Tenant, Toy, disk, group, id, rbps};
+
+const SPEED: f64 = 100.0 * 1048576.0;
+
+fn toy(speed: f64, tenants: Vec<Tenant>) -> Toy {
+    Toy::new(Settings::default(), speed, tenants)
+}
+
+/// A victim that wants a part of the disk, beside one that is used to 15 % and then wants all of it.
+fn burst(speed: f64, wants: f64) -> Toy {
+    let mut toy = toy(speed, vec![Tenant::new(wants, 4.0), Tenant::new(0.15, 32.0)]);
+    toy.run(40);
+    toy.tenants[1].wants = 2.0;
+    toy
+}
+
+/// Runs for some seconds: the mean of what the victim got of what it wants, and of what of the disk was used.
+fn watch(toy: &mut Toy, seconds: u64) -> (f64, f64) {
+    let (mut isolation, mut used) = (0.0, 0.0);
+    for _ in 0..seconds {
+        toy.step();
+        isolation += (toy.got[0] / toy.tenants[0].wants).min(1.0);
+        used += toy.got.iter().sum::<f64>() / toy.factor;
+    }
+    (isolation / seconds as f64, used / seconds as f64)
+}
+
+/// The learned capacity in parts of the first speed: the lower quartile of some seconds, for a probe assumes more for a few.
+fn capacity(toy: &mut Toy) -> f64 {
+    let learned = (0..11).map(|_| {
+        toy.step();
+        toy.disks.disks()[0].capacity.rbps.value().map_or(f64::INFINITY, |n| n as f64) / toy.speed
+    });
+    let mut learned: Vec<f64> = learned.collect();
+    learned.sort_by(f64::total_cmp);
+    learned[2]
+}
+
+fn alerts(toy: &Toy) -> Vec<Kind> {
+    toy.disks.alerts().iter().map(|alert| alert.kind).collect()
+}
+
+/// The paper's disk does 1 MB/s.
+const SPEEDS: [f64; 3] = [1e6, SPEED, 500e6];
+
+#[test]
+fn w1_a_burst_that_stays_takes_what_is_idle_and_no_more() {
+    for speed in SPEEDS {
+        let mut toy = burst(speed, 0.2);
+        toy.run(3);
+        assert!(toy.got[1] > 0.6, "at once, on {speed}: {}", toy.got[1]);
+        let (isolation, used) = watch(&mut toy, 120);
+        assert!(isolation >= 0.95 && used >= 0.9, "{speed}: {isolation} {used}");
+        let learned = capacity(&mut toy);
+        assert!((learned - 1.0).abs() < 0.1, "{learned}");
+    }
+}
+
+#[test]
+fn a_disk_that_makes_nobody_wait_is_given_away_beyond_the_target() {
+    let mut toy = burst(SPEED, 0.2);
+    // The part of the disk that the burst may take beyond what of the target the victim leaves.
+    let beyond = |toy: &Toy| {
+        let rbps = |max: IoMax| max.rbps.value().unwrap() as f64;
+        let may = rbps(toy.disks.standings(id(1))[0].max) / rbps(toy.disks.disks()[0].capacity);
+        may + toy.disks.standings(id(0))[0].used.unwrap() - 0.95
+    };
+    toy.run(3);
+    assert!(beyond(&toy) < 0.01, "not before it has shown that: {}", beyond(&toy));
+    let seconds = (0..20).find(|_| (toy.step(), is_eased(&toy)).1);
+    assert!(seconds.is_some() && beyond(&toy) > 0.015, "{seconds:?} {}", beyond(&toy));
+    // Requests take twice as long.
+    toy.late = 0.3;
+    toy.step();
+    assert!(beyond(&toy) < 0.01, "{}", beyond(&toy));
+}
+
+/// All that is ever given away of the disk is in use.
+fn is_eased(toy: &Toy) -> bool {
+    toy.disks.disks()[0].used.is_some_and(|used| (0.965..0.98).contains(&used))
+}
+
+#[test]
+fn a_disk_whose_end_was_met_beyond_the_target_is_given_away_later_each_time() {
+    let mut toy = burst(SPEED, 0.2);
+    toy.run(10);
+    let mut pause = || {
+        let pause = (1..60).find(|_| (toy.step(), is_eased(&toy)).1);
+        // For a second, its end is before that.
+        toy.factor = 0.95;
+        toy.step();
+        toy.factor = 1.0;
+        pause
+    };
+    pause();
+    pause();
+    let pauses = [pause(), pause()].map(|pause| pause.expect("it is given away again"));
+    assert!(pauses[1] >= pauses[0] + 4, "{pauses:?}");
+}
+
+#[test]
+fn w2_a_burst_that_returns_finds_its_limit_there() {
+    let mut toy = burst(SPEED, 0.2);
+    toy.run(40);
+    toy.tenants[1].wants = 0.05;
+    toy.run(30);
+    toy.tenants[1].wants = 2.0;
+    toy.step();
+    assert!(toy.got[1] > 0.6 && toy.got[0] > 0.19, "in the first second: {:?}", toy.got);
+    let (isolation, _) = watch(&mut toy, 40);
+    assert!(isolation >= 0.95, "{isolation}");
+}
+
+#[test]
+fn w3_turns_on_a_slow_disk_are_shared() {
+    let mut toy = toy(SPEED, vec![Tenant::new(0.6, 4.0), Tenant::new(0.2, 4.0)]);
+    toy.run(50);
+    assert_eq!(toy.caps().count(), 0, "nobody was short of anything");
+    toy.factor = 0.55;
+    let mut used = 0.0;
+    for turn in 0..4 {
+        let (a, b) = if turn % 2 == 0 { (0.6, 0.2) } else { (0.2, 0.6) };
+        (toy.tenants[0].wants, toy.tenants[1].wants) = (a, b);
+        for _ in 0..20 {
+            toy.step();
+            used += toy.got.iter().sum::<f64>() / 0.55 / 80.0;
+            assert!(toy.got.iter().all(|got| *got > 0.1), "{:?}", toy.got);
+        }
+    }
+    assert!(used > 0.85, "{used}");
+    assert!(alerts(&toy).contains(&Kind::Overcommit), "{:?}", alerts(&toy));
+}
+
+#[test]
+fn w4_a_victim_keeps_its_own_on_a_disk_that_slows_down_and_recovers() {
+    for speed in SPEEDS {
+        let mut toy = burst(speed, 0.3);
+        toy.run(40);
+        toy.factor = 0.55;
+        toy.run(2);
+        let (isolation, used) = watch(&mut toy, 60);
+        assert!(isolation >= 0.95 && used > 0.88, "slow {speed}: {isolation} {used}");
+        let learned = capacity(&mut toy);
+        assert!((learned / 0.55 - 1.0).abs() < 0.1, "{learned}");
+        assert!(alerts(&toy).contains(&Kind::Degraded), "{:?}", alerts(&toy));
+        toy.factor = 1.0;
+        let (isolation, _) = watch(&mut toy, 60);
+        assert!(isolation >= 0.95, "fast again {speed}: {isolation}");
+        let learned = capacity(&mut toy);
+        assert!((learned - 1.0).abs() < 0.1, "{learned}");
+    }
+}
+
+#[test]
+fn a_lone_container_is_never_limited() {
+    let mut toy = toy(SPEED, vec![Tenant::new(5.0, 64.0), Tenant::new(0.0, 1.0)]);
+    toy.run(60);
+    assert_eq!(toy.caps().count(), 0);
+    let learned = capacity(&mut toy);
+    assert!((learned - 1.0).abs() < 0.1, "its load shows what the disk can do: {learned}");
+}
+
+#[test]
+fn after_ten_minutes_of_peace_limits_go() {
+    let mut toy = burst(SPEED, 0.2);
+    toy.run(30);
+    toy.tenants[1].wants = 0.2;
+    toy.run(590);
+    assert_eq!(toy.disks.disks()[0].state, State::Guard);
+    toy.run(30);
+    assert_eq!(toy.disks.disks()[0].state, State::Free);
+    assert!((0..2).all(|tenant| toy.disks.standings(id(tenant))[0].max == IoMax::MAX));
+}
+
+#[test]
+fn a_reservation_holds_from_the_first_second() {
+    let mut reserved = Tenant::new(0.0, 4.0);
+    reserved.claim.disk = Reserve { rbps: Some((0.4 * SPEED) as u64), ..Reserve::default() };
+    let mut toy = toy(SPEED, vec![reserved, Tenant::new(2.0, 64.0), Tenant::new(0.1, 1.0)]);
+    toy.run(30);
+    toy.tenants[0].wants = 0.4;
+    toy.run(4);
+    let (isolation, _) = watch(&mut toy, 30);
+    assert!(isolation > 0.95, "{isolation}");
+}
+
+#[test]
+fn a_latency_container_is_not_throttled() {
+    let mut careful = Tenant::new(0.1, 1.0);
+    careful.claim.class = Class::Latency;
+    let mut toy = toy(SPEED, vec![careful, Tenant::new(2.0, 64.0)]);
+    for second in 0..120 {
+        toy.tenants[0].wants = if second % 7 == 0 { 0.14 } else { 0.1 };
+        toy.step();
+        assert_ne!(toy.disks.standings(id(0))[0].held_by, HeldBy::Cap, "second {second}");
+    }
+    assert!(toy.got[0] > 0.095 && toy.got[1] > 0.5, "{:?}", toy.got);
+}
+
+#[test]
+fn strict_tiers_come_first_and_weights_divide_the_rest() {
+    let claimed = |tier, weight| {
+        let mut tenant = Tenant::new(2.0, 32.0);
+        tenant.claim = Claim { tier, weight, ..Claim::default() };
+        tenant
+    };
+    let mut toy = toy(SPEED, vec![claimed(0, 300), claimed(0, 100)]);
+    toy.run(30);
+    let ratio = toy.got[0] / toy.got[1];
+    assert!((2.6..3.4).contains(&ratio), "{ratio}");
+    let mut toy = self::toy(SPEED, vec![claimed(1, 100), claimed(0, 100)]);
+    toy.run(30);
+    assert!(toy.got[0] > 0.8 && toy.got[1] < 0.1, "{:?}", toy.got);
+}
+
+#[test]
+fn a_burst_is_looked_at_twice_in_a_second() {
+    let mut toy = toy(SPEED, vec![Tenant::new(0.3, 4.0), Tenant::new(0.15, 16.0)]);
+    toy.run(40);
+    assert!(!toy.disks.wonders());
+    toy.tenants[1].wants = 2.0;
+    toy.step();
+    assert!(toy.disks.wonders() && toy.caps().count() == 0, "one period may be an accident");
+    toy.period = Micros::millis(250);
+    toy.step();
+    assert!(!toy.disks.wonders() && toy.caps().count() > 0);
+    toy.step();
+    assert!(toy.got[0] > 0.28, "{:?}", toy.got);
+}
+
+#[test]
+fn nothing_is_loosened_while_a_disk_may_be_at_its_end() {
+    let after = |seconds, late| {
+        let mut toy = burst(SPEED, 0.2);
+        toy.run(seconds);
+        let before = toy.caps().count();
+        let limit = |toy: &Toy| {
+            toy.caps().filter(|cap| cap.group == id(1)).last().and_then(|cap| cap.max.rbps.value())
+        };
+        let held = limit(&toy);
+        toy.late = late;
+        toy.step();
+        let loosened = toy.caps().count() > before && limit(&toy) > held;
+        (held.is_some() && loosened, toy.disks.wonders())
+    };
+    let seconds = (3..60).filter(|seconds| after(*seconds, 0.0).0).collect::<Vec<_>>();
+    assert!(seconds.len() > 3, "it is probed at {seconds:?}");
+    let late: Vec<(bool, bool)> = seconds.iter().map(|seconds| after(*seconds, 10.0)).collect();
+    assert!(late.iter().all(|(loosened, _)| !loosened), "at {seconds:?}: {late:?}");
+    assert!(late.iter().any(|(_, wonders)| *wonders), "a probe asks soon what it did: {late:?}");
+}
+
+#[test]
+fn a_disk_that_hangs_takes_no_lifeline() {
+    let mut toy = burst(SPEED, 0.3);
+    toy.run(30);
+    let lifeline = |toy: &Toy| toy.disks.standings(id(0))[0].lifeline.expect("the disk is known");
+    let before = lifeline(&toy);
+    toy.factor = 0.0;
+    toy.run(60);
+    let after = lifeline(&toy);
+    assert!(after > 0.95 * before, "{before} {after}");
+    toy.factor = 1.0;
+    toy.run(5);
+    let (isolation, _) = watch(&mut toy, 30);
+    assert!(isolation >= 0.95, "{isolation}");
+}
+
+#[test]
+fn who_comes_back_after_minutes_is_let_in() {
+    let mut toy = toy(SPEED, vec![Tenant::new(0.85, 8.0), Tenant::new(0.3, 32.0)]);
+    toy.run(60);
+    toy.tenants[1].wants = 0.0;
+    toy.run(300);
+    toy.tenants[1].wants = 0.3;
+    toy.run(15);
+    assert!(toy.got[1] > 0.04, "{:?}", toy.got);
+}
+
+#[test]
+fn a_disk_with_swap_is_watched_only() {
+    let mut toy = burst(SPEED, 0.2);
+    let Event::Disk(mut disk) = disk() else { unreachable!() };
+    disk.swap = true;
+    toy.tell(Event::Disk(disk));
+    toy.run(30);
+    assert_eq!(toy.caps().count(), 0);
+    let view = &toy.disks.disks()[0];
+    assert!(view.hands_off.as_ref().is_some_and(|why| why.contains("swap")) && view.capacity != IoMax::MAX);
+}
+
+#[test]
+fn a_capacity_is_remembered_over_a_restart() {
+    let mut toy = burst(SPEED, 0.2);
+    toy.run(30);
+    let learned = toy.disks.capacities();
+    assert_eq!(learned.len(), 1);
+    let mut next = self::toy(SPEED, vec![]);
+    next.disks.remember("toy", learned[0].1);
+    next.tell(Event::DiskGone(DISK));
+    next.tell(disk());
+    assert_eq!(next.disks.capacities(), learned);
+}
+
+#[test]
+fn who_is_not_held_by_his_limit_is_named() {
+    let mut toy = burst(SPEED, 0.2);
+    toy.run(30);
+    assert!(!alerts(&toy).contains(&Kind::Uncappable), "{:?}", alerts(&toy));
+    toy.nested = Some(1);
+    toy.run(30);
+    assert!(alerts(&toy).contains(&Kind::Uncappable), "{:?}", alerts(&toy));
+}
+
+#[test]
+fn a_container_that_goes_takes_its_alerts_along() {
+    let mut toy = burst(SPEED, 0.2);
+    toy.obeyed = false;
+    toy.run(30);
+    assert!(alerts(&toy).contains(&Kind::Starved), "{:?}", alerts(&toy));
+    toy.tell(Event::Gone(id(0)));
+    assert!(!alerts(&toy).contains(&Kind::Starved));
+    assert!(toy.disks.standings(id(0)).is_empty());
+    let ended =
+        toy.orders.iter().filter(|order| matches!(order, Order::Alert(alert) if alert.until.is_some()));
+    assert_eq!(ended.count(), 1);
+}
+
+#[test]
+fn decisions_say_why_and_standings_where_it_stands() {
+    let mut toy = burst(SPEED, 0.2);
+    toy.run(5);
+    let hog = &toy.disks.standings(id(1))[0];
+    assert!(hog.enforced && hog.held_by == HeldBy::Cap && hog.cap.is_some_and(|cap| cap < 0.8), "{hog:?}");
+    let because = &hog.decisions.last().unwrap().because;
+    assert!(because.contains("sda") && because.contains('%'), "{because}");
+    toy.tenants[1].user = rbps((0.1 * SPEED) as u64);
+    toy.tell(Event::IoLimits(elbowroom_types::sample::IoLimits {
+        group: id(1),
+        disk: DISK,
+        user: toy.tenants[1].user,
+        ours: hog.max,
+        ceded: None,
+    }));
+    toy.run(20);
+    let hog = &toy.disks.standings(id(1))[0];
+    assert_eq!((hog.held_by, hog.max.rbps), (HeldBy::User, Limit::Max), "his own limit is enough");
+}
+
+#[test]
+fn ticks_that_come_late_or_twice_change_nothing() {
+    let mut toy = burst(SPEED, 0.2);
+    toy.run(20);
+    let standing = |toy: &Toy| toy.disks.standings(id(0))[0].lifeline;
+    let before = standing(&toy);
+    let last = toy.events.iter().rfind(|event| matches!(event, Event::DiskTick(_))).unwrap().clone();
+    toy.tell(last.clone());
+    let Event::DiskTick(mut late) = last else { unreachable!() };
+    late.now = late.now.saturating_add(Micros::secs(60));
+    toy.tell(Event::DiskTick(late));
+    assert_eq!(standing(&toy), before);
+    toy.tell(group(0));
+    assert_eq!(standing(&toy), before);
+}

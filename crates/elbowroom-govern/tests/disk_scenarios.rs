@@ -1,0 +1,197 @@
+//! The paper's workloads under no policy, under `aridac` and under `lifeline`, at three scales and with several seeds: the
+//! shapes of the paper's figures, and the goals that `lifeline` is held to.
+//!
+//! `cargo run --release -p elbowroom-core --example disk_scenarios` prints the numbers.
+
+use elbowroom_govern::disk::Policy::{Aridac, Lifeline};
+use elbowroom_govern::disk::{Cap, Order, Policy};
+use elbowroom_sim::disk::library;
+use elbowroom_sim::disk::library::{FLASH, LAB, LARGE, PAPER, Scale};
+use elbowroom_sim::disk::{Kernel, Scenario, Score, judge, play};
+use elbowroom_types::alert::Kind;
+use elbowroom_types::sample::IoMax;
+use elbowroom_types::unit::Micros;
+
+const SEEDS: std::ops::Range<u64> = 0..12;
+/// One of the paper's workloads at any scale.
+type Figure = fn(Scale) -> Scenario;
+
+const SCALES: [Scale; 4] = [PAPER, LARGE, FLASH, LAB];
+
+fn scores(scenario: &Scenario, policy: Option<Policy>) -> Vec<Score> {
+    SEEDS.map(|seed| judge(scenario, policy, seed)).collect()
+}
+
+/// Checks every seed of every scale, and names the first that fails.
+fn every(figure: Figure, policy: Option<Policy>, holds: impl Fn(&Score) -> bool) {
+    for scale in SCALES {
+        all(&figure(scale), policy, &holds);
+    }
+}
+
+fn all(scenario: &Scenario, policy: Option<Policy>, holds: impl Fn(&Score) -> bool) {
+    for (seed, score) in scores(scenario, policy).iter().enumerate() {
+        assert!(holds(score), "{}, {policy:?}, seed {seed}: {score:#?}", scenario.name);
+    }
+}
+
+/// Conservation of `lifeline`, the mean of all seeds, is at least this.
+fn wastes_little(scenario: &Scenario, least: f64) {
+    let scores = scores(scenario, Some(Lifeline));
+    let mean = scores.iter().map(|score| score.conservation).sum::<f64>() / scores.len() as f64;
+    assert!(mean >= least, "{}: {mean}", scenario.name);
+}
+
+/// What one container got of what it wanted, of 1, between two instants.
+fn got(scenario: &Scenario, policy: Option<Policy>, tenant: usize, from: u64, to: u64) -> f64 {
+    let (mut got, mut wanted) = (0.0, 0.0);
+    play(scenario, policy, 0, |moment| {
+        if (Micros::secs(from)..Micros::secs(to)).contains(&moment.truth.now) {
+            for share in moment.truth.shares.iter().filter(|share| share.tenant == tenant) {
+                got += share.got;
+                wanted += share.wanted;
+            }
+        }
+    });
+    got / wanted
+}
+
+#[test]
+fn without_a_policy_a_burst_starves_its_neighbour_and_nothing_is_wasted() {
+    for figure in [library::w1, library::w4] {
+        every(figure, None, |score| score.isolation < 0.7 && score.conservation > 0.99);
+    }
+}
+
+#[test]
+fn aridac_isolates_and_grows_slowly() {
+    every(library::w1, Some(Aridac), |score| {
+        score.isolation > 0.9
+            && score.slowest_burst().is_none_or(|burst| burst > Micros::secs(10))
+            && score.conservation < 0.9
+    });
+}
+
+#[test]
+fn aridac_learns_from_a_slow_disk_that_its_victims_need_little() {
+    for scale in SCALES {
+        let scenario = library::w4(scale);
+        let before = got(&scenario, Some(Aridac), 0, 85, 105);
+        let slow = got(&scenario, Some(Aridac), 0, 150, 170);
+        let after = got(&scenario, Some(Aridac), 0, 180, 205);
+        assert!(before > 0.8 && slow < 0.5 && after < 0.8, "{}: {before} {slow} {after}", scenario.name);
+    }
+}
+
+#[test]
+fn lifeline_keeps_the_victim_whole() {
+    for figure in [library::w1, library::w2, library::w4] {
+        every(figure, Some(Lifeline), |score| score.isolation >= 0.95);
+    }
+}
+
+/// In W3 both want more than a slow disk can do, and each wants little of what the other had a moment ago.
+#[test]
+fn lifeline_wastes_little() {
+    for (figure, conservation) in [(library::w1 as Figure, 0.9), (library::w2, 0.9), (library::w3, 0.85)] {
+        SCALES.into_iter().for_each(|scale| wastes_little(&figure(scale), conservation));
+    }
+}
+
+/// Somebody has to find out that the disk is fast again, without hurting anybody: that takes a while. On flash, the most that a
+/// disk can do is what it does while everybody waits; what is given away is what it does before.
+#[test]
+fn lifeline_finds_out_that_a_disk_is_fast_again() {
+    for (scale, conservation) in [(PAPER, 0.925), (LARGE, 0.915), (FLASH, 0.8), (LAB, 0.9)] {
+        wastes_little(&library::w4(scale), conservation);
+    }
+}
+
+#[test]
+fn lifeline_gives_a_burst_what_is_idle_at_once() {
+    for figure in [library::w1, library::w2, library::w4] {
+        every(figure, Some(Lifeline), |score| {
+            score.slowest_burst().is_some_and(|burst| burst <= Micros::secs(2))
+        });
+    }
+}
+
+/// Flash has no one capacity: the more requests wait, the more it does. Beyond its knee that buys little.
+#[test]
+fn lifeline_learns_what_a_disk_can_do_and_learns_again() {
+    for (scale, error) in [(PAPER, 0.1), (LARGE, 0.1), (FLASH, 0.25), (LAB, 0.1)] {
+        for (figure, times) in [(library::w1 as Figure, 1), (library::w4, 3)] {
+            all(&figure(scale), Some(Lifeline), |score| {
+                score.capacity.len() == times && score.capacity_error().is_some_and(|worst| worst <= error)
+            });
+        }
+    }
+}
+
+#[test]
+fn lifeline_holds_where_the_paper_did_not_look() {
+    let table = [
+        (library::async_hog(), 0.95, 0.9),
+        (library::latency_victim(), 0.95, 0.83),
+        (library::reservation(), 0.95, 0.9),
+        (library::tiers(), 0.95, 0.9),
+        (library::many(), 0.95, 0.9),
+        (library::two_disks(), 0.95, 0.9),
+        (library::overcommit(), 0.95, 0.88),
+        (library::weights(), 0.95, 0.9),
+        (library::user_limit(), 0.95, 0.9),
+        (library::buffered(Kernel::V2), 0.95, 0.9),
+    ];
+    for (scenario, isolation, conservation) in table {
+        all(&scenario, Some(Lifeline), |score| score.isolation >= isolation);
+        wastes_little(&scenario, conservation);
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_reported() {
+    let table = [
+        (library::overcommit(), Kind::Overcommit),
+        (library::w4(LARGE), Kind::Degraded),
+        (library::buffered(Kernel::V1), Kind::Uncappable),
+        (library::journal(), Kind::Inversion),
+    ];
+    for (scenario, kind) in table {
+        all(&scenario, Some(Lifeline), |score| score.alerts.contains(&kind));
+    }
+    for figure in [library::w1, library::w2] {
+        every(figure, Some(Lifeline), |score| score.alerts.is_empty());
+    }
+}
+
+#[test]
+fn limits_on_one_disk_do_not_touch_another() {
+    let orders = limits(&library::two_disks());
+    assert!(orders.iter().any(|cap| cap.disk == Scenario::number(1)), "the hog is limited");
+    assert!(orders.iter().all(|cap| cap.disk != Scenario::number(0)), "{orders:#?}");
+}
+
+#[test]
+fn a_victim_that_cares_for_time_is_not_throttled() {
+    let held = |tenant: usize| {
+        let mut held = 0.0;
+        play(&library::latency_victim(), Some(Lifeline), 0, |moment| {
+            held += moment.truth.shares[tenant].held
+        });
+        held
+    };
+    assert_eq!(held(0), 0.0);
+    assert!(held(1) > 60.0, "the hog is");
+}
+
+/// The limits that are ordered.
+fn limits(scenario: &Scenario) -> Vec<Cap> {
+    let mut caps = Vec::new();
+    play(scenario, Some(Lifeline), 0, |moment| {
+        caps.extend(moment.orders.iter().filter_map(|order| match order {
+            Order::Cap(cap) if cap.max != IoMax::MAX => Some(cap.clone()),
+            _ => None,
+        }));
+    });
+    caps
+}

@@ -1,0 +1,310 @@
+//! What holds under the policy `lifeline` whatever happens, over ten thousand scenarios; the names are the properties.
+//!
+//! All of them look at the same run, which the first to need it makes. A seed that fails is in the message;
+//! `Scenario::random(seed)` is what happened.
+
+mod many;
+
+use elbowroom_govern::disk::{Cap, DiskView, HeldBy, Order, Policy, Standing, State};
+use elbowroom_sim::disk::{Drive, Moment, Program, Scenario, Tenant, Way, play};
+use elbowroom_types::sample::{Ceded, DeviceNumber, Event, GroupId, IoMax};
+use elbowroom_types::unit::{Limit, Micros};
+use many::Run;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+const SCENARIOS: u64 = 10_000;
+/// The part of a disk that is given away: the default.
+const TARGET: f64 = 0.95;
+
+#[test]
+fn caps_in_share_add_up_to_no_more_than_the_target() {
+    check("caps_in_share");
+}
+
+#[test]
+fn floors_hold() {
+    check("floors");
+}
+
+#[test]
+fn a_censored_lifeline_never_falls() {
+    check("censored");
+}
+
+#[test]
+fn nobody_is_capped_on_a_disk_without_contention() {
+    check("contention");
+}
+
+#[test]
+fn orders_come_at_most_once_a_second() {
+    check("pace");
+}
+
+#[test]
+fn a_foreign_writer_is_left_alone() {
+    check("foreign");
+}
+
+#[test]
+fn no_scenario_panics() {
+    check("panic");
+}
+
+/// The run really had in it what the properties are about.
+#[test]
+fn the_scenarios_are_worth_looking_at() {
+    let run = run();
+    let seen = |what: &str| run.seen.get(what).copied().unwrap_or(0);
+    for what in ["caps", "share", "slow", "censored", "floor", "ceded", "reserved", "alone"] {
+        assert!(seen(what) > SCENARIOS / 100, "{what}: {:?}", run.seen);
+    }
+}
+
+fn check(property: &str) {
+    run().check(property);
+}
+
+fn run() -> &'static Run {
+    static RUN: OnceLock<Run> = OnceLock::new();
+    RUN.get_or_init(|| Run::of(SCENARIOS, look_at))
+}
+
+fn look_at(seed: u64, run: &mut Run) {
+    let scenario = Scenario::random(seed);
+    let mut watch = Watch::new(&scenario);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        play(&scenario, Some(Policy::Lifeline), seed, |moment| watch.see(moment));
+    }));
+    if let Err(panic) = outcome {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        watch.broken.insert("panic", text.unwrap_or_default());
+    }
+    for (property, text) in watch.broken {
+        run.broken.entry(property).or_default().push((seed, text));
+    }
+    for what in watch.seen {
+        *run.seen.entry(what).or_default() += 1;
+    }
+}
+
+type Pair = (GroupId, DeviceNumber);
+
+/// What the policy says after one period.
+struct Now<'a> {
+    moment: &'a Moment<'a>,
+    at: Micros,
+    disks: BTreeMap<DeviceNumber, DiskView>,
+    standings: Vec<(Pair, Standing)>,
+}
+
+/// One scenario, watched.
+struct Watch<'a> {
+    scenario: &'a Scenario,
+    /// The first thing that broke each property.
+    broken: BTreeMap<&'static str, String>,
+    seen: BTreeSet<&'static str>,
+    ordered: BTreeMap<Pair, Micros>,
+    foreign: BTreeSet<Pair>,
+    lifelines: BTreeMap<Pair, f64>,
+    /// When each container last wanted something of each disk.
+    wanted: BTreeMap<Pair, Micros>,
+    /// Disks on which somebody may have waited for somebody else.
+    contended: BTreeSet<DeviceNumber>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(scenario: &'a Scenario) -> Self {
+        Self {
+            scenario,
+            broken: BTreeMap::new(),
+            seen: BTreeSet::new(),
+            ordered: BTreeMap::new(),
+            foreign: BTreeSet::new(),
+            lifelines: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            contended: BTreeSet::new(),
+        }
+    }
+
+    fn see(&mut self, moment: &Moment<'_>) {
+        let governor = moment.governor.expect("played with a policy");
+        for event in moment.events {
+            if let Event::IoLimits(limits) = event
+                && limits.ceded == Some(Ceded::Foreign)
+            {
+                self.foreign.insert((limits.group, limits.disk));
+                self.seen.insert("ceded");
+            }
+        }
+        let groups: BTreeSet<GroupId> = moment.truth.shares.iter().map(|share| share.group).collect();
+        let standings = groups.into_iter().flat_map(|group| {
+            let all = governor.standings(group).into_iter();
+            all.map(move |standing| ((group, standing.disk), standing))
+        });
+        let now = Now {
+            moment,
+            at: moment.truth.now,
+            disks: governor.disks().into_iter().map(|disk| (disk.number, disk)).collect(),
+            standings: standings.collect(),
+        };
+        self.contend(&now);
+        for order in moment.orders {
+            if let Order::Cap(cap) = order {
+                self.order(cap, &now);
+            }
+        }
+        for disk in now.disks.values() {
+            self.share(&now, disk);
+        }
+        self.lifelines(&now);
+    }
+
+    /// Whether two want something of a disk within ten seconds, of which near half would be used.
+    fn contend(&mut self, now: &Now<'_>) {
+        for share in now.moment.truth.shares.iter().filter(|share| share.wanted > 0.0) {
+            self.wanted.insert((share.group, Scenario::number(share.drive)), now.at);
+        }
+        for disk in &now.moment.truth.drives {
+            let lately = |at: &Micros| now.at.saturating_sub(*at) <= Micros::secs(10);
+            let wanting = self.wanted.iter().filter(|((_, on), at)| *on == disk.number && lately(at)).count();
+            if wanting > 1 && disk.possible > 0.45 {
+                self.contended.insert(disk.number);
+            } else if wanting > 0 && !self.contended.contains(&disk.number) {
+                self.seen.insert("alone");
+            }
+        }
+    }
+
+    fn order(&mut self, cap: &Cap, now: &Now<'_>) {
+        let pair = (cap.group, cap.disk);
+        self.seen.insert("caps");
+        if let Some(before) = self.ordered.insert(pair, now.at)
+            && now.at.saturating_sub(before) < Micros::secs(1)
+        {
+            self.breaks("pace", format!("{}: {cap:?}, the last one at {before}", now.at));
+        }
+        if self.foreign.contains(&pair) {
+            self.breaks("foreign", format!("{}: {cap:?}", now.at));
+        }
+        if cap.max != IoMax::MAX && !self.contended.contains(&cap.disk) {
+            self.breaks("contention", format!("{}: {cap:?}", now.at));
+        }
+        self.reserved(cap, now);
+    }
+
+    /// Containers that were idle have limits for when they come back: no part of the sum until they do.
+    fn share(&mut self, now: &Now<'_>, disk: &DiskView) {
+        let here =
+            || now.standings.iter().filter(|(pair, _)| pair.1 == disk.number).map(|(_, standing)| standing);
+        match disk.state {
+            State::Slow => self.seen.insert("slow"),
+            State::Share => self.seen.insert("share"),
+            _ => false,
+        };
+        // A slow disk may have room; one that something divides by weight is not divided by caps.
+        if disk.state == State::Share && self.drive(disk.number).weights.is_none() {
+            let active = here().filter(|standing| standing.riops + standing.wiops >= 5);
+            let sum: f64 = active.filter_map(|standing| standing.cap).sum();
+            if sum > TARGET + 1e-6 {
+                self.breaks("caps_in_share", format!("{}: {sum} {disk:?}", now.at));
+            }
+        }
+        // What nobody's writes and the smallest limits take of the target is never more than this.
+        if disk.promised * 1.2 > TARGET - 0.3 - 0.25 || !self.is_simple() {
+            return;
+        }
+        for standing in here().filter(|standing| wants_more(standing)) {
+            if let (Some(cap), Some(lifeline)) = (standing.cap, standing.lifeline) {
+                self.seen.insert("floor");
+                if cap < lifeline * 0.99 {
+                    self.breaks("floors", format!("{}: {standing:?} {disk:?}", now.at));
+                }
+            }
+        }
+    }
+
+    /// A reservation is never limited, except where more is promised than there is.
+    fn reserved(&mut self, cap: &Cap, now: &Now<'_>) {
+        let share = now.moment.truth.shares.iter().find(|share| share.group == cap.group);
+        let Some(share) = share else { return };
+        let tenant = &self.scenario.tenants[share.tenant];
+        let claim = tenant.claim.as_ref().filter(|claim| !claim.disk.is_empty() && tenant.user == IoMax::MAX);
+        let (Some(claim), Some(disk)) = (claim, now.disks.get(&cap.disk)) else { return };
+        if disk.promised > TARGET - 0.3 - 0.25 {
+            return;
+        }
+        self.seen.insert("reserved");
+        let (max, floor) = (cap.max, IoMax::from(claim.disk));
+        let is_below = |limit: Limit<u64>, floor: Limit<u64>| match (limit, floor) {
+            (Limit::At(limit), Limit::At(floor)) => limit as f64 + 1.0 < floor as f64 * 0.99,
+            _ => false,
+        };
+        let limits = [
+            (max.rbps, floor.rbps),
+            (max.wbps, floor.wbps),
+            (max.riops, floor.riops),
+            (max.wiops, floor.wiops),
+        ];
+        if limits.into_iter().any(|(limit, floor)| is_below(limit, floor)) {
+            self.breaks("floors", format!("{}: {cap:?}, reserved {floor:?}, {disk:?}", now.at));
+        }
+    }
+
+    /// Only on disks where all requests are alike: a lifeline is kept as rates and told as a part of the disk, and elsewhere that
+    /// moves with the prices of single kinds of requests. One that falls does so by up to a sixtieth per second; a hundredth is
+    /// left for its bytes and its operations, which rise on their own.
+    fn lifelines(&mut self, now: &Now<'_>) {
+        let before = std::mem::take(&mut self.lifelines);
+        for (pair, standing) in &now.standings {
+            let capacity = &now.disks[&pair.1].capacity;
+            let (Some(part), Some(reads)) = (standing.lifeline, self.alike(pair.1)) else { continue };
+            let Limit::At(whole) = (if reads { capacity.rbps } else { capacity.wbps }) else { continue };
+            let lifeline = part * whole as f64;
+            self.lifelines.insert(*pair, lifeline);
+            if let Some(before) = before.get(pair)
+                && wants_more(standing)
+            {
+                self.seen.insert("censored");
+                if lifeline < before * 0.99 {
+                    self.breaks("censored", format!("{}: {before}, now {lifeline}: {standing:?}", now.at));
+                }
+            }
+        }
+    }
+
+    /// Whether all requests to a disk are reads, or all are writes, of one size.
+    fn alike(&self, number: DeviceNumber) -> Option<bool> {
+        let programs = self.scenario.tenants.iter().flat_map(|tenant| &tenant.programs);
+        let mut here = programs.filter(|program| Scenario::number(program.disk) == number);
+        let kind = |program: &Program| (program.size, program.reads > 0.0 && program.way != Way::Buffered);
+        let first = here.next().filter(|program| program.reads == 0.0 || program.reads == 1.0).map(kind)?;
+        here.all(|program| kind(program) == first && (program.reads == 0.0 || program.reads == 1.0))
+            .then_some(first.1)
+    }
+
+    fn drive(&self, number: DeviceNumber) -> &Drive {
+        let drives = self.scenario.drives.iter().enumerate();
+        drives.map(|(i, drive)| (Scenario::number(i), drive)).find(|(at, _)| *at == number).expect("known").1
+    }
+
+    /// Whether nothing comes before lifelines: no tiers, no limits of users or strangers.
+    fn is_simple(&self) -> bool {
+        let tiers =
+            self.scenario.tenants.iter().map(|tenant| tenant.claim.as_ref().map_or(0, |claim| claim.tier));
+        let others = |tenant: &Tenant| tenant.user != IoMax::MAX || tenant.foreign.is_some();
+        tiers.max() == Some(0) && !self.scenario.tenants.iter().any(others)
+    }
+
+    fn breaks(&mut self, property: &'static str, how: String) {
+        self.broken.entry(property).or_insert(how);
+    }
+}
+
+/// Whether the policy itself says that a container would do more if it could.
+fn wants_more(standing: &Standing) -> bool {
+    matches!(standing.held_by, HeldBy::Cap | HeldBy::Contention | HeldBy::Disk)
+}

@@ -1,0 +1,358 @@
+//! What holds under the memory governor whatever happens, over ten thousand scenarios; the names are the properties.
+//!
+//! All of them look at the same run, which the first to need it makes. A seed that fails is in the message;
+//! `Scenario::random(seed)` is what happened.
+
+mod many;
+
+use elbowroom_govern::memory::{Memory, Standing, State, What};
+use elbowroom_sim::memory::{Moment, Rule, Scenario, Voice, play};
+use elbowroom_types::memory::{Act, GroupMemory, Order, Outcome, Reclaim};
+use elbowroom_types::probe::Colour;
+use elbowroom_types::sample::{Event, GroupId};
+use elbowroom_types::unit::{Bytes, Limit, Micros};
+use many::Run;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+const SCENARIOS: u64 = 10_000;
+/// A page more or less.
+const PAGE: Bytes = Bytes::kib(4);
+/// How long an order may stay without an answer before another is given.
+const ANSWER: Micros = Micros::secs(10);
+/// How long what somebody else wrote is left to him.
+const CEDED: Micros = Micros::secs(600);
+
+#[test]
+fn nothing_is_taken_below_a_floor() {
+    check("floor");
+}
+
+#[test]
+fn nothing_is_taken_without_a_needer() {
+    check("needer");
+}
+
+#[test]
+fn a_reservation_in_use_is_never_taken() {
+    check("reservation");
+}
+
+#[test]
+fn what_is_owed_fits_the_pool() {
+    check("owed");
+}
+
+#[test]
+fn steps_are_small() {
+    check("steps");
+}
+
+#[test]
+fn a_quarantined_container_keeps_what_it_is_owed() {
+    check("quarantine");
+}
+
+#[test]
+fn limits_are_leases_above_what_is_owed() {
+    check("lease");
+}
+
+#[test]
+fn failed_loans_become_rare() {
+    check("failures");
+}
+
+#[test]
+fn a_container_without_an_answer_gets_no_second_order() {
+    check("answer");
+}
+
+#[test]
+fn what_somebody_else_wrote_is_left_alone() {
+    check("foreign");
+}
+
+#[test]
+fn a_view_never_shows_less_than_the_floor() {
+    check("export");
+}
+
+#[test]
+fn nobody_dies_who_would_have_lived() {
+    check("deaths");
+}
+
+#[test]
+fn no_scenario_panics() {
+    check("panic");
+}
+
+/// The run really had in it what the properties are about.
+#[test]
+fn the_scenarios_are_worth_looking_at() {
+    let run = run();
+    let seen = |what: &str| run.seen.get(what).copied().unwrap_or(0);
+    for (what, least) in [
+        ("lend", 500),
+        ("ask", 500),
+        ("recall", 500),
+        ("drain", 100),
+        ("hold", 200),
+        ("lease", 50),
+        ("quarantine", 10),
+        ("protect", 5000),
+        ("reserved", 1000),
+        ("overcommit", 100),
+        ("foreign", 100),
+        ("unanswered", 100),
+        ("killed", 20),
+        ("pool", 1000),
+    ] {
+        assert!(seen(what) >= least, "{what}: {:?}", run.seen);
+    }
+}
+
+fn check(property: &str) {
+    run().check(property);
+}
+
+fn run() -> &'static Run {
+    static RUN: OnceLock<Run> = OnceLock::new();
+    RUN.get_or_init(|| Run::of(SCENARIOS, look_at))
+}
+
+fn look_at(seed: u64, run: &mut Run) {
+    let scenario = Scenario::random(seed);
+    let mut watch = Watch::default();
+    let played = catch_unwind(AssertUnwindSafe(|| {
+        play(&scenario, Rule::Governor, seed, |moment| watch.look(&scenario, moment));
+    }));
+    if played.is_err() {
+        watch.breaks("panic", scenario.name.clone());
+    }
+    let guaranteed =
+        scenario.tenants.iter().any(|t| t.claim.as_ref().is_some_and(|claim| claim.memory.guaranteed));
+    if watch.killed > 0 && !guaranteed {
+        let mut without = 0;
+        play(&scenario, Rule::None, seed, |moment| {
+            without = moment.truth.shares.iter().filter(|share| share.killed).count();
+        });
+        watch.seen.insert("killed");
+        if watch.killed > without {
+            watch.breaks("deaths", format!("{} were killed, {without} without", watch.killed));
+        }
+    }
+    for (property, how) in watch.broken {
+        run.broken.entry(property).or_default().push((seed, how));
+    }
+    for what in watch.seen {
+        *run.seen.entry(what).or_default() += 1;
+    }
+}
+
+/// What is remembered of a scenario while it plays.
+#[derive(Debug, Default)]
+struct Watch {
+    broken: BTreeMap<&'static str, String>,
+    seen: BTreeSet<&'static str>,
+    /// Orders to take that were not answered.
+    open: BTreeMap<GroupId, Micros>,
+    /// Containers whose protection somebody else wrote, and when.
+    foreign: BTreeMap<GroupId, Micros>,
+    killed: usize,
+}
+
+impl Watch {
+    fn breaks(&mut self, property: &'static str, how: String) {
+        self.broken.entry(property).or_insert(how);
+    }
+
+    fn look(&mut self, scenario: &Scenario, moment: &Moment<'_>) {
+        let Some(governor) = moment.governor else { return };
+        let now = moment.truth.now;
+        self.killed = moment.truth.shares.iter().filter(|share| share.killed).count();
+        let mut memory = BTreeMap::new();
+        for event in moment.events {
+            match event {
+                Event::MemoryTick(tick) => memory = tick.groups.iter().copied().collect(),
+                Event::MemoryDone(done) => {
+                    if done.what == Act::Reclaim {
+                        self.open.remove(&done.group);
+                    }
+                    if done.what == Act::Protect && done.outcome == Outcome::Foreign {
+                        self.seen.insert("foreign");
+                        self.foreign.insert(done.group, done.now);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.pools(governor, moment, now);
+        for share in &moment.truth.shares {
+            let Some(standing) = governor.standing(share.group) else { continue };
+            if f64::from(standing.failures) > 4.0 + (scenario.lasts.get() as f64 / 1e7).log2() {
+                self.breaks("failures", format!("{now}: {} of {}", standing.failures, share.group.0));
+            }
+            let new = standing.decisions.iter().filter(|decision| decision.at == now);
+            for decision in new {
+                self.seen.insert(decision.what.name());
+            }
+        }
+        for order in moment.orders {
+            self.order(governor, moment, &memory, order, now);
+        }
+    }
+
+    fn pools(&mut self, governor: &Memory, moment: &Moment<'_>, now: Micros) {
+        // Every container of a scenario is in the same pool, which may be in the machine.
+        let Some(pool) = governor.pools().last() else { return };
+        let standings = moment.truth.shares.iter().filter_map(|share| governor.standing(share.group));
+        let owed: Bytes = standings.map(|standing| standing.entitlement).sum();
+        if owed.get() as f64 > pool.size.get() as f64 * 1.0001 + 64.0 {
+            self.breaks("owed", format!("{now}: {owed} of {}", pool.size));
+        }
+        if pool.reserved > pool.size {
+            self.seen.insert("overcommit");
+        }
+        if pool.path != "/" {
+            self.seen.insert("pool");
+        }
+    }
+
+    fn order(
+        &mut self,
+        governor: &Memory,
+        moment: &Moment<'_>,
+        memory: &BTreeMap<GroupId, GroupMemory>,
+        order: &Order,
+        now: Micros,
+    ) {
+        match order {
+            Order::Reclaim(reclaim) => {
+                let Some(standing) = governor.standing(reclaim.group) else { return };
+                self.reclaim(governor, moment, memory, reclaim, &standing, now);
+                if self.open.get(&reclaim.group).is_some_and(|at| now.saturating_sub(*at) < ANSWER) {
+                    self.breaks("answer", format!("{now}: {reclaim:?}"));
+                }
+                if self.open.insert(reclaim.group, now).is_some() {
+                    self.seen.insert("unanswered");
+                }
+            }
+            Order::Lease(lease) => {
+                let Some(standing) = governor.standing(lease.group) else { return };
+                let short = lease.until.saturating_sub(now) > Micros::secs(10);
+                let tight = lease.high.saturating_add(PAGE) < standing.floor.min(standing.usage);
+                let tight =
+                    tight || lease.high.saturating_add(PAGE) < standing.entitlement.min(standing.usage);
+                // What the kernel cannot take is not limited away.
+                let reclaimable = memory
+                    .get(&lease.group)
+                    .map_or(Bytes::ZERO, |m| m.file.saturating_add(m.swap_room.min(m.anon)));
+                let least = standing.usage.saturating_sub(reclaimable);
+                let tight = tight || lease.high.saturating_add(PAGE) < least;
+                if short || tight || standing.state == State::Quarantine {
+                    self.breaks("lease", format!("{now}: {lease:?} {standing:?}"));
+                }
+            }
+            Order::Protect(protect) => {
+                self.seen.insert("protect");
+                let ceded =
+                    self.foreign.get(&protect.group).is_some_and(|at| now.saturating_sub(*at) < CEDED);
+                if ceded {
+                    self.breaks("foreign", format!("{now}: {protect:?}"));
+                }
+            }
+            Order::Export(export) => {
+                let standing = governor.standing(export.group);
+                let below = |at: Bytes| {
+                    standing.as_ref().is_some_and(|s| at.saturating_add(PAGE) < s.floor.min(s.usage))
+                };
+                if let Limit::At(at) = export.ceiling
+                    && below(at)
+                {
+                    self.breaks("export", format!("{now}: {export:?} {standing:?}"));
+                }
+            }
+            Order::Release(_) | Order::Alert(_) => {}
+        }
+    }
+
+    fn reclaim(
+        &mut self,
+        governor: &Memory,
+        moment: &Moment<'_>,
+        memory: &BTreeMap<GroupId, GroupMemory>,
+        reclaim: &Reclaim,
+        standing: &Standing,
+        now: Micros,
+    ) {
+        let usage = memory.get(&reclaim.group).map_or(Bytes::ZERO, |memory| memory.usage);
+        let left = usage.saturating_sub(reclaim.amount).saturating_add(PAGE);
+        let say = || format!("{now}: {reclaim:?} of {usage} {standing:?}");
+        if standing.state == State::Quarantine && left < standing.entitlement {
+            self.breaks("quarantine", say());
+        }
+        if standing.state == State::Dead {
+            return;
+        }
+        if left < standing.floor {
+            self.breaks("floor", say());
+        }
+        if standing.colour != Colour::Green && standing.reserve > Bytes::ZERO {
+            self.seen.insert("reserved");
+            if left < standing.reserve.min(standing.entitlement) {
+                self.breaks("reservation", say());
+            }
+        }
+        let others = moment.truth.shares.iter().filter(|share| share.group != reclaim.group);
+        let needs = |colour| colour != Colour::Green;
+        let needed =
+            others.filter_map(|share| governor.standing(share.group)).any(|other| needs(other.colour));
+        let short = governor.pools().iter().any(|pool| pool.short && pool.needers > 0);
+        if !needed || !short {
+            self.breaks("needer", say());
+        }
+        let step = usage.get() as f64 * 0.12;
+        match standing
+            .decisions
+            .iter()
+            .rev()
+            .find(|decision| decision.at == now)
+            .map(|decision| decision.what)
+        {
+            Some(What::Lend { amount }) if amount.get() as f64 > step.max(f64::from(1 << 20)) => {
+                self.breaks("steps", say());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The same seed gives the same orders, or a recording would be worth nothing.
+#[test]
+fn the_same_events_give_the_same_orders() {
+    for seed in 0..50 {
+        let orders = || {
+            let mut orders = Vec::new();
+            play(&Scenario::random(seed), Rule::Governor, seed, |moment| {
+                orders.extend(moment.orders.to_vec())
+            });
+            orders
+        };
+        assert_eq!(orders(), orders(), "{seed}");
+    }
+}
+
+/// Lies change colours, and nothing that a property is about: some scenario has each.
+#[test]
+fn all_kinds_of_lies_are_told() {
+    let voices: Vec<Voice> = (0..500)
+        .flat_map(|seed| Scenario::random(seed).tenants.into_iter().map(|tenant| tenant.voice))
+        .collect();
+    for wanted in [Voice::Silent, Voice::Claims(Colour::Red), Voice::Claims(Colour::Green), Voice::Times(3.0)]
+    {
+        assert!(voices.contains(&wanted), "{wanted:?}");
+    }
+}

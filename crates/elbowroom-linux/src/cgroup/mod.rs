@@ -1,0 +1,173 @@
+//! Control groups of both versions: where each controller is ([`layout`]), how its files are read ([`read`]) and what they
+//! mean ([`v1`], [`v2`]). Versions meet here: above this module nobody asks which one it is.
+
+pub mod layout;
+pub mod read;
+pub mod v1;
+pub mod v2;
+
+use crate::proc;
+use crate::root::{ReadError, Root};
+use elbowroom_types::psi::Pressure;
+use elbowroom_types::sample::{CpuMax, DeviceNumber, IoMax, IoStat, Limits, MemoryStat};
+use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
+pub use layout::{Controller, Hierarchy, Kind, Layout, Version};
+pub use read::{At, Dir};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// A value that may be absent, from a file that may be unreadable.
+pub type Answer<T> = Result<Option<T>, ReadError>;
+
+/// A cgroup's own settings. Each value that cannot be read is `None`; `fault` is told why where the reason is other than
+/// that there is none.
+pub fn limits(layout: &Layout, group: &Path, mut fault: impl FnMut(&ReadError)) -> Limits {
+    let mut take = Take { fault: &mut fault };
+    let mut limits = Limits::default();
+    if let Some((version, dir)) = layout.dir(Controller::Cpu, group) {
+        let (max, share): (Answer<CpuMax>, Answer<CpuShare>) = match version {
+            Version::V1 => (v1::cpu_max(&dir), v1::cpu_shares(&dir)),
+            Version::V2 => (v2::cpu_max(&dir), v2::cpu_weight(&dir)),
+        };
+        limits.cpu_max = take.or_none(max);
+        limits.cpu_share = take.or_none(share);
+    }
+    if let Some((version, dir)) = layout.dir(Controller::Cpuset, group) {
+        let (cpus, mems) = match version {
+            Version::V1 => (v1::cpuset(&dir), v1::mems(&dir)),
+            Version::V2 => (v2::cpuset(&dir), v2::mems(&dir)),
+        };
+        limits.cpuset = take.or_none(cpus);
+        limits.mems = take.or_none(mems);
+    }
+    if let Some((version, dir)) = layout.dir(Controller::Memory, group) {
+        match version {
+            Version::V1 => {
+                limits.memory_max = take.or_none(v1::memory_limit(&dir));
+                limits.memory_soft = take.or_none(v1::memory_soft_limit(&dir));
+                limits.memsw_max = take.or_none(v1::memsw_limit(&dir));
+            }
+            Version::V2 => {
+                limits.memory_max = take.or_none(v2::memory_limit(&dir, "memory.max"));
+                limits.memory_high = take.or_none(v2::memory_limit(&dir, "memory.high"));
+                limits.memory_low = take.or_none(v2::memory_limit(&dir, "memory.low"));
+                limits.memory_min = take.or_none(v2::memory_limit(&dir, "memory.min"));
+                limits.swap_max = take.or_none(v2::memory_limit(&dir, "memory.swap.max"));
+            }
+        }
+    }
+    limits
+}
+
+struct Take<'a> {
+    fault: &'a mut dyn FnMut(&ReadError),
+}
+
+impl Take<'_> {
+    fn or_none<T>(&mut self, answer: Answer<T>) -> Option<T> {
+        answer.unwrap_or_else(|error| {
+            (self.fault)(&error);
+            None
+        })
+    }
+}
+
+/// `memory.stat`, hierarchical, with swap.
+pub fn memory_stat<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<MemoryStat> {
+    match layout.dir(Controller::Memory, group) {
+        Some((Version::V1, dir)) => v1::memory_stat(&dir),
+        Some((Version::V2, dir)) => v2::memory_stat(&dir),
+        None => Ok(None),
+    }
+}
+
+/// Whether a directory is in a cgroup file system: no limit is written to anything else.
+pub fn is_cgroup(dir: &OwnedFd) -> Result<bool, Errno> {
+    const CGROUP: i64 = 0x0027_e0eb;
+    const CGROUP2: i64 = 0x6367_7270;
+    let magic = rustix::fs::fstatfs(dir)?.f_type;
+    // The crate's own tests let plain directories stand for cgroups; those on real ones are in tests/live_lease.rs.
+    Ok(cfg!(test) || [CGROUP, CGROUP2].contains(&magic))
+}
+
+/// The cgroup at a path, which is a directory there: its inode tells it from a later one of the same path.
+pub fn at(root: &Root, path: &str) -> Result<(OwnedFd, u64), ReadError> {
+    let dir = root.open(path, OFlags::PATH | OFlags::DIRECTORY)?;
+    let failed = |source| ReadError::Io { operation: "looking at", path: path.into(), source };
+    let inode = rustix::fs::fstat(&dir).map_err(failed)?.st_ino;
+    Ok((dir, inode))
+}
+
+/// User and system CPU time.
+pub fn cpu_times<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<(Micros, Micros)> {
+    match layout.dir(Controller::Cpuacct, group) {
+        Some((Version::V1, dir)) => v1::cpu_times(&dir),
+        Some((Version::V2, dir)) => v2::cpu_times(&dir),
+        None => Ok(None),
+    }
+}
+
+/// Disk transfer per device, ascending by device number; empty where the controller is not there.
+pub fn io_stat<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Result<Vec<IoStat>, ReadError> {
+    match layout.dir(Controller::Io, group) {
+        Some((Version::V1, dir)) => v1::io_stat(&dir),
+        Some((Version::V2, dir)) => v2::io_stat(&dir),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// A cgroup's own limits on disks, of every device that has one, ascending; empty where the controller is not there. Not those
+/// of the cgroups above it.
+pub fn io_max(layout: &Layout, group: &Path) -> Result<Vec<(DeviceNumber, IoMax)>, ReadError> {
+    let mut limits = match layout.dir(Controller::Io, group) {
+        Some((Version::V1, dir)) => v1::io_max(&dir)?,
+        Some((Version::V2, dir)) => dir.parse("io.max", v2::io_max)?.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    limits.sort_by_key(|(device, _)| *device);
+    Ok(limits)
+}
+
+/// Memory charged: v1 `memory.usage_in_bytes`, v2 `memory.current`.
+pub fn memory_usage<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<Bytes> {
+    let file = |version| match version {
+        Version::V1 => "memory.usage_in_bytes",
+        Version::V2 => "memory.current",
+    };
+    match layout.dir(Controller::Memory, group) {
+        Some((version, dir)) => Ok(dir.number(file(version))?.map(Bytes)),
+        None => Ok(None),
+    }
+}
+
+/// Threads: `pids.current`, which v1 and v2 share.
+pub fn pids_current<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<u64> {
+    match layout.dir(Controller::Pids, group) {
+        Some((_, dir)) => dir.number("pids.current"),
+        None => Ok(None),
+    }
+}
+
+/// `cpu.pressure`, `io.pressure`, `memory.pressure`. v1 has none of its own; on a hybrid host the same path below the
+/// unified hierarchy has, if the engine made it there too.
+pub fn pressure<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<[Pressure; 3]> {
+    let Some(dir) = layout.unified_dir(group) else { return Ok(None) };
+    let mut all = [Pressure::default(); 3];
+    for (slot, file) in all.iter_mut().zip(["cpu.pressure", "io.pressure", "memory.pressure"]) {
+        match dir.parse(file, proc::pressure)? {
+            Some(pressure) => *slot = pressure,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(all))
+}
+
+/// A limit as bytes where the kernel's number already is one.
+pub(crate) fn bytes(limit: Limit<u64>) -> Limit<Bytes> {
+    match limit {
+        Limit::Max => Limit::Max,
+        Limit::At(n) => Limit::At(Bytes(n)),
+    }
+}

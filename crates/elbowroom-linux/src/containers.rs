@@ -1,0 +1,260 @@
+//! What is profiled: containers, or any cgroup that is named, with everything below it.
+//!
+//! Cgroups are walked in one hierarchy: that of the memory controller, because the kernel charges memory and its faults by it;
+//! where there is none, that which shares out CPU time. No agent is needed.
+
+use crate::cgroup::layout::LayoutError;
+use crate::cgroup::{Controller, Layout, Version};
+use crate::discover::{ContainerSources, Discover};
+use crate::process;
+use crate::root::{ReadError, Root};
+use crate::warn::Warnings;
+use elbowroom_types::label::Heed;
+use elbowroom_types::sample::Container;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// Why there is nothing to profile.
+#[derive(Debug, thiserror::Error)]
+pub enum SelectError {
+    /// A file that everything depends on.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// No cgroups.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// Nobody is called so.
+    #[error("there is no container or cgroup \"{name}\" here: `elbowroom list` names those an agent sees")]
+    Unknown {
+        /// As it was asked for.
+        name: String,
+    },
+    /// Several are.
+    #[error("\"{name}\" is {count} containers: give more of the id")]
+    Ambiguous {
+        /// As it was asked for.
+        name: String,
+        /// How many.
+        count: usize,
+    },
+    /// No container runs.
+    #[error("no container runs here: name a cgroup, such as /system.slice/web.service")]
+    Nothing,
+}
+
+/// A container, or a cgroup that stands for one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Subject {
+    /// What people call it; the cgroup's path where there is no name.
+    pub name: String,
+    /// Path of its cgroup from the root of the hierarchy, with a leading slash.
+    pub cgroup: String,
+}
+
+/// Where containers are looked for.
+#[derive(Debug)]
+pub struct Containers {
+    root: Root,
+    layout: Layout,
+    discover: Discover,
+    warnings: Warnings,
+}
+
+/// One cgroup of the walk.
+struct Found {
+    path: PathBuf,
+    inode: u64,
+    container: Option<Container>,
+}
+
+impl Containers {
+    /// Finds the hierarchies. `plain` are patterns of cgroup paths that count as containers.
+    ///
+    /// # Errors
+    /// No hierarchy is mounted.
+    pub fn open(sources: &ContainerSources) -> Result<Self, SelectError> {
+        let ContainerSources { plain, docker_root, containerd_state } = sources;
+        let root = Root::host()?;
+        let layout = Layout::detect(&root)?;
+        let discover = Discover::new(&root, plain, docker_root.as_deref(), Heed::None)
+            .and_containerd(containerd_state.as_deref());
+        Ok(Self { root, layout, discover, warnings: Warnings::default() })
+    }
+
+    /// The controller in whose hierarchy cgroups are walked, and its version.
+    pub fn hierarchy(&self) -> (Controller, Version) {
+        let controller = [Controller::Memory, Controller::Cpu, Controller::Cpuacct]
+            .into_iter()
+            .find(|controller| self.layout.index(*controller).is_some())
+            .unwrap_or(Controller::Cpuacct);
+        let version = self.layout.dir(controller, Path::new("")).map_or(Version::V2, |(version, _)| version);
+        (controller, version)
+    }
+
+    /// How cgroups are laid out here.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The containers that are meant: names, ids, beginnings of ids, paths of cgroups; all of them where none is named.
+    ///
+    /// # Errors
+    /// One is not there or not the only one, or there is none at all.
+    pub fn select(&mut self, wanted: &[String]) -> Result<Vec<Subject>, SelectError> {
+        let all = self.walk();
+        if wanted.is_empty() {
+            let found: Vec<Subject> =
+                all.iter().filter(|found| found.container.is_some()).map(subject).collect();
+            return if found.is_empty() { Err(SelectError::Nothing) } else { Ok(found) };
+        }
+        let mut subjects = Vec::new();
+        for name in wanted {
+            let found = one(&all, name)?;
+            if !subjects.contains(&found) {
+                subjects.push(found);
+            }
+        }
+        Ok(subjects)
+    }
+
+    /// The processes in a cgroup and below it, ascending; none where it is gone.
+    pub fn processes(&mut self, cgroup: &str) -> Vec<i32> {
+        let mut pids = Vec::new();
+        for (path, _) in self.below(Path::new(cgroup.trim_start_matches('/')), 0) {
+            let Some((_, dir)) = self.layout.dir(self.hierarchy().0, &path) else { continue };
+            let text = self.warnings.keep(dir.read("cgroup.procs")).flatten().unwrap_or_default();
+            // 0 is a process of another PID namespace.
+            pids.extend(text.lines().filter_map(|pid| pid.parse::<i32>().ok()).filter(|pid| *pid > 0));
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// The first process of a container ([`process::first`]); `None` where it is gone.
+    pub fn first_process(&mut self, cgroup: &str) -> Option<i32> {
+        let pids = self.processes(cgroup);
+        process::first(&self.root, &pids).map(|at| pids[at])
+    }
+
+    /// The kernel's id of a cgroup; `None` when it is gone. One that is made anew under the same path has another.
+    pub fn id(&self, cgroup: &str) -> Option<u64> {
+        let path = Path::new(cgroup.trim_start_matches('/'));
+        self.layout.dir(self.hierarchy().0, path)?.1.inode()
+    }
+
+    /// The kernel's id of every cgroup, and the place in `subjects` of the one that it is in or below.
+    pub fn owners(&mut self, subjects: &[Subject]) -> HashMap<u64, Option<usize>> {
+        let place = |path: &Path| {
+            let within = |subject: &Subject| path.starts_with(subject.cgroup.trim_start_matches('/'));
+            // The innermost counts, where one is inside another.
+            let fitting = subjects.iter().enumerate().filter(|(_, subject)| within(subject));
+            fitting.max_by_key(|(_, subject)| subject.cgroup.len()).map(|(place, _)| place)
+        };
+        self.below(Path::new(""), 1).into_iter().map(|(path, inode)| (inode, place(&path))).collect()
+    }
+
+    /// Every cgroup with what it is, parents first.
+    fn walk(&mut self) -> Vec<Found> {
+        let mut all: Vec<Found> = Vec::new();
+        let mut inside: Vec<PathBuf> = Vec::new();
+        for (path, inode) in self.below(Path::new(""), 1) {
+            let shown = path.to_string_lossy();
+            let within = inside.last().is_some_and(|outer| path.starts_with(outer));
+            let found = self.warnings.keep(self.discover.find(&self.root, &shown, within)).flatten();
+            let container = found.map(|found| found.container);
+            if container.is_some() && !within {
+                inside.push(path.clone());
+            }
+            all.push(Found { path, inode, container });
+        }
+        all
+    }
+
+    /// A cgroup and all below it, depth first, with their inodes.
+    fn below(&mut self, top: &Path, inode: u64) -> Vec<(PathBuf, u64)> {
+        let controller = self.hierarchy().0;
+        let mut found = Vec::new();
+        let mut rest = vec![(top.to_path_buf(), inode)];
+        while let Some((path, inode)) = rest.pop() {
+            let Some((_, dir)) = self.layout.dir(controller, &path) else { break };
+            let Some(mut children) = self.warnings.keep(dir.children()).flatten() else { continue };
+            children.sort_unstable_by(|a, b| b.cmp(a));
+            rest.extend(children.into_iter().map(|(name, inode)| (path.join(name), inode)));
+            found.push((path, inode));
+        }
+        found
+    }
+}
+
+fn subject(found: &Found) -> Subject {
+    let cgroup = format!("/{}", found.path.display());
+    let name = found
+        .container
+        .as_ref()
+        .map(|container| container.name.clone().unwrap_or_else(|| container.id.chars().take(12).collect()));
+    Subject { name: name.unwrap_or_else(|| cgroup.clone()), cgroup }
+}
+
+fn one(all: &[Found], name: &str) -> Result<Subject, SelectError> {
+    let path = Path::new(name.trim_matches('/'));
+    if name.starts_with('/')
+        && let Some(found) = all.iter().find(|found| found.path == path && found.inode > 1)
+    {
+        return Ok(subject(found));
+    }
+    let containers = || all.iter().filter_map(|found| Some((found, found.container.as_ref()?)));
+    let exact: Vec<_> = containers()
+        .filter(|(found, container)| {
+            container.name.as_deref() == Some(name) || container.id == name || found.path == path
+        })
+        .collect();
+    let fitting = if exact.is_empty() {
+        containers().filter(|(_, container)| !name.is_empty() && container.id.starts_with(name)).collect()
+    } else {
+        exact
+    };
+    match fitting[..] {
+        [(found, _)] => Ok(subject(found)),
+        [] => Err(SelectError::Unknown { name: name.to_owned() }),
+        _ => Err(SelectError::Ambiguous { name: name.to_owned(), count: fitting.len() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_types::label::Labels;
+    use elbowroom_types::sample::Engine;
+
+    fn found(path: &str, inode: u64, id: Option<&str>, name: Option<&str>) -> Found {
+        let container = id.map(|id| Container {
+            id: id.to_owned(),
+            name: name.map(str::to_owned),
+            engine: Engine::Docker,
+            pod: None,
+            labels: Labels::default(),
+        });
+        Found { path: path.into(), inode, container }
+    }
+
+    #[test]
+    fn containers_are_meant_by_name_id_beginning_or_path() {
+        let all = [
+            found("", 1, None, None),
+            found("docker/abc123", 2, Some("abc123"), Some("web")),
+            found("docker/abd456", 3, Some("abd456"), None),
+            found("system.slice/x.service", 4, None, None),
+        ];
+        let name = |wanted: &str| one(&all, wanted).map(|subject| subject.name).map_err(|e| e.to_string());
+        assert_eq!(name("web").as_deref(), Ok("web"));
+        assert_eq!(name("abd").as_deref(), Ok("abd456"));
+        assert_eq!(name("/docker/abc123").as_deref(), Ok("web"));
+        assert_eq!(name("/system.slice/x.service/").as_deref(), Ok("/system.slice/x.service"));
+        assert!(name("ab").unwrap_err().contains("2 containers"));
+        for nobody in ["", "/", "nobody", "system.slice/x.service"] {
+            assert!(name(nobody).unwrap_err().contains("no container"), "{nobody}");
+        }
+    }
+}

@@ -1,0 +1,628 @@
+//! Which cgroups are containers, and what people call them: from the cgroup's path and the engine's state files alone. No
+//! engine is asked; one that hangs or is gone changes nothing.
+//!
+//! | path | engine |
+//! |---|---|
+//! | `/docker/<64hex>`, `docker-<64hex>.scope` | Docker |
+//! | `cri-containerd-<id>.scope`, `nerdctl-<id>.scope`, `/kubepods/…/pod<uid>/<id>` | containerd |
+//! | `/<namespace>/<id>`, if containerd has such a task | containerd |
+//! | `<64hex>` below another parent | whoever has state files for it: Docker, Podman |
+//! | `libpod-<id>`, `libpod-<id>.scope` | Podman |
+//! | `crio-<id>`, `crio-<id>.scope` | CRI-O |
+//! | `/elbowroom/<name>` | `elbowroom run`, which leaves its labels in a file, too |
+//! | one the configuration names | plain |
+//!
+//! Only what root made counts: a user to whom a cgroup was delegated could call his own as he likes. Containers of users
+//! (rootless engines) are those that the configuration names.
+//!
+//! A cgroup inside a container (`…/libpod-<id>.scope/container`, or what a Docker in Docker makes) is a part of that
+//! container, not another one. The pause container of a pod is none: nobody reads a view in it.
+//!
+//! Names and ids come from whoever may create containers, so they are hostile until shown otherwise: an id is ASCII
+//! letters, digits, `_`, `.`, `-` and never `.`-only, so it can stand in a path; a name loses control characters and its
+//! end beyond 128 characters.
+
+use crate::root::{ReadError, Root, if_there};
+use elbowroom_types::glob;
+use elbowroom_types::label::{Heed, Labels};
+use elbowroom_types::sample::{Container, Engine, Pod};
+use rustix::fs::OFlags;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// Where containerd keeps what runs; the second is k3s'.
+const CONTAINERD_STATES: [&str; 2] = ["run/containerd", "run/k3s/containerd"];
+/// Below that, the bundles of tasks: `<namespace>/<id>/config.json`.
+const CONTAINERD_TASKS: &str = "io.containerd.runtime.v2.task";
+/// Where containers/storage (Podman, CRI-O) lists its containers, by storage driver.
+const STORAGE_LISTS: [&str; 3] = [
+    "var/lib/containers/storage/overlay-containers/containers.json",
+    "var/lib/containers/storage/vfs-containers/containers.json",
+    "var/lib/containers/storage/btrfs-containers/containers.json",
+];
+/// Where Podman keeps the bundles of root's containers.
+const PODMAN_BUNDLES: &str = "var/lib/containers/storage/overlay-containers";
+/// Where CRI-O keeps the bundles of running containers.
+const CRIO_BUNDLES: &str = "run/containers/storage/overlay-containers";
+const LONGEST_NAME: usize = 128;
+
+/// A container that was found, and the file its names came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The container.
+    pub container: Container,
+    /// The engine's state file about it, with the instant of its last change: a rename changes it.
+    pub state: Option<(PathBuf, Stamp)>,
+}
+
+/// A file's last change and size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp(i64, i64, i64);
+
+/// What an operator says of where containers are, beside the usual places.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerSources {
+    /// Patterns of cgroup paths that count as containers.
+    pub plain: Vec<String>,
+    /// Where dockerd keeps its containers, where its configuration does not say.
+    pub docker_root: Option<PathBuf>,
+    /// Where containerd keeps what runs.
+    pub containerd_state: Option<PathBuf>,
+}
+
+/// Finds containers below one root.
+#[derive(Debug)]
+pub struct Discover {
+    plain: Vec<String>,
+    docker_root: PathBuf,
+    containerd_states: Vec<PathBuf>,
+    run_labels: Option<PathBuf>,
+    heed: Heed,
+    /// Lists of containers/storage by file, read again when they change.
+    storage: HashMap<&'static str, (Stamp, HashMap<String, String>)>,
+}
+
+impl Discover {
+    /// `plain` are patterns of cgroup paths that count as containers: `*` and `?` within a component, `**` for any number of
+    /// components. `heed`: which labels count.
+    pub fn new(root: &Root, plain: &[String], docker_root: Option<&Path>, heed: Heed) -> Self {
+        #[derive(Deserialize)]
+        struct Daemon {
+            #[serde(rename = "data-root")]
+            data_root: Option<PathBuf>,
+        }
+        let configured = json::<Daemon>(root, Path::new("etc/docker/daemon.json")).ok().flatten();
+        let configured = configured.and_then(|d| d.data_root);
+        let docker_root =
+            docker_root.map(Path::to_owned).or(configured).unwrap_or_else(|| "var/lib/docker".into());
+        let containerd_states = CONTAINERD_STATES.map(PathBuf::from).into();
+        let plain = plain.to_vec();
+        Self { plain, docker_root, containerd_states, run_labels: None, heed, storage: HashMap::new() }
+    }
+
+    /// Looks for containerd's containers below `state` too.
+    pub fn and_containerd(mut self, state: Option<&Path>) -> Self {
+        self.containerd_states.extend(state.map(Path::to_owned));
+        self
+    }
+
+    /// Looks for labels of `elbowroom run` in `dir`: a JSON object each, in a file of the container's name.
+    pub fn and_run_labels(mut self, dir: Option<&Path>) -> Self {
+        self.run_labels = dir.map(Path::to_owned);
+        self
+    }
+
+    /// The container that the cgroup at `path` (from the hierarchy's root, without a leading slash) is, if it is one.
+    /// `inside`: a cgroup above it is a container already, so only the configuration can make it one.
+    pub fn find(&mut self, root: &Root, path: &str, inside: bool) -> Result<Option<Found>, ReadError> {
+        if self.plain.iter().any(|pattern| glob::matches(pattern, path)) {
+            let id = format!("/{}", presentable(path, usize::MAX).unwrap_or_default());
+            let container =
+                Container { id, name: None, engine: Engine::Plain, pod: None, labels: Labels::default() };
+            return Ok(Some(Found { container, state: None }));
+        }
+        match by_path(path) {
+            _ if inside => Ok(None),
+            None => Ok(None),
+            Some(claim) => self.check(root, claim, pod_uid(path)),
+        }
+    }
+
+    /// The last change of a state file; `None` when it is gone.
+    pub fn stamp(root: &Root, file: &Path) -> Option<Stamp> {
+        let stat = rustix::fs::fstat(root.open(file, OFlags::PATH).ok()?).ok()?;
+        Some(Stamp(stat.st_mtime as i64, stat.st_mtime_nsec as i64, stat.st_size))
+    }
+
+    fn check(
+        &mut self,
+        root: &Root,
+        claim: Claim<'_>,
+        uid: Option<String>,
+    ) -> Result<Option<Found>, ReadError> {
+        match claim {
+            Claim::Named(engine, id) => {
+                let known = self.known(root, engine, id)?.unwrap_or_default();
+                Ok(known.into_found(engine, id, uid))
+            }
+            Claim::Task { namespace, id } => {
+                let known = self.containerd(root, namespace, id)?;
+                Ok(known.and_then(|known| known.into_found(Engine::Containerd, id, uid)))
+            }
+            Claim::Hex(id) => {
+                for engine in [Engine::Docker, Engine::Containerd, Engine::Podman] {
+                    if let Some(known) = self.known(root, engine, id)? {
+                        return Ok(known.into_found(engine, id, uid));
+                    }
+                }
+                // Inside a pod it is certainly a container, and containerd is what names them so.
+                match uid {
+                    Some(_) => Ok(Known::default().into_found(Engine::Containerd, id, uid)),
+                    None => Ok(None),
+                }
+            }
+        }
+    }
+
+    /// What an engine's files say about a container; `None` when they do not know it.
+    fn known(&mut self, root: &Root, engine: Engine, id: &str) -> Result<Option<Known>, ReadError> {
+        match engine {
+            Engine::Docker => self.docker(root, id),
+            Engine::Containerd => self.containerd(root, "k8s.io", id),
+            Engine::Podman => self.podman(root, id),
+            Engine::Crio => crio(root, id, self.heed),
+            Engine::Elbowroom => self.run(root, id).map(Some),
+            Engine::Plain => Ok(None),
+        }
+    }
+
+    fn run(&self, root: &Root, name: &str) -> Result<Known, ReadError> {
+        let known = Known { name: Some(name.to_owned()), ..Known::default() };
+        let Some(file) = self.run_labels.as_ref().map(|dir| dir.join(name)) else { return Ok(known) };
+        Ok(match stamped::<HashMap<String, String>>(root, &file)? {
+            Some((labels, stamp)) => {
+                // Root's own words: no container's maker can write there.
+                Known { labels: read(&labels, Heed::All), state: Some((file, stamp)), ..known }
+            }
+            None => known,
+        })
+    }
+
+    fn docker(&self, root: &Root, id: &str) -> Result<Option<Known>, ReadError> {
+        #[derive(Deserialize)]
+        struct State {
+            #[serde(rename = "Name")]
+            name: Option<String>,
+            #[serde(rename = "Config")]
+            config: Option<Config>,
+        }
+        #[derive(Deserialize)]
+        struct Config {
+            #[serde(rename = "Labels")]
+            labels: Option<HashMap<String, String>>,
+        }
+        let file = self.docker_root.join("containers").join(id).join("config.v2.json");
+        let Some((state, stamp)) = stamped::<State>(root, &file)? else { return Ok(None) };
+        let labels = state.config.and_then(|c| c.labels).unwrap_or_default();
+        let label = |key: &str| labels.get(key).cloned();
+        Ok(Some(Known {
+            name: label("io.kubernetes.container.name")
+                .or_else(|| state.name.map(|n| n.trim_start_matches('/').to_owned())),
+            pod: label("io.kubernetes.pod.name"),
+            namespace: label("io.kubernetes.pod.namespace"),
+            uid: label("io.kubernetes.pod.uid"),
+            sandbox: label("io.kubernetes.docker.type").as_deref() == Some("podsandbox"),
+            labels: read(&labels, self.heed),
+            state: Some((file, stamp)),
+        }))
+    }
+
+    fn containerd(&self, root: &Root, namespace: &str, id: &str) -> Result<Option<Known>, ReadError> {
+        for state in &self.containerd_states {
+            let file = state.join(CONTAINERD_TASKS).join(namespace).join(id).join("config.json");
+            let Some((bundle, stamp)) = stamped::<Bundle>(root, &file)? else { continue };
+            let note = |key: &str| bundle.annotations.get(key).cloned();
+            return Ok(Some(Known {
+                name: note("io.kubernetes.cri.container-name").or_else(|| note("nerdctl/name")),
+                pod: note("io.kubernetes.cri.sandbox-name"),
+                namespace: note("io.kubernetes.cri.sandbox-namespace"),
+                uid: note("io.kubernetes.cri.sandbox-uid"),
+                sandbox: note("io.kubernetes.cri.container-type").as_deref() == Some("sandbox"),
+                labels: read(&bundle.annotations, self.heed),
+                state: Some((file, stamp)),
+            }));
+        }
+        Ok(None)
+    }
+
+    /// The first name containers/storage has for an id. Its lists are shared by all containers, so they are kept.
+    fn podman(&mut self, root: &Root, id: &str) -> Result<Option<Known>, ReadError> {
+        #[derive(Deserialize)]
+        struct Row {
+            id: String,
+            #[serde(default)]
+            names: Vec<String>,
+        }
+        for file in STORAGE_LISTS {
+            let Some(stamp) = Self::stamp(root, Path::new(file)) else { continue };
+            if self.storage.get(file).is_none_or(|(read, _)| *read != stamp) {
+                let rows = json::<Vec<Row>>(root, Path::new(file))?.unwrap_or_default();
+                let names = rows.into_iter().filter_map(|row| Some((row.id, row.names.into_iter().next()?)));
+                self.storage.insert(file, (stamp, names.collect()));
+            }
+            if let Some(name) = self.storage.get(file).and_then(|(_, names)| names.get(id)) {
+                let (name, state) = (Some(name.clone()), Some((file.into(), stamp)));
+                let bundle =
+                    json::<Bundle>(root, &Path::new(PODMAN_BUNDLES).join(id).join("userdata/config.json"))?;
+                let labels = bundle.map(|bundle| read(&bundle.annotations, self.heed)).unwrap_or_default();
+                return Ok(Some(Known { name, labels, state, ..Known::default() }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What an engine's files say.
+#[derive(Default)]
+struct Known {
+    name: Option<String>,
+    pod: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    sandbox: bool,
+    labels: Labels,
+    state: Option<(PathBuf, Stamp)>,
+}
+
+impl Known {
+    fn into_found(self, engine: Engine, id: &str, uid: Option<String>) -> Option<Found> {
+        if self.sandbox {
+            return None;
+        }
+        let tidy = |text: Option<String>| text.and_then(|t| presentable(&t, LONGEST_NAME));
+        let pod = uid.or(self.uid.filter(|uid| is_id(uid))).map(|uid| Pod {
+            uid,
+            name: tidy(self.pod),
+            namespace: tidy(self.namespace),
+        });
+        let container =
+            Container { id: id.to_owned(), name: tidy(self.name), engine, pod, labels: self.labels };
+        Some(Found { container, state: self.state })
+    }
+}
+
+fn read(labels: &HashMap<String, String>, heed: Heed) -> Labels {
+    Labels::read(labels.iter().map(|(key, value)| (key.as_str(), value.as_str())), heed)
+}
+
+/// The part of an OCI bundle's `config.json` that names things.
+#[derive(Deserialize)]
+struct Bundle {
+    #[serde(default)]
+    annotations: HashMap<String, String>,
+}
+
+fn crio(root: &Root, id: &str, heed: Heed) -> Result<Option<Known>, ReadError> {
+    let file = Path::new(CRIO_BUNDLES).join(id).join("userdata/config.json");
+    let Some((bundle, stamp)) = stamped::<Bundle>(root, &file)? else { return Ok(None) };
+    let note = |key: &str| bundle.annotations.get(key).cloned();
+    Ok(Some(Known {
+        name: note("io.kubernetes.container.name"),
+        pod: note("io.kubernetes.pod.name"),
+        namespace: note("io.kubernetes.pod.namespace"),
+        uid: note("io.kubernetes.pod.uid"),
+        sandbox: note("io.kubernetes.cri-o.ContainerType").as_deref() == Some("sandbox"),
+        labels: read(&bundle.annotations, heed),
+        state: Some((file, stamp)),
+    }))
+}
+
+/// What a path says.
+#[derive(Debug, PartialEq, Eq)]
+enum Claim<'a> {
+    /// Only this engine names cgroups so.
+    Named(Engine, &'a str),
+    /// Two components, which anybody may make: containerd if it has the task.
+    Task { namespace: &'a str, id: &'a str },
+    /// An id of the usual shape in an unusual place (`--cgroup-parent`), or in a pod.
+    Hex(&'a str),
+}
+
+fn by_path(path: &str) -> Option<Claim<'_>> {
+    let components: Vec<&str> = path.split('/').collect();
+    let (&last, above) = components.split_last()?;
+    let bare = last.strip_suffix(".scope").unwrap_or(last);
+    let prefixes = [
+        ("docker-", Engine::Docker),
+        ("cri-containerd-", Engine::Containerd),
+        ("nerdctl-", Engine::Containerd),
+        ("crio-", Engine::Crio),
+        ("libpod-", Engine::Podman),
+    ];
+    for (prefix, engine) in prefixes {
+        // `crio-conmon-…` and `libpod-conmon-…` hold the monitor, not the container.
+        let Some(id) = bare.strip_prefix(prefix).filter(|id| !id.starts_with("conmon-")) else { continue };
+        // Docker and nerdctl make only hexadecimal ids; `docker-proxy.scope` is somebody else's.
+        let shaped = if matches!(engine, Engine::Podman | Engine::Crio) { is_id(id) } else { is_hex_id(id) };
+        if shaped {
+            return Some(Claim::Named(engine, id));
+        }
+    }
+    match above {
+        ["elbowroom"] if is_id(last) => Some(Claim::Named(Engine::Elbowroom, last)),
+        [.., "docker"] if is_hex_id(last) => Some(Claim::Named(Engine::Docker, last)),
+        _ if is_hex_id(last) => Some(Claim::Hex(last)),
+        [namespace] if is_id(namespace) && is_id(last) => Some(Claim::Task { namespace, id: last }),
+        _ => None,
+    }
+}
+
+/// The UID of the pod that a path runs through, with dashes.
+fn pod_uid(path: &str) -> Option<String> {
+    path.split('/').find_map(pod_of)
+}
+
+/// `pod<uid>` of the cgroupfs driver, `kubepods-burstable-pod<uid with underscores>.slice` of the systemd driver.
+fn pod_of(component: &str) -> Option<String> {
+    let uid = match component.strip_suffix(".slice") {
+        Some(slice) => slice.strip_prefix("kubepods").and_then(|s| s.rsplit_once("-pod"))?.1,
+        None => component.strip_prefix("pod")?,
+    };
+    let uid = uid.replace('_', "-");
+    let shaped = uid.len() >= 32 && uid.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+    (shaped && uid.len() <= 64).then_some(uid)
+}
+
+fn is_hex_id(id: &str) -> bool {
+    id.len() == 64 && id.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+/// Something that can stand as one component of a path.
+fn is_id(id: &str) -> bool {
+    id.len() <= LONGEST_NAME
+        && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+        && id.bytes().any(|b| b.is_ascii_alphanumeric())
+        && !id.starts_with('.')
+}
+
+/// `text` fit to print: control and direction characters become U+FFFD, and it ends after `longest` characters.
+fn presentable(text: &str, longest: usize) -> Option<String> {
+    let hides = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    };
+    let text: String = text.chars().take(longest).map(|c| if hides(c) { '\u{fffd}' } else { c }).collect();
+    (!text.is_empty()).then_some(text)
+}
+
+/// A JSON file with the stamp it had before it was read.
+fn stamped<T: DeserializeOwned>(root: &Root, file: &Path) -> Result<Option<(T, Stamp)>, ReadError> {
+    let Some(stamp) = Discover::stamp(root, file) else { return Ok(None) };
+    Ok(json(root, file)?.map(|value| (value, stamp)))
+}
+
+fn json<T: DeserializeOwned>(root: &Root, file: &Path) -> Result<Option<T>, ReadError> {
+    let Some(text) = if_there(root.read(file))? else { return Ok(None) };
+    serde_json::from_str(&text).map(Some).map_err(|e| {
+        // These files are one long line: quote what is before the place.
+        let before: Vec<&str> = text.lines().take(e.line()).collect();
+        let line = before.last().copied().unwrap_or("");
+        let skip = line.chars().count().min(e.column()).saturating_sub(60);
+        let line: String = line.chars().skip(skip).collect();
+        ReadError::malformed(file, crate::parse::malformed(&line, "the JSON this engine writes"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::Fixture;
+    use proptest::prelude::*;
+
+    const HEX: &str = "4f1c2a9be07d53c8a6e1d4b70935fa8210c7be694d3528af71e60b9c8d2f5a34";
+
+    fn find(archive: &str, path: &str) -> Option<Container> {
+        let host = Fixture::new(archive).unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let found = Discover::new(&root, &[], None, Heed::All).find(&root, path, false).unwrap();
+        found.map(|f| f.container)
+    }
+
+    fn engine(path: &str) -> Option<(Engine, String)> {
+        find("", path).map(|c| (c.engine, c.id))
+    }
+
+    #[test]
+    fn paths_tell_engines_apart() {
+        let is = |e| Some((e, HEX.to_owned()));
+        let uid = "1a2b3c4d-1111-2222-3333-444455556666";
+        for (path, expect) in [
+            (format!("docker/{HEX}"), is(Engine::Docker)),
+            (format!("system.slice/docker-{HEX}.scope"), is(Engine::Docker)),
+            (format!("kubepods/burstable/pod{uid}/{HEX}"), is(Engine::Containerd)),
+            (
+                format!(
+                    "kubepods.slice/kubepods-pod{}.slice/cri-containerd-{HEX}.scope",
+                    uid.replace('-', "_")
+                ),
+                is(Engine::Containerd),
+            ),
+            (format!("kubepods/pod{uid}/crio-{HEX}"), is(Engine::Crio)),
+            (format!("machine.slice/libpod-{HEX}.scope"), is(Engine::Podman)),
+            (format!("libpod_parent/libpod-{HEX}"), is(Engine::Podman)),
+            ("elbowroom/web".into(), Some((Engine::Elbowroom, "web".into()))),
+            (format!("machine.slice/libpod-conmon-{HEX}.scope"), None),
+            (format!("kubepods/pod{uid}/crio-conmon-{HEX}.scope"), None),
+            ("system.slice/docker-proxy.scope".into(), None),
+            ("system.slice/docker.service".into(), None),
+            ("elbowroom".into(), None),
+            ("elbowroom/web/worker".into(), None),
+            (format!("kubepods/burstable/pod{uid}"), None),
+            (format!("mine/{HEX}"), None),
+            ("default/web".into(), None),
+            ("docker".into(), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(engine(&path), expect, "{path}");
+        }
+    }
+
+    #[test]
+    fn labels_are_read_from_the_engines_own_files() {
+        let label = "\"elbowroom.dev/views\":\"off\"";
+        let docker = format!(
+            "-- var/lib/docker/containers/{HEX}/config.v2.json --\n{{\"Config\":{{\"Labels\":{{{label}}}}}}}\n"
+        );
+        let bundle = |file: &str| format!("-- {file} --\n{{\"annotations\":{{{label}}}}}\n");
+        let storage = "var/lib/containers/storage/overlay-containers";
+        let podman = format!("-- {storage}/containers.json --\n[{{\"id\":\"{HEX}\",\"names\":[\"db\"]}}]\n");
+        for (archive, path) in [
+            (docker, format!("docker/{HEX}")),
+            (
+                bundle("run/containerd/io.containerd.runtime.v2.task/default/web/config.json"),
+                "default/web".to_owned(),
+            ),
+            (
+                podman + &bundle(&format!("{storage}/{HEX}/userdata/config.json")),
+                format!("machine.slice/libpod-{HEX}.scope"),
+            ),
+            (
+                bundle(&format!("run/containers/storage/overlay-containers/{HEX}/userdata/config.json")),
+                format!("crio-{HEX}"),
+            ),
+        ] {
+            assert_eq!(find(&archive, &path).unwrap().labels.views, Some(false), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_run_has_the_labels_of_its_own_file() {
+        let archive = "-- run/elbowroom/labels/web --\n{\"elbowroom.dev/priority\":\"tier=1\"}\n";
+        let host = Fixture::new(archive).unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let dir = Some(Path::new("/run/elbowroom/labels"));
+        let mut discover = Discover::new(&root, &[], None, Heed::All).and_run_labels(dir);
+        let mut find = |path| discover.find(&root, path, false).unwrap().unwrap();
+        let (web, db) = (find("elbowroom/web"), find("elbowroom/db"));
+        assert_eq!(web.container.labels.claim().tier, 1);
+        assert_eq!(web.state.unwrap().0, Path::new("/run/elbowroom/labels/web"));
+        assert_eq!((db.container.name.as_deref(), db.container.labels), (Some("db"), Labels::default()));
+        assert_eq!(db.state, None);
+    }
+
+    #[test]
+    fn a_pods_uid_reads_the_same_from_both_drivers() {
+        let uid = "1a2b3c4d-1111-2222-3333-444455556666";
+        for path in [
+            format!("kubepods/besteffort/pod{uid}/{HEX}"),
+            format!(
+                "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{}.slice/crio-{HEX}.scope",
+                uid.replace('-', "_")
+            ),
+        ] {
+            assert_eq!(find("", &path).unwrap().pod.unwrap().uid, uid, "{path}");
+        }
+    }
+
+    #[test]
+    fn engines_state_files_give_names() {
+        let docker = format!(
+            "-- var/lib/docker/containers/{HEX}/config.v2.json --\n{{\"Name\":\"/web\",\"Config\":{{\"Labels\":null}}}}\n"
+        );
+        assert_eq!(find(&docker, &format!("docker/{HEX}")).unwrap().name.as_deref(), Some("web"));
+        assert_eq!(find(&docker, &format!("mine/{HEX}")).unwrap().engine, Engine::Docker);
+        let moved = format!(
+            "-- etc/docker/daemon.json --\n{{\"data-root\":\"/srv/docker\"}}\n{}",
+            docker.replace("var/lib/docker", "srv/docker")
+        );
+        assert_eq!(find(&moved, &format!("docker/{HEX}")).unwrap().name.as_deref(), Some("web"));
+
+        let podman = format!(
+            "-- var/lib/containers/storage/overlay-containers/containers.json --\n[{{\"id\":\"{HEX}\",\"names\":[\"db\"]}}]\n"
+        );
+        assert_eq!(
+            find(&podman, &format!("machine.slice/libpod-{HEX}.scope")).unwrap().name.as_deref(),
+            Some("db")
+        );
+
+        let task = "-- run/containerd/io.containerd.runtime.v2.task/default/web/config.json --\n{\"ociVersion\":\"1.1.0\"}\n";
+        assert_eq!(find(task, "default/web").unwrap().engine, Engine::Containerd);
+        assert_eq!(find(task, "default/other"), None);
+    }
+
+    #[test]
+    fn kubernetes_annotations_name_container_and_pod() {
+        let bundle = |kind: &str| {
+            format!(
+                "-- run/containerd/io.containerd.runtime.v2.task/k8s.io/{HEX}/config.json --\n{{\"annotations\":{{\
+                 \"io.kubernetes.cri.container-type\":\"{kind}\",\"io.kubernetes.cri.container-name\":\"app\",\
+                 \"io.kubernetes.cri.sandbox-name\":\"app-0\",\"io.kubernetes.cri.sandbox-namespace\":\"prod\"}}}}\n"
+            )
+        };
+        let path = format!("kubepods/pod1a2b3c4d-1111-2222-3333-444455556666/{HEX}");
+        let app = find(&bundle("container"), &path).unwrap();
+        let pod = app.pod.unwrap();
+        assert_eq!(
+            (app.name.as_deref(), pod.name.as_deref(), pod.namespace.as_deref()),
+            (Some("app"), Some("app-0"), Some("prod"))
+        );
+        assert_eq!(find(&bundle("sandbox"), &path), None, "the pause container is none");
+    }
+
+    #[test]
+    fn hostile_names_are_harmless() {
+        let named = |name: &str| {
+            let json = serde_json::to_string(name).unwrap();
+            let archive =
+                format!("-- var/lib/docker/containers/{HEX}/config.v2.json --\n{{\"Name\":{json}}}\n");
+            find(&archive, &format!("docker/{HEX}")).unwrap().name
+        };
+        assert_eq!(named("/a\nb\u{1b}[31m\u{202e}").as_deref(), Some("a\u{fffd}b\u{fffd}[31m\u{fffd}"));
+        assert_eq!(named(&"x".repeat(10_000)).unwrap().len(), 128);
+        assert_eq!(named("/"), None);
+        for path in
+            ["elbowroom/..", "elbowroom/.", "default/..", "../../etc", "elbowroom/a\nb", "elbowroom/\u{fffd}"]
+        {
+            assert_eq!(find("", path), None, "{path:?}");
+        }
+        let path = format!("kubepods/pod{}/{HEX}", "../".repeat(30));
+        assert_eq!(find("", &path), None);
+        let long = format!("elbowroom/{}", "x".repeat(10_000));
+        assert_eq!(find("", &long), None);
+    }
+
+    #[test]
+    fn broken_state_is_an_error_that_quotes_it_and_names_the_file() {
+        let host = Fixture::new(&format!(
+            "-- var/lib/docker/containers/{HEX}/config.v2.json --\n{{{}\"Name\": tru}}\n",
+            " ".repeat(500)
+        ))
+        .unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let err = Discover::new(&root, &[], None, Heed::All)
+            .find(&root, &format!("docker/{HEX}"), false)
+            .unwrap_err()
+            .to_string();
+        assert!(err.contains("config.v2.json") && err.contains("tru"), "{err}");
+    }
+
+    #[test]
+    fn a_cgroup_inside_a_container_is_a_part_of_it_unless_configured() {
+        let host = Fixture::new("").unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let mut discover = Discover::new(&root, &["/docker/*/inner".to_owned()], None, Heed::All);
+        let inner = format!("docker/{HEX}/docker/{HEX}");
+        assert_eq!(discover.find(&root, &inner, true).unwrap(), None);
+        let plain = discover.find(&root, &format!("docker/{HEX}/inner"), true).unwrap().unwrap().container;
+        assert_eq!((plain.engine, plain.id), (Engine::Plain, format!("/docker/{HEX}/inner")));
+    }
+
+    proptest! {
+        #[test]
+        fn no_path_panics(path in "(docker|kubepods|pod|libpod-|/|\\*|[a-f0-9]{64}|.){0,12}") {
+            let _ = (by_path(&path), pod_uid(&path), presentable(&path, 9));
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The kernel's edge: cgroups, `/proc`, mounts, notifications, leases, reclaim.
+//!
+//! [`sensor::Sensor`] turns kernel files and notifications into `elbowroom_types::sample` events. What it stands on is
+//! public for the other rooms: a [`root::Root`] every file is opened below, the [`cgroup`] layout and readers, the
+//! [`proc`] parsers, [`discover`] for containers, [`disk`] for what lies on what and [`timer`] for the tick. [`mount`] gets
+//! views into containers. [`fixture`] makes hosts out of text.
+//!
+//! What stays true: every limit is a lease ([`lease`]); what vanishes in the middle is a value, not an error; every file is opened
+//! below a [`root::Root`].
+
+#[cfg(feature = "bpf")]
+pub mod bpf;
+pub mod cgroup;
+pub mod containers;
+pub mod discover;
+pub mod disk;
+pub mod elf;
+pub mod fixture;
+pub mod lease;
+pub mod memory;
+pub mod mount;
+pub mod numa;
+pub mod parse;
+pub mod pressure;
+pub mod privilege;
+pub mod probe;
+pub mod proc;
+pub mod process;
+pub mod reach;
+pub mod root;
+pub mod seccomp;
+pub mod sensor;
+pub mod shortage;
+pub mod signal;
+pub mod timer;
+pub mod view_page;
+pub mod warn;
+pub mod watch;
+
+pub use parse::Malformed;
+pub use sensor::{Details, Sensor, SensorConfig, SensorError};

@@ -1,0 +1,402 @@
+//! Memory of containers and of the machine, once a second.
+
+use crate::cgroup::{self, Controller, Dir, Layout, Version, v1, v2};
+use crate::parse::{Malformed, flat_keyed};
+use crate::proc;
+use crate::root::{ReadError, Root, if_there};
+use crate::warn::Warnings;
+use elbowroom_types::memory::{GroupMemory, NodeMemory, Stalls};
+use elbowroom_types::sample::{GroupId, MemoryStat};
+use elbowroom_types::unit::{Bytes, Limit};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Reads the memory of the machine and of groups. A group that has its path's second life is another one: it is known by its
+/// inode.
+#[derive(Debug)]
+pub struct Reader {
+    root: Root,
+    layout: Layout,
+    warnings: Warnings,
+    /// The inode of each group's directory when it was first seen.
+    known: BTreeMap<GroupId, u64>,
+}
+
+impl Reader {
+    /// A reader of the machine below `root`, with cgroups as `layout` has them.
+    pub fn new(root: Root, layout: Layout) -> Self {
+        Self { root, layout, warnings: Warnings::default(), known: BTreeMap::new() }
+    }
+
+    /// The machine.
+    pub fn node(&mut self) -> NodeMemory {
+        let root = &self.root;
+        let parse = |path: &str| -> Result<proc::MemInfo, ReadError> {
+            proc::meminfo(&root.read(path)?).map_err(|e| ReadError::malformed(path, e))
+        };
+        let meminfo = self.warnings.keep(parse("/proc/meminfo")).unwrap_or_default();
+        let path = "/proc/pressure/memory";
+        let pressure = if_there(self.root.read(path)).and_then(|text| {
+            text.map(|text| proc::pressure(&text).map_err(|e| ReadError::malformed(path, e))).transpose()
+        });
+        NodeMemory {
+            mem_free: meminfo.mem_free,
+            mem_available: meminfo.mem_available.unwrap_or(meminfo.mem_free),
+            swap_free: meminfo.swap_free,
+            stalled: self.warnings.keep(pressure).flatten().map(|pressure| pressure.some.total),
+        }
+    }
+
+    /// One group, by its path below the root of the hierarchy, while so much swap is free; `None` where it is not there, or no
+    /// longer.
+    pub fn group(&mut self, id: GroupId, path: &str, swap_free: Bytes) -> Option<GroupMemory> {
+        let path = PathBuf::from(path.trim_start_matches('/'));
+        let inode = self.layout.dir(Controller::Memory, &path)?.1.inode()?;
+        if *self.known.entry(id).or_insert(inode) != inode {
+            return None;
+        }
+        let read = group(&self.layout, &path, swap_free);
+        self.warnings.keep(read).flatten()
+    }
+
+    /// The group is gone.
+    pub fn forget(&mut self, id: GroupId) {
+        self.known.remove(&id);
+    }
+}
+
+/// One group; `None` where it is not there, or has no memory controller.
+pub(super) fn group(
+    layout: &Layout,
+    path: &Path,
+    swap_free: Bytes,
+) -> Result<Option<GroupMemory>, ReadError> {
+    let Some((version, dir)) = layout.dir(Controller::Memory, path) else { return Ok(None) };
+    let Some(usage) = usage(version, &dir)? else { return Ok(None) };
+    let Some((stat, work)) = dir.parse("memory.stat", |text| both(version, text))? else { return Ok(None) };
+    let mut memory = GroupMemory {
+        usage,
+        anon: stat.anon,
+        file: stat.file,
+        shmem: stat.shmem,
+        inactive_file: stat.inactive_file,
+        active_file: stat.active_file,
+        mapped: stat.file_mapped,
+        dirty: stat.file_dirty.saturating_add(stat.file_writeback),
+        unevictable: stat.unevictable,
+        slab_reclaimable: stat.slab_reclaimable,
+        swap: stat.swap,
+        refault_file: work.refault_file,
+        refault_anon: work.refault_anon,
+        activate: work.activate,
+        pgscan: work.pgscan,
+        pgsteal: work.pgsteal,
+        rbytes: cgroup::io_stat(layout, path)?.iter().map(|row| row.rbytes).sum(),
+        stalls: stalls(layout, path)?,
+        ..GroupMemory::default()
+    };
+    match version {
+        Version::V1 => {
+            memory.max_events = dir.number("memory.failcnt")?.unwrap_or(0);
+            memory.oom_kill = dir.parse("memory.oom_control", |text| key(text, "oom_kill"))?.unwrap_or(0);
+            memory.populated = populated_v1(&dir)?;
+            memory.swap_room = swap_room_v1(&dir, swap_free)?;
+        }
+        Version::V2 => {
+            memory.swap = Bytes(dir.number("memory.swap.current")?.unwrap_or(0));
+            if let Some(text) = dir.read("memory.events")? {
+                let event = |name| {
+                    key(&text, name).map_err(|e| ReadError::malformed(dir.path().join("memory.events"), e))
+                };
+                (memory.max_events, memory.oom, memory.oom_kill) =
+                    (event("max")?, event("oom")?, event("oom_kill")?);
+            }
+            memory.populated = v2::populated(&dir)?.unwrap_or(true);
+            memory.swap_room = swap_room_v2(layout, path, swap_free)?;
+        }
+    }
+    Ok(Some(memory))
+}
+
+/// Memory charged now.
+pub(super) fn usage(version: Version, dir: &Dir<'_>) -> Result<Option<Bytes>, ReadError> {
+    let file = match version {
+        Version::V1 => "memory.usage_in_bytes",
+        Version::V2 => "memory.current",
+    };
+    Ok(dir.number(file)?.map(Bytes))
+}
+
+/// What reclaim did to a group, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Work {
+    refault_file: Bytes,
+    refault_anon: Bytes,
+    activate: Option<Bytes>,
+    pgscan: Option<Bytes>,
+    pgsteal: Option<Bytes>,
+}
+
+fn both(version: Version, text: &str) -> Result<(MemoryStat, Work), Malformed> {
+    Ok(match version {
+        Version::V1 => (v1::parse_memory_stat(text)?, work(text, "total_")?),
+        Version::V2 => (v2::parse_memory_stat(text)?, work(text, "")?),
+    })
+}
+
+/// The keys of `memory.stat` that only the governor reads. Before Linux 5.9 all refaults were of files.
+fn work(text: &str, prefix: &str) -> Result<Work, Malformed> {
+    let mut work = Work::default();
+    let page = rustix::param::page_size() as u64;
+    let grow = |slot: &mut Option<Bytes>, bytes| *slot = Some(slot.unwrap_or_default().saturating_add(bytes));
+    for entry in flat_keyed(text) {
+        let (key, pages) = entry?;
+        let Some(key) = key.strip_prefix(prefix) else { continue };
+        let bytes = Bytes(pages.saturating_mul(page));
+        match key {
+            "workingset_refault_file" | "workingset_refault" => work.refault_file = bytes,
+            "workingset_refault_anon" => work.refault_anon = bytes,
+            "workingset_activate" | "workingset_activate_file" | "workingset_activate_anon" => {
+                grow(&mut work.activate, bytes);
+            }
+            "pgscan" => work.pgscan = Some(bytes),
+            "pgsteal" => work.pgsteal = Some(bytes),
+            _ => {}
+        }
+    }
+    Ok(work)
+}
+
+/// On a hybrid host the same path of the unified hierarchy counts stalls, where the engine has made it.
+fn stalls(layout: &Layout, path: &Path) -> Result<Option<Stalls>, ReadError> {
+    let Some(dir) = layout.unified_dir(path) else { return Ok(None) };
+    let memory = dir.parse("memory.pressure", proc::pressure)?;
+    let io = dir.parse("io.pressure", proc::pressure)?;
+    Ok(memory.zip(io).map(|(memory, io)| Stalls {
+        memory_some: memory.some.total,
+        memory_full: memory.full.total,
+        io_some: io.some.total,
+    }))
+}
+
+/// The number after a key, 0 where there is none.
+fn key(text: &str, wanted: &str) -> Result<u64, Malformed> {
+    for entry in flat_keyed(text) {
+        if let (key, n) = entry?
+            && key == wanted
+        {
+            return Ok(n);
+        }
+    }
+    Ok(0)
+}
+
+/// Whether there is a process in it or below it; v1 does not say so by itself.
+fn populated_v1(dir: &Dir<'_>) -> Result<bool, ReadError> {
+    if dir.read("cgroup.procs")?.is_some_and(|text| !text.trim().is_empty()) {
+        return Ok(true);
+    }
+    for (name, _) in dir.children()?.unwrap_or_default() {
+        if dir.below(&name, |child| populated_v1(&child))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// What of the free swap it may use: nothing where swappiness 0 keeps it out.
+fn swap_room_v1(dir: &Dir<'_>, free: Bytes) -> Result<Bytes, ReadError> {
+    if free == Bytes::ZERO || dir.number("memory.swappiness")? == Some(0) {
+        return Ok(Bytes::ZERO);
+    }
+    // Memory and swap together: what is free of it could all be swap.
+    let limit = dir.parse("memory.memsw.limit_in_bytes", v1::limit)?;
+    let used = dir.number("memory.memsw.usage_in_bytes")?.map(Bytes);
+    Ok(match (limit, used) {
+        (Some(Limit::At(limit)), Some(used)) => limit.saturating_sub(used).min(free),
+        _ => free,
+    })
+}
+
+/// The same, with the groups above it.
+fn swap_room_v2(layout: &Layout, path: &Path, free: Bytes) -> Result<Bytes, ReadError> {
+    let mut room = free;
+    for group in path.ancestors().take_while(|group| !group.as_os_str().is_empty()) {
+        if room == Bytes::ZERO {
+            break;
+        }
+        let Some((_, dir)) = layout.dir(Controller::Memory, group) else { break };
+        if let Some(Limit::At(max)) = v2::memory_limit(&dir, "memory.swap.max")? {
+            let used = Bytes(dir.number("memory.swap.current")?.unwrap_or(0));
+            room = room.min(max.saturating_sub(used));
+        }
+    }
+    Ok(room)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::Fixture;
+    use elbowroom_types::unit::Micros;
+
+    const ID: GroupId = GroupId(7);
+
+    fn reader(host: &Fixture) -> Reader {
+        let root = Root::at(host.path()).unwrap();
+        let layout = Layout::detect(&root).unwrap();
+        Reader::new(root, layout)
+    }
+
+    fn read(archive: &str, path: &str) -> (NodeMemory, Option<GroupMemory>) {
+        let host = Fixture::new(archive).unwrap();
+        let mut reader = reader(&host);
+        let node = reader.node();
+        (node, reader.group(ID, path, node.swap_free))
+    }
+
+    const V2: &str = "\
+-- proc/self/mountinfo --
+30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw
+-- proc/meminfo --
+MemTotal:       4194304 kB
+MemFree:        1048576 kB
+MemAvailable:   2097152 kB
+SwapTotal:       524288 kB
+SwapFree:        262144 kB
+-- proc/pressure/memory --
+some avg10=0.00 avg60=0.00 avg300=0.00 total=1500
+full avg10=0.00 avg60=0.00 avg300=0.00 total=500
+-- sys/fs/cgroup/cgroup.controllers --
+cpu io memory
+-- sys/fs/cgroup/pod/memory.swap.max --
+100000000
+-- sys/fs/cgroup/pod/memory.swap.current --
+40000000
+-- sys/fs/cgroup/pod/web/memory.current --
+300000000
+-- sys/fs/cgroup/pod/web/memory.swap.max --
+max
+-- sys/fs/cgroup/pod/web/memory.swap.current --
+4096
+-- sys/fs/cgroup/pod/web/memory.stat --
+anon 200000000
+file 90000000
+shmem 1000
+file_mapped 2000
+file_dirty 3000
+file_writeback 4000
+inactive_file 50000000
+active_file 30000000
+unevictable 5000
+slab_reclaimable 6000
+workingset_refault_file 10
+workingset_refault_anon 20
+workingset_activate_file 3
+workingset_activate_anon 4
+pgscan 100
+pgsteal 60
+-- sys/fs/cgroup/pod/web/memory.events --
+low 0
+high 0
+max 5
+oom 1
+oom_kill 2
+-- sys/fs/cgroup/pod/web/cgroup.events --
+populated 1
+frozen 0
+-- sys/fs/cgroup/pod/web/io.stat --
+8:0 rbytes=1000 wbytes=0 rios=1 wios=0
+8:16 rbytes=24 wbytes=0 rios=1 wios=0
+-- sys/fs/cgroup/pod/web/memory.pressure --
+some avg10=0.00 avg60=0.00 avg300=0.00 total=70
+full avg10=0.00 avg60=0.00 avg300=0.00 total=60
+-- sys/fs/cgroup/pod/web/io.pressure --
+some avg10=0.00 avg60=0.00 avg300=0.00 total=90
+full avg10=0.00 avg60=0.00 avg300=0.00 total=0
+";
+
+    #[test]
+    fn a_group_of_v2_is_read_whole_with_what_the_groups_above_leave_of_swap() {
+        let (node, group) = read(V2, "/pod/web");
+        let page = rustix::param::page_size() as u64;
+        assert_eq!(
+            node,
+            NodeMemory {
+                mem_free: Bytes::gib(1),
+                mem_available: Bytes::gib(2),
+                swap_free: Bytes::mib(256),
+                stalled: Some(Micros(1500)),
+            }
+        );
+        assert_eq!(
+            group,
+            Some(GroupMemory {
+                usage: Bytes(300_000_000),
+                anon: Bytes(200_000_000),
+                file: Bytes(90_000_000),
+                shmem: Bytes(1000),
+                inactive_file: Bytes(50_000_000),
+                active_file: Bytes(30_000_000),
+                mapped: Bytes(2000),
+                dirty: Bytes(7000),
+                unevictable: Bytes(5000),
+                slab_reclaimable: Bytes(6000),
+                swap: Bytes(4096),
+                swap_room: Bytes(60_000_000),
+                refault_file: Bytes(10 * page),
+                refault_anon: Bytes(20 * page),
+                activate: Some(Bytes(7 * page)),
+                pgscan: Some(Bytes(100 * page)),
+                pgsteal: Some(Bytes(60 * page)),
+                rbytes: Bytes(1024),
+                stalls: Some(Stalls {
+                    memory_some: Micros(70),
+                    memory_full: Micros(60),
+                    io_some: Micros(90)
+                }),
+                max_events: 5,
+                oom: 1,
+                oom_kill: 2,
+                populated: true,
+            })
+        );
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_count_is_absent_and_a_group_that_is_not_there_is_left_out() {
+        let bare = V2
+            .replace("pgscan 100\n", "")
+            .replace("workingset_activate_file 3\nworkingset_activate_anon 4\n", "");
+        let bare = bare.replace("sys/fs/cgroup/pod/web/io.pressure", "elsewhere");
+        let group = read(&bare, "/pod/web").1.unwrap();
+        assert_eq!((group.pgscan, group.activate, group.stalls), (None, None, None));
+        assert_eq!(read(V2, "/pod/none").1, None);
+        // Malformed is not zero either.
+        assert_eq!(read(&V2.replace("anon 200000000", "anon many"), "/pod/web").1, None);
+    }
+
+    #[test]
+    fn a_group_made_anew_under_a_path_is_not_the_one_that_was_read_there() {
+        let host = Fixture::new(V2).unwrap();
+        let mut reader = reader(&host);
+        let (dir, aside) = (host.path().join("sys/fs/cgroup/pod/web"), host.path().join("aside"));
+        assert!(reader.group(ID, "/pod/web", Bytes::ZERO).is_some());
+        let copied = std::process::Command::new("cp").arg("-r").args([&dir, &aside]).status().unwrap();
+        assert!(copied.success());
+        std::fs::rename(&dir, host.path().join("gone")).unwrap();
+        std::fs::rename(&aside, &dir).unwrap();
+        assert_eq!(reader.group(ID, "/pod/web", Bytes::ZERO), None);
+        reader.forget(ID);
+        assert!(reader.group(ID, "/pod/web", Bytes::ZERO).is_some());
+    }
+
+    #[test]
+    fn v1_says_less_and_refaults_of_old_kernels_are_of_files() {
+        let text = "cache 1\ntotal_cache 4096\ntotal_workingset_refault 3\nworkingset_refault 1\n";
+        let (stat, work) = both(Version::V1, text).unwrap();
+        let page = rustix::param::page_size() as u64;
+        assert_eq!((stat.file, work.refault_file), (Bytes(4096), Bytes(3 * page)));
+        assert_eq!((work.pgscan, work.activate), (None, None));
+    }
+}

@@ -1,0 +1,405 @@
+//! Carrying a [`Plan`] out, taking it back, and finding what is there.
+
+use super::mountinfo::{MountTable, is_deleted};
+use super::place::{FileId, Place, Unmounter, file_id};
+use super::plan::{Bind, Plan, Skipped, View, Why, covered_filesystem, is_view, view_name};
+use super::{MountError, mountinfo::Mount};
+use crate::process;
+use elbowroom_types::sample::DeviceNumber;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags};
+use serde::Serialize;
+use std::collections::{BTreeSet, HashSet};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How often what is left is unmounted: a view may hide another one, and a container may mount meanwhile.
+const ROUNDS: usize = 16;
+/// How long the first container is waited for whose file systems do not answer, where all are detached; each further one less.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What [`Place::attach`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Attached {
+    /// Targets that show the view now and showed the host before.
+    pub mounted: usize,
+    /// Targets on which a stale view was replaced.
+    pub replaced: usize,
+    /// Targets that showed this view already.
+    pub present: usize,
+    /// Surfaces left out, those of the plan included.
+    pub skipped: Vec<Skipped>,
+}
+
+impl Place {
+    /// Mounts every surface of `plan`, or none. Safe to call again: what is there stays.
+    pub fn attach(&self, plan: &Plan) -> Result<Attached, MountError> {
+        self.explain(self.refuse_host())?;
+        attach_at(self, plan)
+    }
+
+    /// Unmounts every view, stacked ones too, and says how many mounts that were; with a name only the view of that name, and not
+    /// that of another container that shares the mount namespace. [`MountError::Covered`]: something else is mounted over one,
+    /// which stays; all others are gone.
+    pub fn detach(&self, name: Option<&OsStr>) -> Result<usize, MountError> {
+        self.explain(self.refuse_host())?;
+        let _lock = self.lock()?;
+        let before = views(&self.table()?, name).len();
+        if before == 0 {
+            return Ok(0);
+        }
+        self.enter(|unmounter| {
+            for round in 0.. {
+                let table = self.table()?;
+                let left = views(&table, name);
+                let Some(first) = left.first() else { break };
+                if round == ROUNDS || !unmount_visible(self, unmounter, &table, &left)? {
+                    return Err(MountError::Covered { target: first.mount_point.clone() });
+                }
+            }
+            Ok(before)
+        })
+    }
+
+    /// Refuses a target where a mount would show on the host too.
+    pub fn refuse_shared(&self, target: &Path) -> Result<(), MountError> {
+        match self.table()?.visible(target) {
+            Some(below) => refuse_shared_below(self, below, target),
+            None => Ok(()),
+        }
+    }
+
+    /// The paths on which a view is mounted, each once.
+    pub fn attached(&self) -> Result<Vec<PathBuf>, MountError> {
+        let table = self.table()?;
+        let mut seen = HashSet::new();
+        let paths = views(&table, None).into_iter().map(|mount| mount.mount_point.clone());
+        Ok(paths.filter(|path| seen.insert(path.clone())).collect())
+    }
+}
+
+/// Unmounts every view, or that of a name, from the mount namespace of each of these processes of the cgroup `group`, and says how
+/// many mounts that were: a copy of the container's namespace (`unshare -m`, a sandbox of systemd's) keeps the views it was made with.
+/// Processes that vanish, and those in the host's namespace, have none. What fails in the first namespace is the error, which
+/// is the container's where its first process is in front; what fails in others is logged.
+pub fn detach_group(group: &str, pids: &[u32], name: Option<&OsStr>) -> Result<usize, MountError> {
+    let mut seen = HashSet::new();
+    let mut result = None;
+    for pid in pids {
+        let detached = Place::in_group(*pid, group).and_then(|place| {
+            let namespace = place.namespace()?;
+            if seen.contains(&namespace) {
+                return Ok(0);
+            }
+            let detached = place.detach(name);
+            // One that vanished may have left others there.
+            if !matches!(detached, Err(MountError::Vanished { .. })) {
+                seen.insert(namespace);
+            }
+            detached
+        });
+        match (detached, &mut result) {
+            (Err(MountError::Vanished { .. } | MountError::HostNamespace { .. }), _) => {}
+            (first, None) => result = Some(first),
+            (Ok(more), Some(Ok(sum))) => *sum += more,
+            (Ok(_), Some(Err(_))) => {}
+            (Err(error), Some(_)) => {
+                tracing::warn!(group, pid, because = %error, "views stay in a copy of a mount namespace");
+            }
+        }
+    }
+    result.unwrap_or(Ok(0))
+}
+
+/// Unmounts every view from all mount namespaces but the host's in which there is one of the file system `device`, and says how
+/// many namespaces that were: where nobody is left who knows the containers. What fails in one is logged, and no other process there
+/// is tried. A thread stays behind for each container whose file systems do not answer.
+pub fn detach_all(device: DeviceNumber) -> usize {
+    let (mut detached, mut left) = (0, HashSet::new());
+    for pid in process::all() {
+        let has_view = |place: &Place| {
+            place.table().is_ok_and(|table| views(&table, None).iter().any(|mount| mount.device == device))
+        };
+        let Some(place) = Place::of(pid).ok().filter(has_view) else { continue };
+        let Ok(namespace) = place.namespace() else { continue };
+        if left.contains(&namespace) {
+            continue;
+        }
+        let (ended, end) = mpsc::channel();
+        std::thread::spawn(move || ended.send(place.detach(None)));
+        let because = match end.recv_timeout(PATIENCE / (1 + left.len() as u32)) {
+            Ok(Ok(_)) => {
+                detached += 1;
+                continue;
+            }
+            Ok(Err(MountError::Vanished { .. } | MountError::HostNamespace { .. })) => continue,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "its file systems do not answer".to_owned(),
+        };
+        tracing::warn!(pid, because, "views stay in a container");
+        left.insert(namespace);
+    }
+    detached
+}
+
+/// What has to happen at one target.
+enum Step {
+    /// Mount on the plain file that this mount shows.
+    Mount { on: u64 },
+    /// Take these stale views away (topmost first) and mount in their place.
+    Replace { stale: Vec<u64> },
+}
+
+/// A step with everything it needs inside the namespace.
+struct Work<'a> {
+    bind: &'a Bind,
+    step: Step,
+    /// The detached clone of the view's file.
+    tree: OwnedFd,
+}
+
+/// A mount that this call has made.
+struct Made {
+    tree: OwnedFd,
+    /// The stale view on top of it, until the whole plan has succeeded.
+    stale: Option<OwnedFd>,
+    target: PathBuf,
+    replaced: bool,
+}
+
+fn attach_at(place: &Place, plan: &Plan) -> Result<Attached, MountError> {
+    let view = &plan.view;
+    let dir = view.open()?;
+    // Until the end: two agents' hands at the same targets would each take back what the other relies on.
+    let _lock = place.lock()?;
+    let table = place.table()?;
+    let mut attached = Attached { skipped: plan.skipped.clone(), ..Attached::default() };
+    let mut work = Vec::new();
+    for bind in &plan.binds {
+        let source = view.dir.join(&bind.source);
+        let no_view = |call, errno| match errno {
+            Errno::NOENT | Errno::NOTDIR | Errno::NOTCONN => MountError::NoView { path: source.clone() },
+            errno => MountError::of(call, &source, errno),
+        };
+        let id = file_id(dir.as_fd(), &bind.source).map_err(|e| no_view("statx", e))?;
+        let step = match place.explain(decide(place, &table, view, id, &bind.target))? {
+            Decision::Present => {
+                attached.present += 1;
+                continue;
+            }
+            Decision::Taken => {
+                attached.skipped.push(Skipped { target: bind.target.clone(), why: Why::Taken });
+                continue;
+            }
+            Decision::Do(step) => step,
+        };
+        refuse_shared(place, &table, &step, &bind.target)?;
+        let tree = open_tree(dir.as_fd(), &bind.source).map_err(|e| no_view("open_tree", e))?;
+        work.push(Work { bind, step, tree });
+    }
+    if work.is_empty() {
+        return Ok(attached);
+    }
+    let made = place.enter(|unmounter| carry_out(place, unmounter, work))?;
+    attached.replaced = made.iter().filter(|made| made.replaced).count();
+    attached.mounted = made.len() - attached.replaced;
+    Ok(attached)
+}
+
+enum Decision {
+    Present,
+    Taken,
+    Do(Step),
+}
+
+/// Compares what is at `target` with `source`, the view's own file.
+fn decide(
+    place: &Place,
+    table: &MountTable,
+    view: &View,
+    source: FileId,
+    target: &Path,
+) -> Result<Decision, MountError> {
+    let changed = || MountError::Changed { target: target.to_owned() };
+    covered_filesystem(table, view, target).map_err(|_| changed())?;
+    let stack = table.stack(target);
+    let Some(top) = stack.first() else {
+        let on = table.visible(target).ok_or_else(changed)?.id;
+        return Ok(Decision::Do(Step::Mount { on }));
+    };
+    let there = id_of(&open_target(place, target, top.id)?, target)?;
+    let live = top.device == view.device && !is_deleted(&top.root);
+    Ok(if (there.device, there.inode) == (source.device, source.inode) {
+        Decision::Present
+    } else if live && !top.root.starts_with(&view.root) {
+        Decision::Taken
+    } else {
+        let stale = stack.iter().take_while(|mount| view.is_ours(mount)).map(|mount| mount.id);
+        Decision::Do(Step::Replace { stale: stale.collect() })
+    })
+}
+
+/// A mount below a shared mount appears at every peer of it.
+fn refuse_shared(place: &Place, table: &MountTable, step: &Step, target: &Path) -> Result<(), MountError> {
+    let below = match step {
+        Step::Mount { on } => Some(*on),
+        Step::Replace { stale } => stale.last().and_then(|id| table.by_id(*id)).map(|mount| mount.parent),
+    };
+    match below.and_then(|id| table.by_id(id)) {
+        Some(below) => refuse_shared_below(place, below, target),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a mount on `below` that would show on the host too.
+pub(super) fn refuse_shared_below(place: &Place, below: &Mount, target: &Path) -> Result<(), MountError> {
+    if place.shows_on_host(below) {
+        Err(MountError::SharedWithHost { target: target.to_owned() })
+    } else {
+        Ok(())
+    }
+}
+
+/// Runs inside the namespace. Stale views stay on top of their successors until every mount has been made.
+fn carry_out(place: &Place, unmounter: &Unmounter, work: Vec<Work<'_>>) -> Result<Vec<Made>, MountError> {
+    let mut made: Vec<Made> = Vec::with_capacity(work.len());
+    for item in work {
+        match make(place, unmounter, item) {
+            Ok(one) => made.push(one),
+            Err(error) => {
+                undo(unmounter, made);
+                return Err(error);
+            }
+        }
+    }
+    for index in 0..made.len() {
+        let Some(stale) = made[index].stale.take() else { continue };
+        if let Err(errno) = unmounter.unmount(stale.as_fd()) {
+            let target = made[index].target.clone();
+            made[index].stale = Some(stale);
+            undo(unmounter, made);
+            return Err(MountError::of("umount2", target, errno));
+        }
+    }
+    Ok(made)
+}
+
+fn make(place: &Place, unmounter: &Unmounter, work: Work<'_>) -> Result<Made, MountError> {
+    let target = work.bind.target.as_path();
+    let error = |call| move |errno| MountError::of(call, target, errno);
+    let (stale, replaced) = match &work.step {
+        Step::Mount { on } => {
+            let fd = open_target(place, target, *on)?;
+            move_mount(&work.tree, &fd, MoveMountFlags::empty()).map_err(error("move_mount"))?;
+            (None, false)
+        }
+        Step::Replace { stale } => {
+            let (last, above) = stale.split_last().expect("a replaced stack has at least one layer");
+            for id in above {
+                unmounter.unmount(open_target(place, target, *id)?.as_fd()).map_err(error("umount2"))?;
+            }
+            let fd = open_target(place, target, *last)?;
+            match move_mount(&work.tree, &fd, MoveMountFlags::MOVE_MOUNT_BENEATH) {
+                Ok(()) => (Some(fd), true),
+                // Before Linux 6.5: for an instant the host's file shows.
+                Err(_) => {
+                    unmounter.unmount(fd.as_fd()).map_err(error("umount2"))?;
+                    let fd = place.open(target).map_err(error("openat2"))?;
+                    move_mount(&work.tree, &fd, MoveMountFlags::empty()).map_err(error("move_mount"))?;
+                    (None, true)
+                }
+            }
+        }
+    };
+    let made = Made { tree: work.tree, stale, target: target.to_owned(), replaced };
+    // A clone of a shared mount is its peer: what the container mounts below it would appear on the host.
+    match unmounter.make_private(made.tree.as_fd()) {
+        Ok(()) => Ok(made),
+        Err(errno) => {
+            undo(unmounter, vec![made]);
+            Err(MountError::of("mount", target, errno))
+        }
+    }
+}
+
+/// Takes away what this call has mounted, newest first. A stale view on top goes too: it answered nobody.
+fn undo(unmounter: &Unmounter, made: Vec<Made>) {
+    for made in made.into_iter().rev() {
+        for layer in made.stale.iter().chain([&made.tree]) {
+            if let Err(errno) = unmounter.unmount(layer.as_fd()) {
+                tracing::warn!(target = %made.target.display(), error = %errno, "a view could not be taken back");
+            }
+        }
+    }
+}
+
+/// Unmounts of these views what walks to their mount points reach, layer by layer; says whether that was any.
+fn unmount_visible(
+    place: &Place,
+    unmounter: &Unmounter,
+    table: &MountTable,
+    views: &[&Mount],
+) -> Result<bool, MountError> {
+    let ids: HashSet<u64> = views.iter().map(|view| view.id).collect();
+    let targets: BTreeSet<&Path> = views.iter().map(|view| view.mount_point.as_path()).collect();
+    let mut any = false;
+    for target in targets {
+        for layer in table.stack(target).into_iter().take_while(|layer| ids.contains(&layer.id)) {
+            if !unmount_exactly(place, unmounter, layer)? {
+                break;
+            }
+            any = true;
+        }
+    }
+    Ok(any)
+}
+
+/// Unmounts `mount` if it is what a walk to its mount point reaches; says whether it did.
+fn unmount_exactly(place: &Place, unmounter: &Unmounter, mount: &Mount) -> Result<bool, MountError> {
+    let error = |call, errno| MountError::of(call, &mount.mount_point, errno);
+    let fd = match place.open(&mount.mount_point) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(false),
+        opened => opened.map_err(|e| error("openat2", e))?,
+    };
+    if id_of(&fd, &mount.mount_point)?.mount != mount.id {
+        return Ok(false);
+    }
+    unmounter.unmount(fd.as_fd()).map_err(|e| error("umount2", e))?;
+    Ok(true)
+}
+
+/// Opens `target`, on which the mount table promised the mount `expect`.
+pub(super) fn open_target(place: &Place, target: &Path, expect: u64) -> Result<OwnedFd, MountError> {
+    let changed = || MountError::Changed { target: target.to_owned() };
+    let fd = place.open(target).map_err(|errno| match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::AGAIN => changed(),
+        errno => MountError::of("openat2", target, errno),
+    })?;
+    if id_of(&fd, target)?.mount == expect { Ok(fd) } else { Err(changed()) }
+}
+
+pub(super) fn id_of(fd: &OwnedFd, path: &Path) -> Result<FileId, MountError> {
+    file_id(fd.as_fd(), Path::new("")).map_err(|e| MountError::of("statx", path, e))
+}
+
+pub(super) fn open_tree(dir: BorrowedFd<'_>, source: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW
+        | OpenTreeFlags::AT_NO_AUTOMOUNT;
+    rustix::mount::open_tree(dir, source, flags)
+}
+
+pub(super) fn move_mount(tree: &OwnedFd, target: &OwnedFd, how: MoveMountFlags) -> Result<(), Errno> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH | how;
+    rustix::mount::move_mount(tree, "", target, "", flags)
+}
+
+/// The views in a mount table; with a name only those of that name.
+fn views<'a>(table: &'a MountTable, name: Option<&OsStr>) -> Vec<&'a Mount> {
+    let is_meant = |mount: &&Mount| is_view(mount) && name.is_none_or(|name| view_name(mount) == Some(name));
+    table.iter().filter(is_meant).collect()
+}

@@ -1,0 +1,274 @@
+//! Facts about single processes, from `/proc/PID`.
+
+use crate::root::{Root, if_there};
+use elbowroom_types::unit::Micros;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use std::cmp::Reverse;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::{fs, io};
+
+/// When process `pid` started, on the boot clock; `None` when it is gone (`starttime` of `/proc/PID/stat`, field 22).
+pub fn started(pid: i32) -> Option<Micros> {
+    let ticks = start_ticks(&stat_line(format!("/proc/{pid}"))?)?;
+    let hz = rustix::param::clock_ticks_per_second().max(1);
+    Some(Micros(ticks.saturating_mul(1_000_000) / hz))
+}
+
+/// The place of a container's first process among all of its processes: the outermost one that is number 1 in a pid namespace of its
+/// own, else the oldest. `None` when all of them have ended.
+pub fn first(root: &Root, pids: &[i32]) -> Option<usize> {
+    let ages = pids.iter().enumerate().filter_map(|(at, pid)| Some((seniority(root, *pid)?, at)));
+    ages.min().map(|(_, at)| at)
+}
+
+/// Orders processes by how much they look like a container's first one: least first. `None` when it ended.
+fn seniority(root: &Root, pid: i32) -> Option<(bool, usize, u64)> {
+    let status = if_there(root.read(format!("/proc/{pid}/status"))).ok()??;
+    let levels = ns_pids(&status);
+    let is_init = levels.len() > 1 && levels.last() == Some(&1);
+    let stat = if_there(root.read(format!("/proc/{pid}/stat"))).ok()??;
+    Some((!is_init, if is_init { levels.len() } else { 0 }, start_ticks(&stat)?))
+}
+
+/// `NSpid` of `/proc/PID/status`: the process' number in every pid namespace it is in, outermost first.
+pub fn ns_pids(status: &str) -> Vec<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or("");
+    line.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// CPU time that this process has used.
+pub fn own_cpu() -> Micros {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Micros(used.tv_sec as u64 * 1_000_000 + used.tv_nsec as u64 / 1_000)
+}
+
+/// How much sooner than others this process is killed when memory runs out (`/proc/self/oom_score_adj`, -1000..=1000); 0, the
+/// kernel's default, where that cannot be read.
+pub fn oom_score_adj() -> i32 {
+    fs::read_to_string(OOM_SCORE_ADJ).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Sets [`oom_score_adj`] of this process and of those it starts. A lower one than before needs `CAP_SYS_RESOURCE`.
+pub fn set_oom_score_adj(score: i32) -> io::Result<()> {
+    fs::write(OOM_SCORE_ADJ, score.to_string())
+}
+
+const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
+
+/// Has the kernel kill what `command` starts when the thread that starts it ends, however it ends.
+pub fn die_with_us(command: &mut Command) -> &mut Command {
+    // SAFETY: the closure makes one system call and touches no memory that fork could have left half changed.
+    unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) }
+}
+
+/// The cgroups of process `pid`, one path per hierarchy, without repeats; empty when it is gone.
+pub fn cgroup_paths(pid: i32) -> Vec<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let mut paths: Vec<String> = Vec::new();
+    for path in text.lines().filter_map(|line| line.splitn(3, ':').nth(2)) {
+        if path != "/" && !paths.iter().any(|known| known == path) {
+            paths.push(path.to_owned());
+        }
+    }
+    paths
+}
+
+/// These cgroups and all around them but the root, innermost first: a process in them belongs to the first that is a container.
+/// Runtimes put processes into cgroups below the one that they make (crun: `<scope>/container`), and so do programs.
+pub fn groups_around(paths: &[String]) -> Vec<&str> {
+    let upwards = |path| std::iter::successors(Some(path), |path: &&str| Some(path.rsplit_once('/')?.0));
+    let mut around: Vec<&str> = paths.iter().flat_map(|path| upwards(path.as_str())).collect();
+    around.retain(|path| !path.is_empty());
+    around.sort_unstable_by_key(|path| (Reverse(path.len()), *path));
+    around.dedup();
+    around
+}
+
+/// Every process that there is now; none where `/proc` cannot be read.
+pub fn all() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Whether process `pid` has ended, though threads of it may still be there: those that wait in the kernel for what no signal ends.
+pub fn is_dead(pid: i32) -> bool {
+    stat_line(format!("/proc/{pid}")).is_none_or(|stat| matches!(state(&stat), Some('Z' | 'X')))
+}
+
+/// Gives this thread a table of open files of its own, with nothing in it but the three standard ones. Where it waits in the kernel for
+/// good, it keeps open none of the process's files, nor any record lock of it (fcntl(2)). Before Linux 5.9 nothing happens.
+///
+/// # Safety
+/// This thread, and those that it starts, must use no other descriptors than those three and what they open from here on: what the
+/// process calls its own has no number here, or is another file. `/proc/self/fd` is not this table, `/proc/thread-self/fd` is.
+pub unsafe fn leave_open_files() {
+    // SAFETY: what is closed is a copy of this thread's alone, which its caller does not use. (By number: musl has no function for it.)
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_UNSHARE) };
+}
+
+/// How many threads of these processes run or wait uninterruptibly, and how many there are: what the load average counts
+/// (`kernel/sched/loadavg.c`).
+pub fn count_threads(pids: &[i32]) -> (u32, u32) {
+    let mut running = 0;
+    let mut threads = 0;
+    for pid in pids {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+        for task in tasks.flatten() {
+            let Some(stat) = stat_line(task.path()) else { continue };
+            threads += 1;
+            running += u32::from(matches!(state(&stat), Some('R' | 'D')));
+        }
+    }
+    (running, threads)
+}
+
+/// What follows the command in a `stat` line; the command may itself hold spaces and parentheses.
+fn after_command(stat: &str) -> Option<&str> {
+    stat.rsplit_once(") ").map(|(_, rest)| rest)
+}
+
+/// The state of a process or thread, from its `stat` line.
+pub fn state(stat: &str) -> Option<char> {
+    after_command(stat)?.chars().next()
+}
+
+/// When a process started, in clock ticks since boot, from its `stat` line.
+pub fn start_ticks(stat: &str) -> Option<u64> {
+    // Field 22 of the line; the state, first after the command, is field 3.
+    after_command(stat)?.split(' ').nth(22 - 3)?.parse().ok()
+}
+
+/// The `stat` line of a process or thread, in one read: hundreds of them are asked for every second. A command's name may be any bytes,
+/// and here they are as they are (`do_task_stat` in `fs/proc/array.c`).
+pub fn stat_line(of: impl AsRef<Path>) -> Option<String> {
+    // 52 numbers, of which the kernel shows none with more than twenty digits, and a name.
+    let mut line = [0; 2_048];
+    let length = fs::File::open(of.as_ref().join("stat")).and_then(|mut file| file.read(&mut line)).ok()?;
+    Some(String::from_utf8_lossy(&line[..length]).into_owned())
+}
+
+/// Has all threads allocate from one place, before there is a second one. By default each has its own, and what is free in one is
+/// not there for another: over thousands of containers that come and go, their sum grows.
+pub fn share_memory_among_threads() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the allocator's own function, which takes its own locks.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
+/// Gives the kernel back what the allocator keeps for later. Five hundred containers that go leave most of their memory in pieces
+/// between what stays, which is not given back by itself. Whoever allocates meanwhile waits.
+pub fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the allocator's own function, which takes its own locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_are_read_outermost_first() {
+        assert_eq!(ns_pids("Name:\tsh\nNSpid:\t812\t1\n"), [812, 1]);
+        assert!(ns_pids("Name:\tsh\n").is_empty());
+    }
+
+    #[test]
+    fn groups_around_a_process_are_found_from_the_inside_out() {
+        let paths = ["/a.slice/b.scope/container", "/a.slice/b.scope", "/x"].map(str::to_owned);
+        assert_eq!(
+            groups_around(&paths),
+            ["/a.slice/b.scope/container", "/a.slice/b.scope", "/a.slice", "/x"]
+        );
+        assert!(groups_around(&[]).is_empty());
+    }
+
+    const STAT: &str =
+        "7 (a) b) R 1 7 7 0 -1 4194560 1 0 0 0 3 4 0 0 20 0 1 0 12345 1000 2 18446744073709551615";
+
+    #[test]
+    fn commands_with_parentheses_do_not_shift_the_fields() {
+        assert_eq!(state(STAT), Some('R'));
+        assert_eq!(start_ticks(STAT), Some(12345));
+    }
+
+    #[test]
+    fn a_process_name_cannot_hide_the_start_time() {
+        let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
+        for name in ["sh", "a b", "x) S 1 (", ")"] {
+            assert_eq!(start_ticks(&format!("7 ({name}) {rest}")), Some(4242), "{name}");
+        }
+        for bad in ["", "7 (sh", "7 (sh) S 1"] {
+            assert_eq!(start_ticks(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn this_process_has_started_and_has_threads() {
+        let pid = std::process::id() as i32;
+        assert!(started(pid).is_some_and(|t| t > Micros::ZERO && t <= crate::timer::now_boot()));
+        assert!(count_threads(&[pid]).1 >= 1);
+    }
+
+    #[test]
+    fn a_thread_counts_whatever_its_name() {
+        let (named, ready) = std::sync::mpsc::channel();
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            rustix::thread::set_name(c"\xff) S (").unwrap();
+            named.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            let _ = wait.recv();
+        });
+        let id = ready.recv().unwrap();
+        let line = stat_line(format!("/proc/{}/task/{id}", std::process::id())).unwrap();
+        assert!(
+            line.starts_with(&format!("{id} (\u{fffd}) S () ")) && start_ticks(&line).is_some(),
+            "{line}"
+        );
+        drop(end);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_nobody_waited_for_is_dead() {
+        let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = child.id() as i32;
+        assert!(!is_dead(pid));
+        child.kill().unwrap();
+        while !is_dead(pid) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(is_dead(pid));
+    }
+
+    #[test]
+    fn memory_in_pieces_between_what_stays_is_given_back() {
+        let mut all: Vec<Option<Box<[u8]>>> = (0..20_000).map(|_| Some(vec![1; 1_000].into())).collect();
+        all.iter_mut().enumerate().filter(|(n, _)| n % 100 != 0).for_each(|(_, piece)| *piece = None);
+        let own = || {
+            let status = fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+            line.trim_end_matches("kB").trim().parse::<u64>().unwrap()
+        };
+        let before = own();
+        give_back_memory();
+        let after = own();
+        assert!(cfg!(not(target_env = "gnu")) || after + 10_000 < before, "{before} KiB, then {after}");
+        assert_eq!(all.iter().flatten().count(), 200);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_no_facts() {
+        assert_eq!(started(i32::MAX), None);
+        assert!(cgroup_paths(i32::MAX).is_empty());
+        assert_eq!(count_threads(&[i32::MAX]), (0, 0));
+    }
+}

@@ -1,0 +1,191 @@
+//! System calls of others that wait for an answer of ours (seccomp_unotify(2)).
+//!
+//! A descriptor of a filter gives one [`Notice`] per call; whoever made it waits until it is answered, or ends. Everything in a
+//! notice was true when the call was made: numbers are the kernel's, pointers are the caller's, and its pid means something only as
+//! long as [`Listener::is_valid`] says so after whatever was found out by it.
+
+mod record;
+mod send;
+
+pub use record::Record;
+pub use send::{receive, send};
+
+use elbowroom_types::cpuset::CpuSet;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Setter, Updater, ioctl, opcode};
+use rustix::process::Pid;
+
+/// `sched_getaffinity` and `sysinfo` of this machine's own calls.
+pub const CALLS: [(&str, i64); 2] =
+    [("sched_getaffinity", libc::SYS_sched_getaffinity), ("sysinfo", libc::SYS_sysinfo)];
+/// `AUDIT_ARCH_*` of this machine (`include/uapi/linux/audit.h`); `None` where answers are not known to be right.
+pub const ARCH: Option<u32> = if cfg!(all(target_arch = "x86_64", target_pointer_width = "64")) {
+    Some(0xc000_003e)
+} else if cfg!(target_arch = "aarch64") {
+    Some(0xc000_00b7)
+} else {
+    None
+};
+/// `SECCOMP_USER_NOTIF_FLAG_CONTINUE`.
+const CONTINUE: u32 = 1;
+
+/// A call that waits: `struct seccomp_notif`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notice {
+    /// Its number, which no other notice of this listener has.
+    pub id: u64,
+    /// The thread, in our pid namespace; 0 where it is not in ours.
+    pub pid: u32,
+    /// None yet.
+    pub flags: u32,
+    /// Number of the call.
+    pub nr: i32,
+    /// `AUDIT_ARCH_*` of the call.
+    pub arch: u32,
+    /// Where it was made.
+    pub instruction_pointer: u64,
+    /// Its arguments.
+    pub args: [u64; 6],
+}
+
+/// `struct seccomp_notif_resp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Answer {
+    id: u64,
+    val: i64,
+    error: i32,
+    flags: u32,
+}
+
+/// The descriptor of a filter.
+#[derive(Debug)]
+pub struct Listener(OwnedFd);
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Listener {
+    /// Takes a descriptor that somebody sent; [`Errno::NOTTY`] where it is of something else.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new(fd: OwnedFd) -> Result<Self, Errno> {
+        let listener = Self(fd);
+        // No notice has had this number yet; what is no listener does not know the question.
+        match listener.check(u64::MAX) {
+            Ok(()) | Err(Errno::NOENT) => Ok(listener),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The next call that waits. Blocks where there is none.
+    ///
+    /// # Errors
+    /// [`Errno::NOENT`]: its caller has ended meanwhile.
+    pub fn next(&self) -> Result<Notice, Errno> {
+        // The kernel refuses one that is not zero.
+        let mut notice = Notice::default();
+        // SAFETY: `SECCOMP_IOCTL_NOTIF_RECV` reads and writes a `struct seccomp_notif`, which `Notice` is, field by field; the
+        // size is in the number, and a kernel with another size does not know that number.
+        unsafe {
+            ioctl(&self.0, Updater::<{ opcode::read_write::<Notice>(b'!', 0) }, Notice>::new(&mut notice))?;
+        }
+        Ok(notice)
+    }
+
+    /// Whether a call still waits: what was opened by its pid before was its caller's.
+    pub fn is_valid(&self, id: u64) -> bool {
+        self.check(id).is_ok()
+    }
+
+    fn check(&self, id: u64) -> Result<(), Errno> {
+        // SAFETY: `SECCOMP_IOCTL_NOTIF_ID_VALID` reads a u64.
+        unsafe { ioctl(&self.0, Setter::<{ opcode::write::<u64>(b'!', 2) }, u64>::new(id)) }
+    }
+
+    /// The call gives `value`.
+    ///
+    /// # Errors
+    /// [`Errno::NOENT`]: nobody waits any more.
+    pub fn give(&self, id: u64, value: i64) -> Result<(), Errno> {
+        self.send(Answer { id, val: value, ..Answer::default() })
+    }
+
+    /// The kernel does the call, as if we were not there.
+    ///
+    /// # Errors
+    /// As [`Self::give`].
+    pub fn leave(&self, id: u64) -> Result<(), Errno> {
+        self.send(Answer { id, flags: CONTINUE, ..Answer::default() })
+    }
+
+    fn send(&self, mut answer: Answer) -> Result<(), Errno> {
+        // SAFETY: `SECCOMP_IOCTL_NOTIF_SEND` reads a `struct seccomp_notif_resp`, which `Answer` is, field by field.
+        unsafe {
+            ioctl(&self.0, Updater::<{ opcode::read_write::<Answer>(b'!', 1) }, Answer>::new(&mut answer))
+        }
+    }
+
+    /// Writes to the memory of who waits; `false` where that cannot be done: it ended, or has no such memory. The file of its memory is
+    /// opened first and only then is it asked whether the call still waits: a pid that means somebody else by now is noticed.
+    pub fn write(&self, notice: &Notice, at: u64, bytes: &[u8]) -> bool {
+        let path = format!("/proc/{}/mem", notice.pid);
+        let Ok(memory) = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) else {
+            return false;
+        };
+        self.is_valid(notice.id) && rustix::io::pwrite(&memory, bytes, at) == Ok(bytes.len())
+    }
+
+    /// The CPUs that who waits may run on.
+    pub fn affinity(&self, notice: &Notice) -> Option<CpuSet> {
+        let pid = i32::try_from(notice.pid).ok().and_then(Pid::from_raw)?;
+        let mask = rustix::thread::sched_getaffinity(Some(pid)).ok()?;
+        let mask = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| mask.is_set(*cpu)).map(|cpu| cpu as u32);
+        let mask: CpuSet = mask.collect();
+        self.is_valid(notice.id).then_some(mask)
+    }
+}
+
+/// A listener of this process itself, for tests: calls of [`CALLS`] of this thread and its children wait for an answer from now on.
+///
+/// # Errors
+/// What the kernel says.
+pub fn listen_to_self() -> Result<Listener, Errno> {
+    const RET_USER_NOTIF: u32 = 0x7fc0_0000;
+    const RET_ALLOW: u32 = 0x7fff_0000;
+    let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let [(_, affinity), (_, sysinfo)] = CALLS;
+    let filter = [
+        // The number of the call is the first word of `struct seccomp_data`.
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0, affinity as u32),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, sysinfo as u32),
+        op(libc::BPF_RET | libc::BPF_K, 0, 0, RET_USER_NOTIF),
+        op(libc::BPF_RET | libc::BPF_K, 0, 0, RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    rustix::thread::set_no_new_privs(true)?;
+    // SAFETY: the program is live for the call, which copies it, and as long as it says.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+            &raw const program,
+        )
+    };
+    match i32::try_from(fd) {
+        Ok(fd) if fd >= 0 => {
+            // SAFETY: the kernel just made it, for us alone.
+            Ok(Listener(unsafe { rustix::fd::FromRawFd::from_raw_fd(fd) }))
+        }
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}

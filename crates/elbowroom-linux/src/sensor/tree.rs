@@ -1,0 +1,286 @@
+//! The groups that are known, by id, by inode and in the order parents first.
+
+use super::meter::Meter;
+use crate::cgroup::read::FdBudget;
+use crate::discover::Stamp;
+use elbowroom_types::sample::{Group, GroupId, Limits};
+use elbowroom_types::unit::Micros;
+use std::collections::HashMap;
+use std::ops::{Index, IndexMut};
+use std::path::{Path, PathBuf};
+
+/// The place of a group in the tree; used again after the group is gone, so it is not kept across scans.
+pub(super) type Slot = usize;
+
+/// The most hierarchies that are walked: cpu, cpuacct, memory and cpuset, each mounted alone.
+pub(super) const MOST_WALKED: usize = 4;
+
+/// One directory's inode in each walked hierarchy; 0 where it has none.
+pub(super) type Inodes = [u64; MOST_WALKED];
+
+/// One group, apart from what every tick needs.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// As it is to be told.
+    pub(super) group: Group,
+    /// Exactly its path, from the hierarchy's root; `group.path` is for people.
+    pub(super) path: PathBuf,
+    pub(super) parent: Option<Slot>,
+    pub(super) children: Vec<Slot>,
+    /// Where it is now.
+    pub(super) inodes: Inodes,
+    /// Where it was last seen: what is re-created with another inode is another group.
+    pub(super) seen: Inodes,
+    /// A process directly in it.
+    pub(super) own_processes: bool,
+    /// Told, or to be told. A directory beside the spine that neither is nor holds a container stays unsaid.
+    pub(super) visible: bool,
+    /// Differs from what was told.
+    pub(super) dirty: bool,
+    /// Was told.
+    pub(super) told: bool,
+    /// The engine's file about it.
+    pub(super) state: Option<(PathBuf, Stamp)>,
+}
+
+/// All groups. Slot 0 is the root of the hierarchies.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    entries: Vec<Option<Entry>>,
+    /// By slot, apart from the entries: a tick walks these and should find them side by side.
+    pub(super) meters: Vec<Meter>,
+    /// By slot, when the group's files are to be read again: of most groups a tick needs no more.
+    pub(super) due: Vec<Micros>,
+    free: Vec<Slot>,
+    ids: HashMap<GroupId, Slot>,
+    inodes: HashMap<(usize, u64), Slot>,
+    next_id: u64,
+    order: Vec<Slot>,
+    order_is_stale: bool,
+    marked: Vec<Slot>,
+}
+
+impl Tree {
+    /// The root of the hierarchies.
+    pub(super) const ROOT: Slot = 0;
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How many slots there are, in use or not.
+    pub(super) fn slots(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn get(&self, slot: Slot) -> Option<&Entry> {
+        self.entries.get(slot)?.as_ref()
+    }
+
+    pub(super) fn slot(&self, id: GroupId) -> Option<Slot> {
+        self.ids.get(&id).copied()
+    }
+
+    /// The group whose directory has this inode in the walked hierarchy.
+    pub(super) fn by_inode(&self, walked: usize, inode: u64) -> Option<Slot> {
+        self.inodes.get(&(walked, inode)).copied()
+    }
+
+    /// Adds a group below `parent`, or the root.
+    pub(super) fn insert(&mut self, parent: Option<Slot>, path: PathBuf, inodes: Inodes) -> Slot {
+        let id = GroupId(self.next_id);
+        self.next_id += 1;
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            self.meters.push(Meter::default());
+            self.due.push(Micros::ZERO);
+            self.entries.len() - 1
+        });
+        let group = Group {
+            id,
+            parent: parent.map(|p| self[p].group.id),
+            path: shown(&path),
+            container: None,
+            limits: Limits::default(),
+            populated: false,
+        };
+        self.meters[slot] = Meter::new(id, parent.unwrap_or(Self::ROOT));
+        self.due[slot] = Micros::ZERO;
+        self.entries[slot] = Some(Entry {
+            group,
+            path,
+            parent,
+            children: Vec::new(),
+            inodes: [0; MOST_WALKED],
+            seen: [0; MOST_WALKED],
+            own_processes: false,
+            visible: false,
+            dirty: false,
+            told: false,
+            state: None,
+        });
+        if let Some(parent) = parent {
+            self[parent].children.push(slot);
+        }
+        self.ids.insert(id, slot);
+        self.place(slot, inodes);
+        self.order_is_stale = true;
+        slot
+    }
+
+    /// Notes where the group's directories are now; true if it is in a hierarchy where it was not.
+    pub(super) fn place(&mut self, slot: Slot, inodes: Inodes) -> bool {
+        let entry = self.entries[slot].as_mut().expect("a slot in hand holds a group");
+        let mut came = false;
+        for (walked, inode) in inodes.into_iter().enumerate() {
+            let was = std::mem::replace(&mut entry.inodes[walked], inode);
+            if was == inode {
+                continue;
+            }
+            self.inodes.remove(&(walked, was));
+            if inode != 0 {
+                entry.seen[walked] = inode;
+                self.inodes.insert((walked, inode), slot);
+                came = true;
+            }
+        }
+        came
+    }
+
+    /// Notes that the group is to be told.
+    pub(super) fn mark(&mut self, slot: Slot) {
+        if !std::mem::replace(&mut self[slot].dirty, true) {
+            self.marked.push(slot);
+        }
+    }
+
+    /// Notes whether somebody is in the group; true if that is news.
+    pub(super) fn populate(&mut self, slot: Slot, populated: bool) -> bool {
+        self[slot].group.populated = populated;
+        std::mem::replace(&mut self.meters[slot].populated, populated) != populated
+    }
+
+    /// The visible ones of the marked groups, parents first; none is marked afterwards.
+    pub(super) fn take_marked(&mut self) -> Vec<Slot> {
+        let mut marked = std::mem::take(&mut self.marked);
+        marked.retain(|slot| {
+            self.entries[*slot]
+                .as_mut()
+                .is_some_and(|entry| std::mem::take(&mut entry.dirty) && entry.visible)
+        });
+        marked.sort_by_cached_key(|slot| (self[*slot].path.components().count(), *slot));
+        marked
+    }
+
+    /// A group with its meter.
+    pub(super) fn both(&mut self, slot: Slot) -> (&Entry, &mut Meter) {
+        (self.entries[slot].as_ref().expect("a slot in hand holds a group"), &mut self.meters[slot])
+    }
+
+    /// Removes a group with everything below it; the ids of the told ones, topmost first.
+    pub(super) fn remove(&mut self, slot: Slot, budget: &mut FdBudget) -> Vec<GroupId> {
+        if let Some(parent) = self[slot].parent {
+            self[parent].children.retain(|child| *child != slot);
+        }
+        let (mut doomed, mut told) = (vec![slot], Vec::new());
+        while let Some(slot) = doomed.pop() {
+            let Some(entry) = self.entries[slot].take() else { continue };
+            doomed.extend(entry.children);
+            if entry.told {
+                told.push(entry.group.id);
+            }
+            self.ids.remove(&entry.group.id);
+            for (walked, inode) in entry.inodes.into_iter().enumerate() {
+                self.inodes.remove(&(walked, inode));
+            }
+            self.meters[slot].close(budget);
+            self.free.push(slot);
+        }
+        self.order_is_stale = true;
+        told
+    }
+
+    /// The group and everything below it, parents first.
+    pub(super) fn subtree(&self, top: Slot) -> Vec<Slot> {
+        let mut slots = vec![top];
+        let mut next = 0;
+        while let Some(slot) = slots.get(next) {
+            slots.extend(&self[*slot].children);
+            next += 1;
+        }
+        slots
+    }
+
+    /// Marks that what is visible changed.
+    pub(super) fn reorder(&mut self) {
+        self.order_is_stale = true;
+    }
+
+    /// The visible groups but the root, parents first.
+    pub(super) fn order(&mut self) -> &[Slot] {
+        if self.order_is_stale {
+            self.order_is_stale = false;
+            let all = if self.is_empty() { Vec::new() } else { self.subtree(Self::ROOT) };
+            self.order = all.into_iter().filter(|s| *s != Self::ROOT && self[*s].visible).collect();
+            for slot in 0..self.entries.len() {
+                self.meters[slot].has_children = self.get(slot).is_some_and(|e| !e.children.is_empty());
+            }
+        }
+        &self.order
+    }
+}
+
+impl Index<Slot> for Tree {
+    type Output = Entry;
+
+    fn index(&self, slot: Slot) -> &Entry {
+        self.entries[slot].as_ref().expect("a slot in hand holds a group")
+    }
+}
+
+impl IndexMut<Slot> for Tree {
+    fn index_mut(&mut self, slot: Slot) -> &mut Entry {
+        self.entries[slot].as_mut().expect("a slot in hand holds a group")
+    }
+}
+
+/// A path as `/proc/PID/cgroup` has it. What is not UTF-8 shows as U+FFFD: it is never opened by this.
+fn shown(path: &Path) -> String {
+    format!("/{}", path.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_never_used_twice_though_its_slot_is() {
+        let mut budget = FdBudget::new(1_000);
+        let mut tree = Tree::default();
+        let root = tree.insert(None, PathBuf::new(), [1, 0, 0, 0]);
+        let first = tree.insert(Some(root), "a".into(), [2, 3, 0, 0]);
+        let id = tree[first].group.id;
+        tree[first].told = true;
+        assert_eq!(tree.remove(first, &mut budget), [id]);
+        assert_eq!((tree.slot(id), tree.by_inode(0, 2), tree.by_inode(1, 3)), (None, None, None));
+        let second = tree.insert(Some(root), "a".into(), [4, 5, 0, 0]);
+        assert_eq!(second, first);
+        assert_ne!(tree[second].group.id, id);
+    }
+
+    #[test]
+    fn removal_takes_everything_below() {
+        let mut budget = FdBudget::new(1_000);
+        let mut tree = Tree::default();
+        let root = tree.insert(None, PathBuf::new(), [1, 0, 0, 0]);
+        let a = tree.insert(Some(root), "a".into(), [2, 0, 0, 0]);
+        let b = tree.insert(Some(a), "a/b".into(), [3, 0, 0, 0]);
+        for slot in [root, a, b] {
+            tree[slot].visible = true;
+        }
+        assert_eq!(tree.order(), [a, b]);
+        tree.remove(a, &mut budget);
+        assert!(tree.order().is_empty() && tree.get(b).is_none());
+        assert_eq!(tree.subtree(root), [root]);
+    }
+}

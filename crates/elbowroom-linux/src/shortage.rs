@@ -1,0 +1,32 @@
+//! What the kernel says of a shortage on the whole machine.
+
+use crate::proc;
+use crate::root::{ReadError, Root};
+use elbowroom_types::psi::Pressure;
+use elbowroom_types::unit::Bytes;
+
+/// Signs of a shortage; each is absent where the kernel does not have it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shortage {
+    /// `/proc/pressure/cpu`.
+    pub cpu: Option<Pressure>,
+    /// `/proc/pressure/memory`.
+    pub memory: Option<Pressure>,
+    /// `MemAvailable` of `/proc/meminfo`.
+    pub available: Option<Bytes>,
+}
+
+/// Reads them, three small files. What cannot be read, as on a kernel with PSI switched off, is absent.
+pub fn read(root: &Root) -> Shortage {
+    let pressure = |file| proc::pressure(&root.read(file).ok()?).ok();
+    let available = || -> Result<Option<Bytes>, ReadError> {
+        let path = "/proc/meminfo";
+        let text = root.read(path)?;
+        Ok(proc::meminfo(&text).map_err(|source| ReadError::malformed(path, source))?.mem_available)
+    };
+    Shortage {
+        cpu: pressure("/proc/pressure/cpu"),
+        memory: pressure("/proc/pressure/memory"),
+        available: available().unwrap_or_default(),
+    }
+}

@@ -1,0 +1,474 @@
+//! The sensor on captured hosts: what each kind of layout looks like from the outside, and how it takes what is broken.
+
+use elbowroom_linux::fixture::Fixture;
+use elbowroom_linux::sensor::{ActiveGroups, Tier};
+use elbowroom_linux::{Sensor, SensorConfig};
+use elbowroom_types::sample::{CpuMax, Event, Group, GroupId, Node};
+use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
+use std::collections::HashMap;
+use std::fmt::{Display, Write};
+use std::sync::{Arc, Mutex};
+
+const HYBRID: &str = include_str!("../../../tests/hosts/hybrid-docker.txt");
+const MIXED: &str = include_str!("../../../tests/hosts/mixed-podman.txt");
+const UNIFIED: &str = include_str!("../../../tests/hosts/unified-kubepods.txt");
+const WEB: &str = "docker/4f1c2a9be07d53c8a6e1d4b70935fa8210c7be694d3528af71e60b9c8d2f5a34";
+const BATCH: &str = "docker/0c7be694d3528af71e60b9c8d2f5a344f1c2a9be07d53c8a6e1d4b70935fa821";
+
+fn open(archive: &str) -> (Fixture, Sensor, Vec<Event>) {
+    let host = Fixture::new(archive).unwrap();
+    let config = SensorConfig {
+        root: host.path().into(),
+        rescan: Micros::secs(3_600),
+        plain: vec!["/batch/*".to_owned()],
+        ..SensorConfig::default()
+    };
+    let mut sensor = Sensor::open(&config).unwrap();
+    let events = sensor.start();
+    (host, sensor, events)
+}
+
+fn groups(events: &[Event]) -> HashMap<String, Group> {
+    let group = |event: &Event| match event {
+        Event::Group(group) => Some((group.path.clone(), group.clone())),
+        _ => None,
+    };
+    events.iter().filter_map(group).collect()
+}
+
+/// One line per group: name, and each setting it has.
+fn table(events: &[Event]) -> String {
+    let mut text = String::new();
+    for event in events {
+        let Event::Group(group) = event else { continue };
+        let name = group.path.rsplit('/').next().unwrap();
+        let short = &name[..name.len().min(12)];
+        write!(text, "{}", if short.is_empty() { "/" } else { short }).unwrap();
+        if let Some(container) = &group.container {
+            write!(text, " {:?}:{}", container.engine, container.name.as_deref().unwrap_or("?")).unwrap();
+            if let Some(pod) = &container.pod {
+                write!(text, "@{}", pod.name.as_deref().unwrap_or("?")).unwrap();
+            }
+        }
+        let limits = &group.limits;
+        put(&mut text, "cpu", limits.cpu_max.map(|CpuMax { quota, period }| format!("{quota}/{period}")));
+        put(&mut text, "share", limits.cpu_share.map(CpuShare::raw));
+        put(&mut text, "cpus", limits.cpuset);
+        put(&mut text, "mems", limits.mems);
+        put(&mut text, "mem", limits.memory_max);
+        put(&mut text, "high", limits.memory_high);
+        put(&mut text, "low", limits.memory_low);
+        put(&mut text, "min", limits.memory_min);
+        put(&mut text, "soft", limits.memory_soft);
+        put(&mut text, "swap", limits.swap_max);
+        put(&mut text, "memsw", limits.memsw_max);
+        writeln!(text, "{}", if group.populated { "" } else { " empty" }).unwrap();
+    }
+    text
+}
+
+fn put(text: &mut String, name: &str, value: Option<impl Display>) {
+    if let Some(value) = value {
+        write!(text, " {name}={value}").unwrap();
+    }
+}
+
+fn check(archive: &str, expect: &str) {
+    let (_host, _sensor, events) = open(archive);
+    let expect: String =
+        expect.lines().map(|l| l.trim()).filter(|l| !l.is_empty()).map(|l| format!("{l}\n")).collect();
+    assert_eq!(table(&events), expect);
+}
+
+const HYBRID_TABLE: &str = "
+    / cpu=max/100ms share=1024 cpus=0-1 mem=max soft=max memsw=max
+    docker cpu=max/100ms share=1024 cpus=0-1 mem=max soft=max memsw=max
+    0c7be694d352 Docker:batch cpu=max/100ms share=1024 cpus=1 mem=max soft=max memsw=max empty
+    4f1c2a9be07d Docker:web cpu=150ms/100ms share=512 cpus=0-1 mem=512MiB soft=128MiB memsw=1GiB
+";
+
+#[test]
+fn a_hybrid_host_is_read_from_its_v1_hierarchies() {
+    check(HYBRID, HYBRID_TABLE);
+}
+
+#[test]
+fn a_legacy_host_is_a_hybrid_one_without_pressure() {
+    let without: String =
+        HYBRID.lines().filter(|l| !l.contains(" - cgroup2 ")).map(|l| format!("{l}\n")).collect();
+    check(&without, HYBRID_TABLE);
+    for (archive, there) in [(HYBRID, true), (without.as_str(), false)] {
+        let (_host, mut sensor, events) = open(archive);
+        let details = sensor.details(groups(&events)[&format!("/{WEB}")].id, false).unwrap();
+        assert_eq!(details.pressure.is_some(), there);
+    }
+}
+
+#[test]
+fn a_host_between_the_versions_is_read_controller_by_controller() {
+    check(
+        MIXED,
+        "/ cpu=max/100ms share=1024 cpus=0-1
+         machine.slic cpu=max/100ms share=1024 cpus=0-1 mem=max high=max low=0B swap=max
+         libpod-9d20c Podman:db cpu=50ms/100ms share=2048 cpus=1 mem=256MiB high=max low=0B swap=max",
+    );
+}
+
+#[test]
+fn a_unified_host_with_a_pod() {
+    check(
+        UNIFIED,
+        "/ cpus=0-3
+         kubepods.sli cpu=max/100ms share=100 cpus=0-3 mem=max high=max low=0B swap=max
+         kubepods-bur cpu=max/100ms share=100 cpus=0-3 mem=max high=max low=0B swap=max
+         kubepods-bur cpu=max/100ms share=100 cpus=0-3 mem=600MiB high=max low=0B swap=max
+         cri-containe Containerd:app@app-0 cpu=150ms/100ms share=39 cpus=1-2 mem=512MiB high=400MiB low=128MiB swap=max",
+    );
+}
+
+#[test]
+fn nodes_that_memory_is_taken_from_are_read_in_both_versions() {
+    let v1 = "-- sys/fs/cgroup/cpuset/docker/cpuset.mems --\n0-1\n";
+    let v1 = format!("{HYBRID}{v1}-- sys/fs/cgroup/cpuset/{WEB}/cpuset.effective_mems --\n1\n");
+    let v2 = format!("{UNIFIED}-- sys/fs/cgroup/kubepods.slice/cpuset.mems.effective --\n0,2\n");
+    for (archive, path, mems) in
+        [(&v1, "/docker", "0-1"), (&v1, &format!("/{WEB}"), "1"), (&v2, "/kubepods.slice", "0,2")]
+    {
+        let (_host, _sensor, events) = open(archive);
+        assert_eq!(groups(&events)[path].limits.mems.unwrap().to_string(), mems);
+    }
+}
+
+#[test]
+fn the_node_is_told_first() {
+    let (_host, _sensor, events) = open(UNIFIED);
+    let Some(Event::Node(node)) = events.first() else { panic!("{:?}", events.first()) };
+    assert_eq!(node.online.to_string(), "0-3");
+    assert_eq!(node.mem_total, Bytes::kib(2_021_216));
+    assert!(node.low_mark > Bytes::ZERO && node.high_mark > node.low_mark);
+}
+
+#[test]
+fn details_and_processes_of_every_layout() {
+    let (_host, mut sensor, events) = open(HYBRID);
+    let web = groups(&events)[&format!("/{WEB}")].id;
+    let details = sensor.details(web, false).unwrap();
+    assert!(details.memory_stat.unwrap().pgfault > 0 && details.nr_threads == Some(1));
+    assert!(details.pressure.unwrap()[0].some.total > Micros::ZERO && details.cpu_user > Some(Micros::ZERO));
+    assert_eq!(sensor.processes(web), [29077]);
+    let dirs: Vec<String> = sensor.cgroup_dirs(web).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(dirs, ["cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", ""]);
+
+    let (_host, mut sensor, events) = open(UNIFIED);
+    let (_, app) = groups(&events).into_iter().find(|(_, g)| g.container.is_some()).unwrap();
+    let details = sensor.details(app.id, false).unwrap();
+    assert_eq!((details.io.len(), details.io[0].wbytes, details.io[0].wios), (1, Bytes::mib(2), 32));
+    assert!(details.memory_stat.unwrap().anon > Bytes::mib(1) && details.pressure.is_some());
+    assert_eq!(sensor.cgroup_dirs(app.id).len(), 1);
+}
+
+#[test]
+fn the_machine_is_read_from_the_most_precise_file_there_is() {
+    let kept = |archive: &str| archive.to_owned();
+    let cut = |archive: &str, file: &str| archive.replace(&format!("/{file} --"), "/renamed --");
+    let only_v1 = HYBRID.replace(" - cgroup2 ", " - tmpfs ");
+    for (archive, source, busy) in [
+        (kept(HYBRID), "cpuacct.usage", true),
+        (kept(UNIFIED), "cpu.stat", true),
+        (cut(&only_v1, "cpuacct.usage"), "/proc/stat", true),
+    ] {
+        let (_host, mut sensor, _) = open(&archive);
+        let tick = sensor.tick(Micros::secs(1));
+        assert_eq!(sensor.busy_source(), source);
+        assert_eq!(tick.busy > Micros::ZERO, busy);
+        assert!(tick.mem_free > Bytes::mib(100));
+    }
+}
+
+#[test]
+fn busy_time_per_cpu_is_read_where_a_container_is_kept_to_some() {
+    let (host, mut sensor, _) = open(HYBRID);
+    let tick = sensor.tick(Micros::secs(1));
+    assert_eq!(tick.busy_per_cpu.len(), 2);
+    assert_eq!(tick.busy_per_cpu.into_iter().sum::<Micros>(), tick.busy);
+    host.write(&format!("sys/fs/cgroup/cpuset/{BATCH}/cpuset.effective_cpus"), "0-1\n").unwrap();
+    sensor.changes();
+    assert_eq!(sensor.tick(Micros::secs(2)).busy_per_cpu, []);
+}
+
+#[test]
+fn what_changes_is_told_and_nothing_else() {
+    let (host, mut sensor, events) = open(HYBRID);
+    let before = groups(&events);
+    assert_eq!(sensor.changes(), []);
+    let quota = format!("sys/fs/cgroup/cpu/{WEB}/cpu.cfs_quota_us");
+    host.write(&quota, "-1\n").unwrap();
+    let told = groups(&sensor.changes());
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[&format!("/{WEB}")].limits.cpu_max.unwrap().quota, Limit::Max);
+    assert_eq!(told[&format!("/{WEB}")].id, before[&format!("/{WEB}")].id);
+    host.write(&quota, "-1\n").unwrap();
+    assert_eq!(sensor.changes(), [], "the same value again");
+
+    for hierarchy in ["cpu", "cpuacct", "memory", "cpuset"] {
+        host.remove(&format!("sys/fs/cgroup/{hierarchy}/{BATCH}")).unwrap();
+    }
+    assert_eq!(sensor.changes(), [Event::Gone(before[&format!("/{BATCH}")].id)]);
+
+    host.write("sys/fs/cgroup/cpu/batch/one/cgroup.procs", "1\n").unwrap();
+    let told = groups(&sensor.changes());
+    assert_eq!(told["/batch/one"].container.as_ref().unwrap().id, "/batch/one");
+    assert_eq!(told["/batch/one"].parent, Some(told["/batch"].id));
+    assert!(told["/batch"].populated, "processes below are processes");
+    host.remove("sys/fs/cgroup/cpu/batch/one").unwrap();
+    assert!(!groups(&sensor.changes())["/batch"].populated, "and go with what is below");
+}
+
+#[test]
+fn a_directory_beside_the_spine_is_told_only_with_a_container_in_it() {
+    let extra = "-- sys/fs/cgroup/memory/other/deep/memory.limit_in_bytes --\n1048576\n";
+    let (host, mut sensor, events) = open(&format!("{HYBRID}{extra}"));
+    assert!(groups(&events).keys().all(|path| !path.starts_with("/other")));
+    host.write("sys/fs/cgroup/memory/elbowroom/web/memory.limit_in_bytes", "1048576\n").unwrap();
+    let told = sensor.changes();
+    let paths: Vec<_> =
+        told.iter().map(|e| if let Event::Group(g) = e { g.path.as_str() } else { "" }).collect();
+    assert_eq!(paths, ["/elbowroom", "/elbowroom/web"]);
+    assert_eq!(groups(&told)["/elbowroom/web"].limits.memory_max, Some(Limit::At(Bytes::mib(1))));
+}
+
+#[test]
+fn what_is_malformed_or_missing_is_absent_and_the_rest_is_read() {
+    let broken = HYBRID
+        .replace("\n150000\n", "\nmany\n")
+        .replace(&format!("memory/{WEB}/memory.limit_in_bytes --"), &format!("memory/{WEB}/renamed --"))
+        .replace(
+            &format!("memory/{WEB}/memory.usage_in_bytes --\n"),
+            &format!("memory/{WEB}/memory.usage_in_bytes --\n?"),
+        );
+    let (_host, mut sensor, events) = open(&broken);
+    let web = &groups(&events)[&format!("/{WEB}")];
+    assert_eq!((web.limits.cpu_max, web.limits.memory_max), (None, None));
+    assert_eq!(web.limits.memory_soft, Some(Limit::At(Bytes::mib(128))));
+    let tick = sensor.tick(Micros::secs(1));
+    let (_, usage) = tick.usage.iter().find(|(id, _)| *id == web.id).unwrap();
+    assert!(usage.cpu > Micros::ZERO && usage.memory == Bytes::ZERO);
+}
+
+#[test]
+fn hostile_directories_are_groups_like_others() {
+    use std::os::unix::ffi::OsStrExt;
+    let (host, mut sensor, events) = open(HYBRID);
+    let cpu = host.path().join("sys/fs/cgroup/cpu");
+    let names: [&[u8]; 4] = [b"bad\xff\xfename", b"with\nnewline", b"-- x --", &[b'x'; 255]];
+    for name in names {
+        std::fs::create_dir_all(cpu.join("elbowroom").join(std::ffi::OsStr::from_bytes(name))).unwrap();
+    }
+    let told = groups(&sensor.changes());
+    assert_eq!(told.len(), 5, "{:?}", told.keys());
+    assert!(told.values().all(|g| g.container.is_none()));
+    assert!(told.contains_key("/elbowroom/bad\u{fffd}\u{fffd}name"));
+    // Deeper than a path can be long: what cannot be opened is not there, and nothing else suffers.
+    let mut deep = cpu.join("deep");
+    for _ in 0..12 {
+        deep.push("y".repeat(250));
+    }
+    std::fs::create_dir_all(&deep).unwrap();
+    assert!(!sensor.changes().is_empty());
+    sensor.tick(Micros::secs(1));
+    assert!(groups(&events).contains_key("/docker"));
+}
+
+#[test]
+fn a_container_renamed_keeps_its_id_and_gets_its_name() {
+    let host = Fixture::new(HYBRID).unwrap();
+    let config = SensorConfig { root: host.path().into(), rescan: Micros(1), ..SensorConfig::default() };
+    let mut sensor = Sensor::open(&config).unwrap();
+    let id = groups(&sensor.start())[&format!("/{WEB}")].id;
+    let state = WEB.replace("docker/", "var/lib/docker/containers/") + "/config.v2.json";
+    host.write(&state, "{\"Name\":\"/renamed\"}").unwrap();
+    let told = groups(&sensor.changes());
+    let web = &told[&format!("/{WEB}")];
+    assert_eq!((web.id, web.container.as_ref().unwrap().name.as_deref()), (id, Some("renamed")));
+}
+
+#[test]
+fn a_host_without_what_everything_depends_on_is_refused_with_the_file() {
+    for (file, word) in [("proc/meminfo", "meminfo"), ("sys/devices/system/cpu/online", "online")] {
+        let host = Fixture::new(&HYBRID.replace(&format!("-- {file} --"), "-- renamed --")).unwrap();
+        let config = SensorConfig { root: host.path().into(), ..SensorConfig::default() };
+        let error = Sensor::open(&config).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn without_zones_there_are_no_watermarks_and_one_that_cannot_be_read_is_said() {
+    let node = |text: &str| {
+        let (_host, _, events) = open(text);
+        match events.into_iter().next() {
+            Some(Event::Node(node)) => node,
+            other => panic!("{other:?}"),
+        }
+    };
+    let there = node(HYBRID);
+    let without = node(&HYBRID.replace("-- proc/zoneinfo --", "-- renamed --"));
+    assert!(there.low_mark > Bytes::ZERO && there.high_mark > Bytes::ZERO);
+    assert_eq!(without, Node { low_mark: Bytes::ZERO, high_mark: Bytes::ZERO, ..there });
+    let host = Fixture::new(HYBRID).unwrap();
+    host.write("proc/zoneinfo", "no zone\n").unwrap();
+    let config = SensorConfig { root: host.path().into(), ..SensorConfig::default() };
+    assert!(Sensor::open(&config).unwrap_err().to_string().contains("zoneinfo"));
+}
+
+#[test]
+fn an_idle_group_is_read_ever_more_seldom_and_an_active_one_every_tick() {
+    let (host, mut sensor, events) = open(HYBRID);
+    let ids = groups(&events);
+    let (web, batch) = (ids[&format!("/{WEB}")].id, ids[&format!("/{BATCH}")].id);
+    let usage = |hierarchy_path: &str, ns: u64| {
+        host.write(&format!("sys/fs/cgroup/cpuacct/{hierarchy_path}/cpuacct.usage"), &format!("{ns}\n"))
+            .unwrap();
+    };
+    let (mut named, mut reads) = (HashMap::<GroupId, u32>::new(), 0);
+    for n in 1..=100u64 {
+        usage(WEB, 1_000_000_000 + n * 10_000_000);
+        usage("docker", 1_000_000_000 + n * 10_000_000);
+        let tick = sensor.tick(Micros::millis(24 * n));
+        tick.usage.iter().for_each(|(id, _)| *named.entry(*id).or_default() += 1);
+        reads += sensor.cost().groups;
+    }
+    assert_eq!(named[&web], 100);
+    assert_eq!(named[&batch], 1, "the first time, and it has not changed since");
+    // docker and web every tick, batch at 0, 24, 72, 168, ... ms.
+    assert!((200..215).contains(&reads), "{reads}");
+
+    // batch wakes while it backs off: docker's time is not explained by web's.
+    usage(BATCH, 7_000_000);
+    usage("docker", 3_000_000_000);
+    let tick = sensor.tick(Micros::millis(24 * 101));
+    assert!(tick.usage.iter().any(|(id, usage)| *id == batch && usage.cpu == Micros::millis(7)));
+    assert_eq!(sensor.cost().probes, 1);
+}
+
+#[test]
+fn memory_of_a_busy_group_is_read_every_tick_while_it_moves_and_once_in_eight_while_it_does_not() {
+    let (host, mut sensor, events) = open(HYBRID);
+    let web = groups(&events)[&format!("/{WEB}")].id;
+    let mut n = 0;
+    let mut tick = |memory: Bytes| {
+        n += 1;
+        for group in [WEB, "docker"] {
+            let path = format!("sys/fs/cgroup/cpuacct/{group}/cpuacct.usage");
+            host.write(&path, &format!("{}\n", 1_000_000_000 + n * 10_000_000)).unwrap();
+        }
+        host.write(
+            &format!("sys/fs/cgroup/memory/{WEB}/memory.usage_in_bytes"),
+            &format!("{}\n", memory.get()),
+        )
+        .unwrap();
+        let usage = sensor.tick(Micros::millis(24 * n)).usage;
+        let (_, usage) = usage.into_iter().find(|(id, _)| *id == web).expect("it used CPU time");
+        (usage.memory, sensor.cost().syscalls)
+    };
+    let still = Bytes::mib(100);
+    for _ in 0..20 {
+        tick(still);
+    }
+    let rested: u64 = (0..16).map(|_| tick(still).1).sum();
+
+    let ticks = (1..100).find(|_| tick(Bytes::mib(200)).0 == Bytes::mib(200)).unwrap();
+    assert!((2..=8).contains(&ticks), "seen after {ticks} ticks");
+    let mut moving = 0;
+    for mib in (0..16).map(|i| 210 + 10 * i) {
+        let (seen, calls) = tick(Bytes::mib(mib));
+        assert_eq!(seen, Bytes::mib(mib));
+        moving += calls;
+    }
+    // Two reads of sixteen are left; the idle neighbour is read now and then.
+    assert!((12..=14).contains(&(moving - rested)), "{moving} against {rested}");
+}
+
+/// Says what a test tells it to say.
+#[derive(Debug, Default, Clone)]
+struct Said(Arc<Mutex<SaidState>>);
+
+#[derive(Debug, Default)]
+struct SaidState {
+    tracked: HashMap<u64, u32>,
+    ran: Vec<(u32, Micros)>,
+}
+
+impl ActiveGroups for Said {
+    fn track(&mut self, inode: u64, slot: u32) -> bool {
+        self.0.lock().unwrap().tracked.insert(inode, slot);
+        true
+    }
+
+    fn untrack(&mut self, inode: u64) {
+        self.0.lock().unwrap().tracked.remove(&inode);
+    }
+
+    fn ran(&mut self, each: &mut dyn FnMut(u32, Micros)) {
+        self.0.lock().unwrap().ran.drain(..).for_each(|(slot, total)| each(slot, total));
+    }
+}
+
+#[test]
+fn an_active_tier_adds_what_it_saw_up_to_the_top_without_reading_cpu_files() {
+    use std::os::unix::fs::MetadataExt;
+    let (host, mut sensor, events) = open(HYBRID);
+    let said = Said::default();
+    sensor.set_tier(Tier::Active(Box::new(said.clone())));
+    let inode =
+        |path: &str| std::fs::metadata(host.path().join("sys/fs/cgroup/cpu").join(path)).unwrap().ino();
+    let ids = groups(&events);
+    let (web, docker) = (ids[&format!("/{WEB}")].id, ids["/docker"].id);
+    let first: HashMap<_, _> = sensor.tick(Micros::secs(1)).usage.into_iter().collect();
+    assert_eq!(first.len(), 3, "everything is read once");
+
+    let slot = said.0.lock().unwrap().tracked[&inode(WEB)];
+    for (n, total) in [(2, 5), (3, 12)] {
+        said.0.lock().unwrap().ran = vec![(slot, Micros::millis(total))];
+        let tick: HashMap<_, _> = sensor.tick(Micros::millis(1_000 + 24 * n)).usage.into_iter().collect();
+        assert_eq!(tick.len(), 2, "web and what is above it");
+        for id in [web, docker] {
+            assert_eq!(tick[&id].cpu.saturating_sub(first[&id].cpu), Micros::millis(total));
+        }
+    }
+    assert_eq!(sensor.tick(Micros::millis(1_100)).usage, [], "nobody ran");
+
+    for hierarchy in ["cpu", "cpuacct", "memory", "cpuset"] {
+        host.remove(&format!("sys/fs/cgroup/{hierarchy}/{WEB}")).unwrap();
+    }
+    sensor.changes();
+    assert!(!said.0.lock().unwrap().tracked.values().any(|s| *s == slot), "forgotten with its group");
+}
+
+#[test]
+fn in_an_active_tier_the_kernels_own_account_is_read_of_who_ran_and_no_file_of_cpu_time_of_who_did_not() {
+    use std::os::unix::fs::MetadataExt;
+    let (host, mut sensor, events) = open(HYBRID);
+    let said = Said::default();
+    sensor.set_tier(Tier::Active(Box::new(said.clone())));
+    let inode = std::fs::metadata(host.path().join("sys/fs/cgroup/cpu").join(WEB)).unwrap().ino();
+    let (web, docker) = (groups(&events)[&format!("/{WEB}")].id, groups(&events)["/docker"].id);
+    sensor.tick(Micros::secs(1));
+    let slot = said.0.lock().unwrap().tracked[&inode];
+    for group in [WEB, "docker"] {
+        host.write(&format!("sys/fs/cgroup/cpuacct/{group}/cpuacct.usage"), "9000000000000\n").unwrap();
+    }
+    // Two rounds are over after 128 periods.
+    let mut cpu_of = |ran: bool| {
+        let mut last = HashMap::new();
+        for n in 0..128 {
+            if ran && n == 0 {
+                said.0.lock().unwrap().ran = vec![(slot, Micros::millis(1))];
+            }
+            last.extend(sensor.tick(Micros::millis(2_000 + 24 * n + if ran { 10_000 } else { 0 })).usage);
+        }
+        [web, docker].map(|id| last.get(&id).map(|usage| usage.cpu))
+    };
+    assert_eq!(cpu_of(false), [None, None], "nobody ran, and memory did not move");
+    assert_eq!(cpu_of(true), [Some(Micros::secs(9_000)); 2], "what is above it, too");
+}

@@ -1,0 +1,4 @@
+//! BPF programs of the profilers.
+
+pub mod faults;
+pub mod page_tables;

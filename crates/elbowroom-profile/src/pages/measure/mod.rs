@@ -1,0 +1,277 @@
+//! The page tables of processes, for `crate::pages::model`.
+//!
+//! Two ways lead to them. BPF copies whole tables, entries as the processor has them (x86-64, feature `bpf`);
+//! `/proc/PID/pagemap` has every frame too, but neither what was used nor which pages are huge: `/proc/PID/smaps` says that of
+//! whole areas. No process is stopped, and one that ends or executes another program meanwhile is left out.
+//!
+//! Whether a page is used can be watched only by making the kernel forget that it was (`/proc/PID/clear_refs`). That makes pages
+//! look colder to reclaim than they are, so it is done only when asked for. Every processor is visited then ([`translations`]).
+
+mod maps;
+mod pagemap;
+mod probe;
+mod translations;
+
+pub use maps::areas;
+
+#[cfg(feature = "bpf")]
+use crate::bpf::page_tables::PageTables;
+use crate::pages::model as pages;
+use crate::pages::model::{Accesses, Pages, Process, Table};
+use elbowroom_linux::root::{ReadError, Root, if_there};
+use pagemap::Pagemap;
+use probe::Probe;
+use serde::Serialize;
+use std::path::Path;
+use std::time::Duration;
+
+/// How tables are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// A BPF program copies them.
+    Bpf,
+    /// `/proc/PID/pagemap` and `/proc/PID/smaps`.
+    Pagemap,
+}
+
+/// Why page tables cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum PagesError {
+    /// A file that everything depends on.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Frames are shown only to the administrator.
+    #[error("/proc/PID/pagemap shows no frames to this user: run as root (CAP_SYS_ADMIN)")]
+    NotAllowed,
+    /// The memory of this process that is looked at first cannot be had.
+    #[error("while mapping a few pages: {0}")]
+    Memory(rustix::io::Errno),
+    /// The BPF way was asked for, and is not there.
+    #[error(
+        "page tables cannot be copied by BPF here: {because}: leave it out to read /proc/PID/pagemap instead"
+    )]
+    NoBpf {
+        /// Why not.
+        because: String,
+    },
+}
+
+/// What was found, and how.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// What the tables have in common.
+    pub pages: Pages,
+    /// Processes that were compared, by container.
+    pub processes: Vec<u64>,
+    /// Processes that ended or executed another program meanwhile.
+    pub gone: u64,
+}
+
+/// Reads page tables, any number of times.
+pub struct Reader {
+    root: Root,
+    probe: Probe,
+    #[cfg(feature = "bpf")]
+    bpf: Option<PageTables>,
+    /// Why there is no BPF, where there is none.
+    refused: Option<String>,
+}
+
+impl Reader {
+    /// Opens the way that is asked for; the fastest that works where none is.
+    ///
+    /// # Errors
+    /// The way does not work here, or this user may not see frames.
+    pub fn open(source: Option<Source>) -> Result<Self, PagesError> {
+        let probe = Probe::new()?;
+        let reader = Self {
+            root: Root::host()?,
+            probe,
+            #[cfg(feature = "bpf")]
+            bpf: None,
+            refused: None,
+        };
+        match source {
+            Some(Source::Pagemap) => Ok(reader),
+            wanted => reader.with_bpf(wanted.is_some()),
+        }
+    }
+
+    #[cfg(feature = "bpf")]
+    fn with_bpf(mut self, must: bool) -> Result<Self, PagesError> {
+        match PageTables::open(self.probe.page(), self.probe.frame()) {
+            Ok(bpf) => self.bpf = Some(bpf),
+            Err(error) if must => return Err(PagesError::NoBpf { because: error.to_string() }),
+            Err(error) => self.refused = Some(error.to_string()),
+        }
+        Ok(self)
+    }
+
+    #[cfg(not(feature = "bpf"))]
+    fn with_bpf(mut self, must: bool) -> Result<Self, PagesError> {
+        let because = "this build has no BPF (cargo build --features bpf)".to_owned();
+        if must {
+            return Err(PagesError::NoBpf { because });
+        }
+        self.refused = Some(because);
+        Ok(self)
+    }
+
+    /// How it reads.
+    pub fn source(&self) -> Source {
+        #[cfg(feature = "bpf")]
+        if self.bpf.is_some() {
+            return Source::Bpf;
+        }
+        Source::Pagemap
+    }
+
+    /// Why it does not read the fast way, where it could have.
+    pub fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+
+    /// Compares the tables of the processes of several containers; no process is in two of them. `watch` is how long to watch which
+    /// of their pages are used; without it nothing of the processes is changed, and nothing is known of use.
+    ///
+    /// # Errors
+    /// A file that cannot be read though its process is there, or BPF that stops working.
+    pub fn look(&mut self, containers: &[Vec<i32>], watch: Option<Duration>) -> Result<Snapshot, PagesError> {
+        let pids: Vec<(usize, i32)> = containers
+            .iter()
+            .enumerate()
+            .flat_map(|(place, pids)| pids.iter().map(move |pid| (place, *pid)))
+            .collect();
+        if let Some(watch) = watch {
+            for (_, pid) in &pids {
+                forget_use(*pid)?;
+            }
+            translations::forget();
+            std::thread::sleep(watch);
+        }
+        let mut taken = Taken::default();
+        match self.source() {
+            #[cfg(feature = "bpf")]
+            Source::Bpf => self.copy(&pids, &mut taken)?,
+            _ => self.read(&pids, watch.is_some(), &mut taken)?,
+        }
+        let accesses = match (watch, self.source()) {
+            (None, _) => Accesses::NotWatched,
+            (Some(_), Source::Bpf) => Accesses::InEntries,
+            (Some(_), Source::Pagemap) => Accesses::InAreas,
+        };
+        let zeros = self.probe.zeros();
+        let pages = pages::pages(containers.len(), &taken.processes, &mut taken.tables, zeros, accesses);
+        let mut processes = vec![0; containers.len()];
+        taken.processes.iter().filter(|p| !p.areas.is_empty()).for_each(|p| processes[p.container] += 1);
+        Ok(Snapshot { pages, processes, gone: taken.gone })
+    }
+
+    /// By `/proc`.
+    fn read(&self, pids: &[(usize, i32)], watched: bool, taken: &mut Taken) -> Result<(), PagesError> {
+        for (container, pid) in pids {
+            let Some(before) = if_there(image(&self.root, *pid))? else {
+                taken.gone += 1;
+                continue;
+            };
+            let Some((file, areas)) = if_there(self.open_process(*pid))? else {
+                taken.gone += 1;
+                continue;
+            };
+            let process = taken.processes.len();
+            let tables = taken.tables.len();
+            file.tables(process, &areas, |table| taken.tables.push(table))?;
+            if if_there(image(&self.root, *pid))?.as_ref() != Some(&before) {
+                taken.tables.truncate(tables);
+                taken.gone += 1;
+                continue;
+            }
+            let of_area = |(mut area, _): (pages::Area, Option<u64>)| {
+                area.told.active = area.told.active.filter(|_| watched);
+                area
+            };
+            let areas = areas.into_iter().map(of_area).collect();
+            taken.processes.push(Process { container: *container, areas });
+        }
+        Ok(())
+    }
+
+    fn open_process(&self, pid: i32) -> Result<(Pagemap, Areas), ReadError> {
+        let file = Pagemap::open(pid)?;
+        let areas = self.areas(pid, "smaps")?;
+        Ok((file, areas))
+    }
+
+    fn areas(&self, pid: i32, file: &str) -> Result<Areas, ReadError> {
+        let path = format!("/proc/{pid}/{file}");
+        let text = self.root.read(&path)?;
+        // Without a program: a kernel thread, or one that has just ended.
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        maps::areas(&text, &program.to_string_lossy()).map_err(|e| ReadError::malformed(path, e))
+    }
+
+    /// By BPF.
+    #[cfg(feature = "bpf")]
+    fn copy(&mut self, pids: &[(usize, i32)], taken: &mut Taken) -> Result<(), PagesError> {
+        let mut before = Vec::new();
+        let mut wanted = Vec::new();
+        for (container, pid) in pids {
+            let found = if_there(image(&self.root, *pid))?.zip(if_there(self.areas(*pid, "maps"))?);
+            let Some((image, areas)) = found else {
+                taken.gone += 1;
+                continue;
+            };
+            wanted.push(*pid as u32);
+            before.push(image);
+            let areas = areas.into_iter().map(|(area, _)| area).collect();
+            taken.processes.push(Process { container: *container, areas });
+        }
+        let bpf = self.bpf.as_mut().expect("the source is BPF only where it is open");
+        let mut changed = bpf
+            .read(&wanted, |table| taken.tables.push(table))
+            .map_err(|error| PagesError::NoBpf { because: error.to_string() })?;
+        for (process, pid) in wanted.iter().enumerate() {
+            if if_there(image(&self.root, *pid as i32))?.as_ref() != Some(&before[process]) {
+                changed.push(process);
+            }
+        }
+        changed.sort_unstable();
+        changed.dedup();
+        taken.tables.retain(|table| changed.binary_search(&table.process).is_err());
+        changed.iter().for_each(|process| taken.processes[*process].areas.clear());
+        taken.gone += changed.len() as u64;
+        Ok(())
+    }
+}
+
+/// Areas with their resident bytes, where those are known.
+type Areas = Vec<(pages::Area, Option<u64>)>;
+
+/// What a look has brought so far.
+#[derive(Default)]
+struct Taken {
+    processes: Vec<Process>,
+    tables: Vec<Table>,
+    gone: u64,
+}
+
+/// What changes when a process executes another program: where its code and stack begin and end (`/proc/PID/stat`, fields 26 to
+/// 28). Absent for a process that is gone.
+fn image(root: &Root, pid: i32) -> Result<Vec<String>, ReadError> {
+    let stat = root.read(format!("/proc/{pid}/stat"))?;
+    let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    // The state, first after the command, is field 3.
+    Ok(fields.split(' ').skip(26 - 3).take(3).map(str::to_owned).collect())
+}
+
+/// Makes the kernel forget which pages of a process were used (`clear_refs`, 1). One that is gone is no error.
+fn forget_use(pid: i32) -> Result<(), ReadError> {
+    let path = Path::new("/proc").join(pid.to_string()).join("clear_refs");
+    let written = std::fs::write(&path, "1").map_err(|error| ReadError::Io {
+        operation: "writing",
+        source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
+        path,
+    });
+    if_there(written).map(|_| ())
+}

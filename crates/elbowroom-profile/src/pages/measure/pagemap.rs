@@ -1,0 +1,102 @@
+//! `/proc/PID/pagemap`: the portable way to page tables, one process and area after another.
+
+use crate::pages::model::{Area, ENTRIES, Entry, Table};
+use elbowroom_linux::root::ReadError;
+use rustix::io::{Errno, pread};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+/// Entries read at once: 512 KiB of the file.
+const CHUNK: u64 = 65_536;
+
+/// Areas beyond this size are read only if the kernel says that something is resident in them: a runtime reserves terabytes,
+/// and the file has eight bytes for every page of them.
+const LARGE: u64 = 1 << 18;
+
+/// The open file of one process.
+#[derive(Debug)]
+pub(super) struct Pagemap {
+    file: OwnedFd,
+    path: PathBuf,
+}
+
+impl Pagemap {
+    /// Opens the file of a process; its memory stays the one it had now, whatever it executes later.
+    pub(super) fn open(pid: i32) -> Result<Self, ReadError> {
+        let path = PathBuf::from(format!("/proc/{pid}/pagemap"));
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        match rustix::fs::open(&path, flags, rustix::fs::Mode::empty()) {
+            Ok(file) => Ok(Self { file, path }),
+            Err(source) => Err(ReadError::Io { operation: "opening", path, source }),
+        }
+    }
+
+    /// The entry of one page.
+    pub(super) fn entry(&self, page: u64) -> Result<Entry, ReadError> {
+        let mut words = [0];
+        self.read(page, &mut words)?;
+        Ok(Entry::from_pagemap(words[0]))
+    }
+
+    /// Calls `each` with the tables of all `areas`, ascending, for regions where something is mapped. `areas` are ascending,
+    /// with their resident bytes where they are known.
+    pub(super) fn tables(
+        &self,
+        process: usize,
+        areas: &[(Area, Option<u64>)],
+        mut each: impl FnMut(Table),
+    ) -> Result<(), ReadError> {
+        let mut words = vec![0; CHUNK as usize];
+        let mut open: Option<Table> = None;
+        for (area, resident) in areas {
+            if area.end - area.first > LARGE && *resident == Some(0) {
+                continue;
+            }
+            let mut page = area.first;
+            while page < area.end {
+                let some = (area.end - page).min(CHUNK) as usize;
+                let read = self.read(page, &mut words[..some])?;
+                if read == 0 {
+                    break;
+                }
+                for (word, page) in words[..read].iter().zip(page..) {
+                    let entry = Entry::from_pagemap(*word);
+                    if !entry.is_mapped() {
+                        continue;
+                    }
+                    let region = page / ENTRIES as u64;
+                    let table = match &mut open {
+                        Some(table) if table.region == region => table,
+                        open => {
+                            let entries = Box::new([Entry::default(); ENTRIES]);
+                            open.replace(Table { process, region, entries }).into_iter().for_each(&mut each);
+                            open.as_mut().expect("a table has just been put there")
+                        }
+                    };
+                    table.entries[(page % ENTRIES as u64) as usize] = entry;
+                }
+                page += read as u64;
+            }
+        }
+        open.into_iter().for_each(each);
+        Ok(())
+    }
+
+    /// Reads whole words from the one of `page` on; fewer than asked for at the end of the address space.
+    fn read(&self, page: u64, words: &mut [u64]) -> Result<usize, ReadError> {
+        let mut bytes = vec![0u8; words.len() * 8];
+        let read = loop {
+            match pread(self.file.as_fd(), &mut bytes[..], page * 8) {
+                Err(Errno::INTR) => {}
+                Ok(read) => break read / 8,
+                Err(source) => {
+                    return Err(ReadError::Io { operation: "reading", path: self.path.clone(), source });
+                }
+            }
+        };
+        for (word, bytes) in words.iter_mut().zip(bytes[..read * 8].chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().expect("chunks have 8 bytes"));
+        }
+        Ok(read)
+    }
+}

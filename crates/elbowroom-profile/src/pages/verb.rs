@@ -1,0 +1,315 @@
+//! `elbowroom profile pages`: what the page tables of containers have in common.
+
+use crate::overhead::{Meter, Overhead};
+use crate::pages::measure::{Reader, Snapshot, Source};
+use crate::pages::model::{Kind, Tally};
+use crate::report::{Bars, Block, Report, Section, Table, Wanted};
+use crate::verb::{Which, kernel, percent, short};
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use elbowroom_client::control::LoadSources;
+use elbowroom_client::table::{Align, clip};
+use elbowroom_linux::containers::{Containers, Subject};
+use elbowroom_types::unit::{Micros, parse_duration};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet};
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Arguments of `profile pages`.
+#[derive(Args)]
+#[command(
+    after_help = "Nothing is stopped. Everything is counted in entries of 4 KiB; a huge page is 512 of them.\n\
+    groupable  another process has the same frame at the same address: their tables could be one\n\
+    elsewhere  others have the frame, but at other addresses (address-space randomisation)\n\
+    exclusive  no other process that was looked at has the frame\n\n\
+    Examples:\n  elbowroom profile pages web1 web2\n  \
+    elbowroom profile pages --after 120s --active 1s --html pages.html"
+)]
+pub struct PagesArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Look again this long after the first look began: what is so at the beginning, and in the steady state.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    after: Option<Micros>,
+    /// Watch for this long which pages are used. Makes the kernel forget which were used before, so that reclaim takes them
+    /// for colder than they are until they are used again.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    active: Option<Micros>,
+    /// How tables are read; by default the fastest way that works.
+    #[arg(long, value_enum)]
+    source: Option<SourceArg>,
+    #[command(flatten)]
+    wanted: Wanted,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SourceArg {
+    /// A BPF program copies them (x86-64, Linux 5.17).
+    Bpf,
+    /// /proc/PID/pagemap and smaps: everywhere, slower; activity only by area.
+    Pagemap,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    kernel: String,
+    source: Source,
+    /// Why not the faster way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_bpf: Option<String>,
+    looks: Vec<Look>,
+}
+
+/// One look at all containers.
+#[derive(Serialize)]
+struct Look {
+    /// When it began, since the first did.
+    at_seconds: f64,
+    /// When all tables were read: Unix time.
+    read_unix_ms: u64,
+    /// CPU time of this process for this look.
+    cpu_usec: Micros,
+    containers: Vec<ContainerPages>,
+    total: Tally,
+    /// Different frames of 4 KiB.
+    frames: u64,
+    /// Entries that were mapped while tables were read.
+    unplaced: u64,
+    /// Processes that ended or executed another program meanwhile.
+    gone: u64,
+}
+
+#[derive(Serialize)]
+struct ContainerPages {
+    #[serde(flatten)]
+    subject: Subject,
+    processes: u64,
+    total: Tally,
+    kinds: BTreeMap<&'static str, Tally>,
+}
+
+/// The verb.
+pub fn main(args: &PagesArgs, load: LoadSources) -> Result<ExitCode> {
+    args.wanted.prepare()?;
+    let meter = Meter::start();
+    let mut containers = args.which.open(load)?;
+    let subjects = containers.select(&args.which.containers)?;
+    let source = args.source.map(|source| match source {
+        SourceArg::Bpf => Source::Bpf,
+        SourceArg::Pagemap => Source::Pagemap,
+    });
+    let mut reader = Reader::open(source)?;
+    let first = Instant::now();
+    let mut looks = vec![look(&mut reader, &mut containers, &subjects, args.active, Duration::ZERO)?];
+    if let Some(after) = args.after {
+        if std::io::stderr().is_terminal() {
+            eprintln!("elbowroom: looking again in {} s", after.get() / 1_000_000);
+        }
+        std::thread::sleep(Duration::from_micros(after.get()).saturating_sub(first.elapsed()));
+        looks.push(look(&mut reader, &mut containers, &subjects, args.active, first.elapsed())?);
+    }
+    let overhead: Overhead = meter.stop(0);
+    let answer = Answer {
+        kernel: kernel().1,
+        source: reader.source(),
+        no_bpf: reader.refused().filter(|_| source.is_none()).map(str::to_owned),
+        looks,
+    };
+    args.wanted.give("pages", &report(&answer), &overhead, &answer)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn look(
+    reader: &mut Reader,
+    containers: &mut Containers,
+    subjects: &[Subject],
+    active: Option<Micros>,
+    at: Duration,
+) -> Result<Look> {
+    let meter = Meter::start();
+    let pids = processes_of(subjects, |cgroup| containers.processes(cgroup));
+    let Snapshot { pages, processes, gone } =
+        reader.look(&pids, active.map(|active| Duration::from_micros(active.get())))?;
+    let read = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let total = pages.total();
+    let of_container = |((subject, kinds), processes): ((&Subject, &[Tally; Kind::ALL.len()]), u64)| {
+        let mut total = Tally::default();
+        kinds.iter().for_each(|tally| total += *tally);
+        let kinds = Kind::ALL.iter().map(|kind| (kind.name(), kinds[*kind as usize])).collect();
+        ContainerPages { subject: subject.clone(), processes, total, kinds }
+    };
+    Ok(Look {
+        at_seconds: at.as_secs_f64(),
+        read_unix_ms: read.as_millis() as u64,
+        cpu_usec: meter.stop(0).cpu,
+        containers: subjects.iter().zip(&pages.containers).zip(processes).map(of_container).collect(),
+        total,
+        frames: pages.frames,
+        unplaced: pages.unplaced,
+        gone,
+    })
+}
+
+/// The processes of each of `subjects`, none of them twice: where one cgroup is inside another, the innermost counts.
+fn processes_of(subjects: &[Subject], mut below: impl FnMut(&str) -> Vec<i32>) -> Vec<Vec<i32>> {
+    let mut innermost_first: Vec<usize> = (0..subjects.len()).collect();
+    innermost_first.sort_by_key(|place| Reverse(subjects[*place].cgroup.len()));
+    let mut given = HashSet::new();
+    let mut processes = vec![Vec::new(); subjects.len()];
+    for place in innermost_first {
+        processes[place] = below(&subjects[place].cgroup);
+        processes[place].retain(|pid| given.insert(*pid));
+    }
+    processes
+}
+
+fn report(answer: &Answer) -> Report {
+    let way = match (answer.source, &answer.no_bpf) {
+        (Source::Bpf, _) => "BPF, whole page tables".to_owned(),
+        (Source::Pagemap, None) => "/proc/PID/pagemap, smaps".to_owned(),
+        (Source::Pagemap, Some(because)) => format!("/proc/PID/pagemap, smaps; {because}"),
+    };
+    let sections = answer.looks.iter().map(|look| section(look, answer.looks.len() > 1)).collect();
+    Report { title: "Page tables".into(), facts: vec![kernel(), ("read by".into(), way)], sections }
+}
+
+fn section(look: &Look, several: bool) -> Section {
+    let title = match (several, look.at_seconds) {
+        (false, _) => "What containers have in common".to_owned(),
+        (true, 0.0) => "At the beginning".to_owned(),
+        (true, at) => format!("After {at:.0} s"),
+    };
+    let all = look.total;
+    let text = format!(
+        "{} entries of 4 KiB lead to {} frames. {} could be shared by processes as they are, {} more if addresses were the same, {} \
+         with another container.",
+        short(all.entries),
+        short(look.frames),
+        percent(all.groupable, all.entries),
+        percent(all.elsewhere, all.entries),
+        percent(all.groupable_across, all.entries),
+    );
+    let mut by_container: Vec<(String, Tally)> = look
+        .containers
+        .iter()
+        .map(|container| {
+            (format!("{} ({})", clip(&container.subject.name, 16), container.processes), container.total)
+        })
+        .collect();
+    if by_container.len() > 1 {
+        by_container.push(("all".into(), all));
+    }
+    let by_kind: Vec<(String, Tally)> = Kind::ALL
+        .iter()
+        .map(|kind| {
+            let mut sum = Tally::default();
+            look.containers.iter().for_each(|container| sum += container.kinds[kind.name()]);
+            (kind.name().to_owned(), sum)
+        })
+        .filter(|(_, tally)| tally.entries > 0)
+        .collect();
+    let bars = |title: &str, rows: &[(String, Tally)]| {
+        let mib = |entries: u64| entries as f64 / 256.0;
+        let bar = |(name, t): &(String, Tally)| {
+            (name.clone(), [t.groupable, t.elsewhere, t.exclusive(), t.zero].map(mib).to_vec())
+        };
+        Block::Bars(Bars {
+            title: title.to_owned(),
+            unit: "MiB mapped".into(),
+            parts: ["groupable", "elsewhere", "exclusive", "zeros"].map(str::to_owned).to_vec(),
+            bars: rows.iter().map(bar).collect(),
+        })
+    };
+    let mut blocks = vec![
+        table("CONTAINER (PROCESSES)", &by_container),
+        bars("By container", &by_container),
+        table("KIND", &by_kind),
+        bars("By kind", &by_kind),
+    ];
+    if look.gone > 0 {
+        blocks.push(Block::Note(format!(
+            "{} processes ended or executed another program meanwhile and are not in it: look again.",
+            look.gone
+        )));
+    }
+    Section { title, text, blocks }
+}
+
+fn table(heading: &'static str, rows: &[(String, Tally)]) -> Block {
+    let watched = rows.iter().any(|(_, tally)| tally.active.is_some());
+    let by_entry = rows.iter().any(|(_, tally)| tally.active_groupable.is_some());
+    let mut columns = vec![(heading, Align::Left), ("ENTRIES", Align::Right)];
+    columns.extend(["GROUPABLE", "ELSEWHERE", "EXCLUSIVE", "HUGE"].map(|name| (name, Align::Right)));
+    columns.extend(watched.then_some(("ACTIVE", Align::Right)));
+    columns.extend(by_entry.then_some(("OF GROUPABLE", Align::Right)));
+    let row = |(name, tally): &(String, Tally)| {
+        let part = |n: u64| percent(n, tally.entries);
+        let parts = [tally.groupable, tally.elsewhere, tally.exclusive(), tally.huge].map(part);
+        let mut cells = vec![name.clone(), short(tally.entries)];
+        cells.extend(parts);
+        cells.extend(watched.then(|| tally.active.map_or("-".into(), part)));
+        cells.extend(
+            by_entry.then(|| tally.active_groupable.map_or("-".into(), |n| percent(n, tally.groupable))),
+        );
+        cells
+    };
+    Block::Table(Table { columns, rows: rows.iter().map(row).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_in_two_cgroups_that_are_named_is_the_inner_ones() {
+        let subject = |cgroup: &str| Subject { name: cgroup.into(), cgroup: cgroup.into() };
+        let below = |cgroup: &str| match cgroup {
+            "/a" => vec![1, 2, 3],
+            "/a/b" => vec![2],
+            _ => vec![4],
+        };
+        let found = processes_of(&[subject("/a"), subject("/a/b"), subject("/longer/c")], below);
+        assert_eq!(found, [vec![1, 3], vec![2], vec![4]]);
+    }
+
+    #[test]
+    fn a_report_names_what_is_shared_and_stays_below_eighty_columns() {
+        let total = Tally {
+            entries: 1000,
+            groupable: 500,
+            groupable_across: 250,
+            elsewhere: 100,
+            huge: 512,
+            active: Some(20),
+            active_groupable: Some(5),
+            ..Tally::default()
+        };
+        let container = |name: &str| ContainerPages {
+            subject: Subject { name: name.into(), cgroup: "/x".into() },
+            processes: 3,
+            total,
+            kinds: Kind::ALL.iter().map(|kind| (kind.name(), total)).collect(),
+        };
+        let look = Look {
+            at_seconds: 0.0,
+            read_unix_ms: 0,
+            cpu_usec: Micros(1),
+            containers: vec![container("a-name-that-is-far-too-long"), container("b")],
+            total,
+            frames: 400,
+            unplaced: 0,
+            gone: 2,
+        };
+        let section = section(&look, false);
+        assert!(section.text.contains("50.0 % could be shared"), "{}", section.text);
+        for block in &section.blocks {
+            let Block::Table(rows) = block else { continue };
+            let text = elbowroom_client::table::table(&rows.columns, &rows.rows);
+            assert!(text.lines().all(|line| line.chars().count() < 100), "{text}");
+        }
+        assert!(matches!(section.blocks.last(), Some(Block::Note(note)) if note.contains("look again")));
+    }
+}

@@ -1,0 +1,363 @@
+//! Whose code an address is: the kernel's symbols, ELF's, and Go's own table in programs that are stripped.
+
+pub mod pclntab;
+
+use super::processes::{Address, Module, Processes};
+use crate::startup::stack::{Frame, Space, Stack};
+use elbowroom_linux::elf::name_at;
+use object::elf::{STT_FUNC, STT_GNU_IFUNC};
+use object::read::elf::{ElfFile64, ProgramHeader, SectionHeader, Sym};
+use object::{Endianness, Object, ObjectSection, RelocationTarget};
+use pclntab::Functions;
+use std::collections::HashMap;
+use std::io::Read;
+use std::sync::Arc;
+
+/// No program that starts containers is larger.
+const LARGEST_FILE: u64 = 1 << 30;
+/// Names of C++ have their types in them.
+const LONGEST_NAME: usize = 4096;
+
+/// The kernel's functions, by address.
+#[derive(Debug, Default)]
+pub struct Kernel(Vec<(u64, String)>);
+
+impl Kernel {
+    /// Those of the kernel that runs. Empty where `kernel.kptr_restrict` hides addresses.
+    pub fn running() -> Self {
+        Self::parse(&std::fs::read_to_string("/proc/kallsyms").unwrap_or_default())
+    }
+
+    /// `address type name [module]`, a line each.
+    pub fn parse(text: &str) -> Self {
+        let symbols = text.lines().filter_map(|line| {
+            let mut words = line.split_ascii_whitespace();
+            let (address, kind, name) = (words.next()?, words.next()?, words.next()?);
+            let address = u64::from_str_radix(address, 16).ok().filter(|address| *address != 0)?;
+            matches!(kind, "t" | "T" | "w" | "W").then(|| (address, name.to_owned()))
+        });
+        let mut symbols: Vec<(u64, String)> = symbols.collect();
+        symbols.sort_by_key(|(address, _)| *address);
+        Self(symbols)
+    }
+
+    /// The function at `address`.
+    pub fn at(&self, address: u64) -> Option<&str> {
+        let (_, name) = self.0[..self.0.partition_point(|(begin, _)| *begin <= address)].last()?;
+        Some(name)
+    }
+
+    /// Whether names are hidden.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Functions of one ELF file, by the distance from the file's begin.
+#[derive(Debug, Default)]
+pub struct Symbols {
+    /// (in the file, in memory, length) of what is loaded.
+    segments: Vec<(u64, u64, u64)>,
+    go: Option<Functions>,
+    /// (address, size, name), by address.
+    functions: Vec<(u64, u64, String)>,
+    build_id: Vec<u8>,
+}
+
+impl Symbols {
+    /// Reads an ELF file of this machine's kind; without any names from what is none.
+    pub fn read(bytes: &[u8]) -> Self {
+        let Ok(file) = ElfFile64::<Endianness>::parse(bytes) else { return Self::default() };
+        if !elbowroom_linux::elf::is_modest(&file) {
+            return Self::default();
+        }
+        let endian = file.endian();
+        let loaded = file
+            .elf_program_headers()
+            .iter()
+            .filter(|segment| segment.p_type(endian) == object::elf::PT_LOAD);
+        let segments = loaded
+            .map(|segment| (segment.p_offset(endian), segment.p_vaddr(endian), segment.p_filesz(endian)))
+            .collect();
+        let mut functions = functions(&file, bytes);
+        functions.sort_by_key(|(address, ..)| *address);
+        let build_id = file.build_id().ok().flatten().unwrap_or_default().to_vec();
+        Self { segments, go: go(&file), functions, build_id }
+    }
+
+    /// The function at so many bytes from the file's begin.
+    pub fn at(&self, offset: u64) -> Option<&str> {
+        let inside =
+            |(begin, _, length): &&(u64, u64, u64)| offset.checked_sub(*begin).is_some_and(|at| at < *length);
+        let (begin, address, _) = self.segments.iter().find(inside)?;
+        // A damaged file may be loaded across the end of the address space.
+        let address = (offset - begin).checked_add(*address)?;
+        if let Some(name) = self.go.as_ref().and_then(|go| go.at(address)) {
+            return Some(name);
+        }
+        let before = &self.functions[..self.functions.partition_point(|(begin, ..)| *begin <= address)];
+        // Aliases share an address, and small functions lie in none: the nearest few decide.
+        let around = before.iter().rev().take(8);
+        around.filter(|(begin, size, _)| address - begin < *size).map(|(.., name)| name.as_str()).next()
+    }
+
+    /// How many functions Go's table has; `None` where there is none.
+    pub fn go_functions(&self) -> Option<usize> {
+        self.go.as_ref().map(Functions::len)
+    }
+
+    /// What the linker called this build.
+    pub fn build_id(&self) -> &[u8] {
+        &self.build_id
+    }
+}
+
+/// (address, size, name) of the functions in both symbol tables. All names together are no longer than the file: symbols that share
+/// one long name would be, many times.
+fn functions(file: &ElfFile64<'_, Endianness>, bytes: &[u8]) -> Vec<(u64, u64, String)> {
+    let endian = file.endian();
+    let mut functions = Vec::new();
+    let mut room = bytes.len();
+    for table in [file.elf_symbol_table(), file.elf_dynamic_symbol_table()] {
+        let strings = file.elf_section_table().section(table.string_section());
+        let Ok(strings) = strings.and_then(|section| section.data(endian, bytes)) else { continue };
+        for symbol in table.iter() {
+            let is_function = matches!(symbol.st_type(), STT_FUNC | STT_GNU_IFUNC);
+            if !is_function || symbol.is_undefined(endian) || symbol.st_size(endian) == 0 {
+                continue;
+            }
+            let Some(name) = name_at(strings, symbol.st_name(endian).into(), LONGEST_NAME) else { continue };
+            let Some(left) = room.checked_sub(name.len()) else { return functions };
+            room = left;
+            functions.push((symbol.st_value(endian), symbol.st_size(endian), name.to_owned()));
+        }
+    }
+    functions
+}
+
+/// Go's table: in a section of its own, or, in a position-independent program, among the data that relocations change.
+fn go(file: &ElfFile64<'_, Endianness>) -> Option<Functions> {
+    if file.endian() != Endianness::Little {
+        return None;
+    }
+    let text = file.section_by_name(".text").map_or(0, |section| section.address());
+    let names = [".gopclntab", ".data.rel.ro.gopclntab", ".data.rel.ro", ".rodata"];
+    let sections = names.iter().filter_map(|name| file.section_by_name(name));
+    let mut relocations: Option<HashMap<u64, u64>> = None;
+    for section in sections {
+        let Ok(data) = section.data() else { continue };
+        for at in pclntab::candidates(data).take(64) {
+            let relocations = relocations.get_or_insert_with(|| relative(file));
+            let base = section.address().wrapping_add(at as u64);
+            // An address that is relocated is the relocation's addend, whatever the file has in its place.
+            let pointer = |offset: u64, value: u64| {
+                relocations.get(&base.wrapping_add(offset)).copied().unwrap_or(value)
+            };
+            if let Ok(functions) = Functions::parse(&data[at..], text, pointer)
+                && !functions.is_empty()
+            {
+                return Some(functions);
+            }
+        }
+    }
+    None
+}
+
+/// Addresses that only the loader writes: where, and what (`R_X86_64_RELATIVE`, `R_AARCH64_RELATIVE`).
+fn relative(file: &ElfFile64<'_, Endianness>) -> HashMap<u64, u64> {
+    let relocations = file.dynamic_relocations().into_iter().flatten();
+    let relative = relocations.filter(|(_, relocation)| relocation.target() == RelocationTarget::Absolute);
+    relative.map(|(at, relocation)| (at, relocation.addend() as u64)).collect()
+}
+
+impl Processes {
+    /// Every stack with names, and how often it was seen.
+    pub fn symbolise(mut self, kernel: &Kernel) -> Vec<(Stack, u64)> {
+        let used = self.used();
+        let symbols: Vec<Symbols> = self
+            .modules
+            .iter_mut()
+            .zip(&used)
+            .map(|(module, used)| if *used { load(module) } else { Symbols::default() })
+            .collect();
+        let mut frames: HashMap<Address, Frame> = HashMap::new();
+        let nothing: Arc<str> = "".into();
+        let mut frame = |address: &Address| {
+            let made = frames.entry(*address).or_insert_with(|| match *address {
+                Address::Kernel(address) => {
+                    let name = kernel.at(address).unwrap_or("[kernel]").into();
+                    Frame { name, module: Arc::clone(&nothing), space: Space::Kernel }
+                }
+                Address::File(module, offset) => {
+                    let file = &self.modules[module as usize].name;
+                    let name = symbols[module as usize].at(offset);
+                    let name = name.map_or_else(|| format!("[{file}]").into(), Arc::from);
+                    Frame { name, module: Arc::clone(file), space: Space::User }
+                }
+                Address::Memory => {
+                    Frame { name: "[unknown]".into(), module: Arc::clone(&nothing), space: Space::User }
+                }
+            });
+            made.clone()
+        };
+        let mut stacks: HashMap<Stack, u64> = HashMap::new();
+        for ((program, addresses), count) in &self.stacks {
+            let mut named: Vec<Frame> = addresses.iter().map(&mut frame).collect();
+            // Without frame pointers a chain ends in values that are no addresses.
+            while named.len() > 1 && named.last().is_some_and(|last| &*last.name == "[unknown]") {
+                named.pop();
+            }
+            *stacks.entry(Stack { program: Arc::clone(program), frames: named }).or_default() += count;
+        }
+        let mut stacks: Vec<(Stack, u64)> = stacks.into_iter().collect();
+        stacks.sort();
+        stacks
+    }
+
+    /// Which modules any stack has an address in.
+    fn used(&self) -> Vec<bool> {
+        let mut used = vec![false; self.modules.len()];
+        for (_, addresses) in self.stacks.keys() {
+            for address in addresses {
+                if let Address::File(module, _) = address {
+                    used[*module as usize] = true;
+                }
+            }
+        }
+        used
+    }
+}
+
+/// The file's symbols; none where it is another build than the one that ran.
+fn load(module: &mut Module) -> Symbols {
+    let mut bytes = Vec::new();
+    let Some(file) = module.file.take() else { return Symbols::default() };
+    if file.take(LARGEST_FILE).read_to_end(&mut bytes).is_err() {
+        return Symbols::default();
+    }
+    let symbols = Symbols::read(&bytes);
+    match module.build_id.is_empty() || module.build_id == symbols.build_id {
+        true => symbols,
+        false => Symbols::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_functions_are_found_by_address_and_data_is_none() {
+        let kernel =
+            Kernel::parse("ffff0010 T a\nffff0020 t b [mod]\nffff0018 D data\n0 T hidden\nnonsense\n");
+        assert_eq!(
+            [kernel.at(0xffff_0010), kernel.at(0xffff_001f), kernel.at(0xffff_ffff)],
+            [Some("a"), Some("a"), Some("b")]
+        );
+        assert_eq!(kernel.at(0xffff), None);
+        assert!(Kernel::parse("0000000000000000 T hidden").is_empty());
+    }
+
+    #[test]
+    fn this_test_knows_the_name_of_its_own_function() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let symbols = Symbols::read(&bytes);
+        let address = symbols
+            .functions
+            .iter()
+            .find(|(.., name)| name.contains("symbols") && name.contains("read"))
+            .unwrap();
+        let (begin, at, _) =
+            symbols.segments.iter().find(|(_, a, l)| (*a..a + l).contains(&address.0)).unwrap();
+        let found = symbols.at(address.0 + 1 - at + begin).unwrap();
+        assert!(found.contains("symbols"), "{found}");
+        assert_eq!(symbols.at(u64::MAX), None);
+    }
+
+    #[test]
+    fn stripped_go_programs_of_this_machine_name_their_functions() {
+        let mut seen = 0;
+        for path in ["/usr/sbin/runc", "/usr/sbin/dockerd", "/usr/bin/containerd", "/usr/bin/podman"] {
+            let Ok(bytes) = std::fs::read(path) else { continue };
+            let symbols = Symbols::read(&bytes);
+            assert!(
+                symbols.go_functions().is_some_and(|count| count > 5_000),
+                "{path}: {:?}",
+                symbols.go_functions()
+            );
+            let go = symbols.go.as_ref().unwrap();
+            let text =
+                ElfFile64::<Endianness>::parse(&*bytes).unwrap().section_by_name(".text").unwrap().address();
+            let size =
+                ElfFile64::<Endianness>::parse(&*bytes).unwrap().section_by_name(".text").unwrap().size();
+            let named = (text..text + size).step_by(4096).filter(|address| go.at(*address).is_some()).count();
+            assert!(named as u64 > size / 4096 * 8 / 10, "{path}: {named} of {}", size / 4096);
+            seen += 1;
+        }
+        if seen == 0 {
+            eprintln!("skipped: no Go program of a container engine is installed here");
+        }
+    }
+
+    /// A file with `symbols` functions, all named by the same zero-terminated text of `length` bytes.
+    fn same_name(symbols: usize, length: usize) -> Vec<u8> {
+        let (begin, section) = (64, 64);
+        let strings = begin + 24 * symbols;
+        let sections = (strings + length + 1).next_multiple_of(8);
+        let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
+        bytes.resize(sections + 3 * section, 0);
+        let mut put = |at: usize, value: u64, size: usize| {
+            bytes[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
+        };
+        for (at, value, size) in [
+            (16, 2, 2),
+            (18, 62, 2),
+            (20, 1, 4),
+            (40, sections, 8),
+            (52, 64, 2),
+            (58, 64, 2),
+            (60, 3, 2),
+            (62, 2, 2),
+        ] {
+            put(at, value as u64, size);
+        }
+        for (at, (kind, offset, size, link, entry)) in
+            [(2, begin, 24 * symbols, 2, 24), (3, strings, length + 1, 0, 0)].into_iter().enumerate()
+        {
+            let header = sections + (at + 1) * section;
+            for (at, value, size) in
+                [(4, kind, 4), (24, offset, 8), (32, size, 8), (40, link, 4), (56, entry, 8)]
+            {
+                put(header + at, value as u64, size);
+            }
+        }
+        for at in (0..symbols).map(|i| begin + 24 * i) {
+            // A function (STT_FUNC) in section 1, of one byte.
+            for (field, value, size) in [(4, 2, 1), (6, 1, 2), (8, at, 8), (16, 1, 8)] {
+                put(at + field, value as u64, size);
+            }
+        }
+        bytes[strings..strings + length].fill(b'x');
+        bytes
+    }
+
+    #[test]
+    fn names_that_are_shared_take_no_more_room_than_the_file() {
+        let few = Symbols::read(&same_name(3, 20));
+        assert_eq!(few.functions.iter().map(|(.., name)| name.len()).collect::<Vec<_>>(), [20; 3]);
+        let file = same_name(1_000, 4_000);
+        let kept: usize = Symbols::read(&file).functions.iter().map(|(.., name)| name.len()).sum();
+        assert!((1..=file.len()).contains(&kept), "{kept} of {}", file.len());
+        assert!(Symbols::read(&same_name(10, 5_000)).functions.is_empty(), "nothing has a name that long");
+    }
+
+    #[test]
+    fn damaged_files_have_no_names_and_do_no_harm() {
+        let whole = std::fs::read("/bin/true").unwrap();
+        for end in (0..whole.len()).step_by(397) {
+            let _ = Symbols::read(&whole[..end]).at(0x1000);
+        }
+        let beyond = Symbols { segments: vec![(0, u64::MAX, 16)], ..Symbols::default() };
+        assert_eq!(beyond.at(8), None);
+    }
+}

@@ -1,0 +1,39 @@
+//! A toy machine with disks: containers that want to read and write, devices that serve who has most requests under way.
+//!
+//! # Problem
+//! A governor of disks forms a loop with what it limits: caps decide what is measured, and what was measured decides the next
+//! caps. Whether a burst starves a neighbour, whether a slow device makes everybody poorer for ever: properties of the loop,
+//! not of a step.
+//!
+//! # Approach
+//! Time goes in slices of 200 ms. In each, every program asks for what it wants, as far as its container's limits let
+//! it, and the device (`device`) divides itself. What a sensor would see of this comes out as [`Event`](elbowroom_types::sample::Event)s,
+//! and [`Order`](elbowroom_govern::disk::Order)s go in and take effect after a delay; what really happened is in [`Truth`], from
+//! which a [`Judge`] makes a [`Score`]. A [`Scenario`] is data: a library of them makes the paper's figures ([`library`]), a
+//! seed makes any other ([`Scenario::random`]).
+//!
+//! # Simplifications
+//! Nothing is drawn per request: within a slice, rates are those of the steady state. So there are no tail latencies, and a
+//! limit holds in every slice, not every 100 ms with jumps between. Reads and writes of one program come in a fixed ratio.
+//!
+//! # Properties
+//! - `a_device_never_does_more_than_it_can`
+//! - `limits_hold_from_the_period_after_the_order`
+//! - `three_states_look_as_they_were_measured`
+//! - `the_same_seed_gives_the_same_events`
+
+mod arbitrary;
+mod device;
+mod judge;
+pub mod library;
+mod program;
+mod random;
+mod scenario;
+mod world;
+
+pub use device::Speed;
+pub use judge::{Judge, Moment, Score, judge, play};
+pub use program::{Pattern, Program, Tenant, Way};
+pub use random::Random;
+pub use scenario::{Burst, Drive, Kernel, Scenario};
+pub use world::{DriveTruth, Share, Truth, World};

@@ -1,0 +1,137 @@
+//! What a sensor says about the toy machine: counters as the kernel would show them.
+
+use super::place::Place;
+use crate::disk::program::Tenant;
+use crate::disk::random::Random;
+use crate::disk::scenario::{Drive, Scenario};
+use elbowroom_types::label::Labels;
+use elbowroom_types::psi::{Pressure, Stall};
+use elbowroom_types::sample::{
+    Container, Disk, DiskStat, Engine, Event, Group, GroupId, GroupIo, IoStat, Limits,
+};
+use elbowroom_types::unit::{Bytes, Micros};
+
+/// What a disk, or a container on a disk, has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Counters {
+    rios: f64,
+    rbytes: f64,
+    rticks: f64,
+    wios: f64,
+    wbytes: f64,
+    wticks: f64,
+    io_ticks: f64,
+    time_in_queue: f64,
+    in_flight: u32,
+}
+
+/// Whole requests of one program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completed {
+    pub(super) reads: f64,
+    pub(super) writes: f64,
+    /// Bytes of each.
+    pub(super) size: f64,
+}
+
+impl Counters {
+    /// Counts completed requests that took `wait` seconds each.
+    pub(super) fn add(&mut self, done: Completed, wait: f64) {
+        let Completed { reads, writes, size } = done;
+        self.rios += reads;
+        self.rbytes += reads * size;
+        self.rticks += reads * wait;
+        self.wios += writes;
+        self.wbytes += writes * size;
+        self.wticks += writes * wait;
+    }
+
+    /// Counts `seconds` with `queue` requests under way, of which the disk worked on some for the part `used` of the time.
+    pub(super) fn queue(&mut self, queue: f64, used: f64, seconds: f64, random: &mut Random) {
+        self.in_flight = (queue + random.unit()) as u32;
+        self.time_in_queue += queue * seconds;
+        self.io_ticks += (1.0 - (-1.5 * queue).exp()).max(used.min(1.0)) * seconds;
+    }
+
+    /// Requests done.
+    pub(super) fn ios(&self) -> f64 {
+        self.rios + self.wios
+    }
+
+    /// As in `/proc/diskstats`.
+    pub(super) fn stat(&self) -> DiskStat {
+        DiskStat {
+            rios: self.rios as u64,
+            rbytes: Bytes(self.rbytes as u64),
+            rticks: micros(self.rticks),
+            wios: self.wios as u64,
+            wbytes: Bytes(self.wbytes as u64),
+            wticks: micros(self.wticks),
+            in_flight: self.in_flight,
+            io_ticks: micros(self.io_ticks),
+            time_in_queue: micros(self.time_in_queue),
+        }
+    }
+}
+
+/// A container's measurements: from what it did on each disk, ascending, and the seconds it was stalled.
+pub(super) fn group_io<'a>(
+    group: GroupId,
+    stalled: Option<f64>,
+    places: impl Iterator<Item = (usize, &'a Place)>,
+) -> GroupIo {
+    let (mut dirty, mut io) = (0.0, Vec::new());
+    for (drive, place) in places {
+        dirty += place.dirty();
+        let done = &place.done;
+        let number = Scenario::number(drive);
+        if done.ios() >= 1.0 {
+            io.push(IoStat {
+                device: number,
+                rbytes: Bytes(done.rbytes as u64),
+                wbytes: Bytes(done.wbytes as u64),
+                rios: done.rios as u64,
+                wios: done.wios as u64,
+                ..IoStat::EMPTY
+            });
+        }
+    }
+    GroupIo { group, stalled: stalled.map(micros), dirty: Some(Bytes(dirty as u64)), io }
+}
+
+/// The machine's pressure: the seconds in which all tasks waited, and in which some did.
+pub(super) fn pressure((full, some): (f64, f64)) -> Pressure {
+    let stall = |seconds| Stall { total: micros(seconds), ..Stall::EMPTY };
+    Pressure { some: stall(some), full: stall(full) }
+}
+
+/// A disk as it appears.
+pub(super) fn disk((i, drive): (usize, &Drive)) -> Event {
+    Event::Disk(Disk {
+        number: Scenario::number(i),
+        name: format!("sd{i}"),
+        identity: format!("toy-{i}"),
+        rotational: drive.latency > Micros::millis(1),
+        scheduler: "none".to_owned(),
+        weights: drive.weights,
+        swap: drive.swap,
+    })
+}
+
+/// A container as it appears.
+pub(super) fn group(id: GroupId, tenant: &Tenant) -> Event {
+    let path = format!("/{}", tenant.name);
+    let container = Container {
+        id: path.clone(),
+        name: Some(tenant.name.clone()),
+        engine: Engine::Plain,
+        pod: None,
+        labels: Labels::default(),
+    };
+    let container = Some(container);
+    Event::Group(Group { id, parent: None, path, container, limits: Limits::default(), populated: true })
+}
+
+fn micros(seconds: f64) -> Micros {
+    Micros((seconds * 1e6) as u64)
+}

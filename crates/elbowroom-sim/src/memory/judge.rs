@@ -1,0 +1,115 @@
+//! What a scenario came to.
+
+use super::scenario::{Rule, Scenario};
+use super::world::{Truth, World};
+use elbowroom_govern::memory::{Memory, Settings};
+use elbowroom_types::memory::Order;
+use elbowroom_types::sample::Event;
+use elbowroom_types::unit::Micros;
+
+/// A second of a scenario.
+#[derive(Debug)]
+pub struct Moment<'a> {
+    /// What really happened.
+    pub truth: &'a Truth,
+    /// What was seen of it.
+    pub events: &'a [Event],
+    /// What was ordered then; empty without the governor.
+    pub orders: &'a [Order],
+    /// The governor, where there is one.
+    pub governor: Option<&'a Memory>,
+}
+
+/// Plays a scenario and shows every second of it.
+pub fn play(scenario: &Scenario, rule: Rule, seed: u64, mut show: impl FnMut(&Moment<'_>)) {
+    let claims = scenario.tenants.iter().filter_map(|tenant| tenant.claim.clone()).collect();
+    let mut governor =
+        matches!(rule, Rule::Governor | Rule::Silent).then(|| Memory::new(Settings::default(), claims));
+    let mut world = World::new(scenario, rule, seed);
+    for event in world.start() {
+        governor.iter_mut().for_each(|governor| drop(governor.apply(&event)));
+    }
+    for _ in 0..scenario.lasts.get() / 1_000_000 {
+        let (events, truth) = world.second();
+        let orders: Vec<Order> = match &mut governor {
+            Some(governor) => events.iter().flat_map(|event| governor.apply(event)).collect(),
+            None => Vec::new(),
+        };
+        show(&Moment { truth: &truth, events: &events, orders: &orders, governor: governor.as_ref() });
+        world.obey(orders);
+    }
+}
+
+/// What a scenario came to, per phase and container.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Score {
+    /// Per phase, per container: the part of its seconds in which it served what it should.
+    pub satisfied: Vec<Vec<f64>>,
+    /// Per phase, per container: requests served per second.
+    pub served: Vec<Vec<f64>>,
+    /// Per phase: loans that hurt.
+    pub failures: Vec<u32>,
+    /// Per phase, per container: seconds from its beginning until what should be served is.
+    pub recovery: Vec<Vec<f64>>,
+    /// Containers that were killed for memory.
+    pub killed: usize,
+}
+
+impl Score {
+    /// The part of the seconds of these phases in which all were satisfied that run, as the mean over containers.
+    pub fn satisfaction(&self, phases: &[usize]) -> f64 {
+        let all: Vec<f64> = phases.iter().flat_map(|phase| self.satisfied[*phase].clone()).collect();
+        all.iter().sum::<f64>() / all.len().max(1) as f64
+    }
+
+    /// Requests per second of all containers in these phases.
+    pub fn throughput(&self, phases: &[usize]) -> f64 {
+        phases.iter().map(|phase| self.served[*phase].iter().sum::<f64>()).sum::<f64>()
+            / phases.len().max(1) as f64
+    }
+}
+
+/// Plays a scenario and adds it up.
+pub fn judge(scenario: &Scenario, rule: Rule, seed: u64) -> Score {
+    let tenants = scenario.tenants.len();
+    let phases = scenario.phases.len().max(1);
+    let mut score = Score {
+        satisfied: vec![vec![0.0; tenants]; phases],
+        served: vec![vec![0.0; tenants]; phases],
+        failures: vec![0; phases],
+        recovery: vec![vec![0.0; tenants]; phases],
+        killed: 0,
+    };
+    let mut seconds = vec![0.0; phases];
+    let mut failed = 0;
+    play(scenario, rule, seed, |moment| {
+        let standings = |governor: &Memory| -> u32 {
+            let standings = moment.truth.shares.iter().filter_map(|share| governor.standing(share.group));
+            standings.map(|standing| standing.failures).sum()
+        };
+        let failures = moment.governor.map_or(0, standings);
+        let new = failures.saturating_sub(std::mem::replace(&mut failed, failures));
+        let begun = scenario.phases.iter().filter(|from| **from < moment.truth.now).count();
+        let Some(phase) = begun.checked_sub(1).or(scenario.phases.is_empty().then_some(0)) else { return };
+        seconds[phase] += 1.0;
+        score.failures[phase] += new;
+        let from = scenario.phases.get(phase).copied().unwrap_or(Micros::ZERO);
+        let since = moment.truth.now.saturating_sub(from).get() as f64 / 1e6;
+        for (i, share) in moment.truth.shares.iter().enumerate() {
+            let fine = share.satisfied() || !share.running;
+            score.satisfied[phase][i] += f64::from(u8::from(fine));
+            score.served[phase][i] += share.served;
+            if !fine {
+                score.recovery[phase][i] = since;
+            }
+        }
+        score.killed = moment.truth.shares.iter().filter(|share| share.killed).count();
+    });
+    for (phase, seconds) in seconds.iter().enumerate() {
+        for i in 0..tenants {
+            score.satisfied[phase][i] /= f64::max(*seconds, 1.0);
+            score.served[phase][i] /= f64::max(*seconds, 1.0);
+        }
+    }
+    score
+}

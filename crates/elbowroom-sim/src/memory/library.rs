@@ -1,0 +1,120 @@
+//! Scenarios with a name.
+
+use super::program::{Load, Program, Tenant, Voice};
+use super::scenario::{Kernel, Scenario};
+use elbowroom_types::claim::{Claim, MemoryClaim};
+use elbowroom_types::probe::Colour;
+use elbowroom_types::unit::{Bytes, Limit, Micros};
+
+/// A load that is more than can be served, and one that nobody notices.
+const HIGH: f64 = 3000.0;
+const LOW: f64 = 5.0;
+/// How long both run before the first phase, so that memory is full.
+const WARM: Micros = Micros::secs(120);
+/// What each container of the six phases is promised, and what static limits give it.
+const A: (Bytes, Bytes) = (Bytes::mib(2400), Bytes::mib(2500));
+const B: (Bytes, Bytes) = (Bytes::mib(1300), Bytes::mib(1400));
+
+/// The experiment of the paper: two databases that are larger than memory together, both busy, one, the other, none; each phase
+/// this long. Before the first, both fill memory.
+pub fn six_phases(kernel: Kernel, phase: Micros) -> Scenario {
+    let at = |n: u64| WARM.saturating_add(Micros(phase.get() * n));
+    let loads = |offered: [f64; 6]| {
+        let loads = offered.iter().enumerate().map(|(n, offered)| Load {
+            from: if n == 0 { Micros::ZERO } else { at(n as u64) },
+            offered: *offered,
+        });
+        loads.collect::<Vec<_>>()
+    };
+    let a = Program {
+        loads: loads([HIGH, HIGH, HIGH, LOW, LOW, 0.0]),
+        objective: 1600.0,
+        miss: 7.1e-3,
+        serve: 2.96e-3,
+        ..database(3600)
+    };
+    let b = Program {
+        loads: loads([HIGH, LOW, HIGH, LOW, HIGH, HIGH]),
+        objective: 1200.0,
+        miss: 6.2e-3,
+        serve: 3.07e-3,
+        ..database(3400)
+    };
+    let mut a = tenant("a", a, A);
+    a.stops = Some(at(5));
+    Scenario {
+        name: format!("six phases, {kernel:?}").to_lowercase(),
+        tenants: vec![a, tenant("b", b, B)],
+        lasts: at(6),
+        kernel,
+        phases: (0..6).map(at).collect(),
+        ..machine(4096)
+    }
+}
+
+/// One that lies beside one that does not: it says that it serves nothing of what it should, whatever it gets.
+pub fn liar(kernel: Kernel, voice: Voice) -> Scenario {
+    let mut scenario = six_phases(kernel, Micros::secs(60));
+    scenario.name = format!("liar, {kernel:?}, {voice:?}").to_lowercase();
+    let [a, b] = &mut scenario.tenants[..] else { return scenario };
+    a.program.loads = vec![Load { from: Micros::ZERO, offered: HIGH }];
+    a.stops = None;
+    b.program.loads = vec![Load { from: Micros::ZERO, offered: HIGH }];
+    b.program.data = Bytes::gib(16);
+    b.voice = voice;
+    scenario
+}
+
+/// The usual lies.
+pub fn lies() -> [Voice; 3] {
+    [Voice::Claims(Colour::Red), Voice::Times(0.1), Voice::Claims(Colour::Yellow)]
+}
+
+/// A machine with nothing on it.
+pub(super) fn machine(mib: u64) -> Scenario {
+    Scenario {
+        name: String::new(),
+        memory: Bytes::mib(mib + mib / 16),
+        system: Bytes::mib(mib / 32),
+        swap: Bytes::ZERO,
+        tenants: Vec::new(),
+        around: None,
+        lasts: Micros::ZERO,
+        kernel: Kernel::V2,
+        stalls: true,
+        obeyed: true,
+        foreign: None,
+        noise: 0.01,
+        phases: Vec::new(),
+    }
+}
+
+/// A database with this many MiB of data.
+fn database(mib: u64) -> Program {
+    Program {
+        anon: Bytes::mib(250),
+        data: Bytes::mib(mib),
+        skew: 0.6,
+        touches: Bytes::kib(128),
+        workers: 8.0,
+        serve: 3e-3,
+        miss: 6e-3,
+        loads: Vec::new(),
+        objective: 1000.0,
+        elastic: false,
+    }
+}
+
+fn tenant(name: &str, program: Program, (reserve, max): (Bytes, Bytes)) -> Tenant {
+    let memory = MemoryClaim { reserve: Some(reserve), ..MemoryClaim::default() };
+    Tenant {
+        name: name.to_owned(),
+        claim: Some(Claim { container: name.to_owned(), memory, ..Claim::default() }),
+        max: Limit::At(max),
+        keeps_max: false,
+        low: max,
+        program,
+        voice: Voice::Honest,
+        stops: None,
+    }
+}

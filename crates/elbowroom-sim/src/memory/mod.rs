@@ -1,0 +1,35 @@
+//! A toy machine with memory: programs whose data fits or does not, a kernel that takes pages back without knowing whose they are.
+//!
+//! # Problem
+//! A governor of memory forms a loop with what it takes: who was taken from reads back, waits, and turns red; who was given to
+//! grows. Whether satisfied containers stay satisfied and idle memory is used is a property of the loop, not of a step.
+//!
+//! # Approach
+//! Time goes in slices of a quarter of a second. A [`Program`] serves requests that need pages of its data; those that are not in
+//! memory are read from a disk, which takes time, and stay. When the machine is full, the kernel ([`kernel`]) takes pages back:
+//! from everybody, by size, a little less from who uses his, and on v2 not from who is below `memory.low`. What a sensor would
+//! see comes out as [`Event`](elbowroom_types::sample::Event)s, [`Order`](elbowroom_types::memory::Order)s go in, and what really happened is in
+//! [`Truth`]. The peers are in [`Rule`].
+//!
+//! # Simplifications
+//! Which page is requested follows one number, the skew: of the requests `(resident / data)^skew` find theirs in memory. Pages are
+//! taken coldest first. Disks do not slow each other down. Within a slice rates are those of the steady state.
+//!
+//! # Properties
+//! - `memory_is_neither_made_nor_lost`
+//! - `more_memory_never_serves_less`
+//! - `the_same_seed_gives_the_same_events`
+
+mod arbitrary;
+mod judge;
+mod kernel;
+pub mod library;
+mod peers;
+mod program;
+mod scenario;
+mod world;
+
+pub use judge::{Moment, Score, judge, play};
+pub use program::{Load, Program, Tenant, Voice};
+pub use scenario::{Kernel, Rule, Scenario};
+pub use world::{Share, Truth, World};

@@ -1,0 +1,62 @@
+//! What happens, as data.
+
+use super::program::Tenant;
+use elbowroom_types::unit::{Bytes, Micros};
+
+/// The cgroup version, as far as it decides who is protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// Soft limits: who is above his gives first.
+    V1,
+    /// `memory.low`: who is below his gives last. `memory.high` can be leased.
+    V2,
+}
+
+/// Who decides about memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// The kernel alone.
+    None,
+    /// Hard limits.
+    Max,
+    /// Soft limits or `memory.low`, set once.
+    Low,
+    /// A fiftieth per second from who is green, and from who is yellow while somebody is red, whenever memory is short: MemOpLight
+    /// (Laniel et al., NCA 2020), as far as its abstract tells.
+    MemOpLight,
+    /// The governor, with what probes say.
+    Governor,
+    /// The governor without probes.
+    Silent,
+}
+
+/// A machine and what happens on it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// Memory of the machine.
+    pub memory: Bytes,
+    /// What its own jobs hold.
+    pub system: Bytes,
+    /// Swap.
+    pub swap: Bytes,
+    /// Containers.
+    pub tenants: Vec<Tenant>,
+    /// A cgroup with this hard limit around all containers.
+    pub around: Option<Bytes>,
+    /// How long it lasts.
+    pub lasts: Micros,
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Whether it counts stalls.
+    pub stalls: bool,
+    /// Whether orders are carried out.
+    pub obeyed: bool,
+    /// Somebody else writes the protection of the first container at this time.
+    pub foreign: Option<Micros>,
+    /// Standard deviation of what is served around its mean.
+    pub noise: f64,
+    /// Phases, for scores: when each begins.
+    pub phases: Vec<Micros>,
+}

@@ -1,0 +1,177 @@
+//! One type of event for everything that is wrong, whoever noticed it: governors, the doctor's thread, the guard of leases, the check
+//! of the whole node.
+
+use crate::finding::{Evidence, Severity};
+use crate::sample::{DeviceNumber, GroupId};
+use crate::unit::Micros;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A condition that began or ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Alert {
+    /// What is wrong.
+    pub kind: Kind,
+    /// How bad it is.
+    #[serde(default = "warning")]
+    pub severity: Severity,
+    /// On which disk.
+    pub disk: Option<DeviceNumber>,
+    /// For which container; `None` where it concerns all that share the resource.
+    pub group: Option<GroupId>,
+    /// What exactly, where a kind has several: the doctor's check, `cpu` or `memory` of an overload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topic: Option<String>,
+    /// When it began, on the monotonic clock.
+    pub since: Micros,
+    /// When it ended; `None` while it lasts.
+    pub until: Option<Micros>,
+    /// One sentence with the numbers that decided, and what to do.
+    pub text: String,
+    /// What files said, where that is not all in the sentence.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evidence: Vec<Evidence>,
+}
+
+/// What recordings of before there were severities meant.
+const fn warning() -> Severity {
+    Severity::Warning
+}
+
+/// What an alert is about: two alerts of one subject are the same condition.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Subject {
+    /// What is wrong.
+    pub kind: Kind,
+    /// On which disk.
+    pub disk: Option<DeviceNumber>,
+    /// For which container.
+    pub group: Option<GroupId>,
+    /// What exactly.
+    pub topic: Option<String>,
+}
+
+impl Subject {
+    /// The node as a whole.
+    pub const fn node(kind: Kind) -> Self {
+        Self { kind, disk: None, group: None, topic: None }
+    }
+}
+
+impl Alert {
+    /// What it is about.
+    pub fn subject(&self) -> Subject {
+        Subject { kind: self.kind, disk: self.disk, group: self.group, topic: self.topic.clone() }
+    }
+
+    /// One that begins, as bad as its kind is.
+    pub fn new(subject: Subject, since: Micros, text: String) -> Self {
+        let Subject { kind, disk, group, topic } = subject;
+        Self {
+            kind,
+            severity: kind.severity(),
+            disk,
+            group,
+            topic,
+            since,
+            until: None,
+            text,
+            evidence: Vec::new(),
+        }
+    }
+
+    /// Whether it has not ended.
+    pub const fn lasts(&self) -> bool {
+        self.until.is_none()
+    }
+}
+
+/// What can be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Kind {
+    /// The node is short of CPUs or memory, and containers have nothing left to give.
+    Overload,
+    /// More was promised than there is: lifelines and reservations add up to more than the capacity (Aridac: the sum of caps
+    /// is above 1). The paper's remedy is to scale: a faster disk, or a container elsewhere.
+    Overcommit,
+    /// The disk is slower than it used to be.
+    Degraded,
+    /// A container gets less than its lifeline although it wants it.
+    Starved,
+    /// A container's I/O cannot be limited here: buffered writes on cgroup v1, a file system without cgroup writeback.
+    Uncappable,
+    /// Limits of ours slowed down everybody while the disk was idle; they were taken off.
+    Inversion,
+    /// Somebody else wrote a limit that was ours: it is theirs now.
+    ForeignWriter,
+    /// Limits of ours were taken off because the process that held them died or hung.
+    LeaseRestored,
+    /// A limit of ours could not be taken off, and may still be in force.
+    LeaseStuck,
+    /// The doctor found something that hurts containers.
+    Finding,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 10] = [
+        Self::Overload,
+        Self::Overcommit,
+        Self::Degraded,
+        Self::Starved,
+        Self::Uncappable,
+        Self::Inversion,
+        Self::ForeignWriter,
+        Self::LeaseRestored,
+        Self::LeaseStuck,
+        Self::Finding,
+    ];
+
+    /// How bad it is where nothing more is known.
+    pub const fn severity(self) -> Severity {
+        match self {
+            Self::Starved | Self::LeaseStuck => Severity::Critical,
+            _ => Severity::Warning,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    /// `OVERCOMMIT`, as in configuration, metrics and hooks.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Overload => "OVERLOAD",
+            Self::Overcommit => "OVERCOMMIT",
+            Self::Degraded => "DEGRADED",
+            Self::Starved => "STARVED",
+            Self::Uncappable => "UNCAPPABLE",
+            Self::Inversion => "INVERSION",
+            Self::ForeignWriter => "FOREIGN_WRITER",
+            Self::LeaseRestored => "LEASE_RESTORED",
+            Self::LeaseStuck => "LEASE_STUCK",
+            Self::Finding => "FINDING",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_spelled_the_same_everywhere() {
+        for kind in Kind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.to_string());
+        }
+    }
+
+    #[test]
+    fn an_alert_of_an_older_recording_is_read() {
+        let old = r#"{"kind":"STARVED","disk":null,"group":7,"since":1,"until":null,"text":"a"}"#;
+        let alert: Alert = serde_json::from_str(old).unwrap();
+        assert_eq!((alert.severity, alert.topic, alert.group), (Severity::Warning, None, Some(GroupId(7))));
+    }
+}

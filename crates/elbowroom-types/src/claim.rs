@@ -1,0 +1,232 @@
+//! What single containers are promised: the `[[claims]]` of the configuration, one entry for all governors.
+
+use crate::glob;
+use crate::sample::{Container, Engine, IoMax};
+use crate::unit::{Bytes, Limit, Percent, parse_byte_rate, parse_bytes, parse_rate};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::ops::RangeInclusive;
+
+/// What a weight may be.
+pub const WEIGHTS: RangeInclusive<u32> = 1..=10_000;
+
+/// One entry. A container without any has what its labels say ([`crate::label`]), or the default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Claim {
+    /// Which containers: a glob pattern of their names or ids.
+    pub container: String,
+    /// Its part among containers of one tier when there is not enough; one of [`WEIGHTS`].
+    pub weight: u32,
+    /// Strict priority: a higher tier is served before a lower one gets anything beyond its reservation.
+    pub tier: u8,
+    /// What it suffers from first.
+    pub class: Class,
+    /// What it is owed of every disk it uses, whatever it used so far.
+    pub disk: Reserve,
+    /// What it is owed of memory.
+    pub memory: MemoryClaim,
+}
+
+impl Claim {
+    /// Whether this entry is about `container`.
+    pub fn fits(&self, container: &Container) -> bool {
+        glob::matches(&self.container, &container.id)
+            || container.name.as_deref().is_some_and(|name| glob::matches(&self.container, name))
+    }
+}
+
+impl Default for Claim {
+    fn default() -> Self {
+        Self {
+            container: String::new(),
+            weight: 100,
+            tier: 0,
+            class: Class::default(),
+            disk: Reserve::default(),
+            memory: MemoryClaim::default(),
+        }
+    }
+}
+
+/// The first entry that fits a container; the operator's word goes before its maker's.
+pub fn claim(claims: &[Claim], container: &Container) -> Claim {
+    claims.iter().find(|claim| claim.fits(container)).cloned().unwrap_or_else(|| container.labels.claim())
+}
+
+/// The name people gave it, or the first letters of its identifier as engines print them.
+pub fn name(container: &Container) -> String {
+    container.name.clone().unwrap_or_else(|| match container.engine {
+        Engine::Plain => container.id.clone(),
+        _ => container.id.chars().take(12).collect(),
+    })
+}
+
+/// What a container suffers from first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// Less work done per second.
+    #[default]
+    Throughput,
+    /// Single requests that take long: it is not throttled, for throttling makes requests wait up to 100 ms
+    /// (block/blk-throttle.c, `throtl_slice`).
+    Latency,
+}
+
+impl Class {
+    /// As in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Throughput => "throughput",
+            Self::Latency => "latency",
+        }
+    }
+}
+
+/// A reservation on a disk, each number per second; what is absent is not reserved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct Reserve {
+    /// Bytes read: `"50MiB/s"`.
+    #[serde(with = "bytes", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub rbps: Option<u64>,
+    /// Bytes written: `"50MiB/s"`.
+    #[serde(with = "bytes", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub wbps: Option<u64>,
+    /// Reads: `"500/s"`.
+    #[serde(with = "operations", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub riops: Option<u64>,
+    /// Writes: `"500/s"`.
+    #[serde(with = "operations", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub wiops: Option<u64>,
+}
+
+impl Reserve {
+    /// Whether anything is reserved.
+    pub const fn is_empty(self) -> bool {
+        self.rbps.is_none() && self.wbps.is_none() && self.riops.is_none() && self.wiops.is_none()
+    }
+}
+
+impl fmt::Display for Reserve {
+    /// As labels have it: `rbps=50MiB/s wiops=200/s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = |key, rate: Option<u64>| rate.map(|n| format!("{key}={}/s", Bytes(n)));
+        let operations = |key, rate: Option<u64>| rate.map(|n| format!("{key}={n}/s"));
+        let words = [
+            rate("rbps", self.rbps),
+            rate("wbps", self.wbps),
+            operations("riops", self.riops),
+            operations("wiops", self.wiops),
+        ];
+        f.write_str(&words.into_iter().flatten().collect::<Vec<_>>().join(" "))
+    }
+}
+
+impl From<Reserve> for IoMax {
+    /// The same numbers; [`Limit::Max`] where nothing is reserved.
+    fn from(reserve: Reserve) -> Self {
+        let limit = |n: Option<u64>| n.map_or(Limit::Max, Limit::At);
+        Self {
+            rbps: limit(reserve.rbps),
+            wbps: limit(reserve.wbps),
+            riops: limit(reserve.riops),
+            wiops: limit(reserve.wiops),
+        }
+    }
+}
+
+/// What a container is owed of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemoryClaim {
+    /// Never taken from it while it has use for it: `"2GiB"`. Absent: what its user protects with `memory.min`, `memory.low` or
+    /// the v1 soft limit, else nothing.
+    #[serde(with = "size", skip_serializing_if = "Option::is_none")]
+    pub reserve: Option<Bytes>,
+    /// The part of its reservation that others may use while it has none for it; absent: as `memory.lend` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lend: Option<Percent>,
+    /// The reservation is kept for it whatever happens to others (`memory.min`): the kernel kills somebody else before it takes
+    /// from it.
+    pub guaranteed: bool,
+    /// What its probe is measured by, where that does not say it itself: operations per second, or a latency.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objective: Option<f64>,
+}
+
+mod size {
+    use super::{Bytes, Deserialize, Deserializer, Serializer, parse_bytes};
+
+    pub(super) fn serialize<S: Serializer>(size: &Option<Bytes>, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&format_args!("{}B", size.unwrap_or_default().get()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Bytes>, D::Error> {
+        parse_bytes(&String::deserialize(d)?).map(Some).map_err(serde::de::Error::custom)
+    }
+}
+
+mod bytes {
+    use super::{Deserialize, Deserializer, Serializer, parse_byte_rate};
+
+    pub(super) fn serialize<S: Serializer>(rate: &Option<u64>, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&format_args!("{}B/s", rate.unwrap_or(0)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, D::Error> {
+        parse_byte_rate(&String::deserialize(d)?).map(Some).map_err(serde::de::Error::custom)
+    }
+}
+
+mod operations {
+    use super::{Deserialize, Deserializer, Serializer, parse_rate};
+
+    pub(super) fn serialize<S: Serializer>(rate: &Option<u64>, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&format_args!("{}/s", rate.unwrap_or(0)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, D::Error> {
+        parse_rate(&String::deserialize(d)?).map(Some).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_reads_as_people_write_it_and_reads_back() {
+        let text = r#"{"container": "db*", "weight": 300, "class": "latency", "disk": {"rbps": "50MiB/s", "riops": "500/s"}}"#;
+        let claim: Claim = serde_json::from_str(text).unwrap();
+        assert_eq!(claim.disk, Reserve { rbps: Some(50 << 20), riops: Some(500), ..Reserve::default() });
+        assert_eq!((claim.weight, claim.tier, claim.class), (300, 0, Class::Latency));
+        let written = serde_json::to_string(&claim).unwrap();
+        assert_eq!(serde_json::from_str::<Claim>(&written).unwrap(), claim, "{written}");
+    }
+
+    #[test]
+    fn a_claim_of_memory_reads_as_people_write_it_and_reads_back() {
+        let text = r#"{"container": "db", "memory": {"reserve": "1.5GiB", "lend": "50%", "objective": 800}}"#;
+        let claim: Claim = serde_json::from_str(text).unwrap();
+        assert_eq!(claim.memory.reserve, Some(Bytes::mib(1536)));
+        assert_eq!((claim.memory.lend, claim.memory.objective), (Some(Percent::whole(50)), Some(800.0)));
+        let written = serde_json::to_string(&claim).unwrap();
+        assert_eq!(serde_json::from_str::<Claim>(&written).unwrap(), claim, "{written}");
+        assert!(serde_json::from_str::<Claim>(r#"{"memory": {"reserve": 7}}"#).is_err());
+    }
+
+    #[test]
+    fn a_rate_without_its_unit_is_refused() {
+        for text in [r#"{"disk": {"rbps": 50}}"#, r#"{"disk": {"rbps": "50MiB"}}"#, r#"{"wieght": 3}"#] {
+            assert!(serde_json::from_str::<Claim>(text).is_err(), "{text}");
+        }
+    }
+}

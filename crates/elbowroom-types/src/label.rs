@@ -1,0 +1,392 @@
+//! What whoever makes a container asks of Elbowroom: labels of Docker, annotations of everybody else.
+//!
+//! | key | value |
+//! |---|---|
+//! | `elbowroom.dev/views` | `on`, `off`: whether the container gets its view |
+//! | `elbowroom.dev/env` | `on`, `off`: whether its limits are put into its environment, for runtimes that read no file |
+//! | `elbowroom.dev/governors` | `on`, `off`: whether its disks and memory are governed |
+//! | `elbowroom.dev/priority` | a weight, 1 to 10000; or `weight=300 tier=1 class=latency`, each where wanted |
+//! | `elbowroom.dev/memory-reservation` | `2GiB` |
+//! | `elbowroom.dev/disk-reservation` | `rbps=50MiB/s wiops=200/s`, with the keys of `io.max` |
+//! | `elbowroom.dev/seccomp` | `on`, `off`: whether its system calls are answered too |
+//! | `elbowroom.dev/probe` | a probe on one line |
+//! | `elbowroom.dev/java`, `openmp`, `libc` | `on`, `off`: what is loaded into programs that read no file |
+//!
+//! Labels come from whoever may create containers: what is not understood is kept by name and told, never guessed.
+
+use crate::claim::{Claim, Class, MemoryClaim, Reserve, WEIGHTS};
+use crate::launch::Surfaces;
+use crate::unit::{Bytes, parse_bytes};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What the keys begin with.
+pub const PREFIX: &str = "elbowroom.dev/";
+/// Most labels that are told as not understood, and how much of each.
+const MOST: usize = 8;
+const LONGEST: usize = 200;
+
+/// A container's labels.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Labels {
+    /// Whether it gets its view; absent: as the configuration says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub views: Option<bool>,
+    /// Whether its limits are put into its environment too; absent: as the configuration says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub env: Option<bool>,
+    /// Whether it is governed; absent: as the configuration says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub governors: Option<bool>,
+    /// Its part when there is not enough.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// What it is owed of memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_reservation: Option<Bytes>,
+    /// What it is owed of every disk it uses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_reservation: Option<Reserve>,
+    /// How its application says how it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probe: Option<String>,
+    /// What is loaded into its programs when they start; of `env` it says nothing.
+    #[serde(skip_serializing_if = "Surfaces::is_none")]
+    pub surfaces: Surfaces,
+    /// Whether its system calls are answered too (`elbowroom keeper`); decided when it is made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seccomp: Option<bool>,
+    /// What was not understood, a sentence each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ignored: Vec<String>,
+}
+
+impl fmt::Display for Labels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on = |on: bool| if on { "on" } else { "off" };
+        let priority = self.priority.map(|_| {
+            let Claim { weight, tier, class, .. } = self.claim();
+            format!("priority weight={weight} tier={tier} class={}", class.name())
+        });
+        let words = [
+            self.views.map(|views| format!("views {}", on(views))),
+            self.env.map(|env| format!("env {}", on(env))),
+            self.governors.map(|governors| format!("governors {}", on(governors))),
+            priority,
+            self.memory_reservation.map(|size| format!("memory-reservation {size}")),
+            self.disk_reservation.map(|reserve| format!("disk-reservation {reserve}")),
+            self.probe.as_ref().map(|_| "probe".to_owned()),
+            (!self.surfaces.is_none()).then(|| self.surfaces.names().collect::<Vec<_>>().join(" ")),
+            self.seccomp.map(|seccomp| format!("seccomp {}", on(seccomp))),
+            (!self.ignored.is_empty()).then(|| format!("ignored: {}", self.ignored.join(", "))),
+        ];
+        f.write_str(&words.into_iter().flatten().collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// As in a [`Claim`]; what is absent has the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct Priority {
+    /// [`Claim::weight`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// [`Claim::tier`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<u8>,
+    /// [`Claim::class`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
+}
+
+/// Which labels count on a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Heed {
+    /// All.
+    #[default]
+    All,
+    /// Those that take nothing from anybody else: `views`, `governors`, `seccomp`, `probe`, and ways into programs.
+    Harmless,
+    /// None.
+    None,
+}
+
+impl Labels {
+    /// Reads what of `labels` is for Elbowroom.
+    pub fn read<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>, heed: Heed) -> Self {
+        let mut ours: Vec<(&str, &str)> = labels
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value.trim())))
+            .collect();
+        ours.sort_unstable();
+        let mut read = Self::default();
+        for (key, value) in ours {
+            if heed == Heed::None {
+                continue;
+            }
+            if let Err(why) = read.take(key, value, heed) {
+                read.ignore(key, value, &why);
+            }
+        }
+        read
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The same, and what `under` says wherever these say nothing.
+    pub fn over(self, under: Self) -> Self {
+        let priority = match (self.priority, under.priority) {
+            (Some(priority), Some(under)) => Some(Priority {
+                weight: priority.weight.or(under.weight),
+                tier: priority.tier.or(under.tier),
+                class: priority.class.or(under.class),
+            }),
+            (priority, under) => priority.or(under),
+        };
+        Self {
+            views: self.views.or(under.views),
+            env: self.env.or(under.env),
+            surfaces: if self.surfaces.is_none() { under.surfaces } else { self.surfaces },
+            governors: self.governors.or(under.governors),
+            priority,
+            memory_reservation: self.memory_reservation.or(under.memory_reservation),
+            disk_reservation: self.disk_reservation.or(under.disk_reservation),
+            probe: self.probe.or(under.probe),
+            seccomp: self.seccomp.or(under.seccomp),
+            ignored: self.ignored.into_iter().chain(under.ignored).take(MOST).collect(),
+        }
+    }
+
+    /// What they claim, where they claim anything.
+    pub fn claim(&self) -> Claim {
+        let priority = self.priority.unwrap_or_default();
+        let unsaid = Claim::default();
+        Claim {
+            weight: priority.weight.unwrap_or(unsaid.weight),
+            tier: priority.tier.unwrap_or(unsaid.tier),
+            class: priority.class.unwrap_or(unsaid.class),
+            disk: self.disk_reservation.unwrap_or(unsaid.disk),
+            memory: MemoryClaim { reserve: self.memory_reservation, ..unsaid.memory },
+            ..unsaid
+        }
+    }
+
+    fn take(&mut self, key: &str, value: &str, heed: Heed) -> Result<(), String> {
+        match key {
+            "views" => self.views = Some(switch(value)?),
+            "env" => self.env = Some(switch(value)?),
+            "governors" => self.governors = Some(switch(value)?),
+            "seccomp" => self.seccomp = Some(switch(value)?),
+            "probe" => self.probe = Some(value.to_owned()),
+            "java" => self.surfaces.java = switch(value)?,
+            "openmp" => self.surfaces.openmp = switch(value)?,
+            "libc" => self.surfaces.libc = switch(value)?,
+            "priority" | "memory-reservation" | "disk-reservation" if heed == Heed::Harmless => {
+                return Err("this node heeds no label that takes from others".into());
+            }
+            "priority" => self.priority = Some(priority(value)?),
+            "memory-reservation" => {
+                self.memory_reservation = Some(parse_bytes(value).map_err(|e| e.to_string())?);
+            }
+            "disk-reservation" => self.disk_reservation = Some(disk_reservation(value)?),
+            _ => return Err("there is no such label".into()),
+        }
+        Ok(())
+    }
+
+    fn ignore(&mut self, key: &str, value: &str, why: &str) {
+        if self.ignored.len() < MOST {
+            let sentence = format!("{PREFIX}{key} = \"{value}\": {why}");
+            self.ignored.push(sentence.chars().flat_map(char::escape_debug).take(LONGEST).collect());
+        }
+    }
+}
+
+/// The labels of a pod's container, by key, from annotations: `elbowroom.dev/KEY` is for all containers of the pod,
+/// `elbowroom.dev/KEY.NAME` for `name` alone, and goes before that. What is for one that `is_other` knows is left out, and what
+/// does not begin with [`PREFIX`]. Of two of one key the later counts.
+pub fn of_container<'a>(
+    annotations: impl IntoIterator<Item = (&'a str, &'a str)>,
+    name: &str,
+    is_other: impl Fn(&str) -> bool,
+) -> BTreeMap<&'a str, &'a str> {
+    let (mut all, mut single) = (BTreeMap::new(), BTreeMap::new());
+    for (key, value) in annotations {
+        let Some(plain) = key.strip_prefix(PREFIX) else { continue };
+        // No key that is known has a dot.
+        match plain.split_once('.') {
+            Some((stem, of)) if of == name => single.insert(&key[..PREFIX.len() + stem.len()], value),
+            Some((_, of)) if is_other(of) => None,
+            _ => all.insert(key, value),
+        };
+    }
+    all.extend(single);
+    all
+}
+
+fn switch(value: &str) -> Result<bool, String> {
+    match value {
+        "on" | "true" => Ok(true),
+        "off" | "false" => Ok(false),
+        _ => Err("write on or off".into()),
+    }
+}
+
+/// A weight, or `weight=300 tier=1 class=latency`.
+///
+/// # Errors
+/// What is not understood, in words.
+pub fn priority(value: &str) -> Result<Priority, String> {
+    let priority = match value.parse() {
+        Ok(weight) => Priority { weight: Some(weight), ..Priority::default() },
+        Err(_) => pairs(value)?,
+    };
+    match priority.weight {
+        Some(weight) if !WEIGHTS.contains(&weight) => {
+            Err(format!("weight: {weight} is not between {} and {}", WEIGHTS.start(), WEIGHTS.end()))
+        }
+        _ => Ok(priority),
+    }
+}
+
+/// What something does on a disk, or is owed of it: `rbps=50MiB/s wiops=200/s`, with the keys of `io.max`.
+///
+/// # Errors
+/// What is not understood, in words.
+pub fn disk_reservation(text: &str) -> Result<Reserve, String> {
+    pairs(text)
+}
+
+/// Reads `key=value` words as the fields of a structure.
+fn pairs<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let mut fields = serde_json::Map::new();
+    for word in text.split([' ', ',']).filter(|word| !word.is_empty()) {
+        let (key, value) = word.split_once('=').ok_or_else(|| format!("{word}: write KEY=VALUE"))?;
+        let value = value.parse::<u32>().map_or_else(|_| value.into(), serde_json::Value::from);
+        fields.insert(key.to_owned(), value);
+    }
+    serde_json::from_value(fields.into()).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(key: &str, value: &str) -> Labels {
+        Labels::read([(format!("{PREFIX}{key}").as_str(), value)], Heed::All)
+    }
+
+    #[test]
+    fn labels_read_as_people_write_them() {
+        assert_eq!(read("views", "off").views, Some(false));
+        assert_eq!(read("env", "on").env, Some(true));
+        assert_eq!(read("governors", " on\n").governors, Some(true));
+        assert_eq!(read("priority", "300").claim(), Claim { weight: 300, ..Claim::default() });
+        let claim = Claim { weight: 5, tier: 2, class: Class::Latency, ..Claim::default() };
+        assert_eq!(read("priority", "tier=2, class=latency weight=5").claim(), claim);
+        assert_eq!(read("memory-reservation", "1.5GiB").claim().memory.reserve, Some(Bytes::mib(1536)));
+        let disk = read("disk-reservation", "rbps=50MiB/s wiops=200/s").claim().disk;
+        assert_eq!(disk, Reserve { rbps: Some(50 << 20), wiops: Some(200), ..Reserve::default() });
+        assert_eq!(read("probe", "port=9000").probe.as_deref(), Some("port=9000"));
+        assert!(read("java", "on").surfaces.java && !read("java", "off").surfaces.java);
+        for name in ["java", "openmp", "libc"] {
+            assert_eq!(read(name, "on").to_string(), name);
+            assert_eq!(read(name, "yes").ignored.len(), 1);
+        }
+        let others = [("elbowroom", "x"), ("views", "off"), ("org.elbowroom.dev/views", "off")];
+        assert!(Labels::read(others, Heed::All).is_empty());
+        let all = [
+            ("elbowroom.dev/views", "on"),
+            ("elbowroom.dev/priority", "tier=1"),
+            ("elbowroom.dev/disk-reservation", "riops=5/s"),
+            ("elbowroom.dev/x", "y"),
+        ];
+        let text = "views on; priority weight=100 tier=1 class=throughput; disk-reservation riops=5/s; \
+            ignored: elbowroom.dev/x = \"y\": there is no such label";
+        assert_eq!(Labels::read(all, Heed::All).to_string(), text.replace('"', "\\\""));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_told_and_changes_nothing() {
+        for (key, value, why) in [
+            ("views", "maybe", "write on or off"),
+            ("priority", "high", "high: write KEY=VALUE"),
+            ("priority", "0", "weight: 0 is not between 1 and 10000"),
+            ("priority", "wieght=3", "unknown field"),
+            ("priority", "tier=300", "300"),
+            ("memory-reservation", "5", "5"),
+            ("disk-reservation", "rbps=5", "rbps"),
+            ("reservation", "2GiB", "there is no such label"),
+        ] {
+            let labels = read(key, value);
+            let [sentence] = &labels.ignored[..] else { panic!("{key} {value}: {labels:?}") };
+            assert!(sentence.contains(key) && sentence.contains(why), "{sentence}");
+            assert_eq!(labels.claim(), Claim::default());
+            assert_eq!((labels.views, labels.governors), (None, None));
+        }
+        let long = read("views", &"\n".repeat(1_000)).ignored.concat()
+            + &read("x", &"\n\"".repeat(1_000)).ignored.concat();
+        assert!(!long.contains('\n') && long.len() <= 2 * LONGEST, "{}", long.len());
+    }
+
+    #[test]
+    fn labels_over_others_say_what_they_say_and_leave_the_rest() {
+        let over = |over: &[(&str, &str)], under: &[(&str, &str)]| {
+            let read = |labels: &[(&str, &str)]| {
+                let keys: Vec<String> = labels.iter().map(|(key, _)| format!("{PREFIX}{key}")).collect();
+                let pairs = keys.iter().zip(labels).map(|(key, (_, value))| (key.as_str(), *value));
+                Labels::read(pairs, Heed::All)
+            };
+            read(over).over(read(under))
+        };
+        let under = [("priority", "weight=50 tier=1"), ("memory-reservation", "1GiB"), ("x", "y")];
+        let claim = over(&[("priority", "class=latency tier=0")], &under).claim();
+        assert_eq!((claim.weight, claim.tier, claim.class), (50, 0, Class::Latency));
+        assert_eq!(
+            over(&[("memory-reservation", "2GiB")], &under).claim().memory.reserve,
+            Some(Bytes::gib(2))
+        );
+        assert_eq!(over(&[], &under), over(&under, &[]));
+        assert_eq!(over(&[("views", "no")], &under).ignored.len(), 2);
+    }
+
+    #[test]
+    fn annotations_of_a_pod_are_for_all_its_containers_or_for_one() {
+        let annotations = [
+            ("elbowroom.dev/priority.web", "7"),
+            ("elbowroom.dev/priority", "300"),
+            ("elbowroom.dev/views.side", "off"),
+            ("elbowroom.dev/env", "off"),
+            ("elbowroom.dev/env", "on"),
+            ("elbowroom.dev/java.wep", "on"),
+            ("example.com/views", "off"),
+        ];
+        let of = |name: &str, others: &[&str]| {
+            let labels = of_container(annotations, name, |of| others.contains(&of));
+            labels
+                .into_iter()
+                .map(|(key, value)| format!("{} {value}", &key[PREFIX.len()..]))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of("web", &["side"]), ["env on", "java.wep on", "priority 7"]);
+        assert_eq!(of("side", &["web", "wep"]), ["env on", "priority 300", "views off"]);
+    }
+
+    #[test]
+    fn a_node_that_heeds_less_takes_less() {
+        let labels = [("elbowroom.dev/views", "off"), ("elbowroom.dev/priority", "9999")];
+        assert!(Labels::read(labels, Heed::None).is_empty());
+        let harmless = Labels::read(labels, Heed::Harmless);
+        assert_eq!((harmless.views, harmless.priority, harmless.ignored.len()), (Some(false), None, 1));
+    }
+}

@@ -1,0 +1,512 @@
+//! What the host tells the core: a stream of [`Event`]s. The same stream, recorded, is what `elbowroom replay` reads.
+
+use crate::cpuset::CpuSet;
+use crate::label::Labels;
+use crate::memory::{Done, Export, Heard, MemoryTick};
+use crate::psi::Pressure;
+use crate::unit::{Bytes, CpuShare, Limit, Micros};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// A cgroup's identity inside one run of the agent, given by the host layer and never used twice: a path can come back
+/// with another cgroup behind it, an identity cannot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(transparent)]
+pub struct GroupId(pub u64);
+
+/// Everything that can happen, in the order it happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "events are handled one by one, not stored by the million")]
+pub enum Event {
+    /// The machine, at start and whenever one of these facts changed.
+    Node(Node),
+    /// A cgroup that is new, or whose settings changed.
+    Group(Group),
+    /// A cgroup that is gone, with everything below it.
+    Gone(GroupId),
+    /// One period's measurements.
+    Tick(Tick),
+    /// A disk that is new, or whose facts changed.
+    Disk(Disk),
+    /// A disk that is gone, or that no container uses any more.
+    DiskGone(DeviceNumber),
+    /// One period's measurements of disks; the period is another than that of [`Event::Tick`].
+    DiskTick(DiskTick),
+    /// What a container's limits on a disk are, whoever set them: told when it is first seen there, and after every attempt to
+    /// change one.
+    IoLimits(IoLimits),
+    /// One period's measurements of memory; the period is another than that of [`Event::Tick`].
+    MemoryTick(MemoryTick),
+    /// What became of an order of the memory governor.
+    MemoryDone(Done),
+    /// What an application said about itself.
+    Heard(Heard),
+    /// The most that a container's view shows as effective memory.
+    Export(Export),
+}
+
+/// What is fixed about the machine until it changes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    /// Online CPUs: `P` of Adaptive Resource Views.
+    pub online: CpuSet,
+    /// `MemTotal`.
+    pub mem_total: Bytes,
+    /// Memory of each NUMA node, by its number; empty where there is one, or nobody knows.
+    #[serde(default)]
+    pub numa: Vec<Bytes>,
+    /// Sum of the zones' `low` watermarks: below it kswapd runs (`/proc/zoneinfo`, mm/page_alloc.c).
+    pub low_mark: Bytes,
+    /// Sum of the zones' `high` watermarks: above it kswapd stops.
+    pub high_mark: Bytes,
+    /// Page size.
+    pub page_size: Bytes,
+}
+
+impl Node {
+    /// The memory of the NUMA nodes that a cgroup may take memory from: all there is where that is not known.
+    pub fn memory_of(&self, mems: Option<CpuSet>) -> Bytes {
+        let of = |node: u32| self.numa.get(node as usize).copied().unwrap_or_default();
+        let sum = mems.unwrap_or_default().iter().map(of).fold(Bytes::ZERO, Bytes::saturating_add);
+        if sum == Bytes::ZERO { self.mem_total } else { self.mem_total.min(sum) }
+    }
+}
+
+/// One cgroup: a container, an ancestor of one, or a sibling that competes with one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// Who it is.
+    pub id: GroupId,
+    /// The cgroup above it; `None` for the root of the hierarchy.
+    pub parent: Option<GroupId>,
+    /// Path below the hierarchy's root, as in `/proc/PID/cgroup`.
+    pub path: String,
+    /// What is known when this cgroup is a container.
+    pub container: Option<Container>,
+    /// Its own settings.
+    pub limits: Limits,
+    /// Whether it has, or a cgroup below it has, any process. Empty groups compete for nothing.
+    pub populated: bool,
+}
+
+/// The program that made a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// dockerd.
+    Docker,
+    /// containerd: `ctr`, nerdctl, CRI.
+    Containerd,
+    /// Podman.
+    Podman,
+    /// CRI-O.
+    Crio,
+    /// `elbowroom run`.
+    Elbowroom,
+    /// A cgroup the configuration names.
+    Plain,
+}
+
+/// A container, as far as files tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Container {
+    /// The engine's full identifier; the path for a plain cgroup.
+    pub id: String,
+    /// The name people use, where the engine keeps one.
+    pub name: Option<String>,
+    /// Who made it.
+    pub engine: Engine,
+    /// The Kubernetes pod around it.
+    pub pod: Option<Pod>,
+    /// What its maker asks of us.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+}
+
+/// A Kubernetes pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Pod {
+    /// Its UID, with dashes.
+    pub uid: String,
+    /// Its name, where known.
+    pub name: Option<String>,
+    /// Its namespace, where known.
+    pub namespace: Option<String>,
+}
+
+/// A cgroup's own settings. `None`: the controller is not there or the file cannot be read, which is not `max`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// v1 `cpu.cfs_quota_us` and `cpu.cfs_period_us`, v2 `cpu.max`.
+    pub cpu_max: Option<CpuMax>,
+    /// v1 `cpu.shares`, v2 `cpu.weight`.
+    pub cpu_share: Option<CpuShare>,
+    /// v1 `cpuset.effective_cpus` (or `cpuset.cpus`), v2 `cpuset.cpus.effective`.
+    pub cpuset: Option<CpuSet>,
+    /// NUMA nodes that it takes memory from: v1 `cpuset.effective_mems` (or `cpuset.mems`), v2 `cpuset.mems.effective`.
+    #[serde(default)]
+    pub mems: Option<CpuSet>,
+    /// v1 `memory.limit_in_bytes`, v2 `memory.max`.
+    pub memory_max: Option<Limit<Bytes>>,
+    /// v2 `memory.high`.
+    pub memory_high: Option<Limit<Bytes>>,
+    /// v2 `memory.low`.
+    pub memory_low: Option<Limit<Bytes>>,
+    /// v2 `memory.min`.
+    #[serde(default)]
+    pub memory_min: Option<Limit<Bytes>>,
+    /// v1 `memory.soft_limit_in_bytes`.
+    pub memory_soft: Option<Limit<Bytes>>,
+    /// v2 `memory.swap.max`.
+    pub swap_max: Option<Limit<Bytes>>,
+    /// v1 `memory.memsw.limit_in_bytes`: memory and swap together; absent where the kernel does not account swap.
+    #[serde(default)]
+    pub memsw_max: Option<Limit<Bytes>>,
+}
+
+/// A bandwidth limit: `quota` of CPU time in every `period` of wall time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuMax {
+    /// CPU time per period.
+    pub quota: Limit<Micros>,
+    /// Length of the period, 100 ms by default.
+    pub period: Micros,
+}
+
+/// One period's measurements. Counters only grow; a cgroup not named has not changed since it was last named.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tick {
+    /// When, on the monotonic clock.
+    pub now: Micros,
+    /// CPU time used on the whole machine since boot.
+    pub busy: Micros,
+    /// The same per online CPU, in ascending order of CPU number; empty when it is not known at this rate.
+    pub busy_per_cpu: Vec<Micros>,
+    /// `MemFree`.
+    pub mem_free: Bytes,
+    /// The cgroups that were read.
+    pub usage: Vec<(GroupId, Usage)>,
+}
+
+/// What a cgroup has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Usage {
+    /// CPU time since the cgroup was created (v1 `cpuacct.usage`, v2 `cpu.stat` `usage_usec`).
+    pub cpu: Micros,
+    /// Time its tasks were held back by its quota (v1 `cpu.stat` `throttled_time`, v2 `throttled_usec`), where read.
+    pub throttled: Option<Micros>,
+    /// Memory charged to it now (v1 `memory.usage_in_bytes`, v2 `memory.current`).
+    pub memory: Bytes,
+}
+
+/// The keys of `memory.stat` that views need, hierarchical (v1 `total_*`). Keys a kernel lacks are zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C)]
+pub struct MemoryStat {
+    /// v1 `total_rss`, v2 `anon`.
+    pub anon: Bytes,
+    /// v1 `total_rss_huge`, v2 `anon_thp`.
+    pub anon_thp: Bytes,
+    /// v1 `total_cache`, v2 `file`.
+    pub file: Bytes,
+    /// `mapped_file` / `file_mapped`.
+    pub file_mapped: Bytes,
+    /// `dirty` / `file_dirty`.
+    pub file_dirty: Bytes,
+    /// `writeback` / `file_writeback`.
+    pub file_writeback: Bytes,
+    /// `shmem`.
+    pub shmem: Bytes,
+    /// `inactive_anon`.
+    pub inactive_anon: Bytes,
+    /// `active_anon`.
+    pub active_anon: Bytes,
+    /// `inactive_file`.
+    pub inactive_file: Bytes,
+    /// `active_file`.
+    pub active_file: Bytes,
+    /// `unevictable`.
+    pub unevictable: Bytes,
+    /// v2 `slab_reclaimable`.
+    pub slab_reclaimable: Bytes,
+    /// v2 `slab_unreclaimable`.
+    pub slab_unreclaimable: Bytes,
+    /// v2 `kernel_stack`.
+    pub kernel_stack: Bytes,
+    /// v2 `pagetables`.
+    pub pagetables: Bytes,
+    /// v2 `swapcached`, v1 0.
+    pub swapcached: Bytes,
+    /// v1 `total_swap`, v2 `memory.swap.current`.
+    pub swap: Bytes,
+    /// Pages, not bytes: `pgfault`.
+    pub pgfault: u64,
+    /// `pgmajfault`.
+    pub pgmajfault: u64,
+    /// `pgpgin` (v1).
+    pub pgpgin: u64,
+    /// `pgpgout` (v1).
+    pub pgpgout: u64,
+    /// `workingset_refault_file`.
+    pub workingset_refault_file: u64,
+    /// `workingset_refault_anon`.
+    pub workingset_refault_anon: u64,
+}
+
+impl MemoryStat {
+    /// Nothing charged.
+    pub const EMPTY: Self = Self {
+        anon: Bytes::ZERO,
+        anon_thp: Bytes::ZERO,
+        file: Bytes::ZERO,
+        file_mapped: Bytes::ZERO,
+        file_dirty: Bytes::ZERO,
+        file_writeback: Bytes::ZERO,
+        shmem: Bytes::ZERO,
+        inactive_anon: Bytes::ZERO,
+        active_anon: Bytes::ZERO,
+        inactive_file: Bytes::ZERO,
+        active_file: Bytes::ZERO,
+        unevictable: Bytes::ZERO,
+        slab_reclaimable: Bytes::ZERO,
+        slab_unreclaimable: Bytes::ZERO,
+        kernel_stack: Bytes::ZERO,
+        pagetables: Bytes::ZERO,
+        swapcached: Bytes::ZERO,
+        swap: Bytes::ZERO,
+        pgfault: 0,
+        pgmajfault: 0,
+        pgpgin: 0,
+        pgpgout: 0,
+        workingset_refault_file: 0,
+        workingset_refault_anon: 0,
+    };
+}
+
+/// Disk transfer of a cgroup on one device (v1 `blkio.throttle.*_recursive`, v2 `io.stat`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C)]
+pub struct IoStat {
+    /// Which device.
+    pub device: DeviceNumber,
+    /// Bytes read.
+    pub rbytes: Bytes,
+    /// Bytes written.
+    pub wbytes: Bytes,
+    /// Bytes discarded.
+    pub dbytes: Bytes,
+    /// Read operations.
+    pub rios: u64,
+    /// Write operations.
+    pub wios: u64,
+    /// Discard operations.
+    pub dios: u64,
+}
+
+impl IoStat {
+    /// No device, no transfer.
+    pub const EMPTY: Self = Self {
+        device: DeviceNumber::new(0, 0),
+        rbytes: Bytes::ZERO,
+        wbytes: Bytes::ZERO,
+        dbytes: Bytes::ZERO,
+        rios: 0,
+        wios: 0,
+        dios: 0,
+    };
+}
+
+/// A block device, as the kernel numbers it: `MAJOR:MINOR` in `io.stat`, `io.max` and `/sys/dev/block`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(with = "String"))]
+#[repr(C)]
+pub struct DeviceNumber {
+    /// The driver.
+    pub major: u32,
+    /// The device within it.
+    pub minor: u32,
+}
+
+impl DeviceNumber {
+    /// `major:minor`.
+    pub const fn new(major: u32, minor: u32) -> Self {
+        Self { major, minor }
+    }
+}
+
+impl fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}:{}", self.major, self.minor))
+    }
+}
+
+/// Not `MAJOR:MINOR`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is not a device number: write for example \"8:0\"")]
+pub struct NotADevice(String);
+
+impl FromStr for DeviceNumber {
+    type Err = NotADevice;
+
+    fn from_str(text: &str) -> Result<Self, NotADevice> {
+        let parse = |t: &str| t.bytes().all(|b| b.is_ascii_digit()).then(|| t.parse().ok()).flatten();
+        let (major, minor) = text.split_once(':').ok_or_else(|| NotADevice(text.to_owned()))?;
+        match (parse(major), parse(minor)) {
+            (Some(major), Some(minor)) => Ok(Self { major, minor }),
+            _ => Err(NotADevice(text.to_owned())),
+        }
+    }
+}
+
+impl Serialize for DeviceNumber {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DeviceNumber {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A disk on which containers are governed: the device that containers' I/O is counted on and limited at.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disk {
+    /// Its number: always a whole disk or a stacked device, never a partition.
+    pub number: DeviceNumber,
+    /// Its name below `/sys/block`, for example `nvme0n1`.
+    pub name: String,
+    /// What is recognised as the same disk after a restart: model and serial where the hardware says, else the name.
+    pub identity: String,
+    /// `queue/rotational`.
+    pub rotational: bool,
+    /// The I/O scheduler in force (`queue/scheduler`), for example `mq-deadline`.
+    pub scheduler: String,
+    /// What divides this disk by weight, where something does.
+    pub weights: Option<Weights>,
+    /// It carries swap: limits on it would slow down reclaim, so it is watched and never limited.
+    pub swap: bool,
+}
+
+/// A proportional-share mechanism that is switched on for a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Weights {
+    /// iocost (`io.cost.qos` says `enable=1`): `io.weight`.
+    Iocost,
+    /// The bfq scheduler: v1 `blkio.bfq.weight_device`, v2 `io.bfq.weight`.
+    Bfq,
+}
+
+/// One period's measurements of disks. Counters only grow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DiskTick {
+    /// When, on the monotonic clock.
+    pub now: Micros,
+    /// `/proc/pressure/io`, where the kernel has it.
+    pub pressure: Option<Pressure>,
+    /// Every governed disk.
+    pub disks: Vec<(DeviceNumber, DiskStat)>,
+    /// Every container that has used a governed disk; one that is not named has not changed since it was last named.
+    pub groups: Vec<GroupIo>,
+}
+
+/// A disk's own counters, `/proc/diskstats` (`Documentation/admin-guide/iostats.rst`), in bytes and microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskStat {
+    /// Reads completed.
+    pub rios: u64,
+    /// Bytes read.
+    pub rbytes: Bytes,
+    /// Time that reads took, summed over them.
+    pub rticks: Micros,
+    /// Writes completed.
+    pub wios: u64,
+    /// Bytes written.
+    pub wbytes: Bytes,
+    /// Time that writes took, summed over them.
+    pub wticks: Micros,
+    /// Requests under way now.
+    pub in_flight: u32,
+    /// Time with at least one request under way.
+    pub io_ticks: Micros,
+    /// Time times requests under way (`weighted`): its growth per unit of time is the mean queue length, `aq`.
+    pub time_in_queue: Micros,
+}
+
+/// What one container has done to the governed disks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupIo {
+    /// Which container.
+    pub group: GroupId,
+    /// Time at least one of its tasks waited for I/O (`io.pressure`, `some`), where the kernel counts it.
+    pub stalled: Option<Micros>,
+    /// Its dirty and written-back page cache now: writes that reach the disk later, on v1 in nobody's name.
+    pub dirty: Option<Bytes>,
+    /// Its counters per governed disk, ascending.
+    pub io: Vec<IoStat>,
+}
+
+/// Throughput limits on one disk, each per second (v1 `blkio.throttle.*`, v2 `io.max`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct IoMax {
+    /// Bytes read.
+    pub rbps: Limit<u64>,
+    /// Bytes written.
+    pub wbps: Limit<u64>,
+    /// Read operations.
+    pub riops: Limit<u64>,
+    /// Write operations.
+    pub wiops: Limit<u64>,
+}
+
+impl IoMax {
+    /// No limit.
+    pub const MAX: Self = Self { rbps: Limit::Max, wbps: Limit::Max, riops: Limit::Max, wiops: Limit::Max };
+
+    /// The tighter of the two, limit by limit.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        Self {
+            rbps: self.rbps.min(other.rbps),
+            wbps: self.wbps.min(other.wbps),
+            riops: self.riops.min(other.riops),
+            wiops: self.wiops.min(other.wiops),
+        }
+    }
+}
+
+/// A container's limits on a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoLimits {
+    /// Which container.
+    pub group: GroupId,
+    /// Which disk.
+    pub disk: DeviceNumber,
+    /// What its user set: never loosened, and back in force when ours are gone.
+    pub user: IoMax,
+    /// What we set, in force now; [`IoMax::MAX`] where nothing of ours is.
+    pub ours: IoMax,
+    /// Why ours could not be set: the knob belongs to somebody else, or the kernel refused.
+    pub ceded: Option<Ceded>,
+}
+
+/// Why a knob is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ceded {
+    /// Somebody else wrote it after us: theirs is in force.
+    Foreign,
+    /// The kernel has no such file here, or refused the value.
+    Refused,
+    /// The cgroup is gone.
+    Gone,
+}

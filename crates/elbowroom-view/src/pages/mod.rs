@@ -1,0 +1,30 @@
+//! Container text from host text and a container's numbers.
+//!
+//! One small module per family of files, each opening with a table of what every field shows: the *container's* own number,
+//! one *computed* from it, or the *host's* where it is the same for everybody. What is left is zero: no page shows a counter
+//! of the host that a neighbour could move, but for two lines that *bound* the container's (`MemFree` and `MemAvailable` of
+//! `/proc/meminfo`) and for the host's pressure where a kernel keeps none for cgroups.
+
+pub mod calls;
+pub mod facts;
+pub mod mapped;
+pub mod tree;
+
+mod cpuinfo;
+mod cpulist;
+mod diskstats;
+pub mod files;
+mod limits;
+mod loadavg;
+mod meminfo;
+mod memory;
+mod node;
+mod pressure;
+mod render;
+mod stat;
+pub mod surface;
+mod swaps;
+mod text;
+mod uptime;
+mod vmstat;
+mod zoneinfo;

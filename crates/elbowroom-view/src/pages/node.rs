@@ -1,0 +1,127 @@
+//! `/sys/devices/system/node` (drivers/base/node.c).
+//!
+//! | file | shown |
+//! |---|---|
+//! | `online` `possible` `has_normal_memory` `has_generic_initiator` | host, the nodes of the machine |
+//! | `has_cpu` | host, those that have a possible CPU of the view, where known |
+//! | `has_memory` | host, those the container may take memory from, where known |
+//! | `nodeN/cpulist` `nodeN/cpumap` | host, those of its CPUs that are online in the view |
+//! | `nodeN/distance` | host, byte for byte |
+//! | `nodeN/meminfo` | the lines of `/proc/meminfo`, below |
+//! | `nodeN/vmstat` | the lines of `/proc/vmstat`, below |
+//! | `nodeN/numastat` | 0: the host's |
+//!
+//! cgroups do not keep a container's limit per node. On a machine of one node its files say what `/proc/meminfo` says. On
+//! others every node the container may use shows *how much it can have there at most* (`E`, and `E - usage` free, each at
+//! most the node's own) and none of its usage in detail; a node its `cpuset.mems` leaves out shows no memory.
+
+use super::facts::Facts;
+use super::meminfo::{bounds, number_width, push, shown};
+use super::memory::{Host, Memory};
+use super::text::{digits, value, zeroed};
+use super::vmstat::lines;
+use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::sample::MemoryStat;
+use elbowroom_types::unit::Bytes;
+
+/// `nodeN/meminfo`, from the host's text.
+pub(super) fn meminfo(facts: &Facts, node: u32, host: &str) -> String {
+    let prefix = format!("Node {node} ");
+    let memory = Memory::new(&on_node(facts, node), &bounds(host, &prefix));
+    let width = number_width(host, &prefix);
+    let mut out = String::with_capacity(host.len());
+    for line in host.lines() {
+        push(&mut out, line, &prefix, width, |key| shown(key, &memory));
+    }
+    out
+}
+
+/// `nodeN/vmstat`, from the host's text.
+pub(super) fn vmstat(facts: &Facts, node: u32, host: &str) -> String {
+    let facts = on_node(facts, node);
+    let free = value(host, "nr_free_pages").map_or(u64::MAX, |n| n.saturating_mul(facts.page()));
+    let bounds = Host { free, ..Host::UNKNOWN };
+    lines(host, &facts, &Memory::new(&facts, &bounds))
+}
+
+/// `nodeN/numastat`, from the host's text.
+pub(super) fn numastat(host: &str) -> String {
+    host.lines().map(|line| zeroed(line) + "\n").collect()
+}
+
+/// A list of nodes: the host's that are in `known`, where that is not empty.
+pub(super) fn list(host: &str, known: &CpuSet) -> String {
+    let nodes: CpuSet = host.parse().unwrap_or_default();
+    format!("{}\n", if known.is_empty() { nodes } else { nodes.and(known) })
+}
+
+/// How long a list of any of the host's nodes can be, with its newline.
+pub(super) fn list_size(host: &str) -> usize {
+    let nodes: CpuSet = host.parse().unwrap_or_default();
+    nodes.iter().map(|node| digits(u64::from(node)) + 1).sum::<usize>().max(1)
+}
+
+/// What of a container's memory one node can tell.
+fn on_node(facts: &Facts, node: u32) -> Facts {
+    if facts.shown_nodes().count() <= 1 {
+        return *facts;
+    }
+    let usable = facts.mems.is_empty() || facts.mems.contains(node);
+    Facts {
+        memory: if usable { facts.memory } else { Bytes::ZERO },
+        memory_stat: MemoryStat::EMPTY,
+        nr_disks: 0,
+        ..*facts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: &str = "Node 1 MemTotal:        5466324 kB\nNode 1 MemFree:         5154892 kB\n\
+        Node 1 MemUsed:          311432 kB\nNode 1 AnonPages:         23208 kB\nNode 1 HugePages_Total:     9\n";
+
+    fn facts(nodes: &str, mems: &str) -> Facts {
+        Facts {
+            nodes: nodes.parse().unwrap(),
+            mems: mems.parse().unwrap(),
+            memory: Bytes::gib(1),
+            memory_usage: Bytes::mib(256),
+            memory_stat: MemoryStat { anon: Bytes::mib(200), ..MemoryStat::EMPTY },
+            ..Facts::EMPTY
+        }
+    }
+
+    fn numbers(facts: &Facts) -> Vec<u64> {
+        let page = meminfo(facts, 1, HOST);
+        page.lines()
+            .map(|line| super::super::text::number(line.split_once(':').unwrap().1).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn the_only_node_says_what_proc_meminfo_says() {
+        assert_eq!(numbers(&facts("1", "")), [1 << 20, 768 << 10, 256 << 10, 200 << 10, 0]);
+    }
+
+    #[test]
+    fn one_of_many_nodes_says_what_the_container_can_have_there() {
+        assert_eq!(numbers(&facts("0-1", "")), [1 << 20, 768 << 10, 256 << 10, 0, 0]);
+        assert_eq!(numbers(&facts("0-1", "0")), [0; 5]);
+    }
+
+    #[test]
+    fn lines_of_another_node_are_left_out_and_length_is_constant() {
+        assert_eq!(meminfo(&facts("0-1", ""), 0, HOST), "");
+        assert_eq!(meminfo(&facts("0-1", "0"), 1, HOST).len(), meminfo(&facts("1", ""), 1, HOST).len());
+        assert!(meminfo(&facts("1", ""), 1, HOST).starts_with("Node 1 MemTotal:        1048576 kB\n"));
+    }
+
+    #[test]
+    fn nodes_that_are_not_known_are_the_hosts() {
+        assert_eq!(list("0-3\n", &CpuSet::EMPTY), "0-3\n");
+        assert_eq!(list("0-3\n", &CpuSet::first_n(2)), "0-1\n");
+        assert_eq!(numastat("numa_hit 4711\nnuma_miss 3\n"), "numa_hit 0\nnuma_miss 0\n");
+    }
+}

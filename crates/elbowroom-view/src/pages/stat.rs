@@ -1,0 +1,111 @@
+//! `/proc/stat` (fs/proc/stat.c `show_stat`).
+//!
+//! | field | shown |
+//! |---|---|
+//! | `cpuN` lines | one for each CPU online in the view, under its real number |
+//! | user, system, idle of `cpuN` | container: what that CPU did for it ([`CpuTimes`]), in ticks of 1/100 s |
+//! | nice, iowait, irq, softirq, steal, guest, guest_nice | 0: no kernel counts them per cgroup and CPU |
+//! | `cpu` | computed: sums over all CPUs that ever did something for it, shown now or not, so that it never falls |
+//! | `intr` `ctxt` `softirq` `procs_blocked` | 0: the host's; the list of single interrupts is left out |
+//! | `btime` | host: a process's start time in `/proc/PID/stat` counts from the host's boot, and programs add the two |
+//! | `processes` | container: processes created, 0 where not known |
+//! | `procs_running` | container: runnable threads, at least one, the reader |
+//!
+//! Nothing but `btime` is taken from the host's text. Every line has constant length: a reader that takes the file in
+//! several reads never sees half a number of one version continued by another.
+
+use super::facts::{CpuTimes, Facts};
+use super::text::{push_line, value, widest};
+use elbowroom_types::unit::Micros;
+
+/// Microseconds in a tick: `USER_HZ` is 100 on every architecture views run on.
+const TICK: u64 = 10_000;
+/// Digits of one CPU's counters (317 years) and of the sums over 1,024 CPUs.
+const CPU_DIGITS: usize = 12;
+const SUM_DIGITS: usize = 16;
+
+/// The page, from the host's text.
+pub(super) fn text(facts: &Facts, times: &[CpuTimes], host: &str) -> String {
+    let online = facts.shown_online();
+    let counters = |t: &CpuTimes| [t.user, t.system, t.idle].map(ticks);
+    let mut total = [0; 3];
+    for cpu in times {
+        total.iter_mut().zip(counters(cpu)).for_each(|(sum, t)| *sum += t);
+    }
+    let mut out = String::new();
+    push_cpu(&mut out, "cpu ", total, SUM_DIGITS);
+    for cpu in online.iter() {
+        let own = times.get(cpu as usize).map_or([0; 3], counters);
+        push_cpu(&mut out, &format!("cpu{cpu}"), own, CPU_DIGITS);
+    }
+    let btime = value(host, "btime").unwrap_or(0);
+    out.push_str("intr 0\nctxt 0\n");
+    push_line(&mut out, &format!("btime {btime}"), "btime ".len() + 20);
+    push_line(&mut out, &format!("processes {}", facts.nr_processes), "processes ".len() + 10);
+    push_line(&mut out, &format!("procs_running {}", facts.nr_running.max(1)), "procs_running ".len() + 10);
+    out.push_str("procs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n");
+    out
+}
+
+/// Time in ticks, never more than its column holds.
+pub(super) fn ticks(time: Micros) -> u64 {
+    (time.get() / TICK).min(widest(CPU_DIGITS as u32))
+}
+
+fn push_cpu(out: &mut String, name: &str, [user, system, idle]: [u64; 3], w: usize) {
+    out.push_str(&format!("{name} {user:>w$} 0 {system:>w$} {idle:>w$} 0 0 0 0 0 0\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_types::cpuset::CpuSet;
+
+    fn facts(online: &str, possible: &str) -> Facts {
+        Facts {
+            online: online.parse().unwrap(),
+            possible: possible.parse().unwrap(),
+            started: Micros::secs(1_000),
+            ..Facts::EMPTY
+        }
+    }
+
+    fn columns(line: &str) -> Vec<u64> {
+        line.split_ascii_whitespace().skip(1).map(|n| n.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn lines_are_the_online_cpus_under_their_real_numbers_and_the_sum_is_over_all() {
+        let mut times = vec![CpuTimes::default(); 10];
+        for (i, cpu) in [(1, 2), (2, 5), (3, 9)] {
+            times[cpu] =
+                CpuTimes { user: Micros::secs(i), system: Micros::secs(10 * i), idle: Micros::secs(100 * i) };
+        }
+        let page = text(&facts("2,5", "2,5,9"), &times, "btime 1795214744\n");
+        let lines: Vec<&str> = page.lines().collect();
+        assert_eq!(columns(lines[0]), [600, 0, 6_000, 60_000, 0, 0, 0, 0, 0, 0]);
+        assert!(lines[1].starts_with("cpu2 ") && lines[2].starts_with("cpu5 ") && lines[3] == "intr 0");
+        assert_eq!(columns(lines[2]), [200, 0, 2_000, 20_000, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(value(&page, "btime"), Some(1_795_214_744));
+        assert_eq!(value(&page, "procs_running"), Some(1));
+    }
+
+    #[test]
+    fn lines_keep_their_place_while_their_numbers_grow() {
+        let times = |n| vec![CpuTimes { user: Micros(n), system: Micros(n), idle: Micros(n) }; 2];
+        let f = facts("0-1", "0-1");
+        let host = "btime 9\n";
+        let lengths = |n| text(&f, &times(n), host).lines().map(str::len).collect::<Vec<_>>();
+        assert_eq!(lengths(0), lengths(u64::MAX));
+        let all = Facts { possible: CpuSet::first_n(1024), online: CpuSet::first_n(1024), ..f };
+        let many = vec![times(u64::MAX)[0]; 1024];
+        assert_eq!(text(&all, &many, host).len(), text(&all, &[], host).len());
+    }
+
+    #[test]
+    fn the_sum_does_not_shrink_when_a_cpu_goes_offline() {
+        let times = vec![CpuTimes { user: Micros::secs(7), ..CpuTimes::default() }; 4];
+        let user = |online| columns(text(&facts(online, "0-3"), &times, "").lines().next().unwrap())[0];
+        assert_eq!(user("0-3"), user("0"));
+    }
+}

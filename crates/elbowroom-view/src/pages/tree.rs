@@ -1,0 +1,490 @@
+//! The tree of files one container sees: names, numbers, and what each file stands for.
+//!
+//! # Terminology
+//! A [`Node`] is a file or a directory of *one* container's tree; it says nothing about which container. Its 24 bits
+//! ([`Node::to_bits`]) are the low part of a FUSE node id. The tree is the same for every container but for the CPUs and
+//! NUMA nodes that have a directory.
+//!
+//! # What is there
+//! A name in the tables below is there when the host has it: **a node whose [`host_path`] names something the host lacks
+//! does not exist**, and whoever serves the tree answers `ENOENT` for it and leaves it out of listings. That is how one
+//! compile-time list serves kernels that know fewer vulnerabilities, caches or topology levels. A node without a host path
+//! is always there.
+
+use super::facts::Facts;
+use super::files::{Form, NUMA_NODE, SINGLES, VULNERABILITIES};
+use elbowroom_types::cpuset::{CpuSet, MAX_CPUS};
+
+pub use super::files::CpuDir;
+pub use super::render::{render, size};
+pub use super::surface::{Kind, Surface, surfaces};
+
+/// A file or directory of a container's tree. Numbers are those of CPUs and NUMA nodes; the last number of a file is its
+/// place in the table of its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are the files' own, listed in SINGLES")]
+pub enum Node {
+    Root,
+    Proc,
+    Cpuinfo,
+    Diskstats,
+    Loadavg,
+    Meminfo,
+    Pressure,
+    PressureCpu,
+    PressureIo,
+    PressureMemory,
+    Stat,
+    Swaps,
+    Uptime,
+    Vmstat,
+    Zoneinfo,
+    Sys,
+    SysDevices,
+    SysDevicesSystem,
+    Cpus,
+    CpuEnabled,
+    CpuIsolated,
+    CpuKernelMax,
+    CpuModalias,
+    CpuOffline,
+    CpuOnline,
+    CpuPossible,
+    CpuPresent,
+    CpuUevent,
+    CpufreqAll,
+    CpufreqBoost,
+    Smt,
+    SmtActive,
+    SmtControl,
+    Vulnerabilities,
+    NumaNodes,
+    NumaHasCpu,
+    NumaHasGenericInitiator,
+    NumaHasMemory,
+    NumaHasNormalMemory,
+    NumaOnline,
+    NumaPossible,
+    Cgroup,
+    CpuCfsPeriodUs,
+    CpuCfsQuotaUs,
+    CpuMax,
+    CpuShares,
+    MemoryHigh,
+    MemoryLimitInBytes,
+    MemoryMax,
+    MemorySoftLimitInBytes,
+    /// Empty: what the view page ([`super::mapped`]) is mounted on.
+    ViewPage,
+    /// Empty: what the file that programs watch to be asked for memory is mounted on ([`elbowroom_types::launch::PRESSURE`]).
+    PressureFile,
+    /// `vulnerabilities/*`.
+    Vulnerability(u8),
+    /// `cpuN` and the directories below it.
+    CpuDir(u16, CpuDir),
+    /// A file in one of them.
+    CpuFile(u16, CpuDir, u8),
+    /// `nodeN`.
+    NumaNode(u16),
+    /// `nodeN/*`.
+    NumaFile(u16, u8),
+}
+
+/// How a [`Node`] is laid out in 24 bits: kind, CPU or node number, directory and file.
+mod bits {
+    pub(super) const KIND: u32 = 21;
+    pub(super) const NUMBER: u32 = 11;
+    pub(super) const NUMBER_MASK: u32 = (1 << (KIND - NUMBER)) - 1;
+    pub(super) const DIR: u32 = 5;
+    pub(super) const DIR_MASK: u32 = (1 << (NUMBER - DIR)) - 1;
+    pub(super) const FILE_MASK: u32 = (1 << DIR) - 1;
+
+    pub(super) const SINGLE: u32 = 0;
+    pub(super) const VULNERABILITY: u32 = 1;
+    pub(super) const CPU: u32 = 2;
+    pub(super) const NUMA: u32 = 3;
+}
+
+impl Node {
+    /// A container's own root directory.
+    pub const ROOT: Self = Self::Root;
+
+    /// The node as a number of 24 bits, never 0; 1 for [`Self::ROOT`].
+    pub fn to_bits(self) -> u32 {
+        use bits::*;
+        let pack = |kind: u32, n: u16, dir: u32, file: u32| {
+            kind << KIND | (u32::from(n) & NUMBER_MASK) << NUMBER | dir << DIR | file
+        };
+        match self {
+            Self::Vulnerability(i) => pack(VULNERABILITY, 0, 0, u32::from(i)),
+            // File 0 is the directory itself.
+            Self::CpuDir(n, dir) => pack(CPU, n, dir.number(), 0),
+            Self::CpuFile(n, dir, i) => pack(CPU, n, dir.number(), u32::from(i) + 1),
+            Self::NumaNode(n) => pack(NUMA, n, 0, 0),
+            Self::NumaFile(n, i) => pack(NUMA, n, 0, u32::from(i) + 1),
+            single => {
+                let place = SINGLES.iter().position(|(node, ..)| *node == single);
+                pack(SINGLE, 0, 0, 0) | place.map_or(0, |i| i as u32 + 1)
+            }
+        }
+    }
+
+    /// The node that has these bits.
+    pub fn from_bits(bits: u32) -> Option<Self> {
+        use bits::*;
+        let number = (bits >> NUMBER & NUMBER_MASK) as u16;
+        let (dir, file) = (bits >> DIR & DIR_MASK, (bits & FILE_MASK) as usize);
+        let node = match bits >> KIND {
+            SINGLE => SINGLES.get((bits as usize).checked_sub(1)?)?.0,
+            VULNERABILITY => {
+                VULNERABILITIES.get(file)?;
+                Self::Vulnerability(file as u8)
+            }
+            CPU => match (CpuDir::from_number(dir)?, file.checked_sub(1)) {
+                (dir, None) => Self::CpuDir(number, dir),
+                (dir, Some(i)) => {
+                    dir.table().get(i)?;
+                    Self::CpuFile(number, dir, i as u8)
+                }
+            },
+            NUMA => match file.checked_sub(1) {
+                None => Self::NumaNode(number),
+                Some(i) => {
+                    NUMA_NODE.get(i)?;
+                    Self::NumaFile(number, i as u8)
+                }
+            },
+            _ => return None,
+        };
+        // Bits that a kind does not use are zero, so that a node has one number.
+        (node.to_bits() == bits).then_some(node)
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(self) -> bool {
+        match self {
+            Self::CpuDir(..) | Self::NumaNode(_) => true,
+            Self::CpuFile(..) | Self::NumaFile(..) | Self::Vulnerability(_) => false,
+            // A single node that is nobody's parent and yet a directory has numbered ones below it.
+            single => {
+                matches!(single, Self::Root | Self::Vulnerabilities)
+                    || SINGLES.iter().any(|(_, parent, _)| *parent == single)
+            }
+        }
+    }
+
+    /// The directory it is in; [`Self::ROOT`] is in itself.
+    pub fn parent(self) -> Self {
+        match self {
+            Self::Vulnerability(_) => Self::Vulnerabilities,
+            Self::CpuDir(_, CpuDir::Itself) => Self::Cpus,
+            Self::CpuDir(n, dir) => Self::CpuDir(n, dir.place().1),
+            Self::CpuFile(n, dir, _) => Self::CpuDir(n, dir),
+            Self::NumaNode(_) => Self::NumaNodes,
+            Self::NumaFile(n, _) => Self::NumaNode(n),
+            single => SINGLES.iter().find(|(node, ..)| *node == single).map_or(Self::Root, |(_, up, _)| *up),
+        }
+    }
+
+    /// Its name in its directory; empty for [`Self::ROOT`].
+    pub fn name(self) -> String {
+        match self {
+            Self::Vulnerability(i) => {
+                VULNERABILITIES.get(usize::from(i)).copied().unwrap_or_default().to_owned()
+            }
+            Self::CpuDir(n, CpuDir::Itself) => format!("cpu{n}"),
+            Self::CpuDir(_, dir) => dir.place().0,
+            Self::CpuFile(_, dir, i) => {
+                dir.table().get(usize::from(i)).map_or("", |(name, _)| name).to_owned()
+            }
+            Self::NumaNode(n) => format!("node{n}"),
+            Self::NumaFile(_, i) => NUMA_NODE.get(usize::from(i)).map_or("", |(name, _)| name).to_owned(),
+            single => {
+                SINGLES.iter().find(|(node, ..)| *node == single).map_or("", |(.., name)| name).to_owned()
+            }
+        }
+    }
+
+    /// Its path below the container's root directory, without a leading slash: `proc/meminfo`.
+    pub fn path(self) -> String {
+        match (self, self.parent()) {
+            (Self::Root, _) => String::new(),
+            (_, Self::Root) => self.name(),
+            (_, parent) => parent.path() + "/" + &self.name(),
+        }
+    }
+
+    /// Which of 64 bits says "read since it last changed". Files that change together share one, `nodes_of_bit` tells which;
+    /// files whose content is fixed while the container lives have none.
+    pub fn page_bit(self) -> Option<u8> {
+        Some(match self {
+            Self::Meminfo => 0,
+            Self::Cpuinfo => 1,
+            Self::Stat => 2,
+            Self::Uptime => 3,
+            Self::Loadavg => 4,
+            Self::Swaps => 5,
+            Self::Diskstats => 6,
+            Self::Vmstat => 7,
+            Self::Zoneinfo => 8,
+            Self::PressureCpu => 9,
+            Self::PressureIo => 10,
+            Self::PressureMemory => 11,
+            Self::CpuOnline => 12,
+            Self::CpuOffline => 13,
+            Self::CpuPossible => 14,
+            Self::CpuPresent => 15,
+            Self::CpuEnabled => 16,
+            Self::CpuFile(..) if self.form() == Some(Form::Online) => 17,
+            Self::CpuFile(_, CpuDir::Cpufreq, _) => 18,
+            Self::NumaFile(..) => match self.form()? {
+                Form::OnlineList | Form::OnlineMask => 19,
+                Form::NodeMeminfo => 20,
+                Form::NodeVmstat => 21,
+                _ => return None,
+            },
+            Self::NumaHasCpu => 22,
+            Self::NumaHasMemory => 23,
+            Self::CpuMax => 24,
+            Self::CpuCfsQuotaUs => 25,
+            Self::CpuCfsPeriodUs => 26,
+            Self::CpuShares => 27,
+            Self::MemoryMax => 28,
+            Self::MemoryHigh => 29,
+            Self::MemoryLimitInBytes => 30,
+            Self::MemorySoftLimitInBytes => 31,
+            _ => return None,
+        })
+    }
+
+    /// Whether it changes with what the container does and how long it runs, not only with its view: to be refreshed on a
+    /// timer.
+    pub fn dynamic(self) -> bool {
+        matches!(self.page_bit(), Some(0 | 2..=11 | 18 | 20 | 21))
+    }
+
+    /// What a file in a numbered directory is.
+    pub(super) fn form(self) -> Option<Form> {
+        let (table, i) = match self {
+            Self::CpuFile(_, dir, i) => (dir.table(), i),
+            Self::NumaFile(_, i) => (NUMA_NODE, i),
+            _ => return None,
+        };
+        table.get(usize::from(i)).map(|(_, form)| *form)
+    }
+}
+
+/// The node of that name in a directory; `None` where there is none in this container's tree.
+pub fn lookup(parent: Node, name: &str, facts: &Facts) -> Option<Node> {
+    let in_table = |table: &[(&str, Form)]| table.iter().position(|(file, _)| *file == name).map(|i| i as u8);
+    match parent {
+        Node::Vulnerabilities => {
+            VULNERABILITIES.iter().position(|file| *file == name).map(|i| Node::Vulnerability(i as u8))
+        }
+        Node::CpuDir(n, dir) => {
+            let below = || dir.dirs().find(|sub| sub.place().0 == name).map(|sub| Node::CpuDir(n, sub));
+            in_table(dir.table()).map(|i| Node::CpuFile(n, dir, i)).or_else(below)
+        }
+        Node::NumaNode(n) => in_table(NUMA_NODE).map(|i| Node::NumaFile(n, i)),
+        _ => {
+            let numbered = |prefix| numbered(name, prefix);
+            let single =
+                SINGLES.iter().find(|(node, up, n)| *up == parent && *n == name && *node != Node::Root);
+            match parent {
+                _ if single.is_some() => single.map(|(node, ..)| *node),
+                Node::Cpus => numbered("cpu")
+                    .filter(|n| cpus_with_directory(facts).contains(u32::from(*n)))
+                    .map(|n| Node::CpuDir(n, CpuDir::Itself)),
+                Node::NumaNodes => numbered("node")
+                    .filter(|n| facts.shown_nodes().contains(u32::from(*n)))
+                    .map(Node::NumaNode),
+                _ => None,
+            }
+        }
+    }
+}
+
+/// What a directory holds, in a fixed order: files and directories of fixed names, then numbered ones, ascending. Empty for
+/// a file.
+pub fn children(dir: Node, facts: &Facts) -> Vec<(String, Node)> {
+    let singles =
+        SINGLES.iter().filter(|(node, up, _)| *up == dir && *node != Node::Root).map(|(node, ..)| *node);
+    let mut nodes: Vec<Node> = singles.collect();
+    match dir {
+        Node::Vulnerabilities => {
+            nodes.extend((0..VULNERABILITIES.len()).map(|i| Node::Vulnerability(i as u8)))
+        }
+        Node::Cpus => {
+            nodes.extend(facts.shown_possible().iter().map(|n| Node::CpuDir(n as u16, CpuDir::Itself)));
+        }
+        Node::CpuDir(n, sub) => {
+            nodes.extend((0..sub.table().len()).map(|i| Node::CpuFile(n, sub, i as u8)));
+            nodes.extend(sub.dirs().map(|below| Node::CpuDir(n, below)));
+        }
+        Node::NumaNodes => nodes.extend(facts.shown_nodes().iter().map(|n| Node::NumaNode(n as u16))),
+        Node::NumaNode(n) => nodes.extend((0..NUMA_NODE.len()).map(|i| Node::NumaFile(n, i as u8))),
+        _ => {}
+    }
+    nodes.into_iter().map(|node| (node.name(), node)).collect()
+}
+
+/// The file or directory of the host that the node stands for, relative to `/`: the file whose text [`size`] and [`render`]
+/// want, and without which the node is not there. `None` for what needs no host.
+pub fn host_path(node: Node) -> Option<String> {
+    match node {
+        Node::Root | Node::Proc | Node::Sys | Node::SysDevices | Node::SysDevicesSystem | Node::Cgroup => {
+            None
+        }
+        Node::Uptime | Node::Loadavg | Node::ViewPage | Node::PressureFile => None,
+        Node::CpuOnline | Node::CpuOffline | Node::CpuPossible | Node::CpuPresent => None,
+        Node::CpuFile(..) if node.form() == Some(Form::Online) => None,
+        Node::MemoryHigh | Node::MemoryMax => Some("proc/meminfo".to_owned()),
+        Node::MemoryLimitInBytes | Node::MemorySoftLimitInBytes => Some("proc/meminfo".to_owned()),
+        _ if node.parent() == Node::Cgroup => None,
+        _ => Some(node.path()),
+    }
+}
+
+/// All files of a container whose [`Node::page_bit`] is `bit`: what to invalidate when that page changed.
+pub fn nodes_of_bit(bit: u8, facts: &Facts) -> Vec<Node> {
+    let singles = SINGLES.iter().map(|(node, ..)| *node);
+    let files = |table: &'static [(&str, Form)]| 0..table.len() as u8;
+    let cpus = cpus_with_directory(facts);
+    let of_cpus = cpus.iter().flat_map(|n| {
+        [CpuDir::Itself, CpuDir::Cpufreq]
+            .into_iter()
+            .flat_map(move |dir| files(dir.table()).map(move |i| Node::CpuFile(n as u16, dir, i)))
+    });
+    let nodes = facts.shown_nodes();
+    let of_nodes = nodes.iter().flat_map(|n| files(NUMA_NODE).map(move |i| Node::NumaFile(n as u16, i)));
+    singles.chain(of_cpus).chain(of_nodes).filter(|node| node.page_bit() == Some(bit)).collect()
+}
+
+/// The possible CPUs, whose directories are listed, and CPU 0.
+fn cpus_with_directory(facts: &Facts) -> CpuSet {
+    facts.shown_possible().iter().chain([0]).collect()
+}
+
+/// `cpu12` is 12 after `cpu`; a number has one spelling.
+fn numbered(name: &str, prefix: &str) -> Option<u16> {
+    let digits = name.strip_prefix(prefix)?;
+    let n: u16 = digits.parse().ok().filter(|n| usize::from(*n) < MAX_CPUS)?;
+    (n.to_string() == digits).then_some(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn facts() -> Facts {
+        Facts {
+            possible: "0-3,1023".parse().unwrap(),
+            online: "0-1".parse().unwrap(),
+            nodes: "0-1".parse().unwrap(),
+            ..Facts::EMPTY
+        }
+    }
+
+    fn walk(dir: Node, visit: &mut impl FnMut(&str, Node, Node)) {
+        for (name, node) in children(dir, &facts()) {
+            visit(&name, node, dir);
+            walk(node, visit);
+        }
+    }
+
+    #[test]
+    fn every_node_is_found_by_its_name_and_by_its_number() {
+        let mut seen = HashMap::from([(1, Node::ROOT)]);
+        walk(Node::ROOT, &mut |name, node, dir| {
+            assert_eq!(lookup(dir, name, &facts()), Some(node), "{}", node.path());
+            assert_eq!(node.parent(), dir);
+            assert_eq!(Node::from_bits(node.to_bits()), Some(node));
+            assert!(node.to_bits() < 1 << 24 && node.to_bits() > 1);
+            assert_eq!(seen.insert(node.to_bits(), node), None, "{node:?}");
+            assert_eq!(node.is_dir(), !children(node, &facts()).is_empty(), "{node:?}");
+        });
+        assert_eq!(Node::ROOT.to_bits(), 1);
+        assert_eq!(Node::ROOT.parent(), Node::ROOT);
+        assert!(seen.len() > 5 * 250, "{}", seen.len());
+    }
+
+    #[test]
+    fn a_number_that_is_no_nodes_is_none() {
+        let valid = (0..1u32 << 24).filter(|bits| {
+            let node = Node::from_bits(*bits);
+            assert!(node.is_none_or(|node| node.to_bits() == *bits));
+            node.is_some()
+        });
+        let subs = CpuDir::Itself.dirs().chain(CpuDir::Caches.dirs()).chain([CpuDir::Itself]);
+        let per_cpu: usize = subs.map(|dir| 1 + dir.table().len()).sum();
+        let expect = SINGLES.len() + VULNERABILITIES.len() + MAX_CPUS * (per_cpu + 1 + NUMA_NODE.len());
+        assert_eq!(valid.count(), expect);
+        assert_eq!(Node::from_bits(0), None);
+        assert_eq!(Node::from_bits(u32::MAX), None);
+    }
+
+    #[test]
+    fn names_that_are_not_there_are_not_found() {
+        let refused = [
+            (Node::ROOT, ""),
+            (Node::ROOT, "meminfo"),
+            (Node::Cpus, "cpu4"),
+            (Node::Cpus, "cpu00"),
+            (Node::Cpus, "cpu+1"),
+            (Node::Cpus, "cpu"),
+            (Node::NumaNodes, "node2"),
+            (Node::Meminfo, "x"),
+            (Node::CpuDir(0, CpuDir::Caches), "index16"),
+        ];
+        for (dir, name) in refused {
+            assert_eq!(lookup(dir, name, &facts()), None, "{dir:?}/{name}");
+        }
+        assert!(lookup(Node::Cpus, "cpu1023", &facts()).is_some());
+    }
+
+    #[test]
+    fn the_first_cpu_has_a_directory_and_is_listed_where_it_is_possible() {
+        let facts = Facts { possible: "63".parse().unwrap(), ..facts() };
+        let first = lookup(Node::Cpus, "cpu0", &facts);
+        assert_eq!(first, Some(Node::CpuDir(0, CpuDir::Itself)));
+        assert!(children(Node::Cpus, &facts).iter().all(|(name, _)| name != "cpu0"));
+        let online = lookup(Node::CpuDir(0, CpuDir::Itself), "online", &facts).unwrap();
+        assert!(nodes_of_bit(online.page_bit().unwrap(), &facts).contains(&online));
+        assert_eq!(lookup(Node::Cpus, "cpu1", &facts), None);
+    }
+
+    #[test]
+    fn each_name_is_listed_once() {
+        let mut paths = HashMap::new();
+        walk(Node::ROOT, &mut |_, node, _| {
+            assert_eq!(paths.insert(node.path(), node), None, "{}", node.path())
+        });
+        assert!(paths.contains_key("sys/devices/system/cpu/cpu3/cache/index0/shared_cpu_map"));
+        assert!(paths.contains_key("sys/devices/system/node/node1/cpulist"));
+    }
+
+    #[test]
+    fn every_page_that_changes_is_found_by_its_bit_and_topology_never_changes() {
+        walk(Node::ROOT, &mut |_, node, _| match node.page_bit() {
+            Some(bit) => {
+                assert!(bit < 64 && !node.is_dir());
+                assert!(nodes_of_bit(bit, &facts()).contains(&node), "{node:?}");
+            }
+            None => assert!(!node.dynamic()),
+        });
+        assert!(!nodes_of_bit(17, &facts()).is_empty());
+        assert_eq!(Node::CpuFile(0, CpuDir::Topology, 0).page_bit(), None);
+        assert!(Node::Meminfo.dynamic() && !Node::CpuMax.dynamic() && !Node::Cpuinfo.dynamic());
+    }
+
+    #[test]
+    fn host_paths_are_the_nodes_own_or_what_they_are_computed_from() {
+        assert_eq!(host_path(Node::Meminfo).as_deref(), Some("proc/meminfo"));
+        assert_eq!(host_path(Node::MemoryMax).as_deref(), Some("proc/meminfo"));
+        assert_eq!(host_path(Node::CpuMax), None);
+        assert_eq!(host_path(Node::CpuOnline), None);
+        let index = Node::CpuDir(3, CpuDir::Cache(2));
+        assert_eq!(host_path(index).as_deref(), Some("sys/devices/system/cpu/cpu3/cache/index2"));
+    }
+}

@@ -1,0 +1,371 @@
+//! What changed, because of what, and what a container's view is made of.
+
+use super::View;
+use super::cpu::{self, Slack};
+use super::memory;
+use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::sample::GroupId;
+use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu, Percent};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How many changes [`Explain`] remembers.
+pub const HISTORY: usize = 20;
+
+/// One change of one container's view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Change {
+    /// Whose view.
+    pub id: GroupId,
+    /// When: the tick that decided it; for a change of settings the last tick before it, zero before the first.
+    pub at: Micros,
+    /// What changed.
+    #[serde(flatten)]
+    pub what: What,
+    /// Why.
+    pub because: Because,
+}
+
+/// The part of a view that changed. `from` is zero for a container that appeared, `to` is zero for one that is gone, and
+/// the two are equal where only the bounds or the CPUs behind the amount changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum What {
+    /// Effective CPU.
+    Cpu {
+        /// Before.
+        from: Millicpu,
+        /// Now.
+        to: Millicpu,
+    },
+    /// Effective memory.
+    Memory {
+        /// Before.
+        from: Bytes,
+        /// Now.
+        to: Bytes,
+    },
+}
+
+impl fmt::Display for Change {
+    /// `cpu 3 -> 4: it used 97% of 3 CPUs while 412ms of CPU time went unused: one CPU more`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.because)
+    }
+}
+
+impl fmt::Display for What {
+    /// `cpu 3 -> 4`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu { from, to } => write!(f, "cpu {from} -> {to}"),
+            Self::Memory { from, to } => write!(f, "memory {from} -> {to}"),
+        }
+    }
+}
+
+/// Why a view changed, with the numbers that decided it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum Because {
+    /// The container is new.
+    Appeared,
+    /// It was there before the one who keeps its view, and keeps what it was shown.
+    Resumed,
+    /// The container is gone.
+    Gone,
+    /// A setting changed, of the container, of one that competes with it, or of the machine; or a sibling fell asleep or
+    /// woke up.
+    CpuBounds(cpu::Bounds),
+    /// A memory setting changed, or the machine's memory did.
+    MemoryBounds(memory::Bounds),
+    /// It is busy and there is slack: one CPU more.
+    Busy {
+        /// How busy.
+        load: Load,
+        /// Unused CPU time it could reach.
+        slack: Slack,
+    },
+    /// There is no slack: one CPU less, towards LOWER.
+    NoSlack {
+        /// Unused CPU time it could reach.
+        slack: Slack,
+        /// What part of the capacity counts as none.
+        tolerance: Percent,
+        /// Where it ends.
+        lower: u32,
+    },
+    /// Max-min fairness gives this much.
+    Fairness {
+        /// How busy.
+        load: Load,
+        /// What it gets if it asks for everything.
+        gets: Millicpu,
+        /// Whether it used all it has.
+        busy: bool,
+    },
+    /// It fills its memory and the machine has free memory.
+    Pressed {
+        /// Memory charged to it.
+        usage: Bytes,
+        /// Its effective memory until now.
+        of: Bytes,
+        /// Free memory of the machine.
+        free: Bytes,
+        /// Free memory that the growth is expected to cost.
+        predict: Bytes,
+        /// What must stay free.
+        high_mark: Bytes,
+    },
+    /// Reclaim is running.
+    Reclaim {
+        /// Free memory of the machine.
+        free: Bytes,
+        /// The mark below which it runs.
+        low_mark: Bytes,
+    },
+}
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Appeared => write!(f, "it appeared, and starts at its fair share and its soft limit"),
+            Self::Resumed => {
+                write!(f, "it keeps what it was shown before the agent's process was started anew")
+            }
+            Self::Gone => write!(f, "it is gone"),
+            Self::CpuBounds(cpu::Bounds { lower, upper }) => {
+                write!(f, "settings, or the company it is in, now give it from {lower} to {upper} CPUs")
+            }
+            Self::MemoryBounds(memory::Bounds { soft, hard }) => {
+                write!(f, "settings now give it from {soft} to {hard} of memory")
+            }
+            Self::Busy { load, slack } => {
+                write!(f, "it used {load} while {} of CPU time went unused: one CPU more", slack.unused)
+            }
+            Self::NoSlack { slack, tolerance, lower } => write!(
+                f,
+                "{} of {} of CPU time went unused, and up to {tolerance} counts as none: one CPU less, towards {lower}",
+                slack.unused, slack.capacity
+            ),
+            Self::Fairness { load, gets, busy: true } => {
+                write!(f, "it used {load} and is busy: max-min fairness gives it {gets}")
+            }
+            Self::Fairness { load, gets, busy: false } => {
+                write!(
+                    f,
+                    "it used {load} and is not busy: if it were, max-min fairness would give it only {gets}"
+                )
+            }
+            Self::Pressed { usage, of, free, predict, high_mark } => write!(
+                f,
+                "it uses {usage} of {of}, and of {free} free memory growth costs {predict}, which leaves more than {high_mark}"
+            ),
+            Self::Reclaim { free, low_mark } => write!(
+                f,
+                "only {free} of memory is free and reclaim runs from {low_mark} down: back to its soft limit"
+            ),
+        }
+    }
+}
+
+/// CPU time used in one period, beside the CPUs it could have been used on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Load {
+    /// `u`: CPU time used.
+    pub used: Micros,
+    /// `t`: the period.
+    pub period: Micros,
+    /// `E`: effective CPU in that period.
+    pub cpus: u32,
+}
+
+impl fmt::Display for Load {
+    /// `97% of 3 CPUs`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = u128::from(self.period.get()) * u128::from(self.cpus);
+        write!(f, "{}% of {}", u128::from(self.used.get()) * 100 / whole.max(1), cpus(self.cpus))
+    }
+}
+
+fn cpus(n: u32) -> String {
+    if n == 1 { "1 CPU".to_owned() } else { format!("{n} CPUs") }
+}
+
+/// Everything behind one container's view.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Explain {
+    /// Whose view.
+    pub id: GroupId,
+    /// Path below the hierarchy's root.
+    pub path: String,
+    /// The view.
+    pub view: View,
+    /// What it was computed from.
+    pub inputs: Inputs,
+    /// The rule in words, with those numbers.
+    pub rule: String,
+    /// The last changes, oldest first, at most [`HISTORY`].
+    pub changes: Vec<Change>,
+}
+
+/// What a view was computed from: settings as they bind, and the last period's measurements.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Inputs {
+    /// `P`: online CPUs of the machine.
+    pub online: u32,
+    /// `w`: the container's own share.
+    pub cpu_share: Option<CpuShare>,
+    /// Its weight as it counts.
+    pub weight: u64,
+    /// The sum of weights it is counted in.
+    pub weight_sum: u64,
+    /// `w / sum_w * P`, carried down the tree.
+    pub fair: Millicpu,
+    /// `L/t`: the quota that binds.
+    pub quota: Limit<Millicpu>,
+    /// Path of the cgroup that sets it.
+    pub quota_of: Option<String>,
+    /// `M`: the CPUs it may use.
+    pub cpuset: CpuSet,
+    /// Path of the cgroup that sets the hard limit, or what else does; `None` where the machine's memory does.
+    pub memory_hard_of: Option<String>,
+    /// `t`: the last period; `None` before two ticks.
+    pub period: Option<Micros>,
+    /// `u`: CPU time it used in that period.
+    pub used: Micros,
+    /// Time its quota held it back in that period, where it was read.
+    pub throttled: Option<Micros>,
+    /// `p_slack` on its CPUs in that period; `None` where it could not be measured, or bounds changed since.
+    pub slack: Option<Slack>,
+    /// `c_mem`: memory charged to it.
+    pub usage: Bytes,
+    /// `p_mem`: the same a period ago.
+    pub usage_before: Bytes,
+    /// The narrowest group above it whose memory is sold twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oversold: Option<Oversold>,
+    /// `c_free`: free memory of the machine.
+    pub mem_free: Bytes,
+    /// `p_free`: the same a period ago.
+    pub mem_free_before: Bytes,
+    /// LOW_MARK.
+    pub low_mark: Bytes,
+    /// HIGH_MARK.
+    pub high_mark: Bytes,
+}
+
+/// A group with a limit that is less than what the containers below it may take together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Oversold {
+    /// Its path.
+    pub path: String,
+    /// Its hard limit.
+    pub limit: Bytes,
+    /// What of that no container has taken or been promised.
+    pub left: Bytes,
+}
+
+impl Inputs {
+    /// The rule in words: where the bounds come from, where between them the container is.
+    pub(super) fn rule(&self, view: &View) -> String {
+        let quota = match (&self.quota_of, self.quota) {
+            (Some(path), Limit::At(quota)) => format!("a quota of {quota} ({path})"),
+            _ => "no quota".to_owned(),
+        };
+        let hard = self.memory_hard_of.as_deref().unwrap_or("the machine");
+        format!(
+            "{} now, between {} and {}: {quota}, {} allowed, and weight {} of {} which is worth {} of {} CPUs; \
+             {} of memory now, between soft {} and hard {} ({hard}).",
+            cpus(view.cpus),
+            view.cpus_lower,
+            view.cpus_upper,
+            self.cpuset.count(),
+            self.weight,
+            self.weight_sum,
+            self.fair,
+            self.online,
+            view.memory,
+            view.memory_soft,
+            view.memory_hard,
+        )
+    }
+}
+
+impl fmt::Display for Explain {
+    /// The rule, what was measured last, and the changes, newest first, with their time on the monotonic clock.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inputs = &self.inputs;
+        writeln!(f, "{}", self.rule)?;
+        if let Some(period) = inputs.period {
+            let load = Load { used: inputs.used, period, cpus: self.view.cpus };
+            write!(f, "In the last {period} it used {load}")?;
+            match inputs.slack {
+                Some(slack) => {
+                    writeln!(f, "; {} of {} it could reach went unused.", slack.unused, slack.capacity)?
+                }
+                None => writeln!(f, ".")?,
+            }
+        }
+        writeln!(
+            f,
+            "It is charged {} of memory; the machine has {} free, starts reclaim at {} and ends it at {}.",
+            inputs.usage, inputs.mem_free, inputs.low_mark, inputs.high_mark
+        )?;
+        if let Some(Oversold { path, limit, left }) = &inputs.oversold
+            && self.view.memory < self.view.memory_hard
+        {
+            writeln!(
+                f,
+                "Together with others it may have {limit} ({path}), of which {left} can still be granted."
+            )?;
+        }
+        self.changes.iter().rev().try_for_each(|change| writeln!(f, "at {}: {change}", change.at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_one_sentence_with_its_numbers() {
+        let slack = Slack { unused: Micros::millis(412), capacity: Micros::millis(480) };
+        let check = |because: Because, expect: &str| assert_eq!(because.to_string(), expect);
+        check(
+            Because::Busy { load: Load { used: Micros(70_000), period: Micros(24_000), cpus: 3 }, slack },
+            "it used 97% of 3 CPUs while 412ms of CPU time went unused: one CPU more",
+        );
+        check(
+            Because::NoSlack { slack, tolerance: Percent::whole(2), lower: 4 },
+            "412ms of 480ms of CPU time went unused, and up to 2% counts as none: one CPU less, towards 4",
+        );
+        check(
+            Because::Reclaim { free: Bytes::mib(90), low_mark: Bytes::mib(120) },
+            "only 90MiB of memory is free and reclaim runs from 120MiB down: back to its soft limit",
+        );
+    }
+
+    #[test]
+    fn a_change_is_flat_json() {
+        let change = Change {
+            id: GroupId(7),
+            at: Micros(1),
+            what: What::Cpu { from: Millicpu(2_000), to: Millicpu(3_000) },
+            because: Because::CpuBounds(cpu::Bounds { lower: 3, upper: 4 }),
+        };
+        let text = serde_json::to_string(&change).unwrap();
+        assert_eq!(
+            text,
+            r#"{"id":7,"at":1,"what":"cpu","from":2000,"to":3000,"because":{"why":"cpu_bounds","lower":3,"upper":4}}"#
+        );
+        assert_eq!(serde_json::from_str::<Change>(&text).unwrap(), change);
+    }
+}

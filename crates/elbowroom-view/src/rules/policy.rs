@@ -1,0 +1,150 @@
+//! What a person may choose about views; everything else follows from the paper.
+
+use elbowroom_types::unit::{Micros, Percent};
+use serde::{Deserialize, Serialize};
+
+/// How effective CPU moves between its bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// Algorithm 1 as printed: one CPU up or down per period, a flat sum over all containers, any slack is slack. The
+    /// extensions of [`Policy`] are off, whatever their fields say.
+    Paper,
+    /// The same steps, with the extensions that [`Policy`] switches on.
+    Adaptive,
+    /// Effective CPU is what weighted max-min fairness would give now: there in one or two periods, where single steps
+    /// need dozens on a big machine, and right for programs that do not follow their view: they leave no slack to find. See
+    /// [`super::waterfill`] and `docs/decisions/0005-default-rule.md`.
+    #[default]
+    Waterfill,
+}
+
+/// The choices. Every field has a default; an unknown field is an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "snake_case")]
+pub struct Policy {
+    /// How effective CPU moves between its bounds.
+    pub policy: Rule,
+    /// Count a container's fair share level by level among siblings that have processes, bind it by the tightest quota and
+    /// cpuset of all its ancestors, and grant it no memory that a group above it has promised to others
+    /// (`docs/decisions/0031-memory-of-groups.md`). Off: by its own settings, among all containers of the machine, as if
+    /// they were siblings.
+    pub hierarchy: bool,
+    /// Look for unused CPU time only on the CPUs that the container may use, where ticks carry per-CPU times. Off:
+    /// unused time anywhere makes room, also where the container cannot go.
+    pub cpuset_slack: bool,
+    /// Leave groups that used no CPU time for [`Policy::idle_after`] out of the sum behind LOWER.
+    ///
+    /// Hazard: LOWER is then no longer a guarantee. When the sleepers wake, it falls back at once, and a program that
+    /// sized itself by the higher bound has more threads than its share carries. Off by default for that reason:
+    /// growth above LOWER, one step per period, finds the same room without promising it.
+    pub idle_siblings: bool,
+    /// How long a group must use nothing before it counts as idle.
+    #[serde(with = "elbowroom_types::unit::duration")]
+    pub idle_after: Micros,
+    /// Unused CPU time up to this part of what a period holds counts as none: a real measurement is never exactly zero,
+    /// as clocks of different CPUs are read one after another and a CPU passes through idle between two tasks.
+    pub slack_tolerance: Percent,
+    /// Without slack, take no CPU from a container that is busy: it was just given all it is shown. Off: the paper, where
+    /// one that fills an otherwise empty machine goes down by one CPU, finds slack, and goes up again, for ever.
+    pub keep_busy: bool,
+    /// Count effective memory that was granted and is not filled yet as taken, and divide what is left among all that ask
+    /// in one period. Off: the paper, where containers that fill slowly are promised more than there is, and are all
+    /// thrown back to their soft limits when they come for it.
+    pub memory_promises: bool,
+    /// A container that used more than this part of its effective CPU is busy (the paper's 95 %).
+    pub cpu_busy: Percent,
+    /// A container that uses more than this part of its effective memory is pressed (the paper's 90 %).
+    pub memory_pressed: Percent,
+    /// Effective memory grows by this part of what is left up to the hard limit (the paper's 10 %).
+    pub memory_step: Percent,
+}
+
+impl Policy {
+    /// The paper's algorithms and constants, nothing else.
+    pub const fn paper() -> Self {
+        Self {
+            policy: Rule::Paper,
+            hierarchy: false,
+            cpuset_slack: false,
+            idle_siblings: false,
+            idle_after: Micros::secs(1),
+            slack_tolerance: Percent::whole(0),
+            keep_busy: false,
+            memory_promises: false,
+            cpu_busy: Percent::whole(95),
+            memory_pressed: Percent::whole(90),
+            memory_step: Percent::whole(10),
+        }
+    }
+
+    /// The choices as they apply: [`Rule::Paper`] has no extensions. Its three thresholds stay what the file says.
+    #[must_use]
+    pub const fn in_force(self) -> Self {
+        match self.policy {
+            Rule::Paper => Self {
+                cpu_busy: self.cpu_busy,
+                memory_pressed: self.memory_pressed,
+                memory_step: self.memory_step,
+                ..Self::paper()
+            },
+            Rule::Adaptive | Rule::Waterfill => self,
+        }
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            policy: Rule::Waterfill,
+            hierarchy: true,
+            cpuset_slack: true,
+            slack_tolerance: Percent::whole(2),
+            keep_busy: true,
+            memory_promises: true,
+            ..Self::paper()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_reads_as_people_write_it() {
+        let text = r#"{"policy": "waterfill", "idle_after": "250ms", "slack_tolerance": "0.5%"}"#;
+        let policy: Policy = serde_json::from_str(text).unwrap();
+        assert_eq!((policy.policy, policy.idle_after), (Rule::Waterfill, Micros::millis(250)));
+        assert_eq!(policy.cpu_busy, Percent::whole(95), "the rest are defaults");
+    }
+
+    #[test]
+    fn a_field_that_does_not_exist_or_has_no_unit_is_refused() {
+        for text in [
+            r#"{"hierachy": true}"#,
+            r#"{"cpu_busy": 95}"#,
+            r#"{"cpu_busy": "95"}"#,
+            r#"{"policy": "best"}"#,
+            r#"{"idle_after": "1"}"#,
+        ] {
+            assert!(serde_json::from_str::<Policy>(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_policy_writes_and_reads_back() {
+        for idle_after in [Micros(1), Micros(1_000_500), Micros::secs(90)] {
+            let policy = Policy { idle_after, ..Policy::default() };
+            let text = serde_json::to_string(&policy).unwrap();
+            assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), policy, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_paper_has_no_extensions_whatever_the_fields_say() {
+        let asked = Policy { policy: Rule::Paper, idle_siblings: true, ..Policy::default() };
+        assert_eq!(asked.in_force(), Policy::paper());
+        assert_eq!(Policy::default().in_force(), Policy::default());
+    }
+}

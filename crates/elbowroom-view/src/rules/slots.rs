@@ -1,0 +1,326 @@
+//! Where groups live between events: numbered slots, so that a tick finds and updates them without allocating.
+
+use super::explain::{Because, Change, HISTORY, What};
+use super::{View, cpu, memory};
+use elbowroom_types::sample::{Group, GroupId, Usage};
+use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// One known group.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    /// Its last reading.
+    pub(super) meter: Meter,
+    /// Its view, if it is a container and the machine is known.
+    pub(super) view: Option<View>,
+    /// The quota that binds it.
+    pub(super) quota: Limit<Millicpu>,
+    /// Which [`super::views::Pool`] its CPUs are.
+    pub(super) pool: u32,
+    /// The innermost [`super::views::Oversold`] it is in.
+    pub(super) oversold: Option<u32>,
+    /// Its soft limit where it has one, also while it lends memory.
+    pub(super) soft: Option<Bytes>,
+    /// No tick yet since it appeared: it still follows its bounds.
+    pub(super) fresh: bool,
+    /// The most that effective memory may be while the container lends memory.
+    pub(super) ceiling: Limit<Bytes>,
+    /// As the host described it.
+    pub(super) group: Group,
+    /// Its last changes, oldest first.
+    pub(super) history: VecDeque<Change>,
+}
+
+impl Slot {
+    pub(super) fn new(group: Group) -> Self {
+        Self {
+            meter: Meter::default(),
+            view: None,
+            quota: Limit::Max,
+            pool: 0,
+            oversold: None,
+            soft: None,
+            fresh: true,
+            ceiling: Limit::Max,
+            group,
+            history: VecDeque::new(),
+        }
+    }
+
+    /// Moves effective CPU to `e`, which is inside the bounds.
+    pub(super) fn set_cpus(&mut self, e: u32, at: Micros, because: Because) -> Option<Change> {
+        let view = self.view.as_mut()?;
+        let from = view.millicpu;
+        view.cpus = e;
+        view.millicpu = self.quota.or(Millicpu::cpus(e.into()));
+        view.online = view.possible.take(e);
+        let what = What::Cpu { from, to: view.millicpu };
+        Some(self.record(what, at, because))
+    }
+
+    /// Moves effective memory to `e`, which is inside the bounds.
+    pub(super) fn set_memory(&mut self, e: Bytes, at: Micros, because: Because) -> Option<Change> {
+        let view = self.view.as_mut()?;
+        let what = What::Memory { from: view.memory, to: e };
+        view.memory = e;
+        Some(self.record(what, at, because))
+    }
+
+    /// Keeps a change for [`super::Explain`].
+    pub(super) fn record(&mut self, what: What, at: Micros, because: Because) -> Change {
+        let change = Change { id: self.group.id, at, what, because };
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(change);
+        change
+    }
+}
+
+impl View {
+    pub(super) fn cpu_bounds(&self) -> cpu::Bounds {
+        cpu::Bounds { lower: self.cpus_lower, upper: self.cpus_upper }
+    }
+
+    pub(super) fn memory_bounds(&self) -> memory::Bounds {
+        memory::Bounds { soft: self.memory_soft, hard: self.memory_hard }
+    }
+}
+
+/// A group's counters as last read, and what they grew by.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Meter {
+    /// Number of the tick that read it; 0: never read.
+    stamp: u64,
+    /// When that was.
+    at: Micros,
+    /// When it last used CPU time, or was first read.
+    pub(super) ran: Micros,
+    counters: Usage,
+    used: Micros,
+    throttled: Option<Micros>,
+    memory_before: Bytes,
+}
+
+/// The period a tick closes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Period {
+    /// Number of the tick, from 1.
+    pub(super) stamp: u64,
+    /// When it ended.
+    pub(super) now: Micros,
+    /// How long it was; `None`: there is no tick to measure from.
+    pub(super) length: Option<Micros>,
+}
+
+impl Meter {
+    /// Takes a reading. `cpus` is how many CPUs the group may use. A second reading in the same tick is left out: false.
+    ///
+    /// Counters that went backwards grew by nothing. A group that was not named in the ticks before has not run in them, so
+    /// all of it happened in this period; but CPU time beyond what its CPUs have in one period shows that it did run while
+    /// nobody looked, and is spread over the time since it was last read.
+    pub(super) fn read(&mut self, usage: &Usage, period: Period, cpus: u32) -> bool {
+        if self.stamp == period.stamp {
+            return false;
+        }
+        let before = std::mem::replace(&mut self.counters, *usage);
+        let known = self.stamp > 0;
+        let grew = if known { usage.cpu.saturating_sub(before.cpu) } else { Micros::ZERO };
+        self.throttled = match (usage.throttled, before.throttled) {
+            (Some(now), Some(before)) if known => Some(now.saturating_sub(before)),
+            _ => None,
+        };
+        self.used = match period.length {
+            Some(length) if grew.get() > length.get().saturating_mul(cpus.into()) => {
+                let unseen = period.now.saturating_sub(self.at).max(length);
+                Micros((u128::from(grew.get()) * u128::from(length.get()) / u128::from(unseen.get())) as u64)
+            }
+            Some(_) => grew,
+            None => Micros::ZERO,
+        };
+        self.memory_before = if known { before.memory } else { usage.memory };
+        self.at = period.now;
+        self.stamp = period.stamp;
+        if !known || grew > Micros::ZERO {
+            self.ran = period.now;
+        }
+        true
+    }
+
+    /// Whether it was ever read.
+    pub(super) fn is_known(&self) -> bool {
+        self.stamp > 0
+    }
+
+    /// `u`: CPU time used in the period that tick `stamp` closed. A group that it did not name used none.
+    pub(super) fn used(&self, stamp: u64) -> Micros {
+        if self.stamp == stamp { self.used } else { Micros::ZERO }
+    }
+
+    /// Time its quota held it back in that period, where it was read.
+    pub(super) fn throttled(&self, stamp: u64) -> Option<Micros> {
+        if self.stamp == stamp { self.throttled } else { None }
+    }
+
+    /// `c_mem`.
+    pub(super) fn memory(&self) -> Bytes {
+        self.counters.memory
+    }
+
+    /// `p_mem` in that period.
+    pub(super) fn memory_before(&self, stamp: u64) -> Bytes {
+        if self.stamp == stamp { self.memory_before } else { self.counters.memory }
+    }
+}
+
+/// A set of slots: insertion, removal and membership cost the same at any size, and a walk touches members only.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Members {
+    list: Vec<u32>,
+    /// Per slot its position in `list` plus one; 0 for those outside.
+    position: Vec<u32>,
+}
+
+impl Members {
+    /// Puts `slot` in or takes it out.
+    pub(super) fn set(&mut self, slot: u32, member: bool) {
+        let i = slot as usize;
+        if self.position.len() <= i {
+            if !member {
+                return;
+            }
+            self.position.resize(i + 1, 0);
+        }
+        match (self.position[i], member) {
+            (0, true) => {
+                self.list.push(slot);
+                self.position[i] = self.list.len() as u32;
+            }
+            (at, false) if at > 0 => {
+                self.list.swap_remove(at as usize - 1);
+                if let Some(moved) = self.list.get(at as usize - 1) {
+                    self.position[*moved as usize] = at;
+                }
+                self.position[i] = 0;
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn contains(&self, slot: u32) -> bool {
+        self.position.get(slot as usize).is_some_and(|at| *at > 0)
+    }
+
+    /// How many. A walk from the last down to the first meets each member once, also when it takes out the one it is at.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The member at `position` of the walk.
+    pub(super) fn at(&self, position: usize) -> u32 {
+        self.list[position]
+    }
+}
+
+/// From identity to slot. Only looked up, never walked, so that nothing depends on its order.
+pub(super) type Index = HashMap<GroupId, u32, BuildHasherDefault<Spread>>;
+
+/// Identities are given out by the host layer, mostly in sequence: one multiplication spreads them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        let spread = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = spread ^ (spread >> 32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn usage(cpu: u64) -> Usage {
+        Usage { cpu: Micros(cpu), ..Usage::default() }
+    }
+
+    fn tick(stamp: u64) -> Period {
+        Period { stamp, now: Micros(stamp * 1_000), length: (stamp > 1).then_some(Micros(1_000)) }
+    }
+
+    #[test]
+    fn the_first_reading_is_where_counting_starts() {
+        let mut meter = Meter::default();
+        assert!(meter.read(&usage(5_000_000), tick(2), 4));
+        assert_eq!(meter.used(2), Micros::ZERO);
+        assert!(meter.read(&usage(5_000_700), tick(3), 4));
+        assert_eq!((meter.used(3), meter.used(4)), (Micros(700), Micros::ZERO));
+    }
+
+    #[test]
+    fn memory_did_not_grow_before_it_was_first_read() {
+        let mut meter = Meter::default();
+        let memory = |n| Usage { memory: Bytes(n), ..Usage::default() };
+        meter.read(&memory(700), tick(2), 4);
+        assert_eq!((meter.memory(), meter.memory_before(2)), (Bytes(700), Bytes(700)));
+        meter.read(&memory(900), tick(3), 4);
+        assert_eq!((meter.memory(), meter.memory_before(3)), (Bytes(900), Bytes(700)));
+        assert_eq!(meter.memory_before(4), Bytes(900), "a tick that does not name it saw no change");
+    }
+
+    #[test]
+    fn a_counter_that_goes_backwards_grew_by_nothing() {
+        let mut meter = Meter::default();
+        meter.read(&usage(900), tick(1), 4);
+        meter.read(&usage(100), tick(2), 4);
+        assert_eq!(meter.used(2), Micros::ZERO);
+        meter.read(&usage(150), tick(3), 4);
+        assert_eq!(meter.used(3), Micros(50));
+    }
+
+    #[test]
+    fn a_second_reading_in_one_tick_is_left_out() {
+        let mut meter = Meter::default();
+        meter.read(&usage(0), tick(1), 4);
+        assert!(meter.read(&usage(100), tick(2), 4));
+        assert!(!meter.read(&usage(900), tick(2), 4));
+        assert_eq!(meter.used(2), Micros(100));
+    }
+
+    #[test]
+    fn time_that_does_not_fit_one_period_is_spread_over_those_nobody_looked_at() {
+        let mut meter = Meter::default();
+        meter.read(&usage(0), tick(1), 4);
+        meter.read(&usage(4_000), tick(11), 4);
+        assert_eq!(meter.used(11), Micros(4_000), "it fits: it slept until now");
+        meter.read(&usage(14_000), tick(21), 4);
+        assert_eq!(meter.used(21), Micros(1_000), "it does not: 10 ms in 10 periods");
+        meter.read(&usage(19_000), tick(22), 4);
+        assert_eq!(meter.used(22), Micros(5_000), "read all the time: clocks differ a little");
+    }
+
+    proptest! {
+        #[test]
+        fn members_are_a_set(steps in proptest::collection::vec((0u32..20, any::<bool>()), 0..100)) {
+            let (mut members, mut expect) = (Members::default(), std::collections::BTreeSet::new());
+            for (slot, member) in steps {
+                members.set(slot, member);
+                if member { expect.insert(slot); } else { expect.remove(&slot); }
+                let mut got: Vec<u32> = (0..members.len()).map(|i| members.at(i)).collect();
+                got.sort_unstable();
+                prop_assert!(got.iter().eq(&expect));
+                prop_assert!((0..20).all(|slot| members.contains(slot) == expect.contains(&slot)));
+            }
+        }
+    }
+}

@@ -1,0 +1,643 @@
+//! The views of all containers of one machine: what [`Event`]s do to them.
+
+use super::explain::{self, Because, Change, Explain, Inputs, What};
+use super::hierarchy::{self, Place, Standing};
+use super::slots::{Index, Members, Slot};
+use super::tick::Readings;
+use super::{Policy, View, cpu, memory, waterfill};
+use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::memory::Export;
+use elbowroom_types::sample::{Event, Group, GroupId, Limits, Node};
+use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu};
+use std::collections::HashMap;
+
+/// The views of all containers of one machine.
+///
+/// A function of the events it was given: the same events give the same views and the same changes, in the same order.
+/// Settings ([`Event::Node`], [`Event::Group`], [`Event::Gone`]) move the bounds and cost a pass over all groups; a
+/// [`Event::Tick`] moves containers inside them. By [`super::Rule::Waterfill`] it costs a pass over all groups too; by the other rules,
+/// and for memory, a few comparisons for each group it names and for each container
+/// that is above LOWER without slack, pressed for memory, or above its soft limit during reclaim, and while one is pressed
+/// an addition for each that is inside a group whose memory is sold twice. The containers left out by that are those for
+/// which the algorithms say: stay.
+#[derive(Clone, Debug)]
+pub struct Views {
+    pub(super) policy: Policy,
+    /// `None` until the machine is known; then there are views.
+    pub(super) node: Option<Node>,
+    pub(super) slots: Vec<Option<Slot>>,
+    unused: Vec<u32>,
+    pub(super) index: Index,
+
+    /// The tree of competition, with the slot of each place; place 0 is the machine and has none.
+    pub(super) places: Vec<Place>,
+    pub(super) slot_of: Vec<u32>,
+    /// The place of each slot; 0 for a slot without one.
+    pub(super) place_of: Vec<u32>,
+    pub(super) standings: Vec<Standing>,
+    /// The different sets of CPUs that groups may use, and which of them is each place's. Pool 0 is all online CPUs.
+    pub(super) pools: Vec<Pool>,
+    pub(super) pool_of: Vec<u32>,
+    /// What [`super::Rule::Waterfill`] needs of each place in every period.
+    pub(super) spots: Vec<waterfill::Spot>,
+    /// Groups whose memory is sold twice.
+    pub(super) oversold: Vec<Oversold>,
+
+    /// Containers whose effective CPU is above LOWER.
+    pub(super) above: Members,
+    /// Containers whose effective memory is above the soft limit.
+    pub(super) grown: Members,
+    /// Containers that fill their effective memory and are below the hard limit.
+    pub(super) pressed: Members,
+    /// Groups that used CPU time lately; kept for [`Policy::idle_siblings`] only.
+    pub(super) awake: Members,
+    /// Containers that no tick has seen.
+    pub(super) fresh: Vec<u32>,
+
+    pub(super) last: Option<Readings>,
+    /// How many ticks there were.
+    pub(super) stamp: u64,
+    /// The last period; `None` where there was nothing to measure from.
+    pub(super) period: Option<Micros>,
+    pub(super) mem_free_before: Bytes,
+    /// Groups that the last tick named.
+    pub(super) named: Vec<u32>,
+    pub(super) scratch: waterfill::Scratch,
+    pub(super) demands: Vec<waterfill::Demand>,
+    /// Per CPU number, the time it went unused in the last period.
+    pub(super) unused_per_cpu: Vec<Micros>,
+}
+
+/// A set of CPUs that some group may use.
+#[derive(Clone, Debug)]
+pub(super) struct Pool {
+    pub(super) cpus: CpuSet,
+    /// CPU time of the last period, on these CPUs or, where that is not known, on all; nothing of nothing before it.
+    pub(super) slack: cpu::Slack,
+    /// Whether it counts as some.
+    pub(super) has_slack: bool,
+    /// How many CPUs there are in it.
+    pub(super) count: u32,
+}
+
+/// A group with a limit that is less than what the containers below it may take together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Oversold {
+    /// The next one around it.
+    pub(super) above: Option<u32>,
+    /// Its slot.
+    pub(super) of: u32,
+    pub(super) limit: Bytes,
+    /// What of it the containers have taken or been promised; current where some container asks for more.
+    pub(super) spoken_for: Bytes,
+    /// What they ask for together in this period.
+    pub(super) asked: Bytes,
+}
+
+impl Oversold {
+    /// What can be promised.
+    pub(super) fn left(&self) -> Bytes {
+        self.limit.saturating_sub(self.spoken_for)
+    }
+}
+
+impl Pool {
+    fn new(cpus: CpuSet) -> Self {
+        Self { cpus, slack: cpu::Slack::default(), has_slack: false, count: cpus.count() }
+    }
+}
+
+impl Views {
+    /// No machine and no groups yet.
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            policy: policy.in_force(),
+            node: None,
+            slots: Vec::new(),
+            unused: Vec::new(),
+            index: Index::default(),
+            places: Vec::new(),
+            slot_of: Vec::new(),
+            place_of: Vec::new(),
+            standings: Vec::new(),
+            pools: Vec::new(),
+            pool_of: Vec::new(),
+            spots: Vec::new(),
+            named: Vec::new(),
+            oversold: Vec::new(),
+            above: Members::default(),
+            grown: Members::default(),
+            pressed: Members::default(),
+            awake: Members::default(),
+            fresh: Vec::new(),
+            last: None,
+            stamp: 0,
+            period: None,
+            mem_free_before: Bytes::ZERO,
+            scratch: waterfill::Scratch::default(),
+            demands: Vec::new(),
+            unused_per_cpu: Vec::new(),
+        }
+    }
+
+    /// Takes in one event; returns what changed in the views of containers, one entry for CPU and one for memory.
+    ///
+    /// LOWER alone may move without an entry: nothing shows it. A container that appears or goes has entries too, see
+    /// [`What`]. Nothing can fail: events that name unknown groups, or a machine without a CPU, are left out, and numbers
+    /// that cannot be true saturate.
+    pub fn apply(&mut self, event: &Event) -> Vec<Change> {
+        self.apply_all([event])
+    }
+
+    /// [`Self::apply`] for several events that are there at once, such as those at start: bounds are computed once for
+    /// each run of settings, not once for each event.
+    pub fn apply_all<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let mut stale = false;
+        for event in events {
+            stale |= match event {
+                Event::Node(node) => self.take_node(node),
+                Event::Group(group) => self.take_group(group),
+                Event::Gone(id) => self.forget(*id, &mut changes),
+                Event::Tick(tick) => {
+                    if std::mem::take(&mut stale) {
+                        self.rebound(&mut changes);
+                    }
+                    self.tick(tick, &mut changes)
+                }
+                Event::Disk(_) | Event::DiskGone(_) | Event::DiskTick(_) | Event::IoLimits(_) => false,
+                Event::Export(export) => self.take_export(export),
+                Event::MemoryTick(_) | Event::MemoryDone(_) | Event::Heard(_) => false,
+            };
+        }
+        if stale {
+            self.rebound(&mut changes);
+        }
+        changes
+    }
+
+    /// The view of a container; `None` for other groups, and as long as the machine is not known.
+    pub fn get(&self, id: GroupId) -> Option<&View> {
+        self.slot(*self.index.get(&id)?)?.view.as_ref()
+    }
+
+    /// A group as it was last described, container or not.
+    pub fn group(&self, id: GroupId) -> Option<&Group> {
+        Some(&self.slot(*self.index.get(&id)?)?.group)
+    }
+
+    /// The NUMA nodes that a group takes memory from, as it or the nearest group above that knows says; `None` where nobody does.
+    pub fn mems(&self, group: &Group) -> Option<CpuSet> {
+        self.ancestry(group).find_map(|group| group.limits.mems)
+    }
+
+    /// All containers that have a view.
+    pub fn containers(&self) -> impl Iterator<Item = (GroupId, &Group, &View)> {
+        self.slots.iter().flatten().filter_map(|slot| Some((slot.group.id, &slot.group, slot.view.as_ref()?)))
+    }
+
+    /// Lets a container that no tick has seen go on from what it was shown by somebody before, as far as its bounds allow: a
+    /// view that fell to LOWER and the soft limit, and grew again, would have programs adapt to nothing.
+    pub fn resume(&mut self, id: GroupId, cpus: u32, memory: Bytes) {
+        let (at, Some(&i)) = (self.now(), self.index.get(&id)) else { return };
+        let Some(slot) = self.slots[i as usize].as_mut().filter(|slot| slot.fresh) else { return };
+        let Some(view) = slot.view else { return };
+        let cpus = cpus.clamp(view.cpus_lower, view.cpus_upper);
+        let memory = memory.clamp(view.memory_soft, view.memory_hard);
+        slot.fresh = false;
+        if cpus != view.cpus {
+            slot.set_cpus(cpus, at, Because::Resumed);
+        }
+        if memory != view.memory {
+            slot.set_memory(memory, at, Because::Resumed);
+        }
+        self.file(i);
+        self.spot(i);
+    }
+
+    /// What a container's view is made of, and its last changes.
+    pub fn explain(&self, id: GroupId) -> Option<Explain> {
+        let i = *self.index.get(&id)?;
+        let (slot, node) = (self.slot(i)?, self.node.as_ref()?);
+        let view = slot.view?;
+        let place = self.slot_of.iter().skip(1).position(|s| *s == i)? + 1;
+        let standing = self.standings.get(place)?;
+        let path = |group: &Group| group.path.clone();
+        let inputs = Inputs {
+            online: node.online.count(),
+            cpu_share: slot.group.limits.cpu_share,
+            weight: standing.weight,
+            weight_sum: standing.of,
+            fair: standing.fair.millicpu(),
+            quota: standing.quota,
+            quota_of: standing.quota.value().and_then(|_| {
+                let sets_it = |group: &&Group| cpu::quota(group.limits.cpu_max) == standing.quota;
+                self.ancestry(&slot.group).find(sets_it).map(path)
+            }),
+            cpuset: standing.cpus,
+            memory_hard_of: {
+                let hard = Some(Limit::At(view.memory_hard));
+                let lends = slot.ceiling == Limit::At(view.memory_hard);
+                let sets_it =
+                    self.ancestry(&slot.group).find(|group| group.limits.memory_max == hard).map(path);
+                let mems = self.mems(&slot.group).unwrap_or_default();
+                let is_theirs =
+                    view.memory_hard < node.mem_total && view.memory_hard == node.memory_of(Some(mems));
+                sets_it
+                    .or_else(|| lends.then(|| "the memory governor, while others use it".to_owned()))
+                    .or_else(|| is_theirs.then(|| format!("NUMA nodes {mems}")))
+            },
+            period: self.period,
+            used: slot.meter.used(self.stamp),
+            throttled: slot.meter.throttled(self.stamp),
+            slack: self
+                .pools
+                .get(slot.pool as usize)
+                .map(|pool| pool.slack)
+                .filter(|s| s.capacity > Micros::ZERO),
+            usage: slot.meter.memory(),
+            usage_before: slot.meter.memory_before(self.stamp),
+            oversold: self.narrowest_above(i),
+            mem_free: self.last.as_ref().map_or(Bytes::ZERO, |last| last.mem_free),
+            mem_free_before: self.mem_free_before,
+            low_mark: node.low_mark,
+            high_mark: node.high_mark,
+        };
+        let rule = inputs.rule(&view);
+        let changes = slot.history.iter().copied().collect();
+        Some(Explain { id, path: slot.group.path.clone(), view, inputs, rule, changes })
+    }
+
+    /// The oversold group with the least left of those around a container, and what that is now.
+    fn narrowest_above(&self, i: u32) -> Option<explain::Oversold> {
+        let left = |n: u32| {
+            let group = self.oversold[n as usize];
+            let inside = (0..self.slots.len() as u32).filter(|i| self.oversold_above(*i).any(|m| m == n));
+            Some(explain::Oversold {
+                path: self.slot(group.of)?.group.path.clone(),
+                limit: group.limit,
+                left: group.limit.saturating_sub(inside.map(|i| self.spoken_for(i)).sum()),
+            })
+        };
+        self.oversold_above(i).filter_map(left).min_by_key(|group| group.left)
+    }
+
+    /// When the last tick was, zero before the first.
+    pub(super) fn now(&self) -> Micros {
+        self.last.as_ref().map_or(Micros::ZERO, |last| last.now)
+    }
+
+    pub(super) fn slot(&self, i: u32) -> Option<&Slot> {
+        self.slots.get(i as usize)?.as_ref()
+    }
+
+    /// Puts a container into the sets that say which ticks concern it.
+    pub(super) fn file(&mut self, i: u32) {
+        let Some(slot) = self.slot(i) else { return };
+        let (above, grown, pressed) = slot.view.as_ref().map_or((false, false, false), |view| {
+            let pressed = view.memory < view.memory_hard
+                && slot.meter.is_known()
+                && memory::is_pressed(slot.meter.memory(), view.memory, &self.policy);
+            (view.cpus > view.cpus_lower, view.memory > view.memory_soft, pressed)
+        });
+        self.above.set(i, above);
+        self.grown.set(i, grown);
+        self.pressed.set(i, pressed);
+    }
+
+    /// The group and those above it, upwards. Ends: [`Self::take_group`] lets no circle in.
+    fn ancestry<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = &'a Group> {
+        std::iter::successors(Some(group), |group| Some(&self.slot(*self.index.get(&group.parent?)?)?.group))
+    }
+
+    fn take_node(&mut self, node: &Node) -> bool {
+        if node.online.is_empty() || self.node.as_ref() == Some(node) {
+            return false;
+        }
+        self.node = Some(node.clone());
+        true
+    }
+
+    /// True where bounds may follow. A parent that would close a circle is not taken over.
+    fn take_group(&mut self, group: &Group) -> bool {
+        if let Some(known) = self.index.get(&group.id).and_then(|i| self.slots[*i as usize].as_mut())
+            && known.group == *group
+        {
+            return false;
+        }
+        let mut group = group.clone();
+        let in_a_circle = group.parent == Some(group.id)
+            || self
+                .ancestry(&group)
+                .skip(1)
+                .any(|above| above.parent == Some(group.id) || above.id == group.id);
+        if in_a_circle {
+            group.parent = None;
+        }
+        match self.index.get(&group.id) {
+            Some(i) => {
+                if let Some(slot) = self.slots[*i as usize].as_mut() {
+                    slot.group = group;
+                }
+            }
+            None => {
+                let i = self.unused.pop().unwrap_or_else(|| {
+                    self.slots.push(None);
+                    self.slots.len() as u32 - 1
+                });
+                self.index.insert(group.id, i);
+                self.fresh.push(i);
+                self.slots[i as usize] = Some(Slot::new(group));
+            }
+        }
+        true
+    }
+
+    /// Takes out a group and everything below it.
+    fn forget(&mut self, id: GroupId, changes: &mut Vec<Change>) -> bool {
+        if !self.index.contains_key(&id) {
+            return false;
+        }
+        let is_below = |slot: &Slot| self.ancestry(&slot.group).any(|group| group.id == id);
+        let gone: Vec<u32> =
+            (0..self.slots.len() as u32).filter(|i| self.slot(*i).is_some_and(is_below)).collect();
+        for i in gone {
+            self.drop_view(i, changes);
+            self.awake.set(i, false);
+            if let Some(slot) = self.slots[i as usize].take() {
+                self.index.remove(&slot.group.id);
+                self.unused.push(i);
+            }
+        }
+        let slots = &self.slots;
+        self.fresh.retain(|i| slots[*i as usize].is_some());
+        true
+    }
+
+    /// Brings what a period needs of a container's place to what its view is.
+    fn spot(&mut self, i: u32) {
+        let view = self.slot(i).and_then(|slot| slot.view);
+        let place = self.place_of.get(i as usize).map_or(0, |place| *place as usize);
+        if let Some(spot) = self.spots.get_mut(place).filter(|_| place > 0) {
+            spot.shown = view.map(|view| (view.cpus, view.cpu_bounds()));
+        }
+    }
+
+    /// Computes all bounds anew and brings every container inside its own.
+    pub(super) fn rebound(&mut self, changes: &mut Vec<Change>) {
+        let Some(node) = self.node.take() else { return };
+        self.lay_out();
+        self.standings = hierarchy::standings(&node.online, &self.places);
+        self.find_pools();
+        for i in 0..self.slots.len() as u32 {
+            if self.slot(i).is_some_and(|slot| slot.group.container.is_none() && slot.view.is_some()) {
+                self.drop_view(i, changes);
+            }
+        }
+        let at = self.now();
+        for place in 1..self.places.len() {
+            let (i, standing) = (self.slot_of[place], self.standings[place]);
+            let Some(slot) = self.slot(i) else { continue };
+            if slot.group.container.is_none() {
+                continue;
+            }
+            let own =
+                memory::bounds(&self.memory_settings(&slot.group), node.memory_of(self.mems(&slot.group)));
+            let memory = own.under(slot.ceiling);
+            let swap_max = self.swap_max(&slot.group);
+            if let Some(slot) = self.slots[i as usize].as_mut() {
+                slot.soft = (own.soft < own.hard).then_some(own.soft);
+                slot.pool = self.pool_of[place];
+                slot.quota = standing.quota;
+                changes.extend(slot.rebound(&standing, memory, swap_max, at).into_iter().flatten());
+            }
+            self.file(i);
+        }
+        self.find_oversold(node.mem_total);
+        self.spots.clear();
+        for place in 0..self.places.len() {
+            let view = self.slot(self.slot_of[place]).and_then(|slot| slot.view.as_ref());
+            let spot =
+                waterfill::Spot::new(&self.places[place], &self.standings[place], self.pool_of[place], view);
+            self.spots.push(spot);
+        }
+        self.node = Some(node);
+    }
+
+    /// Finds the groups whose memory is sold twice, and which of them each container is in.
+    fn find_oversold(&mut self, mem_total: Bytes) {
+        self.oversold.clear();
+        let mut below = vec![Bytes::ZERO; self.places.len()];
+        for place in (1..self.places.len()).rev() {
+            let own = self.slot(self.slot_of[place]).and_then(|slot| slot.view);
+            let all = below[place].saturating_add(own.map_or(Bytes::ZERO, |view| view.memory_hard));
+            let parent = &mut below[self.places[place].parent as usize];
+            *parent = parent.saturating_add(all);
+        }
+        let mut innermost: Vec<Option<u32>> = vec![None; self.places.len()];
+        for place in 1..self.places.len() {
+            let (i, above) = (self.slot_of[place], innermost[self.places[place].parent as usize]);
+            let Some(slot) = self.slots[i as usize].as_mut() else { continue };
+            slot.oversold = above;
+            innermost[place] = above;
+            if let Some(Limit::At(limit)) = slot.group.limits.memory_max
+                && limit < mem_total.min(below[place])
+                && self.policy.hierarchy
+            {
+                innermost[place] = Some(self.oversold.len() as u32);
+                self.oversold.push(Oversold {
+                    above,
+                    of: i,
+                    limit,
+                    spoken_for: Bytes::ZERO,
+                    asked: Bytes::ZERO,
+                });
+            }
+        }
+    }
+
+    /// The oversold groups around a container, upwards.
+    pub(super) fn oversold_above(&self, i: u32) -> impl Iterator<Item = u32> {
+        let group = |n: u32| self.oversold.get(n as usize);
+        std::iter::successors(self.slot(i).and_then(|slot| slot.oversold), move |n| group(*n)?.above)
+    }
+
+    /// Orders groups by depth and parent, so that siblings are neighbours and parents come first.
+    ///
+    /// A group whose parent is not known stands at the top beside the root. Without [`Policy::hierarchy`] only containers
+    /// have a place, all at the top, whether they have processes or not: the paper sums over all containers.
+    fn lay_out(&mut self) {
+        let parent = |slot: &Slot| slot.group.parent.and_then(|id| self.index.get(&id)).copied();
+        let live = self.slots.iter().enumerate().filter_map(|(i, slot)| Some((i as u32, slot.as_ref()?)));
+        let mut order: Vec<(usize, Option<u32>, GroupId, u32)> = match self.policy.hierarchy {
+            true => live
+                .map(|(i, slot)| (self.ancestry(&slot.group).count(), parent(slot), slot.group.id, i))
+                .collect(),
+            false => live
+                .filter(|(_, slot)| slot.group.container.is_some())
+                .map(|(i, slot)| (1, None, slot.group.id, i))
+                .collect(),
+        };
+        order.sort_unstable();
+
+        self.place_of.clear();
+        self.place_of.resize(self.slots.len(), 0);
+        self.slot_of.clear();
+        self.slot_of.push(u32::MAX);
+        self.places.clear();
+        self.places.push(Place { competes: true, ..Place::default() });
+        for (_, parent, _, i) in order {
+            let Some(slot) = self.slots[i as usize].as_ref() else { continue };
+            self.place_of[i as usize] = self.places.len() as u32;
+            self.slot_of.push(i);
+            self.places.push(Place {
+                parent: parent.map_or(0, |parent| self.place_of[parent as usize]),
+                share: slot.group.limits.cpu_share,
+                competes: slot.group.populated || !self.policy.hierarchy,
+                quota: Some(cpu::quota(slot.group.limits.cpu_max)),
+                cpuset: slot.group.limits.cpuset,
+            });
+        }
+        if self.policy.idle_siblings {
+            self.leave_out_the_idle();
+        }
+    }
+
+    /// Gives each different set of CPUs a number.
+    fn find_pools(&mut self) {
+        let mut known = HashMap::new();
+        self.pools.clear();
+        self.pool_of.clear();
+        for (place, standing) in self.places.iter().zip(&self.standings) {
+            let above = place.parent as usize;
+            let pool = match self.pool_of.get(above) {
+                Some(pool) if self.standings[above].cpus == standing.cpus => *pool,
+                _ => *known.entry(standing.cpus).or_insert(self.pools.len() as u32),
+            };
+            if pool as usize == self.pools.len() {
+                self.pools.push(Pool::new(standing.cpus));
+            }
+            self.pool_of.push(pool);
+        }
+    }
+
+    /// A group is idle if it was read, used nothing for a while, and everything below it is idle. One that was never read
+    /// is not known to be idle.
+    fn leave_out_the_idle(&mut self) {
+        let mut awake_below = vec![None; self.places.len()];
+        for place in (1..self.places.len()).rev() {
+            let i = self.slot_of[place];
+            let is_read = self.slot(i).is_some_and(|slot| slot.meter.is_known());
+            let is_awake = match awake_below[place] {
+                None => !is_read || self.awake.contains(i),
+                Some(below) => below || self.awake.contains(i),
+            };
+            self.places[place].competes &= is_awake;
+            let above = &mut awake_below[self.places[place].parent as usize];
+            *above = Some(is_awake || above.unwrap_or(false));
+        }
+    }
+
+    /// Takes in how much of its memory a container should want.
+    fn take_export(&mut self, export: &Export) -> bool {
+        let slot = self.index.get(&export.group).and_then(|i| self.slots.get_mut(*i as usize)?.as_mut());
+        slot.is_some_and(|slot| std::mem::replace(&mut slot.ceiling, export.ceiling) != export.ceiling)
+    }
+
+    fn memory_settings(&self, group: &Group) -> memory::Settings {
+        let own = memory::Settings {
+            low: group.limits.memory_low,
+            soft: group.limits.memory_soft,
+            ..memory::Settings::default()
+        };
+        let tighter =
+            |a: Option<Limit<Bytes>>, b: Option<Limit<Bytes>>| a.into_iter().chain(b).reduce(Limit::min);
+        self.ancestry(group).fold(own, |settings, group| memory::Settings {
+            max: tighter(settings.max, group.limits.memory_max),
+            high: tighter(settings.high, group.limits.memory_high),
+            ..settings
+        })
+    }
+
+    /// Swap that a group may use. v1 limits it together with memory: what is left beside all the memory that the group may have.
+    fn swap_max(&self, group: &Group) -> Option<Limit<Bytes>> {
+        let least = |limit: fn(&Limits) -> Option<Limit<Bytes>>| {
+            self.ancestry(group).filter_map(|group| limit(&group.limits)).reduce(Limit::min)
+        };
+        let memory = least(|limits| limits.memory_max).unwrap_or(Limit::Max);
+        let beside_memory = least(|limits| limits.memsw_max).map(|both| match both {
+            Limit::At(both) => Limit::At(both.saturating_sub(memory.or(both))),
+            Limit::Max => Limit::Max,
+        });
+        least(|limits| limits.swap_max).into_iter().chain(beside_memory).reduce(Limit::min)
+    }
+
+    fn drop_view(&mut self, i: u32, changes: &mut Vec<Change>) {
+        let at = self.now();
+        if let Some(slot) = self.slots[i as usize].as_mut()
+            && let Some(view) = slot.view.take()
+        {
+            let cpu = What::Cpu { from: view.millicpu, to: Millicpu::ZERO };
+            let memory = What::Memory { from: view.memory, to: Bytes::ZERO };
+            changes.extend([cpu, memory].map(|what| slot.record(what, at, Because::Gone)));
+        }
+        self.file(i);
+    }
+}
+
+/// `n` of the CPUs that a container may run on, the highest always among them: programs size arrays by the highest possible number
+/// and index them by the CPU that they are on.
+fn possible(may_run_on: &CpuSet, n: u32) -> CpuSet {
+    may_run_on.take(n.saturating_sub(1)).iter().chain(may_run_on.iter().last()).collect()
+}
+
+impl Slot {
+    /// The view inside new bounds; what changed about CPU and about memory.
+    ///
+    /// Until the first tick a container follows LOWER and its soft limit. Later, effective CPU moves only as far as the
+    /// bounds push it; effective memory that never grew follows the soft limit, which is the container's own setting.
+    fn rebound(
+        &mut self,
+        standing: &Standing,
+        memory: memory::Bounds,
+        swap_max: Option<Limit<Bytes>>,
+        at: Micros,
+    ) -> [Option<Change>; 2] {
+        let cpu = cpu::bounds(standing.quota, standing.cpus.count(), standing.fair);
+        let old = self.view;
+        let kept = old.filter(|_| !self.fresh);
+        let cpus = kept.map_or(cpu.lower, |view| view.cpus.clamp(cpu.lower, cpu.upper));
+        let possible = possible(&standing.cpus, cpu.upper);
+        let view = View {
+            cpus,
+            millicpu: standing.quota.or(Millicpu::cpus(cpus.into())),
+            cpus_lower: cpu.lower,
+            cpus_upper: cpu.upper,
+            online: possible.take(cpus),
+            possible,
+            memory: kept
+                .filter(|view| view.memory > view.memory_soft)
+                .map_or(memory.soft, |view| view.memory.clamp(memory.soft, memory.hard)),
+            memory_soft: memory.soft,
+            memory_hard: memory.hard,
+            swap_max,
+        };
+        self.view = Some(view);
+        let Some(old) = old else {
+            let cpu = What::Cpu { from: Millicpu::ZERO, to: view.millicpu };
+            let memory = What::Memory { from: Bytes::ZERO, to: view.memory };
+            return [cpu, memory].map(|what| Some(self.record(what, at, Because::Appeared)));
+        };
+        let shows = |view: &View| (view.millicpu, view.online, view.possible);
+        let amounts = |view: &View| (view.memory, view.memory_soft, view.memory_hard, view.swap_max);
+        let cpu_change = (shows(&old) != shows(&view)).then(|| {
+            let what = What::Cpu { from: old.millicpu, to: view.millicpu };
+            self.record(what, at, Because::CpuBounds(cpu))
+        });
+        let memory_change = (amounts(&old) != amounts(&view)).then(|| {
+            let what = What::Memory { from: old.memory, to: view.memory };
+            self.record(what, at, Because::MemoryBounds(memory))
+        });
+        [cpu_change, memory_change]
+    }
+}
