@@ -87,7 +87,7 @@ setup-test:
 
 live: setup-test build java ## tests with real containers on this machine; root
 	$(MAKE) --directory java check
-	cargo test --workspace --locked --quiet --features elbowroom-host/bpf --test bpf --test profile_pages --test profile_faults
+	cargo test --workspace --locked --quiet --features elbowroom-linux/bpf,elbowroom-profile/bpf --test bpf --test profile_pages --test profile_faults
 	$(PYTEST) --ignore tests/live/test_api_fuzz.py tests/live
 
 vm-test: build ## part of it on cgroup v2, Linux 6.12 and 6.1, with 1 to 16 CPUs; root

@@ -1,4 +1,4 @@
-/* The file that trace.c writes: a header, then records, all little-endian. Read by elbowroom_core::profile::gpu::trace. */
+/* The file that trace.c writes: a header, then records, all little-endian. Read by elbowroom_profile::gpu::trace. */
 #ifndef ELBOWROOM_GPU_TRACE_H
 #define ELBOWROOM_GPU_TRACE_H
 

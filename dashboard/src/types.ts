@@ -1,5 +1,5 @@
-// What the agent's API says, as far as this page shows it. The agent's own types are in crates/elbowroom/src/api.rs and
-// crates/elbowroom-core; `null` is "not known", which is not zero.
+// What the agent's API says, as far as this page shows it. The agent's own types are in crates/elbowroom-client/src/api.rs and
+// crates/elbowroom-types; `null` is "not known", which is not zero.
 
 /** A limit of the kernel: a number, or none. */
 export type Limit = number | "max";

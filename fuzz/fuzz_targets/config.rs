@@ -2,19 +2,19 @@
 //! written out and read again, and what a label may say, a configuration may say.
 #![no_main]
 
-use elbowroom_agent::config::{of_label, written_out};
+use elbowroom_agent::config::{normalized_toml, probe_label_toml};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);
-    let of_label = of_label(&text);
+    let of_label = probe_label_toml(&text);
     if let Ok(of_label) = &of_label {
         assert!(
             !of_label.lines().any(|line| line.starts_with("exec = [\"")),
             "a label starts no program: {of_label}"
         );
     }
-    for config in [written_out(&text), of_label].into_iter().flatten() {
-        assert_eq!(written_out(&config).expect("it was one"), config);
+    for config in [normalized_toml(&text), of_label].into_iter().flatten() {
+        assert_eq!(normalized_toml(&config).expect("it was one"), config);
     }
 });

@@ -2,11 +2,11 @@
 //! that fit on a line. `path NUL state NUL list`: the state is what an engine keeps of a container, the list is all of Podman's.
 #![no_main]
 
-use elbowroom_types::label::Heed;
-use elbowroom_types::sample::Engine;
-use elbowroom_linux::discover::Discover;
+use elbowroom_linux::discover::ContainerDiscovery;
 use elbowroom_linux::fixture::Fixture;
 use elbowroom_linux::root::Root;
+use elbowroom_types::label::LabelPolicy;
+use elbowroom_types::sample::ContainerEngine;
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::path::Path;
@@ -58,13 +58,17 @@ fuzz_target!(|data: &[u8]| {
         ];
         // Where Docker has its state is said to it, or read from its own file.
         for docker in [Some(Path::new(DOCKER)), None] {
-            let discover = Discover::new(&root, &["/plain/**".to_owned()], docker, Heed::All);
-            let mut discover = discover.and_run_labels(Some(Path::new(RUN_LABELS)));
+            let discover =
+                ContainerDiscovery::new(&root, &["/plain/**".to_owned()], docker, LabelPolicy::All);
+            let mut discover = discover.with_run_labels(Some(Path::new(RUN_LABELS)));
             for path in paths {
                 let Ok(Some(found)) = discover.find(&root, path, false) else { continue };
                 let container = found.container;
                 assert!(!container.id.is_empty() && !container.id.contains('\n'));
-                assert!(container.engine == Engine::Plain || path.contains(&container.id), "{path:?}");
+                assert!(
+                    container.engine == ContainerEngine::Plain || path.contains(&container.id),
+                    "{path:?}"
+                );
                 let (pod, namespace) = container.pod.map_or((None, None), |pod| (pod.name, pod.namespace));
                 for name in [container.name, pod, namespace].into_iter().flatten() {
                     assert!(name.chars().count() <= 128 && !name.contains(char::is_control), "{name:?}");

@@ -1,19 +1,19 @@
 //! Arbitrary bytes as what an engine answers over HTTP: a body is the end of it, and what it says is one short line.
 #![no_main]
 
-use elbowroom_audit::inventory::engine::answer_head;
-use elbowroom_profile::engine::docker::{message, split};
+use elbowroom_audit::inventory::engine::read_response_head;
+use elbowroom_profile::engine::docker::{error_message, split_response};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let mut rest = data;
-    if answer_head(&mut rest).is_ok() {
+    if read_response_head(&mut rest).is_ok() {
         assert!(data.ends_with(rest));
         assert!(data[..data.len() - rest.len()].contains(&b' '), "a status stands behind a blank");
     }
-    if let Some((status, body)) = split(data) {
+    if let Some((status, body)) = split_response(data) {
         assert!(data.ends_with(&body) && data[..data.len() - body.len()].ends_with(b"\r\n\r\n"));
-        let said = message(status, &body);
+        let said = error_message(status, &body);
         assert!(said.chars().count() <= 400 && !said.contains(char::is_control), "{said:?}");
     }
 });

@@ -4,10 +4,10 @@
 
 use elbowroom_agent::policy::disks_kept;
 use elbowroom_client::output::one_line;
+use elbowroom_doctor::facts::{CounterSampleStore, LastCounterSample};
 use elbowroom_doctor::fixes::journal::Journal;
-use elbowroom_doctor::facts::{LastLook, Looks};
 use elbowroom_linux::fixture::Fixture;
-use elbowroom_linux::lease::{Note, take_notes};
+use elbowroom_linux::lease::{RestoreNotice, take_restore_notices};
 use elbowroom_linux::root::Root;
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
@@ -42,25 +42,25 @@ fuzz_target!(|data: &[u8]| {
             }
             Err(error) => refused(FILES[0], &one_line(&error.into())),
         }
-        if let Err(error) = Looks::at(dir).find(1) {
+        if let Err(error) = CounterSampleStore::at(dir).find(1) {
             refused(FILES[1], &one_line(&error.into()));
         }
-        let last = LastLook::at(&dir.join(FILES[2]));
+        let last = LastCounterSample::at(&dir.join(FILES[2]));
         match last.find() {
             Ok(None) => {}
             Ok(Some(look)) => {
-                last.keep(look).expect("the file can be written");
+                last.save(look).expect("the file can be written");
                 assert!(last.find().expect("it was one").is_some());
             }
             Err(error) => refused(FILES[2], &one_line(&error.into())),
         }
-        let notes = take_notes(&dir.join("leases"));
+        let notes = take_restore_notices(&dir.join("leases"));
         assert!(notes.len() <= text.lines().count());
         for note in notes {
             let again = serde_json::to_vec(&note).expect("numbers and words");
-            assert_eq!(serde_json::from_slice::<Note>(&again).expect("it was one"), note);
+            assert_eq!(serde_json::from_slice::<RestoreNotice>(&again).expect("it was one"), note);
         }
-        assert!(take_notes(&dir.join("leases")).is_empty(), "they are told once");
+        assert!(take_restore_notices(&dir.join("leases")).is_empty(), "they are told once");
         let disks = dir.join(FILES[4]);
         match disks_kept(&disks) {
             Ok(known) => {

@@ -1,21 +1,34 @@
 //! Arbitrary bytes as every file of the kernel that the sensor reads: a value or an error that names the line, no panic.
 #![no_main]
 
+use elbowroom_linux::cgroup::{v1, v2};
+use elbowroom_linux::{fixture, proc};
+use elbowroom_profile::pages::measure::areas;
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::unit::{parse_bytes, parse_cpus, parse_duration};
-use elbowroom_linux::cgroup::{v1, v2};
-use elbowroom_profile::pages::measure::areas;
-use elbowroom_linux::{fixture, proc};
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeMap;
 
 fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);
-    let _ = (proc::stat(&text), proc::meminfo(&text), proc::zoneinfo(&text), proc::loadavg(&text), proc::pressure(&text));
+    let _ = (
+        proc::stat(&text),
+        proc::meminfo(&text),
+        proc::zoneinfo(&text),
+        proc::loadavg(&text),
+        proc::pressure(&text),
+    );
     let _ = (proc::diskstats(&text), proc::swaps(&text));
     let _ = areas(&text, "/bin/sh");
-    let _ = (v1::limit(&text), v1::quota(&text), v1::cpuacct_usage_percpu(&text), v2::limit(&text), v2::max(&text));
-    let _ = (v1::device_limits(&text), v2::io_max(&text), v2::iocost(&text), fixture::sections(&text));
+    let _ = (
+        v1::limit(&text),
+        v1::quota(&text),
+        v1::cpuacct_usage_percpu(&text),
+        v2::limit(&text),
+        v2::parse_cpu_max(&text),
+    );
+    let _ =
+        (v1::device_limits(&text), v2::io_max(&text), v2::iocost_devices(&text), fixture::sections(&text));
     let _ = (v1::parse_memory_stat(&text), v1::cpuacct_usage(data), v1::throttled_time(data));
     let mut rows = BTreeMap::new();
     let _ = (v1::io_service_bytes(&text, &mut rows), v1::io_serviced(&text, &mut rows));

@@ -2,7 +2,7 @@
 //! say the same alone as together.
 #![no_main]
 
-use elbowroom_linux::watch::{Notice, parse_fanotify};
+use elbowroom_linux::watch::{CgroupEvent, parse_fanotify};
 use libfuzzer_sys::fuzz_target;
 use std::os::unix::ffi::OsStrExt;
 
@@ -16,13 +16,13 @@ fuzz_target!(|data: &[u8]| {
     assert!(together.len() <= data.len() / METADATA);
     for notice in &together {
         match notice {
-            Notice::Tree { hierarchy, .. } => assert!([0, 5].contains(hierarchy)),
-            Notice::File { hierarchy, name, .. } => {
+            CgroupEvent::Tree { hierarchy, .. } => assert!([0, 5].contains(hierarchy)),
+            CgroupEvent::File { hierarchy, name, .. } => {
                 let name = name.as_bytes();
                 assert!([0, 5].contains(hierarchy) && !name.contains(&0));
                 assert!(name.is_empty() || data.windows(name.len()).any(|part| part == name));
             }
-            Notice::Overflow => {}
+            CgroupEvent::Overflow => {}
         }
     }
     let (mut alone, mut rest) = (Vec::new(), data);

@@ -2,9 +2,9 @@
 //! runtime: no panic, what the wrapper puts into a configuration is there once, and what was there stays.
 #![no_main]
 
-use elbowroom_agent::engines::oci::{bundle_of, change, made, told};
+use elbowroom_agent::engines::oci::{apply_plan, bundle_container, bundle_of, parse_state};
 use elbowroom_types::label::PREFIX;
-use elbowroom_types::launch::{Plan, Surfaces};
+use elbowroom_types::launch::{LaunchPlan, RuntimeInjection};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use std::ffi::OsString;
@@ -29,14 +29,14 @@ fuzz_target!(|data: &[u8]| {
         let bundle = bundle.into_os_string().into_vec();
         assert!(bundle == b"." || words.iter().any(|word| word.as_encoded_bytes().ends_with(&bundle)));
     }
-    let _ = told(data);
+    let _ = parse_state(data);
     let Ok(config) = serde_json::from_slice::<Value>(data) else { return };
-    let made = made(Path::new("/run/bundles/4f5e"), &config);
+    let made = bundle_container(Path::new("/run/bundles/4f5e"), &config);
     assert!(made.id == "4f5e" && made.labels.keys().all(|key| key.starts_with(PREFIX)));
-    let all = Surfaces { java: true, openmp: true, libc: true, env: true };
-    for (hook, surfaces) in [(true, Surfaces::default()), (true, all), (false, all)] {
-        let plan = Plan { hook, surfaces, seccomp: false, asks: hook };
-        let put = |config: &mut Value| change(config, plan, Path::new(PROGRAM), "/run/elbowroom");
+    let all = RuntimeInjection { java: true, openmp: true, libc: true, env: true };
+    for (hook, surfaces) in [(true, RuntimeInjection::default()), (true, all), (false, all)] {
+        let plan = LaunchPlan { hook, surfaces, seccomp: false, pressure_file: hook };
+        let put = |config: &mut Value| apply_plan(config, plan, Path::new(PROGRAM), "/run/elbowroom");
         let mut changed = config.clone();
         if put(&mut changed).is_err() {
             continue;

@@ -1,18 +1,18 @@
 //! Arbitrary bytes as a process' areas: nothing is seen in a part that is not seen in the whole.
 #![no_main]
 
-use elbowroom_linux::reach::mapped;
+use elbowroom_linux::reach::scan_maps;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let pages = Some((0, 0x2d));
-    let whole = mapped(data, pages);
+    let whole = scan_maps(data, pages);
     for line in data.split(|byte| *byte == b'\n') {
-        let part = mapped(line, pages);
+        let part = scan_maps(line, pages);
         assert!(whole.page || !part.page);
         assert!(whole.openmp || !part.openmp);
         assert!(whole.libc || !part.libc);
         assert!(whole.java_native || !part.java_native);
     }
-    assert!(!mapped(data, None).page);
+    assert!(!scan_maps(data, None).page);
 });

@@ -2,14 +2,14 @@
 //! which reads the same alone with those before it.
 #![no_main]
 
-use elbowroom_agent::recorder::frame::{HEADER, read_all, scan};
 use elbowroom_agent::recorder::delta::{Decoder, Encoder, Part};
+use elbowroom_agent::recorder::frame::{HEADER_SIZE, read_all, scan};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     // As a segment.
     let frames = scan(data);
-    assert!(frames.len() <= data.len() / HEADER);
+    assert!(frames.len() <= data.len() / HEADER_SIZE);
     assert!(read_all(data).len() <= frames.len());
     // As frames behind their checksum, of which a fuzzer finds none by itself.
     let mut decoder = Decoder::default();

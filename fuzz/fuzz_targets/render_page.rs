@@ -3,19 +3,19 @@
 #![no_main]
 
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_view::pages::facts::{CpuTimes, Facts, MAX_DISKS};
-use elbowroom_view::pages::tree;
-use elbowroom_view::pages::tree::Node;
 use elbowroom_types::psi::{Pressure, Stall};
 use elbowroom_types::sample::{DeviceNumber, IoStat, MemoryStat};
 use elbowroom_types::unit::{Bytes, Micros};
+use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes, MAX_DISKS};
+use elbowroom_view::pages::tree;
+use elbowroom_view::pages::tree::ViewNode;
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 
 /// All files, with those of one CPU and one NUMA node.
-static FILES: LazyLock<Vec<Node>> = LazyLock::new(|| {
-    let facts = Facts { possible: CpuSet::first_n(1), ..Facts::EMPTY };
-    let mut rest = vec![Node::ROOT];
+static FILES: LazyLock<Vec<ViewNode>> = LazyLock::new(|| {
+    let facts = ContainerSnapshot { possible: CpuSet::first_n(1), ..ContainerSnapshot::EMPTY };
+    let mut rest = vec![ViewNode::ROOT];
     let mut files = Vec::new();
     while let Some(node) = rest.pop() {
         rest.extend(tree::children(node, &facts).into_iter().map(|(_, node)| node));
@@ -60,22 +60,22 @@ impl Numbers<'_> {
         Stall { avg10, avg60, avg300, reserved: 0, total: Micros(b) }
     }
 
-    fn facts(&mut self) -> Facts {
-        let mut facts = Facts {
+    fn facts(&mut self) -> ContainerSnapshot {
+        let mut facts = ContainerSnapshot {
             online: self.cpus(),
             possible: self.cpus(),
             nodes: self.cpus(),
             cpu_nodes: self.cpus(),
             mems: self.cpus(),
             page_size: self.bytes(),
-            ..Facts::EMPTY
+            ..ContainerSnapshot::EMPTY
         };
         self.vary(&mut facts);
         facts
     }
 
     /// Everything that must not change a size.
-    fn vary(&mut self, facts: &mut Facts) {
+    fn vary(&mut self, facts: &mut ContainerSnapshot) {
         facts.millicpu = self.next();
         facts.cpu_period = self.micros();
         facts.cpu_share = self.next();

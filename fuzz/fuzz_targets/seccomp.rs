@@ -2,18 +2,18 @@
 //! waits where it allowed, and answers are part of the truth.
 #![no_main]
 
-use elbowroom_agent::seccomp::told;
 use elbowroom_agent::engines::oci::seccomp::add_listener;
+use elbowroom_agent::seccomp::parse_process_state;
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_view::pages::calls::{HostInfo, affinity, mask_bytes, sysinfo};
-use elbowroom_view::pages::mapped;
 use elbowroom_types::unit::Micros;
+use elbowroom_view::pages::mapped;
+use elbowroom_view::pages::syscalls::{HostSysinfo, affinity, mask_bytes, sysinfo};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use std::path::Path;
 
 fuzz_target!(|data: &[u8]| {
-    if let Ok((id, pid, _)) = told(data) {
+    if let Ok((id, pid, _)) = parse_process_state(data) {
         assert!(!id.is_empty() && pid > 1);
     }
     if let Ok(mut config) = serde_json::from_slice::<Value>(data) {
@@ -27,9 +27,9 @@ fuzz_target!(|data: &[u8]| {
     if let Some(view) = mapped::read(data) {
         let mask = CpuSet::first_n(70);
         if let Some(shown) = affinity(&mask, &view, data.len() as u64) {
-            assert_eq!(shown.and(&mask), shown);
+            assert_eq!(shown.intersection(&mask), shown);
             assert_eq!(mask_bytes(&shown, 128).len(), 16);
         }
-        sysinfo(&view, &HostInfo::default(), Micros(5));
+        sysinfo(&view, &HostSysinfo::default(), Micros(5));
     }
 });

@@ -2,13 +2,13 @@
 //! once, and where one is governed is a device that was found.
 #![no_main]
 
-use elbowroom_types::cpuset::CpuSet;
-use elbowroom_types::sample::DeviceNumber;
-use elbowroom_linux::cgroup::{Controller, Layout};
+use elbowroom_linux::cgroup::{CgroupController, CgroupLayout};
 use elbowroom_linux::disk::{Devices, resolve};
 use elbowroom_linux::fixture::{Fixture, sections};
 use elbowroom_linux::numa::Numa;
 use elbowroom_linux::root::Root;
+use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::sample::DeviceNumber;
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,17 +21,17 @@ fuzz_target!(|data: &[u8]| {
     }
     let root = Root::at(host.path()).expect("the directory is there");
     disks(&root);
-    if let Ok(layout) = Layout::detect(&root) {
-        assert!(layout.spine_index().is_some());
-        for controller in Controller::ALL {
+    if let Ok(layout) = CgroupLayout::detect(&root) {
+        assert!(layout.primary_index().is_some());
+        for controller in CgroupController::ALL {
             let index = layout.index(controller);
             assert!(index.is_none_or(|index| index < layout.hierarchies().len()));
             assert_eq!(index.is_some(), layout.dir(controller, Path::new("")).is_some());
         }
     }
     let numa = Numa::read(&root);
-    let of = numa.of(&CpuSet::first_n(64));
-    assert_eq!(of.and(&numa.nodes), of);
+    let of = numa.nodes_of(&CpuSet::first_n(64));
+    assert_eq!(of.intersection(&numa.nodes), of);
 });
 
 fn disks(root: &Root) {

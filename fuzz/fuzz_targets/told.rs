@@ -2,12 +2,12 @@
 //! from a line is in it, or says the same when it is written again.
 #![no_main]
 
-use elbowroom_agent::view_server::{starts_again, unit};
-use elbowroom_agent::seccomp::named;
-use elbowroom::follow::Unit;
+use elbowroom::follow::SettingUnit;
+use elbowroom_agent::seccomp::parse_listener_name;
+use elbowroom_agent::view_server::{service_unit, will_restart};
+use elbowroom_linux::privilege::account_entry;
+use elbowroom_profile::processes::parse_exec_mapping;
 use elbowroom_types::unit::Micros;
-use elbowroom_linux::privilege::entry;
-use elbowroom_profile::processes::map_line;
 use libfuzzer_sys::fuzz_target;
 
 /// Of a program without a library.
@@ -22,19 +22,19 @@ fuzz_target!(|data: &[u8]| {
         mapping(line);
         amount(line);
     }
-    if let Some(unit) = unit(&text) {
+    if let Some(unit) = service_unit(&text) {
         assert!(unit.ends_with(".service") && !unit.contains(['/', '\n']) && text.contains(unit));
     }
     let mut parts = text.splitn(3, '\0');
     let mut part = || parts.next().unwrap_or_default();
     let (state, jobs, name) = (part(), part(), part());
-    if starts_again(state, jobs, name) {
+    if will_restart(state, jobs, name) {
         assert!(state.contains("NFileDescriptorStore="), "what nobody keeps is not waited for");
         assert!(
             jobs.contains("restart") || state.contains("Restart=on-") || state.contains("Restart=always")
         );
     }
-    if let Some(line) = entry(state, jobs) {
+    if let Some(line) = account_entry(state, jobs) {
         assert!(state.lines().any(|of| of == line));
         assert!(line.strip_prefix(jobs).is_some_and(|rest| rest.is_empty() || rest.starts_with(':')));
     }
@@ -44,7 +44,7 @@ fn setting(line: &str) {
     match elbowroom::setting(line) {
         Ok((value, unit)) => {
             let value_text = value.map_or("none".to_owned(), |value| value.to_string());
-            let unit_text = if unit == Unit::Bytes { "bytes" } else { "count" };
+            let unit_text = if unit == SettingUnit::Bytes { "bytes" } else { "count" };
             let again = elbowroom::setting(&format!("{value_text} {unit_text}"));
             assert_eq!(again.ok(), Some((value, unit)));
         }
@@ -56,18 +56,18 @@ fn setting(line: &str) {
 }
 
 fn listener(line: &str) {
-    let Some((slot, pid, started, id)) = named(line) else { return };
+    let Some((slot, pid, started, id)) = parse_listener_name(line) else { return };
     assert!(line.ends_with(id));
     let since = started.map_or_else(String::new, |Micros(usec)| format!(".{usec}"));
     let again = format!("listener-{slot}-{pid}{since}-{id}");
-    assert_eq!(named(&again), Some((slot, pid, started, id)));
+    assert_eq!(parse_listener_name(&again), Some((slot, pid, started, id)));
 }
 
 fn mapping(line: &str) {
-    let Some(map) = map_line(7, line) else { return };
+    let Some(map) = parse_exec_mapping(7, line) else { return };
     assert!(map.pid == 7 && line.ends_with(&map.path) && map.build_id.is_empty());
     let again = format!("{:x}-{:x} r-xp {:x} fe:00 1311 {}", map.start, map.end, map.offset, map.path);
-    assert_eq!(map_line(7, &again), Some(map));
+    assert_eq!(parse_exec_mapping(7, &again), Some(map));
 }
 
 fn amount(line: &str) {

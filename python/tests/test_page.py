@@ -19,7 +19,7 @@ from elbowroom import _page  # noqa: E402
 
 
 class Writer:
-    """A page as the agent writes it (crates/elbowroom-host/src/view_page.rs)."""
+    """A page as the agent writes it (crates/elbowroom-linux/src/view_page.rs)."""
 
     def __init__(self, path):
         path.write_bytes(b"elbowrm\0" + struct.pack("=IIII", 1, 256, 0, 0) + bytes(4096 - 24))

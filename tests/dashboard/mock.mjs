@@ -15,7 +15,7 @@ const ASSETS = {
   "/assets/app.css": ["app.css", "text/css; charset=utf-8"],
   "/assets/icon.svg": ["icon.svg", "image/svg+xml"],
 };
-// As in crates/elbowroom/src/dashboard.rs.
+// As in crates/elbowroom-agent/src/dashboard.rs.
 const POLICY =
   "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

@@ -1,7 +1,7 @@
 //! What the files for Prometheus and Grafana say of metrics is what the agent prints.
 
-use elbowroom_types::alert::Kind as Alert;
-use elbowroom_types::metric::{Kind, Metric, TABLE};
+use elbowroom_types::alert::AlertKind as Alert;
+use elbowroom_types::metric::{Metric, MetricKind, TABLE};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -68,9 +68,9 @@ fn series(expr: &str) -> Vec<(&str, &str)> {
 fn metric(series: &str) -> Option<&'static Metric> {
     TABLE.iter().copied().find(|metric| {
         let suffix = match metric.kind {
-            Kind::Gauge => "",
-            Kind::Counter => "_total",
-            Kind::Info => "_info",
+            MetricKind::Gauge => "",
+            MetricKind::Counter => "_total",
+            MetricKind::Info => "_info",
         };
         series.strip_suffix(suffix) == Some(metric.name)
     })

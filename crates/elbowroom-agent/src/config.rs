@@ -1,23 +1,23 @@
 //! The configuration file: TOML, every key optional, unknown keys and bare numbers refused.
 
-use crate::alerts::settings::{self as hooks, Alerts, Hook};
+use crate::alerts::settings::{self as hooks, AlertSettings, HookSettings};
 use crate::http::settings as api;
-use crate::probes::settings::{self as probes, Probe};
-use crate::recorder::settings::Recorder;
+use crate::probes::settings::{self as probes, ProbeSettings};
+use crate::recorder::settings::RecorderSettings;
 use anyhow::{Context, Result, ensure};
-use elbowroom_client::api::{Given, Launch};
-use elbowroom_govern::Mode;
+use elbowroom_client::api::{LaunchGrant, LaunchRequest};
+use elbowroom_govern::GovernorMode;
 use elbowroom_govern::disk;
 use elbowroom_govern::memory;
 use elbowroom_linux::discover::ContainerSources;
 use elbowroom_linux::mount::can_attach_page;
-use elbowroom_types::claim::{Claim, WEIGHTS};
+use elbowroom_types::claim::{Claim, WEIGHT_RANGE};
 use elbowroom_types::glob;
-use elbowroom_types::label::{Heed, Labels};
-use elbowroom_types::launch::Plan;
-use elbowroom_types::sample::{Container, Engine, Event, Group};
+use elbowroom_types::label::{ContainerLabels, LabelPolicy};
+use elbowroom_types::launch::LaunchPlan;
+use elbowroom_types::sample::{CgroupProperties, ContainerEngine, ContainerIdentity, HostEvent};
 use elbowroom_types::unit::Micros;
-use elbowroom_view::rules::Policy;
+use elbowroom_view::rules::ViewPolicy;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -28,42 +28,42 @@ pub const DEFAULT_PATH: &str = "/etc/elbowroom/elbowroom.toml";
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Config {
+pub struct AgentConfig {
     /// How the host is sensed.
-    pub sense: Sense,
+    pub sense: SensorSettings,
     /// Which containers get views.
-    pub containers: Containers,
+    pub containers: ContainerSettings,
     /// Runtimes that ask what to change about containers they make.
-    pub nri: Nri,
+    pub nri: NriSettings,
     /// How views are refreshed.
-    pub views: Views,
+    pub views: ViewSettings,
     /// The rules views follow.
-    pub policy: Policy,
+    pub policy: ViewPolicy,
     /// Who gets how much of the disks.
-    pub disk: disk::Settings,
+    pub disk: disk::DiskSettings,
     /// Who gets how much memory when it is short.
-    pub memory: memory::Settings,
+    pub memory: memory::MemorySettings,
     /// What single containers are promised; the first entry that fits a container counts.
     pub claims: Vec<Claim>,
     /// What applications say about themselves, and how it comes here; the first entry that fits a container counts.
     #[serde(alias = "probe")]
-    pub probes: Vec<Probe>,
+    pub probes: Vec<ProbeSettings>,
     /// How often people are told of alerts.
-    pub alerts: Alerts,
+    pub alerts: AlertSettings,
     /// What the agent has the doctor look at.
-    pub doctor: Doctor,
+    pub doctor: DoctorSettings,
     /// The black box.
-    pub recorder: Recorder,
+    pub recorder: RecorderSettings,
     /// Who is told of alerts.
-    pub hooks: Vec<Hook>,
+    pub hooks: Vec<HookSettings>,
     /// The HTTP API.
-    pub api: api::Settings,
+    pub api: api::ApiSettings,
 }
 
 /// How the host is sensed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Sense {
+pub struct SensorSettings {
     /// Time between two updates of effective CPU and memory; the paper takes the scheduling period, 24 ms.
     #[serde(with = "elbowroom_types::unit::duration")]
     pub period: Micros,
@@ -71,13 +71,13 @@ pub struct Sense {
     #[serde(with = "elbowroom_types::unit::duration")]
     pub rescan: Micros,
     /// `auto` takes BPF where the kernel and this build have it.
-    pub tier: Tier,
+    pub tier: SensorTierSetting,
 }
 
 /// What tells which containers ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Tier {
+pub enum SensorTierSetting {
     /// The best this host has.
     #[default]
     Auto,
@@ -90,7 +90,7 @@ pub enum Tier {
 /// Which containers get views.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Containers {
+pub struct ContainerSettings {
     /// Mount views into containers as they appear. Off: only `attach`, `run` and the OCI hook do.
     pub attach: bool,
     /// Cgroups without an engine that count as containers, as glob patterns of paths below the hierarchy's root.
@@ -99,19 +99,19 @@ pub struct Containers {
     pub docker_root: Option<PathBuf>,
     /// Where containerd keeps its running containers, for one with `state` in its configuration.
     pub containerd_state: Option<PathBuf>,
-    /// Put limits into the environment of containers that are made, where no label says otherwise: [`Plan`].
+    /// Put limits into the environment of containers that are made, where no label says otherwise: [`LaunchPlan`].
     pub env: bool,
     /// Names or ids, as glob patterns, that are left alone.
     pub exclude: Vec<String>,
     /// Which labels of containers count: see [`elbowroom_types::label`].
-    pub labels: Heed,
+    pub labels: LabelPolicy,
 }
 
-impl Containers {
+impl ContainerSettings {
     /// Where containers are looked for.
     pub fn sources(self) -> ContainerSources {
         ContainerSources {
-            plain: self.cgroups,
+            patterns: self.cgroups,
             docker_root: self.docker_root,
             containerd_state: self.containerd_state,
         }
@@ -121,7 +121,7 @@ impl Containers {
 /// The NRI plugin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Nri {
+pub struct NriSettings {
     /// Sockets of runtimes; one that is not there is tried again.
     pub sockets: Vec<PathBuf>,
 }
@@ -129,7 +129,7 @@ pub struct Nri {
 /// The doctor's checks, made by the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Doctor {
+pub struct DoctorSettings {
     /// Whether the agent looks at all.
     pub enabled: bool,
     /// Time between two looks. One that took long is followed by a longer pause, so that looking costs 1 % of a CPU at most.
@@ -140,7 +140,7 @@ pub struct Doctor {
 /// How often the numbers on dynamic pages (`meminfo`, `stat`, ...) are renewed. Limits and CPU counts are pushed at once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Views {
+pub struct ViewSettings {
     /// For containers that read such a page in the last ten seconds.
     #[serde(with = "elbowroom_types::unit::duration")]
     pub refresh_hot: Micros,
@@ -149,13 +149,13 @@ pub struct Views {
     pub refresh_cold: Micros,
 }
 
-impl Default for Sense {
+impl Default for SensorSettings {
     fn default() -> Self {
-        Self { period: Micros::millis(24), rescan: Micros::secs(30), tier: Tier::Auto }
+        Self { period: Micros::millis(24), rescan: Micros::secs(30), tier: SensorTierSetting::Auto }
     }
 }
 
-impl Default for Containers {
+impl Default for ContainerSettings {
     fn default() -> Self {
         Self {
             attach: true,
@@ -164,44 +164,44 @@ impl Default for Containers {
             containerd_state: None,
             env: false,
             exclude: Vec::new(),
-            labels: Heed::default(),
+            labels: LabelPolicy::default(),
         }
     }
 }
 
-impl Default for Nri {
+impl Default for NriSettings {
     /// Where containerd and CRI-O listen (containerd/nri, pkg/adaptation, `DefaultSocketPath`).
     fn default() -> Self {
         Self { sockets: vec!["/var/run/nri/nri.sock".into()] }
     }
 }
 
-impl Default for Doctor {
+impl Default for DoctorSettings {
     fn default() -> Self {
         Self { enabled: true, period: Micros::secs(300) }
     }
 }
 
-impl Default for Views {
+impl Default for ViewSettings {
     fn default() -> Self {
         Self { refresh_hot: Micros::millis(500), refresh_cold: Micros::secs(2) }
     }
 }
 
-impl Containers {
+impl ContainerSettings {
     /// An event as governors may know it: to them, a container that is left alone is one of the host's own services.
-    pub fn governed<'a>(&self, event: &'a Event) -> Cow<'a, Event> {
-        let ungoverned = |c: &Container| self.excludes(c) || c.labels.governors == Some(false);
+    pub fn mask_ungoverned<'a>(&self, event: &'a HostEvent) -> Cow<'a, HostEvent> {
+        let ungoverned = |c: &ContainerIdentity| self.excludes(c) || c.labels.governors == Some(false);
         match event {
-            Event::Group(group) if group.container.as_ref().is_some_and(ungoverned) => {
-                Cow::Owned(Event::Group(Group { container: None, ..group.clone() }))
+            HostEvent::Group(group) if group.container.as_ref().is_some_and(ungoverned) => {
+                Cow::Owned(HostEvent::Group(CgroupProperties { container: None, ..group.clone() }))
             }
             event => Cow::Borrowed(event),
         }
     }
 
     /// Why a container gets no view but by hand; the operator's word goes before its maker's.
-    pub fn refuses(&self, container: &Container) -> Option<&'static str> {
+    pub fn view_refusal(&self, container: &ContainerIdentity) -> Option<&'static str> {
         match container.labels.views {
             _ if self.excludes(container) => Some("excluded by configuration"),
             Some(false) => Some("its label elbowroom.dev/views is off"),
@@ -210,23 +210,23 @@ impl Containers {
     }
 
     /// Why a container gets no view as soon as it is seen.
-    pub fn withholds(&self, container: &Container) -> Option<&'static str> {
+    pub fn auto_attach_refusal(&self, container: &ContainerIdentity) -> Option<&'static str> {
         let asked_for = self.attach || container.labels.views == Some(true);
-        self.refuses(container).or_else(|| (!asked_for).then_some("containers.attach is off"))
+        self.view_refusal(container).or_else(|| (!asked_for).then_some("containers.attach is off"))
     }
 
     /// What a container that is about to be made is given.
-    pub fn plan(&self, container: &Container) -> Plan {
-        let plan = Plan::new(&container.labels, self.attach, self.env);
-        match self.refuses(container) {
-            _ if self.excludes(container) => Plan::default(),
-            Some(_) => Plan { surfaces: plan.surfaces.without_views(), ..Plan::default() },
+    pub fn launch_plan(&self, container: &ContainerIdentity) -> LaunchPlan {
+        let plan = LaunchPlan::new(&container.labels, self.attach, self.env);
+        match self.view_refusal(container) {
+            _ if self.excludes(container) => LaunchPlan::default(),
+            Some(_) => LaunchPlan { surfaces: plan.surfaces.without_views(), ..LaunchPlan::default() },
             None => plan,
         }
     }
 
     /// Whether a container is to be left alone.
-    pub fn excludes(&self, container: &Container) -> bool {
+    pub fn excludes(&self, container: &ContainerIdentity) -> bool {
         self.excludes_named(&container.id, container.name.as_deref())
     }
 
@@ -239,7 +239,7 @@ impl Containers {
     }
 }
 
-impl Config {
+impl AgentConfig {
     /// Reads `path`, or the default file where there is one, or gives the built-in values.
     pub fn load(path: Option<&Path>) -> Result<Self> {
         let path = match path {
@@ -255,32 +255,42 @@ impl Config {
 
     /// Reads a configuration from text; errors say line, key and what would be right.
     pub fn parse(text: &str) -> Result<Self> {
-        let config: Self = toml::from_str(text).map_err(|e| anyhow::anyhow!("{}", one_line(text, &e)))?;
+        let config: Self =
+            toml::from_str(text).map_err(|e| anyhow::anyhow!("{}", parse_error_line(text, &e)))?;
         config.validate()?;
         Ok(config)
     }
 
     /// The same with every governor that is not off carrying out what it decides, where `enforce` asks for it.
-    pub fn enforcing(mut self, enforce: bool) -> Self {
+    pub fn with_enforcement(mut self, enforce: bool) -> Self {
         for mode in [&mut self.disk.mode, &mut self.memory.mode] {
-            if enforce && *mode == Mode::Observe {
-                *mode = Mode::Enforce;
+            if enforce && *mode == GovernorMode::Observe {
+                *mode = GovernorMode::Enforce;
             }
         }
         self
     }
 
     /// What a container that is about to be made is given beside its view.
-    pub fn given(&self, made: Launch) -> Given {
+    pub fn launch_grant(&self, made: LaunchRequest) -> LaunchGrant {
         let labels = made.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        let labels = Labels::read(labels, self.containers.labels);
-        let made = Container { id: made.id, name: made.name, engine: Engine::Plain, pod: None, labels };
-        Given { surfaces: self.containers.plan(&made).surfaces, asks: self.asks() }
+        let labels = ContainerLabels::parse(labels, self.containers.labels);
+        let made = ContainerIdentity {
+            id: made.id,
+            name: made.name,
+            engine: ContainerEngine::Plain,
+            pod: None,
+            labels,
+        };
+        LaunchGrant {
+            surfaces: self.containers.launch_plan(&made).surfaces,
+            asks: self.notifies_memory_pressure(),
+        }
     }
 
     /// Whether programs that watch for that are asked for memory ([`elbowroom_types::launch::PRESSURE`]).
-    pub fn asks(&self) -> bool {
-        self.memory.mode != Mode::Off && can_attach_page()
+    pub fn notifies_memory_pressure(&self) -> bool {
+        self.memory.mode != GovernorMode::Off && can_attach_page()
     }
 
     /// Refuses what is well spelled and cannot be meant.
@@ -339,7 +349,7 @@ impl Config {
                 "claims, entry {entry}: container: write whose claim it is, for example \"db*\", or \"*\" for all"
             );
             ensure!(
-                WEIGHTS.contains(&claim.weight),
+                WEIGHT_RANGE.contains(&claim.weight),
                 "claims, entry {entry}: weight: {} is not between 1 and 10000",
                 claim.weight
             );
@@ -363,20 +373,20 @@ impl Config {
 ///
 /// # Errors
 /// As where the file is read.
-pub fn written_out(text: &str) -> Result<String> {
-    Ok(toml::to_string(&Config::parse(text)?)?)
+pub fn normalized_toml(text: &str) -> Result<String> {
+    Ok(toml::to_string(&AgentConfig::parse(text)?)?)
 }
 
 /// A container's label `elbowroom.dev/probe` as the entry of a configuration: for the fuzzer.
 ///
 /// # Errors
 /// As where the label is read.
-pub fn of_label(label: &str) -> Result<String> {
-    let probes = vec![Probe::parse(label, false)?];
-    Ok(toml::to_string(&Config { probes, ..Config::default() })?)
+pub fn probe_label_toml(label: &str) -> Result<String> {
+    let probes = vec![ProbeSettings::parse(label, false)?];
+    Ok(toml::to_string(&AgentConfig { probes, ..AgentConfig::default() })?)
 }
 
-fn one_line(text: &str, error: &toml::de::Error) -> String {
+fn parse_error_line(text: &str, error: &toml::de::Error) -> String {
     let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
     let message = error.message().trim().replace('\n', "; ");
     match line {
@@ -395,8 +405,9 @@ mod tests {
         let asked = |config: &str, words: &[(&str, &str)]| {
             let labels =
                 words.iter().map(|(key, value)| (format!("elbowroom.dev/{key}"), (*value).to_owned()));
-            let made = Launch { id: "4f5e".into(), name: Some("web".into()), labels: labels.collect() };
-            let given = Config::parse(config).unwrap().given(made);
+            let made =
+                LaunchRequest { id: "4f5e".into(), name: Some("web".into()), labels: labels.collect() };
+            let given = AgentConfig::parse(config).unwrap().launch_grant(made);
             given.surfaces.names().collect::<Vec<_>>()
         };
         let all = [("java", "on"), ("openmp", "on"), ("libc", "on"), ("env", "on")];
@@ -411,8 +422,8 @@ mod tests {
     #[test]
     fn programs_are_told_to_watch_where_somebody_asks() {
         let asks = |config: &str| {
-            let made = Launch { id: "4f5e".into(), name: None, labels: BTreeMap::new() };
-            Config::parse(config).unwrap().given(made).asks
+            let made = LaunchRequest { id: "4f5e".into(), name: None, labels: BTreeMap::new() };
+            AgentConfig::parse(config).unwrap().launch_grant(made).asks
         };
         assert!(asks("") && asks("[memory]\nmode = \"enforce\""));
         assert!(!asks("[memory]\nmode = \"off\""));
@@ -420,13 +431,13 @@ mod tests {
 
     #[test]
     fn an_empty_file_is_the_default() {
-        assert_eq!(Config::parse("").unwrap(), Config::default());
+        assert_eq!(AgentConfig::parse("").unwrap(), AgentConfig::default());
     }
 
     #[test]
     fn the_default_prints_as_a_file_that_reads_back() {
-        let text = toml::to_string(&Config::default()).unwrap();
-        assert_eq!(Config::parse(&text).unwrap(), Config::default(), "{text}");
+        let text = toml::to_string(&AgentConfig::default()).unwrap();
+        assert_eq!(AgentConfig::parse(&text).unwrap(), AgentConfig::default(), "{text}");
     }
 
     /// The file that packages install.
@@ -434,7 +445,7 @@ mod tests {
 
     #[test]
     fn the_packaged_file_changes_nothing() {
-        assert_eq!(Config::parse(PACKAGED).unwrap(), Config::default());
+        assert_eq!(AgentConfig::parse(PACKAGED).unwrap(), AgentConfig::default());
     }
 
     #[test]
@@ -444,7 +455,7 @@ mod tests {
             (include_str!("../../../packaging/examples/hooks.toml"), 2),
             (include_str!("../../../packaging/examples/probes.toml.in"), 2),
         ] {
-            let config = Config::parse(&text.replace("@PREFIX@", "/usr")).unwrap();
+            let config = AgentConfig::parse(&text.replace("@PREFIX@", "/usr")).unwrap();
             assert_eq!(config.claims.len() + config.hooks.len() + config.probes.len(), entries, "{text}");
         }
     }
@@ -457,9 +468,9 @@ mod tests {
             _ => line,
         });
         let shown = shown.collect::<Vec<_>>().join("\n");
-        assert_eq!(Config::parse(&shown).unwrap(), Config::default());
+        assert_eq!(AgentConfig::parse(&shown).unwrap(), AgentConfig::default());
         let shown: toml::Table = shown.parse().unwrap();
-        let default = toml::Table::try_from(Config::default()).unwrap();
+        let default = toml::Table::try_from(AgentConfig::default()).unwrap();
         assert_eq!(missing("", &default, &shown), [""; 0], "add them to packaging/elbowroom.toml");
     }
 
@@ -544,7 +555,7 @@ mod tests {
                 "hooks, entry 1: timeout: \"1ms\" is too short",
             ),
         ] {
-            let error = elbowroom_client::output::one_line(&Config::parse(text).unwrap_err());
+            let error = elbowroom_client::output::one_line(&AgentConfig::parse(text).unwrap_err());
             assert!(error.contains(expect), "{text:?}: {error}");
             assert!(!error.contains('\n'), "{error}");
         }

@@ -2,38 +2,38 @@
 
 use anyhow::{Context, bail, ensure};
 use elbowroom_types::launch;
-use elbowroom_types::launch::JAVA as JAR;
+use elbowroom_types::launch::JAVA_AGENT as JAR;
 use flate2::bufread::DeflateDecoder;
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Where it is, from the directory of the program: beside it, where `make install` puts it, where `make java` leaves it.
-const PLACES: [&str; 3] = [".", "../share/elbowroom", "../java"];
+const JAR_DIRS: [&str; 3] = [".", "../share/elbowroom", "../java"];
 
 /// The native half, in the jar.
-const LIBRARY: &[u8] = b"elbowroom/agent/x86-64.so";
+const LIBRARY_ENTRY: &[u8] = b"elbowroom/agent/x86-64.so";
 /// No native half is larger.
-const LARGEST: u64 = 2 << 20;
+const MAX_LIBRARY_BYTES: u64 = 2 << 20;
 
-/// The value of [`launch::JAVA_VARIABLE`] for the command.
-pub fn options() -> anyhow::Result<OsString> {
-    let jar = jar().context("--java")?;
+/// The value of [`launch::JAVA_OPTIONS_VARIABLE`] for the command.
+pub fn java_tool_options() -> anyhow::Result<OsString> {
+    let jar = find_jar().context("--java")?;
     let jar = jar.to_str().with_context(|| format!("--java: {} is not UTF-8", jar.display()))?;
     ensure!(
         !jar.contains(['"', '\'']),
         "--java: a Java launcher cannot be told of {jar}: move it to a path without quotes"
     );
-    let mut options = std::env::var_os(launch::JAVA_VARIABLE).unwrap_or_default();
+    let mut options = std::env::var_os(launch::JAVA_OPTIONS_VARIABLE).unwrap_or_default();
     launch::append_java_agent(&mut options, jar);
     Ok(options)
 }
 
 /// The agent's file, built by `make java`.
-pub(crate) fn jar() -> anyhow::Result<PathBuf> {
+pub(crate) fn find_jar() -> anyhow::Result<PathBuf> {
     let program = std::env::current_exe().context("this program's own path")?;
     let directory = program.parent().context("the directory of this program is not known")?;
-    let Some(jar) = find(directory) else {
+    let Some(jar) = find_jar_from(directory) else {
         bail!(
             "there is no {JAR} beside {} or in ../share/elbowroom: `make java` builds it",
             program.display()
@@ -43,12 +43,12 @@ pub(crate) fn jar() -> anyhow::Result<PathBuf> {
 }
 
 /// The native half of the agent, from the bytes of its jar; `None` where there is none.
-pub(crate) fn library(jar: &[u8]) -> Option<Vec<u8>> {
-    entry(jar, LIBRARY)
+pub(crate) fn read_library(jar: &[u8]) -> Option<Vec<u8>> {
+    zip_entry(jar, LIBRARY_ENTRY)
 }
 
 /// A file of a zip archive (PKWARE's APPNOTE.TXT, 4.3: the end of the central directory, its headers, the local header).
-fn entry(zip: &[u8], wanted: &[u8]) -> Option<Vec<u8>> {
+fn zip_entry(zip: &[u8], wanted: &[u8]) -> Option<Vec<u8>> {
     let u16_at = |at: usize| Some(u16::from_le_bytes(zip.get(at..)?.first_chunk().copied()?));
     let u32_at = |at: usize| Some(u32::from_le_bytes(zip.get(at..)?.first_chunk().copied()?) as usize);
     let end = zip.windows(4).rposition(|word| word == b"PK\x05\x06")?;
@@ -63,7 +63,7 @@ fn entry(zip: &[u8], wanted: &[u8]) -> Option<Vec<u8>> {
                 0 => Some(bytes.to_vec()),
                 8 => {
                     let mut plain = Vec::new();
-                    DeflateDecoder::new(bytes).take(LARGEST).read_to_end(&mut plain).ok()?;
+                    DeflateDecoder::new(bytes).take(MAX_LIBRARY_BYTES).read_to_end(&mut plain).ok()?;
                     Some(plain)
                 }
                 _ => None,
@@ -74,8 +74,8 @@ fn entry(zip: &[u8], wanted: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-fn find(directory: &Path) -> Option<PathBuf> {
-    PLACES.iter().find_map(|place| directory.join(place).join(JAR).canonicalize().ok())
+fn find_jar_from(directory: &Path) -> Option<PathBuf> {
+    JAR_DIRS.iter().find_map(|place| directory.join(place).join(JAR).canonicalize().ok())
 }
 
 #[cfg(test)]
@@ -115,21 +115,21 @@ mod tests {
         flate2::bufread::DeflateEncoder::new(&library[..], flate2::Compression::best())
             .read_to_end(&mut packed)
             .unwrap();
-        let (stored, deflated) = (zip(LIBRARY, 0, &library), zip(LIBRARY, 8, &packed));
+        let (stored, deflated) = (zip(LIBRARY_ENTRY, 0, &library), zip(LIBRARY_ENTRY, 8, &packed));
         for jar in [&stored, &deflated] {
-            assert_eq!(super::library(jar), Some(library.clone()));
+            assert_eq!(super::read_library(jar), Some(library.clone()));
             // Whatever is damaged, nothing is read that is not there.
             for at in 0..jar.len() {
-                let _ = super::library(&jar[..at]);
+                let _ = super::read_library(&jar[..at]);
                 for byte in [0, 0x7f, 0xff] {
                     let mut damaged = jar.clone();
                     damaged[at] = byte;
-                    let _ = super::library(&damaged);
+                    let _ = super::read_library(&damaged);
                 }
             }
         }
-        for jar in [&b""[..], b"PK\x05\x06", &zip(b"other", 0, &library), &zip(LIBRARY, 9, &library)] {
-            assert_eq!(super::library(jar), None);
+        for jar in [&b""[..], b"PK\x05\x06", &zip(b"other", 0, &library), &zip(LIBRARY_ENTRY, 9, &library)] {
+            assert_eq!(super::read_library(jar), None);
         }
     }
 
@@ -140,10 +140,10 @@ mod tests {
         for directory in [&bin, &share] {
             std::fs::create_dir_all(directory).unwrap();
         }
-        assert_eq!(find(&bin), None);
+        assert_eq!(find_jar_from(&bin), None);
         std::fs::write(share.join(JAR), "").unwrap();
-        assert_eq!(find(&bin), Some(share.join(JAR).canonicalize().unwrap()));
+        assert_eq!(find_jar_from(&bin), Some(share.join(JAR).canonicalize().unwrap()));
         std::fs::write(bin.join(JAR), "").unwrap();
-        assert_eq!(find(&bin), Some(bin.join(JAR).canonicalize().unwrap()));
+        assert_eq!(find_jar_from(&bin), Some(bin.join(JAR).canonicalize().unwrap()));
     }
 }

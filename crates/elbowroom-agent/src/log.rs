@@ -12,12 +12,12 @@ use std::os::fd::AsFd;
 use std::sync::Mutex;
 
 /// What a pipe that says it has room takes without waiting: a page.
-const AT_ONCE: usize = 4096;
+const CHUNK_BYTES: usize = 4096;
 /// How long a reader that was in time so far is waited for.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+const WRITE_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// Begins it: information, with 1 what helps to find bugs, with more everything.
-pub fn begin(verbose: u8) {
+pub fn init(verbose: u8) {
     use tracing::Level;
     let level = match verbose {
         0 => Level::INFO,
@@ -26,7 +26,7 @@ pub fn begin(verbose: u8) {
     };
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(Mutex::new(Lines::to(stderr())))
+        .with_writer(Mutex::new(LogWriter::new(stderr())))
         .with_ansi(stderr().is_terminal())
         .with_target(false)
         .init();
@@ -34,30 +34,30 @@ pub fn begin(verbose: u8) {
 
 /// Writes lines, one a call, and waits for nobody.
 #[derive(Debug)]
-struct Lines<W> {
+struct LogWriter<W> {
     to: W,
     /// How many were dropped since the last that was written.
-    missing: u64,
+    dropped: u64,
     /// The last of these began.
-    cut: bool,
+    truncated: bool,
 }
 
-impl<W: Write + AsFd> Lines<W> {
-    fn to(to: W) -> Self {
-        Self { to, missing: 0, cut: false }
+impl<W: Write + AsFd> LogWriter<W> {
+    fn new(to: W) -> Self {
+        Self { to, dropped: 0, truncated: false }
     }
 
     fn has_room(&self) -> bool {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let patience = if self.missing == 0 { PATIENCE } else { none };
+        let patience = if self.dropped == 0 { WRITE_TIMEOUT } else { none };
         // What cannot be asked is written to: a reader that went away is an error, not a wait.
         !matches!(poll(&mut [PollFd::new(&self.to, PollFlags::OUT)], Some(&patience)), Ok(0))
     }
 
-    fn put(&mut self, line: &[u8]) -> Result<bool> {
-        for (n, part) in line.chunks(AT_ONCE).enumerate() {
+    fn write_chunks(&mut self, line: &[u8]) -> Result<bool> {
+        for (n, part) in line.chunks(CHUNK_BYTES).enumerate() {
             if !self.has_room() {
-                self.cut |= n > 0;
+                self.truncated |= n > 0;
                 return Ok(false);
             }
             self.to.write_all(part)?;
@@ -66,17 +66,17 @@ impl<W: Write + AsFd> Lines<W> {
     }
 }
 
-impl<W: Write + AsFd> Write for Lines<W> {
+impl<W: Write + AsFd> Write for LogWriter<W> {
     fn write(&mut self, line: &[u8]) -> Result<usize> {
-        if self.missing > 0 {
-            let begun = if self.cut { "...\n" } else { "" };
-            let told = format!("{begun}{} lines of the log are missing: nobody read them\n", self.missing);
-            if self.put(told.as_bytes())? {
-                (self.missing, self.cut) = (0, false);
+        if self.dropped > 0 {
+            let begun = if self.truncated { "...\n" } else { "" };
+            let told = format!("{begun}{} lines of the log are missing: nobody read them\n", self.dropped);
+            if self.write_chunks(told.as_bytes())? {
+                (self.dropped, self.truncated) = (0, false);
             }
         }
-        if self.missing > 0 || !self.put(line)? {
-            self.missing += 1;
+        if self.dropped > 0 || !self.write_chunks(line)? {
+            self.dropped += 1;
         }
         Ok(line.len())
     }
@@ -95,12 +95,12 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_reader_that_hangs_and_it_hears_how_much_it_missed() {
         let (from, to) = rustix::pipe::pipe().unwrap();
-        let (mut from, mut lines) = (File::from(from), Lines::to(File::from(to)));
+        let (mut from, mut lines) = (File::from(from), LogWriter::new(File::from(to)));
         let line = format!("{}\n", "x".repeat(999));
         for _ in 0..1000 {
             lines.write_all(line.as_bytes()).unwrap();
         }
-        let written = 1000 - lines.missing as usize;
+        let written = 1000 - lines.dropped as usize;
         assert!((1..1000).contains(&written), "{written}: a pipe takes some");
 
         let mut read = vec![0; written * line.len()];
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn a_line_that_is_cut_ends_before_the_next() {
         let (from, to) = rustix::pipe::pipe().unwrap();
-        let (mut from, mut lines) = (File::from(from), Lines::to(File::from(to)));
+        let (mut from, mut lines) = (File::from(from), LogWriter::new(File::from(to)));
         lines.write_all(&vec![b'x'; 1 << 20]).unwrap();
         let mut read = vec![0; 1 << 20];
         let n = from.read(&mut read).unwrap();
@@ -135,7 +135,7 @@ mod tests {
     fn a_reader_that_is_gone_is_an_error() {
         let (from, to) = rustix::pipe::pipe().unwrap();
         drop(from);
-        let error = Lines::to(File::from(to)).write_all(b"line\n").unwrap_err();
+        let error = LogWriter::new(File::from(to)).write_all(b"line\n").unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
     }
 }

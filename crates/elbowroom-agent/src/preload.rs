@@ -3,8 +3,10 @@
 
 use crate::java;
 use anyhow::{Context, ensure};
-use elbowroom_linux::mount::Place;
-use elbowroom_types::launch::{DIR, JAVA, JAVA_NATIVE, LIBC, OPENMP, Surfaces};
+use elbowroom_linux::mount::NamespaceRoot;
+use elbowroom_types::launch::{
+    INJECTION_DIR, JAVA_AGENT, JAVA_NATIVE_LIBRARY, LIBC_LIBRARY, OPENMP_LIBRARY, RuntimeInjection,
+};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
@@ -17,52 +19,53 @@ const OPENMP_CONTENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libelbow
 const LIBC_CONTENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libelbowroom-libc.so"));
 
 /// `f_type` of sysfs (`SYSFS_MAGIC`) and of fusectl (`FUSE_CTL_SUPER_MAGIC`): what may be covered.
-const COVERED: [u32; 2] = [0x6265_6572, 0x6573_5543];
+const COVERABLE_FS_MAGIC: [u32; 2] = [0x6265_6572, 0x6573_5543];
 
-/// Mounts the files of what is wanted at [`DIR`] below `root` in this process's mount namespace, which must not be the host's.
+/// Mounts the files of what is wanted at [`INJECTION_DIR`] below `root` in this process's mount namespace, which must not be the host's.
 /// Nothing in `root` is followed or written; a second time changes nothing.
 ///
 /// Says what of `wanted` is not there for this machine or this installation, or which system call was refused.
-pub fn provide(root: &Path, wanted: Surfaces) -> anyhow::Result<()> {
-    let files = files(wanted)?;
+pub fn mount_preloads(root: &Path, wanted: RuntimeInjection) -> anyhow::Result<()> {
+    let files = preload_files(wanted)?;
     if files.is_empty() {
         return Ok(());
     }
-    let place = Place::here(root)?;
+    let place = NamespaceRoot::of_this_process(root)?;
     let root =
         rustix::fs::openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .with_context(|| root.display().to_string())?;
-    let target = target(&root).with_context(|| format!("{DIR}: no place for what is to be preloaded"))?;
+    let target = open_mount_point(&root)
+        .with_context(|| format!("{INJECTION_DIR}: no place for what is to be preloaded"))?;
     if files.iter().all(|(name, _)| is_there(&target, name)) {
         return Ok(());
     }
     let kind = rustix::fs::fstatfs(&target)?.f_type as u32;
     ensure!(
-        COVERED.contains(&kind),
-        "{DIR}: no part of sysfs there, but something that is not to be covered"
+        COVERABLE_FS_MAGIC.contains(&kind),
+        "{INJECTION_DIR}: no part of sysfs there, but something that is not to be covered"
     );
-    place.refuse_shared(Path::new(DIR))?;
-    filled(&files)
+    place.refuse_shared(Path::new(INJECTION_DIR))?;
+    detached_tmpfs(&files)
         .and_then(|tree| {
             let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
             Ok(rustix::mount::move_mount(&tree, c"", &target, c"", flags)?)
         })
-        .with_context(|| format!("{DIR}: mounting what is to be preloaded"))
+        .with_context(|| format!("{INJECTION_DIR}: mounting what is to be preloaded"))
 }
 
-/// Whether [`provide`] has a place in containers of this host, and what `wanted` needs is installed.
-pub(crate) fn check(wanted: Surfaces) -> anyhow::Result<()> {
-    ensure!(Path::new(DIR).is_dir(), "{DIR} is not there: load the kernel's module fuse");
-    files(wanted).map(drop)
+/// Whether [`mount_preloads`] has a place in containers of this host, and what `wanted` needs is installed.
+pub(crate) fn check_installed(wanted: RuntimeInjection) -> anyhow::Result<()> {
+    ensure!(Path::new(INJECTION_DIR).is_dir(), "{INJECTION_DIR} is not there: load the kernel's module fuse");
+    preload_files(wanted).map(drop)
 }
 
 /// A file's name and content.
-type Named = (&'static str, Cow<'static, [u8]>);
+type PreloadFile = (&'static str, Cow<'static, [u8]>);
 
-fn files(wanted: Surfaces) -> anyhow::Result<Vec<Named>> {
-    let mut files: Vec<Named> = Vec::new();
+fn preload_files(wanted: RuntimeInjection) -> anyhow::Result<Vec<PreloadFile>> {
+    let mut files: Vec<PreloadFile> = Vec::new();
     for (wanted, name, content) in
-        [(wanted.openmp, OPENMP, OPENMP_CONTENT), (wanted.libc, LIBC, LIBC_CONTENT)]
+        [(wanted.openmp, OPENMP_LIBRARY, OPENMP_CONTENT), (wanted.libc, LIBC_LIBRARY, LIBC_CONTENT)]
     {
         ensure!(!wanted || !content.is_empty(), "{name} is not there for this architecture yet: run without");
         if wanted {
@@ -70,18 +73,18 @@ fn files(wanted: Surfaces) -> anyhow::Result<Vec<Named>> {
         }
     }
     if wanted.java {
-        let jar = java::jar()?;
+        let jar = java::find_jar()?;
         let jar = std::fs::read(&jar).with_context(|| jar.display().to_string())?;
-        files.extend(java::library(&jar).map(|library| (JAVA_NATIVE, library.into())));
-        files.push((JAVA, jar.into()));
+        files.extend(java::read_library(&jar).map(|library| (JAVA_NATIVE_LIBRARY, library.into())));
+        files.push((JAVA_AGENT, jar.into()));
     }
     Ok(files)
 }
 
-fn target(root: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+fn open_mount_point(root: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(root, DIR.trim_start_matches('/'), flags, Mode::empty(), resolve)
+    rustix::fs::openat2(root, INJECTION_DIR.trim_start_matches('/'), flags, Mode::empty(), resolve)
 }
 
 fn is_there(dir: &OwnedFd, name: &str) -> bool {
@@ -89,7 +92,7 @@ fn is_there(dir: &OwnedFd, name: &str) -> bool {
 }
 
 /// A read-only file system with these files in it, mounted nowhere yet (Linux 5.2).
-fn filled(files: &[Named]) -> anyhow::Result<OwnedFd> {
+fn detached_tmpfs(files: &[PreloadFile]) -> anyhow::Result<OwnedFd> {
     use rustix::mount::{
         fsconfig_create, fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
     };

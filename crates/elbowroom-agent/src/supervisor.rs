@@ -2,20 +2,20 @@
 //! whichever of them dies again, at once the first time and never giving up.
 //!
 //! It holds the descriptors and decides nothing. When it is killed itself, the two others start a new one, to which they
-//! hand what they hold; it finds them through the roles they have ([`crate::view_server::roles`]) and watches them through
+//! hand what they hold; it finds them through the roles they have ([`crate::view_server::role_lock`]) and watches them through
 //! pidfds, which need no kinship. Only when all three die at the same moment is the connection lost: the next
 //! `elbowroom agent` removes the dead mount and starts afresh.
 
 use crate::policy;
-use crate::view_server::roles::{Backoff, Handover, Role, Roles, Start, wait_readable};
-use crate::view_server::service::{Kept, Progress, Service};
-use crate::view_server::slots::{DEFAULT_CAPACITY, Ending, Slots};
+use crate::view_server::roles::{AgentOptions, AgentRole, Backoff, Handover, RoleLock, wait_readable};
+use crate::view_server::service_manager::{AgentProgress, ServiceManager, StoredFds};
+use crate::view_server::slots::{DEFAULT_CAPACITY, ShutdownMode, Slots};
 use crate::view_server::{FuseError, pages, session};
 use anyhow::Context;
-use elbowroom_linux::lease::{BEAT, Guard};
+use elbowroom_linux::lease::{HEARTBEAT_INTERVAL, LeaseGuard};
 use elbowroom_linux::process;
 use elbowroom_linux::signal;
-use elbowroom_linux::signal::Signals;
+use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer::prefer_realtime;
 use elbowroom_types::cpuset::CpuSet;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 pub struct SupervisorArgs {
     /// Where the views, the lock and the policy process's socket are; made where it is missing.
     pub run_dir: PathBuf,
-    /// The program that has the hidden verbs of [`Role::verb`]. It is opened now, and that file is what runs however
+    /// The program that has the hidden verbs of [`AgentRole::verb`]. It is opened now, and that file is what runs however
     /// long the agent lives.
     pub exe: PathBuf,
     /// Arguments of the policy process after its verb.
@@ -61,8 +61,8 @@ impl SupervisorArgs {
 }
 
 /// Whether the service manager hands views of an agent before to this process.
-pub fn has_kept_views() -> bool {
-    crate::view_server::service::has_kept()
+pub fn has_stored_views() -> bool {
+    crate::view_server::service_manager::has_stored_fds()
 }
 
 /// Runs an agent until it is told to stop (SIGTERM, SIGINT or SIGHUP): `elbowroom agent`. `check` says whether it could ever do its work;
@@ -71,18 +71,18 @@ pub fn has_kept_views() -> bool {
 /// # Errors
 /// When another agent has the run directory (the message names its pid), when the mount cannot be made, and what `check` says.
 pub fn main(args: SupervisorArgs, check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let kept = Kept::take();
+    let kept = StoredFds::take();
     let signals = stop_signals()?;
     std::fs::create_dir_all(&args.run_dir).map_err(FuseError::io("making", &args.run_dir))?;
     let run_dir = args.run_dir.canonicalize().map_err(FuseError::io("resolving", &args.run_dir))?;
     let program = rustix::fs::open(&args.exe, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| FuseError::io("opening", &args.exe)(e.into()))?;
-    let start = Start::new(run_dir, &args.policy_args, args.api, args.stop_deadline);
-    let roles = claim(&start, kept.is_some())?;
-    end_api_before(&start);
+    let start = AgentOptions::new(run_dir, &args.policy_args, args.api, args.stop_deadline);
+    let roles = acquire_supervisor_role(&start, kept.is_some())?;
+    stop_stale_api_server(&start);
     // An agent that was killed whole may have left limits: they go before anything here can fail.
-    let mut guard = Guard::new(start.leases());
-    guard.look();
+    let mut guard = LeaseGuard::new(start.leases());
+    guard.check();
     let handover = match kept {
         Some(kept) => adopt(start, roles, program, kept, args.capacity)?,
         None => {
@@ -90,7 +90,7 @@ pub fn main(args: SupervisorArgs, check: impl FnOnce() -> anyhow::Result<()>) ->
             connect(start, roles, program, args.capacity)?
         }
     };
-    outlive_users();
+    lower_oom_score();
     run(handover, args.capacity, &signals, guard)
 }
 
@@ -102,46 +102,47 @@ pub fn main(args: SupervisorArgs, check: impl FnOnce() -> anyhow::Result<()>) ->
 pub fn resume() -> anyhow::Result<()> {
     let signals = stop_signals()?;
     let handover = Handover::inherit()?;
-    if handover.take(Role::Supervisor).is_err() {
+    if handover.acquire_role(AgentRole::Supervisor).is_err() {
         return Ok(());
     }
-    let mut guard = Guard::new(handover.start.leases());
-    guard.look();
+    let mut guard = LeaseGuard::new(handover.options.leases());
+    guard.check();
     let capacity = open_slots(&handover)?.capacity() as u32;
     run(handover, capacity, &signals, guard)
 }
 
 /// SIGTERM, SIGINT and SIGHUP no longer end this process: they wait here to be read, or for nobody.
-pub(super) fn stop_signals() -> Result<Signals, FuseError> {
-    signal::keep_children();
-    Signals::block(&[Signal::TERM, Signal::INT, Signal::HUP]).map_err(FuseError::io("making", "signalfd"))
+pub(super) fn stop_signals() -> Result<SignalFd, FuseError> {
+    signal::restore_sigchld();
+    SignalFd::block(&[Signal::TERM, Signal::INT, Signal::HUP]).map_err(FuseError::io("making", "signalfd"))
 }
 
 /// Takes the supervisor's role in a run directory, and sees to it that nobody else has any; who is to adopt what they hold needs
 /// not wait for that.
-fn claim(start: &Start, adopting: bool) -> Result<Roles, FuseError> {
+fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> Result<RoleLock, FuseError> {
     const SETTLE: Duration = Duration::from_secs(2);
     let began = Instant::now();
     let mut aborted = false;
     loop {
-        let roles = Roles::open(&start.run_dir)?;
-        if !roles.take(Role::Supervisor) {
-            return Err(start.in_use_by(Role::Supervisor, roles.holder(Role::Supervisor)));
+        let roles = RoleLock::open(&start.run_dir)?;
+        if !roles.acquire(AgentRole::Supervisor) {
+            return Err(start.already_running(AgentRole::Supervisor, roles.holder(AgentRole::Supervisor)));
         }
-        if !roles.is_at(&start.run_dir) {
+        if !roles.is_same_file(&start.run_dir) {
             // An agent that stopped removed the file between our opening and locking it.
             continue;
         }
         if adopting {
             return Ok(roles);
         }
-        let peer = [Role::Policy, Role::Server].into_iter().find_map(|r| Some((r, roles.watch(r)?)));
+        let peer =
+            [AgentRole::Policy, AgentRole::Server].into_iter().find_map(|r| Some((r, roles.watch(r)?)));
         let Some((role, (pid, pidfd))) = peer else { return Ok(roles) };
         // Processes of an agent whose supervisor was just killed: they start a new one if they are let.
-        roles.give_back(Role::Supervisor);
+        roles.release(AgentRole::Supervisor);
         let waited = began.elapsed();
         if waited > 2 * SETTLE {
-            return Err(start.in_use_by(role, Some(pid)));
+            return Err(start.already_running(role, Some(pid)));
         }
         if waited > SETTLE {
             // They do not: killed, and asleep in the kernel for an answer that nobody is left to give.
@@ -163,8 +164,10 @@ fn claim(start: &Start, adopting: bool) -> Result<Roles, FuseError> {
 }
 
 /// Ends the API server of an agent that was killed whole: it has that one's settings.
-fn end_api_before(start: &Start) {
-    if let Some((_, pidfd)) = Roles::of_api(&start.run_dir).ok().and_then(|roles| roles.watch(Role::Api)) {
+fn stop_stale_api_server(start: &AgentOptions) {
+    if let Some((_, pidfd)) =
+        RoleLock::open_api(&start.run_dir).ok().and_then(|roles| roles.watch(AgentRole::Api))
+    {
         let _ = pidfd_send_signal(&pidfd, Signal::KILL);
         wait_readable(&pidfd, Some(Duration::from_secs(1)));
     }
@@ -173,34 +176,39 @@ fn end_api_before(start: &Start) {
 /// Takes over the mount and the memory that an agent before left with the service manager; makes them anew where they are no
 /// more what they were, or where this program lays out that memory in another way.
 fn adopt(
-    start: Start,
-    roles: Roles,
+    start: AgentOptions,
+    roles: RoleLock,
     program: OwnedFd,
-    kept: Kept,
+    kept: StoredFds,
     capacity: u32,
 ) -> anyhow::Result<Handover> {
     let is_there = |path: &Path, ours: fn(&session::MountLine) -> bool| -> Result<bool, FuseError> {
         Ok(session::mounts_on(path)?.last().is_some_and(ours))
     };
-    let mounted =
-        is_there(&start.views(), session::MountLine::is_ours)? && is_there(&start.pages(), pages::is_pages)?;
-    let handover = Handover { start, fuse: kept.fuse, slots: kept.slots, roles, program };
+    let mounted = is_there(&start.views(), session::MountLine::is_ours)?
+        && is_there(&start.pages(), pages::is_page_mount)?;
+    let handover = Handover { options: start, fuse: kept.fuse, slots: kept.slots, role_lock: roles, program };
     let because = match open_slots(&handover) {
         Ok(slots) if mounted && handover.is_connected() => {
-            slots.set_ending(Ending::None);
-            tracing::info!(containers = slots.from_place(0).count(), "views of the agent before adopted");
+            slots.set_shutdown_mode(ShutdownMode::None);
+            tracing::info!(containers = slots.iter_from(0).count(), "views of the agent before adopted");
             return Ok(handover);
         }
         Ok(_) => "they were unmounted".to_owned(),
         Err(error) => error.to_string(),
     };
     tracing::warn!(because, "the views of the agent before cannot be adopted: making new ones");
-    let Handover { start, roles, program, .. } = handover;
+    let Handover { options: start, role_lock: roles, program, .. } = handover;
     connect(start, roles, program, capacity)
 }
 
 /// Makes the mount and the memory.
-fn connect(start: Start, roles: Roles, program: OwnedFd, capacity: u32) -> anyhow::Result<Handover> {
+fn connect(
+    start: AgentOptions,
+    roles: RoleLock,
+    program: OwnedFd,
+    capacity: u32,
+) -> anyhow::Result<Handover> {
     let views = start.views();
     session::remove_stale(&views)?;
     make_dir(&views)?;
@@ -223,7 +231,7 @@ fn connect(start: Start, roles: Roles, program: OwnedFd, capacity: u32) -> anyho
         );
     }
     let slots = memory.memory().try_clone_to_owned().map_err(FuseError::io("duplicating", "slots"))?;
-    Ok(Handover { start, fuse: connected.fuse, slots, roles, program })
+    Ok(Handover { options: start, fuse: connected.fuse, slots, role_lock: roles, program })
 }
 
 fn make_dir(path: &Path) -> Result<(), FuseError> {
@@ -248,7 +256,7 @@ fn open_slots(handover: &Handover) -> anyhow::Result<Slots> {
 
 /// When memory runs out, the agent is to be killed after those it serves: a guard that dies first guards nothing. The processes
 /// it starts inherit that; a program that is a user's own is given the ordinary score by who starts it.
-fn outlive_users() {
+fn lower_oom_score() {
     // As kubelet and containerd: -1000 would leave the kernel nobody to kill if the agent itself took all memory.
     const SPARED: i32 = -999;
     if process::oom_score_adj() > SPARED
@@ -259,71 +267,77 @@ fn outlive_users() {
 }
 
 /// Supervises; makes everything anew when the connection is lost.
-fn run(mut handover: Handover, capacity: u32, signals: &Signals, mut guard: Guard) -> anyhow::Result<()> {
+fn run(
+    mut handover: Handover,
+    capacity: u32,
+    signals: &SignalFd,
+    mut guard: LeaseGuard,
+) -> anyhow::Result<()> {
     let _ = rustix::thread::set_name(c"elbowroom-super");
     // A guard that waits for its turn on a starved machine is late where it matters most.
     prefer_realtime();
-    let mut service = Service::meet();
+    let mut service = ServiceManager::new();
     let ending = loop {
         let slots = open_slots(&handover)?;
-        service.keep(&handover.fuse, &handover.slots);
+        service.store_fds(&handover.fuse, &handover.slots);
         let mut supervisor = Supervisor {
-            stop: (slots.ending() != Ending::None).then(|| Instant::now() + handover.start.stop_deadline),
-            progress: Progress::new(&slots),
-            service: &mut service,
-            peers: [Role::Server, Role::Policy, Role::Api].map(Peer::new),
+            stop: (slots.shutdown_mode() != ShutdownMode::None)
+                .then(|| Instant::now() + handover.options.stop_deadline),
+            progress: AgentProgress::new(&slots),
+            service_manager: &mut service,
+            peers: [AgentRole::Server, AgentRole::Policy, AgentRole::Api].map(WatchedProcess::new),
             lingering: Vec::new(),
             handover: &handover,
             slots: &slots,
             signals,
             guard: &mut guard,
-            look_at: Instant::now(),
-            mounts: File::open(session::TABLE).map_err(FuseError::io("opening", session::TABLE))?,
+            guard_at: Instant::now(),
+            mounts: File::open(session::MOUNTINFO).map_err(FuseError::io("opening", session::MOUNTINFO))?,
             mounts_at: Instant::now(),
         };
         match supervisor.supervise()? {
-            End::Stopped => {
+            SupervisionEnd::Stopped => {
                 supervisor.finish();
-                break slots.ending();
+                break slots.shutdown_mode();
             }
-            End::Disconnected => {
+            SupervisionEnd::Disconnected => {
                 tracing::error!(
                     because = "unmounted or aborted by somebody",
                     "the views' connection is gone: making a new one"
                 );
-                supervisor.end_peers();
-                let Handover { start, roles, program, .. } = handover;
+                supervisor.terminate_peers();
+                let Handover { options: start, role_lock: roles, program, .. } = handover;
                 handover = connect(start, roles, program, capacity)?;
             }
         }
     };
-    guard.finish();
-    let start = &handover.start;
-    if ending != Ending::Leave {
+    guard.restore_and_remove();
+    let start = &handover.options;
+    if ending != ShutdownMode::KeepViews {
         let _ = std::fs::remove_dir(start.views());
         let _ = std::fs::remove_dir(start.pages());
-        service.forget();
+        service.remove_fds();
     }
     // The API server may not do that itself, and a policy process that was down could not.
     for file in [
-        crate::http::server::SOCKET,
+        crate::http::server::API_SOCKET,
         crate::view_server::roles::API_LOCK_FILE,
-        elbowroom_client::control::SOCKET,
-        policy::FEED,
+        elbowroom_client::control::CONTROL_SOCKET,
+        policy::FEED_SOCKET,
     ] {
         let _ = std::fs::remove_file(start.run_dir.join(file));
     }
     // Last, and while it is still locked: whoever opened it before and locks it now sees that it is not at its path.
     let _ = std::fs::remove_file(start.run_dir.join(crate::view_server::roles::LOCK_FILE));
     tracing::info!(
-        views = if ending == Ending::Leave { "left for the next agent" } else { "removed" },
+        views = if ending == ShutdownMode::KeepViews { "left for the next agent" } else { "removed" },
         "stopped"
     );
     Ok(())
 }
 
 /// Whether somebody took away what is mounted. What others mounted over it hides it until they take that away.
-fn is_unmounted(start: &Start) -> bool {
+fn is_unmounted(start: &AgentOptions) -> bool {
     [start.views(), start.pages()]
         .iter()
         .any(|path| session::mounts_on(path).is_ok_and(|mounts| mounts.is_empty()))
@@ -332,26 +346,26 @@ fn is_unmounted(start: &Start) -> bool {
 struct Supervisor<'a> {
     handover: &'a Handover,
     slots: &'a Slots,
-    signals: &'a Signals,
+    signals: &'a SignalFd,
     /// Takes limits off that the policy process left or forgot.
-    guard: &'a mut Guard,
+    guard: &'a mut LeaseGuard,
     /// When it looks next.
-    look_at: Instant,
+    guard_at: Instant,
     /// The table of mounts: poll(2) tells of each change.
     mounts: File,
     /// From when on it may.
     mounts_at: Instant,
-    peers: [Peer; PEERS],
+    peers: [WatchedProcess; PEER_COUNT],
     /// Policy processes that were killed and have not ended yet.
     lingering: Vec<Child>,
-    service: &'a mut Service,
-    progress: Progress,
+    service_manager: &'a mut ServiceManager,
+    progress: AgentProgress,
     /// Set when told to stop: how long the policy process has.
     stop: Option<Instant>,
 }
 
 /// How many peers there are.
-const PEERS: usize = 3;
+const PEER_COUNT: usize = 3;
 /// Where the view server is among them.
 const SERVER: usize = 0;
 /// Where the policy process is.
@@ -359,44 +373,44 @@ const POLICY: usize = 1;
 /// Where the API server is.
 const API: usize = 2;
 /// How often it is looked whether the agent is ready, while somebody waits for that.
-const READY_LOOK: Duration = Duration::from_millis(20);
+const READY_POLL: Duration = Duration::from_millis(20);
 /// The table of mounts is read this often at most: engines mount all the time.
-const MOUNTS_LOOK: Duration = Duration::from_millis(100);
+const MOUNTS_POLL: Duration = Duration::from_millis(100);
 /// How long a process that is dead may take to end.
-const GONE: Duration = Duration::from_secs(1);
+const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why supervising ended.
-enum End {
+enum SupervisionEnd {
     Stopped,
     Disconnected,
 }
 
 /// One of the processes that are watched.
-struct Peer {
-    role: Role,
-    state: State,
+struct WatchedProcess {
+    role: AgentRole,
+    state: WatchedState,
     backoff: Backoff,
     /// Whether the last one that ended did so with success; nobody knows of one that was adopted.
-    ended_well: bool,
+    exited_ok: bool,
     /// Since when it has been dead without an end.
     dead_since: Option<Instant>,
 }
 
-enum State {
+enum WatchedState {
     Down { start_at: Instant },
     Up { pid: Pid, pidfd: OwnedFd, child: Option<Child> },
 }
 
-impl Peer {
-    fn new(role: Role) -> Self {
-        let state = State::Down { start_at: Instant::now() };
-        Self { role, state, backoff: Backoff::default(), ended_well: false, dead_since: None }
+impl WatchedProcess {
+    fn new(role: AgentRole) -> Self {
+        let state = WatchedState::Down { start_at: Instant::now() };
+        Self { role, state, backoff: Backoff::default(), exited_ok: false, dead_since: None }
     }
 
     fn pidfd(&self) -> Option<&OwnedFd> {
         match &self.state {
-            State::Up { pidfd, .. } => Some(pidfd),
-            State::Down { .. } => None,
+            WatchedState::Up { pidfd, .. } => Some(pidfd),
+            WatchedState::Down { .. } => None,
         }
     }
 
@@ -406,8 +420,8 @@ impl Peer {
         }
     }
 
-    fn retry(&mut self) {
-        self.state = State::Down { start_at: Instant::now() + self.backoff.next() };
+    fn schedule_restart(&mut self) {
+        self.state = WatchedState::Down { start_at: Instant::now() + self.backoff.next_delay() };
     }
 
     /// Adopts the process that has the role, or starts one.
@@ -415,7 +429,7 @@ impl Peer {
         self.backoff.started();
         if let Some((pid, pidfd)) = handover.watch(self.role) {
             tracing::info!(role = %self.role, pid = pid.as_raw_nonzero(), "adopted");
-            self.state = State::Up { pid, pidfd, child: None };
+            self.state = WatchedState::Up { pid, pidfd, child: None };
             return;
         }
         match handover.spawn(self.role) {
@@ -425,30 +439,30 @@ impl Peer {
                 match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
                     Ok(pidfd) => {
                         tracing::info!(role = %self.role, pid = pid.as_raw_nonzero(), "started");
-                        self.state = State::Up { pid, pidfd, child: Some(child) };
+                        self.state = WatchedState::Up { pid, pidfd, child: Some(child) };
                     }
                     Err(error) => {
                         tracing::error!(role = %self.role, %error, "pidfd_open: a process that cannot be watched is not kept");
                         let _ = child.kill();
                         let _ = child.wait();
-                        self.retry();
+                        self.schedule_restart();
                     }
                 }
             }
             Err(error) => {
                 tracing::error!(role = %self.role, %error, "cannot be started; trying again");
-                self.retry();
+                self.schedule_restart();
             }
         }
     }
 
     /// The process has ended.
     fn reap(&mut self) {
-        if let State::Up { pid, child, .. } = &mut self.state {
+        if let WatchedState::Up { pid, child, .. } = &mut self.state {
             // A process that was adopted is waited for by its own parent.
             let status = child.as_mut().and_then(|child| child.wait().ok());
             let pid = pid.as_raw_nonzero();
-            self.ended_well = status.is_some_and(|status| status.success());
+            self.exited_ok = status.is_some_and(|status| status.success());
             match status {
                 // As it was told to.
                 Some(status) if status.success() => tracing::info!(role = %self.role, pid, "ended"),
@@ -456,77 +470,77 @@ impl Peer {
                 None => tracing::warn!(role = %self.role, pid, status = "adopted", "ended"),
             }
         }
-        self.retry();
+        self.schedule_restart();
     }
 
     /// Whether it was killed and does not end, as a thread that waits for a container's file systems lets it not. That one holds
     /// nothing of the agent's (`policy::mounter`), and so the role is free.
-    fn lingers(&mut self, roles: &Roles) -> bool {
+    fn lingers(&mut self, roles: &RoleLock) -> bool {
         let dead = match &self.state {
-            State::Up { pid, .. } => {
+            WatchedState::Up { pid, .. } => {
                 roles.holder(self.role) != Some(*pid) && process::is_dead(pid.as_raw_nonzero().get())
             }
-            State::Down { .. } => false,
+            WatchedState::Down { .. } => false,
         };
         if !dead {
             self.dead_since = None;
             return false;
         }
-        self.dead_since.get_or_insert_with(Instant::now).elapsed() >= GONE
+        self.dead_since.get_or_insert_with(Instant::now).elapsed() >= REAP_TIMEOUT
     }
 
     /// As if it had ended. Who started it waits for it later.
-    fn let_go(&mut self) -> Option<Child> {
-        let State::Up { pid, child, .. } = &mut self.state else { return None };
+    fn abandon(&mut self) -> Option<Child> {
+        let WatchedState::Up { pid, child, .. } = &mut self.state else { return None };
         let (pid, child) = (pid.as_raw_nonzero(), child.take());
         tracing::warn!(role = %self.role, pid, because = "a container's file systems do not answer", "dead, and does not end");
-        (self.ended_well, self.dead_since) = (false, None);
-        self.retry();
+        (self.exited_ok, self.dead_since) = (false, None);
+        self.schedule_restart();
         child
     }
 }
 
 impl Supervisor<'_> {
-    fn supervise(&mut self) -> anyhow::Result<End> {
+    fn supervise(&mut self) -> anyhow::Result<SupervisionEnd> {
         // Before the table was opened, too.
         let mut may_be_gone = true;
         loop {
-            if let Some(end) = self.stopped() {
+            if let Some(end) = self.policy_stopped() {
                 return Ok(end);
             }
             let now = Instant::now();
             let stopping = self.stop.is_some();
             for peer in &mut self.peers {
                 let wanted = match peer.role {
-                    Role::Policy => !stopping,
-                    Role::Api => !stopping && self.handover.start.api,
-                    Role::Supervisor | Role::Server => true,
+                    AgentRole::Policy => !stopping,
+                    AgentRole::Api => !stopping && self.handover.options.api,
+                    AgentRole::Supervisor | AgentRole::Server => true,
                 };
                 match peer.state {
                     // Also when stopping: what lives must be found, to be told.
-                    State::Down { start_at } if start_at <= now && wanted => peer.start(self.handover),
+                    WatchedState::Down { start_at } if start_at <= now && wanted => peer.start(self.handover),
                     _ => {}
                 }
             }
             let (signalled, ended, mounts_changed) = self.wait()?;
             self.guard_limits(ended[POLICY]);
-            self.report();
+            self.notify_service_manager();
             if signalled {
-                self.told_to_stop();
+                self.handle_stop_signal();
             }
             for (peer, ended) in self.peers.iter_mut().zip(ended) {
                 if ended {
                     peer.reap();
                 }
             }
-            self.leave_who_lingers();
+            self.abandon_lingering();
             if ended.contains(&true) && self.stop.is_none() && !self.handover.is_connected() {
-                return Ok(End::Disconnected);
+                return Ok(SupervisionEnd::Disconnected);
             }
             if may_be_gone || mounts_changed {
-                self.mounts_at = Instant::now() + MOUNTS_LOOK;
-                if self.stop.is_none() && is_unmounted(&self.handover.start) {
-                    return Ok(End::Disconnected);
+                self.mounts_at = Instant::now() + MOUNTS_POLL;
+                if self.stop.is_none() && is_unmounted(&self.handover.options) {
+                    return Ok(SupervisionEnd::Disconnected);
                 }
             }
             may_be_gone = false;
@@ -534,43 +548,43 @@ impl Supervisor<'_> {
     }
 
     /// Goes on without a policy process that is dead and does not end.
-    fn leave_who_lingers(&mut self) {
+    fn abandon_lingering(&mut self) {
         self.lingering.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let policy = &mut self.peers[POLICY];
-        if policy.lingers(&self.handover.roles) {
-            self.lingering.extend(policy.let_go());
+        if policy.lingers(&self.handover.role_lock) {
+            self.lingering.extend(policy.abandon());
         }
     }
 
     /// Limits go as soon as nobody answers for them: before a new policy process starts, and within seconds of one that hangs.
     fn guard_limits(&mut self, policy_ended: bool) {
         let now = Instant::now();
-        if policy_ended || now >= self.look_at {
-            self.guard.look();
-            self.look_at = now + Duration::from_micros(BEAT.get());
+        if policy_ended || now >= self.guard_at {
+            self.guard.check();
+            self.guard_at = now + Duration::from_micros(HEARTBEAT_INTERVAL.get());
         }
     }
 
     /// Tells the service manager how the agent does.
-    fn report(&mut self) {
+    fn notify_service_manager(&mut self) {
         let now = Instant::now();
-        self.progress.look(self.slots, &self.handover.fuse, now);
-        let works = self.progress.works(now, self.service.patience());
-        self.service.report(self.progress.is_ready(), works, self.slots);
+        self.progress.update(self.slots, &self.handover.fuse, now);
+        let works = self.progress.is_progressing(now, self.service_manager.stall_timeout());
+        self.service_manager.notify_status(self.progress.is_ready(), works, self.slots);
     }
 
     /// Waits for a signal, the end of a peer, a change of the table of mounts, or the time to start one or to look after limits.
-    fn wait(&self) -> anyhow::Result<(bool, [bool; PEERS], bool)> {
-        let api = self.handover.start.api && self.stop.is_none();
+    fn wait(&self) -> anyhow::Result<(bool, [bool; PEER_COUNT], bool)> {
+        let api = self.handover.options.api && self.stop.is_none();
         let due = self.peers.iter().filter_map(|peer| match peer.state {
-            State::Down { .. } if peer.role == Role::Api && !api => None,
-            State::Down { start_at } => Some(start_at),
-            State::Up { .. } => None,
+            WatchedState::Down { .. } if peer.role == AgentRole::Api && !api => None,
+            WatchedState::Down { start_at } => Some(start_at),
+            WatchedState::Up { .. } => None,
         });
-        let soon = self.service.is_waiting().then(|| Instant::now() + READY_LOOK);
+        let soon = self.service_manager.is_waiting().then(|| Instant::now() + READY_POLL);
         let mounts = Instant::now() >= self.mounts_at;
         let later = (!mounts).then_some(self.mounts_at);
-        let until = due.chain(self.stop).chain(soon).chain(later).fold(self.look_at, Instant::min);
+        let until = due.chain(self.stop).chain(soon).chain(later).fold(self.guard_at, Instant::min);
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         let mut fds = vec![PollFd::new(self.signals, PollFlags::IN)];
@@ -582,7 +596,7 @@ impl Supervisor<'_> {
         }
         let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
         let signalled = ready.next().unwrap_or(false);
-        let mut ended = [false; PEERS];
+        let mut ended = [false; PEER_COUNT];
         for (ended, peer) in ended.iter_mut().zip(&self.peers) {
             *ended = peer.pidfd().is_some() && ready.next().unwrap_or(false);
         }
@@ -591,15 +605,15 @@ impl Supervisor<'_> {
 
     /// A signal: the policy process detaches all containers, unless another agent takes over in a moment, and ends; a second
     /// signal does not wait for that. Its time counts from here on: what the service manager takes to answer is part of it.
-    fn told_to_stop(&mut self) {
+    fn handle_stop_signal(&mut self) {
         let began = Instant::now();
         while self.signals.next().is_ok_and(|signal| signal.is_some()) {}
         if self.stop.is_none() {
-            let leave = self.service.is_restarting();
-            self.slots.set_ending(if leave { Ending::Leave } else { Ending::Stop });
+            let leave = self.service_manager.is_restarting();
+            self.slots.set_shutdown_mode(if leave { ShutdownMode::KeepViews } else { ShutdownMode::Stop });
         }
-        self.service.stopping();
-        let limit = if self.stop.is_none() { self.handover.start.stop_deadline } else { Duration::ZERO };
+        self.service_manager.notify_stopping();
+        let limit = if self.stop.is_none() { self.handover.options.stop_deadline } else { Duration::ZERO };
         self.stop = Some(began + limit);
         tracing::info!(limit_ms = limit.as_millis() as u64, "stopping");
         self.policy().signal(Signal::TERM);
@@ -607,14 +621,14 @@ impl Supervisor<'_> {
     }
 
     /// Whether the policy process has come to its end after we were told to stop.
-    fn stopped(&mut self) -> Option<End> {
+    fn policy_stopped(&mut self) -> Option<SupervisionEnd> {
         let until = self.stop?;
         if self.policy().pidfd().is_none() {
             // Also a supervisor that only takes over the stopping finds the process first.
-            let Some((pid, pidfd)) = self.handover.roles.watch(Role::Policy) else {
-                return Some(End::Stopped);
+            let Some((pid, pidfd)) = self.handover.role_lock.watch(AgentRole::Policy) else {
+                return Some(SupervisionEnd::Stopped);
             };
-            self.policy().state = State::Up { pid, pidfd, child: None };
+            self.policy().state = WatchedState::Up { pid, pidfd, child: None };
             self.policy().signal(Signal::TERM);
         }
         if Instant::now() >= until {
@@ -625,7 +639,7 @@ impl Supervisor<'_> {
         None
     }
 
-    fn policy(&mut self) -> &mut Peer {
+    fn policy(&mut self) -> &mut WatchedProcess {
         &mut self.peers[POLICY]
     }
 
@@ -652,29 +666,29 @@ impl Supervisor<'_> {
 
     /// The mount goes, and with it the server; or only the server, when it has answered what it took.
     fn finish(&mut self) {
-        if self.slots.ending() == Ending::Leave {
+        if self.slots.shutdown_mode() == ShutdownMode::KeepViews {
             self.peers[SERVER].signal(Signal::TERM);
-            self.end_peers();
+            self.terminate_peers();
             return;
         }
-        let views = self.handover.start.views();
+        let views = self.handover.options.views();
         let lines = session::mounts_on(&views).unwrap_or_default();
         if let Some(line) = lines.last().filter(|line| line.is_ours()) {
-            if !self.policy().ended_well {
+            if !self.policy().exited_ok {
                 self.detach_views(line.minor);
             }
             session::unmount(&views);
         }
-        self.end_peers();
+        self.terminate_peers();
         // After the writer: nobody publishes on a page that says it is kept by nobody.
-        if let Err(error) = pages::remove(&self.handover.start.pages()) {
+        if let Err(error) = pages::remove(&self.handover.options.pages()) {
             tracing::warn!(%error, "view pages are left");
         }
     }
 
     /// Ends all processes: first as they are used to, then for certain.
-    fn end_peers(&mut self) {
-        let patience = [Duration::from_secs(1), self.handover.start.stop_deadline, Duration::from_secs(1)];
+    fn terminate_peers(&mut self) {
+        let patience = [Duration::from_secs(1), self.handover.options.stop_deadline, Duration::from_secs(1)];
         self.policy().signal(Signal::TERM);
         self.peers[API].signal(Signal::TERM);
         for (peer, patience) in self.peers.iter_mut().zip(patience) {
@@ -683,7 +697,7 @@ impl Supervisor<'_> {
                 peer.signal(Signal::KILL);
                 wait_readable(peer.pidfd().expect("the peer is up"), Some(Duration::from_secs(1)));
             }
-            if let State::Up { child: Some(child), .. } = &mut peer.state {
+            if let WatchedState::Up { child: Some(child), .. } = &mut peer.state {
                 let _ = child.try_wait();
             }
         }
@@ -698,12 +712,12 @@ mod tests {
     #[test]
     fn a_policy_process_that_is_dead_and_does_not_end_is_let_go() {
         let dir = tempfile::tempdir().unwrap();
-        let roles = Roles::open(dir.path()).unwrap();
+        let roles = RoleLock::open(dir.path()).unwrap();
         let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
-        let mut peer = Peer::new(Role::Policy);
-        peer.state = State::Up { pid, pidfd, child: Some(child) };
+        let mut peer = WatchedProcess::new(AgentRole::Policy);
+        peer.state = WatchedState::Up { pid, pidfd, child: Some(child) };
         assert!(!peer.lingers(&roles) && peer.dead_since.is_none(), "it lives");
 
         // Nobody waits for it: who looks finds it as one whose last thread does not end.
@@ -712,9 +726,9 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(!peer.lingers(&roles), "most end at once");
-        peer.dead_since = peer.dead_since.map(|since| since - GONE);
+        peer.dead_since = peer.dead_since.map(|since| since - REAP_TIMEOUT);
         assert!(peer.lingers(&roles));
-        let mut child = peer.let_go().unwrap();
+        let mut child = peer.abandon().unwrap();
         assert!(peer.pidfd().is_none() && !peer.lingers(&roles));
         child.wait().unwrap();
     }

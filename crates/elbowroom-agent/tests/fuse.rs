@@ -4,15 +4,15 @@
 #[allow(dead_code, unreachable_pub, reason = "shared with the example, which uses the rest")]
 mod rig;
 
-use elbowroom_agent::view_server::hosttext::HostText;
-use elbowroom_agent::view_server::pages::is_pages;
-use elbowroom_agent::view_server::roles::Role;
+use elbowroom_agent::view_server::host_files::HostFiles;
+use elbowroom_agent::view_server::pages::is_page_mount;
+use elbowroom_agent::view_server::roles::AgentRole;
 use elbowroom_agent::view_server::session;
 use elbowroom_agent::view_server::session::MountLine;
-use elbowroom_agent::view_server::slots::{Slots, Snapshot};
+use elbowroom_agent::view_server::slots::{SlotSnapshot, Slots};
 use elbowroom_types::unit::Micros;
 use elbowroom_view::pages::tree;
-use elbowroom_view::pages::tree::Node;
+use elbowroom_view::pages::tree::ViewNode;
 use rig::agent::{Agent, ROLES, Watchdog, cannot_run, program};
 use rig::policy::{facts_of, times_of};
 use rig::readers::{EVERY_WAY, How, Reader, check_meminfo};
@@ -60,7 +60,7 @@ fn what_is_published_is_what_is_read_next() {
 fn every_file_reads_as_rendered() {
     let (agent, _watchdog) = agent!(1, 0);
     let (facts, times) = (facts_of(0, 1), times_of(1));
-    let mut host = HostText::new("/");
+    let mut host = HostFiles::new("/");
     let (mut files, mut dirs) = (0, vec![agent.view(0)]);
     while let Some(dir) = dirs.pop() {
         let entries: Vec<_> = std::fs::read_dir(&dir).unwrap().map(Result::unwrap).collect();
@@ -99,10 +99,10 @@ fn every_file_reads_as_rendered() {
     assert!(files > 50, "{files}");
 }
 
-fn node_of(meta: &std::fs::Metadata) -> Node {
+fn node_of(meta: &std::fs::Metadata) -> ViewNode {
     match meta.ino() {
         1 => panic!("the mount itself"),
-        id => Node::from_bits((id & 0xff_ffff) as u32).expect("inode numbers are node ids"),
+        id => ViewNode::from_bits((id & 0xff_ffff) as u32).expect("inode numbers are node ids"),
     }
 }
 
@@ -150,7 +150,7 @@ fn no_read_fails_tears_or_mixes_while_every_process_is_killed_in_turn() {
 /// Takes the next request away from the view server, as a server does that is killed before it answers: the server is
 /// stopped, the test reads its descriptor.
 fn steal_a_request(agent: &Agent, path: &Path) -> std::thread::JoinHandle<std::io::Result<Vec<u8>>> {
-    let server = agent.wait_for(Role::Server, None);
+    let server = agent.wait_for(AgentRole::Server, None);
     let pidfd = pidfd_open(server, PidfdFlags::empty()).unwrap();
     let fuse = std::fs::read_dir(format!("/proc/{}/fd", server.as_raw_nonzero()))
         .unwrap()
@@ -194,7 +194,7 @@ fn a_read_that_a_dead_server_had_taken_is_answered_by_the_next() {
         return;
     }
     let reading = steal_a_request(&agent, &agent.view(0).join("proc/meminfo"));
-    agent.kill(&[Role::Server]);
+    agent.kill(&[AgentRole::Server]);
     assert_eq!(check_meminfo(&reading.join().unwrap().unwrap(), 0), Ok(1));
     let resent = agent.ask("counters").split(' ').nth(2).unwrap().parse::<u64>().unwrap();
     assert!(resent >= 1, "{resent}");
@@ -216,7 +216,7 @@ fn an_invalidation_that_sleeps_behind_a_dead_server_wakes_with_the_next() {
         // The notifier now waits for the page of the READ that nobody answers; the policy process is killed with it
         // asleep, and everybody else too.
         let setting = scope.spawn(|| agent.ask("set 0 77"));
-        let policy = agent.wait_for(Role::Policy, None);
+        let policy = agent.wait_for(AgentRole::Policy, None);
         wait_until(|| {
             let tasks = std::fs::read_dir(format!("/proc/{}/task", policy.as_raw_nonzero()));
             tasks.into_iter().flatten().flatten().any(|task| {
@@ -224,10 +224,10 @@ fn an_invalidation_that_sleeps_behind_a_dead_server_wakes_with_the_next() {
                 tid.and_then(state) == Some('D')
             })
         });
-        agent.kill(&[Role::Supervisor]);
+        agent.kill(&[AgentRole::Supervisor]);
         let _ = kill_process(policy, Signal::KILL);
-        agent.kill(&[Role::Server]);
-        agent.wait_for(Role::Policy, Some(policy));
+        agent.kill(&[AgentRole::Server]);
+        agent.wait_for(AgentRole::Policy, Some(policy));
         assert_eq!(setting.join().unwrap(), "true");
     });
     assert!(check_meminfo(&reading.join().unwrap().unwrap(), 0).is_ok());
@@ -247,7 +247,7 @@ fn a_second_agent_names_the_first() {
     let (agent, _watchdog) = agent!(1, 0);
     let second = Agent::command(agent.dir.path(), 1, 0).output().unwrap();
     let said = String::from_utf8_lossy(&second.stderr);
-    let pid = agent.pid(Role::Supervisor).unwrap().as_raw_nonzero();
+    let pid = agent.pid(AgentRole::Supervisor).unwrap().as_raw_nonzero();
     assert!(!second.status.success() && said.contains(&format!("supervisor is process {pid}")), "{said}");
     assert!(agent.is_whole());
     assert!(check_meminfo(&std::fs::read(agent.view(0).join("proc/meminfo")).unwrap(), 0).is_ok());
@@ -268,7 +268,7 @@ fn when_all_die_at_once_the_next_agent_starts_afresh() {
     let held = File::open(agent.view(0).join("proc/meminfo")).unwrap();
     // Stopped first: none may see another die. The supervisor last: when it dies, its stopped children may have become an
     // orphaned process group, which the kernel lets continue (kernel/exit.c, `kill_orphaned_pgrp`).
-    let order = [Role::Server, Role::Policy, Role::Supervisor];
+    let order = [AgentRole::Server, AgentRole::Policy, AgentRole::Supervisor];
     let pids = order.map(|role| agent.pid(role).unwrap());
     for signal in [Signal::STOP, Signal::KILL] {
         pids.iter().for_each(|pid| kill_process(*pid, signal).unwrap());
@@ -282,7 +282,11 @@ fn when_all_die_at_once_the_next_agent_starts_afresh() {
     let mounts = session::mounts_on(&agent.dir.path().join("views")).unwrap();
     assert_eq!(mounts.iter().filter(|line| line.is_ours()).count(), 1);
     let pages = session::mounts_on(&agent.dir.path().join("pages")).unwrap();
-    assert_eq!(pages.iter().map(is_pages).collect::<Vec<_>>(), [true], "those of the dead agent are gone");
+    assert_eq!(
+        pages.iter().map(is_page_mount).collect::<Vec<_>>(),
+        [true],
+        "those of the dead agent are gone"
+    );
     assert_eq!(drop_and_read(&held), Err(Some(Errno::NOTCONN)), "a new agent is a new connection");
     drop(agent);
     assert!(second.wait().unwrap().success());
@@ -292,7 +296,7 @@ fn when_all_die_at_once_the_next_agent_starts_afresh() {
 fn sigterm_leaves_nothing_behind() {
     let (mut agent, _watchdog) = agent!(1, 0);
     // Also where the supervisor is not the first one.
-    agent.kill(&[Role::Supervisor]);
+    agent.kill(&[AgentRole::Supervisor]);
     assert!(agent.stop());
     let left: Vec<_> =
         std::fs::read_dir(agent.dir.path()).unwrap().flatten().map(|e| e.file_name()).collect();
@@ -305,9 +309,9 @@ fn sigterm_leaves_nothing_behind() {
 #[test]
 fn an_aborted_connection_is_made_anew() {
     let (agent, _watchdog) = agent!(1, 0);
-    let policy = agent.pid(Role::Policy);
+    let policy = agent.pid(AgentRole::Policy);
     Agent::abort(agent.dir.path());
-    agent.wait_for(Role::Policy, policy);
+    agent.wait_for(AgentRole::Policy, policy);
     let path = agent.view(0).join("proc/meminfo");
     wait_until(|| std::fs::read(&path).is_ok());
     assert!(check_meminfo(&std::fs::read(&path).unwrap(), 0).is_ok());
@@ -318,12 +322,12 @@ fn an_aborted_connection_is_made_anew() {
 fn what_somebody_unmounted_is_made_anew() {
     for name in ["views", "pages"] {
         let (agent, _watchdog) = agent!(1, 0);
-        let policy = agent.pid(Role::Policy);
+        let policy = agent.pid(AgentRole::Policy);
         // A view in a container keeps the connection just so: no process of the agent ends of itself.
         let path = agent.view(0).join("proc/meminfo");
         let _held = File::open(&path).unwrap();
         session::unmount(&agent.dir.path().join(name));
-        agent.wait_for(Role::Policy, policy);
+        agent.wait_for(AgentRole::Policy, policy);
         wait_until(|| std::fs::read(&path).is_ok());
         assert!(check_meminfo(&std::fs::read(&path).unwrap(), 0).is_ok());
         for name in ["views", "pages"] {
@@ -424,7 +428,7 @@ fn a_snapshot_is_one_version_while_writers_in_other_processes_are_killed() {
     let containers: Vec<_> = (0..3)
         .map(|c| slots.add(&rig::name(c), 0, &[1; 64], &facts_of(c, 1), &times_of(1)).unwrap())
         .collect();
-    let mut snapshot = Snapshot::default();
+    let mut snapshot = SlotSnapshot::default();
     let mut versions = 0;
     for _ in 0..20 {
         let fd = slots.memory().as_raw_fd().to_string();

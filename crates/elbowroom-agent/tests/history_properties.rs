@@ -1,6 +1,8 @@
 //! Properties of the history, whatever it is given and asked.
 
-use elbowroom_agent::history::{History, MOST_CHANGES, MOST_POINTS, Point, Question, Series};
+use elbowroom_agent::history::{
+    HistoryPoint, HistoryQuery, HistorySeries, HistoryStore, MAX_CHANGES, MAX_RESPONSE_POINTS,
+};
 use elbowroom_client::change::{Change, Kind};
 use proptest::prelude::*;
 
@@ -17,11 +19,11 @@ fn moments() -> impl Strategy<Value = Vec<(u64, f64)>> {
     })
 }
 
-fn point(used: f64) -> Point {
-    Point::default()
-        .with(Series::MemoryUsed, Some(used))
-        .with(Series::CpuUpper, Some(4.0))
-        .with(Series::DiskRead, Some(f64::NAN))
+fn point(used: f64) -> HistoryPoint {
+    HistoryPoint::default()
+        .with(HistorySeries::MemoryUsed, Some(used))
+        .with(HistorySeries::CpuUpper, Some(4.0))
+        .with(HistorySeries::DiskRead, Some(f64::NAN))
 }
 
 fn change(at: u64, container: &str, n: usize) -> Change {
@@ -29,10 +31,10 @@ fn change(at: u64, container: &str, n: usize) -> Change {
     Change { at, container: container.into(), name: None, kind: Kind::Cpu, what, because }
 }
 
-fn told(moments: &[(u64, f64)]) -> History {
-    let mut history = History::default();
+fn told(moments: &[(u64, f64)]) -> HistoryStore {
+    let mut history = HistoryStore::default();
     for (at, used) in moments {
-        history.take(*at, &point(*used), [("a", point(*used))].into_iter());
+        history.record(*at, &point(*used), [("a", point(*used))].into_iter());
     }
     history
 }
@@ -48,37 +50,37 @@ proptest! {
         let history = told(&moments);
         let last = moments.last().unwrap().0;
         let from = last.saturating_sub(back);
-        let question = Question { from, to: from + long, points };
+        let question = HistoryQuery { from, to: from + long, points };
         for container in [None, Some("a")] {
-            let answer = history.answer(container, &question).unwrap();
-            prop_assert!(answer.time.len() <= points.clamp(1, MOST_POINTS));
+            let answer = history.query(container, &question).unwrap();
+            prop_assert!(answer.time.len() <= points.clamp(1, MAX_RESPONSE_POINTS));
             prop_assert!(answer.time.windows(2).all(|pair| pair[1] - pair[0] == answer.step_ms));
             prop_assert!(answer.time.iter().all(|at| at % answer.step_ms == 0));
             prop_assert!(answer.time.iter().all(|at| *at + answer.step_ms > from && *at <= question.to));
             prop_assert!(answer.series.values().all(|values| values.len() == answer.time.len()));
         }
-        prop_assert!(history.answer(Some("b"), &question).is_none());
+        prop_assert!(history.query(Some("b"), &question).is_none());
     }
 
     #[test]
     fn memory_is_bounded_whatever_comes(moments in moments()) {
         // Every series of every slot of every block that can be there, and what describes them.
         let most = (11 + 13 + 25) * (12 * (60 * 4 + 16) + 64) + 4_096;
-        let mut history = History::default();
-        let before = history.bytes();
+        let mut history = HistoryStore::default();
+        let before = history.allocated_bytes();
         for (n, (at, used)) in moments.iter().enumerate() {
-            let all = (0..12).fold(Point::default(), |point, n| point.with(SERIES[n], Some(used * n as f64)));
-            history.take(*at, &all, std::iter::empty());
-            history.changed(change(*at, "a", n));
+            let all = (0..12).fold(HistoryPoint::default(), |point, n| point.with(SERIES[n], Some(used * n as f64)));
+            history.record(*at, &all, std::iter::empty());
+            history.record_change(change(*at, "a", n));
         }
-        prop_assert!(history.bytes() - before < most + 1_024 * moments.len(), "{}", history.bytes());
+        prop_assert!(history.allocated_bytes() - before < most + 1_024 * moments.len(), "{}", history.allocated_bytes());
     }
 
     #[test]
     fn what_was_constant_is_answered_exactly_at_every_scale(moments in moments(), points in 1..500usize) {
         let history = told(&moments);
-        let question = Question { from: 0, to: u64::MAX, points };
-        let answer = history.answer(Some("a"), &question).unwrap();
+        let question = HistoryQuery { from: 0, to: u64::MAX, points };
+        let answer = history.query(Some("a"), &question).unwrap();
         prop_assert!(answer.series["cpu_upper"].iter().flatten().count() > 0);
         prop_assert!(answer.series["cpu_upper"].iter().flatten().all(|value| *value == 4.0));
         prop_assert!(answer.series["disk_read"].iter().all(Option::is_none), "what is not a number is not known");
@@ -87,26 +89,26 @@ proptest! {
     #[test]
     fn an_average_lies_between_the_least_and_the_most(moments in moments(), points in 1..100usize) {
         let history = told(&moments);
-        let answer = history.answer(None, &Question { from: 0, to: u64::MAX, points }).unwrap();
+        let answer = history.query(None, &HistoryQuery { from: 0, to: u64::MAX, points }).unwrap();
         let values = || moments.iter().map(|(_, value)| *value as f32);
         let (least, most) = (values().fold(f32::MAX, f32::min), values().fold(0.0, f32::max));
         prop_assert!(answer.series["memory_used"].iter().flatten().all(|value| (least..=most).contains(value)));
     }
 }
 
-const SERIES: [Series; 12] = [
-    Series::CpuEffective,
-    Series::CpuLower,
-    Series::CpuUpper,
-    Series::CpuUsed,
-    Series::MemoryEffective,
-    Series::MemorySoft,
-    Series::MemoryHard,
-    Series::MemoryUsed,
-    Series::DiskRead,
-    Series::DiskWrite,
-    Series::MemoryLent,
-    Series::MemoryOwed,
+const SERIES: [HistorySeries; 12] = [
+    HistorySeries::CpuEffective,
+    HistorySeries::CpuLower,
+    HistorySeries::CpuUpper,
+    HistorySeries::CpuUsed,
+    HistorySeries::MemoryEffective,
+    HistorySeries::MemorySoft,
+    HistorySeries::MemoryHard,
+    HistorySeries::MemoryUsed,
+    HistorySeries::DiskRead,
+    HistorySeries::DiskWrite,
+    HistorySeries::MemoryLent,
+    HistorySeries::MemoryOwed,
 ];
 
 #[test]
@@ -114,8 +116,8 @@ fn a_question_about_the_last_minutes_has_every_second() {
     let moments: Vec<(u64, f64)> = (0..7_200).map(|s| (1_700_000_000_000 + s * 1_000, s as f64)).collect();
     let (history, last) = (told(&moments), moments.last().unwrap().0);
     let check = |minutes: u64, points, expect: (u64, usize)| {
-        let question = Question { from: last - minutes * 60_000 + 1_000, to: last, points };
-        let answer = history.answer(Some("a"), &question).unwrap();
+        let question = HistoryQuery { from: last - minutes * 60_000 + 1_000, to: last, points };
+        let answer = history.query(Some("a"), &question).unwrap();
         assert_eq!((answer.step_ms, answer.time.len()), expect, "{minutes} minutes in {points} points");
     };
     check(5, 300, (1_000, 300));
@@ -127,45 +129,45 @@ fn a_question_about_the_last_minutes_has_every_second() {
 #[test]
 fn a_clock_that_is_set_back_a_little_waits_and_one_that_is_set_back_far_begins_anew() {
     let mut history = told(&[(2_000_000_000, 1.0), (2_000_001_000, 2.0)]);
-    let all = Question { from: 0, to: u64::MAX, points: 100 };
-    history.take(2_000_000_500, &point(3.0), std::iter::empty());
-    assert_eq!(history.answer(None, &all).unwrap().series["memory_used"], [Some(1.0), Some(2.0)]);
-    history.take(1_000_000_000, &point(4.0), std::iter::empty());
-    assert_eq!(history.answer(None, &all).unwrap().series["memory_used"], [Some(4.0)]);
+    let all = HistoryQuery { from: 0, to: u64::MAX, points: 100 };
+    history.record(2_000_000_500, &point(3.0), std::iter::empty());
+    assert_eq!(history.query(None, &all).unwrap().series["memory_used"], [Some(1.0), Some(2.0)]);
+    history.record(1_000_000_000, &point(4.0), std::iter::empty());
+    assert_eq!(history.query(None, &all).unwrap().series["memory_used"], [Some(4.0)]);
 }
 
 #[test]
 fn the_one_that_went_first_makes_room() {
-    let mut history = History::default();
+    let mut history = HistoryStore::default();
     let names: Vec<String> = (0..1_030).map(|n| format!("c{n}")).collect();
-    let all = Question { from: 0, to: u64::MAX, points: 1 };
+    let all = HistoryQuery { from: 0, to: u64::MAX, points: 1 };
     let mut take = |at, range: std::ops::Range<usize>| {
-        history.take(at, &point(0.0), names[range].iter().map(|name| (name.as_str(), point(1.0))));
+        history.record(at, &point(0.0), names[range].iter().map(|name| (name.as_str(), point(1.0))));
     };
     take(1_000, 0..1_024);
     // One went, and six came: there is room for one of them as soon as it is sure that it went.
     take(2_000, 1..1_030);
     take(3_000, 1..1_030);
-    assert!(history.answer(Some("c0"), &all).is_none());
-    assert!(history.answer(Some("c1024"), &all).is_some());
-    assert!(history.answer(Some("c1025"), &all).is_none());
-    assert!(history.answer(Some("c1"), &all).is_some());
+    assert!(history.query(Some("c0"), &all).is_none());
+    assert!(history.query(Some("c1024"), &all).is_some());
+    assert!(history.query(Some("c1025"), &all).is_none());
+    assert!(history.query(Some("c1"), &all).is_some());
 }
 
 #[test]
 fn of_changes_the_newest_are_kept_and_only_those_of_the_container_answered() {
     let mut history = told(&[(1_000, 1.0)]);
-    for n in 0..MOST_CHANGES as u64 + 10 {
+    for n in 0..MAX_CHANGES as u64 + 10 {
         let id = if n % 2 == 0 { "a" } else { "b" };
-        history.changed(change(n, id, 0));
+        history.record_change(change(n, id, 0));
     }
-    let all = Question { from: 0, to: u64::MAX, points: 1 };
-    let of_a = history.answer(Some("a"), &all).unwrap().changes;
+    let all = HistoryQuery { from: 0, to: u64::MAX, points: 1 };
+    let of_a = history.query(Some("a"), &all).unwrap().changes;
     assert_eq!(of_a.len(), 500);
     assert!(of_a.iter().all(|change| change.container == "a"));
-    assert_eq!(of_a.last().unwrap().at, MOST_CHANGES as u64 + 8);
+    assert_eq!(of_a.last().unwrap().at, MAX_CHANGES as u64 + 8);
     assert_eq!(
-        history.answer(None, &Question { to: 9, ..all }).unwrap().changes.len(),
+        history.query(None, &HistoryQuery { to: 9, ..all }).unwrap().changes.len(),
         0,
         "the oldest are forgotten"
     );

@@ -1,11 +1,11 @@
 //! What an audit reads in programs that a compiler made for it.
 
 use elbowroom_audit::inventory::elf;
-use elbowroom_audit::rules::evidence::{Call, Elf, Libc};
+use elbowroom_audit::rules::evidence::{ElfEvidence, Libc, SizingCall};
 use std::process::Command;
 
 /// Compiles a C program; `None`, with a word why, where there is no compiler.
-fn compiled(source: &str, options: &[&str]) -> Option<Elf> {
+fn compiled(source: &str, options: &[&str]) -> Option<ElfEvidence> {
     let dir = tempfile::tempdir().unwrap();
     let (input, output) = (dir.path().join("x.c"), dir.path().join("x"));
     std::fs::write(&input, source).unwrap();
@@ -27,10 +27,10 @@ fn a_program_is_told_by_what_it_asks_sysconf_for() {
         format!("#include <unistd.h>\n#include <stdio.h>\nint main(int n, char **v) {{ {body} }}")
     };
     for (body, expect) in [
-        ("return sysconf(_SC_NPROCESSORS_ONLN);", &[Call::NprocessorsOnln][..]),
+        ("return sysconf(_SC_NPROCESSORS_ONLN);", &[SizingCall::NprocessorsOnln][..]),
         (
             "return sysconf(_SC_NPROCESSORS_CONF) + sysconf(_SC_PHYS_PAGES);",
-            &[Call::NprocessorsConf, Call::PhysPages],
+            &[SizingCall::NprocessorsConf, SizingCall::PhysPages],
         ),
         ("return sysconf(_SC_PAGESIZE);", &[]),
         // 'T' is 84, as _SC_NPROCESSORS_ONLN is.
@@ -51,7 +51,7 @@ fn calls_are_told_by_their_imports() {
     let source = "#define _GNU_SOURCE\n#include <sched.h>\n#include <sys/sysinfo.h>\n\
                   int main() { cpu_set_t s; struct sysinfo i; return sched_getaffinity(0, sizeof s, &s) + sysinfo(&i); }";
     let Some(elf) = compiled(source, &[]) else { return };
-    assert_eq!(elf.calls.into_iter().collect::<Vec<_>>(), [Call::Affinity, Call::Sysinfo]);
+    assert_eq!(elf.calls.into_iter().collect::<Vec<_>>(), [SizingCall::Affinity, SizingCall::Sysinfo]);
 }
 
 #[test]

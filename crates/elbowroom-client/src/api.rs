@@ -2,21 +2,21 @@
 //! line speaks nothing else, so everything it shows is there for programs too.
 
 use crate::change::Change;
-use crate::kept::Kept;
-use elbowroom_govern::Mode;
-use elbowroom_govern::disk::{DiskView, Policy, Standing};
+use crate::profile_store::StoredProfile;
+use elbowroom_govern::GovernorMode;
+use elbowroom_govern::disk::{ContainerDiskStatus, DiskPolicy, DiskView};
 use elbowroom_govern::memory;
-use elbowroom_linux::mount::Surface;
+use elbowroom_linux::mount::MountSurface;
 use elbowroom_linux::timer;
-use elbowroom_types::alert::{Alert, Kind};
-use elbowroom_types::finding::Finding;
-use elbowroom_types::label::Labels;
-use elbowroom_types::launch::Surfaces;
-use elbowroom_types::probe::{Freshness, Record, Report};
-use elbowroom_types::sample::{Engine, Pod, Usage};
+use elbowroom_types::alert::{Alert, AlertKind};
+use elbowroom_types::finding::DoctorFinding;
+use elbowroom_types::label::ContainerLabels;
+use elbowroom_types::launch::RuntimeInjection;
+use elbowroom_types::probe::{Freshness, ProbeRecord, ProbeReport};
+use elbowroom_types::sample::{ContainerEngine, Pod, Usage};
 use elbowroom_types::unit::Bytes;
 use elbowroom_types::unit::Micros;
-use elbowroom_view::rules::{Explain, View};
+use elbowroom_view::rules::{View, ViewExplanation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use std::path::PathBuf;
 /// What can be asked of the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Request {
+pub enum ControlRequest {
     /// Every container.
     List,
     /// One container, by id, unique id prefix, name or cgroup path.
@@ -36,11 +36,11 @@ pub enum Request {
     /// Unmount it again, and leave the container alone from now on.
     Detach(String),
     /// Create the view of a container that is just being made; the caller mounts it.
-    Prepare(Prepare),
+    Prepare(PrepareRequest),
     /// What a container that is about to be made may be given beside its view; the caller gives it.
-    Launch(Launch),
+    Launch(LaunchRequest),
     /// Gives a container other labels than it was made with, until it is gone or somebody says otherwise.
-    Label(Labelling),
+    Label(LabelRequest),
     /// Gives a container the labels back that it was made with.
     Unlabel(String),
     /// What a container's application says of itself, told by somebody who may speak for it.
@@ -48,7 +48,7 @@ pub enum Request {
         /// As in [`Self::Show`].
         container: String,
         /// What it says.
-        record: Record,
+        record: ProbeRecord,
     },
     /// The governed disks, and the alerts that last.
     Disks,
@@ -68,9 +68,9 @@ pub enum Request {
     Profile(String),
 }
 
-impl Request {
+impl ControlRequest {
     /// Whether the API server may ask it: what only tells, and what root may do over HTTP.
-    pub fn is_for_api(&self) -> bool {
+    pub fn is_allowed_over_http(&self) -> bool {
         match self {
             Self::List
             | Self::Show(_)
@@ -95,8 +95,8 @@ impl Request {
 /// Labels for a container that runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Labelling {
-    /// As in [`Request::Show`].
+pub struct LabelRequest {
+    /// As in [`ControlRequest::Show`].
     pub container: String,
     /// Who gives them; shown beside them.
     pub by: String,
@@ -113,14 +113,14 @@ pub struct Labelling {
 
 /// A container that is about to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Prepare {
+pub struct PrepareRequest {
     /// A process in the container's cgroup; 0 or 1: the process that asks.
     pub pid: i32,
 }
 
 /// A container that is about to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Launch {
+pub struct LaunchRequest {
     /// The engine's identifier.
     pub id: String,
     /// The name people use, where it is known.
@@ -132,32 +132,32 @@ pub struct Launch {
 /// What the agent answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Response {
-    /// Answer to [`Request::List`].
+pub enum ControlResponse {
+    /// Answer to [`ControlRequest::List`].
     List(Vec<ContainerView>),
-    /// Answer to [`Request::Show`] and to everything that does something to a container.
+    /// Answer to [`ControlRequest::Show`] and to everything that does something to a container.
     Container(Box<ContainerView>),
-    /// Answer to [`Request::Explain`].
+    /// Answer to [`ControlRequest::ViewExplanation`].
     Explain(Box<Explanation>),
-    /// Answer to [`Request::Prepare`].
-    Prepared(Prepared),
-    /// Answer to [`Request::Launch`].
-    Launch(Given),
-    /// Answer to [`Request::Disks`].
+    /// Answer to [`ControlRequest::PrepareRequest`].
+    Prepared(PreparedView),
+    /// Answer to [`ControlRequest::LaunchRequest`].
+    Launch(LaunchGrant),
+    /// Answer to [`ControlRequest::Disks`].
     Disks(Box<DisksReport>),
-    /// Answer to [`Request::Memory`].
+    /// Answer to [`ControlRequest::Memory`].
     Memory(Box<MemoryReport>),
-    /// Answer to [`Request::Alerts`].
+    /// Answer to [`ControlRequest::Alerts`].
     Alerts(Box<AlertsReport>),
-    /// Answer to [`Request::Findings`].
+    /// Answer to [`ControlRequest::Findings`].
     Findings(Box<FindingsReport>),
-    /// Answer to [`Request::Status`].
-    Status(Box<Status>),
-    /// Answer to [`Request::Snapshot`].
-    Snapshot(Box<Snapshot>),
-    /// Answer to [`Request::Profiles`]: the newest first.
-    Profiles(Vec<Kept>),
-    /// Answer to [`Request::Profile`]: its JSON, as it was kept.
+    /// Answer to [`ControlRequest::AgentStatus`].
+    Status(Box<AgentStatus>),
+    /// Answer to [`ControlRequest::AgentSnapshot`].
+    Snapshot(Box<AgentSnapshot>),
+    /// Answer to [`ControlRequest::Profiles`]: the newest first.
+    Profiles(Vec<StoredProfile>),
+    /// Answer to [`ControlRequest::Profile`]: its JSON, as it was kept.
     Profile(String),
     /// The request could not be met; one line that names the thing and the way out.
     Error(String),
@@ -165,10 +165,10 @@ pub enum Response {
 
 /// What a container that is about to be made may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Given {
+pub struct LaunchGrant {
     /// What of that which it asks for.
     #[serde(flatten)]
-    pub surfaces: Surfaces,
+    pub surfaces: RuntimeInjection,
     /// Whether the agent asks its programs for memory ([`elbowroom_types::launch::PRESSURE`]).
     #[serde(default)]
     pub asks: bool,
@@ -183,12 +183,12 @@ pub struct ContainerView {
     /// The name people use.
     pub name: Option<String>,
     /// Who made it.
-    pub engine: Engine,
+    pub engine: ContainerEngine,
     /// The Kubernetes pod around it.
     pub pod: Option<Pod>,
     /// What its maker asks of us.
     #[serde(default)]
-    pub labels: Labels,
+    pub labels: ContainerLabels,
     /// Who gave it these; `None` where they are those that it was made with.
     #[serde(default)]
     pub labels_by: Option<String>,
@@ -212,10 +212,10 @@ pub struct ContainerView {
     /// CPU it used over the last second, in thousandths of a CPU.
     pub cpu_used_millicpu: u64,
     /// Where it stands at the disks it uses; the decisions that led there are in [`Explanation::disk`] only.
-    pub disk: Vec<Standing>,
+    pub disk: Vec<ContainerDiskStatus>,
     /// Where its memory stands, once it was measured; the decisions are in [`Explanation::memory`] only.
     #[serde(default)]
-    pub memory: Option<memory::Standing>,
+    pub memory: Option<memory::ContainerMemoryStatus>,
     /// What its application says of itself, where that was asked for or heard.
     #[serde(default)]
     pub probe: Option<ProbeView>,
@@ -232,7 +232,7 @@ pub struct ProbeView {
     /// How old that is, in microseconds.
     pub age_usec: Option<u64>,
     /// The last report.
-    pub report: Option<Report>,
+    pub report: Option<ProbeReport>,
     /// Records that were taken, since the policy process started.
     pub heard: u64,
     /// Records that were refused, and questions without an answer.
@@ -241,63 +241,63 @@ pub struct ProbeView {
     pub problem: Option<String>,
 }
 
-/// Answer to [`Request::Explain`].
+/// Answer to [`ControlRequest::ViewExplanation`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Explanation {
     /// Which container.
     pub container: ContainerView,
     /// Inputs, rule and last changes.
-    pub explain: Explain,
+    pub explain: ViewExplanation,
     /// Where it stands at the disks it uses, with the last decisions.
-    pub disk: Vec<Standing>,
+    pub disk: Vec<ContainerDiskStatus>,
     /// Where its memory stands, with the last decisions.
     #[serde(default)]
-    pub memory: Option<memory::Standing>,
+    pub memory: Option<memory::ContainerMemoryStatus>,
 }
 
-/// Answer to [`Request::Disks`].
+/// Answer to [`ControlRequest::Disks`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DisksReport {
     /// What is done with decisions.
-    pub mode: Mode,
+    pub mode: GovernorMode,
     /// Why decisions are only shown although they should be carried out, where that is so.
     pub not_enforced: Option<String>,
     /// How bandwidth is divided.
-    pub policy: Policy,
+    pub policy: DiskPolicy,
     /// Every governed disk, ascending.
     pub disks: Vec<DiskView>,
     /// The alerts that last now.
     pub alerts: Vec<AlertView>,
 }
 
-/// Answer to [`Request::Memory`].
+/// Answer to [`ControlRequest::Memory`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryReport {
     /// What is done with decisions.
-    pub mode: Mode,
+    pub mode: GovernorMode,
     /// Why decisions are only shown although they should be carried out, where that is so.
     pub not_enforced: Option<String>,
     /// What is shared: the machine, and cgroups with a hard limit around containers.
     pub pools: Vec<memory::PoolView>,
     /// The containers.
-    pub containers: Vec<MemoryOf>,
+    pub containers: Vec<ContainerMemory>,
     /// The alerts that last now.
     pub alerts: Vec<AlertView>,
 }
 
-/// Answer to [`Request::Snapshot`]: what the agent knew at one moment.
+/// Answer to [`ControlRequest::AgentSnapshot`]: what the agent knew at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Snapshot {
+pub struct AgentSnapshot {
     /// When, in milliseconds since 1970.
     pub time_unix_ms: u64,
     /// The machine.
     pub node: NodeView,
     /// The agent itself.
-    pub status: Status,
+    pub status: AgentStatus,
     /// Every container.
     pub containers: Vec<ContainerView>,
     /// The governed disks.
@@ -334,7 +334,7 @@ impl NodeView {
 }
 
 /// Most changes that a snapshot tells of: five hundred containers that all change twice.
-pub const MOST_CHANGES: u64 = 1_024;
+pub const MAX_CHANGES: u64 = 1_024;
 
 /// A change with its number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -350,17 +350,17 @@ pub struct ChangeView {
 /// One container's memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct MemoryOf {
+pub struct ContainerMemory {
     /// Which.
-    pub container: Named,
+    pub container: ContainerRef,
     /// Where it stands.
-    pub standing: memory::Standing,
+    pub standing: memory::ContainerMemoryStatus,
 }
 
 /// The memory governor's own counters, since the policy process started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct MemoryStatus {
+pub struct MemoryGovernorStats {
     /// Measurements taken.
     pub ticks: u64,
     /// What the last of them took, in microseconds.
@@ -385,7 +385,7 @@ pub struct AlertView {
     /// The disk's name below `/sys/block`.
     pub disk_name: Option<String>,
     /// The container.
-    pub container: Option<Named>,
+    pub container: Option<ContainerRef>,
     /// When it began, in milliseconds since 1970.
     #[serde(default)]
     pub since_unix_ms: u64,
@@ -396,7 +396,7 @@ pub struct AlertView {
 
 impl AlertView {
     /// Names an alert; its times are turned into times of day as the clocks stand now.
-    pub fn new(alert: Alert, disk_name: Option<String>, container: Option<Named>) -> Self {
+    pub fn new(alert: Alert, disk_name: Option<String>, container: Option<ContainerRef>) -> Self {
         let (now, now_unix_ms) = (timer::now(), elbowroom_linux::timer::unix_ms());
         let unix_ms = |at: Micros| now_unix_ms.saturating_sub(now.saturating_sub(at).get() / 1_000);
         let (since_unix_ms, until_unix_ms) = (unix_ms(alert.since), alert.until.map(unix_ms));
@@ -404,7 +404,7 @@ impl AlertView {
     }
 }
 
-/// Answer to [`Request::Alerts`].
+/// Answer to [`ControlRequest::Alerts`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AlertsReport {
@@ -413,10 +413,10 @@ pub struct AlertsReport {
     /// Those that ended within the last hour, the last one first; at most 256.
     pub ended: Vec<AlertView>,
     /// How many have begun since the policy process started, by kind.
-    pub begun: Vec<(Kind, u64)>,
+    pub begun: Vec<(AlertKind, u64)>,
 }
 
-/// Answer to [`Request::Findings`].
+/// Answer to [`ControlRequest::Findings`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FindingsReport {
@@ -429,13 +429,13 @@ pub struct FindingsReport {
     /// Why the last look saw nothing, where that is so.
     pub problem: Option<String>,
     /// Everything it found, worst first, notes included.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<DoctorFinding>,
 }
 
 /// A container, by all that it is called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Named {
+pub struct ContainerRef {
     /// The engine's full identifier.
     pub id: String,
     /// The name people use.
@@ -446,11 +446,11 @@ pub struct Named {
 
 /// Where a prepared view is, and what belongs where in the container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Prepared {
+pub struct PreparedView {
     /// Directory of the container's view.
     pub view_dir: PathBuf,
     /// What to mount.
-    pub surfaces: Vec<Surface>,
+    pub surfaces: Vec<MountSurface>,
     /// The view page, for programs that map it; mounted after the rest.
     #[serde(default)]
     pub page: Option<PathBuf>,
@@ -459,11 +459,11 @@ pub struct Prepared {
 /// The agent's own state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Status {
+pub struct AgentStatus {
     /// Version of the program.
     pub version: String,
     /// Process ids of supervisor, view server and policy process.
-    pub pids: Pids,
+    pub pids: AgentPids,
     /// Where its files are.
     pub run_dir: PathBuf,
     /// How the host is sensed: `files` or `bpf`.
@@ -479,10 +479,10 @@ pub struct Status {
     /// CPU time of the policy process, in microseconds.
     pub cpu_usec: u64,
     /// What the disk governor has been doing.
-    pub disk: DiskStatus,
+    pub disk: DiskGovernorStats,
     /// What the memory governor has been doing.
     #[serde(default)]
-    pub memory: MemoryStatus,
+    pub memory: MemoryGovernorStats,
     /// Who is told of alerts, and what became of it.
     pub hooks: Vec<HookStatus>,
 }
@@ -490,7 +490,7 @@ pub struct Status {
 /// The disk governor's own counters, since the policy process started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct DiskStatus {
+pub struct DiskGovernorStats {
     /// Measurements taken.
     pub ticks: u64,
     /// What the last of them took, in microseconds.
@@ -525,7 +525,7 @@ pub struct HookStatus {
 /// Process ids of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Pids {
+pub struct AgentPids {
     /// Holds the device and the memory of views; restarts the others.
     pub supervisor: i32,
     /// Answers reads.
@@ -535,7 +535,7 @@ pub struct Pids {
 }
 
 /// The shortest thing that people call a container: its name, or the beginning of its id.
-pub fn label(container: &ContainerView) -> String {
+pub fn display_name(container: &ContainerView) -> String {
     match (&container.name, &container.pod) {
         (Some(name), Some(pod)) => format!("{}/{name}", pod.name.as_deref().unwrap_or(&pod.uid)),
         (Some(name), None) => name.clone(),

@@ -11,8 +11,8 @@
 pub mod api;
 pub mod change;
 pub mod control;
-pub mod kept;
 pub mod metrics;
+pub mod number_format;
 pub mod output;
-pub mod rates;
+pub mod profile_store;
 pub mod table;

@@ -1,70 +1,72 @@
 //! `elbowroom metrics`: everything the agent knows, as OpenMetrics text.
 
 use crate::api::{
-    AlertsReport, ContainerView, DisksReport, MemoryOf, MemoryReport, ProbeView, Request, Response, Snapshot,
-    Status,
+    AgentSnapshot, AgentStatus, AlertsReport, ContainerMemory, ContainerView, ControlRequest,
+    ControlResponse, DisksReport, MemoryReport, ProbeView,
 };
-use crate::control::Client;
-use crate::output::{Format, Output};
-use crate::output::{json, unexpected};
-use crate::rates::colour;
-use crate::rates::disk_state as state;
+use crate::control::ControlClient;
+use crate::number_format::colour_name;
+use crate::number_format::disk_state as state;
+use crate::output::{Format, OutputArgs};
+use crate::output::{json, unexpected_response};
 use anyhow::Result;
-use elbowroom_govern::Mode;
-use elbowroom_govern::disk::{DiskView, HeldBy, Policy, Standing, State};
+use elbowroom_govern::GovernorMode;
+use elbowroom_govern::disk::{ContainerDiskStatus, DiskPolicy, DiskState, DiskView, LimitedBy};
 use elbowroom_govern::memory::lendable;
-use elbowroom_types::alert::Kind;
+use elbowroom_types::alert::AlertKind;
 use elbowroom_types::metric;
-use elbowroom_types::metric::Page;
-use elbowroom_types::probe::{Colour, Freshness, Report};
+use elbowroom_types::metric::MetricSet;
+use elbowroom_types::probe::{Colour, Freshness, ProbeReport};
 use elbowroom_types::unit::{Limit, Micros};
 use std::path::Path;
 
 /// `elbowroom metrics`.
-pub fn metrics(run_dir: &Path, output: Output) -> Result<String> {
-    let Response::Snapshot(snapshot) = Client::connect(run_dir)?.ask(&Request::Snapshot)? else {
-        return unexpected();
+pub fn metrics(run_dir: &Path, output: OutputArgs) -> Result<String> {
+    let ControlResponse::Snapshot(snapshot) =
+        ControlClient::connect(run_dir)?.request(&ControlRequest::Snapshot)?
+    else {
+        return unexpected_response();
     };
     match output.format {
-        Format::Text => Ok(page(&snapshot).text()),
-        Format::Json => json(&page(&snapshot).families()),
+        Format::Text => Ok(metrics_page(&snapshot).text()),
+        Format::Json => json(&metrics_page(&snapshot).families()),
     }
 }
 
 /// All that a snapshot says, as metrics.
-pub fn page(snapshot: &Snapshot) -> Page {
-    let mut page = Page::default();
-    agent(&mut page, &snapshot.status, &snapshot.disks);
-    node(&mut page, snapshot);
-    alerts(&mut page, &snapshot.status, &snapshot.alerts);
+pub fn metrics_page(snapshot: &AgentSnapshot) -> MetricSet {
+    let mut page = MetricSet::default();
+    agent_metrics(&mut page, &snapshot.status, &snapshot.disks);
+    node_metrics(&mut page, snapshot);
+    alert_metrics(&mut page, &snapshot.status, &snapshot.alerts);
     memory_metrics(&mut page, &snapshot.status, &snapshot.memory);
     snapshot.disks.disks.iter().for_each(|disk| disk_metrics(&mut page, disk));
     snapshot.containers.iter().for_each(|container| container_metrics(&mut page, container));
     page
 }
 
-fn agent(page: &mut Page, status: &Status, report: &DisksReport) {
+fn agent_metrics(page: &mut MetricSet, status: &AgentStatus, report: &DisksReport) {
     page.add(&metric::AGENT, &[&status.version, &status.tier], 1.0);
     page.add(&metric::CONTAINERS, &[], status.containers as f64);
     page.add(&metric::ATTACHED, &[], status.attached as f64);
     page.add(&metric::TICKS, &[], status.ticks as f64);
     page.add(&metric::TICKS_MISSED, &[], status.ticks_missed as f64);
-    page.add(&metric::CPU_SECONDS, &[], seconds(Micros(status.cpu_usec)));
-    let mode = mode(report.mode, report.not_enforced.as_ref());
+    page.add(&metric::CPU_SECONDS, &[], as_seconds(Micros(status.cpu_usec)));
+    let mode = mode_in_force(report.mode, report.not_enforced.as_ref());
     let policy = match report.policy {
-        Policy::Aridac => "aridac",
-        Policy::Lifeline => "lifeline",
+        DiskPolicy::Aridac => "aridac",
+        DiskPolicy::Lifeline => "lifeline",
     };
     page.add(&metric::DISK_MODE, &[mode, policy], 1.0);
-    if report.mode != Mode::Off {
+    if report.mode != GovernorMode::Off {
         page.add(&metric::LIMITS_HELD, &[], status.disk.held as f64);
         page.add(&metric::LIMIT_WRITES, &["written"], status.disk.written as f64);
         page.add(&metric::LIMIT_WRITES, &["not_written"], status.disk.not_written as f64);
-        page.add(&metric::DISK_TICK, &[], seconds(Micros(status.disk.tick_usec)));
+        page.add(&metric::DISK_TICK, &[], as_seconds(Micros(status.disk.tick_usec)));
     }
 }
 
-fn node(page: &mut Page, snapshot: &Snapshot) {
+fn node_metrics(page: &mut MetricSet, snapshot: &AgentSnapshot) {
     let (node, standings) = (&snapshot.node, snapshot.containers.iter().filter_map(|c| c.memory.as_ref()));
     page.add(&metric::NODE_CPUS, &[], f64::from(node.cpus));
     if let Some(used) = node.cpu_used_millicpu {
@@ -87,8 +89,8 @@ fn node(page: &mut Page, snapshot: &Snapshot) {
     }
 }
 
-fn alerts(page: &mut Page, status: &Status, report: &AlertsReport) {
-    for kind in Kind::ALL {
+fn alert_metrics(page: &mut MetricSet, status: &AgentStatus, report: &AlertsReport) {
+    for kind in AlertKind::ALL {
         let lasting = report.lasting.iter().filter(|alert| alert.alert.kind == kind).count();
         let begun = report.begun.iter().find(|(of, _)| *of == kind).map_or(0, |(_, n)| *n);
         let kind = kind.to_string();
@@ -106,29 +108,29 @@ fn alerts(page: &mut Page, status: &Status, report: &AlertsReport) {
 }
 
 /// A mode as it is in force.
-const fn mode(mode: Mode, not_enforced: Option<&String>) -> &'static str {
+const fn mode_in_force(mode: GovernorMode, not_enforced: Option<&String>) -> &'static str {
     match (mode, not_enforced) {
-        (Mode::Off, _) => "off",
-        (Mode::Enforce, None) => "enforce",
-        (Mode::Observe, _) | (Mode::Enforce, Some(_)) => "observe",
+        (GovernorMode::Off, _) => "off",
+        (GovernorMode::Enforce, None) => "enforce",
+        (GovernorMode::Observe, _) | (GovernorMode::Enforce, Some(_)) => "observe",
     }
 }
 
-fn memory_metrics(page: &mut Page, status: &Status, report: &MemoryReport) {
-    page.add(&metric::MEMORY_MODE, &[mode(report.mode, report.not_enforced.as_ref())], 1.0);
-    if report.mode == Mode::Off {
+fn memory_metrics(page: &mut MetricSet, status: &AgentStatus, report: &MemoryReport) {
+    page.add(&metric::MEMORY_MODE, &[mode_in_force(report.mode, report.not_enforced.as_ref())], 1.0);
+    if report.mode == GovernorMode::Off {
         return;
     }
     page.add(&metric::MEMORY_RECLAIMED, &[], status.memory.reclaimed_bytes as f64);
     page.add(&metric::MEMORY_ORDERS, &["done"], status.memory.done as f64);
     page.add(&metric::MEMORY_ORDERS, &["not_done"], status.memory.not_done as f64);
-    page.add(&metric::MEMORY_TICK, &[], seconds(Micros(status.memory.tick_usec)));
+    page.add(&metric::MEMORY_TICK, &[], as_seconds(Micros(status.memory.tick_usec)));
     for pool in &report.pools {
         for (part, bytes) in [("size", pool.size), ("free", pool.room), ("reserved", pool.reserved)] {
             page.add(&metric::MEMORY_POOL, &[&pool.path, part], bytes.get() as f64);
         }
     }
-    for MemoryOf { container, standing } in &report.containers {
+    for ContainerMemory { container, standing } in &report.containers {
         let labels = [container.id.as_str(), container.name.as_deref().unwrap_or_default()];
         for (metric, value) in [
             (&metric::MEMORY_OWED, standing.entitlement.get()),
@@ -140,12 +142,12 @@ fn memory_metrics(page: &mut Page, status: &Status, report: &MemoryReport) {
         }
         for each in [Colour::Red, Colour::Yellow, Colour::Green] {
             let is = f64::from(u8::from(each == standing.colour));
-            page.add(&metric::MEMORY_COLOUR, &[labels[0], labels[1], colour(each)], is);
+            page.add(&metric::MEMORY_COLOUR, &[labels[0], labels[1], colour_name(each)], is);
         }
     }
 }
 
-fn disk_metrics(page: &mut Page, disk: &DiskView) {
+fn disk_metrics(page: &mut MetricSet, disk: &DiskView) {
     let name = disk.name.as_str();
     let mut capacity = |metric, op, limit: Limit<u64>| {
         if let Limit::At(n) = limit {
@@ -159,21 +161,21 @@ fn disk_metrics(page: &mut Page, disk: &DiskView) {
     page.add(&metric::DISK_USED, &[name], disk.used.unwrap_or(f64::NAN));
     page.add(&metric::DISK_PROMISED, &[name], disk.promised);
     page.add(&metric::DISK_QUEUE, &[name], disk.queue);
-    page.add(&metric::DISK_WAIT, &[name], seconds(disk.wait));
-    page.add(&metric::DISK_BASE_WAIT, &[name], seconds(disk.base_wait));
-    for each in [State::Free, State::Guard, State::Share, State::Slow, State::Inversion] {
+    page.add(&metric::DISK_WAIT, &[name], as_seconds(disk.wait));
+    page.add(&metric::DISK_BASE_WAIT, &[name], as_seconds(disk.base_wait));
+    for each in [DiskState::Free, DiskState::Guard, DiskState::Share, DiskState::Slow, DiskState::Inversion] {
         page.add(&metric::DISK_STATE, &[name, state(each)], f64::from(u8::from(each == disk.state)));
     }
 }
 
-fn container_metrics(page: &mut Page, container: &ContainerView) {
+fn container_metrics(page: &mut MetricSet, container: &ContainerView) {
     let labels = [container.id.as_str(), container.name.as_deref().unwrap_or_default()];
     let view = &container.view;
     for (metric, value) in [
         (&metric::CPU_EFFECTIVE, f64::from(view.cpus)),
         (&metric::CPU_LOWER, f64::from(view.cpus_lower)),
         (&metric::CPU_UPPER, f64::from(view.cpus_upper)),
-        (&metric::CPU_USED, seconds(container.usage.cpu)),
+        (&metric::CPU_USED, as_seconds(container.usage.cpu)),
         (&metric::MEMORY_EFFECTIVE, view.memory.get() as f64),
         (&metric::MEMORY_SOFT, view.memory_soft.get() as f64),
         (&metric::MEMORY_HARD, view.memory_hard.get() as f64),
@@ -182,10 +184,10 @@ fn container_metrics(page: &mut Page, container: &ContainerView) {
         page.add(metric, &labels, value);
     }
     container.probe.iter().for_each(|probe| probe_metrics(page, labels, probe));
-    container.disk.iter().for_each(|standing| standing_metrics(page, labels, standing));
+    container.disk.iter().for_each(|standing| disk_io_metrics(page, labels, standing));
 }
 
-fn probe_metrics(page: &mut Page, [id, container]: [&str; 2], probe: &ProbeView) {
+fn probe_metrics(page: &mut MetricSet, [id, container]: [&str; 2], probe: &ProbeView) {
     for each in [Freshness::Fresh, Freshness::Stale, Freshness::Absent] {
         let is = f64::from(u8::from(each == probe.freshness));
         page.add(&metric::PROBE_STATE, &[id, container, each.name()], is);
@@ -195,12 +197,12 @@ fn probe_metrics(page: &mut Page, [id, container]: [&str; 2], probe: &ProbeView)
     if probe.freshness != Freshness::Fresh {
         return;
     }
-    let Some(Report::Measure(measure)) = probe.report else { return };
+    let Some(ProbeReport::Measure(measure)) = probe.report else { return };
     page.add(&metric::PROBE_SERVED, &[id, container], measure.served);
     page.add(&metric::PROBE_OBJECTIVE, &[id, container], measure.objective.unwrap_or(f64::NAN));
 }
 
-fn standing_metrics(page: &mut Page, [id, container]: [&str; 2], standing: &Standing) {
+fn disk_io_metrics(page: &mut MetricSet, [id, container]: [&str; 2], standing: &ContainerDiskStatus) {
     let disk = standing.name.as_str();
     for (metric, op, value) in [
         (&metric::IO_BYTES, "read", standing.rbps),
@@ -219,15 +221,15 @@ fn standing_metrics(page: &mut Page, [id, container]: [&str; 2], standing: &Stan
     }
     page.add(&metric::IO_ENFORCED, &[id, container, disk], f64::from(u8::from(standing.enforced)));
     let by = match standing.held_by {
-        HeldBy::Nothing => return,
-        HeldBy::Cap => "cap",
-        HeldBy::User => "user",
-        HeldBy::Contention => "contention",
-        HeldBy::Disk => "disk",
+        LimitedBy::Nothing => return,
+        LimitedBy::Cap => "cap",
+        LimitedBy::User => "user",
+        LimitedBy::Contention => "contention",
+        LimitedBy::Disk => "disk",
     };
     page.add(&metric::IO_HELD, &[id, container, disk, by], 1.0);
 }
 
-fn seconds(time: Micros) -> f64 {
+fn as_seconds(time: Micros) -> f64 {
     time.get() as f64 / 1e6
 }

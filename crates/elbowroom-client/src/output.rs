@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 /// How the answer is printed.
 #[derive(Args, Clone, Copy)]
-pub struct Output {
+pub struct OutputArgs {
     /// How to print the answer.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
@@ -23,12 +23,12 @@ pub enum Format {
 
 /// A verb about one container.
 #[derive(Args)]
-pub struct OneContainer {
+pub struct ContainerArgs {
     /// Name, id, unique beginning of an id, or cgroup path.
     pub container: String,
     /// How the answer is printed.
     #[command(flatten)]
-    pub output: Output,
+    pub output: OutputArgs,
 }
 
 /// Pretty JSON with a final newline.
@@ -40,7 +40,7 @@ pub fn json(value: &impl serde::Serialize) -> Result<String> {
 ///
 /// # Errors
 /// Always.
-pub fn unexpected<T>() -> Result<T> {
+pub fn unexpected_response<T>() -> Result<T> {
     bail!("the agent's answer does not fit the question: is it of another version?")
 }
 

@@ -3,7 +3,7 @@
 mod doctor_host;
 
 use doctor_host::{Sim, says};
-use elbowroom_doctor::checks::{CHECKS, Version, plan};
+use elbowroom_doctor::checks::{CHECKS, ControllerVersion, plan_fixes};
 use elbowroom_types::finding::Severity;
 use std::collections::BTreeSet;
 
@@ -13,15 +13,15 @@ const GIB: u64 = 1 << 30;
 /// One row: the check, a host that it speaks about and how, and a change after which it has nothing to say.
 struct Row {
     check: &'static str,
-    version: Version,
+    version: ControllerVersion,
     ill: fn(&mut Sim),
     severity: Severity,
     command: &'static str,
     well: fn(&mut Sim),
 }
 
+use ControllerVersion::{V1, V2};
 use Severity::{Critical, Info, Warning};
-use Version::{V1, V2};
 
 fn rows() -> Vec<Row> {
     let row = |check, version, severity, command, ill: fn(&mut Sim), well: fn(&mut Sim)| Row {
@@ -754,7 +754,7 @@ fn no_fix_lowers_a_limit_or_turns_swap_off() {
     for row in rows() {
         let mut host = Sim::new(row.version);
         (row.ill)(&mut host);
-        for finding in plan(&host.facts, |_| true) {
+        for finding in plan_fixes(&host.facts, |_| true) {
             let fix = finding.fix.expect("only what can be fixed is planned");
             assert!(
                 !fix.commands.iter().any(|c| c.contains("swapoff") || c.contains("kill ")),
@@ -779,7 +779,7 @@ fn what_a_pitfalls_fix_writes_removes_it() {
     for row in rows().into_iter().filter(|r| pitfalls.contains(&r.check)) {
         let mut host = Sim::new(row.version);
         (row.ill)(&mut host);
-        let planned = plan(&host.facts, |f| f.check == row.check);
+        let planned = plan_fixes(&host.facts, |f| f.check == row.check);
         assert!(!planned.is_empty(), "{} {:?}", row.check, row.version);
         for write in planned.iter().filter_map(|f| f.fix.as_ref()).flat_map(|f| &f.writes) {
             host.facts.apply(write);

@@ -3,8 +3,8 @@
 mod doctor_host;
 
 use doctor_host::{Sim, says};
-use elbowroom_doctor::checks::Version;
-use elbowroom_doctor::checks::Version::{V1, V2};
+use elbowroom_doctor::checks::ControllerVersion;
+use elbowroom_doctor::checks::ControllerVersion::{V1, V2};
 use elbowroom_types::finding::Severity;
 use elbowroom_types::unit::{Bytes, Micros};
 
@@ -32,7 +32,7 @@ fn a_slice_that_holds_containers_is_not_to_be_bounded_for_its_services() {
 }
 
 /// What is printed for a container that its quota stops, in a cgroup of that path.
-fn quota_command(version: Version, path: &str, quota: &str, period: &str) -> String {
+fn quota_command(version: ControllerVersion, path: &str, quota: &str, period: &str) -> String {
     let mut host = Sim::new(version);
     match version {
         V1 => {

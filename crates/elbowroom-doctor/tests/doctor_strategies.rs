@@ -3,28 +3,30 @@
 mod doctor_host;
 
 use doctor_host::Sim;
-use elbowroom_doctor::checks::{Facts, Group, Version};
+use elbowroom_doctor::checks::{CgroupFacts, ControllerVersion, HostFacts};
 use elbowroom_doctor::strategies::housekeeping;
-use elbowroom_doctor::strategies::housekeeping::{Job, Kind, PARENT, Place, Process};
+use elbowroom_doctor::strategies::housekeeping::{
+    HousekeepingJob, JobKind, JobLocation, PARENT_CGROUP, RootProcess,
+};
 use elbowroom_doctor::strategies::pretouch;
-use elbowroom_doctor::strategies::pretouch::Bound;
-use elbowroom_doctor::strategies::protect::{Unprotected, protect};
-use elbowroom_doctor::strategies::size::{Room, room, size};
-use elbowroom_types::finding::Fix;
+use elbowroom_doctor::strategies::pretouch::PretouchBound;
+use elbowroom_doctor::strategies::protect::{ProtectError, protect};
+use elbowroom_doctor::strategies::size::{LimitAdvice, estimate_need, limit_advice};
+use elbowroom_types::finding::FindingFix;
 use elbowroom_types::unit::Bytes;
 use proptest::prelude::*;
 
-use Version::{V1, V2};
+use ControllerVersion::{V1, V2};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-fn web(host: &Sim) -> &Group {
+fn web(host: &Sim) -> &CgroupFacts {
     host.facts.containers().next().expect("made with one")
 }
 
 /// `file's name: from -> to` of each write.
-fn writes(fix: &Fix) -> Vec<String> {
+fn writes(fix: &FindingFix) -> Vec<String> {
     let name = |file: &str| file.trim_start_matches("/sys/fs/cgroup/").to_owned();
     fix.writes.iter().map(|w| format!("{}: {} -> {}", name(&w.file), w.from, w.to)).collect()
 }
@@ -32,7 +34,7 @@ fn writes(fix: &Fix) -> Vec<String> {
 // ---- size ----
 
 /// 40 MiB of a heap, 8 of it shared or the kernel's, 120 of page cache, 30 of which were read more than once.
-fn reader(version: Version, limit: u64) -> Sim {
+fn reader(version: ControllerVersion, limit: u64) -> Sim {
     let mut host = Sim::new(version);
     host.limit(limit * MIB);
     host.usage(168 * MIB);
@@ -47,12 +49,12 @@ fn reader(version: Version, limit: u64) -> Sim {
 fn cache_that_was_read_once_needs_no_room() {
     for version in [V1, V2] {
         let host = reader(version, 100);
-        let size = size(&host.facts, web(&host));
+        let size = estimate_need(&host.facts, web(&host));
         assert_eq!((size.anon, size.other), (Bytes(40 * MIB), Bytes(8 * MIB)));
         assert_eq!((size.working_cache, size.idle_cache), (Bytes(30 * MIB), Bytes(90 * MIB)));
         // 78 MiB and a tenth, in whole MiB.
         assert_eq!(size.need, Bytes(86 * MIB));
-        assert_eq!(room(&host.facts, web(&host), &size), Room::Enough);
+        assert_eq!(limit_advice(&host.facts, web(&host), &size), LimitAdvice::Enough);
     }
 }
 
@@ -61,18 +63,20 @@ fn cache_that_comes_back_gets_room_beside_all_that_is_there_and_a_limit_only_gro
     for version in [V1, V2] {
         let mut host = reader(version, 170);
         host.refaults(10_240);
-        let size = size(&host.facts, web(&host));
+        let size = estimate_need(&host.facts, web(&host));
         assert_eq!((size.reread, size.working_cache), (Bytes(40 * MIB), Bytes(160 * MIB)));
         assert_eq!(size.need, Bytes(229 * MIB));
-        let Room::Raise(fix) = room(&host.facts, web(&host), &size) else { panic!("{version:?}") };
-        let to = |write: &elbowroom_types::finding::Write| write.to.parse::<u64>().unwrap();
+        let LimitAdvice::Raise(fix) = limit_advice(&host.facts, web(&host), &size) else {
+            panic!("{version:?}")
+        };
+        let to = |write: &elbowroom_types::finding::FileWrite| write.to.parse::<u64>().unwrap();
         assert!(fix.writes.iter().any(|write| to(write) == 229 * MIB), "{fix:?}");
         assert!(fix.writes.iter().all(|write| to(write) > write.from.parse().unwrap_or(0)), "{fix:?}");
         // A working set is not learned from more than the limit could lose.
         host.refaults(1 << 30);
         assert_eq!(sized(&host).reread, Bytes(170 * MIB));
         host.available(60 * MIB);
-        assert_eq!(room(&host.facts, web(&host), &sized(&host)), Room::Held);
+        assert_eq!(limit_advice(&host.facts, web(&host), &sized(&host)), LimitAdvice::Blocked);
     }
 }
 
@@ -83,15 +87,17 @@ fn where_only_memory_high_is_too_small_that_alone_is_raised() {
         host.set("memory.max", &max);
         host.set("memory.high", &(170 * MIB).to_string());
         host.refaults(10_240);
-        let Room::Raise(fix) = room(&host.facts, web(&host), &sized(&host)) else { panic!("max {max}") };
+        let LimitAdvice::Raise(fix) = limit_advice(&host.facts, web(&host), &sized(&host)) else {
+            panic!("max {max}")
+        };
         assert_eq!(writes(&fix), [format!("docker/c1/memory.high: {} -> {}", 170 * MIB, 229 * MIB)]);
         fix.writes.iter().for_each(|write| host.facts.apply(write));
-        assert_eq!(room(&host.facts, web(&host), &sized(&host)), Room::Enough);
+        assert_eq!(limit_advice(&host.facts, web(&host), &sized(&host)), LimitAdvice::Enough);
     }
 }
 
-fn sized(host: &Sim) -> elbowroom_doctor::strategies::size::Size {
-    size(&host.facts, web(host))
+fn sized(host: &Sim) -> elbowroom_doctor::strategies::size::LimitSizing {
+    estimate_need(&host.facts, web(host))
 }
 
 // ---- protect ----
@@ -155,13 +161,13 @@ fn on_v2_swap_is_forbidden_only_when_asked_and_where_what_is_swapped_fits() {
     };
     assert_eq!(asked(|_| ()).unwrap(), "docker/c1/memory.swap.max: max -> 0");
     assert_eq!(asked(|h| h.swap(400 * MIB)).unwrap(), "docker/c1/memory.swap.max: max -> 0");
-    assert!(matches!(asked(|h| h.swap(450 * MIB)), Err(Unprotected::DoesNotFit { .. })));
+    assert!(matches!(asked(|h| h.swap(450 * MIB)), Err(ProtectError::DoesNotFit { .. })));
     assert!(matches!(
         asked(|h| {
             h.swap(10 * MIB);
             h.available(11 * MIB);
         }),
-        Err(Unprotected::DoesNotFit { .. })
+        Err(ProtectError::DoesNotFit { .. })
     ));
     // systemd would write its own value back with the unit's next change.
     let mut host = Sim::new(V2);
@@ -170,7 +176,7 @@ fn on_v2_swap_is_forbidden_only_when_asked_and_where_what_is_swapped_fits() {
     let command = "systemctl set-property --runtime docker-c1.scope MemorySwapMax=0";
     assert_eq!(fix.commands.last().unwrap(), command);
     // A user who granted swap is not overruled; one who forbade it needs nothing.
-    assert!(matches!(asked(|h| h.set("memory.swap.max", "1048576")), Err(Unprotected::SwapGranted { .. })));
+    assert!(matches!(asked(|h| h.set("memory.swap.max", "1048576")), Err(ProtectError::SwapGranted { .. })));
     assert!(
         asked(|h| h.set("memory.swap.max", "0"))
             .unwrap()
@@ -184,19 +190,19 @@ fn a_claim_beyond_what_the_host_can_keep_is_refused_with_both_numbers() {
     host.limit(15 * GIB);
     host.usage(14 * GIB);
     let why = protect(&host.facts, web(&host), &[], false).unwrap_err();
-    assert_eq!(why, Unprotected::TooMuch { keep: Bytes::gib(14), others: Bytes::ZERO });
+    assert_eq!(why, ProtectError::TooMuch { keep: Bytes::gib(14), others: Bytes::ZERO });
     assert!(why.to_string().contains("14GiB") && why.to_string().contains("80%"), "{why}");
     host.facts.host.versions.clear();
-    assert_eq!(protect(&host.facts, web(&host), &[], false), Err(Unprotected::NoController));
+    assert_eq!(protect(&host.facts, web(&host), &[], false), Err(ProtectError::NoController));
 }
 
 // ---- housekeeping ----
 
-fn process(pid: i32, name: &str, mib: u64) -> Process {
-    Process { pid, started: 1, name: name.into(), held: Bytes::mib(mib) }
+fn process(pid: i32, name: &str, mib: u64) -> RootProcess {
+    RootProcess { pid, started: 1, name: name.into(), held: Bytes::mib(mib) }
 }
 
-fn services(version: Version) -> Sim {
+fn services(version: ControllerVersion) -> Sim {
     let mut host = Sim::new(version);
     for (path, parent) in
         [("/system.slice", 0), ("/system.slice/cron.service", 3), ("/system.slice/docker.service", 3)]
@@ -210,11 +216,11 @@ fn services(version: Version) -> Sim {
     host
 }
 
-fn names(jobs: &[Job]) -> Vec<&str> {
+fn names(jobs: &[HousekeepingJob]) -> Vec<&str> {
     jobs.iter().map(|j| j.name.as_str()).collect()
 }
 
-fn find<'a>(jobs: &'a [Job], name: &str) -> &'a Job {
+fn find<'a>(jobs: &'a [HousekeepingJob], name: &str) -> &'a HousekeepingJob {
     jobs.iter().find(|j| j.name == name).unwrap_or_else(|| panic!("no {name} in {:?}", names(jobs)))
 }
 
@@ -226,8 +232,8 @@ fn jobs_are_the_root_groups_programs_and_what_nothing_limits() {
     // Neither the container, nor the groups around groups.
     assert_eq!(names(&jobs), ["restic", "cron.service", "docker.service", "sshd"]);
     let sshd = find(&jobs, "sshd");
-    assert_eq!((sshd.held, sshd.cache, sshd.kind), (Bytes::mib(12), None, Kind::Remote));
-    assert!(matches!(&sshd.place, Place::Root(all) if all.len() == 2));
+    assert_eq!((sshd.held, sshd.cache, sshd.kind), (Bytes::mib(12), None, JobKind::Remote));
+    assert!(matches!(&sshd.place, JobLocation::Root(all) if all.len() == 2));
     assert_eq!(find(&jobs, "cron.service").cache, Some(Bytes::mib(70)));
     assert_eq!(find(&jobs, "docker.service").size, None, "what serves containers has no size");
     // A limit, its own or around it, is somebody's decision.
@@ -272,7 +278,7 @@ fn programs_of_the_root_group_get_a_group_whose_name_is_one_directory() {
     let jobs = housekeeping::jobs(&host.facts, &[process(10, "../tar", 100)]);
     let (fix, placing) = housekeeping::plan(&host.facts, find(&jobs, "../tar")).unwrap();
     let placing = placing.unwrap();
-    assert_eq!(placing.dir, format!("/sys/fs/cgroup/{PARENT}/.._tar"));
+    assert_eq!(placing.dir, format!("/sys/fs/cgroup/{PARENT_CGROUP}/.._tar"));
     assert_eq!((placing.from.as_str(), placing.file.as_str()), ("/sys/fs/cgroup", "memory.high"));
     assert!(
         fix.writes.is_empty() && fix.commands.last().unwrap().ends_with("/.._tar/cgroup.procs"),
@@ -285,7 +291,7 @@ fn programs_of_the_root_group_get_a_group_whose_name_is_one_directory() {
 const MARKS: Bytes = Bytes::mib(512);
 
 /// 16 GiB: 4 free, 6 of idle cache, 1 of it not written yet, 12 available.
-fn idle_host(version: Version) -> Sim {
+fn idle_host(version: ControllerVersion) -> Sim {
     let mut host = Sim::new(version);
     host.meminfo("Inactive(file)", 6 * GIB);
     host.meminfo("Dirty", GIB);
@@ -293,7 +299,7 @@ fn idle_host(version: Version) -> Sim {
     host
 }
 
-fn planned(facts: &Facts, asked: Option<u64>) -> (u64, Bound) {
+fn planned(facts: &HostFacts, asked: Option<u64>) -> (u64, PretouchBound) {
     let web = facts.containers().next().expect("made with one");
     let plan = pretouch::plan(facts, web, asked.map(Bytes::mib), MARKS);
     (plan.size.get() / MIB, plan.bound)
@@ -306,14 +312,14 @@ fn a_plan_is_what_is_promised_unless_something_is_in_the_way() {
         change(&mut host);
         planned(&host.facts, asked)
     };
-    assert_eq!(of(|_| (), None), (8 * 1024 - 64, Bound::Promise));
-    assert_eq!(of(|_| (), Some(100)), (100, Bound::Promise));
+    assert_eq!(of(|_| (), None), (8 * 1024 - 64, PretouchBound::Promise));
+    assert_eq!(of(|_| (), Some(100)), (100, PretouchBound::Promise));
     // A reservation is a better promise than a limit.
-    assert_eq!(of(|h| h.set("memory.low", "1073741824"), None), (960, Bound::Promise));
-    assert_eq!(of(|h| h.usage(7 * GIB), Some(4096)), (1024, Bound::Limit));
-    assert_eq!(of(|h| h.set_around("memory.high", "268435456"), None), (256, Bound::Limit));
+    assert_eq!(of(|h| h.set("memory.low", "1073741824"), None), (960, PretouchBound::Promise));
+    assert_eq!(of(|h| h.usage(7 * GIB), Some(4096)), (1024, PretouchBound::Limit));
+    assert_eq!(of(|h| h.set_around("memory.high", "268435456"), None), (256, PretouchBound::Limit));
     // 3.5 GiB above the watermarks and 2 GiB of cache that is not dirty.
-    assert_eq!(of(|h| h.meminfo("Inactive(file)", 3 * GIB), None), (5632, Bound::Idle));
+    assert_eq!(of(|h| h.meminfo("Inactive(file)", 3 * GIB), None), (5632, PretouchBound::Idle));
     // The container's own cache is not to be given for it.
     assert_eq!(
         of(
@@ -323,11 +329,11 @@ fn a_plan_is_what_is_promised_unless_something_is_in_the_way() {
             },
             None
         ),
-        (4608, Bound::Idle)
+        (4608, PretouchBound::Idle)
     );
     // A tenth of 16 GiB stays.
-    assert_eq!(of(|h| h.available(3 * GIB), None).1, Bound::Reserve);
-    assert_eq!(of(|h| h.available(GIB), None), (0, Bound::Reserve));
+    assert_eq!(of(|h| h.available(3 * GIB), None).1, PretouchBound::Reserve);
+    assert_eq!(of(|h| h.available(GIB), None), (0, PretouchBound::Reserve));
 }
 
 #[test]
@@ -365,7 +371,10 @@ fn on_v1_nobody_can_be_asked() {
     host.set("memory.soft_limit_in_bytes", &(6 * GIB).to_string());
     let web = host.facts.containers().next().expect("made with one");
     let plan = pretouch::plan(&host.facts, web, None, MARKS);
-    assert_eq!((plan.size.get() / MIB, plan.bound, plan.donors), (6 * 1024 - 64, Bound::Promise, vec![]));
+    assert_eq!(
+        (plan.size.get() / MIB, plan.bound, plan.donors),
+        (6 * 1024 - 64, PretouchBound::Promise, vec![])
+    );
 }
 
 proptest! {

@@ -3,8 +3,8 @@
 mod doctor_host;
 
 use doctor_host::Sim;
-use elbowroom_doctor::checks::Version::{V1, V2};
-use elbowroom_doctor::checks::{examine, fixable, harms, plan};
+use elbowroom_doctor::checks::ControllerVersion::{V1, V2};
+use elbowroom_doctor::checks::{examine, is_fixable, is_harmful, plan_fixes};
 use elbowroom_types::unit::{Bytes, Micros};
 
 const MIB: u64 = 1 << 20;
@@ -18,7 +18,7 @@ fn claims_planned_together_add_up_in_the_cgroup_around_them() {
     host.facts.groups[3].files.insert("memory.max".into(), (4 * GIB).to_string());
     host.facts.groups[3].after.usage = Some(Bytes(64 * MIB));
     host.available(GIB);
-    let planned = plan(&host.facts, harms);
+    let planned = plan_fixes(&host.facts, is_harmful);
     let around: Vec<String> = planned
         .iter()
         .filter_map(|f| f.fix.as_ref())
@@ -41,7 +41,7 @@ fn claims_add_up_to_what_the_host_can_keep_at_most() {
         group.files.insert("memory.low".into(), (4 * GIB).to_string());
         group.after.usage = Some(Bytes(GIB));
     }
-    let planned = plan(&host.facts, harms);
+    let planned = plan_fixes(&host.facts, is_harmful);
     let written: Vec<_> = planned.iter().filter_map(|f| f.fix.as_ref()).flat_map(|f| &f.writes).collect();
     // 80 % of 16 GiB in whole MiB: with that nobody's claim is void.
     assert_eq!(written.len(), 1, "{written:?}");
@@ -66,7 +66,7 @@ fn soft_limits(ill: fn(&mut Sim)) -> (Vec<u64>, Vec<u64>) {
     db.usage = Some(Bytes(3 * GIB));
     db.memory.as_mut().unwrap().inactive_file = Bytes(2 * GIB);
     ill(&mut host);
-    let planned = plan(&host.facts, harms);
+    let planned = plan_fixes(&host.facts, is_harmful);
     let writes: Vec<_> = planned.into_iter().filter_map(|f| f.fix).flat_map(|f| f.writes).collect();
     let of = |name: &str| {
         let file = format!("/docker/{name}/memory.soft_limit_in_bytes");
@@ -112,8 +112,8 @@ fn a_limit_is_raised_once_however_many_findings_ask_for_it() {
     host.refaults(5_000);
     host.waits(2, 500);
     host.ever("oom_kill", 3);
-    assert!(examine(&host.facts).iter().filter(|f| fixable(f)).count() >= 3);
-    let planned = plan(&host.facts, harms);
+    assert!(examine(&host.facts).iter().filter(|f| is_fixable(f)).count() >= 3);
+    let planned = plan_fixes(&host.facts, is_harmful);
     let raised = planned.iter().filter_map(|f| f.fix.as_ref()).flat_map(|f| &f.writes);
     assert_eq!(raised.filter(|w| w.file.ends_with("memory.max")).count(), 1);
 }
@@ -129,7 +129,7 @@ fn three_hundred_idle_containers_and_limits_beyond_the_machine_harm_nobody() {
         for group in &mut host.facts.groups[2..] {
             group.after.usage = Some(Bytes(20 * MIB));
         }
-        let harm: Vec<_> = examine(&host.facts).into_iter().filter(harms).collect();
+        let harm: Vec<_> = examine(&host.facts).into_iter().filter(is_harmful).collect();
         assert!(harm.is_empty(), "{harm:?}");
     }
 }
@@ -139,7 +139,7 @@ fn a_look_that_was_kept_is_the_first_of_a_later_comparison() {
     let mut host = Sim::new(V2);
     host.vmstat("pgsteal_kswapd", 500);
     host.throttled(100, 10, 0);
-    let kept = host.facts.kept(Micros::secs(100));
+    let kept = host.facts.snapshot(Micros::secs(100));
     // An hour later: more of everything, a container killed, and another one that is new.
     host.throttled(1_100, 60, 0);
     host.event("oom_kill", 1);
@@ -150,8 +150,8 @@ fn a_look_that_was_kept_is_the_first_of_a_later_comparison() {
     assert_eq!(later.host.vmstat("pgsteal_kswapd"), Some((1_500, 1_500)));
     let web = &later.groups[2];
     assert_eq!((web.before.cpu["nr_periods"], web.after.cpu["nr_periods"]), (100, 1_100));
-    assert_eq!(web.event("oom_kill"), Some((1, 1)));
-    assert_eq!(later.groups[3].event("oom_kill"), Some((2, 2)), "it was made since, and killed since");
+    assert_eq!(web.event_counts("oom_kill"), Some((1, 1)));
+    assert_eq!(later.groups[3].event_counts("oom_kill"), Some((2, 2)), "it was made since, and killed since");
     // One made anew under the same path is new, too.
     let mut again = later;
     again.groups[2].inode = Some(77);

@@ -3,12 +3,12 @@
 //! `cargo run --release -p elbowroom-core --example disk_scenarios [NAME | SEED]` prints means over six seeds. With a part of a
 //! scenario's name, or the seed of a random one, it also prints what happened in each second of it, for seed 0.
 
-use elbowroom_govern::disk::{Cap, Order, Policy};
-use elbowroom_sim::disk::{Moment, Scenario, Score, judge, library, play};
+use elbowroom_govern::disk::{Cap, DiskOrder, DiskPolicy};
+use elbowroom_sim::disk::{DiskScenario, DiskScore, DiskSimStep, judge, library, play};
 use elbowroom_types::unit::Limit;
 use std::collections::BTreeSet;
 
-const POLICIES: [Option<Policy>; 3] = [None, Some(Policy::Aridac), Some(Policy::Lifeline)];
+const POLICIES: [Option<DiskPolicy>; 3] = [None, Some(DiskPolicy::Aridac), Some(DiskPolicy::Lifeline)];
 const SEEDS: u64 = 6;
 
 fn main() {
@@ -17,13 +17,13 @@ fn main() {
         "| scenario | policy | isolation | p05 | conservation | burst | capacity error | caps/min | alerts |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
-    let scenarios: Vec<Scenario> = match wanted.parse() {
-        Ok(seed) => vec![Scenario::random(seed)],
+    let scenarios: Vec<DiskScenario> = match wanted.parse() {
+        Ok(seed) => vec![DiskScenario::random(seed)],
         Err(_) => library::all().into_iter().filter(|scenario| scenario.name.contains(&wanted)).collect(),
     };
     for scenario in &scenarios {
         for policy in POLICIES {
-            let scores: Vec<Score> = (0..SEEDS).map(|seed| judge(scenario, policy, seed)).collect();
+            let scores: Vec<DiskScore> = (0..SEEDS).map(|seed| judge(scenario, policy, seed)).collect();
             println!("{}", row(scenario, policy, &scores));
         }
     }
@@ -37,13 +37,13 @@ fn main() {
     }
 }
 
-fn name(policy: Option<Policy>) -> String {
+fn name(policy: Option<DiskPolicy>) -> String {
     policy.map_or("none".to_owned(), |policy| format!("{policy:?}").to_lowercase())
 }
 
-fn row(scenario: &Scenario, policy: Option<Policy>, scores: &[Score]) -> String {
-    let mean = |of: &dyn Fn(&Score) -> f64| scores.iter().map(of).sum::<f64>() / scores.len() as f64;
-    let percent = |of: &dyn Fn(&Score) -> f64| format!("{:.1} %", 100.0 * mean(of));
+fn row(scenario: &DiskScenario, policy: Option<DiskPolicy>, scores: &[DiskScore]) -> String {
+    let mean = |of: &dyn Fn(&DiskScore) -> f64| scores.iter().map(of).sum::<f64>() / scores.len() as f64;
+    let percent = |of: &dyn Fn(&DiskScore) -> f64| format!("{:.1} %", 100.0 * mean(of));
     let bursts: Vec<f64> =
         scores.iter().filter_map(|score| Some(score.slowest_burst()?.get() as f64 / 1e6)).collect();
     let burst = match (scenario.bursts.is_empty(), bursts.len()) {
@@ -51,7 +51,7 @@ fn row(scenario: &Scenario, policy: Option<Policy>, scores: &[Score]) -> String 
         (false, n) if n < scores.len() => "never".to_owned(),
         (false, _) => format!("{:.1} s", bursts.iter().sum::<f64>() / bursts.len() as f64),
     };
-    let errors: Vec<f64> = scores.iter().filter_map(Score::capacity_error).collect();
+    let errors: Vec<f64> = scores.iter().filter_map(DiskScore::capacity_error).collect();
     let error = match errors.iter().copied().max_by(f64::total_cmp) {
         Some(worst) => format!("{:.0} %", 100.0 * worst),
         None => "-".to_owned(),
@@ -66,13 +66,13 @@ fn row(scenario: &Scenario, policy: Option<Policy>, scores: &[Score]) -> String 
         percent(&|score| score.isolation),
         percent(&|score| score.isolation_p05),
         percent(&|score| score.conservation),
-        mean(&|score| score.caps as f64) * 6e7 / scenario.lasts.get() as f64,
+        mean(&|score| score.caps as f64) * 6e7 / scenario.duration.get() as f64,
         alerts.join(" "),
     )
 }
 
 /// One line per second: each disk and each container in parts of the real disk, and what was ordered.
-fn trace(scenario: &Scenario, moment: &Moment<'_>) {
+fn trace(scenario: &DiskScenario, moment: &DiskSimStep<'_>) {
     let truth = moment.truth;
     print!("{:5.1}", truth.now.get() as f64 / 1e6);
     for (i, disk) in truth.drives.iter().enumerate() {
@@ -95,10 +95,10 @@ fn trace(scenario: &Scenario, moment: &Moment<'_>) {
     }
     for share in &truth.shares {
         let name = &scenario.tenants[share.tenant].name;
-        let disk = Scenario::number(share.drive);
-        let standing = moment
-            .governor
-            .and_then(|all| all.standings(share.group).into_iter().find(|standing| standing.disk == disk));
+        let disk = DiskScenario::number(share.drive);
+        let standing = moment.governor.and_then(|all| {
+            all.disk_statuses(share.group).into_iter().find(|standing| standing.disk == disk)
+        });
         print!(" | {name} {:.2}/{:.2}", share.got * share.cost, share.wanted * share.cost);
         if let Some(standing) = standing {
             let number = |n: Option<f64>| n.map_or(" -  ".to_owned(), |n| format!("{n:4.2}"));
@@ -108,11 +108,11 @@ fn trace(scenario: &Scenario, moment: &Moment<'_>) {
     println!();
     for order in moment.orders {
         match order {
-            Order::Cap(Cap { group, max, because, .. }) => {
+            DiskOrder::Cap(Cap { group, max, because, .. }) => {
                 let limits = [max.rbps, max.wbps, max.riops, max.wiops].map(|limit| limit.to_string());
                 println!("        {} <= {}: {because}", group.0, limits.join(" "));
             }
-            Order::Alert(alert) => println!("        {}: {}", alert.kind, alert.text),
+            DiskOrder::Alert(alert) => println!("        {}: {}", alert.kind, alert.text),
         }
     }
 }

@@ -3,18 +3,27 @@
 //! `cargo run --release -p elbowroom-core --example memory_scenarios [v1 | v2 | SEED [silent]]` prints means over eight seeds. With a kernel,
 //! or the seed of a random scenario, it also prints what the governor did in each second, for seed 0.
 
-use elbowroom_sim::memory::{Kernel, Moment, Rule, Scenario, Score, judge, library, play};
-use elbowroom_types::memory::Order;
+use elbowroom_sim::memory::{
+    MemcgVersion, MemoryPolicy, MemoryScenario, MemoryScore, MemorySimStep, judge, library, play,
+};
+use elbowroom_types::memory::MemoryOrder;
 use elbowroom_types::unit::{Bytes, Micros};
 
-const RULES: [Rule; 6] = [Rule::None, Rule::Max, Rule::Low, Rule::MemOpLight, Rule::Governor, Rule::Silent];
+const RULES: [MemoryPolicy; 6] = [
+    MemoryPolicy::None,
+    MemoryPolicy::Max,
+    MemoryPolicy::Low,
+    MemoryPolicy::MemOpLight,
+    MemoryPolicy::Governor,
+    MemoryPolicy::Silent,
+];
 const SEEDS: u64 = 8;
 
 fn main() {
     let wanted = std::env::args().nth(1).unwrap_or_default();
-    let rule = std::env::args().nth(2).map_or(Rule::Governor, |_| Rule::Silent);
+    let rule = std::env::args().nth(2).map_or(MemoryPolicy::Governor, |_| MemoryPolicy::Silent);
     if let Ok(seed) = wanted.parse() {
-        let scenario = Scenario::random(seed);
+        let scenario = MemoryScenario::random(seed);
         println!("{scenario:#?}");
         return play(&scenario, rule, seed, |moment| trace(&scenario, moment));
     }
@@ -22,11 +31,11 @@ fn main() {
         "| kernel | rule | satisfied 1, 3 | A satisfied 1, 3 | served 2 | served 5 | served 6 | recovery 3 | failures |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
-    for kernel in [Kernel::V1, Kernel::V2] {
+    for kernel in [MemcgVersion::V1, MemcgVersion::V2] {
         let scenario = library::six_phases(kernel, Micros::secs(180));
         for rule in RULES {
-            let scores: Vec<Score> = (0..SEEDS).map(|seed| judge(&scenario, rule, seed)).collect();
-            let mean = |of: &dyn Fn(&Score) -> f64| scores.iter().map(of).sum::<f64>() / SEEDS as f64;
+            let scores: Vec<MemoryScore> = (0..SEEDS).map(|seed| judge(&scenario, rule, seed)).collect();
+            let mean = |of: &dyn Fn(&MemoryScore) -> f64| scores.iter().map(of).sum::<f64>() / SEEDS as f64;
             println!(
                 "| {kernel:?} | {rule:?} | {:.1} % | {:.1} % | {:.0} | {:.0} | {:.0} | {:.1} s | {:.1} |",
                 100.0 * mean(&|score| score.satisfaction(&[0, 2])),
@@ -39,7 +48,7 @@ fn main() {
             );
         }
     }
-    for (name, kernel) in [("v1", Kernel::V1), ("v2", Kernel::V2)] {
+    for (name, kernel) in [("v1", MemcgVersion::V1), ("v2", MemcgVersion::V2)] {
         if wanted == name {
             let scenario = library::six_phases(kernel, Micros::secs(180));
             play(&scenario, rule, 0, |moment| trace(&scenario, moment));
@@ -48,13 +57,13 @@ fn main() {
 }
 
 /// One line per second: each container, and what was ordered.
-fn trace(scenario: &Scenario, moment: &Moment<'_>) {
+fn trace(scenario: &MemoryScenario, moment: &MemorySimStep<'_>) {
     let truth = moment.truth;
     print!("{:4} free {:>8}", truth.now.get() / 1_000_000, Bytes(truth.free.max(0.0) as u64).to_string());
     for (share, tenant) in truth.shares.iter().zip(&scenario.tenants) {
         let usage = Bytes(share.usage as u64);
         print!(" | {} {:>9} {:5.0}/{:5.0}", tenant.name, usage.to_string(), share.served, share.due);
-        if let Some(standing) = moment.governor.and_then(|governor| governor.standing(share.group)) {
+        if let Some(standing) = moment.governor.and_then(|governor| governor.status(share.group)) {
             print!(
                 " {:?} {:?} E{} F{} W{}",
                 standing.colour, standing.state, standing.entitlement, standing.floor, standing.working_set
@@ -63,7 +72,7 @@ fn trace(scenario: &Scenario, moment: &Moment<'_>) {
     }
     println!();
     for share in &truth.shares {
-        let standing = moment.governor.and_then(|governor| governor.standing(share.group));
+        let standing = moment.governor.and_then(|governor| governor.status(share.group));
         let decisions = standing.map(|standing| standing.decisions).unwrap_or_default();
         for decision in decisions.iter().filter(|decision| decision.at == truth.now) {
             println!("        {} {:?}: {}", share.group.0, decision.what, decision.because);
@@ -71,12 +80,14 @@ fn trace(scenario: &Scenario, moment: &Moment<'_>) {
     }
     for order in moment.orders {
         match order {
-            Order::Reclaim(reclaim) => println!("        {} reclaim {}", reclaim.group.0, reclaim.amount),
-            Order::Lease(lease) => println!("        {} lease {}", lease.group.0, lease.high),
-            Order::Export(export) => println!("        {} export {}", export.group.0, export.ceiling),
-            Order::Alert(alert) => println!("        {}: {}", alert.kind, alert.text),
-            Order::Protect(protect) => println!("        {} low {}", protect.group.0, protect.low),
-            Order::Release(group) => println!("        {} release", group.0),
+            MemoryOrder::Reclaim(reclaim) => {
+                println!("        {} reclaim {}", reclaim.group.0, reclaim.amount)
+            }
+            MemoryOrder::Lease(lease) => println!("        {} lease {}", lease.group.0, lease.high),
+            MemoryOrder::Export(export) => println!("        {} export {}", export.group.0, export.ceiling),
+            MemoryOrder::Alert(alert) => println!("        {}: {}", alert.kind, alert.text),
+            MemoryOrder::Protect(protect) => println!("        {} low {}", protect.group.0, protect.low),
+            MemoryOrder::Release(group) => println!("        {} release", group.0),
         }
     }
 }

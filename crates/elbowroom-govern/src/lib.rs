@@ -1,6 +1,6 @@
 //! Who gets how much of what is shared: governors, pure state machines over [`elbowroom_types::sample::Event`]s that give orders.
 //!
-//! A governor decides the same whether it is obeyed or only watched ([`Mode`]); what became of its orders comes back to it as
+//! A governor decides the same whether it is obeyed or only watched ([`GovernorMode`]); what became of its orders comes back to it as
 //! events, so a recording replays to the same decisions.
 //!
 //! Begin with [`disk::Disks`] and [`memory::Memory`]; [`alert`] turns conditions into messages.
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum GovernorMode {
     /// Nothing is measured, nothing is decided.
     Off,
     /// Measured, decided and shown, but not carried out.
@@ -30,4 +30,4 @@ pub enum Mode {
 }
 
 /// Cgroups that hold the machine's own services: everybody waits for those, so nothing is ever taken from them.
-pub(crate) const SERVICES: [&str; 4] = ["/", "/init.scope", "/system.slice", "/user.slice"];
+pub(crate) const SERVICE_CGROUPS: [&str; 4] = ["/", "/init.scope", "/system.slice", "/user.slice"];

@@ -2,8 +2,8 @@
 
 mod toy_disk;
 
-use elbowroom_govern::disk::{Order, Policy, Settings};
-use elbowroom_types::alert::Kind;
+use elbowroom_govern::disk::{DiskOrder, DiskPolicy, DiskSettings};
+use elbowroom_types::alert::AlertKind;
 use elbowroom_types::unit::Micros;
 use toy_disk::{Tenant, Toy, id};
 
@@ -11,16 +11,17 @@ const SPEED: f64 = 100.0 * 1048576.0;
 
 /// The paper's constants: 30 samples, one every half second, 20 %.
 fn toy(tenants: Vec<Tenant>) -> Toy {
-    let settings = Settings { policy: Policy::Aridac, period: Micros::millis(500), ..Settings::default() };
+    let settings =
+        DiskSettings { policy: DiskPolicy::Aridac, period: Micros::millis(500), ..DiskSettings::default() };
     Toy::new(settings, SPEED, tenants)
 }
 
 fn lifeline(toy: &Toy, tenant: usize) -> f64 {
-    toy.disks.standings(id(tenant))[0].lifeline.unwrap()
+    toy.disks.disk_statuses(id(tenant))[0].lifeline.unwrap()
 }
 
 fn cap(toy: &Toy, tenant: usize) -> Option<f64> {
-    toy.disks.standings(id(tenant))[0].cap
+    toy.disks.disk_statuses(id(tenant))[0].cap
 }
 
 #[test]
@@ -86,11 +87,11 @@ fn caps_of_more_than_the_disk_are_an_alert() {
         let mut toy = toy(vec![Tenant::new(wants, 1.0), Tenant::new(wants, 1.0)]);
         toy.run(20);
         let begun = toy.orders.iter().filter_map(|order| match order {
-            Order::Alert(alert) => Some((alert.kind, alert.until)),
-            Order::Cap(_) => None,
+            DiskOrder::Alert(alert) => Some((alert.kind, alert.until)),
+            DiskOrder::Cap(_) => None,
         });
         begun.collect::<Vec<_>>()
     };
     assert_eq!(kinds(0.4), []);
-    assert_eq!(kinds(0.45), [(Kind::Overcommit, None)]);
+    assert_eq!(kinds(0.45), [(AlertKind::Overcommit, None)]);
 }

@@ -2,17 +2,17 @@
 
 mod toy_disk;
 
-use elbowroom_govern::disk::{HeldBy, Order, Settings, State};
-use elbowroom_types::alert::Kind;
-use elbowroom_types::claim::{Claim, Class, Reserve};
-use elbowroom_types::sample::{Event, IoMax};
+use elbowroom_govern::disk::{DiskOrder, DiskSettings, DiskState, LimitedBy};
+use elbowroom_types::alert::AlertKind;
+use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
+use elbowroom_types::sample::{HostEvent, IoMax};
 use elbowroom_types::unit::{Limit, Micros};
 use toy_disk::{DISK, Tenant, Toy, disk, group, id, rbps};
 
 const SPEED: f64 = 100.0 * 1048576.0;
 
 fn toy(speed: f64, tenants: Vec<Tenant>) -> Toy {
-    Toy::new(Settings::default(), speed, tenants)
+    Toy::new(DiskSettings::default(), speed, tenants)
 }
 
 /// A victim that wants a part of the disk, beside one that is used to 15 % and then wants all of it.
@@ -45,7 +45,7 @@ fn capacity(toy: &mut Toy) -> f64 {
     learned[2]
 }
 
-fn alerts(toy: &Toy) -> Vec<Kind> {
+fn alerts(toy: &Toy) -> Vec<AlertKind> {
     toy.disks.alerts().iter().map(|alert| alert.kind).collect()
 }
 
@@ -71,8 +71,8 @@ fn a_disk_that_makes_nobody_wait_is_given_away_beyond_the_target() {
     // The part of the disk that the burst may take beyond what of the target the victim leaves.
     let beyond = |toy: &Toy| {
         let rbps = |max: IoMax| max.rbps.value().unwrap() as f64;
-        let may = rbps(toy.disks.standings(id(1))[0].max) / rbps(toy.disks.disks()[0].capacity);
-        may + toy.disks.standings(id(0))[0].used.unwrap() - 0.95
+        let may = rbps(toy.disks.disk_statuses(id(1))[0].max) / rbps(toy.disks.disks()[0].capacity);
+        may + toy.disks.disk_statuses(id(0))[0].used.unwrap() - 0.95
     };
     toy.run(3);
     assert!(beyond(&toy) < 0.01, "not before it has shown that: {}", beyond(&toy));
@@ -137,7 +137,7 @@ fn w3_turns_on_a_slow_disk_are_shared() {
         }
     }
     assert!(used > 0.85, "{used}");
-    assert!(alerts(&toy).contains(&Kind::Overcommit), "{:?}", alerts(&toy));
+    assert!(alerts(&toy).contains(&AlertKind::Overcommit), "{:?}", alerts(&toy));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn w4_a_victim_keeps_its_own_on_a_disk_that_slows_down_and_recovers() {
         assert!(isolation >= 0.95 && used > 0.88, "slow {speed}: {isolation} {used}");
         let learned = capacity(&mut toy);
         assert!((learned / 0.55 - 1.0).abs() < 0.1, "{learned}");
-        assert!(alerts(&toy).contains(&Kind::Degraded), "{:?}", alerts(&toy));
+        assert!(alerts(&toy).contains(&AlertKind::Degraded), "{:?}", alerts(&toy));
         toy.factor = 1.0;
         let (isolation, _) = watch(&mut toy, 60);
         assert!(isolation >= 0.95, "fast again {speed}: {isolation}");
@@ -175,16 +175,16 @@ fn after_ten_minutes_of_peace_limits_go() {
     toy.run(30);
     toy.tenants[1].wants = 0.2;
     toy.run(590);
-    assert_eq!(toy.disks.disks()[0].state, State::Guard);
+    assert_eq!(toy.disks.disks()[0].state, DiskState::Guard);
     toy.run(30);
-    assert_eq!(toy.disks.disks()[0].state, State::Free);
-    assert!((0..2).all(|tenant| toy.disks.standings(id(tenant))[0].max == IoMax::MAX));
+    assert_eq!(toy.disks.disks()[0].state, DiskState::Free);
+    assert!((0..2).all(|tenant| toy.disks.disk_statuses(id(tenant))[0].max == IoMax::MAX));
 }
 
 #[test]
 fn a_reservation_holds_from_the_first_second() {
     let mut reserved = Tenant::new(0.0, 4.0);
-    reserved.claim.disk = Reserve { rbps: Some((0.4 * SPEED) as u64), ..Reserve::default() };
+    reserved.claim.disk = DiskReservation { rbps: Some((0.4 * SPEED) as u64), ..DiskReservation::default() };
     let mut toy = toy(SPEED, vec![reserved, Tenant::new(2.0, 64.0), Tenant::new(0.1, 1.0)]);
     toy.run(30);
     toy.tenants[0].wants = 0.4;
@@ -196,12 +196,12 @@ fn a_reservation_holds_from_the_first_second() {
 #[test]
 fn a_latency_container_is_not_throttled() {
     let mut careful = Tenant::new(0.1, 1.0);
-    careful.claim.class = Class::Latency;
+    careful.claim.class = ServiceClass::Latency;
     let mut toy = toy(SPEED, vec![careful, Tenant::new(2.0, 64.0)]);
     for second in 0..120 {
         toy.tenants[0].wants = if second % 7 == 0 { 0.14 } else { 0.1 };
         toy.step();
-        assert_ne!(toy.disks.standings(id(0))[0].held_by, HeldBy::Cap, "second {second}");
+        assert_ne!(toy.disks.disk_statuses(id(0))[0].held_by, LimitedBy::Cap, "second {second}");
     }
     assert!(toy.got[0] > 0.095 && toy.got[1] > 0.5, "{:?}", toy.got);
 }
@@ -226,13 +226,13 @@ fn strict_tiers_come_first_and_weights_divide_the_rest() {
 fn a_burst_is_looked_at_twice_in_a_second() {
     let mut toy = toy(SPEED, vec![Tenant::new(0.3, 4.0), Tenant::new(0.15, 16.0)]);
     toy.run(40);
-    assert!(!toy.disks.wonders());
+    assert!(!toy.disks.needs_early_sample());
     toy.tenants[1].wants = 2.0;
     toy.step();
-    assert!(toy.disks.wonders() && toy.caps().count() == 0, "one period may be an accident");
+    assert!(toy.disks.needs_early_sample() && toy.caps().count() == 0, "one period may be an accident");
     toy.period = Micros::millis(250);
     toy.step();
-    assert!(!toy.disks.wonders() && toy.caps().count() > 0);
+    assert!(!toy.disks.needs_early_sample() && toy.caps().count() > 0);
     toy.step();
     assert!(toy.got[0] > 0.28, "{:?}", toy.got);
 }
@@ -250,7 +250,7 @@ fn nothing_is_loosened_while_a_disk_may_be_at_its_end() {
         toy.late = late;
         toy.step();
         let loosened = toy.caps().count() > before && limit(&toy) > held;
-        (held.is_some() && loosened, toy.disks.wonders())
+        (held.is_some() && loosened, toy.disks.needs_early_sample())
     };
     let seconds = (3..60).filter(|seconds| after(*seconds, 0.0).0).collect::<Vec<_>>();
     assert!(seconds.len() > 3, "it is probed at {seconds:?}");
@@ -263,7 +263,7 @@ fn nothing_is_loosened_while_a_disk_may_be_at_its_end() {
 fn a_disk_that_hangs_takes_no_lifeline() {
     let mut toy = burst(SPEED, 0.3);
     toy.run(30);
-    let lifeline = |toy: &Toy| toy.disks.standings(id(0))[0].lifeline.expect("the disk is known");
+    let lifeline = |toy: &Toy| toy.disks.disk_statuses(id(0))[0].lifeline.expect("the disk is known");
     let before = lifeline(&toy);
     toy.factor = 0.0;
     toy.run(60);
@@ -289,9 +289,9 @@ fn who_comes_back_after_minutes_is_let_in() {
 #[test]
 fn a_disk_with_swap_is_watched_only() {
     let mut toy = burst(SPEED, 0.2);
-    let Event::Disk(mut disk) = disk() else { unreachable!() };
+    let HostEvent::Disk(mut disk) = disk() else { unreachable!() };
     disk.swap = true;
-    toy.tell(Event::Disk(disk));
+    toy.tell(HostEvent::Disk(disk));
     toy.run(30);
     assert_eq!(toy.caps().count(), 0);
     let view = &toy.disks.disks()[0];
@@ -302,23 +302,23 @@ fn a_disk_with_swap_is_watched_only() {
 fn a_capacity_is_remembered_over_a_restart() {
     let mut toy = burst(SPEED, 0.2);
     toy.run(30);
-    let learned = toy.disks.capacities();
+    let learned = toy.disks.learned_capacities();
     assert_eq!(learned.len(), 1);
     let mut next = self::toy(SPEED, vec![]);
-    next.disks.remember("toy", learned[0].1);
-    next.tell(Event::DiskGone(DISK));
+    next.disks.seed_capacity("toy", learned[0].1);
+    next.tell(HostEvent::DiskGone(DISK));
     next.tell(disk());
-    assert_eq!(next.disks.capacities(), learned);
+    assert_eq!(next.disks.learned_capacities(), learned);
 }
 
 #[test]
 fn who_is_not_held_by_his_limit_is_named() {
     let mut toy = burst(SPEED, 0.2);
     toy.run(30);
-    assert!(!alerts(&toy).contains(&Kind::Uncappable), "{:?}", alerts(&toy));
+    assert!(!alerts(&toy).contains(&AlertKind::Uncappable), "{:?}", alerts(&toy));
     toy.nested = Some(1);
     toy.run(30);
-    assert!(alerts(&toy).contains(&Kind::Uncappable), "{:?}", alerts(&toy));
+    assert!(alerts(&toy).contains(&AlertKind::Uncappable), "{:?}", alerts(&toy));
 }
 
 #[test]
@@ -326,12 +326,12 @@ fn a_container_that_goes_takes_its_alerts_along() {
     let mut toy = burst(SPEED, 0.2);
     toy.obeyed = false;
     toy.run(30);
-    assert!(alerts(&toy).contains(&Kind::Starved), "{:?}", alerts(&toy));
-    toy.tell(Event::Gone(id(0)));
-    assert!(!alerts(&toy).contains(&Kind::Starved));
-    assert!(toy.disks.standings(id(0)).is_empty());
+    assert!(alerts(&toy).contains(&AlertKind::Starved), "{:?}", alerts(&toy));
+    toy.tell(HostEvent::Gone(id(0)));
+    assert!(!alerts(&toy).contains(&AlertKind::Starved));
+    assert!(toy.disks.disk_statuses(id(0)).is_empty());
     let ended =
-        toy.orders.iter().filter(|order| matches!(order, Order::Alert(alert) if alert.until.is_some()));
+        toy.orders.iter().filter(|order| matches!(order, DiskOrder::Alert(alert) if alert.until.is_some()));
     assert_eq!(ended.count(), 1);
 }
 
@@ -339,12 +339,12 @@ fn a_container_that_goes_takes_its_alerts_along() {
 fn decisions_say_why_and_standings_where_it_stands() {
     let mut toy = burst(SPEED, 0.2);
     toy.run(5);
-    let hog = &toy.disks.standings(id(1))[0];
-    assert!(hog.enforced && hog.held_by == HeldBy::Cap && hog.cap.is_some_and(|cap| cap < 0.8), "{hog:?}");
+    let hog = &toy.disks.disk_statuses(id(1))[0];
+    assert!(hog.enforced && hog.held_by == LimitedBy::Cap && hog.cap.is_some_and(|cap| cap < 0.8), "{hog:?}");
     let because = &hog.decisions.last().unwrap().because;
     assert!(because.contains("sda") && because.contains('%'), "{because}");
     toy.tenants[1].user = rbps((0.1 * SPEED) as u64);
-    toy.tell(Event::IoLimits(elbowroom_types::sample::IoLimits {
+    toy.tell(HostEvent::IoLimits(elbowroom_types::sample::IoLimits {
         group: id(1),
         disk: DISK,
         user: toy.tenants[1].user,
@@ -352,21 +352,21 @@ fn decisions_say_why_and_standings_where_it_stands() {
         ceded: None,
     }));
     toy.run(20);
-    let hog = &toy.disks.standings(id(1))[0];
-    assert_eq!((hog.held_by, hog.max.rbps), (HeldBy::User, Limit::Max), "his own limit is enough");
+    let hog = &toy.disks.disk_statuses(id(1))[0];
+    assert_eq!((hog.held_by, hog.max.rbps), (LimitedBy::User, Limit::Max), "his own limit is enough");
 }
 
 #[test]
 fn ticks_that_come_late_or_twice_change_nothing() {
     let mut toy = burst(SPEED, 0.2);
     toy.run(20);
-    let standing = |toy: &Toy| toy.disks.standings(id(0))[0].lifeline;
+    let standing = |toy: &Toy| toy.disks.disk_statuses(id(0))[0].lifeline;
     let before = standing(&toy);
-    let last = toy.events.iter().rfind(|event| matches!(event, Event::DiskTick(_))).unwrap().clone();
+    let last = toy.events.iter().rfind(|event| matches!(event, HostEvent::DiskTick(_))).unwrap().clone();
     toy.tell(last.clone());
-    let Event::DiskTick(mut late) = last else { unreachable!() };
+    let HostEvent::DiskTick(mut late) = last else { unreachable!() };
     late.now = late.now.saturating_add(Micros::secs(60));
-    toy.tell(Event::DiskTick(late));
+    toy.tell(HostEvent::DiskTick(late));
     assert_eq!(standing(&toy), before);
     toy.tell(group(0));
     assert_eq!(standing(&toy), before);

@@ -2,11 +2,12 @@
 
 mod toy_disk;
 
-use elbowroom_govern::disk::{Disks, HeldBy, Order, Policy, Settings, State};
-use elbowroom_types::claim::{Claim, Class, Reserve};
+use elbowroom_govern::disk::{DiskGovernor, DiskOrder, DiskPolicy, DiskSettings, DiskState, LimitedBy};
+use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
 use elbowroom_types::psi::{Pressure, Stall};
 use elbowroom_types::sample::{
-    Ceded, DeviceNumber, Disk, DiskStat, DiskTick, Event, GroupId, GroupIo, IoLimits, IoMax, IoStat, Weights,
+    CgroupId, CgroupIo, DeviceNumber, DiskProperties, DiskStat, DiskTick, HostEvent, IoLimits, IoMax, IoStat,
+    IoWeightMechanism, LimitWriteFailure,
 };
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use proptest::prelude::*;
@@ -40,8 +41,8 @@ fn plan() -> impl Strategy<Value = Plan> {
     let user = prop::option::of(1_000_000u64..40_000_000);
     (prop::array::uniform3(wants()), 1u32..64, claim, user).prop_map(
         |(wants, depth, (weight, tier, latency, reserve), user)| {
-            let class = if latency { Class::Latency } else { Class::Throughput };
-            let reserve = Reserve { rbps: reserve, ..Reserve::default() };
+            let class = if latency { ServiceClass::Latency } else { ServiceClass::Throughput };
+            let reserve = DiskReservation { rbps: reserve, ..DiskReservation::default() };
             let claim = Claim { weight, tier, class, disk: reserve, ..Claim::default() };
             let user = user.map_or(IoMax::MAX, rbps);
             Plan { tenant: Tenant { wants: wants[0], depth: depth.into(), claim, user }, wants }
@@ -65,7 +66,7 @@ impl Story {
     fn toy(&self) -> Toy {
         let period = if self.half_seconds { Micros::millis(500) } else { Micros::secs(1) };
         let tenants = self.plans.iter().map(|plan| plan.tenant.clone()).collect();
-        Toy::new(Settings { period, ..Settings::default() }, SPEED, tenants)
+        Toy::new(DiskSettings { period, ..DiskSettings::default() }, SPEED, tenants)
     }
 
     /// Plays it, and shows every period.
@@ -84,17 +85,17 @@ impl Story {
     }
 }
 
-fn state(toy: &Toy) -> State {
+fn state(toy: &Toy) -> DiskState {
     toy.disks.disks()[0].state
 }
 
-fn is_held(by: HeldBy) -> bool {
-    matches!(by, HeldBy::Cap | HeldBy::Contention | HeldBy::Disk)
+fn is_held(by: LimitedBy) -> bool {
+    matches!(by, LimitedBy::Cap | LimitedBy::Contention | LimitedBy::Disk)
 }
 
 /// The orders that follow from events.
-fn replay(settings: Settings, claims: Vec<Claim>, events: &[Event]) -> Vec<Order> {
-    let mut disks = Disks::new(settings, claims);
+fn replay(settings: DiskSettings, claims: Vec<Claim>, events: &[HostEvent]) -> Vec<DiskOrder> {
+    let mut disks = DiskGovernor::new(settings, claims);
     events.iter().flat_map(|event| disks.apply(event)).collect()
 }
 
@@ -109,19 +110,19 @@ proptest! {
     #[test]
     fn caps_in_share_add_up_to_no_more_than_the_target(story in story()) {
         let story = Story { plans: story.plans.into_iter().map(|mut plan| {
-            plan.tenant.claim.class = Class::Throughput;
+            plan.tenant.claim.class = ServiceClass::Throughput;
             plan
         }).collect(), ..story };
         let mut toy = story.toy();
         let (mut sums, mut since) = (Vec::new(), None);
         story.play(&mut toy, |toy| {
-            if !matches!(state(toy), State::Share | State::Slow) {
+            if !matches!(state(toy), DiskState::Share | DiskState::Slow) {
                 since = None;
                 return;
             }
             // A cap of before may stay that long: no limit is written twice in a second.
             if toy.now.saturating_sub(*since.get_or_insert(toy.now)) >= Micros::secs(1) {
-                let standings = (0..toy.tenants.len()).flat_map(|tenant| toy.disks.standings(id(tenant)));
+                let standings = (0..toy.tenants.len()).flat_map(|tenant| toy.disks.disk_statuses(id(tenant)));
                 // Who sends fewer is away, and his limit is what he may take when he comes back.
                 let active = standings.filter(|standing| standing.riops >= 5);
                 sums.push(active.filter_map(|standing| standing.cap).sum::<f64>());
@@ -141,7 +142,7 @@ proptest! {
             if promised * 1.2 > TARGET - 0.25 {
                 return;
             }
-            for standing in (0..toy.tenants.len()).flat_map(|tenant| toy.disks.standings(id(tenant))) {
+            for standing in (0..toy.tenants.len()).flat_map(|tenant| toy.disks.disk_statuses(id(tenant))) {
                 let (Some(lifeline), Some(cap)) = (standing.lifeline, standing.cap) else { continue };
                 if is_held(standing.held_by) && cap < lifeline * 0.999 {
                     broken.push((toy.now, lifeline, cap));
@@ -156,7 +157,7 @@ proptest! {
         let mut toy = story.toy();
         let mut smallest = f64::INFINITY;
         story.play(&mut toy, |toy| {
-            for standing in (0..toy.tenants.len()).flat_map(|tenant| toy.disks.standings(id(tenant))) {
+            for standing in (0..toy.tenants.len()).flat_map(|tenant| toy.disks.disk_statuses(id(tenant))) {
                 smallest = smallest.min(standing.max.rbps.value().map_or(f64::INFINITY, |n| n as f64));
             }
         });
@@ -171,9 +172,9 @@ proptest! {
         let mut broken = Vec::new();
         story.play(&mut toy, |toy| {
             // Lifelines are rates; as parts of the disk they compare while its prices stay.
-            let prices = toy.disks.capacities().first().map_or(IoMax::MAX, |(_, parts)| *parts);
+            let prices = toy.disks.learned_capacities().first().map_or(IoMax::MAX, |(_, parts)| *parts);
             for tenant in 0..toy.tenants.len() {
-                let Some(standing) = toy.disks.standings(id(tenant)).pop() else { continue };
+                let Some(standing) = toy.disks.disk_statuses(id(tenant)).pop() else { continue };
                 let Some(lifeline) = standing.lifeline else { continue };
                 if let Some((was, then)) = before.insert(tenant, (lifeline, prices))
                     && then == prices && is_held(standing.held_by) && lifeline < was * (1.0 - 1e-6)
@@ -200,13 +201,13 @@ proptest! {
         let settings = toy.disks.settings().clone();
         let mut events = toy.events.clone();
         for event in &mut events {
-            if let Event::DiskTick(tick) = event {
+            if let HostEvent::DiskTick(tick) = event {
                 tick.groups.reverse();
             }
         }
         // Every container appears with its limits, after the disk.
         let appear = 2 * toy.tenants.len();
-        let met: Vec<Event> = events[1..=appear].chunks(2).rev().flatten().cloned().collect();
+        let met: Vec<HostEvent> = events[1..=appear].chunks(2).rev().flatten().cloned().collect();
         events.splice(1..=appear, met);
         prop_assert_eq!(replay(settings, claims(&story), &events), toy.orders);
     }
@@ -217,7 +218,7 @@ proptest! {
         toy.obeyed = false;
         story.play(&mut toy, |_| {});
         let mut settings = toy.disks.settings().clone();
-        settings.mode = elbowroom_govern::Mode::Enforce;
+        settings.mode = elbowroom_govern::GovernorMode::Enforce;
         prop_assert_eq!(replay(settings, claims(&story), &toy.events), toy.orders);
     }
 
@@ -261,7 +262,7 @@ fn any_limits() -> impl Strategy<Value = IoMax> {
     })
 }
 
-fn any_event() -> impl Strategy<Value = Event> {
+fn any_event() -> impl Strategy<Value = HostEvent> {
     let number = || (0..2u32).prop_map(|minor| DeviceNumber { major: 8, minor });
     let io =
         (0..2u32, prop::array::uniform4(any_number())).prop_map(|(minor, [rbytes, wbytes, rios, wios])| {
@@ -276,8 +277,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         });
     let io = prop::collection::vec(io, 0..3);
     let maybe = || prop::option::of(any_number());
-    let member = (0..4u64, maybe(), maybe(), io).prop_map(|(group, stalled, dirty, io)| GroupIo {
-        group: GroupId(group),
+    let member = (0..4u64, maybe(), maybe(), io).prop_map(|(group, stalled, dirty, io)| CgroupIo {
+        group: CgroupId(group),
         stalled: stalled.map(Micros),
         dirty: dirty.map(Bytes),
         io,
@@ -301,23 +302,30 @@ fn any_event() -> impl Strategy<Value = Event> {
     let tick =
         (now, pressure, prop::collection::vec((number(), stat), 0..3), prop::collection::vec(member, 0..4));
     let tick = tick.prop_map(|(now, pressure, disks, groups)| {
-        Event::DiskTick(DiskTick { now, pressure, disks, groups })
+        HostEvent::DiskTick(DiskTick { now, pressure, disks, groups })
     });
     let ceded = prop_oneof![
         Just(None),
-        Just(Some(Ceded::Foreign)),
-        Just(Some(Ceded::Refused)),
-        Just(Some(Ceded::Gone))
+        Just(Some(LimitWriteFailure::Foreign)),
+        Just(Some(LimitWriteFailure::Refused)),
+        Just(Some(LimitWriteFailure::Gone))
     ];
     let limits = (0..4u64, number(), any_limits(), any_limits(), ceded).prop_map(
         |(group, disk, user, ours, ceded)| {
-            Event::IoLimits(IoLimits { group: GroupId(group), disk, user, ours, ceded })
+            HostEvent::IoLimits(IoLimits { group: CgroupId(group), disk, user, ours, ceded })
         },
     );
     let disk = (number(), "[ab]", any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
         |(number, identity, rotational, weights, swap)| {
-            let weights = weights.then_some(Weights::Iocost);
-            Event::Disk(Disk { number, identity, rotational, weights, swap, ..Disk::default() })
+            let weights = weights.then_some(IoWeightMechanism::Iocost);
+            HostEvent::Disk(DiskProperties {
+                number,
+                identity,
+                rotational,
+                weights,
+                swap,
+                ..DiskProperties::default()
+            })
         },
     );
     prop_oneof![
@@ -325,8 +333,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => limits,
         1 => disk,
         2 => (0..3usize).prop_map(group),
-        1 => (0..4u64).prop_map(|id| Event::Gone(GroupId(id))),
-        1 => number().prop_map(Event::DiskGone),
+        1 => (0..4u64).prop_map(|id| HostEvent::Gone(CgroupId(id))),
+        1 => number().prop_map(HostEvent::DiskGone),
     ]
 }
 
@@ -339,22 +347,22 @@ proptest! {
         max_disk_io in any_number(),
         samples in any::<u16>(),
     ) {
-        let policy = if aridac { Policy::Aridac } else { Policy::Lifeline };
-        let mut settings = Settings { policy, ..Settings::default() };
+        let policy = if aridac { DiskPolicy::Aridac } else { DiskPolicy::Lifeline };
+        let mut settings = DiskSettings { policy, ..DiskSettings::default() };
         (settings.aridac.max_disk_io, settings.aridac.samples) = (max_disk_io, samples);
-        let mut disks = Disks::new(settings, vec![Claim { weight: 0, ..Claim::default() }]);
-        disks.remember("a", remembered);
+        let mut disks = DiskGovernor::new(settings, vec![Claim { weight: 0, ..Claim::default() }]);
+        disks.seed_capacity("a", remembered);
         for event in [disk(), group(0), group(1)].iter().chain(&events) {
             disks.apply(event);
             let views = disks.disks();
             prop_assert!(views.iter().all(|view| view.queue.is_finite()));
-            let standings = (0..4).flat_map(|id| disks.standings(GroupId(id)));
+            let standings = (0..4).flat_map(|id| disks.disk_statuses(CgroupId(id)));
             for standing in standings {
                 for share in [standing.used, standing.lifeline, standing.cap].into_iter().flatten() {
                     prop_assert!(!share.is_nan(), "{standing:?}");
                 }
             }
-            let _ = (disks.alerts(), disks.capacities());
+            let _ = (disks.alerts(), disks.learned_capacities());
         }
     }
 }
@@ -367,8 +375,8 @@ fn a_story_has_caps_in_it() {
     let story = Story { plans, factors: [1.0, 1.0, 0.5], half_seconds: false };
     let (mut toy, mut shared, mut held) = (story.toy(), 0, 0);
     story.play(&mut toy, |toy| {
-        shared += u32::from(matches!(state(toy), State::Share | State::Slow));
-        held += u32::from(is_held(toy.disks.standings(id(1))[0].held_by));
+        shared += u32::from(matches!(state(toy), DiskState::Share | DiskState::Slow));
+        held += u32::from(is_held(toy.disks.disk_statuses(id(1))[0].held_by));
     });
     assert!(toy.caps().count() > 5 && shared > 10 && held > 10, "{} {shared} {held}", toy.caps().count());
     assert!(toy.caps().all(|cap| cap.disk == DISK));

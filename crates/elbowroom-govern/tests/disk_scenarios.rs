@@ -3,47 +3,47 @@
 //!
 //! `cargo run --release -p elbowroom-core --example disk_scenarios` prints the numbers.
 
-use elbowroom_govern::disk::Policy::{Aridac, Lifeline};
-use elbowroom_govern::disk::{Cap, Order, Policy};
+use elbowroom_govern::disk::DiskPolicy::{Aridac, Lifeline};
+use elbowroom_govern::disk::{Cap, DiskOrder, DiskPolicy};
 use elbowroom_sim::disk::library;
-use elbowroom_sim::disk::library::{FLASH, LAB, LARGE, PAPER, Scale};
-use elbowroom_sim::disk::{Kernel, Scenario, Score, judge, play};
-use elbowroom_types::alert::Kind;
+use elbowroom_sim::disk::library::{DiskScale, FLASH, LAB, LARGE, PAPER};
+use elbowroom_sim::disk::{DiskScenario, DiskScore, IoCgroupVersion, judge, play};
+use elbowroom_types::alert::AlertKind;
 use elbowroom_types::sample::IoMax;
 use elbowroom_types::unit::Micros;
 
 const SEEDS: std::ops::Range<u64> = 0..12;
 /// One of the paper's workloads at any scale.
-type Figure = fn(Scale) -> Scenario;
+type Figure = fn(DiskScale) -> DiskScenario;
 
-const SCALES: [Scale; 4] = [PAPER, LARGE, FLASH, LAB];
+const SCALES: [DiskScale; 4] = [PAPER, LARGE, FLASH, LAB];
 
-fn scores(scenario: &Scenario, policy: Option<Policy>) -> Vec<Score> {
+fn scores(scenario: &DiskScenario, policy: Option<DiskPolicy>) -> Vec<DiskScore> {
     SEEDS.map(|seed| judge(scenario, policy, seed)).collect()
 }
 
 /// Checks every seed of every scale, and names the first that fails.
-fn every(figure: Figure, policy: Option<Policy>, holds: impl Fn(&Score) -> bool) {
+fn every(figure: Figure, policy: Option<DiskPolicy>, holds: impl Fn(&DiskScore) -> bool) {
     for scale in SCALES {
         all(&figure(scale), policy, &holds);
     }
 }
 
-fn all(scenario: &Scenario, policy: Option<Policy>, holds: impl Fn(&Score) -> bool) {
+fn all(scenario: &DiskScenario, policy: Option<DiskPolicy>, holds: impl Fn(&DiskScore) -> bool) {
     for (seed, score) in scores(scenario, policy).iter().enumerate() {
         assert!(holds(score), "{}, {policy:?}, seed {seed}: {score:#?}", scenario.name);
     }
 }
 
 /// Conservation of `lifeline`, the mean of all seeds, is at least this.
-fn wastes_little(scenario: &Scenario, least: f64) {
+fn wastes_little(scenario: &DiskScenario, least: f64) {
     let scores = scores(scenario, Some(Lifeline));
     let mean = scores.iter().map(|score| score.conservation).sum::<f64>() / scores.len() as f64;
     assert!(mean >= least, "{}: {mean}", scenario.name);
 }
 
 /// What one container got of what it wanted, of 1, between two instants.
-fn got(scenario: &Scenario, policy: Option<Policy>, tenant: usize, from: u64, to: u64) -> f64 {
+fn got(scenario: &DiskScenario, policy: Option<DiskPolicy>, tenant: usize, from: u64, to: u64) -> f64 {
     let (mut got, mut wanted) = (0.0, 0.0);
     play(scenario, policy, 0, |moment| {
         if (Micros::secs(from)..Micros::secs(to)).contains(&moment.truth.now) {
@@ -140,7 +140,7 @@ fn lifeline_holds_where_the_paper_did_not_look() {
         (library::overcommit(), 0.95, 0.88),
         (library::weights(), 0.95, 0.9),
         (library::user_limit(), 0.95, 0.9),
-        (library::buffered(Kernel::V2), 0.95, 0.9),
+        (library::buffered(IoCgroupVersion::V2), 0.95, 0.9),
     ];
     for (scenario, isolation, conservation) in table {
         all(&scenario, Some(Lifeline), |score| score.isolation >= isolation);
@@ -151,10 +151,10 @@ fn lifeline_holds_where_the_paper_did_not_look() {
 #[test]
 fn what_cannot_be_done_is_reported() {
     let table = [
-        (library::overcommit(), Kind::Overcommit),
-        (library::w4(LARGE), Kind::Degraded),
-        (library::buffered(Kernel::V1), Kind::Uncappable),
-        (library::journal(), Kind::Inversion),
+        (library::overcommit(), AlertKind::Overcommit),
+        (library::w4(LARGE), AlertKind::Degraded),
+        (library::buffered(IoCgroupVersion::V1), AlertKind::Uncappable),
+        (library::journal(), AlertKind::Inversion),
     ];
     for (scenario, kind) in table {
         all(&scenario, Some(Lifeline), |score| score.alerts.contains(&kind));
@@ -167,8 +167,8 @@ fn what_cannot_be_done_is_reported() {
 #[test]
 fn limits_on_one_disk_do_not_touch_another() {
     let orders = limits(&library::two_disks());
-    assert!(orders.iter().any(|cap| cap.disk == Scenario::number(1)), "the hog is limited");
-    assert!(orders.iter().all(|cap| cap.disk != Scenario::number(0)), "{orders:#?}");
+    assert!(orders.iter().any(|cap| cap.disk == DiskScenario::number(1)), "the hog is limited");
+    assert!(orders.iter().all(|cap| cap.disk != DiskScenario::number(0)), "{orders:#?}");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_victim_that_cares_for_time_is_not_throttled() {
     let held = |tenant: usize| {
         let mut held = 0.0;
         play(&library::latency_victim(), Some(Lifeline), 0, |moment| {
-            held += moment.truth.shares[tenant].held
+            held += moment.truth.shares[tenant].limited
         });
         held
     };
@@ -185,11 +185,11 @@ fn a_victim_that_cares_for_time_is_not_throttled() {
 }
 
 /// The limits that are ordered.
-fn limits(scenario: &Scenario) -> Vec<Cap> {
+fn limits(scenario: &DiskScenario) -> Vec<Cap> {
     let mut caps = Vec::new();
     play(scenario, Some(Lifeline), 0, |moment| {
         caps.extend(moment.orders.iter().filter_map(|order| match order {
-            Order::Cap(cap) if cap.max != IoMax::MAX => Some(cap.clone()),
+            DiskOrder::Cap(cap) if cap.max != IoMax::MAX => Some(cap.clone()),
             _ => None,
         }));
     });

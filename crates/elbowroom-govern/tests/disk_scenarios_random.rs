@@ -5,9 +5,11 @@
 
 mod many;
 
-use elbowroom_govern::disk::{Cap, DiskView, HeldBy, Order, Policy, Standing, State};
-use elbowroom_sim::disk::{Drive, Moment, Program, Scenario, Tenant, Way, play};
-use elbowroom_types::sample::{Ceded, DeviceNumber, Event, GroupId, IoMax};
+use elbowroom_govern::disk::{
+    Cap, ContainerDiskStatus, DiskOrder, DiskPolicy, DiskState, DiskView, LimitedBy,
+};
+use elbowroom_sim::disk::{DiskProgram, DiskScenario, DiskSimStep, DiskTenant, Drive, IoMethod, play};
+use elbowroom_types::sample::{CgroupId, DeviceNumber, HostEvent, IoMax, LimitWriteFailure};
 use elbowroom_types::unit::{Limit, Micros};
 use many::Run;
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,10 +75,10 @@ fn run() -> &'static Run {
 }
 
 fn look_at(seed: u64, run: &mut Run) {
-    let scenario = Scenario::random(seed);
+    let scenario = DiskScenario::random(seed);
     let mut watch = Watch::new(&scenario);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        play(&scenario, Some(Policy::Lifeline), seed, |moment| watch.see(moment));
+        play(&scenario, Some(DiskPolicy::Lifeline), seed, |moment| watch.see(moment));
     }));
     if let Err(panic) = outcome {
         let text = panic.downcast_ref::<String>().cloned();
@@ -91,19 +93,19 @@ fn look_at(seed: u64, run: &mut Run) {
     }
 }
 
-type Pair = (GroupId, DeviceNumber);
+type Pair = (CgroupId, DeviceNumber);
 
 /// What the policy says after one period.
 struct Now<'a> {
-    moment: &'a Moment<'a>,
+    moment: &'a DiskSimStep<'a>,
     at: Micros,
     disks: BTreeMap<DeviceNumber, DiskView>,
-    standings: Vec<(Pair, Standing)>,
+    standings: Vec<(Pair, ContainerDiskStatus)>,
 }
 
 /// One scenario, watched.
 struct Watch<'a> {
-    scenario: &'a Scenario,
+    scenario: &'a DiskScenario,
     /// The first thing that broke each property.
     broken: BTreeMap<&'static str, String>,
     seen: BTreeSet<&'static str>,
@@ -117,7 +119,7 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(scenario: &'a Scenario) -> Self {
+    fn new(scenario: &'a DiskScenario) -> Self {
         Self {
             scenario,
             broken: BTreeMap::new(),
@@ -130,19 +132,19 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn see(&mut self, moment: &Moment<'_>) {
+    fn see(&mut self, moment: &DiskSimStep<'_>) {
         let governor = moment.governor.expect("played with a policy");
         for event in moment.events {
-            if let Event::IoLimits(limits) = event
-                && limits.ceded == Some(Ceded::Foreign)
+            if let HostEvent::IoLimits(limits) = event
+                && limits.ceded == Some(LimitWriteFailure::Foreign)
             {
                 self.foreign.insert((limits.group, limits.disk));
                 self.seen.insert("ceded");
             }
         }
-        let groups: BTreeSet<GroupId> = moment.truth.shares.iter().map(|share| share.group).collect();
+        let groups: BTreeSet<CgroupId> = moment.truth.shares.iter().map(|share| share.group).collect();
         let standings = groups.into_iter().flat_map(|group| {
-            let all = governor.standings(group).into_iter();
+            let all = governor.disk_statuses(group).into_iter();
             all.map(move |standing| ((group, standing.disk), standing))
         });
         let now = Now {
@@ -153,7 +155,7 @@ impl<'a> Watch<'a> {
         };
         self.contend(&now);
         for order in moment.orders {
-            if let Order::Cap(cap) = order {
+            if let DiskOrder::Cap(cap) = order {
                 self.order(cap, &now);
             }
         }
@@ -166,7 +168,7 @@ impl<'a> Watch<'a> {
     /// Whether two want something of a disk within ten seconds, of which near half would be used.
     fn contend(&mut self, now: &Now<'_>) {
         for share in now.moment.truth.shares.iter().filter(|share| share.wanted > 0.0) {
-            self.wanted.insert((share.group, Scenario::number(share.drive)), now.at);
+            self.wanted.insert((share.group, DiskScenario::number(share.drive)), now.at);
         }
         for disk in &now.moment.truth.drives {
             let lately = |at: &Micros| now.at.saturating_sub(*at) <= Micros::secs(10);
@@ -201,12 +203,12 @@ impl<'a> Watch<'a> {
         let here =
             || now.standings.iter().filter(|(pair, _)| pair.1 == disk.number).map(|(_, standing)| standing);
         match disk.state {
-            State::Slow => self.seen.insert("slow"),
-            State::Share => self.seen.insert("share"),
+            DiskState::Slow => self.seen.insert("slow"),
+            DiskState::Share => self.seen.insert("share"),
             _ => false,
         };
         // A slow disk may have room; one that something divides by weight is not divided by caps.
-        if disk.state == State::Share && self.drive(disk.number).weights.is_none() {
+        if disk.state == DiskState::Share && self.drive(disk.number).weights.is_none() {
             let active = here().filter(|standing| standing.riops + standing.wiops >= 5);
             let sum: f64 = active.filter_map(|standing| standing.cap).sum();
             if sum > TARGET + 1e-6 {
@@ -232,7 +234,8 @@ impl<'a> Watch<'a> {
         let share = now.moment.truth.shares.iter().find(|share| share.group == cap.group);
         let Some(share) = share else { return };
         let tenant = &self.scenario.tenants[share.tenant];
-        let claim = tenant.claim.as_ref().filter(|claim| !claim.disk.is_empty() && tenant.user == IoMax::MAX);
+        let claim =
+            tenant.claim.as_ref().filter(|claim| !claim.disk.is_empty() && tenant.user_max == IoMax::MAX);
         let (Some(claim), Some(disk)) = (claim, now.disks.get(&cap.disk)) else { return };
         if disk.promised > TARGET - 0.3 - 0.25 {
             return;
@@ -279,8 +282,10 @@ impl<'a> Watch<'a> {
     /// Whether all requests to a disk are reads, or all are writes, of one size.
     fn alike(&self, number: DeviceNumber) -> Option<bool> {
         let programs = self.scenario.tenants.iter().flat_map(|tenant| &tenant.programs);
-        let mut here = programs.filter(|program| Scenario::number(program.disk) == number);
-        let kind = |program: &Program| (program.size, program.reads > 0.0 && program.way != Way::Buffered);
+        let mut here = programs.filter(|program| DiskScenario::number(program.disk) == number);
+        let kind = |program: &DiskProgram| {
+            (program.size, program.reads > 0.0 && program.method != IoMethod::Buffered)
+        };
         let first = here.next().filter(|program| program.reads == 0.0 || program.reads == 1.0).map(kind)?;
         here.all(|program| kind(program) == first && (program.reads == 0.0 || program.reads == 1.0))
             .then_some(first.1)
@@ -288,14 +293,18 @@ impl<'a> Watch<'a> {
 
     fn drive(&self, number: DeviceNumber) -> &Drive {
         let drives = self.scenario.drives.iter().enumerate();
-        drives.map(|(i, drive)| (Scenario::number(i), drive)).find(|(at, _)| *at == number).expect("known").1
+        drives
+            .map(|(i, drive)| (DiskScenario::number(i), drive))
+            .find(|(at, _)| *at == number)
+            .expect("known")
+            .1
     }
 
     /// Whether nothing comes before lifelines: no tiers, no limits of users or strangers.
     fn is_simple(&self) -> bool {
         let tiers =
             self.scenario.tenants.iter().map(|tenant| tenant.claim.as_ref().map_or(0, |claim| claim.tier));
-        let others = |tenant: &Tenant| tenant.user != IoMax::MAX || tenant.foreign.is_some();
+        let others = |tenant: &DiskTenant| tenant.user_max != IoMax::MAX || tenant.foreign.is_some();
         tiers.max() == Some(0) && !self.scenario.tenants.iter().any(others)
     }
 
@@ -305,6 +314,6 @@ impl<'a> Watch<'a> {
 }
 
 /// Whether the policy itself says that a container would do more if it could.
-fn wants_more(standing: &Standing) -> bool {
-    matches!(standing.held_by, HeldBy::Cap | HeldBy::Contention | HeldBy::Disk)
+fn wants_more(standing: &ContainerDiskStatus) -> bool {
+    matches!(standing.held_by, LimitedBy::Cap | LimitedBy::Contention | LimitedBy::Disk)
 }

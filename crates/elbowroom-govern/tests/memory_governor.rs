@@ -1,14 +1,17 @@
 //! The memory governor on single events: what hosts have that no scenario of the six phases has.
 
-use elbowroom_govern::memory::{Memory, Settings, State};
-use elbowroom_types::alert::Kind;
-use elbowroom_types::label::Labels;
+use elbowroom_govern::memory::{LendingState, MemoryGovernor, MemorySettings};
+use elbowroom_types::alert::AlertKind;
+use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::memory::{
-    Act, Done, GroupMemory, Heard, MemoryTick, NodeMemory, Order, Outcome, Protect, Stalls,
+    GroupMemory, MemoryOrder, MemoryTick, NodeMemory, OrderCompletion, OrderKind, OrderOutcome, ProbeUpdate,
+    ReclaimProtection, StallTotals,
 };
 use elbowroom_types::probe;
-use elbowroom_types::probe::{Colour, Measure, Report};
-use elbowroom_types::sample::{Container, Engine, Event, Group, GroupId, Limits, Node};
+use elbowroom_types::probe::{Colour, Measure, ProbeReport};
+use elbowroom_types::sample::{
+    CgroupId, CgroupProperties, CgroupSettings, ContainerEngine, ContainerIdentity, HostEvent, NodeProperties,
+};
 use elbowroom_types::unit::Limit::{At, Max};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::collections::BTreeMap;
@@ -19,58 +22,72 @@ const GIB: u64 = 1 << 30;
 type Counted = fn(u64, Bytes) -> GroupMemory;
 
 struct Host {
-    memory: Memory,
+    memory: MemoryGovernor,
     seconds: u64,
-    usage: Vec<(GroupId, Bytes)>,
-    counted: BTreeMap<GroupId, Counted>,
+    usage: Vec<(CgroupId, Bytes)>,
+    counted: BTreeMap<CgroupId, Counted>,
     free: Bytes,
 }
 
 impl Host {
     fn new(total: u64, free: u64) -> Self {
-        let mut memory = Memory::new(Settings::default(), Vec::new());
-        memory.apply(&Event::Node(Node {
+        let mut memory = MemoryGovernor::new(MemorySettings::default(), Vec::new());
+        memory.apply(&HostEvent::Node(NodeProperties {
             mem_total: Bytes(total * GIB),
             page_size: Bytes(4096),
-            ..Node::default()
+            ..NodeProperties::default()
         }));
         Self { memory, seconds: 0, usage: Vec::new(), counted: BTreeMap::new(), free: Bytes(free * GIB) }
     }
 
     /// A group with so many GiB in it; a container where it has a name.
-    fn group(&mut self, id: u64, parent: u64, name: Option<&str>, limits: Limits, gib: u64) -> GroupId {
-        self.usage.push((GroupId(id), Bytes(gib * GIB)));
+    fn group(
+        &mut self,
+        id: u64,
+        parent: u64,
+        name: Option<&str>,
+        limits: CgroupSettings,
+        gib: u64,
+    ) -> CgroupId {
+        self.usage.push((CgroupId(id), Bytes(gib * GIB)));
         self.tell(id, parent, name, limits);
-        GroupId(id)
+        CgroupId(id)
     }
 
     /// What a group is.
-    fn tell(&mut self, id: u64, parent: u64, name: Option<&str>, limits: Limits) -> Vec<Order> {
-        let container = name.map(|name| Container {
+    fn tell(&mut self, id: u64, parent: u64, name: Option<&str>, limits: CgroupSettings) -> Vec<MemoryOrder> {
+        let container = name.map(|name| ContainerIdentity {
             id: name.to_owned(),
             name: Some(name.to_owned()),
-            engine: Engine::Docker,
+            engine: ContainerEngine::Docker,
             pod: None,
-            labels: Labels::default(),
+            labels: ContainerLabels::default(),
         });
-        let (path, id) = (format!("/group{id}"), GroupId(id));
-        let parent = (parent > 0).then_some(GroupId(parent));
-        self.memory.apply(&Event::Group(Group { id, parent, path, container, limits, populated: true }))
+        let (path, id) = (format!("/group{id}"), CgroupId(id));
+        let parent = (parent > 0).then_some(CgroupId(parent));
+        self.memory.apply(&HostEvent::Group(CgroupProperties {
+            id,
+            parent,
+            path,
+            container,
+            limits,
+            populated: true,
+        }))
     }
 
     /// Some seconds pass, in ticks of one.
-    fn pass(&mut self, seconds: u64) -> Vec<Order> {
+    fn pass(&mut self, seconds: u64) -> Vec<MemoryOrder> {
         let mut orders = Vec::new();
         for _ in 0..seconds {
             self.seconds += 1;
-            let group = |(id, usage): &(GroupId, Bytes)| {
+            let group = |(id, usage): &(CgroupId, Bytes)| {
                 let quiet = GroupMemory { anon: *usage, ..GroupMemory::default() };
                 let counted = self.counted.get(id).map_or(quiet, |counted| counted(self.seconds, *usage));
                 (*id, GroupMemory { usage: *usage, populated: true, ..counted })
             };
             let groups = self.usage.iter().map(group).collect();
             let node = NodeMemory { mem_free: self.free, mem_available: self.free, ..NodeMemory::default() };
-            orders.extend(self.memory.apply(&Event::MemoryTick(MemoryTick {
+            orders.extend(self.memory.apply(&HostEvent::MemoryTick(MemoryTick {
                 now: self.now(),
                 node,
                 groups,
@@ -83,47 +100,59 @@ impl Host {
         Micros::secs(self.seconds)
     }
 
-    fn answer(&mut self, group: GroupId, what: Act, outcome: Outcome) {
-        let done = Done { now: self.now(), group, what, outcome, reclaimed: Bytes::ZERO };
-        self.memory.apply(&Event::MemoryDone(done));
+    fn answer(&mut self, group: CgroupId, what: OrderKind, outcome: OrderOutcome) {
+        let done = OrderCompletion { now: self.now(), group, what, outcome, reclaimed: Bytes::ZERO };
+        self.memory.apply(&HostEvent::MemoryDone(done));
     }
 
     /// What its probe says from now on.
-    fn hears(&mut self, group: GroupId, measure: Measure) {
-        let heard =
-            Heard { group, at: self.now(), until: Micros(u64::MAX), report: Report::Measure(measure) };
-        self.memory.apply(&Event::Heard(heard));
+    fn hears(&mut self, group: CgroupId, measure: Measure) {
+        let heard = ProbeUpdate {
+            group,
+            at: self.now(),
+            until: Micros(u64::MAX),
+            report: ProbeReport::Measure(measure),
+        };
+        self.memory.apply(&HostEvent::Heard(heard));
     }
 
     /// Until something is to be taken from a container, which then gives it.
-    fn until_it_gives(&mut self, group: GroupId) {
+    fn until_it_gives(&mut self, group: CgroupId) {
         let ordered = (0..60).find_map(|_| self.pass(1).into_iter().find_map(|order| taken(&order, group)));
-        let amount = ordered.unwrap_or_else(|| panic!("{:?}", self.memory.standing(group)));
-        let done =
-            Done { now: self.now(), group, what: Act::Reclaim, outcome: Outcome::Done, reclaimed: amount };
-        self.memory.apply(&Event::MemoryDone(done));
+        let amount = ordered.unwrap_or_else(|| panic!("{:?}", self.memory.status(group)));
+        let done = OrderCompletion {
+            now: self.now(),
+            group,
+            what: OrderKind::Reclaim,
+            outcome: OrderOutcome::Done,
+            reclaimed: amount,
+        };
+        self.memory.apply(&HostEvent::MemoryDone(done));
     }
 }
 
-fn max(gib: u64) -> Limits {
-    Limits { memory_max: Some(At(Bytes(gib * GIB))), ..Limits::default() }
+fn max(gib: u64) -> CgroupSettings {
+    CgroupSettings { memory_max: Some(At(Bytes(gib * GIB))), ..CgroupSettings::default() }
 }
 
-fn protections(orders: &[Order]) -> Vec<Protect> {
-    orders.iter().filter_map(|order| if let Order::Protect(p) = order { Some(*p) } else { None }).collect()
+fn protections(orders: &[MemoryOrder]) -> Vec<ReclaimProtection> {
+    orders
+        .iter()
+        .filter_map(|order| if let MemoryOrder::Protect(p) = order { Some(*p) } else { None })
+        .collect()
 }
 
 /// What an order takes from a container.
-fn taken(order: &Order, group: GroupId) -> Option<Bytes> {
-    if let Order::Reclaim(reclaim) = order {
+fn taken(order: &MemoryOrder, group: CgroupId) -> Option<Bytes> {
+    if let MemoryOrder::Reclaim(reclaim) = order {
         (reclaim.group == group).then_some(reclaim.amount)
     } else {
         None
     }
 }
 
-fn has_begun(orders: &[Order], kind: Kind) -> bool {
-    orders.iter().any(|order| matches!(order, Order::Alert(alert) if alert.kind == kind))
+fn has_begun(orders: &[MemoryOrder], kind: AlertKind) -> bool {
+    orders.iter().any(|order| matches!(order, MemoryOrder::Alert(alert) if alert.kind == kind))
 }
 
 #[test]
@@ -131,36 +160,38 @@ fn what_a_pool_inside_a_pool_uses_is_not_missing_twice() {
     let mut host = Host::new(64, 2);
     let slice = host.group(1, 0, None, max(60), 56);
     let pod = host.group(2, slice.0, None, max(50), 40);
-    host.group(3, slice.0, Some("best-effort"), Limits::default(), 16);
-    host.group(4, pod.0, Some("burstable"), Limits::default(), 40);
-    let db = host.group(5, 0, Some("db"), Limits { memory_low: Some(At(Bytes(2 * GIB))), ..max(8) }, 3);
+    host.group(3, slice.0, Some("best-effort"), CgroupSettings::default(), 16);
+    host.group(4, pod.0, Some("burstable"), CgroupSettings::default(), 40);
+    let db =
+        host.group(5, 0, Some("db"), CgroupSettings { memory_low: Some(At(Bytes(2 * GIB))), ..max(8) }, 3);
     let orders = host.pass(60);
     // 64 less 3 that nobody gives back, and a margin of 3 %.
     let pools: Vec<(&str, u64)> =
         host.memory.pools().iter().map(|pool| (&*pool.path, pool.size.get() / GIB)).collect();
     assert_eq!(pools, [("/", 59), ("/group1", 60)], "the inner one is around a single container");
     // It waits for nothing, and lends three quarters of what is its own.
-    assert_eq!(host.memory.standing(db).unwrap().floor, Bytes(GIB / 2));
-    assert!(!has_begun(&orders, Kind::Overcommit), "{orders:?}");
+    assert_eq!(host.memory.status(db).unwrap().floor, Bytes(GIB / 2));
+    assert!(!has_begun(&orders, AlertKind::Overcommit), "{orders:?}");
 }
 
 #[test]
 fn reservations_that_fill_the_limit_around_them_are_not_too_much() {
     let mut host = Host::new(16, 8);
     let pool = host.group(1, 0, None, max(8), 8);
-    let low = |gib: u64| Limits { memory_low: Some(At(Bytes(gib * GIB))), ..Limits::default() };
+    let low =
+        |gib: u64| CgroupSettings { memory_low: Some(At(Bytes(gib * GIB))), ..CgroupSettings::default() };
     host.group(2, pool.0, Some("a"), low(5), 5);
     host.group(3, pool.0, Some("b"), low(3), 3);
     let orders = host.pass(60);
     let sizes: Vec<Bytes> = host.memory.pools().iter().map(|pool| pool.size).collect();
     assert!(sizes.contains(&Bytes(8 * GIB)), "{sizes:?}");
-    assert!(!has_begun(&orders, Kind::Overcommit), "{orders:?}");
+    assert!(!has_begun(&orders, AlertKind::Overcommit), "{orders:?}");
 }
 
 /// Page cache, with tasks that wait for so many milliseconds a second, all at once, and read back so many bytes.
 fn cache(usage: Bytes, second: u64, waited: u64, back: u64) -> GroupMemory {
     let time = Micros::millis(second * waited);
-    let stalls = Stalls { memory_some: time, memory_full: time, io_some: time };
+    let stalls = StallTotals { memory_some: time, memory_full: time, io_some: time };
     let refault_file = Bytes(second * back);
     GroupMemory {
         file: usage,
@@ -174,22 +205,22 @@ fn cache(usage: Bytes, second: u64, waited: u64, back: u64) -> GroupMemory {
 #[test]
 fn quarantine_is_no_way_to_keep_what_others_are_owed() {
     let mut host = Host::new(16, 8);
-    let [pool, poor, lender] = poor_and_lender(&mut host, Limits::default());
+    let [pool, poor, lender] = poor_and_lender(&mut host, CgroupSettings::default());
     host.until_it_gives(lender);
     // All of its tasks wait, and it grows back to more than its half.
     host.counted.insert(lender, |second, usage| cache(usage, second, 900, GIB));
     host.pass(1);
-    assert_eq!(host.memory.standing(lender).unwrap().state, State::Quarantine);
+    assert_eq!(host.memory.status(lender).unwrap().state, LendingState::Quarantine);
     host.usage = vec![(pool, Bytes(8 * GIB)), (poor, Bytes(2 * GIB)), (lender, Bytes(6 * GIB))];
     let gives = host.pass(5).iter().any(|order| taken(order, lender).is_some());
-    assert!(gives, "{:?}", host.memory.standing(lender));
-    assert_eq!(host.memory.standing(lender).unwrap().state, State::Quarantine);
+    assert!(gives, "{:?}", host.memory.status(lender));
+    assert_eq!(host.memory.status(lender).unwrap().state, LendingState::Quarantine);
 }
 
 /// A poor container that waits for memory, and a lender without a probe, who waits for nothing.
-fn poor_and_lender(host: &mut Host, reserve: Limits) -> [GroupId; 3] {
+fn poor_and_lender(host: &mut Host, reserve: CgroupSettings) -> [CgroupId; 3] {
     let pool = host.group(1, 0, None, max(8), 8);
-    let poor = host.group(2, pool.0, Some("poor"), Limits::default(), 4);
+    let poor = host.group(2, pool.0, Some("poor"), CgroupSettings::default(), 4);
     let lender = host.group(3, pool.0, Some("lender"), reserve, 4);
     host.counted.insert(poor, |second, usage| cache(usage, second, 500, GIB));
     host.counted.insert(lender, |second, usage| cache(usage, second, 0, 0));
@@ -199,23 +230,24 @@ fn poor_and_lender(host: &mut Host, reserve: Limits) -> [GroupId; 3] {
 #[test]
 fn what_a_loan_taught_is_given_back_also_where_others_took_more_than_the_loan() {
     let mut host = Host::new(16, 8);
-    let low = Limits { memory_low: Some(At(Bytes(3 * GIB))), ..Limits::default() };
+    let low = CgroupSettings { memory_low: Some(At(Bytes(3 * GIB))), ..CgroupSettings::default() };
     let [pool, poor, lender] = poor_and_lender(&mut host, low);
     host.until_it_gives(lender);
     // Meanwhile its neighbour grew. It reads back what it lost and waits for nothing, for the disk is fast.
     host.usage = vec![(pool, Bytes(8 * GIB)), (poor, Bytes(6 * GIB)), (lender, Bytes(2 * GIB))];
     host.counted.insert(lender, |second, usage| cache(usage, second, 0, GIB));
     let orders = host.pass(8);
-    let standing = host.memory.standing(lender).unwrap();
-    assert_eq!((standing.state, standing.colour), (State::Hold, Colour::Yellow), "{standing:?}");
+    let standing = host.memory.status(lender).unwrap();
+    assert_eq!((standing.state, standing.colour), (LendingState::Hold, Colour::Yellow), "{standing:?}");
     assert!(standing.working_set > Bytes(3 * GIB) && standing.floor == Bytes(3 * GIB), "{standing:?}");
-    assert!(orders.iter().any(|order| taken(order, poor).is_some()), "{:?}", host.memory.standing(poor));
+    assert!(orders.iter().any(|order| taken(order, poor).is_some()), "{:?}", host.memory.status(poor));
 }
 
 #[test]
 fn what_is_reserved_is_kept_but_for_the_last_page() {
     let mut host = Host::new(16, 8);
-    let low = |gib: u64| Limits { memory_low: Some(At(Bytes(gib * GIB))), ..Limits::default() };
+    let low =
+        |gib: u64| CgroupSettings { memory_low: Some(At(Bytes(gib * GIB))), ..CgroupSettings::default() };
     let pool = host.group(1, 0, None, max(8), 8);
     // It uses less than it has reserved, and waits: what it grows by is kept for it as well.
     let poor = host.group(2, pool.0, Some("poor"), low(5), 4);
@@ -232,32 +264,32 @@ fn what_is_reserved_is_kept_but_for_the_last_page() {
 
 /// It serves so many a second, which is all that is asked of it.
 fn serves(served: f64) -> Measure {
-    Measure { kind: probe::Kind::Throughput, served, offered: Some(served), objective: None }
+    Measure { kind: probe::MeasureKind::Throughput, served, offered: Some(served), objective: None }
 }
 
 /// It takes so long for a request, and twenty would do.
 fn takes(served: f64) -> Measure {
-    Measure { kind: probe::Kind::Latency, served, offered: None, objective: Some(20.0) }
+    Measure { kind: probe::MeasureKind::Latency, served, offered: None, objective: Some(20.0) }
 }
 
 /// The lender's loan fails while it says one thing; what was learned, after so many seconds in which it says another.
-fn learned(host: &mut Host, lender: GroupId, first: Measure, then: Measure, seconds: u64) -> Bytes {
+fn learned(host: &mut Host, lender: CgroupId, first: Measure, then: Measure, seconds: u64) -> Bytes {
     host.hears(lender, first);
     host.until_it_gives(lender);
     host.counted.insert(lender, |second, usage| cache(usage, second, 0, second * GIB));
     host.pass(1);
-    assert!(host.memory.standing(lender).unwrap().working_set > Bytes(3 * GIB));
+    assert!(host.memory.status(lender).unwrap().working_set > Bytes(3 * GIB));
     host.counted.insert(lender, |second, usage| cache(usage, second, 0, 0));
     host.hears(lender, then);
     host.pass(seconds);
-    host.memory.standing(lender).unwrap().working_set
+    host.memory.status(lender).unwrap().working_set
 }
 
 #[test]
 fn a_working_set_is_that_of_its_load() {
     let check = |first, then, seconds, forgotten: bool| {
         let mut host = Host::new(16, 8);
-        let [.., lender] = poor_and_lender(&mut host, Limits::default());
+        let [.., lender] = poor_and_lender(&mut host, CgroupSettings::default());
         let left = learned(&mut host, lender, first, then, seconds);
         assert_eq!(left == Bytes::ZERO, forgotten, "{first:?} {then:?} {seconds} s: {left}");
     };
@@ -272,26 +304,26 @@ fn a_working_set_is_that_of_its_load() {
 #[test]
 fn what_was_learned_beyond_a_reservation_comes_after_those_of_others() {
     let mut host = Host::new(16, 8);
-    let [_, poor, lender] = poor_and_lender(&mut host, Limits::default());
+    let [_, poor, lender] = poor_and_lender(&mut host, CgroupSettings::default());
     learned(&mut host, lender, serves(100.0), serves(100.0), 1);
-    let low = Limits { memory_low: Some(At(Bytes(6 * GIB))), ..Limits::default() };
+    let low = CgroupSettings { memory_low: Some(At(Bytes(6 * GIB))), ..CgroupSettings::default() };
     host.usage.pop();
     host.usage.pop();
     host.group(2, 1, Some("poor"), low, 4);
     host.usage.push((lender, Bytes(4 * GIB)));
     host.pass(1);
-    assert_eq!(host.memory.standing(poor).unwrap().entitlement, Bytes(6 * GIB));
-    assert_eq!(host.memory.standing(lender).unwrap().floor, Bytes(2 * GIB));
+    assert_eq!(host.memory.status(poor).unwrap().entitlement, Bytes(6 * GIB));
+    assert_eq!(host.memory.status(lender).unwrap().floor, Bytes(2 * GIB));
 }
 
 #[test]
 fn what_its_user_protects_is_its_reservation() {
     let reserved = |low: Option<Limit<Bytes>>, min: Option<Limit<Bytes>>| {
         let mut host = Host::new(64, 30);
-        let limits = Limits { memory_low: low, memory_min: min, ..Limits::default() };
+        let limits = CgroupSettings { memory_low: low, memory_min: min, ..CgroupSettings::default() };
         let id = host.group(1, 0, Some("db"), limits, 3);
         host.pass(10);
-        let standing = host.memory.standing(id).unwrap();
+        let standing = host.memory.status(id).unwrap();
         (standing.reserve.get() / GIB, standing.hands_off.is_some())
     };
     let gib = |n: u64| Some(At(Bytes(n * GIB)));
@@ -305,71 +337,74 @@ fn what_its_user_protects_is_its_reservation() {
 
 #[test]
 fn who_is_governed_no_more_has_what_was_his_again() {
-    type Ends = fn(&mut Host, GroupId) -> Vec<Order>;
+    type Ends = fn(&mut Host, CgroupId) -> Vec<MemoryOrder>;
     let ends: [Ends; 3] = [
-        |host, lender| host.memory.apply(&Event::Gone(lender)),
-        |host, lender| host.tell(lender.0, 1, None, Limits::default()),
+        |host, lender| host.memory.apply(&HostEvent::Gone(lender)),
+        |host, lender| host.tell(lender.0, 1, None, CgroupSettings::default()),
         // The group around it is a container now.
         |host, _| host.tell(1, 0, Some("outer"), max(8)),
     ];
     for end in ends {
         let mut host = Host::new(16, 8);
-        let [.., lender] = poor_and_lender(&mut host, Limits::default());
+        let [.., lender] = poor_and_lender(&mut host, CgroupSettings::default());
         host.until_it_gives(lender);
         let orders = end(&mut host, lender);
-        let shows =
-            |order: &Order| matches!(order, Order::Export(e) if e.group == lender && e.ceiling == Max);
+        let shows = |order: &MemoryOrder| matches!(order, MemoryOrder::Export(e) if e.group == lender && e.ceiling == Max);
         assert!(orders.iter().any(shows), "{orders:?}");
-        let kept =
-            |p: &Protect| p.group == lender && (p.low, p.min, p.soft) != (Bytes::ZERO, Bytes::ZERO, Max);
+        let kept = |p: &ReclaimProtection| {
+            p.group == lender && (p.low, p.min, p.soft) != (Bytes::ZERO, Bytes::ZERO, Max)
+        };
         assert!(!protections(&orders).iter().any(kept), "{orders:?}");
-        assert!(host.pass(5).iter().all(|order| !matches!(order, Order::Export(e) if e.group == lender)));
+        assert!(
+            host.pass(5).iter().all(|order| !matches!(order, MemoryOrder::Export(e) if e.group == lender))
+        );
     }
 }
 
 #[test]
 fn protection_that_failed_is_asked_for_again_and_is_no_strangers_work() {
     let mut host = Host::new(64, 30);
-    let limits = Limits { memory_low: Some(At(Bytes(2 * GIB))), ..Limits::default() };
+    let limits = CgroupSettings { memory_low: Some(At(Bytes(2 * GIB))), ..CgroupSettings::default() };
     let id = host.group(1, 0, Some("db"), limits, 3);
     let last = protections(&host.pass(60)).pop().unwrap();
-    host.answer(id, Act::Protect, Outcome::Refused("no space left".into()));
+    host.answer(id, OrderKind::Protect, OrderOutcome::Refused("no space left".into()));
     let orders = host.pass(29);
-    assert!(protections(&orders).is_empty() && !has_begun(&orders, Kind::ForeignWriter), "{orders:?}");
+    assert!(protections(&orders).is_empty() && !has_begun(&orders, AlertKind::ForeignWriter), "{orders:?}");
     let again = protections(&host.pass(2));
     assert_eq!(again.iter().map(|p| (p.low, p.soft)).collect::<Vec<_>>(), [(last.low, last.soft)]);
 
-    host.answer(id, Act::Protect, Outcome::Foreign);
+    host.answer(id, OrderKind::Protect, OrderOutcome::Foreign);
     let orders = host.pass(598);
-    assert!(protections(&orders).is_empty() && has_begun(&orders, Kind::ForeignWriter), "{orders:?}");
+    assert!(protections(&orders).is_empty() && has_begun(&orders, AlertKind::ForeignWriter), "{orders:?}");
     assert_eq!(protections(&host.pass(4)).len(), 1);
 }
 
 #[test]
 fn who_waits_for_memory_for_a_tenth_of_the_time_is_pressed() {
     let mut host = Host::new(16, 8);
-    let waits = host.group(1, 0, Some("waits"), Limits::default(), 2);
-    let hardly = host.group(2, 0, Some("hardly"), Limits::default(), 2);
-    let uncounted = host.group(3, 0, Some("uncounted"), Limits::default(), 2);
-    host.group(4, 0, Some("quiet"), Limits::default(), 2);
+    let waits = host.group(1, 0, Some("waits"), CgroupSettings::default(), 2);
+    let hardly = host.group(2, 0, Some("hardly"), CgroupSettings::default(), 2);
+    let uncounted = host.group(3, 0, Some("uncounted"), CgroupSettings::default(), 2);
+    host.group(4, 0, Some("quiet"), CgroupSettings::default(), 2);
     host.counted.insert(waits, |second, usage| cache(usage, second, 120, 0));
     host.counted.insert(hardly, |second, usage| cache(usage, second, 80, 0));
     let reads_back = |second, usage| GroupMemory { stalls: None, ..cache(usage, second, 0, GIB / 10) };
     host.counted.insert(uncounted, reads_back);
     host.pass(1);
-    assert_eq!(host.memory.pressed().count(), 0, "nothing is known of a period yet");
+    assert_eq!(host.memory.stalled_containers().count(), 0, "nothing is known of a period yet");
     host.pass(15);
-    assert_eq!(host.memory.pressed().collect::<Vec<_>>(), [waits, uncounted]);
+    assert_eq!(host.memory.stalled_containers().collect::<Vec<_>>(), [waits, uncounted]);
     // The last period alone: what was is over.
     host.counted.insert(waits, |_, usage| cache(usage, 16, 120, 0));
     host.pass(1);
-    assert_eq!(host.memory.pressed().collect::<Vec<_>>(), [uncounted]);
+    assert_eq!(host.memory.stalled_containers().collect::<Vec<_>>(), [uncounted]);
 }
 
 /// Two neighbours below one limit, the first of which waits for memory and is owed more than it has.
-fn poor_and_rich(host: &mut Host, rich: Counted) -> [GroupId; 2] {
+fn poor_and_rich(host: &mut Host, rich: Counted) -> [CgroupId; 2] {
     let pool = host.group(1, 0, None, max(8), 8);
-    let low = |gib: u64| Limits { memory_low: Some(At(Bytes(gib * GIB))), ..Limits::default() };
+    let low =
+        |gib: u64| CgroupSettings { memory_low: Some(At(Bytes(gib * GIB))), ..CgroupSettings::default() };
     let ids =
         [host.group(2, pool.0, Some("poor"), low(4), 2), host.group(3, pool.0, Some("rich"), low(1), 6)];
     host.counted.insert(ids[0], |second, usage| cache(usage, second, 500, GIB));
@@ -386,9 +421,9 @@ fn who_can_give_nothing_is_asked_for_it_and_not_held() {
         ..cache(Bytes::ZERO, second, 500, GIB / 64)
     });
     let orders = host.pass(60);
-    let held = |order: &Order| matches!(order, Order::Lease(lease) if lease.group == rich);
+    let held = |order: &MemoryOrder| matches!(order, MemoryOrder::Lease(lease) if lease.group == rich);
     assert!(!orders.iter().any(|order| held(order) || taken(order, rich).is_some()), "{orders:?}");
-    let standing = host.memory.standing(rich).unwrap();
+    let standing = host.memory.status(rich).unwrap();
     let shown = standing.export.value().unwrap();
     assert!((standing.entitlement..standing.usage).contains(&shown), "{standing:?}");
 }
@@ -405,13 +440,13 @@ fn who_grows_as_fast_as_he_gives_is_held_no_tighter_than_he_can_give() {
     for _ in 0..20 {
         for order in host.pass(1) {
             match order {
-                Order::Lease(lease) if lease.group == rich => held.push(lease.high),
-                Order::Reclaim(_) => host.answer(rich, Act::Reclaim, Outcome::Done),
+                MemoryOrder::Lease(lease) if lease.group == rich => held.push(lease.high),
+                MemoryOrder::Reclaim(_) => host.answer(rich, OrderKind::Reclaim, OrderOutcome::Done),
                 _ => {}
             }
         }
     }
-    assert!(!held.is_empty(), "{:?}", host.memory.standing(rich));
+    assert!(!held.is_empty(), "{:?}", host.memory.status(rich));
     assert!(held.iter().all(|high| high.get() >= 6 * GIB / 100 * 89), "{held:?}");
 }
 
@@ -426,7 +461,7 @@ fn shared_memory_that_is_mapped_takes_nothing_off_the_page_cache() {
     });
     host.pass(2);
     // Half a GiB is run from.
-    assert_eq!(host.memory.standing(rich).unwrap().reclaimable, Bytes(5 * GIB / 2));
+    assert_eq!(host.memory.status(rich).unwrap().reclaimable, Bytes(5 * GIB / 2));
 }
 
 #[test]
@@ -434,8 +469,8 @@ fn who_can_give_nothing_does_not_stand_before_who_can() {
     let mut host = Host::new(16, 8);
     let pool = host.group(1, 0, None, max(8), 8);
     let poor = host.group(2, pool.0, Some("poor"), max(2), 1);
-    let heap = host.group(3, pool.0, Some("heap"), Limits::default(), 5);
-    let files = host.group(4, pool.0, Some("files"), Limits::default(), 2);
+    let heap = host.group(3, pool.0, Some("heap"), CgroupSettings::default(), 5);
+    let files = host.group(4, pool.0, Some("files"), CgroupSettings::default(), 2);
     // What it can use more would be one step of the largest.
     host.usage[1].1 = Bytes(2 * GIB - GIB / 16);
     host.counted.insert(poor, |second, usage| cache(usage, second, 500, GIB));
@@ -443,7 +478,7 @@ fn who_can_give_nothing_does_not_stand_before_who_can() {
         .insert(heap, |second, usage| GroupMemory { anon: usage, ..cache(Bytes::ZERO, second, 0, 0) });
     host.counted.insert(files, |second, usage| cache(usage, second, 0, 0));
     let orders = host.pass(60);
-    assert!(orders.iter().any(|order| taken(order, files).is_some()), "{:?}", host.memory.standing(files));
+    assert!(orders.iter().any(|order| taken(order, files).is_some()), "{:?}", host.memory.status(files));
     assert!(!orders.iter().any(|order| taken(order, heap).is_some()));
 }
 
@@ -452,8 +487,8 @@ fn a_limit_around_one_container_is_its_own_and_no_pool() {
     let mut host = Host::new(16, 1);
     // A pod with a limit and one container; and one without, whose reservation the first may not eat.
     let pod = host.group(1, 0, None, max(4), 3);
-    let greedy = host.group(2, pod.0, Some("greedy"), Limits::default(), 3);
-    let low = Limits { memory_low: Some(At(Bytes(12 * GIB))), ..Limits::default() };
+    let greedy = host.group(2, pod.0, Some("greedy"), CgroupSettings::default(), 3);
+    let low = CgroupSettings { memory_low: Some(At(Bytes(12 * GIB))), ..CgroupSettings::default() };
     let poor = host.group(3, 0, Some("poor"), low, 10);
     for id in [greedy, poor] {
         host.counted.insert(id, |second, usage| cache(usage, second, 500, GIB));
@@ -463,23 +498,23 @@ fn a_limit_around_one_container_is_its_own_and_no_pool() {
     let orders = host.pass(60);
     let pools: Vec<&str> = host.memory.pools().iter().map(|pool| &*pool.path).collect();
     assert_eq!(pools, ["/"]);
-    assert!(host.memory.standing(greedy).unwrap().entitlement <= Bytes(4 * GIB));
-    assert!(orders.iter().any(|order| taken(order, greedy).is_some()), "{:?}", host.memory.standing(greedy));
+    assert!(host.memory.status(greedy).unwrap().entitlement <= Bytes(4 * GIB));
+    assert!(orders.iter().any(|order| taken(order, greedy).is_some()), "{:?}", host.memory.status(greedy));
     // With a second container there is something to divide.
-    host.group(4, pod.0, Some("beside"), Limits::default(), 0);
+    host.group(4, pod.0, Some("beside"), CgroupSettings::default(), 0);
     host.pass(1);
     assert_eq!(host.memory.pools().len(), 2);
 }
 
 /// A machine that is short, a pod of 8 GiB with two containers, and one beside it. Who waits for memory, and who has page cache that he
 /// does not read again; how much each has.
-fn pod_and_beside(free: u64, waits: [bool; 3], gib: [u64; 3]) -> (Host, [GroupId; 3]) {
+fn pod_and_beside(free: u64, waits: [bool; 3], gib: [u64; 3]) -> (Host, [CgroupId; 3]) {
     let mut host = Host::new(16, free);
     host.free = Bytes(GIB * free / 16);
     let pod = host.group(1, 0, None, max(8), gib[0] + gib[1]);
-    let app = host.group(2, pod.0, Some("app"), Limits::default(), gib[0]);
-    let sidecar = host.group(3, pod.0, Some("sidecar"), Limits::default(), gib[1]);
-    let beside = host.group(4, 0, Some("beside"), Limits::default(), gib[2]);
+    let app = host.group(2, pod.0, Some("app"), CgroupSettings::default(), gib[0]);
+    let sidecar = host.group(3, pod.0, Some("sidecar"), CgroupSettings::default(), gib[1]);
+    let beside = host.group(4, 0, Some("beside"), CgroupSettings::default(), gib[2]);
     let all = [app, sidecar, beside];
     for (id, waits) in all.into_iter().zip(waits) {
         let counted: Counted = match waits {
@@ -496,8 +531,8 @@ fn a_pod_of_several_containers_lends_to_others_outside_of_it() {
     let (mut host, [app, sidecar, beside]) = pod_and_beside(1, [false, false, true], [6, 1, 8]);
     let orders = host.pass(60);
     let gives = |id| orders.iter().any(|order| taken(order, id).is_some());
-    assert!(gives(app) && !gives(beside), "{:?}", host.memory.standing(app));
-    assert!(host.memory.standing(sidecar).is_some());
+    assert!(gives(app) && !gives(beside), "{:?}", host.memory.status(app));
+    assert!(host.memory.status(sidecar).is_some());
     let pools: Vec<(&str, usize)> =
         host.memory.pools().iter().map(|pool| (&*pool.path, pool.containers)).collect();
     assert_eq!(pools, [("/", 3), ("/group1", 2)]);
@@ -509,14 +544,14 @@ fn nobody_outside_gives_for_a_pod_that_is_full() {
     let (mut host, [app, sidecar, beside]) = pod_and_beside(1, [true, false, false], [5, 3, 7]);
     let orders = host.pass(60);
     let gives = |id| orders.iter().any(|order| taken(order, id).is_some());
-    assert!(gives(sidecar) && !gives(beside) && !gives(app), "{:?}", host.memory.standing(beside));
+    assert!(gives(sidecar) && !gives(beside) && !gives(app), "{:?}", host.memory.status(beside));
 }
 
 #[test]
 fn in_a_pod_nobody_is_owed_more_than_its_limit() {
     let (mut host, all) = pod_and_beside(8, [true; 3], [4, 4, 7]);
     host.pass(60);
-    let owed = all.map(|id| host.memory.standing(id).unwrap().entitlement.get() as f64 / GIB as f64);
+    let owed = all.map(|id| host.memory.status(id).unwrap().entitlement.get() as f64 / GIB as f64);
     assert!((owed[0] - 4.0).abs() < 0.1 && (owed[1] - 4.0).abs() < 0.1, "{owed:?}");
     // What the limit keeps from them is his: 16 less the margin, half of one that nobody gives back, and 8.
     assert!((6.9..7.1).contains(&owed[2]), "{owed:?}");
@@ -526,11 +561,11 @@ fn in_a_pod_nobody_is_owed_more_than_its_limit() {
 fn what_containers_in_a_slice_are_owed_leaves_others_theirs() {
     let mut host = Host::new(16, 1);
     let slice = host.group(1, 0, None, max(14), 10);
-    let pod = host.group(2, slice.0, None, Limits::default(), 6);
-    let low = Limits { memory_low: Some(At(Bytes(3 * GIB))), ..Limits::default() };
+    let pod = host.group(2, slice.0, None, CgroupSettings::default(), 6);
+    let low = CgroupSettings { memory_low: Some(At(Bytes(3 * GIB))), ..CgroupSettings::default() };
     let all = [
         host.group(3, pod.0, Some("poor"), low, 6),
-        host.group(4, slice.0, Some("beside"), Limits::default(), 4),
+        host.group(4, slice.0, Some("beside"), CgroupSettings::default(), 4),
         host.group(5, 0, Some("alone"), low, 5),
     ];
     for id in all {

@@ -5,11 +5,11 @@
 
 mod many;
 
-use elbowroom_govern::memory::{Memory, Standing, State, What};
-use elbowroom_sim::memory::{Moment, Rule, Scenario, Voice, play};
-use elbowroom_types::memory::{Act, GroupMemory, Order, Outcome, Reclaim};
+use elbowroom_govern::memory::{ContainerMemoryStatus, LendingState, MemoryAction, MemoryGovernor};
+use elbowroom_sim::memory::{MemoryPolicy, MemoryScenario, MemorySimStep, ProbeBehaviour, play};
+use elbowroom_types::memory::{GroupMemory, MemoryOrder, OrderKind, OrderOutcome, ReclaimRequest};
 use elbowroom_types::probe::Colour;
-use elbowroom_types::sample::{Event, GroupId};
+use elbowroom_types::sample::{CgroupId, HostEvent};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use many::Run;
 use std::collections::{BTreeMap, BTreeSet};
@@ -124,10 +124,10 @@ fn run() -> &'static Run {
 }
 
 fn look_at(seed: u64, run: &mut Run) {
-    let scenario = Scenario::random(seed);
+    let scenario = MemoryScenario::random(seed);
     let mut watch = Watch::default();
     let played = catch_unwind(AssertUnwindSafe(|| {
-        play(&scenario, Rule::Governor, seed, |moment| watch.look(&scenario, moment));
+        play(&scenario, MemoryPolicy::Governor, seed, |moment| watch.look(&scenario, moment));
     }));
     if played.is_err() {
         watch.breaks("panic", scenario.name.clone());
@@ -136,7 +136,7 @@ fn look_at(seed: u64, run: &mut Run) {
         scenario.tenants.iter().any(|t| t.claim.as_ref().is_some_and(|claim| claim.memory.guaranteed));
     if watch.killed > 0 && !guaranteed {
         let mut without = 0;
-        play(&scenario, Rule::None, seed, |moment| {
+        play(&scenario, MemoryPolicy::None, seed, |moment| {
             without = moment.truth.shares.iter().filter(|share| share.killed).count();
         });
         watch.seen.insert("killed");
@@ -158,9 +158,9 @@ struct Watch {
     broken: BTreeMap<&'static str, String>,
     seen: BTreeSet<&'static str>,
     /// Orders to take that were not answered.
-    open: BTreeMap<GroupId, Micros>,
+    open: BTreeMap<CgroupId, Micros>,
     /// Containers whose protection somebody else wrote, and when.
-    foreign: BTreeMap<GroupId, Micros>,
+    foreign: BTreeMap<CgroupId, Micros>,
     killed: usize,
 }
 
@@ -169,19 +169,19 @@ impl Watch {
         self.broken.entry(property).or_insert(how);
     }
 
-    fn look(&mut self, scenario: &Scenario, moment: &Moment<'_>) {
+    fn look(&mut self, scenario: &MemoryScenario, moment: &MemorySimStep<'_>) {
         let Some(governor) = moment.governor else { return };
         let now = moment.truth.now;
         self.killed = moment.truth.shares.iter().filter(|share| share.killed).count();
         let mut memory = BTreeMap::new();
         for event in moment.events {
             match event {
-                Event::MemoryTick(tick) => memory = tick.groups.iter().copied().collect(),
-                Event::MemoryDone(done) => {
-                    if done.what == Act::Reclaim {
+                HostEvent::MemoryTick(tick) => memory = tick.groups.iter().copied().collect(),
+                HostEvent::MemoryDone(done) => {
+                    if done.what == OrderKind::Reclaim {
                         self.open.remove(&done.group);
                     }
-                    if done.what == Act::Protect && done.outcome == Outcome::Foreign {
+                    if done.what == OrderKind::Protect && done.outcome == OrderOutcome::Foreign {
                         self.seen.insert("foreign");
                         self.foreign.insert(done.group, done.now);
                     }
@@ -191,8 +191,8 @@ impl Watch {
         }
         self.pools(governor, moment, now);
         for share in &moment.truth.shares {
-            let Some(standing) = governor.standing(share.group) else { continue };
-            if f64::from(standing.failures) > 4.0 + (scenario.lasts.get() as f64 / 1e7).log2() {
+            let Some(standing) = governor.status(share.group) else { continue };
+            if f64::from(standing.failures) > 4.0 + (scenario.duration.get() as f64 / 1e7).log2() {
                 self.breaks("failures", format!("{now}: {} of {}", standing.failures, share.group.0));
             }
             let new = standing.decisions.iter().filter(|decision| decision.at == now);
@@ -205,10 +205,10 @@ impl Watch {
         }
     }
 
-    fn pools(&mut self, governor: &Memory, moment: &Moment<'_>, now: Micros) {
+    fn pools(&mut self, governor: &MemoryGovernor, moment: &MemorySimStep<'_>, now: Micros) {
         // Every container of a scenario is in the same pool, which may be in the machine.
         let Some(pool) = governor.pools().last() else { return };
-        let standings = moment.truth.shares.iter().filter_map(|share| governor.standing(share.group));
+        let standings = moment.truth.shares.iter().filter_map(|share| governor.status(share.group));
         let owed: Bytes = standings.map(|standing| standing.entitlement).sum();
         if owed.get() as f64 > pool.size.get() as f64 * 1.0001 + 64.0 {
             self.breaks("owed", format!("{now}: {owed} of {}", pool.size));
@@ -223,15 +223,15 @@ impl Watch {
 
     fn order(
         &mut self,
-        governor: &Memory,
-        moment: &Moment<'_>,
-        memory: &BTreeMap<GroupId, GroupMemory>,
-        order: &Order,
+        governor: &MemoryGovernor,
+        moment: &MemorySimStep<'_>,
+        memory: &BTreeMap<CgroupId, GroupMemory>,
+        order: &MemoryOrder,
         now: Micros,
     ) {
         match order {
-            Order::Reclaim(reclaim) => {
-                let Some(standing) = governor.standing(reclaim.group) else { return };
+            MemoryOrder::Reclaim(reclaim) => {
+                let Some(standing) = governor.status(reclaim.group) else { return };
                 self.reclaim(governor, moment, memory, reclaim, &standing, now);
                 if self.open.get(&reclaim.group).is_some_and(|at| now.saturating_sub(*at) < ANSWER) {
                     self.breaks("answer", format!("{now}: {reclaim:?}"));
@@ -240,8 +240,8 @@ impl Watch {
                     self.seen.insert("unanswered");
                 }
             }
-            Order::Lease(lease) => {
-                let Some(standing) = governor.standing(lease.group) else { return };
+            MemoryOrder::Lease(lease) => {
+                let Some(standing) = governor.status(lease.group) else { return };
                 let short = lease.until.saturating_sub(now) > Micros::secs(10);
                 let tight = lease.high.saturating_add(PAGE) < standing.floor.min(standing.usage);
                 let tight =
@@ -252,11 +252,11 @@ impl Watch {
                     .map_or(Bytes::ZERO, |m| m.file.saturating_add(m.swap_room.min(m.anon)));
                 let least = standing.usage.saturating_sub(reclaimable);
                 let tight = tight || lease.high.saturating_add(PAGE) < least;
-                if short || tight || standing.state == State::Quarantine {
+                if short || tight || standing.state == LendingState::Quarantine {
                     self.breaks("lease", format!("{now}: {lease:?} {standing:?}"));
                 }
             }
-            Order::Protect(protect) => {
+            MemoryOrder::Protect(protect) => {
                 self.seen.insert("protect");
                 let ceded =
                     self.foreign.get(&protect.group).is_some_and(|at| now.saturating_sub(*at) < CEDED);
@@ -264,8 +264,8 @@ impl Watch {
                     self.breaks("foreign", format!("{now}: {protect:?}"));
                 }
             }
-            Order::Export(export) => {
-                let standing = governor.standing(export.group);
+            MemoryOrder::Export(export) => {
+                let standing = governor.status(export.group);
                 let below = |at: Bytes| {
                     standing.as_ref().is_some_and(|s| at.saturating_add(PAGE) < s.floor.min(s.usage))
                 };
@@ -275,26 +275,26 @@ impl Watch {
                     self.breaks("export", format!("{now}: {export:?} {standing:?}"));
                 }
             }
-            Order::Release(_) | Order::Alert(_) => {}
+            MemoryOrder::Release(_) | MemoryOrder::Alert(_) => {}
         }
     }
 
     fn reclaim(
         &mut self,
-        governor: &Memory,
-        moment: &Moment<'_>,
-        memory: &BTreeMap<GroupId, GroupMemory>,
-        reclaim: &Reclaim,
-        standing: &Standing,
+        governor: &MemoryGovernor,
+        moment: &MemorySimStep<'_>,
+        memory: &BTreeMap<CgroupId, GroupMemory>,
+        reclaim: &ReclaimRequest,
+        standing: &ContainerMemoryStatus,
         now: Micros,
     ) {
         let usage = memory.get(&reclaim.group).map_or(Bytes::ZERO, |memory| memory.usage);
         let left = usage.saturating_sub(reclaim.amount).saturating_add(PAGE);
         let say = || format!("{now}: {reclaim:?} of {usage} {standing:?}");
-        if standing.state == State::Quarantine && left < standing.entitlement {
+        if standing.state == LendingState::Quarantine && left < standing.entitlement {
             self.breaks("quarantine", say());
         }
-        if standing.state == State::Dead {
+        if standing.state == LendingState::Dead {
             return;
         }
         if left < standing.floor {
@@ -308,8 +308,7 @@ impl Watch {
         }
         let others = moment.truth.shares.iter().filter(|share| share.group != reclaim.group);
         let needs = |colour| colour != Colour::Green;
-        let needed =
-            others.filter_map(|share| governor.standing(share.group)).any(|other| needs(other.colour));
+        let needed = others.filter_map(|share| governor.status(share.group)).any(|other| needs(other.colour));
         let short = governor.pools().iter().any(|pool| pool.short && pool.needers > 0);
         if !needed || !short {
             self.breaks("needer", say());
@@ -322,7 +321,7 @@ impl Watch {
             .find(|decision| decision.at == now)
             .map(|decision| decision.what)
         {
-            Some(What::Lend { amount }) if amount.get() as f64 > step.max(f64::from(1 << 20)) => {
+            Some(MemoryAction::Lend { amount }) if amount.get() as f64 > step.max(f64::from(1 << 20)) => {
                 self.breaks("steps", say());
             }
             _ => {}
@@ -336,7 +335,7 @@ fn the_same_events_give_the_same_orders() {
     for seed in 0..50 {
         let orders = || {
             let mut orders = Vec::new();
-            play(&Scenario::random(seed), Rule::Governor, seed, |moment| {
+            play(&MemoryScenario::random(seed), MemoryPolicy::Governor, seed, |moment| {
                 orders.extend(moment.orders.to_vec())
             });
             orders
@@ -348,11 +347,15 @@ fn the_same_events_give_the_same_orders() {
 /// Lies change colours, and nothing that a property is about: some scenario has each.
 #[test]
 fn all_kinds_of_lies_are_told() {
-    let voices: Vec<Voice> = (0..500)
-        .flat_map(|seed| Scenario::random(seed).tenants.into_iter().map(|tenant| tenant.voice))
+    let voices: Vec<ProbeBehaviour> = (0..500)
+        .flat_map(|seed| MemoryScenario::random(seed).tenants.into_iter().map(|tenant| tenant.probe))
         .collect();
-    for wanted in [Voice::Silent, Voice::Claims(Colour::Red), Voice::Claims(Colour::Green), Voice::Times(3.0)]
-    {
+    for wanted in [
+        ProbeBehaviour::Silent,
+        ProbeBehaviour::Fixed(Colour::Red),
+        ProbeBehaviour::Fixed(Colour::Green),
+        ProbeBehaviour::Scaled(3.0),
+    ] {
         assert!(voices.contains(&wanted), "{wanted:?}");
     }
 }

@@ -1,10 +1,10 @@
 //! The node's agent: what it knows, by its HTTP API, and what it is told of pods, on its control socket. Both are sockets in its
 //! run directory, and only what is used here is read of its answers (`docs/guide/api.md`).
 
-use crate::claims::Wanted;
+use crate::claims::PodLabels;
 use anyhow::{Context, Result, bail, ensure};
 use elbowroom_types::alert::Alert;
-use elbowroom_types::label::Labels;
+use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::sample::Pod;
 use elbowroom_types::unit::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -21,43 +21,43 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 /// Who gives labels, as `elbowroom show` tells it.
-pub(crate) const BY: &str = "elbowroom-kube";
+pub(crate) const LABELS_BY: &str = "elbowroom-kube";
 
 /// How long the agent may take; it answers in milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest answer that is read: a thousand containers are a few megabytes.
-const LONGEST: usize = 256 << 20;
+const MAX_RESPONSE_BYTES: usize = 256 << 20;
 
 /// What the agent knew at one moment.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Snapshot {
+pub(crate) struct ApiSnapshot {
     /// When, in milliseconds since 1970.
     pub(crate) time_unix_ms: u64,
-    pub(crate) containers: Vec<Container>,
-    pub(crate) alerts: Alerts,
+    pub(crate) containers: Vec<ApiContainer>,
+    pub(crate) alerts: ApiAlerts,
 }
 
 /// One container.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Container {
+pub(crate) struct ApiContainer {
     /// The engine's identifier.
     pub(crate) id: String,
     /// The name in its pod.
     pub(crate) name: Option<String>,
     pub(crate) pod: Option<Pod>,
-    pub(crate) labels: Labels,
+    pub(crate) labels: ContainerLabels,
     /// Who gave it its labels.
     pub(crate) labels_by: Option<String>,
-    pub(crate) disk: Vec<DiskStanding>,
-    pub(crate) memory: Option<MemoryStanding>,
+    pub(crate) disk: Vec<ApiContainerDisk>,
+    pub(crate) memory: Option<ApiContainerMemory>,
 }
 
 /// Where a container stands at a disk.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct DiskStanding {
+pub(crate) struct ApiContainerDisk {
     pub(crate) name: String,
     /// The part of the disk it may take; `None` for all of it.
     pub(crate) cap: Option<f64>,
@@ -68,7 +68,7 @@ pub(crate) struct DiskStanding {
 /// Where a container's memory stands.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct MemoryStanding {
+pub(crate) struct ApiContainerMemory {
     /// What was taken from it since it last needed all.
     pub(crate) lent: Bytes,
     /// A limit that holds it back for seconds.
@@ -78,24 +78,24 @@ pub(crate) struct MemoryStanding {
 /// What is wrong.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Alerts {
+pub(crate) struct ApiAlerts {
     #[serde(deserialize_with = "understood")]
-    pub(crate) lasting: Vec<AlertView>,
+    pub(crate) lasting: Vec<ApiAlert>,
 }
 
 /// Those alerts that can be read: a newer agent has kinds that nobody here waits for.
-fn understood<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<AlertView>, D::Error> {
+fn understood<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ApiAlert>, D::Error> {
     let all = Vec::<Value>::deserialize(from)?;
     Ok(all.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect())
 }
 
 /// An alert with the names of what it is about.
 #[derive(Debug, Deserialize)]
-pub(crate) struct AlertView {
+pub(crate) struct ApiAlert {
     #[serde(flatten)]
     pub(crate) alert: Alert,
     pub(crate) disk_name: Option<String>,
-    pub(crate) container: Option<Named>,
+    pub(crate) container: Option<ApiContainerRef>,
     /// When it began, in milliseconds since 1970.
     #[serde(default)]
     pub(crate) since_unix_ms: u64,
@@ -103,19 +103,19 @@ pub(crate) struct AlertView {
 
 /// A container, by its identifier.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Named {
+pub(crate) struct ApiContainerRef {
     pub(crate) id: String,
 }
 
 /// What is asked on the control socket.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Asked<'a> {
+enum AgentCommand<'a> {
     Label {
         container: &'a str,
         by: &'a str,
         #[serde(flatten)]
-        labels: &'a Wanted,
+        labels: &'a PodLabels,
         #[serde(skip_serializing_if = "Option::is_none")]
         for_seconds: Option<u64>,
     },
@@ -123,22 +123,22 @@ enum Asked<'a> {
 
 /// The agent of a run directory.
 #[derive(Clone, Debug)]
-pub(crate) struct Agent {
+pub(crate) struct AgentClient {
     run_dir: PathBuf,
 }
 
-impl Agent {
+impl AgentClient {
     pub(crate) fn at(run_dir: &Path) -> Self {
         Self { run_dir: run_dir.to_owned() }
     }
 
     /// Whether the run directory was deleted: a mount of it never shows the one that takes its place.
-    pub(crate) fn is_lost(&self) -> bool {
+    pub(crate) fn is_deleted(&self) -> bool {
         std::fs::metadata(&self.run_dir).is_ok_and(|directory| directory.nlink() == 0)
     }
 
     /// Everything it knows.
-    pub(crate) async fn snapshot(&self) -> Result<Snapshot> {
+    pub(crate) async fn snapshot(&self) -> Result<ApiSnapshot> {
         let path = self.run_dir.join("api.sock");
         let asking = async {
             let stream = UnixStream::connect(&path).await?;
@@ -148,7 +148,7 @@ impl Agent {
             let answering = async {
                 let answer = sender.send_request(request).await?;
                 let status = answer.status();
-                let body = Limited::new(answer.into_body(), LONGEST).collect().await;
+                let body = Limited::new(answer.into_body(), MAX_RESPONSE_BYTES).collect().await;
                 let body = body.map_err(|error| anyhow::anyhow!("{error}"))?.to_bytes();
                 ensure!(status.is_success(), "{status}: {}", String::from_utf8_lossy(&body).trim());
                 serde_json::from_slice(&body).context("its answer: is it of another version?")
@@ -159,9 +159,9 @@ impl Agent {
                 end = connection => { end?; bail!("it closed the connection") }
             }
         };
-        tokio::time::timeout(PATIENCE, asking)
+        tokio::time::timeout(REQUEST_TIMEOUT, asking)
             .await
-            .unwrap_or_else(|_| bail!("no answer in {} s", PATIENCE.as_secs()))
+            .unwrap_or_else(|_| bail!("no answer in {} s", REQUEST_TIMEOUT.as_secs()))
             .with_context(|| format!("asking the agent on {}", path.display()))
     }
 
@@ -169,28 +169,29 @@ impl Agent {
     pub(crate) async fn label(
         &self,
         container: &str,
-        labels: &Wanted,
+        labels: &PodLabels,
         for_seconds: Option<u64>,
     ) -> Result<Option<String>> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct LabelResponse {
             error: Option<String>,
         }
         let path = self.run_dir.join("agent.sock");
         let asking = async {
             let mut stream = BufReader::new(UnixStream::connect(&path).await?);
-            let mut line = serde_json::to_vec(&Asked::Label { container, by: BY, labels, for_seconds })?;
+            let mut line =
+                serde_json::to_vec(&AgentCommand::Label { container, by: LABELS_BY, labels, for_seconds })?;
             line.push(b'\n');
             stream.write_all(&line).await?;
             let mut answer = String::new();
             stream.read_line(&mut answer).await?;
-            let answer: Answer =
+            let answer: LabelResponse =
                 serde_json::from_str(&answer).context("its answer: is it of another version?")?;
             Ok(answer.error)
         };
-        tokio::time::timeout(PATIENCE, asking)
+        tokio::time::timeout(REQUEST_TIMEOUT, asking)
             .await
-            .unwrap_or_else(|_| bail!("no answer in {} s", PATIENCE.as_secs()))
+            .unwrap_or_else(|_| bail!("no answer in {} s", REQUEST_TIMEOUT.as_secs()))
             .with_context(|| format!("asking the agent on {}", path.display()))
     }
 }
@@ -202,12 +203,12 @@ mod tests {
 
     #[test]
     fn questions_are_as_the_agent_reads_them() {
-        let labels = Wanted {
+        let labels = PodLabels {
             promised: BTreeMap::from([("elbowroom.dev/priority".to_owned(), "50".to_owned())]),
             asked: BTreeMap::new(),
         };
         let line = |for_seconds| {
-            let asked = Asked::Label { container: "abc", by: BY, labels: &labels, for_seconds };
+            let asked = AgentCommand::Label { container: "abc", by: LABELS_BY, labels: &labels, for_seconds };
             serde_json::to_string(&asked).unwrap()
         };
         let given = r#"{"label":{"container":"abc","by":"elbowroom-kube","promised":{"elbowroom.dev/priority":"50"},"asked":{}"#;
@@ -221,7 +222,7 @@ mod tests {
         let newer = r#"{"kind": "UNHEARD_OF", "since": {"seconds": 1}, "text": "new"}"#;
         let snapshot =
             format!(r#"{{"time_unix_ms": 7, "alerts": {{"lasting": [{newer}, {known}, 3], "newer": 1}}}}"#);
-        let snapshot: Snapshot = serde_json::from_str(&snapshot).unwrap();
+        let snapshot: ApiSnapshot = serde_json::from_str(&snapshot).unwrap();
         let texts: Vec<&str> = snapshot.alerts.lasting.iter().map(|view| view.alert.text.as_str()).collect();
         assert_eq!((snapshot.time_unix_ms, &texts[..]), (7, &["3 GiB promised"][..]));
     }

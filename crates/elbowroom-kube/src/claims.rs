@@ -3,7 +3,7 @@
 //! | of the pod | label |
 //! |---|---|
 //! | `requests.memory` | `memory-reservation` |
-//! | `requests.cpu` | weight of `priority`: 100 for each CPU, as a container without labels has; at least [`LEAST_WEIGHT`] |
+//! | `requests.cpu` | weight of `priority`: 100 for each CPU, as a container without labels has; at least [`MIN_WEIGHT`] |
 //! | QoS class, `priority` | tier of `priority`: 0 `BestEffort`, 1 others, 2 critical to the system |
 //! | annotations `elbowroom.dev/*` | the same, and these go before |
 //! | those of its namespace | the same, where the pod has none of that name |
@@ -17,21 +17,21 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// A container that requests no CPU still gets a tenth of what one gets that requests one.
-const LEAST_WEIGHT: u64 = 10;
-const MOST_WEIGHT: u64 = 10_000;
+const MIN_WEIGHT: u64 = 10;
+const MAX_WEIGHT: u64 = 10_000;
 /// More bytes than any node has.
-const MOST_MEMORY: u64 = 1 << 50;
+const MAX_MEMORY: u64 = 1 << 50;
 /// `SystemCriticalPriority` (pkg/apis/scheduling/types.go).
 const SYSTEM_CRITICAL: i32 = 2_000_000_000;
 /// The longest value that is handed on: what is longer is no label's.
-const LONGEST: usize = 1_024;
+const MAX_VALUE_BYTES: usize = 1_024;
 /// The most bytes of one object's annotations that are handed on for one container: with each byte written as six, a question is still
 /// shorter than the agent reads.
-const MOST: usize = 4_096;
+const MAX_ANNOTATION_BYTES: usize = 4_096;
 
 /// Which words of pods count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Heed {
+pub(crate) enum ClaimPolicy {
     /// Requests, QoS classes and annotations.
     All,
     /// Annotations only.
@@ -42,7 +42,7 @@ pub(crate) enum Heed {
 
 /// Labels for one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Wanted {
+pub(crate) struct PodLabels {
     /// By requests and QoS class: what the scheduler has counted with.
     pub(crate) promised: BTreeMap<String, String>,
     /// By annotations: what whoever made the pod, or its namespace, asks for.
@@ -53,9 +53,13 @@ pub(crate) struct Wanted {
 pub(crate) type Annotations = BTreeMap<String, String>;
 
 /// Labels for a pod's containers that run, by the runtime's identifiers. `namespace` are the annotations of its namespace.
-pub(crate) fn wanted(pod: &Pod, namespace: Option<&Annotations>, heed: Heed) -> BTreeMap<String, Wanted> {
+pub(crate) fn pod_labels(
+    pod: &Pod,
+    namespace: Option<&Annotations>,
+    heed: ClaimPolicy,
+) -> BTreeMap<String, PodLabels> {
     let (Some(spec), Some(status)) = (&pod.spec, &pod.status) else { return BTreeMap::new() };
-    if heed == Heed::None {
+    if heed == ClaimPolicy::None {
         return BTreeMap::new();
     }
     let containers: BTreeMap<&str, &Container> = spec
@@ -66,7 +70,8 @@ pub(crate) fn wanted(pod: &Pod, namespace: Option<&Annotations>, heed: Heed) -> 
         .collect();
     let statuses =
         [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
-    let running = statuses.into_iter().flatten().flatten().filter_map(|status| Some((id(status)?, status)));
+    let running =
+        statuses.into_iter().flatten().flatten().filter_map(|status| Some((running_id(status)?, status)));
     let tier = tier(status.qos_class.as_deref(), spec.priority);
     let wanted = running.map(|(id, status)| {
         let container = containers.get(status.name.as_str());
@@ -74,21 +79,21 @@ pub(crate) fn wanted(pod: &Pod, namespace: Option<&Annotations>, heed: Heed) -> 
         let actual = status.resources.as_ref().and_then(|resources| resources.requests.as_ref());
         let requests = actual.or_else(|| container?.resources.as_ref().and_then(requests));
         let promised = match heed {
-            Heed::All => promised(requests, tier),
-            Heed::Annotations | Heed::None => BTreeMap::new(),
+            ClaimPolicy::All => request_labels(requests, tier),
+            ClaimPolicy::Annotations | ClaimPolicy::None => BTreeMap::new(),
         };
         // A namespace's words for a container are for the pods that have one of that name.
-        let by_namespace = namespace.map(|all| asked(all, &status.name, |_| true));
+        let by_namespace = namespace.map(|all| annotation_labels(all, &status.name, |_| true));
         let own = pod.metadata.annotations.as_ref();
-        let by_pod = own.map(|all| asked(all, &status.name, |of| containers.contains_key(of)));
+        let by_pod = own.map(|all| annotation_labels(all, &status.name, |of| containers.contains_key(of)));
         let asked = by_namespace.into_iter().chain(by_pod).flatten().collect();
-        (id.to_owned(), Wanted { promised, asked })
+        (id.to_owned(), PodLabels { promised, asked })
     });
     wanted.collect()
 }
 
 /// The runtime's identifier of a container that runs: what follows `containerd://`.
-fn id(status: &ContainerStatus) -> Option<&str> {
+fn running_id(status: &ContainerStatus) -> Option<&str> {
     status.state.as_ref()?.running.as_ref()?;
     let (_, id) = status.container_id.as_deref()?.split_once("://")?;
     (!id.is_empty()).then_some(id)
@@ -106,15 +111,15 @@ fn tier(qos: Option<&str>, priority: Option<i32>) -> u8 {
     }
 }
 
-fn promised(requests: Option<&BTreeMap<String, Quantity>>, tier: u8) -> BTreeMap<String, String> {
+fn request_labels(requests: Option<&BTreeMap<String, Quantity>>, tier: u8) -> BTreeMap<String, String> {
     let request =
         |resource: &str| requests.and_then(|requests| requests.get(resource)).map(|quantity| &quantity.0);
     let cpu = request("cpu").and_then(|text| quantity::milli(text)).unwrap_or(0);
-    let weight = (cpu / 10).clamp(LEAST_WEIGHT, MOST_WEIGHT);
+    let weight = (cpu / 10).clamp(MIN_WEIGHT, MAX_WEIGHT);
     let mut promised =
         BTreeMap::from([(format!("{PREFIX}priority"), format!("weight={weight} tier={tier}"))]);
     let memory = request("memory").and_then(|text| quantity::units(text)).filter(|memory| *memory > 0);
-    if let Some(memory) = memory.map(|memory| memory.min(MOST_MEMORY)) {
+    if let Some(memory) = memory.map(|memory| memory.min(MAX_MEMORY)) {
         promised.insert(format!("{PREFIX}memory-reservation"), format!("{memory}B"));
     }
     promised
@@ -122,11 +127,15 @@ fn promised(requests: Option<&BTreeMap<String, Quantity>>, tier: u8) -> BTreeMap
 
 /// The annotations for one container: `elbowroom.dev/KEY`, and `elbowroom.dev/KEY.CONTAINER` before that. What names neither it nor
 /// one that `is_other` is handed on: the agent tells that it is not understood.
-fn asked(annotations: &Annotations, name: &str, is_other: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
-    let short = annotations.iter().filter(|(_, value)| value.len() <= LONGEST);
+fn annotation_labels(
+    annotations: &Annotations,
+    name: &str,
+    is_other: impl Fn(&str) -> bool,
+) -> BTreeMap<String, String> {
+    let short = annotations.iter().filter(|(_, value)| value.len() <= MAX_VALUE_BYTES);
     let labels =
-        label::of_container(short.map(|(key, value)| (key.as_str(), value.as_str())), name, is_other);
-    let mut left = MOST;
+        label::for_container(short.map(|(key, value)| (key.as_str(), value.as_str())), name, is_other);
+    let mut left = MAX_ANNOTATION_BYTES;
     let fits = |(key, value): &(&str, &str)| {
         let size = key.len() + value.len();
         let fits = size <= left;
@@ -139,8 +148,8 @@ fn asked(annotations: &Annotations, name: &str, is_other: impl Fn(&str) -> bool)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_types::claim::WEIGHTS;
-    use elbowroom_types::label::{Heed as LabelHeed, Labels};
+    use elbowroom_types::claim::WEIGHT_RANGE;
+    use elbowroom_types::label::{ContainerLabels, LabelPolicy as LabelHeed};
     use elbowroom_types::unit::Bytes;
     use proptest::prelude::*;
     use serde_json::json;
@@ -163,12 +172,12 @@ mod tests {
         .unwrap()
     }
 
-    fn labels(map: &BTreeMap<String, String>) -> Labels {
-        Labels::read(map.iter().map(|(key, value)| (key.as_str(), value.as_str())), LabelHeed::All)
+    fn labels(map: &BTreeMap<String, String>) -> ContainerLabels {
+        ContainerLabels::parse(map.iter().map(|(key, value)| (key.as_str(), value.as_str())), LabelHeed::All)
     }
 
     fn check(qos: &str, requests: serde_json::Value, expect: (u32, u8, Option<Bytes>)) {
-        let wanted = wanted(&pod(qos, requests, json!({})), None, Heed::All);
+        let wanted = pod_labels(&pod(qos, requests, json!({})), None, ClaimPolicy::All);
         let labels = labels(&wanted["app-id"].promised);
         let claim = labels.claim();
         assert_eq!((claim.weight, claim.tier, claim.memory.reserve), expect, "{qos}");
@@ -191,7 +200,7 @@ mod tests {
         let mut pod = pod("Burstable", json!({"cpu": "4"}), json!({}));
         let status = &mut pod.status.as_mut().unwrap().container_statuses.as_mut().unwrap()[0];
         status.resources = serde_json::from_value(json!({"requests": {"cpu": "1"}})).unwrap();
-        assert_eq!(labels(&wanted(&pod, None, Heed::All)["app-id"].promised).claim().weight, 100);
+        assert_eq!(labels(&pod_labels(&pod, None, ClaimPolicy::All)["app-id"].promised).claim().weight, 100);
     }
 
     #[test]
@@ -201,13 +210,13 @@ mod tests {
             "elbowroom.dev/views.nobody": "off", "other/priority": "1", "elbowroom.dev/probe": "x".repeat(2_000),
         });
         let pod = pod("BestEffort", json!({}), annotations);
-        let wanted = wanted(&pod, None, Heed::Annotations);
+        let wanted = pod_labels(&pod, None, ClaimPolicy::Annotations);
         assert_eq!(wanted.keys().collect::<Vec<_>>(), ["app-id", "side-id"], "only what runs");
         let (app, side) = (labels(&wanted["app-id"].asked), labels(&wanted["side-id"].asked));
         assert_eq!((app.claim().weight, side.claim().weight), (300, 7));
         assert!(app.ignored[0].contains("views.nobody"), "{app}: the agent tells what is nobody's");
         assert!(wanted["app-id"].promised.is_empty());
-        assert!(super::wanted(&pod, None, Heed::None).is_empty());
+        assert!(super::pod_labels(&pod, None, ClaimPolicy::None).is_empty());
     }
 
     #[test]
@@ -220,7 +229,7 @@ mod tests {
             ("priority.of-another-pod", "7"),
         ];
         let namespace = namespace.map(|(key, value)| (format!("{PREFIX}{key}"), value.to_owned())).into();
-        let wanted = wanted(&pod, Some(&namespace), Heed::All);
+        let wanted = pod_labels(&pod, Some(&namespace), ClaimPolicy::All);
         let (app, side) = (labels(&wanted["app-id"].asked), labels(&wanted["side-id"].asked));
         assert_eq!((app.claim().weight, app.views, app.governors), (300, Some(false), None));
         assert_eq!((side.claim().weight, side.views, side.governors), (300, Some(false), Some(false)));
@@ -229,10 +238,10 @@ mod tests {
 
     #[test]
     fn however_much_a_pod_asks_the_agent_reads_it() {
-        let many = (0..200).map(|n| (format!("{PREFIX}x{n}"), "\u{1}".repeat(LONGEST)));
+        let many = (0..200).map(|n| (format!("{PREFIX}x{n}"), "\u{1}".repeat(MAX_VALUE_BYTES)));
         let many: serde_json::Map<_, _> = many.map(|(key, value)| (key, value.into())).collect();
         let pod = pod("BestEffort", json!({}), many.into());
-        let wanted = wanted(&pod, None, Heed::All);
+        let wanted = pod_labels(&pod, None, ClaimPolicy::All);
         let question = serde_json::to_vec(&wanted["app-id"]).unwrap();
         assert!(question.len() < 32 << 10, "{}: two objects ask, and the agent reads 64 KiB", question.len());
     }
@@ -241,16 +250,16 @@ mod tests {
         #[test]
         fn whatever_is_requested_is_a_label_that_is_understood(cpu in ".{0,8}|[0-9.]{1,6}[mkMGTPE]?", memory in ".{0,8}|[0-9.]{1,9}([KMGTPE]i?|e3)?") {
             let requests = BTreeMap::from([("cpu".to_owned(), Quantity(cpu)), ("memory".to_owned(), Quantity(memory))]);
-            let labels = labels(&promised(Some(&requests), 1));
+            let labels = labels(&request_labels(Some(&requests), 1));
             prop_assert!(labels.ignored.is_empty(), "{}", labels);
-            prop_assert!(WEIGHTS.contains(&labels.claim().weight));
+            prop_assert!(WEIGHT_RANGE.contains(&labels.claim().weight));
         }
 
         #[test]
         fn more_cpu_is_never_less_weight(less in 0u64..200_000, more in 0u64..200_000) {
             let weight = |milli: u64| {
                 let requests = BTreeMap::from([("cpu".to_owned(), Quantity(format!("{milli}m")))]);
-                labels(&promised(Some(&requests), 1)).claim().weight
+                labels(&request_labels(Some(&requests), 1)).claim().weight
             };
             let (less, more) = (less.min(more), less.max(more));
             prop_assert!(weight(less) <= weight(more));

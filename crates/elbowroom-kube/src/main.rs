@@ -10,9 +10,9 @@
 
 mod agent;
 mod claims;
-mod concern;
+mod kube_events;
 mod node;
-mod notice;
+mod node_condition;
 mod quantity;
 mod run;
 
@@ -27,7 +27,7 @@ use std::process::ExitCode;
 /// Runs beside `elbowroom agent`, once per node. Which API server: as kubectl, or as a pod's service account says.
 #[derive(Debug, Parser)]
 #[command(name = "elbowroom-kube", version, max_term_width = 100)]
-pub(crate) struct Args {
+pub(crate) struct KubeArgs {
     /// Directory of the agent's sockets.
     #[arg(long, value_name = "DIR", default_value = "/run/elbowroom", env = "ELBOWROOM_RUN_DIR")]
     run_dir: PathBuf,
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     node: String,
     /// What taints do while the node is overloaded, overcommitted, or has a degraded disk.
     #[arg(long, value_enum, default_value = "prefer-no-schedule")]
-    taint: node::Effect,
+    taint: node::TaintEffect,
     /// How long an alert has lasted before Kubernetes is told.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     hold: Micros,
@@ -45,14 +45,14 @@ pub(crate) struct Args {
     linger: Micros,
     /// Which words of pods become claims on the node.
     #[arg(long, value_enum, default_value = "all")]
-    claims: claims::Heed,
+    claims: claims::ClaimPolicy,
 }
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args = match KubeArgs::try_parse() {
         Ok(args) => args,
         Err(error) if error.use_stderr() => {
-            eprintln!("elbowroom-kube: {}", first_words(&error.to_string()));
+            eprintln!("elbowroom-kube: {}", usage_error_line(&error.to_string()));
             return ExitCode::from(2);
         }
         Err(answer) => answer.exit(),
@@ -71,13 +71,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(args: Args) -> Result<()> {
+fn start(args: KubeArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("starting")?.block_on(run::run(args))
 }
 
 /// What is wrong with the arguments, on one line.
-fn first_words(text: &str) -> String {
+fn usage_error_line(text: &str) -> String {
     let what = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
     format!("{}: see --help", what.split_whitespace().collect::<Vec<_>>().join(" "))
 }
@@ -113,7 +113,7 @@ mod tests {
             (&["--nod", "n"], "unexpected argument '--nod'"),
         ] {
             let words = ["elbowroom-kube"].iter().chain(words);
-            let line = first_words(&Args::try_parse_from(words).unwrap_err().to_string());
+            let line = usage_error_line(&KubeArgs::try_parse_from(words).unwrap_err().to_string());
             assert!(line.starts_with(expect) && !line.contains('\n'), "{line}");
         }
     }

@@ -4,7 +4,7 @@
 //! (`+listType=atomic`, k8s.io/api/core/v1), so it is read, changed and written with its resource version: who comes in between
 //! is not overwritten, for then the write is refused and everything is read anew.
 
-use crate::concern::CONCERNS;
+use crate::node_condition::NODE_CONDITIONS;
 use anyhow::{Context, Result, bail};
 use elbowroom_types::unit::Micros;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
@@ -16,13 +16,13 @@ use std::time::Duration;
 /// How often conditions are confirmed where nothing changes, as the kubelet does.
 pub(crate) const HEARTBEAT: Micros = Micros::secs(300);
 /// How often a list is read anew because somebody else changed it.
-const TRIES: usize = 8;
+const MAX_CONFLICT_RETRIES: usize = 8;
 /// How long the API server may take for everything.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What a taint of ours does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Effect {
+pub(crate) enum TaintEffect {
     /// There is none.
     None,
     /// Pods go elsewhere where they can.
@@ -31,7 +31,7 @@ pub(crate) enum Effect {
     NoSchedule,
 }
 
-impl Effect {
+impl TaintEffect {
     const fn name(self) -> Option<&'static str> {
         match self {
             Self::None => None,
@@ -41,50 +41,54 @@ impl Effect {
     }
 }
 
-/// What is said of one concern, in the order of [`CONCERNS`].
+/// What is said of one concern, in the order of [`NODE_CONDITIONS`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum ConditionState {
     /// It is there: the alert's words.
-    There(String),
+    Present(String),
     /// It is not.
-    Not,
+    Absent,
     /// Nobody knows: why.
     Unknown(String),
 }
 
 /// What the Node object is to say.
-pub(crate) type Word = [Said; CONCERNS.len()];
+pub(crate) type NodeConditions = [ConditionState; NODE_CONDITIONS.len()];
 
 /// The Node object of this node.
 #[derive(Clone)]
-pub(crate) struct OurNode {
+pub(crate) struct NodeObject {
     pub(crate) api: Api<Node>,
     pub(crate) name: String,
-    pub(crate) effect: Effect,
+    pub(crate) effect: TaintEffect,
 }
 
-impl OurNode {
+impl NodeObject {
     /// Which concerns it says are there now.
-    pub(crate) async fn said(&self) -> Result<[bool; CONCERNS.len()]> {
-        let node = self.within(self.read()).await?;
-        Ok(CONCERNS.map(|concern| condition(&node, concern.condition).is_some_and(|is| is.status == "True")))
+    pub(crate) async fn present_conditions(&self) -> Result<[bool; NODE_CONDITIONS.len()]> {
+        let node = self.with_timeout(self.read()).await?;
+        Ok(NODE_CONDITIONS
+            .map(|concern| condition(&node, concern.condition).is_some_and(|is| is.status == "True")))
     }
 
     /// Brings it to `word`.
-    pub(crate) async fn say(&self, word: &Word) -> Result<()> {
-        let there = CONCERNS.iter().zip(word).filter(|(_, said)| matches!(said, Said::There(_)));
+    pub(crate) async fn apply(&self, word: &NodeConditions) -> Result<()> {
+        let there =
+            NODE_CONDITIONS.iter().zip(word).filter(|(_, said)| matches!(said, ConditionState::Present(_)));
         let keys: Vec<&str> = there.map(|(concern, _)| concern.taint).collect();
-        self.within(async {
-            let node = self.taint(&keys).await?;
+        self.with_timeout(async {
+            let node = self.set_taints(&keys).await?;
             let now = Timestamp::now();
-            let conditions: Vec<Value> = CONCERNS
+            let conditions: Vec<Value> = NODE_CONDITIONS
                 .iter()
                 .zip(word)
                 .map(|(concern, said)| {
                     let (status, reason, message) = match said {
-                        Said::There(text) => ("True", concern.reasons[0], text.as_str()),
-                        Said::Not => ("False", concern.reasons[1], "Elbowroom has no alert about it"),
-                        Said::Unknown(why) => ("Unknown", "AgentSilent", why.as_str()),
+                        ConditionState::Present(text) => ("True", concern.reasons[0], text.as_str()),
+                        ConditionState::Absent => {
+                            ("False", concern.reasons[1], "Elbowroom has no alert about it")
+                        }
+                        ConditionState::Unknown(why) => ("Unknown", "AgentSilent", why.as_str()),
                     };
                     let before = condition(&node, concern.condition).filter(|before| before.status == status);
                     let since = before.and_then(|before| before.last_transition_time.as_ref());
@@ -101,21 +105,22 @@ impl OurNode {
     }
 
     /// Takes everything of ours off it.
-    pub(crate) async fn leave(&self) -> Result<()> {
-        self.within(async {
-            self.taint(&[]).await?;
-            let deleted = CONCERNS.map(|concern| json!({"$patch": "delete", "type": concern.condition}));
+    pub(crate) async fn clear(&self) -> Result<()> {
+        self.with_timeout(async {
+            self.set_taints(&[]).await?;
+            let deleted =
+                NODE_CONDITIONS.map(|concern| json!({"$patch": "delete", "type": concern.condition}));
             self.patch_conditions(&deleted).await
         })
         .await
     }
 
     /// Has it have exactly these taints of ours; the node as it is then.
-    async fn taint(&self, keys: &[&str]) -> Result<Node> {
-        for _ in 0..TRIES {
+    async fn set_taints(&self, keys: &[&str]) -> Result<Node> {
+        for _ in 0..MAX_CONFLICT_RETRIES {
             let node = self.read().await?;
             let now = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-            let Some(taints) = tainted(now, keys, self.effect) else { return Ok(node) };
+            let Some(taints) = merge_taints(now, keys, self.effect) else { return Ok(node) };
             let patch = json!({
                 "metadata": {"resourceVersion": node.metadata.resource_version},
                 "spec": {"taints": taints},
@@ -140,9 +145,9 @@ impl OurNode {
         self.api.get(&self.name).await.with_context(|| format!("reading node {}", self.name))
     }
 
-    async fn within<T>(&self, asking: impl Future<Output = Result<T>>) -> Result<T> {
-        let gave_up = |_| bail!("the API server did not answer in {} s", PATIENCE.as_secs());
-        tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(gave_up)
+    async fn with_timeout<T>(&self, asking: impl Future<Output = Result<T>>) -> Result<T> {
+        let gave_up = |_| bail!("the API server did not answer in {} s", REQUEST_TIMEOUT.as_secs());
+        tokio::time::timeout(REQUEST_TIMEOUT, asking).await.unwrap_or_else(gave_up)
     }
 }
 
@@ -156,8 +161,8 @@ fn condition<'a>(node: &'a Node, of: &str) -> Option<&'a NodeCondition> {
 }
 
 /// A list of taints with exactly `keys` of ours in it, and everybody else's as they were; `None` where it is so already.
-fn tainted(now: &[Taint], keys: &[&str], effect: Effect) -> Option<Vec<Taint>> {
-    let ours = |taint: &&Taint| CONCERNS.iter().any(|concern| concern.taint == taint.key);
+fn merge_taints(now: &[Taint], keys: &[&str], effect: TaintEffect) -> Option<Vec<Taint>> {
+    let ours = |taint: &&Taint| NODE_CONDITIONS.iter().any(|concern| concern.taint == taint.key);
     let effect = effect.name();
     let wanted = |taint: &Taint| effect == Some(&taint.effect) && keys.contains(&taint.key.as_str());
     let missing = keys.iter().filter(|key| !now.iter().any(|taint| wanted(taint) && taint.key == **key));
@@ -187,16 +192,17 @@ mod tests {
 
     #[test]
     fn taints_of_ours_come_and_go_beside_others() {
-        let key = CONCERNS[0].taint;
+        let key = NODE_CONDITIONS[0].taint;
         let theirs = taint("node.kubernetes.io/unschedulable", "NoSchedule");
-        let with = tainted(std::slice::from_ref(&theirs), &[key], Effect::PreferNoSchedule).unwrap();
+        let with =
+            merge_taints(std::slice::from_ref(&theirs), &[key], TaintEffect::PreferNoSchedule).unwrap();
         let ours = format!("{key}:PreferNoSchedule");
         assert_eq!(names(&with), ["node.kubernetes.io/unschedulable:NoSchedule", ours.as_str()]);
-        assert_eq!(tainted(&with, &[key], Effect::PreferNoSchedule), None);
-        let harder = tainted(&with, &[key], Effect::NoSchedule).unwrap();
+        assert_eq!(merge_taints(&with, &[key], TaintEffect::PreferNoSchedule), None);
+        let harder = merge_taints(&with, &[key], TaintEffect::NoSchedule).unwrap();
         assert_eq!(harder[1].effect, "NoSchedule");
-        assert_eq!(tainted(&harder, &[], Effect::NoSchedule), Some(vec![theirs.clone()]));
-        assert_eq!(tainted(&harder, &[key], Effect::None), Some(vec![theirs]));
+        assert_eq!(merge_taints(&harder, &[], TaintEffect::NoSchedule), Some(vec![theirs.clone()]));
+        assert_eq!(merge_taints(&harder, &[key], TaintEffect::None), Some(vec![theirs]));
     }
 
     proptest! {
@@ -204,22 +210,22 @@ mod tests {
         fn others_taints_are_never_touched(
             now in prop::collection::vec((0usize..6, prop::sample::select(vec!["NoSchedule", "PreferNoSchedule", "NoExecute"])), 0..8),
             keys in prop::sample::subsequence(vec![0usize, 1, 2], 0..=3),
-            effect in prop::sample::select(vec![Effect::None, Effect::PreferNoSchedule, Effect::NoSchedule]),
+            effect in prop::sample::select(vec![TaintEffect::None, TaintEffect::PreferNoSchedule, TaintEffect::NoSchedule]),
         ) {
-            let name = |n: usize| CONCERNS.get(n).map_or(["a", "b", "elbowroom.dev/mine"][n % 3], |concern| concern.taint);
+            let name = |n: usize| NODE_CONDITIONS.get(n).map_or(["a", "b", "elbowroom.dev/mine"][n % 3], |concern| concern.taint);
             let now: Vec<Taint> = now.into_iter().map(|(n, effect)| taint(name(n), effect)).collect();
             let keys: Vec<&str> = keys.into_iter().map(name).collect();
-            let ours = |taint: &&Taint| CONCERNS.iter().any(|concern| concern.taint == taint.key);
-            let then = tainted(&now, &keys, effect).unwrap_or_else(|| now.clone());
+            let ours = |taint: &&Taint| NODE_CONDITIONS.iter().any(|concern| concern.taint == taint.key);
+            let then = merge_taints(&now, &keys, effect).unwrap_or_else(|| now.clone());
             let others = |list: &[Taint]| list.iter().filter(|taint| !ours(taint)).cloned().collect::<Vec<_>>();
             prop_assert_eq!(others(&then), others(&now));
             let mut is: Vec<&str> = then.iter().filter(ours).map(|taint| taint.key.as_str()).collect();
             is.sort_unstable();
             is.dedup();
-            let mut wanted = if effect == Effect::None { Vec::new() } else { keys.clone() };
+            let mut wanted = if effect == TaintEffect::None { Vec::new() } else { keys.clone() };
             wanted.sort_unstable();
             prop_assert_eq!(is, wanted);
-            prop_assert_eq!(tainted(&then, &keys, effect), None, "once is enough");
+            prop_assert_eq!(merge_taints(&then, &keys, effect), None, "once is enough");
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The program at work: one look a second, and what follows from it.
 
-use crate::agent::{Agent, BY, Snapshot};
-use crate::claims::{Annotations, Heed, Wanted, wanted};
-use crate::concern::{CONCERNS, Latch, Rule};
-use crate::node::{HEARTBEAT, OurNode, Said, Word};
-use crate::notice::{Notice, Notices, facts};
-use crate::{Args, one_line};
+use crate::agent::{AgentClient, ApiSnapshot, LABELS_BY};
+use crate::claims::{Annotations, ClaimPolicy, PodLabels, pod_labels};
+use crate::kube_events::{EventDeduplicator, EventNotice, snapshot_events};
+use crate::node::{ConditionState, HEARTBEAT, NodeConditions, NodeObject};
+use crate::node_condition::{Latch, LatchTiming, NODE_CONDITIONS};
+use crate::{KubeArgs, one_line};
 use anyhow::{Context, Result, bail};
 use elbowroom_types::unit::Micros;
 use futures_util::{StreamExt, pin_mut};
@@ -24,19 +24,19 @@ use tokio::time::Instant;
 /// The agent's API has a new snapshot a second.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Pause after the API server refused something.
-const PAUSE: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Events that wait for a slow API server.
-const QUEUE: usize = 256;
+const EVENT_QUEUE: usize = 256;
 
 /// Runs until it is told to stop, then takes back what it said, and in a while what it gave.
-pub(crate) async fn run(args: Args) -> Result<()> {
+pub(crate) async fn run(args: KubeArgs) -> Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let client = Client::try_default()
         .await
         .context("finding the API server: is there a KUBECONFIG, or a service account?")?;
-    let node = OurNode { api: Api::all(client.clone()), name: args.node.clone(), effect: args.taint };
+    let node = NodeObject { api: Api::all(client.clone()), name: args.node.clone(), effect: args.taint };
     let said = tokio::select! {
-        said = first_word(&node) => said,
+        said = initial_conditions(&node) => said,
         _ = term.recv() => return Ok(()),
         _ = int.recv() => return Ok(()),
     };
@@ -44,52 +44,52 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     let (namespaces, namespace_writer) = reflector::store();
     let (heard, hears) = watch::channel(false);
     let (word, words) = watch::channel(None);
-    let (notices, queue) = mpsc::channel(QUEUE);
-    let mut look = Look {
-        agent: Agent::at(&args.run_dir),
-        rule: Rule { hold: args.hold, linger: args.linger },
+    let (notices, queue) = mpsc::channel(EVENT_QUEUE);
+    let mut look = KubeController {
+        agent: AgentClient::at(&args.run_dir),
+        rule: LatchTiming { hold: args.hold, linger: args.linger },
         begin: Instant::now(),
         latches: said.map(Latch::resumed),
-        answered: Micros::ZERO,
-        silent: false,
-        notices: Notices::default(),
-        given: BTreeMap::new(),
-        refused: BTreeMap::new(),
+        last_answer: Micros::ZERO,
+        agent_unreachable: false,
+        deduplicator: EventDeduplicator::default(),
+        applied_labels: BTreeMap::new(),
+        rejected_labels: BTreeMap::new(),
         pods: store,
         namespaces,
-        heard: hears,
-        word,
-        queue: notices,
+        namespaces_synced: hears,
+        conditions: word,
+        event_queue: notices,
         args,
     };
     let pods = watch_pods(client.clone(), &node.name, writer);
     let spaces = watch_namespaces(client.clone(), namespace_writer, heard);
-    let told = tell_node(node.clone(), words);
-    let events = tell_events(client, node.name.clone(), look.pods.clone(), queue);
+    let told = update_node(node.clone(), words);
+    let events = send_events(client, node.name.clone(), look.pods.clone(), queue);
     let ended = tokio::select! {
         () = pods => bail!("the watch of pods ended"),
         () = spaces => bail!("the watch of namespaces ended"),
         () = told => bail!("nobody tells the node any more"),
         () = events => bail!("nobody sends events any more"),
-        ended = look.forever() => ended,
+        ended = look.run_loop() => ended,
         _ = term.recv() => Ok(()),
         _ = int.recv() => Ok(()),
     };
-    look.let_lapse().await;
-    if let Err(error) = node.leave().await {
+    look.expire_labels().await;
+    if let Err(error) = node.clear().await {
         tracing::error!(because = one_line(&error), "conditions and taints stay on the node");
     }
     ended
 }
 
 /// What the Node object says already; asked until the API server answers.
-async fn first_word(node: &OurNode) -> [bool; CONCERNS.len()] {
+async fn initial_conditions(node: &NodeObject) -> [bool; NODE_CONDITIONS.len()] {
     loop {
-        match node.said().await {
+        match node.present_conditions().await {
             Ok(said) => return said,
             Err(error) => tracing::warn!(because = one_line(&error), "no node to speak of yet"),
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
 }
 
@@ -120,7 +120,7 @@ async fn watch_namespaces(
     let namespaces = namespaces.default_backoff().modify(slim).reflect(writer);
     pin_mut!(namespaces);
     while let Some(event) = namespaces.next().await {
-        if is_all(&event) {
+        if is_initial_sync(&event) {
             heard.send_replace(true);
         }
         if let Err(error) = event {
@@ -130,7 +130,7 @@ async fn watch_namespaces(
 }
 
 /// Whether a watch has told everything there is, or may never.
-fn is_all<K>(event: &watcher::Result<watcher::Event<K>>) -> bool {
+fn is_initial_sync<K>(event: &watcher::Result<watcher::Event<K>>) -> bool {
     match event {
         Ok(event) => matches!(event, watcher::Event::InitDone),
         Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) => status.is_forbidden(),
@@ -139,16 +139,16 @@ fn is_all<K>(event: &watcher::Result<watcher::Event<K>>) -> bool {
 }
 
 /// Brings the Node object to the last word, at once when it is a new one, and again now and then.
-async fn tell_node(node: OurNode, mut words: watch::Receiver<Option<Word>>) {
+async fn update_node(node: NodeObject, mut words: watch::Receiver<Option<NodeConditions>>) {
     loop {
         let word = words.borrow_and_update().clone();
         let pause = match &word {
-            None => PAUSE,
-            Some(word) => match node.say(word).await {
+            None => RETRY_DELAY,
+            Some(word) => match node.apply(word).await {
                 Ok(()) => Duration::from_micros(HEARTBEAT.get()),
                 Err(error) => {
                     tracing::warn!(because = one_line(&error), "the node is not told");
-                    PAUSE
+                    RETRY_DELAY
                 }
             },
         };
@@ -160,7 +160,7 @@ async fn tell_node(node: OurNode, mut words: watch::Receiver<Option<Word>>) {
 }
 
 /// Sends Events, about the pod of a container or about the node.
-async fn tell_events(client: Client, node: String, pods: Store<Pod>, mut queue: mpsc::Receiver<Notice>) {
+async fn send_events(client: Client, node: String, pods: Store<Pod>, mut queue: mpsc::Receiver<EventNotice>) {
     let reporter = Reporter { controller: "elbowroom.dev/kube".into(), instance: Some(node.clone()) };
     let recorder = Recorder::new(client, reporter);
     while let Some(notice) = queue.recv().await {
@@ -172,17 +172,17 @@ async fn tell_events(client: Client, node: String, pods: Store<Pod>, mut queue: 
                 name: Some(node.clone()),
                 ..ObjectReference::default()
             },
-            Some(id) => match pods.find(|pod| runs(pod, id)) {
+            Some(id) => match pods.find(|pod| has_container(pod, id)) {
                 Some(pod) => pod.object_ref(&()),
                 // Not a pod's, or of one that is gone.
                 None => continue,
             },
         };
-        let type_ = if notice.fact.warning { EventType::Warning } else { EventType::Normal };
+        let type_ = if notice.content.warning { EventType::Warning } else { EventType::Normal };
         let event = Event {
             type_,
             reason: notice.reason(),
-            note: Some(notice.fact.note),
+            note: Some(notice.content.note),
             action: "Observing".into(),
             secondary: None,
         };
@@ -193,7 +193,7 @@ async fn tell_events(client: Client, node: String, pods: Store<Pod>, mut queue: 
 }
 
 /// Whether a container is one of a pod's.
-fn runs(pod: &Pod, id: &str) -> bool {
+fn has_container(pod: &Pod, id: &str) -> bool {
     let status = pod.status.iter();
     let statuses = status
         .flat_map(|s| [&s.container_statuses, &s.init_container_statuses, &s.ephemeral_container_statuses]);
@@ -202,36 +202,36 @@ fn runs(pod: &Pod, id: &str) -> bool {
 }
 
 /// What is known from one look to the next.
-struct Look {
-    args: Args,
-    agent: Agent,
-    rule: Rule,
+struct KubeController {
+    args: KubeArgs,
+    agent: AgentClient,
+    rule: LatchTiming,
     begin: Instant,
-    latches: [Latch; CONCERNS.len()],
+    latches: [Latch; NODE_CONDITIONS.len()],
     /// When the agent answered last.
-    answered: Micros,
+    last_answer: Micros,
     /// Whether it was told that it does not.
-    silent: bool,
-    notices: Notices,
+    agent_unreachable: bool,
+    deduplicator: EventDeduplicator,
     /// The labels that the agent took, by container.
-    given: BTreeMap<String, Wanted>,
+    applied_labels: BTreeMap<String, PodLabels>,
     /// Those that it refused last, which is said once.
-    refused: BTreeMap<String, Wanted>,
+    rejected_labels: BTreeMap<String, PodLabels>,
     pods: Store<Pod>,
     namespaces: Store<PartialObjectMeta<Namespace>>,
     /// Whether namespaces were heard of, all of them.
-    heard: watch::Receiver<bool>,
-    word: watch::Sender<Option<Word>>,
-    queue: mpsc::Sender<Notice>,
+    namespaces_synced: watch::Receiver<bool>,
+    conditions: watch::Sender<Option<NodeConditions>>,
+    event_queue: mpsc::Sender<EventNotice>,
 }
 
-impl Look {
-    async fn forever(&mut self) -> Result<()> {
+impl KubeController {
+    async fn run_loop(&mut self) -> Result<()> {
         let mut clock = tokio::time::interval(PERIOD);
         clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             clock.tick().await;
-            if self.agent.is_lost() {
+            if self.agent.is_deleted() {
                 bail!(
                     "{} was deleted: it is mounted anew when this program starts again",
                     self.args.run_dir.display()
@@ -241,17 +241,17 @@ impl Look {
             let now = self.now();
             match snapshot {
                 Ok(snapshot) => {
-                    self.answered = now;
-                    if std::mem::take(&mut self.silent) {
+                    self.last_answer = now;
+                    if std::mem::take(&mut self.agent_unreachable) {
                         tracing::info!("the agent answers");
                     }
-                    self.take(now, &snapshot);
+                    self.process_snapshot(now, &snapshot);
                     // Earlier, what namespaces say would be missing in what is given. Without pods nothing is.
-                    if *self.heard.borrow() {
-                        self.give(&snapshot).await;
+                    if *self.namespaces_synced.borrow() {
+                        self.apply_labels(&snapshot).await;
                     }
                 }
-                Err(error) => self.nothing(now, &error),
+                Err(error) => self.on_agent_error(now, &error),
             }
         }
     }
@@ -261,49 +261,51 @@ impl Look {
     }
 
     /// Tells what a snapshot says.
-    fn take(&mut self, now: Micros, snapshot: &Snapshot) {
+    fn process_snapshot(&mut self, now: Micros, snapshot: &ApiSnapshot) {
         let rule = self.rule;
         let mut latches = self.latches.iter_mut();
-        let word = CONCERNS.map(|concern| {
+        let word = NODE_CONDITIONS.map(|concern| {
             let lasting = snapshot.alerts.lasting.iter().filter(|view| view.alert.kind == concern.kind);
             let age = |since: u64| Micros(snapshot.time_unix_ms.saturating_sub(since).saturating_mul(1_000));
             let oldest = lasting.clone().map(|view| age(view.since_unix_ms)).max();
             let texts: Vec<&str> = lasting.map(|view| view.alert.text.as_str()).collect();
             match latches.next().expect("there is one for each").step(now, oldest, rule) {
-                true if texts.is_empty() => Said::There("it is over, but not for long".into()),
-                true => Said::There(texts.join("; ")),
-                false => Said::Not,
+                true if texts.is_empty() => ConditionState::Present("it is over, but not for long".into()),
+                true => ConditionState::Present(texts.join("; ")),
+                false => ConditionState::Absent,
             }
         });
-        self.say(word);
-        let mut facts = facts(snapshot, self.args.claims != Heed::None);
+        self.publish_conditions(word);
+        let mut facts = snapshot_events(snapshot, self.args.claims != ClaimPolicy::None);
         // Of a container whose pod is not heard of yet, or that is no pod's, there is nothing to tell an Event about.
-        let is_known = |id: &String| self.pods.find(|pod| runs(pod, id)).is_some();
+        let is_known = |id: &String| self.pods.find(|pod| has_container(pod, id)).is_some();
         facts.retain(|key, _| key.container.as_ref().is_none_or(is_known));
-        for notice in self.notices.hear(now, facts) {
-            if self.queue.try_send(notice).is_err() {
+        for notice in self.deduplicator.update(now, facts) {
+            if self.event_queue.try_send(notice).is_err() {
                 tracing::warn!("the API server takes no more events: one is dropped");
             }
         }
     }
 
     /// The agent did not answer.
-    fn nothing(&mut self, now: Micros, error: &anyhow::Error) {
-        if !std::mem::replace(&mut self.silent, true) {
+    fn on_agent_error(&mut self, now: Micros, error: &anyhow::Error) {
+        if !std::mem::replace(&mut self.agent_unreachable, true) {
             tracing::warn!(because = one_line(error), "the agent does not answer");
         }
-        if now.saturating_sub(self.answered) >= self.rule.linger {
+        if now.saturating_sub(self.last_answer) >= self.rule.linger {
             self.latches = Default::default();
-            self.say(
-                CONCERNS.map(|_| Said::Unknown("Elbowroom's agent does not answer on this node".into())),
+            self.publish_conditions(
+                NODE_CONDITIONS.map(|_| {
+                    ConditionState::Unknown("Elbowroom's agent does not answer on this node".into())
+                }),
             );
         }
     }
 
     /// Tells the node, where that is news. New numbers in a message are none.
-    fn say(&self, word: Word) {
-        let kind = |word: &Word| word.each_ref().map(std::mem::discriminant);
-        self.word.send_if_modified(|before| {
+    fn publish_conditions(&self, word: NodeConditions) {
+        let kind = |word: &NodeConditions| word.each_ref().map(std::mem::discriminant);
+        self.conditions.send_if_modified(|before| {
             let news = before.as_ref().is_none_or(|before| kind(before) != kind(&word));
             if news {
                 *before = Some(word);
@@ -313,27 +315,27 @@ impl Look {
     }
 
     /// Gives containers the labels that their pods want, where they have others.
-    async fn give(&mut self, snapshot: &Snapshot) {
+    async fn apply_labels(&mut self, snapshot: &ApiSnapshot) {
         let (pods, namespaces) = (self.pods.state(), self.namespaces.state());
         let speaking: BTreeMap<&str, &Annotations> = namespaces
             .iter()
             .filter_map(|of| Some((of.metadata.name.as_deref()?, of.metadata.annotations.as_ref()?)))
             .collect();
-        let wanted: BTreeMap<String, Wanted> = pods
+        let wanted: BTreeMap<String, PodLabels> = pods
             .iter()
             .flat_map(|pod| {
                 let namespace =
                     pod.metadata.namespace.as_deref().and_then(|name| speaking.get(name).copied());
-                wanted(pod, namespace, self.args.claims)
+                pod_labels(pod, namespace, self.args.claims)
             })
             .collect();
         let there = |id: &String| snapshot.containers.iter().any(|container| container.id == *id);
-        self.given.retain(|id, _| there(id));
-        self.refused.retain(|id, _| there(id));
+        self.applied_labels.retain(|id, _| there(id));
+        self.rejected_labels.retain(|id, _| there(id));
         for container in snapshot.containers.iter().filter(|container| container.pod.is_some()) {
             let Some(labels) = wanted.get(&container.id) else { continue };
             let has = match container.labels_by.as_deref() {
-                Some(BY) => self.given.get(&container.id) == Some(labels),
+                Some(LABELS_BY) => self.applied_labels.get(&container.id) == Some(labels),
                 // Somebody else's word was later than ours.
                 Some(_) => true,
                 None => false,
@@ -343,12 +345,14 @@ impl Look {
             }
             match self.agent.label(&container.id, labels, None).await {
                 Ok(None) => {
-                    self.refused.remove(&container.id);
-                    self.given.insert(container.id.clone(), labels.clone());
+                    self.rejected_labels.remove(&container.id);
+                    self.applied_labels.insert(container.id.clone(), labels.clone());
                 }
                 // This container's affair, and no reason to leave out those that follow.
                 Ok(Some(why)) => {
-                    if self.refused.insert(container.id.clone(), labels.clone()).as_ref() != Some(labels) {
+                    if self.rejected_labels.insert(container.id.clone(), labels.clone()).as_ref()
+                        != Some(labels)
+                    {
                         tracing::warn!(container = container.id, because = why, "labels are not given");
                     }
                 }
@@ -363,9 +367,9 @@ impl Look {
 
     /// Has all labels lapse, unless the program that takes this one's place gives them again before: containers that want no
     /// views would else have some for as long as a rollout takes.
-    async fn let_lapse(&mut self) {
+    async fn expire_labels(&mut self) {
         let after = Some((self.rule.linger.get() / 1_000_000).max(1));
-        for (id, labels) in std::mem::take(&mut self.given) {
+        for (id, labels) in std::mem::take(&mut self.applied_labels) {
             match self.agent.label(&id, &labels, after).await {
                 Ok(None) => {}
                 Ok(Some(why)) => tracing::warn!(container = id, because = why, "labels are not taken back"),
@@ -397,7 +401,7 @@ mod tests {
             Err(forbidden),
         ]
         .iter()
-        .map(is_all)
+        .map(is_initial_sync)
         .collect();
         assert_eq!(all, [false, false, true, false, true]);
     }

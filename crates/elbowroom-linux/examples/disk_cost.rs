@@ -8,10 +8,10 @@
 //!
 //! Without numbers: 500 containers, 100 disks, 2 disks each. Everything made is removed at the end; on a signal, not.
 
-use elbowroom_linux::cgroup::{Layout, Version};
+use elbowroom_linux::cgroup::{CgroupLayout, CgroupVersion};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::{Sensor, SensorConfig};
-use elbowroom_types::sample::Event;
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
@@ -31,7 +31,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let crowd = Crowd::new(groups, disks, each)?;
     let plain = vec![format!("/{}/*", crowd.name)];
-    let mut sensor = Sensor::open(&SensorConfig { plain, bpf: false, ..SensorConfig::default() })?;
+    let mut sensor =
+        Sensor::open(&SensorConfig { container_patterns: plain, bpf: false, ..SensorConfig::default() })?;
     sensor.start();
     sensor.watch_disks(&["loop*".to_owned()]);
     sensor.disks(Micros::ZERO);
@@ -48,13 +49,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         let us = (thread_cpu() - start).as_secs_f64() * 1e6;
         // Every fifth second swap and iocost are looked at anew, a few devices every second.
         if n % 5 == 0 { &mut scan_us } else { &mut cpu_us }.push(us);
-        let Some(Event::DiskTick(tick)) = events.last() else { continue };
+        let Some(HostEvent::DiskTick(tick)) = events.last() else { continue };
         told = told.max(tick.disks.len());
         rows = rows.max(tick.groups.iter().map(|group| group.io.len()).sum());
     }
     let report = serde_json::json!({
         "kernel": rustix::system::uname().release().to_string_lossy(),
-        "layout": format!("{:?}", sensor.layout().kind).to_lowercase(),
+        "layout": format!("{:?}", sensor.layout().mode).to_lowercase(),
         "loadavg": std::fs::read_to_string("/proc/loadavg")?.trim_end(),
         "groups": groups, "disks": disks, "disks_told": told, "rows_told": rows,
         "look_us": spread(&mut cpu_us), "look_and_rescan_us": spread(&mut scan_us),
@@ -75,7 +76,7 @@ struct Crowd {
 
 impl Crowd {
     fn new(groups: usize, disks: usize, each: usize) -> Result<Self, Box<dyn Error>> {
-        let layout = Layout::detect(&Root::host()?)?;
+        let layout = CgroupLayout::detect(&Root::host()?)?;
         let name = format!("elbowroom-test-sense-cost-{}", std::process::id());
         let mounts = layout.hierarchies().iter().map(|h| h.mount_point.clone()).collect();
         let image = PathBuf::from(format!("/dev/shm/{name}.img"));
@@ -91,7 +92,7 @@ impl Crowd {
         for (hierarchy, mount) in layout.hierarchies().iter().zip(&crowd.mounts) {
             let top = mount.join(&crowd.name);
             std::fs::create_dir(&top)?;
-            if hierarchy.version == Version::V2 {
+            if hierarchy.version == CgroupVersion::V2 {
                 let controllers = std::fs::read_to_string(top.join("cgroup.controllers"))?;
                 for controller in
                     controllers.split_ascii_whitespace().filter(|c| ["io", "memory", "cpu"].contains(c))

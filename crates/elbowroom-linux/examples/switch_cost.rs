@@ -5,7 +5,7 @@
 //! Two figures, both per switch: the growth of the whole round trip, and what the kernel counts for the program itself
 //! (`bpf_stats_enabled`, whose own two clock reads are in it).
 
-use elbowroom_linux::bpf::{ActiveSet, Hierarchy};
+use elbowroom_linux::bpf::{ActiveSet, TrackedHierarchy};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -40,9 +40,9 @@ fn main() {
     }
     let root = PathBuf::from(root);
     let hierarchy = match root.join("cgroup.controllers").exists() {
-        true => Hierarchy::Unified,
-        false if root.join("cpu.shares").exists() => Hierarchy::Cpu,
-        false => Hierarchy::Cpuacct,
+        true => TrackedHierarchy::Unified,
+        false if root.join("cpu.shares").exists() => TrackedHierarchy::Cpu,
+        false => TrackedHierarchy::Cpuacct,
     };
     println!("{:26} {:>10} {:>10} {:>8} {:>10}", "ns per switch", "without", "with", "added", "bpf_stats");
     for case in &CASES {
@@ -63,7 +63,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Nanoseconds per switch of one measurement, and of the program by the kernel's statistics.
-fn round(root: &Path, case: &Case, set: Option<(Hierarchy, bool)>) -> (f64, f64) {
+fn round(root: &Path, case: &Case, set: Option<(TrackedHierarchy, bool)>) -> (f64, f64) {
     let cgroup = |name: Option<&str>| {
         name.map_or(root.into(), |name| root.join(format!("elbowroom-switch-cost-{name}")))
     };

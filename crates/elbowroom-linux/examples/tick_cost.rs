@@ -8,12 +8,12 @@
 //! Without numbers: 10, 100 and 1000 groups, 10 and 100 % active. `files` leaves BPF out of a build that has it. The sensor
 //! sees the machine's other cgroups too: `groups_read` says how many. Everything made is removed at the end and on SIGINT.
 
-use elbowroom_linux::cgroup::{Controller, Layout, Version};
+use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::{Sensor, SensorConfig, timer};
-use elbowroom_types::sample::Event;
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
-use elbowroom_view::rules::{Policy, Views};
+use elbowroom_view::rules::{ViewPolicy, ViewTable};
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use rustix::thread::set_current_timer_slack;
 use rustix::time::{ClockId, clock_gettime};
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => numbers.chunks_exact(2).map(|c| (c[0], c[1])).collect(),
     };
     stop_on_signals();
-    let layout = Layout::detect(&Root::host()?)?;
+    let layout = CgroupLayout::detect(&Root::host()?)?;
     let mut rows = Vec::new();
     for (groups, percent) in cases {
         match measure(&layout, groups, percent, !files)? {
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     let report = serde_json::json!({
         "kernel": kernel,
-        "layout": format!("{:?}", layout.kind).to_lowercase(),
+        "layout": format!("{:?}", layout.mode).to_lowercase(),
         "cpus": std::thread::available_parallelism()?.get(),
         "loadavg": std::fs::read_to_string("/proc/loadavg")?.trim_end(),
         "period_ms": PERIOD.get() / 1_000,
@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// One case; `None` when a signal ended it.
 fn measure(
-    layout: &Layout,
+    layout: &CgroupLayout,
     groups: usize,
     percent: usize,
     bpf: bool,
@@ -89,8 +89,13 @@ fn measure(
         crowd.spawn(&name, n * 100 < percent * groups)?;
     }
     let plain = vec![format!("/{}/*", crowd.name)];
-    let mut sensor = Sensor::open(&SensorConfig { period: PERIOD, bpf, plain, ..SensorConfig::default() })?;
-    let mut views = Views::new(Policy::default());
+    let mut sensor = Sensor::open(&SensorConfig {
+        period: PERIOD,
+        bpf,
+        container_patterns: plain,
+        ..SensorConfig::default()
+    })?;
+    let mut views = ViewTable::new(ViewPolicy::default());
     views.apply_all(&sensor.start());
     let (priority, ticker) = (timer::prefer_realtime(), timer::Ticker::new(PERIOD)?);
     let (mut tick_us, mut views_us, mut changes_us) = (Vec::new(), Vec::new(), Vec::new());
@@ -101,7 +106,7 @@ fn measure(
             return Ok(None);
         }
         let start = thread_cpu();
-        let tick = Event::Tick(sensor.tick(timer::now()));
+        let tick = HostEvent::Tick(sensor.tick(timer::now()));
         let ticked = thread_cpu();
         std::hint::black_box(views.apply(&tick));
         let decided = thread_cpu();
@@ -117,7 +122,7 @@ fn measure(
             syscalls += cost.syscalls;
             read += cost.groups;
             probes += cost.probes;
-            named += if let Event::Tick(tick) = &tick { tick.usage.len() } else { 0 };
+            named += if let HostEvent::Tick(tick) = &tick { tick.usage.len() } else { 0 };
         }
     }
     let (median, p95, mean) = spread(&mut tick_us);
@@ -141,7 +146,7 @@ fn measure(
 
 /// Cgroups with processes, removed when dropped.
 struct Crowd<'a> {
-    layout: &'a Layout,
+    layout: &'a CgroupLayout,
     hierarchies: Vec<usize>,
     name: String,
     made: Vec<PathBuf>,
@@ -149,17 +154,18 @@ struct Crowd<'a> {
 }
 
 impl<'a> Crowd<'a> {
-    fn new(layout: &'a Layout) -> Self {
-        let mut hierarchies: Vec<usize> = [Controller::Cpu, Controller::Cpuacct, Controller::Memory]
-            .iter()
-            .filter_map(|c| layout.index(*c))
-            .collect();
+    fn new(layout: &'a CgroupLayout) -> Self {
+        let mut hierarchies: Vec<usize> =
+            [CgroupController::Cpu, CgroupController::Cpuacct, CgroupController::Memory]
+                .iter()
+                .filter_map(|c| layout.index(*c))
+                .collect();
         hierarchies.dedup();
         let name = format!("elbowroom-test-sensing-tick-{}", std::process::id());
         Self { layout, hierarchies, name, made: Vec::new(), workers: Vec::new() }
     }
 
-    fn dirs(&self, below: &str) -> Vec<(Version, PathBuf)> {
+    fn dirs(&self, below: &str) -> Vec<(CgroupVersion, PathBuf)> {
         let of = |index: &usize| {
             let hierarchy = &self.layout.hierarchies()[*index];
             (hierarchy.version, hierarchy.mount_point.join(&self.name).join(below))
@@ -170,7 +176,7 @@ impl<'a> Crowd<'a> {
     fn mkdir(&mut self, below: &str) -> std::io::Result<()> {
         for (version, dir) in self.dirs(below) {
             std::fs::create_dir(&dir)?;
-            if version == Version::V2 && below.is_empty() {
+            if version == CgroupVersion::V2 && below.is_empty() {
                 std::fs::write(dir.join("cgroup.subtree_control"), "+cpu +memory")?;
             }
             self.made.push(dir);

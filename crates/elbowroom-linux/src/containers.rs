@@ -4,13 +4,13 @@
 //! where there is none, that which shares out CPU time. No agent is needed.
 
 use crate::cgroup::layout::LayoutError;
-use crate::cgroup::{Controller, Layout, Version};
-use crate::discover::{ContainerSources, Discover};
+use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
+use crate::discover::{ContainerDiscovery, ContainerSources};
 use crate::process;
 use crate::root::{ReadError, Root};
-use crate::warn::Warnings;
-use elbowroom_types::label::Heed;
-use elbowroom_types::sample::Container;
+use crate::warnings::Warnings;
+use elbowroom_types::label::LabelPolicy;
+use elbowroom_types::sample::ContainerIdentity;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ pub enum SelectError {
 
 /// A container, or a cgroup that stands for one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Subject {
+pub struct ProfiledContainer {
     /// What people call it; the cgroup's path where there is no name.
     pub name: String,
     /// Path of its cgroup from the root of the hierarchy, with a leading slash.
@@ -54,46 +54,47 @@ pub struct Subject {
 
 /// Where containers are looked for.
 #[derive(Debug)]
-pub struct Containers {
+pub struct ContainerSelector {
     root: Root,
-    layout: Layout,
-    discover: Discover,
+    layout: CgroupLayout,
+    discover: ContainerDiscovery,
     warnings: Warnings,
 }
 
 /// One cgroup of the walk.
-struct Found {
+struct WalkedCgroup {
     path: PathBuf,
     inode: u64,
-    container: Option<Container>,
+    container: Option<ContainerIdentity>,
 }
 
-impl Containers {
+impl ContainerSelector {
     /// Finds the hierarchies. `plain` are patterns of cgroup paths that count as containers.
     ///
     /// # Errors
     /// No hierarchy is mounted.
     pub fn open(sources: &ContainerSources) -> Result<Self, SelectError> {
-        let ContainerSources { plain, docker_root, containerd_state } = sources;
+        let ContainerSources { patterns: plain, docker_root, containerd_state } = sources;
         let root = Root::host()?;
-        let layout = Layout::detect(&root)?;
-        let discover = Discover::new(&root, plain, docker_root.as_deref(), Heed::None)
-            .and_containerd(containerd_state.as_deref());
+        let layout = CgroupLayout::detect(&root)?;
+        let discover = ContainerDiscovery::new(&root, plain, docker_root.as_deref(), LabelPolicy::None)
+            .with_containerd_state(containerd_state.as_deref());
         Ok(Self { root, layout, discover, warnings: Warnings::default() })
     }
 
     /// The controller in whose hierarchy cgroups are walked, and its version.
-    pub fn hierarchy(&self) -> (Controller, Version) {
-        let controller = [Controller::Memory, Controller::Cpu, Controller::Cpuacct]
+    pub fn hierarchy(&self) -> (CgroupController, CgroupVersion) {
+        let controller = [CgroupController::Memory, CgroupController::Cpu, CgroupController::Cpuacct]
             .into_iter()
             .find(|controller| self.layout.index(*controller).is_some())
-            .unwrap_or(Controller::Cpuacct);
-        let version = self.layout.dir(controller, Path::new("")).map_or(Version::V2, |(version, _)| version);
+            .unwrap_or(CgroupController::Cpuacct);
+        let version =
+            self.layout.dir(controller, Path::new("")).map_or(CgroupVersion::V2, |(version, _)| version);
         (controller, version)
     }
 
     /// How cgroups are laid out here.
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &CgroupLayout {
         &self.layout
     }
 
@@ -101,16 +102,16 @@ impl Containers {
     ///
     /// # Errors
     /// One is not there or not the only one, or there is none at all.
-    pub fn select(&mut self, wanted: &[String]) -> Result<Vec<Subject>, SelectError> {
+    pub fn select(&mut self, wanted: &[String]) -> Result<Vec<ProfiledContainer>, SelectError> {
         let all = self.walk();
         if wanted.is_empty() {
-            let found: Vec<Subject> =
+            let found: Vec<ProfiledContainer> =
                 all.iter().filter(|found| found.container.is_some()).map(subject).collect();
             return if found.is_empty() { Err(SelectError::Nothing) } else { Ok(found) };
         }
         let mut subjects = Vec::new();
         for name in wanted {
-            let found = one(&all, name)?;
+            let found = find_one(&all, name)?;
             if !subjects.contains(&found) {
                 subjects.push(found);
             }
@@ -123,7 +124,7 @@ impl Containers {
         let mut pids = Vec::new();
         for (path, _) in self.below(Path::new(cgroup.trim_start_matches('/')), 0) {
             let Some((_, dir)) = self.layout.dir(self.hierarchy().0, &path) else { continue };
-            let text = self.warnings.keep(dir.read("cgroup.procs")).flatten().unwrap_or_default();
+            let text = self.warnings.ok_or_warn(dir.read("cgroup.procs")).flatten().unwrap_or_default();
             // 0 is a process of another PID namespace.
             pids.extend(text.lines().filter_map(|pid| pid.parse::<i32>().ok()).filter(|pid| *pid > 0));
         }
@@ -132,10 +133,10 @@ impl Containers {
         pids
     }
 
-    /// The first process of a container ([`process::first`]); `None` where it is gone.
+    /// The first process of a container ([`process::first_process_index`]); `None` where it is gone.
     pub fn first_process(&mut self, cgroup: &str) -> Option<i32> {
         let pids = self.processes(cgroup);
-        process::first(&self.root, &pids).map(|at| pids[at])
+        process::first_process_index(&self.root, &pids).map(|at| pids[at])
     }
 
     /// The kernel's id of a cgroup; `None` when it is gone. One that is made anew under the same path has another.
@@ -145,9 +146,10 @@ impl Containers {
     }
 
     /// The kernel's id of every cgroup, and the place in `subjects` of the one that it is in or below.
-    pub fn owners(&mut self, subjects: &[Subject]) -> HashMap<u64, Option<usize>> {
+    pub fn owners(&mut self, subjects: &[ProfiledContainer]) -> HashMap<u64, Option<usize>> {
         let place = |path: &Path| {
-            let within = |subject: &Subject| path.starts_with(subject.cgroup.trim_start_matches('/'));
+            let within =
+                |subject: &ProfiledContainer| path.starts_with(subject.cgroup.trim_start_matches('/'));
             // The innermost counts, where one is inside another.
             let fitting = subjects.iter().enumerate().filter(|(_, subject)| within(subject));
             fitting.max_by_key(|(_, subject)| subject.cgroup.len()).map(|(place, _)| place)
@@ -156,18 +158,18 @@ impl Containers {
     }
 
     /// Every cgroup with what it is, parents first.
-    fn walk(&mut self) -> Vec<Found> {
-        let mut all: Vec<Found> = Vec::new();
+    fn walk(&mut self) -> Vec<WalkedCgroup> {
+        let mut all: Vec<WalkedCgroup> = Vec::new();
         let mut inside: Vec<PathBuf> = Vec::new();
         for (path, inode) in self.below(Path::new(""), 1) {
             let shown = path.to_string_lossy();
             let within = inside.last().is_some_and(|outer| path.starts_with(outer));
-            let found = self.warnings.keep(self.discover.find(&self.root, &shown, within)).flatten();
+            let found = self.warnings.ok_or_warn(self.discover.find(&self.root, &shown, within)).flatten();
             let container = found.map(|found| found.container);
             if container.is_some() && !within {
                 inside.push(path.clone());
             }
-            all.push(Found { path, inode, container });
+            all.push(WalkedCgroup { path, inode, container });
         }
         all
     }
@@ -179,7 +181,7 @@ impl Containers {
         let mut rest = vec![(top.to_path_buf(), inode)];
         while let Some((path, inode)) = rest.pop() {
             let Some((_, dir)) = self.layout.dir(controller, &path) else { break };
-            let Some(mut children) = self.warnings.keep(dir.children()).flatten() else { continue };
+            let Some(mut children) = self.warnings.ok_or_warn(dir.children()).flatten() else { continue };
             children.sort_unstable_by(|a, b| b.cmp(a));
             rest.extend(children.into_iter().map(|(name, inode)| (path.join(name), inode)));
             found.push((path, inode));
@@ -188,16 +190,16 @@ impl Containers {
     }
 }
 
-fn subject(found: &Found) -> Subject {
+fn subject(found: &WalkedCgroup) -> ProfiledContainer {
     let cgroup = format!("/{}", found.path.display());
     let name = found
         .container
         .as_ref()
         .map(|container| container.name.clone().unwrap_or_else(|| container.id.chars().take(12).collect()));
-    Subject { name: name.unwrap_or_else(|| cgroup.clone()), cgroup }
+    ProfiledContainer { name: name.unwrap_or_else(|| cgroup.clone()), cgroup }
 }
 
-fn one(all: &[Found], name: &str) -> Result<Subject, SelectError> {
+fn find_one(all: &[WalkedCgroup], name: &str) -> Result<ProfiledContainer, SelectError> {
     let path = Path::new(name.trim_matches('/'));
     if name.starts_with('/')
         && let Some(found) = all.iter().find(|found| found.path == path && found.inode > 1)
@@ -225,18 +227,18 @@ fn one(all: &[Found], name: &str) -> Result<Subject, SelectError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_types::label::Labels;
-    use elbowroom_types::sample::Engine;
+    use elbowroom_types::label::ContainerLabels;
+    use elbowroom_types::sample::ContainerEngine;
 
-    fn found(path: &str, inode: u64, id: Option<&str>, name: Option<&str>) -> Found {
-        let container = id.map(|id| Container {
+    fn found(path: &str, inode: u64, id: Option<&str>, name: Option<&str>) -> WalkedCgroup {
+        let container = id.map(|id| ContainerIdentity {
             id: id.to_owned(),
             name: name.map(str::to_owned),
-            engine: Engine::Docker,
+            engine: ContainerEngine::Docker,
             pod: None,
-            labels: Labels::default(),
+            labels: ContainerLabels::default(),
         });
-        Found { path: path.into(), inode, container }
+        WalkedCgroup { path: path.into(), inode, container }
     }
 
     #[test]
@@ -247,7 +249,8 @@ mod tests {
             found("docker/abd456", 3, Some("abd456"), None),
             found("system.slice/x.service", 4, None, None),
         ];
-        let name = |wanted: &str| one(&all, wanted).map(|subject| subject.name).map_err(|e| e.to_string());
+        let name =
+            |wanted: &str| find_one(&all, wanted).map(|subject| subject.name).map_err(|e| e.to_string());
         assert_eq!(name("web").as_deref(), Ok("web"));
         assert_eq!(name("abd").as_deref(), Ok("abd456"));
         assert_eq!(name("/docker/abc123").as_deref(), Ok("web"));

@@ -22,10 +22,10 @@
 //! letters, digits, `_`, `.`, `-` and never `.`-only, so it can stand in a path; a name loses control characters and its
 //! end beyond 128 characters.
 
-use crate::root::{ReadError, Root, if_there};
+use crate::root::{ReadError, Root, if_present};
 use elbowroom_types::glob;
-use elbowroom_types::label::{Heed, Labels};
-use elbowroom_types::sample::{Container, Engine, Pod};
+use elbowroom_types::label::{ContainerLabels, LabelPolicy};
+use elbowroom_types::sample::{ContainerEngine, ContainerIdentity, Pod};
 use rustix::fs::OFlags;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -46,26 +46,26 @@ const STORAGE_LISTS: [&str; 3] = [
 const PODMAN_BUNDLES: &str = "var/lib/containers/storage/overlay-containers";
 /// Where CRI-O keeps the bundles of running containers.
 const CRIO_BUNDLES: &str = "run/containers/storage/overlay-containers";
-const LONGEST_NAME: usize = 128;
+const MAX_NAME_LEN: usize = 128;
 
 /// A container that was found, and the file its names came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundContainer {
     /// The container.
-    pub container: Container,
+    pub container: ContainerIdentity,
     /// The engine's state file about it, with the instant of its last change: a rename changes it.
-    pub state: Option<(PathBuf, Stamp)>,
+    pub state: Option<(PathBuf, StateStamp)>,
 }
 
 /// A file's last change and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp(i64, i64, i64);
+pub struct StateStamp(i64, i64, i64);
 
 /// What an operator says of where containers are, beside the usual places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerSources {
     /// Patterns of cgroup paths that count as containers.
-    pub plain: Vec<String>,
+    pub patterns: Vec<String>,
     /// Where dockerd keeps its containers, where its configuration does not say.
     pub docker_root: Option<PathBuf>,
     /// Where containerd keeps what runs.
@@ -74,92 +74,111 @@ pub struct ContainerSources {
 
 /// Finds containers below one root.
 #[derive(Debug)]
-pub struct Discover {
+pub struct ContainerDiscovery {
     plain: Vec<String>,
     docker_root: PathBuf,
     containerd_states: Vec<PathBuf>,
     run_labels: Option<PathBuf>,
-    heed: Heed,
+    label_policy: LabelPolicy,
     /// Lists of containers/storage by file, read again when they change.
-    storage: HashMap<&'static str, (Stamp, HashMap<String, String>)>,
+    storage: HashMap<&'static str, (StateStamp, HashMap<String, String>)>,
 }
 
-impl Discover {
+impl ContainerDiscovery {
     /// `plain` are patterns of cgroup paths that count as containers: `*` and `?` within a component, `**` for any number of
     /// components. `heed`: which labels count.
-    pub fn new(root: &Root, plain: &[String], docker_root: Option<&Path>, heed: Heed) -> Self {
+    pub fn new(root: &Root, plain: &[String], docker_root: Option<&Path>, heed: LabelPolicy) -> Self {
         #[derive(Deserialize)]
-        struct Daemon {
+        struct DockerDaemonConfig {
             #[serde(rename = "data-root")]
             data_root: Option<PathBuf>,
         }
-        let configured = json::<Daemon>(root, Path::new("etc/docker/daemon.json")).ok().flatten();
+        let configured =
+            read_json::<DockerDaemonConfig>(root, Path::new("etc/docker/daemon.json")).ok().flatten();
         let configured = configured.and_then(|d| d.data_root);
         let docker_root =
             docker_root.map(Path::to_owned).or(configured).unwrap_or_else(|| "var/lib/docker".into());
         let containerd_states = CONTAINERD_STATES.map(PathBuf::from).into();
         let plain = plain.to_vec();
-        Self { plain, docker_root, containerd_states, run_labels: None, heed, storage: HashMap::new() }
+        Self {
+            plain,
+            docker_root,
+            containerd_states,
+            run_labels: None,
+            label_policy: heed,
+            storage: HashMap::new(),
+        }
     }
 
     /// Looks for containerd's containers below `state` too.
-    pub fn and_containerd(mut self, state: Option<&Path>) -> Self {
+    pub fn with_containerd_state(mut self, state: Option<&Path>) -> Self {
         self.containerd_states.extend(state.map(Path::to_owned));
         self
     }
 
     /// Looks for labels of `elbowroom run` in `dir`: a JSON object each, in a file of the container's name.
-    pub fn and_run_labels(mut self, dir: Option<&Path>) -> Self {
+    pub fn with_run_labels(mut self, dir: Option<&Path>) -> Self {
         self.run_labels = dir.map(Path::to_owned);
         self
     }
 
     /// The container that the cgroup at `path` (from the hierarchy's root, without a leading slash) is, if it is one.
     /// `inside`: a cgroup above it is a container already, so only the configuration can make it one.
-    pub fn find(&mut self, root: &Root, path: &str, inside: bool) -> Result<Option<Found>, ReadError> {
+    pub fn find(
+        &mut self,
+        root: &Root,
+        path: &str,
+        inside: bool,
+    ) -> Result<Option<FoundContainer>, ReadError> {
         if self.plain.iter().any(|pattern| glob::matches(pattern, path)) {
-            let id = format!("/{}", presentable(path, usize::MAX).unwrap_or_default());
-            let container =
-                Container { id, name: None, engine: Engine::Plain, pod: None, labels: Labels::default() };
-            return Ok(Some(Found { container, state: None }));
+            let id = format!("/{}", printable(path, usize::MAX).unwrap_or_default());
+            let container = ContainerIdentity {
+                id,
+                name: None,
+                engine: ContainerEngine::Plain,
+                pod: None,
+                labels: ContainerLabels::default(),
+            };
+            return Ok(Some(FoundContainer { container, state: None }));
         }
-        match by_path(path) {
+        match path_claim(path) {
             _ if inside => Ok(None),
             None => Ok(None),
-            Some(claim) => self.check(root, claim, pod_uid(path)),
+            Some(claim) => self.resolve_claim(root, claim, pod_uid(path)),
         }
     }
 
     /// The last change of a state file; `None` when it is gone.
-    pub fn stamp(root: &Root, file: &Path) -> Option<Stamp> {
+    pub fn stamp(root: &Root, file: &Path) -> Option<StateStamp> {
         let stat = rustix::fs::fstat(root.open(file, OFlags::PATH).ok()?).ok()?;
-        Some(Stamp(stat.st_mtime as i64, stat.st_mtime_nsec as i64, stat.st_size))
+        Some(StateStamp(stat.st_mtime as i64, stat.st_mtime_nsec as i64, stat.st_size))
     }
 
-    fn check(
+    fn resolve_claim(
         &mut self,
         root: &Root,
-        claim: Claim<'_>,
+        claim: PathClaim<'_>,
         uid: Option<String>,
-    ) -> Result<Option<Found>, ReadError> {
+    ) -> Result<Option<FoundContainer>, ReadError> {
         match claim {
-            Claim::Named(engine, id) => {
-                let known = self.known(root, engine, id)?.unwrap_or_default();
+            PathClaim::Named(engine, id) => {
+                let known = self.engine_record(root, engine, id)?.unwrap_or_default();
                 Ok(known.into_found(engine, id, uid))
             }
-            Claim::Task { namespace, id } => {
+            PathClaim::Task { namespace, id } => {
                 let known = self.containerd(root, namespace, id)?;
-                Ok(known.and_then(|known| known.into_found(Engine::Containerd, id, uid)))
+                Ok(known.and_then(|known| known.into_found(ContainerEngine::Containerd, id, uid)))
             }
-            Claim::Hex(id) => {
-                for engine in [Engine::Docker, Engine::Containerd, Engine::Podman] {
-                    if let Some(known) = self.known(root, engine, id)? {
+            PathClaim::HexId(id) => {
+                for engine in [ContainerEngine::Docker, ContainerEngine::Containerd, ContainerEngine::Podman]
+                {
+                    if let Some(known) = self.engine_record(root, engine, id)? {
                         return Ok(known.into_found(engine, id, uid));
                     }
                 }
                 // Inside a pod it is certainly a container, and containerd is what names them so.
                 match uid {
-                    Some(_) => Ok(Known::default().into_found(Engine::Containerd, id, uid)),
+                    Some(_) => Ok(EngineRecord::default().into_found(ContainerEngine::Containerd, id, uid)),
                     None => Ok(None),
                 }
             }
@@ -167,70 +186,79 @@ impl Discover {
     }
 
     /// What an engine's files say about a container; `None` when they do not know it.
-    fn known(&mut self, root: &Root, engine: Engine, id: &str) -> Result<Option<Known>, ReadError> {
+    fn engine_record(
+        &mut self,
+        root: &Root,
+        engine: ContainerEngine,
+        id: &str,
+    ) -> Result<Option<EngineRecord>, ReadError> {
         match engine {
-            Engine::Docker => self.docker(root, id),
-            Engine::Containerd => self.containerd(root, "k8s.io", id),
-            Engine::Podman => self.podman(root, id),
-            Engine::Crio => crio(root, id, self.heed),
-            Engine::Elbowroom => self.run(root, id).map(Some),
-            Engine::Plain => Ok(None),
+            ContainerEngine::Docker => self.docker(root, id),
+            ContainerEngine::Containerd => self.containerd(root, "k8s.io", id),
+            ContainerEngine::Podman => self.podman(root, id),
+            ContainerEngine::Crio => crio(root, id, self.label_policy),
+            ContainerEngine::Elbowroom => self.run_container(root, id).map(Some),
+            ContainerEngine::Plain => Ok(None),
         }
     }
 
-    fn run(&self, root: &Root, name: &str) -> Result<Known, ReadError> {
-        let known = Known { name: Some(name.to_owned()), ..Known::default() };
+    fn run_container(&self, root: &Root, name: &str) -> Result<EngineRecord, ReadError> {
+        let known = EngineRecord { name: Some(name.to_owned()), ..EngineRecord::default() };
         let Some(file) = self.run_labels.as_ref().map(|dir| dir.join(name)) else { return Ok(known) };
-        Ok(match stamped::<HashMap<String, String>>(root, &file)? {
+        Ok(match read_json_stamped::<HashMap<String, String>>(root, &file)? {
             Some((labels, stamp)) => {
                 // Root's own words: no container's maker can write there.
-                Known { labels: read(&labels, Heed::All), state: Some((file, stamp)), ..known }
+                EngineRecord {
+                    labels: parse_labels(&labels, LabelPolicy::All),
+                    state: Some((file, stamp)),
+                    ..known
+                }
             }
             None => known,
         })
     }
 
-    fn docker(&self, root: &Root, id: &str) -> Result<Option<Known>, ReadError> {
+    fn docker(&self, root: &Root, id: &str) -> Result<Option<EngineRecord>, ReadError> {
         #[derive(Deserialize)]
-        struct State {
+        struct DockerState {
             #[serde(rename = "Name")]
             name: Option<String>,
             #[serde(rename = "Config")]
-            config: Option<Config>,
+            config: Option<DockerStateConfig>,
         }
         #[derive(Deserialize)]
-        struct Config {
+        struct DockerStateConfig {
             #[serde(rename = "Labels")]
             labels: Option<HashMap<String, String>>,
         }
         let file = self.docker_root.join("containers").join(id).join("config.v2.json");
-        let Some((state, stamp)) = stamped::<State>(root, &file)? else { return Ok(None) };
+        let Some((state, stamp)) = read_json_stamped::<DockerState>(root, &file)? else { return Ok(None) };
         let labels = state.config.and_then(|c| c.labels).unwrap_or_default();
         let label = |key: &str| labels.get(key).cloned();
-        Ok(Some(Known {
+        Ok(Some(EngineRecord {
             name: label("io.kubernetes.container.name")
                 .or_else(|| state.name.map(|n| n.trim_start_matches('/').to_owned())),
             pod: label("io.kubernetes.pod.name"),
             namespace: label("io.kubernetes.pod.namespace"),
             uid: label("io.kubernetes.pod.uid"),
             sandbox: label("io.kubernetes.docker.type").as_deref() == Some("podsandbox"),
-            labels: read(&labels, self.heed),
+            labels: parse_labels(&labels, self.label_policy),
             state: Some((file, stamp)),
         }))
     }
 
-    fn containerd(&self, root: &Root, namespace: &str, id: &str) -> Result<Option<Known>, ReadError> {
+    fn containerd(&self, root: &Root, namespace: &str, id: &str) -> Result<Option<EngineRecord>, ReadError> {
         for state in &self.containerd_states {
             let file = state.join(CONTAINERD_TASKS).join(namespace).join(id).join("config.json");
-            let Some((bundle, stamp)) = stamped::<Bundle>(root, &file)? else { continue };
+            let Some((bundle, stamp)) = read_json_stamped::<OciBundleConfig>(root, &file)? else { continue };
             let note = |key: &str| bundle.annotations.get(key).cloned();
-            return Ok(Some(Known {
+            return Ok(Some(EngineRecord {
                 name: note("io.kubernetes.cri.container-name").or_else(|| note("nerdctl/name")),
                 pod: note("io.kubernetes.cri.sandbox-name"),
                 namespace: note("io.kubernetes.cri.sandbox-namespace"),
                 uid: note("io.kubernetes.cri.sandbox-uid"),
                 sandbox: note("io.kubernetes.cri.container-type").as_deref() == Some("sandbox"),
-                labels: read(&bundle.annotations, self.heed),
+                labels: parse_labels(&bundle.annotations, self.label_policy),
                 state: Some((file, stamp)),
             }));
         }
@@ -238,9 +266,9 @@ impl Discover {
     }
 
     /// The first name containers/storage has for an id. Its lists are shared by all containers, so they are kept.
-    fn podman(&mut self, root: &Root, id: &str) -> Result<Option<Known>, ReadError> {
+    fn podman(&mut self, root: &Root, id: &str) -> Result<Option<EngineRecord>, ReadError> {
         #[derive(Deserialize)]
-        struct Row {
+        struct StorageRow {
             id: String,
             #[serde(default)]
             names: Vec<String>,
@@ -248,16 +276,20 @@ impl Discover {
         for file in STORAGE_LISTS {
             let Some(stamp) = Self::stamp(root, Path::new(file)) else { continue };
             if self.storage.get(file).is_none_or(|(read, _)| *read != stamp) {
-                let rows = json::<Vec<Row>>(root, Path::new(file))?.unwrap_or_default();
+                let rows = read_json::<Vec<StorageRow>>(root, Path::new(file))?.unwrap_or_default();
                 let names = rows.into_iter().filter_map(|row| Some((row.id, row.names.into_iter().next()?)));
                 self.storage.insert(file, (stamp, names.collect()));
             }
             if let Some(name) = self.storage.get(file).and_then(|(_, names)| names.get(id)) {
                 let (name, state) = (Some(name.clone()), Some((file.into(), stamp)));
-                let bundle =
-                    json::<Bundle>(root, &Path::new(PODMAN_BUNDLES).join(id).join("userdata/config.json"))?;
-                let labels = bundle.map(|bundle| read(&bundle.annotations, self.heed)).unwrap_or_default();
-                return Ok(Some(Known { name, labels, state, ..Known::default() }));
+                let bundle = read_json::<OciBundleConfig>(
+                    root,
+                    &Path::new(PODMAN_BUNDLES).join(id).join("userdata/config.json"),
+                )?;
+                let labels = bundle
+                    .map(|bundle| parse_labels(&bundle.annotations, self.label_policy))
+                    .unwrap_or_default();
+                return Ok(Some(EngineRecord { name, labels, state, ..EngineRecord::default() }));
             }
         }
         Ok(None)
@@ -266,95 +298,99 @@ impl Discover {
 
 /// What an engine's files say.
 #[derive(Default)]
-struct Known {
+struct EngineRecord {
     name: Option<String>,
     pod: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
     sandbox: bool,
-    labels: Labels,
-    state: Option<(PathBuf, Stamp)>,
+    labels: ContainerLabels,
+    state: Option<(PathBuf, StateStamp)>,
 }
 
-impl Known {
-    fn into_found(self, engine: Engine, id: &str, uid: Option<String>) -> Option<Found> {
+impl EngineRecord {
+    fn into_found(self, engine: ContainerEngine, id: &str, uid: Option<String>) -> Option<FoundContainer> {
         if self.sandbox {
             return None;
         }
-        let tidy = |text: Option<String>| text.and_then(|t| presentable(&t, LONGEST_NAME));
+        let tidy = |text: Option<String>| text.and_then(|t| printable(&t, MAX_NAME_LEN));
         let pod = uid.or(self.uid.filter(|uid| is_id(uid))).map(|uid| Pod {
             uid,
             name: tidy(self.pod),
             namespace: tidy(self.namespace),
         });
         let container =
-            Container { id: id.to_owned(), name: tidy(self.name), engine, pod, labels: self.labels };
-        Some(Found { container, state: self.state })
+            ContainerIdentity { id: id.to_owned(), name: tidy(self.name), engine, pod, labels: self.labels };
+        Some(FoundContainer { container, state: self.state })
     }
 }
 
-fn read(labels: &HashMap<String, String>, heed: Heed) -> Labels {
-    Labels::read(labels.iter().map(|(key, value)| (key.as_str(), value.as_str())), heed)
+fn parse_labels(labels: &HashMap<String, String>, heed: LabelPolicy) -> ContainerLabels {
+    ContainerLabels::parse(labels.iter().map(|(key, value)| (key.as_str(), value.as_str())), heed)
 }
 
 /// The part of an OCI bundle's `config.json` that names things.
 #[derive(Deserialize)]
-struct Bundle {
+struct OciBundleConfig {
     #[serde(default)]
     annotations: HashMap<String, String>,
 }
 
-fn crio(root: &Root, id: &str, heed: Heed) -> Result<Option<Known>, ReadError> {
+fn crio(root: &Root, id: &str, heed: LabelPolicy) -> Result<Option<EngineRecord>, ReadError> {
     let file = Path::new(CRIO_BUNDLES).join(id).join("userdata/config.json");
-    let Some((bundle, stamp)) = stamped::<Bundle>(root, &file)? else { return Ok(None) };
+    let Some((bundle, stamp)) = read_json_stamped::<OciBundleConfig>(root, &file)? else { return Ok(None) };
     let note = |key: &str| bundle.annotations.get(key).cloned();
-    Ok(Some(Known {
+    Ok(Some(EngineRecord {
         name: note("io.kubernetes.container.name"),
         pod: note("io.kubernetes.pod.name"),
         namespace: note("io.kubernetes.pod.namespace"),
         uid: note("io.kubernetes.pod.uid"),
         sandbox: note("io.kubernetes.cri-o.ContainerType").as_deref() == Some("sandbox"),
-        labels: read(&bundle.annotations, heed),
+        labels: parse_labels(&bundle.annotations, heed),
         state: Some((file, stamp)),
     }))
 }
 
 /// What a path says.
 #[derive(Debug, PartialEq, Eq)]
-enum Claim<'a> {
+enum PathClaim<'a> {
     /// Only this engine names cgroups so.
-    Named(Engine, &'a str),
+    Named(ContainerEngine, &'a str),
     /// Two components, which anybody may make: containerd if it has the task.
     Task { namespace: &'a str, id: &'a str },
     /// An id of the usual shape in an unusual place (`--cgroup-parent`), or in a pod.
-    Hex(&'a str),
+    HexId(&'a str),
 }
 
-fn by_path(path: &str) -> Option<Claim<'_>> {
+fn path_claim(path: &str) -> Option<PathClaim<'_>> {
     let components: Vec<&str> = path.split('/').collect();
     let (&last, above) = components.split_last()?;
     let bare = last.strip_suffix(".scope").unwrap_or(last);
     let prefixes = [
-        ("docker-", Engine::Docker),
-        ("cri-containerd-", Engine::Containerd),
-        ("nerdctl-", Engine::Containerd),
-        ("crio-", Engine::Crio),
-        ("libpod-", Engine::Podman),
+        ("docker-", ContainerEngine::Docker),
+        ("cri-containerd-", ContainerEngine::Containerd),
+        ("nerdctl-", ContainerEngine::Containerd),
+        ("crio-", ContainerEngine::Crio),
+        ("libpod-", ContainerEngine::Podman),
     ];
     for (prefix, engine) in prefixes {
         // `crio-conmon-…` and `libpod-conmon-…` hold the monitor, not the container.
         let Some(id) = bare.strip_prefix(prefix).filter(|id| !id.starts_with("conmon-")) else { continue };
         // Docker and nerdctl make only hexadecimal ids; `docker-proxy.scope` is somebody else's.
-        let shaped = if matches!(engine, Engine::Podman | Engine::Crio) { is_id(id) } else { is_hex_id(id) };
+        let shaped = if matches!(engine, ContainerEngine::Podman | ContainerEngine::Crio) {
+            is_id(id)
+        } else {
+            is_hex_id(id)
+        };
         if shaped {
-            return Some(Claim::Named(engine, id));
+            return Some(PathClaim::Named(engine, id));
         }
     }
     match above {
-        ["elbowroom"] if is_id(last) => Some(Claim::Named(Engine::Elbowroom, last)),
-        [.., "docker"] if is_hex_id(last) => Some(Claim::Named(Engine::Docker, last)),
-        _ if is_hex_id(last) => Some(Claim::Hex(last)),
-        [namespace] if is_id(namespace) && is_id(last) => Some(Claim::Task { namespace, id: last }),
+        ["elbowroom"] if is_id(last) => Some(PathClaim::Named(ContainerEngine::Elbowroom, last)),
+        [.., "docker"] if is_hex_id(last) => Some(PathClaim::Named(ContainerEngine::Docker, last)),
+        _ if is_hex_id(last) => Some(PathClaim::HexId(last)),
+        [namespace] if is_id(namespace) && is_id(last) => Some(PathClaim::Task { namespace, id: last }),
         _ => None,
     }
 }
@@ -381,14 +417,14 @@ fn is_hex_id(id: &str) -> bool {
 
 /// Something that can stand as one component of a path.
 fn is_id(id: &str) -> bool {
-    id.len() <= LONGEST_NAME
+    id.len() <= MAX_NAME_LEN
         && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
         && id.bytes().any(|b| b.is_ascii_alphanumeric())
         && !id.starts_with('.')
 }
 
 /// `text` fit to print: control and direction characters become U+FFFD, and it ends after `longest` characters.
-fn presentable(text: &str, longest: usize) -> Option<String> {
+fn printable(text: &str, longest: usize) -> Option<String> {
     let hides = |c: char| {
         c.is_control()
             || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
@@ -398,13 +434,16 @@ fn presentable(text: &str, longest: usize) -> Option<String> {
 }
 
 /// A JSON file with the stamp it had before it was read.
-fn stamped<T: DeserializeOwned>(root: &Root, file: &Path) -> Result<Option<(T, Stamp)>, ReadError> {
-    let Some(stamp) = Discover::stamp(root, file) else { return Ok(None) };
-    Ok(json(root, file)?.map(|value| (value, stamp)))
+fn read_json_stamped<T: DeserializeOwned>(
+    root: &Root,
+    file: &Path,
+) -> Result<Option<(T, StateStamp)>, ReadError> {
+    let Some(stamp) = ContainerDiscovery::stamp(root, file) else { return Ok(None) };
+    Ok(read_json(root, file)?.map(|value| (value, stamp)))
 }
 
-fn json<T: DeserializeOwned>(root: &Root, file: &Path) -> Result<Option<T>, ReadError> {
-    let Some(text) = if_there(root.read(file))? else { return Ok(None) };
+fn read_json<T: DeserializeOwned>(root: &Root, file: &Path) -> Result<Option<T>, ReadError> {
+    let Some(text) = if_present(root.read(file))? else { return Ok(None) };
     serde_json::from_str(&text).map(Some).map_err(|e| {
         // These files are one long line: quote what is before the place.
         let before: Vec<&str> = text.lines().take(e.line()).collect();
@@ -423,14 +462,15 @@ mod tests {
 
     const HEX: &str = "4f1c2a9be07d53c8a6e1d4b70935fa8210c7be694d3528af71e60b9c8d2f5a34";
 
-    fn find(archive: &str, path: &str) -> Option<Container> {
+    fn find(archive: &str, path: &str) -> Option<ContainerIdentity> {
         let host = Fixture::new(archive).unwrap();
         let root = Root::at(host.path()).unwrap();
-        let found = Discover::new(&root, &[], None, Heed::All).find(&root, path, false).unwrap();
+        let found =
+            ContainerDiscovery::new(&root, &[], None, LabelPolicy::All).find(&root, path, false).unwrap();
         found.map(|f| f.container)
     }
 
-    fn engine(path: &str) -> Option<(Engine, String)> {
+    fn engine(path: &str) -> Option<(ContainerEngine, String)> {
         find("", path).map(|c| (c.engine, c.id))
     }
 
@@ -439,20 +479,20 @@ mod tests {
         let is = |e| Some((e, HEX.to_owned()));
         let uid = "1a2b3c4d-1111-2222-3333-444455556666";
         for (path, expect) in [
-            (format!("docker/{HEX}"), is(Engine::Docker)),
-            (format!("system.slice/docker-{HEX}.scope"), is(Engine::Docker)),
-            (format!("kubepods/burstable/pod{uid}/{HEX}"), is(Engine::Containerd)),
+            (format!("docker/{HEX}"), is(ContainerEngine::Docker)),
+            (format!("system.slice/docker-{HEX}.scope"), is(ContainerEngine::Docker)),
+            (format!("kubepods/burstable/pod{uid}/{HEX}"), is(ContainerEngine::Containerd)),
             (
                 format!(
                     "kubepods.slice/kubepods-pod{}.slice/cri-containerd-{HEX}.scope",
                     uid.replace('-', "_")
                 ),
-                is(Engine::Containerd),
+                is(ContainerEngine::Containerd),
             ),
-            (format!("kubepods/pod{uid}/crio-{HEX}"), is(Engine::Crio)),
-            (format!("machine.slice/libpod-{HEX}.scope"), is(Engine::Podman)),
-            (format!("libpod_parent/libpod-{HEX}"), is(Engine::Podman)),
-            ("elbowroom/web".into(), Some((Engine::Elbowroom, "web".into()))),
+            (format!("kubepods/pod{uid}/crio-{HEX}"), is(ContainerEngine::Crio)),
+            (format!("machine.slice/libpod-{HEX}.scope"), is(ContainerEngine::Podman)),
+            (format!("libpod_parent/libpod-{HEX}"), is(ContainerEngine::Podman)),
+            ("elbowroom/web".into(), Some((ContainerEngine::Elbowroom, "web".into()))),
             (format!("machine.slice/libpod-conmon-{HEX}.scope"), None),
             (format!("kubepods/pod{uid}/crio-conmon-{HEX}.scope"), None),
             ("system.slice/docker-proxy.scope".into(), None),
@@ -503,12 +543,15 @@ mod tests {
         let host = Fixture::new(archive).unwrap();
         let root = Root::at(host.path()).unwrap();
         let dir = Some(Path::new("/run/elbowroom/labels"));
-        let mut discover = Discover::new(&root, &[], None, Heed::All).and_run_labels(dir);
+        let mut discover = ContainerDiscovery::new(&root, &[], None, LabelPolicy::All).with_run_labels(dir);
         let mut find = |path| discover.find(&root, path, false).unwrap().unwrap();
         let (web, db) = (find("elbowroom/web"), find("elbowroom/db"));
         assert_eq!(web.container.labels.claim().tier, 1);
         assert_eq!(web.state.unwrap().0, Path::new("/run/elbowroom/labels/web"));
-        assert_eq!((db.container.name.as_deref(), db.container.labels), (Some("db"), Labels::default()));
+        assert_eq!(
+            (db.container.name.as_deref(), db.container.labels),
+            (Some("db"), ContainerLabels::default())
+        );
         assert_eq!(db.state, None);
     }
 
@@ -532,7 +575,7 @@ mod tests {
             "-- var/lib/docker/containers/{HEX}/config.v2.json --\n{{\"Name\":\"/web\",\"Config\":{{\"Labels\":null}}}}\n"
         );
         assert_eq!(find(&docker, &format!("docker/{HEX}")).unwrap().name.as_deref(), Some("web"));
-        assert_eq!(find(&docker, &format!("mine/{HEX}")).unwrap().engine, Engine::Docker);
+        assert_eq!(find(&docker, &format!("mine/{HEX}")).unwrap().engine, ContainerEngine::Docker);
         let moved = format!(
             "-- etc/docker/daemon.json --\n{{\"data-root\":\"/srv/docker\"}}\n{}",
             docker.replace("var/lib/docker", "srv/docker")
@@ -548,7 +591,7 @@ mod tests {
         );
 
         let task = "-- run/containerd/io.containerd.runtime.v2.task/default/web/config.json --\n{\"ociVersion\":\"1.1.0\"}\n";
-        assert_eq!(find(task, "default/web").unwrap().engine, Engine::Containerd);
+        assert_eq!(find(task, "default/web").unwrap().engine, ContainerEngine::Containerd);
         assert_eq!(find(task, "default/other"), None);
     }
 
@@ -601,7 +644,7 @@ mod tests {
         ))
         .unwrap();
         let root = Root::at(host.path()).unwrap();
-        let err = Discover::new(&root, &[], None, Heed::All)
+        let err = ContainerDiscovery::new(&root, &[], None, LabelPolicy::All)
             .find(&root, &format!("docker/{HEX}"), false)
             .unwrap_err()
             .to_string();
@@ -612,17 +655,18 @@ mod tests {
     fn a_cgroup_inside_a_container_is_a_part_of_it_unless_configured() {
         let host = Fixture::new("").unwrap();
         let root = Root::at(host.path()).unwrap();
-        let mut discover = Discover::new(&root, &["/docker/*/inner".to_owned()], None, Heed::All);
+        let mut discover =
+            ContainerDiscovery::new(&root, &["/docker/*/inner".to_owned()], None, LabelPolicy::All);
         let inner = format!("docker/{HEX}/docker/{HEX}");
         assert_eq!(discover.find(&root, &inner, true).unwrap(), None);
         let plain = discover.find(&root, &format!("docker/{HEX}/inner"), true).unwrap().unwrap().container;
-        assert_eq!((plain.engine, plain.id), (Engine::Plain, format!("/docker/{HEX}/inner")));
+        assert_eq!((plain.engine, plain.id), (ContainerEngine::Plain, format!("/docker/{HEX}/inner")));
     }
 
     proptest! {
         #[test]
         fn no_path_panics(path in "(docker|kubepods|pod|libpod-|/|\\*|[a-f0-9]{64}|.){0,12}") {
-            let _ = (by_path(&path), pod_uid(&path), presentable(&path, 9));
+            let _ = (path_claim(&path), pod_uid(&path), printable(&path, 9));
         }
     }
 }

@@ -5,12 +5,13 @@ use object::read::elf::{ElfFile, FileHeader, SectionHeader};
 
 /// Whether a file keeps to what linkers make. Lookups by name take time that grows with sections times names, and whoever
 /// wrote the file chose both.
-pub fn is_modest<Header: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, Header>) -> bool {
-    const SECTIONS: usize = 4096;
-    const NAMES: u64 = 4 << 20;
+pub fn is_within_bounds<Header: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, Header>) -> bool {
+    const MAX_SECTIONS: usize = 4096;
+    const MAX_NAME_BYTES: u64 = 4 << 20;
     let sections = file.elf_section_table();
     let names = sections.iter().nth(usize::from(file.elf_header().e_shstrndx(file.endian())));
-    sections.len() <= SECTIONS && names.is_none_or(|names| names.sh_size(file.endian()).into() <= NAMES)
+    sections.len() <= MAX_SECTIONS
+        && names.is_none_or(|names| names.sh_size(file.endian()).into() <= MAX_NAME_BYTES)
 }
 
 /// The name at an offset of a string table, of fewer than `longest` bytes: whoever wrote the file may have left out every zero.

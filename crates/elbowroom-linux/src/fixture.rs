@@ -13,7 +13,7 @@
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A host made of text, removed when dropped.
 #[derive(Debug)]
@@ -37,9 +37,18 @@ pub enum FixtureError {
     },
 }
 
+/// Whether this process ever made a fixture.
+static IN_USE: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process works on fixtures: only tests and fuzz targets do, and there a plain directory may stand for a cgroup.
+pub(crate) fn in_use() -> bool {
+    IN_USE.load(Ordering::Relaxed)
+}
+
 impl Fixture {
     /// Makes `archive` into a new directory below the system's temporary one.
     pub fn new(archive: &str) -> Result<Self, FixtureError> {
+        IN_USE.store(true, Ordering::Relaxed);
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name =
             format!("elbowroom-fixture-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));

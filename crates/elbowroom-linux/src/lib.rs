@@ -34,8 +34,8 @@ pub mod shortage;
 pub mod signal;
 pub mod timer;
 pub mod view_page;
-pub mod warn;
+pub mod warnings;
 pub mod watch;
 
 pub use parse::Malformed;
-pub use sensor::{Details, Sensor, SensorConfig, SensorError};
+pub use sensor::{GroupDetails, Sensor, SensorConfig, SensorError};

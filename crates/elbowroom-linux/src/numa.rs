@@ -24,13 +24,13 @@ impl Numa {
     }
 
     /// The nodes that have one of these CPUs.
-    pub fn of(&self, cpus: &CpuSet) -> CpuSet {
-        self.cpus.iter().filter(|(_, of)| !of.and(cpus).is_empty()).map(|(node, _)| *node).collect()
+    pub fn nodes_of(&self, cpus: &CpuSet) -> CpuSet {
+        self.cpus.iter().filter(|(_, of)| !of.intersection(cpus).is_empty()).map(|(node, _)| *node).collect()
     }
 }
 
 /// How much memory each node has, by its number; empty on a machine of one node.
-pub(crate) fn memory(root: &Root) -> Vec<Bytes> {
+pub(crate) fn node_memory(root: &Root) -> Vec<Bytes> {
     let nodes = Numa::read(root).nodes;
     let total = |node: u32| {
         let text = root.read(format!("/sys/devices/system/node/node{node}/meminfo")).ok()?;
@@ -56,8 +56,8 @@ mod tests {
         .unwrap();
         let numa = Numa::read(&Root::at(host.path()).unwrap());
         assert_eq!(numa.nodes.to_string(), "0-1");
-        assert_eq!(numa.of(&"2-3".parse().unwrap()).to_string(), "0");
-        assert_eq!(numa.of(&"3-4".parse().unwrap()).to_string(), "0-1");
+        assert_eq!(numa.nodes_of(&"2-3".parse().unwrap()).to_string(), "0");
+        assert_eq!(numa.nodes_of(&"3-4".parse().unwrap()).to_string(), "0-1");
     }
 
     #[test]
@@ -68,7 +68,7 @@ mod tests {
                  -- sys/devices/system/node/node0/meminfo --\nNode 0 MemTotal:         2048 kB\nNode 0 MemFree: 1 kB\n\
                  -- sys/devices/system/node/node2/meminfo --\nNode 2 MemTotal:         1024 kB\n"
             ));
-            memory(&Root::at(host.unwrap().path()).unwrap())
+            node_memory(&Root::at(host.unwrap().path()).unwrap())
         };
         assert_eq!(of("0,2"), [Bytes::mib(2), Bytes::ZERO, Bytes::mib(1)]);
         assert_eq!(of("0"), []);
@@ -79,6 +79,6 @@ mod tests {
         let host = fixture::Fixture::new("").unwrap();
         let root = Root::at(host.path()).unwrap();
         assert_eq!(Numa::read(&root), Numa::default());
-        assert!(memory(&root).is_empty());
+        assert!(node_memory(&root).is_empty());
     }
 }

@@ -28,7 +28,7 @@ pub fn number(text: &str, line: &str, expected: &'static str) -> Result<u64, Mal
 }
 
 /// A file that holds one number.
-pub(crate) fn single(text: &str) -> Result<u64, Malformed> {
+pub(crate) fn single_number(text: &str) -> Result<u64, Malformed> {
     let line = text.strip_suffix('\n').unwrap_or(text);
     number(line, line, "a number")
 }
@@ -106,13 +106,13 @@ mod tests {
             (" 1\n", None),
             ("1\n2\n", None),
         ] {
-            assert_eq!(single(text).ok(), expect, "{text:?}");
+            assert_eq!(single_number(text).ok(), expect, "{text:?}");
         }
     }
 
     #[test]
     fn a_refusal_quotes_the_line_escaped_and_short() {
-        let err = single(&format!("x\u{7}{}\n", "y".repeat(500))).unwrap_err();
+        let err = single_number(&format!("x\u{7}{}\n", "y".repeat(500))).unwrap_err();
         assert!(err.to_string().starts_with(r#"line "x\u{7}yyy"#), "{err}");
         assert!(err.to_string().len() < 150);
     }
@@ -172,7 +172,7 @@ mod tests {
 
         #[test]
         fn nothing_panics(text in ".*", bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = single(&text);
+            let _ = single_number(&text);
             let _ = flat_keyed(&text).count();
             let _ = hundredths(&text, &text, "");
             let _ = leading_number(&bytes);

@@ -3,13 +3,13 @@
 //!
 //! # Why a writer is held
 //! A FIFO whose last writer closes it says `POLLHUP` to all who only read it, for ever: sd-event(3) gives such a file up, and a simple
-//! loop around poll(2) never sleeps again. So a [`Bell`] is a writer that stays. A reader that may write too is one himself, and outlives
+//! loop around poll(2) never sleeps again. So a [`PressureFifo`] is a writer that stays. A reader that may write too is one himself, and outlives
 //! the agent (`elbowroom_types::launch`).
 //!
 //! # Who waits
 //! Nothing here waits for a reader. But whoever opens, writes or closes a FIFO takes its lock (`fs/pipe.c`), which a reader holds
 //! while the kernel copies what he reads to his memory, and that may be memory that never comes (userfaultfd(2), a file system of his
-//! own). Only a thread that may wait for good may have a [`Bell`].
+//! own). Only a thread that may wait for good may have a [`PressureFifo`].
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -52,9 +52,9 @@ pub fn remove(dir: &Path, view: &str) {
 
 /// The writing end of a container's file. This process must ignore `SIGPIPE`, as Rust's do.
 #[derive(Debug)]
-pub struct Bell(OwnedFd);
+pub struct PressureFifo(OwnedFd);
 
-impl Bell {
+impl PressureFifo {
     /// Opens the file of `view` in `dir`, whether somebody reads it or not.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Bell {
     ///
     /// # Errors
     /// What the kernel says: no memory.
-    pub fn ring(&self) -> Result<bool, Errno> {
+    pub fn notify(&self) -> Result<bool, Errno> {
         match rustix::io::write(&self.0, b"\n") {
             Ok(_) | Err(Errno::AGAIN) => Ok(true),
             Err(Errno::PIPE) => Ok(false),
@@ -113,15 +113,15 @@ mod tests {
         make(dir.path(), VIEW).unwrap();
         make(dir.path(), VIEW).unwrap();
         let before = read_end(dir.path());
-        let bell = Bell::open(dir.path(), VIEW).unwrap();
+        let bell = PressureFifo::open(dir.path(), VIEW).unwrap();
         let reader = read_end(dir.path());
         assert_eq!((told(&before), told(&reader)), (PollFlags::empty(), PollFlags::empty()));
-        assert_eq!(bell.ring(), Ok(true));
+        assert_eq!(bell.notify(), Ok(true));
         assert_eq!((told(&before), told(&reader)), (PollFlags::IN, PollFlags::IN));
         assert_eq!(drain(&reader), 1);
         assert_eq!(told(&reader), PollFlags::empty());
         // Another bell at the same file, as that of the next process, keeps it open.
-        let next = Bell::open(dir.path(), VIEW).unwrap();
+        let next = PressureFifo::open(dir.path(), VIEW).unwrap();
         drop(bell);
         assert_eq!(told(&reader), PollFlags::empty());
         drop(next);
@@ -132,24 +132,24 @@ mod tests {
     fn nobody_who_reads_is_no_error_and_nothing_is_left_for_the_next() {
         let dir = tempfile::tempdir().unwrap();
         make(dir.path(), VIEW).unwrap();
-        let bell = Bell::open(dir.path(), VIEW).unwrap();
-        assert_eq!(bell.ring(), Ok(false));
+        let bell = PressureFifo::open(dir.path(), VIEW).unwrap();
+        assert_eq!(bell.notify(), Ok(false));
         drop(read_end(dir.path()));
-        assert_eq!(bell.ring(), Ok(false));
+        assert_eq!(bell.notify(), Ok(false));
         assert_eq!(told(&read_end(dir.path())), PollFlags::empty());
         remove(dir.path(), VIEW);
-        assert_eq!(bell.ring(), Ok(false));
-        assert_eq!(Bell::open(dir.path(), VIEW).err(), Some(Errno::NOENT));
+        assert_eq!(bell.notify(), Ok(false));
+        assert_eq!(PressureFifo::open(dir.path(), VIEW).err(), Some(Errno::NOENT));
     }
 
     #[test]
     fn who_does_not_read_keeps_nobody_waiting() {
         let dir = tempfile::tempdir().unwrap();
         make(dir.path(), VIEW).unwrap();
-        let bell = Bell::open(dir.path(), VIEW).unwrap();
+        let bell = PressureFifo::open(dir.path(), VIEW).unwrap();
         let reader = read_end(dir.path());
         for _ in 0..100_000 {
-            assert_eq!(bell.ring(), Ok(true));
+            assert_eq!(bell.notify(), Ok(true));
         }
         assert!(drain(&reader) <= 1 << 16);
     }

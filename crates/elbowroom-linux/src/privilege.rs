@@ -21,7 +21,7 @@ pub struct Identity {
 
 /// What a process may have at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct ProcessRlimits {
     /// Open files.
     pub files: u64,
     /// Bytes of memory of its own (`RLIMIT_DATA`).
@@ -30,9 +30,9 @@ pub struct Bounds {
 
 /// Who unprivileged processes of the agent are: the user `elbowroom`, or nobody. Only local users count: others may need a
 /// network.
-pub fn unprivileged() -> Identity {
+pub fn unprivileged_user() -> Identity {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let field = |n: usize| entry(&passwd, USER)?.split(':').nth(n)?.parse().ok();
+    let field = |n: usize| account_entry(&passwd, USER)?.split(':').nth(n)?.parse().ok();
     match (field(2), field(3)) {
         (Some(uid), Some(gid)) if uid != 0 => Identity { uid, gid },
         _ => Identity { uid: NOBODY, gid: NOBODY },
@@ -40,9 +40,9 @@ pub fn unprivileged() -> Identity {
 }
 
 /// The id of a local group; `None` where there is no such group.
-pub fn group(name: &str) -> Option<u32> {
+pub fn group_id(name: &str) -> Option<u32> {
     let groups = fs::read_to_string("/etc/group").ok()?;
-    entry(&groups, name)?.split(':').nth(2)?.parse().ok()
+    account_entry(&groups, name)?.split(':').nth(2)?.parse().ok()
 }
 
 /// Becomes somebody else for good, without capabilities, without a way to get any, and without new processes or threads. For
@@ -50,7 +50,7 @@ pub fn group(name: &str) -> Option<u32> {
 ///
 /// # Errors
 /// When the kernel refuses any of it. The process should end then.
-pub fn give_up(identity: Identity, bounds: Bounds) -> io::Result<()> {
+pub fn drop_privileges(identity: Identity, bounds: ProcessRlimits) -> io::Result<()> {
     let exactly = |n| Rlimit { current: Some(n), maximum: Some(n) };
     setrlimit(Resource::Nofile, exactly(bounds.files))?;
     setrlimit(Resource::Data, exactly(bounds.data))?;
@@ -67,7 +67,7 @@ pub fn give_up(identity: Identity, bounds: Bounds) -> io::Result<()> {
 }
 
 /// The line of `/etc/passwd` or `/etc/group` that begins with this name.
-pub fn entry<'a>(database: &'a str, name: &str) -> Option<&'a str> {
+pub fn account_entry<'a>(database: &'a str, name: &str) -> Option<&'a str> {
     database.lines().find(|line| line.split(':').next() == Some(name))
 }
 
@@ -78,14 +78,14 @@ mod tests {
     #[test]
     fn an_entry_is_found_by_its_whole_name() {
         let database = "root:x:0:\nelbowroom2:x:7:\nelbowroom:x:8:a,b\n";
-        assert_eq!(entry(database, "elbowroom"), Some("elbowroom:x:8:a,b"));
-        assert_eq!(entry(database, "elbow"), None);
-        assert_eq!(group("root"), Some(0));
-        assert_eq!(group("elbowroom-test-no-such-group"), None);
+        assert_eq!(account_entry(database, "elbowroom"), Some("elbowroom:x:8:a,b"));
+        assert_eq!(account_entry(database, "elbow"), None);
+        assert_eq!(group_id("root"), Some(0));
+        assert_eq!(group_id("elbowroom-test-no-such-group"), None);
     }
 
     #[test]
     fn whoever_is_unprivileged_is_not_root() {
-        assert_ne!(unprivileged().uid, 0);
+        assert_ne!(unprivileged_user().uid, 0);
     }
 }

@@ -40,7 +40,7 @@ impl CpuLine {
 
 /// What of `/proc/stat` is used, in USER_HZ grains of 10 ms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stat {
+pub struct ProcStat {
     /// The whole machine.
     pub total: CpuLine,
     /// Online CPUs with their numbers, ascending.
@@ -54,8 +54,8 @@ pub struct Stat {
 }
 
 /// `/proc/stat`. Needs the total line; the rest is zero where the kernel has none.
-pub fn stat(text: &str) -> Result<Stat, Malformed> {
-    let mut stat = Stat::default();
+pub fn stat(text: &str) -> Result<ProcStat, Malformed> {
+    let mut stat = ProcStat::default();
     let mut total = None;
     for line in text.lines() {
         let Some((key, rest)) = line.split_once(' ') else { continue };

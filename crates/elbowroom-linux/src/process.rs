@@ -1,6 +1,6 @@
 //! Facts about single processes, from `/proc/PID`.
 
-use crate::root::{Root, if_there};
+use crate::root::{Root, if_present};
 use elbowroom_types::unit::Micros;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::cmp::Reverse;
@@ -11,7 +11,7 @@ use std::process::Command;
 use std::{fs, io};
 
 /// When process `pid` started, on the boot clock; `None` when it is gone (`starttime` of `/proc/PID/stat`, field 22).
-pub fn started(pid: i32) -> Option<Micros> {
+pub fn start_time(pid: i32) -> Option<Micros> {
     let ticks = start_ticks(&stat_line(format!("/proc/{pid}"))?)?;
     let hz = rustix::param::clock_ticks_per_second().max(1);
     Some(Micros(ticks.saturating_mul(1_000_000) / hz))
@@ -19,17 +19,17 @@ pub fn started(pid: i32) -> Option<Micros> {
 
 /// The place of a container's first process among all of its processes: the outermost one that is number 1 in a pid namespace of its
 /// own, else the oldest. `None` when all of them have ended.
-pub fn first(root: &Root, pids: &[i32]) -> Option<usize> {
-    let ages = pids.iter().enumerate().filter_map(|(at, pid)| Some((seniority(root, *pid)?, at)));
+pub fn first_process_index(root: &Root, pids: &[i32]) -> Option<usize> {
+    let ages = pids.iter().enumerate().filter_map(|(at, pid)| Some((init_rank(root, *pid)?, at)));
     ages.min().map(|(_, at)| at)
 }
 
 /// Orders processes by how much they look like a container's first one: least first. `None` when it ended.
-fn seniority(root: &Root, pid: i32) -> Option<(bool, usize, u64)> {
-    let status = if_there(root.read(format!("/proc/{pid}/status"))).ok()??;
+fn init_rank(root: &Root, pid: i32) -> Option<(bool, usize, u64)> {
+    let status = if_present(root.read(format!("/proc/{pid}/status"))).ok()??;
     let levels = ns_pids(&status);
     let is_init = levels.len() > 1 && levels.last() == Some(&1);
-    let stat = if_there(root.read(format!("/proc/{pid}/stat"))).ok()??;
+    let stat = if_present(root.read(format!("/proc/{pid}/stat"))).ok()??;
     Some((!is_init, if is_init { levels.len() } else { 0 }, start_ticks(&stat)?))
 }
 
@@ -40,7 +40,7 @@ pub fn ns_pids(status: &str) -> Vec<u64> {
 }
 
 /// CPU time that this process has used.
-pub fn own_cpu() -> Micros {
+pub fn own_cpu_time() -> Micros {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Micros(used.tv_sec as u64 * 1_000_000 + used.tv_nsec as u64 / 1_000)
 }
@@ -59,7 +59,7 @@ pub fn set_oom_score_adj(score: i32) -> io::Result<()> {
 const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
 
 /// Has the kernel kill what `command` starts when the thread that starts it ends, however it ends.
-pub fn die_with_us(command: &mut Command) -> &mut Command {
+pub fn kill_with_parent(command: &mut Command) -> &mut Command {
     // SAFETY: the closure makes one system call and touches no memory that fork could have left half changed.
     unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) }
 }
@@ -78,7 +78,7 @@ pub fn cgroup_paths(pid: i32) -> Vec<String> {
 
 /// These cgroups and all around them but the root, innermost first: a process in them belongs to the first that is a container.
 /// Runtimes put processes into cgroups below the one that they make (crun: `<scope>/container`), and so do programs.
-pub fn groups_around(paths: &[String]) -> Vec<&str> {
+pub fn enclosing_cgroups(paths: &[String]) -> Vec<&str> {
     let upwards = |path| std::iter::successors(Some(path), |path: &&str| Some(path.rsplit_once('/')?.0));
     let mut around: Vec<&str> = paths.iter().flat_map(|path| upwards(path.as_str())).collect();
     around.retain(|path| !path.is_empty());
@@ -88,7 +88,7 @@ pub fn groups_around(paths: &[String]) -> Vec<&str> {
 }
 
 /// Every process that there is now; none where `/proc` cannot be read.
-pub fn all() -> Vec<u32> {
+pub fn all_pids() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
@@ -104,7 +104,7 @@ pub fn is_dead(pid: i32) -> bool {
 /// # Safety
 /// This thread, and those that it starts, must use no other descriptors than those three and what they open from here on: what the
 /// process calls its own has no number here, or is another file. `/proc/self/fd` is not this table, `/proc/thread-self/fd` is.
-pub unsafe fn leave_open_files() {
+pub unsafe fn unshare_open_files() {
     // SAFETY: what is closed is a copy of this thread's alone, which its caller does not use. (By number: musl has no function for it.)
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_UNSHARE) };
 }
@@ -152,7 +152,7 @@ pub fn stat_line(of: impl AsRef<Path>) -> Option<String> {
 
 /// Has all threads allocate from one place, before there is a second one. By default each has its own, and what is free in one is
 /// not there for another: over thousands of containers that come and go, their sum grows.
-pub fn share_memory_among_threads() {
+pub fn use_one_malloc_arena() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the allocator's own function, which takes its own locks.
     unsafe {
@@ -162,7 +162,7 @@ pub fn share_memory_among_threads() {
 
 /// Gives the kernel back what the allocator keeps for later. Five hundred containers that go leave most of their memory in pieces
 /// between what stays, which is not given back by itself. Whoever allocates meanwhile waits.
-pub fn give_back_memory() {
+pub fn trim_malloc() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the allocator's own function, which takes its own locks.
     unsafe {
@@ -184,10 +184,10 @@ mod tests {
     fn groups_around_a_process_are_found_from_the_inside_out() {
         let paths = ["/a.slice/b.scope/container", "/a.slice/b.scope", "/x"].map(str::to_owned);
         assert_eq!(
-            groups_around(&paths),
+            enclosing_cgroups(&paths),
             ["/a.slice/b.scope/container", "/a.slice/b.scope", "/a.slice", "/x"]
         );
-        assert!(groups_around(&[]).is_empty());
+        assert!(enclosing_cgroups(&[]).is_empty());
     }
 
     const STAT: &str =
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn this_process_has_started_and_has_threads() {
         let pid = std::process::id() as i32;
-        assert!(started(pid).is_some_and(|t| t > Micros::ZERO && t <= crate::timer::now_boot()));
+        assert!(start_time(pid).is_some_and(|t| t > Micros::ZERO && t <= crate::timer::now_boot()));
         assert!(count_threads(&[pid]).1 >= 1);
     }
 
@@ -259,7 +259,7 @@ mod tests {
             line.trim_end_matches("kB").trim().parse::<u64>().unwrap()
         };
         let before = own();
-        give_back_memory();
+        trim_malloc();
         let after = own();
         assert!(cfg!(not(target_env = "gnu")) || after + 10_000 < before, "{before} KiB, then {after}");
         assert_eq!(all.iter().flatten().count(), 200);
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_process_that_is_gone_has_no_facts() {
-        assert_eq!(started(i32::MAX), None);
+        assert_eq!(start_time(i32::MAX), None);
         assert!(cgroup_paths(i32::MAX).is_empty());
         assert_eq!(count_threads(&[i32::MAX]), (0, 0));
     }

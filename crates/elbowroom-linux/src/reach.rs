@@ -3,10 +3,12 @@
 //!
 //! Sources are `/proc/PID/{maps,environ,fd,comm}` and its mount table (`proc(5)`). A process may name itself and its files as it
 //! likes; what it says so is about itself alone, and names are kept short. Looking costs a process nothing but the lock on its
-//! list of areas, and ends after [`MOST`] processes or [`WITHIN`].
+//! list of areas, and ends after [`MAX_PROCESSES`] processes or [`TIME_LIMIT`].
 
-use crate::mount::Place;
-use elbowroom_types::launch::{JAVA, JAVA_NATIVE, LIBC, OPENMP, told};
+use crate::mount::NamespaceRoot;
+use elbowroom_types::launch::{
+    JAVA_AGENT, JAVA_NATIVE_LIBRARY, LIBC_LIBRARY, OPENMP_LIBRARY, sizing_variables,
+};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -15,45 +17,45 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Most processes that are looked at.
-pub const MOST: usize = 512;
+pub const MAX_PROCESSES: usize = 512;
 /// How long looking may take.
-pub const WITHIN: Duration = Duration::from_secs(2);
+pub const TIME_LIMIT: Duration = Duration::from_secs(2);
 /// Most of one file that is read, in bytes: areas of a process with 100,000 of them.
-const LONGEST: u64 = 16 << 20;
+const MAX_FILE_BYTES: u64 = 16 << 20;
 /// Most open files of a process that are looked at, for the agent's jar.
-const MOST_FILES: usize = 4096;
+const MAX_OPEN_FILES: usize = 4096;
 /// Most characters of a command's name; the kernel keeps 15 bytes.
-const LONGEST_NAME: usize = 32;
+const MAX_NAME_LEN: usize = 32;
 
 /// The processes of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Reached {
+pub struct ReachReport {
     /// Those that were looked at, ascending.
-    pub processes: Vec<Process>,
+    pub processes: Vec<ReachedProcess>,
     /// How many there are beside them: beyond the bounds, or not to be read.
     pub more: usize,
 }
 
 /// What reaches one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Process {
+pub struct ReachedProcess {
     /// Its number on the host.
     pub pid: i32,
     /// Its name.
     pub command: String,
     /// Everything else.
     #[serde(flatten)]
-    pub by: By,
+    pub by: ProcessReach,
 }
 
 /// Ways into a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct By {
+pub struct ProcessReach {
     /// How many files and directories of a view are mounted where it looks.
     pub files: usize,
     /// What of it is in its memory.
     #[serde(flatten)]
-    pub mapped: Mapped,
+    pub mapped: MapsSummary,
     /// Whether the agent for HotSpot is loaded.
     pub java: bool,
     /// Variables of its first environment that runtimes are told their room by, whoever set them.
@@ -62,7 +64,7 @@ pub struct By {
 
 /// What `/proc/PID/maps` shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct Mapped {
+pub struct MapsSummary {
     /// The view page.
     pub page: bool,
     /// The library for OpenMP.
@@ -74,55 +76,63 @@ pub struct Mapped {
 }
 
 /// Looks at `pids`. `pages` is the directory of the agent's view pages: its device tells them from other files of their name.
-pub fn look(pids: &[i32], pages: &Path) -> Reached {
+pub fn inspect(pids: &[i32], pages: &Path) -> ReachReport {
     let device = rustix::fs::stat(pages).ok().map(|stat| stat.st_dev);
     let device = device.map(|device| (rustix::fs::major(device), rustix::fs::minor(device)));
     let mut namespaces = HashMap::new();
-    let deadline = Instant::now() + WITHIN;
+    let deadline = Instant::now() + TIME_LIMIT;
     let mut processes = Vec::new();
-    for pid in pids.iter().take(MOST) {
+    for pid in pids.iter().take(MAX_PROCESSES) {
         if Instant::now() > deadline {
             break;
         }
-        processes.extend(process(*pid, device, &mut namespaces));
+        processes.extend(inspect_process(*pid, device, &mut namespaces));
     }
     let more = pids.len() - processes.len();
-    Reached { processes, more }
+    ReachReport { processes, more }
 }
 
 /// `None` where it is gone, or not to be read.
-fn process(pid: i32, pages: Option<(u32, u32)>, namespaces: &mut HashMap<u64, usize>) -> Option<Process> {
+fn inspect_process(
+    pid: i32,
+    pages: Option<(u32, u32)>,
+    namespaces: &mut HashMap<u64, usize>,
+) -> Option<ReachedProcess> {
     let file = |name: &str| format!("/proc/{pid}/{name}");
-    let mapped = mapped(&read(&file("maps")).ok()?, pages);
+    let mapped = scan_maps(&read(&file("maps")).ok()?, pages);
     let environment = read(&file("environ")).unwrap_or_default();
     let command = String::from_utf8_lossy(&read(&file("comm")).ok()?).trim_end_matches('\n').to_owned();
     let namespace = rustix::fs::stat(file("ns/mnt")).ok()?.st_ino;
     let files = *namespaces.entry(namespace).or_insert_with(|| {
-        Place::of(pid as u32).and_then(|place| place.attached()).map_or(0, |paths| paths.len())
+        NamespaceRoot::of(pid as u32).and_then(|place| place.attached()).map_or(0, |paths| paths.len())
     });
     let words = environment.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
-    let by =
-        By { files, mapped, java: mapped.java_native || has_jar(Path::new(&file("fd"))), told: told(words) };
-    Some(Process { pid, command: command.chars().take(LONGEST_NAME).collect(), by })
+    let by = ProcessReach {
+        files,
+        mapped,
+        java: mapped.java_native || has_jar(Path::new(&file("fd"))),
+        told: sizing_variables(words),
+    };
+    Some(ReachedProcess { pid, command: command.chars().take(MAX_NAME_LEN).collect(), by })
 }
 
 fn read(path: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(LONGEST).read_to_end(&mut bytes)?;
+    File::open(path)?.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// Whether the jar is open: a virtual machine keeps open what is on its class path.
 fn has_jar(fds: &Path) -> bool {
-    let entries = fs::read_dir(fds).into_iter().flatten().flatten().take(MOST_FILES);
+    let entries = fs::read_dir(fds).into_iter().flatten().flatten().take(MAX_OPEN_FILES);
     entries
         .filter_map(|entry| fs::read_link(entry.path()).ok())
-        .any(|path| path.file_name().is_some_and(|name| name == JAVA))
+        .any(|path| path.file_name().is_some_and(|name| name == JAVA_AGENT))
 }
 
 /// What a text of `/proc/PID/maps` shows; `pages` is the device of view pages, major and minor number.
-pub fn mapped(maps: &[u8], pages: Option<(u32, u32)>) -> Mapped {
-    let mut found = Mapped::default();
+pub fn scan_maps(maps: &[u8], pages: Option<(u32, u32)>) -> MapsSummary {
+    let mut found = MapsSummary::default();
     for line in maps.split(|byte| *byte == b'\n') {
         // `7f1c2a000000-7f1c2a021000 r--s 00000000 00:2d 7    /path`
         let mut fields = line.splitn(6, |byte| *byte == b' ');
@@ -131,28 +141,28 @@ pub fn mapped(maps: &[u8], pages: Option<(u32, u32)>) -> Mapped {
         else {
             continue;
         };
-        if pages.is_some() && perms.last() == Some(&b's') && number(device) == pages {
+        if pages.is_some() && perms.last() == Some(&b's') && parse_device(device) == pages {
             found.page = true;
         }
         let path = fields.nth(1).unwrap_or_default().trim_ascii();
         let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        found.openmp |= name == OPENMP.as_bytes();
-        found.libc |= name == LIBC.as_bytes();
+        found.openmp |= name == OPENMP_LIBRARY.as_bytes();
+        found.libc |= name == LIBC_LIBRARY.as_bytes();
         found.java_native |= is_native_agent(name);
     }
     found
 }
 
 /// `00:2d`, hexadecimal.
-fn number(device: &[u8]) -> Option<(u32, u32)> {
+fn parse_device(device: &[u8]) -> Option<(u32, u32)> {
     let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
     Some((u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?))
 }
 
 /// What the agent loads its library from: that beside the jar, or a private file, `elbowroom-`, a number, `.so` (`java.nio.file.Files`).
 fn is_native_agent(name: &[u8]) -> bool {
-    if name == JAVA_NATIVE.as_bytes() {
+    if name == JAVA_NATIVE_LIBRARY.as_bytes() {
         return true;
     }
     let digits = name.strip_prefix(b"elbowroom-").and_then(|rest| rest.strip_suffix(b".so"));
@@ -167,25 +177,28 @@ mod tests {
     fn maps_show_what_is_loaded() {
         let line =
             |perms: &str, device: &str, path: &str| format!("7f0-7f1 {perms} 000 {device} 7      {path}\n");
-        let check = |text: String, expect: Mapped| {
-            assert_eq!(mapped(text.as_bytes(), Some((0, 0x2d))), expect, "{text}")
+        let check = |text: String, expect: MapsSummary| {
+            assert_eq!(scan_maps(text.as_bytes(), Some((0, 0x2d))), expect, "{text}")
         };
-        let none = Mapped::default();
-        check(line("r--s", "00:2d", "/sys/devices/system/cpu/elbowroom"), Mapped { page: true, ..none });
+        let none = MapsSummary::default();
+        check(line("r--s", "00:2d", "/sys/devices/system/cpu/elbowroom"), MapsSummary { page: true, ..none });
         check(line("r--s", "00:2e", "/sys/devices/system/cpu/elbowroom"), none);
         check(line("r--p", "00:2d", "/a"), none);
         check(
             line("r-xp", "00:2f", "/sys/fs/fuse/connections/libelbowroom-openmp.so"),
-            Mapped { openmp: true, ..none },
+            MapsSummary { openmp: true, ..none },
         );
-        check(line("r-xp", "00:2f", "/x y/libelbowroom-libc.so (deleted)"), Mapped { libc: true, ..none });
+        check(
+            line("r-xp", "00:2f", "/x y/libelbowroom-libc.so (deleted)"),
+            MapsSummary { libc: true, ..none },
+        );
         check(
             line("r-xp", "00:2f", "/tmp/elbowroom-12345.so (deleted)"),
-            Mapped { java_native: true, ..none },
+            MapsSummary { java_native: true, ..none },
         );
         check(
             line("r-xp", "00:2f", "/sys/fs/fuse/connections/libelbowroom-java.so"),
-            Mapped { java_native: true, ..none },
+            MapsSummary { java_native: true, ..none },
         );
         for name in ["/tmp/elbowroom-.so", "/tmp/elbowroom-x.so", "/libelbowroom-openmp.so.bak", "[heap]", ""]
         {
@@ -194,22 +207,24 @@ mod tests {
         for text in ["", "\n\n", "x", "7f0-7f1 r--s", "7f0-7f1 r--s 0 zz:zz 7 /a"] {
             check(text.to_owned(), none);
         }
-        assert_eq!(mapped(line("r--s", "00:2d", "").as_bytes(), None), none);
+        assert_eq!(scan_maps(line("r--s", "00:2d", "").as_bytes(), None), none);
     }
 
     #[test]
     fn this_process_is_reached_by_nothing_and_others_are_counted() {
         let own = std::process::id() as i32;
-        let reached = look(&[own, i32::MAX], Path::new("/no/such/directory"));
+        let reached = inspect(&[own, i32::MAX], Path::new("/no/such/directory"));
         assert_eq!((reached.processes.len(), reached.more), (1, 1));
         let process = &reached.processes[0];
-        assert!(process.pid == own && !process.command.is_empty() && process.by.mapped == Mapped::default());
+        assert!(
+            process.pid == own && !process.command.is_empty() && process.by.mapped == MapsSummary::default()
+        );
     }
 
     #[test]
     fn looking_is_bounded() {
         let own = std::process::id() as i32;
-        let reached = look(&vec![own; MOST + 7], Path::new("/proc"));
-        assert!(reached.processes.len() <= MOST && reached.more >= 7);
+        let reached = inspect(&vec![own; MAX_PROCESSES + 7], Path::new("/proc"));
+        assert!(reached.processes.len() <= MAX_PROCESSES && reached.more >= 7);
     }
 }

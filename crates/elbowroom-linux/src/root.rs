@@ -3,7 +3,7 @@
 //! `/` by default. A fixture host or a host mounted into the agent's own container (`/host`) is another one; below it,
 //! symbolic links resolve as if it were `/`, so that neither a link nor a `..` leads out of it.
 
-use crate::mount::mountinfo::ParseError;
+use crate::mount::mountinfo::MountParseError;
 use crate::parse::Malformed;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -16,10 +16,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// No file read whole is longer: engines' state files reach a few MiB, kernel files a few hundred KiB.
-const LARGEST: u64 = 16 << 20;
+const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// How often a walk that raced with somebody is tried.
-const TRIES: u32 = 32;
+const MAX_ATTEMPTS: u32 = 32;
 
 /// A root directory.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub enum ReadError {
     },
     /// The table of mounts does not keep its format.
     #[error(transparent)]
-    Mounts(#[from] ParseError),
+    Mounts(#[from] MountParseError),
 }
 
 impl ReadError {
@@ -85,7 +85,7 @@ impl ReadError {
 }
 
 /// `Ok(None)` for what is absent.
-pub fn if_there<T>(result: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+pub fn if_present<T>(result: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.is_absent() => Ok(None),
@@ -179,7 +179,7 @@ pub(crate) fn open_inside(
     resolve: ResolveFlags,
 ) -> Result<OwnedFd, Errno> {
     let (flags, resolve) = (flags | OFlags::CLOEXEC, resolve | ResolveFlags::IN_ROOT);
-    for _ in 0..TRIES {
+    for _ in 0..MAX_ATTEMPTS {
         match rustix::fs::openat2(&dir, path, flags, Mode::empty(), resolve) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             done => return done,
@@ -192,7 +192,7 @@ pub(crate) fn open_inside(
 pub(crate) fn read_whole(file: OwnedFd, path: &Path) -> Result<String, ReadError> {
     // Room for what most files say: without any, a read of a few bytes comes before the first.
     let mut bytes = Vec::with_capacity(4096);
-    match File::from(file).take(LARGEST).read_to_end(&mut bytes) {
+    match File::from(file).take(MAX_FILE_BYTES).read_to_end(&mut bytes) {
         Ok(_) => {
             Ok(String::from_utf8(bytes)
                 .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
@@ -263,6 +263,6 @@ mod tests {
         let err = root.read("/proc/no-such-file").unwrap_err();
         assert!(err.is_absent());
         assert!(err.to_string().starts_with("while opening /proc/no-such-file: No such file"), "{err}");
-        assert!(if_there::<()>(Err(err)).unwrap().is_none());
+        assert!(if_present::<()>(Err(err)).unwrap().is_none());
     }
 }

@@ -10,11 +10,11 @@ use std::{io, mem, ptr};
 /// started this one ignores them (kernel/signal.c, `sig_ignored`: what is blocked is kept). Threads and programs started
 /// later inherit that: a program that is not to, calls [`unblock`].
 #[derive(Debug)]
-pub struct Signals(OwnedFd);
+pub struct SignalFd(OwnedFd);
 
 /// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedSignal {
     /// Which one.
     pub signal: Signal,
     /// Whether the kernel sent it (a key on the terminal: to the whole foreground process group; a hang-up: to the session's
@@ -22,7 +22,7 @@ pub struct Received {
     pub from_kernel: bool,
 }
 
-impl Signals {
+impl SignalFd {
     /// Blocks `signals` on this thread and opens a descriptor that becomes readable when one arrives.
     pub fn block(signals: &[Signal]) -> io::Result<Self> {
         let set = set_mask(libc::SIG_BLOCK, signals)?;
@@ -36,7 +36,7 @@ impl Signals {
     }
 
     /// The next signal, or `None` when none is waiting.
-    pub fn next(&self) -> io::Result<Option<Received>> {
+    pub fn next(&self) -> io::Result<Option<ReceivedSignal>> {
         let mut info = [0u8; mem::size_of::<libc::signalfd_siginfo>()];
         match rustix::io::read(&self.0, &mut info) {
             Ok(length) if length == info.len() => {}
@@ -46,12 +46,12 @@ impl Signals {
         // signalfd(2): ssi_signo is the first 32-bit word, ssi_code the third; codes above zero are the kernel's own.
         let word = |at: usize| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
         let signal = Signal::from_named_raw(word(0));
-        Ok(signal.map(|signal| Received { signal, from_kernel: word(8) > 0 }))
+        Ok(signal.map(|signal| ReceivedSignal { signal, from_kernel: word(8) > 0 }))
     }
 }
 
 /// Lets this process wait for its children: an inherited `SIG_IGN` for SIGCHLD makes the kernel reap them instead.
-pub fn keep_children() {
+pub fn restore_sigchld() {
     // SAFETY: SIG_DFL installs no handler, so no code of ours runs at a signal; SIGCHLD has a disposition that can be set.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
@@ -63,7 +63,7 @@ pub fn unblock(signals: &[Signal]) -> io::Result<()> {
 
 /// Lets every signal interrupt what `command` starts, whatever this process has blocked: a program that a user gave must end when
 /// it is told to, and what it starts.
-pub fn interruptible(command: &mut Command) -> &mut Command {
+pub fn unblock_in_child(command: &mut Command) -> &mut Command {
     // SAFETY: between fork and exec the closure makes a system call on a signal set of its own, and touches nothing else.
     unsafe { command.pre_exec(|| set_mask(libc::SIG_SETMASK, &[]).map(drop)) }
 }
@@ -82,7 +82,7 @@ fn set_mask(how: libc::c_int, signals: &[Signal]) -> io::Result<libc::sigset_t> 
     if errno == 0 { Ok(set) } else { Err(io::Error::from_raw_os_error(errno)) }
 }
 
-impl AsFd for Signals {
+impl AsFd for SignalFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -96,14 +96,14 @@ mod tests {
     fn a_users_program_ends_at_a_signal_that_we_have_blocked() {
         use std::os::unix::process::ExitStatusExt;
         let ends = std::thread::spawn(|| {
-            let _signals = Signals::block(&[Signal::TERM]).unwrap();
+            let _signals = SignalFd::block(&[Signal::TERM]).unwrap();
             let program = || {
                 let mut program = Command::new("sh");
                 program.args(["-c", "kill -TERM $$; exit 7"]);
                 program
             };
             let blocked = program().status().unwrap();
-            (blocked.code(), interruptible(&mut program()).status().unwrap().signal())
+            (blocked.code(), unblock_in_child(&mut program()).status().unwrap().signal())
         });
         assert_eq!(ends.join().unwrap(), (Some(7), Some(libc::SIGTERM)));
     }
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn a_signal_that_the_starter_ignores_is_read_all_the_same() {
         let received = std::thread::spawn(|| {
-            let signals = Signals::block(&[Signal::URG]).unwrap();
+            let signals = SignalFd::block(&[Signal::URG]).unwrap();
             // SAFETY: SIG_IGN installs no handler, and no other test uses this signal; it is blocked on this thread.
             unsafe {
                 libc::signal(libc::SIGURG, libc::SIG_IGN);
@@ -126,13 +126,13 @@ mod tests {
     fn a_signal_sent_by_a_process_is_read_as_such() {
         // On a thread of its own: a signal to the thread, and the mask, stay there.
         let received = std::thread::spawn(|| {
-            let signals = Signals::block(&[Signal::USR2]).unwrap();
+            let signals = SignalFd::block(&[Signal::USR2]).unwrap();
             assert_eq!(signals.next().unwrap(), None);
             // SAFETY: raises a signal that is blocked on this thread; no memory is involved.
             unsafe { libc::raise(libc::SIGUSR2) };
             (signals.next().unwrap(), signals.next().unwrap())
         });
-        let expect = Received { signal: Signal::USR2, from_kernel: false };
+        let expect = ReceivedSignal { signal: Signal::USR2, from_kernel: false };
         assert_eq!(received.join().unwrap(), (Some(expect), None));
     }
 }

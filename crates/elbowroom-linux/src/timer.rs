@@ -32,7 +32,7 @@ pub struct TimerError {
 
 /// How the calling thread is scheduled after [`prefer_realtime`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Priority {
+pub enum SchedulingClass {
     /// `SCHED_FIFO`, priority 1.
     Fifo,
     /// Ordinary, at nice -10.
@@ -101,7 +101,7 @@ impl AsFd for Ticker {
 
 /// Puts the calling thread ahead of ordinary ones. Children forked from it are ordinary again. `CAP_SYS_NICE` is needed
 /// for either; on kernels with `CONFIG_RT_GROUP_SCHED`, `SCHED_FIFO` is refused in a cgroup without `cpu.rt_runtime_us`.
-pub fn prefer_realtime() -> Priority {
+pub fn prefer_realtime() -> SchedulingClass {
     // The kernel's `struct sched_param` (include/uapi/linux/sched/types.h): musl's is larger, and its function does nothing.
     let priority: libc::c_int = 1;
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
@@ -109,10 +109,10 @@ pub fn prefer_realtime() -> Priority {
     // memory of this process.
     let fifo = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
     match fifo {
-        0 => Priority::Fifo,
+        0 => SchedulingClass::Fifo,
         // The kernel takes a thread id here: priority is per thread on Linux, whatever POSIX says.
-        _ if setpriority_process(Some(gettid()), NICE).is_ok() => Priority::Nice,
-        _ => Priority::Ordinary,
+        _ if setpriority_process(Some(gettid()), NICE).is_ok() => SchedulingClass::Nice,
+        _ => SchedulingClass::Ordinary,
     }
 }
 
@@ -169,6 +169,6 @@ mod tests {
             println!("skipped: needs CAP_SYS_NICE");
             return;
         }
-        assert_ne!(got, Priority::Ordinary);
+        assert_ne!(got, SchedulingClass::Ordinary);
     }
 }

@@ -19,7 +19,7 @@
 
 use crate::timer;
 use elbowroom_view::pages::mapped::{MAGIC, VERSION};
-use elbowroom_view::pages::mapped::{MappedView, VIEW_WORDS, is_change};
+use elbowroom_view::pages::mapped::{MappedView, VIEW_WORDS, is_view_change};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -51,7 +51,7 @@ pub struct ViewPage {
     at: NonNull<u8>,
     last: [u64; VIEW_WORDS],
     /// Another writer's: whether `last` was counted, and whether who waits was woken, is not known.
-    adopted: bool,
+    taken_over: bool,
 }
 
 // SAFETY: it owns its mapping; where its address is used does not matter.
@@ -59,13 +59,13 @@ unsafe impl Send for ViewPage {}
 
 impl ViewPage {
     /// Opens the page `name` in `dir`, making it where there is none, or none that is whole. It says
-    /// [`MappedView::NOBODY`] until something is published.
+    /// [`MappedView::DETACHED`] until something is published.
     ///
     /// # Errors
     /// What the kernel says: no room, no permission.
     pub fn open(dir: &Path, name: &str) -> Result<Self, Errno> {
         let path = dir.join(name);
-        match Self::adopt(&path) {
+        match Self::take_over(&path) {
             Ok(page) => return Ok(page),
             // A writer that died while it made the page; nobody was given it yet.
             Err(Errno::INVAL) => rustix::fs::unlink(&path)?,
@@ -78,7 +78,7 @@ impl ViewPage {
         rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
         // Not sparse: a page that is first filled later would be a fault that can fail for want of memory.
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, PAGE_SIZE as u64)?;
-        let page = Self { at: map(&file)?, last: [0; VIEW_WORDS], adopted: false };
+        let page = Self { at: map(&file)?, last: [0; VIEW_WORDS], taken_over: false };
         page.word32(offset::VERSION).store(VERSION, Ordering::Relaxed);
         page.word32(offset::VIEW_SIZE).store(VIEW_WORDS as u32 * 8, Ordering::Relaxed);
         // Two pages count from different numbers, so that who waited on one notices that it looks at another.
@@ -89,13 +89,13 @@ impl ViewPage {
     }
 
     /// Maps a page that is there. [`Errno::INVAL`]: it is not whole, or another version's.
-    fn adopt(path: &Path) -> Result<Self, Errno> {
+    fn take_over(path: &Path) -> Result<Self, Errno> {
         let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
         let stat = rustix::fs::fstat(&file)?;
         if stat.st_size != PAGE_SIZE as i64 {
             return Err(Errno::INVAL);
         }
-        let mut page = Self { at: map(&file)?, last: [0; VIEW_WORDS], adopted: true };
+        let mut page = Self { at: map(&file)?, last: [0; VIEW_WORDS], taken_over: true };
         let head =
             (page.word64(0).load(Ordering::Acquire), page.word32(offset::VERSION).load(Ordering::Relaxed));
         if head != (u64::from_ne_bytes(MAGIC), VERSION) {
@@ -109,7 +109,7 @@ impl ViewPage {
     /// Replaces the view. Costs some tens of nanoseconds, and a system call where somebody may be waiting for it.
     pub fn publish(&mut self, view: &MappedView) {
         let words = view.to_words();
-        let counts = std::mem::take(&mut self.adopted) || is_change(&self.last, &words);
+        let counts = std::mem::take(&mut self.taken_over) || is_view_change(&self.last, &words);
         if words != self.last {
             self.replace(words);
         }
@@ -167,8 +167,8 @@ pub fn retire_all(dir: &Path) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     // What is no page is not opened: who opens a FIFO may have to wait for its reader.
     let pages = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
-    for mut page in pages.filter_map(|entry| ViewPage::adopt(&entry.path()).ok()) {
-        page.publish(&MappedView::NOBODY);
+    for mut page in pages.filter_map(|entry| ViewPage::take_over(&entry.path()).ok()) {
+        page.publish(&MappedView::DETACHED);
     }
 }
 
@@ -189,7 +189,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = || ViewPage::open(dir.path(), "page").unwrap();
         let changes = |page: &ViewPage| page.word32(offset::CHANGES).load(Ordering::SeqCst);
-        let view = |cpus| MappedView { cpus, ..MappedView::NOBODY };
+        let view = |cpus| MappedView { cpus, ..MappedView::DETACHED };
         let mut first = open();
         first.publish(&view(3));
         let seen = changes(&first);

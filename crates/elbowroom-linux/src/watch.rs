@@ -8,7 +8,7 @@
 //! Notices name a directory by hierarchy and inode. On cgroupfs a file handle is the inode number, which spares a lookup
 //! of a directory that may be gone already.
 
-use crate::cgroup::Hierarchy;
+use crate::cgroup::MountedHierarchy;
 use rustix::fs::inotify;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ const CGROUP_MAGICS: [i64; 2] = [0x0027_e0eb, 0x6367_7270];
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum CgroupEvent {
     /// A cgroup came or went in this directory.
     Tree {
         /// Index of the hierarchy.
@@ -47,16 +47,20 @@ pub enum Notice {
 
 /// How notices arrive.
 #[derive(Debug)]
-pub(crate) enum Watch {
+pub(crate) enum CgroupWatcher {
     /// One mark per hierarchy; file system ids to hierarchies.
     Fanotify { fd: OwnedFd, hierarchies: Vec<(u64, usize)> },
     /// Watch descriptors to directories.
     Inotify { fd: OwnedFd, dirs: HashMap<i32, (usize, u64)>, full: bool },
 }
 
-impl Watch {
+impl CgroupWatcher {
     /// Watches the hierarchies with these indices.
-    pub(crate) fn open(hierarchies: &[Hierarchy], indices: &[usize], fanotify: bool) -> Result<Self, Errno> {
+    pub(crate) fn open(
+        hierarchies: &[MountedHierarchy],
+        indices: &[usize],
+        fanotify: bool,
+    ) -> Result<Self, Errno> {
         if fanotify {
             match Self::fanotify(hierarchies, indices) {
                 Ok(watch) => return Ok(watch),
@@ -77,7 +81,7 @@ impl Watch {
         }
     }
 
-    fn fanotify(hierarchies: &[Hierarchy], indices: &[usize]) -> Result<Self, Errno> {
+    fn fanotify(hierarchies: &[MountedHierarchy], indices: &[usize]) -> Result<Self, Errno> {
         // Marking the file system of a fixture would report the whole of /tmp.
         for index in indices {
             let magic = rustix::fs::fstatfs(&hierarchies[*index])?.f_type as i64;
@@ -118,7 +122,7 @@ impl Watch {
     }
 
     /// Makes sure that a directory is watched. Call before listing it, and before reading what is set in it.
-    pub(crate) fn add(&mut self, hierarchy: &Hierarchy, index: usize, group: &Path, inode: u64) {
+    pub(crate) fn add(&mut self, hierarchy: &MountedHierarchy, index: usize, group: &Path, inode: u64) {
         let Self::Inotify { fd, dirs, full } = self else { return };
         use inotify::WatchFlags as F;
         // v2 announces the first and the last process of a cgroup as a change of cgroup.events.
@@ -142,7 +146,7 @@ impl Watch {
 
     /// Gives up watches of directories that are not there any more. The kernel does so by itself when an inode goes, but a watch keeps
     /// that of a cgroup (fs/kernfs/dir.c never unlinks it), and with it one of `fs.inotify.max_user_watches`.
-    pub(crate) fn keep(&mut self, is_there: impl Fn(usize, u64) -> bool) {
+    pub(crate) fn retain(&mut self, is_there: impl Fn(usize, u64) -> bool) {
         let Self::Inotify { fd, dirs, .. } = self else { return };
         dirs.retain(|watch, (hierarchy, dir)| {
             let keep = is_there(*hierarchy, *dir);
@@ -155,7 +159,7 @@ impl Watch {
     }
 
     /// Takes what has arrived, without waiting.
-    pub(crate) fn drain(&mut self, notices: &mut Vec<Notice>) {
+    pub(crate) fn drain(&mut self, notices: &mut Vec<CgroupEvent>) {
         match self {
             Self::Fanotify { fd, hierarchies } => {
                 let mut buffer = [0u8; 16384];
@@ -182,7 +186,7 @@ impl Watch {
     }
 }
 
-impl AsFd for Watch {
+impl AsFd for CgroupWatcher {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Fanotify { fd, .. } | Self::Inotify { fd, .. } => fd.as_fd(),
@@ -197,12 +201,12 @@ fn last_errno() -> Errno {
 fn parse_inotify(
     event: &inotify::Event<'_>,
     dirs: &mut HashMap<i32, (usize, u64)>,
-    notices: &mut Vec<Notice>,
+    notices: &mut Vec<CgroupEvent>,
 ) {
     use inotify::ReadFlags as R;
     let flags = event.events();
     if flags.contains(R::QUEUE_OVERFLOW) {
-        notices.push(Notice::Overflow);
+        notices.push(CgroupEvent::Overflow);
         return;
     }
     if flags.contains(R::IGNORED) {
@@ -212,17 +216,17 @@ fn parse_inotify(
     let Some(&(hierarchy, dir)) = dirs.get(&event.wd()) else { return };
     if flags.intersects(R::CREATE | R::DELETE) {
         if flags.contains(R::ISDIR) {
-            notices.push(Notice::Tree { hierarchy, dir });
+            notices.push(CgroupEvent::Tree { hierarchy, dir });
         }
     } else if let Some(name) = event.file_name() {
         let name = std::ffi::OsStr::from_bytes(name.to_bytes()).to_owned();
-        notices.push(Notice::File { hierarchy, dir, name });
+        notices.push(CgroupEvent::File { hierarchy, dir, name });
     }
 }
 
 /// `struct fanotify_event_metadata` with its information records (fanotify(7)). What does not parse is as good as lost.
 /// `hierarchies` are file system ids and whose they are; events of others are none of ours.
-pub fn parse_fanotify(mut bytes: &[u8], hierarchies: &[(u64, usize)], notices: &mut Vec<Notice>) {
+pub fn parse_fanotify(mut bytes: &[u8], hierarchies: &[(u64, usize)], notices: &mut Vec<CgroupEvent>) {
     const METADATA: usize = 24;
     while bytes.len() >= METADATA {
         let (Some(len), Some(header), Some(mask)) = (u32_at(bytes, 0), u16_at(bytes, 6), u64_at(bytes, 8))
@@ -231,29 +235,29 @@ pub fn parse_fanotify(mut bytes: &[u8], hierarchies: &[(u64, usize)], notices: &
         };
         let len = len as usize;
         if len < METADATA || len > bytes.len() {
-            notices.push(Notice::Overflow);
+            notices.push(CgroupEvent::Overflow);
             return;
         }
         let (event, rest) = bytes.split_at(len);
         bytes = rest;
         if mask & libc::FAN_Q_OVERFLOW != 0 {
-            notices.push(Notice::Overflow);
+            notices.push(CgroupEvent::Overflow);
             continue;
         }
         let record = event.get(usize::from(header)..).unwrap_or_default();
         let Some((fsid, dir, name)) = dir_and_name(record) else {
-            notices.push(Notice::Overflow);
+            notices.push(CgroupEvent::Overflow);
             continue;
         };
         let Some((_, hierarchy)) = hierarchies.iter().find(|(id, _)| *id == fsid) else { continue };
         let hierarchy = *hierarchy;
         if mask & libc::FAN_ONDIR != 0 {
             if mask & (libc::FAN_CREATE | libc::FAN_DELETE) != 0 {
-                notices.push(Notice::Tree { hierarchy, dir });
+                notices.push(CgroupEvent::Tree { hierarchy, dir });
             }
         } else if mask & libc::FAN_MODIFY != 0 {
             let name = OsString::from_vec(name.to_vec());
-            notices.push(Notice::File { hierarchy, dir, name });
+            notices.push(CgroupEvent::File { hierarchy, dir, name });
         }
     }
 }
@@ -324,8 +328,8 @@ mod tests {
         assert_eq!(
             notices,
             [
-                Notice::Tree { hierarchy: 0, dir: 11 },
-                Notice::File { hierarchy: 1, dir: 12, name: "memory.max".into() }
+                CgroupEvent::Tree { hierarchy: 0, dir: 11 },
+                CgroupEvent::File { hierarchy: 1, dir: 12, name: "memory.max".into() }
             ]
         );
     }
@@ -337,7 +341,7 @@ mod tests {
         let mut cut = event(libc::FAN_MODIFY, 7, 11, "x");
         cut.truncate(30);
         parse_fanotify(&cut, &[(7, 0)], &mut notices);
-        assert_eq!(notices, [Notice::Overflow, Notice::Overflow]);
+        assert_eq!(notices, [CgroupEvent::Overflow, CgroupEvent::Overflow]);
     }
 
     proptest! {

@@ -2,13 +2,13 @@
 //! version 2 hosts alike.
 #![cfg(feature = "bpf")]
 
-use elbowroom_linux::bpf::{ActiveSet, BpfError, Hierarchy};
-use elbowroom_linux::cgroup::{Controller, Layout};
+use elbowroom_linux::bpf::{ActiveSet, BpfError, TrackedHierarchy};
+use elbowroom_linux::cgroup::{CgroupController, CgroupLayout};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::timer;
 use elbowroom_linux::timer::Ticker;
 use elbowroom_linux::{Sensor, SensorConfig};
-use elbowroom_types::sample::Event;
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// The hierarchy this machine accounts CPU time in.
 struct Machine {
-    hierarchy: Hierarchy,
+    hierarchy: TrackedHierarchy,
     root: PathBuf,
     _alone: MutexGuard<'static, ()>,
 }
@@ -45,7 +45,8 @@ impl Machine {
             let has = |option| fields[3].split(',').any(|o| o == option);
             match fields[2] {
                 "cgroup" if has("cpuacct") => {
-                    let hierarchy = if has("cpu") { Hierarchy::Cpu } else { Hierarchy::Cpuacct };
+                    let hierarchy =
+                        if has("cpu") { TrackedHierarchy::Cpu } else { TrackedHierarchy::Cpuacct };
                     return Some(Self { hierarchy, root: fields[1].into(), _alone: alone });
                 }
                 "cgroup2" => unified = Some(fields[1].into()),
@@ -56,7 +57,7 @@ impl Machine {
             eprintln!("skipped: needs a mounted cgroup hierarchy that accounts CPU time");
             return None;
         };
-        Some(Self { hierarchy: Hierarchy::Unified, root, _alone: alone })
+        Some(Self { hierarchy: TrackedHierarchy::Unified, root, _alone: alone })
     }
 
     /// An open set; `None`, having said why, where this kernel has no BPF for us.
@@ -386,10 +387,10 @@ fn an_untracked_slot_is_silent_and_starts_again_at_zero() {
 fn the_sensor_names_who_ran_with_the_kernels_account_and_leaves_sleepers_alone() {
     let Some(machine) = Machine::find() else { return };
     let Some(_) = machine.open() else { return };
-    let layout = Layout::detect(&Root::host().unwrap()).unwrap();
+    let layout = CgroupLayout::detect(&Root::host().unwrap()).unwrap();
     let make = |name: &str| -> Vec<Cgroup> {
         let path = format!("elbowroom-test-bpf-{}-{name}", std::process::id());
-        let dirs = [Controller::Cpu, Controller::Cpuacct, Controller::Memory]
+        let dirs = [CgroupController::Cpu, CgroupController::Cpuacct, CgroupController::Memory]
             .map(|controller| layout.dir(controller, Path::new(&path)).unwrap().1.path());
         BTreeSet::from(dirs).into_iter().map(Cgroup::new).collect()
     };
@@ -400,7 +401,7 @@ fn the_sensor_names_who_ran_with_the_kernels_account_and_leaves_sleepers_alone()
         .start()
         .into_iter()
         .filter_map(|event| match event {
-            Event::Group(group) => Some((group.path, group.id)),
+            HostEvent::Group(group) => Some((group.path, group.id)),
             _ => None,
         })
         .collect();

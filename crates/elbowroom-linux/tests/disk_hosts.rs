@@ -4,7 +4,7 @@ use elbowroom_linux::disk;
 use elbowroom_linux::fixture::Fixture;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::{Sensor, SensorConfig};
-use elbowroom_types::sample::{Event, IoMax, Weights};
+use elbowroom_types::sample::{HostEvent, IoMax, IoWeightMechanism};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::fmt::Write;
 use std::path::Path;
@@ -17,8 +17,11 @@ macro_rules! host {
 
 fn open(archive: &str, patterns: &[&str]) -> (Fixture, Sensor) {
     let host = Fixture::new(archive).unwrap();
-    let config =
-        SensorConfig { root: host.path().into(), plain: vec!["/x".to_owned()], ..SensorConfig::default() };
+    let config = SensorConfig {
+        root: host.path().into(),
+        container_patterns: vec!["/x".to_owned()],
+        ..SensorConfig::default()
+    };
     let mut sensor = Sensor::open(&config).unwrap();
     sensor.start();
     sensor.watch_disks(&patterns.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>());
@@ -26,31 +29,31 @@ fn open(archive: &str, patterns: &[&str]) -> (Fixture, Sensor) {
 }
 
 /// A line per disk, and the container's transfer there.
-fn table(events: &[Event]) -> String {
+fn table(events: &[HostEvent]) -> String {
     let mut text = String::new();
     for event in events {
         match event {
-            Event::Disk(disk) => {
+            HostEvent::Disk(disk) => {
                 write!(text, "{} {} \"{}\" {}", disk.number, disk.name, disk.identity, disk.scheduler)
                     .unwrap();
                 for (word, holds) in [
                     ("rotational", disk.rotational),
                     ("swap", disk.swap),
-                    ("iocost", disk.weights == Some(Weights::Iocost)),
-                    ("bfq", disk.weights == Some(Weights::Bfq)),
+                    ("iocost", disk.weights == Some(IoWeightMechanism::Iocost)),
+                    ("bfq", disk.weights == Some(IoWeightMechanism::Bfq)),
                 ] {
                     text.push_str(&if holds { format!(" {word}") } else { String::new() });
                 }
                 text.push('\n');
             }
-            Event::DiskTick(tick) => {
+            HostEvent::DiskTick(tick) => {
                 for io in tick.groups.iter().flat_map(|group| &group.io) {
                     writeln!(text, "x {} r {} w {}", io.device, io.rbytes.get(), io.wbytes.get()).unwrap();
                 }
                 let named: Vec<_> = tick.disks.iter().map(|(number, _)| number).collect();
                 let told: Vec<_> = events
                     .iter()
-                    .filter_map(|e| if let Event::Disk(disk) = e { Some(&disk.number) } else { None })
+                    .filter_map(|e| if let HostEvent::Disk(disk) = e { Some(&disk.number) } else { None })
                     .collect();
                 assert_eq!(named, told, "every disk that is told is measured");
             }
@@ -66,7 +69,7 @@ fn chain(archive: &str, path: &str) -> String {
     let links = disk::resolve(&Root::at(host.path()).unwrap(), Path::new(path)).unwrap();
     links
         .iter()
-        .map(|link| format!("{}{} {}\n", link.name, if link.governed { "*" } else { "" }, link.layer))
+        .map(|link| format!("{}{} {}\n", link.name, if link.governed { "*" } else { "" }, link.kind))
         .collect()
 }
 
@@ -243,7 +246,7 @@ fn a_member_of_a_raid_5_with_a_file_system_beside_it_is_governed_too() {
 fn changes_are_told_once_and_only_they() {
     let (host, mut sensor) = open(host!("nvme-partitions"), &[]);
     let first = sensor.disks(Micros::secs(1));
-    let [Event::Disk(disk), Event::IoLimits(limits), Event::DiskTick(tick)] = &first[..] else {
+    let [HostEvent::Disk(disk), HostEvent::IoLimits(limits), HostEvent::DiskTick(tick)] = &first[..] else {
         panic!("{first:?}")
     };
     let user = IoMax { wbps: Limit::At(2 << 20), wiops: Limit::At(120), ..IoMax::MAX };
@@ -256,7 +259,7 @@ fn changes_are_told_once_and_only_they() {
     let next = |sensor: &mut Sensor, s| sensor.disks(Micros::secs(s));
     let still = next(&mut sensor, 2);
     assert!(
-        matches!(&still[..], [Event::DiskTick(tick)] if tick.groups.is_empty() && tick.disks.len() == 1),
+        matches!(&still[..], [HostEvent::DiskTick(tick)] if tick.groups.is_empty() && tick.disks.len() == 1),
         "{still:?}"
     );
 
@@ -266,7 +269,7 @@ fn changes_are_told_once_and_only_they() {
     assert_eq!(next(&mut sensor, 4).len(), 1);
     let told = next(&mut sensor, 6);
     assert!(
-        matches!(&told[0], Event::Disk(disk) if disk.weights == Some(Weights::Iocost) && !disk.swap),
+        matches!(&told[0], HostEvent::Disk(disk) if disk.weights == Some(IoWeightMechanism::Iocost) && !disk.swap),
         "{told:?}"
     );
 
@@ -276,7 +279,7 @@ fn changes_are_told_once_and_only_they() {
     };
     let mut wbytes = |s| {
         let events = next(&mut sensor, s);
-        let Some(Event::DiskTick(tick)) = events.last() else { panic!("{events:?}") };
+        let Some(HostEvent::DiskTick(tick)) = events.last() else { panic!("{events:?}") };
         tick.groups.first().map(|group| group.io[0].wbytes.get())
     };
     io(8_388_608 + 100);
@@ -288,16 +291,16 @@ fn changes_are_told_once_and_only_they() {
 
     // The container's user lifts one limit: seen within half a minute.
     host.write("sys/fs/cgroup/x/io.max", "259:0 rbps=max wbps=2097152 riops=max wiops=max\n").unwrap();
-    let again: Vec<Event> = (10..45).flat_map(|s| next(&mut sensor, s)).collect();
+    let again: Vec<HostEvent> = (10..45).flat_map(|s| next(&mut sensor, s)).collect();
     let limits: Vec<_> = again
         .iter()
-        .filter_map(|e| if let Event::IoLimits(limits) = e { Some(limits.user) } else { None })
+        .filter_map(|e| if let HostEvent::IoLimits(limits) = e { Some(limits.user) } else { None })
         .collect();
     assert_eq!(limits, [IoMax { wiops: Limit::Max, ..user }]);
 
     host.remove("sys/devices").unwrap();
     let gone = next(&mut sensor, 60);
-    assert!(matches!(&gone[0], Event::DiskGone(number) if number.to_string() == "259:0"), "{gone:?}");
+    assert!(matches!(&gone[0], HostEvent::DiskGone(number) if number.to_string() == "259:0"), "{gone:?}");
 }
 
 #[test]
@@ -311,7 +314,7 @@ fn who_waits_for_a_disk_is_read_every_time() {
             .unwrap();
         sensor.tick(Micros::secs(second));
         let events = sensor.disks(Micros::secs(second));
-        let Some(Event::DiskTick(tick)) = events.last() else { panic!("{events:?}") };
+        let Some(HostEvent::DiskTick(tick)) = events.last() else { panic!("{events:?}") };
         tick.groups.first().and_then(|group| group.stalled)
     };
     // It has done nothing for so long that it is read now and then.
@@ -331,13 +334,13 @@ fn what_is_malformed_or_missing_is_absent_and_the_rest_is_told() {
     let (_host, mut sensor) = open(&broken, &[]);
     let events = sensor.disks(Micros::secs(1));
     assert!(table(&events).starts_with("259:0 nvme0n1 \"QEMU NVMe Ctrl disk0\" none\n"));
-    let Some(Event::DiskTick(tick)) = events.last() else { panic!("{events:?}") };
+    let Some(HostEvent::DiskTick(tick)) = events.last() else { panic!("{events:?}") };
     assert_eq!((tick.pressure, tick.groups[0].dirty, tick.groups[0].io.len()), (None, None, 1));
     let none = host!("nvme-partitions").replace("-- proc/diskstats --", "-- proc/renamed --");
     let (_host, mut sensor) = open(&none, &[]);
     let events = sensor.disks(Micros::secs(1));
     assert!(
-        matches!(events.last(), Some(Event::DiskTick(tick)) if tick.disks.is_empty() && tick.groups.len() == 1)
+        matches!(events.last(), Some(HostEvent::DiskTick(tick)) if tick.disks.is_empty() && tick.groups.len() == 1)
     );
 }
 

@@ -1,9 +1,9 @@
 //! The sensor on captured hosts: what each kind of layout looks like from the outside, and how it takes what is broken.
 
 use elbowroom_linux::fixture::Fixture;
-use elbowroom_linux::sensor::{ActiveGroups, Tier};
+use elbowroom_linux::sensor::{ActivitySource, ActivityTracker};
 use elbowroom_linux::{Sensor, SensorConfig};
-use elbowroom_types::sample::{CpuMax, Event, Group, GroupId, Node};
+use elbowroom_types::sample::{CgroupId, CgroupProperties, CpuMax, HostEvent, NodeProperties};
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
 use std::collections::HashMap;
 use std::fmt::{Display, Write};
@@ -15,12 +15,12 @@ const UNIFIED: &str = include_str!("../../../tests/hosts/unified-kubepods.txt");
 const WEB: &str = "docker/4f1c2a9be07d53c8a6e1d4b70935fa8210c7be694d3528af71e60b9c8d2f5a34";
 const BATCH: &str = "docker/0c7be694d3528af71e60b9c8d2f5a344f1c2a9be07d53c8a6e1d4b70935fa821";
 
-fn open(archive: &str) -> (Fixture, Sensor, Vec<Event>) {
+fn open(archive: &str) -> (Fixture, Sensor, Vec<HostEvent>) {
     let host = Fixture::new(archive).unwrap();
     let config = SensorConfig {
         root: host.path().into(),
         rescan: Micros::secs(3_600),
-        plain: vec!["/batch/*".to_owned()],
+        container_patterns: vec!["/batch/*".to_owned()],
         ..SensorConfig::default()
     };
     let mut sensor = Sensor::open(&config).unwrap();
@@ -28,19 +28,19 @@ fn open(archive: &str) -> (Fixture, Sensor, Vec<Event>) {
     (host, sensor, events)
 }
 
-fn groups(events: &[Event]) -> HashMap<String, Group> {
-    let group = |event: &Event| match event {
-        Event::Group(group) => Some((group.path.clone(), group.clone())),
+fn groups(events: &[HostEvent]) -> HashMap<String, CgroupProperties> {
+    let group = |event: &HostEvent| match event {
+        HostEvent::Group(group) => Some((group.path.clone(), group.clone())),
         _ => None,
     };
     events.iter().filter_map(group).collect()
 }
 
 /// One line per group: name, and each setting it has.
-fn table(events: &[Event]) -> String {
+fn table(events: &[HostEvent]) -> String {
     let mut text = String::new();
     for event in events {
-        let Event::Group(group) = event else { continue };
+        let HostEvent::Group(group) = event else { continue };
         let name = group.path.rsplit('/').next().unwrap();
         let short = &name[..name.len().min(12)];
         write!(text, "{}", if short.is_empty() { "/" } else { short }).unwrap();
@@ -142,7 +142,7 @@ fn nodes_that_memory_is_taken_from_are_read_in_both_versions() {
 #[test]
 fn the_node_is_told_first() {
     let (_host, _sensor, events) = open(UNIFIED);
-    let Some(Event::Node(node)) = events.first() else { panic!("{:?}", events.first()) };
+    let Some(HostEvent::Node(node)) = events.first() else { panic!("{:?}", events.first()) };
     assert_eq!(node.online.to_string(), "0-3");
     assert_eq!(node.mem_total, Bytes::kib(2_021_216));
     assert!(node.low_mark > Bytes::ZERO && node.high_mark > node.low_mark);
@@ -213,7 +213,7 @@ fn what_changes_is_told_and_nothing_else() {
     for hierarchy in ["cpu", "cpuacct", "memory", "cpuset"] {
         host.remove(&format!("sys/fs/cgroup/{hierarchy}/{BATCH}")).unwrap();
     }
-    assert_eq!(sensor.changes(), [Event::Gone(before[&format!("/{BATCH}")].id)]);
+    assert_eq!(sensor.changes(), [HostEvent::Gone(before[&format!("/{BATCH}")].id)]);
 
     host.write("sys/fs/cgroup/cpu/batch/one/cgroup.procs", "1\n").unwrap();
     let told = groups(&sensor.changes());
@@ -232,7 +232,7 @@ fn a_directory_beside_the_spine_is_told_only_with_a_container_in_it() {
     host.write("sys/fs/cgroup/memory/elbowroom/web/memory.limit_in_bytes", "1048576\n").unwrap();
     let told = sensor.changes();
     let paths: Vec<_> =
-        told.iter().map(|e| if let Event::Group(g) = e { g.path.as_str() } else { "" }).collect();
+        told.iter().map(|e| if let HostEvent::Group(g) = e { g.path.as_str() } else { "" }).collect();
     assert_eq!(paths, ["/elbowroom", "/elbowroom/web"]);
     assert_eq!(groups(&told)["/elbowroom/web"].limits.memory_max, Some(Limit::At(Bytes::mib(1))));
 }
@@ -307,14 +307,14 @@ fn without_zones_there_are_no_watermarks_and_one_that_cannot_be_read_is_said() {
     let node = |text: &str| {
         let (_host, _, events) = open(text);
         match events.into_iter().next() {
-            Some(Event::Node(node)) => node,
+            Some(HostEvent::Node(node)) => node,
             other => panic!("{other:?}"),
         }
     };
     let there = node(HYBRID);
     let without = node(&HYBRID.replace("-- proc/zoneinfo --", "-- renamed --"));
     assert!(there.low_mark > Bytes::ZERO && there.high_mark > Bytes::ZERO);
-    assert_eq!(without, Node { low_mark: Bytes::ZERO, high_mark: Bytes::ZERO, ..there });
+    assert_eq!(without, NodeProperties { low_mark: Bytes::ZERO, high_mark: Bytes::ZERO, ..there });
     let host = Fixture::new(HYBRID).unwrap();
     host.write("proc/zoneinfo", "no zone\n").unwrap();
     let config = SensorConfig { root: host.path().into(), ..SensorConfig::default() };
@@ -330,7 +330,7 @@ fn an_idle_group_is_read_ever_more_seldom_and_an_active_one_every_tick() {
         host.write(&format!("sys/fs/cgroup/cpuacct/{hierarchy_path}/cpuacct.usage"), &format!("{ns}\n"))
             .unwrap();
     };
-    let (mut named, mut reads) = (HashMap::<GroupId, u32>::new(), 0);
+    let (mut named, mut reads) = (HashMap::<CgroupId, u32>::new(), 0);
     for n in 1..=100u64 {
         usage(WEB, 1_000_000_000 + n * 10_000_000);
         usage("docker", 1_000_000_000 + n * 10_000_000);
@@ -399,7 +399,7 @@ struct SaidState {
     ran: Vec<(u32, Micros)>,
 }
 
-impl ActiveGroups for Said {
+impl ActivityTracker for Said {
     fn track(&mut self, inode: u64, slot: u32) -> bool {
         self.0.lock().unwrap().tracked.insert(inode, slot);
         true
@@ -409,7 +409,7 @@ impl ActiveGroups for Said {
         self.0.lock().unwrap().tracked.remove(&inode);
     }
 
-    fn ran(&mut self, each: &mut dyn FnMut(u32, Micros)) {
+    fn drain_active(&mut self, each: &mut dyn FnMut(u32, Micros)) {
         self.0.lock().unwrap().ran.drain(..).for_each(|(slot, total)| each(slot, total));
     }
 }
@@ -419,7 +419,7 @@ fn an_active_tier_adds_what_it_saw_up_to_the_top_without_reading_cpu_files() {
     use std::os::unix::fs::MetadataExt;
     let (host, mut sensor, events) = open(HYBRID);
     let said = Said::default();
-    sensor.set_tier(Tier::Active(Box::new(said.clone())));
+    sensor.set_tier(ActivitySource::Tracked(Box::new(said.clone())));
     let inode =
         |path: &str| std::fs::metadata(host.path().join("sys/fs/cgroup/cpu").join(path)).unwrap().ino();
     let ids = groups(&events);
@@ -450,7 +450,7 @@ fn in_an_active_tier_the_kernels_own_account_is_read_of_who_ran_and_no_file_of_c
     use std::os::unix::fs::MetadataExt;
     let (host, mut sensor, events) = open(HYBRID);
     let said = Said::default();
-    sensor.set_tier(Tier::Active(Box::new(said.clone())));
+    sensor.set_tier(ActivitySource::Tracked(Box::new(said.clone())));
     let inode = std::fs::metadata(host.path().join("sys/fs/cgroup/cpu").join(WEB)).unwrap().ino();
     let (web, docker) = (groups(&events)[&format!("/{WEB}")].id, groups(&events)["/docker"].id);
     sensor.tick(Micros::secs(1));

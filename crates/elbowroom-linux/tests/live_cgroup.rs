@@ -2,9 +2,9 @@
 
 mod rig;
 
-use elbowroom_linux::cgroup::{Controller, Version};
+use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
 use elbowroom_linux::{Sensor, SensorConfig, timer};
-use elbowroom_types::sample::{CpuMax, Event, Group, GroupId};
+use elbowroom_types::sample::{CgroupId, CgroupProperties, CpuMax, HostEvent};
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
 use rig::{DEADLINE, Rig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 /// A sensor with what it has told so far.
 struct Told {
     sensor: Sensor,
-    groups: HashMap<GroupId, Group>,
-    gone: Vec<GroupId>,
+    groups: HashMap<CgroupId, CgroupProperties>,
+    gone: Vec<CgroupId>,
 }
 
 impl Told {
@@ -27,22 +27,22 @@ impl Told {
         let events = sensor.start();
         let mut told = Self { sensor, groups: HashMap::new(), gone: Vec::new() };
         assert!(
-            matches!(events.first(), Some(Event::Node(node)) if node.mem_total > Bytes::ZERO && !node.online.is_empty())
+            matches!(events.first(), Some(HostEvent::Node(node)) if node.mem_total > Bytes::ZERO && !node.online.is_empty())
         );
         told.take(events);
         told
     }
 
-    fn take(&mut self, events: Vec<Event>) {
+    fn take(&mut self, events: Vec<HostEvent>) {
         for event in events {
             match event {
-                Event::Group(group) => {
+                HostEvent::Group(group) => {
                     if let Some(parent) = group.parent {
                         assert!(self.groups.contains_key(&parent), "{} before its parent", group.path);
                     }
                     self.groups.insert(group.id, group);
                 }
-                Event::Gone(id) => {
+                HostEvent::Gone(id) => {
                     assert!(self.groups.remove(&id).is_some(), "{id:?} goes twice or was never there");
                     self.gone.push(id);
                 }
@@ -51,7 +51,7 @@ impl Told {
         }
     }
 
-    fn group(&self, path: &str) -> Option<&Group> {
+    fn group(&self, path: &str) -> Option<&CgroupProperties> {
         let path = format!("/{path}");
         self.groups.values().find(|group| group.path == path)
     }
@@ -78,7 +78,7 @@ fn with_both(test: impl Fn(Rig, Told)) {
     for fanotify in [true, false] {
         let Some(rig) = Rig::new() else { return };
         let told = Told::open(&notified_only(fanotify));
-        println!("{:?} {}", told.sensor.layout().kind, told.sensor.notifications());
+        println!("{:?} {}", told.sensor.layout().mode, told.sensor.notifications());
         test(rig, told);
     }
 }
@@ -126,19 +126,19 @@ fn a_group_made_again_under_its_name_is_another_one() {
 #[test]
 fn what_is_made_in_another_hierarchy_later_is_noticed_with_its_settings() {
     with_both(|mut rig, mut told| {
-        if rig.version(Controller::Memory) == Version::V2 {
+        if rig.version(CgroupController::Memory) == CgroupVersion::V2 {
             println!("skipped: needs a memory controller of cgroup v1, where hierarchies are several");
             return;
         }
         let path = rig.path("a/b");
         for below in ["a", "a/b"] {
-            rig.mkdir_in(Controller::Memory, true, below);
+            rig.mkdir_in(CgroupController::Memory, true, below);
         }
         told.until("made", |t| t.group(&path).is_some());
         for below in ["a", "a/b"] {
-            rig.mkdir_in(Controller::Memory, false, below);
+            rig.mkdir_in(CgroupController::Memory, false, below);
         }
-        rig.write(Controller::Memory, "a/b", "memory.limit_in_bytes", "256M");
+        rig.write(CgroupController::Memory, "a/b", "memory.limit_in_bytes", "256M");
         told.until("limited", |t| {
             t.group(&path).unwrap().limits.memory_max == Some(Limit::At(Bytes::mib(256)))
         });
@@ -151,31 +151,31 @@ fn settings_are_told_when_somebody_writes_them() {
         rig.mkdir("a");
         let path = rig.path("a");
         told.until("made", |t| t.group(&path).is_some_and(|g| g.limits.memory_max == Some(Limit::Max)));
-        match rig.version(Controller::Cpu) {
-            Version::V1 => {
-                rig.write(Controller::Cpu, "a", "cpu.cfs_quota_us", "150000");
-                rig.write(Controller::Cpu, "a", "cpu.shares", "512");
+        match rig.version(CgroupController::Cpu) {
+            CgroupVersion::V1 => {
+                rig.write(CgroupController::Cpu, "a", "cpu.cfs_quota_us", "150000");
+                rig.write(CgroupController::Cpu, "a", "cpu.shares", "512");
             }
-            Version::V2 => {
-                rig.write(Controller::Cpu, "a", "cpu.max", "150000 100000");
-                rig.write(Controller::Cpu, "a", "cpu.weight", "50");
-            }
-        }
-        match rig.version(Controller::Memory) {
-            Version::V1 => {
-                rig.write(Controller::Memory, "a", "memory.limit_in_bytes", "256M");
-                rig.write(Controller::Memory, "a", "memory.soft_limit_in_bytes", "64M");
-            }
-            Version::V2 => {
-                rig.write(Controller::Memory, "a", "memory.max", "256M");
-                rig.write(Controller::Memory, "a", "memory.low", "64M");
+            CgroupVersion::V2 => {
+                rig.write(CgroupController::Cpu, "a", "cpu.max", "150000 100000");
+                rig.write(CgroupController::Cpu, "a", "cpu.weight", "50");
             }
         }
-        let share = match rig.version(Controller::Cpu) {
-            Version::V1 => CpuShare::Shares(512),
-            Version::V2 => CpuShare::Weight(50),
+        match rig.version(CgroupController::Memory) {
+            CgroupVersion::V1 => {
+                rig.write(CgroupController::Memory, "a", "memory.limit_in_bytes", "256M");
+                rig.write(CgroupController::Memory, "a", "memory.soft_limit_in_bytes", "64M");
+            }
+            CgroupVersion::V2 => {
+                rig.write(CgroupController::Memory, "a", "memory.max", "256M");
+                rig.write(CgroupController::Memory, "a", "memory.low", "64M");
+            }
+        }
+        let share = match rig.version(CgroupController::Cpu) {
+            CgroupVersion::V1 => CpuShare::Shares(512),
+            CgroupVersion::V2 => CpuShare::Weight(50),
         };
-        rig.write(Controller::Cpuset, "a", "cpuset.cpus", "0");
+        rig.write(CgroupController::Cpuset, "a", "cpuset.cpus", "0");
         told.until("limits", |t| {
             let limits = t.group(&path).unwrap().limits;
             // v1 has the first, v2 the second.
@@ -198,14 +198,15 @@ fn a_limit_that_is_set_as_soon_as_its_group_is_made_is_told() {
         let watcher = std::thread::spawn(move || {
             told.until("every limit", |t| {
                 let made = t.groups.values().filter(|group| group.path.starts_with(&prefix));
-                let is_limited =
-                    |group: &&Group| group.limits.cpu_max.is_some_and(|max| max.quota != Limit::Max);
+                let is_limited = |group: &&CgroupProperties| {
+                    group.limits.cpu_max.is_some_and(|max| max.quota != Limit::Max)
+                };
                 made.filter(is_limited).count() == GROUPS
             });
         });
-        let (file, value) = match rig.version(Controller::Cpu) {
-            Version::V1 => ("cpu.cfs_quota_us", "100000"),
-            Version::V2 => ("cpu.max", "100000 100000"),
+        let (file, value) = match rig.version(CgroupController::Cpu) {
+            CgroupVersion::V1 => ("cpu.cfs_quota_us", "100000"),
+            CgroupVersion::V2 => ("cpu.max", "100000 100000"),
         };
         for n in 0..GROUPS {
             let below = format!("s{n}");
@@ -213,7 +214,7 @@ fn a_limit_that_is_set_as_soon_as_its_group_is_made_is_told() {
             // Each a little later than the one before, so that some are in the middle of that look.
             let made = Instant::now();
             while made.elapsed() < Duration::from_micros(4 * n as u64) {}
-            rig.write(Controller::Cpu, &below, file, value);
+            rig.write(CgroupController::Cpu, &below, file, value);
         }
         watcher.join().unwrap();
     });
@@ -223,7 +224,7 @@ fn a_limit_that_is_set_as_soon_as_its_group_is_made_is_told() {
 fn a_cpuset_narrowed_above_is_told_below() {
     with_both(|mut rig, mut told| {
         let cpus = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
-        if rig.version(Controller::Cpuset) == Version::V1 || cpus.trim() == "0" {
+        if rig.version(CgroupController::Cpuset) == CgroupVersion::V1 || cpus.trim() == "0" {
             println!(
                 "skipped: needs a v2 cpuset and two CPUs: a v1 cpuset cannot be made narrower than one below it"
             );
@@ -232,7 +233,7 @@ fn a_cpuset_narrowed_above_is_told_below() {
         rig.mkdir("a");
         let path = rig.path("a");
         told.until("made", |t| t.group(&path).is_some_and(|g| g.limits.cpuset.is_some()));
-        rig.write(Controller::Cpuset, "", "cpuset.cpus", "0");
+        rig.write(CgroupController::Cpuset, "", "cpuset.cpus", "0");
         told.until("narrowed", |t| t.group(&path).unwrap().limits.cpuset == Some("0".parse().unwrap()));
     });
 }
@@ -242,9 +243,9 @@ fn usage_grows_by_what_the_processes_used_and_a_quota_by_what_it_took() {
     with_both(|mut rig, mut told| {
         rig.mkdir("a");
         let path = rig.path("a");
-        match rig.version(Controller::Cpu) {
-            Version::V1 => rig.write(Controller::Cpu, "a", "cpu.cfs_quota_us", "20000"),
-            Version::V2 => rig.write(Controller::Cpu, "a", "cpu.max", "20000 100000"),
+        match rig.version(CgroupController::Cpu) {
+            CgroupVersion::V1 => rig.write(CgroupController::Cpu, "a", "cpu.cfs_quota_us", "20000"),
+            CgroupVersion::V2 => rig.write(CgroupController::Cpu, "a", "cpu.max", "20000 100000"),
         }
         told.until("quota", |t| {
             t.group(&path).is_some_and(|g| g.limits.cpu_max.is_some_and(|m| m.quota != Limit::Max))
@@ -269,9 +270,9 @@ fn usage_grows_by_what_the_processes_used_and_a_quota_by_what_it_took() {
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().collect();
         let real = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>() * 10_000;
         assert!(cpu.get() <= real + 30_000, "{cpu} against {real} us in /proc/{pid}/stat");
-        match rig.version(Controller::Cpu) {
-            Version::V1 => rig.write(Controller::Cpu, "a", "cpu.cfs_quota_us", "-1"),
-            Version::V2 => rig.write(Controller::Cpu, "a", "cpu.max", "max"),
+        match rig.version(CgroupController::Cpu) {
+            CgroupVersion::V1 => rig.write(CgroupController::Cpu, "a", "cpu.cfs_quota_us", "-1"),
+            CgroupVersion::V2 => rig.write(CgroupController::Cpu, "a", "cpu.max", "max"),
         }
         let until = Instant::now() + DEADLINE;
         rig.spawn("a", "x=$(head -c 3000000 /dev/zero | tr '\\0' x); while :; do :; done");
@@ -335,11 +336,13 @@ fn details_speak_of_the_whole_subtree() {
             !dirs.is_empty() && dirs.iter().all(|(_, dir)| dir.join("cgroup.procs").exists()),
             "{dirs:?}"
         );
-        match rig.version(Controller::Memory) {
-            Version::V1 => {
+        match rig.version(CgroupController::Memory) {
+            CgroupVersion::V1 => {
                 assert!(dirs.iter().any(|(c, d)| c == "memory" && d.join("memory.limit_in_bytes").exists()))
             }
-            Version::V2 => assert!(dirs.iter().any(|(c, d)| c.is_empty() && d.join("memory.max").exists())),
+            CgroupVersion::V2 => {
+                assert!(dirs.iter().any(|(c, d)| c.is_empty() && d.join("memory.max").exists()))
+            }
         }
     });
 }
@@ -396,7 +399,7 @@ fn idle_groups_are_read_seldom_and_one_that_wakes_is_seen_soon() {
         rig.mkdir(&format!("g{n}"));
     }
     let mut told = Told::open(&notified_only(true));
-    let ids: HashMap<GroupId, String> = told
+    let ids: HashMap<CgroupId, String> = told
         .groups
         .values()
         .filter(|g| g.path.starts_with(&format!("/{}/", rig.name)))
@@ -507,11 +510,11 @@ fn what_a_full_queue_could_not_take_is_found() {
         for n in 0..200 {
             rig.mkdir(&format!("s{n}"));
         }
-        let limit = match rig.version(Controller::Memory) {
-            Version::V1 => "memory.limit_in_bytes",
-            Version::V2 => "memory.max",
+        let limit = match rig.version(CgroupController::Memory) {
+            CgroupVersion::V1 => "memory.limit_in_bytes",
+            CgroupVersion::V2 => "memory.max",
         };
-        rig.write(Controller::Memory, "known", limit, "256M");
+        rig.write(CgroupController::Memory, "known", limit, "256M");
         let (known, prefix) = (rig.path("known"), format!("/{}/s", rig.name));
         told.until("200 groups and the limit", |t| {
             t.groups.values().filter(|group| group.path.starts_with(&prefix)).count() == 200
@@ -532,7 +535,8 @@ fn what_is_gone_is_watched_no_longer() {
         std::fs::read_to_string(&fdinfo).unwrap().lines().any(|line| line.contains(&ino))
     };
     rig.mkdir("a");
-    let (path, inode) = (rig.path("a"), std::fs::metadata(rig.dir(Controller::Cpu, "a")).unwrap().st_ino());
+    let (path, inode) =
+        (rig.path("a"), std::fs::metadata(rig.dir(CgroupController::Cpu, "a")).unwrap().st_ino());
     told.until("watched", |t| t.group(&path).is_some() && watched(inode));
     rig.rmdir("a");
     told.until("watched no longer", |_| !watched(inode));
@@ -559,7 +563,7 @@ fn what_a_user_made_is_no_container() {
             std::os::unix::fs::chown(dir, Some(65534), Some(65534)).unwrap();
         }
     }
-    let named = SensorConfig { plain: vec![rig.path(&users[0])], ..SensorConfig::default() };
+    let named = SensorConfig { container_patterns: vec![rig.path(&users[0])], ..SensorConfig::default() };
     for (config, users_is) in [(SensorConfig::default(), false), (named, true)] {
         let told = Told::open(&config);
         let is = |below: &str| told.group(&rig.path(below)).is_some_and(|group| group.container.is_some());

@@ -3,12 +3,14 @@
 
 mod rig;
 
-use elbowroom_linux::cgroup::{Controller, Version};
+use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
 use elbowroom_linux::disk;
-use elbowroom_linux::disk::Layer;
+use elbowroom_linux::disk::BlockDeviceKind;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::{Sensor, SensorConfig, timer};
-use elbowroom_types::sample::{DeviceNumber, Disk, DiskTick, Event, GroupIo, IoLimits, IoMax, IoStat};
+use elbowroom_types::sample::{
+    CgroupIo, DeviceNumber, DiskProperties, DiskTick, HostEvent, IoLimits, IoMax, IoStat,
+};
 use elbowroom_types::unit::{Limit, Micros};
 use rig::Rig;
 use std::collections::BTreeMap;
@@ -63,19 +65,22 @@ impl Drop for Loop {
 /// What a sensor told of disks so far.
 struct Told {
     sensor: Sensor,
-    disks: BTreeMap<DeviceNumber, Disk>,
+    disks: BTreeMap<DeviceNumber, DiskProperties>,
     limits: Vec<IoLimits>,
     tick: DiskTick,
-    groups: BTreeMap<u64, GroupIo>,
+    groups: BTreeMap<u64, CgroupIo>,
     names: BTreeMap<String, u64>,
 }
 
 impl Told {
     fn open(rig: &Rig, patterns: &[&str]) -> Self {
-        let config = SensorConfig { plain: vec![format!("/{}", rig.path("*"))], ..SensorConfig::default() };
+        let config = SensorConfig {
+            container_patterns: vec![format!("/{}", rig.path("*"))],
+            ..SensorConfig::default()
+        };
         let mut sensor = Sensor::open(&config).unwrap();
         let names = sensor.start().into_iter().filter_map(|event| match event {
-            Event::Group(group) => Some((group.path, group.id.0)),
+            HostEvent::Group(group) => Some((group.path, group.id.0)),
             _ => None,
         });
         let names = names.collect();
@@ -94,10 +99,10 @@ impl Told {
     fn look(&mut self) {
         for event in self.sensor.disks(timer::now()) {
             match event {
-                Event::Disk(disk) => drop(self.disks.insert(disk.number, disk)),
-                Event::DiskGone(number) => drop(self.disks.remove(&number)),
-                Event::IoLimits(limits) => self.limits.push(limits),
-                Event::DiskTick(tick) => {
+                HostEvent::Disk(disk) => drop(self.disks.insert(disk.number, disk)),
+                HostEvent::DiskGone(number) => drop(self.disks.remove(&number)),
+                HostEvent::IoLimits(limits) => self.limits.push(limits),
+                HostEvent::DiskTick(tick) => {
                     self.groups.extend(tick.groups.iter().map(|io| (io.group.0, io.clone())));
                     self.tick = tick;
                 }
@@ -161,13 +166,13 @@ fn limits_that_were_there_are_told_with_the_first_transfer() {
     let Some(mut rig) = Rig::new() else { return };
     let Some(disk) = Loop::new(Path::new("/dev/shm"), 16) else { return };
     rig.mkdir("capped");
-    let limit = |file: &str, value: &str| rig.write(Controller::Io, "capped", file, value);
-    match rig.version(Controller::Io) {
-        Version::V1 => {
+    let limit = |file: &str, value: &str| rig.write(CgroupController::Io, "capped", file, value);
+    match rig.version(CgroupController::Io) {
+        CgroupVersion::V1 => {
             limit("blkio.throttle.read_bps_device", &format!("{} 104857600", disk.number));
             limit("blkio.throttle.write_iops_device", &format!("{} 5000", disk.number));
         }
-        Version::V2 => limit("io.max", &format!("{} rbps=104857600 wiops=5000", disk.number)),
+        CgroupVersion::V2 => limit("io.max", &format!("{} rbps=104857600 wiops=5000", disk.number)),
     }
     let mut told = Told::open(&rig, &["loop*"]);
     told.look();
@@ -227,7 +232,7 @@ fn a_container_that_goes_takes_its_open_files_with_it() {
     rig.rmdir("short");
     // Between the removal and the news of it, its files are there and dead.
     told.look();
-    while told.sensor.changes().iter().all(|event| !matches!(event, Event::Gone(_))) {
+    while told.sensor.changes().iter().all(|event| !matches!(event, HostEvent::Gone(_))) {
         std::thread::yield_now();
     }
     told.look();
@@ -250,7 +255,7 @@ fn a_path_leads_to_the_devices_below_it() {
     assert!(ran("umount", &[dir.path().to_str().unwrap()]));
     let chain = chain.unwrap();
     assert_eq!((chain.len(), chain[0].number, chain[0].governed), (1, disk.number, true));
-    assert_eq!(chain[0].layer, Layer::Loop { file: disk.file.clone(), direct: false });
+    assert_eq!(chain[0].kind, BlockDeviceKind::Loop { file: disk.file.clone(), direct: false });
     assert!(disk::resolve(&Root::host().unwrap(), Path::new("/proc/self")).unwrap().is_empty());
 }
 
@@ -309,11 +314,11 @@ fn what_passes_a_volume_or_encryption_is_counted_and_limited_at_the_disk_alone()
         about(&uuid, after.wbytes.get() - before.wbytes.get(), 16 * MIB);
         assert_eq!(told.groups[&told.id(&rig.path(group))].io.len(), 1, "{uuid}: never both of one chain");
 
-        let (file, limit) = match rig.version(Controller::Io) {
-            Version::V1 => ("blkio.throttle.write_bps_device", format!("{} 4194304", disk.number)),
-            Version::V2 => ("io.max", format!("{} wbps=4194304", disk.number)),
+        let (file, limit) = match rig.version(CgroupController::Io) {
+            CgroupVersion::V1 => ("blkio.throttle.write_bps_device", format!("{} 4194304", disk.number)),
+            CgroupVersion::V2 => ("io.max", format!("{} wbps=4194304", disk.number)),
         };
-        rig.write(Controller::Io, group, file, &limit);
+        rig.write(CgroupController::Io, group, file, &limit);
         let start = Instant::now();
         rig.run(group, &write(4));
         let took = start.elapsed().as_millis();

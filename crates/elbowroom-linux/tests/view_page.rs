@@ -62,7 +62,7 @@ fn uniform(n: u32) -> MappedView {
         taken: Micros(wide),
         load: [n; 3],
         threads: n,
-        ..MappedView::NOBODY
+        ..MappedView::DETACHED
     }
 }
 

@@ -16,7 +16,7 @@
 #define VM_FAULT_RETRY 0x0400
 #define VM_FAULT_COMPLETED 0x4000
 
-/* One in so many faults is timed; a power of 2. `TIMED_ONE_IN` of elbowroom-core. */
+/* One in so many faults is timed; a power of 2. `TIMED_ONE_IN` of elbowroom-profile. */
 #define TIMED_ONE_IN 16
 
 struct pt_regs;

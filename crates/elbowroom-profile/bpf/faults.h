@@ -8,7 +8,7 @@
 #include "cgroup.h"
 #include <bpf/bpf_tracing.h>
 
-/* What the kernel does about a fault: do_read_fault() and so on in mm/memory.c. `Class` of elbowroom-core has this order. */
+/* What the kernel does about a fault: do_read_fault() and so on in mm/memory.c. `FaultClass` of elbowroom-profile has this order. */
 enum class {
 	READ,
 	COW,

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// What is counted; numbers of `include/uapi/linux/perf_event.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum PerfCounterEvent {
     /// Instructions, by the processor: `PERF_TYPE_HARDWARE`, `PERF_COUNT_HW_INSTRUCTIONS`.
     Instructions,
     /// Nanoseconds of CPU time, which every machine counts: `PERF_TYPE_SOFTWARE`, `PERF_COUNT_SW_TASK_CLOCK`.
@@ -14,7 +14,7 @@ pub enum Event {
     MajorFaults,
 }
 
-impl Event {
+impl PerfCounterEvent {
     const fn numbers(self) -> (u32, u64) {
         match self {
             Self::Instructions => (0, 1),
@@ -26,17 +26,17 @@ impl Event {
 
 /// Whose events.
 #[derive(Clone, Copy, Debug)]
-pub enum Of<'a> {
+pub enum CounterScope<'a> {
     /// Everybody's on a CPU; the program attached to it is called at each one.
-    Everyone,
+    AllTasks,
     /// Those of a cgroup and below it, on a CPU: its directory in the hierarchy of `perf_event`.
-    Group(BorrowedFd<'a>),
+    Cgroup(BorrowedFd<'a>),
 }
 
 /// `struct perf_event_attr`, in its first version (`PERF_ATTR_SIZE_VER0`), which every kernel knows.
 #[repr(C)]
 #[derive(Default)]
-struct Attributes {
+struct PerfAttrV0 {
     kind: u32,
     size: u32,
     config: u64,
@@ -49,10 +49,10 @@ struct Attributes {
     config1: u64,
 }
 
-const _: () = assert!(size_of::<Attributes>() == 64);
+const _: () = assert!(size_of::<PerfAttrV0>() == 64);
 
 /// `PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING`.
-const TIMES: u64 = 1 | 2;
+const READ_FORMAT_TIMES: u64 = 1 | 2;
 const PERF_FLAG_PID_CGROUP: libc::c_ulong = 1 << 2;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 
@@ -61,14 +61,14 @@ const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 /// # Errors
 /// `ENOENT` and `EOPNOTSUPP` where the processor shows no counters, as in many virtual machines; `EACCES` without
 /// `CAP_PERFMON`.
-pub fn open(event: Event, of: Of<'_>, cpu: u32) -> Result<OwnedFd, Errno> {
+pub fn open(event: PerfCounterEvent, of: CounterScope<'_>, cpu: u32) -> Result<OwnedFd, Errno> {
     let (kind, config) = event.numbers();
     let (pid, flags, sample_period, read_format) = match of {
-        Of::Everyone => (-1, 0, 1, 0),
-        Of::Group(dir) => (dir.as_raw_fd(), PERF_FLAG_PID_CGROUP, 0, TIMES),
+        CounterScope::AllTasks => (-1, 0, 1, 0),
+        CounterScope::Cgroup(dir) => (dir.as_raw_fd(), PERF_FLAG_PID_CGROUP, 0, READ_FORMAT_TIMES),
     };
-    let size = size_of::<Attributes>() as u32;
-    let attributes = Attributes { kind, size, config, sample_period, read_format, ..Attributes::default() };
+    let size = size_of::<PerfAttrV0>() as u32;
+    let attributes = PerfAttrV0 { kind, size, config, sample_period, read_format, ..PerfAttrV0::default() };
     let group = -1;
     // SAFETY: the structure is of the size it says and lives through the call, which only reads it; the other arguments are
     // numbers. The call returns a new descriptor or -1.
@@ -89,7 +89,7 @@ pub fn open(event: Event, of: Of<'_>, cpu: u32) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// What one counter of [`Of::Group`] has counted: extrapolated over the time in which others had the processor's registers.
+/// What one counter of [`CounterScope::Cgroup`] has counted: extrapolated over the time in which others had the processor's registers.
 ///
 /// # Errors
 /// The kernel gives no value.

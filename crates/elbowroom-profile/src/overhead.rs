@@ -6,14 +6,14 @@ use serde::Serialize;
 
 /// A measurement that goes on.
 #[derive(Clone, Copy, Debug)]
-pub struct Meter {
+pub struct OverheadMeter {
     cpu: Micros,
     wall: Micros,
 }
 
 /// What profiling cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Overhead {
+pub struct ProfilerOverhead {
     /// CPU time of the profiler's own process, in microseconds.
     #[serde(rename = "cpu_usec")]
     pub cpu: Micros,
@@ -24,20 +24,20 @@ pub struct Overhead {
     pub lost: u64,
 }
 
-impl Meter {
+impl OverheadMeter {
     /// Begins.
     pub fn start() -> Self {
-        Self { cpu: process::own_cpu(), wall: timer::now() }
+        Self { cpu: process::own_cpu_time(), wall: timer::now() }
     }
 
     /// What it cost since; `lost` is how many samples the kernel said that it lost.
-    pub fn stop(self, lost: u64) -> Overhead {
-        let cpu = process::own_cpu().saturating_sub(self.cpu);
-        Overhead { cpu, wall: timer::now().saturating_sub(self.wall), lost }
+    pub fn stop(self, lost: u64) -> ProfilerOverhead {
+        let cpu = process::own_cpu_time().saturating_sub(self.cpu);
+        ProfilerOverhead { cpu, wall: timer::now().saturating_sub(self.wall), lost }
     }
 }
 
-impl Overhead {
+impl ProfilerOverhead {
     /// Two measurements, one after the other.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
@@ -60,9 +60,9 @@ mod tests {
 
     #[test]
     fn work_of_this_process_is_counted() {
-        let meter = Meter::start();
-        let begin = process::own_cpu();
-        while process::own_cpu().saturating_sub(begin) < Micros(2_000) {
+        let meter = OverheadMeter::start();
+        let begin = process::own_cpu_time();
+        while process::own_cpu_time().saturating_sub(begin) < Micros(2_000) {
             std::hint::black_box(begin);
         }
         let overhead = meter.stop(3);

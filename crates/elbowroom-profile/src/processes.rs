@@ -10,11 +10,11 @@
 //! path outside, and what is in memory only, by its build id among the files that others map. A file whose build id is
 //! another than the one that ran is not used.
 //!
-//! Only some processes are of interest: those that [`Processes::watch`] names, everything they start, and everything that the
+//! Only some processes are of interest: those that [`SampledProcesses::watch`] names, everything they start, and everything that the
 //! profiler itself starts. The rest is counted, and nothing else kept of it, least of all files: all those of a machine would be
 //! more than a process may have open.
 
-use super::perf::record::{CONTEXT_KERNEL, CONTEXT_MAX, CONTEXT_USER, Map, Record};
+use super::perf::record::{CONTEXT_KERNEL, CONTEXT_MAX, CONTEXT_USER, ExecMapping, PerfRecord};
 use elbowroom_linux::probe::file::open_in;
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,28 +24,28 @@ use std::sync::Arc;
 
 /// Files that are kept open at most: half of what a process may have open where nobody raised that. What engines and containers
 /// run is less.
-const MOST_FILES: usize = 512;
+const MAX_OPEN_FILES: usize = 512;
 /// kthreadd, the parent of all kernel threads.
 const KTHREADD: u32 = 2;
 
 /// Processes, and what was seen of them.
 #[derive(Debug, Default)]
-pub struct Processes {
-    known: HashMap<u32, Process>,
+pub struct SampledProcesses {
+    by_pid: HashMap<u32, SampledProcess>,
     /// Files that were mapped, by their place in this list.
-    pub(super) modules: Vec<Module>,
+    pub(super) modules: Vec<CodeModule>,
     by_build: HashMap<Vec<u8>, u32>,
     by_path: HashMap<String, u32>,
     /// Stacks of watched processes, and how often each was seen.
-    pub(super) stacks: HashMap<(Arc<str>, Vec<Address>), u64>,
+    pub(super) stacks: HashMap<(Arc<str>, Vec<CodeAddress>), u64>,
     /// What was counted besides.
-    pub tally: Tally,
-    own: u32,
+    pub tally: SampleTally,
+    own_pid: u32,
 }
 
 /// Samples by whose they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Tally {
+pub struct SampleTally {
     /// Of watched processes: those whose stacks were kept.
     pub watched: u64,
     /// Of kernel threads, which also work for others.
@@ -60,7 +60,7 @@ pub struct Tally {
 
 /// A file that was mapped to be run.
 #[derive(Debug)]
-pub(super) struct Module {
+pub(super) struct CodeModule {
     /// As people call it: without directories.
     pub(super) name: Arc<str>,
     /// Its build id; empty where the kernel did not say.
@@ -71,28 +71,28 @@ pub(super) struct Module {
 
 /// Where an instruction was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Address {
+pub(super) enum CodeAddress {
     /// In the kernel.
     Kernel(u64),
     /// In a file, so far from its begin.
     File(u32, u64),
     /// In memory that no file is mapped to: generated code, or a mapping that was not heard of.
-    Memory,
+    Anonymous,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Process {
+struct SampledProcess {
     name: Arc<str>,
-    kin: Kin,
-    maps: Vec<Mapping>,
+    role: ProcessRole,
+    maps: Vec<ModuleMapping>,
 }
 
 /// Whose a process is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Kin {
+enum ProcessRole {
     /// Nobody's that matters.
     #[default]
-    Stranger,
+    Unrelated,
     /// The kernel's.
     KernelThread,
     /// The profiler itself, and what it has only forked: still its code.
@@ -102,19 +102,19 @@ enum Kin {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Mapping {
+struct ModuleMapping {
     start: u64,
     end: u64,
     offset: u64,
     module: u32,
 }
 
-impl Processes {
+impl SampledProcesses {
     /// Every process that runs now. To be called when events are on, so that none falls between.
     pub fn now() -> Self {
-        let mut processes = Self { own: std::process::id(), ..Self::default() };
-        for pid in elbowroom_linux::process::all() {
-            processes.look(pid);
+        let mut processes = Self { own_pid: std::process::id(), ..Self::default() };
+        for pid in elbowroom_linux::process::all_pids() {
+            processes.add_running(pid);
         }
         processes
     }
@@ -122,61 +122,61 @@ impl Processes {
     /// Watches process `pid` and everything below it, now and from now on.
     pub fn watch(&mut self, pid: u32) {
         let parents: Vec<(u32, u32)> =
-            self.known.keys().filter_map(|pid| Some((*pid, parent(*pid)?))).collect();
+            self.by_pid.keys().filter_map(|pid| Some((*pid, parent(*pid)?))).collect();
         let mut watched = vec![pid];
         while let Some(pid) = watched.pop() {
-            if let Some(process) = self.known.get_mut(&pid) {
-                process.kin = Kin::Watched;
-                self.look_at_maps(pid);
+            if let Some(process) = self.by_pid.get_mut(&pid) {
+                process.role = ProcessRole::Watched;
+                self.add_current_maps(pid);
             }
             watched.extend(parents.iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| *child));
         }
     }
 
     /// Takes one record; samples count only where `counts`.
-    pub fn take(&mut self, record: Record, counts: bool) {
+    pub fn add_record(&mut self, record: PerfRecord, counts: bool) {
         match record {
-            Record::Sample { pid, chain } => {
+            PerfRecord::Sample { pid, chain } => {
                 if counts {
-                    self.sample(pid, &chain);
+                    self.add_sample(pid, &chain);
                 }
             }
-            Record::Map(map) => self.map(&map),
-            Record::Comm { pid, tid, name, exec } if pid == tid || exec => {
-                let process = self.known.entry(pid).or_default();
+            PerfRecord::Mmap(map) => self.add_mapping(&map),
+            PerfRecord::Comm { pid, tid, name, exec } if pid == tid || exec => {
+                let process = self.by_pid.entry(pid).or_default();
                 process.name = name.into();
                 if exec {
                     process.maps.clear();
                     // What the profiler forked is another program from here on.
-                    if process.kin == Kin::Profiler {
-                        process.kin = Kin::Watched;
+                    if process.role == ProcessRole::Profiler {
+                        process.role = ProcessRole::Watched;
                     }
                 }
             }
-            Record::Fork { pid, parent } if pid != parent => {
-                let mut child = self.known.get(&parent).cloned().unwrap_or_default();
+            PerfRecord::Fork { pid, parent } if pid != parent => {
+                let mut child = self.by_pid.get(&parent).cloned().unwrap_or_default();
                 if parent == KTHREADD {
-                    child.kin = Kin::KernelThread;
+                    child.role = ProcessRole::KernelThread;
                 }
-                self.known.insert(pid, child);
+                self.by_pid.insert(pid, child);
             }
-            Record::Lost(count) => self.tally.lost += count,
+            PerfRecord::Lost(count) => self.tally.lost += count,
             // Nothing says that a process ended: it may outlive its first thread, whose end is all that is told. Its number is used
             // again by a fork, which replaces what was there.
-            Record::Comm { .. } | Record::Fork { .. } => {}
+            PerfRecord::Comm { .. } | PerfRecord::Fork { .. } => {}
         }
     }
 
-    fn sample(&mut self, pid: u32, chain: &[u64]) {
-        let Some(process) = self.known.get(&pid) else {
+    fn add_sample(&mut self, pid: u32, chain: &[u64]) {
+        let Some(process) = self.by_pid.get(&pid) else {
             self.tally.others += 1;
             return;
         };
-        match process.kin {
-            Kin::Stranger => self.tally.others += 1,
-            Kin::KernelThread => self.tally.kernel_threads += 1,
-            Kin::Profiler => self.tally.profiler += 1,
-            Kin::Watched => {
+        match process.role {
+            ProcessRole::Unrelated => self.tally.others += 1,
+            ProcessRole::KernelThread => self.tally.kernel_threads += 1,
+            ProcessRole::Profiler => self.tally.profiler += 1,
+            ProcessRole::Watched => {
                 self.tally.watched += 1;
                 let addresses = addresses(&process.maps, chain);
                 *self.stacks.entry((Arc::clone(&process.name), addresses)).or_default() += 1;
@@ -184,19 +184,19 @@ impl Processes {
         }
     }
 
-    fn map(&mut self, map: &Map) {
+    fn add_mapping(&mut self, map: &ExecMapping) {
         // Kin is known by now: a mapping comes after the fork, or the exec of what the profiler forked.
-        if self.known.get(&map.pid).is_none_or(|process| process.kin != Kin::Watched) {
+        if self.by_pid.get(&map.pid).is_none_or(|process| process.role != ProcessRole::Watched) {
             return;
         }
-        let module = self.module(map);
-        let process = self.known.entry(map.pid).or_default();
+        let module = self.module_of(map);
+        let process = self.by_pid.entry(map.pid).or_default();
         process.maps.retain(|old| old.end <= map.start || old.start >= map.end);
-        process.maps.push(Mapping { start: map.start, end: map.end, offset: map.offset, module });
+        process.maps.push(ModuleMapping { start: map.start, end: map.end, offset: map.offset, module });
     }
 
     /// The file of a mapping, opened when it is first heard of.
-    fn module(&mut self, map: &Map) -> u32 {
+    fn module_of(&mut self, map: &ExecMapping) -> u32 {
         let known = match map.build_id.is_empty() {
             true => self.by_path.get(&map.path),
             false => self.by_build.get(&map.build_id),
@@ -206,16 +206,16 @@ impl Processes {
             let module = &mut self.modules[place];
             // First heard of as a copy in memory, or by a process that was gone already.
             if module.file.is_none()
-                && place < MOST_FILES
+                && place < MAX_OPEN_FILES
                 && let Some(file) = open(map)
             {
                 (module.file, module.name) = (Some(file), name(&map.path));
             }
             return *known;
         }
-        let file = if self.modules.len() < MOST_FILES { open(map) } else { None };
+        let file = if self.modules.len() < MAX_OPEN_FILES { open(map) } else { None };
         let place = self.modules.len() as u32;
-        self.modules.push(Module { name: name(&map.path), build_id: map.build_id.clone(), file });
+        self.modules.push(CodeModule { name: name(&map.path), build_id: map.build_id.clone(), file });
         match map.build_id.is_empty() {
             true => self.by_path.insert(map.path.clone(), place),
             false => self.by_build.insert(map.build_id.clone(), place),
@@ -224,25 +224,25 @@ impl Processes {
     }
 
     /// Takes in a process that runs already.
-    fn look(&mut self, pid: u32) {
+    fn add_running(&mut self, pid: u32) {
         let Ok(name) = std::fs::read_to_string(format!("/proc/{pid}/comm")) else { return };
-        let kin = match (pid == self.own, pid == KTHREADD || parent(pid) == Some(KTHREADD)) {
-            (true, _) => Kin::Profiler,
-            (_, true) => Kin::KernelThread,
-            _ => Kin::Stranger,
+        let kin = match (pid == self.own_pid, pid == KTHREADD || parent(pid) == Some(KTHREADD)) {
+            (true, _) => ProcessRole::Profiler,
+            (_, true) => ProcessRole::KernelThread,
+            _ => ProcessRole::Unrelated,
         };
-        self.known.insert(pid, Process { name: name.trim_end().into(), kin, maps: Vec::new() });
+        self.by_pid.insert(pid, SampledProcess { name: name.trim_end().into(), role: kin, maps: Vec::new() });
     }
 
     /// Takes in the files that a process has mapped already.
-    fn look_at_maps(&mut self, pid: u32) {
+    fn add_current_maps(&mut self, pid: u32) {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        maps.lines().filter_map(|line| map_line(pid, line)).for_each(|map| self.map(&map));
+        maps.lines().filter_map(|line| parse_exec_mapping(pid, line)).for_each(|map| self.add_mapping(&map));
     }
 }
 
 /// A line of `/proc/PID/maps` of a file that is mapped to be run: `start-end perms offset dev inode path`.
-pub fn map_line(pid: u32, line: &str) -> Option<Map> {
+pub fn parse_exec_mapping(pid: u32, line: &str) -> Option<ExecMapping> {
     let mut words = line.splitn(6, ' ');
     let (range, permissions, offset) = (words.next()?, words.next()?, words.next()?);
     let path = words.nth(2)?.trim_start();
@@ -252,7 +252,7 @@ pub fn map_line(pid: u32, line: &str) -> Option<Map> {
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
     let (start, end) = range.split_once('-')?;
     let build_id = Vec::new();
-    Some(Map {
+    Some(ExecMapping {
         pid,
         start: hex(start)?,
         end: hex(end)?,
@@ -263,7 +263,7 @@ pub fn map_line(pid: u32, line: &str) -> Option<Map> {
 }
 
 /// A chain's addresses, each with what it is in. A return address stands behind the call: one less is inside it.
-fn addresses(maps: &[Mapping], chain: &[u64]) -> Vec<Address> {
+fn addresses(maps: &[ModuleMapping], chain: &[u64]) -> Vec<CodeAddress> {
     let (mut addresses, mut kernel, mut innermost) = (Vec::new(), false, true);
     for address in chain {
         match *address {
@@ -273,7 +273,7 @@ fn addresses(maps: &[Mapping], chain: &[u64]) -> Vec<Address> {
             address => {
                 let address = if innermost { address } else { address.saturating_sub(1) };
                 innermost = false;
-                addresses.push(if kernel { Address::Kernel(address) } else { in_file(maps, address) });
+                addresses.push(if kernel { CodeAddress::Kernel(address) } else { in_file(maps, address) });
             }
         }
     }
@@ -282,10 +282,10 @@ fn addresses(maps: &[Mapping], chain: &[u64]) -> Vec<Address> {
 
 /// Where an address lies in the file that is mapped there. A program may map a device at any offset: what would be behind the end of
 /// every file is in none.
-fn in_file(maps: &[Mapping], address: u64) -> Address {
+fn in_file(maps: &[ModuleMapping], address: u64) -> CodeAddress {
     let map = maps.iter().find(|map| (map.start..map.end).contains(&address));
     let place = map.and_then(|map| Some((map.module, map.offset.checked_add(address - map.start)?)));
-    place.map_or(Address::Memory, |(module, offset)| Address::File(module, offset))
+    place.map_or(CodeAddress::Anonymous, |(module, offset)| CodeAddress::File(module, offset))
 }
 
 fn parent(pid: u32) -> Option<u32> {
@@ -296,7 +296,7 @@ fn parent(pid: u32) -> Option<u32> {
 }
 
 /// The mapped file, from the process's root, or from ours when the process is gone.
-fn open(map: &Map) -> Option<File> {
+fn open(map: &ExecMapping) -> Option<File> {
     // `[vdso]`, `anon_inode:...`, `/memfd:...`, `//anon`: no files.
     if !map.path.starts_with('/') || map.path.starts_with("/memfd:") || map.path.starts_with("//") {
         return None;
@@ -320,43 +320,48 @@ fn name(path: &str) -> Arc<str> {
 mod tests {
     use super::*;
 
-    fn comm(pid: u32, name: &str, exec: bool) -> Record {
-        Record::Comm { pid, tid: pid, name: name.into(), exec }
+    fn comm(pid: u32, name: &str, exec: bool) -> PerfRecord {
+        PerfRecord::Comm { pid, tid: pid, name: name.into(), exec }
     }
 
-    fn sample(pid: u32) -> Record {
-        Record::Sample {
+    fn sample(pid: u32) -> PerfRecord {
+        PerfRecord::Sample {
             pid,
             chain: vec![CONTEXT_KERNEL, 0xffff_0000_0000_0010, CONTEXT_USER, 0x1010, 0x1021],
         }
     }
 
-    fn map(pid: u32, path: &str, build_id: &[u8]) -> Record {
+    fn map(pid: u32, path: &str, build_id: &[u8]) -> PerfRecord {
         let (path, build_id) = (path.to_owned(), build_id.to_vec());
-        Record::Map(Map { pid, start: 0x1000, end: 0x2000, offset: 0x400, path, build_id })
+        PerfRecord::Mmap(ExecMapping { pid, start: 0x1000, end: 0x2000, offset: 0x400, path, build_id })
     }
 
     /// Nothing but a process of kin `kin`, as if it had been found in /proc.
-    fn only(pid: u32, name: &str, kin: Kin) -> Processes {
-        let mut processes = Processes { own: 5, ..Processes::default() };
-        processes.known.insert(pid, Process { name: name.into(), kin, maps: Vec::new() });
+    fn only(pid: u32, name: &str, kin: ProcessRole) -> SampledProcesses {
+        let mut processes = SampledProcesses { own_pid: 5, ..SampledProcesses::default() };
+        processes.by_pid.insert(pid, SampledProcess { name: name.into(), role: kin, maps: Vec::new() });
         processes
     }
 
     #[test]
     fn what_a_watched_process_starts_is_watched_under_its_own_name() {
-        let mut p = only(10, "dockerd", Kin::Watched);
-        p.take(Record::Fork { pid: 11, parent: 10 }, true);
-        p.take(sample(11), true);
-        p.take(comm(11, "runc", true), true);
-        p.take(map(11, "/nowhere/runc", &[1]), true);
-        p.take(sample(11), true);
-        p.take(sample(99), true);
-        p.take(sample(11), false);
+        let mut p = only(10, "dockerd", ProcessRole::Watched);
+        p.add_record(PerfRecord::Fork { pid: 11, parent: 10 }, true);
+        p.add_record(sample(11), true);
+        p.add_record(comm(11, "runc", true), true);
+        p.add_record(map(11, "/nowhere/runc", &[1]), true);
+        p.add_record(sample(11), true);
+        p.add_record(sample(99), true);
+        p.add_record(sample(11), false);
         assert_eq!((p.tally.watched, p.tally.others), (2, 1));
-        let runc = [Address::Kernel(0xffff_0000_0000_0010), Address::File(0, 0x410), Address::File(0, 0x420)];
+        let runc = [
+            CodeAddress::Kernel(0xffff_0000_0000_0010),
+            CodeAddress::File(0, 0x410),
+            CodeAddress::File(0, 0x420),
+        ];
         assert_eq!(p.stacks[&("runc".into(), runc.to_vec())], 1);
-        let forked = [Address::Kernel(0xffff_0000_0000_0010), Address::Memory, Address::Memory];
+        let forked =
+            [CodeAddress::Kernel(0xffff_0000_0000_0010), CodeAddress::Anonymous, CodeAddress::Anonymous];
         assert_eq!(
             p.stacks[&("dockerd".into(), forked.to_vec())],
             1,
@@ -366,55 +371,55 @@ mod tests {
 
     #[test]
     fn what_is_mapped_at_the_end_of_all_offsets_is_in_no_file() {
-        let map = |offset| Mapping { start: 0x1000, end: 0x3000, offset, module: 3 };
+        let map = |offset| ModuleMapping { start: 0x1000, end: 0x3000, offset, module: 3 };
         let at = |offset| addresses(&[map(offset)], &[CONTEXT_USER, 0x2fff]);
-        assert_eq!(at(u64::MAX - 0x1fff), [Address::File(3, u64::MAX)]);
-        assert_eq!(at(u64::MAX - 0xfff), [Address::Memory]);
+        assert_eq!(at(u64::MAX - 0x1fff), [CodeAddress::File(3, u64::MAX)]);
+        assert_eq!(at(u64::MAX - 0xfff), [CodeAddress::Anonymous]);
     }
 
     #[test]
     fn what_the_profiler_starts_is_watched_once_it_is_a_program_of_its_own() {
-        let mut p = only(5, "elbowroom", Kin::Profiler);
-        p.take(Record::Fork { pid: 6, parent: 5 }, true);
-        p.take(sample(6), true);
-        p.take(comm(6, "crun", true), true);
-        p.take(sample(6), true);
+        let mut p = only(5, "elbowroom", ProcessRole::Profiler);
+        p.add_record(PerfRecord::Fork { pid: 6, parent: 5 }, true);
+        p.add_record(sample(6), true);
+        p.add_record(comm(6, "crun", true), true);
+        p.add_record(sample(6), true);
         assert_eq!((p.tally.profiler, p.tally.watched), (1, 1));
     }
 
     #[test]
     fn a_copy_in_memory_is_the_file_of_the_same_build() {
-        let mut p = only(6, "runc", Kin::Watched);
-        p.take(map(6, "/memfd:runc_cloned:/proc/self/exe (deleted)", &[7; 20]), true);
+        let mut p = only(6, "runc", ProcessRole::Watched);
+        p.add_record(map(6, "/memfd:runc_cloned:/proc/self/exe (deleted)", &[7; 20]), true);
         assert!(p.modules[0].file.is_none());
-        p.take(map(6, "/bin/true", &[7; 20]), true);
+        p.add_record(map(6, "/bin/true", &[7; 20]), true);
         assert!(p.modules.len() == 1 && p.modules[0].file.is_some());
         assert_eq!(&*p.modules[0].name, "true");
     }
 
     #[test]
     fn files_of_strangers_are_not_opened() {
-        let mut p = only(6, "sshd", Kin::Stranger);
-        p.take(map(6, "/bin/true", &[7; 20]), true);
-        p.take(map(99, "/bin/true", &[8; 20]), true);
+        let mut p = only(6, "sshd", ProcessRole::Unrelated);
+        p.add_record(map(6, "/bin/true", &[7; 20]), true);
+        p.add_record(map(99, "/bin/true", &[8; 20]), true);
         assert!(p.modules.is_empty());
     }
 
     #[test]
     fn a_number_that_is_used_again_is_another_process() {
-        let mut p = only(10, "runc", Kin::Watched);
-        p.take(sample(10), true);
-        p.take(Record::Fork { pid: 10, parent: 99 }, true);
-        p.take(sample(10), true);
+        let mut p = only(10, "runc", ProcessRole::Watched);
+        p.add_record(sample(10), true);
+        p.add_record(PerfRecord::Fork { pid: 10, parent: 99 }, true);
+        p.add_record(sample(10), true);
         assert_eq!((p.tally.watched, p.tally.others), (1, 1));
     }
 
     #[test]
     fn a_process_may_become_another_program() {
-        let mut p = only(10, "runc", Kin::Watched);
-        p.take(sample(10), true);
-        p.take(comm(10, "sleep", true), true);
-        p.take(sample(10), true);
+        let mut p = only(10, "runc", ProcessRole::Watched);
+        p.add_record(sample(10), true);
+        p.add_record(comm(10, "sleep", true), true);
+        p.add_record(sample(10), true);
         assert_eq!((p.tally.watched, p.tally.others), (2, 0));
         assert!(["runc", "sleep"].iter().all(|name| p.stacks.keys().any(|(known, _)| &**known == *name)));
     }
@@ -435,12 +440,12 @@ mod tests {
     #[test]
     fn this_process_is_found_in_proc_and_its_files_once_it_is_watched() {
         let pid = std::process::id();
-        let mut processes = Processes::now();
-        assert_eq!(processes.known[&pid].kin, Kin::Profiler);
+        let mut processes = SampledProcesses::now();
+        assert_eq!(processes.by_pid[&pid].role, ProcessRole::Profiler);
         assert!(processes.modules.is_empty(), "{:?}", processes.modules);
         processes.watch(pid);
-        let own = &processes.known[&pid];
-        assert!(own.kin == Kin::Watched && !own.maps.is_empty(), "{own:?}");
+        let own = &processes.by_pid[&pid];
+        assert!(own.role == ProcessRole::Watched && !own.maps.is_empty(), "{own:?}");
         assert!(
             processes.modules.iter().any(|module| module.name.starts_with("libc") && module.file.is_some())
         );
@@ -449,13 +454,13 @@ mod tests {
     #[test]
     fn lines_of_maps_that_are_not_run_or_have_no_file_are_left() {
         let line = "7f00-7f10 r-xp 00000400 fe:00 123      /usr/bin/a b";
-        let map = map_line(3, line).unwrap();
+        let map = parse_exec_mapping(3, line).unwrap();
         assert_eq!(
             (map.start, map.end, map.offset, map.path.as_str()),
             (0x7f00, 0x7f10, 0x400, "/usr/bin/a b")
         );
         for line in ["7f00-7f10 r--p 00000400 fe:00 123 /a", "7f00-7f10 r-xp 00000000 00:00 0 ", "x", ""] {
-            assert!(map_line(3, line).is_none(), "{line}");
+            assert!(parse_exec_mapping(3, line).is_none(), "{line}");
         }
     }
 }

@@ -4,15 +4,15 @@
 #[path = "../../elbowroom-linux/tests/rig/mod.rs"]
 mod rig;
 
-use elbowroom_linux::bpf::Hierarchy;
-use elbowroom_linux::cgroup::{Controller, Version};
-use elbowroom_linux::containers::Containers;
+use elbowroom_linux::bpf::TrackedHierarchy;
+use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
+use elbowroom_linux::containers::ContainerSelector;
 use elbowroom_linux::discover::ContainerSources;
 use elbowroom_profile::bpf::faults::FaultCounter;
 use elbowroom_profile::counter;
-use elbowroom_profile::counter::{Event, Of};
-use elbowroom_profile::faults::measure::Profiler;
-use elbowroom_profile::faults::model::{Class, Counts, TIMED_ONE_IN, Tier};
+use elbowroom_profile::counter::{CounterScope, PerfCounterEvent};
+use elbowroom_profile::faults::measure::FaultProfiler;
+use elbowroom_profile::faults::model::{FaultClass, FaultCounts, FaultTier, TIMED_ONE_IN};
 use rig::Rig;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -98,21 +98,23 @@ fn file(dir: &Path) -> PathBuf {
 }
 
 /// Runs `test` with every tier that works here, and with latencies where it has them; says why another does not.
-fn with_every_tier(wanted: &[String], test: impl FnMut(&mut Profiler, bool)) {
-    with_every_tier_of(|| Containers::open(&ContainerSources::default()).unwrap(), wanted, test);
+fn with_every_tier(wanted: &[String], test: impl FnMut(&mut FaultProfiler, bool)) {
+    with_every_tier_of(|| ContainerSelector::open(&ContainerSources::default()).unwrap(), wanted, test);
 }
 
 fn with_every_tier_of(
-    open: impl Fn() -> Containers,
+    open: impl Fn() -> ContainerSelector,
     wanted: &[String],
-    mut test: impl FnMut(&mut Profiler, bool),
+    mut test: impl FnMut(&mut FaultProfiler, bool),
 ) {
-    for (tier, latency) in [(Tier::Functions, false), (Tier::Functions, true), (Tier::Tracepoints, false)] {
-        match Profiler::start(open(), wanted, Some(tier), latency) {
+    for (tier, latency) in
+        [(FaultTier::Functions, false), (FaultTier::Functions, true), (FaultTier::Tracepoints, false)]
+    {
+        match FaultProfiler::start(open(), wanted, Some(tier), latency) {
             Ok(mut profiler) => test(&mut profiler, latency),
             Err(error) => {
                 let must = std::env::var("ELBOWROOM_TEST_BPF").unwrap_or_default();
-                assert!(must.is_empty() || must == "tracepoints" && tier == Tier::Functions, "{error}");
+                assert!(must.is_empty() || must == "tracepoints" && tier == FaultTier::Functions, "{error}");
                 eprintln!("skipped: {error}");
             }
         }
@@ -123,7 +125,7 @@ fn paths(rig: &Rig, groups: &[&str]) -> Vec<String> {
     groups.iter().map(|group| format!("/{}", rig.path(group))).collect()
 }
 
-fn counts(profiler: &mut Profiler, place: usize) -> Counts {
+fn counts(profiler: &mut FaultProfiler, place: usize) -> FaultCounts {
     profiler.sample().unwrap().containers[place].counts
 }
 
@@ -134,14 +136,14 @@ fn every_class_is_counted_exactly() {
     let dir = tempfile::tempdir().unwrap();
     let file = file(dir.path());
     let table = [
-        ("read", Class::Read),
-        ("cow", Class::Cow),
-        ("shared", Class::Shared),
-        ("anonymous", Class::Anonymous),
-        ("zero", Class::Anonymous),
-        ("stack", Class::Anonymous),
-        ("unzero", Class::WriteProtect),
-        ("fork", Class::WriteProtect),
+        ("read", FaultClass::Read),
+        ("cow", FaultClass::Cow),
+        ("shared", FaultClass::Shared),
+        ("anonymous", FaultClass::Anonymous),
+        ("zero", FaultClass::Anonymous),
+        ("stack", FaultClass::Anonymous),
+        ("unzero", FaultClass::WriteProtect),
+        ("fork", FaultClass::WriteProtect),
     ];
     with_every_tier(&paths(&rig, &["a"]), |profiler, latency| {
         for (name, class) in table {
@@ -150,7 +152,7 @@ fn every_class_is_counted_exactly() {
             case.take();
             let found = counts(profiler, 0).since(&before);
             let tier = profiler.tier();
-            for other in Class::ALL {
+            for other in FaultClass::ALL {
                 let expected = if other == class { COUNT } else { 0 };
                 let count = found.of(other);
                 assert!(
@@ -177,11 +179,11 @@ fn faults_without_a_place_are_counted_as_lost() {
     let file = file(dir.path());
     let mut cases =
         ["a", "b"].map(|group| Case::ready(&rig, group, "anonymous", &file).expect("it gets ready"));
-    let hierarchy = match rig.layout.dir(Controller::Memory, Path::new("")) {
-        Some((Version::V1, _)) => Hierarchy::Memory,
-        _ => Hierarchy::Unified,
+    let hierarchy = match rig.layout.dir(CgroupController::Memory, Path::new("")) {
+        Some((CgroupVersion::V1, _)) => TrackedHierarchy::Memory,
+        _ => TrackedHierarchy::Unified,
     };
-    for tier in [Tier::Functions, Tier::Tracepoints] {
+    for tier in [FaultTier::Functions, FaultTier::Tracepoints] {
         let Ok(counter) = FaultCounter::open(tier, false, hierarchy, 1, &[0]) else { continue };
         cases.iter_mut().for_each(Case::take);
         let (found, lost) = counter.read().unwrap();
@@ -221,10 +223,12 @@ fn pages_come_back_from_swap() {
         eprintln!("{:?}: {out} pages were in swap, {back} came back: {found:?}", profiler.tier());
         // Read-ahead brings several pages with one fault into the swap cache; each of them still takes a fault.
         match profiler.tier() {
-            Tier::Functions => assert!(found.of(Class::Swap).abs_diff(out) <= NOISE, "{out} {found:?}"),
-            Tier::Tracepoints => {
-                assert_eq!(found.of(Class::Swap), found.major);
-                let both = found.of(Class::Swap) + found.of(Class::Anonymous);
+            FaultTier::Functions => {
+                assert!(found.of(FaultClass::Swap).abs_diff(out) <= NOISE, "{out} {found:?}")
+            }
+            FaultTier::Tracepoints => {
+                assert_eq!(found.of(FaultClass::Swap), found.major);
+                let both = found.of(FaultClass::Swap) + found.of(FaultClass::Anonymous);
                 assert!(both.abs_diff(COUNT) <= NOISE, "{found:?}");
             }
         }
@@ -261,8 +265,10 @@ fn a_container_that_begins_meanwhile_is_not_another_when_it_becomes_known() {
     let dir = tempfile::tempdir().unwrap();
     let file = file(dir.path());
     let all = format!("/{}", rig.path("late-*"));
-    let open =
-        || Containers::open(&ContainerSources { plain: vec![all.clone()], ..Default::default() }).unwrap();
+    let open = || {
+        ContainerSelector::open(&ContainerSources { patterns: vec![all.clone()], ..Default::default() })
+            .unwrap()
+    };
     with_every_tier_of(open, &[], |profiler, latency| {
         let name = format!("late-{:?}-{latency}", profiler.tier());
         rig.mkdir(&name);
@@ -367,7 +373,14 @@ fn events_are_counted_by_cgroup() {
     let dir = std::fs::File::open(&group).unwrap();
     let cpus = std::thread::available_parallelism().unwrap().get() as u32;
     let counters: Vec<_> = (0..cpus)
-        .map(|cpu| counter::open(Event::TaskClock, Of::Group(std::os::fd::AsFd::as_fd(&dir)), cpu).unwrap())
+        .map(|cpu| {
+            counter::open(
+                PerfCounterEvent::TaskClock,
+                CounterScope::Cgroup(std::os::fd::AsFd::as_fd(&dir)),
+                cpu,
+            )
+            .unwrap()
+        })
         .collect();
     let mut busy = Command::new("sh")
         .args(["-c", "read go; while :; do :; done"])

@@ -1,7 +1,7 @@
 //! Page tables of real processes, read both ways, against what the processes have made of them.
 
-use elbowroom_profile::pages::measure::{PagesError, Reader, Snapshot, Source};
-use elbowroom_profile::pages::model::{Kind, Tally};
+use elbowroom_profile::pages::measure::{PageTableReader, PageTableSnapshot, PageTableSource, PagesError};
+use elbowroom_profile::pages::model::{AreaKind, EntryCounts};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -79,8 +79,8 @@ fn program() -> &'static Path {
 }
 
 /// The ways that work here; why the others do not is printed.
-fn readers() -> Vec<Reader> {
-    let open = |source| match Reader::open(Some(source)) {
+fn readers() -> Vec<PageTableReader> {
+    let open = |source| match PageTableReader::open(Some(source)) {
         Ok(reader) => Some(reader),
         Err(error) => {
             let must = std::env::var_os("ELBOWROOM_TEST_BPF").is_some();
@@ -89,7 +89,7 @@ fn readers() -> Vec<Reader> {
             None
         }
     };
-    [Source::Pagemap, Source::Bpf].into_iter().filter_map(open).collect()
+    [PageTableSource::Pagemap, PageTableSource::Bpf].into_iter().filter_map(open).collect()
 }
 
 fn near(found: u64, expected: u64) -> bool {
@@ -97,7 +97,7 @@ fn near(found: u64, expected: u64) -> bool {
     found >= expected && found - expected <= expected / 100 + 60
 }
 
-fn of(snapshot: &Snapshot, container: usize, kind: Kind) -> Tally {
+fn of(snapshot: &PageTableSnapshot, container: usize, kind: AreaKind) -> EntryCounts {
     snapshot.pages.containers[container][kind as usize]
 }
 
@@ -106,8 +106,8 @@ fn shared_and_private_pages_are_counted_within_one_percent() {
     let family = Family { processes: 4, shared: 9_600, private: 14_720, file: 6_400, ..Family::default() };
     let running = family.start();
     for mut reader in readers() {
-        let found = reader.look(&[running.pids()], None).unwrap();
-        let (heap, file) = (of(&found, 0, Kind::Heap), of(&found, 0, Kind::File));
+        let found = reader.compare(&[running.pids()], None).unwrap();
+        let (heap, file) = (of(&found, 0, AreaKind::Heap), of(&found, 0, AreaKind::File));
         assert!(near(heap.groupable, 4 * family.shared), "{heap:?}");
         assert!(near(heap.exclusive(), 4 * family.private), "{heap:?}");
         assert_eq!((file.entries, file.groupable, file.elsewhere), (4 * family.file, 4 * family.file, 0));
@@ -121,7 +121,7 @@ fn shared_and_private_pages_are_counted_within_one_percent() {
 fn the_same_file_at_other_addresses_is_elsewhere() {
     let running = Family { processes: 3, file: 1_000, spread: true, ..Family::default() }.start();
     for mut reader in readers() {
-        let file = of(&reader.look(&[running.pids()], None).unwrap(), 0, Kind::File);
+        let file = of(&reader.compare(&[running.pids()], None).unwrap(), 0, AreaKind::File);
         assert_eq!((file.entries, file.groupable, file.elsewhere, file.exclusive()), (3_000, 0, 3_000, 0));
     }
 }
@@ -131,17 +131,17 @@ fn what_two_containers_have_in_common_is_said() {
     let running = Family { processes: 2, shared: 2_000, private: 100, ..Family::default() }.start();
     let pids = running.pids();
     for mut reader in readers() {
-        let apart = reader.look(&[vec![pids[0]], vec![pids[1]]], None).unwrap();
+        let apart = reader.compare(&[vec![pids[0]], vec![pids[1]]], None).unwrap();
         for container in 0..2 {
-            let heap = of(&apart, container, Kind::Heap);
+            let heap = of(&apart, container, AreaKind::Heap);
             assert!(
                 near(heap.groupable_across, 2_000) && heap.groupable == heap.groupable_across,
                 "{heap:?}"
             );
         }
-        let together = reader.look(std::slice::from_ref(&pids), None).unwrap();
-        assert_eq!(of(&together, 0, Kind::Heap).groupable_across, 0);
-        assert_eq!(of(&together, 0, Kind::Heap).groupable, 2 * of(&apart, 0, Kind::Heap).groupable);
+        let together = reader.compare(std::slice::from_ref(&pids), None).unwrap();
+        assert_eq!(of(&together, 0, AreaKind::Heap).groupable_across, 0);
+        assert_eq!(of(&together, 0, AreaKind::Heap).groupable, 2 * of(&apart, 0, AreaKind::Heap).groupable);
     }
 }
 
@@ -163,15 +163,15 @@ fn both_ways_give_the_same_answer() {
         ..Family::default()
     };
     let running = family.start();
-    let found: Vec<Snapshot> =
-        readers().iter_mut().map(|reader| reader.look(&[running.pids()], None).unwrap()).collect();
-    let huge = of(&found[0], 0, Kind::Heap).huge;
+    let found: Vec<PageTableSnapshot> =
+        readers().iter_mut().map(|reader| reader.compare(&[running.pids()], None).unwrap()).collect();
+    let huge = of(&found[0], 0, AreaKind::Heap).huge;
     if huge == 0 {
         eprintln!("partly skipped: this kernel gave no huge pages");
     }
     assert!(huge == 0 || huge == 3 * 8 * 512, "{huge}");
     for found in &found {
-        let heap = of(found, 0, Kind::Heap);
+        let heap = of(found, 0, AreaKind::Heap);
         assert!(near(heap.zero, 3 * zeros * 512) && near(heap.exclusive(), 3 * 2_000), "{heap:?}");
     }
     if let [one, other] = &found[..] {
@@ -190,15 +190,15 @@ fn used_pages_are_counted_within_one_percent() {
         let running = family.start();
         for mut reader in readers() {
             for _ in 0..3 {
-                let found = reader.look(&[running.pids()], Some(Duration::from_millis(200))).unwrap();
-                let heap = of(&found, 0, Kind::Heap);
+                let found = reader.compare(&[running.pids()], Some(Duration::from_millis(200))).unwrap();
+                let heap = of(&found, 0, AreaKind::Heap);
                 assert!(nearly(heap.active, active), "{active} {:?} {heap:?}", reader.source());
-                if reader.source() == Source::Bpf {
+                if reader.source() == PageTableSource::Bpf {
                     assert!(nearly(heap.active_groupable, active), "{active} {heap:?}");
                 }
             }
-            let unwatched = reader.look(&[running.pids()], None).unwrap();
-            assert_eq!(of(&unwatched, 0, Kind::Heap).active, None);
+            let unwatched = reader.compare(&[running.pids()], None).unwrap();
+            assert_eq!(of(&unwatched, 0, AreaKind::Heap).active, None);
         }
     }
 }
@@ -210,7 +210,7 @@ fn processes_that_end_or_execute_meanwhile_are_left_out() {
         let mut ended = Command::new("true").spawn().unwrap();
         let gone = ended.id() as i32;
         ended.wait().unwrap();
-        let found = reader.look(&[vec![gone], running.pids()], None).unwrap();
+        let found = reader.compare(&[vec![gone], running.pids()], None).unwrap();
         assert_eq!((found.gone, found.processes), (1, vec![0, 1]));
         // Programs that do nothing but become others, while they are looked at.
         let mut storm = Command::new("sh")
@@ -222,7 +222,7 @@ fn processes_that_end_or_execute_meanwhile_are_left_out() {
             let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
             let mut pids: Vec<i32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
             pids.extend(running.pids());
-            let found = reader.look(&[pids], None).unwrap();
+            let found = reader.compare(&[pids], None).unwrap();
             assert!(found.processes[0] >= 1, "the one that stands still is always there");
         }
         storm.kill().unwrap();

@@ -1,8 +1,8 @@
 //! One type of event for everything that is wrong, whoever noticed it: governors, the doctor's thread, the guard of leases, the check
 //! of the whole node.
 
-use crate::finding::{Evidence, Severity};
-use crate::sample::{DeviceNumber, GroupId};
+use crate::finding::{FindingEvidence, Severity};
+use crate::sample::{CgroupId, DeviceNumber};
 use crate::unit::Micros;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -12,14 +12,14 @@ use std::fmt;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Alert {
     /// What is wrong.
-    pub kind: Kind,
+    pub kind: AlertKind,
     /// How bad it is.
     #[serde(default = "warning")]
     pub severity: Severity,
     /// On which disk.
     pub disk: Option<DeviceNumber>,
     /// For which container; `None` where it concerns all that share the resource.
-    pub group: Option<GroupId>,
+    pub group: Option<CgroupId>,
     /// What exactly, where a kind has several: the doctor's check, `cpu` or `memory` of an overload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic: Option<String>,
@@ -31,7 +31,7 @@ pub struct Alert {
     pub text: String,
     /// What files said, where that is not all in the sentence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub evidence: Vec<Evidence>,
+    pub evidence: Vec<FindingEvidence>,
 }
 
 /// What recordings of before there were severities meant.
@@ -41,33 +41,33 @@ const fn warning() -> Severity {
 
 /// What an alert is about: two alerts of one subject are the same condition.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Subject {
+pub struct AlertSubject {
     /// What is wrong.
-    pub kind: Kind,
+    pub kind: AlertKind,
     /// On which disk.
     pub disk: Option<DeviceNumber>,
     /// For which container.
-    pub group: Option<GroupId>,
+    pub group: Option<CgroupId>,
     /// What exactly.
     pub topic: Option<String>,
 }
 
-impl Subject {
+impl AlertSubject {
     /// The node as a whole.
-    pub const fn node(kind: Kind) -> Self {
+    pub const fn node(kind: AlertKind) -> Self {
         Self { kind, disk: None, group: None, topic: None }
     }
 }
 
 impl Alert {
     /// What it is about.
-    pub fn subject(&self) -> Subject {
-        Subject { kind: self.kind, disk: self.disk, group: self.group, topic: self.topic.clone() }
+    pub fn subject(&self) -> AlertSubject {
+        AlertSubject { kind: self.kind, disk: self.disk, group: self.group, topic: self.topic.clone() }
     }
 
     /// One that begins, as bad as its kind is.
-    pub fn new(subject: Subject, since: Micros, text: String) -> Self {
-        let Subject { kind, disk, group, topic } = subject;
+    pub fn new(subject: AlertSubject, since: Micros, text: String) -> Self {
+        let AlertSubject { kind, disk, group, topic } = subject;
         Self {
             kind,
             severity: kind.severity(),
@@ -82,7 +82,7 @@ impl Alert {
     }
 
     /// Whether it has not ended.
-    pub const fn lasts(&self) -> bool {
+    pub const fn is_active(&self) -> bool {
         self.until.is_none()
     }
 }
@@ -91,7 +91,7 @@ impl Alert {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Kind {
+pub enum AlertKind {
     /// The node is short of CPUs or memory, and containers have nothing left to give.
     Overload,
     /// More was promised than there is: lifelines and reservations add up to more than the capacity (Aridac: the sum of caps
@@ -115,7 +115,7 @@ pub enum Kind {
     Finding,
 }
 
-impl Kind {
+impl AlertKind {
     /// Every kind.
     pub const ALL: [Self; 10] = [
         Self::Overload,
@@ -139,7 +139,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for AlertKind {
     /// `OVERCOMMIT`, as in configuration, metrics and hooks.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_kind_is_spelled_the_same_everywhere() {
-        for kind in Kind::ALL {
+        for kind in AlertKind::ALL {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.to_string());
         }
     }
@@ -172,6 +172,6 @@ mod tests {
     fn an_alert_of_an_older_recording_is_read() {
         let old = r#"{"kind":"STARVED","disk":null,"group":7,"since":1,"until":null,"text":"a"}"#;
         let alert: Alert = serde_json::from_str(old).unwrap();
-        assert_eq!((alert.severity, alert.topic, alert.group), (Severity::Warning, None, Some(GroupId(7))));
+        assert_eq!((alert.severity, alert.topic, alert.group), (Severity::Warning, None, Some(CgroupId(7))));
     }
 }

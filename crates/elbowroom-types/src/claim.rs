@@ -1,14 +1,14 @@
 //! What single containers are promised: the `[[claims]]` of the configuration, one entry for all governors.
 
 use crate::glob;
-use crate::sample::{Container, Engine, IoMax};
+use crate::sample::{ContainerEngine, ContainerIdentity, IoMax};
 use crate::unit::{Bytes, Limit, Percent, parse_byte_rate, parse_bytes, parse_rate};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::ops::RangeInclusive;
 
 /// What a weight may be.
-pub const WEIGHTS: RangeInclusive<u32> = 1..=10_000;
+pub const WEIGHT_RANGE: RangeInclusive<u32> = 1..=10_000;
 
 /// One entry. A container without any has what its labels say ([`crate::label`]), or the default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,21 +16,21 @@ pub const WEIGHTS: RangeInclusive<u32> = 1..=10_000;
 pub struct Claim {
     /// Which containers: a glob pattern of their names or ids.
     pub container: String,
-    /// Its part among containers of one tier when there is not enough; one of [`WEIGHTS`].
+    /// Its part among containers of one tier when there is not enough; one of [`WEIGHT_RANGE`].
     pub weight: u32,
     /// Strict priority: a higher tier is served before a lower one gets anything beyond its reservation.
     pub tier: u8,
     /// What it suffers from first.
-    pub class: Class,
+    pub class: ServiceClass,
     /// What it is owed of every disk it uses, whatever it used so far.
-    pub disk: Reserve,
+    pub disk: DiskReservation,
     /// What it is owed of memory.
     pub memory: MemoryClaim,
 }
 
 impl Claim {
     /// Whether this entry is about `container`.
-    pub fn fits(&self, container: &Container) -> bool {
+    pub fn matches(&self, container: &ContainerIdentity) -> bool {
         glob::matches(&self.container, &container.id)
             || container.name.as_deref().is_some_and(|name| glob::matches(&self.container, name))
     }
@@ -42,22 +42,22 @@ impl Default for Claim {
             container: String::new(),
             weight: 100,
             tier: 0,
-            class: Class::default(),
-            disk: Reserve::default(),
+            class: ServiceClass::default(),
+            disk: DiskReservation::default(),
             memory: MemoryClaim::default(),
         }
     }
 }
 
 /// The first entry that fits a container; the operator's word goes before its maker's.
-pub fn claim(claims: &[Claim], container: &Container) -> Claim {
-    claims.iter().find(|claim| claim.fits(container)).cloned().unwrap_or_else(|| container.labels.claim())
+pub fn claim_for(claims: &[Claim], container: &ContainerIdentity) -> Claim {
+    claims.iter().find(|claim| claim.matches(container)).cloned().unwrap_or_else(|| container.labels.claim())
 }
 
 /// The name people gave it, or the first letters of its identifier as engines print them.
-pub fn name(container: &Container) -> String {
+pub fn display_name(container: &ContainerIdentity) -> String {
     container.name.clone().unwrap_or_else(|| match container.engine {
-        Engine::Plain => container.id.clone(),
+        ContainerEngine::Plain => container.id.clone(),
         _ => container.id.chars().take(12).collect(),
     })
 }
@@ -66,7 +66,7 @@ pub fn name(container: &Container) -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Class {
+pub enum ServiceClass {
     /// Less work done per second.
     #[default]
     Throughput,
@@ -75,7 +75,7 @@ pub enum Class {
     Latency,
 }
 
-impl Class {
+impl ServiceClass {
     /// As in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
@@ -89,7 +89,7 @@ impl Class {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
-pub struct Reserve {
+pub struct DiskReservation {
     /// Bytes read: `"50MiB/s"`.
     #[serde(with = "bytes", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
@@ -108,14 +108,14 @@ pub struct Reserve {
     pub wiops: Option<u64>,
 }
 
-impl Reserve {
+impl DiskReservation {
     /// Whether anything is reserved.
     pub const fn is_empty(self) -> bool {
         self.rbps.is_none() && self.wbps.is_none() && self.riops.is_none() && self.wiops.is_none()
     }
 }
 
-impl fmt::Display for Reserve {
+impl fmt::Display for DiskReservation {
     /// As labels have it: `rbps=50MiB/s wiops=200/s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rate = |key, rate: Option<u64>| rate.map(|n| format!("{key}={}/s", Bytes(n)));
@@ -130,9 +130,9 @@ impl fmt::Display for Reserve {
     }
 }
 
-impl From<Reserve> for IoMax {
+impl From<DiskReservation> for IoMax {
     /// The same numbers; [`Limit::Max`] where nothing is reserved.
-    fn from(reserve: Reserve) -> Self {
+    fn from(reserve: DiskReservation) -> Self {
         let limit = |n: Option<u64>| n.map_or(Limit::Max, Limit::At);
         Self {
             rbps: limit(reserve.rbps),
@@ -206,8 +206,11 @@ mod tests {
     fn a_claim_reads_as_people_write_it_and_reads_back() {
         let text = r#"{"container": "db*", "weight": 300, "class": "latency", "disk": {"rbps": "50MiB/s", "riops": "500/s"}}"#;
         let claim: Claim = serde_json::from_str(text).unwrap();
-        assert_eq!(claim.disk, Reserve { rbps: Some(50 << 20), riops: Some(500), ..Reserve::default() });
-        assert_eq!((claim.weight, claim.tier, claim.class), (300, 0, Class::Latency));
+        assert_eq!(
+            claim.disk,
+            DiskReservation { rbps: Some(50 << 20), riops: Some(500), ..DiskReservation::default() }
+        );
+        assert_eq!((claim.weight, claim.tier, claim.class), (300, 0, ServiceClass::Latency));
         let written = serde_json::to_string(&claim).unwrap();
         assert_eq!(serde_json::from_str::<Claim>(&written).unwrap(), claim, "{written}");
     }

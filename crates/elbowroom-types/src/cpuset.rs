@@ -6,14 +6,14 @@ use std::{fmt, str::FromStr};
 /// How many CPUs a set can name: x86-64 kernels go to 8,192, distributions to 512 or 8,192; machines of 1,024 CPUs are
 /// the largest that a view page has room for.
 pub const MAX_CPUS: usize = 1024;
-const WORDS: usize = MAX_CPUS / 64;
+const WORD_COUNT: usize = MAX_CPUS / 64;
 
 /// A set of CPU numbers below [`MAX_CPUS`]. Plain bytes, fixed size: it is copied into the memory that views share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(with = "String"))]
 #[repr(C)]
 pub struct CpuSet {
-    words: [u64; WORDS],
+    words: [u64; WORD_COUNT],
 }
 
 /// Why a CPU list was refused.
@@ -26,7 +26,7 @@ pub struct CpuSetError {
 
 impl CpuSet {
     /// No CPU.
-    pub const EMPTY: Self = Self { words: [0; WORDS] };
+    pub const EMPTY: Self = Self { words: [0; WORD_COUNT] };
 
     /// The CPUs `0..n`.
     pub fn first_n(n: u32) -> Self {
@@ -57,7 +57,7 @@ impl CpuSet {
 
     /// The CPUs in both.
     #[must_use]
-    pub fn and(&self, other: &Self) -> Self {
+    pub fn intersection(&self, other: &Self) -> Self {
         let mut words = self.words;
         words.iter_mut().zip(other.words).for_each(|(a, b)| *a &= b);
         Self { words }
@@ -65,7 +65,7 @@ impl CpuSet {
 
     /// The CPUs in `self` and not in `other`.
     #[must_use]
-    pub fn minus(&self, other: &Self) -> Self {
+    pub fn difference(&self, other: &Self) -> Self {
         let mut words = self.words;
         words.iter_mut().zip(other.words).for_each(|(a, b)| *a &= !b);
         Self { words }
@@ -73,7 +73,7 @@ impl CpuSet {
 
     /// The `n` lowest CPUs of the set, or all where it has fewer.
     #[must_use]
-    pub fn take(&self, n: u32) -> Self {
+    pub fn lowest(&self, n: u32) -> Self {
         let mut left = n;
         let words = self.words.map(|word| {
             let mut rest = word;
@@ -206,7 +206,7 @@ mod tests {
         #[test]
         fn taking_keeps_the_lowest(cpus in proptest::collection::btree_set(0u32..1024, 0..200), n in 0u32..210) {
             let set: CpuSet = cpus.iter().copied().collect();
-            prop_assert!(set.take(n).iter().eq(cpus.iter().copied().take(n as usize)));
+            prop_assert!(set.lowest(n).iter().eq(cpus.iter().copied().take(n as usize)));
         }
 
         #[test]

@@ -18,7 +18,7 @@ pub enum Severity {
 /// What a file said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Evidence {
+pub struct FindingEvidence {
     /// The file, with the key behind a space where it has any.
     pub file: String,
     /// Its value, or how fast it grew.
@@ -28,7 +28,7 @@ pub struct Evidence {
 /// One thing that hurts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Finding {
+pub struct DoctorFinding {
     /// The check's id.
     pub check: String,
     /// How bad.
@@ -40,9 +40,9 @@ pub struct Finding {
     /// What happens, in one sentence.
     pub sentence: String,
     /// Why we think so.
-    pub evidence: Vec<Evidence>,
+    pub evidence: Vec<FindingEvidence>,
     /// What removes it, where one command does.
-    pub fix: Option<Fix>,
+    pub fix: Option<FindingFix>,
     /// What else helps, in words.
     pub advice: Option<String>,
     /// Where to read about it.
@@ -52,17 +52,17 @@ pub struct Finding {
 /// What a person would type, and the same as writes that can be taken back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Fix {
+pub struct FindingFix {
     /// Shell commands, in order.
     pub commands: Vec<String>,
     /// What `--fix` writes, in order; empty where the fix is for a person to make.
-    pub writes: Vec<Write>,
+    pub writes: Vec<FileWrite>,
 }
 
 /// One file's new value. Undone in reverse order by writing `from`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Write {
+pub struct FileWrite {
     /// The file, from the machine's root.
     pub file: String,
     /// What it says now.
@@ -70,7 +70,7 @@ pub struct Write {
     /// What it is to say.
     pub to: String,
     /// The unit that owns the file and the property behind it: systemd writes it, or it would write it back.
-    pub unit: Option<Property>,
+    pub unit: Option<UnitProperty>,
     /// The file that says how much is in use: going back below that would be refused, or would kill.
     pub in_use: Option<String>,
 }
@@ -78,7 +78,7 @@ pub struct Write {
 /// A property of a systemd unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Property {
+pub struct UnitProperty {
     /// `docker-4f1c….scope`.
     pub unit: String,
     /// `MemoryLow`.
@@ -96,7 +96,7 @@ pub fn cpu_percent(quota: &str) -> Option<u64> {
     (period.parse() == Ok(CPU_PERIOD)).then_some(quota / percent)
 }
 
-impl Property {
+impl UnitProperty {
     /// A value of the file as `systemctl set-property` takes it.
     pub fn assignment(&self, value: &str) -> String {
         let quota = cpu_percent(value).filter(|_| self.name == "CPUQuota");
@@ -108,8 +108,8 @@ impl Property {
     }
 }
 
-impl Finding {
-    /// A finding about the host, or about a cgroup if [`Finding::about`] says so.
+impl DoctorFinding {
+    /// A finding about the host, or about a cgroup if [`DoctorFinding::for_cgroup`] says so.
     pub fn new(severity: Severity, sentence: impl Into<String>) -> Self {
         Self {
             check: String::new(),
@@ -126,7 +126,7 @@ impl Finding {
 
     /// Says that it is about this container, if it is one, and this cgroup.
     #[must_use]
-    pub fn about(mut self, container: Option<String>, cgroup: &str) -> Self {
+    pub fn for_cgroup(mut self, container: Option<String>, cgroup: &str) -> Self {
         self.container = container;
         self.cgroup = Some(cgroup.to_owned());
         self
@@ -134,21 +134,21 @@ impl Finding {
 
     /// Adds what a file said.
     #[must_use]
-    pub fn because(mut self, file: impl Into<String>, value: impl ToString) -> Self {
-        self.evidence.push(Evidence { file: file.into(), value: value.to_string() });
+    pub fn with_evidence(mut self, file: impl Into<String>, value: impl ToString) -> Self {
+        self.evidence.push(FindingEvidence { file: file.into(), value: value.to_string() });
         self
     }
 
     /// Adds what removes it.
     #[must_use]
-    pub fn fixed_by(mut self, fix: Option<Fix>) -> Self {
+    pub fn with_fix(mut self, fix: Option<FindingFix>) -> Self {
         self.fix = fix;
         self
     }
 
     /// Adds what else helps.
     #[must_use]
-    pub fn advise(mut self, words: impl Into<String>) -> Self {
+    pub fn with_advice(mut self, words: impl Into<String>) -> Self {
         self.advice = Some(words.into());
         self
     }

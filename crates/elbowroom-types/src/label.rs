@@ -14,8 +14,8 @@
 //!
 //! Labels come from whoever may create containers: what is not understood is kept by name and told, never guessed.
 
-use crate::claim::{Claim, Class, MemoryClaim, Reserve, WEIGHTS};
-use crate::launch::Surfaces;
+use crate::claim::{Claim, DiskReservation, MemoryClaim, ServiceClass, WEIGHT_RANGE};
+use crate::launch::RuntimeInjection;
 use crate::unit::{Bytes, parse_bytes};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -25,14 +25,14 @@ use std::fmt;
 /// What the keys begin with.
 pub const PREFIX: &str = "elbowroom.dev/";
 /// Most labels that are told as not understood, and how much of each.
-const MOST: usize = 8;
-const LONGEST: usize = 200;
+const MAX_IGNORED: usize = 8;
+const MAX_IGNORED_LEN: usize = 200;
 
 /// A container's labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
-pub struct Labels {
+pub struct ContainerLabels {
     /// Whether it gets its view; absent: as the configuration says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub views: Option<bool>,
@@ -44,19 +44,19 @@ pub struct Labels {
     pub governors: Option<bool>,
     /// Its part when there is not enough.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub priority: Option<Priority>,
+    pub priority: Option<PriorityLabel>,
     /// What it is owed of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_reservation: Option<Bytes>,
     /// What it is owed of every disk it uses.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub disk_reservation: Option<Reserve>,
+    pub disk_reservation: Option<DiskReservation>,
     /// How its application says how it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<String>,
     /// What is loaded into its programs when they start; of `env` it says nothing.
-    #[serde(skip_serializing_if = "Surfaces::is_none")]
-    pub surfaces: Surfaces,
+    #[serde(skip_serializing_if = "RuntimeInjection::is_none")]
+    pub surfaces: RuntimeInjection,
     /// Whether its system calls are answered too (`elbowroom keeper`); decided when it is made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seccomp: Option<bool>,
@@ -65,7 +65,7 @@ pub struct Labels {
     pub ignored: Vec<String>,
 }
 
-impl fmt::Display for Labels {
+impl fmt::Display for ContainerLabels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let on = |on: bool| if on { "on" } else { "off" };
         let priority = self.priority.map(|_| {
@@ -92,7 +92,7 @@ impl fmt::Display for Labels {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
-pub struct Priority {
+pub struct PriorityLabel {
     /// [`Claim::weight`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
@@ -101,14 +101,14 @@ pub struct Priority {
     pub tier: Option<u8>,
     /// [`Claim::class`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub class: Option<Class>,
+    pub class: Option<ServiceClass>,
 }
 
 /// Which labels count on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Heed {
+pub enum LabelPolicy {
     /// All.
     #[default]
     All,
@@ -118,9 +118,9 @@ pub enum Heed {
     None,
 }
 
-impl Labels {
+impl ContainerLabels {
     /// Reads what of `labels` is for Elbowroom.
-    pub fn read<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>, heed: Heed) -> Self {
+    pub fn parse<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>, heed: LabelPolicy) -> Self {
         let mut ours: Vec<(&str, &str)> = labels
             .into_iter()
             .filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value.trim())))
@@ -128,11 +128,11 @@ impl Labels {
         ours.sort_unstable();
         let mut read = Self::default();
         for (key, value) in ours {
-            if heed == Heed::None {
+            if heed == LabelPolicy::None {
                 continue;
             }
-            if let Err(why) = read.take(key, value, heed) {
-                read.ignore(key, value, &why);
+            if let Err(why) = read.apply(key, value, heed) {
+                read.add_ignored(key, value, &why);
             }
         }
         read
@@ -144,9 +144,9 @@ impl Labels {
     }
 
     /// The same, and what `under` says wherever these say nothing.
-    pub fn over(self, under: Self) -> Self {
+    pub fn with_defaults(self, under: Self) -> Self {
         let priority = match (self.priority, under.priority) {
-            (Some(priority), Some(under)) => Some(Priority {
+            (Some(priority), Some(under)) => Some(PriorityLabel {
                 weight: priority.weight.or(under.weight),
                 tier: priority.tier.or(under.tier),
                 class: priority.class.or(under.class),
@@ -163,7 +163,7 @@ impl Labels {
             disk_reservation: self.disk_reservation.or(under.disk_reservation),
             probe: self.probe.or(under.probe),
             seccomp: self.seccomp.or(under.seccomp),
-            ignored: self.ignored.into_iter().chain(under.ignored).take(MOST).collect(),
+            ignored: self.ignored.into_iter().chain(under.ignored).take(MAX_IGNORED).collect(),
         }
     }
 
@@ -181,33 +181,33 @@ impl Labels {
         }
     }
 
-    fn take(&mut self, key: &str, value: &str, heed: Heed) -> Result<(), String> {
+    fn apply(&mut self, key: &str, value: &str, heed: LabelPolicy) -> Result<(), String> {
         match key {
-            "views" => self.views = Some(switch(value)?),
-            "env" => self.env = Some(switch(value)?),
-            "governors" => self.governors = Some(switch(value)?),
-            "seccomp" => self.seccomp = Some(switch(value)?),
+            "views" => self.views = Some(parse_switch(value)?),
+            "env" => self.env = Some(parse_switch(value)?),
+            "governors" => self.governors = Some(parse_switch(value)?),
+            "seccomp" => self.seccomp = Some(parse_switch(value)?),
             "probe" => self.probe = Some(value.to_owned()),
-            "java" => self.surfaces.java = switch(value)?,
-            "openmp" => self.surfaces.openmp = switch(value)?,
-            "libc" => self.surfaces.libc = switch(value)?,
-            "priority" | "memory-reservation" | "disk-reservation" if heed == Heed::Harmless => {
+            "java" => self.surfaces.java = parse_switch(value)?,
+            "openmp" => self.surfaces.openmp = parse_switch(value)?,
+            "libc" => self.surfaces.libc = parse_switch(value)?,
+            "priority" | "memory-reservation" | "disk-reservation" if heed == LabelPolicy::Harmless => {
                 return Err("this node heeds no label that takes from others".into());
             }
-            "priority" => self.priority = Some(priority(value)?),
+            "priority" => self.priority = Some(parse_priority(value)?),
             "memory-reservation" => {
                 self.memory_reservation = Some(parse_bytes(value).map_err(|e| e.to_string())?);
             }
-            "disk-reservation" => self.disk_reservation = Some(disk_reservation(value)?),
+            "disk-reservation" => self.disk_reservation = Some(parse_disk_reservation(value)?),
             _ => return Err("there is no such label".into()),
         }
         Ok(())
     }
 
-    fn ignore(&mut self, key: &str, value: &str, why: &str) {
-        if self.ignored.len() < MOST {
+    fn add_ignored(&mut self, key: &str, value: &str, why: &str) {
+        if self.ignored.len() < MAX_IGNORED {
             let sentence = format!("{PREFIX}{key} = \"{value}\": {why}");
-            self.ignored.push(sentence.chars().flat_map(char::escape_debug).take(LONGEST).collect());
+            self.ignored.push(sentence.chars().flat_map(char::escape_debug).take(MAX_IGNORED_LEN).collect());
         }
     }
 }
@@ -215,7 +215,7 @@ impl Labels {
 /// The labels of a pod's container, by key, from annotations: `elbowroom.dev/KEY` is for all containers of the pod,
 /// `elbowroom.dev/KEY.NAME` for `name` alone, and goes before that. What is for one that `is_other` knows is left out, and what
 /// does not begin with [`PREFIX`]. Of two of one key the later counts.
-pub fn of_container<'a>(
+pub fn for_container<'a>(
     annotations: impl IntoIterator<Item = (&'a str, &'a str)>,
     name: &str,
     is_other: impl Fn(&str) -> bool,
@@ -234,7 +234,7 @@ pub fn of_container<'a>(
     all
 }
 
-fn switch(value: &str) -> Result<bool, String> {
+fn parse_switch(value: &str) -> Result<bool, String> {
     match value {
         "on" | "true" => Ok(true),
         "off" | "false" => Ok(false),
@@ -246,15 +246,17 @@ fn switch(value: &str) -> Result<bool, String> {
 ///
 /// # Errors
 /// What is not understood, in words.
-pub fn priority(value: &str) -> Result<Priority, String> {
+pub fn parse_priority(value: &str) -> Result<PriorityLabel, String> {
     let priority = match value.parse() {
-        Ok(weight) => Priority { weight: Some(weight), ..Priority::default() },
-        Err(_) => pairs(value)?,
+        Ok(weight) => PriorityLabel { weight: Some(weight), ..PriorityLabel::default() },
+        Err(_) => parse_pairs(value)?,
     };
     match priority.weight {
-        Some(weight) if !WEIGHTS.contains(&weight) => {
-            Err(format!("weight: {weight} is not between {} and {}", WEIGHTS.start(), WEIGHTS.end()))
-        }
+        Some(weight) if !WEIGHT_RANGE.contains(&weight) => Err(format!(
+            "weight: {weight} is not between {} and {}",
+            WEIGHT_RANGE.start(),
+            WEIGHT_RANGE.end()
+        )),
         _ => Ok(priority),
     }
 }
@@ -263,12 +265,12 @@ pub fn priority(value: &str) -> Result<Priority, String> {
 ///
 /// # Errors
 /// What is not understood, in words.
-pub fn disk_reservation(text: &str) -> Result<Reserve, String> {
-    pairs(text)
+pub fn parse_disk_reservation(text: &str) -> Result<DiskReservation, String> {
+    parse_pairs(text)
 }
 
 /// Reads `key=value` words as the fields of a structure.
-fn pairs<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+fn parse_pairs<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let mut fields = serde_json::Map::new();
     for word in text.split([' ', ',']).filter(|word| !word.is_empty()) {
         let (key, value) = word.split_once('=').ok_or_else(|| format!("{word}: write KEY=VALUE"))?;
@@ -282,8 +284,8 @@ fn pairs<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 mod tests {
     use super::*;
 
-    fn read(key: &str, value: &str) -> Labels {
-        Labels::read([(format!("{PREFIX}{key}").as_str(), value)], Heed::All)
+    fn read(key: &str, value: &str) -> ContainerLabels {
+        ContainerLabels::parse([(format!("{PREFIX}{key}").as_str(), value)], LabelPolicy::All)
     }
 
     #[test]
@@ -292,11 +294,14 @@ mod tests {
         assert_eq!(read("env", "on").env, Some(true));
         assert_eq!(read("governors", " on\n").governors, Some(true));
         assert_eq!(read("priority", "300").claim(), Claim { weight: 300, ..Claim::default() });
-        let claim = Claim { weight: 5, tier: 2, class: Class::Latency, ..Claim::default() };
+        let claim = Claim { weight: 5, tier: 2, class: ServiceClass::Latency, ..Claim::default() };
         assert_eq!(read("priority", "tier=2, class=latency weight=5").claim(), claim);
         assert_eq!(read("memory-reservation", "1.5GiB").claim().memory.reserve, Some(Bytes::mib(1536)));
         let disk = read("disk-reservation", "rbps=50MiB/s wiops=200/s").claim().disk;
-        assert_eq!(disk, Reserve { rbps: Some(50 << 20), wiops: Some(200), ..Reserve::default() });
+        assert_eq!(
+            disk,
+            DiskReservation { rbps: Some(50 << 20), wiops: Some(200), ..DiskReservation::default() }
+        );
         assert_eq!(read("probe", "port=9000").probe.as_deref(), Some("port=9000"));
         assert!(read("java", "on").surfaces.java && !read("java", "off").surfaces.java);
         for name in ["java", "openmp", "libc"] {
@@ -304,7 +309,7 @@ mod tests {
             assert_eq!(read(name, "yes").ignored.len(), 1);
         }
         let others = [("elbowroom", "x"), ("views", "off"), ("org.elbowroom.dev/views", "off")];
-        assert!(Labels::read(others, Heed::All).is_empty());
+        assert!(ContainerLabels::parse(others, LabelPolicy::All).is_empty());
         let all = [
             ("elbowroom.dev/views", "on"),
             ("elbowroom.dev/priority", "tier=1"),
@@ -313,7 +318,7 @@ mod tests {
         ];
         let text = "views on; priority weight=100 tier=1 class=throughput; disk-reservation riops=5/s; \
             ignored: elbowroom.dev/x = \"y\": there is no such label";
-        assert_eq!(Labels::read(all, Heed::All).to_string(), text.replace('"', "\\\""));
+        assert_eq!(ContainerLabels::parse(all, LabelPolicy::All).to_string(), text.replace('"', "\\\""));
     }
 
     #[test]
@@ -336,7 +341,7 @@ mod tests {
         }
         let long = read("views", &"\n".repeat(1_000)).ignored.concat()
             + &read("x", &"\n\"".repeat(1_000)).ignored.concat();
-        assert!(!long.contains('\n') && long.len() <= 2 * LONGEST, "{}", long.len());
+        assert!(!long.contains('\n') && long.len() <= 2 * MAX_IGNORED_LEN, "{}", long.len());
     }
 
     #[test]
@@ -345,13 +350,13 @@ mod tests {
             let read = |labels: &[(&str, &str)]| {
                 let keys: Vec<String> = labels.iter().map(|(key, _)| format!("{PREFIX}{key}")).collect();
                 let pairs = keys.iter().zip(labels).map(|(key, (_, value))| (key.as_str(), *value));
-                Labels::read(pairs, Heed::All)
+                ContainerLabels::parse(pairs, LabelPolicy::All)
             };
-            read(over).over(read(under))
+            read(over).with_defaults(read(under))
         };
         let under = [("priority", "weight=50 tier=1"), ("memory-reservation", "1GiB"), ("x", "y")];
         let claim = over(&[("priority", "class=latency tier=0")], &under).claim();
-        assert_eq!((claim.weight, claim.tier, claim.class), (50, 0, Class::Latency));
+        assert_eq!((claim.weight, claim.tier, claim.class), (50, 0, ServiceClass::Latency));
         assert_eq!(
             over(&[("memory-reservation", "2GiB")], &under).claim().memory.reserve,
             Some(Bytes::gib(2))
@@ -372,7 +377,7 @@ mod tests {
             ("example.com/views", "off"),
         ];
         let of = |name: &str, others: &[&str]| {
-            let labels = of_container(annotations, name, |of| others.contains(&of));
+            let labels = for_container(annotations, name, |of| others.contains(&of));
             labels
                 .into_iter()
                 .map(|(key, value)| format!("{} {value}", &key[PREFIX.len()..]))
@@ -385,8 +390,8 @@ mod tests {
     #[test]
     fn a_node_that_heeds_less_takes_less() {
         let labels = [("elbowroom.dev/views", "off"), ("elbowroom.dev/priority", "9999")];
-        assert!(Labels::read(labels, Heed::None).is_empty());
-        let harmless = Labels::read(labels, Heed::Harmless);
+        assert!(ContainerLabels::parse(labels, LabelPolicy::None).is_empty());
+        let harmless = ContainerLabels::parse(labels, LabelPolicy::Harmless);
         assert_eq!((harmless.views, harmless.priority, harmless.ignored.len()), (Some(false), None, 1));
     }
 }

@@ -5,31 +5,31 @@
 //! Facts about runtimes: `docs/guide/runtimes.md`.
 
 use crate::cpuset::CpuSet;
-use crate::label::Labels;
+use crate::label::ContainerLabels;
 use crate::unit::Bytes;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 
 /// Where a container's programs find what is preloaded into them: a directory of sysfs that is there wherever FUSE is, made to
 /// have something mounted on it (fusectl), which is of no use in a container.
-pub const DIR: &str = "/sys/fs/fuse/connections";
-/// The library for OpenMP in [`DIR`].
-pub const OPENMP: &str = "libelbowroom-openmp.so";
-/// The library for the C library's calls in [`DIR`].
-pub const LIBC: &str = "libelbowroom-libc.so";
-/// The agent for HotSpot in [`DIR`].
-pub const JAVA: &str = "elbowroom-agent.jar";
-/// Its native half in [`DIR`]: where nothing may be written, or run from where something may, the jar cannot unpack it.
-pub const JAVA_NATIVE: &str = "libelbowroom-java.so";
+pub const INJECTION_DIR: &str = "/sys/fs/fuse/connections";
+/// The library for OpenMP in [`INJECTION_DIR`].
+pub const OPENMP_LIBRARY: &str = "libelbowroom-openmp.so";
+/// The library for the C library's calls in [`INJECTION_DIR`].
+pub const LIBC_LIBRARY: &str = "libelbowroom-libc.so";
+/// The agent for HotSpot in [`INJECTION_DIR`].
+pub const JAVA_AGENT: &str = "elbowroom-agent.jar";
+/// Its native half in [`INJECTION_DIR`]: where nothing may be written, or run from where something may, the jar cannot unpack it.
+pub const JAVA_NATIVE_LIBRARY: &str = "libelbowroom-java.so";
 
 /// Where a container's programs find the file that they watch to be asked for memory, beside the view page.
-pub const PRESSURE: &str = "/sys/devices/system/cpu/elbowroom-pressure";
+pub const PRESSURE_FILE: &str = "/sys/devices/system/cpu/elbowroom-pressure";
 
 /// Ways into programs that read no file, or none more than once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
-pub struct Surfaces {
+pub struct RuntimeInjection {
     /// The agent for HotSpot.
     pub java: bool,
     /// A library that makes OpenMP's parallel regions as wide as the effective CPU.
@@ -40,7 +40,7 @@ pub struct Surfaces {
     pub env: bool,
 }
 
-impl Surfaces {
+impl RuntimeInjection {
     /// Whether there is none.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
@@ -65,17 +65,17 @@ impl Surfaces {
 
 /// The room of a program, as far as it is less than the machine: what is `None` is the machine's, and needs no words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct LaunchLimits {
     /// CPUs, whole.
     pub cpus: Option<u32>,
     /// Memory.
     pub memory: Option<Bytes>,
 }
 
-impl Room {
+impl LaunchLimits {
     /// The room that an OCI runtime is asked to make: quota and period in microseconds, a cpuset as text, memory in bytes.
     /// What is absent, zero, negative (the runtimes' word for no limit) or no cpuset is the machine's.
-    pub fn of_limits(quota: i64, period: u64, cpuset: &str, memory: i64) -> Self {
+    pub fn from_oci(quota: i64, period: u64, cpuset: &str, memory: i64) -> Self {
         // The kernel's default, which runtimes leave out (kernel/sched/fair.c, default_cfs_period).
         let period = if period == 0 { 100_000 } else { period };
         let whole = u64::try_from(quota).ok().filter(|quota| *quota > 0).map(|quota| quota.div_ceil(period));
@@ -95,77 +95,90 @@ impl Room {
 /// the container's cgroup is there, so that nothing of an agent that is gone can keep a container from starting
 /// (`docs/decisions/0023-engines.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct LaunchPlan {
     /// Whether it gets a view, which the `createContainer` hook mounts.
     pub hook: bool,
     /// Ways into its programs beside files.
-    pub surfaces: Surfaces,
+    pub surfaces: RuntimeInjection,
     /// Whether its system calls are answered too (`elbowroom keeper`); by the runtime wrapper alone.
     pub seccomp: bool,
-    /// Whether [`PRESSURE`] is beside its view: programs that are told to watch what is not there fail, or watch nothing.
-    pub asks: bool,
+    /// Whether [`PRESSURE_FILE`] is beside its view: programs that are told to watch what is not there fail, or watch nothing.
+    pub pressure_file: bool,
 }
 
-impl Plan {
+impl LaunchPlan {
     /// The plan for a container with these labels. `views` and `env` are what the node does where they are silent; whether it asks
     /// for memory is the agent's to say.
-    pub fn new(labels: &Labels, views: bool, env: bool) -> Self {
+    pub fn new(labels: &ContainerLabels, views: bool, env: bool) -> Self {
         Self {
             hook: labels.views.unwrap_or(views),
-            surfaces: Surfaces { env: labels.env.unwrap_or(env), ..labels.surfaces },
+            surfaces: RuntimeInjection { env: labels.env.unwrap_or(env), ..labels.surfaces },
             seccomp: labels.seccomp.unwrap_or(false),
-            asks: false,
+            pressure_file: false,
         }
     }
 }
 
 /// One row: a variable, those whose presence means that the user has decided, and the value.
-struct Row {
+struct EnvRule {
     name: &'static str,
-    settled_by: &'static [&'static str],
-    value: fn(Room) -> Option<String>,
+    overridden_by: &'static [&'static str],
+    value: fn(LaunchLimits) -> Option<String>,
     /// Who is told stops following files while it runs: not for a program that has a view.
-    pins: bool,
+    pins_value: bool,
 }
 
 /// `--env-only`: everything that starts with the machine's numbers unless told, and takes being told. What is sized once, as V8's heap,
 /// OpenMP's threads or arenas, is pinned by nothing that it is told: it follows no file while it runs.
-const START: &[Row] = &[
+const STARTUP_VARIABLES: &[EnvRule] = &[
     // libgomp, libomp; OpenBLAS, MKL, NumPy and PyTorch follow it.
-    Row { name: "OMP_NUM_THREADS", settled_by: &[], value: |room| cpus(room, 1), pins: false },
+    EnvRule {
+        name: "OMP_NUM_THREADS",
+        overridden_by: &[],
+        value: |room| cpu_multiple(room, 1),
+        pins_value: false,
+    },
     // Go before 1.25 asks sched_getaffinity() alone; from then on it looks at its cgroup once a second unless it is told.
-    Row { name: "GOMAXPROCS", settled_by: &[], value: |room| cpus(room, 1), pins: true },
+    EnvRule { name: "GOMAXPROCS", overridden_by: &[], value: |room| cpu_multiple(room, 1), pins_value: true },
     // Python 3.13: os.cpu_count(), which reads sysfs each time unless it is told, and os.process_cpu_count().
-    Row { name: "PYTHON_CPU_COUNT", settled_by: &[], value: |room| cpus(room, 1), pins: true },
+    EnvRule {
+        name: "PYTHON_CPU_COUNT",
+        overridden_by: &[],
+        value: |room| cpu_multiple(room, 1),
+        pins_value: true,
+    },
     // glibc makes up to eight arenas per CPU of the machine (malloc/arena.c, NARENAS_FROM_NCORES).
-    Row {
+    EnvRule {
         name: "MALLOC_ARENA_MAX",
-        settled_by: &["GLIBC_TUNABLES"],
-        value: |room| cpus(room, 8),
-        pins: false,
+        overridden_by: &["GLIBC_TUNABLES"],
+        value: |room| cpu_multiple(room, 8),
+        pins_value: false,
     },
     // jemalloc makes four arenas per CPU of its affinity (src/jemalloc.c, malloc_narenas_default).
-    Row {
+    EnvRule {
         name: "MALLOC_CONF",
-        settled_by: &[],
-        value: |room| Some(format!("narenas:{}", cpus(room, 4)?)),
-        pins: false,
+        overridden_by: &[],
+        value: |room| Some(format!("narenas:{}", cpu_multiple(room, 4)?)),
+        pins_value: false,
     },
     // Go's collector knows no limit but this one. A tenth is for what is not its heap (go.dev/doc/gc-guide).
-    Row {
+    EnvRule {
         name: "GOMEMLIMIT",
-        settled_by: &[],
-        value: |room| Some(part(room, 90)?.get().to_string()),
-        pins: false,
+        overridden_by: &[],
+        value: |room| Some(memory_percent(room, 90)?.get().to_string()),
+        pins_value: false,
     },
     // V8 sizes its heap once. A quarter is for what is not on it: buffers, code, threads.
-    Row {
+    EnvRule {
         name: "NODE_OPTIONS",
-        settled_by: &[],
+        overridden_by: &[],
         value: |room| {
-            Some(format!("--max-old-space-size={}", (part(room, 75)?.get() / Bytes::mib(1).get()).max(1)))
+            Some(format!(
+                "--max-old-space-size={}",
+                (memory_percent(room, 75)?.get() / Bytes::mib(1).get()).max(1)
+            ))
         },
-        pins: false,
+        pins_value: false,
     },
 ];
 
@@ -173,90 +186,93 @@ const START: &[Row] = &[
 /// word too: no. The newline that it is to write first makes it open the file for writing too (sd-event.c,
 /// `sd_event_add_memory_pressure`): it never sees the end of a FIFO that it could write to itself, at which sd-event would let go of it,
 /// and so it goes on after a restart of the agent. It costs one request that nobody made, at the program's start.
-const WATCH: &[Row] = &[
-    Row {
+const PRESSURE_VARIABLES: &[EnvRule] = &[
+    EnvRule {
         name: "MEMORY_PRESSURE_WATCH",
-        settled_by: &["MEMORY_PRESSURE_WRITE"],
-        value: |_| Some(PRESSURE.into()),
-        pins: false,
+        overridden_by: &["MEMORY_PRESSURE_WRITE"],
+        value: |_| Some(PRESSURE_FILE.into()),
+        pins_value: false,
     },
-    Row {
+    EnvRule {
         name: "MEMORY_PRESSURE_WRITE",
-        settled_by: &["MEMORY_PRESSURE_WATCH"],
+        overridden_by: &["MEMORY_PRESSURE_WATCH"],
         value: |_| Some("Cg==".into()),
-        pins: false,
+        pins_value: false,
     },
 ];
 
 /// `--openmp`: threads that wait for the next region give their CPU to others after a millisecond or two. By default libgomp spins
 /// 300,000 times and libomp for 200 ms, and does so longest where views matter most: where the CPUs are shared. Teams fit into
 /// what there is, so a wait is mostly short: with 1,000 spins, threads with a CPU each go to sleep between regions all the time.
-const SPIN: &[Row] = &[
-    Row {
+const SPIN_VARIABLES: &[EnvRule] = &[
+    EnvRule {
         name: "GOMP_SPINCOUNT",
-        settled_by: &["OMP_WAIT_POLICY"],
+        overridden_by: &["OMP_WAIT_POLICY"],
         value: |_| Some("40000".into()),
-        pins: false,
+        pins_value: false,
     },
-    Row {
+    EnvRule {
         name: "KMP_BLOCKTIME",
-        settled_by: &["OMP_WAIT_POLICY", "KMP_LIBRARY"],
+        overridden_by: &["OMP_WAIT_POLICY", "KMP_LIBRARY"],
         value: |_| Some("1".into()),
-        pins: false,
+        pins_value: false,
     },
 ];
 
 /// What to add for a program that starts with no view, only with words (`elbowroom run --env-only`). `is_set` says which
 /// variables the user has set.
-pub fn start_only(room: Room, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
-    fill(START, room, is_set)
+pub fn env_without_view(room: LaunchLimits, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+    unset_variables(STARTUP_VARIABLES, room, is_set)
 }
 
 /// The same for a program that has a view: runtimes that follow its files while they run are left to.
-pub fn beside_view(room: Room, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
-    fill(START.iter().filter(|row| !row.pins), room, is_set)
+pub fn env_with_view(room: LaunchLimits, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+    unset_variables(STARTUP_VARIABLES.iter().filter(|row| !row.pins_value), room, is_set)
 }
 
-/// What a program is told where [`PRESSURE`] is.
-pub fn watch(is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
-    fill(WATCH, Room::default(), is_set)
+/// What a program is told where [`PRESSURE_FILE`] is.
+pub fn pressure_env(is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+    unset_variables(PRESSURE_VARIABLES, LaunchLimits::default(), is_set)
 }
 
 /// What to add for a program whose OpenMP runtime follows the view. `most` is the most that the view may become: teams grow no
 /// larger than the runtime thought at its start, when the view may be small. A libomp with assertions (Debian's) ends a program
 /// that is not told and whose affinity has more CPUs than sysfs (kmp_runtime.cpp, `__kmp_do_middle_initialize`).
-pub fn openmp(most: u32, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
-    let mut vars = fill(&START[..1], Room { cpus: Some(most), memory: None }, &is_set);
-    vars.extend(fill(SPIN, Room::default(), is_set));
+pub fn openmp_env(most: u32, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+    let mut vars =
+        unset_variables(&STARTUP_VARIABLES[..1], LaunchLimits { cpus: Some(most), memory: None }, &is_set);
+    vars.extend(unset_variables(SPIN_VARIABLES, LaunchLimits::default(), is_set));
     vars
 }
 
 /// Whether a list of `NAME=value` names a variable.
-pub fn sets(env: &[String], name: &str) -> bool {
+pub fn has_variable(env: &[String], name: &str) -> bool {
     env.iter().any(|row| row.split_once('=').map_or(row.as_str(), |(name, _)| name) == name)
 }
 
 /// Changes the environment of a container (`NAME=VALUE`, as in an OCI configuration) to what its programs need to be reached by
-/// the surfaces of `plan`, whose files are in [`DIR`]. `room` is what its limits leave of `machine` CPUs. What is there stays in
+/// the surfaces of `plan`, whose files are in [`INJECTION_DIR`]. `room` is what its limits leave of `machine` CPUs. What is there stays in
 /// front of what is added, a variable that is set keeps its value, and a second time changes nothing.
-pub fn container(plan: Plan, room: Room, machine: u32, env: &mut Vec<String>) {
+pub fn apply_container_env(plan: LaunchPlan, room: LaunchLimits, machine: u32, env: &mut Vec<String>) {
     let wanted = plan.surfaces;
-    let libraries = libraries(wanted);
+    let libraries = preload_libraries(wanted);
     if !libraries.is_empty() {
-        append(env, PRELOAD, |list| append_preload(list, &libraries));
+        change_variable(env, PRELOAD_VARIABLE, |list| append_preload(list, &libraries));
     }
     if wanted.java {
-        append(env, JAVA_VARIABLE, |options| append_java_agent(options, &format!("{DIR}/{JAVA}")));
+        change_variable(env, JAVA_OPTIONS_VARIABLE, |options| {
+            append_java_agent(options, &format!("{INJECTION_DIR}/{JAVA_AGENT}"))
+        });
     }
-    let is_set = |name: &str| sets(env, name);
+    let is_set = |name: &str| has_variable(env, name);
     let mut vars = Vec::new();
     if wanted.env {
-        vars.extend(if plan.hook { beside_view(room, is_set) } else { start_only(room, is_set) });
-        vars.extend(if plan.hook && plan.asks { watch(is_set) } else { Vec::new() });
+        vars.extend(if plan.hook { env_with_view(room, is_set) } else { env_without_view(room, is_set) });
+        vars.extend(if plan.hook && plan.pressure_file { pressure_env(is_set) } else { Vec::new() });
     }
     if wanted.openmp {
         let most = room.cpus.map_or(machine, |cpus| cpus.min(machine));
-        for (name, value) in openmp(most, is_set) {
+        for (name, value) in openmp_env(most, is_set) {
             if vars.iter().all(|(known, _)| *known != name) {
                 vars.push((name, value));
             }
@@ -266,19 +282,19 @@ pub fn container(plan: Plan, room: Room, machine: u32, env: &mut Vec<String>) {
 }
 
 /// The libraries of what is wanted, each with its path.
-pub fn libraries(wanted: Surfaces) -> Vec<String> {
-    let all = [(wanted.openmp, OPENMP), (wanted.libc, LIBC)];
-    all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| format!("{DIR}/{name}")).collect()
+pub fn preload_libraries(wanted: RuntimeInjection) -> Vec<String> {
+    let all = [(wanted.openmp, OPENMP_LIBRARY), (wanted.libc, LIBC_LIBRARY)];
+    all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| format!("{INJECTION_DIR}/{name}")).collect()
 }
 
 /// What the dynamic linker preloads.
-pub const PRELOAD: &str = "LD_PRELOAD";
+pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 /// What the launcher of every Java program inserts before its own options.
-pub const JAVA_VARIABLE: &str = "JAVA_TOOL_OPTIONS";
+pub const JAVA_OPTIONS_VARIABLE: &str = "JAVA_TOOL_OPTIONS";
 
 /// Which of the variables that are only ever read at a program's start, and that this module knows to set, `env` has.
-pub fn told<'a>(env: impl IntoIterator<Item = &'a str>) -> Vec<&'static str> {
-    let rows = || START.iter().chain(SPIN).chain(WATCH);
+pub fn sizing_variables<'a>(env: impl IntoIterator<Item = &'a str>) -> Vec<&'static str> {
+    let rows = || STARTUP_VARIABLES.iter().chain(SPIN_VARIABLES).chain(PRESSURE_VARIABLES);
     let mut told: Vec<&'static str> = env
         .into_iter()
         .filter_map(|word| {
@@ -291,7 +307,7 @@ pub fn told<'a>(env: impl IntoIterator<Item = &'a str>) -> Vec<&'static str> {
 }
 
 /// Changes the value of `name`, every one of them where there are several: who reads the first and who reads the last exist.
-fn append(env: &mut Vec<String>, name: &str, change: impl Fn(&mut OsString)) {
+fn change_variable(env: &mut Vec<String>, name: &str, change: impl Fn(&mut OsString)) {
     let changed = |value: &str| {
         let mut value = OsString::from(value);
         change(&mut value);
@@ -324,7 +340,7 @@ pub fn append_preload(list: &mut OsString, libraries: &[String]) {
     }
 }
 
-/// Adds the agent for HotSpot behind whatever is there in a value of [`JAVA_VARIABLE`], once. `jar` has no quote in it: HotSpot
+/// Adds the agent for HotSpot behind whatever is there in a value of [`JAVA_OPTIONS_VARIABLE`], once. `jar` has no quote in it: HotSpot
 /// knows quotes, and nothing to quote a quote with (Arguments::parse_options_buffer).
 pub fn append_java_agent(options: &mut OsString, jar: &str) {
     let agent = match jar.contains(char::is_whitespace) {
@@ -340,20 +356,20 @@ pub fn append_java_agent(options: &mut OsString, jar: &str) {
     options.push(agent);
 }
 
-fn fill<'a>(
-    rows: impl IntoIterator<Item = &'a Row>,
-    room: Room,
+fn unset_variables<'a>(
+    rows: impl IntoIterator<Item = &'a EnvRule>,
+    room: LaunchLimits,
     is_set: impl Fn(&str) -> bool,
 ) -> Vec<(&'static str, String)> {
-    let open = |row: &&Row| !is_set(row.name) && !row.settled_by.iter().any(|name| is_set(name));
+    let open = |row: &&EnvRule| !is_set(row.name) && !row.overridden_by.iter().any(|name| is_set(name));
     rows.into_iter().filter(open).filter_map(|row| Some((row.name, (row.value)(room)?))).collect()
 }
 
-fn cpus(room: Room, each: u32) -> Option<String> {
+fn cpu_multiple(room: LaunchLimits, each: u32) -> Option<String> {
     room.cpus.map(|cpus| cpus.max(1).saturating_mul(each).to_string())
 }
 
-fn part(room: Room, percent: u64) -> Option<Bytes> {
+fn memory_percent(room: LaunchLimits, percent: u64) -> Option<Bytes> {
     room.memory.map(|memory| Bytes((u128::from(memory.get()) * u128::from(percent) / 100) as u64))
 }
 
@@ -367,9 +383,9 @@ mod tests {
 
     #[test]
     fn a_limited_program_is_told_its_room() {
-        let room = Room { cpus: Some(2), memory: Some(Bytes::mib(1000)) };
+        let room = LaunchLimits { cpus: Some(2), memory: Some(Bytes::mib(1000)) };
         assert_eq!(
-            text(&start_only(room, |_| false)),
+            text(&env_without_view(room, |_| false)),
             [
                 "OMP_NUM_THREADS=2",
                 "GOMAXPROCS=2",
@@ -392,43 +408,58 @@ mod tests {
             (0, 0, "nonsense", i64::MIN, None, None),
             (i64::MAX, 1, "", i64::MAX, Some(u32::MAX), Some(Bytes(i64::MAX as u64))),
         ] {
-            assert_eq!(Room::of_limits(quota, period, cpuset, memory), Room { cpus, memory: bytes });
+            assert_eq!(
+                LaunchLimits::from_oci(quota, period, cpuset, memory),
+                LaunchLimits { cpus, memory: bytes }
+            );
         }
     }
 
     #[test]
     fn a_plan_heeds_labels_before_the_node() {
-        let plan = |views, env, labels: Labels| Plan::new(&labels, views, env);
-        assert_eq!(plan(false, false, Labels::default()), Plan::default());
-        let both =
-            Plan { hook: true, surfaces: Surfaces { env: true, ..Surfaces::default() }, ..Plan::default() };
-        assert_eq!(plan(true, true, Labels::default()), both);
-        let off = Labels { views: Some(false), env: Some(false), ..Labels::default() };
-        assert_eq!(plan(true, true, off), Plan::default());
-        let on = Labels { views: Some(true), env: Some(true), ..Labels::default() };
+        let plan = |views, env, labels: ContainerLabels| LaunchPlan::new(&labels, views, env);
+        assert_eq!(plan(false, false, ContainerLabels::default()), LaunchPlan::default());
+        let both = LaunchPlan {
+            hook: true,
+            surfaces: RuntimeInjection { env: true, ..RuntimeInjection::default() },
+            ..LaunchPlan::default()
+        };
+        assert_eq!(plan(true, true, ContainerLabels::default()), both);
+        let off = ContainerLabels { views: Some(false), env: Some(false), ..ContainerLabels::default() };
+        assert_eq!(plan(true, true, off), LaunchPlan::default());
+        let on = ContainerLabels { views: Some(true), env: Some(true), ..ContainerLabels::default() };
         assert_eq!(plan(false, false, on), both);
-        let seccomp = Labels { seccomp: Some(true), ..Labels::default() };
+        let seccomp = ContainerLabels { seccomp: Some(true), ..ContainerLabels::default() };
         assert!(plan(false, false, seccomp).seccomp);
-        let java = Labels { surfaces: Surfaces { java: true, ..Surfaces::default() }, ..Labels::default() };
+        let java = ContainerLabels {
+            surfaces: RuntimeInjection { java: true, ..RuntimeInjection::default() },
+            ..ContainerLabels::default()
+        };
         assert!(plan(false, false, java).surfaces.java);
     }
 
     #[test]
     fn what_is_not_limited_is_not_mentioned() {
-        assert!(start_only(Room::default(), |_| false).is_empty());
-        let names = |room| start_only(room, |_| false).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-        assert_eq!(names(Room { memory: Some(Bytes(u64::MAX)), cpus: None }), ["GOMEMLIMIT", "NODE_OPTIONS"]);
-        assert_eq!(names(Room { memory: None, cpus: Some(1) }).len(), 5);
+        assert!(env_without_view(LaunchLimits::default(), |_| false).is_empty());
+        let names =
+            |room| env_without_view(room, |_| false).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(
+            names(LaunchLimits { memory: Some(Bytes(u64::MAX)), cpus: None }),
+            ["GOMEMLIMIT", "NODE_OPTIONS"]
+        );
+        assert_eq!(names(LaunchLimits { memory: None, cpus: Some(1) }).len(), 5);
     }
 
     #[test]
     fn what_the_user_has_set_is_his() {
-        let room = Room { cpus: Some(2), memory: Some(Bytes::gib(1)) };
-        for row in START {
-            let vars = start_only(room, |name| name == row.name);
-            assert!(vars.len() == START.len() - 1 && vars.iter().all(|(name, _)| *name != row.name));
+        let room = LaunchLimits { cpus: Some(2), memory: Some(Bytes::gib(1)) };
+        for row in STARTUP_VARIABLES {
+            let vars = env_without_view(room, |name| name == row.name);
+            assert!(
+                vars.len() == STARTUP_VARIABLES.len() - 1 && vars.iter().all(|(name, _)| *name != row.name)
+            );
         }
-        let told = |users: &str| text(&openmp(4, |name| name == users));
+        let told = |users: &str| text(&openmp_env(4, |name| name == users));
         assert_eq!(told(""), ["OMP_NUM_THREADS=4", "GOMP_SPINCOUNT=40000", "KMP_BLOCKTIME=1"]);
         assert_eq!(told("OMP_WAIT_POLICY"), ["OMP_NUM_THREADS=4"]);
         assert_eq!(told("GOMP_SPINCOUNT"), ["OMP_NUM_THREADS=4", "KMP_BLOCKTIME=1"]);
@@ -441,12 +472,12 @@ mod tests {
 
     #[test]
     fn a_container_is_reached_by_what_it_asks_for_and_keeps_what_it_has() {
-        let room = Room { cpus: Some(2), memory: None };
-        let check = |wanted: Surfaces, before: &[&str], after: &[&str]| {
+        let room = LaunchLimits { cpus: Some(2), memory: None };
+        let check = |wanted: RuntimeInjection, before: &[&str], after: &[&str]| {
             let mut now = env(before);
             for _ in 0..2 {
-                container(
-                    Plan { hook: true, surfaces: wanted, asks: true, seccomp: false },
+                apply_container_env(
+                    LaunchPlan { hook: true, surfaces: wanted, pressure_file: true, seccomp: false },
                     room,
                     8,
                     &mut now,
@@ -454,15 +485,15 @@ mod tests {
                 assert_eq!(now, after);
             }
         };
-        let none = Surfaces::default();
+        let none = RuntimeInjection::default();
         check(none, &["PATH=/bin"], &["PATH=/bin"]);
         check(
-            Surfaces { libc: true, ..none },
+            RuntimeInjection { libc: true, ..none },
             &["LD_PRELOAD=/x.so"],
             &["LD_PRELOAD=/x.so:/sys/fs/fuse/connections/libelbowroom-libc.so"],
         );
         check(
-            Surfaces { java: true, ..none },
+            RuntimeInjection { java: true, ..none },
             &["JAVA_TOOL_OPTIONS=-Xmx1g", "A", "JAVA_TOOL_OPTIONS="],
             &[
                 "JAVA_TOOL_OPTIONS=-Xmx1g -javaagent:/sys/fs/fuse/connections/elbowroom-agent.jar",
@@ -471,7 +502,7 @@ mod tests {
             ],
         );
         check(
-            Surfaces { openmp: true, ..none },
+            RuntimeInjection { openmp: true, ..none },
             &["GOMP_SPINCOUNT=7"],
             &[
                 "GOMP_SPINCOUNT=7",
@@ -481,7 +512,7 @@ mod tests {
             ],
         );
         check(
-            Surfaces { env: true, ..none },
+            RuntimeInjection { env: true, ..none },
             &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x", "MALLOC_CONF=x:y", "MEMORY_PRESSURE_WATCH=/dev/null"],
             &["OMP_NUM_THREADS=9", "GLIBC_TUNABLES=x", "MALLOC_CONF=x:y", "MEMORY_PRESSURE_WATCH=/dev/null"],
         );
@@ -489,7 +520,7 @@ mod tests {
 
     #[test]
     fn who_follows_files_is_told_nothing_beside_a_view() {
-        let room = Room { cpus: Some(2), memory: Some(Bytes::mib(1000)) };
+        let room = LaunchLimits { cpus: Some(2), memory: Some(Bytes::mib(1000)) };
         let beside = [
             "OMP_NUM_THREADS=2",
             "MALLOC_ARENA_MAX=16",
@@ -497,11 +528,16 @@ mod tests {
             "GOMEMLIMIT=943718400",
             "NODE_OPTIONS=--max-old-space-size=750",
         ];
-        assert_eq!(text(&beside_view(room, |_| false)), beside);
-        let surfaces = Surfaces { env: true, ..Surfaces::default() };
+        assert_eq!(text(&env_with_view(room, |_| false)), beside);
+        let surfaces = RuntimeInjection { env: true, ..RuntimeInjection::default() };
         let words = |hook, asks| {
             let mut env = Vec::new();
-            container(Plan { hook, surfaces, asks, seccomp: false }, room, 8, &mut env);
+            apply_container_env(
+                LaunchPlan { hook, surfaces, pressure_file: asks, seccomp: false },
+                room,
+                8,
+                &mut env,
+            );
             env
         };
         assert_eq!(words(true, false), beside);
@@ -511,18 +547,19 @@ mod tests {
         ];
         assert_eq!(words(true, true), [&beside[..], &watched].concat());
         for asks in [false, true] {
-            assert_eq!(words(false, asks), text(&start_only(room, |_| false)), "without a view");
+            assert_eq!(words(false, asks), text(&env_without_view(room, |_| false)), "without a view");
         }
         // What its user says to Go counts, beside a view too.
         let mut env = env(&["GOMAXPROCS=7"]);
-        container(Plan { hook: true, surfaces, ..Plan::default() }, room, 8, &mut env);
+        apply_container_env(LaunchPlan { hook: true, surfaces, ..LaunchPlan::default() }, room, 8, &mut env);
         assert!(env.contains(&"GOMAXPROCS=7".to_owned()));
     }
 
     #[test]
     fn who_watches_something_else_is_left_to_it() {
-        let told = |users: &str| text(&watch(|name| name == users));
-        let both = [format!("MEMORY_PRESSURE_WATCH={PRESSURE}"), "MEMORY_PRESSURE_WRITE=Cg==".to_owned()];
+        let told = |users: &str| text(&pressure_env(|name| name == users));
+        let both =
+            [format!("MEMORY_PRESSURE_WATCH={PRESSURE_FILE}"), "MEMORY_PRESSURE_WRITE=Cg==".to_owned()];
         assert_eq!(told(""), both);
         for users in ["MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"] {
             assert!(told(users).is_empty(), "{users}");
@@ -531,10 +568,15 @@ mod tests {
 
     #[test]
     fn each_variable_is_set_once_whatever_is_asked_for() {
-        for room in [Room::default(), Room { cpus: Some(3), memory: Some(Bytes::gib(1)) }] {
+        for room in [LaunchLimits::default(), LaunchLimits { cpus: Some(3), memory: Some(Bytes::gib(1)) }] {
             let mut words = Vec::new();
-            let surfaces = Surfaces { java: true, openmp: true, libc: true, env: true };
-            container(Plan { hook: true, surfaces, asks: true, seccomp: false }, room, 2, &mut words);
+            let surfaces = RuntimeInjection { java: true, openmp: true, libc: true, env: true };
+            apply_container_env(
+                LaunchPlan { hook: true, surfaces, pressure_file: true, seccomp: false },
+                room,
+                2,
+                &mut words,
+            );
             let mut names: Vec<&str> = words.iter().map(|word| word.split_once('=').unwrap().0).collect();
             names.sort_unstable();
             let all = names.len();
@@ -547,7 +589,7 @@ mod tests {
     fn what_a_program_was_told_is_known_by_name() {
         let words =
             ["GOMAXPROCS=2", "GOMAXPROCSX=2", "OMP_NUM_THREADS", "KMP_BLOCKTIME=1", "GOMAXPROCS=3", ""];
-        assert_eq!(told(words), ["GOMAXPROCS", "KMP_BLOCKTIME"]);
+        assert_eq!(sizing_variables(words), ["GOMAXPROCS", "KMP_BLOCKTIME"]);
     }
 
     #[test]

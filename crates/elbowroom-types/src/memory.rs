@@ -5,8 +5,8 @@
 //! that the kernel has.
 
 use crate::alert::Alert;
-use crate::probe::Report;
-use crate::sample::GroupId;
+use crate::probe::ProbeReport;
+use crate::sample::CgroupId;
 use crate::unit::{Bytes, Limit, Micros};
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub struct MemoryTick {
     pub node: NodeMemory,
     /// Every container, and every ancestor of several that has a hard limit, which bounds those below it together. Not named is
     /// not known.
-    pub groups: Vec<(GroupId, GroupMemory)>,
+    pub groups: Vec<(CgroupId, GroupMemory)>,
 }
 
 /// The machine's memory, `/proc/meminfo`, `/proc/pressure/memory`. `MemTotal` and watermarks are in
@@ -77,7 +77,7 @@ pub struct GroupMemory {
     /// Bytes read from disks, since the cgroup was made.
     pub rbytes: Bytes,
     /// Stalls, from `memory.pressure` and `io.pressure`; `None` where the kernel does not count them.
-    pub stalls: Option<Stalls>,
+    pub stalls: Option<StallTotals>,
     /// Times that it was at its hard limit: v1 `memory.failcnt`, v2 `memory.events` `max`.
     pub max_events: u64,
     /// Times that nothing could be reclaimed for it: v2 `memory.events` `oom`; 0 on v1.
@@ -90,7 +90,7 @@ pub struct GroupMemory {
 
 /// Time that tasks of a cgroup waited, since it was made: `total` of pressure files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stalls {
+pub struct StallTotals {
     /// At least one, for memory.
     pub memory_some: Micros,
     /// All of them, for memory.
@@ -101,48 +101,48 @@ pub struct Stalls {
 
 /// A record of a container's probe.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Heard {
+pub struct ProbeUpdate {
     /// When it was made, on the monotonic clock.
     pub at: Micros,
     /// Until when it counts, where no later one comes.
     pub until: Micros,
     /// Who spoke: the receiver has made sure that it speaks of itself.
-    pub group: GroupId,
+    pub group: CgroupId,
     /// What it said.
-    pub report: Report,
+    pub report: ProbeReport,
 }
 
 /// What became of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Done {
+pub struct OrderCompletion {
     /// When the attempt ended, on the monotonic clock.
     pub now: Micros,
     /// On whom.
-    pub group: GroupId,
+    pub group: CgroupId,
     /// What was tried.
-    pub what: Act,
+    pub what: OrderKind,
     /// What came of it.
-    pub outcome: Outcome,
-    /// How much its usage fell by it; zero except for [`Act::Reclaim`].
+    pub outcome: OrderOutcome,
+    /// How much its usage fell by it; zero except for [`OrderKind::ReclaimRequest`].
     pub reclaimed: Bytes,
 }
 
 /// A kind of order that the host carries out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Act {
-    /// [`Order::Protect`].
+pub enum OrderKind {
+    /// [`MemoryOrder::ReclaimProtection`].
     Protect,
-    /// [`Order::Reclaim`].
+    /// [`MemoryOrder::ReclaimRequest`].
     Reclaim,
-    /// [`Order::Lease`] and [`Order::Release`].
+    /// [`MemoryOrder::MemoryHighLease`] and [`MemoryOrder::Release`].
     Lease,
 }
 
 /// What came of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum OrderOutcome {
     /// All of it.
     Done,
     /// A part: the rest cannot be reclaimed now (`EAGAIN`, `EBUSY`).
@@ -160,29 +160,29 @@ pub enum Outcome {
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Order {
+pub enum MemoryOrder {
     /// Keep others from taking this container's memory, in place of the last such order for it. Can only ever help it.
-    Protect(Protect),
+    Protect(ReclaimProtection),
     /// Take some memory back, once; leaves nothing behind.
-    Reclaim(Reclaim),
+    Reclaim(ReclaimRequest),
     /// Hold a container back from growing, for a short time: a leased limit (v2 `memory.high`), never below what it uses less
     /// what was just reclaimed, never on the hard limit. Renewed every period while it is to last.
-    Lease(Lease),
-    /// End the last [`Self::Lease`] of a container now.
-    Release(GroupId),
+    Lease(MemoryHighLease),
+    /// End the last [`Self::MemoryHighLease`] of a container now.
+    Release(CgroupId),
     /// What the container's view shows as effective memory is at most this, from now on.
-    Export(Export),
+    Export(ViewCeiling),
     /// An alert began or ended.
     Alert(Alert),
 }
 
 /// Protection of a container from reclaim that others cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Protect {
+pub struct ReclaimProtection {
     /// When it was decided, on the monotonic clock.
     pub at: Micros,
     /// Whose.
-    pub group: GroupId,
+    pub group: CgroupId,
     /// v2 `memory.low`; zero for none of ours. Ancestors need the sum of what is below them.
     pub low: Bytes,
     /// v2 `memory.min`; zero for none of ours. Only where its user asked for it.
@@ -193,11 +193,11 @@ pub struct Protect {
 
 /// Memory to take back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reclaim {
+pub struct ReclaimRequest {
     /// When it was decided, on the monotonic clock.
     pub at: Micros,
     /// From whom.
-    pub group: GroupId,
+    pub group: CgroupId,
     /// How much.
     pub amount: Bytes,
     /// What it keeps: less is taken where it gave some back itself meanwhile.
@@ -210,11 +210,11 @@ pub struct Reclaim {
 
 /// A limit for a short time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lease {
+pub struct MemoryHighLease {
     /// When it was decided, on the monotonic clock.
     pub at: Micros,
     /// Whose.
-    pub group: GroupId,
+    pub group: CgroupId,
     /// v2 `memory.high`.
     pub high: Bytes,
     /// When it ends by itself, on the monotonic clock.
@@ -223,11 +223,11 @@ pub struct Lease {
 
 /// The most that a view shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Export {
+pub struct ViewCeiling {
     /// When it was decided, on the monotonic clock.
     pub at: Micros,
     /// Whose.
-    pub group: GroupId,
+    pub group: CgroupId,
     /// Effective memory is at most this; [`Limit::Max`] leaves it to the view.
     pub ceiling: Limit<Bytes>,
 }

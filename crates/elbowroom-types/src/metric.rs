@@ -3,7 +3,7 @@
 //! Problem: metric names are an interface that dashboards and alerts are built on, and a text format that a scraper refuses as
 //! a whole when one label is not escaped.
 //!
-//! Approach: [`TABLE`] is the only place where a name, a type, a unit, a help text and label names stand. [`Page`] takes values
+//! Approach: [`TABLE`] is the only place where a name, a type, a unit, a help text and label names stand. [`MetricSet`] takes values
 //! for them in any order and prints each family once, complete with its head, in the order of the table.
 //!
 //! Properties: every name in the table obeys the rules of OpenMetrics 1.0 (unit as suffix, no `_total` in a family's name); a
@@ -17,7 +17,7 @@ use std::fmt::{self, Write};
 /// How a family's values behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum MetricKind {
     /// Goes up and down.
     Gauge,
     /// Only grows while its process lives; its samples are named `NAME_total`.
@@ -32,7 +32,7 @@ pub struct Metric {
     /// The family's name, without the suffix of its samples.
     pub name: &'static str,
     /// How its values behave.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// In what it is measured; the name ends with it. Empty for a bare number.
     pub unit: &'static str,
     /// One sentence.
@@ -55,7 +55,7 @@ const CONTAINER_DISK_OP: &[&str] = &["id", "name", "disk", "op"];
 macro_rules! table {
     ($($id:ident = $kind:ident $name:literal $unit:literal $labels:expr, $help:literal;)*) => {
         $(#[doc = $help] pub static $id: Metric =
-            Metric { name: $name, kind: Kind::$kind, unit: $unit, help: $help, labels: $labels };)*
+            Metric { name: $name, kind: MetricKind::$kind, unit: $unit, help: $help, labels: $labels };)*
         /// Every family, in the order they are printed.
         pub static TABLE: &[&Metric] = &[$(&$id),*];
     };
@@ -125,25 +125,25 @@ table! {
 
 /// Values of metrics, gathered in any order.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct MetricSet {
     /// Per row of [`TABLE`].
-    families: Vec<Vec<Sample>>,
+    families: Vec<Vec<MetricSample>>,
 }
 
 /// One value, with its labels in the order of its metric's.
 #[derive(Clone, Debug)]
-struct Sample {
+struct MetricSample {
     labels: Vec<String>,
     value: f64,
 }
 
 /// One family with its values, for programs that would rather read JSON.
 #[derive(Clone, Debug, Serialize)]
-pub struct Family {
+pub struct MetricFamily {
     /// The family's name.
     pub name: &'static str,
     /// How its values behave.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// In what it is measured; empty for a bare number.
     pub unit: &'static str,
     /// One sentence.
@@ -152,7 +152,7 @@ pub struct Family {
     pub samples: Vec<(BTreeMap<&'static str, String>, f64)>,
 }
 
-impl Page {
+impl MetricSet {
     /// Takes a value for a row of the table; `labels` are the values of its label names, in their order. A value that is not
     /// finite is left out.
     pub fn add(&mut self, metric: &'static Metric, labels: &[&str], value: f64) {
@@ -162,7 +162,7 @@ impl Page {
         if value.is_finite() {
             self.families.resize(TABLE.len(), Vec::new());
             let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-            self.families[row].push(Sample { labels, value });
+            self.families[row].push(MetricSample { labels, value });
         }
     }
 
@@ -176,8 +176,8 @@ impl Page {
     }
 
     /// The same as a structure.
-    pub fn families(&self) -> Vec<Family> {
-        let family = |(metric, samples): (&Metric, &[Sample])| Family {
+    pub fn families(&self) -> Vec<MetricFamily> {
+        let family = |(metric, samples): (&Metric, &[MetricSample])| MetricFamily {
             name: metric.name,
             kind: metric.kind,
             unit: metric.unit,
@@ -190,28 +190,28 @@ impl Page {
         self.rows().map(family).collect()
     }
 
-    fn rows(&self) -> impl Iterator<Item = (&'static Metric, &[Sample])> {
+    fn rows(&self) -> impl Iterator<Item = (&'static Metric, &[MetricSample])> {
         let families = TABLE.iter().copied().zip(self.families.iter().map(Vec::as_slice));
         families.filter(|(_, samples)| !samples.is_empty())
     }
 }
 
-fn write_family(text: &mut String, metric: &Metric, samples: &[Sample]) -> std::fmt::Result {
+fn write_family(text: &mut String, metric: &Metric, samples: &[MetricSample]) -> std::fmt::Result {
     let Metric { name, unit, help, .. } = metric;
     let (kind, suffix) = match metric.kind {
-        Kind::Gauge => ("gauge", ""),
-        Kind::Counter => ("counter", "_total"),
-        Kind::Info => ("info", "_info"),
+        MetricKind::Gauge => ("gauge", ""),
+        MetricKind::Counter => ("counter", "_total"),
+        MetricKind::Info => ("info", "_info"),
     };
     writeln!(text, "# TYPE {name} {kind}")?;
     if !unit.is_empty() {
         writeln!(text, "# UNIT {name} {unit}")?;
     }
-    writeln!(text, "# HELP {name} {}", Escaped(help))?;
+    writeln!(text, "# HELP {name} {}", EscapedText(help))?;
     for sample in samples {
         write!(text, "{name}{suffix}")?;
         for (n, (name, value)) in metric.labels.iter().zip(&sample.labels).enumerate() {
-            write!(text, "{}{name}=\"{}\"", if n == 0 { '{' } else { ',' }, Escaped(value))?;
+            write!(text, "{}{name}=\"{}\"", if n == 0 { '{' } else { ',' }, EscapedText(value))?;
         }
         writeln!(text, "{} {}", if metric.labels.is_empty() { "" } else { "}" }, sample.value)?;
     }
@@ -219,9 +219,9 @@ fn write_family(text: &mut String, metric: &Metric, samples: &[Sample]) -> std::
 }
 
 /// With the three characters escaped that OpenMetrics escapes, in label values and help texts alike.
-struct Escaped<'a>(&'a str);
+struct EscapedText<'a>(&'a str);
 
-impl fmt::Display for Escaped<'_> {
+impl fmt::Display for EscapedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.chars().try_for_each(|c| match c {
             '\\' => f.write_str("\\\\"),
@@ -254,7 +254,7 @@ mod tests {
             for reserved in ["_total", "_info", "_created", "_bucket", "_count", "_sum"] {
                 assert!(!metric.name.ends_with(reserved), "{metric:?}");
             }
-            assert!(metric.kind != Kind::Info || metric.unit.is_empty(), "{metric:?}");
+            assert!(metric.kind != MetricKind::Info || metric.unit.is_empty(), "{metric:?}");
             assert!(metric.help.ends_with('.'), "{metric:?}");
             assert!(names.insert(metric.name), "{metric:?} is there twice");
         }
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_family_has_its_head_once_however_its_values_come() {
-        let mut page = Page::default();
+        let mut page = MetricSet::default();
         page.add(&MEMORY_USED, &["0123", "web"], 4096.0);
         page.add(&TICKS, &[], 7.0);
         page.add(&MEMORY_USED, &["4567", ""], 0.5);
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn hostile_names_stay_inside_their_quotes() {
-        let mut page = Page::default();
+        let mut page = MetricSet::default();
         page.add(&CPU_LOWER, &["a", "\"} 1\nx{y=\"\\"], 1.0);
         let text = page.text();
         assert!(text.contains(r#"{id="a",name="\"} 1\nx{y=\"\\"} 1"#), "{text}");
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_number_is_left_out() {
-        let mut page = Page::default();
+        let mut page = MetricSet::default();
         page.add(&DISK_USED, &["sda"], f64::NAN);
         page.add(&DISK_USED, &["sdb"], f64::INFINITY);
         assert_eq!(page.text(), "# EOF\n");

@@ -1,8 +1,8 @@
-//! What the host tells the core: a stream of [`Event`]s. The same stream, recorded, is what `elbowroom replay` reads.
+//! What the host tells the core: a stream of [`HostEvent`]s. The same stream, recorded, is what `elbowroom replay` reads.
 
 use crate::cpuset::CpuSet;
-use crate::label::Labels;
-use crate::memory::{Done, Export, Heard, MemoryTick};
+use crate::label::ContainerLabels;
+use crate::memory::{MemoryTick, OrderCompletion, ProbeUpdate, ViewCeiling};
 use crate::psi::Pressure;
 use crate::unit::{Bytes, CpuShare, Limit, Micros};
 use serde::{Deserialize, Serialize};
@@ -14,43 +14,43 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
-pub struct GroupId(pub u64);
+pub struct CgroupId(pub u64);
 
 /// Everything that can happen, in the order it happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(clippy::large_enum_variant, reason = "events are handled one by one, not stored by the million")]
-pub enum Event {
+pub enum HostEvent {
     /// The machine, at start and whenever one of these facts changed.
-    Node(Node),
+    Node(NodeProperties),
     /// A cgroup that is new, or whose settings changed.
-    Group(Group),
+    Group(CgroupProperties),
     /// A cgroup that is gone, with everything below it.
-    Gone(GroupId),
+    Gone(CgroupId),
     /// One period's measurements.
     Tick(Tick),
     /// A disk that is new, or whose facts changed.
-    Disk(Disk),
+    Disk(DiskProperties),
     /// A disk that is gone, or that no container uses any more.
     DiskGone(DeviceNumber),
-    /// One period's measurements of disks; the period is another than that of [`Event::Tick`].
+    /// One period's measurements of disks; the period is another than that of [`HostEvent::Tick`].
     DiskTick(DiskTick),
     /// What a container's limits on a disk are, whoever set them: told when it is first seen there, and after every attempt to
     /// change one.
     IoLimits(IoLimits),
-    /// One period's measurements of memory; the period is another than that of [`Event::Tick`].
+    /// One period's measurements of memory; the period is another than that of [`HostEvent::Tick`].
     MemoryTick(MemoryTick),
     /// What became of an order of the memory governor.
-    MemoryDone(Done),
+    MemoryDone(OrderCompletion),
     /// What an application said about itself.
-    Heard(Heard),
+    Heard(ProbeUpdate),
     /// The most that a container's view shows as effective memory.
-    Export(Export),
+    Export(ViewCeiling),
 }
 
 /// What is fixed about the machine until it changes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Node {
+pub struct NodeProperties {
     /// Online CPUs: `P` of Adaptive Resource Views.
     pub online: CpuSet,
     /// `MemTotal`.
@@ -66,9 +66,9 @@ pub struct Node {
     pub page_size: Bytes,
 }
 
-impl Node {
+impl NodeProperties {
     /// The memory of the NUMA nodes that a cgroup may take memory from: all there is where that is not known.
-    pub fn memory_of(&self, mems: Option<CpuSet>) -> Bytes {
+    pub fn numa_memory(&self, mems: Option<CpuSet>) -> Bytes {
         let of = |node: u32| self.numa.get(node as usize).copied().unwrap_or_default();
         let sum = mems.unwrap_or_default().iter().map(of).fold(Bytes::ZERO, Bytes::saturating_add);
         if sum == Bytes::ZERO { self.mem_total } else { self.mem_total.min(sum) }
@@ -77,17 +77,17 @@ impl Node {
 
 /// One cgroup: a container, an ancestor of one, or a sibling that competes with one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Group {
+pub struct CgroupProperties {
     /// Who it is.
-    pub id: GroupId,
+    pub id: CgroupId,
     /// The cgroup above it; `None` for the root of the hierarchy.
-    pub parent: Option<GroupId>,
+    pub parent: Option<CgroupId>,
     /// Path below the hierarchy's root, as in `/proc/PID/cgroup`.
     pub path: String,
     /// What is known when this cgroup is a container.
-    pub container: Option<Container>,
+    pub container: Option<ContainerIdentity>,
     /// Its own settings.
-    pub limits: Limits,
+    pub limits: CgroupSettings,
     /// Whether it has, or a cgroup below it has, any process. Empty groups compete for nothing.
     pub populated: bool,
 }
@@ -96,7 +96,7 @@ pub struct Group {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Engine {
+pub enum ContainerEngine {
     /// dockerd.
     Docker,
     /// containerd: `ctr`, nerdctl, CRI.
@@ -113,18 +113,18 @@ pub enum Engine {
 
 /// A container, as far as files tell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Container {
+pub struct ContainerIdentity {
     /// The engine's full identifier; the path for a plain cgroup.
     pub id: String,
     /// The name people use, where the engine keeps one.
     pub name: Option<String>,
     /// Who made it.
-    pub engine: Engine,
+    pub engine: ContainerEngine,
     /// The Kubernetes pod around it.
     pub pod: Option<Pod>,
     /// What its maker asks of us.
-    #[serde(default, skip_serializing_if = "Labels::is_empty")]
-    pub labels: Labels,
+    #[serde(default, skip_serializing_if = "ContainerLabels::is_empty")]
+    pub labels: ContainerLabels,
 }
 
 /// A Kubernetes pod.
@@ -141,7 +141,7 @@ pub struct Pod {
 
 /// A cgroup's own settings. `None`: the controller is not there or the file cannot be read, which is not `max`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct CgroupSettings {
     /// v1 `cpu.cfs_quota_us` and `cpu.cfs_period_us`, v2 `cpu.max`.
     pub cpu_max: Option<CpuMax>,
     /// v1 `cpu.shares`, v2 `cpu.weight`.
@@ -190,7 +190,7 @@ pub struct Tick {
     /// `MemFree`.
     pub mem_free: Bytes,
     /// The cgroups that were read.
-    pub usage: Vec<(GroupId, Usage)>,
+    pub usage: Vec<(CgroupId, Usage)>,
 }
 
 /// What a cgroup has used.
@@ -349,17 +349,17 @@ impl fmt::Display for DeviceNumber {
 /// Not `MAJOR:MINOR`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is not a device number: write for example \"8:0\"")]
-pub struct NotADevice(String);
+pub struct DeviceNumberError(String);
 
 impl FromStr for DeviceNumber {
-    type Err = NotADevice;
+    type Err = DeviceNumberError;
 
-    fn from_str(text: &str) -> Result<Self, NotADevice> {
+    fn from_str(text: &str) -> Result<Self, DeviceNumberError> {
         let parse = |t: &str| t.bytes().all(|b| b.is_ascii_digit()).then(|| t.parse().ok()).flatten();
-        let (major, minor) = text.split_once(':').ok_or_else(|| NotADevice(text.to_owned()))?;
+        let (major, minor) = text.split_once(':').ok_or_else(|| DeviceNumberError(text.to_owned()))?;
         match (parse(major), parse(minor)) {
             (Some(major), Some(minor)) => Ok(Self { major, minor }),
-            _ => Err(NotADevice(text.to_owned())),
+            _ => Err(DeviceNumberError(text.to_owned())),
         }
     }
 }
@@ -378,7 +378,7 @@ impl<'de> Deserialize<'de> for DeviceNumber {
 
 /// A disk on which containers are governed: the device that containers' I/O is counted on and limited at.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Disk {
+pub struct DiskProperties {
     /// Its number: always a whole disk or a stacked device, never a partition.
     pub number: DeviceNumber,
     /// Its name below `/sys/block`, for example `nvme0n1`.
@@ -390,7 +390,7 @@ pub struct Disk {
     /// The I/O scheduler in force (`queue/scheduler`), for example `mq-deadline`.
     pub scheduler: String,
     /// What divides this disk by weight, where something does.
-    pub weights: Option<Weights>,
+    pub weights: Option<IoWeightMechanism>,
     /// It carries swap: limits on it would slow down reclaim, so it is watched and never limited.
     pub swap: bool,
 }
@@ -398,7 +398,7 @@ pub struct Disk {
 /// A proportional-share mechanism that is switched on for a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Weights {
+pub enum IoWeightMechanism {
     /// iocost (`io.cost.qos` says `enable=1`): `io.weight`.
     Iocost,
     /// The bfq scheduler: v1 `blkio.bfq.weight_device`, v2 `io.bfq.weight`.
@@ -415,7 +415,7 @@ pub struct DiskTick {
     /// Every governed disk.
     pub disks: Vec<(DeviceNumber, DiskStat)>,
     /// Every container that has used a governed disk; one that is not named has not changed since it was last named.
-    pub groups: Vec<GroupIo>,
+    pub groups: Vec<CgroupIo>,
 }
 
 /// A disk's own counters, `/proc/diskstats` (`Documentation/admin-guide/iostats.rst`), in bytes and microseconds.
@@ -443,9 +443,9 @@ pub struct DiskStat {
 
 /// What one container has done to the governed disks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupIo {
+pub struct CgroupIo {
     /// Which container.
-    pub group: GroupId,
+    pub group: CgroupId,
     /// Time at least one of its tasks waited for I/O (`io.pressure`, `some`), where the kernel counts it.
     pub stalled: Option<Micros>,
     /// Its dirty and written-back page cache now: writes that reach the disk later, on v1 in nobody's name.
@@ -488,7 +488,7 @@ impl IoMax {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoLimits {
     /// Which container.
-    pub group: GroupId,
+    pub group: CgroupId,
     /// Which disk.
     pub disk: DeviceNumber,
     /// What its user set: never loosened, and back in force when ours are gone.
@@ -496,13 +496,13 @@ pub struct IoLimits {
     /// What we set, in force now; [`IoMax::MAX`] where nothing of ours is.
     pub ours: IoMax,
     /// Why ours could not be set: the knob belongs to somebody else, or the kernel refused.
-    pub ceded: Option<Ceded>,
+    pub ceded: Option<LimitWriteFailure>,
 }
 
 /// Why a knob is left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ceded {
+pub enum LimitWriteFailure {
     /// Somebody else wrote it after us: theirs is in force.
     Foreign,
     /// The kernel has no such file here, or refused the value.

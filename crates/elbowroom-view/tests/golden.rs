@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Host, files, host, material, middle, small, text_of};
-use elbowroom_view::pages::facts::{CpuTimes, Facts};
+use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use elbowroom_view::pages::tree;
 
 #[test]
@@ -18,7 +18,7 @@ fn a_container_of_three_cpus_on_a_cgroup_v2_machine() {
     check("v2-16cpu-middle.txt", &host("v2-16cpu-6.12"), middle());
 }
 
-fn check(golden: &str, host: &Host, (facts, times): (Facts, Vec<CpuTimes>)) {
+fn check(golden: &str, host: &Host, (facts, times): (ContainerSnapshot, Vec<CpuTimes>)) {
     let found: String = files(host, &facts)
         .into_iter()
         .map(|node| {

@@ -7,9 +7,9 @@ use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::psi::{Pressure, Stall};
 use elbowroom_types::sample::{DeviceNumber, IoStat, MemoryStat};
 use elbowroom_types::unit::{Bytes, Micros};
-use elbowroom_view::pages::facts::{CpuTimes, Facts, MAX_DISKS};
+use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes, MAX_DISKS};
 use elbowroom_view::pages::tree;
-use elbowroom_view::pages::tree::Node;
+use elbowroom_view::pages::tree::ViewNode;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
@@ -29,7 +29,7 @@ prop_compose! {
     /// Facts that share nothing but what they are told.
     fn any_facts()(
         n in proptest::collection::vec(any_number(), 40), sets in proptest::collection::vec(any_cpus(), 5),
-    ) -> Facts {
+    ) -> ContainerSnapshot {
         let b = |i: usize| Bytes(n[i]);
         let stall = |i: usize| {
             Stall { avg10: n[i] as u32, avg60: n[i + 1] as u32, avg300: n[i + 2] as u32, reserved: 0, total: Micros(n[i]) }
@@ -38,7 +38,7 @@ prop_compose! {
             device: DeviceNumber::new(254, n[0] as u32 % 2 * 16), rbytes: b(1), wbytes: b(2), dbytes: b(3), rios: n[4],
             wios: n[5], dios: n[6],
         };
-        Facts {
+        ContainerSnapshot {
             online: sets[0], possible: sets[1], nodes: sets[2], cpu_nodes: sets[3], mems: sets[4],
             millicpu: n[7], cpu_period: Micros(n[8]), cpu_share: n[9], memory: b(10), memory_soft: n[11],
             memory_high: n[12], memory_usage: b(13), swap_max: n[14], cpu_user: Micros(n[15]),
@@ -84,9 +84,9 @@ fn any_host() -> impl Strategy<Value = String> {
 }
 
 /// Every kind of file: all singles, and the files of one CPU and one NUMA node.
-fn all_files() -> Vec<Node> {
-    let facts = Facts { possible: "3".parse().unwrap(), ..Facts::EMPTY };
-    let mut rest = vec![Node::ROOT];
+fn all_files() -> Vec<ViewNode> {
+    let facts = ContainerSnapshot { possible: "3".parse().unwrap(), ..ContainerSnapshot::EMPTY };
+    let mut rest = vec![ViewNode::ROOT];
     let mut found = Vec::new();
     while let Some(node) = rest.pop() {
         if !node.is_dir() {
@@ -116,7 +116,7 @@ proptest! {
 
     #[test]
     fn size_depends_on_possible_cpus_only(a in any_facts(), b in any_facts(), host in any_host()) {
-        let b = Facts { possible: a.possible, nodes: a.nodes, page_size: a.page_size, ..b };
+        let b = ContainerSnapshot { possible: a.possible, nodes: a.nodes, page_size: a.page_size, ..b };
         for node in all_files() {
             prop_assert_eq!(tree::size(node, &a, &host), tree::size(node, &b, &host), "{:?}", node);
         }
@@ -126,8 +126,8 @@ proptest! {
     fn nothing_is_cut_while_numbers_and_online_cpus_change(a in any_facts(), b in any_facts(), n in 0u32..40, times in any_times()) {
         for host in HOSTS.iter() {
             let possible = a.shown_possible();
-            let b = Facts { possible, online: possible.take(n), nodes: a.nodes, page_size: a.page_size, ..b };
-            let a = Facts { possible, online: possible, ..a };
+            let b = ContainerSnapshot { possible, online: possible.lowest(n), nodes: a.nodes, page_size: a.page_size, ..b };
+            let a = ContainerSnapshot { possible, online: possible, ..a };
             for node in files(host, &a) {
                 let text = text_of(host, node);
                 let size = tree::size(node, &a, &text);
@@ -163,7 +163,7 @@ proptest! {
     fn stat_has_a_line_for_each_online_cpu_and_its_first_is_their_sum(facts in any_facts(), times in any_times()) {
         for host in HOSTS.iter() {
             let possible = facts.shown_possible().iter().chain(0..times.len() as u32).collect();
-            let facts = Facts { possible, online: possible, ..facts };
+            let facts = ContainerSnapshot { possible, online: possible, ..facts };
             let page = page("proc/stat", host, &facts, &times);
             let columns = |line: &str| -> Vec<u64> {
                 line.split_whitespace().skip(1).map(|word| word.parse().unwrap()).collect()
@@ -215,7 +215,8 @@ fn no_counter_of_the_host_is_on_any_page() {
     };
     for host in HOSTS.iter() {
         for node in files(host, &facts) {
-            let dynamic = matches!(node.parent(), Node::Proc | Node::Pressure | Node::NumaNode(_));
+            let dynamic =
+                matches!(node.parent(), ViewNode::Proc | ViewNode::Pressure | ViewNode::NumaNode(_));
             let tells = ["cpuinfo", "cpulist", "cpumap", "distance"].contains(&node.name().as_str());
             if !dynamic || tells {
                 continue;
@@ -237,7 +238,11 @@ fn a_machine_of_256_cpus_is_rendered_in_pages_that_programs_can_read() {
     let record = &record[..record.find("\n\n").unwrap() + 2];
     let host: String =
         (0..256).map(|n| record.replacen("processor\t: 0", &format!("processor\t: {n}"), 1)).collect();
-    let facts = Facts { possible: CpuSet::first_n(256), online: CpuSet::first_n(4), ..Facts::EMPTY };
+    let facts = ContainerSnapshot {
+        possible: CpuSet::first_n(256),
+        online: CpuSet::first_n(4),
+        ..ContainerSnapshot::EMPTY
+    };
     for path in ["proc/cpuinfo", "proc/stat"] {
         let node = find(path, &facts);
         let size = tree::size(node, &facts, &host);

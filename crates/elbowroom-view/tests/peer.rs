@@ -6,9 +6,9 @@ use common::{find, host, middle, number, page, small, text_of};
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::sample::MemoryStat;
 use elbowroom_types::unit::{Bytes, Micros};
-use elbowroom_view::pages::facts::{CpuTimes, Facts};
+use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use elbowroom_view::pages::tree;
-use elbowroom_view::pages::tree::Node;
+use elbowroom_view::pages::tree::ViewNode;
 use std::collections::BTreeMap;
 
 const V1: &str = "v1-2cpu-6.18";
@@ -21,7 +21,7 @@ fn v2(path: &str) -> String {
     page(path, &host(V2), &facts, &times)
 }
 
-fn meminfo(facts: &Facts) -> String {
+fn meminfo(facts: &ContainerSnapshot) -> String {
     page("proc/meminfo", &host(V1), facts, &[])
 }
 
@@ -38,7 +38,11 @@ fn anon_huge_pages_mapped_dirty_and_writeback_are_not_always_zero() {
 
 #[test]
 fn a_container_without_a_limit_does_not_see_more_free_memory_than_the_machine_has() {
-    let facts = Facts { memory: Bytes(u64::MAX), memory_usage: Bytes::mib(1), ..Facts::EMPTY };
+    let facts = ContainerSnapshot {
+        memory: Bytes(u64::MAX),
+        memory_usage: Bytes::mib(1),
+        ..ContainerSnapshot::EMPTY
+    };
     let busy = host(V1)["proc/meminfo"].clone();
     let native = number(&busy, "MemFree");
     let page = meminfo(&facts);
@@ -48,7 +52,11 @@ fn a_container_without_a_limit_does_not_see_more_free_memory_than_the_machine_ha
 #[test]
 fn usage_above_the_limit_is_not_a_huge_number() {
     // Issue 84: negative used; an unsigned difference wraps.
-    let facts = Facts { memory: Bytes::mib(100), memory_usage: Bytes::mib(150), ..Facts::EMPTY };
+    let facts = ContainerSnapshot {
+        memory: Bytes::mib(100),
+        memory_usage: Bytes::mib(150),
+        ..ContainerSnapshot::EMPTY
+    };
     let page = meminfo(&facts);
     assert_eq!([number(&page, "MemFree"), number(&page, "MemAvailable")], [0, 0]);
 }
@@ -56,11 +64,11 @@ fn usage_above_the_limit_is_not_a_huge_number() {
 #[test]
 fn reclaimable_slab_counts_as_available() {
     // Issues 670 and 671.
-    let facts = |slab| Facts {
+    let facts = |slab| ContainerSnapshot {
         memory: Bytes::mib(512),
         memory_usage: Bytes::mib(200),
         memory_stat: MemoryStat { slab_reclaimable: Bytes::mib(slab), ..MemoryStat::EMPTY },
-        ..Facts::EMPTY
+        ..ContainerSnapshot::EMPTY
     };
     let available = |slab| number(&meminfo(&facts(slab)), "MemAvailable");
     assert_eq!(available(12) - available(0), 12 << 10);
@@ -84,9 +92,9 @@ fn possible_present_and_the_directories_agree_with_online() {
     let host = host(V2);
     let list = |file: &str| page(&format!("{CPU}/{file}"), &host, &facts, &times).trim_end().to_owned();
     assert_eq!(["online", "offline", "possible", "present"].map(list), ["4-6", "7-11", "4-11", "4-11"]);
-    let dirs: Vec<String> = tree::children(Node::Cpus, &facts)
+    let dirs: Vec<String> = tree::children(ViewNode::Cpus, &facts)
         .into_iter()
-        .filter(|(_, node)| matches!(node, Node::CpuDir(..)))
+        .filter(|(_, node)| matches!(node, ViewNode::CpuDir(..)))
         .map(|(name, _)| name)
         .collect();
     assert!(dirs.iter().map(String::as_str).eq([4, 5, 6, 7, 8, 9, 10, 11].map(|n| format!("cpu{n}")).iter()));
@@ -94,7 +102,7 @@ fn possible_present_and_the_directories_agree_with_online() {
 
 #[test]
 fn online_is_listed_once() {
-    let names = tree::children(Node::Cpus, &middle().0);
+    let names = tree::children(ViewNode::Cpus, &middle().0);
     assert_eq!(names.iter().filter(|(name, _)| name == "online").count(), 1);
 }
 
@@ -105,7 +113,7 @@ fn a_list_of_cpus_is_never_cut_to_half_a_range() {
     let online = find(&format!("{CPU}/online"), &facts);
     let size = tree::size(online, &facts, "");
     for n in 1..=8 {
-        facts.online = facts.possible.take(n);
+        facts.online = facts.possible.lowest(n);
         let page = tree::render(online, &facts, &[], "", Micros::ZERO, size);
         let text = String::from_utf8(page).unwrap();
         assert_eq!(text.trim_end().parse::<CpuSet>().unwrap(), facts.online);
@@ -176,7 +184,7 @@ fn stat_does_not_go_back_when_the_number_of_cpus_changes() {
     let first: Vec<String> = (1..=8)
         .map(|n| {
             let mut shown = facts;
-            shown.online = shown.possible.take(n);
+            shown.online = shown.possible.lowest(n);
             page("proc/stat", &host, &shown, &times).lines().next().unwrap().to_owned()
         })
         .collect();
@@ -189,7 +197,12 @@ fn stat_and_idle_time_do_not_go_back_when_a_quota_or_a_cpuset_changes() {
     let host = host(V2);
     let counters = |possible: &str| {
         let possible: CpuSet = possible.parse().unwrap();
-        let facts = Facts { possible, online: possible, taken: Micros::secs(3), ..Facts::EMPTY };
+        let facts = ContainerSnapshot {
+            possible,
+            online: possible,
+            taken: Micros::secs(3),
+            ..ContainerSnapshot::EMPTY
+        };
         let stat = page("proc/stat", &host, &facts, &times);
         let idle = page("proc/uptime", &host, &facts, &times).split_whitespace().nth(1).unwrap().to_owned();
         let lines = stat.lines().take_while(|line| line.starts_with("cpu"));
@@ -230,7 +243,11 @@ fn swap_is_the_containers_share_whatever_cgroups_existed_at_start() {
 #[test]
 fn idle_time_is_not_uptime_and_counts_every_cpu() {
     // On v2 the peer's idle equals uptime; on v1 it is not multiplied by the CPUs.
-    let facts = Facts { possible: CpuSet::first_n(4), online: CpuSet::first_n(4), ..Facts::EMPTY };
+    let facts = ContainerSnapshot {
+        possible: CpuSet::first_n(4),
+        online: CpuSet::first_n(4),
+        ..ContainerSnapshot::EMPTY
+    };
     let times = [CpuTimes { idle: Micros::millis(9_500), ..CpuTimes::default() }; 4];
     let node = find("proc/uptime", &facts);
     let page = tree::render(node, &facts, &times, "", Micros::secs(10), tree::size(node, &facts, ""));
@@ -273,7 +290,8 @@ fn reading_again_after_the_container_changed_never_changes_the_size() {
     // Issue 694: files cut short made Cassandra fail.
     let (facts, times) = middle();
     let host = host(V2);
-    let grown = Facts { online: facts.possible, memory: Bytes::gib(2), memory_usage: Bytes(1), ..facts };
+    let grown =
+        ContainerSnapshot { online: facts.possible, memory: Bytes::gib(2), memory_usage: Bytes(1), ..facts };
     for node in common::files(&host, &facts) {
         let text = text_of(&host, node);
         let size = tree::size(node, &facts, &text);

@@ -2,24 +2,24 @@
 
 mod world;
 
-use elbowroom_sim::{Program, Role, Want};
+use elbowroom_sim::{GroupRole, NodeProgram, ProgramDemand};
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_types::memory::Export;
-use elbowroom_types::sample::{Event, Group, GroupId, Limits, Node, Tick};
+use elbowroom_types::memory::ViewCeiling;
+use elbowroom_types::sample::{CgroupId, CgroupProperties, CgroupSettings, HostEvent, NodeProperties, Tick};
 use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu, Percent};
-use elbowroom_view::rules::{Because, Policy, Rule, What};
+use elbowroom_view::rules::{CpuRule, ViewChangeReason, ViewDelta, ViewPolicy};
 use world::{Knob, World, a_thread_per_cpu, by_hand, cpuset, quota, threads, tick, weight};
 
 const MEMORY: Bytes = Bytes::gib(64);
 
 /// Everything off, by name, so that a test can switch one on.
-fn bare() -> Policy {
-    Policy { policy: Rule::Adaptive, ..Policy::paper() }
+fn bare() -> ViewPolicy {
+    ViewPolicy { policy: CpuRule::Adaptive, ..ViewPolicy::paper() }
 }
 
 /// The paper's steps with the extensions: what these tests are about.
-fn adaptive() -> Policy {
-    Policy { policy: Rule::Adaptive, ..Policy::default() }
+fn adaptive() -> ViewPolicy {
+    ViewPolicy { policy: CpuRule::Adaptive, ..ViewPolicy::default() }
 }
 
 #[test]
@@ -34,13 +34,13 @@ fn a_bare_adaptive_policy_is_the_paper() {
         changes.extend(world.run(50));
         changes
     };
-    assert_eq!(run(bare()), run(Policy::paper()));
-    assert!(!run(Policy::paper()).is_empty());
+    assert_eq!(run(bare()), run(ViewPolicy::paper()));
+    assert!(!run(ViewPolicy::paper()).is_empty());
 }
 
 #[test]
 fn a_kubernetes_container_is_three_levels_deep() {
-    let mut world = World::new(Policy { hierarchy: true, ..bare() }, 16, MEMORY);
+    let mut world = World::new(ViewPolicy { hierarchy: true, ..bare() }, 16, MEMORY);
     let root = world.slice(None, "", weight(100));
     world.slice(Some(root), "system.slice", weight(100));
     let pods = world.slice(Some(root), "kubepods", weight(300));
@@ -48,7 +48,11 @@ fn a_kubernetes_container_is_three_levels_deep() {
     let pod = world.slice(
         Some(burstable),
         "pod1",
-        Limits { cpu_max: quota(3_000).cpu_max, memory_max: Some(Limit::At(Bytes::gib(8))), ..cpuset("2-5") },
+        CgroupSettings {
+            cpu_max: quota(3_000).cpu_max,
+            memory_max: Some(Limit::At(Bytes::gib(8))),
+            ..cpuset("2-5")
+        },
     );
     let other = world.slice(Some(pods), "pod2", weight(100));
     let app = world.container(Some(pod), weight(200), threads(0));
@@ -73,11 +77,16 @@ fn a_kubernetes_container_is_three_levels_deep() {
 
 #[test]
 fn memory_is_that_of_the_numa_nodes_it_may_come_from() {
-    let mut world = World::new(Policy::paper(), 8, MEMORY);
+    let mut world = World::new(ViewPolicy::paper(), 8, MEMORY);
     let numa = vec![Bytes::gib(40), Bytes::ZERO, Bytes::gib(24)];
-    let node = Node { online: CpuSet::first_n(8), mem_total: MEMORY, numa, ..Node::default() };
-    world.apply(Event::Node(node.clone()));
-    let on = |nodes: &str, memory_max| Limits { mems: nodes.parse().ok(), memory_max, ..Limits::default() };
+    let node =
+        NodeProperties { online: CpuSet::first_n(8), mem_total: MEMORY, numa, ..NodeProperties::default() };
+    world.apply(HostEvent::Node(node.clone()));
+    let on = |nodes: &str, memory_max| CgroupSettings {
+        mems: nodes.parse().ok(),
+        memory_max,
+        ..CgroupSettings::default()
+    };
     let mut hard = |limits| {
         let id = world.container(None, limits, threads(0));
         world.view(id).memory_hard
@@ -85,7 +94,7 @@ fn memory_is_that_of_the_numa_nodes_it_may_come_from() {
     assert_eq!(hard(on("2", None)), Bytes::gib(24));
     assert_eq!(hard(on("2", Some(Limit::At(Bytes::gib(8))))), Bytes::gib(8));
     assert_eq!(hard(on("0,2", None)), MEMORY);
-    assert_eq!(hard(Limits::default()), MEMORY);
+    assert_eq!(hard(CgroupSettings::default()), MEMORY);
     assert_eq!(hard(on("1", None)), MEMORY, "nobody can run on a node without memory alone");
     // A slice says, and nobody below it knows.
     let slice = world.slice(None, "slice", on("2", None));
@@ -93,7 +102,7 @@ fn memory_is_that_of_the_numa_nodes_it_may_come_from() {
     assert_eq!(world.view(id).memory_hard, Bytes::gib(24));
     assert_eq!(world.views.explain(id).unwrap().inputs.memory_hard_of.as_deref(), Some("NUMA nodes 2"));
     // A machine of one node, or whose nodes nobody knows.
-    world.apply(Event::Node(Node { numa: Vec::new(), ..node }));
+    world.apply(HostEvent::Node(NodeProperties { numa: Vec::new(), ..node }));
     let id = world.container(None, on("2", None), threads(0));
     assert_eq!(world.view(id).memory_hard, MEMORY);
 }
@@ -101,34 +110,34 @@ fn memory_is_that_of_the_numa_nodes_it_may_come_from() {
 #[test]
 fn swap_is_what_the_narrowest_group_above_leaves() {
     let gib = |n| Some(Limit::At(Bytes::gib(n)));
-    let swap = |pod: Limits, own: Limits| {
+    let swap = |pod: CgroupSettings, own: CgroupSettings| {
         let mut world = World::new(adaptive(), 4, MEMORY);
         let pod = world.slice(None, "pod", pod);
         let id = world.container(Some(pod), own, threads(0));
         world.view(id).swap_max
     };
-    let v2 = |memory_max, swap_max| Limits { memory_max, swap_max, ..Limits::default() };
+    let v2 = |memory_max, swap_max| CgroupSettings { memory_max, swap_max, ..CgroupSettings::default() };
     assert_eq!(swap(v2(gib(8), gib(0)), v2(gib(1), Some(Limit::Max))), gib(0));
     assert_eq!(swap(v2(gib(1), gib(1)), v2(gib(1), gib(4))), gib(1));
     assert_eq!(swap(v2(None, Some(Limit::Max)), v2(None, Some(Limit::Max))), Some(Limit::Max));
     // v1: a pod that may swap nothing while it is full has swap for a container that may not fill it.
-    let v1 = |memory_max, memsw_max| Limits { memory_max, memsw_max, ..Limits::default() };
+    let v1 = |memory_max, memsw_max| CgroupSettings { memory_max, memsw_max, ..CgroupSettings::default() };
     let half = Some(Limit::At(Bytes::mib(512)));
     assert_eq!(swap(v1(gib(1), gib(1)), v1(half, Some(Limit::Max))), half);
     assert_eq!(swap(v1(gib(1), gib(1)), v1(Some(Limit::Max), Some(Limit::Max))), gib(0));
     assert_eq!(swap(v1(gib(8), Some(Limit::Max)), v1(gib(1), gib(3))), gib(2));
-    assert_eq!(swap(Limits::default(), v1(gib(1), None)), None, "the kernel does not account it");
+    assert_eq!(swap(CgroupSettings::default(), v1(gib(1), None)), None, "the kernel does not account it");
 }
 
 #[test]
 fn a_swap_limit_above_that_changes_is_a_change_of_the_view() {
     let mut world = World::new(adaptive(), 4, MEMORY);
-    let swap = |swap_max| Limits { swap_max: Some(swap_max), ..Limits::default() };
+    let swap = |swap_max| CgroupSettings { swap_max: Some(swap_max), ..CgroupSettings::default() };
     let pod = world.slice(None, "pod", swap(Limit::Max));
     let id = world.container(Some(pod), swap(Limit::Max), threads(0));
     let none = Limit::At(Bytes::ZERO);
-    let narrowed = Group { limits: swap(none), ..world.views.group(pod).unwrap().clone() };
-    let changes = world.apply(Event::Group(narrowed));
+    let narrowed = CgroupProperties { limits: swap(none), ..world.views.group(pod).unwrap().clone() };
+    let changes = world.apply(HostEvent::Group(narrowed));
     assert!(changes.iter().any(|change| change.id == id));
     assert_eq!(world.view(id).swap_max, Some(none));
 }
@@ -157,7 +166,7 @@ fn an_unlimited_container_beside_another_has_its_share_and_room_to_grow() {
 #[test]
 fn slack_where_a_container_cannot_go_is_not_its_slack() {
     let world = |cpuset_slack| {
-        let mut world = World::new(Policy { cpuset_slack, ..bare() }, 8, MEMORY);
+        let mut world = World::new(ViewPolicy { cpuset_slack, ..bare() }, 8, MEMORY);
         let knob = Knob::default();
         let programs = [a_thread_per_cpu(), knob.program()];
         let crowd = programs.map(|program| world.container(None, cpuset("0-3"), program));
@@ -177,8 +186,8 @@ fn slack_where_a_container_cannot_go_is_not_its_slack() {
 
 #[test]
 fn idle_siblings_leave_the_sum_and_come_back_into_it() {
-    let policy = Policy { idle_siblings: true, hierarchy: true, ..bare() };
-    for policy in [policy, Policy { hierarchy: false, ..policy }] {
+    let policy = ViewPolicy { idle_siblings: true, hierarchy: true, ..bare() };
+    for policy in [policy, ViewPolicy { hierarchy: false, ..policy }] {
         let mut world = World::new(policy, 8, MEMORY);
         let knob = Knob::new(1);
         let id = world.container(None, weight(100), threads(2));
@@ -193,7 +202,7 @@ fn idle_siblings_leave_the_sum_and_come_back_into_it() {
         assert_eq!((world.view(id).cpus_lower, world.view(id).cpus), (8, 8), "LOWER pushes it up");
         assert!(matches!(
             changes.iter().find(|c| c.id == id).unwrap().because,
-            Because::CpuBounds(bounds) if bounds.lower == 8
+            ViewChangeReason::CpuBounds(bounds) if bounds.lower == 8
         ));
         assert_eq!(world.view(sleeper).cpus_lower, 4, "its own share is what it gets when it wakes");
         knob.turn(1);
@@ -210,7 +219,7 @@ fn idle_siblings_leave_the_sum_and_come_back_into_it() {
 #[test]
 fn almost_no_slack_is_no_slack() {
     let run = |slack_tolerance| {
-        let mut world = World::new(Policy { slack_tolerance, keep_busy: true, ..bare() }, 20, MEMORY);
+        let mut world = World::new(ViewPolicy { slack_tolerance, keep_busy: true, ..bare() }, 20, MEMORY);
         let id = world.container(None, weight(100), a_thread_per_cpu());
         world.container(None, weight(100), threads(5));
         world.run(40);
@@ -223,7 +232,7 @@ fn almost_no_slack_is_no_slack() {
 #[test]
 fn a_container_that_fills_the_machine_stays_where_it_is() {
     let run = |keep_busy| {
-        let mut world = World::new(Policy { keep_busy, ..bare() }, 8, MEMORY);
+        let mut world = World::new(ViewPolicy { keep_busy, ..bare() }, 8, MEMORY);
         let knob = Knob::default();
         let id = world.container(None, weight(100), a_thread_per_cpu());
         let other = world.container(None, weight(100), knob.follower());
@@ -240,34 +249,36 @@ fn a_container_that_fills_the_machine_stays_where_it_is() {
 #[test]
 fn settings_move_a_view_at_once_and_say_so() {
     let mut world = World::new(adaptive(), 8, MEMORY);
-    let (id, event) = world.sim.add(None, "a", weight(100), Role::Container(threads(8)));
-    let Event::Group(group) = event else { panic!("a group") };
-    let mut set = |limits: Limits| world.views.apply(&Event::Group(Group { limits, ..group.clone() }));
+    let (id, event) = world.sim.add(None, "a", weight(100), GroupRole::Container(threads(8)));
+    let HostEvent::Group(group) = event else { panic!("a group") };
+    let mut set = |limits: CgroupSettings| {
+        world.views.apply(&HostEvent::Group(CgroupProperties { limits, ..group.clone() }))
+    };
     let appeared = set(weight(100));
-    assert_eq!(appeared[0].what, What::Cpu { from: Millicpu(0), to: Millicpu(8_000) });
-    assert_eq!(appeared[1].what, What::Memory { from: Bytes(0), to: MEMORY });
-    assert!(appeared.iter().all(|change| change.because == Because::Appeared));
+    assert_eq!(appeared[0].what, ViewDelta::Cpu { from: Millicpu(0), to: Millicpu(8_000) });
+    assert_eq!(appeared[1].what, ViewDelta::Memory { from: Bytes(0), to: MEMORY });
+    assert!(appeared.iter().all(|change| change.because == ViewChangeReason::Appeared));
     assert!(set(weight(100)).is_empty(), "nothing new");
 
     let what =
-        |changes: Vec<elbowroom_view::rules::Change>| changes.iter().map(|c| c.what).collect::<Vec<_>>();
-    let cpu = |from, to| What::Cpu { from: Millicpu(from), to: Millicpu(to) };
+        |changes: Vec<elbowroom_view::rules::ViewChange>| changes.iter().map(|c| c.what).collect::<Vec<_>>();
+    let cpu = |from, to| ViewDelta::Cpu { from: Millicpu(from), to: Millicpu(to) };
     assert_eq!(what(set(quota(1_500))), [cpu(8_000, 1_500)]);
     assert_eq!(what(set(quota(1_250))), [cpu(1_500, 1_250)], "same count, other amount");
     assert_eq!(what(set(cpuset("4-5"))), [cpu(1_250, 2_000)]);
     assert_eq!(what(set(cpuset("6-7"))), [cpu(2_000, 2_000)], "same amount, other CPUs");
-    let memory = |n| Limits { memory_max: Some(Limit::At(Bytes::gib(n))), ..cpuset("6-7") };
-    let gib = |from, to| What::Memory { from: Bytes::gib(from), to: Bytes::gib(to) };
+    let memory = |n| CgroupSettings { memory_max: Some(Limit::At(Bytes::gib(n))), ..cpuset("6-7") };
+    let gib = |from, to| ViewDelta::Memory { from: Bytes::gib(from), to: Bytes::gib(to) };
     assert_eq!(what(set(memory(4))), [gib(64, 4)]);
     assert_eq!(what(set(memory(6))), [gib(4, 6)], "it never grew, so it follows its soft limit");
-    assert_eq!(what(world.views.apply(&Event::Gone(id))), [cpu(2_000, 0), gib(6, 0)]);
+    assert_eq!(what(world.views.apply(&HostEvent::Gone(id))), [cpu(2_000, 0), gib(6, 0)]);
     assert!(world.views.get(id).is_none() && world.views.group(id).is_none());
 }
 
 #[test]
 fn who_is_taken_over_keeps_what_he_was_shown_within_his_bounds() {
-    let mut world = World::new(Policy { hierarchy: true, ..bare() }, 8, MEMORY);
-    let soft = Limits {
+    let mut world = World::new(ViewPolicy { hierarchy: true, ..bare() }, 8, MEMORY);
+    let soft = CgroupSettings {
         memory_soft: Some(Limit::At(Bytes::gib(2))),
         memory_max: Some(Limit::At(Bytes::gib(8))),
         ..weight(100)
@@ -298,7 +309,7 @@ fn growth_up_to_a_fractional_quota_ends_at_the_exact_amount() {
     assert_eq!(world.view(id).millicpu, Millicpu(1_000));
     let changes = world.run(10);
     assert_eq!((world.view(id).cpus, world.view(id).millicpu), (3, Millicpu(2_500)));
-    assert_eq!(changes.last().unwrap().what, What::Cpu { from: Millicpu(2_000), to: Millicpu(2_500) });
+    assert_eq!(changes.last().unwrap().what, ViewDelta::Cpu { from: Millicpu(2_000), to: Millicpu(2_500) });
 }
 
 #[test]
@@ -306,22 +317,23 @@ fn a_sibling_without_processes_competes_for_nothing_but_the_paper_counts_it() {
     let run = |policy| {
         let mut world = World::new(policy, 8, MEMORY);
         let id = world.container(None, weight(100), threads(0));
-        let (_, event) = world.sim.add(None, "created", weight(100), Role::Container(threads(0)));
-        let Event::Group(group) = event else { panic!("a group") };
+        let (_, event) = world.sim.add(None, "created", weight(100), GroupRole::Container(threads(0)));
+        let HostEvent::Group(group) = event else { panic!("a group") };
         let created = group.id;
-        world.views.apply(&Event::Group(Group { populated: false, ..group }));
+        world.views.apply(&HostEvent::Group(CgroupProperties { populated: false, ..group }));
         world.cpus(&[id, created])
     };
     assert_eq!(run(adaptive()), [8, 4]);
-    assert_eq!(run(Policy::paper()), [4, 4]);
+    assert_eq!(run(ViewPolicy::paper()), [4, 4]);
 }
 
 #[test]
 fn ancestors_bind_memory_tighter_than_the_container_itself() {
     let mut world = World::new(adaptive(), 8, MEMORY);
     let at = |n| Some(Limit::At(Bytes::gib(n)));
-    let pod = world.slice(None, "pod", Limits { memory_max: at(8), memory_high: at(6), ..weight(100) });
-    let limits = Limits { memory_max: at(10), memory_high: at(9), ..weight(100) };
+    let pod =
+        world.slice(None, "pod", CgroupSettings { memory_max: at(8), memory_high: at(6), ..weight(100) });
+    let limits = CgroupSettings { memory_max: at(10), memory_high: at(9), ..weight(100) };
     let id = world.container(Some(pod), limits, threads(0));
     assert_eq!((world.view(id).memory_soft, world.view(id).memory_hard), (Bytes::gib(6), Bytes::gib(8)));
 }
@@ -329,33 +341,36 @@ fn ancestors_bind_memory_tighter_than_the_container_itself() {
 #[test]
 fn a_lower_soft_limit_is_followed_only_by_a_view_that_never_grew() {
     let at = |n| Some(Limit::At(Bytes::gib(n)));
-    let limits = |soft| Limits { memory_max: at(20), memory_soft: at(soft), ..weight(100) };
+    let limits = |soft| CgroupSettings { memory_max: at(20), memory_soft: at(soft), ..weight(100) };
     let mut world = World::new(adaptive(), 8, MEMORY);
-    let grown =
-        world.container(None, limits(10), Box::new(|_, _| Want { threads: 0, memory: Bytes::gib(14) }));
+    let grown = world.container(
+        None,
+        limits(10),
+        Box::new(|_, _| ProgramDemand { threads: 0, memory: Bytes::gib(14) }),
+    );
     let modest = world.container(None, limits(10), threads(0));
     world.run(20);
     let before = world.view(grown).memory;
     assert!(before > Bytes::gib(14));
     for id in [grown, modest] {
         let group = world.views.group(id).unwrap().clone();
-        world.views.apply(&Event::Group(Group { limits: limits(5), ..group }));
+        world.views.apply(&HostEvent::Group(CgroupProperties { limits: limits(5), ..group }));
     }
     assert_eq!((world.view(grown).memory, world.view(modest).memory), (before, Bytes::gib(5)));
 }
 
 #[test]
 fn a_container_named_twice_in_a_tick_takes_one_step() {
-    let mut views = by_hand(Policy::paper(), &[weight(100), weight(100)]);
+    let mut views = by_hand(ViewPolicy::paper(), &[weight(100), weight(100)]);
     views.apply(&tick(1, 0, &[(1, 0, 0)]));
     let changes = views.apply(&tick(2, 96_000, &[(1, 192_000, 0), (1, 999_000, 0)]));
     assert_eq!(changes.len(), 1);
-    assert_eq!(views.get(GroupId(1)).unwrap().cpus, 5);
+    assert_eq!(views.get(CgroupId(1)).unwrap().cpus, 5);
 }
 
 #[test]
 fn effective_cpu_holds_when_the_machines_own_counter_runs_backwards() {
-    let mut views = by_hand(Policy::paper(), &[weight(100), weight(100)]);
+    let mut views = by_hand(ViewPolicy::paper(), &[weight(100), weight(100)]);
     views.apply(&tick(1, 500_000, &[(1, 0, 0)]));
     assert!(views.apply(&tick(2, 400_000, &[(1, 96_000, 0)])).is_empty(), "what was unused is not known");
     assert_eq!(views.apply(&tick(3, 500_000, &[(1, 192_000, 0)])).len(), 1);
@@ -363,7 +378,7 @@ fn effective_cpu_holds_when_the_machines_own_counter_runs_backwards() {
 
 #[test]
 fn ticks_out_of_order_decide_nothing() {
-    let mut views = by_hand(Policy::paper(), &[weight(100), weight(100)]);
+    let mut views = by_hand(ViewPolicy::paper(), &[weight(100), weight(100)]);
     views.apply(&tick(5, 0, &[(1, 0, 0)]));
     assert!(views.apply(&tick(5, 96_000, &[(1, 96_000, 0)])).is_empty(), "the same instant");
     assert!(views.apply(&tick(3, 96_000, &[(1, 96_000, 0)])).is_empty(), "backwards: measured from here on");
@@ -372,15 +387,15 @@ fn ticks_out_of_order_decide_nothing() {
 
 #[test]
 fn an_unnamed_container_gives_way_where_slack_is_within_its_tolerance() {
-    let tolerant = Policy { slack_tolerance: Percent::whole(10), ..bare() };
+    let tolerant = ViewPolicy { slack_tolerance: Percent::whole(10), ..bare() };
     for (policy, cpus) in [(tolerant, 4), (bare(), 5)] {
         let mut views = by_hand(policy, &[weight(100), weight(100)]);
         views.apply(&tick(1, 0, &[(1, 0, 0), (2, 0, 0)]));
         views.apply(&tick(2, 96_000, &[(1, 96_000, 0)]));
-        assert_eq!(views.get(GroupId(1)).unwrap().cpus, 5);
+        assert_eq!(views.get(CgroupId(1)).unwrap().cpus, 5);
         // 5 % of the machine unused; only the other container ran.
         views.apply(&tick(3, 96_000 + 182_400, &[(2, 182_400, 0)]));
-        assert_eq!(views.get(GroupId(1)).unwrap().cpus, cpus);
+        assert_eq!(views.get(CgroupId(1)).unwrap().cpus, cpus);
     }
 }
 
@@ -388,11 +403,12 @@ fn an_unnamed_container_gives_way_where_slack_is_within_its_tolerance() {
 fn reclaim_is_seen_though_the_machines_cpu_counter_runs_backwards() {
     let mut world = World::new(adaptive(), 8, MEMORY);
     let at = |n| Some(Limit::At(Bytes::gib(n)));
-    let limits = Limits { memory_max: at(20), memory_soft: at(10), ..weight(100) };
-    let id = world.container(None, limits, Box::new(|_, _| Want { threads: 1, memory: Bytes::gib(14) }));
+    let limits = CgroupSettings { memory_max: at(20), memory_soft: at(10), ..weight(100) };
+    let id =
+        world.container(None, limits, Box::new(|_, _| ProgramDemand { threads: 1, memory: Bytes::gib(14) }));
     world.run(20);
     assert!(world.view(id).memory > Bytes::gib(14));
-    world.apply(Event::Tick(Tick { now: Micros::secs(60), ..Tick::default() }));
+    world.apply(HostEvent::Tick(Tick { now: Micros::secs(60), ..Tick::default() }));
     assert_eq!(world.view(id).memory, Bytes::gib(10));
 }
 
@@ -404,45 +420,50 @@ fn what_is_gone_takes_everything_below_it_along() {
     let inside = world.container(Some(inner), weight(100), threads(1));
     let outside = world.container(None, weight(100), threads(1));
     assert_eq!(world.view(outside).cpus_lower, 4);
-    let changes = world.views.apply(&Event::Gone(pod));
-    assert!(changes.iter().any(|change| change.id == inside && change.because == Because::Gone));
+    let changes = world.views.apply(&HostEvent::Gone(pod));
+    assert!(changes.iter().any(|change| change.id == inside && change.because == ViewChangeReason::Gone));
     assert!(world.views.get(inside).is_none());
     assert_eq!(world.view(outside).cpus_lower, 8);
-    assert!(world.views.apply(&Event::Gone(GroupId(999))).is_empty(), "nobody knows it");
+    assert!(world.views.apply(&HostEvent::Gone(CgroupId(999))).is_empty(), "nobody knows it");
 }
 
 #[test]
 fn unplugged_cpus_leave_every_view() {
     let mut world = World::new(adaptive(), 8, MEMORY);
     let id = world.container(None, cpuset("2-7"), threads(1));
-    let Event::Node(mut node) = world.sim.node() else { panic!("a node") };
+    let HostEvent::Node(mut node) = world.sim.node() else { panic!("a node") };
     node.online = "0-3".parse().unwrap();
-    world.views.apply(&Event::Node(node.clone()));
+    world.views.apply(&HostEvent::Node(node.clone()));
     assert_eq!(world.view(id).online.to_string(), "2-3");
     node.online = elbowroom_types::cpuset::CpuSet::EMPTY;
-    assert!(world.views.apply(&Event::Node(node)).is_empty(), "a machine without a CPU is no machine");
+    assert!(world.views.apply(&HostEvent::Node(node)).is_empty(), "a machine without a CPU is no machine");
     assert_eq!(world.view(id).online.to_string(), "2-3");
 }
 
 #[test]
 fn a_circle_of_parents_is_cut_open() {
     let mut world = World::new(adaptive(), 8, MEMORY);
-    let Event::Group(group) = world.sim.add(None, "a", weight(100), Role::Container(threads(1))).1 else {
+    let HostEvent::Group(group) = world.sim.add(None, "a", weight(100), GroupRole::Container(threads(1))).1
+    else {
         panic!("a group")
     };
     let ring = |id: u64, parent: u64| {
-        Event::Group(Group { id: GroupId(id), parent: Some(GroupId(parent)), ..group.clone() })
+        HostEvent::Group(CgroupProperties {
+            id: CgroupId(id),
+            parent: Some(CgroupId(parent)),
+            ..group.clone()
+        })
     };
     for event in [ring(1, 2), ring(2, 3), ring(3, 1), ring(4, 4)] {
         world.views.apply(&event);
     }
     assert_eq!(world.views.containers().count(), 4);
-    assert_eq!(world.view(GroupId(3)).cpus_lower, 4, "the one that closes it is at the top");
+    assert_eq!(world.view(CgroupId(3)).cpus_lower, 4, "the one that closes it is at the top");
 }
 
 #[test]
 fn a_long_sleep_between_ticks_is_one_period_of_its_real_length() {
-    let mut world = World::new(Policy::paper(), 8, MEMORY);
+    let mut world = World::new(ViewPolicy::paper(), 8, MEMORY);
     let id = world.container(None, weight(100), Knob::new(4).program());
     world.container(None, weight(100), threads(0));
     world.run(3);
@@ -455,10 +476,11 @@ fn a_long_sleep_between_ticks_is_one_period_of_its_real_length() {
 #[test]
 fn a_container_without_a_soft_limit_always_shows_its_hard_limit() {
     let mut world = World::new(adaptive(), 8, Bytes::gib(16));
-    let limits = Limits { memory_max: Some(Limit::At(Bytes::gib(4))), ..weight(100) };
-    let id = world.container(None, limits, Box::new(|_, _| Want { threads: 1, memory: Bytes::gib(3) }));
-    let hog = Limits { memory_soft: Some(Limit::At(Bytes::gib(16))), ..weight(100) };
-    world.container(None, hog, Box::new(|_, _| Want { threads: 1, memory: Bytes::gib(15) }));
+    let limits = CgroupSettings { memory_max: Some(Limit::At(Bytes::gib(4))), ..weight(100) };
+    let id =
+        world.container(None, limits, Box::new(|_, _| ProgramDemand { threads: 1, memory: Bytes::gib(3) }));
+    let hog = CgroupSettings { memory_soft: Some(Limit::At(Bytes::gib(16))), ..weight(100) };
+    world.container(None, hog, Box::new(|_, _| ProgramDemand { threads: 1, memory: Bytes::gib(15) }));
     world.run(50);
     assert_eq!(world.view(id).memory, Bytes::gib(4), "also while reclaim runs");
 }
@@ -482,29 +504,29 @@ fn an_explanation_reads_as_sentences() {
         "cpu 9 -> 10: it used 100% of 9 CPUs while 264ms of CPU time went unused: one CPU more"
     );
     let text = serde_json::to_string(&explain).unwrap();
-    assert_eq!(serde_json::from_str::<elbowroom_view::rules::Explain>(&text).unwrap(), explain);
+    assert_eq!(serde_json::from_str::<elbowroom_view::rules::ViewExplanation>(&text).unwrap(), explain);
     assert!(explain.to_string().lines().all(|line| !line.is_empty()));
 }
 
 #[test]
 fn only_the_last_twenty_changes_are_kept() {
-    let mut world = World::new(Policy::paper(), 64, MEMORY);
+    let mut world = World::new(ViewPolicy::paper(), 64, MEMORY);
     let id = world.container(None, weight(100), a_thread_per_cpu());
     (0..63).for_each(|_| {
         world.container(None, weight(100), threads(0));
     });
     world.run(100);
     let changes = world.views.explain(id).unwrap().changes;
-    assert_eq!(changes.len(), elbowroom_view::rules::HISTORY);
-    assert_eq!(changes.last().unwrap().what, What::Cpu { from: Millicpu(63_000), to: Millicpu(64_000) });
+    assert_eq!(changes.len(), elbowroom_view::rules::MAX_VIEW_CHANGES);
+    assert_eq!(changes.last().unwrap().what, ViewDelta::Cpu { from: Millicpu(63_000), to: Millicpu(64_000) });
 }
 
 #[test]
 fn a_container_that_lends_memory_sees_less_and_all_of_it_afterwards() {
     let mut world = World::new(adaptive(), 8, MEMORY);
-    let limits = Limits { memory_max: Some(Limit::At(Bytes::gib(8))), ..weight(100) };
+    let limits = CgroupSettings { memory_max: Some(Limit::At(Bytes::gib(8))), ..weight(100) };
     let (id, other) = (world.container(None, limits, threads(0)), world.container(None, limits, threads(0)));
-    let export = |ceiling| Event::Export(Export { at: Micros::secs(1), group: id, ceiling });
+    let export = |ceiling| HostEvent::Export(ViewCeiling { at: Micros::secs(1), group: id, ceiling });
     world.run(3);
     let changes = world.views.apply(&export(Limit::At(Bytes::gib(5))));
     assert_eq!((world.view(id).memory, world.view(other).memory), (Bytes::gib(5), Bytes::gib(8)));
@@ -516,25 +538,25 @@ fn a_container_that_lends_memory_sees_less_and_all_of_it_afterwards() {
     assert_eq!(world.view(id).memory, Bytes::gib(8), "never more than its limit");
     world.views.apply(&export(Limit::Max));
     assert_eq!((world.view(id).memory, world.view(id).memory_hard), (Bytes::gib(8), Bytes::gib(8)));
-    let nobody = Export { at: Micros::secs(1), group: GroupId(9_999), ceiling: Limit::At(Bytes(0)) };
-    assert_eq!(world.views.apply(&Event::Export(nobody)), []);
+    let nobody = ViewCeiling { at: Micros::secs(1), group: CgroupId(9_999), ceiling: Limit::At(Bytes(0)) };
+    assert_eq!(world.views.apply(&HostEvent::Export(nobody)), []);
 }
 
 /// Five heaps of 315 to 612 MiB that take what they are shown, `rate` a tick, below a group with a limit; what the views are
 /// in the end, in MiB.
-fn five_below(policy: Policy, limit: u64, rate: Bytes) -> Vec<u64> {
+fn five_below(policy: ViewPolicy, limit: u64, rate: Bytes) -> Vec<u64> {
     let mut world = World::new(policy, 20, Bytes::gib(24));
     let at = |mib: u64| Some(Limit::At(Bytes::mib(mib)));
-    let pod = world.slice(None, "pod", Limits { memory_max: at(limit), ..weight(100) });
-    let own = Limits { memory_max: at(612), memory_soft: at(315), ..weight(100) };
-    let heap = || -> Program {
+    let pod = world.slice(None, "pod", CgroupSettings { memory_max: at(limit), ..weight(100) });
+    let own = CgroupSettings { memory_max: at(612), memory_soft: at(315), ..weight(100) };
+    let heap = || -> NodeProgram {
         let mut held = Bytes::ZERO;
         Box::new(move |_, view| {
             held = held.saturating_add(rate).min(view.map_or(Bytes::ZERO, |view| view.memory));
-            Want { threads: 0, memory: held }
+            ProgramDemand { threads: 0, memory: held }
         })
     };
-    let ids: Vec<GroupId> = (0..5).map(|_| world.container(Some(pod), own, heap())).collect();
+    let ids: Vec<CgroupId> = (0..5).map(|_| world.container(Some(pod), own, heap())).collect();
     world.run(2_500);
     ids.iter().map(|id| world.view(*id).memory.get() >> 20).collect()
 }
@@ -542,29 +564,29 @@ fn five_below(policy: Policy, limit: u64, rate: Bytes) -> Vec<u64> {
 #[test]
 fn what_a_group_grants_fits_into_its_limit() {
     for rate in [Bytes::kib(256), Bytes::mib(1), Bytes::mib(64), Bytes::gib(1)] {
-        let views = five_below(Policy::default(), 1750, rate);
+        let views = five_below(ViewPolicy::default(), 1750, rate);
         assert!(views.iter().sum::<u64>() <= 1750, "{rate}: {views:?}");
         assert!(views.iter().all(|mib| *mib > 315), "{rate}: {views:?}");
-        assert_eq!(five_below(Policy::default(), 4000, rate), [612; 5], "{rate}: nothing is sold twice");
+        assert_eq!(five_below(ViewPolicy::default(), 4000, rate), [612; 5], "{rate}: nothing is sold twice");
     }
-    let flat = five_below(Policy { hierarchy: false, ..Policy::default() }, 1750, Bytes::mib(64));
+    let flat = five_below(ViewPolicy { hierarchy: false, ..ViewPolicy::default() }, 1750, Bytes::mib(64));
     assert_eq!(flat, [612; 5], "the paper knows one machine and no groups");
 }
 
 #[test]
 fn what_a_group_granted_it_grants_to_nobody_else() {
-    let mut world = World::new(Policy::default(), 20, Bytes::gib(24));
+    let mut world = World::new(ViewPolicy::default(), 20, Bytes::gib(24));
     let at = |mib: u64| Some(Limit::At(Bytes::mib(mib)));
-    let pod = world.slice(None, "pod", Limits { memory_max: at(1000), ..weight(100) });
-    let own = Limits { memory_max: at(800), memory_soft: at(200), ..weight(100) };
-    let ids: Vec<GroupId> = (0..3u64)
+    let pod = world.slice(None, "pod", CgroupSettings { memory_max: at(1000), ..weight(100) });
+    let own = CgroupSettings { memory_max: at(800), memory_soft: at(200), ..weight(100) };
+    let ids: Vec<CgroupId> = (0..3u64)
         .map(|turn| {
             // Each fills what it is shown for 500 ticks, one after the other, and then keeps 50 MiB.
             let mut tick = 0;
-            let program: Program = Box::new(move |_, view| {
+            let program: NodeProgram = Box::new(move |_, view| {
                 tick += 1;
                 let all = view.map_or(Bytes::ZERO, |view| view.memory);
-                Want { threads: 0, memory: if tick / 500 == turn { all } else { Bytes::mib(50) } }
+                ProgramDemand { threads: 0, memory: if tick / 500 == turn { all } else { Bytes::mib(50) } }
             });
             world.container(Some(pod), own, program)
         })
@@ -576,20 +598,20 @@ fn what_a_group_granted_it_grants_to_nobody_else() {
 
 #[test]
 fn a_group_that_is_promised_away_lets_nobody_grow() {
-    assert_eq!(five_below(Policy::default(), 5 * 315, Bytes::mib(64)), [315; 5]);
+    assert_eq!(five_below(ViewPolicy::default(), 5 * 315, Bytes::mib(64)), [315; 5]);
 }
 
 #[test]
 fn who_is_held_by_a_group_is_told_so() {
-    let mut world = World::new(Policy::default(), 20, Bytes::gib(24));
+    let mut world = World::new(ViewPolicy::default(), 20, Bytes::gib(24));
     let at = |mib: u64| Some(Limit::At(Bytes::mib(mib)));
-    let all = world.slice(None, "all", Limits { memory_max: at(1000), ..weight(100) });
-    let pod = world.slice(Some(all), "pod", Limits { memory_max: at(500), ..weight(100) });
-    let own = Limits { memory_max: at(400), memory_soft: at(300), ..weight(100) };
-    let ids: Vec<GroupId> =
+    let all = world.slice(None, "all", CgroupSettings { memory_max: at(1000), ..weight(100) });
+    let pod = world.slice(Some(all), "pod", CgroupSettings { memory_max: at(500), ..weight(100) });
+    let own = CgroupSettings { memory_max: at(400), memory_soft: at(300), ..weight(100) };
+    let ids: Vec<CgroupId> =
         [pod, pod, all, all].map(|parent| world.container(Some(parent), own, threads(0))).to_vec();
     world.run(3);
-    let above = |id: &GroupId| world.views.explain(*id).unwrap().inputs.oversold.unwrap();
+    let above = |id: &CgroupId| world.views.explain(*id).unwrap().inputs.oversold.unwrap();
     let pods = above(&ids[0]);
     assert!(pods.path.ends_with("pod"), "{pods:?}");
     assert_eq!((pods.limit, pods.left), (Bytes::mib(500), Bytes::ZERO), "two times 300 are more than 500");

@@ -2,12 +2,15 @@
 
 mod world;
 
-use elbowroom_sim::Want;
+use elbowroom_sim::ProgramDemand;
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_types::label::Labels;
-use elbowroom_types::sample::{Container, CpuMax, Engine, Event, Group, GroupId, Limits, Node, Tick, Usage};
+use elbowroom_types::label::ContainerLabels;
+use elbowroom_types::sample::{
+    CgroupId, CgroupProperties, CgroupSettings, ContainerEngine, ContainerIdentity, CpuMax, HostEvent,
+    NodeProperties, Tick, Usage,
+};
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu, Percent};
-use elbowroom_view::rules::{Change, Policy, Rule, View, Views, What, cpu, memory};
+use elbowroom_view::rules::{CpuRule, View, ViewChange, ViewDelta, ViewPolicy, ViewTable, cpu, memory};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -27,7 +30,7 @@ fn cpus() -> impl Strategy<Value = CpuSet> {
     vec(prop_oneof![0u32..8, 0u32..1100], 0..6).prop_map(|cpus| cpus.into_iter().collect())
 }
 
-fn limits() -> impl Strategy<Value = Limits> {
+fn limits() -> impl Strategy<Value = CgroupSettings> {
     let share = prop_oneof![number().prop_map(CpuShare::Shares), number().prop_map(CpuShare::Weight)];
     let cpu_max = option::of((limit(Micros), number())).prop_map(|max| {
         max.map(|(quota, period)| CpuMax { quota: quota.unwrap_or(Limit::Max), period: Micros(period) })
@@ -36,7 +39,7 @@ fn limits() -> impl Strategy<Value = Limits> {
     (cpu_max, option::of(share), option::of(cpus()), memory).prop_map(
         |(cpu_max, cpu_share, cpuset, memory)| {
             let [memory_max, memory_high, memory_low, memory_soft] = memory;
-            Limits {
+            CgroupSettings {
                 cpu_max,
                 cpu_share,
                 cpuset,
@@ -53,18 +56,24 @@ fn limits() -> impl Strategy<Value = Limits> {
     )
 }
 
-fn id() -> impl Strategy<Value = GroupId> {
-    (0u64..8).prop_map(GroupId)
+fn id() -> impl Strategy<Value = CgroupId> {
+    (0u64..8).prop_map(CgroupId)
 }
 
-fn container() -> Container {
-    Container { id: "x".to_owned(), name: None, engine: Engine::Plain, pod: None, labels: Labels::default() }
+fn container() -> ContainerIdentity {
+    ContainerIdentity {
+        id: "x".to_owned(),
+        name: None,
+        engine: ContainerEngine::Plain,
+        pod: None,
+        labels: ContainerLabels::default(),
+    }
 }
 
-fn hostile_event() -> impl Strategy<Value = Event> {
+fn hostile_event() -> impl Strategy<Value = HostEvent> {
     let numbers = [number(), number(), number(), number()];
     let node = (cpus(), numbers, vec(number(), 0..4)).prop_map(|(online, [a, b, c, d], numa)| {
-        Event::Node(Node {
+        HostEvent::Node(NodeProperties {
             online,
             mem_total: Bytes(a),
             numa: numa.into_iter().map(Bytes).collect(),
@@ -76,7 +85,14 @@ fn hostile_event() -> impl Strategy<Value = Event> {
     let group = (id(), option::of(id()), any::<[bool; 2]>(), limits()).prop_map(
         |(id, parent, [is_container, populated], limits)| {
             let container = is_container.then(container);
-            Event::Group(Group { id, parent, path: format!("/{}", id.0), container, limits, populated })
+            HostEvent::Group(CgroupProperties {
+                id,
+                parent,
+                path: format!("/{}", id.0),
+                container,
+                limits,
+                populated,
+            })
         },
     );
     let usage = (id(), number(), option::of(number()), number()).prop_map(|(id, cpu, throttled, memory)| {
@@ -85,7 +101,7 @@ fn hostile_event() -> impl Strategy<Value = Event> {
     let tick = (number(), number(), vec(number(), 0..9), number(), vec(usage, 0..9)).prop_map(
         |(now, busy, per_cpu, mem_free, usage)| {
             let busy_per_cpu = per_cpu.into_iter().map(Micros).collect();
-            Event::Tick(Tick {
+            HostEvent::Tick(Tick {
                 now: Micros(now),
                 busy: Micros(busy),
                 busy_per_cpu,
@@ -94,15 +110,15 @@ fn hostile_event() -> impl Strategy<Value = Event> {
             })
         },
     );
-    prop_oneof![1 => node, 4 => group, 1 => id().prop_map(Event::Gone), 6 => tick]
+    prop_oneof![1 => node, 4 => group, 1 => id().prop_map(HostEvent::Gone), 6 => tick]
 }
 
-fn policy() -> impl Strategy<Value = Policy> {
-    let rule = prop_oneof![Just(Rule::Paper), Just(Rule::Adaptive), Just(Rule::Waterfill)];
+fn policy() -> impl Strategy<Value = ViewPolicy> {
+    let rule = prop_oneof![Just(CpuRule::Paper), Just(CpuRule::Adaptive), Just(CpuRule::Waterfill)];
     let tolerance = (0u16..4).prop_map(|n| Percent::whole(10 * n));
     (rule, tolerance, any::<[bool; 5]>()).prop_map(
         |(policy, slack_tolerance, [hierarchy, cpuset_slack, idle_siblings, keep_busy, memory_promises])| {
-            Policy {
+            ViewPolicy {
                 policy,
                 hierarchy,
                 cpuset_slack,
@@ -110,7 +126,7 @@ fn policy() -> impl Strategy<Value = Policy> {
                 keep_busy,
                 slack_tolerance,
                 memory_promises,
-                ..Policy::default()
+                ..ViewPolicy::default()
             }
         },
     )
@@ -126,11 +142,11 @@ fn specs() -> impl Strategy<Value = Vec<Spec>> {
 }
 
 /// A machine of 8 CPUs and 64 GiB with these programs, three phases of ten ticks each: everything that happened.
-fn live_through(policy: Policy, specs: &[Spec]) -> World {
+fn live_through(policy: ViewPolicy, specs: &[Spec]) -> World {
     let mut world = World::new(policy, 8, Bytes::gib(64));
     for (n, (w, quota, pinned, phases)) in specs.iter().copied().enumerate() {
         let parent = (n % 3 == 2).then(|| world.slice(None, "pod", weight(w)));
-        let limits = Limits {
+        let limits = CgroupSettings {
             cpu_max: quota.and_then(|milli| world::quota(milli).cpu_max),
             cpuset: pinned.map(CpuSet::first_n),
             memory_max: Some(Limit::At(Bytes::gib(30))),
@@ -140,7 +156,7 @@ fn live_through(policy: Policy, specs: &[Spec]) -> World {
         let program = move |now: Micros, view: Option<&View>| {
             let (threads, gib) = phases[(now.get() / 240_000).min(2) as usize];
             let shown = view.map_or(Bytes::ZERO, |view| view.memory);
-            Want { threads, memory: Bytes::gib(gib).min(shown) }
+            ProgramDemand { threads, memory: Bytes::gib(gib).min(shown) }
         };
         world.container(parent, limits, Box::new(program));
     }
@@ -148,16 +164,16 @@ fn live_through(policy: Policy, specs: &[Spec]) -> World {
     world
 }
 
-fn all_views(views: &Views) -> BTreeMap<GroupId, View> {
+fn all_views(views: &ViewTable) -> BTreeMap<CgroupId, View> {
     views.containers().map(|(id, _, view)| (id, *view)).collect()
 }
 
-fn decisions(policy: Policy, events: &[Event]) -> Vec<Change> {
-    let mut views = Views::new(policy);
+fn decisions(policy: ViewPolicy, events: &[HostEvent]) -> Vec<ViewChange> {
+    let mut views = ViewTable::new(policy);
     events.iter().flat_map(|event| views.apply(event)).collect()
 }
 
-fn sorted(mut changes: Vec<Change>) -> Vec<String> {
+fn sorted(mut changes: Vec<ViewChange>) -> Vec<String> {
     changes.sort_by_key(|change| (change.at, change.id));
     changes.iter().map(|change| format!("{change:?}")).collect()
 }
@@ -167,17 +183,17 @@ proptest! {
 
     #[test]
     fn bounds_hold_after_every_event(policy in policy(), events in vec(hostile_event(), 0..40)) {
-        let mut views = Views::new(policy);
+        let mut views = ViewTable::new(policy);
         let mut mem_total = Bytes::ZERO;
         for event in &events {
             views.apply(event);
-            if let Event::Node(node) = event && !node.online.is_empty() {
+            if let HostEvent::Node(node) = event && !node.online.is_empty() {
                 mem_total = node.mem_total;
             }
             for (_, _, view) in views.containers() {
                 prop_assert!(1 <= view.cpus_lower && view.cpus_lower <= view.cpus && view.cpus <= view.cpus_upper);
                 prop_assert_eq!((view.online.count(), view.possible.count()), (view.cpus, view.cpus_upper));
-                prop_assert!(view.online.minus(&view.possible).is_empty());
+                prop_assert!(view.online.difference(&view.possible).is_empty());
                 prop_assert!(Millicpu::ZERO < view.millicpu && view.millicpu <= Millicpu::cpus(view.cpus.into()));
                 prop_assert!(view.memory_soft <= view.memory && view.memory <= view.memory_hard);
                 prop_assert!(view.memory_hard <= mem_total);
@@ -189,27 +205,27 @@ proptest! {
     fn no_cpu_that_a_container_may_run_on_is_above_the_last_possible_one(
         policy in policy(), events in vec(hostile_event(), 0..40)
     ) {
-        let mut views = Views::new(policy);
+        let mut views = ViewTable::new(policy);
         for event in &events {
             views.apply(event);
             for (id, _, view) in views.containers() {
                 let may_run_on = views.explain(id).unwrap().inputs.cpuset;
                 prop_assert_eq!(view.possible.iter().last(), may_run_on.iter().last());
-                prop_assert!(view.possible.minus(&may_run_on).is_empty());
+                prop_assert!(view.possible.difference(&may_run_on).is_empty());
             }
         }
     }
 
     #[test]
     fn no_event_whatever_its_numbers_can_panic(policy in policy(), events in vec(hostile_event(), 0..60)) {
-        let mut views = Views::new(policy);
+        let mut views = ViewTable::new(policy);
         for event in &events {
             let text = serde_json::to_string(event).unwrap();
-            let event: Event = serde_json::from_str(&text).unwrap();
+            let event: HostEvent = serde_json::from_str(&text).unwrap();
             for change in views.apply(&event) {
                 let _ = change.to_string();
             }
-            for id in (0..8).map(GroupId) {
+            for id in (0..8).map(CgroupId) {
                 prop_assert_eq!(views.get(id).is_some(), views.explain(id).is_some());
                 let _ = views.explain(id).map(|explain| explain.to_string());
             }
@@ -220,24 +236,24 @@ proptest! {
     fn events_and_changes_survive_json(policy in policy(), events in vec(hostile_event(), 0..20)) {
         for event in &events {
             let text = serde_json::to_string(event).unwrap();
-            prop_assert_eq!(&serde_json::from_str::<Event>(&text).unwrap(), event);
+            prop_assert_eq!(&serde_json::from_str::<HostEvent>(&text).unwrap(), event);
         }
         for change in decisions(policy, &events) {
             let text = serde_json::to_string(&change).unwrap();
-            prop_assert_eq!(serde_json::from_str::<Change>(&text).unwrap(), change);
+            prop_assert_eq!(serde_json::from_str::<ViewChange>(&text).unwrap(), change);
         }
     }
 
     #[test]
     fn changes_tell_the_whole_story(policy in policy(), events in vec(hostile_event(), 0..40)) {
-        let mut views = Views::new(policy);
-        let mut told: BTreeMap<GroupId, (Millicpu, Bytes)> = BTreeMap::new();
+        let mut views = ViewTable::new(policy);
+        let mut told: BTreeMap<CgroupId, (Millicpu, Bytes)> = BTreeMap::new();
         for event in &events {
             for change in views.apply(event) {
                 let amounts = told.entry(change.id).or_default();
                 match change.what {
-                    What::Cpu { from, to } => prop_assert_eq!(std::mem::replace(&mut amounts.0, to), from),
-                    What::Memory { from, to } => prop_assert_eq!(std::mem::replace(&mut amounts.1, to), from),
+                    ViewDelta::Cpu { from, to } => prop_assert_eq!(std::mem::replace(&mut amounts.0, to), from),
+                    ViewDelta::Memory { from, to } => prop_assert_eq!(std::mem::replace(&mut amounts.1, to), from),
                 }
             }
             let shown: BTreeMap<_, _> =
@@ -249,9 +265,9 @@ proptest! {
 
     #[test]
     fn settings_taken_at_once_end_where_settings_taken_in_turn_end(
-        policy in policy(), events in vec(hostile_event().prop_filter("settings", |e| !matches!(e, Event::Tick(_))), 0..20)
+        policy in policy(), events in vec(hostile_event().prop_filter("settings", |e| !matches!(e, HostEvent::Tick(_))), 0..20)
     ) {
-        let (mut at_once, mut in_turn) = (Views::new(policy), Views::new(policy));
+        let (mut at_once, mut in_turn) = (ViewTable::new(policy), ViewTable::new(policy));
         at_once.apply_all(&events);
         events.iter().for_each(|event| drop(in_turn.apply(event)));
         prop_assert_eq!(all_views(&at_once), all_views(&in_turn));
@@ -265,9 +281,9 @@ proptest! {
     fn the_same_events_give_the_same_decisions(policy in policy(), specs in specs()) {
         let world = live_through(policy, &specs);
         let text = serde_json::to_string(&world.events).unwrap();
-        let replayed: Vec<Event> = serde_json::from_str(&text).unwrap();
+        let replayed: Vec<HostEvent> = serde_json::from_str(&text).unwrap();
         prop_assert_eq!(decisions(policy, &replayed), decisions(policy, &world.events));
-        let mut views = Views::new(policy);
+        let mut views = ViewTable::new(policy);
         views.apply_all(&replayed);
         prop_assert_eq!(all_views(&views), all_views(&world.views));
     }
@@ -275,26 +291,26 @@ proptest! {
     #[test]
     fn the_order_in_which_containers_appear_is_irrelevant(policy in policy(), specs in specs()) {
         let mut events = live_through(policy, &specs).events;
-        let forwards = Views::new(policy).apply_all(&events);
-        let first_tick = events.iter().position(|event| matches!(event, Event::Tick(_))).unwrap();
+        let forwards = ViewTable::new(policy).apply_all(&events);
+        let first_tick = events.iter().position(|event| matches!(event, HostEvent::Tick(_))).unwrap();
         events[..first_tick].reverse();
         for event in &mut events {
-            if let Event::Tick(tick) = event {
+            if let HostEvent::Tick(tick) = event {
                 tick.usage.reverse();
             }
         }
-        prop_assert_eq!(sorted(Views::new(policy).apply_all(&events)), sorted(forwards));
+        prop_assert_eq!(sorted(ViewTable::new(policy).apply_all(&events)), sorted(forwards));
     }
 
     #[test]
     fn looking_only_at_the_active_decides_like_looking_at_all(policy in policy(), specs in specs()) {
         let events = live_through(policy, &specs).events;
-        let mut known: BTreeMap<GroupId, Usage> = BTreeMap::new();
-        let mut all = Views::new(policy);
-        let mut active = Views::new(policy);
+        let mut known: BTreeMap<CgroupId, Usage> = BTreeMap::new();
+        let mut all = ViewTable::new(policy);
+        let mut active = ViewTable::new(policy);
         for event in events {
             let mut everybody = event.clone();
-            if let Event::Tick(tick) = &mut everybody {
+            if let HostEvent::Tick(tick) = &mut everybody {
                 known.extend(tick.usage.iter().copied());
                 tick.usage = known.iter().map(|(id, usage)| (*id, *usage)).collect();
             }
@@ -305,17 +321,17 @@ proptest! {
 
     #[test]
     fn the_papers_views_are_its_two_steps_applied_to_everybody(specs in specs()) {
-        let policy = Policy::paper();
-        let mut views = Views::new(policy);
-        let mut machine = Node::default();
+        let policy = ViewPolicy::paper();
+        let mut views = ViewTable::new(policy);
+        let mut machine = NodeProperties::default();
         let mut last: Option<Tick> = None;
-        let mut known: BTreeMap<GroupId, Usage> = BTreeMap::new();
+        let mut known: BTreeMap<CgroupId, Usage> = BTreeMap::new();
         for event in live_through(policy, &specs).events {
             let before = all_views(&views);
             views.apply(&event);
             match &event {
-                Event::Node(node) => machine = node.clone(),
-                Event::Tick(tick) => {
+                HostEvent::Node(node) => machine = node.clone(),
+                HostEvent::Tick(tick) => {
                     let was = known.clone();
                     known.extend(tick.usage.iter().copied());
                     let Some(last) = last.replace(tick.clone()) else { continue };
@@ -325,22 +341,22 @@ proptest! {
                     let slack = cpu::Slack { unused: capacity.saturating_sub(busy), capacity };
                     for (id, view) in before {
                         let (usage, usage_before) = (known[&id], was[&id]);
-                        let bounds = cpu::Bounds { lower: view.cpus_lower, upper: view.cpus_upper };
+                        let bounds = cpu::CpuBounds { lower: view.cpus_lower, upper: view.cpus_upper };
                         let used = usage.cpu.saturating_sub(usage_before.cpu);
                         let e = cpu::step(view.cpus, bounds, used, period, slack, &policy);
                         prop_assert_eq!(views.get(id).unwrap().cpus, e);
 
-                        let bounds = memory::Bounds { soft: view.memory_soft, hard: view.memory_hard };
-                        let sight = memory::Sight {
+                        let bounds = memory::MemoryBounds { soft: view.memory_soft, hard: view.memory_hard };
+                        let sight = memory::MemorySamplePair {
                             usage: usage.memory,
                             usage_before: usage_before.memory,
                             free: tick.mem_free,
                             free_before: last.mem_free,
                         };
                         let e = match memory::step(view.memory, bounds, &sight, &machine, &policy) {
-                            memory::Step::Hold => view.memory,
-                            memory::Step::Grow { by, .. } => view.memory.saturating_add(by),
-                            memory::Step::Reset => view.memory_soft,
+                            memory::MemoryStep::Hold => view.memory,
+                            memory::MemoryStep::Grow { by, .. } => view.memory.saturating_add(by),
+                            memory::MemoryStep::Reset => view.memory_soft,
                         };
                         prop_assert_eq!(views.get(id).unwrap().memory, e);
                     }
@@ -352,7 +368,7 @@ proptest! {
 
     #[test]
     fn an_idle_container_never_gets_more(policy in policy(), specs in specs()) {
-        let policy = Policy { idle_siblings: false, ..policy };
+        let policy = ViewPolicy { idle_siblings: false, ..policy };
         let mut world = World::new(policy, 8, Bytes::gib(64));
         let knob = Knob::new(8);
         let idle = world.container(None, weight(100), knob.follower());
@@ -375,8 +391,8 @@ proptest! {
     fn busy_waterfill_containers_add_up_to_no_more_than_the_machine(
         weights in vec(50u64..400, 1..8), modest in vec(0u32..3, 0..4)
     ) {
-        let mut world = World::new(Policy { policy: Rule::Waterfill, ..Policy::default() }, 16, Bytes::gib(64));
-        let busy: Vec<GroupId> =
+        let mut world = World::new(ViewPolicy { policy: CpuRule::Waterfill, ..ViewPolicy::default() }, 16, Bytes::gib(64));
+        let busy: Vec<CgroupId> =
             weights.iter().map(|w| world.container(None, weight(*w), Knob::new(64).program())).collect();
         for threads in modest {
             world.container(None, weight(100), Knob::new(threads).program());

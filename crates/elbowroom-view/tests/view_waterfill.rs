@@ -2,29 +2,29 @@
 
 mod world;
 
-use elbowroom_types::sample::{GroupId, Limits};
+use elbowroom_types::sample::{CgroupId, CgroupSettings};
 use elbowroom_types::unit::Bytes;
-use elbowroom_view::rules::{Because, Policy, Rule};
+use elbowroom_view::rules::{CpuRule, ViewChangeReason, ViewPolicy};
 use world::{Knob, World, a_thread_per_cpu, by_hand, cpuset, quota, threads, tick, weight};
 
 const MEMORY: Bytes = Bytes::gib(64);
 
-fn waterfill() -> Policy {
-    Policy { policy: Rule::Waterfill, ..Policy::default() }
+fn waterfill() -> ViewPolicy {
+    ViewPolicy { policy: CpuRule::Waterfill, ..ViewPolicy::default() }
 }
 
 #[test]
 fn a_waterfill_is_there_in_two_periods_where_steps_need_dozens() {
-    let grow = |policy: Policy| {
+    let grow = |policy: ViewPolicy| {
         let mut world = World::new(policy, 64, MEMORY);
-        let ids: Vec<GroupId> = (0..16)
+        let ids: Vec<CgroupId> = (0..16)
             .map(|n| world.container(None, weight(100), if n == 0 { a_thread_per_cpu() } else { threads(0) }))
             .collect();
         assert_eq!(world.view(ids[0]).cpus, 4);
         world.ticks_until(|w| w.view(ids[0]).cpus == 64)
     };
     assert!(grow(waterfill()) <= 3);
-    assert!(grow(Policy::paper()) > 50);
+    assert!(grow(ViewPolicy::paper()) > 50);
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn a_waterfill_divides_by_weight_and_leaves_what_is_not_wanted() {
     assert_eq!(cpus[..2], [5, 14], "a quarter and three quarters of 18, rounded up");
     assert!(matches!(
         world.views.explain(heavy).unwrap().changes.last().unwrap().because,
-        Because::Fairness { busy: true, .. }
+        ViewChangeReason::Fairness { busy: true, .. }
     ));
 }
 
@@ -79,7 +79,7 @@ fn a_waterfill_goes_down_the_tree_level_by_level() {
 }
 
 /// Eight containers on 8 CPUs, LOWER 1, the first of them with these limits.
-fn eight(first: Limits) -> [Limits; 8] {
+fn eight(first: CgroupSettings) -> [CgroupSettings; 8] {
     let mut limits = [weight(100); 8];
     limits[0] = first;
     limits
@@ -90,7 +90,7 @@ fn what_nobody_known_uses_is_not_up_for_division() {
     let mut views = by_hand(waterfill(), &eight(weight(100)));
     views.apply(&tick(1, 0, &[(1, 0, 0)]));
     views.apply(&tick(2, 24_000 * 3, &[(1, 24_000, 0)]));
-    assert_eq!(views.get(GroupId(1)).unwrap().cpus, 6, "two CPUs of three were used by others");
+    assert_eq!(views.get(CgroupId(1)).unwrap().cpus, 6, "two CPUs of three were used by others");
 }
 
 #[test]
@@ -98,21 +98,21 @@ fn a_wide_container_asks_for_its_part_of_a_narrow_set() {
     let mut views = by_hand(waterfill(), &eight(cpuset("0-3")));
     views.apply(&tick(1, 0, &[(1, 0, 0), (2, 0, 0)]));
     views.apply(&tick(2, 24_000, &[(1, 24_000, 0), (2, 0, 0)]));
-    assert_eq!(views.get(GroupId(1)).unwrap().cpus, 4);
+    assert_eq!(views.get(CgroupId(1)).unwrap().cpus, 4);
     views.apply(&tick(3, 24_000 * 8, &[(1, 24_000 * 4, 0), (2, 24_000 * 4, 0)]));
-    assert_eq!(views.get(GroupId(2)).unwrap().cpus, 5, "all but the three that the other uses");
+    assert_eq!(views.get(CgroupId(2)).unwrap().cpus, 5, "all but the three that the other uses");
     views.apply(&tick(4, 24_000 * 14, &[(1, 24_000 * 8, 0), (2, 24_000 * 6, 0)]));
-    assert_eq!(views.get(GroupId(1)).unwrap().cpus, 3, "two of 8 CPUs are one of these 4");
+    assert_eq!(views.get(CgroupId(1)).unwrap().cpus, 3, "two of 8 CPUs are one of these 4");
 }
 
 #[test]
 fn a_period_goes_on_from_what_was_resumed() {
     let mut views = by_hand(waterfill(), &[weight(100), weight(100)]);
-    views.resume(GroupId(1), 8, Bytes::gib(1));
-    assert_eq!(views.get(GroupId(1)).unwrap().cpus, 8);
+    views.resume(CgroupId(1), 8, Bytes::gib(1));
+    assert_eq!(views.get(CgroupId(1)).unwrap().cpus, 8);
     views.apply(&tick(1, 0, &[(1, 0, 0), (2, 0, 0)]));
     views.apply(&tick(2, 24_000 * 4, &[(2, 24_000 * 4, 0)]));
-    assert_eq!(views.get(GroupId(1)).unwrap().cpus, 4, "the other, which is busy, has its half");
+    assert_eq!(views.get(CgroupId(1)).unwrap().cpus, 4, "the other, which is busy, has its half");
 }
 
 #[test]
@@ -121,18 +121,18 @@ fn time_that_a_quota_held_back_is_asked_for() {
     let cpu = |tenths: u64| 2_400 * tenths;
     views.apply(&tick(1, 0, &[(1, 0, 0), (2, 0, 0)]));
     views.apply(&tick(2, cpu(20), &[(1, cpu(10), 0), (2, cpu(10), 0)]));
-    assert_eq!(views.get(GroupId(1)).unwrap().cpus, 2);
+    assert_eq!(views.get(CgroupId(1)).unwrap().cpus, 2);
     views.apply(&tick(3, cpu(36), &[(1, cpu(19), cpu(9)), (2, cpu(90), 0)]));
-    assert_eq!(views.get(GroupId(2)).unwrap().cpus, 6, "of 8 the other wants 1.8, though it got 0.9");
+    assert_eq!(views.get(CgroupId(2)).unwrap().cpus, 6, "of 8 the other wants 1.8, though it got 0.9");
 }
 
 #[test]
 fn beyond_sixteen_different_sets_a_container_is_still_filled_and_bound_by_its_own() {
     let pinned = (1..6).flat_map(|first| (first..7).map(move |last| cpuset(&format!("{first}-{last}"))));
-    let limits: Vec<Limits> = pinned.chain([cpuset("2-7")]).collect();
+    let limits: Vec<CgroupSettings> = pinned.chain([cpuset("2-7")]).collect();
     let (last, mut views) = (limits.len() as u64, by_hand(waterfill(), &limits));
     assert!(last > 16);
     views.apply(&tick(1, 0, &[(last, 0, 0)]));
     views.apply(&tick(2, 24_000, &[(last, 24_000, 0)]));
-    assert_eq!(views.get(GroupId(last)).unwrap().cpus, 6);
+    assert_eq!(views.get(CgroupId(last)).unwrap().cpus, 6);
 }

@@ -1,7 +1,7 @@
 //! The command line: one verb, mostly one container.
 
 use clap::{Args, Parser, Subcommand};
-use elbowroom_client::output::{OneContainer, Output};
+use elbowroom_client::output::{ContainerArgs, OutputArgs};
 use elbowroom_types::unit::{Bytes, Micros, parse_bytes, parse_duration};
 use std::path::PathBuf;
 
@@ -45,22 +45,22 @@ pub(crate) enum Verb {
     /// Run a command in a container of its own, with its own view; needs no engine.
     Run(crate::run::RunArgs),
     /// Mount a running container's view into it.
-    Attach(OneContainer),
+    Attach(ContainerArgs),
     /// Unmount a container's view again.
-    Detach(OneContainer),
+    Detach(ContainerArgs),
     /// Write a CDI device, elbowroom.dev/view=on, for Docker, Podman and containerd.
     ///
     /// A container that is given the device has its view before its first instruction. Without an agent it starts as ever.
     #[command(after_help = "Example:\n  elbowroom cdi\n  docker run --device elbowroom.dev/view=on ...")]
-    Cdi(crate::verbs::engine::CdiArgs),
+    Cdi(crate::verbs::engine_hooks::CdiArgs),
     /// Write an OCI hook for Podman and CRI-O: every container has its view before its first instruction.
-    OciHooks(crate::verbs::engine::OciHooksArgs),
+    OciHooks(crate::verbs::engine_hooks::OciHooksArgs),
     /// List containers with what they see; ATTACHED "late": after their first process started.
-    List(Output),
+    List(OutputArgs),
     /// Show one container in full.
-    Show(OneContainer),
+    Show(ContainerArgs),
     /// Say why a container sees what it sees.
-    Explain(OneContainer),
+    Explain(ContainerArgs),
     /// Live table of all containers.
     Top(TopArgs),
     /// Show the disks that are shared: what they can do, what is promised, what is wrong.
@@ -68,17 +68,17 @@ pub(crate) enum Verb {
     /// STATE: free (no caps), guard (room for all), share (saturated and divided), slow (saturated, and slower than it was),
     /// inversion (caps of ours held everybody up and were taken off). Numbers are bytes per second; operations are in the
     /// JSON. Why a container gets what it gets: `elbowroom explain CONTAINER`.
-    Disks(Output),
+    Disks(OutputArgs),
     /// Show the memory that is shared: who is owed how much, who lends, what is wrong.
     ///
     /// DOING: red (misses its objective), yellow (meets it), green (more memory cannot help), BY its probe or by what the kernel
     /// shows. OWED is its entitlement now, FLOOR is never taken, LENT is what others use of it, KEPT is protected by the kernel.
     /// Why: `elbowroom explain CONTAINER`.
-    Memory(Output),
+    Memory(OutputArgs),
     /// Show what is wrong, and what was within the last hour: overload, starved containers, the doctor's findings, limits taken back.
     ///
     /// Exit status: 0 when nothing is wrong, 1 when something is, 2 error. Who else is told: `[[hooks]]` in the configuration.
-    Alerts(Output),
+    Alerts(OutputArgs),
     /// Say how an application is doing, see who says what, or try a source.
     Probe(crate::verbs::probe::ProbeArgs),
     /// Have a setting of a server follow its container's room, until this ends.
@@ -104,14 +104,14 @@ pub(crate) enum Verb {
     /// Print everything as OpenMetrics text, for a scraper.
     #[command(after_help = "Example, for node_exporter's textfile collector:\n  \
         elbowroom metrics > elbowroom.part && mv elbowroom.part elbowroom.prom")]
-    Metrics(Output),
+    Metrics(OutputArgs),
     /// Say what this host offers, and what is lost where it does not.
-    Check(Output),
+    Check(OutputArgs),
     /// Take off the limits that an agent left which died or hangs; needs no agent.
     ///
     /// The agent does this by itself, and when it starts. Exit status: 0 when everything is as its users set it, 1 when
     /// somebody else changed a limit since, or an agent that works holds some, 2 when one may still be in force.
-    Restore(Output),
+    Restore(OutputArgs),
     /// Find what hurts containers on this host, say why, and fix it if asked; needs no agent.
     Doctor(elbowroom_doctor::verb::DoctorArgs),
     /// List the doctor's fixes, or take them back.
@@ -159,10 +159,10 @@ pub(crate) enum Verb {
     ViewServer,
     /// Senses and decides; started by the agent.
     #[command(hide = true)]
-    Policy(Child),
+    Policy(AgentChildArgs),
     /// Serves the HTTP API; started by the agent.
     #[command(hide = true)]
-    ApiServer(Child),
+    ApiServer(AgentChildArgs),
     /// Answers for the keeper; started by it.
     #[command(hide = true)]
     KeeperAnswerer,
@@ -175,13 +175,13 @@ pub(crate) enum Verb {
     DetachViews { minor: u32 },
     /// Touches memory for `pretouch`; started by it.
     #[command(hide = true)]
-    HoldMemory(elbowroom_doctor::verb::pretouch::HoldArgs),
+    HoldMemory(elbowroom_doctor::verb::pretouch::HoldMemoryArgs),
     /// Becomes the command of `run`; started by it.
     #[command(hide = true)]
     RunChild(crate::run::child::ChildArgs),
     /// Removes the cgroups of a `run` whose command left processes; started by it.
     #[command(hide = true)]
-    RunHeir(crate::run::heir::HeirArgs),
+    RunHeir(crate::run::cgroup_reaper::CgroupReaperArgs),
 }
 
 /// Arguments of `agent`.
@@ -210,7 +210,7 @@ pub(crate) struct GovernArgs {
 
 /// Arguments the agent gives its own processes.
 #[derive(Args)]
-pub(crate) struct Child {
+pub(crate) struct AgentChildArgs {
     #[arg(long)]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
@@ -223,13 +223,13 @@ pub(crate) struct Child {
 #[derive(Args)]
 pub(crate) struct TopArgs {
     /// Time between two screens.
-    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = interval)]
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = parse_interval)]
     pub(crate) interval: Micros,
     /// Print one screen and stop; the default when the output is not a terminal.
     #[arg(long)]
     pub(crate) once: bool,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 /// Arguments of `record`.
@@ -248,7 +248,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_bytes, requires = "ring")]
     pub(crate) max_size: Bytes,
     /// Time between two snapshots of the ring.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval, requires = "ring")]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_interval, requires = "ring")]
     pub(crate) every: Micros,
     /// Configuration file, for the rules to record with.
     #[arg(long, value_name = "FILE")]
@@ -268,10 +268,10 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "ADDRESS", conflicts_with = "format")]
     pub(crate) serve: Option<std::net::SocketAddr>,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
-fn interval(text: &str) -> Result<Micros, String> {
+fn parse_interval(text: &str) -> Result<Micros, String> {
     match parse_duration(text).map_err(|e| e.to_string())? {
         Micros(0) => Err(format!("{text} is no time at all: write for example \"500ms\"")),
         interval => Ok(interval),
@@ -279,7 +279,7 @@ fn interval(text: &str) -> Result<Micros, String> {
 }
 
 /// A refused command line on one line, whatever bytes it quotes: people see it in logs, and terminals interpret it.
-pub(crate) fn one_line(error: &clap::Error) -> String {
+pub(crate) fn usage_error_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let end = ["\n\nUsage:", "\n\nFor more information"].into_iter().filter_map(|tail| text.find(tail)).min();
@@ -307,7 +307,7 @@ mod tests {
             &["elbowroom", "show"],
             &["elbowroom", "top", "--interval", "0ms"],
         ] {
-            let line = one_line(&Cli::try_parse_from(words).err().expect("it is refused"));
+            let line = usage_error_line(&Cli::try_parse_from(words).err().expect("it is refused"));
             assert!(!line.contains(['\n', '\x1b', '\u{202e}']), "{line:?}");
             assert!(line.len() > 30 && line.ends_with("see `elbowroom --help`"), "{line:?}");
         }

@@ -9,15 +9,15 @@ pub mod follow;
 mod run;
 mod verbs;
 
-pub use verbs::follow::parse as setting;
-pub use verbs::record::compare as replay;
+pub use verbs::follow::parse_setting as setting;
+pub use verbs::record::replay_recording as replay;
 
 use anyhow::Result;
 use clap::Parser;
 use cli::{Cli, Verb};
 use elbowroom_agent::supervisor::{self, SupervisorArgs};
 use elbowroom_agent::{config, engines, http, log, policy, seccomp, view_server};
-use elbowroom_client::api::Request;
+use elbowroom_client::api::ControlRequest;
 use elbowroom_client::control;
 use elbowroom_client::output::{is_broken_pipe, one_line};
 use elbowroom_linux::discover::ContainerSources;
@@ -35,7 +35,7 @@ pub fn command() -> clap::Command {
 /// The program: reads its arguments, does what they say, and gives the exit status.
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
-    elbowroom_linux::process::share_memory_among_threads();
+    elbowroom_linux::process::use_one_malloc_arena();
     // Runtimes pass arguments that are not ours to refuse.
     if args.get(1).is_some_and(|verb| verb == engines::oci::hook::VERB) {
         return engines::oci::hook::main(&args[2..]);
@@ -45,7 +45,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
-            let _ = writeln!(std::io::stderr(), "elbowroom: {}", cli::one_line(&error));
+            let _ = writeln!(std::io::stderr(), "elbowroom: {}", cli::usage_error_line(&error));
             return ExitCode::from(2);
         }
         // Help and version.
@@ -66,60 +66,69 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     use elbowroom_client::metrics;
     use elbowroom_doctor::verb as doctor;
     use elbowroom_profile::verb as profile;
-    use verbs::{alerts, check, containers, disks, engine, follow, memory, probe, record, restore, top};
+    use verbs::{
+        alerts, check, containers, disks, engine_hooks, follow, memory, probe, record, restore, top,
+    };
     let run_dir = cli.run_dir.as_path();
     match cli.verb {
         Verb::Agent(args) => {
-            log::begin(args.verbose);
-            agent(run_dir, &args)?;
+            log::init(args.verbose);
+            run_agent(run_dir, &args)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::ViewServer => {
-            log::begin(0);
+            log::init(0);
             view_server::server::main()?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Policy(child) => {
-            log::begin(child.verbose);
-            let config = config::Config::load(child.config.as_deref())?.enforcing(child.govern.enforce);
+            log::init(child.verbose);
+            let config =
+                config::AgentConfig::load(child.config.as_deref())?.with_enforcement(child.govern.enforce);
             policy::main(run_dir, &child.govern.state_dir, child.config.as_deref(), config)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::ApiServer(child) => {
-            log::begin(child.verbose);
-            http::server::main(run_dir, &config::Config::load(child.config.as_deref())?.api)?;
+            log::init(child.verbose);
+            http::server::main(run_dir, &config::AgentConfig::load(child.config.as_deref())?.api)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Keeper => {
-            log::begin(0);
+            log::init(0);
             seccomp::hold(run_dir)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::KeeperAnswerer => {
-            log::begin(0);
+            log::init(0);
             seccomp::answer()?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::DetachViews { minor } => {
-            log::begin(0);
+            log::init(0);
             let containers = elbowroom_linux::mount::detach_all(DeviceNumber { major: 0, minor });
             tracing::info!(containers, because = "their agent did not", "views detached");
             Ok(ExitCode::SUCCESS)
         }
         Verb::Supervise => {
-            log::begin(0);
+            log::init(0);
             supervisor::resume()?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Run(args) => Ok(run::main(&args, run_dir)),
         Verb::RunChild(args) => Ok(run::child::main(&args, run_dir)),
-        Verb::RunHeir(args) => run::heir::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
-        Verb::Cdi(args) => print(&engine::cdi(run_dir, &args)?),
-        Verb::OciHooks(args) => print(&engine::oci_hooks(run_dir, &args)?),
+        Verb::RunHeir(args) => run::cgroup_reaper::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
+        Verb::Cdi(args) => print(&engine_hooks::cdi(run_dir, &args)?),
+        Verb::OciHooks(args) => print(&engine_hooks::oci_hooks(run_dir, &args)?),
         Verb::List(output) => print(&containers::list(run_dir, output)?),
-        Verb::Show(one) => print(&containers::one(run_dir, Request::Show(one.container), one.output)?),
-        Verb::Attach(one) => print(&containers::one(run_dir, Request::Attach(one.container), one.output)?),
-        Verb::Detach(one) => print(&containers::one(run_dir, Request::Detach(one.container), one.output)?),
+        Verb::Show(one) => {
+            print(&containers::show_container(run_dir, ControlRequest::Show(one.container), one.output)?)
+        }
+        Verb::Attach(one) => {
+            print(&containers::show_container(run_dir, ControlRequest::Attach(one.container), one.output)?)
+        }
+        Verb::Detach(one) => {
+            print(&containers::show_container(run_dir, ControlRequest::Detach(one.container), one.output)?)
+        }
         Verb::Explain(one) => print(&containers::explain(run_dir, one)?),
         Verb::Top(args) => print(&top::top(run_dir, &args)?),
         Verb::Disks(output) => print(&disks::disks(run_dir, output)?),
@@ -149,7 +158,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Housekeeping(args) => doctor::housekeeping::main(&args, container_sources),
         Verb::Size(args) => doctor::size::main(&args, container_sources),
         Verb::Protect(args) => doctor::protect::main(&args, container_sources),
-        Verb::HoldMemory(args) => doctor::pretouch::hold(&args).map(|()| ExitCode::SUCCESS),
+        Verb::HoldMemory(args) => doctor::pretouch::hold_memory(&args).map(|()| ExitCode::SUCCESS),
         Verb::Audit(args) => audit::main(&args),
         Verb::Profile(args) => profile::main(&args, container_sources),
         Verb::Record(args) => record::record(run_dir, &args).map(|()| ExitCode::SUCCESS),
@@ -162,22 +171,22 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
 }
 
 /// `sun_path` of unix(7), with the zero at its end.
-const SOCKET_PATH: usize = 108;
+const MAX_SOCKET_PATH: usize = 108;
 
 /// Checks everything that can be checked before anything is touched, then supervises.
-fn agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
-    let config = config::Config::load(args.config.as_deref()).or_else(|error| {
+fn run_agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
+    let config = config::AgentConfig::load(args.config.as_deref()).or_else(|error| {
         // Views that the agent before left are answered meanwhile; its processes start as soon as it is repaired.
-        anyhow::ensure!(supervisor::has_kept_views(), error);
+        anyhow::ensure!(supervisor::has_stored_views(), error);
         tracing::error!(
             error = one_line(&error),
             "the configuration is refused: views stay as they are until it is repaired"
         );
-        Ok(config::Config::default())
+        Ok(config::AgentConfig::default())
     })?;
     let socket = control::socket_path(&std::path::absolute(run_dir)?);
     anyhow::ensure!(
-        socket.as_os_str().len() < SOCKET_PATH,
+        socket.as_os_str().len() < MAX_SOCKET_PATH,
         "{}: too long for a socket's path: choose a shorter run directory",
         socket.display()
     );
@@ -198,7 +207,7 @@ fn agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
 
 /// Where containers are looked for, by the configuration.
 fn container_sources(file: Option<&Path>) -> Result<ContainerSources> {
-    Ok(config::Config::load(file)?.containers.sources())
+    Ok(config::AgentConfig::load(file)?.containers.sources())
 }
 
 /// The answer goes to standard output; a reader that went away is no error.

@@ -5,7 +5,7 @@
 #[path = "../../elbowroom-agent/tests/rig/mod.rs"]
 mod rig;
 
-use elbowroom_agent::view_server::roles::Role;
+use elbowroom_agent::view_server::roles::AgentRole;
 use elbowroom_linux::process;
 use rig::agent::{Agent, ROLES, Watchdog, cannot_run};
 use rig::limits::{Group, KNOBS, USERS};
@@ -57,11 +57,11 @@ fn second() -> Duration {
 fn whoever_is_killed_with_the_policy_process_limits_are_back_within_a_second() {
     let (agent, group, _watchdog) = governed!();
     let mut slowest = Duration::ZERO;
-    let turns: [&[Role]; 4] = [
-        &[Role::Policy],
-        &[Role::Supervisor, Role::Policy],
-        &[Role::Policy, Role::Server],
-        &[Role::Policy, Role::Supervisor],
+    let turns: [&[AgentRole]; 4] = [
+        &[AgentRole::Policy],
+        &[AgentRole::Supervisor, AgentRole::Policy],
+        &[AgentRole::Policy, AgentRole::Server],
+        &[AgentRole::Policy, AgentRole::Supervisor],
     ];
     let rounds = 30 / second().as_secs() as usize;
     for round in 0..rounds {
@@ -88,11 +88,11 @@ fn a_supervisor_that_is_killed_alone_costs_no_limit() {
     let (agent, group, _watchdog) = governed!();
     limit(&agent, &group);
     for _ in 0..5 {
-        agent.kill(&[Role::Supervisor]);
+        agent.kill(&[AgentRole::Supervisor]);
     }
     assert_ne!(group.limits(), USERS);
     assert_eq!(agent.ask("lost"), "0");
-    agent.kill(&[Role::Policy]);
+    agent.kill(&[AgentRole::Policy]);
     group.wait_for_users(second());
 }
 
@@ -100,7 +100,7 @@ fn a_supervisor_that_is_killed_alone_costs_no_limit() {
 fn a_policy_process_that_hangs_loses_its_limits_and_finds_out() {
     let (agent, group, _watchdog) = governed!();
     limit(&agent, &group);
-    let policy = agent.wait_for(Role::Policy, None);
+    let policy = agent.wait_for(AgentRole::Policy, None);
     kill_process(policy, Signal::STOP).unwrap();
     let took = group.wait_for_users(second() * 6);
     assert!(took > Duration::from_secs(2), "{took:?}: a late beat is no silence");
@@ -120,7 +120,7 @@ fn a_policy_process_that_hangs_loses_its_limits_and_finds_out() {
 fn when_both_were_stopped_nobody_was_silent() {
     let (agent, group, _watchdog) = governed!();
     limit(&agent, &group);
-    let pids = [Role::Supervisor, Role::Policy].map(|role| agent.wait_for(role, None));
+    let pids = [AgentRole::Supervisor, AgentRole::Policy].map(|role| agent.wait_for(role, None));
     pids.iter().for_each(|pid| kill_process(*pid, Signal::STOP).unwrap());
     std::thread::sleep(Duration::from_secs(6));
     pids.iter().for_each(|pid| kill_process(*pid, Signal::CONT).unwrap());

@@ -4,7 +4,7 @@
 //! As Prometheus does it: everything that lasts is posted again and again, each time with an end in the future, so that it ends by
 //! itself should we be gone; what ended is posted with its end.
 
-use super::Notice;
+use super::AlertNotice;
 use elbowroom_client::api::AlertView;
 use elbowroom_types::unit::Micros;
 use jiff::Timestamp;
@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 
 /// An alert is taken to be over when it was not posted for so many times the usual pause (`resendDelay` in Prometheus's
 /// rules/alerting.go).
-const MISSED: u64 = 4;
-const PATH: &str = "/api/v2/alerts";
+const MISSED_RESENDS: u64 = 4;
+const ALERTS_PATH: &str = "/api/v2/alerts";
 
 /// `postableAlert`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Postable<'a> {
+struct PostableAlert<'a> {
     labels: BTreeMap<&'static str, String>,
     annotations: BTreeMap<&'static str, String>,
     starts_at: String,
@@ -29,30 +29,30 @@ struct Postable<'a> {
 }
 
 /// The address that is posted to: that of an Alertmanager, or the full one.
-pub(super) fn address(url: &str) -> String {
+pub(super) fn alerts_url(url: &str) -> String {
     match url.trim_end_matches('/') {
-        full if full.ends_with(PATH) => full.to_owned(),
-        base => format!("{base}{PATH}"),
+        full if full.ends_with(ALERTS_PATH) => full.to_owned(),
+        base => format!("{base}{ALERTS_PATH}"),
     }
 }
 
 /// What is posted.
-pub(super) fn body(notices: &[Notice], now_unix_ms: u64, resend: Micros, link: Option<&str>) -> Vec<u8> {
-    let forgotten = now_unix_ms.saturating_add(resend.get() / 1_000 * MISSED);
-    let postable = |notice: &Notice| Postable {
+pub(super) fn body(notices: &[AlertNotice], now_unix_ms: u64, resend: Micros, link: Option<&str>) -> Vec<u8> {
+    let forgotten = now_unix_ms.saturating_add(resend.get() / 1_000 * MISSED_RESENDS);
+    let postable = |notice: &AlertNotice| PostableAlert {
         labels: labels(notice),
         annotations: annotations(&notice.alert),
         starts_at: rfc3339(notice.alert.since_unix_ms),
         ends_at: rfc3339(notice.alert.until_unix_ms.unwrap_or(forgotten)),
         generator_url: link,
     };
-    let all: Vec<Postable<'_>> = notices.iter().map(postable).collect();
+    let all: Vec<PostableAlert<'_>> = notices.iter().map(postable).collect();
     serde_json::to_vec(&all).expect("alerts are text")
 }
 
 /// What makes it this alert and no other: nothing in here changes while it lasts, but for the name of a container that is given
 /// another; routes need names more than that.
-fn labels(notice: &Notice) -> BTreeMap<&'static str, String> {
+fn labels(notice: &AlertNotice) -> BTreeMap<&'static str, String> {
     let AlertView { alert, disk_name, container, .. } = &notice.alert;
     let mut labels = BTreeMap::from([
         ("alertname", alert_name(&alert.kind.to_string())),
@@ -95,18 +95,20 @@ fn rfc3339(unix_ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_client::api::Named;
-    use elbowroom_types::alert::{Alert, Kind, Subject};
-    use elbowroom_types::finding::Evidence;
+    use elbowroom_client::api::ContainerRef;
+    use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
+    use elbowroom_types::finding::FindingEvidence;
 
-    fn notice(until: Option<u64>) -> Notice {
-        let subject = Subject { topic: Some("memory".into()), ..Subject::node(Kind::ForeignWriter) };
-        let evidence = vec![Evidence { file: "memory.max".into(), value: "7".into() }];
+    fn notice(until: Option<u64>) -> AlertNotice {
+        let subject =
+            AlertSubject { topic: Some("memory".into()), ..AlertSubject::node(AlertKind::ForeignWriter) };
+        let evidence = vec![FindingEvidence { file: "memory.max".into(), value: "7".into() }];
         let alert = Alert { evidence, ..Alert::new(subject, Micros::ZERO, "text".into()) };
-        let container = Named { id: "0123".into(), name: Some("web".into()), path: "/docker/0123".into() };
+        let container =
+            ContainerRef { id: "0123".into(), name: Some("web".into()), path: "/docker/0123".into() };
         let mut view = AlertView::new(alert, Some("sda".into()), Some(container));
         (view.since_unix_ms, view.until_unix_ms) = (1_795_229_160_500, until);
-        Notice { state: "began", host: "node1".into(), time_unix_ms: 0, alert: view }
+        AlertNotice { state: "began", host: "node1".into(), time_unix_ms: 0, alert: view }
     }
 
     #[test]
@@ -138,8 +140,8 @@ mod tests {
     #[test]
     fn the_address_may_be_given_in_full_or_not() {
         for given in ["http://a:9093", "http://a:9093/", "http://a:9093/api/v2/alerts"] {
-            assert_eq!(address(given), "http://a:9093/api/v2/alerts");
+            assert_eq!(alerts_url(given), "http://a:9093/api/v2/alerts");
         }
-        assert_eq!(address("http://a/alertmanager/"), "http://a/alertmanager/api/v2/alerts");
+        assert_eq!(alerts_url("http://a/alertmanager/"), "http://a/alertmanager/api/v2/alerts");
     }
 }

@@ -1,6 +1,6 @@
 //! A hook that is a program.
 
-use super::{HookError, Notice, STOP_WITHIN, Stop, first_ready};
+use super::{AlertNotice, HookError, STOP_TIMEOUT, StopFlag, first_ready};
 use elbowroom_linux::signal;
 use elbowroom_types::unit::Micros;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
@@ -13,12 +13,17 @@ use std::time::{Duration, Instant};
 
 /// Starts the program and waits for its end. It has a process group of its own, which is killed when its time is over; what it
 /// says goes to the agent's log.
-pub(super) fn run(exec: &[String], notice: &Notice, timeout: Micros, stop: &Stop) -> Result<(), HookError> {
+pub(super) fn run(
+    exec: &[String],
+    notice: &AlertNotice,
+    timeout: Micros,
+    stop: &StopFlag,
+) -> Result<(), HookError> {
     let (program, args) = exec.split_first().expect("a hook without a program was refused");
     let mut command = Command::new(program);
     command.args(args).envs(environment(notice)).current_dir("/").process_group(0);
     command.stdin(Stdio::piped()).stdout(std::io::stderr()).stderr(Stdio::inherit());
-    let mut child = signal::interruptible(&mut command).spawn().map_err(HookError::Start)?;
+    let mut child = signal::unblock_in_child(&mut command).spawn().map_err(HookError::Start)?;
     let pid = Pid::from_child(&child);
     // The agent may be protected from the OOM killer; what it starts for others is not.
     let _ = fs::write(format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero()), "0");
@@ -27,17 +32,17 @@ pub(super) fn run(exec: &[String], notice: &Notice, timeout: Micros, stop: &Stop
         let _ = serde_json::to_vec(notice).map(|text| stdin.write_all(&text));
     }
     let status = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) if ends(&pidfd, timeout, stop) => child.wait().map_err(HookError::Start)?,
+        Ok(pidfd) if exits_in_time(&pidfd, timeout, stop) => child.wait().map_err(HookError::Start)?,
         _ => {
-            kill(&mut child, pid);
-            return Err(if stop.is_told() { HookError::Stopping } else { HookError::TooLong(timeout) });
+            kill_group(&mut child, pid);
+            return Err(if stop.is_set() { HookError::Stopping } else { HookError::Timeout(timeout) });
         }
     };
     if status.success() { Ok(()) } else { Err(HookError::Status(status)) }
 }
 
 /// Whether the process ends in time; a stop of the agent shortens what is left.
-fn ends(pidfd: &OwnedFd, timeout: Micros, stop: &Stop) -> bool {
+fn exits_in_time(pidfd: &OwnedFd, timeout: Micros, stop: &StopFlag) -> bool {
     let mut deadline = Instant::now() + Duration::from_micros(timeout.get());
     let mut awaited = vec![pidfd, &stop.0];
     loop {
@@ -46,7 +51,7 @@ fn ends(pidfd: &OwnedFd, timeout: Micros, stop: &Stop) -> bool {
             Some(0) => return true,
             Some(_) => {
                 awaited.truncate(1);
-                deadline = deadline.min(Instant::now() + STOP_WITHIN);
+                deadline = deadline.min(Instant::now() + STOP_TIMEOUT);
             }
             None if left.is_zero() => return false,
             None => {}
@@ -55,13 +60,13 @@ fn ends(pidfd: &OwnedFd, timeout: Micros, stop: &Stop) -> bool {
 }
 
 /// The group first: the child is not waited for yet, so its number can be nobody else's.
-fn kill(child: &mut Child, group: Pid) {
+fn kill_group(child: &mut Child, group: Pid) {
     let _ = kill_process_group(group, Signal::KILL);
     let _ = child.wait();
 }
 
 /// The alert in words, for scripts that would rather not read JSON.
-fn environment(notice: &Notice) -> Vec<(&'static str, String)> {
+fn environment(notice: &AlertNotice) -> Vec<(&'static str, String)> {
     let alert = &notice.alert;
     let container = alert.container.as_ref();
     let words = [

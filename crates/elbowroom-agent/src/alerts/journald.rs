@@ -3,7 +3,7 @@
 //! One datagram per entry (<https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>). An alert is far smaller than what a datagram holds, so
 //! the protocol's other way, a sealed memory file, is not needed.
 
-use super::Notice;
+use super::AlertNotice;
 use elbowroom_types::finding::Severity;
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -13,22 +13,22 @@ use std::time::Duration;
 /// Where journald listens.
 pub(super) const SOCKET: &str = "/run/systemd/journal/socket";
 /// `MESSAGE_ID` of a beginning and of an end, made once by `journalctl --new-id128`'s rule: random.
-const BEGAN: &str = "6f1c7a2fb5e94d0c8a3b1d94e27f5c60";
-const ENDED: &str = "b83d90e1c6474f5f9d2a7e05a1c84b3e";
+const BEGAN_MESSAGE_ID: &str = "6f1c7a2fb5e94d0c8a3b1d94e27f5c60";
+const ENDED_MESSAGE_ID: &str = "b83d90e1c6474f5f9d2a7e05a1c84b3e";
 /// Longest value of a field; a datagram holds `net.core.wmem_max`, 208 KiB by default.
-const LONGEST: usize = 16 << 10;
+const MAX_FIELD_BYTES: usize = 16 << 10;
 /// How long a journald that does not read is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Writes one entry.
-pub(super) fn send(socket: &Path, notice: &Notice) -> io::Result<()> {
+pub(super) fn send(socket: &Path, notice: &AlertNotice) -> io::Result<()> {
     let datagrams = UnixDatagram::unbound()?;
-    datagrams.set_write_timeout(Some(PATIENCE))?;
+    datagrams.set_write_timeout(Some(SEND_TIMEOUT))?;
     datagrams.send_to(&entry(notice), socket).map(drop)
 }
 
 /// Writes one sentence about a container, if journald takes it at once: for who must not wait.
-pub(crate) fn say(sentence: &str, container: &str) -> io::Result<()> {
+pub(crate) fn send_sentence(sentence: &str, container: &str) -> io::Result<()> {
     let datagrams = UnixDatagram::unbound()?;
     datagrams.set_nonblocking(true)?;
     let mut entry = Vec::new();
@@ -38,13 +38,13 @@ pub(crate) fn say(sentence: &str, container: &str) -> io::Result<()> {
         ("SYSLOG_IDENTIFIER", "elbowroom"),
         ("ELBOWROOM_CONTAINER_ID", container),
     ] {
-        push(&mut entry, name, value);
+        push_field(&mut entry, name, value);
     }
     datagrams.send_to(&entry, SOCKET).map(drop)
 }
 
 /// The entry as the protocol has it.
-fn entry(notice: &Notice) -> Vec<u8> {
+fn entry(notice: &AlertNotice) -> Vec<u8> {
     let view = &notice.alert;
     let alert = &view.alert;
     let ended = alert.until.is_some();
@@ -64,9 +64,9 @@ fn entry(notice: &Notice) -> Vec<u8> {
         (false, Severity::Info) => 5,
     };
     let mut entry = Vec::new();
-    let mut field = |name: &str, value: &str| push(&mut entry, name, value);
+    let mut field = |name: &str, value: &str| push_field(&mut entry, name, value);
     field("MESSAGE", &message);
-    field("MESSAGE_ID", if ended { ENDED } else { BEGAN });
+    field("MESSAGE_ID", if ended { ENDED_MESSAGE_ID } else { BEGAN_MESSAGE_ID });
     field("PRIORITY", &priority.to_string());
     field("SYSLOG_IDENTIFIER", "elbowroom");
     field("ELBOWROOM_KIND", &alert.kind.to_string());
@@ -90,8 +90,8 @@ fn entry(notice: &Notice) -> Vec<u8> {
 }
 
 /// `NAME=value`; a value of several lines has its length before it, little endian.
-fn push(entry: &mut Vec<u8>, name: &str, value: &str) {
-    let value = &value.as_bytes()[..value.len().min(LONGEST)];
+fn push_field(entry: &mut Vec<u8>, name: &str, value: &str) {
+    let value = &value.as_bytes()[..value.len().min(MAX_FIELD_BYTES)];
     entry.extend(name.as_bytes());
     if value.contains(&b'\n') {
         entry.push(b'\n');
@@ -106,9 +106,9 @@ fn push(entry: &mut Vec<u8>, name: &str, value: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_client::api::{AlertView, Named};
-    use elbowroom_types::alert::{Alert, Kind, Subject};
-    use elbowroom_types::finding::Evidence;
+    use elbowroom_client::api::{AlertView, ContainerRef};
+    use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
+    use elbowroom_types::finding::FindingEvidence;
     use elbowroom_types::unit::Micros;
     use std::collections::BTreeMap;
 
@@ -138,15 +138,16 @@ mod tests {
         fields
     }
 
-    fn notice() -> Notice {
-        let subject = Subject { topic: Some("swapped".into()), ..Subject::node(Kind::Finding) };
-        let line = |n: u64| Evidence { file: format!("memory.stat {n}"), value: "9".into() };
+    fn notice() -> AlertNotice {
+        let subject =
+            AlertSubject { topic: Some("swapped".into()), ..AlertSubject::node(AlertKind::Finding) };
+        let line = |n: u64| FindingEvidence { file: format!("memory.stat {n}"), value: "9".into() };
         let text = "two\nlines with MESSAGE=forged".into();
         let alert = Alert { evidence: vec![line(1), line(2)], ..Alert::new(subject, Micros::ZERO, text) };
         let container =
-            Named { id: "0123".into(), name: Some("web\nPRIORITY=0".into()), path: "/a=b".into() };
+            ContainerRef { id: "0123".into(), name: Some("web\nPRIORITY=0".into()), path: "/a=b".into() };
         let view = AlertView::new(alert, Some("sda".into()), Some(container));
-        Notice { state: "began", host: "node1".into(), time_unix_ms: 1, alert: view }
+        AlertNotice { state: "began", host: "node1".into(), time_unix_ms: 1, alert: view }
     }
 
     #[test]
@@ -165,7 +166,7 @@ mod tests {
             ("4", "swapped", "/a=b")
         );
         assert_eq!(get("ELBOWROOM_EVIDENCE"), "memory.stat 1 = 9\nmemory.stat 2 = 9");
-        assert_eq!((get("SYSLOG_IDENTIFIER"), get("MESSAGE_ID")), ("elbowroom", BEGAN));
+        assert_eq!((get("SYSLOG_IDENTIFIER"), get("MESSAGE_ID")), ("elbowroom", BEGAN_MESSAGE_ID));
     }
 
     #[test]
@@ -173,7 +174,7 @@ mod tests {
         let mut notice = notice();
         notice.alert.alert.until = Some(Micros::secs(1));
         let fields = parsed(&entry(&notice));
-        assert_eq!((fields["PRIORITY"].as_str(), fields["MESSAGE_ID"].as_str()), ("6", ENDED));
+        assert_eq!((fields["PRIORITY"].as_str(), fields["MESSAGE_ID"].as_str()), ("6", ENDED_MESSAGE_ID));
         assert!(fields["MESSAGE"].contains("is over"));
     }
 }

@@ -10,7 +10,7 @@ pub(crate) mod journald;
 pub(crate) mod settings;
 mod webhook;
 
-pub use webhook::BUNDLES;
+pub use webhook::CA_BUNDLES;
 
 use elbowroom_client::api::{AlertView, HookStatus};
 use elbowroom_govern::alert::outbox::Outbox;
@@ -19,7 +19,7 @@ use elbowroom_types::unit::Micros;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, access};
 use serde::Serialize;
-use settings::{Alerts, Format, Hook};
+use settings::{AlertSettings, HookSettings, WebhookFormat};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -28,17 +28,17 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// Alerts that may wait for one hook.
-const QUEUE: usize = 64;
+const QUEUE_CAPACITY: usize = 64;
 /// How long a stop waits for deliveries that are under way, before programs are killed and posts are left.
-const STOP_WITHIN: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an Alertmanager is told again of what ended, in case it was away.
-const END_RESENT: Micros = Micros::secs(300);
+const END_RESEND_TIME: Micros = Micros::secs(300);
 /// Most ends that it is told again of.
-const MOST_ENDED: usize = 256;
+const MAX_ENDED: usize = 256;
 
 /// What a hook is told: the alert, and what it takes to understand it elsewhere.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Notice {
+pub(crate) struct AlertNotice {
     /// `began` or `ended`.
     pub(crate) state: &'static str,
     /// This machine.
@@ -57,7 +57,7 @@ enum HookError {
     #[error("ended with {0}")]
     Status(std::process::ExitStatus),
     #[error("was killed after {0}: make it quicker, or raise its timeout")]
-    TooLong(Micros),
+    Timeout(Micros),
     #[error("{0}")]
     Post(#[from] ureq::Error),
     #[error("{path}: {0}: is systemd-journald at work here?", path = journald::SOCKET)]
@@ -68,45 +68,45 @@ enum HookError {
 
 /// The hooks at work.
 #[derive(Default)]
-pub(crate) struct Hooks {
-    workers: Vec<Worker>,
-    stop: Option<Arc<Stop>>,
+pub(crate) struct HookDispatcher {
+    workers: Vec<DeliveryWorker>,
+    stop: Option<Arc<StopFlag>>,
 }
 
 /// Who is told.
 #[derive(Clone, Debug)]
-enum Addressee {
-    Hook(Hook),
+enum AlertSink {
+    Hook(HookSettings),
     Journal,
 }
 
 /// What goes to an addressee at once.
-enum Mail {
-    One(Box<Notice>),
+enum AlertDelivery {
+    One(Box<AlertNotice>),
     /// Everything that lasts, or ended lately.
-    All(Vec<Notice>),
+    All(Vec<AlertNotice>),
 }
 
-struct Worker {
-    addressee: Addressee,
+struct DeliveryWorker {
+    sink: AlertSink,
     name: String,
     outbox: Outbox,
     /// For one that is told everything each time: what ended lately, and when it is told again.
     ended: VecDeque<Alert>,
     resend_at: Micros,
-    queue: mpsc::SyncSender<Mail>,
-    counts: Arc<Counts>,
+    queue: mpsc::SyncSender<AlertDelivery>,
+    counts: Arc<DeliveryCounts>,
     thread: std::thread::JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Counts {
+struct DeliveryCounts {
     delivered: AtomicU64,
     failed: AtomicU64,
     dropped: AtomicU64,
 }
 
-impl Addressee {
+impl AlertSink {
     fn name(&self) -> String {
         match self {
             Self::Hook(hook) => hook.name(),
@@ -114,90 +114,101 @@ impl Addressee {
         }
     }
 
-    fn wants(&self, alert: &Alert) -> bool {
+    fn accepts(&self, alert: &Alert) -> bool {
         match self {
-            Self::Hook(hook) => hook.wants(alert),
+            Self::Hook(hook) => hook.accepts(alert),
             Self::Journal => true,
         }
     }
 
     /// How often it is told everything, where it is.
-    const fn resend(&self) -> Option<Micros> {
+    const fn resend_interval(&self) -> Option<Micros> {
         match self {
-            Self::Hook(Hook { format: Format::Alertmanager, resend, .. }) => Some(*resend),
+            Self::Hook(HookSettings { format: WebhookFormat::Alertmanager, resend, .. }) => Some(*resend),
             Self::Hook(_) | Self::Journal => None,
         }
     }
 }
 
-impl Hooks {
+impl HookDispatcher {
     /// Starts a thread per addressee. A program that cannot be started is a warning, for it may still come.
-    pub(crate) fn start(hooks: &[Hook], settings: &Alerts) -> std::io::Result<Self> {
-        let mut addressees: Vec<Addressee> = hooks.iter().cloned().map(Addressee::Hook).collect();
-        addressees.extend(settings.journald.then_some(Addressee::Journal));
+    pub(crate) fn start(hooks: &[HookSettings], settings: &AlertSettings) -> std::io::Result<Self> {
+        let mut addressees: Vec<AlertSink> = hooks.iter().cloned().map(AlertSink::Hook).collect();
+        addressees.extend(settings.journald.then_some(AlertSink::Journal));
         if addressees.is_empty() {
             return Ok(Self::default());
         }
-        let stop = Arc::new(Stop::new()?);
+        let stop = Arc::new(StopFlag::new()?);
         let mut workers = Vec::new();
         for addressee in addressees {
             let name = addressee.name();
-            if let Addressee::Hook(hook) = &addressee
+            if let AlertSink::Hook(hook) = &addressee
                 && let [program, ..] = &hook.exec[..]
                 && let Err(error) = access(program, Access::EXEC_OK)
             {
                 tracing::warn!(hook = name, %error, because = "it cannot be started now", "hook");
             }
-            let (queue, mail) = mpsc::sync_channel(QUEUE);
-            let counts = Arc::new(Counts::default());
+            let (queue, mail) = mpsc::sync_channel(QUEUE_CAPACITY);
+            let counts = Arc::new(DeliveryCounts::default());
             let thread = std::thread::Builder::new().name("hook".into()).spawn({
                 let (addressee, name, counts, stop) =
                     (addressee.clone(), name.clone(), counts.clone(), stop.clone());
-                move || deliver(&addressee, &name, &mail, &counts, &stop)
+                move || delivery_loop(&addressee, &name, &mail, &counts, &stop)
             })?;
-            let outbox = Outbox::new(settings.rule());
+            let outbox = Outbox::new(settings.outbox_rule());
             let (ended, resend_at) = (VecDeque::new(), Micros::ZERO);
-            workers.push(Worker { addressee, name, outbox, ended, resend_at, queue, counts, thread });
+            workers.push(DeliveryWorker {
+                sink: addressee,
+                name,
+                outbox,
+                ended,
+                resend_at,
+                queue,
+                counts,
+                thread,
+            });
         }
         Ok(Self { workers, stop: Some(stop) })
     }
 
     /// Takes a beginning or an end for everybody who wants to know.
     pub(crate) fn apply(&mut self, alert: &Alert) {
-        for worker in self.workers.iter_mut().filter(|worker| worker.addressee.wants(alert)) {
+        for worker in self.workers.iter_mut().filter(|worker| worker.sink.accepts(alert)) {
             worker.outbox.apply(alert);
         }
     }
 
     /// Hands everybody what is due. Does not wait.
-    pub(crate) fn tell(&mut self, now: Micros, name: impl Fn(Alert) -> AlertView) {
-        let notice = |alert: Alert| Notice::new(name(alert));
+    pub(crate) fn dispatch_due(&mut self, now: Micros, name: impl Fn(Alert) -> AlertView) {
+        let notice = |alert: Alert| AlertNotice::new(name(alert));
         for worker in &mut self.workers {
             let due = worker.outbox.due(now);
-            match worker.addressee.resend() {
-                None => due.into_iter().for_each(|alert| worker.put(Mail::One(Box::new(notice(alert))))),
-                Some(resend) => worker.put_all(now, resend, due, notice),
+            match worker.sink.resend_interval() {
+                None => due
+                    .into_iter()
+                    .for_each(|alert| worker.enqueue(AlertDelivery::One(Box::new(notice(alert))))),
+                Some(resend) => worker.enqueue_all(now, resend, due, notice),
             }
         }
     }
 
     /// What became of what was told.
     pub(crate) fn status(&self) -> Vec<HookStatus> {
-        let status = |worker: &Worker| HookStatus {
+        let status = |worker: &DeliveryWorker| HookStatus {
             hook: worker.name.clone(),
             delivered: worker.counts.delivered.load(Ordering::Relaxed),
             failed: worker.counts.failed.load(Ordering::Relaxed),
             dropped: worker.counts.dropped.load(Ordering::Relaxed),
-            unsaid: worker.outbox.unsaid(),
+            unsaid: worker.outbox.dropped(),
         };
         self.workers.iter().map(status).collect()
     }
 
-    /// Ends the threads; programs that are still running after [`STOP_WITHIN`] are killed.
+    /// Ends the threads; programs that are still running after [`STOP_TIMEOUT`] are killed.
     pub(crate) fn stop(&mut self) {
         let Some(stop) = self.stop.take() else { return };
-        stop.tell();
-        let deadline = Instant::now() + STOP_WITHIN + Duration::from_millis(500);
+        stop.set();
+        let deadline = Instant::now() + STOP_TIMEOUT + Duration::from_millis(500);
         for worker in std::mem::take(&mut self.workers) {
             drop(worker.queue);
             while !worker.thread.is_finished() && Instant::now() < deadline {
@@ -207,8 +218,8 @@ impl Hooks {
     }
 }
 
-impl Worker {
-    fn put(&self, mail: Mail) {
+impl DeliveryWorker {
+    fn enqueue(&self, mail: AlertDelivery) {
         if self.queue.try_send(mail).is_err()
             && self.counts.dropped.fetch_add(1, Ordering::Relaxed).is_power_of_two()
         {
@@ -223,79 +234,97 @@ impl Worker {
     }
 
     /// Puts everything that this addressee should know, where something changed or it is time to say it again.
-    fn put_all(&mut self, now: Micros, resend: Micros, due: Vec<Alert>, notice: impl Fn(Alert) -> Notice) {
+    fn enqueue_all(
+        &mut self,
+        now: Micros,
+        resend: Micros,
+        due: Vec<Alert>,
+        notice: impl Fn(Alert) -> AlertNotice,
+    ) {
         if due.is_empty() && now < self.resend_at {
             return;
         }
-        self.ended.extend(due.into_iter().filter(|alert| !alert.lasts()));
-        let old = |alert: &Alert| alert.until.is_some_and(|until| now.saturating_sub(until) > END_RESENT);
-        while self.ended.front().is_some_and(old) || self.ended.len() > MOST_ENDED {
+        self.ended.extend(due.into_iter().filter(|alert| !alert.is_active()));
+        let old =
+            |alert: &Alert| alert.until.is_some_and(|until| now.saturating_sub(until) > END_RESEND_TIME);
+        while self.ended.front().is_some_and(old) || self.ended.len() > MAX_ENDED {
             self.ended.pop_front();
         }
         // What began again is not over; as what it was before it became worse, it is.
-        let told: Vec<Alert> = self.outbox.told().cloned().collect();
+        let told: Vec<Alert> = self.outbox.notified().cloned().collect();
         let is = |alert: &Alert| (alert.subject(), alert.severity);
         let over = self.ended.iter().filter(|ended| told.iter().all(|alert| is(alert) != is(ended)));
-        let all: Vec<Notice> = over.cloned().chain(told.iter().cloned()).map(notice).collect();
+        let all: Vec<AlertNotice> = over.cloned().chain(told.iter().cloned()).map(notice).collect();
         self.resend_at = now.saturating_add(resend);
         if !all.is_empty() {
-            self.put(Mail::All(all));
+            self.enqueue(AlertDelivery::All(all));
         }
     }
 }
 
-impl Notice {
+impl AlertNotice {
     fn new(alert: AlertView) -> Self {
-        let state = if alert.alert.lasts() { "began" } else { "ended" };
+        let state = if alert.alert.is_active() { "began" } else { "ended" };
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self { state, host, time_unix_ms: elbowroom_linux::timer::unix_ms(), alert }
     }
 }
 
-fn deliver(addressee: &Addressee, name: &str, queue: &mpsc::Receiver<Mail>, counts: &Counts, stop: &Stop) {
+fn delivery_loop(
+    addressee: &AlertSink,
+    name: &str,
+    queue: &mpsc::Receiver<AlertDelivery>,
+    counts: &DeliveryCounts,
+    stop: &StopFlag,
+) {
     while let Ok(mut mail) = queue.recv() {
-        if stop.is_told() {
+        if stop.is_set() {
             return;
         }
-        if matches!(mail, Mail::All(_)) {
+        if matches!(mail, AlertDelivery::All(_)) {
             // Whoever was away is told what is, not what was: an old picture would raise what is long over.
             mail = queue.try_iter().last().unwrap_or(mail);
         }
-        match give(addressee, &mail, stop) {
+        match deliver_one(addressee, &mail, stop) {
             Ok(()) => {
                 counts.delivered.fetch_add(1, Ordering::Relaxed);
-                tracing::debug!(hook = name, what = mail.shown(), "alert given to a hook");
+                tracing::debug!(hook = name, what = mail.summary(), "alert given to a hook");
             }
             Err(error) => {
                 counts.failed.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(hook = name, what = mail.shown(), because = %error, "alert not given to a hook");
+                tracing::warn!(hook = name, what = mail.summary(), because = %error, "alert not given to a hook");
             }
         }
     }
 }
 
-fn give(addressee: &Addressee, mail: &Mail, stop: &Stop) -> Result<(), HookError> {
-    let body = |notice: &Notice| serde_json::to_vec(notice).expect("a notice is numbers and text");
+fn deliver_one(addressee: &AlertSink, mail: &AlertDelivery, stop: &StopFlag) -> Result<(), HookError> {
+    let body = |notice: &AlertNotice| serde_json::to_vec(notice).expect("a notice is numbers and text");
     match (addressee, mail) {
-        (Addressee::Journal, Mail::One(notice)) => {
+        (AlertSink::Journal, AlertDelivery::One(notice)) => {
             journald::send(Path::new(journald::SOCKET), notice).map_err(HookError::Journal)
         }
-        (Addressee::Hook(Hook { webhook: Some(url), timeout, .. }), Mail::One(notice)) => {
+        (AlertSink::Hook(HookSettings { webhook: Some(url), timeout, .. }), AlertDelivery::One(notice)) => {
             webhook::post(url, &body(notice), *timeout, stop)
         }
-        (Addressee::Hook(hook), Mail::One(notice)) => exec::run(&hook.exec, notice, hook.timeout, stop),
-        (Addressee::Hook(Hook { webhook: Some(url), timeout, resend, link, .. }), Mail::All(notices)) => {
+        (AlertSink::Hook(hook), AlertDelivery::One(notice)) => {
+            exec::run(&hook.exec, notice, hook.timeout, stop)
+        }
+        (
+            AlertSink::Hook(HookSettings { webhook: Some(url), timeout, resend, link, .. }),
+            AlertDelivery::All(notices),
+        ) => {
             let body =
                 alertmanager::body(notices, elbowroom_linux::timer::unix_ms(), *resend, link.as_deref());
-            webhook::post(&alertmanager::address(url), &body, *timeout, stop)
+            webhook::post(&alertmanager::alerts_url(url), &body, *timeout, stop)
         }
-        (Addressee::Hook(_) | Addressee::Journal, Mail::All(_)) => Ok(()),
+        (AlertSink::Hook(_) | AlertSink::Journal, AlertDelivery::All(_)) => Ok(()),
     }
 }
 
-impl Mail {
+impl AlertDelivery {
     /// For the log.
-    fn shown(&self) -> String {
+    fn summary(&self) -> String {
         match self {
             Self::One(notice) => format!("{} {}", notice.alert.alert.kind, notice.state),
             Self::All(notices) => format!("{} alerts", notices.len()),
@@ -304,9 +333,9 @@ impl Mail {
 }
 
 /// A flag that can be waited for beside other things.
-pub struct Stop(OwnedFd);
+pub struct StopFlag(OwnedFd);
 
-impl Stop {
+impl StopFlag {
     /// One that was not told yet.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
@@ -318,13 +347,13 @@ impl Stop {
     }
 
     /// Tells everybody who waits, and who will.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn set(&self) {
         // Nobody reads it: it stays readable.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
     /// Whether it was told.
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.wait(Duration::ZERO)
     }
 

@@ -1,8 +1,8 @@
 //! `[alerts]` and `[[hooks]]` of the configuration: who is told of alerts, and how often.
 
 use anyhow::{Context, Result, bail, ensure};
-use elbowroom_govern::alert::outbox::Rule;
-use elbowroom_types::alert::{Alert, Kind};
+use elbowroom_govern::alert::outbox::NotificationLimit;
+use elbowroom_types::alert::{Alert, AlertKind};
 use elbowroom_types::finding::Severity;
 use elbowroom_types::unit::Micros;
 use serde::{Deserialize, Serialize};
@@ -10,12 +10,12 @@ use std::path::Path;
 use ureq::http::Uri;
 
 /// Most hooks: each has a thread of its own.
-const MOST: usize = 16;
+const MAX_HOOKS: usize = 16;
 
 /// How often people are told, and by what besides hooks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Alerts {
+pub struct AlertSettings {
     /// An addressee is told of the same condition at most once in this time.
     #[serde(with = "elbowroom_types::unit::duration")]
     pub quiet: Micros,
@@ -25,17 +25,17 @@ pub struct Alerts {
     pub journald: bool,
 }
 
-impl Default for Alerts {
+impl Default for AlertSettings {
     fn default() -> Self {
-        let Rule { quiet, burst } = Rule::default();
+        let NotificationLimit { quiet, burst } = NotificationLimit::default();
         Self { quiet, burst, journald: false }
     }
 }
 
-impl Alerts {
+impl AlertSettings {
     /// As an outbox has it.
-    pub const fn rule(&self) -> Rule {
-        Rule { quiet: self.quiet, burst: self.burst }
+    pub const fn outbox_rule(&self) -> NotificationLimit {
+        NotificationLimit { quiet: self.quiet, burst: self.burst }
     }
 
     /// Refuses what would tell nobody anything.
@@ -57,7 +57,7 @@ impl Alerts {
 /// What a webhook is posted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Format {
+pub enum WebhookFormat {
     /// One alert, as a program gets it.
     #[default]
     Elbowroom,
@@ -68,7 +68,7 @@ pub enum Format {
 /// One entry: a program to start, or an address to post to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Hook {
+pub struct HookSettings {
     /// Program and arguments; the alert is JSON on its standard input, and words in its environment.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exec: Vec<String>,
@@ -77,9 +77,9 @@ pub struct Hook {
     pub webhook: Option<String>,
     /// What the address is posted.
     #[serde(skip_serializing_if = "is_default")]
-    pub format: Format,
+    pub format: WebhookFormat,
     /// Only these kinds; empty for all.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<AlertKind>,
     /// Only what is at least so bad.
     pub severity: Severity,
     /// How often an Alertmanager is told again of what lasts; it forgets what it has not heard of for four times as long.
@@ -93,12 +93,12 @@ pub struct Hook {
     pub timeout: Micros,
 }
 
-impl Default for Hook {
+impl Default for HookSettings {
     fn default() -> Self {
         Self {
             exec: Vec::new(),
             webhook: None,
-            format: Format::default(),
+            format: WebhookFormat::default(),
             kinds: Vec::new(),
             severity: Severity::Info,
             resend: Micros::secs(60),
@@ -108,13 +108,13 @@ impl Default for Hook {
     }
 }
 
-fn is_default(format: &Format) -> bool {
-    *format == Format::default()
+fn is_default(format: &WebhookFormat) -> bool {
+    *format == WebhookFormat::default()
 }
 
-impl Hook {
+impl HookSettings {
     /// Whether it is to be told of an alert.
-    pub fn wants(&self, alert: &Alert) -> bool {
+    pub fn accepts(&self, alert: &Alert) -> bool {
         (self.kinds.is_empty() || self.kinds.contains(&alert.kind)) && alert.severity >= self.severity
     }
 
@@ -134,15 +134,15 @@ impl Hook {
 }
 
 /// Refuses hooks that can never work.
-pub fn validate(hooks: &[Hook]) -> Result<()> {
-    ensure!(hooks.len() <= MOST, "hooks: {} of them: at most {MOST}", hooks.len());
+pub fn validate(hooks: &[HookSettings]) -> Result<()> {
+    ensure!(hooks.len() <= MAX_HOOKS, "hooks: {} of them: at most {MAX_HOOKS}", hooks.len());
     for (n, hook) in hooks.iter().enumerate() {
         validate_one(hook).with_context(|| format!("hooks, entry {}", n + 1))?;
     }
     Ok(())
 }
 
-fn validate_one(hook: &Hook) -> Result<()> {
+fn validate_one(hook: &HookSettings) -> Result<()> {
     ensure!(
         hook.timeout >= Micros::millis(100),
         "timeout: \"{}\" is too short: at least \"100ms\"",
@@ -151,7 +151,10 @@ fn validate_one(hook: &Hook) -> Result<()> {
     ensure!(hook.resend >= Micros::secs(1), "resend: \"{}\" is too short: at least \"1s\"", hook.resend);
     match (&hook.exec[..], &hook.webhook) {
         ([program, ..], None) => {
-            ensure!(hook.format == Format::Elbowroom, "format: only what is posted has one: give webhook");
+            ensure!(
+                hook.format == WebhookFormat::Elbowroom,
+                "format: only what is posted has one: give webhook"
+            );
             ensure!(
                 Path::new(program).is_absolute(),
                 "exec: {program:?} is no absolute path: write for example [\"/usr/local/bin/scale-disk\"]"

@@ -1,7 +1,7 @@
 use super::*;
-use elbowroom_client::api::Named;
-use elbowroom_types::alert::{Kind, Subject};
-use elbowroom_types::sample::{DeviceNumber, GroupId};
+use elbowroom_client::api::ContainerRef;
+use elbowroom_types::alert::{AlertKind, AlertSubject};
+use elbowroom_types::sample::{CgroupId, DeviceNumber};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -9,22 +9,23 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// A new condition of that kind begins, and everybody is told at once.
-fn say(hooks: &mut Hooks, kind: Kind) {
+fn say(hooks: &mut HookDispatcher, kind: AlertKind) {
     static NEXT: AtomicU64 = AtomicU64::new(7);
-    let group = Some(GroupId(NEXT.fetch_add(1, Ordering::Relaxed)));
+    let group = Some(CgroupId(NEXT.fetch_add(1, Ordering::Relaxed)));
     let disk = Some(DeviceNumber { major: 8, minor: 0 });
-    let subject = Subject { kind, disk, group, topic: None };
+    let subject = AlertSubject { kind, disk, group, topic: None };
     hooks.apply(&Alert::new(subject, Micros::secs(1), "a \"text\"\nwith $(traps)".into()));
-    hooks.tell(Micros::secs(1), named);
+    hooks.dispatch_due(Micros::secs(1), named);
 }
 
 fn named(alert: Alert) -> AlertView {
-    let container = Named { id: "0123".into(), name: Some("we\0b".into()), path: "/docker/0123".into() };
+    let container =
+        ContainerRef { id: "0123".into(), name: Some("we\0b".into()), path: "/docker/0123".into() };
     AlertView::new(alert, Some("sda".into()), Some(container))
 }
 
-fn start(hooks: &[Hook]) -> Hooks {
-    Hooks::start(hooks, &Alerts { burst: 1_000, ..Alerts::default() }).unwrap()
+fn start(hooks: &[HookSettings]) -> HookDispatcher {
+    HookDispatcher::start(hooks, &AlertSettings { burst: 1_000, ..AlertSettings::default() }).unwrap()
 }
 
 fn script(dir: &Path, text: &str) -> String {
@@ -34,12 +35,12 @@ fn script(dir: &Path, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-fn exec(program: &str, timeout: Micros) -> Hook {
-    Hook { exec: vec![program.into(), "one".into()], timeout, ..Hook::default() }
+fn exec(program: &str, timeout: Micros) -> HookSettings {
+    HookSettings { exec: vec![program.into(), "one".into()], timeout, ..HookSettings::default() }
 }
 
 /// Waits for a count of some hook's to be reached.
-fn wait_for(hooks: &Hooks, reached: impl Fn(&HookStatus) -> bool) {
+fn wait_for(hooks: &HookDispatcher, reached: impl Fn(&HookStatus) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !hooks.status().iter().any(&reached) {
         assert!(Instant::now() < deadline, "not in 20 s: {:?}", hooks.status());
@@ -57,7 +58,7 @@ fn a_program_gets_the_alert_as_json_and_as_words() {
         out.display()
     );
     let mut hooks = start(&[exec(&script(dir.path(), &text), Micros::secs(10))]);
-    say(&mut hooks, Kind::Starved);
+    say(&mut hooks, AlertKind::Starved);
     wait_for(&hooks, |status| status.delivered == 1);
     let said = fs::read_to_string(out).unwrap();
     let mut lines = said.lines();
@@ -73,9 +74,9 @@ fn a_program_gets_the_alert_as_json_and_as_words() {
 fn only_the_kinds_asked_for_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let program = script(dir.path(), &format!("echo $ELBOWROOM_ALERT_KIND >> {}/out", dir.path().display()));
-    let hook = Hook { kinds: vec![Kind::Degraded], ..exec(&program, Micros::secs(10)) };
+    let hook = HookSettings { kinds: vec![AlertKind::Degraded], ..exec(&program, Micros::secs(10)) };
     let mut hooks = start(&[hook]);
-    [Kind::Starved, Kind::Degraded].into_iter().for_each(|kind| say(&mut hooks, kind));
+    [AlertKind::Starved, AlertKind::Degraded].into_iter().for_each(|kind| say(&mut hooks, kind));
     wait_for(&hooks, |status| status.delivered == 1);
     assert_eq!(fs::read_to_string(dir.path().join("out")).unwrap(), "DEGRADED\n");
     hooks.stop();
@@ -88,7 +89,7 @@ fn a_program_that_fails_or_is_not_there_is_counted() {
         exec(&script(dir.path(), "exit 3"), Micros::secs(10)),
         exec("/no/such/program", Micros::secs(10)),
     ]);
-    say(&mut hooks, Kind::Starved);
+    say(&mut hooks, AlertKind::Starved);
     wait_for(&hooks, |status| status.hook != "/no/such/program" && status.failed == 1);
     wait_for(&hooks, |status| status.hook == "/no/such/program" && status.failed == 1);
     hooks.stop();
@@ -101,7 +102,7 @@ fn a_program_that_hangs_is_killed_with_its_children_and_delays_nobody() {
     let text = format!("sleep 1000 & echo $! $$ > {}; wait", pids.display());
     let mut hooks = start(&[exec(&script(dir.path(), &text), Micros::millis(300))]);
     let begin = Instant::now();
-    (0..QUEUE + 10).for_each(|_| say(&mut hooks, Kind::Starved));
+    (0..QUEUE_CAPACITY + 10).for_each(|_| say(&mut hooks, AlertKind::Starved));
     // Waiting for room would be ten times until a program is killed.
     assert!(begin.elapsed() < Duration::from_secs(1), "telling waited: {:?}", begin.elapsed());
     assert!(hooks.status()[0].dropped >= 9, "{:?}", hooks.status());
@@ -126,7 +127,7 @@ fn a_stop_does_not_wait_for_a_program_that_hangs() {
     let started = dir.path().join("started");
     let text = format!("touch {}; exec sleep 1000", started.display());
     let mut hooks = start(&[exec(&script(dir.path(), &text), Micros::secs(1_000))]);
-    say(&mut hooks, Kind::Starved);
+    say(&mut hooks, AlertKind::Starved);
     let deadline = Instant::now() + Duration::from_secs(20);
     while !started.exists() {
         assert!(Instant::now() < deadline, "it did not start");
@@ -134,7 +135,7 @@ fn a_stop_does_not_wait_for_a_program_that_hangs() {
     }
     let begin = Instant::now();
     hooks.stop();
-    assert!(begin.elapsed() < STOP_WITHIN + Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < STOP_TIMEOUT + Duration::from_secs(2), "{:?}", begin.elapsed());
 }
 
 /// A server that answers each request with the next status, and gives what was posted.
@@ -171,15 +172,15 @@ fn server(statuses: &'static [u16]) -> (String, mpsc::Receiver<String>) {
     (url, posted)
 }
 
-fn webhook(url: &str) -> Hook {
-    Hook { webhook: Some(url.into()), ..Hook::default() }
+fn webhook(url: &str) -> HookSettings {
+    HookSettings { webhook: Some(url.into()), ..HookSettings::default() }
 }
 
 #[test]
 fn a_webhook_is_posted_the_same_json_and_asked_again_when_it_is_not_well() {
     let (url, posted) = server(&[503, 200]);
     let mut hooks = start(&[webhook(&url)]);
-    say(&mut hooks, Kind::Overcommit);
+    say(&mut hooks, AlertKind::Overcommit);
     for _ in 0..2 {
         let json: serde_json::Value =
             serde_json::from_str(&posted.recv_timeout(Duration::from_secs(20)).unwrap()).unwrap();
@@ -194,16 +195,16 @@ fn a_webhook_is_posted_the_same_json_and_asked_again_when_it_is_not_well() {
 fn an_alertmanager_is_told_everything_again_and_what_ended_with_its_end() {
     let (url, posted) = server(&[200, 200, 200]);
     let resend = Micros::secs(60);
-    let hook = Hook { format: Format::Alertmanager, resend, ..webhook(&url) };
+    let hook = HookSettings { format: WebhookFormat::Alertmanager, resend, ..webhook(&url) };
     let mut hooks = start(&[hook]);
     let alert = |topic: &str, until| {
-        let subject = Subject { topic: Some(topic.into()), ..Subject::node(Kind::Overload) };
+        let subject = AlertSubject { topic: Some(topic.into()), ..AlertSubject::node(AlertKind::Overload) };
         Alert { until, ..Alert::new(subject, Micros::secs(1), topic.into()) }
     };
-    let said = |at: u64, alerts: &[Alert], hooks: &mut Hooks| -> Vec<(String, bool)> {
+    let said = |at: u64, alerts: &[Alert], hooks: &mut HookDispatcher| -> Vec<(String, bool)> {
         alerts.iter().for_each(|alert| hooks.apply(alert));
         // Not a second time before it is due.
-        (0..2).for_each(|_| hooks.tell(Micros::secs(at), |alert| AlertView::new(alert, None, None)));
+        (0..2).for_each(|_| hooks.dispatch_due(Micros::secs(at), |alert| AlertView::new(alert, None, None)));
         let body = posted.recv_timeout(Duration::from_secs(20)).unwrap();
         let all: Vec<serde_json::Value> = serde_json::from_str(&body).unwrap();
         let now = elbowroom_linux::timer::unix_ms();
@@ -226,12 +227,13 @@ fn an_alertmanager_is_told_everything_again_and_what_ended_with_its_end() {
 #[test]
 fn an_alertmanager_that_was_away_is_told_what_is_and_not_what_was() {
     let (url, posted) = server(&[503, 200, 200]);
-    let hook = Hook { format: Format::Alertmanager, resend: Micros::secs(60), ..webhook(&url) };
+    let hook =
+        HookSettings { format: WebhookFormat::Alertmanager, resend: Micros::secs(60), ..webhook(&url) };
     let mut hooks = start(&[hook]);
     let mut tell = |at: u64, until: Option<u64>| {
-        let alert = Alert::new(Subject::node(Kind::Overcommit), Micros::secs(1), "text".into());
+        let alert = Alert::new(AlertSubject::node(AlertKind::Overcommit), Micros::secs(1), "text".into());
         hooks.apply(&Alert { until: until.map(Micros::secs), ..alert });
-        hooks.tell(Micros::secs(at), |alert| AlertView::new(alert, None, None));
+        hooks.dispatch_due(Micros::secs(at), |alert| AlertView::new(alert, None, None));
     };
     let ends = || {
         let all: serde_json::Value =
@@ -254,7 +256,7 @@ fn a_webhook_that_refuses_or_redirects_is_not_asked_again() {
     for statuses in STATUSES {
         let (url, posted) = server(statuses);
         let mut hooks = start(&[webhook(&url)]);
-        say(&mut hooks, Kind::Overcommit);
+        say(&mut hooks, AlertKind::Overcommit);
         wait_for(&hooks, |status| status.failed == 1);
         assert_eq!(posted.try_iter().count(), 1);
         hooks.stop();

@@ -1,27 +1,27 @@
 //! A hook that is an address.
 
-use super::{HookError, Stop};
+use super::{HookError, StopFlag};
 use elbowroom_types::unit::Micros;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// Pauses before the second and further attempts.
-const PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(16)];
+const RETRY_DELAYS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(16)];
 /// Where systems keep the certificates they trust: Debian and SUSE, Red Hat, Alpine.
-pub const BUNDLES: [&str; 3] =
+pub const CA_BUNDLES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
 /// Posts JSON; answers that say "later", and no answer, are tried again.
-pub(super) fn post(url: &str, body: &[u8], timeout: Micros, stop: &Stop) -> Result<(), HookError> {
-    let mut pauses = PAUSES.into_iter();
+pub(super) fn post(url: &str, body: &[u8], timeout: Micros, stop: &StopFlag) -> Result<(), HookError> {
+    let mut pauses = RETRY_DELAYS.into_iter();
     loop {
         let error = match post_once(url, body, Duration::from_micros(timeout.get())) {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
         match pauses.next() {
-            Some(pause) if is_passing(&error) => {
+            Some(pause) if is_transient(&error) => {
                 if stop.wait(pause) {
                     return Err(HookError::Stopping);
                 }
@@ -32,7 +32,7 @@ pub(super) fn post(url: &str, body: &[u8], timeout: Micros, stop: &Stop) -> Resu
 }
 
 fn post_once(url: &str, body: &[u8], timeout: Duration) -> Result<(), ureq::Error> {
-    AGENT
+    HTTP_AGENT
         .post(url)
         .config()
         .timeout_global(Some(timeout))
@@ -47,7 +47,7 @@ fn post_once(url: &str, body: &[u8], timeout: Duration) -> Result<(), ureq::Erro
 }
 
 /// Whether the same request may succeed later.
-fn is_passing(error: &ureq::Error) -> bool {
+fn is_transient(error: &ureq::Error) -> bool {
     match error {
         ureq::Error::StatusCode(code) => *code == 429 || *code >= 500,
         ureq::Error::Timeout(_) | ureq::Error::Io(_) | ureq::Error::HostNotFound => true,
@@ -56,8 +56,8 @@ fn is_passing(error: &ureq::Error) -> bool {
     }
 }
 
-static AGENT: LazyLock<ureq::Agent> = LazyLock::new(|| {
-    let tls = TlsConfig::builder().root_certs(trusted()).build();
+static HTTP_AGENT: LazyLock<ureq::Agent> = LazyLock::new(|| {
+    let tls = TlsConfig::builder().root_certs(root_certs()).build();
     ureq::Agent::config_builder()
         .user_agent(concat!("elbowroom/", env!("CARGO_PKG_VERSION")))
         .tls_config(tls)
@@ -69,8 +69,8 @@ static AGENT: LazyLock<ureq::Agent> = LazyLock::new(|| {
 });
 
 /// What this system trusts, which may be an organisation's own; what browsers trust where it keeps no list.
-fn trusted() -> RootCerts {
-    for path in BUNDLES {
+fn root_certs() -> RootCerts {
+    for path in CA_BUNDLES {
         let Ok(text) = std::fs::read(path) else { continue };
         let certificates: Vec<_> = parse_pem(&text)
             .filter_map(|item| match item {

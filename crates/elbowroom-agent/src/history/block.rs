@@ -1,34 +1,34 @@
 //! Sixty points of all series, as small as they are dull.
 
-use super::SERIES;
+use super::SERIES_COUNT;
 
 /// Points in a block: a bit each in a word.
 pub(super) const POINTS: usize = 60;
 
 /// Consecutive slots.
 #[derive(Clone, Debug)]
-pub(super) struct Block {
+pub(super) struct SeriesBlock {
     /// Which slots were written.
     written: u64,
-    columns: [Column; SERIES],
+    columns: [SeriesColumn; SERIES_COUNT],
 }
 
 /// One series in a block. What is not known is not a number.
 #[derive(Clone, Debug)]
-enum Column {
+enum SeriesColumn {
     /// Every slot that was written has this value.
     Same(f32),
     /// They differ.
     Each(Box<[f32; POINTS]>),
 }
 
-impl Block {
+impl SeriesBlock {
     pub(super) fn new() -> Self {
-        Self { written: 0, columns: std::array::from_fn(|_| Column::Same(f32::NAN)) }
+        Self { written: 0, columns: std::array::from_fn(|_| SeriesColumn::Same(f32::NAN)) }
     }
 
     /// Writes a slot, again or for the first time.
-    pub(super) fn write(&mut self, slot: usize, point: &[f32; SERIES]) {
+    pub(super) fn write(&mut self, slot: usize, point: &[f32; SERIES_COUNT]) {
         let others = self.written & !(1 << slot);
         for (column, value) in self.columns.iter_mut().zip(point) {
             column.write(slot, *value, others);
@@ -42,22 +42,22 @@ impl Block {
             return None;
         }
         let value = match &self.columns[series] {
-            Column::Same(value) => *value,
-            Column::Each(values) => values[slot],
+            SeriesColumn::Same(value) => *value,
+            SeriesColumn::Each(values) => values[slot],
         };
         (!value.is_nan()).then_some(value)
     }
 
     /// Allocated bytes behind this block.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn allocated_bytes(&self) -> usize {
         self.columns
             .iter()
-            .map(|c| if let Column::Each(values) = c { size_of_val(&**values) } else { 0 })
+            .map(|c| if let SeriesColumn::Each(values) = c { size_of_val(&**values) } else { 0 })
             .sum()
     }
 }
 
-impl Column {
+impl SeriesColumn {
     fn write(&mut self, slot: usize, value: f32, others: u64) {
         match self {
             Self::Same(same) if same.to_bits() == value.to_bits() => {}
@@ -83,32 +83,32 @@ mod tests {
 
     #[test]
     fn a_series_that_stays_takes_no_memory_and_one_that_moves_sixty_numbers() {
-        let mut block = Block::new();
+        let mut block = SeriesBlock::new();
         for slot in 0..POINTS {
-            let mut point = [4.0; SERIES];
+            let mut point = [4.0; SERIES_COUNT];
             point[3] = slot as f32;
             block.write(slot, &point);
         }
-        assert_eq!(block.bytes(), POINTS * size_of::<f32>());
+        assert_eq!(block.allocated_bytes(), POINTS * size_of::<f32>());
         assert_eq!((block.get(7, 3), block.get(59, 0)), (Some(7.0), Some(4.0)));
     }
 
     #[test]
     fn what_was_never_written_and_what_is_not_known_are_both_absent() {
-        let mut block = Block::new();
-        block.write(1, &[f32::NAN; SERIES]);
-        block.write(2, &[0.0; SERIES]);
+        let mut block = SeriesBlock::new();
+        block.write(1, &[f32::NAN; SERIES_COUNT]);
+        block.write(2, &[0.0; SERIES_COUNT]);
         assert_eq!([0, 1, 2].map(|slot| block.get(slot, 0)), [None, None, Some(0.0)]);
     }
 
     #[test]
     fn a_slot_may_be_written_again() {
-        let mut block = Block::new();
-        block.write(0, &[1.0; SERIES]);
-        block.write(0, &[2.0; SERIES]);
-        assert_eq!((block.get(0, 0), block.bytes()), (Some(2.0), 0));
-        block.write(1, &[2.0; SERIES]);
-        block.write(1, &[3.0; SERIES]);
+        let mut block = SeriesBlock::new();
+        block.write(0, &[1.0; SERIES_COUNT]);
+        block.write(0, &[2.0; SERIES_COUNT]);
+        assert_eq!((block.get(0, 0), block.allocated_bytes()), (Some(2.0), 0));
+        block.write(1, &[2.0; SERIES_COUNT]);
+        block.write(1, &[3.0; SERIES_COUNT]);
         assert_eq!([0, 1].map(|slot| block.get(slot, 0)), [Some(2.0), Some(3.0)]);
     }
 }

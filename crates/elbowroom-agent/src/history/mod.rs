@@ -5,7 +5,7 @@
 //! itself uses; and a chart has room for a few hundred points whatever it shows.
 //!
 //! # Approach
-//! Every [`Subject`] has three rings ([`TIERS`]): one point a second for ten minutes, one in ten seconds for two hours, one a
+//! Every [`HistorySubject`] has three rings ([`TIERS`]): one point a second for ten minutes, one in ten seconds for two hours, one a
 //! minute for a day. What moves is averaged into the coarser rings, what is set (limits, effective values) is kept as it was
 //! last. A ring is made of blocks of sixty points, and a series that did not change in a block is one number: limits cost next
 //! to nothing, and neither does a container that sleeps. A question is answered from the finest ring that goes back far
@@ -25,27 +25,27 @@ mod block;
 mod ring;
 
 use elbowroom_client::change::Change;
-use ring::Ring;
+use ring::HistoryRing;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Step of a ring in milliseconds, and how many blocks of [`block::POINTS`] points it keeps.
 pub const TIERS: [(u64, usize); 3] = [(1_000, 10), (10_000, 12), (60_000, 24)];
 /// Most containers with a history. Of those that are gone the one that went first makes room for a new one.
-pub const MOST_SUBJECTS: usize = 1_024;
+pub const MAX_SUBJECTS: usize = 1_024;
 /// Most changes that are kept, of all containers together.
-pub const MOST_CHANGES: usize = 8_192;
+pub const MAX_CHANGES: usize = 8_192;
 /// Most changes in one answer: the newest.
-pub const MOST_CHANGES_ANSWERED: usize = 500;
+pub const MAX_RESPONSE_CHANGES: usize = 500;
 /// Most points in one answer.
-pub const MOST_POINTS: usize = 3_000;
+pub const MAX_RESPONSE_POINTS: usize = 3_000;
 /// How long the history of a container that is gone is kept, in milliseconds: as long as the coarsest ring goes back.
-const KEPT_MS: u64 = TIERS[2].0 * TIERS[2].1 as u64 * block::POINTS as u64;
+const RETENTION_MS: u64 = TIERS[2].0 * TIERS[2].1 as u64 * block::POINTS as u64;
 
 /// One number of a point. The names are those of the answer's `series`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it; units are with `NAMES`")]
-pub enum Series {
+pub enum HistorySeries {
     CpuEffective,
     CpuLower,
     CpuUpper,
@@ -61,9 +61,9 @@ pub enum Series {
 }
 
 /// How many series there are.
-pub const SERIES: usize = 12;
-/// Their names, in the order of [`Series`]. `cpu_*` are CPUs, `memory_*` bytes, `disk_*` bytes per second over all disks.
-pub const NAMES: [&str; SERIES] = [
+pub const SERIES_COUNT: usize = 12;
+/// Their names, in the order of [`HistorySeries`]. `cpu_*` are CPUs, `memory_*` bytes, `disk_*` bytes per second over all disks.
+pub const SERIES_NAMES: [&str; SERIES_COUNT] = [
     "cpu_effective",
     "cpu_lower",
     "cpu_upper",
@@ -79,21 +79,21 @@ pub const NAMES: [&str; SERIES] = [
 ];
 
 /// Whether a series moves by itself, so that an average says more than the last value.
-const fn moves(series: usize) -> bool {
-    series == Series::CpuUsed as usize
-        || series == Series::MemoryUsed as usize
-        || series == Series::DiskRead as usize
-        || series == Series::DiskWrite as usize
+const fn is_averaged(series: usize) -> bool {
+    series == HistorySeries::CpuUsed as usize
+        || series == HistorySeries::MemoryUsed as usize
+        || series == HistorySeries::DiskRead as usize
+        || series == HistorySeries::DiskWrite as usize
 }
 
 /// All series at one moment. `None` where a number is not known. Single precision: charts need no more, and it is half the
 /// memory; whole numbers are exact up to 16 million, memory to a part in ten million.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Point([Option<f32>; SERIES]);
+pub struct HistoryPoint([Option<f32>; SERIES_COUNT]);
 
-impl Point {
+impl HistoryPoint {
     /// The same with one number set; what is not finite is not known.
-    pub fn with(mut self, series: Series, value: Option<f64>) -> Self {
+    pub fn with(mut self, series: HistorySeries, value: Option<f64>) -> Self {
         self.0[series as usize] = value.filter(|value| value.is_finite()).map(|value| value as f32);
         self
     }
@@ -101,19 +101,19 @@ impl Point {
 
 /// A question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct HistoryQuery {
     /// Beginning, in milliseconds since 1970.
     pub from: u64,
     /// End.
     pub to: u64,
-    /// Most points of the answer; 1 to [`MOST_POINTS`].
+    /// Most points of the answer; 1 to [`MAX_RESPONSE_POINTS`].
     pub points: usize,
 }
 
 /// The answer, by column.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Answer {
+pub struct HistoryResponse {
     /// The container's identifier; none for the node.
     pub container: Option<String>,
     /// Time between two points, in milliseconds.
@@ -122,120 +122,134 @@ pub struct Answer {
     pub time: Vec<u64>,
     /// The series by name, each as long as `time`; `null` where nothing is known.
     pub series: BTreeMap<String, Vec<Option<f32>>>,
-    /// What changed in that time, oldest first, at most [`MOST_CHANGES_ANSWERED`].
+    /// What changed in that time, oldest first, at most [`MAX_RESPONSE_CHANGES`].
     pub changes: Vec<Change>,
 }
 
 /// The rings of one node or container.
 #[derive(Clone, Debug)]
-struct Subject {
-    rings: [Ring; TIERS.len()],
+struct HistorySubject {
+    rings: [HistoryRing; TIERS.len()],
     /// When it was last heard of.
-    seen: u64,
+    last_seen: u64,
 }
 
-impl Subject {
+impl HistorySubject {
     fn new() -> Self {
-        Self { rings: TIERS.map(|(step_ms, blocks)| Ring::new(step_ms, blocks)), seen: 0 }
+        Self { rings: TIERS.map(|(step_ms, blocks)| HistoryRing::new(step_ms, blocks)), last_seen: 0 }
     }
 
-    fn take(&mut self, at: u64, point: &Point) {
-        self.seen = at;
-        self.rings.iter_mut().for_each(|ring| ring.take(at, &point.0));
+    fn record(&mut self, at: u64, point: &HistoryPoint) {
+        self.last_seen = at;
+        self.rings.iter_mut().for_each(|ring| ring.record(at, &point.0));
     }
 
-    fn bytes(&self) -> usize {
-        size_of::<Self>() + self.rings.iter().map(Ring::bytes).sum::<usize>()
+    fn allocated_bytes(&self) -> usize {
+        size_of::<Self>() + self.rings.iter().map(HistoryRing::allocated_bytes).sum::<usize>()
     }
 }
 
 /// The history of a node and of its containers.
 #[derive(Clone, Debug)]
-pub struct History {
-    node: Subject,
-    containers: BTreeMap<String, Subject>,
+pub struct HistoryStore {
+    node: HistorySubject,
+    containers: BTreeMap<String, HistorySubject>,
     changes: VecDeque<Change>,
-    last: u64,
+    last_recorded: u64,
 }
 
-impl Default for History {
+impl Default for HistoryStore {
     fn default() -> Self {
-        Self { node: Subject::new(), containers: BTreeMap::new(), changes: VecDeque::new(), last: 0 }
+        Self {
+            node: HistorySubject::new(),
+            containers: BTreeMap::new(),
+            changes: VecDeque::new(),
+            last_recorded: 0,
+        }
     }
 }
 
-impl History {
+impl HistoryStore {
     /// Takes what a moment says, `at` milliseconds since 1970, of the node and of every container. Moments that are older than
     /// one before are left out; after a clock was set back by more than the finest ring is long, everything begins anew.
-    pub fn take<'a>(&mut self, at: u64, node: &Point, containers: impl Iterator<Item = (&'a str, Point)>) {
-        if at < self.last {
-            if self.last - at < TIERS[0].0 * (TIERS[0].1 * block::POINTS) as u64 {
+    pub fn record<'a>(
+        &mut self,
+        at: u64,
+        node: &HistoryPoint,
+        containers: impl Iterator<Item = (&'a str, HistoryPoint)>,
+    ) {
+        if at < self.last_recorded {
+            if self.last_recorded - at < TIERS[0].0 * (TIERS[0].1 * block::POINTS) as u64 {
                 return;
             }
             *self = Self::default();
         }
-        let before = std::mem::replace(&mut self.last, at);
-        self.node.take(at, node);
+        let before = std::mem::replace(&mut self.last_recorded, at);
+        self.node.record(at, node);
         for (id, point) in containers {
             if !self.containers.contains_key(id) && self.has_room(before) {
-                self.containers.insert(id.to_owned(), Subject::new());
+                self.containers.insert(id.to_owned(), HistorySubject::new());
             }
             if let Some(subject) = self.containers.get_mut(id) {
-                subject.take(at, &point);
+                subject.record(at, &point);
             }
         }
-        self.containers.retain(|_, subject| at - subject.seen < KEPT_MS);
+        self.containers.retain(|_, subject| at - subject.last_seen < RETENTION_MS);
     }
 
     /// Takes a change. They are expected in the order in which they happened.
-    pub fn changed(&mut self, change: Change) {
-        if self.changes.len() == MOST_CHANGES {
+    pub fn record_change(&mut self, change: Change) {
+        if self.changes.len() == MAX_CHANGES {
             self.changes.pop_front();
         }
         self.changes.push_back(change);
     }
 
     /// The history of a container, by its identifier, or of the node. `None`: there is none of that container.
-    pub fn answer(&self, container: Option<&str>, question: &Question) -> Option<Answer> {
+    pub fn query(&self, container: Option<&str>, question: &HistoryQuery) -> Option<HistoryResponse> {
         let subject = match container {
             Some(id) => self.containers.get(id)?,
             None => &self.node,
         };
-        let Question { from, to, points } = *question;
-        let points = points.clamp(1, MOST_POINTS);
-        let ring = subject.rings.iter().find(|ring| ring.goes_back_to(from)).unwrap_or(&subject.rings[2]);
+        let HistoryQuery { from, to, points } = *question;
+        let points = points.clamp(1, MAX_RESPONSE_POINTS);
+        let ring = subject.rings.iter().find(|ring| ring.covers(from)).unwrap_or(&subject.rings[2]);
         let (step_ms, time, columns) = ring.read(from, to, points);
-        let series = NAMES.iter().map(|name| (*name).to_owned()).zip(columns).collect();
+        let series = SERIES_NAMES.iter().map(|name| (*name).to_owned()).zip(columns).collect();
         let of = |change: &&Change| {
             (from..=to).contains(&change.at) && container.is_none_or(|id| change.container == id)
         };
         let mut changes: Vec<Change> =
-            self.changes.iter().rev().filter(of).take(MOST_CHANGES_ANSWERED).cloned().collect();
+            self.changes.iter().rev().filter(of).take(MAX_RESPONSE_CHANGES).cloned().collect();
         changes.reverse();
-        Some(Answer { container: container.map(str::to_owned), step_ms, time, series, changes })
+        Some(HistoryResponse { container: container.map(str::to_owned), step_ms, time, series, changes })
     }
 
     /// What this takes of memory, in bytes: what was allocated, without what the allocator adds.
-    pub fn bytes(&self) -> usize {
+    pub fn allocated_bytes(&self) -> usize {
         let text = |change: &Change| {
             change.container.capacity()
                 + change.name.as_ref().map_or(0, String::capacity)
                 + change.what.capacity()
                 + change.because.capacity()
         };
-        self.node.bytes()
-            + self.containers.iter().map(|(id, subject)| id.capacity() + subject.bytes()).sum::<usize>()
+        self.node.allocated_bytes()
+            + self
+                .containers
+                .iter()
+                .map(|(id, subject)| id.capacity() + subject.allocated_bytes())
+                .sum::<usize>()
             + self.changes.capacity() * size_of::<Change>()
             + self.changes.iter().map(text).sum::<usize>()
     }
 
     /// Makes room for one more container, where that is possible: of one that the moment `before` did not name either.
     fn has_room(&mut self, before: u64) -> bool {
-        if self.containers.len() < MOST_SUBJECTS {
+        if self.containers.len() < MAX_SUBJECTS {
             return true;
         }
-        let gone = self.containers.iter().filter(|(_, subject)| subject.seen < before);
-        let first = gone.min_by_key(|(_, subject)| subject.seen).map(|(id, _)| id.clone());
+        let gone = self.containers.iter().filter(|(_, subject)| subject.last_seen < before);
+        let first = gone.min_by_key(|(_, subject)| subject.last_seen).map(|(id, _)| id.clone());
         first.is_some_and(|id| self.containers.remove(&id).is_some())
     }
 }

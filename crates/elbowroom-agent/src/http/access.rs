@@ -3,7 +3,7 @@
 //! Over the unix socket whoever may open it, which is root and a group. Over TCP whoever has the token; where there is none,
 //! which only a loopback address may do, programs on this machine, and no page of the web that a browser on it shows.
 
-use super::Refusal;
+use super::HttpError;
 use anyhow::{Context, Result, ensure};
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderMap, HeaderValue};
@@ -18,13 +18,13 @@ use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
 /// Shortest token that is accepted: 22 characters of base64 are 128 bits, and people count badly.
-const SHORTEST: usize = 16;
+const MIN_TOKEN_LEN: usize = 16;
 /// Largest body that is not refused at sight. None is ever read.
-const LARGEST_BODY: u64 = 64 << 10;
+const MAX_BODY: u64 = 64 << 10;
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Peer {
+pub(super) enum HttpPeer {
     /// A process of this user, by the kernel's word.
     Unix { uid: u32 },
     /// Somebody on the network.
@@ -32,9 +32,9 @@ pub(super) enum Peer {
 }
 
 /// The secret of the network's clients.
-pub(super) struct Token(String);
+pub(super) struct BearerToken(String);
 
-impl Token {
+impl BearerToken {
     /// Reads it: the file's one line.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
@@ -42,15 +42,15 @@ impl Token {
         ensure!(mode & 0o004 == 0, "{}: everybody can read it: chmod o= it", path.display());
         let token = text.trim();
         ensure!(
-            token.len() >= SHORTEST && token.bytes().all(|b| b.is_ascii_graphic()),
-            "{}: a token is one line of at least {SHORTEST} letters and digits: `openssl rand -hex 16` makes one",
+            token.len() >= MIN_TOKEN_LEN && token.bytes().all(|b| b.is_ascii_graphic()),
+            "{}: a token is one line of at least {MIN_TOKEN_LEN} letters and digits: `openssl rand -hex 16` makes one",
             path.display()
         );
         Ok(Self(token.to_owned()))
     }
 
     /// Whether this header is `Bearer TOKEN`; takes as long for a token that is nearly right as for one that is not.
-    fn is_in(&self, header: Option<&HeaderValue>) -> bool {
+    fn matches_header(&self, header: Option<&HeaderValue>) -> bool {
         let given = header.and_then(|value| value.as_bytes().split_at_checked(7));
         given.is_some_and(|(scheme, token)| {
             scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(token.ct_eq(self.0.as_bytes()))
@@ -59,12 +59,16 @@ impl Token {
 }
 
 /// What is asked of the network's clients.
-pub(super) type Gate = Option<Arc<Token>>;
+pub(super) type RequiredToken = Option<Arc<BearerToken>>;
 
 /// Lets a request through, or not.
-pub(super) async fn check(State(gate): State<Gate>, request: Request, next: Next) -> Response {
-    let peer = request.extensions().get::<Peer>().copied();
-    match allow(&gate, peer, &request) {
+pub(super) async fn check_access(
+    State(gate): State<RequiredToken>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let peer = request.extensions().get::<HttpPeer>().copied();
+    match authorize(&gate, peer, &request) {
         Ok(()) => {
             let mut response = next.run(request).await;
             let nosniff = HeaderValue::from_static("nosniff");
@@ -78,28 +82,28 @@ pub(super) async fn check(State(gate): State<Gate>, request: Request, next: Next
     }
 }
 
-fn allow(gate: &Gate, peer: Option<Peer>, request: &Request) -> Result<(), Refusal> {
+fn authorize(gate: &RequiredToken, peer: Option<HttpPeer>, request: &Request) -> Result<(), HttpError> {
     let headers = request.headers();
     let length =
         headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if length.is_some_and(|length| length > LARGEST_BODY) {
-        return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "nothing here reads a body: send none"));
+    if length.is_some_and(|length| length > MAX_BODY) {
+        return Err(HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, "nothing here reads a body: send none"));
     }
     match (peer, gate) {
-        (Some(Peer::Unix { .. }), _) => Ok(()),
+        (Some(HttpPeer::Unix { .. }), _) => Ok(()),
         (_, Some(token)) => {
             let public = request.method() == Method::GET && is_public(request.uri().path());
-            if public || token.is_in(headers.get(header::AUTHORIZATION)) {
+            if public || token.matches_header(headers.get(header::AUTHORIZATION)) {
                 return Ok(());
             }
             let message = "the token is missing or wrong: send `Authorization: Bearer TOKEN`";
-            Err(Refusal::new(StatusCode::UNAUTHORIZED, message))
+            Err(HttpError::new(StatusCode::UNAUTHORIZED, message))
         }
-        (_, None) if is_of_this_machine(headers) => Ok(()),
+        (_, None) if is_local_host_header(headers) => Ok(()),
         (_, None) => {
             // A name of somebody else's that resolves to 127.0.0.1 would make every page of the web a client (DNS rebinding).
             let message = "without a token only an address is a host name here: ask 127.0.0.1 or localhost, or set api.token_file";
-            Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, message))
+            Err(HttpError::new(StatusCode::MISDIRECTED_REQUEST, message))
         }
     }
 }
@@ -110,7 +114,7 @@ fn is_public(path: &str) -> bool {
 }
 
 /// Whether the client, who may be a browser, calls this server by an address or as `localhost`.
-fn is_of_this_machine(headers: &HeaderMap) -> bool {
+fn is_local_host_header(headers: &HeaderMap) -> bool {
     // HTTP/1.0 needs none; browsers send one always.
     let Some(host) = headers.get(header::HOST) else { return true };
     let Ok(authority) = Authority::try_from(host.as_bytes()) else { return false };
@@ -126,20 +130,20 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
-    fn status(gate: Option<&str>, peer: Peer, path: &str, headers: &[(&str, &str)]) -> u16 {
-        let gate = gate.map(|token| Arc::new(Token(token.to_owned())));
+    fn status(gate: Option<&str>, peer: HttpPeer, path: &str, headers: &[(&str, &str)]) -> u16 {
+        let gate = gate.map(|token| Arc::new(BearerToken(token.to_owned())));
         let mut request = Request::builder().uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(Body::empty()).unwrap();
-        allow(&gate, Some(peer), &request).map_or_else(|refusal| refusal.status.as_u16(), |()| 200)
+        authorize(&gate, Some(peer), &request).map_or_else(|refusal| refusal.status.as_u16(), |()| 200)
     }
 
     #[test]
     fn only_the_whole_token_opens_the_door() {
         let check = |header: &str, expect| {
-            let got = status(Some(TOKEN), Peer::Tcp, "/metrics", &[("authorization", header)]);
+            let got = status(Some(TOKEN), HttpPeer::Tcp, "/metrics", &[("authorization", header)]);
             assert_eq!(got, expect, "{header:?}");
         };
         check("Bearer 0123456789abcdef", 200);
@@ -156,7 +160,7 @@ mod tests {
         ] {
             check(wrong, 401);
         }
-        assert_eq!(status(Some(TOKEN), Peer::Tcp, "/metrics", &[]), 401);
+        assert_eq!(status(Some(TOKEN), HttpPeer::Tcp, "/metrics", &[]), 401);
     }
 
     #[test]
@@ -169,7 +173,7 @@ mod tests {
             ("/api/v1/status", 401),
             ("/assets", 401),
         ] {
-            assert_eq!(status(Some(TOKEN), Peer::Tcp, path, &[]), expect, "{path}");
+            assert_eq!(status(Some(TOKEN), HttpPeer::Tcp, path, &[]), expect, "{path}");
         }
     }
 
@@ -183,14 +187,14 @@ mod tests {
             ("localhost.rebind.example", 421),
             ("", 421),
         ] {
-            assert_eq!(status(None, Peer::Tcp, "/metrics", &[("host", host)]), expect, "{host:?}");
+            assert_eq!(status(None, HttpPeer::Tcp, "/metrics", &[("host", host)]), expect, "{host:?}");
         }
-        assert_eq!(status(None, Peer::Unix { uid: 7 }, "/metrics", &[("host", "anything")]), 200);
+        assert_eq!(status(None, HttpPeer::Unix { uid: 7 }, "/metrics", &[("host", "anything")]), 200);
     }
 
     #[test]
     fn a_body_that_is_announced_to_be_large_is_refused_unread() {
-        let got = status(None, Peer::Unix { uid: 0 }, "/", &[("content-length", "70000")]);
+        let got = status(None, HttpPeer::Unix { uid: 0 }, "/", &[("content-length", "70000")]);
         assert_eq!(got, 413);
     }
 
@@ -202,7 +206,7 @@ mod tests {
         let check = |text: &str, mode, expect: &str| {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
-            let said = Token::read(&path)
+            let said = BearerToken::read(&path)
                 .map_or_else(|error| elbowroom_client::output::one_line(&error), |token| token.0);
             assert!(said.contains(expect), "{text:?}: {said}");
         };
@@ -210,6 +214,6 @@ mod tests {
         check("0123456789abcdef\n", 0o644, "everybody can read it");
         check("short\n", 0o600, "at least 16");
         check("two lines, which is\none too many\n", 0o600, "one line");
-        assert!(Token::read(&dir.path().join("none")).is_err());
+        assert!(BearerToken::read(&dir.path().join("none")).is_err());
     }
 }

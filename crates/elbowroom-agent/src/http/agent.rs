@@ -1,11 +1,13 @@
 //! The agent as a source: one question a second, however many look.
 
-use super::source::refuse;
-use super::{Answer, Moments, Refusal, Source};
+use super::source::ready_error;
+use super::{HttpError, SnapshotSource, SnapshotStore, SourceFuture};
 use anyhow::{Context, Result, bail};
 use axum::http::StatusCode;
-use elbowroom_client::api::{ContainerView, Explanation, FindingsReport, Request, Response, Snapshot};
-use elbowroom_client::kept::Kept;
+use elbowroom_client::api::{
+    AgentSnapshot, ContainerView, ControlRequest, ControlResponse, Explanation, FindingsReport,
+};
+use elbowroom_client::profile_store::StoredProfile;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,58 +18,58 @@ use tokio::sync::Semaphore;
 /// Time between two snapshots.
 const PERIOD_MS: u64 = 1_000;
 /// How long the newest snapshot says how things are.
-const FRESH: Duration = Duration::from_secs(5);
+const FRESH_FOR: Duration = Duration::from_secs(5);
 /// How long an answer may take; the agent itself gives up earlier and says why.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest answer: several thousand containers.
-const LONGEST: u64 = 64 << 20;
+const MAX_RESPONSE: u64 = 64 << 20;
 /// Questions about single containers that are under way at once.
-const ASKING: usize = 2;
+const MAX_QUERIES: usize = 2;
 /// A process that has had nobody to ask for this long belongs to an agent that is gone. One that is not starts another.
-const ALONE: Duration = Duration::from_secs(60);
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The agent, as the API knows it.
-pub(super) struct Agent {
-    moments: Moments,
+pub(super) struct AgentSource {
+    snapshots: SnapshotStore,
     /// Where it answers the API.
     feed: PathBuf,
     /// When it last answered.
-    answered: Mutex<Option<Instant>>,
-    asking: Arc<Semaphore>,
+    last_answer: Mutex<Option<Instant>>,
+    query_permits: Arc<Semaphore>,
 }
 
-impl Agent {
+impl AgentSource {
     pub(super) fn new(feed: &Path) -> Self {
         Self {
-            moments: Moments::new(),
+            snapshots: SnapshotStore::new(),
             feed: feed.to_owned(),
-            answered: Mutex::new(None),
-            asking: Arc::new(Semaphore::new(ASKING)),
+            last_answer: Mutex::new(None),
+            query_permits: Arc::new(Semaphore::new(MAX_QUERIES)),
         }
     }
 
     /// Takes a snapshot a second, for as long as there is an agent; an error says that there is none.
-    pub(super) async fn follow(&self) -> Result<()> {
-        let mut feed: Option<Feed> = None;
+    pub(super) async fn poll_snapshots(&self) -> Result<()> {
+        let mut feed: Option<FeedConnection> = None;
         let mut alone = Instant::now();
         let mut told = false;
         loop {
             match self.snapshot(&mut feed).await {
                 Ok(snapshot) => {
                     (alone, told) = (Instant::now(), false);
-                    *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(alone);
-                    self.moments.take(*snapshot);
+                    *self.last_answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(alone);
+                    self.snapshots.insert(*snapshot);
                 }
                 Err(error) => {
                     feed = None;
                     // Both processes start at once, and this one may be the first.
-                    if alone.elapsed() > FRESH && !std::mem::replace(&mut told, true) {
+                    if alone.elapsed() > FRESH_FOR && !std::mem::replace(&mut told, true) {
                         tracing::warn!(
                             because = elbowroom_client::output::one_line(&error),
                             "the agent gives the API no snapshot"
                         );
                     }
-                    if alone.elapsed() > ALONE {
+                    if alone.elapsed() > ORPHAN_TIMEOUT {
                         bail!("no agent answers any more");
                     }
                 }
@@ -78,38 +80,38 @@ impl Agent {
         }
     }
 
-    async fn snapshot(&self, feed: &mut Option<Feed>) -> Result<Box<Snapshot>> {
+    async fn snapshot(&self, feed: &mut Option<FeedConnection>) -> Result<Box<AgentSnapshot>> {
         if feed.is_none() {
-            *feed = Some(Feed::connect(&self.feed).await?);
+            *feed = Some(FeedConnection::connect(&self.feed).await?);
         }
         let feed = feed.as_mut().expect("there is one, or was just made");
-        match feed.ask(&Request::Snapshot).await? {
-            Response::Snapshot(snapshot) => Ok(snapshot),
-            Response::Error(message) => bail!("{message}"),
+        match feed.ask(&ControlRequest::Snapshot).await? {
+            ControlResponse::Snapshot(snapshot) => Ok(snapshot),
+            ControlResponse::Error(message) => bail!("{message}"),
             _ => bail!("the agent's answer does not fit the question: is it of another version?"),
         }
     }
 
     /// Asks one thing on a connection of its own; `refused` is what it means when the agent answers with an error.
-    fn ask<T: Send + 'static>(
+    fn query<T: Send + 'static>(
         &self,
-        request: Request,
+        request: ControlRequest,
         refused: StatusCode,
-        take: impl FnOnce(Response) -> Option<T> + Send + 'static,
-    ) -> Answer<T> {
-        let Ok(seat) = self.asking.clone().try_acquire_owned() else {
-            return refuse(
+        take: impl FnOnce(ControlResponse) -> Option<T> + Send + 'static,
+    ) -> SourceFuture<T> {
+        let Ok(seat) = self.query_permits.clone().try_acquire_owned() else {
+            return ready_error(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "too many ask the agent at this moment: try again",
             );
         };
         let feed = self.feed.clone();
         Box::pin(async move {
-            let answer = async { Feed::connect(&feed).await?.ask(&request).await }.await;
+            let answer = async { FeedConnection::connect(&feed).await?.ask(&request).await }.await;
             drop(seat);
-            let unavailable = |message: String| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message);
+            let unavailable = |message: String| HttpError::new(StatusCode::SERVICE_UNAVAILABLE, message);
             match answer {
-                Ok(Response::Error(message)) => Err(Refusal::new(refused, message)),
+                Ok(ControlResponse::Error(message)) => Err(HttpError::new(refused, message)),
                 Ok(response) => {
                     take(response).ok_or_else(|| unavailable("the agent is of another version".into()))
                 }
@@ -119,79 +121,82 @@ impl Agent {
     }
 }
 
-impl Source for Agent {
-    fn moments(&self) -> &Moments {
-        &self.moments
+impl SnapshotSource for AgentSource {
+    fn snapshots(&self) -> &SnapshotStore {
+        &self.snapshots
     }
 
-    fn is_fresh(&self) -> Result<(), Refusal> {
-        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+    fn check_fresh(&self) -> Result<(), HttpError> {
+        let answered = *self.last_answer.lock().unwrap_or_else(PoisonError::into_inner);
         match answered.map(|at| at.elapsed()) {
-            Some(ago) if ago > FRESH => {
+            Some(ago) if ago > FRESH_FOR => {
                 let message = format!("the agent has not answered for {} s: look at its log", ago.as_secs());
-                Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message))
+                Err(HttpError::new(StatusCode::SERVICE_UNAVAILABLE, message))
             }
             _ => Ok(()),
         }
     }
 
-    fn explain(&self, container: String) -> Answer<Explanation> {
-        self.ask(Request::Explain(container), StatusCode::NOT_FOUND, |response| match response {
-            Response::Explain(explanation) => Some(*explanation),
+    fn explain(&self, container: String) -> SourceFuture<Explanation> {
+        self.query(ControlRequest::Explain(container), StatusCode::NOT_FOUND, |response| match response {
+            ControlResponse::Explain(explanation) => Some(*explanation),
             _ => None,
         })
     }
 
-    fn findings(&self) -> Answer<FindingsReport> {
-        self.ask(Request::Findings, StatusCode::INTERNAL_SERVER_ERROR, |response| match response {
-            Response::Findings(findings) => Some(*findings),
+    fn findings(&self) -> SourceFuture<FindingsReport> {
+        self.query(ControlRequest::Findings, StatusCode::INTERNAL_SERVER_ERROR, |response| match response {
+            ControlResponse::Findings(findings) => Some(*findings),
             _ => None,
         })
     }
 
-    fn profiles(&self) -> Answer<Vec<Kept>> {
-        self.ask(Request::Profiles, StatusCode::INTERNAL_SERVER_ERROR, |response| match response {
-            Response::Profiles(profiles) => Some(profiles),
+    fn profiles(&self) -> SourceFuture<Vec<StoredProfile>> {
+        self.query(ControlRequest::Profiles, StatusCode::INTERNAL_SERVER_ERROR, |response| match response {
+            ControlResponse::Profiles(profiles) => Some(profiles),
             _ => None,
         })
     }
 
-    fn profile(&self, name: String) -> Answer<String> {
-        self.ask(Request::Profile(name), StatusCode::NOT_FOUND, |response| match response {
-            Response::Profile(text) => Some(text),
+    fn profile(&self, name: String) -> SourceFuture<String> {
+        self.query(ControlRequest::Profile(name), StatusCode::NOT_FOUND, |response| match response {
+            ControlResponse::Profile(text) => Some(text),
             _ => None,
         })
     }
 
-    fn attach(&self, container: String, attached: bool) -> Answer<ContainerView> {
-        let request = if attached { Request::Attach(container) } else { Request::Detach(container) };
-        self.ask(request, StatusCode::CONFLICT, |response| match response {
-            Response::Container(container) => Some(*container),
+    fn attach(&self, container: String, attached: bool) -> SourceFuture<ContainerView> {
+        let request =
+            if attached { ControlRequest::Attach(container) } else { ControlRequest::Detach(container) };
+        self.query(request, StatusCode::CONFLICT, |response| match response {
+            ControlResponse::Container(container) => Some(*container),
             _ => None,
         })
     }
 }
 
 /// A connection to the agent.
-struct Feed(BufReader<UnixStream>);
+struct FeedConnection(BufReader<UnixStream>);
 
-impl Feed {
+impl FeedConnection {
     async fn connect(path: &Path) -> Result<Self> {
         let connected = UnixStream::connect(path).await;
         Ok(Self(BufReader::new(connected.with_context(|| format!("connecting to {}", path.display()))?)))
     }
 
-    async fn ask(&mut self, request: &Request) -> Result<Response> {
-        tokio::time::timeout(PATIENCE, self.exchange(request)).await.context("the agent does not answer")?
+    async fn ask(&mut self, request: &ControlRequest) -> Result<ControlResponse> {
+        tokio::time::timeout(ANSWER_TIMEOUT, self.exchange(request))
+            .await
+            .context("the agent does not answer")?
     }
 
-    async fn exchange(&mut self, request: &Request) -> Result<Response> {
+    async fn exchange(&mut self, request: &ControlRequest) -> Result<ControlResponse> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         self.0.write_all(&line).await.context("asking the agent")?;
         let mut answer = Vec::new();
         (&mut self.0)
-            .take(LONGEST)
+            .take(MAX_RESPONSE)
             .read_until(b'\n', &mut answer)
             .await
             .context("reading the agent's answer")?;

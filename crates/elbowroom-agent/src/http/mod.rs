@@ -6,25 +6,25 @@
 //!
 //! # Approach
 //! A process of its own ([`server`]), without privileges, takes one snapshot a second from the agent, however many look, and
-//! answers everybody from that ([`moments`]). Where snapshots come from is a [`Source`]: the agent, or a recording.
-//! Connections are few, short-lived or read steadily ([`listen`]), and taken at a bounded pace ([`pace`]); who may ask what is in [`access`].
+//! answers everybody from that ([`snapshot_store`]). Where snapshots come from is a [`SnapshotSource`]: the agent, or a recording.
+//! Connections are few, short-lived or read steadily ([`listen`]), and taken at a bounded pace ([`rate_limiter`]); who may ask what is in [`access`].
 
 mod access;
 mod agent;
-mod answers;
 mod listen;
-mod moments;
+mod live;
 #[cfg(test)]
 mod openapi;
-mod pace;
+mod rate_limiter;
 pub mod recording;
 mod routes;
 pub mod server;
 pub(crate) mod settings;
+mod snapshot_store;
 mod source;
 mod stream;
 mod tls;
 
-pub(crate) use moments::Moments;
 pub(crate) use routes::router;
-pub(crate) use source::{Answer, Refusal, Source};
+pub(crate) use snapshot_store::SnapshotStore;
+pub(crate) use source::{HttpError, SnapshotSource, SourceFuture};

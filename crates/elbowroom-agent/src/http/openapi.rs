@@ -1,87 +1,105 @@
 //! The document that describes the API, made from the types that are answered. The program carries the golden copy,
 //! `openapi.json`, so that a change of the API is seen in review: `UPDATE_GOLDEN=1 cargo test -p elbowroom openapi` renews it.
 
-use super::answers::{Live, LiveAlert};
-use super::source::Error;
+use super::live::{LiveAlert, LiveSnapshot};
+use super::source::ErrorBody;
 use crate::history;
-use crate::history::MOST_POINTS;
+use crate::history::MAX_RESPONSE_POINTS;
 use elbowroom_client::api::{
-    AlertView, ContainerView, DisksReport, Explanation, FindingsReport, MemoryReport, Snapshot, Status,
+    AgentSnapshot, AgentStatus, AlertView, ContainerView, DisksReport, Explanation, FindingsReport,
+    MemoryReport,
 };
-use elbowroom_client::kept::Kept;
+use elbowroom_client::profile_store::StoredProfile;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 /// One path: what it takes, what it answers.
-struct Operation {
+struct ApiOperation {
     method: &'static str,
     path: &'static str,
     summary: &'static str,
     parameters: Vec<Value>,
     /// Content type, and schema.
     answer: (&'static str, Value),
-    /// Statuses beside 200, of which each answers an [`Error`].
-    refusals: &'static [u16],
+    /// Statuses beside 200, of which each answers an [`ErrorBody`].
+    error_statuses: &'static [u16],
 }
 
 /// What is answered where a question needs an agent that answers.
-const AWAY: u16 = 503;
+const UNAVAILABLE: u16 = 503;
 
-fn operations(types: &mut SchemaGenerator) -> Vec<Operation> {
+fn operations(types: &mut SchemaGenerator) -> Vec<ApiOperation> {
     let mut all = Vec::new();
     let mut get = |path, summary, answer, refusals| {
-        all.push(Operation { method: "get", path, summary, parameters: parameters(path), answer, refusals });
+        all.push(ApiOperation {
+            method: "get",
+            path,
+            summary,
+            parameters: parameters(path),
+            answer,
+            error_statuses: refusals,
+        });
     };
-    let container = &[400, 404, 409, AWAY];
-    get("/api/v1/status", "The agent itself.", of::<Status>(types), &[AWAY]);
+    let container = &[400, 404, 409, UNAVAILABLE];
+    get("/api/v1/status", "The agent itself.", json_answer::<AgentStatus>(types), &[UNAVAILABLE]);
     get(
         "/api/v1/containers",
         "Every container: what it sees, what it used.",
-        of::<Vec<ContainerView>>(types),
-        &[AWAY],
+        json_answer::<Vec<ContainerView>>(types),
+        &[UNAVAILABLE],
     );
-    get("/api/v1/containers/{id}", "One container.", of::<ContainerView>(types), container);
-    get("/api/v1/containers/{id}/explain", "Why it sees what it sees.", of::<Explanation>(types), container);
-    get("/api/v1/disks", "The governed disks.", of::<DisksReport>(types), &[AWAY]);
-    get("/api/v1/memory", "The memory that is shared.", of::<MemoryReport>(types), &[AWAY]);
-    get("/api/v1/alerts", "The alerts that last.", of::<Vec<AlertView>>(types), &[AWAY]);
+    get("/api/v1/containers/{id}", "One container.", json_answer::<ContainerView>(types), container);
+    get(
+        "/api/v1/containers/{id}/explain",
+        "Why it sees what it sees.",
+        json_answer::<Explanation>(types),
+        container,
+    );
+    get("/api/v1/disks", "The governed disks.", json_answer::<DisksReport>(types), &[UNAVAILABLE]);
+    get("/api/v1/memory", "The memory that is shared.", json_answer::<MemoryReport>(types), &[UNAVAILABLE]);
+    get("/api/v1/alerts", "The alerts that last.", json_answer::<Vec<AlertView>>(types), &[UNAVAILABLE]);
     get(
         "/api/v1/findings",
         "What the doctor found when it last looked.",
-        of::<FindingsReport>(types),
-        &[AWAY],
+        json_answer::<FindingsReport>(types),
+        &[UNAVAILABLE],
     );
-    get("/api/v1/snapshot", "All of that at one moment.", of::<Snapshot>(types), &[AWAY]);
+    get(
+        "/api/v1/snapshot",
+        "All of that at one moment.",
+        json_answer::<AgentSnapshot>(types),
+        &[UNAVAILABLE],
+    );
     get(
         "/api/v1/history",
         "What happened lately, to the node or to a container.",
-        of::<history::Answer>(types),
+        json_answer::<history::HistoryResponse>(types),
         &[400, 404],
     );
     get(
         "/api/v1/profiles",
         "The profiles that are kept, the newest first.",
-        of::<Vec<Kept>>(types),
-        &[500, AWAY],
+        json_answer::<Vec<StoredProfile>>(types),
+        &[500, UNAVAILABLE],
     );
     get(
         "/api/v1/profiles/{name}",
         "One of them.",
         ("application/json", json!({"type": "object"})),
-        &[400, 404, AWAY],
+        &[400, 404, UNAVAILABLE],
     );
     let stream = json!({
         "type": "string",
         "description": "Server-sent events: `snapshot` (Live) once a second, `change` (Change) and `alert` (LiveAlert) as they happen.",
     });
-    get("/api/v1/stream", "What happens, as it happens.", ("text/event-stream", stream), &[AWAY]);
+    get("/api/v1/stream", "What happens, as it happens.", ("text/event-stream", stream), &[UNAVAILABLE]);
     get("/api/v1/openapi.json", "This document.", ("application/json", json!({"type": "object"})), &[]);
     let text = |description: &str| json!({"type": "string", "description": description});
     let metrics = ("application/openmetrics-text", text("OpenMetrics 1.0."));
-    get("/metrics", "Everything as metrics.", metrics, &[AWAY]);
+    get("/metrics", "Everything as metrics.", metrics, &[UNAVAILABLE]);
     get("/healthz", "Whether the API's process lives.", ("text/plain", text("`ok`")), &[]);
-    get("/readyz", "Whether the agent answers it.", ("text/plain", text("`ready`")), &[AWAY]);
+    get("/readyz", "Whether the agent answers it.", ("text/plain", text("`ready`")), &[UNAVAILABLE]);
     for (path, summary) in [
         (
             "/api/v1/containers/{id}/attach",
@@ -89,13 +107,21 @@ fn operations(types: &mut SchemaGenerator) -> Vec<Operation> {
         ),
         ("/api/v1/containers/{id}/detach", "Unmounts it again. Only root, only over the unix socket."),
     ] {
-        let (answer, refusals) = (of::<ContainerView>(types), &[400, 403, 404, 409, AWAY][..]);
-        all.push(Operation { method: "post", path, summary, parameters: parameters(path), answer, refusals });
+        let (answer, refusals) =
+            (json_answer::<ContainerView>(types), &[400, 403, 404, 409, UNAVAILABLE][..]);
+        all.push(ApiOperation {
+            method: "post",
+            path,
+            summary,
+            parameters: parameters(path),
+            answer,
+            error_statuses: refusals,
+        });
     }
     all
 }
 
-fn of<T: JsonSchema>(types: &mut SchemaGenerator) -> (&'static str, Value) {
+fn json_answer<T: JsonSchema>(types: &mut SchemaGenerator) -> (&'static str, Value) {
     ("application/json", types.subschema_for::<T>().to_value())
 }
 
@@ -118,7 +144,7 @@ fn parameters(path: &str) -> Vec<Value> {
             parameter(
                 "points",
                 "query",
-                json!({"type": "integer", "minimum": 1, "maximum": MOST_POINTS}),
+                json!({"type": "integer", "minimum": 1, "maximum": MAX_RESPONSE_POINTS}),
                 "Most points of the answer; 300 without it.",
             ),
         ],
@@ -131,12 +157,12 @@ fn parameters(path: &str) -> Vec<Value> {
 fn document() -> Value {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     let mut types = settings.with(|s| s.definitions_path = "/components/schemas".into()).into_generator();
-    let error = of::<Error>(&mut types).1;
+    let error = json_answer::<ErrorBody>(&mut types).1;
     // Only in the stream, which JSON Schema cannot describe.
     let _ = (
-        of::<Live<'_>>(&mut types),
-        of::<LiveAlert<'_>>(&mut types),
-        of::<elbowroom_client::change::Change>(&mut types),
+        json_answer::<LiveSnapshot<'_>>(&mut types),
+        json_answer::<LiveAlert<'_>>(&mut types),
+        json_answer::<elbowroom_client::change::Change>(&mut types),
     );
     let mut paths = Map::new();
     for operation in operations(&mut types) {
@@ -145,7 +171,7 @@ fn document() -> Value {
         let answer = json!({"description": operation.summary, "content": {content_type: {"schema": schema}}});
         responses.insert("200".into(), answer);
         // Whoever comes over the network may lack the token, or may call the server by somebody else's name.
-        for status in [&[401, 413, 421], operation.refusals].concat() {
+        for status in [&[401, 413, 421], operation.error_statuses].concat() {
             let refusal = json!({"description": "One line says why.", "content": {"application/json": {"schema": error}}});
             responses.insert(status.to_string(), refusal);
         }

@@ -1,9 +1,9 @@
 //! A recording as a source: the same API and dashboard over the past.
 
-use super::source::refuse;
-use super::{Answer, Moments, Source, listen, router};
-use crate::recorder::reader::Cursor;
-use crate::recorder::when;
+use super::source::ready_error;
+use super::{SnapshotSource, SnapshotStore, SourceFuture, listen, router};
+use crate::recorder::reader::RecordingCursor;
+use crate::recorder::timestamp;
 use anyhow::{Context, Result, ensure};
 use axum::http::StatusCode;
 use elbowroom_client::api::Explanation;
@@ -16,19 +16,19 @@ const SECOND_MS: u64 = 1_000;
 const MINUTE_MS: u64 = 60 * SECOND_MS;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 /// How far before the moment that is shown, and how closely: as history keeps it (`crate::history`).
-const CLOSELY: [(u64, u64); 3] =
+const RESOLUTIONS: [(u64, u64); 3] =
     [(10 * MINUTE_MS, 0), (2 * HOUR_MS, 10 * SECOND_MS), (24 * HOUR_MS, MINUTE_MS)];
 
 /// What was, up to a moment.
-struct Recording(Moments);
+struct RecordingSource(SnapshotStore);
 
-impl Source for Recording {
-    fn moments(&self) -> &Moments {
+impl SnapshotSource for RecordingSource {
+    fn snapshots(&self) -> &SnapshotStore {
         &self.0
     }
 
-    fn explain(&self, _container: String) -> Answer<Explanation> {
-        refuse(
+    fn explain(&self, _container: String) -> SourceFuture<Explanation> {
+        ready_error(
             StatusCode::NOT_FOUND,
             "this is a recording: the reasons of changes are in its history, explanations are not kept",
         )
@@ -45,8 +45,8 @@ pub fn serve(dir: &Path, at: Option<u64>, address: SocketAddr) -> Result<()> {
         "--serve: {address} is open to the network, and a recording has no token: use 127.0.0.1, and ssh -L from elsewhere"
     );
     let end = match at {
-        Some(time) => Cursor::at(dir, time)?,
-        None => Cursor::last(dir)?,
+        Some(time) => RecordingCursor::at(dir, time)?,
+        None => RecordingCursor::last(dir)?,
     };
     let (moments, shown) = (load(dir, &end)?, end.time());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
@@ -54,11 +54,11 @@ pub fn serve(dir: &Path, at: Option<u64>, address: SocketAddr) -> Result<()> {
         let listener = tokio::net::TcpListener::bind(address)
             .await
             .with_context(|| format!("--serve: {address} cannot be had: choose another port"))?;
-        eprintln!("{} is on http://{}/ until Ctrl-C", when::shown(shown), listener.local_addr()?);
+        eprintln!("{} is on http://{}/ until Ctrl-C", timestamp::format_local(shown), listener.local_addr()?);
         let mut stop = signal(SignalKind::interrupt()).context("waiting for signals")?;
         let mut end = signal(SignalKind::terminate()).context("waiting for signals")?;
         tokio::select! {
-            () = listen::tcp(listener, None, None, router(Arc::new(Recording(moments)))) => {}
+            () = listen::serve_tcp(listener, None, None, router(Arc::new(RecordingSource(moments)))) => {}
             _ = stop.recv() => {}
             _ = end.recv() => {}
         }
@@ -67,24 +67,24 @@ pub fn serve(dir: &Path, at: Option<u64>, address: SocketAddr) -> Result<()> {
 }
 
 /// Everything up to `end` that history keeps: of some moments all, and of each what changed.
-fn load(dir: &Path, end: &Cursor) -> Result<Moments> {
-    let moments = Moments::new();
-    let (longest, _) = CLOSELY[CLOSELY.len() - 1];
-    let mut cursor = match Cursor::at(dir, end.time().saturating_sub(longest)) {
-        Ok(cursor) if cursor.place() <= end.place() => cursor,
-        _ => Cursor::first(dir)?,
+fn load(dir: &Path, end: &RecordingCursor) -> Result<SnapshotStore> {
+    let moments = SnapshotStore::new();
+    let (longest, _) = RESOLUTIONS[RESOLUTIONS.len() - 1];
+    let mut cursor = match RecordingCursor::at(dir, end.time().saturating_sub(longest)) {
+        Ok(cursor) if cursor.position() <= end.position() => cursor,
+        _ => RecordingCursor::first(dir)?,
     };
     let mut taken: Option<u64> = None;
     loop {
         let time = cursor.time();
-        let is_end = cursor.place() >= end.place();
-        let closely = CLOSELY.iter().find(|(back, _)| end.time().abs_diff(time) <= *back);
+        let is_end = cursor.position() >= end.position();
+        let closely = RESOLUTIONS.iter().find(|(back, _)| end.time().abs_diff(time) <= *back);
         let due = closely.is_some_and(|(_, every)| taken.is_none_or(|taken| time.abs_diff(taken) >= *every));
         if due || is_end {
-            moments.take(cursor.snapshot()?);
+            moments.insert(cursor.snapshot()?);
             taken = Some(time);
         } else {
-            moments.changed(cursor.changes()?);
+            moments.insert_changes(cursor.changes()?);
         }
         if is_end || !cursor.advance()? {
             return Ok(moments);

@@ -4,15 +4,15 @@
 //! (`docs/decisions/0017-api-process.md`). What it cannot open now, such as a port that is taken, it tries again later; over
 //! the unix socket it serves meanwhile.
 
-use super::access::Token;
-use super::agent::Agent;
-use super::settings::Settings;
+use super::access::BearerToken;
+use super::agent::AgentSource;
+use super::settings::ApiSettings;
 use super::{listen, router, tls};
-use crate::policy::FEED;
-use crate::view_server::roles::{Role, Roles};
+use crate::policy::FEED_SOCKET;
+use crate::view_server::roles::{AgentRole, RoleLock};
 use anyhow::{Context, Result, ensure};
 use elbowroom_linux::privilege;
-use elbowroom_linux::privilege::Bounds;
+use elbowroom_linux::privilege::ProcessRlimits;
 use elbowroom_linux::process;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -24,50 +24,50 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
 
 /// Its unix socket, below the run directory.
-pub(crate) const SOCKET: &str = "api.sock";
+pub(crate) const API_SOCKET: &str = "api.sock";
 /// How long after a port was taken it is asked for again.
-const AGAIN: Duration = Duration::from_secs(5);
+const BIND_RETRY: Duration = Duration::from_secs(5);
 /// What this process may have at most. A thousand busy containers' history is 150 MB, and every client some kilobytes.
-const BOUNDS: Bounds = Bounds { files: 1_024, data: 512 << 20 };
+const RESOURCE_LIMITS: ProcessRlimits = ProcessRlimits { files: 1_024, data: 512 << 20 };
 /// As `nice`: views and governors first.
 const NICE: i32 = 10;
 /// As `oom_score_adj`: history is the first thing that this agent can do without.
 const OOM_SCORE_ADJ: i32 = 500;
 
 /// What TCP needs.
-struct Network {
+struct TcpEndpoint {
     address: SocketAddr,
-    token: Option<Arc<Token>>,
+    token: Option<Arc<BearerToken>>,
     tls: Option<TlsAcceptor>,
     /// The port, where it could be had at once.
     listener: Option<TcpListener>,
 }
 
 /// Serves until it is told to stop.
-pub fn main(run_dir: &Path, settings: &Settings) -> Result<()> {
+pub fn main(run_dir: &Path, settings: &ApiSettings) -> Result<()> {
     let _ = rustix::thread::set_name(c"elbowroom-api");
-    let role = Roles::of_api(run_dir).context("taking the API server's role")?;
-    ensure!(role.take(Role::Api), "{}: an API server is at work here already", run_dir.display());
-    let unix = unix_socket(run_dir, &settings.group)?;
+    let role = RoleLock::open_api(run_dir).context("taking the API server's role")?;
+    ensure!(role.acquire(AgentRole::Api), "{}: an API server is at work here already", run_dir.display());
+    let unix = listen_unix(run_dir, &settings.group)?;
     // Views do not wait for a certificate, and neither does the unix socket.
-    let network = network(settings).unwrap_or_else(|error| {
+    let network = tcp_endpoint(settings).unwrap_or_else(|error| {
         tracing::error!(
             because = elbowroom_client::output::one_line(&error),
             "the API is not on TCP: correct this, then end this process"
         );
         None
     });
-    confine(run_dir)?;
+    drop_privileges(run_dir)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
     runtime.block_on(serve(unix, network))
 }
 
 /// Listens on `<run-dir>/api.sock`, for root and the group.
-fn unix_socket(run_dir: &Path, group: &str) -> Result<UnixListener> {
-    let path = run_dir.join(SOCKET);
+fn listen_unix(run_dir: &Path, group: &str) -> Result<UnixListener> {
+    let path = run_dir.join(API_SOCKET);
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()))?;
-    let gid = privilege::group(group);
+    let gid = privilege::group_id(group);
     let restrict = || {
         chown(&path, Some(0), Some(gid.unwrap_or(0)))?;
         std::fs::set_permissions(&path, PermissionsExt::from_mode(if gid.is_some() { 0o660 } else { 0o600 }))
@@ -84,25 +84,30 @@ fn unix_socket(run_dir: &Path, group: &str) -> Result<UnixListener> {
 }
 
 /// Reads what only root can read.
-fn network(settings: &Settings) -> Result<Option<Network>> {
+fn tcp_endpoint(settings: &ApiSettings) -> Result<Option<TcpEndpoint>> {
     let Some(address) = settings.address()? else { return Ok(None) };
-    let token =
-        settings.token_file.as_deref().map(Token::read).transpose().context("api.token_file")?.map(Arc::new);
+    let token = settings
+        .token_file
+        .as_deref()
+        .map(BearerToken::read)
+        .transpose()
+        .context("api.token_file")?
+        .map(Arc::new);
     let tls = settings.tls().map(|(certificate, key)| tls::acceptor(certificate, key)).transpose();
     let tls = tls.context("api.tls_certificate, api.tls_key")?;
     if tls.is_none() && !address.ip().is_loopback() {
         tracing::warn!(%address, because = "there is no certificate", "the API's token crosses the network in the clear");
     }
-    let listener = port(address).map_err(|error| {
+    let listener = listen_tcp(address).map_err(|error| {
         tracing::error!(
             because = elbowroom_client::output::one_line(&error),
             "the API is not on TCP yet: trying again"
         );
     });
-    Ok(Some(Network { address, token, tls, listener: listener.ok() }))
+    Ok(Some(TcpEndpoint { address, token, tls, listener: listener.ok() }))
 }
 
-fn port(address: SocketAddr) -> Result<TcpListener> {
+fn listen_tcp(address: SocketAddr) -> Result<TcpListener> {
     let listener = TcpListener::bind(address).with_context(|| {
         format!("api.listen: {address} cannot be had: end who has it, or choose another port")
     })?;
@@ -112,37 +117,38 @@ fn port(address: SocketAddr) -> Result<TcpListener> {
 }
 
 /// Gives up every right that was needed until here.
-fn confine(run_dir: &Path) -> Result<()> {
+fn drop_privileges(run_dir: &Path) -> Result<()> {
     let _ = process::set_oom_score_adj(OOM_SCORE_ADJ);
     let _ = rustix::process::setpriority_process(None, NICE);
     // Below a directory that this process could not go through by then, the feed is reached from here.
     std::env::set_current_dir(run_dir).with_context(|| run_dir.display().to_string())?;
-    privilege::give_up(privilege::unprivileged(), BOUNDS).context("giving up root's rights")
+    privilege::drop_privileges(privilege::unprivileged_user(), RESOURCE_LIMITS)
+        .context("giving up root's rights")
 }
 
-async fn serve(unix: UnixListener, network: Option<Network>) -> Result<()> {
-    let agent = Arc::new(Agent::new(&PathBuf::from(FEED)));
+async fn serve(unix: UnixListener, network: Option<TcpEndpoint>) -> Result<()> {
+    let agent = Arc::new(AgentSource::new(&PathBuf::from(FEED_SOCKET)));
     let unix = tokio::net::UnixListener::from_std(unix)?;
-    tokio::spawn(listen::unix(unix, router(agent.clone())));
-    if let Some(Network { address, token, tls, listener }) = network {
+    tokio::spawn(listen::serve_unix(unix, router(agent.clone())));
+    if let Some(TcpEndpoint { address, token, tls, listener }) = network {
         // Streams of its own: who comes by TCP takes no seat of who comes by the socket.
         let app = router(agent.clone());
         tokio::spawn(async move {
             let mut listener = listener;
             let listener = loop {
-                match listener.take().or_else(|| port(address).ok()) {
+                match listener.take().or_else(|| listen_tcp(address).ok()) {
                     Some(listener) => break listener,
-                    None => tokio::time::sleep(AGAIN).await,
+                    None => tokio::time::sleep(BIND_RETRY).await,
                 }
             };
             let listener =
                 tokio::net::TcpListener::from_std(listener).expect("it is a socket, and does not block");
-            listen::tcp(listener, tls, token, app).await;
+            listen::serve_tcp(listener, tls, token, app).await;
         });
     }
     let mut stop = signal(SignalKind::terminate()).context("waiting for signals")?;
     tokio::select! {
-        ended = agent.follow() => ended,
+        ended = agent.poll_snapshots() => ended,
         _ = stop.recv() => Ok(()),
     }
 }

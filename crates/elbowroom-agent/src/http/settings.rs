@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Whether and where the HTTP API is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Settings {
+pub struct ApiSettings {
     /// Whether there is one.
     pub enabled: bool,
     /// Whose members may ask over `<run-dir>/api.sock`, beside root. Where there is no such group it is root alone.
@@ -27,7 +27,7 @@ pub struct Settings {
     pub tls_key: Option<PathBuf>,
 }
 
-impl Default for Settings {
+impl Default for ApiSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -40,7 +40,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl ApiSettings {
     /// Where to listen for TCP.
     pub fn address(&self) -> Result<Option<SocketAddr>> {
         let parse = |text: &String| {

@@ -1,6 +1,6 @@
 //! `/api/v1/stream`: server-sent events for as long as somebody reads them.
 
-use super::{Moments, Refusal};
+use super::{HttpError, SnapshotStore};
 use axum::body::{Body, Bytes};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,24 +11,24 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast};
 
 /// Streams at a time: each holds a connection for hours.
-pub(super) const MOST_STREAMS: usize = 128;
+pub(super) const MAX_STREAMS: usize = 128;
 /// How long a stream may be silent: proxies and browsers take longer silence for an end.
-const SILENCE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// A comment, which readers skip (HTML standard, 9.2.6).
-const STILL_HERE: &[u8] = b":\n\n";
+const KEEPALIVE: &[u8] = b":\n\n";
 
 /// The stream, or a refusal where there are too many.
-pub(super) fn stream(moments: &Moments, seats: &Arc<Semaphore>) -> Response {
+pub(super) fn stream(moments: &SnapshotStore, seats: &Arc<Semaphore>) -> Response {
     let Ok(seat) = seats.clone().try_acquire_owned() else {
         let message =
-            format!("{MOST_STREAMS} streams are open, which is all there may be: close one, or try again");
-        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message).into_response();
+            format!("{MAX_STREAMS} streams are open, which is all there may be: close one, or try again");
+        return HttpError::new(StatusCode::SERVICE_UNAVAILABLE, message).into_response();
     };
-    let (now, events) = moments.listen();
+    let (now, events) = moments.subscribe();
     let frames = stream::unfold((now, events, seat), |(now, mut events, seat)| async move {
         let frame = match now {
             Some(frame) => frame,
-            None => next(&mut events).await?,
+            None => next_events(&mut events).await?,
         };
         Some((Ok::<_, Infallible>(frame), (None, events, seat)))
     });
@@ -42,9 +42,9 @@ pub(super) fn stream(moments: &Moments, seats: &Arc<Semaphore>) -> Response {
 }
 
 /// The next events; `None` for a reader that is too far behind to be told everything.
-async fn next(events: &mut broadcast::Receiver<Bytes>) -> Option<Bytes> {
-    match tokio::time::timeout(SILENCE, events.recv()).await {
+async fn next_events(events: &mut broadcast::Receiver<Bytes>) -> Option<Bytes> {
+    match tokio::time::timeout(KEEPALIVE_INTERVAL, events.recv()).await {
         Ok(frame) => frame.ok(),
-        Err(_) => Some(Bytes::from_static(STILL_HERE)),
+        Err(_) => Some(Bytes::from_static(KEEPALIVE)),
     }
 }

@@ -1,120 +1,127 @@
-//! The disk governor at work: decisions of [`Disks`] become limits, alerts and answers.
+//! The disk governor at work: decisions of [`DiskGovernor`] become limits, alerts and answers.
 //!
-//! Everything here runs on the owner's thread and waits for nothing. Limits are put on by the [`Limiter`], capacities are written by [`Capacities`]; what comes of a limit comes back as [`Event::IoLimits`] and goes
+//! Everything here runs on the owner's thread and waits for nothing. Limits are put on by the [`Limiter`], capacities are written by [`DiskCapacityStore`]; what comes of a limit comes back as [`HostEvent::IoLimits`] and goes
 //! through the governor like everything else, so that a recording of its events replays to the same decisions.
 
 use super::Mailbox;
-use super::capacities::Capacities;
-use super::limiter::{Limiter, Told};
-use super::orders::{Orders, Place};
-use crate::config::Config;
+use super::disk_capacities::DiskCapacityStore;
+use super::limiter::{Limiter, LimiterReply};
+use super::pending_limits::{GroupDisk, PendingLimits};
+use crate::config::AgentConfig;
 use anyhow::Result;
-use elbowroom_client::api::{AlertView, DiskStatus, DisksReport, Named};
-use elbowroom_govern::Mode;
-use elbowroom_govern::disk::{Cap, Disks, Order, Standing};
-use elbowroom_linux::cgroup::{Controller, Layout};
+use elbowroom_client::api::{AlertView, ContainerRef, DiskGovernorStats, DisksReport};
+use elbowroom_govern::GovernorMode;
+use elbowroom_govern::disk::{Cap, ContainerDiskStatus, DiskGovernor, DiskOrder};
+use elbowroom_linux::cgroup::{CgroupController, CgroupLayout};
 use elbowroom_linux::lease;
-use elbowroom_linux::memory::Actuator;
+use elbowroom_linux::memory::MemoryActuator;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::timer;
 use elbowroom_types::alert::Alert;
-use elbowroom_types::sample::{DeviceNumber, Event, Group, GroupId, IoLimits, IoMax, Weights};
+use elbowroom_types::sample::{
+    CgroupId, CgroupProperties, DeviceNumber, HostEvent, IoLimits, IoMax, IoWeightMechanism,
+};
 use elbowroom_types::unit::{Limit, Micros};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// How often the guard is told that we work; it waits for three of them.
-const BEAT_EVERY: Micros = Micros::secs(1);
+const HEARTBEAT_INTERVAL: Micros = Micros::secs(1);
 
 /// A disk that may be saturated is measured again after this.
-const AGAIN: Micros = Micros::millis(250);
+const REMEASURE_DELAY: Micros = Micros::millis(250);
 
 /// The governor and its hands.
-pub(super) struct DiskRoom {
-    disks: Disks,
-    mode: Mode,
+pub(super) struct DiskEnforcer {
+    disks: DiskGovernor,
+    mode: GovernorMode,
     /// Present when some governor's orders are carried out.
     limiter: Option<Limiter>,
     /// Whether limits on disks are.
-    limits: bool,
+    limits_enabled: bool,
     /// Why they are not, though they should be.
     not_enforced: Option<String>,
     /// When disks are measured, and the guard is told, next.
     measure_at: Micros,
     /// What the running measurement took until now.
-    measuring: Micros,
-    beat_at: Micros,
+    measure_cost: Micros,
+    heartbeat_at: Micros,
     /// A beat that was not answered: the limiter is busy.
-    beating: bool,
-    containers: BTreeMap<GroupId, Named>,
-    weights: BTreeMap<DeviceNumber, Weights>,
-    orders: Orders,
+    heartbeat_pending: bool,
+    containers: BTreeMap<CgroupId, ContainerRef>,
+    weights: BTreeMap<DeviceNumber, IoWeightMechanism>,
+    pending: PendingLimits,
     /// Where limits of ours are in force, or were ceded, as was answered last.
-    told: BTreeMap<Place, IoLimits>,
+    in_force: BTreeMap<GroupDisk, IoLimits>,
     /// What a disk's number stands for: numbers are used again.
     identities: BTreeMap<DeviceNumber, String>,
     /// What is to be told and was not taken yet.
     alerts: Vec<Alert>,
-    capacities: Option<Capacities>,
-    status: DiskStatus,
+    capacities: Option<DiskCapacityStore>,
+    status: DiskGovernorStats,
 }
 
-impl DiskRoom {
+impl DiskEnforcer {
     /// Starts what the configuration asks for. What this host lacks is said and done without.
-    pub(super) fn open(config: &Config, run_dir: &Path, state_dir: &Path, mailbox: Mailbox) -> Result<Self> {
+    pub(super) fn open(
+        config: &AgentConfig,
+        run_dir: &Path,
+        state_dir: &Path,
+        mailbox: Mailbox,
+    ) -> Result<Self> {
         let mode = config.disk.mode;
-        let mut disks = Disks::new(config.disk.clone(), config.claims.clone());
+        let mut disks = DiskGovernor::new(config.disk.clone(), config.claims.clone());
         let mut capacities = None;
         let (mut limiter, mut not_enforced) = (None, None);
-        if mode != Mode::Off {
-            let opened = Capacities::open(state_dir);
-            opened.known().for_each(|(identity, capacity)| disks.remember(identity, capacity));
+        if mode != GovernorMode::Off {
+            let opened = DiskCapacityStore::open(state_dir);
+            opened.known().for_each(|(identity, capacity)| disks.seed_capacity(identity, capacity));
             capacities = Some(opened);
         }
-        if [mode, config.memory.mode].contains(&Mode::Enforce) {
-            match limiter_for(run_dir, mailbox) {
+        if [mode, config.memory.mode].contains(&GovernorMode::Enforce) {
+            match start_limiter(run_dir, mailbox) {
                 Ok((started, why)) => (limiter, not_enforced) = (Some(started), why),
                 Err(error) => not_enforced = Some(elbowroom_client::output::one_line(&error)),
             }
-            if mode == Mode::Enforce
+            if mode == GovernorMode::Enforce
                 && let Some(why) = &not_enforced
             {
                 tracing::warn!(because = why, "limits on disks are only shown, not set");
             }
         }
-        let limits = mode == Mode::Enforce && not_enforced.is_none();
+        let limits = mode == GovernorMode::Enforce && not_enforced.is_none();
         tracing::info!(mode = ?mode, policy = ?config.disk.policy, period = %config.disk.period, "governing disks");
         Ok(Self {
             disks,
             mode,
             limiter,
-            limits,
+            limits_enabled: limits,
             not_enforced,
             measure_at: Micros::ZERO,
-            measuring: Micros::ZERO,
-            beat_at: Micros::ZERO,
-            beating: false,
+            measure_cost: Micros::ZERO,
+            heartbeat_at: Micros::ZERO,
+            heartbeat_pending: false,
             containers: BTreeMap::new(),
             weights: BTreeMap::new(),
-            orders: Orders::default(),
-            told: BTreeMap::new(),
+            pending: PendingLimits::default(),
+            in_force: BTreeMap::new(),
             identities: BTreeMap::new(),
             alerts: Vec::new(),
             capacities,
-            status: DiskStatus::default(),
+            status: DiskGovernorStats::default(),
         })
     }
 
     /// Whether disks are to be measured now, or a measurement is to be carried on.
     pub(super) fn is_due(&self, now: Micros) -> bool {
-        self.mode != Mode::Off && now >= self.measure_at
+        self.mode != GovernorMode::Off && now >= self.measure_at
     }
 
     /// What a measurement took, or a part of one.
-    pub(super) fn measured_in(&mut self, took: Micros, complete: bool) {
-        self.measuring = self.measuring.saturating_add(took);
+    pub(super) fn on_measured(&mut self, took: Micros, complete: bool) {
+        self.measure_cost = self.measure_cost.saturating_add(took);
         if complete {
-            self.status.tick_usec = std::mem::take(&mut self.measuring).get();
+            self.status.tick_usec = std::mem::take(&mut self.measure_cost).get();
             let (now, period) = (timer::now(), self.disks.settings().period);
             // The next full period, as the ticker does it: what was missed is not made up for.
             let next = self.measure_at.saturating_add(period);
@@ -123,60 +130,60 @@ impl DiskRoom {
     }
 
     /// Lets the governor know, and does what it says.
-    pub(super) fn apply(&mut self, event: &Event) {
-        if let Event::Group(group) = event {
-            self.meet(group);
+    pub(super) fn apply(&mut self, event: &HostEvent) {
+        if let HostEvent::Group(group) = event {
+            self.add_container(group);
         }
-        if self.mode == Mode::Off {
+        if self.mode == GovernorMode::Off {
             return;
         }
         match event {
-            Event::Disk(disk) => {
+            HostEvent::Disk(disk) => {
                 let before = self.identities.insert(disk.number, disk.identity.clone());
                 if before.is_some_and(|before| before != disk.identity) {
-                    self.leave(disk.number);
+                    self.release_disk(disk.number);
                 }
                 match disk.weights {
                     Some(weights) => drop(self.weights.insert(disk.number, weights)),
                     None => drop(self.weights.remove(&disk.number)),
                 }
             }
-            Event::DiskGone(number) => {
+            HostEvent::DiskGone(number) => {
                 self.weights.remove(number);
                 self.identities.remove(number);
-                self.leave(*number);
+                self.release_disk(*number);
             }
-            Event::DiskTick(_) => self.status.ticks += 1,
+            HostEvent::DiskTick(_) => self.status.ticks += 1,
             _ => {}
         }
-        let begin = matches!(event, Event::DiskTick(_)).then(timer::now);
+        let begin = matches!(event, HostEvent::DiskTick(_)).then(timer::now);
         let orders = self.disks.apply(event);
         if let Some(begin) = begin {
             let now = timer::now();
             self.status.decide_usec = now.saturating_sub(begin).get();
-            if self.disks.wonders() {
-                self.measure_at = self.measure_at.min(now.saturating_add(AGAIN));
+            if self.disks.needs_early_sample() {
+                self.measure_at = self.measure_at.min(now.saturating_add(REMEASURE_DELAY));
             }
         }
-        orders.into_iter().for_each(|order| self.obey(order));
+        orders.into_iter().for_each(|order| self.execute(order));
     }
 
     /// As [`Self::apply`], for what the sensor reads: a limit of ours that it finds in a knob is not the user's, and one that
     /// is not ours in a knob of ours is looked at by who can say whose it is.
-    pub(super) fn sensed(&mut self, event: &Event) {
+    pub(super) fn apply_sensed(&mut self, event: &HostEvent) {
         match event {
-            Event::IoLimits(limits) => {
+            HostEvent::IoLimits(limits) => {
                 let place = (limits.group, limits.disk);
-                let Some(told) = self.told.get_mut(&place) else {
+                let Some(told) = self.in_force.get_mut(&place) else {
                     return self.apply(event);
                 };
-                let Found { user, foreign } = Found::beside(told, limits.user);
+                let FoundLimits { user, foreign } = FoundLimits::compare(told, limits.user);
                 if foreign {
-                    self.orders.again(place);
+                    self.pending.requeue(place);
                 }
                 if user != told.user {
                     told.user = user;
-                    let event = Event::IoLimits(*told);
+                    let event = HostEvent::IoLimits(*told);
                     self.apply(&event);
                 }
             }
@@ -185,49 +192,49 @@ impl DiskRoom {
     }
 
     /// A disk is not governed any more, or another one has its number: nothing of ours stays there.
-    fn leave(&mut self, disk: DeviceNumber) {
-        self.told.retain(|(_, on), _| *on != disk);
-        for group in self.orders.leave(disk) {
+    fn release_disk(&mut self, disk: DeviceNumber) {
+        self.in_force.retain(|(_, on), _| *on != disk);
+        for group in self.pending.remove_disk(disk) {
             let because = "this disk is not governed any more".to_owned();
-            self.orders.put(Cap { at: timer::now(), group, disk, max: IoMax::MAX, weight: None, because });
+            self.pending.push(Cap { at: timer::now(), group, disk, max: IoMax::MAX, weight: None, because });
         }
     }
 
     /// A container is gone.
-    pub(super) fn forget(&mut self, group: GroupId) {
+    pub(super) fn remove_container(&mut self, group: CgroupId) {
         if self.containers.remove(&group).is_none() {
             return;
         }
-        self.orders.forget(group);
-        self.told.retain(|(of, _), _| *of != group);
+        self.pending.remove_group(group);
+        self.in_force.retain(|(of, _), _| *of != group);
         if let Some(limiter) = &self.limiter {
             limiter.forget(group);
         }
     }
 
     /// Takes an answer of the limiter.
-    pub(super) fn told(&mut self, told: Told) {
+    pub(super) fn on_limiter_reply(&mut self, told: LimiterReply) {
         match told {
-            Told::Beaten { held } => {
-                self.beating = false;
+            LimiterReply::Heartbeat { held } => {
+                self.heartbeat_pending = false;
                 self.status.held = held as u64;
             }
-            Told::Memory(..) => {}
-            Told::Limits(limits) => {
+            LimiterReply::Memory(..) => {}
+            LimiterReply::Limits(limits) => {
                 let key = (limits.group, limits.disk);
-                self.orders.answered(key);
+                self.pending.complete(key);
                 if limits.ours == IoMax::MAX && limits.ceded.is_none() {
-                    self.told.remove(&key);
+                    self.in_force.remove(&key);
                 } else if self.containers.contains_key(&limits.group)
                     && self.identities.contains_key(&limits.disk)
                 {
-                    self.told.insert(key, limits);
+                    self.in_force.insert(key, limits);
                 }
                 match limits.ceded {
                     None => self.status.written += 1,
                     Some(_) => self.status.not_written += 1,
                 }
-                self.apply(&Event::IoLimits(limits));
+                self.apply(&HostEvent::IoLimits(limits));
             }
         }
     }
@@ -235,43 +242,43 @@ impl DiskRoom {
     /// The chores of one of the owner's ticks.
     pub(super) fn tick(&mut self, now: Micros) {
         if let Some(limiter) = &self.limiter {
-            if now >= self.beat_at && !self.beating {
-                limiter.beat();
-                self.beating = true;
-                self.beat_at = now.saturating_add(BEAT_EVERY);
+            if now >= self.heartbeat_at && !self.heartbeat_pending {
+                limiter.heartbeat();
+                self.heartbeat_pending = true;
+                self.heartbeat_at = now.saturating_add(HEARTBEAT_INTERVAL);
             }
-            for cap in self.orders.due(now) {
+            for cap in self.pending.due(now) {
                 match self.containers.get(&cap.group) {
                     Some(container) => {
                         let weights = self.weights.get(&cap.disk).copied();
                         limiter.cap(cap, container.path.clone(), weights);
                     }
-                    None => self.orders.answered((cap.group, cap.disk)),
+                    None => self.pending.complete((cap.group, cap.disk)),
                 }
             }
         }
         if let Some(capacities) = &mut self.capacities
             && capacities.is_due(now)
         {
-            capacities.keep(now, self.disks.capacities());
+            capacities.update(now, self.disks.learned_capacities());
         }
     }
 
     /// What a container is called.
-    pub(super) fn named(&self, group: GroupId) -> Option<&Named> {
+    pub(super) fn container_name(&self, group: CgroupId) -> Option<&ContainerRef> {
         self.containers.get(&group)
     }
 
     /// Where a container stands at its disks; `history` decides whether decisions are in it.
-    pub(super) fn standings(&self, group: GroupId, history: bool) -> Vec<Standing> {
-        let mut standings = self.disks.standings(group);
+    pub(super) fn container_statuses(&self, group: CgroupId, history: bool) -> Vec<ContainerDiskStatus> {
+        let mut standings = self.disks.disk_statuses(group);
         if !history {
             standings.iter_mut().for_each(|standing| standing.decisions.clear());
         }
         standings
     }
 
-    /// Answer to `Request::Disks`.
+    /// Answer to `Request::DiskGovernor`.
     pub(super) fn report(&self, name: impl Fn(Alert) -> AlertView) -> DisksReport {
         DisksReport {
             mode: self.mode,
@@ -283,7 +290,7 @@ impl DiskRoom {
     }
 
     /// Counters for `Request::Status`.
-    pub(super) fn status(&self) -> DiskStatus {
+    pub(super) fn status(&self) -> DiskGovernorStats {
         self.status.clone()
     }
 
@@ -293,33 +300,33 @@ impl DiskRoom {
             limiter.stop();
         }
         if let Some(mut capacities) = self.capacities.take() {
-            capacities.keep(timer::now(), self.disks.capacities());
+            capacities.update(timer::now(), self.disks.learned_capacities());
             capacities.stop();
         }
     }
 
-    fn meet(&mut self, group: &Group) {
+    fn add_container(&mut self, group: &CgroupProperties) {
         let Some(container) = &group.container else { return };
         let named =
-            Named { id: container.id.clone(), name: container.name.clone(), path: group.path.clone() };
+            ContainerRef { id: container.id.clone(), name: container.name.clone(), path: group.path.clone() };
         self.containers.insert(group.id, named);
     }
 
-    fn obey(&mut self, order: Order) {
+    fn execute(&mut self, order: DiskOrder) {
         match order {
-            Order::Cap(cap) => {
+            DiskOrder::Cap(cap) => {
                 tracing::debug!(
                     container = self.containers.get(&cap.group).map(|c| &c.path),
                     disk = %cap.disk,
-                    max = %shown(cap.max),
+                    max = %format_io_max(cap.max),
                     because = cap.because,
                     "limit decided"
                 );
-                if self.limits {
-                    self.orders.put(cap);
+                if self.limits_enabled {
+                    self.pending.push(cap);
                 }
             }
-            Order::Alert(alert) => self.alerts.push(alert),
+            DiskOrder::Alert(alert) => self.alerts.push(alert),
         }
     }
 
@@ -335,10 +342,11 @@ impl DiskRoom {
 }
 
 /// A limiter; and why it cannot limit disks here, where that is so.
-fn limiter_for(run_dir: &Path, mailbox: Mailbox) -> Result<(Limiter, Option<String>)> {
+fn start_limiter(run_dir: &Path, mailbox: Mailbox) -> Result<(Limiter, Option<String>)> {
     let root = Root::at(Path::new("/"))?;
-    let (layout, actuator) = (Layout::detect(&root)?, Actuator::new(Layout::detect(&root)?));
-    let missing = layout.index(Controller::Io).is_none().then(|| {
+    let (layout, actuator) =
+        (CgroupLayout::detect(&root)?, MemoryActuator::new(CgroupLayout::detect(&root)?));
+    let missing = layout.index(CgroupController::Io).is_none().then(|| {
         "no io controller: add blkio (cgroup v1) or io (cgroup.subtree_control of the root) and restart the agent".to_owned()
     });
     Ok((Limiter::start(&run_dir.join(lease::DIR), layout, actuator, mailbox)?, missing))
@@ -346,15 +354,15 @@ fn limiter_for(run_dir: &Path, mailbox: Mailbox) -> Result<(Limiter, Option<Stri
 
 /// What the sensor finds, beside what was told of a container.
 #[derive(Debug, PartialEq)]
-struct Found {
+struct FoundLimits {
     /// What its user has set.
     user: IoMax,
     /// Whether a knob of ours has another value than ours.
     foreign: bool,
 }
 
-impl Found {
-    fn beside(told: &IoLimits, found: IoMax) -> Self {
+impl FoundLimits {
+    fn compare(told: &IoLimits, found: IoMax) -> Self {
         let mut foreign = false;
         let mut user = |ours: Limit<u64>, user, found| match ours {
             Limit::Max => found,
@@ -375,7 +383,7 @@ impl Found {
 }
 
 /// The limits that are there, as `io.max` spells them.
-pub(crate) fn shown(max: IoMax) -> String {
+pub(crate) fn format_io_max(max: IoMax) -> String {
     let IoMax { rbps, wbps, riops, wiops } = max;
     format!("rbps={rbps} wbps={wbps} riops={riops} wiops={wiops}")
 }
@@ -383,43 +391,46 @@ pub(crate) fn shown(max: IoMax) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_types::alert::Kind;
-    use elbowroom_types::sample::{Ceded, Container, Disk, DiskTick, Engine, GroupIo, IoStat, Limits};
+    use elbowroom_types::alert::AlertKind;
+    use elbowroom_types::sample::{
+        CgroupIo, CgroupSettings, ContainerEngine, ContainerIdentity, DiskProperties, DiskTick, IoStat,
+        LimitWriteFailure,
+    };
     use std::sync::{Arc, mpsc};
 
     const DISK: DeviceNumber = DeviceNumber { major: 7, minor: 0 };
-    const GROUP: GroupId = GroupId(3);
+    const GROUP: CgroupId = CgroupId(3);
 
     const fn writes(wbps: u64) -> IoMax {
         IoMax { wbps: Limit::At(wbps), ..IoMax::MAX }
     }
 
-    const fn limits(user: IoMax, ours: IoMax, ceded: Option<Ceded>) -> IoLimits {
+    const fn limits(user: IoMax, ours: IoMax, ceded: Option<LimitWriteFailure>) -> IoLimits {
         IoLimits { group: GROUP, disk: DISK, user, ours, ceded }
     }
 
     /// A container on a disk, and nobody who carries orders out.
-    fn room(state: &Path) -> DiskRoom {
+    fn room(state: &Path) -> DiskEnforcer {
         let (queue, _) = mpsc::channel();
         let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
         let mailbox = Mailbox { queue, wake: Arc::new(wake) };
-        let mut room = DiskRoom::open(&Config::default(), state, state, mailbox).unwrap();
-        let container = Container {
+        let mut room = DiskEnforcer::open(&AgentConfig::default(), state, state, mailbox).unwrap();
+        let container = ContainerIdentity {
             id: "c".into(),
             name: None,
-            engine: Engine::Docker,
+            engine: ContainerEngine::Docker,
             pod: None,
             labels: Default::default(),
         };
-        room.apply(&Event::Group(Group {
+        room.apply(&HostEvent::Group(CgroupProperties {
             id: GROUP,
             parent: None,
             path: "/c".into(),
             container: Some(container),
-            limits: Limits::default(),
+            limits: CgroupSettings::default(),
             populated: true,
         }));
-        room.apply(&Event::Disk(Disk {
+        room.apply(&HostEvent::Disk(DiskProperties {
             number: DISK,
             name: "loop0".into(),
             identity: "loop0".into(),
@@ -431,12 +442,12 @@ mod tests {
         room
     }
 
-    fn ticks(room: &mut DiskRoom, seconds: impl Iterator<Item = u64>) {
+    fn ticks(room: &mut DiskEnforcer, seconds: impl Iterator<Item = u64>) {
         for now in seconds.map(Micros::secs) {
             let io = vec![IoStat { device: DISK, ..IoStat::default() }];
-            let groups = vec![GroupIo { group: GROUP, stalled: None, dirty: None, io }];
+            let groups = vec![CgroupIo { group: GROUP, stalled: None, dirty: None, io }];
             let disks = vec![(DISK, Default::default())];
-            room.apply(&Event::DiskTick(DiskTick { now, pressure: None, disks, groups }));
+            room.apply(&HostEvent::DiskTick(DiskTick { now, pressure: None, disks, groups }));
         }
     }
 
@@ -444,23 +455,32 @@ mod tests {
     fn a_limit_that_was_ceded_stays_so_whatever_the_sensor_reads() {
         let state = tempfile::tempdir().unwrap();
         let mut room = room(state.path());
-        let foreign = |room: &DiskRoom| room.disks.alerts().iter().any(|a| a.kind == Kind::ForeignWriter);
+        let foreign =
+            |room: &DiskEnforcer| room.disks.alerts().iter().any(|a| a.kind == AlertKind::ForeignWriter);
         ticks(&mut room, 0..2);
-        room.told(Told::Limits(limits(writes(77), IoMax::MAX, Some(Ceded::Foreign))));
+        room.on_limiter_reply(LimiterReply::Limits(limits(
+            writes(77),
+            IoMax::MAX,
+            Some(LimitWriteFailure::Foreign),
+        )));
         // An alert lingers for ten seconds.
         for (at, found) in [(2, 77), (20, 78), (40, 78)] {
-            room.sensed(&Event::IoLimits(limits(writes(found), IoMax::MAX, None)));
+            room.apply_sensed(&HostEvent::IoLimits(limits(writes(found), IoMax::MAX, None)));
             ticks(&mut room, at..at + 18);
             assert!(foreign(&room), "{at}");
-            assert_eq!(room.told[&(GROUP, DISK)].user, writes(found));
+            assert_eq!(room.in_force[&(GROUP, DISK)].user, writes(found));
         }
         ticks(&mut room, 58..602);
         assert!(foreign(&room));
         ticks(&mut room, 602..620);
         assert!(!foreign(&room), "ten minutes are over");
-        room.told(Told::Limits(limits(writes(78), IoMax::MAX, Some(Ceded::Foreign))));
-        room.apply(&Event::DiskGone(DISK));
-        assert!(room.told.is_empty(), "nothing is known of a disk that is gone");
+        room.on_limiter_reply(LimiterReply::Limits(limits(
+            writes(78),
+            IoMax::MAX,
+            Some(LimitWriteFailure::Foreign),
+        )));
+        room.apply(&HostEvent::DiskGone(DISK));
+        assert!(room.in_force.is_empty(), "nothing is known of a disk that is gone");
     }
 
     #[test]
@@ -475,15 +495,15 @@ mod tests {
             weight: None,
             because: String::new(),
         };
-        room.orders.put(cap);
-        let orders = |room: &mut DiskRoom, at| room.orders.due(Micros::secs(at)).len();
+        room.pending.push(cap);
+        let orders = |room: &mut DiskEnforcer, at| room.pending.due(Micros::secs(at)).len();
         assert_eq!(orders(&mut room, 0), 1);
-        room.told(Told::Limits(limits(IoMax::MAX, writes(50), None)));
+        room.on_limiter_reply(LimiterReply::Limits(limits(IoMax::MAX, writes(50), None)));
         let riops = IoMax { riops: Limit::At(9), ..writes(50) };
         for (at, found, again) in [(1, writes(50), 0), (2, riops, 0), (3, writes(60), 1)] {
-            room.sensed(&Event::IoLimits(limits(found, IoMax::MAX, None)));
+            room.apply_sensed(&HostEvent::IoLimits(limits(found, IoMax::MAX, None)));
             assert_eq!(orders(&mut room, at), again, "{at}");
         }
-        assert_eq!(room.told[&(GROUP, DISK)].user, IoMax { riops: Limit::Max, ..IoMax::MAX });
+        assert_eq!(room.in_force[&(GROUP, DISK)].user, IoMax { riops: Limit::Max, ..IoMax::MAX });
     }
 }

@@ -3,9 +3,9 @@
 //! A process rather than a thread, because it walks every cgroup: its memory goes when it ends, its reads cannot delay the owner by a
 //! lock of the allocator, and the kernel may give it the time that nobody else wants.
 
-use super::{Mailbox, Message};
-use elbowroom_linux::process::die_with_us;
-use elbowroom_types::finding::Finding;
+use super::{Mailbox, PolicyMessage};
+use elbowroom_linux::process::kill_with_parent;
+use elbowroom_types::finding::DoctorFinding;
 use elbowroom_types::unit::Micros;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setpriority_process};
 use serde::Deserialize;
@@ -16,25 +16,25 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// What came of a look: all findings with the CPU time it took, or why there are none.
-pub(super) type Looked = Result<(Vec<Finding>, Micros), String>;
+pub(super) type DoctorRun = Result<(Vec<DoctorFinding>, Micros), String>;
 
 /// The first look is not made while an agent has just begun to do everything else.
-const FIRST: Micros = Micros::secs(30);
+const FIRST_RUN_DELAY: Micros = Micros::secs(30);
 /// A look may cost this part of the time between two.
-const PART: u64 = 100;
+const MAX_COST_DIVISOR: u64 = 100;
 /// The last look, in the state directory: what happened since is what the next one tells.
-const LAST: &str = "last-look.json";
+const LAST_RUN_FILE: &str = "last-look.json";
 /// So many periods after it, it is no longer told: the agent was not there.
-const STALE: u64 = 3;
+const STALE_PERIODS: u64 = 3;
 /// The least that a look may take: with hundreds of containers on a machine without idle time it takes seconds.
-const PATIENCE: Micros = Micros::secs(60);
+const RUN_TIMEOUT: Micros = Micros::secs(60);
 /// The lowest priority.
 const NICE: i32 = 19;
 
 /// What of the doctor's JSON is needed.
 #[derive(Deserialize)]
-struct Report {
-    findings: Vec<Finding>,
+struct DoctorOutput {
+    findings: Vec<DoctorFinding>,
     cpu_usec: u64,
 }
 
@@ -50,26 +50,29 @@ pub(super) fn spawn(
     std::thread::Builder::new()
         .name("doctor".into())
         .spawn(move || {
-            let mut pause = period.min(FIRST);
+            let mut pause = period.min(FIRST_RUN_DELAY);
             loop {
                 std::thread::sleep(Duration::from_micros(pause.get()));
-                let last = state_dir.join(LAST);
-                forget_after(&last, Duration::from_micros(pause.max(period).get().saturating_mul(STALE)));
+                let last = state_dir.join(LAST_RUN_FILE);
+                remove_older_than(
+                    &last,
+                    Duration::from_micros(pause.max(period).get().saturating_mul(STALE_PERIODS)),
+                );
                 let command = command(config.as_deref(), &run_dir, &state_dir, &last);
-                let looked = look(command, period.max(PATIENCE));
+                let looked = run_doctor(command, period.max(RUN_TIMEOUT));
                 if looked.is_err() {
                     let _ = std::fs::remove_file(&last);
                 }
                 let cost = looked.as_ref().map_or(Micros::ZERO, |(_, cpu)| *cpu);
-                pause = period.max(Micros(cost.get().saturating_mul(PART)));
-                mailbox.send(Message::Looked(looked));
+                pause = period.max(Micros(cost.get().saturating_mul(MAX_COST_DIVISOR)));
+                mailbox.send(PolicyMessage::DoctorDone(looked));
             }
         })
         .expect("threads can be created at start");
 }
 
 /// Removes a last look that is so old.
-fn forget_after(last: &Path, most: Duration) {
+fn remove_older_than(last: &Path, most: Duration) {
     let written = std::fs::metadata(last).and_then(|meta| meta.modified());
     if written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > most)) {
         let _ = std::fs::remove_file(last);
@@ -93,15 +96,15 @@ fn command(config: Option<&Path>, run_dir: &Path, state_dir: &Path, last: &Path)
     command
 }
 
-fn look(mut command: Command, within: Micros) -> Looked {
+fn run_doctor(mut command: Command, within: Micros) -> DoctorRun {
     let failed = |error: &dyn std::fmt::Display| format!("`elbowroom doctor` cannot be run: {error}");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = die_with_us(&mut command).spawn().map_err(|error| failed(&error))?;
+    let child = kill_with_parent(&mut command).spawn().map_err(|error| failed(&error))?;
     // Not more than the time that nobody else wants, and the first to go when memory runs out: it does not matter if it may not be so.
     let _ = setpriority_process(Some(Pid::from_child(&child)), NICE);
     let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), "500");
-    let output = output(child, within).map_err(|error| failed(&error))?;
-    match serde_json::from_slice::<Report>(&output.stdout) {
+    let output = wait_with_timeout(child, within).map_err(|error| failed(&error))?;
+    match serde_json::from_slice::<DoctorOutput>(&output.stdout) {
         Ok(report) => Ok((report.findings, Micros(report.cpu_usec))),
         Err(error) => match String::from_utf8_lossy(&output.stderr).trim() {
             "" => Err(failed(&format!("it ended with {} and said: {error}", output.status))),
@@ -112,7 +115,7 @@ fn look(mut command: Command, within: Micros) -> Looked {
 
 /// What a process says until its end. One that has not ended within that time, as a look may that waits for a process that hangs, is
 /// killed and waited for no more.
-fn output(child: Child, within: Micros) -> io::Result<Output> {
+fn wait_with_timeout(child: Child, within: Micros) -> io::Result<Output> {
     let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
     let (ended, end) = mpsc::sync_channel(1);
     std::thread::Builder::new()
@@ -134,9 +137,9 @@ mod tests {
             let mut command = Command::new("sh");
             command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
         };
-        let said = output(start("echo well"), Micros::secs(60)).unwrap();
+        let said = wait_with_timeout(start("echo well"), Micros::secs(60)).unwrap();
         assert_eq!((said.status.success(), &said.stdout[..]), (true, &b"well\n"[..]));
-        let error = output(start("exec sleep 1000"), Micros::millis(50)).unwrap_err();
+        let error = wait_with_timeout(start("exec sleep 1000"), Micros::millis(50)).unwrap_err();
         assert_eq!(error.to_string(), "it did not end within 50ms");
     }
 }

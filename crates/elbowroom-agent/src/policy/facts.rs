@@ -1,20 +1,26 @@
 //! From what the host says about a container to what its pages may say.
 
-use elbowroom_linux::Details;
+use elbowroom_linux::GroupDetails;
 use elbowroom_linux::numa::Numa;
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_types::sample::{CpuMax, Limits};
+use elbowroom_types::sample::{CgroupSettings, CpuMax};
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
-use elbowroom_view::pages::facts::{CpuTimes, Facts, MAX_DISKS, NO_LIMIT};
+use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes, MAX_DISKS, NO_LIMIT};
 use elbowroom_view::rules::View;
 
 /// The kernel's default bandwidth period (`default_cfs_period`, kernel/sched/fair.c).
 const DEFAULT_PERIOD: Micros = Micros::millis(100);
 
 /// Takes over the view: everything limit-like pages show.
-pub(super) fn take_view(facts: &mut Facts, view: &View, limits: &Limits, mems: Option<CpuSet>, numa: &Numa) {
+pub(super) fn apply_view(
+    facts: &mut ContainerSnapshot,
+    view: &View,
+    limits: &CgroupSettings,
+    mems: Option<CpuSet>,
+    numa: &Numa,
+) {
     facts.nodes = numa.nodes;
-    facts.cpu_nodes = numa.of(&view.possible);
+    facts.cpu_nodes = numa.nodes_of(&view.possible);
     facts.online = view.online;
     facts.possible = view.possible;
     facts.mems = mems.unwrap_or_default();
@@ -25,25 +31,30 @@ pub(super) fn take_view(facts: &mut Facts, view: &View, limits: &Limits, mems: O
         _ => DEFAULT_PERIOD,
     };
     facts.cpu_share = limits.cpu_share.map_or(0, CpuShare::raw);
-    facts.memory_soft = raw(limits.memory_soft);
-    facts.memory_high = raw(limits.memory_high);
-    facts.swap_max = raw(view.swap_max);
+    facts.memory_soft = limit_bytes(limits.memory_soft);
+    facts.memory_high = limit_bytes(limits.memory_high);
+    facts.swap_max = limit_bytes(view.swap_max);
 }
 
 /// Takes in when a container's first process of now started. A container is as old as the oldest that was its first: one that
 /// replaces another (a service's `ExecStart=` after an `ExecStartPre=`) makes it no younger.
-pub(super) fn take_start(facts: &mut Facts, started: Micros) {
+pub(super) fn apply_start_time(facts: &mut ContainerSnapshot, started: Micros) {
     facts.started = facts.started.min(started);
 }
 
 /// Takes over the measurements, and advances the times, which are by CPU number, by what was used since the last ones.
-pub(super) fn take_details(facts: &mut Facts, times: &mut [CpuTimes], details: &Details, now_boot: Micros) {
+pub(super) fn apply_details(
+    facts: &mut ContainerSnapshot,
+    times: &mut [CpuTimes],
+    details: &GroupDetails,
+    now_boot: Micros,
+) {
     let (user_now, system_now) =
         (details.cpu_user.unwrap_or_default(), details.cpu_system.unwrap_or_default());
     let user = user_now.saturating_sub(facts.cpu_user);
     let system = system_now.saturating_sub(facts.cpu_system);
     let since = if facts.taken == Micros::ZERO { facts.started } else { facts.taken };
-    spread(times, &facts.online, user, system, now_boot.saturating_sub(since));
+    spread_cpu_time(times, &facts.online, user, system, now_boot.saturating_sub(since));
     facts.cpu_user = user_now.max(facts.cpu_user);
     facts.cpu_system = system_now.max(facts.cpu_system);
     facts.taken = now_boot;
@@ -62,7 +73,7 @@ pub(super) fn take_details(facts: &mut Facts, times: &mut [CpuTimes], details: &
 /// Shares `user` and `system` time out over the CPUs of a view, and gives each the rest of `elapsed` as idle time. The kernel
 /// does not say on which CPU of a view a container ran (v2 has no per-CPU times, and the view's CPUs are a count, not a
 /// place), so an even spread is the honest answer; it is what tools add up anyway.
-fn spread(times: &mut [CpuTimes], online: &CpuSet, user: Micros, system: Micros, elapsed: Micros) {
+fn spread_cpu_time(times: &mut [CpuTimes], online: &CpuSet, user: Micros, system: Micros, elapsed: Micros) {
     let n = u64::from(online.count());
     if n == 0 {
         return;
@@ -77,16 +88,18 @@ fn spread(times: &mut [CpuTimes], online: &CpuSet, user: Micros, system: Micros,
     }
 }
 
-fn raw(limit: Option<Limit<Bytes>>) -> u64 {
+fn limit_bytes(limit: Option<Limit<Bytes>>) -> u64 {
     limit.and_then(Limit::value).map_or(NO_LIMIT, Bytes::get)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_types::label::Labels;
-    use elbowroom_types::sample::{Container, Engine, Event, Group, GroupId, Node};
-    use elbowroom_view::rules::{Policy, Views};
+    use elbowroom_types::label::ContainerLabels;
+    use elbowroom_types::sample::{
+        CgroupId, CgroupProperties, ContainerEngine, ContainerIdentity, HostEvent, NodeProperties,
+    };
+    use elbowroom_view::rules::{ViewPolicy, ViewTable};
 
     fn set(list: &str) -> CpuSet {
         list.parse().unwrap()
@@ -95,7 +108,7 @@ mod tests {
     #[test]
     fn time_is_spread_over_the_views_cpus_and_nothing_is_lost() {
         let mut times = [CpuTimes::default(); 4];
-        spread(&mut times, &set("1,3"), Micros(1_001), Micros(10), Micros(2_000));
+        spread_cpu_time(&mut times, &set("1,3"), Micros(1_001), Micros(10), Micros(2_000));
         assert_eq!(times[0], CpuTimes::default());
         assert_eq!(times.iter().map(|t| t.user).sum::<Micros>(), Micros(1_001));
         assert_eq!(times.iter().map(|t| t.system).sum::<Micros>(), Micros(10));
@@ -104,18 +117,22 @@ mod tests {
 
     #[test]
     fn swap_is_the_views_and_nodes_are_the_containers_own() {
-        let node = Node { online: CpuSet::first_n(2), mem_total: Bytes::gib(4), ..Node::default() };
+        let node = NodeProperties {
+            online: CpuSet::first_n(2),
+            mem_total: Bytes::gib(4),
+            ..NodeProperties::default()
+        };
         let group = |id, limits| {
-            let container = (id == 2).then(|| Container {
+            let container = (id == 2).then(|| ContainerIdentity {
                 id: "x".to_owned(),
                 name: None,
-                engine: Engine::Plain,
+                engine: ContainerEngine::Plain,
                 pod: None,
-                labels: Labels::default(),
+                labels: ContainerLabels::default(),
             });
-            let parent = (id == 2).then_some(GroupId(1));
-            Event::Group(Group {
-                id: GroupId(id),
+            let parent = (id == 2).then_some(CgroupId(1));
+            HostEvent::Group(CgroupProperties {
+                id: CgroupId(id),
                 parent,
                 path: format!("/{id}"),
                 container,
@@ -123,34 +140,35 @@ mod tests {
                 populated: true,
             })
         };
-        let mut limits = Limits { swap_max: Some(Limit::At(Bytes::mib(7))), ..Limits::default() };
+        let mut limits =
+            CgroupSettings { swap_max: Some(Limit::At(Bytes::mib(7))), ..CgroupSettings::default() };
         let pod = group(1, limits);
-        limits = Limits { swap_max: Some(Limit::Max), mems: Some(set("1")), ..limits };
-        let mut views = Views::new(Policy::default());
-        views.apply_all(&[Event::Node(node), pod, group(2, limits)]);
-        let mut facts = Facts::EMPTY;
-        take_view(&mut facts, views.get(GroupId(2)).unwrap(), &limits, limits.mems, &Numa::default());
+        limits = CgroupSettings { swap_max: Some(Limit::Max), mems: Some(set("1")), ..limits };
+        let mut views = ViewTable::new(ViewPolicy::default());
+        views.apply_all(&[HostEvent::Node(node), pod, group(2, limits)]);
+        let mut facts = ContainerSnapshot::EMPTY;
+        apply_view(&mut facts, views.get(CgroupId(2)).unwrap(), &limits, limits.mems, &Numa::default());
         assert_eq!((Bytes(facts.swap_max), facts.mems), (Bytes::mib(7), set("1")));
         limits.mems = None;
-        take_view(&mut facts, views.get(GroupId(2)).unwrap(), &limits, limits.mems, &Numa::default());
+        apply_view(&mut facts, views.get(CgroupId(2)).unwrap(), &limits, limits.mems, &Numa::default());
         assert!(facts.mems.is_empty(), "not known");
     }
 
     #[test]
     fn a_container_whose_first_process_is_another_one_is_as_old_as_before() {
-        let mut facts = Facts { started: Micros::secs(100), ..Facts::EMPTY };
-        take_start(&mut facts, Micros::secs(160));
+        let mut facts = ContainerSnapshot { started: Micros::secs(100), ..ContainerSnapshot::EMPTY };
+        apply_start_time(&mut facts, Micros::secs(160));
         assert_eq!(facts.started, Micros::secs(100));
-        take_start(&mut facts, Micros::secs(90));
+        apply_start_time(&mut facts, Micros::secs(90));
         assert_eq!(facts.started, Micros::secs(90));
     }
 
     #[test]
     fn times_never_go_back_when_cpus_leave_the_view() {
         let mut times = [CpuTimes::default(); 4];
-        spread(&mut times, &set("0-3"), Micros(4_000), Micros(0), Micros(1_000));
+        spread_cpu_time(&mut times, &set("0-3"), Micros(4_000), Micros(0), Micros(1_000));
         let before = times;
-        spread(&mut times, &set("0"), Micros(500), Micros(0), Micros(1_000));
+        spread_cpu_time(&mut times, &set("0"), Micros(500), Micros(0), Micros(1_000));
         assert!(times.iter().zip(before).all(|(a, b)| a.user >= b.user && a.idle >= b.idle));
     }
 }

@@ -4,18 +4,18 @@
 //! The thread holds the leases, and says that it works only when the owner says so too: when either hangs, the guard takes the
 //! limits off.
 
-use super::{Mailbox, Message};
+use super::{Mailbox, PolicyMessage};
 use elbowroom_govern::disk::Cap;
-use elbowroom_linux::cgroup::{Controller, Layout};
+use elbowroom_linux::cgroup::{CgroupController, CgroupLayout};
 use elbowroom_linux::lease;
 use elbowroom_linux::lease::io;
-use elbowroom_linux::lease::io::Place;
-use elbowroom_linux::lease::{Fate, Knob, LeaseError, Leases};
-use elbowroom_linux::memory::{Actuator, UserLimits};
+use elbowroom_linux::lease::io::IoTarget;
+use elbowroom_linux::lease::{CgroupKnob, LeaseEnding, LeaseError, Leases};
+use elbowroom_linux::memory::{MemoryActuator, UserLimits};
 use elbowroom_linux::timer;
 use elbowroom_types::memory;
-use elbowroom_types::memory::{Act, Done, Outcome};
-use elbowroom_types::sample::{DeviceNumber, GroupId, IoLimits, IoMax, Weights};
+use elbowroom_types::memory::{OrderCompletion, OrderKind, OrderOutcome};
+use elbowroom_types::sample::{CgroupId, DeviceNumber, IoLimits, IoMax, IoWeightMechanism};
 use elbowroom_types::unit::{Bytes, Micros};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -23,43 +23,43 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// How long a stop waits for limits to be taken off; what is left then is the guard's.
-const STOP_WITHIN: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An order to reclaim that has waited for longer is not carried out: what it was for has been judged again since.
-const FRESH_FOR: Micros = Micros::secs(2);
+const ORDER_TTL: Micros = Micros::secs(2);
 
 fn is_stale(ordered: Micros) -> bool {
-    timer::now().saturating_sub(ordered) > FRESH_FOR
+    timer::now().saturating_sub(ordered) > ORDER_TTL
 }
 
 /// Something to do.
-enum Job {
+enum LimiterJob {
     /// Put a limit on.
-    Cap { cap: Cap, path: String, weights: Option<Weights> },
+    Cap { cap: Cap, path: String, weights: Option<IoWeightMechanism> },
     /// Protect, reclaim, hold or release a container's memory.
-    Memory { order: memory::Order, path: String },
+    Memory { order: memory::MemoryOrder, path: String },
     /// The container is gone: nothing of ours is there any more.
-    Forget(GroupId),
+    Forget(CgroupId),
     /// Say that the agent works.
-    Beat,
+    Heartbeat,
     /// Take every limit off, answer, and end.
     Stop(mpsc::SyncSender<()>),
 }
 
 /// What the thread tells the owner.
-pub(super) enum Told {
+pub(super) enum LimiterReply {
     /// What came of a limit.
     Limits(IoLimits),
     /// A beat was given; so many limits are in force.
-    Beaten { held: usize },
+    Heartbeat { held: usize },
     /// What came of an order about memory, and what the container's user had set where something of ours is.
-    Memory(Done, UserLimits),
+    Memory(OrderCompletion, UserLimits),
 }
 
 /// The thread, as the owner sees it. Nothing here waits but [`Limiter::stop`].
 #[derive(Clone)]
 pub(super) struct Limiter {
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<LimiterJob>,
 }
 
 impl Limiter {
@@ -67,8 +67,8 @@ impl Limiter {
     /// write that the kernel holds up: then orders wait until it has ended.
     pub(super) fn start(
         dir: &Path,
-        layout: Layout,
-        actuator: Actuator,
+        layout: CgroupLayout,
+        actuator: MemoryActuator,
         mailbox: Mailbox,
     ) -> Result<Self, LeaseError> {
         let opened = match Leases::open(dir) {
@@ -87,41 +87,50 @@ impl Limiter {
         std::thread::Builder::new()
             .name("limiter".into())
             .spawn(move || {
-                let leases = opened.unwrap_or_else(|| wait_for(&dir));
+                let leases = opened.unwrap_or_else(|| wait_for_leases(&dir));
                 let (set, protected) = (BTreeMap::new(), BTreeMap::new());
                 // What the holder before left and could not be put back.
                 let stuck = leases.held().map(|record| record.knob.clone()).collect();
-                Holder { leases, layout, mailbox, set, actuator, protected, stuck }.run(&queue)
+                LimiterWorker {
+                    leases,
+                    layout,
+                    mailbox,
+                    applied: set,
+                    actuator,
+                    protected,
+                    unreleased: stuck,
+                }
+                .run(&queue)
             })
             .expect("threads can be created at start");
         Ok(Self { jobs })
     }
 
-    /// Puts a limit on; the answer is a [`Told::Limits`].
-    pub(super) fn cap(&self, cap: Cap, path: String, weights: Option<Weights>) {
-        let _ = self.jobs.send(Job::Cap { cap, path, weights });
+    /// Puts a limit on; the answer is a [`LimiterReply::Limits`].
+    pub(super) fn cap(&self, cap: Cap, path: String, weights: Option<IoWeightMechanism>) {
+        let _ = self.jobs.send(LimiterJob::Cap { cap, path, weights });
     }
 
-    /// Carries out an order about memory; the answer is a [`Told::Memory`].
-    pub(super) fn memory(&self, order: memory::Order, path: String) {
-        let _ = self.jobs.send(Job::Memory { order, path });
+    /// Carries out an order about memory; the answer is a [`LimiterReply::Memory`].
+    pub(super) fn memory(&self, order: memory::MemoryOrder, path: String) {
+        let _ = self.jobs.send(LimiterJob::Memory { order, path });
     }
 
     /// Forgets a container that is gone, or that is governed no more: its limits are taken off.
-    pub(super) fn forget(&self, group: GroupId) {
-        let _ = self.jobs.send(Job::Forget(group));
+    pub(super) fn forget(&self, group: CgroupId) {
+        let _ = self.jobs.send(LimiterJob::Forget(group));
     }
 
-    /// Says that the owner works; the answer is a [`Told::Beaten`].
-    pub(super) fn beat(&self) {
-        let _ = self.jobs.send(Job::Beat);
+    /// Says that the owner works; the answer is a [`LimiterReply::Heartbeat`].
+    pub(super) fn heartbeat(&self) {
+        let _ = self.jobs.send(LimiterJob::Heartbeat);
     }
 
     /// Takes every limit off.
     pub(super) fn stop(&self) {
         let (done, wait) = mpsc::sync_channel(1);
-        let _ = self.jobs.send(Job::Stop(done));
-        if wait.recv_timeout(STOP_WITHIN).is_err() {
+        let _ = self.jobs.send(LimiterJob::Stop(done));
+        if wait.recv_timeout(STOP_TIMEOUT).is_err() {
             tracing::warn!(
                 because = "the kernel holds up a write",
                 "limits are taken off by the guard when this process ends"
@@ -131,9 +140,9 @@ impl Limiter {
 }
 
 /// The leases of `dir`, once nobody else holds them.
-fn wait_for(dir: &Path) -> Leases {
+fn wait_for_leases(dir: &Path) -> Leases {
     loop {
-        std::thread::sleep(Duration::from_micros(lease::BEAT.get()));
+        std::thread::sleep(Duration::from_micros(lease::HEARTBEAT_INTERVAL.get()));
         match Leases::open(dir) {
             Ok(leases) => return leases,
             Err(LeaseError::Held { .. }) => {}
@@ -143,21 +152,21 @@ fn wait_for(dir: &Path) -> Leases {
 }
 
 /// The thread's own state.
-struct Holder {
+struct LimiterWorker {
     leases: Leases,
-    layout: Layout,
+    layout: CgroupLayout,
     mailbox: Mailbox,
     /// The limits that were asked for, and what came of it.
-    set: BTreeMap<(GroupId, DeviceNumber), (String, IoLimits)>,
-    actuator: Actuator,
+    applied: BTreeMap<(CgroupId, DeviceNumber), (String, IoLimits)>,
+    actuator: MemoryActuator,
     /// Containers whose memory is protected, and where they are.
-    protected: BTreeMap<GroupId, String>,
+    protected: BTreeMap<CgroupId, String>,
     /// Where something of ours is that nobody wants and the kernel did not let us take off.
-    stuck: BTreeSet<Knob>,
+    unreleased: BTreeSet<CgroupKnob>,
 }
 
-impl Holder {
-    fn run(mut self, queue: &mpsc::Receiver<Job>) {
+impl LimiterWorker {
+    fn run(mut self, queue: &mpsc::Receiver<LimiterJob>) {
         let mut waiting = VecDeque::new();
         loop {
             match waiting.is_empty() {
@@ -168,20 +177,21 @@ impl Holder {
                 false => waiting.extend(queue.try_iter()),
             }
             // A reclaim takes up to half a second: a beat that waited for several would come too late for the guard.
-            if let Some(beat) = waiting.iter().position(|job| matches!(job, Job::Beat)) {
+            if let Some(beat) = waiting.iter().position(|job| matches!(job, LimiterJob::Heartbeat)) {
                 waiting.remove(beat);
-                self.beat();
+                self.heartbeat();
                 continue;
             }
             let Some(job) = waiting.pop_front() else { continue };
             match job {
-                Job::Memory { order, path } => self.memory(&order, path),
-                Job::Cap { cap, path, weights } => self.cap(&cap, path, weights),
-                Job::Forget(group) => self.forget(group),
-                Job::Beat => self.beat(),
-                Job::Stop(done) => {
+                LimiterJob::Memory { order, path } => self.memory(&order, path),
+                LimiterJob::Cap { cap, path, weights } => self.cap(&cap, path, weights),
+                LimiterJob::Forget(group) => self.forget(group),
+                LimiterJob::Heartbeat => self.heartbeat(),
+                LimiterJob::Stop(done) => {
                     let ended = self.leases.release_all();
-                    let stuck = ended.iter().filter(|ended| matches!(ended.fate, Fate::Failed(_))).count();
+                    let stuck =
+                        ended.iter().filter(|ended| matches!(ended.fate, LeaseEnding::Failed(_))).count();
                     tracing::info!(limits = ended.len() - stuck, "limits taken off");
                     if stuck > 0 {
                         tracing::error!(limits = stuck, "limits stay: the next agent takes them off");
@@ -193,92 +203,92 @@ impl Holder {
         }
     }
 
-    fn cap(&mut self, cap: &Cap, path: String, weights: Option<Weights>) {
-        self.claim(&path);
-        let place = Place { layout: &self.layout, group: cap.group, path: &path, disk: cap.disk };
+    fn cap(&mut self, cap: &Cap, path: String, weights: Option<IoWeightMechanism>) {
+        self.keep_knobs(&path);
+        let place = IoTarget { layout: &self.layout, group: cap.group, path: &path, disk: cap.disk };
         let limits = io::set_io_max(&mut self.leases, &place, cap.max, cap.weight, weights, &cap.because);
-        self.set.insert((cap.group, cap.disk), (path, limits));
-        self.mailbox.send(Message::Limiter(Told::Limits(limits)));
+        self.applied.insert((cap.group, cap.disk), (path, limits));
+        self.mailbox.send(PolicyMessage::Limiter(LimiterReply::Limits(limits)));
     }
 
-    fn memory(&mut self, order: &memory::Order, path: String) {
-        self.claim(&path);
+    fn memory(&mut self, order: &memory::MemoryOrder, path: String) {
+        self.keep_knobs(&path);
         let done = match order {
-            memory::Order::Protect(protect) => {
+            memory::MemoryOrder::Protect(protect) => {
                 let done = self.actuator.protect(&mut self.leases, protect, &path);
                 // Also where only a part of it is in force.
-                if done.outcome != Outcome::Gone {
+                if done.outcome != OrderOutcome::Gone {
                     self.protected.insert(protect.group, path.clone());
                 }
                 done
             }
-            memory::Order::Reclaim(reclaim) if is_stale(reclaim.at) => {
-                let (group, what, outcome) = (reclaim.group, Act::Reclaim, Outcome::Late);
-                Done { now: timer::now(), group, what, outcome, reclaimed: Bytes::ZERO }
+            memory::MemoryOrder::Reclaim(reclaim) if is_stale(reclaim.at) => {
+                let (group, what, outcome) = (reclaim.group, OrderKind::Reclaim, OrderOutcome::Late);
+                OrderCompletion { now: timer::now(), group, what, outcome, reclaimed: Bytes::ZERO }
             }
-            memory::Order::Reclaim(reclaim) => self.actuator.reclaim(&mut self.leases, reclaim, &path),
-            memory::Order::Lease(lease) => self.actuator.lease(&mut self.leases, lease, &path),
-            memory::Order::Release(group) => self.actuator.release(&mut self.leases, *group),
-            memory::Order::Export(_) | memory::Order::Alert(_) => return,
+            memory::MemoryOrder::Reclaim(reclaim) => self.actuator.reclaim(&mut self.leases, reclaim, &path),
+            memory::MemoryOrder::Lease(lease) => self.actuator.lease(&mut self.leases, lease, &path),
+            memory::MemoryOrder::Release(group) => self.actuator.release(&mut self.leases, *group),
+            memory::MemoryOrder::Export(_) | memory::MemoryOrder::Alert(_) => return,
         };
         let user = self.actuator.user_limits(&self.leases, &path);
-        self.mailbox.send(Message::Limiter(Told::Memory(done, user)));
+        self.mailbox.send(PolicyMessage::Limiter(LimiterReply::Memory(done, user)));
     }
 
-    fn forget(&mut self, group: GroupId) {
+    fn forget(&mut self, group: CgroupId) {
         self.actuator.forget(&mut self.leases, group);
         let protected = self.protected.remove(&group);
-        let capped = self.set.iter().find(|((of, _), _)| *of == group).map(|(_, (path, _))| path.clone());
+        let capped = self.applied.iter().find(|((of, _), _)| *of == group).map(|(_, (path, _))| path.clone());
         let Some(path) = capped.or(protected) else { return };
-        self.set.retain(|(of, _), _| *of != group);
-        let dirs = self.dirs(&path);
+        self.applied.retain(|(of, _), _| *of != group);
+        let dirs = self.cgroup_dirs(&path);
         let knobs = self.leases.held().map(|record| &record.knob);
         let knobs: Vec<_> = knobs.filter(|knob| dirs.contains(&knob.dir)).cloned().collect();
         for knob in knobs {
             // A knob is known by its cgroup's inode: of one that is gone the record goes, and another that has its path now
             // is not touched.
-            if let lease::Outcome::Refused(why) = self.leases.release(&knob) {
+            if let lease::LeaseOutcome::Refused(why) = self.leases.release(&knob) {
                 tracing::error!(%knob, because = %why, "a limit of ours cannot be taken off: it is tried with each beat");
-                self.stuck.insert(knob);
+                self.unreleased.insert(knob);
             }
         }
     }
 
     /// Somebody is governed there: what is in his knobs is wanted.
-    fn claim(&mut self, path: &str) {
-        if !self.stuck.is_empty() {
-            let dirs = self.dirs(path);
-            self.stuck.retain(|knob| !dirs.contains(&knob.dir));
+    fn keep_knobs(&mut self, path: &str) {
+        if !self.unreleased.is_empty() {
+            let dirs = self.cgroup_dirs(path);
+            self.unreleased.retain(|knob| !dirs.contains(&knob.dir));
         }
     }
 
     /// Where a container's knobs are.
-    fn dirs(&self, path: &str) -> Vec<PathBuf> {
+    fn cgroup_dirs(&self, path: &str) -> Vec<PathBuf> {
         let below_root = Path::new(path.trim_start_matches('/'));
         let dir = |controller| self.layout.dir(controller, below_root).map(|(_, dir)| dir.path());
-        [Controller::Io, Controller::Memory].into_iter().filter_map(dir).collect()
+        [CgroupController::Io, CgroupController::Memory].into_iter().filter_map(dir).collect()
     }
 
-    fn beat(&mut self) {
+    fn heartbeat(&mut self) {
         self.actuator.expire(&mut self.leases, timer::now());
-        if !self.leases.beat().is_empty() {
+        if !self.leases.heartbeat().is_empty() {
             self.actuator.clear();
             for (group, path) in std::mem::take(&mut self.protected) {
-                let outcome = Outcome::Refused("this process did nothing for three beats".to_owned());
-                let (now, what) = (timer::now(), Act::Protect);
-                let done = Done { now, group, what, outcome, reclaimed: Bytes::ZERO };
+                let outcome = OrderOutcome::Refused("this process did nothing for three beats".to_owned());
+                let (now, what) = (timer::now(), OrderKind::Protect);
+                let done = OrderCompletion { now, group, what, outcome, reclaimed: Bytes::ZERO };
                 let user = self.actuator.user_limits(&self.leases, &path);
-                self.mailbox.send(Message::Limiter(Told::Memory(done, user)));
+                self.mailbox.send(PolicyMessage::Limiter(LimiterReply::Memory(done, user)));
             }
             // All are taken away at once, and the owner must know that nothing is in force.
-            for (_, limits) in self.set.values_mut().filter(|(_, limits)| limits.ours != IoMax::MAX) {
+            for (_, limits) in self.applied.values_mut().filter(|(_, limits)| limits.ours != IoMax::MAX) {
                 limits.ours = IoMax::MAX;
-                self.mailbox.send(Message::Limiter(Told::Limits(*limits)));
+                self.mailbox.send(PolicyMessage::Limiter(LimiterReply::Limits(*limits)));
             }
         }
         let leases = &mut self.leases;
-        self.stuck.retain(|knob| matches!(leases.release(knob), lease::Outcome::Refused(_)));
+        self.unreleased.retain(|knob| matches!(leases.release(knob), lease::LeaseOutcome::Refused(_)));
         let held = self.leases.held().count();
-        self.mailbox.send(Message::Limiter(Told::Beaten { held }));
+        self.mailbox.send(PolicyMessage::Limiter(LimiterReply::Heartbeat { held }));
     }
 }

@@ -1,12 +1,12 @@
 //! Mounts and unmounts views in containers, one after the other. A mount can wait for a container's file systems, for ever where
-//! nobody serves them: the owner never waits, and the other containers wait for [`PATIENCE`] at most.
+//! nobody serves them: the owner never waits, and the other containers wait for [`JOB_TIMEOUT`] at most.
 
-use super::{Mailbox, Message};
-use elbowroom_client::api::Response;
+use super::{Mailbox, PolicyMessage};
+use elbowroom_client::api::ControlResponse;
 use elbowroom_linux::mount;
-use elbowroom_linux::mount::{MountError, Place, Surface};
+use elbowroom_linux::mount::{MountError, MountSurface, NamespaceRoot};
 use elbowroom_linux::process;
-use elbowroom_types::sample::GroupId;
+use elbowroom_types::sample::CgroupId;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -15,36 +15,36 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How long the others wait for a job; one takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(2);
+const JOB_TIMEOUT: Duration = Duration::from_secs(2);
 /// Jobs that may be waited for still when the others have gone on; each holds threads.
-const MOST_STUCK: usize = 64;
+const MAX_STUCK_JOBS: usize = 64;
 
 /// What the mounter is sent.
-pub(super) enum Job {
+pub(super) enum MountJob {
     /// Something to mount or unmount.
-    Do(Ticket, Task),
+    Run(MountTicket, MountTask),
     /// Answer when everything before this is done.
     Flush(mpsc::SyncSender<()>),
 }
 
 /// Whose a job is; it comes back with the outcome.
 #[derive(Clone)]
-pub(super) struct Ticket {
-    pub(super) group: GroupId,
+pub(super) struct MountTicket {
+    pub(super) group: CgroupId,
     /// Path of its cgroup.
     pub(super) path: String,
     /// Who asked for the job and waits for its end.
-    pub(super) asked: Option<mpsc::SyncSender<Response>>,
+    pub(super) reply_to: Option<mpsc::SyncSender<ControlResponse>>,
 }
 
 /// Something to mount or unmount.
-pub(super) enum Task {
+pub(super) enum MountTask {
     /// Mount `view_dir` into the container of process `pid`.
     Attach {
         pid: u32,
         view_dir: PathBuf,
         page: PathBuf,
-        surfaces: Vec<Surface>,
+        surfaces: Vec<MountSurface>,
         /// Whether the container is known to live on the host's own root file system.
         on_host_root: bool,
     },
@@ -54,41 +54,41 @@ pub(super) enum Task {
 
 /// How a job ended, or that it has not.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum MountOutcome {
     /// The view is mounted; these surfaces have no file to go over in this container. `anew`: some were not there before.
     Attached { missing: Vec<String>, anew: bool },
     /// The container is still being made: try again soon.
-    NotYet(&'static str),
+    NotReady(&'static str),
     /// Nothing of ours is mounted any more.
     Detached,
     /// It could not be mounted, and nothing is half done.
     Failed(String),
     /// It could not be unmounted.
-    Stays(String),
+    DetachFailed(String),
     /// The container's file systems do not answer. How it ended is told when it has.
     Stuck,
 }
 
-impl Outcome {
+impl MountOutcome {
     /// What is wrong, if anything is.
     pub(super) fn error(&self) -> Option<String> {
         match self {
             Self::Attached { .. } | Self::Detached => None,
-            Self::NotYet(why) => Some(format!("not attached: {why}")),
+            Self::NotReady(why) => Some(format!("not attached: {why}")),
             Self::Failed(why) => Some(format!("not attached: {why}")),
-            Self::Stays(why) => Some(format!("not detached: {why}")),
+            Self::DetachFailed(why) => Some(format!("not detached: {why}")),
             Self::Stuck => Some("its file systems do not answer; the mount is still waited for".into()),
         }
     }
 }
 
 /// Starts the thread; it ends when the sender is dropped.
-pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<Job> {
-    let (jobs, queue) = mpsc::channel::<Job>();
-    let dispatcher = Dispatcher {
-        carry_out: Arc::new(|path, task| apart(|| task.carry_out(path))),
-        tell: Arc::new(move |ticket, outcome| mailbox.send(Message::Mounted(ticket, outcome))),
-        patience: PATIENCE,
+pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<MountJob> {
+    let (jobs, queue) = mpsc::channel::<MountJob>();
+    let dispatcher = MountDispatcher {
+        run_task: Arc::new(|path, task| with_unshared_files(|| task.run(path))),
+        report: Arc::new(move |ticket, outcome| mailbox.send(PolicyMessage::MountDone(ticket, outcome))),
+        timeout: JOB_TIMEOUT,
         stuck: Arc::default(),
     };
     std::thread::Builder::new()
@@ -99,25 +99,25 @@ pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<Job> {
 }
 
 /// Views whose files are to be looked up still; more are looked up when they are mounted.
-const MOST_AHEAD: usize = 64;
+const MAX_PREFETCH: usize = 64;
 
 /// Starts a thread that looks up the files of views before somebody mounts them, most of all a hook, for which a container's
 /// start waits. It ends when the sender is dropped.
-pub(super) fn spawn_ahead() -> mpsc::SyncSender<(PathBuf, Vec<Surface>)> {
-    let (views, queue) = mpsc::sync_channel::<(PathBuf, Vec<Surface>)>(MOST_AHEAD);
+pub(super) fn spawn_prefetch() -> mpsc::SyncSender<(PathBuf, Vec<MountSurface>)> {
+    let (views, queue) = mpsc::sync_channel::<(PathBuf, Vec<MountSurface>)>(MAX_PREFETCH);
     std::thread::Builder::new()
         .name("ahead".into())
-        .spawn(move || queue.iter().for_each(|(view_dir, surfaces)| mount::look_up(&view_dir, &surfaces)))
+        .spawn(move || queue.iter().for_each(|(view_dir, surfaces)| mount::prefetch(&view_dir, &surfaces)))
         .expect("threads can be created at start");
     views
 }
 
 /// Does a job on a thread that shares no open files with the others. A job that hangs keeps the process from ending when it is killed:
 /// all that was open is closed then nevertheless, `/dev/fuse` too, and the locks that say who has its role and its leases are gone.
-fn apart<T: Send>(job: impl FnOnce() -> T + Send) -> T {
+fn with_unshared_files<T: Send>(job: impl FnOnce() -> T + Send) -> T {
     let alone = || {
         // SAFETY: a job opens by path all that it uses. What came of it is told, over descriptors of the process, by who waits here.
-        unsafe { process::leave_open_files() };
+        unsafe { process::unshare_open_files() };
         job()
     };
     std::thread::scope(|scope| match scope.spawn(alone).join() {
@@ -126,50 +126,50 @@ fn apart<T: Send>(job: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-type CarryOut = dyn Fn(&str, Task) -> Outcome + Send + Sync;
-type Tell = dyn Fn(Ticket, Outcome) + Send + Sync;
+type MountTaskRunner = dyn Fn(&str, MountTask) -> MountOutcome + Send + Sync;
+type OutcomeSink = dyn Fn(MountTicket, MountOutcome) + Send + Sync;
 
 /// Has jobs done in their order, each on a thread of its own, and goes on without one that takes too long.
-struct Dispatcher {
-    carry_out: Arc<CarryOut>,
-    tell: Arc<Tell>,
+struct MountDispatcher {
+    run_task: Arc<MountTaskRunner>,
+    report: Arc<OutcomeSink>,
     /// How long the first that hangs is waited for; each further one less.
-    patience: Duration,
+    timeout: Duration,
     /// Containers whose job was not waited for. Whoever looks here tells what follows from it before letting go: so what is
     /// told of a container is told in its order.
-    stuck: Arc<Mutex<HashSet<GroupId>>>,
+    stuck: Arc<Mutex<HashSet<CgroupId>>>,
 }
 
-impl Dispatcher {
-    fn run(&self, queue: mpsc::Receiver<Job>) {
+impl MountDispatcher {
+    fn run(&self, queue: mpsc::Receiver<MountJob>) {
         for job in queue {
             match job {
-                Job::Do(ticket, task) => self.carry_out(ticket, task),
-                Job::Flush(done) => {
+                MountJob::Run(ticket, task) => self.dispatch(ticket, task),
+                MountJob::Flush(done) => {
                     let _ = done.send(());
                 }
             }
         }
     }
 
-    fn carry_out(&self, ticket: Ticket, task: Task) {
-        let failed = task.failed();
+    fn dispatch(&self, ticket: MountTicket, task: MountTask) {
+        let failed = task.failure_outcome();
         let patience = {
             let stuck = self.stuck.lock().expect("no holder of this lock panics");
             if stuck.contains(&ticket.group) {
-                return (self.tell)(ticket, task.blocked());
+                return (self.report)(ticket, task.blocked_outcome());
             }
-            if stuck.len() >= MOST_STUCK {
-                let why = format!("{MOST_STUCK} containers have file systems that do not answer");
-                return (self.tell)(ticket, failed(why));
+            if stuck.len() >= MAX_STUCK_JOBS {
+                let why = format!("{MAX_STUCK_JOBS} containers have file systems that do not answer");
+                return (self.report)(ticket, failed(why));
             }
             // So that a clean stop is in time with as many as there may be.
-            self.patience / (1 + stuck.len() as u32)
+            self.timeout / (1 + stuck.len() as u32)
         };
         // Without room for an outcome: one that nobody takes any more is still the sender's, who tells it.
         let (ended, end) = mpsc::sync_channel(0);
-        let (carry_out, tell, stuck) = (self.carry_out.clone(), self.tell.clone(), self.stuck.clone());
-        let late = Ticket { asked: None, ..ticket.clone() };
+        let (carry_out, tell, stuck) = (self.run_task.clone(), self.report.clone(), self.stuck.clone());
+        let late = MountTicket { reply_to: None, ..ticket.clone() };
         let job = move || {
             let outcome = carry_out(&late.path, task);
             if let Err(SendError(outcome)) = ended.send(outcome) {
@@ -179,27 +179,27 @@ impl Dispatcher {
             }
         };
         if let Err(error) = std::thread::Builder::new().name("mount".into()).spawn(job) {
-            return (self.tell)(ticket, failed(format!("no thread for it: {error}")));
+            return (self.report)(ticket, failed(format!("no thread for it: {error}")));
         }
         match end.recv_timeout(patience) {
-            Ok(outcome) => (self.tell)(ticket, outcome),
+            Ok(outcome) => (self.report)(ticket, outcome),
             Err(RecvTimeoutError::Timeout) => {
                 // Not by the owner: at a clean stop it does not listen any more.
-                tracing::warn!(container = ticket.path, because = Outcome::Stuck.error(), "mounting");
+                tracing::warn!(container = ticket.path, because = MountOutcome::Stuck.error(), "mounting");
                 let mut stuck = self.stuck.lock().expect("no holder of this lock panics");
                 stuck.insert(ticket.group);
-                (self.tell)(ticket, Outcome::Stuck);
+                (self.report)(ticket, MountOutcome::Stuck);
             }
             Err(RecvTimeoutError::Disconnected) => {
-                (self.tell)(ticket, failed("a defect: see the log".into()))
+                (self.report)(ticket, failed("a defect: see the log".into()))
             }
         }
     }
 }
 
-impl Task {
+impl MountTask {
     /// Does it in the container whose cgroup is `path`.
-    fn carry_out(self, path: &str) -> Outcome {
+    fn run(self, path: &str) -> MountOutcome {
         match self {
             Self::Attach { pid, view_dir, page, surfaces, on_host_root } => {
                 attach(path, pid, &view_dir, &page, &surfaces, on_host_root)
@@ -209,19 +209,19 @@ impl Task {
     }
 
     /// How it ends where it cannot be done.
-    fn failed(&self) -> fn(String) -> Outcome {
+    fn failure_outcome(&self) -> fn(String) -> MountOutcome {
         match self {
-            Self::Attach { .. } => Outcome::Failed,
-            Self::Detach { .. } => Outcome::Stays,
+            Self::Attach { .. } => MountOutcome::Failed,
+            Self::Detach { .. } => MountOutcome::DetachFailed,
         }
     }
 
     /// How it ends where one before it, of the same container, has not.
-    fn blocked(&self) -> Outcome {
+    fn blocked_outcome(&self) -> MountOutcome {
         let why = "its file systems do not answer; an earlier mount is still waited for";
         match self {
-            Self::Attach { .. } => Outcome::NotYet(why),
-            Self::Detach { .. } => Outcome::Stays(why.to_owned()),
+            Self::Attach { .. } => MountOutcome::NotReady(why),
+            Self::Detach { .. } => MountOutcome::DetachFailed(why.to_owned()),
         }
     }
 }
@@ -231,23 +231,25 @@ fn attach(
     pid: u32,
     view_dir: &Path,
     page: &Path,
-    surfaces: &[Surface],
+    surfaces: &[MountSurface],
     on_host_root: bool,
-) -> Outcome {
+) -> MountOutcome {
     // Once for all: between two looks the number can become that of a process of another container.
-    let place = match Place::in_group(pid, path) {
+    let place = match NamespaceRoot::in_group(pid, path) {
         Ok(place) => place,
-        Err(e) => return failed(e),
+        Err(e) => return mount_failed(e),
     };
     match place.stage() {
-        Ok(mount::Stage::HostNamespace) => return Outcome::NotYet("it shares the host's mount namespace"),
+        Ok(mount::EntryStage::HostNamespace) => {
+            return MountOutcome::NotReady("it shares the host's mount namespace");
+        }
         // A runtime enters the container's mount namespace before it changes the root: until then a mount would go over
         // the host's own tree.
-        Ok(mount::Stage::HostRoot) if !on_host_root => {
-            return Outcome::NotYet("its root file system is still the host's");
+        Ok(mount::EntryStage::HostRoot) if !on_host_root => {
+            return MountOutcome::NotReady("its root file system is still the host's");
         }
         Ok(_) => {}
-        Err(e) => return failed(e),
+        Err(e) => return mount_failed(e),
     }
     match place.plan(surfaces, view_dir).and_then(|plan| place.attach(&plan)) {
         Ok(attached) => {
@@ -258,39 +260,39 @@ fn attach(
                 Ok(false) => missing.push(format!("{}: there is no place for it", mount::PAGE_TARGET)),
                 Err(error) => missing.push(error.to_string()),
             }
-            Outcome::Attached { missing, anew: attached.mounted > 0 }
+            MountOutcome::Attached { missing, anew: attached.mounted > 0 }
         }
-        Err(e) => failed(e),
+        Err(e) => mount_failed(e),
     }
 }
 
-fn detach(path: &str, pids: &[u32], view: Option<&str>) -> Outcome {
+fn detach(path: &str, pids: &[u32], view: Option<&str>) -> MountOutcome {
     match mount::detach_group(path, pids, view.map(OsStr::new)) {
-        Ok(_) => Outcome::Detached,
-        Err(e) => Outcome::Stays(e.to_string()),
+        Ok(_) => MountOutcome::Detached,
+        Err(e) => MountOutcome::DetachFailed(e.to_string()),
     }
 }
 
-fn failed(error: MountError) -> Outcome {
+fn mount_failed(error: MountError) -> MountOutcome {
     match error {
-        MountError::Vanished { .. } => Outcome::NotYet("its process is gone"),
-        MountError::HostNamespace { .. } => Outcome::NotYet("it shares the host's mount namespace"),
-        error => Outcome::Failed(error.to_string()),
+        MountError::Vanished { .. } => MountOutcome::NotReady("its process is gone"),
+        MountError::HostNamespace { .. } => MountOutcome::NotReady("it shares the host's mount namespace"),
+        error => MountOutcome::Failed(error.to_string()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view_server::roles::{Role, Roles};
+    use crate::view_server::roles::{AgentRole, RoleLock};
     use rustix::io::Errno;
     use std::time::Instant;
 
     /// A dispatcher that does each container's job by what a test sends it, and what it tells.
     struct Rig {
-        jobs: mpsc::Sender<Job>,
-        told: mpsc::Receiver<(GroupId, Outcome)>,
-        ends: Vec<mpsc::Sender<Outcome>>,
+        jobs: mpsc::Sender<MountJob>,
+        told: mpsc::Receiver<(CgroupId, MountOutcome)>,
+        ends: Vec<mpsc::Sender<MountOutcome>>,
     }
 
     impl Rig {
@@ -298,46 +300,53 @@ mod tests {
             let (jobs, queue) = mpsc::channel();
             let (tell, told) = mpsc::channel();
             let (ends, waits): (Vec<_>, Vec<_>) = (0..containers).map(|_| mpsc::channel()).unzip();
-            let waits: Vec<Mutex<mpsc::Receiver<Outcome>>> = waits.into_iter().map(Mutex::new).collect();
-            let dispatcher = Dispatcher {
-                carry_out: Arc::new(move |path, _| {
+            let waits: Vec<Mutex<mpsc::Receiver<MountOutcome>>> = waits.into_iter().map(Mutex::new).collect();
+            let dispatcher = MountDispatcher {
+                run_task: Arc::new(move |path, _| {
                     let wait = waits[path.parse::<usize>().unwrap()].lock().unwrap();
-                    wait.recv().unwrap_or(Outcome::Detached)
+                    wait.recv().unwrap_or(MountOutcome::Detached)
                 }),
-                tell: Arc::new(move |ticket, outcome| drop(tell.send((ticket.group, outcome)))),
-                patience,
+                report: Arc::new(move |ticket, outcome| drop(tell.send((ticket.group, outcome)))),
+                timeout: patience,
                 stuck: Arc::default(),
             };
             std::thread::spawn(move || dispatcher.run(queue));
             Self { jobs, told, ends }
         }
 
-        fn order(&self, container: u64, task: Task) {
-            let ticket = Ticket { group: GroupId(container), path: container.to_string(), asked: None };
-            self.jobs.send(Job::Do(ticket, task)).unwrap();
+        fn order(&self, container: u64, task: MountTask) {
+            let ticket =
+                MountTicket { group: CgroupId(container), path: container.to_string(), reply_to: None };
+            self.jobs.send(MountJob::Run(ticket, task)).unwrap();
         }
 
-        fn end(&self, container: u64, outcome: Outcome) {
+        fn end(&self, container: u64, outcome: MountOutcome) {
             self.ends[container as usize].send(outcome).unwrap();
         }
 
-        fn told(&self) -> (u64, Outcome) {
+        fn told(&self) -> (u64, MountOutcome) {
             let (group, outcome) = self.told.recv_timeout(Duration::from_secs(20)).expect("nothing was told");
             (group.0, outcome)
         }
     }
 
-    fn attach_task() -> Task {
+    fn attach_task() -> MountTask {
         let none = PathBuf::new;
-        Task::Attach { pid: 0, view_dir: none(), page: none(), surfaces: Vec::new(), on_host_root: false }
+        MountTask::Attach {
+            pid: 0,
+            view_dir: none(),
+            page: none(),
+            surfaces: Vec::new(),
+            on_host_root: false,
+        }
     }
 
-    fn detach_task() -> Task {
-        Task::Detach { pids: Vec::new(), view: None }
+    fn detach_task() -> MountTask {
+        MountTask::Detach { pids: Vec::new(), view: None }
     }
 
-    fn attached() -> Outcome {
-        Outcome::Attached { missing: Vec::new(), anew: true }
+    fn attached() -> MountOutcome {
+        MountOutcome::Attached { missing: Vec::new(), anew: true }
     }
 
     #[test]
@@ -346,20 +355,20 @@ mod tests {
         rig.order(0, attach_task());
         rig.order(1, attach_task());
         rig.end(1, attached());
-        assert_eq!(rig.told(), (0, Outcome::Stuck));
+        assert_eq!(rig.told(), (0, MountOutcome::Stuck));
         assert_eq!(rig.told(), (1, attached()));
 
         // Its own jobs do not overtake it.
         rig.order(0, attach_task());
-        assert!(matches!(rig.told(), (0, Outcome::NotYet(_))));
+        assert!(matches!(rig.told(), (0, MountOutcome::NotReady(_))));
         rig.order(0, detach_task());
-        assert!(matches!(rig.told(), (0, Outcome::Stays(_))));
+        assert!(matches!(rig.told(), (0, MountOutcome::DetachFailed(_))));
 
         rig.end(0, attached());
         assert_eq!(rig.told(), (0, attached()));
-        rig.end(0, Outcome::Detached);
+        rig.end(0, MountOutcome::Detached);
         rig.order(0, detach_task());
-        assert_eq!(rig.told(), (0, Outcome::Detached));
+        assert_eq!(rig.told(), (0, MountOutcome::Detached));
     }
 
     #[test]
@@ -367,43 +376,43 @@ mod tests {
         let rig = Rig::new(2, Duration::from_secs(1));
         rig.order(0, detach_task());
         rig.order(1, detach_task());
-        rig.end(1, Outcome::Detached);
+        rig.end(1, MountOutcome::Detached);
         let (done, wait) = mpsc::sync_channel(1);
-        rig.jobs.send(Job::Flush(done)).unwrap();
+        rig.jobs.send(MountJob::Flush(done)).unwrap();
         wait.recv_timeout(Duration::from_secs(20)).unwrap();
-        assert_eq!([rig.told(), rig.told()], [(0, Outcome::Stuck), (1, Outcome::Detached)]);
+        assert_eq!([rig.told(), rig.told()], [(0, MountOutcome::Stuck), (1, MountOutcome::Detached)]);
     }
 
     #[test]
     fn so_many_containers_hang_and_no_more() {
-        let most = MOST_STUCK as u64;
+        let most = MAX_STUCK_JOBS as u64;
         let rig = Rig::new(most + 1, Duration::from_millis(200));
         let begin = Instant::now();
         for container in 0..most {
             rig.order(container, attach_task());
-            assert_eq!(rig.told(), (container, Outcome::Stuck));
+            assert_eq!(rig.told(), (container, MountOutcome::Stuck));
         }
         assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
         rig.order(most, attach_task());
-        assert!(matches!(rig.told(), (_, Outcome::Failed(_))));
+        assert!(matches!(rig.told(), (_, MountOutcome::Failed(_))));
         rig.order(most, detach_task());
-        assert!(matches!(rig.told(), (_, Outcome::Stays(_))));
+        assert!(matches!(rig.told(), (_, MountOutcome::DetachFailed(_))));
         rig.end(0, attached());
         assert_eq!(rig.told(), (0, attached()));
         rig.order(most, attach_task());
-        assert_eq!(rig.told(), (most, Outcome::Stuck));
+        assert_eq!(rig.told(), (most, MountOutcome::Stuck));
     }
 
     #[test]
     fn a_job_has_none_of_the_files_that_are_open_and_loosens_no_lock() {
         let dir = tempfile::tempdir().unwrap();
-        let roles = Roles::open(dir.path()).unwrap();
-        assert!(roles.take(Role::Policy));
+        let roles = RoleLock::open(dir.path()).unwrap();
+        assert!(roles.acquire(AgentRole::Policy));
         let file = tempfile::tempfile().unwrap();
-        assert_eq!(apart(|| rustix::io::fcntl_getfd(&file).err()), Some(Errno::BADF));
+        assert_eq!(with_unshared_files(|| rustix::io::fcntl_getfd(&file).err()), Some(Errno::BADF));
         assert!(rustix::io::fcntl_getfd(&file).is_ok());
         // Who shares no files with us sees our lock as another's. To open and close its file once more would otherwise loosen it.
-        let holder = || apart(|| Roles::open(dir.path()).unwrap().holder(Role::Policy));
+        let holder = || with_unshared_files(|| RoleLock::open(dir.path()).unwrap().holder(AgentRole::Policy));
         assert_eq!([holder(), holder()], [Some(rustix::process::getpid()); 2]);
     }
 
@@ -411,6 +420,6 @@ mod tests {
     fn nothing_is_mounted_for_a_process_of_another_group() {
         let none = Path::new("/nowhere");
         let outcome = attach("/docker/4f5e", std::process::id(), none, none, &[], true);
-        assert_eq!(outcome, Outcome::NotYet("its process is gone"));
+        assert_eq!(outcome, MountOutcome::NotReady("its process is gone"));
     }
 }

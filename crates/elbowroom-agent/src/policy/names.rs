@@ -1,30 +1,30 @@
 //! What containers and disks are called in what is told of them, also after they went.
 
-use elbowroom_client::api::Named;
-use elbowroom_types::sample::{DeviceNumber, Event, GroupId};
+use elbowroom_client::api::ContainerRef;
+use elbowroom_types::sample::{CgroupId, DeviceNumber, HostEvent};
 use elbowroom_types::unit::Micros;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long the name of a container that is gone is known, if nothing shown is about it: what ended with it is told by then.
-const KEPT: Micros = Micros::secs(60);
+const NAME_TTL: Micros = Micros::secs(60);
 
 /// Names by number.
 #[derive(Debug, Default)]
-pub(super) struct Names {
-    containers: BTreeMap<GroupId, Named>,
+pub(super) struct NameRegistry {
+    containers: BTreeMap<CgroupId, ContainerRef>,
     /// Those of them that are gone, since when.
-    gone: BTreeMap<GroupId, Micros>,
+    gone: BTreeMap<CgroupId, Micros>,
     disks: BTreeMap<DeviceNumber, String>,
 }
 
-impl Names {
+impl NameRegistry {
     /// Learns what things are called.
-    pub(super) fn apply(&mut self, event: &Event, now: Micros) {
+    pub(super) fn apply(&mut self, event: &HostEvent, now: Micros) {
         match event {
-            Event::Group(group) => match &group.container {
+            HostEvent::Group(group) => match &group.container {
                 Some(container) => {
                     let (id, name) = (container.id.clone(), container.name.clone());
-                    self.containers.insert(group.id, Named { id, name, path: group.path.clone() });
+                    self.containers.insert(group.id, ContainerRef { id, name, path: group.path.clone() });
                     self.gone.remove(&group.id);
                 }
                 None => {
@@ -32,21 +32,21 @@ impl Names {
                     self.gone.remove(&group.id);
                 }
             },
-            Event::Gone(id) if self.containers.contains_key(id) => drop(self.gone.insert(*id, now)),
-            Event::Disk(disk) => drop(self.disks.insert(disk.number, disk.name.clone())),
+            HostEvent::Gone(id) if self.containers.contains_key(id) => drop(self.gone.insert(*id, now)),
+            HostEvent::Disk(disk) => drop(self.disks.insert(disk.number, disk.name.clone())),
             _ => {}
         }
     }
 
     /// Forgets containers that are gone and that nothing `shown` is about.
-    pub(super) fn forget(&mut self, now: Micros, shown: impl Iterator<Item = GroupId>) {
+    pub(super) fn prune(&mut self, now: Micros, shown: impl Iterator<Item = CgroupId>) {
         if self.gone.is_empty() {
             return;
         }
-        let shown: BTreeSet<GroupId> = shown.collect();
+        let shown: BTreeSet<CgroupId> = shown.collect();
         let Self { gone, containers, .. } = self;
         gone.retain(|id, since| {
-            let keep = now.saturating_sub(*since) < KEPT || shown.contains(id);
+            let keep = now.saturating_sub(*since) < NAME_TTL || shown.contains(id);
             if !keep {
                 containers.remove(id);
             }
@@ -55,11 +55,11 @@ impl Names {
     }
 
     /// How many containers are there.
-    pub(super) fn living(&self) -> usize {
+    pub(super) fn live_containers(&self) -> usize {
         self.containers.len() - self.gone.len()
     }
 
-    pub(super) fn container(&self, id: GroupId) -> Option<&Named> {
+    pub(super) fn container(&self, id: CgroupId) -> Option<&ContainerRef> {
         self.containers.get(&id)
     }
 
@@ -71,41 +71,42 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_types::label::Labels;
-    use elbowroom_types::sample::{Container, Engine, Group, Limits};
+    use elbowroom_types::label::ContainerLabels;
+    use elbowroom_types::sample::{CgroupProperties, CgroupSettings, ContainerEngine, ContainerIdentity};
 
     #[test]
     fn a_name_is_known_for_a_minute_and_as_long_as_something_shown_is_about_it() {
-        let mut names = Names::default();
+        let mut names = NameRegistry::default();
         for id in 0..1_000 {
-            let container = Container {
+            let container = ContainerIdentity {
                 id: format!("c{id}"),
                 name: None,
-                engine: Engine::Docker,
+                engine: ContainerEngine::Docker,
                 pod: None,
-                labels: Labels::default(),
+                labels: ContainerLabels::default(),
             };
-            let group = Group {
-                id: GroupId(id),
+            let group = CgroupProperties {
+                id: CgroupId(id),
                 parent: None,
                 path: format!("/docker/{id}"),
                 container: Some(container),
-                limits: Limits::default(),
+                limits: CgroupSettings::default(),
                 populated: true,
             };
-            names.apply(&Event::Group(group), Micros::secs(1));
+            names.apply(&HostEvent::Group(group), Micros::secs(1));
             if id > 0 {
-                names.apply(&Event::Gone(GroupId(id)), Micros::secs(2));
+                names.apply(&HostEvent::Gone(CgroupId(id)), Micros::secs(2));
             }
         }
-        assert_eq!(names.living(), 1);
-        let known = |names: &Names| (0..1_000).filter(|id| names.container(GroupId(*id)).is_some()).count();
-        names.forget(Micros::secs(61), std::iter::empty());
+        assert_eq!(names.live_containers(), 1);
+        let known =
+            |names: &NameRegistry| (0..1_000).filter(|id| names.container(CgroupId(*id)).is_some()).count();
+        names.prune(Micros::secs(61), std::iter::empty());
         assert_eq!(known(&names), 1_000);
-        names.forget(Micros::secs(63), [GroupId(7)].into_iter());
-        assert_eq!((known(&names), names.living()), (2, 1));
-        assert_eq!(names.container(GroupId(7)).unwrap().id, "c7");
-        names.forget(Micros::secs(64), std::iter::empty());
+        names.prune(Micros::secs(63), [CgroupId(7)].into_iter());
+        assert_eq!((known(&names), names.live_containers()), (2, 1));
+        assert_eq!(names.container(CgroupId(7)).unwrap().id, "c7");
+        names.prune(Micros::secs(64), std::iter::empty());
         assert_eq!((known(&names), names.gone.len()), (1, 0));
     }
 }

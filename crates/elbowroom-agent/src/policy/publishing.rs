@@ -1,77 +1,77 @@
 //! Views on their way into slots: a container's first, its changes, and the numbers that age.
 
-use super::facts::{take_details, take_view};
-use super::owner::Owner;
-use super::resident::{Attach, Resident};
+use super::facts::{apply_details, apply_view};
+use super::managed_container::{AttachState, ManagedContainer};
+use super::policy_loop::PolicyLoop;
 use crate::fnv::fnv1a;
 use crate::view_server::FuseError;
 use crate::view_server::publisher::Dirty;
-use crate::view_server::slots::Slot;
+use crate::view_server::slots::SlotHandle;
 use elbowroom_linux::view_page::ViewPage;
 use elbowroom_linux::{process, timer};
-use elbowroom_types::sample::{Container, Engine, Group, GroupId};
+use elbowroom_types::sample::{CgroupId, CgroupProperties, ContainerEngine, ContainerIdentity};
 use elbowroom_types::unit::{Bytes, Micros};
-use elbowroom_view::pages::facts::{CpuTimes, Facts};
+use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use std::path::PathBuf;
 
 /// How long after a read of a dynamic page its container counts as hot.
 const HOT_FOR: Micros = Micros::secs(10);
 /// The threads of a container with more are not counted one by one, about 5 us each: its load is the CPU time that it uses.
-const MOST_COUNTED: u32 = 2_000;
+const MAX_COUNTED_THREADS: u32 = 2_000;
 /// Details read per look, about 15 us each: with ten thousand containers a tick still ends in time.
-const REFRESHES_PER_LOOK: usize = 256;
+const REFRESHES_PER_TICK: usize = 256;
 
-impl Owner {
+impl PolicyLoop {
     /// Gives a container that is new here its view.
-    pub(super) fn meet(&mut self, group: &Group) {
+    pub(super) fn add_container(&mut self, group: &CgroupProperties) {
         let Some(container) = &group.container else { return };
-        if self.residents.contains_key(&group.id) {
+        if self.containers.contains_key(&group.id) {
             return;
         }
         // One that is gone meanwhile has none, and is forgotten by the next look.
         let identities = self.sensor.identities(group.id);
         let Some(owner) = identities.first().copied() else { return };
         let orphan = identities.iter().find_map(|identity| self.orphans.remove(identity));
-        let before = orphan.and_then(|slot| Some((slot, self.publisher.last(slot)?)));
+        let before = orphan.and_then(|slot| Some((slot, self.publisher.last_published(slot)?)));
         if let Some((_, last)) = &before {
             self.views.resume(group.id, last.facts.online.count(), last.facts.memory);
         }
         // One that is older than this agent has been idle for the rest of its time.
-        let first = if before.is_none() { self.first_process(group.id) } else { None };
-        let started = first.and_then(|pid| process::started(pid as i32)).unwrap_or_else(timer::now_boot);
+        let first = if before.is_none() { self.init_pid(group.id) } else { None };
+        let started = first.and_then(|pid| process::start_time(pid as i32)).unwrap_or_else(timer::now_boot);
         let Some(view) = self.views.get(group.id) else { return };
         let page_size = Bytes(rustix::param::page_size() as u64);
-        let mut facts = Facts { started, page_size, ..Facts::EMPTY };
+        let mut facts = ContainerSnapshot { started, page_size, ..ContainerSnapshot::EMPTY };
         let mut times = vec![CpuTimes::default(); self.publisher.cpus()];
         if let Some((_, last)) = &before {
             facts = last.facts;
             times[..last.times.len()].copy_from_slice(&last.times);
         }
-        take_view(&mut facts, view, &group.limits, self.views.mems(group), &self.numa);
+        apply_view(&mut facts, view, &group.limits, self.views.mems(group), &self.numa);
         let added = match before {
             Some((slot, _)) => Ok(slot),
-            None => self.add(container, owner, &facts, &times),
+            None => self.create_view(container, owner, &facts, &times),
         };
         let slot = match added {
             Ok(slot) => slot,
             Err(e) => {
                 tracing::warn!(container = group.path, because = %e, "no view");
-                self.unmet.insert(group.id);
+                self.without_view.insert(group.id);
                 return;
             }
         };
-        self.unmet.remove(&group.id);
+        self.without_view.remove(&group.id);
         let name = self.publisher.name(slot).unwrap_or_default();
         for ignored in &container.labels.ignored {
             tracing::warn!(container = group.path, because = ignored, "a label is ignored");
         }
-        let attach = match self.config.containers.withholds(container) {
-            Some(why) => Attach::LetAlone(why),
+        let attach = match self.config.containers.auto_attach_refusal(container) {
+            Some(why) => AttachState::Disabled(why),
             // `elbowroom run` mounts its own view when it starts; one that is already running lost its agent.
-            None if container.engine == Engine::Elbowroom && self.ticks > 0 => {
-                Attach::at(Micros(u64::MAX), "elbowroom run attaches it")
+            None if container.engine == ContainerEngine::Elbowroom && self.ticks > 0 => {
+                AttachState::at(Micros(u64::MAX), "elbowroom run attaches it")
             }
-            None => Attach::now(),
+            None => AttachState::now(),
         };
         tracing::info!(container = group.path, name = container.name, engine = ?container.engine, "container");
         let page = match ViewPage::open(&self.publisher.pages(), &name) {
@@ -82,27 +82,28 @@ impl Owner {
             }
         };
         match self.memory.is_on() {
-            true => self.bells.meet(&name),
+            true => self.pressure_notifier.add_view(&name),
             // What an agent with other settings left.
-            false => self.bells.forget(&name),
+            false => self.pressure_notifier.remove_view(&name),
         }
-        self.residents.insert(group.id, Resident::new(group.path.clone(), slot, facts, times, attach, page));
-        self.voices.meet(group.id, &group.path, container);
-        if self.config.containers.refuses(container).is_none() {
-            let _ = self.ahead.try_send((self.view_dir(group.id), self.surfaces()));
+        self.containers
+            .insert(group.id, ManagedContainer::new(group.path.clone(), slot, facts, times, attach, page));
+        self.probes.add_container(group.id, &group.path, container);
+        if self.config.containers.view_refusal(container).is_none() {
+            let _ = self.prefetch.try_send((self.view_dir(group.id), self.surfaces()));
         }
         // The first reader finds the container's own numbers already.
         self.refresh(group.id, timer::now());
     }
 
     /// Makes the view of a container that has none.
-    fn add(
+    fn create_view(
         &mut self,
-        container: &Container,
+        container: &ContainerIdentity,
         owner: u64,
-        facts: &Facts,
+        facts: &ContainerSnapshot,
         times: &[CpuTimes],
-    ) -> Result<Slot, FuseError> {
+    ) -> Result<SlotHandle, FuseError> {
         let name = view_name(container);
         match self.publisher.add(&name, owner, facts, times) {
             // Ids are unique to who gave them: each namespace of containerd may have one of them.
@@ -113,46 +114,51 @@ impl Owner {
         }
     }
 
-    pub(super) fn forget(&mut self, id: GroupId) {
-        self.unmet.remove(&id);
-        if let Some(mut resident) = self.residents.remove(&id) {
+    pub(super) fn remove_container(&mut self, id: CgroupId) {
+        self.without_view.remove(&id);
+        if let Some(mut resident) = self.containers.remove(&id) {
             tracing::info!(container = resident.path, "container gone");
             resident.retire_page();
             if let Some(name) = self.publisher.name(resident.slot) {
                 let _ = std::fs::remove_file(self.publisher.pages().join(&name));
-                self.bells.forget(&name);
+                self.pressure_notifier.remove_view(&name);
             }
             self.publisher.remove(resident.slot);
-            self.fill_the_gap();
-            self.gone += 1;
+            self.retry_without_view();
+            self.removed_since_trim += 1;
         }
-        self.disk.forget(id);
-        self.voices.forget(id);
-        self.labelled.forget(id);
+        self.disk.remove_container(id);
+        self.probes.remove_container(id);
+        self.label_overrides.remove(id);
     }
 
     /// A slot is free: one that had no room has it.
-    fn fill_the_gap(&mut self) {
-        while let Some(id) = self.unmet.pop_first() {
+    fn retry_without_view(&mut self) {
+        while let Some(id) = self.without_view.pop_first() {
             if let Some(group) = self.views.group(id).cloned() {
-                return self.meet(&group);
+                return self.add_container(&group);
             }
         }
     }
 
-    pub(super) fn publish_view(&mut self, id: GroupId) {
+    pub(super) fn publish_view(&mut self, id: CgroupId) {
         let (Some(resident), Some(view), Some(group)) =
-            (self.residents.get_mut(&id), self.views.get(id), self.views.group(id))
+            (self.containers.get_mut(&id), self.views.get(id), self.views.group(id))
         else {
             return;
         };
-        take_view(&mut resident.facts, view, &group.limits, self.views.mems(group), &self.numa);
+        apply_view(&mut resident.facts, view, &group.limits, self.views.mems(group), &self.numa);
         resident.publish_page(view);
-        Self::published(self.publisher.publish(resident.slot, &resident.facts, &resident.times, Dirty::View));
+        Self::expect_published(self.publisher.publish(
+            resident.slot,
+            &resident.facts,
+            &resident.times,
+            Dirty::View,
+        ));
     }
 
     /// A slot is filled by this thread alone and freed by it alone, so an error here is a defect, not a condition.
-    fn published(result: Result<(), FuseError>) {
+    fn expect_published(result: Result<(), FuseError>) {
         if let Err(error) = result {
             tracing::error!(%error, "a view was not published");
         }
@@ -162,10 +168,10 @@ impl Owner {
     pub(super) fn refresh_due(&mut self, now: Micros) {
         let dynamic = self.publisher.dynamic_pages();
         let hot_every = self.config.views.refresh_hot;
-        let mut due: Vec<(Micros, GroupId)> = Vec::new();
-        for (id, resident) in &mut self.residents {
-            resident.meter(now);
-            if self.publisher.read_since(resident.slot) & dynamic != 0 {
+        let mut due: Vec<(Micros, CgroupId)> = Vec::new();
+        for (id, resident) in &mut self.containers {
+            resident.update_cpu_used(now);
+            if self.publisher.take_recent_reads(resident.slot) & dynamic != 0 {
                 resident.hot_until = now.saturating_add(HOT_FOR);
                 resident.refresh_at = resident.refresh_at.min(resident.refreshed.saturating_add(hot_every));
             }
@@ -175,17 +181,17 @@ impl Owner {
         }
         // Whoever waits longest first: with more than can be served, all are late and nobody is left out.
         due.sort_unstable();
-        for (_, id) in due.into_iter().take(REFRESHES_PER_LOOK) {
+        for (_, id) in due.into_iter().take(REFRESHES_PER_TICK) {
             self.refresh(id, now);
         }
     }
 
-    fn refresh(&mut self, id: GroupId, now: Micros) {
-        let Some(resident) = self.residents.get_mut(&id) else { return };
+    fn refresh(&mut self, id: CgroupId, now: Micros) {
+        let Some(resident) = self.containers.get_mut(&id) else { return };
         let hot = resident.hot_until > now;
         let Some(details) = self.sensor.details(id, hot) else { return };
-        take_details(&mut resident.facts, &mut resident.times, &details, timer::now_boot());
-        if hot && resident.load.is_due(now) && resident.facts.nr_threads <= MOST_COUNTED {
+        apply_details(&mut resident.facts, &mut resident.times, &details, timer::now_boot());
+        if hot && resident.load.is_due(now) && resident.facts.nr_threads <= MAX_COUNTED_THREADS {
             let (running, threads) = process::count_threads(&self.sensor.pids(id));
             resident.facts.nr_running = running;
             resident.facts.nr_threads = threads;
@@ -197,7 +203,7 @@ impl Owner {
         let every = if hot { self.config.views.refresh_hot } else { self.config.views.refresh_cold };
         resident.refreshed = now;
         resident.refresh_at = now.saturating_add(every);
-        Self::published(self.publisher.publish(
+        Self::expect_published(self.publisher.publish(
             resident.slot,
             &resident.facts,
             &resident.times,
@@ -207,28 +213,28 @@ impl Owner {
     }
 
     /// Brings the page that programs map to what the files say.
-    fn publish_page(&mut self, id: GroupId) {
-        if let (Some(resident), Some(view)) = (self.residents.get_mut(&id), self.views.get(id)) {
+    fn publish_page(&mut self, id: CgroupId) {
+        if let (Some(resident), Some(view)) = (self.containers.get_mut(&id), self.views.get(id)) {
             resident.publish_page(view);
         }
     }
 
-    pub(super) fn view_dir(&self, id: GroupId) -> PathBuf {
+    pub(super) fn view_dir(&self, id: CgroupId) -> PathBuf {
         self.publisher.views().join(self.view_name(id))
     }
 
-    pub(super) fn page_path(&self, id: GroupId) -> PathBuf {
+    pub(super) fn page_path(&self, id: CgroupId) -> PathBuf {
         self.publisher.pages().join(self.view_name(id))
     }
 
-    pub(super) fn view_name(&self, id: GroupId) -> String {
-        let slot = self.residents.get(&id).map(|resident| resident.slot);
+    pub(super) fn view_name(&self, id: CgroupId) -> String {
+        let slot = self.containers.get(&id).map(|resident| resident.slot);
         slot.and_then(|slot| self.publisher.name(slot)).unwrap_or_default()
     }
 }
 
 /// The name of a container's directory of views: its id where that is a plain word, else a word made of it.
-fn view_name(container: &Container) -> String {
+fn view_name(container: &ContainerIdentity) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     if (1..=100).contains(&container.id.len())
         && !container.id.starts_with('.')
@@ -245,15 +251,15 @@ fn view_name(container: &Container) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_types::label::Labels;
+    use elbowroom_types::label::ContainerLabels;
 
     fn named(id: &str) -> String {
-        view_name(&Container {
+        view_name(&ContainerIdentity {
             id: id.into(),
             name: None,
-            engine: Engine::Plain,
+            engine: ContainerEngine::Plain,
             pod: None,
-            labels: Labels::default(),
+            labels: ContainerLabels::default(),
         })
     }
 

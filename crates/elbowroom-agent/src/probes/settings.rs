@@ -2,27 +2,27 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use elbowroom_types::glob;
-use elbowroom_types::probe::prometheus::Metrics;
-use elbowroom_types::probe::{Kind, TTL, Terms};
-use elbowroom_types::sample::Container;
+use elbowroom_types::probe::prometheus::MetricMapping;
+use elbowroom_types::probe::{DEFAULT_TTL, MeasureKind, ProbeDefaults};
+use elbowroom_types::sample::ContainerIdentity;
 use elbowroom_types::unit::{Micros, parse_duration};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use ureq::http::Uri;
 
 /// Longest such line.
-const LONGEST_LINE: usize = 4096;
+const MAX_LINE_BYTES: usize = 4096;
 /// Shortest times there are.
-const LEAST: Micros = Micros::millis(100);
+const MIN_TIME: Micros = Micros::millis(100);
 /// Longest that one answer is waited for: so long a thread outlives its container.
-const LONGEST_WAIT: Micros = Micros::secs(30);
+const MAX_TIMEOUT: Micros = Micros::secs(30);
 /// A label has the agent ask no oftener: that is work of the agent's, at nobody's expense.
-const LEAST_BY_LABEL: Micros = Micros::secs(1);
+const MIN_LABEL_PERIOD: Micros = Micros::secs(1);
 
 /// One entry. Without file, scrape and exec, the terms of what the application sends by itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Probe {
+pub struct ProbeSettings {
     /// Which containers: a glob pattern of their names or ids.
     pub container: String,
     /// A file in the container that holds one record, replaced each time.
@@ -36,10 +36,10 @@ pub struct Probe {
     pub exec: Vec<String>,
     /// Which of the page's metrics are which numbers.
     #[serde(skip_serializing_if = "is_empty")]
-    pub metrics: Metrics,
+    pub metrics: MetricMapping,
     /// What the number is, for records that do not say.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub kind: Option<Kind>,
+    pub kind: Option<MeasureKind>,
     /// What is promised, for records that do not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objective: Option<f64>,
@@ -54,52 +54,52 @@ pub struct Probe {
     pub ttl: Micros,
 }
 
-fn is_empty(metrics: &Metrics) -> bool {
+fn is_empty(metrics: &MetricMapping) -> bool {
     metrics.0.is_empty()
 }
 
-impl Default for Probe {
+impl Default for ProbeSettings {
     fn default() -> Self {
         Self {
             container: String::new(),
             file: None,
             scrape: None,
             exec: Vec::new(),
-            metrics: Metrics::default(),
+            metrics: MetricMapping::default(),
             kind: None,
             objective: None,
             every: Micros::secs(1),
             timeout: Micros::secs(1),
-            ttl: TTL,
+            ttl: DEFAULT_TTL,
         }
     }
 }
 
-impl Probe {
+impl ProbeSettings {
     /// Whether this entry is about `container`.
-    pub fn fits(&self, container: &Container) -> bool {
+    pub fn matches_container(&self, container: &ContainerIdentity) -> bool {
         glob::matches(&self.container, &container.id)
             || container.name.as_deref().is_some_and(|name| glob::matches(&self.container, name))
     }
 
     /// What the operator says for records that do not.
-    pub const fn terms(&self) -> Terms {
-        Terms { kind: self.kind, objective: self.objective }
+    pub const fn terms(&self) -> ProbeDefaults {
+        ProbeDefaults { kind: self.kind, objective: self.objective }
     }
 
     /// What it says of records wherever they are heard, in words that [`Self::parse`] takes; empty where that is nothing.
-    pub fn words(&self) -> String {
+    pub fn terms_text(&self) -> String {
         let kind = self.kind.map(|kind| match kind {
-            Kind::Throughput => "kind=throughput".to_owned(),
-            Kind::Latency => "kind=latency".to_owned(),
+            MeasureKind::Throughput => "kind=throughput".to_owned(),
+            MeasureKind::Latency => "kind=latency".to_owned(),
         });
         let objective = self.objective.map(|objective| format!("objective={objective}"));
-        let ttl = (self.ttl != TTL).then(|| format!("ttl={}", self.ttl));
+        let ttl = (self.ttl != DEFAULT_TTL).then(|| format!("ttl={}", self.ttl));
         [kind, objective, ttl].into_iter().flatten().collect::<Vec<_>>().join(" ")
     }
 
     /// Whether there is something to ask, beside what comes by itself.
-    pub const fn asks(&self) -> bool {
+    pub const fn is_polled(&self) -> bool {
         self.file.is_some() || self.scrape.is_some() || !self.exec.is_empty()
     }
 
@@ -121,7 +121,7 @@ impl Probe {
     /// ARGUMENTS`; before an `exec:`, after the others, words such as `served_total=METRIC`, `objective=800`,
     /// `kind=latency`, `every=2s`, `timeout=500ms`, `ttl=10s`.
     pub fn parse(line: &str, may_exec: bool) -> Result<Self> {
-        ensure!(line.len() <= LONGEST_LINE, "a probe of {} bytes: at most {LONGEST_LINE}", line.len());
+        ensure!(line.len() <= MAX_LINE_BYTES, "a probe of {} bytes: at most {MAX_LINE_BYTES}", line.len());
         let mut probe = Self { container: "*".to_owned(), ..Self::default() };
         let mut words = line.split_whitespace();
         while let Some(word) = words.next() {
@@ -140,8 +140,8 @@ impl Probe {
         }
         probe.validate()?;
         ensure!(
-            may_exec || probe.every >= LEAST_BY_LABEL,
-            "every: \"{}\" is too short for a label: at least \"{LEAST_BY_LABEL}\"",
+            may_exec || probe.every >= MIN_LABEL_PERIOD,
+            "every: \"{}\" is too short for a label: at least \"{MIN_LABEL_PERIOD}\"",
             probe.every
         );
         Ok(probe)
@@ -151,8 +151,8 @@ impl Probe {
         match key {
             "kind" => {
                 self.kind = Some(match value {
-                    "throughput" => Kind::Throughput,
-                    "latency" => Kind::Latency,
+                    "throughput" => MeasureKind::Throughput,
+                    "latency" => MeasureKind::Latency,
                     _ => bail!("throughput or latency"),
                 });
             }
@@ -203,11 +203,11 @@ impl Probe {
             ensure!(objective.is_finite() && objective > 0.0, "objective: {objective} is no number above 0");
         }
         for (key, value) in [("every", self.every), ("timeout", self.timeout), ("ttl", self.ttl)] {
-            ensure!(value >= LEAST, "{key}: \"{value}\" is too short: at least \"{LEAST}\"");
+            ensure!(value >= MIN_TIME, "{key}: \"{value}\" is too short: at least \"{MIN_TIME}\"");
         }
         ensure!(
-            self.timeout <= LONGEST_WAIT,
-            "timeout: \"{}\" is too long: at most \"{LONGEST_WAIT}\"",
+            self.timeout <= MAX_TIMEOUT,
+            "timeout: \"{}\" is too long: at most \"{MAX_TIMEOUT}\"",
             self.timeout
         );
         ensure!(
@@ -221,7 +221,7 @@ impl Probe {
 }
 
 /// Refuses probes that can never work.
-pub fn validate(probes: &[Probe]) -> Result<()> {
+pub fn validate(probes: &[ProbeSettings]) -> Result<()> {
     for (n, probe) in probes.iter().enumerate() {
         probe.validate().with_context(|| format!("probes, entry {}", n + 1))?;
     }
@@ -243,18 +243,18 @@ mod tests {
             every = "2s"
             metrics.served_total = "mysql_global_status_questions"
         "#;
-        assert_eq!(Probe::parse(line, false).unwrap(), toml::from_str(entry).unwrap());
-        let exec = Probe::parse("kind=latency exec:/bin/probe --db a=b", true).unwrap();
+        assert_eq!(ProbeSettings::parse(line, false).unwrap(), toml::from_str(entry).unwrap());
+        let exec = ProbeSettings::parse("kind=latency exec:/bin/probe --db a=b", true).unwrap();
         assert_eq!(
             (exec.exec, exec.kind),
-            (vec!["/bin/probe".into(), "--db".into(), "a=b".into()], Some(Kind::Latency))
+            (vec!["/bin/probe".into(), "--db".into(), "a=b".into()], Some(MeasureKind::Latency))
         );
-        assert_eq!(Probe::parse("objective=5", false).unwrap().source(), "socket");
-        let terms = Probe::parse("file:/x ttl=1.5s kind=latency objective=0.05", true).unwrap();
-        assert_eq!(terms.words(), "kind=latency objective=0.05 ttl=1.5s");
-        let again = Probe::parse(&terms.words(), false).unwrap();
+        assert_eq!(ProbeSettings::parse("objective=5", false).unwrap().source(), "socket");
+        let terms = ProbeSettings::parse("file:/x ttl=1.5s kind=latency objective=0.05", true).unwrap();
+        assert_eq!(terms.terms_text(), "kind=latency objective=0.05 ttl=1.5s");
+        let again = ProbeSettings::parse(&terms.terms_text(), false).unwrap();
         assert_eq!((again.terms(), again.ttl), (terms.terms(), terms.ttl));
-        assert_eq!(Probe::default().words(), "");
+        assert_eq!(ProbeSettings::default().terms_text(), "");
     }
 
     #[test]
@@ -275,16 +275,17 @@ mod tests {
             ("file:/a every=9s", "ttl: \"5s\" is over before"),
             ("file:/a kind=fast", "throughput or latency"),
         ] {
-            let error = elbowroom_client::output::one_line(&Probe::parse(line, false).unwrap_err());
+            let error = elbowroom_client::output::one_line(&ProbeSettings::parse(line, false).unwrap_err());
             assert!(error.contains(expect), "{line}: {error}");
         }
-        assert!(Probe::parse(&"x".repeat(5_000), true).is_err());
+        assert!(ProbeSettings::parse(&"x".repeat(5_000), true).is_err());
     }
 
     #[test]
     fn what_may_be_secret_in_an_address_is_not_shown() {
         let probe =
-            Probe::parse("http://user:word@127.0.0.1:80/metrics?token=secret served=up", false).unwrap();
+            ProbeSettings::parse("http://user:word@127.0.0.1:80/metrics?token=secret served=up", false)
+                .unwrap();
         assert_eq!(probe.source(), "scrape 127.0.0.1:80/metrics");
     }
 }

@@ -1,11 +1,11 @@
-use super::settings::Probe;
-use super::source::Source;
-use super::voices::Voices;
-use super::{Poller, Said, socket_path};
-use crate::alerts::Stop;
-use elbowroom_types::label::Labels;
-use elbowroom_types::probe::{Freshness, Record};
-use elbowroom_types::sample::{Container, Engine, GroupId};
+use super::probe_registry::ProbeRegistry;
+use super::settings::ProbeSettings;
+use super::source::ProbeSource;
+use super::{ProbeEvent, ProbePoller, socket_path};
+use crate::alerts::StopFlag;
+use elbowroom_types::label::ContainerLabels;
+use elbowroom_types::probe::{Freshness, ProbeRecord};
+use elbowroom_types::sample::{CgroupId, ContainerEngine, ContainerIdentity};
 use elbowroom_types::unit::Micros;
 use std::fs;
 use std::io::{Read, Write};
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn ask(line: &str) -> Result<Option<Record>, String> {
-    Source::new(Probe::parse(line, true).unwrap(), 0).ask(&Stop::new().unwrap())
+fn ask(line: &str) -> Result<Option<ProbeRecord>, String> {
+    ProbeSource::new(ProbeSettings::parse(line, true).unwrap(), 0).poll(&StopFlag::new().unwrap())
 }
 
 fn script(dir: &Path, text: &str) -> String {
@@ -77,21 +77,21 @@ fn what_a_program_leaves_running_ends_with_it() {
 fn a_file_counts_when_it_was_written_anew() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("probe");
-    let probe = Probe::parse(&format!("file:{}", path.display()), false).unwrap();
-    let mut source = Source::new(probe, 0);
-    let stop = Stop::new().unwrap();
-    assert!(source.ask(&stop).unwrap_err().contains("not there"));
+    let probe = ProbeSettings::parse(&format!("file:{}", path.display()), false).unwrap();
+    let mut source = ProbeSource::new(probe, 0);
+    let stop = StopFlag::new().unwrap();
+    assert!(source.poll(&stop).unwrap_err().contains("not there"));
     fs::write(&path, "served=1").unwrap();
-    assert_eq!(source.ask(&stop).unwrap().unwrap().served, Some(1.0));
-    assert_eq!(source.ask(&stop).unwrap(), None);
+    assert_eq!(source.poll(&stop).unwrap().unwrap().served, Some(1.0));
+    assert_eq!(source.poll(&stop).unwrap(), None);
     fs::write(&path, "served=22").unwrap();
-    assert_eq!(source.ask(&stop).unwrap().unwrap().served, Some(22.0));
+    assert_eq!(source.poll(&stop).unwrap().unwrap().served, Some(22.0));
     fs::write(&path, "served=three").unwrap();
-    assert!(source.ask(&stop).unwrap_err().contains("served=three"));
+    assert!(source.poll(&stop).unwrap_err().contains("served=three"));
     fs::write(&path, "served=333").unwrap();
     let long_ago = std::time::SystemTime::now() - Duration::from_secs(60);
     fs::File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
-    assert_eq!(source.ask(&stop).unwrap(), None, "a record from before its time to live");
+    assert_eq!(source.poll(&stop).unwrap(), None, "a record from before its time to live");
 }
 
 /// A server that gives each request the next of these answers, and then none.
@@ -143,8 +143,8 @@ fn a_source_is_asked_again_and_again_until_nobody_wants_it() {
     let dir = tempfile::tempdir().unwrap();
     let program = script(dir.path(), "echo served=1");
     let (tell, told) = mpsc::channel();
-    let probe = Probe::parse(&format!("every=100ms exec:{program}"), true).unwrap();
-    let poller = Poller::start(probe, 0, move |record| drop(tell.send(record))).unwrap();
+    let probe = ProbeSettings::parse(&format!("every=100ms exec:{program}"), true).unwrap();
+    let poller = ProbePoller::start(probe, 0, move |record| drop(tell.send(record))).unwrap();
     for _ in 0..3 {
         assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap().served, Some(1.0));
     }
@@ -157,26 +157,33 @@ fn a_source_is_asked_again_and_again_until_nobody_wants_it() {
 }
 
 struct Agent {
-    voices: Voices,
-    said: mpsc::Receiver<Said>,
+    voices: ProbeRegistry,
+    said: mpsc::Receiver<ProbeEvent>,
     dir: tempfile::TempDir,
 }
 
 fn agent(probes: &[&str]) -> Agent {
     let dir = tempfile::tempdir().unwrap();
     let (tell, said) = mpsc::channel();
-    let probes = probes.iter().map(|line| Probe::parse(line, true).unwrap()).collect();
-    let voices = Voices::open(probes, &socket_path(dir.path()), Arc::new(move |said| drop(tell.send(said))));
+    let probes = probes.iter().map(|line| ProbeSettings::parse(line, true).unwrap()).collect();
+    let voices =
+        ProbeRegistry::open(probes, &socket_path(dir.path()), Arc::new(move |said| drop(tell.send(said))));
     Agent { voices, said, dir }
 }
 
-fn labelled(id: &str, probe: &str) -> Container {
-    let labels = Labels { probe: Some(probe.to_owned()), ..Labels::default() };
-    Container { labels, ..container(id) }
+fn labelled(id: &str, probe: &str) -> ContainerIdentity {
+    let labels = ContainerLabels { probe: Some(probe.to_owned()), ..ContainerLabels::default() };
+    ContainerIdentity { labels, ..container(id) }
 }
 
-fn container(id: &str) -> Container {
-    Container { id: id.to_owned(), name: None, engine: Engine::Plain, pod: None, labels: Labels::default() }
+fn container(id: &str) -> ContainerIdentity {
+    ContainerIdentity {
+        id: id.to_owned(),
+        name: None,
+        engine: ContainerEngine::Plain,
+        pod: None,
+        labels: ContainerLabels::default(),
+    }
 }
 
 impl Agent {
@@ -186,7 +193,7 @@ impl Agent {
         let sender = std::thread::spawn(move || {
             elbowroom_linux::probe::send(Some(&path), record.as_bytes(), PATIENCE).unwrap()
         });
-        let heard = self.voices.said(self.said.recv_timeout(PATIENCE).unwrap(), now).is_some();
+        let heard = self.voices.on_probe(self.said.recv_timeout(PATIENCE).unwrap(), now).is_some();
         (sender.join().unwrap(), heard)
     }
 }
@@ -201,47 +208,47 @@ fn a_sender_speaks_for_the_innermost_container_around_it_and_for_no_other() {
     };
     let above = Path::new(own).parent().and_then(Path::to_str).unwrap();
     let now = Micros::secs(1);
-    agent.voices.meet(GroupId(1), "/elsewhere", &container("a"));
+    agent.voices.add_container(CgroupId(1), "/elsewhere", &container("a"));
     let (answer, heard) = agent.send("served=1", now);
     assert!(answer.contains("in no container") && !heard, "{answer}");
-    agent.voices.meet(GroupId(2), own, &container("b"));
-    agent.voices.meet(GroupId(3), above, &container("c"));
+    agent.voices.add_container(CgroupId(2), own, &container("b"));
+    agent.voices.add_container(CgroupId(3), above, &container("c"));
     // A path that only begins the same is another one.
-    agent.voices.meet(GroupId(4), &own[..own.len() - 1], &container("d"));
+    agent.voices.add_container(CgroupId(4), &own[..own.len() - 1], &container("d"));
     assert_eq!(agent.send("served=1", now), (String::new(), true));
-    let heard = |id| agent.voices.view(GroupId(id), now).map(|view| view.heard);
+    let heard = |id| agent.voices.view(CgroupId(id), now).map(|view| view.heard);
     assert_eq!([heard(1), heard(2), heard(3), heard(4)], [None, Some(1), None, None]);
     let (answer, taken) = agent.send("served=many", now);
     assert!(answer.contains("served=many") && !taken, "{answer}");
-    assert_eq!(agent.voices.view(GroupId(2), now).unwrap().refused, 1);
+    assert_eq!(agent.voices.view(CgroupId(2), now).unwrap().refused, 1);
 }
 
 #[test]
 fn a_probe_that_falls_silent_is_stale_then_absent_and_that_is_seen() {
     let mut agent = agent(&["objective=5 ttl=10s"]);
-    agent.voices.meet(GroupId(1), "/a", &container("a"));
-    let state = |agent: &Agent, now| agent.voices.view(GroupId(1), Micros::secs(now)).unwrap().freshness;
+    agent.voices.add_container(CgroupId(1), "/a", &container("a"));
+    let state = |agent: &Agent, now| agent.voices.view(CgroupId(1), Micros::secs(now)).unwrap().freshness;
     assert_eq!(state(&agent, 1), Freshness::Absent);
-    let record = Record::parse(b"served=4").map_err(|e| e.to_string());
-    let heard = agent.voices.take(GroupId(1), record, Micros::secs(1)).unwrap().unwrap();
+    let record = ProbeRecord::parse(b"served=4").map_err(|e| e.to_string());
+    let heard = agent.voices.accept_record(CgroupId(1), record, Micros::secs(1)).unwrap().unwrap();
     assert_eq!((heard.at, heard.until), (Micros::secs(1), Micros::secs(11)));
     assert_eq!(
         [5, 11, 12, 61, 62].map(|now| state(&agent, now)),
         [Freshness::Fresh, Freshness::Fresh, Freshness::Stale, Freshness::Stale, Freshness::Absent]
     );
-    agent.voices.forget(GroupId(1));
-    assert!(agent.voices.view(GroupId(1), Micros::secs(2)).is_none());
+    agent.voices.remove_container(CgroupId(1));
+    assert!(agent.voices.view(CgroupId(1), Micros::secs(2)).is_none());
 }
 
 #[test]
 fn the_configuration_counts_more_than_a_label_and_a_label_starts_no_program() {
     let mut agent = agent(&["kind=latency"]);
-    agent.voices.meet(GroupId(1), "/a", &labelled("a", "file:/b"));
-    assert_eq!(agent.voices.view(GroupId(1), Micros::ZERO).unwrap().source, "socket");
-    agent.voices = Voices::open(Vec::new(), &socket_path(agent.dir.path()), Arc::new(|_| ()));
-    agent.voices.meet(GroupId(1), "/a", &labelled("a", "file:/b"));
-    agent.voices.meet(GroupId(2), "/b", &labelled("b", "exec:/bin/true"));
-    let view = |id| agent.voices.view(GroupId(id), Micros::ZERO).unwrap();
+    agent.voices.add_container(CgroupId(1), "/a", &labelled("a", "file:/b"));
+    assert_eq!(agent.voices.view(CgroupId(1), Micros::ZERO).unwrap().source, "socket");
+    agent.voices = ProbeRegistry::open(Vec::new(), &socket_path(agent.dir.path()), Arc::new(|_| ()));
+    agent.voices.add_container(CgroupId(1), "/a", &labelled("a", "file:/b"));
+    agent.voices.add_container(CgroupId(2), "/b", &labelled("b", "exec:/bin/true"));
+    let view = |id| agent.voices.view(CgroupId(id), Micros::ZERO).unwrap();
     assert_eq!(view(1).source, "file /b");
     assert!(view(2).problem.unwrap().contains("a label cannot have the host start programs"));
 }

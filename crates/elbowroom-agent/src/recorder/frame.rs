@@ -18,15 +18,15 @@ use std::ops::Range;
 
 const MAGIC: [u8; 4] = *b"EBR1";
 /// Bytes before the payload.
-pub const HEADER: usize = 21;
+pub const HEADER_SIZE: usize = 21;
 /// Where the checksum begins to count.
-const CHECKED: usize = 12;
+const CHECKSUM_START: usize = 12;
 /// No payload is longer, and none is longer when it is inflated; five hundred containers have one of a megabyte.
-const LONGEST: u64 = 64 << 20;
+const MAX_PAYLOAD: u64 = 64 << 20;
 
 /// Where a frame is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct SegmentFrame {
     /// When it was made, in milliseconds since 1970.
     pub time_unix_ms: u64,
     /// Whether it depends on no other.
@@ -36,28 +36,28 @@ pub struct Frame {
 
 /// A frame as it is written.
 pub(crate) fn encode(time_unix_ms: u64, key: bool, delta: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; HEADER];
+    let mut bytes = vec![0; HEADER_SIZE];
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[12..20].copy_from_slice(&time_unix_ms.to_le_bytes());
     bytes[20] = u8::from(key);
     let mut deflate = DeflateEncoder::new(bytes, Compression::fast());
     let written = deflate.write_all(delta).and_then(|()| deflate.finish());
     let mut bytes = written.expect("writing to memory does not fail");
-    let length = u32::try_from(bytes.len() - HEADER).expect("a snapshot is far smaller than 4 GiB");
+    let length = u32::try_from(bytes.len() - HEADER_SIZE).expect("a snapshot is far smaller than 4 GiB");
     bytes[4..8].copy_from_slice(&length.to_le_bytes());
-    let sum = crc32c::crc32c(&bytes[CHECKED..]);
+    let sum = crc32c::crc32c(&bytes[CHECKSUM_START..]);
     bytes[8..12].copy_from_slice(&sum.to_le_bytes());
     bytes
 }
 
-/// The time of the frame that a segment begins with, which is in its first [`HEADER`] bytes.
+/// The time of the frame that a segment begins with, which is in its first [`HEADER_SIZE`] bytes.
 pub(crate) fn first_time(head: &[u8]) -> Option<u64> {
     let time = head.get(12..20)?.try_into().ok().map(u64::from_le_bytes);
     time.filter(|_| head.starts_with(&MAGIC))
 }
 
 /// The frames of a segment that can be read: whole, with the right sum, and with everything they depend on.
-pub fn scan(bytes: &[u8]) -> Vec<Frame> {
+pub fn scan(bytes: &[u8]) -> Vec<SegmentFrame> {
     let (mut frames, mut at, mut chained) = (Vec::new(), 0, false);
     while let Some(found) = bytes.get(at..).and_then(|rest| rest.windows(4).position(|four| four == MAGIC)) {
         if found > 0 {
@@ -81,36 +81,36 @@ pub fn scan(bytes: &[u8]) -> Vec<Frame> {
     frames
 }
 
-fn frame_at(bytes: &[u8], at: usize) -> Option<Frame> {
-    let head = bytes.get(at..at.checked_add(HEADER)?)?;
+fn frame_at(bytes: &[u8], at: usize) -> Option<SegmentFrame> {
+    let head = bytes.get(at..at.checked_add(HEADER_SIZE)?)?;
     let word = |from: usize| u32::from_le_bytes(head[from..from + 4].try_into().expect("four bytes"));
-    let length = usize::try_from(word(4)).ok().filter(|length| *length as u64 <= LONGEST)?;
-    let payload = at + HEADER..(at + HEADER).checked_add(length)?;
-    let checked = bytes.get(at + CHECKED..payload.end)?;
+    let length = usize::try_from(word(4)).ok().filter(|length| *length as u64 <= MAX_PAYLOAD)?;
+    let payload = at + HEADER_SIZE..(at + HEADER_SIZE).checked_add(length)?;
+    let checked = bytes.get(at + CHECKSUM_START..payload.end)?;
     if crc32c::crc32c(checked) != word(8) {
         return None;
     }
     let time_unix_ms = u64::from_le_bytes(head[12..20].try_into().expect("eight bytes"));
-    Some(Frame { time_unix_ms, key: head[20] == 1, payload })
+    Some(SegmentFrame { time_unix_ms, key: head[20] == 1, payload })
 }
 
 /// Reads frames of one segment, in order from a key frame on.
 #[derive(Debug, Default)]
-pub struct Frames {
+pub struct SegmentDecoder {
     decoder: Decoder,
 }
 
-impl Frames {
+impl SegmentDecoder {
     /// Takes the next frame.
     ///
     /// # Errors
     /// [`Malformed`] where the payload is none, which a frame of the right sum has only when somebody made it so.
-    pub fn take(&mut self, bytes: &[u8], frame: &Frame) -> Result<(), Malformed> {
+    pub fn decode(&mut self, bytes: &[u8], frame: &SegmentFrame) -> Result<(), Malformed> {
         let payload = bytes.get(frame.payload.clone()).ok_or(Malformed)?;
         let mut delta = Vec::new();
-        let mut inflate = DeflateDecoder::new(payload).take(LONGEST + 1);
+        let mut inflate = DeflateDecoder::new(payload).take(MAX_PAYLOAD + 1);
         inflate.read_to_end(&mut delta).map_err(|_| Malformed)?;
-        if delta.len() as u64 > LONGEST {
+        if delta.len() as u64 > MAX_PAYLOAD {
             return Err(Malformed);
         }
         self.decoder.frame(&delta, frame.key)
@@ -122,20 +122,20 @@ impl Frames {
     }
 
     /// As [`Self::parts`], of some keys only.
-    pub(super) fn wanted(&self, is_wanted: impl FnMut(&str) -> bool) -> Vec<Part> {
+    pub(super) fn parts_matching(&self, is_wanted: impl FnMut(&str) -> bool) -> Vec<Part> {
         self.decoder.wanted(is_wanted)
     }
 }
 
 /// What of a segment of any bytes can be read, every frame of it: for tests and the fuzzer.
 pub fn read_all(bytes: &[u8]) -> Vec<(u64, Vec<Part>)> {
-    let mut frames = Frames::default();
+    let mut frames = SegmentDecoder::default();
     let mut read = Vec::new();
     for frame in scan(bytes) {
-        if frames.take(bytes, &frame).is_ok() {
+        if frames.decode(bytes, &frame).is_ok() {
             read.push((frame.time_unix_ms, frames.parts()));
         } else {
-            frames = Frames::default();
+            frames = SegmentDecoder::default();
         }
     }
     read

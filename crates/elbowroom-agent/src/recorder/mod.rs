@@ -16,7 +16,7 @@ pub mod reader;
 pub mod settings;
 #[cfg(test)]
 mod tests;
-pub mod when;
+pub mod timestamp;
 pub mod writer;
 
 /// A key frame comes at least once in so many.

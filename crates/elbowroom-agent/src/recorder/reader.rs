@@ -1,9 +1,9 @@
 //! Reads the ring, also while it is written.
 
-use super::frame::{self, Frame, Frames, HEADER};
-use super::{EXTENSION, parts, when};
+use super::frame::{self, HEADER_SIZE, SegmentDecoder, SegmentFrame};
+use super::{EXTENSION, parts, timestamp};
 use anyhow::{Context, Result, bail, ensure};
-use elbowroom_client::api::{ChangeView, Snapshot};
+use elbowroom_client::api::{AgentSnapshot, ChangeView};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -26,36 +26,37 @@ pub(crate) fn segments(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
 
 /// A recording, at one of its moments.
 #[derive(Debug)]
-pub struct Cursor {
+pub struct RecordingCursor {
     dir: PathBuf,
     /// The segment it is in.
     number: u64,
     bytes: Vec<u8>,
-    frames: Vec<Frame>,
+    frames: Vec<SegmentFrame>,
     /// Which frame.
-    at: usize,
-    state: Frames,
+    index: usize,
+    decoder: SegmentDecoder,
 }
 
 /// The first and the last moment that are recorded, in milliseconds since 1970.
-pub(crate) type Span = (u64, u64);
+pub(crate) type RecordedRange = (u64, u64);
 
-impl Cursor {
+impl RecordingCursor {
     /// Goes to the last moment at or before `time`.
     ///
     /// # Errors
     /// Where nothing is recorded, or `time` is not in what is: the error says what is.
     pub fn at(dir: &Path, time: u64) -> Result<Self> {
-        let (first, last) = span(dir)?;
+        let (first, last) = recorded_range(dir)?;
         ensure!(
             (first..=last.saturating_add(SLACK_MS)).contains(&time),
             "nothing is recorded of {}: {} has {} to {}",
-            when::shown(time),
+            timestamp::format_local(time),
             dir.display(),
-            when::shown(first),
-            when::shown(last)
+            timestamp::format_local(first),
+            timestamp::format_local(last)
         );
-        let began = segments(dir)?.into_iter().filter_map(|(number, path)| Some((start(&path)?, number)));
+        let began =
+            segments(dir)?.into_iter().filter_map(|(number, path)| Some((segment_start(&path)?, number)));
         let began: Vec<(u64, u64)> = began.filter(|(start, _)| *start <= time).collect();
         // The last that began before. Where the clock was set back there are two, and the newer one counts if it has come as far.
         let newest = began.iter().map(|(_, number)| *number).max();
@@ -74,9 +75,9 @@ impl Cursor {
             {
                 return Ok(cursor);
             }
-            number = neighbour(dir, at, false)?;
+            number = adjacent_segment(dir, at, false)?;
         }
-        bail!("{}: what is recorded of {} cannot be read", dir.display(), when::shown(time))
+        bail!("{}: what is recorded of {} cannot be read", dir.display(), timestamp::format_local(time))
     }
 
     /// Goes to the first moment.
@@ -84,7 +85,7 @@ impl Cursor {
         for (number, _) in segments(dir)? {
             // What a crash tore may have been the first of all.
             if let Some(mut cursor) = Self::load(dir, number)? {
-                cursor.go(0)?;
+                cursor.seek_to(0)?;
                 return Ok(cursor);
             }
         }
@@ -95,7 +96,7 @@ impl Cursor {
     pub fn last(dir: &Path) -> Result<Self> {
         for (number, _) in segments(dir)?.into_iter().rev() {
             if let Some(mut cursor) = Self::load(dir, number)? {
-                cursor.go(cursor.frames.len() - 1)?;
+                cursor.seek_to(cursor.frames.len() - 1)?;
                 return Ok(cursor);
             }
         }
@@ -114,45 +115,45 @@ impl Cursor {
 
     /// When that is, in milliseconds since 1970.
     pub fn time(&self) -> u64 {
-        self.frames[self.at].time_unix_ms
+        self.frames[self.index].time_unix_ms
     }
 
     /// Where in the ring that is: later moments come later, whatever the clock said.
-    pub(crate) fn place(&self) -> (u64, usize) {
-        (self.number, self.at)
+    pub(crate) fn position(&self) -> (u64, usize) {
+        (self.number, self.index)
     }
 
     /// What had changed in the seconds before.
     pub(crate) fn changes(&self) -> Result<Vec<ChangeView>> {
-        parts::changes(&self.state.wanted(parts::of_changes()))
+        parts::changes(&self.decoder.parts_matching(parts::changes_filter()))
     }
 
     /// What the agent knew then.
-    pub fn snapshot(&self) -> Result<Snapshot> {
-        parts::join(&self.state.parts())
+    pub fn snapshot(&self) -> Result<AgentSnapshot> {
+        parts::join(&self.decoder.parts())
     }
 
     /// Goes on by one; false where this is the last. What was written meanwhile counts.
     pub fn advance(&mut self) -> Result<bool> {
-        if self.at + 1 >= self.frames.len() {
+        if self.index + 1 >= self.frames.len() {
             return self.next_segment();
         }
-        let to = self.at + 1;
-        self.state.take(&self.bytes, &self.frames[to])?;
-        self.at = to;
+        let to = self.index + 1;
+        self.decoder.decode(&self.bytes, &self.frames[to])?;
+        self.index = to;
         Ok(true)
     }
 
     /// Goes back by one; false where this is the first.
     pub fn previous(&mut self) -> Result<bool> {
-        if let Some(to) = self.at.checked_sub(1) {
-            self.go(to)?;
+        if let Some(to) = self.index.checked_sub(1) {
+            self.seek_to(to)?;
             return Ok(true);
         }
         let mut number = self.number;
-        while let Some(before) = neighbour(&self.dir, number, false)? {
+        while let Some(before) = adjacent_segment(&self.dir, number, false)? {
             if let Some(mut cursor) = Self::load(&self.dir, before)? {
-                cursor.go(cursor.frames.len() - 1)?;
+                cursor.seek_to(cursor.frames.len() - 1)?;
                 *self = cursor;
                 return Ok(true);
             }
@@ -163,7 +164,7 @@ impl Cursor {
 
     /// Goes by that many milliseconds, as far as there is something.
     pub fn step(&mut self, by_ms: i64) -> Result<()> {
-        let (first, last) = span(&self.dir)?;
+        let (first, last) = recorded_range(&self.dir)?;
         let to = self.time().saturating_add_signed(by_ms).clamp(first, last.max(first));
         *self = if to == first { Self::first(&self.dir)? } else { Self::at(&self.dir, to)? };
         Ok(())
@@ -174,14 +175,14 @@ impl Cursor {
         if let Some(mut again) = Self::load(&self.dir, self.number)?
             && again.frames.len() > self.frames.len()
         {
-            again.go(self.at + 1)?;
+            again.seek_to(self.index + 1)?;
             *self = again;
             return Ok(true);
         }
         let mut number = self.number;
-        while let Some(after) = neighbour(&self.dir, number, true)? {
+        while let Some(after) = adjacent_segment(&self.dir, number, true)? {
             if let Some(mut cursor) = Self::load(&self.dir, after)? {
-                cursor.go(0)?;
+                cursor.seek_to(0)?;
                 *self = cursor;
                 return Ok(true);
             }
@@ -201,7 +202,8 @@ impl Cursor {
             Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
         };
         let frames = frame::scan(&bytes);
-        let cursor = Self { dir: dir.to_owned(), number, bytes, frames, at: 0, state: Frames::default() };
+        let cursor =
+            Self { dir: dir.to_owned(), number, bytes, frames, index: 0, decoder: SegmentDecoder::default() };
         Ok((!cursor.frames.is_empty()).then_some(cursor))
     }
 
@@ -210,17 +212,17 @@ impl Cursor {
         let Some(frame) = self.frames.iter().rposition(|frame| frame.time_unix_ms <= time) else {
             return Ok(None);
         };
-        self.go(frame)?;
+        self.seek_to(frame)?;
         Ok(Some(self))
     }
 
-    fn go(&mut self, to: usize) -> Result<()> {
+    fn seek_to(&mut self, to: usize) -> Result<()> {
         let key = self.frames[..=to].iter().rposition(|frame| frame.key).unwrap_or(0);
-        self.state = Frames::default();
+        self.decoder = SegmentDecoder::default();
         for frame in &self.frames[key..=to] {
-            self.state.take(&self.bytes, frame)?;
+            self.decoder.decode(&self.bytes, frame)?;
         }
-        self.at = to;
+        self.index = to;
         Ok(())
     }
 }
@@ -232,11 +234,11 @@ const SLACK_MS: u64 = 10_000;
 ///
 /// # Errors
 /// Where nothing is.
-pub(crate) fn span(dir: &Path) -> Result<Span> {
+pub(crate) fn recorded_range(dir: &Path) -> Result<RecordedRange> {
     let segments = segments(dir)?;
-    let starts: Vec<u64> = segments.iter().filter_map(|(_, path)| start(path)).collect();
+    let starts: Vec<u64> = segments.iter().filter_map(|(_, path)| segment_start(path)).collect();
     let last = segments.iter().rev().find_map(|(number, _)| {
-        let cursor = Cursor::load(dir, *number).ok().flatten()?;
+        let cursor = RecordingCursor::load(dir, *number).ok().flatten()?;
         cursor.frames.last().map(|frame| frame.time_unix_ms)
     });
     match (starts.iter().min(), starts.iter().copied().max().max(last)) {
@@ -245,7 +247,7 @@ pub(crate) fn span(dir: &Path) -> Result<Span> {
     }
 }
 
-fn neighbour(dir: &Path, number: u64, after: bool) -> Result<Option<u64>> {
+fn adjacent_segment(dir: &Path, number: u64, after: bool) -> Result<Option<u64>> {
     let numbers = segments(dir)?.into_iter().map(|(number, _)| number);
     Ok(match after {
         true => numbers.filter(|of| *of > number).min(),
@@ -254,8 +256,8 @@ fn neighbour(dir: &Path, number: u64, after: bool) -> Result<Option<u64>> {
 }
 
 /// When a segment begins.
-fn start(path: &Path) -> Option<u64> {
-    let mut head = [0; HEADER];
+fn segment_start(path: &Path) -> Option<u64> {
+    let mut head = [0; HEADER_SIZE];
     File::open(path).ok()?.read_exact(&mut head).ok()?;
     frame::first_time(&head)
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The black box of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Recorder {
+pub struct RecorderSettings {
     /// Whether the agent records.
     pub enabled: bool,
     /// Where to; `recorder` in the state directory where it does not say.
@@ -23,15 +23,15 @@ pub struct Recorder {
 }
 
 /// The smallest ring: segments hold some key frames.
-pub const LEAST: Bytes = Bytes::mib(1);
+pub const MIN_SIZE: Bytes = Bytes::mib(1);
 
-impl Default for Recorder {
+impl Default for RecorderSettings {
     fn default() -> Self {
         Self { enabled: true, directory: None, max_size: Bytes::mib(256), period: Micros::secs(1) }
     }
 }
 
-impl Recorder {
+impl RecorderSettings {
     /// Where the ring is.
     pub fn directory(&self, state_dir: &Path) -> PathBuf {
         self.directory.clone().unwrap_or_else(|| state_dir.join("recorder"))
@@ -40,8 +40,8 @@ impl Recorder {
     /// Refuses what cannot be kept to.
     pub fn validate(&self) -> Result<()> {
         ensure!(
-            self.max_size >= LEAST,
-            "recorder.max_size: {} is too small: at least {LEAST}",
+            self.max_size >= MIN_SIZE,
+            "recorder.max_size: {} is too small: at least {MIN_SIZE}",
             self.max_size
         );
         ensure!(

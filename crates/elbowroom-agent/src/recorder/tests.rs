@@ -1,6 +1,6 @@
-use super::writer::Writer;
+use super::writer::RingWriter;
 use super::{frame, parts, reader::*};
-use elbowroom_client::api::{ChangeView, Snapshot};
+use elbowroom_client::api::{AgentSnapshot, ChangeView};
 use elbowroom_types::unit::Bytes;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 /// A node with so many containers, at second `second`; what changes is what changes on a node.
-fn snapshot(second: u64, containers: u64) -> Snapshot {
+fn snapshot(second: u64, containers: u64) -> AgentSnapshot {
     let text = include_str!("tests/snapshot.json");
     let mut snapshot: Value = serde_json::from_str(text).unwrap();
     snapshot["time_unix_ms"] = (1_795_229_220_000 + second * 1_000).into();
@@ -33,7 +33,7 @@ fn snapshot(second: u64, containers: u64) -> Snapshot {
 }
 
 /// With floating-point numbers as exact as they are kept.
-fn json(snapshot: &Snapshot) -> Value {
+fn json(snapshot: &AgentSnapshot) -> Value {
     fn kept(value: Value) -> Value {
         match value {
             Value::Number(n) if n.is_f64() => {
@@ -47,8 +47,8 @@ fn json(snapshot: &Snapshot) -> Value {
     kept(serde_json::to_value(snapshot).unwrap())
 }
 
-fn write(dir: &Path, max_size: Bytes, seconds: std::ops::Range<u64>, containers: u64) -> Writer {
-    let mut writer = Writer::open(dir, max_size).unwrap();
+fn write(dir: &Path, max_size: Bytes, seconds: std::ops::Range<u64>, containers: u64) -> RingWriter {
+    let mut writer = RingWriter::open(dir, max_size).unwrap();
     seconds.for_each(|second| writer.write(snapshot(second, containers)).unwrap());
     writer
 }
@@ -63,11 +63,11 @@ fn every_moment_is_shown_as_it_was() {
     // The writer is still at work.
     let _writer = write(dir.path(), Bytes::mib(64), 0..150, 5);
     for second in [0, 1, 59, 60, 61, 149] {
-        let cursor = Cursor::at(dir.path(), time(second) + 400).unwrap();
+        let cursor = RecordingCursor::at(dir.path(), time(second) + 400).unwrap();
         assert_eq!(cursor.time(), time(second));
         assert_eq!(json(&cursor.snapshot().unwrap()), json(&snapshot(second, 5)), "second {second}");
     }
-    assert_eq!(span(dir.path()).unwrap(), (time(0), time(149)));
+    assert_eq!(recorded_range(dir.path()).unwrap(), (time(0), time(149)));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_cursor_steps_through_segments_both_ways_and_sees_what_is_written_meanwhile(
     drop(write(dir.path(), Bytes::mib(64), 0..3, 1));
     drop(write(dir.path(), Bytes::mib(64), 3..5, 1));
     let mut writer = write(dir.path(), Bytes::mib(64), 5..6, 1);
-    let mut cursor = Cursor::first(dir.path()).unwrap();
+    let mut cursor = RecordingCursor::first(dir.path()).unwrap();
     for second in 1..6 {
         assert!(cursor.advance().unwrap());
         assert_eq!(json(&cursor.snapshot().unwrap()), json(&snapshot(second, 1)));
@@ -98,10 +98,12 @@ fn a_cursor_steps_through_segments_both_ways_and_sees_what_is_written_meanwhile(
 #[test]
 fn a_moment_that_is_not_recorded_says_what_is() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(Cursor::last(dir.path()).unwrap_err().to_string().ends_with("nothing is recorded there"));
+    assert!(
+        RecordingCursor::last(dir.path()).unwrap_err().to_string().ends_with("nothing is recorded there")
+    );
     let _writer = write(dir.path(), Bytes::mib(64), 0..3, 1);
     for at in [time(0) - 1, time(3) + 60_000] {
-        let error = Cursor::at(dir.path(), at).unwrap_err().to_string();
+        let error = RecordingCursor::at(dir.path(), at).unwrap_err().to_string();
         assert!(
             error.starts_with("nothing is recorded of 20") && error.contains(" to 2026-11-21T"),
             "{error}"
@@ -113,7 +115,7 @@ fn a_moment_that_is_not_recorded_says_what_is() {
 fn the_ring_keeps_to_its_size_and_forgets_the_oldest() {
     let dir = tempfile::tempdir().unwrap();
     let limit = Bytes(48 << 10);
-    let mut writer = Writer::open(dir.path(), limit).unwrap();
+    let mut writer = RingWriter::open(dir.path(), limit).unwrap();
     for second in 0..400 {
         writer.write(snapshot(second, 20)).unwrap();
         assert!(writer.size() <= limit.get());
@@ -121,9 +123,9 @@ fn the_ring_keeps_to_its_size_and_forgets_the_oldest() {
     let on_disk: u64 =
         segments(dir.path()).unwrap().iter().map(|(_, path)| path.metadata().unwrap().len()).sum();
     assert_eq!(on_disk, writer.size());
-    let (first, last) = span(dir.path()).unwrap();
+    let (first, last) = recorded_range(dir.path()).unwrap();
     assert!(first > time(0) && last == time(399), "{first} {last}");
-    assert_eq!(json(&Cursor::first(dir.path()).unwrap().snapshot().unwrap())["time_unix_ms"], first);
+    assert_eq!(json(&RecordingCursor::first(dir.path()).unwrap().snapshot().unwrap())["time_unix_ms"], first);
     // A smaller ring later takes what is there as its own.
     drop(writer);
     let writer = write(dir.path(), Bytes(limit.get() / 2), 400..410, 20);
@@ -133,8 +135,8 @@ fn the_ring_keeps_to_its_size_and_forgets_the_oldest() {
 #[test]
 fn two_cannot_write_into_one_ring() {
     let dir = tempfile::tempdir().unwrap();
-    let _writer = Writer::open(dir.path(), Bytes::mib(1)).unwrap();
-    let error = Writer::open(dir.path(), Bytes::mib(1)).unwrap_err().to_string();
+    let _writer = RingWriter::open(dir.path(), Bytes::mib(1)).unwrap();
+    let error = RingWriter::open(dir.path(), Bytes::mib(1)).unwrap_err().to_string();
     assert!(error.contains("somebody else records into it"), "{error}");
 }
 
@@ -143,13 +145,13 @@ fn a_clock_that_is_set_back_disturbs_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = write(dir.path(), Bytes::mib(64), 100..110, 1);
     (50..60).for_each(|second| writer.write(snapshot(second, 1)).unwrap());
-    assert_eq!(Cursor::at(dir.path(), time(55)).unwrap().time(), time(55));
-    assert_eq!(Cursor::last(dir.path()).unwrap().time(), time(59));
+    assert_eq!(RecordingCursor::at(dir.path(), time(55)).unwrap().time(), time(55));
+    assert_eq!(RecordingCursor::last(dir.path()).unwrap().time(), time(59));
     // As far as the clock has come again, what was recorded last counts.
     (60..105).for_each(|second| writer.write(snapshot(second, 1)).unwrap());
-    let again = Cursor::at(dir.path(), time(102)).unwrap();
-    assert_eq!((again.time(), again.place().0), (time(102), 1));
-    assert_eq!(Cursor::at(dir.path(), time(108)).unwrap().place().0, 0);
+    let again = RecordingCursor::at(dir.path(), time(102)).unwrap();
+    assert_eq!((again.time(), again.position().0), (time(102), 1));
+    assert_eq!(RecordingCursor::at(dir.path(), time(108)).unwrap().position().0, 0);
 }
 
 #[test]
@@ -160,7 +162,7 @@ fn a_first_segment_of_which_nothing_can_be_read_is_passed_over() {
     let torn = dir.path().join("000000000000.ring");
     let length = fs::metadata(&torn).unwrap().len();
     fs::OpenOptions::new().write(true).open(&torn).unwrap().set_len(length - 1).unwrap();
-    let mut cursor = Cursor::first(dir.path()).unwrap();
+    let mut cursor = RecordingCursor::first(dir.path()).unwrap();
     assert_eq!(cursor.time(), time(10));
     cursor.step(-60_000).unwrap();
     assert_eq!(cursor.time(), time(10));
@@ -172,12 +174,12 @@ fn what_changed_is_read_without_the_rest() {
     let mut before = snapshot(0, 3);
     let change = before.changes.first().expect("one that changed").clone();
     before.changes = vec![change.clone(), ChangeView { seq: change.seq + 1, ..change }];
-    let mut writer = Writer::open(dir.path(), Bytes::mib(64)).unwrap();
+    let mut writer = RingWriter::open(dir.path(), Bytes::mib(64)).unwrap();
     writer.write(before.clone()).unwrap();
-    assert_eq!(Cursor::first(dir.path()).unwrap().changes().unwrap(), before.changes);
+    assert_eq!(RecordingCursor::first(dir.path()).unwrap().changes().unwrap(), before.changes);
     before.changes.clear();
     writer.write(before).unwrap();
-    assert_eq!(Cursor::last(dir.path()).unwrap().changes().unwrap(), []);
+    assert_eq!(RecordingCursor::last(dir.path()).unwrap().changes().unwrap(), []);
 }
 
 #[test]
@@ -199,7 +201,7 @@ fn a_full_disk_is_an_error_and_what_comes_after_it_is_there() {
     let limit = rustix::process::Resource::Fsize;
     let old = rustix::process::getrlimit(limit);
     // SIGXFSZ would end the test; ignored, the write fails with EFBIG as it does with ENOSPC.
-    let _ignored = elbowroom_linux::signal::Signals::block(&[rustix::process::Signal::XFSZ]).unwrap();
+    let _ignored = elbowroom_linux::signal::SignalFd::block(&[rustix::process::Signal::XFSZ]).unwrap();
     let small = rustix::process::Rlimit { current: Some(before.len() as u64 + 30), ..old };
     rustix::process::setrlimit(limit, small).unwrap();
     let outcome = writer.write(snapshot(3, 3));
@@ -207,7 +209,7 @@ fn a_full_disk_is_an_error_and_what_comes_after_it_is_there() {
     assert!(outcome.is_err());
     assert_eq!(fs::read(dir.path().join("000000000000.ring")).unwrap(), before);
     writer.write(snapshot(4, 3)).unwrap();
-    assert_eq!(json(&Cursor::last(dir.path()).unwrap().snapshot().unwrap()), json(&snapshot(4, 3)));
+    assert_eq!(json(&RecordingCursor::last(dir.path()).unwrap().snapshot().unwrap()), json(&snapshot(4, 3)));
 }
 
 proptest! {
@@ -244,7 +246,7 @@ fn ends(bytes: &[u8]) -> Vec<usize> {
     let mut ends = Vec::new();
     let mut at = 0;
     while at < bytes.len() {
-        at += frame::HEADER + u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap()) as usize;
+        at += frame::HEADER_SIZE + u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap()) as usize;
         ends.push(at);
     }
     ends

@@ -3,7 +3,7 @@
 use super::{EXTENSION, KEY_EVERY, SEGMENTS, frame, parts, reader};
 use crate::recorder::delta::Encoder;
 use anyhow::{Context, Result, bail};
-use elbowroom_client::api::Snapshot;
+use elbowroom_client::api::AgentSnapshot;
 use elbowroom_types::unit::Bytes;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::VecDeque;
@@ -13,16 +13,16 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Locked by whoever writes.
-const LOCK: &str = "lock";
+const LOCK_FILE: &str = "lock";
 
 /// A ring that is being written.
 #[derive(Debug)]
-pub struct Writer {
+pub struct RingWriter {
     dir: PathBuf,
     max_size: u64,
     encoder: Encoder,
     /// The segment at whose end is written.
-    open: Option<Open>,
+    open: Option<OpenSegment>,
     /// Those before it, oldest first, with their sizes.
     older: VecDeque<(PathBuf, u64)>,
     next_number: u64,
@@ -33,14 +33,14 @@ pub struct Writer {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenSegment {
     path: PathBuf,
     file: File,
     length: u64,
     last_unix_ms: u64,
 }
 
-impl Writer {
+impl RingWriter {
     /// Opens the ring of a directory, made where it is not there.
     pub fn open(dir: &Path, max_size: Bytes) -> Result<Self> {
         DirBuilder::new()
@@ -48,7 +48,7 @@ impl Writer {
             .mode(0o700)
             .create(dir)
             .with_context(|| format!("making {}", dir.display()))?;
-        let path = dir.join(LOCK);
+        let path = dir.join(LOCK_FILE);
         let mut options = OpenOptions::new();
         let lock = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
         let lock = lock.with_context(|| format!("opening {}", path.display()))?;
@@ -74,10 +74,10 @@ impl Writer {
     }
 
     /// Writes a snapshot. After an error nothing of it is there, and the next one may be written.
-    pub fn write(&mut self, snapshot: Snapshot) -> Result<()> {
+    pub fn write(&mut self, snapshot: AgentSnapshot) -> Result<()> {
         let time = snapshot.time_unix_ms;
         let parts = parts::split(snapshot)?;
-        let full = |open: &Open| open.length >= self.max_size / SEGMENTS;
+        let full = |open: &OpenSegment| open.length >= self.max_size / SEGMENTS;
         // A clock that was set back makes a new segment, so that times only grow within one.
         if self.open.as_ref().is_some_and(|open| full(open) || time < open.last_unix_ms) {
             self.close();
@@ -111,7 +111,7 @@ impl Writer {
             let made = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path);
             let file = made.with_context(|| format!("making {}", path.display()))?;
             self.next_number += 1;
-            self.open = Some(Open { path, file, length: 0, last_unix_ms: time });
+            self.open = Some(OpenSegment { path, file, length: 0, last_unix_ms: time });
         }
         let open = self.open.as_mut().expect("it was opened");
         if let Err(error) = open.file.write_all(bytes) {

@@ -6,19 +6,19 @@
 //! not answered is left to the kernel (`elbowroom_linux::seccomp::Record`). Only when both die at once do calls fail with
 //! `ENOSYS`, unless a service manager holds the descriptors too. `docs/decisions/0028-seccomp-keeper.md`
 
-mod answerer;
-mod holder;
-mod pages;
-mod serving;
+mod listener_thread;
+mod page_lookup;
+mod supervisor;
 mod wire;
+mod worker;
 
-pub use answerer::main as answer;
-pub use holder::main as hold;
-pub use holder::named;
-pub use wire::told;
+pub use supervisor::main as hold;
+pub use supervisor::parse_listener_name;
+pub use wire::parse_process_state;
+pub use worker::main as answer;
 
 use anyhow::{Context, Result};
-use elbowroom_linux::seccomp::{Listener, Record};
+use elbowroom_linux::seccomp::{NotificationLog, SeccompListener};
 use elbowroom_types::unit::Micros;
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
@@ -27,12 +27,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The hidden verb of the process that answers.
-pub(crate) const VERB: &str = "keeper-answerer";
+pub(crate) const WORKER_VERB: &str = "keeper-answerer";
 /// Below the run directory: where runtimes bring descriptors.
 const SOCKET: &str = "keeper.sock";
 
 /// Where runtimes bring descriptors (`linux.seccomp.listenerPath`).
-pub(crate) fn socket(run_dir: &Path) -> PathBuf {
+pub(crate) fn socket_path(run_dir: &Path) -> PathBuf {
     run_dir.join(SOCKET)
 }
 
@@ -40,48 +40,48 @@ pub(crate) fn socket(run_dir: &Path) -> PathBuf {
 ///
 /// # Errors
 /// There is none, and how to start one.
-pub(crate) fn is_there(run_dir: &Path) -> Result<()> {
-    let path = socket(run_dir);
+pub(crate) fn check_running(run_dir: &Path) -> Result<()> {
+    let path = socket_path(run_dir);
     UnixStream::connect(&path).map(drop).with_context(|| {
         format!("no seccomp keeper answers on {}: start one with `elbowroom keeper`", path.display())
     })
 }
 
 /// What both processes have.
-struct Kept {
+struct HandoverState {
     run_dir: PathBuf,
     /// Where runtimes bring descriptors; `None` when no more are taken.
     socket: Option<UnixListener>,
-    record: Arc<Record>,
-    containers: BTreeMap<usize, Container>,
+    record: Arc<NotificationLog>,
+    containers: BTreeMap<usize, SeccompContainer>,
 }
 
 /// One container.
-struct Container {
+struct SeccompContainer {
     /// The engine's identifier.
     id: String,
     /// A process in its cgroup.
     pid: i32,
     /// When that started: a later one of the same number is another container's. `None` where nobody knows.
     started: Option<Micros>,
-    listener: Arc<Listener>,
+    listener: Arc<SeccompListener>,
     /// Its view page, once there is one.
     page: Option<Arc<OwnedFd>>,
     /// Whether that was looked for once: until then its calls wait.
-    looked: bool,
+    page_checked: bool,
 }
 
-impl Container {
+impl SeccompContainer {
     /// The same once more: its descriptors are shared.
-    fn share(&self) -> Self {
-        let Self { id, pid, started, listener, page, looked } = self;
+    fn clone_shared(&self) -> Self {
+        let Self { id, pid, started, listener, page, page_checked: looked } = self;
         Self {
             id: id.clone(),
             pid: *pid,
             started: *started,
             listener: listener.clone(),
             page: page.clone(),
-            looked: *looked,
+            page_checked: *looked,
         }
     }
 }

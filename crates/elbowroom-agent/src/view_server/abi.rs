@@ -1,7 +1,7 @@
 //! The wire format of `/dev/fuse` (`include/uapi/linux/fuse.h`), as far as a read-only server of small files needs it.
 //!
 //! Bytes become values one field at a time, and the other way round; nothing is reinterpreted in place. The format is in
-//! the machine's own byte order. Decoding never panics: what cannot be understood is [`Op::Malformed`], and the reader on
+//! the machine's own byte order. Decoding never panics: what cannot be understood is [`FuseOp::Malformed`], and the reader on
 //! the other side gets an answer for that too, because a request without an answer hangs its process for good.
 
 /// Protocol version this module speaks: `FUSE_KERNEL_VERSION`.
@@ -41,20 +41,20 @@ pub const HAS_RESEND: u64 = 1 << 39;
 
 /// One request, borrowed from the buffer it was read into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct FuseRequest<'a> {
     /// Names the request; the answer carries it back. Bit 63 is [`UNIQUE_RESEND`].
     pub unique: u64,
     /// What it is about.
     pub nodeid: u64,
     /// What it wants.
-    pub op: Op<'a>,
+    pub op: FuseOp<'a>,
 }
 
 /// The operations told apart. Everything that would change something is one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op<'a> {
+pub enum FuseOp<'a> {
     /// `FUSE_INIT`, once per mount.
-    Init(Init),
+    Init(InitRequest),
     /// `FUSE_LOOKUP` of a name in a directory.
     Lookup(&'a [u8]),
     /// `FUSE_GETATTR`.
@@ -62,11 +62,11 @@ pub enum Op<'a> {
     /// `FUSE_OPEN` of a file.
     Open,
     /// `FUSE_READ` of a window of a file.
-    Read(Window),
+    Read(ReadWindow),
     /// `FUSE_OPENDIR`.
     OpenDir,
     /// `FUSE_READDIR`: `offset` is the cookie of the entry before.
-    ReadDir(Window),
+    ReadDir(ReadWindow),
     /// `FUSE_RELEASE`, `FUSE_RELEASEDIR`.
     Release,
     /// `FUSE_STATFS`.
@@ -83,9 +83,9 @@ pub enum Op<'a> {
     Malformed(u32),
 }
 
-/// Body of [`Op::Init`]: `struct fuse_init_in`.
+/// Body of [`FuseOp::InitRequest`]: `struct fuse_init_in`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Init {
+pub struct InitRequest {
     /// The kernel's major version.
     pub major: u32,
     /// The kernel's minor version.
@@ -96,9 +96,9 @@ pub struct Init {
     pub flags: u64,
 }
 
-/// Body of [`Op::Read`] and [`Op::ReadDir`]: `struct fuse_read_in`.
+/// Body of [`FuseOp::Read`] and [`FuseOp::ReadDir`]: `struct fuse_read_in`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct ReadWindow {
     /// First byte, or directory cookie.
     pub offset: u64,
     /// Bytes wanted at most.
@@ -108,46 +108,48 @@ pub struct Window {
 /// Why a request has no sender to answer: fewer bytes than its header, or than its header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a FUSE request of {got} bytes that should have {want}")]
-pub struct Truncated {
+pub struct TruncatedRequest {
     /// Bytes there.
     pub got: usize,
     /// Bytes needed.
     pub want: usize,
 }
 
-impl<'a> Request<'a> {
+impl<'a> FuseRequest<'a> {
     /// Reads one request, which is all of `bytes`.
     ///
     /// # Errors
-    /// [`Truncated`] when not even the header is whole. Anything after that is a request, if only a malformed one.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, Truncated> {
-        let short = |want| Truncated { got: bytes.len(), want };
+    /// [`TruncatedRequest`] when not even the header is whole. Anything after that is a request, if only a malformed one.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, TruncatedRequest> {
+        let short = |want| TruncatedRequest { got: bytes.len(), want };
         let header: &[u8; IN_HEADER] = bytes.first_chunk().ok_or(short(IN_HEADER))?;
         let len = u32_at(header, 0) as usize;
         let opcode = u32_at(header, 4);
         let body = bytes.get(IN_HEADER..len).ok_or(short(len.max(IN_HEADER)))?;
         // Extensions (security context, groups) follow the body of requests that create something; none is served here.
-        let op = decode_op(opcode, body).unwrap_or(Op::Malformed(opcode));
+        let op = decode_op(opcode, body).unwrap_or(FuseOp::Malformed(opcode));
         Ok(Self { unique: u64_at(header, 8), nodeid: u64_at(header, 16), op })
     }
 }
 
-fn decode_op(opcode: u32, body: &[u8]) -> Option<Op<'_>> {
+fn decode_op(opcode: u32, body: &[u8]) -> Option<FuseOp<'_>> {
     Some(match opcode {
         op::LOOKUP => match body.split_last()? {
-            (0, name) if !name.is_empty() && !name.contains(&0) && !name.contains(&b'/') => Op::Lookup(name),
+            (0, name) if !name.is_empty() && !name.contains(&0) && !name.contains(&b'/') => {
+                FuseOp::Lookup(name)
+            }
             _ => return None,
         },
-        op::GETATTR => Op::GetAttr,
-        op::OPEN => Op::Open,
-        op::OPENDIR => Op::OpenDir,
-        op::READ => Op::Read(window(body)?),
-        op::READDIR => Op::ReadDir(window(body)?),
-        op::RELEASE | op::RELEASEDIR => Op::Release,
-        op::STATFS => Op::StatFs,
-        op::INIT => Op::Init(init(body)?),
-        op::DESTROY => Op::Destroy,
-        op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::NOTIFY_REPLY => Op::Silent,
+        op::GETATTR => FuseOp::GetAttr,
+        op::OPEN => FuseOp::Open,
+        op::OPENDIR => FuseOp::OpenDir,
+        op::READ => FuseOp::Read(read_window(body)?),
+        op::READDIR => FuseOp::ReadDir(read_window(body)?),
+        op::RELEASE | op::RELEASEDIR => FuseOp::Release,
+        op::STATFS => FuseOp::StatFs,
+        op::INIT => FuseOp::Init(init_request(body)?),
+        op::DESTROY => FuseOp::Destroy,
+        op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::NOTIFY_REPLY => FuseOp::Silent,
         op::SETATTR
         | op::SYMLINK
         | op::MKNOD
@@ -163,18 +165,18 @@ fn decode_op(opcode: u32, body: &[u8]) -> Option<Op<'_>> {
         | op::FALLOCATE
         | op::RENAME2
         | op::COPY_FILE_RANGE
-        | op::TMPFILE => Op::Mutate,
-        other => Op::Unsupported(other),
+        | op::TMPFILE => FuseOp::Mutate,
+        other => FuseOp::Unsupported(other),
     })
 }
 
-fn window(body: &[u8]) -> Option<Window> {
+fn read_window(body: &[u8]) -> Option<ReadWindow> {
     // fh, offset, size, read_flags, lock_owner, flags, padding; there is no file handle to look at.
     let body: &[u8; 40] = body.first_chunk()?;
-    Some(Window { offset: u64_at(body, 8), size: u32_at(body, 16) })
+    Some(ReadWindow { offset: u64_at(body, 8), size: u32_at(body, 16) })
 }
 
-fn init(body: &[u8]) -> Option<Init> {
+fn init_request(body: &[u8]) -> Option<InitRequest> {
     let body16: &[u8; 16] = body.first_chunk()?;
     let low = u32_at(body16, 12);
     // `flags2` came with minor 36; without INIT_EXT the bytes there are zero or not there.
@@ -182,7 +184,7 @@ fn init(body: &[u8]) -> Option<Init> {
         Some(body20) if u64::from(low) & INIT_EXT != 0 => u32_at(body20, 16),
         _ => 0,
     };
-    Some(Init {
+    Some(InitRequest {
         major: u32_at(body16, 0),
         minor: u32_at(body16, 4),
         max_readahead: u32_at(body16, 8),
@@ -228,7 +230,7 @@ pub mod op {
 
 /// What a file or directory looks like from outside: `struct fuse_attr`, the fields that differ here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attr {
+pub struct NodeAttr {
     /// Inode number: the node's id.
     pub ino: u64,
     /// Length in bytes.
@@ -239,7 +241,7 @@ pub struct Attr {
     pub time: u64,
 }
 
-/// Answer to [`Op::Init`]: `struct fuse_init_out`.
+/// Answer to [`FuseOp::InitRequest`]: `struct fuse_init_out`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitReply {
     /// Largest readahead, in bytes.
@@ -258,17 +260,17 @@ pub fn reply(out: &mut Vec<u8>, unique: u64, body: impl FnOnce(&mut Vec<u8>)) {
     out.clear();
     out.resize(OUT_HEADER, 0);
     body(out);
-    seal(out, 0, unique);
+    finish_header(out, 0, unique);
 }
 
 /// Writes an answer that is an error, given as a positive `errno`.
 pub fn reply_error(out: &mut Vec<u8>, unique: u64, errno: rustix::io::Errno) {
     out.clear();
     out.resize(OUT_HEADER, 0);
-    seal(out, -errno.raw_os_error(), unique);
+    finish_header(out, -errno.raw_os_error(), unique);
 }
 
-fn seal(out: &mut [u8], error: i32, unique: u64) {
+fn finish_header(out: &mut [u8], error: i32, unique: u64) {
     let len = u32::try_from(out.len()).expect("answers are bounded by the size a request asks for");
     out[0..4].copy_from_slice(&len.to_ne_bytes());
     out[4..8].copy_from_slice(&error.to_ne_bytes());
@@ -286,19 +288,19 @@ pub fn put_init(out: &mut Vec<u8>, reply: InitReply) {
 
 /// Appends `struct fuse_entry_out`. `entry_secs` is how long the name may be taken to mean this node, `attr_secs` how
 /// long the attributes hold.
-pub fn put_entry(out: &mut Vec<u8>, attr: Attr, entry_secs: u64, attr_secs: u64) {
+pub fn put_entry(out: &mut Vec<u8>, attr: NodeAttr, entry_secs: u64, attr_secs: u64) {
     put64(out, [attr.ino, 0, entry_secs, attr_secs]);
     put32(out, [0, 0]);
     put_attr_body(out, attr);
 }
 
 /// Appends `struct fuse_attr_out`.
-pub fn put_attr(out: &mut Vec<u8>, attr: Attr, attr_secs: u64) {
+pub fn put_attr(out: &mut Vec<u8>, attr: NodeAttr, attr_secs: u64) {
     put64(out, [attr_secs, 0]);
     put_attr_body(out, attr);
 }
 
-fn put_attr_body(out: &mut Vec<u8>, attr: Attr) {
+fn put_attr_body(out: &mut Vec<u8>, attr: NodeAttr) {
     const S_IFDIR: u32 = 0o040_000;
     const S_IFREG: u32 = 0o100_000;
     let (mode, nlink) = if attr.dir { (S_IFDIR | 0o555, 2) } else { (S_IFREG | 0o444, 1) };
@@ -370,7 +372,7 @@ fn notify(out: &mut Vec<u8>, code: NotifyCode, body: impl FnOnce(&mut Vec<u8>)) 
     out.clear();
     out.resize(OUT_HEADER, 0);
     body(out);
-    seal(out, code as i32, 0);
+    finish_header(out, code as i32, 0);
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -408,7 +410,7 @@ mod tests {
     }
 
     fn op_of(opcode: u32, body: &[u8]) -> String {
-        format!("{:?}", Request::decode(&request(opcode, body)).unwrap().op)
+        format!("{:?}", FuseRequest::decode(&request(opcode, body)).unwrap().op)
     }
 
     fn read_body(offset: u64, size: u32) -> Vec<u8> {
@@ -423,14 +425,14 @@ mod tests {
     fn requests_decode_to_what_the_kernel_meant() {
         let read = request(op::READ, &read_body(4096, 131_072));
         assert_eq!(
-            Request::decode(&read).unwrap(),
-            Request {
+            FuseRequest::decode(&read).unwrap(),
+            FuseRequest {
                 unique: 77 | UNIQUE_RESEND,
                 nodeid: 5,
-                op: Op::Read(Window { offset: 4096, size: 131_072 })
+                op: FuseOp::Read(ReadWindow { offset: 4096, size: 131_072 })
             }
         );
-        assert_eq!(op_of(op::LOOKUP, b"meminfo\0"), format!("{:?}", Op::Lookup(b"meminfo")));
+        assert_eq!(op_of(op::LOOKUP, b"meminfo\0"), format!("{:?}", FuseOp::Lookup(b"meminfo")));
         assert_eq!(op_of(op::GETATTR, &[0; 16]), "GetAttr");
         assert_eq!(op_of(op::FORGET, &[0; 8]), "Silent");
         assert_eq!(op_of(op::WRITE, &[0; 40]), "Mutate");
@@ -458,11 +460,11 @@ mod tests {
     fn less_than_a_header_is_nobodys_request() {
         let whole = request(op::LOOKUP, b"a\0");
         for cut in 0..whole.len() {
-            assert!(Request::decode(&whole[..cut]).is_err(), "{cut}");
+            assert!(FuseRequest::decode(&whole[..cut]).is_err(), "{cut}");
         }
         let mut lies = whole.clone();
         lies[0..4].copy_from_slice(&3u32.to_ne_bytes());
-        assert!(Request::decode(&lies).is_err());
+        assert!(FuseRequest::decode(&lies).is_err());
     }
 
     #[test]
@@ -473,8 +475,8 @@ mod tests {
             put32(&mut body, [0; 11]);
             body
         };
-        let decoded = |flags| match Request::decode(&request(op::INIT, &body(flags))).unwrap().op {
-            Op::Init(init) => init.flags,
+        let decoded = |flags| match FuseRequest::decode(&request(op::INIT, &body(flags))).unwrap().op {
+            FuseOp::Init(init) => init.flags,
             other => panic!("{other:?}"),
         };
         assert_eq!(decoded(HAS_RESEND | INIT_EXT), HAS_RESEND | INIT_EXT);
@@ -490,7 +492,7 @@ mod tests {
             assert_eq!(u64_at(&out, 8), 9);
             out.len() - OUT_HEADER
         };
-        let attr = Attr { ino: 3, size: 100, dir: false, time: 0 };
+        let attr = NodeAttr { ino: 3, size: 100, dir: false, time: 0 };
         assert_eq!(size_of(&|out| put_entry(out, attr, FOREVER, FOREVER)), 128);
         assert_eq!(size_of(&|out| put_attr(out, attr, FOREVER)), 104);
         assert_eq!(

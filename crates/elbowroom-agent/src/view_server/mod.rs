@@ -38,16 +38,16 @@
 //! since lines keep their place and length, every line is still whole.
 
 pub mod abi;
-pub mod hosttext;
+pub mod host_files;
 pub mod pages;
 pub mod publisher;
 pub mod roles;
 pub mod server;
-pub(crate) mod service;
+pub(crate) mod service_manager;
 pub mod session;
 pub mod slots;
 
-pub use service::{starts_again, unit};
+pub use service_manager::{service_unit, will_restart};
 
 use rustix::io::Errno;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ pub enum FuseError {
         /// The run directory.
         run_dir: PathBuf,
         /// Which of the agent's processes.
-        role: roles::Role,
+        role: roles::AgentRole,
         /// Its process id.
         pid: i32,
     },
@@ -156,8 +156,8 @@ impl FuseError {
 /// Name of the file system type in mount tables: `fuse` with our subtype.
 pub const FS_TYPE: &str = "fuse.elbowroom";
 /// Name of the mount's source in mount tables.
-pub const SOURCE: &str = "elbowroom";
+pub const MOUNT_SOURCE: &str = "elbowroom";
 /// Directory below the run directory where the views are mounted.
-pub const VIEWS: &str = "views";
+pub const VIEWS_DIR: &str = "views";
 /// Directory below the run directory where the view pages are.
-pub const PAGES: &str = "pages";
+pub const PAGES_DIR: &str = "pages";

@@ -3,7 +3,7 @@
 //! somebody has them mapped, whatever becomes of the agent.
 
 use crate::view_server::session::{MountLine, mounts_on, unmount};
-use crate::view_server::{FuseError, SOURCE};
+use crate::view_server::{FuseError, MOUNT_SOURCE};
 use elbowroom_linux::view_page::{PAGE_SIZE, retire_all};
 use rustix::mount::MountFlags;
 use std::ffi::CString;
@@ -21,7 +21,7 @@ pub fn mount(dir: &Path, capacity: u32) -> Result<(), FuseError> {
     let options = format!("mode=0755,size={bytes},nr_inodes={}", 2 * u64::from(capacity) + 3);
     let options = CString::new(options).expect("numbers have no NUL");
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
-    rustix::mount::mount(SOURCE, dir, TMPFS, flags, options.as_c_str())
+    rustix::mount::mount(MOUNT_SOURCE, dir, TMPFS, flags, options.as_c_str())
         .map_err(|e| FuseError::io("mounting the view pages on", dir)(e.into()))
 }
 
@@ -31,7 +31,7 @@ pub fn mount(dir: &Path, capacity: u32) -> Result<(), FuseError> {
 /// [`FuseError::Occupied`] when something else is mounted there.
 pub fn remove(dir: &Path) -> Result<(), FuseError> {
     for line in mounts_on(dir)?.iter().rev() {
-        if !is_pages(line) {
+        if !is_page_mount(line) {
             return Err(FuseError::Occupied { path: dir.to_owned(), fs_type: line.fs_type.clone() });
         }
         retire_all(dir);
@@ -41,6 +41,6 @@ pub fn remove(dir: &Path) -> Result<(), FuseError> {
 }
 
 /// Whether an agent mounted it for its view pages.
-pub fn is_pages(line: &MountLine) -> bool {
-    line.fs_type == TMPFS && line.source == SOURCE
+pub fn is_page_mount(line: &MountLine) -> bool {
+    line.fs_type == TMPFS && line.source == MOUNT_SOURCE
 }

@@ -18,15 +18,15 @@
 //! old length.
 
 use crate::view_server::abi;
-use crate::view_server::hosttext::HostText;
-use crate::view_server::roles::{Handover, Role};
+use crate::view_server::host_files::HostFiles;
+use crate::view_server::roles::{AgentRole, Handover};
 use crate::view_server::server::nodeid;
-use crate::view_server::slots::{Counters, Ending, Slot, Slots, Snapshot};
+use crate::view_server::slots::{ShutdownMode, SlotHandle, SlotSnapshot, Slots, ViewServerCounters};
 use crate::view_server::{FuseError, session};
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_view::pages::facts::{CpuTimes, Facts};
+use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use elbowroom_view::pages::tree;
-use elbowroom_view::pages::tree::Node;
+use elbowroom_view::pages::tree::ViewNode;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -37,65 +37,65 @@ use std::time::{Duration, Instant};
 pub enum Dirty {
     /// Effective CPU or memory, or a limit: every page.
     View,
-    /// Usage and counters only: the pages for which [`Node::dynamic`] holds.
+    /// Usage and counters only: the pages for which [`ViewNode::is_dynamic`] holds.
     Stats,
 }
 
 /// Writes views. One per node: it has the policy role.
 pub struct Publisher {
-    shared: Arc<Shared>,
-    host: HostText,
+    shared: Arc<NotifierShared>,
+    host: HostFiles,
     /// What sizes and fixed pages depend on, by container.
-    shapes: HashMap<Slot, Shape>,
+    view_shapes: HashMap<SlotHandle, ViewShape>,
     /// The page bits that [`Dirty::Stats`] is about.
     dynamic: u64,
     /// The longest that `diskstats` of the machine's disks was.
-    disks: u32,
+    longest_diskstats: u32,
 }
 
 /// The facts that decide which files a container has, and how long they are.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Shape {
+struct ViewShape {
     possible: CpuSet,
     nodes: CpuSet,
 }
 
-struct Shared {
+struct NotifierShared {
     handover: Handover,
     slots: Slots,
-    work: Mutex<Work>,
+    queue: Mutex<NotifierQueue>,
     wake: Condvar,
     done: Condvar,
     /// Held while a slot changes hands, and while the notifier swaps bits: bits of the next container in a slot must
     /// not be taken for the one before. Never held across a write to the kernel.
-    hands: Mutex<()>,
+    slot_reuse: Mutex<()>,
 }
 
 /// What the notifier has to do.
 #[derive(Default)]
-struct Work {
+struct NotifierQueue {
     /// Page bits that are old, by container.
-    dirty: HashMap<Slot, u64>,
+    dirty: HashMap<SlotHandle, u64>,
     /// Names to forget.
-    gone: Vec<String>,
+    removed_names: Vec<String>,
     /// Containers to drop every page of, also those that otherwise never change and have no bit.
-    reshaped: Vec<Slot>,
-    /// Who read what, for [`Publisher::read_since`].
-    readers: HashMap<Slot, Readers>,
+    reshaped: Vec<SlotHandle>,
+    /// Who read what, for [`Publisher::take_recent_reads`].
+    readers: HashMap<SlotHandle, ReadBits>,
     /// Counts batches taken, and batches finished.
-    taken: u64,
-    finished: u64,
+    batches_taken: u64,
+    batches_finished: u64,
     /// The connection is gone: there is nobody to notify.
     disconnected: bool,
 }
 
 /// Page bits of one container as `read_since` tells them.
 #[derive(Clone, Copy, Default)]
-struct Readers {
+struct ReadBits {
     /// Set, swapped to zero since, and not told.
-    seen: u64,
+    unreported: u64,
     /// Told, and still set.
-    told: u64,
+    reported: u64,
 }
 
 impl Publisher {
@@ -110,48 +110,54 @@ impl Publisher {
         let handover = Handover::inherit()?;
         let memory = handover.slots.try_clone().map_err(FuseError::io("duplicating", "slots"))?;
         let slots = Slots::open(memory)?;
-        handover.take(Role::Policy)?;
-        let shared = Arc::new(Shared {
+        handover.acquire_role(AgentRole::Policy)?;
+        let shared = Arc::new(NotifierShared {
             handover,
             slots,
-            work: Mutex::default(),
+            queue: Mutex::default(),
             wake: Condvar::new(),
             done: Condvar::new(),
-            hands: Mutex::default(),
+            slot_reuse: Mutex::default(),
         });
-        let dynamic =
-            (0..64).filter(|bit| tree::nodes_of_bit(*bit, &Facts::EMPTY).iter().any(|n| n.dynamic()));
+        let dynamic = (0..64).filter(|bit| {
+            tree::nodes_with_page_bit(*bit, &ContainerSnapshot::EMPTY).iter().any(|n| n.is_dynamic())
+        });
         let dynamic = dynamic.fold(0, |mask, bit| mask | 1 << bit);
-        let mut publisher =
-            Self { shared, host: HostText::new("/"), shapes: HashMap::new(), dynamic, disks: 0 };
+        let mut publisher = Self {
+            shared,
+            host: HostFiles::new("/"),
+            view_shapes: HashMap::new(),
+            dynamic,
+            longest_diskstats: 0,
+        };
         publisher.start_threads();
         publisher.adopt();
         Ok(publisher)
     }
 
     /// Says that this process works; to be called at every update.
-    pub fn beat(&self) {
-        self.shared.slots.count_beat();
+    pub fn heartbeat(&self) {
+        self.shared.slots.count_heartbeat();
     }
 
     /// Whether the agent ends only to be started again: views are to stay where they are.
-    pub fn is_left(&self) -> bool {
-        self.shared.slots.ending() == Ending::Leave
+    pub fn keeps_views_on_stop(&self) -> bool {
+        self.shared.slots.shutdown_mode() == ShutdownMode::KeepViews
     }
 
     /// Where the views are mounted: `VIEWS/ID/proc/meminfo`.
     pub fn views(&self) -> PathBuf {
-        self.shared.handover.start.views()
+        self.shared.handover.options.views()
     }
 
     /// Where the view pages are.
     pub fn pages(&self) -> PathBuf {
-        self.shared.handover.start.pages()
+        self.shared.handover.options.pages()
     }
 
     /// The run directory.
     pub fn run_dir(&self) -> PathBuf {
-        self.shared.handover.start.run_dir.clone()
+        self.shared.handover.options.run_dir.clone()
     }
 
     /// How many [`CpuTimes`] a view has room for: the CPUs this machine can have.
@@ -160,8 +166,8 @@ impl Publisher {
     }
 
     /// What was published last for a container: after a restart, by the process before.
-    pub fn last(&self, slot: Slot) -> Option<Snapshot> {
-        let mut snapshot = Snapshot::default();
+    pub fn last_published(&self, slot: SlotHandle) -> Option<SlotSnapshot> {
+        let mut snapshot = SlotSnapshot::default();
         self.shared.slots.snapshot(slot, &mut snapshot)?;
         Some(snapshot)
     }
@@ -173,23 +179,23 @@ impl Publisher {
 
     /// The supervisor and the view server, as far as they live at this moment.
     pub fn peers(&self) -> (Option<rustix::process::Pid>, Option<rustix::process::Pid>) {
-        let roles = &self.shared.handover.roles;
-        (roles.holder(Role::Supervisor), roles.holder(Role::Server))
+        let roles = &self.shared.handover.role_lock;
+        (roles.holder(AgentRole::Supervisor), roles.holder(AgentRole::Server))
     }
 
     /// How much the view servers of this agent have done.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> ViewServerCounters {
         self.shared.slots.counters()
     }
 
     /// The containers that have a view, with whose they are ([`Self::add`]): after a restart, those of the process before.
-    pub fn slots(&self) -> Vec<(Slot, u64)> {
+    pub fn slots(&self) -> Vec<(SlotHandle, u64)> {
         let slots = &self.shared.slots;
-        slots.from_place(0).filter_map(|(_, slot)| Some((slot, slots.owner(slot)?))).collect()
+        slots.iter_from(0).filter_map(|(_, slot)| Some((slot, slots.owner(slot)?))).collect()
     }
 
     /// A container's name, that of its directory.
-    pub fn name(&self, slot: Slot) -> Option<String> {
+    pub fn name(&self, slot: SlotHandle) -> Option<String> {
         self.shared.slots.name(slot)
     }
 
@@ -203,14 +209,14 @@ impl Publisher {
         &mut self,
         id: &str,
         owner: u64,
-        facts: &Facts,
+        facts: &ContainerSnapshot,
         times: &[CpuTimes],
-    ) -> Result<Slot, FuseError> {
-        let sizes = self.measure(facts);
-        let hands = lock(&self.shared.hands);
+    ) -> Result<SlotHandle, FuseError> {
+        let sizes = self.measure_sizes(facts);
+        let hands = lock(&self.shared.slot_reuse);
         let slot = self.shared.slots.add(id, owner, &sizes, facts, times)?;
         drop(hands);
-        self.shapes.insert(slot, Shape::of(facts));
+        self.view_shapes.insert(slot, ViewShape::of(facts));
         Ok(slot)
     }
 
@@ -221,21 +227,21 @@ impl Publisher {
     /// [`FuseError::Gone`], [`FuseError::TooManyCpus`].
     pub fn publish(
         &mut self,
-        slot: Slot,
-        facts: &Facts,
+        slot: SlotHandle,
+        facts: &ContainerSnapshot,
         times: &[CpuTimes],
         dirty: Dirty,
     ) -> Result<(), FuseError> {
-        let shape = Shape::of(facts);
-        let reshaped = self.shapes.get(&slot).is_some_and(|before| *before != shape);
+        let shape = ViewShape::of(facts);
+        let reshaped = self.view_shapes.get(&slot).is_some_and(|before| *before != shape);
         if reshaped {
-            let sizes = self.measure(facts);
+            let sizes = self.measure_sizes(facts);
             self.shared.slots.grow(slot, &sizes);
         }
         self.shared.slots.publish(slot, facts, times)?;
         if reshaped {
-            self.shapes.insert(slot, shape);
-            lock(&self.shared.work).reshaped.push(slot);
+            self.view_shapes.insert(slot, shape);
+            lock(&self.shared.queue).reshaped.push(slot);
             self.shared.wake.notify_one();
         }
         let mask = match dirty {
@@ -244,7 +250,7 @@ impl Publisher {
         };
         // Nobody read any of it: the usual case, and then there is no one to wake.
         if self.shared.slots.peek_read(slot) & mask != 0 {
-            *lock(&self.shared.work).dirty.entry(slot).or_default() |= mask;
+            *lock(&self.shared.queue).dirty.entry(slot).or_default() |= mask;
             self.shared.wake.notify_one();
         }
         Ok(())
@@ -252,50 +258,50 @@ impl Publisher {
 
     /// Sees to it that every container's `diskstats` has room for all disks of the machine, which may have more by now: to be called
     /// about every second.
-    pub fn look_at_disks(&mut self) {
-        let (node, path) = (Node::Diskstats, tree::host_path(Node::Diskstats));
+    pub fn grow_diskstats(&mut self) {
+        let (node, path) = (ViewNode::Diskstats, tree::host_path(ViewNode::Diskstats));
         let text = path.and_then(|path| self.host.read(&path, true).ok()).unwrap_or_default();
         // As long for every container: who uses none of them has a row for each.
-        let longest = tree::size(node, &Facts::EMPTY, &text);
-        let Some(bit) = node.page_bit().filter(|_| longest > self.disks) else { return };
-        self.disks = longest;
+        let longest = tree::size(node, &ContainerSnapshot::EMPTY, &text);
+        let Some(bit) = node.page_bit().filter(|_| longest > self.longest_diskstats) else { return };
+        self.longest_diskstats = longest;
         for (slot, _) in self.slots() {
             if self.shared.slots.size(slot, bit).is_some_and(|has| has < longest) {
                 let mut sizes = [0; 64];
                 sizes[usize::from(bit)] = longest;
                 self.shared.slots.grow(slot, &sizes);
-                lock(&self.shared.work).reshaped.push(slot);
+                lock(&self.shared.queue).reshaped.push(slot);
                 self.shared.wake.notify_one();
             }
         }
     }
 
-    /// The page bits ([`Node::page_bit`]) that readers asked the server for since this was called last. A page
+    /// The page bits ([`ViewNode::page_bit`]) that readers asked the server for since this was called last. A page
     /// that is cached is read without the server, so this says "read since it was last dropped", which is what
     /// tells hot containers from cold ones.
-    pub fn read_since(&self, slot: Slot) -> u64 {
+    pub fn take_recent_reads(&self, slot: SlotHandle) -> u64 {
         let set = self.shared.slots.peek_read(slot);
-        let mut work = lock(&self.shared.work);
+        let mut work = lock(&self.shared.queue);
         let readers = work.readers.entry(slot).or_default();
-        let new = readers.seen | set & !readers.told;
-        *readers = Readers { seen: 0, told: set };
+        let new = readers.unreported | set & !readers.reported;
+        *readers = ReadBits { unreported: 0, reported: set };
         new
     }
 
     /// Takes a container's view away. Where it is still mounted, pages that are cached stay readable; everything else
     /// is `ESTALE`.
-    pub fn remove(&mut self, slot: Slot) {
-        self.shapes.remove(&slot);
+    pub fn remove(&mut self, slot: SlotHandle) {
+        self.view_shapes.remove(&slot);
         let name = {
-            let _hands = lock(&self.shared.hands);
+            let _hands = lock(&self.shared.slot_reuse);
             let name = self.shared.slots.name(slot);
             self.shared.slots.remove(slot);
             name
         };
-        let mut work = lock(&self.shared.work);
+        let mut work = lock(&self.shared.queue);
         work.dirty.remove(&slot);
         work.readers.remove(&slot);
-        work.gone.extend(name);
+        work.removed_names.extend(name);
         self.shared.wake.notify_one();
     }
 
@@ -306,31 +312,31 @@ impl Publisher {
     /// [`FuseError::Disconnected`]: the mount is gone, and there will be a new agent soon.
     pub fn flush(&self, limit: Duration) -> Result<bool, FuseError> {
         let until = Instant::now() + limit;
-        let mut work = lock(&self.shared.work);
+        let mut work = lock(&self.shared.queue);
         // What is queued now is in the next batch; what is under way is in the last one taken.
-        let target = work.taken + u64::from(work.is_queued());
-        while work.finished < target && !work.disconnected {
+        let target = work.batches_taken + u64::from(work.is_queued());
+        while work.batches_finished < target && !work.disconnected {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
             }
-            work = self.shared.done.wait_timeout(work, left).expect(LOCK).0;
+            work = self.shared.done.wait_timeout(work, left).expect(LOCK_EXPECT).0;
         }
         if work.disconnected { Err(FuseError::Disconnected) } else { Ok(true) }
     }
 
     /// The size of each page: of the longest, where several share a bit.
-    fn measure(&mut self, facts: &Facts) -> [u32; 64] {
+    fn measure_sizes(&mut self, facts: &ContainerSnapshot) -> [u32; 64] {
         let first_cpu = facts.shown_possible().iter().next();
         std::array::from_fn(|bit| {
-            let nodes = tree::nodes_of_bit(bit as u8, facts).into_iter();
+            let nodes = tree::nodes_with_page_bit(bit as u8, facts).into_iter();
             // The same file of each CPU is as long as that of the first.
             let nodes = nodes.filter(|node| match node {
-                Node::CpuFile(cpu, ..) => first_cpu == Some(u32::from(*cpu)),
+                ViewNode::CpuFile(cpu, ..) => first_cpu == Some(u32::from(*cpu)),
                 _ => true,
             });
             let sizes = nodes.map(|node| {
-                let keep = !matches!(node, Node::CpuFile(..));
+                let keep = !matches!(node, ViewNode::CpuFile(..));
                 let text = tree::host_path(node).and_then(|path| self.host.read(&path, keep).ok());
                 tree::size(node, facts, &text.unwrap_or_default())
             });
@@ -340,12 +346,12 @@ impl Publisher {
 
     fn start_threads(&self) {
         let keeper = Arc::clone(&self.shared);
-        spawn("keeper", move || keeper.handover.keep_supervised());
+        spawn("keeper", move || keeper.handover.watch_supervisor());
         let notifier = Arc::clone(&self.shared);
         spawn("notifier", move || {
-            if let Err(error) = notifier.notify() {
+            if let Err(error) = notifier.run_notifier() {
                 tracing::error!(%error, "views are not refreshed any more");
-                lock(&notifier.work).disconnected = true;
+                lock(&notifier.queue).disconnected = true;
                 notifier.done.notify_all();
             }
         });
@@ -354,98 +360,99 @@ impl Publisher {
     /// Adopts the containers of the process before, and drops all that may be cached of them, whatever the bits say: that
     /// process may have swapped them and died before it told the kernel. About a microsecond per page.
     fn adopt(&mut self) {
-        let mut snapshot = Snapshot::default();
-        let slots: Vec<_> = self.shared.slots.from_place(0).map(|(_, slot)| slot).collect();
+        let mut snapshot = SlotSnapshot::default();
+        let slots: Vec<_> = self.shared.slots.iter_from(0).map(|(_, slot)| slot).collect();
         for slot in &slots {
             if self.shared.slots.snapshot(*slot, &mut snapshot).is_some() {
-                self.shapes.insert(*slot, Shape::of(&snapshot.facts));
+                self.view_shapes.insert(*slot, ViewShape::of(&snapshot.facts));
             }
         }
-        lock(&self.shared.work).reshaped.extend(slots);
+        lock(&self.shared.queue).reshaped.extend(slots);
         self.shared.wake.notify_one();
     }
 }
 
-impl Shape {
-    fn of(facts: &Facts) -> Self {
+impl ViewShape {
+    fn of(facts: &ContainerSnapshot) -> Self {
         Self { possible: facts.possible, nodes: facts.nodes }
     }
 }
 
-impl Work {
+impl NotifierQueue {
     fn is_queued(&self) -> bool {
-        !self.dirty.is_empty() || !self.gone.is_empty() || !self.reshaped.is_empty()
+        !self.dirty.is_empty() || !self.removed_names.is_empty() || !self.reshaped.is_empty()
     }
 
-    fn note_taken(&mut self, slot: Slot, bits: u64) {
+    fn record_reads(&mut self, slot: SlotHandle, bits: u64) {
         if bits != 0 {
             let readers = self.readers.entry(slot).or_default();
-            readers.seen |= bits & !readers.told;
-            readers.told &= !bits;
+            readers.unreported |= bits & !readers.reported;
+            readers.reported &= !bits;
         }
     }
 }
 
-impl Shared {
+impl NotifierShared {
     /// The notifier's life. Ends only with the connection.
-    fn notify(&self) -> Result<(), FuseError> {
+    fn run_notifier(&self) -> Result<(), FuseError> {
         let mut message = Vec::new();
-        let mut snapshot = Snapshot::default();
+        let mut snapshot = SlotSnapshot::default();
         loop {
-            let mut work = self.wake.wait_while(lock(&self.work), |work| !work.is_queued()).expect(LOCK);
+            let mut work =
+                self.wake.wait_while(lock(&self.queue), |work| !work.is_queued()).expect(LOCK_EXPECT);
             let dirty = std::mem::take(&mut work.dirty);
             let reshaped = std::mem::take(&mut work.reshaped);
-            let gone = std::mem::take(&mut work.gone);
-            work.taken += 1;
+            let gone = std::mem::take(&mut work.removed_names);
+            work.batches_taken += 1;
             drop(work);
             for (slot, mask) in dirty {
                 let bits = {
-                    let _hands = lock(&self.hands);
+                    let _hands = lock(&self.slot_reuse);
                     self.slots.take_read(slot, mask)
                 };
                 {
-                    let mut work = lock(&self.work);
+                    let mut work = lock(&self.queue);
                     // One that is removed from here on takes its readers with it.
                     if self.slots.owner(slot).is_some() {
-                        work.note_taken(slot, bits);
+                        work.record_reads(slot, bits);
                     }
                 }
                 if bits != 0 && self.slots.snapshot(slot, &mut snapshot).is_some() {
                     let set = (0..64).filter(|bit| bits & (1 << bit) != 0);
-                    let nodes = set.flat_map(|bit| tree::nodes_of_bit(bit, &snapshot.facts));
+                    let nodes = set.flat_map(|bit| tree::nodes_with_page_bit(bit, &snapshot.facts));
                     self.drop_pages(slot, nodes, &mut message)?;
                 }
             }
             for slot in reshaped {
                 if self.slots.snapshot(slot, &mut snapshot).is_some() {
-                    self.drop_pages(slot, files(&snapshot.facts).into_iter(), &mut message)?;
+                    self.drop_pages(slot, view_files(&snapshot.facts).into_iter(), &mut message)?;
                 }
             }
             for name in gone {
                 abi::inval_entry(&mut message, abi::ROOT_ID, name.as_bytes());
-                self.tell(&message)?;
+                self.send_notification(&message)?;
             }
-            lock(&self.work).finished += 1;
+            lock(&self.queue).batches_finished += 1;
             self.done.notify_all();
         }
     }
 
     fn drop_pages(
         &self,
-        slot: Slot,
-        nodes: impl Iterator<Item = Node>,
+        slot: SlotHandle,
+        nodes: impl Iterator<Item = ViewNode>,
         message: &mut Vec<u8>,
     ) -> Result<(), FuseError> {
         for node in nodes {
             abi::inval_inode(message, nodeid(slot, node));
-            self.tell(message)?;
+            self.send_notification(message)?;
         }
         Ok(())
     }
 
     /// One notification. A node that no reader knows is not an error; nor is anything else the kernel may say about
     /// one page a reason not to go on with the next.
-    fn tell(&self, message: &[u8]) -> Result<(), FuseError> {
+    fn send_notification(&self, message: &[u8]) -> Result<(), FuseError> {
         match session::send(&self.handover.fuse, message) {
             Err(FuseError::Disconnected) => Err(FuseError::Disconnected),
             Err(error) => {
@@ -458,9 +465,10 @@ impl Shared {
 }
 
 /// The files of a container's view, those of CPU 0 too where it is not listed.
-fn files(facts: &Facts) -> Vec<Node> {
-    let first_cpu = tree::lookup(Node::Cpus, "cpu0", facts);
-    let (mut files, mut dirs) = (Vec::new(), [Node::ROOT].into_iter().chain(first_cpu).collect::<Vec<_>>());
+fn view_files(facts: &ContainerSnapshot) -> Vec<ViewNode> {
+    let first_cpu = tree::lookup(ViewNode::Cpus, "cpu0", facts);
+    let (mut files, mut dirs) =
+        (Vec::new(), [ViewNode::ROOT].into_iter().chain(first_cpu).collect::<Vec<_>>());
     while let Some(dir) = dirs.pop() {
         for (_, node) in tree::children(dir, facts) {
             if node.is_dir() { dirs.push(node) } else { files.push(node) }
@@ -469,10 +477,10 @@ fn files(facts: &Facts) -> Vec<Node> {
     files
 }
 
-const LOCK: &str = "no holder of this lock panics";
+const LOCK_EXPECT: &str = "no holder of this lock panics";
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect(LOCK)
+    mutex.lock().expect(LOCK_EXPECT)
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {

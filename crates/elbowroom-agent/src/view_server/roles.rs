@@ -26,11 +26,11 @@ pub const LOCK_FILE: &str = "agent.lock";
 /// Name of the file that the API server locks instead: it must hold nothing by which it could take another role.
 pub const API_LOCK_FILE: &str = "api.lock";
 /// Environment variable in which a process of the agent finds its [`Handover`].
-const HANDOVER: &str = "ELBOWROOM_HANDOVER";
+const HANDOVER_ENV: &str = "ELBOWROOM_HANDOVER";
 
 /// One of the agent's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum AgentRole {
     /// Mounts and watches.
     Supervisor = 0,
     /// Answers the kernel.
@@ -41,7 +41,7 @@ pub enum Role {
     Api = 3,
 }
 
-impl Role {
+impl AgentRole {
     /// The hidden verb that a process of this role is started with.
     pub const fn verb(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Role {
     }
 }
 
-impl std::fmt::Display for Role {
+impl std::fmt::Display for AgentRole {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Supervisor => "supervisor",
@@ -66,11 +66,11 @@ impl std::fmt::Display for Role {
 
 /// The lock file, open.
 #[derive(Debug)]
-pub struct Roles {
+pub struct RoleLock {
     file: File,
 }
 
-impl Roles {
+impl RoleLock {
     /// Opens the lock file of a run directory, which must exist, making the file where there is none.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl Roles {
     ///
     /// # Errors
     /// [`FuseError::Io`].
-    pub fn of_api(run_dir: &Path) -> Result<Self, FuseError> {
+    pub fn open_api(run_dir: &Path) -> Result<Self, FuseError> {
         Self::open_file(run_dir.join(API_LOCK_FILE))
     }
 
@@ -94,22 +94,22 @@ impl Roles {
     }
 
     /// Takes a role for this process, for as long as it lives. False when another process has it.
-    pub fn take(&self, role: Role) -> bool {
-        let lock = record(libc::F_WRLCK, role);
+    pub fn acquire(&self, role: AgentRole) -> bool {
+        let lock = record_lock(libc::F_WRLCK, role);
         // SAFETY: the descriptor is open for as long as `self`, and F_SETLK reads one `struct flock`, which `lock` is.
         unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLK, &raw const lock) == 0 }
     }
 
     /// Gives a role back.
-    pub fn give_back(&self, role: Role) {
-        let lock = record(libc::F_UNLCK, role);
+    pub fn release(&self, role: AgentRole) {
+        let lock = record_lock(libc::F_UNLCK, role);
         // SAFETY: as in `take`. Unlocking a lock one has, or has not, does not fail.
         unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLK, &raw const lock) };
     }
 
     /// The other process that has a role. `None` also where this process has it itself.
-    pub fn holder(&self, role: Role) -> Option<Pid> {
-        let mut lock = record(libc::F_WRLCK, role);
+    pub fn holder(&self, role: AgentRole) -> Option<Pid> {
+        let mut lock = record_lock(libc::F_WRLCK, role);
         // SAFETY: the descriptor is open for as long as `self`, and F_GETLK writes one `struct flock`, which `lock` is.
         let answered = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_GETLK, &raw mut lock) == 0 };
         let held = answered && lock.l_type != libc::F_UNLCK as libc::c_short;
@@ -118,7 +118,7 @@ impl Roles {
     }
 
     /// A descriptor that becomes readable when the holder of a role dies, with its pid.
-    pub fn watch(&self, role: Role) -> Option<(Pid, OwnedFd)> {
+    pub fn watch(&self, role: AgentRole) -> Option<(Pid, OwnedFd)> {
         let pid = self.holder(role)?;
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
         // The pid could have died and come back as somebody else in between; the lock could not.
@@ -126,7 +126,7 @@ impl Roles {
     }
 
     /// Whether the file still is what its path names: it was not removed by an agent that stopped meanwhile.
-    pub fn is_at(&self, run_dir: &Path) -> bool {
+    pub fn is_same_file(&self, run_dir: &Path) -> bool {
         let at_path = std::fs::symlink_metadata(run_dir.join(LOCK_FILE));
         match (at_path, self.file.metadata()) {
             (Ok(path), Ok(open)) => (path.dev(), path.ino()) == (open.dev(), open.ino()),
@@ -135,7 +135,7 @@ impl Roles {
     }
 }
 
-fn record(kind: libc::c_int, role: Role) -> libc::flock {
+fn record_lock(kind: libc::c_int, role: AgentRole) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
@@ -149,13 +149,13 @@ fn record(kind: libc::c_int, role: Role) -> libc::flock {
 #[derive(Debug)]
 pub struct Handover {
     /// How the agent was started.
-    pub start: Start,
+    pub options: AgentOptions,
     /// `/dev/fuse`, mounted and initialised.
     pub fuse: OwnedFd,
     /// The memory of [`crate::view_server::slots`].
     pub slots: OwnedFd,
     /// The lock file.
-    pub roles: Roles,
+    pub role_lock: RoleLock,
     /// The program, open: whatever becomes of its path (a package upgrade), all processes of one agent run the same one
     /// and agree about the shared memory.
     pub program: OwnedFd,
@@ -163,7 +163,7 @@ pub struct Handover {
 
 /// How the agent was started: enough to start any of its processes again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Start {
+pub struct AgentOptions {
     /// The run directory, absolute.
     pub run_dir: PathBuf,
     /// Arguments of the policy process and of the API server, after their verbs, as bytes (an argument need not be UTF-8).
@@ -174,26 +174,26 @@ pub struct Start {
     pub stop_deadline: Duration,
 }
 
-impl Start {
+impl AgentOptions {
     /// See the fields.
     pub fn new(run_dir: PathBuf, policy_args: &[OsString], api: bool, stop_deadline: Duration) -> Self {
         let policy_args = policy_args.iter().map(|arg| arg.as_bytes().to_vec()).collect();
         Self { run_dir, policy_args, api, stop_deadline }
     }
 
-    pub(crate) fn in_use_by(&self, role: Role, pid: Option<Pid>) -> FuseError {
+    pub(crate) fn already_running(&self, role: AgentRole, pid: Option<Pid>) -> FuseError {
         let pid = pid.map_or(0, |pid| pid.as_raw_nonzero().get());
         FuseError::AlreadyRunning { run_dir: self.run_dir.clone(), role, pid }
     }
 
     /// Where the views are mounted.
     pub fn views(&self) -> PathBuf {
-        self.run_dir.join(crate::view_server::VIEWS)
+        self.run_dir.join(crate::view_server::VIEWS_DIR)
     }
 
     /// Where the view pages are.
     pub fn pages(&self) -> PathBuf {
-        self.run_dir.join(crate::view_server::PAGES)
+        self.run_dir.join(crate::view_server::PAGES_DIR)
     }
 
     /// The ledger of leases: there while any limit of ours may be in force.
@@ -204,8 +204,8 @@ impl Start {
 
 /// The environment variable's value.
 #[derive(Serialize, Deserialize)]
-struct Wire {
-    start: Start,
+struct HandoverEnv {
+    start: AgentOptions,
     fuse: RawFd,
     slots: RawFd,
     roles: RawFd,
@@ -219,9 +219,9 @@ impl Handover {
     /// [`FuseError::NotInherited`] when there is nothing, or when the descriptors are not what they should be.
     pub fn inherit() -> Result<Self, FuseError> {
         let refuse = |what: String| FuseError::NotInherited { what };
-        let text = std::env::var(HANDOVER).map_err(|_| refuse(format!("{HANDOVER} is not set")))?;
-        let wire: Wire =
-            serde_json::from_str(&text).map_err(|e| refuse(format!("{HANDOVER} is not ours: {e}")))?;
+        let text = std::env::var(HANDOVER_ENV).map_err(|_| refuse(format!("{HANDOVER_ENV} is not set")))?;
+        let wire: HandoverEnv =
+            serde_json::from_str(&text).map_err(|e| refuse(format!("{HANDOVER_ENV} is not ours: {e}")))?;
         let adopt = |name: &str, fd: RawFd, what: fn(&rustix::fs::Stat) -> bool| {
             // SAFETY: only looked at: a number that is no open descriptor makes fstat fail.
             let there = (fd > 2).then(|| unsafe { BorrowedFd::borrow_raw(fd) });
@@ -241,9 +241,9 @@ impl Handover {
         Ok(Self {
             fuse: adopt("FUSE connection", wire.fuse, |stat| stat.st_rdev == rustix::fs::makedev(10, 229))?,
             slots: adopt("shared memory", wire.slots, is_file)?,
-            roles: Roles { file: File::from(adopt("lock file", wire.roles, is_file)?) },
+            role_lock: RoleLock { file: File::from(adopt("lock file", wire.roles, is_file)?) },
             program: adopt("program", wire.program, is_file)?,
-            start: wire.start,
+            options: wire.start,
         })
     }
 
@@ -251,18 +251,18 @@ impl Handover {
     ///
     /// # Errors
     /// [`FuseError::AlreadyRunning`].
-    pub fn take(&self, role: Role) -> Result<(), FuseError> {
-        match self.roles.take(role) {
+    pub fn acquire_role(&self, role: AgentRole) -> Result<(), FuseError> {
+        match self.role_lock.acquire(role) {
             true => Ok(()),
-            false => Err(self.start.in_use_by(role, self.roles.holder(role))),
+            false => Err(self.options.already_running(role, self.role_lock.holder(role))),
         }
     }
 
-    /// As [`Roles::watch`], for any role.
-    pub fn watch(&self, role: Role) -> Option<(Pid, OwnedFd)> {
+    /// As [`RoleLock::watch`], for any role.
+    pub fn watch(&self, role: AgentRole) -> Option<(Pid, OwnedFd)> {
         match role {
-            Role::Api => Roles::of_api(&self.start.run_dir).ok()?.watch(role),
-            Role::Supervisor | Role::Server | Role::Policy => self.roles.watch(role),
+            AgentRole::Api => RoleLock::open_api(&self.options.run_dir).ok()?.watch(role),
+            AgentRole::Supervisor | AgentRole::Server | AgentRole::Policy => self.role_lock.watch(role),
         }
     }
 
@@ -285,10 +285,10 @@ impl Handover {
             .stdin(Stdio::null())
             // Ctrl-C at a terminal is for the supervisor, which then stops the others in order.
             .process_group(0);
-        for variable in crate::view_server::service::VARIABLES {
+        for variable in crate::view_server::service_manager::SERVICE_ENV_VARS {
             command.env_remove(variable);
         }
-        command.env_remove(HANDOVER);
+        command.env_remove(HANDOVER_ENV);
         command
     }
 
@@ -296,24 +296,24 @@ impl Handover {
     ///
     /// # Errors
     /// [`FuseError::Io`] when it cannot be forked or executed.
-    pub fn spawn(&self, role: Role) -> Result<Child, FuseError> {
+    pub fn spawn(&self, role: AgentRole) -> Result<Child, FuseError> {
         let fds = [
             self.fuse.as_raw_fd(),
             self.slots.as_raw_fd(),
-            self.roles.file.as_raw_fd(),
+            self.role_lock.file.as_raw_fd(),
             self.program.as_raw_fd(),
         ];
         let [fuse, slots, roles, program] = fds;
-        let wire = Wire { start: self.start.clone(), fuse, slots, roles, program };
+        let wire = HandoverEnv { start: self.options.clone(), fuse, slots, roles, program };
         let mut command = self.command(role.verb());
-        if matches!(role, Role::Policy | Role::Api) {
-            command.args(self.start.policy_args.iter().map(|arg| OsString::from_vec(arg.clone())));
+        if matches!(role, AgentRole::Policy | AgentRole::Api) {
+            command.args(self.options.policy_args.iter().map(|arg| OsString::from_vec(arg.clone())));
         }
         // What talks to strangers is handed nothing.
-        let fds: &[RawFd] = if role == Role::Api { &[] } else { &fds };
+        let fds: &[RawFd] = if role == AgentRole::Api { &[] } else { &fds };
         let fds = fds.to_vec();
-        if role != Role::Api {
-            command.env(HANDOVER, serde_json::to_string(&wire).expect("numbers and strings are JSON"));
+        if role != AgentRole::Api {
+            command.env(HANDOVER_ENV, serde_json::to_string(&wire).expect("numbers and strings are JSON"));
         }
         // SAFETY: the closure runs between fork and exec in a copy of this process where other threads' locks may be
         // held: it only makes calls that are async-signal-safe, on descriptors that `self` keeps open and on a signal
@@ -338,16 +338,16 @@ impl Handover {
 
     /// Watches the supervisor for as long as this process lives, and starts a new one when it dies; where others do the
     /// same at the same moment, the role goes to one. For a thread of its own, in the server and in the policy process.
-    pub fn keep_supervised(&self) -> ! {
+    pub fn watch_supervisor(&self) -> ! {
         let mut backoff = Backoff::default();
         loop {
-            match self.roles.watch(Role::Supervisor) {
+            match self.role_lock.watch(AgentRole::Supervisor) {
                 Some((_, pidfd)) => {
                     backoff.started();
                     wait_readable(&pidfd, None);
                 }
                 None => {
-                    std::thread::sleep(backoff.next());
+                    std::thread::sleep(backoff.next_delay());
                     if let Err(error) = self.respawn_supervisor(&mut backoff) {
                         tracing::error!(%error, "the supervisor cannot be started");
                     }
@@ -358,10 +358,10 @@ impl Handover {
 
     /// Starts a supervisor and stays with it until it has died, or has turned out to be one too many.
     fn respawn_supervisor(&self, backoff: &mut Backoff) -> Result<(), FuseError> {
-        if self.roles.holder(Role::Supervisor).is_some() {
+        if self.role_lock.holder(AgentRole::Supervisor).is_some() {
             return Ok(());
         }
-        let mut child = self.spawn(Role::Supervisor)?;
+        let mut child = self.spawn(AgentRole::Supervisor)?;
         let pid = Pid::from_child(&child);
         tracing::warn!(
             pid = pid.as_raw_nonzero(),
@@ -408,15 +408,15 @@ pub struct Backoff {
 
 impl Backoff {
     /// A process that lived this long is worth another immediate start.
-    const YOUNG: Duration = Duration::from_millis(250);
+    const MIN_UPTIME: Duration = Duration::from_millis(250);
 
     pub(crate) fn started(&mut self) {
         self.started = Some(Instant::now());
     }
 
     /// The wait before the next start.
-    pub(crate) fn next(&mut self) -> Duration {
-        if self.started.take().is_some_and(|at| at.elapsed() >= Self::YOUNG) {
+    pub(crate) fn next_delay(&mut self) -> Duration {
+        if self.started.take().is_some_and(|at| at.elapsed() >= Self::MIN_UPTIME) {
             self.failures = 0;
         }
         let wait = match self.failures {

@@ -5,16 +5,16 @@
 //! is a process in a container that hangs for good. Everything that would change something is refused with `EROFS`.
 
 use crate::view_server::abi;
-use crate::view_server::abi::{Attr, FOREVER, Op, Request, Window};
-use crate::view_server::hosttext::HostText;
-use crate::view_server::roles::{Handover, Role};
-use crate::view_server::slots::{Ending, Slot, Slots, Snapshot};
+use crate::view_server::abi::{FOREVER, FuseOp, FuseRequest, NodeAttr, ReadWindow};
+use crate::view_server::host_files::HostFiles;
+use crate::view_server::roles::{AgentRole, Handover};
+use crate::view_server::slots::{ShutdownMode, SlotHandle, SlotSnapshot, Slots};
 use crate::view_server::{FuseError, session};
-use elbowroom_linux::signal::Signals;
+use elbowroom_linux::signal::SignalFd;
 use elbowroom_types::unit::Micros;
 use elbowroom_view::pages::files::CpuDir;
 use elbowroom_view::pages::tree;
-use elbowroom_view::pages::tree::Node;
+use elbowroom_view::pages::tree::ViewNode;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -27,12 +27,12 @@ use std::time::Duration;
 
 /// Threads that answer. Two, because one may be held up by a slow host file while the other goes on; more would only
 /// take turns, since hits never come here.
-const THREADS: usize = 2;
+const ANSWER_THREADS: usize = 2;
 /// Bits of a node id below the serial.
 const NODE_BITS: u32 = 24;
 const NODE_MASK: u64 = (1 << NODE_BITS) - 1;
 /// How long the name of something that comes and goes (containers, CPUs) may be taken to mean the same thing, seconds.
-const NAME_SECS: u64 = 1;
+const NAME_TTL_SECS: u64 = 1;
 
 /// Runs the server on what the supervisor handed over, until the mount is gone.
 ///
@@ -46,9 +46,9 @@ pub fn main() -> Result<(), FuseError> {
     let handover = Arc::new(Handover::inherit()?);
     let slots =
         Arc::new(Slots::open(handover.slots.try_clone().map_err(FuseError::io("duplicating", "slots"))?)?);
-    handover.take(Role::Server)?;
+    handover.acquire_role(AgentRole::Server)?;
     if slots.has_lost_requests() {
-        match abort(&handover) {
+        match abort_connection(&handover) {
             // The supervisor finds that out, and makes another.
             Ok(()) => return Ok(()),
             Err(error) => tracing::error!(%error, "readers hang, and views may show old numbers"),
@@ -56,19 +56,19 @@ pub fn main() -> Result<(), FuseError> {
     }
     slots.count_server_start();
     let keeper = Arc::clone(&handover);
-    spawn("keeper", move || keeper.keep_supervised());
+    spawn("keeper", move || keeper.watch_supervisor());
     let (ended, end) = std::sync::mpsc::channel();
     let mut threads = Vec::new();
-    for _ in 0..THREADS {
+    for _ in 0..ANSWER_THREADS {
         let (handover, slots, ended) = (Arc::clone(&handover), Arc::clone(&slots), ended.clone());
         threads.push(spawn("answer", move || {
-            let run = || Server::new(&slots, HostText::new("/")).run(&handover);
+            let run = || FuseServer::new(&slots, HostFiles::new("/")).run(&handover);
             // Nobody listens when the other thread ended first and the process is on its way out.
             let _ = ended.send(catch_unwind(AssertUnwindSafe(run)));
         }));
     }
     let told = Arc::clone(&slots);
-    spawn("leave", move || leave_when_told(&signals, &told, &threads));
+    spawn("leave", move || drain_on_handover(&signals, &told, &threads));
     // What the server before had read and not answered. Threads are there to take it; this write does not sleep.
     if slots.can_resend() {
         let mut message = Vec::new();
@@ -78,7 +78,7 @@ pub fn main() -> Result<(), FuseError> {
     tracing::info!(pid = std::process::id(), "view server ready");
     // One thread that failed is enough: the other one's unanswered request is asked again, and a new server has both. One that
     // leaves has answered all it took, and so must the others.
-    for _ in 0..THREADS {
+    for _ in 0..ANSWER_THREADS {
         match end.recv().expect("this function keeps a sender") {
             Ok(Ok(())) => {}
             // Unmounted, or aborted, which the supervisor finds out for itself: there is nothing left to answer.
@@ -92,8 +92,8 @@ pub fn main() -> Result<(), FuseError> {
 
 /// Ends a connection with requests that nobody will answer. Who reads waits for them in the kernel, and so would the notifier, at the page
 /// of such a reader, and refresh no view any more.
-fn abort(handover: &Handover) -> Result<(), FuseError> {
-    let lines = session::mounts_on(&handover.start.views())?;
+fn abort_connection(handover: &Handover) -> Result<(), FuseError> {
+    let lines = session::mounts_on(&handover.options.views())?;
     let ours = lines.last().filter(|line| line.is_ours()).ok_or(FuseError::Disconnected)?;
     session::abort(ours.minor)?;
     tracing::warn!(
@@ -109,20 +109,22 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
 }
 
 /// Set when no more requests are to be taken: they wait for the next agent.
-static LEAVING: AtomicBool = AtomicBool::new(false);
+static DRAINING: AtomicBool = AtomicBool::new(false);
 
 /// Waits for the word that the views stay for another agent, then sees to it that the threads that answer take nothing more. So
 /// also a kernel that cannot queue requests again (before Linux 6.9) loses none over a restart.
-fn leave_when_told(signals: &Signals, slots: &Slots, threads: &[JoinHandle<()>]) {
+fn drain_on_handover(signals: &SignalFd, slots: &Slots, threads: &[JoinHandle<()>]) {
     loop {
         let mut polled = [PollFd::new(signals, PollFlags::IN)];
         let _ = rustix::event::poll(&mut polled, None);
-        if signals.next().is_ok_and(|signal| signal.is_some()) && slots.ending() == Ending::Leave {
+        if signals.next().is_ok_and(|signal| signal.is_some())
+            && slots.shutdown_mode() == ShutdownMode::KeepViews
+        {
             break;
         }
     }
     extern "C" fn nothing(_: libc::c_int) {}
-    LEAVING.store(true, Ordering::SeqCst);
+    DRAINING.store(true, Ordering::SeqCst);
     // SAFETY: all of `action` that matters is set, the rest is zero, which is an empty mask and no flags; the handler does
     // nothing, so it may run anywhere. It is there to make a read(2) return.
     unsafe {
@@ -141,30 +143,30 @@ fn leave_when_told(signals: &Signals, slots: &Slots, threads: &[JoinHandle<()>])
     }
 }
 
-/// One thread's worth of server. Public for tests and fuzzing: [`Server::answer`] needs no mount.
-pub struct Server<'a> {
+/// One thread's worth of server. Public for tests and fuzzing: [`FuseServer::answer`] needs no mount.
+pub struct FuseServer<'a> {
     slots: &'a Slots,
-    host: HostText,
-    snapshot: Snapshot,
+    host: HostFiles,
+    snapshot: SlotSnapshot,
 }
 
 /// What a file or directory is, after its id was taken apart.
 #[derive(Clone, Copy)]
-enum Target {
+enum NodeTarget {
     Mount,
-    View(Slot, Node),
+    View(SlotHandle, ViewNode),
 }
 
-impl<'a> Server<'a> {
+impl<'a> FuseServer<'a> {
     /// A server of these slots whose pages quote the host files that `host` reads.
-    pub fn new(slots: &'a Slots, host: HostText) -> Self {
-        Self { slots, host, snapshot: Snapshot::default() }
+    pub fn new(slots: &'a Slots, host: HostFiles) -> Self {
+        Self { slots, host, snapshot: SlotSnapshot::default() }
     }
 
     fn run(mut self, handover: &Handover) -> Result<(), FuseError> {
-        let mut buffer = session::Buffer::new()?;
+        let mut buffer = session::RequestBuffer::new()?;
         let mut out = Vec::with_capacity(128 << 10);
-        while !LEAVING.load(Ordering::SeqCst) {
+        while !DRAINING.load(Ordering::SeqCst) {
             let Some(request) = session::receive(&handover.fuse, &mut buffer)? else { continue };
             // Counted first: whoever finds the counter below the truth would think that nothing was lost.
             self.slots.count_request(request.unique & abi::UNIQUE_RESEND != 0);
@@ -177,63 +179,63 @@ impl<'a> Server<'a> {
     }
 
     /// Writes the answer to a request to `out`. False when the kernel wants none.
-    pub fn answer(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> bool {
-        if request.op == Op::Silent {
+    pub fn answer(&mut self, request: &FuseRequest<'_>, out: &mut Vec<u8>) -> bool {
+        if request.op == FuseOp::Silent {
             return false;
         }
-        let answered = answer_or_error(out, request.unique, |out| self.body(request, out));
+        let answered = answer_or_error(out, request.unique, |out| self.write_reply(request, out));
         if answered == Err(Errno::IO) {
-            self.slots.count_failed();
+            self.slots.count_render_failure();
             let node = request.nodeid & NODE_MASK;
             tracing::error!(node, op = ?request.op, because = "its page panicked, which is a defect", "a reader gets EIO");
         }
         true
     }
 
-    fn body(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
+    fn write_reply(&mut self, request: &FuseRequest<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         match request.op {
-            Op::Lookup(name) => self.lookup(request.nodeid, name, out),
-            Op::GetAttr => {
-                let attr = self.attr(request.nodeid, self.target(request.nodeid)?)?;
+            FuseOp::Lookup(name) => self.lookup(request.nodeid, name, out),
+            FuseOp::GetAttr => {
+                let attr = self.attr(request.nodeid, self.resolve_node(request.nodeid)?)?;
                 abi::put_attr(out, attr, FOREVER);
                 Ok(())
             }
-            Op::Read(window) => self.read(request.nodeid, window, out),
+            FuseOp::Read(window) => self.read(request.nodeid, window, out),
             // A handle would be state. Directories are answered, because ENOSYS there means that their entries may be
             // cached, and containers come and go.
-            Op::OpenDir => {
-                self.target(request.nodeid)?;
+            FuseOp::OpenDir => {
+                self.resolve_node(request.nodeid)?;
                 abi::put_open(out);
                 Ok(())
             }
-            Op::ReadDir(window) => self.read_dir(request.nodeid, window, out),
-            Op::StatFs => {
+            FuseOp::ReadDir(window) => self.read_dir(request.nodeid, window, out),
+            FuseOp::StatFs => {
                 abi::put_statfs(out);
                 Ok(())
             }
-            Op::Release | Op::Destroy | Op::Silent => Ok(()),
-            Op::Mutate => Err(Errno::ROFS),
+            FuseOp::Release | FuseOp::Destroy | FuseOp::Silent => Ok(()),
+            FuseOp::Mutate => Err(Errno::ROFS),
             // Open: there is no need of it (FUSE_NO_OPEN_SUPPORT), and the kernel will not ask again.
-            Op::Open | Op::Unsupported(_) => Err(Errno::NOSYS),
+            FuseOp::Open | FuseOp::Unsupported(_) => Err(Errno::NOSYS),
             // The handshake was before our time.
-            Op::Init(_) => Err(Errno::PROTO),
-            Op::Malformed(_) => Err(Errno::INVAL),
+            FuseOp::Init(_) => Err(Errno::PROTO),
+            FuseOp::Malformed(_) => Err(Errno::INVAL),
         }
     }
 
-    fn target(&self, nodeid: u64) -> Result<Target, Errno> {
+    fn resolve_node(&self, nodeid: u64) -> Result<NodeTarget, Errno> {
         if nodeid == abi::ROOT_ID {
-            return Ok(Target::Mount);
+            return Ok(NodeTarget::Mount);
         }
         let slot = self.slots.get(nodeid >> NODE_BITS).ok_or(Errno::STALE)?;
-        let node = Node::from_bits((nodeid & NODE_MASK) as u32).ok_or(Errno::STALE)?;
-        Ok(Target::View(slot, node))
+        let node = ViewNode::from_bits((nodeid & NODE_MASK) as u32).ok_or(Errno::STALE)?;
+        Ok(NodeTarget::View(slot, node))
     }
 
     fn lookup(&mut self, parent: u64, name: &[u8], out: &mut Vec<u8>) -> Result<(), Errno> {
-        let (slot, node) = match self.target(parent)? {
-            Target::Mount => (self.slots.find(name).ok_or(Errno::NOENT)?, Node::ROOT),
-            Target::View(slot, dir) => {
+        let (slot, node) = match self.resolve_node(parent)? {
+            NodeTarget::Mount => (self.slots.find(name).ok_or(Errno::NOENT)?, ViewNode::ROOT),
+            NodeTarget::View(slot, dir) => {
                 self.snapshot(slot)?;
                 let name = std::str::from_utf8(name).map_err(|_| Errno::NOENT)?;
                 let node = tree::lookup(dir, name, &self.snapshot.facts).ok_or(Errno::NOENT)?;
@@ -243,29 +245,29 @@ impl<'a> Server<'a> {
                 (slot, node)
             }
         };
-        let attr = self.attr(nodeid(slot, node), Target::View(slot, node))?;
+        let attr = self.attr(nodeid(slot, node), NodeTarget::View(slot, node))?;
         // Containers, CPUs and NUMA nodes come and go; other names mean the same for as long as their directory does.
         let name_secs = match node {
-            Node::Root | Node::CpuDir(_, CpuDir::Itself) | Node::NumaNode(_) => NAME_SECS,
+            ViewNode::Root | ViewNode::CpuDir(_, CpuDir::Itself) | ViewNode::NumaNode(_) => NAME_TTL_SECS,
             _ => FOREVER,
         };
         abi::put_entry(out, attr, name_secs, FOREVER);
         Ok(())
     }
 
-    fn attr(&mut self, ino: u64, target: Target) -> Result<Attr, Errno> {
+    fn attr(&mut self, ino: u64, target: NodeTarget) -> Result<NodeAttr, Errno> {
         let (dir, size) = match target {
-            Target::Mount => (true, 0),
-            Target::View(_, node) if node.is_dir() => (true, 0),
-            Target::View(slot, node) => (false, self.size(slot, node)?),
+            NodeTarget::Mount => (true, 0),
+            NodeTarget::View(_, node) if node.is_dir() => (true, 0),
+            NodeTarget::View(slot, node) => (false, self.size(slot, node)?),
         };
         // As procfs does: the time of asking.
         let time = clock_gettime(ClockId::Realtime).tv_sec as u64;
-        Ok(Attr { ino, size: size.into(), dir, time })
+        Ok(NodeAttr { ino, size: size.into(), dir, time })
     }
 
     /// A page's size, as measured when its container was added. Pages without a bit are as long as they always were.
-    fn size(&mut self, slot: Slot, node: Node) -> Result<u32, Errno> {
+    fn size(&mut self, slot: SlotHandle, node: ViewNode) -> Result<u32, Errno> {
         match node.page_bit() {
             Some(bit) => self.slots.size(slot, bit).ok_or(Errno::STALE),
             None => {
@@ -276,9 +278,9 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn read(&mut self, nodeid: u64, window: Window, out: &mut Vec<u8>) -> Result<(), Errno> {
-        let (slot, node) = match self.target(nodeid)? {
-            Target::View(slot, node) if !node.is_dir() => (slot, node),
+    fn read(&mut self, nodeid: u64, window: ReadWindow, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let (slot, node) = match self.resolve_node(nodeid)? {
+            NodeTarget::View(slot, node) if !node.is_dir() => (slot, node),
             _ => return Err(Errno::ISDIR),
         };
         // The bit before the numbers: see `Slots::mark_read`.
@@ -290,7 +292,7 @@ impl<'a> Server<'a> {
         let host = self.host_text(node);
         let now = clock_gettime(ClockId::Boottime);
         let now = Micros(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000);
-        let Snapshot { facts, times } = &self.snapshot;
+        let SlotSnapshot { facts, times } = &self.snapshot;
         let page = tree::render(node, facts, times, &host, now, size);
         let start = usize::try_from(window.offset).unwrap_or(usize::MAX).min(page.len());
         let end = start.saturating_add(window.size as usize).min(page.len());
@@ -298,7 +300,7 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    fn read_dir(&mut self, dir: u64, window: Window, out: &mut Vec<u8>) -> Result<(), Errno> {
+    fn read_dir(&mut self, dir: u64, window: ReadWindow, out: &mut Vec<u8>) -> Result<(), Errno> {
         let limit = out.len() + (window.size as usize).min(128 << 10);
         // Cookies: 1 and 2 for the two that every directory has, then three more than an entry's place.
         let skip = usize::try_from(window.offset).unwrap_or(usize::MAX);
@@ -308,17 +310,17 @@ impl<'a> Server<'a> {
             }
         }
         let first = skip.saturating_sub(2);
-        match self.target(dir)? {
-            Target::Mount => {
-                for (place, slot) in self.slots.from_place(first) {
+        match self.resolve_node(dir)? {
+            NodeTarget::Mount => {
+                for (place, slot) in self.slots.iter_from(first) {
                     let Some(name) = self.slots.name(slot) else { continue };
-                    let id = nodeid(slot, Node::ROOT);
+                    let id = nodeid(slot, ViewNode::ROOT);
                     if !abi::put_dirent(out, limit, id, place as u64 + 3, true, name.as_bytes()) {
                         break;
                     }
                 }
             }
-            Target::View(slot, node) if node.is_dir() => {
+            NodeTarget::View(slot, node) if node.is_dir() => {
                 self.snapshot(slot)?;
                 let children = tree::children(node, &self.snapshot.facts);
                 for (place, (name, child)) in children.iter().enumerate().skip(first) {
@@ -332,24 +334,24 @@ impl<'a> Server<'a> {
                     }
                 }
             }
-            Target::View(..) => return Err(Errno::NOTDIR),
+            NodeTarget::View(..) => return Err(Errno::NOTDIR),
         }
         Ok(())
     }
 
-    fn snapshot(&mut self, slot: Slot) -> Result<(), Errno> {
+    fn snapshot(&mut self, slot: SlotHandle) -> Result<(), Errno> {
         self.slots.snapshot(slot, &mut self.snapshot).ok_or(Errno::STALE)
     }
 
     /// What this host lacks, its containers lack.
-    fn host_has(&self, node: Node) -> bool {
+    fn host_has(&self, node: ViewNode) -> bool {
         tree::host_path(node).is_none_or(|path| self.host.exists(&path))
     }
 
     /// The host's text for a page; empty where the page needs none, or where the host file went away.
-    fn host_text(&mut self, node: Node) -> String {
+    fn host_text(&mut self, node: ViewNode) -> String {
         // Pages of single CPUs are many and read once: they do not stay open.
-        let keep = !matches!(node, Node::CpuFile(..));
+        let keep = !matches!(node, ViewNode::CpuFile(..));
         tree::host_path(node).and_then(|path| self.host.read(&path, keep).ok()).unwrap_or_default()
     }
 }
@@ -370,27 +372,27 @@ fn answer_or_error(
 }
 
 /// The id of a container's node: the same in every process, now and after any restart.
-pub(super) fn nodeid(slot: Slot, node: Node) -> u64 {
+pub(super) fn nodeid(slot: SlotHandle, node: ViewNode) -> u64 {
     slot.serial << NODE_BITS | u64::from(node.to_bits())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_view::pages::facts::Facts;
+    use elbowroom_view::pages::snapshot::ContainerSnapshot;
 
     fn errno_of(out: &[u8]) -> i32 {
         i32::from_ne_bytes(*out[4..].first_chunk().unwrap())
     }
 
     /// What a server of one container, `c1`, whose host has no files, answers: errno, or the length of the body.
-    fn ask(nodeid: impl Fn(Slot) -> u64, op: Op<'_>) -> Result<usize, i32> {
+    fn ask(nodeid: impl Fn(SlotHandle) -> u64, op: FuseOp<'_>) -> Result<usize, i32> {
         let slots = Slots::create(4, 1).unwrap();
-        let slot = slots.add("c1", 0, &[24; 64], &Facts::EMPTY, &[]).unwrap();
+        let slot = slots.add("c1", 0, &[24; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
         let empty = tempfile::tempdir().unwrap();
         let mut out = Vec::new();
-        let request = Request { unique: 7, nodeid: nodeid(slot), op };
-        assert!(Server::new(&slots, HostText::new(empty.path())).answer(&request, &mut out));
+        let request = FuseRequest { unique: 7, nodeid: nodeid(slot), op };
+        assert!(FuseServer::new(&slots, HostFiles::new(empty.path())).answer(&request, &mut out));
         match errno_of(&out) {
             0 => Ok(out.len() - abi::OUT_HEADER),
             errno => Err(-errno),
@@ -409,47 +411,47 @@ mod tests {
 
     #[test]
     fn every_kind_of_request_gets_its_answer() {
-        let window = Window { offset: 0, size: 4096 };
-        let root = |_: Slot| abi::ROOT_ID;
-        let view = |slot| nodeid(slot, Node::ROOT);
-        let page = |slot| nodeid(slot, Node::CpuOnline);
-        assert_eq!(ask(root, Op::GetAttr), Ok(104));
-        assert_eq!(ask(root, Op::Lookup(b"c1")), Ok(128));
-        assert_eq!(ask(root, Op::Lookup(b"c2")), Err(libc::ENOENT));
-        assert_eq!(ask(view, Op::Lookup(b"proc")), Ok(128));
-        assert_eq!(ask(view, Op::Lookup(b"\xff")), Err(libc::ENOENT));
-        assert_eq!(ask(page, Op::Read(window)), Ok(24));
-        assert_eq!(ask(page, Op::Read(Window { offset: 20, size: 4096 })), Ok(4));
-        assert_eq!(ask(page, Op::Read(Window { offset: u64::MAX, size: u32::MAX })), Ok(0));
-        assert_eq!(ask(view, Op::Read(window)), Err(libc::EISDIR));
-        assert_eq!(ask(page, Op::ReadDir(window)), Err(libc::ENOTDIR));
-        assert_eq!(ask(view, Op::OpenDir), Ok(16));
-        assert_eq!(ask(page, Op::Open), Err(libc::ENOSYS));
-        assert_eq!(ask(page, Op::Mutate), Err(libc::EROFS));
-        assert_eq!(ask(page, Op::Malformed(15)), Err(libc::EINVAL));
-        assert_eq!(ask(page, Op::Unsupported(99)), Err(libc::ENOSYS));
-        assert_eq!(ask(|_| 5 << NODE_BITS | 1, Op::GetAttr), Err(libc::ESTALE));
-        assert_eq!(ask(|slot| nodeid(slot, Node::ROOT) | NODE_MASK, Op::GetAttr), Err(libc::ESTALE));
+        let window = ReadWindow { offset: 0, size: 4096 };
+        let root = |_: SlotHandle| abi::ROOT_ID;
+        let view = |slot| nodeid(slot, ViewNode::ROOT);
+        let page = |slot| nodeid(slot, ViewNode::CpuOnline);
+        assert_eq!(ask(root, FuseOp::GetAttr), Ok(104));
+        assert_eq!(ask(root, FuseOp::Lookup(b"c1")), Ok(128));
+        assert_eq!(ask(root, FuseOp::Lookup(b"c2")), Err(libc::ENOENT));
+        assert_eq!(ask(view, FuseOp::Lookup(b"proc")), Ok(128));
+        assert_eq!(ask(view, FuseOp::Lookup(b"\xff")), Err(libc::ENOENT));
+        assert_eq!(ask(page, FuseOp::Read(window)), Ok(24));
+        assert_eq!(ask(page, FuseOp::Read(ReadWindow { offset: 20, size: 4096 })), Ok(4));
+        assert_eq!(ask(page, FuseOp::Read(ReadWindow { offset: u64::MAX, size: u32::MAX })), Ok(0));
+        assert_eq!(ask(view, FuseOp::Read(window)), Err(libc::EISDIR));
+        assert_eq!(ask(page, FuseOp::ReadDir(window)), Err(libc::ENOTDIR));
+        assert_eq!(ask(view, FuseOp::OpenDir), Ok(16));
+        assert_eq!(ask(page, FuseOp::Open), Err(libc::ENOSYS));
+        assert_eq!(ask(page, FuseOp::Mutate), Err(libc::EROFS));
+        assert_eq!(ask(page, FuseOp::Malformed(15)), Err(libc::EINVAL));
+        assert_eq!(ask(page, FuseOp::Unsupported(99)), Err(libc::ENOSYS));
+        assert_eq!(ask(|_| 5 << NODE_BITS | 1, FuseOp::GetAttr), Err(libc::ESTALE));
+        assert_eq!(ask(|slot| nodeid(slot, ViewNode::ROOT) | NODE_MASK, FuseOp::GetAttr), Err(libc::ESTALE));
     }
 
     #[test]
     fn what_the_host_lacks_is_not_there() {
-        let proc = |slot| nodeid(slot, Node::Proc);
-        assert_eq!(ask(proc, Op::Lookup(b"meminfo")), Err(libc::ENOENT));
-        assert_eq!(ask(proc, Op::Lookup(b"uptime")), Ok(128));
+        let proc = |slot| nodeid(slot, ViewNode::Proc);
+        assert_eq!(ask(proc, FuseOp::Lookup(b"meminfo")), Err(libc::ENOENT));
+        assert_eq!(ask(proc, FuseOp::Lookup(b"uptime")), Ok(128));
     }
 
     #[test]
     fn a_directory_reads_in_pieces_of_any_size() {
         let slots = Slots::create(8, 1).unwrap();
         for i in 0..5 {
-            slots.add(&format!("container{i}"), 0, &[0; 64], &Facts::EMPTY, &[]).unwrap();
+            slots.add(&format!("container{i}"), 0, &[0; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
         }
-        let mut server = Server::new(&slots, HostText::new("/nowhere"));
+        let mut server = FuseServer::new(&slots, HostFiles::new("/nowhere"));
         let (mut out, mut offset, mut names) = (Vec::new(), 0, Vec::new());
         loop {
-            let op = Op::ReadDir(Window { offset, size: 64 });
-            server.answer(&Request { unique: 1, nodeid: abi::ROOT_ID, op }, &mut out);
+            let op = FuseOp::ReadDir(ReadWindow { offset, size: 64 });
+            server.answer(&FuseRequest { unique: 1, nodeid: abi::ROOT_ID, op }, &mut out);
             let mut entries = &out[abi::OUT_HEADER..];
             if entries.is_empty() {
                 break;

@@ -1,8 +1,8 @@
 //! The mount and its connection: opening, the handshake, reading requests, writing answers, and getting rid of it.
 
 use crate::view_server::abi;
-use crate::view_server::abi::{Init, InitReply, Op, Request};
-use crate::view_server::{FS_TYPE, FuseError, SOURCE};
+use crate::view_server::abi::{FuseOp, FuseRequest, InitReply, InitRequest};
+use crate::view_server::{FS_TYPE, FuseError, MOUNT_SOURCE};
 use elbowroom_linux::mount::mountinfo::MountTable;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 const MAX_PAGES: u16 = 32;
 /// What is asked of the kernel where it offers it. Of these, only `NO_OPEN_SUPPORT` (Linux 3.16) is indispensable;
 /// `EXPLICIT_INVAL_DATA` (5.2) without `AUTO_INVAL_DATA` is what old kernels do anyway.
-const WANTED: u64 = abi::ASYNC_READ
+const WANTED_FLAGS: u64 = abi::ASYNC_READ
     | abi::PARALLEL_DIROPS
     | abi::NO_OPEN_SUPPORT
     | abi::MAX_PAGES
@@ -29,7 +29,7 @@ const WANTED: u64 = abi::ASYNC_READ
 
 /// A connection that is mounted and has had its handshake.
 #[derive(Debug)]
-pub struct Connected {
+pub struct FuseConnection {
     /// `/dev/fuse`.
     pub fuse: OwnedFd,
     /// Whether the kernel can queue unanswered requests again (Linux 6.9).
@@ -41,7 +41,7 @@ pub struct Connected {
 ///
 /// # Errors
 /// [`FuseError::Io`] for the device and the mount, [`FuseError::Handshake`].
-pub fn mount(views: &Path) -> Result<Connected, FuseError> {
+pub fn mount(views: &Path) -> Result<FuseConnection, FuseError> {
     const DEVICE: &str = "/dev/fuse";
     let fuse = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| FuseError::io("opening (is the fuse module loaded?)", DEVICE)(e.into()))?;
@@ -54,10 +54,10 @@ pub fn mount(views: &Path) -> Result<Connected, FuseError> {
         | MountFlags::NODEV
         | MountFlags::NOEXEC
         | MountFlags::NOATIME;
-    rustix::mount::mount(SOURCE, views, FS_TYPE, flags, options.as_c_str())
+    rustix::mount::mount(MOUNT_SOURCE, views, FS_TYPE, flags, options.as_c_str())
         .map_err(|e| FuseError::io("mounting the views on", views)(e.into()))?;
     match handshake(&fuse) {
-        Ok(can_resend) => Ok(Connected { fuse, can_resend }),
+        Ok(can_resend) => Ok(FuseConnection { fuse, can_resend }),
         Err(error) => {
             // The last descriptor of the connection closes with this frame, which frees whoever is waiting already.
             unmount(views);
@@ -67,20 +67,20 @@ pub fn mount(views: &Path) -> Result<Connected, FuseError> {
 }
 
 fn handshake(fuse: &OwnedFd) -> Result<bool, FuseError> {
-    let mut buffer = Buffer::new()?;
+    let mut buffer = RequestBuffer::new()?;
     let refuse = |what: String| FuseError::Handshake { what };
     let request = receive(fuse, &mut buffer)?.ok_or(FuseError::Disconnected)?;
-    let Op::Init(init) = request.op else {
+    let FuseOp::Init(init) = request.op else {
         return Err(refuse(format!("begins with {:?}", request.op)));
     };
-    let Init { major, minor, max_readahead, flags } = init;
+    let InitRequest { major, minor, max_readahead, flags } = init;
     let mut out = Vec::new();
     if major != abi::MAJOR || flags & abi::NO_OPEN_SUPPORT == 0 {
         abi::reply_error(&mut out, request.unique, Errno::PROTO);
         send(fuse, &out)?;
         return Err(refuse(format!("version {major}.{minor} is too old (Linux 3.16 and later will do)")));
     }
-    let reply = InitReply { max_readahead, flags: flags & WANTED, max_pages: MAX_PAGES };
+    let reply = InitReply { max_readahead, flags: flags & WANTED_FLAGS, max_pages: MAX_PAGES };
     abi::reply(&mut out, request.unique, |out| abi::put_init(out, reply));
     send(fuse, &out)?;
     let can_resend = reply.flags & abi::HAS_RESEND != 0;
@@ -94,9 +94,9 @@ fn handshake(fuse: &OwnedFd) -> Result<bool, FuseError> {
 /// meanwhile takes none any more: the request ends with EIO, instead of waiting for the next server (fs/fuse/dev.c,
 /// `fuse_dev_do_read`; mm/gup.c, `__get_user_pages`). After a `fork` the first write to every page of a process's own is
 /// such a fault, and a server forks in the very moment in which it may be killed as well: when the supervisor died.
-pub(super) struct Buffer(NonNull<u8>);
+pub(super) struct RequestBuffer(NonNull<u8>);
 
-impl Buffer {
+impl RequestBuffer {
     pub(super) fn new() -> Result<Self, FuseError> {
         let failed = |operation| move |source| FuseError::Memory { operation, source };
         // SAFETY: a new mapping at an address of the kernel's choosing disturbs nothing of this process.
@@ -115,7 +115,7 @@ impl Buffer {
     }
 }
 
-impl Deref for Buffer {
+impl Deref for RequestBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -124,14 +124,14 @@ impl Deref for Buffer {
     }
 }
 
-impl DerefMut for Buffer {
+impl DerefMut for RequestBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and nobody else has it.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), abi::READ_BUFFER) }
     }
 }
 
-impl Drop for Buffer {
+impl Drop for RequestBuffer {
     fn drop(&mut self) {
         // SAFETY: the address and length of `new`, unmapped once; everything handed out borrows from `self`.
         let unmapped = unsafe { munmap(self.0.as_ptr().cast(), abi::READ_BUFFER) };
@@ -143,7 +143,7 @@ impl Drop for Buffer {
 ///
 /// # Errors
 /// [`FuseError::Disconnected`] when there will never be one again; [`FuseError::Io`].
-pub fn receive<'a>(fuse: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<Request<'a>>, FuseError> {
+pub fn receive<'a>(fuse: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<FuseRequest<'a>>, FuseError> {
     let got = loop {
         match rustix::io::read(fuse, &mut *buffer) {
             Ok(n) => break n,
@@ -155,7 +155,7 @@ pub fn receive<'a>(fuse: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<Reques
             Err(e) => return Err(FuseError::io("reading", "/dev/fuse")(e.into())),
         }
     };
-    match Request::decode(&buffer[..got]) {
+    match FuseRequest::decode(&buffer[..got]) {
         Ok(request) => Ok(Some(request)),
         Err(error) => {
             tracing::error!(%error, "the kernel wrote what this program cannot read");
@@ -182,7 +182,7 @@ pub fn send(fuse: impl AsFd, message: &[u8]) -> Result<(), FuseError> {
 }
 
 /// The table of mounts.
-pub const TABLE: &str = "/proc/self/mountinfo";
+pub const MOUNTINFO: &str = "/proc/self/mountinfo";
 
 /// A line of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,7 +200,7 @@ pub struct MountLine {
 impl MountLine {
     /// Whether an agent of this kind mounted it.
     pub fn is_ours(&self) -> bool {
-        self.fs_type == FS_TYPE && self.source == SOURCE
+        self.fs_type == FS_TYPE && self.source == MOUNT_SOURCE
     }
 }
 
@@ -210,9 +210,9 @@ impl MountLine {
 /// # Errors
 /// [`FuseError::Io`] when the mount table cannot be read.
 pub fn mounts_on(path: &Path) -> Result<Vec<MountLine>, FuseError> {
-    let table = std::fs::read(TABLE).map_err(FuseError::io("reading", TABLE))?;
-    let table = MountTable::parse(&table, Path::new(TABLE))
-        .map_err(|error| FuseError::io("reading", TABLE)(std::io::Error::other(error)))?;
+    let table = std::fs::read(MOUNTINFO).map_err(FuseError::io("reading", MOUNTINFO))?;
+    let table = MountTable::parse(&table, Path::new(MOUNTINFO))
+        .map_err(|error| FuseError::io("reading", MOUNTINFO)(std::io::Error::other(error)))?;
     let lines = table.iter().filter(|mount| mount.mount_point == path);
     Ok(lines
         .map(|mount| MountLine {

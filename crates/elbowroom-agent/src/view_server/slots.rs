@@ -26,17 +26,17 @@
 //! - `a_reader_of_a_freed_slot_gets_nothing`: not the next container's numbers.
 //! - `a_page_read_before_the_swap_is_reported_by_it`: no page is cached that the notifier does not know about.
 
-mod words;
+mod shared_memory;
 
 use crate::fnv::fnv1a;
 use crate::view_server::FuseError;
 use elbowroom_types::cpuset::MAX_CPUS;
-use elbowroom_view::pages::facts::{CpuTimes, Facts};
+use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
+use shared_memory::{SharedWords, facts_bytes, load_facts, load_times, store_bytes};
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use words::{Words, facts_bytes, load_facts, load_times, store};
 
 /// "ELBOWRM" and the layout's version: a program of another version refuses the memory instead of misreading it.
 const MAGIC: u64 = u64::from_be_bytes(*b"ELBOWRM\x03");
@@ -47,26 +47,26 @@ pub const DEFAULT_CAPACITY: u32 = 4096;
 /// The most there can be; more than pids.
 pub const MAX_CAPACITY: u32 = 1 << 20;
 
-const FACTS_WORDS: usize = size_of::<Facts>() / 8;
+const FACTS_WORDS: usize = size_of::<ContainerSnapshot>() / 8;
 const TIMES_WORDS: usize = size_of::<CpuTimes>() / 8;
 const NAME_WORDS: usize = MAX_NAME / 8;
-const PAGES: usize = 64;
+const PAGE_BITS: usize = 64;
 
 /// Words of the header. One word each; everything not named here is zero.
 mod head {
     pub(super) const MAGIC: usize = 0;
     pub(super) const CAPACITY: usize = 1;
     pub(super) const CPUS: usize = 2;
-    pub(super) const SHAPE: usize = 3;
+    pub(super) const LAYOUT: usize = 3;
     pub(super) const RESEND: usize = 4;
-    pub(super) const ENDING: usize = 5;
+    pub(super) const SHUTDOWN_MODE: usize = 5;
     pub(super) const SERVER_STARTS: usize = 6;
     pub(super) const HIGH_WATER: usize = 7;
     pub(super) const REQUESTS: usize = 8;
     pub(super) const RESENT: usize = 9;
     pub(super) const FAILED: usize = 10;
     pub(super) const ANSWERED: usize = 11;
-    pub(super) const BEAT: usize = 12;
+    pub(super) const HEARTBEAT: usize = 12;
     pub(super) const WORDS: usize = 512;
 }
 
@@ -79,12 +79,12 @@ mod slot {
     pub(super) const NAME_LEN: usize = 4;
     pub(super) const NAME: usize = 5;
     pub(super) const SIZES: usize = NAME + super::NAME_WORDS;
-    pub(super) const BUFFERS: usize = SIZES + super::PAGES;
+    pub(super) const BUFFERS: usize = SIZES + super::PAGE_BITS;
 }
 
 /// How much the view servers have done since the agent started, those that were killed included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct ViewServerCounters {
     /// Times a view server started.
     pub server_starts: u64,
     /// Requests answered.
@@ -97,18 +97,18 @@ pub struct Counters {
 
 /// How the agent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum ShutdownMode {
     /// Not at all.
     None = 0,
     /// Everything is taken away.
     Stop = 1,
     /// Its processes end, and the views stay for the next agent.
-    Leave = 2,
+    KeepViews = 2,
 }
 
 /// The mapping. Any number of threads and processes may read; see the module for who writes.
 pub struct Slots {
-    words: Words,
+    words: SharedWords,
     capacity: usize,
     cpus: usize,
     memory: OwnedFd,
@@ -116,15 +116,15 @@ pub struct Slots {
 
 /// A container in its slot: copied about freely, good until that container is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot {
+pub struct SlotHandle {
     pub(super) serial: u64,
 }
 
 /// A container's numbers at one instant, reused between requests.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct SlotSnapshot {
     /// The numbers.
-    pub facts: Facts,
+    pub facts: ContainerSnapshot,
     /// By CPU number; as many as the agent published.
     pub times: Vec<CpuTimes>,
 }
@@ -146,10 +146,10 @@ impl Slots {
         // Nobody can shrink it under a reader any more, which would be a SIGBUS in every process that maps it.
         rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(failed("F_ADD_SEALS"))?;
-        let slots = Self { words: Words::map(&memory, bytes)?, capacity, cpus, memory };
+        let slots = Self { words: SharedWords::map(&memory, bytes)?, capacity, cpus, memory };
         slots.words[head::CAPACITY].store(capacity as u64, Ordering::Relaxed);
         slots.words[head::CPUS].store(cpus as u64, Ordering::Relaxed);
-        slots.words[head::SHAPE].store(shape(), Ordering::Relaxed);
+        slots.words[head::LAYOUT].store(layout_id(), Ordering::Relaxed);
         slots.words[head::MAGIC].store(MAGIC, Ordering::Release);
         Ok(slots)
     }
@@ -165,14 +165,14 @@ impl Slots {
         if !seals.contains(SealFlags::SHRINK) || bytes < head::WORDS * 8 {
             return Err(FuseError::Layout { what: "not sealed, or shorter than its header" });
         }
-        let words = Words::map(&memory, bytes)?;
+        let words = SharedWords::map(&memory, bytes)?;
         let at = |word: usize| words[word].load(Ordering::Acquire);
         if at(head::MAGIC) != MAGIC {
             return Err(FuseError::Layout { what: "the magic number is another" });
         }
         let (capacity, cpus) = (at(head::CAPACITY) as usize, at(head::CPUS) as usize);
         let possible = (1..=MAX_CAPACITY as usize).contains(&capacity) && (1..=MAX_CPUS).contains(&cpus);
-        if at(head::SHAPE) != shape() || !possible || bytes != total_words(capacity, cpus) * 8 {
+        if at(head::LAYOUT) != layout_id() || !possible || bytes != total_words(capacity, cpus) * 8 {
             return Err(FuseError::Layout { what: "the numbers in it have another shape" });
         }
         Ok(Self { words, capacity, cpus, memory })
@@ -194,9 +194,9 @@ impl Slots {
     }
 
     /// How much the servers of this mount have done.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> ViewServerCounters {
         let at = |word: usize| self.words[word].load(Ordering::Relaxed);
-        Counters {
+        ViewServerCounters {
             server_starts: at(head::SERVER_STARTS),
             requests: at(head::REQUESTS),
             resent: at(head::RESENT),
@@ -214,33 +214,33 @@ impl Slots {
     }
 
     /// What the agent has been told: whoever supervises now must go on with that.
-    pub fn ending(&self) -> Ending {
-        match self.words[head::ENDING].load(Ordering::SeqCst) {
-            0 => Ending::None,
-            2 => Ending::Leave,
-            _ => Ending::Stop,
+    pub fn shutdown_mode(&self) -> ShutdownMode {
+        match self.words[head::SHUTDOWN_MODE].load(Ordering::SeqCst) {
+            0 => ShutdownMode::None,
+            2 => ShutdownMode::KeepViews,
+            _ => ShutdownMode::Stop,
         }
     }
 
-    pub(crate) fn set_ending(&self, ending: Ending) {
-        self.words[head::ENDING].store(ending as u64, Ordering::SeqCst);
+    pub(crate) fn set_shutdown_mode(&self, ending: ShutdownMode) {
+        self.words[head::SHUTDOWN_MODE].store(ending as u64, Ordering::SeqCst);
     }
 
     /// Says that the policy process works.
-    pub(super) fn count_beat(&self) {
-        self.words[head::BEAT].fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_heartbeat(&self) {
+        self.words[head::HEARTBEAT].fetch_add(1, Ordering::Relaxed);
     }
 
     /// How often it has said so.
-    pub(super) fn beat(&self) -> u64 {
-        self.words[head::BEAT].load(Ordering::Relaxed)
+    pub(super) fn heartbeats(&self) -> u64 {
+        self.words[head::HEARTBEAT].load(Ordering::Relaxed)
     }
 
     pub(super) fn count_answered(&self) {
         self.words[head::ANSWERED].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests that are done with, of those that [`Counters::requests`] counts.
+    /// Requests that are done with, of those that [`ViewServerCounters::requests`] counts.
     pub(super) fn answered(&self) -> u64 {
         self.words[head::ANSWERED].load(Ordering::Relaxed)
     }
@@ -264,20 +264,20 @@ impl Slots {
         }
     }
 
-    pub(super) fn count_failed(&self) {
+    pub(super) fn count_render_failure(&self) {
         self.words[head::FAILED].fetch_add(1, Ordering::Relaxed);
     }
 
     // ---- readers ----
 
     /// The container of that serial, if it still is in its slot.
-    pub fn get(&self, serial: u64) -> Option<Slot> {
-        let live = serial != 0 && self.serial_of(self.place(serial)).load(Ordering::Acquire) == serial;
-        live.then_some(Slot { serial })
+    pub fn get(&self, serial: u64) -> Option<SlotHandle> {
+        let live = serial != 0 && self.serial_of(self.index_of(serial)).load(Ordering::Acquire) == serial;
+        live.then_some(SlotHandle { serial })
     }
 
     /// The container of that name.
-    pub fn find(&self, name: &[u8]) -> Option<Slot> {
+    pub fn find(&self, name: &[u8]) -> Option<SlotHandle> {
         let hash = fnv1a(name);
         (0..self.high_water())
             .filter(|place| self.hash_of(*place).load(Ordering::Relaxed) == hash)
@@ -286,14 +286,14 @@ impl Slots {
     }
 
     /// The containers there are, in the order of their slots, from slot number `first` on, with that number.
-    pub fn from_place(&self, first: usize) -> impl Iterator<Item = (usize, Slot)> + '_ {
+    pub fn iter_from(&self, first: usize) -> impl Iterator<Item = (usize, SlotHandle)> + '_ {
         (first..self.high_water()).filter_map(|place| {
             self.get(self.serial_of(place).load(Ordering::Acquire)).map(|slot| (place, slot))
         })
     }
 
     /// A container's name; `None` when it is gone.
-    pub fn name(&self, slot: Slot) -> Option<String> {
+    pub fn name(&self, slot: SlotHandle) -> Option<String> {
         let base = self.base(slot);
         let len = (self.words[base + slot::NAME_LEN].load(Ordering::Relaxed) as usize).min(MAX_NAME);
         let mut bytes = Vec::with_capacity(MAX_NAME);
@@ -301,34 +301,34 @@ impl Slots {
             bytes.extend_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
         }
         bytes.truncate(len);
-        self.still(slot)?;
+        self.check_live(slot)?;
         String::from_utf8(bytes).ok()
     }
 
     /// Whose the slot is, as [`Self::add`] was told; `None` when it is gone.
-    pub fn owner(&self, slot: Slot) -> Option<u64> {
+    pub fn owner(&self, slot: SlotHandle) -> Option<u64> {
         let owner = self.words[self.base(slot) + slot::OWNER].load(Ordering::Relaxed);
-        self.still(slot)?;
+        self.check_live(slot)?;
         Some(owner)
     }
 
     /// The constant size of the page with that bit, in bytes; `None` when the container is gone.
-    pub fn size(&self, slot: Slot, bit: u8) -> Option<u32> {
+    pub fn size(&self, slot: SlotHandle, bit: u8) -> Option<u32> {
         let size =
-            self.words[self.base(slot) + slot::SIZES + usize::from(bit) % PAGES].load(Ordering::Relaxed);
-        self.still(slot)?;
+            self.words[self.base(slot) + slot::SIZES + usize::from(bit) % PAGE_BITS].load(Ordering::Relaxed);
+        self.check_live(slot)?;
         u32::try_from(size).ok()
     }
 
     /// Notes that the page with that bit is being read. To be called before [`Slots::snapshot`]: then either the
     /// numbers are new, or the notifier sees the bit and drops the page.
-    pub fn mark_read(&self, slot: Slot, bit: u8) {
+    pub fn mark_read(&self, slot: SlotHandle, bit: u8) {
         self.words[self.base(slot) + slot::READ].fetch_or(1 << (bit % 64), Ordering::SeqCst);
     }
 
     /// Copies a container's numbers into `into`; `None` when it is gone. Tries again when the writer passed by twice
     /// during the copy (a microsecond or so), and never waits for it.
-    pub fn snapshot(&self, slot: Slot, into: &mut Snapshot) -> Option<()> {
+    pub fn snapshot(&self, slot: SlotHandle, into: &mut SlotSnapshot) -> Option<()> {
         let base = self.base(slot);
         let generation = &self.words[base + slot::GENERATION];
         loop {
@@ -342,9 +342,9 @@ impl Slots {
             // The copies above may not sink below the second look at the generation.
             fence(Ordering::Acquire);
             if generation.load(Ordering::Relaxed) == before {
-                return self.still(slot);
+                return self.check_live(slot);
             }
-            self.still(slot)?;
+            self.check_live(slot)?;
         }
     }
 
@@ -359,10 +359,10 @@ impl Slots {
         &self,
         name: &str,
         owner: u64,
-        sizes: &[u32; PAGES],
-        facts: &Facts,
+        sizes: &[u32; PAGE_BITS],
+        facts: &ContainerSnapshot,
         times: &[CpuTimes],
-    ) -> Result<Slot, FuseError> {
+    ) -> Result<SlotHandle, FuseError> {
         self.check(name, times)?;
         let place = (0..self.capacity)
             .filter(|place| self.serial_of(*place).load(Ordering::Relaxed) == 0)
@@ -389,7 +389,7 @@ impl Slots {
             bytes[..part.len()].copy_from_slice(part);
             word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
         }
-        for (word, size) in self.words[base + slot::SIZES..][..PAGES].iter().zip(sizes) {
+        for (word, size) in self.words[base + slot::SIZES..][..PAGE_BITS].iter().zip(sizes) {
             word.store((*size).into(), Ordering::Relaxed);
         }
         self.fill(base, facts, times);
@@ -397,15 +397,20 @@ impl Slots {
         self.words[head::HIGH_WATER].fetch_max(place as u64 + 1, Ordering::Relaxed);
         // Everything above is there for whoever sees the serial.
         self.serial_of(place).store(serial, Ordering::Release);
-        Ok(Slot { serial })
+        Ok(SlotHandle { serial })
     }
 
     /// Replaces a container's numbers. Readers see the old version or the new one.
     ///
     /// # Errors
     /// [`FuseError::Gone`] when the container was removed, [`FuseError::TooManyCpus`].
-    pub fn publish(&self, slot: Slot, facts: &Facts, times: &[CpuTimes]) -> Result<(), FuseError> {
-        self.still(slot).ok_or(FuseError::Gone)?;
+    pub fn publish(
+        &self,
+        slot: SlotHandle,
+        facts: &ContainerSnapshot,
+        times: &[CpuTimes],
+    ) -> Result<(), FuseError> {
+        self.check_live(slot).ok_or(FuseError::Gone)?;
         if times.len() > self.cpus {
             return Err(FuseError::TooManyCpus { got: times.len(), room: self.cpus });
         }
@@ -414,24 +419,24 @@ impl Slots {
     }
 
     /// Makes pages longer, where `sizes` are longer than what they have; none becomes shorter.
-    pub fn grow(&self, slot: Slot, sizes: &[u32; PAGES]) {
-        if self.still(slot).is_some() {
-            for (word, size) in self.words[self.base(slot) + slot::SIZES..][..PAGES].iter().zip(sizes) {
+    pub fn grow(&self, slot: SlotHandle, sizes: &[u32; PAGE_BITS]) {
+        if self.check_live(slot).is_some() {
+            for (word, size) in self.words[self.base(slot) + slot::SIZES..][..PAGE_BITS].iter().zip(sizes) {
                 word.fetch_max((*size).into(), Ordering::SeqCst);
             }
         }
     }
 
     /// Takes a container out. Its numbers stay in memory and are never shown again.
-    pub fn remove(&self, slot: Slot) {
-        if self.still(slot).is_some() {
-            self.serial_of(self.place(slot.serial)).store(0, Ordering::SeqCst);
+    pub fn remove(&self, slot: SlotHandle) {
+        if self.check_live(slot).is_some() {
+            self.serial_of(self.index_of(slot.serial)).store(0, Ordering::SeqCst);
         }
     }
 
     /// Swaps the bits in `mask` to zero and says which of them were set: the pages that readers may have cached.
-    pub fn take_read(&self, slot: Slot, mask: u64) -> u64 {
-        if self.still(slot).is_none() {
+    pub fn take_read(&self, slot: SlotHandle, mask: u64) -> u64 {
+        if self.check_live(slot).is_none() {
             return 0;
         }
         self.words[self.base(slot) + slot::READ].fetch_and(!mask, Ordering::SeqCst) & mask
@@ -439,9 +444,9 @@ impl Slots {
 
     /// The bits that are set now. After [`Slots::publish`], a bit that is not set here will only be set by a server
     /// that then takes the new numbers (both sides are sequentially consistent).
-    pub fn peek_read(&self, slot: Slot) -> u64 {
+    pub fn peek_read(&self, slot: SlotHandle) -> u64 {
         let bits = self.words[self.base(slot) + slot::READ].load(Ordering::SeqCst);
-        self.still(slot).map_or(0, |()| bits)
+        self.check_live(slot).map_or(0, |()| bits)
     }
 
     fn check(&self, name: &str, times: &[CpuTimes]) -> Result<(), FuseError> {
@@ -458,7 +463,7 @@ impl Slots {
         Ok(())
     }
 
-    fn fill(&self, base: usize, facts: &Facts, times: &[CpuTimes]) {
+    fn fill(&self, base: usize, facts: &ContainerSnapshot, times: &[CpuTimes]) {
         let generation = &self.words[base + slot::GENERATION];
         let now = generation.load(Ordering::Relaxed);
         // A reader that still copies this buffer, the one before the current, must see the generation that made it
@@ -466,7 +471,7 @@ impl Slots {
         fence(Ordering::SeqCst);
         let buffer = self.buffer(base, now + 1);
         let (facts_words, rest) = buffer.split_at(FACTS_WORDS);
-        store(facts_words, facts_bytes(facts));
+        store_bytes(facts_words, facts_bytes(facts));
         rest[0].store(times.len() as u64, Ordering::Relaxed);
         for (words, times) in rest[1..].chunks_exact(TIMES_WORDS).zip(times) {
             let values = [times.user.get(), times.system.get(), times.idle.get()];
@@ -475,7 +480,7 @@ impl Slots {
         generation.store(now + 1, Ordering::SeqCst);
     }
 
-    fn still(&self, slot: Slot) -> Option<()> {
+    fn check_live(&self, slot: SlotHandle) -> Option<()> {
         fence(Ordering::Acquire);
         self.get(slot.serial).map(|_| ())
     }
@@ -484,7 +489,7 @@ impl Slots {
         (self.words[head::HIGH_WATER].load(Ordering::Acquire) as usize).min(self.capacity)
     }
 
-    fn place(&self, serial: u64) -> usize {
+    fn index_of(&self, serial: u64) -> usize {
         (serial % self.capacity as u64) as usize
     }
 
@@ -496,8 +501,8 @@ impl Slots {
         &self.words[head::WORDS + place * 2 + 1]
     }
 
-    fn base(&self, slot: Slot) -> usize {
-        self.base_of(self.place(slot.serial))
+    fn base(&self, slot: SlotHandle) -> usize {
+        self.base_of(self.index_of(slot.serial))
     }
 
     fn base_of(&self, place: usize) -> usize {
@@ -510,16 +515,16 @@ impl Slots {
     }
 }
 
-impl Slot {
+impl SlotHandle {
     /// The serial, part of every node id of this container.
     pub fn serial(self) -> u64 {
         self.serial
     }
 }
 
-impl Default for Snapshot {
+impl Default for SlotSnapshot {
     fn default() -> Self {
-        Self { facts: Facts::EMPTY, times: Vec::new() }
+        Self { facts: ContainerSnapshot::EMPTY, times: Vec::new() }
     }
 }
 
@@ -542,7 +547,7 @@ fn total_words(capacity: usize, cpus: usize) -> usize {
 }
 
 /// Changes whenever the structures that are copied through this memory do.
-fn shape() -> u64 {
+fn layout_id() -> u64 {
     (FACTS_WORDS << 32 | TIMES_WORDS << 16 | slot::BUFFERS) as u64
 }
 

@@ -1,6 +1,6 @@
 //! An agent in a directory of its own, and the certainty that nothing of it is left.
 
-use elbowroom_agent::view_server::roles::{Role, Roles};
+use elbowroom_agent::view_server::roles::{AgentRole, RoleLock};
 use elbowroom_agent::view_server::session;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Write};
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-pub const ROLES: [Role; 3] = [Role::Supervisor, Role::Server, Role::Policy];
+pub const ROLES: [AgentRole; 3] = [AgentRole::Supervisor, AgentRole::Server, AgentRole::Policy];
 
 pub struct Agent {
     pub dir: tempfile::TempDir,
-    pub roles: Roles,
+    pub roles: RoleLock,
     first: Child,
 }
 
@@ -55,13 +55,13 @@ impl Agent {
 
     pub fn start_in(dir: tempfile::TempDir, containers: usize, hz: u64) -> Self {
         let first = Self::command(dir.path(), containers, hz).spawn().expect("the rig starts");
-        let mut agent = Self { roles: Roles::open(dir.path()).expect("the lock file"), dir, first };
+        let mut agent = Self { roles: RoleLock::open(dir.path()).expect("the lock file"), dir, first };
         let until = Instant::now() + Duration::from_secs(20);
         let last = agent.view(containers - 1);
         while !(agent.is_whole() && last.exists()) {
             assert!(Instant::now() < until, "the agent does not come up");
             // An agent that starts makes a lock file anew where one that stopped took it away.
-            agent.roles = Roles::open(agent.dir.path()).expect("the lock file");
+            agent.roles = RoleLock::open(agent.dir.path()).expect("the lock file");
             std::thread::sleep(Duration::from_millis(5));
         }
         agent
@@ -83,7 +83,7 @@ impl Agent {
         self.dir.path().join("views").join(super::name(container))
     }
 
-    pub fn pid(&self, role: Role) -> Option<Pid> {
+    pub fn pid(&self, role: AgentRole) -> Option<Pid> {
         self.roles.holder(role)
     }
 
@@ -92,7 +92,7 @@ impl Agent {
     }
 
     /// SIGKILL to the processes of these roles; returns when all have successors.
-    pub fn kill(&self, roles: &[Role]) {
+    pub fn kill(&self, roles: &[AgentRole]) {
         let old: Vec<_> = roles.iter().map(|role| (*role, self.wait_for(*role, None))).collect();
         for (_, pid) in &old {
             let _ = kill_process(*pid, Signal::KILL);
@@ -103,7 +103,7 @@ impl Agent {
     }
 
     /// Waits for a process of that role that is not `other`.
-    pub fn wait_for(&self, role: Role, other: Option<Pid>) -> Pid {
+    pub fn wait_for(&self, role: AgentRole, other: Option<Pid>) -> Pid {
         let until = Instant::now() + Duration::from_secs(30);
         loop {
             if let Some(pid) = self.pid(role).filter(|pid| Some(*pid) != other) {
@@ -142,7 +142,7 @@ impl Agent {
 
     /// Tells the agent to stop and waits until it has.
     pub fn stop(&mut self) -> bool {
-        if let Some(pid) = self.pid(Role::Supervisor) {
+        if let Some(pid) = self.pid(AgentRole::Supervisor) {
             let _ = kill_process(pid, Signal::TERM);
         }
         let until = Instant::now() + Duration::from_secs(30);

@@ -1,8 +1,8 @@
 //! A governor that changes limits as fast as it can, and a cgroup for it.
 
-use elbowroom_linux::cgroup::{Controller, Layout, Version};
+use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
 use elbowroom_linux::lease;
-use elbowroom_linux::lease::{Key, Knob, Leases, Unset};
+use elbowroom_linux::lease::{CgroupKnob, KnobKey, Leases, UnsetValue};
 use elbowroom_linux::root::Root;
 use elbowroom_types::unit::Limit;
 use elbowroom_types::unit::Limit::{At, Max};
@@ -19,7 +19,7 @@ pub static LOST: AtomicU64 = AtomicU64::new(0);
 /// Starts the governor, in the policy process.
 pub fn storm(run_dir: &Path) {
     let text = std::fs::read_to_string(run_dir.join(KNOBS)).expect("the test wrote it");
-    let knobs: Vec<Knob> = serde_json::from_str(&text).expect("the test wrote JSON");
+    let knobs: Vec<CgroupKnob> = serde_json::from_str(&text).expect("the test wrote JSON");
     let mut leases = Leases::open(&run_dir.join(lease::DIR)).expect("there is one policy process");
     std::thread::spawn(move || {
         let mut beaten = Instant::now();
@@ -27,7 +27,7 @@ pub fn storm(run_dir: &Path) {
             let knob = &knobs[value as usize % knobs.len()];
             leases.tighten(knob, At(value), "storm").expect("the ledger can be written");
             if beaten.elapsed() > Duration::from_millis(100) {
-                LOST.fetch_add(leases.beat().len() as u64, Ordering::Relaxed);
+                LOST.fetch_add(leases.heartbeat().len() as u64, Ordering::Relaxed);
                 beaten = Instant::now();
             }
         }
@@ -37,7 +37,7 @@ pub fn storm(run_dir: &Path) {
 /// A cgroup with a limit of its user's.
 pub struct Group {
     dir: PathBuf,
-    pub knobs: [Knob; 2],
+    pub knobs: [CgroupKnob; 2],
 }
 
 /// What the user set: bytes read, and written.
@@ -49,12 +49,12 @@ impl Group {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = format!("elbowroom-test-lease-agent-{}-{n}", std::process::id());
-        let layout = Layout::detect(&Root::host().expect("/ is there")).expect("cgroups are mounted");
-        let Some((version, dir)) = layout.dir(Controller::Io, Path::new(&path)) else {
+        let layout = CgroupLayout::detect(&Root::host().expect("/ is there")).expect("cgroups are mounted");
+        let Some((version, dir)) = layout.dir(CgroupController::Io, Path::new(&path)) else {
             println!("skipped: needs the blkio or io controller");
             return None;
         };
-        if version == Version::V2 {
+        if version == CgroupVersion::V2 {
             let parent = dir.path().parent().expect("the root is above it").join("cgroup.subtree_control");
             std::fs::write(parent, "+io").expect("io can be enabled");
         }
@@ -65,14 +65,19 @@ impl Group {
         let numbers = disks.filter_map(|disk| std::fs::read_to_string(disk.path().join("dev")).ok());
         let knobs = numbers.filter_map(|number| {
             let device = number.trim().parse().ok()?;
-            let key = |field: &str| Some(Key { device, field: Some(field.to_owned()) });
-            let whole = || Some(Key { device, field: None });
+            let key = |field: &str| Some(KnobKey { device, field: Some(field.to_owned()) });
+            let whole = || Some(KnobKey { device, field: None });
             let knobs = match version {
-                Version::V1 => ["read", "write"].map(|kind| {
-                    Knob::new(&dir, &format!("blkio.throttle.{kind}_bps_device"), whole(), Unset::Zero)
+                CgroupVersion::V1 => ["read", "write"].map(|kind| {
+                    CgroupKnob::new(
+                        &dir,
+                        &format!("blkio.throttle.{kind}_bps_device"),
+                        whole(),
+                        UnsetValue::Zero,
+                    )
                 }),
-                Version::V2 => {
-                    ["rbps", "wbps"].map(|field| Knob::new(&dir, "io.max", key(field), Unset::Max))
+                CgroupVersion::V2 => {
+                    ["rbps", "wbps"].map(|field| CgroupKnob::new(&dir, "io.max", key(field), UnsetValue::Max))
                 }
             };
             let knobs = knobs.map(|knob| knob.expect("the cgroup is there"));

@@ -2,10 +2,10 @@
 
 use anyhow::Context;
 use elbowroom_agent::view_server::publisher::{Dirty, Publisher};
-use elbowroom_agent::view_server::slots::Slot;
+use elbowroom_agent::view_server::slots::SlotHandle;
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::unit::{Bytes, Micros};
-use elbowroom_view::pages::facts::{CpuTimes, Facts};
+use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::Ordering;
@@ -29,16 +29,16 @@ pub fn memory_of(container: usize) -> Bytes {
 }
 
 /// Numbers of a container at a version, which shows at the start, in the middle and near the end of `meminfo`, in KiB.
-pub fn facts_of(container: usize, version: u64) -> Facts {
-    let mut facts = Facts::EMPTY;
+pub fn facts_of(container: usize, version: u64) -> ContainerSnapshot {
+    let mut facts = ContainerSnapshot::EMPTY;
     facts.online = CpuSet::first_n(1);
     facts.possible = CpuSet::first_n(2);
     facts.millicpu = 1500;
     facts.cpu_period = Micros::millis(100);
     facts.cpu_share = version;
     facts.memory = memory_of(container);
-    facts.memory_soft = elbowroom_view::pages::facts::NO_LIMIT;
-    facts.memory_high = elbowroom_view::pages::facts::NO_LIMIT;
+    facts.memory_soft = elbowroom_view::pages::snapshot::NO_LIMIT;
+    facts.memory_high = elbowroom_view::pages::snapshot::NO_LIMIT;
     facts.memory_usage = Bytes::mib(512);
     facts.memory_stat.active_anon = Bytes::kib(version);
     facts.memory_stat.anon = Bytes::kib(version);
@@ -59,7 +59,7 @@ pub fn main(containers: usize, hz: u64) -> anyhow::Result<()> {
     let mut publisher = Publisher::from_inherited()?;
     let (commands, inbox) = channel();
     listen(&publisher, commands)?;
-    let mut slots: Vec<Slot> = Vec::new();
+    let mut slots: Vec<SlotHandle> = Vec::new();
     let before = publisher.slots();
     for container in 0..containers {
         let name = super::name(container);
@@ -100,7 +100,7 @@ pub fn main(containers: usize, hz: u64) -> anyhow::Result<()> {
     }
 }
 
-fn command(publisher: &mut Publisher, slots: &mut [Slot], line: &str) -> String {
+fn command(publisher: &mut Publisher, slots: &mut [SlotHandle], line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     let number = |i: usize| words.get(i).and_then(|w| w.parse::<u64>().ok()).unwrap_or(0);
     let container = number(1) as usize;
@@ -123,7 +123,7 @@ fn command(publisher: &mut Publisher, slots: &mut [Slot], line: &str) -> String 
             })
         }
         Some("cost") => Ok(cost(publisher, slots[container], number(2))),
-        Some("read_since") => Ok(publisher.read_since(slots[container]).count_ones().to_string()),
+        Some("read_since") => Ok(publisher.take_recent_reads(slots[container]).count_ones().to_string()),
         Some("counters") => {
             let c = publisher.counters();
             Ok(format!("{} {} {} {}", c.server_starts, c.requests, c.resent, c.failed))
@@ -139,7 +139,7 @@ fn command(publisher: &mut Publisher, slots: &mut [Slot], line: &str) -> String 
 }
 
 /// Nanoseconds of one publish, on average, when nobody reads.
-fn cost(publisher: &mut Publisher, slot: Slot, rounds: u64) -> String {
+fn cost(publisher: &mut Publisher, slot: SlotHandle, rounds: u64) -> String {
     let (facts, times) = (facts_of(0, 1), times_of(1));
     let began = Instant::now();
     for _ in 0..rounds {

@@ -11,7 +11,7 @@ pub fn write(pid: u32, fd: i32) -> anyhow::Result<()> {
         std::fs::OpenOptions::new().read(true).write(true).open(&path).context("while opening slots")?;
     let slots = Slots::open(memory.into())?;
     for version in 1.. {
-        for (container, slot) in slots.from_place(0) {
+        for (container, slot) in slots.iter_from(0) {
             slots.publish(slot, &facts_of(container, version), &times_of(version))?;
         }
     }

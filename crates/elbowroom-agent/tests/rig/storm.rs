@@ -3,7 +3,7 @@
 use super::agent::{Agent, Watchdog};
 use super::policy::{VERSIONS, version_now};
 use super::readers::{EVERY_WAY, How, Reader, Wrong, check_meminfo};
-use elbowroom_agent::view_server::roles::Role;
+use elbowroom_agent::view_server::roles::AgentRole;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -42,13 +42,13 @@ pub struct Report {
 }
 
 /// Killed together, in turn: each alone, and every pair.
-const TURNS: [&[Role]; 6] = [
-    &[Role::Server],
-    &[Role::Policy],
-    &[Role::Supervisor],
-    &[Role::Server, Role::Supervisor],
-    &[Role::Policy, Role::Server],
-    &[Role::Supervisor, Role::Policy],
+const TURNS: [&[AgentRole]; 6] = [
+    &[AgentRole::Server],
+    &[AgentRole::Policy],
+    &[AgentRole::Supervisor],
+    &[AgentRole::Server, AgentRole::Supervisor],
+    &[AgentRole::Policy, AgentRole::Server],
+    &[AgentRole::Supervisor, AgentRole::Policy],
 ];
 
 #[derive(Default)]

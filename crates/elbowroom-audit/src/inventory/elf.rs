@@ -4,33 +4,33 @@
 //! simply no evidence.
 
 use super::sysconf;
-use crate::rules::detect::{GO_MODULES, MENTIONS, SYMBOLS, marks};
-use crate::rules::evidence::{Call, Elf, GoBuild, Libc};
-use crate::rules::source::Source;
+use crate::rules::detect::{GO_MODULES, SOURCE_MENTIONS, SYMBOLS, marker_texts};
+use crate::rules::evidence::{ElfEvidence, GoBuild, Libc, SizingCall};
+use crate::rules::source::ResourceSource;
 use aho_corasick::{AhoCorasick, MatchKind};
-use elbowroom_linux::elf::{is_modest, name_at};
+use elbowroom_linux::elf::{is_within_bounds, name_at};
 use object::elf::{DT_NEEDED, DT_SONAME, EM_X86_64, ET_DYN, ET_EXEC, FileHeader32, FileHeader64};
 use object::read::elf::{Dyn, ElfFile, FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, Object, ObjectSection, SymbolIndex};
 use std::sync::LazyLock;
 
 /// What an ELF file says about itself; `None` for what is no program and no shared library.
-pub fn read(bytes: &[u8]) -> Option<Elf> {
+pub fn read(bytes: &[u8]) -> Option<ElfEvidence> {
     match bytes.get(..5)? {
-        [0x7f, b'E', b'L', b'F', 2] => of_class::<FileHeader64<Endianness>>(bytes),
-        [0x7f, b'E', b'L', b'F', 1] => of_class::<FileHeader32<Endianness>>(bytes),
+        [0x7f, b'E', b'L', b'F', 2] => read_class::<FileHeader64<Endianness>>(bytes),
+        [0x7f, b'E', b'L', b'F', 1] => read_class::<FileHeader32<Endianness>>(bytes),
         _ => None,
     }
 }
 
-fn of_class<Header: FileHeader<Endian = Endianness>>(bytes: &[u8]) -> Option<Elf> {
+fn read_class<Header: FileHeader<Endian = Endianness>>(bytes: &[u8]) -> Option<ElfEvidence> {
     let file = ElfFile::<Header>::parse(bytes).ok()?;
     let endian = file.endian();
     let kind = file.elf_header().e_type(endian);
-    if kind != ET_EXEC && kind != ET_DYN || !is_modest(&file) {
+    if kind != ET_EXEC && kind != ET_DYN || !is_within_bounds(&file) {
         return None;
     }
-    let mut elf = Elf::default();
+    let mut elf = ElfEvidence::default();
     let segments = file.elf_program_headers();
     let interpreter = segments.iter().find_map(|segment| segment.interpreter(endian, bytes).ok().flatten());
     let interpreter = interpreter.map(|path| &path[..path.len().min(255)]);
@@ -42,24 +42,28 @@ fn of_class<Header: FileHeader<Endian = Endianness>>(bytes: &[u8]) -> Option<Elf
     elf.program = kind == ET_EXEC || starts && !has_name;
     let sysconf = symbols(&file, bytes, &mut elf);
     if let (Some(sysconf), EM_X86_64) = (sysconf, file.elf_header().e_machine(endian)) {
-        elf.calls.extend(sysconf::questions(&file, sysconf));
+        elf.calls.extend(sysconf::sysconf_calls(&file, sysconf));
     }
-    let found = texts(bytes, &mut elf);
+    let found = scan_texts(bytes, &mut elf);
     elf.go = go_build(&file, bytes, found.go);
-    elf.rustc = comment(&file).or(found.rust);
+    elf.rustc = rustc_from_comment(&file).or(found.rust);
     Some(elf)
 }
 
 /// No name of a library or a symbol that is looked for is longer.
-const LONGEST: usize = 255;
+const MAX_NAME_LEN: usize = 255;
 
-fn dynamic<Header: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, Header>, bytes: &[u8], elf: &mut Elf) {
+fn dynamic<Header: FileHeader<Endian = Endianness>>(
+    file: &ElfFile<'_, Header>,
+    bytes: &[u8],
+    elf: &mut ElfEvidence,
+) {
     let endian = file.endian();
     let sections = file.elf_section_table();
     let Ok(Some((entries, link))) = sections.dynamic(endian, bytes) else { return };
     let Ok(strings) = sections.section(link).and_then(|section| section.data(endian, bytes)) else { return };
     for entry in entries.iter().take(4096) {
-        let Some(name) = name_at(strings, entry.d_val(endian).into(), LONGEST) else { continue };
+        let Some(name) = name_at(strings, entry.d_val(endian).into(), MAX_NAME_LEN) else { continue };
         match entry.tag32(endian) {
             Some(DT_NEEDED) => elf.needed.push(name.to_owned()),
             Some(DT_SONAME) => elf.soname = Some(name.to_owned()),
@@ -84,7 +88,7 @@ fn libc(interpreter: Option<&[u8]>, needed: &[String]) -> Libc {
 fn symbols<Header: FileHeader<Endian = Endianness>>(
     file: &ElfFile<'_, Header>,
     bytes: &[u8],
-    elf: &mut Elf,
+    elf: &mut ElfEvidence,
 ) -> Option<SymbolIndex> {
     let endian = file.endian();
     let table = file.elf_dynamic_symbol_table();
@@ -92,7 +96,7 @@ fn symbols<Header: FileHeader<Endian = Endianness>>(
     let Ok(strings) = strings.and_then(|section| section.data(endian, bytes)) else { return None };
     let mut sysconf = None;
     for (index, symbol) in table.enumerate() {
-        let Some(name) = name_at(strings, symbol.st_name(endian).into(), LONGEST) else { continue };
+        let Some(name) = name_at(strings, symbol.st_name(endian).into(), MAX_NAME_LEN) else { continue };
         if !symbol.is_undefined(endian) {
             if SYMBOLS.contains(&name) {
                 elf.defines.insert(name.to_owned());
@@ -101,19 +105,19 @@ fn symbols<Header: FileHeader<Endian = Endianness>>(
         }
         match name {
             "sched_getaffinity" | "pthread_getaffinity_np" => {
-                elf.calls.insert(Call::Affinity);
+                elf.calls.insert(SizingCall::Affinity);
             }
             "get_nprocs" | "_ZNSt6thread20hardware_concurrencyEv" => {
-                elf.calls.insert(Call::NprocessorsOnln);
+                elf.calls.insert(SizingCall::NprocessorsOnln);
             }
             "get_nprocs_conf" => {
-                elf.calls.insert(Call::NprocessorsConf);
+                elf.calls.insert(SizingCall::NprocessorsConf);
             }
             "get_phys_pages" | "get_avphys_pages" => {
-                elf.calls.insert(Call::PhysPages);
+                elf.calls.insert(SizingCall::PhysPages);
             }
             "sysinfo" => {
-                elf.calls.insert(Call::Sysinfo);
+                elf.calls.insert(SizingCall::Sysinfo);
             }
             "sysconf" => sysconf = Some(index),
             _ => {}
@@ -123,15 +127,15 @@ fn symbols<Header: FileHeader<Endian = Endianness>>(
 }
 
 /// Every text that is looked for, in one automaton: a file is read once.
-struct Texts {
+struct TextSearch {
     search: AhoCorasick,
-    what: Vec<What>,
+    patterns: Vec<TextPattern>,
 }
 
 #[derive(Clone, Copy)]
-enum What {
+enum TextPattern {
     Mark(&'static str),
-    Mention(Source),
+    Mention(ResourceSource),
     Go,
     Rust,
 }
@@ -139,46 +143,48 @@ enum What {
 /// What `debug/buildinfo` looks for.
 const GO_MAGIC: &[u8] = b"\xff Go buildinf:";
 
-static TEXTS: LazyLock<Texts> = LazyLock::new(|| {
-    let mut patterns: Vec<(&[u8], What)> =
-        marks().into_iter().map(|text| (text.as_bytes(), What::Mark(text))).collect();
-    patterns.extend(MENTIONS.iter().map(|(text, source)| (text.as_bytes(), What::Mention(*source))));
-    patterns.push((GO_MAGIC, What::Go));
+static TEXT_SEARCH: LazyLock<TextSearch> = LazyLock::new(|| {
+    let mut patterns: Vec<(&[u8], TextPattern)> =
+        marker_texts().into_iter().map(|text| (text.as_bytes(), TextPattern::Mark(text))).collect();
+    patterns.extend(
+        SOURCE_MENTIONS.iter().map(|(text, source)| (text.as_bytes(), TextPattern::Mention(*source))),
+    );
+    patterns.push((GO_MAGIC, TextPattern::Go));
     // Where std's sources were: rustc's own builds say its commit, Debian's its version.
-    patterns.push((b"/rustc/", What::Rust));
-    patterns.push((b"/usr/src/rustc-", What::Rust));
+    patterns.push((b"/rustc/", TextPattern::Rust));
+    patterns.push((b"/usr/src/rustc-", TextPattern::Rust));
     let search = AhoCorasick::builder()
         .match_kind(MatchKind::LeftmostLongest)
         .build(patterns.iter().map(|(text, _)| text))
         .expect("a few dozen short texts make an automaton");
-    Texts { search, what: patterns.into_iter().map(|(_, what)| what).collect() }
+    TextSearch { search, patterns: patterns.into_iter().map(|(_, what)| what).collect() }
 });
 
 /// What the texts of a file showed besides marks and mentions.
-struct Found {
+struct TextFindings {
     /// Where Go's build information is, if nothing better says so.
     go: Option<usize>,
     /// rustc's version as its own sources are called in panic messages, where that is in their name; else nothing.
     rust: Option<String>,
 }
 
-fn texts(bytes: &[u8], elf: &mut Elf) -> Found {
-    let mut found = Found { go: None, rust: None };
-    for hit in TEXTS.search.find_iter(bytes) {
+fn scan_texts(bytes: &[u8], elf: &mut ElfEvidence) -> TextFindings {
+    let mut found = TextFindings { go: None, rust: None };
+    for hit in TEXT_SEARCH.search.find_iter(bytes) {
         let after = &bytes[hit.end()..];
-        match TEXTS.what[hit.pattern()] {
-            What::Mark(text) => {
+        match TEXT_SEARCH.patterns[hit.pattern()] {
+            TextPattern::Mark(text) => {
                 let version = version_beside(&bytes[..hit.start()], after);
                 let known = elf.marks.entry(text.to_owned()).or_default();
                 *known = known.take().or(version);
             }
             // /proc/status and /proc/stat, memory.max_usage_in_bytes and memory.max.
-            What::Mention(_) if after.starts_with(b"us") || after.starts_with(b"_") => {}
-            What::Mention(source) => {
+            TextPattern::Mention(_) if after.starts_with(b"us") || after.starts_with(b"_") => {}
+            TextPattern::Mention(source) => {
                 elf.mentions.insert(source);
             }
-            What::Go => found.go = found.go.or(Some(hit.start())),
-            What::Rust => {
+            TextPattern::Go => found.go = found.go.or(Some(hit.start())),
+            TextPattern::Rust => {
                 let known = found.rust.take().filter(|version| !version.is_empty());
                 found.rust = Some(known.or_else(|| version_beside(b"", after)).unwrap_or_default());
             }
@@ -198,7 +204,7 @@ fn version_beside(before: &[u8], after: &[u8]) -> Option<String> {
 }
 
 /// `rustc version 1.95.0 (...)` in `.comment`.
-fn comment<Header: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, Header>) -> Option<String> {
+fn rustc_from_comment<Header: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, Header>) -> Option<String> {
     let data = file.section_by_name(".comment")?.data().ok()?;
     let text = String::from_utf8_lossy(data.get(..data.len().min(64 << 10))?);
     let version: String = text
@@ -225,13 +231,13 @@ fn go_build<Header: FileHeader<Endian = Endianness>>(
     };
     let (size, flags) = (*info.get(14)?, *info.get(15)?);
     let (version, module) = if flags & 2 != 0 {
-        let (version, rest) = counted(info.get(32..)?)?;
-        (version, counted(rest).map(|(module, _)| module).unwrap_or_default())
+        let (version, rest) = length_prefixed(info.get(32..)?)?;
+        (version, length_prefixed(rest).map(|(module, _)| module).unwrap_or_default())
     } else {
-        let word = |bytes: &[u8]| word(bytes, size, flags & 1 != 0);
+        let word = |bytes: &[u8]| read_word(bytes, size, flags & 1 != 0);
         let string = |at: usize| {
-            let header = memory(file, word(info.get(at..)?)?)?;
-            let data = memory(file, word(header)?)?;
+            let header = bytes_at_address(file, word(info.get(at..)?)?)?;
+            let data = bytes_at_address(file, word(header)?)?;
             data.get(..usize::try_from(word(header.get(usize::from(size)..)?)?).ok()?)
         };
         (string(16)?, string(16 + usize::from(size)).unwrap_or_default())
@@ -250,7 +256,7 @@ fn go_build<Header: FileHeader<Endian = Endianness>>(
 }
 
 /// Bytes behind their length, a `binary.Uvarint`.
-fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+fn length_prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut length = 0u64;
     for (i, byte) in bytes.iter().take(9).enumerate() {
         length |= u64::from(byte & 0x7f) << (7 * i);
@@ -262,14 +268,14 @@ fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     None
 }
 
-fn word(bytes: &[u8], size: u8, big_endian: bool) -> Option<u64> {
+fn read_word(bytes: &[u8], size: u8, big_endian: bool) -> Option<u64> {
     let bytes = bytes.get(..usize::from(size)).filter(|b| matches!(b.len(), 4 | 8))?;
     let fold = |all: u64, byte: &u8| all << 8 | u64::from(*byte);
     Some(if big_endian { bytes.iter().fold(0, fold) } else { bytes.iter().rev().fold(0, fold) })
 }
 
 /// What is at an address when the program runs, to the end of its section.
-pub(super) fn memory<'data, Header: FileHeader<Endian = Endianness>>(
+pub(super) fn bytes_at_address<'data, Header: FileHeader<Endian = Endianness>>(
     file: &ElfFile<'data, Header>,
     address: u64,
 ) -> Option<&'data [u8]> {
@@ -294,9 +300,9 @@ mod tests {
 
     #[test]
     fn a_length_that_leads_out_is_refused() {
-        assert_eq!(counted(b"\x03abcd"), Some((&b"abc"[..], &b"d"[..])));
-        assert_eq!(counted(b"\x05abcd"), None);
-        assert_eq!(counted(&[0xff; 20]), None);
+        assert_eq!(length_prefixed(b"\x03abcd"), Some((&b"abc"[..], &b"d"[..])));
+        assert_eq!(length_prefixed(b"\x05abcd"), None);
+        assert_eq!(length_prefixed(&[0xff; 20]), None);
     }
 
     #[test]

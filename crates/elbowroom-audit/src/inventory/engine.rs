@@ -8,9 +8,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 /// An engine that says nothing for so long is not going to.
-const SILENCE: Duration = Duration::from_secs(300);
+const READ_TIMEOUT: Duration = Duration::from_secs(300);
 /// What an engine says about an image it does not give.
-const LONGEST_ANSWER: u64 = 16 << 10;
+const MAX_ERROR_BODY: u64 = 16 << 10;
 
 /// The archive of an image, as the engine writes it.
 pub(super) fn save(name: &str) -> Result<Box<dyn Read>, AuditError> {
@@ -25,9 +25,9 @@ pub(super) fn save(name: &str) -> Result<Box<dyn Read>, AuditError> {
     match socket() {
         Some(path) => match UnixStream::connect(&path) {
             Ok(stream) => get(stream, name),
-            Err(_) => by_command(name),
+            Err(_) => save_by_command(name),
         },
-        None => by_command(name),
+        None => save_by_command(name),
     }
 }
 
@@ -43,15 +43,15 @@ fn socket() -> Option<PathBuf> {
 /// Version 1.0 of HTTP, so that the answer is the archive and nothing else, up to the end of the connection.
 fn get(mut stream: UnixStream, name: &str) -> Result<Box<dyn Read>, AuditError> {
     let failed = || AuditError::io("asking the engine for", name);
-    stream.set_read_timeout(Some(SILENCE)).map_err(failed())?;
+    stream.set_read_timeout(Some(READ_TIMEOUT)).map_err(failed())?;
     write!(stream, "GET /images/{name}/get HTTP/1.0\r\nHost: localhost\r\n\r\n").map_err(failed())?;
     let mut reader = BufReader::new(stream);
-    let status = answer_head(&mut reader).map_err(failed())?;
+    let status = read_response_head(&mut reader).map_err(failed())?;
     if status == 200 {
         return Ok(Box::new(reader));
     }
     let mut text = String::new();
-    reader.take(LONGEST_ANSWER).read_to_string(&mut text).map_err(failed())?;
+    reader.take(MAX_ERROR_BODY).read_to_string(&mut text).map_err(failed())?;
     let message = serde_json::from_str::<serde_json::Value>(&text).ok();
     let message = message.as_ref().and_then(|json| json["message"].as_str()).unwrap_or(text.trim());
     Err(AuditError::malformed(name, format!("the engine says {status}: {}", message.escape_debug())))
@@ -61,9 +61,9 @@ fn get(mut stream: UnixStream, name: &str) -> Result<Box<dyn Read>, AuditError> 
 ///
 /// # Errors
 /// The answer ends before its body, its head is no text or too long, or says no status.
-pub fn answer_head(reader: &mut impl BufRead) -> io::Result<u16> {
+pub fn read_response_head(reader: &mut impl BufRead) -> io::Result<u16> {
     let mut head = String::new();
-    let mut head_reader = reader.take(LONGEST_ANSWER);
+    let mut head_reader = reader.take(MAX_ERROR_BODY);
     loop {
         let before = head.len();
         head_reader.read_line(&mut head)?;
@@ -78,7 +78,7 @@ pub fn answer_head(reader: &mut impl BufRead) -> io::Result<u16> {
 }
 
 /// `docker save NAME`, or `podman save NAME`.
-fn by_command(name: &str) -> Result<Box<dyn Read>, AuditError> {
+fn save_by_command(name: &str) -> Result<Box<dyn Read>, AuditError> {
     let directories = std::env::var_os("PATH").unwrap_or_default();
     let there =
         |engine: &&str| std::env::split_paths(&directories).any(|dir| Path::new(&dir).join(engine).exists());
@@ -94,16 +94,16 @@ fn by_command(name: &str) -> Result<Box<dyn Read>, AuditError> {
         .spawn()
         .map_err(AuditError::io("starting", engine))?;
     let output = child.stdout.take().expect("the output was piped");
-    Ok(Box::new(Saved { output: Some(output), child }))
+    Ok(Box::new(CommandOutput { output: Some(output), child }))
 }
 
 /// The output of an engine's command; its end is an error where the command failed.
-struct Saved {
+struct CommandOutput {
     output: Option<ChildStdout>,
     child: Child,
 }
 
-impl Read for Saved {
+impl Read for CommandOutput {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let Some(output) = &mut self.output else { return Ok(0) };
         let got = output.read(buffer)?;
@@ -111,7 +111,7 @@ impl Read for Saved {
             self.output = None;
             let mut said = String::new();
             if let Some(stderr) = self.child.stderr.take() {
-                stderr.take(LONGEST_ANSWER).read_to_string(&mut said)?;
+                stderr.take(MAX_ERROR_BODY).read_to_string(&mut said)?;
             }
             if !self.child.wait()?.success() {
                 return Err(io::Error::other(said.trim().escape_debug().to_string()));
@@ -121,7 +121,7 @@ impl Read for Saved {
     }
 }
 
-impl Drop for Saved {
+impl Drop for CommandOutput {
     /// A command whose output nobody reads any more would wait for ever.
     fn drop(&mut self) {
         self.output = None;

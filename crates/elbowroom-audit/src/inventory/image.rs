@@ -3,10 +3,10 @@
 //! An archive is read once, from its first byte to its last, because it may come out of an engine's socket: layers are
 //! looked at as they come by, in whatever order, and put on top of each other when the manifest is known.
 
-use super::layer::{self, Layer};
-use super::tar::{Kind, Tar};
-use super::unpack::{Allowance, unpacked};
-use super::{AuditError, Bounds, engine, rootfs};
+use super::decompress::{DecompressionBudget, decompressed};
+use super::layer::{self, ImageLayer};
+use super::tar::{Tar, TarEntryKind};
+use super::{AuditBounds, AuditError, engine, rootfs};
 use crate::rules::evidence::Inventory;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -15,34 +15,34 @@ use std::io::{self, Cursor, Read};
 use std::path::Path;
 
 /// An archive in a file: `docker save`, an OCI layout, or the tar of a root directory; compressed or not.
-pub fn archive(path: &Path, bounds: Bounds) -> Result<Inventory, AuditError> {
+pub fn archive(path: &Path, bounds: AuditBounds) -> Result<Inventory, AuditError> {
     let what = path.display().to_string();
     let file = File::open(path).map_err(AuditError::io("opening", &what))?;
-    stream(file, &what, bounds)
+    read_archive(file, &what, bounds)
 }
 
 /// An image of the engine, through its socket or its command.
-pub(super) fn from_engine(name: &str, bounds: Bounds) -> Result<Inventory, AuditError> {
-    stream(engine::save(name)?, name, bounds)
+pub(super) fn from_engine(name: &str, bounds: AuditBounds) -> Result<Inventory, AuditError> {
+    read_archive(engine::save(name)?, name, bounds)
 }
 
 /// An archive as a stream.
-pub fn stream(reader: impl Read, what: &str, bounds: Bounds) -> Result<Inventory, AuditError> {
+pub fn read_archive(reader: impl Read, what: &str, bounds: AuditBounds) -> Result<Inventory, AuditError> {
     let failed = || AuditError::io("reading", what);
-    let allowance = Allowance::new(bounds.total);
-    let mut tar = Tar::new(unpacked(reader, &allowance).map_err(failed())?);
-    let mut blobs = Blobs::default();
+    let allowance = DecompressionBudget::new(bounds.total);
+    let mut tar = Tar::new(decompressed(reader, &allowance).map_err(failed())?);
+    let mut blobs = ArchiveBlobs::default();
     let mut entries = bounds.entries;
     let mut plain = 0;
     while let Some(entry) = tar.next_entry().map_err(failed())? {
         match entry.kind {
-            Kind::HardLink(target) => {
+            TarEntryKind::HardLink(target) => {
                 blobs.links.insert(entry.path, target);
             }
-            Kind::SymbolicLink(target) => {
-                blobs.links.insert(entry.path.clone(), beside(&entry.path, &target));
+            TarEntryKind::SymbolicLink(target) => {
+                blobs.links.insert(entry.path.clone(), link_target_path(&entry.path, &target));
             }
-            Kind::File => match first_bytes(&mut tar).map_err(failed())? {
+            TarEntryKind::File => match first_bytes(&mut tar).map_err(failed())? {
                 first if is_json(&first) && entry.size <= bounds.json => {
                     let mut text = first;
                     tar.read_to_end(&mut text).map_err(failed())?;
@@ -62,7 +62,7 @@ pub fn stream(reader: impl Read, what: &str, bounds: Bounds) -> Result<Inventory
                 }
                 _ => plain += 1,
             },
-            Kind::Directory | Kind::Other => {}
+            TarEntryKind::Directory | TarEntryKind::Other => {}
         }
     }
     if blobs.manifest().is_none() && plain > 0 {
@@ -73,29 +73,33 @@ pub fn stream(reader: impl Read, what: &str, bounds: Bounds) -> Result<Inventory
 }
 
 /// An OCI layout in a directory.
-pub(super) fn oci_directory(path: &Path, bounds: Bounds) -> Result<Inventory, AuditError> {
+pub(super) fn oci_directory(path: &Path, bounds: AuditBounds) -> Result<Inventory, AuditError> {
     let root = rootfs::open(path)?;
     let what = path.display().to_string();
-    let mut directory =
-        Directory { root, bounds, allowance: Allowance::new(bounds.total), entries: bounds.entries };
+    let mut directory = OciDirectory {
+        root,
+        bounds,
+        allowance: DecompressionBudget::new(bounds.total),
+        entries: bounds.entries,
+    };
     assemble(&mut directory, &what)
 }
 
 /// Where the parts of an image are, by path in its archive.
-trait Parts {
+trait ImageSource {
     fn json(&mut self, path: &str) -> Option<Value>;
-    fn layer(&mut self, path: &str) -> Result<Option<Layer>, io::Error>;
+    fn layer(&mut self, path: &str) -> Result<Option<ImageLayer>, io::Error>;
 }
 
 /// The parts of an archive that has gone by.
 #[derive(Default)]
-struct Blobs {
+struct ArchiveBlobs {
     json: BTreeMap<String, Value>,
-    layers: BTreeMap<String, Layer>,
+    layers: BTreeMap<String, ImageLayer>,
     links: BTreeMap<String, String>,
 }
 
-impl Blobs {
+impl ArchiveBlobs {
     fn manifest(&self) -> Option<&Value> {
         self.json.get("/manifest.json").or_else(|| self.json.get("/index.json"))
     }
@@ -106,12 +110,12 @@ impl Blobs {
     }
 }
 
-impl Parts for Blobs {
+impl ImageSource for ArchiveBlobs {
     fn json(&mut self, path: &str) -> Option<Value> {
         self.json.get(self.target(path)).cloned()
     }
 
-    fn layer(&mut self, path: &str) -> Result<Option<Layer>, io::Error> {
+    fn layer(&mut self, path: &str) -> Result<Option<ImageLayer>, io::Error> {
         // A layer may be there twice: two steps that did the same.
         let path = self.target(path).to_owned();
         Ok(self.layers.get(&path).cloned())
@@ -119,35 +123,35 @@ impl Parts for Blobs {
 }
 
 /// The parts of an OCI layout that is a directory.
-struct Directory {
+struct OciDirectory {
     root: elbowroom_linux::root::Root,
-    bounds: Bounds,
-    allowance: Allowance,
+    bounds: AuditBounds,
+    allowance: DecompressionBudget,
     entries: u64,
 }
 
-impl Directory {
+impl OciDirectory {
     fn open(&self, path: &str) -> Result<File, io::Error> {
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
         self.root.open(path, flags).map(File::from).map_err(io::Error::other)
     }
 }
 
-impl Parts for Directory {
+impl ImageSource for OciDirectory {
     fn json(&mut self, path: &str) -> Option<Value> {
         let mut text = Vec::new();
         self.open(path).ok()?.take(self.bounds.json).read_to_end(&mut text).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
-    fn layer(&mut self, path: &str) -> Result<Option<Layer>, io::Error> {
+    fn layer(&mut self, path: &str) -> Result<Option<ImageLayer>, io::Error> {
         let file = self.open(path)?;
         layer::read(file, &self.bounds, &self.allowance, &mut self.entries).map(Some)
     }
 }
 
 /// Finds manifest, configuration and layers, and puts them together.
-fn assemble(parts: &mut impl Parts, what: &str) -> Result<Inventory, AuditError> {
+fn assemble(parts: &mut impl ImageSource, what: &str) -> Result<Inventory, AuditError> {
     let mut inventory = Inventory::default();
     let (config, layers) = match parts.json("/manifest.json") {
         Some(manifest) => docker_manifest(&manifest, &mut inventory.skipped),
@@ -186,15 +190,15 @@ fn docker_manifest(manifest: &Value, skipped: &mut Vec<String>) -> Option<(Strin
 
 /// Through the indexes of an OCI layout, at most a few deep, to the manifest of this machine's architecture.
 fn oci_manifest(
-    parts: &mut impl Parts,
+    parts: &mut impl ImageSource,
     index: &Value,
     skipped: &mut Vec<String>,
 ) -> Option<(String, Vec<String>)> {
     let mut document = index.clone();
     for _ in 0..4 {
         if let Some(layers) = document["layers"].as_array() {
-            let layers = layers.iter().map(|layer| blob(&layer["digest"]));
-            return Some((blob(&document["config"]["digest"])?, layers.collect::<Option<_>>()?));
+            let layers = layers.iter().map(|layer| blob_path(&layer["digest"]));
+            return Some((blob_path(&document["config"]["digest"])?, layers.collect::<Option<_>>()?));
         }
         let manifests = document["manifests"].as_array()?;
         let ours = |manifest: &&Value| {
@@ -206,13 +210,13 @@ fn oci_manifest(
             let platform = chosen["platform"]["architecture"].as_str().unwrap_or("the first");
             skipped.push(format!("{} images in the index: this is {platform}", manifests.len()));
         }
-        document = parts.json(&blob(&chosen["digest"])?)?;
+        document = parts.json(&blob_path(&chosen["digest"])?)?;
     }
     None
 }
 
 /// `sha256:0123...` as a path in the layout; `None` for what is no digest.
-fn blob(digest: &Value) -> Option<String> {
+fn blob_path(digest: &Value) -> Option<String> {
     let (algorithm, hex) = digest.as_str()?.split_once(':')?;
     let word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     (word(algorithm) && word(hex)).then(|| format!("/blobs/{algorithm}/{hex}"))
@@ -246,7 +250,7 @@ fn is_layer(first: &[u8]) -> bool {
 }
 
 /// A link's text, from the directory it is in: `../ID/layer.tar` in `docker save`.
-fn beside(path: &str, target: &str) -> String {
+fn link_target_path(path: &str, target: &str) -> String {
     let mut at: Vec<&str> = path.split('/').collect();
     at.pop();
     for component in target.split('/') {
@@ -282,7 +286,7 @@ mod tests {
     }
 
     fn audit(archive: &[Vec<u8>]) -> Result<Inventory, String> {
-        stream(&archive.concat()[..], "x.tar", Bounds::default()).map_err(|e| e.to_string())
+        read_archive(&archive.concat()[..], "x.tar", AuditBounds::default()).map_err(|e| e.to_string())
     }
 
     fn docker(manifest: &[u8]) -> Vec<Vec<u8>> {
@@ -326,7 +330,7 @@ mod tests {
         std::fs::create_dir_all(dir.path().join("blobs/sha256")).unwrap();
         parts.iter().for_each(|(path, data)| std::fs::write(dir.path().join(path), data).unwrap());
         let target = dir.path().to_str().unwrap();
-        assert_eq!(super::super::inventory(target, Bounds::default()).unwrap(), found);
+        assert_eq!(super::super::inventory(target, AuditBounds::default()).unwrap(), found);
     }
 
     #[test]
@@ -353,8 +357,8 @@ mod tests {
     #[test]
     fn a_bomb_in_a_layer_is_refused() {
         let bomb = entry(b'0', "1/layer.tar", "", &gzip(&entry(b'0', "zeros", "", &vec![0; 4 << 20])));
-        let bounds = Bounds { total: 1 << 20, ..Bounds::default() };
-        let error = stream(&bomb[..], "x.tar", bounds).unwrap_err().to_string();
+        let bounds = AuditBounds { total: 1 << 20, ..AuditBounds::default() };
+        let error = read_archive(&bomb[..], "x.tar", bounds).unwrap_err().to_string();
         assert_eq!(error, "x.tar: more than 1048576 bytes unpacked, refused");
     }
 }

@@ -1,19 +1,19 @@
 //! One layer of an image, and layers on top of each other.
 
-use super::tar::{Kind, Tar};
-use super::unpack::{Allowance, unpacked};
-use super::{Bounds, candidate};
-use crate::rules::evidence::Evidence;
+use super::decompress::{DecompressionBudget, decompressed};
+use super::tar::{Tar, TarEntryKind};
+use super::{AuditBounds, file_evidence};
+use crate::rules::evidence::FileEvidence;
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Read};
 
 /// What a layer adds and hides (OCI image specification, "Image Layer Filesystem Changeset").
 #[derive(Clone, Debug, Default)]
-pub struct Layer {
+pub struct ImageLayer {
     /// Files with something to say.
-    files: BTreeMap<String, Evidence>,
+    files: BTreeMap<String, FileEvidence>,
     /// Paths below which nothing of lower layers shows: files of this layer, and what it deleted.
-    covers: HashSet<String>,
+    hidden_paths: HashSet<String>,
     /// Directories of which only this layer's part shows.
     opaque: HashSet<String>,
     /// What was not looked at.
@@ -26,12 +26,12 @@ const OPAQUE: &str = ".wh..wh..opq";
 /// Reads one layer, compressed or not. `entries` counts down over all layers of an image.
 pub(super) fn read(
     reader: impl Read,
-    bounds: &Bounds,
-    allowance: &Allowance,
+    bounds: &AuditBounds,
+    allowance: &DecompressionBudget,
     entries: &mut u64,
-) -> io::Result<Layer> {
-    let mut layer = Layer::default();
-    let mut tar = Tar::new(unpacked(reader, allowance)?);
+) -> io::Result<ImageLayer> {
+    let mut layer = ImageLayer::default();
+    let mut tar = Tar::new(decompressed(reader, allowance)?);
     let mut kept = Vec::new();
     while let Some(entry) = tar.next_entry()? {
         *entries = entries.checked_sub(1).ok_or_else(|| {
@@ -43,16 +43,21 @@ pub(super) fn read(
             continue;
         }
         if let Some(hidden) = name.strip_prefix(WHITEOUT) {
-            layer.covers.insert(format!("{directory}/{hidden}"));
+            layer.hidden_paths.insert(format!("{directory}/{hidden}"));
             continue;
         }
         let evidence = match entry.kind {
-            Kind::Directory => continue,
-            Kind::File => {
-                candidate::look(&entry.path, entry.size, &mut tar, bounds, &mut kept, &mut layer.skipped)?
-            }
-            Kind::HardLink(first) => layer.files.get(&first).cloned(),
-            Kind::SymbolicLink(_) | Kind::Other => None,
+            TarEntryKind::Directory => continue,
+            TarEntryKind::File => file_evidence::examine(
+                &entry.path,
+                entry.size,
+                &mut tar,
+                bounds,
+                &mut kept,
+                &mut layer.skipped,
+            )?,
+            TarEntryKind::HardLink(first) => layer.files.get(&first).cloned(),
+            TarEntryKind::SymbolicLink(_) | TarEntryKind::Other => None,
         };
         match evidence {
             Some(evidence) => {
@@ -62,14 +67,14 @@ pub(super) fn read(
                 layer.files.remove(&entry.path);
             }
         }
-        layer.covers.insert(entry.path);
+        layer.hidden_paths.insert(entry.path);
     }
     Ok(layer)
 }
 
 /// Layers from the lowest to the highest, as one tree; what was not looked at goes to `skipped`.
-pub(super) fn stack(layers: &[&Layer], skipped: &mut Vec<String>) -> BTreeMap<String, Evidence> {
-    let mut files: BTreeMap<String, Evidence> = BTreeMap::new();
+pub(super) fn stack(layers: &[&ImageLayer], skipped: &mut Vec<String>) -> BTreeMap<String, FileEvidence> {
+    let mut files: BTreeMap<String, FileEvidence> = BTreeMap::new();
     for layer in layers {
         files.retain(|path, _| !layer.hides(path));
         files.extend(layer.files.iter().map(|(path, evidence)| (path.clone(), evidence.clone())));
@@ -78,12 +83,14 @@ pub(super) fn stack(layers: &[&Layer], skipped: &mut Vec<String>) -> BTreeMap<St
     files
 }
 
-impl Layer {
+impl ImageLayer {
     /// Whether a path of a lower layer shows no more.
     fn hides(&self, path: &str) -> bool {
         let ancestors = path.match_indices('/').map(|(at, _)| &path[..at]);
-        self.covers.contains(path)
-            || ancestors.into_iter().any(|above| self.covers.contains(above) || self.opaque.contains(above))
+        self.hidden_paths.contains(path)
+            || ancestors
+                .into_iter()
+                .any(|above| self.hidden_paths.contains(above) || self.opaque.contains(above))
     }
 }
 
@@ -94,12 +101,12 @@ pub(super) mod tests {
 
     const RELEASE: &[u8] = b"JAVA_VERSION=\"17\"\n";
 
-    fn layer(archive: &[Vec<u8>]) -> Layer {
-        let bounds = Bounds::default();
-        read(&archive.concat()[..], &bounds, &Allowance::new(1 << 30), &mut 1000).unwrap()
+    fn layer(archive: &[Vec<u8>]) -> ImageLayer {
+        let bounds = AuditBounds::default();
+        read(&archive.concat()[..], &bounds, &DecompressionBudget::new(1 << 30), &mut 1000).unwrap()
     }
 
-    fn shown(layers: &[Layer]) -> Vec<String> {
+    fn shown(layers: &[ImageLayer]) -> Vec<String> {
         stack(&layers.iter().collect::<Vec<_>>(), &mut Vec::new()).into_keys().collect()
     }
 
@@ -140,7 +147,8 @@ pub(super) mod tests {
     #[test]
     fn too_many_entries_are_refused() {
         let archive = [file("a"), file("b"), file("c")].concat();
-        let error = read(&archive[..], &Bounds::default(), &Allowance::new(1 << 30), &mut 2).unwrap_err();
+        let error = read(&archive[..], &AuditBounds::default(), &DecompressionBudget::new(1 << 30), &mut 2)
+            .unwrap_err();
         assert!(error.to_string().contains("entries"), "{error}");
     }
 }

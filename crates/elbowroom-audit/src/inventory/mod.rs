@@ -2,29 +2,29 @@
 //!
 //! # Approach
 //! Every source becomes a stream of files: [`rootfs`] walks a directory, [`layer`] reads one layer's tar, [`image`] puts
-//! layers on top of each other, [`engine`] brings an image out of Docker or Podman. [`candidate`] looks at each file once and
+//! layers on top of each other, [`engine`] brings an image out of Docker or Podman. [`file_evidence`] looks at each file once and
 //! keeps a few words of it. Nothing is unpacked, run or linked to; nothing is held but the one file being looked at.
 //!
 //! # Hostile images
-//! Paths are keys, never opened; links are never followed; names, files, layers and bytes are counted against [`Bounds`]. A
+//! Paths are keys, never opened; links are never followed; names, files, layers and bytes are counted against [`AuditBounds`]. A
 //! file over its bound is passed over and the report says so; an archive over its bound is an error.
 
-pub mod candidate;
+mod decompress;
 pub mod elf;
 pub mod engine;
+pub mod file_evidence;
 pub mod image;
 pub mod layer;
 pub mod rootfs;
 mod sysconf;
 pub mod tar;
-mod unpack;
 
 use crate::rules::evidence::Inventory;
 use std::path::Path;
 
 /// How much of a foreign archive is taken in.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct AuditBounds {
     /// Bytes of one file that are held in memory. Larger ones are judged by their beginning.
     pub file: u64,
     /// Bytes of all layers together, uncompressed.
@@ -37,7 +37,7 @@ pub struct Bounds {
     pub json: u64,
 }
 
-impl Default for Bounds {
+impl Default for AuditBounds {
     fn default() -> Self {
         Self { file: 256 << 20, total: 128 << 30, entries: 4_000_000, layers: 1000, json: 16 << 20 }
     }
@@ -82,7 +82,10 @@ impl AuditError {
         what: impl Into<String>,
     ) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
-        move |source| match source.get_ref().and_then(|inner| inner.downcast_ref::<unpack::Bomb>()) {
+        move |source| match source
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<decompress::DecompressionBomb>())
+        {
             Some(bomb) => Self::TooMuch { what, bound: bomb.0, of: "bytes unpacked" },
             None => Self::Io { operation, what, source },
         }
@@ -94,7 +97,7 @@ impl AuditError {
 }
 
 /// Looks at what `target` names: a directory that is a root or an OCI layout, an archive, or else an image of the engine.
-pub fn inventory(target: &str, bounds: Bounds) -> Result<Inventory, AuditError> {
+pub fn inventory(target: &str, bounds: AuditBounds) -> Result<Inventory, AuditError> {
     let path = Path::new(target);
     if path.is_dir() {
         return match path.join("oci-layout").is_file() {

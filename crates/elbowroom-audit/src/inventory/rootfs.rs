@@ -1,6 +1,6 @@
 //! A root directory, read where it is.
 
-use super::{AuditError, Bounds, candidate};
+use super::{AuditBounds, AuditError, file_evidence};
 use crate::rules::evidence::Inventory;
 use elbowroom_linux::root::{ReadError, Root};
 use rustix::fs::{AtFlags, Dir, FileType, OFlags};
@@ -9,11 +9,11 @@ use std::fs::File;
 use std::path::Path;
 
 /// Directories at the top whose files are the kernel's.
-const NOT_FILES: [&str; 3] = ["proc", "sys", "dev"];
+const KERNEL_DIRECTORIES: [&str; 3] = ["proc", "sys", "dev"];
 
 /// Everything in a directory that has something to say. No link is followed; the root may change meanwhile, and what went
 /// away is not there.
-pub fn inventory(path: &Path, bounds: Bounds) -> Result<Inventory, AuditError> {
+pub fn inventory(path: &Path, bounds: AuditBounds) -> Result<Inventory, AuditError> {
     let root = open(path)?;
     let mut inventory = Inventory::default();
     let mut directories = vec![String::new()];
@@ -34,7 +34,7 @@ pub fn inventory(path: &Path, bounds: Bounds) -> Result<Inventory, AuditError> {
         for entry in listing {
             let entry = entry.map_err(|e| AuditError::io("reading", &directory)(e.into()))?;
             let name = entry.file_name().to_string_lossy();
-            if name == "." || name == ".." || directory.is_empty() && NOT_FILES.contains(&&*name) {
+            if name == "." || name == ".." || directory.is_empty() && KERNEL_DIRECTORIES.contains(&&*name) {
                 continue;
             }
             entries += 1;
@@ -53,7 +53,9 @@ pub fn inventory(path: &Path, bounds: Bounds) -> Result<Inventory, AuditError> {
             match kind {
                 FileType::Directory => directories.push(below),
                 FileType::RegularFile => {
-                    if let Err(error) = file(&root, &below, &bounds, &mut seen, &mut kept, &mut inventory) {
+                    if let Err(error) =
+                        examine_file(&root, &below, &bounds, &mut seen, &mut kept, &mut inventory)
+                    {
                         inventory.skipped.push(format!("{below}: {error}"));
                     }
                 }
@@ -69,10 +71,10 @@ pub(super) fn open(path: &Path) -> Result<Root, AuditError> {
     Root::at(path).map_err(|error| read_error(path, error))
 }
 
-fn file(
+fn examine_file(
     root: &Root,
     path: &str,
-    bounds: &Bounds,
+    bounds: &AuditBounds,
     seen: &mut HashSet<(u64, u64)>,
     kept: &mut Vec<u8>,
     inventory: &mut Inventory,
@@ -92,7 +94,7 @@ fn file(
         return Ok(());
     }
     let size = u64::try_from(stat.st_size).unwrap_or_default();
-    let evidence = candidate::look(path, size, File::from(fd), bounds, kept, &mut inventory.skipped)?;
+    let evidence = file_evidence::examine(path, size, File::from(fd), bounds, kept, &mut inventory.skipped)?;
     inventory.files.extend(evidence.map(|evidence| (path.to_owned(), evidence)));
     Ok(())
 }
@@ -127,14 +129,14 @@ mod tests {
         symlink("loop", path.join("loop")).unwrap();
         rustix::fs::mknodat(rustix::fs::CWD, path.join("nginx.conf"), FileType::Fifo, 0o600.into(), 0)
             .unwrap();
-        let found = inventory(path, Bounds::default()).unwrap();
+        let found = inventory(path, AuditBounds::default()).unwrap();
         assert_eq!(found.files.len(), 1, "{found:?}");
         assert_eq!(found.skipped, Vec::<String>::new());
     }
 
     #[test]
     fn a_directory_that_is_not_there_is_an_error() {
-        let error = inventory(Path::new("/no/such/root"), Bounds::default()).unwrap_err();
+        let error = inventory(Path::new("/no/such/root"), AuditBounds::default()).unwrap_err();
         assert!(error.to_string().contains("/no/such/root"), "{error}");
     }
 }

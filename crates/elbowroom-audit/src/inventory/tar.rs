@@ -7,31 +7,31 @@ use std::io::{self, Read};
 
 const BLOCK: usize = 512;
 /// `PATH_MAX`, with room for pax's other records.
-const LONGEST: u64 = 64 << 10;
+const MAX_RECORD_BYTES: u64 = 64 << 10;
 
 /// An archive, and the entry it stands at.
 pub struct Tar<R> {
     reader: R,
     /// Bytes of the entry that nobody read yet.
-    left: u64,
+    unread: u64,
     /// Zeros behind it.
     padding: u64,
 }
 
 /// What stands at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct TarEntry {
     /// Components without `.` and empty ones, with a slash before each; empty for the root itself.
     pub path: String,
     /// What it is.
-    pub kind: Kind,
+    pub kind: TarEntryKind,
     /// Bytes of a file.
     pub size: u64,
 }
 
 /// What an entry is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TarEntryKind {
     /// A regular file.
     File,
     /// A directory.
@@ -47,34 +47,36 @@ pub enum Kind {
 impl<R: Read> Tar<R> {
     /// An archive from its first byte.
     pub fn new(reader: R) -> Self {
-        Self { reader, left: 0, padding: 0 }
+        Self { reader, unread: 0, padding: 0 }
     }
 
     /// The next entry; what is left of the last one is passed over. `None` at the end. An entry whose path leads out of the
     /// archive is an error: nobody honest writes one.
-    pub fn next_entry(&mut self) -> io::Result<Option<Entry>> {
+    pub fn next_entry(&mut self) -> io::Result<Option<TarEntry>> {
         let mut path = None;
         let mut link = None;
         let mut size = None;
         loop {
-            self.skip()?;
+            self.skip_entry()?;
             let mut header = [0; BLOCK];
-            if !fill(&mut self.reader, &mut header)? || header.iter().all(|byte| *byte == 0) {
+            if !read_block(&mut self.reader, &mut header)? || header.iter().all(|byte| *byte == 0) {
                 return Ok(None);
             }
-            check_sum(&header)?;
+            verify_checksum(&header)?;
             let length = number(&header[124..136])?;
             let kind = header[156];
-            (self.left, self.padding) = (length, length.wrapping_neg() % BLOCK as u64);
+            (self.unread, self.padding) = (length, length.wrapping_neg() % BLOCK as u64);
             match kind {
-                b'L' => path = Some(text(&self.record()?)),
-                b'K' => link = Some(text(&self.record()?)),
+                b'L' => path = Some(text(&self.read_record()?)),
+                b'K' => link = Some(text(&self.read_record()?)),
                 b'x' => {
-                    for (key, value) in pax(&self.record()?)? {
+                    for (key, value) in pax(&self.read_record()?)? {
                         match key.as_str() {
                             "path" => path = Some(value),
                             "linkpath" => link = Some(value),
-                            "size" => size = Some(value.parse().map_err(|_| bad("a size that is none"))?),
+                            "size" => {
+                                size = Some(value.parse().map_err(|_| invalid_data("a size that is none"))?)
+                            }
                             _ => {}
                         }
                     }
@@ -85,42 +87,42 @@ impl<R: Read> Tar<R> {
                     let mut more = kind == b'S' && header[482] != 0;
                     while more {
                         let mut block = [0; BLOCK];
-                        more = fill(&mut self.reader, &mut block)? && block[504] != 0;
+                        more = read_block(&mut self.reader, &mut block)? && block[504] != 0;
                     }
                     let length = size.unwrap_or(length);
-                    (self.left, self.padding) = (length, length.wrapping_neg() % BLOCK as u64);
-                    let path = normal(&path.take().unwrap_or_else(|| name(&header)))?;
+                    (self.unread, self.padding) = (length, length.wrapping_neg() % BLOCK as u64);
+                    let path = normalize_path(&path.take().unwrap_or_else(|| name(&header)))?;
                     let link = link.take().unwrap_or_else(|| text(&header[157..257]));
                     let kind = match kind {
-                        b'0' | b'\0' | b'7' | b'S' => Kind::File,
-                        b'1' => Kind::HardLink(normal(&link)?),
-                        b'2' => Kind::SymbolicLink(link),
-                        b'5' => Kind::Directory,
-                        _ => Kind::Other,
+                        b'0' | b'\0' | b'7' | b'S' => TarEntryKind::File,
+                        b'1' => TarEntryKind::HardLink(normalize_path(&link)?),
+                        b'2' => TarEntryKind::SymbolicLink(link),
+                        b'5' => TarEntryKind::Directory,
+                        _ => TarEntryKind::Other,
                     };
-                    return Ok(Some(Entry { path, kind, size: self.left }));
+                    return Ok(Some(TarEntry { path, kind, size: self.unread }));
                 }
             }
         }
     }
 
     /// Reads the entry as a small record.
-    fn record(&mut self) -> io::Result<Vec<u8>> {
-        if self.left > LONGEST {
-            return Err(bad("a name longer than any path"));
+    fn read_record(&mut self) -> io::Result<Vec<u8>> {
+        if self.unread > MAX_RECORD_BYTES {
+            return Err(invalid_data("a name longer than any path"));
         }
         let mut bytes = Vec::new();
         self.read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    fn skip(&mut self) -> io::Result<()> {
-        let rest = self.left.saturating_add(self.padding);
+    fn skip_entry(&mut self) -> io::Result<()> {
+        let rest = self.unread.saturating_add(self.padding);
         let skipped = io::copy(&mut self.reader.by_ref().take(rest), &mut io::sink())?;
         if skipped < rest {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        (self.left, self.padding) = (0, 0);
+        (self.unread, self.padding) = (0, 0);
         Ok(())
     }
 }
@@ -128,18 +130,18 @@ impl<R: Read> Tar<R> {
 /// The bytes of the entry it stands at.
 impl<R: Read> Read for Tar<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let want = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let want = usize::try_from(self.unread).unwrap_or(usize::MAX).min(buffer.len());
         let got = self.reader.read(&mut buffer[..want])?;
         if got == 0 && want > 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        self.left -= got as u64;
+        self.unread -= got as u64;
         Ok(got)
     }
 }
 
 /// Fills `block`; false at the end of the archive.
-fn fill(reader: &mut impl Read, block: &mut [u8; BLOCK]) -> io::Result<bool> {
+fn read_block(reader: &mut impl Read, block: &mut [u8; BLOCK]) -> io::Result<bool> {
     let mut at = 0;
     while at < BLOCK {
         match reader.read(&mut block[at..]) {
@@ -153,12 +155,12 @@ fn fill(reader: &mut impl Read, block: &mut [u8; BLOCK]) -> io::Result<bool> {
     Ok(true)
 }
 
-fn check_sum(header: &[u8; BLOCK]) -> io::Result<()> {
+fn verify_checksum(header: &[u8; BLOCK]) -> io::Result<()> {
     let sum = |field: std::ops::Range<usize>| header[field].iter().map(|byte| u64::from(*byte)).sum::<u64>();
     let expect = sum(0..148) + 8 * u64::from(b' ') + sum(156..BLOCK);
     match number(&header[148..156])? == expect {
         true => Ok(()),
-        false => Err(bad("a header whose checksum is wrong")),
+        false => Err(invalid_data("a header whose checksum is wrong")),
     }
 }
 
@@ -169,13 +171,13 @@ fn number(field: &[u8]) -> io::Result<u64> {
         let first = u64::from(bytes.next().unwrap_or_default() & 0x7f);
         return bytes
             .try_fold(first, |all, byte| all.checked_mul(256)?.checked_add(u64::from(byte)))
-            .ok_or_else(|| bad("a number that is too large"));
+            .ok_or_else(|| invalid_data("a number that is too large"));
     }
     let digits = text(field);
     let digits = digits.trim();
     match digits.is_empty() {
         true => Ok(0),
-        false => u64::from_str_radix(digits, 8).map_err(|_| bad("a number that is none")),
+        false => u64::from_str_radix(digits, 8).map_err(|_| invalid_data("a number that is none")),
     }
 }
 
@@ -196,34 +198,39 @@ fn text(field: &[u8]) -> String {
 fn pax(mut bytes: &[u8]) -> io::Result<Vec<(String, String)>> {
     let mut records = Vec::new();
     while !bytes.is_empty() {
-        let end =
-            bytes.iter().position(|byte| *byte == b' ').ok_or_else(|| bad("a pax record without length"))?;
-        let length: usize = text(&bytes[..end]).parse().map_err(|_| bad("a pax record without length"))?;
-        let record = bytes.get(end + 1..length).ok_or_else(|| bad("a pax record that is too long"))?;
+        let end = bytes
+            .iter()
+            .position(|byte| *byte == b' ')
+            .ok_or_else(|| invalid_data("a pax record without length"))?;
+        let length: usize =
+            text(&bytes[..end]).parse().map_err(|_| invalid_data("a pax record without length"))?;
+        let record =
+            bytes.get(end + 1..length).ok_or_else(|| invalid_data("a pax record that is too long"))?;
         let record = text(record.strip_suffix(b"\n").unwrap_or(record));
-        let (key, value) = record.split_once('=').ok_or_else(|| bad("a pax record without value"))?;
+        let (key, value) =
+            record.split_once('=').ok_or_else(|| invalid_data("a pax record without value"))?;
         records.push((key.to_owned(), value.to_owned()));
         bytes = &bytes[length..];
     }
     Ok(records)
 }
 
-fn normal(path: &str) -> io::Result<String> {
+fn normalize_path(path: &str) -> io::Result<String> {
     let mut normal = String::new();
     for component in path.split('/').filter(|component| !component.is_empty() && *component != ".") {
         if component == ".." {
-            return Err(bad("a path that leads out of it"));
+            return Err(invalid_data("a path that leads out of it"));
         }
         normal.push('/');
         normal.push_str(component);
     }
-    match normal.len() as u64 <= LONGEST {
+    match normal.len() as u64 <= MAX_RECORD_BYTES {
         true => Ok(normal),
-        false => Err(bad("a name longer than any path")),
+        false => Err(invalid_data("a name longer than any path")),
     }
 }
 
-fn bad(what: &str) -> io::Error {
+fn invalid_data(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the archive has {what}"))
 }
 
@@ -248,7 +255,7 @@ pub(super) mod tests {
         bytes
     }
 
-    fn entries(bytes: &[u8]) -> Result<Vec<Entry>, String> {
+    fn entries(bytes: &[u8]) -> Result<Vec<TarEntry>, String> {
         let mut tar = Tar::new(bytes);
         let mut all = Vec::new();
         while let Some(entry) = tar.next_entry().map_err(|e| e.to_string())? {
@@ -279,12 +286,15 @@ pub(super) mod tests {
             [entry(b'0', "./a", "", b"hello"), entry(b'1', "b", "a", b""), entry(b'5', "c/", "", b"")];
         let archive = archive.concat();
         let mut tar = Tar::new(&archive[..]);
-        assert_eq!(tar.next_entry().unwrap(), Some(Entry { path: "/a".into(), kind: Kind::File, size: 5 }));
+        assert_eq!(
+            tar.next_entry().unwrap(),
+            Some(TarEntry { path: "/a".into(), kind: TarEntryKind::File, size: 5 })
+        );
         let mut two = [0; 2];
         tar.read_exact(&mut two).unwrap();
         assert_eq!(&two, b"he");
-        assert_eq!(tar.next_entry().unwrap().map(|e| e.kind), Some(Kind::HardLink("/a".into())));
-        assert_eq!(tar.next_entry().unwrap().map(|e| e.kind), Some(Kind::Directory));
+        assert_eq!(tar.next_entry().unwrap().map(|e| e.kind), Some(TarEntryKind::HardLink("/a".into())));
+        assert_eq!(tar.next_entry().unwrap().map(|e| e.kind), Some(TarEntryKind::Directory));
         assert_eq!(tar.next_entry().unwrap(), None);
     }
 

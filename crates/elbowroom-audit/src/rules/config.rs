@@ -1,6 +1,6 @@
 //! The few lines of configuration that decide what a program asks.
 
-use super::evidence::{JavaRelease, Setting};
+use super::evidence::{JavaRelease, ServerSetting};
 
 /// A Java runtime's `release` file; `None` for any other file of that name.
 pub fn java_release(text: &str) -> Option<JavaRelease> {
@@ -12,18 +12,18 @@ pub fn java_release(text: &str) -> Option<JavaRelease> {
 }
 
 /// `worker_processes` of an nginx.conf; the last counts, and a file without it is one that says so.
-pub fn nginx(text: &str) -> Setting {
+pub fn nginx(text: &str) -> ServerSetting {
     let statements = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     let statements: String = statements.collect::<Vec<_>>().join(" ");
     let value = statements
         .split([';', '{', '}'])
         .filter_map(|statement| statement.trim().strip_prefix("worker_processes"))
         .rfind(|rest| rest.starts_with(char::is_whitespace));
-    setting("nginx", "worker_processes", value.unwrap_or_default().trim())
+    server_setting("nginx", "worker_processes", value.unwrap_or_default().trim())
 }
 
 /// `processes` or `workers` of a uWSGI ini file; `None` for any other ini file.
-pub fn uwsgi(text: &str) -> Option<Setting> {
+pub fn uwsgi(text: &str) -> Option<ServerSetting> {
     let mut ours = false;
     let mut value = None;
     for line in text.lines().map(str::trim) {
@@ -32,23 +32,23 @@ pub fn uwsgi(text: &str) -> Option<Setting> {
         } else if let (true, Some((key, rest))) = (ours, line.split_once('='))
             && matches!(key.trim(), "processes" | "workers")
         {
-            value = Some(setting("uwsgi", "processes", rest.trim()));
+            value = Some(server_setting("uwsgi", "processes", rest.trim()));
         }
     }
     value
 }
 
 /// `thread_handling` of a MariaDB option file; `None` where it is not set.
-pub fn mariadb(text: &str) -> Option<Setting> {
+pub fn mariadb(text: &str) -> Option<ServerSetting> {
     let mut lines = text.lines().filter_map(|line| line.trim().split_once('='));
     let value = lines.rfind(|(key, _)| key.trim().replace('-', "_") == "thread_handling")?.1;
-    Some(setting("mariadb", "thread_handling", value.trim()))
+    Some(server_setting("mariadb", "thread_handling", value.trim()))
 }
 
-fn setting(program: &str, key: &str, value: &str) -> Setting {
+fn server_setting(program: &str, key: &str, value: &str) -> ServerSetting {
     // Nobody writes more, and a finding quotes it.
     let value = value.chars().filter(|c| !c.is_control()).take(60).collect();
-    Setting { program: program.to_owned(), key: key.to_owned(), value }
+    ServerSetting { program: program.to_owned(), key: key.to_owned(), value }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What was seen in the files of a root directory or an image: bytes already read, nothing concluded yet.
 
-use super::source::Source;
+use super::source::ResourceSource;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
     /// Files with something to say, by path from the root, with a leading slash.
-    pub files: BTreeMap<String, Evidence>,
+    pub files: BTreeMap<String, FileEvidence>,
     /// The image's entry point and command, or nothing.
     pub command: Vec<String>,
     /// The image's environment, `NAME=value`.
@@ -20,15 +20,15 @@ pub struct Inventory {
 /// What one file says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Evidence {
+pub enum FileEvidence {
     /// A program or a shared library.
-    Elf(Box<Elf>),
+    Elf(Box<ElfEvidence>),
     /// The `release` file of a Java runtime.
     JavaRelease(JavaRelease),
     /// A .NET program's `*.runtimeconfig.json`.
-    Dotnet(Dotnet),
+    Dotnet(DotnetConfig),
     /// The value of one key in a server's configuration.
-    Setting(Setting),
+    Setting(ServerSetting),
     /// A Python package that is installed, from the name of its `.dist-info`.
     PythonPackage {
         /// As the directory spells it.
@@ -40,7 +40,7 @@ pub enum Evidence {
 
 /// An ELF file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Elf {
+pub struct ElfEvidence {
     /// It can be started, rather than only be linked to.
     pub program: bool,
     /// Which C library it calls.
@@ -50,11 +50,11 @@ pub struct Elf {
     /// `DT_NEEDED`.
     pub needed: Vec<String>,
     /// Calls it makes that ask about the machine.
-    pub calls: BTreeSet<Call>,
+    pub calls: BTreeSet<SizingCall>,
     /// Symbols of [`super::detect::SYMBOLS`] that it defines.
     pub defines: BTreeSet<String>,
     /// Sources whose names are in its bytes.
-    pub mentions: BTreeSet<Source>,
+    pub mentions: BTreeSet<ResourceSource>,
     /// Texts of [`super::detect::marks`] that are in its bytes, each with the version that follows, if one does.
     pub marks: BTreeMap<String, Option<String>>,
     /// Written in Go.
@@ -78,7 +78,7 @@ pub enum Libc {
 
 /// A call that asks about the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Call {
+pub enum SizingCall {
     /// `sched_getaffinity`, `pthread_getaffinity_np`.
     #[serde(rename = "sched_getaffinity")]
     Affinity,
@@ -96,16 +96,16 @@ pub enum Call {
     Sysinfo,
 }
 
-impl Call {
+impl SizingCall {
     /// Where the C library looks for the answer: glibc's `sysdeps/unix/sysv/linux/getsysstats.c`, musl's
     /// `src/conf/sysconf.c`.
-    pub fn source(self, libc: Libc) -> Source {
+    pub fn source(self, libc: Libc) -> ResourceSource {
         match (self, libc) {
-            (Self::Affinity, _) => Source::Affinity,
-            (Self::PhysPages | Self::Sysinfo, _) => Source::Sysinfo,
-            (Self::NprocessorsOnln | Self::NprocessorsConf, Libc::Musl) => Source::Affinity,
-            (Self::NprocessorsOnln, _) => Source::SysOnline,
-            (Self::NprocessorsConf, _) => Source::SysPossible,
+            (Self::Affinity, _) => ResourceSource::Affinity,
+            (Self::PhysPages | Self::Sysinfo, _) => ResourceSource::Sysinfo,
+            (Self::NprocessorsOnln | Self::NprocessorsConf, Libc::Musl) => ResourceSource::Affinity,
+            (Self::NprocessorsOnln, _) => ResourceSource::SysOnline,
+            (Self::NprocessorsConf, _) => ResourceSource::SysPossible,
         }
     }
 
@@ -143,14 +143,14 @@ pub struct JavaRelease {
 
 /// A .NET program's `*.runtimeconfig.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dotnet {
+pub struct DotnetConfig {
     /// The framework's version: `8.0.0`.
     pub version: Option<String>,
 }
 
 /// One key of a server's configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Setting {
+pub struct ServerSetting {
     /// Whose: `nginx`, `uwsgi`, `gunicorn`, `php-fpm`.
     pub program: String,
     /// The key.

@@ -7,17 +7,17 @@
 //!
 //! # Approach
 //! [`evidence`] is what was seen in files; [`detect`] names the programs it proves; [`table`] says what each reads;
-//! [`source`] says whose numbers are there; [`judge`] puts the two together. Nothing is run and nothing is unpacked.
+//! [`source`] says whose numbers are there; [`verdict`] puts the two together. Nothing is run and nothing is unpacked.
 //!
 //! # Properties
 //! - A name proves nothing: every program is told by its bytes.
 //! - No verdict is written down: each follows from what is read and from what views mount.
-//! - What nobody knows is [`judge::Verdict::Unknown`], never "right".
+//! - What nobody knows is [`verdict::Verdict::Unknown`], never "right".
 
 pub mod config;
 pub mod detect;
 pub mod evidence;
-pub mod judge;
 pub mod source;
 pub mod table;
+pub mod verdict;
 pub mod version;

@@ -14,7 +14,7 @@ pub enum Resource {
 
 /// A place where a program learns about CPUs or memory: a system call or a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Source {
+pub enum ResourceSource {
     /// The call: the CPUs a thread may run on. A cpuset shows here, a quota does not.
     #[serde(rename = "sched_getaffinity")]
     Affinity,
@@ -77,7 +77,7 @@ pub enum Source {
 /// Which cgroup files a container has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Cgroup {
+pub enum CgroupInterface {
     /// v1, also on hybrid hosts.
     V1,
     /// v2.
@@ -86,16 +86,16 @@ pub enum Cgroup {
 
 /// Whose numbers a source gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shows {
+pub enum SourceScope {
     /// The machine's.
     Host,
     /// The container's.
     Container,
     /// It is not there.
-    Nothing,
+    Absent,
 }
 
-impl Source {
+impl ResourceSource {
     /// Every source.
     pub const ALL: [Self; 19] = [
         Self::Affinity,
@@ -145,10 +145,10 @@ impl Source {
     }
 
     /// The cgroup version whose file this is; `None` for what is there under both.
-    pub fn cgroup(self) -> Option<Cgroup> {
+    pub fn cgroup(self) -> Option<CgroupInterface> {
         match self {
-            Self::QuotaV1 | Self::SharesV1 | Self::LimitV1 | Self::SoftLimitV1 => Some(Cgroup::V1),
-            Self::CpuMax | Self::MemoryMax | Self::MemoryHigh => Some(Cgroup::V2),
+            Self::QuotaV1 | Self::SharesV1 | Self::LimitV1 | Self::SoftLimitV1 => Some(CgroupInterface::V1),
+            Self::CpuMax | Self::MemoryMax | Self::MemoryHigh => Some(CgroupInterface::V2),
             // runc puts containers of hybrid hosts into a v2 hierarchy too, and the pressure files are there.
             _ => None,
         }
@@ -156,9 +156,9 @@ impl Source {
 
     /// Whose numbers a container sees here: under limits alone, or with Elbowroom's views mounted
     /// (`page::tree::surfaces`). No file system reaches a system call.
-    pub fn shows(self, cgroup: Cgroup, views: bool) -> Shows {
+    pub fn scope(self, cgroup: CgroupInterface, views: bool) -> SourceScope {
         match self {
-            _ if self.cgroup().is_some_and(|version| version != cgroup) => Shows::Nothing,
+            _ if self.cgroup().is_some_and(|version| version != cgroup) => SourceScope::Absent,
             // The container's own file, view or not.
             Self::QuotaV1
             | Self::SharesV1
@@ -167,10 +167,10 @@ impl Source {
             | Self::SoftLimitV1
             | Self::MemoryMax
             | Self::MemoryHigh
-            | Self::MemoryPressure => Shows::Container,
-            Self::Affinity | Self::Sysinfo => Shows::Host,
-            _ if views => Shows::Container,
-            _ => Shows::Host,
+            | Self::MemoryPressure => SourceScope::Container,
+            Self::Affinity | Self::Sysinfo => SourceScope::Host,
+            _ if views => SourceScope::Container,
+            _ => SourceScope::Host,
         }
     }
 }
@@ -178,42 +178,46 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_view::pages::surface::{Kind, surfaces};
+    use elbowroom_view::pages::view_mounts::{ViewMountTarget, view_mounts};
 
     #[test]
     fn what_views_are_said_to_reach_is_what_is_mounted() {
-        for cgroup in [Cgroup::V1, Cgroup::V2] {
-            let v2 = cgroup == Cgroup::V2;
-            let mounted: Vec<&str> = surfaces(v2, v2)
+        for cgroup in [CgroupInterface::V1, CgroupInterface::V2] {
+            let v2 = cgroup == CgroupInterface::V2;
+            let mounted: Vec<&str> = view_mounts(v2, v2)
                 .into_iter()
-                .map(|surface| match surface.kind {
-                    Kind::Fixed(path) => path,
-                    Kind::Cgroup { file, .. } => file,
+                .map(|surface| match surface.target {
+                    ViewMountTarget::Fixed(path) => path,
+                    ViewMountTarget::Cgroup { file, .. } => file,
                 })
                 .collect();
-            for source in Source::ALL {
-                let reached = source.shows(cgroup, true) == Shows::Container;
+            for source in ResourceSource::ALL {
+                let reached = source.scope(cgroup, true) == SourceScope::Container;
                 let is_mounted = mounted
                     .iter()
                     .any(|path| source.name() == *path || source.name().starts_with(&format!("{path}/")));
                 // Pressure of a container's own cgroup needs no view.
-                assert_eq!(reached && source != Source::MemoryPressure, is_mounted, "{source:?} {cgroup:?}");
+                assert_eq!(
+                    reached && source != ResourceSource::MemoryPressure,
+                    is_mounted,
+                    "{source:?} {cgroup:?}"
+                );
             }
         }
     }
 
     #[test]
     fn a_source_is_written_as_it_is_called() {
-        for source in Source::ALL {
+        for source in ResourceSource::ALL {
             assert_eq!(serde_json::to_value(source).unwrap(), source.name());
         }
     }
 
     #[test]
     fn limits_alone_show_in_cgroup_files_only() {
-        assert_eq!(Source::SysOnline.shows(Cgroup::V2, false), Shows::Host);
-        assert_eq!(Source::CpuMax.shows(Cgroup::V2, false), Shows::Container);
-        assert_eq!(Source::CpuMax.shows(Cgroup::V1, true), Shows::Nothing);
-        assert_eq!(Source::Affinity.shows(Cgroup::V2, true), Shows::Host);
+        assert_eq!(ResourceSource::SysOnline.scope(CgroupInterface::V2, false), SourceScope::Host);
+        assert_eq!(ResourceSource::CpuMax.scope(CgroupInterface::V2, false), SourceScope::Container);
+        assert_eq!(ResourceSource::CpuMax.scope(CgroupInterface::V1, true), SourceScope::Absent);
+        assert_eq!(ResourceSource::Affinity.scope(CgroupInterface::V2, true), SourceScope::Host);
     }
 }

@@ -5,9 +5,9 @@ use std::fmt;
 
 /// Three numbers, compared from the left; what is not written is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version(pub u32, pub u32, pub u32);
+pub struct ProgramVersion(pub u32, pub u32, pub u32);
 
-impl Version {
+impl ProgramVersion {
     /// The version at the beginning of a text: `1.22.1`, `v20.20.2`, `3.11`, `go1.25rc1`. `None` where no digit is.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.strip_prefix("go").or_else(|| text.strip_prefix('v')).unwrap_or(text);
@@ -30,7 +30,7 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for ProgramVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self(a, 0, 0) => write!(f, "{a}"),
@@ -40,13 +40,13 @@ impl fmt::Display for Version {
     }
 }
 
-impl Serialize for Version {
+impl Serialize for ProgramVersion {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Version {
+impl<'de> Deserialize<'de> for ProgramVersion {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         Self::parse(&text).ok_or_else(|| serde::de::Error::custom(format!("no version: {text:?}")))
@@ -60,23 +60,23 @@ mod tests {
     #[test]
     fn versions_read_as_programs_write_them() {
         for (text, expect) in [
-            ("1.22.1", Some(Version(1, 22, 1))),
-            ("v20.20.2/node", Some(Version(20, 20, 2))),
-            ("go1.25rc1", Some(Version(1, 25, 0))),
-            ("3.11", Some(Version(3, 11, 0))),
-            ("15.13 (Debian 15.13-0+deb12u1)", Some(Version(15, 13, 0))),
+            ("1.22.1", Some(ProgramVersion(1, 22, 1))),
+            ("v20.20.2/node", Some(ProgramVersion(20, 20, 2))),
+            ("go1.25rc1", Some(ProgramVersion(1, 25, 0))),
+            ("3.11", Some(ProgramVersion(3, 11, 0))),
+            ("15.13 (Debian 15.13-0+deb12u1)", Some(ProgramVersion(15, 13, 0))),
             ("devel +abc", None),
             ("", None),
             ("99999999999", None),
         ] {
-            assert_eq!(Version::parse(text), expect, "{text}");
+            assert_eq!(ProgramVersion::parse(text), expect, "{text}");
         }
     }
 
     #[test]
     fn java_counts_updates_of_eight_as_patches() {
-        assert_eq!(Version::parse_java("1.8.0_392-b08"), Some(Version(8, 0, 392)));
-        assert_eq!(Version::parse_java("17.0.15+6-Debian"), Some(Version(17, 0, 15)));
-        assert_eq!(Version::parse_java("25"), Some(Version(25, 0, 0)));
+        assert_eq!(ProgramVersion::parse_java("1.8.0_392-b08"), Some(ProgramVersion(8, 0, 392)));
+        assert_eq!(ProgramVersion::parse_java("17.0.15+6-Debian"), Some(ProgramVersion(17, 0, 15)));
+        assert_eq!(ProgramVersion::parse_java("25"), Some(ProgramVersion(25, 0, 0)));
     }
 }

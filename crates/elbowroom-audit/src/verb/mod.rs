@@ -2,12 +2,12 @@
 
 mod text;
 
-use crate::inventory::{Bounds, inventory};
-use crate::rules::judge::{Report, Verdict, judge, summary};
-use crate::rules::source::Cgroup;
+use crate::inventory::{AuditBounds, inventory};
+use crate::rules::source::CgroupInterface;
+use crate::rules::verdict::{AuditVerdict, ImageReport, assess, summary};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use elbowroom_client::output::{Format, Output};
+use elbowroom_client::output::{Format, OutputArgs};
 use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub struct AuditArgs {
     targets: Vec<String>,
     /// The cgroup version of the hosts it will run on; this host's by default.
     #[arg(long, value_enum, value_name = "VERSION")]
-    cgroup: Option<CgroupVersion>,
+    cgroup: Option<CgroupVersionArg>,
     /// Give the exit status for containers that have Elbowroom's views, not limits alone.
     #[arg(long)]
     views: bool,
@@ -33,11 +33,11 @@ pub struct AuditArgs {
     #[arg(long)]
     summary: bool,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum CgroupVersion {
+enum CgroupVersionArg {
     /// cgroup v1, also on hybrid hosts.
     V1,
     /// cgroup v2.
@@ -45,15 +45,15 @@ enum CgroupVersion {
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
-    images: &'a [Report],
-    summary: Vec<Count>,
+struct AuditOutput<'a> {
+    images: &'a [ImageReport],
+    summary: Vec<VerdictCount>,
 }
 
 /// How many images there are of one kind.
 #[derive(Serialize)]
-struct Count {
-    verdict: Verdict,
+struct VerdictCount {
+    verdict: AuditVerdict,
     limits: usize,
     views: usize,
 }
@@ -61,17 +61,17 @@ struct Count {
 /// Audits one target after another; one that cannot be read does not keep the others from it.
 pub fn main(args: &AuditArgs) -> Result<ExitCode> {
     let cgroup = match args.cgroup {
-        Some(CgroupVersion::V1) => Cgroup::V1,
-        Some(CgroupVersion::V2) => Cgroup::V2,
+        Some(CgroupVersionArg::V1) => CgroupInterface::V1,
+        Some(CgroupVersionArg::V2) => CgroupInterface::V2,
         None => host_cgroup(),
     };
     let mut out = std::io::stdout().lock();
     let mut reports = Vec::new();
     let mut failed = false;
     for target in &args.targets {
-        match inventory(target, Bounds::default()) {
+        match inventory(target, AuditBounds::default()) {
             Ok(inventory) => {
-                let report = judge(target, &inventory, cgroup);
+                let report = assess(target, &inventory, cgroup);
                 if args.output.format == Format::Text && !args.summary {
                     out.write_all(text::report(&report, args.all).as_bytes())?;
                     out.flush()?;
@@ -88,8 +88,9 @@ pub fn main(args: &AuditArgs) -> Result<ExitCode> {
     let counts = summary(&reports);
     match args.output.format {
         Format::Json => {
-            let counts = counts.into_iter().map(|(verdict, limits, views)| Count { verdict, limits, views });
-            let answer = Answer { images: &reports, summary: counts.collect() };
+            let counts =
+                counts.into_iter().map(|(verdict, limits, views)| VerdictCount { verdict, limits, views });
+            let answer = AuditOutput { images: &reports, summary: counts.collect() };
             out.write_all(elbowroom_client::output::json(&answer)?.as_bytes())?;
         }
         Format::Text if args.summary || reports.len() > 1 => {
@@ -97,7 +98,7 @@ pub fn main(args: &AuditArgs) -> Result<ExitCode> {
         }
         Format::Text => {}
     }
-    let misreads = reports.iter().any(|r| if args.views { r.views } else { r.limits } == Verdict::Host);
+    let misreads = reports.iter().any(|r| if args.views { r.views } else { r.limits } == AuditVerdict::Host);
     Ok(match (failed, misreads) {
         (true, _) => ExitCode::from(2),
         (false, misreads) => ExitCode::from(u8::from(misreads)),
@@ -105,9 +106,9 @@ pub fn main(args: &AuditArgs) -> Result<ExitCode> {
 }
 
 /// v2 where the controllers are; a hybrid host's limits are v1.
-fn host_cgroup() -> Cgroup {
+fn host_cgroup() -> CgroupInterface {
     match Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-        true => Cgroup::V2,
-        false => Cgroup::V1,
+        true => CgroupInterface::V2,
+        false => CgroupInterface::V1,
     }
 }

@@ -1,21 +1,21 @@
 //! A report for people: worst first, below 80 columns.
 
-use crate::rules::judge::{Answer, Finding, Report, Verdict};
+use crate::rules::verdict::{AuditFinding, AuditVerdict, ImageReport, ResourceVerdict};
 use elbowroom_client::table::{Align, clip, table};
 use std::fmt::Write;
 
 const WIDTH: usize = 79;
 
 /// One image.
-pub(super) fn report(report: &Report, all: bool) -> String {
+pub(super) fn report(report: &ImageReport, all: bool) -> String {
     let mut text = String::new();
     let verdict = match report.limits == report.views {
-        true => report.limits.words().to_owned(),
-        false => format!("{}; with views {}", report.limits.words(), report.views.words()),
+        true => report.limits.label().to_owned(),
+        false => format!("{}; with views {}", report.limits.label(), report.views.label()),
     };
     let _ = writeln!(text, "{}: {verdict}", clip(&report.image, WIDTH - 2));
-    let (shown, left): (Vec<&Finding>, Vec<&Finding>) =
-        report.findings.iter().partition(|f| all || f.counts && f.worst(false) != Verdict::Nothing);
+    let (shown, left): (Vec<&AuditFinding>, Vec<&AuditFinding>) =
+        report.findings.iter().partition(|f| all || f.counts && f.worst(false) != AuditVerdict::Nothing);
     for group in groups(&shown) {
         text.push('\n');
         text.push_str(&finding(&group));
@@ -25,7 +25,7 @@ pub(super) fn report(report: &Report, all: bool) -> String {
     if !quiet.is_empty() {
         wrapped(&mut rest, "  ask nothing ", &quiet);
     }
-    let others = names(left.iter().filter(|f| !f.counts && f.worst(false) != Verdict::Nothing));
+    let others = names(left.iter().filter(|f| !f.counts && f.worst(false) != AuditVerdict::Nothing));
     if !others.is_empty() {
         wrapped(&mut rest, "  also ask    ", &format!("{others} (--all says what)"));
     }
@@ -40,21 +40,21 @@ pub(super) fn report(report: &Report, all: bool) -> String {
 }
 
 /// The paper's Fig. 1 for these images.
-pub(super) fn summary(counts: &[(Verdict, usize, usize)], images: usize) -> String {
+pub(super) fn summary(counts: &[(AuditVerdict, usize, usize)], images: usize) -> String {
     let cell = |count: usize| format!("{count} ({:.0} %)", 100.0 * count as f64 / images.max(1) as f64);
     let rows: Vec<Vec<String>> = counts
         .iter()
-        .map(|(verdict, limits, views)| vec![verdict.words().to_owned(), cell(*limits), cell(*views)])
+        .map(|(verdict, limits, views)| vec![verdict.label().to_owned(), cell(*limits), cell(*views)])
         .collect();
     let heading = [("IMAGES", Align::Left), ("LIMITS ALONE", Align::Right), ("WITH VIEWS", Align::Right)];
     table(&heading, &rows)
 }
 
 /// Findings that say the same about several files of one program.
-fn groups<'a>(findings: &[&'a Finding]) -> Vec<Vec<&'a Finding>> {
-    let mut groups: Vec<Vec<&Finding>> = Vec::new();
+fn groups<'a>(findings: &[&'a AuditFinding]) -> Vec<Vec<&'a AuditFinding>> {
+    let mut groups: Vec<Vec<&AuditFinding>> = Vec::new();
     for finding in findings {
-        let same = |group: &&mut Vec<&Finding>| {
+        let same = |group: &&mut Vec<&AuditFinding>| {
             let first = group[0];
             (first.name, first.program.version, &first.cpu, &first.memory, first.counts)
                 == (finding.name, finding.program.version, &finding.cpu, &finding.memory, finding.counts)
@@ -67,10 +67,10 @@ fn groups<'a>(findings: &[&'a Finding]) -> Vec<Vec<&'a Finding>> {
     groups
 }
 
-fn finding(group: &[&Finding]) -> String {
+fn finding(group: &[&AuditFinding]) -> String {
     let first = group[0];
     let mut text = String::new();
-    let _ = writeln!(text, "  {:<16} {}", first.worst(false).words(), title(first));
+    let _ = writeln!(text, "  {:<16} {}", first.worst(false).label(), title(first));
     let (path, users) = (&first.program.path, first.program.users);
     let more = match (group.len() - 1, users) {
         (0, None) => String::new(),
@@ -80,7 +80,7 @@ fn finding(group: &[&Finding]) -> String {
     };
     wrapped(&mut text, "    in       ", &format!("{}{more}", clip(path, 300)));
     for (name, answer) in [("CPUs", &first.cpu), ("memory", &first.memory)] {
-        if answer.limits != Verdict::Nothing || !answer.note.is_empty() {
+        if answer.limits != AuditVerdict::Nothing || !answer.note.is_empty() {
             wrapped(&mut text, &format!("    {name:<8} "), &words(answer));
         }
     }
@@ -93,15 +93,15 @@ fn finding(group: &[&Finding]) -> String {
 }
 
 /// A person must act where views do not help, or where there may be none.
-fn needs_setting(answer: &Answer) -> bool {
-    matches!(answer.limits, Verdict::Host | Verdict::Unknown)
+fn needs_setting(answer: &ResourceVerdict) -> bool {
+    matches!(answer.limits, AuditVerdict::Host | AuditVerdict::Unknown)
 }
 
-fn words(answer: &Answer) -> String {
+fn words(answer: &ResourceVerdict) -> String {
     let mut words = vec![match (&answer.settled, answer.limits == answer.views) {
         (Some(settled), _) => format!("settled: {}", clip(settled, 60)),
-        (None, true) => answer.limits.words().to_owned(),
-        (None, false) => format!("{}; with views {}", answer.limits.words(), answer.views.words()),
+        (None, true) => answer.limits.label().to_owned(),
+        (None, false) => format!("{}; with views {}", answer.limits.label(), answer.views.label()),
     }];
     if !answer.reads.is_empty() {
         let names: Vec<&str> = answer.reads.iter().map(|source| source.name()).collect();
@@ -113,7 +113,7 @@ fn words(answer: &Answer) -> String {
     words.join("; ")
 }
 
-fn title(finding: &Finding) -> String {
+fn title(finding: &AuditFinding) -> String {
     match finding.program.version {
         Some(version) => format!("{} {version}", finding.name),
         None => finding.name.to_owned(),
@@ -121,7 +121,7 @@ fn title(finding: &Finding) -> String {
 }
 
 /// Every name once: of known programs with the version, of others the file's.
-fn names<'a>(findings: impl Iterator<Item = &'a &'a Finding>) -> String {
+fn names<'a>(findings: impl Iterator<Item = &'a &'a AuditFinding>) -> String {
     let mut names: Vec<String> = findings
         .map(|finding| match finding.program.id.as_str() {
             "program" | "go" | "rust" => {
@@ -158,19 +158,19 @@ fn wrapped(text: &mut String, heading: &str, words: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::evidence::{Call, Elf, Evidence, GoBuild, Inventory, Libc};
-    use crate::rules::judge::judge;
-    use crate::rules::source::Cgroup;
+    use crate::rules::evidence::{ElfEvidence, FileEvidence, GoBuild, Inventory, Libc, SizingCall};
+    use crate::rules::source::CgroupInterface;
+    use crate::rules::verdict::assess;
 
     fn image() -> Inventory {
-        let elf = Elf { program: true, libc: Libc::Glibc, ..Elf::default() };
+        let elf = ElfEvidence { program: true, libc: Libc::Glibc, ..ElfEvidence::default() };
         let go = GoBuild { version: "go1.22.1".to_owned(), ..GoBuild::default() };
-        let of = |elf: Elf| Evidence::Elf(Box::new(elf));
+        let of = |elf: ElfEvidence| FileEvidence::Elf(Box::new(elf));
         let files = [
-            ("/app", of(Elf { go: Some(go.clone()), ..elf.clone() })),
-            ("/usr/bin/a\nb", of(Elf { go: Some(go), ..elf.clone() })),
-            ("/usr/bin/nproc", of(Elf { calls: [Call::Affinity].into(), ..elf.clone() })),
-            ("/usr/bin/python3.11", of(Elf { defines: ["Py_BytesMain".to_owned()].into(), ..elf })),
+            ("/app", of(ElfEvidence { go: Some(go.clone()), ..elf.clone() })),
+            ("/usr/bin/a\nb", of(ElfEvidence { go: Some(go), ..elf.clone() })),
+            ("/usr/bin/nproc", of(ElfEvidence { calls: [SizingCall::Affinity].into(), ..elf.clone() })),
+            ("/usr/bin/python3.11", of(ElfEvidence { defines: ["Py_BytesMain".to_owned()].into(), ..elf })),
         ];
         let files = files.into_iter().map(|(path, evidence)| (path.to_owned(), evidence)).collect();
         Inventory { files, skipped: vec!["y".repeat(400)], ..Inventory::default() }
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_report_is_worst_first_and_below_eighty_columns() {
-        let text = report(&judge("shop/web:1", &image(), Cgroup::V2), false);
+        let text = report(&assess("shop/web:1", &image(), CgroupInterface::V2), false);
         let places: Vec<usize> = ["Go 1.22.1", "CPython 3.11", "also ask    nproc"]
             .iter()
             .map(|part| text.find(part).unwrap_or_else(|| panic!("{part} is not in:\n{text}")))
@@ -188,13 +188,16 @@ mod tests {
         let wide =
             text.lines().filter(|line| line.len() > WIDTH && line.contains(' ') && !line.contains("yyyy"));
         assert_eq!(wide.collect::<Vec<_>>(), Vec::<&str>::new());
-        assert!(!report(&judge("x", &image(), Cgroup::V2), true).contains("a\nb"));
+        assert!(!report(&assess("x", &image(), CgroupInterface::V2), true).contains("a\nb"));
     }
 
     #[test]
     fn the_summary_gives_parts_of_a_whole() {
-        let reports = [judge("a", &image(), Cgroup::V2), judge("b", &Inventory::default(), Cgroup::V2)];
-        let text = summary(&crate::rules::judge::summary(&reports), 2);
+        let reports = [
+            assess("a", &image(), CgroupInterface::V2),
+            assess("b", &Inventory::default(), CgroupInterface::V2),
+        ];
+        let text = summary(&crate::rules::verdict::summary(&reports), 2);
         assert!(text.contains("sees the host         1 (50 %)    1 (50 %)"), "{text}");
     }
 }

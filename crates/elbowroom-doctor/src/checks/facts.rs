@@ -2,7 +2,7 @@
 //! back to are literally what the file said; counters are numbers.
 
 use elbowroom_types::psi::Pressure;
-use elbowroom_types::sample::{Container, DeviceNumber, Engine, IoStat, MemoryStat};
+use elbowroom_types::sample::{ContainerEngine, ContainerIdentity, DeviceNumber, IoStat, MemoryStat};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A cgroup version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Version {
+pub enum ControllerVersion {
     /// cgroup.
     V1,
     /// cgroup2.
@@ -20,7 +20,7 @@ pub enum Version {
 /// The controllers whose files checks read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Controller {
+pub enum HierarchyController {
     /// `cpu`, with `cpu.stat`.
     Cpu,
     /// `cpuset`.
@@ -37,22 +37,22 @@ pub enum Controller {
 
 /// A host, seen twice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct HostFacts {
     /// Time between the two looks.
     pub elapsed: Micros,
     /// The machine.
-    pub host: Host,
+    pub host: MachineFacts,
     /// Every cgroup that matters, parents first; the first is the root.
-    pub groups: Vec<Group>,
+    pub groups: Vec<CgroupFacts>,
 }
 
 /// The machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Host {
+pub struct MachineFacts {
     /// `major.minor` of the kernel's release.
     pub kernel: (u32, u32),
     /// The version of each controller's hierarchy; absent where none is mounted.
-    pub versions: BTreeMap<Controller, Version>,
+    pub versions: BTreeMap<HierarchyController, ControllerVersion>,
     /// Where the v2 hierarchy is mounted.
     pub unified: Option<String>,
     /// Files of one short text, by path: sysctls, switches below /sys, `/proc/cgroups`.
@@ -60,26 +60,26 @@ pub struct Host {
     /// Number of cgroup directories of the memory hierarchy.
     pub memory_directories: u64,
     /// At the first look.
-    pub before: HostCounters,
+    pub before: MachineCounters,
     /// At the second.
-    pub after: HostCounters,
+    pub after: MachineCounters,
     /// Whole disks, by name.
-    pub disks: Vec<Disk>,
+    pub disks: Vec<DiskFacts>,
     /// Device numbers of partitions, with the number of the disk each is a part of.
     pub partitions: BTreeMap<DeviceNumber, DeviceNumber>,
     /// Mounted file systems on block devices.
-    pub mounts: Vec<Mount>,
+    pub mounts: Vec<MountFacts>,
     /// Memory nodes.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NumaNodeFacts>,
     /// Programs at work that write the same files or kill on pressure, by their process names.
     pub managers: Vec<String>,
     /// Fixes of ours that are in force, or were.
-    pub ledger: Vec<Applied>,
+    pub ledger: Vec<AppliedWrite>,
 }
 
 /// Counters of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct HostCounters {
+pub struct MachineCounters {
     /// `/proc/meminfo`, the lines in kB.
     pub meminfo: BTreeMap<String, Bytes>,
     /// `/proc/vmstat`.
@@ -90,7 +90,7 @@ pub struct HostCounters {
 
 /// A whole disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Disk {
+pub struct DiskFacts {
     /// `sda`.
     pub name: String,
     /// Its device number.
@@ -118,7 +118,7 @@ pub struct DiskCounters {
 
 /// A mounted file system on a block device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mount {
+pub struct MountFacts {
     /// Where.
     pub point: String,
     /// `ext4`.
@@ -131,7 +131,7 @@ pub struct Mount {
 
 /// One memory node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
+pub struct NumaNodeFacts {
     /// Its number.
     pub number: u32,
     /// `MemTotal`.
@@ -142,7 +142,7 @@ pub struct Node {
 
 /// A write of ours, as the journal of fixes has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Applied {
+pub struct AppliedWrite {
     /// The fix it belongs to.
     pub id: String,
     /// The file.
@@ -155,7 +155,7 @@ pub struct Applied {
 
 /// One cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Group {
+pub struct CgroupFacts {
     /// Path below the hierarchy's root, with a slash in front.
     pub path: String,
     /// Its directory's inode, which tells it from a later one of the same path.
@@ -164,9 +164,9 @@ pub struct Group {
     /// Place of the cgroup above it.
     pub parent: Option<usize>,
     /// Set when this cgroup is a container.
-    pub container: Option<Container>,
+    pub container: Option<ContainerIdentity>,
     /// Its directory for each controller that has it.
-    pub dirs: BTreeMap<Controller, String>,
+    pub dirs: BTreeMap<HierarchyController, String>,
     /// Settings by file name (`memory.max`), as the kernel says them.
     pub files: BTreeMap<String, String>,
     /// The files that a lease of the agent is in: what is told of them is what they said before it, and will again.
@@ -175,16 +175,16 @@ pub struct Group {
     /// Rows of v2 `io.max` and v1 `blkio.throttle.*`: the file, the device, the rest of the row.
     pub io_limits: Vec<(String, DeviceNumber, String)>,
     /// At the first look.
-    pub before: Counters,
+    pub before: CgroupCounters,
     /// At the second.
-    pub after: Counters,
+    pub after: CgroupCounters,
     /// Programs with a heap of a size that was given to them.
-    pub heaps: Vec<Heap>,
+    pub heaps: Vec<FixedHeap>,
 }
 
 /// What a cgroup has used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Counters {
+pub struct CgroupCounters {
     /// v1 `memory.usage_in_bytes`, v2 `memory.current`.
     pub usage: Option<Bytes>,
     /// `memory.stat`, with what is below.
@@ -204,7 +204,7 @@ pub struct Counters {
 
 /// A program whose heap may grow to a size that its command line fixes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Heap {
+pub struct FixedHeap {
     /// Its process.
     pub pid: i32,
     /// The argument: `-Xmx4g`.
@@ -213,14 +213,14 @@ pub struct Heap {
     pub size: Bytes,
 }
 
-impl Facts {
+impl HostFacts {
     /// The containers.
-    pub fn containers(&self) -> impl Iterator<Item = &Group> {
+    pub fn containers(&self) -> impl Iterator<Item = &CgroupFacts> {
         self.groups.iter().filter(|g| g.container.is_some())
     }
 
     /// The cgroups around `group`, from the nearest to the one below the root.
-    pub fn ancestors<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = &'a Group> {
+    pub fn ancestors<'a>(&'a self, group: &'a CgroupFacts) -> impl Iterator<Item = &'a CgroupFacts> {
         std::iter::successors(group.parent.and_then(|at| self.groups.get(at)), |g| {
             g.parent.and_then(|at| self.groups.get(at))
         })
@@ -228,13 +228,13 @@ impl Facts {
     }
 
     /// The cgroups directly below `group`.
-    pub fn children<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = &'a Group> {
+    pub fn children<'a>(&'a self, group: &'a CgroupFacts) -> impl Iterator<Item = &'a CgroupFacts> {
         let at = self.groups.iter().position(|g| std::ptr::eq(g, group));
         self.groups.iter().filter(move |g| g.parent.is_some() && g.parent == at)
     }
 
     /// The root of the hierarchies.
-    pub fn root(&self) -> Option<&Group> {
+    pub fn root(&self) -> Option<&CgroupFacts> {
         self.groups.first().filter(|g| g.parent.is_none())
     }
 
@@ -247,17 +247,17 @@ impl Facts {
     }
 
     /// A page; every architecture that runs containers at large counts these in 4 KiB or states bytes.
-    pub const fn pages(n: u64) -> Bytes {
+    pub const fn page_bytes(n: u64) -> Bytes {
         Bytes(n.saturating_mul(4096))
     }
 
     /// Which version `controller` has on this host.
-    pub fn version(&self, controller: Controller) -> Option<Version> {
+    pub fn version(&self, controller: HierarchyController) -> Option<ControllerVersion> {
         self.host.versions.get(&controller).copied()
     }
 }
 
-impl Host {
+impl MachineFacts {
     /// A line of `/proc/meminfo` at the second look.
     pub fn meminfo(&self, key: &str) -> Option<Bytes> {
         self.after.meminfo.get(key).copied()
@@ -289,7 +289,7 @@ impl Host {
     }
 }
 
-impl Group {
+impl CgroupFacts {
     /// Its name, if it is a container.
     pub(crate) fn container_name(&self) -> Option<String> {
         self.container.as_ref().map(|_| self.name())
@@ -305,7 +305,9 @@ impl Group {
                 },
                 (_, Some(name)) => name.clone(),
                 // An id of 64 digits is known by its first twelve.
-                (_, None) if c.engine != Engine::Plain && c.id.len() > 12 => c.id.chars().take(12).collect(),
+                (_, None) if c.engine != ContainerEngine::Plain && c.id.len() > 12 => {
+                    c.id.chars().take(12).collect()
+                }
                 (_, None) => c.id.clone(),
             },
             None => self.path.clone(),
@@ -323,12 +325,12 @@ impl Group {
     }
 
     /// Whether what is in force in a file is the agent's, not what its text here says.
-    pub fn is_held(&self, file: &str) -> bool {
+    pub fn is_leased(&self, file: &str) -> bool {
         self.held.contains(file)
     }
 
     /// Whether limits of the agent's on disks are in force.
-    pub fn is_held_on_disks(&self) -> bool {
+    pub fn has_leased_io_limits(&self) -> bool {
         self.held.iter().any(|file| file == "io.max" || file.starts_with("blkio.throttle."))
     }
 
@@ -345,7 +347,7 @@ impl Group {
     }
 
     /// The file that holds its hard limit.
-    pub fn hard_file(&self) -> &'static str {
+    pub fn hard_limit_file(&self) -> &'static str {
         if self.files.contains_key("memory.limit_in_bytes") { "memory.limit_in_bytes" } else { "memory.max" }
     }
 
@@ -364,12 +366,12 @@ impl Group {
     }
 
     /// Its own hard limit, where it has one.
-    pub fn hard(&self) -> Option<Bytes> {
-        self.limit(self.hard_file()).and_then(Limit::value)
+    pub fn hard_limit(&self) -> Option<Bytes> {
+        self.limit(self.hard_limit_file()).and_then(Limit::value)
     }
 
     /// The whole path of a file of a controller.
-    pub fn file(&self, controller: Controller, file: &str) -> String {
+    pub fn file(&self, controller: HierarchyController, file: &str) -> String {
         match self.dirs.get(&controller) {
             Some(dir) => format!("{dir}/{file}"),
             None => file.to_owned(),
@@ -392,7 +394,7 @@ impl Group {
     }
 
     /// How often an event of memory happened between the looks, and ever.
-    pub fn event(&self, key: &str) -> Option<(u64, u64)> {
+    pub fn event_counts(&self, key: &str) -> Option<(u64, u64)> {
         let after = *self.after.events.get(key)?;
         let before = self.before.events.get(key).copied().unwrap_or(after);
         Some((after.saturating_sub(before), after))

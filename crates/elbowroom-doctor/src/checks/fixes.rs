@@ -3,16 +3,16 @@
 //! Nothing here lowers a limit, switches swap off or ends a process. v1's soft limit is none: it says who gives first when
 //! the host is short, and refuses nobody anything (mm/memcontrol-v1.c, `memcg1_soft_limit_reclaim`).
 
-use super::cache::stolen;
-use super::facts::{Controller, Facts, Group, Version};
-use super::reserve::open;
-use elbowroom_types::finding::{CPU_PERIOD, Fix, Property, Write, cpu_percent};
-use elbowroom_types::sample::Engine;
+use super::cache::loses_cache_to_host;
+use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
+use super::reserve::unreserved_containers;
+use elbowroom_types::finding::{CPU_PERIOD, FileWrite, FindingFix, UnitProperty, cpu_percent};
+use elbowroom_types::sample::ContainerEngine;
 use elbowroom_types::unit::{Bytes, Limit, Percent};
 use std::cell::LazyCell;
 
 /// Promises may add up to this part of the machine; the rest is the kernel's and the host's own.
-pub const PROMISABLE: Percent = Percent::whole(80);
+pub const RESERVABLE: Percent = Percent::whole(80);
 
 const MIB: u64 = 1 << 20;
 
@@ -22,17 +22,22 @@ pub fn whole_mib(bytes: Bytes) -> Bytes {
 }
 
 /// A new value for one of a cgroup's files; `None` where it has no such file, or says so already.
-pub fn set(group: &Group, controller: Controller, file: &str, to: impl ToString) -> Option<Write> {
+pub fn cgroup_write(
+    group: &CgroupFacts,
+    controller: HierarchyController,
+    file: &str,
+    to: impl ToString,
+) -> Option<FileWrite> {
     let (from, to) = (group.text(file)?.to_owned(), to.to_string());
     let capped = ["memory.max", "memory.high", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"];
     let in_use = capped.contains(&file).then(|| group.file(controller, group.usage_file()));
-    let unit = property(group, file, [&from, &to]);
-    (from != to).then(|| Write { file: group.file(controller, file), from, to, unit, in_use })
+    let unit = unit_property(group, file, [&from, &to]);
+    (from != to).then(|| FileWrite { file: group.file(controller, file), from, to, unit, in_use })
 }
 
 /// The unit and property behind a file, where the system's manager made the cgroup. Its units are in slices only: what is below
 /// a scope or a service is a user's or a container's own, and may have the name of a unit of the system.
-fn property(group: &Group, file: &str, values: [&str; 2]) -> Option<Property> {
+fn unit_property(group: &CgroupFacts, file: &str, values: [&str; 2]) -> Option<UnitProperty> {
     let (around, unit) = group.path.rsplit_once('/')?;
     let in_slices = around.split('/').skip(1).all(|name| name.ends_with(".slice"));
     let suffixed = [".scope", ".slice", ".service"].iter().any(|s| unit.ends_with(s));
@@ -53,11 +58,11 @@ fn property(group: &Group, file: &str, values: [&str; 2]) -> Option<Property> {
         "pids.max" => "TasksMax",
         _ => return None,
     };
-    (in_slices && suffixed).then(|| Property { unit: unit.to_owned(), name: name.to_owned() })
+    (in_slices && suffixed).then(|| UnitProperty { unit: unit.to_owned(), name: name.to_owned() })
 }
 
 /// What a person types for one write.
-fn command(group: &Group, write: &Write) -> String {
+fn command(group: &CgroupFacts, write: &FileWrite) -> String {
     let file = write.file.rsplit('/').next().unwrap_or_default();
     match docker_name(group) {
         Some(name) if matches!(file, "memory.low" | "memory.soft_limit_in_bytes") => {
@@ -70,17 +75,17 @@ fn command(group: &Group, write: &Write) -> String {
 }
 
 /// What a person types where no engine keeps the setting.
-pub fn plain_command(write: &Write) -> String {
+pub fn plain_command(write: &FileWrite) -> String {
     match &write.unit {
         Some(p) => {
-            format!("systemctl set-property --runtime {} {}", quoted(&p.unit), p.assignment(&write.to))
+            format!("systemctl set-property --runtime {} {}", shell_quoted(&p.unit), p.assignment(&write.to))
         }
-        None => format!("echo {} > {}", quoted(&write.to), quoted(&write.file)),
+        None => format!("echo {} > {}", shell_quoted(&write.to), shell_quoted(&write.file)),
     }
 }
 
 /// A word for the shell.
-pub fn quoted(word: &str) -> String {
+pub fn shell_quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,=+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()
@@ -90,98 +95,114 @@ pub fn quoted(word: &str) -> String {
 }
 
 /// What `docker` knows the container by.
-fn docker_name(group: &Group) -> Option<String> {
-    let container = group.container.as_ref().filter(|c| c.engine == Engine::Docker)?;
+fn docker_name(group: &CgroupFacts) -> Option<String> {
+    let container = group.container.as_ref().filter(|c| c.engine == ContainerEngine::Docker)?;
     let id: String = container.id.chars().take(12).collect();
     Some(container.name.clone().filter(|_| container.pod.is_none()).unwrap_or(id))
 }
 
 /// One file of a cgroup.
-pub(super) fn one(group: &Group, controller: Controller, file: &str, to: impl ToString) -> Option<Fix> {
-    let write = set(group, controller, file, to)?;
-    Some(Fix { commands: vec![command(group, &write)], writes: vec![write] })
+pub(super) fn cgroup_fix(
+    group: &CgroupFacts,
+    controller: HierarchyController,
+    file: &str,
+    to: impl ToString,
+) -> Option<FindingFix> {
+    let write = cgroup_write(group, controller, file, to)?;
+    Some(FindingFix { commands: vec![command(group, &write)], writes: vec![write] })
 }
 
 /// A switch of the machine: a file below `/proc/sys`, or below `/sys`.
-pub(super) fn switch(facts: &Facts, file: &str, to: impl ToString) -> Option<Fix> {
+pub(super) fn sysctl_fix(facts: &HostFacts, file: &str, to: impl ToString) -> Option<FindingFix> {
     let (from, to) = (facts.host.setting(file)?.to_owned(), to.to_string());
     let command = match file.strip_prefix("/proc/sys/") {
         Some(key) => format!("sysctl -w {}={to}", key.replace('/', ".")),
         None => format!("echo {to} > {file}"),
     };
-    let write = Write { file: file.to_owned(), from, to, ..Write::default() };
-    (write.from != write.to).then(|| Fix { commands: vec![command], writes: vec![write] })
+    let write = FileWrite { file: file.to_owned(), from, to, ..FileWrite::default() };
+    (write.from != write.to).then(|| FindingFix { commands: vec![command], writes: vec![write] })
 }
 
 /// Commands for a person only.
-pub(super) fn by_hand(commands: &[&str]) -> Option<Fix> {
-    Some(Fix { commands: commands.iter().map(|c| (*c).to_owned()).collect(), writes: Vec::new() })
+pub(super) fn manual_fix(commands: &[&str]) -> Option<FindingFix> {
+    Some(FindingFix { commands: commands.iter().map(|c| (*c).to_owned()).collect(), writes: Vec::new() })
 }
 
 /// What is kept for a cgroup when the host is short: v2 the least of `memory.low` or `memory.min` and those around it; v1
 /// the soft limit, which only says that others give first.
-pub fn kept(facts: &Facts, group: &Group) -> Bytes {
-    match facts.version(Controller::Memory) {
-        Some(Version::V1) => {
+pub fn protected_memory(facts: &HostFacts, group: &CgroupFacts) -> Bytes {
+    match facts.version(HierarchyController::Memory) {
+        Some(ControllerVersion::V1) => {
             group.limit("memory.soft_limit_in_bytes").and_then(Limit::value).unwrap_or_default()
         }
-        _ => facts.ancestors(group).map(low).fold(low(group), Bytes::min),
+        _ => facts.ancestors(group).map(own_protection).fold(own_protection(group), Bytes::min),
     }
 }
 
 /// What a cgroup itself claims, whatever is around it.
-pub fn low(group: &Group) -> Bytes {
+pub fn own_protection(group: &CgroupFacts) -> Bytes {
     let of = |file| group.limit(file).map_or(Bytes::ZERO, |l| l.or(Bytes(i64::MAX as u64)));
     of("memory.low").max(of("memory.min"))
 }
 
 /// What may be promised on this host, in whole MiB.
-fn promisable(facts: &Facts) -> Bytes {
-    Bytes(PROMISABLE.of(facts.host.mem_total().get()) / MIB * MIB)
+fn reservable_memory(facts: &HostFacts) -> Bytes {
+    Bytes(RESERVABLE.of(facts.host.mem_total().get()) / MIB * MIB)
 }
 
 /// What is kept for all containers together.
-pub fn promised(facts: &Facts) -> Bytes {
-    facts.containers().map(|g| kept(facts, g)).sum()
+pub fn total_protected(facts: &HostFacts) -> Bytes {
+    facts.containers().map(|g| protected_memory(facts, g)).sum()
 }
 
 /// Keeps `keep` for `group` when the host is short. `None` where that would promise more than the machine has, or nothing
 /// would change.
-pub fn protect(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
-    protect_beside(facts, group, keep, promised(facts))
+pub fn protect(facts: &HostFacts, group: &CgroupFacts, keep: Bytes) -> Option<FindingFix> {
+    protect_within(facts, group, keep, total_protected(facts))
 }
 
 /// The same, with the sum of what is kept already, which costs a walk over all containers.
-pub(super) fn protect_beside(facts: &Facts, group: &Group, keep: Bytes, promised: Bytes) -> Option<Fix> {
-    let keep = whole_mib(keep).min(group.hard().unwrap_or(Bytes(u64::MAX)));
-    let others = promised.saturating_sub(kept(facts, group));
-    if others.saturating_add(keep) > promisable(facts) {
+pub(super) fn protect_within(
+    facts: &HostFacts,
+    group: &CgroupFacts,
+    keep: Bytes,
+    promised: Bytes,
+) -> Option<FindingFix> {
+    let keep = whole_mib(keep).min(group.hard_limit().unwrap_or(Bytes(u64::MAX)));
+    let others = promised.saturating_sub(protected_memory(facts, group));
+    if others.saturating_add(keep) > reservable_memory(facts) {
         return None;
     }
-    match facts.version(Controller::Memory)? {
-        Version::V1 => order_of_giving(facts, group, keep),
-        Version::V2 => lows(facts, group, keep),
+    match facts.version(HierarchyController::Memory)? {
+        ControllerVersion::V1 => soft_limit_fix(facts, group, keep),
+        ControllerVersion::V2 => memory_low_fix(facts, group, keep),
     }
 }
 
-/// The cgroups around a container keep what it claims already. `None` as for [`protect_beside`].
-pub(super) fn lows_of_parents(facts: &Facts, group: &Group, promised: Bytes) -> Option<Fix> {
-    let claim = low(group);
-    let others = promised.saturating_sub(kept(facts, group));
-    (others.saturating_add(claim) <= promisable(facts)).then(|| lows(facts, group, claim)).flatten()
+/// The cgroups around a container keep what it claims already. `None` as for [`protect_within`].
+pub(super) fn ancestor_protection_fix(
+    facts: &HostFacts,
+    group: &CgroupFacts,
+    promised: Bytes,
+) -> Option<FindingFix> {
+    let claim = own_protection(group);
+    let others = promised.saturating_sub(protected_memory(facts, group));
+    (others.saturating_add(claim) <= reservable_memory(facts))
+        .then(|| memory_low_fix(facts, group, claim))
+        .flatten()
 }
 
 /// v2: `memory.low` of the group, and of those around it as much as all their children claim, as far as the host can keep that.
 /// Without the latter the kernel scales the claim down to what the parent has, which is nothing (mm/page_counter.c,
 /// `effective_protection`).
-fn lows(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
-    let most = promisable(facts);
-    let mut need = low(group).max(keep);
+fn memory_low_fix(facts: &HostFacts, group: &CgroupFacts, keep: Bytes) -> Option<FindingFix> {
+    let most = reservable_memory(facts);
+    let mut need = own_protection(group).max(keep);
     let mut below = group;
-    let mut fix = Fix::default();
-    let mut push = |group: &Group, need: Bytes| {
-        if low(group) < need
-            && let Some(write) = set(group, Controller::Memory, "memory.low", need.get())
+    let mut fix = FindingFix::default();
+    let mut push = |group: &CgroupFacts, need: Bytes| {
+        if own_protection(group) < need
+            && let Some(write) = cgroup_write(group, HierarchyController::Memory, "memory.low", need.get())
         {
             fix.commands.push(command(group, &write));
             fix.writes.push(write);
@@ -189,8 +210,9 @@ fn lows(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
     };
     push(group, need);
     for around in facts.ancestors(group) {
-        let beside: Bytes = facts.children(around).filter(|g| !std::ptr::eq(*g, below)).map(low).sum();
-        need = low(around).max(need.saturating_add(beside).min(most));
+        let beside: Bytes =
+            facts.children(around).filter(|g| !std::ptr::eq(*g, below)).map(own_protection).sum();
+        need = own_protection(around).max(need.saturating_add(beside).min(most));
         push(around, need);
         below = around;
     }
@@ -202,19 +224,20 @@ fn lows(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
 
 /// v1: the group's soft limit, and one for every neighbour that holds much cache it does not use and has none: kswapd takes
 /// from those above theirs first. Who is to be protected as well does not give.
-fn order_of_giving(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
+fn soft_limit_fix(facts: &HostFacts, group: &CgroupFacts, keep: Bytes) -> Option<FindingFix> {
     const SOFT: &str = "memory.soft_limit_in_bytes";
     let much = Bytes(Percent::whole(5).of(facts.host.mem_total().get()));
-    let mut fix = Fix::default();
-    let mut push = |group: &Group, soft: Bytes| {
-        if let Some(write) = set(group, Controller::Memory, SOFT, soft.get()) {
+    let mut fix = FindingFix::default();
+    let mut push = |group: &CgroupFacts, soft: Bytes| {
+        if let Some(write) = cgroup_write(group, HierarchyController::Memory, SOFT, soft.get()) {
             fix.commands.push(command(group, &write));
             fix.writes.push(write);
         }
     };
-    push(group, keep.max(kept(facts, group)));
-    let open = LazyCell::new(|| open(facts));
-    let suffers = |g: &Group| stolen(facts, g) || open.iter().any(|(o, ..)| std::ptr::eq(*o, g));
+    push(group, keep.max(protected_memory(facts, group)));
+    let open = LazyCell::new(|| unreserved_containers(facts));
+    let suffers =
+        |g: &CgroupFacts| loses_cache_to_host(facts, g) || open.iter().any(|(o, ..)| std::ptr::eq(*o, g));
     for other in facts.containers().filter(|g| !std::ptr::eq(*g, group)) {
         let stat = other.stat();
         if stat.inactive_file > much && other.limit(SOFT) == Some(Limit::Max) && !suffers(other) {
@@ -226,28 +249,28 @@ fn order_of_giving(facts: &Facts, group: &Group, keep: Bytes) -> Option<Fix> {
 
 /// Raises the hard limit, and what must move with it, to `to`; where that allows as much, `memory.high` alone. `None` where a
 /// cgroup around it holds it back, or the host has not twice as much available.
-pub fn raise_limit(facts: &Facts, group: &Group, to: Bytes) -> Option<Fix> {
+pub fn raise_limit(facts: &HostFacts, group: &CgroupFacts, to: Bytes) -> Option<FindingFix> {
     let to = whole_mib(to);
     let high = group.limit("memory.high").and_then(Limit::value);
-    let within = group.hard().is_none_or(|hard| to <= hard);
-    let now = if within { high } else { group.hard() };
+    let within = group.hard_limit().is_none_or(|hard| to <= hard);
+    let now = if within { high } else { group.hard_limit() };
     let more = to.saturating_sub(now?);
-    let held = facts.ancestors(group).filter_map(Group::hard).any(|around| around < to);
+    let held = facts.ancestors(group).filter_map(CgroupFacts::hard_limit).any(|around| around < to);
     if more == Bytes::ZERO || held || more > Bytes(facts.host.mem_available().get() / 2) {
         return None;
     }
     if within {
-        return one(group, Controller::Memory, "memory.high", to.get());
+        return cgroup_fix(group, HierarchyController::Memory, "memory.high", to.get());
     }
-    let file = group.hard_file();
+    let file = group.hard_limit_file();
     let both = "memory.memsw.limit_in_bytes";
     let both_to = group.limit(both).and_then(Limit::value).map(|n| n.saturating_add(more));
     let high = high.map(|n| n.saturating_add(more));
     // v1 refuses a hard limit above memory and swap together, so that goes first.
-    let writes: Vec<Write> = [
-        both_to.and_then(|n| set(group, Controller::Memory, both, n.get())),
-        set(group, Controller::Memory, file, to.get()),
-        high.and_then(|n| set(group, Controller::Memory, "memory.high", n.get())),
+    let writes: Vec<FileWrite> = [
+        both_to.and_then(|n| cgroup_write(group, HierarchyController::Memory, both, n.get())),
+        cgroup_write(group, HierarchyController::Memory, file, to.get()),
+        high.and_then(|n| cgroup_write(group, HierarchyController::Memory, "memory.high", n.get())),
     ]
     .into_iter()
     .flatten()
@@ -263,5 +286,5 @@ pub fn raise_limit(facts: &Facts, group: &Group, to: Bytes) -> Option<Fix> {
         }
         None => writes.iter().map(plain_command).collect(),
     };
-    Some(Fix { commands, writes })
+    Some(FindingFix { commands, writes })
 }

@@ -1,17 +1,17 @@
 //! Switches and limits of the whole machine.
 
-use super::facts::{Controller, Facts, Version};
-use super::fixes::{by_hand, switch};
-use super::pressure::{allocstall, host_reclaim};
-use crate::checks::Check;
-use elbowroom_types::finding::{Finding, Severity};
+use super::facts::{ControllerVersion, HierarchyController, HostFacts};
+use super::fixes::{manual_fix, sysctl_fix};
+use super::pressure::{allocstall_rate, host_reclaim};
+use crate::checks::DoctorCheck;
+use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::{Bytes, Percent};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const DEFRAG: &str = "/sys/kernel/mm/transparent_hugepage/defrag";
 
 /// Huge pages that are waited for.
-pub(super) const THP_ALWAYS: Check = Check {
+pub(super) const THP_ALWAYS: DoctorCheck = DoctorCheck {
     id: "huge-pages-stall",
     pitfall: "huge pages are made while a program waits",
     reads_v1: "/sys/kernel/mm/transparent_hugepage/{enabled,defrag}, /proc/vmstat compact_stall",
@@ -21,26 +21,26 @@ pub(super) const THP_ALWAYS: Check = Check {
     run: thp,
 };
 
-fn thp(facts: &Facts) -> Vec<Finding> {
+fn thp(facts: &HostFacts) -> Vec<DoctorFinding> {
     let host = &facts.host;
     if host.setting(THP) != Some("always") || host.setting(DEFRAG) != Some("always") {
         return Vec::new();
     }
     let stalls = host.vmstat("compact_stall").map_or(0.0, |(b, a)| facts.per_second(b, a));
     vec![
-        Finding::new(
+        DoctorFinding::new(
             if stalls > 1.0 { Severity::Warning } else { Severity::Info },
             "Every allocation waits until the kernel has put a huge page together, wanted or not.",
         )
-        .because(THP, "always")
-        .because(DEFRAG, "always")
-        .because("/proc/vmstat compact_stall", format!("+{stalls:.0}/s"))
-        .fixed_by(switch(facts, DEFRAG, "madvise")),
+        .with_evidence(THP, "always")
+        .with_evidence(DEFRAG, "always")
+        .with_evidence("/proc/vmstat compact_stall", format!("+{stalls:.0}/s"))
+        .with_fix(sysctl_fix(facts, DEFRAG, "madvise")),
     ]
 }
 
 /// Writers that may dirty more than their container holds.
-pub(super) const DIRTY: Check = Check {
+pub(super) const DIRTY: DoctorCheck = DoctorCheck {
     id: "dirty-over-limit",
     pitfall: "dirty pages beyond what writeback allows",
     reads_v1: "/proc/sys/vm/{dirty_ratio,dirty_bytes}, /proc/meminfo MemAvailable, memory.limit_in_bytes, memory.stat total_dirty",
@@ -51,8 +51,8 @@ pub(super) const DIRTY: Check = Check {
     run: dirty,
 };
 
-fn dirty(facts: &Facts) -> Vec<Finding> {
-    if facts.version(Controller::Memory) != Some(Version::V1) {
+fn dirty(facts: &HostFacts) -> Vec<DoctorFinding> {
+    if facts.version(HierarchyController::Memory) != Some(ControllerVersion::V1) {
         return Vec::new();
     }
     let host = &facts.host;
@@ -64,30 +64,30 @@ fn dirty(facts: &Facts) -> Vec<Finding> {
     facts
         .containers()
         .filter_map(|g| {
-            let limit = g.hard()?;
+            let limit = g.hard_limit()?;
             let dirty = g.stat().file_dirty.saturating_add(g.stat().file_writeback);
             (allowed > limit && dirty > Bytes(Percent::whole(30).of(limit.get()))).then(|| {
                 let bytes = (limit.get() / 4).max(32 << 20);
-                Finding::new(
+                DoctorFinding::new(
                     Severity::Warning,
                     format!("{dirty} of its limit of {limit} wait to be written: reclaim at its limit then waits for the disk."),
                 )
-                .about(g.container_name(), &g.path)
-                .because(g.file(Controller::Memory, "memory.stat dirty+writeback"), dirty)
-                .because(g.file(Controller::Memory, g.hard_file()), limit)
-                .because("/proc/sys/vm/dirty_ratio", ratio)
-                .fixed_by(by_hand(&[&format!(
+                .for_cgroup(g.container_name(), &g.path)
+                .with_evidence(g.file(HierarchyController::Memory, "memory.stat dirty+writeback"), dirty)
+                .with_evidence(g.file(HierarchyController::Memory, g.hard_limit_file()), limit)
+                .with_evidence("/proc/sys/vm/dirty_ratio", ratio)
+                .with_fix(manual_fix(&[&format!(
                     "sysctl -w vm.dirty_bytes={bytes} vm.dirty_background_bytes={}",
                     bytes / 2
                 )]))
-                .advise("cgroup v2 slows down the writer instead.")
+                .with_advice("cgroup v2 slows down the writer instead.")
             })
         })
         .collect()
 }
 
 /// Cgroups that were removed and still hold memory.
-pub(super) const DYING: Check = Check {
+pub(super) const DYING: DoctorCheck = DoctorCheck {
     id: "dying-cgroups",
     pitfall: "removed cgroups that hold memory",
     reads_v1: "/proc/cgroups num_cgroups less the directories there are",
@@ -97,13 +97,13 @@ pub(super) const DYING: Check = Check {
     run: dying,
 };
 
-fn dying(facts: &Facts) -> Vec<Finding> {
-    let (file, n) = match facts.version(Controller::Memory) {
-        Some(Version::V1) => {
+fn dying(facts: &HostFacts) -> Vec<DoctorFinding> {
+    let (file, n) = match facts.version(HierarchyController::Memory) {
+        Some(ControllerVersion::V1) => {
             let all = facts.host.number("/proc/cgroups memory").unwrap_or(0);
             ("/proc/cgroups memory num_cgroups", all.saturating_sub(facts.host.memory_directories))
         }
-        Some(Version::V2) => {
+        Some(ControllerVersion::V2) => {
             let n = facts.root().and_then(|r| r.number("cgroup.stat nr_dying_descendants"));
             ("cgroup.stat nr_dying_descendants", n.unwrap_or(0))
         }
@@ -112,23 +112,25 @@ fn dying(facts: &Facts) -> Vec<Finding> {
     if n <= 1_000 {
         return Vec::new();
     }
-    let reap = match (facts.version(Controller::Memory), &facts.host.unified) {
-        (Some(Version::V2), Some(root)) => by_hand(&[&format!("echo 256M > {root}/memory.reclaim")]),
-        _ => by_hand(&["sync; echo 2 > /proc/sys/vm/drop_caches"]),
+    let reap = match (facts.version(HierarchyController::Memory), &facts.host.unified) {
+        (Some(ControllerVersion::V2), Some(root)) => {
+            manual_fix(&[&format!("echo 256M > {root}/memory.reclaim")])
+        }
+        _ => manual_fix(&["sync; echo 2 > /proc/sys/vm/drop_caches"]),
     };
     vec![
-        Finding::new(
+        DoctorFinding::new(
             if n > 10_000 { Severity::Warning } else { Severity::Info },
             format!("{n} removed cgroups still hold memory: reclaim and memory.stat walk all of them."),
         )
-        .because(file, n)
-        .fixed_by(reap)
-        .advise("They hold on to cache of files that others use; reclaim lets it go."),
+        .with_evidence(file, n)
+        .with_fix(reap)
+        .with_advice("They hold on to cache of files that others use; reclaim lets it go."),
     ]
 }
 
 /// Watermarks too close for the machine.
-pub(super) const WATERMARKS: Check = Check {
+pub(super) const WATERMARKS: DoctorCheck = DoctorCheck {
     id: "watermarks-narrow",
     pitfall: "watermarks too close for kswapd",
     reads_v1: "/proc/sys/vm/watermark_scale_factor, /proc/vmstat allocstall_*, pgsteal_kswapd",
@@ -139,26 +141,26 @@ pub(super) const WATERMARKS: Check = Check {
     run: watermarks,
 };
 
-fn watermarks(facts: &Facts) -> Vec<Finding> {
+fn watermarks(facts: &HostFacts) -> Vec<DoctorFinding> {
     const FILE: &str = "/proc/sys/vm/watermark_scale_factor";
     let Some(factor) = facts.host.number(FILE).filter(|n| *n < 50) else { return Vec::new() };
-    let stalls = allocstall(facts);
+    let stalls = allocstall_rate(facts);
     if stalls <= 10.0 {
         return Vec::new();
     }
     vec![
-        Finding::new(
+        DoctorFinding::new(
             Severity::Warning,
             "kswapd starts too late: programs that allocate have to reclaim for themselves, and wait.",
         )
-        .because("/proc/vmstat allocstall_*", format!("+{stalls:.0}/s"))
-        .because(FILE, factor)
-        .fixed_by(switch(facts, FILE, 100)),
+        .with_evidence("/proc/vmstat allocstall_*", format!("+{stalls:.0}/s"))
+        .with_evidence(FILE, factor)
+        .with_fix(sysctl_fix(facts, FILE, 100)),
     ]
 }
 
 /// Nobody can see who waits.
-pub(super) const PSI_OFF: Check = Check {
+pub(super) const PSI_OFF: DoctorCheck = DoctorCheck {
     id: "pressure-not-counted",
     pitfall: "the kernel does not count pressure",
     reads_v1: "/proc/pressure",
@@ -168,29 +170,29 @@ pub(super) const PSI_OFF: Check = Check {
     run: psi_off,
 };
 
-fn psi_off(facts: &Facts) -> Vec<Finding> {
+fn psi_off(facts: &HostFacts) -> Vec<DoctorFinding> {
     if facts.host.after.pressure.is_none() {
         return vec![
-            Finding::new(
+            DoctorFinding::new(
                 Severity::Info,
                 "The kernel does not count who waits for what: half of these checks are blind.",
             )
-            .because("/proc/pressure/memory", "absent")
-            .advise("Boot with psi=1 on the kernel's command line."),
+            .with_evidence("/proc/pressure/memory", "absent")
+            .with_advice("Boot with psi=1 on the kernel's command line."),
         ];
     }
     let off = facts.containers().filter(|g| g.text("cgroup.pressure") == Some("0"));
     off.map(|g| {
-        Finding::new(Severity::Info, "Pressure is not counted for it.")
-            .about(g.container_name(), &g.path)
-            .because(g.file(Controller::Unified, "cgroup.pressure"), 0)
-            .fixed_by(super::fixes::one(g, Controller::Unified, "cgroup.pressure", 1))
+        DoctorFinding::new(Severity::Info, "Pressure is not counted for it.")
+            .for_cgroup(g.container_name(), &g.path)
+            .with_evidence(g.file(HierarchyController::Unified, "cgroup.pressure"), 0)
+            .with_fix(super::fixes::cgroup_fix(g, HierarchyController::Unified, "cgroup.pressure", 1))
     })
     .collect()
 }
 
 /// One memory node full, others not.
-pub(super) const NODE_FULL: Check = Check {
+pub(super) const NODE_FULL: DoctorCheck = DoctorCheck {
     id: "numa-node-full",
     pitfall: "a node is full while others are not",
     reads_v1: "/sys/devices/system/node/node*/meminfo, cpuset.mems",
@@ -200,9 +202,9 @@ pub(super) const NODE_FULL: Check = Check {
     run: node_full,
 };
 
-fn node_full(facts: &Facts) -> Vec<Finding> {
+fn node_full(facts: &HostFacts) -> Vec<DoctorFinding> {
     let Some((file, value)) = host_reclaim(facts) else { return Vec::new() };
-    let part = |n: &super::facts::Node| n.available.get() * 100 / n.total.get().max(1);
+    let part = |n: &super::facts::NumaNodeFacts| n.available.get() * 100 / n.total.get().max(1);
     let Some(free) = facts.host.nodes.iter().find(|n| n.total > Bytes::ZERO && part(n) >= 30) else {
         return Vec::new();
     };
@@ -213,26 +215,26 @@ fn node_full(facts: &Facts) -> Vec<Finding> {
             let node = facts.host.nodes.iter().find(|n| n.number == bound && part(n) < 5)?;
             let sysfs = |n: u32| format!("/sys/devices/system/node/node{n}/meminfo");
             Some(
-                Finding::new(
+                DoctorFinding::new(
                     Severity::Warning,
                     format!(
                         "It is bound to memory node {bound}, which is full, while node {} has {}.",
                         free.number, free.available
                     ),
                 )
-                .about(g.container_name(), &g.path)
-                .because(g.file(Controller::Cpuset, "cpuset.mems"), bound)
-                .because(sysfs(bound), node.available)
-                .because(sysfs(free.number), free.available)
-                .because(file.clone(), &value)
-                .advise("Let it use both nodes: `docker update --cpuset-mems`, or no binding at all."),
+                .for_cgroup(g.container_name(), &g.path)
+                .with_evidence(g.file(HierarchyController::Cpuset, "cpuset.mems"), bound)
+                .with_evidence(sysfs(bound), node.available)
+                .with_evidence(sysfs(free.number), free.available)
+                .with_evidence(file.clone(), &value)
+                .with_advice("Let it use both nodes: `docker update --cpuset-mems`, or no binding at all."),
             )
         })
         .collect()
 }
 
 /// Reclaim before the next node is asked.
-pub(super) const ZONE_RECLAIM: Check = Check {
+pub(super) const ZONE_RECLAIM: DoctorCheck = DoctorCheck {
     id: "node-reclaim-on",
     pitfall: "a node reclaims before it asks another",
     reads_v1: "/proc/sys/vm/zone_reclaim_mode, number of memory nodes",
@@ -242,23 +244,23 @@ pub(super) const ZONE_RECLAIM: Check = Check {
     run: zone_reclaim,
 };
 
-fn zone_reclaim(facts: &Facts) -> Vec<Finding> {
+fn zone_reclaim(facts: &HostFacts) -> Vec<DoctorFinding> {
     const FILE: &str = "/proc/sys/vm/zone_reclaim_mode";
     match facts.host.number(FILE) {
         Some(n) if n != 0 && facts.host.nodes.len() > 1 => vec![
-            Finding::new(
+            DoctorFinding::new(
                 Severity::Warning,
                 "Page cache is dropped on one memory node while the others have room.",
             )
-            .because(FILE, n)
-            .fixed_by(switch(facts, FILE, 0)),
+            .with_evidence(FILE, n)
+            .with_fix(sysctl_fix(facts, FILE, 0)),
         ],
         _ => Vec::new(),
     }
 }
 
 /// Allocations that are refused on paper.
-pub(super) const OVERCOMMIT: Check = Check {
+pub(super) const OVERCOMMIT: DoctorCheck = DoctorCheck {
     id: "commit-limit-near",
     pitfall: "the commit limit is near",
     reads_v1: "/proc/sys/vm/overcommit_memory, /proc/meminfo (Committed_AS, CommitLimit)",
@@ -268,7 +270,7 @@ pub(super) const OVERCOMMIT: Check = Check {
     run: overcommit,
 };
 
-fn overcommit(facts: &Facts) -> Vec<Finding> {
+fn overcommit(facts: &HostFacts) -> Vec<DoctorFinding> {
     const FILE: &str = "/proc/sys/vm/overcommit_memory";
     let (Some(2), Some(used), Some(most)) =
         (facts.host.number(FILE), facts.host.meminfo("Committed_AS"), facts.host.meminfo("CommitLimit"))
@@ -279,48 +281,48 @@ fn overcommit(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     }
     vec![
-        Finding::new(
+        DoctorFinding::new(
             Severity::Warning,
             format!("{used} of {most} are promised, and the kernel refuses what is beyond: fork and malloc fail with memory free."),
         )
-        .because(FILE, 2)
-        .because("/proc/meminfo Committed_AS", used)
-        .because("/proc/meminfo CommitLimit", most)
-        .fixed_by(switch(facts, FILE, 0)),
+        .with_evidence(FILE, 2)
+        .with_evidence("/proc/meminfo Committed_AS", used)
+        .with_evidence("/proc/meminfo CommitLimit", most)
+        .with_fix(sysctl_fix(facts, FILE, 0)),
     ]
 }
 
 /// A table of the whole machine that is nearly full.
-struct Table {
-    used: &'static str,
-    most: &'static str,
-    what: &'static str,
-    then: &'static str,
+struct KernelTable {
+    usage_file: &'static str,
+    limit_file: &'static str,
+    objects: &'static str,
+    symptom: &'static str,
 }
 
-const TABLES: [Table; 3] = [
-    Table {
-        used: "/proc/sys/fs/file-nr",
-        most: "/proc/sys/fs/file-max",
-        what: "open files",
-        then: "\"Too many open files in system\"",
+const TABLES: [KernelTable; 3] = [
+    KernelTable {
+        usage_file: "/proc/sys/fs/file-nr",
+        limit_file: "/proc/sys/fs/file-max",
+        objects: "open files",
+        symptom: "\"Too many open files in system\"",
     },
-    Table {
-        used: "/proc/sys/net/netfilter/nf_conntrack_count",
-        most: "/proc/sys/net/netfilter/nf_conntrack_max",
-        what: "tracked connections",
-        then: "new connections time out",
+    KernelTable {
+        usage_file: "/proc/sys/net/netfilter/nf_conntrack_count",
+        limit_file: "/proc/sys/net/netfilter/nf_conntrack_max",
+        objects: "tracked connections",
+        symptom: "new connections time out",
     },
-    Table {
-        used: "/proc/loadavg threads",
-        most: "/proc/sys/kernel/threads-max",
-        what: "threads",
-        then: "\"Resource temporarily unavailable\"",
+    KernelTable {
+        usage_file: "/proc/loadavg threads",
+        limit_file: "/proc/sys/kernel/threads-max",
+        objects: "threads",
+        symptom: "\"Resource temporarily unavailable\"",
     },
 ];
 
 /// Tables that every container shares.
-pub(super) const TABLE_FULL: Check = Check {
+pub(super) const TABLE_FULL: DoctorCheck = DoctorCheck {
     id: "kernel-table-full",
     pitfall: "a table that all containers share is nearly full",
     reads_v1: "/proc/sys/fs/file-nr, /proc/sys/net/netfilter/nf_conntrack_{count,max}, /proc/loadavg, \
@@ -331,22 +333,22 @@ pub(super) const TABLE_FULL: Check = Check {
     run: table_full,
 };
 
-fn table_full(facts: &Facts) -> Vec<Finding> {
+fn table_full(facts: &HostFacts) -> Vec<DoctorFinding> {
     TABLES
         .iter()
         .filter_map(|table| {
-            let (used, most) = (facts.host.number(table.used)?, facts.host.number(table.most)?);
+            let (used, most) = (facts.host.number(table.usage_file)?, facts.host.number(table.limit_file)?);
             (u128::from(used) * 10 > u128::from(most) * 9).then(|| {
-                Finding::new(
+                DoctorFinding::new(
                     Severity::Critical,
                     format!(
                         "{used} of {most} {} are in use by all containers together: next, {}.",
-                        table.what, table.then
+                        table.objects, table.symptom
                     ),
                 )
-                .because(table.used, used)
-                .because(table.most, most)
-                .fixed_by(switch(facts, table.most, most.saturating_mul(2)))
+                .with_evidence(table.usage_file, used)
+                .with_evidence(table.limit_file, most)
+                .with_fix(sysctl_fix(facts, table.limit_file, most.saturating_mul(2)))
             })
         })
         .collect()

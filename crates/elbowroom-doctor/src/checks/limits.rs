@@ -1,9 +1,9 @@
 //! Limits that are reached, and what happens then.
 
-use super::facts::{Controller, Facts, Group, Version};
-use super::fixes::{by_hand, one, raise_limit, whole_mib};
-use crate::checks::Check;
-use elbowroom_types::finding::{Finding, Severity};
+use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
+use super::fixes::{cgroup_fix, manual_fix, raise_limit, whole_mib};
+use crate::checks::DoctorCheck;
+use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::{Bytes, Limit, Percent};
 
 fn a_quarter_more(limit: Bytes) -> Bytes {
@@ -15,7 +15,7 @@ fn percent(hundredths: u32) -> String {
 }
 
 /// Stopped at `memory.high`.
-pub(super) const HIGH: Check = Check {
+pub(super) const HIGH: DoctorCheck = DoctorCheck {
     id: "high-throttles",
     pitfall: "memory.high puts processes to sleep",
     reads_v1: "",
@@ -25,36 +25,36 @@ pub(super) const HIGH: Check = Check {
     run: high,
 };
 
-fn high(facts: &Facts) -> Vec<Finding> {
+fn high(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter_map(|g| {
             // What stops it then is the agent's, which knows what for.
-            if g.is_held("memory.high") {
+            if g.is_leased("memory.high") {
                 return None;
             }
             let limit = g.limit("memory.high")?.value()?;
-            let (grown, _) = g.event("high")?;
+            let (grown, _) = g.event_counts("high")?;
             let rate = facts.per_second(0, grown);
             let full = g.after.pressure.as_ref()?[2].full.avg10;
             (rate > 10.0 && full > 500).then(|| {
                 let to = g.limit("memory.max").unwrap_or(Limit::Max).or(a_quarter_more(limit));
-                Finding::new(
+                DoctorFinding::new(
                     Severity::Warning,
                     format!("It is held up at memory.high ({limit}), not at its limit: all of it waits {} of the time.", percent(full)),
                 )
-                .about(g.container_name(), &g.path)
-                .because(g.file(Controller::Memory, "memory.high"), limit)
-                .because(g.file(Controller::Memory, "memory.events high"), format!("+{rate:.0}/s"))
-                .because(g.file(Controller::Unified, "memory.pressure full avg10"), percent(full))
-                .fixed_by((to > limit).then(|| one(g, Controller::Memory, "memory.high", to.get())).flatten())
+                .for_cgroup(g.container_name(), &g.path)
+                .with_evidence(g.file(HierarchyController::Memory, "memory.high"), limit)
+                .with_evidence(g.file(HierarchyController::Memory, "memory.events high"), format!("+{rate:.0}/s"))
+                .with_evidence(g.file(HierarchyController::Unified, "memory.pressure full avg10"), percent(full))
+                .with_fix((to > limit).then(|| cgroup_fix(g, HierarchyController::Memory, "memory.high", to.get())).flatten())
             })
         })
         .collect()
 }
 
 /// At its limit, reclaiming.
-pub(super) const AT_LIMIT: Check = Check {
+pub(super) const AT_LIMIT: DoctorCheck = DoctorCheck {
     id: "at-memory-limit",
     pitfall: "at the limit, with what cannot be dropped",
     reads_v1: "memory.failcnt, memory.limit_in_bytes, memory.stat; memory.pressure of the unified hierarchy",
@@ -65,12 +65,12 @@ pub(super) const AT_LIMIT: Check = Check {
     run: at_limit,
 };
 
-fn at_limit(facts: &Facts) -> Vec<Finding> {
+fn at_limit(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter_map(|g| {
-            let limit = g.hard()?;
-            let rate = facts.per_second(0, g.event("max")?.0);
+            let limit = g.hard_limit()?;
+            let rate = facts.per_second(0, g.event_counts("max")?.0);
             // Page cache grows to any limit and gives way at once: that is no trouble.
             let stat = g.stat();
             let gives = stat.inactive_file.saturating_add(stat.active_file);
@@ -79,22 +79,22 @@ fn at_limit(facts: &Facts) -> Vec<Finding> {
                 return None;
             }
             Some(
-                Finding::new(
+                DoctorFinding::new(
                     Severity::Warning,
                     format!("It is at its limit of {limit} with hardly anything to give: the next step is an OOM kill."),
                 )
-                .about(g.container_name(), &g.path)
-                .because(g.file(Controller::Memory, g.hard_file()), limit)
-                .because(g.file(Controller::Memory, g.limit_hits_file()), format!("+{rate:.0}/s"))
-                .because(g.file(Controller::Memory, "memory.stat file"), stat.file)
-                .fixed_by(raise_limit(facts, g, a_quarter_more(limit))),
+                .for_cgroup(g.container_name(), &g.path)
+                .with_evidence(g.file(HierarchyController::Memory, g.hard_limit_file()), limit)
+                .with_evidence(g.file(HierarchyController::Memory, g.limit_hits_file()), format!("+{rate:.0}/s"))
+                .with_evidence(g.file(HierarchyController::Memory, "memory.stat file"), stat.file)
+                .with_fix(raise_limit(facts, g, a_quarter_more(limit))),
             )
         })
         .collect()
 }
 
 /// Killed for its limit.
-pub(super) const OOM_KILLED: Check = Check {
+pub(super) const OOM_KILLED: DoctorCheck = DoctorCheck {
     id: "oom-killed",
     pitfall: "processes were killed at a limit",
     reads_v1: "memory.oom_control oom_kill, memory.limit_in_bytes, memory.max_usage_in_bytes",
@@ -104,33 +104,33 @@ pub(super) const OOM_KILLED: Check = Check {
     run: oom_killed,
 };
 
-fn oom_killed(facts: &Facts) -> Vec<Finding> {
+fn oom_killed(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter_map(|g| {
-            let (now, ever) = g.event("oom_kill").filter(|(_, ever)| *ever > 0)?;
-            let file = if g.hard_file() == "memory.max" { "memory.events oom_kill" } else { "memory.oom_control oom_kill" };
-            let mut found = Finding::new(
+            let (now, ever) = g.event_counts("oom_kill").filter(|(_, ever)| *ever > 0)?;
+            let file = if g.hard_limit_file() == "memory.max" { "memory.events oom_kill" } else { "memory.oom_control oom_kill" };
+            let mut found = DoctorFinding::new(
                 if now > 0 { Severity::Critical } else { Severity::Warning },
                 match now {
                     0 => format!("The kernel killed {ever} of its processes for memory since it started."),
                     _ => format!("The kernel is killing its processes for memory: {now} between the looks, {ever} since it started."),
                 },
             )
-            .about(g.container_name(), &g.path)
-            .because(g.file(Controller::Memory, file), ever);
-            let Some(limit) = g.hard() else {
+            .for_cgroup(g.container_name(), &g.path)
+            .with_evidence(g.file(HierarchyController::Memory, file), ever);
+            let Some(limit) = g.hard_limit() else {
                 // Without a limit it was a cgroup around it or the host that was full.
-                return Some(found.advise("It has no limit of its own: one around it, or the host, was full."));
+                return Some(found.with_advice("It has no limit of its own: one around it, or the host, was full."));
             };
-            found = found.because(g.file(Controller::Memory, g.hard_file()), limit);
-            Some(found.fixed_by(raise_limit(facts, g, a_quarter_more(limit))))
+            found = found.with_evidence(g.file(HierarchyController::Memory, g.hard_limit_file()), limit);
+            Some(found.with_fix(raise_limit(facts, g, a_quarter_more(limit))))
         })
         .collect()
 }
 
 /// Kills on the host.
-pub(super) const HOST_OOM: Check = Check {
+pub(super) const HOST_OOM: DoctorCheck = DoctorCheck {
     id: "host-out-of-memory",
     pitfall: "processes were killed because the host had no memory",
     reads_v1: "/proc/vmstat oom_kill less memory.oom_control oom_kill of all groups",
@@ -141,16 +141,17 @@ pub(super) const HOST_OOM: Check = Check {
     run: host_oom,
 };
 
-fn host_oom(facts: &Facts) -> Vec<Finding> {
+fn host_oom(facts: &HostFacts) -> Vec<DoctorFinding> {
     let Some((before, after)) = facts.host.vmstat("oom_kill") else { return Vec::new() };
     let all = after.saturating_sub(before);
-    let grown = |g: &Group, key: &str| g.event(key).map(|(now, _)| now);
-    let kills = |g: &Group| grown(g, "oom_kill").unwrap_or(0);
+    let grown = |g: &CgroupFacts, key: &str| g.event_counts(key).map(|(now, _)| now);
+    let kills = |g: &CgroupFacts| grown(g, "oom_kill").unwrap_or(0);
     // v2 counts in every group around as well, also what happened in groups that are gone. `oom_kill` is any kill; `oom` comes
     // before it where a limit was reached.
-    let (inside, by_host): (u64, u64) = match facts.version(Controller::Memory) {
-        Some(Version::V2) => {
-            let tops: Vec<&Group> = facts.root().into_iter().flat_map(|root| facts.children(root)).collect();
+    let (inside, by_host): (u64, u64) = match facts.version(HierarchyController::Memory) {
+        Some(ControllerVersion::V2) => {
+            let tops: Vec<&CgroupFacts> =
+                facts.root().into_iter().flat_map(|root| facts.children(root)).collect();
             let unlimited = tops.iter().filter(|g| grown(g, "oom") == Some(0));
             (tops.iter().map(|g| kills(g)).sum(), unlimited.map(|g| kills(g)).sum())
         }
@@ -172,16 +173,18 @@ fn host_oom(facts: &Facts) -> Vec<Finding> {
         ),
     };
     vec![
-        Finding::new(severity, sentence)
-            .because("/proc/vmstat oom_kill", format!("+{all}"))
-            .because("/proc/meminfo MemAvailable", facts.host.mem_available())
-            .fixed_by(by_hand(&["dmesg --ctime | grep -i 'out of memory'"]))
-            .advise("Where it was the host, limits promise more than there is: see memory-not-reserved."),
+        DoctorFinding::new(severity, sentence)
+            .with_evidence("/proc/vmstat oom_kill", format!("+{all}"))
+            .with_evidence("/proc/meminfo MemAvailable", facts.host.mem_available())
+            .with_fix(manual_fix(&["dmesg --ctime | grep -i 'out of memory'"]))
+            .with_advice(
+                "Where it was the host, limits promise more than there is: see memory-not-reserved.",
+            ),
     ]
 }
 
 /// One of several processes killed, the rest limps on.
-pub(super) const OOM_GROUP: Check = Check {
+pub(super) const OOM_GROUP: DoctorCheck = DoctorCheck {
     id: "oom-kills-parts",
     pitfall: "the OOM killer takes a part of a container",
     reads_v1: "",
@@ -191,29 +194,29 @@ pub(super) const OOM_GROUP: Check = Check {
     run: oom_group,
 };
 
-fn oom_group(facts: &Facts) -> Vec<Finding> {
+fn oom_group(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter_map(|g| {
-            let killed = g.event("oom_kill").is_some_and(|(_, ever)| ever > 0);
+            let killed = g.event_counts("oom_kill").is_some_and(|(_, ever)| ever > 0);
             let several = g.number("pids.current").is_some_and(|n| n > 1);
             (killed && several && g.text("memory.oom.group") == Some("0")).then(|| {
-                Finding::new(
+                DoctorFinding::new(
                     Severity::Info,
                     "A kill for memory takes one of its processes and leaves the others, which may not notice.",
                 )
-                .about(g.container_name(), &g.path)
-                .because(g.file(Controller::Memory, "memory.oom.group"), 0)
-                .because(g.file(Controller::Memory, "memory.events oom_kill"), g.event("oom_kill").map_or(0, |e| e.1))
-                .fixed_by(one(g, Controller::Memory, "memory.oom.group", 1))
-                .advise("Only where nothing inside restarts what was killed.")
+                .for_cgroup(g.container_name(), &g.path)
+                .with_evidence(g.file(HierarchyController::Memory, "memory.oom.group"), 0)
+                .with_evidence(g.file(HierarchyController::Memory, "memory.events oom_kill"), g.event_counts("oom_kill").map_or(0, |e| e.1))
+                .with_fix(cgroup_fix(g, HierarchyController::Memory, "memory.oom.group", 1))
+                .with_advice("Only where nothing inside restarts what was killed.")
             })
         })
         .collect()
 }
 
 /// Tasks that hang instead of dying.
-pub(super) const OOM_DISABLED: Check = Check {
+pub(super) const OOM_DISABLED: DoctorCheck = DoctorCheck {
     id: "oom-killer-off",
     pitfall: "the OOM killer is off, so a full container stands still",
     reads_v1: "memory.oom_control (oom_kill_disable, under_oom)",
@@ -223,14 +226,14 @@ pub(super) const OOM_DISABLED: Check = Check {
     run: oom_disabled,
 };
 
-fn oom_disabled(facts: &Facts) -> Vec<Finding> {
+fn oom_disabled(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter(|g| g.text("oom_kill_disable") == Some("1"))
         .map(|g| {
             let stuck = g.text("under_oom") == Some("1");
-            let file = g.file(Controller::Memory, "memory.oom_control");
-            Finding::new(
+            let file = g.file(HierarchyController::Memory, "memory.oom_control");
+            DoctorFinding::new(
                 if stuck { Severity::Critical } else { Severity::Warning },
                 if stuck {
                     "It is out of memory with its OOM killer off: its processes hang, and so does who waits for them."
@@ -238,16 +241,16 @@ fn oom_disabled(facts: &Facts) -> Vec<Finding> {
                     "Its OOM killer is off: when it reaches its limit its processes hang instead of ending."
                 },
             )
-            .about(g.container_name(), &g.path)
-            .because(format!("{file} oom_kill_disable"), 1)
-            .because(format!("{file} under_oom"), u8::from(stuck))
-            .fixed_by(by_hand(&[&format!("echo 0 > {file}")]))
+            .for_cgroup(g.container_name(), &g.path)
+            .with_evidence(format!("{file} oom_kill_disable"), 1)
+            .with_evidence(format!("{file} under_oom"), u8::from(stuck))
+            .with_fix(manual_fix(&[&format!("echo 0 > {file}")]))
         })
         .collect()
 }
 
 /// Files in memory count.
-pub(super) const SHMEM: Check = Check {
+pub(super) const SHMEM: DoctorCheck = DoctorCheck {
     id: "tmpfs-fills-limit",
     pitfall: "files in memory count as memory",
     reads_v1: "memory.stat total_shmem, memory.limit_in_bytes",
@@ -257,28 +260,28 @@ pub(super) const SHMEM: Check = Check {
     run: shmem,
 };
 
-fn shmem(facts: &Facts) -> Vec<Finding> {
+fn shmem(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter_map(|g| {
-            let (limit, shmem) = (g.hard()?, g.stat().shmem);
+            let (limit, shmem) = (g.hard_limit()?, g.stat().shmem);
             let full = g.usage() > Bytes(Percent::whole(80).of(limit.get()));
             (full && shmem > Bytes(Percent::whole(30).of(limit.get()))).then(|| {
-                Finding::new(
+                DoctorFinding::new(
                     Severity::Warning,
                     format!("{shmem} of its limit of {limit} are files in memory (/dev/shm, /tmp on tmpfs): only deleting frees them."),
                 )
-                .about(g.container_name(), &g.path)
-                .because(g.file(Controller::Memory, "memory.stat shmem"), shmem)
-                .because(g.file(Controller::Memory, g.hard_file()), limit)
-                .fixed_by(raise_limit(facts, g, a_quarter_more(limit)))
+                .for_cgroup(g.container_name(), &g.path)
+                .with_evidence(g.file(HierarchyController::Memory, "memory.stat shmem"), shmem)
+                .with_evidence(g.file(HierarchyController::Memory, g.hard_limit_file()), limit)
+                .with_fix(raise_limit(facts, g, a_quarter_more(limit)))
             })
         })
         .collect()
 }
 
 /// Memory of the kernel's own.
-pub(super) const KERNEL_MEMORY: Check = Check {
+pub(super) const KERNEL_MEMORY: DoctorCheck = DoctorCheck {
     id: "kernel-memory",
     pitfall: "kernel memory fills the limit",
     reads_v1: "memory.kmem.usage_in_bytes, memory.limit_in_bytes",
@@ -288,11 +291,11 @@ pub(super) const KERNEL_MEMORY: Check = Check {
     run: kernel_memory,
 };
 
-fn kernel_memory(facts: &Facts) -> Vec<Finding> {
+fn kernel_memory(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter_map(|g| {
-            let limit = g.hard()?;
+            let limit = g.hard_limit()?;
             let more = |key: &str| Bytes(g.after.more.get(key).copied().unwrap_or(0));
             let (file, kernel) = match g.number("memory.kmem.usage_in_bytes") {
                 Some(n) => ("memory.kmem.usage_in_bytes", Bytes(n)),
@@ -303,21 +306,21 @@ fn kernel_memory(facts: &Facts) -> Vec<Finding> {
             };
             let full = g.usage() > Bytes(Percent::whole(80).of(limit.get()));
             (full && kernel > Bytes(Percent::whole(30).of(limit.get()))).then(|| {
-                Finding::new(
+                DoctorFinding::new(
                     Severity::Warning,
                     format!("The kernel holds {kernel} for it (sockets, file handles, dentries), {limit} is its limit."),
                 )
-                .about(g.container_name(), &g.path)
-                .because(g.file(Controller::Memory, file), kernel)
-                .because(g.file(Controller::Memory, g.hard_file()), limit)
-                .fixed_by(raise_limit(facts, g, a_quarter_more(limit)))
+                .for_cgroup(g.container_name(), &g.path)
+                .with_evidence(g.file(HierarchyController::Memory, file), kernel)
+                .with_evidence(g.file(HierarchyController::Memory, g.hard_limit_file()), limit)
+                .with_fix(raise_limit(facts, g, a_quarter_more(limit)))
             })
         })
         .collect()
 }
 
 /// A heap that its limit cannot hold.
-pub(super) const HEAP: Check = Check {
+pub(super) const HEAP: DoctorCheck = DoctorCheck {
     id: "heap-over-limit",
     pitfall: "a runtime does not see the limit",
     reads_v1: "/proc/PID/cmdline (-Xmx, --max-old-space-size), memory.limit_in_bytes",
@@ -327,24 +330,24 @@ pub(super) const HEAP: Check = Check {
     run: heap,
 };
 
-fn heap(facts: &Facts) -> Vec<Finding> {
+fn heap(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .flat_map(|g| {
             let own = std::iter::once(g).chain(facts.ancestors(g));
-            let tightest = own.filter_map(|a| Some((a, a.hard()?))).min_by_key(|(_, hard)| *hard);
+            let tightest = own.filter_map(|a| Some((a, a.hard_limit()?))).min_by_key(|(_, hard)| *hard);
             g.heaps.iter().filter_map(move |heap| {
                 let (at, limit) = tightest?;
                 (heap.size > Bytes(Percent::whole(95).of(limit.get()))).then(|| {
-                    Finding::new(
+                    DoctorFinding::new(
                         Severity::Warning,
                         format!("{} lets its heap grow to {} within a limit of {limit}: it will be killed, not collected.", heap.argument, heap.size),
                     )
-                    .about(g.container_name(), &g.path)
-                    .because(format!("/proc/{}/cmdline", heap.pid), &heap.argument)
-                    .because(at.file(Controller::Memory, at.hard_file()), limit)
-                    .fixed_by(raise_limit(facts, g, a_quarter_more(heap.size)))
-                    .advise("Or no size at all: with a view of Elbowroom, or -XX:MaxRAMPercentage, it follows the limit.")
+                    .for_cgroup(g.container_name(), &g.path)
+                    .with_evidence(format!("/proc/{}/cmdline", heap.pid), &heap.argument)
+                    .with_evidence(at.file(HierarchyController::Memory, at.hard_limit_file()), limit)
+                    .with_fix(raise_limit(facts, g, a_quarter_more(heap.size)))
+                    .with_advice("Or no size at all: with a view of Elbowroom, or -XX:MaxRAMPercentage, it follows the limit.")
                 })
             })
         })
@@ -352,7 +355,7 @@ fn heap(facts: &Facts) -> Vec<Finding> {
 }
 
 /// No more threads.
-pub(super) const PIDS: Check = Check {
+pub(super) const PIDS: DoctorCheck = DoctorCheck {
     id: "pids-near-limit",
     pitfall: "the limit on processes is near",
     reads_v1: "pids.current, pids.max",
@@ -362,20 +365,20 @@ pub(super) const PIDS: Check = Check {
     run: pids,
 };
 
-fn pids(facts: &Facts) -> Vec<Finding> {
+fn pids(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
-        .filter_map(|g: &Group| {
+        .filter_map(|g: &CgroupFacts| {
             let (now, most) = (g.number("pids.current")?, g.number("pids.max")?);
             (now * 10 > most * 9).then(|| {
-                Finding::new(
+                DoctorFinding::new(
                     Severity::Warning,
                     format!("It has {now} threads and may have {most}: the next ones will fail with \"Resource temporarily unavailable\"."),
                 )
-                .about(g.container_name(), &g.path)
-                .because(g.file(Controller::Pids, "pids.current"), now)
-                .because(g.file(Controller::Pids, "pids.max"), most)
-                .fixed_by(one(g, Controller::Pids, "pids.max", most * 2))
+                .for_cgroup(g.container_name(), &g.path)
+                .with_evidence(g.file(HierarchyController::Pids, "pids.current"), now)
+                .with_evidence(g.file(HierarchyController::Pids, "pids.max"), most)
+                .with_fix(cgroup_fix(g, HierarchyController::Pids, "pids.max", most * 2))
             })
         })
         .collect()

@@ -3,7 +3,7 @@
 //! Problem: most of what slows containers down is told by files nobody reads, and each file alone lies: a container at its
 //! limit may be full of cache it does not need, one far below it may lose the cache it does.
 //!
-//! Approach: [`Facts`] are a host at two instants. Each [`Check`] in [`CHECKS`] is a function from facts to [`Finding`]s: a
+//! Approach: [`HostFacts`] are a host at two instants. Each [`DoctorCheck`] in [`CHECKS`] is a function from facts to [`DoctorFinding`]s: a
 //! sentence, the files that say so with their values, the commands that remove it, and where to read about it. A check that
 //! compares rates asks for two signs at least, such as "at its limit" and "reads back what it had": one alone is what busy,
 //! healthy containers look like.
@@ -15,31 +15,31 @@
 //! switches swap off or kills; what a fix of a pitfall writes removes the finding that suggested it.
 
 pub mod cache;
+mod conflicts;
 mod cpu;
 mod disk;
 pub mod facts;
 pub mod fixes;
 mod kernel;
 mod limits;
-mod look;
 mod plan;
 mod pressure;
 mod reserve;
-mod state;
+mod snapshot;
 mod swap;
 
 pub use facts::{
-    Applied, Controller, Counters, Disk, DiskCounters, Facts, Group, Heap, Host, HostCounters, Mount, Node,
-    Version,
+    AppliedWrite, CgroupCounters, CgroupFacts, ControllerVersion, DiskCounters, DiskFacts, FixedHeap,
+    HierarchyController, HostFacts, MachineCounters, MachineFacts, MountFacts, NumaNodeFacts,
 };
-pub use look::Look;
-pub use plan::{fixable, harms, plan};
+pub use plan::{is_fixable, is_harmful, plan_fixes};
+pub use snapshot::CounterSnapshot;
 
-use elbowroom_types::finding::Finding;
+use elbowroom_types::finding::DoctorFinding;
 
 /// One question about a host.
 #[derive(Clone, Copy, Debug)]
-pub struct Check {
+pub struct DoctorCheck {
     /// Its name, for `--fix` and for programs: words with dashes, never renamed.
     pub id: &'static str,
     /// Which of the four pitfalls, or which row of the catalogue.
@@ -53,17 +53,17 @@ pub struct Check {
     /// Where to read about it.
     pub reference: &'static str,
     /// The question. Fills in everything but check and reference.
-    pub run: fn(&Facts) -> Vec<Finding>,
+    pub run: fn(&HostFacts) -> Vec<DoctorFinding>,
 }
 
 /// Every check, the four pitfalls first.
-pub const CHECKS: &[Check] = &[
+pub const CHECKS: &[DoctorCheck] = &[
     reserve::NOT_RESERVED,
-    reserve::VOID,
-    reserve::KERNEL,
+    reserve::RESERVATION_VOID,
+    reserve::OLD_KERNEL,
     cache::ANON_EVICTS,
     cache::CACHE_TOO_SMALL,
-    cache::CACHE_STOLEN,
+    cache::CACHE_TAKEN_BY_HOST,
     cache::HOST_JOBS,
     swap::SWAPPED,
     swap::NO_SWAP,
@@ -80,7 +80,7 @@ pub const CHECKS: &[Check] = &[
     limits::HEAP,
     limits::PIDS,
     cache::WORKING_SET,
-    state::SHORT,
+    conflicts::HOST_SHORT_OF_MEMORY,
     kernel::THP_ALWAYS,
     kernel::DIRTY,
     kernel::DYING,
@@ -92,31 +92,31 @@ pub const CHECKS: &[Check] = &[
     kernel::TABLE_FULL,
     cpu::THROTTLED,
     cpu::CPUSET_NARROWED,
-    cpu::CPUSET_CROWDED,
-    cpu::WEIGHT,
-    disk::ESCAPES,
-    disk::WRONG_DEVICE,
-    disk::INVERSION,
-    disk::CAP_WAITS,
+    cpu::CPUSET_CONTENDED,
+    cpu::MINIMUM_WEIGHT,
+    disk::BUFFERED_WRITES_ESCAPE,
+    disk::LIMIT_ON_PARTITION,
+    disk::LIMIT_STALLS_HOST,
+    disk::LIMIT_BINDS,
     disk::WEIGHT_NOOP,
-    disk::UNDIVIDED,
+    disk::NOT_DIVIDED,
     disk::DEGRADED,
-    disk::BLIND,
+    disk::FULL_WITHOUT_PRESSURE,
     disk::ROTATIONAL,
     disk::WBT,
-    state::FOREIGN,
-    state::OVERWRITTEN,
+    conflicts::FOREIGN_WRITER,
+    conflicts::OVERWRITTEN,
 ];
 
 /// Everything that is found, worst first; among equals in the order of [`CHECKS`].
-pub fn examine(facts: &Facts) -> Vec<Finding> {
-    let mut found: Vec<Finding> = CHECKS.iter().flat_map(|check| run(check, facts)).collect();
+pub fn examine(facts: &HostFacts) -> Vec<DoctorFinding> {
+    let mut found: Vec<DoctorFinding> = CHECKS.iter().flat_map(|check| run(check, facts)).collect();
     found.sort_by_key(|f| std::cmp::Reverse(f.severity));
     found
 }
 
 /// What one check finds.
-pub fn run(check: &Check, facts: &Facts) -> Vec<Finding> {
+pub fn run(check: &DoctorCheck, facts: &HostFacts) -> Vec<DoctorFinding> {
     let mut found = (check.run)(facts);
     for finding in &mut found {
         finding.check = check.id.to_owned();

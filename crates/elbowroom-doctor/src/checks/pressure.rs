@@ -1,19 +1,19 @@
 //! Whether the host is short of memory now, which tells a plan on paper from harm.
 
-use super::facts::Facts;
+use super::facts::HostFacts;
 use elbowroom_types::unit::{Bytes, Percent};
 
 /// Below this part of the machine's memory it is short, reclaim or not.
-const LOW: Percent = Percent::whole(10);
+const LOW_MEMORY: Percent = Percent::whole(10);
 
 /// Pages per second that reclaim takes before it counts: a trickle is the kernel keeping house.
-pub(super) const RECLAIM: f64 = 1_000.0;
+pub(super) const RECLAIM_RATE_THRESHOLD: f64 = 1_000.0;
 
 /// Why the host is short of memory: a file and its value.
-pub(super) fn shortage(facts: &Facts) -> Option<(String, String)> {
+pub(super) fn shortage(facts: &HostFacts) -> Option<(String, String)> {
     let host = &facts.host;
     let available = host.mem_available();
-    if available < Bytes(LOW.of(host.mem_total().get())) {
+    if available < Bytes(LOW_MEMORY.of(host.mem_total().get())) {
         return Some(("/proc/meminfo MemAvailable".into(), available.to_string()));
     }
     if let Some(reclaim) = host_reclaim(facts) {
@@ -27,19 +27,19 @@ pub(super) fn shortage(facts: &Facts) -> Option<(String, String)> {
 
 /// Reclaim for the whole host between the looks: kswapd, or allocations that had to reclaim because the host was short
 /// (`allocstall` is counted for the host only, never for a cgroup at its own limit: mm/vmscan.c, `try_to_free_pages`).
-pub(super) fn host_reclaim(facts: &Facts) -> Option<(String, String)> {
+pub(super) fn host_reclaim(facts: &HostFacts) -> Option<(String, String)> {
     let host = &facts.host;
     let rate = |key: &str| host.vmstat(key).map_or(0.0, |(b, a)| facts.per_second(b, a));
     let kswapd = rate("pgsteal_kswapd");
-    if kswapd >= RECLAIM {
+    if kswapd >= RECLAIM_RATE_THRESHOLD {
         return Some(("/proc/vmstat pgsteal_kswapd".into(), format!("+{kswapd:.0} pages/s")));
     }
-    let stalls = allocstall(facts);
+    let stalls = allocstall_rate(facts);
     (stalls >= 1.0).then(|| ("/proc/vmstat allocstall_*".into(), format!("+{stalls:.0}/s")))
 }
 
 /// Allocations per second that had to reclaim for themselves, in whatever zone.
-pub(super) fn allocstall(facts: &Facts) -> f64 {
+pub(super) fn allocstall_rate(facts: &HostFacts) -> f64 {
     let zones = ["dma", "dma32", "normal", "movable", "device"];
     let grown = zones.iter().filter_map(|zone| facts.host.vmstat(&format!("allocstall_{zone}")));
     grown.map(|(before, after)| facts.per_second(before, after)).sum()

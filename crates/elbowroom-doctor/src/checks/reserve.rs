@@ -1,16 +1,16 @@
 //! Pitfall III.A of *Taming Memory Related Performance Pitfalls in Linux Cgroups*: a limit is not a reservation.
 
-use super::facts::{Controller, Facts, Group, Version};
-use super::fixes::{PROMISABLE, kept, lows_of_parents, promised, protect_beside};
+use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
+use super::fixes::{RESERVABLE, ancestor_protection_fix, protect_within, protected_memory, total_protected};
 use super::pressure::shortage;
-use crate::checks::Check;
-use elbowroom_types::finding::{Finding, Severity};
+use crate::checks::DoctorCheck;
+use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::Bytes;
 
 const PAPER: &str = "Taming Memory Related Performance Pitfalls in Linux Cgroups (ICNC'17), III.A, IV.A";
 
 /// What limits promise and the host cannot give.
-pub(super) const NOT_RESERVED: Check = Check {
+pub(super) const NOT_RESERVED: DoctorCheck = DoctorCheck {
     id: "memory-not-reserved",
     pitfall: "memory is not reserved",
     reads_v1: "memory.limit_in_bytes, memory.usage_in_bytes, memory.soft_limit_in_bytes, /proc/meminfo",
@@ -23,120 +23,120 @@ pub(super) const NOT_RESERVED: Check = Check {
 
 /// Containers that may ask for more than is kept for them, with their limits and how much more that is; none where all of it is
 /// available.
-pub(super) fn open(facts: &Facts) -> Vec<(&Group, Bytes, Bytes)> {
+pub(super) fn unreserved_containers(facts: &HostFacts) -> Vec<(&CgroupFacts, Bytes, Bytes)> {
     let total = facts.host.mem_total();
     // A limit above the machine's memory promises nothing: it is there to be one.
-    let mut open: Vec<(&Group, Bytes, Bytes)> = facts
+    let mut open: Vec<(&CgroupFacts, Bytes, Bytes)> = facts
         .containers()
         .filter_map(|g| {
             // Nor does one of a cgroup that nobody is in.
-            let hard = g.hard().filter(|hard| *hard < total && g.usage() > Bytes::ZERO)?;
-            let owed = hard.saturating_sub(g.usage().max(kept(facts, g)));
+            let hard = g.hard_limit().filter(|hard| *hard < total && g.usage() > Bytes::ZERO)?;
+            let owed = hard.saturating_sub(g.usage().max(protected_memory(facts, g)));
             (owed > Bytes(hard.get() / 10)).then_some((g, hard, owed))
         })
         .collect();
-    if sum(&open) <= facts.host.mem_available() {
+    if unreserved_total(&open) <= facts.host.mem_available() {
         open.clear();
     }
     open
 }
 
-fn sum(open: &[(&Group, Bytes, Bytes)]) -> Bytes {
+fn unreserved_total(open: &[(&CgroupFacts, Bytes, Bytes)]) -> Bytes {
     open.iter().map(|(_, _, owed)| *owed).sum()
 }
 
-fn not_reserved(facts: &Facts) -> Vec<Finding> {
-    let open = open(facts);
+fn not_reserved(facts: &HostFacts) -> Vec<DoctorFinding> {
+    let open = unreserved_containers(facts);
     if open.is_empty() {
         return Vec::new();
     }
-    let (owed_to_all, available) = (sum(&open), facts.host.mem_available());
-    let (short, reserved) = (shortage(facts), promised(facts));
+    let (owed_to_all, available) = (unreserved_total(&open), facts.host.mem_available());
+    let (short, reserved) = (shortage(facts), total_protected(facts));
     let severity = if short.is_some() { Severity::Warning } else { Severity::Info };
-    let reservation = match facts.version(Controller::Memory) {
-        Some(Version::V1) => "memory.soft_limit_in_bytes",
+    let reservation = match facts.version(HierarchyController::Memory) {
+        Some(ControllerVersion::V1) => "memory.soft_limit_in_bytes",
         _ => "memory.low",
     };
     open.into_iter()
         // The agent keeps what it decided to.
-        .filter(|(g, ..)| !g.is_held(reservation))
+        .filter(|(g, ..)| !g.is_leased(reservation))
         .map(|(g, hard, owed)| {
-            let memory = |file| g.file(Controller::Memory, file);
-            let mut finding = Finding::new(
+            let memory = |file| g.file(HierarchyController::Memory, file);
+            let mut finding = DoctorFinding::new(
                 severity,
                 format!(
                     "It may still ask for {owed} within its limit, and nothing keeps that for it: all containers together may \
                      ask for {owed_to_all} more, and {available} are available."
                 ),
             )
-            .about(g.container_name(), &g.path)
-            .because(memory(g.hard_file()), hard)
-            .because(memory(g.usage_file()), g.usage())
-            .because(memory(reservation), g.text(reservation).unwrap_or("absent"))
-            .because("/proc/meminfo MemAvailable", available);
+            .for_cgroup(g.container_name(), &g.path)
+            .with_evidence(memory(g.hard_limit_file()), hard)
+            .with_evidence(memory(g.usage_file()), g.usage())
+            .with_evidence(memory(reservation), g.text(reservation).unwrap_or("absent"))
+            .with_evidence("/proc/meminfo MemAvailable", available);
             if let Some((file, value)) = &short {
-                finding = finding.because(file, value);
+                finding = finding.with_evidence(file, value);
             }
-            let fix = protect_beside(facts, g, hard, reserved);
+            let fix = protect_within(facts, g, hard, reserved);
             let advice = match &fix {
                 Some(_) => "What it will surely need it can take before others do: -XX:+AlwaysPreTouch with -Xms equal to \
                             -Xmx for a JVM; `elbowroom pretouch` makes that free ahead of it."
                     .to_owned(),
                 None => format!(
-                    "Limits promise more than {PROMISABLE} of this host: move a container away, or lower limits to what is \
+                    "Limits promise more than {RESERVABLE} of this host: move a container away, or lower limits to what is \
                      really needed."
                 ),
             };
-            finding.fixed_by(fix).advise(advice)
+            finding.with_fix(fix).with_advice(advice)
         })
         .collect()
 }
 
 /// A reservation that a cgroup around the container voids.
-pub(super) const VOID: Check = Check {
+pub(super) const RESERVATION_VOID: DoctorCheck = DoctorCheck {
     id: "reservation-void",
     pitfall: "a reservation counts for nothing where the cgroups around it have none",
     reads_v1: "",
     reads_v2: "memory.low and memory.min of the container and of every cgroup around it, memory.current",
     threshold: "a cgroup around the container keeps less than the container uses of its own memory.low",
     reference: "Documentation/admin-guide/cgroup-v2.rst, memory.low; mm/page_counter.c effective_protection",
-    run: void,
+    run: reservation_void,
 };
 
-fn void(facts: &Facts) -> Vec<Finding> {
-    if facts.version(Controller::Memory) != Some(Version::V2) {
+fn reservation_void(facts: &HostFacts) -> Vec<DoctorFinding> {
+    if facts.version(HierarchyController::Memory) != Some(ControllerVersion::V2) {
         return Vec::new();
     }
-    let claims = |g: &&Group| super::fixes::low(g) > Bytes::ZERO;
-    let reserved = promised(facts);
+    let claims = |g: &&CgroupFacts| super::fixes::own_protection(g) > Bytes::ZERO;
+    let reserved = total_protected(facts);
     facts
         .containers()
         .filter(claims)
         .filter_map(|g| {
-            let claim = super::fixes::low(g);
+            let claim = super::fixes::own_protection(g);
             let used = claim.min(g.usage());
-            let around = facts.ancestors(g).min_by_key(|a| super::fixes::low(a))?;
+            let around = facts.ancestors(g).min_by_key(|a| super::fixes::own_protection(a))?;
             // It keeps as much as the agent made it keep.
-            if around.is_held("memory.low") {
+            if around.is_leased("memory.low") {
                 return None;
             }
-            let effective = super::fixes::low(around);
+            let effective = super::fixes::own_protection(around);
             (effective < used).then(|| {
-                let finding = Finding::new(
+                let finding = DoctorFinding::new(
                     Severity::Warning,
                     format!(
                         "It claims {claim}, but {} around it keeps only {effective}: the kernel never gives more than that.",
                         around.path
                     ),
                 )
-                .about(g.container_name(), &g.path)
-                .because(g.file(Controller::Memory, "memory.low"), claim)
-                .because(around.file(Controller::Memory, "memory.low"), effective);
-                match lows_of_parents(facts, g, reserved) {
-                    None => finding.advise(format!(
-                        "Claims may add up to {PROMISABLE} of this host, and this one does not fit: claim less."
+                .for_cgroup(g.container_name(), &g.path)
+                .with_evidence(g.file(HierarchyController::Memory, "memory.low"), claim)
+                .with_evidence(around.file(HierarchyController::Memory, "memory.low"), effective);
+                match ancestor_protection_fix(facts, g, reserved) {
+                    None => finding.with_advice(format!(
+                        "Claims may add up to {RESERVABLE} of this host, and this one does not fit: claim less."
                     )),
-                    fix => finding.fixed_by(fix),
+                    fix => finding.with_fix(fix),
                 }
             })
         })
@@ -144,7 +144,7 @@ fn void(facts: &Facts) -> Vec<Finding> {
 }
 
 /// A kernel that forgets reservations of cache.
-pub(super) const KERNEL: Check = Check {
+pub(super) const OLD_KERNEL: DoctorCheck = DoctorCheck {
     id: "reservation-old-kernel",
     pitfall: "before Linux 5.15 protected cache goes with its inodes",
     reads_v1: "",
@@ -154,18 +154,18 @@ pub(super) const KERNEL: Check = Check {
     run: old_kernel,
 };
 
-fn old_kernel(facts: &Facts) -> Vec<Finding> {
+fn old_kernel(facts: &HostFacts) -> Vec<DoctorFinding> {
     let (major, minor) = facts.host.kernel;
-    let protected = facts.containers().find(|g| super::fixes::low(g) > Bytes::ZERO);
+    let protected = facts.containers().find(|g| super::fixes::own_protection(g) > Bytes::ZERO);
     match protected {
         Some(g) if (major, minor) != (0, 0) && (major, minor) < (5, 15) => vec![
-            Finding::new(
+            DoctorFinding::new(
                 Severity::Info,
                 "This kernel drops protected page cache together with its inodes, whatever memory.low says.",
             )
-            .because("/proc/sys/kernel/osrelease", format!("{major}.{minor}"))
-            .because(g.file(Controller::Memory, "memory.low"), super::fixes::low(g))
-            .advise("Linux 5.15 and later keep it."),
+            .with_evidence("/proc/sys/kernel/osrelease", format!("{major}.{minor}"))
+            .with_evidence(g.file(HierarchyController::Memory, "memory.low"), super::fixes::own_protection(g))
+            .with_advice("Linux 5.15 and later keep it."),
         ],
         _ => Vec::new(),
     }

@@ -1,17 +1,17 @@
 //! Pitfall III.D: the host swaps whom it likes; and what else swap does to containers.
 
-use super::facts::{Controller, Facts, Group, Version};
-use super::fixes::{by_hand, kept, one, protect};
-use crate::checks::Check;
-use crate::strategies::protect::harmless;
-use elbowroom_types::finding::{Finding, Severity};
+use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
+use super::fixes::{cgroup_fix, manual_fix, protect, protected_memory};
+use crate::checks::DoctorCheck;
+use crate::strategies::protect::safe_swappiness;
+use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::{Bytes, Limit, Percent};
 
 /// Pages read back from swap per second before somebody waits for it.
-const SWAP_INS: f64 = 10.0;
+const SWAP_IN_RATE_THRESHOLD: f64 = 10.0;
 
 /// The host put a container's memory on disk.
-pub(super) const SWAPPED: Check = Check {
+pub(super) const SWAPPED: DoctorCheck = DoctorCheck {
     id: "swapped-by-host",
     pitfall: "the host swaps any group",
     reads_v1: "memory.stat (total_swap, total_rss, workingset_refault_anon, pgmajfault), memory.swappiness, memory.failcnt",
@@ -22,7 +22,7 @@ pub(super) const SWAPPED: Check = Check {
     run: swapped,
 };
 
-fn swapped(facts: &Facts) -> Vec<Finding> {
+fn swapped(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter_map(|g| {
@@ -32,18 +32,18 @@ fn swapped(facts: &Facts) -> Vec<Finding> {
                 return None;
             }
             // One at its own limit swaps itself: swap-instead-of-oom.
-            if at_own_limit(g) || protected(facts, g) {
+            if at_own_limit(g) || is_protected(facts, g) {
                 return None;
             }
             let back =
                 facts.per_second(g.stat_before().workingset_refault_anon, stat.workingset_refault_anon);
-            let harms = back >= SWAP_INS;
-            let version = facts.version(Controller::Memory);
+            let harms = back >= SWAP_IN_RATE_THRESHOLD;
+            let version = facts.version(HierarchyController::Memory);
             let (knob, swap) = match version {
-                Some(Version::V1) => ("memory.swappiness", "memory.stat swap"),
+                Some(ControllerVersion::V1) => ("memory.swappiness", "memory.stat swap"),
                 _ => ("memory.low", "memory.swap.current"),
             };
-            let mut found = Finding::new(
+            let mut found = DoctorFinding::new(
                 if harms { Severity::Warning } else { Severity::Info },
                 if harms {
                     format!(
@@ -57,53 +57,55 @@ fn swapped(facts: &Facts) -> Vec<Finding> {
                     )
                 },
             )
-            .about(g.container_name(), &g.path)
-            .because(g.file(Controller::Memory, swap), stat.swap)
-            .because(g.file(Controller::Memory, "memory.stat anon"), stat.anon)
-            .because(
-                g.file(Controller::Memory, "memory.stat workingset_refault_anon"),
+            .for_cgroup(g.container_name(), &g.path)
+            .with_evidence(g.file(HierarchyController::Memory, swap), stat.swap)
+            .with_evidence(g.file(HierarchyController::Memory, "memory.stat anon"), stat.anon)
+            .with_evidence(
+                g.file(HierarchyController::Memory, "memory.stat workingset_refault_anon"),
                 format!("+{back:.0} pages/s"),
             )
-            .because(g.file(Controller::Memory, knob), g.text(knob).unwrap_or("absent"));
-            if version == Some(Version::V1) {
-                found = found.because(
+            .with_evidence(g.file(HierarchyController::Memory, knob), g.text(knob).unwrap_or("absent"));
+            if version == Some(ControllerVersion::V1) {
+                found = found.with_evidence(
                     "/proc/sys/vm/swappiness",
                     facts.host.setting("/proc/sys/vm/swappiness").unwrap_or("absent"),
                 );
             }
             let fix = match version {
-                Some(Version::V1) => one(g, Controller::Memory, "memory.swappiness", harmless(facts, g)),
+                Some(ControllerVersion::V1) => {
+                    cgroup_fix(g, HierarchyController::Memory, "memory.swappiness", safe_swappiness(facts, g))
+                }
                 _ => protect(facts, g, g.usage().saturating_add(stat.swap)),
             };
             Some(
-                found
-                    .fixed_by(fix)
-                    .advise("Never `swapoff -a` on a host that is short: it stops everything and may kill."),
+                found.with_fix(fix).with_advice(
+                    "Never `swapoff -a` on a host that is short: it stops everything and may kill.",
+                ),
             )
         })
         .collect()
 }
 
-fn at_own_limit(group: &Group) -> bool {
-    let hit = group.event("max").is_some_and(|(since, _)| since > 0);
-    let full = super::cache::ceiling(group)
+fn at_own_limit(group: &CgroupFacts) -> bool {
+    let hit = group.event_counts("max").is_some_and(|(since, _)| since > 0);
+    let full = super::cache::tightest_own_limit(group)
         .is_some_and(|(_, limit)| group.usage() >= Bytes(Percent::whole(95).of(limit.get())));
     hit || full
 }
 
 /// Whether the host leaves it alone: what remains in swap comes home as it is used.
-fn protected(facts: &Facts, group: &Group) -> bool {
-    match facts.version(Controller::Memory) {
-        Some(Version::V1) => group.number("memory.swappiness").is_some_and(|n| n <= 1),
+fn is_protected(facts: &HostFacts, group: &CgroupFacts) -> bool {
+    match facts.version(HierarchyController::Memory) {
+        Some(ControllerVersion::V1) => group.number("memory.swappiness").is_some_and(|n| n <= 1),
         _ => {
             group.limit("memory.swap.max") == Some(Limit::At(Bytes::ZERO))
-                || kept(facts, group) >= group.usage()
+                || protected_memory(facts, group) >= group.usage()
         }
     }
 }
 
 /// No swap where something counts on it.
-pub(super) const NO_SWAP: Check = Check {
+pub(super) const NO_SWAP: DoctorCheck = DoctorCheck {
     id: "no-swap",
     pitfall: "no swap at all",
     reads_v1: "/proc/meminfo SwapTotal, process names",
@@ -113,19 +115,19 @@ pub(super) const NO_SWAP: Check = Check {
     run: no_swap,
 };
 
-fn no_swap(facts: &Facts) -> Vec<Finding> {
+fn no_swap(facts: &HostFacts) -> Vec<DoctorFinding> {
     let killers = ["systemd-oomd", "oomd", "nohang"];
     let killer = facts.host.managers.iter().find(|m| killers.contains(&m.as_str()));
     match (facts.host.meminfo("SwapTotal"), killer) {
         (Some(Bytes::ZERO), Some(killer)) => vec![
-            Finding::new(
+            DoctorFinding::new(
                 Severity::Info,
                 format!(
                     "{killer} acts on memory pressure, which without swap rises only when it is too late."
                 ),
             )
-            .because("/proc/meminfo SwapTotal", Bytes::ZERO)
-            .fixed_by(by_hand(&[
+            .with_evidence("/proc/meminfo SwapTotal", Bytes::ZERO)
+            .with_fix(manual_fix(&[
                 "modprobe zram && zramctl --find --size 1G --algorithm zstd /dev/zram0",
                 "mkswap /dev/zram0 && swapon --priority 100 /dev/zram0",
             ])),
@@ -135,7 +137,7 @@ fn no_swap(facts: &Facts) -> Vec<Finding> {
 }
 
 /// A limit that swap makes twice as large.
-pub(super) const SWAP_UNLIMITED: Check = Check {
+pub(super) const SWAP_UNLIMITED: DoctorCheck = DoctorCheck {
     id: "swaps-at-own-limit",
     pitfall: "a container swaps against its own limit",
     reads_v1: "memory.limit_in_bytes, memory.memsw.limit_in_bytes, memory.stat (total_swap, workingset_refault_anon), memory.failcnt",
@@ -145,39 +147,39 @@ pub(super) const SWAP_UNLIMITED: Check = Check {
     run: swap_unlimited,
 };
 
-fn swap_unlimited(facts: &Facts) -> Vec<Finding> {
+fn swap_unlimited(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter_map(|g| {
-            let (file, limit) = super::cache::ceiling(g)?;
+            let (file, limit) = super::cache::tightest_own_limit(g)?;
             let stat = g.stat();
             let back = facts.per_second(g.stat_before().workingset_refault_anon, stat.workingset_refault_anon);
-            if !at_own_limit(g) || back < SWAP_INS {
+            if !at_own_limit(g) || back < SWAP_IN_RATE_THRESHOLD {
                 return None;
             }
             let wanted = limit.saturating_add(stat.swap);
             Some(
-                Finding::new(
+                DoctorFinding::new(
                     Severity::Warning,
                     format!(
                         "It needs {wanted}, has a limit of {limit}, and lives on swap for the rest: slow instead of dead."
                     ),
                 )
-                .about(g.container_name(), &g.path)
-                .because(g.file(Controller::Memory, file), limit)
-                .because(g.file(Controller::Memory, "memory.stat swap"), stat.swap)
-                .because(
-                    g.file(Controller::Memory, "memory.stat workingset_refault_anon"),
+                .for_cgroup(g.container_name(), &g.path)
+                .with_evidence(g.file(HierarchyController::Memory, file), limit)
+                .with_evidence(g.file(HierarchyController::Memory, "memory.stat swap"), stat.swap)
+                .with_evidence(
+                    g.file(HierarchyController::Memory, "memory.stat workingset_refault_anon"),
                     format!("+{back:.0} pages/s"),
                 )
-                .fixed_by(super::fixes::raise_limit(facts, g, wanted)),
+                .with_fix(super::fixes::raise_limit(facts, g, wanted)),
             )
         })
         .collect()
 }
 
 /// Compressed swap that eats the memory it should save.
-pub(super) const ZSWAP: Check = Check {
+pub(super) const ZSWAP: DoctorCheck = DoctorCheck {
     id: "zswap-full",
     pitfall: "compressed swap is full",
     reads_v1: "/sys/module/zswap/parameters (enabled, max_pool_percent), /proc/meminfo Zswap",
@@ -187,7 +189,7 @@ pub(super) const ZSWAP: Check = Check {
     run: zswap,
 };
 
-fn zswap(facts: &Facts) -> Vec<Finding> {
+fn zswap(facts: &HostFacts) -> Vec<DoctorFinding> {
     let host = &facts.host;
     let on = host.setting("/sys/module/zswap/parameters/enabled") == Some("Y");
     let percent = host.number("/sys/module/zswap/parameters/max_pool_percent").unwrap_or(20).min(100);
@@ -198,13 +200,13 @@ fn zswap(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     }
     vec![
-        Finding::new(
+        DoctorFinding::new(
             Severity::Warning,
             format!("Compressed swap is full at {pool}: it takes memory and writes to disk all the same."),
         )
-        .because("/proc/meminfo Zswap", pool)
-        .because("/sys/module/zswap/parameters/max_pool_percent", percent)
-        .because("/proc/vmstat zswpwb", format!("+{written:.0} pages/s"))
-        .advise("Fewer containers, or more memory; the pool made larger takes what they run in."),
+        .with_evidence("/proc/meminfo Zswap", pool)
+        .with_evidence("/sys/module/zswap/parameters/max_pool_percent", percent)
+        .with_evidence("/proc/vmstat zswpwb", format!("+{written:.0} pages/s"))
+        .with_advice("Fewer containers, or more memory; the pool made larger takes what they run in."),
     ]
 }

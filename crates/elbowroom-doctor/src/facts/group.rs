@@ -2,55 +2,60 @@
 
 use super::{CONTROLLERS, text};
 use crate::checks as doctor;
-use crate::checks::{Counters, Group};
+use crate::checks::{CgroupCounters, CgroupFacts};
 use elbowroom_linux::cgroup;
-use elbowroom_linux::cgroup::{Controller, Dir, Layout, Version, v1, v2};
-use elbowroom_linux::discover::Discover;
+use elbowroom_linux::cgroup::{CgroupController, CgroupDir, CgroupLayout, CgroupVersion, v1, v2};
+use elbowroom_linux::discover::ContainerDiscovery;
 use elbowroom_linux::lease;
-use elbowroom_linux::lease::{Held, Record};
+use elbowroom_linux::lease::{LeaseRecord, LeaseSnapshot};
 use elbowroom_linux::root::Root;
-use elbowroom_linux::warn::Warnings;
+use elbowroom_linux::warnings::Warnings;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// What the memory hierarchy (or the one that shares out CPU time) holds.
 #[derive(Default)]
-pub(super) struct Walk {
+pub(super) struct CgroupWalk {
     /// The root, every container, and every cgroup that is not inside a container.
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Vec<CgroupFacts>,
     /// All directories.
     pub(super) directories: u64,
 }
 
 /// Lists the cgroups, parents first.
-pub(super) fn walk(root: &Root, layout: &Layout, discover: &mut Discover, warnings: &mut Warnings) -> Walk {
-    let mut walk = Walk::default();
-    let spine = [Controller::Memory, Controller::Cpu, Controller::Cpuacct]
+pub(super) fn walk(
+    root: &Root,
+    layout: &CgroupLayout,
+    discover: &mut ContainerDiscovery,
+    warnings: &mut Warnings,
+) -> CgroupWalk {
+    let mut walk = CgroupWalk::default();
+    let spine = [CgroupController::Memory, CgroupController::Cpu, CgroupController::Cpuacct]
         .into_iter()
         .find(|c| layout.index(*c).is_some())
-        .unwrap_or(Controller::Cpu);
+        .unwrap_or(CgroupController::Cpu);
     // A path and its inode, the place of its parent among the groups, and whether it is inside a container.
     let mut queue = std::collections::VecDeque::from([(PathBuf::new(), None, None, false)]);
     while let Some((path, inode, parent, inside)) = queue.pop_front() {
         let Some((_, dir)) = layout.dir(spine, &path) else { break };
-        let Some(mut children) = warnings.keep(dir.children()).flatten() else { continue };
+        let Some(mut children) = warnings.ok_or_warn(dir.children()).flatten() else { continue };
         walk.directories += 1;
         let shown = path.to_string_lossy();
         let found = if shown.is_empty() {
             None
         } else {
-            warnings.keep(discover.find(root, &shown, inside)).flatten()
+            warnings.ok_or_warn(discover.find(root, &shown, inside)).flatten()
         };
         let container = found.map(|f| f.container);
         let inside_this = inside || container.is_some();
         let place = (!inside || container.is_some()).then(|| {
-            walk.groups.push(Group {
+            walk.groups.push(CgroupFacts {
                 path: format!("/{shown}"),
                 inode,
                 parent,
                 container,
-                dirs: dirs(layout, &path),
-                ..Group::default()
+                dirs: controller_dirs(layout, &path),
+                ..CgroupFacts::default()
             });
             walk.groups.len() - 1
         });
@@ -62,92 +67,103 @@ pub(super) fn walk(root: &Root, layout: &Layout, discover: &mut Discover, warnin
     walk
 }
 
-fn dirs(layout: &Layout, path: &Path) -> BTreeMap<doctor::Controller, String> {
+fn controller_dirs(layout: &CgroupLayout, path: &Path) -> BTreeMap<doctor::HierarchyController, String> {
     let mut dirs = BTreeMap::new();
     for (here, core) in CONTROLLERS {
         if let Some((version, dir)) = layout.dir(here, path)
-            && has(version, here, &dir)
+            && has_controller_files(version, here, &dir)
         {
             dirs.insert(core, dir.path().to_string_lossy().into_owned());
         }
     }
-    if let Some(dir) = layout.unified_dir(path).filter(Dir::exists) {
-        dirs.insert(doctor::Controller::Unified, dir.path().to_string_lossy().into_owned());
+    if let Some(dir) = layout.unified_dir(path).filter(CgroupDir::exists) {
+        dirs.insert(doctor::HierarchyController::Unified, dir.path().to_string_lossy().into_owned());
     }
     dirs
 }
 
 /// On v2 every cgroup has a directory, and a controller's files only where it is enabled. The root has few files of any.
-fn has(version: Version, controller: Controller, dir: &Dir<'_>) -> bool {
+fn has_controller_files(version: CgroupVersion, controller: CgroupController, dir: &CgroupDir<'_>) -> bool {
     let file = match controller {
-        Controller::Memory => "memory.events",
-        Controller::Io => "io.stat",
-        Controller::Pids => "pids.events",
-        Controller::Cpuset => "cpuset.cpus.effective",
-        Controller::Cpu | Controller::Cpuacct => "cpu.weight",
+        CgroupController::Memory => "memory.events",
+        CgroupController::Io => "io.stat",
+        CgroupController::Pids => "pids.events",
+        CgroupController::Cpuset => "cpuset.cpus.effective",
+        CgroupController::Cpu | CgroupController::Cpuacct => "cpu.weight",
     };
-    dir.exists() && (version == Version::V1 || dir.is_root() || dir.has(file))
+    dir.exists() && (version == CgroupVersion::V1 || dir.is_root() || dir.has(file))
 }
 
-fn path_of(group: &Group) -> PathBuf {
+fn path_of(group: &CgroupFacts) -> PathBuf {
     PathBuf::from(group.path.trim_start_matches('/'))
 }
 
 /// One look at what a group has used. Groups that are no containers tell memory only.
-pub(super) fn counters(layout: &Layout, group: &Group, warnings: &mut Warnings) -> Counters {
+pub(super) fn counters(
+    layout: &CgroupLayout,
+    group: &CgroupFacts,
+    warnings: &mut Warnings,
+) -> CgroupCounters {
     let path = path_of(group);
-    let mut counters = Counters::default();
-    if let Some((version, dir)) = layout.dir(Controller::Memory, &path) {
+    let mut counters = CgroupCounters::default();
+    if let Some((version, dir)) = layout.dir(CgroupController::Memory, &path) {
         memory(version, &dir, &mut counters, group.container.is_some(), warnings);
     }
     if group.container.is_none() {
         return counters;
     }
-    if let Some((version, dir)) = layout.dir(Controller::Cpu, &path) {
-        counters.cpu = warnings.keep(dir.parse("cpu.stat", text::keyed)).flatten().unwrap_or_default();
-        if let (Version::V1, Some(nanos)) = (version, counters.cpu.remove("throttled_time")) {
+    if let Some((version, dir)) = layout.dir(CgroupController::Cpu, &path) {
+        counters.cpu = warnings.ok_or_warn(dir.parse("cpu.stat", text::keyed)).flatten().unwrap_or_default();
+        if let (CgroupVersion::V1, Some(nanos)) = (version, counters.cpu.remove("throttled_time")) {
             counters.cpu.insert("throttled_usec".into(), nanos / 1_000);
         }
     }
-    counters.pressure = warnings.keep(cgroup::pressure(layout, &path)).flatten();
-    counters.io = warnings.keep(cgroup::io_stat(layout, &path)).unwrap_or_default();
+    counters.pressure = warnings.ok_or_warn(cgroup::pressure(layout, &path)).flatten();
+    counters.io = warnings.ok_or_warn(cgroup::io_stat(layout, &path)).unwrap_or_default();
     counters
 }
 
-fn memory(version: Version, dir: &Dir<'_>, counters: &mut Counters, full: bool, warnings: &mut Warnings) {
-    let stat = warnings.keep(dir.read("memory.stat")).flatten();
+fn memory(
+    version: CgroupVersion,
+    dir: &CgroupDir<'_>,
+    counters: &mut CgroupCounters,
+    full: bool,
+    warnings: &mut Warnings,
+) {
+    let stat = warnings.ok_or_warn(dir.read("memory.stat")).flatten();
     let parse = match version {
-        Version::V1 => v1::parse_memory_stat,
-        Version::V2 => v2::parse_memory_stat,
+        CgroupVersion::V1 => v1::parse_memory_stat,
+        CgroupVersion::V2 => v2::parse_memory_stat,
     };
     let fault = |e| elbowroom_linux::root::ReadError::malformed(dir.path().join("memory.stat"), e);
-    counters.memory = stat.as_deref().and_then(|t| warnings.keep(parse(t).map_err(fault)));
+    counters.memory = stat.as_deref().and_then(|t| warnings.ok_or_warn(parse(t).map_err(fault)));
     match version {
-        Version::V1 => {
+        CgroupVersion::V1 => {
             counters.usage = warnings
-                .keep(dir.number("memory.usage_in_bytes"))
+                .ok_or_warn(dir.number("memory.usage_in_bytes"))
                 .flatten()
                 .map(elbowroom_types::unit::Bytes);
-            if let Some(n) = warnings.keep(dir.number("memory.failcnt")).flatten() {
+            if let Some(n) = warnings.ok_or_warn(dir.number("memory.failcnt")).flatten() {
                 counters.events.insert("max".into(), n);
             }
-            let control = warnings.keep(dir.parse("memory.oom_control", text::keyed)).flatten();
+            let control = warnings.ok_or_warn(dir.parse("memory.oom_control", text::keyed)).flatten();
             if let Some(n) = control.and_then(|c| c.get("oom_kill").copied()) {
                 counters.events.insert("oom_kill".into(), n);
             }
         }
-        Version::V2 => {
+        CgroupVersion::V2 => {
             counters.usage =
-                warnings.keep(dir.number("memory.current")).flatten().map(elbowroom_types::unit::Bytes);
+                warnings.ok_or_warn(dir.number("memory.current")).flatten().map(elbowroom_types::unit::Bytes);
             counters.events =
-                warnings.keep(dir.parse("memory.events", text::keyed)).flatten().unwrap_or_default();
+                warnings.ok_or_warn(dir.parse("memory.events", text::keyed)).flatten().unwrap_or_default();
             if let Some(stat) = counters.memory.as_mut() {
-                stat.swap.0 = warnings.keep(dir.number("memory.swap.current")).flatten().unwrap_or(0);
+                stat.swap.0 = warnings.ok_or_warn(dir.number("memory.swap.current")).flatten().unwrap_or(0);
             }
             if full {
-                const MORE: [&str; 2] = ["sock", "percpu"];
+                const EXTRA_MEMORY_KEYS: [&str; 2] = ["sock", "percpu"];
                 let all = stat.as_deref().and_then(|t| text::keyed(t).ok()).unwrap_or_default();
-                counters.more = all.into_iter().filter(|(key, _)| MORE.contains(&key.as_str())).collect();
+                counters.more =
+                    all.into_iter().filter(|(key, _)| EXTRA_MEMORY_KEYS.contains(&key.as_str())).collect();
             }
         }
     }
@@ -180,34 +196,34 @@ const LIMITS_V1: [&str; 4] = [
 /// Its settings, into `group`, as those set them whose they are: without what the agent holds by lease.
 pub(super) fn settings(
     root: &Root,
-    layout: &Layout,
-    held: &Held,
-    group: &mut Group,
+    layout: &CgroupLayout,
+    held: &LeaseSnapshot,
+    group: &mut CgroupFacts,
     warnings: &mut Warnings,
 ) {
     let path = path_of(group);
-    let mut wanted = vec![(Controller::Memory, &MEMORY_V1[..], &MEMORY_V2[..])];
+    let mut wanted = vec![(CgroupController::Memory, &MEMORY_V1[..], &MEMORY_V2[..])];
     if group.parent.is_none() {
-        wanted.push((Controller::Io, &[], &["io.cost.qos"]));
+        wanted.push((CgroupController::Io, &[], &["io.cost.qos"]));
     }
     if group.container.is_some() {
         wanted.extend([
-            (Controller::Cpu, &CPU_V1[..], &CPU_V2[..]),
-            (Controller::Cpuset, &CPUSET_V1, &CPUSET_V2),
-            (Controller::Io, &IO_V1, &IO_V2),
-            (Controller::Pids, &PIDS, &PIDS),
+            (CgroupController::Cpu, &CPU_V1[..], &CPU_V2[..]),
+            (CgroupController::Cpuset, &CPUSET_V1, &CPUSET_V2),
+            (CgroupController::Io, &IO_V1, &IO_V2),
+            (CgroupController::Pids, &PIDS, &PIDS),
         ]);
     }
     for (controller, v1, v2) in wanted {
         let Some((version, dir)) = layout.dir(controller, &path) else { continue };
-        let leases = held.of(dir.inode());
-        for file in if version == Version::V1 { v1 } else { v2 } {
-            take(&dir, leases, file, group, warnings);
+        let leases = held.in_cgroup(dir.inode());
+        for file in if version == CgroupVersion::V1 { v1 } else { v2 } {
+            read_setting(&dir, leases, file, group, warnings);
         }
     }
     let unified = layout.unified_dir(&path);
     if let Some(dir) = unified.filter(|_| group.parent.is_none()) {
-        let stat = warnings.keep(dir.parse("cgroup.stat", text::keyed)).flatten().unwrap_or_default();
+        let stat = warnings.ok_or_warn(dir.parse("cgroup.stat", text::keyed)).flatten().unwrap_or_default();
         let dying = stat.into_iter().filter(|(key, _)| key == "nr_dying_descendants");
         group.files.extend(dying.map(|(key, n)| (format!("cgroup.stat {key}"), n.to_string())));
     }
@@ -215,35 +231,45 @@ pub(super) fn settings(
         return;
     }
     if let Some(dir) = unified {
-        take(&dir, &[], "cgroup.pressure", group, warnings);
+        read_setting(&dir, &[], "cgroup.pressure", group, warnings);
     }
-    if let Some((Version::V1, dir)) = layout.dir(Controller::Memory, &path) {
+    if let Some((CgroupVersion::V1, dir)) = layout.dir(CgroupController::Memory, &path) {
         let control =
-            warnings.keep(dir.parse("memory.oom_control", text::keyed)).flatten().unwrap_or_default();
+            warnings.ok_or_warn(dir.parse("memory.oom_control", text::keyed)).flatten().unwrap_or_default();
         group.files.extend(control.into_iter().map(|(key, n)| (key, n.to_string())));
     }
-    if let Some((version, dir)) = layout.dir(Controller::Io, &path) {
-        let leases = held.of(dir.inode());
-        for file in if version == Version::V1 { &LIMITS_V1[..] } else { &["io.max"] } {
-            let text =
-                without(leases, file, warnings.keep(dir.read(file)).flatten().unwrap_or_default(), group);
+    if let Some((version, dir)) = layout.dir(CgroupController::Io, &path) {
+        let leases = held.in_cgroup(dir.inode());
+        for file in if version == CgroupVersion::V1 { &LIMITS_V1[..] } else { &["io.max"] } {
+            let text = without_leases(
+                leases,
+                file,
+                warnings.ok_or_warn(dir.read(file)).flatten().unwrap_or_default(),
+                group,
+            );
             let rows = text::device_rows(&text).into_iter();
             group.io_limits.extend(rows.map(|(device, rest)| ((*file).to_owned(), device, rest)));
         }
     }
-    group.heaps = super::jobs::heaps(root, group);
+    group.heaps = super::processes::heap_sizes(root, group);
 }
 
-fn take(dir: &Dir<'_>, leases: &[Record], file: &str, group: &mut Group, warnings: &mut Warnings) {
-    if let Some(text) = warnings.keep(dir.read(file)).flatten() {
-        let text = without(leases, file, text, group);
+fn read_setting(
+    dir: &CgroupDir<'_>,
+    leases: &[LeaseRecord],
+    file: &str,
+    group: &mut CgroupFacts,
+    warnings: &mut Warnings,
+) {
+    if let Some(text) = warnings.ok_or_warn(dir.read(file)).flatten() {
+        let text = without_leases(leases, file, text, group);
         group.files.insert(file.to_owned(), text.trim_end().to_owned());
     }
 }
 
 /// A file's text without the agent's values; that it has some is noted in `group`.
-fn without(leases: &[Record], file: &str, text: String, group: &mut Group) -> String {
-    match lease::before(leases, file, &text) {
+fn without_leases(leases: &[LeaseRecord], file: &str, text: String, group: &mut CgroupFacts) -> String {
+    match lease::value_before_leases(leases, file, &text) {
         Some(before) => {
             group.held.insert(file.to_owned());
             before
@@ -253,7 +279,7 @@ fn without(leases: &[Record], file: &str, text: String, group: &mut Group) -> St
 }
 
 /// Removes groups that ended between the looks; what was below them hangs from what was above.
-pub(super) fn forget_gone(groups: &mut Vec<Group>) {
+pub(super) fn forget_gone(groups: &mut Vec<CgroupFacts>) {
     let gone: Vec<bool> = groups
         .iter()
         .map(|g| g.parent.is_some() && g.before.usage.is_some() && g.after.usage.is_none())

@@ -1,9 +1,9 @@
 //! Facts about the machine as a whole.
 
 use super::text;
-use crate::checks::{Disk, Host, HostCounters, Node};
-use elbowroom_linux::cgroup::Layout;
-use elbowroom_linux::root::{ReadError, Root, if_there};
+use crate::checks::{DiskFacts, MachineCounters, MachineFacts, NumaNodeFacts};
+use elbowroom_linux::cgroup::CgroupLayout;
+use elbowroom_linux::root::{ReadError, Root, if_present};
 use elbowroom_linux::{Malformed, proc};
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::sample::DeviceNumber;
@@ -35,14 +35,14 @@ const SETTINGS: [&str; 19] = [
 ];
 
 /// Programs that govern or kill, by the name in `/proc/PID/comm`, which ends after 15 bytes.
-const MANAGERS: [&str; 8] =
+const KNOWN_MEMORY_MANAGERS: [&str; 8] =
     ["kubelet", "systemd-oomd", "oomd", "earlyoom", "nohang", "koordlet", "katalyst-agent", "elbowroom"];
 
 /// Counters that change. `/proc/meminfo` is needed, the rest absent where it is not there.
-pub(super) fn counters(root: &Root) -> Result<HostCounters, ReadError> {
+pub(super) fn counters(root: &Root) -> Result<MachineCounters, ReadError> {
     let pressure = ["cpu", "io", "memory"]
         .map(|of| parse(root, &format!("/proc/pressure/{of}"), proc::pressure).ok().flatten());
-    Ok(HostCounters {
+    Ok(MachineCounters {
         meminfo: parse(root, "/proc/meminfo", text::meminfo)?.unwrap_or_default(),
         vmstat: parse(root, "/proc/vmstat", text::keyed)?.unwrap_or_default(),
         pressure: match pressure {
@@ -57,14 +57,14 @@ fn parse<T>(
     path: &str,
     parse: impl FnOnce(&str) -> Result<T, Malformed>,
 ) -> Result<Option<T>, ReadError> {
-    match if_there(root.read(path))? {
+    match if_present(root.read(path))? {
         Some(text) => parse(&text).map(Some).map_err(|e| ReadError::malformed(path, e)),
         None => Ok(None),
     }
 }
 
 /// Whole disks that ever did anything, at the first look.
-pub(super) fn disks(root: &Root) -> Result<Vec<Disk>, ReadError> {
+pub(super) fn disks(root: &Root) -> Result<Vec<DiskFacts>, ReadError> {
     let rows = parse(root, "/proc/diskstats", text::diskstats)?.unwrap_or_default();
     let mut disks = Vec::new();
     for (number, name, counters) in rows.into_iter().filter(|(_, _, c)| c.ios > 0) {
@@ -72,19 +72,19 @@ pub(super) fn disks(root: &Root) -> Result<Vec<Disk>, ReadError> {
             .into_iter()
             .filter_map(|file| {
                 let text = root.read(format!("/sys/block/{name}/queue/{file}")).ok()?;
-                Some((file.to_owned(), text::shown(&text)))
+                Some((file.to_owned(), text::selected_word(&text)))
             })
             .collect();
         // A partition has none.
         if !queue.is_empty() {
-            disks.push(Disk { name, number, queue, before: counters, after: counters });
+            disks.push(DiskFacts { name, number, queue, before: counters, after: counters });
         }
     }
     Ok(disks)
 }
 
 /// The same disks at the second look.
-pub(super) fn disks_again(root: &Root, disks: &mut [Disk]) -> Result<(), ReadError> {
+pub(super) fn update_disks(root: &Root, disks: &mut [DiskFacts]) -> Result<(), ReadError> {
     for (number, _, counters) in parse(root, "/proc/diskstats", text::diskstats)?.unwrap_or_default() {
         if let Some(disk) = disks.iter_mut().find(|d| d.number == number) {
             disk.after = counters;
@@ -94,10 +94,10 @@ pub(super) fn disks_again(root: &Root, disks: &mut [Disk]) -> Result<(), ReadErr
 }
 
 /// What does not change between the looks.
-pub(super) fn settings(root: &Root, layout: &Layout, host: &mut Host) {
+pub(super) fn settings(root: &Root, layout: &CgroupLayout, host: &mut MachineFacts) {
     for file in SETTINGS {
         if let Ok(text) = root.read(file) {
-            host.settings.insert(file.to_owned(), text::shown(&text));
+            host.settings.insert(file.to_owned(), text::selected_word(&text));
         }
     }
     for disk in &host.disks {
@@ -124,7 +124,7 @@ pub(super) fn settings(root: &Root, layout: &Layout, host: &mut Host) {
     host.mounts = root.read(mountinfo).map(|t| text::mounts(&t)).unwrap_or_default();
     host.partitions = partitions(root, &host.disks);
     host.nodes = nodes(root, host);
-    host.managers = managers(root);
+    host.managers = running_managers(root);
 }
 
 fn kernel_version(release: &str) -> Option<(u32, u32)> {
@@ -132,19 +132,19 @@ fn kernel_version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-fn partitions(root: &Root, disks: &[Disk]) -> BTreeMap<DeviceNumber, DeviceNumber> {
+fn partitions(root: &Root, disks: &[DiskFacts]) -> BTreeMap<DeviceNumber, DeviceNumber> {
     let rows = parse(root, "/proc/diskstats", text::diskstats).ok().flatten().unwrap_or_default();
     rows.into_iter()
         .filter_map(|(number, name, _)| {
             // sda1 begins like sda, and so does sdaa1: whose directory it is in says whose it is.
             let mut like = disks.iter().filter(|d| name.starts_with(&d.name) && name != d.name);
-            let is_in = |d: &&Disk| root.read(format!("/sys/block/{}/{name}/partition", d.name)).is_ok();
+            let is_in = |d: &&DiskFacts| root.read(format!("/sys/block/{}/{name}/partition", d.name)).is_ok();
             Some((number, like.find(is_in)?.number))
         })
         .collect()
 }
 
-fn nodes(root: &Root, host: &Host) -> Vec<Node> {
+fn nodes(root: &Root, host: &MachineFacts) -> Vec<NumaNodeFacts> {
     let online: Option<CpuSet> = host.setting("/sys/devices/system/node/online").and_then(|t| t.parse().ok());
     let numbers: Vec<u32> = online.iter().flat_map(CpuSet::iter).collect();
     numbers
@@ -154,18 +154,18 @@ fn nodes(root: &Root, host: &Host) -> Vec<Node> {
                 .ok()??;
             let of = |key: &str| all.get(key).copied().unwrap_or_default();
             let available = of("MemFree").saturating_add(of("Inactive(file)"));
-            Some(Node { number, total: of("MemTotal"), available })
+            Some(NumaNodeFacts { number, total: of("MemTotal"), available })
         })
         .filter(|node| node.total > Bytes::ZERO)
         .collect()
 }
 
-fn managers(root: &Root) -> Vec<String> {
+fn running_managers(root: &Root) -> Vec<String> {
     let mut found = Vec::new();
     for pid in pids(root) {
         let Ok(name) = root.read(format!("/proc/{pid}/comm")) else { continue };
         let name = name.trim_end();
-        if MANAGERS.contains(&name) && !found.iter().any(|f| f == name) {
+        if KNOWN_MEMORY_MANAGERS.contains(&name) && !found.iter().any(|f| f == name) {
             found.push(name.to_owned());
         }
     }

@@ -4,26 +4,26 @@
 //! read in full; other cgroups only as far as they hold containers back, protect them or compete with them.
 
 mod group;
-mod jobs;
-mod looks;
 mod machine;
+mod processes;
+mod sample_store;
 pub mod text;
 
-pub use crate::fixes::journal::{Entry, Journal, JournalError};
-pub use crate::fixes::place::{place, unplace};
-pub use crate::fixes::write::{Lent, Outcome, WriteError, retreat, revert, write};
-pub use jobs::{jvms, root_processes, swappiness_below};
-pub use looks::{LastLook, Looks};
+pub use crate::fixes::journal::{FixEntry, Journal, JournalError};
+pub use crate::fixes::placement::{apply_placement, revert_placement};
+pub use crate::fixes::write::{LeasedValue, RevertOutcome, WriteError, revert, revert_failed_write, write};
+pub use processes::{jvms, root_processes, swappiness_below};
+pub use sample_store::{CounterSampleStore, LastCounterSample};
 
 use crate::checks as doctor;
-use crate::checks::{Applied, Facts, Version};
+use crate::checks::{AppliedWrite, ControllerVersion, HostFacts};
 use elbowroom_linux::cgroup::layout::LayoutError;
-use elbowroom_linux::cgroup::{Controller, Layout};
-use elbowroom_linux::discover::{ContainerSources, Discover};
-use elbowroom_linux::lease::{Held, LeaseError};
+use elbowroom_linux::cgroup::{CgroupController, CgroupLayout};
+use elbowroom_linux::discover::{ContainerDiscovery, ContainerSources};
+use elbowroom_linux::lease::{LeaseError, LeaseSnapshot};
 use elbowroom_linux::root::{ReadError, Root};
-use elbowroom_linux::warn::Warnings;
-use elbowroom_types::label::Heed;
+use elbowroom_linux::warnings::Warnings;
+use elbowroom_types::label::LabelPolicy;
 use elbowroom_types::unit::Micros;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -56,12 +56,12 @@ pub enum DoctorError {
 }
 
 /// The version and controller names of core for those of this crate.
-const CONTROLLERS: [(Controller, doctor::Controller); 5] = [
-    (Controller::Cpu, doctor::Controller::Cpu),
-    (Controller::Cpuset, doctor::Controller::Cpuset),
-    (Controller::Memory, doctor::Controller::Memory),
-    (Controller::Io, doctor::Controller::Io),
-    (Controller::Pids, doctor::Controller::Pids),
+const CONTROLLERS: [(CgroupController, doctor::HierarchyController); 5] = [
+    (CgroupController::Cpu, doctor::HierarchyController::Cpu),
+    (CgroupController::Cpuset, doctor::HierarchyController::Cpuset),
+    (CgroupController::Memory, doctor::HierarchyController::Memory),
+    (CgroupController::Io, doctor::HierarchyController::Io),
+    (CgroupController::Pids, doctor::HierarchyController::Pids),
 ];
 
 /// Looks at the machine twice. Of a setting that the agent holds by lease the facts are what was set before: what is in force
@@ -69,14 +69,18 @@ const CONTROLLERS: [(Controller, doctor::Controller); 5] = [
 ///
 /// # Errors
 /// Where cgroups or `/proc/meminfo` cannot be read at all. What vanishes or cannot be read in between is absent.
-pub fn look(config: &DoctorConfig, applied: Vec<Applied>) -> Result<Facts, DoctorError> {
+pub fn collect_facts(config: &DoctorConfig, applied: Vec<AppliedWrite>) -> Result<HostFacts, DoctorError> {
     let root = Root::at(&config.root)?;
-    let layout = Layout::detect(&root)?;
-    let mut discover =
-        Discover::new(&root, &config.containers.plain, config.containers.docker_root.as_deref(), Heed::None)
-            .and_containerd(config.containers.containerd_state.as_deref());
+    let layout = CgroupLayout::detect(&root)?;
+    let mut discover = ContainerDiscovery::new(
+        &root,
+        &config.containers.patterns,
+        config.containers.docker_root.as_deref(),
+        LabelPolicy::None,
+    )
+    .with_containerd_state(config.containers.containerd_state.as_deref());
     let mut warnings = Warnings::default();
-    let mut facts = Facts::default();
+    let mut facts = HostFacts::default();
 
     let begin = Instant::now();
     facts.host.before = machine::counters(&root)?;
@@ -92,8 +96,8 @@ pub fn look(config: &DoctorConfig, applied: Vec<Applied>) -> Result<Facts, Docto
     let again = Instant::now();
     facts.elapsed = Micros(u64::try_from((again - begin).as_micros()).unwrap_or(u64::MAX));
     facts.host.after = machine::counters(&root)?;
-    machine::disks_again(&root, &mut facts.host.disks)?;
-    let held = Held::now(&config.leases)?;
+    machine::update_disks(&root, &mut facts.host.disks)?;
+    let held = LeaseSnapshot::read(&config.leases)?;
     for group in &mut facts.groups {
         group.after = group::counters(&layout, group, &mut warnings);
         group::settings(&root, &layout, &held, group, &mut warnings);
@@ -104,9 +108,9 @@ pub fn look(config: &DoctorConfig, applied: Vec<Applied>) -> Result<Facts, Docto
     facts.host.ledger = applied
         .into_iter()
         .map(|a| {
-            let before = |text: String| held.before(&root, &a.file, &text).unwrap_or(text);
-            let now = root.read(&a.file).ok().map(|text| text::shown(&before(text)));
-            Applied { now, ..a }
+            let before = |text: String| held.value_before_leases(&root, &a.file, &text).unwrap_or(text);
+            let now = root.read(&a.file).ok().map(|text| text::selected_word(&before(text)));
+            AppliedWrite { now, ..a }
         })
         .collect();
     for (here, core) in CONTROLLERS {
@@ -117,10 +121,10 @@ pub fn look(config: &DoctorConfig, applied: Vec<Applied>) -> Result<Facts, Docto
     Ok(facts)
 }
 
-fn version_of(version: elbowroom_linux::cgroup::Version) -> Version {
+fn version_of(version: elbowroom_linux::cgroup::CgroupVersion) -> ControllerVersion {
     match version {
-        elbowroom_linux::cgroup::Version::V1 => Version::V1,
-        elbowroom_linux::cgroup::Version::V2 => Version::V2,
+        elbowroom_linux::cgroup::CgroupVersion::V1 => ControllerVersion::V1,
+        elbowroom_linux::cgroup::CgroupVersion::V2 => ControllerVersion::V2,
     }
 }
 
@@ -128,7 +132,7 @@ fn version_of(version: elbowroom_linux::cgroup::Version) -> Version {
 mod tests {
     use super::*;
     use elbowroom_linux::fixture::Fixture;
-    use elbowroom_linux::lease::{DIR, Key, Knob, Leases, Outcome as Leased, Unset};
+    use elbowroom_linux::lease::{CgroupKnob, DIR, KnobKey, LeaseOutcome as Leased, Leases, UnsetValue};
     use elbowroom_types::unit::Limit;
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
@@ -174,12 +178,14 @@ mod tests {
     ) {
         let dir = host.path().join("sys/fs/cgroup").join(dir);
         let inode = std::fs::metadata(&dir).unwrap().ino();
-        let key =
-            key.map(|(device, field)| Key { device: device.parse().unwrap(), field: Some(field.to_owned()) });
+        let key = key.map(|(device, field)| KnobKey {
+            device: device.parse().unwrap(),
+            field: Some(field.to_owned()),
+        });
         // A plain file says only what was written last, where the kernel would say all of it.
         let says = key.as_ref().map(|_| std::fs::read_to_string(dir.join(file)).unwrap());
-        let knob = Knob { dir, inode, file: file.to_owned(), key, unset: Unset::Max };
-        let write = |knob: &Knob, value: Limit<u64>| match says {
+        let knob = CgroupKnob { dir, inode, file: file.to_owned(), key, unset: UnsetValue::Max };
+        let write = |knob: &CgroupKnob, value: Limit<u64>| match says {
             Some(text) => {
                 let full = text.replace("8:16 rbps=max", &format!("8:16 rbps={value}"));
                 std::fs::write(knob.dir.join(&knob.file), full).unwrap();
@@ -187,7 +193,7 @@ mod tests {
             }
             None => knob.write(value),
         };
-        assert_eq!(agent.set_by(&knob, |_| Limit::At(value), write, "test").unwrap(), Leased::Written);
+        assert_eq!(agent.set_with(&knob, |_| Limit::At(value), write, "test").unwrap(), Leased::Written);
     }
 
     #[test]
@@ -201,15 +207,17 @@ mod tests {
         let config = DoctorConfig {
             root: host.path().into(),
             containers: ContainerSources {
-                plain: vec!["/a.slice/web".into()],
+                patterns: vec!["/a.slice/web".into()],
                 ..ContainerSources::default()
             },
             leases: run.path().join(DIR),
             wait: Duration::ZERO,
         };
         let low = "/sys/fs/cgroup/a.slice/web/memory.low";
-        let applied = |file: &str| Applied { id: "1".into(), file: file.into(), to: "0".into(), now: None };
-        let facts = look(&config, vec![applied(low), applied("/sys/fs/cgroup/a.slice/memory.max")]).unwrap();
+        let applied =
+            |file: &str| AppliedWrite { id: "1".into(), file: file.into(), to: "0".into(), now: None };
+        let facts =
+            collect_facts(&config, vec![applied(low), applied("/sys/fs/cgroup/a.slice/memory.max")]).unwrap();
         let of = |path: &str| facts.groups.iter().find(|g| Path::new(&g.path) == Path::new(path)).unwrap();
         let (slice, web) = (of("/a.slice"), of("/a.slice/web"));
         assert_eq!((slice.text("memory.low"), web.text("memory.low")), (Some("0"), Some("0")));
@@ -222,8 +230,8 @@ mod tests {
         assert_eq!(now, [Some("0"), Some("2147483648")]);
         // Somebody else's value is his, though a lease is on record.
         host.write("sys/fs/cgroup/a.slice/web/memory.low", "7\n").unwrap();
-        let facts = look(&config, Vec::new()).unwrap();
+        let facts = collect_facts(&config, Vec::new()).unwrap();
         let web = facts.groups.iter().find(|g| g.path == "/a.slice/web").unwrap();
-        assert_eq!((web.text("memory.low"), web.is_held("memory.low")), (Some("7"), false));
+        assert_eq!((web.text("memory.low"), web.is_leased("memory.low")), (Some("7"), false));
     }
 }

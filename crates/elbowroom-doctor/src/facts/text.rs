@@ -1,7 +1,7 @@
 //! Texts that only the doctor reads.
 
-use crate::checks::{DiskCounters, Heap, Mount};
-use crate::strategies::pretouch::Jvm;
+use crate::checks::{DiskCounters, FixedHeap, MountFacts};
+use crate::strategies::pretouch::JvmHeap;
 use elbowroom_linux::parse::{Malformed, flat_keyed, malformed, number};
 use elbowroom_linux::proc;
 use elbowroom_types::sample::{DeviceNumber, DiskStat};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// A setting as its file says it: the chosen word where the file lists all (`always [madvise] never`), else the text
 /// without its newline.
-pub fn shown(text: &str) -> String {
+pub fn selected_word(text: &str) -> String {
     let text = text.trim_end();
     let chosen = text.split_ascii_whitespace().find_map(|w| w.strip_prefix('[')?.strip_suffix(']'));
     chosen.unwrap_or(text).to_owned()
@@ -48,8 +48,8 @@ pub fn diskstats(text: &str) -> Result<Vec<(DeviceNumber, String, DiskCounters)>
 }
 
 /// Mounts of block devices in a `mountinfo` file, each device once.
-pub fn mounts(text: &str) -> Vec<Mount> {
-    let mut mounts: Vec<Mount> = Vec::new();
+pub fn mounts(text: &str) -> Vec<MountFacts> {
+    let mut mounts: Vec<MountFacts> = Vec::new();
     for line in text.lines() {
         let Some((mount, fs)) = line.split_once(" - ") else { continue };
         let (mount, fs): (Vec<&str>, Vec<&str>) = (mount.split(' ').collect(), fs.split(' ').collect());
@@ -60,7 +60,7 @@ pub fn mounts(text: &str) -> Vec<Mount> {
         if number.major == 0 || mounts.iter().any(|m| m.number == number) {
             continue;
         }
-        mounts.push(Mount {
+        mounts.push(MountFacts {
             point: (*point).to_owned(),
             fs: (*fs.first().unwrap_or(&"")).to_owned(),
             number,
@@ -78,7 +78,7 @@ pub fn device_rows(text: &str) -> Vec<(DeviceNumber, String)> {
 
 /// The size a command line lets a heap grow to: `-Xmx` and `-XX:MaxHeapSize` of a JVM (the last one counts), V8's
 /// `--max-old-space-size` in MiB.
-pub fn heap(pid: i32, cmdline: &str) -> Option<Heap> {
+pub fn heap_limit(pid: i32, cmdline: &str) -> Option<FixedHeap> {
     let mut sizes = cmdline.split('\0').filter_map(|argument| {
         let size = if let Some(size) =
             argument.strip_prefix("-Xmx").or_else(|| argument.strip_prefix("-XX:MaxHeapSize="))
@@ -90,13 +90,13 @@ pub fn heap(pid: i32, cmdline: &str) -> Option<Heap> {
                 .or_else(|| argument.strip_prefix("--max_old_space_size="))?;
             Bytes::mib(size.parse().ok()?)
         };
-        Some(Heap { pid, argument: argument.to_owned(), size })
+        Some(FixedHeap { pid, argument: argument.to_owned(), size })
     });
     sizes.next_back()
 }
 
 /// Anonymous and shared memory of a process, from its `status`: what cannot be dropped. `None` for a kernel thread.
-pub fn held(status: &str) -> Option<Bytes> {
+pub fn unreclaimable_memory(status: &str) -> Option<Bytes> {
     let line = |key: &str| {
         let value = status.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;
         Some(Bytes::kib(value.trim().strip_suffix(" kB")?.parse().ok()?))
@@ -106,13 +106,13 @@ pub fn held(status: &str) -> Option<Bytes> {
 
 /// What a JVM was told about its heap. The environment is read first, as java does, so that the command line has the last
 /// word; `_JAVA_OPTIONS` alone comes after it (src/hotspot/share/runtime/arguments.cpp, `parse_vm_init_args`).
-pub fn jvm(pid: i32, cmdline: &str, environ: &str) -> Jvm {
+pub fn jvm_heap_options(pid: i32, cmdline: &str, environ: &str) -> JvmHeap {
     let variable =
         |name: &str| environ.split('\0').find_map(|v| v.strip_prefix(name)?.strip_prefix('=')).unwrap_or("");
     let before = ["JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"].map(variable);
     let words = before.iter().flat_map(|v| v.split_whitespace());
     let own = java_options(cmdline);
-    let mut jvm = Jvm { pid, ..Jvm::default() };
+    let mut jvm = JvmHeap { pid, ..JvmHeap::default() };
     for argument in words.chain(own).chain(variable("_JAVA_OPTIONS").split_whitespace()) {
         let one_of = |keys: [&str; 2]| keys.iter().find_map(|k| argument.strip_prefix(k)).and_then(java_size);
         jvm.initial = one_of(["-Xms", "-XX:InitialHeapSize="]).or(jvm.initial);
@@ -128,7 +128,7 @@ pub fn jvm(pid: i32, cmdline: &str, environ: &str) -> Jvm {
 
 /// The options on java's command line: what follows the program is for the program, and some options take the next word.
 fn java_options(cmdline: &str) -> impl Iterator<Item = &str> {
-    const WITH_WORD: [&str; 7] = [
+    const OPTIONS_WITH_ARGUMENT: [&str; 7] = [
         "-cp",
         "-classpath",
         "--class-path",
@@ -140,7 +140,7 @@ fn java_options(cmdline: &str) -> impl Iterator<Item = &str> {
     let mut words = cmdline.split('\0').skip(1);
     std::iter::from_fn(move || {
         let word = words.next()?;
-        if WITH_WORD.contains(&word) {
+        if OPTIONS_WITH_ARGUMENT.contains(&word) {
             words.next();
         }
         (word.starts_with(['-', '@']) && !["-jar", "-m", "--module"].contains(&word)).then_some(word)
@@ -169,7 +169,7 @@ mod tests {
             ("60\n", "60"),
             ("max 100000\n", "max 100000"),
         ] {
-            assert_eq!(shown(text), expect);
+            assert_eq!(selected_word(text), expect);
         }
     }
 
@@ -217,13 +217,13 @@ mod tests {
             ("java\0-Xmx\0", None),
             ("", None),
         ] {
-            assert_eq!(heap(1, cmdline).map(|h| h.size), expect, "{cmdline:?}");
+            assert_eq!(heap_limit(1, cmdline).map(|h| h.size), expect, "{cmdline:?}");
         }
     }
 
     #[test]
     fn a_jvm_is_told_by_its_command_line_and_its_environment_and_the_last_word_counts() {
-        let is = |initial: Option<u64>, max: Option<u64>, pretouch| Jvm {
+        let is = |initial: Option<u64>, max: Option<u64>, pretouch| JvmHeap {
             pid: 1,
             initial: initial.map(Bytes::mib),
             max: max.map(Bytes::mib),
@@ -248,22 +248,22 @@ mod tests {
             ("java\0-XX:InitialHeapSize=1048576\0-Xmxmuch\0App", "", is(Some(1), None, false)),
             ("", "", is(None, None, false)),
         ] {
-            assert_eq!(jvm(1, cmdline, environ), expect, "{cmdline:?} {environ:?}");
+            assert_eq!(jvm_heap_options(1, cmdline, environ), expect, "{cmdline:?} {environ:?}");
         }
     }
 
     #[test]
     fn a_process_holds_what_cannot_be_dropped_and_a_kernel_thread_has_none() {
         let status = "Name:\tx\nRssAnon:\t    100 kB\nRssFile:\t  4000 kB\nRssShmem:\t      28 kB\n";
-        assert_eq!(held(status), Some(Bytes::kib(128)));
-        assert_eq!(held("Name:\tkthreadd\nThreads:\t1\n"), None);
+        assert_eq!(unreclaimable_memory(status), Some(Bytes::kib(128)));
+        assert_eq!(unreclaimable_memory("Name:\tkthreadd\nThreads:\t1\n"), None);
     }
 
     proptest! {
         #[test]
         fn no_text_makes_a_parser_panic(text in "(MemTotal:|Node 0 |8:0|-Xmx|[0-9 \n\0:=]|.){0,60}") {
-            let _ = (shown(&text), meminfo(&text), keyed(&text), diskstats(&text), mounts(&text));
-            let _ = (device_rows(&text), heap(1, &text), jvm(1, &text, &text), held(&text));
+            let _ = (selected_word(&text), meminfo(&text), keyed(&text), diskstats(&text), mounts(&text));
+            let _ = (device_rows(&text), heap_limit(1, &text), jvm_heap_options(1, &text, &text), unreclaimable_memory(&text));
         }
     }
 }

@@ -1,11 +1,11 @@
 //! What fixes wrote, one file each below `<state-dir>/fixes`, written and synced before the first file is touched: whatever
 //! dies in between, `elbowroom undo` knows what may have been changed.
 
-use crate::checks::Applied;
-use crate::strategies::housekeeping::Placing;
+use crate::checks::AppliedWrite;
+use crate::strategies::housekeeping::HousekeepingCgroup;
 use elbowroom_linux::cgroup;
 use elbowroom_linux::root::Root;
-use elbowroom_types::finding::Write;
+use elbowroom_types::finding::FileWrite;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -20,7 +20,7 @@ pub struct Journal {
 
 /// One fix. It ends with the boot it was made in, and what it wrote to a cgroup ends with that cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct FixEntry {
     /// Its number.
     pub id: u64,
     /// When, in seconds since the epoch.
@@ -30,10 +30,10 @@ pub struct Entry {
     /// The container; absent for the host.
     pub container: Option<String>,
     /// In the order they are made; taken back in the opposite one.
-    pub writes: Vec<Write>,
+    pub writes: Vec<FileWrite>,
     /// A cgroup that was made, and the processes that were moved there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub placing: Option<Placing>,
+    pub placing: Option<HousekeepingCgroup>,
     /// `/proc/sys/kernel/random/boot_id`; absent in what earlier versions wrote down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
@@ -43,20 +43,20 @@ pub struct Entry {
     pub cgroups: BTreeMap<String, u64>,
 }
 
-impl Entry {
+impl FixEntry {
     /// Whether the machine was started again since: nothing that fixes do survives that.
-    pub fn is_of_another_boot(&self, root: &Root) -> bool {
+    pub fn is_from_other_boot(&self, root: &Root) -> bool {
         self.boot.is_some() && boot(root).is_some_and(|now| self.boot != Some(now))
     }
 
     /// Whether what a write of it changed is no more, though a file of that name may be there.
-    pub fn is_over(&self, root: &Root, write: &Write) -> bool {
+    pub fn has_ended(&self, root: &Root, write: &FileWrite) -> bool {
         let cgroup = write.file.rsplit_once('/').and_then(|(dir, _)| self.cgroups.get_key_value(dir));
-        let is_another = |(dir, then): (&String, &u64)| match cgroup::at(root, dir) {
+        let is_another = |(dir, then): (&String, &u64)| match cgroup::open_cgroup(root, dir) {
             Ok((_, now)) => now != *then,
             Err(error) => error.is_absent(),
         };
-        self.is_of_another_boot(root) || cgroup.is_some_and(is_another)
+        self.is_from_other_boot(root) || cgroup.is_some_and(is_another)
     }
 }
 
@@ -65,10 +65,10 @@ fn boot(root: &Root) -> Option<String> {
     Some(id.trim_end().to_owned())
 }
 
-fn cgroups(root: &Root, writes: &[Write]) -> BTreeMap<String, u64> {
-    let cgroup = |write: &Write| {
+fn cgroups(root: &Root, writes: &[FileWrite]) -> BTreeMap<String, u64> {
+    let cgroup = |write: &FileWrite| {
         let (path, _) = write.file.rsplit_once('/')?;
-        let (dir, inode) = cgroup::at(root, path).ok()?;
+        let (dir, inode) = cgroup::open_cgroup(root, path).ok()?;
         // Inodes of /proc/sys come and go with the memory they are in.
         cgroup::is_cgroup(&dir).is_ok_and(|is| is).then(|| (path.to_owned(), inode))
     };
@@ -108,7 +108,7 @@ impl Journal {
     ///
     /// # Errors
     /// What cannot be read, or is no fix.
-    pub fn entries(&self) -> Result<Vec<Entry>, JournalError> {
+    pub fn entries(&self) -> Result<Vec<FixEntry>, JournalError> {
         let listing = match fs::read_dir(&self.dir) {
             Ok(listing) => listing,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -122,7 +122,7 @@ impl Journal {
                 continue;
             }
             let text = fs::read(&path).map_err(io_error("reading", &path))?;
-            let entry: Entry = serde_json::from_slice(&text)
+            let entry: FixEntry = serde_json::from_slice(&text)
                 .map_err(|source| JournalError::Malformed { path: path.clone(), source })?;
             entries.push(entry);
         }
@@ -134,11 +134,16 @@ impl Journal {
     ///
     /// # Errors
     /// Those of [`Journal::entries`].
-    pub fn applied(&self, root: &Root) -> Result<Vec<Applied>, JournalError> {
+    pub fn applied(&self, root: &Root) -> Result<Vec<AppliedWrite>, JournalError> {
         let entries = self.entries()?;
         let writes = entries.iter().flat_map(|e| {
-            let last = e.writes.iter().filter(|w| !e.is_over(root, w));
-            last.map(|w| Applied { id: e.id.to_string(), file: w.file.clone(), to: w.to.clone(), now: None })
+            let last = e.writes.iter().filter(|w| !e.has_ended(root, w));
+            last.map(|w| AppliedWrite {
+                id: e.id.to_string(),
+                file: w.file.clone(),
+                to: w.to.clone(),
+                now: None,
+            })
         });
         Ok(writes.collect())
     }
@@ -147,7 +152,7 @@ impl Journal {
     ///
     /// # Errors
     /// Where the directory cannot be written: nothing may be changed then.
-    pub fn begin(&self, root: &Root, mut entry: Entry) -> Result<Entry, JournalError> {
+    pub fn begin(&self, root: &Root, mut entry: FixEntry) -> Result<FixEntry, JournalError> {
         fs::create_dir_all(&self.dir).map_err(io_error("making", &self.dir))?;
         (entry.boot, entry.cgroups) = (boot(root), cgroups(root, &entry.writes));
         entry.id = self.entries()?.last().map_or(1, |last| last.id + 1);
@@ -198,8 +203,8 @@ mod tests {
     use super::*;
     use elbowroom_linux::fixture::Fixture;
 
-    fn entry() -> Entry {
-        Entry { at: 1, check: "x".into(), writes: vec![Write::default()], ..Entry::default() }
+    fn entry() -> FixEntry {
+        FixEntry { at: 1, check: "x".into(), writes: vec![FileWrite::default()], ..FixEntry::default() }
     }
 
     fn host() -> Root {
@@ -238,9 +243,9 @@ mod tests {
         let root = Root::at(fixture.path()).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::at(dir.path());
-        let write = |file: &str| Write { file: file.into(), to: "2".into(), ..Write::default() };
+        let write = |file: &str| FileWrite { file: file.into(), to: "2".into(), ..FileWrite::default() };
         let writes = vec![write("/cg/web/cpu.max"), write("/cg/db/cpu.max")];
-        let made = journal.begin(&root, Entry { writes, ..entry() }).unwrap();
+        let made = journal.begin(&root, FixEntry { writes, ..entry() }).unwrap();
         assert_eq!((made.boot.as_deref(), made.cgroups.len()), (Some("one"), 2));
         let in_force = || {
             let applied = journal.applied(&root).unwrap();
@@ -256,8 +261,10 @@ mod tests {
         fixture.write(BOOT, "another\n").unwrap();
         assert_eq!(in_force(), [""; 0]);
         // As earlier versions wrote them down.
-        let old = Entry { boot: None, cgroups: BTreeMap::new(), ..made };
-        assert!(!old.is_of_another_boot(&root) && !old.writes.iter().any(|write| old.is_over(&root, write)));
+        let old = FixEntry { boot: None, cgroups: BTreeMap::new(), ..made };
+        assert!(
+            !old.is_from_other_boot(&root) && !old.writes.iter().any(|write| old.has_ended(&root, write))
+        );
     }
 
     #[test]

@@ -2,10 +2,10 @@
 //! alone, and so is one that the agent holds by lease: what it says goes with the lease, and what it said before comes back.
 //! What was written is read back; what the kernel made something else of is an error.
 
-use crate::facts::text::shown;
-use elbowroom_linux::lease::{Held, LeaseError};
+use crate::facts::text::selected_word;
+use elbowroom_linux::lease::{LeaseError, LeaseSnapshot};
 use elbowroom_linux::root::{ReadError, Root};
-use elbowroom_types::finding::Write;
+use elbowroom_types::finding::FileWrite;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fmt;
@@ -30,11 +30,11 @@ pub enum WriteError {
     },
     /// The agent holds it.
     #[error("{file}: {lent}")]
-    Held {
+    Leased {
         /// The file.
         file: String,
         /// What it says.
-        lent: Lent,
+        lent: LeasedValue,
     },
     /// What the agent holds cannot be known.
     #[error(transparent)]
@@ -71,16 +71,16 @@ pub enum WriteError {
 
 /// What a file says while the agent holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lent {
+pub struct LeasedValue {
     /// The agent's value.
-    pub now: String,
+    pub agent_value: String,
     /// The one that comes back.
-    pub before: String,
+    pub original_value: String,
 }
 
-impl fmt::Display for Lent {
+impl fmt::Display for LeasedValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { now, before } = self;
+        let Self { agent_value: now, original_value: before } = self;
         write!(
             f,
             "held by the agent: it says {now} by lease, and {before} again when the agent lets go of it; try again then, or stop the \
@@ -91,17 +91,17 @@ impl fmt::Display for Lent {
 
 /// What became of taking a write back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RevertOutcome {
     /// It says again what it said before.
     Reverted,
     /// It did already.
-    AlreadyBack,
+    AlreadyReverted,
     /// The file, or its cgroup, is gone.
     Gone,
     /// Somebody changed it since; this is what it says.
     Foreign(String),
     /// The agent holds it.
-    Held(Lent),
+    Leased(LeasedValue),
     /// So much is in use that the old value would kill.
     InUse {
         /// The file that says so.
@@ -111,10 +111,10 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
+impl RevertOutcome {
     /// Whether nothing of the write is in force any more.
-    pub fn is_back(&self) -> bool {
-        matches!(self, Self::Reverted | Self::AlreadyBack | Self::Gone)
+    pub fn is_reverted(&self) -> bool {
+        matches!(self, Self::Reverted | Self::AlreadyReverted | Self::Gone)
     }
 }
 
@@ -122,14 +122,21 @@ impl Outcome {
 ///
 /// # Errors
 /// Those of [`revert`].
-pub fn retreat(root: &Root, leases: &Path, write: &Write, error: &WriteError) -> Result<Outcome, WriteError> {
+pub fn revert_failed_write(
+    root: &Root,
+    leases: &Path,
+    write: &FileWrite,
+    error: &WriteError,
+) -> Result<RevertOutcome, WriteError> {
     match error {
         // It was not begun: what the file says is somebody else's.
-        WriteError::Changed { .. } | WriteError::Held { .. } | WriteError::Lease(_) => {
-            Ok(Outcome::AlreadyBack)
+        WriteError::Changed { .. } | WriteError::Leased { .. } | WriteError::Lease(_) => {
+            Ok(RevertOutcome::AlreadyReverted)
         }
         // What the kernel made of it is ours, too.
-        WriteError::Differs { now, .. } => revert(root, leases, &Write { to: now.clone(), ..write.clone() }),
+        WriteError::Differs { now, .. } => {
+            revert(root, leases, &FileWrite { to: now.clone(), ..write.clone() })
+        }
         _ => revert(root, leases, write),
     }
 }
@@ -139,68 +146,74 @@ pub fn retreat(root: &Root, leases: &Path, write: &Write, error: &WriteError) ->
 /// # Errors
 /// Where the file does not say `from`, the agent holds it, the kernel or systemd refuses, or the file says something else
 /// afterwards.
-pub fn write(root: &Root, leases: &Path, write: &Write) -> Result<(), WriteError> {
-    let (now, lent) = says(root, leases, &write.file)?;
+pub fn write(root: &Root, leases: &Path, write: &FileWrite) -> Result<(), WriteError> {
+    let (now, lent) = current_value(root, leases, &write.file)?;
     if let Some(lent) = lent {
-        return Err(WriteError::Held { file: write.file.clone(), lent });
+        return Err(WriteError::Leased { file: write.file.clone(), lent });
     }
     if now != write.from {
         let (file, expected) = (write.file.clone(), write.from.clone());
         return Err(WriteError::Changed { file, now, expected });
     }
-    put(root, write, &write.to)
+    write_value(root, write, &write.to)
 }
 
 /// Takes one write back, unless it is not ours to take back any more, or the agent holds the file. `leases` is its ledger.
 ///
 /// # Errors
 /// Where the kernel or systemd refuses.
-pub fn revert(root: &Root, leases: &Path, write: &Write) -> Result<Outcome, WriteError> {
-    let (now, lent) = match says(root, leases, &write.file) {
-        Err(WriteError::Read(e)) if e.is_absent() => return Ok(Outcome::Gone),
+pub fn revert(root: &Root, leases: &Path, write: &FileWrite) -> Result<RevertOutcome, WriteError> {
+    let (now, lent) = match current_value(root, leases, &write.file) {
+        Err(WriteError::Read(e)) if e.is_absent() => return Ok(RevertOutcome::Gone),
         says => says?,
     };
     if let Some(lent) = lent {
-        return Ok(Outcome::Held(lent));
+        return Ok(RevertOutcome::Leased(lent));
     }
     if now == write.from {
-        return Ok(Outcome::AlreadyBack);
+        return Ok(RevertOutcome::AlreadyReverted);
     }
     if now != write.to {
-        return Ok(Outcome::Foreign(now));
+        return Ok(RevertOutcome::Foreign(now));
     }
     if let (Some(file), Ok(limit)) = (&write.in_use, write.from.parse::<u64>()) {
-        let usage = shown(&root.read(file)?).parse::<u64>().unwrap_or(u64::MAX);
+        let usage = selected_word(&root.read(file)?).parse::<u64>().unwrap_or(u64::MAX);
         // memory.max takes effect before anything is reclaimed, and kills what does not fit (mm/memcontrol.c,
         // memory_max_write): a twentieth of room is kept, because use grows while we look.
         if usage > limit / 20 * 19 {
-            return Ok(Outcome::InUse { file: file.clone(), usage });
+            return Ok(RevertOutcome::InUse { file: file.clone(), usage });
         }
     }
-    put(root, write, &write.from)?;
-    Ok(Outcome::Reverted)
+    write_value(root, write, &write.from)?;
+    Ok(RevertOutcome::Reverted)
 }
 
 /// What a file says, and whether that is the agent's.
-fn says(root: &Root, leases: &Path, file: &str) -> Result<(String, Option<Lent>), WriteError> {
+fn current_value(
+    root: &Root,
+    leases: &Path,
+    file: &str,
+) -> Result<(String, Option<LeasedValue>), WriteError> {
     let mut text = root.read(file)?;
     // A lease that begins or ends between the two reads changes the text.
     for _ in 0..10 {
-        let held = Held::now(leases)?;
+        let held = LeaseSnapshot::read(leases)?;
         let again = root.read(file)?;
         if again == text {
-            let now = shown(&text);
-            let lent = held.before(root, file, &text).map(|t| Lent { now: now.clone(), before: shown(&t) });
+            let now = selected_word(&text);
+            let lent = held
+                .value_before_leases(root, file, &text)
+                .map(|t| LeasedValue { agent_value: now.clone(), original_value: selected_word(&t) });
             return Ok((now, lent));
         }
         text = again;
     }
     let changed =
         |now| WriteError::Changed { file: file.to_owned(), now, expected: "a value that stays".into() };
-    Err(changed(shown(&text)))
+    Err(changed(selected_word(&text)))
 }
 
-fn put(root: &Root, write: &Write, value: &str) -> Result<(), WriteError> {
+fn write_value(root: &Root, write: &FileWrite, value: &str) -> Result<(), WriteError> {
     match &write.unit {
         Some(property) => {
             systemctl(&["set-property", "--runtime", &property.unit, &property.assignment(value)])?;
@@ -214,7 +227,7 @@ fn put(root: &Root, write: &Write, value: &str) -> Result<(), WriteError> {
             })?;
         }
     }
-    let now = shown(&root.read(&write.file)?);
+    let now = selected_word(&root.read(&write.file)?);
     if now != value {
         return Err(WriteError::Differs { file: write.file.clone(), data: value.to_owned(), now });
     }
@@ -238,15 +251,15 @@ fn systemctl(words: &[&str]) -> Result<(), WriteError> {
 mod tests {
     use super::*;
     use elbowroom_linux::fixture::Fixture;
-    use elbowroom_linux::lease::{DIR, Knob, Leases, Outcome as Leased, Unset};
+    use elbowroom_linux::lease::{CgroupKnob, DIR, LeaseOutcome as Leased, Leases, UnsetValue};
     use elbowroom_types::unit::Limit;
     use std::os::unix::fs::MetadataExt;
     use std::path::PathBuf;
 
     const HOST: &str = "-- cg/memory.max --\n1000\n-- cg/memory.current --\n700\n";
 
-    fn raised() -> Write {
-        Write {
+    fn raised() -> FileWrite {
+        FileWrite {
             file: "/cg/memory.max".into(),
             from: "1000".into(),
             to: "2000".into(),
@@ -271,8 +284,8 @@ mod tests {
         let (_host, root) = host();
         write(&root, &leases(), &raised()).unwrap();
         assert_eq!(root.read("/cg/memory.max").unwrap().trim(), "2000");
-        assert_eq!(revert(&root, &leases(), &raised()).unwrap(), Outcome::Reverted);
-        assert_eq!(revert(&root, &leases(), &raised()).unwrap(), Outcome::AlreadyBack);
+        assert_eq!(revert(&root, &leases(), &raised()).unwrap(), RevertOutcome::Reverted);
+        assert_eq!(revert(&root, &leases(), &raised()).unwrap(), RevertOutcome::AlreadyReverted);
     }
 
     #[test]
@@ -280,7 +293,7 @@ mod tests {
         let (host, root) = host();
         write(&root, &leases(), &raised()).unwrap();
         host.write("cg/memory.max", "3000\n").unwrap();
-        assert_eq!(revert(&root, &leases(), &raised()).unwrap(), Outcome::Foreign("3000".into()));
+        assert_eq!(revert(&root, &leases(), &raised()).unwrap(), RevertOutcome::Foreign("3000".into()));
         assert!(matches!(write(&root, &leases(), &raised()), Err(WriteError::Changed { .. })));
         assert_eq!(root.read("/cg/memory.max").unwrap(), "3000\n");
     }
@@ -290,23 +303,29 @@ mod tests {
         let (host, root) = host();
         write(&root, &leases(), &raised()).unwrap();
         host.write("cg/memory.current", "960\n").unwrap();
-        assert!(matches!(revert(&root, &leases(), &raised()).unwrap(), Outcome::InUse { usage: 960, .. }));
+        assert!(matches!(
+            revert(&root, &leases(), &raised()).unwrap(),
+            RevertOutcome::InUse { usage: 960, .. }
+        ));
         host.write("cg/memory.current", "940\n").unwrap();
-        assert_eq!(revert(&root, &leases(), &raised()).unwrap(), Outcome::Reverted);
+        assert_eq!(revert(&root, &leases(), &raised()).unwrap(), RevertOutcome::Reverted);
     }
 
     #[test]
     fn a_value_that_the_kernel_made_another_of_is_taken_back_and_one_that_was_not_begun_is_left_alone() {
         let (host, root) = host();
         // A file that keeps what is behind the end of what is written: "2" becomes 2000.
-        let write_two = Write { to: "2".into(), ..raised() };
+        let write_two = FileWrite { to: "2".into(), ..raised() };
         let error = write(&root, &leases(), &write_two).unwrap_err();
         assert!(matches!(&error, WriteError::Differs { now, .. } if now == "2000"), "{error}");
-        assert_eq!(retreat(&root, &leases(), &write_two, &error).unwrap(), Outcome::Reverted);
+        assert_eq!(
+            revert_failed_write(&root, &leases(), &write_two, &error).unwrap(),
+            RevertOutcome::Reverted
+        );
         assert_eq!(root.read("/cg/memory.max").unwrap(), "1000\n");
         host.write("cg/memory.max", "2000\n").unwrap();
         let error = write(&root, &leases(), &raised()).unwrap_err();
-        assert!(retreat(&root, &leases(), &raised(), &error).unwrap().is_back());
+        assert!(revert_failed_write(&root, &leases(), &raised(), &error).unwrap().is_reverted());
         assert_eq!(root.read("/cg/memory.max").unwrap(), "2000\n");
     }
 
@@ -314,7 +333,7 @@ mod tests {
     fn a_cgroup_that_ended_took_its_settings_along() {
         let (host, root) = host();
         host.remove("cg").unwrap();
-        assert_eq!(revert(&root, &leases(), &raised()).unwrap(), Outcome::Gone);
+        assert_eq!(revert(&root, &leases(), &raised()).unwrap(), RevertOutcome::Gone);
     }
 
     #[test]
@@ -325,7 +344,7 @@ mod tests {
         let mut agent = Leases::open(&ledger).unwrap();
         let dir = host.path().join("cg");
         let inode = std::fs::metadata(&dir).unwrap().ino();
-        let knob = Knob { dir, inode, file: "memory.max".into(), key: None, unset: Unset::Max };
+        let knob = CgroupKnob { dir, inode, file: "memory.max".into(), key: None, unset: UnsetValue::Max };
         // Held before it is fixed.
         assert_eq!(agent.set(&knob, Limit::At(900), "lent").unwrap(), Leased::Written);
         let error = write(&root, &ledger, &raised()).unwrap_err();
@@ -334,20 +353,20 @@ mod tests {
                 .to_string()
                 .starts_with("/cg/memory.max: held by the agent: it says 900 by lease, and 1000 again")
         );
-        assert!(retreat(&root, &ledger, &raised(), &error).unwrap().is_back());
+        assert!(revert_failed_write(&root, &ledger, &raised(), &error).unwrap().is_reverted());
         assert_eq!(root.read("/cg/memory.max").unwrap().trim(), "900");
         agent.release(&knob);
         // Held after it was.
         write(&root, &ledger, &raised()).unwrap();
         assert_eq!(agent.set(&knob, Limit::At(900), "lent").unwrap(), Leased::Written);
-        let lent = Lent { now: "900".into(), before: "2000".into() };
-        assert_eq!(revert(&root, &ledger, &raised()).unwrap(), Outcome::Held(lent.clone()));
-        assert!(!Outcome::Held(lent).is_back());
+        let lent = LeasedValue { agent_value: "900".into(), original_value: "2000".into() };
+        assert_eq!(revert(&root, &ledger, &raised()).unwrap(), RevertOutcome::Leased(lent.clone()));
+        assert!(!RevertOutcome::Leased(lent).is_reverted());
         agent.release(&knob);
-        assert_eq!(revert(&root, &ledger, &raised()).unwrap(), Outcome::Reverted);
+        assert_eq!(revert(&root, &ledger, &raised()).unwrap(), RevertOutcome::Reverted);
         // Somebody else's value in a file that is on record is his.
         assert_eq!(agent.set(&knob, Limit::At(900), "lent").unwrap(), Leased::Written);
         host.write("cg/memory.max", "3000\n").unwrap();
-        assert_eq!(revert(&root, &ledger, &raised()).unwrap(), Outcome::Foreign("3000".into()));
+        assert_eq!(revert(&root, &ledger, &raised()).unwrap(), RevertOutcome::Foreign("3000".into()));
     }
 }

@@ -3,8 +3,8 @@
 //! Problem: backups, package managers and log-ins run in the root group or in slices that nothing limits, and the host takes
 //! their page cache from containers.
 //!
-//! Approach: every process of the root group and every cgroup that is no container and has no limit is a [`Job`], of a
-//! [`Kind`] that its name tells. Kinds that keep house get a size: what they hold and cannot drop, twice, and some cache. On
+//! Approach: every process of the root group and every cgroup that is no container and has no limit is a [`HousekeepingJob`], of a
+//! [`JobKind`] that its name tells. Kinds that keep house get a size: what they hold and cannot drop, twice, and some cache. On
 //! v2 that becomes `memory.high`, which throttles and never kills. On v1 it becomes the soft limit: there a hard one is the
 //! only other, and it kills a job that outgrows it; above its soft limit a group gives first (mm/memcontrol-v1.c,
 //! `memcg1_soft_limit_reclaim`).
@@ -12,20 +12,20 @@
 //! Properties: a size is above what a job cannot drop by a quarter at least and at most half of the machine; what serves all
 //! containers is never bounded; a limit that is there is never changed.
 
-use crate::checks::cache::ceiling;
-use crate::checks::facts::{Controller, Facts, Group, Version};
-use crate::checks::fixes::{plain_command, quoted, set, whole_mib};
-use elbowroom_types::finding::{Fix, Write};
+use crate::checks::cache::tightest_own_limit;
+use crate::checks::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
+use crate::checks::fixes::{cgroup_write, plain_command, shell_quoted, whole_mib};
+use elbowroom_types::finding::{FileWrite, FindingFix};
 use elbowroom_types::unit::Bytes;
 use serde::{Deserialize, Serialize};
 
 /// The cgroup that ours are made in.
-pub const PARENT: &str = "elbowroom.housekeeping";
+pub const PARENT_CGROUP: &str = "elbowroom.housekeeping";
 
 /// What a program of the host is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum JobKind {
     /// Log-ins from elsewhere, and what people run in them.
     Remote,
     /// Jobs by the clock.
@@ -50,11 +50,11 @@ pub enum Kind {
 
 /// Names of programs and of systemd's units; one that begins with the name and a dash or a dot counts, too. A process' name
 /// has at most 15 bytes (`TASK_COMM_LEN`).
-const KINDS: [(Kind, &[&str]); 9] = [
-    (Kind::Remote, &["sshd", "ssh", "dropbear", "sftp-server", "in.telnetd", "session", "user"]),
-    (Kind::Cron, &["cron", "crond", "anacron", "atd", "fcron"]),
+const JOB_NAMES: [(JobKind, &[&str]); 9] = [
+    (JobKind::Remote, &["sshd", "ssh", "dropbear", "sftp-server", "in.telnetd", "session", "user"]),
+    (JobKind::Cron, &["cron", "crond", "anacron", "atd", "fcron"]),
     (
-        Kind::Backup,
+        JobKind::Backup,
         &[
             "backup",
             "restic",
@@ -82,7 +82,7 @@ const KINDS: [(Kind, &[&str]); 9] = [
         ],
     ),
     (
-        Kind::Packages,
+        JobKind::Packages,
         &[
             "apt",
             "dpkg",
@@ -102,9 +102,9 @@ const KINDS: [(Kind, &[&str]); 9] = [
             "needrestart",
         ],
     ),
-    (Kind::Logs, &["logrotate", "fluentd", "fluent", "td", "filebeat", "promtail", "vector", "logstash"]),
+    (JobKind::Logs, &["logrotate", "fluentd", "fluent", "td", "filebeat", "promtail", "vector", "logstash"]),
     (
-        Kind::Monitoring,
+        JobKind::Monitoring,
         &[
             "node_exporter",
             "prometheus",
@@ -124,14 +124,14 @@ const KINDS: [(Kind, &[&str]); 9] = [
         ],
     ),
     (
-        Kind::Index,
+        JobKind::Index,
         &[
             "updatedb", "plocate", "mlocate", "locate", "mandb", "man-db", "aide", "clamscan", "clamd",
             "clamav",
         ],
     ),
     (
-        Kind::Engine,
+        JobKind::Engine,
         &[
             "dockerd",
             "docker",
@@ -147,7 +147,7 @@ const KINDS: [(Kind, &[&str]); 9] = [
         ],
     ),
     (
-        Kind::System,
+        JobKind::System,
         &[
             "systemd",
             "rsyslogd",
@@ -175,19 +175,19 @@ const KINDS: [(Kind, &[&str]); 9] = [
 ];
 
 /// The kind that a program's or a unit's name tells.
-pub fn kind(name: &str) -> Kind {
+pub fn job_kind(name: &str) -> JobKind {
     let name = [".service", ".scope", ".slice"].iter().find_map(|s| name.strip_suffix(s)).unwrap_or(name);
     let named = |known: &str| {
         name.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.', '@', ':']))
     };
     // The longest name that fits says most.
-    let fitting = KINDS.iter().flat_map(|(kind, names)| names.iter().map(move |n| (kind, *n)));
-    fitting.filter(|(_, n)| named(n)).max_by_key(|(_, n)| n.len()).map_or(Kind::Other, |(kind, _)| *kind)
+    let fitting = JOB_NAMES.iter().flat_map(|(kind, names)| names.iter().map(move |n| (kind, *n)));
+    fitting.filter(|(_, n)| named(n)).max_by_key(|(_, n)| n.len()).map_or(JobKind::Other, |(kind, _)| *kind)
 }
 
-impl Kind {
+impl JobKind {
     /// Page cache that a job of this kind does well with.
-    const fn cache(self) -> Bytes {
+    const fn cache_allowance(self) -> Bytes {
         match self {
             // Reads everything once: what it read is of no use to it.
             Self::Backup | Self::Index => Bytes::mib(64),
@@ -198,29 +198,29 @@ impl Kind {
     }
 
     /// Bounded without being named.
-    pub const fn keeps_house(self) -> bool {
+    pub const fn is_housekeeping(self) -> bool {
         !matches!(self, Self::Engine | Self::System | Self::Other)
     }
 
     /// Bounded at all.
-    pub const fn may_be_bounded(self) -> bool {
+    pub const fn may_be_limited(self) -> bool {
         !matches!(self, Self::Engine | Self::System)
     }
 }
 
 /// What a job may hold: twice what it cannot drop, and cache for its kind. `None` where half of the machine is too little for
 /// that to be safe.
-pub fn size(kind: Kind, held: Bytes, total: Bytes) -> Option<Bytes> {
+pub fn job_limit(kind: JobKind, held: Bytes, total: Bytes) -> Option<Bytes> {
     let most = Bytes(total.get() / 2);
     let least = held.saturating_add(Bytes(held.get() / 4));
-    let cache = kind.cache().min(Bytes(total.get() / 16));
+    let cache = kind.cache_allowance().min(Bytes(total.get() / 16));
     let size = whole_mib(held.saturating_add(held).saturating_add(cache)).min(Bytes(most.get() >> 20 << 20));
     (size >= least && size > Bytes::ZERO).then_some(size)
 }
 
 /// A process of the root group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
+pub struct RootProcess {
     /// Its number.
     pub pid: i32,
     /// When it started, in clock ticks since boot, so that another of the same number is not taken for it.
@@ -234,22 +234,22 @@ pub struct Process {
 /// Where a job's processes are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub enum JobLocation {
     /// In the root group.
-    Root(Vec<Process>),
+    Root(Vec<RootProcess>),
     /// In a cgroup of its own, by its path.
     Group(String),
 }
 
 /// A job of the host that nothing limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Job {
+pub struct HousekeepingJob {
     /// The program's, unit's or cgroup's name.
     pub name: String,
     /// What it is there for.
-    pub kind: Kind,
+    pub kind: JobKind,
     /// Where.
-    pub place: Place,
+    pub place: JobLocation,
     /// Anonymous and shared memory.
     pub held: Bytes,
     /// Page cache; absent in the root group, where it is not known whose it is.
@@ -260,7 +260,7 @@ pub struct Job {
 
 /// A cgroup to make, and the processes to put there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Placing {
+pub struct HousekeepingCgroup {
     /// Its directory.
     pub dir: String,
     /// The directory whose processes they are, and are again when it is taken back.
@@ -270,96 +270,97 @@ pub struct Placing {
     /// In bytes.
     pub size: Bytes,
     /// The processes.
-    pub processes: Vec<Process>,
+    pub processes: Vec<RootProcess>,
 }
 
 /// Everything that nothing limits, the largest first. `processes` are those of the root group, without kernel threads.
-pub fn jobs(facts: &Facts, processes: &[Process]) -> Vec<Job> {
+pub fn jobs(facts: &HostFacts, processes: &[RootProcess]) -> Vec<HousekeepingJob> {
     let total = facts.host.mem_total();
-    let mut jobs: Vec<Job> = Vec::new();
+    let mut jobs: Vec<HousekeepingJob> = Vec::new();
     for process in processes {
         match jobs.iter_mut().find(|j| j.name == process.name) {
-            Some(Job { place: Place::Root(all), held, .. }) => {
+            Some(HousekeepingJob { place: JobLocation::Root(all), held, .. }) => {
                 all.push(process.clone());
                 *held = held.saturating_add(process.held);
             }
-            _ => jobs.push(Job {
+            _ => jobs.push(HousekeepingJob {
                 name: process.name.clone(),
-                kind: kind(&process.name),
-                place: Place::Root(vec![process.clone()]),
+                kind: job_kind(&process.name),
+                place: JobLocation::Root(vec![process.clone()]),
                 held: process.held,
                 cache: None,
                 size: None,
             }),
         }
     }
-    jobs.extend(unbounded(facts).map(|group| {
+    jobs.extend(unlimited_cgroups(facts).map(|group| {
         let name = group.path.rsplit('/').next().unwrap_or_default().to_owned();
         let stat = group.stat();
-        Job {
-            kind: kind(&name),
+        HousekeepingJob {
+            kind: job_kind(&name),
             name,
-            place: Place::Group(group.path.clone()),
+            place: JobLocation::Group(group.path.clone()),
             held: stat.anon.saturating_add(stat.shmem),
             cache: Some(stat.file.saturating_sub(stat.shmem)),
             size: None,
         }
     }));
     for job in &mut jobs {
-        job.size = size(job.kind, job.held, total).filter(|_| job.kind.may_be_bounded());
+        job.size = job_limit(job.kind, job.held, total).filter(|_| job.kind.may_be_limited());
     }
     jobs.sort_by_key(|j| std::cmp::Reverse(j.held.saturating_add(j.cache.unwrap_or_default())));
     jobs
 }
 
 /// Cgroups in use that are no containers, hold none, have nothing but their processes below, and no limit at or above them.
-fn unbounded(facts: &Facts) -> impl Iterator<Item = &Group> {
+fn unlimited_cgroups(facts: &HostFacts) -> impl Iterator<Item = &CgroupFacts> {
     facts.groups.iter().enumerate().filter_map(|(at, group)| {
         let inner = facts.groups.iter().any(|g| g.parent == Some(at));
-        let free = ceiling(group).is_none() && facts.ancestors(group).all(|a| ceiling(a).is_none());
-        let ours = matches!(group.path.split('/').nth(1), Some("elbowroom" | PARENT));
+        let free = tightest_own_limit(group).is_none()
+            && facts.ancestors(group).all(|a| tightest_own_limit(a).is_none());
+        let ours = matches!(group.path.split('/').nth(1), Some("elbowroom" | PARENT_CGROUP));
         let job = group.parent.is_some() && group.container.is_none() && !inner && !ours;
         (job && free && group.usage() > Bytes::ZERO).then_some(group)
     })
 }
 
 /// The file of a cgroup that bounds a job.
-fn bound(version: Version) -> &'static str {
+fn limit_file(version: ControllerVersion) -> &'static str {
     match version {
-        Version::V1 => "memory.soft_limit_in_bytes",
-        Version::V2 => "memory.high",
+        ControllerVersion::V1 => "memory.soft_limit_in_bytes",
+        ControllerVersion::V2 => "memory.high",
     }
 }
 
 /// What gives `job` its size: writes to its own cgroup, or a cgroup to make. `None` where it has none, or the host has no
 /// memory controller.
-pub fn plan(facts: &Facts, job: &Job) -> Option<(Fix, Option<Placing>)> {
-    let file = bound(facts.version(Controller::Memory)?);
+pub fn plan(facts: &HostFacts, job: &HousekeepingJob) -> Option<(FindingFix, Option<HousekeepingCgroup>)> {
+    let file = limit_file(facts.version(HierarchyController::Memory)?);
     let size = job.size?;
     match &job.place {
-        Place::Group(path) => {
+        JobLocation::Group(path) => {
             let group = facts.groups.iter().find(|g| g.path == *path)?;
             // One that somebody set is theirs.
             group.limit(file).filter(|l| l.value().is_none())?;
-            let write: Write = set(group, Controller::Memory, file, size.get())?;
-            Some((Fix { commands: vec![plain_command(&write)], writes: vec![write] }, None))
+            let write: FileWrite = cgroup_write(group, HierarchyController::Memory, file, size.get())?;
+            Some((FindingFix { commands: vec![plain_command(&write)], writes: vec![write] }, None))
         }
-        Place::Root(processes) => {
-            let from = facts.root()?.dirs.get(&Controller::Memory)?.clone();
+        JobLocation::Root(processes) => {
+            let from = facts.root()?.dirs.get(&HierarchyController::Memory)?.clone();
             let name: String = job
                 .name
                 .chars()
                 .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
                 .collect();
-            let placing = Placing {
-                dir: format!("{from}/{PARENT}/{name}"),
+            let placing = HousekeepingCgroup {
+                dir: format!("{from}/{PARENT_CGROUP}/{name}"),
                 from,
                 file: file.to_owned(),
                 size,
                 processes: processes.clone(),
             };
             Some((
-                Fix { commands: by_hand(&placing, file == "memory.high"), writes: Vec::new() },
+                FindingFix { commands: manual_commands(&placing, file == "memory.high"), writes: Vec::new() },
                 Some(placing),
             ))
         }
@@ -367,11 +368,11 @@ pub fn plan(facts: &Facts, job: &Job) -> Option<(Fix, Option<Placing>)> {
 }
 
 /// What a person would type instead.
-fn by_hand(placing: &Placing, v2: bool) -> Vec<String> {
-    let dir = quoted(&placing.dir);
+fn manual_commands(placing: &HousekeepingCgroup, v2: bool) -> Vec<String> {
+    let dir = shell_quoted(&placing.dir);
     let mut commands = vec![format!("mkdir -p {dir}")];
     if v2 {
-        let around = quoted(&format!("{}/{PARENT}/cgroup.subtree_control", placing.from));
+        let around = shell_quoted(&format!("{}/{PARENT_CGROUP}/cgroup.subtree_control", placing.from));
         commands.push(format!("echo +memory > {around}"));
     }
     commands.push(format!("echo {} > {dir}/{}", placing.size.get(), placing.file));
@@ -387,47 +388,47 @@ mod tests {
     #[test]
     fn names_tell_kinds() {
         for (name, expect) in [
-            ("sshd", Kind::Remote),
-            ("ssh.service", Kind::Remote),
-            ("sshd-session", Kind::Remote),
-            ("session-12.scope", Kind::Remote),
-            ("user@1000.service", Kind::Remote),
-            ("cron.service", Kind::Cron),
-            ("restic", Kind::Backup),
-            ("backup-nightly.service", Kind::Backup),
-            ("pg_dump", Kind::Backup),
-            ("apt-get", Kind::Packages),
-            ("unattended-upgr", Kind::Packages),
-            ("systemd-journald.service", Kind::System),
-            ("systemd-journal", Kind::System),
-            ("rsyslogd", Kind::System),
-            ("logrotate.service", Kind::Logs),
-            ("systemd-udevd", Kind::System),
-            ("updatedb.plocat", Kind::Index),
-            ("containerd-shim", Kind::Engine),
-            ("docker.service", Kind::Engine),
-            ("tarantool", Kind::Other),
-            ("rsyncd2", Kind::Other),
-            ("postgres", Kind::Other),
-            ("", Kind::Other),
+            ("sshd", JobKind::Remote),
+            ("ssh.service", JobKind::Remote),
+            ("sshd-session", JobKind::Remote),
+            ("session-12.scope", JobKind::Remote),
+            ("user@1000.service", JobKind::Remote),
+            ("cron.service", JobKind::Cron),
+            ("restic", JobKind::Backup),
+            ("backup-nightly.service", JobKind::Backup),
+            ("pg_dump", JobKind::Backup),
+            ("apt-get", JobKind::Packages),
+            ("unattended-upgr", JobKind::Packages),
+            ("systemd-journald.service", JobKind::System),
+            ("systemd-journal", JobKind::System),
+            ("rsyslogd", JobKind::System),
+            ("logrotate.service", JobKind::Logs),
+            ("systemd-udevd", JobKind::System),
+            ("updatedb.plocat", JobKind::Index),
+            ("containerd-shim", JobKind::Engine),
+            ("docker.service", JobKind::Engine),
+            ("tarantool", JobKind::Other),
+            ("rsyncd2", JobKind::Other),
+            ("postgres", JobKind::Other),
+            ("", JobKind::Other),
         ] {
-            assert_eq!(kind(name), expect, "{name}");
+            assert_eq!(job_kind(name), expect, "{name}");
         }
     }
 
     #[test]
     fn a_job_larger_than_the_machine_can_bound_safely_has_no_size() {
-        assert_eq!(size(Kind::Cron, Bytes::mib(100), Bytes::gib(16)), Some(Bytes::mib(456)));
-        assert_eq!(size(Kind::Cron, Bytes::gib(6), Bytes::gib(16)), Some(Bytes::gib(8)));
-        assert_eq!(size(Kind::Cron, Bytes::gib(7), Bytes::gib(16)), None);
-        assert_eq!(size(Kind::Cron, Bytes::ZERO, Bytes::ZERO), None);
+        assert_eq!(job_limit(JobKind::Cron, Bytes::mib(100), Bytes::gib(16)), Some(Bytes::mib(456)));
+        assert_eq!(job_limit(JobKind::Cron, Bytes::gib(6), Bytes::gib(16)), Some(Bytes::gib(8)));
+        assert_eq!(job_limit(JobKind::Cron, Bytes::gib(7), Bytes::gib(16)), None);
+        assert_eq!(job_limit(JobKind::Cron, Bytes::ZERO, Bytes::ZERO), None);
     }
 
     proptest! {
         #[test]
         fn a_size_leaves_room_for_what_cannot_be_dropped(held in 0u64..1 << 40, total in 0u64..1 << 42, other in any::<bool>()) {
-            let kind = if other { Kind::Other } else { Kind::Backup };
-            if let Some(size) = size(kind, Bytes(held), Bytes(total)) {
+            let kind = if other { JobKind::Other } else { JobKind::Backup };
+            if let Some(size) = job_limit(kind, Bytes(held), Bytes(total)) {
                 prop_assert!(size.get() >= held + held / 4);
                 prop_assert!(size.get() <= total / 2 && size.get() % (1 << 20) == 0);
             }
@@ -435,7 +436,7 @@ mod tests {
 
         #[test]
         fn more_memory_never_gets_a_smaller_size(a in 0u64..1 << 36, b in 0u64..1 << 36) {
-            let of = |held| size(Kind::Logs, Bytes(held), Bytes::gib(512));
+            let of = |held| job_limit(JobKind::Logs, Bytes(held), Bytes::gib(512));
             prop_assert!(of(a.min(b)) <= of(a.max(b)));
         }
     }

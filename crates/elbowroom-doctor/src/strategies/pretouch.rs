@@ -5,32 +5,32 @@
 //! `-XX:+AlwaysPreTouch`); from outside, reclaim can be made to happen earlier.
 //!
 //! Approach: [`plan`] says how much is promised and how much of that the host can free without hurting anybody: what is free
-//! above the watermarks, and page cache that nobody used lately. On v2 those who give it are named ([`Donor`]) and asked
+//! above the watermarks, and page cache that nobody used lately. On v2 those who give it are named ([`CacheDonor`]) and asked
 //! through `memory.reclaim`; the rest, and all of it on v1, is taken by touching pages, which kswapd replaces.
-//! [`trouble`] says when to stop, [`keep`] how much to hold while the container takes over.
+//! [`stop_reason`] says when to stop, [`memory_to_hold`] how much to hold while the container takes over.
 //!
 //! Properties: a plan is never more than is promised, than is free or idle, or than leaves a tenth of the machine available;
 //! donors keep what their reservation covers; what is kept never grows as the container does.
 
-use crate::checks::facts::{Controller, Facts, Group, Version};
-use crate::checks::fixes::{kept, low};
+use crate::checks::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
+use crate::checks::fixes::{own_protection, protected_memory};
 use elbowroom_types::unit::{Bytes, Limit, Micros, Percent};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// This part of the machine stays available whatever is promised: below it the doctor calls a host short.
-const RESERVE: Percent = Percent::whole(10);
+const AVAILABLE_RESERVE: Percent = Percent::whole(10);
 
 /// Reclaim of less than this is not worth a write.
-const WORTH: Bytes = Bytes::mib(8);
+const MIN_RECLAIM: Bytes = Bytes::mib(8);
 
 /// Time that a container may wait for memory more than it did before, as a part of the time.
-const PATIENCE: f64 = 0.05;
+const MAX_STALL_INCREASE: f64 = 0.05;
 
 /// What keeps a plan from being larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Bound {
+pub enum PretouchBound {
     /// That is all that was asked for, or is promised.
     Promise,
     /// A limit of the container or of a cgroup around it.
@@ -43,7 +43,7 @@ pub enum Bound {
 
 /// A cgroup whose idle page cache makes room.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Donor {
+pub struct CacheDonor {
     /// Its path.
     pub cgroup: String,
     /// Its `memory.reclaim`.
@@ -54,81 +54,84 @@ pub struct Donor {
 
 /// How much to free, and where from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Plan {
+pub struct PretouchPlan {
     /// What was asked for, or what reservation or limit promise beyond what is used.
     pub promised: Bytes,
     /// What can be freed for it.
     pub size: Bytes,
     /// Why that is not more.
-    pub bound: Bound,
+    pub bound: PretouchBound,
     /// What has to be reclaimed for it; zero where it is free already.
     pub reclaim: Bytes,
     /// Who gives it, the host's own jobs first; empty where the kernel must choose.
-    pub donors: Vec<Donor>,
+    pub donors: Vec<CacheDonor>,
 }
 
 /// The plan for `group`; `asked` instead of what its files promise. `marks` are the zones' high watermarks together: memory
 /// below them is kswapd's.
-pub fn plan(facts: &Facts, group: &Group, asked: Option<Bytes>, marks: Bytes) -> Plan {
+pub fn plan(facts: &HostFacts, group: &CgroupFacts, asked: Option<Bytes>, marks: Bytes) -> PretouchPlan {
     let host = &facts.host;
-    let room = room(facts, group);
-    let promised = asked.unwrap_or_else(|| promise(facts, group).saturating_sub(group.usage()));
+    let room = limit_headroom(facts, group);
+    let promised = asked.unwrap_or_else(|| promised_memory(facts, group).saturating_sub(group.usage()));
     let free = host.meminfo("MemFree").unwrap_or_default().saturating_sub(marks);
     let bounds = [
-        (promised, Bound::Promise),
-        (room, Bound::Limit),
-        (free.saturating_add(idle(facts, group)), Bound::Idle),
-        (host.mem_available().saturating_sub(Bytes(RESERVE.of(host.mem_total().get()))), Bound::Reserve),
+        (promised, PretouchBound::Promise),
+        (room, PretouchBound::Limit),
+        (free.saturating_add(idle_cache(facts, group)), PretouchBound::Idle),
+        (
+            host.mem_available().saturating_sub(Bytes(AVAILABLE_RESERVE.of(host.mem_total().get()))),
+            PretouchBound::Reserve,
+        ),
     ];
     let (size, bound) = bounds.into_iter().min_by_key(|(n, _)| *n).expect("an array of four");
     let size = Bytes(size.get() >> 20 << 20);
     let reclaim = size.saturating_sub(free);
-    Plan { promised, size, bound, reclaim, donors: donors(facts, group, reclaim) }
+    PretouchPlan { promised, size, bound, reclaim, donors: donors(facts, group, reclaim) }
 }
 
 /// What a container may count on: its reservation, else its limit, else nothing.
-fn promise(facts: &Facts, group: &Group) -> Bytes {
-    let reserved = match facts.version(Controller::Memory) {
-        Some(Version::V1) => {
+fn promised_memory(facts: &HostFacts, group: &CgroupFacts) -> Bytes {
+    let reserved = match facts.version(HierarchyController::Memory) {
+        Some(ControllerVersion::V1) => {
             group.limit("memory.soft_limit_in_bytes").and_then(Limit::value).unwrap_or_default()
         }
-        _ => low(group),
+        _ => own_protection(group),
     };
-    if reserved > Bytes::ZERO { reserved } else { group.hard().unwrap_or_default() }
+    if reserved > Bytes::ZERO { reserved } else { group.hard_limit().unwrap_or_default() }
 }
 
 /// What it may still take before a limit is reached, its own or one around it.
-fn room(facts: &Facts, group: &Group) -> Bytes {
+fn limit_headroom(facts: &HostFacts, group: &CgroupFacts) -> Bytes {
     let limits = std::iter::once(group).chain(facts.ancestors(group));
     limits
-        .filter_map(|g| Some(crate::checks::cache::ceiling(g)?.1.saturating_sub(g.usage())))
+        .filter_map(|g| Some(crate::checks::cache::tightest_own_limit(g)?.1.saturating_sub(g.usage())))
         .min()
         .unwrap_or(Bytes(u64::MAX))
 }
 
 /// Page cache that nobody used lately and that can be dropped at once, but for the container's own.
-fn idle(facts: &Facts, group: &Group) -> Bytes {
+fn idle_cache(facts: &HostFacts, group: &CgroupFacts) -> Bytes {
     let line = |key: &str| facts.host.meminfo(key).unwrap_or_default();
     let unwritten = line("Dirty").saturating_add(line("Writeback"));
     line("Inactive(file)").saturating_sub(unwritten).saturating_sub(group.stat().inactive_file)
 }
 
 /// Cgroups without cgroups in them that hold idle page cache: first those that are no containers, then those that hold most.
-fn donors(facts: &Facts, group: &Group, need: Bytes) -> Vec<Donor> {
-    if need == Bytes::ZERO || facts.version(Controller::Memory) != Some(Version::V2) {
+fn donors(facts: &HostFacts, group: &CgroupFacts, need: Bytes) -> Vec<CacheDonor> {
+    if need == Bytes::ZERO || facts.version(HierarchyController::Memory) != Some(ControllerVersion::V2) {
         return Vec::new();
     }
-    let inside = |g: &Group| g.path == group.path || g.path.starts_with(&format!("{}/", group.path));
+    let inside = |g: &CgroupFacts| g.path == group.path || g.path.starts_with(&format!("{}/", group.path));
     let leaf = |at: usize| !facts.groups.iter().any(|g| g.parent == Some(at));
-    let mut able: Vec<(&Group, Bytes)> = facts
+    let mut able: Vec<(&CgroupFacts, Bytes)> = facts
         .groups
         .iter()
         .enumerate()
         .filter(|(at, g)| {
-            g.parent.is_some() && !inside(g) && leaf(*at) && g.dirs.contains_key(&Controller::Memory)
+            g.parent.is_some() && !inside(g) && leaf(*at) && g.dirs.contains_key(&HierarchyController::Memory)
         })
-        .map(|(_, g)| (g, gives(facts, g)))
-        .filter(|(_, gives)| *gives >= WORTH)
+        .map(|(_, g)| (g, reclaimable_cache(facts, g)))
+        .filter(|(_, gives)| *gives >= MIN_RECLAIM)
         .collect();
     able.sort_by_key(|(g, gives)| (g.container.is_some(), std::cmp::Reverse(*gives)));
     let mut left = need;
@@ -139,9 +142,9 @@ fn donors(facts: &Facts, group: &Group, need: Bytes) -> Vec<Donor> {
         }
         let gives = gives.min(left);
         left = left.saturating_sub(gives);
-        donors.push(Donor {
+        donors.push(CacheDonor {
             cgroup: g.path.clone(),
-            file: g.file(Controller::Memory, "memory.reclaim"),
+            file: g.file(HierarchyController::Memory, "memory.reclaim"),
             gives,
         });
     }
@@ -149,15 +152,17 @@ fn donors(facts: &Facts, group: &Group, need: Bytes) -> Vec<Donor> {
 }
 
 /// Idle page cache of a cgroup that no reservation covers.
-fn gives(facts: &Facts, group: &Group) -> Bytes {
+fn reclaimable_cache(facts: &HostFacts, group: &CgroupFacts) -> Bytes {
     let stat = group.stat();
     let unwritten = stat.file_dirty.saturating_add(stat.file_writeback);
-    stat.inactive_file.saturating_sub(unwritten).min(group.usage().saturating_sub(kept(facts, group)))
+    stat.inactive_file
+        .saturating_sub(unwritten)
+        .min(group.usage().saturating_sub(protected_memory(facts, group)))
 }
 
 /// What can be seen of a host that suffers, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Signs {
+pub struct StallSample {
     /// When.
     pub at: Micros,
     /// `MemTotal`.
@@ -171,27 +176,32 @@ pub struct Signs {
 }
 
 /// Why to stop: `calm` is the time before, `then` and `now` are two moments since. `None` where nobody suffers more than before.
-pub fn trouble(calm: (&Signs, &Signs), then: &Signs, now: &Signs) -> Option<String> {
-    if now.available < Bytes(RESERVE.of(now.total.get())) {
+pub fn stop_reason(
+    calm: (&StallSample, &StallSample),
+    then: &StallSample,
+    now: &StallSample,
+) -> Option<String> {
+    if now.available < Bytes(AVAILABLE_RESERVE.of(now.total.get())) {
         return Some(format!("only {} of the host's memory is available", now.available));
     }
-    let rate =
-        |from: &Signs, to: &Signs, count: &dyn Fn(&Signs) -> Option<u64>| match to.at.saturating_sub(from.at)
-        {
-            Micros::ZERO => 0.0,
-            time => count(to)
-                .zip(count(from))
-                .map_or(0.0, |(to, from)| to.saturating_sub(from) as f64 / time.get() as f64),
-        };
-    let swaps: &dyn Fn(&Signs) -> Option<u64> = &|s| Some(s.pswpout);
+    let rate = |from: &StallSample, to: &StallSample, count: &dyn Fn(&StallSample) -> Option<u64>| match to
+        .at
+        .saturating_sub(from.at)
+    {
+        Micros::ZERO => 0.0,
+        time => count(to)
+            .zip(count(from))
+            .map_or(0.0, |(to, from)| to.saturating_sub(from) as f64 / time.get() as f64),
+    };
+    let swaps: &dyn Fn(&StallSample) -> Option<u64> = &|s| Some(s.pswpout);
     if rate(then, now, swaps) > 2.0 * rate(calm.0, calm.1, swaps) {
         return Some("the host began to swap".to_owned());
     }
     now.stalled.keys().find_map(|name| {
-        let waits: &dyn Fn(&Signs) -> Option<u64> = &|s| Some(s.stalled.get(name)?.get());
+        let waits: &dyn Fn(&StallSample) -> Option<u64> = &|s| Some(s.stalled.get(name)?.get());
         let part = rate(then, now, waits);
         let who = if name.is_empty() { "the host" } else { name };
-        (part > rate(calm.0, calm.1, waits) + PATIENCE).then(|| {
+        (part > rate(calm.0, calm.1, waits) + MAX_STALL_INCREASE).then(|| {
             format!("{who} waited for memory {:.0} % of the time (memory.pressure full)", part * 100.0)
         })
     })
@@ -199,7 +209,7 @@ pub fn trouble(calm: (&Signs, &Signs), then: &Signs, now: &Signs) -> Option<Stri
 
 /// How much to hold of `size` for a container that used `before` and uses `now`: what it did not take yet, less a head start of
 /// an eighth, so that memory is free before it is asked for. Never more than `held` now: what was handed over is the container's.
-pub fn keep(size: Bytes, held: Bytes, before: Bytes, now: Bytes) -> Bytes {
+pub fn memory_to_hold(size: Bytes, held: Bytes, before: Bytes, now: Bytes) -> Bytes {
     let ahead = Bytes(size.get() / 8).min(Bytes::mib(256));
     let left = size.saturating_sub(now.saturating_sub(before));
     left.saturating_sub(ahead).min(held)
@@ -207,7 +217,7 @@ pub fn keep(size: Bytes, held: Bytes, before: Bytes, now: Bytes) -> Bytes {
 
 /// What a JVM was told about its heap; the last word counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Jvm {
+pub struct JvmHeap {
     /// Its process.
     pub pid: i32,
     /// `-Xms`, `-XX:InitialHeapSize`.
@@ -218,7 +228,7 @@ pub struct Jvm {
     pub pretouch: bool,
 }
 
-impl Jvm {
+impl JvmHeap {
     /// What it should be told; `None` where it touches its whole heap when it starts.
     pub fn advice(&self) -> Option<String> {
         let pid = self.pid;
@@ -247,21 +257,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn jvm(initial: Option<u64>, max: Option<u64>, pretouch: bool) -> Jvm {
-        Jvm { pid: 7, initial: initial.map(Bytes::mib), max: max.map(Bytes::mib), pretouch }
+    fn jvm(initial: Option<u64>, max: Option<u64>, pretouch: bool) -> JvmHeap {
+        JvmHeap { pid: 7, initial: initial.map(Bytes::mib), max: max.map(Bytes::mib), pretouch }
     }
 
     #[test]
     fn a_jvm_is_told_what_it_lacks() {
         assert_eq!(jvm(Some(512), Some(512), true).advice(), None);
-        let told = |j: Jvm| j.advice().unwrap_or_default();
+        let told = |j: JvmHeap| j.advice().unwrap_or_default();
         assert!(told(jvm(None, Some(512), true)).contains("start it with -Xms512m -Xmx512m"));
         assert!(told(jvm(Some(512), Some(512), false)).contains("-XX:+AlwaysPreTouch -Xms512m -Xmx512m"));
         assert!(told(jvm(None, None, false)).contains("-Xms equal to -Xmx"));
     }
 
-    fn signs(at: u64, stalled: u64, pswpout: u64) -> Signs {
-        Signs {
+    fn signs(at: u64, stalled: u64, pswpout: u64) -> StallSample {
+        StallSample {
             at: Micros::millis(at),
             total: Bytes::gib(10),
             available: Bytes::gib(5),
@@ -273,16 +283,16 @@ mod tests {
     #[test]
     fn neighbours_that_wait_more_than_before_are_trouble() {
         let calm = (signs(0, 0, 0), signs(1_000, 10, 0));
-        let says = |then: &Signs, now: &Signs| trouble((&calm.0, &calm.1), then, now);
+        let says = |then: &StallSample, now: &StallSample| stop_reason((&calm.0, &calm.1), then, now);
         assert_eq!(says(&signs(1_000, 10, 0), &signs(1_200, 15, 0)), None);
         let waits = says(&signs(1_000, 10, 0), &signs(1_200, 40, 0)).unwrap();
         assert!(waits.contains("web waited for memory 15 %"), "{waits}");
         assert!(says(&signs(1_000, 10, 0), &signs(1_200, 10, 1)).unwrap().contains("swap"));
-        let short = Signs { available: Bytes::mib(900), ..signs(1_200, 10, 0) };
+        let short = StallSample { available: Bytes::mib(900), ..signs(1_200, 10, 0) };
         assert!(says(&signs(1_000, 10, 0), &short).unwrap().contains("available"));
         // A container that is new or gone says nothing, and no time is no rate.
         assert_eq!(
-            says(&Signs { stalled: BTreeMap::new(), ..signs(1_000, 0, 0) }, &signs(1_200, 900, 0)),
+            says(&StallSample { stalled: BTreeMap::new(), ..signs(1_000, 0, 0) }, &signs(1_200, 900, 0)),
             None
         );
         assert_eq!(says(&signs(1_000, 0, 0), &signs(1_000, 900, 9)), None);
@@ -291,7 +301,7 @@ mod tests {
     #[test]
     fn who_waited_all_the_time_may_go_on_waiting() {
         let calm = (signs(0, 0, 0), signs(1_000, 500, 100));
-        assert_eq!(trouble((&calm.0, &calm.1), &signs(1_000, 500, 100), &signs(2_000, 1_000, 250)), None);
+        assert_eq!(stop_reason((&calm.0, &calm.1), &signs(1_000, 500, 100), &signs(2_000, 1_000, 250)), None);
     }
 
     proptest! {
@@ -299,7 +309,7 @@ mod tests {
         fn what_is_kept_never_grows(size in 0u64..1 << 40, before in 0u64..1 << 40, uses in prop::collection::vec(0u64..1 << 41, 1..20)) {
             let mut held = Bytes(size);
             for now in uses {
-                let next = keep(Bytes(size), held, Bytes(before), Bytes(now));
+                let next = memory_to_hold(Bytes(size), held, Bytes(before), Bytes(now));
                 prop_assert!(next <= held);
                 // Never more than what it did not take.
                 prop_assert!(next.get() <= size.saturating_sub(now.saturating_sub(before)));

@@ -10,9 +10,12 @@
 //! over what is in swap, so that it can come home. Forbidding swap is asked for (`no_swap`), and refused where what is
 //! swapped now would not fit.
 
-use crate::checks::facts::{Controller, Facts, Group, Version};
-use crate::checks::fixes::{PROMISABLE, kept, plain_command, promised, protect as keep_low, set, whole_mib};
-use elbowroom_types::finding::{Fix, Write};
+use crate::checks::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
+use crate::checks::fixes::{
+    RESERVABLE, cgroup_write, plain_command, protect as keep_low, protected_memory, total_protected,
+    whole_mib,
+};
+use elbowroom_types::finding::{FileWrite, FindingFix};
 use elbowroom_types::unit::{Bytes, Limit, Percent};
 use std::fmt;
 
@@ -20,14 +23,14 @@ const SWAPPINESS: &str = "memory.swappiness";
 const SWAP_MAX: &str = "memory.swap.max";
 
 /// What swapped memory and the memory in use may fill of a limit, for swap to be forbidden.
-const FITS: Percent = Percent::whole(90);
+const MAX_FILL: Percent = Percent::whole(90);
 
 /// A file of a cgroup inside the container, and what it says.
-pub type Below = (String, String);
+pub type DescendantFile = (String, String);
 
 /// Why a container cannot be protected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unprotected {
+pub enum ProtectError {
     /// The host has no memory controller, or the container is without it.
     NoController,
     /// With it, claims would be more than the host can keep.
@@ -55,7 +58,7 @@ pub enum Unprotected {
     },
 }
 
-impl fmt::Display for Unprotected {
+impl fmt::Display for ProtectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoController => write!(
@@ -64,7 +67,7 @@ impl fmt::Display for Unprotected {
             ),
             Self::TooMuch { keep, others } => write!(
                 f,
-                "it needs {keep} kept and other containers have {others}, together more than {PROMISABLE} of this host: \
+                "it needs {keep} kept and other containers have {others}, together more than {RESERVABLE} of this host: \
                  take a claim of another container back first"
             ),
             Self::SwapGranted { file, granted } => {
@@ -75,7 +78,7 @@ impl fmt::Display for Unprotected {
             }
             Self::DoesNotFit { need, file, limit } => write!(
                 f,
-                "its memory and what is swapped are {need}, more than {FITS} of {file} ({limit}): without swap it would be \
+                "its memory and what is swapped are {need}, more than {MAX_FILL} of {file} ({limit}): without swap it would be \
                  killed; without --no-swap it is protected as far as that is safe"
             ),
         }
@@ -87,12 +90,17 @@ impl fmt::Display for Unprotected {
 ///
 /// # Errors
 /// Where that would break another promise, or could kill.
-pub fn protect(facts: &Facts, group: &Group, below: &[Below], no_swap: bool) -> Result<Fix, Unprotected> {
-    match facts.version(Controller::Memory).ok_or(Unprotected::NoController)? {
-        Version::V1 => Ok(swappiness(facts, group, below, no_swap)),
-        Version::V2 => {
-            let forbidden = if no_swap { forbid(facts, group)? } else { None };
-            let mut fix = keep(facts, group)?;
+pub fn protect(
+    facts: &HostFacts,
+    group: &CgroupFacts,
+    below: &[DescendantFile],
+    no_swap: bool,
+) -> Result<FindingFix, ProtectError> {
+    match facts.version(HierarchyController::Memory).ok_or(ProtectError::NoController)? {
+        ControllerVersion::V1 => Ok(swappiness_fix(facts, group, below, no_swap)),
+        ControllerVersion::V2 => {
+            let forbidden = if no_swap { forbid_swap(facts, group)? } else { None };
+            let mut fix = protect_working_set(facts, group)?;
             if let Some(write) = forbidden {
                 fix.commands.push(plain_command(&write));
                 fix.writes.push(write);
@@ -103,67 +111,77 @@ pub fn protect(facts: &Facts, group: &Group, below: &[Below], no_swap: bool) -> 
 }
 
 /// v1's lowest swappiness that cannot kill: at its own limit a container with 0 is killed where one with 1 swaps.
-pub(crate) fn harmless(facts: &Facts, group: &Group) -> u64 {
-    u64::from(std::iter::once(group).chain(facts.ancestors(group)).any(swaps_itself))
+pub(crate) fn safe_swappiness(facts: &HostFacts, group: &CgroupFacts) -> u64 {
+    u64::from(std::iter::once(group).chain(facts.ancestors(group)).any(can_swap_at_own_limit))
 }
 
 /// Whether reaching this cgroup's own limit can swap: a limit on memory that one on memory and swap does not equal.
-fn swaps_itself(group: &Group) -> bool {
+fn can_swap_at_own_limit(group: &CgroupFacts) -> bool {
     let both = group.limit("memory.memsw.limit_in_bytes").and_then(Limit::value);
-    group.hard().is_some_and(|hard| both != Some(hard))
+    group.hard_limit().is_some_and(|hard| both != Some(hard))
 }
 
-fn swappiness(facts: &Facts, group: &Group, below: &[Below], no_swap: bool) -> Fix {
-    let to = if no_swap { 0 } else { harmless(facts, group) };
+fn swappiness_fix(
+    facts: &HostFacts,
+    group: &CgroupFacts,
+    below: &[DescendantFile],
+    no_swap: bool,
+) -> FindingFix {
+    let to = if no_swap { 0 } else { safe_swappiness(facts, group) };
     let lower = |text: &str| text.parse::<u64>().is_ok_and(|now| now > to);
     let own = group.text(SWAPPINESS).filter(|now| lower(now));
-    let mut writes: Vec<Write> =
-        own.and_then(|_| set(group, Controller::Memory, SWAPPINESS, to)).into_iter().collect();
-    writes.extend(below.iter().filter(|(_, now)| lower(now)).map(|(file, now)| Write {
+    let mut writes: Vec<FileWrite> = own
+        .and_then(|_| cgroup_write(group, HierarchyController::Memory, SWAPPINESS, to))
+        .into_iter()
+        .collect();
+    writes.extend(below.iter().filter(|(_, now)| lower(now)).map(|(file, now)| FileWrite {
         file: file.clone(),
         from: now.clone(),
         to: to.to_string(),
-        ..Write::default()
+        ..FileWrite::default()
     }));
-    Fix { commands: writes.iter().map(plain_command).collect(), writes }
+    FindingFix { commands: writes.iter().map(plain_command).collect(), writes }
 }
 
 /// `memory.low` over what the container needs; nothing where that is kept already.
-fn keep(facts: &Facts, group: &Group) -> Result<Fix, Unprotected> {
+fn protect_working_set(facts: &HostFacts, group: &CgroupFacts) -> Result<FindingFix, ProtectError> {
     if group.text("memory.low").is_none() {
-        return Err(Unprotected::NoController);
+        return Err(ProtectError::NoController);
     }
     let stat = group.stat();
     let working_set = group.usage().saturating_sub(stat.inactive_file).saturating_add(stat.swap);
-    let keep = whole_mib(working_set).min(group.hard().unwrap_or(Bytes(u64::MAX)));
-    if kept(facts, group) >= keep {
-        return Ok(Fix::default());
+    let keep = whole_mib(working_set).min(group.hard_limit().unwrap_or(Bytes(u64::MAX)));
+    if protected_memory(facts, group) >= keep {
+        return Ok(FindingFix::default());
     }
-    keep_low(facts, group, keep).ok_or_else(|| Unprotected::TooMuch {
+    keep_low(facts, group, keep).ok_or_else(|| ProtectError::TooMuch {
         keep,
-        others: promised(facts).saturating_sub(kept(facts, group)),
+        others: total_protected(facts).saturating_sub(protected_memory(facts, group)),
     })
 }
 
 /// `memory.swap.max` 0. What is in swap stays there until it is touched, and must have room then.
-fn forbid(facts: &Facts, group: &Group) -> Result<Option<Write>, Unprotected> {
+fn forbid_swap(facts: &HostFacts, group: &CgroupFacts) -> Result<Option<FileWrite>, ProtectError> {
     match group.limit(SWAP_MAX) {
         None | Some(Limit::At(Bytes::ZERO)) => return Ok(None),
         Some(Limit::At(granted)) => {
-            return Err(Unprotected::SwapGranted { file: group.file(Controller::Memory, SWAP_MAX), granted });
+            return Err(ProtectError::SwapGranted {
+                file: group.file(HierarchyController::Memory, SWAP_MAX),
+                granted,
+            });
         }
         Some(Limit::Max) => {}
     }
     let swapped = group.stat().swap;
     let limits = std::iter::once(group).chain(facts.ancestors(group)).filter_map(|g| {
         let need = g.usage().saturating_add(swapped);
-        Some((need, g.file(Controller::Memory, g.hard_file()), g.hard()?))
+        Some((need, g.file(HierarchyController::Memory, g.hard_limit_file()), g.hard_limit()?))
     });
     let host = (swapped, "/proc/meminfo MemAvailable".to_owned(), facts.host.mem_available());
     for (need, file, limit) in limits.chain([host]) {
-        if need > Bytes(FITS.of(limit.get())) {
-            return Err(Unprotected::DoesNotFit { need, file, limit });
+        if need > Bytes(MAX_FILL.of(limit.get())) {
+            return Err(ProtectError::DoesNotFit { need, file, limit });
         }
     }
-    Ok(set(group, Controller::Memory, SWAP_MAX, 0))
+    Ok(cgroup_write(group, HierarchyController::Memory, SWAP_MAX, 0))
 }

@@ -12,16 +12,16 @@
 //! What comes back is counted between two looks: a short look sees a part of a large working set. So what is asked for grows
 //! with each look until nothing comes back any more; it never exceeds twice the limit at once.
 
-use crate::checks::cache::{REFAULTS, ceiling, refaults};
-use crate::checks::facts::{Facts, Group};
+use crate::checks::cache::{REFAULT_RATE_THRESHOLD, refault_rate, tightest_own_limit};
+use crate::checks::facts::{CgroupFacts, HostFacts};
 use crate::checks::fixes::{raise_limit, whole_mib};
-use elbowroom_types::finding::Fix;
+use elbowroom_types::finding::FindingFix;
 use elbowroom_types::unit::Bytes;
 use serde::Serialize;
 
 /// What a container needs, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Size {
+pub struct LimitSizing {
     /// Anonymous memory, the larger of both looks.
     pub anon: Bytes,
     /// Shared memory, and what the kernel keeps for it.
@@ -40,31 +40,31 @@ pub struct Size {
 
 /// What can be done about a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum LimitAdvice {
     /// It is large enough, or there is none.
     Enough,
     /// These writes make it so.
-    Raise(Fix),
+    Raise(FindingFix),
     /// It is too small, and a cgroup around it, or the memory of the host, does not allow more.
-    Held,
+    Blocked,
 }
 
 /// What `group` needs, by the two looks.
-pub fn size(facts: &Facts, group: &Group) -> Size {
+pub fn estimate_need(facts: &HostFacts, group: &CgroupFacts) -> LimitSizing {
     let (before, stat) = (group.stat_before(), group.stat());
-    let limit = ceiling(group).map(|(_, limit)| limit);
+    let limit = tightest_own_limit(group).map(|(_, limit)| limit);
     let cache = stat.file.saturating_sub(stat.shmem);
     let anon = before.anon.max(stat.anon);
     let other = group.usage().saturating_sub(stat.anon).saturating_sub(cache);
     let pages = stat.workingset_refault_file.saturating_sub(before.workingset_refault_file);
-    let back = Facts::pages(pages);
+    let back = HostFacts::page_bytes(pages);
     let reread = limit.map_or(back, |limit| back.min(limit));
     // A few pages come back to a program that starts, or a log that is read.
-    let comes_back = refaults(facts, group) >= REFAULTS;
+    let comes_back = refault_rate(facts, group) >= REFAULT_RATE_THRESHOLD;
     let kept = if comes_back { cache } else { stat.active_file.min(cache) };
     let working_cache = kept.saturating_add(if comes_back { reread } else { Bytes::ZERO });
     let sum = anon.saturating_add(other).saturating_add(working_cache);
-    Size {
+    LimitSizing {
         anon,
         other,
         working_cache,
@@ -76,11 +76,11 @@ pub fn size(facts: &Facts, group: &Group) -> Size {
 }
 
 /// Whether the limit holds what is needed, and how it would. A limit is never lowered.
-pub fn room(facts: &Facts, group: &Group, size: &Size) -> Room {
+pub fn limit_advice(facts: &HostFacts, group: &CgroupFacts, size: &LimitSizing) -> LimitAdvice {
     match size.limit {
         Some(limit) if size.need > limit => {
-            raise_limit(facts, group, size.need).map_or(Room::Held, Room::Raise)
+            raise_limit(facts, group, size.need).map_or(LimitAdvice::Blocked, LimitAdvice::Raise)
         }
-        _ => Room::Enough,
+        _ => LimitAdvice::Enough,
     }
 }

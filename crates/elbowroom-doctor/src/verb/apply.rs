@@ -1,16 +1,15 @@
 //! Making changes: a diff, a question, and writes that are in the journal before they are made.
 
-use super::{VERSION, confirmed, say};
-use crate::fixes::journal::{Entry, Journal};
-use crate::fixes::place::unplace;
-use crate::fixes::write::{Outcome, WriteError, retreat, revert};
-use crate::fixes::{place, write};
-use crate::strategies::housekeeping::Placing;
+use super::{VERSION, confirm, write_stdout};
+use crate::fixes::journal::{FixEntry, Journal};
+use crate::fixes::placement::{apply_placement, revert_placement};
+use crate::fixes::write::{RevertOutcome, WriteError, revert, revert_failed_write, write};
+use crate::strategies::housekeeping::HousekeepingCgroup;
 use anyhow::{Context, Result};
 use elbowroom_client::output::Format;
 use elbowroom_client::table::visible;
 use elbowroom_linux::root::Root;
-use elbowroom_types::finding::{Fix, Write as FileWrite};
+use elbowroom_types::finding::{FileWrite, FindingFix};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -19,88 +18,98 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What is done for one reason, and taken back together.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Change {
+pub(super) struct PlannedFix {
     /// The check or strategy.
     pub(super) check: String,
     /// The container, or the job of the host; absent where it is the host.
-    pub(super) whose: Option<String>,
+    pub(super) subject: Option<String>,
     /// Commands for people, writes for us.
-    pub(super) fix: Fix,
+    pub(super) fix: FindingFix,
     /// A cgroup to make.
-    pub(super) placing: Option<Placing>,
+    pub(super) placement: Option<HousekeepingCgroup>,
 }
 
 /// How a change is asked for and told.
-pub(super) struct Manner<'a> {
+pub(super) struct ApplyOptions<'a> {
     /// Do not ask.
     pub(super) yes: bool,
     pub(super) format: Format,
     /// The agent's ledger of leases.
     pub(super) leases: &'a Path,
     /// What to say where there is nothing to do.
-    pub(super) nothing: &'a str,
+    pub(super) nothing_message: &'a str,
     /// How long it holds, and what makes it hold longer.
-    pub(super) lasting: &'a str,
+    pub(super) persistence_hint: &'a str,
 }
 
 #[derive(Serialize)]
-struct Done<'a> {
+struct FixResult<'a> {
     /// For `elbowroom undo`; absent where nothing was written.
     id: Option<u64>,
     check: &'a str,
     container: Option<&'a str>,
     writes: &'a [FileWrite],
     #[serde(skip_serializing_if = "Option::is_none")]
-    placing: Option<&'a Placing>,
+    placing: Option<&'a HousekeepingCgroup>,
     /// Why it was not made.
     error: Option<String>,
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct FixOutput<'a> {
     version: u32,
-    fixes: Vec<Done<'a>>,
+    fixes: Vec<FixResult<'a>>,
 }
 
 /// Makes the changes: 0 when all were made, 1 when one was not.
-pub(super) fn apply(journal: &Journal, changes: &[Change], manner: &Manner<'_>) -> Result<ExitCode> {
+pub(super) fn apply(
+    journal: &Journal,
+    changes: &[PlannedFix],
+    manner: &ApplyOptions<'_>,
+) -> Result<ExitCode> {
     let text = manner.format == Format::Text;
     if text {
-        say(&if changes.is_empty() { format!("{}\n", visible(manner.nothing)) } else { diff(changes) })?;
+        write_stdout(&if changes.is_empty() {
+            format!("{}\n", visible(manner.nothing_message))
+        } else {
+            diff(changes)
+        })?;
     }
-    if !changes.is_empty() && !manner.yes && !confirmed(&question(changes))? {
+    if !changes.is_empty() && !manner.yes && !confirm(&confirm_question(changes))? {
         eprintln!("nothing was written; --yes writes without asking");
         return Ok(ExitCode::from(1));
     }
     let root = Root::host()?;
     let mut fixes = Vec::new();
     for change in changes {
-        let (id, error) = match make(&root, manner.leases, journal, change)? {
+        let (id, error) = match apply_one(&root, manner.leases, journal, change)? {
             Ok(id) => (Some(id), None),
             Err(why) => (None, Some(why)),
         };
         if text {
-            say(&told(change, id, error.as_deref()))?;
+            write_stdout(&result_line(change, id, error.as_deref()))?;
         }
-        fixes.push(Done {
+        fixes.push(FixResult {
             id,
             check: &change.check,
-            container: change.whose.as_deref(),
+            container: change.subject.as_deref(),
             writes: &change.fix.writes,
-            placing: change.placing.as_ref(),
+            placing: change.placement.as_ref(),
             error,
         });
     }
     let failed = fixes.iter().any(|f| f.error.is_some());
     match manner.format {
-        Format::Json => say(&elbowroom_client::output::json(&Report { version: VERSION, fixes })?)?,
-        Format::Text if !changes.is_empty() => say(manner.lasting)?,
+        Format::Json => {
+            write_stdout(&elbowroom_client::output::json(&FixOutput { version: VERSION, fixes })?)?
+        }
+        Format::Text if !changes.is_empty() => write_stdout(manner.persistence_hint)?,
         Format::Text => {}
     }
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-fn question(changes: &[Change]) -> String {
+fn confirm_question(changes: &[PlannedFix]) -> String {
     match changes.len() {
         1 => "Write this?".to_owned(),
         n => format!("Write this, {n} fixes?"),
@@ -108,12 +117,12 @@ fn question(changes: &[Change]) -> String {
 }
 
 /// Names and paths are their makers' words.
-fn whose(change: &Change) -> String {
-    visible(change.whose.as_deref().unwrap_or("the host"))
+fn subject_name(change: &PlannedFix) -> String {
+    visible(change.subject.as_deref().unwrap_or("the host"))
 }
 
-fn told(change: &Change, id: Option<u64>, error: Option<&str>) -> String {
-    let who = whose(change);
+fn result_line(change: &PlannedFix, id: Option<u64>, error: Option<&str>) -> String {
+    let who = subject_name(change);
     match id {
         Some(id) => format!("fixed    {} of {who}; `elbowroom undo {id}` takes it back\n", change.check),
         None => format!("left     {} of {who}: {}\n", change.check, visible(error.unwrap_or_default())),
@@ -122,13 +131,18 @@ fn told(change: &Change, id: Option<u64>, error: Option<&str>) -> String {
 
 /// Writes one change down and makes it. What went wrong is taken back at once and told; only a journal that cannot be written
 /// ends everything.
-fn make(root: &Root, leases: &Path, journal: &Journal, change: &Change) -> Result<Result<u64, String>> {
+fn apply_one(
+    root: &Root,
+    leases: &Path,
+    journal: &Journal,
+    change: &PlannedFix,
+) -> Result<Result<u64, String>> {
     let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let Change { check, whose: container, fix, placing } = change.clone();
+    let PlannedFix { check, subject: container, fix, placement: placing } = change.clone();
     let entry = journal
-        .begin(root, Entry { at, check, container, writes: fix.writes, placing, ..Entry::default() })
+        .begin(root, FixEntry { at, check, container, writes: fix.writes, placing, ..FixEntry::default() })
         .context("writing the fix down, without which nothing is changed")?;
-    match carry_out(root, leases, &entry) {
+    match write_entry(root, leases, &entry) {
         Ok(()) => Ok(Ok(entry.id)),
         Err((error, stuck)) => {
             if !stuck {
@@ -141,37 +155,38 @@ fn make(root: &Root, leases: &Path, journal: &Journal, change: &Change) -> Resul
 }
 
 /// Why an entry could not be carried out, and whether a part of it is in force all the same.
-fn carry_out(root: &Root, leases: &Path, entry: &Entry) -> Result<(), (String, bool)> {
+fn write_entry(root: &Root, leases: &Path, entry: &FixEntry) -> Result<(), (String, bool)> {
     for (done, each) in entry.writes.iter().enumerate() {
         if let Err(error) = write(root, leases, each) {
-            let mut stuck = stays(retreat(root, leases, each, &error));
+            let mut stuck = is_still_in_force(revert_failed_write(root, leases, each, &error));
             for earlier in entry.writes[..done].iter().rev() {
-                stuck |= stays(revert(root, leases, earlier));
+                stuck |= is_still_in_force(revert(root, leases, earlier));
             }
             return Err((error.to_string(), stuck));
         }
         tracing::info!(file = each.file, from = each.from, to = each.to, because = entry.check, "wrote");
     }
     if let Some(placing) = &entry.placing {
-        place(root, placing).map_err(|error| (error.to_string(), stays(unplace(root, placing))))?;
+        apply_placement(root, placing)
+            .map_err(|error| (error.to_string(), is_still_in_force(revert_placement(root, placing))))?;
         tracing::info!(dir = placing.dir, size = placing.size.get(), because = entry.check, "placed");
     }
     Ok(())
 }
 
-fn stays(outcome: Result<Outcome, WriteError>) -> bool {
-    !outcome.is_ok_and(|outcome| outcome.is_back())
+fn is_still_in_force(outcome: Result<RevertOutcome, WriteError>) -> bool {
+    !outcome.is_ok_and(|outcome| outcome.is_reverted())
 }
 
-fn diff(changes: &[Change]) -> String {
+fn diff(changes: &[PlannedFix]) -> String {
     let mut text = String::new();
     for change in changes {
-        let _ = writeln!(text, "{}  {}", change.check, whose(change));
+        let _ = writeln!(text, "{}  {}", change.check, subject_name(change));
         for write in &change.fix.writes {
             let (file, from, to) = (visible(&write.file), value(&write.from), value(&write.to));
             let _ = writeln!(text, "  {file}: {from} -> {to}");
         }
-        if let Some(placing) = &change.placing {
+        if let Some(placing) = &change.placement {
             let pids: Vec<String> = placing.processes.iter().map(|p| p.pid.to_string()).collect();
             let dir = visible(&placing.dir);
             let _ = writeln!(text, "  {dir}: -> {}", pids.join(" "));
@@ -217,8 +232,8 @@ mod tests {
         .unwrap();
         let root = Root::at(host.path()).unwrap();
         let writes = vec![raised("/cg/memory.max", "2000"), second.clone()];
-        let entry = Entry { id: 1, check: "x".into(), writes, ..Entry::default() };
-        carry_out(&root, Path::new("/nonexistent/leases"), &entry).unwrap_err().1
+        let entry = FixEntry { id: 1, check: "x".into(), writes, ..FixEntry::default() };
+        write_entry(&root, Path::new("/nonexistent/leases"), &entry).unwrap_err().1
     }
 
     #[test]
@@ -236,13 +251,19 @@ mod tests {
     fn a_name_cannot_hide_what_is_to_be_written() {
         let hidden = "cron-\x1b[8m";
         let file = format!("/cg/{hidden}/memory.max");
-        let change = Change {
+        let change = PlannedFix {
             check: "x".into(),
-            whose: Some(hidden.into()),
-            fix: Fix { commands: vec![format!("echo 1 > {file}")], writes: vec![raised(&file, hidden)] },
-            placing: Some(Placing { dir: format!("/cg/{hidden}"), ..Placing::default() }),
+            subject: Some(hidden.into()),
+            fix: FindingFix {
+                commands: vec![format!("echo 1 > {file}")],
+                writes: vec![raised(&file, hidden)],
+            },
+            placement: Some(HousekeepingCgroup {
+                dir: format!("/cg/{hidden}"),
+                ..HousekeepingCgroup::default()
+            }),
         };
-        let shown = diff(std::slice::from_ref(&change)) + &told(&change, None, Some(hidden));
+        let shown = diff(std::slice::from_ref(&change)) + &result_line(&change, None, Some(hidden));
         assert!(!shown.contains('\x1b'), "{shown:?}");
         assert_eq!(shown.matches("cron-\\u{1b}[8m").count(), 8, "{shown}");
     }

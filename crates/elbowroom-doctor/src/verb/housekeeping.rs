@@ -1,10 +1,10 @@
 //! `elbowroom housekeeping`: the host's own jobs that nothing limits, and groups of a size for them.
 
-use super::apply::{Change, Manner, apply};
-use super::{HostArgs, VERSION, say};
-use crate::checks::Facts;
+use super::apply::{ApplyOptions, PlannedFix, apply};
+use super::{HostArgs, VERSION, write_stdout};
+use crate::checks::HostFacts;
 use crate::facts::root_processes;
-use crate::strategies::housekeeping::{Job, Kind, Place, jobs, plan};
+use crate::strategies::housekeeping::{HousekeepingJob, JobKind, JobLocation, jobs, plan};
 use anyhow::{Result, bail};
 use clap::Args;
 use elbowroom_client::control::LoadSources;
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// Jobs that hold less are not listed for people.
-const SHOWN: Bytes = Bytes::mib(1);
+const MIN_LISTED: Bytes = Bytes::mib(1);
 
 /// Arguments of `housekeeping`.
 #[derive(Args)]
@@ -37,47 +37,50 @@ pub struct HousekeepingArgs {
 
 /// The answer as programs get it.
 #[derive(Serialize)]
-struct Report<'a> {
+struct HousekeepingOutput<'a> {
     version: u32,
-    jobs: &'a [Job],
+    jobs: &'a [HousekeepingJob],
 }
 
 /// Lists the jobs, or gives those that are meant their sizes: 0 when that was done, 1 when not.
 pub fn main(args: &HousekeepingArgs, load: LoadSources) -> Result<ExitCode> {
     let format = args.host.output.format;
-    let (facts, journal) = args.host.look(load, Duration::ZERO)?;
+    let (facts, journal) = args.host.collect_facts(load, Duration::ZERO)?;
     let mut found = jobs(&facts, &root_processes(&Root::host()?, &facts));
     if !args.jobs.is_empty() {
         for name in &args.jobs {
-            named(name, &found)?;
+            check_job_name(name, &found)?;
         }
         found.retain(|j| args.jobs.contains(&j.name));
     }
     if args.apply {
-        let meant = |j: &&Job| !args.jobs.is_empty() || j.kind.keeps_house();
-        let changes: Vec<Change> = found.iter().filter(meant).filter_map(|job| change(&facts, job)).collect();
-        let manner = Manner {
+        let meant = |j: &&HousekeepingJob| !args.jobs.is_empty() || j.kind.is_housekeeping();
+        let changes: Vec<PlannedFix> =
+            found.iter().filter(meant).filter_map(|job| planned_fix(&facts, job)).collect();
+        let manner = ApplyOptions {
             yes: args.yes,
             format,
             leases: &args.host.state.leases(),
-            nothing: "nothing to bound",
-            lasting: "until the job ends or the host is started again; to keep it, set the same in its unit, or start it \
+            nothing_message: "nothing to bound",
+            persistence_hint: "until the job ends or the host is started again; to keep it, set the same in its unit, or start it \
                       with `systemd-run --scope -p MemoryHigh=SIZE`\n",
         };
         return apply(&journal, &changes, &manner);
     }
-    say(&match format {
-        Format::Json => elbowroom_client::output::json(&Report { version: VERSION, jobs: &found })?,
+    write_stdout(&match format {
+        Format::Json => {
+            elbowroom_client::output::json(&HousekeepingOutput { version: VERSION, jobs: &found })?
+        }
         Format::Text => text(&found, !args.jobs.is_empty()),
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Refuses a name that is none, and one that must not be bounded.
-fn named(name: &str, found: &[Job]) -> Result<()> {
+fn check_job_name(name: &str, found: &[HousekeepingJob]) -> Result<()> {
     match found.iter().find(|j| j.name == *name) {
         None => bail!("there is no job \"{name}\" that nothing limits: `elbowroom housekeeping` lists them"),
-        Some(job) if !job.kind.may_be_bounded() => {
+        Some(job) if !job.kind.may_be_limited() => {
             bail!("{name} serves the containers or the host: to slow it down is to slow down all of them")
         }
         Some(job) if job.size.is_none() => bail!(
@@ -88,29 +91,35 @@ fn named(name: &str, found: &[Job]) -> Result<()> {
     }
 }
 
-fn change(facts: &Facts, job: &Job) -> Option<Change> {
+fn planned_fix(facts: &HostFacts, job: &HousekeepingJob) -> Option<PlannedFix> {
     let (fix, placing) = plan(facts, job)?;
-    Some(Change { check: "housekeeping".into(), whose: Some(job.name.clone()), fix, placing })
+    Some(PlannedFix {
+        check: "housekeeping".into(),
+        subject: Some(job.name.clone()),
+        fix,
+        placement: placing,
+    })
 }
 
-fn word(kind: Kind) -> &'static str {
+fn kind_name(kind: JobKind) -> &'static str {
     match kind {
-        Kind::Remote => "log-in",
-        Kind::Cron => "cron",
-        Kind::Backup => "backup",
-        Kind::Packages => "packages",
-        Kind::Logs => "logs",
-        Kind::Monitoring => "monitoring",
-        Kind::Index => "index",
-        Kind::Engine => "engine",
-        Kind::System => "system",
-        Kind::Other => "other",
+        JobKind::Remote => "log-in",
+        JobKind::Cron => "cron",
+        JobKind::Backup => "backup",
+        JobKind::Packages => "packages",
+        JobKind::Logs => "logs",
+        JobKind::Monitoring => "monitoring",
+        JobKind::Index => "index",
+        JobKind::Engine => "engine",
+        JobKind::System => "system",
+        JobKind::Other => "other",
     }
 }
 
-fn text(found: &[Job], all: bool) -> String {
-    let size = |j: &Job| j.held.saturating_add(j.cache.unwrap_or_default());
-    let shown: Vec<&Job> = found.iter().filter(|j| all || j.kind.keeps_house() || size(j) >= SHOWN).collect();
+fn text(found: &[HousekeepingJob], all: bool) -> String {
+    let size = |j: &HousekeepingJob| j.held.saturating_add(j.cache.unwrap_or_default());
+    let shown: Vec<&HousekeepingJob> =
+        found.iter().filter(|j| all || j.kind.is_housekeeping() || size(j) >= MIN_LISTED).collect();
     if shown.is_empty() {
         return "nothing of the host's own is without a limit\n".into();
     }
@@ -126,17 +135,17 @@ fn text(found: &[Job], all: bool) -> String {
         .iter()
         .map(|job| {
             let place = match &job.place {
-                Place::Root(all) if all.len() == 1 => format!("root group, pid {}", all[0].pid),
-                Place::Root(all) => format!("root group, {} processes", all.len()),
-                Place::Group(path) => path.clone(),
+                JobLocation::Root(all) if all.len() == 1 => format!("root group, pid {}", all[0].pid),
+                JobLocation::Root(all) => format!("root group, {} processes", all.len()),
+                JobLocation::Group(path) => path.clone(),
             };
             let bytes =
                 |n: Option<Bytes>| n.map_or("-".to_owned(), |n| Bytes(n.get() >> 20 << 20).to_string());
-            let size = job.size.filter(|_| job.kind.may_be_bounded());
+            let size = job.size.filter(|_| job.kind.may_be_limited());
             let name = clip(&job.name, 20);
             vec![
                 name,
-                word(job.kind).into(),
+                kind_name(job.kind).into(),
                 clip(&place, 28),
                 bytes(Some(job.held)),
                 bytes(job.cache),
@@ -145,7 +154,7 @@ fn text(found: &[Job], all: bool) -> String {
         })
         .collect();
     let mut text = table(&heading, &rows);
-    let bounded = shown.iter().filter(|j| j.kind.keeps_house() && j.size.is_some()).count();
+    let bounded = shown.iter().filter(|j| j.kind.is_housekeeping() && j.size.is_some()).count();
     let _ = writeln!(
         text,
         "{bounded} keep house and are meant by `elbowroom housekeeping --apply`; others are when they are named"
@@ -157,11 +166,11 @@ fn text(found: &[Job], all: bool) -> String {
 mod tests {
     use super::*;
 
-    fn job(name: &str, kind: Kind, held: Bytes) -> Job {
-        Job {
+    fn job(name: &str, kind: JobKind, held: Bytes) -> HousekeepingJob {
+        HousekeepingJob {
             name: name.into(),
             kind,
-            place: Place::Group(format!("/system.slice/{name}")),
+            place: JobLocation::Group(format!("/system.slice/{name}")),
             held,
             cache: None,
             size: None,
@@ -171,9 +180,12 @@ mod tests {
     #[test]
     fn the_list_says_what_is_meant_and_hides_what_is_small() {
         let all = [
-            job("postgres", Kind::Other, Bytes::gib(1)),
-            Job { size: Some(Bytes::mib(300)), ..job("cron.service", Kind::Cron, Bytes::kib(900)) },
-            job("tiny", Kind::Other, Bytes::kib(900)),
+            job("postgres", JobKind::Other, Bytes::gib(1)),
+            HousekeepingJob {
+                size: Some(Bytes::mib(300)),
+                ..job("cron.service", JobKind::Cron, Bytes::kib(900))
+            },
+            job("tiny", JobKind::Other, Bytes::kib(900)),
         ];
         assert_eq!(
             text(&all, false),
@@ -186,9 +198,10 @@ mod tests {
 
     #[test]
     fn what_serves_containers_is_refused() {
-        let all = [job("dockerd", Kind::Engine, Bytes::mib(80)), job("huge", Kind::Other, Bytes::gib(900))];
-        assert!(named("dockerd", &all).unwrap_err().to_string().contains("serves the containers"));
-        assert!(named("huge", &all).unwrap_err().to_string().contains("half of this host"));
-        assert!(named("nobody", &all).is_err());
+        let all =
+            [job("dockerd", JobKind::Engine, Bytes::mib(80)), job("huge", JobKind::Other, Bytes::gib(900))];
+        assert!(check_job_name("dockerd", &all).unwrap_err().to_string().contains("serves the containers"));
+        assert!(check_job_name("huge", &all).unwrap_err().to_string().contains("half of this host"));
+        assert!(check_job_name("nobody", &all).is_err());
     }
 }

@@ -1,14 +1,14 @@
 //! `elbowroom doctor --list`: what is checked, and from when on it counts.
 
 use super::VERSION;
-use crate::checks::{CHECKS, Check};
+use crate::checks::{CHECKS, DoctorCheck};
 use anyhow::Result;
 use elbowroom_client::output::Format;
 use serde::Serialize;
 use std::fmt::Write;
 
 #[derive(Serialize)]
-struct Row {
+struct CheckRow {
     id: &'static str,
     pitfall: &'static str,
     reads_v1: &'static str,
@@ -18,15 +18,15 @@ struct Row {
 }
 
 #[derive(Serialize)]
-struct Table {
+struct CheckListOutput {
     version: u32,
-    checks: Vec<Row>,
+    checks: Vec<CheckRow>,
 }
 
 /// The table of checks.
-pub(super) fn list(format: Format) -> Result<String> {
+pub(super) fn check_list(format: Format) -> Result<String> {
     match format {
-        Format::Json => elbowroom_client::output::json(&Table {
+        Format::Json => elbowroom_client::output::json(&CheckListOutput {
             version: VERSION,
             checks: CHECKS.iter().map(row).collect(),
         }),
@@ -34,9 +34,9 @@ pub(super) fn list(format: Format) -> Result<String> {
     }
 }
 
-fn row(check: &Check) -> Row {
-    let Check { id, pitfall, reads_v1, reads_v2, threshold, reference, run: _ } = *check;
-    Row { id, pitfall, reads_v1, reads_v2, threshold, reference }
+fn row(check: &DoctorCheck) -> CheckRow {
+    let DoctorCheck { id, pitfall, reads_v1, reads_v2, threshold, reference, run: _ } = *check;
+    CheckRow { id, pitfall, reads_v1, reads_v2, threshold, reference }
 }
 
 fn text() -> String {
@@ -49,7 +49,7 @@ fn text() -> String {
             false => vec![("v1", reads(check.reads_v1)), ("v2", reads(check.reads_v2))],
         };
         for (key, value) in lines.into_iter().chain([("when", check.threshold), ("see", check.reference)]) {
-            let body = super::report::wrapped(value, "         ", 80);
+            let body = super::report::wrap(value, "         ", 80);
             let _ = write!(text, "  {key:<6} {}", body.trim_start());
         }
         text.push('\n');

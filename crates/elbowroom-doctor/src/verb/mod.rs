@@ -14,18 +14,18 @@ mod undo;
 
 pub use undo::{UndoArgs, undo};
 
-use crate::checks::{CHECKS, Facts, Group, examine, harms};
-use crate::facts::{DoctorConfig, LastLook, Looks, look};
+use crate::checks::{CHECKS, CgroupFacts, HostFacts, examine, is_harmful};
+use crate::facts::{CounterSampleStore, DoctorConfig, LastCounterSample, collect_facts};
 use crate::fixes::journal::Journal;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::{Format, Output};
+use elbowroom_client::output::{Format, OutputArgs};
 use elbowroom_linux::lease;
 use elbowroom_linux::process;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::timer::now_boot;
-use elbowroom_types::finding::Finding;
+use elbowroom_types::finding::DoctorFinding;
 use elbowroom_types::unit::{Micros, parse_duration};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -46,8 +46,8 @@ pub struct DoctorArgs {
     wait: Micros,
     /// Compare with a look that was kept then, instead of one that is made now: a duration ("2h"), a time in UTC
     /// ("2026-11-21T04:30Z"), or seconds since the epoch ("@1795235400").
-    #[arg(long, value_name = "TIME", value_parser = since::moment)]
-    since: Option<since::Moment>,
+    #[arg(long, value_name = "TIME", value_parser = since::parse_past_time)]
+    since: Option<since::PastTime>,
     /// Compare with the look in FILE, where there is one since the host was started, and leave this one there.
     #[arg(long, value_name = "FILE", conflicts_with = "since")]
     since_last: Option<PathBuf>,
@@ -77,14 +77,14 @@ pub(crate) struct HostArgs {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
-    state: StateDir,
+    state: StateDirArgs,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 impl HostArgs {
     /// Looks at the host twice, `wait` apart; with the journal of what was changed.
-    fn look(&self, load: LoadSources, wait: Duration) -> Result<(Facts, Journal)> {
+    fn collect_facts(&self, load: LoadSources, wait: Duration) -> Result<(HostFacts, Journal)> {
         let journal = Journal::at(&self.state.state_dir);
         let config = DoctorConfig {
             root: PathBuf::from("/"),
@@ -92,14 +92,15 @@ impl HostArgs {
             leases: self.state.leases(),
             wait,
         };
-        let facts = look(&config, journal.applied(&Root::host()?)?).context("looking at the host")?;
+        let facts =
+            collect_facts(&config, journal.applied(&Root::host()?)?).context("looking at the host")?;
         Ok((facts, journal))
     }
 }
 
 /// Where fixes are written down, and what the agent holds.
 #[derive(Args)]
-pub(crate) struct StateDir {
+pub(crate) struct StateDirArgs {
     /// Directory where fixes are written down.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/elbowroom", env = "ELBOWROOM_STATE_DIR")]
     state_dir: PathBuf,
@@ -107,7 +108,7 @@ pub(crate) struct StateDir {
     run_dir: PathBuf,
 }
 
-impl StateDir {
+impl StateDirArgs {
     /// The agent's ledger of leases.
     fn leases(&self) -> PathBuf {
         self.run_dir.join(lease::DIR)
@@ -116,7 +117,7 @@ impl StateDir {
 
 /// The answer as programs get it.
 #[derive(Serialize)]
-struct Report<'a> {
+struct FindingsOutput<'a> {
     version: u32,
     healthy: bool,
     elapsed_seconds: f64,
@@ -124,14 +125,14 @@ struct Report<'a> {
     checks: usize,
     /// CPU time that looking took.
     cpu_usec: u64,
-    findings: &'a [Finding],
+    findings: &'a [DoctorFinding],
 }
 
 /// `elbowroom doctor`: 0 healthy, 1 findings.
 pub fn doctor(args: &DoctorArgs, load: LoadSources) -> Result<ExitCode> {
     let format = args.host.output.format;
     if args.list {
-        say(&list::list(format)?)?;
+        write_stdout(&list::check_list(format)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(Some(check)) = &args.fix
@@ -139,68 +140,69 @@ pub fn doctor(args: &DoctorArgs, load: LoadSources) -> Result<ExitCode> {
     {
         bail!("there is no check \"{check}\": `elbowroom doctor --list` names them");
     }
-    let last = args.since_last.as_deref().map(LastLook::at);
-    let earlier = last.as_ref().map(LastLook::find).transpose()?.flatten();
+    let last = args.since_last.as_deref().map(LastCounterSample::at);
+    let earlier = last.as_ref().map(LastCounterSample::find).transpose()?.flatten();
     let wait = match (&args.since, &earlier) {
         (Some(_), _) => Micros::ZERO,
         // Rates of an instant say nothing.
         (None, Some(earlier)) => args.wait.saturating_sub(now_boot().saturating_sub(earlier.at)),
         (None, None) => args.wait,
     };
-    let (mut facts, journal) = args.host.look(load, Duration::from_micros(wait.get()))?;
-    let (now, at) = (since::now(), now_boot());
-    let this = facts.kept(at);
-    let looks = Looks::at(&args.host.state.state_dir);
+    let (mut facts, journal) = args.host.collect_facts(load, Duration::from_micros(wait.get()))?;
+    let (now, at) = (since::unix_seconds(), now_boot());
+    let this = facts.snapshot(at);
+    let looks = CounterSampleStore::at(&args.host.state.state_dir);
     if let Some(moment) = args.since {
-        facts = since::since(facts, &looks, moment)?;
+        facts = since::compare_with_past(facts, &looks, moment)?;
     } else if let Some(earlier) = earlier {
         facts = facts.since(earlier, at);
     }
-    let exit = answer(args, &facts, &journal)?;
+    let exit = report_or_fix(args, &facts, &journal)?;
     if let Some(last) = last {
-        last.keep(this.clone())?;
+        last.save(this.clone())?;
     }
     if args.keep {
-        looks.keep(now, this)?;
+        looks.save(now, this)?;
     }
     Ok(exit)
 }
 
 /// Says what is found, or mends it.
-fn answer(args: &DoctorArgs, facts: &Facts, journal: &Journal) -> Result<ExitCode> {
+fn report_or_fix(args: &DoctorArgs, facts: &HostFacts, journal: &Journal) -> Result<ExitCode> {
     let format = args.host.output.format;
-    let only = args.container.as_deref().map(|name| select(facts, name)).transpose()?;
+    let only = args.container.as_deref().map(|name| find_container(facts, name)).transpose()?;
     let only = only.map(|group| group.path.clone());
-    let asked = |f: &Finding| only.as_ref().is_none_or(|path| f.cgroup.as_ref() == Some(path));
+    let asked = |f: &DoctorFinding| only.as_ref().is_none_or(|path| f.cgroup.as_ref() == Some(path));
     if let Some(check) = &args.fix {
-        let wanted = |f: &Finding| asked(f) && check.as_ref().map_or(harms(f), |id| f.check == *id);
-        return fix::fix(facts, journal, wanted, args.yes, format, &args.host.state.leases());
+        let wanted =
+            |f: &DoctorFinding| asked(f) && check.as_ref().map_or(is_harmful(f), |id| f.check == *id);
+        return fix::apply_fixes(facts, journal, wanted, args.yes, format, &args.host.state.leases());
     }
-    let findings: Vec<Finding> = examine(facts).into_iter().filter(asked).collect();
-    let healthy = !findings.iter().any(harms);
+    let findings: Vec<DoctorFinding> = examine(facts).into_iter().filter(asked).collect();
+    let healthy = !findings.iter().any(is_harmful);
     let text = match format {
-        Format::Json => elbowroom_client::output::json(&Report {
+        Format::Json => elbowroom_client::output::json(&FindingsOutput {
             version: VERSION,
             healthy,
             elapsed_seconds: facts.elapsed.get() as f64 / 1e6,
             containers: facts.containers().count(),
             checks: CHECKS.len(),
-            cpu_usec: process::own_cpu().get(),
+            cpu_usec: process::own_cpu_time().get(),
             findings: &findings,
         })?,
-        Format::Text => report::report(facts, &findings, args.all, report::Style::of_stdout()),
+        Format::Text => report::report(facts, &findings, args.all, report::ReportStyle::of_stdout()),
     };
-    say(&text)?;
+    write_stdout(&text)?;
     Ok(ExitCode::from(u8::from(!healthy)))
 }
 
 /// The one container that is meant.
-fn select<'a>(facts: &'a Facts, name: &str) -> Result<&'a Group> {
-    let id = |g: &Group| g.container.as_ref().map(|c| c.id.clone()).unwrap_or_default();
-    let exact = |g: &&Group| {
+fn find_container<'a>(facts: &'a HostFacts, name: &str) -> Result<&'a CgroupFacts> {
+    let id = |g: &CgroupFacts| g.container.as_ref().map(|c| c.id.clone()).unwrap_or_default();
+    let exact = |g: &&CgroupFacts| {
         g.name() == name || id(g) == name || g.path == format!("/{}", name.trim_start_matches('/'))
     };
-    let mut found: Vec<&Group> = facts.containers().filter(exact).collect();
+    let mut found: Vec<&CgroupFacts> = facts.containers().filter(exact).collect();
     if found.is_empty() {
         found = facts.containers().filter(|g| id(g).starts_with(name)).collect();
     }
@@ -212,14 +214,14 @@ fn select<'a>(facts: &'a Facts, name: &str) -> Result<&'a Group> {
 }
 
 /// To standard output.
-fn say(text: &str) -> Result<()> {
+fn write_stdout(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
 /// Asks on the terminal; no where there is nobody to ask.
-fn confirmed(question: &str) -> Result<bool> {
+fn confirm(question: &str) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Ok(false);
     }

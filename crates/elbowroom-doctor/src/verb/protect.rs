@@ -1,8 +1,8 @@
 //! `elbowroom protect`: one container is kept out of swap.
 
-use super::apply::{Change, Manner, apply};
-use super::{HostArgs, fix, select};
-use crate::checks::{Controller, Facts, Version};
+use super::apply::{ApplyOptions, PlannedFix, apply};
+use super::{HostArgs, find_container, fix};
+use crate::checks::{ControllerVersion, HierarchyController, HostFacts};
 use crate::facts::swappiness_below;
 use crate::strategies::protect::protect;
 use anyhow::Result;
@@ -33,8 +33,8 @@ pub struct ProtectArgs {
 /// 0 when it is protected, 1 when it is not.
 pub fn main(args: &ProtectArgs, load: LoadSources) -> Result<ExitCode> {
     let format = args.host.output.format;
-    let (facts, journal) = args.host.look(load, Duration::ZERO)?;
-    let group = select(&facts, &args.container)?;
+    let (facts, journal) = args.host.collect_facts(load, Duration::ZERO)?;
+    let group = find_container(&facts, &args.container)?;
     let root = Root::host()?;
     let below = swappiness_below(&root, group);
     let fix = match protect(&facts, group, &below, args.no_swap) {
@@ -53,22 +53,28 @@ pub fn main(args: &ProtectArgs, load: LoadSources) -> Result<ExitCode> {
     if facts.host.meminfo("SwapTotal") == Some(Bytes::ZERO) && format == Format::Text {
         eprintln!("this host has no swap now: this counts from when it has");
     }
-    let change = Change { check: "protect".into(), whose: Some(group.name()), fix, placing: None };
-    let changes: Vec<Change> = if change.fix.writes.is_empty() { Vec::new() } else { vec![change] };
+    let change = PlannedFix { check: "protect".into(), subject: Some(group.name()), fix, placement: None };
+    let changes: Vec<PlannedFix> = if change.fix.writes.is_empty() { Vec::new() } else { vec![change] };
     let nothing = format!("{} is protected already", group.name());
-    let lasting = fix::lasting(&changes);
+    let lasting = fix::persistence_hint(&changes);
     let leases = args.host.state.leases();
     apply(
         &journal,
         &changes,
-        &Manner { yes: args.yes, format, leases: &leases, nothing: &nothing, lasting: &lasting },
+        &ApplyOptions {
+            yes: args.yes,
+            format,
+            leases: &leases,
+            nothing_message: &nothing,
+            persistence_hint: &lasting,
+        },
     )
 }
 
 /// Whether reclaim is the multi-generational one, which goes around once before it takes from cgroups below their `memory.low`,
 /// however much others still have (mm/vmscan.c, `shrink_one`). v1 protects by swappiness, which it heeds.
-fn takes_below_low(root: &Root, facts: &Facts) -> bool {
+fn takes_below_low(root: &Root, facts: &HostFacts) -> bool {
     let enabled = root.read("/sys/kernel/mm/lru_gen/enabled").unwrap_or_default();
     let bits = u32::from_str_radix(enabled.trim().trim_start_matches("0x"), 16).unwrap_or(0);
-    facts.version(Controller::Memory) == Some(Version::V2) && bits & 1 == 1
+    facts.version(HierarchyController::Memory) == Some(ControllerVersion::V2) && bits & 1 == 1
 }

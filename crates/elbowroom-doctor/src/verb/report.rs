@@ -1,21 +1,21 @@
 //! Findings for people: worst first, one paragraph a check, however many containers it found.
 
-use crate::checks::{Facts, fixable, harms};
+use crate::checks::{HostFacts, is_fixable, is_harmful};
 use elbowroom_client::table::{clip, visible};
-use elbowroom_types::finding::{Finding, Severity};
+use elbowroom_types::finding::{DoctorFinding, Severity};
 use std::fmt::Write;
 use std::io::IsTerminal;
 
 /// How the answer may look.
 #[derive(Clone, Copy)]
-pub(super) struct Style {
+pub(super) struct ReportStyle {
     /// Columns.
     pub(super) width: usize,
     /// Colour, which only a terminal gets.
     pub(super) colour: bool,
 }
 
-impl Style {
+impl ReportStyle {
     /// As standard output can show it.
     pub(super) fn of_stdout() -> Self {
         if !std::io::stdout().is_terminal() {
@@ -31,18 +31,18 @@ impl Style {
 }
 
 /// The report. Without `all`, notes are only counted and one container stands for those with the same finding.
-pub(super) fn report(facts: &Facts, findings: &[Finding], all: bool, style: Style) -> String {
+pub(super) fn report(facts: &HostFacts, findings: &[DoctorFinding], all: bool, style: ReportStyle) -> String {
     let mut text = String::new();
-    let shown = findings.iter().filter(|f| all || harms(f));
+    let shown = findings.iter().filter(|f| all || is_harmful(f));
     if all {
-        shown.for_each(|f| paragraph(&mut text, &[f], style));
+        shown.for_each(|f| write_paragraph(&mut text, &[f], style));
     } else {
         for group in by_check(shown) {
-            paragraph(&mut text, &group, style);
+            write_paragraph(&mut text, &group, style);
         }
     }
     let containers = facts.containers().count();
-    let problems = findings.iter().filter(|f| harms(f)).count();
+    let problems = findings.iter().filter(|f| is_harmful(f)).count();
     let of = match problems {
         0 => style.paint("healthy", "32"),
         1 => "1 problem".to_owned(),
@@ -54,23 +54,23 @@ pub(super) fn report(facts: &Facts, findings: &[Finding], all: bool, style: Styl
         if containers == 1 { "" } else { "s" },
         facts.elapsed.get() as f64 / 1e6
     );
-    let mut notes: Vec<&str> = findings.iter().filter(|f| !harms(f)).map(|f| f.check.as_str()).collect();
+    let mut notes: Vec<&str> = findings.iter().filter(|f| !is_harmful(f)).map(|f| f.check.as_str()).collect();
     notes.sort_unstable();
     let count = notes.len();
     notes.dedup();
     if count > 0 && !all {
         let line = format!("{count} note{} (--all): {}", if count == 1 { "" } else { "s" }, notes.join(", "));
-        text.push_str(&wrapped(&line, "", style.width));
+        text.push_str(&wrap(&line, "", style.width));
     }
-    if !all && findings.iter().any(|f| harms(f) && fixable(f)) {
+    if !all && findings.iter().any(|f| is_harmful(f) && is_fixable(f)) {
         text.push_str("`elbowroom doctor --fix` shows what it would write, and asks\n");
     }
     text
 }
 
 /// Findings of one check together, in the order of the worst of each.
-fn by_check<'a>(findings: impl Iterator<Item = &'a Finding>) -> Vec<Vec<&'a Finding>> {
-    let mut groups: Vec<Vec<&Finding>> = Vec::new();
+fn by_check<'a>(findings: impl Iterator<Item = &'a DoctorFinding>) -> Vec<Vec<&'a DoctorFinding>> {
+    let mut groups: Vec<Vec<&DoctorFinding>> = Vec::new();
     for finding in findings {
         match groups.iter_mut().find(|g| g[0].check == finding.check) {
             Some(group) => group.push(finding),
@@ -80,7 +80,7 @@ fn by_check<'a>(findings: impl Iterator<Item = &'a Finding>) -> Vec<Vec<&'a Find
     groups
 }
 
-fn paragraph(text: &mut String, group: &[&Finding], style: Style) {
+fn write_paragraph(text: &mut String, group: &[&DoctorFinding], style: ReportStyle) {
     let first = group[0];
     let (word, code) = match first.severity {
         Severity::Critical => ("CRITICAL", "1;31"),
@@ -96,22 +96,24 @@ fn paragraph(text: &mut String, group: &[&Finding], style: Style) {
         many => {
             let counted = format!("  {} containers: ", many.len());
             let room = style.width.saturating_sub(heading.len() + counted.len());
-            counted + &fitting(many, room)
+            counted + &join_fitting(many, room)
         }
     };
     let _ = writeln!(text, "{}{}", heading.replacen(word, &style.paint(word, code), 1), who);
     let subject = if names.len() > 1 { format!("{}: ", names[0]) } else { String::new() };
-    text.push_str(&wrapped(&format!("{subject}{}", visible(&first.sentence)), "  ", style.width));
-    let width = first.evidence.iter().map(|e| short(&e.file).chars().count()).max().unwrap_or(0).min(44);
+    text.push_str(&wrap(&format!("{subject}{}", visible(&first.sentence)), "  ", style.width));
+    let width =
+        first.evidence.iter().map(|e| short_file_name(&e.file).chars().count()).max().unwrap_or(0).min(44);
     for evidence in &first.evidence {
-        let line = format!("    {:<width$}  {}", short(&evidence.file), bytes_in_words(&evidence.value));
+        let line =
+            format!("    {:<width$}  {}", short_file_name(&evidence.file), annotate_bytes(&evidence.value));
         let _ = writeln!(text, "{}", style.paint(&visible(&line), "2"));
     }
     if let Some(fix) = &first.fix {
         for command in &fix.commands {
             let _ = writeln!(text, "  {} {}", style.paint("$", "32"), visible(command));
         }
-        if group.len() > 1 && fixable(first) {
+        if group.len() > 1 && is_fixable(first) {
             let _ = writeln!(
                 text,
                 "  {} elbowroom doctor --fix {}    (all of them)",
@@ -121,14 +123,14 @@ fn paragraph(text: &mut String, group: &[&Finding], style: Style) {
         }
     }
     if let Some(advice) = &first.advice {
-        text.push_str(&wrapped(advice, "  ", style.width));
+        text.push_str(&wrap(advice, "  ", style.width));
     }
-    text.push_str(&wrapped(&format!("see {}", first.reference), "  ", style.width));
+    text.push_str(&wrap(&format!("see {}", first.reference), "  ", style.width));
     text.push('\n');
 }
 
 /// As many names as fit, and dots for the rest.
-fn fitting(names: &[String], room: usize) -> String {
+fn join_fitting(names: &[String], room: usize) -> String {
     let mut line = String::new();
     for (at, name) in names.iter().enumerate() {
         let rest = if at + 1 == names.len() { 0 } else { ", ...".len() };
@@ -144,7 +146,7 @@ fn fitting(names: &[String], room: usize) -> String {
 }
 
 /// A cgroup's file by its name alone: whose it is the heading says. The machine's own files in full.
-fn short(file: &str) -> String {
+fn short_file_name(file: &str) -> String {
     let machine = ["/proc/", "/sys/kernel/", "/sys/block/", "/sys/module/", "/sys/devices/"];
     let (path, key) = file.split_once(' ').map_or((file, ""), |(path, key)| (path, key));
     let name = if machine.iter().any(|m| file.starts_with(m)) {
@@ -156,7 +158,7 @@ fn short(file: &str) -> String {
 }
 
 /// A large bare number is bytes.
-fn bytes_in_words(value: &str) -> String {
+fn annotate_bytes(value: &str) -> String {
     match value.parse::<u64>() {
         Ok(n) if n >= i64::MAX as u64 & !0xffff => "max".to_owned(),
         Ok(n) if n >= 1 << 20 => format!("{value} ({})", elbowroom_types::unit::Bytes(n)),
@@ -165,7 +167,7 @@ fn bytes_in_words(value: &str) -> String {
 }
 
 /// Words in lines of at most `width`, each behind `indent`.
-pub(super) fn wrapped(words: &str, indent: &str, width: usize) -> String {
+pub(super) fn wrap(words: &str, indent: &str, width: usize) -> String {
     let mut text = String::new();
     let mut line = String::new();
     for word in words.split_whitespace() {
@@ -185,10 +187,10 @@ pub(super) fn wrapped(words: &str, indent: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_types::finding::{Evidence, Fix};
+    use elbowroom_types::finding::{FindingEvidence, FindingFix};
 
-    fn finding(check: &str, severity: Severity, container: Option<&str>) -> Finding {
-        Finding {
+    fn finding(check: &str, severity: Severity, container: Option<&str>) -> DoctorFinding {
+        DoctorFinding {
             check: check.into(),
             severity,
             container: container.map(Into::into),
@@ -196,29 +198,29 @@ mod tests {
             sentence:
                 "It says something that is long enough to need a second line when it is printed for people."
                     .into(),
-            evidence: vec![Evidence {
+            evidence: vec![FindingEvidence {
                 file: "/sys/fs/cgroup/a/memory.max".into(),
                 value: "268435456".into(),
             }],
-            fix: Some(Fix { commands: vec!["echo 1 > /x".into()], writes: Vec::new() }),
+            fix: Some(FindingFix { commands: vec!["echo 1 > /x".into()], writes: Vec::new() }),
             advice: None,
             reference: "a page".into(),
         }
     }
 
-    const PIPED: Style = Style { width: 80, colour: false };
+    const PIPED: ReportStyle = ReportStyle { width: 80, colour: false };
 
     #[test]
     fn two_hundred_containers_are_one_paragraph_within_80_columns() {
         let names: Vec<String> = (0..200).map(|n| format!("web-{n}")).collect();
-        let found: Vec<Finding> =
+        let found: Vec<DoctorFinding> =
             names.iter().map(|n| finding("memory-not-reserved", Severity::Warning, Some(n))).collect();
-        let text = report(&Facts::default(), &found, false, PIPED);
+        let text = report(&HostFacts::default(), &found, false, PIPED);
         assert!(text.starts_with("WARNING  memory-not-reserved  200 containers: web-0, web-1, "), "{text}");
         assert!(text.lines().count() < 12, "{text}");
         assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
         assert!(text.contains("memory.max  268435456 (256MiB)"), "{text}");
-        let all = report(&Facts::default(), &found, true, PIPED);
+        let all = report(&HostFacts::default(), &found, true, PIPED);
         assert!(all.lines().filter(|l| l.starts_with("WARNING")).count() == 200);
     }
 
@@ -227,8 +229,8 @@ mod tests {
         let mut found = finding("a", Severity::Warning, Some("cron-\x1b[8m"));
         found.sentence.push_str("cron-\x1b[8m");
         found.evidence[0].file.push_str(" cron-\x1b[8m");
-        found.fix = Some(Fix { commands: vec!["echo 1 > /cron-\x1b[8m".into()], writes: Vec::new() });
-        let text = report(&Facts::default(), &[found], false, PIPED);
+        found.fix = Some(FindingFix { commands: vec!["echo 1 > /cron-\x1b[8m".into()], writes: Vec::new() });
+        let text = report(&HostFacts::default(), &[found], false, PIPED);
         assert!(!text.contains('\x1b'), "{text:?}");
         assert_eq!(text.matches("cron-\\u{1b}[8m").count(), 4, "{text}");
     }
@@ -236,7 +238,7 @@ mod tests {
     #[test]
     fn notes_are_counted_and_leave_a_host_healthy() {
         let found = [finding("b", Severity::Info, None), finding("a", Severity::Info, None)];
-        let text = report(&Facts::default(), &found, false, PIPED);
+        let text = report(&HostFacts::default(), &found, false, PIPED);
         assert!(text.starts_with("healthy: 0 containers and the host"), "{text}");
         assert!(text.contains("2 notes (--all): a, b\n"), "{text}");
         assert!(!text.contains('\x1b'));

@@ -1,20 +1,24 @@
 //! `elbowroom doctor --since`: compared with a look that was kept.
 
-use crate::checks::Facts;
-use crate::facts::Looks;
+use crate::checks::HostFacts;
+use crate::facts::CounterSampleStore;
 use anyhow::{Result, bail};
 use elbowroom_linux::timer::now_boot;
 use elbowroom_types::unit::parse_duration;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Seconds since the epoch.
-pub(super) fn now() -> u64 {
+pub(super) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
 /// The facts with the look that `since` names as the first one.
-pub(super) fn since(facts: Facts, looks: &Looks, since: Moment) -> Result<Facts> {
-    let asked = since.before(now());
+pub(super) fn compare_with_past(
+    facts: HostFacts,
+    looks: &CounterSampleStore,
+    since: PastTime,
+) -> Result<HostFacts> {
+    let asked = since.unix_seconds_at(unix_seconds());
     let Some((at, look)) = looks.find(asked)? else {
         bail!(
             "no look was kept since this host was started, and counters alone do not say when they grew: keep one now and \
@@ -24,7 +28,7 @@ pub(super) fn since(facts: Facts, looks: &Looks, since: Moment) -> Result<Facts>
     if at > asked {
         eprintln!(
             "no look was kept before then; the first one after it was made {} s ago",
-            now().saturating_sub(at)
+            unix_seconds().saturating_sub(at)
         );
     }
     Ok(facts.since(look, now_boot()))
@@ -32,15 +36,15 @@ pub(super) fn since(facts: Facts, looks: &Looks, since: Moment) -> Result<Facts>
 
 /// A moment in the past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Moment {
+pub(super) enum PastTime {
     /// So many seconds ago.
     Ago(u64),
     /// At so many seconds since the epoch.
     At(u64),
 }
 
-impl Moment {
-    fn before(self, now: u64) -> u64 {
+impl PastTime {
+    fn unix_seconds_at(self, now: u64) -> u64 {
         match self {
             Self::Ago(seconds) => now.saturating_sub(seconds),
             Self::At(time) => time,
@@ -49,17 +53,17 @@ impl Moment {
 }
 
 /// `2h`, `2026-11-21T04:30Z`, `@1795236600`.
-pub(super) fn moment(text: &str) -> Result<Moment, String> {
+pub(super) fn parse_past_time(text: &str) -> Result<PastTime, String> {
     if let Ok(ago) = parse_duration(text) {
-        return Ok(Moment::Ago(ago.get() / 1_000_000));
+        return Ok(PastTime::Ago(ago.get() / 1_000_000));
     }
-    let at = text.strip_prefix('@').map_or_else(|| utc(text), |seconds| seconds.parse().ok());
+    let at = text.strip_prefix('@').map_or_else(|| parse_utc(text), |seconds| seconds.parse().ok());
     let hint = "is neither a duration nor a time: write for example \"2h\" or \"2026-11-21T04:30Z\"";
-    at.map(Moment::At).ok_or_else(|| format!("\"{text}\" {hint}"))
+    at.map(PastTime::At).ok_or_else(|| format!("\"{text}\" {hint}"))
 }
 
 /// A time in UTC; seconds may be left out.
-fn utc(text: &str) -> Option<u64> {
+fn parse_utc(text: &str) -> Option<u64> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let numbers = |text: &str, mark: char| -> Option<Vec<u64>> {
         let digits =
@@ -85,12 +89,12 @@ mod tests {
     #[test]
     fn a_moment_is_so_long_ago_or_a_time_in_utc() {
         for (text, expect) in [
-            ("2h", Some(Moment::Ago(7_200))),
-            ("1d", Some(Moment::Ago(86_400))),
-            ("@17", Some(Moment::At(17))),
-            ("1970-01-01T00:00Z", Some(Moment::At(0))),
-            ("2000-02-29T12:00:01Z", Some(Moment::At(951_825_601))),
-            ("2026-11-21T04:30Z", Some(Moment::At(1_795_235_400))),
+            ("2h", Some(PastTime::Ago(7_200))),
+            ("1d", Some(PastTime::Ago(86_400))),
+            ("@17", Some(PastTime::At(17))),
+            ("1970-01-01T00:00Z", Some(PastTime::At(0))),
+            ("2000-02-29T12:00:01Z", Some(PastTime::At(951_825_601))),
+            ("2026-11-21T04:30Z", Some(PastTime::At(1_795_235_400))),
             ("2026-11-21T04:30", None),
             ("2026-13-21T04:30Z", None),
             ("2026-11-21T24:30Z", None),
@@ -98,8 +102,8 @@ mod tests {
             ("", None),
             ("@", None),
         ] {
-            assert_eq!(moment(text).ok(), expect, "{text}");
+            assert_eq!(parse_past_time(text).ok(), expect, "{text}");
         }
-        assert_eq!(Moment::Ago(9).before(4), 0);
+        assert_eq!(PastTime::Ago(9).unix_seconds_at(4), 0);
     }
 }

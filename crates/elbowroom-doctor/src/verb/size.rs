@@ -1,9 +1,9 @@
 //! `elbowroom size`: limits that hold a container and the page cache it works with.
 
-use super::apply::{Change, Manner, apply};
-use super::{HostArgs, VERSION, fix, say, select};
-use crate::checks::{Facts, Group};
-use crate::strategies::size::{Room, Size, room, size};
+use super::apply::{ApplyOptions, PlannedFix, apply};
+use super::{HostArgs, VERSION, find_container, fix, write_stdout};
+use crate::checks::{CgroupFacts, HostFacts};
+use crate::strategies::size::{LimitAdvice, LimitSizing, estimate_need, limit_advice};
 use anyhow::Result;
 use clap::Args;
 use elbowroom_client::control::LoadSources;
@@ -35,18 +35,18 @@ pub struct SizeArgs {
 
 /// The answer as programs get it.
 #[derive(Serialize)]
-struct Report {
+struct SizeOutput {
     version: u32,
     elapsed_seconds: f64,
-    containers: Vec<Row>,
+    containers: Vec<SizeRow>,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct SizeRow {
     container: String,
     path: String,
     #[serde(flatten)]
-    size: Size,
+    size: LimitSizing,
     /// Whether the limit holds what is needed.
     enough: bool,
 }
@@ -54,22 +54,22 @@ struct Row {
 /// 0 when the limits hold what is needed, 1 when one does not.
 pub fn main(args: &SizeArgs, load: LoadSources) -> Result<ExitCode> {
     let format = args.host.output.format;
-    let (facts, journal) = args.host.look(load, Duration::from_micros(args.duration.get()))?;
-    let groups: Vec<&Group> = match &args.container {
-        Some(name) => vec![select(&facts, name)?],
+    let (facts, journal) = args.host.collect_facts(load, Duration::from_micros(args.duration.get()))?;
+    let groups: Vec<&CgroupFacts> = match &args.container {
+        Some(name) => vec![find_container(&facts, name)?],
         None => facts.containers().collect(),
     };
     if !args.apply {
         return report(&facts, &groups, format);
     }
     let group = groups[0];
-    let needed = size(&facts, group);
-    let change = match room(&facts, group, &needed) {
-        Room::Enough => None,
-        Room::Raise(fix) => {
-            Some(Change { check: "size".into(), whose: Some(group.name()), fix, placing: None })
+    let needed = estimate_need(&facts, group);
+    let change = match limit_advice(&facts, group, &needed) {
+        LimitAdvice::Enough => None,
+        LimitAdvice::Raise(fix) => {
+            Some(PlannedFix { check: "size".into(), subject: Some(group.name()), fix, placement: None })
         }
-        Room::Held => {
+        LimitAdvice::Blocked => {
             eprintln!(
                 "elbowroom: {} needs {} and stays at its limit: a cgroup around it has less, or this host has not twice as much \
                  available: raise that one first, or move it",
@@ -79,29 +79,35 @@ pub fn main(args: &SizeArgs, load: LoadSources) -> Result<ExitCode> {
             return Ok(ExitCode::from(1));
         }
     };
-    let changes: Vec<Change> = change.into_iter().collect();
+    let changes: Vec<PlannedFix> = change.into_iter().collect();
     let nothing = format!("{} has room: it needs {}", group.name(), needed.need);
-    let lasting = fix::lasting(&changes);
+    let lasting = fix::persistence_hint(&changes);
     let leases = args.host.state.leases();
     apply(
         &journal,
         &changes,
-        &Manner { yes: args.yes, format, leases: &leases, nothing: &nothing, lasting: &lasting },
+        &ApplyOptions {
+            yes: args.yes,
+            format,
+            leases: &leases,
+            nothing_message: &nothing,
+            persistence_hint: &lasting,
+        },
     )
 }
 
-fn report(facts: &Facts, groups: &[&Group], format: Format) -> Result<ExitCode> {
-    let rows: Vec<Row> = groups
+fn report(facts: &HostFacts, groups: &[&CgroupFacts], format: Format) -> Result<ExitCode> {
+    let rows: Vec<SizeRow> = groups
         .iter()
         .map(|group| {
-            let size = size(facts, group);
-            let enough = room(facts, group, &size) == Room::Enough;
-            Row { container: group.name(), path: group.path.clone(), size, enough }
+            let size = estimate_need(facts, group);
+            let enough = limit_advice(facts, group, &size) == LimitAdvice::Enough;
+            SizeRow { container: group.name(), path: group.path.clone(), size, enough }
         })
         .collect();
     let all = rows.iter().all(|row| row.enough);
-    say(&match format {
-        Format::Json => json(&Report {
+    write_stdout(&match format {
+        Format::Json => json(&SizeOutput {
             version: VERSION,
             elapsed_seconds: facts.elapsed.get() as f64 / 1e6,
             containers: rows,
@@ -111,7 +117,7 @@ fn report(facts: &Facts, groups: &[&Group], format: Format) -> Result<ExitCode> 
     Ok(ExitCode::from(u8::from(!all)))
 }
 
-fn text(rows: &[Row]) -> String {
+fn text(rows: &[SizeRow]) -> String {
     let heading = [
         ("CONTAINER", Align::Left),
         ("LIMIT", Align::Right),
@@ -123,7 +129,7 @@ fn text(rows: &[Row]) -> String {
         ("NEEDS", Align::Right),
         ("", Align::Left),
     ];
-    let cells = |row: &Row| {
+    let cells = |row: &SizeRow| {
         let size = &row.size;
         vec![
             clip(&row.container, 24),

@@ -1,16 +1,16 @@
 //! `elbowroom undo`: the fixes in force, and taking them back.
 
-use super::{StateDir, VERSION, say};
-use crate::fixes::journal::{Entry, Journal};
-use crate::fixes::place::unplace;
-use crate::fixes::write::{Outcome, revert};
-use crate::strategies::housekeeping::Placing;
+use super::{StateDirArgs, VERSION, write_stdout};
+use crate::fixes::journal::{FixEntry, Journal};
+use crate::fixes::placement::revert_placement;
+use crate::fixes::write::{RevertOutcome, revert};
+use crate::strategies::housekeeping::HousekeepingCgroup;
 use anyhow::{Result, bail};
 use clap::Args;
-use elbowroom_client::output::{Format, Output};
+use elbowroom_client::output::{Format, OutputArgs};
 use elbowroom_client::table::visible;
 use elbowroom_linux::root::Root;
-use elbowroom_types::finding::Write as FileWrite;
+use elbowroom_types::finding::FileWrite;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -25,25 +25,25 @@ pub struct UndoArgs {
     #[arg(long, conflicts_with = "id")]
     all: bool,
     #[command(flatten)]
-    state: StateDir,
+    state: StateDirArgs,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
-struct List {
+struct FixListOutput {
     version: u32,
-    fixes: Vec<Entry>,
+    fixes: Vec<FixEntry>,
 }
 
 #[derive(Serialize)]
-struct Undone {
+struct UndoOutput {
     version: u32,
-    files: Vec<File>,
+    files: Vec<UndoneFile>,
 }
 
 #[derive(Serialize)]
-struct File {
+struct UndoneFile {
     fix: u64,
     file: String,
     /// `reverted`, `already back`, `gone`, `foreign`, `held`, `in use`, `later fix`, `error`.
@@ -55,7 +55,7 @@ struct File {
 pub fn undo(args: &UndoArgs) -> Result<ExitCode> {
     let journal = Journal::at(&args.state.state_dir);
     let entries = journal.entries()?;
-    let chosen: Vec<&Entry> = match args.id {
+    let chosen: Vec<&FixEntry> = match args.id {
         Some(id) => match entries.iter().find(|e| e.id == id) {
             Some(entry) => vec![entry],
             None => bail!(
@@ -65,18 +65,20 @@ pub fn undo(args: &UndoArgs) -> Result<ExitCode> {
         },
         None if args.all => entries.iter().rev().collect(),
         None => {
-            say(&match args.output.format {
-                Format::Json => elbowroom_client::output::json(&List { version: VERSION, fixes: entries })?,
-                Format::Text => listed(&entries),
+            write_stdout(&match args.output.format {
+                Format::Json => {
+                    elbowroom_client::output::json(&FixListOutput { version: VERSION, fixes: entries })?
+                }
+                Format::Text => fix_list_text(&entries),
             })?;
             return Ok(ExitCode::SUCCESS);
         }
     };
     let left = if args.all { Vec::new() } else { entries.clone() };
-    let files = take_back_each(&Root::host()?, &args.state.leases(), &journal, &chosen, left)?;
+    let files = revert_fixes(&Root::host()?, &args.state.leases(), &journal, &chosen, left)?;
     let stayed = files.iter().any(|f| matches!(f.outcome, "held" | "in use" | "later fix" | "error"));
-    say(&match args.output.format {
-        Format::Json => elbowroom_client::output::json(&Undone { version: VERSION, files })?,
+    write_stdout(&match args.output.format {
+        Format::Json => elbowroom_client::output::json(&UndoOutput { version: VERSION, files })?,
         Format::Text => files.iter().fold(String::new(), |mut text, f| {
             let _ = writeln!(text, "{:<12} {}: {}", f.outcome, visible(&f.file), visible(&f.sentence));
             text
@@ -87,16 +89,16 @@ pub fn undo(args: &UndoArgs) -> Result<ExitCode> {
 
 /// Takes fixes back, the last first, and forgets those of which nothing stays. `left` are the fixes that are not taken back now; one
 /// that cannot be is among them, for an earlier one of the same file would find its value to be somebody else's.
-fn take_back_each(
+fn revert_fixes(
     root: &Root,
     leases: &Path,
     journal: &Journal,
-    chosen: &[&Entry],
-    mut left: Vec<Entry>,
-) -> Result<Vec<File>> {
+    chosen: &[&FixEntry],
+    mut left: Vec<FixEntry>,
+) -> Result<Vec<UndoneFile>> {
     let mut files = Vec::new();
     for entry in chosen {
-        let (done, stays) = take_back(root, leases, entry, &left);
+        let (done, stays) = revert_fix(root, leases, entry, &left);
         files.extend(done);
         if stays {
             left.push((*entry).clone());
@@ -108,39 +110,39 @@ fn take_back_each(
 }
 
 /// What became of each file of a fix, and whether it stays in the journal. `others` are the fixes that are not taken back now.
-fn take_back(root: &Root, leases: &Path, entry: &Entry, others: &[Entry]) -> (Vec<File>, bool) {
+fn revert_fix(root: &Root, leases: &Path, entry: &FixEntry, others: &[FixEntry]) -> (Vec<UndoneFile>, bool) {
     let mut stays = false;
     let mut files = Vec::new();
     let mut told = |file: &str, (outcome, sentence, kept)| {
         stays |= kept;
-        files.push(File { fix: entry.id, file: file.to_owned(), outcome, sentence });
+        files.push(UndoneFile { fix: entry.id, file: file.to_owned(), outcome, sentence });
     };
     if let Some(placing) = &entry.placing {
-        told(&placing.dir, given_back(root, entry, placing));
+        told(&placing.dir, undo_placement(root, entry, placing));
     }
     for write in entry.writes.iter().rev() {
-        let wrote = |l: &&Entry| l.id > entry.id && l.writes.iter().any(|w| w.file == write.file);
-        told(&write.file, taken_back(root, leases, entry, write, others.iter().find(wrote)));
+        let wrote = |l: &&FixEntry| l.id > entry.id && l.writes.iter().any(|w| w.file == write.file);
+        told(&write.file, revert_file_write(root, leases, entry, write, others.iter().find(wrote)));
     }
     (files, stays)
 }
 
-const STARTED_AGAIN: &str = "the host was started again since: what it says now is somebody else's";
-const WITH_CONTAINER: &str = "with the container that had it";
+const REBOOTED: &str = "the host was started again since: what it says now is somebody else's";
+const CONTAINER_GONE: &str = "with the container that had it";
 
 /// The outcome in a word and a sentence, and whether the fix stays in the journal for another try.
-fn taken_back(
+fn revert_file_write(
     root: &Root,
     leases: &Path,
-    entry: &Entry,
+    entry: &FixEntry,
     write: &FileWrite,
-    later: Option<&Entry>,
+    later: Option<&FixEntry>,
 ) -> (&'static str, String, bool) {
-    if entry.is_of_another_boot(root) {
-        return ("gone", STARTED_AGAIN.into(), false);
+    if entry.is_from_other_boot(root) {
+        return ("gone", REBOOTED.into(), false);
     }
-    if entry.is_over(root, write) {
-        return ("gone", WITH_CONTAINER.into(), false);
+    if entry.has_ended(root, write) {
+        return ("gone", CONTAINER_GONE.into(), false);
     }
     if let Some(later) = later {
         return (
@@ -150,14 +152,14 @@ fn taken_back(
         );
     }
     match revert(root, leases, write) {
-        Ok(Outcome::Reverted) => ("reverted", format!("{} -> {}", write.to, write.from), false),
-        Ok(Outcome::AlreadyBack) => ("already back", format!("it says {}", write.from), false),
-        Ok(Outcome::Gone) => ("gone", WITH_CONTAINER.into(), false),
-        Ok(Outcome::Foreign(now)) => {
+        Ok(RevertOutcome::Reverted) => ("reverted", format!("{} -> {}", write.to, write.from), false),
+        Ok(RevertOutcome::AlreadyReverted) => ("already back", format!("it says {}", write.from), false),
+        Ok(RevertOutcome::Gone) => ("gone", CONTAINER_GONE.into(), false),
+        Ok(RevertOutcome::Foreign(now)) => {
             ("foreign", format!("it says {now}, not {}: somebody else's value stays", write.to), false)
         }
-        Ok(Outcome::Held(lent)) => ("held", lent.to_string(), true),
-        Ok(Outcome::InUse { file, usage }) => (
+        Ok(RevertOutcome::Leased(lent)) => ("held", lent.to_string(), true),
+        Ok(RevertOutcome::InUse { file, usage }) => (
             "in use",
             format!(
                 "{file} says {usage}: going back to {} would kill; free memory inside, then try again",
@@ -170,18 +172,22 @@ fn taken_back(
 }
 
 /// The same for a cgroup that was made.
-fn given_back(root: &Root, entry: &Entry, placing: &Placing) -> (&'static str, String, bool) {
-    if entry.is_of_another_boot(root) {
-        return ("gone", STARTED_AGAIN.into(), false);
+fn undo_placement(
+    root: &Root,
+    entry: &FixEntry,
+    placing: &HousekeepingCgroup,
+) -> (&'static str, String, bool) {
+    if entry.is_from_other_boot(root) {
+        return ("gone", REBOOTED.into(), false);
     }
-    match unplace(root, placing) {
-        Ok(Outcome::Gone) => ("gone", "with everything that ran there".into(), false),
+    match revert_placement(root, placing) {
+        Ok(RevertOutcome::Gone) => ("gone", "with everything that ran there".into(), false),
         Ok(_) => ("reverted", format!("its processes are in {} again", placing.from), false),
         Err(error) => ("error", error.to_string(), true),
     }
 }
 
-fn listed(entries: &[Entry]) -> String {
+fn fix_list_text(entries: &[FixEntry]) -> String {
     if entries.is_empty() {
         return "no fixes in force\n".into();
     }
@@ -214,19 +220,19 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     /// Fixes of one file, from 0 to 5 and on to 7.
-    fn fix(id: u64, from: &str, to: &str) -> Entry {
+    fn fix(id: u64, from: &str, to: &str) -> FixEntry {
         let write = FileWrite {
             file: "/cg/memory.low".into(),
             from: from.into(),
             to: to.into(),
             ..FileWrite::default()
         };
-        Entry { id, check: "x".into(), writes: vec![write], ..Entry::default() }
+        FixEntry { id, check: "x".into(), writes: vec![write], ..FixEntry::default() }
     }
 
     /// The outcome of taking a fix back, and whether it stays.
-    fn undone(host: &Fixture, leases: &Path, entry: &Entry, others: &[Entry]) -> (&'static str, bool) {
-        let (files, stays) = take_back(&Root::at(host.path()).unwrap(), leases, entry, others);
+    fn undone(host: &Fixture, leases: &Path, entry: &FixEntry, others: &[FixEntry]) -> (&'static str, bool) {
+        let (files, stays) = revert_fix(&Root::at(host.path()).unwrap(), leases, entry, others);
         (files[0].outcome, stays)
     }
 
@@ -269,9 +275,8 @@ mod tests {
         }
         let undo_all = || {
             let entries = journal.entries().unwrap();
-            let chosen: Vec<&Entry> = entries.iter().rev().collect();
-            let files =
-                take_back_each(&root, Path::new("/nonexistent/leases"), &journal, &chosen, Vec::new());
+            let chosen: Vec<&FixEntry> = entries.iter().rev().collect();
+            let files = revert_fixes(&root, Path::new("/nonexistent/leases"), &journal, &chosen, Vec::new());
             files.unwrap().iter().map(|file| file.outcome).collect::<Vec<_>>()
         };
         assert_eq!(undo_all(), ["in use", "later fix"]);
@@ -287,21 +292,25 @@ mod tests {
         let host = Fixture::new(&format!("-- {BOOT} --\none\n-- cg/memory.low --\n5\n")).unwrap();
         let none = Path::new("/nonexistent/leases");
         let inode = std::fs::metadata(host.path().join("cg")).unwrap().ino();
-        let made = Entry {
+        let made = FixEntry {
             boot: Some("one".into()),
             cgroups: [("/cg".to_owned(), inode)].into(),
-            placing: Some(Placing { dir: "/cg/x".into(), from: "/cg".into(), ..Placing::default() }),
+            placing: Some(HousekeepingCgroup {
+                dir: "/cg/x".into(),
+                from: "/cg".into(),
+                ..HousekeepingCgroup::default()
+            }),
             ..fix(1, "0", "5")
         };
-        let restarted = Entry { cgroups: [("/cg".to_owned(), inode + 1)].into(), ..made.clone() };
-        let booted = Entry { boot: Some("another".into()), ..made.clone() };
+        let restarted = FixEntry { cgroups: [("/cg".to_owned(), inode + 1)].into(), ..made.clone() };
+        let booted = FixEntry { boot: Some("another".into()), ..made.clone() };
         let root = Root::at(host.path()).unwrap();
         for (entry, said, says) in [
-            (&restarted, ["with everything that ran there", WITH_CONTAINER], "5\n"),
-            (&booted, [STARTED_AGAIN; 2], "5\n"),
+            (&restarted, ["with everything that ran there", CONTAINER_GONE], "5\n"),
+            (&booted, [REBOOTED; 2], "5\n"),
             (&made, ["with everything that ran there", "5 -> 0"], "0\n"),
         ] {
-            let (files, stays) = take_back(&root, none, entry, &[]);
+            let (files, stays) = revert_fix(&root, none, entry, &[]);
             let sentences: Vec<&str> = files.iter().map(|file| file.sentence.as_str()).collect();
             assert_eq!((sentences, stays), (said.to_vec(), false));
             assert_eq!(root.read("/cg/memory.low").unwrap(), says);
@@ -311,15 +320,18 @@ mod tests {
     #[test]
     fn names_cannot_hide_a_fix_in_the_list() {
         let hidden = "cron-\x1b[8m";
-        let entry = Entry {
+        let entry = FixEntry {
             id: 1,
             check: "x".into(),
             container: Some(hidden.into()),
             writes: vec![FileWrite { file: format!("/cg/{hidden}/memory.max"), ..FileWrite::default() }],
-            placing: Some(Placing { dir: format!("/cg/{hidden}"), ..Placing::default() }),
-            ..Entry::default()
+            placing: Some(HousekeepingCgroup {
+                dir: format!("/cg/{hidden}"),
+                ..HousekeepingCgroup::default()
+            }),
+            ..FixEntry::default()
         };
-        let shown = listed(&[entry]);
+        let shown = fix_list_text(&[entry]);
         assert!(!shown.contains('\x1b'), "{shown:?}");
         assert_eq!(shown.matches("cron-\\u{1b}[8m").count(), 3, "{shown}");
     }

@@ -2,12 +2,13 @@
 #![allow(dead_code, reason = "each test crate uses a part")]
 
 use elbowroom_doctor::checks::{
-    Applied, CHECKS, Controller, Counters, Disk, DiskCounters, Facts, Group, Heap, Mount, Node, Version, run,
+    AppliedWrite, CHECKS, CgroupCounters, CgroupFacts, ControllerVersion, DiskCounters, DiskFacts, FixedHeap,
+    HierarchyController, HostFacts, MountFacts, NumaNodeFacts, run,
 };
 use elbowroom_types::finding::Severity;
-use elbowroom_types::label::Labels;
+use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::psi::Pressure;
-use elbowroom_types::sample::{Container, DeviceNumber, Engine, IoStat, MemoryStat};
+use elbowroom_types::sample::{ContainerEngine, ContainerIdentity, DeviceNumber, IoStat, MemoryStat};
 use elbowroom_types::unit::{Bytes, Micros};
 
 /// Between the looks.
@@ -16,17 +17,23 @@ const SDA: DeviceNumber = DeviceNumber { major: 8, minor: 0 };
 const WEB: usize = 2;
 
 pub struct Sim {
-    pub facts: Facts,
-    version: Version,
+    pub facts: HostFacts,
+    version: ControllerVersion,
 }
 
 impl Sim {
     /// 16 GiB, 12 of them available; `/docker/c1` uses 64 MiB of 1 GiB.
-    pub fn new(version: Version) -> Self {
-        let mut facts = Facts { elapsed: WAIT, ..Facts::default() };
+    pub fn new(version: ControllerVersion) -> Self {
+        let mut facts = HostFacts { elapsed: WAIT, ..HostFacts::default() };
         facts.host.kernel = (6, 12);
         facts.host.unified = Some("/sys/fs/cgroup".into());
-        for c in [Controller::Cpu, Controller::Cpuset, Controller::Memory, Controller::Io, Controller::Pids] {
+        for c in [
+            HierarchyController::Cpu,
+            HierarchyController::Cpuset,
+            HierarchyController::Memory,
+            HierarchyController::Io,
+            HierarchyController::Pids,
+        ] {
             facts.host.versions.insert(c, version);
         }
         for looks in [&mut facts.host.before, &mut facts.host.after] {
@@ -54,15 +61,15 @@ impl Sim {
     }
 
     pub fn group(&mut self, path: &str, parent: Option<usize>) {
-        let mut group = Group { path: path.into(), parent, ..Group::default() };
-        let v2 = self.version == Version::V2;
+        let mut group = CgroupFacts { path: path.into(), parent, ..CgroupFacts::default() };
+        let v2 = self.version == ControllerVersion::V2;
         let names = [
-            (Controller::Cpu, "cpu"),
-            (Controller::Cpuset, "cpuset"),
-            (Controller::Memory, "memory"),
-            (Controller::Io, "blkio"),
-            (Controller::Pids, "pids"),
-            (Controller::Unified, "unified"),
+            (HierarchyController::Cpu, "cpu"),
+            (HierarchyController::Cpuset, "cpuset"),
+            (HierarchyController::Memory, "memory"),
+            (HierarchyController::Io, "blkio"),
+            (HierarchyController::Pids, "pids"),
+            (HierarchyController::Unified, "unified"),
         ];
         for (controller, name) in names {
             let below = if v2 { String::new() } else { format!("/{name}") };
@@ -91,11 +98,11 @@ impl Sim {
         };
         group.files.extend(files.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
         for counters in [&mut group.before, &mut group.after] {
-            *counters = Counters {
+            *counters = CgroupCounters {
                 usage: Some(Bytes::ZERO),
                 memory: Some(MemoryStat::EMPTY),
                 pressure: Some([Pressure::EMPTY; 3]),
-                ..Counters::default()
+                ..CgroupCounters::default()
             };
             for key in ["max", "high", "oom", "oom_kill"] {
                 counters.events.insert(key.into(), 0);
@@ -106,16 +113,16 @@ impl Sim {
 
     pub fn contain(&mut self, at: usize, name: &str) {
         let id = format!("{name}{}", "0".repeat(60));
-        self.facts.groups[at].container = Some(Container {
+        self.facts.groups[at].container = Some(ContainerIdentity {
             id,
             name: Some(name.into()),
-            engine: Engine::Docker,
+            engine: ContainerEngine::Docker,
             pod: None,
-            labels: Labels::default(),
+            labels: ContainerLabels::default(),
         });
     }
 
-    fn web(&mut self) -> &mut Group {
+    fn web(&mut self) -> &mut CgroupFacts {
         &mut self.facts.groups[WEB]
     }
 
@@ -133,7 +140,7 @@ impl Sim {
     pub fn inside(&mut self, name: &str) {
         let around = &mut self.facts.groups[1];
         around.path = format!("/{name}");
-        around.dirs.insert(Controller::Memory, format!("/sys/fs/cgroup/{name}"));
+        around.dirs.insert(HierarchyController::Memory, format!("/sys/fs/cgroup/{name}"));
     }
 
     pub fn set(&mut self, file: &str, text: &str) {
@@ -156,7 +163,7 @@ impl Sim {
     }
 
     pub fn limit(&mut self, bytes: u64) {
-        let file = if self.version == Version::V2 { "memory.max" } else { "memory.limit_in_bytes" };
+        let file = if self.version == ControllerVersion::V2 { "memory.max" } else { "memory.limit_in_bytes" };
         self.set(file, &bytes.to_string());
     }
 
@@ -265,12 +272,12 @@ impl Sim {
     }
 
     pub fn heap(&mut self, argument: &str, size: u64) {
-        self.web().heaps = vec![Heap { pid: 7, argument: argument.into(), size: Bytes(size) }];
+        self.web().heaps = vec![FixedHeap { pid: 7, argument: argument.into(), size: Bytes(size) }];
     }
 
     /// Nodes of 8 GiB: number, and percent available.
     pub fn nodes(&mut self, nodes: &[(u32, u64)]) {
-        let node = |&(number, percent): &(u32, u64)| Node {
+        let node = |&(number, percent): &(u32, u64)| NumaNodeFacts {
             number,
             total: Bytes::gib(8),
             available: Bytes((8 << 30) / 100 * percent),
@@ -293,7 +300,7 @@ impl Sim {
 
     pub fn mount(&mut self, fs: &str, options: &str) {
         self.facts.host.mounts =
-            vec![Mount { point: "/".into(), fs: fs.into(), number: SDA, options: options.into() }];
+            vec![MountFacts { point: "/".into(), fs: fs.into(), number: SDA, options: options.into() }];
     }
 
     pub fn partition(&mut self) {
@@ -310,14 +317,14 @@ impl Sim {
         let before = self.facts.host.disks.first().map(|d| (d.before, d.after));
         let idle = DiskCounters { ios: 1_000_000, ticks: Micros::secs(1_000), ..DiskCounters::default() };
         let (before, after) = before.unwrap_or((idle, idle));
-        self.facts.host.disks = vec![Disk { name: "sda".into(), number: SDA, queue, before, after }];
+        self.facts.host.disks = vec![DiskFacts { name: "sda".into(), number: SDA, queue, before, after }];
     }
 
     /// A second disk, with so many requests under way in the mean.
     pub fn other_disk(&mut self, queue: f64) {
         let sda = &self.facts.host.disks[0];
         let mut sdb =
-            Disk { name: "sdb".into(), number: DeviceNumber { major: 8, minor: 16 }, ..sda.clone() };
+            DiskFacts { name: "sdb".into(), number: DeviceNumber { major: 8, minor: 16 }, ..sda.clone() };
         sdb.after.time_in_queue = Micros(sdb.before.time_in_queue.get() + (queue * 1e6) as u64);
         self.facts.host.disks.push(sdb);
     }
@@ -341,7 +348,7 @@ impl Sim {
     pub fn applied(&mut self, to: &str, now: Option<&str>) {
         let now = now.map(str::to_owned);
         self.facts.host.ledger =
-            vec![Applied { id: "1".into(), file: "/proc/sys/vm/swappiness".into(), to: to.into(), now }];
+            vec![AppliedWrite { id: "1".into(), file: "/proc/sys/vm/swappiness".into(), to: to.into(), now }];
     }
 }
 

@@ -1,24 +1,24 @@
 //! Conditions that begin, last and end.
 
-use elbowroom_types::alert::{Alert, Kind, Subject};
-use elbowroom_types::finding::{Evidence, Severity};
-use elbowroom_types::sample::{DeviceNumber, GroupId};
+use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
+use elbowroom_types::finding::{FindingEvidence, Severity};
+use elbowroom_types::sample::{CgroupId, DeviceNumber};
 use elbowroom_types::unit::Micros;
 use std::collections::BTreeMap;
 
 /// How long a condition has to be away before its alert ends, so that one that flickers is one alert.
-const LINGER: Micros = Micros::secs(10);
+const END_DELAY: Micros = Micros::secs(10);
 
 /// All conditions that are there, whether they have lasted long enough or not.
 #[derive(Debug, Default)]
 pub struct Conditions {
-    conditions: BTreeMap<Subject, Condition>,
+    conditions: BTreeMap<AlertSubject, ActiveCondition>,
 }
 
 #[derive(Debug)]
-struct Condition {
+struct ActiveCondition {
     since: Micros,
-    last: Micros,
+    last_seen: Micros,
     /// Once it has lasted long enough.
     alert: Option<Alert>,
 }
@@ -28,35 +28,35 @@ impl Conditions {
     /// away for a while.
     pub fn set(
         &mut self,
-        (kind, disk, group): (Kind, Option<DeviceNumber>, Option<GroupId>),
+        (kind, disk, group): (AlertKind, Option<DeviceNumber>, Option<CgroupId>),
         now: Micros,
         there: bool,
         hold: Micros,
         text: impl FnOnce() -> String,
     ) -> Option<Alert> {
-        let subject = Subject { kind, disk, group, topic: None };
+        let subject = AlertSubject { kind, disk, group, topic: None };
         if !there {
-            return self.away(&subject, now);
+            return self.clear(&subject, now);
         }
-        self.there(subject, now, hold, || (kind.severity(), text(), Vec::new()))
+        self.raise(subject, now, hold, || (kind.severity(), text(), Vec::new()))
     }
 
     /// The condition is there now; `say` is asked for its words. One that lasts and has become worse begins once more, with what is
     /// said then: who wanted to hear only of the worst hears of it now. It does not become better before it ends, so that its end
     /// reaches whoever heard of it.
-    pub fn there(
+    pub fn raise(
         &mut self,
-        subject: Subject,
+        subject: AlertSubject,
         now: Micros,
         hold: Micros,
-        say: impl FnOnce() -> (Severity, String, Vec<Evidence>),
+        say: impl FnOnce() -> (Severity, String, Vec<FindingEvidence>),
     ) -> Option<Alert> {
-        let condition = self.conditions.entry(subject.clone()).or_insert(Condition {
+        let condition = self.conditions.entry(subject.clone()).or_insert(ActiveCondition {
             since: now,
-            last: now,
+            last_seen: now,
             alert: None,
         });
-        condition.last = now;
+        condition.last_seen = now;
         if condition.alert.is_none() && now.saturating_sub(condition.since) < hold {
             return None;
         }
@@ -70,17 +70,17 @@ impl Conditions {
     }
 
     /// What was not there at `now`, when everything that is there was told, is away: also what nobody can look at any more.
-    pub fn rest(&mut self, now: Micros) -> Vec<Alert> {
-        let unsaid = self.conditions.iter().filter(|(_, condition)| condition.last < now);
-        let unsaid: Vec<Subject> = unsaid.map(|(subject, _)| subject.clone()).collect();
-        unsaid.iter().filter_map(|subject| self.away(subject, now)).collect()
+    pub fn clear_unseen(&mut self, now: Micros) -> Vec<Alert> {
+        let unsaid = self.conditions.iter().filter(|(_, condition)| condition.last_seen < now);
+        let unsaid: Vec<AlertSubject> = unsaid.map(|(subject, _)| subject.clone()).collect();
+        unsaid.iter().filter_map(|subject| self.clear(subject, now)).collect()
     }
 
     /// Ends everything about these at once.
     pub fn forget(
         &mut self,
         now: Micros,
-        about: impl Fn(Option<DeviceNumber>, Option<GroupId>) -> bool,
+        about: impl Fn(Option<DeviceNumber>, Option<CgroupId>) -> bool,
     ) -> Vec<Alert> {
         let mut ended = Vec::new();
         self.conditions.retain(|subject, condition| {
@@ -94,14 +94,14 @@ impl Conditions {
     }
 
     /// Those that last.
-    pub fn lasting(&self) -> impl Iterator<Item = &Alert> {
+    pub fn active(&self) -> impl Iterator<Item = &Alert> {
         self.conditions.values().filter_map(|condition| condition.alert.as_ref())
     }
 
     /// The condition is not there now.
-    pub fn away(&mut self, subject: &Subject, now: Micros) -> Option<Alert> {
+    pub fn clear(&mut self, subject: &AlertSubject, now: Micros) -> Option<Alert> {
         let condition = self.conditions.get(subject)?;
-        if condition.alert.is_some() && now.saturating_sub(condition.last) < LINGER {
+        if condition.alert.is_some() && now.saturating_sub(condition.last_seen) < END_DELAY {
             return None;
         }
         let alert = self.conditions.remove(subject)?.alert?;
@@ -113,7 +113,8 @@ impl Conditions {
 mod tests {
     use super::*;
 
-    const ABOUT: (Kind, Option<DeviceNumber>, Option<GroupId>) = (Kind::Starved, None, Some(GroupId(1)));
+    const ABOUT: (AlertKind, Option<DeviceNumber>, Option<CgroupId>) =
+        (AlertKind::Starved, None, Some(CgroupId(1)));
 
     /// Plays seconds of a condition that is there (`#`) or not; what was said in each: begin, end, nothing.
     fn play(hold: u64, seconds: &str) -> String {
@@ -139,10 +140,11 @@ mod tests {
     #[test]
     fn what_becomes_worse_is_said_again_and_never_becomes_better() {
         let mut alerts = Conditions::default();
-        let subject = Subject { topic: Some("memory".into()), ..Subject::node(Kind::Overload) };
+        let subject =
+            AlertSubject { topic: Some("memory".into()), ..AlertSubject::node(AlertKind::Overload) };
         let mut there = |second, severity| {
             let say = || (severity, format!("{severity:?}"), Vec::new());
-            let said = alerts.there(subject.clone(), Micros::secs(second), Micros::secs(2), say);
+            let said = alerts.raise(subject.clone(), Micros::secs(second), Micros::secs(2), say);
             said.map(|alert| (alert.severity, alert.text, alert.since))
         };
         let said = |severity: Severity| Some((severity, format!("{severity:?}"), Micros::secs(1)));
@@ -151,34 +153,34 @@ mod tests {
         assert_eq!(there(4, Severity::Warning), None);
         assert_eq!(there(5, Severity::Critical), said(Severity::Critical));
         assert_eq!(there(6, Severity::Warning), None);
-        let ended = alerts.away(&subject, Micros::secs(60)).unwrap();
+        let ended = alerts.clear(&subject, Micros::secs(60)).unwrap();
         assert_eq!((ended.severity, ended.until), (Severity::Critical, Some(Micros::secs(60))));
     }
 
     #[test]
     fn what_nobody_speaks_of_any_more_ends_after_a_while() {
         let mut alerts = Conditions::default();
-        let other = (Kind::Overcommit, None, None);
+        let other = (AlertKind::Overcommit, None, None);
         for second in 1..30 {
             let now = Micros::secs(second);
             alerts.set(ABOUT, now, true, Micros::ZERO, || "text".into());
             if second < 5 {
                 alerts.set(other, now, true, Micros::ZERO, || "text".into());
             }
-            let ended = alerts.rest(now);
+            let ended = alerts.clear_unseen(now);
             assert_eq!(ended.len(), usize::from(second == 14), "{second}: {ended:?}");
         }
-        assert_eq!(alerts.lasting().map(|alert| alert.kind).collect::<Vec<_>>(), [Kind::Starved]);
+        assert_eq!(alerts.active().map(|alert| alert.kind).collect::<Vec<_>>(), [AlertKind::Starved]);
     }
 
     #[test]
     fn what_is_gone_has_no_alerts() {
         let mut alerts = Conditions::default();
         alerts.set(ABOUT, Micros::secs(1), true, Micros::ZERO, || "text".into());
-        assert_eq!(alerts.lasting().count(), 1);
-        assert_eq!(alerts.forget(Micros::secs(2), |_, group| group == Some(GroupId(2))), []);
-        let ended = alerts.forget(Micros::secs(2), |_, group| group == Some(GroupId(1)));
+        assert_eq!(alerts.active().count(), 1);
+        assert_eq!(alerts.forget(Micros::secs(2), |_, group| group == Some(CgroupId(2))), []);
+        let ended = alerts.forget(Micros::secs(2), |_, group| group == Some(CgroupId(1)));
         assert!(matches!(&ended[..], [Alert { until: Some(Micros(2_000_000)), .. }]), "{ended:?}");
-        assert_eq!(alerts.lasting().count(), 0);
+        assert_eq!(alerts.active().count(), 0);
     }
 }

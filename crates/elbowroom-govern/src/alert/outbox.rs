@@ -8,26 +8,26 @@
 //! Properties, in any sequence of events (tested with random ones):
 //!
 //! 1. Of one condition, beginning and end take turns. One that became worse after it was told ends as it was, and begins anew.
-//! 2. The same condition begins at most once in [`Rule::quiet`], however often it comes and goes.
-//! 3. At most [`Rule::burst`] conditions begin in any [`Rule::quiet`], the worst first. The others wait, and are told when there
-//!    is room, if they still last; those that do not are counted ([`Outbox::unsaid`]).
+//! 2. The same condition begins at most once in [`NotificationLimit::quiet`], however often it comes and goes.
+//! 3. At most [`NotificationLimit::burst`] conditions begin in any [`NotificationLimit::quiet`], the worst first. The others wait, and are told when there
+//!    is room, if they still last; those that do not are counted ([`Outbox::dropped`]).
 //! 4. When nothing changes any more, everybody has soon been told of exactly what lasts.
 
-use elbowroom_types::alert::{Alert, Subject};
+use elbowroom_types::alert::{Alert, AlertSubject};
 use elbowroom_types::unit::Micros;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
 /// How often an addressee may be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rule {
+pub struct NotificationLimit {
     /// A condition that began is told at most once in this time.
     pub quiet: Micros,
     /// At most so many conditions are told in this time.
     pub burst: usize,
 }
 
-impl Default for Rule {
+impl Default for NotificationLimit {
     fn default() -> Self {
         Self { quiet: Micros::secs(60), burst: 30 }
     }
@@ -36,37 +36,37 @@ impl Default for Rule {
 /// What is, and what one addressee was told of it.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    rule: Rule,
-    conditions: BTreeMap<Subject, Condition>,
-    /// When beginnings were told, within the last [`Rule::quiet`].
-    told_at: VecDeque<Micros>,
-    unsaid: u64,
+    limit: NotificationLimit,
+    conditions: BTreeMap<AlertSubject, DeliveryState>,
+    /// When beginnings were told, within the last [`NotificationLimit::quiet`].
+    notified_at: VecDeque<Micros>,
+    dropped: u64,
 }
 
 /// One condition as the addressee knows it.
 #[derive(Debug)]
-struct Condition {
+struct DeliveryState {
     /// As last heard; it has ended when `until` says so.
     alert: Alert,
     /// What the last notice given said, where that was of its beginning.
-    told: Option<Alert>,
+    notified: Option<Alert>,
     /// When its beginning was last told.
-    told_at: Option<Micros>,
+    notified_at: Option<Micros>,
     /// There was no room to tell of it.
-    waits: bool,
+    is_deferred: bool,
 }
 
-impl Condition {
+impl DeliveryState {
     /// Whether its beginning is to be told: it was not, or of less than it is.
-    fn is_news(&self) -> bool {
-        self.told.as_ref().is_none_or(|told| told.severity < self.alert.severity)
+    fn needs_notice(&self) -> bool {
+        self.notified.as_ref().is_none_or(|told| told.severity < self.alert.severity)
     }
 }
 
 impl Outbox {
     /// An empty one.
-    pub fn new(rule: Rule) -> Self {
-        Self { rule, ..Self::default() }
+    pub fn new(rule: NotificationLimit) -> Self {
+        Self { limit: rule, ..Self::default() }
     }
 
     /// Takes a beginning or an end.
@@ -75,7 +75,12 @@ impl Outbox {
             Some(condition) => condition.alert = alert.clone(),
             None if alert.until.is_some() => {}
             None => {
-                let condition = Condition { alert: alert.clone(), told: None, told_at: None, waits: false };
+                let condition = DeliveryState {
+                    alert: alert.clone(),
+                    notified: None,
+                    notified_at: None,
+                    is_deferred: false,
+                };
                 self.conditions.insert(alert.subject(), condition);
             }
         }
@@ -83,71 +88,72 @@ impl Outbox {
 
     /// Notices that are due at `now`. What began and ended between two calls is told as both where it is the first time.
     pub fn due(&mut self, now: Micros) -> Vec<Alert> {
-        let quiet = self.rule.quiet;
+        let quiet = self.limit.quiet;
         let lately = |at: Micros| now.saturating_sub(at) < quiet;
-        while self.told_at.front().is_some_and(|at| !lately(*at)) {
-            self.told_at.pop_front();
+        while self.notified_at.front().is_some_and(|at| !lately(*at)) {
+            self.notified_at.pop_front();
         }
-        let mut begin: Vec<&mut Condition> = self
+        let mut begin: Vec<&mut DeliveryState> = self
             .conditions
             .values_mut()
-            .filter(|c| match c.told_at {
-                None => c.alert.lasts() || !c.waits,
-                Some(at) => c.is_news() && c.alert.lasts() && !lately(at),
+            .filter(|c| match c.notified_at {
+                None => c.alert.is_active() || !c.is_deferred,
+                Some(at) => c.needs_notice() && c.alert.is_active() && !lately(at),
             })
             .collect();
         begin.sort_by_key(|c| (std::cmp::Reverse(c.alert.severity), c.alert.since));
-        let room = self.rule.burst.saturating_sub(self.told_at.len());
+        let room = self.limit.burst.saturating_sub(self.notified_at.len());
         let mut notices = Vec::new();
         for (n, condition) in begin.into_iter().enumerate() {
             if n < room {
                 let begun = Alert { until: None, ..condition.alert.clone() };
-                let before = condition.told.replace(begun.clone());
+                let before = condition.notified.replace(begun.clone());
                 notices.extend(before.map(|before| Alert { until: Some(now), ..before }));
                 notices.push(begun);
-                condition.told_at = Some(now);
-                self.told_at.push_back(now);
+                condition.notified_at = Some(now);
+                self.notified_at.push_back(now);
             } else {
-                condition.waits = true;
+                condition.is_deferred = true;
             }
         }
         self.conditions.retain(|_, condition| {
-            let Condition { alert, told, told_at, .. } = condition;
-            if !alert.lasts() && told.take().is_some() {
+            let DeliveryState { alert, notified: told, notified_at: told_at, .. } = condition;
+            if !alert.is_active() && told.take().is_some() {
                 notices.push(alert.clone());
             }
-            self.unsaid += u64::from(!alert.lasts() && told_at.is_none());
+            self.dropped += u64::from(!alert.is_active() && told_at.is_none());
             // What ended is kept as long as it quiets the next of its kind.
-            alert.lasts() || told_at.is_some_and(lately)
+            alert.is_active() || told_at.is_some_and(lately)
         });
         notices
     }
 
     /// What the addressee was told of and has not been told the end of.
-    pub fn told(&self) -> impl Iterator<Item = &Alert> {
+    pub fn notified(&self) -> impl Iterator<Item = &Alert> {
         self.conditions
             .values()
-            .filter(|condition| condition.told.is_some())
+            .filter(|condition| condition.notified.is_some())
             .map(|condition| &condition.alert)
     }
 
     /// How many were over before there was room to tell of them.
-    pub const fn unsaid(&self) -> u64 {
-        self.unsaid
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_types::alert::Kind;
+    use elbowroom_types::alert::AlertKind;
     use elbowroom_types::finding::Severity;
-    use elbowroom_types::sample::{DeviceNumber, GroupId};
+    use elbowroom_types::sample::{CgroupId, DeviceNumber};
     use proptest::prelude::*;
 
     fn starved(group: u64, until: Option<u64>) -> Alert {
         let disk = Some(DeviceNumber { major: 8, minor: 0 });
-        let subject = Subject { kind: Kind::Starved, disk, group: Some(GroupId(group)), topic: None };
+        let subject =
+            AlertSubject { kind: AlertKind::Starved, disk, group: Some(CgroupId(group)), topic: None };
         Alert { until: until.map(Micros::secs), ..Alert::new(subject, Micros::secs(1), String::new()) }
     }
 
@@ -157,7 +163,7 @@ mod tests {
         for (second, alert) in input {
             alert.iter().for_each(|alert| outbox.apply(alert));
             let notices = outbox.due(Micros::secs(*second));
-            told.extend(notices.iter().map(|notice| (*second, notice.lasts())));
+            told.extend(notices.iter().map(|notice| (*second, notice.is_active())));
         }
         told
     }
@@ -228,7 +234,7 @@ mod tests {
 
     #[test]
     fn of_many_at_once_the_worst_are_told_first_and_the_rest_when_there_is_room() {
-        let rule = Rule { quiet: Micros::secs(60), burst: 3 };
+        let rule = NotificationLimit { quiet: Micros::secs(60), burst: 3 };
         let mut outbox = Outbox::new(rule);
         for group in 0..6 {
             let severity = if group == 5 { Severity::Critical } else { Severity::Warning };
@@ -239,8 +245,8 @@ mod tests {
         assert!(groups(outbox.due(Micros::secs(59))).is_empty());
         outbox.apply(&starved(2, Some(59)));
         assert_eq!(groups(outbox.due(Micros::secs(60))), [3, 4]);
-        assert_eq!(outbox.unsaid(), 1);
-        assert_eq!(outbox.told().count(), 5);
+        assert_eq!(outbox.dropped(), 1);
+        assert_eq!(outbox.notified().count(), 5);
     }
 
     proptest! {
@@ -249,21 +255,21 @@ mod tests {
             burst in 1usize..6,
             events in prop::collection::vec((0u64..20, 0u64..8, any::<bool>()), 1..300),
         ) {
-            let rule = Rule { quiet: Micros::secs(60), burst };
+            let rule = NotificationLimit { quiet: Micros::secs(60), burst };
             let mut outbox = Outbox::new(rule);
             let (mut now, mut notices, mut lasting) = (0, Vec::new(), std::collections::BTreeSet::new());
             for (pause, group, begins) in events {
                 now += pause;
                 if begins { lasting.insert(group); } else { lasting.remove(&group); }
                 outbox.apply(&starved(group, (!begins).then_some(now)));
-                notices.extend(outbox.due(Micros::secs(now)).into_iter().map(|a| (now, a.group.unwrap().0, a.lasts())));
+                notices.extend(outbox.due(Micros::secs(now)).into_iter().map(|a| (now, a.group.unwrap().0, a.is_active())));
             }
             // 4. Soon, everybody knows what is.
             for _ in 0..9 {
                 now += 60;
-                notices.extend(outbox.due(Micros::secs(now)).into_iter().map(|a| (now, a.group.unwrap().0, a.lasts())));
+                notices.extend(outbox.due(Micros::secs(now)).into_iter().map(|a| (now, a.group.unwrap().0, a.is_active())));
             }
-            let known: std::collections::BTreeSet<u64> = outbox.told().map(|a| a.group.unwrap().0).collect();
+            let known: std::collections::BTreeSet<u64> = outbox.notified().map(|a| a.group.unwrap().0).collect();
             prop_assert_eq!(&known, &lasting);
             for group in 0..8 {
                 let own: Vec<_> = notices.iter().filter(|n| n.1 == group).collect();
@@ -283,13 +289,13 @@ mod tests {
 
     #[test]
     fn the_outbox_forgets_what_is_over() {
-        let mut outbox = Outbox::new(Rule { burst: 1_000, ..Rule::default() });
+        let mut outbox = Outbox::new(NotificationLimit { burst: 1_000, ..NotificationLimit::default() });
         for group in 0..100 {
             outbox.apply(&starved(group, None));
             outbox.apply(&starved(group, Some(2)));
         }
         assert_eq!(outbox.due(Micros::secs(2)).len(), 200);
         outbox.due(Micros::secs(100));
-        assert!(outbox.conditions.is_empty() && outbox.told_at.is_empty());
+        assert!(outbox.conditions.is_empty() && outbox.notified_at.is_empty());
     }
 }

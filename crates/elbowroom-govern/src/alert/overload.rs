@@ -9,29 +9,29 @@
 //! that the CPUs, or the memory that is available, are used up.
 
 use crate::alert::conditions::Conditions;
-use elbowroom_types::alert::{Alert, Kind, Subject};
-use elbowroom_types::finding::{Evidence, Severity};
+use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
+use elbowroom_types::finding::{FindingEvidence, Severity};
 use elbowroom_types::psi::Pressure;
 use elbowroom_types::unit::{Bytes, Micros};
 
 /// How long it has to last.
-const HOLD: Micros = Micros::secs(30);
+const MIN_DURATION: Micros = Micros::secs(30);
 /// Waiting for a CPU, in hundredths of a percent of the last ten seconds: every fifth moment somebody does.
-const CPU_WAITS: u32 = 2_000;
+const CPU_PRESSURE: u32 = 2_000;
 /// Waiting for memory: every tenth.
-const MEMORY_WAITS: u32 = 1_000;
+const MEMORY_PRESSURE: u32 = 1_000;
 /// All tasks wait for memory at once: nobody gets anything done.
-const MEMORY_STALLS: u32 = 1_000;
+const MEMORY_FULL_PRESSURE: u32 = 1_000;
 /// Used part of all CPUs that leaves nothing.
-const ALL_BUSY: f64 = 0.98;
+const CPUS_EXHAUSTED: f64 = 0.98;
 /// Available part of all memory that is nothing.
-const NONE_AVAILABLE: u64 = 3;
+const MIN_AVAILABLE_PERCENT: u64 = 3;
 /// Names in a sentence.
-const NAMED: usize = 3;
+const MAX_NAMES: usize = 3;
 
 /// What is looked at.
 #[derive(Clone, Debug, Default)]
-pub struct Signals {
+pub struct OverloadSignals {
     /// `/proc/pressure/cpu`, where the kernel has it.
     pub cpu: Option<Pressure>,
     /// `/proc/pressure/memory`.
@@ -41,7 +41,7 @@ pub struct Signals {
     /// All containers.
     pub containers: usize,
     /// Names of those that are busy and have been taken down to a lower bound that is below their upper one.
-    pub squeezed: Vec<String>,
+    pub at_lower_bound: Vec<String>,
     /// `MemFree`.
     pub free: Bytes,
     /// `MemAvailable`, where it is known.
@@ -54,42 +54,43 @@ pub struct Signals {
 
 /// Looks at the node, once a second or so.
 #[derive(Debug, Default)]
-pub struct Overload {
+pub struct OverloadDetector {
     conditions: Conditions,
 }
 
-impl Overload {
+impl OverloadDetector {
     /// What began or ended by now.
-    pub fn look(&mut self, now: Micros, signals: &Signals) -> Vec<Alert> {
+    pub fn check(&mut self, now: Micros, signals: &OverloadSignals) -> Vec<Alert> {
         [("cpu", cpu(signals)), ("memory", memory(signals))]
             .into_iter()
             .filter_map(|(topic, found)| {
-                let subject = Subject { topic: Some(topic.to_owned()), ..Subject::node(Kind::Overload) };
+                let subject =
+                    AlertSubject { topic: Some(topic.to_owned()), ..AlertSubject::node(AlertKind::Overload) };
                 match found {
-                    Some(said) => self.conditions.there(subject, now, HOLD, || said),
-                    None => self.conditions.away(&subject, now),
+                    Some(said) => self.conditions.raise(subject, now, MIN_DURATION, || said),
+                    None => self.conditions.clear(&subject, now),
                 }
             })
             .collect()
     }
 }
 
-type Said = (Severity, String, Vec<Evidence>);
+type AlertDetails = (Severity, String, Vec<FindingEvidence>);
 
-fn cpu(signals: &Signals) -> Option<Said> {
-    let squeezed = &signals.squeezed;
+fn cpu(signals: &OverloadSignals) -> Option<AlertDetails> {
+    let squeezed = &signals.at_lower_bound;
     if squeezed.is_empty() {
         return None;
     }
     let waits = match &signals.cpu {
-        Some(pressure) if pressure.some.avg10 >= CPU_WAITS => {
+        Some(pressure) if pressure.some.avg10 >= CPU_PRESSURE => {
             format!("tasks waited for a CPU in {} of the last 10 s", percent(pressure.some.avg10))
         }
-        None if signals.busy.is_some_and(|busy| busy >= ALL_BUSY) => "all CPUs are in use".to_owned(),
+        None if signals.busy.is_some_and(|busy| busy >= CPUS_EXHAUSTED) => "all CPUs are in use".to_owned(),
         _ => return None,
     };
-    let mut names = squeezed.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    if squeezed.len() > NAMED {
+    let mut names = squeezed.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", ");
+    if squeezed.len() > MAX_NAMES {
         names += ", ...";
     }
     let text = format!(
@@ -100,21 +101,21 @@ fn cpu(signals: &Signals) -> Option<Said> {
     );
     let mut evidence = Vec::new();
     if let Some(pressure) = &signals.cpu {
-        evidence.push(line("/proc/pressure/cpu some avg10", percent(pressure.some.avg10)));
+        evidence.push(evidence_line("/proc/pressure/cpu some avg10", percent(pressure.some.avg10)));
     }
     if let Some(busy) = signals.busy {
-        evidence.push(line("/proc/stat busy", format!("{:.0}%", busy * 100.0)));
+        evidence.push(evidence_line("/proc/stat busy", format!("{:.0}%", busy * 100.0)));
     }
-    Some((Kind::Overload.severity(), text, evidence))
+    Some((AlertKind::Overload.severity(), text, evidence))
 }
 
-fn memory(signals: &Signals) -> Option<Said> {
-    let Signals { free, low_mark, total, available, .. } = *signals;
+fn memory(signals: &OverloadSignals) -> Option<AlertDetails> {
+    let OverloadSignals { free, low_mark, total, available, .. } = *signals;
     let at_mark = free <= low_mark.saturating_add(low_mark);
-    let none_left = available.is_some_and(|left| left.get() < total.get() / 100 * NONE_AVAILABLE);
+    let none_left = available.is_some_and(|left| left.get() < total.get() / 100 * MIN_AVAILABLE_PERCENT);
     let (waits, severity) = match &signals.memory {
-        Some(pressure) if pressure.some.avg10 >= MEMORY_WAITS && (at_mark || none_left) => {
-            let stalls = pressure.full.avg10 >= MEMORY_STALLS;
+        Some(pressure) if pressure.some.avg10 >= MEMORY_PRESSURE && (at_mark || none_left) => {
+            let stalls = pressure.full.avg10 >= MEMORY_FULL_PRESSURE;
             let severity = if stalls { Severity::Critical } else { Severity::Warning };
             (format!("tasks waited for it in {} of the last 10 s", percent(pressure.some.avg10)), severity)
         }
@@ -127,18 +128,18 @@ fn memory(signals: &Signals) -> Option<Said> {
     );
     let mut evidence = Vec::new();
     if let Some(pressure) = &signals.memory {
-        evidence.push(line("/proc/pressure/memory some avg10", percent(pressure.some.avg10)));
-        evidence.push(line("/proc/pressure/memory full avg10", percent(pressure.full.avg10)));
+        evidence.push(evidence_line("/proc/pressure/memory some avg10", percent(pressure.some.avg10)));
+        evidence.push(evidence_line("/proc/pressure/memory full avg10", percent(pressure.full.avg10)));
     }
-    evidence.push(line("/proc/meminfo MemFree", free.to_string()));
+    evidence.push(evidence_line("/proc/meminfo MemFree", free.to_string()));
     if let Some(available) = available {
-        evidence.push(line("/proc/meminfo MemAvailable", available.to_string()));
+        evidence.push(evidence_line("/proc/meminfo MemAvailable", available.to_string()));
     }
     Some((severity, text, evidence))
 }
 
-fn line(file: &str, value: String) -> Evidence {
-    Evidence { file: file.to_owned(), value }
+fn evidence_line(file: &str, value: String) -> FindingEvidence {
+    FindingEvidence { file: file.to_owned(), value }
 }
 
 /// Hundredths of a percent as a percentage.
@@ -158,13 +159,13 @@ mod tests {
         Some(Pressure { some: stall(some), full: stall(full) })
     }
 
-    fn calm() -> Signals {
-        Signals {
+    fn calm() -> OverloadSignals {
+        OverloadSignals {
             cpu: psi(0, 0),
             memory: psi(0, 0),
             busy: Some(0.2),
             containers: 4,
-            squeezed: Vec::new(),
+            at_lower_bound: Vec::new(),
             free: Bytes(GIB),
             available: Some(Bytes(4 * GIB)),
             total: Bytes(8 * GIB),
@@ -173,9 +174,9 @@ mod tests {
     }
 
     /// What has begun after a minute of it.
-    fn after_a_minute(signals: &Signals) -> Vec<(String, Severity)> {
-        let mut overload = Overload::default();
-        let said = (0..60).flat_map(|second| overload.look(Micros::secs(second), signals));
+    fn after_a_minute(signals: &OverloadSignals) -> Vec<(String, Severity)> {
+        let mut overload = OverloadDetector::default();
+        let said = (0..60).flat_map(|second| overload.check(Micros::secs(second), signals));
         said.map(|alert| (alert.topic.unwrap(), alert.severity)).collect()
     }
 
@@ -184,12 +185,12 @@ mod tests {
         let squeezed = vec!["web".to_owned()];
         for signals in [
             calm(),
-            Signals { cpu: psi(9_000, 0), busy: Some(1.0), ..calm() },
-            Signals { squeezed: squeezed.clone(), busy: Some(1.0), ..calm() },
-            Signals { cpu: None, squeezed, busy: Some(0.9), ..calm() },
-            Signals { memory: psi(5_000, 2_000), ..calm() },
-            Signals { free: Bytes::ZERO, ..calm() },
-            Signals { free: Bytes::ZERO, memory: None, ..calm() },
+            OverloadSignals { cpu: psi(9_000, 0), busy: Some(1.0), ..calm() },
+            OverloadSignals { at_lower_bound: squeezed.clone(), busy: Some(1.0), ..calm() },
+            OverloadSignals { cpu: None, at_lower_bound: squeezed, busy: Some(0.9), ..calm() },
+            OverloadSignals { memory: psi(5_000, 2_000), ..calm() },
+            OverloadSignals { free: Bytes::ZERO, ..calm() },
+            OverloadSignals { free: Bytes::ZERO, memory: None, ..calm() },
         ] {
             assert_eq!(after_a_minute(&signals), [], "{signals:?}");
         }
@@ -200,13 +201,22 @@ mod tests {
         let squeezed = vec!["web".to_owned(), "db".to_owned()];
         let cpu = |severity| vec![("cpu".to_owned(), severity)];
         let memory = |severity| vec![("memory".to_owned(), severity)];
-        let short = Signals { free: Bytes(GIB / 128), ..calm() };
+        let short = OverloadSignals { free: Bytes(GIB / 128), ..calm() };
         for (signals, expect) in [
-            (Signals { cpu: psi(2_000, 0), squeezed: squeezed.clone(), ..calm() }, cpu(Severity::Warning)),
-            (Signals { cpu: None, busy: Some(0.99), squeezed, ..calm() }, cpu(Severity::Warning)),
-            (Signals { memory: psi(1_000, 0), ..short.clone() }, memory(Severity::Warning)),
-            (Signals { memory: psi(3_000, 1_000), ..short.clone() }, memory(Severity::Critical)),
-            (Signals { memory: None, available: Some(Bytes(GIB / 100)), ..short }, memory(Severity::Warning)),
+            (
+                OverloadSignals { cpu: psi(2_000, 0), at_lower_bound: squeezed.clone(), ..calm() },
+                cpu(Severity::Warning),
+            ),
+            (
+                OverloadSignals { cpu: None, busy: Some(0.99), at_lower_bound: squeezed, ..calm() },
+                cpu(Severity::Warning),
+            ),
+            (OverloadSignals { memory: psi(1_000, 0), ..short.clone() }, memory(Severity::Warning)),
+            (OverloadSignals { memory: psi(3_000, 1_000), ..short.clone() }, memory(Severity::Critical)),
+            (
+                OverloadSignals { memory: None, available: Some(Bytes(GIB / 100)), ..short },
+                memory(Severity::Warning),
+            ),
         ] {
             assert_eq!(after_a_minute(&signals), expect, "{signals:?}");
         }
@@ -214,11 +224,11 @@ mod tests {
 
     #[test]
     fn it_says_by_which_signal_and_whom_it_hits_and_ends_when_that_is_over() {
-        let mut overload = Overload::default();
+        let mut overload = OverloadDetector::default();
         let squeezed = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
-        let short = Signals { cpu: psi(4_312, 0), squeezed, ..calm() };
+        let short = OverloadSignals { cpu: psi(4_312, 0), at_lower_bound: squeezed, ..calm() };
         let said: Vec<Alert> =
-            (0..=30).flat_map(|second| overload.look(Micros::secs(second), &short)).collect();
+            (0..=30).flat_map(|second| overload.check(Micros::secs(second), &short)).collect();
         assert_eq!(
             said[0].text,
             "CPUs are short: tasks waited for a CPU in 43% of the last 10 s, and 4 of 4 containers are busy at their lower bound \
@@ -226,7 +236,7 @@ mod tests {
         );
         assert_eq!(said[0].evidence[0].file, "/proc/pressure/cpu some avg10");
         let ended: Vec<Alert> =
-            (31..60).flat_map(|second| overload.look(Micros::secs(second), &calm())).collect();
+            (31..60).flat_map(|second| overload.check(Micros::secs(second), &calm())).collect();
         assert_eq!(ended.iter().map(|a| a.until.is_some()).collect::<Vec<_>>(), [true]);
     }
 }

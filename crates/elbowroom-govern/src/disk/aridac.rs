@@ -19,7 +19,7 @@
 //! - Until a queue is full there is no cap, for its mean is of the start. A container that never read (or wrote) while its queue
 //!   has samples has no cap on that.
 //! - A container that stopped has a lifeline of nothing, and a cap of nothing it could never outgrow: caps stay above
-//!   [`SMALLEST`] of the disk.
+//!   [`MIN_CAP`] of the disk.
 //! - Idle bandwidth is offered to every container in full, not divided.
 //! - A period without a measurement puts nothing into the queue.
 //! - Caps that would move by less than 1 % stay where they are.
@@ -32,27 +32,27 @@
 //! In `tests/disk_policy_aridac.rs`, each with a test of its name.
 
 use super::flow::{Flow, RBPS, WBPS};
-use super::governor::Device;
+use super::governor::GovernedDisk;
 use super::groups::Groups;
-use super::member::Wish;
-use super::{Aridac, HeldBy, Order, State, explain};
+use super::member::DesiredLimit;
+use super::{AridacSettings, DiskOrder, DiskState, LimitedBy, explain};
 use crate::alert::conditions::Conditions;
-use elbowroom_types::alert::Kind;
+use elbowroom_types::alert::AlertKind;
 use elbowroom_types::unit::Micros;
 use std::collections::VecDeque;
 
 /// The smallest cap, as a part of the disk.
-pub(super) const SMALLEST: f64 = 0.01;
+pub(super) const MIN_CAP: f64 = 0.01;
 
 /// The bounded queues of one container: utilisation by reads and by writes.
 #[derive(Debug, Default)]
-pub(super) struct Samples {
+pub(super) struct UtilisationQueue {
     queue: VecDeque<[f64; 2]>,
     /// The caps, once there are any.
     caps: [Option<f64>; 2],
 }
 
-impl Samples {
+impl UtilisationQueue {
     /// Takes in one utilisation, keeps the last `most`.
     fn push(&mut self, sample: [f64; 2], most: usize) {
         while self.queue.len() >= most.max(1) {
@@ -80,17 +80,17 @@ impl Samples {
 
 /// `cap_i = lifeline_i * (1 + P)`, which rises from `before` by no more than what is idle.
 pub(super) fn cap(lifeline: f64, elasticity: f64, before: Option<f64>, idle: f64) -> f64 {
-    let target = (lifeline * (1.0 + elasticity)).max(SMALLEST);
+    let target = (lifeline * (1.0 + elasticity)).max(MIN_CAP);
     before.map_or(target, |before| target.min(before + idle.max(0.0)).max(before.min(target)))
 }
 
 /// One period of one disk.
 pub(super) fn tick(
-    device: &mut Device,
-    settings: &Aridac,
+    device: &mut GovernedDisk,
+    settings: &AridacSettings,
     groups: &Groups,
     alerts: &mut Conditions,
-    orders: &mut Vec<Order>,
+    orders: &mut Vec<DiskOrder>,
 ) {
     let max_disk_io = settings.max_disk_io.max(1) as f64;
     let elasticity = settings.elasticity.fraction();
@@ -112,35 +112,35 @@ pub(super) fn tick(
                 .then(|| cap(lifeline, elasticity, before, idle));
         }
         promised += member.samples.cap().unwrap_or(0.0);
-        member.held_by = if member.binds(member.ours) {
-            HeldBy::Cap
-        } else if member.binds(member.user) {
-            HeldBy::User
+        member.held_by = if member.is_at_limit(member.agent_max) {
+            LimitedBy::Cap
+        } else if member.is_at_limit(member.user_max) {
+            LimitedBy::User
         } else {
-            HeldBy::Nothing
+            LimitedBy::Nothing
         };
 
         let limit = |op: usize| member.samples.caps[op].map_or(f64::INFINITY, |cap| cap * max_disk_io);
-        let max = Flow([limit(0), limit(1), f64::INFINITY, f64::INFINITY]).limits();
-        let hands_off = swap || groups.get(member.group).is_none_or(|known| known.hands_off.is_some());
+        let max = Flow([limit(0), limit(1), f64::INFINITY, f64::INFINITY]).to_io_max();
+        let hands_off = swap || groups.get(member.group).is_none_or(|known| known.exempt_reason.is_some());
         let wish = if hands_off {
-            Wish::NONE
+            DesiredLimit::NONE
         } else {
-            Wish { share: member.samples.cap(), max, weight: None, band: 0.01 }
+            DesiredLimit { share: member.samples.cap(), max, weight: None, hysteresis: 0.01 }
         };
         let lifeline = lifelines[0] + lifelines[1];
         let count = member.samples.queue.len();
         let because = || explain::aridac(lifeline, elasticity, count, max_disk_io, idle);
-        orders.extend(member.order(number, now, &wish, because).map(Order::Cap));
+        orders.extend(member.make_order(number, now, &wish, because).map(DiskOrder::Cap));
     }
     device.promised = device.members.iter().map(|member| member.samples.lifeline()).sum();
     let capped = device.members.iter().any(|member| member.samples.cap().is_some());
-    device.hands_off = swap.then(|| explain::SWAP.to_owned());
-    device.state = if capped { State::Share } else { State::Free };
+    device.exempt_reason = swap.then(|| explain::SWAP_EXEMPT.to_owned());
+    device.state = if capped { DiskState::Share } else { DiskState::Free };
     let name = &device.disk.name;
-    let about = (Kind::Overcommit, Some(number), None);
+    let about = (AlertKind::Overcommit, Some(number), None);
     let text = || explain::aridac_overcommit(name, promised, max_disk_io);
-    orders.extend(alerts.set(about, now, promised > 1.0, Micros::ZERO, text).map(Order::Alert));
+    orders.extend(alerts.set(about, now, promised > 1.0, Micros::ZERO, text).map(DiskOrder::Alert));
 }
 
 #[cfg(test)]
@@ -159,12 +159,12 @@ mod tests {
         check(0.5, Some(0.3), 0.0, 0.3);
         check(0.5, Some(0.3), -0.5, 0.3);
         check(0.2, Some(0.5), 0.0, 0.24);
-        check(0.0, Some(0.5), 0.0, SMALLEST);
+        check(0.0, Some(0.5), 0.0, MIN_CAP);
     }
 
     #[test]
     fn a_lifeline_is_the_mean_of_the_last_samples() {
-        let mut samples = Samples::default();
+        let mut samples = UtilisationQueue::default();
         for sample in [0.9, 0.1, 0.2, 0.3] {
             samples.push([sample, sample / 2.0], 3);
         }

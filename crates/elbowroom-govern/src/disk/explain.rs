@@ -3,43 +3,43 @@
 use super::flow::per_second;
 
 /// Why a disk with swap is not governed.
-pub(super) const SWAP: &str =
+pub(super) const SWAP_EXEMPT: &str =
     "it carries swap: a limit here could hold up the memory of everybody, so it is watched only";
 
 /// Why a disk is left alone after the brake.
-pub(super) const BRAKED: &str = "everybody waited for I/O while the disk was idle and limits of ours were in force: none for five minutes";
+pub(super) const INVERSION_EXEMPT: &str = "everybody waited for I/O while the disk was idle and limits of ours were in force: none for five minutes";
 /// Why nobody is limited.
-pub(super) const PEACE: &str = "nobody had to share the disk for ten minutes: no limits";
+pub(super) const UNCONTENDED: &str = "nobody had to share the disk for ten minutes: no limits";
 
 /// What decided about a limit, in parts of the disk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct LimitInputs<'a> {
     pub(super) disk: &'a str,
     pub(super) share: f64,
     pub(super) lifeline: f64,
     pub(super) elasticity: f64,
     pub(super) reserve: f64,
     /// What is kept for others.
-    pub(super) owed: f64,
+    pub(super) kept_for_others: f64,
     /// How many of those use the disk.
     pub(super) others: usize,
     pub(super) weight: f64,
     pub(super) queue: f64,
-    pub(super) ratio: f64,
+    pub(super) latency_ratio: f64,
     pub(super) target: f64,
 }
 
-pub(super) fn guard(facts: &Facts<'_>) -> String {
+pub(super) fn guard(facts: &LimitInputs<'_>) -> String {
     format!(
         "guard: {} has room; {} is kept for {}, so this container may take {} of it at once",
         facts.disk,
-        percent(facts.owed),
+        percent(facts.kept_for_others),
         containers(facts.others),
         percent(facts.share),
     )
 }
 
-pub(super) fn share(facts: &Facts<'_>) -> String {
+pub(super) fn share(facts: &LimitInputs<'_>) -> String {
     let protected = facts.lifeline * (1.0 + facts.elasticity);
     let due = match () {
         () if facts.reserve > protected => format!("its reservation of {}", percent(facts.reserve)),
@@ -48,7 +48,7 @@ pub(super) fn share(facts: &Facts<'_>) -> String {
             format!("its lifeline of {} and {} above it", percent(facts.lifeline), percent(facts.elasticity))
         }
     };
-    let wait = match facts.ratio {
+    let wait = match facts.latency_ratio {
         ratio if ratio.is_finite() => format!("requests take {ratio:.0} times as long as on a quiet day"),
         _ => "no request completed".to_owned(),
     };

@@ -1,6 +1,6 @@
 //! Four numbers that belong together: bytes and operations, read and written.
 
-use elbowroom_types::claim::Reserve;
+use elbowroom_types::claim::DiskReservation;
 use elbowroom_types::sample::{DiskStat, IoMax, IoStat};
 use elbowroom_types::unit::{Bytes, Limit};
 
@@ -21,7 +21,7 @@ impl Flow {
     pub(super) const ZERO: Self = Self([0.0; 4]);
 
     /// What was reserved, and nothing where nothing was.
-    pub(super) fn reserved(reserve: Reserve) -> Self {
+    pub(super) fn from_reservation(reserve: DiskReservation) -> Self {
         Self([reserve.rbps, reserve.wbps, reserve.riops, reserve.wiops].map(|n| n.unwrap_or(0) as f64))
     }
 
@@ -38,12 +38,12 @@ impl Flow {
     }
 
     /// What is left, and nothing where `other` has more.
-    pub(super) fn less(self, other: Self) -> Self {
+    pub(super) fn saturating_sub(self, other: Self) -> Self {
         self.zip(other, |a, b| (a - b).max(0.0))
     }
 
     /// What this costs at `prices` per unit.
-    pub(super) fn at(self, prices: Self) -> f64 {
+    pub(super) fn cost_at(self, prices: Self) -> f64 {
         self.0.iter().zip(prices.0).map(|(x, price)| x * price).sum()
     }
 
@@ -58,12 +58,12 @@ impl Flow {
     }
 
     /// In bytes, where an operation is as much as so many.
-    pub(super) fn weighed(self, theta: f64) -> f64 {
+    pub(super) fn weighted_bytes(self, theta: f64) -> f64 {
         self.bytes() + theta * self.operations()
     }
 
     /// As limits; a number that is not finite is no limit, and no limit is below 1, which kernels read as none.
-    pub(super) fn limits(self) -> IoMax {
+    pub(super) fn to_io_max(self) -> IoMax {
         let limit = |x: f64| if x.is_finite() { Limit::At(x.ceil().max(1.0) as u64) } else { Limit::Max };
         IoMax {
             rbps: limit(self.0[RBPS]),
@@ -84,9 +84,9 @@ impl From<IoMax> for Flow {
 
 /// Counters of transfer that only grow, until they start again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counters([u64; 4]);
+pub(super) struct IoCounters([u64; 4]);
 
-impl Counters {
+impl IoCounters {
     /// What was added since `before`. Counters that went backwards started again some time in between: nothing is known.
     pub(super) fn since(self, before: Self) -> Flow {
         let restarted = self.0.iter().zip(before.0).any(|(now, before)| *now < before);
@@ -97,13 +97,13 @@ impl Counters {
     }
 }
 
-impl From<&IoStat> for Counters {
+impl From<&IoStat> for IoCounters {
     fn from(io: &IoStat) -> Self {
         Self([io.rbytes.get(), io.wbytes.get(), io.rios, io.wios])
     }
 }
 
-impl From<&DiskStat> for Counters {
+impl From<&DiskStat> for IoCounters {
     fn from(disk: &DiskStat) -> Self {
         Self([disk.rbytes.get(), disk.wbytes.get(), disk.rios, disk.wios])
     }
@@ -118,8 +118,8 @@ pub(super) fn per_second(bytes: f64) -> String {
 mod tests {
     use super::*;
 
-    fn counters(rbytes: u64, wios: u64) -> Counters {
-        Counters([rbytes, 0, 0, wios])
+    fn counters(rbytes: u64, wios: u64) -> IoCounters {
+        IoCounters([rbytes, 0, 0, wios])
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn limits_are_whole_numbers_above_zero() {
-        let max = Flow([0.0, f64::INFINITY, 2.1, f64::NAN]).limits();
+        let max = Flow([0.0, f64::INFINITY, 2.1, f64::NAN]).to_io_max();
         assert_eq!(
             max,
             IoMax { rbps: Limit::At(1), wbps: Limit::Max, riops: Limit::At(3), wiops: Limit::Max }

@@ -1,21 +1,21 @@
 //! What a disk does: its counters as rates, the length of its queue, how long requests take.
 
-use super::flow::{Counters, Flow, OPS};
+use super::flow::{Flow, IoCounters, OPS};
 use elbowroom_types::sample::DiskStat;
 use elbowroom_types::unit::Micros;
 
 /// Periods shorter than this are added to the next: a few requests say nothing about a rate.
-pub(super) const SHORTEST: Micros = Micros::millis(50);
+pub(super) const MIN_PERIOD: Micros = Micros::millis(50);
 /// After a pause longer than this everything starts from where it is now: a mean over it would be true of no instant in it.
-pub(super) const LONGEST: Micros = Micros::secs(10);
+pub(super) const MAX_PERIOD: Micros = Micros::secs(10);
 
 /// Where `/proc/diskstats` counts time from zero again: 32 bits of milliseconds (block/genhd.c, `diskstats_show`), which a queue of 32
 /// requests fills in a day and a half.
-const WRAP: Micros = Micros::millis(1 << 32);
+const DISKSTATS_WRAP: Micros = Micros::millis(1 << 32);
 
 /// A disk over one period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Load {
+pub(super) struct DiskLoad {
     /// When the period ended.
     pub(super) now: Micros,
     /// Its length in seconds.
@@ -32,62 +32,62 @@ pub(super) struct Load {
     pub(super) in_flight: u32,
 }
 
-impl Load {
+impl DiskLoad {
     /// Mean time of a request, microseconds.
     pub(super) fn mean_wait(&self) -> f64 {
         let operations = self.flow.operations();
-        if operations > 0.0 { self.time(self.flow) * 1e6 / operations } else { 0.0 }
+        if operations > 0.0 { self.request_time(self.flow) * 1e6 / operations } else { 0.0 }
     }
 
     /// The time that requests of such a flow take, one after the other, in seconds per second.
-    pub(super) fn time(&self, flow: Flow) -> f64 {
+    pub(super) fn request_time(&self, flow: Flow) -> f64 {
         let both = OPS.iter().zip(self.wait).map(|((_, ios), wait)| wait.unwrap_or(0.0) * flow.0[*ios]);
         both.sum::<f64>() / 1e6
     }
 }
 
-/// Turns counters into [`Load`]s.
+/// Turns counters into [`DiskLoad`]s.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Meter {
+pub(super) struct DiskMeter {
     last: Option<(Micros, DiskStat)>,
 }
 
 /// What a measurement is good for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Reading {
+pub(super) enum MeterReading {
     /// A period with its rates.
-    Period(Load),
+    Period(DiskLoad),
     /// Too close to the last one: what was counted since counts for the next.
-    Wait,
+    TooShort,
     /// There is nothing to compare it with: it is the first, or the first after a pause or a clock that went backwards.
-    Start,
+    Restarted,
 }
 
-impl Meter {
+impl DiskMeter {
     /// Whether there is something to compare the next measurement with.
-    pub(super) fn started(&self) -> bool {
+    pub(super) fn has_baseline(&self) -> bool {
         self.last.is_some()
     }
 
     /// Takes in a disk's counters.
-    pub(super) fn read(&mut self, now: Micros, stat: &DiskStat) -> Reading {
+    pub(super) fn read(&mut self, now: Micros, stat: &DiskStat) -> MeterReading {
         let Some((then, before)) = self.last else {
             self.last = Some((now, *stat));
-            return Reading::Start;
+            return MeterReading::Restarted;
         };
         let elapsed = now.saturating_sub(then);
-        if now >= then && elapsed < SHORTEST {
-            return Reading::Wait;
+        if now >= then && elapsed < MIN_PERIOD {
+            return MeterReading::TooShort;
         }
         self.last = Some((now, *stat));
-        if now < then || elapsed > LONGEST {
-            return Reading::Start;
+        if now < then || elapsed > MAX_PERIOD {
+            return MeterReading::Restarted;
         }
         let seconds = elapsed.get() as f64 / 1e6;
-        let done = Counters::from(stat).since(Counters::from(&before));
+        let done = IoCounters::from(stat).since(IoCounters::from(&before));
         let began_again = stat.rios < before.rios || stat.wios < before.wios;
         let time = |now: Micros, before: Micros| {
-            let over = if now < before && !began_again { WRAP } else { Micros::ZERO };
+            let over = if now < before && !began_again { DISKSTATS_WRAP } else { Micros::ZERO };
             now.saturating_add(over).saturating_sub(before).get() as f64
         };
         let wait = |operations: f64, time: f64| (operations > 0.0).then(|| time / operations);
@@ -95,7 +95,7 @@ impl Meter {
         // that completes none, what is under way is all that tells.
         let hangs = done.operations() == 0.0;
         let held = if hangs { f64::from(stat.in_flight.min(before.in_flight)) } else { 0.0 };
-        Reading::Period(Load {
+        MeterReading::Period(DiskLoad {
             now,
             seconds,
             flow: done.map(|n| n / seconds),
@@ -127,9 +127,9 @@ mod tests {
 
     #[test]
     fn rates_are_over_the_time_that_really_passed() {
-        let mut meter = Meter::default();
-        assert_eq!(meter.read(Micros::secs(1), &stat(0, 0)), Reading::Start);
-        let Reading::Period(load) = meter.read(Micros::secs(5), &stat(400, 2000)) else {
+        let mut meter = DiskMeter::default();
+        assert_eq!(meter.read(Micros::secs(1), &stat(0, 0)), MeterReading::Restarted);
+        let MeterReading::Period(load) = meter.read(Micros::secs(5), &stat(400, 2000)) else {
             panic!("no period")
         };
         assert_eq!((load.flow.0[2], load.flow.0[0]), (100.0, 409_600.0));
@@ -139,35 +139,37 @@ mod tests {
 
     #[test]
     fn times_that_are_counted_from_zero_again_go_on_and_those_of_another_disk_do_not() {
-        let mut meter = Meter::default();
+        let mut meter = DiskMeter::default();
         meter.read(Micros::secs(1), &stat(1_000, (1 << 32) - 500));
-        let Reading::Period(load) = meter.read(Micros::secs(2), &stat(1_100, 1_500)) else {
+        let MeterReading::Period(load) = meter.read(Micros::secs(2), &stat(1_100, 1_500)) else {
             panic!("no period")
         };
         assert_eq!((load.queue, load.wait), (2.0, [Some(20_000.0), None]));
-        let Reading::Period(load) = meter.read(Micros::secs(3), &stat(50, 100)) else { panic!("no period") };
+        let MeterReading::Period(load) = meter.read(Micros::secs(3), &stat(50, 100)) else {
+            panic!("no period")
+        };
         assert_eq!((load.queue, load.flow.0[2]), (0.0, 0.0));
     }
 
     #[test]
     fn pauses_short_periods_and_clocks_that_go_backwards_are_no_periods() {
-        let check = |at: Micros, expect: Reading| {
-            let mut meter = Meter::default();
+        let check = |at: Micros, expect: MeterReading| {
+            let mut meter = DiskMeter::default();
             meter.read(Micros::secs(20), &stat(10, 10));
             assert_eq!(meter.read(at, &stat(20, 20)), expect, "{at}");
         };
-        check(Micros::secs(20), Reading::Wait);
-        check(Micros::millis(20_049), Reading::Wait);
-        check(Micros::secs(31), Reading::Start);
-        check(Micros::secs(19), Reading::Start);
+        check(Micros::secs(20), MeterReading::TooShort);
+        check(Micros::millis(20_049), MeterReading::TooShort);
+        check(Micros::secs(31), MeterReading::Restarted);
+        check(Micros::secs(19), MeterReading::Restarted);
     }
 
     #[test]
     fn a_disk_that_completes_nothing_has_what_is_under_way() {
         let under_way = |before, now| {
-            let mut meter = Meter::default();
+            let mut meter = DiskMeter::default();
             meter.read(Micros::secs(1), &DiskStat { in_flight: before, ..stat(9, 9) });
-            let Reading::Period(load) =
+            let MeterReading::Period(load) =
                 meter.read(Micros::secs(2), &DiskStat { in_flight: now, ..stat(9, 9) })
             else {
                 panic!("no period")
@@ -181,10 +183,12 @@ mod tests {
 
     #[test]
     fn what_is_counted_in_a_short_period_counts_for_the_next() {
-        let mut meter = Meter::default();
+        let mut meter = DiskMeter::default();
         meter.read(Micros::secs(1), &stat(0, 0));
         meter.read(Micros::millis(1010), &stat(50, 0));
-        let Reading::Period(load) = meter.read(Micros::secs(2), &stat(100, 0)) else { panic!("no period") };
+        let MeterReading::Period(load) = meter.read(Micros::secs(2), &stat(100, 0)) else {
+            panic!("no period")
+        };
         assert_eq!(load.flow.0[2], 100.0);
     }
 }

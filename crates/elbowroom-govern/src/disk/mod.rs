@@ -10,21 +10,21 @@ mod member;
 mod meter;
 mod settings;
 
-pub use governor::Disks;
-pub use settings::{Aridac, Lifeline, Policy, Settings};
+pub use governor::DiskGovernor;
+pub use settings::{AridacSettings, DiskPolicy, DiskSettings, LifelineSettings};
 
 use elbowroom_types::alert::Alert;
-use elbowroom_types::sample::{DeviceNumber, GroupId, IoMax};
+use elbowroom_types::sample::{CgroupId, DeviceNumber, IoMax};
 use elbowroom_types::unit::Micros;
 use serde::{Deserialize, Serialize};
 
 /// How many decisions are remembered per container and disk.
-pub const HISTORY: usize = 20;
+pub const DECISION_HISTORY: usize = 20;
 
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Order {
+pub enum DiskOrder {
     /// Put these limits of ours on a container, in place of those before; [`IoMax::MAX`] takes them off. The user's own
     /// limits stay in force where they are tighter.
     Cap(Cap),
@@ -39,7 +39,7 @@ pub struct Cap {
     /// When it was decided, on the monotonic clock.
     pub at: Micros,
     /// Whose.
-    pub group: GroupId,
+    pub group: CgroupId,
     /// Where.
     pub disk: DeviceNumber,
     /// The limits.
@@ -80,7 +80,7 @@ pub struct DiskView {
     /// Lifelines and reservations together, in parts of its capacity.
     pub promised: f64,
     /// What is going on.
-    pub state: State,
+    pub state: DiskState,
     /// Why nothing is limited here, where that is so by decision: it carries swap, limits were just taken off, ...
     pub hands_off: Option<String>,
 }
@@ -89,7 +89,7 @@ pub struct DiskView {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum DiskState {
     /// Nobody waits for anybody: no caps.
     #[default]
     Free,
@@ -106,7 +106,7 @@ pub enum State {
 /// One container's standing at one disk. Shares of the disk are in parts of 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Standing {
+pub struct ContainerDiskStatus {
     /// Where.
     pub disk: DeviceNumber,
     /// The disk's name.
@@ -130,8 +130,8 @@ pub struct Standing {
     /// Whether they are in force: `false` when only observing, or when the knob was ceded.
     pub enforced: bool,
     /// What holds it back.
-    pub held_by: HeldBy,
-    /// The last decisions, oldest first, at most [`HISTORY`].
+    pub held_by: LimitedBy,
+    /// The last decisions, oldest first, at most [`DECISION_HISTORY`].
     pub decisions: Vec<Cap>,
 }
 
@@ -139,7 +139,7 @@ pub struct Standing {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum HeldBy {
+pub enum LimitedBy {
     /// Nothing: it gets what it asks for.
     #[default]
     Nothing,

@@ -1,37 +1,37 @@
 //! What a person may choose about disks: the `[disk]` table of the configuration.
 
-use super::super::Mode;
+use super::super::GovernorMode;
 use elbowroom_types::unit::{Micros, Percent};
 use serde::{Deserialize, Serialize};
 
 /// The choices. Every field has a default; an unknown field is an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct DiskSettings {
     /// What is done with decisions.
-    pub mode: Mode,
+    pub mode: GovernorMode,
     /// How bandwidth is divided.
-    pub policy: Policy,
+    pub policy: DiskPolicy,
     /// Time between two measurements.
     #[serde(with = "elbowroom_types::unit::duration")]
     pub period: Micros,
     /// Disks that are governed, as glob patterns of names below `/sys/block`. Empty: every disk that containers use.
     pub devices: Vec<String>,
-    /// Constants of [`Policy::Aridac`].
-    pub aridac: Aridac,
-    /// Constants of [`Policy::Lifeline`].
-    pub lifeline: Lifeline,
+    /// Constants of [`DiskPolicy::AridacSettings`].
+    pub aridac: AridacSettings,
+    /// Constants of [`DiskPolicy::LifelineSettings`].
+    pub lifeline: LifelineSettings,
 }
 
-impl Default for Settings {
+impl Default for DiskSettings {
     fn default() -> Self {
         Self {
-            mode: Mode::Observe,
-            policy: Policy::Lifeline,
+            mode: GovernorMode::Observe,
+            policy: DiskPolicy::Lifeline,
             period: Micros::secs(1),
             devices: Vec::new(),
-            aridac: Aridac::default(),
-            lifeline: Lifeline::default(),
+            aridac: AridacSettings::default(),
+            lifeline: LifelineSettings::default(),
         }
     }
 }
@@ -40,7 +40,7 @@ impl Default for Settings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Policy {
+pub enum DiskPolicy {
     /// As in the paper: lifeline = mean of the last samples, cap = lifeline * (1 + P).
     Aridac,
     /// The same idea without its failures: samples taken under pressure never lower a lifeline, capacity is learned, a burst
@@ -49,10 +49,10 @@ pub enum Policy {
     Lifeline,
 }
 
-/// Constants of [`Policy::Aridac`], the paper's where it names them.
+/// Constants of [`DiskPolicy::AridacSettings`], the paper's where it names them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Aridac {
+pub struct AridacSettings {
     /// `N`: samples whose mean is the lifeline.
     pub samples: u16,
     /// `P`: how far a cap is above the lifeline.
@@ -62,7 +62,7 @@ pub struct Aridac {
     pub max_disk_io: u64,
 }
 
-impl Default for Aridac {
+impl Default for AridacSettings {
     fn default() -> Self {
         Self { samples: 30, elasticity: Percent::whole(20), max_disk_io: 100 << 20 }
     }
@@ -81,17 +81,17 @@ mod max_disk_io {
     }
 }
 
-/// Constants of [`Policy::Lifeline`].
+/// Constants of [`DiskPolicy::LifelineSettings`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Lifeline {
+pub struct LifelineSettings {
     /// `P`: how far protection is above the lifeline, so that a container can grow into it.
     pub elasticity: Percent,
     /// `eta`: the part of the capacity that is given away. While there is room and no request waits, half of the rest, too.
     pub target: Percent,
 }
 
-impl Default for Lifeline {
+impl Default for LifelineSettings {
     fn default() -> Self {
         Self { elasticity: Percent::whole(20), target: Percent::whole(95) }
     }

@@ -5,33 +5,33 @@
 //! green has to last for three periods: what helps others may be late, what hurts may not. Between the two lies a dead band, the
 //! objective met and more wanted, so that no measurement noise turns red into green.
 
-use super::meter::Meter;
-use elbowroom_types::claim::{Claim, Class};
-use elbowroom_types::probe::{Colour, Kind, Measure, Report};
+use super::meter::MemoryMeter;
+use elbowroom_types::claim::{Claim, ServiceClass};
+use elbowroom_types::probe::{Colour, Measure, MeasureKind, ProbeReport};
 use elbowroom_types::unit::Bytes;
 use serde::{Deserialize, Serialize};
 
 /// How far below its objective nobody notices.
 pub(super) const EPSILON: f64 = 0.03;
 /// A latency of this part of its objective has room.
-const RELAXED: f64 = 0.7;
+const RELAXED_LATENCY: f64 = 0.7;
 /// Waiting for memory for this part of the time hurts, over ten periods.
-pub(super) const HURTS: f64 = 0.05;
+pub(super) const HARMFUL_STALL: f64 = 0.05;
 /// Waiting for less than this part of the time is not noticed, over ten periods; by a container that suffers from latency first
 /// also less than this, over a minute. To others it costs as much of their throughput and no more.
-const CALM: f64 = 0.005;
-const QUIET: f64 = 0.001;
-const CHEAP: f64 = 0.02;
+const UNNOTICED_STALL: f64 = 0.005;
+const UNNOTICED_MINUTE_STALL: f64 = 0.001;
+const TOLERATED_STALL: f64 = 0.02;
 /// Less than this back from reclaim in ten periods is none.
-pub(super) const SOME: Bytes = Bytes::mib(1);
+pub(super) const MIN_REFAULT: Bytes = Bytes::mib(1);
 /// Periods that a container has to be green before that counts.
-pub(super) const DWELL: u8 = 3;
+pub(super) const GREEN_DWELL: u8 = 3;
 
 /// What a colour was made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub enum ColourSource {
     /// It was not watched for long enough.
     #[default]
     Unknown,
@@ -47,7 +47,7 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Judgement {
     pub(super) colour: Colour,
-    pub(super) source: Source,
+    pub(super) source: ColourSource,
     /// What is served over what should be, where a probe says.
     pub(super) sigma: Option<f64>,
     /// What falls when memory is missing and not when more is asked for: what is served; `sigma` where that is a latency.
@@ -58,47 +58,47 @@ pub(super) struct Judgement {
 
 impl Default for Judgement {
     fn default() -> Self {
-        Self { colour: Colour::Yellow, source: Source::Unknown, sigma: None, level: None, load: None }
+        Self { colour: Colour::Yellow, source: ColourSource::Unknown, sigma: None, level: None, load: None }
     }
 }
 
 /// Judges a period by a probe's record where there is one that says something, else by what the kernel shows.
-pub(super) fn judge(report: Option<&Report>, claim: &Claim, meter: &Meter) -> Judgement {
+pub(super) fn judge(report: Option<&ProbeReport>, claim: &Claim, meter: &MemoryMeter) -> Judgement {
     let told = report.and_then(|report| match report {
-        Report::Colour { colour } => Some((*colour, None, None, None)),
-        Report::Measure(measure) => {
-            let calm = is_calm(claim.class, meter);
+        ProbeReport::Colour { colour } => Some((*colour, None, None, None)),
+        ProbeReport::Measure(measure) => {
+            let calm = is_unstalled(claim.class, meter);
             let level = |sigma| match measure.kind {
-                Kind::Throughput => measure.served,
-                Kind::Latency => sigma,
+                MeasureKind::Throughput => measure.served,
+                MeasureKind::Latency => sigma,
             };
-            let load = measure.offered.filter(|_| measure.kind == Kind::Throughput);
+            let load = measure.offered.filter(|_| measure.kind == MeasureKind::Throughput);
             by_measure(measure, claim.memory.objective, calm)
                 .map(|(colour, sigma)| (colour, Some(sigma), Some(level(sigma)), load))
         }
     });
     if let Some((colour, sigma, level, load)) = told {
-        return Judgement { colour, source: Source::Probe, sigma, level, load };
+        return Judgement { colour, source: ColourSource::Probe, sigma, level, load };
     }
     let (colour, source) = match (meter.is_settled(), meter.stall(), meter.stall_minute()) {
-        (false, ..) => (Colour::Yellow, Source::Unknown),
+        (false, ..) => (Colour::Yellow, ColourSource::Unknown),
         (true, Some(stall), Some(minute)) => {
-            (by_stall(claim.class, stall, minute, meter.refault()), Source::Stalls)
+            (by_stall(claim.class, stall, minute, meter.refault()), ColourSource::Stalls)
         }
-        (true, ..) => (by_refaults(meter), Source::Refaults),
+        (true, ..) => (by_refaults(meter), ColourSource::Refaults),
     };
     // Who grows has use for more, though he waits for nothing yet: what he reads for the first time is no refault.
-    let colour = if colour == Colour::Green && meter.grows() { Colour::Yellow } else { colour };
+    let colour = if colour == Colour::Green && meter.is_growing() { Colour::Yellow } else { colour };
     Judgement { colour, source, sigma: None, level: None, load: None }
 }
 
 /// Whether it waits for memory so little that whatever it does less than it should is not for want of that.
-fn is_calm(class: Class, meter: &Meter) -> bool {
+fn is_unstalled(class: ServiceClass, meter: &MemoryMeter) -> bool {
     let unnoticed = match class {
-        Class::Latency => CALM,
-        Class::Throughput => CHEAP,
+        ServiceClass::Latency => UNNOTICED_STALL,
+        ServiceClass::Throughput => TOLERATED_STALL,
     };
-    meter.stall().map_or(meter.refault() < SOME, |stall| stall < unnoticed)
+    meter.stall().map_or(meter.refault() < MIN_REFAULT, |stall| stall < unnoticed)
 }
 
 /// Colour and `sigma`; `None` where the numbers say nothing. Who does not say how much is asked of it, and waits for nothing, serves
@@ -109,7 +109,7 @@ fn by_measure(measure: &Measure, objective: Option<f64>, calm: bool) -> Option<(
     let served = sane(measure.served)?;
     let offered = measure.offered.and_then(sane);
     match measure.kind {
-        Kind::Throughput => {
+        MeasureKind::Throughput => {
             objective.or(offered)?;
             let offered = offered.or(calm.then_some(served));
             let due = objective.into_iter().chain(offered).reduce(f64::min)?;
@@ -117,14 +117,14 @@ fn by_measure(measure: &Measure, objective: Option<f64>, calm: bool) -> Option<(
             let all = offered.is_some_and(|offered| served >= offered * (1.0 - EPSILON));
             Some((colour(sigma, all), sigma))
         }
-        Kind::Latency => {
+        MeasureKind::Latency => {
             let objective = objective.filter(|objective| *objective > 0.0)?;
             // Nothing was served, perhaps for want of memory: a latency of nothing says nothing.
             if served == 0.0 && offered != Some(0.0) && !calm {
                 return None;
             }
-            let sigma = if served > 0.0 { objective / served } else { 1.0 / RELAXED };
-            Some((colour(sigma, served <= RELAXED * objective || offered == Some(0.0)), sigma))
+            let sigma = if served > 0.0 { objective / served } else { 1.0 / RELAXED_LATENCY };
+            Some((colour(sigma, served <= RELAXED_LATENCY * objective || offered == Some(0.0)), sigma))
         }
     }
 }
@@ -137,24 +137,24 @@ fn colour(sigma: f64, all_served: bool) -> Colour {
     }
 }
 
-fn by_stall(class: Class, stall: f64, minute: f64, refault: Bytes) -> Colour {
+fn by_stall(class: ServiceClass, stall: f64, minute: f64, refault: Bytes) -> Colour {
     let green = match class {
-        Class::Latency => minute < QUIET && stall < CALM,
-        Class::Throughput => stall < CHEAP,
+        ServiceClass::Latency => minute < UNNOTICED_MINUTE_STALL && stall < UNNOTICED_STALL,
+        ServiceClass::Throughput => stall < TOLERATED_STALL,
     };
     match stall {
-        _ if stall > HURTS && refault >= SOME => Colour::Red,
+        _ if stall > HARMFUL_STALL && refault >= MIN_REFAULT => Colour::Red,
         _ if green => Colour::Green,
         _ => Colour::Yellow,
     }
 }
 
 /// A kernel without pressure stall information: who reads back a hundredth of its memory every period needs more.
-pub(super) fn by_refaults(meter: &Meter) -> Colour {
+pub(super) fn by_refaults(meter: &MemoryMeter) -> Colour {
     let back = meter.refault_mean();
     match back / (meter.last().usage.get().max(1) as f64) {
-        part if part > 0.01 && meter.refault() >= SOME => Colour::Red,
-        _ if meter.refault() < SOME => Colour::Green,
+        part if part > 0.01 && meter.refault() >= MIN_REFAULT => Colour::Red,
+        _ if meter.refault() < MIN_REFAULT => Colour::Green,
         _ => Colour::Yellow,
     }
 }
@@ -165,7 +165,7 @@ mod tests {
     use Colour::{Green, Red, Yellow};
 
     fn throughput(served: f64, offered: Option<f64>, objective: Option<f64>) -> Measure {
-        Measure { kind: Kind::Throughput, served, offered, objective }
+        Measure { kind: MeasureKind::Throughput, served, offered, objective }
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn a_latency_is_better_small() {
         let check = |served, offered, expect| {
-            let measure = Measure { kind: Kind::Latency, served, offered, objective: Some(10.0) };
+            let measure = Measure { kind: MeasureKind::Latency, served, offered, objective: Some(10.0) };
             assert_eq!(by_measure(&measure, None, true).map(|(colour, _)| colour), Some(expect), "{served}");
         };
         check(12.0, None, Red);
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn who_waits_for_memory_and_serves_nothing_has_no_good_latency() {
         let of = |offered, calm| {
-            let measure = Measure { kind: Kind::Latency, served: 0.0, offered, objective: Some(10.0) };
+            let measure = Measure { kind: MeasureKind::Latency, served: 0.0, offered, objective: Some(10.0) };
             by_measure(&measure, None, calm).map(|(colour, _)| colour)
         };
         assert_eq!((of(None, false), of(Some(3.0), false)), (None, None));
@@ -237,11 +237,11 @@ mod tests {
                 "{class:?} {stall} {minute}"
             );
         };
-        check(Class::Throughput, 0.2, 0.1, 100, Red);
-        check(Class::Throughput, 0.2, 0.1, 0, Yellow);
-        check(Class::Throughput, 0.01, 0.1, 100, Green);
-        check(Class::Latency, 0.01, 0.0005, 0, Yellow);
-        check(Class::Latency, 0.002, 0.0005, 0, Green);
-        check(Class::Latency, 0.0005, 0.1, 0, Yellow);
+        check(ServiceClass::Throughput, 0.2, 0.1, 100, Red);
+        check(ServiceClass::Throughput, 0.2, 0.1, 0, Yellow);
+        check(ServiceClass::Throughput, 0.01, 0.1, 100, Green);
+        check(ServiceClass::Latency, 0.01, 0.0005, 0, Yellow);
+        check(ServiceClass::Latency, 0.002, 0.0005, 0, Green);
+        check(ServiceClass::Latency, 0.0005, 0.1, 0, Yellow);
     }
 }

@@ -16,31 +16,36 @@
 
 /// One container's claim to a machine; numbers are bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Party {
+pub(super) struct MemoryClaimant {
     /// What of its floor is reserved.
     pub(super) reserved: f64,
     /// What it gets before anything is poured.
     pub(super) floor: f64,
     /// What it can take now; at least the floor.
-    pub(super) want: f64,
+    pub(super) demand: f64,
     /// What it could ever take.
-    pub(super) cap: f64,
+    pub(super) max: f64,
     pub(super) weight: f64,
     pub(super) tier: u8,
 }
 
 /// What each is owed of `total`.
-pub(super) fn entitle(parties: &[Party], total: f64) -> Vec<f64> {
+pub(super) fn entitle(parties: &[MemoryClaimant], total: f64) -> Vec<f64> {
     let mut owed = vec![0.0; parties.len()];
-    let left = pour(parties, &mut owed, total, |party| party.reserved.min(party.floor));
-    let left = pour(parties, &mut owed, left, |party| party.floor);
-    let left = pour(parties, &mut owed, left, |party| party.want.max(party.floor));
-    pour(parties, &mut owed, left, |party| party.cap.max(party.floor));
+    let left = water_fill(parties, &mut owed, total, |party| party.reserved.min(party.floor));
+    let left = water_fill(parties, &mut owed, left, |party| party.floor);
+    let left = water_fill(parties, &mut owed, left, |party| party.demand.max(party.floor));
+    water_fill(parties, &mut owed, left, |party| party.max.max(party.floor));
     owed
 }
 
 /// Pours `water` tier by tier until everybody has what `up_to` says; what is left.
-fn pour(parties: &[Party], owed: &mut [f64], water: f64, up_to: impl Fn(&Party) -> f64) -> f64 {
+fn water_fill(
+    parties: &[MemoryClaimant],
+    owed: &mut [f64],
+    water: f64,
+    up_to: impl Fn(&MemoryClaimant) -> f64,
+) -> f64 {
     let mut tiers: Vec<u8> = parties.iter().map(|party| party.tier).collect();
     tiers.sort_unstable();
     tiers.dedup();
@@ -67,11 +72,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn party(floor: f64, want: f64, cap: f64, weight: f64, tier: u8) -> Party {
-        Party { reserved: floor, floor, want, cap, weight, tier }
+    fn party(floor: f64, want: f64, cap: f64, weight: f64, tier: u8) -> MemoryClaimant {
+        MemoryClaimant { reserved: floor, floor, demand: want, max: cap, weight, tier }
     }
 
-    fn check(total: f64, parties: &[Party], expect: &[f64]) {
+    fn check(total: f64, parties: &[MemoryClaimant], expect: &[f64]) {
         let got = entitle(parties, total);
         assert!(got.iter().zip(expect).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?}, not {expect:?}");
     }
@@ -100,13 +105,13 @@ mod tests {
 
     #[test]
     fn reservations_come_before_what_is_beyond_them() {
-        let beyond = Party { reserved: 1.0, ..party(5.0, 5.0, 5.0, 100.0, 1) };
+        let beyond = MemoryClaimant { reserved: 1.0, ..party(5.0, 5.0, 5.0, 100.0, 1) };
         check(10.0, &[party(8.0, 9.0, 9.0, 100.0, 0), beyond], &[8.0, 2.0]);
         check(14.0, &[party(8.0, 9.0, 9.0, 100.0, 0), beyond], &[9.0, 5.0]);
     }
 
     prop_compose! {
-        fn parties()(numbers in proptest::collection::vec((0.0..1e12, 0.0..1e12, 0.0..1e12, 1.0..1e4, 0u8..3), 0..9)) -> Vec<Party> {
+        fn parties()(numbers in proptest::collection::vec((0.0..1e12, 0.0..1e12, 0.0..1e12, 1.0..1e4, 0u8..3), 0..9)) -> Vec<MemoryClaimant> {
             numbers.into_iter().map(|(a, b, c, weight, tier)| {
                 let mut sizes = [a, b, c];
                 sizes.sort_by(f64::total_cmp);
@@ -120,7 +125,7 @@ mod tests {
         fn nobody_is_owed_more_than_there_is(parties in parties(), total in 0.0..1e13) {
             let owed = entitle(&parties, total);
             prop_assert!(owed.iter().sum::<f64>() <= total * (1.0 + 1e-9) + 1.0);
-            prop_assert!(owed.iter().zip(&parties).all(|(owed, party)| *owed <= party.cap * (1.0 + 1e-9) + 1.0));
+            prop_assert!(owed.iter().zip(&parties).all(|(owed, party)| *owed <= party.max * (1.0 + 1e-9) + 1.0));
         }
 
         #[test]
@@ -133,7 +138,7 @@ mod tests {
         #[test]
         fn nothing_is_left_while_somebody_can_take_it(parties in parties(), total in 0.0..1e13) {
             let owed: f64 = entitle(&parties, total).iter().sum();
-            let most: f64 = parties.iter().map(|party| party.cap).sum();
+            let most: f64 = parties.iter().map(|party| party.max).sum();
             prop_assert!(owed >= total.min(most) * (1.0 - 1e-9) - 1.0);
         }
     }

@@ -1,54 +1,54 @@
 //! Decisions as sentences, with the numbers that decided.
 
-use super::bytes;
-use super::member::Member;
-use super::pool::Pool;
+use super::member::MemoryMember;
+use super::pool::MemoryPool;
 use super::recall;
+use super::to_bytes;
 use elbowroom_types::probe::Colour;
 
-pub(super) fn lend(giver: &Member, needer: &str, pool: &Pool) -> String {
+pub(super) fn lend(giver: &MemoryMember, needer: &str, pool: &MemoryPool) -> String {
     let kept = match giver.working_set > giver.floor {
         true => format!("{}, which an earlier loan showed it needs", size(giver.working_set)),
         false => format!("its floor of {}", size(giver.floor)),
     };
     format!(
         "{} has no use for more, {needer} has, and {} are free; it uses {} and keeps {kept}",
-        doing(giver),
+        colour_text(giver),
         size(pool.room),
         size(giver.usage()),
     )
 }
 
-pub(super) fn ask(giver: &Member, needer: &str) -> String {
+pub(super) fn ask(giver: &MemoryMember, needer: &str) -> String {
     format!(
         "{} has no use for all of its {}, {needer} has: its view shows less, so that its programs can give some back",
-        doing(giver),
+        colour_text(giver),
         size(giver.usage())
     )
 }
 
-pub(super) fn recall(giver: &Member, needer: &str, short: f64) -> String {
+pub(super) fn recall(giver: &MemoryMember, needer: &str, short: f64) -> String {
     format!(
         "it uses {} and is owed {}; {needer} misses its objective and is owed {} more than it has",
         size(giver.usage()),
-        size(recall::keeps(giver)),
+        size(recall::entitled_usage(giver)),
         size(short),
     )
 }
 
-pub(super) fn lease(giver: &Member) -> String {
+pub(super) fn lease(giver: &MemoryMember) -> String {
     format!(
         "it grows as fast as memory is taken back from it; it uses {} and is owed {}",
         size(giver.usage()),
-        size(recall::keeps(giver))
+        size(recall::entitled_usage(giver))
     )
 }
 
-pub(super) fn drain(giver: &Member) -> String {
+pub(super) fn drain(giver: &MemoryMember) -> String {
     format!("nobody is in it, and {} of page cache are left behind", size(giver.usage()))
 }
 
-pub(super) fn hold(harm: &str, member: &Member) -> String {
+pub(super) fn hold(harm: &str, member: &MemoryMember) -> String {
     format!("a loan hurt: {harm}; its working set is at least {}", size(member.working_set))
 }
 
@@ -56,11 +56,11 @@ pub(super) fn quarantine(harm: &str) -> String {
     format!("{harm} right after memory was taken: for ten minutes it gives no more than what others are owed")
 }
 
-pub(super) fn waits(part: f64) -> String {
+pub(super) fn stalled(part: f64) -> String {
     format!("it waited for memory for {} of the time", percent(part))
 }
 
-pub(super) fn back(refault: f64, taken: f64) -> String {
+pub(super) fn refaulted(refault: f64, taken: f64) -> String {
     format!("{} of the {} that it gave came back at once", size(refault), size(taken))
 }
 
@@ -74,7 +74,7 @@ pub(super) fn overcommit(path: &str, reserved: f64, total: f64) -> String {
     )
 }
 
-pub(super) fn starved(member: &Member, owed: f64) -> String {
+pub(super) fn starved(member: &MemoryMember, owed: f64) -> String {
     format!(
         "{} misses its objective with {} and is owed {}, which others hold and the kernel cannot take: make them give it back \
          (a heap that shrinks, a smaller buffer pool), or add swap",
@@ -88,7 +88,7 @@ pub(super) fn foreign(container: &str) -> String {
     format!("somebody else set the protection of {container} that was ours; it is theirs for ten minutes")
 }
 
-fn doing(member: &Member) -> &'static str {
+fn colour_text(member: &MemoryMember) -> &'static str {
     match member.colour() {
         Colour::Green => "a container that serves everything that is asked",
         Colour::Yellow => "a container that does better than its objective",
@@ -97,7 +97,7 @@ fn doing(member: &Member) -> &'static str {
 }
 
 fn size(amount: f64) -> String {
-    bytes(amount).to_string()
+    to_bytes(amount).to_string()
 }
 
 /// `17%`; one decimal where a whole number says little.

@@ -1,58 +1,64 @@
 //! The governor of a machine's memory: what events do to it.
 
-use super::member::{Member, Protection};
-use super::pool::{self, Place, Shared};
-use super::turn::{Spoken, Turn};
-use super::{PoolView, Settings, Standing, What, alerts, amount, bytes, lend, protect, recall};
-use crate::SERVICES;
+use super::member::{MemoryMember, ProtectionStatus};
+use super::pool::{self, EnclosingPools, PoolMembership};
+use super::pool_pass::{PassState, PoolPass};
+use super::{
+    ContainerMemoryStatus, MemoryAction, MemorySettings, PoolView, alerts, lend, protect, recall, to_bytes,
+    to_f64,
+};
+use crate::SERVICE_CGROUPS;
 use crate::alert::conditions::Conditions;
 use elbowroom_types::alert::Alert;
-use elbowroom_types::claim::{Claim, claim, name};
+use elbowroom_types::claim::{Claim, claim_for, display_name};
 use elbowroom_types::memory::{
-    Act, Done, Export, GroupMemory, Heard, MemoryTick, NodeMemory, Order, Outcome, Protect,
+    GroupMemory, MemoryOrder, MemoryTick, NodeMemory, OrderCompletion, OrderKind, OrderOutcome, ProbeUpdate,
+    ReclaimProtection, ViewCeiling,
 };
-use elbowroom_types::sample::{Engine, Event, Group, GroupId, Limits, Node};
+use elbowroom_types::sample::{
+    CgroupId, CgroupProperties, CgroupSettings, ContainerEngine, HostEvent, NodeProperties,
+};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A shorter time between two ticks is none.
-const SHORTEST: Micros = Micros::millis(200);
+const MIN_PERIOD: Micros = Micros::millis(200);
 /// A longer one is a pause: what was watched is not judged by it.
-const LONGEST: Micros = Micros::secs(10);
+const MAX_PERIOD: Micros = Micros::secs(10);
 /// How long nobody has to need anything before views show what they did.
-const REST: Micros = Micros::secs(10);
+const IDLE_AFTER: Micros = Micros::secs(10);
 
 /// The governor of a machine's memory: a pure state machine over events.
 ///
-/// The same events give the same orders. Containers are those that [`Event::Group`] told of, the outermost where one is inside
+/// The same events give the same orders. Containers are those that [`HostEvent::CgroupProperties`] told of, the outermost where one is inside
 /// another. Nothing can fail: numbers that cannot be true saturate.
 #[derive(Debug)]
-pub struct Memory {
-    settings: Settings,
+pub struct MemoryGovernor {
+    settings: MemorySettings,
     claims: Vec<Claim>,
-    node: Option<Node>,
-    groups: BTreeMap<GroupId, Known>,
-    members: BTreeMap<GroupId, Member>,
+    node: Option<NodeProperties>,
+    groups: BTreeMap<CgroupId, MemoryCgroupState>,
+    members: BTreeMap<CgroupId, MemoryMember>,
     pools: Vec<PoolView>,
     conditions: Conditions,
     last: Option<Micros>,
     /// When somebody last needed something, per pool.
-    needed: BTreeMap<Option<GroupId>, Micros>,
+    last_need: BTreeMap<Option<CgroupId>, Micros>,
 }
 
 /// A cgroup.
 #[derive(Debug)]
-pub(super) struct Known {
-    pub(super) parent: Option<GroupId>,
+pub(super) struct MemoryCgroupState {
+    pub(super) parent: Option<CgroupId>,
     pub(super) max: Limit<Bytes>,
     path: String,
-    container: bool,
+    is_container: bool,
     /// The last measurement, and when.
-    memory: Option<(Micros, GroupMemory)>,
+    last_memory: Option<(Micros, GroupMemory)>,
 }
 
 /// What a container's user protects with the kernel's own means; [`Limit::Max`]: all that it uses.
-fn kept(limits: &Limits) -> Limit<Bytes> {
+fn user_protection(limits: &CgroupSettings) -> Limit<Bytes> {
     let larger = |a, b| match (a, b) {
         (Limit::At(a), Limit::At(b)) => Limit::At(Bytes::max(a, b)),
         _ => Limit::Max,
@@ -63,9 +69,9 @@ fn kept(limits: &Limits) -> Limit<Bytes> {
     claimed.or(soft).unwrap_or(Limit::At(Bytes::ZERO))
 }
 
-impl Memory {
+impl MemoryGovernor {
     /// A governor that knows no container.
-    pub fn new(settings: Settings, claims: Vec<Claim>) -> Self {
+    pub fn new(settings: MemorySettings, claims: Vec<Claim>) -> Self {
         Self {
             settings,
             claims,
@@ -75,46 +81,50 @@ impl Memory {
             pools: Vec::new(),
             conditions: Conditions::default(),
             last: None,
-            needed: BTreeMap::new(),
+            last_need: BTreeMap::new(),
         }
     }
 
     /// The choices in force.
-    pub const fn settings(&self) -> &Settings {
+    pub const fn settings(&self) -> &MemorySettings {
         &self.settings
     }
 
-    /// Takes an event in, and says what to do about it: at most one order of each kind per container. Only [`Event::MemoryTick`] takes
+    /// Takes an event in, and says what to do about it: at most one order of each kind per container. Only [`HostEvent::MemoryTick`] takes
     /// anything from anybody; who is governed no more has what was his again.
-    pub fn apply(&mut self, event: &Event) -> Vec<Order> {
+    pub fn apply(&mut self, event: &HostEvent) -> Vec<MemoryOrder> {
         match event {
-            Event::Node(node) => self.node = Some(node.clone()),
-            Event::Group(group) => return self.meet(group),
-            Event::Gone(id) => return self.gone(*id),
-            Event::Heard(heard) => self.hear(heard),
-            Event::MemoryDone(done) => self.done(done),
-            Event::MemoryTick(tick) => return self.tick(tick),
-            Event::Tick(_) | Event::Export(_) => {}
-            Event::Disk(_) | Event::DiskGone(_) | Event::DiskTick(_) | Event::IoLimits(_) => {}
+            HostEvent::Node(node) => self.node = Some(node.clone()),
+            HostEvent::Group(group) => return self.update_group(group),
+            HostEvent::Gone(id) => return self.remove_group(*id),
+            HostEvent::Heard(heard) => self.on_probe(heard),
+            HostEvent::MemoryDone(done) => self.on_order_completed(done),
+            HostEvent::MemoryTick(tick) => return self.tick(tick),
+            HostEvent::Tick(_) | HostEvent::Export(_) => {}
+            HostEvent::Disk(_) | HostEvent::DiskGone(_) | HostEvent::DiskTick(_) | HostEvent::IoLimits(_) => {
+            }
         }
         Vec::new()
     }
 
     /// Where a container stands; `None` for one that is not governed or was not measured yet.
-    pub fn standing(&self, id: GroupId) -> Option<Standing> {
+    pub fn status(&self, id: CgroupId) -> Option<ContainerMemoryStatus> {
         let member = self.members.get(&id)?;
-        member.measured.then(|| member.standing(self.last.unwrap_or_default()))
+        member.is_measured.then(|| member.status(self.last.unwrap_or_default()))
     }
 
     /// The containers that waited for memory in the last period, as the kernel shows it.
-    pub fn pressed(&self) -> impl Iterator<Item = GroupId> {
-        self.members.values().filter(|member| member.measured && member.is_pressed()).map(|member| member.id)
+    pub fn stalled_containers(&self) -> impl Iterator<Item = CgroupId> {
+        self.members
+            .values()
+            .filter(|member| member.is_measured && member.is_stalled())
+            .map(|member| member.id)
     }
 
     /// The containers that use more than their views were to show at most.
-    pub fn above_their_views(&self) -> impl Iterator<Item = GroupId> {
-        let above = |member: &&Member| match member.export {
-            Limit::At(ceiling) => member.measured && member.usage() > amount(ceiling) + lend::LEAST,
+    pub fn above_view_ceiling(&self) -> impl Iterator<Item = CgroupId> {
+        let above = |member: &&MemoryMember| match member.view_ceiling {
+            Limit::At(ceiling) => member.is_measured && member.usage() > to_f64(ceiling) + lend::MIN_AMOUNT,
             Limit::Max => false,
         };
         self.members.values().filter(above).map(|member| member.id)
@@ -127,82 +137,84 @@ impl Memory {
 
     /// The alerts that last now.
     pub fn alerts(&self) -> Vec<Alert> {
-        self.conditions.lasting().cloned().collect()
+        self.conditions.active().cloned().collect()
     }
 
     /// The cgroups that have to be measured: containers, and those with a hard limit around them.
-    pub fn watched(&self) -> Vec<GroupId> {
-        let mut watched: BTreeSet<GroupId> = self.members.keys().copied().collect();
+    pub fn groups_to_measure(&self) -> Vec<CgroupId> {
+        let mut watched: BTreeSet<CgroupId> = self.members.keys().copied().collect();
         let total = self.node.as_ref().map_or(Bytes(u64::MAX), |node| node.mem_total);
-        let places = self.places(total);
+        let places = self.enclosing_pools(total);
         watched.extend(places.values().flat_map(|place| &place.owners).map(|(owner, _)| *owner));
         watched.into_iter().collect()
     }
 
-    fn places(&self, mem_total: Bytes) -> BTreeMap<GroupId, Place> {
-        pool::places(self.members.keys().copied(), &self.groups, mem_total)
+    fn enclosing_pools(&self, mem_total: Bytes) -> BTreeMap<CgroupId, EnclosingPools> {
+        pool::enclosing_pools(self.members.keys().copied(), &self.groups, mem_total)
     }
 
-    fn meet(&mut self, group: &Group) -> Vec<Order> {
+    fn update_group(&mut self, group: &CgroupProperties) -> Vec<MemoryOrder> {
         let mut orders = Vec::new();
-        let memory = self.groups.remove(&group.id).and_then(|known| known.memory);
-        let known = Known {
+        let memory = self.groups.remove(&group.id).and_then(|known| known.last_memory);
+        let known = MemoryCgroupState {
             parent: group.parent,
             max: group.limits.memory_max.unwrap_or(Limit::Max),
             path: group.path.clone(),
-            container: group.container.is_some(),
-            memory,
+            is_container: group.container.is_some(),
+            last_memory: memory,
         };
         self.groups.insert(group.id, known);
         if let Some(container) = &group.container {
-            let member = self.members.entry(group.id).or_insert_with(|| Member::new(group.id));
-            member.name = name(container);
-            member.claim = claim(&self.claims, container);
+            let member = self.members.entry(group.id).or_insert_with(|| MemoryMember::new(group.id));
+            member.name = display_name(container);
+            member.claim = claim_for(&self.claims, container);
             member.own_max = group.limits.memory_max.unwrap_or(Limit::Max);
-            member.kept = kept(&group.limits);
-            let serves = container.engine == Engine::Plain && SERVICES.contains(&group.path.as_str());
-            member.hands_off = match member.claim.memory.reserve {
+            member.user_protection = user_protection(&group.limits);
+            let serves =
+                container.engine == ContainerEngine::Plain && SERVICE_CGROUPS.contains(&group.path.as_str());
+            member.exempt_reason = match member.claim.memory.reserve {
                 _ if serves => Some("the machine's own services run in it, and everybody waits for those"),
-                None if member.kept == Limit::Max => Some("its user protects all that it uses"),
+                None if member.user_protection == Limit::Max => Some("its user protects all that it uses"),
                 _ => None,
             };
         } else {
-            self.leave(group.id, &mut orders);
+            self.remove_member(group.id, &mut orders);
         }
-        let inner: Vec<GroupId> = self.members.keys().copied().filter(|id| !self.is_outermost(*id)).collect();
-        inner.iter().for_each(|id| self.leave(*id, &mut orders));
+        let inner: Vec<CgroupId> =
+            self.members.keys().copied().filter(|id| !self.is_outermost(*id)).collect();
+        inner.iter().for_each(|id| self.remove_member(*id, &mut orders));
         orders
     }
 
     /// Governs a container no more: nothing of ours stays on it, where it is still there.
-    fn leave(&mut self, group: GroupId, orders: &mut Vec<Order>) {
+    fn remove_member(&mut self, group: CgroupId, orders: &mut Vec<MemoryOrder>) {
         let Some(member) = self.members.remove(&group) else { return };
         let at = self.last.unwrap_or_default();
-        if member.export != Limit::Max {
-            orders.push(Order::Export(Export { at, group, ceiling: Limit::Max }));
+        if member.view_ceiling != Limit::Max {
+            orders.push(MemoryOrder::Export(ViewCeiling { at, group, ceiling: Limit::Max }));
         }
         if member.protect.is_some() {
             let (low, min, soft) = (Bytes::ZERO, Bytes::ZERO, Limit::Max);
-            orders.push(Order::Protect(Protect { at, group, low, min, soft }));
+            orders.push(MemoryOrder::Protect(ReclaimProtection { at, group, low, min, soft }));
         }
         if member.lease.is_some() {
-            orders.push(Order::Release(group));
+            orders.push(MemoryOrder::Release(group));
         }
     }
 
     /// A container inside another is governed with the outer one, whose memory includes its own.
-    fn is_outermost(&self, id: GroupId) -> bool {
-        !self.is_below(id, |above| self.groups.get(&above).is_some_and(|known| known.container))
+    fn is_outermost(&self, id: CgroupId) -> bool {
+        !self.is_below(id, |above| self.groups.get(&above).is_some_and(|known| known.is_container))
     }
 
     /// Whether one of the groups above a group is such a one.
-    fn is_below(&self, id: GroupId, such: impl Fn(GroupId) -> bool) -> bool {
-        let parent = |id: GroupId| self.groups.get(&id).and_then(|known| known.parent);
+    fn is_below(&self, id: CgroupId, such: impl Fn(CgroupId) -> bool) -> bool {
+        let parent = |id: CgroupId| self.groups.get(&id).and_then(|known| known.parent);
         // A group that is its own ancestor cannot be; the count ends the walk where events say so.
         std::iter::successors(parent(id), |above| parent(*above)).take(self.groups.len()).any(such)
     }
 
-    fn gone(&mut self, id: GroupId) -> Vec<Order> {
+    fn remove_group(&mut self, id: CgroupId) -> Vec<MemoryOrder> {
         let mut gone = vec![id];
         let mut next = 0;
         while let Some(parent) = gone.get(next).copied() {
@@ -214,79 +226,83 @@ impl Memory {
         let mut orders = Vec::new();
         for id in &gone {
             self.groups.remove(id);
-            self.leave(*id, &mut orders);
-            self.needed.remove(&Some(*id));
+            self.remove_member(*id, &mut orders);
+            self.last_need.remove(&Some(*id));
         }
         let now = self.last.unwrap_or_default();
         let ended = self.conditions.forget(now, |_, group| group.is_some_and(|group| gone.contains(&group)));
-        orders.extend(ended.into_iter().map(Order::Alert));
+        orders.extend(ended.into_iter().map(MemoryOrder::Alert));
         orders
     }
 
-    fn hear(&mut self, heard: &Heard) {
+    fn on_probe(&mut self, heard: &ProbeUpdate) {
         if let Some(member) = self.members.get_mut(&heard.group)
-            && member.heard.is_none_or(|before| before.at <= heard.at)
+            && member.last_probe.is_none_or(|before| before.at <= heard.at)
         {
-            member.heard = Some(*heard);
+            member.last_probe = Some(*heard);
         }
     }
 
-    fn done(&mut self, done: &Done) {
+    fn on_order_completed(&mut self, done: &OrderCompletion) {
         let Some(member) = self.members.get_mut(&done.group) else { return };
         let later = |wait: Micros| done.now.saturating_add(wait);
         match done.what {
-            Act::Reclaim => {
+            OrderKind::Reclaim => {
                 let Some((_, what)) = member.pending.take() else { return };
                 match done.outcome {
-                    Outcome::Refused(_) | Outcome::Foreign => member.refused_until = later(recall::RETRY),
+                    OrderOutcome::Refused(_) | OrderOutcome::Foreign => {
+                        member.refused_until = later(recall::REFUSED_RETRY)
+                    }
                     // Nothing was tried, so nothing is learned.
-                    Outcome::Late => return,
-                    Outcome::Done | Outcome::Partly | Outcome::Gone => {}
+                    OrderOutcome::Late => return,
+                    OrderOutcome::Done | OrderOutcome::Partly | OrderOutcome::Gone => {}
                 }
-                if let What::Lend { amount: asked } = what {
+                if let MemoryAction::Lend { amount: asked } = what {
                     let usual = member.meter.refault_mean();
-                    member.loans.given(done.now, done.reclaimed, usual);
-                    if done.reclaimed.get() < asked.get() / 4 && done.outcome == Outcome::Partly {
-                        lend::learn(member, done.now);
+                    member.loans.record_loan(done.now, done.reclaimed, usual);
+                    if done.reclaimed.get() < asked.get() / 4 && done.outcome == OrderOutcome::Partly {
+                        lend::learn_working_set(member, done.now);
                     }
                 }
-                if let What::Recall { .. } = what {
-                    member.recall.at = Some(done.now);
-                    member.loans.recalled();
+                if let MemoryAction::Recall { .. } = what {
+                    member.recall.last_recall = Some(done.now);
+                    member.loans.on_recall();
                 }
             }
-            Act::Protect => {
+            OrderKind::Protect => {
                 (member.protection, member.unprotectable_until) = match done.outcome {
-                    Outcome::Done | Outcome::Partly => (Protection::InForce, member.unprotectable_until),
-                    Outcome::Foreign => (Protection::Foreign, later(protect::CEDED)),
-                    Outcome::Refused(_) | Outcome::Gone | Outcome::Late => {
-                        (Protection::Refused, later(protect::RETRY))
+                    OrderOutcome::Done | OrderOutcome::Partly => {
+                        (ProtectionStatus::InForce, member.unprotectable_until)
+                    }
+                    OrderOutcome::Foreign => (ProtectionStatus::Foreign, later(protect::FOREIGN_RETRY)),
+                    OrderOutcome::Refused(_) | OrderOutcome::Gone | OrderOutcome::Late => {
+                        (ProtectionStatus::Refused, later(protect::REFUSED_RETRY))
                     }
                 };
             }
-            Act::Lease => {
-                if matches!(done.outcome, Outcome::Refused(_) | Outcome::Foreign) {
+            OrderKind::Lease => {
+                if matches!(done.outcome, OrderOutcome::Refused(_) | OrderOutcome::Foreign) {
                     member.lease = None;
-                    member.recall.unleasable_until = later(recall::RETRY);
+                    member.recall.no_lease_until = later(recall::REFUSED_RETRY);
                 }
             }
         }
     }
 
-    fn tick(&mut self, tick: &MemoryTick) -> Vec<Order> {
+    fn tick(&mut self, tick: &MemoryTick) -> Vec<MemoryOrder> {
         let now = tick.now;
         let elapsed = self.last.map(|last| now.saturating_sub(last));
-        if self.last.is_some_and(|last| now <= last) || elapsed.is_some_and(|elapsed| elapsed < SHORTEST) {
+        if self.last.is_some_and(|last| now <= last) || elapsed.is_some_and(|elapsed| elapsed < MIN_PERIOD) {
             return Vec::new();
         }
         let (Some(node), settings) = (self.node.clone(), self.settings.clone()) else { return Vec::new() };
-        let paused = elapsed.is_some_and(|elapsed| elapsed > LONGEST);
+        let paused = elapsed.is_some_and(|elapsed| elapsed > MAX_PERIOD);
         let seconds = elapsed.map_or(0.0, |elapsed| elapsed.get() as f64 / 1e6);
         self.last = Some(now);
-        self.members.values_mut().for_each(|member| member.measured = false);
+        self.members.values_mut().for_each(|member| member.is_measured = false);
         for (id, memory) in &tick.groups {
             if let Some(known) = self.groups.get_mut(id) {
-                known.memory = Some((now, *memory));
+                known.last_memory = Some((now, *memory));
             }
             if let Some(member) = self.members.get_mut(id) {
                 member.measure(now, seconds, memory);
@@ -294,21 +310,23 @@ impl Memory {
         }
         let mut orders = Vec::new();
         self.pools.clear();
-        let places = self.places(node.mem_total);
+        let places = self.enclosing_pools(node.mem_total);
         for (id, place) in &places {
             if let Some(member) = self.members.get_mut(id) {
-                member.around = place.around;
+                member.ancestor_max = place.ancestor_max;
             }
         }
-        let pools = self.divide(&node, &tick.node, &places);
-        pool::divide(&pools, &mut self.members, &settings);
+        let pools = self.build_pools(&node, &tick.node, &places);
+        pool::compute_entitlements(&pools, &mut self.members, &settings);
         let (page_size, views, idle_tax) = (node.page_size, settings.views, settings.idle_tax.fraction());
-        let turns: Vec<Turn<'_>> =
-            pools.iter().map(|shared| Turn { now, shared, page_size, views, idle_tax }).collect();
+        let turns: Vec<PoolPass<'_>> = pools
+            .iter()
+            .map(|shared| PoolPass { now, membership: shared, page_size, shrink_views: views, idle_tax })
+            .collect();
         // The pools that each container is in, from the outside in.
-        let mut within: BTreeMap<GroupId, Vec<&Turn<'_>>> = BTreeMap::new();
+        let mut within: BTreeMap<CgroupId, Vec<&PoolPass<'_>>> = BTreeMap::new();
         for turn in &turns {
-            turn.shared.ids.iter().for_each(|id| within.entry(*id).or_default().push(turn));
+            turn.membership.member_ids.iter().for_each(|id| within.entry(*id).or_default().push(turn));
         }
         if !paused {
             for (id, turns) in &within {
@@ -317,53 +335,62 @@ impl Memory {
                 }
             }
         }
-        let rested = |needed: &BTreeMap<_, Micros>, shared: &Shared| {
-            needed.get(&shared.pool.owner).is_none_or(|at| now.saturating_sub(*at) >= REST)
+        let rested = |needed: &BTreeMap<_, Micros>, shared: &PoolMembership| {
+            needed.get(&shared.pool.owner).is_none_or(|at| now.saturating_sub(*at) >= IDLE_AFTER)
         };
-        let busy: BTreeSet<GroupId> = pools
+        let busy: BTreeSet<CgroupId> = pools
             .iter()
-            .filter(|shared| !rested(&self.needed, shared))
-            .flat_map(|shared| shared.ids.iter().copied())
+            .filter(|shared| !rested(&self.last_need, shared))
+            .flat_map(|shared| shared.member_ids.iter().copied())
             .collect();
-        let mut spoken = Spoken::default();
+        let mut spoken = PassState::default();
         let reserved = pool::reserved(&pools, &self.members);
         for (turn, reserved) in turns.iter().zip(reserved) {
-            let shared = turn.shared;
-            let needers = shared.needers(&self.members, &pools);
+            let shared = turn.membership;
+            let needers = shared.unmet_demands(&self.members, &pools);
             if turn.move_memory(&mut self.members, &needers, &mut spoken, &mut orders) {
-                self.needed.insert(shared.pool.owner, now);
+                self.last_need.insert(shared.pool.owner, now);
             }
-            let alert = alerts::of_pool(shared, reserved, now, &mut self.conditions);
-            orders.extend(alert.map(Order::Alert));
+            let alert = alerts::pool_alert(shared, reserved, now, &mut self.conditions);
+            orders.extend(alert.map(MemoryOrder::Alert));
             self.pools.push(PoolView {
                 path: shared.path.clone(),
-                size: bytes(shared.pool.size),
-                room: bytes(shared.pool.room),
-                reserved: bytes(reserved),
+                size: to_bytes(shared.pool.size),
+                room: to_bytes(shared.pool.room),
+                reserved: to_bytes(reserved),
                 short: shared.pool.short,
-                containers: shared.ids.len(),
+                containers: shared.member_ids.len(),
                 needers: needers.len(),
             });
         }
         for (id, turns) in &within {
             let (Some(member), Some(innermost)) = (self.members.get_mut(id), turns.last()) else { continue };
-            innermost.settle(member, &spoken, !busy.contains(id), &mut orders);
-            orders.extend(protect::order(member, now));
-            let short = turns.iter().any(|turn| turn.shared.pool.short);
-            orders.extend(alerts::of_member(member, short, now, &mut self.conditions).map(Order::Alert));
+            innermost.finish(member, &spoken, !busy.contains(id), &mut orders);
+            orders.extend(protect::protection_order(member, now));
+            let short = turns.iter().any(|turn| turn.membership.pool.short);
+            orders.extend(
+                alerts::member_alerts(member, short, now, &mut self.conditions).map(MemoryOrder::Alert),
+            );
         }
         // A pool whose last container left is not among those that were looked at.
-        orders.extend(self.conditions.rest(now).into_iter().map(Order::Alert));
+        orders.extend(self.conditions.clear_unseen(now).into_iter().map(MemoryOrder::Alert));
         orders
     }
 
     /// The pools with their members, from the outside in, the machine first; none where nobody is there. Who was not measured is in
     /// none, nor who is in a pool that was not: that cannot be divided, and its members are not for others to divide either.
-    fn divide(&self, node: &Node, memory: &NodeMemory, places: &BTreeMap<GroupId, Place>) -> Vec<Shared> {
-        let is_known = |place: &&Place| place.owners.iter().all(|(owner, _)| self.measured(*owner).is_some());
-        let mut limits: BTreeMap<GroupId, (Bytes, Vec<GroupId>)> = BTreeMap::new();
-        let mut inside: BTreeMap<Option<GroupId>, Vec<GroupId>> = BTreeMap::new();
-        for member in self.members.values().filter(|member| member.measured) {
+    fn build_pools(
+        &self,
+        node: &NodeProperties,
+        memory: &NodeMemory,
+        places: &BTreeMap<CgroupId, EnclosingPools>,
+    ) -> Vec<PoolMembership> {
+        let is_known = |place: &&EnclosingPools| {
+            place.owners.iter().all(|(owner, _)| self.measured_memory(*owner).is_some())
+        };
+        let mut limits: BTreeMap<CgroupId, (Bytes, Vec<CgroupId>)> = BTreeMap::new();
+        let mut inside: BTreeMap<Option<CgroupId>, Vec<CgroupId>> = BTreeMap::new();
+        for member in self.members.values().filter(|member| member.is_measured) {
             let Some(place) = places.get(&member.id).filter(is_known) else { continue };
             inside.entry(None).or_default().push(member.id);
             for (at, (owner, limit)) in place.owners.iter().enumerate() {
@@ -372,23 +399,33 @@ impl Memory {
                 limits.entry(*owner).or_insert_with(|| (*limit, around()));
             }
         }
-        let shared = |(owner, ids): (Option<GroupId>, Vec<GroupId>)| {
-            let own: Vec<&GroupMemory> = ids.iter().filter_map(|id| self.measured(*id)).collect();
+        let shared = |(owner, ids): (Option<CgroupId>, Vec<CgroupId>)| {
+            let own: Vec<&GroupMemory> = ids.iter().filter_map(|id| self.measured_memory(*id)).collect();
             let Some(owner) = owner else {
-                let pool = pool::machine(node, memory, &own, &self.settings);
-                return Some(Shared { pool, path: "/".to_owned(), around: Vec::new(), ids });
+                let pool = pool::machine_pool(node, memory, &own, &self.settings);
+                return Some(PoolMembership {
+                    pool,
+                    path: "/".to_owned(),
+                    enclosing: Vec::new(),
+                    member_ids: ids,
+                });
             };
             let (limit, around) = limits.get(&owner)?.clone();
-            let pool = pool::limited(owner, limit, self.measured(owner)?, &own, &self.settings);
-            Some(Shared { pool, path: self.groups.get(&owner)?.path.clone(), around, ids })
+            let pool = pool::limited_pool(owner, limit, self.measured_memory(owner)?, &own, &self.settings);
+            Some(PoolMembership {
+                pool,
+                path: self.groups.get(&owner)?.path.clone(),
+                enclosing: around,
+                member_ids: ids,
+            })
         };
-        let mut pools: Vec<Shared> = inside.into_iter().filter_map(shared).collect();
-        pools.sort_by_key(|shared| (shared.pool.owner.is_some(), shared.around.len(), shared.pool.owner));
+        let mut pools: Vec<PoolMembership> = inside.into_iter().filter_map(shared).collect();
+        pools.sort_by_key(|shared| (shared.pool.owner.is_some(), shared.enclosing.len(), shared.pool.owner));
         pools
     }
 
-    fn measured(&self, id: GroupId) -> Option<&GroupMemory> {
-        let (at, memory) = self.groups.get(&id)?.memory.as_ref()?;
+    fn measured_memory(&self, id: CgroupId) -> Option<&GroupMemory> {
+        let (at, memory) = self.groups.get(&id)?.last_memory.as_ref()?;
         (Some(*at) == self.last).then_some(memory)
     }
 }

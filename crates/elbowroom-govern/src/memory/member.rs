@@ -1,33 +1,36 @@
 //! One container: how it is doing, what it is owed, what was done to it.
 
-use super::colour::{self, Judgement, SOME, Source};
-use super::meter::Meter;
+use super::colour::{self, ColourSource, Judgement, MIN_REFAULT};
+use super::meter::MemoryMeter;
 use super::pool;
-use super::{Decision, HISTORY, Inputs, Standing, State, What, amount, bytes};
+use super::{
+    ContainerMemoryStatus, DECISION_HISTORY, DecisionInputs, LendingState, MemoryAction, MemoryDecision,
+    to_bytes, to_f64,
+};
 use elbowroom_types::claim::Claim;
-use elbowroom_types::memory::{GroupMemory, Heard, Lease, Protect};
+use elbowroom_types::memory::{GroupMemory, MemoryHighLease, ProbeUpdate, ReclaimProtection};
 use elbowroom_types::probe::Colour;
-use elbowroom_types::sample::GroupId;
+use elbowroom_types::sample::CgroupId;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::collections::VecDeque;
 
 /// How long an order may stay without an answer; then it was lost, or nobody carries orders out.
-pub(super) const ANSWER_WITHIN: Micros = Micros::secs(10);
+pub(super) const ORDER_TIMEOUT: Micros = Micros::secs(10);
 /// Half of a learned working set is forgotten in this time, so that one that shrank is found out.
-const HALF_LIFE: f64 = 420.0;
+const WORKING_SET_HALF_LIFE: f64 = 420.0;
 
 /// Less than this part of what was asked of it, all of which is served, is another load.
-const OTHER_LOAD: f64 = 0.5;
+const LOAD_DROP: f64 = 0.5;
 /// Waiting for this part of a period is pressure.
-const PRESSED: f64 = 0.1;
+const PRESSURE_STALL: f64 = 0.1;
 /// Who reads back this part of what it has within ten periods could use more.
-const READS_BACK: f64 = 0.1;
+const REFAULT_PART: f64 = 0.1;
 
 /// What came of a protection that was ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Protection {
+pub(super) enum ProtectionStatus {
     /// Nothing yet.
-    Asked,
+    Pending,
     /// It is in force, or the one before it, which counts until the answer.
     InForce,
     /// It is not in force, or only a part of it; the kernel's word, or ours.
@@ -38,114 +41,119 @@ pub(super) enum Protection {
 
 /// A container's state.
 #[derive(Debug)]
-pub(super) struct Member {
-    pub(super) id: GroupId,
+pub(super) struct MemoryMember {
+    pub(super) id: CgroupId,
     pub(super) name: String,
     pub(super) claim: Claim,
     /// Why nothing is ever taken from it.
-    pub(super) hands_off: Option<&'static str>,
+    pub(super) exempt_reason: Option<&'static str>,
     /// What its user protects with the kernel's own means; [`Limit::Max`]: all that it uses.
-    pub(super) kept: Limit<Bytes>,
+    pub(super) user_protection: Limit<Bytes>,
     /// Its own hard limit, and the tightest that is around it alone.
     pub(super) own_max: Limit<Bytes>,
-    pub(super) around: Limit<Bytes>,
+    pub(super) ancestor_max: Limit<Bytes>,
     /// Whether the last tick named it.
-    pub(super) measured: bool,
-    pub(super) meter: Meter,
-    pub(super) heard: Option<Heard>,
+    pub(super) is_measured: bool,
+    pub(super) meter: MemoryMeter,
+    pub(super) last_probe: Option<ProbeUpdate>,
     pub(super) judgement: Judgement,
-    /// Periods that it has been green, up to [`colour::DWELL`].
-    greens: u8,
+    /// Periods that it has been green, up to [`colour::GREEN_DWELL`].
+    green_periods: u8,
 
     pub(super) reserve: f64,
     pub(super) floor: f64,
     pub(super) entitlement: f64,
     /// What it would be owed if everybody wanted all he can get.
-    pub(super) nominal: f64,
+    pub(super) nominal_entitlement: f64,
 
     pub(super) working_set: f64,
-    /// What was asked of it when that was learned, where a probe says; and periods of much less, up to [`colour::DWELL`].
-    pub(super) learned_at: Option<f64>,
-    ebb: u8,
+    /// What was asked of it when that was learned, where a probe says; and periods of much less, up to [`colour::GREEN_DWELL`].
+    pub(super) working_set_load: Option<f64>,
+    low_load_periods: u8,
     /// It waits for nothing, and reads back what it has less than that, for others took it.
-    misses: bool,
+    lacks_working_set: bool,
     pub(super) loans: super::lend::Loans,
-    pub(super) recall: super::recall::Recall,
+    pub(super) recall: super::recall::RecallState,
     /// An order that was not answered, and when it was given.
-    pub(super) pending: Option<(Micros, What)>,
+    pub(super) pending: Option<(Micros, MemoryAction)>,
     /// When the kernel said last that it cannot take from it.
     pub(super) refused_until: Micros,
     pub(super) quarantine_until: Micros,
-    pub(super) lease: Option<Lease>,
-    pub(super) protect: Option<Protect>,
+    pub(super) lease: Option<MemoryHighLease>,
+    pub(super) protect: Option<ReclaimProtection>,
     /// What came of the last protection.
-    pub(super) protection: Protection,
+    pub(super) protection: ProtectionStatus,
     /// Protection is somebody else's, or cannot be had, until then.
     pub(super) unprotectable_until: Micros,
-    pub(super) export: Limit<Bytes>,
-    pub(super) decisions: VecDeque<Decision>,
+    pub(super) view_ceiling: Limit<Bytes>,
+    pub(super) decisions: VecDeque<MemoryDecision>,
 }
 
-impl Member {
-    pub(super) fn new(id: GroupId) -> Self {
+impl MemoryMember {
+    pub(super) fn new(id: CgroupId) -> Self {
         Self {
             id,
             name: String::new(),
             claim: Claim::default(),
-            hands_off: None,
-            kept: Limit::At(Bytes::ZERO),
+            exempt_reason: None,
+            user_protection: Limit::At(Bytes::ZERO),
             own_max: Limit::Max,
-            around: Limit::Max,
-            measured: false,
-            meter: Meter::default(),
-            heard: None,
+            ancestor_max: Limit::Max,
+            is_measured: false,
+            meter: MemoryMeter::default(),
+            last_probe: None,
             judgement: Judgement::default(),
-            greens: 0,
+            green_periods: 0,
             reserve: 0.0,
             floor: 0.0,
             entitlement: 0.0,
-            nominal: 0.0,
+            nominal_entitlement: 0.0,
             working_set: 0.0,
-            learned_at: None,
-            ebb: 0,
-            misses: false,
+            working_set_load: None,
+            low_load_periods: 0,
+            lacks_working_set: false,
             loans: super::lend::Loans::default(),
-            recall: super::recall::Recall::default(),
+            recall: super::recall::RecallState::default(),
             pending: None,
             refused_until: Micros::ZERO,
             quarantine_until: Micros::ZERO,
             lease: None,
             protect: None,
-            protection: Protection::Asked,
+            protection: ProtectionStatus::Pending,
             unprotectable_until: Micros::ZERO,
-            export: Limit::Max,
+            view_ceiling: Limit::Max,
             decisions: VecDeque::new(),
         }
     }
 
     /// Takes a measurement in and judges it.
     pub(super) fn measure(&mut self, now: Micros, seconds: f64, sample: &GroupMemory) {
-        self.measured = true;
+        self.is_measured = true;
         self.meter.measure(now, sample);
         let report =
-            self.heard.filter(|heard| heard.at <= now && now < heard.until).map(|heard| heard.report);
+            self.last_probe.filter(|heard| heard.at <= now && now < heard.until).map(|heard| heard.report);
         self.judgement = colour::judge(report.as_ref(), &self.claim, &self.meter);
-        self.greens = match self.judgement.colour {
-            Colour::Green => self.greens.saturating_add(1).min(colour::DWELL),
+        self.green_periods = match self.judgement.colour {
+            Colour::Green => self.green_periods.saturating_add(1).min(colour::GREEN_DWELL),
             _ => 0,
         };
-        self.working_set *= (-seconds / HALF_LIFE).exp2();
+        self.working_set *= (-seconds / WORKING_SET_HALF_LIFE).exp2();
         let less =
-            self.learned_at.zip(self.judgement.load).is_some_and(|(then, now)| now < OTHER_LOAD * then);
-        self.ebb = if less && self.greens > 0 { (self.ebb + 1).min(colour::DWELL) } else { 0 };
-        if self.ebb == colour::DWELL {
-            (self.working_set, self.learned_at) = (0.0, None);
+            self.working_set_load.zip(self.judgement.load).is_some_and(|(then, now)| now < LOAD_DROP * then);
+        self.low_load_periods = if less && self.green_periods > 0 {
+            (self.low_load_periods + 1).min(colour::GREEN_DWELL)
+        } else {
+            0
+        };
+        if self.low_load_periods == colour::GREEN_DWELL {
+            (self.working_set, self.working_set_load) = (0.0, None);
         }
-        self.misses = self.judgement.source != Source::Probe
+        self.lacks_working_set = self.judgement.source != ColourSource::Probe
             && self.judgement.colour == Colour::Green
-            && self.reads_back()
-            && self.usage() < if self.misses { 1.0 } else { pool::SHORT } * self.due();
-        if self.pending.is_some_and(|(at, _)| now.saturating_sub(at) >= ANSWER_WITHIN) {
+            && self.is_refaulting()
+            && self.usage()
+                < if self.lacks_working_set { 1.0 } else { pool::SHORT_BELOW } * self.reserved_working_set();
+        if self.pending.is_some_and(|(at, _)| now.saturating_sub(at) >= ORDER_TIMEOUT) {
             self.pending = None;
         }
     }
@@ -153,57 +161,59 @@ impl Member {
     /// How it is doing, green only when it has been for a while.
     pub(super) fn colour(&self) -> Colour {
         match self.judgement.colour {
-            Colour::Green if self.greens < colour::DWELL || self.misses => Colour::Yellow,
+            Colour::Green if self.green_periods < colour::GREEN_DWELL || self.lacks_working_set => {
+                Colour::Yellow
+            }
             colour => colour,
         }
     }
 
     pub(super) fn usage(&self) -> f64 {
-        amount(self.meter.last().usage)
+        to_f64(self.meter.last().usage)
     }
 
-    pub(super) fn is_dead(&self) -> bool {
+    pub(super) fn is_unpopulated(&self) -> bool {
         !self.meter.last().populated
     }
 
     /// It would use more memory if there were some.
-    pub(super) fn is_hungry(&self) -> bool {
-        self.judgement.colour == Colour::Red || self.meter.refault() >= SOME || self.meter.grows()
+    pub(super) fn wants_memory(&self) -> bool {
+        self.judgement.colour == Colour::Red || self.meter.refault() >= MIN_REFAULT || self.meter.is_growing()
     }
 
     /// It waited for memory in the last period, for long enough that programs which watch the kernel for that would be told: sd-event(3)
     /// asks for a tenth of the time (`MEMORY_PRESSURE_DEFAULT_THRESHOLD_USEC`, 200 ms of 2 s). Where the kernel counts no stalls, it reads back
     /// much of what it has.
-    pub(super) fn is_pressed(&self) -> bool {
-        match self.meter.stall_now() {
-            Some(stall) => stall >= PRESSED,
+    pub(super) fn is_stalled(&self) -> bool {
+        match self.meter.last_stall() {
+            Some(stall) => stall >= PRESSURE_STALL,
             None => self.meter.is_settled() && colour::by_refaults(&self.meter) == Colour::Red,
         }
     }
 
     /// What failed loans taught, as far as it has that reserved.
-    fn due(&self) -> f64 {
+    fn reserved_working_set(&self) -> f64 {
         self.working_set.min(self.reserve)
     }
 
     /// What it is owed and no more, while others have a part of that.
-    pub(super) fn missed(&self) -> Option<f64> {
-        self.misses.then(|| self.due())
+    pub(super) fn missing_working_set(&self) -> Option<f64> {
+        self.lacks_working_set.then(|| self.reserved_working_set())
     }
 
     /// It could use more: a good part of what it has came back lately.
-    pub(super) fn reads_back(&self) -> bool {
-        amount(self.meter.refault()) > READS_BACK * self.usage()
+    pub(super) fn is_refaulting(&self) -> bool {
+        to_f64(self.meter.refault()) > REFAULT_PART * self.usage()
     }
 
     /// What it can ever use.
     pub(super) fn max(&self) -> Limit<Bytes> {
-        self.own_max.min(self.around)
+        self.own_max.min(self.ancestor_max)
     }
 
     /// It fills that: what others give does not help it.
-    pub(super) fn is_full(&self) -> bool {
-        self.max().value().is_some_and(|max| self.usage() >= 0.98 * amount(max))
+    pub(super) fn is_at_max(&self) -> bool {
+        self.max().value().is_some_and(|max| self.usage() >= 0.98 * to_f64(max))
     }
 
     /// What the kernel can take of it: page cache that is neither waiting to be written nor run from, and what fits into swap. What
@@ -214,59 +224,59 @@ impl Member {
         let cache =
             m.inactive_file.saturating_add(m.active_file).saturating_sub(m.dirty).saturating_sub(run_from);
         let swappable = m.anon.saturating_add(m.shmem).saturating_sub(m.unevictable).min(m.swap_room);
-        amount(cache.saturating_add(swappable)) + amount(m.slab_reclaimable) / 2.0
+        to_f64(cache.saturating_add(swappable)) + to_f64(m.slab_reclaimable) / 2.0
     }
 
     /// Whether memory that it may have use for can be taken from it now.
-    pub(super) fn is_free_to_take(&self, now: Micros) -> bool {
-        self.can_give_back(now) && now >= self.quarantine_until
+    pub(super) fn may_take(&self, now: Micros) -> bool {
+        self.may_recall(now) && now >= self.quarantine_until
     }
 
     /// Whether memory that others are owed can be taken from it now: what a loan did to it is no reason to keep that.
-    pub(super) fn can_give_back(&self, now: Micros) -> bool {
-        self.hands_off.is_none()
-            && self.measured
+    pub(super) fn may_recall(&self, now: Micros) -> bool {
+        self.exempt_reason.is_none()
+            && self.is_measured
             && self.pending.is_none()
-            && now >= self.recall.spared_until
+            && now >= self.recall.exempt_until
             && now >= self.refused_until
     }
 
-    pub(super) fn state(&self, now: Micros) -> State {
+    pub(super) fn state(&self, now: Micros) -> LendingState {
         match () {
-            () if self.is_dead() => State::Dead,
-            () if now < self.quarantine_until => State::Quarantine,
-            () if !self.meter.is_settled() => State::Observe,
-            () if self.loans.is_held(now) => State::Hold,
-            () if self.loans.is_lending() => State::Lending,
-            () if self.colour() == Colour::Green => State::Spare,
-            () => State::Protected,
+            () if self.is_unpopulated() => LendingState::Dead,
+            () if now < self.quarantine_until => LendingState::Quarantine,
+            () if !self.meter.is_settled() => LendingState::Observe,
+            () if self.loans.is_on_hold(now) => LendingState::Hold,
+            () if self.loans.is_lending() => LendingState::Lending,
+            () if self.colour() == Colour::Green => LendingState::Spare,
+            () => LendingState::Protected,
         }
     }
 
     /// Remembers a decision.
-    pub(super) fn decide(&mut self, at: Micros, what: What, room: f64, because: String) {
-        if self.decisions.len() == HISTORY {
+    pub(super) fn record_decision(&mut self, at: Micros, what: MemoryAction, room: f64, because: String) {
+        if self.decisions.len() == DECISION_HISTORY {
             self.decisions.pop_front();
         }
-        self.decisions.push_back(Decision { at, what, inputs: self.inputs(room), because });
+        self.decisions.push_back(MemoryDecision { at, what, inputs: self.inputs(room), because });
     }
 
-    fn inputs(&self, room: f64) -> Inputs {
-        Inputs {
+    fn inputs(&self, room: f64) -> DecisionInputs {
+        DecisionInputs {
             colour: self.colour(),
             sigma: self.judgement.sigma,
             stall: self.meter.stall(),
             usage: self.meter.last().usage,
-            floor: bytes(self.floor),
-            entitlement: bytes(self.entitlement),
-            working_set: bytes(self.working_set),
-            room: bytes(room),
+            floor: to_bytes(self.floor),
+            entitlement: to_bytes(self.entitlement),
+            working_set: to_bytes(self.working_set),
+            room: to_bytes(room),
         }
     }
 
-    pub(super) fn standing(&self, now: Micros) -> Standing {
-        let until = self.quarantine_until.max(self.loans.held_until());
-        Standing {
+    pub(super) fn status(&self, now: Micros) -> ContainerMemoryStatus {
+        let until = self.quarantine_until.max(self.loans.hold_until());
+        ContainerMemoryStatus {
             colour: self.colour(),
             source: self.judgement.source,
             sigma: self.judgement.sigma,
@@ -274,18 +284,18 @@ impl Member {
             state: self.state(now),
             until: (until > now).then_some(until),
             usage: self.meter.last().usage,
-            reclaimable: bytes(self.reclaimable()),
-            reserve: bytes(self.reserve),
-            floor: bytes(self.floor),
-            entitlement: bytes(self.entitlement),
-            working_set: bytes(self.working_set),
+            reclaimable: to_bytes(self.reclaimable()),
+            reserve: to_bytes(self.reserve),
+            floor: to_bytes(self.floor),
+            entitlement: to_bytes(self.entitlement),
+            working_set: to_bytes(self.working_set),
             lent: self.loans.lent(),
             protected: self.protect.map_or(Bytes::ZERO, |protect| protect.low),
-            enforced: self.protection == Protection::InForce,
-            export: self.export,
+            enforced: self.protection == ProtectionStatus::InForce,
+            export: self.view_ceiling,
             lease: self.lease.map(|lease| lease.high),
             failures: self.loans.failures(),
-            hands_off: self.hands_off.map(str::to_owned),
+            hands_off: self.exempt_reason.map(str::to_owned),
             decisions: self.decisions.iter().cloned().collect(),
         }
     }

@@ -7,26 +7,26 @@ use std::collections::VecDeque;
 /// Periods that are remembered: a minute of them.
 const WINDOW: usize = 60;
 /// The short window: long enough for one burst to be no trend.
-const SHORT: usize = 10;
+const SHORT_WINDOW: usize = 10;
 /// A container that grew by more than this in ten periods grows.
 const GROWTH: Percent = Percent::whole(2);
 /// A shorter period says nothing about a rate.
-const SHORTEST: Micros = Micros::millis(200);
+const MIN_PERIOD: Micros = Micros::millis(200);
 /// A longer one is a pause.
-const LONGEST: Micros = Micros::secs(10);
+const MAX_PERIOD: Micros = Micros::secs(10);
 
 /// A container's counters and what follows from them.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(super) struct MemoryMeter {
     now: Micros,
     last: GroupMemory,
-    periods: VecDeque<Period>,
-    known: bool,
+    periods: VecDeque<MemoryPeriod>,
+    has_sample: bool,
 }
 
 /// What happened between two measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Period {
+pub(super) struct MemoryPeriod {
     seconds: f64,
     /// The part of it in which somebody waited for memory: for memory itself, or for reading back what had been reclaimed.
     stall: Option<f64>,
@@ -42,22 +42,22 @@ pub(super) struct Period {
     usage: Bytes,
 }
 
-impl Meter {
+impl MemoryMeter {
     /// Takes a measurement in; whether it ended a period.
     pub(super) fn measure(&mut self, now: Micros, sample: &GroupMemory) -> bool {
         let elapsed = now.saturating_sub(self.now);
-        if self.known && now > self.now && elapsed < SHORTEST {
+        if self.has_sample && now > self.now && elapsed < MIN_PERIOD {
             return false;
         }
-        if self.known && (SHORTEST..=LONGEST).contains(&elapsed) {
+        if self.has_sample && (MIN_PERIOD..=MAX_PERIOD).contains(&elapsed) {
             if self.periods.len() == WINDOW {
                 self.periods.pop_front();
             }
-            self.periods.push_back(Period::between(&self.last, sample, elapsed));
-        } else if self.known {
+            self.periods.push_back(MemoryPeriod::between(&self.last, sample, elapsed));
+        } else if self.has_sample {
             self.periods.clear();
         }
-        (self.now, self.last, self.known) = (now, *sample, true);
+        (self.now, self.last, self.has_sample) = (now, *sample, true);
         self.periods.back().is_some()
     }
 
@@ -67,13 +67,13 @@ impl Meter {
     }
 
     /// The last period; nothing happened before the first.
-    pub(super) fn period(&self) -> Period {
+    pub(super) fn period(&self) -> MemoryPeriod {
         self.periods.back().copied().unwrap_or_default()
     }
 
     /// Mean stall of the last ten periods; `None` where the kernel does not count it.
     pub(super) fn stall(&self) -> Option<f64> {
-        mean(self.recent(SHORT).filter_map(|period| Some((period.stall?, period.seconds))))
+        mean(self.recent(SHORT_WINDOW).filter_map(|period| Some((period.stall?, period.seconds))))
     }
 
     /// The same of the last minute.
@@ -82,44 +82,45 @@ impl Meter {
     }
 
     /// The stall of the last period alone.
-    pub(super) fn stall_now(&self) -> Option<f64> {
+    pub(super) fn last_stall(&self) -> Option<f64> {
         self.period().stall
     }
 
     /// How much more than usual all waited for memory in the last period, as a part of it; usual is what it was before the last
     /// three.
-    pub(super) fn full_jump(&self) -> f64 {
-        let usual = self.periods.iter().rev().skip(3).take(SHORT).map(|period| (period.full, period.seconds));
+    pub(super) fn full_stall_rise(&self) -> f64 {
+        let usual =
+            self.periods.iter().rev().skip(3).take(SHORT_WINDOW).map(|period| (period.full, period.seconds));
         self.period().full - mean(usual).unwrap_or(0.0)
     }
 
     /// Refaults per period over the last ten, as bytes.
     pub(super) fn refault_mean(&self) -> f64 {
-        mean(self.recent(SHORT).map(|period| (period.refault.get() as f64, 1.0))).unwrap_or(0.0)
+        mean(self.recent(SHORT_WINDOW).map(|period| (period.refault.get() as f64, 1.0))).unwrap_or(0.0)
     }
 
     /// What came back after reclaim over the last ten periods.
     pub(super) fn refault(&self) -> Bytes {
-        self.recent(SHORT).map(|period| period.refault).sum()
+        self.recent(SHORT_WINDOW).map(|period| period.refault).sum()
     }
 
     /// Whether it uses noticeably more than ten periods ago.
-    pub(super) fn grows(&self) -> bool {
-        let before = self.recent(SHORT).last().map_or(self.last.usage, |period| period.usage);
+    pub(super) fn is_growing(&self) -> bool {
+        let before = self.recent(SHORT_WINDOW).last().map_or(self.last.usage, |period| period.usage);
         GROWTH.exceeded_by(self.last.usage.saturating_sub(before).get(), u128::from(self.last.usage.get()))
     }
 
     /// Whether it has been watched for ten periods.
     pub(super) fn is_settled(&self) -> bool {
-        self.periods.len() >= SHORT
+        self.periods.len() >= SHORT_WINDOW
     }
 
-    fn recent(&self, n: usize) -> impl Iterator<Item = &Period> {
+    fn recent(&self, n: usize) -> impl Iterator<Item = &MemoryPeriod> {
         self.periods.iter().rev().take(n)
     }
 }
 
-impl Period {
+impl MemoryPeriod {
     fn between(before: &GroupMemory, after: &GroupMemory, elapsed: Micros) -> Self {
         let grown = |of: fn(&GroupMemory) -> Bytes| of(after).saturating_sub(of(before));
         let counted = |of: fn(&GroupMemory) -> Option<Bytes>| Some(of(after)?.saturating_sub(of(before)?));
@@ -158,13 +159,13 @@ fn mean(weighted: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_types::memory::Stalls;
+    use elbowroom_types::memory::StallTotals;
 
     fn sample(memory_ms: u64, io_ms: u64, refault_mib: u64, read_mib: u64) -> GroupMemory {
-        let stalls = Stalls {
+        let stalls = StallTotals {
             memory_some: Micros::millis(memory_ms),
             io_some: Micros::millis(io_ms),
-            ..Stalls::default()
+            ..StallTotals::default()
         };
         GroupMemory {
             stalls: Some(stalls),
@@ -177,10 +178,10 @@ mod tests {
     #[test]
     fn waiting_for_a_disk_is_waiting_for_memory_as_far_as_reclaim_caused_it() {
         let check = |sample, expect: f64| {
-            let mut meter = Meter::default();
+            let mut meter = MemoryMeter::default();
             meter.measure(
                 Micros::secs(1),
-                &GroupMemory { stalls: Some(Stalls::default()), ..GroupMemory::default() },
+                &GroupMemory { stalls: Some(StallTotals::default()), ..GroupMemory::default() },
             );
             meter.measure(Micros::secs(2), &sample);
             let stall = meter.stall().unwrap();
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn without_stalls_nothing_is_made_up() {
-        let mut meter = Meter::default();
+        let mut meter = MemoryMeter::default();
         for s in 1..5 {
             meter.measure(Micros::secs(s), &GroupMemory::default());
         }
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_pause_and_a_clock_that_goes_back_start_again() {
-        let mut meter = Meter::default();
+        let mut meter = MemoryMeter::default();
         for s in 1..20 {
             meter.measure(Micros::secs(s), &sample(0, 0, s, s));
         }

@@ -6,11 +6,11 @@
 //! kernel does not know how containers are doing. Its last sentence asks that they say so.
 //!
 //! # Approach
-//! Every second each container gets a colour ([`Source`]): red, its objective is missed; yellow, it is met; green, more memory
+//! Every second each container gets a colour ([`ColourSource`]): red, its objective is missed; yellow, it is met; green, more memory
 //! cannot help. From colours, reservations and weights follows what each is owed (`entitle`). When memory is short and somebody
 //! needs it:
-//! - who uses more than he is owed, gives it back, a quarter per second ([`What::Recall`]);
-//! - who is green lends, in small steps that grow while nothing happens and stop at the first sign of harm ([`What::Lend`]). What
+//! - who uses more than he is owed, gives it back, a quarter per second ([`MemoryAction::Recall`]);
+//! - who is green lends, in small steps that grow while nothing happens and stop at the first sign of harm ([`MemoryAction::Lend`]). What
 //!   was too much is remembered as a working set, and for minutes, or until its load is another, nobody takes that much again.
 //!
 //! Before memory is lent, and at the moment when it is recalled, the container's view shows less, so that programs that size
@@ -44,37 +44,37 @@ mod governor;
 mod lend;
 mod member;
 mod meter;
-mod notice;
 mod pool;
+mod pool_pass;
+mod pressure_notice;
 mod protect;
 mod recall;
 mod settings;
-mod turn;
 
-pub use colour::Source;
-pub use governor::Memory;
-pub use notice::Notices;
+pub use colour::ColourSource;
+pub use governor::MemoryGovernor;
+pub use pressure_notice::PressureNotices;
 
-pub use settings::Settings;
+pub use settings::MemorySettings;
 
 use elbowroom_types::probe::Colour;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use serde::{Deserialize, Serialize};
 
 /// How many decisions are remembered per container.
-pub const HISTORY: usize = 20;
+pub const DECISION_HISTORY: usize = 20;
 
 /// One decision about a container, with what it was made of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Decision {
+pub struct MemoryDecision {
     /// When, on the monotonic clock.
     pub at: Micros,
     /// What was decided.
     #[serde(flatten)]
-    pub what: What,
+    pub what: MemoryAction,
     /// The numbers that decided.
-    pub inputs: Inputs,
+    pub inputs: DecisionInputs,
     /// One line: which rule, for whom.
     pub because: String,
 }
@@ -83,7 +83,7 @@ pub struct Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "what", rename_all = "snake_case")]
-pub enum What {
+pub enum MemoryAction {
     /// It has no use for this much, and somebody else has: it is taken, as a loan.
     Lend {
         /// How much.
@@ -121,7 +121,7 @@ pub enum What {
     },
 }
 
-impl What {
+impl MemoryAction {
     /// Its kind, in a word.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -139,7 +139,7 @@ impl What {
 /// What a decision was made of.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Inputs {
+pub struct DecisionInputs {
     /// Its colour.
     pub colour: Colour,
     /// What is served over what should be, where a probe says.
@@ -162,7 +162,7 @@ pub struct Inputs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum LendingState {
     /// It is watched, and lends nothing yet.
     #[default]
     Observe,
@@ -183,17 +183,17 @@ pub enum State {
 /// One container's standing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Standing {
+pub struct ContainerMemoryStatus {
     /// How it is doing.
     pub colour: Colour,
     /// Who says so.
-    pub source: Source,
+    pub source: ColourSource,
     /// What is served over what should be, where a probe says.
     pub sigma: Option<f64>,
     /// The part of the last ten periods that it waited for memory, where the kernel counts it.
     pub stall: Option<f64>,
     /// Its state.
-    pub state: State,
+    pub state: LendingState,
     /// Until when it is held or quarantined.
     pub until: Option<Micros>,
     /// Memory charged to it.
@@ -222,8 +222,8 @@ pub struct Standing {
     pub failures: u32,
     /// Why nothing is ever taken from it, where that is so.
     pub hands_off: Option<String>,
-    /// The last decisions, oldest first, at most [`HISTORY`].
-    pub decisions: Vec<Decision>,
+    /// The last decisions, oldest first, at most [`DECISION_HISTORY`].
+    pub decisions: Vec<MemoryDecision>,
 }
 
 /// A pool as the governor sees it.
@@ -254,12 +254,12 @@ pub fn lendable(free: Bytes, containers: impl IntoIterator<Item = (Bytes, Bytes)
 }
 
 /// Bytes as a number to divide.
-fn amount(bytes: Bytes) -> f64 {
+fn to_f64(bytes: Bytes) -> f64 {
     bytes.get() as f64
 }
 
 /// Back again: whole bytes, zero for what is not a size.
-fn bytes(amount: f64) -> Bytes {
+fn to_bytes(amount: f64) -> Bytes {
     // A cast saturates, and NaN is zero.
     Bytes(amount as u64)
 }

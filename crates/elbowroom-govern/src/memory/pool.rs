@@ -6,13 +6,13 @@
 //! the others to the rest, until every limit holds. Whoever needs memory gets it from anybody in the pool that is short: in the
 //! machine when that is, in a cgroup when its limit is reached.
 
-use super::entitle::{Party, entitle};
-use super::lend::LEAST;
-use super::member::Member;
-use super::{Settings, amount};
+use super::entitle::{MemoryClaimant, entitle};
+use super::lend::MIN_AMOUNT;
+use super::member::MemoryMember;
+use super::{MemorySettings, to_f64};
 use elbowroom_types::memory::{GroupMemory, NodeMemory};
 use elbowroom_types::probe::Colour;
-use elbowroom_types::sample::{GroupId, Node};
+use elbowroom_types::sample::{CgroupId, NodeProperties};
 use elbowroom_types::unit::{Bytes, Limit};
 use std::collections::BTreeMap;
 
@@ -21,16 +21,16 @@ use std::collections::BTreeMap;
 const MARGIN: f64 = 0.03;
 /// What a container that is not hungry may grow by before it is asked again.
 const GROWTH: f64 = 1.25;
-const GROWTH_LEAST: f64 = (64 << 20) as f64;
+const MIN_GROWTH: f64 = (64 << 20) as f64;
 /// The least by which a red container is helped along in a period, whatever it is owed.
-const STEP: f64 = 0.05;
-const STEP_LEAST: f64 = (8 << 20) as f64;
+const RED_STEP: f64 = 0.05;
+const MIN_RED_STEP: f64 = (8 << 20) as f64;
 
 /// A pool in one period.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Pool {
+pub(super) struct MemoryPool {
     /// Whose limit it is; `None` for the machine.
-    pub(super) owner: Option<GroupId>,
+    pub(super) owner: Option<CgroupId>,
     /// What containers have together.
     pub(super) size: f64,
     /// What is free.
@@ -41,77 +41,81 @@ pub(super) struct Pool {
 
 /// A pool and who is in it.
 #[derive(Clone, Debug)]
-pub(super) struct Shared {
-    pub(super) pool: Pool,
+pub(super) struct PoolMembership {
+    pub(super) pool: MemoryPool,
     pub(super) path: String,
     /// The owners of the pools around it but the machine.
-    pub(super) around: Vec<GroupId>,
+    pub(super) enclosing: Vec<CgroupId>,
     /// Its containers, those in pools inside of it too, ascending.
-    pub(super) ids: Vec<GroupId>,
+    pub(super) member_ids: Vec<CgroupId>,
 }
 
-impl Shared {
+impl PoolMembership {
     /// Whether it is inside of another.
     fn is_in(&self, outer: &Self) -> bool {
-        self.pool.owner.is_some() && outer.pool.owner.is_none_or(|owner| self.around.contains(&owner))
+        self.pool.owner.is_some() && outer.pool.owner.is_none_or(|owner| self.enclosing.contains(&owner))
     }
 }
 
 /// The machine: everything that its own jobs and the kernel do not hold fast, less a margin.
-pub(super) fn machine(
-    node: &Node,
+pub(super) fn machine_pool(
+    node: &NodeProperties,
     memory: &NodeMemory,
     members: &[&GroupMemory],
-    settings: &Settings,
-) -> Pool {
-    let sum = |of: fn(&GroupMemory) -> Bytes| amount(members.iter().map(|m| of(m)).sum());
+    settings: &MemorySettings,
+) -> MemoryPool {
+    let sum = |of: fn(&GroupMemory) -> Bytes| to_f64(members.iter().map(|m| of(m)).sum());
     let cache = |m: &GroupMemory| m.inactive_file.saturating_add(m.active_file);
-    let (total, free) = (amount(node.mem_total), amount(memory.mem_free));
+    let (total, free) = (to_f64(node.mem_total), to_f64(memory.mem_free));
     let outside = (total - free - sum(|m| m.usage)).max(0.0);
-    let available = amount(memory.mem_available.saturating_sub(memory.mem_free));
+    let available = to_f64(memory.mem_available.saturating_sub(memory.mem_free));
     let spare = (available - sum(cache)).clamp(0.0, outside);
-    let margin = (MARGIN * total).max(2.0 * amount(node.high_mark));
+    let margin = (MARGIN * total).max(2.0 * to_f64(node.high_mark));
     let size = (total - margin - (outside - spare)).max(0.0);
-    let room = (free - amount(node.high_mark)).max(0.0);
-    Pool { owner: None, size, room, short: room < settings.short.fraction() * size }
+    let room = (free - to_f64(node.high_mark)).max(0.0);
+    MemoryPool { owner: None, size, room, short: room < settings.short.fraction() * size }
 }
 
 /// A cgroup with a hard limit; whether the machine around it has that much is asked there.
-pub(super) fn limited(
-    owner: GroupId,
+pub(super) fn limited_pool(
+    owner: CgroupId,
     limit: Bytes,
     memory: &GroupMemory,
     members: &[&GroupMemory],
-    settings: &Settings,
-) -> Pool {
+    settings: &MemorySettings,
+) -> MemoryPool {
     let used: Bytes = members.iter().map(|m| m.usage).sum();
-    let outside = amount(memory.usage.saturating_sub(used));
-    let size = (amount(limit) - outside).max(0.0);
-    let room = amount(limit.saturating_sub(memory.usage));
-    Pool { owner: Some(owner), size, room, short: room < settings.short.fraction() * size }
+    let outside = to_f64(memory.usage.saturating_sub(used));
+    let size = (to_f64(limit) - outside).max(0.0);
+    let room = to_f64(limit.saturating_sub(memory.usage));
+    MemoryPool { owner: Some(owner), size, room, short: room < settings.short.fraction() * size }
 }
 
 /// Who has less than this part of what it is owed gets it from who has more than he is owed. That it gets until it just meets its
 /// objective would be too little: it would swing around that, and miss it half of the time.
-pub(super) const SHORT: f64 = 0.98;
+pub(super) const SHORT_BELOW: f64 = 0.98;
 
 /// A container that could use more than it has.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Needer {
-    pub(super) id: GroupId,
-    pub(super) red: bool,
+pub(super) struct UnmetDemand {
+    pub(super) id: CgroupId,
+    pub(super) is_red: bool,
     /// How much more.
     pub(super) need: f64,
     /// It has less than it is owed, and says that it wants it.
-    pub(super) short: bool,
+    pub(super) is_owed: bool,
 }
 
 /// Works out floors and what each container is owed. The first pool is the machine, the others follow from the outside in.
-pub(super) fn divide(pools: &[Shared], members: &mut BTreeMap<GroupId, Member>, settings: &Settings) {
+pub(super) fn compute_entitlements(
+    pools: &[PoolMembership],
+    members: &mut BTreeMap<CgroupId, MemoryMember>,
+    settings: &MemorySettings,
+) {
     let Some(machine) = pools.first() else { return };
-    let mut most: BTreeMap<GroupId, f64> = BTreeMap::new();
+    let mut most: BTreeMap<CgroupId, f64> = BTreeMap::new();
     for shared in pools {
-        for id in &shared.ids {
+        for id in &shared.member_ids {
             let most = most.entry(*id).or_insert(f64::INFINITY);
             *most = most.min(shared.pool.size);
         }
@@ -123,33 +127,36 @@ pub(super) fn divide(pools: &[Shared], members: &mut BTreeMap<GroupId, Member>, 
         let cap = member.max().or(Bytes(u64::MAX)).get() as f64;
         let cap = cap.min(most);
         let usage = member.usage();
-        let kept = member.kept.value().map_or(usage, amount);
-        let reserve = member.claim.memory.reserve.map_or(kept, amount);
-        member.reserve = reserve.min(amount(member.max().or(Bytes(u64::MAX))));
+        let kept = member.user_protection.value().map_or(usage, to_f64);
+        let reserve = member.claim.memory.reserve.map_or(kept, to_f64);
+        member.reserve = reserve.min(to_f64(member.max().or(Bytes(u64::MAX))));
         let lend = member.claim.memory.lend.unwrap_or(settings.lend).fraction();
         let learned = member.working_set.min(usage);
-        let missed = member.missed();
+        let missed = member.missing_working_set();
         member.floor = match member.colour() {
-            _ if member.is_dead() => 0.0,
+            _ if member.is_unpopulated() => 0.0,
             Colour::Green => ((1.0 - lend) * member.reserve).max(learned),
             Colour::Red | Colour::Yellow => missed.unwrap_or(member.reserve),
         };
         let (weight, tier) = (f64::from(member.claim.weight), member.claim.tier);
-        let dead = member.is_dead();
+        let dead = member.is_unpopulated();
         let fills = !dead && member.colour() != Colour::Green && missed.is_none();
-        let want = if member.is_hungry() { cap } else { (GROWTH * usage + GROWTH_LEAST).min(cap) };
+        let want = if member.wants_memory() { cap } else { (GROWTH * usage + MIN_GROWTH).min(cap) };
         let floor = member.floor;
         let (want, cap_now) = if fills { (want.max(floor), cap.max(floor)) } else { (floor, floor) };
-        now.insert(id, Party { reserved: member.reserve, floor, want, cap: cap_now, weight, tier });
+        now.insert(
+            id,
+            MemoryClaimant { reserved: member.reserve, floor, demand: want, max: cap_now, weight, tier },
+        );
         let floor = if dead { 0.0 } else { member.reserve };
         let cap = if dead { 0.0 } else { cap.max(floor) };
-        nominal.insert(id, Party { reserved: floor, floor, want: cap, cap, weight, tier });
+        nominal.insert(id, MemoryClaimant { reserved: floor, floor, demand: cap, max: cap, weight, tier });
     }
-    let (now, nominal) = (owed(pools, machine, &now), owed(pools, machine, &nominal));
+    let (now, nominal) = (entitlements_in(pools, machine, &now), entitlements_in(pools, machine, &nominal));
     for (id, entitlement) in now {
         if let Some(member) = members.get_mut(&id) {
             member.entitlement = entitlement;
-            member.nominal = nominal.get(&id).copied().unwrap_or_default();
+            member.nominal_entitlement = nominal.get(&id).copied().unwrap_or_default();
             // Where more is reserved than there is, reservations shrink.
             member.floor = member.floor.min(entitlement);
         }
@@ -157,20 +164,24 @@ pub(super) fn divide(pools: &[Shared], members: &mut BTreeMap<GroupId, Member>, 
 }
 
 /// What each party in a pool is owed of it, in no pool inside of it more than that may have.
-fn owed(pools: &[Shared], of: &Shared, parties: &BTreeMap<GroupId, Party>) -> BTreeMap<GroupId, f64> {
+fn entitlements_in(
+    pools: &[PoolMembership],
+    of: &PoolMembership,
+    parties: &BTreeMap<CgroupId, MemoryClaimant>,
+) -> BTreeMap<CgroupId, f64> {
     let mut owed = BTreeMap::new();
-    let mut open: BTreeMap<GroupId, Party> =
-        of.ids.iter().filter_map(|id| Some((*id, *parties.get(id)?))).collect();
-    let mut inside: Vec<&Shared> = pools.iter().filter(|shared| shared.is_in(of)).collect();
+    let mut open: BTreeMap<CgroupId, MemoryClaimant> =
+        of.member_ids.iter().filter_map(|id| Some((*id, *parties.get(id)?))).collect();
+    let mut inside: Vec<&PoolMembership> = pools.iter().filter(|shared| shared.is_in(of)).collect();
     let mut left = of.pool.size;
-    let sum = |shared: &Shared, owed: &BTreeMap<GroupId, f64>| -> f64 {
-        shared.ids.iter().filter_map(|id| owed.get(id)).sum()
+    let sum = |shared: &PoolMembership, owed: &BTreeMap<CgroupId, f64>| -> f64 {
+        shared.member_ids.iter().filter_map(|id| owed.get(id)).sum()
     };
     loop {
-        let list: Vec<Party> = open.values().copied().collect();
+        let list: Vec<MemoryClaimant> = open.values().copied().collect();
         owed.extend(open.keys().copied().zip(entitle(&list, left)));
-        let too_much = |shared: &&&Shared| sum(shared, &owed) > shared.pool.size * (1.0 + 1e-9) + 1.0;
-        let mut full: Vec<&Shared> = Vec::new();
+        let too_much = |shared: &&&PoolMembership| sum(shared, &owed) > shared.pool.size * (1.0 + 1e-9) + 1.0;
+        let mut full: Vec<&PoolMembership> = Vec::new();
         for shared in inside.iter().filter(too_much) {
             if !full.iter().any(|outer| shared.is_in(outer)) {
                 full.push(*shared);
@@ -181,22 +192,22 @@ fn owed(pools: &[Shared], of: &Shared, parties: &BTreeMap<GroupId, Party>) -> BT
         }
         for shared in full {
             // Of pools inside it that were full before, what they had is divided anew with the rest of it.
-            let fixed = shared.ids.iter().filter(|id| !open.contains_key(id));
+            let fixed = shared.member_ids.iter().filter(|id| !open.contains_key(id));
             left += fixed.filter_map(|id| owed.get(id)).sum::<f64>();
-            owed.extend(self::owed(pools, shared, parties));
+            owed.extend(self::entitlements_in(pools, shared, parties));
             left = (left - sum(shared, &owed)).max(0.0);
-            open.retain(|id, _| shared.ids.binary_search(id).is_err());
+            open.retain(|id, _| shared.member_ids.binary_search(id).is_err());
             inside.retain(|other| other.pool.owner != shared.pool.owner && !other.is_in(shared));
         }
     }
 }
 
 /// What is reserved in each pool, as far as pools inside of it can hold that. Containers without processes have nothing reserved.
-pub(super) fn reserved(pools: &[Shared], members: &BTreeMap<GroupId, Member>) -> Vec<f64> {
-    let own = |id: &GroupId| {
-        members.get(id).filter(|member| !member.is_dead()).map_or(0.0, |member| member.reserve)
+pub(super) fn reserved(pools: &[PoolMembership], members: &BTreeMap<CgroupId, MemoryMember>) -> Vec<f64> {
+    let own = |id: &CgroupId| {
+        members.get(id).filter(|member| !member.is_unpopulated()).map_or(0.0, |member| member.reserve)
     };
-    let mut sums: Vec<f64> = pools.iter().map(|shared| shared.ids.iter().map(own).sum()).collect();
+    let mut sums: Vec<f64> = pools.iter().map(|shared| shared.member_ids.iter().map(own).sum()).collect();
     // From the inside out: what a pool cannot hold is reserved in none around it.
     for inner in (0..pools.len()).rev() {
         let beyond = sums[inner] - pools[inner].pool.size;
@@ -208,34 +219,44 @@ pub(super) fn reserved(pools: &[Shared], members: &BTreeMap<GroupId, Member>) ->
     sums
 }
 
-impl Shared {
+impl PoolMembership {
     /// Who could use more than it has, and would have it if others in this pool gave it.
-    pub(super) fn needers(&self, members: &BTreeMap<GroupId, Member>, pools: &[Self]) -> Vec<Needer> {
-        let need = |member: &Member| {
-            if !member.measured || member.is_dead() || member.is_full() {
+    pub(super) fn unmet_demands(
+        &self,
+        members: &BTreeMap<CgroupId, MemoryMember>,
+        pools: &[Self],
+    ) -> Vec<UnmetDemand> {
+        let need = |member: &MemoryMember| {
+            if !member.is_measured || member.is_unpopulated() || member.is_at_max() {
                 return None;
             }
             let (usage, owed) = (member.usage(), member.entitlement);
             let red = member.colour() == Colour::Red;
-            let room = member.max().value().map_or(f64::INFINITY, |max| amount(max) - usage);
+            let room = member.max().value().map_or(f64::INFINITY, |max| to_f64(max) - usage);
             let need = match member.colour() {
-                Colour::Red => (owed - usage).max(STEP * usage + STEP_LEAST).min(room),
-                Colour::Yellow if member.is_hungry() && owed > 1.02 * usage => (owed - usage).min(room),
+                Colour::Red => (owed - usage).max(RED_STEP * usage + MIN_RED_STEP).min(room),
+                Colour::Yellow if member.wants_memory() && owed > 1.02 * usage => (owed - usage).min(room),
                 Colour::Yellow | Colour::Green => return None,
             };
             // Without a probe, yellow is all that is not known to be red or green; who reads back much would use more.
-            let wants = red || member.judgement.sigma.is_some() || member.reads_back();
-            Some(Needer { id: member.id, red, need, short: wants && usage < SHORT * owed })
+            let wants = red || member.judgement.sigma.is_some() || member.is_refaulting();
+            Some(UnmetDemand {
+                id: member.id,
+                is_red: red,
+                need,
+                is_owed: wants && usage < SHORT_BELOW * owed,
+            })
         };
-        let mut needers: Vec<Needer> = self.ids.iter().filter_map(|id| need(members.get(id)?)).collect();
+        let mut needers: Vec<UnmetDemand> =
+            self.member_ids.iter().filter_map(|id| need(members.get(id)?)).collect();
         // Those behind a limit get no more together than it leaves, from the inside out.
         for inner in pools.iter().rev().filter(|shared| shared.is_in(self)) {
-            let is_in = |needer: &Needer| inner.ids.binary_search(&needer.id).is_ok();
+            let is_in = |needer: &UnmetDemand| inner.member_ids.binary_search(&needer.id).is_ok();
             let all: f64 = needers.iter().filter(|needer| is_in(needer)).map(|needer| needer.need).sum();
             if all > inner.pool.room {
                 let part = inner.pool.room / all;
                 needers.iter_mut().filter(|needer| is_in(needer)).for_each(|needer| needer.need *= part);
-                needers.retain(|needer| !is_in(needer) || needer.need >= LEAST);
+                needers.retain(|needer| !is_in(needer) || needer.need >= MIN_AMOUNT);
             }
         }
         needers
@@ -244,37 +265,37 @@ impl Shared {
 
 /// Where a container's memory is divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct EnclosingPools {
     /// The cgroups with a hard limit around it and others, and their limits, from the inside out; around all is the machine.
-    pub(super) owners: Vec<(GroupId, Bytes)>,
+    pub(super) owners: Vec<(CgroupId, Bytes)>,
     /// The tightest limit below that, which is around this container alone: there is nothing to divide, it is as its own.
-    pub(super) around: Limit<Bytes>,
+    pub(super) ancestor_max: Limit<Bytes>,
 }
 
 /// The places of all containers. A limit that is no less than the machine's memory is none.
-pub(super) fn places(
-    members: impl Iterator<Item = GroupId>,
-    groups: &BTreeMap<GroupId, super::governor::Known>,
+pub(super) fn enclosing_pools(
+    members: impl Iterator<Item = CgroupId>,
+    groups: &BTreeMap<CgroupId, super::governor::MemoryCgroupState>,
     mem_total: Bytes,
-) -> BTreeMap<GroupId, Place> {
-    let above = |id: GroupId| groups.get(&id).and_then(|known| known.parent);
-    type Limits = Vec<(GroupId, Bytes)>;
-    let limits = |id: GroupId| -> Limits {
+) -> BTreeMap<CgroupId, EnclosingPools> {
+    let above = |id: CgroupId| groups.get(&id).and_then(|known| known.parent);
+    type AncestorLimits = Vec<(CgroupId, Bytes)>;
+    let limits = |id: CgroupId| -> AncestorLimits {
         // A parent that is its own ancestor cannot be; the count ends the walk where events say so.
         let ancestors = std::iter::successors(above(id), |id| above(*id)).take(groups.len());
         let limited = ancestors.filter_map(|id| Some((id, groups.get(&id)?.max.value()?)));
         limited.filter(|(_, max)| *max < mem_total).collect()
     };
-    let around: Vec<(GroupId, Limits)> = members.map(|id| (id, limits(id))).collect();
-    let mut sharers: BTreeMap<GroupId, usize> = BTreeMap::new();
+    let around: Vec<(CgroupId, AncestorLimits)> = members.map(|id| (id, limits(id))).collect();
+    let mut sharers: BTreeMap<CgroupId, usize> = BTreeMap::new();
     for (owner, _) in around.iter().flat_map(|(_, limits)| limits) {
         *sharers.entry(*owner).or_default() += 1;
     }
-    let place = |(id, mut limits): (GroupId, Limits)| {
+    let place = |(id, mut limits): (CgroupId, AncestorLimits)| {
         let alone = limits.iter().take_while(|(owner, _)| sharers.get(owner) == Some(&1)).count();
         let owners = limits.split_off(alone);
         let tightest = limits.iter().map(|(_, max)| *max).min();
-        (id, Place { owners, around: tightest.map_or(Limit::Max, Limit::At) })
+        (id, EnclosingPools { owners, ancestor_max: tightest.map_or(Limit::Max, Limit::At) })
     };
     around.into_iter().map(place).collect()
 }
@@ -285,21 +306,21 @@ mod tests {
     use elbowroom_types::unit::Micros;
     use proptest::prelude::*;
 
-    fn shared(owner: Option<u64>, around: &[u64], size: f64, ids: &[u64]) -> Shared {
-        let owner = owner.map(GroupId);
-        let pool = Pool { owner, size, room: 0.0, short: true };
-        let group = |id: &u64| GroupId(*id);
-        Shared {
+    fn shared(owner: Option<u64>, around: &[u64], size: f64, ids: &[u64]) -> PoolMembership {
+        let owner = owner.map(CgroupId);
+        let pool = MemoryPool { owner, size, room: 0.0, short: true };
+        let group = |id: &u64| CgroupId(*id);
+        PoolMembership {
             pool,
             path: String::new(),
-            around: around.iter().map(group).collect(),
-            ids: ids.iter().map(group).collect(),
+            enclosing: around.iter().map(group).collect(),
+            member_ids: ids.iter().map(group).collect(),
         }
     }
 
-    fn hungry(reserved: f64, weight: f64) -> Party {
+    fn hungry(reserved: f64, weight: f64) -> MemoryClaimant {
         let all = f64::INFINITY;
-        Party { reserved, floor: reserved, want: all, cap: all, weight, tier: 0 }
+        MemoryClaimant { reserved, floor: reserved, demand: all, max: all, weight, tier: 0 }
     }
 
     #[test]
@@ -310,9 +331,9 @@ mod tests {
             shared(Some(10), &[], 6.0, &[1, 2, 3]),
             shared(Some(11), &[10], 2.0, &[1, 2]),
         ];
-        let check = |parties: [Party; 4], expect: [f64; 4]| {
-            let parties = (1..).map(GroupId).zip(parties).collect();
-            let got: Vec<f64> = owed(&pools, &pools[0], &parties).into_values().collect();
+        let check = |parties: [MemoryClaimant; 4], expect: [f64; 4]| {
+            let parties = (1..).map(CgroupId).zip(parties).collect();
+            let got: Vec<f64> = entitlements_in(&pools, &pools[0], &parties).into_values().collect();
             assert!(got.iter().zip(expect).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?}, not {expect:?}");
         };
         check([hungry(0.0, 1.0); 4], [1.0, 1.0, 4.0, 6.0]);
@@ -327,17 +348,17 @@ mod tests {
 
     /// A machine with a pod of two containers, which leaves so much, and one beside it. Each uses a GiB, misses its objective and is owed
     /// another; each has three reserved.
-    fn pod_and_beside(leaves: f64) -> ([Shared; 2], BTreeMap<GroupId, Member>) {
+    fn pod_and_beside(leaves: f64) -> ([PoolMembership; 2], BTreeMap<CgroupId, MemoryMember>) {
         let mut pools =
             [shared(None, &[], 64.0 * GIB, &[1, 2, 3]), shared(Some(10), &[], 4.0 * GIB, &[1, 2])];
         pools[1].pool.room = leaves;
         let member = |id| {
-            let mut member = Member::new(GroupId(id));
+            let mut member = MemoryMember::new(CgroupId(id));
             let memory = GroupMemory { usage: Bytes::gib(1), populated: true, ..GroupMemory::default() };
             member.measure(Micros::secs(1), 1.0, &memory);
             member.judgement.colour = Colour::Red;
             (member.entitlement, member.reserve) = (2.0 * GIB, 3.0 * GIB);
-            (GroupId(id), member)
+            (CgroupId(id), member)
         };
         (pools, [1, 2, 3].map(member).into())
     }
@@ -348,7 +369,7 @@ mod tests {
     fn those_behind_a_limit_get_no_more_together_than_it_leaves() {
         let needs = |leaves, of: usize| {
             let (pools, members) = pod_and_beside(leaves);
-            let needers = pools[of].needers(&members, &pools);
+            let needers = pools[of].unmet_demands(&members, &pools);
             needers.iter().map(|needer| (needer.id.0, needer.need / GIB)).collect::<Vec<_>>()
         };
         assert_eq!(needs(3.0 * GIB, 0), [(1, 1.0), (2, 1.0), (3, 1.0)]);
@@ -377,19 +398,19 @@ mod tests {
             ];
             let party = |(floor, more, weight, tier)| {
                 let want = floor + more;
-                Party { reserved: floor, floor, want, cap: want, weight, tier }
+                MemoryClaimant { reserved: floor, floor, demand: want, max: want, weight, tier }
             };
-            let parties: BTreeMap<GroupId, Party> = (1..).map(GroupId).zip(parties.into_iter().map(party)).collect();
-            let owed = owed(&pools, &pools[0], &parties);
-            let of = |shared: &Shared| shared.ids.iter().map(|id| owed[id]).sum::<f64>();
+            let parties: BTreeMap<CgroupId, MemoryClaimant> = (1..).map(CgroupId).zip(parties.into_iter().map(party)).collect();
+            let owed = entitlements_in(&pools, &pools[0], &parties);
+            let of = |shared: &PoolMembership| shared.member_ids.iter().map(|id| owed[id]).sum::<f64>();
             for shared in &pools {
                 prop_assert!(of(shared) <= shared.pool.size * (1.0 + 1e-6) + 10.0, "{shared:?} {owed:?}");
             }
             // Whoever could take more is in a pool of which all is owed.
             for (id, party) in &parties {
-                let filled = |shared: &&Shared| of(shared) >= shared.pool.size * (1.0 - 1e-6) - 10.0;
-                let content = owed[id] >= party.cap * (1.0 - 1e-6) - 10.0;
-                let around = pools.iter().filter(|shared| shared.ids.contains(id));
+                let filled = |shared: &&PoolMembership| of(shared) >= shared.pool.size * (1.0 - 1e-6) - 10.0;
+                let content = owed[id] >= party.max * (1.0 - 1e-6) - 10.0;
+                let around = pools.iter().filter(|shared| shared.member_ids.contains(id));
                 prop_assert!(content || around.clone().any(|shared| filled(&shared)), "{id:?} {owed:?}");
             }
         }

@@ -1,15 +1,15 @@
 //! What a person may choose about memory: the `[memory]` table of the configuration.
 
-use super::super::Mode;
+use super::super::GovernorMode;
 use elbowroom_types::unit::{Micros, Percent};
 use serde::{Deserialize, Serialize};
 
 /// The choices. Every field has a default; an unknown field is an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct MemorySettings {
     /// What is done with decisions.
-    pub mode: Mode,
+    pub mode: GovernorMode,
     /// Time between two measurements.
     #[serde(with = "elbowroom_types::unit::duration")]
     pub period: Micros,
@@ -24,10 +24,10 @@ pub struct Settings {
     pub views: bool,
 }
 
-impl Default for Settings {
+impl Default for MemorySettings {
     fn default() -> Self {
         Self {
-            mode: Mode::Observe,
+            mode: GovernorMode::Observe,
             period: Micros::secs(1),
             lend: Percent::whole(75),
             idle_tax: Percent::whole(75),

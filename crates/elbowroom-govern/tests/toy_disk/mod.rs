@@ -2,12 +2,12 @@
 //! close the loop around a policy.
 #![allow(dead_code, reason = "every test binary uses a part of this")]
 
-use elbowroom_govern::disk::{Cap, Disks, Order, Settings};
+use elbowroom_govern::disk::{Cap, DiskGovernor, DiskOrder, DiskSettings};
 use elbowroom_types::claim::Claim;
-use elbowroom_types::label::Labels;
+use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::sample::{
-    Container, DeviceNumber, Disk, DiskStat, DiskTick, Engine, Event, Group, GroupId, GroupIo, IoLimits,
-    IoMax, IoStat, Limits,
+    CgroupId, CgroupIo, CgroupProperties, CgroupSettings, ContainerEngine, ContainerIdentity, DeviceNumber,
+    DiskProperties, DiskStat, DiskTick, HostEvent, IoLimits, IoMax, IoStat,
 };
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 
@@ -34,7 +34,7 @@ impl Tenant {
 
 /// What a container did in the last period, in parts of the disk's first speed.
 pub(crate) struct Toy {
-    pub(crate) disks: Disks,
+    pub(crate) disks: DiskGovernor,
     pub(crate) tenants: Vec<Tenant>,
     /// Bytes per second at first.
     pub(crate) speed: f64,
@@ -49,8 +49,8 @@ pub(crate) struct Toy {
     pub(crate) nested: Option<usize>,
     pub(crate) now: Micros,
     pub(crate) got: Vec<f64>,
-    pub(crate) events: Vec<Event>,
-    pub(crate) orders: Vec<Order>,
+    pub(crate) events: Vec<HostEvent>,
+    pub(crate) orders: Vec<DiskOrder>,
     ours: Vec<IoMax>,
     done: Vec<f64>,
     stalled: Vec<f64>,
@@ -60,41 +60,46 @@ pub(crate) struct Toy {
     in_flight: u32,
 }
 
-pub(crate) fn id(tenant: usize) -> GroupId {
-    GroupId(tenant as u64 + 1)
+pub(crate) fn id(tenant: usize) -> CgroupId {
+    CgroupId(tenant as u64 + 1)
 }
 
-pub(crate) fn group(tenant: usize) -> Event {
+pub(crate) fn group(tenant: usize) -> HostEvent {
     let name = format!("c{tenant}");
-    Event::Group(Group {
+    HostEvent::Group(CgroupProperties {
         id: id(tenant),
         parent: None,
         path: format!("/{name}"),
-        container: Some(Container {
+        container: Some(ContainerIdentity {
             id: name.clone(),
             name: Some(name),
-            engine: Engine::Plain,
+            engine: ContainerEngine::Plain,
             pod: None,
-            labels: Labels::default(),
+            labels: ContainerLabels::default(),
         }),
-        limits: Limits::default(),
+        limits: CgroupSettings::default(),
         populated: true,
     })
 }
 
-pub(crate) fn disk() -> Event {
+pub(crate) fn disk() -> HostEvent {
     let identity = "toy".to_owned();
-    Event::Disk(Disk { number: DISK, name: "sda".into(), identity, ..Disk::default() })
+    HostEvent::Disk(DiskProperties {
+        number: DISK,
+        name: "sda".into(),
+        identity,
+        ..DiskProperties::default()
+    })
 }
 
 impl Toy {
-    pub(crate) fn new(settings: Settings, speed: f64, tenants: Vec<Tenant>) -> Self {
+    pub(crate) fn new(settings: DiskSettings, speed: f64, tenants: Vec<Tenant>) -> Self {
         let count = tenants.len();
         let claims = tenants.iter().enumerate();
         let claims = claims.map(|(i, tenant)| Claim { container: format!("c{i}"), ..tenant.claim.clone() });
         let mut toy = Self {
             period: settings.period,
-            disks: Disks::new(settings, claims.collect()),
+            disks: DiskGovernor::new(settings, claims.collect()),
             tenants,
             speed,
             factor: 1.0,
@@ -172,17 +177,17 @@ impl Toy {
     /// The last caps ordered for a container.
     pub(crate) fn caps(&self) -> impl Iterator<Item = &Cap> {
         self.orders.iter().filter_map(|order| match order {
-            Order::Cap(cap) => Some(cap),
-            Order::Alert(_) => None,
+            DiskOrder::Cap(cap) => Some(cap),
+            DiskOrder::Alert(_) => None,
         })
     }
 
     /// Gives the governor an event, and does what it says.
-    pub(crate) fn tell(&mut self, event: Event) {
+    pub(crate) fn tell(&mut self, event: HostEvent) {
         let orders = self.disks.apply(&event);
         self.events.push(event);
         for order in &orders {
-            if let (Order::Cap(cap), true) = (order, self.obeyed) {
+            if let (DiskOrder::Cap(cap), true) = (order, self.obeyed) {
                 let tenant = (cap.group.0 - 1) as usize;
                 self.ours[tenant] = cap.max;
                 self.limits(tenant);
@@ -193,7 +198,7 @@ impl Toy {
 
     fn limits(&mut self, tenant: usize) {
         let (user, ours) = (self.tenants[tenant].user, self.ours[tenant]);
-        self.tell(Event::IoLimits(IoLimits { group: id(tenant), disk: DISK, user, ours, ceded: None }));
+        self.tell(HostEvent::IoLimits(IoLimits { group: id(tenant), disk: DISK, user, ours, ceded: None }));
     }
 
     fn allowed(&self, tenant: usize) -> f64 {
@@ -204,7 +209,7 @@ impl Toy {
         (self.tenants[tenant].wants * self.speed).min(bytes).min(operations)
     }
 
-    fn measure(&self) -> Event {
+    fn measure(&self) -> HostEvent {
         let micros = |seconds: f64| Micros((seconds * 1e6) as u64);
         let stat = DiskStat {
             rios: self.total as u64,
@@ -215,7 +220,7 @@ impl Toy {
             in_flight: self.in_flight,
             ..DiskStat::default()
         };
-        let groups = (0..self.tenants.len()).map(|i| GroupIo {
+        let groups = (0..self.tenants.len()).map(|i| CgroupIo {
             group: id(i),
             stalled: Some(micros(self.stalled[i])),
             dirty: None,
@@ -227,7 +232,7 @@ impl Toy {
             }],
         });
         let groups = groups.collect();
-        Event::DiskTick(DiskTick { now: self.now, pressure: None, disks: vec![(DISK, stat)], groups })
+        HostEvent::DiskTick(DiskTick { now: self.now, pressure: None, disks: vec![(DISK, stat)], groups })
     }
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
-const FILES: &str = "files=cargo run --quiet --release --package elbowroom-host --example tick_cost";
+const FILES: &str = "files=cargo run --quiet --release --package elbowroom-linux --example tick_cost";
 
 /// Arguments of `tick`.
 #[derive(clap::Args, Debug)]

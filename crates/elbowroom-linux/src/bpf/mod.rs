@@ -25,17 +25,17 @@ mod tier;
 
 use elbowroom_types::unit::Micros;
 use libbpf_rs::{MapCore, MapFlags};
-use load::Loaded;
+use load::LoadedProgram;
 use rustix::time::{ClockId, clock_gettime};
-use shared::{Cpu, Run};
+use shared::{CpuRecord, RunInProgress};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-pub(crate) use tier::tier;
+pub(crate) use tier::detect_activity_source;
 
 /// Whose cgroup a task is charged to: the hierarchy that the tracked inodes are directories of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Hierarchy {
+pub enum TrackedHierarchy {
     /// Version 2.
     Unified = 0,
     /// Version 1, the hierarchy of the `cpu` controller.
@@ -48,7 +48,7 @@ pub enum Hierarchy {
 
 /// What was being done when the kernel refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum SetupStep {
     /// Reading the object and the number of CPUs.
     Open,
     /// Creating the maps, fitting the program to the kernel's BTF, verifying it.
@@ -66,7 +66,7 @@ pub enum BpfError {
     #[error("BPF step {step:?} was refused: {source}: {said}")]
     Refused {
         /// The step.
-        step: Step,
+        step: SetupStep,
         /// libbpf's explanation.
         said: String,
         /// The system call's error.
@@ -114,7 +114,7 @@ pub enum BpfError {
 
 /// A look at the set's own state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct ActiveSetStats {
     /// Context switches seen on all CPUs since it was opened.
     pub switches: u64,
     /// Switches the kernel did not show, though a later one proves them; zero on most kernels. The run that began in such a
@@ -129,17 +129,17 @@ pub struct Stats {
 /// The cgroups whose scheduling is followed.
 #[derive(Debug)]
 pub struct ActiveSet {
-    kernel: Loaded,
+    kernel: LoadedProgram,
     /// What the kernel's map holds, to know a CPU's cgroup without asking.
     groups: HashMap<u64, u32>,
-    slots: Vec<Slot>,
+    slots: Vec<TrackedSlot>,
     /// Reused by every drain.
-    runs: Vec<Run>,
+    runs: Vec<RunInProgress>,
     words: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct TrackedSlot {
     /// How many cgroups are tracked into it.
     groups: u32,
     /// The largest total reported, in nanoseconds.
@@ -151,7 +151,7 @@ impl ActiveSet {
     ///
     /// # Errors
     /// [`BpfError::Refused`] with the step this kernel, or this process's privileges, do not allow.
-    pub fn open(hierarchy: Hierarchy) -> Result<Self, BpfError> {
+    pub fn open(hierarchy: TrackedHierarchy) -> Result<Self, BpfError> {
         let kernel = load::load(hierarchy)?;
         Ok(Self { kernel, groups: HashMap::new(), slots: Vec::new(), runs: Vec::new(), words: Vec::new() })
     }
@@ -171,7 +171,7 @@ impl ActiveSet {
         }
         let index = slot as usize;
         if self.slots.len() <= index {
-            self.slots.resize(index + 1, Slot::default());
+            self.slots.resize(index + 1, TrackedSlot::default());
             self.words.resize(self.slots.len().div_ceil(64), 0);
         }
         if self.slots[index].groups == 0 {
@@ -214,7 +214,7 @@ impl ActiveSet {
             *word = if ran.load(Ordering::Relaxed) == 0 { 0 } else { ran.swap(0, Ordering::AcqRel) };
         }
         let Self { kernel, groups, slots, runs, words } = self;
-        shared::runs(&kernel.cpus, |cgroup| groups.get(&cgroup).copied(), runs);
+        shared::runs_in_progress(&kernel.cpus, |cgroup| groups.get(&cgroup).copied(), runs);
         for run in runs.iter() {
             words[run.slot as usize / 64] |= 1 << (run.slot % 64);
         }
@@ -239,11 +239,11 @@ impl ActiveSet {
     }
 
     /// The set's own state.
-    pub fn stats(&self) -> Stats {
-        let sum = |count: fn(&Cpu) -> &AtomicU64| {
+    pub fn stats(&self) -> ActiveSetStats {
+        let sum = |count: fn(&CpuRecord) -> &AtomicU64| {
             self.kernel.cpus.iter().map(|cpu| count(cpu).load(Ordering::Relaxed)).sum()
         };
-        Stats {
+        ActiveSetStats {
             switches: sum(|cpu| &cpu.switches),
             missed: sum(|cpu| &cpu.missed),
             groups: self.groups.len(),

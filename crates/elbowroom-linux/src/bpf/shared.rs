@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const CHANGING: u64 = 0;
 
 /// `since` of a CPU that runs nothing which could be tracked: its idle task, kernel threads, root's processes.
-const NOBODY: u64 = 1;
+const UNTRACKED: u64 = 1;
 
 /// How often to look again at a record that changes under the reader. The change takes tens of nanoseconds, unless the
 /// hypervisor takes the CPU away in the middle of it; then the answer is that run short, and right at the next drain.
@@ -24,7 +24,7 @@ const ATTEMPTS: usize = 64;
 /// `struct cpu` of the program.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
-pub struct Cpu {
+pub struct CpuRecord {
     /// `CLOCK_MONOTONIC` nanoseconds at the start of the run.
     pub since: AtomicU64,
     /// The cgroup it is a run of.
@@ -39,14 +39,14 @@ pub struct Cpu {
     _private: [u64; 3],
 }
 
-const _: () = assert!(size_of::<Cpu>() == 64);
+const _: () = assert!(size_of::<CpuRecord>() == 64);
 
-impl Cpu {
+impl CpuRecord {
     /// The cgroup that has the CPU and since when, unless nobody of interest has or that changes right now. In the last
     /// case nothing is lost: the run that ends marks its slot, the run that begins is found next time.
-    fn run(&self) -> Option<(u64, u64)> {
+    fn current_run(&self) -> Option<(u64, u64)> {
         let since = self.since.load(Ordering::Acquire);
-        if since == CHANGING || since == NOBODY {
+        if since == CHANGING || since == UNTRACKED {
             return None;
         }
         let cgroup = self.cgroup.load(Ordering::Acquire);
@@ -56,7 +56,7 @@ impl Cpu {
 
 /// A run in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct RunInProgress {
     /// Whose it is.
     pub slot: u32,
     /// Index of the CPU.
@@ -66,18 +66,22 @@ pub struct Run {
 }
 
 /// The runs in progress of every cgroup `slot_of` knows, by slot.
-pub fn runs(cpus: &[Cpu], slot_of: impl Fn(u64) -> Option<u32>, into: &mut Vec<Run>) {
+pub fn runs_in_progress(
+    cpus: &[CpuRecord],
+    slot_of: impl Fn(u64) -> Option<u32>,
+    into: &mut Vec<RunInProgress>,
+) {
     into.clear();
     into.extend(cpus.iter().enumerate().filter_map(|(cpu, record)| {
-        let (cgroup, since) = record.run()?;
-        Some(Run { slot: slot_of(cgroup)?, cpu, since })
+        let (cgroup, since) = record.current_run()?;
+        Some(RunInProgress { slot: slot_of(cgroup)?, cpu, since })
     }));
     into.sort_unstable_by_key(|run| run.slot);
 }
 
 /// CPU time of one slot at `now` (both in nanoseconds): its finished runs and `runs`, those of it that were in progress
 /// a moment ago. A run that has ended since then is in the total; waiting for that is what the loop does.
-pub fn total(finished: &AtomicU64, cpus: &[Cpu], runs: &[Run], now: u64) -> u64 {
+pub fn total(finished: &AtomicU64, cpus: &[CpuRecord], runs: &[RunInProgress], now: u64) -> u64 {
     let mut sum = 0;
     for _ in 0..ATTEMPTS {
         let (mut settled, mut in_progress) = (true, 0);
@@ -101,17 +105,17 @@ pub fn total(finished: &AtomicU64, cpus: &[Cpu], runs: &[Run], now: u64) -> u64 
 
 /// A BPF array map as memory of this process.
 #[derive(Debug)]
-pub struct Mapping<T> {
+pub struct ArrayMapping<T> {
     start: NonNull<T>,
     len: usize,
 }
 
 /// Types any bytes are a value of, and which only change through atomics.
-pub trait Shared: Sync {}
-impl Shared for AtomicU64 {}
-impl Shared for Cpu {}
+pub trait SharedValue: Sync {}
+impl SharedValue for AtomicU64 {}
+impl SharedValue for CpuRecord {}
 
-impl<T: Shared> Mapping<T> {
+impl<T: SharedValue> ArrayMapping<T> {
     /// Maps the first `len` elements of the `BPF_F_MMAPABLE` array behind `map`.
     pub fn new(map: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -125,17 +129,17 @@ impl<T: Shared> Mapping<T> {
     }
 }
 
-impl<T> Deref for Mapping<T> {
+impl<T> Deref for ArrayMapping<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `start` is page aligned and `len` elements of it stay mapped until drop; every T is `Shared`, so the
+        // SAFETY: `start` is page aligned and `len` elements of it stay mapped until drop; every T is `SharedValue`, so the
         // bytes are valid for it, and what the program changes meanwhile lies inside atomics.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
-impl<T> Drop for Mapping<T> {
+impl<T> Drop for ArrayMapping<T> {
     fn drop(&mut self) {
         // SAFETY: exactly what `new` mapped, and no reference into it outlives `self`.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len * size_of::<T>()) };
@@ -144,29 +148,29 @@ impl<T> Drop for Mapping<T> {
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and T is Sync.
-unsafe impl<T: Sync> Send for Mapping<T> {}
+unsafe impl<T: Sync> Send for ArrayMapping<T> {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn cpu(since: u64, cgroup: u64) -> Cpu {
-        Cpu { since: since.into(), cgroup: cgroup.into(), ..Cpu::default() }
+    fn cpu(since: u64, cgroup: u64) -> CpuRecord {
+        CpuRecord { since: since.into(), cgroup: cgroup.into(), ..CpuRecord::default() }
     }
 
     fn known(cgroup: u64) -> Option<u32> {
         (cgroup >= 100).then(|| (cgroup - 100) as u32)
     }
 
-    fn runs_of(cpus: &[Cpu]) -> Vec<Run> {
+    fn runs_of(cpus: &[CpuRecord]) -> Vec<RunInProgress> {
         let mut found = Vec::new();
-        runs(cpus, known, &mut found);
+        runs_in_progress(cpus, known, &mut found);
         found
     }
 
     #[test]
     fn only_tracked_groups_have_runs_and_they_come_by_slot() {
-        let cpus = [cpu(50, 103), cpu(NOBODY, 103), cpu(CHANGING, 103), cpu(60, 7), cpu(70, 101)];
+        let cpus = [cpu(50, 103), cpu(UNTRACKED, 103), cpu(CHANGING, 103), cpu(60, 7), cpu(70, 101)];
         let found: Vec<_> = runs_of(&cpus).iter().map(|run| (run.slot, run.cpu, run.since)).collect();
         assert_eq!(found, [(1, 4, 70), (3, 0, 50)]);
     }

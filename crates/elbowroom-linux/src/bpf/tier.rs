@@ -1,42 +1,45 @@
 //! The set as the sensor's tier: one slot per cgroup, which is the sensor's own.
 
-use super::{ActiveSet, BpfError, Hierarchy};
-use crate::cgroup::{Controller, Layout, Version};
-use crate::sensor::{ActiveGroups, Tier};
+use super::{ActiveSet, BpfError, TrackedHierarchy};
+use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
+use crate::sensor::{ActivitySource, ActivityTracker};
 use elbowroom_types::unit::Micros;
 
 /// The BPF tier, or the files where this kernel refuses it, which is said in the log once.
-pub(crate) fn tier(layout: &Layout) -> Tier {
-    let Some(hierarchy) = hierarchy(layout) else { return Tier::Files };
+pub(crate) fn detect_activity_source(layout: &CgroupLayout) -> ActivitySource {
+    let Some(hierarchy) = hierarchy(layout) else { return ActivitySource::Files };
     match ActiveSet::open(hierarchy) {
-        Ok(set) => Tier::Active(Box::new(Followed { set, refused: 0 })),
+        Ok(set) => ActivitySource::Tracked(Box::new(BpfTracker { set, refused: 0 })),
         Err(error) => {
             tracing::warn!(because = %error, "reading files: this kernel has no BPF for us");
-            Tier::Files
+            ActivitySource::Files
         }
     }
 }
 
 /// The hierarchy whose inodes the sensor tracks: where the tree of groups is.
-fn hierarchy(layout: &Layout) -> Option<Hierarchy> {
-    let v1 = [(Controller::Cpu, Hierarchy::Cpu), (Controller::Cpuacct, Hierarchy::Cpuacct)];
+fn hierarchy(layout: &CgroupLayout) -> Option<TrackedHierarchy> {
+    let v1 = [
+        (CgroupController::Cpu, TrackedHierarchy::Cpu),
+        (CgroupController::Cpuacct, TrackedHierarchy::Cpuacct),
+    ];
     let (index, v1) = v1.into_iter().find_map(|(controller, v1)| Some((layout.index(controller)?, v1)))?;
     Some(match layout.hierarchies()[index].version {
-        Version::V1 => v1,
-        Version::V2 => Hierarchy::Unified,
+        CgroupVersion::V1 => v1,
+        CgroupVersion::V2 => TrackedHierarchy::Unified,
     })
 }
 
 #[derive(Debug)]
-struct Followed {
+struct BpfTracker {
     set: ActiveSet,
     /// How many groups could not be tracked.
     refused: u64,
 }
 
-impl Followed {
+impl BpfTracker {
     /// Warns of the first group that is not followed; the others are counted.
-    fn kept(&mut self, result: Result<(), BpfError>) -> bool {
+    fn accepted(&mut self, result: Result<(), BpfError>) -> bool {
         if let Err(error) = &result {
             self.refused += 1;
             if self.refused == 1 {
@@ -47,18 +50,18 @@ impl Followed {
     }
 }
 
-impl ActiveGroups for Followed {
+impl ActivityTracker for BpfTracker {
     fn track(&mut self, inode: u64, slot: u32) -> bool {
         let result = self.set.track(inode, slot);
-        self.kept(result)
+        self.accepted(result)
     }
 
     fn untrack(&mut self, inode: u64) {
         let result = self.set.untrack(inode);
-        self.kept(result);
+        self.accepted(result);
     }
 
-    fn ran(&mut self, each: &mut dyn FnMut(u32, Micros)) {
+    fn drain_active(&mut self, each: &mut dyn FnMut(u32, Micros)) {
         self.set.drain(each);
     }
 }

@@ -4,16 +4,16 @@
 //! process' `mountinfo`; the second word on v2 is `cgroup.controllers` at its mount point. Every controller is looked up
 //! by itself, so a host with memory on v2 and cpu on v1 is nothing special.
 
-use super::read::{At, Dir};
-use crate::mount::mountinfo::{Mount, MountTable};
-use crate::root::{ReadError, Root, if_there};
+use super::read::{CgroupDir, CgroupRef};
+use crate::mount::mountinfo::{MountEntry, MountTable};
+use crate::root::{ReadError, Root, if_present};
 use rustix::fs::OFlags;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// A cgroup version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum CgroupVersion {
     /// cgroup.
     V1,
     /// cgroup2.
@@ -22,7 +22,7 @@ pub enum Version {
 
 /// How a machine's cgroups are laid out, in systemd's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum HierarchyMode {
     /// v1 only.
     Legacy,
     /// v1 with v2 beside it.
@@ -33,7 +33,7 @@ pub enum Kind {
 
 /// The controllers that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Controller {
+pub enum CgroupController {
     /// `cpu`: shares, quota, throttling.
     Cpu,
     /// `cpuacct` (v1): CPU time used. On v2 every cgroup has it, whether or not `cpu` is enabled.
@@ -48,7 +48,7 @@ pub enum Controller {
     Pids,
 }
 
-impl Controller {
+impl CgroupController {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::Cpu, Self::Cpuacct, Self::Cpuset, Self::Memory, Self::Io, Self::Pids];
 
@@ -75,16 +75,16 @@ impl Controller {
 
 /// One mounted hierarchy.
 #[derive(Debug)]
-pub struct Hierarchy {
+pub struct MountedHierarchy {
     /// Its version.
-    pub version: Version,
+    pub version: CgroupVersion,
     /// Where it is mounted, from the root.
     pub mount_point: PathBuf,
     /// The directory of its topmost cgroup.
     dir: OwnedFd,
 }
 
-impl AsFd for Hierarchy {
+impl AsFd for MountedHierarchy {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
@@ -92,11 +92,11 @@ impl AsFd for Hierarchy {
 
 /// Every hierarchy that matters, and which of them each controller is in.
 #[derive(Debug)]
-pub struct Layout {
+pub struct CgroupLayout {
     /// Legacy, hybrid or unified.
-    pub kind: Kind,
-    hierarchies: Vec<Hierarchy>,
-    at: [Option<usize>; Controller::ALL.len()],
+    pub mode: HierarchyMode,
+    hierarchies: Vec<MountedHierarchy>,
+    controller_hierarchy: [Option<usize>; CgroupController::ALL.len()],
     unified: Option<usize>,
 }
 
@@ -111,80 +111,95 @@ pub enum LayoutError {
     NoCgroups,
 }
 
-impl Layout {
+impl CgroupLayout {
     /// Finds every hierarchy of the machine below `root`.
     pub fn detect(root: &Root) -> Result<Self, LayoutError> {
         let mounts = mounts(root)?;
-        let mut layout = Self { kind: Kind::Unified, hierarchies: Vec::new(), at: [None; 6], unified: None };
+        let mut layout = Self {
+            mode: HierarchyMode::Unified,
+            hierarchies: Vec::new(),
+            controller_hierarchy: [None; 6],
+            unified: None,
+        };
         let (mut v1, mut controllers_v2) = (false, String::new());
         for (version, mount) in whole_hierarchies_first(&mounts) {
             match version {
-                Version::V1 => {
-                    let mine: Vec<_> = layout.missing(|c| mount.has_controller(c.v1_name()));
+                CgroupVersion::V1 => {
+                    let mine: Vec<_> = layout.unassigned(|c| mount.has_controller(c.v1_name()));
                     if !mine.is_empty() {
                         v1 = true;
                         let index = layout.add(root, version, mount)?;
-                        mine.into_iter().for_each(|c| layout.at[c as usize] = Some(index));
+                        mine.into_iter().for_each(|c| layout.controller_hierarchy[c as usize] = Some(index));
                     }
                 }
-                Version::V2 if layout.unified.is_none() => {
+                CgroupVersion::V2 if layout.unified.is_none() => {
                     let index = layout.add(root, version, mount)?;
                     layout.unified = Some(index);
-                    controllers_v2 = if_there(root.read(mount.mount_point.join("cgroup.controllers")))?
+                    controllers_v2 = if_present(root.read(mount.mount_point.join("cgroup.controllers")))?
                         .unwrap_or_default();
                 }
-                Version::V2 => {}
+                CgroupVersion::V2 => {}
             }
         }
-        let on_v2 = |c: Controller| controllers_v2.split_ascii_whitespace().any(|name| name == c.v2_name());
-        let cpu_on_v1 = layout.at[Controller::Cpu as usize].is_some();
-        for c in layout.missing(|c| on_v2(c) || c == Controller::Cpuacct && !cpu_on_v1) {
-            layout.at[c as usize] = layout.unified;
+        let on_v2 =
+            |c: CgroupController| controllers_v2.split_ascii_whitespace().any(|name| name == c.v2_name());
+        let cpu_on_v1 = layout.controller_hierarchy[CgroupController::Cpu as usize].is_some();
+        for c in layout.unassigned(|c| on_v2(c) || c == CgroupController::Cpuacct && !cpu_on_v1) {
+            layout.controller_hierarchy[c as usize] = layout.unified;
         }
-        layout.kind = match (v1, layout.unified) {
-            (true, None) => Kind::Legacy,
-            (true, Some(_)) => Kind::Hybrid,
-            (false, _) => Kind::Unified,
+        layout.mode = match (v1, layout.unified) {
+            (true, None) => HierarchyMode::Legacy,
+            (true, Some(_)) => HierarchyMode::Hybrid,
+            (false, _) => HierarchyMode::Unified,
         };
-        match layout.spine_index() {
+        match layout.primary_index() {
             Some(_) => Ok(layout),
             None => Err(LayoutError::NoCgroups),
         }
     }
 
     /// The hierarchies, each once.
-    pub fn hierarchies(&self) -> &[Hierarchy] {
+    pub fn hierarchies(&self) -> &[MountedHierarchy] {
         &self.hierarchies
     }
 
-    /// Which of [`Layout::hierarchies`] a controller is in.
-    pub fn index(&self, controller: Controller) -> Option<usize> {
-        self.at[controller as usize]
+    /// Which of [`CgroupLayout::hierarchies`] a controller is in.
+    pub fn index(&self, controller: CgroupController) -> Option<usize> {
+        self.controller_hierarchy[controller as usize]
     }
 
     /// The hierarchy whose tree is the tree of groups: the one that shares out CPU time.
-    pub fn spine_index(&self) -> Option<usize> {
-        [Controller::Cpu, Controller::Cpuacct, Controller::Memory].into_iter().find_map(|c| self.index(c))
+    pub fn primary_index(&self) -> Option<usize> {
+        [CgroupController::Cpu, CgroupController::Cpuacct, CgroupController::Memory]
+            .into_iter()
+            .find_map(|c| self.index(c))
     }
 
     /// A cgroup's directory in the hierarchy of `controller`, whether or not it exists there.
-    pub fn dir<'a>(&'a self, controller: Controller, group: impl Into<At<'a>>) -> Option<(Version, Dir<'a>)> {
+    pub fn dir<'a>(
+        &'a self,
+        controller: CgroupController,
+        group: impl Into<CgroupRef<'a>>,
+    ) -> Option<(CgroupVersion, CgroupDir<'a>)> {
         let hierarchy = &self.hierarchies[self.index(controller)?];
-        Some((hierarchy.version, Dir::new(hierarchy, group)))
+        Some((hierarchy.version, CgroupDir::new(hierarchy, group)))
     }
 
     /// A cgroup's directory in v2, with or without controllers.
-    pub fn unified_dir<'a>(&'a self, group: impl Into<At<'a>>) -> Option<Dir<'a>> {
-        Some(Dir::new(&self.hierarchies[self.unified?], group))
+    pub fn unified_dir<'a>(&'a self, group: impl Into<CgroupRef<'a>>) -> Option<CgroupDir<'a>> {
+        Some(CgroupDir::new(&self.hierarchies[self.unified?], group))
     }
 
-    fn missing(&self, wanted: impl Fn(Controller) -> bool) -> Vec<Controller> {
-        Controller::ALL.into_iter().filter(|c| self.at[*c as usize].is_none() && wanted(*c)).collect()
+    fn unassigned(&self, wanted: impl Fn(CgroupController) -> bool) -> Vec<CgroupController> {
+        CgroupController::ALL
+            .into_iter()
+            .filter(|c| self.controller_hierarchy[*c as usize].is_none() && wanted(*c))
+            .collect()
     }
 
-    fn add(&mut self, root: &Root, version: Version, mount: &Mount) -> Result<usize, ReadError> {
+    fn add(&mut self, root: &Root, version: CgroupVersion, mount: &MountEntry) -> Result<usize, ReadError> {
         let dir = root.open(&mount.mount_point, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        self.hierarchies.push(Hierarchy { version, mount_point: mount.mount_point.clone(), dir });
+        self.hierarchies.push(MountedHierarchy { version, mount_point: mount.mount_point.clone(), dir });
         Ok(self.hierarchies.len() - 1)
     }
 }
@@ -192,7 +207,7 @@ impl Layout {
 /// The machine's mounts.
 pub fn mounts(root: &Root) -> Result<MountTable, ReadError> {
     // Below another root, this process' own mounts are not that machine's; its first process' are.
-    let first = if root.is_host() { None } else { if_there(root.read("/proc/1/mountinfo"))? };
+    let first = if root.is_host() { None } else { if_present(root.read("/proc/1/mountinfo"))? };
     let (path, text) = match first {
         Some(text) => ("/proc/1/mountinfo", text),
         None => ("/proc/self/mountinfo", root.read("/proc/self/mountinfo")?),
@@ -202,10 +217,10 @@ pub fn mounts(root: &Root) -> Result<MountTable, ReadError> {
 
 /// The mounts of cgroups: a hierarchy mounted whole before one whose mount shows a part; otherwise in the order of mounting,
 /// so that what an engine binds into its containers later comes last.
-fn whole_hierarchies_first(mounts: &MountTable) -> Vec<(Version, &Mount)> {
-    let version = |mount: &Mount| match mount.fstype.as_str() {
-        "cgroup" => Some(Version::V1),
-        "cgroup2" => Some(Version::V2),
+fn whole_hierarchies_first(mounts: &MountTable) -> Vec<(CgroupVersion, &MountEntry)> {
+    let version = |mount: &MountEntry| match mount.fstype.as_str() {
+        "cgroup" => Some(CgroupVersion::V1),
+        "cgroup2" => Some(CgroupVersion::V2),
         _ => None,
     };
     let mut mounts: Vec<_> = mounts.iter().filter_map(|mount| Some((version(mount)?, mount))).collect();
@@ -231,11 +246,11 @@ mod tests {
     #[test]
     fn controllers_mounted_together_share_a_hierarchy() {
         let (_host, root) = host(TOGETHER, TOGETHER_DIRS);
-        let layout = Layout::detect(&root).unwrap();
-        assert_eq!(layout.kind, Kind::Legacy);
-        assert_eq!(layout.index(Controller::Cpu), layout.index(Controller::Cpuacct));
-        assert_ne!(layout.index(Controller::Cpu), layout.index(Controller::Memory));
-        assert_eq!(layout.index(Controller::Cpuset), None);
+        let layout = CgroupLayout::detect(&root).unwrap();
+        assert_eq!(layout.mode, HierarchyMode::Legacy);
+        assert_eq!(layout.index(CgroupController::Cpu), layout.index(CgroupController::Cpuacct));
+        assert_ne!(layout.index(CgroupController::Cpu), layout.index(CgroupController::Memory));
+        assert_eq!(layout.index(CgroupController::Cpuset), None);
     }
 
     #[test]
@@ -244,11 +259,11 @@ mod tests {
             "1 0 0:1 / /cpu rw - cgroup cgroup rw,cpu,cpuacct\n2 0 0:2 / /unified rw - cgroup2 none rw,nsdelegate\n",
             "-- cpu/ --\n-- unified/cgroup.controllers --\nio memory\n",
         );
-        let layout = Layout::detect(&root).unwrap();
-        assert_eq!(layout.kind, Kind::Hybrid);
-        assert_eq!(layout.dir(Controller::Memory, Path::new("")).unwrap().0, Version::V2);
-        assert_eq!(layout.dir(Controller::Cpu, Path::new("")).unwrap().0, Version::V1);
-        assert_eq!(layout.index(Controller::Cpuset), None);
+        let layout = CgroupLayout::detect(&root).unwrap();
+        assert_eq!(layout.mode, HierarchyMode::Hybrid);
+        assert_eq!(layout.dir(CgroupController::Memory, Path::new("")).unwrap().0, CgroupVersion::V2);
+        assert_eq!(layout.dir(CgroupController::Cpu, Path::new("")).unwrap().0, CgroupVersion::V1);
+        assert_eq!(layout.index(CgroupController::Cpuset), None);
     }
 
     #[test]
@@ -257,9 +272,9 @@ mod tests {
             "1 0 0:1 / /sys/fs/cgroup rw - cgroup2 none rw\n",
             "-- sys/fs/cgroup/cgroup.controllers --\ncpuset cpu io memory hugetlb pids rdma misc\n",
         );
-        let layout = Layout::detect(&root).unwrap();
-        assert_eq!(layout.kind, Kind::Unified);
-        assert!(Controller::ALL.iter().all(|c| layout.index(*c) == Some(0)));
+        let layout = CgroupLayout::detect(&root).unwrap();
+        assert_eq!(layout.mode, HierarchyMode::Unified);
+        assert!(CgroupController::ALL.iter().all(|c| layout.index(*c) == Some(0)));
     }
 
     #[test]
@@ -268,7 +283,7 @@ mod tests {
             &format!("9 0 0:1 /docker/abc /bound rw - cgroup cgroup rw,cpu,cpuacct\n{TOGETHER}"),
             TOGETHER_DIRS,
         );
-        let layout = Layout::detect(&root).unwrap();
+        let layout = CgroupLayout::detect(&root).unwrap();
         assert_eq!(layout.hierarchies()[0].mount_point, Path::new("/sys/fs/cgroup/cpu,cpuacct"));
     }
 
@@ -276,19 +291,19 @@ mod tests {
     fn mount_points_are_unescaped() {
         let (_host, root) =
             host("1 0 0:1 / /a\\040b rw - cgroup2 none rw\n", "-- a b/cgroup.controllers --\ncpu memory\n");
-        assert_eq!(Layout::detect(&root).unwrap().hierarchies()[0].mount_point, Path::new("/a b"));
+        assert_eq!(CgroupLayout::detect(&root).unwrap().hierarchies()[0].mount_point, Path::new("/a b"));
     }
 
     #[test]
     fn a_malformed_mount_is_quoted_with_its_line() {
         let (_host, root) = host(&format!("{TOGETHER}1 0 0:1 / /m rw - cgroup\n"), TOGETHER_DIRS);
-        let error = Layout::detect(&root).unwrap_err().to_string();
+        let error = CgroupLayout::detect(&root).unwrap_err().to_string();
         assert!(error.starts_with("/proc/self/mountinfo:3: too few fields in \"1 0 0:1"), "{error}");
     }
 
     #[test]
     fn no_cgroups_says_what_to_do() {
         let (_host, root) = host("1 0 0:1 / / rw - ext4 /dev/vda rw\n", "");
-        assert!(matches!(Layout::detect(&root), Err(LayoutError::NoCgroups)));
+        assert!(matches!(CgroupLayout::detect(&root), Err(LayoutError::NoCgroups)));
     }
 }

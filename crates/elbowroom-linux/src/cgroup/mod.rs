@@ -9,47 +9,47 @@ pub mod v2;
 use crate::proc;
 use crate::root::{ReadError, Root};
 use elbowroom_types::psi::Pressure;
-use elbowroom_types::sample::{CpuMax, DeviceNumber, IoMax, IoStat, Limits, MemoryStat};
+use elbowroom_types::sample::{CgroupSettings, CpuMax, DeviceNumber, IoMax, IoStat, MemoryStat};
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
-pub use layout::{Controller, Hierarchy, Kind, Layout, Version};
-pub use read::{At, Dir};
+pub use layout::{CgroupController, CgroupLayout, CgroupVersion, HierarchyMode, MountedHierarchy};
+pub use read::{CgroupDir, CgroupRef};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// A value that may be absent, from a file that may be unreadable.
-pub type Answer<T> = Result<Option<T>, ReadError>;
+pub type ReadResult<T> = Result<Option<T>, ReadError>;
 
 /// A cgroup's own settings. Each value that cannot be read is `None`; `fault` is told why where the reason is other than
 /// that there is none.
-pub fn limits(layout: &Layout, group: &Path, mut fault: impl FnMut(&ReadError)) -> Limits {
-    let mut take = Take { fault: &mut fault };
-    let mut limits = Limits::default();
-    if let Some((version, dir)) = layout.dir(Controller::Cpu, group) {
-        let (max, share): (Answer<CpuMax>, Answer<CpuShare>) = match version {
-            Version::V1 => (v1::cpu_max(&dir), v1::cpu_shares(&dir)),
-            Version::V2 => (v2::cpu_max(&dir), v2::cpu_weight(&dir)),
+pub fn limits(layout: &CgroupLayout, group: &Path, mut fault: impl FnMut(&ReadError)) -> CgroupSettings {
+    let mut take = ErrorSink { fault: &mut fault };
+    let mut limits = CgroupSettings::default();
+    if let Some((version, dir)) = layout.dir(CgroupController::Cpu, group) {
+        let (max, share): (ReadResult<CpuMax>, ReadResult<CpuShare>) = match version {
+            CgroupVersion::V1 => (v1::cpu_max(&dir), v1::cpu_shares(&dir)),
+            CgroupVersion::V2 => (v2::cpu_max(&dir), v2::cpu_weight(&dir)),
         };
         limits.cpu_max = take.or_none(max);
         limits.cpu_share = take.or_none(share);
     }
-    if let Some((version, dir)) = layout.dir(Controller::Cpuset, group) {
+    if let Some((version, dir)) = layout.dir(CgroupController::Cpuset, group) {
         let (cpus, mems) = match version {
-            Version::V1 => (v1::cpuset(&dir), v1::mems(&dir)),
-            Version::V2 => (v2::cpuset(&dir), v2::mems(&dir)),
+            CgroupVersion::V1 => (v1::cpuset(&dir), v1::mems(&dir)),
+            CgroupVersion::V2 => (v2::cpuset(&dir), v2::mems(&dir)),
         };
         limits.cpuset = take.or_none(cpus);
         limits.mems = take.or_none(mems);
     }
-    if let Some((version, dir)) = layout.dir(Controller::Memory, group) {
+    if let Some((version, dir)) = layout.dir(CgroupController::Memory, group) {
         match version {
-            Version::V1 => {
+            CgroupVersion::V1 => {
                 limits.memory_max = take.or_none(v1::memory_limit(&dir));
                 limits.memory_soft = take.or_none(v1::memory_soft_limit(&dir));
                 limits.memsw_max = take.or_none(v1::memsw_limit(&dir));
             }
-            Version::V2 => {
+            CgroupVersion::V2 => {
                 limits.memory_max = take.or_none(v2::memory_limit(&dir, "memory.max"));
                 limits.memory_high = take.or_none(v2::memory_limit(&dir, "memory.high"));
                 limits.memory_low = take.or_none(v2::memory_limit(&dir, "memory.low"));
@@ -61,12 +61,12 @@ pub fn limits(layout: &Layout, group: &Path, mut fault: impl FnMut(&ReadError)) 
     limits
 }
 
-struct Take<'a> {
+struct ErrorSink<'a> {
     fault: &'a mut dyn FnMut(&ReadError),
 }
 
-impl Take<'_> {
-    fn or_none<T>(&mut self, answer: Answer<T>) -> Option<T> {
+impl ErrorSink<'_> {
+    fn or_none<T>(&mut self, answer: ReadResult<T>) -> Option<T> {
         answer.unwrap_or_else(|error| {
             (self.fault)(&error);
             None
@@ -75,10 +75,10 @@ impl Take<'_> {
 }
 
 /// `memory.stat`, hierarchical, with swap.
-pub fn memory_stat<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<MemoryStat> {
-    match layout.dir(Controller::Memory, group) {
-        Some((Version::V1, dir)) => v1::memory_stat(&dir),
-        Some((Version::V2, dir)) => v2::memory_stat(&dir),
+pub fn memory_stat<'a>(layout: &'a CgroupLayout, group: impl Into<CgroupRef<'a>>) -> ReadResult<MemoryStat> {
+    match layout.dir(CgroupController::Memory, group) {
+        Some((CgroupVersion::V1, dir)) => v1::memory_stat(&dir),
+        Some((CgroupVersion::V2, dir)) => v2::memory_stat(&dir),
         None => Ok(None),
     }
 }
@@ -88,12 +88,12 @@ pub fn is_cgroup(dir: &OwnedFd) -> Result<bool, Errno> {
     const CGROUP: i64 = 0x0027_e0eb;
     const CGROUP2: i64 = 0x6367_7270;
     let magic = rustix::fs::fstatfs(dir)?.f_type;
-    // The crate's own tests let plain directories stand for cgroups; those on real ones are in tests/live_lease.rs.
-    Ok(cfg!(test) || [CGROUP, CGROUP2].contains(&magic))
+    // Tests let plain directories stand for cgroups; those on real ones are in tests/live_lease.
+    Ok(cfg!(test) || crate::fixture::in_use() || [CGROUP, CGROUP2].contains(&magic))
 }
 
 /// The cgroup at a path, which is a directory there: its inode tells it from a later one of the same path.
-pub fn at(root: &Root, path: &str) -> Result<(OwnedFd, u64), ReadError> {
+pub fn open_cgroup(root: &Root, path: &str) -> Result<(OwnedFd, u64), ReadError> {
     let dir = root.open(path, OFlags::PATH | OFlags::DIRECTORY)?;
     let failed = |source| ReadError::Io { operation: "looking at", path: path.into(), source };
     let inode = rustix::fs::fstat(&dir).map_err(failed)?.st_ino;
@@ -101,29 +101,35 @@ pub fn at(root: &Root, path: &str) -> Result<(OwnedFd, u64), ReadError> {
 }
 
 /// User and system CPU time.
-pub fn cpu_times<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<(Micros, Micros)> {
-    match layout.dir(Controller::Cpuacct, group) {
-        Some((Version::V1, dir)) => v1::cpu_times(&dir),
-        Some((Version::V2, dir)) => v2::cpu_times(&dir),
+pub fn cpu_times<'a>(
+    layout: &'a CgroupLayout,
+    group: impl Into<CgroupRef<'a>>,
+) -> ReadResult<(Micros, Micros)> {
+    match layout.dir(CgroupController::Cpuacct, group) {
+        Some((CgroupVersion::V1, dir)) => v1::cpu_times(&dir),
+        Some((CgroupVersion::V2, dir)) => v2::cpu_times(&dir),
         None => Ok(None),
     }
 }
 
 /// Disk transfer per device, ascending by device number; empty where the controller is not there.
-pub fn io_stat<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Result<Vec<IoStat>, ReadError> {
-    match layout.dir(Controller::Io, group) {
-        Some((Version::V1, dir)) => v1::io_stat(&dir),
-        Some((Version::V2, dir)) => v2::io_stat(&dir),
+pub fn io_stat<'a>(
+    layout: &'a CgroupLayout,
+    group: impl Into<CgroupRef<'a>>,
+) -> Result<Vec<IoStat>, ReadError> {
+    match layout.dir(CgroupController::Io, group) {
+        Some((CgroupVersion::V1, dir)) => v1::io_stat(&dir),
+        Some((CgroupVersion::V2, dir)) => v2::io_stat(&dir),
         None => Ok(Vec::new()),
     }
 }
 
 /// A cgroup's own limits on disks, of every device that has one, ascending; empty where the controller is not there. Not those
 /// of the cgroups above it.
-pub fn io_max(layout: &Layout, group: &Path) -> Result<Vec<(DeviceNumber, IoMax)>, ReadError> {
-    let mut limits = match layout.dir(Controller::Io, group) {
-        Some((Version::V1, dir)) => v1::io_max(&dir)?,
-        Some((Version::V2, dir)) => dir.parse("io.max", v2::io_max)?.unwrap_or_default(),
+pub fn io_max(layout: &CgroupLayout, group: &Path) -> Result<Vec<(DeviceNumber, IoMax)>, ReadError> {
+    let mut limits = match layout.dir(CgroupController::Io, group) {
+        Some((CgroupVersion::V1, dir)) => v1::io_max(&dir)?,
+        Some((CgroupVersion::V2, dir)) => dir.parse("io.max", v2::io_max)?.unwrap_or_default(),
         None => Vec::new(),
     };
     limits.sort_by_key(|(device, _)| *device);
@@ -131,20 +137,20 @@ pub fn io_max(layout: &Layout, group: &Path) -> Result<Vec<(DeviceNumber, IoMax)
 }
 
 /// Memory charged: v1 `memory.usage_in_bytes`, v2 `memory.current`.
-pub fn memory_usage<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<Bytes> {
+pub fn memory_usage<'a>(layout: &'a CgroupLayout, group: impl Into<CgroupRef<'a>>) -> ReadResult<Bytes> {
     let file = |version| match version {
-        Version::V1 => "memory.usage_in_bytes",
-        Version::V2 => "memory.current",
+        CgroupVersion::V1 => "memory.usage_in_bytes",
+        CgroupVersion::V2 => "memory.current",
     };
-    match layout.dir(Controller::Memory, group) {
+    match layout.dir(CgroupController::Memory, group) {
         Some((version, dir)) => Ok(dir.number(file(version))?.map(Bytes)),
         None => Ok(None),
     }
 }
 
 /// Threads: `pids.current`, which v1 and v2 share.
-pub fn pids_current<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<u64> {
-    match layout.dir(Controller::Pids, group) {
+pub fn pids_current<'a>(layout: &'a CgroupLayout, group: impl Into<CgroupRef<'a>>) -> ReadResult<u64> {
+    match layout.dir(CgroupController::Pids, group) {
         Some((_, dir)) => dir.number("pids.current"),
         None => Ok(None),
     }
@@ -152,7 +158,7 @@ pub fn pids_current<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<
 
 /// `cpu.pressure`, `io.pressure`, `memory.pressure`. v1 has none of its own; on a hybrid host the same path below the
 /// unified hierarchy has, if the engine made it there too.
-pub fn pressure<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<[Pressure; 3]> {
+pub fn pressure<'a>(layout: &'a CgroupLayout, group: impl Into<CgroupRef<'a>>) -> ReadResult<[Pressure; 3]> {
     let Some(dir) = layout.unified_dir(group) else { return Ok(None) };
     let mut all = [Pressure::default(); 3];
     for (slot, file) in all.iter_mut().zip(["cpu.pressure", "io.pressure", "memory.pressure"]) {
@@ -165,7 +171,7 @@ pub fn pressure<'a>(layout: &'a Layout, group: impl Into<At<'a>>) -> Answer<[Pre
 }
 
 /// A limit as bytes where the kernel's number already is one.
-pub(crate) fn bytes(limit: Limit<u64>) -> Limit<Bytes> {
+pub(crate) fn bytes_limit(limit: Limit<u64>) -> Limit<Bytes> {
     match limit {
         Limit::Max => Limit::Max,
         Limit::At(n) => Limit::At(Bytes(n)),

@@ -2,9 +2,9 @@
 //! and read with `pread`, which costs a sixth (measured: 0.3 us against 2.0 us; io_uring costs more than either, because
 //! kernfs does its little work at once).
 
-use super::layout::Hierarchy;
-use crate::parse::{Malformed, single};
-use crate::root::{ReadError, if_there, open_at, read_whole};
+use super::layout::MountedHierarchy;
+use crate::parse::{Malformed, single_number};
+use crate::root::{ReadError, if_present, open_at, read_whole};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -16,25 +16,25 @@ use std::path::{Path, PathBuf};
 
 /// A cgroup by its path, and the files of it that are kept open, if any are.
 #[derive(Debug, Clone, Copy)]
-pub struct At<'a> {
+pub struct CgroupRef<'a> {
     pub(super) group: &'a Path,
-    pub(super) files: Option<&'a KeptFiles>,
+    pub(super) files: Option<&'a CgroupFileCache>,
 }
 
-impl<'a> At<'a> {
+impl<'a> CgroupRef<'a> {
     /// What is read there is read through these.
-    pub(crate) fn through(group: &'a Path, files: &'a KeptFiles) -> Self {
+    pub(crate) fn with_cached_files(group: &'a Path, files: &'a CgroupFileCache) -> Self {
         Self { group, files: Some(files) }
     }
 }
 
-impl<'a> From<&'a Path> for At<'a> {
+impl<'a> From<&'a Path> for CgroupRef<'a> {
     fn from(group: &'a Path) -> Self {
         Self { group, files: None }
     }
 }
 
-impl<'a> From<&'a PathBuf> for At<'a> {
+impl<'a> From<&'a PathBuf> for CgroupRef<'a> {
     fn from(group: &'a PathBuf) -> Self {
         group.as_path().into()
     }
@@ -42,15 +42,15 @@ impl<'a> From<&'a PathBuf> for At<'a> {
 
 /// A cgroup's directory in one hierarchy, by path: it may be gone.
 #[derive(Debug, Clone, Copy)]
-pub struct Dir<'a> {
-    hierarchy: &'a Hierarchy,
+pub struct CgroupDir<'a> {
+    hierarchy: &'a MountedHierarchy,
     group: &'a Path,
-    files: Option<&'a KeptFiles>,
+    files: Option<&'a CgroupFileCache>,
 }
 
-impl<'a> Dir<'a> {
-    pub(crate) fn new(hierarchy: &'a Hierarchy, at: impl Into<At<'a>>) -> Self {
-        let At { group, files } = at.into();
+impl<'a> CgroupDir<'a> {
+    pub(crate) fn new(hierarchy: &'a MountedHierarchy, at: impl Into<CgroupRef<'a>>) -> Self {
+        let CgroupRef { group, files } = at.into();
         Self { hierarchy, group, files }
     }
 
@@ -79,8 +79,8 @@ impl<'a> Dir<'a> {
     /// Reads a file in it; `None` where file or cgroup are not there.
     pub fn read(&self, file: &str) -> Result<Option<String>, ReadError> {
         match self.files {
-            Some(files) => if_there(files.read(self, file)),
-            None => if_there(self.open(file).and_then(|fd| read_whole(fd, &self.path().join(file)))),
+            Some(files) => if_present(files.read(self, file)),
+            None => if_present(self.open(file).and_then(|fd| read_whole(fd, &self.path().join(file)))),
         }
     }
 
@@ -98,7 +98,7 @@ impl<'a> Dir<'a> {
 
     /// Reads a file of one number.
     pub fn number(&self, file: &str) -> Result<Option<u64>, ReadError> {
-        self.parse(file, single)
+        self.parse(file, single_number)
     }
 
     /// Whether it exists.
@@ -127,14 +127,14 @@ impl<'a> Dir<'a> {
     }
 
     /// The user whose directory it is; `None` when it is gone.
-    pub(crate) fn user(&self) -> Option<u32> {
+    pub(crate) fn owner_uid(&self) -> Option<u32> {
         let dot = if self.group.as_os_str().is_empty() { Path::new(".") } else { self.group };
         rustix::fs::statat(self.hierarchy, dot, rustix::fs::AtFlags::empty()).ok().map(|s| s.st_uid)
     }
 
     /// What `look` finds in the cgroup of that name directly below it.
-    pub fn below<T>(&self, name: &OsStr, look: impl FnOnce(Dir<'_>) -> T) -> T {
-        look(Dir::new(self.hierarchy, &self.group.join(name)))
+    pub fn with_child<T>(&self, name: &OsStr, look: impl FnOnce(CgroupDir<'_>) -> T) -> T {
+        look(CgroupDir::new(self.hierarchy, &self.group.join(name)))
     }
 
     /// The cgroups directly below it: name and inode. `None` when it is gone.
@@ -143,12 +143,12 @@ impl<'a> Dir<'a> {
         let error = |operation| move |source: Errno| ReadError::Io { operation, path: self.path(), source };
         let opened = open_at(self.hierarchy.as_fd(), dot, OFlags::RDONLY | OFlags::DIRECTORY)
             .map_err(error("opening"));
-        let Some(fd) = if_there(opened)? else { return Ok(None) };
+        let Some(fd) = if_present(opened)? else { return Ok(None) };
         let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
         let mut entries = rustix::fs::RawDir::new(fd, &mut buffer);
         let mut children = Vec::new();
         while let Some(entry) = entries.next() {
-            let Some(entry) = if_there(entry.map_err(error("listing")))? else { return Ok(None) };
+            let Some(entry) = if_present(entry.map_err(error("listing")))? else { return Ok(None) };
             let name = entry.file_name().to_bytes();
             if entry.file_type().is_dir() && name != b"." && name != b".." {
                 children.push((std::ffi::OsStr::from_bytes(name).to_owned(), entry.ino()));
@@ -161,53 +161,53 @@ impl<'a> Dir<'a> {
 /// How many files may be kept open. What does not fit is opened for every read instead: slower, never wrong.
 #[derive(Debug)]
 pub(crate) struct FdBudget {
-    left: usize,
+    remaining: usize,
 }
 
 impl FdBudget {
     /// Room for `nofile` files less what the rest of the agent needs: slots and attach few, sockets of probes one per container.
     pub(crate) fn new(nofile: u64) -> Self {
         let rest = (nofile / 4).max(256);
-        Self { left: usize::try_from(nofile.saturating_sub(rest)).unwrap_or(usize::MAX) }
+        Self { remaining: usize::try_from(nofile.saturating_sub(rest)).unwrap_or(usize::MAX) }
     }
 }
 
 /// Files of one cgroup that are asked for again and again, whoever asks: a file is kept open from the first time on. A cgroup that
 /// is made anew under the same path needs new ones.
 #[derive(Debug, Default)]
-pub(crate) struct KeptFiles(RefCell<Vec<Opened>>);
+pub(crate) struct CgroupFileCache(RefCell<Vec<CachedFile>>);
 
 #[derive(Debug)]
-struct Opened {
+struct CachedFile {
     /// The hierarchy's directory.
     hierarchy: RawFd,
     name: String,
     file: OwnedFd,
 }
 
-impl KeptFiles {
+impl CgroupFileCache {
     /// How many are kept; further ones are opened for every read.
-    const MOST: usize = 12;
+    const MAX_FILES: usize = 12;
 
     /// Room for the files of one more cgroup; `None` where there is not enough left.
-    pub(crate) fn within(budget: &mut FdBudget) -> Option<Self> {
-        budget.left = budget.left.checked_sub(Self::MOST)?;
+    pub(crate) fn reserve(budget: &mut FdBudget) -> Option<Self> {
+        budget.remaining = budget.remaining.checked_sub(Self::MAX_FILES)?;
         Some(Self::default())
     }
 
     /// Closes them.
     pub(crate) fn close(self, budget: &mut FdBudget) {
-        budget.left += Self::MOST;
+        budget.remaining += Self::MAX_FILES;
     }
 
-    fn read(&self, dir: &Dir<'_>, name: &str) -> Result<String, ReadError> {
+    fn read(&self, dir: &CgroupDir<'_>, name: &str) -> Result<String, ReadError> {
         let hierarchy = dir.hierarchy.as_fd().as_raw_fd();
         let mut open = self.0.borrow_mut();
         let kept = open.iter().position(|one| one.hierarchy == hierarchy && one.name == name);
         let at = match kept {
             Some(at) => at,
             None => {
-                open.push(Opened { hierarchy, name: name.to_owned(), file: dir.open(name)? });
+                open.push(CachedFile { hierarchy, name: name.to_owned(), file: dir.open(name)? });
                 open.len() - 1
             }
         };
@@ -220,7 +220,7 @@ impl KeptFiles {
                 Err(source) => break Err(source),
             }
         };
-        if read.is_err() || open.len() > Self::MOST {
+        if read.is_err() || open.len() > Self::MAX_FILES {
             open.swap_remove(at);
         }
         bytes.truncate(read.map_err(|source| ReadError::Io {
@@ -234,19 +234,19 @@ impl KeptFiles {
 
 /// A file that is read every tick.
 #[derive(Debug, Default)]
-pub(crate) enum KeptFile {
+pub(crate) enum PolledFile {
     /// Not opened yet.
     #[default]
     Closed,
     /// Open.
     Open(OwnedFd),
-    /// Was not there; looked for again only after [`KeptFile::reset`].
+    /// Was not there; looked for again only after [`PolledFile::reset`].
     Absent,
 }
 
 /// What a kept file said.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Kept<T> {
+pub(crate) enum PolledValue<T> {
     /// A value.
     Value(T),
     /// There is no such file, for now.
@@ -255,25 +255,25 @@ pub(crate) enum Kept<T> {
     Gone,
 }
 
-impl KeptFile {
+impl PolledFile {
     /// Reads the file from its start and hands the bytes to `parse`.
     pub(crate) fn read<T>(
         &mut self,
-        dir: &Dir<'_>,
+        dir: &CgroupDir<'_>,
         file: &str,
         budget: &mut FdBudget,
         syscalls: &mut u64,
         parse: impl FnOnce(&[u8]) -> Option<T>,
-    ) -> Result<Kept<T>, ReadError> {
+    ) -> Result<PolledValue<T>, ReadError> {
         // The largest of these files, v2 cpu.stat, has about 350 bytes.
         let mut buffer = [0u8; 1024];
         let n = match self.pread(dir, file, budget, syscalls, &mut buffer)? {
-            Kept::Value(n) => n,
-            Kept::Absent => return Ok(Kept::Absent),
-            Kept::Gone => return Ok(Kept::Gone),
+            PolledValue::Value(n) => n,
+            PolledValue::Absent => return Ok(PolledValue::Absent),
+            PolledValue::Gone => return Ok(PolledValue::Gone),
         };
         match parse(&buffer[..n]) {
-            Some(value) => Ok(Kept::Value(value)),
+            Some(value) => Ok(PolledValue::Value(value)),
             None => {
                 let line = String::from_utf8_lossy(&buffer[..n]);
                 let line = line.lines().next().unwrap_or("");
@@ -284,27 +284,27 @@ impl KeptFile {
 
     /// Reads a file whose length depends on the machine, such as one with a line per disk. `buffer` grows to what the file
     /// needs and is meant for the next one.
-    pub(crate) fn read_long<T>(
+    pub(crate) fn read_growing<T>(
         &mut self,
-        dir: &Dir<'_>,
+        dir: &CgroupDir<'_>,
         file: &str,
         budget: &mut FdBudget,
         syscalls: &mut u64,
         buffer: &mut Vec<u8>,
         parse: impl FnOnce(&str) -> Result<T, Malformed>,
-    ) -> Result<Kept<T>, ReadError> {
+    ) -> Result<PolledValue<T>, ReadError> {
         buffer.resize(buffer.capacity().max(4096), 0);
         let n = loop {
             match self.pread(dir, file, budget, syscalls, buffer)? {
                 // The kernel makes such a text at once: what did not fill the buffer is all of it.
-                Kept::Value(n) if n < buffer.len() => break n,
-                Kept::Value(_) => buffer.resize(buffer.len() * 2, 0),
-                Kept::Absent => return Ok(Kept::Absent),
-                Kept::Gone => return Ok(Kept::Gone),
+                PolledValue::Value(n) if n < buffer.len() => break n,
+                PolledValue::Value(_) => buffer.resize(buffer.len() * 2, 0),
+                PolledValue::Absent => return Ok(PolledValue::Absent),
+                PolledValue::Gone => return Ok(PolledValue::Gone),
             }
         };
         match parse(&String::from_utf8_lossy(&buffer[..n])) {
-            Ok(value) => Ok(Kept::Value(value)),
+            Ok(value) => Ok(PolledValue::Value(value)),
             Err(source) => Err(ReadError::malformed(dir.path().join(file), source)),
         }
     }
@@ -312,24 +312,24 @@ impl KeptFile {
     /// How many bytes the file has, as far as `buffer` holds them.
     fn pread(
         &mut self,
-        dir: &Dir<'_>,
+        dir: &CgroupDir<'_>,
         file: &str,
         budget: &mut FdBudget,
         syscalls: &mut u64,
         buffer: &mut [u8],
-    ) -> Result<Kept<usize>, ReadError> {
+    ) -> Result<PolledValue<usize>, ReadError> {
         let mut transient = None;
         let fd = match self {
-            Self::Absent => return Ok(Kept::Absent),
+            Self::Absent => return Ok(PolledValue::Absent),
             Self::Open(fd) => &*fd,
             Self::Closed => {
                 *syscalls += 1;
-                let Some(fd) = if_there(dir.open(file))? else {
+                let Some(fd) = if_present(dir.open(file))? else {
                     *self = Self::Absent;
-                    return Ok(Kept::Absent);
+                    return Ok(PolledValue::Absent);
                 };
-                if budget.left > 0 {
-                    budget.left -= 1;
+                if budget.remaining > 0 {
+                    budget.remaining -= 1;
                     *self = Self::Open(fd);
                     let Self::Open(fd) = self else { unreachable!("assigned in the line above") };
                     &*fd
@@ -341,17 +341,17 @@ impl KeptFile {
         };
         *syscalls += 1;
         match rustix::io::pread(fd, buffer, 0) {
-            Ok(n) => Ok(Kept::Value(n)),
+            Ok(n) => Ok(PolledValue::Value(n)),
             // A pressure file opens though pressure is switched off, and says so when it is read.
             Err(Errno::OPNOTSUPP) => {
                 self.reset(budget);
                 *self = Self::Absent;
-                Ok(Kept::Absent)
+                Ok(PolledValue::Absent)
             }
             Err(Errno::NODEV | Errno::NOENT) => {
                 self.reset(budget);
                 *self = Self::Absent;
-                Ok(Kept::Gone)
+                Ok(PolledValue::Gone)
             }
             Err(source) => Err(ReadError::Io { operation: "reading", path: dir.path().join(file), source }),
         }
@@ -360,7 +360,7 @@ impl KeptFile {
     /// Closes the file, to be opened again at the next read.
     pub(crate) fn reset(&mut self, budget: &mut FdBudget) {
         if let Self::Open(_) = std::mem::take(self) {
-            budget.left += 1;
+            budget.remaining += 1;
         }
     }
 }
@@ -368,7 +368,7 @@ impl KeptFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::{Controller, Layout};
+    use crate::cgroup::{CgroupController, CgroupLayout};
     use crate::fixture::Fixture;
     use crate::parse::leading_number;
     use crate::root::Root;
@@ -379,15 +379,15 @@ mod tests {
     #[test]
     fn files_beyond_the_budget_are_read_and_not_kept() {
         let host = Fixture::new(HOST).unwrap();
-        let layout = Layout::detect(&Root::at(host.path()).unwrap()).unwrap();
-        let (_, dir) = layout.dir(Controller::Memory, Path::new("a")).unwrap();
+        let layout = CgroupLayout::detect(&Root::at(host.path()).unwrap()).unwrap();
+        let (_, dir) = layout.dir(CgroupController::Memory, Path::new("a")).unwrap();
         let mut budget = FdBudget::new(257);
-        let (mut first, mut second) = (KeptFile::default(), KeptFile::default());
+        let (mut first, mut second) = (PolledFile::default(), PolledFile::default());
         let mut calls = 0;
-        let mut read = |file: &mut KeptFile, budget: &mut FdBudget| {
+        let mut read = |file: &mut PolledFile, budget: &mut FdBudget| {
             let before = calls;
             let value = file.read(&dir, "memory.current", budget, &mut calls, leading_number).unwrap();
-            assert_eq!(value, Kept::Value(7));
+            assert_eq!(value, PolledValue::Value(7));
             calls - before
         };
         assert_eq!(
@@ -400,21 +400,21 @@ mod tests {
             (3, 3),
             "open, read, close"
         );
-        assert!(matches!((&first, &second), (KeptFile::Open(_), KeptFile::Closed)));
+        assert!(matches!((&first, &second), (PolledFile::Open(_), PolledFile::Closed)));
         first.reset(&mut budget);
         read(&mut second, &mut budget);
-        assert!(matches!(second, KeptFile::Open(_)), "what one gives back another can have");
+        assert!(matches!(second, PolledFile::Open(_)), "what one gives back another can have");
     }
 
     #[test]
     fn files_that_are_kept_say_what_is_in_them_now() {
         let host = Fixture::new(HOST).unwrap();
-        let layout = Layout::detect(&Root::at(host.path()).unwrap()).unwrap();
-        let mut budget = FdBudget::new(256 + KeptFiles::MOST as u64);
-        let files = KeptFiles::within(&mut budget).unwrap();
-        assert!(KeptFiles::within(&mut budget).is_none());
-        let at = At::through(Path::new("a"), &files);
-        let (_, dir) = layout.dir(Controller::Memory, at).unwrap();
+        let layout = CgroupLayout::detect(&Root::at(host.path()).unwrap()).unwrap();
+        let mut budget = FdBudget::new(256 + CgroupFileCache::MAX_FILES as u64);
+        let files = CgroupFileCache::reserve(&mut budget).unwrap();
+        assert!(CgroupFileCache::reserve(&mut budget).is_none());
+        let at = CgroupRef::with_cached_files(Path::new("a"), &files);
+        let (_, dir) = layout.dir(CgroupController::Memory, at).unwrap();
         assert_eq!(dir.number("memory.current").unwrap(), Some(7));
         assert_eq!(dir.read("memory.stat").unwrap(), None);
         let long = format!("{}\n", "x".repeat(9_000));
@@ -428,24 +428,24 @@ mod tests {
         let open = files.0.borrow()[0].file.as_raw_fd();
         assert_eq!(dir.number("memory.current").unwrap(), Some(8));
         assert_eq!(files.0.borrow()[0].file.as_raw_fd(), open, "it was opened once");
-        for extra in 0..2 * KeptFiles::MOST {
+        for extra in 0..2 * CgroupFileCache::MAX_FILES {
             host.write(&format!("cg/a/extra{extra}"), "1\n").unwrap();
             assert_eq!(dir.number(&format!("extra{extra}")).unwrap(), Some(1));
         }
-        assert_eq!(files.0.borrow().len(), KeptFiles::MOST);
+        assert_eq!(files.0.borrow().len(), CgroupFileCache::MAX_FILES);
         files.close(&mut budget);
-        assert!(KeptFiles::within(&mut budget).is_some());
+        assert!(CgroupFileCache::reserve(&mut budget).is_some());
     }
 
     #[test]
     fn a_file_that_is_not_there_is_not_looked_for_again_until_told() {
         let host = Fixture::new(HOST).unwrap();
-        let layout = Layout::detect(&Root::at(host.path()).unwrap()).unwrap();
-        let (_, dir) = layout.dir(Controller::Cpu, Path::new("a")).unwrap();
-        let (mut file, mut budget, mut calls) = (KeptFile::default(), FdBudget::new(1_000), 0);
+        let layout = CgroupLayout::detect(&Root::at(host.path()).unwrap()).unwrap();
+        let (_, dir) = layout.dir(CgroupController::Cpu, Path::new("a")).unwrap();
+        let (mut file, mut budget, mut calls) = (PolledFile::default(), FdBudget::new(1_000), 0);
         for _ in 0..3 {
             let value = file.read(&dir, "cpu.stat", &mut budget, &mut calls, leading_number).unwrap();
-            assert_eq!(value, Kept::Absent);
+            assert_eq!(value, PolledValue::Absent);
         }
         assert_eq!(calls, 1);
         host.write("cg/a/cpu.stat", "x\n").unwrap();

@@ -1,8 +1,8 @@
 //! cgroup v1 files (`Documentation/admin-guide/cgroup-v1/`). Nanoseconds become [`Micros`] here and nowhere else.
 
-use super::read::Dir;
-use super::{Answer, bytes};
-use crate::parse::{Malformed, flat_keyed, keyed_number, leading_number, malformed, number, single};
+use super::read::CgroupDir;
+use super::{ReadResult, bytes_limit};
+use crate::parse::{Malformed, flat_keyed, keyed_number, leading_number, malformed, number, single_number};
 use crate::proc::USER_HZ_MICROS;
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::sample::{CpuMax, DeviceNumber, IoMax, IoStat, MemoryStat};
@@ -17,7 +17,7 @@ pub(crate) const NO_LIMIT: u64 = i64::MAX as u64 & !0xffff;
 pub fn limit(text: &str) -> Result<Limit<Bytes>, Malformed> {
     match text.strip_suffix('\n').unwrap_or(text) {
         "-1" => Ok(Limit::Max),
-        _ => Ok(bytes(match single(text)? {
+        _ => Ok(bytes_limit(match single_number(text)? {
             n if n >= NO_LIMIT => Limit::Max,
             n => Limit::At(n),
         })),
@@ -28,33 +28,33 @@ pub fn limit(text: &str) -> Result<Limit<Bytes>, Malformed> {
 pub fn quota(text: &str) -> Result<Limit<Micros>, Malformed> {
     match text.strip_suffix('\n').unwrap_or(text) {
         "-1" => Ok(Limit::Max),
-        _ => Ok(Limit::At(Micros(single(text)?))),
+        _ => Ok(Limit::At(Micros(single_number(text)?))),
     }
 }
 
 /// `cpu.cfs_quota_us` in `cpu.cfs_period_us`.
-pub fn cpu_max(dir: &Dir<'_>) -> Answer<CpuMax> {
+pub fn cpu_max(dir: &CgroupDir<'_>) -> ReadResult<CpuMax> {
     let quota = dir.parse("cpu.cfs_quota_us", quota)?;
     let period = dir.number("cpu.cfs_period_us")?.map(Micros);
     Ok(quota.zip(period).map(|(quota, period)| CpuMax { quota, period }))
 }
 
 /// `cpu.shares`.
-pub fn cpu_shares(dir: &Dir<'_>) -> Answer<CpuShare> {
+pub fn cpu_shares(dir: &CgroupDir<'_>) -> ReadResult<CpuShare> {
     Ok(dir.number("cpu.shares")?.map(CpuShare::Shares))
 }
 
 /// `cpuset.effective_cpus`, else `cpuset.cpus` (before Linux 3.17). An empty set is a cpuset nobody configured: absent.
-pub fn cpuset(dir: &Dir<'_>) -> Answer<CpuSet> {
-    effective(dir, "cpuset.effective_cpus", "cpuset.cpus")
+pub fn cpuset(dir: &CgroupDir<'_>) -> ReadResult<CpuSet> {
+    effective_set(dir, "cpuset.effective_cpus", "cpuset.cpus")
 }
 
 /// `cpuset.effective_mems`, else `cpuset.mems`: numbers of NUMA nodes. Absent as [`cpuset`] is.
-pub fn mems(dir: &Dir<'_>) -> Answer<CpuSet> {
-    effective(dir, "cpuset.effective_mems", "cpuset.mems")
+pub fn mems(dir: &CgroupDir<'_>) -> ReadResult<CpuSet> {
+    effective_set(dir, "cpuset.effective_mems", "cpuset.mems")
 }
 
-fn effective(dir: &Dir<'_>, file: &str, before: &str) -> Answer<CpuSet> {
+fn effective_set(dir: &CgroupDir<'_>, file: &str, before: &str) -> ReadResult<CpuSet> {
     let set = match dir.parse(file, cpu_list)? {
         Some(set) => Some(set),
         None => dir.parse(before, cpu_list)?,
@@ -68,17 +68,17 @@ pub(super) fn cpu_list(text: &str) -> Result<CpuSet, Malformed> {
 }
 
 /// `memory.limit_in_bytes`.
-pub fn memory_limit(dir: &Dir<'_>) -> Answer<Limit<Bytes>> {
+pub fn memory_limit(dir: &CgroupDir<'_>) -> ReadResult<Limit<Bytes>> {
     dir.parse("memory.limit_in_bytes", limit)
 }
 
 /// `memory.soft_limit_in_bytes`.
-pub fn memory_soft_limit(dir: &Dir<'_>) -> Answer<Limit<Bytes>> {
+pub fn memory_soft_limit(dir: &CgroupDir<'_>) -> ReadResult<Limit<Bytes>> {
     dir.parse("memory.soft_limit_in_bytes", limit)
 }
 
 /// `memory.memsw.limit_in_bytes`; absent where the kernel does not account swap.
-pub fn memsw_limit(dir: &Dir<'_>) -> Answer<Limit<Bytes>> {
+pub fn memsw_limit(dir: &CgroupDir<'_>) -> ReadResult<Limit<Bytes>> {
     dir.parse("memory.memsw.limit_in_bytes", limit)
 }
 
@@ -99,7 +99,7 @@ pub fn throttled_time(text: &[u8]) -> Option<Micros> {
 }
 
 /// `cpuacct.stat`: user and system time, in USER_HZ.
-pub fn cpu_times(dir: &Dir<'_>) -> Answer<(Micros, Micros)> {
+pub fn cpu_times(dir: &CgroupDir<'_>) -> ReadResult<(Micros, Micros)> {
     dir.parse("cpuacct.stat", |text| {
         let (mut user, mut system) = (None, None);
         for entry in flat_keyed(text) {
@@ -114,7 +114,7 @@ pub fn cpu_times(dir: &Dir<'_>) -> Answer<(Micros, Micros)> {
 }
 
 /// `memory.stat`: the `total_*` keys, which include everything below.
-pub fn memory_stat(dir: &Dir<'_>) -> Answer<MemoryStat> {
+pub fn memory_stat(dir: &CgroupDir<'_>) -> ReadResult<MemoryStat> {
     dir.parse("memory.stat", parse_memory_stat)
 }
 
@@ -157,7 +157,7 @@ pub type IoRows = BTreeMap<DeviceNumber, IoStat>;
 /// `blkio.throttle.io_service_bytes_recursive` and `io_serviced_recursive`; before Linux 4.15 only the plain ones exist.
 /// Buffered writes are not among them: v1 charges those to the root. Since Linux 6.10 a disk is counted from the first limit
 /// that anybody set on it.
-pub fn io_stat(dir: &Dir<'_>) -> Result<Vec<IoStat>, crate::root::ReadError> {
+pub fn io_stat(dir: &CgroupDir<'_>) -> Result<Vec<IoStat>, crate::root::ReadError> {
     let mut rows = IoRows::new();
     let read = |name: &str, rows: &mut IoRows, set: fn(&str, &mut IoRows) -> Result<(), Malformed>| {
         let recursive = dir.parse(&format!("{name}_recursive"), |text| set(text, rows))?;
@@ -173,7 +173,7 @@ pub fn io_stat(dir: &Dir<'_>) -> Result<Vec<IoStat>, crate::root::ReadError> {
 
 /// `blkio.throttle.io_service_bytes`, with or without `_recursive`.
 pub fn io_service_bytes(text: &str, rows: &mut IoRows) -> Result<(), Malformed> {
-    blkio(text, rows, |row, kind, n| match kind {
+    parse_blkio(text, rows, |row, kind, n| match kind {
         "Read" => row.rbytes = Bytes(n),
         "Write" => row.wbytes = Bytes(n),
         "Discard" => row.dbytes = Bytes(n),
@@ -183,7 +183,7 @@ pub fn io_service_bytes(text: &str, rows: &mut IoRows) -> Result<(), Malformed> 
 
 /// `blkio.throttle.io_serviced`, with or without `_recursive`.
 pub fn io_serviced(text: &str, rows: &mut IoRows) -> Result<(), Malformed> {
-    blkio(text, rows, |row, kind, n| match kind {
+    parse_blkio(text, rows, |row, kind, n| match kind {
         "Read" => row.rios = n,
         "Write" => row.wios = n,
         "Discard" => row.dios = n,
@@ -192,9 +192,9 @@ pub fn io_serviced(text: &str, rows: &mut IoRows) -> Result<(), Malformed> {
 }
 
 /// The four `blkio.throttle.*_device` files: each a line per device that has a limit.
-pub fn io_max(dir: &Dir<'_>) -> Result<Vec<(DeviceNumber, IoMax)>, crate::root::ReadError> {
-    type Of = fn(&mut IoMax) -> &mut Limit<u64>;
-    let files: [(&str, Of); 4] = [
+pub fn io_max(dir: &CgroupDir<'_>) -> Result<Vec<(DeviceNumber, IoMax)>, crate::root::ReadError> {
+    type LimitField = fn(&mut IoMax) -> &mut Limit<u64>;
+    let files: [(&str, LimitField); 4] = [
         ("blkio.throttle.read_bps_device", |max| &mut max.rbps),
         ("blkio.throttle.write_bps_device", |max| &mut max.wbps),
         ("blkio.throttle.read_iops_device", |max| &mut max.riops),
@@ -216,17 +216,17 @@ pub fn device_limits(text: &str) -> Result<Vec<(DeviceNumber, u64)>, Malformed> 
         let (device, limit) = line.split_once(' ').ok_or_else(|| malformed(line, EXPECTED))?;
         Ok((device_number(device, line, EXPECTED)?, number(limit, line, EXPECTED)?))
     };
-    text.lines().filter(|line| !line.starts_with(NO_DEVICE)).map(of).collect()
+    text.lines().filter(|line| !line.starts_with(UNKNOWN_DEVICE)).map(of).collect()
 }
 
 /// What the kernel calls a disk without a number, such as one path of a multipath NVMe disk (mm/backing-dev.c,
 /// `bdi_unknown_name`): nobody can limit it.
-pub(super) const NO_DEVICE: &str = "(unknown) ";
+pub(super) const UNKNOWN_DEVICE: &str = "(unknown) ";
 
 /// `254:0 Read 4096`, one line per device and kind, and a `Total` without a device at the end.
-fn blkio(text: &str, rows: &mut IoRows, set: impl Fn(&mut IoStat, &str, u64)) -> Result<(), Malformed> {
+fn parse_blkio(text: &str, rows: &mut IoRows, set: impl Fn(&mut IoStat, &str, u64)) -> Result<(), Malformed> {
     const EXPECTED: &str = "\"major:minor Kind number\"";
-    for line in text.lines().filter(|l| !l.starts_with("Total ") && !l.starts_with(NO_DEVICE)) {
+    for line in text.lines().filter(|l| !l.starts_with("Total ") && !l.starts_with(UNKNOWN_DEVICE)) {
         let mut words = line.split(' ');
         let (Some(device), Some(kind), Some(value)) = (words.next(), words.next(), words.next()) else {
             return Err(malformed(line, EXPECTED));
@@ -312,7 +312,7 @@ mod tests {
     fn blkio_rows_meet_by_device() {
         let mut rows = BTreeMap::new();
         let text = "254:0 Read 4096\n254:0 Write 8192\n254:0 Sync 1\n7:1 Read 5\nTotal 12288\n";
-        blkio(text, &mut rows, |row, kind, n| match kind {
+        parse_blkio(text, &mut rows, |row, kind, n| match kind {
             "Read" => row.rbytes = Bytes(n),
             "Write" => row.wbytes = Bytes(n),
             _ => {}
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(rows.len(), 2);
         assert_eq!((rows[&VDA].rbytes, rows[&VDA].wbytes), (Bytes(4096), Bytes(8192)));
         for bad in ["254:0 Read", "254 Read 1", "a:b Read 1", "254:0 Read x"] {
-            assert_eq!(blkio(bad, &mut rows, |_, _, _| {}).unwrap_err().line, bad);
+            assert_eq!(parse_blkio(bad, &mut rows, |_, _, _| {}).unwrap_err().line, bad);
         }
     }
 
@@ -348,7 +348,7 @@ mod tests {
         fn no_text_makes_a_v1_parser_panic(text in "(total_rss|254:0 |Read|-1|[0-9 \n:]|.){0,60}") {
             let _ = (limit(&text), quota(&text), cpu_list(&text), cpuacct_usage_percpu(&text));
             let _ = device_limits(&text);
-            let _ = (parse_memory_stat(&text), blkio(&text, &mut BTreeMap::new(), |_, _, _| {}));
+            let _ = (parse_memory_stat(&text), parse_blkio(&text, &mut BTreeMap::new(), |_, _, _| {}));
             let _ = (cpuacct_usage(text.as_bytes()), throttled_time(text.as_bytes()));
         }
     }

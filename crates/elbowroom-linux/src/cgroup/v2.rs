@@ -1,8 +1,8 @@
 //! cgroup v2 files (`Documentation/admin-guide/cgroup-v2.rst`).
 
-use super::read::Dir;
-use super::v1::{NO_DEVICE, cpu_list, device_number};
-use super::{Answer, bytes};
+use super::read::CgroupDir;
+use super::v1::{UNKNOWN_DEVICE, cpu_list, device_number};
+use super::{ReadResult, bytes_limit};
 use crate::parse::{Malformed, flat_keyed, keyed_number, malformed, number};
 use crate::root::ReadError;
 use elbowroom_types::cpuset::CpuSet;
@@ -12,11 +12,11 @@ use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
 /// A number or `max`.
 pub fn limit(text: &str) -> Result<Limit<Bytes>, Malformed> {
     let line = text.strip_suffix('\n').unwrap_or(text);
-    max_or_number(line, line, "a number or \"max\"").map(bytes)
+    max_or_number(line, line, "a number or \"max\"").map(bytes_limit)
 }
 
 /// `cpu.max`: `max 100000`, `50000 100000`.
-pub fn max(text: &str) -> Result<CpuMax, Malformed> {
+pub fn parse_cpu_max(text: &str) -> Result<CpuMax, Malformed> {
     const EXPECTED: &str = "\"quota period\"";
     let line = text.strip_suffix('\n').unwrap_or(text);
     let (quota, period) = line.split_once(' ').ok_or_else(|| malformed(line, EXPECTED))?;
@@ -35,27 +35,27 @@ fn max_or_number(text: &str, line: &str, expected: &'static str) -> Result<Limit
 }
 
 /// `cpu.max`.
-pub fn cpu_max(dir: &Dir<'_>) -> Answer<CpuMax> {
-    dir.parse("cpu.max", max)
+pub fn cpu_max(dir: &CgroupDir<'_>) -> ReadResult<CpuMax> {
+    dir.parse("cpu.max", parse_cpu_max)
 }
 
 /// `cpu.weight`.
-pub fn cpu_weight(dir: &Dir<'_>) -> Answer<CpuShare> {
+pub fn cpu_weight(dir: &CgroupDir<'_>) -> ReadResult<CpuShare> {
     Ok(dir.number("cpu.weight")?.map(CpuShare::Weight))
 }
 
 /// `cpuset.cpus.effective`.
-pub fn cpuset(dir: &Dir<'_>) -> Answer<CpuSet> {
+pub fn cpuset(dir: &CgroupDir<'_>) -> ReadResult<CpuSet> {
     Ok(dir.parse("cpuset.cpus.effective", cpu_list)?.filter(|set| !set.is_empty()))
 }
 
 /// `cpuset.mems.effective`: numbers of NUMA nodes.
-pub fn mems(dir: &Dir<'_>) -> Answer<CpuSet> {
+pub fn mems(dir: &CgroupDir<'_>) -> ReadResult<CpuSet> {
     Ok(dir.parse("cpuset.mems.effective", cpu_list)?.filter(|set| !set.is_empty()))
 }
 
 /// `memory.max`, `memory.high`, `memory.low`, `memory.swap.max`.
-pub fn memory_limit(dir: &Dir<'_>, file: &str) -> Answer<Limit<Bytes>> {
+pub fn memory_limit(dir: &CgroupDir<'_>, file: &str) -> ReadResult<Limit<Bytes>> {
     dir.parse(file, limit)
 }
 
@@ -69,7 +69,7 @@ pub fn cpu_stat(text: &[u8]) -> Option<Usage> {
 }
 
 /// User and system time from `cpu.stat`.
-pub fn cpu_times(dir: &Dir<'_>) -> Answer<(Micros, Micros)> {
+pub fn cpu_times(dir: &CgroupDir<'_>) -> ReadResult<(Micros, Micros)> {
     dir.parse("cpu.stat", |text| {
         let (mut user, mut system) = (None, None);
         for entry in flat_keyed(text) {
@@ -84,7 +84,7 @@ pub fn cpu_times(dir: &Dir<'_>) -> Answer<(Micros, Micros)> {
 }
 
 /// `memory.stat`, with `memory.swap.current`.
-pub fn memory_stat(dir: &Dir<'_>) -> Answer<MemoryStat> {
+pub fn memory_stat(dir: &CgroupDir<'_>) -> ReadResult<MemoryStat> {
     let Some(mut stat) = dir.parse("memory.stat", parse_memory_stat)? else { return Ok(None) };
     stat.swap = Bytes(dir.number("memory.swap.current")?.unwrap_or(0));
     Ok(Some(stat))
@@ -124,7 +124,7 @@ pub fn parse_memory_stat(text: &str) -> Result<MemoryStat, Malformed> {
 }
 
 /// `io.stat`.
-pub fn io_stat(dir: &Dir<'_>) -> Result<Vec<IoStat>, ReadError> {
+pub fn io_stat(dir: &CgroupDir<'_>) -> Result<Vec<IoStat>, ReadError> {
     Ok(dir.parse("io.stat", parse_io_stat)?.unwrap_or_default())
 }
 
@@ -133,7 +133,7 @@ pub fn io_stat(dir: &Dir<'_>) -> Result<Vec<IoStat>, ReadError> {
 pub fn parse_io_stat(text: &str) -> Result<Vec<IoStat>, Malformed> {
     const EXPECTED: &str = "\"major:minor key=number ...\"";
     let mut rows = Vec::new();
-    for line in text.lines().filter(|line| !line.starts_with(NO_DEVICE)) {
+    for line in text.lines().filter(|line| !line.starts_with(UNKNOWN_DEVICE)) {
         let mut words = line.split_ascii_whitespace();
         let device = device_number(words.next().unwrap_or(""), line, EXPECTED)?;
         let mut row = IoStat { device, ..IoStat::default() };
@@ -174,11 +174,11 @@ pub fn io_max(text: &str) -> Result<Vec<(DeviceNumber, IoMax)>, Malformed> {
         }
         Ok((device, max))
     };
-    text.lines().filter(|line| !line.starts_with(NO_DEVICE)).map(of).collect()
+    text.lines().filter(|line| !line.starts_with(UNKNOWN_DEVICE)).map(of).collect()
 }
 
 /// The devices for which the root's `io.cost.qos` says `enable=1`.
-pub fn iocost(text: &str) -> Result<Vec<DeviceNumber>, Malformed> {
+pub fn iocost_devices(text: &str) -> Result<Vec<DeviceNumber>, Malformed> {
     const EXPECTED: &str = "\"major:minor enable=...\"";
     let on = |line: &&str| line.split_ascii_whitespace().any(|word| word == "enable=1");
     let device = |line: &str| device_number(line.split(' ').next().unwrap_or(""), line, EXPECTED);
@@ -186,7 +186,7 @@ pub fn iocost(text: &str) -> Result<Vec<DeviceNumber>, Malformed> {
 }
 
 /// `populated` of `cgroup.events`; the root has no such file and is always in use.
-pub fn populated(dir: &Dir<'_>) -> Answer<bool> {
+pub fn populated(dir: &CgroupDir<'_>) -> ReadResult<bool> {
     dir.parse("cgroup.events", |text| {
         keyed_number(text.as_bytes(), "populated")
             .map(|n| n != 0)
@@ -223,7 +223,7 @@ mod tests {
             ("-1 100000\n", None),
             ("", None),
         ] {
-            assert_eq!(max(text).ok(), expect, "{text:?}");
+            assert_eq!(parse_cpu_max(text).ok(), expect, "{text:?}");
         }
     }
 
@@ -271,15 +271,15 @@ mod tests {
     #[test]
     fn iocost_is_on_where_its_quality_of_service_says_so() {
         let text = "8:16 enable=1 ctrl=auto rpct=0.00\n8:0 enable=0 ctrl=auto\nrubbish enable=0\n";
-        assert_eq!(iocost(text).unwrap(), [DeviceNumber::new(8, 16)]);
-        assert_eq!(iocost("x enable=1\n").unwrap_err().line, "x enable=1");
+        assert_eq!(iocost_devices(text).unwrap(), [DeviceNumber::new(8, 16)]);
+        assert_eq!(iocost_devices("x enable=1\n").unwrap_err().line, "x enable=1");
     }
 
     proptest! {
         #[test]
         fn no_text_makes_a_v2_parser_panic(text in "(max|usage_usec|8:0 |rbytes=|[0-9 \n:=]|.){0,60}") {
-            let _ = (limit(&text), max(&text), parse_memory_stat(&text), parse_io_stat(&text));
-            let _ = (cpu_stat(text.as_bytes()), io_max(&text), iocost(&text));
+            let _ = (limit(&text), parse_cpu_max(&text), parse_memory_stat(&text), parse_io_stat(&text));
+            let _ = (cpu_stat(text.as_bytes()), io_max(&text), iocost_devices(&text));
         }
     }
 }

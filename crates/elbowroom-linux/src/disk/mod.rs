@@ -14,14 +14,14 @@
 //! [`governed`]: Devices::governed
 
 mod backing;
-mod facts;
 mod node;
+mod properties;
 
 use crate::mount::mountinfo::MountTable;
 use crate::root::{ReadError, Root};
 use elbowroom_types::glob;
 use elbowroom_types::sample::DeviceNumber;
-pub use node::{Layer, Node};
+pub use node::{BlockDevice, BlockDeviceKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::path::Path;
@@ -29,7 +29,7 @@ use std::path::Path;
 /// The devices that were looked at, with everything below and above them.
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
-    nodes: BTreeMap<DeviceNumber, Node>,
+    nodes: BTreeMap<DeviceNumber, BlockDevice>,
     /// Patterns of the disks a person wants governed; empty for all.
     patterns: Vec<String>,
     /// The table of mounts, read when the first question needs it.
@@ -38,13 +38,13 @@ pub struct Devices {
 
 /// One device on the way from a path down to the hardware.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct StackedDevice {
     /// Its number.
     pub number: DeviceNumber,
     /// Its name below `/sys/block`, for example `dm-0`.
     pub name: String,
     /// What it is.
-    pub layer: Layer,
+    pub kind: BlockDeviceKind,
     /// Containers are governed here.
     pub governed: bool,
 }
@@ -62,7 +62,7 @@ pub enum DiskError {
 
 /// The devices below `path`, from the one its file system is on down to the disks, each once; empty where that file system is
 /// on no disk of this machine (network, memory, FUSE). For people: a governor asks [`Devices`].
-pub fn resolve(root: &Root, path: &Path) -> Result<Vec<Link>, DiskError> {
+pub fn resolve(root: &Root, path: &Path) -> Result<Vec<StackedDevice>, DiskError> {
     if !path.is_absolute() {
         return Err(DiskError::NotAbsolute(path.to_owned()));
     }
@@ -73,13 +73,13 @@ pub fn resolve(root: &Root, path: &Path) -> Result<Vec<Link>, DiskError> {
     while let Some(number) = next.pop() {
         devices.learn(root, number)?;
         let Some(node) = devices.nodes.get(&number) else { continue };
-        if chain.iter().any(|link: &Link| link.number == number) {
+        if chain.iter().any(|link: &StackedDevice| link.number == number) {
             continue;
         }
-        chain.push(Link {
+        chain.push(StackedDevice {
             number,
             name: node.name.clone(),
-            layer: node.layer.clone(),
+            kind: node.kind.clone(),
             governed: devices.is_governed(number),
         });
         next.extend(node.below.iter().rev());
@@ -100,7 +100,7 @@ impl Devices {
     }
 
     /// A device that was learned.
-    pub fn get(&self, number: DeviceNumber) -> Option<&Node> {
+    pub fn get(&self, number: DeviceNumber) -> Option<&BlockDevice> {
         self.nodes.get(&number)
     }
 
@@ -111,8 +111,8 @@ impl Devices {
             if self.nodes.contains_key(&number) {
                 continue;
             }
-            let Some(mut node) = Node::read(root, number)? else { continue };
-            if let Layer::Loop { file, .. } = &node.layer {
+            let Some(mut node) = BlockDevice::read(root, number)? else { continue };
+            if let BlockDeviceKind::Loop { file, .. } = &node.kind {
                 node.below = self.of_path(root, file)?;
             }
             if !node.above.is_empty() && !node.free_partitions.is_empty() {
@@ -140,7 +140,7 @@ impl Devices {
     }
 
     /// The learned devices that come after `number`, and then those up to it.
-    pub fn round(&self, number: DeviceNumber) -> impl Iterator<Item = DeviceNumber> {
+    pub fn cycle_from(&self, number: DeviceNumber) -> impl Iterator<Item = DeviceNumber> {
         let after = self.nodes.range((Bound::Excluded(number), Bound::Unbounded));
         after.chain(self.nodes.range(..=number)).map(|(number, _)| *number)
     }
@@ -149,7 +149,7 @@ impl Devices {
     pub fn is_governed(&self, number: DeviceNumber) -> bool {
         let Some(node) = self.nodes.get(&number) else { return false };
         let wanted = self.patterns.is_empty() || self.patterns.iter().any(|p| glob::matches(p, &node.name));
-        wanted && self.governed(number) == BTreeSet::from([number]) && !self.is_covered(number)
+        wanted && self.governed(number) == BTreeSet::from([number]) && !self.is_hidden_below_layer(number)
     }
 
     /// The devices that stand for `number`: itself, or those below it that all of its transfer reaches in the name of who made
@@ -159,9 +159,9 @@ impl Devices {
         let mut rest = vec![number];
         while let Some(number) = rest.pop() {
             let Some(node) = self.nodes.get(&number).filter(|_| seen.insert(number)) else { continue };
-            match self.passes(node) {
+            match self.passes_through(node) {
                 true => rest.extend(&node.below),
-                false if node.layer != Layer::Idle => drop(found.insert(number)),
+                false if node.kind != BlockDeviceKind::Idle => drop(found.insert(number)),
                 false => {}
             }
         }
@@ -170,7 +170,7 @@ impl Devices {
 
     /// Whether everything on this device comes through a layer that hides who made it, so that there is nothing to govern
     /// here: a path of a multipath disk, a member of a RAID 5.
-    fn is_covered(&self, number: DeviceNumber) -> bool {
+    fn is_hidden_below_layer(&self, number: DeviceNumber) -> bool {
         let (mut rest, mut seen, mut covered) = (vec![number], BTreeSet::new(), false);
         while let Some(number) = rest.pop() {
             let Some(node) = self.nodes.get(&number).filter(|_| seen.insert(number)) else { continue };
@@ -179,7 +179,7 @@ impl Devices {
             }
             for above in &node.above {
                 match self.nodes.get(above) {
-                    Some(layer) if !self.passes(layer) => covered = true,
+                    Some(layer) if !self.passes_through(layer) => covered = true,
                     Some(layer) if layer.above.is_empty() => return false,
                     _ => rest.push(*above),
                 }
@@ -189,19 +189,25 @@ impl Devices {
     }
 
     /// Whether a layer passes requests on to what is below it, each in the name of who made it.
-    fn passes(&self, node: &Node) -> bool {
-        let below = |n: &DeviceNumber| self.nodes.get(n).map(|node| &node.layer);
-        match &node.layer {
-            Layer::Partition => true,
-            Layer::Raid { level } => matches!(level.as_str(), "linear" | "raid0" | "raid1" | "raid10"),
-            Layer::Mapped { uuid, .. } => node::maps_through(uuid, node.below.iter().filter_map(below)),
-            Layer::Loop { direct, .. } => *direct && !node.below.is_empty() && !self.is_named(&node.name),
-            Layer::Disk | Layer::Other | Layer::Idle => false,
+    fn passes_through(&self, node: &BlockDevice) -> bool {
+        let below = |n: &DeviceNumber| self.nodes.get(n).map(|node| &node.kind);
+        match &node.kind {
+            BlockDeviceKind::Partition => true,
+            BlockDeviceKind::Raid { level } => {
+                matches!(level.as_str(), "linear" | "raid0" | "raid1" | "raid10")
+            }
+            BlockDeviceKind::Mapped { uuid, .. } => {
+                node::is_pass_through(uuid, node.below.iter().filter_map(below))
+            }
+            BlockDeviceKind::Loop { direct, .. } => {
+                *direct && !node.below.is_empty() && !self.is_named_loop_device(&node.name)
+            }
+            BlockDeviceKind::Disk | BlockDeviceKind::Other | BlockDeviceKind::Idle => false,
         }
     }
 
     /// Whether a pattern means this loop device and not any device at all.
-    fn is_named(&self, name: &str) -> bool {
+    fn is_named_loop_device(&self, name: &str) -> bool {
         self.patterns.iter().any(|pattern| pattern.starts_with("loop") && glob::matches(pattern, name))
     }
 }

@@ -1,6 +1,6 @@
 //! One block device, as sysfs has it.
 
-use crate::root::{ReadError, Root, if_there};
+use crate::root::{ReadError, Root, if_present};
 use elbowroom_types::sample::DeviceNumber;
 use std::ffi::OsString;
 use std::fmt;
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 /// A block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct BlockDevice {
     /// Its name below `/sys/class/block`.
     pub name: String,
     /// What it is.
-    pub layer: Layer,
+    pub kind: BlockDeviceKind,
     /// What it lies on: `slaves`, a partition's disk, the disks of a loop device's file.
     pub below: Vec<DeviceNumber>,
     /// What lies on it or on one of its partitions: `holders`.
@@ -25,7 +25,7 @@ pub struct Node {
 
 /// What a block device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Layer {
+pub enum BlockDeviceKind {
     /// Hardware, or what a driver shows as such.
     Disk,
     /// A part of a disk.
@@ -55,7 +55,7 @@ pub enum Layer {
     Other,
 }
 
-impl fmt::Display for Layer {
+impl fmt::Display for BlockDeviceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disk => f.write_str("disk"),
@@ -74,50 +74,51 @@ impl fmt::Display for Layer {
     }
 }
 
-impl Node {
+impl BlockDevice {
     /// Reads a device; `None` when there is none with this number.
     pub(super) fn read(root: &Root, number: DeviceNumber) -> Result<Option<Self>, ReadError> {
         let dir = PathBuf::from(format!("/sys/dev/block/{number}"));
-        let Some(uevent) = if_there(root.read(dir.join("uevent")))? else { return Ok(None) };
+        let Some(uevent) = if_present(root.read(dir.join("uevent")))? else { return Ok(None) };
         let value = |key: &str| uevent.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         // Devices in a directory of their own (cciss!c0d0) have a slash in their file's name.
         let name = value("DEVNAME").unwrap_or("").replace('/', "!");
         let mut node = Self {
             name,
-            layer: Layer::Disk,
+            kind: BlockDeviceKind::Disk,
             below: Vec::new(),
             above: Vec::new(),
             free_partitions: Vec::new(),
             used_directly: false,
         };
         if value("DEVTYPE") == Some("partition") {
-            node.layer = Layer::Partition;
+            node.kind = BlockDeviceKind::Partition;
             node.below.extend(device(root, &dir.join("../dev"))?);
             return Ok(Some(node));
         }
         node.above = devices(root, &dir.join("holders"))?;
         if node.name.starts_with("dm-") {
             let name = line(root, &dir.join("dm/name"))?.unwrap_or_default();
-            node.layer = Layer::Mapped { name, uuid: line(root, &dir.join("dm/uuid"))?.unwrap_or_default() };
+            node.kind =
+                BlockDeviceKind::Mapped { name, uuid: line(root, &dir.join("dm/uuid"))?.unwrap_or_default() };
             node.below = devices(root, &dir.join("slaves"))?;
             return Ok(Some(node));
         }
         node.read_partitions(root, &dir)?;
         if node.name.starts_with("loop") {
-            node.layer = match line(root, &dir.join("loop/backing_file"))? {
-                Some(file) => Layer::Loop {
+            node.kind = match line(root, &dir.join("loop/backing_file"))? {
+                Some(file) => BlockDeviceKind::Loop {
                     file: file.into(),
                     direct: line(root, &dir.join("loop/dio"))?.as_deref() == Some("1"),
                 },
-                None => Layer::Idle,
+                None => BlockDeviceKind::Idle,
             };
             return Ok(Some(node));
         }
         node.below = devices(root, &dir.join("slaves"))?;
         if !node.below.is_empty() {
-            node.layer = match line(root, &dir.join("md/level"))? {
-                Some(level) => Layer::Raid { level },
-                None => Layer::Other,
+            node.kind = match line(root, &dir.join("md/level"))? {
+                Some(level) => BlockDeviceKind::Raid { level },
+                None => BlockDeviceKind::Other,
             };
         }
         Ok(Some(node))
@@ -148,7 +149,7 @@ impl Node {
 ///   snapshot, cache), but for a thin pool (`-tpool`) and the volumes in it, which do.
 ///
 /// Nothing is known of others: `mpath-` hides who made a request (drivers/md/dm-rq.c), and so may any target.
-pub(super) fn maps_through<'a>(uuid: &str, mut below: impl Iterator<Item = &'a Layer>) -> bool {
+pub(super) fn is_pass_through<'a>(uuid: &str, mut below: impl Iterator<Item = &'a BlockDeviceKind>) -> bool {
     let Some((maker, rest)) = uuid.split_once('-') else { return false };
     let is_pool = |uuid: &str| uuid.starts_with("LVM-") && uuid.ends_with("-tpool");
     match maker {
@@ -156,7 +157,7 @@ pub(super) fn maps_through<'a>(uuid: &str, mut below: impl Iterator<Item = &'a L
         "LVM" => {
             is_pool(uuid)
                 || below.all(|layer| match layer {
-                    Layer::Mapped { uuid, .. } => !uuid.starts_with("LVM-") || is_pool(uuid),
+                    BlockDeviceKind::Mapped { uuid, .. } => !uuid.starts_with("LVM-") || is_pool(uuid),
                     _ => true,
                 })
         }
@@ -178,7 +179,7 @@ fn devices(root: &Root, dir: &Path) -> Result<Vec<DeviceNumber>, ReadError> {
 }
 
 fn list(root: &Root, dir: &Path) -> Result<Vec<OsString>, ReadError> {
-    Ok(if_there(root.list(dir))?.unwrap_or_default())
+    Ok(if_present(root.list(dir))?.unwrap_or_default())
 }
 
 /// A device's `dev` file.
@@ -192,7 +193,7 @@ pub(super) fn device(root: &Root, path: &Path) -> Result<Option<DeviceNumber>, R
 
 /// A file of one line, without blanks around it; `None` where it is not there or empty.
 pub(super) fn line(root: &Root, path: &Path) -> Result<Option<String>, ReadError> {
-    let text = if_there(root.read(path))?;
+    let text = if_present(root.read(path))?;
     Ok(text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()))
 }
 
@@ -204,28 +205,29 @@ mod tests {
 
     #[test]
     fn who_made_a_mapping_and_on_what_says_whether_names_pass_through() {
-        let hidden = |suffix: &str| Layer::Mapped { name: String::new(), uuid: format!("{VG}{suffix}") };
-        let crypt = Layer::Mapped { name: "safe".into(), uuid: "CRYPT-LUKS2-1-safe".into() };
-        let raid = Layer::Raid { level: "raid5".into() };
+        let hidden =
+            |suffix: &str| BlockDeviceKind::Mapped { name: String::new(), uuid: format!("{VG}{suffix}") };
+        let crypt = BlockDeviceKind::Mapped { name: "safe".into(), uuid: "CRYPT-LUKS2-1-safe".into() };
+        let raid = BlockDeviceKind::Raid { level: "raid5".into() };
         for (uuid, below, passes) in [
-            (VG, vec![Layer::Disk, Layer::Partition], true),
+            (VG, vec![BlockDeviceKind::Disk, BlockDeviceKind::Partition], true),
             (VG, vec![raid], true),
             (VG, vec![crypt], true),
             (VG, vec![hidden("-tpool")], true),
             (&format!("{VG}-tpool"), vec![hidden("-tdata"), hidden("-tmeta")], true),
-            (&format!("{VG}-tdata"), vec![Layer::Disk], true),
+            (&format!("{VG}-tdata"), vec![BlockDeviceKind::Disk], true),
             (VG, vec![hidden(""), hidden("")], false),
             (VG, vec![hidden("-real"), hidden("-cow")], false),
-            (VG, vec![Layer::Disk, hidden("_rimage")], false),
+            (VG, vec![BlockDeviceKind::Disk, hidden("_rimage")], false),
             ("CRYPT-LUKS2-5-safe", vec![hidden("")], true),
-            ("part1-mpath-3600", vec![Layer::Disk], true),
-            ("part-mpath-3600", vec![Layer::Disk], false),
-            ("partition", vec![Layer::Disk], false),
-            ("mpath-3600", vec![Layer::Disk], false),
-            ("stratis-1-private", vec![Layer::Disk], false),
-            ("", vec![Layer::Disk], false),
+            ("part1-mpath-3600", vec![BlockDeviceKind::Disk], true),
+            ("part-mpath-3600", vec![BlockDeviceKind::Disk], false),
+            ("partition", vec![BlockDeviceKind::Disk], false),
+            ("mpath-3600", vec![BlockDeviceKind::Disk], false),
+            ("stratis-1-private", vec![BlockDeviceKind::Disk], false),
+            ("", vec![BlockDeviceKind::Disk], false),
         ] {
-            assert_eq!(maps_through(uuid, below.iter()), passes, "{uuid} on {below:?}");
+            assert_eq!(is_pass_through(uuid, below.iter()), passes, "{uuid} on {below:?}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Who puts limits back when their holder cannot.
 
-use super::holder::{self, Holder};
+use super::holder::{self, LeaseHolder};
 use super::knob::KnobError;
-use super::ledger::{Ledger, Record};
-use super::{Ended, Fate, LeaseError, note};
+use super::ledger::{LeaseRecord, Ledger};
+use super::{EndedLease, LeaseEnding, LeaseError, restore_notice};
 use crate::timer;
 use elbowroom_types::unit::Micros;
 use serde::Serialize;
@@ -11,42 +11,42 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How often a holder of leases says that it works.
-pub const BEAT: Micros = Micros::secs(1);
+pub const HEARTBEAT_INTERVAL: Micros = Micros::secs(1);
 /// It is silent after this many without a word.
-const MISSED: u64 = 3;
+const MAX_MISSED_HEARTBEATS: u64 = 3;
 
 /// What restoring found.
 #[derive(Debug, Default, Serialize)]
-pub struct Remains {
+pub struct RestoreReport {
     /// The leases that ended.
-    pub leases: Vec<Ended>,
+    pub leases: Vec<EndedLease>,
     /// Files of the ledger that are no records, and why not. They are left where they are.
     pub damaged: Vec<(PathBuf, String)>,
     /// The process that holds leases and works, if there is one, and how many.
     pub held_by: Option<(i32, usize)>,
 }
 
-impl Remains {
+impl RestoreReport {
     /// How many leases ended so.
-    pub fn count(&self, fate: impl Fn(&Fate) -> bool) -> usize {
+    pub fn count(&self, fate: impl Fn(&LeaseEnding) -> bool) -> usize {
         self.leases.iter().filter(|ended| fate(&ended.fate)).count()
     }
 
     /// One line in the log if anything was put back, and one for each limit that is not as it was.
     pub(super) fn log(&self, because: &str) {
-        let restored = self.count(|fate| *fate == Fate::Restored);
+        let restored = self.count(|fate| *fate == LeaseEnding::Restored);
         if restored > 0 {
             tracing::warn!(limits = restored, because, "limits of ours taken off");
         }
         for ended in &self.leases {
             match &ended.fate {
-                Fate::Failed(why) => {
+                LeaseEnding::Failed(why) => {
                     tracing::error!(knob = %ended.knob, before = %ended.before, because = why, "a limit of ours cannot be taken off");
                 }
-                Fate::Foreign(found) => {
+                LeaseEnding::Foreign(found) => {
                     tracing::warn!(knob = %ended.knob, %found, because = "somebody else wrote it", "a limit left as it is");
                 }
-                Fate::Restored | Fate::Already | Fate::Gone => {}
+                LeaseEnding::Restored | LeaseEnding::Already | LeaseEnding::Gone => {}
             }
         }
         for (file, why) in &self.damaged {
@@ -61,104 +61,104 @@ impl Remains {
 ///
 /// # Errors
 /// [`LeaseError::Insecure`], [`LeaseError::Io`] when the ledger cannot be read.
-pub fn restore(dir: &Path) -> Result<Remains, LeaseError> {
-    let Some(ledger) = Ledger::open(dir)? else { return Ok(Remains::default()) };
-    let mut watch = Watch::default();
+pub fn restore(dir: &Path) -> Result<RestoreReport, LeaseError> {
+    let Some(ledger) = Ledger::open(dir)? else { return Ok(RestoreReport::default()) };
+    let mut watch = HeartbeatMonitor::default();
     loop {
-        match look(&ledger, &mut watch)? {
-            Looked::Ended(remains) => return Ok(remains),
-            Looked::Works { pid, quiet } => {
-                let held = ledger.records(false)?.good.len();
+        match check_holder(&ledger, &mut watch)? {
+            HolderCheck::Ended(remains) => return Ok(remains),
+            HolderCheck::Alive { pid, quiet } => {
+                let held = ledger.records(false)?.valid.len();
                 // Who holds nothing is not waited for, however silent.
-                if held == 0 || quiet <= MISSED * BEAT.get() {
-                    return Ok(Remains { held_by: Some((pid, held)), ..Remains::default() });
+                if held == 0 || quiet <= MAX_MISSED_HEARTBEATS * HEARTBEAT_INTERVAL.get() {
+                    return Ok(RestoreReport { held_by: Some((pid, held)), ..RestoreReport::default() });
                 }
-                std::thread::sleep(Duration::from_micros(BEAT.get()));
+                std::thread::sleep(Duration::from_micros(HEARTBEAT_INTERVAL.get()));
             }
         }
     }
 }
 
-/// Watches over the leases of another process: [`Guard::look`] once per [`BEAT`], and at once when that process ends.
+/// Watches over the leases of another process: [`LeaseGuard::look`] once per [`HEARTBEAT_INTERVAL`], and at once when that process ends.
 #[derive(Debug)]
-pub struct Guard {
+pub struct LeaseGuard {
     dir: PathBuf,
-    watch: Watch,
+    watch: HeartbeatMonitor,
     /// What was told, not to be told again every second.
-    told: Option<String>,
+    last_reported: Option<String>,
 }
 
-impl Guard {
+impl LeaseGuard {
     /// The guard of a ledger, which need not exist yet.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), watch: Watch::default(), told: None }
+        Self { dir: dir.into(), watch: HeartbeatMonitor::default(), last_reported: None }
     }
 
     /// Puts everything back if the holder is dead or silent. Costs a dozen small system calls while it is neither.
-    pub fn look(&mut self) {
+    pub fn check(&mut self) {
         let looked = Ledger::open(&self.dir).and_then(|ledger| match ledger {
-            Some(ledger) => look(&ledger, &mut self.watch),
-            None => Ok(Looked::Ended(Remains::default())),
+            Some(ledger) => check_holder(&ledger, &mut self.watch),
+            None => Ok(HolderCheck::Ended(RestoreReport::default())),
         });
         match looked {
-            Ok(Looked::Works { .. }) => self.told = None,
-            Ok(Looked::Ended(remains)) => {
+            Ok(HolderCheck::Alive { .. }) => self.last_reported = None,
+            Ok(HolderCheck::Ended(remains)) => {
                 let told = format!("{:?}{:?}", remains.leases, remains.damaged);
-                if self.told.as_ref() != Some(&told) {
+                if self.last_reported.as_ref() != Some(&told) {
                     remains.log("their holder is dead or silent");
-                    note::leave(&self.dir, remains);
-                    self.told = Some(told);
+                    restore_notice::write(&self.dir, remains);
+                    self.last_reported = Some(told);
                 }
             }
             Err(error) => {
                 let told = error.to_string();
-                if self.told.as_ref() != Some(&told) {
+                if self.last_reported.as_ref() != Some(&told) {
                     tracing::error!(%error, "limits of ours cannot be looked after");
-                    self.told = Some(told);
+                    self.last_reported = Some(told);
                 }
             }
         }
     }
 
     /// The agent stops, its holder has ended: puts everything back and removes the ledger, unless something is left in it.
-    pub fn finish(mut self) {
-        self.look();
+    pub fn restore_and_remove(mut self) {
+        self.check();
         if let Ok(Some(ledger)) = Ledger::open(&self.dir)
-            && ledger.records(true).is_ok_and(|records| records.good.is_empty())
+            && ledger.records(true).is_ok_and(|records| records.valid.is_empty())
         {
             holder::remove(&ledger);
             ledger.remove_dir();
         }
-        note::remove(&self.dir);
+        restore_notice::remove(&self.dir);
     }
 }
 
 /// What a look at the holder led to.
-enum Looked {
+enum HolderCheck {
     /// It works, or has not been silent for long enough to tell; it has said nothing for `quiet` microseconds.
-    Works { pid: i32, quiet: u64 },
+    Alive { pid: i32, quiet: u64 },
     /// It does not.
-    Ended(Remains),
+    Ended(RestoreReport),
 }
 
-fn look(ledger: &Ledger, watch: &mut Watch) -> Result<Looked, LeaseError> {
+fn check_holder(ledger: &Ledger, watch: &mut HeartbeatMonitor) -> Result<HolderCheck, LeaseError> {
     // First: who becomes the holder has its turn meanwhile, and is one when it is over.
-    let _turn = ledger.turn();
-    let Some(holder) = Holder::open(ledger)?.filter(Holder::lives) else {
-        *watch = Watch::default();
-        return end_all(ledger, After::Death).map(Looked::Ended);
+    let _turn = ledger.lock_restore();
+    let Some(holder) = LeaseHolder::open(ledger)?.filter(LeaseHolder::is_alive) else {
+        *watch = HeartbeatMonitor::default();
+        return end_all(ledger, EndCause::Death).map(HolderCheck::Ended);
     };
-    let (now, beat) = (timer::now(), holder.last_beat());
-    if watch.is_silent(now, beat) && !ledger.records(false)?.good.is_empty() {
+    let (now, beat) = (timer::now(), holder.last_heartbeat());
+    if watch.is_silent(now, beat) && !ledger.records(false)?.valid.is_empty() {
         holder.depose().map_err(LeaseError::io("writing", ledger.path()))?;
-        return end_all(ledger, After::Silence).map(Looked::Ended);
+        return end_all(ledger, EndCause::Silence).map(HolderCheck::Ended);
     }
-    Ok(Looked::Works { pid: holder.pid(), quiet: now.saturating_sub(beat).get() })
+    Ok(HolderCheck::Alive { pid: holder.pid(), quiet: now.saturating_sub(beat).get() })
 }
 
 /// Why leases end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum EndCause {
     /// Nobody can write them any more: their records go too.
     Death,
     /// Their holder lives, and may be in the middle of a write that takes effect after this, and die before it notices: the
@@ -167,40 +167,40 @@ pub(super) enum After {
 }
 
 /// Ends every lease on record.
-pub(super) fn end_all(ledger: &Ledger, after: After) -> Result<Remains, LeaseError> {
-    let records = ledger.records(after == After::Death)?;
+pub(super) fn end_all(ledger: &Ledger, after: EndCause) -> Result<RestoreReport, LeaseError> {
+    let records = ledger.records(after == EndCause::Death)?;
     let damaged = records.damaged.into_iter().map(|(path, why)| (path, why.to_string())).collect();
-    let mut remains = Remains { damaged, ..Remains::default() };
-    for record in records.good {
-        let fate = put_back(&record);
-        if after == After::Death && !matches!(fate, Fate::Failed(_)) {
+    let mut remains = RestoreReport { damaged, ..RestoreReport::default() };
+    for record in records.valid {
+        let fate = restore_value(&record);
+        if after == EndCause::Death && !matches!(fate, LeaseEnding::Failed(_)) {
             ledger.remove(&record);
         }
-        let Record { knob, before, because, .. } = record;
-        remains.leases.push(Ended { knob, before, because, fate });
+        let LeaseRecord { knob, before, because, .. } = record;
+        remains.leases.push(EndedLease { knob, before, because, fate });
     }
     Ok(remains)
 }
 
 /// Puts the value from before in force, if a value of ours is.
-pub(super) fn put_back(record: &Record) -> Fate {
+pub(super) fn restore_value(record: &LeaseRecord) -> LeaseEnding {
     let knob = &record.knob;
     let fate = |error: KnobError| match error {
-        KnobError::Gone => Fate::Gone,
-        error => Fate::Failed(error.to_string()),
+        KnobError::Gone => LeaseEnding::Gone,
+        error => LeaseEnding::Failed(error.to_string()),
     };
     match knob.read() {
-        Ok(found) if found == record.before => return Fate::Already,
-        Ok(found) if !record.ours.contains(&found) => return Fate::Foreign(found),
+        Ok(found) if found == record.before => return LeaseEnding::Already,
+        Ok(found) if !record.ours.contains(&found) => return LeaseEnding::Foreign(found),
         Ok(_) => {}
         Err(error) => return fate(error),
     }
     match knob.write(record.before).and_then(|()| knob.read()) {
-        Ok(found) if found == record.before => Fate::Restored,
+        Ok(found) if found == record.before => LeaseEnding::Restored,
         Ok(found) if record.ours.contains(&found) => {
-            Fate::Failed(format!("the kernel took {} and kept {found}", record.before))
+            LeaseEnding::Failed(format!("the kernel took {} and kept {found}", record.before))
         }
-        Ok(found) => Fate::Foreign(found),
+        Ok(found) => LeaseEnding::Foreign(found),
         Err(error) => fate(error),
     }
 }
@@ -208,25 +208,25 @@ pub(super) fn put_back(record: &Record) -> Fate {
 /// Counts missed beats. Time in which the watcher itself did not run (it was stopped, or the machine was) says nothing about
 /// the holder, which may have been stopped with it.
 #[derive(Debug, Default)]
-struct Watch {
+struct HeartbeatMonitor {
     beat: Micros,
     misses: u64,
-    looked: Option<Micros>,
+    checked_at: Option<Micros>,
 }
 
-impl Watch {
-    /// Whether the holder is silent, to be asked about once per [`BEAT`]; more often changes nothing.
+impl HeartbeatMonitor {
+    /// Whether the holder is silent, to be asked about once per [`HEARTBEAT_INTERVAL`]; more often changes nothing.
     fn is_silent(&mut self, now: Micros, beat: Micros) -> bool {
-        let since = self.looked.map(|looked| now.saturating_sub(looked));
-        let slept = since.is_none_or(|since| since > Micros(2 * BEAT.get()));
+        let since = self.checked_at.map(|looked| now.saturating_sub(looked));
+        let slept = since.is_none_or(|since| since > Micros(2 * HEARTBEAT_INTERVAL.get()));
         if beat != self.beat || slept {
-            *self = Self { beat, misses: 0, looked: Some(now) };
+            *self = Self { beat, misses: 0, checked_at: Some(now) };
         // A little less than a beat, because clocks and timers are not equal.
-        } else if since.is_some_and(|since| since >= Micros(BEAT.get() / 10 * 9)) {
+        } else if since.is_some_and(|since| since >= Micros(HEARTBEAT_INTERVAL.get() / 10 * 9)) {
             self.misses += 1;
-            self.looked = Some(now);
+            self.checked_at = Some(now);
         }
-        self.misses >= MISSED
+        self.misses >= MAX_MISSED_HEARTBEATS
     }
 }
 
@@ -238,7 +238,7 @@ mod tests {
 
     /// Looks once a second: at which second, the beat by then.
     fn silent(looks: &[(u64, u64)]) -> Vec<bool> {
-        let mut watch = Watch::default();
+        let mut watch = HeartbeatMonitor::default();
         let looks = looks.iter().map(|(now, beat)| (Micros(now * SECOND / 10), Micros(beat * SECOND / 10)));
         looks.map(|(now, beat)| watch.is_silent(now, beat)).collect()
     }

@@ -18,24 +18,24 @@ const FILE: &str = "holder";
 
 /// Where each word is.
 #[derive(Clone, Copy)]
-enum Word {
+enum HolderWord {
     /// Raised by whoever takes leases away from a holder that is silent. Written by others.
     Generation = 0,
     /// When the holder last did something, on the monotonic clock, which stands still while the machine is suspended.
     /// Written by the holder.
-    Beat = 8,
+    Heartbeat = 8,
     /// The holder's pid. Written by the holder.
     Pid = 16,
 }
 
 /// The file, open.
 #[derive(Debug)]
-pub(super) struct Holder(OwnedFd);
+pub(super) struct LeaseHolder(OwnedFd);
 
-impl Holder {
+impl LeaseHolder {
     /// Becomes the holder. The lock is this process's for as long as it opens and closes the file no second time: the
     /// kernel drops a record lock when *any* descriptor of its file is closed.
-    pub(super) fn take(ledger: &Ledger) -> Result<Self, LeaseError> {
+    pub(super) fn acquire(ledger: &Ledger) -> Result<Self, LeaseError> {
         let fail = |operation| LeaseError::io(operation, ledger.path().join(FILE));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file =
@@ -49,8 +49,8 @@ impl Holder {
             }
             Err(errno) => return Err(fail("locking")(errno)),
         }
-        holder.put(Word::Pid, u64::from(std::process::id())).map_err(fail("writing"))?;
-        holder.beat();
+        holder.write_word(HolderWord::Pid, u64::from(std::process::id())).map_err(fail("writing"))?;
+        holder.heartbeat();
         Ok(holder)
     }
 
@@ -65,34 +65,34 @@ impl Holder {
     }
 
     /// Whether the holder lives.
-    pub(super) fn lives(&self) -> bool {
+    pub(super) fn is_alive(&self) -> bool {
         let lock = Flock::from(FlockType::WriteLock);
         // An answer that cannot be had is a reason to leave things alone.
         !matches!(fcntl_getlk(self.0.as_fd(), &lock), Ok(None))
     }
 
     pub(super) fn pid(&self) -> i32 {
-        self.get(Word::Pid).try_into().unwrap_or_default()
+        self.read_word(HolderWord::Pid).try_into().unwrap_or_default()
     }
 
-    pub(super) fn beat(&self) {
-        let _ = self.put(Word::Beat, timer::now().get());
+    pub(super) fn heartbeat(&self) {
+        let _ = self.write_word(HolderWord::Heartbeat, timer::now().get());
     }
 
-    pub(super) fn last_beat(&self) -> Micros {
-        Micros(self.get(Word::Beat))
+    pub(super) fn last_heartbeat(&self) -> Micros {
+        Micros(self.read_word(HolderWord::Heartbeat))
     }
 
     pub(super) fn generation(&self) -> u64 {
-        self.get(Word::Generation)
+        self.read_word(HolderWord::Generation)
     }
 
     /// Deposes the holder: its leases are being taken away.
     pub(super) fn depose(&self) -> Result<(), Errno> {
-        self.put(Word::Generation, self.generation() + 1)
+        self.write_word(HolderWord::Generation, self.generation() + 1)
     }
 
-    fn get(&self, word: Word) -> u64 {
+    fn read_word(&self, word: HolderWord) -> u64 {
         let mut bytes = [0; 8];
         match rustix::io::pread(&self.0, &mut bytes, word as u64) {
             Ok(8) => u64::from_ne_bytes(bytes),
@@ -101,7 +101,7 @@ impl Holder {
         }
     }
 
-    fn put(&self, word: Word, value: u64) -> Result<(), Errno> {
+    fn write_word(&self, word: HolderWord, value: u64) -> Result<(), Errno> {
         match rustix::io::pwrite(&self.0, &value.to_ne_bytes(), word as u64)? {
             8 => Ok(()),
             _ => Err(Errno::NOSPC),

@@ -1,6 +1,6 @@
 //! One value in a cgroup file: where it is, how it is read, how it is written.
 
-use crate::cgroup::{Dir, is_cgroup, v1};
+use crate::cgroup::{CgroupDir, is_cgroup, v1};
 use crate::parse::{Malformed, malformed, number};
 use elbowroom_types::sample::DeviceNumber;
 use elbowroom_types::unit::Limit;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 /// One limit in a cgroup file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Knob {
+pub struct CgroupKnob {
     /// The cgroup's directory.
     pub dir: PathBuf,
     /// The directory's inode, which is the cgroup's own: another cgroup that has its path now has another one.
@@ -21,14 +21,14 @@ pub struct Knob {
     /// The file in it.
     pub file: String,
     /// Which of the file's values; `None` where it has only one.
-    pub key: Option<Key>,
+    pub key: Option<KnobKey>,
     /// How the file says that there is no limit.
-    pub unset: Unset,
+    pub unset: UnsetValue,
 }
 
 /// Which value of a file with many.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Key {
+pub struct KnobKey {
     /// The line: `MAJOR:MINOR` at its beginning.
     pub device: DeviceNumber,
     /// The `field=value` in that line (`io.max`); `None` where the line holds one value.
@@ -38,7 +38,7 @@ pub struct Key {
 /// How a file spells that there is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unset {
+pub enum UnsetValue {
     /// `0`: `blkio.throttle.*` (block/blk-throttle.c, `tg_set_conf`).
     Zero,
     /// `max`: cgroup v2 limits.
@@ -65,11 +65,11 @@ pub enum KnobError {
 }
 
 /// Longest file that is read: `io.max` of a machine with a few thousand disks.
-const LARGEST: usize = 1 << 18;
+const MAX_FILE_BYTES: usize = 1 << 18;
 
-impl Knob {
+impl CgroupKnob {
     /// A knob in a cgroup that is there; `None` where it is not.
-    pub fn new(dir: &Dir<'_>, file: &str, key: Option<Key>, unset: Unset) -> Option<Self> {
+    pub fn new(dir: &CgroupDir<'_>, file: &str, key: Option<KnobKey>, unset: UnsetValue) -> Option<Self> {
         Some(Self { dir: dir.path(), inode: dir.inode()?, file: file.to_owned(), key, unset })
     }
 
@@ -87,16 +87,16 @@ impl Knob {
                 Ok(0) => break,
                 Ok(n) => length += n,
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(self.failed(errno)),
+                Err(errno) => return Err(self.error_of(errno)),
             }
-            if length == LARGEST {
+            if length == MAX_FILE_BYTES {
                 return Err(KnobError::Refused(Errno::FBIG));
             }
             if length == bytes.len() {
                 bytes.resize(2 * length, 0);
             }
         }
-        self.in_force(&String::from_utf8_lossy(&bytes[..length])).map_err(KnobError::Malformed)
+        self.parse_value(&String::from_utf8_lossy(&bytes[..length])).map_err(KnobError::Malformed)
     }
 
     /// Writes the value, and leaves every other value of the file alone.
@@ -105,7 +105,7 @@ impl Knob {
     /// See [`KnobError`].
     pub fn write(&self, value: Limit<u64>) -> Result<(), KnobError> {
         // A cgroup file is not truncated by O_TRUNC; it is there for files that stand for one in tests.
-        self.write_by(value, OFlags::TRUNC, |file, line| {
+        self.write_with(value, OFlags::TRUNC, |file, line| {
             loop {
                 match rustix::io::write(file, line) {
                     Ok(n) if n == line.len() => return Ok(()),
@@ -119,14 +119,14 @@ impl Knob {
     }
 
     /// As [`Self::write`], with `write` to bring the line into the open file.
-    pub(crate) fn write_by(
+    pub(crate) fn write_with(
         &self,
         value: Limit<u64>,
         flags: OFlags,
         write: impl FnOnce(&OwnedFd, &[u8]) -> Result<(), Errno>,
     ) -> Result<(), KnobError> {
         let file = self.open(OFlags::WRONLY | flags)?;
-        write(&file, self.line(value).as_bytes()).map_err(|errno| self.failed(errno))
+        write(&file, self.format_line(value).as_bytes()).map_err(|errno| self.error_of(errno))
     }
 
     /// Whether the knob could be one: what a file of the ledger says is not believed.
@@ -142,29 +142,29 @@ impl Knob {
     }
 
     /// The value that the file's text holds.
-    pub fn in_force(&self, text: &str) -> Result<Limit<u64>, Malformed> {
+    pub fn parse_value(&self, text: &str) -> Result<Limit<u64>, Malformed> {
         let Some(key) = &self.key else {
             let line = text.strip_suffix('\n').unwrap_or(text);
-            return self.value(line, line);
+            return self.parse_number(line, line);
         };
         let device = key.device.to_string();
         let mut lines = text.lines().filter_map(|line| Some((line, line.split_once(' ')?)));
         let Some((line, (_, rest))) = lines.find(|(_, (first, _))| *first == device) else {
             return Ok(Limit::Max);
         };
-        let Some(field) = &key.field else { return self.value(rest, line) };
+        let Some(field) = &key.field else { return self.parse_number(rest, line) };
         let mut fields = rest.split(' ').filter_map(|word| word.split_once('='));
         match fields.find(|(name, _)| name == field) {
-            Some((_, value)) => self.value(value, line),
+            Some((_, value)) => self.parse_number(value, line),
             None => Err(malformed(line, "a line with the limit that was asked for")),
         }
     }
 
     /// The file's text with another value in it.
-    pub(super) fn with(&self, text: &str, value: Limit<u64>) -> String {
+    pub(super) fn with_value(&self, text: &str, value: Limit<u64>) -> String {
         let spelled = match (value, self.unset) {
             (Limit::At(n), _) => n.to_string(),
-            (Limit::Max, Unset::MinusOne) => {
+            (Limit::Max, UnsetValue::MinusOne) => {
                 (i64::MAX as u64 & !(rustix::param::page_size() as u64 - 1)).to_string()
             }
             (Limit::Max, unset) => unset.spelling().to_owned(),
@@ -198,26 +198,26 @@ impl Knob {
         all
     }
 
-    fn value(&self, text: &str, line: &str) -> Result<Limit<u64>, Malformed> {
+    fn parse_number(&self, text: &str, line: &str) -> Result<Limit<u64>, Malformed> {
         if text == self.unset.spelling() {
             return Ok(Limit::Max);
         }
         match number(text, line, "a limit")? {
-            n if self.unset == Unset::MinusOne && n >= v1::NO_LIMIT => Ok(Limit::Max),
+            n if self.unset == UnsetValue::MinusOne && n >= v1::NO_LIMIT => Ok(Limit::Max),
             n => Ok(Limit::At(n)),
         }
     }
 
     /// What is written to the file.
-    pub(crate) fn line(&self, value: Limit<u64>) -> String {
+    pub(crate) fn format_line(&self, value: Limit<u64>) -> String {
         let value = match value {
             Limit::Max => self.unset.spelling().to_owned(),
             Limit::At(n) => n.to_string(),
         };
         match &self.key {
             None => value,
-            Some(Key { device, field: None }) => format!("{device} {value}"),
-            Some(Key { device, field: Some(field) }) => format!("{device} {field}={value}"),
+            Some(KnobKey { device, field: None }) => format!("{device} {value}"),
+            Some(KnobKey { device, field: Some(field) }) => format!("{device} {field}={value}"),
         }
     }
 
@@ -225,7 +225,8 @@ impl Knob {
     fn open(&self, flags: OFlags) -> Result<OwnedFd, KnobError> {
         let dir = self.open_dir()?;
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&dir, self.file.as_str(), flags, Mode::empty()).map_err(|errno| self.failed(errno))
+        rustix::fs::openat(&dir, self.file.as_str(), flags, Mode::empty())
+            .map_err(|errno| self.error_of(errno))
     }
 
     fn open_dir(&self) -> Result<OwnedFd, KnobError> {
@@ -244,7 +245,7 @@ impl Knob {
 
     /// What an errno means: `ENOENT` and `ENODEV` are what a removed cgroup answers, but also what one that is there
     /// answers about a file or a disk that is not.
-    fn failed(&self, errno: Errno) -> KnobError {
+    fn error_of(&self, errno: Errno) -> KnobError {
         let there = || {
             let dir = self.open_dir().ok()?;
             rustix::fs::statat(&dir, "cgroup.procs", AtFlags::empty()).ok()
@@ -256,7 +257,7 @@ impl Knob {
     }
 }
 
-impl Unset {
+impl UnsetValue {
     const fn spelling(self) -> &'static str {
         match self {
             Self::Zero => "0",
@@ -267,13 +268,13 @@ impl Unset {
     }
 }
 
-impl fmt::Display for Knob {
+impl fmt::Display for CgroupKnob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.dir.join(&self.file).display())?;
         match &self.key {
             None => Ok(()),
-            Some(Key { device, field: None }) => write!(f, " {device}"),
-            Some(Key { device, field: Some(field) }) => write!(f, " {device} {field}"),
+            Some(KnobKey { device, field: None }) => write!(f, " {device}"),
+            Some(KnobKey { device, field: Some(field) }) => write!(f, " {device} {field}"),
         }
     }
 }
@@ -283,19 +284,21 @@ mod tests {
     use super::*;
     use elbowroom_types::unit::Limit::{At, Max};
 
-    fn knob(key: Option<(&str, Option<&str>)>, unset: Unset) -> Knob {
-        let key = key
-            .map(|(device, field)| Key { device: device.parse().unwrap(), field: field.map(str::to_owned) });
-        Knob { dir: "/cg/a".into(), inode: 7, file: "x.y".into(), key, unset }
+    fn knob(key: Option<(&str, Option<&str>)>, unset: UnsetValue) -> CgroupKnob {
+        let key = key.map(|(device, field)| KnobKey {
+            device: device.parse().unwrap(),
+            field: field.map(str::to_owned),
+        });
+        CgroupKnob { dir: "/cg/a".into(), inode: 7, file: "x.y".into(), key, unset }
     }
 
     #[test]
     fn each_kind_of_file_is_read_and_written_in_its_own_words() {
-        let v1 = knob(Some(("254:0", None)), Unset::Zero);
-        let io_max = knob(Some(("8:16", Some("wbps"))), Unset::Max);
-        let weight = knob(Some(("8:16", None)), Unset::Default);
-        let high = knob(None, Unset::Max);
-        let v1_memory = knob(None, Unset::MinusOne);
+        let v1 = knob(Some(("254:0", None)), UnsetValue::Zero);
+        let io_max = knob(Some(("8:16", Some("wbps"))), UnsetValue::Max);
+        let weight = knob(Some(("8:16", None)), UnsetValue::Default);
+        let high = knob(None, UnsetValue::Max);
+        let v1_memory = knob(None, UnsetValue::MinusOne);
         for (knob, text, value, line) in [
             (&v1, "", Max, "254:0 0"),
             (&v1, "25:0 1\n254:0 1048576\n254:1 2\n", At(1 << 20), "254:0 1048576"),
@@ -310,8 +313,8 @@ mod tests {
             (&v1_memory, "4096\n", At(4096), "4096"),
             (&high, "4096\n", At(4096), "4096"),
         ] {
-            assert_eq!(knob.in_force(text), Ok(value), "{text:?}");
-            assert_eq!(knob.line(value), line);
+            assert_eq!(knob.parse_value(text), Ok(value), "{text:?}");
+            assert_eq!(knob.format_line(value), line);
         }
         for (knob, text) in [
             (&v1, "254:0 fast\n"),
@@ -322,15 +325,15 @@ mod tests {
             (&high, ""),
             (&high, "1\n2\n"),
         ] {
-            assert!(knob.in_force(text).is_err(), "{text:?}");
+            assert!(knob.parse_value(text).is_err(), "{text:?}");
         }
     }
 
     #[test]
     fn a_text_with_another_value_is_what_the_kernel_would_say() {
-        let v1 = knob(Some(("254:0", None)), Unset::Zero);
-        let io_max = knob(Some(("8:16", Some("wbps"))), Unset::Max);
-        let weight = knob(Some(("8:16", None)), Unset::Default);
+        let v1 = knob(Some(("254:0", None)), UnsetValue::Zero);
+        let io_max = knob(Some(("8:16", Some("wbps"))), UnsetValue::Max);
+        let weight = knob(Some(("8:16", None)), UnsetValue::Default);
         for (knob, text, value, expect) in [
             (&v1, "25:0 1\n254:0 1048576\n254:1 2\n", Max, "25:0 1\n254:1 2\n"),
             (&v1, "254:0 1048576\n", At(7), "254:0 7\n"),
@@ -342,23 +345,26 @@ mod tests {
             ),
             (&io_max, "8:16 rbps=max wbps=7\n", Max, ""),
             (&weight, "default 100\n8:16 250\n", Max, "default 100\n"),
-            (&knob(None, Unset::Max), "4096\n", Max, "max\n"),
-            (&knob(None, Unset::Max), "4096\n", At(0), "0\n"),
+            (&knob(None, UnsetValue::Max), "4096\n", Max, "max\n"),
+            (&knob(None, UnsetValue::Max), "4096\n", At(0), "0\n"),
         ] {
-            assert_eq!(knob.with(text, value), expect, "{text:?}");
-            assert_eq!(knob.in_force(expect), Ok(value));
+            assert_eq!(knob.with_value(text, value), expect, "{text:?}");
+            assert_eq!(knob.parse_value(expect), Ok(value));
         }
-        let v1_memory = knob(None, Unset::MinusOne);
-        assert_eq!(v1_memory.in_force(&v1_memory.with("4096\n", Max)), Ok(Max));
+        let v1_memory = knob(None, UnsetValue::MinusOne);
+        assert_eq!(v1_memory.parse_value(&v1_memory.with_value("4096\n", Max)), Ok(Max));
     }
 
     #[test]
     fn only_plain_names_are_plausible() {
-        assert!(knob(Some(("8:0", Some("rbps"))), Unset::Max).is_plausible());
+        assert!(knob(Some(("8:0", Some("rbps"))), UnsetValue::Max).is_plausible());
         for file in ["", ".", "..", "../x", "a/b", "a b", "a\n", "\u{e9}", &"x".repeat(65)] {
-            assert!(!Knob { file: file.to_owned(), ..knob(None, Unset::Max) }.is_plausible(), "{file:?}");
+            assert!(
+                !CgroupKnob { file: file.to_owned(), ..knob(None, UnsetValue::Max) }.is_plausible(),
+                "{file:?}"
+            );
         }
-        assert!(!knob(Some(("8:0", Some("rbps=1 wbps"))), Unset::Max).is_plausible());
-        assert!(!Knob { dir: "cg/a".into(), ..knob(None, Unset::Max) }.is_plausible());
+        assert!(!knob(Some(("8:0", Some("rbps=1 wbps"))), UnsetValue::Max).is_plausible());
+        assert!(!CgroupKnob { dir: "cg/a".into(), ..knob(None, UnsetValue::Max) }.is_plausible());
     }
 }

@@ -5,7 +5,7 @@
 //! is written, and directories are not synced.
 
 use super::LeaseError;
-use super::knob::Knob;
+use super::knob::CgroupKnob;
 use elbowroom_types::unit::Limit;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -18,23 +18,23 @@ use std::time::{Duration, Instant};
 /// The form of records that this program writes and reads.
 const VERSION: u32 = 1;
 /// Records end in this.
-const SUFFIX: &str = ".json";
+const RECORD_SUFFIX: &str = ".json";
 /// The record that is being written. Nothing that bears this name was ever in force.
-const UNFINISHED: &str = "unfinished";
+const TEMPORARY_NAME: &str = "unfinished";
 /// No record is longer: two paths' worth.
-const LARGEST: usize = 16 << 10;
+const MAX_RECORD_BYTES: usize = 16 << 10;
 /// How long to wait for another process that restores. It takes microseconds per lease; one that was stopped while it did
 /// must not keep others from it, and restoring twice does no harm.
-const TURN: Duration = Duration::from_millis(500);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What is known about one knob that a value of ours is, or may be, in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct LeaseRecord {
     version: u32,
     /// `/proc/sys/kernel/random/boot_id`.
     boot: String,
     /// Where.
-    pub knob: Knob,
+    pub knob: CgroupKnob,
     /// What was there before us, and will be again.
     pub before: Limit<u64>,
     /// The values of ours that may be in force: one, or while it is being changed the old and the new one.
@@ -45,7 +45,7 @@ pub struct Record {
 
 /// Why a file in the ledger is not taken for a record.
 #[derive(Debug, thiserror::Error)]
-pub enum Damaged {
+pub enum DamagedRecord {
     /// It cannot be read.
     #[error("{0}")]
     Io(#[from] Errno),
@@ -57,11 +57,11 @@ pub enum Damaged {
     Json(#[from] serde_json::Error),
     /// Its contents do not go together.
     #[error("{0}")]
-    Senseless(&'static str),
+    Inconsistent(&'static str),
 }
 
-impl Record {
-    pub(super) fn new(boot: &str, knob: &Knob, before: Limit<u64>) -> Self {
+impl LeaseRecord {
+    pub(super) fn new(boot: &str, knob: &CgroupKnob, before: Limit<u64>) -> Self {
         let boot = boot.to_owned();
         Self { version: VERSION, boot, knob: knob.clone(), before, ours: Vec::new(), because: String::new() }
     }
@@ -69,24 +69,24 @@ impl Record {
     /// Reads a record as it was found under `name`; nothing in it is believed that could do harm.
     ///
     /// # Errors
-    /// See [`Damaged`].
-    pub fn parse(name: &str, bytes: &[u8]) -> Result<Self, Damaged> {
+    /// See [`DamagedRecord`].
+    pub fn parse(name: &str, bytes: &[u8]) -> Result<Self, DamagedRecord> {
         let record: Self = serde_json::from_slice(bytes)?;
         if record.version != VERSION {
-            return Err(Damaged::Senseless("of another version"));
+            return Err(DamagedRecord::Inconsistent("of another version"));
         }
         if !record.knob.is_plausible() {
-            return Err(Damaged::Senseless("no knob in a cgroup"));
+            return Err(DamagedRecord::Inconsistent("no knob in a cgroup"));
         }
         if record.name() != name {
-            return Err(Damaged::Senseless("another knob's name"));
+            return Err(DamagedRecord::Inconsistent("another knob's name"));
         }
         Ok(record)
     }
 
     /// The name of its file: one per knob.
     pub fn name(&self) -> String {
-        let Knob { inode, file, key, .. } = &self.knob;
+        let CgroupKnob { inode, file, key, .. } = &self.knob;
         let mut name = format!("{inode}.{file}");
         if let Some(key) = key {
             name += &format!(".{}", key.device);
@@ -94,7 +94,7 @@ impl Record {
                 name += &format!(".{field}");
             }
         }
-        name + SUFFIX
+        name + RECORD_SUFFIX
     }
 }
 
@@ -108,11 +108,11 @@ pub(super) struct Ledger {
 
 /// The records of a ledger, and the files in it that are none.
 #[derive(Debug, Default)]
-pub(super) struct Records {
-    pub(super) good: Vec<Record>,
+pub(super) struct LedgerContents {
+    pub(super) valid: Vec<LeaseRecord>,
     /// Those of another boot: of cgroups that are no more.
-    pub(super) stale: Vec<Record>,
-    pub(super) damaged: Vec<(PathBuf, Damaged)>,
+    pub(super) stale: Vec<LeaseRecord>,
+    pub(super) damaged: Vec<(PathBuf, DamagedRecord)>,
 }
 
 impl Ledger {
@@ -157,14 +157,14 @@ impl Ledger {
     }
 
     /// A record without values of ours.
-    pub(super) fn record(&self, knob: &Knob, before: Limit<u64>) -> Record {
-        Record::new(&self.boot, knob, before)
+    pub(super) fn record(&self, knob: &CgroupKnob, before: Limit<u64>) -> LeaseRecord {
+        LeaseRecord::new(&self.boot, knob, before)
     }
 
     /// Waits until no other process restores, or long enough. For as long as the result lives, none will begin to.
-    pub(super) fn turn(&self) -> Option<OwnedFd> {
-        let dir = self.open_again().ok()?;
-        let until = Instant::now() + TURN;
+    pub(super) fn lock_restore(&self) -> Option<OwnedFd> {
+        let dir = self.reopen().ok()?;
+        let until = Instant::now() + LOCK_TIMEOUT;
         while rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err()
             && Instant::now() < until
         {
@@ -174,16 +174,16 @@ impl Ledger {
     }
 
     /// Puts a record in place of the one before. `durable`: it must survive whatever comes next.
-    pub(super) fn write(&self, record: &Record, durable: bool) -> Result<(), LeaseError> {
+    pub(super) fn write(&self, record: &LeaseRecord, durable: bool) -> Result<(), LeaseError> {
         let name = record.name();
         let fail = |operation| LeaseError::io(operation, self.path.join(&name));
         let bytes = serde_json::to_vec(record).map_err(|_| fail("writing")(Errno::INVAL))?;
         // Nobody would read it.
-        if bytes.len() >= LARGEST {
+        if bytes.len() >= MAX_RECORD_BYTES {
             return Err(fail("writing")(Errno::FBIG));
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.dir, UNFINISHED, flags, Mode::RUSR | Mode::WUSR)
+        let file = rustix::fs::openat(&self.dir, TEMPORARY_NAME, flags, Mode::RUSR | Mode::WUSR)
             .map_err(fail("making"))?;
         let mut left = bytes.as_slice();
         while !left.is_empty() {
@@ -196,11 +196,11 @@ impl Ledger {
         if durable {
             rustix::fs::fdatasync(&file).map_err(fail("writing"))?;
         }
-        rustix::fs::renameat(&self.dir, UNFINISHED, &self.dir, name.as_str()).map_err(fail("renaming"))
+        rustix::fs::renameat(&self.dir, TEMPORARY_NAME, &self.dir, name.as_str()).map_err(fail("renaming"))
     }
 
     /// Takes a record out. One that cannot be taken out does no harm: its value is no longer in force.
-    pub(super) fn remove(&self, record: &Record) {
+    pub(super) fn remove(&self, record: &LeaseRecord) {
         match rustix::fs::unlinkat(&self.dir, record.name().as_str(), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => {
@@ -210,33 +210,33 @@ impl Ledger {
     }
 
     /// Reads all records. Those of another boot, and what was never finished, are removed.
-    pub(super) fn records(&self, holder_is_gone: bool) -> Result<Records, LeaseError> {
-        let records = self.look()?;
+    pub(super) fn records(&self, holder_is_gone: bool) -> Result<LedgerContents, LeaseError> {
+        let records = self.read_records()?;
         records.stale.iter().for_each(|record| self.remove(record));
         if holder_is_gone {
-            let _ = rustix::fs::unlinkat(&self.dir, UNFINISHED, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.dir, TEMPORARY_NAME, AtFlags::empty());
         }
         Ok(records)
     }
 
     /// Reads all records, and changes nothing.
-    pub(super) fn look(&self) -> Result<Records, LeaseError> {
+    pub(super) fn read_records(&self) -> Result<LedgerContents, LeaseError> {
         let fail = |operation| LeaseError::io(operation, &self.path);
-        let listed = self.open_again().map_err(fail("listing"))?;
+        let listed = self.reopen().map_err(fail("listing"))?;
         let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
         let mut entries = rustix::fs::RawDir::new(listed, &mut buffer);
-        let mut records = Records::default();
+        let mut records = LedgerContents::default();
         while let Some(entry) = entries.next() {
             let entry = entry.map_err(fail("listing"))?;
             let name = entry.file_name().to_string_lossy();
-            if !name.ends_with(SUFFIX) {
+            if !name.ends_with(RECORD_SUFFIX) {
                 continue;
             }
-            match self.read(&name).and_then(|bytes| Record::parse(&name, &bytes)) {
+            match self.read(&name).and_then(|bytes| LeaseRecord::parse(&name, &bytes)) {
                 Ok(record) if record.boot != self.boot => records.stale.push(record),
-                Ok(record) => records.good.push(record),
+                Ok(record) => records.valid.push(record),
                 // Removed by another process since it was listed.
-                Err(Damaged::Io(Errno::NOENT)) => {}
+                Err(DamagedRecord::Io(Errno::NOENT)) => {}
                 Err(why) => records.damaged.push((self.path.join(&*name), why)),
             }
         }
@@ -245,28 +245,28 @@ impl Ledger {
 
     /// Removes the directory, if nothing is left in it.
     pub(super) fn remove_dir(self) {
-        let _ = rustix::fs::unlinkat(&self.dir, UNFINISHED, AtFlags::empty());
+        let _ = rustix::fs::unlinkat(&self.dir, TEMPORARY_NAME, AtFlags::empty());
         let _ = rustix::fs::rmdir(&self.path);
     }
 
     /// The directory once more, with a position and a lock of its own.
-    fn open_again(&self) -> Result<OwnedFd, Errno> {
+    fn reopen(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::openat(&self.dir, ".", flags, Mode::empty())
     }
 
-    fn read(&self, name: &str) -> Result<Vec<u8>, Damaged> {
+    fn read(&self, name: &str) -> Result<Vec<u8>, DamagedRecord> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.dir, name, flags, Mode::empty())?;
         let stat = rustix::fs::fstat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
             || stat.st_uid != rustix::process::geteuid().as_raw()
         {
-            return Err(Damaged::NotOurs);
+            return Err(DamagedRecord::NotOurs);
         }
-        let mut bytes = vec![0; LARGEST];
+        let mut bytes = vec![0; MAX_RECORD_BYTES];
         let mut length = 0;
-        while length < LARGEST {
+        while length < MAX_RECORD_BYTES {
             match rustix::io::read(&file, &mut bytes[length..]) {
                 Ok(0) => {
                     bytes.truncate(length);
@@ -277,7 +277,7 @@ impl Ledger {
                 Err(errno) => return Err(errno.into()),
             }
         }
-        Err(Damaged::Senseless("longer than any record"))
+        Err(DamagedRecord::Inconsistent("longer than any record"))
     }
 }
 

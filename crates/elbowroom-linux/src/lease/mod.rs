@@ -3,32 +3,32 @@
 //! Whatever the agent writes into a cgroup file that limits somebody is a *lease*: the value from before is on record
 //! before ours is in force, and comes back when we release it, when we die, and when we fall silent. Three parties:
 //!
-//! - the **holder**, one process, has a [`Leases`]. It changes knobs and says with [`Leases::beat`] that it works.
-//! - the **guard**, another process, has a [`Guard`]. It puts everything back when the holder dies or misses three beats.
+//! - the **holder**, one process, has a [`Leases`]. It changes knobs and says with [`Leases::heartbeat`] that it works.
+//! - the **guard**, another process, has a [`LeaseGuard`]. It puts everything back when the holder dies or misses three beats.
 //! - **anybody**, later, may call [`restore`].
 //!
 //! They share a directory of records (the ledger) and a rule: *compare before writing*. A value that is none of ours was
 //! written by somebody else, and stays. What that costs and what it cannot do: `docs/decisions/0008-leases.md`.
 
 mod guard;
-mod held;
 mod holder;
 pub mod io;
 mod knob;
 mod ledger;
-mod note;
+mod restore_notice;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub use guard::{BEAT, Guard, Remains, restore};
-pub use held::{Held, before};
-pub use knob::{Key, Knob, KnobError, Unset};
-pub use ledger::{Damaged, Record};
-pub use note::{Note, take_notes};
+pub use guard::{HEARTBEAT_INTERVAL, LeaseGuard, RestoreReport, restore};
+pub use knob::{CgroupKnob, KnobError, KnobKey, UnsetValue};
+pub use ledger::{DamagedRecord, LeaseRecord};
+pub use restore_notice::{RestoreNotice, take_restore_notices};
+pub use snapshot::{LeaseSnapshot, value_before_leases};
 
 use crate::timer;
 use elbowroom_types::unit::{Limit, Micros};
-use holder::Holder;
+use holder::LeaseHolder;
 use ledger::Ledger;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 /// Name of the ledger below the agent's run directory.
 pub const DIR: &str = "leases";
 /// How long a knob is left alone after somebody else wrote it. Then his value counts as the user's.
-const CEDED_FOR: Micros = Micros::secs(600);
+const FOREIGN_WRITE_TIMEOUT: Micros = Micros::secs(600);
 
 /// Why leases cannot be had or restored.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +80,7 @@ impl LeaseError {
 
 /// What became of an attempt to change a knob.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum LeaseOutcome {
     /// The value is in force.
     Written,
     /// It was already.
@@ -102,21 +102,21 @@ pub enum Outcome {
 
 /// How a lease ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct EndedLease {
     /// The knob.
-    pub knob: Knob,
+    pub knob: CgroupKnob,
     /// What was there before us.
     pub before: Limit<u64>,
     /// Why ours was there.
     pub because: String,
     /// What is there now, and why.
-    pub fate: Fate,
+    pub fate: LeaseEnding,
 }
 
 /// What is in a knob after its lease ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fate {
+pub enum LeaseEnding {
     /// The value from before: it was written.
     Restored,
     /// The value from before: it was there.
@@ -133,31 +133,31 @@ pub enum Fate {
 #[derive(Debug)]
 pub struct Leases {
     ledger: Ledger,
-    holder: Holder,
+    holder: LeaseHolder,
     /// The holder's generation that the leases are of.
     generation: u64,
-    held: BTreeMap<Knob, Record>,
+    held: BTreeMap<CgroupKnob, LeaseRecord>,
     /// Knobs that somebody else wrote, and until when they are left alone.
-    ceded: BTreeMap<Knob, Micros>,
+    yielded: BTreeMap<CgroupKnob, Micros>,
     /// Leases that were taken away, to be told with the next beat.
-    lost: Vec<Knob>,
+    revoked: Vec<CgroupKnob>,
     /// The last record could not be written.
-    failing: bool,
+    ledger_failing: bool,
 }
 
 impl Leases {
     /// Becomes the holder of a ledger, made where it is not there, and puts back what the holder before left.
     ///
     /// # Errors
-    /// [`LeaseError::Held`] when there is a living holder, [`LeaseError::Insecure`], [`LeaseError::Io`].
+    /// [`LeaseError::LeaseSnapshot`] when there is a living holder, [`LeaseError::Insecure`], [`LeaseError::Io`].
     pub fn open(dir: &Path) -> Result<Self, LeaseError> {
         let ledger = Ledger::create(dir)?;
-        let turn = ledger.turn();
-        let holder = Holder::take(&ledger)?;
-        let left = guard::end_all(&ledger, guard::After::Death)?;
+        let turn = ledger.lock_restore();
+        let holder = LeaseHolder::acquire(&ledger)?;
+        let left = guard::end_all(&ledger, guard::EndCause::Death)?;
         left.log("left by an agent that died");
         // What cannot be put back now is put back when we end; until then its value from before is not forgotten.
-        let records = ledger.records(true)?.good;
+        let records = ledger.records(true)?.valid;
         let held = records.into_iter().map(|record| (record.knob.clone(), record)).collect();
         drop(turn);
         let generation = holder.generation();
@@ -166,9 +166,9 @@ impl Leases {
             holder,
             generation,
             held,
-            ceded: BTreeMap::new(),
-            lost: Vec::new(),
-            failing: false,
+            yielded: BTreeMap::new(),
+            revoked: Vec::new(),
+            ledger_failing: false,
         })
     }
 
@@ -176,16 +176,26 @@ impl Leases {
     ///
     /// # Errors
     /// [`LeaseError::Io`] when the record cannot be written. Then the knob was not touched: no limit without a record.
-    pub fn set(&mut self, knob: &Knob, value: Limit<u64>, because: &str) -> Result<Outcome, LeaseError> {
-        self.set_by(knob, |_| value, Knob::write, because)
+    pub fn set(
+        &mut self,
+        knob: &CgroupKnob,
+        value: Limit<u64>,
+        because: &str,
+    ) -> Result<LeaseOutcome, LeaseError> {
+        self.set_with(knob, |_| value, CgroupKnob::write, because)
     }
 
     /// As [`Self::set`], but where the value from before is the tighter limit, that one is in force and no lease is held.
     ///
     /// # Errors
     /// As [`Self::set`].
-    pub fn tighten(&mut self, knob: &Knob, limit: Limit<u64>, because: &str) -> Result<Outcome, LeaseError> {
-        self.set_by(knob, |before| before.min(limit), Knob::write, because)
+    pub fn tighten(
+        &mut self,
+        knob: &CgroupKnob,
+        limit: Limit<u64>,
+        because: &str,
+    ) -> Result<LeaseOutcome, LeaseError> {
+        self.set_with(knob, |before| before.min(limit), CgroupKnob::write, because)
     }
 
     /// As [`Self::set`], with the value made of the one from before, and put into the knob by `write`. Asking for the value from
@@ -193,47 +203,47 @@ impl Leases {
     ///
     /// # Errors
     /// As [`Self::set`].
-    pub fn set_by(
+    pub fn set_with(
         &mut self,
-        knob: &Knob,
+        knob: &CgroupKnob,
         value: impl FnOnce(Limit<u64>) -> Limit<u64>,
-        write: impl FnOnce(&Knob, Limit<u64>) -> Result<(), KnobError>,
+        write: impl FnOnce(&CgroupKnob, Limit<u64>) -> Result<(), KnobError>,
         because: &str,
-    ) -> Result<Outcome, LeaseError> {
+    ) -> Result<LeaseOutcome, LeaseError> {
         if self.is_revoked() {
-            self.surrender();
+            self.release_revoked();
         }
         let changed = self.change(knob, value, write, because);
-        self.tell(&changed);
+        self.log_ledger_state(&changed);
         let outcome = changed?;
         // The guard raises the generation before it reads a knob. So if it read this one before our write, we see the new
         // generation now.
         if self.is_revoked() {
-            self.surrender();
-            return Ok(Outcome::Revoked);
+            self.release_revoked();
+            return Ok(LeaseOutcome::Revoked);
         }
         Ok(outcome)
     }
 
     /// Puts the value from before back.
-    pub fn release(&mut self, knob: &Knob) -> Outcome {
-        let Some(record) = self.held.remove(knob) else { return Outcome::Unchanged };
-        match guard::put_back(&record) {
-            Fate::Restored => self.forget(&record, Outcome::Written),
-            Fate::Already => self.forget(&record, Outcome::Unchanged),
-            Fate::Gone => self.forget(&record, Outcome::Gone),
-            Fate::Foreign(found) => self.cede(&record, found),
-            Fate::Failed(_) => {
+    pub fn release(&mut self, knob: &CgroupKnob) -> LeaseOutcome {
+        let Some(record) = self.held.remove(knob) else { return LeaseOutcome::Unchanged };
+        match guard::restore_value(&record) {
+            LeaseEnding::Restored => self.forget(&record, LeaseOutcome::Written),
+            LeaseEnding::Already => self.forget(&record, LeaseOutcome::Unchanged),
+            LeaseEnding::Gone => self.forget(&record, LeaseOutcome::Gone),
+            LeaseEnding::Foreign(found) => self.yield_knob(&record, found),
+            LeaseEnding::Failed(_) => {
                 let why = knob.read().err().unwrap_or(KnobError::Refused(Errno::IO));
                 self.held.insert(record.knob.clone(), record);
-                Outcome::Refused(why)
+                LeaseOutcome::Refused(why)
             }
         }
     }
 
     /// Ends the leases whose cgroups are gone.
     pub fn forget_gone(&mut self) {
-        let gone: Vec<Knob> =
+        let gone: Vec<CgroupKnob> =
             self.held.keys().filter(|knob| matches!(knob.read(), Err(KnobError::Gone))).cloned().collect();
         for knob in gone {
             self.release(&knob);
@@ -241,44 +251,44 @@ impl Leases {
     }
 
     /// Puts every value from before back, and says how that went.
-    pub fn release_all(&mut self) -> Vec<Ended> {
-        let records: Vec<Record> = std::mem::take(&mut self.held).into_values().collect();
+    pub fn release_all(&mut self) -> Vec<EndedLease> {
+        let records: Vec<LeaseRecord> = std::mem::take(&mut self.held).into_values().collect();
         records.into_iter().map(|record| self.end(record)).collect()
     }
 
-    /// Says that this process works. To be called at least once per [`BEAT`]; costs two small system calls. Returns the
+    /// Says that this process works. To be called at least once per [`HEARTBEAT_INTERVAL`]; costs two small system calls. Returns the
     /// knobs whose leases were taken away since the last time, because it was not called. Where there are any, what was set since
     /// then is taken away too: nothing of ours is in any knob, whatever the order in which things were done and told.
-    pub fn beat(&mut self) -> Vec<Knob> {
+    pub fn heartbeat(&mut self) -> Vec<CgroupKnob> {
         if self.is_revoked() {
-            self.surrender();
+            self.release_revoked();
         }
-        if !self.lost.is_empty() {
+        if !self.revoked.is_empty() {
             let since = self.release_all();
-            self.lost.extend(since.into_iter().map(|ended| ended.knob));
+            self.revoked.extend(since.into_iter().map(|ended| ended.knob));
         }
-        self.holder.beat();
-        std::mem::take(&mut self.lost)
+        self.holder.heartbeat();
+        std::mem::take(&mut self.revoked)
     }
 
     /// The leases held: the knob, the value from before, why ours is there.
-    pub fn held(&self) -> impl Iterator<Item = &Record> {
+    pub fn held(&self) -> impl Iterator<Item = &LeaseRecord> {
         self.held.values()
     }
 
     /// The value from before of a knob that a value of ours is in.
-    pub fn before(&self, knob: &Knob) -> Option<Limit<u64>> {
+    pub fn before(&self, knob: &CgroupKnob) -> Option<Limit<u64>> {
         self.held.get(knob).map(|record| record.before)
     }
 
     /// The value of ours that is in a knob; the tightest that may be, where that is not certain.
-    pub fn ours(&self, knob: &Knob) -> Option<Limit<u64>> {
+    pub fn ours(&self, knob: &CgroupKnob) -> Option<Limit<u64>> {
         self.held.get(knob).and_then(|record| record.ours.iter().copied().reduce(Limit::min))
     }
 
     /// Whether a knob is somebody else's for now, so that [`Self::set`] would not touch it.
-    pub fn is_ceded(&self, knob: &Knob) -> bool {
-        self.ceded.get(knob).is_some_and(|until| timer::now() < *until)
+    pub fn is_yielded(&self, knob: &CgroupKnob) -> bool {
+        self.yielded.get(knob).is_some_and(|until| timer::now() < *until)
     }
 
     fn is_revoked(&self) -> bool {
@@ -288,46 +298,46 @@ impl Leases {
     /// One change, step by step; a process that dies between any two leaves a record that restores the knob.
     fn change(
         &mut self,
-        knob: &Knob,
+        knob: &CgroupKnob,
         value: impl FnOnce(Limit<u64>) -> Limit<u64>,
-        write: impl FnOnce(&Knob, Limit<u64>) -> Result<(), KnobError>,
+        write: impl FnOnce(&CgroupKnob, Limit<u64>) -> Result<(), KnobError>,
         because: &str,
-    ) -> Result<Outcome, LeaseError> {
-        if self.is_ceded(knob) {
+    ) -> Result<LeaseOutcome, LeaseError> {
+        if self.is_yielded(knob) {
             return Ok(match knob.read() {
-                Ok(found) => Outcome::Foreign { found },
-                Err(KnobError::Gone) => Outcome::Gone,
-                Err(why) => Outcome::Refused(why),
+                Ok(found) => LeaseOutcome::Foreign { found },
+                Err(KnobError::Gone) => LeaseOutcome::Gone,
+                Err(why) => LeaseOutcome::Refused(why),
             });
         }
         let held = self.held.remove(knob);
         let found = match (knob.read(), &held) {
             (Ok(found), Some(record)) if !record.ours.contains(&found) => {
-                return Ok(self.cede(record, found));
+                return Ok(self.yield_knob(record, found));
             }
             (Ok(found), _) => found,
-            (Err(KnobError::Gone), None) => return Ok(Outcome::Gone),
-            (Err(KnobError::Gone), Some(record)) => return Ok(self.forget(record, Outcome::Gone)),
-            (Err(why), _) => return Ok(self.keep(held, Outcome::Refused(why))),
+            (Err(KnobError::Gone), None) => return Ok(LeaseOutcome::Gone),
+            (Err(KnobError::Gone), Some(record)) => return Ok(self.forget(record, LeaseOutcome::Gone)),
+            (Err(why), _) => return Ok(self.retain(held, LeaseOutcome::Refused(why))),
         };
         let value = value(held.as_ref().map_or(found, |record| record.before));
         if found == value {
-            return Ok(self.keep(held, Outcome::Unchanged));
+            return Ok(self.retain(held, LeaseOutcome::Unchanged));
         }
         let mut record = held.clone().unwrap_or_else(|| self.ledger.record(knob, found));
         if value == record.before {
-            self.keep(held, Outcome::Unchanged);
+            self.retain(held, LeaseOutcome::Unchanged);
             return Ok(self.release(knob));
         }
         record.ours = if held.is_some() { vec![found, value] } else { vec![value] };
         because.clone_into(&mut record.because);
         if let Err(error) = self.ledger.write(&record, true) {
-            self.keep(held, Outcome::Unchanged);
+            self.retain(held, LeaseOutcome::Unchanged);
             return Err(error);
         }
         let written = match knob.read() {
             // Somebody else wrote it while its record was written, which takes longer than all the rest.
-            Ok(now) if now != found => return Ok(self.cede(&record, now)),
+            Ok(now) if now != found => return Ok(self.yield_knob(&record, now)),
             Ok(_) => write(knob, value).and_then(|()| knob.read()),
             Err(why) => Err(why),
         };
@@ -336,46 +346,51 @@ impl Leases {
                 record.ours = vec![value];
                 // Where this fails, the record also names the value that was ours until now, which is harmless.
                 let _ = self.ledger.write(&record, false);
-                self.keep(Some(record), Outcome::Written)
+                self.retain(Some(record), LeaseOutcome::Written)
             }
-            Ok(now) if now == found => self.keep_as_was(held, &record, KnobError::Refused(Errno::INVAL)),
-            Ok(now) => self.cede(&record, now),
-            Err(KnobError::Gone) => self.forget(&record, Outcome::Gone),
+            Ok(now) if now == found => self.retain_unchanged(held, &record, KnobError::Refused(Errno::INVAL)),
+            Ok(now) => self.yield_knob(&record, now),
+            Err(KnobError::Gone) => self.forget(&record, LeaseOutcome::Gone),
             Err(why) => match knob.read() {
-                Ok(now) if now == found => self.keep_as_was(held, &record, why),
+                Ok(now) if now == found => self.retain_unchanged(held, &record, why),
                 // Nobody knows what is in force. The record covers all of it.
-                _ => self.keep(Some(record), Outcome::Refused(why)),
+                _ => self.retain(Some(record), LeaseOutcome::Refused(why)),
             },
         })
     }
 
     /// A ledger that cannot be written is told once, and once when it can be again.
-    fn tell(&mut self, changed: &Result<Outcome, LeaseError>) {
+    fn log_ledger_state(&mut self, changed: &Result<LeaseOutcome, LeaseError>) {
         match changed {
-            Err(error) if !self.failing => {
+            Err(error) if !self.ledger_failing => {
                 tracing::error!(%error, "no limit is set while it could not be taken off again");
-                self.failing = true;
+                self.ledger_failing = true;
             }
-            Ok(Outcome::Written) if self.failing => {
+            Ok(LeaseOutcome::Written) if self.ledger_failing => {
                 tracing::info!("limits are set again");
-                self.failing = false;
+                self.ledger_failing = false;
             }
             _ => {}
         }
     }
 
     /// The knob is as it was before a change that failed, and so is its lease.
-    fn keep_as_was(&mut self, held: Option<Record>, tried: &Record, why: KnobError) -> Outcome {
+    fn retain_unchanged(
+        &mut self,
+        held: Option<LeaseRecord>,
+        tried: &LeaseRecord,
+        why: KnobError,
+    ) -> LeaseOutcome {
         match held {
             Some(record) => {
                 let _ = self.ledger.write(&record, false);
-                self.keep(Some(record), Outcome::Refused(why))
+                self.retain(Some(record), LeaseOutcome::Refused(why))
             }
-            None => self.forget(tried, Outcome::Refused(why)),
+            None => self.forget(tried, LeaseOutcome::Refused(why)),
         }
     }
 
-    fn keep(&mut self, held: Option<Record>, outcome: Outcome) -> Outcome {
+    fn retain(&mut self, held: Option<LeaseRecord>, outcome: LeaseOutcome) -> LeaseOutcome {
         if let Some(record) = held {
             self.held.insert(record.knob.clone(), record);
         }
@@ -383,40 +398,44 @@ impl Leases {
     }
 
     /// Nothing of ours is in the knob.
-    fn forget(&mut self, record: &Record, outcome: Outcome) -> Outcome {
+    fn forget(&mut self, record: &LeaseRecord, outcome: LeaseOutcome) -> LeaseOutcome {
         self.ledger.remove(record);
         outcome
     }
 
     /// Somebody else wrote the knob: the guard, if this process was deposed just now.
-    fn cede(&mut self, record: &Record, found: Limit<u64>) -> Outcome {
+    fn yield_knob(&mut self, record: &LeaseRecord, found: Limit<u64>) -> LeaseOutcome {
         if !self.is_revoked() {
             tracing::warn!(
                 knob = %record.knob, %found, ours = ?record.ours,
-                because = "somebody else wrote it", "leaving a limit alone for {CEDED_FOR}"
+                because = "somebody else wrote it", "leaving a limit alone for {FOREIGN_WRITE_TIMEOUT}"
             );
             let now = timer::now();
-            self.ceded.retain(|_, until| now < *until);
-            self.ceded.insert(record.knob.clone(), now.saturating_add(CEDED_FOR));
+            self.yielded.retain(|_, until| now < *until);
+            self.yielded.insert(record.knob.clone(), now.saturating_add(FOREIGN_WRITE_TIMEOUT));
         }
-        self.forget(record, Outcome::Foreign { found })
+        self.forget(record, LeaseOutcome::Foreign { found })
     }
 
-    fn end(&mut self, record: Record) -> Ended {
-        let fate = guard::put_back(&record);
-        let ended =
-            Ended { knob: record.knob.clone(), before: record.before, because: record.because.clone(), fate };
+    fn end(&mut self, record: LeaseRecord) -> EndedLease {
+        let fate = guard::restore_value(&record);
+        let ended = EndedLease {
+            knob: record.knob.clone(),
+            before: record.before,
+            because: record.because.clone(),
+            fate,
+        };
         match ended.fate {
-            Fate::Failed(_) => drop(self.held.insert(record.knob.clone(), record)),
+            LeaseEnding::Failed(_) => drop(self.held.insert(record.knob.clone(), record)),
             _ => self.ledger.remove(&record),
         }
         ended
     }
 
     /// The guard has taken the leases away while this process did nothing: what it may have missed is put back here.
-    fn surrender(&mut self) {
+    fn release_revoked(&mut self) {
         let generation = self.holder.generation();
-        let turn = self.ledger.turn();
+        let turn = self.ledger.lock_restore();
         let ended = self.release_all();
         drop(turn);
         if !ended.is_empty() {
@@ -426,7 +445,7 @@ impl Leases {
                 "limits were taken off"
             );
         }
-        self.lost.extend(ended.into_iter().map(|ended| ended.knob));
+        self.revoked.extend(ended.into_iter().map(|ended| ended.knob));
         self.generation = generation;
     }
 }

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-struct Fake {
+struct FakeCgroup {
     dir: tempfile::TempDir,
 }
 
-impl Fake {
+impl FakeCgroup {
     fn new() -> Self {
         let fake = Self { dir: tempfile::tempdir().unwrap() };
         fs::create_dir(fake.dir.path().join("group")).unwrap();
@@ -29,49 +29,49 @@ impl Fake {
         Leases::open(&self.ledger()).unwrap()
     }
 
-    fn knob(&self, file: &str) -> Knob {
+    fn knob(&self, file: &str) -> CgroupKnob {
         let dir = self.dir.path().join("group");
         let inode = fs::metadata(&dir).unwrap().ino();
-        Knob { dir, inode, file: file.to_owned(), key: None, unset: Unset::Max }
+        CgroupKnob { dir, inode, file: file.to_owned(), key: None, unset: UnsetValue::Max }
     }
 
-    fn knobs(&self) -> [Knob; 2] {
+    fn knobs(&self) -> [CgroupKnob; 2] {
         ["memory.high", "memory.max"].map(|file| self.knob(file))
     }
 }
 
 #[test]
 fn a_file_that_this_kernel_lacks_is_refused_and_a_group_that_is_gone_is_gone() {
-    let fake = Fake::new();
+    let fake = FakeCgroup::new();
     let mut leases = fake.open();
     let (lacking, knob) = (fake.knob("memory.reclaim"), fake.knob("memory.high"));
     let refused = leases.set(&lacking, At(1), "test").unwrap();
-    assert_eq!(refused, Outcome::Refused(KnobError::Refused(Errno::NOENT)));
+    assert_eq!(refused, LeaseOutcome::Refused(KnobError::Refused(Errno::NOENT)));
     leases.set(&knob, At(1), "test").unwrap();
     fs::remove_dir_all(&knob.dir).unwrap();
-    assert_eq!(leases.set(&knob, At(2), "test").unwrap(), Outcome::Gone);
-    assert_eq!((leases.held().count(), leases.set(&knob, At(2), "test").unwrap()), (0, Outcome::Gone));
+    assert_eq!(leases.set(&knob, At(2), "test").unwrap(), LeaseOutcome::Gone);
+    assert_eq!((leases.held().count(), leases.set(&knob, At(2), "test").unwrap()), (0, LeaseOutcome::Gone));
 }
 
 #[test]
 fn who_hears_that_leases_were_lost_has_none_that_were_set_since() {
-    let fake = Fake::new();
+    let fake = FakeCgroup::new();
     let mut leases = fake.open();
     let [high, max] = fake.knobs();
     leases.set(&high, At(1), "test").unwrap();
     leases.holder.depose().unwrap();
-    guard::end_all(&leases.ledger, guard::After::Silence).unwrap();
+    guard::end_all(&leases.ledger, guard::EndCause::Silence).unwrap();
     // Between the write that was held up and the next beat, something else is done.
-    assert_eq!(leases.set(&max, At(2), "test").unwrap(), Outcome::Written);
-    assert_eq!(leases.beat(), [high.clone(), max.clone()]);
+    assert_eq!(leases.set(&max, At(2), "test").unwrap(), LeaseOutcome::Written);
+    assert_eq!(leases.heartbeat(), [high.clone(), max.clone()]);
     assert_eq!((leases.held().count(), high.read(), max.read()), (0, Ok(Max), Ok(Max)));
     leases.set(&max, At(2), "test").unwrap();
-    assert_eq!((leases.beat(), max.read()), (Vec::new(), Ok(At(2))));
+    assert_eq!((leases.heartbeat(), max.read()), (Vec::new(), Ok(At(2))));
 }
 
 #[test]
 fn what_is_written_while_its_record_is_made_stays() {
-    let fake = Fake::new();
+    let fake = FakeCgroup::new();
     let knob = fake.knob("memory.high");
     for leased in [false, true] {
         knob.write(Max).unwrap();
@@ -84,15 +84,15 @@ fn what_is_written_while_its_record_is_made_stays() {
             knob.write(At(77)).unwrap();
             At(6)
         };
-        let outcome = leases.set_by(&knob, value, Knob::write, "test").unwrap();
-        assert_eq!(outcome, Outcome::Foreign { found: At(77) });
+        let outcome = leases.set_with(&knob, value, CgroupKnob::write, "test").unwrap();
+        assert_eq!(outcome, LeaseOutcome::Foreign { found: At(77) });
         assert_eq!((leases.held().count(), knob.read()), (0, Ok(At(77))));
     }
 }
 
 #[test]
 fn a_record_that_nobody_would_read_is_not_written_and_nothing_is_set() {
-    let fake = Fake::new();
+    let fake = FakeCgroup::new();
     let mut leases = fake.open();
     let knob = fake.knob("memory.high");
     let error = leases.set(&knob, At(1), &"x".repeat(20_000)).unwrap_err();
@@ -102,7 +102,7 @@ fn a_record_that_nobody_would_read_is_not_written_and_nothing_is_set() {
 
 #[test]
 fn leases_of_groups_that_are_gone_are_forgotten_and_no_others() {
-    let (fake, other) = (Fake::new(), Fake::new());
+    let (fake, other) = (FakeCgroup::new(), FakeCgroup::new());
     let mut leases = fake.open();
     let (gone, stays) = (fake.knob("memory.high"), other.knob("memory.high"));
     for knob in [&gone, &stays] {
@@ -117,7 +117,7 @@ fn leases_of_groups_that_are_gone_are_forgotten_and_no_others() {
 
 #[test]
 fn who_looks_at_leases_sees_those_of_this_boot_and_removes_none() {
-    let fake = Fake::new();
+    let fake = FakeCgroup::new();
     let mut leases = fake.open();
     let [high, max] = fake.knobs();
     leases.set(&high, At(7), "test").unwrap();
@@ -126,71 +126,79 @@ fn who_looks_at_leases_sees_those_of_this_boot_and_removes_none() {
     let text = fs::read_to_string(&record).unwrap();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     fs::write(&record, text.replace(boot.trim(), "another")).unwrap();
-    let held = Held::now(&fake.ledger()).unwrap();
-    let before = |knob: &Knob, text: &str| before(held.of(Some(knob.inode)), &knob.file, text);
+    let held = LeaseSnapshot::read(&fake.ledger()).unwrap();
+    let before = |knob: &CgroupKnob, text: &str| {
+        value_before_leases(held.in_cgroup(Some(knob.inode)), &knob.file, text)
+    };
     assert_eq!((before(&high, "7\n"), before(&max, "9\n")), (None, Some("max\n".to_owned())));
-    assert_eq!((before(&max, "8\n"), held.of(None).len(), held.of(Some(0)).len()), (None, 0, 0));
+    assert_eq!(
+        (before(&max, "8\n"), held.in_cgroup(None).len(), held.in_cgroup(Some(0)).len()),
+        (None, 0, 0)
+    );
     assert!(record.exists());
-    assert!(Held::now(&fake.ledger().join("none")).unwrap().of(Some(high.inode)).is_empty());
+    assert!(LeaseSnapshot::read(&fake.ledger().join("none")).unwrap().in_cgroup(Some(high.inode)).is_empty());
 }
 
 #[test]
 fn a_value_that_cannot_be_read_is_never_written_over() {
-    let fake = Fake::new();
+    let fake = FakeCgroup::new();
     let mut leases = fake.open();
     let knob = fake.knob("memory.high");
     fs::write(knob.dir.join(&knob.file), "nonsense\n").unwrap();
-    assert!(matches!(leases.set(&knob, At(1), "test").unwrap(), Outcome::Refused(KnobError::Malformed(_))));
+    assert!(matches!(
+        leases.set(&knob, At(1), "test").unwrap(),
+        LeaseOutcome::Refused(KnobError::Malformed(_))
+    ));
     assert_eq!(fs::read_to_string(knob.dir.join(&knob.file)).unwrap(), "nonsense\n");
 }
 
 #[test]
 fn a_lease_that_cannot_be_ended_stays_on_record_with_the_value_from_before() {
-    let fake = Fake::new();
+    let fake = FakeCgroup::new();
     let knob = fake.knob("memory.high");
     knob.write(At(70)).unwrap();
     let mut leases = fake.open();
     leases.set(&knob, At(50), "test").unwrap();
     fs::write(knob.dir.join(&knob.file), "nonsense\n").unwrap();
-    assert!(matches!(leases.release(&knob), Outcome::Refused(KnobError::Malformed(_))));
+    assert!(matches!(leases.release(&knob), LeaseOutcome::Refused(KnobError::Malformed(_))));
     drop(leases);
     let mut next = fake.open();
     assert_eq!(next.before(&knob), Some(At(70)));
     knob.write(At(50)).unwrap();
-    assert_eq!((next.release(&knob), knob.read()), (Outcome::Written, Ok(At(70))));
+    assert_eq!((next.release(&knob), knob.read()), (LeaseOutcome::Written, Ok(At(70))));
 }
 
 #[test]
 fn at_a_clean_end_nothing_is_left_of_the_ledger() {
-    let fake = Fake::new();
+    let fake = FakeCgroup::new();
     let mut leases = fake.open();
     leases.set(&fake.knob("memory.high"), At(5), "test").unwrap();
     leases.release_all();
     drop(leases);
-    Guard::new(fake.ledger()).finish();
+    LeaseGuard::new(fake.ledger()).restore_and_remove();
     assert!(!fake.ledger().exists());
     // Nor is anything made where there never was one.
-    Guard::new(fake.ledger()).finish();
+    LeaseGuard::new(fake.ledger()).restore_and_remove();
     assert!(restore(&fake.ledger()).unwrap().leases.is_empty() && !fake.ledger().exists());
 }
 
 #[test]
 fn what_is_written_to_the_ledger_is_what_is_read() {
-    let fake = Fake::new();
+    let fake = FakeCgroup::new();
     let mut leases = fake.open();
     let knob = fake.knob("memory.high");
     leases.set(&knob, At(5), "said \"why\"\n").unwrap();
     let record = leases.held().next().unwrap().clone();
     let bytes = fs::read(fake.ledger().join(record.name())).unwrap();
-    assert_eq!(Record::parse(&record.name(), &bytes).unwrap(), record);
+    assert_eq!(LeaseRecord::parse(&record.name(), &bytes).unwrap(), record);
     assert_eq!((record.before, record.ours.as_slice(), record.knob), (Max, &[At(5)][..], knob));
     for cut in 0..bytes.len() {
-        assert!(Record::parse("x.json", &bytes[..cut]).is_err(), "{cut} bytes");
+        assert!(LeaseRecord::parse("x.json", &bytes[..cut]).is_err(), "{cut} bytes");
     }
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum LeaseStep {
     Set(usize, Limit<u64>),
     Tighten(usize, Limit<u64>),
     Release(usize),
@@ -203,18 +211,18 @@ enum Step {
     Depose,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<LeaseStep>> {
     let ours = || (2..9u64).prop_map(At);
     // Nobody else writes the very values that are ours: they could not be told from ours.
     let foreign = || prop_oneof![Just(Max), (12..19u64).prop_map(At)];
     let step = prop_oneof![
-        4 => (0..2usize, ours()).prop_map(|(knob, value)| Step::Set(knob, value)),
-        4 => (0..2usize, prop_oneof![Just(Max), ours()]).prop_map(|(knob, value)| Step::Tighten(knob, value)),
-        2 => (0..2usize).prop_map(Step::Release),
-        1 => Just(Step::ReleaseAll),
-        2 => (0..2usize, foreign()).prop_map(|(knob, value)| Step::Foreign(knob, value)),
-        1 => Just(Step::Die),
-        1 => Just(Step::Depose),
+        4 => (0..2usize, ours()).prop_map(|(knob, value)| LeaseStep::Set(knob, value)),
+        4 => (0..2usize, prop_oneof![Just(Max), ours()]).prop_map(|(knob, value)| LeaseStep::Tighten(knob, value)),
+        2 => (0..2usize).prop_map(LeaseStep::Release),
+        1 => Just(LeaseStep::ReleaseAll),
+        2 => (0..2usize, foreign()).prop_map(|(knob, value)| LeaseStep::Foreign(knob, value)),
+        1 => Just(LeaseStep::Die),
+        1 => Just(LeaseStep::Depose),
     ];
     prop::collection::vec(step, 0..40)
 }
@@ -224,48 +232,48 @@ proptest! {
 
     #[test]
     fn whatever_happens_the_users_last_value_is_in_force_in_the_end(steps in steps(), users in any::<bool>()) {
-        let fake = Fake::new();
+        let fake = FakeCgroup::new();
         let knobs = fake.knobs();
         let mut last = [Max, if users { At(15) } else { Max }];
         knobs[1].write(last[1]).unwrap();
         let mut leases = fake.open();
         for step in steps {
             match step {
-                Step::Set(i, value) => {
+                LeaseStep::Set(i, value) => {
                     let outcome = leases.set(&knobs[i], value, "test").unwrap();
                     let now = knobs[i].read().unwrap();
                     match outcome {
-                        Outcome::Written | Outcome::Unchanged => prop_assert_eq!(now, value),
-                        Outcome::Foreign { found } => prop_assert_eq!((now, found), (last[i], last[i])),
+                        LeaseOutcome::Written | LeaseOutcome::Unchanged => prop_assert_eq!(now, value),
+                        LeaseOutcome::Foreign { found } => prop_assert_eq!((now, found), (last[i], last[i])),
                         other => prop_assert!(false, "{:?}", other),
                     }
                 }
-                Step::Tighten(i, value) => {
+                LeaseStep::Tighten(i, value) => {
                     let outcome = leases.tighten(&knobs[i], value, "test").unwrap();
-                    if !matches!(outcome, Outcome::Foreign { .. }) {
+                    if !matches!(outcome, LeaseOutcome::Foreign { .. }) {
                         prop_assert_eq!(knobs[i].read().unwrap(), value.min(last[i]));
                     }
                 }
-                Step::Release(i) => {
+                LeaseStep::Release(i) => {
                     leases.release(&knobs[i]);
                     prop_assert_eq!(knobs[i].read().unwrap(), last[i]);
                 }
-                Step::ReleaseAll => {
+                LeaseStep::ReleaseAll => {
                     leases.release_all();
                 }
-                Step::Foreign(i, value) => {
+                LeaseStep::Foreign(i, value) => {
                     knobs[i].write(value).unwrap();
                     last[i] = value;
                 }
-                Step::Die => {
+                LeaseStep::Die => {
                     drop(leases);
                     leases = fake.open();
                     prop_assert_eq!([knobs[0].read().unwrap(), knobs[1].read().unwrap()], last);
                 }
-                Step::Depose => {
+                LeaseStep::Depose => {
                     leases.holder.depose().unwrap();
-                    guard::end_all(&leases.ledger, guard::After::Silence).unwrap();
-                    leases.beat();
+                    guard::end_all(&leases.ledger, guard::EndCause::Silence).unwrap();
+                    leases.heartbeat();
                     prop_assert_eq!(leases.held().count(), 0);
                     prop_assert_eq!([knobs[0].read().unwrap(), knobs[1].read().unwrap()], last);
                 }
@@ -282,7 +290,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_a_record_that_could_do_harm(name in ".{0,20}", bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        if let Ok(record) = Record::parse(&name, &bytes) {
+        if let Ok(record) = LeaseRecord::parse(&name, &bytes) {
             prop_assert!(record.knob.is_plausible());
         }
     }

@@ -1,4 +1,4 @@
-//! What the memory governor needs of the machine: numbers once a second ([`Reader`]), and hands ([`Actuator`]).
+//! What the memory governor needs of the machine: numbers once a second ([`MemoryReader`]), and hands ([`MemoryActuator`]).
 //!
 //! **Problem.** A governor says how much of a container's memory should go. Kernels differ in what they offer for it, and the
 //! older ways limit the container for a moment: one that dies in that moment would leave it squeezed.
@@ -7,14 +7,14 @@
 //! nothing; a poke at `memory.high`, which lowers it so far that the kernel reclaims, and puts it back at once; v1
 //! `memory.limit_in_bytes`, asked for and given up before it is in force, for v1 reclaims first and sets it only when usage fits
 //! (mm/memcontrol-v1.c, `mem_cgroup_resize_max`). Each is a lease like every other limit, on record before it is written; what may
-//! block is done by a process of its own that is killed when its time is over ([`bounded`]). `memory.max` is never touched: v2 sets it
+//! block is done by a process of its own that is killed when its time is over ([`bounded_write`]). `memory.max` is never touched: v2 sets it
 //! first and kills then (mm/memcontrol.c, `memory_max_write`).
 
-mod bounded;
-mod ladder;
-mod poke;
+mod bounded_write;
 mod protect;
 mod reader;
+mod reclaim;
+mod transient_limit;
 
-pub use ladder::{Actuator, UserLimits, Way};
-pub use reader::Reader;
+pub use reader::MemoryReader;
+pub use reclaim::{MemoryActuator, ReclaimMethod, UserLimits};

@@ -5,68 +5,69 @@
 //! is claimed for containers below it: a claim of a container's own user may have had no cover. Parents are raised before
 //! children and lowered after them: no claim of ours is ever without cover.
 
-use crate::cgroup::{Controller, Layout, Version};
-use crate::lease::{Knob, KnobError, LeaseError, Leases, Outcome, Unset};
+use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
+use crate::lease::{CgroupKnob, KnobError, LeaseError, LeaseOutcome, Leases, UnsetValue};
 use elbowroom_types::memory;
-use elbowroom_types::memory::Protect;
-use elbowroom_types::sample::GroupId;
+use elbowroom_types::memory::ReclaimProtection;
+use elbowroom_types::sample::CgroupId;
 use elbowroom_types::unit::Limit;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The files that protect on v2.
-const FILES: [&str; 2] = ["memory.low", "memory.min"];
+const PROTECTION_FILES: [&str; 2] = ["memory.low", "memory.min"];
 
 /// What is claimed for containers now.
 #[derive(Debug, Default)]
-pub(super) struct Shields {
-    of: BTreeMap<GroupId, Shield>,
+pub(super) struct ProtectionWriter {
+    claims_by_group: BTreeMap<CgroupId, ContainerProtection>,
 }
 
 #[derive(Debug)]
-struct Shield {
+struct ContainerProtection {
     path: PathBuf,
-    /// In the order of [`FILES`].
-    claims: [Claim; 2],
+    /// In the order of [`PROTECTION_FILES`].
+    claims: [ProtectionClaim; 2],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Claim {
+struct ProtectionClaim {
     /// What ours adds to its user's claim.
-    extra: u64,
+    added: u64,
     /// What is claimed, by its user or by us, whichever is more.
-    whole: u64,
+    total: u64,
 }
 
-impl Claim {
+impl ProtectionClaim {
     fn new(ours: u64, user: Option<u64>) -> Self {
         match user {
-            Some(user) if ours > 0 => Self { extra: ours.saturating_sub(user), whole: ours.max(user) },
+            Some(user) if ours > 0 => Self { added: ours.saturating_sub(user), total: ours.max(user) },
             // All of it is protected already, or nobody knows.
-            _ => Self { extra: 0, whole: ours },
+            _ => Self { added: 0, total: ours },
         }
     }
 
     const fn exceeds(self, other: Self) -> bool {
-        self.extra > other.extra || self.whole > other.whole
+        self.added > other.added || self.total > other.total
     }
 }
 
-impl Shields {
+impl ProtectionWriter {
     /// Puts a claim in force in place of the last one for its container.
     pub(super) fn set(
         &mut self,
-        layout: &Layout,
+        layout: &CgroupLayout,
         leases: &mut Leases,
-        order: &Protect,
+        order: &ReclaimProtection,
         path: &Path,
-    ) -> memory::Outcome {
-        let Some((version, dir)) = layout.dir(Controller::Memory, path) else {
-            return memory::Outcome::Refused("no memory controller".into());
+    ) -> memory::OrderOutcome {
+        let Some((version, dir)) = layout.dir(CgroupController::Memory, path) else {
+            return memory::OrderOutcome::Refused("no memory controller".into());
         };
-        if version == Version::V1 {
-            let Some(knob) = Knob::new(&dir, "memory.soft_limit_in_bytes", None, Unset::MinusOne) else {
-                return memory::Outcome::Gone;
+        if version == CgroupVersion::V1 {
+            let Some(knob) = CgroupKnob::new(&dir, "memory.soft_limit_in_bytes", None, UnsetValue::MinusOne)
+            else {
+                return memory::OrderOutcome::Gone;
             };
             let soft = whole_pages(order.soft);
             // A soft limit of the user's is a promise: ours never makes it smaller.
@@ -75,77 +76,82 @@ impl Shields {
                 (Limit::At(user), Limit::At(soft)) => Limit::At(user.max(soft)),
                 (Limit::Max, soft) => soft,
             };
-            return outcome(&knob, set(leases, &knob, kept));
+            return outcome(&knob, write_protection(leases, &knob, kept));
         }
-        let mut worst = memory::Outcome::Done;
-        for (at, (file, claim)) in FILES.into_iter().zip([order.low, order.min]).enumerate() {
-            let Some(knob) = Knob::new(&dir, file, None, Unset::Max) else {
+        let mut worst = memory::OrderOutcome::Done;
+        for (at, (file, claim)) in PROTECTION_FILES.into_iter().zip([order.low, order.min]).enumerate() {
+            let Some(knob) = CgroupKnob::new(&dir, file, None, UnsetValue::Max) else {
                 self.forget(layout, leases, order.group);
-                return memory::Outcome::Gone;
+                return memory::OrderOutcome::Gone;
             };
             let user = leases.before(&knob).map_or_else(|| knob.read(), Ok);
             // Where all of it is protected already, or nobody knows, nothing is added.
-            let claim = Claim::new(order_pages(claim.get()), user.ok().and_then(Limit::value));
+            let claim = ProtectionClaim::new(order_pages(claim.get()), user.ok().and_then(Limit::value));
             let shield = self
-                .of
+                .claims_by_group
                 .entry(order.group)
-                .or_insert_with(|| Shield { path: path.to_owned(), claims: Default::default() });
+                .or_insert_with(|| ContainerProtection { path: path.to_owned(), claims: Default::default() });
             let before = std::mem::replace(&mut shield.claims[at], claim);
-            let own =
-                |leases: &mut Leases| outcome(&knob, set(leases, &knob, |user| plus(user, claim.extra)));
+            let own = |leases: &mut Leases| {
+                outcome(&knob, write_protection(leases, &knob, |user| add_to_limit(user, claim.added)))
+            };
             if claim.exceeds(before) {
-                worst = worse(worst, self.cover(layout, leases, path, at, Order::FromTheTop));
+                worst = worse(worst, self.update_ancestors(layout, leases, path, at, WriteOrder::TopDown));
                 worst = worse(worst, own(leases));
             } else {
                 worst = worse(worst, own(leases));
-                worst = worse(worst, self.cover(layout, leases, path, at, Order::FromBelow));
+                worst = worse(worst, self.update_ancestors(layout, leases, path, at, WriteOrder::BottomUp));
             }
         }
         if order.low.get() == 0 && order.min.get() == 0 {
-            self.of.remove(&order.group);
+            self.claims_by_group.remove(&order.group);
         }
         worst
     }
 
     /// Forgets a container that is gone; those above it need less.
-    pub(super) fn forget(&mut self, layout: &Layout, leases: &mut Leases, group: GroupId) {
-        let Some(shield) = self.of.remove(&group) else { return };
-        for at in 0..FILES.len() {
-            self.cover(layout, leases, &shield.path, at, Order::FromBelow);
+    pub(super) fn forget(&mut self, layout: &CgroupLayout, leases: &mut Leases, group: CgroupId) {
+        let Some(shield) = self.claims_by_group.remove(&group) else { return };
+        for at in 0..PROTECTION_FILES.len() {
+            self.update_ancestors(layout, leases, &shield.path, at, WriteOrder::BottomUp);
         }
     }
 
     /// Nothing of ours is in force any more.
     pub(super) fn clear(&mut self) {
-        self.of.clear();
+        self.claims_by_group.clear();
     }
 
     /// Brings the cgroups above `path`, but not the root, to what those below them need. One that somebody else writes is his, and no
     /// reason to give the container's own knob up.
-    fn cover(
+    fn update_ancestors(
         &self,
-        layout: &Layout,
+        layout: &CgroupLayout,
         leases: &mut Leases,
         path: &Path,
         at: usize,
-        order: Order,
-    ) -> memory::Outcome {
+        order: WriteOrder,
+    ) -> memory::OrderOutcome {
         let mut above: Vec<&Path> =
             path.ancestors().skip(1).take_while(|group| !group.as_os_str().is_empty()).collect();
-        if order == Order::FromTheTop {
+        if order == WriteOrder::TopDown {
             above.reverse();
         }
-        let mut worst = memory::Outcome::Done;
+        let mut worst = memory::OrderOutcome::Done;
         for group in above {
-            let Some((_, dir)) = layout.dir(Controller::Memory, group) else { continue };
-            let Some(knob) = Knob::new(&dir, FILES[at], None, Unset::Max) else { continue };
+            let Some((_, dir)) = layout.dir(CgroupController::Memory, group) else { continue };
+            let Some(knob) = CgroupKnob::new(&dir, PROTECTION_FILES[at], None, UnsetValue::Max) else {
+                continue;
+            };
             let sum = self.sum_below(group, at);
-            let covers = |user| match plus(user, sum.extra) {
-                Limit::At(all) => Limit::At(all.max(sum.whole)),
+            let covers = |user| match add_to_limit(user, sum.added) {
+                Limit::At(all) => Limit::At(all.max(sum.total)),
                 Limit::Max => Limit::Max,
             };
-            let done = match outcome(&knob, set(leases, &knob, covers)) {
-                memory::Outcome::Foreign => memory::Outcome::Refused(format!("{knob}: somebody else set it")),
+            let done = match outcome(&knob, write_protection(leases, &knob, covers)) {
+                memory::OrderOutcome::Foreign => {
+                    memory::OrderOutcome::Refused(format!("{knob}: somebody else set it"))
+                }
                 done => done,
             };
             worst = worse(worst, done);
@@ -154,34 +160,37 @@ impl Shields {
     }
 
     /// What containers below a group make it claim.
-    fn sum_below(&self, group: &Path, at: usize) -> Claim {
-        let mut sum = Claim::default();
-        for shield in self.of.values().filter(|shield| shield.path.starts_with(group) && shield.path != group)
+    fn sum_below(&self, group: &Path, at: usize) -> ProtectionClaim {
+        let mut sum = ProtectionClaim::default();
+        for shield in self
+            .claims_by_group
+            .values()
+            .filter(|shield| shield.path.starts_with(group) && shield.path != group)
         {
             let claim = shield.claims[at];
-            sum.extra = sum.extra.saturating_add(claim.extra);
-            sum.whole = sum.whole.saturating_add(claim.whole);
+            sum.added = sum.added.saturating_add(claim.added);
+            sum.total = sum.total.saturating_add(claim.total);
         }
         sum
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
-    FromTheTop,
-    FromBelow,
+enum WriteOrder {
+    TopDown,
+    BottomUp,
 }
 
 /// A value that is the user's own is no lease; asking for it ends ours.
-fn set(
+fn write_protection(
     leases: &mut Leases,
-    knob: &Knob,
+    knob: &CgroupKnob,
     value: impl FnOnce(Limit<u64>) -> Limit<u64>,
-) -> Result<Outcome, LeaseError> {
-    leases.set_by(knob, value, Knob::write, "protect")
+) -> Result<LeaseOutcome, LeaseError> {
+    leases.set_with(knob, value, CgroupKnob::write, "protect")
 }
 
-fn plus(user: Limit<u64>, extra: u64) -> Limit<u64> {
+fn add_to_limit(user: Limit<u64>, extra: u64) -> Limit<u64> {
     match user {
         Limit::At(user) => Limit::At(user.saturating_add(extra)),
         Limit::Max => Limit::Max,
@@ -202,18 +211,20 @@ fn whole_pages(limit: Limit<elbowroom_types::unit::Bytes>) -> Limit<u64> {
 }
 
 /// What became of a change, in the governor's words.
-pub(super) fn outcome(knob: &Knob, changed: Result<Outcome, LeaseError>) -> memory::Outcome {
+pub(super) fn outcome(knob: &CgroupKnob, changed: Result<LeaseOutcome, LeaseError>) -> memory::OrderOutcome {
     match changed {
-        Ok(Outcome::Written | Outcome::Unchanged) => memory::Outcome::Done,
-        Ok(Outcome::Foreign { .. }) => memory::Outcome::Foreign,
-        Ok(Outcome::Gone | Outcome::Refused(KnobError::Gone)) => memory::Outcome::Gone,
-        Ok(Outcome::Refused(why)) => memory::Outcome::Refused(format!("{knob}: {why}")),
-        Ok(Outcome::Revoked) => memory::Outcome::Refused("the guard has taken all limits off".into()),
-        Err(error) => memory::Outcome::Refused(error.to_string()),
+        Ok(LeaseOutcome::Written | LeaseOutcome::Unchanged) => memory::OrderOutcome::Done,
+        Ok(LeaseOutcome::Foreign { .. }) => memory::OrderOutcome::Foreign,
+        Ok(LeaseOutcome::Gone | LeaseOutcome::Refused(KnobError::Gone)) => memory::OrderOutcome::Gone,
+        Ok(LeaseOutcome::Refused(why)) => memory::OrderOutcome::Refused(format!("{knob}: {why}")),
+        Ok(LeaseOutcome::Revoked) => {
+            memory::OrderOutcome::Refused("the guard has taken all limits off".into())
+        }
+        Err(error) => memory::OrderOutcome::Refused(error.to_string()),
     }
 }
 
 /// The one that matters more.
-fn worse(a: memory::Outcome, b: memory::Outcome) -> memory::Outcome {
-    if a == memory::Outcome::Done { b } else { a }
+fn worse(a: memory::OrderOutcome, b: memory::OrderOutcome) -> memory::OrderOutcome {
+    if a == memory::OrderOutcome::Done { b } else { a }
 }

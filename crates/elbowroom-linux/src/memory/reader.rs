@@ -1,12 +1,12 @@
 //! Memory of containers and of the machine, once a second.
 
-use crate::cgroup::{self, Controller, Dir, Layout, Version, v1, v2};
+use crate::cgroup::{self, CgroupController, CgroupDir, CgroupLayout, CgroupVersion, v1, v2};
 use crate::parse::{Malformed, flat_keyed};
 use crate::proc;
-use crate::root::{ReadError, Root, if_there};
-use crate::warn::Warnings;
-use elbowroom_types::memory::{GroupMemory, NodeMemory, Stalls};
-use elbowroom_types::sample::{GroupId, MemoryStat};
+use crate::root::{ReadError, Root, if_present};
+use crate::warnings::Warnings;
+use elbowroom_types::memory::{GroupMemory, NodeMemory, StallTotals};
+use elbowroom_types::sample::{CgroupId, MemoryStat};
 use elbowroom_types::unit::{Bytes, Limit};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,18 +14,18 @@ use std::path::{Path, PathBuf};
 /// Reads the memory of the machine and of groups. A group that has its path's second life is another one: it is known by its
 /// inode.
 #[derive(Debug)]
-pub struct Reader {
+pub struct MemoryReader {
     root: Root,
-    layout: Layout,
+    layout: CgroupLayout,
     warnings: Warnings,
     /// The inode of each group's directory when it was first seen.
-    known: BTreeMap<GroupId, u64>,
+    inodes: BTreeMap<CgroupId, u64>,
 }
 
-impl Reader {
+impl MemoryReader {
     /// A reader of the machine below `root`, with cgroups as `layout` has them.
-    pub fn new(root: Root, layout: Layout) -> Self {
-        Self { root, layout, warnings: Warnings::default(), known: BTreeMap::new() }
+    pub fn new(root: Root, layout: CgroupLayout) -> Self {
+        Self { root, layout, warnings: Warnings::default(), inodes: BTreeMap::new() }
     }
 
     /// The machine.
@@ -34,46 +34,48 @@ impl Reader {
         let parse = |path: &str| -> Result<proc::MemInfo, ReadError> {
             proc::meminfo(&root.read(path)?).map_err(|e| ReadError::malformed(path, e))
         };
-        let meminfo = self.warnings.keep(parse("/proc/meminfo")).unwrap_or_default();
+        let meminfo = self.warnings.ok_or_warn(parse("/proc/meminfo")).unwrap_or_default();
         let path = "/proc/pressure/memory";
-        let pressure = if_there(self.root.read(path)).and_then(|text| {
+        let pressure = if_present(self.root.read(path)).and_then(|text| {
             text.map(|text| proc::pressure(&text).map_err(|e| ReadError::malformed(path, e))).transpose()
         });
         NodeMemory {
             mem_free: meminfo.mem_free,
             mem_available: meminfo.mem_available.unwrap_or(meminfo.mem_free),
             swap_free: meminfo.swap_free,
-            stalled: self.warnings.keep(pressure).flatten().map(|pressure| pressure.some.total),
+            stalled: self.warnings.ok_or_warn(pressure).flatten().map(|pressure| pressure.some.total),
         }
     }
 
     /// One group, by its path below the root of the hierarchy, while so much swap is free; `None` where it is not there, or no
     /// longer.
-    pub fn group(&mut self, id: GroupId, path: &str, swap_free: Bytes) -> Option<GroupMemory> {
+    pub fn group(&mut self, id: CgroupId, path: &str, swap_free: Bytes) -> Option<GroupMemory> {
         let path = PathBuf::from(path.trim_start_matches('/'));
-        let inode = self.layout.dir(Controller::Memory, &path)?.1.inode()?;
-        if *self.known.entry(id).or_insert(inode) != inode {
+        let inode = self.layout.dir(CgroupController::Memory, &path)?.1.inode()?;
+        if *self.inodes.entry(id).or_insert(inode) != inode {
             return None;
         }
         let read = group(&self.layout, &path, swap_free);
-        self.warnings.keep(read).flatten()
+        self.warnings.ok_or_warn(read).flatten()
     }
 
     /// The group is gone.
-    pub fn forget(&mut self, id: GroupId) {
-        self.known.remove(&id);
+    pub fn forget(&mut self, id: CgroupId) {
+        self.inodes.remove(&id);
     }
 }
 
 /// One group; `None` where it is not there, or has no memory controller.
 pub(super) fn group(
-    layout: &Layout,
+    layout: &CgroupLayout,
     path: &Path,
     swap_free: Bytes,
 ) -> Result<Option<GroupMemory>, ReadError> {
-    let Some((version, dir)) = layout.dir(Controller::Memory, path) else { return Ok(None) };
+    let Some((version, dir)) = layout.dir(CgroupController::Memory, path) else { return Ok(None) };
     let Some(usage) = usage(version, &dir)? else { return Ok(None) };
-    let Some((stat, work)) = dir.parse("memory.stat", |text| both(version, text))? else { return Ok(None) };
+    let Some((stat, work)) = dir.parse("memory.stat", |text| parse_stat_and_reclaim(version, text))? else {
+        return Ok(None);
+    };
     let mut memory = GroupMemory {
         usage,
         anon: stat.anon,
@@ -96,40 +98,42 @@ pub(super) fn group(
         ..GroupMemory::default()
     };
     match version {
-        Version::V1 => {
+        CgroupVersion::V1 => {
             memory.max_events = dir.number("memory.failcnt")?.unwrap_or(0);
-            memory.oom_kill = dir.parse("memory.oom_control", |text| key(text, "oom_kill"))?.unwrap_or(0);
+            memory.oom_kill =
+                dir.parse("memory.oom_control", |text| keyed_number_or_zero(text, "oom_kill"))?.unwrap_or(0);
             memory.populated = populated_v1(&dir)?;
-            memory.swap_room = swap_room_v1(&dir, swap_free)?;
+            memory.swap_room = usable_swap_v1(&dir, swap_free)?;
         }
-        Version::V2 => {
+        CgroupVersion::V2 => {
             memory.swap = Bytes(dir.number("memory.swap.current")?.unwrap_or(0));
             if let Some(text) = dir.read("memory.events")? {
                 let event = |name| {
-                    key(&text, name).map_err(|e| ReadError::malformed(dir.path().join("memory.events"), e))
+                    keyed_number_or_zero(&text, name)
+                        .map_err(|e| ReadError::malformed(dir.path().join("memory.events"), e))
                 };
                 (memory.max_events, memory.oom, memory.oom_kill) =
                     (event("max")?, event("oom")?, event("oom_kill")?);
             }
             memory.populated = v2::populated(&dir)?.unwrap_or(true);
-            memory.swap_room = swap_room_v2(layout, path, swap_free)?;
+            memory.swap_room = usable_swap_v2(layout, path, swap_free)?;
         }
     }
     Ok(Some(memory))
 }
 
 /// Memory charged now.
-pub(super) fn usage(version: Version, dir: &Dir<'_>) -> Result<Option<Bytes>, ReadError> {
+pub(super) fn usage(version: CgroupVersion, dir: &CgroupDir<'_>) -> Result<Option<Bytes>, ReadError> {
     let file = match version {
-        Version::V1 => "memory.usage_in_bytes",
-        Version::V2 => "memory.current",
+        CgroupVersion::V1 => "memory.usage_in_bytes",
+        CgroupVersion::V2 => "memory.current",
     };
     Ok(dir.number(file)?.map(Bytes))
 }
 
 /// What reclaim did to a group, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Work {
+struct ReclaimCounters {
     refault_file: Bytes,
     refault_anon: Bytes,
     activate: Option<Bytes>,
@@ -137,16 +141,19 @@ struct Work {
     pgsteal: Option<Bytes>,
 }
 
-fn both(version: Version, text: &str) -> Result<(MemoryStat, Work), Malformed> {
+fn parse_stat_and_reclaim(
+    version: CgroupVersion,
+    text: &str,
+) -> Result<(MemoryStat, ReclaimCounters), Malformed> {
     Ok(match version {
-        Version::V1 => (v1::parse_memory_stat(text)?, work(text, "total_")?),
-        Version::V2 => (v2::parse_memory_stat(text)?, work(text, "")?),
+        CgroupVersion::V1 => (v1::parse_memory_stat(text)?, parse_reclaim_counters(text, "total_")?),
+        CgroupVersion::V2 => (v2::parse_memory_stat(text)?, parse_reclaim_counters(text, "")?),
     })
 }
 
 /// The keys of `memory.stat` that only the governor reads. Before Linux 5.9 all refaults were of files.
-fn work(text: &str, prefix: &str) -> Result<Work, Malformed> {
-    let mut work = Work::default();
+fn parse_reclaim_counters(text: &str, prefix: &str) -> Result<ReclaimCounters, Malformed> {
+    let mut work = ReclaimCounters::default();
     let page = rustix::param::page_size() as u64;
     let grow = |slot: &mut Option<Bytes>, bytes| *slot = Some(slot.unwrap_or_default().saturating_add(bytes));
     for entry in flat_keyed(text) {
@@ -168,11 +175,11 @@ fn work(text: &str, prefix: &str) -> Result<Work, Malformed> {
 }
 
 /// On a hybrid host the same path of the unified hierarchy counts stalls, where the engine has made it.
-fn stalls(layout: &Layout, path: &Path) -> Result<Option<Stalls>, ReadError> {
+fn stalls(layout: &CgroupLayout, path: &Path) -> Result<Option<StallTotals>, ReadError> {
     let Some(dir) = layout.unified_dir(path) else { return Ok(None) };
     let memory = dir.parse("memory.pressure", proc::pressure)?;
     let io = dir.parse("io.pressure", proc::pressure)?;
-    Ok(memory.zip(io).map(|(memory, io)| Stalls {
+    Ok(memory.zip(io).map(|(memory, io)| StallTotals {
         memory_some: memory.some.total,
         memory_full: memory.full.total,
         io_some: io.some.total,
@@ -180,7 +187,7 @@ fn stalls(layout: &Layout, path: &Path) -> Result<Option<Stalls>, ReadError> {
 }
 
 /// The number after a key, 0 where there is none.
-fn key(text: &str, wanted: &str) -> Result<u64, Malformed> {
+fn keyed_number_or_zero(text: &str, wanted: &str) -> Result<u64, Malformed> {
     for entry in flat_keyed(text) {
         if let (key, n) = entry?
             && key == wanted
@@ -192,12 +199,12 @@ fn key(text: &str, wanted: &str) -> Result<u64, Malformed> {
 }
 
 /// Whether there is a process in it or below it; v1 does not say so by itself.
-fn populated_v1(dir: &Dir<'_>) -> Result<bool, ReadError> {
+fn populated_v1(dir: &CgroupDir<'_>) -> Result<bool, ReadError> {
     if dir.read("cgroup.procs")?.is_some_and(|text| !text.trim().is_empty()) {
         return Ok(true);
     }
     for (name, _) in dir.children()?.unwrap_or_default() {
-        if dir.below(&name, |child| populated_v1(&child))? {
+        if dir.with_child(&name, |child| populated_v1(&child))? {
             return Ok(true);
         }
     }
@@ -205,7 +212,7 @@ fn populated_v1(dir: &Dir<'_>) -> Result<bool, ReadError> {
 }
 
 /// What of the free swap it may use: nothing where swappiness 0 keeps it out.
-fn swap_room_v1(dir: &Dir<'_>, free: Bytes) -> Result<Bytes, ReadError> {
+fn usable_swap_v1(dir: &CgroupDir<'_>, free: Bytes) -> Result<Bytes, ReadError> {
     if free == Bytes::ZERO || dir.number("memory.swappiness")? == Some(0) {
         return Ok(Bytes::ZERO);
     }
@@ -219,13 +226,13 @@ fn swap_room_v1(dir: &Dir<'_>, free: Bytes) -> Result<Bytes, ReadError> {
 }
 
 /// The same, with the groups above it.
-fn swap_room_v2(layout: &Layout, path: &Path, free: Bytes) -> Result<Bytes, ReadError> {
+fn usable_swap_v2(layout: &CgroupLayout, path: &Path, free: Bytes) -> Result<Bytes, ReadError> {
     let mut room = free;
     for group in path.ancestors().take_while(|group| !group.as_os_str().is_empty()) {
         if room == Bytes::ZERO {
             break;
         }
-        let Some((_, dir)) = layout.dir(Controller::Memory, group) else { break };
+        let Some((_, dir)) = layout.dir(CgroupController::Memory, group) else { break };
         if let Some(Limit::At(max)) = v2::memory_limit(&dir, "memory.swap.max")? {
             let used = Bytes(dir.number("memory.swap.current")?.unwrap_or(0));
             room = room.min(max.saturating_sub(used));
@@ -240,12 +247,12 @@ mod tests {
     use crate::fixture::Fixture;
     use elbowroom_types::unit::Micros;
 
-    const ID: GroupId = GroupId(7);
+    const ID: CgroupId = CgroupId(7);
 
-    fn reader(host: &Fixture) -> Reader {
+    fn reader(host: &Fixture) -> MemoryReader {
         let root = Root::at(host.path()).unwrap();
-        let layout = Layout::detect(&root).unwrap();
-        Reader::new(root, layout)
+        let layout = CgroupLayout::detect(&root).unwrap();
+        MemoryReader::new(root, layout)
     }
 
     fn read(archive: &str, path: &str) -> (NodeMemory, Option<GroupMemory>) {
@@ -350,7 +357,7 @@ full avg10=0.00 avg60=0.00 avg300=0.00 total=0
                 pgscan: Some(Bytes(100 * page)),
                 pgsteal: Some(Bytes(60 * page)),
                 rbytes: Bytes(1024),
-                stalls: Some(Stalls {
+                stalls: Some(StallTotals {
                     memory_some: Micros(70),
                     memory_full: Micros(60),
                     io_some: Micros(90)
@@ -394,7 +401,7 @@ full avg10=0.00 avg60=0.00 avg300=0.00 total=0
     #[test]
     fn v1_says_less_and_refaults_of_old_kernels_are_of_files() {
         let text = "cache 1\ntotal_cache 4096\ntotal_workingset_refault 3\nworkingset_refault 1\n";
-        let (stat, work) = both(Version::V1, text).unwrap();
+        let (stat, work) = parse_stat_and_reclaim(CgroupVersion::V1, text).unwrap();
         let page = rustix::param::page_size() as u64;
         assert_eq!((stat.file, work.refault_file), (Bytes(4096), Bytes(3 * page)));
         assert_eq!((work.pgscan, work.activate), (None, None));

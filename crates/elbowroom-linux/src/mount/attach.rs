@@ -1,9 +1,11 @@
-//! Carrying a [`Plan`] out, taking it back, and finding what is there.
+//! Carrying a [`MountPlan`] out, taking it back, and finding what is there.
 
 use super::mountinfo::{MountTable, is_deleted};
-use super::place::{FileId, Place, Unmounter, file_id};
-use super::plan::{Bind, Plan, Skipped, View, Why, covered_filesystem, is_view, view_name};
-use super::{MountError, mountinfo::Mount};
+use super::namespace::{FileId, NamespaceRoot, Unmounter, file_id};
+use super::plan::{
+    BindMount, MountPlan, SkipReason, SkippedSurface, ViewDirectory, covered_filesystem, is_view, view_name,
+};
+use super::{MountError, mountinfo::MountEntry};
 use crate::process;
 use elbowroom_types::sample::DeviceNumber;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,13 +19,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// How often what is left is unmounted: a view may hide another one, and a container may mount meanwhile.
-const ROUNDS: usize = 16;
+const MAX_UNMOUNT_ROUNDS: usize = 16;
 /// How long the first container is waited for whose file systems do not answer, where all are detached; each further one less.
-const PATIENCE: Duration = Duration::from_secs(2);
+const DETACH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What [`Place::attach`] did.
+/// What [`NamespaceRoot::attach`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Attached {
+pub struct AttachReport {
     /// Targets that show the view now and showed the host before.
     pub mounted: usize,
     /// Targets on which a stale view was replaced.
@@ -31,13 +33,13 @@ pub struct Attached {
     /// Targets that showed this view already.
     pub present: usize,
     /// Surfaces left out, those of the plan included.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedSurface>,
 }
 
-impl Place {
+impl NamespaceRoot {
     /// Mounts every surface of `plan`, or none. Safe to call again: what is there stays.
-    pub fn attach(&self, plan: &Plan) -> Result<Attached, MountError> {
-        self.explain(self.refuse_host())?;
+    pub fn attach(&self, plan: &MountPlan) -> Result<AttachReport, MountError> {
+        self.or_vanished(self.refuse_host())?;
         attach_at(self, plan)
     }
 
@@ -45,7 +47,7 @@ impl Place {
     /// that of another container that shares the mount namespace. [`MountError::Covered`]: something else is mounted over one,
     /// which stays; all others are gone.
     pub fn detach(&self, name: Option<&OsStr>) -> Result<usize, MountError> {
-        self.explain(self.refuse_host())?;
+        self.or_vanished(self.refuse_host())?;
         let _lock = self.lock()?;
         let before = views(&self.table()?, name).len();
         if before == 0 {
@@ -56,7 +58,7 @@ impl Place {
                 let table = self.table()?;
                 let left = views(&table, name);
                 let Some(first) = left.first() else { break };
-                if round == ROUNDS || !unmount_visible(self, unmounter, &table, &left)? {
+                if round == MAX_UNMOUNT_ROUNDS || !unmount_visible(self, unmounter, &table, &left)? {
                     return Err(MountError::Covered { target: first.mount_point.clone() });
                 }
             }
@@ -89,7 +91,7 @@ pub fn detach_group(group: &str, pids: &[u32], name: Option<&OsStr>) -> Result<u
     let mut seen = HashSet::new();
     let mut result = None;
     for pid in pids {
-        let detached = Place::in_group(*pid, group).and_then(|place| {
+        let detached = NamespaceRoot::in_group(*pid, group).and_then(|place| {
             let namespace = place.namespace()?;
             if seen.contains(&namespace) {
                 return Ok(0);
@@ -119,18 +121,18 @@ pub fn detach_group(group: &str, pids: &[u32], name: Option<&OsStr>) -> Result<u
 /// is tried. A thread stays behind for each container whose file systems do not answer.
 pub fn detach_all(device: DeviceNumber) -> usize {
     let (mut detached, mut left) = (0, HashSet::new());
-    for pid in process::all() {
-        let has_view = |place: &Place| {
+    for pid in process::all_pids() {
+        let has_view = |place: &NamespaceRoot| {
             place.table().is_ok_and(|table| views(&table, None).iter().any(|mount| mount.device == device))
         };
-        let Some(place) = Place::of(pid).ok().filter(has_view) else { continue };
+        let Some(place) = NamespaceRoot::of(pid).ok().filter(has_view) else { continue };
         let Ok(namespace) = place.namespace() else { continue };
         if left.contains(&namespace) {
             continue;
         }
         let (ended, end) = mpsc::channel();
         std::thread::spawn(move || ended.send(place.detach(None)));
-        let because = match end.recv_timeout(PATIENCE / (1 + left.len() as u32)) {
+        let because = match end.recv_timeout(DETACH_TIMEOUT / (1 + left.len() as u32)) {
             Ok(Ok(_)) => {
                 detached += 1;
                 continue;
@@ -146,7 +148,7 @@ pub fn detach_all(device: DeviceNumber) -> usize {
 }
 
 /// What has to happen at one target.
-enum Step {
+enum TargetStep {
     /// Mount on the plain file that this mount shows.
     Mount { on: u64 },
     /// Take these stale views away (topmost first) and mount in their place.
@@ -154,15 +156,15 @@ enum Step {
 }
 
 /// A step with everything it needs inside the namespace.
-struct Work<'a> {
-    bind: &'a Bind,
-    step: Step,
+struct PlannedMount<'a> {
+    bind: &'a BindMount,
+    step: TargetStep,
     /// The detached clone of the view's file.
     tree: OwnedFd,
 }
 
 /// A mount that this call has made.
-struct Made {
+struct CompletedMount {
     tree: OwnedFd,
     /// The stale view on top of it, until the whole plan has succeeded.
     stale: Option<OwnedFd>,
@@ -170,13 +172,13 @@ struct Made {
     replaced: bool,
 }
 
-fn attach_at(place: &Place, plan: &Plan) -> Result<Attached, MountError> {
+fn attach_at(place: &NamespaceRoot, plan: &MountPlan) -> Result<AttachReport, MountError> {
     let view = &plan.view;
     let dir = view.open()?;
     // Until the end: two agents' hands at the same targets would each take back what the other relies on.
     let _lock = place.lock()?;
     let table = place.table()?;
-    let mut attached = Attached { skipped: plan.skipped.clone(), ..Attached::default() };
+    let mut attached = AttachReport { skipped: plan.skipped.clone(), ..AttachReport::default() };
     let mut work = Vec::new();
     for bind in &plan.binds {
         let source = view.dir.join(&bind.source);
@@ -185,68 +187,75 @@ fn attach_at(place: &Place, plan: &Plan) -> Result<Attached, MountError> {
             errno => MountError::of(call, &source, errno),
         };
         let id = file_id(dir.as_fd(), &bind.source).map_err(|e| no_view("statx", e))?;
-        let step = match place.explain(decide(place, &table, view, id, &bind.target))? {
-            Decision::Present => {
+        let step = match place.or_vanished(decide(place, &table, view, id, &bind.target))? {
+            TargetDecision::Present => {
                 attached.present += 1;
                 continue;
             }
-            Decision::Taken => {
-                attached.skipped.push(Skipped { target: bind.target.clone(), why: Why::Taken });
+            TargetDecision::Taken => {
+                attached.skipped.push(SkippedSurface { target: bind.target.clone(), why: SkipReason::Taken });
                 continue;
             }
-            Decision::Do(step) => step,
+            TargetDecision::Perform(step) => step,
         };
         refuse_shared(place, &table, &step, &bind.target)?;
         let tree = open_tree(dir.as_fd(), &bind.source).map_err(|e| no_view("open_tree", e))?;
-        work.push(Work { bind, step, tree });
+        work.push(PlannedMount { bind, step, tree });
     }
     if work.is_empty() {
         return Ok(attached);
     }
-    let made = place.enter(|unmounter| carry_out(place, unmounter, work))?;
+    let made = place.enter(|unmounter| perform_mounts(place, unmounter, work))?;
     attached.replaced = made.iter().filter(|made| made.replaced).count();
     attached.mounted = made.len() - attached.replaced;
     Ok(attached)
 }
 
-enum Decision {
+enum TargetDecision {
     Present,
     Taken,
-    Do(Step),
+    Perform(TargetStep),
 }
 
 /// Compares what is at `target` with `source`, the view's own file.
 fn decide(
-    place: &Place,
+    place: &NamespaceRoot,
     table: &MountTable,
-    view: &View,
+    view: &ViewDirectory,
     source: FileId,
     target: &Path,
-) -> Result<Decision, MountError> {
+) -> Result<TargetDecision, MountError> {
     let changed = || MountError::Changed { target: target.to_owned() };
     covered_filesystem(table, view, target).map_err(|_| changed())?;
     let stack = table.stack(target);
     let Some(top) = stack.first() else {
         let on = table.visible(target).ok_or_else(changed)?.id;
-        return Ok(Decision::Do(Step::Mount { on }));
+        return Ok(TargetDecision::Perform(TargetStep::Mount { on }));
     };
     let there = id_of(&open_target(place, target, top.id)?, target)?;
     let live = top.device == view.device && !is_deleted(&top.root);
     Ok(if (there.device, there.inode) == (source.device, source.inode) {
-        Decision::Present
+        TargetDecision::Present
     } else if live && !top.root.starts_with(&view.root) {
-        Decision::Taken
+        TargetDecision::Taken
     } else {
         let stale = stack.iter().take_while(|mount| view.is_ours(mount)).map(|mount| mount.id);
-        Decision::Do(Step::Replace { stale: stale.collect() })
+        TargetDecision::Perform(TargetStep::Replace { stale: stale.collect() })
     })
 }
 
 /// A mount below a shared mount appears at every peer of it.
-fn refuse_shared(place: &Place, table: &MountTable, step: &Step, target: &Path) -> Result<(), MountError> {
+fn refuse_shared(
+    place: &NamespaceRoot,
+    table: &MountTable,
+    step: &TargetStep,
+    target: &Path,
+) -> Result<(), MountError> {
     let below = match step {
-        Step::Mount { on } => Some(*on),
-        Step::Replace { stale } => stale.last().and_then(|id| table.by_id(*id)).map(|mount| mount.parent),
+        TargetStep::Mount { on } => Some(*on),
+        TargetStep::Replace { stale } => {
+            stale.last().and_then(|id| table.by_id(*id)).map(|mount| mount.parent)
+        }
     };
     match below.and_then(|id| table.by_id(id)) {
         Some(below) => refuse_shared_below(place, below, target),
@@ -255,7 +264,11 @@ fn refuse_shared(place: &Place, table: &MountTable, step: &Step, target: &Path) 
 }
 
 /// Refuses a mount on `below` that would show on the host too.
-pub(super) fn refuse_shared_below(place: &Place, below: &Mount, target: &Path) -> Result<(), MountError> {
+pub(super) fn refuse_shared_below(
+    place: &NamespaceRoot,
+    below: &MountEntry,
+    target: &Path,
+) -> Result<(), MountError> {
     if place.shows_on_host(below) {
         Err(MountError::SharedWithHost { target: target.to_owned() })
     } else {
@@ -264,13 +277,17 @@ pub(super) fn refuse_shared_below(place: &Place, below: &Mount, target: &Path) -
 }
 
 /// Runs inside the namespace. Stale views stay on top of their successors until every mount has been made.
-fn carry_out(place: &Place, unmounter: &Unmounter, work: Vec<Work<'_>>) -> Result<Vec<Made>, MountError> {
-    let mut made: Vec<Made> = Vec::with_capacity(work.len());
+fn perform_mounts(
+    place: &NamespaceRoot,
+    unmounter: &Unmounter,
+    work: Vec<PlannedMount<'_>>,
+) -> Result<Vec<CompletedMount>, MountError> {
+    let mut made: Vec<CompletedMount> = Vec::with_capacity(work.len());
     for item in work {
-        match make(place, unmounter, item) {
+        match mount_target(place, unmounter, item) {
             Ok(one) => made.push(one),
             Err(error) => {
-                undo(unmounter, made);
+                roll_back(unmounter, made);
                 return Err(error);
             }
         }
@@ -280,23 +297,27 @@ fn carry_out(place: &Place, unmounter: &Unmounter, work: Vec<Work<'_>>) -> Resul
         if let Err(errno) = unmounter.unmount(stale.as_fd()) {
             let target = made[index].target.clone();
             made[index].stale = Some(stale);
-            undo(unmounter, made);
+            roll_back(unmounter, made);
             return Err(MountError::of("umount2", target, errno));
         }
     }
     Ok(made)
 }
 
-fn make(place: &Place, unmounter: &Unmounter, work: Work<'_>) -> Result<Made, MountError> {
+fn mount_target(
+    place: &NamespaceRoot,
+    unmounter: &Unmounter,
+    work: PlannedMount<'_>,
+) -> Result<CompletedMount, MountError> {
     let target = work.bind.target.as_path();
     let error = |call| move |errno| MountError::of(call, target, errno);
     let (stale, replaced) = match &work.step {
-        Step::Mount { on } => {
+        TargetStep::Mount { on } => {
             let fd = open_target(place, target, *on)?;
             move_mount(&work.tree, &fd, MoveMountFlags::empty()).map_err(error("move_mount"))?;
             (None, false)
         }
-        Step::Replace { stale } => {
+        TargetStep::Replace { stale } => {
             let (last, above) = stale.split_last().expect("a replaced stack has at least one layer");
             for id in above {
                 unmounter.unmount(open_target(place, target, *id)?.as_fd()).map_err(error("umount2"))?;
@@ -314,19 +335,19 @@ fn make(place: &Place, unmounter: &Unmounter, work: Work<'_>) -> Result<Made, Mo
             }
         }
     };
-    let made = Made { tree: work.tree, stale, target: target.to_owned(), replaced };
+    let made = CompletedMount { tree: work.tree, stale, target: target.to_owned(), replaced };
     // A clone of a shared mount is its peer: what the container mounts below it would appear on the host.
     match unmounter.make_private(made.tree.as_fd()) {
         Ok(()) => Ok(made),
         Err(errno) => {
-            undo(unmounter, vec![made]);
+            roll_back(unmounter, vec![made]);
             Err(MountError::of("mount", target, errno))
         }
     }
 }
 
 /// Takes away what this call has mounted, newest first. A stale view on top goes too: it answered nobody.
-fn undo(unmounter: &Unmounter, made: Vec<Made>) {
+fn roll_back(unmounter: &Unmounter, made: Vec<CompletedMount>) {
     for made in made.into_iter().rev() {
         for layer in made.stale.iter().chain([&made.tree]) {
             if let Err(errno) = unmounter.unmount(layer.as_fd()) {
@@ -338,10 +359,10 @@ fn undo(unmounter: &Unmounter, made: Vec<Made>) {
 
 /// Unmounts of these views what walks to their mount points reach, layer by layer; says whether that was any.
 fn unmount_visible(
-    place: &Place,
+    place: &NamespaceRoot,
     unmounter: &Unmounter,
     table: &MountTable,
-    views: &[&Mount],
+    views: &[&MountEntry],
 ) -> Result<bool, MountError> {
     let ids: HashSet<u64> = views.iter().map(|view| view.id).collect();
     let targets: BTreeSet<&Path> = views.iter().map(|view| view.mount_point.as_path()).collect();
@@ -358,7 +379,11 @@ fn unmount_visible(
 }
 
 /// Unmounts `mount` if it is what a walk to its mount point reaches; says whether it did.
-fn unmount_exactly(place: &Place, unmounter: &Unmounter, mount: &Mount) -> Result<bool, MountError> {
+fn unmount_exactly(
+    place: &NamespaceRoot,
+    unmounter: &Unmounter,
+    mount: &MountEntry,
+) -> Result<bool, MountError> {
     let error = |call, errno| MountError::of(call, &mount.mount_point, errno);
     let fd = match place.open(&mount.mount_point) {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(false),
@@ -372,7 +397,7 @@ fn unmount_exactly(place: &Place, unmounter: &Unmounter, mount: &Mount) -> Resul
 }
 
 /// Opens `target`, on which the mount table promised the mount `expect`.
-pub(super) fn open_target(place: &Place, target: &Path, expect: u64) -> Result<OwnedFd, MountError> {
+pub(super) fn open_target(place: &NamespaceRoot, target: &Path, expect: u64) -> Result<OwnedFd, MountError> {
     let changed = || MountError::Changed { target: target.to_owned() };
     let fd = place.open(target).map_err(|errno| match errno {
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::AGAIN => changed(),
@@ -399,7 +424,8 @@ pub(super) fn move_mount(tree: &OwnedFd, target: &OwnedFd, how: MoveMountFlags) 
 }
 
 /// The views in a mount table; with a name only those of that name.
-fn views<'a>(table: &'a MountTable, name: Option<&OsStr>) -> Vec<&'a Mount> {
-    let is_meant = |mount: &&Mount| is_view(mount) && name.is_none_or(|name| view_name(mount) == Some(name));
+fn views<'a>(table: &'a MountTable, name: Option<&OsStr>) -> Vec<&'a MountEntry> {
+    let is_meant =
+        |mount: &&MountEntry| is_view(mount) && name.is_none_or(|name| view_name(mount) == Some(name));
     table.iter().filter(is_meant).collect()
 }

@@ -4,11 +4,11 @@
 //! find these files under the names it already reads: `/proc/meminfo`, `/sys/devices/system/cpu`, `cpu.max` in its own cgroup
 //! directory. The container may be running, and it may be hostile.
 //!
-//! **Approach.** A [`Place`] is a container's root directory and mount namespace, opened once for all that is done there.
-//! [`Place::plan`] works out from the container's own mountinfo and cgroup which file goes where, and [`Place::attach`] mounts
+//! **Approach.** A [`NamespaceRoot`] is a container's root directory and mount namespace, opened once for all that is done there.
+//! [`NamespaceRoot::plan`] works out from the container's own mountinfo and cgroup which file goes where, and [`NamespaceRoot::attach`] mounts
 //! each one: `open_tree(OPEN_TREE_CLONE)` on the host, then, on a thread of its own that has entered the container's mount
 //! namespace, `openat2` of the target and `move_mount` onto it. A process that is already in the namespace (an OCI hook, the
-//! child of `elbowroom run`) starts from [`Place::here`]. The mounts die with the namespace: nothing to clean up.
+//! child of `elbowroom run`) starts from [`NamespaceRoot::here`]. The mounts die with the namespace: nothing to clean up.
 //!
 //! **Properties** (each has a live test of about the same name)
 //! - All or nothing: when one mount fails, those this call made are taken away again.
@@ -27,16 +27,16 @@
 
 mod attach;
 pub mod mountinfo;
+mod namespace;
 mod page;
-mod place;
 mod plan;
 
-pub use attach::{Attached, detach_all, detach_group};
+pub use attach::{AttachReport, detach_all, detach_group};
+pub use namespace::{EntryStage, MountNamespace, NamespaceRoot, own_namespace};
 pub use page::{PAGE_TARGET, can_attach_page};
-pub use place::{MountNamespace, Place, Stage, own_namespace};
-pub use plan::{Bind, Kind, Plan, Skipped, Surface, Why, look_up};
+pub use plan::{BindMount, MountPlan, MountSurface, SkipReason, SkippedSurface, SurfaceTarget, prefetch};
 
-use mountinfo::ParseError;
+use mountinfo::MountParseError;
 use std::path::PathBuf;
 
 /// The filesystem type and the source of every view mount; what carries both is ours to replace and to remove.
@@ -99,7 +99,7 @@ pub enum MountError {
     /// Every look at them would take long.
     #[error(
         "process {pid} sees more than {} mounts: no view is mounted or unmounted there",
-        place::MOST_MOUNTS
+        namespace::MAX_MOUNTS
     )]
     TooManyMounts {
         /// The process.
@@ -137,7 +137,7 @@ pub enum MountError {
     },
     /// The kernel's tables could not be read.
     #[error(transparent)]
-    Malformed(#[from] ParseError),
+    Malformed(#[from] MountParseError),
 }
 
 /// Who calls it, and since when the kernel has it.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// One line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
+pub struct MountEntry {
     /// Number of the mount, as `statx` reports it in `stx_mnt_id`. Reused once the mount is gone.
     pub id: u64,
     /// The mount it is mounted on. Its own number, or one that is not in the table, at the top.
@@ -37,7 +37,7 @@ pub struct Mount {
 /// Every mount a process can reach, in the kernel's order. A container has as many as it likes: no walk looks at all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountTable {
-    mounts: Vec<Mount>,
+    mounts: Vec<MountEntry>,
     /// The place of each in `mounts`, by number.
     ids: HashMap<u64, usize>,
     /// The same with what each is mounted on (`None`: no mount of the table), in the order of that and of mount points.
@@ -56,7 +56,7 @@ pub struct CgroupLine {
 /// A line the kernel would not write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}:{line}: {problem} in \"{text}\"", path = path.display())]
-pub struct ParseError {
+pub struct MountParseError {
     /// The file.
     pub path: PathBuf,
     /// Line number, from 1.
@@ -69,34 +69,34 @@ pub struct ParseError {
 
 impl MountTable {
     /// Reads the text of a mountinfo file; `path` is only for messages.
-    pub fn parse(text: &[u8], path: &Path) -> Result<Self, ParseError> {
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, MountParseError> {
         parse_lines(text, path, parse_mount).map(Self::new)
     }
 
-    fn new(mounts: Vec<Mount>) -> Self {
+    fn new(mounts: Vec<MountEntry>) -> Self {
         let mut ids = HashMap::with_capacity(mounts.len());
         for (at, mount) in mounts.iter().enumerate() {
             ids.entry(mount.id).or_insert(at);
         }
-        let is_below = |mount: &Mount| mount.parent != mount.id && ids.contains_key(&mount.parent);
-        let parent = |mount: &Mount| is_below(mount).then_some(mount.parent);
+        let is_below = |mount: &MountEntry| mount.parent != mount.id && ids.contains_key(&mount.parent);
+        let parent = |mount: &MountEntry| is_below(mount).then_some(mount.parent);
         let mut children: Vec<_> = mounts.iter().enumerate().map(|(at, mount)| (parent(mount), at)).collect();
         children.sort_by_key(|(parent, at)| (*parent, &mounts[*at].mount_point));
         Self { mounts, ids, children }
     }
 
     /// All mounts.
-    pub fn iter(&self) -> impl Iterator<Item = &Mount> {
+    pub fn iter(&self) -> impl Iterator<Item = &MountEntry> {
         self.mounts.iter()
     }
 
     /// The mount with this number.
-    pub fn by_id(&self, id: u64) -> Option<&Mount> {
+    pub fn by_id(&self, id: u64) -> Option<&MountEntry> {
         self.ids.get(&id).map(|at| &self.mounts[*at])
     }
 
     /// What is mounted at `path` on the mount `parent`.
-    fn child(&self, parent: Option<u64>, path: &Path) -> Option<&Mount> {
+    fn child(&self, parent: Option<u64>, path: &Path) -> Option<&MountEntry> {
         let place = |(parent, at): (Option<u64>, usize)| (parent, self.mounts[at].mount_point.as_path());
         let first = self.children.partition_point(|child| place(*child) < (parent, path));
         let child = self.children.get(first).copied().filter(|child| place(*child) == (parent, path))?;
@@ -105,13 +105,13 @@ impl MountTable {
 
     /// The mount on which a walk to `path` (absolute, no symbolic links) ends: hidden mounts do not count, of stacked ones
     /// the topmost does. `None` where no mount of the table is on the way.
-    pub fn visible(&self, path: &Path) -> Option<&Mount> {
+    pub fn visible(&self, path: &Path) -> Option<&MountEntry> {
         self.walk(path).last().copied()
     }
 
     /// The mounts that a walk to `path` enters, in order.
-    pub fn walk(&self, path: &Path) -> Vec<&Mount> {
-        let mut entered: Vec<&Mount> = Vec::new();
+    pub fn walk(&self, path: &Path) -> Vec<&MountEntry> {
+        let mut entered: Vec<&MountEntry> = Vec::new();
         let ways: Vec<&Path> = path.ancestors().collect();
         for way in ways.into_iter().rev() {
             // Each step goes one mount deeper, so a table that lies about parents cannot keep us here.
@@ -125,7 +125,7 @@ impl MountTable {
     }
 
     /// The mounts at exactly `path` that a walk passes, topmost first.
-    pub fn stack(&self, path: &Path) -> Vec<&Mount> {
+    pub fn stack(&self, path: &Path) -> Vec<&MountEntry> {
         let mut stack = Vec::new();
         let mut next = self.visible(path).filter(|mount| mount.mount_point == path);
         while let Some(mount) = next {
@@ -151,7 +151,7 @@ impl MountTable {
     }
 }
 
-impl Mount {
+impl MountEntry {
     /// Whether this is a mount of the hierarchy with `controller`; an empty name means cgroup v2.
     pub fn has_controller(&self, controller: &str) -> bool {
         match controller {
@@ -162,7 +162,7 @@ impl Mount {
 }
 
 /// Reads the text of a `/proc/PID/cgroup` file; `path` is only for messages.
-pub fn parse_cgroups(text: &[u8], path: &Path) -> Result<Vec<CgroupLine>, ParseError> {
+pub fn parse_cgroups(text: &[u8], path: &Path) -> Result<Vec<CgroupLine>, MountParseError> {
     parse_lines(text, path, |line| {
         let mut fields = line.splitn(3, |byte| *byte == b':');
         let (id, controllers, path) = match (fields.next(), fields.next(), fields.next()) {
@@ -182,11 +182,11 @@ fn parse_lines<T>(
     text: &[u8],
     path: &Path,
     parse: impl Fn(&[u8]) -> Result<T, &'static str>,
-) -> Result<Vec<T>, ParseError> {
+) -> Result<Vec<T>, MountParseError> {
     let lines = text.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
     lines
         .map(|(index, line)| {
-            parse(line).map_err(|problem| ParseError {
+            parse(line).map_err(|problem| MountParseError {
                 path: path.to_owned(),
                 line: index + 1,
                 problem,
@@ -197,7 +197,7 @@ fn parse_lines<T>(
 }
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:2 - ext3 /dev/root rw,errors=continue`
-fn parse_mount(line: &[u8]) -> Result<Mount, &'static str> {
+fn parse_mount(line: &[u8]) -> Result<MountEntry, &'static str> {
     // A device name may be empty, which shows as two blanks: fields are split at every blank.
     let mut fields = line.split(|byte| *byte == b' ');
     let mut field = || fields.next().ok_or("too few fields");
@@ -224,7 +224,7 @@ fn parse_mount(line: &[u8]) -> Result<Mount, &'static str> {
     let fstype = unescape(field()?).to_string_lossy().into_owned();
     let source = unescape(field()?);
     let super_options = field()?.split(|byte| *byte == b',').map(lossy).collect();
-    Ok(Mount { id, parent, device, root, mount_point, peer_group, fstype, source, super_options })
+    Ok(MountEntry { id, parent, device, root, mount_point, peer_group, fstype, source, super_options })
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_line_reads_field_by_field() {
         let text = "36 35 98:7 /mnt\\0401 /a\\011b rw,noatime master:1 shared:22 unbindable - fuse.elbowroom  rw,user_id=0\n";
-        let expect = Mount {
+        let expect = MountEntry {
             id: 36,
             parent: 35,
             device: DeviceNumber::new(98, 7),

@@ -3,11 +3,11 @@
 
 use super::MountError;
 use super::attach::{id_of, move_mount, open_target, open_tree, refuse_shared_below};
-use super::mountinfo::{Mount, MountTable};
-use super::place::{Place, Unmounter, file_id, open_dir};
+use super::mountinfo::{MountEntry, MountTable};
+use super::namespace::{NamespaceRoot, Unmounter, file_id, open_dir};
 use super::plan::{is_view, view_name};
 use crate::pressure;
-use elbowroom_types::launch::PRESSURE;
+use elbowroom_types::launch::PRESSURE_FILE;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::MoveMountFlags;
@@ -17,12 +17,12 @@ use std::path::Path;
 /// Where programs find the page: `ELBOWROOM_VIEW_PATH` of `shim/view.h`.
 pub const PAGE_TARGET: &str = "/sys/devices/system/cpu/elbowroom";
 
-impl Place {
+impl NamespaceRoot {
     /// Mounts the page (a file on the host) read-only where the view of the same name is mounted already, and the FIFO beside it
     /// ([`pressure`]), where there is one. Safe to call again. False where there is no place for the page, or another container that
     /// shares the mount namespace has it.
     pub fn attach_page(&self, page: &Path) -> Result<bool, MountError> {
-        self.explain(self.refuse_host())?;
+        self.or_vanished(self.refuse_host())?;
         attach_at(self, page)
     }
 }
@@ -36,20 +36,25 @@ pub fn can_attach_page() -> bool {
     std::io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS)
 }
 
-fn attach_at(place: &Place, page: &Path) -> Result<bool, MountError> {
+fn attach_at(place: &NamespaceRoot, page: &Path) -> Result<bool, MountError> {
     let (dir, view) = (page.parent().unwrap_or(Path::new("/")), page.file_name().unwrap_or_default());
-    let files = Files { place, dir: open_dir(dir).map_err(|e| no_view("open", page, e))?, path: dir, view };
+    let files = ViewFiles {
+        place,
+        dir: open_dir(dir).map_err(|e| view_open_error("open", page, e))?,
+        path: dir,
+        view,
+    };
     let _lock = place.lock()?;
     let table = place.table()?;
-    let mut work = match files.look(&table, view, Path::new(PAGE_TARGET))? {
-        Found::NoPlace => return Ok(false),
-        Found::Present => Vec::new(),
-        Found::Place(work) => vec![work],
+    let mut work = match files.inspect(&table, view, Path::new(PAGE_TARGET))? {
+        FileTarget::NoView => return Ok(false),
+        FileTarget::Present => Vec::new(),
+        FileTarget::Mountable(work) => vec![work],
     };
-    match files.look(&table, &pressure::file_name(view), Path::new(PRESSURE)) {
-        Ok(Found::Place(fifo)) => work.push(fifo),
+    match files.inspect(&table, &pressure::file_name(view), Path::new(PRESSURE_FILE)) {
+        Ok(FileTarget::Mountable(fifo)) => work.push(fifo),
         // An agent that does not govern memory makes none.
-        Ok(Found::NoPlace | Found::Present) | Err(MountError::NoView { .. }) => {}
+        Ok(FileTarget::NoView | FileTarget::Present) | Err(MountError::NoView { .. }) => {}
         // The page is what programs cannot do without.
         Err(error) => tracing::warn!(because = %error, "its programs cannot be asked for memory"),
     }
@@ -59,7 +64,7 @@ fn attach_at(place: &Place, page: &Path) -> Result<bool, MountError> {
     Ok(true)
 }
 
-fn no_view(call: &'static str, path: &Path, errno: Errno) -> MountError {
+fn view_open_error(call: &'static str, path: &Path, errno: Errno) -> MountError {
     match errno {
         Errno::NOENT | Errno::NOTDIR => MountError::NoView { path: path.to_owned() },
         errno => MountError::of(call, path, errno),
@@ -67,25 +72,25 @@ fn no_view(call: &'static str, path: &Path, errno: Errno) -> MountError {
 }
 
 /// The files of one view.
-struct Files<'a> {
-    place: &'a Place,
+struct ViewFiles<'a> {
+    place: &'a NamespaceRoot,
     dir: OwnedFd,
     path: &'a Path,
     view: &'a OsStr,
 }
 
 /// What there is at a file's place.
-enum Found<'a> {
+enum FileTarget<'a> {
     /// No view of that name.
-    NoPlace,
+    NoView,
     /// The file.
     Present,
     /// The view's own empty file, or a stale one.
-    Place(Work<'a>),
+    Mountable(FileMount<'a>),
 }
 
 /// A file to mount.
-struct Work<'a> {
+struct FileMount<'a> {
     target: &'a Path,
     /// The detached clone of the file.
     tree: OwnedFd,
@@ -95,41 +100,46 @@ struct Work<'a> {
     stale: Option<u64>,
 }
 
-impl Files<'_> {
+impl ViewFiles<'_> {
     /// Compares what is at `target` with the file `name`.
-    fn look<'a>(&self, table: &MountTable, name: &OsStr, target: &'a Path) -> Result<Found<'a>, MountError> {
+    fn inspect<'a>(
+        &self,
+        table: &MountTable,
+        name: &OsStr,
+        target: &'a Path,
+    ) -> Result<FileTarget<'a>, MountError> {
         let (place, path) = (self.place, self.path.join(name));
-        let source =
-            file_id(self.dir.as_fd(), Path::new(name)).map_err(|errno| no_view("statx", &path, errno))?;
+        let source = file_id(self.dir.as_fd(), Path::new(name))
+            .map_err(|errno| view_open_error("statx", &path, errno))?;
         let stack = table.stack(target);
         let (top, stale) = match stack.first() {
             // A file on the view's own file; whose it is says its inode.
             Some(top) => {
-                let fd = place.explain(open_target(place, target, top.id))?;
-                let there = place.explain(id_of(&fd, target))?;
+                let fd = place.or_vanished(open_target(place, target, top.id))?;
+                let there = place.or_vanished(id_of(&fd, target))?;
                 if (there.device, there.inode) == (source.device, source.inode) {
-                    return Ok(Found::Present);
+                    return Ok(FileTarget::Present);
                 }
                 (*top, true)
             }
             None => match table.visible(target) {
                 Some(view) => (view, false),
-                None => return Ok(Found::NoPlace),
+                None => return Ok(FileTarget::NoView),
             },
         };
         let below = if stale { table.by_id(top.parent) } else { Some(top) };
-        let is_own = |mount: &&Mount| is_view(mount) && view_name(mount) == Some(self.view);
-        let Some(below) = below.filter(is_own) else { return Ok(Found::NoPlace) };
+        let is_own = |mount: &&MountEntry| is_view(mount) && view_name(mount) == Some(self.view);
+        let Some(below) = below.filter(is_own) else { return Ok(FileTarget::NoView) };
         refuse_shared_below(place, below, target)?;
-        let tree =
-            open_tree(self.dir.as_fd(), Path::new(name)).map_err(|e| no_view("open_tree", &path, e))?;
+        let tree = open_tree(self.dir.as_fd(), Path::new(name))
+            .map_err(|e| view_open_error("open_tree", &path, e))?;
         read_only(&tree).map_err(|e| MountError::of("mount_setattr", path, e))?;
-        Ok(Found::Place(Work { target, tree, below: below.id, stale: stale.then_some(top.id) }))
+        Ok(FileTarget::Mountable(FileMount { target, tree, below: below.id, stale: stale.then_some(top.id) }))
     }
 }
 
-impl Work<'_> {
-    fn mount(&self, place: &Place, unmounter: &Unmounter) -> Result<(), MountError> {
+impl FileMount<'_> {
+    fn mount(&self, place: &NamespaceRoot, unmounter: &Unmounter) -> Result<(), MountError> {
         let target = self.target;
         let error = |call| move |errno| MountError::of(call, target, errno);
         if let Some(stale) = self.stale {

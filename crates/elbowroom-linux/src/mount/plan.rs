@@ -1,9 +1,9 @@
 //! Which file of a view goes where in one container.
 
-use super::mountinfo::{CgroupLine, Mount, MountTable, is_deleted};
-use super::place::{FileId, Place, file_id, open_dir, path_of};
+use super::mountinfo::{CgroupLine, MountEntry, MountTable, is_deleted};
+use super::namespace::{FileId, NamespaceRoot, file_id, open_dir, path_of};
 use super::{FSTYPE, MountError, PAGE_TARGET, SOURCE};
-use elbowroom_types::launch::PRESSURE;
+use elbowroom_types::launch::PRESSURE_FILE;
 use elbowroom_types::sample::DeviceNumber;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -15,18 +15,18 @@ use std::path::{Component, Path, PathBuf};
 
 /// One file or directory of a view and the name by which containers know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Surface {
+pub struct MountSurface {
     /// Path below the view's directory.
     pub source: PathBuf,
     /// Where it belongs.
     #[serde(flatten)]
-    pub kind: Kind,
+    pub kind: SurfaceTarget,
 }
 
 /// Where a surface belongs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum SurfaceTarget {
     /// Always at this absolute path.
     Fixed(PathBuf),
     /// In the container's own directory of a cgroup hierarchy, wherever that is mounted.
@@ -38,19 +38,19 @@ pub enum Kind {
     },
 }
 
-/// What [`Place::attach`] will do.
+/// What [`NamespaceRoot::attach`] will do.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    pub(super) view: View,
+pub struct MountPlan {
+    pub(super) view: ViewDirectory,
     /// The mounts to make, in this order.
-    pub binds: Vec<Bind>,
+    pub binds: Vec<BindMount>,
     /// The surfaces this container has no place for.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedSurface>,
 }
 
 /// One mount to make.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Bind {
+pub struct BindMount {
     /// Path below the view's directory.
     pub source: PathBuf,
     /// Absolute path inside the container.
@@ -59,17 +59,17 @@ pub struct Bind {
 
 /// A surface without a place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Skipped {
+pub struct SkippedSurface {
     /// The target; for a cgroup file without a directory `controller/file`.
     pub target: PathBuf,
     /// The reason.
-    pub why: Why,
+    pub why: SkipReason,
 }
 
 /// Why a surface has no place in a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum SkipReason {
     /// There is no such file: an older kernel, a masked `/proc`, no `/sys`.
     Missing,
     /// A symbolic link is on the way.
@@ -86,37 +86,41 @@ pub enum Why {
 
 /// A view's directory on the host and how mountinfo spells what is mounted from it.
 #[derive(Clone, Debug)]
-pub(super) struct View {
+pub(super) struct ViewDirectory {
     pub(super) dir: PathBuf,
     pub(super) device: DeviceNumber,
     /// The directory within its filesystem.
     pub(super) root: PathBuf,
 }
 
-impl Place {
+impl NamespaceRoot {
     /// Plans the view in `view_dir` for the process's own cgroup, from its mountinfo and cgroup. A surface without a place is
     /// skipped and reported; errors are a vanished process, a missing view and unreadable tables.
-    pub fn plan(&self, surfaces: &[Surface], view_dir: &Path) -> Result<Plan, MountError> {
+    pub fn plan(&self, surfaces: &[MountSurface], view_dir: &Path) -> Result<MountPlan, MountError> {
         plan_at(self, surfaces, view_dir)
     }
 }
 
 /// Has the kernel look up the files of the view in `view_dir`, as far as there are any. Each first lookup asks the view server,
 /// tens of microseconds that whoever mounts them then does not wait for.
-pub fn look_up(view_dir: &Path, surfaces: &[Surface]) {
+pub fn prefetch(view_dir: &Path, surfaces: &[MountSurface]) {
     let Ok(dir) = open_dir(view_dir) else { return };
-    let ours = [PAGE_TARGET, PRESSURE].map(|target| Path::new(target.trim_start_matches('/')));
+    let ours = [PAGE_TARGET, PRESSURE_FILE].map(|target| Path::new(target.trim_start_matches('/')));
     let sources = surfaces.iter().map(|surface| surface.source.as_path());
     for source in sources.chain(ours) {
         let _ = file_id(dir.as_fd(), source);
     }
 }
 
-fn plan_at(place: &Place, surfaces: &[Surface], view_dir: &Path) -> Result<Plan, MountError> {
+fn plan_at(
+    place: &NamespaceRoot,
+    surfaces: &[MountSurface],
+    view_dir: &Path,
+) -> Result<MountPlan, MountError> {
     if let Some(bad) = surfaces.iter().find(|surface| !stays_inside(&surface.source)) {
         return Err(MountError::BadSource { source_path: bad.source.clone() });
     }
-    let (table, view) = place.table_after(|own| View::look(view_dir, own))?;
+    let (table, view) = place.table_checked(|own| ViewDirectory::inspect(view_dir, own))?;
     let (wanted, mut skipped) = targets(&table, &place.cgroups()?, surfaces);
     let mut binds = Vec::new();
     for bind in wanted {
@@ -125,34 +129,41 @@ fn plan_at(place: &Place, surfaces: &[Surface], view_dir: &Path) -> Result<Plan,
             Err(why) => Some(why),
             Ok(()) => match place.open(&bind.target) {
                 Ok(_) => None,
-                Err(Errno::NOENT | Errno::NOTDIR) => Some(Why::Missing),
-                Err(Errno::LOOP) => Some(Why::Symlink),
-                Err(errno) => return place.explain(Err(MountError::of("openat2", bind.target, errno))),
+                Err(Errno::NOENT | Errno::NOTDIR) => Some(SkipReason::Missing),
+                Err(Errno::LOOP) => Some(SkipReason::Symlink),
+                Err(errno) => return place.or_vanished(Err(MountError::of("openat2", bind.target, errno))),
             },
         };
         match why {
             None => binds.push(bind),
-            Some(why) => skipped.push(Skipped { target: bind.target, why }),
+            Some(why) => skipped.push(SkippedSurface { target: bind.target, why }),
         }
     }
-    Ok(Plan { view, binds, skipped })
+    Ok(MountPlan { view, binds, skipped })
 }
 
 /// The paths of all surfaces, whether or not they exist.
-fn targets(table: &MountTable, cgroups: &[CgroupLine], surfaces: &[Surface]) -> (Vec<Bind>, Vec<Skipped>) {
+fn targets(
+    table: &MountTable,
+    cgroups: &[CgroupLine],
+    surfaces: &[MountSurface],
+) -> (Vec<BindMount>, Vec<SkippedSurface>) {
     let (mut binds, mut skipped, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
-    for Surface { source, kind } in surfaces {
+    for MountSurface { source, kind } in surfaces {
         let found = match kind {
-            Kind::Fixed(path) => vec![path.clone()],
-            Kind::Cgroup { controller, file } => {
+            SurfaceTarget::Fixed(path) => vec![path.clone()],
+            SurfaceTarget::Cgroup { controller, file } => {
                 own_directories(table, cgroups, controller).into_iter().map(|dir| dir.join(file)).collect()
             }
         };
-        if let (true, Kind::Cgroup { controller, file }) = (found.is_empty(), kind) {
-            skipped.push(Skipped { target: Path::new(controller).join(file), why: Why::NotMounted });
+        if let (true, SurfaceTarget::Cgroup { controller, file }) = (found.is_empty(), kind) {
+            skipped.push(SkippedSurface {
+                target: Path::new(controller).join(file),
+                why: SkipReason::NotMounted,
+            });
         }
         for target in found {
-            let bind = Bind { source: source.clone(), target };
+            let bind = BindMount { source: source.clone(), target };
             if seen.insert(bind.clone()) {
                 binds.push(bind);
             }
@@ -176,27 +187,31 @@ fn own_directories(table: &MountTable, cgroups: &[CgroupLine], controller: &str)
     let mounts = table.iter().filter(|mount| mount.has_controller(controller) && !is_deleted(&mount.root));
     mounts
         .filter_map(|mount| Some(mount.mount_point.join(own.strip_prefix(&mount.root).ok()?)))
-        .map(tidy)
+        .map(strip_trailing_slash)
         .collect()
 }
 
 /// `join` with an empty path leaves a slash at the end.
-fn tidy(path: PathBuf) -> PathBuf {
+fn strip_trailing_slash(path: PathBuf) -> PathBuf {
     path.components().collect()
 }
 
 /// Whether the filesystem at `target` is one that views cover, and the way there leads through none that the container could
 /// serve itself (FUSE, or an overlay of FUSE): a walk into that might never return.
-pub(super) fn covered_filesystem(table: &MountTable, view: &View, target: &Path) -> Result<(), Why> {
+pub(super) fn covered_filesystem(
+    table: &MountTable,
+    view: &ViewDirectory,
+    target: &Path,
+) -> Result<(), SkipReason> {
     let walk = table.walk(target);
-    let Some((end, way)) = walk.split_last() else { return Err(Why::Missing) };
+    let Some((end, way)) = walk.split_last() else { return Err(SkipReason::Missing) };
     let ours = view.is_ours(end) && end.mount_point == target;
     if end.mount_point == target && !ours {
-        return Err(Why::Occupied(end.fstype.clone()));
+        return Err(SkipReason::Occupied(end.fstype.clone()));
     }
     // Of the mounts on the way one may be anything: the container's root filesystem.
     let kernels = |fstype: &str| matches!(fstype, "proc" | "sysfs" | "cgroup" | "cgroup2");
-    let passable = |mount: &Mount| {
+    let passable = |mount: &MountEntry| {
         let target_layer = mount.mount_point == target && view.is_ours(mount);
         mount.mount_point == Path::new("/")
             || mount.fstype == "tmpfs"
@@ -204,9 +219,9 @@ pub(super) fn covered_filesystem(table: &MountTable, view: &View, target: &Path)
             || target_layer
     };
     match way.iter().find(|mount| !passable(mount)) {
-        Some(foreign) => Err(Why::Foreign(foreign.fstype.clone())),
+        Some(foreign) => Err(SkipReason::Foreign(foreign.fstype.clone())),
         None if ours || kernels(&end.fstype) => Ok(()),
-        None => Err(Why::Foreign(end.fstype.clone())),
+        None => Err(SkipReason::Foreign(end.fstype.clone())),
     }
 }
 
@@ -214,14 +229,18 @@ fn stays_inside(source: &Path) -> bool {
     source.components().count() > 0 && source.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-impl View {
+impl ViewDirectory {
     /// Looks at the view's directory; `own` are this process's mounts.
-    fn look(dir: &Path, own: &MountTable) -> Result<Self, MountError> {
+    fn inspect(dir: &Path, own: &MountTable) -> Result<Self, MountError> {
         let (fd, id) = open_view(dir)?;
         let path = path_of(fd.as_fd()).map_err(|e| MountError::of("readlink", dir, e))?;
         let mount = own.by_id(id.mount).ok_or_else(|| MountError::NoView { path: dir.to_owned() })?;
         let inside = path.strip_prefix(&mount.mount_point).unwrap_or(Path::new(""));
-        Ok(Self { dir: dir.to_owned(), device: id.device, root: tidy(mount.root.join(inside)) })
+        Ok(Self {
+            dir: dir.to_owned(),
+            device: id.device,
+            root: strip_trailing_slash(mount.root.join(inside)),
+        })
     }
 
     /// Opens the view's directory, if it is the one that was looked at.
@@ -232,7 +251,7 @@ impl View {
 
     /// Whether a mount is a view of any agent, dead ones included, or comes from this view's filesystem. The mount that
     /// holds all views is not one: its root is the filesystem's own.
-    pub(super) fn is_ours(&self, mount: &Mount) -> bool {
+    pub(super) fn is_ours(&self, mount: &MountEntry) -> bool {
         is_view(mount) || (mount.device == self.device && mount.root != Path::new("/"))
     }
 }
@@ -248,22 +267,22 @@ fn open_view(dir: &Path) -> Result<(OwnedFd, FileId), MountError> {
 }
 
 /// Whether a mount is a view of any agent.
-pub(super) fn is_view(mount: &Mount) -> bool {
+pub(super) fn is_view(mount: &MountEntry) -> bool {
     mount.fstype == FSTYPE && mount.source == Path::new(SOURCE) && mount.root != Path::new("/")
 }
 
 /// Of which container a view is that [`is_view`] knows: a view's directory has its name.
-pub(super) fn view_name(mount: &Mount) -> Option<&OsStr> {
+pub(super) fn view_name(mount: &MountEntry) -> Option<&OsStr> {
     mount.root.components().nth(1).map(Component::as_os_str)
 }
 
-impl fmt::Display for Skipped {
+impl fmt::Display for SkippedSurface {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.target.display(), self.why)
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => f.write_str("the container has no such file"),
@@ -337,12 +356,12 @@ mod tests {
 
     fn check(fixture: (&str, &str), controller: &str, file: &str, expect: &[&str]) {
         let (table, cgroups) = read(fixture);
-        let kind = Kind::Cgroup { controller: controller.to_owned(), file: file.to_owned() };
-        let surface = Surface { source: Path::new("cgroup").join(file), kind };
+        let kind = SurfaceTarget::Cgroup { controller: controller.to_owned(), file: file.to_owned() };
+        let surface = MountSurface { source: Path::new("cgroup").join(file), kind };
         let (binds, skipped) = targets(&table, &cgroups, &[surface]);
         let found: Vec<&str> = binds.iter().map(|bind| bind.target.to_str().unwrap()).collect();
         assert_eq!(found, expect, "{controller}/{file}");
-        let expect = if expect.is_empty() { vec![Why::NotMounted] } else { vec![] };
+        let expect = if expect.is_empty() { vec![SkipReason::NotMounted] } else { vec![] };
         assert_eq!(skipped.into_iter().map(|skipped| skipped.why).collect::<Vec<_>>(), expect);
     }
 
@@ -371,7 +390,7 @@ mod tests {
 
     #[test]
     fn only_kernel_filesystems_are_covered_and_other_peoples_mounts_stay() {
-        let view = View { dir: "/v".into(), device: DeviceNumber::new(0, 99), root: "/id".into() };
+        let view = ViewDirectory { dir: "/v".into(), device: DeviceNumber::new(0, 99), root: "/id".into() };
         let stale = "110 101 0:98 /id/proc/stat /proc/stat ro - fuse.elbowroom elbowroom ro\n";
         let same_device = "111 101 0:99 /id/proc/uptime /proc/uptime ro - tmpfs elbowroom ro\n";
         // A directory that the container serves itself, with a real sysfs further down.
@@ -384,10 +403,10 @@ mod tests {
             ("/proc/uptime", Ok(())),
             ("/sys/devices/system/cpu", Ok(())),
             ("/host/cgroup/x/cpu.max", Ok(())),
-            ("/proc/meminfo", Err(Why::Occupied("fuse.lxcfs".into()))),
-            ("/proc/meminfo/x", Err(Why::Foreign("fuse.lxcfs".into()))),
-            ("/etc/passwd", Err(Why::Foreign("overlay".into()))),
-            ("/sys/kernel/real/x", Err(Why::Foreign("fuse".into()))),
+            ("/proc/meminfo", Err(SkipReason::Occupied("fuse.lxcfs".into()))),
+            ("/proc/meminfo/x", Err(SkipReason::Foreign("fuse.lxcfs".into()))),
+            ("/etc/passwd", Err(SkipReason::Foreign("overlay".into()))),
+            ("/sys/kernel/real/x", Err(SkipReason::Foreign("fuse".into()))),
         ] {
             assert_eq!(covered_filesystem(&table, &view, Path::new(target)), expect, "{target}");
         }
@@ -421,8 +440,11 @@ mod tests {
     fn surfaces_read_as_the_control_socket_writes_them() {
         let text = r#"[{"source":"proc/meminfo","fixed":"/proc/meminfo"},
                        {"source":"cgroup/cpu.max","cgroup":{"controller":"","file":"cpu.max"}}]"#;
-        let surfaces: Vec<Surface> = serde_json::from_str(text).unwrap();
-        assert_eq!(surfaces[0].kind, Kind::Fixed("/proc/meminfo".into()));
-        assert_eq!(surfaces[1].kind, Kind::Cgroup { controller: String::new(), file: "cpu.max".into() });
+        let surfaces: Vec<MountSurface> = serde_json::from_str(text).unwrap();
+        assert_eq!(surfaces[0].kind, SurfaceTarget::Fixed("/proc/meminfo".into()));
+        assert_eq!(
+            surfaces[1].kind,
+            SurfaceTarget::Cgroup { controller: String::new(), file: "cpu.max".into() }
+        );
     }
 }

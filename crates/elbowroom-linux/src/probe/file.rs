@@ -10,23 +10,23 @@ use std::time::{Duration, SystemTime};
 
 /// A file's content and when it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Content {
+pub struct FileContent {
     /// At most as many bytes as were asked for.
     pub bytes: Vec<u8>,
     /// Its last change: content with another one is new.
-    pub stamp: Stamp,
+    pub stamp: ContentStamp,
 }
 
 /// What tells one writing of a file from the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct ContentStamp {
     inode: u64,
     size: i64,
     seconds: i64,
     nanos: i64,
 }
 
-impl Stamp {
+impl ContentStamp {
     /// How long ago that was; nothing for one in the future.
     pub fn age(&self, now: SystemTime) -> Duration {
         let at =
@@ -40,10 +40,10 @@ impl Stamp {
 ///
 /// # Errors
 /// As openat2(2) and read(2); `InvalidInput` for what is no plain file.
-pub fn read_in(pid: u32, path: &Path, most: usize) -> io::Result<Content> {
+pub fn read_in(pid: u32, path: &Path, most: usize) -> io::Result<FileContent> {
     let file = open_in(Path::new(&format!("/proc/{pid}/root")), path)?;
     let stat = rustix::fs::fstat(&file)?;
-    let stamp = Stamp {
+    let stamp = ContentStamp {
         inode: stat.st_ino,
         size: stat.st_size,
         seconds: stat.st_mtime as i64,
@@ -51,7 +51,7 @@ pub fn read_in(pid: u32, path: &Path, most: usize) -> io::Result<Content> {
     };
     let mut bytes = Vec::new();
     file.take(most as u64).read_to_end(&mut bytes)?;
-    Ok(Content { bytes, stamp })
+    Ok(FileContent { bytes, stamp })
 }
 
 /// Opens the plain file `path` below `root` for reading: no link leads out of `root`, and a pipe or a device is never opened for

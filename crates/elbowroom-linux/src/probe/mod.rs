@@ -1,8 +1,8 @@
-//! What it takes to hear an application: a datagram socket that knows who speaks ([`Socket`]), and ways to look into a
+//! What it takes to hear an application: a datagram socket that knows who speaks ([`DatagramSocket`]), and ways to look into a
 //! container without trusting it ([`file`], [`network`]).
 
 pub mod file;
 pub mod network;
 mod socket;
 
-pub use socket::{ABSTRACT, Address, Datagram, Socket, send};
+pub use socket::{ABSTRACT_NAME, Datagram, DatagramSocket, SenderAddress, send};

@@ -8,9 +8,9 @@ use std::os::unix::fs::MetadataExt;
 
 /// Which network namespace a process is in, by the inode that names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Network(u64);
+pub struct NetNamespace(u64);
 
-impl Network {
+impl NetNamespace {
     /// That of process `pid`.
     ///
     /// # Errors

@@ -11,14 +11,14 @@ use std::time::Duration;
 
 /// Name of the socket in a container's own network namespace, in the abstract namespace that unix sockets have in each: it
 /// needs no file in the container, and is gone with us.
-pub const ABSTRACT: &str = "elbowroom";
+pub const ABSTRACT_NAME: &str = "elbowroom";
 
 /// A record's longest bytes, and one more to see that it is too long.
-const ROOM: usize = elbowroom_types::probe::LONGEST + 1;
+const DATAGRAM_BUFFER_BYTES: usize = elbowroom_types::probe::MAX_RECORD_LEN + 1;
 
 /// A socket that applications send records to.
 #[derive(Debug)]
-pub struct Socket {
+pub struct DatagramSocket {
     fd: OwnedFd,
 }
 
@@ -30,17 +30,17 @@ pub struct Datagram {
     /// The process that sent it, as this process numbers it; `None` where it has no number here.
     pub pid: Option<i32>,
     /// Where an answer can go, if the sender has an address.
-    from: Option<Address>,
+    sender_address: Option<SenderAddress>,
 }
 
 /// The address of a sender.
 #[derive(Debug, Clone)]
-pub struct Address {
+pub struct SenderAddress {
     storage: libc::sockaddr_un,
     length: socklen_t,
 }
 
-impl Socket {
+impl DatagramSocket {
     /// Listens on a path, where everybody may send; a file that is there is replaced.
     ///
     /// # Errors
@@ -52,12 +52,12 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Listens on [`ABSTRACT`] in the network namespace that this thread is in.
+    /// Listens on [`ABSTRACT_NAME`] in the network namespace that this thread is in.
     ///
     /// # Errors
     /// As socket(2), bind(2); `EADDRINUSE` where somebody else listens there.
     pub fn at_abstract() -> io::Result<Self> {
-        Self::bound(&SocketAddrUnix::new_abstract_name(ABSTRACT.as_bytes())?)
+        Self::bound(&SocketAddrUnix::new_abstract_name(ABSTRACT_NAME.as_bytes())?)
     }
 
     fn bound(address: &SocketAddrUnix) -> io::Result<Self> {
@@ -71,9 +71,9 @@ impl Socket {
     ///
     /// # Errors
     /// As recvmsg(2).
-    pub fn next(&self) -> io::Result<Option<Datagram>> {
-        let mut bytes = vec![0u8; ROOM];
-        let mut control = Control { space: [0; 64] };
+    pub fn receive(&self) -> io::Result<Option<Datagram>> {
+        let mut bytes = vec![0u8; DATAGRAM_BUFFER_BYTES];
+        let mut control = ControlBuffer { space: [0; 64] };
         // SAFETY: a sockaddr_un and a msghdr are plain numbers and pointers, for which zero is a value.
         let (mut from, mut message): (libc::sockaddr_un, libc::msghdr) =
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
@@ -96,12 +96,12 @@ impl Socket {
         bytes.truncate(got);
         // An unbound sender has a family and nothing after it.
         let named = message.msg_namelen as usize > size_of::<libc::sa_family_t>();
-        let from = named.then_some(Address { storage: from, length: message.msg_namelen });
-        Ok(Some(Datagram { bytes, pid: sender(&message), from }))
+        let from = named.then_some(SenderAddress { storage: from, length: message.msg_namelen });
+        Ok(Some(Datagram { bytes, pid: sender_pid(&message), sender_address: from }))
     }
 
     /// Answers the sender of a datagram, if it has an address and room; nobody waits.
-    pub fn answer(&self, to: &Address, text: &str) {
+    pub fn reply(&self, to: &SenderAddress, text: &str) {
         // SAFETY: text and address are live for the call, with their lengths; the address is one that recvmsg gave.
         let _ = unsafe {
             libc::sendto(
@@ -118,12 +118,12 @@ impl Socket {
 
 impl Datagram {
     /// Where an answer can go.
-    pub fn from(&self) -> Option<&Address> {
-        self.from.as_ref()
+    pub fn sender_address(&self) -> Option<&SenderAddress> {
+        self.sender_address.as_ref()
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for DatagramSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -131,12 +131,12 @@ impl AsFd for Socket {
 
 /// Room for control messages, aligned as they must be.
 #[repr(align(8))]
-struct Control {
+struct ControlBuffer {
     space: [u8; 64],
 }
 
 /// The pid in the credentials of a message. The kernel gives 0 for a process that has no number in our pid namespace.
-fn sender(message: &libc::msghdr) -> Option<i32> {
+fn sender_pid(message: &libc::msghdr) -> Option<i32> {
     let mut pid = None;
     // SAFETY: the message is as recvmsg left it: the control messages within its control buffer are well formed, the macros
     // stay within it, descriptors that were sent along are ours to close, and data is read unaligned.
@@ -167,7 +167,7 @@ fn datagram_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
 }
 
 /// Sends one record and waits for what the agent says to it; an empty answer is "taken". `path`: the socket's, or `None` for
-/// [`ABSTRACT`].
+/// [`ABSTRACT_NAME`].
 ///
 /// # Errors
 /// As connect(2) and send(2); `TimedOut` when no answer comes within `patience`.
@@ -178,7 +178,7 @@ pub fn send(path: Option<&Path>, record: &[u8], patience: Duration) -> io::Resul
     rustix::net::bind(&fd, &SocketAddrUnix::new_unnamed())?;
     let address = match path {
         Some(path) => SocketAddrUnix::new(path)?,
-        None => SocketAddrUnix::new_abstract_name(ABSTRACT.as_bytes())?,
+        None => SocketAddrUnix::new_abstract_name(ABSTRACT_NAME.as_bytes())?,
     };
     rustix::net::connect(&fd, &address)?;
     rustix::net::sockopt::set_socket_timeout(&fd, rustix::net::sockopt::Timeout::Send, Some(patience))?;
@@ -200,17 +200,17 @@ mod tests {
     fn a_datagram_names_the_process_that_sent_it_and_can_be_answered() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("probe.sock");
-        let socket = Socket::at_path(&path).unwrap();
-        assert!(socket.next().unwrap().is_none());
+        let socket = DatagramSocket::at_path(&path).unwrap();
+        assert!(socket.receive().unwrap().is_none());
         let sender = std::thread::spawn(move || send(Some(&path), b"served=1", Duration::from_secs(20)));
         let mut fds = [PollFd::new(&socket, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })).unwrap();
-        let datagram = socket.next().unwrap().unwrap();
+        let datagram = socket.receive().unwrap().unwrap();
         assert_eq!(
             (datagram.bytes.as_slice(), datagram.pid),
             (&b"served=1"[..], Some(std::process::id() as i32))
         );
-        socket.answer(datagram.from().unwrap(), "no");
+        socket.reply(datagram.sender_address().unwrap(), "no");
         assert_eq!(sender.join().unwrap().unwrap(), "no");
     }
 
@@ -218,7 +218,7 @@ mod tests {
     fn descriptors_that_are_sent_along_are_not_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("probe.sock");
-        let socket = Socket::at_path(&path).unwrap();
+        let socket = DatagramSocket::at_path(&path).unwrap();
         let peer = datagram_socket(SocketFlags::empty()).unwrap();
         rustix::net::connect(&peer, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
@@ -229,8 +229,8 @@ mod tests {
         let data = [io::IoSlice::new(b"served=1")];
         rustix::net::sendmsg(&peer, &data, &mut control, rustix::net::SendFlags::empty()).unwrap();
         drop(writer);
-        let datagram = socket.next().unwrap().unwrap();
-        assert!(datagram.pid.is_some() && datagram.from().is_none());
+        let datagram = socket.receive().unwrap().unwrap();
+        assert!(datagram.pid.is_some() && datagram.sender_address().is_none());
         // Only when no writer is left anywhere does a pipe end.
         let mut fds = [PollFd::new(&reader, PollFlags::IN)];
         assert_eq!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap(), 1);
@@ -240,11 +240,12 @@ mod tests {
     fn a_datagram_that_is_too_long_is_seen_to_be() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("probe.sock");
-        let socket = Socket::at_path(&path).unwrap();
+        let socket = DatagramSocket::at_path(&path).unwrap();
         let peer = datagram_socket(SocketFlags::empty()).unwrap();
         rustix::net::connect(&peer, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-        rustix::net::send(&peer, &[b'x'; 2 * ROOM], rustix::net::SendFlags::empty()).unwrap();
-        assert_eq!(socket.next().unwrap().unwrap().bytes.len(), ROOM);
-        assert!(socket.next().unwrap().is_none());
+        rustix::net::send(&peer, &[b'x'; 2 * DATAGRAM_BUFFER_BYTES], rustix::net::SendFlags::empty())
+            .unwrap();
+        assert_eq!(socket.receive().unwrap().unwrap().bytes.len(), DATAGRAM_BUFFER_BYTES);
+        assert!(socket.receive().unwrap().is_none());
     }
 }

@@ -1,14 +1,14 @@
 //! System calls of others that wait for an answer of ours (seccomp_unotify(2)).
 //!
-//! A descriptor of a filter gives one [`Notice`] per call; whoever made it waits until it is answered, or ends. Everything in a
+//! A descriptor of a filter gives one [`SeccompNotification`] per call; whoever made it waits until it is answered, or ends. Everything in a
 //! notice was true when the call was made: numbers are the kernel's, pointers are the caller's, and its pid means something only as
-//! long as [`Listener::is_valid`] says so after whatever was found out by it.
+//! long as [`SeccompListener::is_valid`] says so after whatever was found out by it.
 
-mod record;
-mod send;
+mod fd_passing;
+mod notification_log;
 
-pub use record::Record;
-pub use send::{receive, send};
+pub use fd_passing::{receive, send};
+pub use notification_log::NotificationLog;
 
 use elbowroom_types::cpuset::CpuSet;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ use rustix::ioctl::{Setter, Updater, ioctl, opcode};
 use rustix::process::Pid;
 
 /// `sched_getaffinity` and `sysinfo` of this machine's own calls.
-pub const CALLS: [(&str, i64); 2] =
+pub const SYSCALLS: [(&str, i64); 2] =
     [("sched_getaffinity", libc::SYS_sched_getaffinity), ("sysinfo", libc::SYS_sysinfo)];
 /// `AUDIT_ARCH_*` of this machine (`include/uapi/linux/audit.h`); `None` where answers are not known to be right.
 pub const ARCH: Option<u32> = if cfg!(all(target_arch = "x86_64", target_pointer_width = "64")) {
@@ -34,7 +34,7 @@ const CONTINUE: u32 = 1;
 /// A call that waits: `struct seccomp_notif`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Notice {
+pub struct SeccompNotification {
     /// Its number, which no other notice of this listener has.
     pub id: u64,
     /// The thread, in our pid namespace; 0 where it is not in ours.
@@ -54,7 +54,7 @@ pub struct Notice {
 /// `struct seccomp_notif_resp`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Answer {
+struct SeccompResponse {
     id: u64,
     val: i64,
     error: i32,
@@ -63,15 +63,15 @@ struct Answer {
 
 /// The descriptor of a filter.
 #[derive(Debug)]
-pub struct Listener(OwnedFd);
+pub struct SeccompListener(OwnedFd);
 
-impl AsFd for Listener {
+impl AsFd for SeccompListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl Listener {
+impl SeccompListener {
     /// Takes a descriptor that somebody sent; [`Errno::NOTTY`] where it is of something else.
     ///
     /// # Errors
@@ -89,13 +89,18 @@ impl Listener {
     ///
     /// # Errors
     /// [`Errno::NOENT`]: its caller has ended meanwhile.
-    pub fn next(&self) -> Result<Notice, Errno> {
+    pub fn recv(&self) -> Result<SeccompNotification, Errno> {
         // The kernel refuses one that is not zero.
-        let mut notice = Notice::default();
-        // SAFETY: `SECCOMP_IOCTL_NOTIF_RECV` reads and writes a `struct seccomp_notif`, which `Notice` is, field by field; the
+        let mut notice = SeccompNotification::default();
+        // SAFETY: `SECCOMP_IOCTL_NOTIF_RECV` reads and writes a `struct seccomp_notif`, which `SeccompNotification` is, field by field; the
         // size is in the number, and a kernel with another size does not know that number.
         unsafe {
-            ioctl(&self.0, Updater::<{ opcode::read_write::<Notice>(b'!', 0) }, Notice>::new(&mut notice))?;
+            ioctl(
+                &self.0,
+                Updater::<{ opcode::read_write::<SeccompNotification>(b'!', 0) }, SeccompNotification>::new(
+                    &mut notice,
+                ),
+            )?;
         }
         Ok(notice)
     }
@@ -114,28 +119,33 @@ impl Listener {
     ///
     /// # Errors
     /// [`Errno::NOENT`]: nobody waits any more.
-    pub fn give(&self, id: u64, value: i64) -> Result<(), Errno> {
-        self.send(Answer { id, val: value, ..Answer::default() })
+    pub fn respond(&self, id: u64, value: i64) -> Result<(), Errno> {
+        self.send(SeccompResponse { id, val: value, ..SeccompResponse::default() })
     }
 
     /// The kernel does the call, as if we were not there.
     ///
     /// # Errors
-    /// As [`Self::give`].
-    pub fn leave(&self, id: u64) -> Result<(), Errno> {
-        self.send(Answer { id, flags: CONTINUE, ..Answer::default() })
+    /// As [`Self::respond`].
+    pub fn continue_syscall(&self, id: u64) -> Result<(), Errno> {
+        self.send(SeccompResponse { id, flags: CONTINUE, ..SeccompResponse::default() })
     }
 
-    fn send(&self, mut answer: Answer) -> Result<(), Errno> {
-        // SAFETY: `SECCOMP_IOCTL_NOTIF_SEND` reads a `struct seccomp_notif_resp`, which `Answer` is, field by field.
+    fn send(&self, mut answer: SeccompResponse) -> Result<(), Errno> {
+        // SAFETY: `SECCOMP_IOCTL_NOTIF_SEND` reads a `struct seccomp_notif_resp`, which `SeccompResponse` is, field by field.
         unsafe {
-            ioctl(&self.0, Updater::<{ opcode::read_write::<Answer>(b'!', 1) }, Answer>::new(&mut answer))
+            ioctl(
+                &self.0,
+                Updater::<{ opcode::read_write::<SeccompResponse>(b'!', 1) }, SeccompResponse>::new(
+                    &mut answer,
+                ),
+            )
         }
     }
 
     /// Writes to the memory of who waits; `false` where that cannot be done: it ended, or has no such memory. The file of its memory is
     /// opened first and only then is it asked whether the call still waits: a pid that means somebody else by now is noticed.
-    pub fn write(&self, notice: &Notice, at: u64, bytes: &[u8]) -> bool {
+    pub fn write(&self, notice: &SeccompNotification, at: u64, bytes: &[u8]) -> bool {
         let path = format!("/proc/{}/mem", notice.pid);
         let Ok(memory) = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) else {
             return false;
@@ -144,7 +154,7 @@ impl Listener {
     }
 
     /// The CPUs that who waits may run on.
-    pub fn affinity(&self, notice: &Notice) -> Option<CpuSet> {
+    pub fn affinity(&self, notice: &SeccompNotification) -> Option<CpuSet> {
         let pid = i32::try_from(notice.pid).ok().and_then(Pid::from_raw)?;
         let mask = rustix::thread::sched_getaffinity(Some(pid)).ok()?;
         let mask = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| mask.is_set(*cpu)).map(|cpu| cpu as u32);
@@ -153,15 +163,15 @@ impl Listener {
     }
 }
 
-/// A listener of this process itself, for tests: calls of [`CALLS`] of this thread and its children wait for an answer from now on.
+/// A listener of this process itself, for tests: calls of [`SYSCALLS`] of this thread and its children wait for an answer from now on.
 ///
 /// # Errors
 /// What the kernel says.
-pub fn listen_to_self() -> Result<Listener, Errno> {
+pub fn listen_to_self() -> Result<SeccompListener, Errno> {
     const RET_USER_NOTIF: u32 = 0x7fc0_0000;
     const RET_ALLOW: u32 = 0x7fff_0000;
     let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let [(_, affinity), (_, sysinfo)] = CALLS;
+    let [(_, affinity), (_, sysinfo)] = SYSCALLS;
     let filter = [
         // The number of the call is the first word of `struct seccomp_data`.
         op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
@@ -184,7 +194,7 @@ pub fn listen_to_self() -> Result<Listener, Errno> {
     match i32::try_from(fd) {
         Ok(fd) if fd >= 0 => {
             // SAFETY: the kernel just made it, for us alone.
-            Ok(Listener(unsafe { rustix::fd::FromRawFd::from_raw_fd(fd) }))
+            Ok(SeccompListener(unsafe { rustix::fd::FromRawFd::from_raw_fd(fd) }))
         }
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }

@@ -9,15 +9,15 @@
 
 use super::Sensor;
 use super::io_meter::IoMeter;
-use super::meter::Reading;
-use super::tree::Slot;
-use crate::cgroup::{self, Controller, Version, v1, v2};
-use crate::disk::{Devices, Layer};
+use super::meter::ReadContext;
+use super::tree::GroupSlot;
+use crate::cgroup::{self, CgroupController, CgroupVersion, v1, v2};
+use crate::disk::{BlockDeviceKind, Devices};
 use crate::proc;
-use crate::root::{ReadError, if_there};
+use crate::root::{ReadError, if_present};
 use crate::timer;
 use elbowroom_types::sample::{
-    DeviceNumber, Disk, DiskStat, DiskTick, Event, GroupId, IoLimits, IoMax, Weights,
+    CgroupId, DeviceNumber, DiskProperties, DiskStat, DiskTick, HostEvent, IoLimits, IoMax, IoWeightMechanism,
 };
 use elbowroom_types::unit::Micros;
 use rustix::fs::OFlags;
@@ -28,34 +28,34 @@ use std::path::Path;
 const RESCAN: Micros = Micros::secs(5);
 
 /// A container's page cache is looked at in one of so many calls.
-const DIRTY_EVERY: u64 = 5;
+const DIRTY_READ_CALLS: u64 = 5;
 
 /// A container that does nothing is read in one of so many calls.
-const QUIET_EVERY: u64 = 4;
+const QUIET_READ_CALLS: u64 = 4;
 
 /// A container's limits are read again in one of so many calls.
-const LIMITS_EVERY: u64 = 30;
+const LIMITS_READ_CALLS: u64 = 30;
 
 /// What is kept between two calls.
 #[derive(Debug, Default)]
 pub(super) struct DiskWatch {
     devices: Devices,
     /// Governed disks as their own directories describe them, and as they were told.
-    facts: BTreeMap<DeviceNumber, Disk>,
-    told: BTreeMap<DeviceNumber, Disk>,
+    facts: BTreeMap<DeviceNumber, DiskProperties>,
+    reported: BTreeMap<DeviceNumber, DiskProperties>,
     swap: BTreeSet<DeviceNumber>,
     iocost: Vec<DeviceNumber>,
-    groups: BTreeMap<GroupId, IoMeter>,
+    groups: BTreeMap<CgroupId, IoMeter>,
     /// Where the round over all devices is, and when it last moved.
-    at: DeviceNumber,
-    scanned: Option<Micros>,
+    rescan_at: DeviceNumber,
+    rescanned: Option<Micros>,
     /// When the machine's own files were last looked at.
-    looked: Option<Micros>,
+    host_read_at: Option<Micros>,
     calls: u64,
     /// Disks for which counting was switched on, or could not be, and partitions, for which there is no counting.
-    switched: BTreeSet<DeviceNumber>,
+    counting_enabled: BTreeSet<DeviceNumber>,
     /// The containers that the running measurement has still to read.
-    unread: Vec<(GroupId, Slot)>,
+    unread: Vec<(CgroupId, GroupSlot)>,
     buffer: Vec<u8>,
 }
 
@@ -65,38 +65,38 @@ impl Sensor {
     pub fn watch_disks(&mut self, patterns: &[String]) {
         self.disks.devices = Devices::new(patterns);
         self.disks.facts.clear();
-        self.disks.looked = None;
+        self.disks.host_read_at = None;
     }
 
-    /// One period's measurements of disks: [`Event::Disk`] and [`Event::DiskGone`] for what changed, [`Event::IoLimits`] for
-    /// each container that is met on a disk for the first time, and again every now and then, and an [`Event::DiskTick`] at the
+    /// One period's measurements of disks: [`HostEvent::DiskProperties`] and [`HostEvent::DiskGone`] for what changed, [`HostEvent::IoLimits`] for
+    /// each container that is met on a disk for the first time, and again every now and then, and an [`HostEvent::DiskTick`] at the
     /// end. `now` is the monotonic clock's. Only containers that [`Sensor::start`] or [`Sensor::changes`] told of are read. Files do
     /// not say whose a limit is: whoever sets some has to know his own again.
-    pub fn disks(&mut self, now: Micros) -> Vec<Event> {
+    pub fn disks(&mut self, now: Micros) -> Vec<HostEvent> {
         self.disks_until(now, Micros(u64::MAX)).expect("a measurement without a deadline ends")
     }
 
     /// As [`Sensor::disks`], but reads containers only until that time of the monotonic clock, at least one: nothing when there
     /// are more to read, which the next call does. So a thread with a shorter period than that of disks is never late.
-    pub fn disks_until(&mut self, now: Micros, until: Micros) -> Option<Vec<Event>> {
+    pub fn disks_until(&mut self, now: Micros, until: Micros) -> Option<Vec<HostEvent>> {
         let mut watch = std::mem::take(&mut self.disks);
         if watch.unread.is_empty() {
             self.begin_reading(&mut watch);
         }
         self.read_containers(&mut watch, until);
-        let events = watch.unread.is_empty().then(|| self.tell_disks(&mut watch, now));
+        let events = watch.unread.is_empty().then(|| self.disk_events(&mut watch, now));
         self.disks = watch;
         events
     }
 
     /// What was read of containers, with what there is to say of disks.
-    fn tell_disks(&mut self, watch: &mut DiskWatch, now: Micros) -> Vec<Event> {
+    fn disk_events(&mut self, watch: &mut DiskWatch, now: Micros) -> Vec<HostEvent> {
         let containers = self.containers();
-        let text = self.warnings.keep(self.root.read("/proc/diskstats")).unwrap_or_default();
+        let text = self.warnings.ok_or_warn(self.root.read("/proc/diskstats")).unwrap_or_default();
         let stats = proc::diskstats(&text).map_err(|e| ReadError::malformed("/proc/diskstats", e));
         let stats: BTreeMap<DeviceNumber, DiskStat> = self
             .warnings
-            .keep(stats)
+            .ok_or_warn(stats)
             .unwrap_or_default()
             .into_iter()
             .map(|(number, _, stat)| (number, stat))
@@ -104,27 +104,28 @@ impl Sensor {
 
         let mut events = Vec::new();
         self.scan_disks(watch, now, &stats, &mut events);
-        let governed: BTreeSet<DeviceNumber> = watch.told.keys().copied().collect();
+        let governed: BTreeSet<DeviceNumber> = watch.reported.keys().copied().collect();
         let mut groups = Vec::new();
         for (id, slot) in &containers {
             let Some(meter) = watch.groups.get_mut(id) else { continue };
-            groups.extend(meter.news(*id, &governed));
-            let again = (watch.calls + *slot as u64).is_multiple_of(LIMITS_EVERY);
-            self.tell_limits((*id, *slot), meter, &governed, again, &mut events);
+            groups.extend(meter.changed_io(*id, &governed));
+            let again = (watch.calls + *slot as u64).is_multiple_of(LIMITS_READ_CALLS);
+            self.limit_events((*id, *slot), meter, &governed, again, &mut events);
         }
-        let pressure = if_there(self.root.read("/proc/pressure/io").and_then(|text| {
+        let pressure = if_present(self.root.read("/proc/pressure/io").and_then(|text| {
             proc::pressure(&text).map_err(|e| ReadError::malformed("/proc/pressure/io", e))
         }));
         let disks = governed.iter().filter_map(|number| Some((*number, *stats.get(number)?))).collect();
-        let pressure = self.warnings.keep(pressure).flatten();
-        events.push(Event::DiskTick(DiskTick { now, pressure, disks, groups }));
+        let pressure = self.warnings.ok_or_warn(pressure).flatten();
+        events.push(HostEvent::DiskTick(DiskTick { now, pressure, disks, groups }));
         events
     }
 
     /// The containers somebody was told of.
-    fn containers(&self) -> Vec<(GroupId, Slot)> {
-        let of = |slot: Slot| {
-            let entry = self.tree.get(slot).filter(|entry| entry.told && entry.group.container.is_some())?;
+    fn containers(&self) -> Vec<(CgroupId, GroupSlot)> {
+        let of = |slot: GroupSlot| {
+            let entry =
+                self.tree.get(slot).filter(|entry| entry.reported && entry.group.container.is_some())?;
             Some((entry.group.id, slot))
         };
         (0..self.tree.slots()).filter_map(of).collect()
@@ -133,7 +134,7 @@ impl Sensor {
     fn begin_reading(&mut self, watch: &mut DiskWatch) {
         watch.calls += 1;
         watch.unread = self.containers();
-        let there: BTreeSet<GroupId> = watch.unread.iter().map(|(id, _)| *id).collect();
+        let there: BTreeSet<CgroupId> = watch.unread.iter().map(|(id, _)| *id).collect();
         let budget = &mut self.budget;
         watch.groups.retain(|id, meter| {
             let stays = there.contains(id);
@@ -156,23 +157,23 @@ impl Sensor {
         }
     }
 
-    fn read_container(&mut self, watch: &mut DiskWatch, (id, slot): (GroupId, Slot)) {
-        let (entry, meter) = self.tree.both(slot);
+    fn read_container(&mut self, watch: &mut DiskWatch, (id, slot): (CgroupId, GroupSlot)) {
+        let (entry, meter) = self.tree.entry_and_meter(slot);
         let cpu = meter.was_read.then_some(meter.usage.cpu);
         let meter = watch.groups.entry(id).or_default();
         // Spread by slot, so that no call has to do with all of them.
         let turn = |every: u64| (watch.calls + slot as u64).is_multiple_of(every);
-        if meter.is_quiet(cpu) && !turn(QUIET_EVERY) {
+        if meter.is_quiet(cpu) && !turn(QUIET_READ_CALLS) {
             return;
         }
-        let mut on = Reading {
+        let mut on = ReadContext {
             layout: &self.layout,
             budget: &mut self.budget,
             warnings: &mut self.warnings,
-            syscalls: &mut self.cost.syscalls,
+            syscalls: &mut self.last_tick_cost.syscalls,
         };
         meter.read(&entry.path, cpu, &mut watch.buffer, &mut on);
-        if turn(DIRTY_EVERY) {
+        if turn(DIRTY_READ_CALLS) {
             meter.read_dirty(&entry.path, cpu, &mut watch.buffer, &mut on);
         }
     }
@@ -183,38 +184,39 @@ impl Sensor {
         watch: &mut DiskWatch,
         now: Micros,
         stats: &BTreeMap<DeviceNumber, DiskStat>,
-        events: &mut Vec<Event>,
+        events: &mut Vec<HostEvent>,
     ) {
         let used: BTreeSet<DeviceNumber> = watch.groups.values().flat_map(IoMeter::devices).collect();
-        let since = watch.scanned.map_or(RESCAN, |last| now.saturating_sub(last)).min(RESCAN);
+        let since = watch.rescanned.map_or(RESCAN, |last| now.saturating_sub(last)).min(RESCAN);
         let owed = watch.devices.len() as u64 * since.get() / RESCAN.get();
-        if watch.scanned.is_none() || owed > 0 {
-            watch.scanned = Some(now);
+        if watch.rescanned.is_none() || owed > 0 {
+            watch.rescanned = Some(now);
         }
         let (root, warnings) = (&self.root, &mut self.warnings);
-        let round: Vec<DeviceNumber> = watch.devices.round(watch.at).take(owed as usize).collect();
+        let round: Vec<DeviceNumber> =
+            watch.devices.cycle_from(watch.rescan_at).take(owed as usize).collect();
         for number in round {
-            warnings.keep(watch.devices.refresh(root, number));
+            warnings.ok_or_warn(watch.devices.refresh(root, number));
             watch.facts.remove(&number);
-            watch.at = number;
+            watch.rescan_at = number;
         }
         for number in &used {
-            warnings.keep(watch.devices.learn(root, *number));
+            warnings.ok_or_warn(watch.devices.learn(root, *number));
         }
-        if watch.looked.is_none_or(|last| now.saturating_sub(last) >= RESCAN) {
-            watch.looked = Some(now);
+        if watch.host_read_at.is_none_or(|last| now.saturating_sub(last) >= RESCAN) {
+            watch.host_read_at = Some(now);
             self.scan_machine(watch, stats);
         }
         let mut disks = BTreeMap::new();
         for number in used.into_iter().filter(|number| watch.devices.is_governed(*number)) {
             let facts = match watch.facts.remove(&number) {
                 Some(known) => known,
-                None => match self.warnings.keep(watch.devices.disk(&self.root, number)) {
+                None => match self.warnings.ok_or_warn(watch.devices.disk(&self.root, number)) {
                     Some(Some(fresh)) => fresh,
                     Some(None) => continue,
                     // What cannot be read now is as it was.
                     None => {
-                        disks.extend(watch.told.get(&number).map(|told| (number, told.clone())));
+                        disks.extend(watch.reported.get(&number).map(|told| (number, told.clone())));
                         continue;
                     }
                 },
@@ -223,62 +225,64 @@ impl Sensor {
             watch.facts.insert(number, facts);
             disk.swap = watch.swap.contains(&number);
             if watch.iocost.contains(&number) {
-                disk.weights = Some(Weights::Iocost);
+                disk.weights = Some(IoWeightMechanism::Iocost);
             }
             disks.insert(number, disk);
         }
         watch.facts.retain(|number, _| disks.contains_key(number));
-        for number in watch.told.keys().filter(|number| !disks.contains_key(number)) {
-            events.push(Event::DiskGone(*number));
+        for number in watch.reported.keys().filter(|number| !disks.contains_key(number)) {
+            events.push(HostEvent::DiskGone(*number));
             for meter in watch.groups.values_mut() {
                 meter.limits.remove(number);
             }
         }
-        for disk in disks.values().filter(|disk| watch.told.get(&disk.number) != Some(disk)) {
-            events.push(Event::Disk(disk.clone()));
+        for disk in disks.values().filter(|disk| watch.reported.get(&disk.number) != Some(disk)) {
+            events.push(HostEvent::Disk(disk.clone()));
         }
-        watch.told = disks;
+        watch.reported = disks;
     }
 
     /// Looks at what the machine says of all disks at once.
     fn scan_machine(&mut self, watch: &mut DiskWatch, stats: &BTreeMap<DeviceNumber, DiskStat>) {
         watch.devices.forget_mounts();
         for meter in watch.groups.values_mut() {
-            meter.look_again(&mut self.budget);
+            meter.retry_absent(&mut self.budget);
         }
         // What cannot be read now is as it was: a machine that is short of memory is no reason to limit the disk that has its swap.
-        if let Some(swap) = self.warnings.keep(watch.devices.swap(&self.root)) {
+        if let Some(swap) = self.warnings.ok_or_warn(watch.devices.swap(&self.root)) {
             watch.swap = swap;
         }
-        if let Some((Version::V2, dir)) = self.layout.dir(Controller::Io, Path::new(""))
-            && let Some(iocost) = self.warnings.keep(dir.parse("io.cost.qos", v2::iocost))
+        if let Some((CgroupVersion::V2, dir)) = self.layout.dir(CgroupController::Io, Path::new(""))
+            && let Some(iocost) = self.warnings.ok_or_warn(dir.parse("io.cost.qos", v2::iocost_devices))
         {
             watch.iocost = iocost.unwrap_or_default();
         }
-        self.count_on_v1(watch, stats);
+        self.enable_v1_counting(watch, stats);
     }
 
     /// Has v1 count the governed disks that it does not.
-    fn count_on_v1(&mut self, watch: &mut DiskWatch, stats: &BTreeMap<DeviceNumber, DiskStat>) {
-        let Some((Version::V1, dir)) = self.layout.dir(Controller::Io, Path::new("")) else { return };
+    fn enable_v1_counting(&mut self, watch: &mut DiskWatch, stats: &BTreeMap<DeviceNumber, DiskStat>) {
+        let Some((CgroupVersion::V1, dir)) = self.layout.dir(CgroupController::Io, Path::new("")) else {
+            return;
+        };
         // Another disk may come under the number of one that is gone.
-        watch.switched.retain(|number| stats.contains_key(number));
+        watch.counting_enabled.retain(|number| stats.contains_key(number));
         // Not the recursive one: here that sums up every cgroup for every disk.
         let mut counted = v1::IoRows::new();
         let read = dir.parse("blkio.throttle.io_serviced", |text| v1::io_serviced(text, &mut counted));
         // What is not known to lack a rule may have one of the user's.
-        if self.warnings.keep(read).is_none() {
+        if self.warnings.ok_or_warn(read).is_none() {
             return;
         }
         let busy = stats.iter().filter(|(_, stat)| stat.rios > 0 || stat.wios > 0).map(|(number, _)| *number);
         for number in busy {
-            if counted.contains_key(&number) || !watch.switched.insert(number) {
+            if counted.contains_key(&number) || !watch.counting_enabled.insert(number) {
                 continue;
             }
-            self.warnings.keep(watch.devices.learn(&self.root, number));
+            self.warnings.ok_or_warn(watch.devices.learn(&self.root, number));
             if !watch.devices.is_governed(number) {
-                if watch.devices.get(number).is_none_or(|node| node.layer != Layer::Partition) {
-                    watch.switched.remove(&number);
+                if watch.devices.get(number).is_none_or(|node| node.kind != BlockDeviceKind::Partition) {
+                    watch.counting_enabled.remove(&number);
                 }
                 continue;
             }
@@ -287,7 +291,7 @@ impl Sensor {
                 let write = rustix::io::write(&file, format!("{number} 0").as_bytes());
                 write.map_err(|source| ReadError::Io { operation: "writing", path: path.clone(), source })
             });
-            if self.warnings.keep(written).is_some() {
+            if self.warnings.ok_or_warn(written).is_some() {
                 tracing::info!(disk = %number, because = "cgroup v1 counts a disk from the first rule on it", "counting");
             }
         }
@@ -295,13 +299,13 @@ impl Sensor {
 
     /// The limits that are there, where the container is new on a disk, or where it is time to look `again`: also where they are as
     /// before, for others may have come and gone meanwhile.
-    fn tell_limits(
+    fn limit_events(
         &mut self,
-        (group, slot): (GroupId, Slot),
+        (group, slot): (CgroupId, GroupSlot),
         meter: &mut IoMeter,
         governed: &BTreeSet<DeviceNumber>,
         again: bool,
-        events: &mut Vec<Event>,
+        events: &mut Vec<HostEvent>,
     ) {
         let is_due = |number: &DeviceNumber| {
             if meter.limits.contains(number) { again } else { governed.contains(number) }
@@ -310,13 +314,14 @@ impl Sensor {
         if due.is_empty() {
             return;
         }
-        let Some(limits) = self.warnings.keep(cgroup::io_max(&self.layout, &self.tree[slot].path)) else {
+        let Some(limits) = self.warnings.ok_or_warn(cgroup::io_max(&self.layout, &self.tree[slot].path))
+        else {
             return;
         };
         for disk in due {
             let user = limits.iter().find(|(number, _)| *number == disk).map_or(IoMax::MAX, |(_, max)| *max);
             meter.limits.insert(disk);
-            events.push(Event::IoLimits(IoLimits { group, disk, user, ours: IoMax::MAX, ceded: None }));
+            events.push(HostEvent::IoLimits(IoLimits { group, disk, user, ours: IoMax::MAX, ceded: None }));
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The disk counters of one container.
 
-use super::meter::Reading;
-use crate::cgroup::read::{FdBudget, Kept, KeptFile};
-use crate::cgroup::{Controller, Version, v1, v2};
+use super::meter::ReadContext;
+use crate::cgroup::read::{FdBudget, PolledFile, PolledValue};
+use crate::cgroup::{CgroupController, CgroupVersion, v1, v2};
 use crate::proc;
 use crate::root::ReadError;
-use elbowroom_types::sample::{DeviceNumber, GroupId, GroupIo, IoStat};
+use elbowroom_types::sample::{CgroupId, CgroupIo, DeviceNumber, IoStat};
 use elbowroom_types::unit::{Bytes, Micros};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,22 +14,22 @@ use std::path::Path;
 #[derive(Debug, Default)]
 pub(super) struct IoMeter {
     /// v1 bytes, or v2's whole `io.stat`.
-    transfer: KeptFile,
+    transfer: PolledFile,
     /// v1 operations.
-    serviced: KeptFile,
-    pressure: KeptFile,
-    memory_stat: KeptFile,
+    serviced: PolledFile,
+    pressure: PolledFile,
+    memory_stat: PolledFile,
     /// Per device: as the kernel said last, and as it is told.
     rows: BTreeMap<DeviceNumber, (IoStat, IoStat)>,
     stalled: Option<Micros>,
     dirty: Option<Bytes>,
     /// Something moved, or waited, between the last two reads.
-    moved: bool,
+    active: bool,
     /// CPU time it had used at the last read, and at the last look at its page cache.
     read_at: Option<Micros>,
-    looked_at: Option<Micros>,
+    dirty_read_at: Option<Micros>,
     /// As it was last told.
-    told: Option<GroupIo>,
+    reported: Option<CgroupIo>,
     /// Devices whose limits were told.
     pub(super) limits: BTreeSet<DeviceNumber>,
 }
@@ -39,7 +39,7 @@ impl IoMeter {
     /// disk but what it dirtied before; and it waited for no disk. `cpu`: the time it has used; `None` where nobody measures that.
     pub(super) fn is_quiet(&self, cpu: Option<Micros>) -> bool {
         let clean = self.dirty.is_none_or(|dirty| dirty == Bytes::ZERO);
-        cpu.is_some() && cpu == self.read_at && clean && !self.moved
+        cpu.is_some() && cpu == self.read_at && clean && !self.active
     }
 
     /// Reads transfer and pressure.
@@ -48,39 +48,39 @@ impl IoMeter {
         group: &Path,
         cpu: Option<Micros>,
         buffer: &mut Vec<u8>,
-        on: &mut Reading<'_>,
+        on: &mut ReadContext<'_>,
     ) {
         self.read_at = cpu;
-        self.moved = false;
-        match on.layout.dir(Controller::Io, group) {
-            Some((Version::V1, dir)) => {
+        self.active = false;
+        match on.layout.dir(CgroupController::Io, group) {
+            Some((CgroupVersion::V1, dir)) => {
                 let mut rows = v1::IoRows::new();
                 let bytes = |text: &str| v1::io_service_bytes(text, &mut rows);
                 let file = "blkio.throttle.io_service_bytes_recursive";
-                let read = self.transfer.read_long(&dir, file, on.budget, on.syscalls, buffer, bytes);
-                let bytes = value(read, on);
+                let read = self.transfer.read_growing(&dir, file, on.budget, on.syscalls, buffer, bytes);
+                let bytes = polled_value(read, on);
                 let operations = |text: &str| v1::io_serviced(text, &mut rows);
                 let file = "blkio.throttle.io_serviced_recursive";
-                let read = self.serviced.read_long(&dir, file, on.budget, on.syscalls, buffer, operations);
-                if bytes.and(value(read, on)).is_some() {
-                    self.grow(&rows.into_values().collect::<Vec<_>>());
+                let read = self.serviced.read_growing(&dir, file, on.budget, on.syscalls, buffer, operations);
+                if bytes.and(polled_value(read, on)).is_some() {
+                    self.add_growth(&rows.into_values().collect::<Vec<_>>());
                 }
             }
-            Some((Version::V2, dir)) => {
+            Some((CgroupVersion::V2, dir)) => {
                 let parse = v2::parse_io_stat;
-                let read = self.transfer.read_long(&dir, "io.stat", on.budget, on.syscalls, buffer, parse);
-                if let Some(rows) = value(read, on) {
-                    self.grow(&rows);
+                let read = self.transfer.read_growing(&dir, "io.stat", on.budget, on.syscalls, buffer, parse);
+                if let Some(rows) = polled_value(read, on) {
+                    self.add_growth(&rows);
                 }
             }
             None => {}
         }
         if let Some(dir) = on.layout.unified_dir(group) {
             let parse = proc::pressure;
-            let read = self.pressure.read_long(&dir, "io.pressure", on.budget, on.syscalls, buffer, parse);
-            if let Some(pressure) = value(read, on) {
+            let read = self.pressure.read_growing(&dir, "io.pressure", on.budget, on.syscalls, buffer, parse);
+            if let Some(pressure) = polled_value(read, on) {
                 let stalled = Some(pressure.some.total);
-                self.moved |= stalled != self.stalled;
+                self.active |= stalled != self.stalled;
                 self.stalled = stalled;
             }
         }
@@ -93,20 +93,20 @@ impl IoMeter {
         group: &Path,
         cpu: Option<Micros>,
         buffer: &mut Vec<u8>,
-        on: &mut Reading<'_>,
+        on: &mut ReadContext<'_>,
     ) {
-        if cpu.is_some() && cpu == self.looked_at && self.dirty == Some(Bytes::ZERO) {
+        if cpu.is_some() && cpu == self.dirty_read_at && self.dirty == Some(Bytes::ZERO) {
             return;
         }
-        let Some((version, dir)) = on.layout.dir(Controller::Memory, group) else { return };
+        let Some((version, dir)) = on.layout.dir(CgroupController::Memory, group) else { return };
         let parse = match version {
-            Version::V1 => v1::parse_memory_stat,
-            Version::V2 => v2::parse_memory_stat,
+            CgroupVersion::V1 => v1::parse_memory_stat,
+            CgroupVersion::V2 => v2::parse_memory_stat,
         };
-        let read = self.memory_stat.read_long(&dir, "memory.stat", on.budget, on.syscalls, buffer, parse);
-        if let Some(stat) = value(read, on) {
+        let read = self.memory_stat.read_growing(&dir, "memory.stat", on.budget, on.syscalls, buffer, parse);
+        if let Some(stat) = polled_value(read, on) {
             self.dirty = Some(stat.file_dirty.saturating_add(stat.file_writeback));
-            self.looked_at = cpu;
+            self.dirty_read_at = cpu;
         }
     }
 
@@ -117,15 +117,19 @@ impl IoMeter {
     }
 
     /// What to tell of it, on the governed disks alone; `None` when that is what was told, or nothing at all.
-    pub(super) fn news(&mut self, group: GroupId, governed: &BTreeSet<DeviceNumber>) -> Option<GroupIo> {
+    pub(super) fn changed_io(
+        &mut self,
+        group: CgroupId,
+        governed: &BTreeSet<DeviceNumber>,
+    ) -> Option<CgroupIo> {
         let io: Vec<IoStat> =
             self.rows.values().map(|(_, told)| *told).filter(|row| governed.contains(&row.device)).collect();
-        let news = GroupIo { group, stalled: self.stalled, dirty: self.dirty, io };
+        let news = CgroupIo { group, stalled: self.stalled, dirty: self.dirty, io };
         let nothing = news.io.is_empty() && news.dirty.is_none_or(|dirty| dirty == Bytes::ZERO);
-        if self.told.as_ref() == Some(&news) || self.told.is_none() && nothing {
+        if self.reported.as_ref() == Some(&news) || self.reported.is_none() && nothing {
             return None;
         }
-        self.told = Some(news.clone());
+        self.reported = Some(news.clone());
         Some(news)
     }
 
@@ -137,9 +141,9 @@ impl IoMeter {
     }
 
     /// Looks again for files that were not there.
-    pub(super) fn look_again(&mut self, budget: &mut FdBudget) {
+    pub(super) fn retry_absent(&mut self, budget: &mut FdBudget) {
         for file in [&mut self.transfer, &mut self.serviced, &mut self.pressure, &mut self.memory_stat] {
-            if matches!(file, KeptFile::Absent) {
+            if matches!(file, PolledFile::Absent) {
                 file.reset(budget);
             }
         }
@@ -147,14 +151,14 @@ impl IoMeter {
 
     /// Adds what grew since the last read. A counter that went back (v1 forgets what a removed cgroup below did; a device was
     /// attached anew) adds nothing once, and counts on from there. A device without a row is gone.
-    fn grow(&mut self, rows: &[IoStat]) {
+    fn add_growth(&mut self, rows: &[IoStat]) {
         self.rows.retain(|device, _| rows.binary_search_by_key(device, |row| row.device).is_ok());
         for now in rows.iter().copied() {
             let (last, told) = self.rows.entry(now.device).or_insert_with(|| {
                 let none = IoStat { device: now.device, ..IoStat::EMPTY };
                 (none, none)
             });
-            self.moved |= now != *last;
+            self.active |= now != *last;
             let bytes = |told: &mut Bytes, now: Bytes, last: Bytes| {
                 *told = told.saturating_add(now.saturating_sub(last));
             };
@@ -173,9 +177,9 @@ impl IoMeter {
 }
 
 /// A container that was removed is a container without news: its end is told elsewhere.
-fn value<T>(kept: Result<Kept<T>, ReadError>, on: &mut Reading<'_>) -> Option<T> {
-    match on.warnings.keep(kept)? {
-        Kept::Value(value) => Some(value),
-        Kept::Absent | Kept::Gone => None,
+fn polled_value<T>(kept: Result<PolledValue<T>, ReadError>, on: &mut ReadContext<'_>) -> Option<T> {
+    match on.warnings.ok_or_warn(kept)? {
+        PolledValue::Value(value) => Some(value),
+        PolledValue::Absent | PolledValue::Gone => None,
     }
 }

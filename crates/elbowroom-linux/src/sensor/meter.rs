@@ -1,23 +1,23 @@
 //! The counters of one group.
 
-use super::tree::Slot;
-use crate::cgroup::read::{FdBudget, Kept, KeptFile};
-use crate::cgroup::{Controller, Layout, Version, v1, v2};
+use super::tree::GroupSlot;
+use crate::cgroup::read::{FdBudget, PolledFile, PolledValue};
+use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion, v1, v2};
 use crate::parse::leading_number;
 use crate::root::ReadError;
-use crate::warn::Warnings;
-use elbowroom_types::sample::{GroupId, Usage};
+use crate::warnings::Warnings;
+use elbowroom_types::sample::{CgroupId, Usage};
 use elbowroom_types::unit::{Bytes, Micros};
 use std::path::Path;
 
 /// The memory of a group where it hardly moves is read once in so many ticks at least, if the group is read at all.
-const MEMORY_ROUND: u64 = 8;
+const MAX_MEMORY_INTERVAL: u64 = 8;
 
 /// What every tick needs of one group. In this order the first two cache lines are all that is touched of a group that ran and of
 /// which no file is read: with a thousand of them, a tick waits for memory more than for anything else.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub(super) struct Meter {
+pub(super) struct GroupMeter {
     /// The tick that read it last.
     pub(super) tick: u64,
     /// Where a tier follows it: the total that tier last said.
@@ -27,46 +27,46 @@ pub(super) struct Meter {
     /// As it was last read.
     pub(super) usage: Usage,
     /// The group above.
-    pub(super) parent: Slot,
+    pub(super) parent: GroupSlot,
     /// Whose this is.
-    pub(super) id: GroupId,
+    pub(super) id: CgroupId,
     /// Where this tick names it, if it does.
-    pub(super) named: (u64, usize),
+    pub(super) tick_index: (u64, usize),
     /// The tick from which on its memory is read again, and the ticks between that and the read before.
     memory_due: u64,
-    memory_pause: u64,
+    memory_interval: u64,
     /// Somebody is in it: what its entry says too, which a tick would have to fetch for that.
     pub(super) populated: bool,
     /// The tier that follows it saw it, or what is below it, run since its last round; or it may have run before it was followed.
     pub(super) ran: bool,
     /// It has a quota, so v1's `cpu.stat` is worth a read.
-    pub(super) throttles: bool,
+    pub(super) has_quota: bool,
     pub(super) has_children: bool,
     /// Its files were read at least once.
     pub(super) was_read: bool,
     /// How often looking for sleepers that woke up was in vain, and where it goes on.
-    pub(super) vain_probes: u8,
+    pub(super) failed_probes: u8,
     pub(super) probe_at: usize,
     /// Of `used`, what reads of its children account for.
     pub(super) explained: Micros,
     /// The time between the last read of its files and the next.
     pub(super) interval: Micros,
-    cpu: KeptFile,
-    memory: KeptFile,
-    throttled: KeptFile,
+    cpu: PolledFile,
+    memory: PolledFile,
+    throttled: PolledFile,
 }
 
 /// What reading needs besides the group.
-pub(super) struct Reading<'a> {
-    pub(super) layout: &'a Layout,
+pub(super) struct ReadContext<'a> {
+    pub(super) layout: &'a CgroupLayout,
     pub(super) budget: &'a mut FdBudget,
     pub(super) warnings: &'a mut Warnings,
     pub(super) syscalls: &'a mut u64,
 }
 
-impl Meter {
+impl GroupMeter {
     /// A group that was not read yet.
-    pub(super) fn new(id: GroupId, parent: Slot) -> Self {
+    pub(super) fn new(id: CgroupId, parent: GroupSlot) -> Self {
         Self { id, parent, ..Self::default() }
     }
 
@@ -77,7 +77,13 @@ impl Meter {
 
     /// Reads the group's files into `usage`, CPU time only `with_cpu`, memory that hardly moves not in every one of the `ticks`; true
     /// if the group turned out to be removed. A value that cannot be read stays as it was; a counter that seems to go back does not.
-    pub(super) fn read(&mut self, group: &Path, with_cpu: bool, ticks: u64, on: &mut Reading<'_>) -> bool {
+    pub(super) fn read(
+        &mut self,
+        group: &Path,
+        with_cpu: bool,
+        ticks: u64,
+        on: &mut ReadContext<'_>,
+    ) -> bool {
         let mut gone = false;
         if with_cpu {
             gone |= self.read_cpu(group, on);
@@ -85,50 +91,53 @@ impl Meter {
         if self.memory_due <= ticks {
             let before = self.usage.memory;
             gone |= self.read_memory(group, on);
-            let still = self.was_read && hardly_moved(before, self.usage.memory);
-            self.memory_pause = if still { (self.memory_pause * 2).clamp(1, MEMORY_ROUND) } else { 1 };
-            self.memory_due = ticks + self.memory_pause;
+            let still = self.was_read && is_small_change(before, self.usage.memory);
+            self.memory_interval =
+                if still { (self.memory_interval * 2).clamp(1, MAX_MEMORY_INTERVAL) } else { 1 };
+            self.memory_due = ticks + self.memory_interval;
         }
         self.was_read = true;
         gone
     }
 
-    fn read_memory(&mut self, group: &Path, on: &mut Reading<'_>) -> bool {
+    fn read_memory(&mut self, group: &Path, on: &mut ReadContext<'_>) -> bool {
         let mut gone = false;
-        let file = on.layout.dir(Controller::Memory, group).map(|(version, dir)| match version {
-            Version::V1 => (dir, "memory.usage_in_bytes"),
-            Version::V2 => (dir, "memory.current"),
+        let file = on.layout.dir(CgroupController::Memory, group).map(|(version, dir)| match version {
+            CgroupVersion::V1 => (dir, "memory.usage_in_bytes"),
+            CgroupVersion::V2 => (dir, "memory.current"),
         });
         if let Some((dir, file)) = file {
             let kept = self.memory.read(&dir, file, on.budget, on.syscalls, leading_number);
-            if let Some(bytes) = value(kept, on.warnings, &mut gone) {
+            if let Some(bytes) = polled_value(kept, on.warnings, &mut gone) {
                 self.usage.memory = Bytes(bytes);
             }
         }
         gone
     }
 
-    fn read_cpu(&mut self, group: &Path, on: &mut Reading<'_>) -> bool {
+    fn read_cpu(&mut self, group: &Path, on: &mut ReadContext<'_>) -> bool {
         let mut gone = false;
-        match on.layout.dir(Controller::Cpuacct, group) {
-            Some((Version::V1, dir)) => {
+        match on.layout.dir(CgroupController::Cpuacct, group) {
+            Some((CgroupVersion::V1, dir)) => {
                 let kept = self.cpu.read(&dir, "cpuacct.usage", on.budget, on.syscalls, v1::cpuacct_usage);
-                if let Some(cpu) = value(kept, on.warnings, &mut gone) {
+                if let Some(cpu) = polled_value(kept, on.warnings, &mut gone) {
                     self.usage.cpu = self.usage.cpu.max(cpu);
                 }
             }
-            Some((Version::V2, dir)) => {
+            Some((CgroupVersion::V2, dir)) => {
                 let kept = self.cpu.read(&dir, "cpu.stat", on.budget, on.syscalls, v2::cpu_stat);
-                if let Some(usage) = value(kept, on.warnings, &mut gone) {
+                if let Some(usage) = polled_value(kept, on.warnings, &mut gone) {
                     self.usage.cpu = self.usage.cpu.max(usage.cpu);
                     self.usage.throttled = usage.throttled;
                 }
             }
             None => {}
         }
-        if let Some((Version::V1, dir)) = on.layout.dir(Controller::Cpu, group).filter(|_| self.throttles) {
+        if let Some((CgroupVersion::V1, dir)) =
+            on.layout.dir(CgroupController::Cpu, group).filter(|_| self.has_quota)
+        {
             let kept = self.throttled.read(&dir, "cpu.stat", on.budget, on.syscalls, v1::throttled_time);
-            if let Some(throttled) = value(kept, on.warnings, &mut gone) {
+            if let Some(throttled) = polled_value(kept, on.warnings, &mut gone) {
                 self.usage.throttled = Some(throttled);
             }
         }
@@ -143,20 +152,24 @@ impl Meter {
     }
 
     /// Looks again for files that were not there.
-    pub(super) fn look_again(&mut self, budget: &mut FdBudget) {
+    pub(super) fn retry_absent(&mut self, budget: &mut FdBudget) {
         for file in [&mut self.cpu, &mut self.memory, &mut self.throttled] {
-            if matches!(file, KeptFile::Absent) {
+            if matches!(file, PolledFile::Absent) {
                 file.reset(budget);
             }
         }
     }
 }
 
-fn value<T>(kept: Result<Kept<T>, ReadError>, warnings: &mut Warnings, gone: &mut bool) -> Option<T> {
-    match warnings.keep(kept)? {
-        Kept::Value(value) => Some(value),
-        Kept::Absent => None,
-        Kept::Gone => {
+fn polled_value<T>(
+    kept: Result<PolledValue<T>, ReadError>,
+    warnings: &mut Warnings,
+    gone: &mut bool,
+) -> Option<T> {
+    match warnings.ok_or_warn(kept)? {
+        PolledValue::Value(value) => Some(value),
+        PolledValue::Absent => None,
+        PolledValue::Gone => {
             *gone = true;
             None
         }
@@ -164,7 +177,7 @@ fn value<T>(kept: Result<Kept<T>, ReadError>, warnings: &mut Warnings, gone: &mu
 }
 
 /// Less than 1 MiB and less than 1/64 of what it had.
-pub(super) fn hardly_moved(before: Bytes, after: Bytes) -> bool {
+pub(super) fn is_small_change(before: Bytes, after: Bytes) -> bool {
     before.get().abs_diff(after.get()) <= Bytes::mib(1).get().max(before.get() / 64)
 }
 
@@ -181,7 +194,7 @@ mod tests {
             (Bytes::gib(1), Bytes::mib(1024 + 16), true),
             (Bytes::gib(1), Bytes::mib(1024 - 17), false),
         ] {
-            assert_eq!(hardly_moved(before, after), still, "{before} {after}");
+            assert_eq!(is_small_change(before, after), still, "{before} {after}");
         }
     }
 }

@@ -3,12 +3,12 @@
 //! Problem: a node has hundreds of containers, and a view is worth what its freshest number is worth; yet reading every
 //! counter of every container every period costs a whole per cent of a CPU per few hundred containers.
 //!
-//! Approach: structure and settings come from notifications ([`crate::watch`]) with a rescan spread over 30 s behind them, so
+//! Approach: structure and settings come from notifications ([`crate::watcher`]) with a rescan spread over 30 s behind them, so
 //! no tick ever opens a directory. Counters are read with `pread` on files kept open, of the groups that may have changed:
-//! the [`Tier`] says which.
+//! the [`ActivitySource`] says which.
 //!
-//! Properties: a [`GroupId`] names one directory for ever (its inode on cgroupfs; re-creation under the same path is another
-//! group); parents are told before children; of groups that go together each is told, and [`Event::Gone`] before what came in its
+//! Properties: a [`CgroupId`] names one directory for ever (its inode on cgroupfs; re-creation under the same path is another
+//! group); parents are told before children; of groups that go together each is told, and [`HostEvent::Gone`] before what came in its
 //! place; a cgroup that vanishes while it is read is a normal value; what cannot be read is absent and logged once per cause; nothing
 //! here panics on what a file says.
 //!
@@ -19,49 +19,49 @@
 mod details;
 mod disks;
 mod io_meter;
-mod machine;
 mod meter;
+mod node_counters;
 mod scan;
 mod tick;
 mod tree;
 
 use crate::cgroup::layout::LayoutError;
-use crate::cgroup::read::{FdBudget, KeptFiles};
-use crate::cgroup::{Controller, Layout, Version};
-use crate::discover::Discover;
+use crate::cgroup::read::{CgroupFileCache, FdBudget};
+use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
+use crate::discover::ContainerDiscovery;
 use crate::numa;
 use crate::parse::Malformed;
 use crate::proc;
-use crate::root::{ReadError, Root, if_there, raise_nofile};
-use crate::warn::Warnings;
-use crate::watch::Watch;
-pub use details::Details;
+use crate::root::{ReadError, Root, if_present, raise_nofile};
+use crate::warnings::Warnings;
+use crate::watch::CgroupWatcher;
+pub use details::GroupDetails;
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_types::label::Heed;
-use elbowroom_types::sample::{Event, GroupId, Node};
+use elbowroom_types::label::LabelPolicy;
+use elbowroom_types::sample::{CgroupId, HostEvent, NodeProperties};
 use elbowroom_types::unit::{Bytes, Micros};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-pub use tick::{ActiveGroups, TickCost, Tier};
-use tree::Tree;
+pub use tick::{ActivitySource, ActivityTracker, TickCost};
+use tree::GroupTree;
 
 /// Where and how to look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SensorConfig {
     /// The directory that stands for `/`; `proc` and `sys` are below it.
     pub root: PathBuf,
-    /// Patterns of cgroup paths that count as containers, see [`Discover::new`].
-    pub plain: Vec<String>,
+    /// Patterns of cgroup paths that count as containers, see [`ContainerDiscovery::new`].
+    pub container_patterns: Vec<String>,
     /// Where dockerd keeps its containers, where `/etc/docker/daemon.json` does not say.
     pub docker_root: Option<PathBuf>,
     /// Where containerd keeps what runs, beside the usual places.
     pub containerd_state: Option<PathBuf>,
-    /// Where `elbowroom run` leaves labels, see [`Discover::and_run_labels`].
+    /// Where `elbowroom run` leaves labels, see [`ContainerDiscovery::with_run_labels`].
     pub run_labels: Option<PathBuf>,
     /// Which labels of containers count.
-    pub labels: Heed,
+    pub label_policy: LabelPolicy,
     /// How often [`Sensor::tick`] will be called: an active group is read this often.
     pub period: Micros,
     /// How seldom an idle one is read at most.
@@ -79,11 +79,11 @@ impl Default for SensorConfig {
     fn default() -> Self {
         Self {
             root: PathBuf::from("/"),
-            plain: Vec::new(),
+            container_patterns: Vec::new(),
             docker_root: None,
             containerd_state: None,
             run_labels: None,
-            labels: Heed::All,
+            label_policy: LabelPolicy::All,
             period: Micros::millis(24),
             backoff: Micros::millis(1_500),
             rescan: Micros::secs(30),
@@ -117,31 +117,31 @@ pub enum SensorError {
 pub struct Sensor {
     root: Root,
     config: SensorConfig,
-    layout: Layout,
+    layout: CgroupLayout,
     /// The hierarchies whose directories make the tree, as indices into the layout; the first is the spine.
-    walked: Vec<usize>,
-    watch: Watch,
-    discover: Discover,
-    tree: Tree,
-    node: Node,
+    tree_hierarchies: Vec<usize>,
+    watcher: CgroupWatcher,
+    discover: ContainerDiscovery,
+    tree: GroupTree,
+    node: NodeProperties,
     possible: CpuSet,
     warnings: Warnings,
     budget: FdBudget,
     /// What is kept open of groups whose statistics are asked for again and again.
-    details: BTreeMap<GroupId, KeptFiles>,
-    tier: Tier,
-    machine: machine::Machine,
+    details: BTreeMap<CgroupId, CgroupFileCache>,
+    tier: ActivitySource,
+    machine: node_counters::NodeCounters,
     disks: disks::DiskWatch,
-    cost: TickCost,
+    last_tick_cost: TickCost,
     ticks: u64,
     /// Where the spread rescan is, and when it last moved.
     rescan_at: usize,
     rescanned: Instant,
     node_read: Instant,
     /// Groups a tick found removed.
-    vanished: BTreeSet<GroupId>,
+    removed: BTreeSet<CgroupId>,
     /// Groups a tick found idle for long, perhaps because nobody is in them.
-    idle: BTreeSet<GroupId>,
+    idle: BTreeSet<CgroupId>,
 }
 
 impl Sensor {
@@ -149,35 +149,49 @@ impl Sensor {
     pub fn open(config: &SensorConfig) -> Result<Self, SensorError> {
         let nofile = raise_nofile();
         let root = Root::at(&config.root)?;
-        let layout = Layout::detect(&root)?;
+        let layout = CgroupLayout::detect(&root)?;
         let mut walked = Vec::new();
-        let order = [Controller::Cpu, Controller::Cpuacct, Controller::Memory, Controller::Cpuset];
+        let order = [
+            CgroupController::Cpu,
+            CgroupController::Cpuacct,
+            CgroupController::Memory,
+            CgroupController::Cpuset,
+        ];
         for index in order.into_iter().filter_map(|c| layout.index(c)) {
             if !walked.contains(&index) {
                 walked.push(index);
             }
         }
-        let watch = Watch::open(layout.hierarchies(), &walked, config.fanotify)
+        let watch = CgroupWatcher::open(layout.hierarchies(), &walked, config.fanotify)
             .map_err(|source| SensorError::Watch { what: "cgroups", source })?;
         let node = read_node(&root)?;
         let possible = cpu_list(&root, "sys/devices/system/cpu/possible").unwrap_or(node.online);
-        let machine = machine::Machine::choose(&layout);
-        let tier = if config.bpf && root.is_host() { Tier::choose(&layout) } else { Tier::Files };
+        let machine = node_counters::NodeCounters::best_source(&layout);
+        let tier = if config.bpf && root.is_host() {
+            ActivitySource::choose(&layout)
+        } else {
+            ActivitySource::Files
+        };
         tracing::info!(
-            layout = ?layout.kind, hierarchies = walked.len(), notifications = watch.name(),
+            layout = ?layout.mode, hierarchies = walked.len(), notifications = watch.name(),
             busy_from = machine.busy_source(), tier = tier.name(), nofile, "sensing"
         );
         let now = Instant::now();
         Ok(Self {
-            discover: Discover::new(&root, &config.plain, config.docker_root.as_deref(), config.labels)
-                .and_containerd(config.containerd_state.as_deref())
-                .and_run_labels(config.run_labels.as_deref()),
+            discover: ContainerDiscovery::new(
+                &root,
+                &config.container_patterns,
+                config.docker_root.as_deref(),
+                config.label_policy,
+            )
+            .with_containerd_state(config.containerd_state.as_deref())
+            .with_run_labels(config.run_labels.as_deref()),
             root,
             config: config.clone(),
             layout,
-            walked,
-            watch,
-            tree: Tree::default(),
+            tree_hierarchies: walked,
+            watcher: watch,
+            tree: GroupTree::default(),
             node,
             possible,
             warnings: Warnings::default(),
@@ -186,26 +200,26 @@ impl Sensor {
             tier,
             machine,
             disks: disks::DiskWatch::default(),
-            cost: TickCost::default(),
+            last_tick_cost: TickCost::default(),
             ticks: 0,
             rescan_at: 0,
             rescanned: now,
             node_read: now,
-            vanished: BTreeSet::new(),
+            removed: BTreeSet::new(),
             idle: BTreeSet::new(),
         })
     }
 
     /// The machine and every cgroup there is, parents first. Call once, before anything else.
-    pub fn start(&mut self) -> Vec<Event> {
-        let mut events = vec![Event::Node(self.node.clone())];
+    pub fn start(&mut self) -> Vec<HostEvent> {
+        let mut events = vec![HostEvent::Node(self.node.clone())];
         self.scan_all(&mut events);
         events
     }
 
     /// What changed since the last call: notifications that arrived, what ticks stumbled on, and the part of the rescan that
     /// is due. Does not wait. Call when [`Sensor::as_fd`] is readable and at least once a period.
-    pub fn changes(&mut self) -> Vec<Event> {
+    pub fn changes(&mut self) -> Vec<HostEvent> {
         let mut events = Vec::new();
         self.check_node(&mut events);
         self.collect_changes(&mut events);
@@ -214,26 +228,26 @@ impl Sensor {
 
     /// Readable when [`Sensor::changes`] has something to say.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.watch.as_fd()
+        self.watcher.as_fd()
     }
 
     /// How notifications arrive: `fanotify` or `inotify`.
     pub fn notifications(&self) -> &'static str {
-        self.watch.name()
+        self.watcher.name()
     }
 
     /// Where the machine's groups are.
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &CgroupLayout {
         &self.layout
     }
 
     /// What the last tick cost.
     pub fn cost(&self) -> TickCost {
-        self.cost
+        self.last_tick_cost
     }
 
     /// Who says which groups ran.
-    pub fn tier(&self) -> &Tier {
+    pub fn tier(&self) -> &ActivitySource {
         &self.tier
     }
 
@@ -244,11 +258,11 @@ impl Sensor {
 
     /// The group's directory in every hierarchy where it has one: v1 by controller's name (`cpu`, `cpuacct`, `cpuset`,
     /// `memory`, `blkio`, `pids`), v2 under the empty name. Paths are the machine's, from its root.
-    pub fn cgroup_dirs(&self, id: GroupId) -> Vec<(String, PathBuf)> {
+    pub fn cgroup_dirs(&self, id: CgroupId) -> Vec<(String, PathBuf)> {
         let Some(path) = self.tree.slot(id).map(|slot| &self.tree[slot].path) else { return Vec::new() };
-        let v1 = Controller::ALL.into_iter().filter_map(|c| match self.layout.dir(c, path)? {
-            (Version::V1, dir) => Some((c.v1_name().to_owned(), dir)),
-            (Version::V2, _) => None,
+        let v1 = CgroupController::ALL.into_iter().filter_map(|c| match self.layout.dir(c, path)? {
+            (CgroupVersion::V1, dir) => Some((c.v1_name().to_owned(), dir)),
+            (CgroupVersion::V2, _) => None,
         });
         let v2 = self.layout.unified_dir(path).map(|dir| (String::new(), dir));
         v1.chain(v2).filter(|(_, dir)| dir.exists()).map(|(name, dir)| (name, dir.path())).collect()
@@ -256,23 +270,23 @@ impl Sensor {
 
     /// Numbers of which each tells the group from any other, also for another run of the agent: the inodes of its directories in the
     /// hierarchies that are walked, with which of them it is. A group that is just being made may have more of them later.
-    pub fn identities(&self, id: GroupId) -> Vec<u64> {
+    pub fn identities(&self, id: CgroupId) -> Vec<u64> {
         let Some(slot) = self.tree.slot(id) else { return Vec::new() };
         let inodes = self.tree[slot].inodes.into_iter().zip(0u64..);
         inodes.filter(|(inode, _)| *inode != 0).map(|(inode, walked)| walked << 60 | inode).collect()
     }
 
     /// The machine's own facts change when CPUs or memory are plugged; nothing announces it in files.
-    fn check_node(&mut self, events: &mut Vec<Event>) {
+    fn check_node(&mut self, events: &mut Vec<HostEvent>) {
         if self.node_read.elapsed() < duration(self.config.rescan) {
             return;
         }
         self.node_read = Instant::now();
-        if let Some(node) = self.warnings.keep(read_node(&self.root))
+        if let Some(node) = self.warnings.ok_or_warn(read_node(&self.root))
             && node != self.node
         {
             self.node = node.clone();
-            events.push(Event::Node(node));
+            events.push(HostEvent::Node(node));
         }
     }
 }
@@ -296,17 +310,17 @@ fn cpu_list(root: &Root, path: &str) -> Result<CpuSet, ReadError> {
     })
 }
 
-fn read_node(root: &Root) -> Result<Node, ReadError> {
+fn read_node(root: &Root) -> Result<NodeProperties, ReadError> {
     fn parse<T>(root: &Root, path: &str, parse: fn(&str) -> Result<T, Malformed>) -> Result<T, ReadError> {
         parse(&root.read(path)?).map_err(|e| ReadError::malformed(path, e))
     }
     let page_size = Bytes(rustix::param::page_size() as u64);
     // Where there is none, nobody can tell when the kernel reclaims.
-    let marks = if_there(parse(root, "proc/zoneinfo", proc::zoneinfo))?.unwrap_or_default();
-    Ok(Node {
+    let marks = if_present(parse(root, "proc/zoneinfo", proc::zoneinfo))?.unwrap_or_default();
+    Ok(NodeProperties {
         online: online(root)?,
         mem_total: parse(root, "proc/meminfo", proc::meminfo)?.mem_total,
-        numa: numa::memory(root),
+        numa: numa::node_memory(root),
         low_mark: Bytes(marks.low_pages.saturating_mul(page_size.get())),
         high_mark: Bytes(marks.high_pages.saturating_mul(page_size.get())),
         page_size,

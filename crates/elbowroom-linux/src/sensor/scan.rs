@@ -6,13 +6,13 @@
 //! uses CPU time is in use without a look. So on v1 a group whose processes moved out or ended counts as populated for
 //! some seconds more, which costs its siblings fair share and nothing else.
 
-use super::tree::{Inodes, MOST_WALKED, Slot, Tree};
+use super::tree::{GroupSlot, GroupTree, HierarchyInodes, MAX_HIERARCHIES};
 use super::{Sensor, duration};
-use crate::cgroup::{self, Controller, Dir, Version, v2};
-use crate::discover::Discover;
+use crate::cgroup::{self, CgroupController, CgroupDir, CgroupVersion, v2};
+use crate::discover::ContainerDiscovery;
 use crate::root::ReadError;
-use crate::watch::Notice;
-use elbowroom_types::sample::{Engine, Event, GroupId};
+use crate::watch::CgroupEvent;
+use elbowroom_types::sample::{CgroupId, ContainerEngine, HostEvent};
 use elbowroom_types::unit::Micros;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -21,56 +21,58 @@ use std::time::Instant;
 
 /// What notices and ticks ask to be looked at.
 #[derive(Default)]
-struct Chores {
-    everything: bool,
-    lists: BTreeSet<Slot>,
-    settings: BTreeSet<Slot>,
-    processes: BTreeSet<Slot>,
+struct PendingScans {
+    all: bool,
+    listings: BTreeSet<GroupSlot>,
+    settings: BTreeSet<GroupSlot>,
+    processes: BTreeSet<GroupSlot>,
 }
 
 impl Sensor {
     /// Looks at everything: at start, and when notices were lost.
-    pub(super) fn scan_all(&mut self, events: &mut Vec<Event>) {
+    pub(super) fn scan_all(&mut self, events: &mut Vec<HostEvent>) {
         let mut gone = Vec::new();
         if self.tree.is_empty() {
             let root = PathBuf::new();
             let inodes = self.inodes_of(&root);
             self.tree.insert(None, root, inodes);
-            self.tree[Tree::ROOT].visible = true;
-            self.tree.mark(Tree::ROOT);
+            self.tree[GroupTree::ROOT].visible = true;
+            self.tree.mark(GroupTree::ROOT);
         }
-        self.scan(Tree::ROOT, true, &mut gone);
-        for slot in self.tree.subtree(Tree::ROOT) {
+        self.scan(GroupTree::ROOT, true, &mut gone);
+        for slot in self.tree.subtree(GroupTree::ROOT) {
             self.read_settings(slot);
         }
-        for slot in self.tree.subtree(Tree::ROOT).into_iter().rev() {
+        for slot in self.tree.subtree(GroupTree::ROOT).into_iter().rev() {
             self.read_population(slot);
         }
-        self.tell(gone, events);
+        self.emit_events(gone, events);
     }
 
     /// Works off what notices, ticks and the rescan ask for.
-    pub(super) fn collect_changes(&mut self, events: &mut Vec<Event>) {
+    pub(super) fn collect_changes(&mut self, events: &mut Vec<HostEvent>) {
         let mut notices = Vec::new();
-        self.watch.drain(&mut notices);
-        let mut chores = Chores::default();
+        self.watcher.drain(&mut notices);
+        let mut chores = PendingScans::default();
         for notice in notices {
-            self.plan(notice, &mut chores);
+            self.schedule(notice, &mut chores);
         }
-        if chores.everything {
+        if chores.all {
             tracing::info!(because = "notifications were lost", "looking at every cgroup again");
             return self.scan_all(events);
         }
-        for id in std::mem::take(&mut self.vanished) {
-            chores.lists.extend(self.tree.slot(id).and_then(|slot| self.tree[slot].parent));
+        for id in std::mem::take(&mut self.removed) {
+            chores.listings.extend(self.tree.slot(id).and_then(|slot| self.tree[slot].parent));
         }
         for id in std::mem::take(&mut self.idle) {
             // v2 announces it.
-            chores.processes.extend(self.tree.slot(id).filter(|_| self.spine_version() == Version::V1));
+            chores
+                .processes
+                .extend(self.tree.slot(id).filter(|_| self.primary_version() == CgroupVersion::V1));
         }
-        self.plan_rescan(&mut chores);
+        self.schedule_rescan(&mut chores);
         let mut gone = Vec::new();
-        for slot in chores.lists {
+        for slot in chores.listings {
             if self.tree.get(slot).is_some() {
                 self.scan(slot, false, &mut gone);
             }
@@ -81,16 +83,16 @@ impl Sensor {
         for slot in chores.processes {
             self.read_population(slot);
         }
-        self.tell(gone, events);
+        self.emit_events(gone, events);
     }
 
-    fn plan(&self, notice: Notice, chores: &mut Chores) {
+    fn schedule(&self, notice: CgroupEvent, chores: &mut PendingScans) {
         // An unknown directory is new and will be listed with its parent, or gone.
-        let at = |hierarchy, dir| directory(&self.walked, &self.tree, hierarchy, dir);
+        let at = |hierarchy, dir| directory(&self.tree_hierarchies, &self.tree, hierarchy, dir);
         match notice {
-            Notice::Overflow => chores.everything = true,
-            Notice::Tree { hierarchy, dir } => chores.lists.extend(at(hierarchy, dir)),
-            Notice::File { hierarchy, dir, name } => {
+            CgroupEvent::Overflow => chores.all = true,
+            CgroupEvent::Tree { hierarchy, dir } => chores.listings.extend(at(hierarchy, dir)),
+            CgroupEvent::File { hierarchy, dir, name } => {
                 let Some(slot) = at(hierarchy, dir) else { return };
                 match name.to_str().unwrap_or("") {
                     "cgroup.procs" | "tasks" | "cgroup.events" => drop(chores.processes.insert(slot)),
@@ -108,7 +110,7 @@ impl Sensor {
     }
 
     /// The groups whose turn it is: spread, so that a thousand groups do not stall one call.
-    fn plan_rescan(&mut self, chores: &mut Chores) {
+    fn schedule_rescan(&mut self, chores: &mut PendingScans) {
         let slots = self.tree.slots();
         let elapsed = self.rescanned.elapsed().as_micros();
         let owed = elapsed * slots as u128 / duration(self.config.rescan).as_micros().max(1);
@@ -119,12 +121,12 @@ impl Sensor {
         for _ in 0..owed.min(slots as u128) {
             self.rescan_at = (self.rescan_at + 1) % slots;
             if self.rescan_at == 0 {
-                let (walked, tree) = (&self.walked, &self.tree);
-                self.watch.keep(|hierarchy, dir| directory(walked, tree, hierarchy, dir).is_some());
+                let (walked, tree) = (&self.tree_hierarchies, &self.tree);
+                self.watcher.retain(|hierarchy, dir| directory(walked, tree, hierarchy, dir).is_some());
             }
             let slot = self.rescan_at;
             if self.tree.get(slot).is_some() {
-                chores.lists.insert(slot);
+                chores.listings.insert(slot);
                 chores.settings.insert(slot);
                 chores.processes.insert(slot);
                 self.find_container(slot);
@@ -134,16 +136,17 @@ impl Sensor {
 
     /// Lists one group's directories and makes its children in the tree what they are; new ones are listed in turn, known
     /// ones only when `deep`.
-    fn scan(&mut self, slot: Slot, deep: bool, gone: &mut Vec<GroupId>) {
+    fn scan(&mut self, slot: GroupSlot, deep: bool, gone: &mut Vec<CgroupId>) {
         self.watch_group(slot);
-        let Some(found) = self.list(slot) else { return };
+        let Some(found) = self.list_children(slot) else { return };
         let mut known = BTreeMap::new();
         let mut lost = false;
         for child in self.tree[slot].children.clone() {
             let name = self.tree[child].path.file_name().unwrap_or_default();
             let seen = self.tree[child].seen;
-            let same =
-                |now: &Inodes| now.iter().zip(seen).all(|(now, was)| *now == 0 || was == 0 || *now == was);
+            let same = |now: &HierarchyInodes| {
+                now.iter().zip(seen).all(|(now, was)| *now == 0 || was == 0 || *now == was)
+            };
             if found.get(name).is_some_and(same) {
                 known.insert(name.to_owned(), child);
             } else {
@@ -157,9 +160,9 @@ impl Sensor {
         for (name, inodes) in found {
             match known.get(&name).copied() {
                 Some(child) => {
-                    let placed = self.tree.place(child, inodes);
+                    let placed = self.tree.update_inodes(child, inodes);
                     if placed {
-                        self.settle(child);
+                        self.refresh_group(child);
                     }
                     // New in one hierarchy: notices of what was made below it there came from a directory unknown until now.
                     if deep || placed {
@@ -169,7 +172,7 @@ impl Sensor {
                 None => {
                     let path = self.tree[slot].path.join(name);
                     let child = self.tree.insert(Some(slot), path, inodes);
-                    self.settle(child);
+                    self.refresh_group(child);
                     self.scan(child, true, gone);
                 }
             }
@@ -178,23 +181,24 @@ impl Sensor {
 
     /// The children's directories in all walked hierarchies; `None` when the group is in none any more, which its parent's
     /// listing will tell.
-    fn list(&mut self, slot: Slot) -> Option<BTreeMap<OsString, Inodes>> {
+    fn list_children(&mut self, slot: GroupSlot) -> Option<BTreeMap<OsString, HierarchyInodes>> {
         let entry = &self.tree[slot];
-        let mut found: BTreeMap<OsString, Inodes> = BTreeMap::new();
+        let mut found: BTreeMap<OsString, HierarchyInodes> = BTreeMap::new();
         let mut there = false;
-        for (walked, index) in self.walked.iter().enumerate() {
+        for (walked, index) in self.tree_hierarchies.iter().enumerate() {
             let inode = entry.inodes[walked];
             if inode == 0 {
                 continue;
             }
             let hierarchy = &self.layout.hierarchies()[*index];
-            let Some(children) = self.warnings.keep(Dir::new(hierarchy, &entry.path).children()).flatten()
+            let Some(children) =
+                self.warnings.ok_or_warn(CgroupDir::new(hierarchy, &entry.path).children()).flatten()
             else {
                 continue;
             };
             there = true;
             for (name, inode) in children {
-                found.entry(name).or_insert([0; MOST_WALKED])[walked] = inode;
+                found.entry(name).or_insert([0; MAX_HIERARCHIES])[walked] = inode;
             }
         }
         there.then_some(found)
@@ -202,15 +206,16 @@ impl Sensor {
 
     /// To be called before its directories are listed and its settings read: what is made or written in between is seen by one of the
     /// two.
-    fn watch_group(&mut self, slot: Slot) {
+    fn watch_group(&mut self, slot: GroupSlot) {
         let entry = &self.tree[slot];
-        for (index, inode) in self.walked.iter().zip(entry.inodes).filter(|(_, inode)| *inode != 0) {
-            self.watch.add(&self.layout.hierarchies()[*index], *index, &entry.path, inode);
+        for (index, inode) in self.tree_hierarchies.iter().zip(entry.inodes).filter(|(_, inode)| *inode != 0)
+        {
+            self.watcher.add(&self.layout.hierarchies()[*index], *index, &entry.path, inode);
         }
     }
 
     /// Removes a group with everything below it; the ids of those that anybody knew.
-    fn forget(&mut self, slot: Slot) -> Vec<GroupId> {
+    fn forget(&mut self, slot: GroupSlot) -> Vec<CgroupId> {
         for below in self.tree.subtree(slot) {
             self.untrack(below);
             self.close_details(self.tree[below].group.id);
@@ -222,7 +227,7 @@ impl Sensor {
     }
 
     /// A group that is new, or new in one of its hierarchies.
-    fn settle(&mut self, slot: Slot) {
+    fn refresh_group(&mut self, slot: GroupSlot) {
         self.watch_group(slot);
         self.tree.meters[slot].close(&mut self.budget);
         self.tree.due[slot] = Micros::ZERO;
@@ -230,7 +235,7 @@ impl Sensor {
         self.find_container(slot);
         let entry = &self.tree[slot];
         if !entry.visible && (entry.inodes[0] != 0 || entry.group.container.is_some()) {
-            self.show(slot);
+            self.make_visible(slot);
         } else if entry.visible && self.tree.meters[slot].tracked.is_none() {
             self.track(slot);
         }
@@ -239,7 +244,7 @@ impl Sensor {
     }
 
     /// Makes the group known to whom the events go, with everything above it.
-    fn show(&mut self, slot: Slot) {
+    fn make_visible(&mut self, slot: GroupSlot) {
         let mut up = Some(slot);
         while let Some(slot) = up.filter(|s| !self.tree[*s].visible) {
             self.tree[slot].visible = true;
@@ -248,14 +253,14 @@ impl Sensor {
             self.track(slot);
             up = self.tree[slot].parent;
         }
-        self.tree.reorder();
+        self.tree.invalidate_order();
     }
 
     /// Asks whether the group is a container, unless what is known of it cannot have changed.
-    fn find_container(&mut self, slot: Slot) {
+    fn find_container(&mut self, slot: GroupSlot) {
         let entry = &self.tree[slot];
         if let Some((file, stamp)) = &entry.state
-            && Discover::stamp(&self.root, file) == Some(*stamp)
+            && ContainerDiscovery::stamp(&self.root, file) == Some(*stamp)
         {
             return;
         }
@@ -270,11 +275,12 @@ impl Sensor {
             Ok(found) => found,
             Err(error) => {
                 // State that cannot be read must not take a running container away.
-                self.warnings.tell(&error);
+                self.warnings.warn_once(&error);
                 return;
             }
         };
-        let found = found.filter(|found| found.container.engine == Engine::Plain || self.made_by_root(slot));
+        let found =
+            found.filter(|found| found.container.engine == ContainerEngine::Plain || self.made_by_root(slot));
         let entry = &mut self.tree[slot];
         match found {
             Some(found) => {
@@ -283,7 +289,7 @@ impl Sensor {
                     entry.group.container = Some(found.container);
                     self.tree.mark(slot);
                     self.machine.cpusets_changed();
-                    self.show(slot);
+                    self.make_visible(slot);
                 }
             }
             // An engine deletes its files before the cgroup: once a container, it stays one until it is gone.
@@ -293,23 +299,24 @@ impl Sensor {
 
     /// Whether only root can have made the group: a user to whom a cgroup was delegated names what he makes in it as he likes, also
     /// as an engine would. The group itself may be a user's: that of a container with a user namespace is.
-    fn made_by_root(&self, slot: Slot) -> bool {
+    fn made_by_root(&self, slot: GroupSlot) -> bool {
         let entry = &self.tree[slot];
         let above = entry.path.parent().unwrap_or(Path::new(""));
-        let there = self.walked.iter().zip(entry.inodes).filter(|(_, inode)| *inode != 0);
+        let there = self.tree_hierarchies.iter().zip(entry.inodes).filter(|(_, inode)| *inode != 0);
         there.into_iter().all(|(index, _)| {
             let hierarchy = &self.layout.hierarchies()[*index];
-            Dir::new(hierarchy, above).user() == Dir::new(hierarchy, Path::new("")).user()
+            CgroupDir::new(hierarchy, above).owner_uid()
+                == CgroupDir::new(hierarchy, Path::new("")).owner_uid()
         })
     }
 
-    pub(super) fn read_settings(&mut self, slot: Slot) {
+    pub(super) fn read_settings(&mut self, slot: GroupSlot) {
         let Some(entry) = self.tree.get(slot).filter(|e| e.visible) else { return };
         let warnings = &mut self.warnings;
-        let limits = cgroup::limits(&self.layout, &entry.path, |error| warnings.tell(error));
+        let limits = cgroup::limits(&self.layout, &entry.path, |error| warnings.warn_once(error));
         // A file that was absent may be there now.
-        self.tree.meters[slot].look_again(&mut self.budget);
-        self.tree.meters[slot].throttles = limits.cpu_max.is_some_and(|max| max.quota.value().is_some());
+        self.tree.meters[slot].retry_absent(&mut self.budget);
+        self.tree.meters[slot].has_quota = limits.cpu_max.is_some_and(|max| max.quota.value().is_some());
         let entry = &mut self.tree[slot];
         if entry.group.limits != limits {
             entry.group.limits = limits;
@@ -319,14 +326,14 @@ impl Sensor {
     }
 
     /// Looks whether the group has processes, and lets everything above it know.
-    fn read_population(&mut self, slot: Slot) {
+    fn read_population(&mut self, slot: GroupSlot) {
         if self.tree.get(slot).is_none() {
             return;
         }
         let mut at = slot;
         loop {
             let populated = self.population(at, at == slot);
-            let changed = self.tree.populate(at, populated);
+            let changed = self.tree.set_populated(at, populated);
             if changed {
                 self.tree.mark(at);
             }
@@ -337,17 +344,17 @@ impl Sensor {
         }
     }
 
-    fn population(&mut self, slot: Slot, look: bool) -> bool {
+    fn population(&mut self, slot: GroupSlot, look: bool) -> bool {
         let entry = &self.tree[slot];
         let walked = entry.inodes.iter().position(|inode| *inode != 0).unwrap_or(0);
-        let hierarchy = &self.layout.hierarchies()[self.walked[walked]];
-        let dir = Dir::new(hierarchy, &entry.path);
-        if hierarchy.version == Version::V2 {
-            let answer = self.warnings.keep(v2::populated(&dir)).flatten();
-            return answer.unwrap_or(slot == Tree::ROOT);
+        let hierarchy = &self.layout.hierarchies()[self.tree_hierarchies[walked]];
+        let dir = CgroupDir::new(hierarchy, &entry.path);
+        if hierarchy.version == CgroupVersion::V2 {
+            let answer = self.warnings.ok_or_warn(v2::populated(&dir)).flatten();
+            return answer.unwrap_or(slot == GroupTree::ROOT);
         }
         if look {
-            let any = self.warnings.keep(has_processes(&dir)).flatten().unwrap_or(false);
+            let any = self.warnings.ok_or_warn(has_processes(&dir)).flatten().unwrap_or(false);
             self.tree[slot].own_processes = any;
         }
         let entry = &self.tree[slot];
@@ -355,31 +362,31 @@ impl Sensor {
     }
 
     /// A tick found the group using CPU time.
-    pub(super) fn mark_populated(&mut self, slot: Slot) {
+    pub(super) fn mark_populated(&mut self, slot: GroupSlot) {
         if !self.tree.meters[slot].populated {
-            self.tree.populate(slot, true);
+            self.tree.set_populated(slot, true);
             self.tree.mark(slot);
         }
     }
 
     /// The groups that are gone, then those that are new or changed, parents first.
-    fn tell(&mut self, gone: Vec<GroupId>, events: &mut Vec<Event>) {
-        events.extend(gone.into_iter().map(Event::Gone));
+    fn emit_events(&mut self, gone: Vec<CgroupId>, events: &mut Vec<HostEvent>) {
+        events.extend(gone.into_iter().map(HostEvent::Gone));
         for slot in self.tree.take_marked() {
             let entry = &mut self.tree[slot];
-            entry.told = true;
-            events.push(Event::Group(entry.group.clone()));
+            entry.reported = true;
+            events.push(HostEvent::Group(entry.group.clone()));
         }
     }
 
-    fn spine_version(&self) -> Version {
-        self.layout.hierarchies()[self.walked[0]].version
+    fn primary_version(&self) -> CgroupVersion {
+        self.layout.hierarchies()[self.tree_hierarchies[0]].version
     }
 
-    fn inodes_of(&self, path: &Path) -> Inodes {
-        let mut inodes = [0; MOST_WALKED];
-        for (slot, index) in inodes.iter_mut().zip(&self.walked) {
-            *slot = Dir::new(&self.layout.hierarchies()[*index], path).inode().unwrap_or(0);
+    fn inodes_of(&self, path: &Path) -> HierarchyInodes {
+        let mut inodes = [0; MAX_HIERARCHIES];
+        for (slot, index) in inodes.iter_mut().zip(&self.tree_hierarchies) {
+            *slot = CgroupDir::new(&self.layout.hierarchies()[*index], path).inode().unwrap_or(0);
         }
         inodes
     }
@@ -387,17 +394,17 @@ impl Sensor {
     /// Whether some container is kept to a part of the online CPUs.
     pub(super) fn any_narrow_cpuset(&self) -> bool {
         let online = &self.node.online;
-        self.layout.index(Controller::Cpuset).is_some()
+        self.layout.index(CgroupController::Cpuset).is_some()
             && (0..self.tree.slots()).filter_map(|slot| self.tree.get(slot)).any(|entry| {
                 entry.group.container.is_some()
-                    && entry.group.limits.cpuset.is_some_and(|set| set.and(online) != *online)
+                    && entry.group.limits.cpuset.is_some_and(|set| set.intersection(online) != *online)
             })
     }
 }
 
 /// Whether `cgroup.procs` has a line. The kernel of v1 sorts the whole list for that; it keeps it for a second.
-fn has_processes(dir: &Dir<'_>) -> cgroup::Answer<bool> {
-    let file = crate::root::if_there(dir.open("cgroup.procs"))?;
+fn has_processes(dir: &CgroupDir<'_>) -> cgroup::ReadResult<bool> {
+    let file = crate::root::if_present(dir.open("cgroup.procs"))?;
     let Some(file) = file else { return Ok(None) };
     let mut buffer = [0u8; 32];
     match rustix::io::read(&file, &mut buffer) {
@@ -410,7 +417,7 @@ fn has_processes(dir: &Dir<'_>) -> cgroup::Answer<bool> {
 }
 
 /// The group that has this directory, of a hierarchy by its index.
-fn directory(walked: &[usize], tree: &Tree, hierarchy: usize, inode: u64) -> Option<Slot> {
+fn directory(walked: &[usize], tree: &GroupTree, hierarchy: usize, inode: u64) -> Option<GroupSlot> {
     let walked = walked.iter().position(|index| *index == hierarchy)?;
     tree.by_inode(walked, inode)
 }

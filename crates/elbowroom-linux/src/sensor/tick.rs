@@ -6,45 +6,45 @@
 //! of those are read early: a container that wakes up is seen within a few periods, not after 1.5 s. Where the explanation is
 //! a process directly in the parent (v1 allows it), looking is in vain and soon costs one read a period.
 //!
-//! With [`Tier::Active`], somebody else (the scheduler, through BPF) says which groups ran and for how long; files are read for
+//! With [`ActivitySource::Tracked`], somebody else (the scheduler, through BPF) says which groups ran and for how long; files are read for
 //! the memory of those, and once in 64 periods for that of the others, and for the CPU time of who ran since.
 //!
 //! Memory that hardly moves is read after 1, 2, 4 and then every 8 periods, also of a group that is busy; what moves is read every
 //! period again. That is half of a busy group's system calls, and nearly all of them in an active tier.
 
 use super::Sensor;
-use super::meter::{Reading, hardly_moved};
-use super::tree::{Slot, Tree};
-use crate::cgroup::Layout;
+use super::meter::{ReadContext, is_small_change};
+use super::tree::{GroupSlot, GroupTree};
+use crate::cgroup::CgroupLayout;
 use elbowroom_types::sample::Tick;
 use elbowroom_types::unit::Micros;
 use std::fmt::Debug;
 
 /// In an active tier, a group's files are read once in so many periods all the same.
-const ROUND: u64 = 64;
+const TRACKED_READ_PERIODS: u64 = 64;
 /// How many children that back off are read early for one parent in one tick; halved with every look in vain.
-const MOST_PROBES: usize = 64;
+const MAX_PROBES: usize = 64;
 
 /// Who says which groups ran.
 #[derive(Debug, Default)]
-pub enum Tier {
+pub enum ActivitySource {
     /// Their files, read in a period that adapts to each.
     #[default]
     Files,
     /// Somebody who sees every context switch.
-    Active(Box<dyn ActiveGroups>),
+    Tracked(Box<dyn ActivityTracker>),
 }
 
-impl Tier {
+impl ActivitySource {
     /// The best one that this build has and this kernel takes.
     #[cfg(feature = "bpf")]
-    pub(super) fn choose(layout: &Layout) -> Self {
-        crate::bpf::tier(layout)
+    pub(super) fn choose(layout: &CgroupLayout) -> Self {
+        crate::bpf::detect_activity_source(layout)
     }
 
     /// Files: this build has nothing else.
     #[cfg(not(feature = "bpf"))]
-    pub(super) fn choose(_: &Layout) -> Self {
+    pub(super) fn choose(_: &CgroupLayout) -> Self {
         Self::Files
     }
 
@@ -52,15 +52,15 @@ impl Tier {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Files => "files",
-            Self::Active(_) => "bpf",
+            Self::Tracked(_) => "bpf",
         }
     }
 }
 
 /// A source that knows which groups ran since it was last asked, without reading their files.
-pub trait ActiveGroups: Debug + Send {
+pub trait ActivityTracker: Debug + Send {
     /// Follows the group whose directory has this inode in the hierarchy of the cpu controller, under a slot of the
-    /// caller's. False where it cannot: the group's files are read as in [`Tier::Files`].
+    /// caller's. False where it cannot: the group's files are read as in [`ActivitySource::Files`].
     fn track(&mut self, inode: u64, slot: u32) -> bool;
 
     /// Forgets a group.
@@ -68,7 +68,7 @@ pub trait ActiveGroups: Debug + Send {
 
     /// Calls `each` with every slot whose own tasks (not those of groups below it) ran since the last call, and the CPU time
     /// they used since the group is tracked.
-    fn ran(&mut self, each: &mut dyn FnMut(u32, Micros));
+    fn drain_active(&mut self, each: &mut dyn FnMut(u32, Micros));
 }
 
 /// What one tick cost.
@@ -85,29 +85,29 @@ pub struct TickCost {
 impl Sensor {
     /// One period's measurements. `now` is the monotonic clock's. Counters never go back.
     pub fn tick(&mut self, now: Micros) -> Tick {
-        self.cost = TickCost::default();
+        self.last_tick_cost = TickCost::default();
         self.ticks += 1;
         let mut tick = self.read_machine(now);
         if self.tree.is_empty() {
             return tick;
         }
-        let root = &mut self.tree.meters[Tree::ROOT];
+        let root = &mut self.tree.meters[GroupTree::ROOT];
         root.used = tick.busy.saturating_sub(root.usage.cpu);
         root.explained = Micros::ZERO;
         root.usage.cpu = tick.busy;
         root.tick = self.ticks;
-        if let Tier::Active(_) = self.tier {
+        if let ActivitySource::Tracked(_) = self.tier {
             self.read_active(&mut tick);
             self.read_due(&mut tick);
         } else {
             let busy = self.read_due(&mut tick);
-            self.probe(busy, &mut tick);
+            self.probe_sleepers(busy, &mut tick);
         }
         tick
     }
 
     /// Reads the groups whose turn it is; returns those of them that have children and used time.
-    fn read_due(&mut self, tick: &mut Tick) -> Vec<Slot> {
+    fn read_due(&mut self, tick: &mut Tick) -> Vec<GroupSlot> {
         // Ticks come a little early or late: what is due within half a period is due now.
         let horizon = tick.now.saturating_add(Micros(self.config.period.get() / 2));
         let mut busy = Vec::new();
@@ -118,13 +118,13 @@ impl Sensor {
             }
             let meter = &self.tree.meters[slot];
             if meter.tracked.is_some() {
-                self.read_round(slot, tick);
+                self.read_tracked(slot, tick);
                 continue;
             }
             let parent = &self.tree.meters[meter.parent];
             // The root's number may be too coarse to say that nobody ran.
             let idle = meter.was_read
-                && meter.parent != Tree::ROOT
+                && meter.parent != GroupTree::ROOT
                 && parent.tick == self.ticks
                 && parent.used == Micros::ZERO;
             self.read_group(slot, !idle, tick);
@@ -137,9 +137,9 @@ impl Sensor {
     }
 
     /// Looks for who used what `parents` used and no child's read explains.
-    fn probe(&mut self, mut parents: Vec<Slot>, tick: &mut Tick) {
+    fn probe_sleepers(&mut self, mut parents: Vec<GroupSlot>, tick: &mut Tick) {
         if self.machine.is_precise() {
-            parents.push(Tree::ROOT);
+            parents.push(GroupTree::ROOT);
         }
         // Less is noise: the kernel adds a running task's time to a group and to those above it one after the other.
         let noise = Micros(self.config.period.get() / 48);
@@ -149,7 +149,7 @@ impl Sensor {
             if children == 0 || meter.used.saturating_sub(meter.explained) <= noise {
                 continue;
             }
-            let (from, most) = (meter.probe_at, (MOST_PROBES >> meter.vain_probes).max(1));
+            let (from, most) = (meter.probe_at, (MAX_PROBES >> meter.failed_probes).max(1));
             let (mut looked, mut found, mut passed) = (0, false, 0);
             while passed < children && looked < most {
                 let child = self.tree[parent].children[(from + passed) % children];
@@ -158,7 +158,7 @@ impl Sensor {
                     continue;
                 }
                 looked += 1;
-                self.cost.probes += 1;
+                self.last_tick_cost.probes += 1;
                 self.read_group(child, true, tick);
                 if self.tree.meters[child].used > Micros::ZERO {
                     found = true;
@@ -171,27 +171,27 @@ impl Sensor {
             }
             let meter = &mut self.tree.meters[parent];
             meter.probe_at = (from + passed) % children;
-            meter.vain_probes =
-                if found { 0 } else { (meter.vain_probes + 1).min(MOST_PROBES.ilog2() as u8) };
+            meter.failed_probes =
+                if found { 0 } else { (meter.failed_probes + 1).min(MAX_PROBES.ilog2() as u8) };
         }
     }
 
     /// Adds what the tier saw, to each group and to those above it, and reads the memory of who ran.
     fn read_active(&mut self, tick: &mut Tick) {
-        let Tier::Active(source) = &mut self.tier else { return };
+        let ActivitySource::Tracked(source) = &mut self.tier else { return };
         let meters = &mut self.tree.meters;
         let ticks = self.ticks;
         let (mut ran, mut touched) = (Vec::new(), Vec::new());
-        source.ran(&mut |slot, total| {
-            let Some(meter) = meters.get_mut(slot as Slot) else { return };
+        source.drain_active(&mut |slot, total| {
+            let Some(meter) = meters.get_mut(slot as GroupSlot) else { return };
             let Some(last) = meter.tracked.replace(total) else {
                 meter.tracked = None;
                 return;
             };
             let used = total.saturating_sub(last);
-            ran.push(slot as Slot);
-            let mut up = slot as Slot;
-            while up != Tree::ROOT {
+            ran.push(slot as GroupSlot);
+            let mut up = slot as GroupSlot;
+            while up != GroupTree::ROOT {
                 let meter = &mut meters[up];
                 if meter.tick != ticks {
                     meter.tick = ticks;
@@ -209,24 +209,24 @@ impl Sensor {
         }
         for slot in touched {
             // Only its files tell how long a quota held a group back.
-            self.read_files(slot, self.tree.meters[slot].throttles);
-            self.name(slot, tick);
+            self.read_files(slot, self.tree.meters[slot].has_quota);
+            self.record_usage(slot, tick);
         }
     }
 
     /// Reads the files of a group that the tier follows: memory moves without anybody running, and the kernel's own account of
     /// who ran has what the tier's falls short of.
-    fn read_round(&mut self, slot: Slot, tick: &mut Tick) {
+    fn read_tracked(&mut self, slot: GroupSlot, tick: &mut Tick) {
         let meter = &self.tree.meters[slot];
         let (before, first, ran) = (meter.usage, !meter.was_read, meter.ran);
         self.read_files(slot, ran || first);
-        let round = Micros(self.config.period.get().saturating_mul(ROUND));
-        self.tree.due[slot] = tick.now.saturating_add(spread(round, self.config.period, slot));
+        let round = Micros(self.config.period.get().saturating_mul(TRACKED_READ_PERIODS));
+        self.tree.due[slot] = tick.now.saturating_add(stagger(round, self.config.period, slot));
         let meter = &mut self.tree.meters[slot];
         let changed = first || meter.usage != before;
         let ran_before = meter.tick != self.ticks && std::mem::take(&mut meter.ran);
         if changed {
-            self.name(slot, tick);
+            self.record_usage(slot, tick);
         }
         // Who ends runs last.
         if ran_before && self.tree.meters[slot].populated {
@@ -235,13 +235,13 @@ impl Sensor {
     }
 
     /// Reads one group and says when it is read again.
-    fn read_group(&mut self, slot: Slot, with_cpu: bool, tick: &mut Tick) {
+    fn read_group(&mut self, slot: GroupSlot, with_cpu: bool, tick: &mut Tick) {
         let before = self.tree.meters[slot].usage;
         let first = !self.tree.meters[slot].was_read;
         self.read_files(slot, with_cpu);
         let meter = &mut self.tree.meters[slot];
         let used = meter.usage.cpu.saturating_sub(before.cpu);
-        let quiet = used == Micros::ZERO && hardly_moved(before.memory, meter.usage.memory);
+        let quiet = used == Micros::ZERO && is_small_change(before.memory, meter.usage.memory);
         let changed = first || meter.usage != before;
         meter.tick = self.ticks;
         meter.used = used;
@@ -249,18 +249,18 @@ impl Sensor {
         let parent = meter.parent;
         let was_slow = meter.interval >= self.config.backoff;
         // A top-level group with children says for all of them whether anybody ran.
-        meter.interval = match !quiet || meter.parent == Tree::ROOT && meter.has_children {
+        meter.interval = match !quiet || meter.parent == GroupTree::ROOT && meter.has_children {
             true => self.config.period,
             false => {
                 Micros((meter.interval.get() * 2).max(self.config.period.get())).min(self.config.backoff)
             }
         };
-        self.tree.due[slot] = tick.now.saturating_add(spread(meter.interval, self.config.period, slot));
+        self.tree.due[slot] = tick.now.saturating_add(stagger(meter.interval, self.config.period, slot));
         let is_slow = meter.interval >= self.config.backoff;
         let above = &mut self.tree.meters[parent];
         above.explained = above.explained.saturating_add(used);
         if changed {
-            self.name(slot, tick);
+            self.record_usage(slot, tick);
         }
         if used > Micros::ZERO {
             self.mark_populated(slot);
@@ -269,36 +269,36 @@ impl Sensor {
         }
     }
 
-    fn read_files(&mut self, slot: Slot, with_cpu: bool) {
+    fn read_files(&mut self, slot: GroupSlot, with_cpu: bool) {
         if !self.tree.meters[slot].is_due(with_cpu, self.ticks) {
             return;
         }
-        self.cost.groups += 1;
-        let (entry, meter) = self.tree.both(slot);
-        let mut on = Reading {
+        self.last_tick_cost.groups += 1;
+        let (entry, meter) = self.tree.entry_and_meter(slot);
+        let mut on = ReadContext {
             layout: &self.layout,
             budget: &mut self.budget,
             warnings: &mut self.warnings,
-            syscalls: &mut self.cost.syscalls,
+            syscalls: &mut self.last_tick_cost.syscalls,
         };
         if meter.read(&entry.path, with_cpu, self.ticks, &mut on) {
-            self.vanished.insert(entry.group.id);
+            self.removed.insert(entry.group.id);
         }
     }
 
     /// Puts the group's usage into the tick, once.
-    fn name(&mut self, slot: Slot, tick: &mut Tick) {
+    fn record_usage(&mut self, slot: GroupSlot, tick: &mut Tick) {
         let meter = &mut self.tree.meters[slot];
-        if meter.named.0 == self.ticks {
-            tick.usage[meter.named.1].1 = meter.usage;
+        if meter.tick_index.0 == self.ticks {
+            tick.usage[meter.tick_index.1].1 = meter.usage;
         } else {
-            meter.named = (self.ticks, tick.usage.len());
+            meter.tick_index = (self.ticks, tick.usage.len());
             tick.usage.push((meter.id, meter.usage));
         }
     }
 
     /// Who says which groups ran from now on.
-    pub fn set_tier(&mut self, tier: Tier) {
+    pub fn set_tier(&mut self, tier: ActivitySource) {
         self.tier = tier;
         for slot in 0..self.tree.slots() {
             self.track(slot);
@@ -306,10 +306,12 @@ impl Sensor {
     }
 
     /// Has the tier follow a group, if there is one that can.
-    pub(super) fn track(&mut self, slot: Slot) {
+    pub(super) fn track(&mut self, slot: GroupSlot) {
         let Some(inode) = self.tree.get(slot).filter(|e| e.visible).map(|e| e.inodes[0]) else { return };
         let tracked = match &mut self.tier {
-            Tier::Active(source) if slot != Tree::ROOT && inode != 0 => source.track(inode, slot as u32),
+            ActivitySource::Tracked(source) if slot != GroupTree::ROOT && inode != 0 => {
+                source.track(inode, slot as u32)
+            }
             _ => false,
         };
         let meter = &mut self.tree.meters[slot];
@@ -319,15 +321,17 @@ impl Sensor {
     }
 
     /// Has the tier forget a group.
-    pub(super) fn untrack(&mut self, slot: Slot) {
-        if let (Tier::Active(source), Some(_)) = (&mut self.tier, self.tree.meters[slot].tracked.take()) {
+    pub(super) fn untrack(&mut self, slot: GroupSlot) {
+        if let (ActivitySource::Tracked(source), Some(_)) =
+            (&mut self.tier, self.tree.meters[slot].tracked.take())
+        {
             source.untrack(self.tree[slot].seen[0]);
         }
     }
 }
 
 /// Long intervals end up to a half early, by group: a thousand that fell idle together are not all read in one tick.
-fn spread(interval: Micros, period: Micros, slot: Slot) -> Micros {
+fn stagger(interval: Micros, period: Micros, slot: GroupSlot) -> Micros {
     if interval.get() < period.get().saturating_mul(8) {
         return interval;
     }
@@ -341,9 +345,9 @@ mod tests {
     #[test]
     fn only_long_intervals_are_spread_and_never_by_more_than_half() {
         let period = Micros::millis(24);
-        assert_eq!(spread(Micros::millis(96), period, 31), Micros::millis(96));
+        assert_eq!(stagger(Micros::millis(96), period, 31), Micros::millis(96));
         for slot in 0..100 {
-            let spread = spread(Micros::millis(1_500), period, slot);
+            let spread = stagger(Micros::millis(1_500), period, slot);
             assert!(spread > Micros::millis(750) && spread <= Micros::millis(1_500), "{slot} {spread}");
         }
     }

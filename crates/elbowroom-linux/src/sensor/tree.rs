@@ -1,36 +1,36 @@
 //! The groups that are known, by id, by inode and in the order parents first.
 
-use super::meter::Meter;
+use super::meter::GroupMeter;
 use crate::cgroup::read::FdBudget;
-use crate::discover::Stamp;
-use elbowroom_types::sample::{Group, GroupId, Limits};
+use crate::discover::StateStamp;
+use elbowroom_types::sample::{CgroupId, CgroupProperties, CgroupSettings};
 use elbowroom_types::unit::Micros;
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 use std::path::{Path, PathBuf};
 
 /// The place of a group in the tree; used again after the group is gone, so it is not kept across scans.
-pub(super) type Slot = usize;
+pub(super) type GroupSlot = usize;
 
 /// The most hierarchies that are walked: cpu, cpuacct, memory and cpuset, each mounted alone.
-pub(super) const MOST_WALKED: usize = 4;
+pub(super) const MAX_HIERARCHIES: usize = 4;
 
 /// One directory's inode in each walked hierarchy; 0 where it has none.
-pub(super) type Inodes = [u64; MOST_WALKED];
+pub(super) type HierarchyInodes = [u64; MAX_HIERARCHIES];
 
 /// One group, apart from what every tick needs.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct GroupEntry {
     /// As it is to be told.
-    pub(super) group: Group,
+    pub(super) group: CgroupProperties,
     /// Exactly its path, from the hierarchy's root; `group.path` is for people.
     pub(super) path: PathBuf,
-    pub(super) parent: Option<Slot>,
-    pub(super) children: Vec<Slot>,
+    pub(super) parent: Option<GroupSlot>,
+    pub(super) children: Vec<GroupSlot>,
     /// Where it is now.
-    pub(super) inodes: Inodes,
+    pub(super) inodes: HierarchyInodes,
     /// Where it was last seen: what is re-created with another inode is another group.
-    pub(super) seen: Inodes,
+    pub(super) seen: HierarchyInodes,
     /// A process directly in it.
     pub(super) own_processes: bool,
     /// Told, or to be told. A directory beside the spine that neither is nor holds a container stays unsaid.
@@ -38,31 +38,31 @@ pub(super) struct Entry {
     /// Differs from what was told.
     pub(super) dirty: bool,
     /// Was told.
-    pub(super) told: bool,
+    pub(super) reported: bool,
     /// The engine's file about it.
-    pub(super) state: Option<(PathBuf, Stamp)>,
+    pub(super) state: Option<(PathBuf, StateStamp)>,
 }
 
 /// All groups. Slot 0 is the root of the hierarchies.
 #[derive(Debug, Default)]
-pub(super) struct Tree {
-    entries: Vec<Option<Entry>>,
+pub(super) struct GroupTree {
+    entries: Vec<Option<GroupEntry>>,
     /// By slot, apart from the entries: a tick walks these and should find them side by side.
-    pub(super) meters: Vec<Meter>,
+    pub(super) meters: Vec<GroupMeter>,
     /// By slot, when the group's files are to be read again: of most groups a tick needs no more.
     pub(super) due: Vec<Micros>,
-    free: Vec<Slot>,
-    ids: HashMap<GroupId, Slot>,
-    inodes: HashMap<(usize, u64), Slot>,
+    free: Vec<GroupSlot>,
+    ids: HashMap<CgroupId, GroupSlot>,
+    inodes: HashMap<(usize, u64), GroupSlot>,
     next_id: u64,
-    order: Vec<Slot>,
+    order: Vec<GroupSlot>,
     order_is_stale: bool,
-    marked: Vec<Slot>,
+    marked: Vec<GroupSlot>,
 }
 
-impl Tree {
+impl GroupTree {
     /// The root of the hierarchies.
-    pub(super) const ROOT: Slot = 0;
+    pub(super) const ROOT: GroupSlot = 0;
 
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -73,63 +73,68 @@ impl Tree {
         self.entries.len()
     }
 
-    pub(super) fn get(&self, slot: Slot) -> Option<&Entry> {
+    pub(super) fn get(&self, slot: GroupSlot) -> Option<&GroupEntry> {
         self.entries.get(slot)?.as_ref()
     }
 
-    pub(super) fn slot(&self, id: GroupId) -> Option<Slot> {
+    pub(super) fn slot(&self, id: CgroupId) -> Option<GroupSlot> {
         self.ids.get(&id).copied()
     }
 
     /// The group whose directory has this inode in the walked hierarchy.
-    pub(super) fn by_inode(&self, walked: usize, inode: u64) -> Option<Slot> {
+    pub(super) fn by_inode(&self, walked: usize, inode: u64) -> Option<GroupSlot> {
         self.inodes.get(&(walked, inode)).copied()
     }
 
     /// Adds a group below `parent`, or the root.
-    pub(super) fn insert(&mut self, parent: Option<Slot>, path: PathBuf, inodes: Inodes) -> Slot {
-        let id = GroupId(self.next_id);
+    pub(super) fn insert(
+        &mut self,
+        parent: Option<GroupSlot>,
+        path: PathBuf,
+        inodes: HierarchyInodes,
+    ) -> GroupSlot {
+        let id = CgroupId(self.next_id);
         self.next_id += 1;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
-            self.meters.push(Meter::default());
+            self.meters.push(GroupMeter::default());
             self.due.push(Micros::ZERO);
             self.entries.len() - 1
         });
-        let group = Group {
+        let group = CgroupProperties {
             id,
             parent: parent.map(|p| self[p].group.id),
-            path: shown(&path),
+            path: display_path(&path),
             container: None,
-            limits: Limits::default(),
+            limits: CgroupSettings::default(),
             populated: false,
         };
-        self.meters[slot] = Meter::new(id, parent.unwrap_or(Self::ROOT));
+        self.meters[slot] = GroupMeter::new(id, parent.unwrap_or(Self::ROOT));
         self.due[slot] = Micros::ZERO;
-        self.entries[slot] = Some(Entry {
+        self.entries[slot] = Some(GroupEntry {
             group,
             path,
             parent,
             children: Vec::new(),
-            inodes: [0; MOST_WALKED],
-            seen: [0; MOST_WALKED],
+            inodes: [0; MAX_HIERARCHIES],
+            seen: [0; MAX_HIERARCHIES],
             own_processes: false,
             visible: false,
             dirty: false,
-            told: false,
+            reported: false,
             state: None,
         });
         if let Some(parent) = parent {
             self[parent].children.push(slot);
         }
         self.ids.insert(id, slot);
-        self.place(slot, inodes);
+        self.update_inodes(slot, inodes);
         self.order_is_stale = true;
         slot
     }
 
     /// Notes where the group's directories are now; true if it is in a hierarchy where it was not.
-    pub(super) fn place(&mut self, slot: Slot, inodes: Inodes) -> bool {
+    pub(super) fn update_inodes(&mut self, slot: GroupSlot, inodes: HierarchyInodes) -> bool {
         let entry = self.entries[slot].as_mut().expect("a slot in hand holds a group");
         let mut came = false;
         for (walked, inode) in inodes.into_iter().enumerate() {
@@ -148,20 +153,20 @@ impl Tree {
     }
 
     /// Notes that the group is to be told.
-    pub(super) fn mark(&mut self, slot: Slot) {
+    pub(super) fn mark(&mut self, slot: GroupSlot) {
         if !std::mem::replace(&mut self[slot].dirty, true) {
             self.marked.push(slot);
         }
     }
 
     /// Notes whether somebody is in the group; true if that is news.
-    pub(super) fn populate(&mut self, slot: Slot, populated: bool) -> bool {
+    pub(super) fn set_populated(&mut self, slot: GroupSlot, populated: bool) -> bool {
         self[slot].group.populated = populated;
         std::mem::replace(&mut self.meters[slot].populated, populated) != populated
     }
 
     /// The visible ones of the marked groups, parents first; none is marked afterwards.
-    pub(super) fn take_marked(&mut self) -> Vec<Slot> {
+    pub(super) fn take_marked(&mut self) -> Vec<GroupSlot> {
         let mut marked = std::mem::take(&mut self.marked);
         marked.retain(|slot| {
             self.entries[*slot]
@@ -173,12 +178,12 @@ impl Tree {
     }
 
     /// A group with its meter.
-    pub(super) fn both(&mut self, slot: Slot) -> (&Entry, &mut Meter) {
+    pub(super) fn entry_and_meter(&mut self, slot: GroupSlot) -> (&GroupEntry, &mut GroupMeter) {
         (self.entries[slot].as_ref().expect("a slot in hand holds a group"), &mut self.meters[slot])
     }
 
     /// Removes a group with everything below it; the ids of the told ones, topmost first.
-    pub(super) fn remove(&mut self, slot: Slot, budget: &mut FdBudget) -> Vec<GroupId> {
+    pub(super) fn remove(&mut self, slot: GroupSlot, budget: &mut FdBudget) -> Vec<CgroupId> {
         if let Some(parent) = self[slot].parent {
             self[parent].children.retain(|child| *child != slot);
         }
@@ -186,7 +191,7 @@ impl Tree {
         while let Some(slot) = doomed.pop() {
             let Some(entry) = self.entries[slot].take() else { continue };
             doomed.extend(entry.children);
-            if entry.told {
+            if entry.reported {
                 told.push(entry.group.id);
             }
             self.ids.remove(&entry.group.id);
@@ -201,7 +206,7 @@ impl Tree {
     }
 
     /// The group and everything below it, parents first.
-    pub(super) fn subtree(&self, top: Slot) -> Vec<Slot> {
+    pub(super) fn subtree(&self, top: GroupSlot) -> Vec<GroupSlot> {
         let mut slots = vec![top];
         let mut next = 0;
         while let Some(slot) = slots.get(next) {
@@ -212,12 +217,12 @@ impl Tree {
     }
 
     /// Marks that what is visible changed.
-    pub(super) fn reorder(&mut self) {
+    pub(super) fn invalidate_order(&mut self) {
         self.order_is_stale = true;
     }
 
     /// The visible groups but the root, parents first.
-    pub(super) fn order(&mut self) -> &[Slot] {
+    pub(super) fn order(&mut self) -> &[GroupSlot] {
         if self.order_is_stale {
             self.order_is_stale = false;
             let all = if self.is_empty() { Vec::new() } else { self.subtree(Self::ROOT) };
@@ -230,22 +235,22 @@ impl Tree {
     }
 }
 
-impl Index<Slot> for Tree {
-    type Output = Entry;
+impl Index<GroupSlot> for GroupTree {
+    type Output = GroupEntry;
 
-    fn index(&self, slot: Slot) -> &Entry {
+    fn index(&self, slot: GroupSlot) -> &GroupEntry {
         self.entries[slot].as_ref().expect("a slot in hand holds a group")
     }
 }
 
-impl IndexMut<Slot> for Tree {
-    fn index_mut(&mut self, slot: Slot) -> &mut Entry {
+impl IndexMut<GroupSlot> for GroupTree {
+    fn index_mut(&mut self, slot: GroupSlot) -> &mut GroupEntry {
         self.entries[slot].as_mut().expect("a slot in hand holds a group")
     }
 }
 
 /// A path as `/proc/PID/cgroup` has it. What is not UTF-8 shows as U+FFFD: it is never opened by this.
-fn shown(path: &Path) -> String {
+fn display_path(path: &Path) -> String {
     format!("/{}", path.to_string_lossy())
 }
 
@@ -256,11 +261,11 @@ mod tests {
     #[test]
     fn an_id_is_never_used_twice_though_its_slot_is() {
         let mut budget = FdBudget::new(1_000);
-        let mut tree = Tree::default();
+        let mut tree = GroupTree::default();
         let root = tree.insert(None, PathBuf::new(), [1, 0, 0, 0]);
         let first = tree.insert(Some(root), "a".into(), [2, 3, 0, 0]);
         let id = tree[first].group.id;
-        tree[first].told = true;
+        tree[first].reported = true;
         assert_eq!(tree.remove(first, &mut budget), [id]);
         assert_eq!((tree.slot(id), tree.by_inode(0, 2), tree.by_inode(1, 3)), (None, None, None));
         let second = tree.insert(Some(root), "a".into(), [4, 5, 0, 0]);
@@ -271,7 +276,7 @@ mod tests {
     #[test]
     fn removal_takes_everything_below() {
         let mut budget = FdBudget::new(1_000);
-        let mut tree = Tree::default();
+        let mut tree = GroupTree::default();
         let root = tree.insert(None, PathBuf::new(), [1, 0, 0, 0]);
         let a = tree.insert(Some(root), "a".into(), [2, 0, 0, 0]);
         let b = tree.insert(Some(a), "a/b".into(), [3, 0, 0, 0]);

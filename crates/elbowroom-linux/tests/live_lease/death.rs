@@ -1,7 +1,7 @@
 //! Holders that die, sleep, or do both, at every point at which they can.
 
 use crate::rig::{Holder, MIB, Part, Random, Rig, USERS, patience, rig};
-use elbowroom_linux::lease::{BEAT, Fate, Guard, Leases, restore};
+use elbowroom_linux::lease::{HEARTBEAT_INTERVAL, LeaseEnding, LeaseGuard, Leases, restore};
 use elbowroom_linux::timer::prefer_realtime;
 use elbowroom_types::unit::Limit::At;
 use rustix::process::Signal;
@@ -19,7 +19,7 @@ fn stops(rig: &Rig) -> usize {
     }
     drop(holder);
     let remains = restore(&rig.ledger()).unwrap();
-    assert_eq!(remains.count(|fate| *fate == Fate::Restored), 1, "{remains:?}");
+    assert_eq!(remains.count(|fate| *fate == LeaseEnding::Restored), 1, "{remains:?}");
     assert_eq!(rig.limits(), USERS);
     stops
 }
@@ -46,7 +46,7 @@ fn assert_clean(rig: &Rig, case: &str) {
     let first = restore(&rig.ledger()).unwrap();
     assert_eq!(rig.limits(), USERS, "{case}: {first:?}");
     assert_eq!(
-        first.count(|fate| matches!(fate, Fate::Failed(_) | Fate::Foreign(_))),
+        first.count(|fate| matches!(fate, LeaseEnding::Failed(_) | LeaseEnding::Foreign(_))),
         0,
         "{case}: {first:?}"
     );
@@ -134,14 +134,14 @@ fn deposed_in_the_middle_of_a_change_a_holder_says_what_is_in_force() {
 
 /// Watches holders until all are deposed.
 fn depose<'a>(rigs: impl Iterator<Item = &'a Rig>) {
-    let mut guarded: Vec<_> = rigs.map(|rig| (rig, Guard::new(rig.ledger()))).collect();
+    let mut guarded: Vec<_> = rigs.map(|rig| (rig, LeaseGuard::new(rig.ledger()))).collect();
     let until = Instant::now() + patience(Duration::from_secs(30));
     let mut looks = 0;
     while looks < 5 || guarded.iter().any(|(rig, _)| rig.limits() != USERS) {
         assert!(Instant::now() < until, "limits of holders that are silent stay");
-        guarded.iter_mut().for_each(|(_, guard)| guard.look());
+        guarded.iter_mut().for_each(|(_, guard)| guard.check());
         looks += 1;
-        std::thread::sleep(Duration::from_micros(BEAT.get()));
+        std::thread::sleep(Duration::from_micros(HEARTBEAT_INTERVAL.get()));
     }
 }
 
@@ -151,12 +151,12 @@ fn a_holder_that_slept_finds_out_and_begins_anew() {
     let mut holder = Holder::start(&rig, Part::Obey);
     holder.set(&rig.knob(0), 5 * MIB);
     assert_eq!(holder.ask("beat"), "0");
-    let mut guard = Guard::new(rig.ledger());
+    let mut guard = LeaseGuard::new(rig.ledger());
     holder.signal(Signal::STOP);
     let stopped = Instant::now();
     while rig.limits() != USERS {
         assert!(stopped.elapsed() < patience(Duration::from_secs(10)), "limits stay");
-        guard.look();
+        guard.check();
         std::thread::sleep(Duration::from_millis(50));
     }
     let took = stopped.elapsed();
@@ -167,12 +167,12 @@ fn a_holder_that_slept_finds_out_and_begins_anew() {
     holder.set(&rig.knob(0), 4 * MIB);
     for _ in 0..4 {
         assert_eq!(holder.ask("beat"), "0");
-        guard.look();
-        std::thread::sleep(Duration::from_micros(BEAT.get()));
+        guard.check();
+        std::thread::sleep(Duration::from_micros(HEARTBEAT_INTERVAL.get()));
     }
     assert_eq!(rig.knob(0).read(), Ok(At(4 * MIB)), "a holder that works keeps its leases");
     holder.kill();
-    guard.look();
+    guard.check();
     assert_clean(&rig, "killed");
 }
 
@@ -199,7 +199,7 @@ fn restoring_does_not_wait_for_a_holder_of_nothing_however_silent() {
     let holder = Holder::start(&rig, Part::Obey);
     holder.signal(Signal::STOP);
     // As long as it takes to be silent, and a little.
-    std::thread::sleep(Duration::from_micros(4 * BEAT.get()));
+    std::thread::sleep(Duration::from_micros(4 * HEARTBEAT_INTERVAL.get()));
     let (ledger, (done, remains)) = (rig.ledger(), mpsc::channel());
     std::thread::spawn(move || done.send(restore(&ledger).unwrap().held_by));
     assert_eq!(remains.recv_timeout(patience(Duration::from_secs(5))), Ok(Some((holder.pid(), 0))));
@@ -211,7 +211,7 @@ fn two_hundred_killed_while_they_change_limits_leave_none_for_a_second() {
     prefer_realtime();
     let mut random = Random(u64::from(std::process::id()) << 32 | 1);
     let (mut slowest, mut limited) = (Duration::ZERO, 0);
-    let mut guard = Guard::new(rig.ledger());
+    let mut guard = LeaseGuard::new(rig.ledger());
     for kill in 0..200 {
         let mut holder = Holder::start(&rig, Part::Storm);
         holder.tell("go");
@@ -223,7 +223,7 @@ fn two_hundred_killed_while_they_change_limits_leave_none_for_a_second() {
         let killed = Instant::now();
         holder.kill();
         limited += usize::from(rig.limits() != USERS);
-        guard.look();
+        guard.check();
         assert_eq!(rig.limits(), USERS, "after kill {kill}");
         assert!(rig.records().is_empty(), "after kill {kill}");
         slowest = slowest.max(killed.elapsed());
@@ -248,7 +248,7 @@ fn five_hundred_limits_are_back_within_a_second() {
     let remains = restore(&rig.ledger()).unwrap();
     let took = began.elapsed();
     println!("500 limits restored in {took:?}");
-    assert_eq!(remains.count(|fate| *fate == Fate::Restored), 500);
+    assert_eq!(remains.count(|fate| *fate == LeaseEnding::Restored), 500);
     assert!(rigs.iter().all(|rig| rig.limits() == USERS));
     assert!(took < patience(Duration::from_secs(1)), "{took:?}");
 }

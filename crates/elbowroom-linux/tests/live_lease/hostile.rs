@@ -1,7 +1,7 @@
 //! A ledger that is damaged, full, or not ours alone; cgroups that come back as others.
 
 use crate::rig::{Holder, MIB, Part, Rig, USERS, rig};
-use elbowroom_linux::lease::{Fate, Knob, LeaseError, Leases, Outcome, restore};
+use elbowroom_linux::lease::{CgroupKnob, LeaseEnding, LeaseError, LeaseOutcome, Leases, restore};
 use elbowroom_types::unit::Limit::{At, Max};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -27,7 +27,7 @@ fn a_cgroup_that_was_made_anew_keeps_what_it_has() {
     // The very value that was ours.
     rig.knob(0).write(At(5 * MIB)).unwrap();
     let remains = restore(&rig.ledger()).unwrap();
-    assert_eq!((remains.count(|fate| *fate == Fate::Gone), rig.records().len()), (2, 0));
+    assert_eq!((remains.count(|fate| *fate == LeaseEnding::Gone), rig.records().len()), (2, 0));
     assert_eq!(rig.limits(), [At(5 * MIB), Max, Max, Max]);
 }
 
@@ -37,8 +37,8 @@ fn what_somebody_else_wrote_since_is_left() {
     left_behind(&rig);
     rig.knob(1).write(At(7 * MIB)).unwrap();
     let remains = restore(&rig.ledger()).unwrap();
-    assert_eq!(remains.count(|fate| *fate == Fate::Restored), 1);
-    assert_eq!(remains.count(|fate| *fate == Fate::Foreign(At(7 * MIB))), 1);
+    assert_eq!(remains.count(|fate| *fate == LeaseEnding::Restored), 1);
+    assert_eq!(remains.count(|fate| *fate == LeaseEnding::Foreign(At(7 * MIB))), 1);
     assert_eq!(rig.limits(), [USERS[0], At(7 * MIB), USERS[2], USERS[3]]);
     assert!(rig.records().is_empty());
 }
@@ -79,7 +79,7 @@ fn files_that_are_no_records_are_skipped_and_the_others_restored() {
 
     let remains = restore(&ledger).unwrap();
     assert_eq!(remains.damaged.len(), damaged + 4, "{:#?}", remains.damaged);
-    assert_eq!(remains.count(|fate| *fate == Fate::Restored), 2, "{:?}", remains.leases);
+    assert_eq!(remains.count(|fate| *fate == LeaseEnding::Restored), 2, "{:?}", remains.leases);
     assert_eq!(rig.limits(), USERS);
     assert_eq!(fs::read_to_string(&outside).unwrap(), "4194304\n");
     assert!(!ledger.join("unfinished").exists());
@@ -92,7 +92,7 @@ fn a_record_of_something_that_is_no_cgroup_is_not_followed() {
     let target = rig.run_dir().join("target");
     fs::create_dir(&target).unwrap();
     fs::write(target.join("memory.max"), "5242880\n").unwrap();
-    let knob = Knob {
+    let knob = CgroupKnob {
         inode: std::os::unix::fs::MetadataExt::ino(&fs::metadata(&target).unwrap()),
         dir: target.clone(),
         file: "memory.max".into(),
@@ -107,7 +107,7 @@ fn a_record_of_something_that_is_no_cgroup_is_not_followed() {
     assert_ne!(text, forged);
     fs::write(rig.ledger().join(format!("{}.memory.max.json", knob.inode)), forged).unwrap();
     let remains = restore(&rig.ledger()).unwrap();
-    assert_eq!(remains.count(|fate| *fate == Fate::Gone), 1, "{remains:?}");
+    assert_eq!(remains.count(|fate| *fate == LeaseEnding::Gone), 1, "{remains:?}");
     assert_eq!(fs::read_to_string(target.join("memory.max")).unwrap(), "5242880\n");
 }
 
@@ -153,7 +153,7 @@ fn no_limit_is_set_with_a_ledger_that_others_can_write() {
     fs::set_permissions(rig.run_dir(), fs::Permissions::from_mode(0o700)).unwrap();
     symlink("/etc/hostname", ledger.join("unfinished")).unwrap();
     let mut leases = Leases::open(&ledger).unwrap();
-    assert_eq!(leases.set(&rig.knob(0), At(5 * MIB), "test").unwrap(), Outcome::Written);
+    assert_eq!(leases.set(&rig.knob(0), At(5 * MIB), "test").unwrap(), LeaseOutcome::Written);
     assert_eq!(fs::metadata("/etc/hostname").unwrap().len(), fs::read("/etc/hostname").unwrap().len() as u64);
 }
 
@@ -170,7 +170,7 @@ fn a_full_disk_means_no_new_limit_and_the_old_one_can_be_taken_off() {
     }
     let _unmount = Unmount(&disk);
     let mut leases = Leases::open(&disk.join("leases")).unwrap();
-    assert_eq!(leases.set(&rig.knob(0), At(5 * MIB), "test").unwrap(), Outcome::Written);
+    assert_eq!(leases.set(&rig.knob(0), At(5 * MIB), "test").unwrap(), LeaseOutcome::Written);
     let full = std::io::copy(&mut std::io::repeat(0), &mut fs::File::create(disk.join("ballast")).unwrap());
     assert!(full.is_err());
     for value in [4 * MIB, 6 * MIB] {
@@ -180,10 +180,10 @@ fn a_full_disk_means_no_new_limit_and_the_old_one_can_be_taken_off() {
         assert_eq!(rig.limits(), [At(5 * MIB), USERS[1], USERS[2], USERS[3]]);
     }
     assert_eq!(leases.held().count(), 1);
-    assert_eq!(leases.release(&rig.knob(0)), Outcome::Written);
+    assert_eq!(leases.release(&rig.knob(0)), LeaseOutcome::Written);
     assert_eq!(rig.limits(), USERS);
     fs::remove_file(disk.join("ballast")).unwrap();
-    assert_eq!(leases.set(&rig.knob(1), At(5 * MIB), "test").unwrap(), Outcome::Written);
+    assert_eq!(leases.set(&rig.knob(1), At(5 * MIB), "test").unwrap(), LeaseOutcome::Written);
 }
 
 struct Unmount<'a>(&'a Path);

@@ -6,9 +6,9 @@ mod hostile;
 mod rig;
 mod trace;
 
-use elbowroom_linux::cgroup::Version;
-use elbowroom_linux::lease::{Leases, Outcome, io, restore};
-use elbowroom_types::sample::{Ceded, GroupId, IoMax, Weights};
+use elbowroom_linux::cgroup::CgroupVersion;
+use elbowroom_linux::lease::{LeaseOutcome, Leases, io, restore};
+use elbowroom_types::sample::{CgroupId, IoMax, IoWeightMechanism, LimitWriteFailure};
 use elbowroom_types::unit::Limit::{At, Max};
 use rig::{MIB, USERS, rig};
 
@@ -18,13 +18,13 @@ fn a_limit_is_in_force_and_on_record_until_it_is_released() {
     let mut leases = Leases::open(&rig.ledger()).unwrap();
     for (i, before) in USERS.into_iter().enumerate() {
         let knob = rig.knob(i);
-        assert_eq!(leases.set(&knob, At(500), "test").unwrap(), Outcome::Written);
-        assert_eq!(leases.set(&knob, At(500), "test").unwrap(), Outcome::Unchanged);
+        assert_eq!(leases.set(&knob, At(500), "test").unwrap(), LeaseOutcome::Written);
+        assert_eq!(leases.set(&knob, At(500), "test").unwrap(), LeaseOutcome::Unchanged);
         assert_eq!((knob.read(), rig.records().len()), (Ok(At(500)), 1));
-        assert_eq!(leases.set(&knob, At(600), "test").unwrap(), Outcome::Written);
+        assert_eq!(leases.set(&knob, At(600), "test").unwrap(), LeaseOutcome::Written);
         assert_eq!(leases.before(&knob), Some(before));
-        assert_eq!(leases.release(&knob), Outcome::Written);
-        assert_eq!(leases.release(&knob), Outcome::Unchanged);
+        assert_eq!(leases.release(&knob), LeaseOutcome::Written);
+        assert_eq!(leases.release(&knob), LeaseOutcome::Unchanged);
         assert_eq!((rig.limits(), rig.records().len()), (USERS, 0));
     }
 }
@@ -34,9 +34,9 @@ fn asking_for_the_value_from_before_ends_the_lease() {
     let rig = rig!();
     let mut leases = Leases::open(&rig.ledger()).unwrap();
     leases.set(&rig.knob(0), At(5 * MIB), "test").unwrap();
-    assert_eq!(leases.set(&rig.knob(0), USERS[0], "test").unwrap(), Outcome::Written);
+    assert_eq!(leases.set(&rig.knob(0), USERS[0], "test").unwrap(), LeaseOutcome::Written);
     assert_eq!((leases.held().count(), rig.records().len(), rig.limits()), (0, 0, USERS));
-    assert_eq!(leases.set(&rig.knob(0), USERS[0], "test").unwrap(), Outcome::Unchanged);
+    assert_eq!(leases.set(&rig.knob(0), USERS[0], "test").unwrap(), LeaseOutcome::Unchanged);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn of_the_users_limits_and_ours_the_tighter_is_in_force_and_his_come_back() {
     let looser = At(20 * MIB);
     let ours = IoMax { rbps: looser, wbps: At(3 * MIB), riops: At(u64::MAX), wiops: At(200) };
     let limits = io::set_io_max(&mut leases, &rig.place(), ours, None, None, "test");
-    assert_eq!((limits.group, limits.disk), (GroupId(7), rig.disk));
+    assert_eq!((limits.group, limits.disk), (CgroupId(7), rig.disk));
     assert_eq!((limits.user, limits.ceded), (user, None));
     assert_eq!(limits.ours, IoMax { wbps: At(3 * MIB), wiops: At(200), ..IoMax::MAX });
     assert_eq!(in_force(), IoMax { rbps, wbps: At(3 * MIB), riops: Max, wiops: At(200) });
@@ -85,13 +85,14 @@ fn weight(rig: &rig::Rig, file: &str) -> Option<u64> {
 fn a_weight_is_lent_as_a_limit_is() {
     let rig = rig!();
     let (bfq, iocost) = match rig.version() {
-        Version::V1 => ("blkio.bfq.weight_device", None),
-        Version::V2 => ("io.bfq.weight", Some("io.weight")),
+        CgroupVersion::V1 => ("blkio.bfq.weight_device", None),
+        CgroupVersion::V2 => ("io.bfq.weight", Some("io.weight")),
     };
     let mut tried = 0;
-    for (weights, file, on) in
-        [(Weights::Bfq, Some(bfq), rig.switch_on_bfq()), (Weights::Iocost, iocost, rig.switch_on_iocost())]
-    {
+    for (weights, file, on) in [
+        (IoWeightMechanism::Bfq, Some(bfq), rig.switch_on_bfq()),
+        (IoWeightMechanism::Iocost, iocost, rig.switch_on_iocost()),
+    ] {
         let Some(file) = file.filter(|file| on && rig.cgroup().join(file).exists()) else { continue };
         tried += 1;
         let mut leases = Leases::open(&rig.ledger()).unwrap();
@@ -133,7 +134,8 @@ fn a_weight_that_cannot_be_set_costs_no_limit() {
     let mut leases = Leases::open(&rig.ledger()).unwrap();
     let ours = IoMax { rbps: At(5 * MIB), ..IoMax::MAX };
     // No disk of the rig divides by weight unless it is told to.
-    let limits = io::set_io_max(&mut leases, &rig.place(), ours, Some(250), Some(Weights::Bfq), "test");
+    let limits =
+        io::set_io_max(&mut leases, &rig.place(), ours, Some(250), Some(IoWeightMechanism::Bfq), "test");
     assert_eq!((limits.ceded, limits.ours), (None, ours));
     assert_eq!((rig.knob(0).read(), rig.records().len()), (Ok(At(5 * MIB)), 1));
 }
@@ -148,7 +150,7 @@ fn a_limit_that_somebody_else_wrote_is_his_and_none_of_ours_stays_beside_it() {
     for _ in 0..2 {
         let tighter = IoMax { rbps: At(4 * MIB), wbps: At(4 * MIB), ..IoMax::MAX };
         let limits = io::set_io_max(&mut leases, &rig.place(), tighter, None, None, "test");
-        assert_eq!((limits.ceded, limits.ours), (Some(Ceded::Foreign), IoMax::MAX));
+        assert_eq!((limits.ceded, limits.ours), (Some(LimitWriteFailure::Foreign), IoMax::MAX));
         assert_eq!(limits.user.wbps, At(9 * MIB));
         assert_eq!(rig.limits(), [USERS[0], At(9 * MIB), USERS[2], USERS[3]]);
     }
@@ -174,7 +176,7 @@ fn a_user_who_changes_his_own_limit_under_ours_has_it() {
     let mut leases = Leases::open(&rig.ledger()).unwrap();
     leases.tighten(&rig.knob(0), At(5 * MIB), "test").unwrap();
     rig.knob(0).write(At(3 * MIB)).unwrap();
-    assert_eq!(leases.release(&rig.knob(0)), Outcome::Foreign { found: At(3 * MIB) });
+    assert_eq!(leases.release(&rig.knob(0)), LeaseOutcome::Foreign { found: At(3 * MIB) });
     assert_eq!((rig.knob(0).read(), rig.records().len()), (Ok(At(3 * MIB)), 0));
 }
 
@@ -187,13 +189,13 @@ fn a_disk_that_is_not_there_is_refused_and_a_cgroup_that_is_not_there_is_gone() 
     let ceded = |leases: &mut Leases, rig: &rig::Rig| {
         io::set_io_max(leases, &rig.place(), ours, None, None, "test").ceded
     };
-    assert_eq!((ceded(&mut leases, &rig), rig.records().len()), (Some(Ceded::Refused), 0));
+    assert_eq!((ceded(&mut leases, &rig), rig.records().len()), (Some(LimitWriteFailure::Refused), 0));
     rig.disk = disk;
     assert_eq!(ceded(&mut leases, &rig), None);
     rig.remove_cgroup();
-    assert_eq!(ceded(&mut leases, &rig), Some(Ceded::Gone));
+    assert_eq!(ceded(&mut leases, &rig), Some(LimitWriteFailure::Gone));
     let ended = leases.release_all();
-    assert!(ended.iter().all(|ended| ended.fate == elbowroom_linux::lease::Fate::Gone), "{ended:?}");
+    assert!(ended.iter().all(|ended| ended.fate == elbowroom_linux::lease::LeaseEnding::Gone), "{ended:?}");
     assert_eq!(rig.records().len(), 0);
 }
 

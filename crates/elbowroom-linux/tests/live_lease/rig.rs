@@ -2,11 +2,11 @@
 
 use crate::trace::Tracee;
 use elbowroom_linux::cgroup;
-use elbowroom_linux::cgroup::{Controller, Layout, Version};
-use elbowroom_linux::lease::io::Place;
-use elbowroom_linux::lease::{Key, Knob, Leases, Unset};
+use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
+use elbowroom_linux::lease::io::IoTarget;
+use elbowroom_linux::lease::{CgroupKnob, KnobKey, Leases, UnsetValue};
 use elbowroom_linux::root::Root;
-use elbowroom_types::sample::{DeviceNumber, GroupId, IoMax};
+use elbowroom_types::sample::{CgroupId, DeviceNumber, IoMax};
 use elbowroom_types::unit::Limit;
 use elbowroom_types::unit::Limit::{At, Max};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,7 +22,7 @@ pub const MIB: u64 = 1 << 20;
 
 /// A cgroup with a limit of its user's, a ledger, and a disk.
 pub struct Rig {
-    pub layout: Rc<Layout>,
+    pub layout: Rc<CgroupLayout>,
     pub disk: DeviceNumber,
     dir: tempfile::TempDir,
     path: String,
@@ -36,10 +36,10 @@ pub const USERS: [Limit<u64>; 4] = [At(8 * MIB), Max, Max, At(700)];
 
 /// A word why, where no rig can be had.
 pub fn cannot_run() -> Option<String> {
-    let layout = Layout::detect(&Root::host().unwrap()).unwrap();
+    let layout = CgroupLayout::detect(&Root::host().unwrap()).unwrap();
     let why = if !rustix::process::geteuid().is_root() {
         "needs root"
-    } else if layout.dir(Controller::Io, Path::new("")).is_none() {
+    } else if layout.dir(CgroupController::Io, Path::new("")).is_none() {
         "needs the blkio or io controller"
     } else if LoopDevice::new(std::env::temp_dir().as_path()).is_none() {
         "needs losetup and a free loop device"
@@ -67,7 +67,7 @@ impl Rig {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = temp_dir();
         let loop_device = LoopDevice::new(dir.path()).expect("there was one a moment ago");
-        let layout = Rc::new(Layout::detect(&Root::host().unwrap()).unwrap());
+        let layout = Rc::new(CgroupLayout::detect(&Root::host().unwrap()).unwrap());
         let mut rig = Self::with(dir, layout, Rc::new(loop_device));
         rig._alone = Some(alone);
         rig
@@ -78,7 +78,7 @@ impl Rig {
         Self::with(temp_dir(), Rc::clone(&self.layout), Rc::clone(&self.loop_device))
     }
 
-    fn with(dir: tempfile::TempDir, layout: Rc<Layout>, loop_device: Rc<LoopDevice>) -> Self {
+    fn with(dir: tempfile::TempDir, layout: Rc<CgroupLayout>, loop_device: Rc<LoopDevice>) -> Self {
         let path = unique();
         let disk = loop_device.number();
         let rig = Self { layout, disk, dir, path, loop_device, _alone: None };
@@ -91,7 +91,7 @@ impl Rig {
 
     pub fn make_cgroup(&self) {
         let dir = self.cgroup();
-        if self.version() == Version::V2 {
+        if self.version() == CgroupVersion::V2 {
             std::fs::write(dir.parent().unwrap().join("cgroup.subtree_control"), "+io").unwrap();
         }
         std::fs::create_dir(dir).unwrap();
@@ -101,12 +101,12 @@ impl Rig {
         std::fs::remove_dir(self.cgroup()).unwrap();
     }
 
-    pub fn version(&self) -> Version {
-        self.layout.dir(Controller::Io, Path::new(&self.path)).unwrap().0
+    pub fn version(&self) -> CgroupVersion {
+        self.layout.dir(CgroupController::Io, Path::new(&self.path)).unwrap().0
     }
 
     pub fn cgroup(&self) -> PathBuf {
-        self.layout.dir(Controller::Io, Path::new(&self.path)).unwrap().1.path()
+        self.layout.dir(CgroupController::Io, Path::new(&self.path)).unwrap().1.path()
     }
 
     pub fn run_dir(&self) -> &Path {
@@ -125,7 +125,7 @@ impl Rig {
 
     /// Has iocost divide the disk by weight; false where it cannot.
     pub fn switch_on_iocost(&self) -> bool {
-        let root = self.layout.dir(Controller::Io, Path::new("")).unwrap().1.path();
+        let root = self.layout.dir(CgroupController::Io, Path::new("")).unwrap().1.path();
         std::fs::write(root.join("io.cost.qos"), format!("{} enable=1", self.disk)).is_ok()
     }
 
@@ -135,24 +135,26 @@ impl Rig {
         files.filter(|file| file.extension().is_some_and(|extension| extension == "json")).collect()
     }
 
-    pub fn place(&self) -> Place<'_> {
-        Place { layout: &self.layout, group: GroupId(7), path: &self.path, disk: self.disk }
+    pub fn place(&self) -> IoTarget<'_> {
+        IoTarget { layout: &self.layout, group: CgroupId(7), path: &self.path, disk: self.disk }
     }
 
     /// The limit on bytes read, bytes written, reads, writes.
-    pub fn knob(&self, i: usize) -> Knob {
-        let (version, dir) = self.layout.dir(Controller::Io, Path::new(&self.path)).unwrap();
+    pub fn knob(&self, i: usize) -> CgroupKnob {
+        let (version, dir) = self.layout.dir(CgroupController::Io, Path::new(&self.path)).unwrap();
         let v1 = ["read_bps", "write_bps", "read_iops", "write_iops"][i];
         let field = ["rbps", "wbps", "riops", "wiops"][i].to_owned();
-        let key = |field| Some(Key { device: self.disk, field });
+        let key = |field| Some(KnobKey { device: self.disk, field });
         let knob = match version {
-            Version::V1 => Knob::new(&dir, &format!("blkio.throttle.{v1}_device"), key(None), Unset::Zero),
-            Version::V2 => Knob::new(&dir, "io.max", key(Some(field)), Unset::Max),
+            CgroupVersion::V1 => {
+                CgroupKnob::new(&dir, &format!("blkio.throttle.{v1}_device"), key(None), UnsetValue::Zero)
+            }
+            CgroupVersion::V2 => CgroupKnob::new(&dir, "io.max", key(Some(field)), UnsetValue::Max),
         };
         knob.expect("the rig's cgroup is there")
     }
 
-    pub fn knobs(&self) -> [Knob; 4] {
+    pub fn knobs(&self) -> [CgroupKnob; 4] {
         std::array::from_fn(|i| self.knob(i))
     }
 
@@ -307,7 +309,7 @@ impl Holder {
     }
 
     /// Sets a limit, which must succeed.
-    pub fn set(&mut self, knob: &Knob, value: u64) {
+    pub fn set(&mut self, knob: &CgroupKnob, value: u64) {
         let said = self.ask(&format!("{value} {}", serde_json::to_string(knob).unwrap()));
         assert_eq!(said, "Ok(Written)", "{knob}");
     }
@@ -354,7 +356,7 @@ const KNOBS: &str = "ELBOWROOM_TEST_LEASE_KNOBS";
 fn part() {
     let Ok(part) = std::env::var(PART) else { return };
     let mut leases = Leases::open(Path::new(&std::env::var_os(LEDGER).unwrap())).unwrap();
-    let knobs: [Knob; 4] = serde_json::from_str(&std::env::var(KNOBS).unwrap()).unwrap();
+    let knobs: [CgroupKnob; 4] = serde_json::from_str(&std::env::var(KNOBS).unwrap()).unwrap();
     println!("\nready {}", rustix::thread::gettid().as_raw_nonzero());
     let mut lines = std::io::stdin().lines().map(Result::unwrap);
     match part.as_str() {
@@ -390,21 +392,21 @@ fn part() {
 
 fn obey(leases: &mut Leases, line: &str) -> String {
     if line == "beat" {
-        return format!("{}", leases.beat().len());
+        return format!("{}", leases.heartbeat().len());
     }
     let (value, knob) = line.split_once(' ').unwrap();
-    let knob: Knob = serde_json::from_str(knob).unwrap();
+    let knob: CgroupKnob = serde_json::from_str(knob).unwrap();
     let done = leases.set(&knob, At(value.parse().unwrap()), "test");
     format!("{:?}", done.map_err(|error| error.to_string()))
 }
 
 /// A first lease, a change, another lease, a release, a beat.
-fn cycle(leases: &mut Leases, knobs: &[Knob; 4]) {
+fn cycle(leases: &mut Leases, knobs: &[CgroupKnob; 4]) {
     let _ = leases.set(&knobs[0], At(5 * MIB), "first");
     let _ = leases.set(&knobs[0], At(6 * MIB), "change");
     let _ = leases.tighten(&knobs[1], At(4 * MIB), "another");
     leases.release(&knobs[0]);
-    leases.beat();
+    leases.heartbeat();
 }
 
 /// xorshift64*: good enough to be somewhere else each time.

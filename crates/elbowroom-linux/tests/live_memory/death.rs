@@ -2,11 +2,11 @@
 
 use crate::room::{ID, MIB, Room, room};
 use crate::trace::Tracee;
-use elbowroom_linux::cgroup::{Layout, Version};
+use elbowroom_linux::cgroup::{CgroupLayout, CgroupVersion};
 use elbowroom_linux::lease::{Leases, restore};
-use elbowroom_linux::memory::Actuator;
+use elbowroom_linux::memory::MemoryActuator;
 use elbowroom_linux::root::Root;
-use elbowroom_types::memory::{Lease, Reclaim};
+use elbowroom_types::memory::{MemoryHighLease, ReclaimRequest};
 use elbowroom_types::unit::{Bytes, Micros};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -23,9 +23,9 @@ const DEATHS: &str = "ELBOWROOM_TEST_MEMORY_DEATHS";
 fn part() {
     let (Some(ledger), Ok(path)) = (std::env::var_os(LEDGER), std::env::var(PATH)) else { return };
     let mut leases = Leases::open(Path::new(&ledger)).unwrap();
-    let mut actuator = Actuator::new(Layout::detect(&Root::host().unwrap()).unwrap());
+    let mut actuator = MemoryActuator::new(CgroupLayout::detect(&Root::host().unwrap()).unwrap());
     println!("\nready {}", rustix::thread::gettid().as_raw_nonzero());
-    let order = Reclaim {
+    let order = ReclaimRequest {
         at: Micros::ZERO,
         group: ID,
         amount: Bytes(8 * MIB),
@@ -34,7 +34,8 @@ fn part() {
         dead: false,
     };
     let (at, group) = (Micros::ZERO, ID);
-    let hold = Lease { at, group, high: Bytes(128 * MIB), until: Micros::secs(u64::from(u32::MAX)) };
+    let hold =
+        MemoryHighLease { at, group, high: Bytes(128 * MIB), until: Micros::secs(u64::from(u32::MAX)) };
     for _ in std::io::stdin().lines() {
         // cgroup v1 has no lease, and refuses it.
         let held = actuator.lease(&mut leases, &hold, &path).outcome;
@@ -119,7 +120,7 @@ fn assert_restored(room: &Room, case: &str) {
 /// Whether something of ours is in force: on v1, where a limit would kill, only what keeps memory out of swap.
 fn is_squeezed(room: &Room) -> bool {
     let (now, users) = (room.limits(), room.set(256));
-    assert!(room.version() == Version::V2 || now[0] == users[0], "{now:?}");
+    assert!(room.version() == CgroupVersion::V2 || now[0] == users[0], "{now:?}");
     now != users
 }
 
@@ -153,7 +154,7 @@ fn killed_at_any_system_call_of_a_poke_nothing_stays_squeezed() {
     }
     println!("killed at {stops} stops / {}, {squeezed} times with something of ours in force", stride());
     assert!(stops > 30, "{stops} stops: a poke is not what it was");
-    let could_be = room.version() == Version::V2 || room.swap_free() > 0;
+    let could_be = room.version() == CgroupVersion::V2 || room.swap_free() > 0;
     assert!(squeezed > 0 || !could_be || stride() > 1, "it was never killed where it matters");
 }
 

@@ -9,20 +9,20 @@ mod room;
 #[allow(dead_code)]
 mod trace;
 
-use elbowroom_linux::cgroup::{Controller, Layout, Version};
-use elbowroom_linux::lease::{Knob, Leases, Unset, restore};
-use elbowroom_linux::memory::{Actuator, Reader, UserLimits, Way};
+use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
+use elbowroom_linux::lease::{CgroupKnob, Leases, UnsetValue, restore};
+use elbowroom_linux::memory::{MemoryActuator, MemoryReader, ReclaimMethod, UserLimits};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::timer;
-use elbowroom_types::memory::{Act, Lease, Outcome, Protect, Reclaim};
-use elbowroom_types::sample::GroupId;
+use elbowroom_types::memory::{MemoryHighLease, OrderKind, OrderOutcome, ReclaimProtection, ReclaimRequest};
+use elbowroom_types::sample::CgroupId;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use room::{ID, MIB, Room, room};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-fn reclaim(amount: u64) -> Reclaim {
-    Reclaim {
+fn reclaim(amount: u64) -> ReclaimRequest {
+    ReclaimRequest {
         at: Micros::ZERO,
         group: ID,
         amount: Bytes(amount),
@@ -32,12 +32,12 @@ fn reclaim(amount: u64) -> Reclaim {
     }
 }
 
-fn protect(low: u64, soft: Limit<Bytes>) -> Protect {
-    Protect { at: Micros::ZERO, group: ID, low: Bytes(low), min: Bytes::ZERO, soft }
+fn protect(low: u64, soft: Limit<Bytes>) -> ReclaimProtection {
+    ReclaimProtection { at: Micros::ZERO, group: ID, low: Bytes(low), min: Bytes::ZERO, soft }
 }
 
-fn actuator() -> Actuator {
-    Actuator::new(Layout::detect(&Root::host().unwrap()).unwrap())
+fn actuator() -> MemoryActuator {
+    MemoryActuator::new(CgroupLayout::detect(&Root::host().unwrap()).unwrap())
 }
 
 #[test]
@@ -46,11 +46,11 @@ fn what_a_group_holds_is_what_its_programs_took() {
     room.hold_anon(24);
     room.hold_file(16);
     let root = Root::host().unwrap();
-    let layout = Layout::detect(&root).unwrap();
-    let mut reader = Reader::new(root, layout);
+    let layout = CgroupLayout::detect(&root).unwrap();
+    let mut reader = MemoryReader::new(root, layout);
     let path = room.path();
     let node = reader.node();
-    assert_eq!(reader.group(GroupId(8), "/elbowroom-test-not-there", node.swap_free), None);
+    assert_eq!(reader.group(CgroupId(8), "/elbowroom-test-not-there", node.swap_free), None);
     let memory = reader.group(ID, &path, node.swap_free).unwrap();
     let within = |value: Bytes, mib: u64| (mib * MIB..(mib + 24) * MIB).contains(&value.get());
     assert!(within(memory.anon, 24) && within(memory.file, 16), "{memory:?}");
@@ -71,7 +71,7 @@ fn what_a_group_holds_is_what_its_programs_took() {
 fn who_runs_there_meets_no_limit_of_ours() {
     let mut room = room!();
     let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
-    if actuator.way(&room.path()) == Some(Way::PokeHigh) {
+    if actuator.reclaim_method(&room.path()) == Some(ReclaimMethod::PokeHigh) {
         println!("skipped: needs memory.reclaim or cgroup v1");
         return;
     }
@@ -86,8 +86,8 @@ fn who_runs_there_meets_no_limit_of_ours() {
     let pid = room.churn(4);
     (0..30).for_each(|_| drop(take(&room)));
     match room.version() {
-        Version::V1 => assert_eq!(room.read("memory.failcnt"), "0"),
-        Version::V2 => {
+        CgroupVersion::V1 => assert_eq!(room.read("memory.failcnt"), "0"),
+        CgroupVersion::V2 => {
             let events = room.read("memory.events");
             assert!(events.contains("high 0\nmax 0\noom 0"), "{events}");
         }
@@ -99,7 +99,7 @@ fn who_runs_there_meets_no_limit_of_ours() {
 #[test]
 fn nobody_is_kept_out_of_swap_while_page_cache_is_taken() {
     let mut room = room!();
-    if room.version() == Version::V2 || room.swap_free() < 256 * MIB {
+    if room.version() == CgroupVersion::V2 || room.swap_free() < 256 * MIB {
         println!("skipped: needs cgroup v1 and 256 MiB of swap");
         return;
     }
@@ -133,9 +133,9 @@ fn a_dead_group_that_somebody_came_into_keeps_all() {
     let mut room = room!();
     room.hold_file(16);
     let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
-    let order = Reclaim { dead: true, ..reclaim(room.usage()) };
+    let order = ReclaimRequest { dead: true, ..reclaim(room.usage()) };
     let done = actuator.reclaim(&mut leases, &order, &room.path());
-    assert_eq!((done.outcome, done.reclaimed), (Outcome::Late, Bytes::ZERO));
+    assert_eq!((done.outcome, done.reclaimed), (OrderOutcome::Late, Bytes::ZERO));
 }
 
 /// Such a group is as small as a limit of nothing: that limit comes about, and goes.
@@ -164,10 +164,10 @@ fn page_cache_goes_and_the_users_limit_is_as_it_was() {
     let mut told = 0;
     for _ in 0..20 {
         let done = actuator.reclaim(&mut leases, &reclaim(48 * MIB - told), &room.path());
-        assert!(matches!(done.outcome, Outcome::Done | Outcome::Partly), "{done:?}");
-        assert_eq!((done.group, done.what, room.limits()), (ID, Act::Reclaim, room.set(256)));
+        assert!(matches!(done.outcome, OrderOutcome::Done | OrderOutcome::Partly), "{done:?}");
+        assert_eq!((done.group, done.what, room.limits()), (ID, OrderKind::Reclaim, room.set(256)));
         told += done.reclaimed.get();
-        if done.outcome == Outcome::Done || told >= 48 * MIB {
+        if done.outcome == OrderOutcome::Done || told >= 48 * MIB {
             break;
         }
     }
@@ -186,14 +186,14 @@ fn what_it_gave_back_itself_meanwhile_is_not_taken_once_more() {
     let keep = Bytes(room.usage() - 16 * MIB);
     // On a slow machine it takes more than one order.
     let outcome = (0..20).find_map(|_| {
-        let done = actuator.reclaim(&mut leases, &Reclaim { keep, ..reclaim(64 * MIB) }, &room.path());
-        (done.outcome != Outcome::Partly).then_some(done.outcome)
+        let done = actuator.reclaim(&mut leases, &ReclaimRequest { keep, ..reclaim(64 * MIB) }, &room.path());
+        (done.outcome != OrderOutcome::Partly).then_some(done.outcome)
     });
     assert!(room.usage() + 24 * MIB > keep.get() + 16 * MIB, "{} of {keep}", room.usage());
     assert!(room.usage() < keep.get() + 8 * MIB, "{outcome:?}: {} of {keep}", room.usage());
-    let below = Reclaim { keep: Bytes(room.usage() + 16 * MIB), ..reclaim(MIB) };
+    let below = ReclaimRequest { keep: Bytes(room.usage() + 16 * MIB), ..reclaim(MIB) };
     let done = actuator.reclaim(&mut leases, &below, &room.path());
-    assert_eq!((done.outcome, done.reclaimed), (Outcome::Late, Bytes::ZERO));
+    assert_eq!((done.outcome, done.reclaimed), (OrderOutcome::Late, Bytes::ZERO));
 }
 
 #[test]
@@ -201,24 +201,24 @@ fn a_limit_that_a_poke_could_not_put_back_goes_with_the_next_beat() {
     let room = room!();
     room.set_limit(256);
     let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
-    let layout = Layout::detect(&Root::host().unwrap()).unwrap();
+    let layout = CgroupLayout::detect(&Root::host().unwrap()).unwrap();
     let path = room.path();
     let (version, dir) =
-        layout.dir(Controller::Memory, std::path::Path::new(path.trim_start_matches('/'))).unwrap();
+        layout.dir(CgroupController::Memory, std::path::Path::new(path.trim_start_matches('/'))).unwrap();
     let (file, unset) = match version {
-        Version::V1 => ("memory.limit_in_bytes", Unset::MinusOne),
-        Version::V2 => ("memory.high", Unset::Max),
+        CgroupVersion::V1 => ("memory.limit_in_bytes", UnsetValue::MinusOne),
+        CgroupVersion::V2 => ("memory.high", UnsetValue::Max),
     };
-    let knob = Knob::new(&dir, file, None, unset).unwrap();
+    let knob = CgroupKnob::new(&dir, file, None, unset).unwrap();
     leases.set(&knob, Limit::At(128 * MIB), "reclaim").unwrap();
     assert_eq!((room.read(file), room.records()), ((128 * MIB).to_string(), 1));
     actuator.expire(&mut leases, timer::now());
     assert_eq!((room.limits(), room.records()), (room.set(256), 0));
     // What holds a container back until its time is over is no such limit.
-    if version == Version::V2 {
+    if version == CgroupVersion::V2 {
         let (at, until) = (Micros::ZERO, Micros(u64::MAX));
-        let lease = Lease { at, group: ID, high: Bytes(128 * MIB), until };
-        assert_eq!(actuator.lease(&mut leases, &lease, &path).outcome, Outcome::Done);
+        let lease = MemoryHighLease { at, group: ID, high: Bytes(128 * MIB), until };
+        assert_eq!(actuator.lease(&mut leases, &lease, &path).outcome, OrderOutcome::Done);
         actuator.expire(&mut leases, timer::now());
         assert_eq!(room.read(file), (128 * MIB).to_string());
         actuator.release(&mut leases, ID);
@@ -228,7 +228,7 @@ fn a_limit_that_a_poke_could_not_put_back_goes_with_the_next_beat() {
 #[test]
 fn what_cannot_go_stays_and_so_does_everybody() {
     let mut room = room!();
-    if room.swap_free() > 0 && room.version() == Version::V2 {
+    if room.swap_free() > 0 && room.version() == CgroupVersion::V2 {
         println!("skipped: needs no swap, or a kernel that can be told to leave it alone");
         return;
     }
@@ -236,7 +236,7 @@ fn what_cannot_go_stays_and_so_does_everybody() {
     let pid = room.hold_anon(64);
     let mut leases = Leases::open(&room.ledger()).unwrap();
     let done = actuator().reclaim(&mut leases, &reclaim(48 * MIB), &room.path());
-    assert_eq!(done.outcome, Outcome::Partly, "{done:?}");
+    assert_eq!(done.outcome, OrderOutcome::Partly, "{done:?}");
     assert!(done.reclaimed < Bytes(16 * MIB) && room.usage() > 64 * MIB, "{done:?}");
     assert_eq!((room.limits(), room.records()), (room.set(256), 0));
     assert!(room.is_alive(pid));
@@ -254,18 +254,18 @@ fn anonymous_memory_goes_to_swap_where_it_may_and_stays_where_it_may_not() {
     let (limits, before) = (room.limits(), room.usage());
     let done = actuator.reclaim(&mut leases, &reclaim(32 * MIB), &room.path());
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
-    if room.version() == Version::V2 && ["5.", "6.1."].iter().any(|old| kernel.starts_with(old)) {
+    if room.version() == CgroupVersion::V2 && ["5.", "6.1."].iter().any(|old| kernel.starts_with(old)) {
         println!(
             "skipped: needs Linux 6.7, whose memory.reclaim can be told to leave anonymous memory alone"
         );
         return;
     }
-    assert_eq!(done.outcome, Outcome::Partly, "{done:?}");
+    assert_eq!(done.outcome, OrderOutcome::Partly, "{done:?}");
     assert!(room.usage() + 16 * MIB > before, "{done:?}");
     // One order takes what a CPU compresses within its patience, which on an emulated one beside others is little.
     let mut taken = Bytes::ZERO;
     for _ in 0..20 {
-        let order = Reclaim { swap: true, ..reclaim(32 * MIB - taken.get()) };
+        let order = ReclaimRequest { swap: true, ..reclaim(32 * MIB - taken.get()) };
         taken = taken.saturating_add(actuator.reclaim(&mut leases, &order, &room.path()).reclaimed);
         if taken > Bytes(16 * MIB) {
             break;
@@ -282,7 +282,7 @@ fn a_group_that_nobody_is_in_gives_everything() {
     room.end(pid);
     assert!(room.usage() > 60 * MIB);
     let mut leases = Leases::open(&room.ledger()).unwrap();
-    let order = Reclaim { dead: true, ..reclaim(room.usage()) };
+    let order = ReclaimRequest { dead: true, ..reclaim(room.usage()) };
     let done = actuator().reclaim(&mut leases, &order, &room.path());
     assert!(room.usage() < 8 * MIB, "{done:?} {}", room.usage());
     assert_eq!(room.records(), 0);
@@ -294,10 +294,10 @@ fn a_group_that_is_gone_is_gone() {
     let mut leases = Leases::open(&room.ledger()).unwrap();
     let mut actuator = actuator();
     let path = "/elbowroom-test-not-there";
-    assert_eq!(actuator.reclaim(&mut leases, &reclaim(MIB), path).outcome, Outcome::Gone);
+    assert_eq!(actuator.reclaim(&mut leases, &reclaim(MIB), path).outcome, OrderOutcome::Gone);
     assert_eq!(
         actuator.protect(&mut leases, &protect(MIB, Limit::At(Bytes(MIB))), path).outcome,
-        Outcome::Gone
+        OrderOutcome::Gone
     );
     assert_eq!(actuator.user_limits(&leases, path), UserLimits::default());
 }
@@ -308,10 +308,10 @@ fn protection_reaches_through_every_group_above_and_goes_with_us() {
     let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
     let soft = Limit::At(Bytes(80 * MIB));
     match room.version() {
-        Version::V1 => {
+        CgroupVersion::V1 => {
             let user = room.read("memory.soft_limit_in_bytes");
             let done = actuator.protect(&mut leases, &protect(0, soft), &room.path());
-            assert_eq!(done.outcome, Outcome::Done, "{done:?}");
+            assert_eq!(done.outcome, OrderOutcome::Done, "{done:?}");
             assert_eq!(room.read("memory.soft_limit_in_bytes"), (80 * MIB).to_string());
             assert_eq!(actuator.user_limits(&leases, &room.path()).memory_soft, Some(Limit::Max));
             actuator.protect(&mut leases, &protect(0, Limit::Max), &room.path());
@@ -326,7 +326,7 @@ fn protection_reaches_through_every_group_above_and_goes_with_us() {
             restore(&room.ledger()).unwrap();
             assert_eq!(room.read("memory.soft_limit_in_bytes"), user);
         }
-        Version::V2 => {
+        CgroupVersion::V2 => {
             room.write("memory.low", &(10 * MIB).to_string());
             room.write_above("memory.low", &(50 * MIB).to_string());
             let low = |room: &Room| (room.read("memory.low"), room.read_above("memory.low"));
@@ -335,7 +335,7 @@ fn protection_reaches_through_every_group_above_and_goes_with_us() {
                 [(80, mib(80, 120)), (30, mib(30, 70)), (5, mib(10, 50)), (60, mib(60, 100))]
             {
                 let done = actuator.protect(&mut leases, &protect(claim * MIB, soft), &room.path());
-                assert_eq!((done.outcome, low(&room)), (Outcome::Done, expect), "{claim}");
+                assert_eq!((done.outcome, low(&room)), (OrderOutcome::Done, expect), "{claim}");
             }
             assert_eq!(
                 actuator.user_limits(&leases, &room.path()).memory_low,
@@ -354,7 +354,7 @@ fn protection_reaches_through_every_group_above_and_goes_with_us() {
             actuator.protect(&mut leases, &protect(60 * MIB, soft), &room.path());
             room.write_above("memory.low", &(20 * MIB).to_string());
             let done = actuator.protect(&mut leases, &protect(70 * MIB, soft), &room.path());
-            assert!(matches!(done.outcome, Outcome::Refused(_)), "{done:?}");
+            assert!(matches!(done.outcome, OrderOutcome::Refused(_)), "{done:?}");
             assert_eq!(low(&room), mib(70, 20));
             actuator.forget(&mut leases, ID);
             drop(leases);
@@ -368,7 +368,7 @@ fn protection_reaches_through_every_group_above_and_goes_with_us() {
             let done = actuator.protect(&mut leases, &protect(70 * MIB, soft), &room.path());
             assert_eq!(
                 (done.outcome, room.read_above("memory.low")),
-                (Outcome::Gone, (50 * MIB).to_string())
+                (OrderOutcome::Gone, (50 * MIB).to_string())
             );
             actuator.forget(&mut leases, ID);
             assert_eq!(room.records(), 0);
@@ -389,15 +389,19 @@ fn a_group_is_held_back_for_a_time_and_no_longer() {
     let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
     room.hold_file(32);
     let now = timer::now();
-    let order =
-        |mib: u64| Lease { at: now, group: ID, high: Bytes(mib * MIB), until: Micros(now.get() + 10) };
+    let order = |mib: u64| MemoryHighLease {
+        at: now,
+        group: ID,
+        high: Bytes(mib * MIB),
+        until: Micros(now.get() + 10),
+    };
     let done = actuator.lease(&mut leases, &order(64), &room.path());
-    if room.version() == Version::V1 {
-        assert!(matches!(done.outcome, Outcome::Refused(_)), "{done:?}");
-        assert_eq!(actuator.way(&room.path()), Some(Way::PokeLimit));
+    if room.version() == CgroupVersion::V1 {
+        assert!(matches!(done.outcome, OrderOutcome::Refused(_)), "{done:?}");
+        assert_eq!(actuator.reclaim_method(&room.path()), Some(ReclaimMethod::PokeLimit));
         return;
     }
-    assert_eq!((done.outcome, room.read("memory.high")), (Outcome::Done, (64 * MIB).to_string()));
+    assert_eq!((done.outcome, room.read("memory.high")), (OrderOutcome::Done, (64 * MIB).to_string()));
     actuator.lease(&mut leases, &order(48), &room.path());
     assert_eq!(room.read("memory.high"), (48 * MIB).to_string());
     actuator.expire(&mut leases, now);
@@ -405,14 +409,14 @@ fn a_group_is_held_back_for_a_time_and_no_longer() {
     actuator.expire(&mut leases, Micros(now.get() + 10));
     assert_eq!((room.read("memory.high"), room.records()), ("max".to_owned(), 0));
     actuator.lease(&mut leases, &order(64), &room.path());
-    assert_eq!(actuator.release(&mut leases, ID).outcome, Outcome::Done);
+    assert_eq!(actuator.release(&mut leases, ID).outcome, OrderOutcome::Done);
     assert_eq!((room.read("memory.high"), room.records()), ("max".to_owned(), 0));
     // One that cannot be renewed ends: who ordered it takes it that there is none.
     actuator.lease(&mut leases, &order(64), &room.path());
     let in_the_way = room.ledger().join("unfinished");
     std::fs::create_dir(&in_the_way).unwrap();
     let done = actuator.lease(&mut leases, &order(48), &room.path());
-    assert!(matches!(done.outcome, Outcome::Refused(_)), "{done:?}");
+    assert!(matches!(done.outcome, OrderOutcome::Refused(_)), "{done:?}");
     assert_eq!((room.read("memory.high"), room.records()), ("max".to_owned(), 0));
     std::fs::remove_dir(&in_the_way).unwrap();
     // A limit of the user's that is tighter stays.
@@ -430,17 +434,17 @@ fn a_limit_that_its_user_changes_meanwhile_is_his() {
     actuator.reclaim(&mut leases, &reclaim(8 * MIB), &room.path());
     room.set_limit(200);
     let done = actuator.reclaim(&mut leases, &reclaim(8 * MIB), &room.path());
-    assert_eq!((done.outcome, room.limits(), room.records()), (Outcome::Done, room.set(200), 0));
+    assert_eq!((done.outcome, room.limits(), room.records()), (OrderOutcome::Done, room.set(200), 0));
 }
 
 #[test]
 fn the_way_is_the_gentlest_that_the_kernel_has() {
     let room = room!();
-    let way = actuator().way(&room.path());
+    let way = actuator().reclaim_method(&room.path());
     let expect = match room.version() {
-        Version::V1 => Way::PokeLimit,
-        Version::V2 if room.dir().join("memory.reclaim").exists() => Way::Reclaim,
-        Version::V2 => Way::PokeHigh,
+        CgroupVersion::V1 => ReclaimMethod::PokeLimit,
+        CgroupVersion::V2 if room.dir().join("memory.reclaim").exists() => ReclaimMethod::Reclaim,
+        CgroupVersion::V2 => ReclaimMethod::PokeHigh,
     };
     assert_eq!(way, Some(expect));
 }

@@ -1,8 +1,8 @@
 //! A cgroup of a test's own with something in its memory.
 
 use crate::rig::{DEADLINE, Rig};
-use elbowroom_linux::cgroup::{Controller, Version};
-use elbowroom_types::sample::GroupId;
+use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
+use elbowroom_types::sample::CgroupId;
 use rustix::process::{Pid, test_kill_process};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 pub const MIB: u64 = 1 << 20;
 /// The group's name in orders.
-pub const ID: GroupId = GroupId(7);
+pub const ID: CgroupId = CgroupId(7);
 /// The group, below the rig's own.
 const WEB: &str = "web";
 
@@ -35,7 +35,7 @@ pub(crate) use room;
 impl Room {
     pub fn new() -> Option<Self> {
         let mut rig = Rig::new()?;
-        if rig.layout.index(Controller::Memory).is_none() {
+        if rig.layout.index(CgroupController::Memory).is_none() {
             println!("skipped: needs the memory controller");
             return None;
         }
@@ -54,11 +54,11 @@ impl Room {
     }
 
     pub fn dir(&self) -> PathBuf {
-        self.rig.dir(Controller::Memory, WEB)
+        self.rig.dir(CgroupController::Memory, WEB)
     }
 
-    pub fn version(&self) -> Version {
-        self.rig.version(Controller::Memory)
+    pub fn version(&self) -> CgroupVersion {
+        self.rig.version(CgroupController::Memory)
     }
 
     pub fn has_pressure(&self) -> bool {
@@ -82,47 +82,48 @@ impl Room {
     }
 
     pub fn write(&self, file: &str, value: &str) {
-        self.rig.write(Controller::Memory, WEB, file, value);
+        self.rig.write(CgroupController::Memory, WEB, file, value);
     }
 
     pub fn read_above(&self, file: &str) -> String {
-        std::fs::read_to_string(self.rig.dir(Controller::Memory, "").join(file))
+        std::fs::read_to_string(self.rig.dir(CgroupController::Memory, "").join(file))
             .unwrap()
             .trim_end()
             .to_owned()
     }
 
     pub fn write_above(&self, file: &str, value: &str) {
-        self.rig.write(Controller::Memory, "", file, value);
+        self.rig.write(CgroupController::Memory, "", file, value);
     }
 
     pub fn usage(&self) -> u64 {
-        let file = if self.version() == Version::V1 { "memory.usage_in_bytes" } else { "memory.current" };
+        let file =
+            if self.version() == CgroupVersion::V1 { "memory.usage_in_bytes" } else { "memory.current" };
         self.read(file).parse().unwrap()
     }
 
     /// Everything that limits the group.
     pub fn limits(&self) -> Vec<String> {
         let files: &[&str] = match self.version() {
-            Version::V1 => &["memory.limit_in_bytes", "memory.swappiness"],
-            Version::V2 => &["memory.max", "memory.high"],
+            CgroupVersion::V1 => &["memory.limit_in_bytes", "memory.swappiness"],
+            CgroupVersion::V2 => &["memory.max", "memory.high"],
         };
         files.iter().map(|file| self.read(file)).collect()
     }
 
     /// Sets the user's limit, in MiB.
     pub fn set_limit(&self, mib: u64) {
-        let file = if self.version() == Version::V1 { "memory.limit_in_bytes" } else { "memory.max" };
+        let file = if self.version() == CgroupVersion::V1 { "memory.limit_in_bytes" } else { "memory.max" };
         self.write(file, &(mib * MIB).to_string());
     }
 
     /// What [`Self::limits`] is with that limit.
     pub fn set(&self, mib: u64) -> Vec<String> {
         let other = match self.version() {
-            Version::V1 => {
+            CgroupVersion::V1 => {
                 std::fs::read_to_string(self.dir().parent().unwrap().join("memory.swappiness")).unwrap()
             }
-            Version::V2 => "max".to_owned(),
+            CgroupVersion::V2 => "max".to_owned(),
         };
         vec![(mib * MIB).to_string(), other.trim_end().to_owned()]
     }

@@ -2,19 +2,22 @@
 
 mod stand_in;
 
-use elbowroom_linux::mount::{Kind, MountError, Place, Plan, Stage, Surface, Why, detach_all, detach_group};
+use elbowroom_linux::mount::{
+    EntryStage, MountError, MountPlan, MountSurface, NamespaceRoot, SkipReason, SurfaceTarget, detach_all,
+    detach_group,
+};
 use elbowroom_types::sample::DeviceNumber;
 use stand_in::{Container, Views, skip, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-fn fixed(source: &str, target: &str) -> Surface {
-    Surface { source: source.into(), kind: Kind::Fixed(target.into()) }
+fn fixed(source: &str, target: &str) -> MountSurface {
+    MountSurface { source: source.into(), kind: SurfaceTarget::Fixed(target.into()) }
 }
 
 /// Two files and a directory.
-fn surfaces() -> Vec<Surface> {
+fn surfaces() -> Vec<MountSurface> {
     vec![
         fixed("proc/meminfo", "/proc/meminfo"),
         fixed("proc/stat", "/proc/stat"),
@@ -42,7 +45,7 @@ impl Rig {
         DeviceNumber { major: rustix::fs::major(device), minor: rustix::fs::minor(device) }
     }
 
-    fn plan(&self, container: &Container) -> Plan {
+    fn plan(&self, container: &Container) -> MountPlan {
         let plan = container.place().plan(&surfaces(), &self.one()).unwrap();
         assert_eq!((plan.binds.len(), plan.skipped.len()), (3, 0), "{plan:?}");
         plan
@@ -288,14 +291,14 @@ fn what_others_mounted_stays_and_what_is_missing_is_reported() {
     container.sh("mount --bind /etc/hostname /proc/meminfo; mount -t tmpfs t /sys");
     let mut wanted = surfaces();
     wanted.push(fixed("proc/uptime", "/proc/no-such-file"));
-    wanted.push(Surface {
+    wanted.push(MountSurface {
         source: "cgroup/cpu.shares".into(),
-        kind: Kind::Cgroup { controller: "no-such-controller".into(), file: "f".into() },
+        kind: SurfaceTarget::Cgroup { controller: "no-such-controller".into(), file: "f".into() },
     });
     let plan = container.place().plan(&wanted, &rig.one()).unwrap();
     let skipped: Vec<String> = plan.skipped.iter().map(ToString::to_string).collect();
     let fstype = match &plan.skipped[1].why {
-        Why::Occupied(fstype) => fstype.clone(),
+        SkipReason::Occupied(fstype) => fstype.clone(),
         other => panic!("{other:?}"),
     };
     assert_eq!(
@@ -324,8 +327,8 @@ fn symbolic_links_are_not_followed() {
         fixed("proc/stat", "/sys/bus/cpu/devices/cpu0/uevent"),
     ];
     let plan = container.place().plan(&links, &rig.one()).unwrap();
-    let why: Vec<&Why> = plan.skipped.iter().map(|skipped| &skipped.why).collect();
-    assert_eq!(why, [&Why::Symlink; 3]);
+    let why: Vec<&SkipReason> = plan.skipped.iter().map(|skipped| &skipped.why).collect();
+    assert_eq!(why, [&SkipReason::Symlink; 3]);
 }
 
 #[test]
@@ -357,7 +360,7 @@ fn a_vanished_process_is_told_apart() {
     let (rig, mut container) = (Rig::new("a"), Container::start());
     let (pid, plan_before) = (container.pid(), rig.plan(&container));
     let opened = container.place();
-    let check = |place: &Place, state: &str| {
+    let check = |place: &NamespaceRoot, state: &str| {
         let vanished = |error: Option<MountError>, what| {
             assert!(matches!(error, Some(MountError::Vanished { .. })), "{what}, {state}: {error:?}");
         };
@@ -373,7 +376,7 @@ fn a_vanished_process_is_told_apart() {
     check(&opened, "zombie");
     container.reap();
     check(&opened, "reaped");
-    assert!(matches!(Place::of(pid), Err(MountError::Vanished { .. })));
+    assert!(matches!(NamespaceRoot::of(pid), Err(MountError::Vanished { .. })));
 }
 
 #[test]
@@ -384,9 +387,9 @@ fn a_process_of_another_group_is_not_taken_for_the_containers() {
     let container = Container::start();
     let own = elbowroom_linux::process::cgroup_paths(container.pid() as i32);
     for group in own.iter().map(String::as_str).chain(["/"]) {
-        assert!(Place::in_group(container.pid(), group).is_ok(), "{group}");
+        assert!(NamespaceRoot::in_group(container.pid(), group).is_ok(), "{group}");
     }
-    let error = Place::in_group(container.pid(), "/docker/4f5e").err();
+    let error = NamespaceRoot::in_group(container.pid(), "/docker/4f5e").err();
     assert!(matches!(error, Some(MountError::Vanished { .. })), "{error:?}");
 }
 
@@ -401,8 +404,8 @@ fn the_hosts_namespace_is_refused() {
     assert!(matches!(host.place().attach(&plan), Err(MountError::HostNamespace { .. })));
     assert!(matches!(host.place().detach(None), Err(MountError::HostNamespace { .. })));
     let container = Container::start();
-    assert_eq!(host.place().stage().unwrap(), Stage::HostNamespace);
-    assert_eq!(container.place().stage().unwrap(), Stage::HostRoot);
+    assert_eq!(host.place().stage().unwrap(), EntryStage::HostNamespace);
+    assert_eq!(container.place().stage().unwrap(), EntryStage::HostRoot);
     assert_ne!(host.place().namespace().unwrap(), container.place().namespace().unwrap());
 }
 
@@ -461,7 +464,7 @@ fn inside_the_sharing_host() {
         return;
     };
     let inner: u32 = inner.parse().unwrap();
-    let place = Place::of(inner).unwrap();
+    let place = NamespaceRoot::of(inner).unwrap();
     let shared = place.refuse_shared(Path::new("/proc/meminfo"));
     assert!(matches!(shared, Err(MountError::SharedWithHost { .. })), "{shared:?}");
     let plan = place.plan(&surfaces()[..2], Path::new(&view)).unwrap();
@@ -499,7 +502,7 @@ fn a_root_directory_below_the_namespaces_is_the_containers_root() {
         "-ec",
         &script,
     ]));
-    assert_eq!(container.place().stage().unwrap(), Stage::Contained);
+    assert_eq!(container.place().stage().unwrap(), EntryStage::Contained);
     let plan = container.place().plan(&surfaces(), &rig.one()).unwrap();
     assert_eq!((plan.binds.len(), plan.skipped.len()), (2, 1));
     container.place().attach(&plan).unwrap();
@@ -534,7 +537,7 @@ fn containers_that_share_a_namespace_do_not_fight() {
     let second = container.place().plan(&surfaces()[..2], &rig.views.dir.join("two")).unwrap();
     let done = container.place().attach(&second).unwrap();
     assert_eq!((done.mounted, done.replaced, done.present), (0, 0, 0));
-    assert_eq!(done.skipped.iter().map(|skipped| &skipped.why).collect::<Vec<_>>(), [&Why::Taken; 2]);
+    assert_eq!(done.skipped.iter().map(|skipped| &skipped.why).collect::<Vec<_>>(), [&SkipReason::Taken; 2]);
     let pids = [container.pid()];
     assert_eq!(detach_group("/", &pids, Some("two".as_ref())).unwrap(), 0);
     assert_eq!(container.read("/proc/meminfo").unwrap(), "a one/proc/meminfo\n");
@@ -604,8 +607,9 @@ fn cgroup_files_are_covered_in_the_containers_own_directory() {
     let rig = Rig::new("a");
     let mut container = Container::start();
     std::fs::write(group.join("cgroup.procs"), container.pid().to_string()).unwrap();
-    let kind = Kind::Cgroup { controller: "cpu".into(), file: "cpu.shares".into() };
-    let plan = container.place().plan(&[Surface { source: "cgroup/cpu.shares".into(), kind }], &rig.one());
+    let kind = SurfaceTarget::Cgroup { controller: "cpu".into(), file: "cpu.shares".into() };
+    let plan =
+        container.place().plan(&[MountSurface { source: "cgroup/cpu.shares".into(), kind }], &rig.one());
     let done = plan.and_then(|plan| container.place().attach(&plan));
     let inside = container.read(group.join("cpu.shares").to_str().unwrap());
     let outside = std::fs::read_to_string(group.join("cpu.shares"));

@@ -1,7 +1,7 @@
 //! Stand-ins for the two sides of an attach: a small FUSE server of type `fuse.elbowroom`, and a process in a mount
 //! namespace of its own. Both clean up when dropped.
 
-use elbowroom_linux::mount::Place;
+use elbowroom_linux::mount::NamespaceRoot;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -115,8 +115,8 @@ impl Container {
         self.child.id()
     }
 
-    pub(crate) fn place(&self) -> Place {
-        Place::of(self.pid()).unwrap()
+    pub(crate) fn place(&self) -> NamespaceRoot {
+        NamespaceRoot::of(self.pid()).unwrap()
     }
 
     /// Runs a shell command in the container's mount namespace.

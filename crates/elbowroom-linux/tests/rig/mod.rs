@@ -1,7 +1,7 @@
 //! Cgroups of a test's own, removed at its end. Not every test uses all of it.
 #![allow(dead_code)]
 
-use elbowroom_linux::cgroup::{Controller, Layout, Version};
+use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
 use elbowroom_linux::root::Root;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Write;
@@ -19,7 +19,7 @@ pub struct Rig {
     /// Every sensor of this process would open every test's files: one test at a time, so that they can be counted.
     _alone: MutexGuard<'static, ()>,
     /// Where the machine's cgroups are.
-    pub layout: Layout,
+    pub layout: CgroupLayout,
     /// Of the topmost group.
     pub name: String,
     made: Vec<PathBuf>,
@@ -33,7 +33,7 @@ impl Rig {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let root = Root::host().unwrap();
-        let layout = match Layout::detect(&root) {
+        let layout = match CgroupLayout::detect(&root) {
             Ok(layout) => layout,
             Err(error) => {
                 println!("skipped: {error}");
@@ -56,7 +56,7 @@ impl Rig {
     }
 
     /// A group's directory.
-    pub fn dir(&self, controller: Controller, below: &str) -> PathBuf {
+    pub fn dir(&self, controller: CgroupController, below: &str) -> PathBuf {
         let path = self.path(below);
         self.layout.dir(controller, Path::new(&path)).unwrap().1.path()
     }
@@ -67,7 +67,7 @@ impl Rig {
     }
 
     /// Makes a group in the hierarchies of the controller alone, or in all others.
-    pub fn mkdir_in(&mut self, controller: Controller, others: bool, below: &str) {
+    pub fn mkdir_in(&mut self, controller: CgroupController, others: bool, below: &str) {
         let its = self.layout.index(controller).unwrap();
         self.try_mkdir_where(below, |index| (index == its) != others).unwrap();
     }
@@ -85,13 +85,13 @@ impl Rig {
             let parent = dir.parent().unwrap();
             match hierarchy.version {
                 // A new v1 cpuset is empty and takes no process.
-                Version::V1 if dir.join("cpuset.cpus").exists() => {
+                CgroupVersion::V1 if dir.join("cpuset.cpus").exists() => {
                     for file in ["cpuset.cpus", "cpuset.mems"] {
                         std::fs::write(dir.join(file), std::fs::read(parent.join(file))?)?;
                     }
                 }
-                Version::V1 => {}
-                Version::V2 => {
+                CgroupVersion::V1 => {}
+                CgroupVersion::V2 => {
                     let there = std::fs::read_to_string(dir.join("cgroup.controllers"))?;
                     for controller in there
                         .split_ascii_whitespace()
@@ -167,12 +167,12 @@ impl Rig {
     }
 
     /// Which cgroup version has a controller.
-    pub fn version(&self, controller: Controller) -> Version {
+    pub fn version(&self, controller: CgroupController) -> CgroupVersion {
         self.layout.dir(controller, Path::new("")).unwrap().0
     }
 
     /// Writes a group's file.
-    pub fn write(&self, controller: Controller, below: &str, file: &str, value: &str) {
+    pub fn write(&self, controller: CgroupController, below: &str, file: &str, value: &str) {
         let file = self.dir(controller, below).join(file);
         std::fs::write(&file, value).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
     }

@@ -1,7 +1,7 @@
 //! Containers of the host's own programs: a root of a few directories over which the host's `/usr` is mounted, and the OCI
 //! configuration for runtimes that have no engine around them.
 
-use super::{EngineError, Run, Subject, file};
+use super::{EngineError, ProfilerRun, StartTarget, file_error};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,12 +13,12 @@ pub(super) const DIRECTORIES: [&str; 9] =
 /// Links of a merged `/usr`.
 pub(super) const LINKS: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 /// What of the host is seen inside, read-only.
-pub(super) const SHARED: [&str; 2] = ["/usr", "/etc/alternatives"];
+pub(super) const HOST_PATHS: [&str; 2] = ["/usr", "/etc/alternatives"];
 pub(super) const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Those of [`SHARED`] that there are.
-pub(super) fn shared() -> impl Iterator<Item = &'static str> {
-    SHARED.into_iter().filter(|path| Path::new(path).is_dir())
+/// Those of [`HOST_PATHS`] that there are.
+pub(super) fn present_host_paths() -> impl Iterator<Item = &'static str> {
+    HOST_PATHS.into_iter().filter(|path| Path::new(path).is_dir())
 }
 
 /// The root that host programs run in; made once.
@@ -26,15 +26,15 @@ pub(super) fn root(dir: &Path) -> Result<PathBuf, EngineError> {
     let root = dir.join("root");
     for name in DIRECTORIES {
         let path = root.join(name);
-        fs::create_dir_all(&path).map_err(file("making", &path))?;
+        fs::create_dir_all(&path).map_err(file_error("making", &path))?;
     }
     let tmp = root.join("tmp");
-    fs::set_permissions(&tmp, fs::Permissions::from_mode(0o1777)).map_err(file("opening up", &tmp))?;
+    fs::set_permissions(&tmp, fs::Permissions::from_mode(0o1777)).map_err(file_error("opening up", &tmp))?;
     for name in LINKS {
         let path = root.join(name);
         match symlink(format!("usr/{name}"), &path) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(file("linking", &path)(error));
+                return Err(file_error("linking", &path)(error));
             }
             _ => {}
         }
@@ -48,30 +48,30 @@ pub(super) fn check(dir: &Path) -> Result<(), EngineError> {
 }
 
 /// Writes the bundle of one container.
-pub(super) fn write(run: &Run, subject: &Subject, name: &str) -> Result<(), EngineError> {
+pub(super) fn write(run: &ProfilerRun, subject: &StartTarget, name: &str) -> Result<(), EngineError> {
     let mut config = match subject {
-        Subject::Bundle(dir) => {
+        StartTarget::Bundle(dir) => {
             let mut config = configuration(dir)?;
             let root = config["root"]["path"].as_str().unwrap_or("rootfs").to_owned();
             let root = dir.join(root);
-            config["root"]["path"] = json!(std::path::absolute(&root).map_err(file("finding", &root))?);
+            config["root"]["path"] = json!(std::path::absolute(&root).map_err(file_error("finding", &root))?);
             config
         }
-        Subject::Host(words) => of_host(&root(&run.dir)?, words),
-        Subject::Image(..) => unreachable!("`prepare` refuses images without an engine"),
+        StartTarget::Host(words) => host_configuration(&root(&run.dir)?, words),
+        StartTarget::Image(..) => unreachable!("`prepare` refuses images without an engine"),
     };
     config["process"]["terminal"] = json!(false);
     // One cgroup each: containers of one bundle would share the one that it names.
     config["linux"]["cgroupsPath"] = json!(format!("/{name}"));
     let dir = run.dir.join("bundles").join(name);
-    fs::create_dir_all(&dir).map_err(file("making", &dir))?;
+    fs::create_dir_all(&dir).map_err(file_error("making", &dir))?;
     let path = dir.join("config.json");
-    fs::write(&path, config.to_string()).map_err(file("writing", &path))
+    fs::write(&path, config.to_string()).map_err(file_error("writing", &path))
 }
 
 fn configuration(dir: &Path) -> Result<Value, EngineError> {
     let path = dir.join("config.json");
-    let text = fs::read_to_string(&path).map_err(file("reading", &path))?;
+    let text = fs::read_to_string(&path).map_err(file_error("reading", &path))?;
     let wrong =
         |why: String| EngineError::File { operation: "reading", path: path.display().to_string(), why };
     let config: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
@@ -84,7 +84,7 @@ fn configuration(dir: &Path) -> Result<Value, EngineError> {
 }
 
 /// What `runc spec` would write, with the host's `/usr`, without a terminal and without a network.
-pub(super) fn of_host(root: &Path, words: &[String]) -> Value {
+pub(super) fn host_configuration(root: &Path, words: &[String]) -> Value {
     let mut mounts = vec![
         json!({"destination": "/proc", "type": "proc", "source": "proc"}),
         json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]}),
@@ -94,7 +94,7 @@ pub(super) fn of_host(root: &Path, words: &[String]) -> Value {
         json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]}),
         json!({"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev", "mode=1777"]}),
     ];
-    mounts.extend(shared().map(
+    mounts.extend(present_host_paths().map(
         |path| json!({"destination": path, "type": "bind", "source": path, "options": ["rbind", "ro"]}),
     ));
     let namespaces = ["pid", "ipc", "uts", "mount", "network"].map(|kind| json!({"type": kind}));
@@ -127,12 +127,12 @@ mod tests {
     #[test]
     fn each_container_of_a_bundle_gets_a_cgroup_of_its_own_and_no_terminal() {
         let dir = tempfile::tempdir().unwrap();
-        let run = Run { tag: "1-2".into(), dir: dir.path().to_owned() };
+        let run = ProfilerRun { tag: "1-2".into(), dir: dir.path().to_owned() };
         let bundle = dir.path().join("user");
         fs::create_dir(&bundle).unwrap();
         let config = r#"{"process":{"args":["sh"],"terminal":true},"root":{"path":"rootfs"},"linux":{"cgroupsPath":"/shared"}}"#;
         fs::write(bundle.join("config.json"), config).unwrap();
-        write(&run, &Subject::Bundle(bundle.clone()), "a").unwrap();
+        write(&run, &StartTarget::Bundle(bundle.clone()), "a").unwrap();
         let written = configuration(&dir.path().join("bundles/a")).unwrap();
         assert_eq!(written["linux"]["cgroupsPath"], "/a");
         assert_eq!(written["process"]["terminal"], false);

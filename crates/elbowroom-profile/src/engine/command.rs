@@ -1,8 +1,11 @@
 //! Engines that are driven by their command lines.
 
-use super::{EngineError, Kind, LABEL, Options, PATIENCE, PREFIX, Run, Subject, Used, bundle, file};
+use super::{
+    ContainerOptions, ENGINE_TIMEOUT, EngineError, EngineKind, EngineUse, LABEL, NAME_PREFIX, ProfilerRun,
+    StartTarget, bundle, file_error,
+};
 use elbowroom_linux::signal;
-use elbowroom_linux::signal::Signals;
+use elbowroom_linux::signal::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -18,30 +21,30 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// containerd's socket unless somebody says otherwise.
-pub(super) const CONTAINERD: &str = "/run/containerd/containerd.sock";
+pub(super) const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
 /// A v2 hierarchy without controllers beside those of v1; crun refuses to work where it is.
-const UNIFIED: &str = "/sys/fs/cgroup/unified";
+const UNIFIED_MOUNT: &str = "/sys/fs/cgroup/unified";
 /// How often an end is asked for that cannot be waited for.
-const ASK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// What an engine says of a refusal.
-const LONGEST_WORDS: u64 = 4 << 10;
+const MAX_ERROR_TEXT: u64 = 4 << 10;
 
 /// An engine with a command line.
 #[derive(Debug)]
-pub(super) struct Cli {
-    kind: Kind,
+pub(super) struct CliEngine {
+    kind: EngineKind,
     pub(super) version: String,
     /// containerd's socket.
     pub(super) address: Option<String>,
     /// containerd's namespace.
     namespace: Option<String>,
-    options: Options,
+    options: ContainerOptions,
     hides_unified: bool,
 }
 
-impl Cli {
+impl CliEngine {
     /// What `used` says; what it does not, the environment does.
-    pub(super) fn open(used: Used, options: &Options) -> Result<Self, EngineError> {
+    pub(super) fn open(used: EngineUse, options: &ContainerOptions) -> Result<Self, EngineError> {
         let kind = used.kind;
         let program = program(kind);
         let directories = std::env::var_os("PATH").unwrap_or_default();
@@ -50,39 +53,46 @@ impl Cli {
         }
         let said = |name: &str, else_: &str| {
             let said = std::env::var(name).ok().filter(|said| !said.is_empty());
-            (kind == Kind::Containerd).then(|| said.unwrap_or_else(|| else_.to_owned()))
+            (kind == EngineKind::Containerd).then(|| said.unwrap_or_else(|| else_.to_owned()))
         };
-        let address = used.address.or_else(|| said("CONTAINERD_ADDRESS", CONTAINERD));
+        let address = used.address.or_else(|| said("CONTAINERD_ADDRESS", CONTAINERD_SOCKET));
         let namespace = used.namespace.or_else(|| said("CONTAINERD_NAMESPACE", "default"));
-        let hides_unified = kind == Kind::Crun && Path::new(UNIFIED).join("cgroup.procs").exists();
+        let hides_unified =
+            kind == EngineKind::Crun && Path::new(UNIFIED_MOUNT).join("cgroup.procs").exists();
         let (version, options) = (String::new(), options.clone());
         let mut cli = Self { kind, version, address, namespace, options, hides_unified };
         if let Some(address) = &cli.address
             && let Err(error) = std::os::unix::net::UnixStream::connect(address)
         {
             let (address, why) = (address.clone(), error.to_string());
-            return Err(EngineError::Silent { engine: kind, address, why, variable: "CONTAINERD_ADDRESS" });
+            return Err(EngineError::Unresponsive {
+                engine: kind,
+                address,
+                why,
+                variable: "CONTAINERD_ADDRESS",
+            });
         }
-        let said = cli.run("say its version", &cli.words(None, &["--version"]), None)?;
+        let said = cli.run("say its version", &cli.command_line(None, &["--version"]), None)?;
         // `runc version 1.1.5+ds1`, `ctr github.com/containerd/containerd 1.6.20~ds1`, `podman version 4.3.1`.
         let first = said.lines().next().unwrap_or_default();
         cli.version = first.split(' ').next_back().unwrap_or("unknown").to_owned();
         Ok(cli)
     }
 
-    /// Which daemon it is, for [`Run::note`].
-    fn used(&self) -> Used {
-        Used { kind: self.kind, address: self.address.clone(), namespace: self.namespace.clone() }
+    /// Which daemon it is, for [`ProfilerRun::record_engine`].
+    fn engine_use(&self) -> EngineUse {
+        EngineUse { kind: self.kind, address: self.address.clone(), namespace: self.namespace.clone() }
     }
 
     pub(super) fn has_image(&self, image: &str) -> Result<(), EngineError> {
         let what = format!("find the image {image}");
         match self.kind {
-            Kind::Podman => {
-                self.run(&what, &self.words(None, &["image", "exists", "--", image]), None).map(|_| ())
+            EngineKind::Podman => {
+                self.run(&what, &self.command_line(None, &["image", "exists", "--", image]), None).map(|_| ())
             }
             _ => {
-                let listed = self.run(&what, &self.words(None, &["images", "list", "--quiet"]), None)?;
+                let listed =
+                    self.run(&what, &self.command_line(None, &["images", "list", "--quiet"]), None)?;
                 match listed.lines().any(|name| name == image) {
                     true => Ok(()),
                     false => Err(EngineError::Refused {
@@ -95,15 +105,20 @@ impl Cli {
         }
     }
 
-    pub(super) fn create(&self, run: &Run, subject: &Subject, name: &str) -> Result<(), EngineError> {
-        run.note(&self.used())?;
+    pub(super) fn create(
+        &self,
+        run: &ProfilerRun,
+        subject: &StartTarget,
+        name: &str,
+    ) -> Result<(), EngineError> {
+        run.record_engine(&self.engine_use())?;
         let label = format!("{LABEL}={}", run.tag);
         let mut words: Vec<String> = match self.kind {
-            Kind::Runc | Kind::Crun => return bundle::write(run, subject, name),
-            Kind::Podman => {
+            EngineKind::Runc | EngineKind::Crun => return bundle::write(run, subject, name),
+            EngineKind::Podman => {
                 let network = self.options.network.as_deref().unwrap_or("none");
-                let mut words =
-                    self.words(None, &["create", "--name", name, "--label", &label, "--network", network]);
+                let mut words = self
+                    .command_line(None, &["create", "--name", name, "--label", &label, "--network", network]);
                 words.extend(["--log-driver".into(), "none".into()]);
                 // Podman's own limits are larger than some hosts have to give, and then nothing starts.
                 words.extend(
@@ -111,23 +126,24 @@ impl Cli {
                 );
                 words
             }
-            _ => self.words(None, &["containers", "create", "--label", &label]),
+            _ => self.command_line(None, &["containers", "create", "--label", &label]),
         };
         match (self.kind, subject) {
-            (Kind::Podman, Subject::Host(command)) => {
+            (EngineKind::Podman, StartTarget::Host(command)) => {
                 words.extend(
-                    bundle::shared().flat_map(|path| ["--volume".into(), format!("{path}:{path}:ro")]),
+                    bundle::present_host_paths()
+                        .flat_map(|path| ["--volume".into(), format!("{path}:{path}:ro")]),
                 );
                 words.extend(["--read-only".into(), "--rootfs".into()]);
                 words.push(bundle::root(&run.dir)?.display().to_string());
                 words.extend(command.iter().cloned());
             }
-            (Kind::Podman, Subject::Image(image, command)) => {
+            (EngineKind::Podman, StartTarget::Image(image, command)) => {
                 words.extend(["--pull".into(), "never".into(), image.clone()]);
                 words.extend(command.iter().cloned());
             }
-            (_, Subject::Host(command)) => {
-                words.extend(bundle::shared().flat_map(|path| {
+            (_, StartTarget::Host(command)) => {
+                words.extend(bundle::present_host_paths().flat_map(|path| {
                     ["--mount".into(), format!("type=bind,src={path},dst={path},options=rbind:ro")]
                 }));
                 words.extend(["--mount".into(), "type=tmpfs,src=tmpfs,dst=/tmp,options=mode=1777".into()]);
@@ -135,23 +151,23 @@ impl Cli {
                 words.extend([bundle::root(&run.dir)?.display().to_string(), name.to_owned()]);
                 words.extend(command.iter().cloned());
             }
-            (_, Subject::Image(image, command)) => {
+            (_, StartTarget::Image(image, command)) => {
                 words.extend([image.clone(), name.to_owned()]);
                 words.extend(command.iter().cloned());
             }
-            (_, Subject::Bundle(_)) => unreachable!("`prepare` refuses bundles with an engine"),
+            (_, StartTarget::Bundle(_)) => unreachable!("`prepare` refuses bundles with an engine"),
         }
         self.run("make a container", &words, Some((&run.dir, name))).map(|_| ())
     }
 
-    pub(super) fn start(&self, run: &Run, name: &str) -> Result<(), EngineError> {
+    pub(super) fn start(&self, run: &ProfilerRun, name: &str) -> Result<(), EngineError> {
         let bundle = run.dir.join("bundles").join(name).display().to_string();
         let words = match self.kind {
-            Kind::Podman => self.words(None, &["start", name]),
-            Kind::Runc | Kind::Crun => {
-                self.words(Some(&run.dir), &["run", "--detach", "--bundle", &bundle, name])
+            EngineKind::Podman => self.command_line(None, &["start", name]),
+            EngineKind::Runc | EngineKind::Crun => {
+                self.command_line(Some(&run.dir), &["run", "--detach", "--bundle", &bundle, name])
             }
-            _ => self.words(None, &["tasks", "start", "--detach", name]),
+            _ => self.command_line(None, &["tasks", "start", "--detach", name]),
         };
         self.run("start a container", &words, Some((&run.dir, name))).map(|_| ())
     }
@@ -159,24 +175,25 @@ impl Cli {
     pub(super) fn remove(&self, dir: &Path, name: &str) -> Result<(), EngineError> {
         let what = format!("remove the container {name}");
         match self.kind {
-            Kind::Podman => {
+            EngineKind::Podman => {
                 self.run(
                     &what,
-                    &self.words(None, &["rm", "--force", "--ignore", "--time", "0", name]),
+                    &self.command_line(None, &["rm", "--force", "--ignore", "--time", "0", name]),
                     None,
                 )?;
             }
-            Kind::Runc | Kind::Crun => {
+            EngineKind::Runc | EngineKind::Crun => {
                 if dir.join("state").join(name).exists() {
-                    self.run(&what, &self.words(Some(dir), &["delete", "--force", name]), None)?;
+                    self.run(&what, &self.command_line(Some(dir), &["delete", "--force", name]), None)?;
                 }
                 let _ = fs::remove_dir_all(dir.join("bundles").join(name));
             }
             _ => {
                 // One that never ran has no task.
-                let _ = self.run(&what, &self.words(None, &["tasks", "delete", "--force", name]), None);
+                let _ =
+                    self.run(&what, &self.command_line(None, &["tasks", "delete", "--force", name]), None);
                 if self.list(dir)?.iter().any(|known| known == name) {
-                    self.run(&what, &self.words(None, &["containers", "delete", name]), None)?;
+                    self.run(&what, &self.command_line(None, &["containers", "delete", name]), None)?;
                 }
             }
         }
@@ -187,27 +204,31 @@ impl Cli {
     /// Names of containers that profilers made, this one or others.
     pub(super) fn list(&self, dir: &Path) -> Result<Vec<String>, EngineError> {
         let text = match self.kind {
-            Kind::Podman => {
+            EngineKind::Podman => {
                 let filter = format!("label={LABEL}");
                 let words = ["ps", "--all", "--filter", &filter, "--format", "{{.Names}}"];
-                self.run("list containers", &self.words(None, &words), None)?
+                self.run("list containers", &self.command_line(None, &words), None)?
             }
-            Kind::Runc | Kind::Crun => {
+            EngineKind::Runc | EngineKind::Crun => {
                 let entries = |sub: &str| fs::read_dir(dir.join(sub)).into_iter().flatten().flatten();
                 let names = entries("state").chain(entries("bundles"));
                 names.filter_map(|entry| Some(entry.file_name().into_string().ok()? + "\n")).collect()
             }
-            _ => self.run("list containers", &self.words(None, &["containers", "list", "--quiet"]), None)?,
+            _ => self.run(
+                "list containers",
+                &self.command_line(None, &["containers", "list", "--quiet"]),
+                None,
+            )?,
         };
         let mut names: Vec<String> =
-            text.lines().filter(|name| name.starts_with(PREFIX)).map(str::to_owned).collect();
+            text.lines().filter(|name| name.starts_with(NAME_PREFIX)).map(str::to_owned).collect();
         names.sort_unstable();
         names.dedup();
         Ok(names)
     }
 
     /// A command line: the program, what it needs to find its things, then `words`.
-    fn words(&self, dir: Option<&Path>, words: &[&str]) -> Vec<String> {
+    fn command_line(&self, dir: Option<&Path>, words: &[&str]) -> Vec<String> {
         let mut all = vec![program(self.kind).to_owned()];
         if let Some(address) = &self.address {
             all.extend(["--address".into(), address.clone()]);
@@ -218,14 +239,14 @@ impl Cli {
         if let Some(dir) = dir {
             all.extend(["--root".into(), dir.join("state").display().to_string()]);
         }
-        if let (Kind::Podman, Some(runtime)) = (self.kind, &self.options.runtime) {
+        if let (EngineKind::Podman, Some(runtime)) = (self.kind, &self.options.runtime) {
             all.extend(["--runtime".into(), runtime.clone()]);
         }
         all.extend(words.iter().map(|word| (*word).to_owned()));
         all
     }
 
-    /// Runs a command line to its end, or for [`PATIENCE`]. A container keeps its starter's output open, so where one may come out
+    /// Runs a command line to its end, or for [`ENGINE_TIMEOUT`]. A container keeps its starter's output open, so where one may come out
     /// of it, what the command says goes to a file of that name.
     fn run(
         &self,
@@ -238,8 +259,9 @@ impl Cli {
             // A thread of its own has a mount namespace of its own, and takes it along.
             true => std::thread::scope(|scope| {
                 let there = scope.spawn(|| {
-                    hide_unified()
-                        .map_err(|error| self.refused(what, format!("while hiding {UNIFIED}: {error}")))?;
+                    hide_unified().map_err(|error| {
+                        self.refused(what, format!("while hiding {UNIFIED_MOUNT}: {error}"))
+                    })?;
                     self.run_here(what, words, container)
                 });
                 there.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -255,11 +277,11 @@ impl Cli {
     ) -> Result<String, EngineError> {
         let not_run = |error: io::Error| self.refused(what, error.to_string());
         let (out, errors) = match container {
-            None => (Some(pad().map_err(not_run)?), pad().map_err(not_run)?),
+            None => (Some(output_file().map_err(not_run)?), output_file().map_err(not_run)?),
             Some((dir, name)) => {
                 let path = dir.join(format!("{name}.err"));
                 let new = File::options().read(true).write(true).create(true).truncate(true).open(&path);
-                (None, new.map_err(file("making", &path))?)
+                (None, new.map_err(file_error("making", &path))?)
             }
         };
         let mut command = Command::new(&words[0]);
@@ -269,15 +291,16 @@ impl Cli {
             None => command.stdout(Stdio::null()),
         };
         command.stderr(errors.try_clone().map_err(not_run)?);
-        let child = signal::interruptible(&mut command).spawn().map_err(not_run)?;
-        let End::Status(status) = end_of(child, Some(PATIENCE), None).map_err(not_run)? else {
+        let child = signal::unblock_in_child(&mut command).spawn().map_err(not_run)?;
+        let ProcessEnd::Status(status) = wait_for_end(child, Some(ENGINE_TIMEOUT), None).map_err(not_run)?
+        else {
             return Err(EngineError::Hung { engine: self.kind, what: what.to_owned() });
         };
         match (status.success(), out) {
             (true, Some(out)) => read(out, u64::MAX).map_err(not_run),
             (true, None) => Ok(String::new()),
             (false, _) => {
-                let said = read(errors, LONGEST_WORDS).map_err(not_run)?;
+                let said = read(errors, MAX_ERROR_TEXT).map_err(not_run)?;
                 Err(self.refused(what, if said.trim().is_empty() { status.to_string() } else { said }))
             }
         }
@@ -289,15 +312,15 @@ impl Cli {
     }
 }
 
-fn program(kind: Kind) -> &'static str {
+fn program(kind: EngineKind) -> &'static str {
     match kind {
-        Kind::Containerd => "ctr",
+        EngineKind::Containerd => "ctr",
         other => other.name(),
     }
 }
 
 /// A file in memory for what a command says: nobody has to read it while the command runs.
-fn pad() -> io::Result<File> {
+fn output_file() -> io::Result<File> {
     Ok(File::from(memfd_create("elbowroom", MemfdFlags::CLOEXEC)?))
 }
 
@@ -312,21 +335,21 @@ fn read(mut file: File, most: u64) -> io::Result<String> {
 
 /// How the leader of a process group comes to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ProcessEnd {
     /// By itself.
     Status(ExitStatus),
     /// It took too long, and was killed with its group.
-    Late,
+    TimedOut,
     /// A signal came for us first, and it was killed with its group.
-    Told,
+    Interrupted,
 }
 
 /// Waits for the leader of a process group: no longer than `patience`, and until one of `signals` comes, where they are given.
-pub(super) fn end_of(
+pub(super) fn wait_for_end(
     mut leader: Child,
     patience: Option<Duration>,
-    signals: Option<&Signals>,
-) -> io::Result<End> {
+    signals: Option<&SignalFd>,
+) -> io::Result<ProcessEnd> {
     let (pid, began) = (Pid::from_child(&leader), Instant::now());
     // Before Linux 5.3 nothing can be waited for with an end, and it has to be asked for.
     let end = pidfd_open(pid, PidfdFlags::empty()).ok();
@@ -337,16 +360,20 @@ pub(super) fn end_of(
     };
     loop {
         if let Some(status) = leader.try_wait()? {
-            return Ok(End::Status(status));
+            return Ok(ProcessEnd::Status(status));
         }
-        if signals.map(Signals::next).transpose()?.flatten().is_some() {
-            return kill(&mut leader, End::Told);
+        if signals.map(SignalFd::next).transpose()?.flatten().is_some() {
+            return kill(&mut leader, ProcessEnd::Interrupted);
         }
         let left = patience.map(|patience| patience.saturating_sub(began.elapsed()));
         if left == Some(Duration::ZERO) {
-            return kill(&mut leader, End::Late);
+            return kill(&mut leader, ProcessEnd::TimedOut);
         }
-        let wait = if end.is_some() { left } else { Some(left.map_or(ASK, |left| left.min(ASK))) };
+        let wait = if end.is_some() {
+            left
+        } else {
+            Some(left.map_or(POLL_INTERVAL, |left| left.min(POLL_INTERVAL)))
+        };
         let wait =
             wait.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
         let (end, signals) = (end.iter().map(OwnedFd::as_fd), signals.iter().map(|signals| signals.as_fd()));
@@ -354,7 +381,7 @@ pub(super) fn end_of(
             end.chain(signals).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         match poll(&mut either, wait.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => return kill(&mut leader, End::Late),
+            Err(_) => return kill(&mut leader, ProcessEnd::TimedOut),
         }
     }
 }
@@ -365,7 +392,7 @@ fn hide_unified() -> Result<(), rustix::io::Errno> {
     // thread's mount namespace or working directory.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    unmount(UNIFIED, UnmountFlags::DETACH)
+    unmount(UNIFIED_MOUNT, UnmountFlags::DETACH)
 }
 
 #[cfg(test)]
@@ -373,12 +400,12 @@ mod tests {
     use super::*;
 
     fn sh(script: &str) -> Result<String, EngineError> {
-        let cli = Cli {
-            kind: Kind::Runc,
+        let cli = CliEngine {
+            kind: EngineKind::Runc,
             version: String::new(),
             address: None,
             namespace: None,
-            options: Options::default(),
+            options: ContainerOptions::default(),
             hides_unified: false,
         };
         cli.run("say something", &["sh", "-c", script].map(str::to_owned), None)
@@ -396,7 +423,7 @@ mod tests {
     #[test]
     fn a_command_can_be_told_to_end_although_the_profiler_has_signals_blocked() {
         let ended = std::thread::spawn(|| {
-            let _signals = Signals::block(&[Signal::TERM]).unwrap();
+            let _signals = SignalFd::block(&[Signal::TERM]).unwrap();
             sh("kill -TERM $$; echo still here")
         });
         assert!(ended.join().unwrap().unwrap_err().to_string().contains("signal: 15"));
@@ -408,11 +435,11 @@ mod tests {
             let mut command = Command::new("sh");
             command.args(["-c", script]).process_group(0).stdout(Stdio::piped()).spawn().unwrap()
         };
-        let ended = end_of(start("exit 3"), Some(Duration::from_secs(60)), None).unwrap();
-        assert!(matches!(ended, End::Status(status) if status.code() == Some(3)), "{ended:?}");
+        let ended = wait_for_end(start("exit 3"), Some(Duration::from_secs(60)), None).unwrap();
+        assert!(matches!(ended, ProcessEnd::Status(status) if status.code() == Some(3)), "{ended:?}");
         let mut hangs = start("sleep 1000 & wait");
         let mut out = hangs.stdout.take().unwrap();
-        assert_eq!(end_of(hangs, Some(Duration::from_millis(50)), None).unwrap(), End::Late);
+        assert_eq!(wait_for_end(hangs, Some(Duration::from_millis(50)), None).unwrap(), ProcessEnd::TimedOut);
         // The pipe's end is that of the last process that has it.
         assert_eq!(out.read(&mut [0]).unwrap(), 0);
     }

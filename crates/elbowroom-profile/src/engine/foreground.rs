@@ -1,10 +1,12 @@
 //! One program in a container that is waited for, as `profile gpu` needs it: runc around the host's own `/usr`, with the devices and
 //! directories that are named. What differs from the program on the host is the container and nothing else.
 
-use super::command::{End, end_of};
-use super::{Driver, Engine, EngineError, Kind, PREFIX, Used, bundle, file};
+use super::command::{ProcessEnd, wait_for_end};
+use super::{
+    EngineDriver, EngineError, EngineKind, EngineSession, EngineUse, NAME_PREFIX, bundle, file_error,
+};
 use elbowroom_linux::signal;
-use elbowroom_linux::signal::Signals;
+use elbowroom_linux::signal::SignalFd;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -14,72 +16,72 @@ use std::process::{Command, ExitStatus, Stdio};
 
 /// A program, and what it finds in its container.
 #[derive(Clone, Debug, Default)]
-pub struct Program {
+pub struct ContainerProgram {
     /// Command and arguments; the command as a path, or to be found in `PATH`.
     pub words: Vec<String>,
     /// Its whole environment.
     pub environment: Vec<(String, String)>,
     /// Directories and files of the host that it may read, at the same paths.
-    pub seen: Vec<PathBuf>,
+    pub readable_paths: Vec<PathBuf>,
     /// The directory that it may write to, at the same path; where it runs.
-    pub directory: PathBuf,
+    pub work_dir: PathBuf,
     /// Devices that it may use, such as `/dev/nvidia0`.
     pub devices: Vec<PathBuf>,
 }
 
-impl Program {
+impl ContainerProgram {
     /// Runs it on the host; what it prints is thrown away, what it complains about goes to standard error. `None` where one of
     /// `signals` came first: it is killed then, with what it started.
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn native(&self, signals: &Signals) -> std::io::Result<Option<ExitStatus>> {
+    pub fn run_on_host(&self, signals: &SignalFd) -> std::io::Result<Option<ExitStatus>> {
         let environment = self.environment.iter().map(|(name, value)| (name, value));
         let mut command = Command::new(&self.words[0]);
-        command.args(&self.words[1..]).env_clear().envs(environment).current_dir(&self.directory);
-        attended(&mut command, signals)
+        command.args(&self.words[1..]).env_clear().envs(environment).current_dir(&self.work_dir);
+        run_until_signal(&mut command, signals)
     }
 }
 
 /// Runs a command in a process group of its own, until it ends or one of `signals` comes.
-fn attended(command: &mut Command, signals: &Signals) -> std::io::Result<Option<ExitStatus>> {
+fn run_until_signal(command: &mut Command, signals: &SignalFd) -> std::io::Result<Option<ExitStatus>> {
     let command = command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
-    match end_of(signal::interruptible(command).spawn()?, None, Some(signals))? {
-        End::Status(status) => Ok(Some(status)),
-        End::Late | End::Told => Ok(None),
+    match wait_for_end(signal::unblock_in_child(command).spawn()?, None, Some(signals))? {
+        ProcessEnd::Status(status) => Ok(Some(status)),
+        ProcessEnd::TimedOut | ProcessEnd::Interrupted => Ok(None),
     }
 }
 
-impl Engine {
+impl EngineSession {
     /// Runs a program in a container and waits for its end, or for one of `signals`: `None`. The container is gone then.
     ///
     /// # Errors
     /// The engine is not runc or crun, or does not remove the container, or a file cannot be written.
     pub fn run(
         &self,
-        program: &Program,
+        program: &ContainerProgram,
         number: usize,
-        signals: &Signals,
+        signals: &SignalFd,
     ) -> Result<Option<ExitStatus>, EngineError> {
-        let (Kind::Runc | Kind::Crun, Driver::Cli(_)) = (self.kind, &self.driver) else {
+        let (EngineKind::Runc | EngineKind::Crun, EngineDriver::Cli(_)) = (self.kind, &self.driver) else {
             return Err(EngineError::Unsuitable {
                 engine: self.kind,
                 takes: "containers that outlive the command that starts them",
                 instead: "runc or crun",
             });
         };
-        let name = format!("{PREFIX}-{}-{number}", self.run.tag);
+        let name = format!("{NAME_PREFIX}-{}-{number}", self.run.tag);
         let directory = self.run.dir.join("bundles").join(&name);
-        self.run.note(&Used::here(self.kind))?;
-        fs::create_dir_all(&directory).map_err(file("making", &directory))?;
+        self.run.record_engine(&EngineUse::from_environment(self.kind))?;
+        fs::create_dir_all(&directory).map_err(file_error("making", &directory))?;
         let path = directory.join("config.json");
         let config = configuration(&bundle::root(&self.run.dir)?, program, &name);
-        fs::write(&path, config.to_string()).map_err(file("writing", &path))?;
+        fs::write(&path, config.to_string()).map_err(file_error("writing", &path))?;
         let mut command = Command::new(self.kind.name());
         command.arg("--root").arg(self.run.dir.join("state"));
         command.args(["run", "--bundle"]).arg(&directory).arg(&name);
-        let status =
-            attended(&mut command, signals).map_err(file("starting", Path::new(self.kind.name())))?;
+        let status = run_until_signal(&mut command, signals)
+            .map_err(file_error("starting", Path::new(self.kind.name())))?;
         if status.is_none() {
             // Only who started it was killed.
             self.remove(&name)?;
@@ -89,22 +91,24 @@ impl Engine {
     }
 }
 
-fn configuration(root: &Path, program: &Program, name: &str) -> Value {
-    let mut config = bundle::of_host(root, &program.words);
+fn configuration(root: &Path, program: &ContainerProgram, name: &str) -> Value {
+    let mut config = bundle::host_configuration(root, &program.words);
     let environment: Vec<String> =
         program.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
     config["process"]["env"] = json!(environment);
-    config["process"]["cwd"] = json!(program.directory);
+    config["process"]["cwd"] = json!(program.work_dir);
     config["linux"]["cgroupsPath"] = json!(format!("/{name}"));
     let bind = |path: &PathBuf, how: &str| json!({"destination": path, "type": "bind", "source": path, "options": ["rbind", how]});
     let mounts = config["mounts"].as_array_mut().expect("`of_host` has mounts");
-    mounts.extend(program.seen.iter().filter(|path| !is_shared(path)).map(|path| bind(path, "ro")));
+    mounts.extend(
+        program.readable_paths.iter().filter(|path| !is_already_present(path)).map(|path| bind(path, "ro")),
+    );
     // Where the dynamic linker finds libraries outside its own directories, such as CUDA's.
     let cache = PathBuf::from("/etc/ld.so.cache");
     if cache.is_file() {
         mounts.push(bind(&cache, "ro"));
     }
-    mounts.push(bind(&program.directory, "rw"));
+    mounts.push(bind(&program.work_dir, "rw"));
     let mut nodes = Vec::new();
     for path in &program.devices {
         let Ok(data) = fs::metadata(path) else { continue };
@@ -119,7 +123,7 @@ fn configuration(root: &Path, program: &Program, name: &str) -> Value {
 }
 
 /// Whether it is below /usr, or leads there in every root, as `/bin` does: it is in the container already.
-fn is_shared(path: &Path) -> bool {
+fn is_already_present(path: &Path) -> bool {
     let is_linked = || bundle::LINKS.iter().any(|link| path.starts_with(Path::new("/").join(link)));
     path.starts_with("/usr") || is_linked() && path.canonicalize().is_ok_and(|real| real.starts_with("/usr"))
 }
@@ -130,11 +134,11 @@ mod tests {
 
     #[test]
     fn a_container_has_the_programs_environment_directories_and_devices_and_no_others() {
-        let program = Program {
+        let program = ContainerProgram {
             words: vec!["/opt/x/bench".into(), "lu".into()],
             environment: vec![("A".into(), "1".into())],
-            seen: ["/opt/x", "/usr/lib", "/bin"].map(Into::into).to_vec(),
-            directory: "/tmp/trace".into(),
+            readable_paths: ["/opt/x", "/usr/lib", "/bin"].map(Into::into).to_vec(),
+            work_dir: "/tmp/trace".into(),
             devices: vec!["/dev/null".into(), "/dev/no-such-device".into()],
         };
         let config = configuration(Path::new("/r"), &program, "n");

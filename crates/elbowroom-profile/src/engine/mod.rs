@@ -4,43 +4,43 @@
 //! # What is made, and how it goes again
 //! Everything is named `elbowroom-profile-PID-STARTED-...` after the profiler that made it (its PID and when it started, so that
 //! no later process is taken for it), labelled `elbowroom.profile=PID-STARTED`, and kept below `/run/elbowroom-profile/PID-STARTED`;
-//! what a profiled program writes ([`Scratch`]), in `/var/tmp/elbowroom-gpu-PID-STARTED`.
+//! what a profiled program writes ([`ScratchDir`]), in `/var/tmp/elbowroom-gpu-PID-STARTED`.
 //! A profiler removes what it made, whether it ends well, by an error or by a signal; [`clean`] removes what those left that were
 //! killed, and nothing of one that still runs.
 
 mod bundle;
+mod cleanup;
 mod command;
 pub mod docker;
 mod foreground;
-mod left;
 mod scratch;
 
-pub use foreground::Program;
-pub use left::clean;
-pub use scratch::Scratch;
+pub use cleanup::clean;
+pub use foreground::ContainerProgram;
+pub use scratch::ScratchDir;
 
-use command::Cli;
-use docker::Docker;
-use left::{Run, Used, own_tag};
+use cleanup::{EngineUse, ProfilerRun, own_tag};
+use command::CliEngine;
+use docker::DockerEngine;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Where run directories are.
-const RUN: &str = "/run/elbowroom-profile";
+const RUN_DIR: &str = "/run/elbowroom-profile";
 /// What every name begins with.
-const PREFIX: &str = "elbowroom-profile";
+const NAME_PREFIX: &str = "elbowroom-profile";
 /// The label of every container, where an engine knows labels.
 const LABEL: &str = "elbowroom.profile";
 /// What an engine takes longer for has failed.
-const PATIENCE: Duration = Duration::from_secs(120);
+const ENGINE_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a command may go on whose profiler was killed.
-const LATE: Duration = Duration::from_secs(5);
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum EngineKind {
     /// dockerd, by its API: `POST /containers/ID/start`.
     Docker,
     /// containerd, by `ctr tasks start`.
@@ -54,11 +54,12 @@ pub enum Kind {
 }
 
 /// All engines.
-pub const KINDS: [Kind; 5] = [Kind::Docker, Kind::Containerd, Kind::Podman, Kind::Runc, Kind::Crun];
+pub const ENGINE_KINDS: [EngineKind; 5] =
+    [EngineKind::Docker, EngineKind::Containerd, EngineKind::Podman, EngineKind::Runc, EngineKind::Crun];
 
 /// What is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Subject {
+pub enum StartTarget {
     /// A command of this host, in a container whose `/usr` is the host's.
     Host(Vec<String>),
     /// An image that the engine has, and a command instead of the image's own where there is one.
@@ -69,7 +70,7 @@ pub enum Subject {
 
 /// How containers are made, besides what is in them.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct ContainerOptions {
     /// The engine's network; `none` where nothing is said.
     pub network: Option<String>,
     /// The OCI runtime below the engine; the engine's own choice where nothing is said.
@@ -83,15 +84,15 @@ pub enum EngineError {
     #[error("{engine} is not installed: {program} is not in PATH")]
     Missing {
         /// Which.
-        engine: Kind,
+        engine: EngineKind,
         /// The program that was looked for.
         program: &'static str,
     },
     /// It does not answer.
     #[error("{engine} does not answer on {address}: {why}; start it, or say where it is in {variable}")]
-    Silent {
+    Unresponsive {
         /// Which.
-        engine: Kind,
+        engine: EngineKind,
         /// Its socket.
         address: String,
         /// What happened.
@@ -103,17 +104,17 @@ pub enum EngineError {
     #[error("{engine} refused to {what}: {said}")]
     Refused {
         /// Which.
-        engine: Kind,
+        engine: EngineKind,
         /// What was asked of it.
         what: String,
         /// Its words.
         said: String,
     },
     /// It does not come to an end.
-    #[error("{engine} did not {what} within {} s, and was killed", PATIENCE.as_secs())]
+    #[error("{engine} did not {what} within {} s, and was killed", ENGINE_TIMEOUT.as_secs())]
     Hung {
         /// Which.
-        engine: Kind,
+        engine: EngineKind,
         /// What was asked of it.
         what: String,
     },
@@ -121,7 +122,7 @@ pub enum EngineError {
     #[error("{engine} starts {takes}: use {instead}")]
     Unsuitable {
         /// Which.
-        engine: Kind,
+        engine: EngineKind,
         /// What it takes.
         takes: &'static str,
         /// The options.
@@ -139,13 +140,13 @@ pub enum EngineError {
     },
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for EngineKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl Kind {
+impl EngineKind {
     /// Its name in lower case.
     pub fn name(self) -> &'static str {
         match self {
@@ -171,62 +172,65 @@ impl Kind {
 
 /// An engine that is there and answers, for one profiler.
 #[derive(Debug)]
-pub struct Engine {
-    kind: Kind,
-    run: Run,
-    driver: Driver,
+pub struct EngineSession {
+    kind: EngineKind,
+    run: ProfilerRun,
+    driver: EngineDriver,
 }
 
 #[derive(Debug)]
-enum Driver {
-    Docker(Docker),
-    Cli(Cli),
+enum EngineDriver {
+    Docker(DockerEngine),
+    Cli(CliEngine),
 }
 
-impl Driver {
-    fn open(used: Used, options: &Options) -> Result<Self, EngineError> {
+impl EngineDriver {
+    fn open(used: EngineUse, options: &ContainerOptions) -> Result<Self, EngineError> {
         match used.kind {
-            Kind::Docker => Docker::open(options, used.address.as_deref()).map(Self::Docker),
-            _ => Cli::open(used, options).map(Self::Cli),
+            EngineKind::Docker => DockerEngine::open(options, used.address.as_deref()).map(Self::Docker),
+            _ => CliEngine::open(used, options).map(Self::Cli),
         }
     }
 }
 
-impl Engine {
+impl EngineSession {
     /// Finds the engine and asks its version; nothing is made yet but a run directory.
     ///
     /// # Errors
     /// [`EngineError`]: it is not installed, or does not answer.
-    pub fn open(kind: Kind, options: &Options) -> Result<Self, EngineError> {
-        let driver = Driver::open(Used::here(kind), options)?;
-        Ok(Self { kind, run: Run::open()?, driver })
+    pub fn open(kind: EngineKind, options: &ContainerOptions) -> Result<Self, EngineError> {
+        let driver = EngineDriver::open(EngineUse::from_environment(kind), options)?;
+        Ok(Self { kind, run: ProfilerRun::open()?, driver })
     }
 
     /// Which it is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> EngineKind {
         self.kind
     }
 
     /// The version that it says.
     pub fn version(&self) -> &str {
         match &self.driver {
-            Driver::Docker(docker) => &docker.version,
-            Driver::Cli(cli) => &cli.version,
+            EngineDriver::Docker(docker) => &docker.version,
+            EngineDriver::Cli(cli) => &cli.version,
         }
     }
 
     /// Daemons that work for it; what they and the profiler start is found from there.
     pub fn daemons(&self) -> Vec<u32> {
         let sockets = match &self.driver {
-            Driver::Docker(docker) => {
-                vec![(docker.socket.clone(), "dockerd"), (PathBuf::from(command::CONTAINERD), "containerd")]
+            EngineDriver::Docker(docker) => {
+                vec![
+                    (docker.socket.clone(), "dockerd"),
+                    (PathBuf::from(command::CONTAINERD_SOCKET), "containerd"),
+                ]
             }
-            Driver::Cli(cli) => {
+            EngineDriver::Cli(cli) => {
                 cli.address.iter().map(|address| (PathBuf::from(address), "containerd")).collect()
             }
         };
         let mut pids: Vec<u32> =
-            sockets.iter().flat_map(|(socket, program)| behind(socket, program)).collect();
+            sockets.iter().flat_map(|(socket, program)| socket_servers(socket, program)).collect();
         pids.sort_unstable();
         pids.dedup();
         pids
@@ -236,27 +240,27 @@ impl Engine {
     ///
     /// # Errors
     /// The engine takes no such subject, has no such image, or refuses.
-    pub fn prepare(&self, subject: &Subject) -> Result<(), EngineError> {
-        let (engine, no_daemon) = (self.kind, matches!(self.kind, Kind::Runc | Kind::Crun));
+    pub fn prepare(&self, subject: &StartTarget) -> Result<(), EngineError> {
+        let (engine, no_daemon) = (self.kind, matches!(self.kind, EngineKind::Runc | EngineKind::Crun));
         match subject {
-            Subject::Image(..) if no_daemon => Err(EngineError::Unsuitable {
+            StartTarget::Image(..) if no_daemon => Err(EngineError::Unsuitable {
                 engine,
                 takes: "bundles and commands, no images",
                 instead: "--bundle or --command",
             }),
-            Subject::Bundle(_) if !no_daemon => Err(EngineError::Unsuitable {
+            StartTarget::Bundle(_) if !no_daemon => Err(EngineError::Unsuitable {
                 engine,
                 takes: "images and commands, no bundles",
                 instead: "--image or --command",
             }),
-            Subject::Bundle(dir) => bundle::check(dir),
-            Subject::Image(image, _) => match &self.driver {
-                Driver::Docker(docker) => docker.has_image(image),
-                Driver::Cli(cli) => cli.has_image(image),
+            StartTarget::Bundle(dir) => bundle::check(dir),
+            StartTarget::Image(image, _) => match &self.driver {
+                EngineDriver::Docker(docker) => docker.has_image(image),
+                EngineDriver::Cli(cli) => cli.has_image(image),
             },
-            Subject::Host(_) => match &self.driver {
-                Driver::Docker(docker) => docker.import(&self.run),
-                Driver::Cli(_) => bundle::root(&self.run.dir).map(|_| ()),
+            StartTarget::Host(_) => match &self.driver {
+                EngineDriver::Docker(docker) => docker.import(&self.run),
+                EngineDriver::Cli(_) => bundle::root(&self.run.dir).map(|_| ()),
             },
         }
     }
@@ -265,11 +269,11 @@ impl Engine {
     ///
     /// # Errors
     /// The engine refuses.
-    pub fn create(&self, subject: &Subject, number: usize) -> Result<String, EngineError> {
-        let name = format!("{PREFIX}-{}-{number}", self.run.tag);
+    pub fn create(&self, subject: &StartTarget, number: usize) -> Result<String, EngineError> {
+        let name = format!("{NAME_PREFIX}-{}-{number}", self.run.tag);
         match &self.driver {
-            Driver::Docker(docker) => docker.create(&self.run, subject, &name)?,
-            Driver::Cli(cli) => cli.create(&self.run, subject, &name)?,
+            EngineDriver::Docker(docker) => docker.create(&self.run, subject, &name)?,
+            EngineDriver::Cli(cli) => cli.create(&self.run, subject, &name)?,
         }
         Ok(name)
     }
@@ -280,8 +284,8 @@ impl Engine {
     /// The engine refuses.
     pub fn start(&self, name: &str) -> Result<(), EngineError> {
         match &self.driver {
-            Driver::Docker(docker) => docker.start(name),
-            Driver::Cli(cli) => cli.start(&self.run, name),
+            EngineDriver::Docker(docker) => docker.start(name),
+            EngineDriver::Cli(cli) => cli.start(&self.run, name),
         }
     }
 
@@ -291,8 +295,8 @@ impl Engine {
     /// The engine refuses.
     pub fn remove(&self, name: &str) -> Result<(), EngineError> {
         match &self.driver {
-            Driver::Docker(docker) => docker.remove(name),
-            Driver::Cli(cli) => cli.remove(&self.run.dir, name),
+            EngineDriver::Docker(docker) => docker.remove(name),
+            EngineDriver::Cli(cli) => cli.remove(&self.run.dir, name),
         }
     }
 
@@ -300,28 +304,28 @@ impl Engine {
     pub fn close(&self) -> Vec<String> {
         let mut left = self.sweep(&self.run);
         if left.is_empty() {
-            left.extend(self.run.forget());
+            left.extend(self.run.remove_run_dir());
         }
         left
     }
 
     /// Of a profiler that was killed, too: a command of its that is still at work makes what was just removed.
-    fn sweep_all(&self, run: &Run) -> Vec<String> {
-        let until = Instant::now() + LATE;
+    fn sweep_all(&self, run: &ProfilerRun) -> Vec<String> {
+        let until = Instant::now() + ORPHAN_TIMEOUT;
         loop {
             let left = self.sweep(run);
             if left.is_empty() || Instant::now() >= until {
                 return left;
             }
-            std::thread::sleep(LATE / 50);
+            std::thread::sleep(ORPHAN_TIMEOUT / 50);
         }
     }
 
-    fn sweep(&self, run: &Run) -> Vec<String> {
-        let prefix = format!("{PREFIX}-{}-", run.tag);
+    fn sweep(&self, run: &ProfilerRun) -> Vec<String> {
+        let prefix = format!("{NAME_PREFIX}-{}-", run.tag);
         let listed = match &self.driver {
-            Driver::Docker(docker) => docker.list(),
-            Driver::Cli(cli) => cli.list(&run.dir),
+            EngineDriver::Docker(docker) => docker.list(),
+            EngineDriver::Cli(cli) => cli.list(&run.dir),
         };
         let mut left = Vec::new();
         match listed {
@@ -329,29 +333,29 @@ impl Engine {
                 let ours = names.iter().filter(|name| name.starts_with(&prefix));
                 left.extend(ours.filter_map(|name| {
                     let removed = match &self.driver {
-                        Driver::Docker(docker) => docker.remove(name),
-                        Driver::Cli(cli) => cli.remove(&run.dir, name),
+                        EngineDriver::Docker(docker) => docker.remove(name),
+                        EngineDriver::Cli(cli) => cli.remove(&run.dir, name),
                     };
                     removed.err().map(|error| error.to_string())
                 }));
             }
             Err(error) => left.push(error.to_string()),
         }
-        if let Driver::Docker(docker) = &self.driver {
+        if let EngineDriver::Docker(docker) = &self.driver {
             left.extend(docker.forget_image(&run.tag).err().map(|error| error.to_string()));
         }
         left
     }
 }
 
-fn file(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> EngineError {
+fn file_error(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> EngineError {
     let path = path.display().to_string();
     move |why| EngineError::File { operation, path, why: why.to_string() }
 }
 
 /// Who listens on a socket: the process itself where the kernel says so, else, where a service manager made the socket, every
 /// process of that name.
-fn behind(socket: &Path, program: &str) -> Vec<u32> {
+fn socket_servers(socket: &Path, program: &str) -> Vec<u32> {
     let named = |pid: u32| {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == program)
     };
@@ -361,7 +365,7 @@ fn behind(socket: &Path, program: &str) -> Vec<u32> {
         .map(|peer| peer.pid.as_raw_nonzero().get() as u32);
     match peer.filter(|pid| named(*pid)) {
         Some(pid) => vec![pid],
-        None => elbowroom_linux::process::all().into_iter().filter(|pid| named(*pid)).collect(),
+        None => elbowroom_linux::process::all_pids().into_iter().filter(|pid| named(*pid)).collect(),
     }
 }
 
@@ -371,8 +375,8 @@ mod tests {
 
     #[test]
     fn an_engine_that_does_not_answer_is_one_sentence() {
-        let error = EngineError::Silent {
-            engine: Kind::Docker,
+        let error = EngineError::Unresponsive {
+            engine: EngineKind::Docker,
             address: "/var/run/docker.sock".into(),
             why: "No such file or directory (os error 2)".into(),
             variable: "DOCKER_HOST",

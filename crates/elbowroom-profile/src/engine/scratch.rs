@@ -1,6 +1,6 @@
 //! A directory for what a profiled program writes, which may be large: on a disk, and not in memory as `/run` is.
 
-use super::{EngineError, file, own_tag};
+use super::{EngineError, file_error, own_tag};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -13,9 +13,9 @@ const PREFIX: &str = "elbowroom-gpu-";
 
 /// It goes when this is dropped; what a killed profiler left, [`super::clean`] removes.
 #[derive(Debug)]
-pub struct Scratch(PathBuf);
+pub struct ScratchDir(PathBuf);
 
-impl Scratch {
+impl ScratchDir {
     /// Makes it, for this user alone.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl Scratch {
 
     fn below(parent: &Path, tag: &str) -> Result<Self, EngineError> {
         let path = path(parent, tag);
-        DirBuilder::new().mode(0o700).create(&path).map_err(file("making", &path))?;
+        DirBuilder::new().mode(0o700).create(&path).map_err(file_error("making", &path))?;
         Ok(Self(path))
     }
 
@@ -36,7 +36,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -72,10 +72,10 @@ mod tests {
     #[test]
     fn it_is_for_one_user_and_one_profiler_and_goes_with_it() {
         let parent = tempfile::tempdir().unwrap();
-        let scratch = Scratch::below(parent.path(), "1-2").unwrap();
+        let scratch = ScratchDir::below(parent.path(), "1-2").unwrap();
         assert_eq!(fs::metadata(scratch.path()).unwrap().mode() & 0o777, 0o700);
         fs::write(scratch.path().join("trace.1"), "x").unwrap();
-        let error = Scratch::below(parent.path(), "1-2").unwrap_err().to_string();
+        let error = ScratchDir::below(parent.path(), "1-2").unwrap_err().to_string();
         assert!(error.contains("elbowroom-gpu-1-2"), "{error}");
         drop(scratch);
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
@@ -85,7 +85,7 @@ mod tests {
     fn what_a_profiler_left_is_found_and_removed_and_what_is_only_called_so_is_not() {
         let parent = tempfile::tempdir().unwrap();
         let at = |name: &str| parent.path().join(name);
-        let left = Scratch::below(parent.path(), "1-2").unwrap();
+        let left = ScratchDir::below(parent.path(), "1-2").unwrap();
         fs::write(left.path().join("trace.1"), "x").unwrap();
         std::mem::forget(left);
         fs::create_dir(at("other")).unwrap();

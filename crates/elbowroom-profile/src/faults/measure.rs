@@ -5,14 +5,14 @@
 //! instructions where the processor counts them. A container that is started again has another cgroup under the same path: its
 //! CPU time goes on, its instructions are counted no more.
 
-use crate::bpf::faults::{Cost, FaultCounter};
+use crate::bpf::faults::{BpfRunStats, FaultCounter};
 use crate::counter;
-use crate::counter::{Event, Of};
-use crate::faults::model::{Counts, Tier, Work};
-use elbowroom_linux::bpf::{BpfError, Hierarchy};
+use crate::counter::{CounterScope, PerfCounterEvent};
+use crate::faults::model::{ExecutedWork, FaultCounts, FaultTier};
+use elbowroom_linux::bpf::{BpfError, TrackedHierarchy};
 use elbowroom_linux::cgroup;
-use elbowroom_linux::cgroup::{Controller, Version};
-use elbowroom_linux::containers::{Containers, SelectError, Subject};
+use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
+use elbowroom_linux::containers::{ContainerSelector, ProfiledContainer, SelectError};
 use elbowroom_linux::root::{ReadError, Root};
 use elbowroom_linux::sensor::online;
 use elbowroom_types::unit::Micros;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Cgroups that may appear beyond those that are there at the beginning.
-const MORE_GROUPS: u32 = 1024;
+const EXTRA_CGROUPS: u32 = 1024;
 
 /// Why faults cannot be counted.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +46,7 @@ pub enum FaultsError {
     #[error("page faults cannot be followed by {tier:?}: {source}")]
     Bpf {
         /// The way.
-        tier: Tier,
+        tier: FaultTier,
         /// Why not.
         source: Box<BpfError>,
     },
@@ -54,41 +54,41 @@ pub enum FaultsError {
 
 /// What one container did since counting began.
 #[derive(Clone, Debug)]
-pub struct Counted {
+pub struct CountedContainer {
     /// Whose.
-    pub subject: Subject,
+    pub subject: ProfiledContainer,
     /// Its faults.
-    pub counts: Counts,
+    pub counts: FaultCounts,
     /// Its work.
-    pub work: Work,
+    pub work: ExecutedWork,
 }
 
 /// Everything counted since the beginning.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct FaultSample {
     /// By container, in the order in which they were found.
-    pub containers: Vec<Counted>,
+    pub containers: Vec<CountedContainer>,
     /// Faults of everybody else.
-    pub others: Counts,
+    pub others: FaultCounts,
     /// Faults that were seen, but found no room.
     pub lost: u64,
 }
 
 /// Counting goes on until this is dropped.
-pub struct Profiler {
-    containers: Containers,
+pub struct FaultProfiler {
+    containers: ContainerSelector,
     /// Whether containers that begin later count too.
     all: bool,
-    subjects: Vec<Followed>,
+    subjects: Vec<FollowedContainer>,
     /// Whose every cgroup is that was ever seen.
     owners: HashMap<u64, Option<usize>>,
     counter: FaultCounter,
-    instructions: Instructions,
+    instructions: InstructionCounters,
     refused: Option<BpfError>,
 }
 
-struct Followed {
-    subject: Subject,
+struct FollowedContainer {
+    subject: ProfiledContainer,
     /// The kernel's id of its cgroup, once that was seen.
     id: Option<u64>,
     cpu: CpuTime,
@@ -112,16 +112,16 @@ impl CpuTime {
     }
 
     /// The cgroup was made anew, and has used nothing before.
-    fn anew(self) -> Self {
+    fn restarted(self) -> Self {
         Self { earlier: self.spent(), ..Self::default() }
     }
 }
 
-impl Followed {
+impl FollowedContainer {
     /// Takes which cgroup there is at its path now, and what CPU time that has used.
-    fn look(&mut self, id: u64, cpu: Micros) {
+    fn update(&mut self, id: u64, cpu: Micros) {
         if self.id.is_some_and(|known| known != id) {
-            self.cpu = self.cpu.anew();
+            self.cpu = self.cpu.restarted();
             self.counters.clear();
         }
         self.id = Some(id);
@@ -129,16 +129,16 @@ impl Followed {
     }
 }
 
-impl Profiler {
+impl FaultProfiler {
     /// Begins to count for `wanted`, or for all containers, those too that begin later. `tier` is the way that must be taken;
     /// the best that works is, where none is given. `latency` asks for the time of some faults, where that way can tell.
     ///
     /// # Errors
     /// Nobody is called so, or the kernel refuses.
     pub fn start(
-        mut containers: Containers,
+        mut containers: ContainerSelector,
         wanted: &[String],
-        tier: Option<Tier>,
+        tier: Option<FaultTier>,
         latency: bool,
     ) -> Result<Self, FaultsError> {
         let all = wanted.is_empty();
@@ -150,15 +150,15 @@ impl Profiler {
         let root = Root::host()?;
         let cpus: Vec<u32> = online(&root)?.iter().collect();
         let hierarchy = match containers.hierarchy() {
-            (_, Version::V2) => Hierarchy::Unified,
-            (Controller::Memory, Version::V1) => Hierarchy::Memory,
-            (Controller::Cpu, Version::V1) => Hierarchy::Cpu,
-            (_, Version::V1) => Hierarchy::Cpuacct,
+            (_, CgroupVersion::V2) => TrackedHierarchy::Unified,
+            (CgroupController::Memory, CgroupVersion::V1) => TrackedHierarchy::Memory,
+            (CgroupController::Cpu, CgroupVersion::V1) => TrackedHierarchy::Cpu,
+            (_, CgroupVersion::V1) => TrackedHierarchy::Cpuacct,
         };
         let owners = containers.owners(&subjects);
-        let groups = owners.len() as u32 + MORE_GROUPS;
+        let groups = owners.len() as u32 + EXTRA_CGROUPS;
         let (counter, refused) = open(tier, latency, hierarchy, groups, &cpus)?;
-        let instructions = Instructions::find(&root, &cpus);
+        let instructions = InstructionCounters::find(&root, &cpus);
         let mut profiler = Self {
             containers,
             all,
@@ -173,7 +173,7 @@ impl Profiler {
     }
 
     /// How faults are followed.
-    pub fn tier(&self) -> Tier {
+    pub fn tier(&self) -> FaultTier {
         self.counter.tier()
     }
 
@@ -193,7 +193,7 @@ impl Profiler {
     /// # Errors
     /// The kernel's map is full.
     pub fn refresh(&mut self) -> Result<(), FaultsError> {
-        let mut subjects: Vec<Subject> = self.subjects.iter().map(|f| f.subject.clone()).collect();
+        let mut subjects: Vec<ProfiledContainer> = self.subjects.iter().map(|f| f.subject.clone()).collect();
         if self.all {
             let found = self.containers.select(&[]).unwrap_or_default();
             subjects.extend(
@@ -208,13 +208,13 @@ impl Profiler {
             // The time is that cgroup's if it is still there.
             let is_same = self.containers.id(&subject.cgroup) == id;
             if let Some((id, cpu)) = id.zip(cpu).filter(|_| is_same) {
-                self.subjects[place].look(id, cpu);
+                self.subjects[place].update(id, cpu);
             }
         }
         Ok(())
     }
 
-    fn follow(&mut self, new: Vec<Subject>) -> Result<(), FaultsError> {
+    fn follow(&mut self, new: Vec<ProfiledContainer>) -> Result<(), FaultsError> {
         for subject in new {
             let (id, last) =
                 (self.containers.id(&subject.cgroup), self.cpu(&subject).unwrap_or(Micros::ZERO));
@@ -226,9 +226,10 @@ impl Profiler {
                 false => Vec::new(),
             };
             let cpu = CpuTime { earlier: Micros::ZERO, begin, last };
-            self.subjects.push(Followed { subject, id, cpu, counters });
+            self.subjects.push(FollowedContainer { subject, id, cpu, counters });
         }
-        let subjects: Vec<Subject> = self.subjects.iter().map(|followed| followed.subject.clone()).collect();
+        let subjects: Vec<ProfiledContainer> =
+            self.subjects.iter().map(|followed| followed.subject.clone()).collect();
         let owners = self.containers.owners(&subjects);
         self.owners.extend(owners.iter().map(|(cgroup, place)| (*cgroup, *place)));
         // A container's number is its oldest cgroup's, which is its own: what that faulted on before it was known to be one has
@@ -243,18 +244,18 @@ impl Profiler {
         let numbered =
             owners.iter().map(|(cgroup, place)| (*cgroup, place.map_or(0, |place| numbers[&place])));
         let result = self.counter.set_owners(numbered);
-        result.map_err(|source| self.failed(source))
+        result.map_err(|source| self.bpf_error(source))
     }
 
     /// Everything counted so far.
     ///
     /// # Errors
     /// The kernel's maps cannot be read.
-    pub fn sample(&mut self) -> Result<Sample, FaultsError> {
+    pub fn sample(&mut self) -> Result<FaultSample, FaultsError> {
         self.refresh()?;
-        let (by_group, lost) = self.counter.read().map_err(|source| self.failed(source))?;
-        let mut counts = vec![Counts::default(); self.subjects.len()];
-        let mut others = Counts::default();
+        let (by_group, lost) = self.counter.read().map_err(|source| self.bpf_error(source))?;
+        let mut counts = vec![FaultCounts::default(); self.subjects.len()];
+        let mut others = FaultCounts::default();
         for (cgroup, found) in &by_group {
             match self.owners.get(cgroup).copied().flatten() {
                 Some(place) => counts[place] += found,
@@ -263,35 +264,35 @@ impl Profiler {
         }
         let containers = self.subjects.iter().zip(counts).map(|(followed, counts)| {
             let instructions = self.instructions.read(&followed.counters);
-            let work = Work { cpu: followed.cpu.spent(), instructions };
-            Counted { subject: followed.subject.clone(), counts, work }
+            let work = ExecutedWork { cpu: followed.cpu.spent(), instructions };
+            CountedContainer { subject: followed.subject.clone(), counts, work }
         });
-        Ok(Sample { containers: containers.collect(), others, lost })
+        Ok(FaultSample { containers: containers.collect(), others, lost })
     }
 
     /// Waits, and lets the kernel time the programs meanwhile: what a fault costs more because it is counted.
     ///
     /// # Errors
     /// The kernel does not allow it.
-    pub fn measure(&self, wait: Duration) -> Result<Cost, FaultsError> {
-        self.counter.measure(|| std::thread::sleep(wait)).map_err(|source| self.failed(source))
+    pub fn measure(&self, wait: Duration) -> Result<BpfRunStats, FaultsError> {
+        self.counter.measure(|| std::thread::sleep(wait)).map_err(|source| self.bpf_error(source))
     }
 
-    fn cpu(&self, subject: &Subject) -> Option<Micros> {
+    fn cpu(&self, subject: &ProfiledContainer) -> Option<Micros> {
         let path = Path::new(subject.cgroup.trim_start_matches('/'));
         let (user, system) = cgroup::cpu_times(self.containers.layout(), path).ok().flatten()?;
         Some(user.saturating_add(system))
     }
 
-    fn failed(&self, source: BpfError) -> FaultsError {
+    fn bpf_error(&self, source: BpfError) -> FaultsError {
         FaultsError::Bpf { tier: self.counter.tier(), source: Box::new(source) }
     }
 }
 
 fn open(
-    tier: Option<Tier>,
+    tier: Option<FaultTier>,
     latency: bool,
-    hierarchy: Hierarchy,
+    hierarchy: TrackedHierarchy,
     groups: u32,
     cpus: &[u32],
 ) -> Result<(FaultCounter, Option<BpfError>), FaultsError> {
@@ -300,9 +301,9 @@ fn open(
         let opened = open(tier).map_err(|source| FaultsError::Bpf { tier, source: Box::new(source) })?;
         return Ok((opened, None));
     }
-    match open(Tier::Functions) {
+    match open(FaultTier::Functions) {
         Ok(counter) => Ok((counter, None)),
-        Err(functions) => match open(Tier::Tracepoints) {
+        Err(functions) => match open(FaultTier::Tracepoints) {
             Ok(counter) => Ok((counter, Some(functions))),
             Err(tracepoints) => Err(FaultsError::Refused {
                 functions: Box::new(functions),
@@ -313,14 +314,14 @@ fn open(
 }
 
 /// The processor's counters of instructions, where it has them and there is a hierarchy to count by.
-struct Instructions {
+struct InstructionCounters {
     /// Where cgroups lie that the kernel counts events by.
     mount_point: Option<PathBuf>,
     cpus: Vec<u32>,
     refused: Option<Errno>,
 }
 
-impl Instructions {
+impl InstructionCounters {
     fn find(root: &Root, cpus: &[u32]) -> Self {
         let mounts = cgroup::layout::mounts(root).ok();
         let with = |name: &str| {
@@ -337,7 +338,7 @@ impl Instructions {
             None => Some(Errno::NOENT),
             Some(dir) => {
                 let cpu = cpus.first().copied().unwrap_or(0);
-                counter::open(Event::Instructions, Of::Group(dir.as_fd()), cpu).err()
+                counter::open(PerfCounterEvent::Instructions, CounterScope::Cgroup(dir.as_fd()), cpu).err()
             }
         };
         found
@@ -350,12 +351,14 @@ impl Instructions {
     }
 
     /// A counter on every CPU; none where one of them is refused.
-    fn open(&self, subject: &Subject) -> Vec<OwnedFd> {
+    fn open(&self, subject: &ProfiledContainer) -> Vec<OwnedFd> {
         if self.refused.is_some() {
             return Vec::new();
         }
         let Some(dir) = self.group(subject.cgroup.trim_start_matches('/')) else { return Vec::new() };
-        let open = |cpu: &u32| counter::open(Event::Instructions, Of::Group(dir.as_fd()), *cpu).ok();
+        let open = |cpu: &u32| {
+            counter::open(PerfCounterEvent::Instructions, CounterScope::Cgroup(dir.as_fd()), *cpu).ok()
+        };
         self.cpus.iter().map(open).collect::<Option<Vec<OwnedFd>>>().unwrap_or_default()
     }
 
@@ -374,15 +377,15 @@ mod tests {
     #[test]
     fn a_container_that_is_started_again_keeps_its_time_and_not_its_counters() {
         let begin = Micros::secs(100);
-        let followed = || Followed {
-            subject: Subject { name: "c".into(), cgroup: "/c".into() },
+        let followed = || FollowedContainer {
+            subject: ProfiledContainer { name: "c".into(), cgroup: "/c".into() },
             id: Some(1),
             cpu: CpuTime { earlier: Micros::ZERO, begin, last: begin },
             counters: vec![std::fs::File::open("/dev/null").unwrap().into()],
         };
         let after = |looks: &[(u64, u64)]| {
             let mut followed = followed();
-            looks.iter().for_each(|(id, seconds)| followed.look(*id, Micros::secs(*seconds)));
+            looks.iter().for_each(|(id, seconds)| followed.update(*id, Micros::secs(*seconds)));
             (followed.cpu.spent(), followed.counters.len())
         };
         assert_eq!(after(&[(1, 107)]), (Micros::secs(7), 1));

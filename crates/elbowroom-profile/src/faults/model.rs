@@ -11,7 +11,7 @@ use std::ops::AddAssign;
 /// What the kernel did about a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Class {
+pub enum FaultClass {
     /// Mapped a page of a file, or of shared memory, to be read (`do_read_fault`).
     Read,
     /// Copied a page of a private file mapping at its first write (`do_cow_fault`).
@@ -38,8 +38,8 @@ pub const TIMED_ONE_IN: u64 = 16;
 /// Buckets of the histogram of latencies: the bucket of a fault is the logarithm of its nanoseconds to base 2, rounded down.
 pub const BUCKETS: usize = 32;
 
-impl Class {
-    /// Every class, in the order of [`Counts`].
+impl FaultClass {
+    /// Every class, in the order of [`FaultCounts`].
     pub const ALL: [Self; CLASSES] =
         [Self::Read, Self::Cow, Self::Shared, Self::Anonymous, Self::Swap, Self::WriteProtect, Self::Unknown];
 
@@ -60,7 +60,7 @@ impl Class {
 /// How faults are followed, and hence what is known of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Tier {
+pub enum FaultTier {
     /// Programs on the functions of the fault handler: exact classes, latencies.
     Functions,
     /// Programs on the processor's reports of faults: no latencies; pages found in the swap cache look anonymous, and swapped
@@ -70,7 +70,7 @@ pub enum Tier {
 
 /// Faults of one container, since counting began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct FaultCounts {
     /// By class.
     pub faults: [u64; CLASSES],
     /// Of those, how many were timed, by class: one in [`TIMED_ONE_IN`] where that was asked for and the tier sees their end, else
@@ -86,14 +86,14 @@ pub struct Counts {
     pub latency: [u64; BUCKETS],
 }
 
-impl Counts {
+impl FaultCounts {
     /// Faults of every class.
     pub fn total(&self) -> u64 {
         self.faults.iter().sum()
     }
 
     /// Of one class.
-    pub fn of(&self, class: Class) -> u64 {
+    pub fn of(&self, class: FaultClass) -> u64 {
         self.faults[class as usize]
     }
 
@@ -114,7 +114,7 @@ impl Counts {
     }
 
     /// Nanoseconds of an average fault of a class; `None` where none was timed.
-    pub fn mean_ns(&self, class: Class) -> Option<u64> {
+    pub fn mean_ns(&self, class: FaultClass) -> Option<u64> {
         self.ns[class as usize].checked_div(self.timed[class as usize])
     }
 
@@ -132,7 +132,7 @@ impl Counts {
     }
 }
 
-impl AddAssign<&Counts> for Counts {
+impl AddAssign<&FaultCounts> for FaultCounts {
     fn add_assign(&mut self, other: &Self) {
         let add = |sum: &mut [u64], more: &[u64]| sum.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
         add(&mut self.faults, &other.faults);
@@ -146,7 +146,7 @@ impl AddAssign<&Counts> for Counts {
 
 /// What the work was in which faults happened: what a processor without counters cannot tell is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Work {
+pub struct ExecutedWork {
     /// CPU time.
     pub cpu: Micros,
     /// Instructions.
@@ -156,21 +156,21 @@ pub struct Work {
 /// Faults relative to the work.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rate {
+pub enum FaultRate {
     /// In a million instructions, the thesis' unit.
     PerMillionInstructions(f64),
     /// In a second of CPU time, where instructions are not counted.
     PerCpuSecond(f64),
 }
 
-impl Work {
+impl ExecutedWork {
     /// The rate of `faults`; `None` where no work was done.
-    pub fn rate(&self, faults: u64) -> Option<Rate> {
+    pub fn rate(&self, faults: u64) -> Option<FaultRate> {
         match self.instructions {
             Some(0) => None,
-            Some(n) => Some(Rate::PerMillionInstructions(faults as f64 * 1e6 / n as f64)),
+            Some(n) => Some(FaultRate::PerMillionInstructions(faults as f64 * 1e6 / n as f64)),
             None if self.cpu == Micros::ZERO => None,
-            None => Some(Rate::PerCpuSecond(faults as f64 * 1e6 / self.cpu.get() as f64)),
+            None => Some(FaultRate::PerCpuSecond(faults as f64 * 1e6 / self.cpu.get() as f64)),
         }
     }
 }
@@ -182,32 +182,32 @@ mod tests {
 
     #[test]
     fn classes_have_the_order_of_their_counts() {
-        assert!(Class::ALL.iter().enumerate().all(|(at, class)| *class as usize == at));
+        assert!(FaultClass::ALL.iter().enumerate().all(|(at, class)| *class as usize == at));
     }
 
     #[test]
     fn rates_are_of_instructions_where_they_are_counted() {
         let cpu = Micros(2_000_000);
-        let counted = Work { cpu, instructions: Some(4_000_000) };
-        assert_eq!(counted.rate(8), Some(Rate::PerMillionInstructions(2.0)));
-        assert_eq!(Work { cpu, instructions: None }.rate(8), Some(Rate::PerCpuSecond(4.0)));
-        assert_eq!(Work::default().rate(8), None);
+        let counted = ExecutedWork { cpu, instructions: Some(4_000_000) };
+        assert_eq!(counted.rate(8), Some(FaultRate::PerMillionInstructions(2.0)));
+        assert_eq!(ExecutedWork { cpu, instructions: None }.rate(8), Some(FaultRate::PerCpuSecond(4.0)));
+        assert_eq!(ExecutedWork::default().rate(8), None);
     }
 
     #[test]
     fn no_latency_is_no_number() {
-        let mut counts = Counts::default();
-        assert_eq!((counts.quantile_ns(0.5), counts.mean_ns(Class::Read)), (None, None));
+        let mut counts = FaultCounts::default();
+        assert_eq!((counts.quantile_ns(0.5), counts.mean_ns(FaultClass::Read)), (None, None));
         (counts.faults[0], counts.timed[0], counts.ns[0]) = (64, 4, 8_000);
         (counts.latency[10], counts.latency[12]) = (3, 1);
-        assert_eq!(counts.mean_ns(Class::Read), Some(2_000));
+        assert_eq!(counts.mean_ns(FaultClass::Read), Some(2_000));
         assert_eq!((counts.quantile_ns(0.5), counts.quantile_ns(0.99)), (Some(1536), Some(6144)));
     }
 
     proptest! {
         #[test]
         fn what_is_added_and_taken_away_is_what_was(a in prop::array::uniform7(0u64..1 << 40), b in prop::array::uniform7(0u64..1 << 40)) {
-            let of = |faults| Counts { faults, timed: faults, ns: faults, major: faults[0], duplicates: faults[1], ..Counts::default() };
+            let of = |faults| FaultCounts { faults, timed: faults, ns: faults, major: faults[0], duplicates: faults[1], ..FaultCounts::default() };
             let mut sum = of(a);
             sum += &of(b);
             prop_assert_eq!(sum.since(&of(a)), of(b));

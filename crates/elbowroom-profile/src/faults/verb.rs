@@ -1,7 +1,7 @@
 //! `elbowroom profile faults`: what page faults containers take. Needs BPF.
 
-use crate::report::Wanted;
-use crate::verb::Which;
+use crate::report::ReportArgs;
+use crate::verb::ContainerSelection;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use elbowroom_client::control::LoadSources;
@@ -26,7 +26,7 @@ mod text;
 #[cfg_attr(not(feature = "bpf"), allow(dead_code, reason = "without BPF they are only checked"))]
 pub struct FaultsArgs {
     #[command(flatten)]
-    which: Which,
+    selection: ContainerSelection,
     /// How long; with --live until Ctrl-C by default.
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
     duration: Option<Micros>,
@@ -43,7 +43,7 @@ pub struct FaultsArgs {
     #[arg(long)]
     latency: bool,
     #[command(flatten)]
-    wanted: Wanted,
+    report: ReportArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -67,7 +67,7 @@ pub fn main(args: &FaultsArgs, load: LoadSources) -> Result<ExitCode> {
 
 #[cfg(feature = "bpf")]
 fn follow(args: &FaultsArgs, load: LoadSources) -> Result<ExitCode> {
-    args.wanted.prepare()?;
+    args.report.prepare()?;
     count::count(args, load)
 }
 

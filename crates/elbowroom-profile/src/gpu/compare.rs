@@ -1,24 +1,24 @@
 //! Runs of one program, native and in a container, side by side.
 
-use super::{Call, Sums};
+use super::{GpuCallKind, TraceTotals};
 use serde::{Deserialize, Serialize};
 
 /// One run of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
+pub struct GpuRun {
     /// In a container, or not.
     pub container: bool,
     /// From its start until its end, in nanoseconds.
     pub wall_ns: u64,
     /// What its trace says; `None` for a run that was not traced. End-to-end times come from those: tracing costs time.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub sums: Option<Sums>,
+    pub sums: Option<TraceTotals>,
 }
 
 /// What is compared, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Quantity {
+pub enum GpuQuantity {
     /// From start to end, of runs that were not traced; of all where all were.
     Wall,
     /// The same of runs that were traced.
@@ -34,14 +34,14 @@ pub enum Quantity {
     /// Time in calls, all kinds.
     Calls,
     /// Time in calls of one kind.
-    Call(Call),
+    Call(GpuCallKind),
 }
 
 /// Medians of one quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Compared {
+pub struct GpuComparison {
     /// Which one.
-    pub quantity: Quantity,
+    pub quantity: GpuQuantity,
     /// Median of native runs.
     pub native: Option<f64>,
     /// Median of runs in containers.
@@ -50,7 +50,7 @@ pub struct Compared {
     pub runs: [usize; 2],
 }
 
-impl Compared {
+impl GpuComparison {
     /// What a container adds, in nanoseconds.
     pub fn added(&self) -> Option<f64> {
         Some(self.container? - self.native?)
@@ -64,29 +64,29 @@ impl Compared {
 }
 
 /// Compares all quantities. Medians, because a GPU that somebody else uses is late once in a while, and never early.
-pub fn compare(runs: &[Run]) -> Vec<Compared> {
+pub fn compare(runs: &[GpuRun]) -> Vec<GpuComparison> {
     let plain = runs.iter().any(|run| run.sums.is_none() && !run.container)
         && runs.iter().any(|run| run.sums.is_none() && run.container);
     let quantities = [
-        Quantity::Wall,
-        Quantity::WallTraced,
-        Quantity::Traced,
-        Quantity::Kernel,
-        Quantity::Copy,
-        Quantity::Before,
-        Quantity::Calls,
+        GpuQuantity::Wall,
+        GpuQuantity::WallTraced,
+        GpuQuantity::Traced,
+        GpuQuantity::Kernel,
+        GpuQuantity::Copy,
+        GpuQuantity::Before,
+        GpuQuantity::Calls,
     ];
-    let compared = quantities.into_iter().chain(Call::ALL.map(Quantity::Call)).map(|quantity| {
-        let value = |run: &Run| match (quantity, &run.sums) {
-            (Quantity::Wall, sums) => (!plain || sums.is_none()).then_some(run.wall_ns),
+    let compared = quantities.into_iter().chain(GpuCallKind::ALL.map(GpuQuantity::Call)).map(|quantity| {
+        let value = |run: &GpuRun| match (quantity, &run.sums) {
+            (GpuQuantity::Wall, sums) => (!plain || sums.is_none()).then_some(run.wall_ns),
             (_, None) => None,
-            (Quantity::WallTraced, Some(_)) => Some(run.wall_ns),
-            (Quantity::Traced, Some(sums)) => Some(sums.traced_ns),
-            (Quantity::Before, Some(sums)) => Some(sums.before_ns),
-            (Quantity::Kernel, Some(sums)) => Some(sums.kernel_ns),
-            (Quantity::Copy, Some(sums)) => Some(sums.copy_ns),
-            (Quantity::Calls, Some(sums)) => Some(sums.call_ns()),
-            (Quantity::Call(call), Some(sums)) => Some(sums.ns(call)),
+            (GpuQuantity::WallTraced, Some(_)) => Some(run.wall_ns),
+            (GpuQuantity::Traced, Some(sums)) => Some(sums.traced_ns),
+            (GpuQuantity::Before, Some(sums)) => Some(sums.before_ns),
+            (GpuQuantity::Kernel, Some(sums)) => Some(sums.kernel_ns),
+            (GpuQuantity::Copy, Some(sums)) => Some(sums.copy_ns),
+            (GpuQuantity::Calls, Some(sums)) => Some(sums.call_ns()),
+            (GpuQuantity::Call(call), Some(sums)) => Some(sums.ns(call)),
         };
         let of = |container| {
             let values: Vec<u64> =
@@ -94,7 +94,7 @@ pub fn compare(runs: &[Run]) -> Vec<Compared> {
             (values.len(), median(values))
         };
         let ((natives, native), (containers, container)) = (of(false), of(true));
-        Compared { quantity, native, container, runs: [natives, containers] }
+        GpuComparison { quantity, native, container, runs: [natives, containers] }
     });
     compared.collect()
 }

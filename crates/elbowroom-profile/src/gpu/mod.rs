@@ -17,10 +17,10 @@ mod compare;
 mod trace;
 pub mod verb;
 
-pub use compare::{Compared, Quantity, Run, compare};
-pub use trace::{Kind, LARGEST_TRACE, Record, Trace, TraceError};
+pub use compare::{GpuComparison, GpuQuantity, GpuRun, compare};
+pub use trace::{GpuTrace, GpuTraceError, MAX_TRACE_SIZE, TraceRecord, TraceRecordKind};
 
-use crate::gpu::trace::Kind as K;
+use crate::gpu::trace::TraceRecordKind as K;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, HashMap};
 /// What calls are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Call {
+pub enum GpuCallKind {
     /// Making the driver, devices and contexts ready.
     Start,
     /// Loading code onto the GPU, and translating PTX for it; also when another call needs that first.
@@ -45,7 +45,7 @@ pub enum Call {
     Other,
 }
 
-impl Call {
+impl GpuCallKind {
     /// All, in the order of reports.
     pub const ALL: [Self; 7] =
         [Self::Start, Self::Module, Self::Malloc, Self::Memcpy, Self::Launch, Self::Wait, Self::Other];
@@ -105,7 +105,7 @@ impl Call {
 
 /// Calls of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Calls {
+pub struct CallTotals {
     /// How many.
     pub calls: u64,
     /// Time in them and in nothing that they call, in nanoseconds, all threads together.
@@ -114,7 +114,7 @@ pub struct Calls {
 
 /// A trace, added up. Times are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sums {
+pub struct TraceTotals {
     /// From the begin of tracing, inside `cuInit()`, to its end, or to the last record.
     pub traced_ns: u64,
     /// From the begin of tracing to the first call: what is left of `cuInit()`, which is no call of the trace, and what CUPTI needs to
@@ -129,7 +129,7 @@ pub struct Sums {
     /// Bytes that were copied or set.
     pub copy_bytes: u64,
     /// Calls, by what they are for.
-    pub calls: BTreeMap<Call, Calls>,
+    pub calls: BTreeMap<GpuCallKind, CallTotals>,
     /// Time in which CUPTI itself was in the way, in calls and beside them.
     pub overhead_ns: u64,
     /// Records for which there was no room, with CUPTI or in the trace.
@@ -137,15 +137,15 @@ pub struct Sums {
     /// Whether the process came to its end while it was traced.
     pub complete: bool,
     /// Launches and time by kernel.
-    pub by_kernel: BTreeMap<String, Calls>,
+    pub by_kernel: BTreeMap<String, CallTotals>,
 }
 
-impl Sums {
+impl TraceTotals {
     /// Adds up a trace.
-    pub fn of(trace: &Trace) -> Self {
+    pub fn of(trace: &GpuTrace) -> Self {
         let mut sums = Self { lost: trace.lost, complete: trace.end.is_some(), ..Self::default() };
         let (mut kernels, mut copies, mut overheads) = (Vec::new(), Vec::new(), Vec::new());
-        let mut threads: HashMap<u32, Vec<Span>> = HashMap::new();
+        let mut threads: HashMap<u32, Vec<CallSpan>> = HashMap::new();
         let (mut last, mut first) = (trace.begin, u64::MAX);
         for record in &trace.records {
             let (span, long) = ((record.begin, record.end), record.end - record.begin);
@@ -164,7 +164,7 @@ impl Sums {
                 }
                 K::Runtime | K::Driver => {
                     first = first.min(record.begin);
-                    let call = Call::of(&record.name);
+                    let call = GpuCallKind::of(&record.name);
                     sums.calls.entry(call).or_default().calls += 1;
                     threads.entry(record.thread).or_default().push((
                         span.0,
@@ -174,14 +174,14 @@ impl Sums {
                     ));
                 }
                 K::Overhead => {
-                    let of = overhead(record.detail);
-                    if of == Overhead::Cupti {
+                    let of = overhead_kind(record.detail);
+                    if of == OverheadKind::Cupti {
                         overheads.push(span);
                     }
                     let of = match of {
-                        Overhead::Cupti => None,
-                        Overhead::Code => Some(Call::Module),
-                        Overhead::Other => continue,
+                        OverheadKind::Cupti => None,
+                        OverheadKind::Code => Some(GpuCallKind::Module),
+                        OverheadKind::Other => continue,
                     };
                     threads.entry(record.thread).or_default().push((
                         span.0,
@@ -197,7 +197,7 @@ impl Sums {
         sums.kernel_ns = union(kernels);
         sums.copy_ns = union(copies);
         sums.overhead_ns = union(overheads);
-        threads.into_values().for_each(|spans| sums.exclusive(spans));
+        threads.into_values().for_each(|spans| sums.add_exclusive_times(spans));
         sums
     }
 
@@ -207,23 +207,23 @@ impl Sums {
     }
 
     /// Time of calls of one kind.
-    pub fn ns(&self, call: Call) -> u64 {
+    pub fn ns(&self, call: GpuCallKind) -> u64 {
         self.calls.get(&call).map_or(0, |calls| calls.ns)
     }
 
     /// Of one thread: outer calls before those inside them.
-    fn exclusive(&mut self, mut spans: Vec<Span>) {
+    fn add_exclusive_times(&mut self, mut spans: Vec<CallSpan>) {
         spans.sort_unstable();
-        let mut open: Vec<(Option<Call>, u64)> = Vec::new();
+        let mut open: Vec<(Option<GpuCallKind>, u64)> = Vec::new();
         let mut since = 0;
         for (begin, Reverse(end), _, call) in spans {
             while let Some((call, end)) = open.last().copied().filter(|(_, end)| *end <= begin) {
-                self.spend(call, since, end);
+                self.add_time(call, since, end);
                 since = since.max(end);
                 open.pop();
             }
             if let Some((call, _)) = open.last() {
-                self.spend(*call, since, begin);
+                self.add_time(*call, since, begin);
             }
             since = since.max(begin);
             // A clock that is read twice can let an inner call end after its outer one.
@@ -231,12 +231,12 @@ impl Sums {
             open.push((call, end));
         }
         while let Some((call, end)) = open.pop() {
-            self.spend(call, since, end);
+            self.add_time(call, since, end);
             since = since.max(end);
         }
     }
 
-    fn spend(&mut self, call: Option<Call>, from: u64, to: u64) {
+    fn add_time(&mut self, call: Option<GpuCallKind>, from: u64, to: u64) {
         let Some(call) = call else { return };
         let spent = &mut self.calls.entry(call).or_default().ns;
         *spent = spent.saturating_add(to.saturating_sub(from));
@@ -244,23 +244,23 @@ impl Sums {
 }
 
 /// Begin, end, depth where both are equal, and whose time it is; `None` is nobody's.
-type Span = (u64, Reverse<u64>, u8, Option<Call>);
+type CallSpan = (u64, Reverse<u64>, u8, Option<GpuCallKind>);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Overhead {
+enum OverheadKind {
     Code,
     Cupti,
     Other,
 }
 
 /// By CUPTI's numbers (`CUpti_ActivityOverheadKind`).
-const fn overhead(kind: u32) -> Overhead {
+const fn overhead_kind(kind: u32) -> OverheadKind {
     match kind {
         // The driver's compiler; the runtime and the driver load what is used for the first time.
-        1 | 0x4_0000 | 0x5_0000 => Overhead::Code,
+        1 | 0x4_0000 | 0x5_0000 => OverheadKind::Code,
         // Buffers, instrumentation, resources; one more buffer; its own beginning.
-        0x1_0000..=0x3_0000 | 0x7_0000 | 0x8_0000 => Overhead::Cupti,
-        _ => Overhead::Other,
+        0x1_0000..=0x3_0000 | 0x7_0000 | 0x8_0000 => OverheadKind::Cupti,
+        _ => OverheadKind::Other,
     }
 }
 

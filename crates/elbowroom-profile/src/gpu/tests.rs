@@ -24,14 +24,17 @@ fn a_moment_belongs_to_the_innermost_call_and_to_one_kernel() {
     // What is not known, while nothing was called.
     file.overhead(0, (2_000, 2_010), 1);
     file.record(8, (0, 2_100), 0, 0, "");
-    let sums = Sums::of(&Trace::parse(&file.0).unwrap());
+    let sums = TraceTotals::of(&GpuTrace::parse(&file.0).unwrap());
     let ns = |call| sums.ns(call);
-    assert_eq!((ns(Call::Start), ns(Call::Module), ns(Call::Launch), ns(Call::Wait)), (200, 300, 100, 1_500));
-    assert_eq!(ns(Call::Malloc), 900 - 200 - 300);
-    assert_eq!(sums.calls[&Call::Malloc].calls, 2);
+    assert_eq!(
+        (ns(GpuCallKind::Start), ns(GpuCallKind::Module), ns(GpuCallKind::Launch), ns(GpuCallKind::Wait)),
+        (200, 300, 100, 1_500)
+    );
+    assert_eq!(ns(GpuCallKind::Malloc), 900 - 200 - 300);
+    assert_eq!(sums.calls[&GpuCallKind::Malloc].calls, 2);
     assert_eq!(sums.call_ns(), 1_000 + 1_500);
     assert_eq!((sums.kernels, sums.kernel_ns), (3, 600 + 100));
-    assert_eq!(sums.by_kernel["lu"], Calls { calls: 2, ns: 700 });
+    assert_eq!(sums.by_kernel["lu"], CallTotals { calls: 2, ns: 700 });
     assert_eq!((sums.copy_ns, sums.copy_bytes), (60, 4_160));
     assert_eq!((sums.traced_ns, sums.before_ns, sums.overhead_ns), (2_000, 0, 0));
     assert_eq!((sums.complete, sums.lost), (true, 0));
@@ -48,61 +51,61 @@ fn code_that_a_call_needs_first_is_loading_and_what_cupti_holds_up_is_nobodys() 
     file.overhead(instrumentation, (700, 900), 1);
     // On a thread of CUPTI's own.
     file.overhead(flush, (850, 950), 2);
-    let sums = Sums::of(&Trace::parse(&file.0).unwrap());
-    assert_eq!((sums.ns(Call::Launch), sums.ns(Call::Module)), (700 - 350, 150));
+    let sums = TraceTotals::of(&GpuTrace::parse(&file.0).unwrap());
+    assert_eq!((sums.ns(GpuCallKind::Launch), sums.ns(GpuCallKind::Module)), (700 - 350, 150));
     assert_eq!((sums.overhead_ns, sums.before_ns), (250, 200));
     let calls: Vec<_> = sums.calls.iter().map(|(call, calls)| (*call, calls.calls)).collect();
-    assert_eq!(calls, [(Call::Module, 0), (Call::Launch, 2)]);
+    assert_eq!(calls, [(GpuCallKind::Module, 0), (GpuCallKind::Launch, 2)]);
 }
 
 #[test]
 fn what_a_gpu_did_is_read_from_what_was_recorded_on_one() {
-    let trace = Trace::parse(include_bytes!("../../../../gpu/tests/recorded/lenet.trace")).unwrap();
-    let sums = Sums::of(&trace);
+    let trace = GpuTrace::parse(include_bytes!("../../../../gpu/tests/recorded/lenet.trace")).unwrap();
+    let sums = TraceTotals::of(&trace);
     // `bench lenet 4 2`: six kernels a step, five uploads, one download of ten numbers.
     let launches: Vec<(&str, u64)> =
         sums.by_kernel.iter().map(|(name, c)| (name.as_str(), c.calls)).collect();
     assert_eq!((sums.kernels, launches), (12, vec![("connect", 4), ("convolve", 4), ("pool", 4)]));
     assert_eq!(sums.copy_bytes, 4 * (4 * 28 * 28 + 6 * 25 + 16 * 6 * 25 + 120 * 256 + 10 * 120 + 10));
-    assert_eq!((sums.calls[&Call::Launch].calls, sums.calls[&Call::Malloc].calls), (12, 11));
+    assert_eq!((sums.calls[&GpuCallKind::Launch].calls, sums.calls[&GpuCallKind::Malloc].calls), (12, 11));
     assert_eq!((sums.complete, sums.lost), (true, 0));
     // The context is made once, and is most of all that is called; in it CUPTI makes itself ready.
-    assert!(sums.ns(Call::Start) > sums.call_ns() / 2 && sums.overhead_ns > 1_000_000, "{sums:?}");
+    assert!(sums.ns(GpuCallKind::Start) > sums.call_ns() / 2 && sums.overhead_ns > 1_000_000, "{sums:?}");
     assert!(sums.before_ns + sums.call_ns() < sums.traced_ns && sums.kernel_ns < 1_000_000, "{sums:?}");
 }
 
 #[test]
 fn functions_are_what_they_are_for() {
     let cases = [
-        ("cuInit", Call::Start),
-        ("cuDevicePrimaryCtxRetain", Call::Start),
-        ("cuCtxSynchronize", Call::Wait),
-        ("cudaDeviceSynchronize", Call::Wait),
-        ("cuModuleLoadDataEx", Call::Module),
-        ("cuLibraryLoadData", Call::Module),
-        ("cuMemAlloc_v2", Call::Malloc),
-        ("cudaFree", Call::Malloc),
-        ("cudaMemcpyAsync", Call::Memcpy),
-        ("cuMemcpyHtoD_v2", Call::Memcpy),
-        ("cuMemsetD8_v2", Call::Memcpy),
-        ("cudaLaunchKernel", Call::Launch),
-        ("cuStreamCreate", Call::Other),
-        ("", Call::Other),
+        ("cuInit", GpuCallKind::Start),
+        ("cuDevicePrimaryCtxRetain", GpuCallKind::Start),
+        ("cuCtxSynchronize", GpuCallKind::Wait),
+        ("cudaDeviceSynchronize", GpuCallKind::Wait),
+        ("cuModuleLoadDataEx", GpuCallKind::Module),
+        ("cuLibraryLoadData", GpuCallKind::Module),
+        ("cuMemAlloc_v2", GpuCallKind::Malloc),
+        ("cudaFree", GpuCallKind::Malloc),
+        ("cudaMemcpyAsync", GpuCallKind::Memcpy),
+        ("cuMemcpyHtoD_v2", GpuCallKind::Memcpy),
+        ("cuMemsetD8_v2", GpuCallKind::Memcpy),
+        ("cudaLaunchKernel", GpuCallKind::Launch),
+        ("cuStreamCreate", GpuCallKind::Other),
+        ("", GpuCallKind::Other),
     ];
     for (name, call) in cases {
-        assert_eq!(Call::of(name), call, "{name}");
+        assert_eq!(GpuCallKind::of(name), call, "{name}");
     }
 }
 
 #[test]
 fn a_container_adds_what_its_median_is_more() {
-    let run = |container, wall_ns, module| Run {
+    let run = |container, wall_ns, module| GpuRun {
         container,
         wall_ns,
-        sums: Some(Sums {
-            calls: BTreeMap::from([(Call::Module, Calls { calls: 1, ns: module })]),
+        sums: Some(TraceTotals {
+            calls: BTreeMap::from([(GpuCallKind::Module, CallTotals { calls: 1, ns: module })]),
             kernel_ns: 50,
-            ..Sums::default()
+            ..TraceTotals::default()
         }),
     };
     let runs = [
@@ -112,17 +115,17 @@ fn a_container_adds_what_its_median_is_more() {
         run(true, 128, 60),
         run(false, 900, 20),
         run(true, 131, 50),
-        Run { container: true, wall_ns: 7, sums: None },
+        GpuRun { container: true, wall_ns: 7, sums: None },
     ];
     let compared = compare(&runs);
     let of = |quantity| compared.iter().find(|c| c.quantity == quantity).unwrap();
-    let module = of(Quantity::Call(Call::Module));
+    let module = of(GpuQuantity::Call(GpuCallKind::Module));
     assert_eq!((module.native, module.container, module.runs), (Some(20.0), Some(50.0), [3, 3]));
     assert_eq!((module.added(), module.ratio()), (Some(30.0), Some(2.5)));
-    let wall = of(Quantity::Wall);
+    let wall = of(GpuQuantity::Wall);
     assert_eq!((wall.native, wall.container), (Some(102.0), Some(129.0)));
-    assert_eq!(of(Quantity::Kernel).ratio(), Some(1.0));
-    assert_eq!(of(Quantity::Call(Call::Wait)).ratio(), None);
+    assert_eq!(of(GpuQuantity::Kernel).ratio(), Some(1.0));
+    assert_eq!(of(GpuQuantity::Call(GpuCallKind::Wait)).ratio(), None);
     assert!(compare(&[]).iter().all(|c| c.added().is_none()));
 }
 
@@ -136,7 +139,7 @@ proptest! {
         for (i, (begin, long, thread)) in spans.iter().enumerate() {
             file.record(4 + i as u32 % 2, (*begin, begin + long), 0, *thread, names[i % 3]);
         }
-        let sums = Sums::of(&Trace::parse(&file.0).unwrap());
+        let sums = TraceTotals::of(&GpuTrace::parse(&file.0).unwrap());
         let covered: u64 = (0..3)
             .map(|thread| {
                 let of = |s: &&(u64, u64, u32)| s.2 == thread;

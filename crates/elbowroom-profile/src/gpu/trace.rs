@@ -12,13 +12,13 @@ pub const MAGIC: &[u8; 8] = b"ELBOWGPU";
 /// The version of the form.
 pub const VERSION: u32 = 1;
 /// The library writes no larger file: `ELBOWROOM_GPU_LARGEST`. 4 GiB are a hundred million records.
-pub const LARGEST_TRACE: u64 = 4 << 30;
-const HEADER: usize = 24;
-const RECORD: usize = 40;
+pub const MAX_TRACE_SIZE: u64 = 4 << 30;
+const HEADER_SIZE: usize = 24;
+const RECORD_SIZE: usize = 40;
 
 /// Why a file is no trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TraceError {
+pub enum GpuTraceError {
     /// It begins with something else.
     #[error("this is no GPU trace: it does not begin with ELBOWGPU")]
     NotATrace,
@@ -35,7 +35,7 @@ pub enum TraceError {
 /// What one record tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum TraceRecordKind {
     /// The GPU ran a kernel.
     Kernel,
     /// The GPU copied memory; `value` is bytes.
@@ -52,9 +52,9 @@ pub enum Kind {
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct TraceRecord {
     /// What it tells.
-    pub kind: Kind,
+    pub kind: TraceRecordKind,
     /// Nanoseconds of CUPTI's clock.
     pub begin: u64,
     /// The same; not before `begin`.
@@ -71,7 +71,7 @@ pub struct Record {
 
 /// A decoded file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trace {
+pub struct GpuTrace {
     /// The process that was traced, in its own namespace.
     pub pid: u32,
     /// When tracing began, in nanoseconds of CUPTI's clock.
@@ -79,48 +79,48 @@ pub struct Trace {
     /// When it ended; `None` where the process did not come to that.
     pub end: Option<u64>,
     /// In the order they were written, which is not that of time.
-    pub records: Vec<Record>,
+    pub records: Vec<TraceRecord>,
     /// Records for which there was no room, with CUPTI or in the file.
     pub lost: u64,
 }
 
-impl Trace {
+impl GpuTrace {
     /// Decodes a file. One that ends within a record, as that of a killed process does, is what came before. Kinds that are not
     /// known are passed over.
     ///
     /// # Errors
     /// The file is something else, of another version, or has a record of an impossible size.
-    pub fn parse(bytes: &[u8]) -> Result<Self, TraceError> {
-        if bytes.len() < HEADER || bytes[..8] != MAGIC[..] {
-            return Err(TraceError::NotATrace);
+    pub fn parse(bytes: &[u8]) -> Result<Self, GpuTraceError> {
+        if bytes.len() < HEADER_SIZE || bytes[..8] != MAGIC[..] {
+            return Err(GpuTraceError::NotATrace);
         }
-        let version = word(bytes, 8);
+        let version = read_u32(bytes, 8);
         if version != VERSION {
-            return Err(TraceError::Version(version));
+            return Err(GpuTraceError::Version(version));
         }
-        let mut trace = Self { pid: word(bytes, 12), begin: long(bytes, 16), ..Self::default() };
-        let mut at = HEADER;
-        while bytes.len() - at >= RECORD {
-            let size = word(bytes, at + 4) as usize;
-            if size < RECORD || !size.is_multiple_of(8) {
-                return Err(TraceError::Malformed(at));
+        let mut trace = Self { pid: read_u32(bytes, 12), begin: read_u64(bytes, 16), ..Self::default() };
+        let mut at = HEADER_SIZE;
+        while bytes.len() - at >= RECORD_SIZE {
+            let size = read_u32(bytes, at + 4) as usize;
+            if size < RECORD_SIZE || !size.is_multiple_of(8) {
+                return Err(GpuTraceError::Malformed(at));
             }
             let Some(record) = bytes.get(at..at.saturating_add(size)) else { break };
-            trace.take(record);
+            trace.push_record(record);
             at += size;
         }
         Ok(trace)
     }
 
-    fn take(&mut self, record: &[u8]) {
-        let (begin, end, value) = (long(record, 8), long(record, 16), long(record, 24));
-        let kind = match word(record, 0) {
-            1 => Kind::Kernel,
-            2 => Kind::Copy,
-            3 => Kind::Set,
-            4 => Kind::Runtime,
-            5 => Kind::Driver,
-            6 => Kind::Overhead,
+    fn push_record(&mut self, record: &[u8]) {
+        let (begin, end, value) = (read_u64(record, 8), read_u64(record, 16), read_u64(record, 24));
+        let kind = match read_u32(record, 0) {
+            1 => TraceRecordKind::Kernel,
+            2 => TraceRecordKind::Copy,
+            3 => TraceRecordKind::Set,
+            4 => TraceRecordKind::Runtime,
+            5 => TraceRecordKind::Driver,
+            6 => TraceRecordKind::Overhead,
             7 => {
                 self.lost = self.lost.saturating_add(value);
                 return;
@@ -131,25 +131,25 @@ impl Trace {
             }
             _ => return,
         };
-        let name = &record[RECORD..];
+        let name = &record[RECORD_SIZE..];
         let name = &name[..name.iter().position(|byte| *byte == 0).unwrap_or(name.len())];
-        self.records.push(Record {
+        self.records.push(TraceRecord {
             kind,
             begin,
             end: end.max(begin),
             value,
-            detail: word(record, 32),
-            thread: word(record, 36),
+            detail: read_u32(record, 32),
+            thread: read_u32(record, 36),
             name: String::from_utf8_lossy(name).into_owned(),
         });
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-fn long(bytes: &[u8], at: usize) -> u64 {
+fn read_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
@@ -194,7 +194,7 @@ pub(super) mod tests {
             thread: u32,
             name: &str,
         ) {
-            let size = RECORD + name.len().next_multiple_of(8);
+            let size = RECORD_SIZE + name.len().next_multiple_of(8);
             let before = self.0.len();
             self.0.extend(kind.to_le_bytes());
             self.0.extend((size as u32).to_le_bytes());
@@ -214,10 +214,11 @@ pub(super) mod tests {
         file.record(4, (8, 9), 0, 3, "cudaMalloc");
         file.record(7, (0, 0), 12, 0, "");
         file.record(8, (0, 50), 0, 0, "");
-        let trace = Trace::parse(&file.0).unwrap();
+        let trace = GpuTrace::parse(&file.0).unwrap();
         assert_eq!((trace.pid, trace.begin, trace.end, trace.lost), (77, 5, Some(50), 12));
-        let names: Vec<(&str, Kind)> = trace.records.iter().map(|r| (r.name.as_str(), r.kind)).collect();
-        assert_eq!(names, [("stencil", Kind::Kernel), ("cudaMalloc", Kind::Runtime)]);
+        let names: Vec<(&str, TraceRecordKind)> =
+            trace.records.iter().map(|r| (r.name.as_str(), r.kind)).collect();
+        assert_eq!(names, [("stencil", TraceRecordKind::Kernel), ("cudaMalloc", TraceRecordKind::Runtime)]);
     }
 
     #[test]
@@ -227,7 +228,7 @@ pub(super) mod tests {
         let whole = file.0.len();
         file.record(1, (30, 40), 0, 0, "cut off");
         for end in whole..file.0.len() {
-            let trace = Trace::parse(&file.0[..end]).unwrap();
+            let trace = GpuTrace::parse(&file.0[..end]).unwrap();
             assert_eq!((trace.records.len(), trace.end), (1, None), "{end}");
         }
     }
@@ -236,7 +237,7 @@ pub(super) mod tests {
     fn the_library_writes_no_larger_file_than_is_read() {
         let header = include_str!("../../../../gpu/trace.h");
         let largest = header.lines().find_map(|line| line.strip_prefix("#define ELBOWROOM_GPU_LARGEST "));
-        assert_eq!((largest, LARGEST_TRACE), (Some("(4ULL << 30)"), 4 << 30));
+        assert_eq!((largest, MAX_TRACE_SIZE), (Some("(4ULL << 30)"), 4 << 30));
     }
 
     #[test]
@@ -245,10 +246,10 @@ pub(super) mod tests {
         other.0[8] = 2;
         let mut endless = Writer::new(0);
         endless.record(1, (1, 2), 0, 0, "");
-        endless.0[HEADER + 4] = 0;
+        endless.0[HEADER_SIZE + 4] = 0;
         let cases = [(b"\x7fELF".to_vec(), "no GPU trace"), (other.0, "version 2"), (endless.0, "byte 24")];
         for (bytes, reason) in cases {
-            let error = Trace::parse(&bytes).unwrap_err().to_string();
+            let error = GpuTrace::parse(&bytes).unwrap_err().to_string();
             assert!(error.contains(reason) && !error.contains('\n'), "{error}");
         }
     }
@@ -258,7 +259,7 @@ pub(super) mod tests {
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut file = Writer::new(0).0;
             file.extend(bytes);
-            if let Ok(trace) = Trace::parse(&file) {
+            if let Ok(trace) = GpuTrace::parse(&file) {
                 prop_assert!(trace.records.iter().all(|record| record.begin <= record.end));
             }
         }

@@ -1,15 +1,15 @@
 //! `elbowroom profile pages`: what the page tables of containers have in common.
 
-use crate::overhead::{Meter, Overhead};
-use crate::pages::measure::{Reader, Snapshot, Source};
-use crate::pages::model::{Kind, Tally};
-use crate::report::{Bars, Block, Report, Section, Table, Wanted};
-use crate::verb::{Which, kernel, percent, short};
+use crate::overhead::{OverheadMeter, ProfilerOverhead};
+use crate::pages::measure::{PageTableReader, PageTableSnapshot, PageTableSource};
+use crate::pages::model::{AreaKind, EntryCounts};
+use crate::report::{BarChart, ProfileDocument, ReportArgs, ReportBlock, ReportSection, ReportTable};
+use crate::verb::{ContainerSelection, kernel_fact, percent, short_count};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use elbowroom_client::control::LoadSources;
 use elbowroom_client::table::{Align, clip};
-use elbowroom_linux::containers::{Containers, Subject};
+use elbowroom_linux::containers::{ContainerSelector, ProfiledContainer};
 use elbowroom_types::unit::{Micros, parse_duration};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 )]
 pub struct PagesArgs {
     #[command(flatten)]
-    which: Which,
+    selection: ContainerSelection,
     /// Look again this long after the first look began: what is so at the beginning, and in the steady state.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     after: Option<Micros>,
@@ -42,7 +42,7 @@ pub struct PagesArgs {
     #[arg(long, value_enum)]
     source: Option<SourceArg>,
     #[command(flatten)]
-    wanted: Wanted,
+    report: ReportArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -54,18 +54,18 @@ enum SourceArg {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct PageTableReport {
     kernel: String,
-    source: Source,
+    source: PageTableSource,
     /// Why not the faster way.
     #[serde(skip_serializing_if = "Option::is_none")]
     no_bpf: Option<String>,
-    looks: Vec<Look>,
+    looks: Vec<PageTableScan>,
 }
 
 /// One look at all containers.
 #[derive(Serialize)]
-struct Look {
+struct PageTableScan {
     /// When it began, since the first did.
     at_seconds: f64,
     /// When all tables were read: Unix time.
@@ -73,7 +73,7 @@ struct Look {
     /// CPU time of this process for this look.
     cpu_usec: Micros,
     containers: Vec<ContainerPages>,
-    total: Tally,
+    total: EntryCounts,
     /// Different frames of 4 KiB.
     frames: u64,
     /// Entries that were mapped while tables were read.
@@ -85,63 +85,64 @@ struct Look {
 #[derive(Serialize)]
 struct ContainerPages {
     #[serde(flatten)]
-    subject: Subject,
+    subject: ProfiledContainer,
     processes: u64,
-    total: Tally,
-    kinds: BTreeMap<&'static str, Tally>,
+    total: EntryCounts,
+    kinds: BTreeMap<&'static str, EntryCounts>,
 }
 
 /// The verb.
 pub fn main(args: &PagesArgs, load: LoadSources) -> Result<ExitCode> {
-    args.wanted.prepare()?;
-    let meter = Meter::start();
-    let mut containers = args.which.open(load)?;
-    let subjects = containers.select(&args.which.containers)?;
+    args.report.prepare()?;
+    let meter = OverheadMeter::start();
+    let mut containers = args.selection.open(load)?;
+    let subjects = containers.select(&args.selection.containers)?;
     let source = args.source.map(|source| match source {
-        SourceArg::Bpf => Source::Bpf,
-        SourceArg::Pagemap => Source::Pagemap,
+        SourceArg::Bpf => PageTableSource::Bpf,
+        SourceArg::Pagemap => PageTableSource::Pagemap,
     });
-    let mut reader = Reader::open(source)?;
+    let mut reader = PageTableReader::open(source)?;
     let first = Instant::now();
-    let mut looks = vec![look(&mut reader, &mut containers, &subjects, args.active, Duration::ZERO)?];
+    let mut looks = vec![scan(&mut reader, &mut containers, &subjects, args.active, Duration::ZERO)?];
     if let Some(after) = args.after {
         if std::io::stderr().is_terminal() {
             eprintln!("elbowroom: looking again in {} s", after.get() / 1_000_000);
         }
         std::thread::sleep(Duration::from_micros(after.get()).saturating_sub(first.elapsed()));
-        looks.push(look(&mut reader, &mut containers, &subjects, args.active, first.elapsed())?);
+        looks.push(scan(&mut reader, &mut containers, &subjects, args.active, first.elapsed())?);
     }
-    let overhead: Overhead = meter.stop(0);
-    let answer = Answer {
-        kernel: kernel().1,
+    let overhead: ProfilerOverhead = meter.stop(0);
+    let answer = PageTableReport {
+        kernel: kernel_fact().1,
         source: reader.source(),
         no_bpf: reader.refused().filter(|_| source.is_none()).map(str::to_owned),
         looks,
     };
-    args.wanted.give("pages", &report(&answer), &overhead, &answer)?;
+    args.report.emit("pages", &report(&answer), &overhead, &answer)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn look(
-    reader: &mut Reader,
-    containers: &mut Containers,
-    subjects: &[Subject],
+fn scan(
+    reader: &mut PageTableReader,
+    containers: &mut ContainerSelector,
+    subjects: &[ProfiledContainer],
     active: Option<Micros>,
     at: Duration,
-) -> Result<Look> {
-    let meter = Meter::start();
+) -> Result<PageTableScan> {
+    let meter = OverheadMeter::start();
     let pids = processes_of(subjects, |cgroup| containers.processes(cgroup));
-    let Snapshot { pages, processes, gone } =
-        reader.look(&pids, active.map(|active| Duration::from_micros(active.get())))?;
+    let PageTableSnapshot { pages, processes, gone } =
+        reader.compare(&pids, active.map(|active| Duration::from_micros(active.get())))?;
     let read = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let total = pages.total();
-    let of_container = |((subject, kinds), processes): ((&Subject, &[Tally; Kind::ALL.len()]), u64)| {
-        let mut total = Tally::default();
-        kinds.iter().for_each(|tally| total += *tally);
-        let kinds = Kind::ALL.iter().map(|kind| (kind.name(), kinds[*kind as usize])).collect();
-        ContainerPages { subject: subject.clone(), processes, total, kinds }
-    };
-    Ok(Look {
+    let of_container =
+        |((subject, kinds), processes): ((&ProfiledContainer, &[EntryCounts; AreaKind::ALL.len()]), u64)| {
+            let mut total = EntryCounts::default();
+            kinds.iter().for_each(|tally| total += *tally);
+            let kinds = AreaKind::ALL.iter().map(|kind| (kind.name(), kinds[*kind as usize])).collect();
+            ContainerPages { subject: subject.clone(), processes, total, kinds }
+        };
+    Ok(PageTableScan {
         at_seconds: at.as_secs_f64(),
         read_unix_ms: read.as_millis() as u64,
         cpu_usec: meter.stop(0).cpu,
@@ -154,7 +155,7 @@ fn look(
 }
 
 /// The processes of each of `subjects`, none of them twice: where one cgroup is inside another, the innermost counts.
-fn processes_of(subjects: &[Subject], mut below: impl FnMut(&str) -> Vec<i32>) -> Vec<Vec<i32>> {
+fn processes_of(subjects: &[ProfiledContainer], mut below: impl FnMut(&str) -> Vec<i32>) -> Vec<Vec<i32>> {
     let mut innermost_first: Vec<usize> = (0..subjects.len()).collect();
     innermost_first.sort_by_key(|place| Reverse(subjects[*place].cgroup.len()));
     let mut given = HashSet::new();
@@ -166,17 +167,21 @@ fn processes_of(subjects: &[Subject], mut below: impl FnMut(&str) -> Vec<i32>) -
     processes
 }
 
-fn report(answer: &Answer) -> Report {
+fn report(answer: &PageTableReport) -> ProfileDocument {
     let way = match (answer.source, &answer.no_bpf) {
-        (Source::Bpf, _) => "BPF, whole page tables".to_owned(),
-        (Source::Pagemap, None) => "/proc/PID/pagemap, smaps".to_owned(),
-        (Source::Pagemap, Some(because)) => format!("/proc/PID/pagemap, smaps; {because}"),
+        (PageTableSource::Bpf, _) => "BPF, whole page tables".to_owned(),
+        (PageTableSource::Pagemap, None) => "/proc/PID/pagemap, smaps".to_owned(),
+        (PageTableSource::Pagemap, Some(because)) => format!("/proc/PID/pagemap, smaps; {because}"),
     };
     let sections = answer.looks.iter().map(|look| section(look, answer.looks.len() > 1)).collect();
-    Report { title: "Page tables".into(), facts: vec![kernel(), ("read by".into(), way)], sections }
+    ProfileDocument {
+        title: "Page tables".into(),
+        facts: vec![kernel_fact(), ("read by".into(), way)],
+        sections,
+    }
 }
 
-fn section(look: &Look, several: bool) -> Section {
+fn section(look: &PageTableScan, several: bool) -> ReportSection {
     let title = match (several, look.at_seconds) {
         (false, _) => "What containers have in common".to_owned(),
         (true, 0.0) => "At the beginning".to_owned(),
@@ -186,13 +191,13 @@ fn section(look: &Look, several: bool) -> Section {
     let text = format!(
         "{} entries of 4 KiB lead to {} frames. {} could be shared by processes as they are, {} more if addresses were the same, {} \
          with another container.",
-        short(all.entries),
-        short(look.frames),
+        short_count(all.entries),
+        short_count(look.frames),
         percent(all.groupable, all.entries),
         percent(all.elsewhere, all.entries),
         percent(all.groupable_across, all.entries),
     );
-    let mut by_container: Vec<(String, Tally)> = look
+    let mut by_container: Vec<(String, EntryCounts)> = look
         .containers
         .iter()
         .map(|container| {
@@ -202,21 +207,21 @@ fn section(look: &Look, several: bool) -> Section {
     if by_container.len() > 1 {
         by_container.push(("all".into(), all));
     }
-    let by_kind: Vec<(String, Tally)> = Kind::ALL
+    let by_kind: Vec<(String, EntryCounts)> = AreaKind::ALL
         .iter()
         .map(|kind| {
-            let mut sum = Tally::default();
+            let mut sum = EntryCounts::default();
             look.containers.iter().for_each(|container| sum += container.kinds[kind.name()]);
             (kind.name().to_owned(), sum)
         })
         .filter(|(_, tally)| tally.entries > 0)
         .collect();
-    let bars = |title: &str, rows: &[(String, Tally)]| {
+    let bars = |title: &str, rows: &[(String, EntryCounts)]| {
         let mib = |entries: u64| entries as f64 / 256.0;
-        let bar = |(name, t): &(String, Tally)| {
+        let bar = |(name, t): &(String, EntryCounts)| {
             (name.clone(), [t.groupable, t.elsewhere, t.exclusive(), t.zero].map(mib).to_vec())
         };
-        Block::Bars(Bars {
+        ReportBlock::Bars(BarChart {
             title: title.to_owned(),
             unit: "MiB mapped".into(),
             parts: ["groupable", "elsewhere", "exclusive", "zeros"].map(str::to_owned).to_vec(),
@@ -230,25 +235,25 @@ fn section(look: &Look, several: bool) -> Section {
         bars("By kind", &by_kind),
     ];
     if look.gone > 0 {
-        blocks.push(Block::Note(format!(
+        blocks.push(ReportBlock::Note(format!(
             "{} processes ended or executed another program meanwhile and are not in it: look again.",
             look.gone
         )));
     }
-    Section { title, text, blocks }
+    ReportSection { title, text, blocks }
 }
 
-fn table(heading: &'static str, rows: &[(String, Tally)]) -> Block {
+fn table(heading: &'static str, rows: &[(String, EntryCounts)]) -> ReportBlock {
     let watched = rows.iter().any(|(_, tally)| tally.active.is_some());
     let by_entry = rows.iter().any(|(_, tally)| tally.active_groupable.is_some());
     let mut columns = vec![(heading, Align::Left), ("ENTRIES", Align::Right)];
     columns.extend(["GROUPABLE", "ELSEWHERE", "EXCLUSIVE", "HUGE"].map(|name| (name, Align::Right)));
     columns.extend(watched.then_some(("ACTIVE", Align::Right)));
     columns.extend(by_entry.then_some(("OF GROUPABLE", Align::Right)));
-    let row = |(name, tally): &(String, Tally)| {
+    let row = |(name, tally): &(String, EntryCounts)| {
         let part = |n: u64| percent(n, tally.entries);
         let parts = [tally.groupable, tally.elsewhere, tally.exclusive(), tally.huge].map(part);
-        let mut cells = vec![name.clone(), short(tally.entries)];
+        let mut cells = vec![name.clone(), short_count(tally.entries)];
         cells.extend(parts);
         cells.extend(watched.then(|| tally.active.map_or("-".into(), part)));
         cells.extend(
@@ -256,7 +261,7 @@ fn table(heading: &'static str, rows: &[(String, Tally)]) -> Block {
         );
         cells
     };
-    Block::Table(Table { columns, rows: rows.iter().map(row).collect() })
+    ReportBlock::Table(ReportTable { columns, rows: rows.iter().map(row).collect() })
 }
 
 #[cfg(test)]
@@ -265,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_process_in_two_cgroups_that_are_named_is_the_inner_ones() {
-        let subject = |cgroup: &str| Subject { name: cgroup.into(), cgroup: cgroup.into() };
+        let subject = |cgroup: &str| ProfiledContainer { name: cgroup.into(), cgroup: cgroup.into() };
         let below = |cgroup: &str| match cgroup {
             "/a" => vec![1, 2, 3],
             "/a/b" => vec![2],
@@ -277,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_report_names_what_is_shared_and_stays_below_eighty_columns() {
-        let total = Tally {
+        let total = EntryCounts {
             entries: 1000,
             groupable: 500,
             groupable_across: 250,
@@ -285,15 +290,15 @@ mod tests {
             huge: 512,
             active: Some(20),
             active_groupable: Some(5),
-            ..Tally::default()
+            ..EntryCounts::default()
         };
         let container = |name: &str| ContainerPages {
-            subject: Subject { name: name.into(), cgroup: "/x".into() },
+            subject: ProfiledContainer { name: name.into(), cgroup: "/x".into() },
             processes: 3,
             total,
-            kinds: Kind::ALL.iter().map(|kind| (kind.name(), total)).collect(),
+            kinds: AreaKind::ALL.iter().map(|kind| (kind.name(), total)).collect(),
         };
-        let look = Look {
+        let look = PageTableScan {
             at_seconds: 0.0,
             read_unix_ms: 0,
             cpu_usec: Micros(1),
@@ -306,10 +311,12 @@ mod tests {
         let section = section(&look, false);
         assert!(section.text.contains("50.0 % could be shared"), "{}", section.text);
         for block in &section.blocks {
-            let Block::Table(rows) = block else { continue };
+            let ReportBlock::Table(rows) = block else { continue };
             let text = elbowroom_client::table::table(&rows.columns, &rows.rows);
             assert!(text.lines().all(|line| line.chars().count() < 100), "{text}");
         }
-        assert!(matches!(section.blocks.last(), Some(Block::Note(note)) if note.contains("look again")));
+        assert!(
+            matches!(section.blocks.last(), Some(ReportBlock::Note(note)) if note.contains("look again"))
+        );
     }
 }

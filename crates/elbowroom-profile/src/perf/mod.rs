@@ -9,8 +9,8 @@
 pub mod record;
 mod ring;
 
-use record::Record;
-use ring::Ring;
+use record::PerfRecord;
+use ring::PerfRing;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use std::time::Duration;
 pub const FREQUENCY: u64 = 999;
 /// A CPU writes about half a megabyte per second into 2 MiB.
 const RING_PAGES: usize = 512;
-const ROUND: Duration = Duration::from_millis(50);
+const READ_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why there can be no samples.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +66,7 @@ pub struct Sampler<Sink> {
 /// `struct perf_event_attr` (`PERF_ATTR_SIZE_VER7`).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Attr {
+struct PerfEventAttr {
     kind: u32,
     size: u32,
     config: u64,
@@ -111,7 +111,7 @@ impl<Sink: Send + 'static> Sampler<Sink> {
     pub fn start(
         frequency: u64,
         sink: impl FnOnce() -> Sink,
-        mut take: impl FnMut(&mut Sink, u64, Record) + Send + 'static,
+        mut take: impl FnMut(&mut Sink, u64, PerfRecord) + Send + 'static,
     ) -> Result<Self, PerfError> {
         let io = |what| move |source| PerfError::Io { what, source };
         let online = std::fs::read_to_string("/sys/devices/system/cpu/online")
@@ -123,7 +123,7 @@ impl<Sink: Send + 'static> Sampler<Sink> {
         let mut rings = Vec::new();
         for cpu in online.iter() {
             let event = open(cpu, frequency).map_err(|source| PerfError::Open { cpu, source })?;
-            let ring = Ring::map(&event, RING_PAGES)
+            let ring = PerfRing::map(&event, RING_PAGES)
                 .map_err(|errno| PerfError::Map { cpu, source: errno.into() })?;
             rings.push((event, ring));
         }
@@ -150,7 +150,7 @@ impl<Sink: Send + 'static> Sampler<Sink> {
                 if last {
                     return sink;
                 }
-                std::thread::park_timeout(ROUND);
+                std::thread::park_timeout(READ_INTERVAL);
             }
         });
         Ok(Self { stop, reader: reader.map_err(io("starting a thread"))? })
@@ -167,7 +167,7 @@ impl<Sink: Send + 'static> Sampler<Sink> {
     }
 }
 
-fn decode(mut bytes: &[u8], into: &mut Vec<(u64, Record)>) {
+fn decode(mut bytes: &[u8], into: &mut Vec<(u64, PerfRecord)>) {
     while let Some((record, size)) = record::next(bytes) {
         into.extend(record);
         bytes = &bytes[size..];
@@ -175,15 +175,15 @@ fn decode(mut bytes: &[u8], into: &mut Vec<(u64, Record)>) {
 }
 
 fn open(cpu: u32, frequency: u64) -> io::Result<OwnedFd> {
-    let mut attr = Attr {
+    let mut attr = PerfEventAttr {
         kind: TYPE_SOFTWARE,
-        size: size_of::<Attr>() as u32,
+        size: size_of::<PerfEventAttr>() as u32,
         config: COUNT_SW_CPU_CLOCK,
         sample_freq: frequency,
         sample_type: SAMPLE_TYPE,
         flags: FLAGS | FLAG_BUILD_ID,
         clockid: libc::CLOCK_MONOTONIC,
-        ..Attr::default()
+        ..PerfEventAttr::default()
     };
     match open_with(&attr, cpu) {
         // A kernel from before 5.12 knows no build ids: files are then known by their paths.
@@ -195,7 +195,7 @@ fn open(cpu: u32, frequency: u64) -> io::Result<OwnedFd> {
     }
 }
 
-fn open_with(attr: &Attr, cpu: u32) -> io::Result<OwnedFd> {
+fn open_with(attr: &PerfEventAttr, cpu: u32) -> io::Result<OwnedFd> {
     // SAFETY: the attribute is a whole `perf_event_attr` whose size it says itself; the call only reads it and returns a new
     // descriptor or -1. The pid -1 means every process.
     let fd = unsafe {

@@ -5,7 +5,7 @@
 
 /// A record with a use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum PerfRecord {
     /// A CPU was here.
     Sample {
         /// Process.
@@ -14,7 +14,7 @@ pub enum Record {
         chain: Vec<u64>,
     },
     /// A process mapped a file to run it.
-    Map(Map),
+    Mmap(ExecMapping),
     /// A process has a new name; by exec if `exec`, and then an empty address space.
     Comm {
         /// Process.
@@ -39,7 +39,7 @@ pub enum Record {
 
 /// A file that is mapped to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Map {
+pub struct ExecMapping {
     /// Process.
     pub pid: u32,
     /// First address.
@@ -79,7 +79,7 @@ const PROT_EXEC: u32 = 4;
 
 /// The record that `bytes` begin with, when it happened (ns), and how long it is; `None` at their end or at what cannot be one.
 /// A record without a use is `Some((None, ..))`.
-pub fn next(bytes: &[u8]) -> Option<(Option<(u64, Record)>, usize)> {
+pub fn next(bytes: &[u8]) -> Option<(Option<(u64, PerfRecord)>, usize)> {
     let head = bytes.get(..HEADER)?;
     let kind = u32_at(head, 0)?;
     let misc = u16::from_ne_bytes([head[4], head[5]]);
@@ -91,32 +91,32 @@ pub fn next(bytes: &[u8]) -> Option<(Option<(u64, Record)>, usize)> {
     Some((parse(kind, misc, body), size))
 }
 
-fn parse(kind: u32, misc: u16, body: &[u8]) -> Option<(u64, Record)> {
+fn parse(kind: u32, misc: u16, body: &[u8]) -> Option<(u64, PerfRecord)> {
     if kind == SAMPLE {
         // IP is the chain's first address again.
         let (pid, time, count) = (u32_at(body, 8)?, u64_at(body, 16)?, u64_at(body, 24)?);
         let chain = body.get(32..)?.get(..usize::try_from(count).ok()?.checked_mul(8)?)?;
         let chain = chain.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        return Some((time, Record::Sample { pid, chain }));
+        return Some((time, PerfRecord::Sample { pid, chain }));
     }
     let end = body.len().checked_sub(TRAILER)?;
     let (time, own) = (u64_at(body, end + 8)?, &body[..end]);
     let record = match kind {
-        LOST => Record::Lost(u64_at(own, 8)?),
-        COMM => Record::Comm {
+        LOST => PerfRecord::Lost(u64_at(own, 8)?),
+        COMM => PerfRecord::Comm {
             pid: u32_at(own, 0)?,
             tid: u32_at(own, 4)?,
             name: text(own.get(8..)?),
             exec: misc & MISC_EXEC != 0,
         },
-        FORK => Record::Fork { pid: u32_at(own, 0)?, parent: u32_at(own, 4)? },
+        FORK => PerfRecord::Fork { pid: u32_at(own, 0)?, parent: u32_at(own, 4)? },
         MMAP2 if u32_at(own, 56)? & PROT_EXEC != 0 => {
             let (start, length) = (u64_at(own, 8)?, u64_at(own, 16)?);
             let build_id = match misc & MISC_BUILD_ID != 0 {
                 true => own.get(36..36 + usize::from(own[32]).min(20))?.to_vec(),
                 false => Vec::new(),
             };
-            Record::Map(Map {
+            PerfRecord::Mmap(ExecMapping {
                 pid: u32_at(own, 0)?,
                 start,
                 end: start.checked_add(length)?,
@@ -174,7 +174,7 @@ mod tests {
         let body = [words64(&[0x10]), words32(&[7, 8]), words64(&[99, 3, CONTEXT_USER, 0x10, 0x20])].concat();
         let (parsed, size) = next(&record(SAMPLE, 0, &body)).unwrap();
         let chain = vec![CONTEXT_USER, 0x10, 0x20];
-        assert_eq!((parsed, size), (Some((99, Record::Sample { pid: 7, chain })), 8 + body.len()));
+        assert_eq!((parsed, size), (Some((99, PerfRecord::Sample { pid: 7, chain })), 8 + body.len()));
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
         body.extend(words32(&[5, 2]));
         body.extend(b"/usr/sbin/runc\0\0");
         body.extend(trailer(5));
-        let Some((Some((5, Record::Map(map))), _)) = next(&record(MMAP2, MISC_BUILD_ID, &body)) else {
+        let Some((Some((5, PerfRecord::Mmap(map))), _)) = next(&record(MMAP2, MISC_BUILD_ID, &body)) else {
             panic!("no mapping")
         };
         assert_eq!((map.start, map.end, map.offset), (0x1000, 0x1500, 0x200));
@@ -198,7 +198,7 @@ mod tests {
     fn an_exec_is_told_from_a_new_name() {
         let body = [words32(&[7, 9]), b"runc\0\0\0\0".to_vec(), trailer(6)].concat();
         for (misc, exec) in [(MISC_EXEC, true), (0, false)] {
-            let expect = Record::Comm { pid: 7, tid: 9, name: "runc".into(), exec };
+            let expect = PerfRecord::Comm { pid: 7, tid: 9, name: "runc".into(), exec };
             assert_eq!(next(&record(COMM, misc, &body)).unwrap().0, Some((6, expect)));
         }
     }

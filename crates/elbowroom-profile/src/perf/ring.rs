@@ -12,16 +12,16 @@ const DATA_TAIL: usize = 1032;
 
 /// A ring, mapped by its only reader.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct PerfRing {
     at: NonNull<u8>,
     page: usize,
     data: usize,
 }
 
 // SAFETY: it owns its mapping; where its address is used does not matter.
-unsafe impl Send for Ring {}
+unsafe impl Send for PerfRing {}
 
-impl Ring {
+impl PerfRing {
     /// Maps the ring of an event; `pages` is a power of two.
     pub(super) fn map(event: impl AsFd, pages: usize) -> Result<Self, Errno> {
         let page = rustix::param::page_size();
@@ -63,7 +63,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for PerfRing {
     fn drop(&mut self) {
         // SAFETY: the address and length of `map`, unmapped once; everything handed out borrows from `self`.
         let unmapped = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.page + self.data) };

@@ -1,7 +1,7 @@
 //! A report as one HTML page.
 
-use super::{Block, Report, Section, Table, overhead_text, svg};
-use crate::overhead::Overhead;
+use super::{ProfileDocument, ReportBlock, ReportSection, ReportTable, overhead_text, svg};
+use crate::overhead::ProfilerOverhead;
 use elbowroom_client::table::Align;
 use std::fmt::Write;
 
@@ -26,7 +26,7 @@ svg .flame rect { stroke: var(--paper); stroke-width: .5; } svg .flame g:hover r
 ";
 
 /// The page.
-pub(super) fn page(report: &Report, overhead: &Overhead) -> String {
+pub(super) fn page(report: &ProfileDocument, overhead: &ProfilerOverhead) -> String {
     let title = escape(&report.title);
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
@@ -41,20 +41,20 @@ pub(super) fn page(report: &Report, overhead: &Overhead) -> String {
     page
 }
 
-fn section(page: &mut String, section: &Section) {
+fn section(page: &mut String, section: &ReportSection) {
     let _ =
         writeln!(page, "<section>\n<h2>{}</h2>\n<p>{}</p>", escape(&section.title), escape(&section.text));
     for block in &section.blocks {
         match block {
-            Block::Table(rows) => table(page, rows),
-            Block::Lines(lines) => figure(page, &lines.title, &svg::lines(lines)),
-            Block::Bars(bars) => figure(page, &bars.title, &svg::bars(bars)),
-            Block::Flame(flame) => figure(
+            ReportBlock::Table(rows) => table(page, rows),
+            ReportBlock::Lines(lines) => figure(page, &lines.title, &svg::line_chart(lines)),
+            ReportBlock::Bars(bars) => figure(page, &bars.title, &svg::bar_chart(bars)),
+            ReportBlock::Flame(flame) => figure(
                 page,
                 "Flame graph: width is CPU time, a frame stands on its caller; point at a frame for its whole name.",
                 &flame.svg(),
             ),
-            Block::Note(note) => {
+            ReportBlock::Note(note) => {
                 let _ = writeln!(page, "<aside>{}</aside>", escape(note));
             }
         }
@@ -66,7 +66,7 @@ fn figure(page: &mut String, caption: &str, svg: &str) {
     let _ = writeln!(page, "<figure>\n{svg}<figcaption>{}</figcaption>\n</figure>", escape(caption));
 }
 
-fn table(page: &mut String, table: &Table) {
+fn table(page: &mut String, table: &ReportTable) {
     page.push_str("<div class=\"wide\"><table>\n<thead><tr>");
     let class = |align: Align| if align == Align::Right { " class=\"n\"" } else { "" };
     for (name, align) in &table.columns {

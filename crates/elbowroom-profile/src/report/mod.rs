@@ -1,23 +1,23 @@
 //! The one form in which every profiler reports: tables on the terminal, JSON, and one HTML page that needs nothing else.
 //!
-//! A profiler makes two things: its *answer*, a value that serializes and holds every number, and a [`Report`], the same for
-//! people. [`Wanted`] are the options; [`Wanted::give`] prints and writes. Shape of the JSON: `{"profile": NAME, "version":
+//! A profiler makes two things: its *answer*, a value that serializes and holds every number, and a [`ProfileDocument`], the same for
+//! people. [`ReportArgs`] are the options; [`ReportArgs::emit`] prints and writes. Shape of the JSON: `{"profile": NAME, "version":
 //! ..., "overhead": {...}, "answer": {...}}`, and in profiles that are kept `"text"`, what the terminal shows.
 //!
 //! The page has no script and loads nothing: figures are SVG inside it, and follow the reader's light or dark theme through
 //! CSS. Everything that is written into it is escaped, names of programs and functions too: they are foreign text.
 
-mod flame;
+mod flame_graph;
 mod html;
 mod svg;
 mod text;
 
-pub(crate) use flame::Flame;
+pub(crate) use flame_graph::FlameGraph;
 
-use crate::overhead::Overhead;
+use crate::overhead::ProfilerOverhead;
 use anyhow::{Context, Result};
-use elbowroom_client::kept::Profiles;
 use elbowroom_client::output::Format;
+use elbowroom_client::profile_store::ProfileStore;
 use elbowroom_client::table::Align;
 use serde::Serialize;
 use std::io::Write;
@@ -25,7 +25,7 @@ use std::path::PathBuf;
 
 /// How a profile is given out; to be flattened into a verb's arguments.
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct ReportArgs {
     /// How to print the answer.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
@@ -36,64 +36,64 @@ pub(crate) struct Wanted {
     #[arg(long)]
     keep: bool,
     #[command(flatten)]
-    keeping: Keeping,
+    store: ProfileStoreArgs,
 }
 
 /// Where profiles are kept.
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Keeping {
+pub(crate) struct ProfileStoreArgs {
     /// Directory below which profiles are kept, the agent's.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/elbowroom", env = "ELBOWROOM_STATE_DIR")]
     state_dir: PathBuf,
 }
 
-impl Keeping {
+impl ProfileStoreArgs {
     /// The profiles there.
-    pub(crate) fn profiles(&self) -> Profiles {
-        Profiles::at(&self.state_dir)
+    pub(crate) fn open(&self) -> ProfileStore {
+        ProfileStore::at(&self.state_dir)
     }
 }
 
 /// A profile for people.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Report {
+pub(crate) struct ProfileDocument {
     /// What was profiled, such as `Start-up`: the page's heading.
     pub(crate) title: String,
     /// Facts that every number depends on: (`kernel`, `6.18.44`), (`engine`, `docker 20.10.24`).
     pub(crate) facts: Vec<(String, String)>,
     /// What was found, in the order of reading.
-    pub(crate) sections: Vec<Section>,
+    pub(crate) sections: Vec<ReportSection>,
 }
 
 /// One thing that was found.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Section {
+pub(crate) struct ReportSection {
     /// A few words.
     pub(crate) title: String,
     /// What the reader must know to read what follows: units, and what is counted.
     pub(crate) text: String,
     /// Tables and figures.
-    pub(crate) blocks: Vec<Block>,
+    pub(crate) blocks: Vec<ReportBlock>,
 }
 
 /// A part of a section.
 #[derive(Clone, Debug)]
-pub(crate) enum Block {
+pub(crate) enum ReportBlock {
     /// Rows under a heading; on the terminal and on the page.
-    Table(Table),
+    Table(ReportTable),
     /// Lines over an axis; on the page only.
-    Lines(Lines),
+    Lines(LineChart),
     /// Bars made of parts; on the page only.
-    Bars(Bars),
+    Bars(BarChart),
     /// A flame graph; on the page only.
-    Flame(Flame),
+    Flame(FlameGraph),
     /// One sentence of warning or advice; on the terminal and on the page.
     Note(String),
 }
 
 /// Rows under a heading. Every row has as many cells as there are columns.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct ReportTable {
     /// Names of columns; numbers are set to the right.
     pub(crate) columns: Vec<(&'static str, Align)>,
     /// Cells.
@@ -102,7 +102,7 @@ pub(crate) struct Table {
 
 /// Lines over a numeric axis.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lines {
+pub(crate) struct LineChart {
     /// What the figure shows.
     pub(crate) title: String,
     /// Quantity and unit of the horizontal axis.
@@ -115,7 +115,7 @@ pub(crate) struct Lines {
 
 /// Horizontal bars of parts that add up.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Bars {
+pub(crate) struct BarChart {
     /// What the figure shows.
     pub(crate) title: String,
     /// Unit of a bar's length.
@@ -127,17 +127,17 @@ pub(crate) struct Bars {
 }
 
 #[derive(Serialize)]
-struct Envelope<'a, T: Serialize> {
+struct ProfileEnvelope<'a, T: Serialize> {
     profile: &'a str,
     version: &'a str,
-    overhead: &'a Overhead,
+    overhead: &'a ProfilerOverhead,
     answer: &'a T,
     /// What the terminal shows, in profiles that are kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,
 }
 
-impl Wanted {
+impl ReportArgs {
     /// Opens what will be written, so that a path that cannot be is refused before anything is measured.
     ///
     /// # Errors
@@ -152,8 +152,8 @@ impl Wanted {
                 .with_context(|| format!("while opening {} to write the page", path.display()))?;
         }
         if self.keep {
-            let profiles = self.keeping.profiles();
-            profiles.prepare().with_context(|| format!("while making {}", profiles.dir().display()))?;
+            let profiles = self.store.open();
+            profiles.create_dir().with_context(|| format!("while making {}", profiles.dir().display()))?;
         }
         Ok(())
     }
@@ -162,11 +162,11 @@ impl Wanted {
     ///
     /// # Errors
     /// Standard output is closed, or the page or the profile cannot be written.
-    pub(crate) fn give<T: Serialize>(
+    pub(crate) fn emit<T: Serialize>(
         &self,
         name: &str,
-        report: &Report,
-        overhead: &Overhead,
+        report: &ProfileDocument,
+        overhead: &ProfilerOverhead,
         answer: &T,
     ) -> Result<()> {
         if let Some(path) = &self.html {
@@ -174,7 +174,7 @@ impl Wanted {
                 .with_context(|| format!("while writing {}", path.display()))?;
         }
         let version = env!("CARGO_PKG_VERSION");
-        let envelope = Envelope { profile: name, version, overhead, answer, text: None };
+        let envelope = ProfileEnvelope { profile: name, version, overhead, answer, text: None };
         let text = match self.format {
             Format::Text => text::report(report, overhead),
             Format::Json => elbowroom_client::output::json(&envelope)?,
@@ -183,10 +183,13 @@ impl Wanted {
         out.write_all(text.as_bytes())?;
         out.flush()?;
         if self.keep {
-            let profiles = self.keeping.profiles();
+            let profiles = self.store.open();
             let text = text::report(report, overhead);
             let kept = profiles
-                .keep(name, &elbowroom_client::output::json(&Envelope { text: Some(&text), ..envelope })?)
+                .save(
+                    name,
+                    &elbowroom_client::output::json(&ProfileEnvelope { text: Some(&text), ..envelope })?,
+                )
                 .with_context(|| format!("while keeping the profile in {}", profiles.dir().display()))?;
             eprintln!("elbowroom: kept as {kept}");
         }
@@ -195,7 +198,7 @@ impl Wanted {
 }
 
 /// What the profiler itself cost, in words.
-fn overhead_text(overhead: &Overhead) -> String {
+fn overhead_text(overhead: &ProfilerOverhead) -> String {
     let lost = match overhead.lost {
         0 => String::new(),
         lost => format!("; {lost} samples were lost"),
@@ -213,38 +216,38 @@ mod tests {
     use super::*;
     use elbowroom_types::unit::Micros;
 
-    pub(super) fn example() -> (Report, Overhead) {
-        let table = Table {
+    pub(super) fn example() -> (ProfileDocument, ProfilerOverhead) {
+        let table = ReportTable {
             columns: vec![("PROGRAM", Align::Left), ("MS", Align::Right)],
             rows: vec![vec!["<script>".into(), "1.5".into()]],
         };
-        let lines = Lines {
+        let lines = LineChart {
             title: "Latency".into(),
             x: "starts per second".into(),
             y: "ms".into(),
             lines: vec![("p99 & all".into(), vec![(1.0, 100.0), (2.0, 250.0)])],
         };
-        let bars = Bars {
+        let bars = BarChart {
             title: "CPU".into(),
             unit: "ms".into(),
             parts: vec!["kernel".into(), "user".into()],
             bars: vec![("runc".into(), vec![3.0, 1.0])],
         };
-        let flame = Flame::of([("a;b<c>".to_owned(), 3), ("a;d".to_owned(), 1)]);
+        let flame = FlameGraph::of([("a;b<c>".to_owned(), 3), ("a;d".to_owned(), 1)]);
         let blocks = vec![
-            Block::Table(table),
-            Block::Lines(lines),
-            Block::Bars(bars),
-            Block::Flame(flame),
-            Block::Note("Look \"twice\".".into()),
+            ReportBlock::Table(table),
+            ReportBlock::Lines(lines),
+            ReportBlock::Bars(bars),
+            ReportBlock::Flame(flame),
+            ReportBlock::Note("Look \"twice\".".into()),
         ];
-        let section = Section { title: "Found".into(), text: "Milliseconds.".into(), blocks };
-        let report = Report {
+        let section = ReportSection { title: "Found".into(), text: "Milliseconds.".into(), blocks };
+        let report = ProfileDocument {
             title: "Start-up".into(),
             facts: vec![("kernel".into(), "6.1".into())],
             sections: vec![section],
         };
-        (report, Overhead { cpu: Micros(2_500), wall: Micros::secs(1), lost: 2 })
+        (report, ProfilerOverhead { cpu: Micros(2_500), wall: Micros::secs(1), lost: 2 })
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! Figures of a page: lines and stacked bars. Colours are the page's, by number.
 
 use super::html::escape;
-use super::{Bars, Lines};
+use super::{BarChart, LineChart};
 use std::fmt::Write;
 
 const WIDTH: f64 = 880.0;
 const COLORS: usize = 8;
 
 /// Lines over an axis, both beginning at 0; names stand at the lines' ends.
-pub(super) fn lines(figure: &Lines) -> String {
+pub(super) fn line_chart(figure: &LineChart) -> String {
     const HEIGHT: f64 = 340.0;
     const LEFT: f64 = 64.0;
     const RIGHT: f64 = 170.0;
@@ -92,7 +92,7 @@ pub(super) fn lines(figure: &Lines) -> String {
 }
 
 /// Horizontal bars of parts, with a legend above.
-pub(super) fn bars(figure: &Bars) -> String {
+pub(super) fn bar_chart(figure: &BarChart) -> String {
     const LEFT: f64 = 170.0;
     const RIGHT: f64 = 90.0;
     const ROW: f64 = 28.0;
@@ -201,10 +201,10 @@ mod tests {
 
     #[test]
     fn a_figure_of_nothing_is_still_a_figure() {
-        for svg in [lines(&Lines::default()), bars(&Bars::default())] {
+        for svg in [line_chart(&LineChart::default()), bar_chart(&BarChart::default())] {
             assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n") && !svg.contains("NaN"), "{svg}");
         }
-        let zero = Bars { bars: vec![("x".into(), vec![0.0])], ..Bars::default() };
-        assert!(!bars(&zero).contains("NaN") && !bars(&zero).contains("inf"));
+        let zero = BarChart { bars: vec![("x".into(), vec![0.0])], ..BarChart::default() };
+        assert!(!bar_chart(&zero).contains("NaN") && !bar_chart(&zero).contains("inf"));
     }
 }

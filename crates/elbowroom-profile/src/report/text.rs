@@ -1,13 +1,13 @@
 //! A report on the terminal: sections, tables, notes; below 80 columns where the tables are.
 
-use super::{Block, Report, overhead_text};
-use crate::overhead::Overhead;
+use super::{ProfileDocument, ReportBlock, overhead_text};
+use crate::overhead::ProfilerOverhead;
 use elbowroom_client::table::table;
 
 const WIDTH: usize = 79;
 
 /// The whole report.
-pub(super) fn report(report: &Report, overhead: &Overhead) -> String {
+pub(super) fn report(report: &ProfileDocument, overhead: &ProfilerOverhead) -> String {
     let mut text = format!("{}\n", report.title);
     let widest = report.facts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     for (name, value) in &report.facts {
@@ -18,12 +18,12 @@ pub(super) fn report(report: &Report, overhead: &Overhead) -> String {
         wrapped(&mut text, &section.text);
         for block in &section.blocks {
             match block {
-                Block::Table(rows) => {
+                ReportBlock::Table(rows) => {
                     text.push('\n');
                     text.push_str(&table(&rows.columns, &rows.rows));
                 }
-                Block::Note(note) => wrapped(&mut text, note),
-                Block::Lines(_) | Block::Bars(_) | Block::Flame(_) => {}
+                ReportBlock::Note(note) => wrapped(&mut text, note),
+                ReportBlock::Lines(_) | ReportBlock::Bars(_) | ReportBlock::Flame(_) => {}
             }
         }
     }

@@ -3,14 +3,14 @@
 //! # Properties
 //! - `everything_adds_up`: programs, families, and kernel and user, each sum to all samples.
 
-use super::family::{Classifier, Family};
-use super::stack::{Space, Stack};
+use super::family::{FunctionFamily, StackClassifier};
+use super::stack::{CallStack, ExecutionMode};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Samples in the kernel and in programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Split {
+pub struct SampleSplit {
     /// In the kernel.
     pub kernel: u64,
     /// In programs.
@@ -19,76 +19,77 @@ pub struct Split {
 
 /// One program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Program {
+pub struct ProgramShare {
     /// As the kernel calls it (`comm`).
     pub name: String,
     /// Its samples.
     #[serde(flatten)]
-    pub split: Split,
+    pub split: SampleSplit,
     /// Its samples by family, most first.
-    pub families: Vec<Share>,
+    pub families: Vec<FamilyShare>,
 }
 
 /// One family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Share {
+pub struct FamilyShare {
     /// Which.
-    pub family: Family,
+    pub family: FunctionFamily,
     /// Its samples in the kernel and in programs.
     #[serde(flatten)]
-    pub split: Split,
+    pub split: SampleSplit,
 }
 
 /// What samples come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Breakdown {
+pub struct SampleBreakdown {
     /// All samples.
     #[serde(flatten)]
-    pub split: Split,
+    pub split: SampleSplit,
     /// Those in a family that says what was done.
     pub told: u64,
     /// How many frames of programs have a name.
-    pub resolved: Resolved,
+    pub resolved: SymbolCoverage,
     /// By program, most samples first.
-    pub programs: Vec<Program>,
+    pub programs: Vec<ProgramShare>,
     /// By family, most samples first.
-    pub families: Vec<Share>,
+    pub families: Vec<FamilyShare>,
 }
 
 /// How many frames have a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Resolved {
+pub struct SymbolCoverage {
     /// Frames of programs whose function is known.
     pub named: u64,
     /// All frames of programs.
     pub frames: u64,
 }
 
-impl Split {
+impl SampleSplit {
     /// All samples.
     pub fn sum(self) -> u64 {
         self.kernel + self.user
     }
 
-    fn add(&mut self, space: Space, count: u64) {
+    fn add(&mut self, space: ExecutionMode, count: u64) {
         match space {
-            Space::Kernel => self.kernel += count,
-            Space::User => self.user += count,
+            ExecutionMode::Kernel => self.kernel += count,
+            ExecutionMode::User => self.user += count,
         }
     }
 }
 
-impl Breakdown {
+impl SampleBreakdown {
     /// What `stacks`, each seen so often, come to.
-    pub fn of<'a>(stacks: impl IntoIterator<Item = (&'a Stack, u64)>) -> Self {
-        let (mut breakdown, mut classifier) = (Self::default(), Classifier::default());
-        let mut programs: BTreeMap<String, (Split, BTreeMap<Family, Split>)> = BTreeMap::new();
-        let mut families: BTreeMap<Family, Split> = BTreeMap::new();
+    pub fn of<'a>(stacks: impl IntoIterator<Item = (&'a CallStack, u64)>) -> Self {
+        let (mut breakdown, mut classifier) = (Self::default(), StackClassifier::default());
+        let mut programs: BTreeMap<String, (SampleSplit, BTreeMap<FunctionFamily, SampleSplit>)> =
+            BTreeMap::new();
+        let mut families: BTreeMap<FunctionFamily, SampleSplit> = BTreeMap::new();
         for (stack, count) in stacks {
-            let (space, family) = (stack.space(), classifier.family(stack));
+            let (space, family) = (stack.mode(), classifier.family(stack));
             breakdown.split.add(space, count);
-            breakdown.told += if family.is_telling() { count } else { 0 };
-            for frame in stack.frames.iter().filter(|frame| frame.space == Space::User) {
+            breakdown.told += if family.is_specific() { count } else { 0 };
+            for frame in stack.frames.iter().filter(|frame| frame.mode == ExecutionMode::User) {
                 breakdown.resolved.frames += count;
                 breakdown.resolved.named += if frame.is_resolved() { count } else { 0 };
             }
@@ -100,21 +101,21 @@ impl Breakdown {
         breakdown.families = shares(families);
         breakdown.programs = programs
             .into_iter()
-            .map(|(name, (split, families))| Program { name, split, families: shares(families) })
+            .map(|(name, (split, families))| ProgramShare { name, split, families: shares(families) })
             .collect();
         breakdown.programs.sort_by_key(|program| std::cmp::Reverse(program.split.sum()));
         breakdown
     }
 
     /// Samples of `family`.
-    pub fn family(&self, family: Family) -> u64 {
+    pub fn family(&self, family: FunctionFamily) -> u64 {
         self.families.iter().find(|share| share.family == family).map_or(0, |share| share.split.sum())
     }
 }
 
-fn shares(families: BTreeMap<Family, Split>) -> Vec<Share> {
-    let mut shares: Vec<Share> =
-        families.into_iter().map(|(family, split)| Share { family, split }).collect();
+fn shares(families: BTreeMap<FunctionFamily, SampleSplit>) -> Vec<FamilyShare> {
+    let mut shares: Vec<FamilyShare> =
+        families.into_iter().map(|(family, split)| FamilyShare { family, split }).collect();
     shares.sort_by_key(|share| std::cmp::Reverse(share.split.sum()));
     shares
 }
@@ -122,10 +123,10 @@ fn shares(families: BTreeMap<Family, Split>) -> Vec<Share> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::startup::stack::Frame;
+    use crate::startup::stack::StackFrame;
     use proptest::prelude::*;
 
-    fn any_stack() -> impl Strategy<Value = Stack> {
+    fn any_stack() -> impl Strategy<Value = CallStack> {
         let name = prop::sample::select(vec![
             "runtime.mallocgc",
             "zap_pte_range",
@@ -133,22 +134,22 @@ mod tests {
             "[libc.so.6]",
             "cgroup_mkdir",
         ]);
-        let frame = (name, any::<bool>()).prop_map(|(name, kernel)| Frame {
+        let frame = (name, any::<bool>()).prop_map(|(name, kernel)| StackFrame {
             name: name.into(),
             module: "m".into(),
-            space: if kernel { Space::Kernel } else { Space::User },
+            mode: if kernel { ExecutionMode::Kernel } else { ExecutionMode::User },
         });
         let program = prop::sample::select(vec!["runc", "dockerd"]);
         (program, prop::collection::vec(frame, 0..6))
-            .prop_map(|(program, frames)| Stack { program: program.into(), frames })
+            .prop_map(|(program, frames)| CallStack { program: program.into(), frames })
     }
 
     proptest! {
         #[test]
         fn everything_adds_up(stacks in prop::collection::vec((any_stack(), 1u64..100), 0..30)) {
             let all: u64 = stacks.iter().map(|(_, count)| count).sum();
-            let breakdown = Breakdown::of(stacks.iter().map(|(stack, count)| (stack, *count)));
-            let sum = |shares: &[Share]| shares.iter().map(|share| share.split.sum()).sum::<u64>();
+            let breakdown = SampleBreakdown::of(stacks.iter().map(|(stack, count)| (stack, *count)));
+            let sum = |shares: &[FamilyShare]| shares.iter().map(|share| share.split.sum()).sum::<u64>();
             prop_assert_eq!(breakdown.split.sum(), all);
             prop_assert_eq!(sum(&breakdown.families), all);
             prop_assert_eq!(breakdown.programs.iter().map(|p| p.split.sum()).sum::<u64>(), all);

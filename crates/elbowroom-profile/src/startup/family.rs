@@ -9,14 +9,14 @@
 //! Names are those of Linux 5.10 to 6.18 and Go 1.16 to 1.25. A `*` stands for anything, and so for the one that Go writes before
 //! a receiver, too; `[x*]` is a file that has no symbols, or any function in it. The longest name that fits a frame decides.
 
-use super::stack::{Frame, Space, Stack};
+use super::stack::{CallStack, ExecutionMode, StackFrame};
 use serde::Serialize;
 use std::collections::HashMap;
 
 /// What a stack was busy with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Family {
+pub enum FunctionFamily {
     /// Interrupts and what runs at their end: timers, RCU, network.
     Interrupts,
     /// Filling a page at its first use, or copying it at its first write.
@@ -82,60 +82,65 @@ pub enum Family {
 }
 
 /// Whether a family says what was done, or only what is left.
-const LEFT: [Family; 4] = [Family::OtherKernel, Family::OtherGo, Family::OtherCode, Family::Unknown];
+const RESIDUAL: [FunctionFamily; 4] = [
+    FunctionFamily::OtherKernel,
+    FunctionFamily::OtherGo,
+    FunctionFamily::OtherCode,
+    FunctionFamily::Unknown,
+];
 
-struct Row {
+struct FamilyRow {
     rank: u8,
-    space: Space,
-    family: Family,
+    mode: ExecutionMode,
+    family: FunctionFamily,
     names: &'static [&'static str],
 }
 
-const fn kernel(rank: u8, family: Family, names: &'static [&'static str]) -> Row {
-    Row { rank, space: Space::Kernel, family, names }
+const fn kernel(rank: u8, family: FunctionFamily, names: &'static [&'static str]) -> FamilyRow {
+    FamilyRow { rank, mode: ExecutionMode::Kernel, family, names }
 }
 
-const fn user(rank: u8, family: Family, names: &'static [&'static str]) -> Row {
-    Row { rank, space: Space::User, family, names }
+const fn user(rank: u8, family: FunctionFamily, names: &'static [&'static str]) -> FamilyRow {
+    FamilyRow { rank, mode: ExecutionMode::User, family, names }
 }
 
 /// Every family that has names.
 #[rustfmt::skip]
-const TABLE: &[Row] = &[
-    kernel(0, Family::Interrupts, &[
+const TABLE: &[FamilyRow] = &[
+    kernel(0, FunctionFamily::Interrupts, &[
         "asm_sysvec_*", "sysvec_*", "__sysvec_*", "asm_common_interrupt", "common_interrupt", "irq_exit*", "__irq_exit_rcu", "__do_softirq",
         "handle_softirqs", "do_softirq*", "run_ksoftirqd", "rcu_core*", "hrtimer_interrupt", "__hrtimer_run_queues",
     ]),
-    kernel(1, Family::PageTableCopy, &[
+    kernel(1, FunctionFamily::PageTableCopy, &[
         "copy_page_range", "copy_p4d_range", "copy_pte_range", "copy_present_pte*", "copy_present_page", "dup_mmap", "dup_mm*", "anon_vma_fork",
         "anon_vma_clone",
     ]),
-    kernel(1, Family::Unmapping, &[
+    kernel(1, FunctionFamily::Unmapping, &[
         "exit_mmap", "unmap_vmas", "unmap_page_range", "unmap_region", "unmap_single_vma", "unmap_mapping_*", "zap_*", "free_pgtables",
         "free_pgd_range", "tlb_finish_mmu", "tlb_flush_mmu*", "tlb_batch_pages_flush", "free_pages_and_swap_cache", "do_munmap", "__do_munmap",
         "do_vmi_munmap", "do_vmi_align_munmap", "__vm_munmap", "mmput", "__mmput", "remove_vma", "free_swap_cache", "folios_put*",
         "vms_complete_munmap_vmas", "vms_clear_ptes*", "__x64_sys_munmap",
     ]),
-    kernel(1, Family::PageFaults, &[
+    kernel(1, FunctionFamily::PageFaults, &[
         "asm_exc_page_fault", "exc_page_fault", "do_user_addr_fault", "handle_mm_fault", "__handle_mm_fault", "handle_pte_fault", "do_fault*",
         "do_anonymous_page", "do_wp_page", "wp_page_copy", "do_read_fault", "do_cow_fault", "do_shared_fault", "filemap_map_pages",
         "next_uptodate_*", "do_huge_pmd_*", "do_swap_page", "faultin_page", "__get_user_pages", "lock_vma_under_rcu", "do_page_fault",
         "do_mem_abort", "el0_da", "el0_ia",
     ]),
-    kernel(2, Family::Exec, &[
+    kernel(2, FunctionFamily::Exec, &[
         "bprm_execve*", "do_execveat_common*", "__x64_sys_execve*", "do_execve*", "load_elf_binary", "load_elf_phdrs", "begin_new_exec", "exec_binprm",
         "search_binary_handler", "setup_arg_pages", "exec_mmap", "elf_map", "elf_load", "copy_string*", "__arm64_sys_execve*",
     ]),
-    kernel(2, Family::Cgroups, &[
+    kernel(2, FunctionFamily::Cgroups, &[
         "cgroup_*", "__cgroup_*", "cgroup1_*", "css_*", "cpuset_*", "mem_cgroup_css_*", "cpu_cgroup_*", "freezer_*", "pids_css_*", "blkcg_css_*",
         "rebuild_sched_domains*", "sched_online_group", "sched_create_group", "alloc_fair_sched_group", "cgwb_*", "devcgroup_*",
     ]),
-    kernel(2, Family::NetworkNamespace, &[
+    kernel(2, FunctionFamily::NetworkNamespace, &[
         "copy_net_ns", "setup_net", "cleanup_net", "ops_init", "register_netdev*", "unregister_netdev*", "loopback_net_*", "rtnl_*", "rtnetlink_*",
         "netlink_*", "inetdev_*", "addrconf_*", "dev_change_flags", "dev_open", "__dev_*", "veth_*", "br_*", "synchronize_net", "nf_*", "nft_*",
         "ipt_*", "xt_*", "tcp_sk_init", "fib_*", "ip_rt_*", "ip6_*", "fib6_*",
     ]),
-    kernel(2, Family::Mounts, &[
+    kernel(2, FunctionFamily::Mounts, &[
         "path_mount", "do_mount", "__x64_sys_mount*", "__se_sys_mount*", "do_new_mount*", "do_move_mount*", "do_loopback*", "do_remount*",
         "do_change_type", "do_reconfigure_mnt", "move_mount", "__x64_sys_move_mount", "__x64_sys_open_tree*", "attach_recursive_mnt", "graft_tree",
         "path_pivot_root", "__x64_sys_pivot_root", "path_umount", "umount_tree", "do_umount", "__x64_sys_umount", "copy_mnt_ns", "copy_tree",
@@ -143,37 +148,37 @@ const TABLE: &[Row] = &[
         "ovl_get_tree*", "ovl_fill_super", "propagate_*", "put_mnt_ns", "drop_collected_mounts", "legacy_get_tree", "vfs_create_mount",
         "__x64_sys_fsconfig", "__x64_sys_fsmount", "__x64_sys_chroot", "lookup_mnt", "alloc_vfsmnt", "invent_group_ids", "proc_get_tree",
     ]),
-    kernel(2, Family::Namespaces, &[
+    kernel(2, FunctionFamily::Namespaces, &[
         "create_new_namespaces", "copy_namespaces", "unshare_nsproxy_namespaces", "ksys_unshare", "__x64_sys_setns", "switch_task_namespaces",
         "copy_utsname", "copy_ipcs", "copy_pid_ns", "copy_cgroup_ns", "copy_time_ns", "create_user_ns", "create_pid_namespace", "free_nsproxy",
         "mq_init_ns", "mqueue_*", "put_ipc_ns", "free_ipc*", "zap_pid_ns_processes", "ns_get_path*", "commit_nsset",
     ]),
-    kernel(2, Family::Seccomp, &[
+    kernel(2, FunctionFamily::Seccomp, &[
         "do_seccomp", "seccomp_*", "__x64_sys_seccomp", "__seccomp_filter", "bpf_prog_create*", "bpf_prog_alloc*", "bpf_prog_select_runtime",
         "bpf_int_jit_compile", "do_jit", "bpf_migrate_filter", "bpf_convert_filter", "bpf_check_classic", "bpf_jit_*", "bpf_prog_pack_*",
     ]),
-    kernel(2, Family::ProcessCreation, &[
+    kernel(2, FunctionFamily::ProcessCreation, &[
         "kernel_clone", "copy_process", "__do_sys_clone*", "__x64_sys_clone*", "__x64_sys_vfork", "__do_sys_vfork", "wake_up_new_task", "ret_from_fork*",
         "alloc_thread_stack_node", "dup_task_struct", "schedule_tail", "sched_post_fork", "_do_fork",
     ]),
-    kernel(2, Family::ProcessExit, &[
+    kernel(2, FunctionFamily::ProcessExit, &[
         "do_exit", "do_group_exit", "__x64_sys_exit*", "release_task", "wait_task_zombie", "do_wait*", "kernel_wait4", "__do_sys_wait*",
         "kernel_waitid*", "exit_files", "exit_notify", "delayed_put_task_struct", "__put_task_struct", "get_signal", "do_sigtimedwait", "__x64_sys_wait4",
     ]),
-    kernel(2, Family::Mapping, &[
+    kernel(2, FunctionFamily::Mapping, &[
         "do_mmap", "mmap_region", "__mmap_region", "vm_mmap_pgoff", "ksys_mmap_pgoff", "__x64_sys_mmap", "do_mprotect*", "mprotect_fixup",
         "change_protection*", "vm_brk_flags", "do_brk_flags", "__x64_sys_brk", "__x64_sys_madvise", "do_madvise*", "__split_vma", "vma_merge*",
         "get_unmapped_area", "populate_vma_page_range", "__mm_populate", "vma_link", "mas_*", "perf_event_mmap*",
     ]),
-    kernel(3, Family::ProcFiles, &[
+    kernel(3, FunctionFamily::ProcFiles, &[
         "proc_*", "do_task_stat", "show_map*", "show_smap*", "seq_read*", "kernfs_*", "sysfs_*", "show_mountinfo", "show_vfsmnt", "m_start", "m_next",
         "mountinfo_open", "pid_revalidate", "next_tgid", "sysctl_*",
     ]),
-    kernel(3, Family::Sockets, &[
+    kernel(3, FunctionFamily::Sockets, &[
         "unix_*", "pipe_*", "anon_pipe_*", "sock_*", "__sys_send*", "__sys_recv*", "__sys_connect", "__sys_accept*", "____sys_*", "___sys_*", "__sys_socket",
         "tcp_*", "skb_*", "consume_skb", "do_pipe2", "splice_*", "create_pipe_files",
     ]),
-    kernel(3, Family::Files, &[
+    kernel(3, FunctionFamily::Files, &[
         "path_openat", "do_filp_open", "do_sys_openat2", "vfs_*", "ksys_read", "ksys_write", "new_sync_*", "path_lookupat", "filename_*", "link_path_walk*",
         "walk_component", "lookup_*", "__lookup_*", "ovl_*", "ext4_*", "xfs_*", "btrfs_*", "shmem_*", "generic_*", "filemap_*", "fuse_*", "jbd2_*",
         "do_mkdirat", "do_unlinkat", "do_rmdir", "do_renameat2", "do_symlinkat", "do_readlinkat", "iterate_dir", "dput", "__fput*", "fput*", "filp_close",
@@ -181,18 +186,18 @@ const TABLE: &[Row] = &[
         "d_*", "__d_*", "do_fcntl", "do_faccessat", "__do_sys_newfstat*", "mnt_want_write*", "strncpy_from_user", "do_fsync", "sync_*", "__x64_sys_getdents*",
         "dup_fd", "page_cache_*", "iomap_*", "step_into", "complete_walk", "do_open", "terminate_walk", "memfd_*", "blk_*", "submit_bio*", "bdi_*", "expand_files",
     ]),
-    kernel(3, Family::Scheduling, &[
+    kernel(3, FunctionFamily::Scheduling, &[
         "futex_*", "do_futex", "__x64_sys_futex", "schedule*", "__schedule", "try_to_wake_up", "wake_up_*", "__wake_up*", "ep_*", "do_epoll_*",
         "__x64_sys_epoll*", "finish_task_switch*", "hrtimer_*", "common_nsleep*", "do_nanosleep", "poll_*", "do_sys_poll", "do_poll*", "__mutex_lock*",
         "mutex_*", "rwsem_*", "down_*", "osq_lock", "__rcu_*", "synchronize_rcu*", "wait_for_completion*", "__x64_sys_sched_*", "do_sched_*", "smp_call_*",
         "__x64_sys_nanosleep", "core_sys_select", "do_select", "pick_next_task*", "rcu_*", "__x64_sys_tgkill", "do_send_sig*", "send_signal*", "do_tkill",
         "exit_to_user_mode*", "membarrier_*", "__x64_sys_membarrier", "signal_*", "arch_do_signal*", "io_schedule*", "eventfd_*",
     ]),
-    kernel(3, Family::SystemCalls, &[
+    kernel(3, FunctionFamily::SystemCalls, &[
         "syscall_*", "entry_SYSCALL_64*", "do_syscall_64", "__x64_sys_*", "__do_sys_*", "__se_sys_*", "x64_sys_call", "syscall_exit_*", "el0_svc*",
         "invoke_syscall", "restore_fpregs*", "fpregs_*", "srso_*", "__fdget*", "audit_*",
     ]),
-    user(1, Family::GoGc, &[
+    user(1, FunctionFamily::GoGc, &[
         "runtime.gcBgMarkWorker*", "runtime.gcDrain*", "runtime.gcAssist*", "runtime.gcStart*", "runtime.gcMark*", "runtime.gcSweep*",
         "runtime.gcFlush*", "runtime.gcWriteBarrier*", "runtime.gcController*", "runtime.(*gcControllerState)*", "runtime.(*gcWork)*", "runtime.scanobject*",
         "runtime.scanblock*", "runtime.scanstack*", "runtime.scanSpan*", "runtime.markroot*", "runtime.markBits*", "runtime.greyobject*", "runtime.findObject*",
@@ -205,33 +210,33 @@ const TABLE: &[Row] = &[
         "runtime.(*mspan).countAlloc*", "runtime.(*mspan).markBits*", "runtime.(*mspan).typePointers*", "runtime.(*mspan).heapBitsSmall*",
         "runtime.(*mspan).moveInlineMarks*",
     ]),
-    user(1, Family::GoAllocation, &[
+    user(1, FunctionFamily::GoAllocation, &[
         "runtime.malloc*", "runtime.newobject*", "runtime.makeslice*", "runtime.growslice*", "runtime.newarray*", "runtime.(*mcache)*", "runtime.(*mcentral)*",
         "runtime.(*mheap)*", "runtime.(*pageAlloc)*", "runtime.(*mspan)*", "runtime.sysAlloc*", "runtime.sysMap*", "runtime.sysUsed*", "runtime.sysHugePage*",
         "runtime.persistentalloc*", "runtime.makemap*", "runtime.makechan*", "runtime.rawstring*", "runtime.rawbyteslice*", "runtime.concatstring*",
         "runtime.slicebytetostring*", "runtime.stringtoslicebyte*", "runtime.memclrNoHeapPointers*", "runtime.bulkBarrier*", "runtime.(*fixalloc)*",
         "runtime.stackalloc*", "runtime.stackcache*", "runtime.newstack", "runtime.copystack", "runtime.morestack*", "runtime.deductAssistCredit", "runtime.nextFreeFast*",
     ]),
-    user(1, Family::Seccomp, &[
+    user(1, FunctionFamily::Seccomp, &[
         "seccomp_*", "_seccomp_*", "gen_bpf_*", "db_*", "arch_syscall_*", "*_syscall_resolve_*", "github.com/seccomp/libseccomp-golang*", "github.com/seccomp/libseccomp-golang.*", "_cgo_*_seccomp*",
         "github.com/opencontainers/runc/libcontainer/seccomp*", "github.com/docker/docker/profiles/seccomp*", "github.com/containers/common/pkg/seccomp*",
         "libcrun_*seccomp*", "[libseccomp*]", "github.com/containerd/containerd/contrib/seccomp*",
     ]),
-    user(1, Family::RegularExpressions, &["regexp.*", "regexp/syntax.*"]),
-    user(1, Family::Serialisation, &[
+    user(1, FunctionFamily::RegularExpressions, &["regexp.*", "regexp/syntax.*"]),
+    user(1, FunctionFamily::Serialisation, &[
         "encoding/json.*", "encoding/binary.*", "encoding/base64.*", "github.com/gogo/protobuf*", "github.com/golang/protobuf*", "google.golang.org/protobuf*",
         "google.golang.org/grpc*", "github.com/containerd/ttrpc*", "github.com/json-iterator*", "github.com/modern-go/reflect2*",
         "github.com/containerd/typeurl*", "gopkg.in/yaml*", "github.com/BurntSushi/toml*", "github.com/pelletier/go-toml*", "reflect.*", "yajl_*",
         "[libyajl*]", "parse_json*", "make_runtime_spec_schema*", "json_*", "libcrun_container_load*",
     ]),
-    user(1, Family::Http, &["net/http.*", "golang.org/x/net/http2*", "crypto/*", "net/textproto.*", "github.com/gorilla/mux*", "mime*", "compress/*"]),
-    user(2, Family::GoStart, &[
+    user(1, FunctionFamily::Http, &["net/http.*", "golang.org/x/net/http2*", "crypto/*", "net/textproto.*", "github.com/gorilla/mux*", "mime*", "compress/*"]),
+    user(2, FunctionFamily::GoStart, &[
         "runtime.schedinit*", "runtime.doInit*", "runtime.rt0_go*", "runtime.args", "runtime.osinit", "runtime.check", "runtime.moduledataverify*", "runtime.modulesinit",
         "runtime.itabsinit*", "runtime.itabAdd", "runtime.getitab", "runtime.goenvs*", "runtime.mcommoninit", "runtime.procresize", "runtime.typelinksinit",
         "runtime.initsig*", "runtime.mstartm0", "runtime.alginit", "runtime.cpuinit", "runtime.gcenable", "runtime.addmoduledata", "runtime.main", "x_cgo_init", "_rt0_*",
         "runtime.tracebackinit", "runtime.parsedebugvars", "runtime.randinit", "internal/cpu.*",
     ]),
-    user(3, Family::GoScheduling, &[
+    user(3, FunctionFamily::GoScheduling, &[
         "runtime.mcall", "runtime.schedule", "runtime.findRunnable", "runtime.findrunnable", "runtime.park_m", "runtime.stealWork", "runtime.runqgrab", "runtime.runqsteal",
         "runtime.futex*", "runtime.note*", "runtime.startm", "runtime.stopm", "runtime.wakep", "runtime.newm*", "runtime.newproc*", "runtime.goready*", "runtime.ready*",
         "runtime.usleep*", "runtime.osyield*", "runtime.sysmon*", "runtime.retake", "runtime.netpoll*", "runtime.lock*", "runtime.unlock*", "runtime.chansend*",
@@ -240,13 +245,13 @@ const TABLE: &[Row] = &[
         "runtime.entersyscall*", "runtime.exitsyscall*", "runtime.reentersyscall*", "runtime.mPark", "runtime.handoffp", "runtime.minit", "runtime.clone*", "runtime.tgkill",
         "runtime.preempt*", "runtime.suspendG", "runtime.resumeG", "runtime.systemstack*", "sync.*",
     ]),
-    user(2, Family::DynamicLinking, &["_dl_*", "dl_*", "do_lookup_x", "_dl_relocate_object", "[ld-linux*]", "[ld-musl*]"]),
-    user(2, Family::Python, &["Py*", "_Py*", "[libpython*]", "[python3*]", "[python2*]"]),
+    user(2, FunctionFamily::DynamicLinking, &["_dl_*", "dl_*", "do_lookup_x", "_dl_relocate_object", "[ld-linux*]", "[ld-musl*]"]),
+    user(2, FunctionFamily::Python, &["Py*", "_Py*", "[libpython*]", "[python3*]", "[python2*]"]),
 ];
 
-impl Family {
+impl FunctionFamily {
     /// What people read.
-    pub fn words(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Interrupts => "interrupts",
             Self::PageFaults => "page faults",
@@ -283,28 +288,28 @@ impl Family {
     }
 
     /// Whether it says what was done; otherwise it only says what is left.
-    pub fn is_telling(self) -> bool {
-        !LEFT.contains(&self)
+    pub fn is_specific(self) -> bool {
+        !RESIDUAL.contains(&self)
     }
 }
 
 /// Says what stacks were busy with, and remembers what it said of each function.
 #[derive(Clone, Debug, Default)]
-pub struct Classifier {
-    known: HashMap<Frame, Option<(u8, Family)>>,
+pub struct StackClassifier {
+    cache: HashMap<StackFrame, Option<(u8, FunctionFamily)>>,
 }
 
-impl Classifier {
+impl StackClassifier {
     /// What `stack` was busy with.
-    pub fn family(&mut self, stack: &Stack) -> Family {
-        let space = stack.space();
-        let mut lowest: Option<(u8, Family)> = None;
-        for frame in stack.frames.iter().take_while(|frame| frame.space == space) {
-            let ranked = match self.known.get(frame) {
+    pub fn family(&mut self, stack: &CallStack) -> FunctionFamily {
+        let space = stack.mode();
+        let mut lowest: Option<(u8, FunctionFamily)> = None;
+        for frame in stack.frames.iter().take_while(|frame| frame.mode == space) {
+            let ranked = match self.cache.get(frame) {
                 Some(ranked) => *ranked,
                 None => {
-                    let ranked = row(frame).map(|row| (row.rank, row.family));
-                    self.known.insert(frame.clone(), ranked);
+                    let ranked = find_row(frame).map(|row| (row.rank, row.family));
+                    self.cache.insert(frame.clone(), ranked);
                     ranked
                 }
             };
@@ -317,34 +322,34 @@ impl Classifier {
         }
         match (lowest, space) {
             (Some((_, family)), _) => family,
-            (None, Space::Kernel) => Family::OtherKernel,
-            (None, Space::User) if stack.frames.iter().any(is_go) => Family::OtherGo,
-            (None, Space::User) if stack.frames.iter().any(|frame| !frame.module.is_empty()) => {
-                Family::OtherCode
+            (None, ExecutionMode::Kernel) => FunctionFamily::OtherKernel,
+            (None, ExecutionMode::User) if stack.frames.iter().any(is_go) => FunctionFamily::OtherGo,
+            (None, ExecutionMode::User) if stack.frames.iter().any(|frame| !frame.module.is_empty()) => {
+                FunctionFamily::OtherCode
             }
-            (None, Space::User) => Family::Unknown,
+            (None, ExecutionMode::User) => FunctionFamily::Unknown,
         }
     }
 }
 
 /// Go's functions are `package.Function`; no C function has a dot before its suffix.
-fn is_go(frame: &Frame) -> bool {
+fn is_go(frame: &StackFrame) -> bool {
     frame.is_resolved()
         && (frame.name.starts_with("runtime.") || frame.name.contains('/') || frame.name.starts_with("main."))
 }
 
 /// The row with the name that fits best: the whole one, else the longest.
-fn row(frame: &Frame) -> Option<&'static Row> {
-    let fits = |row: &&'static Row| {
-        let names = row.names.iter().filter(|name| is_named(frame, name));
+fn find_row(frame: &StackFrame) -> Option<&'static FamilyRow> {
+    let fits = |row: &&'static FamilyRow| {
+        let names = row.names.iter().filter(|name| matches_pattern(frame, name));
         names.map(|name| if name.contains('*') { name.len() } else { usize::MAX }).max()
     };
-    let rows = TABLE.iter().filter(|row| row.space == frame.space);
+    let rows = TABLE.iter().filter(|row| row.mode == frame.mode);
     rows.filter_map(|row| Some((fits(&row)?, row))).max_by_key(|(length, _)| *length).map(|(_, row)| row)
 }
 
 /// Whether `pattern` stands for the frame: a `*` stands for anything, brackets are around a file.
-fn is_named(frame: &Frame, pattern: &str) -> bool {
+fn matches_pattern(frame: &StackFrame, pattern: &str) -> bool {
     let (pattern, name) = match pattern.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some(file) => (file, &*frame.module),
         None => (pattern, &*frame.name),
@@ -364,45 +369,57 @@ fn is_named(frame: &Frame, pattern: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn stack(names: &[&str]) -> Stack {
+    fn stack(names: &[&str]) -> CallStack {
         let frame = |name: &&str| match name.strip_prefix("k:") {
-            Some(name) => Frame { name: name.into(), module: "".into(), space: Space::Kernel },
+            Some(name) => StackFrame { name: name.into(), module: "".into(), mode: ExecutionMode::Kernel },
             None => {
                 let (module, name) = name.split_once('!').unwrap_or(("", name));
-                Frame { name: name.into(), module: module.into(), space: Space::User }
+                StackFrame { name: name.into(), module: module.into(), mode: ExecutionMode::User }
             }
         };
-        Stack { program: "p".into(), frames: names.iter().map(frame).collect() }
+        CallStack { program: "p".into(), frames: names.iter().map(frame).collect() }
     }
 
-    fn check(innermost_first: &[&str], family: Family) {
-        assert_eq!(Classifier::default().family(&stack(innermost_first)), family, "{innermost_first:?}");
+    fn check(innermost_first: &[&str], family: FunctionFamily) {
+        assert_eq!(StackClassifier::default().family(&stack(innermost_first)), family, "{innermost_first:?}");
     }
 
     #[test]
     fn a_fault_is_a_fault_wherever_it_happens() {
         let fault = ["k:clear_page_erms", "k:do_anonymous_page", "k:handle_mm_fault", "k:asm_exc_page_fault"];
-        check(&[&fault[..], &["runtime.mallocgc"]].concat(), Family::PageFaults);
-        check(&[&fault[..], &["k:copy_strings", "k:do_execveat_common"]].concat(), Family::PageFaults);
+        check(&[&fault[..], &["runtime.mallocgc"]].concat(), FunctionFamily::PageFaults);
+        check(
+            &[&fault[..], &["k:copy_strings", "k:do_execveat_common"]].concat(),
+            FunctionFamily::PageFaults,
+        );
     }
 
     #[test]
     fn what_a_fault_calls_is_the_fault() {
-        check(&["k:cgroup_rstat_updated", "k:handle_mm_fault", "k:asm_exc_page_fault"], Family::PageFaults);
+        check(
+            &["k:cgroup_rstat_updated", "k:handle_mm_fault", "k:asm_exc_page_fault"],
+            FunctionFamily::PageFaults,
+        );
     }
 
     #[test]
     fn what_is_inside_fork_exec_and_exit_belongs_to_itself() {
-        check(&["k:copy_pte_range", "k:dup_mm", "k:copy_process", "k:kernel_clone"], Family::PageTableCopy);
+        check(
+            &["k:copy_pte_range", "k:dup_mm", "k:copy_process", "k:kernel_clone"],
+            FunctionFamily::PageTableCopy,
+        );
         check(
             &["k:zap_pte_range", "k:exit_mmap", "k:begin_new_exec", "k:load_elf_binary"],
-            Family::Unmapping,
+            FunctionFamily::Unmapping,
         );
-        check(&["k:kmem_cache_alloc", "k:copy_process", "k:kernel_clone"], Family::ProcessCreation);
-        check(&["k:mutex_lock", "k:cgroup_mkdir", "k:kernfs_iop_mkdir", "k:vfs_mkdir"], Family::Cgroups);
+        check(&["k:kmem_cache_alloc", "k:copy_process", "k:kernel_clone"], FunctionFamily::ProcessCreation);
+        check(
+            &["k:mutex_lock", "k:cgroup_mkdir", "k:kernfs_iop_mkdir", "k:vfs_mkdir"],
+            FunctionFamily::Cgroups,
+        );
         check(
             &["k:loopback_net_init", "k:setup_net", "k:copy_net_ns", "k:create_new_namespaces"],
-            Family::NetworkNamespace,
+            FunctionFamily::NetworkNamespace,
         );
     }
 
@@ -410,7 +427,7 @@ mod tests {
     fn an_interrupt_is_nobodys_work() {
         check(
             &["k:try_to_wake_up", "k:sysvec_apic_timer_interrupt", "k:handle_mm_fault"],
-            Family::Interrupts,
+            FunctionFamily::Interrupts,
         );
     }
 
@@ -418,31 +435,40 @@ mod tests {
     fn go_is_told_by_its_runtime_and_packages() {
         check(
             &["runtime.memmove", "runtime.growslice", "encoding/json.(*decodeState).object"],
-            Family::GoAllocation,
+            FunctionFamily::GoAllocation,
         );
-        check(&["runtime.scanobject", "runtime.gcDrain", "runtime.gcBgMarkWorker.func2"], Family::GoGc);
+        check(
+            &["runtime.scanobject", "runtime.gcDrain", "runtime.gcBgMarkWorker.func2"],
+            FunctionFamily::GoGc,
+        );
         check(
             &["regexp/syntax.(*compiler).inst", "regexp.compile", "runtime.doInit"],
-            Family::RegularExpressions,
+            FunctionFamily::RegularExpressions,
         );
-        check(&["github.com/x/y.init.0", "runtime.doInit1", "runtime.main"], Family::GoStart);
-        check(&["main.work", "runtime.goexit"], Family::OtherGo);
+        check(&["github.com/x/y.init.0", "runtime.doInit1", "runtime.main"], FunctionFamily::GoStart);
+        check(&["main.work", "runtime.goexit"], FunctionFamily::OtherGo);
     }
 
     #[test]
     fn methods_of_gos_runtime_are_told_by_what_they_are_for() {
         let refill = "runtime.(*mcache).refill";
-        check(&["runtime.(*sweepLocked).sweep", refill, "runtime.mallocgc"], Family::GoGc);
-        check(&["runtime.(*mheap).reclaim", "runtime.(*mheap).alloc", refill], Family::GoGc);
-        check(&["runtime.(*mheap).nextSpanForSweep", "runtime.sweepone", "runtime.bgsweep"], Family::GoGc);
-        check(&["runtime.(*pageAlloc).find", "runtime.(*mheap).alloc", refill], Family::GoAllocation);
-        check(&["runtime.siftupTimer", "main.work", "runtime.goexit"], Family::GoScheduling);
+        check(&["runtime.(*sweepLocked).sweep", refill, "runtime.mallocgc"], FunctionFamily::GoGc);
+        check(&["runtime.(*mheap).reclaim", "runtime.(*mheap).alloc", refill], FunctionFamily::GoGc);
+        check(
+            &["runtime.(*mheap).nextSpanForSweep", "runtime.sweepone", "runtime.bgsweep"],
+            FunctionFamily::GoGc,
+        );
+        check(&["runtime.(*pageAlloc).find", "runtime.(*mheap).alloc", refill], FunctionFamily::GoAllocation);
+        check(&["runtime.siftupTimer", "main.work", "runtime.goexit"], FunctionFamily::GoScheduling);
     }
 
     #[test]
     fn stars_stand_for_anything_in_their_order() {
         let fits = |name: &str, pattern: &str| {
-            is_named(&Frame { name: name.into(), module: "".into(), space: Space::User }, pattern)
+            matches_pattern(
+                &StackFrame { name: name.into(), module: "".into(), mode: ExecutionMode::User },
+                pattern,
+            )
         };
         assert!(fits("abcd", "a*c*") && fits("abcd", "*b*d") && fits("a", "a*") && fits("aXbXc", "a*X*X*c"));
         assert!(
@@ -452,11 +478,11 @@ mod tests {
 
     #[test]
     fn a_file_without_symbols_is_told_by_its_name() {
-        check(&["libseccomp.so.2.5.4![libseccomp.so.2.5.4]"], Family::Seccomp);
-        check(&["ld-linux-x86-64.so.2!do_something", "x!main"], Family::DynamicLinking);
-        check(&["libc.so.6!memcpy"], Family::OtherCode);
-        check(&["[unknown]"], Family::Unknown);
-        check(&[], Family::Unknown);
+        check(&["libseccomp.so.2.5.4![libseccomp.so.2.5.4]"], FunctionFamily::Seccomp);
+        check(&["ld-linux-x86-64.so.2!do_something", "x!main"], FunctionFamily::DynamicLinking);
+        check(&["libc.so.6!memcpy"], FunctionFamily::OtherCode);
+        check(&["[unknown]"], FunctionFamily::Unknown);
+        check(&[], FunctionFamily::Unknown);
     }
 
     #[test]
@@ -464,7 +490,7 @@ mod tests {
         let mut seen = std::collections::BTreeMap::new();
         for row in TABLE {
             for name in row.names {
-                let kind = if row.space == Space::Kernel { "k:" } else { "" };
+                let kind = if row.mode == ExecutionMode::Kernel { "k:" } else { "" };
                 let other = seen.insert(format!("{kind}{name}"), row.family);
                 assert!(
                     other.is_none_or(|other| other == row.family),
@@ -564,20 +590,25 @@ mod tests {
     #[test]
     fn every_name_with_a_star_stands_for_a_function_or_file_of_its_family() {
         let all = |names: &'static str, space| {
-            names.split_whitespace().map(move |name| Frame { name: name.into(), module: "".into(), space })
+            names.split_whitespace().map(move |name| StackFrame {
+                name: name.into(),
+                module: "".into(),
+                mode: space,
+            })
         };
-        let mut known: Vec<Frame> = all(KERNEL, Space::Kernel).chain(all(PROGRAMS, Space::User)).collect();
-        known.extend(all(FILES, Space::User).map(|file| Frame {
+        let mut known: Vec<StackFrame> =
+            all(KERNEL, ExecutionMode::Kernel).chain(all(PROGRAMS, ExecutionMode::User)).collect();
+        known.extend(all(FILES, ExecutionMode::User).map(|file| StackFrame {
             name: "f".into(),
             module: file.name,
             ..file
         }));
         for wanted in TABLE {
             for name in wanted.names.iter().filter(|name| name.contains('*')) {
-                let is_meant = |frame: &Frame| {
-                    frame.space == wanted.space
-                        && is_named(frame, name)
-                        && row(frame).is_some_and(|found| found.family == wanted.family)
+                let is_meant = |frame: &StackFrame| {
+                    frame.mode == wanted.mode
+                        && matches_pattern(frame, name)
+                        && find_row(frame).is_some_and(|found| found.family == wanted.family)
                 };
                 assert!(known.iter().any(is_meant), "{name} of {:?}", wanted.family);
             }
@@ -588,7 +619,7 @@ mod tests {
     fn every_exact_name_leads_to_its_own_family() {
         for row in TABLE {
             for name in row.names.iter().filter(|name| !name.contains(['*', '['])) {
-                let kind = if row.space == Space::Kernel { "k:" } else { "" };
+                let kind = if row.mode == ExecutionMode::Kernel { "k:" } else { "" };
                 check(&[&format!("{kind}{name}")], row.family);
             }
         }

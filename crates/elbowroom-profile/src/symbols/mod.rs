@@ -2,27 +2,27 @@
 
 pub mod pclntab;
 
-use super::processes::{Address, Module, Processes};
-use crate::startup::stack::{Frame, Space, Stack};
+use super::processes::{CodeAddress, CodeModule, SampledProcesses};
+use crate::startup::stack::{CallStack, ExecutionMode, StackFrame};
 use elbowroom_linux::elf::name_at;
 use object::elf::{STT_FUNC, STT_GNU_IFUNC};
 use object::read::elf::{ElfFile64, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, Object, ObjectSection, RelocationTarget};
-use pclntab::Functions;
+use pclntab::GoFunctionTable;
 use std::collections::HashMap;
 use std::io::Read;
 use std::sync::Arc;
 
 /// No program that starts containers is larger.
-const LARGEST_FILE: u64 = 1 << 30;
+const MAX_FILE_BYTES: u64 = 1 << 30;
 /// Names of C++ have their types in them.
-const LONGEST_NAME: usize = 4096;
+const MAX_NAME_BYTES: usize = 4096;
 
 /// The kernel's functions, by address.
 #[derive(Debug, Default)]
-pub struct Kernel(Vec<(u64, String)>);
+pub struct KernelSymbols(Vec<(u64, String)>);
 
-impl Kernel {
+impl KernelSymbols {
     /// Those of the kernel that runs. Empty where `kernel.kptr_restrict` hides addresses.
     pub fn running() -> Self {
         Self::parse(&std::fs::read_to_string("/proc/kallsyms").unwrap_or_default())
@@ -55,20 +55,20 @@ impl Kernel {
 
 /// Functions of one ELF file, by the distance from the file's begin.
 #[derive(Debug, Default)]
-pub struct Symbols {
+pub struct ElfSymbols {
     /// (in the file, in memory, length) of what is loaded.
     segments: Vec<(u64, u64, u64)>,
-    go: Option<Functions>,
+    go: Option<GoFunctionTable>,
     /// (address, size, name), by address.
     functions: Vec<(u64, u64, String)>,
     build_id: Vec<u8>,
 }
 
-impl Symbols {
+impl ElfSymbols {
     /// Reads an ELF file of this machine's kind; without any names from what is none.
     pub fn read(bytes: &[u8]) -> Self {
         let Ok(file) = ElfFile64::<Endianness>::parse(bytes) else { return Self::default() };
-        if !elbowroom_linux::elf::is_modest(&file) {
+        if !elbowroom_linux::elf::is_within_bounds(&file) {
             return Self::default();
         }
         let endian = file.endian();
@@ -92,7 +92,7 @@ impl Symbols {
         let (begin, address, _) = self.segments.iter().find(inside)?;
         // A damaged file may be loaded across the end of the address space.
         let address = (offset - begin).checked_add(*address)?;
-        if let Some(name) = self.go.as_ref().and_then(|go| go.at(address)) {
+        if let Some(name) = self.go.as_ref().and_then(|go| go.function_at(address)) {
             return Some(name);
         }
         let before = &self.functions[..self.functions.partition_point(|(begin, ..)| *begin <= address)];
@@ -103,7 +103,7 @@ impl Symbols {
 
     /// How many functions Go's table has; `None` where there is none.
     pub fn go_functions(&self) -> Option<usize> {
-        self.go.as_ref().map(Functions::len)
+        self.go.as_ref().map(GoFunctionTable::len)
     }
 
     /// What the linker called this build.
@@ -126,7 +126,9 @@ fn functions(file: &ElfFile64<'_, Endianness>, bytes: &[u8]) -> Vec<(u64, u64, S
             if !is_function || symbol.is_undefined(endian) || symbol.st_size(endian) == 0 {
                 continue;
             }
-            let Some(name) = name_at(strings, symbol.st_name(endian).into(), LONGEST_NAME) else { continue };
+            let Some(name) = name_at(strings, symbol.st_name(endian).into(), MAX_NAME_BYTES) else {
+                continue;
+            };
             let Some(left) = room.checked_sub(name.len()) else { return functions };
             room = left;
             functions.push((symbol.st_value(endian), symbol.st_size(endian), name.to_owned()));
@@ -136,7 +138,7 @@ fn functions(file: &ElfFile64<'_, Endianness>, bytes: &[u8]) -> Vec<(u64, u64, S
 }
 
 /// Go's table: in a section of its own, or, in a position-independent program, among the data that relocations change.
-fn go(file: &ElfFile64<'_, Endianness>) -> Option<Functions> {
+fn go(file: &ElfFile64<'_, Endianness>) -> Option<GoFunctionTable> {
     if file.endian() != Endianness::Little {
         return None;
     }
@@ -153,7 +155,7 @@ fn go(file: &ElfFile64<'_, Endianness>) -> Option<Functions> {
             let pointer = |offset: u64, value: u64| {
                 relocations.get(&base.wrapping_add(offset)).copied().unwrap_or(value)
             };
-            if let Ok(functions) = Functions::parse(&data[at..], text, pointer)
+            if let Ok(functions) = GoFunctionTable::parse(&data[at..], text, pointer)
                 && !functions.is_empty()
             {
                 return Some(functions);
@@ -170,56 +172,58 @@ fn relative(file: &ElfFile64<'_, Endianness>) -> HashMap<u64, u64> {
     relative.map(|(at, relocation)| (at, relocation.addend() as u64)).collect()
 }
 
-impl Processes {
+impl SampledProcesses {
     /// Every stack with names, and how often it was seen.
-    pub fn symbolise(mut self, kernel: &Kernel) -> Vec<(Stack, u64)> {
-        let used = self.used();
-        let symbols: Vec<Symbols> = self
+    pub fn symbolise(mut self, kernel: &KernelSymbols) -> Vec<(CallStack, u64)> {
+        let used = self.used_modules();
+        let symbols: Vec<ElfSymbols> = self
             .modules
             .iter_mut()
             .zip(&used)
-            .map(|(module, used)| if *used { load(module) } else { Symbols::default() })
+            .map(|(module, used)| if *used { load(module) } else { ElfSymbols::default() })
             .collect();
-        let mut frames: HashMap<Address, Frame> = HashMap::new();
+        let mut frames: HashMap<CodeAddress, StackFrame> = HashMap::new();
         let nothing: Arc<str> = "".into();
-        let mut frame = |address: &Address| {
+        let mut frame = |address: &CodeAddress| {
             let made = frames.entry(*address).or_insert_with(|| match *address {
-                Address::Kernel(address) => {
+                CodeAddress::Kernel(address) => {
                     let name = kernel.at(address).unwrap_or("[kernel]").into();
-                    Frame { name, module: Arc::clone(&nothing), space: Space::Kernel }
+                    StackFrame { name, module: Arc::clone(&nothing), mode: ExecutionMode::Kernel }
                 }
-                Address::File(module, offset) => {
+                CodeAddress::File(module, offset) => {
                     let file = &self.modules[module as usize].name;
                     let name = symbols[module as usize].at(offset);
                     let name = name.map_or_else(|| format!("[{file}]").into(), Arc::from);
-                    Frame { name, module: Arc::clone(file), space: Space::User }
+                    StackFrame { name, module: Arc::clone(file), mode: ExecutionMode::User }
                 }
-                Address::Memory => {
-                    Frame { name: "[unknown]".into(), module: Arc::clone(&nothing), space: Space::User }
-                }
+                CodeAddress::Anonymous => StackFrame {
+                    name: "[unknown]".into(),
+                    module: Arc::clone(&nothing),
+                    mode: ExecutionMode::User,
+                },
             });
             made.clone()
         };
-        let mut stacks: HashMap<Stack, u64> = HashMap::new();
+        let mut stacks: HashMap<CallStack, u64> = HashMap::new();
         for ((program, addresses), count) in &self.stacks {
-            let mut named: Vec<Frame> = addresses.iter().map(&mut frame).collect();
+            let mut named: Vec<StackFrame> = addresses.iter().map(&mut frame).collect();
             // Without frame pointers a chain ends in values that are no addresses.
             while named.len() > 1 && named.last().is_some_and(|last| &*last.name == "[unknown]") {
                 named.pop();
             }
-            *stacks.entry(Stack { program: Arc::clone(program), frames: named }).or_default() += count;
+            *stacks.entry(CallStack { program: Arc::clone(program), frames: named }).or_default() += count;
         }
-        let mut stacks: Vec<(Stack, u64)> = stacks.into_iter().collect();
+        let mut stacks: Vec<(CallStack, u64)> = stacks.into_iter().collect();
         stacks.sort();
         stacks
     }
 
     /// Which modules any stack has an address in.
-    fn used(&self) -> Vec<bool> {
+    fn used_modules(&self) -> Vec<bool> {
         let mut used = vec![false; self.modules.len()];
         for (_, addresses) in self.stacks.keys() {
             for address in addresses {
-                if let Address::File(module, _) = address {
+                if let CodeAddress::File(module, _) = address {
                     used[*module as usize] = true;
                 }
             }
@@ -229,16 +233,16 @@ impl Processes {
 }
 
 /// The file's symbols; none where it is another build than the one that ran.
-fn load(module: &mut Module) -> Symbols {
+fn load(module: &mut CodeModule) -> ElfSymbols {
     let mut bytes = Vec::new();
-    let Some(file) = module.file.take() else { return Symbols::default() };
-    if file.take(LARGEST_FILE).read_to_end(&mut bytes).is_err() {
-        return Symbols::default();
+    let Some(file) = module.file.take() else { return ElfSymbols::default() };
+    if file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).is_err() {
+        return ElfSymbols::default();
     }
-    let symbols = Symbols::read(&bytes);
+    let symbols = ElfSymbols::read(&bytes);
     match module.build_id.is_empty() || module.build_id == symbols.build_id {
         true => symbols,
-        false => Symbols::default(),
+        false => ElfSymbols::default(),
     }
 }
 
@@ -249,19 +253,19 @@ mod tests {
     #[test]
     fn the_kernels_functions_are_found_by_address_and_data_is_none() {
         let kernel =
-            Kernel::parse("ffff0010 T a\nffff0020 t b [mod]\nffff0018 D data\n0 T hidden\nnonsense\n");
+            KernelSymbols::parse("ffff0010 T a\nffff0020 t b [mod]\nffff0018 D data\n0 T hidden\nnonsense\n");
         assert_eq!(
             [kernel.at(0xffff_0010), kernel.at(0xffff_001f), kernel.at(0xffff_ffff)],
             [Some("a"), Some("a"), Some("b")]
         );
         assert_eq!(kernel.at(0xffff), None);
-        assert!(Kernel::parse("0000000000000000 T hidden").is_empty());
+        assert!(KernelSymbols::parse("0000000000000000 T hidden").is_empty());
     }
 
     #[test]
     fn this_test_knows_the_name_of_its_own_function() {
         let bytes = std::fs::read("/proc/self/exe").unwrap();
-        let symbols = Symbols::read(&bytes);
+        let symbols = ElfSymbols::read(&bytes);
         let address = symbols
             .functions
             .iter()
@@ -279,7 +283,7 @@ mod tests {
         let mut seen = 0;
         for path in ["/usr/sbin/runc", "/usr/sbin/dockerd", "/usr/bin/containerd", "/usr/bin/podman"] {
             let Ok(bytes) = std::fs::read(path) else { continue };
-            let symbols = Symbols::read(&bytes);
+            let symbols = ElfSymbols::read(&bytes);
             assert!(
                 symbols.go_functions().is_some_and(|count| count > 5_000),
                 "{path}: {:?}",
@@ -290,7 +294,10 @@ mod tests {
                 ElfFile64::<Endianness>::parse(&*bytes).unwrap().section_by_name(".text").unwrap().address();
             let size =
                 ElfFile64::<Endianness>::parse(&*bytes).unwrap().section_by_name(".text").unwrap().size();
-            let named = (text..text + size).step_by(4096).filter(|address| go.at(*address).is_some()).count();
+            let named = (text..text + size)
+                .step_by(4096)
+                .filter(|address| go.function_at(*address).is_some())
+                .count();
             assert!(named as u64 > size / 4096 * 8 / 10, "{path}: {named} of {}", size / 4096);
             seen += 1;
         }
@@ -343,21 +350,21 @@ mod tests {
 
     #[test]
     fn names_that_are_shared_take_no_more_room_than_the_file() {
-        let few = Symbols::read(&same_name(3, 20));
+        let few = ElfSymbols::read(&same_name(3, 20));
         assert_eq!(few.functions.iter().map(|(.., name)| name.len()).collect::<Vec<_>>(), [20; 3]);
         let file = same_name(1_000, 4_000);
-        let kept: usize = Symbols::read(&file).functions.iter().map(|(.., name)| name.len()).sum();
+        let kept: usize = ElfSymbols::read(&file).functions.iter().map(|(.., name)| name.len()).sum();
         assert!((1..=file.len()).contains(&kept), "{kept} of {}", file.len());
-        assert!(Symbols::read(&same_name(10, 5_000)).functions.is_empty(), "nothing has a name that long");
+        assert!(ElfSymbols::read(&same_name(10, 5_000)).functions.is_empty(), "nothing has a name that long");
     }
 
     #[test]
     fn damaged_files_have_no_names_and_do_no_harm() {
         let whole = std::fs::read("/bin/true").unwrap();
         for end in (0..whole.len()).step_by(397) {
-            let _ = Symbols::read(&whole[..end]).at(0x1000);
+            let _ = ElfSymbols::read(&whole[..end]).at(0x1000);
         }
-        let beyond = Symbols { segments: vec![(0, u64::MAX, 16)], ..Symbols::default() };
+        let beyond = ElfSymbols { segments: vec![(0, u64::MAX, 16)], ..ElfSymbols::default() };
         assert_eq!(beyond.at(8), None);
     }
 }

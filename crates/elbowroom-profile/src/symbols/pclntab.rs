@@ -21,13 +21,13 @@ const GO118: u32 = 0xffff_fff0;
 /// Go 1.20 and later.
 const GO120: u32 = 0xffff_fff1;
 /// Kubernetes' largest program has a tenth of that.
-const MOST_FUNCTIONS: usize = 4_000_000;
+const MAX_FUNCTIONS: usize = 4_000_000;
 /// Names with generics' types in them get long; no longer one is kept.
-const LONGEST_NAME: usize = 512;
+const MAX_NAME_LEN: usize = 512;
 
 /// A table of functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Functions {
+pub struct GoFunctionTable {
     /// (address, where its name begins in `names`, the name's length), by address.
     entries: Vec<(u64, u32, u16)>,
     names: Vec<u8>,
@@ -37,7 +37,7 @@ pub struct Functions {
 
 /// Why bytes are no table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum NoTable {
+pub enum PclntabError {
     /// It does not begin as one.
     #[error("it does not begin with the magic of Go 1.16, 1.18 or 1.20")]
     Magic,
@@ -60,40 +60,40 @@ pub fn candidates(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
 }
 
 /// Form and pointer size of a table.
-fn header(bytes: &[u8]) -> Result<(u32, usize), NoTable> {
-    let head: &[u8; 8] = bytes.first_chunk().ok_or(NoTable::Truncated)?;
+fn header(bytes: &[u8]) -> Result<(u32, usize), PclntabError> {
+    let head: &[u8; 8] = bytes.first_chunk().ok_or(PclntabError::Truncated)?;
     let magic = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
     if !matches!(magic, GO116 | GO118 | GO120)
         || head[4] != 0
         || head[5] != 0
         || !matches!(head[6], 1 | 2 | 4)
     {
-        return Err(NoTable::Magic);
+        return Err(PclntabError::Magic);
     }
     match head[7] {
         size @ (4 | 8) => Ok((magic, usize::from(size))),
-        other => Err(NoTable::Pointers(other)),
+        other => Err(PclntabError::Pointers(other)),
     }
 }
 
-impl Functions {
+impl GoFunctionTable {
     /// Reads the table that `bytes`, of a little-endian machine, begin with.
     ///
     /// `pointer` turns the offset of a pointer in the table and the value that the file has there into the address that the
     /// linker means; `text` is where the text begins should the table not say.
     ///
     /// # Errors
-    /// [`NoTable`]: they begin with none, or with one that is damaged. Single functions that are damaged are left out.
-    pub fn parse(bytes: &[u8], text: u64, pointer: impl Fn(u64, u64) -> u64) -> Result<Self, NoTable> {
+    /// [`PclntabError`]: they begin with none, or with one that is damaged. Single functions that are damaged are left out.
+    pub fn parse(bytes: &[u8], text: u64, pointer: impl Fn(u64, u64) -> u64) -> Result<Self, PclntabError> {
         let (magic, size) = header(bytes)?;
-        let word = |at: usize| unsigned(bytes, at, size).ok_or(NoTable::Truncated);
+        let word = |at: usize| unsigned(bytes, at, size).ok_or(PclntabError::Truncated);
         let field = |index: usize| word(8 + index * size);
-        let usize_field = |index: usize| usize::try_from(field(index)?).map_err(|_| NoTable::Truncated);
+        let usize_field = |index: usize| usize::try_from(field(index)?).map_err(|_| PclntabError::Truncated);
         let claimed = field(0)?;
         let count = usize::try_from(claimed)
             .ok()
-            .filter(|n| *n <= MOST_FUNCTIONS)
-            .ok_or(NoTable::TooMany(claimed))?;
+            .filter(|n| *n <= MAX_FUNCTIONS)
+            .ok_or(PclntabError::TooMany(claimed))?;
         // nfunc, nfiles, [textStart since 1.18], names, compilation units, files, pcs, functions.
         let shift = usize::from(magic != GO116);
         let (names_at, table_at) = (usize_field(2 + shift)?, usize_field(6 + shift)?);
@@ -106,9 +106,9 @@ impl Functions {
         };
         // Two columns; entries are addresses before 1.18, distances of four bytes since.
         let width = if magic == GO116 { size } else { 4 };
-        let rows = bytes.get(table_at..).ok_or(NoTable::Truncated)?;
-        if rows.len() < count.checked_mul(2 * width).ok_or(NoTable::Truncated)? {
-            return Err(NoTable::Truncated);
+        let rows = bytes.get(table_at..).ok_or(PclntabError::Truncated)?;
+        if rows.len() < count.checked_mul(2 * width).ok_or(PclntabError::Truncated)? {
+            return Err(PclntabError::Truncated);
         }
         let entry = |row: usize| {
             let at = table_at + row * 2 * width;
@@ -134,7 +134,7 @@ impl Functions {
     }
 
     /// The function at `address`.
-    pub fn at(&self, address: u64) -> Option<&str> {
+    pub fn function_at(&self, address: u64) -> Option<&str> {
         if address >= self.end {
             return None;
         }
@@ -172,7 +172,7 @@ fn unsigned(bytes: &[u8], at: usize, size: usize) -> Option<u64> {
 /// The text up to its zero; a name that is too long loses its end.
 fn name_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
     let rest = bytes.get(at..)?;
-    let rest = &rest[..rest.len().min(LONGEST_NAME)];
+    let rest = &rest[..rest.len().min(MAX_NAME_LEN)];
     let name = &rest[..rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len())];
     Some(match std::str::from_utf8(name) {
         Ok(_) => name,
@@ -241,8 +241,8 @@ mod tests {
         for record in (records..bytes.len()).step_by(16) {
             bytes[record + 4..record + 8].fill(0);
         }
-        let functions = Functions::parse(&bytes, 0, |_, value| value).unwrap();
-        assert_eq!((functions.len(), functions.at(0x1000)), (2_000, Some(&*name)));
+        let functions = GoFunctionTable::parse(&bytes, 0, |_, value| value).unwrap();
+        assert_eq!((functions.len(), functions.function_at(0x1000)), (2_000, Some(&*name)));
         assert!(functions.names.len() <= bytes.len(), "{} of {}", functions.names.len(), bytes.len());
     }
 
@@ -250,9 +250,9 @@ mod tests {
     fn every_form_names_its_functions() {
         for (magic, size) in [(GO116, 8), (GO118, 8), (GO120, 8), (GO116, 4), (GO120, 4)] {
             let bytes = table(magic, size, &NAMES, 0x1000);
-            let functions = Functions::parse(&bytes, 0, |_, value| value).unwrap();
+            let functions = GoFunctionTable::parse(&bytes, 0, |_, value| value).unwrap();
             assert_eq!(functions.len(), 3, "{magic:x}");
-            let at = |address| functions.at(address);
+            let at = |address| functions.function_at(address);
             assert_eq!(
                 [at(0x1000), at(0x10ff), at(0x1100)],
                 [Some(NAMES[0]), Some(NAMES[0]), Some(NAMES[1])]
@@ -264,16 +264,16 @@ mod tests {
     #[test]
     fn addresses_that_only_relocations_know_come_from_them() {
         let bytes = table(GO118, 8, &NAMES, 0);
-        let of = |text, pointer: fn(u64, u64) -> u64| Functions::parse(&bytes, text, pointer).unwrap();
-        assert_eq!(of(0, |at, _| if at == 24 { 0x5000 } else { 0 }).at(0x5100), Some("main.main"));
+        let of = |text, pointer: fn(u64, u64) -> u64| GoFunctionTable::parse(&bytes, text, pointer).unwrap();
+        assert_eq!(of(0, |at, _| if at == 24 { 0x5000 } else { 0 }).function_at(0x5100), Some("main.main"));
         assert_eq!(
-            of(0x7000, |_, value| value).at(0x7100),
+            of(0x7000, |_, value| value).function_at(0x7100),
             Some("main.main"),
             "no relocation: the text section"
         );
         let bytes = table(GO116, 8, &NAMES, 0);
-        let functions = Functions::parse(&bytes, 0, |_, value| 0x9000 + value).unwrap();
-        assert_eq!(functions.at(0x9100), Some("main.main"));
+        let functions = GoFunctionTable::parse(&bytes, 0, |_, value| 0x9000 + value).unwrap();
+        assert_eq!(functions.function_at(0x9100), Some("main.main"));
     }
 
     #[test]
@@ -286,13 +286,13 @@ mod tests {
 
     #[test]
     fn what_is_no_table_says_why() {
-        let parse = |bytes: &[u8]| Functions::parse(bytes, 0, |_, value| value).unwrap_err();
-        assert_eq!(parse(b"\x7fELF...."), NoTable::Magic);
-        assert_eq!(parse(&[0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 3]), NoTable::Pointers(3));
-        assert_eq!(parse(&[0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8]), NoTable::Truncated);
+        let parse = |bytes: &[u8]| GoFunctionTable::parse(bytes, 0, |_, value| value).unwrap_err();
+        assert_eq!(parse(b"\x7fELF...."), PclntabError::Magic);
+        assert_eq!(parse(&[0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 3]), PclntabError::Pointers(3));
+        assert_eq!(parse(&[0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8]), PclntabError::Truncated);
         let mut many = table(GO120, 8, &NAMES, 0);
         many[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert_eq!(parse(&many), NoTable::TooMany(u64::MAX));
+        assert_eq!(parse(&many), PclntabError::TooMany(u64::MAX));
     }
 
     proptest! {
@@ -305,8 +305,8 @@ mod tests {
                 *byte = value;
             }
             bytes.truncate(end);
-            if let Ok(functions) = Functions::parse(&bytes, 0, |_, value| value) {
-                prop_assert!(functions.at(ask).is_none_or(|name| !name.is_empty()));
+            if let Ok(functions) = GoFunctionTable::parse(&bytes, 0, |_, value| value) {
+                prop_assert!(functions.function_at(ask).is_none_or(|name| !name.is_empty()));
             }
         }
     }

@@ -16,7 +16,7 @@
 //! - `weights_divide_a_full_device_whatever_the_depth`
 
 /// Time a program takes between an answer and its next request, in seconds.
-pub(super) const THINK: f64 = 20e-6;
+pub(super) const THINK_TIME: f64 = 20e-6;
 
 /// What a device can do, each per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,7 +55,7 @@ impl Speed {
 
 /// What one program asks of a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Ask {
+pub(super) struct DeviceDemand {
     /// Seconds of the device per request.
     pub(super) cost: f64,
     /// Requests per second it wants and may have; infinite for as many as it gets.
@@ -66,19 +66,19 @@ pub(super) struct Ask {
     pub(super) weight: f64,
 }
 
-impl Ask {
+impl DeviceDemand {
     /// Nothing asked.
     pub(super) const NOTHING: Self = Self { cost: 0.0, rate: 0.0, depth: 0.0, weight: 1.0 };
 
     /// Requests per second when each takes `wait` seconds.
     fn served(&self, wait: f64) -> f64 {
-        self.rate.min(self.depth / (wait + THINK))
+        self.rate.min(self.depth / (wait + THINK_TIME))
     }
 }
 
 /// What a device is like beside its speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Manner {
+pub(super) struct QueueModel {
     /// Base latency in seconds.
     pub(super) latency: f64,
     /// How sharp its knee is.
@@ -88,7 +88,7 @@ pub(super) struct Manner {
 }
 
 /// Divides a device among `asks`: the requests per second of each, into `served`; the mean time a request takes is returned.
-pub(super) fn divide(asks: &[Ask], manner: Manner, served: &mut Vec<f64>) -> f64 {
+pub(super) fn divide(asks: &[DeviceDemand], manner: QueueModel, served: &mut Vec<f64>) -> f64 {
     served.clear();
     if !manner.by_weight {
         let wait = wait(asks, manner);
@@ -96,14 +96,16 @@ pub(super) fn divide(asks: &[Ask], manner: Manner, served: &mut Vec<f64>) -> f64
         return wait;
     }
     // Held back before the device, as iocost and bfq do: the device itself never has a queue to speak of.
-    let level = level(asks, manner.latency, 0.97);
-    let limited: Vec<Ask> =
-        asks.iter().map(|ask| Ask { rate: ask.rate.min(level * ask.weight / ask.cost), ..*ask }).collect();
-    divide(&limited, Manner { by_weight: false, ..manner }, served)
+    let level = weight_level(asks, manner.latency, 0.97);
+    let limited: Vec<DeviceDemand> = asks
+        .iter()
+        .map(|ask| DeviceDemand { rate: ask.rate.min(level * ask.weight / ask.cost), ..*ask })
+        .collect();
+    divide(&limited, QueueModel { by_weight: false, ..manner }, served)
 }
 
 /// The `W` at which `W^p = R0^p + B^p`. What is left of it changes its sign once: found by the Illinois method.
-fn wait(asks: &[Ask], Manner { latency, knee, .. }: Manner) -> f64 {
+fn wait(asks: &[DeviceDemand], QueueModel { latency, knee, .. }: QueueModel) -> f64 {
     let left = |wait: f64| {
         let ahead: f64 = asks.iter().map(|ask| ask.cost * ask.served(wait) * wait).sum();
         let [wait, ahead] =
@@ -139,8 +141,8 @@ fn wait(asks: &[Ask], Manner { latency, knee, .. }: Manner) -> f64 {
 }
 
 /// The part of the device per weight at which parts add up to `whole`; infinite where all get what they ask.
-fn level(asks: &[Ask], latency: f64, whole: f64) -> f64 {
-    let wish = |ask: &Ask| ask.cost * ask.served(latency);
+fn weight_level(asks: &[DeviceDemand], latency: f64, whole: f64) -> f64 {
+    let wish = |ask: &DeviceDemand| ask.cost * ask.served(latency);
     let mut order: Vec<usize> = (0..asks.len()).collect();
     order.sort_by(|a, b| {
         let by = |i: &usize| wish(&asks[*i]) / asks[*i].weight;
@@ -163,23 +165,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ASK: Ask = Ask { cost: 1e-3, rate: f64::INFINITY, depth: 1.0, weight: 1.0 };
+    const ASK: DeviceDemand = DeviceDemand { cost: 1e-3, rate: f64::INFINITY, depth: 1.0, weight: 1.0 };
 
-    const FLASH: Manner = Manner { latency: 1e-4, knee: 1.0, by_weight: false };
+    const FLASH: QueueModel = QueueModel { latency: 1e-4, knee: 1.0, by_weight: false };
 
-    fn served(asks: &[Ask], manner: Manner) -> Vec<f64> {
+    fn served(asks: &[DeviceDemand], manner: QueueModel) -> Vec<f64> {
         let mut served = Vec::new();
         divide(asks, manner, &mut served);
         served
     }
 
-    fn used(asks: &[Ask], served: &[f64]) -> f64 {
+    fn used(asks: &[DeviceDemand], served: &[f64]) -> f64 {
         asks.iter().zip(served).map(|(ask, x)| ask.cost * x).sum()
     }
 
-    fn ask() -> impl Strategy<Value = Ask> {
+    fn ask() -> impl Strategy<Value = DeviceDemand> {
         let rate = prop_oneof![Just(f64::INFINITY), (0.0..1e5f64)];
-        (1e-6..1e-2f64, rate, 1u32..256, 1u32..1000).prop_map(|(cost, rate, depth, weight)| Ask {
+        (1e-6..1e-2f64, rate, 1u32..256, 1u32..1000).prop_map(|(cost, rate, depth, weight)| DeviceDemand {
             cost,
             rate,
             depth: depth.into(),
@@ -187,8 +189,8 @@ mod tests {
         })
     }
 
-    fn manner() -> impl Strategy<Value = Manner> {
-        (1e-6..1e-2f64, 1.0..8.0f64, any::<bool>()).prop_map(|(latency, knee, by_weight)| Manner {
+    fn manner() -> impl Strategy<Value = QueueModel> {
+        (1e-6..1e-2f64, 1.0..8.0f64, any::<bool>()).prop_map(|(latency, knee, by_weight)| QueueModel {
             latency,
             knee,
             by_weight,
@@ -201,35 +203,40 @@ mod tests {
         let measured =
             [(1.0, 15.1), (2.0, 26.3), (4.0, 54.7), (8.0, 75.1), (16.0, 102.5), (32.0, 122.3), (64.0, 147.5)];
         for (depth, thousands) in measured {
-            let x = served(&[Ask { cost: 1.0 / 159e3, depth, ..ASK }], Manner { latency: 40e-6, ..FLASH })[0]
-                / 1e3;
+            let x = served(
+                &[DeviceDemand { cost: 1.0 / 159e3, depth, ..ASK }],
+                QueueModel { latency: 40e-6, ..FLASH },
+            )[0] / 1e3;
             assert!((x / thousands - 1.0).abs() < 0.25, "depth {depth}: {x} instead of {thousands}");
         }
-        let slow = divide(&[Ask { cost: 16e-3, ..ASK }], FLASH, &mut Vec::new());
+        let slow = divide(&[DeviceDemand { cost: 16e-3, ..ASK }], FLASH, &mut Vec::new());
         assert!((slow / 16e-3 - 1.0).abs() < 0.02, "{slow}");
     }
 
     #[test]
     fn a_deep_queue_starves_a_shallow_one() {
-        let victim = Ask { rate: 300.0, ..ASK };
+        let victim = DeviceDemand { rate: 300.0, ..ASK };
         let alone = served(&[victim], FLASH)[0];
-        let beside = served(&[victim, Ask { depth: 64.0, ..ASK }], FLASH)[0];
+        let beside = served(&[victim, DeviceDemand { depth: 64.0, ..ASK }], FLASH)[0];
         assert!(alone > 299.0 && beside < 20.0, "{alone} {beside}");
-        let capped = served(&[victim, Ask { depth: 64.0, rate: 600.0, ..ASK }], FLASH);
+        let capped = served(&[victim, DeviceDemand { depth: 64.0, rate: 600.0, ..ASK }], FLASH);
         assert!(capped[0] > 299.0 && capped[1] > 599.0, "{capped:?}");
     }
 
     #[test]
     fn weights_divide_a_full_device_whatever_the_depth() {
-        let asks = [Ask { depth: 2.0, weight: 300.0, ..ASK }, Ask { depth: 200.0, weight: 100.0, ..ASK }];
-        let served = served(&asks, Manner { latency: 1e-5, by_weight: true, ..FLASH });
+        let asks = [
+            DeviceDemand { depth: 2.0, weight: 300.0, ..ASK },
+            DeviceDemand { depth: 200.0, weight: 100.0, ..ASK },
+        ];
+        let served = served(&asks, QueueModel { latency: 1e-5, by_weight: true, ..FLASH });
         assert!((served[0] / served[1] / 3.0 - 1.0).abs() < 0.05, "{served:?}");
     }
 
     #[test]
     fn a_throttled_disk_answers_at_once_until_it_is_full() {
-        let throttled = Manner { knee: 4.0, ..FLASH };
-        let wait = |rate| divide(&[Ask { rate, depth: 64.0, ..ASK }], throttled, &mut Vec::new());
+        let throttled = QueueModel { knee: 4.0, ..FLASH };
+        let wait = |rate| divide(&[DeviceDemand { rate, depth: 64.0, ..ASK }], throttled, &mut Vec::new());
         assert!(wait(800.0) < 1.2e-4 && wait(1100.0) > 0.05, "{} {}", wait(800.0), wait(1100.0));
     }
 

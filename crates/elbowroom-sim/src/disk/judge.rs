@@ -10,11 +10,11 @@
 //!   time, and 60 s after each change of speed, if it was saturated for at least half of that time. Nobody can learn a limit
 //!   that nobody touches.
 
-use super::scenario::{Burst, Scenario};
-use super::world::{Share, Truth, World};
-use elbowroom_govern::disk::{Disks, Order, Policy};
-use elbowroom_types::alert::Kind;
-use elbowroom_types::sample::Event;
+use super::scenario::{Burst, DiskScenario};
+use super::world::{ContainerIoTruth, DiskSimulator, DiskTruth};
+use elbowroom_govern::disk::{DiskGovernor, DiskOrder, DiskPolicy};
+use elbowroom_types::alert::AlertKind;
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,7 +27,7 @@ const COMPARED: usize = 5;
 
 /// How it went.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Score {
+pub struct DiskScore {
     /// Isolation of the container that fared worst: mean, of 1.
     pub isolation: f64,
     /// Its 5th percentile, of the container with the worst.
@@ -41,10 +41,10 @@ pub struct Score {
     /// Caps ordered.
     pub caps: usize,
     /// What was reported.
-    pub alerts: BTreeSet<Kind>,
+    pub alerts: BTreeSet<AlertKind>,
 }
 
-impl Score {
+impl DiskScore {
     /// The time of the burst that waited longest; `None` where one never had what was left.
     pub fn slowest_burst(&self) -> Option<Micros> {
         self.bursts.iter().copied().max_by_key(|burst| burst.unwrap_or(Micros(u64::MAX))).flatten()
@@ -58,55 +58,64 @@ impl Score {
 
 /// What happened in one period, to look at.
 #[derive(Debug)]
-pub struct Moment<'a> {
+pub struct DiskSimStep<'a> {
     /// What the governor was told.
-    pub events: &'a [Event],
+    pub events: &'a [HostEvent],
     /// What it ordered.
-    pub orders: &'a [Order],
+    pub orders: &'a [DiskOrder],
     /// What really happened.
-    pub truth: &'a Truth,
+    pub truth: &'a DiskTruth,
     /// The governor after it; `None` where there is none.
-    pub governor: Option<&'a Disks>,
+    pub governor: Option<&'a DiskGovernor>,
 }
 
 /// Plays a scenario to its end under a policy, or none, and shows every period to `watch`.
-pub fn play(scenario: &Scenario, policy: Option<Policy>, seed: u64, mut watch: impl FnMut(&Moment<'_>)) {
-    let mut world = World::new(scenario, seed);
-    let mut governor = policy.map(|policy| Disks::new(scenario.settings(policy), scenario.claims()));
+pub fn play(
+    scenario: &DiskScenario,
+    policy: Option<DiskPolicy>,
+    seed: u64,
+    mut watch: impl FnMut(&DiskSimStep<'_>),
+) {
+    let mut world = DiskSimulator::new(scenario, seed);
+    let mut governor = policy.map(|policy| DiskGovernor::new(scenario.settings(policy), scenario.claims()));
     while let Some(events) = world.step() {
-        let orders: Vec<Order> = match &mut governor {
+        let orders: Vec<DiskOrder> = match &mut governor {
             Some(disks) => events.iter().flat_map(|event| disks.apply(event)).collect(),
             None => Vec::new(),
         };
-        orders.iter().for_each(|order| world.obey(order));
-        let moment =
-            Moment { events: &events, orders: &orders, truth: world.truth(), governor: governor.as_ref() };
+        orders.iter().for_each(|order| world.execute(order));
+        let moment = DiskSimStep {
+            events: &events,
+            orders: &orders,
+            truth: world.truth(),
+            governor: governor.as_ref(),
+        };
         watch(&moment);
     }
 }
 
 /// Plays a scenario and says how it went.
-pub fn judge(scenario: &Scenario, policy: Option<Policy>, seed: u64) -> Score {
+pub fn judge(scenario: &DiskScenario, policy: Option<DiskPolicy>, seed: u64) -> DiskScore {
     let mut judge = Judge::new(scenario);
-    play(scenario, policy, seed, |moment| judge.see(moment));
+    play(scenario, policy, seed, |moment| judge.observe(moment));
     judge.score()
 }
 
 /// Watches a scenario.
 #[derive(Debug)]
 pub struct Judge {
-    scenario: Scenario,
+    scenario: DiskScenario,
     /// Isolation of each container on each disk, per period.
     isolation: BTreeMap<(usize, usize), Vec<f64>>,
     used: f64,
     possible: f64,
-    lessons: Vec<Lesson>,
-    score: Score,
+    capacity_learning: Vec<CapacityLearning>,
+    score: DiskScore,
 }
 
 /// How the capacity of one disk is learned.
 #[derive(Clone, Debug, Default)]
-struct Lesson {
+struct CapacityLearning {
     /// When its present speed was first needed, or began.
     since: Option<Micros>,
     factor: Option<f64>,
@@ -117,19 +126,19 @@ struct Lesson {
 
 impl Judge {
     /// Nothing seen yet.
-    pub fn new(scenario: &Scenario) -> Self {
+    pub fn new(scenario: &DiskScenario) -> Self {
         Self {
             scenario: scenario.clone(),
             isolation: BTreeMap::new(),
             used: 0.0,
             possible: 0.0,
-            lessons: vec![Lesson::default(); scenario.drives.len()],
-            score: Score { bursts: vec![None; scenario.bursts.len()], ..Score::default() },
+            capacity_learning: vec![CapacityLearning::default(); scenario.drives.len()],
+            score: DiskScore { bursts: vec![None; scenario.bursts.len()], ..DiskScore::default() },
         }
     }
 
     /// Takes one period in.
-    pub fn see(&mut self, moment: &Moment<'_>) {
+    pub fn observe(&mut self, moment: &DiskSimStep<'_>) {
         let truth = moment.truth;
         for share in &truth.shares {
             let Some(lifeline) = self.lifeline(share) else { continue };
@@ -146,13 +155,13 @@ impl Judge {
                 self.score.bursts[i] = self.burst(truth, self.scenario.bursts[i]);
             }
         }
-        for drive in 0..self.lessons.len() {
+        for drive in 0..self.capacity_learning.len() {
             self.learn(drive, moment);
         }
         for order in moment.orders {
             match order {
-                Order::Cap(_) => self.score.caps += 1,
-                Order::Alert(alert) => {
+                DiskOrder::Cap(_) => self.score.caps += 1,
+                DiskOrder::Alert(alert) => {
                     self.score.alerts.insert(alert.kind);
                 }
             }
@@ -160,7 +169,7 @@ impl Judge {
     }
 
     /// How it went so far.
-    pub fn score(mut self) -> Score {
+    pub fn score(mut self) -> DiskScore {
         let worst = |of: fn(&mut Vec<f64>) -> f64, all: &mut BTreeMap<(usize, usize), Vec<f64>>| {
             all.values_mut().map(of).min_by(f64::total_cmp).unwrap_or(1.0)
         };
@@ -177,27 +186,28 @@ impl Judge {
     }
 
     /// What a container is owed on a disk, in bytes per second.
-    fn lifeline(&self, share: &Share) -> Option<f64> {
+    fn lifeline(&self, share: &ContainerIoTruth) -> Option<f64> {
         let programs = &self.scenario.tenants[share.tenant].programs;
         let lifeline = programs.iter().find(|program| program.disk == share.drive)?.lifeline?;
         Some(lifeline as f64)
     }
 
-    fn burst(&self, truth: &Truth, Burst { tenant, from, until }: Burst) -> Option<Micros> {
+    fn burst(&self, truth: &DiskTruth, Burst { tenant, from, until }: Burst) -> Option<Micros> {
         if truth.now <= from || truth.now > until {
             return None;
         }
         let burst = truth.shares.iter().find(|share| share.tenant == tenant)?;
-        let owed =
-            |share: &Share| share.wanted.min(self.lifeline(share).unwrap_or(f64::INFINITY)) * share.cost;
+        let owed = |share: &ContainerIoTruth| {
+            share.wanted.min(self.lifeline(share).unwrap_or(f64::INFINITY)) * share.cost
+        };
         let others = truth.shares.iter().filter(|share| share.drive == burst.drive && share.tenant != tenant);
         let left = truth.drives[burst.drive].possible - others.map(owed).sum::<f64>();
         let idle = left.min(burst.wanted * burst.cost);
         (burst.got * burst.cost >= 0.8 * idle).then(|| truth.now.saturating_sub(from))
     }
 
-    fn learn(&mut self, drive: usize, moment: &Moment<'_>) {
-        let (truth, lesson) = (&moment.truth.drives[drive], &mut self.lessons[drive]);
+    fn learn(&mut self, drive: usize, moment: &DiskSimStep<'_>) {
+        let (truth, lesson) = (&moment.truth.drives[drive], &mut self.capacity_learning[drive]);
         let Some(governor) = moment.governor else { return };
         let now = moment.truth.now;
         let factor = truth.speed.rbps / self.scenario.drives[drive].speed.rbps;
@@ -234,12 +244,12 @@ mod tests {
     use elbowroom_types::unit::Limit;
 
     /// Plays W1 under somebody who knows everything and gives the burst this part of the disk from its first second on.
-    fn oracle(part: f64) -> Score {
-        let scenario = Scenario { delay: 0, ..w1(LARGE) };
-        let (mut world, mut judge) = (World::new(&scenario, 1), Judge::new(&scenario));
-        let (group, disk) = (world.group(1), Scenario::number(0));
+    fn oracle(part: f64) -> DiskScore {
+        let scenario = DiskScenario { delay: 0, ..w1(LARGE) };
+        let (mut world, mut judge) = (DiskSimulator::new(&scenario, 1), Judge::new(&scenario));
+        let (group, disk) = (world.group(1), DiskScenario::number(0));
         let max = IoMax { rbps: Limit::At((part * LARGE.bps) as u64), ..IoMax::MAX };
-        world.obey(&Order::Cap(Cap {
+        world.execute(&DiskOrder::Cap(Cap {
             at: Micros::ZERO,
             group,
             disk,
@@ -248,7 +258,12 @@ mod tests {
             because: String::new(),
         }));
         while let Some(events) = world.step() {
-            judge.see(&Moment { events: &events, orders: &[], truth: world.truth(), governor: None });
+            judge.observe(&DiskSimStep {
+                events: &events,
+                orders: &[],
+                truth: world.truth(),
+                governor: None,
+            });
         }
         judge.score()
     }

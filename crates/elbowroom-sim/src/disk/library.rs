@@ -1,14 +1,14 @@
 //! Scenarios with a name: the workloads of the paper's figures, and what the paper left out.
 
-use super::program::{Pattern, Program, Tenant, Way};
-use super::scenario::{Burst, Drive, Kernel, Scenario};
-use elbowroom_types::claim::{Claim, Class, Reserve};
-use elbowroom_types::sample::{IoMax, Weights};
+use super::program::{DiskProgram, DiskTenant, IoMethod, Pattern};
+use super::scenario::{Burst, DiskScenario, Drive, IoCgroupVersion};
+use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
+use elbowroom_types::sample::{IoMax, IoWeightMechanism};
 use elbowroom_types::unit::{Limit, Micros};
 
 /// How large a disk is, and what requests to it look like.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
+pub struct DiskScale {
     /// As it appears in names.
     pub name: &'static str,
     /// Bytes per second.
@@ -30,7 +30,7 @@ pub struct Scale {
 }
 
 /// The paper's disk: throttled to 1 MB/s.
-pub const PAPER: Scale = Scale {
+pub const PAPER: DiskScale = DiskScale {
     name: "1 MB/s",
     bps: 1e6,
     iops: 1e4,
@@ -43,7 +43,7 @@ pub const PAPER: Scale = Scale {
 };
 
 /// Throttled to 200 MB/s, which 64 KiB requests exhaust.
-pub const LARGE: Scale = Scale {
+pub const LARGE: DiskScale = DiskScale {
     name: "200 MB/s",
     bps: 200e6,
     iops: 20e3,
@@ -56,7 +56,7 @@ pub const LARGE: Scale = Scale {
 };
 
 /// The disk of `lab disk`: bytes are all that counts, and bursts make larger requests than victims.
-pub const LAB: Scale = Scale {
+pub const LAB: DiskScale = DiskScale {
     name: "1 MB/s, lab",
     knee: 2.0,
     latency: Micros(2000),
@@ -67,13 +67,13 @@ pub const LAB: Scale = Scale {
 };
 
 /// Flash with 20 000 requests per second, which 4 KiB requests exhaust.
-pub const FLASH: Scale = Scale { name: "20 kIOPS", knee: 1.0, size: 4096, ..LARGE };
+pub const FLASH: DiskScale = DiskScale { name: "20 kIOPS", knee: 1.0, size: 4096, ..LARGE };
 
 /// Until then everybody does what it is used to: long enough for the 30 samples of Aridac.
 const BURST_FROM: Micros = Micros::secs(40);
 
 /// Every scenario here.
-pub fn all() -> Vec<Scenario> {
+pub fn all() -> Vec<DiskScenario> {
     let figures = [PAPER, LARGE, FLASH, LAB].into_iter().flat_map(figures);
     let others = [
         async_hog(),
@@ -85,178 +85,189 @@ pub fn all() -> Vec<Scenario> {
         overcommit(),
         weights(),
         user_limit(),
-        buffered(Kernel::V1),
-        buffered(Kernel::V2),
+        buffered(IoCgroupVersion::V1),
+        buffered(IoCgroupVersion::V2),
         journal(),
     ];
     figures.chain(others).collect()
 }
 
 /// The paper's workloads at one scale: W1 to W4.
-pub fn figures(scale: Scale) -> [Scenario; 4] {
+pub fn figures(scale: DiskScale) -> [DiskScenario; 4] {
     [w1(scale), w2(scale), w3(scale), w4(scale)]
 }
 
 /// A victim with 20 % of the disk beside one that has 20 % and then wants all of it twice over, for good.
-pub fn w1(scale: Scale) -> Scenario {
+pub fn w1(scale: DiskScale) -> DiskScenario {
     let lasts = Micros::secs(160);
     let scenario =
         scale.scenario("W1 burst stays", vec![scale.victim(0.2), scale.burst(&[(BURST_FROM, lasts)])]);
-    Scenario { lasts, bursts: judged(1, &[(BURST_FROM, lasts)]), ..scenario }
+    DiskScenario { duration: lasts, bursts: judged(1, &[(BURST_FROM, lasts)]), ..scenario }
 }
 
 /// The same with a burst that ends after 40 s, and comes back 30 s later.
-pub fn w2(scale: Scale) -> Scenario {
+pub fn w2(scale: DiskScale) -> DiskScenario {
     let spans = [(40, 80), (110, 150)].map(|(from, to)| (Micros::secs(from), Micros::secs(to)));
     let scenario = scale.scenario("W2 burst returns", vec![scale.victim(0.2), scale.burst(&spans)]);
-    Scenario { lasts: Micros::secs(160), bursts: judged(1, &spans), ..scenario }
+    DiskScenario { duration: Micros::secs(160), bursts: judged(1, &spans), ..scenario }
 }
 
 /// Two that take turns of 20 s, each with 60 % of the disk and then 20 %, on a disk that does 55 % between the 50th and the 110th
 /// second: the paper's Figure 8.
-pub fn w3(scale: Scale) -> Scenario {
+pub fn w3(scale: DiskScale) -> DiskScenario {
     let turns = |name, first, second| {
         let [first, second] = [first, second].map(|part| scale.part(part));
-        Tenant::new(
+        DiskTenant::new(
             name,
             scale
                 .program(Pattern::turns(first, second, Micros::secs(20)), 4 * scale.depth)
-                .owed(first.max(second)),
+                .with_lifeline(first.max(second)),
         )
     };
     let mut scenario =
         scale.scenario("W3 turns, slow disk", vec![turns("a", 0.6, 0.2), turns("b", 0.2, 0.6)]);
     scenario.drives[0].changes = vec![(Micros::secs(50), 0.55), (Micros::secs(110), 1.0)];
-    Scenario { lasts: Micros::secs(180), ..scenario }
+    DiskScenario { duration: Micros::secs(180), ..scenario }
 }
 
 /// A victim with 30 % of the disk beside a hog that did 10 % and wants all of it from the 40th second until 10 s before the
 /// end; the disk does 55 % between the 105th and the 170th second.
-pub fn w4(scale: Scale) -> Scenario {
+pub fn w4(scale: DiskScale) -> DiskScenario {
     let hog_wants = (BURST_FROM, Micros::secs(235));
     let wants = Pattern::bursts(scale.part(0.1), Limit::Max, &[hog_wants]);
-    let hog = Tenant::new("hog", scale.coarse(wants, 64));
+    let hog = DiskTenant::new("hog", scale.coarse(wants, 64));
     let mut scenario = scale.scenario("W4 hog, slow disk", vec![scale.victim(0.3), hog]);
     scenario.drives[0].changes = vec![(Micros::secs(105), 0.55), (Micros::secs(170), 1.0)];
-    Scenario { lasts: Micros::secs(245), bursts: judged(1, &[hog_wants]), ..scenario }
+    DiskScenario { duration: Micros::secs(245), bursts: judged(1, &[hog_wants]), ..scenario }
 }
 
 /// W1 with a burst whose requests are submitted and collected: pressure does not show that it waits.
-pub fn async_hog() -> Scenario {
+pub fn async_hog() -> DiskScenario {
     let mut scenario = w1(LARGE);
     let burst = &mut scenario.tenants[1].programs[0];
-    (burst.way, burst.depth) = (Way::Async, 256);
+    (burst.method, burst.depth) = (IoMethod::Async, 256);
     scenario.named("async hog")
 }
 
 /// W1 with a victim that reads little, one request at a time, and says that time is what it cares for.
-pub fn latency_victim() -> Scenario {
+pub fn latency_victim() -> DiskScenario {
     let mut scenario = w1(LARGE);
-    let victim = Program::reads(Pattern::constant(Limit::At(5_000_000)));
-    let claim = Claim { class: Class::Latency, ..Claim::default() };
-    scenario.tenants[0] = Tenant::new("victim", victim.owed(5_000_000)).claiming(claim);
+    let victim = DiskProgram::reads(Pattern::constant(Limit::At(5_000_000)));
+    let claim = Claim { class: ServiceClass::Latency, ..Claim::default() };
+    scenario.tenants[0] = DiskTenant::new("victim", victim.with_lifeline(5_000_000)).with_claim(claim);
     scenario.named("latency class victim")
 }
 
 /// A container that comes when a hog has long had the disk, with a reservation of a quarter of it.
-pub fn reservation() -> Scenario {
+pub fn reservation() -> DiskScenario {
     let rate = LARGE.part(0.25);
-    let claim = Claim { disk: Reserve { rbps: Some(rate), ..Reserve::default() }, ..Claim::default() };
+    let claim = Claim {
+        disk: DiskReservation { rbps: Some(rate), ..DiskReservation::default() },
+        ..Claim::default()
+    };
     let late =
-        Tenant::new("late", LARGE.program(Pattern::constant(Limit::At(rate)), 8).owed(rate)).claiming(claim);
-    let late = Tenant { from: Micros::secs(60), ..late };
+        DiskTenant::new("late", LARGE.program(Pattern::constant(Limit::At(rate)), 8).with_lifeline(rate))
+            .with_claim(claim);
+    let late = DiskTenant { from: Micros::secs(60), ..late };
     LARGE.scenario("reservation", vec![late, LARGE.hog()])
 }
 
 /// One of a higher tier that wants 60 % of the disk from the 40th second on, beside a hog.
-pub fn tiers() -> Scenario {
+pub fn tiers() -> DiskScenario {
     let rate = LARGE.part(0.6);
     let wants = Pattern::bursts(0, Limit::At(rate), &[(Micros::secs(40), Micros::secs(120))]);
-    let upper = Tenant::new("upper", LARGE.program(wants, 8).owed(rate));
-    LARGE.scenario("tiers", vec![upper.claiming(Claim { tier: 1, ..Claim::default() }), LARGE.hog()])
+    let upper = DiskTenant::new("upper", LARGE.program(wants, 8).with_lifeline(rate));
+    LARGE.scenario("tiers", vec![upper.with_claim(Claim { tier: 1, ..Claim::default() }), LARGE.hog()])
 }
 
 /// Twenty victims with 2 % each, and a burst.
-pub fn many() -> Scenario {
+pub fn many() -> DiskScenario {
     let victim = |i| {
         let rate = LARGE.part(0.02);
-        Tenant::new(&format!("victim-{i}"), LARGE.program(Pattern::constant(Limit::At(rate)), 1).owed(rate))
+        DiskTenant::new(
+            &format!("victim-{i}"),
+            LARGE.program(Pattern::constant(Limit::At(rate)), 1).with_lifeline(rate),
+        )
     };
-    let mut tenants: Vec<Tenant> = (0..20).map(victim).collect();
+    let mut tenants: Vec<DiskTenant> = (0..20).map(victim).collect();
     let mut burst = LARGE.burst(&[(BURST_FROM, Micros::secs(120))]);
     burst.programs[0].depth = 256;
     tenants.push(burst);
-    Scenario {
+    DiskScenario {
         bursts: judged(20, &[(BURST_FROM, Micros::secs(120))]),
         ..LARGE.scenario("many containers", tenants)
     }
 }
 
 /// A victim on a fast disk, which it shares with somebody modest, and on a slow one, which it shares with a hog.
-pub fn two_disks() -> Scenario {
-    let slow = Scale { bps: 20e6, iops: 2e3, ..LARGE };
-    let on_slow = |tenant: Tenant| tenant.programs.into_iter().map(|program| Program { disk: 1, ..program });
+pub fn two_disks() -> DiskScenario {
+    let slow = DiskScale { bps: 20e6, iops: 2e3, ..LARGE };
+    let on_slow =
+        |tenant: DiskTenant| tenant.programs.into_iter().map(|program| DiskProgram { disk: 1, ..program });
     let (mut victim, mut hog) = (LARGE.victim(0.2), slow.hog());
     victim.programs.extend(on_slow(slow.victim(0.2)));
     hog.programs = on_slow(slow.hog()).collect();
-    let modest = Tenant { name: "modest".to_owned(), ..LARGE.victim(0.2) };
+    let modest = DiskTenant { name: "modest".to_owned(), ..LARGE.victim(0.2) };
     let mut scenario = LARGE.scenario("two disks", vec![victim, modest, hog]);
     scenario.drives.push(slow.drive());
     scenario
 }
 
 /// Three reservations of half the disk each, all of them used.
-pub fn overcommit() -> Scenario {
+pub fn overcommit() -> DiskScenario {
     let rate = LARGE.part(0.5);
-    let claim = Claim { disk: Reserve { rbps: Some(rate), ..Reserve::default() }, ..Claim::default() };
+    let claim = Claim {
+        disk: DiskReservation { rbps: Some(rate), ..DiskReservation::default() },
+        ..Claim::default()
+    };
     let tenant = |name| {
-        Tenant::new(name, LARGE.program(Pattern::constant(Limit::Max), 16).owed(LARGE.part(0.3)))
-            .claiming(claim.clone())
+        DiskTenant::new(name, LARGE.program(Pattern::constant(Limit::Max), 16).with_lifeline(LARGE.part(0.3)))
+            .with_claim(claim.clone())
     };
     LARGE.scenario("overcommit", ["a", "b", "c"].map(tenant).to_vec())
 }
 
 /// W4 on a disk that iocost divides by weight.
-pub fn weights() -> Scenario {
+pub fn weights() -> DiskScenario {
     let mut scenario = w4(LARGE);
-    scenario.drives[0].weights = Some(Weights::Iocost);
+    scenario.drives[0].weights = Some(IoWeightMechanism::Iocost);
     scenario.named("W4 with iocost")
 }
 
 /// W1 with a burst whose user limited it to 70 % of the disk.
-pub fn user_limit() -> Scenario {
+pub fn user_limit() -> DiskScenario {
     let mut scenario = w1(LARGE);
-    scenario.tenants[1].user = IoMax { rbps: Limit::At(LARGE.part(0.7)), ..IoMax::MAX };
+    scenario.tenants[1].user_max = IoMax { rbps: Limit::At(LARGE.part(0.7)), ..IoMax::MAX };
     scenario.named("user's limit")
 }
 
 /// A victim that reads beside one that writes through the page cache as much as it can.
-pub fn buffered(kernel: Kernel) -> Scenario {
+pub fn buffered(kernel: IoCgroupVersion) -> DiskScenario {
     let mut scenario = w1(LARGE);
     let burst = &mut scenario.tenants[1].programs[0];
-    (burst.way, burst.owed) = (Way::Buffered, Micros::secs(2));
-    Scenario { kernel, ..scenario }.named(match kernel {
-        Kernel::V1 => "buffered writes, v1",
-        Kernel::V2 => "buffered writes, v2",
+    (burst.method, burst.backlog) = (IoMethod::Buffered, Micros::secs(2));
+    DiskScenario { kernel, ..scenario }.named(match kernel {
+        IoCgroupVersion::V1 => "buffered writes, v1",
+        IoCgroupVersion::V2 => "buffered writes, v2",
     })
 }
 
 /// The same on v2 with a file system whose journal waits for whom we hold back.
-pub fn journal() -> Scenario {
-    Scenario { journal: true, ..buffered(Kernel::V2) }.named("journal held by a limit")
+pub fn journal() -> DiskScenario {
+    DiskScenario { journal: true, ..buffered(IoCgroupVersion::V2) }.named("journal held by a limit")
 }
 
 fn judged(tenant: usize, spans: &[(Micros, Micros)]) -> Vec<Burst> {
     spans.iter().map(|&(from, until)| Burst { tenant, from, until }).collect()
 }
 
-impl Scenario {
+impl DiskScenario {
     fn named(self, name: &str) -> Self {
         Self { name: name.to_owned(), ..self }
     }
 }
 
-impl Scale {
+impl DiskScale {
     fn drive(self) -> Drive {
         Drive { knee: self.knee, ..Drive::new(self.bps, self.iops, self.latency) }
     }
@@ -267,30 +278,30 @@ impl Scale {
         (part * size / self.drive().speed.cost(size, 1.0)) as u64
     }
 
-    fn program(self, wants: Pattern, depth: u32) -> Program {
-        Program { size: self.size, depth, ..Program::reads(wants) }
+    fn program(self, wants: Pattern, depth: u32) -> DiskProgram {
+        DiskProgram { size: self.size, depth, ..DiskProgram::reads(wants) }
     }
 
-    fn coarse(self, wants: Pattern, depth: u32) -> Program {
-        Program { size: self.coarse * self.size, ..self.program(wants, depth) }
+    fn coarse(self, wants: Pattern, depth: u32) -> DiskProgram {
+        DiskProgram { size: self.coarse * self.size, ..self.program(wants, depth) }
     }
 
-    fn victim(self, part: f64) -> Tenant {
+    fn victim(self, part: f64) -> DiskTenant {
         let rate = self.part(part);
         let program = self.program(Pattern::constant(Limit::At(rate)), self.depth);
-        Tenant::new("victim", Program { owed: self.owed, ..program }.owed(rate))
+        DiskTenant::new("victim", DiskProgram { backlog: self.owed, ..program }.with_lifeline(rate))
     }
 
-    fn burst(self, spans: &[(Micros, Micros)]) -> Tenant {
+    fn burst(self, spans: &[(Micros, Micros)]) -> DiskTenant {
         let wants = Pattern::bursts(self.part(0.2), Limit::At(self.part(2.0)), spans);
-        Tenant::new("burst", self.coarse(wants, 32))
+        DiskTenant::new("burst", self.coarse(wants, 32))
     }
 
-    fn hog(self) -> Tenant {
-        Tenant::new("hog", self.coarse(Pattern::constant(Limit::Max), 64))
+    fn hog(self) -> DiskTenant {
+        DiskTenant::new("hog", self.coarse(Pattern::constant(Limit::Max), 64))
     }
 
-    fn scenario(self, name: &str, tenants: Vec<Tenant>) -> Scenario {
-        Scenario::new(&format!("{name}, {}", self.name), self.drive(), tenants)
+    fn scenario(self, name: &str, tenants: Vec<DiskTenant>) -> DiskScenario {
+        DiskScenario::new(&format!("{name}, {}", self.name), self.drive(), tenants)
     }
 }

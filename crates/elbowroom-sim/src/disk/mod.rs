@@ -8,9 +8,9 @@
 //! # Approach
 //! Time goes in slices of 200 ms. In each, every program asks for what it wants, as far as its container's limits let
 //! it, and the device (`device`) divides itself. What a sensor would see of this comes out as [`Event`](elbowroom_types::sample::Event)s,
-//! and [`Order`](elbowroom_govern::disk::Order)s go in and take effect after a delay; what really happened is in [`Truth`], from
-//! which a [`Judge`] makes a [`Score`]. A [`Scenario`] is data: a library of them makes the paper's figures ([`library`]), a
-//! seed makes any other ([`Scenario::random`]).
+//! and [`Order`](elbowroom_govern::disk::Order)s go in and take effect after a delay; what really happened is in [`DiskTruth`], from
+//! which a [`Judge`] makes a [`DiskScore`]. A [`DiskScenario`] is data: a library of them makes the paper's figures ([`library`]), a
+//! seed makes any other ([`DiskScenario::random`]).
 //!
 //! # Simplifications
 //! Nothing is drawn per request: within a slice, rates are those of the steady state. So there are no tail latencies, and a
@@ -32,8 +32,8 @@ mod scenario;
 mod world;
 
 pub use device::Speed;
-pub use judge::{Judge, Moment, Score, judge, play};
-pub use program::{Pattern, Program, Tenant, Way};
-pub use random::Random;
-pub use scenario::{Burst, Drive, Kernel, Scenario};
-pub use world::{DriveTruth, Share, Truth, World};
+pub use judge::{DiskScore, DiskSimStep, Judge, judge, play};
+pub use program::{DiskProgram, DiskTenant, IoMethod, Pattern};
+pub use random::SplitMix64;
+pub use scenario::{Burst, DiskScenario, Drive, IoCgroupVersion};
+pub use world::{ContainerIoTruth, DiskSimulator, DiskTruth, DriveTruth};

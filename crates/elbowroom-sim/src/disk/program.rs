@@ -44,7 +44,7 @@ impl Pattern {
 
 /// How requests are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum IoMethod {
     /// Each task waits for its request: pressure (PSI) shows it.
     Sync,
     /// Requests are submitted and collected (libaio): pressure stays zero however long they take.
@@ -55,13 +55,13 @@ pub enum Way {
 
 /// One program on one disk.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Program {
+pub struct DiskProgram {
     /// Which disk, by its place in the scenario.
     pub disk: usize,
     /// How much it wants.
     pub wants: Pattern,
     /// How it asks.
-    pub way: Way,
+    pub method: IoMethod,
     /// Requests it keeps under way at most.
     pub depth: u32,
     /// Bytes per request.
@@ -69,34 +69,34 @@ pub struct Program {
     /// The part of its requests, of 1, that are reads; buffered ones never are.
     pub reads: f64,
     /// What it could not do it still wants, up to what it wants in this time: zero for a program that only gets slower.
-    pub owed: Micros,
+    pub backlog: Micros,
     /// What it is judged by, in bytes per second: it should get this much, or all it wants if that is less.
     pub lifeline: Option<u64>,
 }
 
-impl Program {
+impl DiskProgram {
     /// Synchronous reads of 4 KiB from the first disk, one at a time, of which none is owed later.
     pub fn reads(wants: Pattern) -> Self {
         Self {
             disk: 0,
             wants,
-            way: Way::Sync,
+            method: IoMethod::Sync,
             depth: 1,
             size: 4096,
             reads: 1.0,
-            owed: Micros::ZERO,
+            backlog: Micros::ZERO,
             lifeline: None,
         }
     }
 
     /// Judged by whether it gets this much, in bytes per second.
     #[must_use]
-    pub fn owed(self, lifeline: u64) -> Self {
+    pub fn with_lifeline(self, lifeline: u64) -> Self {
         Self { lifeline: Some(lifeline), ..self }
     }
 
     /// The requests per second that `limits` let through.
-    pub(super) fn most(&self, limits: &IoMax) -> f64 {
+    pub(super) fn max_rate(&self, limits: &IoMax) -> f64 {
         let (reads, size) = (self.read_part(), f64::from(self.size));
         let rate = |limit: Limit<u64>, per: f64| match limit {
             Limit::At(n) if per > 0.0 => n as f64 / per,
@@ -110,13 +110,13 @@ impl Program {
 
     /// The part of its requests that are reads.
     pub(super) fn read_part(&self) -> f64 {
-        if self.way == Way::Buffered { 0.0 } else { self.reads }
+        if self.method == IoMethod::Buffered { 0.0 } else { self.reads }
     }
 }
 
 /// A container.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tenant {
+pub struct DiskTenant {
     /// Its name, unlike any other's.
     pub name: String,
     /// What it is promised: an entry of `[[claims]]` for [`Self::name`].
@@ -126,30 +126,30 @@ pub struct Tenant {
     /// When it goes.
     pub until: Option<Micros>,
     /// At most one on each disk.
-    pub programs: Vec<Program>,
+    pub programs: Vec<DiskProgram>,
     /// Limits that its user set, on every disk.
-    pub user: IoMax,
+    pub user_max: IoMax,
     /// From when on somebody else sets its limits on every disk, and which.
     pub foreign: Option<(Micros, IoMax)>,
 }
 
-impl Tenant {
+impl DiskTenant {
     /// Here all the time, without claims and limits, judged by nothing.
-    pub fn new(name: &str, program: Program) -> Self {
+    pub fn new(name: &str, program: DiskProgram) -> Self {
         Self {
             name: name.to_owned(),
             claim: None,
             from: Micros::ZERO,
             until: None,
             programs: vec![program],
-            user: IoMax::MAX,
+            user_max: IoMax::MAX,
             foreign: None,
         }
     }
 
     /// With this claim, whatever container it names.
     #[must_use]
-    pub fn claiming(self, claim: Claim) -> Self {
+    pub fn with_claim(self, claim: Claim) -> Self {
         let claim = Claim { container: self.name.clone(), ..claim };
         Self { claim: Some(claim), ..self }
     }
@@ -176,9 +176,9 @@ mod tests {
 
     #[test]
     fn the_tightest_limit_decides_and_limits_on_what_is_not_done_do_not() {
-        let program = Program { reads: 0.5, ..Program::reads(Pattern::constant(Limit::Max)) };
+        let program = DiskProgram { reads: 0.5, ..DiskProgram::reads(Pattern::constant(Limit::Max)) };
         let limits = IoMax { rbps: Limit::At(1 << 20), wiops: Limit::At(100), ..IoMax::MAX };
-        assert_eq!(program.most(&limits), 200.0);
-        assert_eq!(Program { reads: 1.0, ..program }.most(&limits), 256.0);
+        assert_eq!(program.max_rate(&limits), 200.0);
+        assert_eq!(DiskProgram { reads: 1.0, ..program }.max_rate(&limits), 256.0);
     }
 }

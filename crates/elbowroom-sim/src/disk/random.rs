@@ -2,9 +2,9 @@
 
 /// A generator: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     /// The sequence of `seed`.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -62,10 +62,10 @@ mod tests {
 
     #[test]
     fn a_seed_gives_its_sequence_and_noise_has_its_width() {
-        let draw = |seed| Random::new(seed).unit();
+        let draw = |seed| SplitMix64::new(seed).unit();
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
-        let mut random = Random::new(7);
+        let mut random = SplitMix64::new(7);
         let noise: Vec<f64> = (0..10_000).map(|_| random.noise(0.1)).collect();
         let mean = noise.iter().sum::<f64>() / 1e4;
         let deviation = (noise.iter().map(|n| (n - mean).powi(2)).sum::<f64>() / 1e4).sqrt();

@@ -1,11 +1,11 @@
 //! A scenario: disks, containers and time, as data that prints.
 
-use super::device::{Manner, Speed};
-use super::program::Tenant;
-use elbowroom_govern::Mode;
-use elbowroom_govern::disk::{Policy, Settings};
+use super::device::{QueueModel, Speed};
+use super::program::DiskTenant;
+use elbowroom_govern::GovernorMode;
+use elbowroom_govern::disk::{DiskPolicy, DiskSettings};
 use elbowroom_types::claim::Claim;
-use elbowroom_types::sample::{DeviceNumber, Weights};
+use elbowroom_types::sample::{DeviceNumber, IoWeightMechanism};
 use elbowroom_types::unit::Micros;
 
 /// A disk.
@@ -21,7 +21,7 @@ pub struct Drive {
     /// From each instant on, it is this many times as fast as [`Self::speed`]. Ascending.
     pub changes: Vec<(Micros, f64)>,
     /// What divides it by weight, where something does; else it serves who came first.
-    pub weights: Option<Weights>,
+    pub weights: Option<IoWeightMechanism>,
     /// It carries swap.
     pub swap: bool,
 }
@@ -39,9 +39,9 @@ impl Drive {
         }
     }
 
-    pub(super) fn manner(&self) -> Manner {
+    pub(super) fn queue_model(&self) -> QueueModel {
         let (latency, by_weight) = (self.latency.get().max(1) as f64 / 1e6, self.weights.is_some());
-        Manner { latency, knee: self.knee, by_weight }
+        QueueModel { latency, knee: self.knee, by_weight }
     }
 
     /// What it can do at this instant.
@@ -54,7 +54,7 @@ impl Drive {
 
 /// Which cgroups the kernel has, as far as disks are concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kernel {
+pub enum IoCgroupVersion {
     /// Buffered writes are nobody's, and no limit holds them.
     V1,
     /// Buffered writes are their container's.
@@ -64,25 +64,25 @@ pub enum Kernel {
 
 /// What happens, to which disks, for how long.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scenario {
+pub struct DiskScenario {
     /// How it is called.
     pub name: String,
     /// The disks; programs name them by their place here.
     pub drives: Vec<Drive>,
     /// The containers.
-    pub tenants: Vec<Tenant>,
+    pub tenants: Vec<DiskTenant>,
     /// How long it lasts.
-    pub lasts: Micros,
+    pub duration: Micros,
     /// Time between two measurements.
     pub period: Micros,
     /// Periods that an order waits before it takes effect; with none, it holds for the whole period after it was given.
     pub delay: u32,
     /// The kernel.
-    pub kernel: Kernel,
+    pub kernel: IoCgroupVersion,
     /// Whether the kernel counts pressure.
     pub pressure: bool,
     /// Whether orders are carried out.
-    pub obeyed: bool,
+    pub enforced: bool,
     /// A buffered writer that our limits hold back keeps a lock, the file system's journal for example, that everybody on
     /// the disk waits for.
     pub journal: bool,
@@ -103,20 +103,20 @@ pub struct Burst {
     pub until: Micros,
 }
 
-impl Scenario {
+impl DiskScenario {
     /// Two minutes of these containers on this disk, a measurement per second, on cgroup v2 with pressure, obeyed in the next
     /// period, with 5 % noise.
-    pub fn new(name: &str, drive: Drive, tenants: Vec<Tenant>) -> Self {
+    pub fn new(name: &str, drive: Drive, tenants: Vec<DiskTenant>) -> Self {
         Self {
             name: name.to_owned(),
             drives: vec![drive],
             tenants,
-            lasts: Micros::secs(120),
+            duration: Micros::secs(120),
             period: Micros::secs(1),
             delay: 0,
-            kernel: Kernel::V2,
+            kernel: IoCgroupVersion::V2,
             pressure: true,
-            obeyed: true,
+            enforced: true,
             journal: false,
             noise: 0.05,
             bursts: Vec::new(),
@@ -124,9 +124,13 @@ impl Scenario {
     }
 
     /// The configuration for this scenario. Aridac is given the first disk's real speed, as its paper does.
-    pub fn settings(&self, policy: Policy) -> Settings {
-        let mut settings =
-            Settings { mode: Mode::Enforce, policy, period: self.period, ..Settings::default() };
+    pub fn settings(&self, policy: DiskPolicy) -> DiskSettings {
+        let mut settings = DiskSettings {
+            mode: GovernorMode::Enforce,
+            policy,
+            period: self.period,
+            ..DiskSettings::default()
+        };
         settings.aridac.max_disk_io = self.drives.first().map_or(0, |drive| drive.speed.rbps as u64);
         settings
     }

@@ -1,48 +1,53 @@
 //! What a scenario came to.
 
-use super::scenario::{Rule, Scenario};
-use super::world::{Truth, World};
-use elbowroom_govern::memory::{Memory, Settings};
-use elbowroom_types::memory::Order;
-use elbowroom_types::sample::Event;
+use super::scenario::{MemoryPolicy, MemoryScenario};
+use super::world::{MemorySimulator, MemoryTruth};
+use elbowroom_govern::memory::{MemoryGovernor, MemorySettings};
+use elbowroom_types::memory::MemoryOrder;
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
 
 /// A second of a scenario.
 #[derive(Debug)]
-pub struct Moment<'a> {
+pub struct MemorySimStep<'a> {
     /// What really happened.
-    pub truth: &'a Truth,
+    pub truth: &'a MemoryTruth,
     /// What was seen of it.
-    pub events: &'a [Event],
+    pub events: &'a [HostEvent],
     /// What was ordered then; empty without the governor.
-    pub orders: &'a [Order],
+    pub orders: &'a [MemoryOrder],
     /// The governor, where there is one.
-    pub governor: Option<&'a Memory>,
+    pub governor: Option<&'a MemoryGovernor>,
 }
 
 /// Plays a scenario and shows every second of it.
-pub fn play(scenario: &Scenario, rule: Rule, seed: u64, mut show: impl FnMut(&Moment<'_>)) {
+pub fn play(
+    scenario: &MemoryScenario,
+    rule: MemoryPolicy,
+    seed: u64,
+    mut show: impl FnMut(&MemorySimStep<'_>),
+) {
     let claims = scenario.tenants.iter().filter_map(|tenant| tenant.claim.clone()).collect();
-    let mut governor =
-        matches!(rule, Rule::Governor | Rule::Silent).then(|| Memory::new(Settings::default(), claims));
-    let mut world = World::new(scenario, rule, seed);
+    let mut governor = matches!(rule, MemoryPolicy::Governor | MemoryPolicy::Silent)
+        .then(|| MemoryGovernor::new(MemorySettings::default(), claims));
+    let mut world = MemorySimulator::new(scenario, rule, seed);
     for event in world.start() {
         governor.iter_mut().for_each(|governor| drop(governor.apply(&event)));
     }
-    for _ in 0..scenario.lasts.get() / 1_000_000 {
-        let (events, truth) = world.second();
-        let orders: Vec<Order> = match &mut governor {
+    for _ in 0..scenario.duration.get() / 1_000_000 {
+        let (events, truth) = world.step();
+        let orders: Vec<MemoryOrder> = match &mut governor {
             Some(governor) => events.iter().flat_map(|event| governor.apply(event)).collect(),
             None => Vec::new(),
         };
-        show(&Moment { truth: &truth, events: &events, orders: &orders, governor: governor.as_ref() });
-        world.obey(orders);
+        show(&MemorySimStep { truth: &truth, events: &events, orders: &orders, governor: governor.as_ref() });
+        world.execute(orders);
     }
 }
 
 /// What a scenario came to, per phase and container.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Score {
+pub struct MemoryScore {
     /// Per phase, per container: the part of its seconds in which it served what it should.
     pub satisfied: Vec<Vec<f64>>,
     /// Per phase, per container: requests served per second.
@@ -55,7 +60,7 @@ pub struct Score {
     pub killed: usize,
 }
 
-impl Score {
+impl MemoryScore {
     /// The part of the seconds of these phases in which all were satisfied that run, as the mean over containers.
     pub fn satisfaction(&self, phases: &[usize]) -> f64 {
         let all: Vec<f64> = phases.iter().flat_map(|phase| self.satisfied[*phase].clone()).collect();
@@ -70,10 +75,10 @@ impl Score {
 }
 
 /// Plays a scenario and adds it up.
-pub fn judge(scenario: &Scenario, rule: Rule, seed: u64) -> Score {
+pub fn judge(scenario: &MemoryScenario, rule: MemoryPolicy, seed: u64) -> MemoryScore {
     let tenants = scenario.tenants.len();
     let phases = scenario.phases.len().max(1);
-    let mut score = Score {
+    let mut score = MemoryScore {
         satisfied: vec![vec![0.0; tenants]; phases],
         served: vec![vec![0.0; tenants]; phases],
         failures: vec![0; phases],
@@ -83,8 +88,8 @@ pub fn judge(scenario: &Scenario, rule: Rule, seed: u64) -> Score {
     let mut seconds = vec![0.0; phases];
     let mut failed = 0;
     play(scenario, rule, seed, |moment| {
-        let standings = |governor: &Memory| -> u32 {
-            let standings = moment.truth.shares.iter().filter_map(|share| governor.standing(share.group));
+        let standings = |governor: &MemoryGovernor| -> u32 {
+            let standings = moment.truth.shares.iter().filter_map(|share| governor.status(share.group));
             standings.map(|standing| standing.failures).sum()
         };
         let failures = moment.governor.map_or(0, standings);
@@ -96,7 +101,7 @@ pub fn judge(scenario: &Scenario, rule: Rule, seed: u64) -> Score {
         let from = scenario.phases.get(phase).copied().unwrap_or(Micros::ZERO);
         let since = moment.truth.now.saturating_sub(from).get() as f64 / 1e6;
         for (i, share) in moment.truth.shares.iter().enumerate() {
-            let fine = share.satisfied() || !share.running;
+            let fine = share.is_satisfied() || !share.running;
             score.satisfied[phase][i] += f64::from(u8::from(fine));
             score.served[phase][i] += share.served;
             if !fine {

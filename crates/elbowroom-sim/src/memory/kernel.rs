@@ -1,13 +1,13 @@
 //! Global reclaim: whose pages go when the machine is full.
 
-use super::scenario::Kernel;
+use super::scenario::MemcgVersion;
 
 /// By how much less the kernel takes from who uses all his pages (mm/vmscan.c: active lists are aged, not emptied).
-const ACTIVE: f64 = 0.7;
+const ACTIVE_DISCOUNT: f64 = 0.7;
 
 /// A cgroup as reclaim sees it; bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Page {
+pub(super) struct ReclaimTarget {
     /// Everything charged.
     pub(super) usage: f64,
     /// What can be taken.
@@ -19,27 +19,32 @@ pub(super) struct Page {
 }
 
 /// How much goes from each so that `need` is free: less where there is not as much.
-pub(super) fn reclaim(kernel: Kernel, groups: &[Page], need: f64) -> Vec<f64> {
+pub(super) fn reclaim(kernel: MemcgVersion, groups: &[ReclaimTarget], need: f64) -> Vec<f64> {
     let mut taken = vec![0.0; groups.len()];
     let mut left = need;
-    if kernel == Kernel::V1 {
+    if kernel == MemcgVersion::V1 {
         // mem_cgroup_soft_limit_reclaim(): the largest excess first; v1 without soft limits has none.
-        left -= share(groups, &mut taken, left, |g| {
+        left -= take_by_weight(groups, &mut taken, left, |g| {
             if g.protection > 0.0 { (g.usage - g.protection).max(0.0) } else { 0.0 }
         });
     } else {
-        left -= share(groups, &mut taken, left, |g| {
+        left -= take_by_weight(groups, &mut taken, left, |g| {
             // mem_cgroup_protection(): pressure in proportion to what is above memory.low.
             let above = (1.0 - g.protection / g.usage.max(1.0)).max(0.0);
-            g.cache * above * (1.0 - ACTIVE * g.active)
+            g.cache * above * (1.0 - ACTIVE_DISCOUNT * g.active)
         });
     }
-    share(groups, &mut taken, left, |g| g.cache * (1.0 - ACTIVE * g.active));
+    take_by_weight(groups, &mut taken, left, |g| g.cache * (1.0 - ACTIVE_DISCOUNT * g.active));
     taken
 }
 
 /// Takes `need` by weight, from nobody more than his cache; what was taken.
-fn share(groups: &[Page], taken: &mut [f64], need: f64, weight: impl Fn(&Page) -> f64) -> f64 {
+fn take_by_weight(
+    groups: &[ReclaimTarget],
+    taken: &mut [f64],
+    need: f64,
+    weight: impl Fn(&ReclaimTarget) -> f64,
+) -> f64 {
     let mut left = need;
     // Who has too little gives all of it, and the rest is divided again.
     for _ in 0..groups.len() {
@@ -63,31 +68,33 @@ fn share(groups: &[Page], taken: &mut [f64], need: f64, weight: impl Fn(&Page) -
 mod tests {
     use super::*;
 
-    fn page(usage: f64, cache: f64, active: f64, protection: f64) -> Page {
-        Page { usage, cache, active, protection }
+    fn page(usage: f64, cache: f64, active: f64, protection: f64) -> ReclaimTarget {
+        ReclaimTarget { usage, cache, active, protection }
     }
 
     #[test]
     fn who_is_protected_gives_last() {
         let two = [page(100.0, 100.0, 0.0, 100.0), page(100.0, 100.0, 1.0, 0.0)];
-        assert_eq!(reclaim(Kernel::V2, &two, 60.0), [0.0, 60.0]);
-        assert_eq!(reclaim(Kernel::V2, &two, 150.0), [50.0, 100.0]);
+        assert_eq!(reclaim(MemcgVersion::V2, &two, 60.0), [0.0, 60.0]);
+        assert_eq!(reclaim(MemcgVersion::V2, &two, 150.0), [50.0, 100.0]);
         let soft = [page(100.0, 100.0, 0.0, 90.0), page(100.0, 100.0, 0.0, 60.0)];
-        assert_eq!(reclaim(Kernel::V1, &soft, 25.0), [5.0, 20.0]);
+        assert_eq!(reclaim(MemcgVersion::V1, &soft, 25.0), [5.0, 20.0]);
     }
 
     #[test]
     fn without_protection_size_decides_and_use_a_little() {
-        let taken = reclaim(Kernel::V2, &[page(200.0, 200.0, 0.0, 0.0), page(100.0, 100.0, 0.0, 0.0)], 30.0);
+        let taken =
+            reclaim(MemcgVersion::V2, &[page(200.0, 200.0, 0.0, 0.0), page(100.0, 100.0, 0.0, 0.0)], 30.0);
         assert_eq!(taken, [20.0, 10.0]);
-        let taken = reclaim(Kernel::V2, &[page(100.0, 100.0, 0.0, 0.0), page(100.0, 100.0, 1.0, 0.0)], 13.0);
+        let taken =
+            reclaim(MemcgVersion::V2, &[page(100.0, 100.0, 0.0, 0.0), page(100.0, 100.0, 1.0, 0.0)], 13.0);
         assert!((taken[0] - 10.0).abs() < 1e-9 && (taken[1] - 3.0).abs() < 1e-9, "{taken:?}");
     }
 
     #[test]
     fn nobody_gives_more_than_he_has() {
         let two = [page(9e6, 5e6, 0.0, 0.0), page(9e6, 1e6, 0.0, 0.0)];
-        let taken = reclaim(Kernel::V2, &two, 1e8);
+        let taken = reclaim(MemcgVersion::V2, &two, 1e8);
         assert!((taken[0] - 5e6).abs() < 2.0 && (taken[1] - 1e6).abs() < 2.0, "{taken:?}");
     }
 }

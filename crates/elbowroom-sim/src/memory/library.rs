@@ -1,7 +1,7 @@
 //! Scenarios with a name.
 
-use super::program::{Load, Program, Tenant, Voice};
-use super::scenario::{Kernel, Scenario};
+use super::program::{MemoryProgram, MemoryTenant, OfferedLoad, ProbeBehaviour};
+use super::scenario::{MemcgVersion, MemoryScenario};
 use elbowroom_types::claim::{Claim, MemoryClaim};
 use elbowroom_types::probe::Colour;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
@@ -17,35 +17,35 @@ const B: (Bytes, Bytes) = (Bytes::mib(1300), Bytes::mib(1400));
 
 /// The experiment of the paper: two databases that are larger than memory together, both busy, one, the other, none; each phase
 /// this long. Before the first, both fill memory.
-pub fn six_phases(kernel: Kernel, phase: Micros) -> Scenario {
+pub fn six_phases(kernel: MemcgVersion, phase: Micros) -> MemoryScenario {
     let at = |n: u64| WARM.saturating_add(Micros(phase.get() * n));
     let loads = |offered: [f64; 6]| {
-        let loads = offered.iter().enumerate().map(|(n, offered)| Load {
+        let loads = offered.iter().enumerate().map(|(n, offered)| OfferedLoad {
             from: if n == 0 { Micros::ZERO } else { at(n as u64) },
             offered: *offered,
         });
         loads.collect::<Vec<_>>()
     };
-    let a = Program {
+    let a = MemoryProgram {
         loads: loads([HIGH, HIGH, HIGH, LOW, LOW, 0.0]),
         objective: 1600.0,
-        miss: 7.1e-3,
-        serve: 2.96e-3,
+        miss_seconds: 7.1e-3,
+        service_seconds: 2.96e-3,
         ..database(3600)
     };
-    let b = Program {
+    let b = MemoryProgram {
         loads: loads([HIGH, LOW, HIGH, LOW, HIGH, HIGH]),
         objective: 1200.0,
-        miss: 6.2e-3,
-        serve: 3.07e-3,
+        miss_seconds: 6.2e-3,
+        service_seconds: 3.07e-3,
         ..database(3400)
     };
     let mut a = tenant("a", a, A);
-    a.stops = Some(at(5));
-    Scenario {
+    a.stops_at = Some(at(5));
+    MemoryScenario {
         name: format!("six phases, {kernel:?}").to_lowercase(),
         tenants: vec![a, tenant("b", b, B)],
-        lasts: at(6),
+        duration: at(6),
         kernel,
         phases: (0..6).map(at).collect(),
         ..machine(4096)
@@ -53,68 +53,68 @@ pub fn six_phases(kernel: Kernel, phase: Micros) -> Scenario {
 }
 
 /// One that lies beside one that does not: it says that it serves nothing of what it should, whatever it gets.
-pub fn liar(kernel: Kernel, voice: Voice) -> Scenario {
+pub fn liar(kernel: MemcgVersion, voice: ProbeBehaviour) -> MemoryScenario {
     let mut scenario = six_phases(kernel, Micros::secs(60));
     scenario.name = format!("liar, {kernel:?}, {voice:?}").to_lowercase();
     let [a, b] = &mut scenario.tenants[..] else { return scenario };
-    a.program.loads = vec![Load { from: Micros::ZERO, offered: HIGH }];
-    a.stops = None;
-    b.program.loads = vec![Load { from: Micros::ZERO, offered: HIGH }];
+    a.program.loads = vec![OfferedLoad { from: Micros::ZERO, offered: HIGH }];
+    a.stops_at = None;
+    b.program.loads = vec![OfferedLoad { from: Micros::ZERO, offered: HIGH }];
     b.program.data = Bytes::gib(16);
-    b.voice = voice;
+    b.probe = voice;
     scenario
 }
 
 /// The usual lies.
-pub fn lies() -> [Voice; 3] {
-    [Voice::Claims(Colour::Red), Voice::Times(0.1), Voice::Claims(Colour::Yellow)]
+pub fn lies() -> [ProbeBehaviour; 3] {
+    [ProbeBehaviour::Fixed(Colour::Red), ProbeBehaviour::Scaled(0.1), ProbeBehaviour::Fixed(Colour::Yellow)]
 }
 
 /// A machine with nothing on it.
-pub(super) fn machine(mib: u64) -> Scenario {
-    Scenario {
+pub(super) fn machine(mib: u64) -> MemoryScenario {
+    MemoryScenario {
         name: String::new(),
         memory: Bytes::mib(mib + mib / 16),
         system: Bytes::mib(mib / 32),
         swap: Bytes::ZERO,
         tenants: Vec::new(),
-        around: None,
-        lasts: Micros::ZERO,
-        kernel: Kernel::V2,
+        pool_limit: None,
+        duration: Micros::ZERO,
+        kernel: MemcgVersion::V2,
         stalls: true,
-        obeyed: true,
-        foreign: None,
+        enforced: true,
+        foreign_write_at: None,
         noise: 0.01,
         phases: Vec::new(),
     }
 }
 
 /// A database with this many MiB of data.
-fn database(mib: u64) -> Program {
-    Program {
+fn database(mib: u64) -> MemoryProgram {
+    MemoryProgram {
         anon: Bytes::mib(250),
         data: Bytes::mib(mib),
         skew: 0.6,
-        touches: Bytes::kib(128),
+        bytes_per_request: Bytes::kib(128),
         workers: 8.0,
-        serve: 3e-3,
-        miss: 6e-3,
+        service_seconds: 3e-3,
+        miss_seconds: 6e-3,
         loads: Vec::new(),
         objective: 1000.0,
         elastic: false,
     }
 }
 
-fn tenant(name: &str, program: Program, (reserve, max): (Bytes, Bytes)) -> Tenant {
+fn tenant(name: &str, program: MemoryProgram, (reserve, max): (Bytes, Bytes)) -> MemoryTenant {
     let memory = MemoryClaim { reserve: Some(reserve), ..MemoryClaim::default() };
-    Tenant {
+    MemoryTenant {
         name: name.to_owned(),
         claim: Some(Claim { container: name.to_owned(), memory, ..Claim::default() }),
         max: Limit::At(max),
         keeps_max: false,
         low: max,
         program,
-        voice: Voice::Honest,
-        stops: None,
+        probe: ProbeBehaviour::Honest,
+        stops_at: None,
     }
 }

@@ -5,11 +5,11 @@
 //! grows. Whether satisfied containers stay satisfied and idle memory is used is a property of the loop, not of a step.
 //!
 //! # Approach
-//! Time goes in slices of a quarter of a second. A [`Program`] serves requests that need pages of its data; those that are not in
+//! Time goes in slices of a quarter of a second. A [`MemoryProgram`] serves requests that need pages of its data; those that are not in
 //! memory are read from a disk, which takes time, and stay. When the machine is full, the kernel ([`kernel`]) takes pages back:
 //! from everybody, by size, a little less from who uses his, and on v2 not from who is below `memory.low`. What a sensor would
 //! see comes out as [`Event`](elbowroom_types::sample::Event)s, [`Order`](elbowroom_types::memory::Order)s go in, and what really happened is in
-//! [`Truth`]. The peers are in [`Rule`].
+//! [`MemoryTruth`]. The peers are in [`MemoryPolicy`].
 //!
 //! # Simplifications
 //! Which page is requested follows one number, the skew: of the requests `(resident / data)^skew` find theirs in memory. Pages are
@@ -29,7 +29,7 @@ mod program;
 mod scenario;
 mod world;
 
-pub use judge::{Moment, Score, judge, play};
-pub use program::{Load, Program, Tenant, Voice};
-pub use scenario::{Kernel, Rule, Scenario};
-pub use world::{Share, Truth, World};
+pub use judge::{MemoryScore, MemorySimStep, judge, play};
+pub use program::{MemoryProgram, MemoryTenant, OfferedLoad, ProbeBehaviour};
+pub use scenario::{MemcgVersion, MemoryPolicy, MemoryScenario};
+pub use world::{ContainerMemoryTruth, MemorySimulator, MemoryTruth};

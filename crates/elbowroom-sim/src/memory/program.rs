@@ -1,12 +1,12 @@
 //! What runs in a container: requests for data that may be in memory.
 
 use elbowroom_types::claim::Claim;
-use elbowroom_types::probe::{Colour, Kind, Measure, Report};
+use elbowroom_types::probe::{Colour, Measure, MeasureKind, ProbeReport};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 
 /// How much is asked of a program from some time on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Load {
+pub struct OfferedLoad {
     /// From when on.
     pub from: Micros,
     /// Requests per second.
@@ -15,7 +15,7 @@ pub struct Load {
 
 /// A program that serves requests from its data.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Program {
+pub struct MemoryProgram {
     /// Memory that it holds whatever happens.
     pub anon: Bytes,
     /// Its data, in files.
@@ -23,22 +23,22 @@ pub struct Program {
     /// How evenly data is asked for: 1 is evenly, less is more often the same.
     pub skew: f64,
     /// Bytes of data that a request needs.
-    pub touches: Bytes,
+    pub bytes_per_request: Bytes,
     /// Requests under way at a time.
     pub workers: f64,
     /// Time a request takes whose data is in memory, in seconds.
-    pub serve: f64,
+    pub service_seconds: f64,
     /// Time it takes when nothing is, beside that.
-    pub miss: f64,
+    pub miss_seconds: f64,
     /// What is asked, ascending by time.
-    pub loads: Vec<Load>,
+    pub loads: Vec<OfferedLoad>,
     /// Its objective, requests per second.
     pub objective: f64,
     /// It sizes [`Self::anon`] by what its view shows, as a heap that shrinks does.
     pub elastic: bool,
 }
 
-impl Program {
+impl MemoryProgram {
     /// Requests per second that are asked for at `now`.
     pub fn offered(&self, now: Micros) -> f64 {
         self.loads.iter().take_while(|load| load.from <= now).last().map_or(0.0, |load| load.offered)
@@ -52,42 +52,47 @@ impl Program {
 
     /// The most it can serve per second then.
     pub fn peak(&self, resident: f64) -> f64 {
-        self.workers / (self.serve + self.miss * (1.0 - self.hits(resident)))
+        self.workers / (self.service_seconds + self.miss_seconds * (1.0 - self.hits(resident)))
     }
 }
 
 /// What a container's probe says.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Voice {
+pub enum ProbeBehaviour {
     /// The truth.
     Honest,
     /// Nothing.
     Silent,
     /// Always this.
-    Claims(Colour),
+    Fixed(Colour),
     /// That it serves this part of what it does.
-    Times(f64),
+    Scaled(f64),
 }
 
-impl Voice {
+impl ProbeBehaviour {
     /// What is said of what was done.
-    pub(super) fn says(self, program: &Program, served: f64, offered: f64) -> Option<Report> {
+    pub(super) fn report(self, program: &MemoryProgram, served: f64, offered: f64) -> Option<ProbeReport> {
         let measure = |served| {
             let objective = Some(program.objective);
-            Report::Measure(Measure { kind: Kind::Throughput, served, offered: Some(offered), objective })
+            ProbeReport::Measure(Measure {
+                kind: MeasureKind::Throughput,
+                served,
+                offered: Some(offered),
+                objective,
+            })
         };
         match self {
             Self::Honest => Some(measure(served)),
             Self::Silent => None,
-            Self::Claims(colour) => Some(Report::Colour { colour }),
-            Self::Times(part) => Some(measure(served * part)),
+            Self::Fixed(colour) => Some(ProbeReport::Colour { colour }),
+            Self::Scaled(part) => Some(measure(served * part)),
         }
     }
 }
 
 /// A container.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tenant {
+pub struct MemoryTenant {
     /// Its name.
     pub name: String,
     /// What its operator claims for it.
@@ -99,9 +104,9 @@ pub struct Tenant {
     /// What [`super::Rule::Low`] protects.
     pub low: Bytes,
     /// What it does.
-    pub program: Program,
+    pub program: MemoryProgram,
     /// What it says.
-    pub voice: Voice,
+    pub probe: ProbeBehaviour,
     /// When it stops; its memory goes with it, or stays behind in an empty cgroup.
-    pub stops: Option<Micros>,
+    pub stops_at: Option<Micros>,
 }

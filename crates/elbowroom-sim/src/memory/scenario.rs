@@ -1,11 +1,11 @@
 //! What happens, as data.
 
-use super::program::Tenant;
+use super::program::MemoryTenant;
 use elbowroom_types::unit::{Bytes, Micros};
 
 /// The cgroup version, as far as it decides who is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernel {
+pub enum MemcgVersion {
     /// Soft limits: who is above his gives first.
     V1,
     /// `memory.low`: who is below his gives last. `memory.high` can be leased.
@@ -14,7 +14,7 @@ pub enum Kernel {
 
 /// Who decides about memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum MemoryPolicy {
     /// The kernel alone.
     None,
     /// Hard limits.
@@ -32,7 +32,7 @@ pub enum Rule {
 
 /// A machine and what happens on it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scenario {
+pub struct MemoryScenario {
     /// Its name.
     pub name: String,
     /// Memory of the machine.
@@ -42,19 +42,19 @@ pub struct Scenario {
     /// Swap.
     pub swap: Bytes,
     /// Containers.
-    pub tenants: Vec<Tenant>,
+    pub tenants: Vec<MemoryTenant>,
     /// A cgroup with this hard limit around all containers.
-    pub around: Option<Bytes>,
+    pub pool_limit: Option<Bytes>,
     /// How long it lasts.
-    pub lasts: Micros,
+    pub duration: Micros,
     /// The kernel.
-    pub kernel: Kernel,
+    pub kernel: MemcgVersion,
     /// Whether it counts stalls.
     pub stalls: bool,
     /// Whether orders are carried out.
-    pub obeyed: bool,
+    pub enforced: bool,
     /// Somebody else writes the protection of the first container at this time.
-    pub foreign: Option<Micros>,
+    pub foreign_write_at: Option<Micros>,
     /// Standard deviation of what is served around its mean.
     pub noise: f64,
     /// Phases, for scores: when each begins.

@@ -1,50 +1,53 @@
 //! The machine at work.
 
-use super::kernel::{Page, reclaim};
+use super::kernel::{ReclaimTarget, reclaim};
 use super::peers;
-use super::program::Tenant;
-use super::scenario::{Kernel, Rule, Scenario};
-use crate::disk::Random;
-use elbowroom_types::label::Labels;
+use super::program::MemoryTenant;
+use super::scenario::{MemcgVersion, MemoryPolicy, MemoryScenario};
+use crate::disk::SplitMix64;
+use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::memory::{
-    Act, Done, GroupMemory, Heard, Lease, MemoryTick, NodeMemory, Order, Outcome, Protect, Stalls,
+    GroupMemory, MemoryHighLease, MemoryOrder, MemoryTick, NodeMemory, OrderCompletion, OrderKind,
+    OrderOutcome, ProbeUpdate, ReclaimProtection, StallTotals,
 };
 use elbowroom_types::probe::Colour;
-use elbowroom_types::sample::{Container, Engine, Event, Group, GroupId, Limits, Node};
+use elbowroom_types::sample::{
+    CgroupId, CgroupProperties, CgroupSettings, ContainerEngine, ContainerIdentity, HostEvent, NodeProperties,
+};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 
 /// Slices of a second.
 const SLICES: u32 = 4;
-const DT: f64 = 1.0 / SLICES as f64;
+const SLICE_SECONDS: f64 = 1.0 / SLICES as f64;
 /// How fast a program allocates what it needs of its own, and a heap grows or shrinks, per second.
-const ALLOCATES: f64 = (400 << 20) as f64;
+const ALLOCATION_RATE: f64 = (400 << 20) as f64;
 /// A probe's record counts for this long.
 const TTL: Micros = Micros::secs(5);
 /// The cgroup around all containers, where there is one; containers follow.
-const AROUND: GroupId = GroupId(1);
+const POOL_GROUP: CgroupId = CgroupId(1);
 
 /// The machine of a scenario.
 #[derive(Debug)]
-pub struct World<'a> {
-    scenario: &'a Scenario,
-    rule: Rule,
-    random: Random,
+pub struct MemorySimulator<'a> {
+    scenario: &'a MemoryScenario,
+    rule: MemoryPolicy,
+    random: SplitMix64,
     now: Micros,
-    cells: Vec<Cell<'a>>,
-    orders: Vec<Order>,
+    containers: Vec<SimMemoryContainer<'a>>,
+    orders: Vec<MemoryOrder>,
     swapped: f64,
     node_stalled: f64,
 }
 
 /// A container at work; sizes in bytes, times in seconds.
 #[derive(Debug)]
-struct Cell<'a> {
-    tenant: &'a Tenant,
+struct SimMemoryContainer<'a> {
+    tenant: &'a MemoryTenant,
     anon: f64,
     cache: f64,
     swap: f64,
     /// How much of its data was ever in memory.
-    seen: f64,
+    ever_cached: f64,
     /// The part of its pages that was used lately.
     active: f64,
     running: bool,
@@ -61,27 +64,27 @@ struct Cell<'a> {
     max_events: u64,
     oom_kill: u64,
     protection: f64,
-    lease: Option<Lease>,
+    lease: Option<MemoryHighLease>,
     export: Limit<Bytes>,
     ours: bool,
 }
 
 /// What really happened in a second.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Truth {
+pub struct MemoryTruth {
     /// When it ended.
     pub now: Micros,
     /// Memory that nobody uses.
     pub free: f64,
     /// Each container.
-    pub shares: Vec<Share>,
+    pub shares: Vec<ContainerMemoryTruth>,
 }
 
 /// What a container had and did.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share {
+pub struct ContainerMemoryTruth {
     /// Which cgroup.
-    pub group: GroupId,
+    pub group: CgroupId,
     /// Whether its program runs.
     pub running: bool,
     /// Memory charged to it.
@@ -96,24 +99,24 @@ pub struct Share {
     pub killed: bool,
 }
 
-impl Share {
+impl ContainerMemoryTruth {
     /// Whether it served what it should.
-    pub fn satisfied(&self) -> bool {
+    pub fn is_satisfied(&self) -> bool {
         self.served >= 0.97 * self.due
     }
 }
 
-impl<'a> World<'a> {
+impl<'a> MemorySimulator<'a> {
     /// The machine before anything happened.
-    pub fn new(scenario: &'a Scenario, rule: Rule, seed: u64) -> Self {
-        let cells = scenario.tenants.iter().map(Cell::new).collect();
-        let random = Random::new(seed);
+    pub fn new(scenario: &'a MemoryScenario, rule: MemoryPolicy, seed: u64) -> Self {
+        let cells = scenario.tenants.iter().map(SimMemoryContainer::new).collect();
+        let random = SplitMix64::new(seed);
         Self {
             scenario,
             rule,
             random,
             now: Micros::ZERO,
-            cells,
+            containers: cells,
             orders: Vec::new(),
             swapped: 0.0,
             node_stalled: 0.0,
@@ -121,20 +124,20 @@ impl<'a> World<'a> {
     }
 
     /// The machine and its containers, as events.
-    pub fn start(&mut self) -> Vec<Event> {
+    pub fn start(&mut self) -> Vec<HostEvent> {
         let mark = |n: u64| Bytes(self.scenario.memory.get() / n);
-        let node = Node {
+        let node = NodeProperties {
             mem_total: self.scenario.memory,
             low_mark: mark(512),
             high_mark: mark(400),
             page_size: Bytes::kib(4),
-            ..Node::default()
+            ..NodeProperties::default()
         };
-        let mut events = vec![Event::Node(node)];
-        if let Some(around) = self.scenario.around {
-            let limits = Limits { memory_max: Some(Limit::At(around)), ..Limits::default() };
-            let (id, path) = (AROUND, "/pool".to_owned());
-            events.push(Event::Group(Group {
+        let mut events = vec![HostEvent::Node(node)];
+        if let Some(around) = self.scenario.pool_limit {
+            let limits = CgroupSettings { memory_max: Some(Limit::At(around)), ..CgroupSettings::default() };
+            let (id, path) = (POOL_GROUP, "/pool".to_owned());
+            events.push(HostEvent::Group(CgroupProperties {
                 id,
                 parent: None,
                 path,
@@ -143,23 +146,26 @@ impl<'a> World<'a> {
                 populated: true,
             }));
         }
-        for i in 0..self.cells.len() {
-            if self.rule == Rule::Low {
-                self.cells[i].protection = self.cells[i].tenant.low.get() as f64;
+        for i in 0..self.containers.len() {
+            if self.rule == MemoryPolicy::Low {
+                self.containers[i].protection = self.containers[i].tenant.low.get() as f64;
             }
             let max = self.max(i);
-            let tenant = self.cells[i].tenant;
-            let limits = Limits { memory_max: Some(max.map_or(Limit::Max, Limit::At)), ..Limits::default() };
-            let container = Container {
+            let tenant = self.containers[i].tenant;
+            let limits = CgroupSettings {
+                memory_max: Some(max.map_or(Limit::Max, Limit::At)),
+                ..CgroupSettings::default()
+            };
+            let container = ContainerIdentity {
                 id: tenant.name.clone(),
                 name: Some(tenant.name.clone()),
-                engine: Engine::Docker,
+                engine: ContainerEngine::Docker,
                 pod: None,
-                labels: Labels::default(),
+                labels: ContainerLabels::default(),
             };
-            events.push(Event::Group(Group {
+            events.push(HostEvent::Group(CgroupProperties {
                 id: id(i),
-                parent: self.scenario.around.map(|_| AROUND),
+                parent: self.scenario.pool_limit.map(|_| POOL_GROUP),
                 path: format!("/{}", tenant.name),
                 container: Some(container),
                 limits,
@@ -170,121 +176,126 @@ impl<'a> World<'a> {
     }
 
     /// Takes orders; they are carried out at the beginning of the next second.
-    pub fn obey(&mut self, orders: Vec<Order>) {
+    pub fn execute(&mut self, orders: Vec<MemoryOrder>) {
         self.orders.extend(orders);
     }
 
     /// Lets a second go by: what a sensor sees of it, the last event being the measurement.
-    pub fn second(&mut self) -> (Vec<Event>, Truth) {
-        let mut events = self.carry_out();
-        self.peers();
+    pub fn step(&mut self) -> (Vec<HostEvent>, MemoryTruth) {
+        let mut events = self.execute_orders();
+        self.apply_peer_policy();
         for _ in 0..SLICES {
             self.slice();
             self.now = self.now.saturating_add(Micros(1_000_000 / u64::from(SLICES)));
         }
-        let silent = self.rule == Rule::Silent;
-        for (i, cell) in self.cells.iter().enumerate().filter(|(_, cell)| cell.running && !silent) {
-            if let Some(report) = cell.tenant.voice.says(&cell.tenant.program, cell.served, cell.offered) {
+        let silent = self.rule == MemoryPolicy::Silent;
+        for (i, cell) in self.containers.iter().enumerate().filter(|(_, cell)| cell.running && !silent) {
+            if let Some(report) = cell.tenant.probe.report(&cell.tenant.program, cell.served, cell.offered) {
                 let (at, until) = (self.now, self.now.saturating_add(TTL));
-                events.push(Event::Heard(Heard { at, until, group: id(i), report }));
+                events.push(HostEvent::Heard(ProbeUpdate { at, until, group: id(i), report }));
             }
         }
-        events.push(Event::MemoryTick(self.measure()));
+        events.push(HostEvent::MemoryTick(self.measure()));
         (events, self.truth())
     }
 
     fn max(&self, i: usize) -> Option<Bytes> {
-        let tenant = self.cells[i].tenant;
-        tenant.max.value().filter(|_| tenant.keeps_max || self.rule == Rule::Max)
+        let tenant = self.containers[i].tenant;
+        tenant.max.value().filter(|_| tenant.keeps_max || self.rule == MemoryPolicy::Max)
     }
 
     fn free(&self) -> f64 {
-        let used: f64 = self.cells.iter().map(Cell::usage).sum();
+        let used: f64 = self.containers.iter().map(SimMemoryContainer::usage).sum();
         let all = self.scenario.memory.get() as f64 - self.scenario.system.get() as f64;
-        let pool = self.scenario.around.map_or(all, |around| (around.get() as f64).min(all));
+        let pool = self.scenario.pool_limit.map_or(all, |around| (around.get() as f64).min(all));
         pool - used
     }
 
     /// What a kernel leaves alone.
     fn mark(&self) -> f64 {
-        if self.scenario.around.is_some() { 0.0 } else { self.scenario.memory.get() as f64 / 450.0 }
+        if self.scenario.pool_limit.is_some() { 0.0 } else { self.scenario.memory.get() as f64 / 450.0 }
     }
 
-    fn carry_out(&mut self) -> Vec<Event> {
+    fn execute_orders(&mut self) -> Vec<HostEvent> {
         let mut events = Vec::new();
-        let (now, obeyed) = (self.now, self.scenario.obeyed);
+        let (now, obeyed) = (self.now, self.scenario.enforced);
         for order in std::mem::take(&mut self.orders) {
             let (group, what, outcome, reclaimed) = match order {
-                Order::Reclaim(reclaim) => {
+                MemoryOrder::Reclaim(reclaim) => {
                     let Some(cell) = self.cell(reclaim.group).filter(|_| obeyed) else { continue };
                     let above = (cell.usage() - reclaim.keep.get() as f64).max(0.0);
                     let amount = above.min(reclaim.amount.get() as f64);
                     let taken = cell.take(amount);
                     let partly = taken + 1.0 < amount;
-                    let outcome = if partly { Outcome::Partly } else { Outcome::Done };
-                    (reclaim.group, Act::Reclaim, outcome, Bytes(taken as u64))
+                    let outcome = if partly { OrderOutcome::Partly } else { OrderOutcome::Done };
+                    (reclaim.group, OrderKind::Reclaim, outcome, Bytes(taken as u64))
                 }
-                Order::Protect(protect) if obeyed => {
-                    (protect.group, Act::Protect, self.protect(&protect), Bytes::ZERO)
+                MemoryOrder::Protect(protect) if obeyed => {
+                    (protect.group, OrderKind::Protect, self.protect(&protect), Bytes::ZERO)
                 }
-                Order::Lease(lease) if obeyed => {
-                    let v2 = self.scenario.kernel == Kernel::V2;
+                MemoryOrder::Lease(lease) if obeyed => {
+                    let v2 = self.scenario.kernel == MemcgVersion::V2;
                     let Some(cell) = self.cell(lease.group) else { continue };
                     cell.lease = v2.then_some(lease);
-                    let outcome = if v2 { Outcome::Done } else { Outcome::Refused("no memory.high".into()) };
-                    (lease.group, Act::Lease, outcome, Bytes::ZERO)
+                    let outcome =
+                        if v2 { OrderOutcome::Done } else { OrderOutcome::Refused("no memory.high".into()) };
+                    (lease.group, OrderKind::Lease, outcome, Bytes::ZERO)
                 }
-                Order::Release(group) => {
+                MemoryOrder::Release(group) => {
                     if let Some(cell) = self.cell(group) {
                         cell.lease = None;
                     }
                     continue;
                 }
-                Order::Export(export) if obeyed => {
+                MemoryOrder::Export(export) if obeyed => {
                     if let Some(cell) = self.cell(export.group) {
                         cell.export = export.ceiling;
                     }
                     continue;
                 }
-                Order::Protect(_) | Order::Lease(_) | Order::Export(_) | Order::Alert(_) => continue,
+                MemoryOrder::Protect(_)
+                | MemoryOrder::Lease(_)
+                | MemoryOrder::Export(_)
+                | MemoryOrder::Alert(_) => continue,
             };
-            events.push(Event::MemoryDone(Done { now, group, what, outcome, reclaimed }));
+            events.push(HostEvent::MemoryDone(OrderCompletion { now, group, what, outcome, reclaimed }));
         }
         events
     }
 
-    fn protect(&mut self, protect: &Protect) -> Outcome {
-        let foreign = self.scenario.foreign.is_some_and(|at| at <= self.now) && protect.group == id(0);
-        let v1 = self.scenario.kernel == Kernel::V1;
-        let Some(cell) = self.cell(protect.group) else { return Outcome::Gone };
+    fn protect(&mut self, protect: &ReclaimProtection) -> OrderOutcome {
+        let foreign =
+            self.scenario.foreign_write_at.is_some_and(|at| at <= self.now) && protect.group == id(0);
+        let v1 = self.scenario.kernel == MemcgVersion::V1;
+        let Some(cell) = self.cell(protect.group) else { return OrderOutcome::Gone };
         if foreign {
-            return Outcome::Foreign;
+            return OrderOutcome::Foreign;
         }
         cell.protection =
             if v1 { protect.soft.value().unwrap_or_default() } else { protect.low }.get() as f64;
         cell.ours = true;
-        Outcome::Done
+        OrderOutcome::Done
     }
 
-    fn cell(&mut self, group: GroupId) -> Option<&mut Cell<'a>> {
-        self.cells.get_mut(usize::try_from(group.0).ok()?.checked_sub(2)?)
+    fn cell(&mut self, group: CgroupId) -> Option<&mut SimMemoryContainer<'a>> {
+        self.containers.get_mut(usize::try_from(group.0).ok()?.checked_sub(2)?)
     }
 
-    fn peers(&mut self) {
+    fn apply_peer_policy(&mut self) {
         let short = self.free() < 0.04 * self.scenario.memory.get() as f64;
         let colours: Vec<(Colour, f64)> =
-            self.cells.iter().map(|cell| (cell.colour(), cell.usage())).collect();
-        for (cell, amount) in self.cells.iter_mut().zip(peers::take(self.rule, short, &colours)) {
+            self.containers.iter().map(|cell| (cell.colour(), cell.usage())).collect();
+        for (cell, amount) in self.containers.iter_mut().zip(peers::take(self.rule, short, &colours)) {
             cell.take(amount);
         }
     }
 
     fn slice(&mut self) {
         let mut grown = Vec::new();
-        for i in 0..self.cells.len() {
+        for i in 0..self.containers.len() {
             let max = self.max(i).map_or(f64::INFINITY, |max| max.get() as f64);
             let noise = self.random.noise(self.scenario.noise);
-            grown.push(self.cells[i].run(self.now, max, noise));
+            grown.push(self.containers[i].run(self.now, max, noise));
         }
         let need = grown.iter().map(|(anon, cache)| anon + cache).sum::<f64>() + self.mark() - self.free();
         if need > 0.0 {
@@ -297,47 +308,47 @@ impl<'a> World<'a> {
             if missing > 0.0 && self.swapped + missing <= swap {
                 self.swapped += missing;
                 let largest = self.largest();
-                let out = missing.min(self.cells[largest].anon);
-                self.cells[largest].anon -= out;
-                self.cells[largest].swap += out;
+                let out = missing.min(self.containers[largest].anon);
+                self.containers[largest].anon -= out;
+                self.containers[largest].swap += out;
             } else if missing > 1.0 {
                 let largest = self.largest();
-                self.cells[largest].kill();
+                self.containers[largest].kill();
             }
-            if self.cells[i].running {
-                self.cells[i].anon += anon.min(self.free().max(0.0));
+            if self.containers[i].running {
+                self.containers[i].anon += anon.min(self.free().max(0.0));
             }
         }
         for (i, (_, cache)) in grown.iter().enumerate() {
             let got = cache.min((self.free() - self.mark()).max(0.0));
-            self.cells[i].cache += got;
+            self.containers[i].cache += got;
         }
     }
 
     fn reclaim(&mut self, need: f64) {
         // The limit of an ancestor knows no soft limits.
-        let blind = self.scenario.around.is_some() && self.scenario.kernel == Kernel::V1;
-        let page = |cell: &Cell<'_>| Page {
+        let blind = self.scenario.pool_limit.is_some() && self.scenario.kernel == MemcgVersion::V1;
+        let page = |cell: &SimMemoryContainer<'_>| ReclaimTarget {
             usage: cell.usage(),
             cache: cell.cache,
             active: cell.active,
             protection: if blind { 0.0 } else { cell.protection },
         };
-        let pages: Vec<Page> = self.cells.iter().map(page).collect();
-        for (cell, taken) in self.cells.iter_mut().zip(reclaim(self.scenario.kernel, &pages, need)) {
+        let pages: Vec<ReclaimTarget> = self.containers.iter().map(page).collect();
+        for (cell, taken) in self.containers.iter_mut().zip(reclaim(self.scenario.kernel, &pages, need)) {
             cell.take(taken);
         }
-        self.node_stalled += 0.05 * DT;
+        self.node_stalled += 0.05 * SLICE_SECONDS;
     }
 
     fn largest(&self) -> usize {
-        let anon = |i: &usize| self.cells[*i].anon;
-        (0..self.cells.len()).max_by(|a, b| anon(a).total_cmp(&anon(b))).unwrap_or(0)
+        let anon = |i: &usize| self.containers[*i].anon;
+        (0..self.containers.len()).max_by(|a, b| anon(a).total_cmp(&anon(b))).unwrap_or(0)
     }
 
     fn measure(&self) -> MemoryTick {
-        let used: f64 = self.cells.iter().map(Cell::usage).sum();
-        let cache: f64 = self.cells.iter().map(|cell| cell.cache).sum();
+        let used: f64 = self.containers.iter().map(SimMemoryContainer::usage).sum();
+        let cache: f64 = self.containers.iter().map(|cell| cell.cache).sum();
         let size = |x: f64| Bytes(x.max(0.0) as u64);
         let free = self.scenario.memory.get() as f64 - self.scenario.system.get() as f64 - used;
         let swap = (self.scenario.swap.get() as f64 - self.swapped).max(0.0);
@@ -347,19 +358,21 @@ impl<'a> World<'a> {
             swap_free: size(swap),
             stalled: self.scenario.stalls.then(|| time(self.node_stalled)),
         };
-        let mut groups: Vec<(GroupId, GroupMemory)> = Vec::new();
-        if self.scenario.around.is_some() {
-            groups
-                .push((AROUND, GroupMemory { usage: size(used), populated: true, ..GroupMemory::default() }));
+        let mut groups: Vec<(CgroupId, GroupMemory)> = Vec::new();
+        if self.scenario.pool_limit.is_some() {
+            groups.push((
+                POOL_GROUP,
+                GroupMemory { usage: size(used), populated: true, ..GroupMemory::default() },
+            ));
         }
-        let v2 = self.scenario.kernel == Kernel::V2;
-        let cells = self.cells.iter().enumerate();
+        let v2 = self.scenario.kernel == MemcgVersion::V2;
+        let cells = self.containers.iter().enumerate();
         groups.extend(cells.map(|(i, cell)| (id(i), cell.sample(v2, self.scenario.stalls, size(swap)))));
         MemoryTick { now: self.now, node, groups }
     }
 
-    fn truth(&self) -> Truth {
-        let share = |(i, cell): (usize, &Cell<'_>)| Share {
+    fn truth(&self) -> MemoryTruth {
+        let share = |(i, cell): (usize, &SimMemoryContainer<'_>)| ContainerMemoryTruth {
             group: id(i),
             running: cell.running,
             usage: cell.usage(),
@@ -368,18 +381,22 @@ impl<'a> World<'a> {
             due: cell.offered.min(cell.tenant.program.objective),
             killed: cell.killed,
         };
-        Truth { now: self.now, free: self.free(), shares: self.cells.iter().enumerate().map(share).collect() }
+        MemoryTruth {
+            now: self.now,
+            free: self.free(),
+            shares: self.containers.iter().enumerate().map(share).collect(),
+        }
     }
 }
 
-impl<'a> Cell<'a> {
-    fn new(tenant: &'a Tenant) -> Self {
+impl<'a> SimMemoryContainer<'a> {
+    fn new(tenant: &'a MemoryTenant) -> Self {
         Self {
             tenant,
             anon: 0.0,
             cache: 0.0,
             swap: 0.0,
-            seen: 0.0,
+            ever_cached: 0.0,
             active: 0.0,
             running: true,
             killed: false,
@@ -429,7 +446,7 @@ impl<'a> Cell<'a> {
     /// Serves for a slice; how much memory of its own and of cache it would like to have more.
     fn run(&mut self, now: Micros, max: f64, noise: f64) -> (f64, f64) {
         let program = &self.tenant.program;
-        self.running &= self.tenant.stops.is_none_or(|stops| now < stops);
+        self.running &= self.tenant.stops_at.is_none_or(|stops| now < stops);
         if self.lease.is_some_and(|lease| lease.until <= now) {
             self.lease = None;
         }
@@ -440,28 +457,29 @@ impl<'a> Cell<'a> {
         self.offered = program.offered(now);
         let hits = program.hits(self.cache);
         self.served = (program.peak(self.cache) * noise).min(self.offered);
-        let touched = self.served * program.touches.get() as f64 * DT;
+        let touched = self.served * program.bytes_per_request.get() as f64 * SLICE_SECONDS;
         let missed = touched * (1.0 - hits);
         let data = program.data.get() as f64;
-        let before = ((self.seen - self.cache) / (data - self.cache).max(1.0)).clamp(0.0, 1.0);
-        self.seen = (self.seen + missed * (1.0 - before)).min(data);
+        let before = ((self.ever_cached - self.cache) / (data - self.cache).max(1.0)).clamp(0.0, 1.0);
+        self.ever_cached = (self.ever_cached + missed * (1.0 - before)).min(data);
         self.rbytes += missed;
         self.refault += missed * before;
         self.activate += missed * before * self.active * 0.1;
-        let lately = (touched * 10.0 / DT / self.cache.max(1.0)).min(1.0);
+        let lately = (touched * 10.0 / SLICE_SECONDS / self.cache.max(1.0)).min(1.0);
         self.active += 0.1 * (lately - self.active);
-        let waiting = self.served * program.miss * (1.0 - hits);
+        let waiting = self.served * program.miss_seconds * (1.0 - hits);
         let some = 1.0 - (-waiting).exp();
-        self.io_some += some * DT;
+        self.io_some += some * SLICE_SECONDS;
         if missed * before > 0.0 {
-            self.memory_some += 0.05 * before * some * DT;
-            self.memory_full += if hits < 0.02 { 0.5 * DT } else { 0.0 };
+            self.memory_some += 0.05 * before * some * SLICE_SECONDS;
+            self.memory_full += if hits < 0.02 { 0.5 * SLICE_SECONDS } else { 0.0 };
         }
         let wanted = program.anon.get() as f64;
         let wanted =
             if program.elastic { self.export.or(Bytes(u64::MAX)).get() as f64 * 0.8 } else { wanted }
                 .min(wanted);
-        let anon = (wanted - self.anon - self.swap).clamp(-ALLOCATES * DT, ALLOCATES * DT);
+        let anon = (wanted - self.anon - self.swap)
+            .clamp(-ALLOCATION_RATE * SLICE_SECONDS, ALLOCATION_RATE * SLICE_SECONDS);
         self.anon = (self.anon + anon.min(0.0)).max(0.0);
         let room = max.min(self.lease.map_or(f64::INFINITY, |lease| lease.high.get() as f64)) - self.usage();
         let (anon, cache) = (anon.max(0.0), missed.min((data - self.cache).max(0.0)));
@@ -477,7 +495,7 @@ impl<'a> Cell<'a> {
 
     fn sample(&self, v2: bool, stalls: bool, swap_room: Bytes) -> GroupMemory {
         let size = |x: f64| Bytes(x.max(0.0) as u64);
-        let stalls = stalls.then(|| Stalls {
+        let stalls = stalls.then(|| StallTotals {
             memory_some: time(self.memory_some),
             memory_full: time(self.memory_full),
             io_some: time(self.io_some),
@@ -505,8 +523,8 @@ impl<'a> Cell<'a> {
 }
 
 /// The cgroup of a tenant.
-fn id(i: usize) -> GroupId {
-    GroupId(i as u64 + 2)
+fn id(i: usize) -> CgroupId {
+    CgroupId(i as u64 + 2)
 }
 
 fn time(seconds: f64) -> Micros {

@@ -1,48 +1,53 @@
 //! What a record means for governors: counters become rates, and the operator's terms fill in what it leaves out.
 
-use super::{Kind, Measure, Record, Report};
+use super::{Measure, MeasureKind, ProbeRecord, ProbeReport};
 use crate::unit::Micros;
 use serde::{Deserialize, Serialize};
 
 /// What the operator says about a probe, for records that do not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Terms {
+pub struct ProbeDefaults {
     /// Whether more is better or less.
-    pub kind: Option<Kind>,
+    pub kind: Option<MeasureKind>,
     /// What is promised.
     pub objective: Option<f64>,
 }
 
 /// Two records closer than this make no rate: one packet more or less would be all of it.
-const CLOSEST: Micros = Micros::millis(50);
+const MIN_INTERVAL: Micros = Micros::millis(50);
 
 /// Makes reports of one probe's records, in the order they come.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Meter {
-    last: Option<(Micros, Counters)>,
+pub struct ProbeMeter {
+    last: Option<(Micros, ProbeCounters)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Counters {
+struct ProbeCounters {
     served: f64,
     offered: Option<f64>,
     time: Option<f64>,
 }
 
-impl Meter {
+impl ProbeMeter {
     /// The report that a record makes, with `at` on the monotonic clock. `None` from the first record of counters, from one
     /// after they began anew (the application was restarted), and from one that comes right after another.
-    pub fn report(&mut self, record: &Record, terms: Terms, at: Micros) -> Option<Report> {
+    pub fn report(&mut self, record: &ProbeRecord, terms: ProbeDefaults, at: Micros) -> Option<ProbeReport> {
         if let Some(colour) = record.colour {
-            return Some(Report::Colour { colour });
+            return Some(ProbeReport::Colour { colour });
         }
-        let kind = record.kind.or(terms.kind).unwrap_or(Kind::Throughput);
+        let kind = record.kind.or(terms.kind).unwrap_or(MeasureKind::Throughput);
         let objective = record.objective.or(terms.objective);
         let now = match record.served {
             Some(served) => {
-                return Some(Report::Measure(Measure { kind, served, offered: record.offered, objective }));
+                return Some(ProbeReport::Measure(Measure {
+                    kind,
+                    served,
+                    offered: record.offered,
+                    objective,
+                }));
             }
-            None => Counters {
+            None => ProbeCounters {
                 served: record.served_total?,
                 offered: record.offered_total,
                 time: record.time_total,
@@ -53,29 +58,29 @@ impl Meter {
             return None;
         };
         let elapsed = at.saturating_sub(since);
-        if elapsed < CLOSEST {
+        if elapsed < MIN_INTERVAL {
             return None;
         }
         self.last = Some((at, now));
         let seconds = elapsed.get() as f64 / 1e6;
-        let grew = grown(before.served, now.served)?;
+        let grew = increase(before.served, now.served)?;
         let served = match kind {
-            Kind::Throughput => grew / seconds,
+            MeasureKind::Throughput => grew / seconds,
             // Nobody asked: nobody waited.
-            Kind::Latency if grew == 0.0 => 0.0,
-            Kind::Latency => grown(before.time?, now.time?)? / grew,
+            MeasureKind::Latency if grew == 0.0 => 0.0,
+            MeasureKind::Latency => increase(before.time?, now.time?)? / grew,
         };
         let offered = match (record.offered, before.offered, now.offered) {
             (Some(offered), _, _) => Some(offered),
-            (None, Some(before), Some(now)) => Some(grown(before, now)? / seconds),
+            (None, Some(before), Some(now)) => Some(increase(before, now)? / seconds),
             _ => None,
         };
-        Some(Report::Measure(Measure { kind, served, offered, objective }))
+        Some(ProbeReport::Measure(Measure { kind, served, offered, objective }))
     }
 }
 
 /// How much a counter grew; `None` where it began anew.
-fn grown(before: f64, now: f64) -> Option<f64> {
+fn increase(before: f64, now: f64) -> Option<f64> {
     (now >= before).then_some(now - before)
 }
 
@@ -85,14 +90,19 @@ mod tests {
     use crate::probe::Colour;
 
     /// Feeds records a second apart.
-    fn reports(texts: &[&str], terms: Terms) -> Vec<Option<Report>> {
-        let mut meter = Meter::default();
-        let record = |text: &str| Record::parse(text.as_bytes()).unwrap();
+    fn reports(texts: &[&str], terms: ProbeDefaults) -> Vec<Option<ProbeReport>> {
+        let mut meter = ProbeMeter::default();
+        let record = |text: &str| ProbeRecord::parse(text.as_bytes()).unwrap();
         (1..).zip(texts).map(|(n, text)| meter.report(&record(text), terms, Micros::secs(n))).collect()
     }
 
-    fn measure(kind: Kind, served: f64, offered: Option<f64>, objective: Option<f64>) -> Option<Report> {
-        Some(Report::Measure(Measure { kind, served, offered, objective }))
+    fn measure(
+        kind: MeasureKind,
+        served: f64,
+        offered: Option<f64>,
+        objective: Option<f64>,
+    ) -> Option<ProbeReport> {
+        Some(ProbeReport::Measure(Measure { kind, served, offered, objective }))
     }
 
     #[test]
@@ -104,11 +114,14 @@ mod tests {
             "served_total=20",
             "served_total=50",
         ];
-        let rate = |served| measure(Kind::Throughput, served, None, None);
-        assert_eq!(reports(&texts, Terms::default()), [None, rate(250.0), rate(0.0), None, rate(30.0)]);
+        let rate = |served| measure(MeasureKind::Throughput, served, None, None);
+        assert_eq!(
+            reports(&texts, ProbeDefaults::default()),
+            [None, rate(250.0), rate(0.0), None, rate(30.0)]
+        );
         let texts = ["served_total=0 offered_total=0", "served_total=80 offered_total=100"];
-        let both = measure(Kind::Throughput, 80.0, Some(100.0), None);
-        assert_eq!(reports(&texts, Terms::default()), [None, both]);
+        let both = measure(MeasureKind::Throughput, 80.0, Some(100.0), None);
+        assert_eq!(reports(&texts, ProbeDefaults::default()), [None, both]);
     }
 
     #[test]
@@ -117,33 +130,33 @@ mod tests {
             let (served, time) = two.split_once(' ').unwrap();
             format!("kind=latency served_total={served} time_total={time} objective=0.1")
         });
-        let latency = |served| measure(Kind::Latency, served, None, Some(0.1));
+        let latency = |served| measure(MeasureKind::Latency, served, None, Some(0.1));
         let texts = texts.each_ref().map(String::as_str);
-        assert_eq!(reports(&texts, Terms::default()), [None, latency(0.05), latency(0.0)]);
+        assert_eq!(reports(&texts, ProbeDefaults::default()), [None, latency(0.05), latency(0.0)]);
     }
 
     #[test]
     fn what_a_record_says_itself_counts_more_than_the_operators_terms() {
-        let terms = Terms { kind: Some(Kind::Latency), objective: Some(9.0) };
+        let terms = ProbeDefaults { kind: Some(MeasureKind::Latency), objective: Some(9.0) };
         let texts = ["served=4", "served=4 objective=5 kind=throughput", "red"];
         assert_eq!(
             reports(&texts, terms),
             [
-                measure(Kind::Latency, 4.0, None, Some(9.0)),
-                measure(Kind::Throughput, 4.0, None, Some(5.0)),
-                Some(Report::Colour { colour: Colour::Red }),
+                measure(MeasureKind::Latency, 4.0, None, Some(9.0)),
+                measure(MeasureKind::Throughput, 4.0, None, Some(5.0)),
+                Some(ProbeReport::Colour { colour: Colour::Red }),
             ]
         );
     }
 
     #[test]
     fn records_that_come_together_make_no_rate_and_lose_nothing() {
-        let mut meter = Meter::default();
+        let mut meter = ProbeMeter::default();
         let mut at = |millis, total: f64| {
-            let record = Record { served_total: Some(total), ..Record::default() };
-            meter.report(&record, Terms::default(), Micros::millis(millis))
+            let record = ProbeRecord { served_total: Some(total), ..ProbeRecord::default() };
+            meter.report(&record, ProbeDefaults::default(), Micros::millis(millis))
         };
         assert_eq!((at(1_000, 0.0), at(1_010, 50.0)), (None, None));
-        assert_eq!(at(2_000, 100.0), measure(Kind::Throughput, 100.0, None, None));
+        assert_eq!(at(2_000, 100.0), measure(MeasureKind::Throughput, 100.0, None, None));
     }
 }

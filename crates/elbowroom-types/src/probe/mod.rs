@@ -8,16 +8,16 @@
 //! what was asked of it. It says nothing about memory: what a number means for memory is the governor's to judge, and
 //! what a container may take is bounded by its reservation and weight whatever its probe says.
 
-//! An application writes a [`Record`] (one line of words, or JSON), or shows counters that a scrape finds
-//! ([`prometheus`]); a [`Meter`] makes the [`Report`] of it that governors are told. Counters are as good as rates: what a
+//! An application writes a [`ProbeRecord`] (one line of words, or JSON), or shows counters that a scrape finds
+//! ([`prometheus`]); a [`ProbeMeter`] makes the [`ProbeReport`] of it that governors are told. Counters are as good as rates: what a
 //! second made of them is computed here, so that a probe in a shell needs no memory.
 
 mod meter;
 pub mod prometheus;
 mod record;
 
-pub use meter::{Meter, Terms};
-pub use record::{LONGEST, Record, RecordError};
+pub use meter::{ProbeDefaults, ProbeMeter};
+pub use record::{MAX_RECORD_LEN, ProbeRecord, ProbeRecordError};
 
 use crate::unit::Micros;
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ pub enum Colour {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum MeasureKind {
     /// Operations in a second; more is better.
     Throughput,
     /// A latency, in any unit that the objective shares; less is better.
@@ -53,7 +53,7 @@ pub enum Kind {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Measure {
     /// Whether `served` is better large or small.
-    pub kind: Kind,
+    pub kind: MeasureKind,
     /// Operations in a second, or the latency.
     pub served: f64,
     /// Operations in a second that were asked for; `None` where the application cannot know.
@@ -66,7 +66,7 @@ pub struct Measure {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
-pub enum Report {
+pub enum ProbeReport {
     /// Numbers, judged by the governor.
     Measure(Measure),
     /// The application's own judgement.
@@ -77,7 +77,7 @@ pub enum Report {
 }
 
 /// How long a report counts where nothing else is configured.
-pub const TTL: Micros = Micros::secs(5);
+pub const DEFAULT_TTL: Micros = Micros::secs(5);
 /// A probe that said nothing for this long is gone.
 pub const ABSENT_AFTER: Micros = Micros::secs(60);
 
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_report_is_fresh_then_stale_then_absent() {
-        let of = |now| Freshness::of(Micros::secs(10), TTL, Micros::secs(now));
+        let of = |now| Freshness::of(Micros::secs(10), DEFAULT_TTL, Micros::secs(now));
         assert_eq!(
             [10, 15, 16, 70, 71].map(of).map(Freshness::name),
             ["fresh", "fresh", "stale", "stale", "absent"]

@@ -1,7 +1,7 @@
 //! A record from a page of metrics: the text format that Prometheus and OpenMetrics scrapers read
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/>), as far as samples go.
 
-use super::record::{Record, RecordError};
+use super::record::{ProbeRecord, ProbeRecordError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,17 +10,17 @@ use std::str::FromStr;
 /// Which metric is which number of a record: `served_total = "http_requests_total{code=\"200\"}"`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Metrics(pub BTreeMap<String, Selector>);
+pub struct MetricMapping(pub BTreeMap<String, MetricSelector>);
 
 /// A metric's name, and labels that its samples must have. What several samples say is added up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Selector {
+pub struct MetricSelector {
     name: String,
-    labels: Labels,
+    labels: MetricLabels,
 }
 
 /// Names and values.
-type Labels = Vec<(String, String)>;
+type MetricLabels = Vec<(String, String)>;
 
 /// Why a selector or a page was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,16 +40,16 @@ pub enum MetricsError {
     Absent(String),
     /// What the page says makes no record.
     #[error(transparent)]
-    Record(#[from] RecordError),
+    Record(#[from] ProbeRecordError),
 }
 
-impl Metrics {
+impl MetricMapping {
     /// Refuses keys that no record has.
     ///
     /// # Errors
     /// [`MetricsError::Key`].
     pub fn check(&self) -> Result<(), MetricsError> {
-        let unknown = self.0.keys().find(|key| Record::default().number_mut(key).is_none());
+        let unknown = self.0.keys().find(|key| ProbeRecord::default().number_mut(key).is_none());
         unknown.map_or(Ok(()), |key| Err(MetricsError::Key(key.clone())))
     }
 
@@ -57,12 +57,12 @@ impl Metrics {
     ///
     /// # Errors
     /// See [`MetricsError`].
-    pub fn record(&self, page: &str, base: Record) -> Result<Record, MetricsError> {
+    pub fn record(&self, page: &str, base: ProbeRecord) -> Result<ProbeRecord, MetricsError> {
         let mut sums: Vec<Option<f64>> = vec![None; self.0.len()];
         for line in page.lines() {
-            let Some((name, labels, value)) = sample(line) else { continue };
+            let Some((name, labels, value)) = parse_sample(line) else { continue };
             for (sum, selector) in sums.iter_mut().zip(self.0.values()) {
-                if selector.name == name && selector.fits(&labels) {
+                if selector.name == name && selector.matches(&labels) {
                     *sum = Some(sum.unwrap_or(0.0) + value);
                 }
             }
@@ -77,7 +77,7 @@ impl Metrics {
 }
 
 /// Name, labels and value of a sample's line; `None` for comments and for what is no sample.
-fn sample(line: &str) -> Option<(&str, Labels, f64)> {
+fn parse_sample(line: &str) -> Option<(&str, MetricLabels, f64)> {
     let end = line.find(|c: char| !is_name(c)).filter(|end| *end > 0)?;
     let (name, rest) = line.split_at(end);
     let (labels, rest) = match rest.strip_prefix('{') {
@@ -89,7 +89,7 @@ fn sample(line: &str) -> Option<(&str, Labels, f64)> {
 }
 
 /// `a="b",c="d"}`, and what follows it.
-fn parse_labels(text: &str) -> Option<(Labels, &str)> {
+fn parse_labels(text: &str) -> Option<(MetricLabels, &str)> {
     let mut labels = Vec::new();
     let mut rest = text;
     loop {
@@ -119,13 +119,13 @@ const fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == ':'
 }
 
-impl Selector {
-    fn fits(&self, labels: &[(String, String)]) -> bool {
+impl MetricSelector {
+    fn matches(&self, labels: &[(String, String)]) -> bool {
         self.labels.iter().all(|wanted| labels.contains(wanted))
     }
 }
 
-impl FromStr for Selector {
+impl FromStr for MetricSelector {
     type Err = MetricsError;
 
     fn from_str(text: &str) -> Result<Self, MetricsError> {
@@ -144,7 +144,7 @@ impl FromStr for Selector {
     }
 }
 
-impl fmt::Display for Selector {
+impl fmt::Display for MetricSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
         if self.labels.is_empty() {
@@ -158,13 +158,13 @@ impl fmt::Display for Selector {
     }
 }
 
-impl Serialize for Selector {
+impl Serialize for MetricSelector {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Selector {
+impl<'de> Deserialize<'de> for MetricSelector {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
     }
@@ -186,11 +186,12 @@ not_a_number NaN
 requests_seconds_sum 12.5
 "#;
 
-    fn record(pairs: &[(&str, &str)]) -> Result<Record, MetricsError> {
-        let metrics =
-            Metrics(pairs.iter().map(|(key, text)| ((*key).to_owned(), text.parse().unwrap())).collect());
+    fn record(pairs: &[(&str, &str)]) -> Result<ProbeRecord, MetricsError> {
+        let metrics = MetricMapping(
+            pairs.iter().map(|(key, text)| ((*key).to_owned(), text.parse().unwrap())).collect(),
+        );
         metrics.check()?;
-        metrics.record(PAGE, Record::default())
+        metrics.record(PAGE, ProbeRecord::default())
     }
 
     #[test]
@@ -219,20 +220,20 @@ requests_seconds_sum 12.5
     #[test]
     fn selectors_read_back_and_bad_ones_are_refused() {
         for text in ["up", "a:b_c", r#"x{a="b"}"#, r#"x{a="b",c="q\"\\\n"}"#] {
-            assert_eq!(text.parse::<Selector>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<MetricSelector>().unwrap().to_string(), text);
         }
         for text in ["", "1a", "a b", "a{", "a{b}", "a{b=c}", r#"a{b="c"} "#, "a-b"] {
-            assert!(text.parse::<Selector>().is_err(), "{text}");
+            assert!(text.parse::<MetricSelector>().is_err(), "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn nothing_panics(page in ".{0,300}", selector in ".{0,60}") {
-            let _ = selector.parse::<Selector>();
-            page.lines().for_each(|line| drop(sample(line)));
-            let metrics = Metrics([("served".to_owned(), "a".parse().unwrap())].into());
-            let _ = metrics.record(&page, Record::default());
+            let _ = selector.parse::<MetricSelector>();
+            page.lines().for_each(|line| drop(parse_sample(line)));
+            let metrics = MetricMapping([("served".to_owned(), "a".parse().unwrap())].into());
+            let _ = metrics.record(&page, ProbeRecord::default());
         }
     }
 }

@@ -1,10 +1,10 @@
 //! One record of a probe as it comes over a socket, from a file or out of a program.
 
-use super::{Colour, Kind};
+use super::{Colour, MeasureKind};
 use serde::{Deserialize, Serialize};
 
 /// Longest record, in bytes.
-pub const LONGEST: usize = 4096;
+pub const MAX_RECORD_LEN: usize = 4096;
 
 /// What an application says: numbers of now, counters since some beginning, or just a colour.
 ///
@@ -13,10 +13,10 @@ pub const LONGEST: usize = 4096;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
-pub struct Record {
+pub struct ProbeRecord {
     /// Whether more is better (`throughput`, the default) or less (`latency`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub kind: Option<Kind>,
+    pub kind: Option<MeasureKind>,
     /// Operations in the last second, or the latency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub served: Option<f64>,
@@ -42,9 +42,9 @@ pub struct Record {
 
 /// Why a record was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RecordError {
-    /// It is longer than [`LONGEST`].
-    #[error("a record of {0} bytes: at most {LONGEST}")]
+pub enum ProbeRecordError {
+    /// It is longer than [`MAX_RECORD_LEN`].
+    #[error("a record of {0} bytes: at most {MAX_RECORD_LEN}")]
     TooLong(usize),
     /// A word that is neither `key=value` nor a colour.
     #[error("\"{0}\" is not key=value or a colour: write for example served=812 objective=800")]
@@ -66,50 +66,50 @@ pub enum RecordError {
     #[error(
         "it says neither served, served_total nor colour: write for example served=812 objective=800, or green"
     )]
-    Nothing,
+    Empty,
     /// A mean latency needs two counters.
     #[error("a latency of counters is time_total by served_total: give both, or served itself")]
-    HalfALatency,
+    IncompleteLatency,
 }
 
 const NUMBER: &str = "a number from 0 up";
 
-impl Record {
+impl ProbeRecord {
     /// Reads one record.
     ///
     /// # Errors
-    /// See [`RecordError`]; nothing of a refused record counts.
-    pub fn parse(bytes: &[u8]) -> Result<Self, RecordError> {
-        if bytes.len() > LONGEST {
-            return Err(RecordError::TooLong(bytes.len()));
+    /// See [`ProbeRecordError`]; nothing of a refused record counts.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ProbeRecordError> {
+        if bytes.len() > MAX_RECORD_LEN {
+            return Err(ProbeRecordError::TooLong(bytes.len()));
         }
         let text = String::from_utf8_lossy(bytes);
         let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
-        let record = if text.starts_with('{') { json(text)? } else { words(text)? };
+        let record = if text.starts_with('{') { parse_json(text)? } else { parse_words(text)? };
         record.check()
     }
 
     /// Refuses what is well spelled and cannot be meant.
     ///
     /// # Errors
-    /// See [`RecordError`].
-    pub fn check(self) -> Result<Self, RecordError> {
+    /// See [`ProbeRecordError`].
+    pub fn check(self) -> Result<Self, ProbeRecordError> {
         for (key, value) in self.numbers() {
             if value.is_some_and(|n| !n.is_finite() || n < 0.0) {
-                return Err(refused(key, &value.unwrap_or_default().to_string(), NUMBER));
+                return Err(invalid_value(key, &value.unwrap_or_default().to_string(), NUMBER));
             }
         }
         if self.objective == Some(0.0) {
-            return Err(refused("objective", "0", "a number above 0"));
+            return Err(invalid_value("objective", "0", "a number above 0"));
         }
-        let latency = self.kind == Some(Kind::Latency);
+        let latency = self.kind == Some(MeasureKind::Latency);
         match self {
             Self { colour: Some(_), .. } | Self { served: Some(_), .. } => Ok(self),
             Self { served_total: Some(_), time_total, .. } if latency == time_total.is_some() => Ok(self),
             Self { served_total: Some(_), .. } | Self { time_total: Some(_), .. } => {
-                Err(RecordError::HalfALatency)
+                Err(ProbeRecordError::IncompleteLatency)
             }
-            _ => Err(RecordError::Nothing),
+            _ => Err(ProbeRecordError::Empty),
         }
     }
 
@@ -139,29 +139,32 @@ impl Record {
     }
 }
 
-fn json(text: &str) -> Result<Record, RecordError> {
-    serde_json::from_str(text).map_err(|e| RecordError::Json(e.to_string()))
+fn parse_json(text: &str) -> Result<ProbeRecord, ProbeRecordError> {
+    serde_json::from_str(text).map_err(|e| ProbeRecordError::Json(e.to_string()))
 }
 
-fn words(text: &str) -> Result<Record, RecordError> {
-    let mut record = Record::default();
+fn parse_words(text: &str) -> Result<ProbeRecord, ProbeRecordError> {
+    let mut record = ProbeRecord::default();
     for word in text.split_whitespace() {
         let Some((key, value)) = word.split_once('=') else {
-            record.colour = Some(named::<Colour>(word).ok_or_else(|| RecordError::Word(short(word)))?);
+            record.colour =
+                Some(parse_word::<Colour>(word).ok_or_else(|| ProbeRecordError::Word(excerpt(word)))?);
             continue;
         };
         match key {
             "kind" => {
-                let kind = named(value).ok_or_else(|| refused(key, value, "throughput or latency"))?;
+                let kind =
+                    parse_word(value).ok_or_else(|| invalid_value(key, value, "throughput or latency"))?;
                 record.kind = Some(kind);
             }
             "colour" | "color" => {
-                let colour = named(value).ok_or_else(|| refused(key, value, "red, yellow or green"))?;
+                let colour =
+                    parse_word(value).ok_or_else(|| invalid_value(key, value, "red, yellow or green"))?;
                 record.colour = Some(colour);
             }
             key => {
                 if let Some(number) = record.number_mut(key) {
-                    *number = Some(value.parse().map_err(|_| refused(key, value, NUMBER))?);
+                    *number = Some(value.parse().map_err(|_| invalid_value(key, value, NUMBER))?);
                 }
             }
         }
@@ -170,19 +173,19 @@ fn words(text: &str) -> Result<Record, RecordError> {
 }
 
 /// One of a closed list of words, as its type spells them.
-fn named<T: for<'a> Deserialize<'a>>(word: &str) -> Option<T> {
+fn parse_word<T: for<'a> Deserialize<'a>>(word: &str) -> Option<T> {
     use serde::de::IntoDeserializer;
     use serde::de::value::{Error, StrDeserializer};
     let word: StrDeserializer<'_, Error> = word.into_deserializer();
     T::deserialize(word).ok()
 }
 
-fn refused(key: &str, value: &str, expected: &'static str) -> RecordError {
-    RecordError::Value { key: key.to_owned(), value: short(value), expected }
+fn invalid_value(key: &str, value: &str, expected: &'static str) -> ProbeRecordError {
+    ProbeRecordError::Value { key: key.to_owned(), value: excerpt(value), expected }
 }
 
 /// As a message may repeat it.
-fn short(text: &str) -> String {
+fn excerpt(text: &str) -> String {
     text.chars().take(40).flat_map(char::escape_debug).collect()
 }
 
@@ -191,25 +194,25 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn served(served: f64) -> Record {
-        Record { served: Some(served), ..Record::default() }
+    fn served(served: f64) -> ProbeRecord {
+        ProbeRecord { served: Some(served), ..ProbeRecord::default() }
     }
 
     #[test]
     fn words_and_json_say_the_same() {
-        let all = Record {
+        let all = ProbeRecord {
             offered: Some(900.0),
             objective: Some(800.0),
-            kind: Some(Kind::Throughput),
+            kind: Some(MeasureKind::Throughput),
             ..served(812.0)
         };
-        let counters = Record {
-            kind: Some(Kind::Latency),
+        let counters = ProbeRecord {
+            kind: Some(MeasureKind::Latency),
             served_total: Some(1e3),
             time_total: Some(2.5),
-            ..Record::default()
+            ..ProbeRecord::default()
         };
-        let red = Record { colour: Some(Colour::Red), ..Record::default() };
+        let red = ProbeRecord { colour: Some(Colour::Red), ..ProbeRecord::default() };
         for (text, expect) in [
             ("served=812 offered=900 objective=800 kind=throughput", all),
             ("served=812\noffered=900\nobjective=800\nkind=throughput\n", all),
@@ -222,7 +225,7 @@ mod tests {
             (r#"{"color":"red"}"#, red),
             ("\0 served=1\0", served(1.0)),
         ] {
-            assert_eq!(Record::parse(text.as_bytes()), Ok(expect), "{text}");
+            assert_eq!(ProbeRecord::parse(text.as_bytes()), Ok(expect), "{text}");
         }
     }
 
@@ -247,27 +250,30 @@ mod tests {
             (r#"{"served": 1"#, "not a record"),
             (r#"{"served": -1}"#, "served=-1: not a number"),
         ] {
-            let error = Record::parse(text.as_bytes()).unwrap_err().to_string();
+            let error = ProbeRecord::parse(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(expect) && !error.contains('\n'), "{text:?}: {error}");
         }
-        assert_eq!(Record::parse(&[b' '; LONGEST + 1]), Err(RecordError::TooLong(LONGEST + 1)));
+        assert_eq!(
+            ProbeRecord::parse(&[b' '; MAX_RECORD_LEN + 1]),
+            Err(ProbeRecordError::TooLong(MAX_RECORD_LEN + 1))
+        );
     }
 
     proptest! {
         #[test]
         fn nothing_panics_and_what_is_taken_has_only_good_numbers(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            if let Ok(record) = Record::parse(&bytes) {
+            if let Ok(record) = ProbeRecord::parse(&bytes) {
                 prop_assert!(record.check().is_ok());
             }
         }
 
         #[test]
         fn a_record_reads_back_from_its_own_json(served in 0..1u32 << 30, objective in 1..1u32 << 30) {
-            let record = Record {
-                served: Some(served.into()), objective: Some(objective.into()), ..Record::default()
+            let record = ProbeRecord {
+                served: Some(served.into()), objective: Some(objective.into()), ..ProbeRecord::default()
             };
             let text = serde_json::to_vec(&record).unwrap();
-            prop_assert_eq!(Record::parse(&text).unwrap(), record);
+            prop_assert_eq!(ProbeRecord::parse(&text).unwrap(), record);
         }
     }
 }

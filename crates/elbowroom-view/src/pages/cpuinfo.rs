@@ -13,7 +13,7 @@
 //! Records take constant room, so that one CPU more adds bytes and moves none: where a computed number or the frequency is
 //! shorter than the host's, spaces follow the record's last line.
 
-use super::facts::Facts;
+use super::snapshot::ContainerSnapshot;
 use super::text::push_line;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,11 +21,11 @@ use std::collections::{BTreeMap, BTreeSet};
 const MHZ_WIDTH: usize = 8;
 
 /// The page, from the host's text.
-pub(super) fn text(facts: &Facts, host: &str) -> String {
+pub(super) fn text(facts: &ContainerSnapshot, host: &str) -> String {
     let (online, possible) = (facts.shown_online(), facts.shown_possible());
-    let records: Vec<Record> = host
+    let records: Vec<CpuinfoRecord> = host
         .split_inclusive("\n\n")
-        .map(Record::new)
+        .map(CpuinfoRecord::new)
         .filter(|r| r.processor.is_none_or(|cpu| online.contains(cpu) && possible.contains(cpu)))
         .collect();
     let mut packages: BTreeMap<&str, (usize, BTreeSet<&str>)> = BTreeMap::new();
@@ -43,14 +43,14 @@ pub(super) fn text(facts: &Facts, host: &str) -> String {
     out
 }
 
-struct Record<'a> {
+struct CpuinfoRecord<'a> {
     text: &'a str,
     processor: Option<u32>,
     physical_id: Option<&'a str>,
     core_id: Option<&'a str>,
 }
 
-impl<'a> Record<'a> {
+impl<'a> CpuinfoRecord<'a> {
     fn new(text: &'a str) -> Self {
         let mut record = Self { text, processor: None, physical_id: None, core_id: None };
         for (key, value) in text.lines().filter_map(key_value) {
@@ -96,7 +96,7 @@ fn key_value(line: &str) -> Option<(&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pages::text::{Pad, fit};
+    use crate::pages::text::{Padding, fit};
 
     fn host(cpus: u32) -> String {
         let record = |n| {
@@ -110,8 +110,12 @@ mod tests {
         (0..cpus).map(record).collect()
     }
 
-    fn facts(online: &str, possible: &str) -> Facts {
-        Facts { online: online.parse().unwrap(), possible: possible.parse().unwrap(), ..Facts::EMPTY }
+    fn facts(online: &str, possible: &str) -> ContainerSnapshot {
+        ContainerSnapshot {
+            online: online.parse().unwrap(),
+            possible: possible.parse().unwrap(),
+            ..ContainerSnapshot::EMPTY
+        }
     }
 
     #[test]
@@ -136,7 +140,7 @@ mod tests {
         let size = text(&facts("0-15", "0-15"), &host16).len() as u32;
         let place = |online: &str, host: &str| {
             let page =
-                String::from_utf8(fit(&text(&facts(online, "0-15"), host), size, Pad::Spaces)).unwrap();
+                String::from_utf8(fit(&text(&facts(online, "0-15"), host), size, Padding::Spaces)).unwrap();
             assert_eq!(page.len() as u32, size);
             page.find("processor\t: 2").unwrap()
         };

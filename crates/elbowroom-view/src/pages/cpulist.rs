@@ -35,7 +35,7 @@ pub(super) fn tail_list_size(possible: &CpuSet) -> usize {
 /// A list: the CPUs of the host's that are in `shown`.
 pub(super) fn list(host: &str, shown: &CpuSet) -> String {
     let cpus: CpuSet = host.parse().unwrap_or_default();
-    format!("{}\n", cpus.and(shown))
+    format!("{}\n", cpus.intersection(shown))
 }
 
 /// A mask in the kernel's form (`00ff`, `ff,ffffffff`; lib/vsprintf.c `bitmap_string`): the host's, with the bits of CPUs
@@ -91,9 +91,9 @@ mod tests {
             cpus in proptest::collection::btree_set(0u32..1024, 1..64), n in 0u32..64,
         ) {
             let possible: CpuSet = cpus.into_iter().flat_map(|cpu| [cpu, cpu + 1, cpu + 2]).collect();
-            let online = possible.take(n);
+            let online = possible.lowest(n);
             prop_assert!(online.to_string().len() < list_size(&possible));
-            prop_assert!(possible.minus(&online).to_string().len() < tail_list_size(&possible));
+            prop_assert!(possible.difference(&online).to_string().len() < tail_list_size(&possible));
         }
 
         #[test]
@@ -108,7 +108,7 @@ mod tests {
             let word = |at: u32| (0..32).filter(|b| cpus.contains(&(at + b))).map(|b| 1u32 << b).sum::<u32>();
             let host = format!("{:08x},{:08x},{:08x},{:08x}", word(96), word(64), word(32), word(0));
             let shown = CpuSet::first_n(n);
-            let expect = cpus.iter().copied().collect::<CpuSet>().and(&shown);
+            let expect = cpus.iter().copied().collect::<CpuSet>().intersection(&shown);
             let out = mask(&host, &shown);
             let bits: Vec<u32> = out.trim().split(',').rev().map(|w| u32::from_str_radix(w, 16).unwrap()).collect();
             let read: CpuSet = (0..128).filter(|cpu| bits[(cpu / 32) as usize] & (1 << (cpu % 32)) != 0).collect();

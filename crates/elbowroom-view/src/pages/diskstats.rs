@@ -10,16 +10,16 @@
 //! that the host's text lacks is not shown. cgroup v1 and v2 give the same page. Counters are for whole devices, as cgroups
 //! keep them: the rows of partitions are 0.
 
-use super::facts::Facts;
-use super::text::widest;
+use super::snapshot::ContainerSnapshot;
+use super::text::max_of_width;
 use elbowroom_types::sample::{DeviceNumber, IoStat};
 
 /// Bytes of a sector in this file, whatever the device's own.
 const SECTOR: u64 = 512;
 /// A column after the name: where it is, how wide, what it counts.
-type Column = (usize, usize, fn(&IoStat) -> u64);
+type DiskstatsColumn = (usize, usize, fn(&IoStat) -> u64);
 /// The columns that a container has.
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [DiskstatsColumn; 6] = [
     (0, 12, |io| io.rios),
     (2, 14, |io| io.rbytes.get() / SECTOR),
     (4, 12, |io| io.wios),
@@ -29,7 +29,7 @@ const COLUMNS: [Column; 6] = [
 ];
 
 /// The page, from the host's text.
-pub(super) fn text(facts: &Facts, host: &str) -> String {
+pub(super) fn text(facts: &ContainerSnapshot, host: &str) -> String {
     let mut out = String::with_capacity(host.len() * 2);
     for line in host.lines() {
         let mut words = line.split_ascii_whitespace();
@@ -44,7 +44,7 @@ pub(super) fn text(facts: &Facts, host: &str) -> String {
             match COLUMNS.iter().find(|(at, ..)| *at == i) {
                 None => out.push_str(" 0"),
                 Some(&(_, width, of)) => {
-                    let n = io.map_or(0, of).min(widest(width as u32));
+                    let n = io.map_or(0, of).min(max_of_width(width as u32));
                     out.push_str(&format!(" {n:>width$}"));
                 }
             }
@@ -62,8 +62,8 @@ mod tests {
     const HOST: &str = " 254       0 vda 56813 17505 4272642 13196 18089 17042 2868096 6568 0 6804 20174 6209 36 515672 343 2179 66\n\
         \x20254       1 vda1 5 5 5 5 5 5 5 5 5 5 5\ngarbage\n 8 x sda 1\n";
 
-    fn facts(n: u64) -> Facts {
-        let mut facts = Facts { nr_disks: 2, ..Facts::EMPTY };
+    fn facts(n: u64) -> ContainerSnapshot {
+        let mut facts = ContainerSnapshot { nr_disks: 2, ..ContainerSnapshot::EMPTY };
         let io = IoStat {
             rios: n,
             rbytes: Bytes(n),

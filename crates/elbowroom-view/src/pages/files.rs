@@ -1,6 +1,6 @@
 //! Which files there are: the tables behind [`super::tree`].
 
-use super::tree::Node;
+use super::tree::ViewNode;
 
 /// The directories below a CPU's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,7 +21,7 @@ pub enum CpuDir {
 
 /// How a file in a table becomes its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum FileFormat {
     /// The host's text.
     Text,
     /// The host's value, in this many bytes: it may change to a longer one.
@@ -43,8 +43,8 @@ pub(super) enum Form {
 
 /// Every node of which a container has one: itself, its parent, its name. Its place here, counted from one, is its number:
 /// append only.
-pub(super) const SINGLES: &[(Node, Node, &str)] = {
-    use Node::*;
+pub(super) const FIXED_NODES: &[(ViewNode, ViewNode, &str)] = {
+    use ViewNode::*;
     &[
         (Root, Root, ""),
         (Proc, Root, "proc"),
@@ -125,91 +125,91 @@ pub(super) const VULNERABILITIES: &[&str] = &[
 ];
 
 /// `cpuN/*`. `node0` is a link and left out, like what counts the host's doings (`cpuidle`) or steers it (`hotplug`).
-const CPU: &[(&str, Form)] =
-    &[("cpu_capacity", Form::Text), ("online", Form::Online), ("uevent", Form::Text)];
+const CPU: &[(&str, FileFormat)] =
+    &[("cpu_capacity", FileFormat::Text), ("online", FileFormat::Online), ("uevent", FileFormat::Text)];
 
 /// `cpuN/topology/*` (drivers/base/topology.c).
-const TOPOLOGY: &[(&str, Form)] = &[
-    ("book_id", Form::Text),
-    ("book_siblings", Form::Mask),
-    ("book_siblings_list", Form::List),
-    ("cluster_cpus", Form::Mask),
-    ("cluster_cpus_list", Form::List),
-    ("cluster_id", Form::Text),
-    ("core_cpus", Form::Mask),
-    ("core_cpus_list", Form::List),
-    ("core_id", Form::Text),
-    ("core_siblings", Form::Mask),
-    ("core_siblings_list", Form::List),
-    ("die_cpus", Form::Mask),
-    ("die_cpus_list", Form::List),
-    ("die_id", Form::Text),
-    ("drawer_id", Form::Text),
-    ("drawer_siblings", Form::Mask),
-    ("drawer_siblings_list", Form::List),
-    ("package_cpus", Form::Mask),
-    ("package_cpus_list", Form::List),
-    ("physical_package_id", Form::Text),
-    ("thread_siblings", Form::Mask),
-    ("thread_siblings_list", Form::List),
+const TOPOLOGY: &[(&str, FileFormat)] = &[
+    ("book_id", FileFormat::Text),
+    ("book_siblings", FileFormat::Mask),
+    ("book_siblings_list", FileFormat::List),
+    ("cluster_cpus", FileFormat::Mask),
+    ("cluster_cpus_list", FileFormat::List),
+    ("cluster_id", FileFormat::Text),
+    ("core_cpus", FileFormat::Mask),
+    ("core_cpus_list", FileFormat::List),
+    ("core_id", FileFormat::Text),
+    ("core_siblings", FileFormat::Mask),
+    ("core_siblings_list", FileFormat::List),
+    ("die_cpus", FileFormat::Mask),
+    ("die_cpus_list", FileFormat::List),
+    ("die_id", FileFormat::Text),
+    ("drawer_id", FileFormat::Text),
+    ("drawer_siblings", FileFormat::Mask),
+    ("drawer_siblings_list", FileFormat::List),
+    ("package_cpus", FileFormat::Mask),
+    ("package_cpus_list", FileFormat::List),
+    ("physical_package_id", FileFormat::Text),
+    ("thread_siblings", FileFormat::Mask),
+    ("thread_siblings_list", FileFormat::List),
 ];
 
 /// `cpuN/cpufreq/*` (drivers/cpufreq/cpufreq.c), what describes the processor.
-const CPUFREQ: &[(&str, Form)] = &[
-    ("base_frequency", Form::Value(16)),
-    ("cpuinfo_max_freq", Form::Value(16)),
-    ("cpuinfo_min_freq", Form::Value(16)),
-    ("scaling_cur_freq", Form::Value(16)),
-    ("scaling_driver", Form::Text),
-    ("scaling_governor", Form::Value(16)),
-    ("scaling_max_freq", Form::Value(16)),
-    ("scaling_min_freq", Form::Value(16)),
+const CPUFREQ: &[(&str, FileFormat)] = &[
+    ("base_frequency", FileFormat::Value(16)),
+    ("cpuinfo_max_freq", FileFormat::Value(16)),
+    ("cpuinfo_min_freq", FileFormat::Value(16)),
+    ("scaling_cur_freq", FileFormat::Value(16)),
+    ("scaling_driver", FileFormat::Text),
+    ("scaling_governor", FileFormat::Value(16)),
+    ("scaling_max_freq", FileFormat::Value(16)),
+    ("scaling_min_freq", FileFormat::Value(16)),
 ];
 
 /// `cpuN/acpi_cppc/*` (drivers/acpi/cppc_acpi.c), what describes the processor.
-const ACPI_CPPC: &[(&str, Form)] = &[
-    ("highest_perf", Form::Text),
-    ("lowest_freq", Form::Text),
-    ("lowest_nonlinear_perf", Form::Text),
-    ("lowest_perf", Form::Text),
-    ("nominal_freq", Form::Text),
-    ("nominal_perf", Form::Text),
-    ("reference_perf", Form::Text),
+const ACPI_CPPC: &[(&str, FileFormat)] = &[
+    ("highest_perf", FileFormat::Text),
+    ("lowest_freq", FileFormat::Text),
+    ("lowest_nonlinear_perf", FileFormat::Text),
+    ("lowest_perf", FileFormat::Text),
+    ("nominal_freq", FileFormat::Text),
+    ("nominal_perf", FileFormat::Text),
+    ("reference_perf", FileFormat::Text),
 ];
 
 /// `cpuN/cache/indexK/*` (drivers/base/cacheinfo.c).
-const CACHE: &[(&str, Form)] = &[
-    ("allocation_policy", Form::Text),
-    ("attributes", Form::Text),
-    ("coherency_line_size", Form::Text),
-    ("id", Form::Text),
-    ("level", Form::Text),
-    ("number_of_sets", Form::Text),
-    ("physical_line_partition", Form::Text),
-    ("shared_cpu_list", Form::List),
-    ("shared_cpu_map", Form::Mask),
-    ("size", Form::Text),
-    ("type", Form::Text),
-    ("uevent", Form::Text),
-    ("ways_of_associativity", Form::Text),
-    ("write_policy", Form::Text),
+const CACHE: &[(&str, FileFormat)] = &[
+    ("allocation_policy", FileFormat::Text),
+    ("attributes", FileFormat::Text),
+    ("coherency_line_size", FileFormat::Text),
+    ("id", FileFormat::Text),
+    ("level", FileFormat::Text),
+    ("number_of_sets", FileFormat::Text),
+    ("physical_line_partition", FileFormat::Text),
+    ("shared_cpu_list", FileFormat::List),
+    ("shared_cpu_map", FileFormat::Mask),
+    ("size", FileFormat::Text),
+    ("type", FileFormat::Text),
+    ("uevent", FileFormat::Text),
+    ("ways_of_associativity", FileFormat::Text),
+    ("write_policy", FileFormat::Text),
 ];
 
 /// `nodeN/*` (drivers/base/node.c).
-pub(super) const NUMA_NODE: &[(&str, Form)] = &[
-    ("cpulist", Form::OnlineList),
-    ("cpumap", Form::OnlineMask),
-    ("distance", Form::Text),
-    ("meminfo", Form::NodeMeminfo),
-    ("numastat", Form::NodeNumastat),
-    ("vmstat", Form::NodeVmstat),
+pub(super) const NUMA_NODE: &[(&str, FileFormat)] = &[
+    ("cpulist", FileFormat::OnlineList),
+    ("cpumap", FileFormat::OnlineMask),
+    ("distance", FileFormat::Text),
+    ("meminfo", FileFormat::NodeMeminfo),
+    ("numastat", FileFormat::NodeNumastat),
+    ("vmstat", FileFormat::NodeVmstat),
 ];
 
 /// Directories of caches a CPU may have.
 const CACHES: u8 = 16;
 
 impl CpuDir {
-    pub(super) fn number(self) -> u32 {
+    pub(super) fn index(self) -> u32 {
         match self {
             Self::Itself => 0,
             Self::Topology => 1,
@@ -220,7 +220,7 @@ impl CpuDir {
         }
     }
 
-    pub(super) fn from_number(n: u32) -> Option<Self> {
+    pub(super) fn from_index(n: u32) -> Option<Self> {
         Some(match n {
             0 => Self::Itself,
             1 => Self::Topology,
@@ -233,7 +233,7 @@ impl CpuDir {
     }
 
     /// Its name and the directory it is in.
-    pub(super) fn place(self) -> (String, Self) {
+    pub(super) fn name_and_parent(self) -> (String, Self) {
         match self {
             Self::Itself => (String::new(), Self::Itself),
             Self::Topology => ("topology".to_owned(), Self::Itself),
@@ -245,7 +245,7 @@ impl CpuDir {
     }
 
     /// The files in it.
-    pub(super) fn table(self) -> &'static [(&'static str, Form)] {
+    pub(super) fn files(self) -> &'static [(&'static str, FileFormat)] {
         match self {
             Self::Itself => CPU,
             Self::Topology => TOPOLOGY,
@@ -257,7 +257,7 @@ impl CpuDir {
     }
 
     /// The directories in it.
-    pub(super) fn dirs(self) -> impl Iterator<Item = Self> {
+    pub(super) fn subdirs(self) -> impl Iterator<Item = Self> {
         let (fixed, caches): (&[Self], u8) = match self {
             Self::Itself => (&[Self::AcpiCppc, Self::Caches, Self::Cpufreq, Self::Topology], 0),
             Self::Caches => (&[], CACHES),

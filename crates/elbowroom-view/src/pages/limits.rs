@@ -36,8 +36,8 @@
 //! limit and grows; were the soft limit shown as it is, Node would never see it grow. `memory.high` is different: the kernel
 //! holds a container there, so what the user set is the truth.
 
-use super::facts::{Facts, NO_LIMIT};
-use super::meminfo::bounds;
+use super::meminfo::host_bounds;
+use super::snapshot::{ContainerSnapshot, NO_LIMIT};
 use elbowroom_types::unit::Micros;
 
 /// Room for a single number: 20 digits and a newline, and below the 64 bytes at which Go refuses a limit file.
@@ -49,42 +49,42 @@ pub(super) const CPU_MAX_SIZE: u32 = 32;
 const V1_NO_LIMIT: u64 = 0x7fff_ffff_ffff_f000;
 /// Bounds and default of `cpu.cfs_period_us`, and the least quota (kernel/sched/core.c `max_cfs_quota_period`,
 /// `min_cfs_quota_period`).
-const PERIODS: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
+const VALID_PERIODS: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
 const DEFAULT_PERIOD: Micros = Micros(100_000);
 
 /// `cpu.cfs_period_us`, in microseconds.
-pub(super) fn period(facts: &Facts) -> u64 {
-    Some(facts.cpu_period.get()).filter(|p| PERIODS.contains(p)).unwrap_or(DEFAULT_PERIOD.get())
+pub(super) fn period(facts: &ContainerSnapshot) -> u64 {
+    Some(facts.cpu_period.get()).filter(|p| VALID_PERIODS.contains(p)).unwrap_or(DEFAULT_PERIOD.get())
 }
 
 /// `cpu.cfs_quota_us`, in microseconds.
-pub(super) fn quota(facts: &Facts) -> u64 {
+pub(super) fn quota(facts: &ContainerSnapshot) -> u64 {
     let quota = match facts.millicpu {
         fraction @ 1..1_000 => fraction * period(facts) / 1_000,
         _ => u64::from(facts.shown_online().count()) * period(facts),
     };
-    quota.max(*PERIODS.start())
+    quota.max(*VALID_PERIODS.start())
 }
 
 /// `cpu.max`.
-pub(super) fn cpu_max(facts: &Facts) -> String {
+pub(super) fn cpu_max(facts: &ContainerSnapshot) -> String {
     format!("{} {}\n", quota(facts), period(facts))
 }
 
 /// `memory.max` and `memory.limit_in_bytes`, in bytes, from the host's `/proc/meminfo`.
-pub(super) fn memory_max(facts: &Facts, host: &str) -> u64 {
-    let below_total = bounds(host, "").total.saturating_sub(4096);
+pub(super) fn memory_max(facts: &ContainerSnapshot, host: &str) -> u64 {
+    let below_total = host_bounds(host, "").total.saturating_sub(4096);
     let limit = facts.memory.get().min(below_total).min(V1_NO_LIMIT);
-    limit - limit % facts.page()
+    limit - limit % facts.page_size_bytes()
 }
 
 /// `memory.high`, in bytes, from the host's `/proc/meminfo`.
-pub(super) fn memory_high(facts: &Facts, host: &str) -> u64 {
+pub(super) fn memory_high(facts: &ContainerSnapshot, host: &str) -> u64 {
     if facts.memory_high == NO_LIMIT { memory_max(facts, host) } else { facts.memory_high }
 }
 
 /// `memory.soft_limit_in_bytes`, in bytes, from the host's `/proc/meminfo`.
-pub(super) fn soft_limit(facts: &Facts, host: &str) -> u64 {
+pub(super) fn soft_limit(facts: &ContainerSnapshot, host: &str) -> u64 {
     facts.memory_soft.min(V1_NO_LIMIT).max(memory_max(facts, host))
 }
 
@@ -96,8 +96,13 @@ mod tests {
 
     const HOST: &str = "MemTotal:       24684092 kB\n";
 
-    fn cpus(n: u32, millicpu: u64) -> Facts {
-        Facts { online: CpuSet::first_n(n), possible: CpuSet::first_n(n.max(4)), millicpu, ..Facts::EMPTY }
+    fn cpus(n: u32, millicpu: u64) -> ContainerSnapshot {
+        ContainerSnapshot {
+            online: CpuSet::first_n(n),
+            possible: CpuSet::first_n(n.max(4)),
+            millicpu,
+            ..ContainerSnapshot::EMPTY
+        }
     }
 
     #[test]
@@ -131,38 +136,42 @@ mod tests {
     #[test]
     fn a_period_the_kernel_would_refuse_is_its_default() {
         for (set, expect) in [(0, 100_000), (999, 100_000), (20_000, 20_000), (u64::MAX, 100_000)] {
-            assert_eq!(period(&Facts { cpu_period: Micros(set), ..Facts::EMPTY }), expect);
+            assert_eq!(
+                period(&ContainerSnapshot { cpu_period: Micros(set), ..ContainerSnapshot::EMPTY }),
+                expect
+            );
         }
     }
 
     #[test]
     fn a_container_without_a_limit_shows_one_below_the_machines_memory() {
-        assert_eq!(memory_max(&Facts::EMPTY, HOST), 24_684_092 * 1024 - 4096);
-        let facts = Facts { memory: Bytes(300_000_001), ..Facts::EMPTY };
+        assert_eq!(memory_max(&ContainerSnapshot::EMPTY, HOST), 24_684_092 * 1024 - 4096);
+        let facts = ContainerSnapshot { memory: Bytes(300_000_001), ..ContainerSnapshot::EMPTY };
         assert_eq!(memory_max(&facts, HOST), 299_999_232);
-        let large_pages = Facts { page_size: Bytes::kib(64), ..facts };
+        let large_pages = ContainerSnapshot { page_size: Bytes::kib(64), ..facts };
         assert_eq!(memory_max(&large_pages, HOST) % 65_536, 0);
-        assert_eq!(memory_max(&Facts::EMPTY, ""), V1_NO_LIMIT);
+        assert_eq!(memory_max(&ContainerSnapshot::EMPTY, ""), V1_NO_LIMIT);
     }
 
     #[test]
     fn a_soft_limit_does_not_hide_that_effective_memory_grew() {
-        let facts = Facts { memory: Bytes::mib(300), memory_soft: 200 << 20, ..Facts::EMPTY };
+        let facts =
+            ContainerSnapshot { memory: Bytes::mib(300), memory_soft: 200 << 20, ..ContainerSnapshot::EMPTY };
         assert_eq!(soft_limit(&facts, HOST), 300 << 20);
-        assert_eq!(soft_limit(&Facts { memory_soft: 400 << 20, ..facts }, HOST), 400 << 20);
-        assert_eq!(soft_limit(&Facts { memory_soft: NO_LIMIT, ..facts }, HOST), V1_NO_LIMIT);
+        assert_eq!(soft_limit(&ContainerSnapshot { memory_soft: 400 << 20, ..facts }, HOST), 400 << 20);
+        assert_eq!(soft_limit(&ContainerSnapshot { memory_soft: NO_LIMIT, ..facts }, HOST), V1_NO_LIMIT);
     }
 
     #[test]
     fn high_is_what_the_user_set_or_the_limit() {
-        let facts = Facts { memory: Bytes::mib(300), ..Facts::EMPTY };
+        let facts = ContainerSnapshot { memory: Bytes::mib(300), ..ContainerSnapshot::EMPTY };
         assert_eq!(memory_high(&facts, HOST), 300 << 20);
-        assert_eq!(memory_high(&Facts { memory_high: 7, ..facts }, HOST), 7);
+        assert_eq!(memory_high(&ContainerSnapshot { memory_high: 7, ..facts }, HOST), 7);
     }
 
     #[test]
     fn the_longest_values_fit_their_files() {
-        let facts = Facts { cpu_period: Micros(1_000_000), ..cpus(1024, u64::MAX) };
+        let facts = ContainerSnapshot { cpu_period: Micros(1_000_000), ..cpus(1024, u64::MAX) };
         assert!(cpu_max(&facts).len() <= CPU_MAX_SIZE as usize);
         assert!(format!("{}\n", u64::MAX).len() <= NUMBER_SIZE as usize);
     }

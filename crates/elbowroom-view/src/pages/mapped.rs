@@ -2,7 +2,7 @@
 //!
 //! What is here and what is there are held together by `crates/elbowroom-host/tests/view_page.rs`, which asks a C compiler.
 
-use super::facts::Facts;
+use super::snapshot::ContainerSnapshot;
 use crate::rules::View;
 use elbowroom_types::cpuset::{CpuSet, MAX_CPUS};
 use elbowroom_types::unit::{Bytes, Micros, Millicpu};
@@ -18,7 +18,7 @@ pub const VIEW_WORDS: usize = 16 + MAX_CPUS / 64;
 /// The word in which the set of online CPUs begins.
 const ONLINE: usize = 16;
 /// As many words at the beginning are what a container may use; those after are what it does use.
-const ROOM: usize = 4;
+const CHANGE_WORDS: usize = 4;
 
 /// What one container is told through its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct MappedView {
 
 impl MappedView {
     /// What a page says when its agent has stopped, or the container was let go.
-    pub const NOBODY: Self = Self {
+    pub const DETACHED: Self = Self {
         cpus: 0,
         cpus_most: 0,
         millicpu: Millicpu::ZERO,
@@ -67,7 +67,7 @@ impl MappedView {
     };
 
     /// The same numbers that the container's files show.
-    pub fn of(view: &View, facts: &Facts) -> Self {
+    pub fn of(view: &View, facts: &ContainerSnapshot) -> Self {
         Self {
             cpus: view.cpus,
             cpus_most: view.possible.count(),
@@ -145,8 +145,8 @@ pub fn read(page: &[u8]) -> Option<MappedView> {
 }
 
 /// Whether two views differ in what the container may use, which is what those who wait for a change wait for.
-pub fn is_change(before: &[u64; VIEW_WORDS], now: &[u64; VIEW_WORDS]) -> bool {
-    before[..ROOM] != now[..ROOM] || before[ONLINE..] != now[ONLINE..]
+pub fn is_view_change(before: &[u64; VIEW_WORDS], now: &[u64; VIEW_WORDS]) -> bool {
+    before[..CHANGE_WORDS] != now[..CHANGE_WORDS] || before[ONLINE..] != now[ONLINE..]
 }
 
 /// The fields of [`pair`].
@@ -174,7 +174,7 @@ mod tests {
             load: [1, 2, 3],
             threads: 9,
             online: [0, 65].into_iter().collect(),
-            ..MappedView::NOBODY
+            ..MappedView::DETACHED
         };
         for generation in [4u32, 5] {
             let mut page = vec![0; 4096];
@@ -198,15 +198,15 @@ mod tests {
     #[test]
     fn use_is_no_change_and_room_is() {
         let words = |view: MappedView| view.to_words();
-        let before = words(MappedView { cpus: 2, ..MappedView::NOBODY });
+        let before = words(MappedView { cpus: 2, ..MappedView::DETACHED });
         let used = MappedView {
             cpus: 2,
             memory_used: Bytes::mib(3),
             load: [1, 2, 3],
             threads: 9,
-            ..MappedView::NOBODY
+            ..MappedView::DETACHED
         };
-        assert!(!is_change(&before, &words(used)));
+        assert!(!is_view_change(&before, &words(used)));
         for room in [
             MappedView { cpus: 3, ..used },
             MappedView { cpus_most: 1, ..used },
@@ -214,14 +214,14 @@ mod tests {
             MappedView { memory_most: Bytes::mib(1), ..used },
             MappedView { online: CpuSet::first_n(1), ..used },
         ] {
-            assert!(is_change(&before, &words(room)), "{room:?}");
+            assert!(is_view_change(&before, &words(room)), "{room:?}");
         }
     }
 
     #[test]
     fn the_last_cpu_has_its_bit() {
         let online: CpuSet = [0, 63, 64, 1023].into_iter().collect();
-        let words = MappedView { online, ..MappedView::NOBODY }.to_words();
+        let words = MappedView { online, ..MappedView::DETACHED }.to_words();
         assert_eq!((words[16], words[17], words[31]), (1 | 1 << 63, 1, 1 << 63));
     }
 }

@@ -25,26 +25,26 @@
 //! right-aligned in the kernel's own column, made wider on machines whose total takes more than eight digits, so that the
 //! file never changes its size. The parts are bounded so that they add up ([`super::memory`]).
 
-use super::facts::Facts;
-use super::memory::{Host, Memory};
-use super::text::{digits, number};
+use super::memory::{HostMemoryBounds, MemoryAccount};
+use super::snapshot::ContainerSnapshot;
+use super::text::{digits, first_number};
 
 /// Where numbers begin in a line of the kernel; the first eight digits are right-aligned.
 const COLUMN: usize = 16;
 
 /// The page, from the host's text.
-pub(super) fn text(facts: &Facts, host: &str) -> String {
-    let memory = Memory::new(facts, &bounds(host, ""));
+pub(super) fn text(facts: &ContainerSnapshot, host: &str) -> String {
+    let memory = MemoryAccount::new(facts, &host_bounds(host, ""));
     let width = number_width(host, "");
     let mut out = String::with_capacity(host.len());
     for line in host.lines() {
-        push(&mut out, line, "", width, |key| shown(key, &memory));
+        push(&mut out, line, "", width, |key| line_value(key, &memory));
     }
     out
 }
 
 /// What one line says.
-pub(super) enum Shown {
+pub(super) enum LineValue {
     /// This many bytes.
     Bytes(u64),
     /// The host's line.
@@ -54,20 +54,26 @@ pub(super) enum Shown {
 }
 
 /// Adds one line. `prefix` is what stands before the key in the files of a NUMA node (`Node 0 `).
-pub(super) fn push(out: &mut String, line: &str, prefix: &str, width: usize, shown: impl Fn(&str) -> Shown) {
+pub(super) fn push(
+    out: &mut String,
+    line: &str,
+    prefix: &str,
+    width: usize,
+    shown: impl Fn(&str) -> LineValue,
+) {
     let Some((key, rest)) = line.strip_prefix(prefix).and_then(|line| line.split_once(':')) else { return };
-    if number(rest).is_none() {
+    if first_number(rest).is_none() {
         return;
     }
     let unit = if rest.trim_end().ends_with(" kB") { " kB" } else { "" };
     let n = match shown(key) {
-        Shown::Host => {
+        LineValue::Host => {
             out.push_str(line);
             out.push('\n');
             return;
         }
-        Shown::Bytes(n) => n >> 10,
-        Shown::Zero => 0,
+        LineValue::Bytes(n) => n >> 10,
+        LineValue::Zero => 0,
     };
     let field = (COLUMN + width).saturating_sub(key.len() + 1).max(2);
     out.push_str(&format!("{prefix}{key}:{n:>field$}{unit}\n"));
@@ -75,13 +81,13 @@ pub(super) fn push(out: &mut String, line: &str, prefix: &str, width: usize, sho
 
 /// Digits of the largest number any line of the container can have: constant for a machine.
 pub(super) fn number_width(host: &str, prefix: &str) -> usize {
-    let bounds = bounds(host, prefix);
+    let bounds = host_bounds(host, prefix);
     digits(bounds.total.saturating_add(bounds.swap_total) >> 10).max(8)
 }
 
 /// The host's lines that bound the container's. Text without a line of swap is a machine without swap.
-pub(super) fn bounds(host: &str, prefix: &str) -> Host {
-    let mut bounds = Host { swap_total: 0, swap_free: 0, ..Host::UNKNOWN };
+pub(super) fn host_bounds(host: &str, prefix: &str) -> HostMemoryBounds {
+    let mut bounds = HostMemoryBounds { swap_total: 0, swap_free: 0, ..HostMemoryBounds::UNKNOWN };
     for (key, rest) in host.lines().filter_map(|line| line.strip_prefix(prefix)?.split_once(':')) {
         let field = match key {
             "MemTotal" => &mut bounds.total,
@@ -91,15 +97,15 @@ pub(super) fn bounds(host: &str, prefix: &str) -> Host {
             "SwapFree" => &mut bounds.swap_free,
             _ => continue,
         };
-        *field = number(rest).map_or(u64::MAX, |kib| kib.saturating_mul(1024));
+        *field = first_number(rest).map_or(u64::MAX, |kib| kib.saturating_mul(1024));
     }
     bounds
 }
 
-pub(super) fn shown(key: &str, m: &Memory) -> Shown {
+pub(super) fn line_value(key: &str, m: &MemoryAccount) -> LineValue {
     // Sums are of the numbers as printed, in KiB: a reader that adds the parts must get the sum.
     let sum = |a: u64, b: u64| ((a >> 10) + (b >> 10)) << 10;
-    Shown::Bytes(match key {
+    LineValue::Bytes(match key {
         "MemTotal" => m.total,
         "MemFree" => m.free,
         "MemAvailable" => m.available,
@@ -128,8 +134,8 @@ pub(super) fn shown(key: &str, m: &Memory) -> Shown {
         "KernelStack" => m.kernel_stack,
         "PageTables" => m.page_tables,
         "CommitLimit" => (m.total / 2).saturating_add(m.swap_total),
-        "Hugepagesize" | "VmallocTotal" => return Shown::Host,
-        _ => return Shown::Zero,
+        "Hugepagesize" | "VmallocTotal" => return LineValue::Host,
+        _ => return LineValue::Zero,
     })
 }
 
@@ -145,8 +151,8 @@ mod tests {
         HardwareCorrupted:     7 kB\nHugePages_Total:      13\nHugepagesize:       2048 kB\n\
         NewCounter:         4711 kB\nNewCount:           4712\nDirectMap1G:    25165824 kB\nnoise\nKey: text\n";
 
-    fn facts() -> Facts {
-        Facts {
+    fn facts() -> ContainerSnapshot {
+        ContainerSnapshot {
             memory: Bytes::mib(512),
             memory_usage: Bytes::mib(200),
             memory_stat: MemoryStat {
@@ -156,7 +162,7 @@ mod tests {
                 inactive_file: Bytes::mib(40),
                 ..MemoryStat::EMPTY
             },
-            ..Facts::EMPTY
+            ..ContainerSnapshot::EMPTY
         }
     }
 
@@ -177,7 +183,7 @@ mod tests {
         let host =
             "MemTotal:       1056000000 kB\nMemFree:        900000000 kB\nInactive(anon):    10172 kB\n";
         let small = text(&facts(), host);
-        let large = text(&Facts { memory: Bytes::gib(1000), ..facts() }, host);
+        let large = text(&ContainerSnapshot { memory: Bytes::gib(1000), ..facts() }, host);
         assert_eq!(small.len(), large.len());
         assert!(large.starts_with("MemTotal:       1048576000 kB\n"), "{large}");
         assert!(small.starts_with("MemTotal:           524288 kB\n"), "{small}");

@@ -12,11 +12,11 @@
 //!   below zero.
 //! - `the_hosts_free_memory_bounds_the_containers`: a container without a limit does not see memory its neighbours hold.
 
-use super::facts::Facts;
+use super::snapshot::ContainerSnapshot;
 
 /// What bounds a container's memory on this machine, in bytes; `u64::MAX` where the text of the page does not tell.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Host {
+pub(super) struct HostMemoryBounds {
     pub(super) total: u64,
     pub(super) free: u64,
     pub(super) available: u64,
@@ -24,7 +24,7 @@ pub(super) struct Host {
     pub(super) swap_free: u64,
 }
 
-impl Host {
+impl HostMemoryBounds {
     /// No bound at all.
     pub(super) const UNKNOWN: Self = Self {
         total: u64::MAX,
@@ -37,7 +37,7 @@ impl Host {
 
 /// One consistent account, in bytes. Names as in `/proc/meminfo`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Memory {
+pub(super) struct MemoryAccount {
     pub(super) total: u64,
     pub(super) free: u64,
     pub(super) available: u64,
@@ -62,9 +62,9 @@ pub(super) struct Memory {
     pub(super) page_tables: u64,
 }
 
-impl Memory {
+impl MemoryAccount {
     /// The account of one container on one machine.
-    pub(super) fn new(facts: &Facts, host: &Host) -> Self {
+    pub(super) fn new(facts: &ContainerSnapshot, host: &HostMemoryBounds) -> Self {
         let (stat, usage) = (&facts.memory_stat, facts.memory_usage.get());
         let total = facts.memory.get().min(host.total);
         let used = usage.min(total);
@@ -115,8 +115,8 @@ impl Memory {
 ///
 /// Pages, but for `nr_kernel_stack` (KiB), `pgpgin` and `pgpgout` (KiB of disk transfer), the `*fault` events, and
 /// `nr_anon_transparent_hugepages` (huge pages, 2 MiB): mm/vmstat.c `vmstat_start`.
-pub(super) fn vm_counter(name: &str, memory: &Memory, facts: &Facts) -> Option<u64> {
-    let pages = |bytes: u64| bytes / facts.page();
+pub(super) fn vm_counter(name: &str, memory: &MemoryAccount, facts: &ContainerSnapshot) -> Option<u64> {
+    let pages = |bytes: u64| bytes / facts.page_size_bytes();
     let transfer = |of: fn(&elbowroom_types::sample::IoStat) -> u64| {
         facts.disks().iter().map(of).fold(0, u64::saturating_add) / 1024
     };
@@ -157,8 +157,13 @@ mod tests {
     use elbowroom_types::unit::Bytes;
     use proptest::prelude::*;
 
-    fn facts(memory: u64, usage: u64, stat: MemoryStat) -> Facts {
-        Facts { memory: Bytes(memory), memory_usage: Bytes(usage), memory_stat: stat, ..Facts::EMPTY }
+    fn facts(memory: u64, usage: u64, stat: MemoryStat) -> ContainerSnapshot {
+        ContainerSnapshot {
+            memory: Bytes(memory),
+            memory_usage: Bytes(usage),
+            memory_stat: stat,
+            ..ContainerSnapshot::EMPTY
+        }
     }
 
     /// Half the numbers small, half from the whole range, so that both sums and overflows are met.
@@ -178,8 +183,8 @@ mod tests {
     }
 
     prop_compose! {
-        fn hosts()(v in proptest::collection::vec(amount(), 5)) -> Host {
-            Host { total: v[0], free: v[1], available: v[2], swap_total: v[3], swap_free: v[4] }
+        fn hosts()(v in proptest::collection::vec(amount(), 5)) -> HostMemoryBounds {
+            HostMemoryBounds { total: v[0], free: v[1], available: v[2], swap_total: v[3], swap_free: v[4] }
         }
     }
 
@@ -188,7 +193,7 @@ mod tests {
         fn free_is_at_most_available_is_at_most_total(
             e in amount(), usage in amount(), stat in stats(), host in hosts(),
         ) {
-            let m = Memory::new(&facts(e, usage, stat), &host);
+            let m = MemoryAccount::new(&facts(e, usage, stat), &host);
             prop_assert!(m.free <= m.available && m.available <= m.total && m.total <= e);
             prop_assert!(m.swap_free <= m.swap_total);
         }
@@ -196,7 +201,7 @@ mod tests {
         #[test]
         fn used_grows_with_usage(e in amount(), usage in amount(), more in amount(), stat in stats(), host in hosts()) {
             let used = |usage| {
-                let m = Memory::new(&facts(e, usage, stat), &host);
+                let m = MemoryAccount::new(&facts(e, usage, stat), &host);
                 m.total - m.free
             };
             prop_assert!(used(usage) <= used(usage.saturating_add(more)));
@@ -204,7 +209,7 @@ mod tests {
 
         #[test]
         fn parts_fit_into_what_is_used(e in amount(), usage in amount(), stat in stats(), host in hosts()) {
-            let m = Memory::new(&facts(e, usage, stat), &host);
+            let m = MemoryAccount::new(&facts(e, usage, stat), &host);
             let used = m.total - m.free;
             prop_assert!(m.cached + m.slab_reclaimable + m.slab_unreclaimable <= used);
             prop_assert!(m.active_file + m.inactive_file <= m.cached);
@@ -214,7 +219,7 @@ mod tests {
 
         #[test]
         fn the_hosts_free_memory_bounds_the_containers(e in amount(), usage in amount(), stat in stats(), host in hosts()) {
-            let m = Memory::new(&facts(e, usage, stat), &host);
+            let m = MemoryAccount::new(&facts(e, usage, stat), &host);
             prop_assert!(m.free <= host.free && m.available <= host.available && m.total <= host.total);
         }
     }
@@ -222,7 +227,7 @@ mod tests {
     #[test]
     fn usage_above_effective_memory_is_no_free_memory_and_no_wrap() {
         let stat = MemoryStat { file: Bytes::mib(900), inactive_file: Bytes::mib(700), ..MemoryStat::EMPTY };
-        let m = Memory::new(&facts(1 << 30, 3 << 29, stat), &Host::UNKNOWN);
+        let m = MemoryAccount::new(&facts(1 << 30, 3 << 29, stat), &HostMemoryBounds::UNKNOWN);
         assert_eq!((m.total, m.free), (1 << 30, 0));
         assert_eq!(m.available, (1 << 30) + (700 << 20) - (3 << 29));
     }

@@ -5,9 +5,9 @@
 //! of the host that a neighbour could move, but for two lines that *bound* the container's (`MemFree` and `MemAvailable` of
 //! `/proc/meminfo`) and for the host's pressure where a kernel keeps none for cgroups.
 
-pub mod calls;
-pub mod facts;
 pub mod mapped;
+pub mod snapshot;
+pub mod syscalls;
 pub mod tree;
 
 mod cpuinfo;
@@ -22,9 +22,9 @@ mod node;
 mod pressure;
 mod render;
 mod stat;
-pub mod surface;
 mod swaps;
 mod text;
 mod uptime;
+pub mod view_mounts;
 mod vmstat;
 mod zoneinfo;

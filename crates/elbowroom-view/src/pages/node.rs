@@ -15,33 +15,34 @@
 //! others every node the container may use shows *how much it can have there at most* (`E`, and `E - usage` free, each at
 //! most the node's own) and none of its usage in detail; a node its `cpuset.mems` leaves out shows no memory.
 
-use super::facts::Facts;
-use super::meminfo::{bounds, number_width, push, shown};
-use super::memory::{Host, Memory};
-use super::text::{digits, value, zeroed};
+use super::meminfo::{host_bounds, line_value, number_width, push};
+use super::memory::{HostMemoryBounds, MemoryAccount};
+use super::snapshot::ContainerSnapshot;
+use super::text::{digits, value_of_key, zeroed};
 use super::vmstat::lines;
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::sample::MemoryStat;
 use elbowroom_types::unit::Bytes;
 
 /// `nodeN/meminfo`, from the host's text.
-pub(super) fn meminfo(facts: &Facts, node: u32, host: &str) -> String {
+pub(super) fn meminfo(facts: &ContainerSnapshot, node: u32, host: &str) -> String {
     let prefix = format!("Node {node} ");
-    let memory = Memory::new(&on_node(facts, node), &bounds(host, &prefix));
+    let memory = MemoryAccount::new(&for_numa_node(facts, node), &host_bounds(host, &prefix));
     let width = number_width(host, &prefix);
     let mut out = String::with_capacity(host.len());
     for line in host.lines() {
-        push(&mut out, line, &prefix, width, |key| shown(key, &memory));
+        push(&mut out, line, &prefix, width, |key| line_value(key, &memory));
     }
     out
 }
 
 /// `nodeN/vmstat`, from the host's text.
-pub(super) fn vmstat(facts: &Facts, node: u32, host: &str) -> String {
-    let facts = on_node(facts, node);
-    let free = value(host, "nr_free_pages").map_or(u64::MAX, |n| n.saturating_mul(facts.page()));
-    let bounds = Host { free, ..Host::UNKNOWN };
-    lines(host, &facts, &Memory::new(&facts, &bounds))
+pub(super) fn vmstat(facts: &ContainerSnapshot, node: u32, host: &str) -> String {
+    let facts = for_numa_node(facts, node);
+    let free =
+        value_of_key(host, "nr_free_pages").map_or(u64::MAX, |n| n.saturating_mul(facts.page_size_bytes()));
+    let bounds = HostMemoryBounds { free, ..HostMemoryBounds::UNKNOWN };
+    lines(host, &facts, &MemoryAccount::new(&facts, &bounds))
 }
 
 /// `nodeN/numastat`, from the host's text.
@@ -52,7 +53,7 @@ pub(super) fn numastat(host: &str) -> String {
 /// A list of nodes: the host's that are in `known`, where that is not empty.
 pub(super) fn list(host: &str, known: &CpuSet) -> String {
     let nodes: CpuSet = host.parse().unwrap_or_default();
-    format!("{}\n", if known.is_empty() { nodes } else { nodes.and(known) })
+    format!("{}\n", if known.is_empty() { nodes } else { nodes.intersection(known) })
 }
 
 /// How long a list of any of the host's nodes can be, with its newline.
@@ -62,12 +63,12 @@ pub(super) fn list_size(host: &str) -> usize {
 }
 
 /// What of a container's memory one node can tell.
-fn on_node(facts: &Facts, node: u32) -> Facts {
+fn for_numa_node(facts: &ContainerSnapshot, node: u32) -> ContainerSnapshot {
     if facts.shown_nodes().count() <= 1 {
         return *facts;
     }
     let usable = facts.mems.is_empty() || facts.mems.contains(node);
-    Facts {
+    ContainerSnapshot {
         memory: if usable { facts.memory } else { Bytes::ZERO },
         memory_stat: MemoryStat::EMPTY,
         nr_disks: 0,
@@ -82,21 +83,21 @@ mod tests {
     const HOST: &str = "Node 1 MemTotal:        5466324 kB\nNode 1 MemFree:         5154892 kB\n\
         Node 1 MemUsed:          311432 kB\nNode 1 AnonPages:         23208 kB\nNode 1 HugePages_Total:     9\n";
 
-    fn facts(nodes: &str, mems: &str) -> Facts {
-        Facts {
+    fn facts(nodes: &str, mems: &str) -> ContainerSnapshot {
+        ContainerSnapshot {
             nodes: nodes.parse().unwrap(),
             mems: mems.parse().unwrap(),
             memory: Bytes::gib(1),
             memory_usage: Bytes::mib(256),
             memory_stat: MemoryStat { anon: Bytes::mib(200), ..MemoryStat::EMPTY },
-            ..Facts::EMPTY
+            ..ContainerSnapshot::EMPTY
         }
     }
 
-    fn numbers(facts: &Facts) -> Vec<u64> {
+    fn numbers(facts: &ContainerSnapshot) -> Vec<u64> {
         let page = meminfo(facts, 1, HOST);
         page.lines()
-            .map(|line| super::super::text::number(line.split_once(':').unwrap().1).unwrap())
+            .map(|line| super::super::text::first_number(line.split_once(':').unwrap().1).unwrap())
             .collect()
     }
 

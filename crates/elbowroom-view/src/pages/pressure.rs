@@ -8,7 +8,7 @@
 //! The host's pressure is the one live number of the host a view may show, and only in place of none: a program that backs
 //! off under pressure is better served by its machine's pressure than by a zero.
 
-use super::facts::Facts;
+use super::snapshot::ContainerSnapshot;
 use super::text::push_line;
 use elbowroom_types::psi::{Pressure, Stall};
 use elbowroom_types::unit::Micros;
@@ -16,8 +16,8 @@ use elbowroom_types::unit::Micros;
 /// Room for a line: `some`, three shares of up to 10 digits with two decimals, a total of 20 digits.
 const WIDTH: usize = 4 + 7 + 7 + 8 + 3 * 11 + 7 + 20;
 
-/// The page, from the host's text. `which` is the position in [`Facts::pressure`].
-pub(super) fn text(facts: &Facts, which: usize, host: &str) -> String {
+/// The page, from the host's text. `which` is the position in [`ContainerSnapshot::pressure`].
+pub(super) fn text(facts: &ContainerSnapshot, which: usize, host: &str) -> String {
     let own = facts.pressure.get(which).filter(|_| facts.has_pressure != 0);
     let mut out = String::new();
     for line in host.lines() {
@@ -72,13 +72,13 @@ mod tests {
     const HOST: &str = "some avg10=1.32 avg60=1.05 avg300=0.56 total=8448014\n\
         full avg10=0.00 avg60=100.00 avg300=0.00 total=0\nnoise\n";
 
-    fn shown(facts: &Facts, which: usize) -> Vec<String> {
+    fn shown(facts: &ContainerSnapshot, which: usize) -> Vec<String> {
         text(facts, which, HOST).lines().map(|line| line.trim_end().to_owned()).collect()
     }
 
     #[test]
     fn a_container_with_pressure_of_its_own_shows_it() {
-        let mut facts = Facts { has_pressure: 1, ..Facts::EMPTY };
+        let mut facts = ContainerSnapshot { has_pressure: 1, ..ContainerSnapshot::EMPTY };
         facts.pressure[1].full =
             Stall { avg10: 150, avg60: 7, avg300: 10_000, reserved: 0, total: Micros(42) };
         assert_eq!(
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_container_without_shows_the_hosts() {
         let lines: Vec<&str> = HOST.lines().take(2).collect();
-        assert_eq!(shown(&Facts::EMPTY, 0), lines);
+        assert_eq!(shown(&ContainerSnapshot::EMPTY, 0), lines);
     }
 
     #[test]
@@ -105,9 +105,12 @@ mod tests {
             reserved: 0,
             total: Micros(u64::MAX),
         };
-        let facts =
-            Facts { has_pressure: 1, pressure: [Pressure { some: most, full: most }; 3], ..Facts::EMPTY };
-        assert_eq!(text(&facts, 0, HOST).len(), text(&Facts::EMPTY, 2, HOST).len());
+        let facts = ContainerSnapshot {
+            has_pressure: 1,
+            pressure: [Pressure { some: most, full: most }; 3],
+            ..ContainerSnapshot::EMPTY
+        };
+        assert_eq!(text(&facts, 0, HOST).len(), text(&ContainerSnapshot::EMPTY, 2, HOST).len());
         assert_eq!(text(&facts, 0, HOST).len(), 2 * (WIDTH + 1));
     }
 }

@@ -10,10 +10,10 @@
 //! - `a_page_has_exactly_its_size_whatever_the_host_says`
 //! - `size_depends_on_possible_cpus_only`
 
-use super::facts::{CpuTimes, Facts};
-use super::files::Form;
-use super::text::{Pad, fit};
-use super::tree::Node;
+use super::files::FileFormat;
+use super::snapshot::{ContainerSnapshot, CpuTimes};
+use super::text::{Padding, fit};
+use super::tree::ViewNode;
 use super::{cpuinfo, cpulist, diskstats, limits, loadavg, meminfo, node, pressure, stat, swaps, uptime};
 use super::{vmstat, zoneinfo};
 use elbowroom_types::unit::Micros;
@@ -21,21 +21,21 @@ use elbowroom_types::unit::Micros;
 /// The size of a file in bytes: constant for all facts with the same possible CPUs and NUMA nodes, and the same host.
 /// `host` is the text of [`super::tree::host_path`], or empty. 0 for a directory, and for a file that the host has no text
 /// for.
-pub fn size(node: Node, facts: &Facts, host: &str) -> u32 {
+pub fn size(node: ViewNode, facts: &ContainerSnapshot, host: &str) -> u32 {
     let possible = facts.shown_possible();
     let bytes = match node {
-        Node::CpuMax => limits::CPU_MAX_SIZE as usize,
-        _ if node.parent() == Node::Cgroup => limits::NUMBER_SIZE as usize,
-        Node::CpuOnline | Node::CpuPossible | Node::CpuPresent | Node::CpuEnabled => {
+        ViewNode::CpuMax => limits::CPU_MAX_SIZE as usize,
+        _ if node.parent() == ViewNode::Cgroup => limits::NUMBER_SIZE as usize,
+        ViewNode::CpuOnline | ViewNode::CpuPossible | ViewNode::CpuPresent | ViewNode::CpuEnabled => {
             cpulist::list_size(&possible)
         }
-        Node::CpuOffline => cpulist::tail_list_size(&possible),
-        Node::NumaHasCpu | Node::NumaHasMemory => node::list_size(host),
-        Node::CpufreqBoost | Node::SmtActive => 2,
-        _ => match node.form() {
-            Some(Form::Value(bytes)) => bytes as usize,
+        ViewNode::CpuOffline => cpulist::tail_list_size(&possible),
+        ViewNode::NumaHasCpu | ViewNode::NumaHasMemory => node::list_size(host),
+        ViewNode::CpufreqBoost | ViewNode::SmtActive => 2,
+        _ => match node.file_format() {
+            Some(FileFormat::Value(bytes)) => bytes as usize,
             _ => {
-                let widest = Facts { online: possible, ..*facts };
+                let widest = ContainerSnapshot { online: possible, ..*facts };
                 text(node, &widest, &[], host, Micros::ZERO).len()
             }
         },
@@ -46,70 +46,83 @@ pub fn size(node: Node, facts: &Facts, host: &str) -> u32 {
 /// The content of a file, in exactly `size` bytes, of which the last is a newline. `times` goes by CPU
 /// number, `host` is the text of [`super::tree::host_path`] as it is now, `now` is the boot clock. Never
 /// panics: text it does not understand is left out.
-pub fn render(node: Node, facts: &Facts, times: &[CpuTimes], host: &str, now: Micros, size: u32) -> Vec<u8> {
-    fit(&text(node, facts, times, host, now), size, pad(node))
+pub fn render(
+    node: ViewNode,
+    facts: &ContainerSnapshot,
+    times: &[CpuTimes],
+    host: &str,
+    now: Micros,
+    size: u32,
+) -> Vec<u8> {
+    fit(&text(node, facts, times, host, now), size, padding(node))
 }
 
-fn pad(node: Node) -> Pad {
+fn padding(node: ViewNode) -> Padding {
     let table = match node {
-        Node::NumaFile(..) => {
-            matches!(node.form(), Some(Form::NodeMeminfo | Form::NodeVmstat | Form::NodeNumastat))
+        ViewNode::NumaFile(..) => {
+            matches!(
+                node.file_format(),
+                Some(FileFormat::NodeMeminfo | FileFormat::NodeVmstat | FileFormat::NodeNumastat)
+            )
         }
-        _ => matches!(node.parent(), Node::Proc | Node::Pressure),
+        _ => matches!(node.parent(), ViewNode::Proc | ViewNode::Pressure),
     };
-    if table { Pad::Spaces } else { Pad::Newlines }
+    if table { Padding::Spaces } else { Padding::Newlines }
 }
 
-fn text(node: Node, facts: &Facts, times: &[CpuTimes], host: &str, now: Micros) -> String {
+fn text(node: ViewNode, facts: &ContainerSnapshot, times: &[CpuTimes], host: &str, now: Micros) -> String {
     let line = |n: u64| format!("{n}\n");
     let (online, possible) = (facts.shown_online(), facts.shown_possible());
     match node {
-        Node::Cpuinfo => cpuinfo::text(facts, host),
-        Node::Diskstats => diskstats::text(facts, host),
-        Node::Loadavg => loadavg::text(facts),
-        Node::Meminfo => meminfo::text(facts, host),
-        Node::PressureCpu => pressure::text(facts, 0, host),
-        Node::PressureIo => pressure::text(facts, 1, host),
-        Node::PressureMemory => pressure::text(facts, 2, host),
-        Node::Stat => stat::text(facts, times, host),
-        Node::Swaps => swaps::text(facts, host),
-        Node::Uptime => uptime::text(facts, times, now),
-        Node::Vmstat => vmstat::text(facts, host),
-        Node::Zoneinfo => zoneinfo::text(facts, host),
+        ViewNode::Cpuinfo => cpuinfo::text(facts, host),
+        ViewNode::Diskstats => diskstats::text(facts, host),
+        ViewNode::Loadavg => loadavg::text(facts),
+        ViewNode::Meminfo => meminfo::text(facts, host),
+        ViewNode::PressureCpu => pressure::text(facts, 0, host),
+        ViewNode::PressureIo => pressure::text(facts, 1, host),
+        ViewNode::PressureMemory => pressure::text(facts, 2, host),
+        ViewNode::Stat => stat::text(facts, times, host),
+        ViewNode::Swaps => swaps::text(facts, host),
+        ViewNode::Uptime => uptime::text(facts, times, now),
+        ViewNode::Vmstat => vmstat::text(facts, host),
+        ViewNode::Zoneinfo => zoneinfo::text(facts, host),
 
-        Node::CpuOnline => format!("{online}\n"),
-        Node::CpuPossible | Node::CpuPresent | Node::CpuEnabled => format!("{possible}\n"),
-        Node::CpuOffline => format!("{}\n", possible.minus(&online)),
-        Node::CpuIsolated => cpulist::list(host, &possible),
-        Node::CpuKernelMax | Node::CpuModalias | Node::CpuUevent | Node::Vulnerability(_) => own_line(host),
-        Node::CpufreqBoost | Node::SmtActive | Node::SmtControl => own_line(host),
-
-        Node::NumaHasCpu => node::list(host, &facts.cpu_nodes),
-        Node::NumaHasMemory => node::list(host, &facts.mems),
-        Node::NumaHasGenericInitiator | Node::NumaHasNormalMemory | Node::NumaOnline | Node::NumaPossible => {
-            own_line(host)
+        ViewNode::CpuOnline => format!("{online}\n"),
+        ViewNode::CpuPossible | ViewNode::CpuPresent | ViewNode::CpuEnabled => format!("{possible}\n"),
+        ViewNode::CpuOffline => format!("{}\n", possible.difference(&online)),
+        ViewNode::CpuIsolated => cpulist::list(host, &possible),
+        ViewNode::CpuKernelMax | ViewNode::CpuModalias | ViewNode::CpuUevent | ViewNode::Vulnerability(_) => {
+            ensure_newline(host)
         }
+        ViewNode::CpufreqBoost | ViewNode::SmtActive | ViewNode::SmtControl => ensure_newline(host),
 
-        Node::CpuCfsPeriodUs => line(limits::period(facts)),
-        Node::CpuCfsQuotaUs => line(limits::quota(facts)),
-        Node::CpuMax => limits::cpu_max(facts),
-        Node::CpuShares => line(facts.cpu_share),
-        Node::MemoryHigh => line(limits::memory_high(facts, host)),
-        Node::MemoryLimitInBytes | Node::MemoryMax => line(limits::memory_max(facts, host)),
-        Node::MemorySoftLimitInBytes => line(limits::soft_limit(facts, host)),
+        ViewNode::NumaHasCpu => node::list(host, &facts.cpu_nodes),
+        ViewNode::NumaHasMemory => node::list(host, &facts.mems),
+        ViewNode::NumaHasGenericInitiator
+        | ViewNode::NumaHasNormalMemory
+        | ViewNode::NumaOnline
+        | ViewNode::NumaPossible => ensure_newline(host),
 
-        Node::CpuFile(n, ..) | Node::NumaFile(n, _) => {
+        ViewNode::CpuCfsPeriodUs => line(limits::period(facts)),
+        ViewNode::CpuCfsQuotaUs => line(limits::quota(facts)),
+        ViewNode::CpuMax => limits::cpu_max(facts),
+        ViewNode::CpuShares => line(facts.cpu_share),
+        ViewNode::MemoryHigh => line(limits::memory_high(facts, host)),
+        ViewNode::MemoryLimitInBytes | ViewNode::MemoryMax => line(limits::memory_max(facts, host)),
+        ViewNode::MemorySoftLimitInBytes => line(limits::soft_limit(facts, host)),
+
+        ViewNode::CpuFile(n, ..) | ViewNode::NumaFile(n, _) => {
             let n = u32::from(n);
-            match node.form() {
-                Some(Form::Text | Form::Value(_)) => own_line(host),
-                Some(Form::Mask) => cpulist::mask(host, &possible),
-                Some(Form::List) => cpulist::list(host, &possible),
-                Some(Form::Online) => line(u64::from(online.contains(n))),
-                Some(Form::OnlineMask) => cpulist::mask(host, &online),
-                Some(Form::OnlineList) => cpulist::list(host, &online),
-                Some(Form::NodeMeminfo) => node::meminfo(facts, n, host),
-                Some(Form::NodeVmstat) => node::vmstat(facts, n, host),
-                Some(Form::NodeNumastat) => node::numastat(host),
+            match node.file_format() {
+                Some(FileFormat::Text | FileFormat::Value(_)) => ensure_newline(host),
+                Some(FileFormat::Mask) => cpulist::mask(host, &possible),
+                Some(FileFormat::List) => cpulist::list(host, &possible),
+                Some(FileFormat::Online) => line(u64::from(online.contains(n))),
+                Some(FileFormat::OnlineMask) => cpulist::mask(host, &online),
+                Some(FileFormat::OnlineList) => cpulist::list(host, &online),
+                Some(FileFormat::NodeMeminfo) => node::meminfo(facts, n, host),
+                Some(FileFormat::NodeVmstat) => node::vmstat(facts, n, host),
+                Some(FileFormat::NodeNumastat) => node::numastat(host),
                 None => String::new(),
             }
         }
@@ -118,6 +131,6 @@ fn text(node: Node, facts: &Facts, times: &[CpuTimes], host: &str, now: Micros) 
 }
 
 /// The host's text with the newline it ends with, or ought to.
-fn own_line(host: &str) -> String {
+fn ensure_newline(host: &str) -> String {
     if host.is_empty() || host.ends_with('\n') { host.to_owned() } else { format!("{host}\n") }
 }

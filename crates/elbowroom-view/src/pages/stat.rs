@@ -14,8 +14,8 @@
 //! Nothing but `btime` is taken from the host's text. Every line has constant length: a reader that takes the file in
 //! several reads never sees half a number of one version continued by another.
 
-use super::facts::{CpuTimes, Facts};
-use super::text::{push_line, value, widest};
+use super::snapshot::{ContainerSnapshot, CpuTimes};
+use super::text::{max_of_width, push_line, value_of_key};
 use elbowroom_types::unit::Micros;
 
 /// Microseconds in a tick: `USER_HZ` is 100 on every architecture views run on.
@@ -25,7 +25,7 @@ const CPU_DIGITS: usize = 12;
 const SUM_DIGITS: usize = 16;
 
 /// The page, from the host's text.
-pub(super) fn text(facts: &Facts, times: &[CpuTimes], host: &str) -> String {
+pub(super) fn text(facts: &ContainerSnapshot, times: &[CpuTimes], host: &str) -> String {
     let online = facts.shown_online();
     let counters = |t: &CpuTimes| [t.user, t.system, t.idle].map(ticks);
     let mut total = [0; 3];
@@ -38,7 +38,7 @@ pub(super) fn text(facts: &Facts, times: &[CpuTimes], host: &str) -> String {
         let own = times.get(cpu as usize).map_or([0; 3], counters);
         push_cpu(&mut out, &format!("cpu{cpu}"), own, CPU_DIGITS);
     }
-    let btime = value(host, "btime").unwrap_or(0);
+    let btime = value_of_key(host, "btime").unwrap_or(0);
     out.push_str("intr 0\nctxt 0\n");
     push_line(&mut out, &format!("btime {btime}"), "btime ".len() + 20);
     push_line(&mut out, &format!("processes {}", facts.nr_processes), "processes ".len() + 10);
@@ -49,7 +49,7 @@ pub(super) fn text(facts: &Facts, times: &[CpuTimes], host: &str) -> String {
 
 /// Time in ticks, never more than its column holds.
 pub(super) fn ticks(time: Micros) -> u64 {
-    (time.get() / TICK).min(widest(CPU_DIGITS as u32))
+    (time.get() / TICK).min(max_of_width(CPU_DIGITS as u32))
 }
 
 fn push_cpu(out: &mut String, name: &str, [user, system, idle]: [u64; 3], w: usize) {
@@ -61,12 +61,12 @@ mod tests {
     use super::*;
     use elbowroom_types::cpuset::CpuSet;
 
-    fn facts(online: &str, possible: &str) -> Facts {
-        Facts {
+    fn facts(online: &str, possible: &str) -> ContainerSnapshot {
+        ContainerSnapshot {
             online: online.parse().unwrap(),
             possible: possible.parse().unwrap(),
             started: Micros::secs(1_000),
-            ..Facts::EMPTY
+            ..ContainerSnapshot::EMPTY
         }
     }
 
@@ -86,8 +86,8 @@ mod tests {
         assert_eq!(columns(lines[0]), [600, 0, 6_000, 60_000, 0, 0, 0, 0, 0, 0]);
         assert!(lines[1].starts_with("cpu2 ") && lines[2].starts_with("cpu5 ") && lines[3] == "intr 0");
         assert_eq!(columns(lines[2]), [200, 0, 2_000, 20_000, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(value(&page, "btime"), Some(1_795_214_744));
-        assert_eq!(value(&page, "procs_running"), Some(1));
+        assert_eq!(value_of_key(&page, "btime"), Some(1_795_214_744));
+        assert_eq!(value_of_key(&page, "procs_running"), Some(1));
     }
 
     #[test]
@@ -97,7 +97,7 @@ mod tests {
         let host = "btime 9\n";
         let lengths = |n| text(&f, &times(n), host).lines().map(str::len).collect::<Vec<_>>();
         assert_eq!(lengths(0), lengths(u64::MAX));
-        let all = Facts { possible: CpuSet::first_n(1024), online: CpuSet::first_n(1024), ..f };
+        let all = ContainerSnapshot { possible: CpuSet::first_n(1024), online: CpuSet::first_n(1024), ..f };
         let many = vec![times(u64::MAX)[0]; 1024];
         assert_eq!(text(&all, &many, host).len(), text(&all, &[], host).len());
     }

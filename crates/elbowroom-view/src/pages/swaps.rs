@@ -11,26 +11,26 @@
 //!
 //! `SwapTotal` and `SwapFree` of `/proc/meminfo` say the same.
 
-use super::facts::Facts;
-use super::memory::{Host, Memory};
+use super::memory::{HostMemoryBounds, MemoryAccount};
+use super::snapshot::ContainerSnapshot;
 use super::text::push_line;
 
 /// Room for the row: name, type, two numbers of up to 17 digits, priority, blanks.
 const WIDTH: usize = 40 + 9 + 2 * 19 + 3;
 
 /// The page, from the host's text.
-pub(super) fn text(facts: &Facts, host: &str) -> String {
+pub(super) fn text(facts: &ContainerSnapshot, host: &str) -> String {
     let mut lines = host.lines();
     let Some(header) = lines.next() else { return String::new() };
     let (size, used) = lines
         .filter_map(size_and_used)
         .fold((0u64, 0u64), |(size, used), (s, u)| (size.saturating_add(s), used.saturating_add(u)));
-    let bounds = Host {
+    let bounds = HostMemoryBounds {
         swap_total: size.saturating_mul(1024),
         swap_free: size.saturating_sub(used).saturating_mul(1024),
-        ..Host::UNKNOWN
+        ..HostMemoryBounds::UNKNOWN
     };
-    let memory = Memory::new(facts, &bounds);
+    let memory = MemoryAccount::new(facts, &bounds);
     let (total, free) = (memory.swap_total >> 10, memory.swap_free >> 10);
     let mut out = String::with_capacity(header.len() + WIDTH + 2);
     if total == 0 {
@@ -62,9 +62,9 @@ mod tests {
         /dev/vdb                                partition\t131068\t\t1000\t\t-2\n\
         /swap\\040file                          file\t\t20000000\t0\t\t-3\n";
 
-    fn facts(swap_max: u64) -> Facts {
+    fn facts(swap_max: u64) -> ContainerSnapshot {
         let memory_stat = MemoryStat { swap: Bytes::mib(3), ..MemoryStat::EMPTY };
-        Facts { swap_max, memory_stat, ..Facts::EMPTY }
+        ContainerSnapshot { swap_max, memory_stat, ..ContainerSnapshot::EMPTY }
     }
 
     #[test]

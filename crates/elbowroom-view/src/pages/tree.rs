@@ -1,8 +1,8 @@
 //! The tree of files one container sees: names, numbers, and what each file stands for.
 //!
 //! # Terminology
-//! A [`Node`] is a file or a directory of *one* container's tree; it says nothing about which container. Its 24 bits
-//! ([`Node::to_bits`]) are the low part of a FUSE node id. The tree is the same for every container but for the CPUs and
+//! A [`ViewNode`] is a file or a directory of *one* container's tree; it says nothing about which container. Its 24 bits
+//! ([`ViewNode::to_bits`]) are the low part of a FUSE node id. The tree is the same for every container but for the CPUs and
 //! NUMA nodes that have a directory.
 //!
 //! # What is there
@@ -11,19 +11,19 @@
 //! compile-time list serves kernels that know fewer vulnerabilities, caches or topology levels. A node without a host path
 //! is always there.
 
-use super::facts::Facts;
-use super::files::{Form, NUMA_NODE, SINGLES, VULNERABILITIES};
+use super::files::{FIXED_NODES, FileFormat, NUMA_NODE, VULNERABILITIES};
+use super::snapshot::ContainerSnapshot;
 use elbowroom_types::cpuset::{CpuSet, MAX_CPUS};
 
 pub use super::files::CpuDir;
 pub use super::render::{render, size};
-pub use super::surface::{Kind, Surface, surfaces};
+pub use super::view_mounts::{ViewMount, ViewMountTarget, view_mounts};
 
 /// A file or directory of a container's tree. Numbers are those of CPUs and NUMA nodes; the last number of a file is its
 /// place in the table of its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are the files' own, listed in SINGLES")]
-pub enum Node {
+pub enum ViewNode {
     Root,
     Proc,
     Cpuinfo,
@@ -90,7 +90,7 @@ pub enum Node {
     NumaFile(u16, u8),
 }
 
-/// How a [`Node`] is laid out in 24 bits: kind, CPU or node number, directory and file.
+/// How a [`ViewNode`] is laid out in 24 bits: kind, CPU or node number, directory and file.
 mod bits {
     pub(super) const KIND: u32 = 21;
     pub(super) const NUMBER: u32 = 11;
@@ -105,7 +105,7 @@ mod bits {
     pub(super) const NUMA: u32 = 3;
 }
 
-impl Node {
+impl ViewNode {
     /// A container's own root directory.
     pub const ROOT: Self = Self::Root;
 
@@ -118,12 +118,12 @@ impl Node {
         match self {
             Self::Vulnerability(i) => pack(VULNERABILITY, 0, 0, u32::from(i)),
             // File 0 is the directory itself.
-            Self::CpuDir(n, dir) => pack(CPU, n, dir.number(), 0),
-            Self::CpuFile(n, dir, i) => pack(CPU, n, dir.number(), u32::from(i) + 1),
+            Self::CpuDir(n, dir) => pack(CPU, n, dir.index(), 0),
+            Self::CpuFile(n, dir, i) => pack(CPU, n, dir.index(), u32::from(i) + 1),
             Self::NumaNode(n) => pack(NUMA, n, 0, 0),
             Self::NumaFile(n, i) => pack(NUMA, n, 0, u32::from(i) + 1),
             single => {
-                let place = SINGLES.iter().position(|(node, ..)| *node == single);
+                let place = FIXED_NODES.iter().position(|(node, ..)| *node == single);
                 pack(SINGLE, 0, 0, 0) | place.map_or(0, |i| i as u32 + 1)
             }
         }
@@ -135,15 +135,15 @@ impl Node {
         let number = (bits >> NUMBER & NUMBER_MASK) as u16;
         let (dir, file) = (bits >> DIR & DIR_MASK, (bits & FILE_MASK) as usize);
         let node = match bits >> KIND {
-            SINGLE => SINGLES.get((bits as usize).checked_sub(1)?)?.0,
+            SINGLE => FIXED_NODES.get((bits as usize).checked_sub(1)?)?.0,
             VULNERABILITY => {
                 VULNERABILITIES.get(file)?;
                 Self::Vulnerability(file as u8)
             }
-            CPU => match (CpuDir::from_number(dir)?, file.checked_sub(1)) {
+            CPU => match (CpuDir::from_index(dir)?, file.checked_sub(1)) {
                 (dir, None) => Self::CpuDir(number, dir),
                 (dir, Some(i)) => {
-                    dir.table().get(i)?;
+                    dir.files().get(i)?;
                     Self::CpuFile(number, dir, i as u8)
                 }
             },
@@ -168,7 +168,7 @@ impl Node {
             // A single node that is nobody's parent and yet a directory has numbered ones below it.
             single => {
                 matches!(single, Self::Root | Self::Vulnerabilities)
-                    || SINGLES.iter().any(|(_, parent, _)| *parent == single)
+                    || FIXED_NODES.iter().any(|(_, parent, _)| *parent == single)
             }
         }
     }
@@ -178,11 +178,13 @@ impl Node {
         match self {
             Self::Vulnerability(_) => Self::Vulnerabilities,
             Self::CpuDir(_, CpuDir::Itself) => Self::Cpus,
-            Self::CpuDir(n, dir) => Self::CpuDir(n, dir.place().1),
+            Self::CpuDir(n, dir) => Self::CpuDir(n, dir.name_and_parent().1),
             Self::CpuFile(n, dir, _) => Self::CpuDir(n, dir),
             Self::NumaNode(_) => Self::NumaNodes,
             Self::NumaFile(n, _) => Self::NumaNode(n),
-            single => SINGLES.iter().find(|(node, ..)| *node == single).map_or(Self::Root, |(_, up, _)| *up),
+            single => {
+                FIXED_NODES.iter().find(|(node, ..)| *node == single).map_or(Self::Root, |(_, up, _)| *up)
+            }
         }
     }
 
@@ -193,14 +195,14 @@ impl Node {
                 VULNERABILITIES.get(usize::from(i)).copied().unwrap_or_default().to_owned()
             }
             Self::CpuDir(n, CpuDir::Itself) => format!("cpu{n}"),
-            Self::CpuDir(_, dir) => dir.place().0,
+            Self::CpuDir(_, dir) => dir.name_and_parent().0,
             Self::CpuFile(_, dir, i) => {
-                dir.table().get(usize::from(i)).map_or("", |(name, _)| name).to_owned()
+                dir.files().get(usize::from(i)).map_or("", |(name, _)| name).to_owned()
             }
             Self::NumaNode(n) => format!("node{n}"),
             Self::NumaFile(_, i) => NUMA_NODE.get(usize::from(i)).map_or("", |(name, _)| name).to_owned(),
             single => {
-                SINGLES.iter().find(|(node, ..)| *node == single).map_or("", |(.., name)| name).to_owned()
+                FIXED_NODES.iter().find(|(node, ..)| *node == single).map_or("", |(.., name)| name).to_owned()
             }
         }
     }
@@ -235,12 +237,12 @@ impl Node {
             Self::CpuPossible => 14,
             Self::CpuPresent => 15,
             Self::CpuEnabled => 16,
-            Self::CpuFile(..) if self.form() == Some(Form::Online) => 17,
+            Self::CpuFile(..) if self.file_format() == Some(FileFormat::Online) => 17,
             Self::CpuFile(_, CpuDir::Cpufreq, _) => 18,
-            Self::NumaFile(..) => match self.form()? {
-                Form::OnlineList | Form::OnlineMask => 19,
-                Form::NodeMeminfo => 20,
-                Form::NodeVmstat => 21,
+            Self::NumaFile(..) => match self.file_format()? {
+                FileFormat::OnlineList | FileFormat::OnlineMask => 19,
+                FileFormat::NodeMeminfo => 20,
+                FileFormat::NodeVmstat => 21,
                 _ => return None,
             },
             Self::NumaHasCpu => 22,
@@ -259,14 +261,14 @@ impl Node {
 
     /// Whether it changes with what the container does and how long it runs, not only with its view: to be refreshed on a
     /// timer.
-    pub fn dynamic(self) -> bool {
+    pub fn is_dynamic(self) -> bool {
         matches!(self.page_bit(), Some(0 | 2..=11 | 18 | 20 | 21))
     }
 
     /// What a file in a numbered directory is.
-    pub(super) fn form(self) -> Option<Form> {
+    pub(super) fn file_format(self) -> Option<FileFormat> {
         let (table, i) = match self {
-            Self::CpuFile(_, dir, i) => (dir.table(), i),
+            Self::CpuFile(_, dir, i) => (dir.files(), i),
             Self::NumaFile(_, i) => (NUMA_NODE, i),
             _ => return None,
         };
@@ -275,29 +277,33 @@ impl Node {
 }
 
 /// The node of that name in a directory; `None` where there is none in this container's tree.
-pub fn lookup(parent: Node, name: &str, facts: &Facts) -> Option<Node> {
-    let in_table = |table: &[(&str, Form)]| table.iter().position(|(file, _)| *file == name).map(|i| i as u8);
+pub fn lookup(parent: ViewNode, name: &str, facts: &ContainerSnapshot) -> Option<ViewNode> {
+    let in_table =
+        |table: &[(&str, FileFormat)]| table.iter().position(|(file, _)| *file == name).map(|i| i as u8);
     match parent {
-        Node::Vulnerabilities => {
-            VULNERABILITIES.iter().position(|file| *file == name).map(|i| Node::Vulnerability(i as u8))
+        ViewNode::Vulnerabilities => {
+            VULNERABILITIES.iter().position(|file| *file == name).map(|i| ViewNode::Vulnerability(i as u8))
         }
-        Node::CpuDir(n, dir) => {
-            let below = || dir.dirs().find(|sub| sub.place().0 == name).map(|sub| Node::CpuDir(n, sub));
-            in_table(dir.table()).map(|i| Node::CpuFile(n, dir, i)).or_else(below)
+        ViewNode::CpuDir(n, dir) => {
+            let below = || {
+                dir.subdirs().find(|sub| sub.name_and_parent().0 == name).map(|sub| ViewNode::CpuDir(n, sub))
+            };
+            in_table(dir.files()).map(|i| ViewNode::CpuFile(n, dir, i)).or_else(below)
         }
-        Node::NumaNode(n) => in_table(NUMA_NODE).map(|i| Node::NumaFile(n, i)),
+        ViewNode::NumaNode(n) => in_table(NUMA_NODE).map(|i| ViewNode::NumaFile(n, i)),
         _ => {
             let numbered = |prefix| numbered(name, prefix);
-            let single =
-                SINGLES.iter().find(|(node, up, n)| *up == parent && *n == name && *node != Node::Root);
+            let single = FIXED_NODES
+                .iter()
+                .find(|(node, up, n)| *up == parent && *n == name && *node != ViewNode::Root);
             match parent {
                 _ if single.is_some() => single.map(|(node, ..)| *node),
-                Node::Cpus => numbered("cpu")
+                ViewNode::Cpus => numbered("cpu")
                     .filter(|n| cpus_with_directory(facts).contains(u32::from(*n)))
-                    .map(|n| Node::CpuDir(n, CpuDir::Itself)),
-                Node::NumaNodes => numbered("node")
+                    .map(|n| ViewNode::CpuDir(n, CpuDir::Itself)),
+                ViewNode::NumaNodes => numbered("node")
                     .filter(|n| facts.shown_nodes().contains(u32::from(*n)))
-                    .map(Node::NumaNode),
+                    .map(ViewNode::NumaNode),
                 _ => None,
             }
         }
@@ -306,23 +312,25 @@ pub fn lookup(parent: Node, name: &str, facts: &Facts) -> Option<Node> {
 
 /// What a directory holds, in a fixed order: files and directories of fixed names, then numbered ones, ascending. Empty for
 /// a file.
-pub fn children(dir: Node, facts: &Facts) -> Vec<(String, Node)> {
-    let singles =
-        SINGLES.iter().filter(|(node, up, _)| *up == dir && *node != Node::Root).map(|(node, ..)| *node);
-    let mut nodes: Vec<Node> = singles.collect();
+pub fn children(dir: ViewNode, facts: &ContainerSnapshot) -> Vec<(String, ViewNode)> {
+    let singles = FIXED_NODES
+        .iter()
+        .filter(|(node, up, _)| *up == dir && *node != ViewNode::Root)
+        .map(|(node, ..)| *node);
+    let mut nodes: Vec<ViewNode> = singles.collect();
     match dir {
-        Node::Vulnerabilities => {
-            nodes.extend((0..VULNERABILITIES.len()).map(|i| Node::Vulnerability(i as u8)))
+        ViewNode::Vulnerabilities => {
+            nodes.extend((0..VULNERABILITIES.len()).map(|i| ViewNode::Vulnerability(i as u8)))
         }
-        Node::Cpus => {
-            nodes.extend(facts.shown_possible().iter().map(|n| Node::CpuDir(n as u16, CpuDir::Itself)));
+        ViewNode::Cpus => {
+            nodes.extend(facts.shown_possible().iter().map(|n| ViewNode::CpuDir(n as u16, CpuDir::Itself)));
         }
-        Node::CpuDir(n, sub) => {
-            nodes.extend((0..sub.table().len()).map(|i| Node::CpuFile(n, sub, i as u8)));
-            nodes.extend(sub.dirs().map(|below| Node::CpuDir(n, below)));
+        ViewNode::CpuDir(n, sub) => {
+            nodes.extend((0..sub.files().len()).map(|i| ViewNode::CpuFile(n, sub, i as u8)));
+            nodes.extend(sub.subdirs().map(|below| ViewNode::CpuDir(n, below)));
         }
-        Node::NumaNodes => nodes.extend(facts.shown_nodes().iter().map(|n| Node::NumaNode(n as u16))),
-        Node::NumaNode(n) => nodes.extend((0..NUMA_NODE.len()).map(|i| Node::NumaFile(n, i as u8))),
+        ViewNode::NumaNodes => nodes.extend(facts.shown_nodes().iter().map(|n| ViewNode::NumaNode(n as u16))),
+        ViewNode::NumaNode(n) => nodes.extend((0..NUMA_NODE.len()).map(|i| ViewNode::NumaFile(n, i as u8))),
         _ => {}
     }
     nodes.into_iter().map(|node| (node.name(), node)).collect()
@@ -330,38 +338,41 @@ pub fn children(dir: Node, facts: &Facts) -> Vec<(String, Node)> {
 
 /// The file or directory of the host that the node stands for, relative to `/`: the file whose text [`size`] and [`render`]
 /// want, and without which the node is not there. `None` for what needs no host.
-pub fn host_path(node: Node) -> Option<String> {
+pub fn host_path(node: ViewNode) -> Option<String> {
     match node {
-        Node::Root | Node::Proc | Node::Sys | Node::SysDevices | Node::SysDevicesSystem | Node::Cgroup => {
-            None
-        }
-        Node::Uptime | Node::Loadavg | Node::ViewPage | Node::PressureFile => None,
-        Node::CpuOnline | Node::CpuOffline | Node::CpuPossible | Node::CpuPresent => None,
-        Node::CpuFile(..) if node.form() == Some(Form::Online) => None,
-        Node::MemoryHigh | Node::MemoryMax => Some("proc/meminfo".to_owned()),
-        Node::MemoryLimitInBytes | Node::MemorySoftLimitInBytes => Some("proc/meminfo".to_owned()),
-        _ if node.parent() == Node::Cgroup => None,
+        ViewNode::Root
+        | ViewNode::Proc
+        | ViewNode::Sys
+        | ViewNode::SysDevices
+        | ViewNode::SysDevicesSystem
+        | ViewNode::Cgroup => None,
+        ViewNode::Uptime | ViewNode::Loadavg | ViewNode::ViewPage | ViewNode::PressureFile => None,
+        ViewNode::CpuOnline | ViewNode::CpuOffline | ViewNode::CpuPossible | ViewNode::CpuPresent => None,
+        ViewNode::CpuFile(..) if node.file_format() == Some(FileFormat::Online) => None,
+        ViewNode::MemoryHigh | ViewNode::MemoryMax => Some("proc/meminfo".to_owned()),
+        ViewNode::MemoryLimitInBytes | ViewNode::MemorySoftLimitInBytes => Some("proc/meminfo".to_owned()),
+        _ if node.parent() == ViewNode::Cgroup => None,
         _ => Some(node.path()),
     }
 }
 
-/// All files of a container whose [`Node::page_bit`] is `bit`: what to invalidate when that page changed.
-pub fn nodes_of_bit(bit: u8, facts: &Facts) -> Vec<Node> {
-    let singles = SINGLES.iter().map(|(node, ..)| *node);
-    let files = |table: &'static [(&str, Form)]| 0..table.len() as u8;
+/// All files of a container whose [`ViewNode::page_bit`] is `bit`: what to invalidate when that page changed.
+pub fn nodes_with_page_bit(bit: u8, facts: &ContainerSnapshot) -> Vec<ViewNode> {
+    let singles = FIXED_NODES.iter().map(|(node, ..)| *node);
+    let files = |table: &'static [(&str, FileFormat)]| 0..table.len() as u8;
     let cpus = cpus_with_directory(facts);
     let of_cpus = cpus.iter().flat_map(|n| {
         [CpuDir::Itself, CpuDir::Cpufreq]
             .into_iter()
-            .flat_map(move |dir| files(dir.table()).map(move |i| Node::CpuFile(n as u16, dir, i)))
+            .flat_map(move |dir| files(dir.files()).map(move |i| ViewNode::CpuFile(n as u16, dir, i)))
     });
     let nodes = facts.shown_nodes();
-    let of_nodes = nodes.iter().flat_map(|n| files(NUMA_NODE).map(move |i| Node::NumaFile(n as u16, i)));
+    let of_nodes = nodes.iter().flat_map(|n| files(NUMA_NODE).map(move |i| ViewNode::NumaFile(n as u16, i)));
     singles.chain(of_cpus).chain(of_nodes).filter(|node| node.page_bit() == Some(bit)).collect()
 }
 
 /// The possible CPUs, whose directories are listed, and CPU 0.
-fn cpus_with_directory(facts: &Facts) -> CpuSet {
+fn cpus_with_directory(facts: &ContainerSnapshot) -> CpuSet {
     facts.shown_possible().iter().chain([0]).collect()
 }
 
@@ -377,16 +388,16 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    fn facts() -> Facts {
-        Facts {
+    fn facts() -> ContainerSnapshot {
+        ContainerSnapshot {
             possible: "0-3,1023".parse().unwrap(),
             online: "0-1".parse().unwrap(),
             nodes: "0-1".parse().unwrap(),
-            ..Facts::EMPTY
+            ..ContainerSnapshot::EMPTY
         }
     }
 
-    fn walk(dir: Node, visit: &mut impl FnMut(&str, Node, Node)) {
+    fn walk(dir: ViewNode, visit: &mut impl FnMut(&str, ViewNode, ViewNode)) {
         for (name, node) in children(dir, &facts()) {
             visit(&name, node, dir);
             walk(node, visit);
@@ -395,69 +406,69 @@ mod tests {
 
     #[test]
     fn every_node_is_found_by_its_name_and_by_its_number() {
-        let mut seen = HashMap::from([(1, Node::ROOT)]);
-        walk(Node::ROOT, &mut |name, node, dir| {
+        let mut seen = HashMap::from([(1, ViewNode::ROOT)]);
+        walk(ViewNode::ROOT, &mut |name, node, dir| {
             assert_eq!(lookup(dir, name, &facts()), Some(node), "{}", node.path());
             assert_eq!(node.parent(), dir);
-            assert_eq!(Node::from_bits(node.to_bits()), Some(node));
+            assert_eq!(ViewNode::from_bits(node.to_bits()), Some(node));
             assert!(node.to_bits() < 1 << 24 && node.to_bits() > 1);
             assert_eq!(seen.insert(node.to_bits(), node), None, "{node:?}");
             assert_eq!(node.is_dir(), !children(node, &facts()).is_empty(), "{node:?}");
         });
-        assert_eq!(Node::ROOT.to_bits(), 1);
-        assert_eq!(Node::ROOT.parent(), Node::ROOT);
+        assert_eq!(ViewNode::ROOT.to_bits(), 1);
+        assert_eq!(ViewNode::ROOT.parent(), ViewNode::ROOT);
         assert!(seen.len() > 5 * 250, "{}", seen.len());
     }
 
     #[test]
     fn a_number_that_is_no_nodes_is_none() {
         let valid = (0..1u32 << 24).filter(|bits| {
-            let node = Node::from_bits(*bits);
+            let node = ViewNode::from_bits(*bits);
             assert!(node.is_none_or(|node| node.to_bits() == *bits));
             node.is_some()
         });
-        let subs = CpuDir::Itself.dirs().chain(CpuDir::Caches.dirs()).chain([CpuDir::Itself]);
-        let per_cpu: usize = subs.map(|dir| 1 + dir.table().len()).sum();
-        let expect = SINGLES.len() + VULNERABILITIES.len() + MAX_CPUS * (per_cpu + 1 + NUMA_NODE.len());
+        let subs = CpuDir::Itself.subdirs().chain(CpuDir::Caches.subdirs()).chain([CpuDir::Itself]);
+        let per_cpu: usize = subs.map(|dir| 1 + dir.files().len()).sum();
+        let expect = FIXED_NODES.len() + VULNERABILITIES.len() + MAX_CPUS * (per_cpu + 1 + NUMA_NODE.len());
         assert_eq!(valid.count(), expect);
-        assert_eq!(Node::from_bits(0), None);
-        assert_eq!(Node::from_bits(u32::MAX), None);
+        assert_eq!(ViewNode::from_bits(0), None);
+        assert_eq!(ViewNode::from_bits(u32::MAX), None);
     }
 
     #[test]
     fn names_that_are_not_there_are_not_found() {
         let refused = [
-            (Node::ROOT, ""),
-            (Node::ROOT, "meminfo"),
-            (Node::Cpus, "cpu4"),
-            (Node::Cpus, "cpu00"),
-            (Node::Cpus, "cpu+1"),
-            (Node::Cpus, "cpu"),
-            (Node::NumaNodes, "node2"),
-            (Node::Meminfo, "x"),
-            (Node::CpuDir(0, CpuDir::Caches), "index16"),
+            (ViewNode::ROOT, ""),
+            (ViewNode::ROOT, "meminfo"),
+            (ViewNode::Cpus, "cpu4"),
+            (ViewNode::Cpus, "cpu00"),
+            (ViewNode::Cpus, "cpu+1"),
+            (ViewNode::Cpus, "cpu"),
+            (ViewNode::NumaNodes, "node2"),
+            (ViewNode::Meminfo, "x"),
+            (ViewNode::CpuDir(0, CpuDir::Caches), "index16"),
         ];
         for (dir, name) in refused {
             assert_eq!(lookup(dir, name, &facts()), None, "{dir:?}/{name}");
         }
-        assert!(lookup(Node::Cpus, "cpu1023", &facts()).is_some());
+        assert!(lookup(ViewNode::Cpus, "cpu1023", &facts()).is_some());
     }
 
     #[test]
     fn the_first_cpu_has_a_directory_and_is_listed_where_it_is_possible() {
-        let facts = Facts { possible: "63".parse().unwrap(), ..facts() };
-        let first = lookup(Node::Cpus, "cpu0", &facts);
-        assert_eq!(first, Some(Node::CpuDir(0, CpuDir::Itself)));
-        assert!(children(Node::Cpus, &facts).iter().all(|(name, _)| name != "cpu0"));
-        let online = lookup(Node::CpuDir(0, CpuDir::Itself), "online", &facts).unwrap();
-        assert!(nodes_of_bit(online.page_bit().unwrap(), &facts).contains(&online));
-        assert_eq!(lookup(Node::Cpus, "cpu1", &facts), None);
+        let facts = ContainerSnapshot { possible: "63".parse().unwrap(), ..facts() };
+        let first = lookup(ViewNode::Cpus, "cpu0", &facts);
+        assert_eq!(first, Some(ViewNode::CpuDir(0, CpuDir::Itself)));
+        assert!(children(ViewNode::Cpus, &facts).iter().all(|(name, _)| name != "cpu0"));
+        let online = lookup(ViewNode::CpuDir(0, CpuDir::Itself), "online", &facts).unwrap();
+        assert!(nodes_with_page_bit(online.page_bit().unwrap(), &facts).contains(&online));
+        assert_eq!(lookup(ViewNode::Cpus, "cpu1", &facts), None);
     }
 
     #[test]
     fn each_name_is_listed_once() {
         let mut paths = HashMap::new();
-        walk(Node::ROOT, &mut |_, node, _| {
+        walk(ViewNode::ROOT, &mut |_, node, _| {
             assert_eq!(paths.insert(node.path(), node), None, "{}", node.path())
         });
         assert!(paths.contains_key("sys/devices/system/cpu/cpu3/cache/index0/shared_cpu_map"));
@@ -466,25 +477,29 @@ mod tests {
 
     #[test]
     fn every_page_that_changes_is_found_by_its_bit_and_topology_never_changes() {
-        walk(Node::ROOT, &mut |_, node, _| match node.page_bit() {
+        walk(ViewNode::ROOT, &mut |_, node, _| match node.page_bit() {
             Some(bit) => {
                 assert!(bit < 64 && !node.is_dir());
-                assert!(nodes_of_bit(bit, &facts()).contains(&node), "{node:?}");
+                assert!(nodes_with_page_bit(bit, &facts()).contains(&node), "{node:?}");
             }
-            None => assert!(!node.dynamic()),
+            None => assert!(!node.is_dynamic()),
         });
-        assert!(!nodes_of_bit(17, &facts()).is_empty());
-        assert_eq!(Node::CpuFile(0, CpuDir::Topology, 0).page_bit(), None);
-        assert!(Node::Meminfo.dynamic() && !Node::CpuMax.dynamic() && !Node::Cpuinfo.dynamic());
+        assert!(!nodes_with_page_bit(17, &facts()).is_empty());
+        assert_eq!(ViewNode::CpuFile(0, CpuDir::Topology, 0).page_bit(), None);
+        assert!(
+            ViewNode::Meminfo.is_dynamic()
+                && !ViewNode::CpuMax.is_dynamic()
+                && !ViewNode::Cpuinfo.is_dynamic()
+        );
     }
 
     #[test]
     fn host_paths_are_the_nodes_own_or_what_they_are_computed_from() {
-        assert_eq!(host_path(Node::Meminfo).as_deref(), Some("proc/meminfo"));
-        assert_eq!(host_path(Node::MemoryMax).as_deref(), Some("proc/meminfo"));
-        assert_eq!(host_path(Node::CpuMax), None);
-        assert_eq!(host_path(Node::CpuOnline), None);
-        let index = Node::CpuDir(3, CpuDir::Cache(2));
+        assert_eq!(host_path(ViewNode::Meminfo).as_deref(), Some("proc/meminfo"));
+        assert_eq!(host_path(ViewNode::MemoryMax).as_deref(), Some("proc/meminfo"));
+        assert_eq!(host_path(ViewNode::CpuMax), None);
+        assert_eq!(host_path(ViewNode::CpuOnline), None);
+        let index = ViewNode::CpuDir(3, CpuDir::Cache(2));
         assert_eq!(host_path(index).as_deref(), Some("sys/devices/system/cpu/cpu3/cache/index2"));
     }
 }

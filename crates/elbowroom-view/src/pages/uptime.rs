@@ -11,7 +11,7 @@
 //!
 //! The idle sum runs up to as many times as fast as the first field as the view has CPUs, as on a real machine.
 
-use super::facts::{CpuTimes, Facts};
+use super::snapshot::{ContainerSnapshot, CpuTimes};
 use super::stat::ticks;
 use super::text::push_line;
 use elbowroom_types::unit::Micros;
@@ -20,7 +20,7 @@ use elbowroom_types::unit::Micros;
 const WIDTH: usize = 2 * 17 + 1;
 
 /// The page. `now` is the boot clock.
-pub(super) fn text(facts: &Facts, times: &[CpuTimes], now: Micros) -> String {
+pub(super) fn text(facts: &ContainerSnapshot, times: &[CpuTimes], now: Micros) -> String {
     let up = now.saturating_sub(facts.started).get() / 10_000;
     let idle: u64 = times.iter().map(|t| ticks(t.idle)).sum();
     let mut out = String::new();
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn counts_from_the_containers_start_and_sums_idle_time_over_its_cpus() {
-        let facts = Facts { started: Micros::secs(100), ..Facts::EMPTY };
+        let facts = ContainerSnapshot { started: Micros::secs(100), ..ContainerSnapshot::EMPTY };
         let times = vec![CpuTimes { idle: Micros::millis(49_870), ..CpuTimes::default() }; 4];
         assert_eq!(text(&facts, &times, Micros::millis(150_010)).trim_end(), "50.01 199.48");
         assert_eq!(text(&facts, &[], Micros::ZERO).trim_end(), "0.00 0.00");
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn its_length_never_changes() {
-        let facts = Facts::EMPTY;
+        let facts = ContainerSnapshot::EMPTY;
         let times = vec![CpuTimes { idle: Micros(u64::MAX), ..CpuTimes::default() }; 1024];
         assert_eq!(text(&facts, &times, Micros(u64::MAX)).len(), WIDTH + 1);
         assert_eq!(text(&facts, &[], Micros::ZERO).len(), WIDTH + 1);

@@ -9,21 +9,22 @@
 //!
 //! Which lines there are, and in which order, is the host's.
 
-use super::facts::Facts;
-use super::memory::{Host, Memory, vm_counter};
-use super::text::{push_line, value, zeroed};
+use super::memory::{HostMemoryBounds, MemoryAccount, vm_counter};
+use super::snapshot::ContainerSnapshot;
+use super::text::{push_line, value_of_key, zeroed};
 
 /// Digits of the largest counter.
 const DIGITS: usize = 20;
 
 /// The page, from the host's text.
-pub(super) fn text(facts: &Facts, host: &str) -> String {
-    let free = value(host, "nr_free_pages").map_or(u64::MAX, |pages| pages.saturating_mul(facts.page()));
-    lines(host, facts, &Memory::new(facts, &Host { free, ..Host::UNKNOWN }))
+pub(super) fn text(facts: &ContainerSnapshot, host: &str) -> String {
+    let free = value_of_key(host, "nr_free_pages")
+        .map_or(u64::MAX, |pages| pages.saturating_mul(facts.page_size_bytes()));
+    lines(host, facts, &MemoryAccount::new(facts, &HostMemoryBounds { free, ..HostMemoryBounds::UNKNOWN }))
 }
 
 /// The lines of `host` with the container's numbers.
-pub(super) fn lines(host: &str, facts: &Facts, memory: &Memory) -> String {
+pub(super) fn lines(host: &str, facts: &ContainerSnapshot, memory: &MemoryAccount) -> String {
     let mut out = String::with_capacity(host.len() * 2);
     for line in host.lines() {
         push(&mut out, line, |name| vm_counter(name, memory, facts));
@@ -60,15 +61,19 @@ mod tests {
     const HOST: &str = "nr_free_pages 1060759\nnr_active_anon 392\nnr_kernel_stack 1556\npgpgin 2136321\n\
         pgfault 4939165\npgalloc_dma32 4818560\ndirect_map_level2_splits 4\n";
 
-    fn facts(n: u64) -> Facts {
+    fn facts(n: u64) -> ContainerSnapshot {
         let memory_stat = MemoryStat {
             active_anon: Bytes::mib(n),
             kernel_stack: Bytes::kib(n),
             pgfault: n,
             ..MemoryStat::EMPTY
         };
-        let mut facts =
-            Facts { memory: Bytes::mib(512), memory_usage: Bytes::mib(500), memory_stat, ..Facts::EMPTY };
+        let mut facts = ContainerSnapshot {
+            memory: Bytes::mib(512),
+            memory_usage: Bytes::mib(500),
+            memory_stat,
+            ..ContainerSnapshot::EMPTY
+        };
         facts.nr_disks = 1;
         facts.io[0].rbytes = Bytes::mib(n);
         facts
@@ -94,7 +99,7 @@ mod tests {
 
     #[test]
     fn free_pages_are_never_more_than_the_hosts() {
-        assert_eq!(value(&text(&facts(3), "nr_free_pages 7\n"), "nr_free_pages"), Some(7));
+        assert_eq!(value_of_key(&text(&facts(3), "nr_free_pages 7\n"), "nr_free_pages"), Some(7));
     }
 
     #[test]

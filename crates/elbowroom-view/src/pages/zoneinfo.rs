@@ -12,19 +12,24 @@
 //! A container's memory is not divided into zones. It is shown in one, so that the sum over all zones is what
 //! `/proc/meminfo` says.
 
-use super::facts::Facts;
-use super::memory::{Host, Memory, vm_counter};
-use super::text::{number, value};
+use super::memory::{HostMemoryBounds, MemoryAccount, vm_counter};
+use super::snapshot::ContainerSnapshot;
+use super::text::{first_number, value_of_key};
 use super::vmstat::push;
 
 /// The page, from the host's text.
-pub(super) fn text(facts: &Facts, host: &str) -> String {
+pub(super) fn text(facts: &ContainerSnapshot, host: &str) -> String {
     let zones = zones(host);
     let largest = zones.iter().enumerate().max_by_key(|(_, z)| z.managed).map_or(0, |(i, _)| i);
-    let pages =
-        |of: fn(&Zone) -> u64| zones.iter().map(of).fold(0, u64::saturating_add).saturating_mul(facts.page());
-    let bounds = Host { total: pages(|z| z.managed), free: pages(|z| z.free), ..Host::UNKNOWN };
-    let memory = Memory::new(facts, &bounds);
+    let pages = |of: fn(&ZoneRecord) -> u64| {
+        zones.iter().map(of).fold(0, u64::saturating_add).saturating_mul(facts.page_size_bytes())
+    };
+    let bounds = HostMemoryBounds {
+        total: pages(|z| z.managed),
+        free: pages(|z| z.free),
+        ..HostMemoryBounds::UNKNOWN
+    };
+    let memory = MemoryAccount::new(facts, &bounds);
     let possible = facts.shown_possible();
 
     let mut out = String::with_capacity(host.len() * 2);
@@ -39,7 +44,8 @@ pub(super) fn text(facts: &Facts, host: &str) -> String {
                 continue;
             }
             if let Some(cpu) = words.strip_prefix("cpu:") {
-                let cpu = number(cpu).and_then(|n| u32::try_from(n).ok()).filter(|n| possible.contains(*n));
+                let cpu =
+                    first_number(cpu).and_then(|n| u32::try_from(n).ok()).filter(|n| possible.contains(*n));
                 skipped = cpu.is_none();
                 if cpu.is_some() {
                     out.push_str(line);
@@ -55,8 +61,10 @@ pub(super) fn text(facts: &Facts, host: &str) -> String {
             per_node = words == "per-node stats" || per_node && !words.starts_with("pages free");
             push(&mut out, line, |name| match name {
                 _ if per_node => vm_counter(name, &memory, facts).filter(|_| same_node),
-                "spanned" | "present" | "managed" => here.then_some(memory.total / facts.page()),
-                "pages" if words.starts_with("pages free") => here.then_some(memory.free / facts.page()),
+                "spanned" | "present" | "managed" => here.then_some(memory.total / facts.page_size_bytes()),
+                "pages" if words.starts_with("pages free") => {
+                    here.then_some(memory.free / facts.page_size_bytes())
+                }
                 _ => vm_counter(name, &memory, facts).filter(|_| here),
             });
         }
@@ -64,22 +72,22 @@ pub(super) fn text(facts: &Facts, host: &str) -> String {
     out
 }
 
-struct Zone<'a> {
+struct ZoneRecord<'a> {
     text: &'a str,
     node: &'a str,
     managed: u64,
     free: u64,
 }
 
-fn zones(host: &str) -> Vec<Zone<'_>> {
+fn zones(host: &str) -> Vec<ZoneRecord<'_>> {
     let mut starts: Vec<usize> = host.match_indices("Node ").map(|(at, _)| at).collect();
     starts.retain(|at| *at == 0 || host.as_bytes()[at - 1] == b'\n');
     let ends = starts.iter().skip(1).copied().chain([host.len()]);
     let zone = |(start, end): (usize, usize)| {
         let text = &host[start..end];
         let node = text.split_once(',').map_or("", |(node, _)| node);
-        let free = value(text, "pages free").unwrap_or(0);
-        Zone { text, node, managed: value(text, "managed").unwrap_or(0), free }
+        let free = value_of_key(text, "pages free").unwrap_or(0);
+        ZoneRecord { text, node, managed: value_of_key(text, "managed").unwrap_or(0), free }
     };
     starts.iter().copied().zip(ends).map(zone).collect()
 }
@@ -99,14 +107,14 @@ mod tests {
         Node 1, zone   Normal\n  per-node stats\n      nr_active_anon 393\n  pages free     900000\n\
         \x20       managed  900001\n      nr_free_pages 900000\n";
 
-    fn facts(usage: u64) -> Facts {
-        Facts {
+    fn facts(usage: u64) -> ContainerSnapshot {
+        ContainerSnapshot {
             memory: Bytes::mib(512),
             memory_usage: Bytes::mib(usage),
             memory_stat: MemoryStat { active_anon: Bytes::mib(usage), ..MemoryStat::EMPTY },
             possible: CpuSet::first_n(1),
             online: CpuSet::first_n(1),
-            ..Facts::EMPTY
+            ..ContainerSnapshot::EMPTY
         }
     }
 

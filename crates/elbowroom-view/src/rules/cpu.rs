@@ -18,7 +18,7 @@
 //! - `an_idle_container_never_grows`
 //! - `a_step_is_at_most_one_cpu`
 
-use super::Policy;
+use super::ViewPolicy;
 use super::hierarchy::Nanocpu;
 use elbowroom_types::sample::CpuMax;
 use elbowroom_types::unit::{Limit, Micros, Millicpu, Percent};
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 /// The range of effective CPU, in whole CPUs; `1 <= lower <= upper`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Bounds {
+pub struct CpuBounds {
     /// What the container gets when everybody wants everything.
     pub lower: u32,
     /// What it may use when nobody else wants anything.
@@ -55,10 +55,10 @@ impl Slack {
 ///
 /// `fair` is `w / sum_w * P`, from [`super::hierarchy::standings`]; `allowed` is `|M|`.
 /// Differs from the paper: `L/t` is rounded up, so that a quota of a fraction of a CPU still counts as one.
-pub fn bounds(quota: Limit<Millicpu>, allowed: u32, fair: Nanocpu) -> Bounds {
+pub fn bounds(quota: Limit<Millicpu>, allowed: u32, fair: Nanocpu) -> CpuBounds {
     let limit = quota.value().map_or(u32::MAX, Millicpu::cpus_ceil);
     let upper = limit.min(allowed).max(1);
-    Bounds { lower: fair.cpus_ceil().clamp(1, upper), upper }
+    CpuBounds { lower: fair.cpus_ceil().clamp(1, upper), upper }
 }
 
 /// One period of Algorithm 1: `E` for the next period.
@@ -69,8 +69,15 @@ pub fn bounds(quota: Limit<Millicpu>, allowed: u32, fair: Nanocpu) -> Bounds {
 /// ```
 ///
 /// `used` is the CPU time of the container in `period`, `slack` that of the CPUs it may use. `E` outside `bounds` comes
-/// back inside them. Differs from the paper where [`Policy::slack_tolerance`] and [`Policy::keep_busy`] say so.
-pub fn step(e: u32, bounds: Bounds, used: Micros, period: Micros, slack: Slack, policy: &Policy) -> u32 {
+/// back inside them. Differs from the paper where [`ViewPolicy::slack_tolerance`] and [`ViewPolicy::keep_busy`] say so.
+pub fn step(
+    e: u32,
+    bounds: CpuBounds,
+    used: Micros,
+    period: Micros,
+    slack: Slack,
+    policy: &ViewPolicy,
+) -> u32 {
     let e = e.clamp(bounds.lower, bounds.upper);
     let busy = is_busy(used, e, period, policy);
     if slack.is_some(policy.slack_tolerance) {
@@ -84,7 +91,7 @@ pub fn step(e: u32, bounds: Bounds, used: Micros, period: Micros, slack: Slack, 
 }
 
 /// The paper's `u / (E * t) > 95 %`.
-pub fn is_busy(used: Micros, e: u32, period: Micros, policy: &Policy) -> bool {
+pub fn is_busy(used: Micros, e: u32, period: Micros, policy: &ViewPolicy) -> bool {
     policy.cpu_busy.exceeded_by(used.get(), u128::from(e) * u128::from(period.get()))
 }
 
@@ -145,15 +152,15 @@ mod tests {
     }
 
     /// E, share of E used in percent, unused time -> E of the next period; bounds are 4..=10.
-    fn check_step(policy: &Policy, e: u32, percent: u64, unused: u64, expect: u32) {
+    fn check_step(policy: &ViewPolicy, e: u32, percent: u64, unused: u64, expect: u32) {
         let used = Micros(u64::from(e) * T.get() * percent / 100);
-        let got = step(e, Bounds { lower: 4, upper: 10 }, used, T, slack(unused), policy);
+        let got = step(e, CpuBounds { lower: 4, upper: 10 }, used, T, slack(unused), policy);
         assert_eq!(got, expect, "E={e} used {percent}% unused {unused}us");
     }
 
     #[test]
     fn steps_are_the_papers() {
-        let paper = &Policy::paper();
+        let paper = &ViewPolicy::paper();
         check_step(paper, 4, 100, 1, 5);
         check_step(paper, 4, 96, 1, 5);
         check_step(paper, 4, 95, 1, 4);
@@ -166,19 +173,19 @@ mod tests {
 
     #[test]
     fn slack_within_tolerance_is_no_slack() {
-        let tolerant = &Policy { slack_tolerance: Percent::whole(2), ..Policy::paper() };
+        let tolerant = &ViewPolicy { slack_tolerance: Percent::whole(2), ..ViewPolicy::paper() };
         let two_percent = 20 * T.get() / 50;
         check_step(tolerant, 5, 100, two_percent, 4);
         check_step(tolerant, 5, 100, two_percent + 1, 6);
-        check_step(&Policy::paper(), 5, 100, two_percent, 6);
+        check_step(&ViewPolicy::paper(), 5, 100, two_percent, 6);
     }
 
     #[test]
     fn a_busy_container_keeps_what_it_was_given() {
-        let keep = &Policy { keep_busy: true, ..Policy::paper() };
+        let keep = &ViewPolicy { keep_busy: true, ..ViewPolicy::paper() };
         check_step(keep, 10, 96, 0, 10);
         check_step(keep, 10, 95, 0, 9);
-        check_step(&Policy::paper(), 10, 96, 0, 9);
+        check_step(&ViewPolicy::paper(), 10, 96, 0, 9);
     }
 
     proptest! {
@@ -189,19 +196,19 @@ mod tests {
             let bounds = bounds(Limit::At(Millicpu(quota)), allowed, Nanocpu(fair));
             prop_assert!(1 <= bounds.lower && bounds.lower <= bounds.upper);
             let slack = Slack { unused: Micros(unused), capacity: Micros(capacity) };
-            let next = step(e, bounds, Micros(used), Micros(period), slack, &Policy::default());
+            let next = step(e, bounds, Micros(used), Micros(period), slack, &ViewPolicy::default());
             prop_assert!(bounds.lower <= next && next <= bounds.upper);
         }
 
         #[test]
         fn an_idle_container_never_grows(e in 4u32..=10, unused: u64) {
-            let bounds = Bounds { lower: 4, upper: 10 };
-            prop_assert!(step(e, bounds, Micros::ZERO, T, slack(unused), &Policy::default()) <= e);
+            let bounds = CpuBounds { lower: 4, upper: 10 };
+            prop_assert!(step(e, bounds, Micros::ZERO, T, slack(unused), &ViewPolicy::default()) <= e);
         }
 
         #[test]
         fn a_step_is_at_most_one_cpu(e in 4u32..=10, used: u64, unused: u64) {
-            let next = step(e, Bounds { lower: 4, upper: 10 }, Micros(used), T, slack(unused), &Policy::paper());
+            let next = step(e, CpuBounds { lower: 4, upper: 10 }, Micros(used), T, slack(unused), &ViewPolicy::paper());
             prop_assert!(next.abs_diff(e) <= 1);
         }
     }

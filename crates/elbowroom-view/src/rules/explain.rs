@@ -4,27 +4,27 @@ use super::View;
 use super::cpu::{self, Slack};
 use super::memory;
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_types::sample::GroupId;
+use elbowroom_types::sample::CgroupId;
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu, Percent};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How many changes [`Explain`] remembers.
-pub const HISTORY: usize = 20;
+/// How many changes [`ViewExplanation`] remembers.
+pub const MAX_VIEW_CHANGES: usize = 20;
 
 /// One change of one container's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Change {
+pub struct ViewChange {
     /// Whose view.
-    pub id: GroupId,
+    pub id: CgroupId,
     /// When: the tick that decided it; for a change of settings the last tick before it, zero before the first.
     pub at: Micros,
     /// What changed.
     #[serde(flatten)]
-    pub what: What,
+    pub what: ViewDelta,
     /// Why.
-    pub because: Because,
+    pub because: ViewChangeReason,
 }
 
 /// The part of a view that changed. `from` is zero for a container that appeared, `to` is zero for one that is gone, and
@@ -32,7 +32,7 @@ pub struct Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "what", rename_all = "snake_case")]
-pub enum What {
+pub enum ViewDelta {
     /// Effective CPU.
     Cpu {
         /// Before.
@@ -49,14 +49,14 @@ pub enum What {
     },
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for ViewChange {
     /// `cpu 3 -> 4: it used 97% of 3 CPUs while 412ms of CPU time went unused: one CPU more`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.what, self.because)
     }
 }
 
-impl fmt::Display for What {
+impl fmt::Display for ViewDelta {
     /// `cpu 3 -> 4`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -70,7 +70,7 @@ impl fmt::Display for What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "why", rename_all = "snake_case")]
-pub enum Because {
+pub enum ViewChangeReason {
     /// The container is new.
     Appeared,
     /// It was there before the one who keeps its view, and keeps what it was shown.
@@ -79,13 +79,13 @@ pub enum Because {
     Gone,
     /// A setting changed, of the container, of one that competes with it, or of the machine; or a sibling fell asleep or
     /// woke up.
-    CpuBounds(cpu::Bounds),
+    CpuBounds(cpu::CpuBounds),
     /// A memory setting changed, or the machine's memory did.
-    MemoryBounds(memory::Bounds),
+    MemoryBounds(memory::MemoryBounds),
     /// It is busy and there is slack: one CPU more.
     Busy {
         /// How busy.
-        load: Load,
+        load: CpuUtilization,
         /// Unused CPU time it could reach.
         slack: Slack,
     },
@@ -101,7 +101,7 @@ pub enum Because {
     /// Max-min fairness gives this much.
     Fairness {
         /// How busy.
-        load: Load,
+        load: CpuUtilization,
         /// What it gets if it asks for everything.
         gets: Millicpu,
         /// Whether it used all it has.
@@ -129,7 +129,7 @@ pub enum Because {
     },
 }
 
-impl fmt::Display for Because {
+impl fmt::Display for ViewChangeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Appeared => write!(f, "it appeared, and starts at its fair share and its soft limit"),
@@ -137,10 +137,10 @@ impl fmt::Display for Because {
                 write!(f, "it keeps what it was shown before the agent's process was started anew")
             }
             Self::Gone => write!(f, "it is gone"),
-            Self::CpuBounds(cpu::Bounds { lower, upper }) => {
+            Self::CpuBounds(cpu::CpuBounds { lower, upper }) => {
                 write!(f, "settings, or the company it is in, now give it from {lower} to {upper} CPUs")
             }
-            Self::MemoryBounds(memory::Bounds { soft, hard }) => {
+            Self::MemoryBounds(memory::MemoryBounds { soft, hard }) => {
                 write!(f, "settings now give it from {soft} to {hard} of memory")
             }
             Self::Busy { load, slack } => {
@@ -175,7 +175,7 @@ impl fmt::Display for Because {
 /// CPU time used in one period, beside the CPUs it could have been used on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Load {
+pub struct CpuUtilization {
     /// `u`: CPU time used.
     pub used: Micros,
     /// `t`: the period.
@@ -184,40 +184,40 @@ pub struct Load {
     pub cpus: u32,
 }
 
-impl fmt::Display for Load {
+impl fmt::Display for CpuUtilization {
     /// `97% of 3 CPUs`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = u128::from(self.period.get()) * u128::from(self.cpus);
-        write!(f, "{}% of {}", u128::from(self.used.get()) * 100 / whole.max(1), cpus(self.cpus))
+        write!(f, "{}% of {}", u128::from(self.used.get()) * 100 / whole.max(1), cpu_count(self.cpus))
     }
 }
 
-fn cpus(n: u32) -> String {
+fn cpu_count(n: u32) -> String {
     if n == 1 { "1 CPU".to_owned() } else { format!("{n} CPUs") }
 }
 
 /// Everything behind one container's view.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Explain {
+pub struct ViewExplanation {
     /// Whose view.
-    pub id: GroupId,
+    pub id: CgroupId,
     /// Path below the hierarchy's root.
     pub path: String,
     /// The view.
     pub view: View,
     /// What it was computed from.
-    pub inputs: Inputs,
+    pub inputs: ViewInputs,
     /// The rule in words, with those numbers.
     pub rule: String,
-    /// The last changes, oldest first, at most [`HISTORY`].
-    pub changes: Vec<Change>,
+    /// The last changes, oldest first, at most [`MAX_VIEW_CHANGES`].
+    pub changes: Vec<ViewChange>,
 }
 
 /// What a view was computed from: settings as they bind, and the last period's measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Inputs {
+pub struct ViewInputs {
     /// `P`: online CPUs of the machine.
     pub online: u32,
     /// `w`: the container's own share.
@@ -250,7 +250,7 @@ pub struct Inputs {
     pub usage_before: Bytes,
     /// The narrowest group above it whose memory is sold twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub oversold: Option<Oversold>,
+    pub oversold: Option<OvercommittedCgroup>,
     /// `c_free`: free memory of the machine.
     pub mem_free: Bytes,
     /// `p_free`: the same a period ago.
@@ -264,7 +264,7 @@ pub struct Inputs {
 /// A group with a limit that is less than what the containers below it may take together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Oversold {
+pub struct OvercommittedCgroup {
     /// Its path.
     pub path: String,
     /// Its hard limit.
@@ -273,7 +273,7 @@ pub struct Oversold {
     pub left: Bytes,
 }
 
-impl Inputs {
+impl ViewInputs {
     /// The rule in words: where the bounds come from, where between them the container is.
     pub(super) fn rule(&self, view: &View) -> String {
         let quota = match (&self.quota_of, self.quota) {
@@ -284,7 +284,7 @@ impl Inputs {
         format!(
             "{} now, between {} and {}: {quota}, {} allowed, and weight {} of {} which is worth {} of {} CPUs; \
              {} of memory now, between soft {} and hard {} ({hard}).",
-            cpus(view.cpus),
+            cpu_count(view.cpus),
             view.cpus_lower,
             view.cpus_upper,
             self.cpuset.count(),
@@ -299,13 +299,13 @@ impl Inputs {
     }
 }
 
-impl fmt::Display for Explain {
+impl fmt::Display for ViewExplanation {
     /// The rule, what was measured last, and the changes, newest first, with their time on the monotonic clock.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inputs = &self.inputs;
         writeln!(f, "{}", self.rule)?;
         if let Some(period) = inputs.period {
-            let load = Load { used: inputs.used, period, cpus: self.view.cpus };
+            let load = CpuUtilization { used: inputs.used, period, cpus: self.view.cpus };
             write!(f, "In the last {period} it used {load}")?;
             match inputs.slack {
                 Some(slack) => {
@@ -319,7 +319,7 @@ impl fmt::Display for Explain {
             "It is charged {} of memory; the machine has {} free, starts reclaim at {} and ends it at {}.",
             inputs.usage, inputs.mem_free, inputs.low_mark, inputs.high_mark
         )?;
-        if let Some(Oversold { path, limit, left }) = &inputs.oversold
+        if let Some(OvercommittedCgroup { path, limit, left }) = &inputs.oversold
             && self.view.memory < self.view.memory_hard
         {
             writeln!(
@@ -338,34 +338,37 @@ mod tests {
     #[test]
     fn every_reason_is_one_sentence_with_its_numbers() {
         let slack = Slack { unused: Micros::millis(412), capacity: Micros::millis(480) };
-        let check = |because: Because, expect: &str| assert_eq!(because.to_string(), expect);
+        let check = |because: ViewChangeReason, expect: &str| assert_eq!(because.to_string(), expect);
         check(
-            Because::Busy { load: Load { used: Micros(70_000), period: Micros(24_000), cpus: 3 }, slack },
+            ViewChangeReason::Busy {
+                load: CpuUtilization { used: Micros(70_000), period: Micros(24_000), cpus: 3 },
+                slack,
+            },
             "it used 97% of 3 CPUs while 412ms of CPU time went unused: one CPU more",
         );
         check(
-            Because::NoSlack { slack, tolerance: Percent::whole(2), lower: 4 },
+            ViewChangeReason::NoSlack { slack, tolerance: Percent::whole(2), lower: 4 },
             "412ms of 480ms of CPU time went unused, and up to 2% counts as none: one CPU less, towards 4",
         );
         check(
-            Because::Reclaim { free: Bytes::mib(90), low_mark: Bytes::mib(120) },
+            ViewChangeReason::Reclaim { free: Bytes::mib(90), low_mark: Bytes::mib(120) },
             "only 90MiB of memory is free and reclaim runs from 120MiB down: back to its soft limit",
         );
     }
 
     #[test]
     fn a_change_is_flat_json() {
-        let change = Change {
-            id: GroupId(7),
+        let change = ViewChange {
+            id: CgroupId(7),
             at: Micros(1),
-            what: What::Cpu { from: Millicpu(2_000), to: Millicpu(3_000) },
-            because: Because::CpuBounds(cpu::Bounds { lower: 3, upper: 4 }),
+            what: ViewDelta::Cpu { from: Millicpu(2_000), to: Millicpu(3_000) },
+            because: ViewChangeReason::CpuBounds(cpu::CpuBounds { lower: 3, upper: 4 }),
         };
         let text = serde_json::to_string(&change).unwrap();
         assert_eq!(
             text,
             r#"{"id":7,"at":1,"what":"cpu","from":2000,"to":3000,"because":{"why":"cpu_bounds","lower":3,"upper":4}}"#
         );
-        assert_eq!(serde_json::from_str::<Change>(&text).unwrap(), change);
+        assert_eq!(serde_json::from_str::<ViewChange>(&text).unwrap(), change);
     }
 }

@@ -50,7 +50,7 @@ impl Nanocpu {
 
 /// A cgroup's own settings, as far as they matter in the competition for CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct SchedGroup {
     /// Index of the place around it: always of an earlier place.
     pub parent: u32,
     /// Its weight among its siblings. `None`, where its controller is not there: the kernel's default.
@@ -65,20 +65,20 @@ pub struct Place {
 
 /// What follows for a place from all places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct CpuEntitlement {
     /// CPUs it gets when everybody wants everything: `w / sum_w * P` carried down the tree.
     pub fair: Nanocpu,
     /// Its weight as it counts.
     pub weight: u64,
     /// The sum of weights it is counted in, its own included.
-    pub of: u64,
+    pub weight_sum: u64,
     /// The tightest quota of it and its ancestors.
     pub quota: Limit<Millicpu>,
     /// The CPUs it may use: what its cpuset and those of its ancestors have in common.
     pub cpus: CpuSet,
 }
 
-impl Standing {
+impl CpuEntitlement {
     /// The most it can use: its quota or all its CPUs, whichever is less.
     pub fn cap(&self) -> Millicpu {
         self.quota.or(Millicpu::cpus(self.cpus.count().into()))
@@ -88,35 +88,41 @@ impl Standing {
 /// Everybody's standing, in the order of `places`. `places[0]` is the machine with its `online` CPUs.
 ///
 /// The own weight of a place that does not compete counts for its own share: that is what it would get once it wakes.
-pub fn standings(online: &CpuSet, places: &[Place]) -> Vec<Standing> {
-    let mut sums = vec![Sum::default(); places.len()];
+pub fn entitlements(online: &CpuSet, places: &[SchedGroup]) -> Vec<CpuEntitlement> {
+    let mut sums = vec![SiblingWeights::default(); places.len()];
     for place in places.iter().skip(1) {
         sums[place.parent as usize].add(place);
     }
-    let mut standings: Vec<Standing> = Vec::with_capacity(places.len());
+    let mut computed: Vec<CpuEntitlement> = Vec::with_capacity(places.len());
     for (i, place) in places.iter().enumerate() {
         let standing = match i {
-            0 => machine(online),
-            _ => standing(place, &standings[place.parent as usize], &sums[place.parent as usize]),
+            0 => root_entitlement(online),
+            _ => entitlement(place, &computed[place.parent as usize], &sums[place.parent as usize]),
         };
-        standings.push(standing);
+        computed.push(standing);
     }
-    standings
+    computed
 }
 
-fn machine(online: &CpuSet) -> Standing {
-    Standing { fair: Nanocpu::cpus(online.count()), weight: 1, of: 1, quota: Limit::Max, cpus: *online }
+fn root_entitlement(online: &CpuSet) -> CpuEntitlement {
+    CpuEntitlement {
+        fair: Nanocpu::cpus(online.count()),
+        weight: 1,
+        weight_sum: 1,
+        quota: Limit::Max,
+        cpus: *online,
+    }
 }
 
-fn standing(place: &Place, parent: &Standing, siblings: &Sum) -> Standing {
-    let weight = weight(place.share).unwrap_or(siblings.usual());
+fn entitlement(place: &SchedGroup, parent: &CpuEntitlement, siblings: &SiblingWeights) -> CpuEntitlement {
+    let weight = weight(place.share).unwrap_or(siblings.default_weight());
     let of = siblings.total().saturating_add(if place.competes { 0 } else { weight });
     let inside = parent.fair.0.min(parent.cap().get().saturating_mul(1_000_000));
-    let common = place.cpuset.map_or(parent.cpus, |own| own.and(&parent.cpus));
-    Standing {
+    let common = place.cpuset.map_or(parent.cpus, |own| own.intersection(&parent.cpus));
+    CpuEntitlement {
         fair: Nanocpu((u128::from(inside) * u128::from(weight) / u128::from(of.max(1))) as u64),
         weight,
-        of,
+        weight_sum: of,
         quota: place.quota.map_or(parent.quota, |own| own.min(parent.quota)),
         cpus: if common.is_empty() { parent.cpus } else { common },
     }
@@ -129,14 +135,14 @@ fn weight(share: Option<CpuShare>) -> Option<u64> {
 
 /// The sum of weights of the siblings that compete.
 #[derive(Clone, Copy, Default)]
-struct Sum {
+struct SiblingWeights {
     known: u64,
     unknown: u64,
     has_v2_weights: bool,
 }
 
-impl Sum {
-    fn add(&mut self, place: &Place) {
+impl SiblingWeights {
+    fn add(&mut self, place: &SchedGroup) {
         self.has_v2_weights |= matches!(place.share, Some(CpuShare::Weight(_)));
         match weight(place.share) {
             Some(weight) if place.competes => self.known = self.known.saturating_add(weight),
@@ -146,12 +152,12 @@ impl Sum {
     }
 
     /// The kernel's default weight, in the unit of these siblings.
-    fn usual(&self) -> u64 {
+    fn default_weight(&self) -> u64 {
         if self.has_v2_weights { 100 } else { 1024 }
     }
 
     fn total(&self) -> u64 {
-        self.known.saturating_add(self.unknown.saturating_mul(self.usual()))
+        self.known.saturating_add(self.unknown.saturating_mul(self.default_weight()))
     }
 }
 
@@ -160,8 +166,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn group(parent: u32, weight: u64) -> Place {
-        Place { parent, share: Some(CpuShare::Weight(weight)), competes: true, ..Place::default() }
+    fn group(parent: u32, weight: u64) -> SchedGroup {
+        SchedGroup { parent, share: Some(CpuShare::Weight(weight)), competes: true, ..SchedGroup::default() }
     }
 
     fn cpus(list: &str) -> Option<CpuSet> {
@@ -169,9 +175,9 @@ mod tests {
     }
 
     /// Places below the machine of 16 CPUs -> fair shares in thousandths of a CPU.
-    fn check(places: &[Place], expect: &[u64]) {
-        let all: Vec<Place> = [Place::default()].iter().chain(places).copied().collect();
-        let standings = standings(&CpuSet::first_n(16), &all);
+    fn check(places: &[SchedGroup], expect: &[u64]) {
+        let all: Vec<SchedGroup> = [SchedGroup::default()].iter().chain(places).copied().collect();
+        let standings = entitlements(&CpuSet::first_n(16), &all);
         let fair: Vec<u64> = standings[1..].iter().map(|s| s.fair.millicpu().get()).collect();
         assert_eq!(fair, expect, "{places:?}");
     }
@@ -194,24 +200,24 @@ mod tests {
 
     #[test]
     fn a_group_without_processes_competes_for_nothing_but_knows_its_share() {
-        let empty = Place { competes: false, ..group(0, 100) };
+        let empty = SchedGroup { competes: false, ..group(0, 100) };
         check(&[group(0, 100), group(0, 100), empty], &[8_000, 8_000, 5_333]);
         check(&[empty], &[16_000]);
     }
 
     #[test]
     fn what_a_quota_lets_into_a_pod_is_all_there_is_to_share() {
-        let pod = Place { quota: Some(Limit::At(Millicpu(3_000))), ..group(0, 100) };
+        let pod = SchedGroup { quota: Some(Limit::At(Millicpu(3_000))), ..group(0, 100) };
         check(&[pod, group(1, 100), group(1, 100)], &[16_000, 1_500, 1_500]);
-        let pod = Place { cpuset: cpus("4-5"), ..group(0, 100) };
+        let pod = SchedGroup { cpuset: cpus("4-5"), ..group(0, 100) };
         check(&[pod, group(1, 100), group(1, 300)], &[16_000, 500, 1_500]);
     }
 
     #[test]
     fn a_weight_that_is_not_known_is_the_kernels_default() {
-        let unknown = Place { share: None, ..group(0, 0) };
+        let unknown = SchedGroup { share: None, ..group(0, 0) };
         check(&[group(0, 300), unknown], &[12_000, 4_000]);
-        let v1 = Place { share: Some(CpuShare::Shares(3072)), ..group(0, 0) };
+        let v1 = SchedGroup { share: Some(CpuShare::Shares(3072)), ..group(0, 0) };
         check(&[v1, unknown], &[12_000, 4_000]);
         check(&[unknown, unknown], &[8_000, 8_000]);
     }
@@ -223,25 +229,30 @@ mod tests {
 
     #[test]
     fn the_tightest_limit_of_all_ancestors_binds() {
-        let pod = Place { quota: Some(Limit::At(Millicpu(2_000))), cpuset: cpus("0-3"), ..group(0, 100) };
-        let inner = Place { quota: Some(Limit::At(Millicpu(5_000))), cpuset: cpus("2-9"), ..group(1, 100) };
-        let got = standings(&CpuSet::first_n(16), &[Place::default(), pod, inner])[2];
+        let pod =
+            SchedGroup { quota: Some(Limit::At(Millicpu(2_000))), cpuset: cpus("0-3"), ..group(0, 100) };
+        let inner =
+            SchedGroup { quota: Some(Limit::At(Millicpu(5_000))), cpuset: cpus("2-9"), ..group(1, 100) };
+        let got = entitlements(&CpuSet::first_n(16), &[SchedGroup::default(), pod, inner])[2];
         assert_eq!((got.quota, got.cpus), (Limit::At(Millicpu(2_000)), cpus("2-3").unwrap()));
     }
 
     #[test]
     fn a_cpuset_of_offline_cpus_is_as_good_as_none() {
-        let place = Place { cpuset: cpus("16-20"), ..group(0, 100) };
-        assert_eq!(standings(&CpuSet::first_n(16), &[Place::default(), place])[1].cpus, CpuSet::first_n(16));
+        let place = SchedGroup { cpuset: cpus("16-20"), ..group(0, 100) };
+        assert_eq!(
+            entitlements(&CpuSet::first_n(16), &[SchedGroup::default(), place])[1].cpus,
+            CpuSet::first_n(16)
+        );
     }
 
-    fn forest() -> impl Strategy<Value = Vec<Place>> {
+    fn forest() -> impl Strategy<Value = Vec<SchedGroup>> {
         let place =
             (any::<u32>(), proptest::option::of(1u64..300_000), any::<bool>(), 0u64..40_000, any::<u16>());
         proptest::collection::vec(place, 0..24).prop_map(|seeds| {
-            let mut places = vec![Place::default()];
+            let mut places = vec![SchedGroup::default()];
             for (parent, share, competes, quota, cpus) in seeds {
-                places.push(Place {
+                places.push(SchedGroup {
                     parent: parent % places.len() as u32,
                     share: share.map(CpuShare::Shares),
                     competes,
@@ -256,7 +267,7 @@ mod tests {
     proptest! {
         #[test]
         fn fair_shares_of_competitors_never_exceed_the_machine(places in forest()) {
-            let standings = standings(&CpuSet::first_n(16), &places);
+            let standings = entitlements(&CpuSet::first_n(16), &places);
             for parent in 0..places.len() {
                 let sum: u64 = (1..places.len())
                     .filter(|i| places[*i].parent as usize == parent && places[*i].competes)
@@ -271,8 +282,8 @@ mod tests {
             weights in proptest::collection::vec(2u64..262_144, 1..12), online in 1u32..128
         ) {
             let groups = weights.iter().map(|w| group(0, *w));
-            let places: Vec<Place> = std::iter::once(Place::default()).chain(groups).collect();
-            let standings = standings(&CpuSet::first_n(online), &places);
+            let places: Vec<SchedGroup> = std::iter::once(SchedGroup::default()).chain(groups).collect();
+            let standings = entitlements(&CpuSet::first_n(online), &places);
             let sum: u64 = weights.iter().sum();
             for (weight, standing) in weights.iter().zip(&standings[1..]) {
                 prop_assert_eq!(u64::from(standing.fair.cpus_ceil()), (weight * u64::from(online)).div_ceil(sum));
@@ -281,11 +292,11 @@ mod tests {
 
         #[test]
         fn limits_only_tighten_on_the_way_down(places in forest()) {
-            let standings = standings(&CpuSet::first_n(16), &places);
+            let standings = entitlements(&CpuSet::first_n(16), &places);
             for i in 1..places.len() {
                 let above = standings[places[i].parent as usize];
                 prop_assert!(standings[i].cap() <= above.cap());
-                prop_assert!(standings[i].cpus.minus(&above.cpus).is_empty() && !standings[i].cpus.is_empty());
+                prop_assert!(standings[i].cpus.difference(&above.cpus).is_empty() && !standings[i].cpus.is_empty());
             }
         }
     }

@@ -26,15 +26,15 @@
 //! - `grants_are_no_more_than_what_is_left`
 //! - `what_a_group_grants_fits_into_its_limit` (tests/view_extensions.rs)
 
-use super::Policy;
-use elbowroom_types::sample::Node;
+use super::ViewPolicy;
+use elbowroom_types::sample::NodeProperties;
 use elbowroom_types::unit::{Bytes, Limit};
 use serde::{Deserialize, Serialize};
 
 /// The range of effective memory; `soft <= hard`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Bounds {
+pub struct MemoryBounds {
     /// Where effective memory starts and falls back to.
     pub soft: Bytes,
     /// What it never passes.
@@ -43,7 +43,7 @@ pub struct Bounds {
 
 /// What limits the memory of a container, as settings say it; see [`elbowroom_types::sample::Limits`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct ViewMemoryLimits {
     /// Tightest hard limit of the container and its ancestors.
     pub max: Option<Limit<Bytes>>,
     /// Tightest `memory.high` of the container and its ancestors: above it the kernel throttles, whoever set it.
@@ -54,11 +54,11 @@ pub struct Settings {
     pub soft: Option<Limit<Bytes>>,
 }
 
-impl Bounds {
+impl MemoryBounds {
     /// The bounds of a container whose memory others use for a while: it should want no more than `ceiling`, whatever it may.
     /// Nothing is shown as less than a page, for no memory at all is no size.
     #[must_use]
-    pub fn under(self, ceiling: Limit<Bytes>) -> Self {
+    pub fn capped_at(self, ceiling: Limit<Bytes>) -> Self {
         let Limit::At(ceiling) = ceiling else { return self };
         let ceiling = ceiling.max(Bytes::kib(4));
         Self { soft: self.soft.min(ceiling), hard: self.hard.min(ceiling) }
@@ -67,7 +67,7 @@ impl Bounds {
 
 /// Two successive looks at a container and its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sight {
+pub struct MemorySamplePair {
     /// `c_mem`.
     pub usage: Bytes,
     /// `p_mem`.
@@ -80,7 +80,7 @@ pub struct Sight {
 
 /// What one period of Algorithm 2 decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum MemoryStep {
     /// `E` stays.
     Hold,
     /// `E` grows by `by`, which is expected to cost the machine `predict` of its free memory.
@@ -103,7 +103,7 @@ pub enum Step {
 ///   smaller number: a container that fills its hard limit is within its rights.
 /// - a soft limit of zero, the kernel's default for `memory.low`, is no soft limit: a machine of 0 bytes helps nobody.
 /// - soft above hard: `soft = hard`, as the hard limit binds first.
-pub fn bounds(settings: &Settings, mem_total: Bytes) -> Bounds {
+pub fn bounds(settings: &ViewMemoryLimits, mem_total: Bytes) -> MemoryBounds {
     let at_hard = |limit: Option<Limit<Bytes>>, hard| limit.unwrap_or(Limit::Max).or(hard);
     let hard = at_hard(settings.max, mem_total);
     let set = |limit: Option<Limit<Bytes>>| limit?.value().filter(|at| *at > Bytes::ZERO);
@@ -112,7 +112,7 @@ pub fn bounds(settings: &Settings, mem_total: Bytes) -> Bounds {
         other => set(other),
     };
     let soft = set(settings.soft).or(low).or(set(settings.high)).map_or(hard, |soft| soft.min(hard));
-    Bounds { soft, hard }
+    MemoryBounds { soft, hard }
 }
 
 /// One period of Algorithm 2.
@@ -131,31 +131,37 @@ pub fn bounds(settings: &Settings, mem_total: Bytes) -> Bounds {
 ///   about what growth costs, so each byte granted counts as one byte of free memory gone. Taken at its word, a negative
 ///   ratio would predict that growth frees memory.
 /// - `c_mem == p_mem`: nothing was learned, and a container that takes nothing needs nothing: hold. With
-///   [`Policy::memory_promises`], which bounds growth by other means, a byte counts as a byte as above; a program that
+///   [`ViewPolicy::memory_promises`], which bounds growth by other means, a byte counts as a byte as above; a program that
 ///   stops short of what it is shown would otherwise never be shown more, however much becomes free.
 /// - `d` is rounded up to whole pages and cut at the rest, so that the hard limit is reached rather than approached.
-pub fn step(e: Bytes, bounds: Bounds, sight: &Sight, node: &Node, policy: &Policy) -> Step {
+pub fn step(
+    e: Bytes,
+    bounds: MemoryBounds,
+    sight: &MemorySamplePair,
+    node: &NodeProperties,
+    policy: &ViewPolicy,
+) -> MemoryStep {
     if sight.free > node.low_mark {
         if is_pressed(sight.usage, e, policy) && e < bounds.hard {
             let by = increment(e, bounds.hard, node.page_size, policy);
-            let Some(predict) = predict(sight, by, policy) else { return Step::Hold };
+            let Some(predict) = predict(sight, by, policy) else { return MemoryStep::Hold };
             if sight.free.get() as u128 > node.high_mark.get() as u128 + predict.get() as u128 {
-                return Step::Grow { by, predict };
+                return MemoryStep::Grow { by, predict };
             }
         }
     } else if e > bounds.soft {
-        return Step::Reset;
+        return MemoryStep::Reset;
     }
-    Step::Hold
+    MemoryStep::Hold
 }
 
 /// The paper's `c_mem / E > 90 %`.
-pub fn is_pressed(usage: Bytes, e: Bytes, policy: &Policy) -> bool {
+pub fn is_pressed(usage: Bytes, e: Bytes, policy: &ViewPolicy) -> bool {
     policy.memory_pressed.exceeded_by(usage.get(), u128::from(e.get()))
 }
 
 /// The paper's `d`, in whole pages.
-fn increment(e: Bytes, hard: Bytes, page_size: Bytes, policy: &Policy) -> Bytes {
+fn increment(e: Bytes, hard: Bytes, page_size: Bytes, policy: &ViewPolicy) -> Bytes {
     let rest = hard.saturating_sub(e).get();
     let page = page_size.get().max(1);
     let pages = policy.memory_step.of(rest).div_ceil(page).max(1);
@@ -163,7 +169,7 @@ fn increment(e: Bytes, hard: Bytes, page_size: Bytes, policy: &Policy) -> Bytes 
 }
 
 /// The paper's `predict`: free memory that goes when the container takes `by` more.
-fn predict(sight: &Sight, by: Bytes, policy: &Policy) -> Option<Bytes> {
+fn predict(sight: &MemorySamplePair, by: Bytes, policy: &ViewPolicy) -> Option<Bytes> {
     let fell = i128::from(sight.free_before.get()) - i128::from(sight.free.get());
     let grew = i128::from(sight.usage.get()) - i128::from(sight.usage_before.get());
     if grew == 0 {
@@ -178,7 +184,7 @@ fn predict(sight: &Sight, by: Bytes, policy: &Policy) -> Option<Bytes> {
 
 /// What a container above its soft limit has been promised and may come for: the part of `E` it has not filled, but no more
 /// than the headroom growth keeps ahead of usage. One that has shrunk since does not hold the rest back from others.
-pub fn promised(e: Bytes, bounds: Bounds, usage: Bytes, policy: &Policy) -> Bytes {
+pub fn promised(e: Bytes, bounds: MemoryBounds, usage: Bytes, policy: &ViewPolicy) -> Bytes {
     let unfilled = e.saturating_sub(usage.max(bounds.soft));
     let headroom = e.saturating_sub(Bytes(policy.memory_pressed.of(e.get())));
     unfilled.min(headroom)
@@ -187,7 +193,7 @@ pub fn promised(e: Bytes, bounds: Bounds, usage: Bytes, policy: &Policy) -> Byte
 /// What a container takes of a group above it whose memory is sold twice: what it uses, and, where it has a soft limit, all
 /// that it is shown or promised, whatever of that it has filled: nothing in a group takes a grant back. One without a soft
 /// limit made no difference between what it may use and what it is sure of.
-pub fn spoken_for(e: Bytes, promised: Option<Bytes>, usage: Bytes) -> Bytes {
+pub fn committed(e: Bytes, promised: Option<Bytes>, usage: Bytes) -> Bytes {
     promised.map_or(usage, |soft| usage.max(soft).max(e))
 }
 
@@ -210,13 +216,13 @@ mod tests {
 
     const GIB: fn(u64) -> Bytes = Bytes::gib;
 
-    fn node() -> Node {
-        Node {
+    fn node() -> NodeProperties {
+        NodeProperties {
             mem_total: GIB(128),
             low_mark: Bytes::mib(200),
             high_mark: Bytes::mib(250),
             page_size: Bytes::kib(4),
-            ..Node::default()
+            ..NodeProperties::default()
         }
     }
 
@@ -229,7 +235,7 @@ mod tests {
         [max, high, low, soft]: [Option<Limit<Bytes>>; 4],
         (expect_soft, expect_hard): (u64, u64),
     ) {
-        let settings = Settings { max, high, low, soft };
+        let settings = ViewMemoryLimits { max, high, low, soft };
         let got = bounds(&settings, GIB(128));
         assert_eq!((got.soft, got.hard), (GIB(expect_soft), GIB(expect_hard)), "{settings:?}");
     }
@@ -264,23 +270,23 @@ mod tests {
     }
 
     /// E, c_mem, p_mem, c_free, p_free in MiB; bounds are 15..=30 GiB.
-    fn decide(numbers: [u64; 5]) -> Step {
-        decide_by(&Policy::paper(), numbers)
+    fn decide(numbers: [u64; 5]) -> MemoryStep {
+        decide_by(&ViewPolicy::paper(), numbers)
     }
 
-    fn decide_by(policy: &Policy, [e, usage, usage_before, free, free_before]: [u64; 5]) -> Step {
+    fn decide_by(policy: &ViewPolicy, [e, usage, usage_before, free, free_before]: [u64; 5]) -> MemoryStep {
         let mib = Bytes::mib;
-        let sight = Sight {
+        let sight = MemorySamplePair {
             usage: mib(usage),
             usage_before: mib(usage_before),
             free: mib(free),
             free_before: mib(free_before),
         };
-        step(mib(e), Bounds { soft: GIB(15), hard: GIB(30) }, &sight, &node(), policy)
+        step(mib(e), MemoryBounds { soft: GIB(15), hard: GIB(30) }, &sight, &node(), policy)
     }
 
-    fn grow(by: u64, predict: u64) -> Step {
-        Step::Grow { by: Bytes::mib(by), predict: Bytes::mib(predict) }
+    fn grow(by: u64, predict: u64) -> MemoryStep {
+        MemoryStep::Grow { by: Bytes::mib(by), predict: Bytes::mib(predict) }
     }
 
     #[test]
@@ -290,29 +296,37 @@ mod tests {
         assert_eq!(decide([20_480, 19_000, 18_900, 50_000, 50_200]), grow(1024, 2048), "twice its growth");
         assert_eq!(
             decide([20_480, 18_432, 18_332, 50_000, 50_200]),
-            Step::Hold,
+            MemoryStep::Hold,
             "90 % is not more than 90 %"
         );
-        assert_eq!(decide([20_480, 19_000, 18_900, 2_298, 2_498]), Step::Hold, "2048 of it would reach HIGH");
+        assert_eq!(
+            decide([20_480, 19_000, 18_900, 2_298, 2_498]),
+            MemoryStep::Hold,
+            "2048 of it would reach HIGH"
+        );
         assert_eq!(decide([20_480, 19_000, 18_900, 2_299, 2_499]), grow(1024, 2048), "one more is enough");
-        assert_eq!(decide([20_480, 19_000, 18_900, 200, 210]), Step::Reset, "LOW itself is reclaim");
-        assert_eq!(decide([15_360, 19_000, 18_900, 200, 210]), Step::Hold, "already at soft");
-        assert_eq!(decide([30_720, 30_700, 30_600, 50_000, 50_100]), Step::Hold, "already at hard");
+        assert_eq!(decide([20_480, 19_000, 18_900, 200, 210]), MemoryStep::Reset, "LOW itself is reclaim");
+        assert_eq!(decide([15_360, 19_000, 18_900, 200, 210]), MemoryStep::Hold, "already at soft");
+        assert_eq!(decide([30_720, 30_700, 30_600, 50_000, 50_100]), MemoryStep::Hold, "already at hard");
     }
 
     #[test]
     fn a_standstill_holds_unless_promises_are_counted() {
-        assert_eq!(decide([20_480, 19_000, 19_000, 50_000, 50_200]), Step::Hold);
-        let counted = Policy { memory_promises: true, ..Policy::paper() };
+        assert_eq!(decide([20_480, 19_000, 19_000, 50_000, 50_200]), MemoryStep::Hold);
+        let counted = ViewPolicy { memory_promises: true, ..ViewPolicy::paper() };
         assert_eq!(decide_by(&counted, [20_480, 19_000, 19_000, 50_000, 50_200]), grow(1024, 1024));
-        assert_eq!(decide_by(&counted, [20_480, 19_000, 19_000, 1_274, 1_274]), Step::Hold);
+        assert_eq!(decide_by(&counted, [20_480, 19_000, 19_000, 1_274, 1_274]), MemoryStep::Hold);
     }
 
     #[test]
     fn a_promise_is_what_growth_is_ahead_of_usage() {
-        let bounds = Bounds { soft: GIB(15), hard: GIB(30) };
+        let bounds = MemoryBounds { soft: GIB(15), hard: GIB(30) };
         let check = |e, usage, expect| {
-            assert_eq!(promised(GIB(e), bounds, GIB(usage), &Policy::paper()), GIB(expect), "{usage} of {e}");
+            assert_eq!(
+                promised(GIB(e), bounds, GIB(usage), &ViewPolicy::paper()),
+                GIB(expect),
+                "{usage} of {e}"
+            );
         };
         check(20, 19, 1);
         check(20, 20, 0);
@@ -346,7 +360,7 @@ mod tests {
     fn a_negative_ratio_predicts_byte_for_byte() {
         assert_eq!(decide([20_480, 19_000, 18_900, 50_200, 50_000]), grow(1024, 1024), "others freed more");
         assert_eq!(decide([20_480, 19_000, 19_100, 50_000, 50_200]), grow(1024, 1024), "others took it");
-        assert_eq!(decide([20_480, 19_000, 18_900, 1_270, 1_000]), Step::Hold, "not counted as gain");
+        assert_eq!(decide([20_480, 19_000, 18_900, 1_270, 1_000]), MemoryStep::Hold, "not counted as gain");
     }
 
     #[test]
@@ -356,10 +370,11 @@ mod tests {
 
     #[test]
     fn growth_reaches_the_hard_limit_in_whole_pages() {
-        let (bounds, mut e, mut steps) = (Bounds { soft: GIB(15), hard: GIB(30) }, GIB(15), 0);
+        let (bounds, mut e, mut steps) = (MemoryBounds { soft: GIB(15), hard: GIB(30) }, GIB(15), 0);
         while e < bounds.hard {
-            let sight = Sight { usage: e, usage_before: GIB(1), free: GIB(90), free_before: GIB(90) };
-            let Step::Grow { by, .. } = step(e, bounds, &sight, &node(), &Policy::paper()) else {
+            let sight =
+                MemorySamplePair { usage: e, usage_before: GIB(1), free: GIB(90), free_before: GIB(90) };
+            let MemoryStep::Grow { by, .. } = step(e, bounds, &sight, &node(), &ViewPolicy::paper()) else {
                 panic!("stuck at {e}")
             };
             assert!(by.get().is_multiple_of(4096));
@@ -373,19 +388,19 @@ mod tests {
     prop_compose! {
         fn anything()(
             numbers in proptest::array::uniform9(prop_oneof![any::<u64>(), 0u64..1 << 40, Just(u64::MAX), Just(0)])
-        ) -> (Bounds, Bytes, Sight, Node) {
+        ) -> (MemoryBounds, Bytes, MemorySamplePair, NodeProperties) {
             let [a, b, e, usage, usage_before, free, free_before, low, high] = numbers.map(Bytes);
-            let bounds = Bounds { soft: a.min(b), hard: a.max(b) };
-            let node = Node { low_mark: low, high_mark: high, ..node() };
-            (bounds, e.clamp(bounds.soft, bounds.hard), Sight { usage, usage_before, free, free_before }, node)
+            let bounds = MemoryBounds { soft: a.min(b), hard: a.max(b) };
+            let node = NodeProperties { low_mark: low, high_mark: high, ..node() };
+            (bounds, e.clamp(bounds.soft, bounds.hard), MemorySamplePair { usage, usage_before, free, free_before }, node)
         }
     }
 
-    fn next(e: Bytes, bounds: Bounds, sight: &Sight, node: &Node) -> Bytes {
-        match step(e, bounds, sight, node, &Policy::paper()) {
-            Step::Hold => e,
-            Step::Grow { by, .. } => Bytes(e.get().checked_add(by.get()).unwrap()),
-            Step::Reset => bounds.soft,
+    fn next(e: Bytes, bounds: MemoryBounds, sight: &MemorySamplePair, node: &NodeProperties) -> Bytes {
+        match step(e, bounds, sight, node, &ViewPolicy::paper()) {
+            MemoryStep::Hold => e,
+            MemoryStep::Grow { by, .. } => Bytes(e.get().checked_add(by.get()).unwrap()),
+            MemoryStep::Reset => bounds.soft,
         }
     }
 
@@ -411,7 +426,7 @@ mod tests {
 
         #[test]
         fn growth_leaves_the_high_mark_free((bounds, e, sight, node) in anything()) {
-            if let Step::Grow { predict, .. } = step(e, bounds, &sight, &node, &Policy::paper()) {
+            if let MemoryStep::Grow { predict, .. } = step(e, bounds, &sight, &node, &ViewPolicy::paper()) {
                 prop_assert!(sight.free.saturating_sub(predict) > node.high_mark);
             }
         }

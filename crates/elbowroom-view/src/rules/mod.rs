@@ -5,10 +5,10 @@
 //! numbers are too large, the limits in its cgroup say what it may use at most, and neither says what it can use now.
 //!
 //! # Approach
-//! [`Views`] takes [`elbowroom_types::sample::Event`]s and keeps a [`View`] per container: bounds from settings whenever those
+//! [`ViewTable`] takes [`elbowroom_types::sample::Event`]s and keeps a [`View`] per container: bounds from settings whenever those
 //! change, one step inside the bounds per tick. The two algorithms are [`cpu`] and [`memory`], pure functions that read like
 //! the paper; [`hierarchy`] says where a container stands in the tree of cgroups, [`waterfill`] is another rule for CPU.
-//! Every [`Change`] carries its reason.
+//! Every [`ViewChange`] carries its reason.
 //!
 //! # Terminology
 //! *Effective* what a container can use now; LOWER, UPPER, *soft*, *hard* the bounds of that; *slack* CPU time that
@@ -35,9 +35,11 @@ mod tick;
 mod views;
 pub mod waterfill;
 
-pub use explain::{Because, Change, Explain, HISTORY, Inputs, Load, What};
-pub use policy::{Policy, Rule};
-pub use views::Views;
+pub use explain::{
+    CpuUtilization, MAX_VIEW_CHANGES, ViewChange, ViewChangeReason, ViewDelta, ViewExplanation, ViewInputs,
+};
+pub use policy::{CpuRule, ViewPolicy};
+pub use views::ViewTable;
 
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::unit::{Bytes, Limit, Millicpu};

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 /// How effective CPU moves between its bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rule {
+pub enum CpuRule {
     /// Algorithm 1 as printed: one CPU up or down per period, a flat sum over all containers, any slack is slack. The
-    /// extensions of [`Policy`] are off, whatever their fields say.
+    /// extensions of [`ViewPolicy`] are off, whatever their fields say.
     Paper,
-    /// The same steps, with the extensions that [`Policy`] switches on.
+    /// The same steps, with the extensions that [`ViewPolicy`] switches on.
     Adaptive,
     /// Effective CPU is what weighted max-min fairness would give now: there in one or two periods, where single steps
     /// need dozens on a big machine, and right for programs that do not follow their view: they leave no slack to find. See
@@ -22,9 +22,9 @@ pub enum Rule {
 /// The choices. Every field has a default; an unknown field is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "snake_case")]
-pub struct Policy {
+pub struct ViewPolicy {
     /// How effective CPU moves between its bounds.
-    pub policy: Rule,
+    pub policy: CpuRule,
     /// Count a container's fair share level by level among siblings that have processes, bind it by the tightest quota and
     /// cpuset of all its ancestors, and grant it no memory that a group above it has promised to others
     /// (`docs/decisions/0031-memory-of-groups.md`). Off: by its own settings, among all containers of the machine, as if
@@ -33,7 +33,7 @@ pub struct Policy {
     /// Look for unused CPU time only on the CPUs that the container may use, where ticks carry per-CPU times. Off:
     /// unused time anywhere makes room, also where the container cannot go.
     pub cpuset_slack: bool,
-    /// Leave groups that used no CPU time for [`Policy::idle_after`] out of the sum behind LOWER.
+    /// Leave groups that used no CPU time for [`ViewPolicy::idle_after`] out of the sum behind LOWER.
     ///
     /// Hazard: LOWER is then no longer a guarantee. When the sleepers wake, it falls back at once, and a program that
     /// sized itself by the higher bound has more threads than its share carries. Off by default for that reason:
@@ -60,11 +60,11 @@ pub struct Policy {
     pub memory_step: Percent,
 }
 
-impl Policy {
+impl ViewPolicy {
     /// The paper's algorithms and constants, nothing else.
     pub const fn paper() -> Self {
         Self {
-            policy: Rule::Paper,
+            policy: CpuRule::Paper,
             hierarchy: false,
             cpuset_slack: false,
             idle_siblings: false,
@@ -78,25 +78,25 @@ impl Policy {
         }
     }
 
-    /// The choices as they apply: [`Rule::Paper`] has no extensions. Its three thresholds stay what the file says.
+    /// The choices as they apply: [`CpuRule::Paper`] has no extensions. Its three thresholds stay what the file says.
     #[must_use]
     pub const fn in_force(self) -> Self {
         match self.policy {
-            Rule::Paper => Self {
+            CpuRule::Paper => Self {
                 cpu_busy: self.cpu_busy,
                 memory_pressed: self.memory_pressed,
                 memory_step: self.memory_step,
                 ..Self::paper()
             },
-            Rule::Adaptive | Rule::Waterfill => self,
+            CpuRule::Adaptive | CpuRule::Waterfill => self,
         }
     }
 }
 
-impl Default for Policy {
+impl Default for ViewPolicy {
     fn default() -> Self {
         Self {
-            policy: Rule::Waterfill,
+            policy: CpuRule::Waterfill,
             hierarchy: true,
             cpuset_slack: true,
             slack_tolerance: Percent::whole(2),
@@ -114,8 +114,8 @@ mod tests {
     #[test]
     fn a_policy_reads_as_people_write_it() {
         let text = r#"{"policy": "waterfill", "idle_after": "250ms", "slack_tolerance": "0.5%"}"#;
-        let policy: Policy = serde_json::from_str(text).unwrap();
-        assert_eq!((policy.policy, policy.idle_after), (Rule::Waterfill, Micros::millis(250)));
+        let policy: ViewPolicy = serde_json::from_str(text).unwrap();
+        assert_eq!((policy.policy, policy.idle_after), (CpuRule::Waterfill, Micros::millis(250)));
         assert_eq!(policy.cpu_busy, Percent::whole(95), "the rest are defaults");
     }
 
@@ -128,23 +128,23 @@ mod tests {
             r#"{"policy": "best"}"#,
             r#"{"idle_after": "1"}"#,
         ] {
-            assert!(serde_json::from_str::<Policy>(text).is_err(), "{text}");
+            assert!(serde_json::from_str::<ViewPolicy>(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn a_policy_writes_and_reads_back() {
         for idle_after in [Micros(1), Micros(1_000_500), Micros::secs(90)] {
-            let policy = Policy { idle_after, ..Policy::default() };
+            let policy = ViewPolicy { idle_after, ..ViewPolicy::default() };
             let text = serde_json::to_string(&policy).unwrap();
-            assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), policy, "{text}");
+            assert_eq!(serde_json::from_str::<ViewPolicy>(&text).unwrap(), policy, "{text}");
         }
     }
 
     #[test]
     fn the_paper_has_no_extensions_whatever_the_fields_say() {
-        let asked = Policy { policy: Rule::Paper, idle_siblings: true, ..Policy::default() };
-        assert_eq!(asked.in_force(), Policy::paper());
-        assert_eq!(Policy::default().in_force(), Policy::default());
+        let asked = ViewPolicy { policy: CpuRule::Paper, idle_siblings: true, ..ViewPolicy::default() };
+        assert_eq!(asked.in_force(), ViewPolicy::paper());
+        assert_eq!(ViewPolicy::default().in_force(), ViewPolicy::default());
     }
 }

@@ -1,25 +1,25 @@
 //! Where groups live between events: numbered slots, so that a tick finds and updates them without allocating.
 
-use super::explain::{Because, Change, HISTORY, What};
+use super::explain::{MAX_VIEW_CHANGES, ViewChange, ViewChangeReason, ViewDelta};
 use super::{View, cpu, memory};
-use elbowroom_types::sample::{Group, GroupId, Usage};
+use elbowroom_types::sample::{CgroupId, CgroupProperties, Usage};
 use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// One known group.
 #[derive(Clone, Debug)]
-pub(super) struct Slot {
+pub(super) struct ViewSlot {
     /// Its last reading.
-    pub(super) meter: Meter,
+    pub(super) meter: UsageMeter,
     /// Its view, if it is a container and the machine is known.
     pub(super) view: Option<View>,
     /// The quota that binds it.
     pub(super) quota: Limit<Millicpu>,
     /// Which [`super::views::Pool`] its CPUs are.
-    pub(super) pool: u32,
+    pub(super) cpu_pool: u32,
     /// The innermost [`super::views::Oversold`] it is in.
-    pub(super) oversold: Option<u32>,
+    pub(super) overcommitted: Option<u32>,
     /// Its soft limit where it has one, also while it lends memory.
     pub(super) soft: Option<Bytes>,
     /// No tick yet since it appeared: it still follows its bounds.
@@ -27,19 +27,19 @@ pub(super) struct Slot {
     /// The most that effective memory may be while the container lends memory.
     pub(super) ceiling: Limit<Bytes>,
     /// As the host described it.
-    pub(super) group: Group,
+    pub(super) group: CgroupProperties,
     /// Its last changes, oldest first.
-    pub(super) history: VecDeque<Change>,
+    pub(super) history: VecDeque<ViewChange>,
 }
 
-impl Slot {
-    pub(super) fn new(group: Group) -> Self {
+impl ViewSlot {
+    pub(super) fn new(group: CgroupProperties) -> Self {
         Self {
-            meter: Meter::default(),
+            meter: UsageMeter::default(),
             view: None,
             quota: Limit::Max,
-            pool: 0,
-            oversold: None,
+            cpu_pool: 0,
+            overcommitted: None,
             soft: None,
             fresh: true,
             ceiling: Limit::Max,
@@ -49,28 +49,33 @@ impl Slot {
     }
 
     /// Moves effective CPU to `e`, which is inside the bounds.
-    pub(super) fn set_cpus(&mut self, e: u32, at: Micros, because: Because) -> Option<Change> {
+    pub(super) fn set_cpus(&mut self, e: u32, at: Micros, because: ViewChangeReason) -> Option<ViewChange> {
         let view = self.view.as_mut()?;
         let from = view.millicpu;
         view.cpus = e;
         view.millicpu = self.quota.or(Millicpu::cpus(e.into()));
-        view.online = view.possible.take(e);
-        let what = What::Cpu { from, to: view.millicpu };
+        view.online = view.possible.lowest(e);
+        let what = ViewDelta::Cpu { from, to: view.millicpu };
         Some(self.record(what, at, because))
     }
 
     /// Moves effective memory to `e`, which is inside the bounds.
-    pub(super) fn set_memory(&mut self, e: Bytes, at: Micros, because: Because) -> Option<Change> {
+    pub(super) fn set_memory(
+        &mut self,
+        e: Bytes,
+        at: Micros,
+        because: ViewChangeReason,
+    ) -> Option<ViewChange> {
         let view = self.view.as_mut()?;
-        let what = What::Memory { from: view.memory, to: e };
+        let what = ViewDelta::Memory { from: view.memory, to: e };
         view.memory = e;
         Some(self.record(what, at, because))
     }
 
     /// Keeps a change for [`super::Explain`].
-    pub(super) fn record(&mut self, what: What, at: Micros, because: Because) -> Change {
-        let change = Change { id: self.group.id, at, what, because };
-        if self.history.len() == HISTORY {
+    pub(super) fn record(&mut self, what: ViewDelta, at: Micros, because: ViewChangeReason) -> ViewChange {
+        let change = ViewChange { id: self.group.id, at, what, because };
+        if self.history.len() == MAX_VIEW_CHANGES {
             self.history.pop_front();
         }
         self.history.push_back(change);
@@ -79,24 +84,24 @@ impl Slot {
 }
 
 impl View {
-    pub(super) fn cpu_bounds(&self) -> cpu::Bounds {
-        cpu::Bounds { lower: self.cpus_lower, upper: self.cpus_upper }
+    pub(super) fn cpu_bounds(&self) -> cpu::CpuBounds {
+        cpu::CpuBounds { lower: self.cpus_lower, upper: self.cpus_upper }
     }
 
-    pub(super) fn memory_bounds(&self) -> memory::Bounds {
-        memory::Bounds { soft: self.memory_soft, hard: self.memory_hard }
+    pub(super) fn memory_bounds(&self) -> memory::MemoryBounds {
+        memory::MemoryBounds { soft: self.memory_soft, hard: self.memory_hard }
     }
 }
 
 /// A group's counters as last read, and what they grew by.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Meter {
+pub(super) struct UsageMeter {
     /// Number of the tick that read it; 0: never read.
-    stamp: u64,
+    last_tick: u64,
     /// When that was.
     at: Micros,
     /// When it last used CPU time, or was first read.
-    pub(super) ran: Micros,
+    pub(super) last_active: Micros,
     counters: Usage,
     used: Micros,
     throttled: Option<Micros>,
@@ -105,27 +110,27 @@ pub(super) struct Meter {
 
 /// The period a tick closes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Period {
+pub(super) struct TickPeriod {
     /// Number of the tick, from 1.
-    pub(super) stamp: u64,
+    pub(super) tick: u64,
     /// When it ended.
     pub(super) now: Micros,
     /// How long it was; `None`: there is no tick to measure from.
     pub(super) length: Option<Micros>,
 }
 
-impl Meter {
+impl UsageMeter {
     /// Takes a reading. `cpus` is how many CPUs the group may use. A second reading in the same tick is left out: false.
     ///
     /// Counters that went backwards grew by nothing. A group that was not named in the ticks before has not run in them, so
     /// all of it happened in this period; but CPU time beyond what its CPUs have in one period shows that it did run while
     /// nobody looked, and is spread over the time since it was last read.
-    pub(super) fn read(&mut self, usage: &Usage, period: Period, cpus: u32) -> bool {
-        if self.stamp == period.stamp {
+    pub(super) fn read(&mut self, usage: &Usage, period: TickPeriod, cpus: u32) -> bool {
+        if self.last_tick == period.tick {
             return false;
         }
         let before = std::mem::replace(&mut self.counters, *usage);
-        let known = self.stamp > 0;
+        let known = self.last_tick > 0;
         let grew = if known { usage.cpu.saturating_sub(before.cpu) } else { Micros::ZERO };
         self.throttled = match (usage.throttled, before.throttled) {
             (Some(now), Some(before)) if known => Some(now.saturating_sub(before)),
@@ -141,26 +146,26 @@ impl Meter {
         };
         self.memory_before = if known { before.memory } else { usage.memory };
         self.at = period.now;
-        self.stamp = period.stamp;
+        self.last_tick = period.tick;
         if !known || grew > Micros::ZERO {
-            self.ran = period.now;
+            self.last_active = period.now;
         }
         true
     }
 
     /// Whether it was ever read.
-    pub(super) fn is_known(&self) -> bool {
-        self.stamp > 0
+    pub(super) fn was_read(&self) -> bool {
+        self.last_tick > 0
     }
 
     /// `u`: CPU time used in the period that tick `stamp` closed. A group that it did not name used none.
     pub(super) fn used(&self, stamp: u64) -> Micros {
-        if self.stamp == stamp { self.used } else { Micros::ZERO }
+        if self.last_tick == stamp { self.used } else { Micros::ZERO }
     }
 
     /// Time its quota held it back in that period, where it was read.
     pub(super) fn throttled(&self, stamp: u64) -> Option<Micros> {
-        if self.stamp == stamp { self.throttled } else { None }
+        if self.last_tick == stamp { self.throttled } else { None }
     }
 
     /// `c_mem`.
@@ -170,19 +175,19 @@ impl Meter {
 
     /// `p_mem` in that period.
     pub(super) fn memory_before(&self, stamp: u64) -> Bytes {
-        if self.stamp == stamp { self.memory_before } else { self.counters.memory }
+        if self.last_tick == stamp { self.memory_before } else { self.counters.memory }
     }
 }
 
 /// A set of slots: insertion, removal and membership cost the same at any size, and a walk touches members only.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Members {
+pub(super) struct SlotSet {
     list: Vec<u32>,
     /// Per slot its position in `list` plus one; 0 for those outside.
     position: Vec<u32>,
 }
 
-impl Members {
+impl SlotSet {
     /// Puts `slot` in or takes it out.
     pub(super) fn set(&mut self, slot: u32, member: bool) {
         let i = slot as usize;
@@ -224,13 +229,13 @@ impl Members {
 }
 
 /// From identity to slot. Only looked up, never walked, so that nothing depends on its order.
-pub(super) type Index = HashMap<GroupId, u32, BuildHasherDefault<Spread>>;
+pub(super) type SlotIndex = HashMap<CgroupId, u32, BuildHasherDefault<CgroupIdHasher>>;
 
 /// Identities are given out by the host layer, mostly in sequence: one multiplication spreads them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Spread(u64);
+pub(super) struct CgroupIdHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for CgroupIdHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -254,13 +259,13 @@ mod tests {
         Usage { cpu: Micros(cpu), ..Usage::default() }
     }
 
-    fn tick(stamp: u64) -> Period {
-        Period { stamp, now: Micros(stamp * 1_000), length: (stamp > 1).then_some(Micros(1_000)) }
+    fn tick(stamp: u64) -> TickPeriod {
+        TickPeriod { tick: stamp, now: Micros(stamp * 1_000), length: (stamp > 1).then_some(Micros(1_000)) }
     }
 
     #[test]
     fn the_first_reading_is_where_counting_starts() {
-        let mut meter = Meter::default();
+        let mut meter = UsageMeter::default();
         assert!(meter.read(&usage(5_000_000), tick(2), 4));
         assert_eq!(meter.used(2), Micros::ZERO);
         assert!(meter.read(&usage(5_000_700), tick(3), 4));
@@ -269,7 +274,7 @@ mod tests {
 
     #[test]
     fn memory_did_not_grow_before_it_was_first_read() {
-        let mut meter = Meter::default();
+        let mut meter = UsageMeter::default();
         let memory = |n| Usage { memory: Bytes(n), ..Usage::default() };
         meter.read(&memory(700), tick(2), 4);
         assert_eq!((meter.memory(), meter.memory_before(2)), (Bytes(700), Bytes(700)));
@@ -280,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_counter_that_goes_backwards_grew_by_nothing() {
-        let mut meter = Meter::default();
+        let mut meter = UsageMeter::default();
         meter.read(&usage(900), tick(1), 4);
         meter.read(&usage(100), tick(2), 4);
         assert_eq!(meter.used(2), Micros::ZERO);
@@ -290,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_second_reading_in_one_tick_is_left_out() {
-        let mut meter = Meter::default();
+        let mut meter = UsageMeter::default();
         meter.read(&usage(0), tick(1), 4);
         assert!(meter.read(&usage(100), tick(2), 4));
         assert!(!meter.read(&usage(900), tick(2), 4));
@@ -299,7 +304,7 @@ mod tests {
 
     #[test]
     fn time_that_does_not_fit_one_period_is_spread_over_those_nobody_looked_at() {
-        let mut meter = Meter::default();
+        let mut meter = UsageMeter::default();
         meter.read(&usage(0), tick(1), 4);
         meter.read(&usage(4_000), tick(11), 4);
         assert_eq!(meter.used(11), Micros(4_000), "it fits: it slept until now");
@@ -312,7 +317,7 @@ mod tests {
     proptest! {
         #[test]
         fn members_are_a_set(steps in proptest::collection::vec((0u32..20, any::<bool>()), 0..100)) {
-            let (mut members, mut expect) = (Members::default(), std::collections::BTreeSet::new());
+            let (mut members, mut expect) = (SlotSet::default(), std::collections::BTreeSet::new());
             for (slot, member) in steps {
                 members.set(slot, member);
                 if member { expect.insert(slot); } else { expect.remove(&slot); }

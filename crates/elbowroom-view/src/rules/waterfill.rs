@@ -35,23 +35,23 @@
 //! - `whole_cpus_are_near_the_share_and_stay_put_under_noise`
 
 use super::View;
-use super::cpu::Bounds;
-use super::hierarchy::{Place, Standing};
+use super::cpu::CpuBounds;
+use super::hierarchy::{CpuEntitlement, SchedGroup};
 use elbowroom_types::unit::{Limit, Millicpu};
 
 /// What one place did and wants, in thousandths of a CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Demand {
+pub struct CpuDemand {
     /// What it used.
     pub used: u64,
     /// What it asks for; cut at its cap.
-    pub asks: u64,
+    pub requested: u64,
 }
 
 /// What a period needs to know of a place. These stand side by side, for a period finds the caches cold: most containers are idle, and
 /// nothing else of theirs is looked at.
 #[derive(Clone, Copy, Debug)]
-pub struct Spot {
+pub struct FillNode {
     /// Index of the place around it: always of an earlier place.
     pub parent: u32,
     /// Which set of CPUs is its own.
@@ -63,12 +63,12 @@ pub struct Spot {
     /// What quota and cpuset let in, in thousandths of a CPU.
     pub cap: u64,
     /// The CPUs that a container is shown, and between what; `None` where there is no container.
-    pub shown: Option<(u32, Bounds)>,
+    pub shown: Option<(u32, CpuBounds)>,
 }
 
-impl Spot {
+impl FillNode {
     /// A place and what follows for it, on the CPUs of `pool`; `view` where it is a container.
-    pub fn new(place: &Place, standing: &Standing, pool: u32, view: Option<&View>) -> Self {
+    pub fn new(place: &SchedGroup, standing: &CpuEntitlement, pool: u32, view: Option<&View>) -> Self {
         Self {
             parent: place.parent,
             pool,
@@ -82,20 +82,20 @@ impl Spot {
 
 /// Memory that is kept between periods, so that a period allocates nothing.
 #[derive(Clone, Debug, Default)]
-pub struct Scratch {
-    demands: Vec<Demand>,
-    inside: Vec<Demand>,
-    claims: Vec<Claim>,
+pub struct FillScratch {
+    demands: Vec<CpuDemand>,
+    sibling_demands: Vec<CpuDemand>,
+    claims: Vec<SiblingDemand>,
     sums: Vec<(u64, u64)>,
-    gets: Vec<u64>,
+    allocations: Vec<u64>,
 }
 
 /// One of several siblings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Claim {
+struct SiblingDemand {
     place: u32,
     weight: u64,
-    asks: u64,
+    requested: u64,
 }
 
 /// A share further than this from the CPUs shown now changes them; just over half a CPU, so that noise around any share
@@ -115,17 +115,17 @@ pub fn whole_cpus(share: u64, now: u32) -> u32 {
 /// Siblings are neighbours in `spots` (sorted by depth and parent). `caps` and `demand` say what each may use and wants
 /// on the CPUs in question; `caps[0]` is how much there is and `used` how much of it was used by anybody.
 pub fn fill<'a>(
-    spots: &[Spot],
+    spots: &[FillNode],
     caps: impl Fn(usize) -> u64,
-    demand: impl Fn(usize) -> Demand,
+    demand: impl Fn(usize) -> CpuDemand,
     used: u64,
-    scratch: &'a mut Scratch,
+    scratch: &'a mut FillScratch,
 ) -> &'a [u64] {
-    let Scratch { demands, inside, claims, sums, gets } = scratch;
+    let FillScratch { demands, sibling_demands: inside, claims, sums, allocations: gets } = scratch;
     demands.clear();
     demands.extend((0..spots.len()).map(demand));
     inside.clear();
-    inside.resize(spots.len(), Demand::default());
+    inside.resize(spots.len(), CpuDemand::default());
     gets.clear();
     gets.resize(spots.len(), 0);
     let (Some(machine), Some(there_is)) = (demands.first_mut(), gets.first_mut()) else { return gets };
@@ -135,11 +135,11 @@ pub fn fill<'a>(
     for i in (0..spots.len()).rev() {
         let all = &mut demands[i];
         all.used = all.used.max(inside[i].used);
-        all.asks = all.asks.max(inside[i].asks).min(caps(i));
+        all.requested = all.requested.max(inside[i].requested).min(caps(i));
         if i > 0 {
             let around = &mut inside[spots[i].parent as usize];
             around.used = around.used.saturating_add(all.used);
-            around.asks = around.asks.saturating_add(all.asks);
+            around.requested = around.requested.saturating_add(all.requested);
         }
     }
 
@@ -150,12 +150,12 @@ pub fn fill<'a>(
         let direct = demands[parent as usize].used.saturating_sub(inside[parent as usize].used);
         let there_is = gets[parent as usize].saturating_sub(direct);
         claims.clear();
-        claims.extend(siblings.clone().map(|i| Claim {
+        claims.extend(siblings.clone().map(|i| SiblingDemand {
             place: i as u32,
             weight: spots[i].weight.max(1),
-            asks: demands[i].asks,
+            requested: demands[i].requested,
         }));
-        greedy(there_is, claims, sums, |place, share| gets[place] = share.min(caps(place)));
+        greedy_shares(there_is, claims, sums, |place, share| gets[place] = share.min(caps(place)));
         first = siblings.end;
     }
     gets
@@ -165,34 +165,34 @@ pub fn fill<'a>(
 ///
 /// Sorted by `asks / weight`, water meets the claims one after another. With `k` of them met, the level is what is left
 /// over the weights that still drink; `k` is found by bisection for each claim, as its own greed moves it to the drinkers.
-fn greedy(
+fn greedy_shares(
     there_is: u64,
-    claims: &mut [Claim],
+    claims: &mut [SiblingDemand],
     sums: &mut Vec<(u64, u64)>,
     mut share: impl FnMut(usize, u64),
 ) {
     claims.sort_unstable_by(|a, b| {
         let (a_level, b_level) =
-            (u128::from(a.asks) * u128::from(b.weight), u128::from(b.asks) * u128::from(a.weight));
+            (u128::from(a.requested) * u128::from(b.weight), u128::from(b.requested) * u128::from(a.weight));
         a_level.cmp(&b_level).then(a.place.cmp(&b.place))
     });
     let thirst: u64 = claims.iter().map(|claim| claim.weight).sum();
     sums.clear();
     sums.push((0, thirst));
     sums.extend(claims.iter().scan((0u64, thirst), |(met, thirst), claim| {
-        *met = met.saturating_add(claim.asks);
+        *met = met.saturating_add(claim.requested);
         *thirst -= claim.weight;
         Some((*met, *thirst))
     }));
     for (rank, claim) in claims.iter().enumerate() {
         let with_greed = |k: usize| {
             let (met, thirst) = sums[k];
-            if rank < k { (met - claim.asks.min(met), thirst + claim.weight) } else { (met, thirst) }
+            if rank < k { (met - claim.requested.min(met), thirst + claim.weight) } else { (met, thirst) }
         };
         let dry_before = |k: usize| {
             let (met, thirst) = with_greed(k);
             let rest = u128::from(there_is.saturating_sub(met)) * u128::from(claims[k].weight);
-            u128::from(claims[k].asks) * u128::from(thirst) >= rest
+            u128::from(claims[k].requested) * u128::from(thirst) >= rest
         };
         let k = first_where(claims.len(), dry_before);
         let (met, thirst) = with_greed(k);
@@ -217,7 +217,7 @@ fn first_where(n: usize, holds: impl Fn(usize) -> bool) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hierarchy::standings;
+    use super::super::hierarchy::entitlements;
     use super::*;
     use elbowroom_types::cpuset::CpuSet;
     use elbowroom_types::unit::{CpuShare, Limit, Millicpu};
@@ -229,14 +229,14 @@ mod tests {
     }
 
     fn shares(there_is: u64, siblings: &[(u64, u64)]) -> Vec<u64> {
-        let claim = |(i, (weight, asks)): (usize, &(u64, u64))| Claim {
+        let claim = |(i, (weight, asks)): (usize, &(u64, u64))| SiblingDemand {
             place: i as u32,
             weight: *weight,
-            asks: *asks,
+            requested: *asks,
         };
-        let mut claims: Vec<Claim> = siblings.iter().enumerate().map(claim).collect();
+        let mut claims: Vec<SiblingDemand> = siblings.iter().enumerate().map(claim).collect();
         let mut gets = vec![0; siblings.len()];
-        greedy(there_is, &mut claims, &mut Vec::new(), |i, share| gets[i] = share);
+        greedy_shares(there_is, &mut claims, &mut Vec::new(), |i, share| gets[i] = share);
         gets
     }
 
@@ -266,19 +266,24 @@ mod tests {
     /// A machine of 16 CPUs: kubepods with a pod of two and a pod of one; `asks` of the three containers, `system` used
     /// outside.
     fn pods(asks: [u64; 3], system: u64) -> Vec<u64> {
-        let group =
-            |parent| Place { parent, share: Some(CpuShare::Weight(100)), competes: true, ..Place::default() };
+        let group = |parent| SchedGroup {
+            parent,
+            share: Some(CpuShare::Weight(100)),
+            competes: true,
+            ..SchedGroup::default()
+        };
         let mut places = vec![group(0), group(0), group(1), group(1), group(2), group(2), group(3)];
         places[2].quota = Some(Limit::At(Millicpu(6_000)));
-        let standings = standings(&CpuSet::first_n(16), &places);
+        let standings = entitlements(&CpuSet::first_n(16), &places);
         let demand = |i: usize| match i {
-            4..7 => Demand { used: asks[i - 4].min(1_000), asks: asks[i - 4] },
-            _ => Demand::default(),
+            4..7 => CpuDemand { used: asks[i - 4].min(1_000), requested: asks[i - 4] },
+            _ => CpuDemand::default(),
         };
         let used = asks.iter().map(|a| (*a).min(1_000)).sum::<u64>() + system;
-        let spots: Vec<Spot> = places.iter().zip(&standings).map(|(p, s)| Spot::new(p, s, 0, None)).collect();
+        let spots: Vec<FillNode> =
+            places.iter().zip(&standings).map(|(p, s)| FillNode::new(p, s, 0, None)).collect();
         let caps = |i: usize| spots[i].cap;
-        let mut scratch = Scratch::default();
+        let mut scratch = FillScratch::default();
         fill(&spots, caps, demand, used, &mut scratch)[4..].to_vec()
     }
 

@@ -6,9 +6,9 @@ use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::psi::{Pressure, Stall};
 use elbowroom_types::sample::{DeviceNumber, IoStat, MemoryStat};
 use elbowroom_types::unit::{Bytes, Micros};
-use elbowroom_view::pages::facts::{CpuTimes, Facts};
+use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use elbowroom_view::pages::tree;
-use elbowroom_view::pages::tree::Node;
+use elbowroom_view::pages::tree::ViewNode;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -49,8 +49,8 @@ pub(crate) fn hosts() -> Vec<Host> {
 }
 
 /// A container of one CPU and 512 MiB on a machine of two, with nothing to swap to.
-pub(crate) fn small() -> (Facts, Vec<CpuTimes>) {
-    let facts = Facts {
+pub(crate) fn small() -> (ContainerSnapshot, Vec<CpuTimes>) {
+    let facts = ContainerSnapshot {
         online: "0".parse().unwrap(),
         possible: "0-1".parse().unwrap(),
         memory: Bytes::mib(512),
@@ -63,14 +63,14 @@ pub(crate) fn small() -> (Facts, Vec<CpuTimes>) {
         nr_running: 2,
         nr_threads: 17,
         nr_processes: 42,
-        ..Facts::EMPTY
+        ..ContainerSnapshot::EMPTY
     };
     (facts, times(2))
 }
 
 /// A container of 3 CPUs, which may become 8, on a machine of 16, with a gigabyte, swap, a disk and pressure of its own.
-pub(crate) fn middle() -> (Facts, Vec<CpuTimes>) {
-    let mut facts = Facts {
+pub(crate) fn middle() -> (ContainerSnapshot, Vec<CpuTimes>) {
+    let mut facts = ContainerSnapshot {
         online: "4-6".parse().unwrap(),
         possible: "4-11".parse().unwrap(),
         millicpu: 2_500,
@@ -139,13 +139,13 @@ pub(crate) fn times(n: u64) -> Vec<CpuTimes> {
 }
 
 /// The files that a server of the tree would show on a host: those whose host path exists there.
-pub(crate) fn files(host: &Host, facts: &Facts) -> Vec<Node> {
+pub(crate) fn files(host: &Host, facts: &ContainerSnapshot) -> Vec<ViewNode> {
     let there = |path: String| {
         let below = path.clone() + "/";
         host.contains_key(&path) || host.keys().any(|file| file.starts_with(&below))
     };
     let mut found = Vec::new();
-    let mut rest = vec![Node::ROOT];
+    let mut rest = vec![ViewNode::ROOT];
     while let Some(dir) = rest.pop() {
         for (_, node) in tree::children(dir, facts).into_iter().rev() {
             match (tree::host_path(node).is_none_or(there), node.is_dir()) {
@@ -160,19 +160,19 @@ pub(crate) fn files(host: &Host, facts: &Facts) -> Vec<Node> {
 }
 
 /// The node of a path.
-pub(crate) fn find(path: &str, facts: &Facts) -> Node {
+pub(crate) fn find(path: &str, facts: &ContainerSnapshot) -> ViewNode {
     let step =
         |dir, name: &str| tree::lookup(dir, name, facts).unwrap_or_else(|| panic!("no {name} in {dir:?}"));
-    path.split('/').fold(Node::ROOT, step)
+    path.split('/').fold(ViewNode::ROOT, step)
 }
 
 /// The host's text of a node, empty where it needs none.
-pub(crate) fn text_of(host: &Host, node: Node) -> String {
+pub(crate) fn text_of(host: &Host, node: ViewNode) -> String {
     tree::host_path(node).and_then(|path| host.get(&path).cloned()).unwrap_or_default()
 }
 
 /// A page, in the size it has on this host.
-pub(crate) fn page(path: &str, host: &Host, facts: &Facts, times: &[CpuTimes]) -> String {
+pub(crate) fn page(path: &str, host: &Host, facts: &ContainerSnapshot, times: &[CpuTimes]) -> String {
     let node = find(path, facts);
     let text = text_of(host, node);
     let size = tree::size(node, facts, &text);

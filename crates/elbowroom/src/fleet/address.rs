@@ -8,29 +8,29 @@ use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 
 /// The port of the API where none is given.
-const PORT: u16 = 9273;
+const DEFAULT_PORT: u16 = 9273;
 /// Longest list of nodes, in bytes: some hundred thousand lines.
-const LONGEST: u64 = 16 << 20;
+const MAX_LIST_BYTES: u64 = 16 << 20;
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Node {
+pub(crate) struct FleetNode {
     /// What people call it.
     pub(crate) name: String,
     /// How its agent is reached.
-    pub(crate) way: Way,
+    pub(crate) address: NodeAddress,
 }
 
 /// How an agent is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum NodeAddress {
     /// A unix socket.
     Unix(PathBuf),
     /// TCP, with or without TLS, to a host by name or address.
     Tcp { host: String, port: u16, tls: bool },
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for NodeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "{}", path.display()),
@@ -44,16 +44,17 @@ impl fmt::Display for Way {
 
 /// All nodes that are named: on the command line, in the file (`-` for standard input), and behind DNS names. A name that is there
 /// twice is refused: numbers would be counted twice.
-pub(crate) fn nodes(words: &[String], file: Option<&Path>) -> Result<Vec<Node>> {
+pub(crate) fn parse_nodes(words: &[String], file: Option<&Path>) -> Result<Vec<FleetNode>> {
     let mut nodes = Vec::new();
     for word in words {
-        nodes.extend(read(word)?);
+        nodes.extend(parse_node(word)?);
     }
     if let Some(path) = file {
-        for (n, line) in text(path)?.lines().enumerate() {
+        for (n, line) in read_node_list(path)?.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if !line.is_empty() {
-                nodes.extend(read(line).with_context(|| format!("{}, line {}", path.display(), n + 1))?);
+                nodes
+                    .extend(parse_node(line).with_context(|| format!("{}, line {}", path.display(), n + 1))?);
             }
         }
     }
@@ -68,19 +69,21 @@ pub(crate) fn nodes(words: &[String], file: Option<&Path>) -> Result<Vec<Node>> 
     Ok(nodes)
 }
 
-fn text(path: &Path) -> Result<String> {
+fn read_node_list(path: &Path) -> Result<String> {
     let mut text = String::new();
     let read = match path == Path::new("-") {
-        true => std::io::stdin().take(LONGEST).read_to_string(&mut text),
-        false => std::fs::File::open(path).and_then(|file| file.take(LONGEST).read_to_string(&mut text)),
+        true => std::io::stdin().take(MAX_LIST_BYTES).read_to_string(&mut text),
+        false => {
+            std::fs::File::open(path).and_then(|file| file.take(MAX_LIST_BYTES).read_to_string(&mut text))
+        }
     };
     read.with_context(|| format!("--nodes: {}", path.display()))?;
-    ensure!((text.len() as u64) < LONGEST, "--nodes: {} is longer than 16 MiB", path.display());
+    ensure!((text.len() as u64) < MAX_LIST_BYTES, "--nodes: {} is longer than 16 MiB", path.display());
     Ok(text)
 }
 
 /// `[NAME=]ADDRESS`; one node, or as many as a DNS name stands for.
-fn read(word: &str) -> Result<Vec<Node>> {
+fn parse_node(word: &str) -> Result<Vec<FleetNode>> {
     let (name, address) = match word.split_once('=') {
         Some((name, address)) if !name.contains(['/', ':']) => (Some(name.trim()), address.trim()),
         _ => (None, word),
@@ -93,7 +96,10 @@ fn read(word: &str) -> Result<Vec<Node>> {
     ensure!(name.is_none_or(|name| !name.is_empty()), "{word:?}: the name before = is empty");
     if address.starts_with('/') {
         let path = PathBuf::from(address);
-        return Ok(vec![Node { name: name.unwrap_or(address).to_owned(), way: Way::Unix(path) }]);
+        return Ok(vec![FleetNode {
+            name: name.unwrap_or(address).to_owned(),
+            address: NodeAddress::Unix(path),
+        }]);
     }
     let (dns, rest) = match address.strip_prefix("dns+") {
         Some(rest) => (true, rest),
@@ -106,27 +112,37 @@ fn read(word: &str) -> Result<Vec<Node>> {
     };
     let (host, port) = host_port(rest.strip_suffix('/').unwrap_or(rest)).with_context(malformed)?;
     if !dns {
-        let name =
-            name.map_or_else(|| if port == PORT { host.clone() } else { rest.to_owned() }, str::to_owned);
-        return Ok(vec![Node { name, way: Way::Tcp { host, port, tls } }]);
+        let name = name
+            .map_or_else(|| if port == DEFAULT_PORT { host.clone() } else { rest.to_owned() }, str::to_owned);
+        return Ok(vec![FleetNode { name, address: NodeAddress::Tcp { host, port, tls } }]);
     }
     ensure!(!tls, "{word:?}: certificates are of names, and dns+ finds addresses: name the nodes one by one");
     let found = (host.as_str(), port).to_socket_addrs().with_context(|| format!("looking up {host}"))?;
     let found: BTreeSet<String> = found.map(|found| found.ip().to_string()).collect();
-    Ok(found.into_iter().map(|ip| Node { name: ip.clone(), way: Way::Tcp { host: ip, port, tls } }).collect())
+    Ok(found
+        .into_iter()
+        .map(|ip| FleetNode { name: ip.clone(), address: NodeAddress::Tcp { host: ip, port, tls } })
+        .collect())
 }
 
-/// `HOST`, `HOST:PORT`, `[V6]`, `[V6]:PORT`.
+/// `HOST`, `HOST:DEFAULT_PORT`, `[V6]`, `[V6]:PORT`.
 fn host_port(text: &str) -> Result<(String, u16)> {
     let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0).context("no port");
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').context("no ]")?;
-            (host, if rest.is_empty() { PORT } else { port(rest.strip_prefix(':').context("no port")?)? })
+            (
+                host,
+                if rest.is_empty() {
+                    DEFAULT_PORT
+                } else {
+                    port(rest.strip_prefix(':').context("no port")?)?
+                },
+            )
         }
         None => match text.split_once(':') {
             Some((host, digits)) => (host, port(digits)?),
-            None => (text, PORT),
+            None => (text, DEFAULT_PORT),
         },
     };
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
@@ -139,8 +155,8 @@ mod tests {
     use super::*;
 
     fn one(word: &str) -> (String, String) {
-        let nodes = nodes(&[word.to_owned()], None).unwrap();
-        (nodes[0].name.clone(), nodes[0].way.to_string())
+        let nodes = parse_nodes(&[word.to_owned()], None).unwrap();
+        (nodes[0].name.clone(), nodes[0].address.to_string())
     }
 
     #[test]
@@ -172,22 +188,23 @@ mod tests {
             ("=node", "is empty"),
             ("dns+https://node", "name the nodes one by one"),
         ] {
-            let error = elbowroom_client::output::one_line(&nodes(&[word.to_owned()], None).unwrap_err());
+            let error =
+                elbowroom_client::output::one_line(&parse_nodes(&[word.to_owned()], None).unwrap_err());
             assert!(error.contains(expect) && !error.contains('\n'), "{word}: {error}");
         }
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("nodes");
         std::fs::write(&file, "# all\n a=one # the first\n\nb=two:x\n").unwrap();
-        let error = elbowroom_client::output::one_line(&nodes(&[], Some(&file)).unwrap_err());
+        let error = elbowroom_client::output::one_line(&parse_nodes(&[], Some(&file)).unwrap_err());
         assert!(error.contains("line 4: \"two:x\""), "{error}");
         std::fs::write(&file, "a=one\na=two\n").unwrap();
         assert!(
-            elbowroom_client::output::one_line(&nodes(&[], Some(&file)).unwrap_err())
+            elbowroom_client::output::one_line(&parse_nodes(&[], Some(&file)).unwrap_err())
                 .contains("\"a\" is there twice")
         );
         std::fs::write(&file, "\n").unwrap();
         assert!(
-            elbowroom_client::output::one_line(&nodes(&[], Some(&file)).unwrap_err())
+            elbowroom_client::output::one_line(&parse_nodes(&[], Some(&file)).unwrap_err())
                 .contains("no node was named")
         );
     }

@@ -1,7 +1,7 @@
 //! One question to one agent over HTTP, with an end: whatever is at the other side, it takes no more time and no more memory than
 //! was agreed. Redirections are not followed: a token is for whom it was given.
 
-use super::address::Way;
+use super::address::NodeAddress;
 use anyhow::{Context, Result, bail, ensure};
 use axum::body::{Body, Bytes, to_bytes};
 use hyper::client::conn::http1;
@@ -19,19 +19,19 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
 /// Longest head of an answer.
-const HEAD: usize = 16 << 10;
+const MAX_HEAD_BYTES: usize = 16 << 10;
 
 /// What all questions have in common.
-pub(crate) struct Client {
+pub(crate) struct FleetClient {
     authorization: Option<HeaderValue>,
     tls: TlsConnector,
     /// How long one answer may take, from the first look-up to its last byte.
-    pub(crate) within: Duration,
+    pub(crate) timeout: Duration,
     /// Longest answer, in bytes.
-    pub(crate) longest: usize,
+    pub(crate) max_body_bytes: usize,
 }
 
-impl Client {
+impl FleetClient {
     /// Reads token and certificates; `authority` is a PEM file with whom to trust, without it it is whom this system trusts.
     pub(crate) fn new(
         token: Option<&Path>,
@@ -39,54 +39,65 @@ impl Client {
         within: Duration,
         longest: usize,
     ) -> Result<Self> {
-        let authorization = token.map(bearer).transpose()?;
+        let authorization = token.map(read_bearer_token).transpose()?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .context("setting TLS up")?
-            .with_root_certificates(roots(authority)?)
+            .with_root_certificates(root_certificates(authority)?)
             .with_no_client_auth();
-        Ok(Self { authorization, tls: TlsConnector::from(Arc::new(config)), within, longest })
+        Ok(Self {
+            authorization,
+            tls: TlsConnector::from(Arc::new(config)),
+            timeout: within,
+            max_body_bytes: longest,
+        })
     }
 
     /// The body of a good answer.
-    pub(crate) async fn get(&self, way: &Way, path: &str) -> Result<Bytes> {
-        match tokio::time::timeout(self.within, self.ask(way, path)).await {
+    pub(crate) async fn get(&self, way: &NodeAddress, path: &str) -> Result<Bytes> {
+        match tokio::time::timeout(self.timeout, self.fetch(way, path)).await {
             Ok(answer) => answer,
-            Err(_) => bail!("no answer within {} s", self.within.as_secs_f64()),
+            Err(_) => bail!("no answer within {} s", self.timeout.as_secs_f64()),
         }
     }
 
-    async fn ask(&self, way: &Way, path: &str) -> Result<Bytes> {
+    async fn fetch(&self, way: &NodeAddress, path: &str) -> Result<Bytes> {
         match way {
-            Way::Unix(socket) => {
+            NodeAddress::Unix(socket) => {
                 let stream = UnixStream::connect(socket).await.context("connecting")?;
                 // Root and a group may ask here; no token is sent.
-                self.talk(stream, "localhost", path, None).await
+                self.exchange(stream, "localhost", path, None).await
             }
-            Way::Tcp { host, port, tls } => {
+            NodeAddress::Tcp { host, port, tls } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await.context("connecting")?;
                 let named =
                     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
                 let token = self.authorization.as_ref();
                 if !tls {
-                    return self.talk(stream, &named, path, token).await;
+                    return self.exchange(stream, &named, path, token).await;
                 }
                 let name = ServerName::try_from(host.clone())
                     .with_context(|| format!("{host}: no name that a certificate could have"))?;
                 let stream = self.tls.connect(name, stream).await.context("agreeing on TLS")?;
-                self.talk(stream, &named, path, token).await
+                self.exchange(stream, &named, path, token).await
             }
         }
     }
 
-    async fn talk<S>(&self, stream: S, host: &str, path: &str, token: Option<&HeaderValue>) -> Result<Bytes>
+    async fn exchange<S>(
+        &self,
+        stream: S,
+        host: &str,
+        path: &str,
+        token: Option<&HeaderValue>,
+    ) -> Result<Bytes>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (mut sender, connection) =
-            http1::Builder::new().max_buf_size(HEAD).handshake(TokioIo::new(stream)).await?;
-        let driver = Driver(tokio::spawn(connection));
+            http1::Builder::new().max_buf_size(MAX_HEAD_BYTES).handshake(TokioIo::new(stream)).await?;
+        let driver = ConnectionTask(tokio::spawn(connection));
         let mut request = Request::get(path)
             .header(HOST, host)
             .header(USER_AGENT, concat!("elbowroom/", env!("CARGO_PKG_VERSION")));
@@ -96,26 +107,29 @@ impl Client {
         let answer = sender.send_request(request.body(Body::empty())?).await.context("asking")?;
         let status = answer.status();
         let body = Body::new(answer.into_body());
-        let body = to_bytes(body, if status == StatusCode::OK { self.longest } else { HEAD }).await;
+        let body =
+            to_bytes(body, if status == StatusCode::OK { self.max_body_bytes } else { MAX_HEAD_BYTES }).await;
         drop(driver);
         match status {
-            StatusCode::OK => body.with_context(|| format!("an answer of at most {} bytes", self.longest)),
-            status => bail!("{}", refused(status, &body.unwrap_or_default())),
+            StatusCode::OK => {
+                body.with_context(|| format!("an answer of at most {} bytes", self.max_body_bytes))
+            }
+            status => bail!("{}", refusal_text(status, &body.unwrap_or_default())),
         }
     }
 }
 
 /// A connection that ends with its question.
-struct Driver(tokio::task::JoinHandle<hyper::Result<()>>);
+struct ConnectionTask(tokio::task::JoinHandle<hyper::Result<()>>);
 
-impl Drop for Driver {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 /// Why there is no answer, in the words of the agent where it has some, and the way out.
-fn refused(status: StatusCode, body: &[u8]) -> String {
+fn refusal_text(status: StatusCode, body: &[u8]) -> String {
     let way_out = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ": does --token-file hold its token?",
         StatusCode::NOT_FOUND => ": is it an agent of Elbowroom, and not an older one?",
@@ -128,7 +142,7 @@ fn refused(status: StatusCode, body: &[u8]) -> String {
     format!("it answered {}{said}{way_out}", status.as_u16())
 }
 
-fn bearer(file: &Path) -> Result<HeaderValue> {
+fn read_bearer_token(file: &Path) -> Result<HeaderValue> {
     let text = std::fs::read_to_string(file).with_context(|| format!("--token-file: {}", file.display()))?;
     let token = text.trim();
     ensure!(!token.is_empty(), "--token-file: {} is empty", file.display());
@@ -138,10 +152,10 @@ fn bearer(file: &Path) -> Result<HeaderValue> {
     Ok(value)
 }
 
-fn roots(authority: Option<&Path>) -> Result<RootCertStore> {
+fn root_certificates(authority: Option<&Path>) -> Result<RootCertStore> {
     let mut store = RootCertStore::empty();
-    let files =
-        authority.map_or_else(|| elbowroom_agent::alerts::BUNDLES.map(Path::new).to_vec(), |file| vec![file]);
+    let files = authority
+        .map_or_else(|| elbowroom_agent::alerts::CA_BUNDLES.map(Path::new).to_vec(), |file| vec![file]);
     for file in files {
         let certificates =
             CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);

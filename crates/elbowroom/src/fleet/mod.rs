@@ -6,26 +6,26 @@
 
 mod address;
 mod fetch;
-pub mod fit;
+pub mod placement;
 pub mod prometheus;
 pub mod reading;
 mod report;
-pub mod room;
+pub mod resources;
 
-use address::Node;
+use address::FleetNode;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use elbowroom_client::output::Format;
-use elbowroom_types::claim::Reserve;
+use elbowroom_types::claim::DiskReservation;
 use elbowroom_types::label;
 use elbowroom_types::unit::{Bytes, Micros, Millicpu, Percent};
 use elbowroom_types::unit::{parse_bytes, parse_cpus, parse_duration, parse_percent};
-use fetch::Client;
-pub use fit::Ask;
+use fetch::FleetClient;
 use futures_util::StreamExt;
-use reading::Reading;
-use report::{Of, Report};
-pub use room::Room;
+pub use placement::PlacementRequest;
+use reading::NodeReading;
+use report::{FleetReport, NodeReport};
+pub use resources::NodeResources;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -33,11 +33,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Longest snapshot of one node, in bytes: several thousand containers.
-const LONGEST: usize = 16 << 20;
+const MAX_SNAPSHOT_BYTES: usize = 16 << 20;
 /// How old an agent's snapshot may be: it makes one a second.
-const OLDEST: Micros = Micros::secs(30);
+const MAX_SNAPSHOT_AGE: Micros = Micros::secs(30);
 /// How old what Prometheus scraped may be: as long as it takes a sample for the present one (`--query.lookback-delta`).
-const LOOKBACK: Micros = Micros::secs(300);
+const PROMETHEUS_LOOKBACK: Micros = Micros::secs(300);
 
 /// Arguments of `fleet`.
 #[derive(Args)]
@@ -77,7 +77,7 @@ pub(crate) struct FleetArgs {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     every: Micros,
     #[command(flatten)]
-    ask: AskArgs,
+    placement: PlacementArgs,
     /// The part of each node that stays free for what moves.
     #[arg(long, value_name = "PART", default_value = "10%", value_parser = parse_percent)]
     headroom: Percent,
@@ -85,8 +85,8 @@ pub(crate) struct FleetArgs {
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
     /// What nodes are sorted by where nothing is to be placed.
-    #[arg(long, value_enum, default_value_t = Sort::Cpu)]
-    sort: Sort,
+    #[arg(long, value_enum, default_value_t = NodeSort::Cpu)]
+    sort: NodeSort,
     /// How to print the answer.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -94,7 +94,7 @@ pub(crate) struct FleetArgs {
 
 /// The container that is to be placed.
 #[derive(Args)]
-struct AskArgs {
+struct PlacementArgs {
     /// Where would a container fit that uses so many CPUs?
     #[arg(long, value_name = "N", value_parser = parse_cpus)]
     cpus: Option<Millicpu>,
@@ -102,13 +102,13 @@ struct AskArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     memory: Option<Bytes>,
     /// So much of one disk? Keys as in io.max: "rbps=50MiB/s wiops=200/s".
-    #[arg(long, value_name = "RATES", value_parser = label::disk_reservation)]
-    disk: Option<Reserve>,
+    #[arg(long, value_name = "RATES", value_parser = label::parse_disk_reservation)]
+    disk: Option<DiskReservation>,
 }
 
 /// By what nodes are sorted, most first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Sort {
+pub(crate) enum NodeSort {
     /// Idle CPUs.
     Cpu,
     /// Memory that is free to lend.
@@ -120,19 +120,19 @@ pub(crate) enum Sort {
 }
 
 impl FleetArgs {
-    fn ask(&self) -> Option<Ask> {
-        let AskArgs { cpus, memory, disk } = &self.ask;
-        let ask = Ask {
+    fn placement_request(&self) -> Option<PlacementRequest> {
+        let PlacementArgs { cpus, memory, disk } = &self.placement;
+        let ask = PlacementRequest {
             cpu: cpus.unwrap_or_default(),
             memory: memory.unwrap_or_default(),
             disk: disk.unwrap_or_default(),
         };
-        (ask != Ask::default()).then_some(ask)
+        (ask != PlacementRequest::default()).then_some(ask)
     }
 }
 
 /// One node, or why there is nothing of it.
-type Look = Vec<(Node, Result<Reading>)>;
+type NodeReadings = Vec<(FleetNode, Result<NodeReading>)>;
 
 /// `elbowroom fleet`. Exit status: 0 when every node was read, or something fits where that was asked; 1 when not.
 pub(crate) fn main(args: &FleetArgs) -> Result<ExitCode> {
@@ -141,20 +141,22 @@ pub(crate) fn main(args: &FleetArgs) -> Result<ExitCode> {
     }
     let within = Duration::from_micros(args.timeout.get());
     let source = match &args.prometheus {
-        Some(address) => Source::Prometheus(prometheus::way(address)?),
-        None => Source::Agents(address::nodes(&args.nodes, args.file.as_deref())?),
+        Some(address) => FleetSource::Prometheus(prometheus::parse_server(address)?),
+        None => FleetSource::Agents(address::parse_nodes(&args.nodes, args.file.as_deref())?),
     };
-    let oldest = args.oldest.unwrap_or(if args.prometheus.is_some() { LOOKBACK } else { OLDEST });
-    let longest = if args.prometheus.is_some() { prometheus::LONGEST } else { LONGEST };
-    let client = Client::new(args.token_file.as_deref(), args.ca.as_deref(), within, longest)?;
+    let oldest =
+        args.oldest.unwrap_or(if args.prometheus.is_some() { PROMETHEUS_LOOKBACK } else { MAX_SNAPSHOT_AGE });
+    let longest = if args.prometheus.is_some() { prometheus::MAX_RESPONSE_BYTES } else { MAX_SNAPSHOT_BYTES };
+    let client = FleetClient::new(args.token_file.as_deref(), args.ca.as_deref(), within, longest)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
-    let look = || -> Result<Report> {
+    let look = || -> Result<FleetReport> {
         let begin = Instant::now();
-        let looked = runtime.block_on(source.look(&client, args.parallel.into()))?;
-        let nodes = looked.into_iter().map(|(node, reading)| Of::new(&node, fresh(reading, oldest)));
-        Ok(Report::new(nodes.collect(), begin.elapsed(), args.ask(), args.headroom))
+        let looked = runtime.block_on(source.read_nodes(&client, args.parallel.into()))?;
+        let nodes =
+            looked.into_iter().map(|(node, reading)| NodeReport::new(&node, check_age(reading, oldest)));
+        Ok(FleetReport::new(nodes.collect(), begin.elapsed(), args.placement_request(), args.headroom))
     };
-    let show = |report: &Report| -> Result<()> {
+    let show = |report: &FleetReport| -> Result<()> {
         let text = match args.format {
             Format::Json => serde_json::to_string(report)? + "\n",
             Format::Text => report::text(report, args.top, args.sort),
@@ -183,38 +185,38 @@ pub(crate) fn main(args: &FleetArgs) -> Result<ExitCode> {
     let end = args.duration.map(|time| Instant::now() + Duration::from_micros(time.get()));
     while let Some(left) = end.and_then(|end| end.checked_duration_since(Instant::now())) {
         std::thread::sleep(every.min(left));
-        report = report.least(look()?);
+        report = report.intersect(look()?);
     }
     show(&report)?;
-    Ok(ExitCode::from(u8::from(!report.is_good())))
+    Ok(ExitCode::from(u8::from(!report.is_success())))
 }
 
 /// Who is asked.
-enum Source {
-    Agents(Vec<Node>),
-    Prometheus((address::Way, String)),
+enum FleetSource {
+    Agents(Vec<FleetNode>),
+    Prometheus((address::NodeAddress, String)),
 }
 
-impl Source {
-    async fn look(&self, client: &Client, parallel: usize) -> Result<Look> {
+impl FleetSource {
+    async fn read_nodes(&self, client: &FleetClient, parallel: usize) -> Result<NodeReadings> {
         match self {
             Self::Agents(nodes) => {
-                let ask = |node: &Node| {
+                let ask = |node: &FleetNode| {
                     let node = node.clone();
                     async move {
-                        let answer = client.get(&node.way, reading::PATH).await;
+                        let answer = client.get(&node.address, reading::SNAPSHOT_PATH).await;
                         (node, answer.and_then(|json| reading::read(&json)))
                     }
                 };
                 Ok(futures_util::stream::iter(nodes).map(ask).buffered(parallel).collect().await)
             }
-            Self::Prometheus((way, prefix)) => prometheus::look(client, way, prefix).await,
+            Self::Prometheus((way, prefix)) => prometheus::query_nodes(client, way, prefix).await,
         }
     }
 }
 
 /// Refuses a reading that is old, or from a clock that is somewhere else: which of the two cannot be told from here.
-fn fresh(reading: Result<Reading>, oldest: Micros) -> Result<Reading> {
+fn check_age(reading: Result<NodeReading>, oldest: Micros) -> Result<NodeReading> {
     let reading = reading?;
     let Some(time) = reading.time_unix_ms else { return Ok(reading) };
     let now = elbowroom_linux::timer::unix_ms();
@@ -229,4 +231,4 @@ fn fresh(reading: Result<Reading>, oldest: Micros) -> Result<Reading> {
 }
 
 /// Rooms by name.
-type Rooms<'a> = BTreeMap<&'a str, &'a Room>;
+type Rooms<'a> = BTreeMap<&'a str, &'a NodeResources>;

@@ -1,10 +1,10 @@
 //! The same from Prometheus, which has scraped the agents: one instant query (its HTTP API, `/api/v1/query`).
 
-use super::Look;
-use super::address::{Node, Way};
-use super::fetch::Client;
-use super::reading::Reading;
-use crate::fleet::room::{DiskRoom, Room};
+use super::NodeReadings;
+use super::address::{FleetNode, NodeAddress};
+use super::fetch::FleetClient;
+use super::reading::NodeReading;
+use crate::fleet::resources::{NodeDisk, NodeResources};
 use anyhow::{Context, Result, anyhow, ensure};
 use elbowroom_types::sample::IoMax;
 use elbowroom_types::unit::{Bytes, Limit, Millicpu};
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// Longest answer, in bytes: some ten thousand nodes.
-pub(super) const LONGEST: usize = 256 << 20;
+pub(super) const MAX_RESPONSE_BYTES: usize = 256 << 20;
 
 /// What is asked: the numbers of nodes and disks, what containers see, when a node was scraped, and which nodes had numbers within
 /// an hour and have none any more. `fleet` is a label of ours, for what has no name.
@@ -22,48 +22,52 @@ const QUERY: &str = r#"{__name__=~"elbowroom_info|elbowroom_containers|elbowroom
  or label_replace(count by (instance) (last_over_time(elbowroom_node_cpus[1h])) unless count by (instance) (elbowroom_node_cpus), "fleet", "gone", "", "")"#;
 
 #[derive(Deserialize)]
-struct Answer {
-    data: Data,
+struct QueryResponse {
+    data: QueryData,
 }
 
 #[derive(Deserialize)]
-struct Data {
-    result: Vec<Sample>,
+struct QueryData {
+    result: Vec<QuerySample>,
 }
 
 #[derive(Deserialize)]
-struct Sample {
+struct QuerySample {
     metric: BTreeMap<String, String>,
     /// When, in seconds since 1970, and how much, in words.
     value: (f64, String),
 }
 
 /// A value with its labels.
-type Labelled = (BTreeMap<String, String>, f64);
+type LabelledValue = (BTreeMap<String, String>, f64);
 /// The values of one node, by their names.
-type Samples = BTreeMap<String, Vec<Labelled>>;
+type InstanceSamples = BTreeMap<String, Vec<LabelledValue>>;
 
 /// `http://HOST:PORT[/PREFIX]`: where, and what its paths begin with.
-pub(super) fn way(address: &str) -> Result<(Way, String)> {
+pub(super) fn parse_server(address: &str) -> Result<(NodeAddress, String)> {
     let malformed =
         || format!("--prometheus: {address:?} is no address: write for example http://prometheus:9090");
     let (scheme, rest) = address.split_once("://").with_context(malformed)?;
     let (host, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     ensure!(matches!(scheme, "http" | "https"), malformed());
     let word = format!("{scheme}://{host}");
-    let mut nodes = super::address::nodes(&[word], None).with_context(malformed)?;
+    let mut nodes = super::address::parse_nodes(&[word], None).with_context(malformed)?;
     let prefix = prefix.trim_end_matches('/');
     let fits = |c: char| c.is_ascii_alphanumeric() || "-._~/%".contains(c);
     ensure!(prefix.chars().all(fits), malformed());
-    let way = nodes.pop().expect("one address is one node").way;
+    let way = nodes.pop().expect("one address is one node").address;
     Ok((way, if prefix.is_empty() { String::new() } else { format!("/{prefix}") }))
 }
 
 /// Asks it for all nodes.
-pub(super) async fn look(client: &Client, way: &Way, prefix: &str) -> Result<Look> {
-    let path = format!("{prefix}/api/v1/query?query={}", encoded(QUERY));
+pub(super) async fn query_nodes(
+    client: &FleetClient,
+    way: &NodeAddress,
+    prefix: &str,
+) -> Result<NodeReadings> {
+    let path = format!("{prefix}/api/v1/query?query={}", url_encode(QUERY));
     let json = client.get(way, &path).await.with_context(|| format!("asking Prometheus at {way}"))?;
-    let node = |name: String| Node { way: way.clone(), name };
+    let node = |name: String| FleetNode { address: way.clone(), name };
     let nodes = read(&json).with_context(|| format!("the answer of Prometheus at {way}"))?;
     ensure!(
         !nodes.is_empty(),
@@ -76,25 +80,25 @@ pub(super) async fn look(client: &Client, way: &Way, prefix: &str) -> Result<Loo
 ///
 /// # Errors
 /// It is no vector of samples.
-pub fn read(json: &[u8]) -> Result<BTreeMap<String, Result<Reading>>> {
-    let answer: Answer = serde_json::from_slice(json).context("it is no vector of samples")?;
-    let mut nodes: BTreeMap<String, Samples> = BTreeMap::new();
-    for Sample { mut metric, value: (_, words) } in answer.data.result {
+pub fn read(json: &[u8]) -> Result<BTreeMap<String, Result<NodeReading>>> {
+    let answer: QueryResponse = serde_json::from_slice(json).context("it is no vector of samples")?;
+    let mut nodes: BTreeMap<String, InstanceSamples> = BTreeMap::new();
+    for QuerySample { mut metric, value: (_, words) } in answer.data.result {
         let instance = metric.remove("instance").unwrap_or_default();
         let Some(name) = metric.remove("__name__").or_else(|| metric.remove("fleet")) else { continue };
         let Ok(value) = words.parse::<f64>() else { continue };
         nodes.entry(instance).or_default().entry(name).or_default().push((metric, value));
     }
-    Ok(nodes.into_iter().map(|(name, samples)| (name, of(&samples))).collect())
+    Ok(nodes.into_iter().map(|(name, samples)| (name, node_reading(&samples))).collect())
 }
 
-fn of(samples: &Samples) -> Result<Reading> {
+fn node_reading(samples: &InstanceSamples) -> Result<NodeReading> {
     if samples.contains_key("gone") {
         return Err(anyhow!("Prometheus had numbers of it within the last hour, and has none now"));
     }
     let all = |name: &str| samples.get(name).into_iter().flatten();
     let labelled = |name: &str, label: &'static str, is: &str| {
-        let is = |(labels, _): &&Labelled| labels.get(label).is_some_and(|l| l == is);
+        let is = |(labels, _): &&LabelledValue| labels.get(label).is_some_and(|l| l == is);
         all(name).find(is).map(|(_, value)| *value)
     };
     let first = |name: &str| all(name).next().map(|(_, value)| *value);
@@ -106,12 +110,12 @@ fn of(samples: &Samples) -> Result<Reading> {
     let disk = |name: &str| {
         let capacity = |unit: &str, op: &str| {
             let family = format!("elbowroom_disk_capacity_{unit}_per_second");
-            let is = |(labels, _): &&Labelled| {
+            let is = |(labels, _): &&LabelledValue| {
                 labels.get("disk").is_some_and(|d| d == name) && labels.get("op").is_some_and(|o| o == op)
             };
             all(&family).find(is).map_or(Limit::Max, |(_, value)| Limit::At(*value as u64))
         };
-        DiskRoom {
+        NodeDisk {
             name: name.to_owned(),
             capacity: IoMax {
                 rbps: capacity("bytes", "read"),
@@ -126,11 +130,11 @@ fn of(samples: &Samples) -> Result<Reading> {
     let disks = all("elbowroom_disk_promised_ratio").filter_map(|(labels, _)| labels.get("disk"));
     let alerts = all("elbowroom_alerts").filter(|(_, value)| *value > 0.0);
     let version = all("elbowroom_info").find_map(|(labels, _)| labels.get("version").cloned());
-    Ok(Reading {
+    Ok(NodeReading {
         time_unix_ms: first("time").map(|seconds| (seconds * 1e3) as u64),
         version: version.unwrap_or_default(),
         containers: needed("elbowroom_containers")? as u64,
-        room: Room {
+        room: NodeResources {
             cpu: milli(needed("elbowroom_node_cpus")?),
             cpu_used: first("elbowroom_node_cpus_used").map(milli),
             cpu_effective: milli(first("effective").unwrap_or(0.0)),
@@ -152,7 +156,7 @@ fn of(samples: &Samples) -> Result<Reading> {
 }
 
 /// As a query has it (RFC 3986, unreserved characters stay).
-fn encoded(text: &str) -> String {
+fn url_encode(text: &str) -> String {
     let byte = |byte: u8| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
         byte => format!("%{byte:02X}"),
@@ -213,11 +217,11 @@ mod tests {
 
     #[test]
     fn its_address_may_have_a_prefix() {
-        assert_eq!(way("http://p:9090/").unwrap().1, "");
-        assert_eq!(way("https://p/prometheus/").unwrap().1, "/prometheus");
+        assert_eq!(parse_server("http://p:9090/").unwrap().1, "");
+        assert_eq!(parse_server("https://p/prometheus/").unwrap().1, "/prometheus");
         for bad in ["p:9090", "ftp://p", "http://", "http://p:9090/a b"] {
             assert!(
-                elbowroom_client::output::one_line(&way(bad).unwrap_err()).contains("--prometheus"),
+                elbowroom_client::output::one_line(&parse_server(bad).unwrap_err()).contains("--prometheus"),
                 "{bad}"
             );
         }

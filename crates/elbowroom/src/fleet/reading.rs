@@ -1,6 +1,6 @@
 //! What an agent's snapshot says about room. Only what is needed is read: an agent of another version may say more.
 
-use crate::fleet::room::{DiskRoom, Room};
+use crate::fleet::resources::{NodeDisk, NodeResources};
 use anyhow::{Context, Result};
 use elbowroom_govern::memory::lendable;
 use elbowroom_types::sample::IoMax;
@@ -8,11 +8,11 @@ use elbowroom_types::unit::{Bytes, Millicpu};
 use serde::{Deserialize, Serialize};
 
 /// Where it is asked for.
-pub(crate) const PATH: &str = "/api/v1/snapshot";
+pub(crate) const SNAPSHOT_PATH: &str = "/api/v1/snapshot";
 
 /// One look at one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Reading {
+pub struct NodeReading {
     /// When, in milliseconds since 1970 by that node's clock; `None` where nobody says.
     pub time_unix_ms: Option<u64>,
     /// Version of its agent.
@@ -20,25 +20,25 @@ pub struct Reading {
     /// Containers it knows.
     pub containers: u64,
     /// What it has.
-    pub room: Room,
+    pub room: NodeResources,
     /// What is wrong there, by kind, the worst first; a kind as often as it lasts.
     pub alerts: Vec<String>,
 }
 
 #[derive(Deserialize)]
-struct Snapshot {
+struct NodeSnapshot {
     time_unix_ms: u64,
-    node: Node,
-    status: Status,
-    containers: Vec<Container>,
-    disks: Disks,
-    memory: Memory,
+    node: SnapshotNode,
+    status: SnapshotStatus,
+    containers: Vec<SnapshotContainer>,
+    disks: SnapshotDisks,
+    memory: SnapshotMemory,
     #[serde(default)]
-    alerts: Alerts,
+    alerts: SnapshotAlerts,
 }
 
 #[derive(Deserialize)]
-struct Node {
+struct SnapshotNode {
     cpus: u32,
     cpu_used_millicpu: Option<u64>,
     memory_total: Bytes,
@@ -46,34 +46,34 @@ struct Node {
 }
 
 #[derive(Deserialize)]
-struct Status {
+struct SnapshotStatus {
     version: String,
 }
 
 #[derive(Deserialize)]
-struct Container {
-    view: View,
-    memory: Option<Standing>,
+struct SnapshotContainer {
+    view: SnapshotView,
+    memory: Option<SnapshotContainerMemory>,
 }
 
 #[derive(Deserialize)]
-struct View {
+struct SnapshotView {
     millicpu: Millicpu,
 }
 
 #[derive(Deserialize)]
-struct Standing {
+struct SnapshotContainerMemory {
     usage: Bytes,
     reserve: Bytes,
 }
 
 #[derive(Deserialize)]
-struct Disks {
-    disks: Vec<Disk>,
+struct SnapshotDisks {
+    disks: Vec<SnapshotDisk>,
 }
 
 #[derive(Deserialize)]
-struct Disk {
+struct SnapshotDisk {
     name: String,
     capacity: IoMax,
     used: Option<f64>,
@@ -81,12 +81,12 @@ struct Disk {
 }
 
 #[derive(Deserialize)]
-struct Memory {
-    pools: Vec<Pool>,
+struct SnapshotMemory {
+    pools: Vec<SnapshotPool>,
 }
 
 #[derive(Deserialize)]
-struct Pool {
+struct SnapshotPool {
     path: String,
     room: Bytes,
     reserved: Bytes,
@@ -94,12 +94,12 @@ struct Pool {
 }
 
 #[derive(Default, Deserialize)]
-struct Alerts {
-    lasting: Vec<Alert>,
+struct SnapshotAlerts {
+    lasting: Vec<SnapshotAlert>,
 }
 
 #[derive(Deserialize)]
-struct Alert {
+struct SnapshotAlert {
     kind: String,
     severity: String,
 }
@@ -108,8 +108,8 @@ struct Alert {
 ///
 /// # Errors
 /// What is not JSON, or lacks a number that is needed, by its name and place.
-pub fn read(json: &[u8]) -> Result<Reading> {
-    let snapshot: Snapshot =
+pub fn read(json: &[u8]) -> Result<NodeReading> {
+    let snapshot: NodeSnapshot =
         serde_json::from_slice(json).context("its snapshot: is its agent of another version?")?;
     let machine = snapshot.memory.pools.iter().find(|pool| pool.path == "/");
     let standings = snapshot.containers.iter().filter_map(|c| c.memory.as_ref());
@@ -119,7 +119,7 @@ pub fn read(json: &[u8]) -> Result<Reading> {
     let free = machine.map(|pool| pool.room).or(node.memory_free);
     let mut alerts = snapshot.alerts.lasting;
     alerts.sort_by_key(|alert| (alert.severity != "critical", alert.severity == "info"));
-    let room = Room {
+    let room = NodeResources {
         cpu: Millicpu::cpus(node.cpus.into()),
         cpu_used: node.cpu_used_millicpu.map(Millicpu),
         cpu_effective: Millicpu(
@@ -130,9 +130,9 @@ pub fn read(json: &[u8]) -> Result<Reading> {
         memory_reserved: machine.map_or(Bytes::ZERO, |pool| pool.reserved),
         memory_free: free.map(|free| lendable(free, standings)),
         memory_short: machine.is_some_and(|pool| pool.short),
-        disks: snapshot.disks.disks.into_iter().map(disk).collect(),
+        disks: snapshot.disks.disks.into_iter().map(disk_room).collect(),
     };
-    Ok(Reading {
+    Ok(NodeReading {
         time_unix_ms: Some(snapshot.time_unix_ms),
         version: snapshot.status.version,
         containers: snapshot.containers.len() as u64,
@@ -141,9 +141,9 @@ pub fn read(json: &[u8]) -> Result<Reading> {
     })
 }
 
-fn disk(disk: Disk) -> DiskRoom {
-    let Disk { name, capacity, used, promised } = disk;
-    DiskRoom { name, capacity, used, promised }
+fn disk_room(disk: SnapshotDisk) -> NodeDisk {
+    let SnapshotDisk { name, capacity, used, promised } = disk;
+    NodeDisk { name, capacity, used, promised }
 }
 
 #[cfg(test)]

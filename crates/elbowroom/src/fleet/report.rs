@@ -1,12 +1,12 @@
 //! What `fleet` says, for programs and for people.
 
-use super::address::Node;
-use super::reading::Reading;
-use super::{Rooms, Sort};
-use crate::fleet::fit::{Ask, Ranked, rank};
-use crate::fleet::room::{DiskRoom, Room};
+use super::address::FleetNode;
+use super::reading::NodeReading;
+use super::{NodeSort, Rooms};
+use crate::fleet::placement::{PlacementRequest, RankedNode, rank};
+use crate::fleet::resources::{NodeDisk, NodeResources};
 use anyhow::Result;
-use elbowroom_client::rates;
+use elbowroom_client::number_format;
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_types::unit::{Bytes, Millicpu, Percent};
 use serde::Serialize;
@@ -17,9 +17,9 @@ use std::time::Duration;
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Report {
+pub(super) struct FleetReport {
     /// Every node that was named, read or not.
-    pub(super) nodes: Vec<Of>,
+    pub(super) nodes: Vec<NodeReport>,
     /// Looks that this is the least of.
     pub(super) looks: u64,
     /// How long the last look took, in milliseconds.
@@ -28,10 +28,10 @@ pub(super) struct Report {
     headroom: Percent,
     /// What is to be placed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    ask: Option<Ask>,
+    ask: Option<PlacementRequest>,
     /// Where it fits, the best first; only nodes that were read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    ranking: Vec<Ranked>,
+    ranking: Vec<RankedNode>,
     /// How many of it fit into all nodes together.
     #[serde(skip_serializing_if = "Option::is_none")]
     fits: Option<u64>,
@@ -39,7 +39,7 @@ pub(super) struct Report {
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Of {
+pub(super) struct NodeReport {
     /// What people call it.
     name: String,
     /// Where its agent is.
@@ -49,40 +49,45 @@ pub(super) struct Of {
     problem: Option<String>,
     /// What it said.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    reading: Option<Reading>,
+    reading: Option<NodeReading>,
 }
 
-impl Of {
-    pub(super) fn new(node: &Node, reading: Result<Reading>) -> Self {
+impl NodeReport {
+    pub(super) fn new(node: &FleetNode, reading: Result<NodeReading>) -> Self {
         let (problem, reading) = match reading {
             Ok(reading) => (None, Some(reading)),
             Err(error) => (Some(clip(&elbowroom_client::output::one_line(&error), 300)), None),
         };
-        Self { name: node.name.clone(), address: node.way.to_string(), problem, reading }
+        Self { name: node.name.clone(), address: node.address.to_string(), problem, reading }
     }
 
-    fn room(&self) -> Option<&Room> {
+    fn room(&self) -> Option<&NodeResources> {
         self.reading.as_ref().map(|reading| &reading.room)
     }
 }
 
-impl Report {
-    pub(super) fn new(nodes: Vec<Of>, took: Duration, ask: Option<Ask>, headroom: Percent) -> Self {
+impl FleetReport {
+    pub(super) fn new(
+        nodes: Vec<NodeReport>,
+        took: Duration,
+        ask: Option<PlacementRequest>,
+        headroom: Percent,
+    ) -> Self {
         let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let report = Self { nodes, looks: 1, took_ms, headroom, ask, ranking: Vec::new(), fits: None };
-        report.placed()
+        report.with_ranking()
     }
 
     /// Only what was there in both looks; a node that one of them did not read is not read.
-    pub(super) fn least(mut self, later: Self) -> Self {
-        let mut before: BTreeMap<String, Of> =
+    pub(super) fn intersect(mut self, later: Self) -> Self {
+        let mut before: BTreeMap<String, NodeReport> =
             self.nodes.drain(..).map(|node| (node.name.clone(), node)).collect();
         let mut nodes = Vec::new();
         for mut node in later.nodes {
             if let Some(old) = before.remove(&node.name) {
                 match (&mut node.reading, old.reading) {
-                    (Some(new), Some(old)) => new.room = old.room.least(&new.room),
-                    (Some(_), None) => node = Of { reading: None, problem: old.problem, ..node },
+                    (Some(new), Some(old)) => new.room = old.room.min_of(&new.room),
+                    (Some(_), None) => node = NodeReport { reading: None, problem: old.problem, ..node },
                     (None, _) => {}
                 }
             }
@@ -90,24 +95,26 @@ impl Report {
         }
         nodes.extend(before.into_values().map(|node| {
             let gone = "it was there at the beginning, and is not any more";
-            Of { reading: None, problem: node.problem.or_else(|| Some(gone.into())), ..node }
+            NodeReport { reading: None, problem: node.problem.or_else(|| Some(gone.into())), ..node }
         }));
         let (looks, took_ms) = (self.looks + 1, later.took_ms);
-        Self { nodes, looks, took_ms, ..self }.placed()
+        Self { nodes, looks, took_ms, ..self }.with_ranking()
     }
 
-    fn placed(mut self) -> Self {
+    fn with_ranking(mut self) -> Self {
         if let Some(ask) = &self.ask {
             let rooms: Rooms<'_> =
                 self.nodes.iter().filter_map(|node| Some((node.name.as_str(), node.room()?))).collect();
             self.ranking = rank(rooms, ask, self.headroom);
-            self.fits = Some(self.ranking.iter().fold(0, |sum, one| sum.saturating_add(one.verdict.whole())));
+            self.fits = Some(
+                self.ranking.iter().fold(0, |sum, one| sum.saturating_add(one.verdict.whole_containers())),
+            );
         }
         self
     }
 
     /// Whether the answer is yes.
-    pub(super) fn is_good(&self) -> bool {
+    pub(super) fn is_success(&self) -> bool {
         match self.fits {
             Some(fits) => fits > 0,
             None => self.nodes.iter().all(|node| node.problem.is_none()),
@@ -116,17 +123,17 @@ impl Report {
 }
 
 /// For people: a summary, at most `top` nodes (0: all), and every node that was not read.
-pub(super) fn text(report: &Report, top: usize, sort: Sort) -> String {
+pub(super) fn text(report: &FleetReport, top: usize, sort: NodeSort) -> String {
     let mut text = summary(report);
     let top = if top == 0 { usize::MAX } else { top };
     let rest = match &report.ask {
-        Some(ask) => placing(&mut text, report, ask, top),
-        None => rooms(&mut text, report, top, sort),
+        Some(ask) => placement_table(&mut text, report, ask, top),
+        None => node_table(&mut text, report, top, sort),
     };
     if rest > 0 {
         let _ = writeln!(text, "and {rest} more: --top 0 shows them");
     }
-    let unread: Vec<&Of> = report.nodes.iter().filter(|node| node.problem.is_some()).collect();
+    let unread: Vec<&NodeReport> = report.nodes.iter().filter(|node| node.problem.is_some()).collect();
     if !unread.is_empty() {
         text.push_str("\nnot read, and not counted:\n");
         for node in unread {
@@ -137,9 +144,10 @@ pub(super) fn text(report: &Report, top: usize, sort: Sort) -> String {
     text
 }
 
-fn summary(report: &Report) -> String {
-    let read: Vec<&Reading> = report.nodes.iter().filter_map(|node| node.reading.as_ref()).collect();
-    let sum = |of: fn(&Room) -> u64| read.iter().fold(0u64, |sum, r| sum.saturating_add(of(&r.room)));
+fn summary(report: &FleetReport) -> String {
+    let read: Vec<&NodeReading> = report.nodes.iter().filter_map(|node| node.reading.as_ref()).collect();
+    let sum =
+        |of: fn(&NodeResources) -> u64| read.iter().fold(0u64, |sum, r| sum.saturating_add(of(&r.room)));
     let (cpu, used) = (sum(|r| r.cpu.get()), sum(|r| r.cpu_used.unwrap_or_default().get()));
     let memory = Bytes(sum(|r| r.memory.get()));
     let free = Bytes(sum(|r| r.memory_free.unwrap_or_default().get()));
@@ -151,7 +159,7 @@ fn summary(report: &Report) -> String {
         report.nodes.len(),
         report.took_ms,
         Millicpu(cpu),
-        rates::part((cpu > 0).then(|| used as f64 / cpu as f64)),
+        number_format::percent((cpu > 0).then(|| used as f64 / cpu as f64)),
     );
     if troubled > 0 {
         let _ = writeln!(text, "{troubled} nodes with alerts");
@@ -169,15 +177,15 @@ fn summary(report: &Report) -> String {
 }
 
 /// The table of nodes; how many are not in it.
-fn rooms(text: &mut String, report: &Report, top: usize, sort: Sort) -> usize {
-    let mut read: Vec<(&Of, &Reading)> =
+fn node_table(text: &mut String, report: &FleetReport, top: usize, sort: NodeSort) -> usize {
+    let mut read: Vec<(&NodeReport, &NodeReading)> =
         report.nodes.iter().filter_map(|node| Some((node, node.reading.as_ref()?))).collect();
-    let idle = |r: &Reading| r.room.cpu.saturating_sub(r.room.cpu_used.unwrap_or(r.room.cpu));
+    let idle = |r: &NodeReading| r.room.cpu.saturating_sub(r.room.cpu_used.unwrap_or(r.room.cpu));
     match sort {
-        Sort::Cpu => read.sort_by_key(|(node, r)| (Reverse(idle(r)), &node.name)),
-        Sort::Memory => read.sort_by_key(|(node, r)| (Reverse(r.room.memory_free), &node.name)),
-        Sort::Alerts => read.sort_by_key(|(node, r)| (Reverse(r.alerts.len()), &node.name)),
-        Sort::Name => read.sort_by_key(|(node, _)| &node.name),
+        NodeSort::Cpu => read.sort_by_key(|(node, r)| (Reverse(idle(r)), &node.name)),
+        NodeSort::Memory => read.sort_by_key(|(node, r)| (Reverse(r.room.memory_free), &node.name)),
+        NodeSort::Alerts => read.sort_by_key(|(node, r)| (Reverse(r.alerts.len()), &node.name)),
+        NodeSort::Name => read.sort_by_key(|(node, _)| &node.name),
     }
     let heading = [
         ("NODE", Align::Left),
@@ -192,21 +200,23 @@ fn rooms(text: &mut String, report: &Report, top: usize, sort: Sort) -> usize {
         ("DISK", Align::Left),
         ("ALERTS", Align::Left),
     ];
-    let row = |(node, r): &(&Of, &Reading)| {
+    let row = |(node, r): &(&NodeReport, &NodeReading)| {
         let room = &r.room;
-        let known = |bytes: Option<Bytes>| bytes.map_or("-".to_owned(), |bytes| rates::bytes(bytes.get()));
+        let known = |bytes: Option<Bytes>| {
+            bytes.map_or("-".to_owned(), |bytes| number_format::short_bytes(bytes.get()))
+        };
         vec![
             clip(&node.name, 16),
             cpus(room.cpu),
             cpus(room.cpu_effective),
             room.cpu_used.map_or("-".to_owned(), cpus),
             room.cpu_used.map_or("-".to_owned(), |_| cpus(idle(r))),
-            rates::bytes(room.memory.get()),
+            number_format::short_bytes(room.memory.get()),
             known(room.memory_used),
-            rates::bytes(room.memory_reserved.get()),
+            number_format::short_bytes(room.memory_reserved.get()),
             known(room.memory_free),
-            fullest(&room.disks),
-            told(&r.alerts),
+            fullest_disk(&room.disks),
+            alerts_cell(&r.alerts),
         ]
     };
     if !read.is_empty() {
@@ -217,7 +227,7 @@ fn rooms(text: &mut String, report: &Report, top: usize, sort: Sort) -> usize {
 }
 
 /// Where it fits; how many nodes are not in the table.
-fn placing(text: &mut String, report: &Report, ask: &Ask, top: usize) -> usize {
+fn placement_table(text: &mut String, report: &FleetReport, ask: &PlacementRequest, top: usize) -> usize {
     let mut words = Vec::new();
     words.extend((ask.cpu > Millicpu::ZERO).then(|| format!("{} CPUs", ask.cpu)));
     words.extend((ask.memory > Bytes::ZERO).then(|| format!("{} memory", ask.memory)));
@@ -233,11 +243,11 @@ fn placing(text: &mut String, report: &Report, ask: &Ask, top: usize) -> usize {
     );
     let heading =
         [("NODE", Align::Left), ("FITS", Align::Right), ("SCARCE", Align::Left), ("BECAUSE", Align::Left)];
-    let row = |one: &Ranked| {
+    let row = |one: &RankedNode| {
         let scarce = one.verdict.scarce.as_ref().map_or("-".to_owned(), ToString::to_string);
         vec![
             clip(&one.node, 16),
-            one.verdict.whole().to_string(),
+            one.verdict.whole_containers().to_string(),
             clip(&scarce, 10),
             clip(&one.verdict.because, 60),
         ]
@@ -258,12 +268,14 @@ fn cpus(cpu: Millicpu) -> String {
 }
 
 /// The disk of which most is taken.
-fn fullest(disks: &[DiskRoom]) -> String {
+fn fullest_disk(disks: &[NodeDisk]) -> String {
     let fullest = disks.iter().max_by(|a, b| a.used.unwrap_or(-1.0).total_cmp(&b.used.unwrap_or(-1.0)));
-    fullest.map_or("-".to_owned(), |disk| format!("{} {}", clip(&disk.name, 8), rates::part(disk.used)))
+    fullest.map_or("-".to_owned(), |disk| {
+        format!("{} {}", clip(&disk.name, 8), number_format::percent(disk.used))
+    })
 }
 
-fn told(alerts: &[String]) -> String {
+fn alerts_cell(alerts: &[String]) -> String {
     match alerts {
         [] => "-".to_owned(),
         [one] => clip(one, 14),

@@ -5,7 +5,7 @@
 //! a runner that was killed leaves nothing for good, and a cgroup that is just being made is not mistaken for a leftover.
 
 use super::labels::{self, RunLabels};
-use super::limits::Limits;
+use super::limits::RunLimits;
 use anyhow::{Context, bail, ensure};
 use elbowroom_client::control::labels_dir;
 use elbowroom_linux::mount::mountinfo::MountTable;
@@ -24,14 +24,14 @@ use std::time::{Duration, Instant};
 const PARENT: &str = "elbowroom";
 
 /// What limits and view pages are made of. The hierarchy of cgroup v2 is used even without controllers: it has pressure.
-const WANTED: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "blkio", "io", "pids"];
+const CONTROLLERS: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "blkio", "io", "pids"];
 
 /// How long a process that has ended may still be listed.
-const LINGER: Duration = Duration::from_millis(200);
+const EXIT_GRACE: Duration = Duration::from_millis(200);
 
 /// Version of a hierarchy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Version {
+pub(crate) enum RunCgroupVersion {
     /// Several hierarchies, controllers fixed at mount.
     V1,
     /// One hierarchy, controllers enabled level by level.
@@ -40,20 +40,20 @@ pub(crate) enum Version {
 
 /// One mounted cgroup hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hierarchy {
+pub(crate) struct RunHierarchy {
     root: PathBuf,
     /// Which kind it is.
-    pub(crate) version: Version,
+    pub(crate) version: RunCgroupVersion,
     controllers: BTreeSet<String>,
 }
 
 /// The hierarchies of this machine that have something we use.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout(Vec<Hierarchy>);
+pub(crate) struct RunHierarchies(Vec<RunHierarchy>);
 
-/// The cgroups of one run. Dropping it removes nothing, [`Group::remove`] does.
+/// The cgroups of one run. Dropping it removes nothing, [`RunCgroup::remove`] does.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct RunCgroup {
     name: String,
     dirs: Vec<PathBuf>,
     lock: File,
@@ -64,24 +64,24 @@ pub(crate) struct Group {
 /// Processes were left, so the cgroup was.
 #[derive(Debug, thiserror::Error)]
 #[error("cgroup /{PARENT}/{} is still in use ({processes} processes in {})", group.name, dir.display())]
-pub(crate) struct Left {
+pub(crate) struct CgroupInUse {
     /// What was to be removed.
-    pub(crate) group: Group,
+    pub(crate) group: RunCgroup,
     dir: PathBuf,
     processes: usize,
 }
 
-impl Layout {
+impl RunHierarchies {
     /// Reads this process's mount table.
     pub(crate) fn read() -> anyhow::Result<Self> {
         let path = Path::new("/proc/self/mountinfo");
         let table = MountTable::parse(&std::fs::read(path).context("/proc/self/mountinfo")?, path)?;
-        let mut found: Vec<Hierarchy> = Vec::new();
+        let mut found: Vec<RunHierarchy> = Vec::new();
         let mut devices = BTreeSet::new();
         for mount in table.iter() {
             let version = match mount.fstype.as_str() {
-                "cgroup" => Version::V1,
-                "cgroup2" => Version::V2,
+                "cgroup" => RunCgroupVersion::V1,
+                "cgroup2" => RunCgroupVersion::V2,
                 _ => continue,
             };
             let visible = table.visible(&mount.mount_point).is_some_and(|top| top.id == mount.id);
@@ -94,15 +94,15 @@ impl Layout {
             }
             let root = mount.mount_point.clone();
             let names = match version {
-                Version::V1 => mount.super_options.clone(),
-                Version::V2 => {
+                RunCgroupVersion::V1 => mount.super_options.clone(),
+                RunCgroupVersion::V2 => {
                     read(&root.join("cgroup.controllers"))?.split_whitespace().map(str::to_owned).collect()
                 }
             };
             let controllers: BTreeSet<String> =
-                names.into_iter().filter(|name| WANTED.contains(&name.as_str())).collect();
-            if version == Version::V2 || !controllers.is_empty() {
-                found.push(Hierarchy { root, version, controllers });
+                names.into_iter().filter(|name| CONTROLLERS.contains(&name.as_str())).collect();
+            if version == RunCgroupVersion::V2 || !controllers.is_empty() {
+                found.push(RunHierarchy { root, version, controllers });
             }
         }
         ensure!(!found.is_empty(), "no cgroup hierarchy is mounted: mount one at /sys/fs/cgroup");
@@ -110,7 +110,7 @@ impl Layout {
     }
 
     /// The hierarchy that has `controller`.
-    pub(crate) fn with(&self, controller: &str) -> Option<&Hierarchy> {
+    pub(crate) fn hierarchy_with(&self, controller: &str) -> Option<&RunHierarchy> {
         self.0.iter().find(|hierarchy| hierarchy.has(controller))
     }
 
@@ -119,41 +119,41 @@ impl Layout {
     }
 
     #[cfg(test)]
-    pub(super) fn of(hierarchies: Vec<Hierarchy>) -> Self {
+    pub(super) fn of(hierarchies: Vec<RunHierarchy>) -> Self {
         Self(hierarchies)
     }
 }
 
-impl Hierarchy {
+impl RunHierarchy {
     /// Whether `controller` is one of its own.
     pub(crate) fn has(&self, controller: &str) -> bool {
         self.controllers.contains(controller)
     }
 
     #[cfg(test)]
-    pub(super) fn new(root: &str, version: Version, controllers: &[&str]) -> Self {
+    pub(super) fn new(root: &str, version: RunCgroupVersion, controllers: &[&str]) -> Self {
         let controllers = controllers.iter().map(|name| (*name).to_owned()).collect();
         Self { root: root.into(), version, controllers }
     }
 }
 
-impl Group {
+impl RunCgroup {
     /// Makes `/elbowroom/NAME` in every hierarchy and sets the limits. On failure nothing stays.
     pub(crate) fn create(
-        layout: &Layout,
+        layout: &RunHierarchies,
         run_dir: &Path,
         name: &str,
-        limits: &Limits,
+        limits: &RunLimits,
         labels: &RunLabels,
     ) -> anyhow::Result<Self> {
         let dirs = layout.dirs(name);
         // The agent looks for labels as soon as it sees a cgroup. Where there is one, it may be somebody else's.
         if !dirs[0].exists() {
-            labels.put(run_dir, name)?;
+            labels.write(run_dir, name)?;
         }
-        let lock = claim(&dirs, name)?;
+        let lock = lock_new_cgroup(&dirs, name)?;
         let group = Self { name: name.to_owned(), dirs, lock, run_dir: run_dir.to_owned() };
-        let done = labels.put(run_dir, name).and_then(|()| {
+        let done = labels.write(run_dir, name).and_then(|()| {
             (layout.0.iter().zip(&group.dirs)).try_for_each(|(hierarchy, dir)| set_up(hierarchy, dir, limits))
         });
         match done {
@@ -171,12 +171,12 @@ impl Group {
     }
 
     /// Removes the cgroups, unless processes are left in them.
-    pub(crate) fn remove(self) -> Result<(), Left> {
-        let deadline = Instant::now() + LINGER;
-        while let Some((dir, processes)) = self.dirs.iter().find_map(|dir| Some((dir, populated(dir)?))) {
+    pub(crate) fn remove(self) -> Result<(), CgroupInUse> {
+        let deadline = Instant::now() + EXIT_GRACE;
+        while let Some((dir, processes)) = self.dirs.iter().find_map(|dir| Some((dir, process_count(dir)?))) {
             if Instant::now() > deadline {
                 let dir = dir.clone();
-                return Err(Left { group: self, dir, processes });
+                return Err(CgroupInUse { group: self, dir, processes });
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -189,8 +189,8 @@ impl Group {
         (self.name, self.run_dir, self.lock)
     }
 
-    /// The cgroups of another run, from its [`Group::into_parts`].
-    pub(crate) fn inherit(layout: &Layout, name: &str, run_dir: &Path, lock: File) -> Self {
+    /// The cgroups of another run, from its [`RunCgroup::into_parts`].
+    pub(crate) fn adopt(layout: &RunHierarchies, name: &str, run_dir: &Path, lock: File) -> Self {
         Self { name: name.to_owned(), dirs: layout.dirs(name), lock, run_dir: run_dir.to_owned() }
     }
 
@@ -201,7 +201,7 @@ impl Group {
     }
 
     /// Waits for the last process, however long that takes, and removes the cgroups.
-    pub(crate) fn outlive(self) {
+    pub(crate) fn remove_when_empty(self) {
         while let Some(process) = self.dirs.iter().find_map(|dir| any_process(dir)) {
             // One that is gone, or of another PID namespace, has no descriptor to wait for; and one that has ended may be listed
             // for a moment.
@@ -234,7 +234,7 @@ pub(crate) fn check_name(name: &str) -> anyhow::Result<&str> {
 
 /// Removes the cgroups of runs that are over: lock free, no process in any hierarchy. Says nothing: what cannot be removed
 /// now, can be another time.
-pub(crate) fn sweep(layout: &Layout, run_dir: &Path) {
+pub(crate) fn remove_stale(layout: &RunHierarchies, run_dir: &Path) {
     let parents = layout.0.iter().map(|hierarchy| hierarchy.root.join(PARENT));
     let names: BTreeSet<_> = parents
         .flat_map(|parent| child_dirs(&parent))
@@ -243,21 +243,21 @@ pub(crate) fn sweep(layout: &Layout, run_dir: &Path) {
     for name in names {
         let dirs = layout.dirs(&name);
         if let Ok(Some((lock, _))) = lock(&dirs[0]) {
-            let group = Group { name, dirs, lock, run_dir: run_dir.to_owned() };
-            if group.dirs.iter().all(|dir| populated(dir).is_none()) {
+            let group = RunCgroup { name, dirs, lock, run_dir: run_dir.to_owned() };
+            if group.dirs.iter().all(|dir| process_count(dir).is_none()) {
                 group.remove_all();
             }
         }
     }
-    labels::sweep(&labels_dir(run_dir), |name| layout.dirs(name).iter().any(|dir| dir.exists()));
+    labels::remove_orphans(&labels_dir(run_dir), |name| layout.dirs(name).iter().any(|dir| dir.exists()));
 }
 
 /// A lock held longer than this is a run's, not a sweep's.
-const SWEEP_TAKES: Duration = Duration::from_millis(500);
+const SWEEP_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Makes and locks the first directory, so that the name is ours.
-fn claim(dirs: &[PathBuf], name: &str) -> anyhow::Result<File> {
-    let patience = Instant::now() + SWEEP_TAKES;
+fn lock_new_cgroup(dirs: &[PathBuf], name: &str) -> anyhow::Result<File> {
+    let patience = Instant::now() + SWEEP_TIMEOUT;
     for _ in 0..100 {
         let locked = loop {
             match lock(&dirs[0]).with_context(|| dirs[0].display().to_string())? {
@@ -269,7 +269,7 @@ fn claim(dirs: &[PathBuf], name: &str) -> anyhow::Result<File> {
         let Some((lock, fresh)) = locked else {
             bail!("--name {name}: another `elbowroom run` has a command of this name: give another");
         };
-        if let Some((dir, processes)) = dirs.iter().find_map(|dir| Some((dir, populated(dir)?))) {
+        if let Some((dir, processes)) = dirs.iter().find_map(|dir| Some((dir, process_count(dir)?))) {
             let dir = dir.display();
             bail!(
                 "--name {name}: {processes} processes of an earlier run are still in {dir}: give another name"
@@ -319,7 +319,7 @@ fn make_dir(dir: &Path) -> io::Result<bool> {
 }
 
 /// Makes one cgroup ready: controllers on, limits set.
-fn set_up(hierarchy: &Hierarchy, dir: &Path, limits: &Limits) -> anyhow::Result<()> {
+fn set_up(hierarchy: &RunHierarchy, dir: &Path, limits: &RunLimits) -> anyhow::Result<()> {
     let parent = hierarchy.root.join(PARENT);
     // Another run that ends may remove the empty parent at any moment.
     let mut tries = 0;
@@ -330,17 +330,17 @@ fn set_up(hierarchy: &Hierarchy, dir: &Path, limits: &Limits) -> anyhow::Result<
         }
     }
     match hierarchy.version {
-        Version::V1 if hierarchy.has("cpuset") => {
+        RunCgroupVersion::V1 if hierarchy.has("cpuset") => {
             inherit_cpuset(&hierarchy.root, &parent)?;
             inherit_cpuset(&parent, dir)?;
         }
-        Version::V1 => {}
-        Version::V2 => {
-            enable(hierarchy, &hierarchy.root, limits)?;
-            enable(hierarchy, &parent, limits)?;
+        RunCgroupVersion::V1 => {}
+        RunCgroupVersion::V2 => {
+            enable_controllers(hierarchy, &hierarchy.root, limits)?;
+            enable_controllers(hierarchy, &parent, limits)?;
         }
     }
-    limits.files(hierarchy).into_iter().try_for_each(|(file, value)| write(&dir.join(file), &value))
+    limits.cgroup_files(hierarchy).into_iter().try_for_each(|(file, value)| write(&dir.join(file), &value))
 }
 
 /// A v1 cpuset starts empty, and no process may join it before it has CPUs and memory nodes.
@@ -354,11 +354,11 @@ fn inherit_cpuset(from: &Path, to: &Path) -> anyhow::Result<()> {
 }
 
 /// Turns the controllers on for the children of `dir`. One that no limit needs may stay off.
-fn enable(hierarchy: &Hierarchy, dir: &Path, limits: &Limits) -> anyhow::Result<()> {
+fn enable_controllers(hierarchy: &RunHierarchy, dir: &Path, limits: &RunLimits) -> anyhow::Result<()> {
     let file = dir.join("cgroup.subtree_control");
     for controller in &hierarchy.controllers {
         let done = write(&file, &format!("+{controller}"));
-        if limits.need(controller) {
+        if limits.needs_controller(controller) {
             // Any cgroup but the real root must be free of processes (cgroup-v2.rst, "No Internal Process Constraint").
             done.with_context(|| {
                 format!(
@@ -379,9 +379,9 @@ fn any_process(dir: &Path) -> Option<i32> {
 }
 
 /// How many processes the subtree has; `None` for none, or no such directory.
-fn populated(dir: &Path) -> Option<usize> {
+fn process_count(dir: &Path) -> Option<usize> {
     let own = std::fs::read_to_string(dir.join("cgroup.procs")).map_or(0, |text| text.lines().count());
-    let below: usize = child_dirs(dir).iter().filter_map(|child| populated(child)).sum();
+    let below: usize = child_dirs(dir).iter().filter_map(|child| process_count(child)).sum();
     Some(own + below).filter(|processes| *processes > 0)
 }
 
@@ -434,13 +434,13 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dirs = [root.path().join("a/elbowroom/x"), root.path().join("b/elbowroom/x")];
         dirs.iter().for_each(|dir| std::fs::create_dir_all(dir.parent().unwrap().parent().unwrap()).unwrap());
-        let first = claim(&dirs, "x").unwrap();
-        let error = claim(&dirs, "x").unwrap_err().to_string();
+        let first = lock_new_cgroup(&dirs, "x").unwrap();
+        let error = lock_new_cgroup(&dirs, "x").unwrap_err().to_string();
         assert_eq!(error, "--name x: another `elbowroom run` has a command of this name: give another");
         drop(first);
         // A leftover: it is made anew, with nothing of its old self.
         std::fs::create_dir(dirs[0].join("nested")).unwrap();
-        let _second = claim(&dirs, "x").unwrap();
+        let _second = lock_new_cgroup(&dirs, "x").unwrap();
         assert!(!dirs[0].join("nested").exists());
     }
 
@@ -450,7 +450,7 @@ mod tests {
         let dirs = [root.path().join(PARENT).join("x")];
         let sweeping = lock(&dirs[0]).unwrap();
         std::thread::scope(|scope| {
-            let claimed = scope.spawn(|| claim(&dirs, "x"));
+            let claimed = scope.spawn(|| lock_new_cgroup(&dirs, "x"));
             // Long enough for the claim to meet the lock; it passes however long this takes, within its patience.
             std::thread::sleep(Duration::from_millis(20));
             drop(sweeping);
@@ -461,19 +461,23 @@ mod tests {
     #[test]
     fn sweeping_takes_leftovers_and_spares_what_is_held_or_in_use() {
         let root = tempfile::tempdir().unwrap();
-        let layout = Layout::of(vec![Hierarchy::new(root.path().to_str().unwrap(), Version::V1, &["cpu"])]);
+        let layout = RunHierarchies::of(vec![RunHierarchy::new(
+            root.path().to_str().unwrap(),
+            RunCgroupVersion::V1,
+            &["cpu"],
+        )]);
         let parent = root.path().join(PARENT);
         for name in ["held", "left", "used"] {
             std::fs::create_dir_all(parent.join(name)).unwrap();
         }
         std::fs::write(parent.join("used/cgroup.procs"), "12\n").unwrap();
         let held = lock(&parent.join("held")).unwrap();
-        sweep(&layout, root.path());
+        remove_stale(&layout, root.path());
         let left: Vec<bool> =
             ["held", "left", "used"].iter().map(|name| parent.join(name).exists()).collect();
         assert_eq!(left, [true, false, true]);
         drop(held);
-        sweep(&layout, root.path());
+        remove_stale(&layout, root.path());
         assert!(!parent.join("held").exists());
     }
 }

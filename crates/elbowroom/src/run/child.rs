@@ -5,7 +5,7 @@ use anyhow::Context;
 use clap::Args;
 use elbowroom_client::control as client;
 use elbowroom_linux::mount;
-use elbowroom_linux::mount::Place;
+use elbowroom_linux::mount::NamespaceRoot;
 use elbowroom_linux::signal;
 use elbowroom_types::launch;
 use std::ffi::OsString;
@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use super::{FORWARDED, NOT_STARTED, SurfaceArgs};
+use super::{FORWARDED_SIGNALS, InjectionArgs, NOT_STARTED};
 use elbowroom_agent::preload;
 
 /// The hidden verb.
 pub(crate) const VERB: &str = "run-child";
 
 /// How long the agent may take to prepare a view: long enough for one that is just starting.
-const PATIENCE: Duration = Duration::from_secs(5);
+const VIEW_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the runner tells its child.
 #[derive(Args, Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct ChildArgs {
     #[arg(long)]
     no_views: bool,
     #[command(flatten)]
-    surfaces: SurfaceArgs,
+    injections: InjectionArgs,
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -49,16 +49,16 @@ pub(crate) fn main(args: &ChildArgs, run_dir: &Path) -> ExitCode {
     };
     let command = &args.command[0];
     let mut program = Command::new(command);
-    let libraries = launch::libraries(args.surfaces.preloads());
+    let libraries = launch::preload_libraries(args.injections.preloads());
     if !libraries.is_empty() {
-        let mut list = std::env::var_os(launch::PRELOAD).unwrap_or_default();
+        let mut list = std::env::var_os(launch::PRELOAD_VARIABLE).unwrap_or_default();
         launch::append_preload(&mut list, &libraries);
-        program.env(launch::PRELOAD, list);
+        program.env(launch::PRELOAD_VARIABLE, list);
     }
     // Nothing is there without a view, nor where the agent does not govern memory.
     let is_fifo = |file: Metadata| file.file_type().is_fifo();
-    if has_view && std::fs::metadata(launch::PRESSURE).is_ok_and(is_fifo) {
-        program.envs(launch::watch(|name| std::env::var_os(name).is_some()));
+    if has_view && std::fs::metadata(launch::PRESSURE_FILE).is_ok_and(is_fifo) {
+        program.envs(launch::pressure_env(|name| std::env::var_os(name).is_some()));
     }
     let error = program.args(&args.command[1..]).exec();
     eprintln!("elbowroom: {}: {error}", command.to_string_lossy());
@@ -68,31 +68,31 @@ pub(crate) fn main(args: &ChildArgs, run_dir: &Path) -> ExitCode {
 /// Everything before the command; whether it has a view.
 fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<bool> {
     // The runner blocks them to read them, and masks are inherited.
-    signal::unblock(&FORWARDED)?;
+    signal::unblock(&FORWARDED_SIGNALS)?;
     for dir in &args.cgroup {
         let procs = dir.join("cgroup.procs");
         // 0 is the process that writes.
         std::fs::write(&procs, "0").with_context(|| format!("{}: joining", procs.display()))?;
     }
     // Without a namespace of its own the agent lets it alone too.
-    if args.no_views || args.surfaces.env_only {
+    if args.no_views || args.injections.env_only {
         return Ok(false);
     }
     mount::own_namespace()?;
-    let view = client::prepare(run_dir, 0, PATIENCE)
+    let view = client::request_view(run_dir, 0, VIEW_TIMEOUT)
         .context("no view for the command (--no-views runs it without)")?;
     let root = Path::new("/");
-    let place = Place::here(root)?;
+    let place = NamespaceRoot::of_this_process(root)?;
     place.attach(&place.plan(&view.surfaces, &view.view_dir)?)?;
     if let Some(page) = &view.page {
-        attach_page(&place, page, args.surfaces)?;
+        attach_page(&place, page, args.injections)?;
     }
-    preload::provide(root, args.surfaces.preloads())?;
+    preload::mount_preloads(root, args.injections.preloads())?;
     Ok(true)
 }
 
 /// The files show the view without the page too (a kernel before Linux 5.12, no sysfs); what is preloaded needs it.
-fn attach_page(place: &Place, page: &Path, surfaces: SurfaceArgs) -> anyhow::Result<()> {
+fn attach_page(place: &NamespaceRoot, page: &Path, surfaces: InjectionArgs) -> anyhow::Result<()> {
     let there = place.attach_page(page).context("no view page for the libraries to preload");
     match (there, surfaces.openmp || surfaces.libc) {
         (Ok(true), _) | (_, false) => Ok(()),

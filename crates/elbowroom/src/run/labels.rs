@@ -3,7 +3,7 @@
 
 use anyhow::Context;
 use clap::Args;
-use elbowroom_agent::probes::settings::Probe;
+use elbowroom_agent::probes::settings::ProbeSettings;
 use elbowroom_client::control::labels_dir;
 use elbowroom_types::label::{self, PREFIX};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// A run that has written its labels has its cgroup sooner.
-const ORPHANED: Duration = Duration::from_secs(60);
+const ORPHAN_AGE: Duration = Duration::from_secs(60);
 
 /// The flags, named as the labels are.
 #[derive(Args, Debug, Default)]
@@ -33,7 +33,7 @@ pub(crate) struct RunLabels(BTreeMap<String, String>);
 impl RunLabels {
     /// Reads the flags; what is wrong is refused here. What a probe says of its records is a label too: they reach the agent by
     /// themselves.
-    pub(crate) fn parse(args: &LabelArgs, probe: Option<&Probe>) -> anyhow::Result<Self> {
+    pub(crate) fn parse(args: &LabelArgs, probe: Option<&ProbeSettings>) -> anyhow::Result<Self> {
         let mut labels = BTreeMap::new();
         let mut take = |key: &str, value: &Option<String>, check: &dyn Fn(&str) -> Result<(), String>| {
             let Some(value) = value else { return Ok(()) };
@@ -41,16 +41,18 @@ impl RunLabels {
             labels.insert(format!("{PREFIX}{key}"), value.clone());
             anyhow::Ok(())
         };
-        take("priority", &args.priority, &|value| label::priority(value).map(drop))?;
-        take("disk-reservation", &args.disk_reservation, &|value| label::disk_reservation(value).map(drop))?;
-        let words = probe.map(Probe::words).filter(|words| !words.is_empty());
+        take("priority", &args.priority, &|value| label::parse_priority(value).map(drop))?;
+        take("disk-reservation", &args.disk_reservation, &|value| {
+            label::parse_disk_reservation(value).map(drop)
+        })?;
+        let words = probe.map(ProbeSettings::terms_text).filter(|words| !words.is_empty());
         labels.extend(words.map(|words| (format!("{PREFIX}probe"), words)));
         Ok(Self(labels))
     }
 
     /// Puts them where the agent of `run_dir` looks; none take away what an earlier run of this name left. The file is there whole or
     /// not at all.
-    pub(crate) fn put(&self, run_dir: &Path, name: &str) -> anyhow::Result<()> {
+    pub(crate) fn write(&self, run_dir: &Path, name: &str) -> anyhow::Result<()> {
         let dir = labels_dir(run_dir);
         if self.0.is_empty() {
             remove(&dir, name);
@@ -77,11 +79,11 @@ impl RunLabels {
 }
 
 /// Takes away what runs left that were killed before they had a cgroup: files of a minute ago and earlier, whose name no cgroup has.
-pub(crate) fn sweep(dir: &Path, has_cgroup: impl Fn(&str) -> bool) {
+pub(crate) fn remove_orphans(dir: &Path, has_cgroup: impl Fn(&str) -> bool) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let age = entry.metadata().and_then(|data| data.modified()).ok().and_then(|at| at.elapsed().ok());
         let file = entry.file_name().to_string_lossy().into_owned();
-        if age.is_some_and(|age| age > ORPHANED) && !has_cgroup(file.trim_start_matches('.')) {
+        if age.is_some_and(|age| age > ORPHAN_AGE) && !has_cgroup(file.trim_start_matches('.')) {
             remove(dir, &file);
         }
     }
@@ -118,28 +120,28 @@ mod tests {
     fn a_file_is_there_for_who_has_labels_and_goes_without() {
         let run = tempfile::tempdir().unwrap();
         let labels = RunLabels::parse(&args(Some("tier=1"), Some("rbps=5MiB/s")), None).unwrap();
-        labels.put(run.path(), "web").unwrap();
-        RunLabels::parse(&args(Some("7"), None), None).unwrap().put(run.path(), "db").unwrap();
+        labels.write(run.path(), "web").unwrap();
+        RunLabels::parse(&args(Some("7"), None), None).unwrap().write(run.path(), "db").unwrap();
         let text = fs::read_to_string(run.path().join("labels/web")).unwrap();
         let expect = r#"{"elbowroom.dev/disk-reservation":"rbps=5MiB/s","elbowroom.dev/priority":"tier=1"}"#;
         assert_eq!(text, expect);
-        let probe = Probe::parse("file:/x objective=800", true).unwrap();
+        let probe = ProbeSettings::parse("file:/x objective=800", true).unwrap();
         let labels = RunLabels::parse(&args(None, None), Some(&probe)).unwrap();
         assert_eq!(
             labels.0.into_iter().collect::<Vec<_>>(),
             [("elbowroom.dev/probe".into(), "objective=800".into())]
         );
-        RunLabels::default().put(run.path(), "web").unwrap();
+        RunLabels::default().write(run.path(), "web").unwrap();
         let names =
             |dir: &Path| fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>();
         assert_eq!(names(&labels_dir(run.path())), ["db"]);
         // Of runs that were killed on their way: one has its cgroup, one is only just beginning.
-        let old = std::time::SystemTime::now() - 2 * ORPHANED;
+        let old = std::time::SystemTime::now() - 2 * ORPHAN_AGE;
         for name in ["left", ".half", "there", "new"] {
             let file = fs::File::create(labels_dir(run.path()).join(name)).unwrap();
-            file.set_modified(if name == "new" { old + 2 * ORPHANED } else { old }).unwrap();
+            file.set_modified(if name == "new" { old + 2 * ORPHAN_AGE } else { old }).unwrap();
         }
-        sweep(&labels_dir(run.path()), |name| name == "there");
+        remove_orphans(&labels_dir(run.path()), |name| name == "there");
         let mut left = names(&labels_dir(run.path()));
         left.sort();
         assert_eq!(left, ["db", "new", "there"]);

@@ -1,12 +1,12 @@
 //! Limits as people write them, and what that is in the files of a cgroup.
 
-use super::cgroup::{Hierarchy, Layout, Version};
+use super::cgroup::{RunCgroupVersion, RunHierarchies, RunHierarchy};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::sensor::online;
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_types::launch::Room;
+use elbowroom_types::launch::LaunchLimits;
 use elbowroom_types::unit::{Bytes, CpuShare, Micros, Millicpu, parse_bytes, parse_cpus};
 
 /// The bandwidth period: the kernel's default.
@@ -41,7 +41,7 @@ pub(crate) struct LimitArgs {
 
 /// What a command may use; `None` is the kernel's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct RunLimits {
     cpus: Option<Millicpu>,
     share: Option<CpuShare>,
     cpuset: Option<CpuSet>,
@@ -49,7 +49,7 @@ pub(crate) struct Limits {
     reservation: Option<Bytes>,
 }
 
-impl Limits {
+impl RunLimits {
     /// Reads the flags; everything that is wrong on any machine is refused here.
     pub(crate) fn parse(args: &LimitArgs) -> anyhow::Result<Self> {
         let cpus = args.cpus.as_deref().map(parse_cpus).transpose().context("--cpus")?;
@@ -88,7 +88,7 @@ impl Limits {
     }
 
     /// Refuses what this machine cannot do.
-    pub(crate) fn check(&self, layout: &Layout) -> anyhow::Result<()> {
+    pub(crate) fn check(&self, layout: &RunHierarchies) -> anyhow::Result<()> {
         for (flag, controller, asked) in [
             ("--cpus", "cpu", self.cpus.is_some()),
             ("--cpu-weight or --cpu-shares", "cpu", self.share.is_some()),
@@ -96,29 +96,29 @@ impl Limits {
             ("--memory", "memory", self.memory.is_some()),
             ("--memory-reservation", "memory", self.reservation.is_some()),
         ] {
-            if asked && layout.with(controller).is_none() {
+            if asked && layout.hierarchy_with(controller).is_none() {
                 bail!("{flag}: this host has no {controller} controller: run without");
             }
         }
-        match (self.share, layout.with("cpu").map(|hierarchy| hierarchy.version)) {
-            (Some(CpuShare::Weight(_)), Some(Version::V1)) => {
+        match (self.share, layout.hierarchy_with("cpu").map(|hierarchy| hierarchy.version)) {
+            (Some(CpuShare::Weight(_)), Some(RunCgroupVersion::V1)) => {
                 bail!("--cpu-weight: the cpu controller of this host is cgroup v1: give --cpu-shares")
             }
-            (Some(CpuShare::Shares(_)), Some(Version::V2)) => {
+            (Some(CpuShare::Shares(_)), Some(RunCgroupVersion::V2)) => {
                 bail!("--cpu-shares: the cpu controller of this host is cgroup v2: give --cpu-weight")
             }
             _ => {}
         }
         if let Some(asked) = &self.cpuset {
             let online = online(&Root::host()?)?;
-            let absent = asked.minus(&online);
+            let absent = asked.difference(&online);
             ensure!(absent.is_empty(), "--cpuset {asked}: CPU {absent} is not online, {online} is");
         }
         Ok(())
     }
 
     /// Whether a limit needs `controller`.
-    pub(crate) fn need(&self, controller: &str) -> bool {
+    pub(crate) fn needs_controller(&self, controller: &str) -> bool {
         match controller {
             "cpu" => self.cpus.is_some() || self.share.is_some(),
             "cpuset" => self.cpuset.is_some(),
@@ -128,15 +128,15 @@ impl Limits {
     }
 
     /// The room that limits leave, where they leave less than the machine has.
-    pub(crate) fn room(&self) -> Room {
+    pub(crate) fn room(&self) -> LaunchLimits {
         let whole = self.cpus.map(|cpus| cpus.get().div_ceil(1_000).max(1) as u32);
         let cpus = whole.into_iter().chain(self.cpuset.map(|set| set.count())).min();
-        Room { cpus, memory: self.memory }
+        LaunchLimits { cpus, memory: self.memory }
     }
 
     /// File names and contents for the controllers of one hierarchy, in the order to write them.
-    pub(crate) fn files(&self, hierarchy: &Hierarchy) -> Vec<(&'static str, String)> {
-        let v1 = hierarchy.version == Version::V1;
+    pub(crate) fn cgroup_files(&self, hierarchy: &RunHierarchy) -> Vec<(&'static str, String)> {
+        let v1 = hierarchy.version == RunCgroupVersion::V1;
         let mut files = Vec::new();
         if hierarchy.has("cpu") {
             if let Some(cpus) = self.cpus {
@@ -215,7 +215,7 @@ mod tests {
                 "--memory-reservation 2GiB is more than --memory 1GiB",
             ),
         ] {
-            let error = format!("{:#}", Limits::parse(&args(&flags)).unwrap_err());
+            let error = format!("{:#}", RunLimits::parse(&args(&flags)).unwrap_err());
             assert_eq!(error, expect);
         }
     }
@@ -229,22 +229,23 @@ mod tests {
             ("memory", "512MiB"),
             ("reservation", "256MiB"),
         ];
-        let limits = Limits::parse(&args(&flags)).unwrap();
+        let limits = RunLimits::parse(&args(&flags)).unwrap();
         let check = |version, controllers: &[&str], expect: &[(&str, &str)]| {
-            let hierarchy = Hierarchy::new("/x", version, controllers);
-            let files = limits.files(&hierarchy);
+            let hierarchy = RunHierarchy::new("/x", version, controllers);
+            let files = limits.cgroup_files(&hierarchy);
             let files: Vec<(&str, &str)> =
                 files.iter().map(|(name, value)| (*name, value.as_str())).collect();
             assert_eq!(files, expect);
         };
         let cpu = [("cpu.cfs_period_us", "100000"), ("cpu.cfs_quota_us", "150000"), ("cpu.shares", "512")];
-        check(Version::V1, &["cpu", "cpuacct"], &cpu);
-        check(Version::V1, &["cpuset"], &[("cpuset.cpus", "0")]);
+        check(RunCgroupVersion::V1, &["cpu", "cpuacct"], &cpu);
+        check(RunCgroupVersion::V1, &["cpuset"], &[("cpuset.cpus", "0")]);
         let memory = [("memory.limit_in_bytes", "536870912"), ("memory.soft_limit_in_bytes", "268435456")];
-        check(Version::V1, &["memory"], &memory);
-        check(Version::V1, &["pids"], &[]);
-        let limits = Limits { share: Some(CpuShare::Weight(50)), ..limits };
-        let files = limits.files(&Hierarchy::new("/x", Version::V2, &["cpu", "cpuset", "memory"]));
+        check(RunCgroupVersion::V1, &["memory"], &memory);
+        check(RunCgroupVersion::V1, &["pids"], &[]);
+        let limits = RunLimits { share: Some(CpuShare::Weight(50)), ..limits };
+        let files =
+            limits.cgroup_files(&RunHierarchy::new("/x", RunCgroupVersion::V2, &["cpu", "cpuset", "memory"]));
         let expect = [
             ("cpu.max", "150000 100000"),
             ("cpu.weight", "50"),
@@ -257,9 +258,9 @@ mod tests {
 
     #[test]
     fn a_machine_without_the_controller_is_named() {
-        let layout = Layout::of(vec![Hierarchy::new("/c", Version::V1, &["cpu"])]);
+        let layout = RunHierarchies::of(vec![RunHierarchy::new("/c", RunCgroupVersion::V1, &["cpu"])]);
         let check = |flags: &[(&str, &str)], expect: &str| {
-            let limits = Limits::parse(&args(flags)).unwrap();
+            let limits = RunLimits::parse(&args(flags)).unwrap();
             assert_eq!(format!("{:#}", limits.check(&layout).unwrap_err()), expect);
         };
         check(&[("memory", "1g")], "--memory: this host has no memory controller: run without");
@@ -267,7 +268,7 @@ mod tests {
             &[("weight", "100")],
             "--cpu-weight: the cpu controller of this host is cgroup v1: give --cpu-shares",
         );
-        let limits = Limits::parse(&args(&[("shares", "100"), ("cpus", "1")])).unwrap();
+        let limits = RunLimits::parse(&args(&[("shares", "100"), ("cpus", "1")])).unwrap();
         limits.check(&layout).unwrap();
     }
 }

@@ -6,26 +6,26 @@
 //! the last of them and removes the cgroups then. Those of a runner or an heir that was killed go with the next `elbowroom run`.
 
 pub(crate) mod cgroup;
+pub(crate) mod cgroup_reaper;
 pub(crate) mod child;
-pub(crate) mod heir;
 pub(crate) mod labels;
 pub(crate) mod limits;
 mod probe;
 
-use crate::verbs::probe::VARIABLE;
+use crate::verbs::probe::PROBE_SOCKET_ENV;
 use anyhow::Context;
-use cgroup::{Group, Layout};
+use cgroup::{RunCgroup, RunHierarchies};
 use clap::Args;
-use elbowroom_agent::engines::oci::surfaces;
+use elbowroom_agent::engines::oci::injection;
 use elbowroom_agent::java;
-use elbowroom_agent::probes::Poller;
-use elbowroom_agent::probes::settings::Probe;
+use elbowroom_agent::probes::ProbePoller;
+use elbowroom_agent::probes::settings::ProbeSettings;
 use elbowroom_agent::probes::socket_path;
 use elbowroom_linux::signal;
-use elbowroom_linux::signal::{Received, Signals};
+use elbowroom_linux::signal::{ReceivedSignal, SignalFd};
 use elbowroom_types::launch;
 use labels::RunLabels;
-use limits::Limits;
+use limits::RunLimits;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::ffi::OsString;
@@ -55,7 +55,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SOURCE")]
     probe: Option<String>,
     #[command(flatten)]
-    surfaces: SurfaceArgs,
+    injections: InjectionArgs,
     /// The command and its arguments.
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -63,7 +63,7 @@ pub(crate) struct RunArgs {
 
 /// Ways to reach programs that read no file, or none more than once.
 #[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct SurfaceArgs {
+pub(crate) struct InjectionArgs {
     /// Preload a library that makes OpenMP's parallel regions as wide as the effective CPU, each time.
     #[arg(long, conflicts_with_all = ["no_views", "env_only"])]
     openmp: bool,
@@ -75,10 +75,14 @@ pub(crate) struct SurfaceArgs {
     env_only: bool,
 }
 
-impl SurfaceArgs {
+impl InjectionArgs {
     /// What is preloaded.
-    fn preloads(self) -> launch::Surfaces {
-        launch::Surfaces { openmp: self.openmp, libc: self.libc, ..launch::Surfaces::default() }
+    fn preloads(self) -> launch::RuntimeInjection {
+        launch::RuntimeInjection {
+            openmp: self.openmp,
+            libc: self.libc,
+            ..launch::RuntimeInjection::default()
+        }
     }
 
     /// The flags again, for the child.
@@ -90,53 +94,55 @@ impl SurfaceArgs {
 
 /// The signals that people and service managers stop programs with, and tell them things by: to reopen a log, to reload. Each would
 /// end this process, and leave the command alone.
-const FORWARDED: [Signal; 7] =
+const FORWARDED_SIGNALS: [Signal; 7] =
     [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::ALARM];
 
 /// Status for "the command was not started", as `env` and `docker run` have it.
 pub(crate) const NOT_STARTED: u8 = 125;
 
 /// How long the end waits for a probe; its program is killed at once.
-const PROBE_ENDS_WITHIN: Duration = Duration::from_secs(1);
+const PROBE_STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Status for a request that cannot be met; nothing was touched.
-const REFUSED: u8 = 2;
+const INVALID_REQUEST: u8 = 2;
 
 /// Runs the command and returns its status, 128 and the signal's number where a signal ended it.
 pub(crate) fn main(args: &RunArgs, run_dir: &Path) -> ExitCode {
     ExitCode::from(run(args, run_dir).unwrap_or_else(|error| {
         eprintln!("elbowroom: {}", elbowroom_client::output::one_line(&error));
-        REFUSED
+        INVALID_REQUEST
     }))
 }
 
 fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
-    signal::keep_children();
-    let limits = Limits::parse(&args.limits)?;
-    let probe = args.probe.as_deref().map(|line| Probe::parse(line, true)).transpose().context("--probe")?;
+    signal::restore_sigchld();
+    let limits = RunLimits::parse(&args.limits)?;
+    let probe =
+        args.probe.as_deref().map(|line| ProbeSettings::parse(line, true)).transpose().context("--probe")?;
     let labels = RunLabels::parse(&args.labels, probe.as_ref())?;
     let name = match &args.name {
         Some(name) => cgroup::check_name(name)?.to_owned(),
         None => default_name(&args.command[0]),
     };
-    let layout = Layout::read()?;
+    let layout = RunHierarchies::read()?;
     limits.check(&layout)?;
-    cgroup::sweep(&layout, run_dir);
-    let signals = Signals::block(&FORWARDED)?;
-    let group = Group::create(&layout, run_dir, &name, &limits, &labels)?;
+    cgroup::remove_stale(&layout, run_dir);
+    let signals = SignalFd::block(&FORWARDED_SIGNALS)?;
+    let group = RunCgroup::create(&layout, run_dir, &name, &limits, &labels)?;
 
-    let status = start(args, run_dir, &group, &limits).and_then(|mut child| {
-        let poller = probe.filter(Probe::asks).map(|probe| probe::start(probe, run_dir, &name));
+    let status = spawn_child(args, run_dir, &group, &limits).and_then(|mut child| {
+        let poller =
+            probe.filter(ProbeSettings::is_polled).map(|probe| probe::start_poller(probe, run_dir, &name));
         if let Some(Err(error)) = &poller {
             eprintln!("elbowroom: probe: {error}");
         }
         let status = supervise(&mut child, &signals);
-        Poller::end(poller.into_iter().flatten().collect(), PROBE_ENDS_WITHIN);
+        ProbePoller::stop_all(poller.into_iter().flatten().collect(), PROBE_STOP_TIMEOUT);
         status
     });
     if let Err(left) = group.remove() {
         let what = left.to_string();
-        match heir::appoint(left.group) {
+        match cgroup_reaper::spawn(left.group) {
             Ok(()) => eprintln!("elbowroom: {what}: it goes with the last of them"),
             Err(error) => {
                 eprintln!(
@@ -154,7 +160,12 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     })
 }
 
-fn start(args: &RunArgs, run_dir: &Path, group: &Group, limits: &Limits) -> anyhow::Result<Child> {
+fn spawn_child(
+    args: &RunArgs,
+    run_dir: &Path,
+    group: &RunCgroup,
+    limits: &RunLimits,
+) -> anyhow::Result<Child> {
     // This very program, also when its file has been replaced meanwhile.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("elbowroom").arg(child::VERB).arg("--run-dir").arg(run_dir);
@@ -164,27 +175,27 @@ fn start(args: &RunArgs, run_dir: &Path, group: &Group, limits: &Limits) -> anyh
     if args.no_views {
         command.arg("--no-views");
     }
-    command.args(args.surfaces.flags());
-    if std::env::var_os(VARIABLE).is_none() && !args.surfaces.env_only {
-        command.env(VARIABLE, std::path::absolute(socket_path(run_dir))?);
+    command.args(args.injections.flags());
+    if std::env::var_os(PROBE_SOCKET_ENV).is_none() && !args.injections.env_only {
+        command.env(PROBE_SOCKET_ENV, std::path::absolute(socket_path(run_dir))?);
     }
     let is_set = |name: &str| std::env::var_os(name).is_some();
-    if args.surfaces.env_only {
-        command.envs(launch::start_only(limits.room(), is_set));
+    if args.injections.env_only {
+        command.envs(launch::env_without_view(limits.room(), is_set));
     }
-    if args.surfaces.openmp {
-        let machine = surfaces::machine()?;
+    if args.injections.openmp {
+        let machine = injection::online_cpu_count()?;
         let most = limits.room().cpus.map_or(machine, |cpus| cpus.min(machine));
-        command.envs(launch::openmp(most, is_set));
+        command.envs(launch::openmp_env(most, is_set));
     }
     if args.java {
-        command.env(launch::JAVA_VARIABLE, java::options()?);
+        command.env(launch::JAVA_OPTIONS_VARIABLE, java::java_tool_options()?);
     }
     Ok(command.arg("--").args(&args.command).spawn()?)
 }
 
 /// Waits for the command and passes on the signals that were meant for it.
-fn supervise(child: &mut Child, signals: &Signals) -> anyhow::Result<ExitStatus> {
+fn supervise(child: &mut Child, signals: &SignalFd) -> anyhow::Result<ExitStatus> {
     let pid = Pid::from_child(child);
     let end = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     loop {
@@ -194,7 +205,7 @@ fn supervise(child: &mut Child, signals: &Signals) -> anyhow::Result<ExitStatus>
             Err(errno) => return Err(errno.into()),
         }
         while let Some(received) = signals.next()? {
-            if is_passed_on(received) {
+            if must_forward(received) {
                 let _ = rustix::process::kill_process(pid, received.signal);
             }
         }
@@ -207,7 +218,7 @@ fn supervise(child: &mut Child, signals: &Signals) -> anyhow::Result<ExitStatus>
 /// Whether the command has to be told of a signal. A key on the terminal reached it already: the kernel sends that to the whole
 /// foreground group. A hang-up it sends to the session's leader, which may be the runner (`drivers/tty/tty_jobctrl.c`,
 /// `tty_signal_session_leader`).
-fn is_passed_on(received: Received) -> bool {
+fn must_forward(received: ReceivedSignal) -> bool {
     !received.from_kernel || received.signal == Signal::HUP
 }
 
@@ -225,9 +236,10 @@ mod tests {
 
     #[test]
     fn keys_are_not_passed_on_and_hang_ups_are() {
-        let told = |signal, from_kernel| is_passed_on(Received { signal, from_kernel });
-        assert!(FORWARDED.iter().all(|signal| told(*signal, false)));
-        let by_kernel: Vec<Signal> = FORWARDED.into_iter().filter(|signal| told(*signal, true)).collect();
+        let told = |signal, from_kernel| must_forward(ReceivedSignal { signal, from_kernel });
+        assert!(FORWARDED_SIGNALS.iter().all(|signal| told(*signal, false)));
+        let by_kernel: Vec<Signal> =
+            FORWARDED_SIGNALS.into_iter().filter(|signal| told(*signal, true)).collect();
         assert_eq!(by_kernel, [Signal::HUP]);
     }
 

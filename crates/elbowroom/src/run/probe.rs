@@ -1,26 +1,30 @@
 //! `elbowroom run --probe`: asks a source beside the command, for as long as the command runs, and tells the agent.
 
-use elbowroom_agent::probes::Poller;
-use elbowroom_agent::probes::settings::Probe;
-use elbowroom_client::api::Request;
-use elbowroom_client::control::Client;
+use elbowroom_agent::probes::ProbePoller;
+use elbowroom_agent::probes::settings::ProbeSettings;
+use elbowroom_client::api::ControlRequest;
+use elbowroom_client::control::ControlClient;
 use std::cell::RefCell;
 use std::path::Path;
 
 /// Starts asking. The agent may come and go: what it does not hear it shows as stale, and the reason is said here once.
-pub(super) fn start(probe: Probe, run_dir: &Path, container: &str) -> std::io::Result<Poller> {
+pub(super) fn start_poller(
+    probe: ProbeSettings,
+    run_dir: &Path,
+    container: &str,
+) -> std::io::Result<ProbePoller> {
     let (run_dir, container) = (run_dir.to_owned(), container.to_owned());
     let (client, told) = (RefCell::new(None), RefCell::new(String::new()));
-    Poller::start(probe, 0, move |record| {
+    ProbePoller::start(probe, 0, move |record| {
         let problem = match record {
             Ok(record) => {
                 let mut client = client.borrow_mut();
-                let request = Request::Probe { container: format!("/elbowroom/{container}"), record };
+                let request = ControlRequest::Probe { container: format!("/elbowroom/{container}"), record };
                 let asked = match client.take() {
                     Some(client) => Ok(client),
-                    None => Client::connect(&run_dir),
+                    None => ControlClient::connect(&run_dir),
                 };
-                match asked.and_then(|mut asked| asked.ask(&request).map(|_| asked)) {
+                match asked.and_then(|mut asked| asked.request(&request).map(|_| asked)) {
                     Ok(asked) => {
                         *client = Some(asked);
                         String::new()

@@ -1,10 +1,10 @@
 //! `elbowroom alerts`: what is wrong, and what was lately.
 
 use anyhow::Result;
-use elbowroom_client::api::{AlertView, AlertsReport, Request, Response};
-use elbowroom_client::control::Client;
-use elbowroom_client::output::{Format, Output};
-use elbowroom_client::output::{json, unexpected};
+use elbowroom_client::api::{AlertView, AlertsReport, ControlRequest, ControlResponse};
+use elbowroom_client::control::ControlClient;
+use elbowroom_client::output::{Format, OutputArgs};
+use elbowroom_client::output::{json, unexpected_response};
 use elbowroom_client::table::clip;
 use elbowroom_types::finding::Severity;
 use std::fmt::Write;
@@ -12,12 +12,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Lines of evidence shown; the JSON has all.
-const LINES: usize = 4;
+const MAX_EVIDENCE_LINES: usize = 4;
 
 /// `elbowroom alerts`: the text, and 1 where something lasts.
-pub(crate) fn alerts(run_dir: &Path, output: Output) -> Result<(String, ExitCode)> {
-    let Response::Alerts(report) = Client::connect(run_dir)?.ask(&Request::Alerts)? else {
-        return unexpected();
+pub(crate) fn alerts(run_dir: &Path, output: OutputArgs) -> Result<(String, ExitCode)> {
+    let ControlResponse::Alerts(report) =
+        ControlClient::connect(run_dir)?.request(&ControlRequest::Alerts)?
+    else {
+        return unexpected_response();
     };
     let code = ExitCode::from(u8::from(!report.lasting.is_empty()));
     let text = match output.format {
@@ -35,9 +37,14 @@ fn text(report: &AlertsReport, now: u64) -> String {
         text.push_str("nothing is wrong\n");
     }
     for view in lasting {
-        let _ = writeln!(text, "{}, for {}", head(view), span(now.saturating_sub(view.since_unix_ms)));
+        let _ = writeln!(
+            text,
+            "{}, for {}",
+            alert_heading(view),
+            format_span(now.saturating_sub(view.since_unix_ms))
+        );
         let _ = writeln!(text, "    {}", clip(&view.alert.text, 400));
-        for evidence in view.alert.evidence.iter().take(LINES) {
+        for evidence in view.alert.evidence.iter().take(MAX_EVIDENCE_LINES) {
             let _ = writeln!(text, "    {} = {}", clip(&evidence.file, 100), clip(&evidence.value, 60));
         }
     }
@@ -47,13 +54,19 @@ fn text(report: &AlertsReport, now: u64) -> String {
     for view in &report.ended {
         let ended = view.until_unix_ms.unwrap_or(now);
         let (lasted, ago) = (ended.saturating_sub(view.since_unix_ms), now.saturating_sub(ended));
-        let _ = writeln!(text, "{}, {} ago, after {}", head(view), span(ago), span(lasted));
+        let _ = writeln!(
+            text,
+            "{}, {} ago, after {}",
+            alert_heading(view),
+            format_span(ago),
+            format_span(lasted)
+        );
     }
     text
 }
 
 /// What and about whom.
-fn head(view: &AlertView) -> String {
+fn alert_heading(view: &AlertView) -> String {
     let severity = match view.alert.severity {
         Severity::Critical => "critical",
         Severity::Warning => "warning",
@@ -67,7 +80,7 @@ fn head(view: &AlertView) -> String {
 }
 
 /// A time in its largest unit that has a whole number: `90s`, `12m`, `3h`.
-fn span(ms: u64) -> String {
+fn format_span(ms: u64) -> String {
     match ms / 1_000 {
         s if s < 120 => format!("{s}s"),
         s if s < 7_200 => format!("{}m", s / 60),
@@ -79,17 +92,17 @@ fn span(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_client::api::Named;
-    use elbowroom_types::alert::{Alert, Kind, Subject};
-    use elbowroom_types::finding::Evidence;
+    use elbowroom_client::api::ContainerRef;
+    use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
+    use elbowroom_types::finding::FindingEvidence;
     use elbowroom_types::unit::Micros;
 
-    fn view(kind: Kind, topic: Option<&str>, since: u64, until: Option<u64>) -> AlertView {
-        let subject = Subject { topic: topic.map(str::to_owned), ..Subject::node(kind) };
-        let evidence = vec![Evidence { file: "/proc/meminfo MemFree".into(), value: "1GiB".into() }];
+    fn view(kind: AlertKind, topic: Option<&str>, since: u64, until: Option<u64>) -> AlertView {
+        let subject = AlertSubject { topic: topic.map(str::to_owned), ..AlertSubject::node(kind) };
+        let evidence = vec![FindingEvidence { file: "/proc/meminfo MemFree".into(), value: "1GiB".into() }];
         let alert = Alert { evidence, ..Alert::new(subject, Micros::ZERO, "a\nb".into()) };
-        let container = Named { id: "0123".into(), name: Some("web".into()), path: "/x".into() };
-        let container = (kind == Kind::Starved).then_some(container);
+        let container = ContainerRef { id: "0123".into(), name: Some("web".into()), path: "/x".into() };
+        let container = (kind == AlertKind::Starved).then_some(container);
         AlertView { since_unix_ms: since, until_unix_ms: until, ..AlertView::new(alert, None, container) }
     }
 
@@ -97,10 +110,10 @@ mod tests {
     fn the_worst_comes_first_and_what_is_over_last() {
         let report = AlertsReport {
             lasting: vec![
-                view(Kind::Overload, Some("memory"), 10_000, None),
-                view(Kind::Starved, None, 60_000, None),
+                view(AlertKind::Overload, Some("memory"), 10_000, None),
+                view(AlertKind::Starved, None, 60_000, None),
             ],
-            ended: vec![view(Kind::Degraded, None, 5_000, Some(50_000))],
+            ended: vec![view(AlertKind::Degraded, None, 5_000, Some(50_000))],
             begun: Vec::new(),
         };
         let expect = "critical STARVED        web, for 60s\n    a\\nb\n    /proc/meminfo MemFree = 1GiB\n\

@@ -3,11 +3,11 @@
 mod disk;
 
 use anyhow::Result;
-use elbowroom_client::api::{Request, Response, Status};
-use elbowroom_client::control::Client;
+use elbowroom_client::api::{AgentStatus, ControlRequest, ControlResponse};
+use elbowroom_client::control::ControlClient;
 use elbowroom_client::output::json;
-use elbowroom_client::output::{Format, Output};
-use elbowroom_linux::cgroup::{Controller, Kind, Layout};
+use elbowroom_client::output::{Format, OutputArgs};
+use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, HierarchyMode};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::{Sensor, SensorConfig};
 use rustix::fs::{Access, access};
@@ -18,7 +18,7 @@ use std::path::Path;
 
 /// One fact.
 #[derive(Serialize)]
-struct Fact {
+struct Prerequisite {
     /// What was looked at.
     name: &'static str,
     /// Whether it is there.
@@ -32,20 +32,21 @@ struct Fact {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct CheckOutput {
     ready: bool,
-    facts: Vec<Fact>,
-    agent: Option<Status>,
+    facts: Vec<Prerequisite>,
+    agent: Option<AgentStatus>,
 }
 
 /// Looks at the host; true when nothing required is missing.
-pub(crate) fn check(run_dir: &Path, output: Output) -> Result<(String, bool)> {
-    let agent = Client::connect(run_dir).and_then(|mut client| client.ask(&Request::Status)).ok();
+pub(crate) fn check(run_dir: &Path, output: OutputArgs) -> Result<(String, bool)> {
     let agent =
-        agent.and_then(|answer| if let Response::Status(status) = answer { Some(*status) } else { None });
-    let mut facts = facts();
-    facts.extend(disk::facts());
-    let report = Report { ready: facts.iter().all(|f| f.present || !f.required), facts, agent };
+        ControlClient::connect(run_dir).and_then(|mut client| client.request(&ControlRequest::Status)).ok();
+    let agent = agent
+        .and_then(|answer| if let ControlResponse::Status(status) = answer { Some(*status) } else { None });
+    let mut facts = prerequisites();
+    facts.extend(disk::prerequisites());
+    let report = CheckOutput { ready: facts.iter().all(|f| f.present || !f.required), facts, agent };
     let text = match output.format {
         Format::Json => json(&report)?,
         Format::Text => text(&report, run_dir),
@@ -53,20 +54,20 @@ pub(crate) fn check(run_dir: &Path, output: Output) -> Result<(String, bool)> {
     Ok((text, report.ready))
 }
 
-fn facts() -> Vec<Fact> {
+fn prerequisites() -> Vec<Prerequisite> {
     let release = read("/proc/sys/kernel/osrelease");
     let version = kernel_version(&release);
     let since = |wanted: (u32, u32)| version.is_some_and(|v| v >= wanted);
-    let layout = Root::host().ok().and_then(|root| Layout::detect(&root).ok());
-    let cgroups = layout.as_ref().map_or("", |layout| match layout.kind {
-        Kind::Legacy => "v1",
-        Kind::Hybrid => "v1 hybrid",
-        Kind::Unified => "v2",
+    let layout = Root::host().ok().and_then(|root| CgroupLayout::detect(&root).ok());
+    let cgroups = layout.as_ref().map_or("", |layout| match layout.mode {
+        HierarchyMode::Legacy => "v1",
+        HierarchyMode::Hybrid => "v1 hybrid",
+        HierarchyMode::Unified => "v2",
     });
     let capable =
         |bit: u32| capabilities(&read("/proc/self/status")).is_some_and(|caps| caps & (1 << bit) != 0);
     let have = |controller| layout.as_ref().is_some_and(|layout| layout.index(controller).is_some());
-    let fact = |name, required, present, value: String, lost| Fact {
+    let fact = |name, required, present, value: String, lost| Prerequisite {
         name,
         present,
         required,
@@ -112,22 +113,22 @@ fn facts() -> Vec<Fact> {
         fact(
             "controller cpu",
             true,
-            have(Controller::Cpu),
-            word(have(Controller::Cpu)),
+            have(CgroupController::Cpu),
+            word(have(CgroupController::Cpu)),
             "effective CPU ignores quotas and shares",
         ),
         fact(
             "controller memory",
             true,
-            have(Controller::Memory),
-            word(have(Controller::Memory)),
+            have(CgroupController::Memory),
+            word(have(CgroupController::Memory)),
             "effective memory is the machine's",
         ),
         fact(
             "controller cpuset",
             false,
-            have(Controller::Cpuset),
-            word(have(Controller::Cpuset)),
+            have(CgroupController::Cpuset),
+            word(have(CgroupController::Cpuset)),
             "views ignore CPU pinning",
         ),
         fact(
@@ -189,7 +190,7 @@ fn facts() -> Vec<Fact> {
     ]
 }
 
-fn text(report: &Report, run_dir: &Path) -> String {
+fn text(report: &CheckOutput, run_dir: &Path) -> String {
     let mut text = String::new();
     for fact in &report.facts {
         let mark = match (fact.present, fact.required) {

@@ -3,28 +3,30 @@
 use super::memory;
 use super::probe::probe_text;
 use anyhow::Result;
-use elbowroom_client::api::{ContainerView, Explanation, Request, Response, label};
-use elbowroom_client::control::Client;
-use elbowroom_client::output::{Format, OneContainer, Output};
-use elbowroom_client::output::{json, unexpected};
-use elbowroom_client::rates;
+use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, Explanation, display_name};
+use elbowroom_client::control::ControlClient;
+use elbowroom_client::number_format;
+use elbowroom_client::output::{ContainerArgs, Format, OutputArgs};
+use elbowroom_client::output::{json, unexpected_response};
 use elbowroom_client::table::{Align, clip, table};
-use elbowroom_govern::disk::{HeldBy, Standing};
-use elbowroom_linux::containers::Containers;
+use elbowroom_govern::disk::{ContainerDiskStatus, LimitedBy};
+use elbowroom_linux::containers::ContainerSelector;
 use elbowroom_linux::discover::ContainerSources;
 use elbowroom_linux::reach;
-use elbowroom_linux::reach::{By, Process, Reached};
+use elbowroom_linux::reach::{ProcessReach, ReachReport, ReachedProcess};
 use elbowroom_types::sample::IoMax;
 use elbowroom_types::unit::{Micros, Millicpu};
-use elbowroom_view::rules::Explain;
+use elbowroom_view::rules::ViewExplanation;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
 
 /// `elbowroom list`.
-pub(crate) fn list(run_dir: &Path, output: Output) -> Result<String> {
-    let Response::List(containers) = Client::connect(run_dir)?.ask(&Request::List)? else {
-        return unexpected();
+pub(crate) fn list(run_dir: &Path, output: OutputArgs) -> Result<String> {
+    let ControlResponse::List(containers) =
+        ControlClient::connect(run_dir)?.request(&ControlRequest::List)?
+    else {
+        return unexpected_response();
     };
     match output.format {
         Format::Json => json(&containers),
@@ -33,9 +35,9 @@ pub(crate) fn list(run_dir: &Path, output: Output) -> Result<String> {
 }
 
 /// `elbowroom show`, `attach` and `detach`: ask, and print the container.
-pub(crate) fn one(run_dir: &Path, request: Request, output: Output) -> Result<String> {
-    let Response::Container(container) = Client::connect(run_dir)?.ask(&request)? else {
-        return unexpected();
+pub(crate) fn show_container(run_dir: &Path, request: ControlRequest, output: OutputArgs) -> Result<String> {
+    let ControlResponse::Container(container) = ControlClient::connect(run_dir)?.request(&request)? else {
+        return unexpected_response();
     };
     match output.format {
         Format::Json => json(&container),
@@ -45,42 +47,42 @@ pub(crate) fn one(run_dir: &Path, request: Request, output: Output) -> Result<St
 
 /// The agent's explanation, and what is looked up here: the agent has nothing to do with how many processes there are.
 #[derive(Serialize)]
-struct Explained {
+struct ExplainOutput {
     #[serde(flatten)]
     explanation: Explanation,
     /// What reaches each process.
-    reached: Reached,
+    reached: ReachReport,
 }
 
 /// `elbowroom explain`.
-pub(crate) fn explain(run_dir: &Path, args: OneContainer) -> Result<String> {
-    let request = Request::Explain(args.container);
-    let Response::Explain(explanation) = Client::connect(run_dir)?.ask(&request)? else {
-        return unexpected();
+pub(crate) fn explain(run_dir: &Path, args: ContainerArgs) -> Result<String> {
+    let request = ControlRequest::Explain(args.container);
+    let ControlResponse::Explain(explanation) = ControlClient::connect(run_dir)?.request(&request)? else {
+        return unexpected_response();
     };
-    let pids = Containers::open(&ContainerSources::default())?.processes(&explanation.container.path);
-    let reached = reach::look(&pids, &run_dir.join("pages"));
+    let pids = ContainerSelector::open(&ContainerSources::default())?.processes(&explanation.container.path);
+    let reached = reach::inspect(&pids, &run_dir.join("pages"));
     match args.output.format {
-        Format::Json => json(&Explained { explanation: *explanation, reached }),
-        Format::Text => Ok(explain_text(&explanation) + &reached_text(&reached)),
+        Format::Json => json(&ExplainOutput { explanation: *explanation, reached }),
+        Format::Text => Ok(explanation_text(&explanation) + &reach_text(&reached)),
     }
 }
 
 /// Most rows that are printed; processes of one name that are reached alike share a row.
-const MOST_ROWS: usize = 40;
+const MAX_ROWS: usize = 40;
 
-fn reached_text(reached: &Reached) -> String {
-    let mut rows: Vec<(&Process, usize)> = Vec::new();
+fn reach_text(reached: &ReachReport) -> String {
+    let mut rows: Vec<(&ReachedProcess, usize)> = Vec::new();
     for process in &reached.processes {
         match rows.iter_mut().find(|(known, _)| known.command == process.command && known.by == process.by) {
             Some((_, count)) => *count += 1,
             None => rows.push((process, 1)),
         }
     }
-    let left: usize = rows.iter().skip(MOST_ROWS).map(|(_, count)| count).sum::<usize>() + reached.more;
+    let left: usize = rows.iter().skip(MAX_ROWS).map(|(_, count)| count).sum::<usize>() + reached.more;
     let yes = |yes: bool| if yes { "yes" } else { "-" }.to_owned();
-    let cells = |(process, count): &(&Process, usize)| {
-        let By { files, mapped, java, told } = &process.by;
+    let cells = |(process, count): &(&ReachedProcess, usize)| {
+        let ProcessReach { files, mapped, java, told } = &process.by;
         let java = match (java, mapped.java_native) {
             (_, true) => "native",
             (true, false) => "agent",
@@ -109,7 +111,7 @@ fn reached_text(reached: &Reached) -> String {
         ("JAVA", Align::Left),
         ("TOLD", Align::Left),
     ];
-    let rows: Vec<Vec<String>> = rows.iter().take(MOST_ROWS).map(cells).collect();
+    let rows: Vec<Vec<String>> = rows.iter().take(MAX_ROWS).map(cells).collect();
     let mut text = format!("\nwhat reaches its processes\n\n{}", table(&heading, &rows));
     if left > 0 {
         let _ = writeln!(text, "and {left} more processes");
@@ -122,7 +124,7 @@ fn list_text(containers: &[ContainerView]) -> String {
         .iter()
         .map(|c| {
             vec![
-                clip(&label(c), 28),
+                clip(&display_name(c), 28),
                 c.view.cpus.to_string(),
                 format!("{}-{}", c.view.cpus_lower, c.view.cpus_upper),
                 format!("{:.2}", c.cpu_used_millicpu as f64 / 1_000.0),
@@ -152,7 +154,7 @@ fn list_text(containers: &[ContainerView]) -> String {
 fn show_text(c: &ContainerView) -> String {
     let view = &c.view;
     let mut lines = vec![
-        ("container", clip(&label(c), 200)),
+        ("container", clip(&display_name(c), 200)),
         ("id", clip(&c.id, 200)),
         ("engine", format!("{:?}", c.engine).to_lowercase()),
     ];
@@ -194,8 +196,8 @@ fn show_text(c: &ContainerView) -> String {
         None => lines.push(("labels", c.labels.to_string())),
     }
     lines.extend(c.probe.iter().map(|probe| ("probe", probe_text(probe))));
-    lines.extend(c.memory.iter().map(|standing| ("memory", memory::standing_text(standing))));
-    lines.extend(c.disk.iter().map(|standing| ("disk", standing_text(standing))));
+    lines.extend(c.memory.iter().map(|standing| ("memory", memory::memory_status_text(standing))));
+    lines.extend(c.disk.iter().map(|standing| ("disk", disk_status_text(standing))));
     let mut text = String::new();
     for (key, value) in lines {
         let _ = writeln!(text, "{key:<17} {value}");
@@ -204,37 +206,37 @@ fn show_text(c: &ContainerView) -> String {
 }
 
 /// A container at a disk, on one line.
-fn standing_text(s: &Standing) -> String {
+fn disk_status_text(s: &ContainerDiskStatus) -> String {
     let mut line = format!(
         "{}: read {}/s, write {}/s, {} used, lifeline {}",
         clip(&s.name, 40),
-        rates::bytes(s.rbps),
-        rates::bytes(s.wbps),
-        rates::part(s.used),
-        rates::part(s.lifeline)
+        number_format::short_bytes(s.rbps),
+        number_format::short_bytes(s.wbps),
+        number_format::percent(s.used),
+        number_format::percent(s.lifeline)
     );
     if s.cap.is_some() || s.max != IoMax::MAX {
-        let _ = write!(line, ", cap {}", rates::part(s.cap));
+        let _ = write!(line, ", cap {}", number_format::percent(s.cap));
         line.push_str(if s.enforced { "" } else { " (not in force)" });
     }
-    if s.held_by != HeldBy::Nothing {
-        let _ = write!(line, ", held back by {}", holder(s.held_by));
+    if s.held_by != LimitedBy::Nothing {
+        let _ = write!(line, ", held back by {}", held_by_text(s.held_by));
     }
     line
 }
 
-fn holder(held_by: HeldBy) -> &'static str {
+fn held_by_text(held_by: LimitedBy) -> &'static str {
     match held_by {
-        HeldBy::Nothing => "nothing",
-        HeldBy::Cap => "a cap of ours",
-        HeldBy::User => "its user's limit",
-        HeldBy::Contention => "others on the disk",
-        HeldBy::Disk => "the disk, which is slow",
+        LimitedBy::Nothing => "nothing",
+        LimitedBy::Cap => "a cap of ours",
+        LimitedBy::User => "its user's limit",
+        LimitedBy::Contention => "others on the disk",
+        LimitedBy::Disk => "the disk, which is slow",
     }
 }
 
 /// What decided about a container's I/O on one disk.
-fn disk_text(s: &Standing) -> String {
+fn disk_explanation(s: &ContainerDiskStatus) -> String {
     let mut text = format!("\ndisk {}\n\n", clip(&s.name, 40));
     let in_force = if s.enforced { "in force" } else { "not in force" };
     for (key, value) in [
@@ -242,20 +244,24 @@ fn disk_text(s: &Standing) -> String {
             "now",
             format!(
                 "read {}/s, write {}/s, {} of the disk",
-                rates::bytes(s.rbps),
-                rates::bytes(s.wbps),
-                rates::part(s.used)
+                number_format::short_bytes(s.rbps),
+                number_format::short_bytes(s.wbps),
+                number_format::percent(s.used)
             ),
         ),
-        ("lifeline", format!("{} of the disk", rates::part(s.lifeline))),
+        ("lifeline", format!("{} of the disk", number_format::percent(s.lifeline))),
         (
             "cap",
             match s.max {
                 IoMax::MAX => "none".to_owned(),
-                max => format!("{} of the disk: {} ({in_force})", rates::part(s.cap), rates::limits(max)),
+                max => format!(
+                    "{} of the disk: {} ({in_force})",
+                    number_format::percent(s.cap),
+                    number_format::io_limits(max)
+                ),
             },
         ),
-        ("held back by", holder(s.held_by).to_owned()),
+        ("held back by", held_by_text(s.held_by).to_owned()),
     ] {
         let _ = writeln!(text, "{key:<17} {value}");
     }
@@ -264,13 +270,13 @@ fn disk_text(s: &Standing) -> String {
     }
     for cap in s.decisions.iter().rev() {
         let seconds = cap.at.get() as f64 / 1e6;
-        let _ = writeln!(text, "{seconds:>12.3}s  {}: {}", rates::limits(cap.max), cap.because);
+        let _ = writeln!(text, "{seconds:>12.3}s  {}: {}", number_format::io_limits(cap.max), cap.because);
     }
     text
 }
 
-fn explain_text(explanation: &Explanation) -> String {
-    let Explain { inputs, rule, changes, .. } = &explanation.explain;
+fn explanation_text(explanation: &Explanation) -> String {
+    let ViewExplanation { inputs, rule, changes, .. } = &explanation.explain;
     // Memory and disks have sections of their own below.
     let container = explanation.container.clone();
     let mut text = show_text(&ContainerView { disk: Vec::new(), memory: None, ..container });
@@ -294,23 +300,34 @@ fn explain_text(explanation: &Explanation) -> String {
         let seconds = change.at.get() as f64 / 1e6;
         let _ = writeln!(text, "{seconds:>12.3}s  {change}");
     }
-    explanation.memory.iter().for_each(|standing| text.push_str(&memory::explain_text(standing)));
-    explanation.disk.iter().for_each(|standing| text.push_str(&disk_text(standing)));
+    explanation.memory.iter().for_each(|standing| text.push_str(&memory::memory_explanation(standing)));
+    explanation.disk.iter().for_each(|standing| text.push_str(&disk_explanation(standing)));
     text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_linux::reach::Mapped;
+    use elbowroom_linux::reach::MapsSummary;
 
     #[test]
     fn processes_that_are_reached_alike_share_a_row_and_hostile_names_stay_in_theirs() {
-        let by = By { files: 23, mapped: Mapped { page: true, ..Mapped::default() }, ..By::default() };
-        let process = |pid, command: &str, by: &By| Process { pid, command: command.into(), by: by.clone() };
-        let processes =
-            vec![process(7, "web", &by), process(8, "web", &by), process(9, "a\nb\x1b[2J", &By::default())];
-        let text = reached_text(&Reached { processes, more: 5 });
+        let by = ProcessReach {
+            files: 23,
+            mapped: MapsSummary { page: true, ..MapsSummary::default() },
+            ..ProcessReach::default()
+        };
+        let process = |pid, command: &str, by: &ProcessReach| ReachedProcess {
+            pid,
+            command: command.into(),
+            by: by.clone(),
+        };
+        let processes = vec![
+            process(7, "web", &by),
+            process(8, "web", &by),
+            process(9, "a\nb\x1b[2J", &ProcessReach::default()),
+        ];
+        let text = reach_text(&ReachReport { processes, more: 5 });
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[4], ["7", "+1", "web", "23", "yes", "-", "-", "-", "-"]);
         assert_eq!(lines[5][..2], ["9", "a\\nb\\u{1b}[2J"]);
@@ -319,9 +336,10 @@ mod tests {
 
     #[test]
     fn however_many_processes_there_are_the_answer_is_short() {
-        let process = |pid: i32| Process { pid, command: format!("worker{pid}"), by: By::default() };
-        let text = reached_text(&Reached { processes: (1..=500).map(process).collect(), more: 3 });
-        assert_eq!(text.lines().count(), 5 + MOST_ROWS);
-        assert!(text.ends_with(&format!("and {} more processes\n", 500 - MOST_ROWS + 3)));
+        let process =
+            |pid: i32| ReachedProcess { pid, command: format!("worker{pid}"), by: ProcessReach::default() };
+        let text = reach_text(&ReachReport { processes: (1..=500).map(process).collect(), more: 3 });
+        assert_eq!(text.lines().count(), 5 + MAX_ROWS);
+        assert!(text.ends_with(&format!("and {} more processes\n", 500 - MAX_ROWS + 3)));
     }
 }

@@ -1,23 +1,24 @@
 //! `elbowroom disks`: what is shared, what it can do, what is promised, what is wrong.
 
 use anyhow::Result;
-use elbowroom_client::api::{AlertView, DisksReport, Request, Response};
-use elbowroom_client::control::Client;
-use elbowroom_client::output::{Format, Output};
-use elbowroom_client::output::{json, unexpected};
-use elbowroom_client::rates;
+use elbowroom_client::api::{AlertView, ControlRequest, ControlResponse, DisksReport};
+use elbowroom_client::control::ControlClient;
+use elbowroom_client::number_format;
+use elbowroom_client::output::{Format, OutputArgs};
+use elbowroom_client::output::{json, unexpected_response};
 use elbowroom_client::table::{Align, clip, table};
-use elbowroom_govern::Mode;
-use elbowroom_govern::disk::{DiskView, Policy};
+use elbowroom_govern::GovernorMode;
+use elbowroom_govern::disk::{DiskPolicy, DiskView};
 use elbowroom_types::sample::IoMax;
 use elbowroom_types::unit::Limit;
 use std::fmt::Write;
 use std::path::Path;
 
 /// `elbowroom disks`.
-pub(crate) fn disks(run_dir: &Path, output: Output) -> Result<String> {
-    let Response::Disks(report) = Client::connect(run_dir)?.ask(&Request::Disks)? else {
-        return unexpected();
+pub(crate) fn disks(run_dir: &Path, output: OutputArgs) -> Result<String> {
+    let ControlResponse::Disks(report) = ControlClient::connect(run_dir)?.request(&ControlRequest::Disks)?
+    else {
+        return unexpected_response();
     };
     match output.format {
         Format::Json => json(&report),
@@ -26,8 +27,8 @@ pub(crate) fn disks(run_dir: &Path, output: Output) -> Result<String> {
 }
 
 fn text(report: &DisksReport) -> String {
-    let mut text = format!("{}, by {}\n", mode(report), policy(report.policy));
-    if report.mode == Mode::Off {
+    let mut text = format!("{}, by {}\n", mode_text(report), policy_name(report.policy));
+    if report.mode == GovernorMode::Off {
         return text;
     }
     if report.disks.is_empty() {
@@ -47,19 +48,19 @@ fn text(report: &DisksReport) -> String {
     text
 }
 
-fn mode(report: &DisksReport) -> String {
+fn mode_text(report: &DisksReport) -> String {
     match (report.mode, &report.not_enforced) {
-        (Mode::Off, _) => "off: set disk.mode to \"observe\" or \"enforce\"".to_owned(),
-        (Mode::Observe, _) => "observing: decisions are shown, nothing is limited".to_owned(),
-        (Mode::Enforce, None) => "enforcing".to_owned(),
-        (Mode::Enforce, Some(why)) => format!("not enforcing, though asked to: {why}"),
+        (GovernorMode::Off, _) => "off: set disk.mode to \"observe\" or \"enforce\"".to_owned(),
+        (GovernorMode::Observe, _) => "observing: decisions are shown, nothing is limited".to_owned(),
+        (GovernorMode::Enforce, None) => "enforcing".to_owned(),
+        (GovernorMode::Enforce, Some(why)) => format!("not enforcing, though asked to: {why}"),
     }
 }
 
-const fn policy(policy: Policy) -> &'static str {
+const fn policy_name(policy: DiskPolicy) -> &'static str {
     match policy {
-        Policy::Aridac => "aridac",
-        Policy::Lifeline => "lifeline",
+        DiskPolicy::Aridac => "aridac",
+        DiskPolicy::Lifeline => "lifeline",
     }
 }
 
@@ -78,22 +79,22 @@ fn disk_table(disks: &[DiskView]) -> String {
     let row = |disk: &DiskView| {
         vec![
             clip(&disk.name, 9),
-            rates::disk_state(disk.state).to_owned(),
-            rates::bytes(disk.rbps),
-            rates::bytes(disk.wbps),
-            capacity(disk.capacity),
-            rates::part(disk.used),
-            rates::part(Some(disk.promised)),
+            number_format::disk_state(disk.state).to_owned(),
+            number_format::short_bytes(disk.rbps),
+            number_format::short_bytes(disk.wbps),
+            capacity_cell(disk.capacity),
+            number_format::percent(disk.used),
+            number_format::percent(Some(disk.promised)),
             format!("{:.1}", disk.queue),
-            rates::time(disk.wait),
+            number_format::short_duration(disk.wait),
         ]
     };
     table(&heading, &disks.iter().map(row).collect::<Vec<_>>())
 }
 
 /// Read and written; the table has no room for operations, which are in the JSON.
-fn capacity(max: IoMax) -> String {
-    let one = |limit: Limit<u64>| limit.value().map_or_else(|| "?".to_owned(), rates::bytes);
+fn capacity_cell(max: IoMax) -> String {
+    let one = |limit: Limit<u64>| limit.value().map_or_else(|| "?".to_owned(), number_format::short_bytes);
     match (max.rbps, max.wbps) {
         (Limit::Max, Limit::Max) => "unknown".to_owned(),
         (read, write) => format!("{}/{}", one(read), one(write)),
@@ -109,10 +110,10 @@ fn alert_text(view: &AlertView) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_client::api::Named;
-    use elbowroom_govern::disk::State;
-    use elbowroom_types::alert::{Alert, Kind, Subject};
-    use elbowroom_types::sample::{DeviceNumber, GroupId};
+    use elbowroom_client::api::ContainerRef;
+    use elbowroom_govern::disk::DiskState;
+    use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
+    use elbowroom_types::sample::{CgroupId, DeviceNumber};
     use elbowroom_types::unit::Micros;
 
     fn report() -> DisksReport {
@@ -129,21 +130,21 @@ mod tests {
             wait: Micros(12_345),
             base_wait: Micros(80),
             promised: 1.205,
-            state: State::Inversion,
+            state: DiskState::Inversion,
             hands_off: Some("it carries swap".into()),
         };
-        let subject = Subject {
+        let subject = AlertSubject {
             disk: Some(disk.number),
-            group: Some(GroupId(1)),
-            ..Subject::node(Kind::ForeignWriter)
+            group: Some(CgroupId(1)),
+            ..AlertSubject::node(AlertKind::ForeignWriter)
         };
         let alert = Alert::new(subject, Micros::secs(1), "somebody wrote it\nagain".into());
-        let container = Named { id: "0123".into(), name: Some("web".into()), path: "/x".into() };
+        let container = ContainerRef { id: "0123".into(), name: Some("web".into()), path: "/x".into() };
         let alert = AlertView::new(alert, Some("nvme0n1".into()), Some(container));
         DisksReport {
-            mode: Mode::Enforce,
+            mode: GovernorMode::Enforce,
             not_enforced: None,
-            policy: Policy::Lifeline,
+            policy: DiskPolicy::Lifeline,
             disks: vec![disk],
             alerts: vec![alert],
         }
@@ -164,7 +165,7 @@ mod tests {
     fn what_is_not_done_is_said_with_its_reason() {
         let mut report = DisksReport { not_enforced: Some("no io controller".into()), ..report() };
         assert!(text(&report).starts_with("not enforcing, though asked to: no io controller, by"));
-        report.mode = Mode::Off;
+        report.mode = GovernorMode::Off;
         assert!(text(&report).starts_with("off: set disk.mode"));
     }
 

@@ -5,17 +5,17 @@
 //! `4 count`, or with `none` in place of the number; `PROGRAM set VALUE ARGUMENTS` changes it. What the server's user had is put back at the end: by this
 //! process, or where it is killed by a shell that waits for that. A value that somebody else has set meanwhile stays.
 
-use crate::follow::{Follower, Room, Rule, Unit};
+use crate::follow::{EffectiveResources, FollowRule, SettingFollower, SettingUnit};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
-use elbowroom_agent::alerts::Stop;
-use elbowroom_agent::probes::source::exec::{Failure, PID, last_line};
-use elbowroom_client::api::{ContainerView, Request, Response};
-use elbowroom_client::control::Client;
-use elbowroom_linux::containers::Containers;
+use elbowroom_agent::alerts::StopFlag;
+use elbowroom_agent::probes::source::exec::{PID_ENV, ProgramFailure, last_line};
+use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse};
+use elbowroom_client::control::ControlClient;
+use elbowroom_linux::containers::ContainerSelector;
 use elbowroom_linux::discover::ContainerSources;
 use elbowroom_linux::process;
-use elbowroom_linux::signal::Signals;
+use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer;
 use elbowroom_types::unit::{Bytes, Micros, parse_bytes, parse_duration};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -26,21 +26,21 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 /// What ends it.
-const ENDING: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
+const STOP_SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 /// Time between two looks at the view.
-const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// How long an actuator may take.
-const PATIENCE: Micros = Micros::secs(10);
+const ACTUATOR_TIMEOUT: Micros = Micros::secs(10);
 /// How long the agent may be away before the server has its own value back.
-const AWAY: Micros = Micros::secs(10);
+const AGENT_GRACE: Micros = Micros::secs(10);
 /// The least size where nobody says another.
-const LEAST: u64 = 16 << 20;
+const DEFAULT_MIN_BYTES: u64 = 16 << 20;
 /// A variable with the container's cgroup, from the root of its hierarchy: what is signalled is to be in there.
-const CGROUP: &str = "ELBOWROOM_CGROUP";
+const CGROUP_ENV: &str = "ELBOWROOM_CGROUP";
 
 /// Waits for the end of its input, whose last line is what the setting is and what it was, and puts that back; not where the line
 /// is `done`, or somebody else has set it meanwhile. While it is being set it may be `any`thing, for servers round.
-const GUARD: &str = r#"program=$1 now='' was=''
+const GUARD_SCRIPT: &str = r#"program=$1 now='' was=''
 shift
 while read -r ours users; do now=$ours was=$users; done
 [ -n "$was" ] || exit 0
@@ -70,38 +70,38 @@ pub(crate) struct FollowArgs {
 }
 
 /// A server's setting, by way of its actuator.
-struct Setting {
+struct FollowedSetting {
     program: Vec<String>,
     cgroup: String,
     /// The container's first process, and when it started.
-    first: Option<(i32, Option<Micros>)>,
-    never: Stop,
+    first_process: Option<(i32, Option<Micros>)>,
+    stop: StopFlag,
 }
 
 /// A value; `None` is none, where a server can do without.
-type Value = Option<u64>;
+type SettingValue = Option<u64>;
 
 /// Follows until a signal or the container ends it.
 pub(crate) fn main(run_dir: &Path, args: &FollowArgs) -> Result<ExitCode> {
-    let container = show(run_dir, &args.container)?;
-    let mut setting = Setting::new(&args.program, &container.path)?;
+    let container = fetch_container(run_dir, &args.container)?;
+    let mut setting = FollowedSetting::new(&args.program, &container.path)?;
     let (users, unit) = setting.get()?;
     let rule = rule(args, users, unit)?;
-    let signals = Signals::block(&ENDING)?;
-    let mut followed = Followed {
-        follower: Follower::new(rule, users.unwrap_or(rule.most)),
+    let signals = SignalFd::block(&STOP_SIGNALS)?;
+    let mut followed = FollowSession {
+        follower: SettingFollower::new(rule, users.unwrap_or(rule.max)),
         name: args.container.clone(),
-        users,
-        ours: None,
-        unsure: false,
-        held: false,
+        original: users,
+        applied: None,
+        uncertain: false,
+        unresponsive: false,
         guard: None,
-        told: String::new(),
+        last_problem: String::new(),
         setting,
         unit,
     };
-    let end = followed.until_the_end(run_dir, &args.container, &signals);
-    let back = followed.put_back();
+    let end = followed.run(run_dir, &args.container, &signals);
+    let back = followed.restore_original();
     // Of a container that is gone only a file may be left to be put back.
     if !end? {
         back?;
@@ -109,97 +109,101 @@ pub(crate) fn main(run_dir: &Path, args: &FollowArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-struct Followed {
-    follower: Follower,
+struct FollowSession {
+    follower: SettingFollower,
     name: String,
-    setting: Setting,
-    unit: Unit,
+    setting: FollowedSetting,
+    unit: SettingUnit,
     /// What the server's user set.
-    users: Value,
+    original: SettingValue,
     /// What we set, where it is not the user's.
-    ours: Value,
+    applied: SettingValue,
     /// Something was set, and what came of it is not known: whatever is there, and is not the user's, is ours.
-    unsure: bool,
+    uncertain: bool,
     /// It stays what it is whatever is set, as far as has been tried, and that was told.
-    held: bool,
+    unresponsive: bool,
     guard: Option<Child>,
     /// The last problem that was told.
-    told: String,
+    last_problem: String,
 }
 
-impl Followed {
+impl FollowSession {
     /// Whether it ended because the container is gone.
-    fn until_the_end(&mut self, run_dir: &Path, container: &str, signals: &Signals) -> Result<bool> {
+    fn run(&mut self, run_dir: &Path, container: &str, signals: &SignalFd) -> Result<bool> {
         let mut heard = timer::now();
         loop {
             let now = timer::now();
-            match show(run_dir, container) {
+            match fetch_container(run_dir, container) {
                 Ok(view) => {
                     heard = now;
-                    let room = Room { cpus: view.view.cpus, memory: view.view.memory };
+                    let room = EffectiveResources { cpus: view.view.cpus, memory: view.view.memory };
                     let done = self.step(now, room);
-                    self.tell(done);
+                    self.report_problem(done);
                 }
                 Err(error) if error.downcast_ref::<std::io::Error>().is_none() && is_gone(&error) => {
                     println!("{}: the container is gone", self.name);
                     return Ok(true);
                 }
                 Err(error) => {
-                    let is_away = now.saturating_sub(heard) >= AWAY;
-                    let kept = if is_away { self.put_back().err() } else { None };
-                    self.tell(Err(kept.unwrap_or(error)));
+                    let is_away = now.saturating_sub(heard) >= AGENT_GRACE;
+                    let kept = if is_away { self.restore_original().err() } else { None };
+                    self.report_problem(Err(kept.unwrap_or(error)));
                 }
             }
             let mut ready = [PollFd::new(signals, PollFlags::IN)];
-            let _ = rustix::event::poll(&mut ready, Some(&LOOK));
+            let _ = rustix::event::poll(&mut ready, Some(&POLL_INTERVAL));
             if signals.next()?.is_some() {
                 return Ok(false);
             }
         }
     }
 
-    fn step(&mut self, now: Micros, room: Room) -> Result<()> {
-        let Some(change) = self.follower.due(now, room) else { return Ok(()) };
+    fn step(&mut self, now: Micros, room: EffectiveResources) -> Result<()> {
+        let Some(change) = self.follower.due_change(now, room) else { return Ok(()) };
         let is = self.setting.get()?.0;
-        if !self.unsure && is != self.ours.or(self.users) {
+        if !self.uncertain && is != self.applied.or(self.original) {
             // Somebody else's word: from now on that is what the user set.
             let value = is.unwrap_or(change.from);
-            (self.users, self.ours) = (is, None);
-            self.follower.is_set_by_others(now, value);
-            println!("{}: somebody else has set {}: that is the most now", self.name, self.unit.shown(value));
+            (self.original, self.applied) = (is, None);
+            self.follower.set_externally(now, value);
+            println!(
+                "{}: somebody else has set {}: that is the most now",
+                self.name,
+                self.unit.display(value)
+            );
             return Ok(());
         }
-        self.unsure = true;
-        self.tell_guard(&format!("any {}", text(self.users)))?;
+        self.uncertain = true;
+        self.update_guard(&format!("any {}", value_text(self.original)))?;
         let set = self.setting.set(Some(change.to));
         let (value, _) = self.setting.get()?;
         // One that was killed may be heeded later.
-        self.unsure = set.as_ref().is_err_and(was_killed);
-        let stays = !self.unsure && value == is && value != Some(change.to);
+        self.uncertain = set.as_ref().is_err_and(was_killed);
+        let stays = !self.uncertain && value == is && value != Some(change.to);
         match (stays, &set) {
-            (true, Ok(())) => self.follower.stays(now, change.to),
-            _ => self.follower.is_now(now, value.unwrap_or(change.from)),
+            (true, Ok(())) => self.follower.mark_ineffective(now, change.to),
+            _ => self.follower.confirm(now, value.unwrap_or(change.from)),
         }
-        self.ours = value.filter(|_| value != self.users);
+        self.applied = value.filter(|_| value != self.original);
         if stays {
             // What a server is told and does not do may still be written down, for its next start to find.
             let back = self.setting.set(is).context("what its user set could not be put back");
             // Who refuses the one may refuse the other.
             if set.is_ok() {
-                self.unsure = back.is_err();
+                self.uncertain = back.is_err();
                 back?;
             }
         }
-        match self.ours {
-            _ if self.unsure => {}
-            Some(ours) => self.tell_guard(&format!("{ours} {}", text(self.users)))?,
-            None => self.tell_guard("done")?,
+        match self.applied {
+            _ if self.uncertain => {}
+            Some(ours) => self.update_guard(&format!("{ours} {}", value_text(self.original)))?,
+            None => self.update_guard("done")?,
         }
         set?;
-        let told = std::mem::replace(&mut self.held, stays);
+        let told = std::mem::replace(&mut self.unresponsive, stays);
         if stays {
-            let is = is.map_or("none".to_owned(), |is| self.unit.shown(is));
-            let to = self.unit.shown(change.to);
+            let is = is.map_or("none".to_owned(), |is| self.unit.display(is));
+            let to = self.unit.display(change.to);
             ensure!(
                 told,
                 "the server keeps {is} where {to} is set, so {is} is set again: it rounds, or something stronger says so, as its \
@@ -212,9 +216,9 @@ impl Followed {
     }
 
     /// Says what is ours to whoever is left when this process is killed.
-    fn tell_guard(&mut self, line: &str) -> Result<()> {
+    fn update_guard(&mut self, line: &str) -> Result<()> {
         if self.guard.as_mut().is_none_or(|guard| !matches!(guard.try_wait(), Ok(None))) {
-            self.guard = Some(self.setting.guard()?);
+            self.guard = Some(self.setting.spawn_guard()?);
         }
         let input = self.guard.as_mut().and_then(|guard| guard.stdin.as_mut());
         let input = input.context("the guard has no input")?;
@@ -223,18 +227,18 @@ impl Followed {
 
     /// Gives the server what its user set, unless somebody else has set another value since. Where that fails, the guard tries it once
     /// more when this process ends.
-    fn put_back(&mut self) -> Result<()> {
-        if self.ours.is_none() && !self.unsure {
+    fn restore_original(&mut self) -> Result<()> {
+        if self.applied.is_none() && !self.uncertain {
             return Ok(());
         }
         let back = self.setting.get().and_then(|(is, _)| {
-            if self.unsure || is == self.ours { self.setting.set(self.users) } else { Ok(()) }
+            if self.uncertain || is == self.applied { self.setting.set(self.original) } else { Ok(()) }
         });
         back.context("what its user set could not be put back")?;
-        let was = self.ours.take();
-        self.unsure = false;
-        self.follower.is_now(timer::now(), self.users.or(was).unwrap_or_else(|| self.follower.value()));
-        println!("{}: {} again, as its user set it", self.name, text(self.users));
+        let was = self.applied.take();
+        self.uncertain = false;
+        self.follower.confirm(timer::now(), self.original.or(was).unwrap_or_else(|| self.follower.value()));
+        println!("{}: {} again, as its user set it", self.name, value_text(self.original));
         if let Some(mut guard) = self.guard.take() {
             let _ = guard.stdin.take().map(|mut input| input.write_all(b"done\n"));
             let _ = guard.wait();
@@ -243,52 +247,59 @@ impl Followed {
     }
 
     /// Each problem once.
-    fn tell(&mut self, done: Result<()>) {
+    fn report_problem(&mut self, done: Result<()>) {
         let problem = done.err().map(|error| elbowroom_client::output::one_line(&error)).unwrap_or_default();
-        if !problem.is_empty() && problem != self.told {
+        if !problem.is_empty() && problem != self.last_problem {
             eprintln!("elbowroom: {}: {problem}", self.name);
         }
-        self.told = problem;
+        self.last_problem = problem;
     }
 }
 
-impl Setting {
+impl FollowedSetting {
     fn new(program: &[String], cgroup: &str) -> Result<Self> {
         let (program, cgroup) = (program.to_vec(), cgroup.to_owned());
-        Ok(Self { program, cgroup, first: None, never: Stop::new()? })
+        Ok(Self { program, cgroup, first_process: None, stop: StopFlag::new()? })
     }
 
     /// What an actuator is told of the container: 0 where nobody runs in it, for without a process one would ask the host's server.
     fn environment(&mut self) -> Result<[(&'static str, String); 2]> {
-        if self.first.is_none_or(|(pid, started)| started.is_none() || process::started(pid) != started) {
-            let pid = Containers::open(&ContainerSources::default())?.first_process(&self.cgroup);
-            self.first = pid.map(|pid| (pid, process::started(pid)));
+        if self
+            .first_process
+            .is_none_or(|(pid, started)| started.is_none() || process::start_time(pid) != started)
+        {
+            let pid = ContainerSelector::open(&ContainerSources::default())?.first_process(&self.cgroup);
+            self.first_process = pid.map(|pid| (pid, process::start_time(pid)));
         }
-        let pid = self.first.map_or(0, |(pid, _)| pid);
-        Ok([(PID, pid.to_string()), (CGROUP, self.cgroup.clone())])
+        let pid = self.first_process.map_or(0, |(pid, _)| pid);
+        Ok([(PID_ENV, pid.to_string()), (CGROUP_ENV, self.cgroup.clone())])
     }
 
-    fn ask(&mut self, words: &[&str]) -> Result<Option<String>> {
+    fn run_actuator(&mut self, words: &[&str]) -> Result<Option<String>> {
         let environment = self.environment()?;
         let (program, arguments) = self.program.split_at(1);
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let command = [program, &words, arguments].concat();
-        Ok(last_line(&command, &environment, PATIENCE, &self.never)?)
+        Ok(last_line(&command, &environment, ACTUATOR_TIMEOUT, &self.stop)?)
     }
 
-    fn get(&mut self) -> Result<(Value, Unit)> {
-        let line = self.ask(&["get"])?.unwrap_or_default();
-        parse(&line).with_context(|| format!("{} get", self.program[0]))
+    fn get(&mut self) -> Result<(SettingValue, SettingUnit)> {
+        let line = self.run_actuator(&["get"])?.unwrap_or_default();
+        parse_setting(&line).with_context(|| format!("{} get", self.program[0]))
     }
 
-    fn set(&mut self, value: Value) -> Result<()> {
-        self.ask(&["set", &text(value)]).map(drop)
+    fn set(&mut self, value: SettingValue) -> Result<()> {
+        self.run_actuator(&["set", &value_text(value)]).map(drop)
     }
 
     /// In a process group of its own: a key on the terminal is not meant for it.
-    fn guard(&mut self) -> Result<Child> {
+    fn spawn_guard(&mut self) -> Result<Child> {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", GUARD, "sh"]).args(&self.program).process_group(0).envs(self.environment()?);
+        command
+            .args(["-c", GUARD_SCRIPT, "sh"])
+            .args(&self.program)
+            .process_group(0)
+            .envs(self.environment()?);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         command.spawn().context("starting a guard that puts the setting back")
     }
@@ -296,10 +307,10 @@ impl Setting {
 
 /// Whether an actuator was at work for too long; one that ends by itself has done what can be read now.
 fn was_killed(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<Failure>().is_some_and(|failure| failure.killed)
+    error.downcast_ref::<ProgramFailure>().is_some_and(|failure| failure.killed)
 }
 
-fn text(value: Value) -> String {
+fn value_text(value: SettingValue) -> String {
     value.map_or("none".to_owned(), |value| value.to_string())
 }
 
@@ -307,7 +318,7 @@ fn text(value: Value) -> String {
 ///
 /// # Errors
 /// What it said is something else: quoted, on one line.
-pub fn parse(line: &str) -> Result<(Value, Unit)> {
+pub fn parse_setting(line: &str) -> Result<(SettingValue, SettingUnit)> {
     let what = || {
         let said: String = line.chars().take(80).flat_map(char::escape_debug).collect();
         format!(
@@ -316,20 +327,20 @@ pub fn parse(line: &str) -> Result<(Value, Unit)> {
     };
     let (value, unit) = line.split_once(' ').with_context(what)?;
     let unit = match unit {
-        "bytes" => Unit::Bytes,
-        "count" => Unit::Count,
+        "bytes" => SettingUnit::Bytes,
+        "count" => SettingUnit::Count,
         _ => bail!(what()),
     };
     let value = if value == "none" { None } else { Some(value.parse().ok().with_context(what)?) };
     Ok((value, unit))
 }
 
-fn rule(args: &FollowArgs, users: Value, unit: Unit) -> Result<Rule> {
-    let read = |flag: &str, text: &Option<String>| -> Result<Value> {
+fn rule(args: &FollowArgs, users: SettingValue, unit: SettingUnit) -> Result<FollowRule> {
+    let read = |flag: &str, text: &Option<String>| -> Result<SettingValue> {
         let Some(text) = text else { return Ok(None) };
         let value = match unit {
-            Unit::Bytes => parse_bytes(text).map(Bytes::get).map_err(|error| anyhow!("{error}")),
-            Unit::Count => text.parse().map_err(|_| anyhow!("{text:?} is no whole number, as 4")),
+            SettingUnit::Bytes => parse_bytes(text).map(Bytes::get).map_err(|error| anyhow!("{error}")),
+            SettingUnit::Count => text.parse().map_err(|_| anyhow!("{text:?} is no whole number, as 4")),
         };
         value.map(Some).with_context(|| flag.to_owned())
     };
@@ -337,13 +348,13 @@ fn rule(args: &FollowArgs, users: Value, unit: Unit) -> Result<Rule> {
     let most = most.context("the server has no maximum of its own: say how much it may have, with --most")?;
     let least = match (read("--least", &args.least)?, unit) {
         (Some(least), _) => least,
-        (None, Unit::Bytes) => LEAST.min(most),
-        (None, Unit::Count) => 1,
+        (None, SettingUnit::Bytes) => DEFAULT_MIN_BYTES.min(most),
+        (None, SettingUnit::Count) => 1,
     };
-    ensure!(least <= most, "--least: {} is more than the most, {}", unit.shown(least), unit.shown(most));
+    ensure!(least <= most, "--least: {} is more than the most, {}", unit.display(least), unit.display(most));
     ensure!(args.every >= Micros::secs(1), "--every: \"{}\" is too often: at least \"1s\"", args.every);
-    let percent = args.part.unwrap_or(if unit == Unit::Bytes { 50 } else { 100 });
-    Ok(Rule { unit, percent, least, most, every: args.every })
+    let percent = args.part.unwrap_or(if unit == SettingUnit::Bytes { 50 } else { 100 });
+    Ok(FollowRule { unit, percent, min: least, max: most, min_interval: args.every })
 }
 
 fn percent(text: &str) -> Result<u32, String> {
@@ -353,10 +364,10 @@ fn percent(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "write a part from 1% to 10000%".to_owned())
 }
 
-fn show(run_dir: &Path, container: &str) -> Result<ContainerView> {
-    match Client::connect(run_dir)?.ask(&Request::Show(container.to_owned()))? {
-        Response::Container(view) => Ok(*view),
-        _ => elbowroom_client::output::unexpected(),
+fn fetch_container(run_dir: &Path, container: &str) -> Result<ContainerView> {
+    match ControlClient::connect(run_dir)?.request(&ControlRequest::Show(container.to_owned()))? {
+        ControlResponse::Container(view) => Ok(*view),
+        _ => elbowroom_client::output::unexpected_response(),
     }
 }
 
@@ -373,14 +384,14 @@ mod tests {
 
     #[test]
     fn what_an_actuator_prints_is_a_value_and_its_unit() {
-        assert_eq!(parse("134217728 bytes").unwrap(), (Some(134_217_728), Unit::Bytes));
-        assert_eq!(parse("none bytes").unwrap(), (None, Unit::Bytes));
-        assert_eq!(parse("4 count").unwrap(), (Some(4), Unit::Count));
+        assert_eq!(parse_setting("134217728 bytes").unwrap(), (Some(134_217_728), SettingUnit::Bytes));
+        assert_eq!(parse_setting("none bytes").unwrap(), (None, SettingUnit::Bytes));
+        assert_eq!(parse_setting("4 count").unwrap(), (Some(4), SettingUnit::Count));
         for bad in ["", "4", "4 apples", "-1 count", "4  count", "1e9 bytes", "99999999999999999999 bytes"] {
-            let error = format!("{:#}", parse(bad).unwrap_err());
+            let error = format!("{:#}", parse_setting(bad).unwrap_err());
             assert!(error.contains("as \"134217728 bytes\""), "{error}");
         }
-        assert!(!format!("{:#}", parse("a\n\x1b[2J").unwrap_err()).contains('\x1b'));
+        assert!(!format!("{:#}", parse_setting("a\n\x1b[2J").unwrap_err()).contains('\x1b'));
     }
 
     fn args(least: Option<&str>, most: Option<&str>) -> FollowArgs {
@@ -396,17 +407,16 @@ mod tests {
 
     #[test]
     fn bounds_are_the_users_unless_the_operator_gives_others() {
-        let check =
-            |args: FollowArgs, users, unit| rule(&args, users, unit).map(|rule| (rule.least, rule.most));
-        assert_eq!(check(args(None, None), Some(1 << 30), Unit::Bytes).unwrap(), (16 << 20, 1 << 30));
-        assert_eq!(check(args(None, None), Some(1 << 20), Unit::Bytes).unwrap(), (1 << 20, 1 << 20));
-        assert_eq!(check(args(Some("2"), Some("8")), None, Unit::Count).unwrap(), (2, 8));
+        let check = |args: FollowArgs, users, unit| rule(&args, users, unit).map(|rule| (rule.min, rule.max));
+        assert_eq!(check(args(None, None), Some(1 << 30), SettingUnit::Bytes).unwrap(), (16 << 20, 1 << 30));
+        assert_eq!(check(args(None, None), Some(1 << 20), SettingUnit::Bytes).unwrap(), (1 << 20, 1 << 20));
+        assert_eq!(check(args(Some("2"), Some("8")), None, SettingUnit::Count).unwrap(), (2, 8));
         for (args, users, unit, said) in [
-            (args(None, None), None, Unit::Bytes, "--most"),
-            (args(Some("9"), None), Some(4), Unit::Count, "--least"),
-            (args(Some("1GiB"), None), Some(4), Unit::Count, "no whole number"),
-            (args(Some("5"), None), Some(4), Unit::Bytes, "--least"),
-            (FollowArgs { every: Micros::ZERO, ..args(None, None) }, Some(4), Unit::Count, "--every"),
+            (args(None, None), None, SettingUnit::Bytes, "--most"),
+            (args(Some("9"), None), Some(4), SettingUnit::Count, "--least"),
+            (args(Some("1GiB"), None), Some(4), SettingUnit::Count, "no whole number"),
+            (args(Some("5"), None), Some(4), SettingUnit::Bytes, "--least"),
+            (FollowArgs { every: Micros::ZERO, ..args(None, None) }, Some(4), SettingUnit::Count, "--every"),
         ] {
             let error = format!("{:#}", check(args, users, unit).unwrap_err());
             assert!(error.contains(said), "{error}");
@@ -415,7 +425,7 @@ mod tests {
 
     /// A server of 100 bytes, and a follower of it that may have all of 100 or less; where a file `broken` or `refusing` is, no value can
     /// be read or set; where `held` is, what is set is `written` down and changes nothing.
-    fn followed(dir: &Path) -> Followed {
+    fn followed(dir: &Path) -> FollowSession {
         let script = dir.join("actuator");
         let text = r#"#!/bin/sh
 cd "${0%/*}"
@@ -427,21 +437,27 @@ esac
         std::fs::write(&script, text).unwrap();
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::write(dir.join("value"), "100").unwrap();
-        let setting = Setting::new(&[script.display().to_string()], "/nobody").unwrap();
-        let rule = Rule { unit: Unit::Bytes, percent: 50, least: 1, most: 100, every: Micros::secs(1) };
-        let (follower, name, told) = (Follower::new(rule, 100), "db".to_owned(), String::new());
-        let (users, unit) = (Some(100), Unit::Bytes);
-        Followed {
+        let setting = FollowedSetting::new(&[script.display().to_string()], "/nobody").unwrap();
+        let rule = FollowRule {
+            unit: SettingUnit::Bytes,
+            percent: 50,
+            min: 1,
+            max: 100,
+            min_interval: Micros::secs(1),
+        };
+        let (follower, name, told) = (SettingFollower::new(rule, 100), "db".to_owned(), String::new());
+        let (users, unit) = (Some(100), SettingUnit::Bytes);
+        FollowSession {
             follower,
             name,
             setting,
             unit,
-            users,
-            ours: None,
-            unsure: false,
-            held: false,
+            original: users,
+            applied: None,
+            uncertain: false,
+            unresponsive: false,
             guard: None,
-            told,
+            last_problem: told,
         }
     }
 
@@ -450,30 +466,30 @@ esac
         let dir = tempfile::tempdir().unwrap();
         let broken = dir.path().join("broken");
         let value = || std::fs::read_to_string(dir.path().join("value")).unwrap();
-        let room = |memory| Room { cpus: 1, memory: Bytes(memory) };
+        let room = |memory| EffectiveResources { cpus: 1, memory: Bytes(memory) };
         let mut followed = followed(dir.path());
         // It is set, and then nothing can be read.
         followed.setting.set(Some(50)).unwrap();
-        followed.unsure = true;
+        followed.uncertain = true;
         std::fs::write(&broken, "").unwrap();
         assert!(followed.step(Micros::secs(1), room(100)).is_err());
-        assert!(followed.put_back().is_err());
+        assert!(followed.restore_original().is_err());
         std::fs::remove_file(&broken).unwrap();
         followed.step(Micros::secs(2), room(80)).unwrap();
-        assert_eq!((followed.users, followed.ours, value().trim()), (Some(100), Some(40), "40"));
+        assert_eq!((followed.original, followed.applied, value().trim()), (Some(100), Some(40), "40"));
         // It cannot be put back the first time.
         std::fs::write(&broken, "").unwrap();
-        assert!(followed.put_back().is_err());
-        assert_eq!(followed.ours, Some(40));
+        assert!(followed.restore_original().is_err());
+        assert_eq!(followed.applied, Some(40));
         std::fs::remove_file(&broken).unwrap();
-        followed.put_back().unwrap();
-        assert_eq!((followed.ours, value().trim()), (None, "100"));
+        followed.restore_original().unwrap();
+        assert_eq!((followed.applied, value().trim()), (None, "100"));
         // What is somebody else's stays.
         let later = |seconds| timer::now().saturating_add(Micros::secs(seconds));
         followed.step(later(2), room(80)).unwrap();
         std::fs::write(dir.path().join("value"), "30").unwrap();
         followed.step(later(4), room(20)).unwrap();
-        assert_eq!((followed.users, followed.ours, value().trim()), (Some(30), None, "30"));
+        assert_eq!((followed.original, followed.applied, value().trim()), (Some(30), None, "30"));
     }
 
     #[test]
@@ -482,13 +498,13 @@ esac
         let refusing = dir.path().join("refusing");
         let mut followed = followed(dir.path());
         std::fs::write(&refusing, "").unwrap();
-        let room = Room { cpus: 1, memory: Bytes(80) };
+        let room = EffectiveResources { cpus: 1, memory: Bytes(80) };
         assert!(followed.step(Micros::secs(1), room).is_err());
         std::fs::remove_file(&refusing).unwrap();
         std::fs::write(dir.path().join("value"), "30").unwrap();
         followed.step(Micros::secs(3), room).unwrap();
-        followed.put_back().unwrap();
-        assert_eq!(followed.users, Some(30));
+        followed.restore_original().unwrap();
+        assert_eq!(followed.original, Some(30));
         assert_eq!(std::fs::read_to_string(dir.path().join("value")).unwrap(), "30");
     }
 
@@ -497,14 +513,14 @@ esac
         let dir = tempfile::tempdir().unwrap();
         let (held, refusing) = (dir.path().join("held"), dir.path().join("refusing"));
         let read = |name| std::fs::read_to_string(dir.path().join(name)).unwrap().trim().to_owned();
-        let room = |memory| Room { cpus: 1, memory: Bytes(memory) };
+        let room = |memory| EffectiveResources { cpus: 1, memory: Bytes(memory) };
         let mut followed = followed(dir.path());
         std::fs::write(&held, "").unwrap();
         let error = followed.step(Micros::secs(1), room(80)).unwrap_err().to_string();
         let (is, to) = (Bytes(100), Bytes(40));
         assert!(error.contains(&format!("keeps {is} where {to} is set")), "{error}");
         assert_eq!((read("written"), read("value")), ("100".into(), "100".into()));
-        assert_eq!((followed.ours, followed.unsure), (None, false));
+        assert_eq!((followed.applied, followed.uncertain), (None, false));
         // Not again, but for what is further away, and without another word.
         std::fs::remove_file(dir.path().join("written")).unwrap();
         followed.step(Micros::secs(3), room(80)).unwrap();
@@ -514,12 +530,12 @@ esac
         // What is ours already stays ours.
         std::fs::remove_file(&held).unwrap();
         followed.step(Micros::secs(7), room(10)).unwrap();
-        assert_eq!((read("value"), followed.ours), ("5".into(), Some(5)));
+        assert_eq!((read("value"), followed.applied), ("5".into(), Some(5)));
         std::fs::write(&held, "").unwrap();
         assert!(followed.step(Micros::secs(9), room(4)).is_err());
-        assert_eq!((read("written"), followed.ours), ("5".into(), Some(5)));
+        assert_eq!((read("written"), followed.applied), ("5".into(), Some(5)));
         std::fs::remove_file(&held).unwrap();
-        followed.put_back().unwrap();
+        followed.restore_original().unwrap();
         assert_eq!((read("written"), read("value")), ("100".into(), "100".into()));
         // Where it cannot be put back at once it is at the end, though the value is its user's.
         followed.setting = {
@@ -533,14 +549,14 @@ esac
 "#;
             std::fs::write(&script, text).unwrap();
             std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-            Setting::new(&[script.display().to_string()], "/nobody").unwrap()
+            FollowedSetting::new(&[script.display().to_string()], "/nobody").unwrap()
         };
         assert!(followed.step(timer::now().saturating_add(Micros::secs(20)), room(80)).is_err());
-        assert_eq!((read("written"), followed.unsure), ("40".into(), true));
+        assert_eq!((read("written"), followed.uncertain), ("40".into(), true));
         std::fs::remove_file(&refusing).unwrap();
         std::fs::write(dir.path().join("later"), "").unwrap();
-        followed.put_back().unwrap();
-        assert_eq!((read("written"), followed.unsure), ("100".into(), false));
+        followed.restore_original().unwrap();
+        assert_eq!((read("written"), followed.uncertain), ("100".into(), false));
     }
 
     #[test]

@@ -1,22 +1,24 @@
 //! `elbowroom memory`: what is shared, who is owed how much, who lends; and a container's part of it in other verbs.
 
 use anyhow::Result;
-use elbowroom_client::api::{AlertView, MemoryOf, MemoryReport, Request, Response};
-use elbowroom_client::control::Client;
-use elbowroom_client::output::{Format, Output};
-use elbowroom_client::output::{json, unexpected};
-use elbowroom_client::rates;
+use elbowroom_client::api::{AlertView, ContainerMemory, ControlRequest, ControlResponse, MemoryReport};
+use elbowroom_client::control::ControlClient;
+use elbowroom_client::number_format;
+use elbowroom_client::output::{Format, OutputArgs};
+use elbowroom_client::output::{json, unexpected_response};
 use elbowroom_client::table::{Align, clip, table};
-use elbowroom_govern::Mode;
-use elbowroom_govern::memory::{Decision, PoolView, Source, Standing};
+use elbowroom_govern::GovernorMode;
+use elbowroom_govern::memory::{ColourSource, ContainerMemoryStatus, MemoryDecision, PoolView};
 use elbowroom_types::unit::{Bytes, Limit};
 use std::fmt::Write;
 use std::path::Path;
 
 /// `elbowroom memory`.
-pub(crate) fn memory(run_dir: &Path, output: Output) -> Result<String> {
-    let Response::Memory(report) = Client::connect(run_dir)?.ask(&Request::Memory)? else {
-        return unexpected();
+pub(crate) fn memory(run_dir: &Path, output: OutputArgs) -> Result<String> {
+    let ControlResponse::Memory(report) =
+        ControlClient::connect(run_dir)?.request(&ControlRequest::Memory)?
+    else {
+        return unexpected_response();
     };
     match output.format {
         Format::Json => json(&report),
@@ -26,10 +28,10 @@ pub(crate) fn memory(run_dir: &Path, output: Output) -> Result<String> {
 
 fn text(report: &MemoryReport) -> String {
     let mode = match (report.mode, &report.not_enforced) {
-        (Mode::Off, _) => return "off: set memory.mode to \"observe\" or \"enforce\"\n".to_owned(),
-        (Mode::Observe, _) => "observing: decisions are shown, nothing is moved".to_owned(),
-        (Mode::Enforce, None) => "enforcing".to_owned(),
-        (Mode::Enforce, Some(why)) => format!("not enforcing, though asked to: {why}"),
+        (GovernorMode::Off, _) => return "off: set memory.mode to \"observe\" or \"enforce\"\n".to_owned(),
+        (GovernorMode::Observe, _) => "observing: decisions are shown, nothing is moved".to_owned(),
+        (GovernorMode::Enforce, None) => "enforcing".to_owned(),
+        (GovernorMode::Enforce, Some(why)) => format!("not enforcing, though asked to: {why}"),
     };
     let mut text = mode + "\n";
     if report.containers.is_empty() {
@@ -58,9 +60,9 @@ fn pool_table(pools: &[PoolView]) -> String {
     let row = |pool: &PoolView| {
         vec![
             clip(if pool.path == "/" { "the machine" } else { &pool.path }, 24),
-            rates::bytes(pool.size.get()),
-            rates::bytes(pool.room.get()),
-            rates::bytes(pool.reserved.get()),
+            number_format::short_bytes(pool.size.get()),
+            number_format::short_bytes(pool.room.get()),
+            number_format::short_bytes(pool.reserved.get()),
             pool.containers.to_string(),
             pool.needers.to_string(),
             if pool.short { "is short" } else { "suffices" }.to_owned(),
@@ -69,7 +71,7 @@ fn pool_table(pools: &[PoolView]) -> String {
     table(&heading, &pools.iter().map(row).collect::<Vec<_>>())
 }
 
-fn container_table(containers: &[MemoryOf]) -> String {
+fn container_table(containers: &[ContainerMemory]) -> String {
     let heading = [
         ("CONTAINER", Align::Left),
         ("DOING", Align::Left),
@@ -81,18 +83,18 @@ fn container_table(containers: &[MemoryOf]) -> String {
         ("LENT", Align::Right),
         ("KEPT", Align::Right),
     ];
-    let row = |of: &MemoryOf| {
+    let row = |of: &ContainerMemory| {
         let s = &of.standing;
         vec![
             clip(of.container.name.as_ref().unwrap_or(&of.container.id), 18),
-            rates::colour(s.colour).to_owned(),
-            source(s.source).to_owned(),
-            rates::memory_state(s.state).to_owned(),
-            rates::bytes(s.usage.get()),
-            rates::bytes(s.entitlement.get()),
-            rates::bytes(s.floor.get()),
-            rates::bytes(s.lent.get()),
-            rates::bytes(if s.enforced { s.protected.get() } else { 0 }),
+            number_format::colour_name(s.colour).to_owned(),
+            source_name(s.source).to_owned(),
+            number_format::memory_state(s.state).to_owned(),
+            number_format::short_bytes(s.usage.get()),
+            number_format::short_bytes(s.entitlement.get()),
+            number_format::short_bytes(s.floor.get()),
+            number_format::short_bytes(s.lent.get()),
+            number_format::short_bytes(if s.enforced { s.protected.get() } else { 0 }),
         ]
     };
     table(&heading, &containers.iter().map(row).collect::<Vec<_>>())
@@ -104,30 +106,30 @@ fn alert_text(view: &AlertView) -> String {
     format!("{:<14} {about}\n    {}\n", view.alert.kind, clip(&view.alert.text, 400))
 }
 
-const fn source(source: Source) -> &'static str {
+const fn source_name(source: ColourSource) -> &'static str {
     match source {
-        Source::Unknown => "-",
-        Source::Probe => "probe",
-        Source::Stalls => "stalls",
-        Source::Refaults => "refaults",
+        ColourSource::Unknown => "-",
+        ColourSource::Probe => "probe",
+        ColourSource::Stalls => "stalls",
+        ColourSource::Refaults => "refaults",
     }
 }
 
 /// A container's memory on one line.
-pub(crate) fn standing_text(s: &Standing) -> String {
+pub(crate) fn memory_status_text(s: &ContainerMemoryStatus) -> String {
     let by = match s.source {
-        Source::Unknown => "not watched for long enough yet".to_owned(),
-        Source::Probe => match s.sigma {
-            Some(sigma) => format!("by its probe, {} of its objective", rates::part(Some(sigma))),
+        ColourSource::Unknown => "not watched for long enough yet".to_owned(),
+        ColourSource::Probe => match s.sigma {
+            Some(sigma) => format!("by its probe, {} of its objective", number_format::percent(Some(sigma))),
             None => "by its probe".to_owned(),
         },
-        Source::Stalls => format!("it waits for memory {} of the time", part(s.stall)),
-        Source::Refaults => "by refaults".to_owned(),
+        ColourSource::Stalls => format!("it waits for memory {} of the time", percent(s.stall)),
+        ColourSource::Refaults => "by refaults".to_owned(),
     };
     let mut line = format!(
         "{} ({by}), {}, owed {}, floor {}",
-        rates::colour(s.colour),
-        rates::memory_state(s.state),
+        number_format::colour_name(s.colour),
+        number_format::memory_state(s.state),
         s.entitlement,
         s.floor
     );
@@ -145,20 +147,20 @@ pub(crate) fn standing_text(s: &Standing) -> String {
 }
 
 /// What decided about a container's memory.
-pub(crate) fn explain_text(s: &Standing) -> String {
+pub(crate) fn memory_explanation(s: &ContainerMemoryStatus) -> String {
     let mut text = "\nmemory\n\n".to_owned();
     let working_set = match s.working_set {
         Bytes::ZERO => "no loan hurt it yet".to_owned(),
         at_least => format!("at least {at_least}, as {} loans that hurt have shown", s.failures.max(1)),
     };
     let mut rows = vec![
-        ("now", standing_text(s)),
+        ("now", memory_status_text(s)),
         ("used", format!("{}, of which {} can be taken", s.usage, s.reclaimable)),
         ("reservation", s.reserve.to_string()),
         ("working set", working_set),
     ];
     if let Some(until) = s.until {
-        rows.push(("left alone until", rates::monotonic(until)));
+        rows.push(("left alone until", number_format::monotonic(until)));
     }
     if let Some(high) = s.lease {
         rows.push(("held at", format!("{high} (for seconds)")));
@@ -171,18 +173,18 @@ pub(crate) fn explain_text(s: &Standing) -> String {
         let _ = writeln!(text, "\nlast decisions");
     }
     for decision in s.decisions.iter().rev() {
-        let _ = writeln!(text, "{:>13}  {}", rates::monotonic(decision.at), decision_text(decision));
+        let _ = writeln!(text, "{:>13}  {}", number_format::monotonic(decision.at), decision_text(decision));
     }
     text
 }
 
-fn decision_text(decision: &Decision) -> String {
+fn decision_text(decision: &MemoryDecision) -> String {
     let inputs = &decision.inputs;
     format!(
         "{}: {} [{}, used {}, owed {}, floor {}, {} free]",
-        rates::what(decision.what),
+        number_format::what(decision.what),
         decision.because,
-        rates::colour(inputs.colour),
+        number_format::colour_name(inputs.colour),
         inputs.usage,
         inputs.entitlement,
         inputs.floor,
@@ -191,23 +193,23 @@ fn decision_text(decision: &Decision) -> String {
 }
 
 /// A part of the time, where a tenth of a per cent matters.
-fn part(part: Option<f64>) -> String {
+fn percent(part: Option<f64>) -> String {
     part.map_or_else(|| "-".to_owned(), |part| format!("{:.1}%", part * 100.0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_client::api::Named;
-    use elbowroom_govern::memory::Inputs;
-    use elbowroom_govern::memory::{State, What};
-    use elbowroom_types::alert::{Alert, Kind, Subject};
+    use elbowroom_client::api::ContainerRef;
+    use elbowroom_govern::memory::DecisionInputs;
+    use elbowroom_govern::memory::{LendingState, MemoryAction};
+    use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
     use elbowroom_types::probe::Colour;
-    use elbowroom_types::sample::GroupId;
+    use elbowroom_types::sample::CgroupId;
     use elbowroom_types::unit::Micros;
 
-    fn standing() -> Standing {
-        let inputs = Inputs {
+    fn standing() -> ContainerMemoryStatus {
+        let inputs = DecisionInputs {
             colour: Colour::Green,
             sigma: Some(1.25),
             stall: None,
@@ -217,13 +219,13 @@ mod tests {
             working_set: Bytes::ZERO,
             room: Bytes::mib(9),
         };
-        let lend = What::Lend { amount: Bytes::mib(20) };
-        Standing {
+        let lend = MemoryAction::Lend { amount: Bytes::mib(20) };
+        ContainerMemoryStatus {
             colour: Colour::Green,
-            source: Source::Probe,
+            source: ColourSource::Probe,
             sigma: Some(1.25),
             stall: Some(0.001),
-            state: State::Quarantine,
+            state: LendingState::Quarantine,
             until: Some(Micros::secs(9)),
             usage: Bytes::mib(1000),
             reclaimable: Bytes::mib(700),
@@ -238,7 +240,12 @@ mod tests {
             lease: None,
             failures: 1,
             hands_off: None,
-            decisions: vec![Decision { at: Micros::secs(7), what: lend, inputs, because: "because".into() }],
+            decisions: vec![MemoryDecision {
+                at: Micros::secs(7),
+                what: lend,
+                inputs,
+                because: "because".into(),
+            }],
         }
     }
 
@@ -252,16 +259,19 @@ mod tests {
             containers: 1000,
             needers: 999,
         };
-        let container =
-            Named { id: "0123".into(), name: Some("a-name-of-many-letters".into()), path: "/x".into() };
-        let subject = Subject { group: Some(GroupId(1)), ..Subject::node(Kind::Starved) };
+        let container = ContainerRef {
+            id: "0123".into(),
+            name: Some("a-name-of-many-letters".into()),
+            path: "/x".into(),
+        };
+        let subject = AlertSubject { group: Some(CgroupId(1)), ..AlertSubject::node(AlertKind::Starved) };
         let alert = Alert::new(subject, Micros::secs(1), "it misses\nits objective".into());
         let alert = AlertView::new(alert, None, Some(container.clone()));
         MemoryReport {
-            mode: Mode::Observe,
+            mode: GovernorMode::Observe,
             not_enforced: None,
             pools: vec![pool],
-            containers: vec![MemoryOf { container, standing: standing() }],
+            containers: vec![ContainerMemory { container, standing: standing() }],
             alerts: vec![alert],
         }
     }
@@ -279,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_standing_says_who_judged_and_what_is_not_in_force() {
-        let line = standing_text(&standing());
+        let line = memory_status_text(&standing());
         let expect = "green (by its probe, 125% of its objective), quarantine, owed 300MiB, floor 300MiB, lent 200MiB, 300MiB kept \
                       for it (not in force), shows at most 980MiB";
         assert_eq!(line, expect);
@@ -287,7 +297,7 @@ mod tests {
 
     #[test]
     fn decisions_come_with_their_numbers() {
-        let text = explain_text(&standing());
+        let text = memory_explanation(&standing());
         assert!(
             text.contains("lends 20MiB: because [green, used 1GiB, owed 300MiB, floor 300MiB, 9MiB free]"),
             "{text}"

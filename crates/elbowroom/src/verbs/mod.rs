@@ -1,14 +1,14 @@
 //! One room per verb that only asks and prints.
 
 pub(crate) mod alerts;
-pub(crate) mod black_box;
 pub(crate) mod check;
 pub(crate) mod containers;
 pub(crate) mod disks;
-pub(crate) mod engine;
+pub(crate) mod engine_hooks;
 pub(crate) mod follow;
 pub(crate) mod memory;
 pub(crate) mod probe;
 pub(crate) mod record;
 pub(crate) mod restore;
+pub(crate) mod ring_recording;
 pub(crate) mod top;

@@ -2,37 +2,37 @@
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use elbowroom_agent::alerts::Stop;
-use elbowroom_agent::probes::settings::Probe;
+use elbowroom_agent::alerts::StopFlag;
+use elbowroom_agent::probes::settings::ProbeSettings;
 use elbowroom_agent::probes::socket_path;
-use elbowroom_agent::probes::source::Source;
-use elbowroom_client::api::label;
-use elbowroom_client::api::{ContainerView, ProbeView, Request, Response};
-use elbowroom_client::control::Client;
-use elbowroom_client::output::{Format, Output};
-use elbowroom_client::output::{json, unexpected};
+use elbowroom_agent::probes::source::ProbeSource;
+use elbowroom_client::api::display_name;
+use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, ProbeView};
+use elbowroom_client::control::ControlClient;
+use elbowroom_client::output::{Format, OutputArgs};
+use elbowroom_client::output::{json, unexpected_response};
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_linux::probe;
-use elbowroom_types::probe::{Colour, Kind, LONGEST, Measure, Record, Report};
+use elbowroom_types::probe::{Colour, MAX_RECORD_LEN, Measure, MeasureKind, ProbeRecord, ProbeReport};
 use std::io::{BufRead, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// Where programs in a container are told to send to.
-pub(crate) const VARIABLE: &str = "ELBOWROOM_PROBE";
+pub(crate) const PROBE_SOCKET_ENV: &str = "ELBOWROOM_PROBE";
 /// How long the agent may take to answer; it does in microseconds.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Arguments of `probe`.
 #[derive(Args)]
 pub(crate) struct ProbeArgs {
     #[command(subcommand)]
-    what: What,
+    command: ProbeCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum ProbeCommand {
     /// Say how this container's application is doing.
     ///
     /// RECORD is `served=812 offered=900 objective=800`, `kind=latency served=0.012 objective=0.05`, counters that only grow
@@ -43,7 +43,7 @@ enum What {
     )]
     Send(SendArgs),
     /// List the containers that have a probe, and what was heard of it.
-    List(Output),
+    List(OutputArgs),
     /// Ask a source once and print what it says; needs no agent.
     ///
     /// SOURCE is file:PATH, http://HOST:PORT/PATH KEY=METRIC..., or exec:PROGRAM ARGUMENTS, as in `elbowroom run --probe`. Exit
@@ -67,22 +67,24 @@ struct TryArgs {
     #[arg(required = true)]
     source: Vec<String>,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 /// `elbowroom probe`.
 pub(crate) fn main(run_dir: &Path, args: &ProbeArgs) -> Result<ExitCode> {
-    match &args.what {
-        What::Send(args) => send(run_dir, args).map(|()| ExitCode::SUCCESS),
-        What::List(output) => crate::print(&list(run_dir, *output)?),
-        What::Try(args) => try_once(args),
+    match &args.command {
+        ProbeCommand::Send(args) => send(run_dir, args).map(|()| ExitCode::SUCCESS),
+        ProbeCommand::List(output) => crate::print(&list(run_dir, *output)?),
+        ProbeCommand::Try(args) => try_once(args),
     }
 }
 
 fn send(run_dir: &Path, args: &SendArgs) -> Result<()> {
     let mut way = match &args.container {
-        Some(container) => Way::Control(Box::new(Client::connect(run_dir)?), container.clone()),
-        None => Way::Socket(run_dir.to_owned()),
+        Some(container) => {
+            ProbeTransport::Control(Box::new(ControlClient::connect(run_dir)?), container.clone())
+        }
+        None => ProbeTransport::Socket(run_dir.to_owned()),
     };
     if args.record != ["-"] {
         return way.send(args.record.join(" ").as_bytes());
@@ -91,7 +93,7 @@ fn send(run_dir: &Path, args: &SendArgs) -> Result<()> {
     loop {
         let mut line = Vec::new();
         // One byte more than a record has, so that one that is too long is refused as such.
-        if (&mut lines).take(LONGEST as u64 + 1).read_until(b'\n', &mut line)? == 0 {
+        if (&mut lines).take(MAX_RECORD_LEN as u64 + 1).read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
         if !line.trim_ascii().is_empty() {
@@ -101,31 +103,31 @@ fn send(run_dir: &Path, args: &SendArgs) -> Result<()> {
 }
 
 /// How a record reaches the agent.
-enum Way {
+enum ProbeTransport {
     /// As this process's own container.
     Socket(PathBuf),
     /// As somebody who may ask the agent.
-    Control(Box<Client>, String),
+    Control(Box<ControlClient>, String),
 }
 
-impl Way {
+impl ProbeTransport {
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        let record = Record::parse(bytes)?;
+        let record = ProbeRecord::parse(bytes)?;
         match self {
             Self::Control(client, container) => {
-                let request = Request::Probe { container: container.clone(), record };
-                client.ask(&request).map(drop)
+                let request = ControlRequest::Probe { container: container.clone(), record };
+                client.request(&request).map(drop)
             }
-            Self::Socket(run_dir) => send_here(run_dir, &serde_json::to_vec(&record)?),
+            Self::Socket(run_dir) => send_to_socket(run_dir, &serde_json::to_vec(&record)?),
         }
     }
 }
 
 /// Sends to the first socket that is there: the one we were told of, the host's, that of the container's own network.
-fn send_here(run_dir: &Path, record: &[u8]) -> Result<()> {
-    let told = std::env::var_os(VARIABLE).map(PathBuf::from);
+fn send_to_socket(run_dir: &Path, record: &[u8]) -> Result<()> {
+    let told = std::env::var_os(PROBE_SOCKET_ENV).map(PathBuf::from);
     for path in [told, Some(socket_path(run_dir)), None] {
-        match probe::send(path.as_deref(), record, PATIENCE) {
+        match probe::send(path.as_deref(), record, REPLY_TIMEOUT) {
             Ok(answer) if answer.is_empty() => return Ok(()),
             Ok(refused) => bail!("{refused}"),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
@@ -139,14 +141,14 @@ fn send_here(run_dir: &Path, record: &[u8]) -> Result<()> {
 }
 
 fn try_once(args: &TryArgs) -> Result<ExitCode> {
-    let probe = Probe::parse(&args.source.join(" "), true)?;
-    if !probe.asks() {
+    let probe = ProbeSettings::parse(&args.source.join(" "), true)?;
+    if !probe.is_polled() {
         bail!("nothing to ask: write file:PATH, http://HOST:PORT/PATH or exec:PROGRAM");
     }
-    match Source::new(probe, 0).ask(&Stop::new()?) {
+    match ProbeSource::new(probe, 0).poll(&StopFlag::new()?) {
         Ok(Some(record)) => crate::print(&match args.output.format {
             Format::Json => json(&record)?,
-            Format::Text => words(&record) + "\n",
+            Format::Text => record_text(&record) + "\n",
         }),
         Ok(None) => Ok(ExitCode::from(1)),
         Err(problem) => bail!("{problem}"),
@@ -154,7 +156,7 @@ fn try_once(args: &TryArgs) -> Result<ExitCode> {
 }
 
 /// A record as `send` takes it.
-fn words(record: &Record) -> String {
+fn record_text(record: &ProbeRecord) -> String {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(record) else { return String::new() };
     let word = |(key, value): (&String, &serde_json::Value)| match value {
         serde_json::Value::String(text) => format!("{key}={text}"),
@@ -163,9 +165,11 @@ fn words(record: &Record) -> String {
     fields.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-fn list(run_dir: &Path, output: Output) -> Result<String> {
-    let Response::List(containers) = Client::connect(run_dir)?.ask(&Request::List)? else {
-        return unexpected();
+fn list(run_dir: &Path, output: OutputArgs) -> Result<String> {
+    let ControlResponse::List(containers) =
+        ControlClient::connect(run_dir)?.request(&ControlRequest::List)?
+    else {
+        return unexpected_response();
     };
     let with: Vec<(&ContainerView, &ProbeView)> =
         containers.iter().filter_map(|c| Some((c, c.probe.as_ref()?))).collect();
@@ -192,10 +196,10 @@ fn list(run_dir: &Path, output: Output) -> Result<String> {
                 (None, None) => "nothing yet".to_owned(),
             };
             vec![
-                clip(&label(c), 28),
+                clip(&display_name(c), 28),
                 clip(&probe.source, 40),
                 probe.freshness.name().to_owned(),
-                age(probe),
+                age_text(probe),
                 says,
             ]
         })
@@ -203,7 +207,7 @@ fn list(run_dir: &Path, output: Output) -> Result<String> {
     Ok(table(&heading, &rows))
 }
 
-fn age(probe: &ProbeView) -> String {
+fn age_text(probe: &ProbeView) -> String {
     probe.age_usec.map_or("-".to_owned(), |age| format!("{:.1}s", age as f64 / 1e6))
 }
 
@@ -211,7 +215,7 @@ fn age(probe: &ProbeView) -> String {
 pub(super) fn probe_text(probe: &ProbeView) -> String {
     let mut text = format!("{}, {}", probe.source, probe.freshness.name());
     if let Some(report) = &probe.report {
-        text += &format!(": {} ({} ago)", report_text(report), age(probe));
+        text += &format!(": {} ({} ago)", report_text(report), age_text(probe));
     }
     if let Some(problem) = &probe.problem {
         text += &format!("; {}", clip(problem, 200));
@@ -219,14 +223,14 @@ pub(super) fn probe_text(probe: &ProbeView) -> String {
     text
 }
 
-fn report_text(report: &Report) -> String {
+fn report_text(report: &ProbeReport) -> String {
     let number = |n: f64| ((n * 1e3).round() / 1e3).to_string();
     match report {
-        Report::Colour { colour } => colour_name(*colour).to_owned(),
-        Report::Measure(Measure { kind, served, offered, objective }) => {
+        ProbeReport::Colour { colour } => colour_name(*colour).to_owned(),
+        ProbeReport::Measure(Measure { kind, served, offered, objective }) => {
             let mut text = match kind {
-                Kind::Throughput => format!("{}/s", number(*served)),
-                Kind::Latency => format!("latency {}", number(*served)),
+                MeasureKind::Throughput => format!("{}/s", number(*served)),
+                MeasureKind::Latency => format!("latency {}", number(*served)),
             };
             if let Some(offered) = offered {
                 text += &format!(" of {}/s", number(*offered));
@@ -254,8 +258,8 @@ mod tests {
     #[test]
     fn a_record_that_was_tried_prints_as_send_takes_it() {
         for text in ["served=812 offered=900 objective=800 kind=throughput", "served_total=5.25", "red"] {
-            let record = Record::parse(text.as_bytes()).unwrap();
-            assert_eq!(Record::parse(words(&record).as_bytes()).unwrap(), record);
+            let record = ProbeRecord::parse(text.as_bytes()).unwrap();
+            assert_eq!(ProbeRecord::parse(record_text(&record).as_bytes()).unwrap(), record);
         }
     }
 }

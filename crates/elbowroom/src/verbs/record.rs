@@ -2,25 +2,25 @@
 //!
 //! A recording is JSON, one object a line: a header with the policies and what was known of disks, then `{"event": ...}` as
 //! sensed, `{"change": ...}` as decided about a view and `{"order": ...}` as decided about a disk, in order. Replaying feeds
-//! the events to fresh [`Views`] and [`Disks`] and compares every decision; it needs neither root nor the machine that was
+//! the events to fresh [`ViewTable`] and [`DiskGovernor`] and compares every decision; it needs neither root nor the machine that was
 //! recorded.
 
 use crate::cli::{RecordArgs, ReplayArgs};
 use anyhow::{Context, Result, bail};
-use elbowroom_agent::config::{Config, Containers};
+use elbowroom_agent::config::{AgentConfig, ContainerSettings};
+use elbowroom_client::number_format;
 use elbowroom_client::output::Format;
-use elbowroom_client::rates;
-use elbowroom_govern::Mode;
+use elbowroom_govern::GovernorMode;
 use elbowroom_govern::disk;
-use elbowroom_govern::disk::{Cap, Disks, Order};
-use elbowroom_linux::signal::Signals;
+use elbowroom_govern::disk::{Cap, DiskGovernor, DiskOrder};
+use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer;
 use elbowroom_linux::timer::Ticker;
 use elbowroom_types::alert::Alert;
 use elbowroom_types::claim::Claim;
-use elbowroom_types::sample::{Event, IoMax};
+use elbowroom_types::sample::{HostEvent, IoMax};
 use elbowroom_types::unit::Micros;
-use elbowroom_view::rules::{Change, Policy, Views};
+use elbowroom_view::rules::{ViewChange, ViewPolicy, ViewTable};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -31,22 +31,22 @@ use std::path::Path;
 /// Version of the recording's form.
 const VERSION: u32 = 2;
 /// How long a recording is unless somebody says otherwise.
-const USUAL: Micros = Micros::secs(60);
+const DEFAULT_DURATION: Micros = Micros::secs(60);
 /// Differences shown before the rest is only counted.
-const SHOWN: usize = 10;
+const MAX_DIFFERENCES: usize = 10;
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Line {
-    Elbowroom(Box<Header>),
-    Event(Box<Event>),
-    Change(Change),
-    Order(Order),
+enum RecordingLine {
+    Elbowroom(Box<RecordingHeader>),
+    Event(Box<HostEvent>),
+    Change(ViewChange),
+    Order(DiskOrder),
 }
 
 /// What a recording begins with: all that decisions depend on besides the events.
 #[derive(Serialize, Deserialize)]
-struct Header {
+struct RecordingHeader {
     version: u32,
     /// The other fields are those of this version.
     #[serde(flatten)]
@@ -55,9 +55,9 @@ struct Header {
 
 /// The rest of the header.
 #[derive(Clone, Serialize, Deserialize)]
-struct Rules {
-    policy: Policy,
-    disk: disk::Settings,
+struct RecordingRules {
+    policy: ViewPolicy,
+    disk: disk::DiskSettings,
     claims: Vec<Claim>,
     /// Names or ids of containers that are left alone.
     exclude: Vec<String>,
@@ -66,54 +66,54 @@ struct Rules {
 }
 
 /// What decides: views, and disks unless they are switched off.
-struct Deciders {
-    views: Views,
-    containers: Containers,
-    disks: Option<Disks>,
+struct ReplayEngines {
+    views: ViewTable,
+    containers: ContainerSettings,
+    disks: Option<DiskGovernor>,
 }
 
 /// One decision.
 #[derive(Clone, Debug, PartialEq)]
-enum Decision {
-    Change(Change),
-    Order(Order),
+enum RecordedDecision {
+    Change(ViewChange),
+    Order(DiskOrder),
 }
 
-impl Deciders {
-    fn new(rules: Rules) -> Self {
-        let disks = (rules.disk.mode != Mode::Off).then(|| {
-            let mut disks = Disks::new(rules.disk, rules.claims);
-            rules.capacities.iter().for_each(|(identity, capacity)| disks.remember(identity, *capacity));
+impl ReplayEngines {
+    fn new(rules: RecordingRules) -> Self {
+        let disks = (rules.disk.mode != GovernorMode::Off).then(|| {
+            let mut disks = DiskGovernor::new(rules.disk, rules.claims);
+            rules.capacities.iter().for_each(|(identity, capacity)| disks.seed_capacity(identity, *capacity));
             disks
         });
-        let containers = Containers { exclude: rules.exclude, ..Containers::default() };
-        Self { views: Views::new(rules.policy), containers, disks }
+        let containers = ContainerSettings { exclude: rules.exclude, ..ContainerSettings::default() };
+        Self { views: ViewTable::new(rules.policy), containers, disks }
     }
 
-    fn apply(&mut self, event: &Event) -> Vec<Decision> {
-        let changes = self.views.apply(event).into_iter().map(Decision::Change);
-        let event = self.containers.governed(event);
-        let orders = self.disks.iter_mut().flat_map(|disks| disks.apply(&event)).map(Decision::Order);
+    fn apply(&mut self, event: &HostEvent) -> Vec<RecordedDecision> {
+        let changes = self.views.apply(event).into_iter().map(RecordedDecision::Change);
+        let event = self.containers.mask_ungoverned(event);
+        let orders = self.disks.iter_mut().flat_map(|disks| disks.apply(&event)).map(RecordedDecision::Order);
         changes.chain(orders).collect()
     }
 }
 
-impl Decision {
-    fn line(self) -> Line {
+impl RecordedDecision {
+    fn into_line(self) -> RecordingLine {
         match self {
-            Self::Change(change) => Line::Change(change),
-            Self::Order(order) => Line::Order(order),
+            Self::Change(change) => RecordingLine::Change(change),
+            Self::Order(order) => RecordingLine::Order(order),
         }
     }
 
     /// Whether it is the same decision. How it is worded is not part of what was decided about a disk.
-    fn is(&self, other: &Self) -> bool {
+    fn matches(&self, other: &Self) -> bool {
         let bare = |decision: &Self| match decision {
-            Self::Order(Order::Cap(cap)) => {
-                Self::Order(Order::Cap(Cap { because: String::new(), ..cap.clone() }))
+            Self::Order(DiskOrder::Cap(cap)) => {
+                Self::Order(DiskOrder::Cap(Cap { because: String::new(), ..cap.clone() }))
             }
-            Self::Order(Order::Alert(alert)) => {
-                Self::Order(Order::Alert(Alert { text: String::new(), ..alert.clone() }))
+            Self::Order(DiskOrder::Alert(alert)) => {
+                Self::Order(DiskOrder::Alert(Alert { text: String::new(), ..alert.clone() }))
             }
             Self::Change(_) => decision.clone(),
         };
@@ -121,19 +121,19 @@ impl Decision {
     }
 }
 
-impl fmt::Display for Decision {
+impl fmt::Display for RecordedDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Change(change) => write!(f, "\"{change}\" of group {} at {}", change.id.0, change.at),
-            Self::Order(Order::Cap(cap)) => {
-                let limits = rates::limits(cap.max);
+            Self::Order(DiskOrder::Cap(cap)) => {
+                let limits = number_format::io_limits(cap.max);
                 write!(
                     f,
                     "\"{limits}: {}\" of group {} on {} at {}",
                     cap.because, cap.group.0, cap.disk, cap.at
                 )
             }
-            Self::Order(Order::Alert(alert)) => {
+            Self::Order(DiskOrder::Alert(alert)) => {
                 let (verb, at) = alert.until.map_or(("begins", alert.since), |until| ("ends", until));
                 write!(f, "alert {} {verb} at {at}", alert.kind)
             }
@@ -143,7 +143,7 @@ impl fmt::Display for Decision {
 
 /// What a replay found.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Verdict {
+pub struct ReplayResult {
     /// Everything sensed.
     pub events: u64,
     /// Those that are ticks.
@@ -165,13 +165,13 @@ pub struct Verdict {
 /// `elbowroom record`.
 pub(crate) fn record(run_dir: &Path, args: &RecordArgs) -> Result<()> {
     if let Some(dir) = &args.ring {
-        return super::black_box::record(run_dir, dir, args);
+        return super::ring_recording::record(run_dir, dir, args);
     }
     let file = args.file.as_ref().expect("the command line asks for it where there is no ring");
-    let duration = args.duration.unwrap_or(USUAL);
-    let config = Config::load(args.config.as_deref())?;
+    let duration = args.duration.unwrap_or(DEFAULT_DURATION);
+    let config = AgentConfig::load(args.config.as_deref())?;
     let mut sensor = elbowroom_agent::policy::open_sensor(&config, run_dir)?;
-    let signals = Signals::block(&[Signal::INT, Signal::TERM]).context("blocking signals")?;
+    let signals = SignalFd::block(&[Signal::INT, Signal::TERM]).context("blocking signals")?;
 
     let path = file.display();
     let mut out: Box<dyn Write> = if file.as_os_str() == "-" {
@@ -180,25 +180,28 @@ pub(crate) fn record(run_dir: &Path, args: &RecordArgs) -> Result<()> {
         let file = std::fs::File::create(file).with_context(|| format!("creating {path}"))?;
         Box::new(BufWriter::new(file))
     };
-    let mut write = |line: &Line| -> Result<()> {
+    let mut write = |line: &RecordingLine| -> Result<()> {
         serde_json::to_writer(&mut out, line).with_context(|| format!("writing {path}"))?;
         out.write_all(b"\n").with_context(|| format!("writing {path}"))
     };
-    let disk_period = (config.disk.mode != Mode::Off).then_some(config.disk.period);
+    let disk_period = (config.disk.mode != GovernorMode::Off).then_some(config.disk.period);
     // A recording carries nothing out, so it starts from nothing learned, as an agent does on a machine it does not know.
-    let rules = Rules {
+    let rules = RecordingRules {
         policy: config.policy,
         disk: config.disk,
         claims: config.claims,
         exclude: config.containers.exclude,
         capacities: Vec::new(),
     };
-    write(&Line::Elbowroom(Box::new(Header { version: VERSION, rest: serde_json::to_value(&rules)? })))?;
-    let mut deciders = Deciders::new(rules);
-    let mut take = |event: Event| -> Result<()> {
+    write(&RecordingLine::Elbowroom(Box::new(RecordingHeader {
+        version: VERSION,
+        rest: serde_json::to_value(&rules)?,
+    })))?;
+    let mut deciders = ReplayEngines::new(rules);
+    let mut take = |event: HostEvent| -> Result<()> {
         let decisions = deciders.apply(&event);
-        write(&Line::Event(Box::new(event)))?;
-        decisions.into_iter().try_for_each(|decision| write(&decision.line()))
+        write(&RecordingLine::Event(Box::new(event)))?;
+        decisions.into_iter().try_for_each(|decision| write(&decision.into_line()))
     };
     for event in sensor.start() {
         take(event)?;
@@ -214,7 +217,7 @@ pub(crate) fn record(run_dir: &Path, args: &RecordArgs) -> Result<()> {
             take(event)?;
         }
         let now = timer::now();
-        take(Event::Tick(sensor.tick(now)))?;
+        take(HostEvent::Tick(sensor.tick(now)))?;
         if let Some(period) = disk_period
             && now >= disks_at
         {
@@ -240,7 +243,7 @@ pub(crate) fn record(run_dir: &Path, args: &RecordArgs) -> Result<()> {
 pub(crate) fn replay(args: &ReplayArgs) -> Result<(String, bool)> {
     let path = args.file.display().to_string();
     if args.file.is_dir() {
-        return super::black_box::replay(args).map(|text| (text, true));
+        return super::ring_recording::replay(args).map(|text| (text, true));
     }
     if args.at.is_some() || args.serve.is_some() {
         bail!(
@@ -248,10 +251,10 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<(String, bool)> {
         );
     }
     let verdict = if args.file.as_os_str() == "-" {
-        compare(std::io::stdin().lock(), "standard input")?
+        replay_recording(std::io::stdin().lock(), "standard input")?
     } else {
         let file = std::fs::File::open(&args.file).with_context(|| format!("opening {path}"))?;
-        compare(BufReader::new(file), &path)?
+        replay_recording(BufReader::new(file), &path)?
     };
     let text = match args.output.format {
         Format::Json => elbowroom_client::output::json(&verdict)?,
@@ -279,17 +282,17 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<(String, bool)> {
 ///
 /// # Errors
 /// What is no recording, or of another form.
-pub fn compare(mut input: impl BufRead, path: &str) -> Result<Verdict> {
-    let mut verdict = Verdict::default();
-    let mut deciders: Option<Deciders> = None;
-    let mut expected: VecDeque<Decision> = VecDeque::new();
+pub fn replay_recording(mut input: impl BufRead, path: &str) -> Result<ReplayResult> {
+    let mut verdict = ReplayResult::default();
+    let mut deciders: Option<ReplayEngines> = None;
+    let mut expected: VecDeque<RecordedDecision> = VecDeque::new();
     let mut line = Vec::new();
     for number in 1u64.. {
         line.clear();
         if input.read_until(b'\n', &mut line).with_context(|| format!("reading {path}"))? == 0 {
             break;
         }
-        let parsed = match serde_json::from_slice::<Line>(&line) {
+        let parsed = match serde_json::from_slice::<RecordingLine>(&line) {
             Ok(parsed) => parsed,
             Err(_) if line.last() != Some(&b'\n') => {
                 verdict.truncated = true;
@@ -298,60 +301,65 @@ pub fn compare(mut input: impl BufRead, path: &str) -> Result<Verdict> {
             Err(e) => bail!("{path}:{number}: {e}"),
         };
         let recorded = match (parsed, &mut deciders) {
-            (Line::Elbowroom(header), None) if header.version == VERSION => {
+            (RecordingLine::Elbowroom(header), None) if header.version == VERSION => {
                 let rules =
                     serde_json::from_value(header.rest).with_context(|| format!("{path}:{number}"))?;
-                deciders = Some(Deciders::new(rules));
+                deciders = Some(ReplayEngines::new(rules));
                 continue;
             }
-            (Line::Elbowroom(header), None) => {
+            (RecordingLine::Elbowroom(header), None) => {
                 bail!("{path}: recorded in form {}, this program reads form {VERSION}", header.version)
             }
             (_, None) => bail!("{path}:1: not a recording: make one with `elbowroom record`"),
-            (Line::Elbowroom(_), Some(_)) => bail!("{path}:{number}: a second header"),
-            (Line::Event(event), Some(deciders)) => {
-                missing(&mut verdict, &mut expected);
+            (RecordingLine::Elbowroom(_), Some(_)) => bail!("{path}:{number}: a second header"),
+            (RecordingLine::Event(event), Some(deciders)) => {
+                count_missing(&mut verdict, &mut expected);
                 verdict.events += 1;
-                verdict.ticks += u64::from(matches!(*event, Event::Tick(_)));
-                verdict.disk_ticks += u64::from(matches!(*event, Event::DiskTick(_)));
+                verdict.ticks += u64::from(matches!(*event, HostEvent::Tick(_)));
+                verdict.disk_ticks += u64::from(matches!(*event, HostEvent::DiskTick(_)));
                 expected.extend(deciders.apply(&event));
                 continue;
             }
-            (Line::Change(change), Some(_)) => {
+            (RecordingLine::Change(change), Some(_)) => {
                 verdict.changes += 1;
-                Decision::Change(change)
+                RecordedDecision::Change(change)
             }
-            (Line::Order(order), Some(_)) => {
+            (RecordingLine::Order(order), Some(_)) => {
                 verdict.orders += 1;
-                Decision::Order(order)
+                RecordedDecision::Order(order)
             }
         };
         match expected.pop_front() {
-            Some(replayed) if replayed.is(&recorded) => {}
+            Some(replayed) if replayed.matches(&recorded) => {}
             Some(replayed) => {
-                differ(&mut verdict, format!("{path}:{number}: recorded {recorded}, now {replayed}"));
+                count_difference(
+                    &mut verdict,
+                    format!("{path}:{number}: recorded {recorded}, now {replayed}"),
+                );
             }
-            None => differ(&mut verdict, format!("{path}:{number}: recorded {recorded}, now nothing")),
+            None => {
+                count_difference(&mut verdict, format!("{path}:{number}: recorded {recorded}, now nothing"))
+            }
         }
     }
     if deciders.is_none() {
         bail!("{path}: empty: make a recording with `elbowroom record`");
     }
     if !verdict.truncated {
-        missing(&mut verdict, &mut expected);
+        count_missing(&mut verdict, &mut expected);
     }
     Ok(verdict)
 }
 
-fn missing(verdict: &mut Verdict, expected: &mut VecDeque<Decision>) {
+fn count_missing(verdict: &mut ReplayResult, expected: &mut VecDeque<RecordedDecision>) {
     for replayed in expected.drain(..) {
-        differ(verdict, format!("recorded nothing, now {replayed}"));
+        count_difference(verdict, format!("recorded nothing, now {replayed}"));
     }
 }
 
-fn differ(verdict: &mut Verdict, what: String) {
+fn count_difference(verdict: &mut ReplayResult, what: String) {
     verdict.different += 1;
-    if verdict.differences.len() < SHOWN {
+    if verdict.differences.len() < MAX_DIFFERENCES {
         verdict.differences.push(what);
     }
 }

@@ -2,43 +2,43 @@
 
 use anyhow::Result;
 use elbowroom_client::output::json;
-use elbowroom_client::output::{Format, Output};
+use elbowroom_client::output::{Format, OutputArgs};
 use elbowroom_client::table::{Align, table};
 use elbowroom_linux::lease;
-use elbowroom_linux::lease::{Ended, Fate, Remains};
+use elbowroom_linux::lease::{EndedLease, LeaseEnding, RestoreReport};
 use std::fmt::Write;
 use std::path::Path;
 
 /// Everything is as its users set it.
 const CLEAN: u8 = 0;
 /// Something is as somebody else set it, or held by an agent that works.
-const LEFT: u8 = 1;
+const NOT_RESTORED: u8 = 1;
 /// A limit of ours may still be in force.
 const FAILED: u8 = 2;
 
 /// Restores, and gives what to print and the exit status.
-pub(crate) fn restore(run_dir: &Path, output: Output) -> Result<(String, u8)> {
+pub(crate) fn restore(run_dir: &Path, output: OutputArgs) -> Result<(String, u8)> {
     let ledger = run_dir.join(lease::DIR);
     let remains = lease::restore(&ledger)?;
     let text = match output.format {
         Format::Json => json(&remains)?,
         Format::Text => text(&remains, &ledger),
     };
-    Ok((text, status(&remains)))
+    Ok((text, exit_status(&remains)))
 }
 
-fn status(remains: &Remains) -> u8 {
-    let failed = remains.count(|fate| matches!(fate, Fate::Failed(_)));
-    let foreign = remains.count(|fate| matches!(fate, Fate::Foreign(_)));
+fn exit_status(remains: &RestoreReport) -> u8 {
+    let failed = remains.count(|fate| matches!(fate, LeaseEnding::Failed(_)));
+    let foreign = remains.count(|fate| matches!(fate, LeaseEnding::Foreign(_)));
     match remains {
         _ if failed > 0 || !remains.damaged.is_empty() => FAILED,
-        Remains { held_by: Some((_, 1..)), .. } => LEFT,
-        _ if foreign > 0 => LEFT,
+        RestoreReport { held_by: Some((_, 1..)), .. } => NOT_RESTORED,
+        _ if foreign > 0 => NOT_RESTORED,
         _ => CLEAN,
     }
 }
 
-fn text(remains: &Remains, ledger: &Path) -> String {
+fn text(remains: &RestoreReport, ledger: &Path) -> String {
     let mut text = String::new();
     if !remains.leases.is_empty() {
         let heading = [("DONE", Align::Left), ("LIMIT", Align::Left), ("NOW", Align::Left)];
@@ -64,13 +64,13 @@ fn text(remains: &Remains, ledger: &Path) -> String {
     text
 }
 
-fn row(ended: &Ended) -> Vec<String> {
+fn row(ended: &EndedLease) -> Vec<String> {
     let (done, now) = match &ended.fate {
-        Fate::Restored => ("restored", ended.before.to_string()),
-        Fate::Already => ("as before", ended.before.to_string()),
-        Fate::Foreign(found) => ("left", format!("{found}, which somebody else wrote")),
-        Fate::Gone => ("gone", "the cgroup was removed".to_owned()),
-        Fate::Failed(why) => ("FAILED", format!("{why}: set it to {} by hand", ended.before)),
+        LeaseEnding::Restored => ("restored", ended.before.to_string()),
+        LeaseEnding::Already => ("as before", ended.before.to_string()),
+        LeaseEnding::Foreign(found) => ("left", format!("{found}, which somebody else wrote")),
+        LeaseEnding::Gone => ("gone", "the cgroup was removed".to_owned()),
+        LeaseEnding::Failed(why) => ("FAILED", format!("{why}: set it to {} by hand", ended.before)),
     };
     vec![done.to_owned(), ended.knob.to_string().escape_debug().to_string(), now]
 }
@@ -78,44 +78,49 @@ fn row(ended: &Ended) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_linux::lease::{Knob, Unset};
+    use elbowroom_linux::lease::{CgroupKnob, UnsetValue};
     use elbowroom_types::unit::Limit;
 
-    fn ended(fate: Fate) -> Ended {
-        let knob = Knob {
+    fn ended(fate: LeaseEnding) -> EndedLease {
+        let knob = CgroupKnob {
             dir: "/sys/fs/cgroup/web".into(),
             inode: 7,
             file: "memory.high".into(),
             key: None,
-            unset: Unset::Max,
+            unset: UnsetValue::Max,
         };
-        Ended { knob, before: Limit::Max, because: "test".into(), fate }
+        EndedLease { knob, before: Limit::Max, because: "test".into(), fate }
     }
 
     #[test]
     fn the_worst_fate_is_the_exit_status() {
-        let of = |fates: &[Fate], damaged: bool, held_by| {
+        let of = |fates: &[LeaseEnding], damaged: bool, held_by| {
             let damaged = if damaged { vec![("/x".into(), "y".into())] } else { vec![] };
-            status(&Remains { leases: fates.iter().cloned().map(ended).collect(), damaged, held_by })
+            exit_status(&RestoreReport {
+                leases: fates.iter().cloned().map(ended).collect(),
+                damaged,
+                held_by,
+            })
         };
-        let (foreign, failed) = (Fate::Foreign(Limit::At(9)), Fate::Failed("why".into()));
+        let (foreign, failed) = (LeaseEnding::Foreign(Limit::At(9)), LeaseEnding::Failed("why".into()));
         assert_eq!(of(&[], false, None), CLEAN);
-        assert_eq!(of(&[Fate::Restored, Fate::Already, Fate::Gone], false, None), CLEAN);
-        assert_eq!(of(&[Fate::Restored, foreign.clone()], false, None), LEFT);
+        assert_eq!(of(&[LeaseEnding::Restored, LeaseEnding::Already, LeaseEnding::Gone], false, None), CLEAN);
+        assert_eq!(of(&[LeaseEnding::Restored, foreign.clone()], false, None), NOT_RESTORED);
         assert_eq!(of(&[failed, foreign], false, None), FAILED);
         assert_eq!(of(&[], true, None), FAILED);
         assert_eq!(of(&[], false, Some((1, 0))), CLEAN);
-        assert_eq!(of(&[], false, Some((1, 2))), LEFT);
+        assert_eq!(of(&[], false, Some((1, 2))), NOT_RESTORED);
     }
 
     #[test]
     fn each_limit_is_a_line_that_says_what_is_there_now() {
         let leases = vec![
-            ended(Fate::Restored),
-            ended(Fate::Foreign(Limit::At(9))),
-            ended(Fate::Failed("EIO".into())),
+            ended(LeaseEnding::Restored),
+            ended(LeaseEnding::Foreign(Limit::At(9))),
+            ended(LeaseEnding::Failed("EIO".into())),
         ];
-        let text = text(&Remains { leases, ..Remains::default() }, Path::new("/run/elbowroom/leases"));
+        let text =
+            text(&RestoreReport { leases, ..RestoreReport::default() }, Path::new("/run/elbowroom/leases"));
         assert_eq!(
             text,
             "DONE      LIMIT                           NOW\n\

@@ -2,14 +2,14 @@
 
 use crate::cli::TopArgs;
 use anyhow::{Result, bail};
-use elbowroom_client::api::label;
-use elbowroom_client::api::{ContainerView, Request, Response};
-use elbowroom_client::control::Client;
+use elbowroom_client::api::display_name;
+use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse};
+use elbowroom_client::control::ControlClient;
+use elbowroom_client::number_format;
 use elbowroom_client::output::Format;
 use elbowroom_client::output::json;
-use elbowroom_client::rates;
 use elbowroom_client::table::{Align, clip, table};
-use elbowroom_govern::disk::{HeldBy, Standing};
+use elbowroom_govern::disk::{ContainerDiskStatus, LimitedBy};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::Constraint;
@@ -21,15 +21,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Points of a sparkline.
-const HISTORY: usize = 20;
-const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const HISTORY_POINTS: usize = 20;
+const SPARKLINE_BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// A column: its heading, its width on a terminal, and whether it is there when the output is not one, which has 80 columns.
 const COLUMNS: [(&str, Constraint, bool); 13] = [
     ("CONTAINER", Constraint::Min(16), true),
     ("CPU", Constraint::Length(4), true),
     ("BOUNDS", Constraint::Length(8), false),
     ("USED", Constraint::Length(6), true),
-    ("used CPU over time", Constraint::Length(HISTORY as u16), false),
+    ("used CPU over time", Constraint::Length(HISTORY_POINTS as u16), false),
     ("MEMORY", Constraint::Length(7), true),
     ("HARD", Constraint::Length(7), false),
     ("USED", Constraint::Length(6), true),
@@ -44,27 +44,27 @@ const NARROW_LABEL: usize = 14;
 
 /// Runs the table until `q`, or prints it once.
 pub(crate) fn top(run_dir: &Path, args: &TopArgs) -> Result<String> {
-    let mut client = Client::connect(run_dir)?;
+    let mut client = ControlClient::connect(run_dir)?;
     if args.output.format == Format::Json {
         return json(&fetch(&mut client)?);
     }
     if args.once || !std::io::stdout().is_terminal() {
         let containers = fetch(&mut client)?;
-        let history = History::default();
-        return Ok(narrow(&containers, &history));
+        let history = CpuHistory::default();
+        return Ok(plain_screen(&containers, &history));
     }
-    live(&mut client, Duration::from_micros(args.interval.get().max(50_000)))?;
+    run_live(&mut client, Duration::from_micros(args.interval.get().max(50_000)))?;
     Ok(String::new())
 }
 
-fn live(client: &mut Client, interval: Duration) -> Result<()> {
+fn run_live(client: &mut ControlClient, interval: Duration) -> Result<()> {
     let mut terminal = ratatui::try_init()?;
-    let mut history = History::default();
+    let mut history = CpuHistory::default();
     let mut state = TableState::default();
     let outcome = (|| -> Result<()> {
         loop {
             let containers = fetch(client)?;
-            history.take(&containers);
+            history.record(&containers);
             let title = format!(" elbowroom: {} containers  (q quits, arrows scroll) ", containers.len());
             terminal.draw(|frame| draw(frame, &containers, &history, &mut state, title))?;
             let until = Instant::now() + interval;
@@ -94,7 +94,7 @@ fn live(client: &mut Client, interval: Duration) -> Result<()> {
 pub(super) fn draw(
     frame: &mut Frame<'_>,
     containers: &[ContainerView],
-    history: &History,
+    history: &CpuHistory,
     state: &mut TableState,
     title: String,
 ) {
@@ -107,15 +107,15 @@ pub(super) fn draw(
     frame.render_stateful_widget(screen, frame.area(), state);
 }
 
-fn fetch(client: &mut Client) -> Result<Vec<ContainerView>> {
-    match client.ask(&Request::List)? {
-        Response::List(containers) => Ok(containers),
+fn fetch(client: &mut ControlClient) -> Result<Vec<ContainerView>> {
+    match client.request(&ControlRequest::List)? {
+        ControlResponse::List(containers) => Ok(containers),
         _ => bail!("the agent's answer does not fit the question: is it of another version?"),
     }
 }
 
 /// One screen in less than 80 columns.
-pub(super) fn narrow(containers: &[ContainerView], history: &History) -> String {
+pub(super) fn plain_screen(containers: &[ContainerView], history: &CpuHistory) -> String {
     let kept = |cells: Vec<String>| -> Vec<String> {
         let cells = cells.into_iter().zip(COLUMNS);
         cells.filter(|(_, (_, _, narrow))| *narrow).map(|(cell, _)| cell).collect()
@@ -127,26 +127,27 @@ pub(super) fn narrow(containers: &[ContainerView], history: &History) -> String 
     table(&heading, &rows)
 }
 
-fn row(c: &ContainerView, history: &History, label_width: usize) -> Vec<String> {
-    let sum = |rate: fn(&Standing) -> u64| rates::bytes(c.disk.iter().map(rate).sum());
-    let disk = tightest(&c.disk);
+fn row(c: &ContainerView, history: &CpuHistory, label_width: usize) -> Vec<String> {
+    let sum =
+        |rate: fn(&ContainerDiskStatus) -> u64| number_format::short_bytes(c.disk.iter().map(rate).sum());
+    let disk = most_constrained(&c.disk);
     vec![
-        short_label(&label(c), label_width),
+        short_label(&display_name(c), label_width),
         c.view.cpus.to_string(),
         format!("{}-{}", c.view.cpus_lower, c.view.cpus_upper),
         cpus(c.cpu_used_millicpu),
         history.sparkline(&c.id, u64::from(c.view.cpus_upper) * 1_000),
-        rates::bytes(c.view.memory.get()),
-        rates::bytes(c.view.memory_hard.get()),
-        rates::bytes(c.usage.memory.get()),
+        number_format::short_bytes(c.view.memory.get()),
+        number_format::short_bytes(c.view.memory_hard.get()),
+        number_format::short_bytes(c.usage.memory.get()),
         c.memory.as_ref().map_or_else(
             || "-".to_owned(),
-            |s| format!("{} {}", rates::colour(s.colour), rates::memory_state(s.state)),
+            |s| format!("{} {}", number_format::colour_name(s.colour), number_format::memory_state(s.state)),
         ),
         sum(|s| s.rbps),
         sum(|s| s.wbps),
         disk.map_or_else(|| "-".to_owned(), used_of_cap),
-        disk.map_or("-", |s| rates::held_by(s.held_by)).to_owned(),
+        disk.map_or("-", |s| number_format::held_by_cell(s.held_by)).to_owned(),
     ]
 }
 
@@ -166,30 +167,30 @@ fn short_label(label: &str, width: usize) -> String {
 }
 
 /// The disk that matters most to a container: one that holds it back, else the one it uses most of.
-fn tightest(disks: &[Standing]) -> Option<&Standing> {
-    let key = |s: &Standing| (s.held_by != HeldBy::Nothing, s.used.unwrap_or(0.0));
+fn most_constrained(disks: &[ContainerDiskStatus]) -> Option<&ContainerDiskStatus> {
+    let key = |s: &ContainerDiskStatus| (s.held_by != LimitedBy::Nothing, s.used.unwrap_or(0.0));
     disks.iter().max_by(|a, b| key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal))
 }
 
 /// Used and allowed parts of the disk: `12%/40%`; only what is used where all of it is allowed.
-fn used_of_cap(s: &Standing) -> String {
+fn used_of_cap(s: &ContainerDiskStatus) -> String {
     match s.cap {
-        Some(_) => format!("{}/{}", rates::part(s.used), rates::part(s.cap)),
-        None => rates::part(s.used),
+        Some(_) => format!("{}/{}", number_format::percent(s.used), number_format::percent(s.cap)),
+        None => number_format::percent(s.used),
     }
 }
 
 /// What each container used lately.
 #[derive(Default)]
-pub(super) struct History(HashMap<String, VecDeque<u64>>);
+pub(super) struct CpuHistory(HashMap<String, VecDeque<u64>>);
 
-impl History {
+impl CpuHistory {
     /// Takes a moment.
-    pub(super) fn take(&mut self, containers: &[ContainerView]) {
+    pub(super) fn record(&mut self, containers: &[ContainerView]) {
         self.0.retain(|id, _| containers.iter().any(|c| c.id == *id));
         for c in containers {
             let points = self.0.entry(c.id.clone()).or_default();
-            if points.len() == HISTORY {
+            if points.len() == HISTORY_POINTS {
                 points.pop_front();
             }
             points.push_back(c.cpu_used_millicpu);
@@ -198,7 +199,7 @@ impl History {
 
     fn sparkline(&self, id: &str, full: u64) -> String {
         let points = self.0.get(id).into_iter().flatten();
-        points.map(|p| BARS[((p * 8).checked_div(full).unwrap_or(0) as usize).min(7)]).collect()
+        points.map(|p| SPARKLINE_BARS[((p * 8).checked_div(full).unwrap_or(0) as usize).min(7)]).collect()
     }
 }
 
@@ -220,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_sparkline_fills_up_to_the_upper_bound() {
-        let mut history = History::default();
+        let mut history = CpuHistory::default();
         history.0.insert("a".into(), VecDeque::from([0, 1_000, 2_000, 9_000]));
         assert_eq!(history.sparkline("a", 2_000), "▁▅██");
         assert_eq!(history.sparkline("a", 0), "▁▁▁▁");

@@ -9,13 +9,13 @@
 use super::NriError;
 
 /// The longest ttrpc message (containerd/ttrpc, channel.go, `messageLengthMax`), and the longest outer payload.
-const LONGEST: usize = 4 << 20;
-const OUTER: usize = 8;
-const INNER: usize = 10;
+const MAX_MESSAGE_BYTES: usize = 4 << 20;
+const MUX_HEADER_BYTES: usize = 8;
+const TTRPC_HEADER_BYTES: usize = 10;
 
 /// A connection inside the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum MuxConnection {
     /// The runtime asks.
     Plugin = 1,
     /// The plugin asks.
@@ -24,26 +24,26 @@ pub(super) enum Line {
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TtrpcKind {
     Request = 1,
     Response = 2,
 }
 
 /// One ttrpc message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Message {
-    pub(super) line: Line,
-    pub(super) kind: Kind,
+pub(super) struct TtrpcMessage {
+    pub(super) connection: MuxConnection,
+    pub(super) kind: TtrpcKind,
     pub(super) stream: u32,
     pub(super) body: Vec<u8>,
 }
 
-impl Message {
+impl TtrpcMessage {
     /// Adds the message to `out` as it goes over the socket.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let inner = u32::try_from(self.body.len()).expect("this end writes short messages");
-        out.extend((self.line as u32).to_be_bytes());
-        out.extend((inner + INNER as u32).to_be_bytes());
+        out.extend((self.connection as u32).to_be_bytes());
+        out.extend((inner + TTRPC_HEADER_BYTES as u32).to_be_bytes());
         out.extend(inner.to_be_bytes());
         out.extend(self.stream.to_be_bytes());
         out.extend([self.kind as u8, 0]);
@@ -53,26 +53,28 @@ impl Message {
 
 /// Puts messages together again.
 #[derive(Default)]
-pub(super) struct Reader {
+pub(super) struct TtrpcReader {
     outer: Vec<u8>,
-    lines: [Vec<u8>; 2],
+    connections: [Vec<u8>; 2],
 }
 
-impl Reader {
+impl TtrpcReader {
     /// Takes bytes as they come, and gives the messages that are complete with them.
     ///
     /// # Errors
     /// [`NriError::TooLong`]: nothing after it can be understood.
-    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Vec<Message>, NriError> {
+    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Vec<TtrpcMessage>, NriError> {
         self.outer.extend(bytes);
         let mut messages = Vec::new();
         let mut at = 0;
-        while let Some((header, payload)) = split(&self.outer[at..], OUTER, 4, LONGEST + INNER)? {
-            at += OUTER + payload.len();
+        while let Some((header, payload)) =
+            split_frame(&self.outer[at..], MUX_HEADER_BYTES, 4, MAX_MESSAGE_BYTES + TTRPC_HEADER_BYTES)?
+        {
+            at += MUX_HEADER_BYTES + payload.len();
             // Others are of a version to come: their payload is no affair of this one's.
-            let (line, waiting) = match number(header) {
-                1 => (Line::Plugin, &mut self.lines[0]),
-                2 => (Line::Runtime, &mut self.lines[1]),
+            let (line, waiting) = match read_u32(header) {
+                1 => (MuxConnection::Plugin, &mut self.connections[0]),
+                2 => (MuxConnection::Runtime, &mut self.connections[1]),
                 _ => continue,
             };
             waiting.extend(payload);
@@ -84,41 +86,50 @@ impl Reader {
 }
 
 /// Takes the messages off the front of what waits on a line. Those of an unknown kind are left out.
-fn take_messages(line: Line, waiting: &mut Vec<u8>, messages: &mut Vec<Message>) -> Result<(), NriError> {
+fn take_messages(
+    line: MuxConnection,
+    waiting: &mut Vec<u8>,
+    messages: &mut Vec<TtrpcMessage>,
+) -> Result<(), NriError> {
     let mut at = 0;
-    while let Some((header, body)) = split(&waiting[at..], INNER, 0, LONGEST)? {
+    while let Some((header, body)) = split_frame(&waiting[at..], TTRPC_HEADER_BYTES, 0, MAX_MESSAGE_BYTES)? {
         let kind = match header[8] {
-            1 => Some(Kind::Request),
-            2 => Some(Kind::Response),
+            1 => Some(TtrpcKind::Request),
+            2 => Some(TtrpcKind::Response),
             _ => None,
         };
-        let stream = number(&header[4..]);
-        messages.extend(kind.map(|kind| Message { line, kind, stream, body: body.to_vec() }));
-        at += INNER + body.len();
+        let stream = read_u32(&header[4..]);
+        messages.extend(kind.map(|kind| TtrpcMessage {
+            connection: line,
+            kind,
+            stream,
+            body: body.to_vec(),
+        }));
+        at += TTRPC_HEADER_BYTES + body.len();
     }
     waiting.drain(..at);
     Ok(())
 }
 
 /// A header and its payload.
-type Frame<'a> = (&'a [u8], &'a [u8]);
+type RawFrame<'a> = (&'a [u8], &'a [u8]);
 
 /// The next frame, if it is all there; where in its header the length is.
-fn split(
+fn split_frame(
     bytes: &[u8],
     header: usize,
     length_at: usize,
     longest: usize,
-) -> Result<Option<Frame<'_>>, NriError> {
+) -> Result<Option<RawFrame<'_>>, NriError> {
     let Some((header, rest)) = bytes.split_at_checked(header) else { return Ok(None) };
-    let length = number(&header[length_at..]) as usize;
+    let length = read_u32(&header[length_at..]) as usize;
     if length > longest {
         return Err(NriError::TooLong(length));
     }
     Ok(rest.get(..length).map(|payload| (header, payload)))
 }
 
-fn number(bytes: &[u8]) -> u32 {
+fn read_u32(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[..4].try_into().expect("four bytes"))
 }
 
@@ -126,22 +137,23 @@ fn number(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    fn message(line: Line, stream: u32, body: &[u8]) -> Message {
-        Message { line, kind: Kind::Request, stream, body: body.to_vec() }
+    fn message(line: MuxConnection, stream: u32, body: &[u8]) -> TtrpcMessage {
+        TtrpcMessage { connection: line, kind: TtrpcKind::Request, stream, body: body.to_vec() }
     }
 
     #[test]
     fn messages_come_out_however_the_bytes_are_cut() {
         let sent = [
-            message(Line::Plugin, 1, b"abc"),
-            message(Line::Runtime, 3, b""),
-            message(Line::Plugin, 5, b"z"),
+            message(MuxConnection::Plugin, 1, b"abc"),
+            message(MuxConnection::Runtime, 3, b""),
+            message(MuxConnection::Plugin, 5, b"z"),
         ];
         let mut bytes = Vec::new();
         sent.iter().for_each(|message| message.write(&mut bytes));
         for size in 1..=bytes.len() {
-            let mut reader = Reader::default();
-            let got: Vec<Message> = bytes.chunks(size).flat_map(|part| reader.read(part).unwrap()).collect();
+            let mut reader = TtrpcReader::default();
+            let got: Vec<TtrpcMessage> =
+                bytes.chunks(size).flat_map(|part| reader.read(part).unwrap()).collect();
             assert_eq!(got, sent, "{size} bytes at a time");
         }
     }
@@ -149,30 +161,33 @@ mod tests {
     #[test]
     fn a_message_may_be_spread_over_frames_and_share_one() {
         let mut inner = Vec::new();
-        message(Line::Plugin, 7, b"hello").write(&mut inner);
-        let inner = inner.split_off(OUTER);
+        message(MuxConnection::Plugin, 7, b"hello").write(&mut inner);
+        let inner = inner.split_off(MUX_HEADER_BYTES);
         let twice = [&inner[..], &inner[..]].concat();
         let mut bytes = Vec::new();
         for part in twice.chunks(4) {
             bytes.extend([1u32.to_be_bytes(), (part.len() as u32).to_be_bytes()].concat());
             bytes.extend(part);
         }
-        let got = Reader::default().read(&bytes).unwrap();
-        assert_eq!(got, [message(Line::Plugin, 7, b"hello"), message(Line::Plugin, 7, b"hello")]);
+        let got = TtrpcReader::default().read(&bytes).unwrap();
+        assert_eq!(
+            got,
+            [message(MuxConnection::Plugin, 7, b"hello"), message(MuxConnection::Plugin, 7, b"hello")]
+        );
     }
 
     #[test]
     fn what_is_foreign_is_skipped_and_what_is_too_long_ends_it() {
         let mut bytes = [9u32.to_be_bytes(), 2u32.to_be_bytes()].concat();
         bytes.extend(b"??");
-        message(Line::Plugin, 1, b"a").write(&mut bytes);
-        assert_eq!(Reader::default().read(&bytes).unwrap(), [message(Line::Plugin, 1, b"a")]);
+        message(MuxConnection::Plugin, 1, b"a").write(&mut bytes);
+        assert_eq!(TtrpcReader::default().read(&bytes).unwrap(), [message(MuxConnection::Plugin, 1, b"a")]);
         for huge in [[1u32, u32::MAX], [9, 5 << 20]] {
             let bytes = huge.map(u32::to_be_bytes).concat();
-            assert!(matches!(Reader::default().read(&bytes), Err(NriError::TooLong(_))));
+            assert!(matches!(TtrpcReader::default().read(&bytes), Err(NriError::TooLong(_))));
         }
         let mut bytes = [1u32.to_be_bytes(), 10u32.to_be_bytes(), u32::MAX.to_be_bytes()].concat();
         bytes.extend([0; 6]);
-        assert!(matches!(Reader::default().read(&bytes), Err(NriError::TooLong(_))));
+        assert!(matches!(TtrpcReader::default().read(&bytes), Err(NriError::TooLong(_))));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 /// `ttrpc.Request`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Request {
+pub(super) struct TtrpcRequest {
     #[prost(string, tag = "1")]
     pub(super) service: String,
     #[prost(string, tag = "2")]
@@ -17,16 +17,16 @@ pub(super) struct Request {
 
 /// `ttrpc.Response`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Response {
+pub(super) struct TtrpcResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) status: Option<Status>,
+    pub(super) status: Option<RpcStatus>,
     #[prost(bytes = "vec", tag = "2")]
     pub(super) payload: Vec<u8>,
 }
 
 /// `google.rpc.Status`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Status {
+pub(super) struct RpcStatus {
     #[prost(int32, tag = "1")]
     pub(super) code: i32,
     #[prost(string, tag = "2")]
@@ -72,7 +72,7 @@ pub(super) struct CreateContainerRequest {
     #[prost(message, optional, tag = "1")]
     pub(super) pod: Option<PodSandbox>,
     #[prost(message, optional, tag = "2")]
-    pub(super) container: Option<Container>,
+    pub(super) container: Option<NriContainer>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -82,7 +82,7 @@ pub(super) struct PodSandbox {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Container {
+pub(super) struct NriContainer {
     #[prost(string, tag = "1")]
     pub(super) id: String,
     #[prost(string, tag = "3")]
@@ -92,13 +92,13 @@ pub(super) struct Container {
     #[prost(string, repeated, tag = "8")]
     pub(super) env: Vec<String>,
     #[prost(message, repeated, tag = "9")]
-    pub(super) mounts: Vec<Mount>,
+    pub(super) mounts: Vec<NriMount>,
     #[prost(message, optional, tag = "11")]
     pub(super) linux: Option<LinuxContainer>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Mount {
+pub(super) struct NriMount {
     #[prost(string, tag = "1")]
     pub(super) destination: String,
 }
@@ -158,7 +158,7 @@ pub(super) struct ContainerAdjustment {
     #[prost(message, repeated, tag = "4")]
     pub(super) env: Vec<KeyValue>,
     #[prost(message, optional, tag = "5")]
-    pub(super) hooks: Option<Hooks>,
+    pub(super) hooks: Option<NriHooks>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -170,13 +170,13 @@ pub(super) struct KeyValue {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Hooks {
+pub(super) struct NriHooks {
     #[prost(message, repeated, tag = "3")]
-    pub(super) create_container: Vec<Hook>,
+    pub(super) create_container: Vec<NriHook>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Hook {
+pub(super) struct NriHook {
     #[prost(string, tag = "1")]
     pub(super) path: String,
     #[prost(string, repeated, tag = "2")]

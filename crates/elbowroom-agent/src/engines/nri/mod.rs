@@ -15,11 +15,11 @@ mod frame;
 mod messages;
 mod session;
 
-use crate::config::{Config, Containers};
+use crate::config::{AgentConfig, ContainerSettings};
 use crate::engines::oci;
 use crate::engines::oci::hook;
 use rustix::fs::{Access, access};
-use session::{News, Session};
+use session::{NriEvent, NriSession};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// How long until a socket is tried again: a runtime that restarts is back with its plugins at once.
-const AGAIN: Duration = Duration::from_millis(500);
+const RECONNECT_DELAY: Duration = Duration::from_millis(500);
 
 /// Why a conversation with a runtime ended.
 #[derive(Debug, Error)]
@@ -61,21 +61,21 @@ impl HookProgram {
     /// Ours, for the agent of `run_dir`.
     fn own(run_dir: &Path) -> Option<Self> {
         let path = oci::hook_program().ok()?;
-        Some(Self { path, args: hook::words(run_dir.to_str()?).into() })
+        Some(Self { path, args: hook::hook_args(run_dir.to_str()?).into() })
     }
 
     /// Path and arguments, where the program is there at this moment: a container whose hook is missing does not start.
-    fn words(&self) -> Option<(String, Vec<String>)> {
+    fn command(&self) -> Option<(String, Vec<String>)> {
         access(&self.path, Access::EXEC_OK).ok()?;
         Some((self.path.to_str()?.to_owned(), self.args.clone()))
     }
 }
 
 /// What plans are made by, beside what a container asks for.
-pub(crate) struct Node {
-    containers: Containers,
+pub(crate) struct PluginContext {
+    containers: ContainerSettings,
     /// Whether programs are asked for memory.
-    asks: bool,
+    memory_pressure: bool,
     hook: HookProgram,
 }
 
@@ -85,23 +85,27 @@ pub(crate) struct Node {
 /// [`NriError`]: the conversation is over.
 pub fn answer(bytes: &[u8]) -> Result<Vec<u8>, NriError> {
     let hook = HookProgram { path: "/".into(), args: Vec::new() };
-    let node = Node { containers: Containers::default(), asks: true, hook };
+    let node = PluginContext { containers: ContainerSettings::default(), memory_pressure: true, hook };
     let mut out = Vec::new();
-    Session::new(&node, &mut Vec::new()).read(bytes, &mut out)?;
+    NriSession::new(&node, &mut Vec::new()).read(bytes, &mut out)?;
     Ok(out)
 }
 
 /// Keeps a plugin at each of the sockets that are configured.
-pub(crate) fn spawn(config: &Config, run_dir: &Path) {
+pub(crate) fn spawn(config: &AgentConfig, run_dir: &Path) {
     for socket in &config.nri.sockets {
         let Some(hook) = HookProgram::own(run_dir) else {
             tracing::error!(because = "this program's own path is not UTF-8", "no NRI plugin");
             return;
         };
-        let node = Node { containers: config.containers.clone(), asks: config.asks(), hook };
+        let node = PluginContext {
+            containers: config.containers.clone(),
+            memory_pressure: config.notifies_memory_pressure(),
+            hook,
+        };
         let socket = socket.clone();
         let thread = std::thread::Builder::new().name("nri".into());
-        let spawned = thread.spawn(move || keep(&socket, &node));
+        let spawned = thread.spawn(move || run_plugin(&socket, &node));
         if let Err(error) = spawned {
             tracing::error!(because = %error, "no NRI plugin");
         }
@@ -109,14 +113,14 @@ pub(crate) fn spawn(config: &Config, run_dir: &Path) {
 }
 
 /// Connects again and again. A socket that is not there is not worth a word: the runtime is not installed, or restarts.
-fn keep(socket: &Path, node: &Node) {
+fn run_plugin(socket: &Path, node: &PluginContext) {
     let mut said = String::new();
     loop {
         if let Ok(stream) = UnixStream::connect(socket) {
             let mut connected = false;
-            let Err(error) = converse(stream, node, |news| {
-                connected |= matches!(news, News::Connected { .. });
-                tell(socket, news);
+            let Err(error) = serve_connection(stream, node, |news| {
+                connected |= matches!(news, NriEvent::Connected { .. });
+                log_event(socket, news);
             });
             let because = error.to_string();
             if connected || because != said {
@@ -127,17 +131,17 @@ fn keep(socket: &Path, node: &Node) {
             }
             said = because;
         }
-        std::thread::sleep(AGAIN);
+        std::thread::sleep(RECONNECT_DELAY);
     }
 }
 
-fn converse(
+fn serve_connection(
     mut stream: UnixStream,
-    node: &Node,
-    mut tell: impl FnMut(News),
+    node: &PluginContext,
+    mut tell: impl FnMut(NriEvent),
 ) -> Result<std::convert::Infallible, NriError> {
     let mut out = Vec::new();
-    let mut session = Session::new(node, &mut out);
+    let mut session = NriSession::new(node, &mut out);
     let mut bytes = vec![0; 64 << 10];
     loop {
         stream.write_all(&out)?;
@@ -152,19 +156,19 @@ fn converse(
     }
 }
 
-fn tell(socket: &Path, news: News) {
+fn log_event(socket: &Path, news: NriEvent) {
     let socket = socket.display();
     match news {
-        News::Connected { runtime, version } => {
+        NriEvent::Connected { runtime, version } => {
             tracing::info!(%socket, runtime, version, "NRI: containers get their views at creation");
         }
-        News::Planned { id, hook, env } => {
+        NriEvent::Planned { id, hook, env } => {
             tracing::debug!(%socket, container = id, hook, env, "NRI: container planned");
         }
-        News::Fewer { id, because } => {
+        NriEvent::Reduced { id, because } => {
             tracing::warn!(%socket, container = id, because, "NRI: not what its labels ask for");
         }
-        News::Unreadable { method } => {
+        NriEvent::Undecodable { method } => {
             tracing::warn!(%socket, method, "NRI: a request was not understood and changes nothing");
         }
     }

@@ -1,74 +1,77 @@
 //! One conversation with a runtime, without its socket: bytes in, bytes out.
 
-use super::frame::{Kind, Line, Message, Reader};
+use super::frame::{MuxConnection, TtrpcKind, TtrpcMessage, TtrpcReader};
 use super::messages::{
-    ConfigureRequest, ConfigureResponse, Container, ContainerAdjustment, CreateContainerRequest,
-    CreateContainerResponse, Hook, Hooks, KeyValue, PodSandbox, RegisterPluginRequest, Request, Response,
-    SynchronizeRequest, SynchronizeResponse,
+    ConfigureRequest, ConfigureResponse, ContainerAdjustment, CreateContainerRequest,
+    CreateContainerResponse, KeyValue, NriContainer, NriHook, NriHooks, PodSandbox, RegisterPluginRequest,
+    SynchronizeRequest, SynchronizeResponse, TtrpcRequest, TtrpcResponse,
 };
-use super::{Node, NriError};
-use crate::engines::oci::{HOOK_ENV, surfaces};
+use super::{NriError, PluginContext};
+use crate::engines::oci::{HOOK_ENV, injection};
 use elbowroom_types::label;
-use elbowroom_types::label::Labels;
+use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::launch;
-use elbowroom_types::launch::{Plan, Room};
+use elbowroom_types::launch::{LaunchLimits, LaunchPlan};
 use elbowroom_types::sample;
 use prost::Message as _;
 
-/// The bit of `CREATE_CONTAINER` in a subscription. All else is learned from cgroups, so nothing else is asked for: every event
+/// The bit of `CREATE_CONTAINER_EVENT` in a subscription. All else is learned from cgroups, so nothing else is asked for: every event
 /// makes the runtime wait for an answer.
-const CREATE_CONTAINER: i32 = 1 << 3;
+const CREATE_CONTAINER_EVENT: i32 = 1 << 3;
 /// Where among plugins this one comes: early, as it looks at nothing that others change.
-const INDEX: &str = "10";
+const PLUGIN_INDEX: &str = "10";
 
 /// What a runtime said or wanted, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum NriEvent {
     /// It took the plugin.
     Connected { runtime: String, version: String },
     /// A container is being made, with this in its plan.
     Planned { id: String, hook: bool, env: usize },
     /// A container gets less than it asks for.
-    Fewer { id: String, because: String },
+    Reduced { id: String, because: String },
     /// A request was not understood; it was answered all the same.
-    Unreadable { method: String },
+    Undecodable { method: String },
 }
 
 /// The conversation.
-pub(super) struct Session<'a> {
-    node: &'a Node,
-    reader: Reader,
+pub(super) struct NriSession<'a> {
+    context: &'a PluginContext,
+    reader: TtrpcReader,
 }
 
-impl<'a> Session<'a> {
+impl<'a> NriSession<'a> {
     /// Begins one; the bytes to send first are added to `out`.
-    pub(super) fn new(node: &'a Node, out: &mut Vec<u8>) -> Self {
-        let register =
-            RegisterPluginRequest { plugin_name: "elbowroom".to_owned(), plugin_idx: INDEX.to_owned() };
-        let request = Request {
+    pub(super) fn new(node: &'a PluginContext, out: &mut Vec<u8>) -> Self {
+        let register = RegisterPluginRequest {
+            plugin_name: "elbowroom".to_owned(),
+            plugin_idx: PLUGIN_INDEX.to_owned(),
+        };
+        let request = TtrpcRequest {
             service: "nri.pkg.api.v1alpha1.Runtime".to_owned(),
             method: "RegisterPlugin".to_owned(),
             payload: register.encode_to_vec(),
         };
         let body = request.encode_to_vec();
-        Message { line: Line::Runtime, kind: Kind::Request, stream: 1, body }.write(out);
-        Self { node, reader: Reader::default() }
+        TtrpcMessage { connection: MuxConnection::Runtime, kind: TtrpcKind::Request, stream: 1, body }
+            .write(out);
+        Self { context: node, reader: TtrpcReader::default() }
     }
 
     /// Takes what the runtime sent and adds the answers to `out`.
     ///
     /// # Errors
     /// [`NriError`]: the conversation is over.
-    pub(super) fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Vec<News>, NriError> {
+    pub(super) fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Vec<NriEvent>, NriError> {
         let mut news = Vec::new();
         for message in self.reader.read(bytes)? {
-            match (message.line, message.kind) {
-                (Line::Plugin, Kind::Request) => {
+            match (message.connection, message.kind) {
+                (MuxConnection::Plugin, TtrpcKind::Request) => {
                     let payload = self.answer(&message.body, &mut news)?;
-                    let body = Response { status: None, payload }.encode_to_vec();
-                    Message { kind: Kind::Response, body, ..message }.write(out);
+                    let body = TtrpcResponse { status: None, payload }.encode_to_vec();
+                    TtrpcMessage { kind: TtrpcKind::Response, body, ..message }.write(out);
                 }
-                (Line::Runtime, Kind::Response) => registered(&message.body)?,
+                (MuxConnection::Runtime, TtrpcKind::Response) => check_registration(&message.body)?,
                 _ => {}
             }
         }
@@ -77,12 +80,12 @@ impl<'a> Session<'a> {
 
     /// The answer's payload. What is not known, or not understood, is answered by an empty one, which every message of NRI may
     /// be: an error would be a veto, and the container would not start.
-    fn answer(&self, request: &[u8], news: &mut Vec<News>) -> Result<Vec<u8>, NriError> {
-        let Ok(request) = Request::decode(request) else {
-            news.push(News::Unreadable { method: "?".to_owned() });
+    fn answer(&self, request: &[u8], news: &mut Vec<NriEvent>) -> Result<Vec<u8>, NriError> {
+        let Ok(request) = TtrpcRequest::decode(request) else {
+            news.push(NriEvent::Undecodable { method: "?".to_owned() });
             return Ok(Vec::new());
         };
-        let unreadable = || News::Unreadable { method: request.method.chars().take(40).collect() };
+        let unreadable = || NriEvent::Undecodable { method: request.method.chars().take(40).collect() };
         let payload = request.payload.as_slice();
         Ok(match request.method.as_str() {
             "Configure" => {
@@ -92,8 +95,8 @@ impl<'a> Session<'a> {
                     return Err(NriError::Docker);
                 }
                 let (runtime, version) = (configure.runtime_name, configure.runtime_version);
-                news.push(News::Connected { runtime, version });
-                ConfigureResponse { events: CREATE_CONTAINER }.encode_to_vec()
+                news.push(NriEvent::Connected { runtime, version });
+                ConfigureResponse { events: CREATE_CONTAINER_EVENT }.encode_to_vec()
             }
             "Synchronize" => {
                 let more = SynchronizeRequest::decode(payload).is_ok_and(|request| request.more);
@@ -114,81 +117,90 @@ impl<'a> Session<'a> {
     }
 
     /// The plan for a container, as NRI carries it out.
-    fn adjust(&self, pod: &PodSandbox, container: &Container, news: &mut Vec<News>) -> ContainerAdjustment {
+    fn adjust(
+        &self,
+        pod: &PodSandbox,
+        container: &NriContainer,
+        news: &mut Vec<NriEvent>,
+    ) -> ContainerAdjustment {
         // A pod's annotations are those of its containers, as far as these have none of their own. Written into the container's
         // own, whoever looks for its labels later finds them there.
         let all = pod.annotations.iter().chain(&container.annotations);
         let all = all.map(|(key, value)| (key.as_str(), value.as_str()));
-        let all = label::of_container(all, &container.name, |_| true);
-        let heed = self.node.containers.labels;
-        let labels = Labels::read(all.iter().map(|(key, value)| (*key, *value)), heed);
+        let all = label::for_container(all, &container.name, |_| true);
+        let heed = self.context.containers.labels;
+        let labels = ContainerLabels::parse(all.iter().map(|(key, value)| (*key, *value)), heed);
         let is_own = |key: &str, value: &str| container.annotations.get(key).is_some_and(|own| own == value);
         let inherited = all.into_iter().filter(|(key, value)| !is_own(key, value));
         let name = (!container.name.is_empty()).then(|| container.name.clone());
-        let engine = sample::Engine::Containerd;
-        let known = sample::Container { id: container.id.clone(), name, engine, pod: None, labels };
-        let mut plan = self.node.containers.plan(&known);
-        let program = self.node.hook.words();
+        let engine = sample::ContainerEngine::Containerd;
+        let known = sample::ContainerIdentity { id: container.id.clone(), name, engine, pod: None, labels };
+        let mut plan = self.context.containers.launch_plan(&known);
+        let program = self.context.hook.command();
         let has_sysfs = container.mounts.iter().any(|mount| mount.destination == "/sys");
-        let files = surfaces::hook_arguments(plan.surfaces);
+        let files = injection::hook_arguments(plan.surfaces);
         let there = match &program {
             None if !files.is_empty() => Err(anyhow::anyhow!("the hook that mounts it is not there")),
-            _ => surfaces::check(plan.surfaces, has_sysfs),
+            _ => injection::check_available(plan.surfaces, has_sysfs),
         };
         if let Err(error) = there {
-            news.push(News::Fewer {
+            news.push(NriEvent::Reduced {
                 id: container.id.clone(),
                 because: elbowroom_client::output::one_line(&error),
             });
             plan.surfaces = plan.surfaces.without_files();
         }
-        plan = Plan { hook: plan.hook && program.is_some(), asks: self.node.asks && has_sysfs, ..plan };
-        let files = surfaces::hook_arguments(plan.surfaces);
+        plan = LaunchPlan {
+            hook: plan.hook && program.is_some(),
+            pressure_file: self.context.memory_pressure && has_sysfs,
+            ..plan
+        };
+        let files = injection::hook_arguments(plan.surfaces);
         let hook = program.filter(|_| plan.hook || !files.is_empty());
         let env = variables(plan, container).unwrap_or_else(|error| {
-            news.push(News::Fewer {
+            news.push(NriEvent::Reduced {
                 id: container.id.clone(),
                 because: elbowroom_client::output::one_line(&error),
             });
             Vec::new()
         });
-        news.push(News::Planned { id: container.id.clone(), hook: hook.is_some(), env: env.len() });
+        news.push(NriEvent::Planned { id: container.id.clone(), hook: hook.is_some(), env: env.len() });
         ContainerAdjustment {
             annotations: inherited.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
             env,
             hooks: hook.map(|(path, args)| {
                 let args = [args, files].concat();
                 let env = HOOK_ENV.map(str::to_owned).to_vec();
-                Hooks { create_container: vec![Hook { path, args, env }] }
+                NriHooks { create_container: vec![NriHook { path, args, env }] }
             }),
         }
     }
 }
 
 /// The variables that `plan` adds to a container's, or gives another value.
-fn variables(plan: Plan, container: &Container) -> anyhow::Result<Vec<KeyValue>> {
+fn variables(plan: LaunchPlan, container: &NriContainer) -> anyhow::Result<Vec<KeyValue>> {
     if plan.surfaces.is_none() {
         return Ok(Vec::new());
     }
     let mut env = container.env.clone();
-    launch::container(plan, room(container), surfaces::machine()?, &mut env);
+    launch::apply_container_env(plan, room(container), injection::online_cpu_count()?, &mut env);
     env.retain(|word| !container.env.contains(word));
     let pairs = env.iter().filter_map(|word| word.split_once('='));
     Ok(pairs.map(|(key, value)| KeyValue { key: key.to_owned(), value: value.to_owned() }).collect())
 }
 
 /// The room that a container's limits leave.
-fn room(container: &Container) -> Room {
+fn room(container: &NriContainer) -> LaunchLimits {
     let resources = container.linux.as_ref().and_then(|linux| linux.resources.clone()).unwrap_or_default();
     let cpu = resources.cpu.unwrap_or_default();
     let memory = resources.memory.and_then(|memory| memory.limit).map_or(0, |limit| limit.value);
     let (quota, period) = (cpu.quota.map_or(0, |q| q.value), cpu.period.map_or(0, |p| p.value));
-    Room::of_limits(quota, period, &cpu.cpus, memory)
+    LaunchLimits::from_oci(quota, period, &cpu.cpus, memory)
 }
 
 /// The runtime's answer to the registration.
-fn registered(response: &[u8]) -> Result<(), NriError> {
-    match Response::decode(response).ok().and_then(|response| response.status) {
+fn check_registration(response: &[u8]) -> Result<(), NriError> {
+    match TtrpcResponse::decode(response).ok().and_then(|response| response.status) {
         Some(status) if status.code != 0 => {
             Err(NriError::Refused(status.message.chars().take(200).collect()))
         }
@@ -200,33 +212,41 @@ fn registered(response: &[u8]) -> Result<(), NriError> {
 mod tests {
     use super::super::HookProgram;
     use super::super::messages::{
-        LinuxContainer, LinuxCpu, LinuxMemory, LinuxResources, Mount, OptionalInt64, OptionalUInt64,
+        LinuxContainer, LinuxCpu, LinuxMemory, LinuxResources, NriMount, OptionalInt64, OptionalUInt64,
     };
     use super::*;
-    use crate::config::Containers;
+    use crate::config::ContainerSettings;
     use elbowroom_types::label::PREFIX;
-    use elbowroom_types::launch::Surfaces;
+    use elbowroom_types::launch::RuntimeInjection;
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    fn node(containers: &Containers) -> Node {
+    fn node(containers: &ContainerSettings) -> PluginContext {
         let hook = HookProgram { path: "/bin/sh".into(), args: vec!["elbowroom".into(), "hook".into()] };
-        Node { containers: containers.clone(), asks: false, hook }
+        PluginContext { containers: containers.clone(), memory_pressure: false, hook }
     }
 
-    fn ask(node: &Node, method: &str, payload: Vec<u8>) -> (Result<Vec<News>, NriError>, Vec<u8>) {
+    fn ask(
+        node: &PluginContext,
+        method: &str,
+        payload: Vec<u8>,
+    ) -> (Result<Vec<NriEvent>, NriError>, Vec<u8>) {
         let mut out = Vec::new();
-        let mut session = Session::new(node, &mut out);
-        let [registration] = &Reader::default().read(&out).unwrap()[..] else { panic!() };
-        assert_eq!((registration.line, registration.stream), (Line::Runtime, 1));
-        let body = Request { service: "x".into(), method: method.into(), payload }.encode_to_vec();
+        let mut session = NriSession::new(node, &mut out);
+        let [registration] = &TtrpcReader::default().read(&out).unwrap()[..] else { panic!() };
+        assert_eq!((registration.connection, registration.stream), (MuxConnection::Runtime, 1));
+        let body = TtrpcRequest { service: "x".into(), method: method.into(), payload }.encode_to_vec();
         let (mut bytes, mut out) = (Vec::new(), Vec::new());
-        Message { line: Line::Plugin, kind: Kind::Request, stream: 5, body }.write(&mut bytes);
+        TtrpcMessage { connection: MuxConnection::Plugin, kind: TtrpcKind::Request, stream: 5, body }
+            .write(&mut bytes);
         let news = session.read(&bytes, &mut out);
-        let answers = Reader::default().read(&out).unwrap();
+        let answers = TtrpcReader::default().read(&out).unwrap();
         let payload = answers.first().map(|answer| {
-            assert_eq!((answer.line, answer.kind, answer.stream), (Line::Plugin, Kind::Response, 5));
-            let response = Response::decode(&answer.body[..]).unwrap();
+            assert_eq!(
+                (answer.connection, answer.kind, answer.stream),
+                (MuxConnection::Plugin, TtrpcKind::Response, 5)
+            );
+            let response = TtrpcResponse::decode(&answer.body[..]).unwrap();
             assert_eq!(response.status, None);
             response.payload
         });
@@ -237,13 +257,21 @@ mod tests {
         list.iter().map(|(k, v)| (format!("{PREFIX}{k}"), (*v).to_owned())).collect()
     }
 
-    fn create(containers: &Containers, pod: &[(&str, &str)], own: &[(&str, &str)]) -> ContainerAdjustment {
+    fn create(
+        containers: &ContainerSettings,
+        pod: &[(&str, &str)],
+        own: &[(&str, &str)],
+    ) -> ContainerAdjustment {
         let (news, adjust) = created(&node(containers), pod, own);
-        assert!(matches!(&news[..], [News::Planned { id, .. }] if id == "abc"));
+        assert!(matches!(&news[..], [NriEvent::Planned { id, .. }] if id == "abc"));
         adjust
     }
 
-    fn created(node: &Node, pod: &[(&str, &str)], own: &[(&str, &str)]) -> (Vec<News>, ContainerAdjustment) {
+    fn created(
+        node: &PluginContext,
+        pod: &[(&str, &str)],
+        own: &[(&str, &str)],
+    ) -> (Vec<NriEvent>, ContainerAdjustment) {
         let resources = LinuxResources {
             memory: Some(LinuxMemory { limit: Some(OptionalInt64 { value: 1 << 30 }) }),
             cpu: Some(LinuxCpu {
@@ -252,12 +280,12 @@ mod tests {
                 cpus: String::new(),
             }),
         };
-        let container = Container {
+        let container = NriContainer {
             id: "abc".into(),
             name: "web".into(),
             annotations: notes(own),
             env: vec!["GOMAXPROCS=7".into(), "X".into(), "LD_PRELOAD=/x.so".into()],
-            mounts: vec![Mount { destination: "/sys".into() }],
+            mounts: vec![NriMount { destination: "/sys".into() }],
             linux: Some(LinuxContainer { resources: Some(resources) }),
         };
         let pod = Some(PodSandbox { annotations: notes(pod) });
@@ -269,19 +297,23 @@ mod tests {
     #[test]
     fn a_runtime_is_told_what_it_is_to_ask() {
         let configure = ConfigureRequest { runtime_name: "containerd".into(), runtime_version: "v2".into() };
-        let (news, payload) = ask(&node(&Containers::default()), "Configure", configure.encode_to_vec());
-        assert_eq!(news.unwrap(), [News::Connected { runtime: "containerd".into(), version: "v2".into() }]);
-        assert_eq!(ConfigureResponse::decode(&payload[..]).unwrap().events, CREATE_CONTAINER);
+        let (news, payload) =
+            ask(&node(&ContainerSettings::default()), "Configure", configure.encode_to_vec());
+        assert_eq!(
+            news.unwrap(),
+            [NriEvent::Connected { runtime: "containerd".into(), version: "v2".into() }]
+        );
+        assert_eq!(ConfigureResponse::decode(&payload[..]).unwrap().events, CREATE_CONTAINER_EVENT);
         let docker = ConfigureRequest { runtime_name: "docker".into(), ..ConfigureRequest::default() };
         assert!(matches!(
-            ask(&node(&Containers::default()), "Configure", docker.encode_to_vec()).0,
+            ask(&node(&ContainerSettings::default()), "Configure", docker.encode_to_vec()).0,
             Err(NriError::Docker)
         ));
     }
 
     #[test]
     fn a_container_is_given_its_hook() {
-        let adjust = create(&Containers::default(), &[], &[]);
+        let adjust = create(&ContainerSettings::default(), &[], &[]);
         let [hook] = &adjust.hooks.unwrap().create_container[..] else { panic!() };
         assert_eq!((hook.path.as_str(), hook.args[1].as_str()), ("/bin/sh", "hook"));
         assert!(adjust.env.is_empty() && adjust.annotations.is_empty());
@@ -289,36 +321,36 @@ mod tests {
 
     #[test]
     fn a_pods_annotations_are_its_containers_and_theirs_go_first() {
-        let off = create(&Containers::default(), &[("views", "off"), ("priority", "5")], &[]);
+        let off = create(&ContainerSettings::default(), &[("views", "off"), ("priority", "5")], &[]);
         assert_eq!((off.hooks, off.annotations), (None, notes(&[("views", "off"), ("priority", "5")])));
-        let on = create(&Containers::default(), &[("views", "off")], &[("views", "on")]);
+        let on = create(&ContainerSettings::default(), &[("views", "off")], &[("views", "on")]);
         assert!(on.hooks.is_some() && on.annotations.is_empty());
         let one = [("views.web", "off"), ("priority", "5"), ("priority.web", "7"), ("env.side", "on")];
-        let one = create(&Containers::default(), &one, &[("priority", "5")]);
+        let one = create(&ContainerSettings::default(), &one, &[("priority", "5")]);
         assert_eq!((one.hooks, one.annotations), (None, notes(&[("views", "off"), ("priority", "7")])));
-        let none = Containers { attach: false, ..Containers::default() };
+        let none = ContainerSettings { attach: false, ..ContainerSettings::default() };
         assert_eq!(create(&none, &[], &[]), ContainerAdjustment::default());
         assert!(create(&none, &[("views", "on")], &[]).hooks.is_some());
-        let excluded = Containers { exclude: vec!["w*".into()], ..Containers::default() };
+        let excluded = ContainerSettings { exclude: vec!["w*".into()], ..ContainerSettings::default() };
         assert_eq!(create(&excluded, &[], &[("views", "on")]), ContainerAdjustment::default());
     }
 
     #[test]
     fn limits_go_into_the_environment_where_that_is_asked_for() {
-        let adjust = create(&Containers::default(), &[("env", "on")], &[]);
+        let adjust = create(&ContainerSettings::default(), &[("env", "on")], &[]);
         let env: HashMap<_, _> = adjust.env.into_iter().map(|row| (row.key, row.value)).collect();
         assert_eq!(env["OMP_NUM_THREADS"], "3");
         assert_eq!(env["NODE_OPTIONS"], "--max-old-space-size=768");
         assert!(!env.contains_key("GOMAXPROCS"), "its maker has set it");
         assert!(!env.contains_key("PYTHON_CPU_COUNT"), "it follows the view");
-        let alone = create(&Containers::default(), &[("env", "on"), ("views", "off")], &[]);
+        let alone = create(&ContainerSettings::default(), &[("env", "on"), ("views", "off")], &[]);
         assert!(alone.env.iter().any(|row| row.key == "PYTHON_CPU_COUNT"));
     }
 
     #[test]
     fn programs_are_told_to_watch_where_somebody_asks() {
         let watch = |asks, own: &[(&str, &str)]| {
-            let node = Node { asks, ..node(&Containers::default()) };
+            let node = PluginContext { memory_pressure: asks, ..node(&ContainerSettings::default()) };
             let (_, adjust) = created(&node, &[], own);
             adjust.env.iter().any(|row| row.key == "MEMORY_PRESSURE_WATCH")
         };
@@ -328,27 +360,33 @@ mod tests {
 
     #[test]
     fn labels_for_libraries_are_heeded_or_it_is_said_that_they_are_not() {
-        let libraries = Surfaces { openmp: true, libc: true, ..Surfaces::default() };
-        let (news, adjust) =
-            created(&node(&Containers::default()), &[], &[("openmp", "on"), ("libc", "on"), ("env", "on")]);
+        let libraries = RuntimeInjection { openmp: true, libc: true, ..RuntimeInjection::default() };
+        let (news, adjust) = created(
+            &node(&ContainerSettings::default()),
+            &[],
+            &[("openmp", "on"), ("libc", "on"), ("env", "on")],
+        );
         let env: HashMap<_, _> = adjust.env.into_iter().map(|row| (row.key, row.value)).collect();
         let [hook] = &adjust.hooks.unwrap().create_container[..] else { panic!() };
         assert_eq!((env["OMP_NUM_THREADS"].as_str(), env.contains_key("GOMAXPROCS")), ("3", false));
-        if surfaces::check(libraries, true).is_ok() {
-            assert_eq!(hook.args, ["elbowroom", "hook", surfaces::FLAG, "openmp,libc"]);
-            let ours = launch::libraries(libraries).join(":");
+        if injection::check_available(libraries, true).is_ok() {
+            assert_eq!(hook.args, ["elbowroom", "hook", injection::INJECTION_FLAG, "openmp,libc"]);
+            let ours = launch::preload_libraries(libraries).join(":");
             assert_eq!(env["LD_PRELOAD"], format!("/x.so:{ours}"));
             assert_eq!((news.len(), env["KMP_BLOCKTIME"].as_str()), (1, "1"));
         } else {
             println!("skipped: nothing can be preloaded on this host");
-            assert!(matches!(&news[..], [News::Fewer { .. }, News::Planned { .. }]));
+            assert!(matches!(&news[..], [NriEvent::Reduced { .. }, NriEvent::Planned { .. }]));
         }
         // A container whose hook is not there gets words alone, and the log has why.
         let hook = HookProgram { path: "/no/such/program".into(), args: Vec::new() };
-        let (news, adjust) =
-            created(&Node { hook, ..node(&Containers::default()) }, &[], &[("libc", "on"), ("env", "on")]);
+        let (news, adjust) = created(
+            &PluginContext { hook, ..node(&ContainerSettings::default()) },
+            &[],
+            &[("libc", "on"), ("env", "on")],
+        );
         assert!(
-            matches!(&news[..], [News::Fewer { because, .. }, News::Planned { .. }] if because.contains("hook"))
+            matches!(&news[..], [NriEvent::Reduced { because, .. }, NriEvent::Planned { .. }] if because.contains("hook"))
         );
         assert!(adjust.hooks.is_none() && adjust.env.iter().all(|row| row.key != "LD_PRELOAD"));
         assert!(adjust.env.iter().any(|row| row.key == "PYTHON_CPU_COUNT"));
@@ -357,12 +395,12 @@ mod tests {
     #[test]
     fn nothing_that_is_not_understood_is_a_veto() {
         for method in ["CreateContainer", "Synchronize", "StateChange", "FlyToTheMoon"] {
-            let (news, payload) = ask(&node(&Containers::default()), method, vec![0xff; 9]);
+            let (news, payload) = ask(&node(&ContainerSettings::default()), method, vec![0xff; 9]);
             let told = !news.unwrap().is_empty();
             assert!(payload.is_empty() && told == (method == "CreateContainer"), "{method}");
         }
         let more = SynchronizeRequest { more: true }.encode_to_vec();
-        let (_, payload) = ask(&node(&Containers::default()), "Synchronize", more);
+        let (_, payload) = ask(&node(&ContainerSettings::default()), "Synchronize", more);
         assert!(SynchronizeResponse::decode(&payload[..]).unwrap().more);
     }
 
@@ -372,8 +410,8 @@ mod tests {
     proptest! {
         #[test]
         fn neither_cuts_nor_damage_break_a_session(cut in 0..SENT.len(), at in 0..SENT.len(), byte: u8) {
-            let node = node(&Containers::default());
-            let session = || Session::new(&node, &mut Vec::new());
+            let node = node(&ContainerSettings::default());
+            let session = || NriSession::new(&node, &mut Vec::new());
             let (mut whole, mut parts) = (Vec::new(), Vec::new());
             session().read(SENT, &mut whole).unwrap();
             let mut cutting = session();
@@ -390,12 +428,13 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told() {
-        let node = node(&Containers::default());
-        let mut session = Session::new(&node, &mut Vec::new());
-        let status = Some(super::super::messages::Status { code: 3, message: "no plugins here".into() });
-        let body = Response { status, payload: Vec::new() }.encode_to_vec();
+        let node = node(&ContainerSettings::default());
+        let mut session = NriSession::new(&node, &mut Vec::new());
+        let status = Some(super::super::messages::RpcStatus { code: 3, message: "no plugins here".into() });
+        let body = TtrpcResponse { status, payload: Vec::new() }.encode_to_vec();
         let mut bytes = Vec::new();
-        Message { line: Line::Runtime, kind: Kind::Response, stream: 1, body }.write(&mut bytes);
+        TtrpcMessage { connection: MuxConnection::Runtime, kind: TtrpcKind::Response, stream: 1, body }
+            .write(&mut bytes);
         let error = session.read(&bytes, &mut Vec::new()).unwrap_err();
         assert!(error.to_string().contains("no plugins here"), "{error}");
     }

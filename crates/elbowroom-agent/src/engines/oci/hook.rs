@@ -6,13 +6,13 @@
 //! looked at only where it is needed: runc writes the state when a thread of its Go runtime comes to it, up to 10 ms after the
 //! hook has begun.
 
-use super::{bundle, surfaces};
+use super::{bundle, injection};
 use crate::alerts::journald;
 use crate::preload;
 use anyhow::Context;
 use elbowroom_client::control as client;
-use elbowroom_linux::mount::Place;
-use elbowroom_types::launch::Surfaces;
+use elbowroom_linux::mount::NamespaceRoot;
+use elbowroom_types::launch::RuntimeInjection;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC};
 use rustix::time::Timespec;
@@ -28,23 +28,23 @@ use std::time::{Duration, Instant};
 pub const VERB: &str = "hook";
 
 /// The hook's arguments, the program's name first, for the agent of `run_dir`.
-pub fn words(run_dir: &str) -> [String; 4] {
+pub fn hook_args(run_dir: &str) -> [String; 4] {
     ["elbowroom", VERB, "--run-dir", run_dir].map(str::to_owned)
 }
 
 /// How long a container's start may be delayed.
-const BUDGET: Duration = Duration::from_millis(1900);
+const START_TIMEOUT: Duration = Duration::from_millis(1900);
 /// How much of that the agent may take.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const AGENT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// How long an omission waits for its container's name.
-const NAMED_WITHIN: Duration = Duration::from_millis(100);
+const NAME_TIMEOUT: Duration = Duration::from_millis(100);
 /// The longest state that is read.
-const LONGEST: usize = 1 << 20;
+const MAX_STATE_BYTES: usize = 1 << 20;
 
 /// The part of the OCI state that matters here (runtime-spec, runtime.md).
 #[derive(Deserialize)]
-pub struct State {
+pub struct OciState {
     /// The container's identifier.
     pub id: String,
     /// Where its bundle is.
@@ -55,15 +55,16 @@ pub struct State {
 ///
 /// # Errors
 /// It is no JSON, or one of the two is missing.
-pub fn told(text: &[u8]) -> anyhow::Result<State> {
+pub fn parse_state(text: &[u8]) -> anyhow::Result<OciState> {
     serde_json::from_slice(text).context("the container's state")
 }
 
 /// Mounts the view, or says in one line why there is none: on stderr, which engines throw away, and to journald. Always succeeds,
 /// and in time.
 pub fn main(args: &[OsString]) -> ExitCode {
-    let run_dir = PathBuf::from(value_of(args, "--run-dir").unwrap_or(client::RUN_DIR.as_ref()));
-    let wanted = value_of(args, surfaces::FLAG).and_then(OsStr::to_str).map(surfaces::of_names);
+    let run_dir = PathBuf::from(value_of(args, "--run-dir").unwrap_or(client::DEFAULT_RUN_DIR.as_ref()));
+    let wanted =
+        value_of(args, injection::INJECTION_FLAG).and_then(OsStr::to_str).map(injection::parse_names);
     let (done, result) = mpsc::channel();
     // A panic drops the sender, which reads as an end without a result.
     let attaching = move || {
@@ -71,39 +72,39 @@ pub fn main(args: &[OsString]) -> ExitCode {
     };
     // In the container's cgroup there may be no room for a thread (`--pids-limit`).
     if let Err(error) = std::thread::Builder::new().spawn(attaching) {
-        complain(&format!("starting a thread: {error}"));
+        report_failure(&format!("starting a thread: {error}"));
         return ExitCode::SUCCESS;
     }
-    match result.recv_timeout(BUDGET) {
+    match result.recv_timeout(START_TIMEOUT) {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => complain(&format!("{error:#}")),
-        Err(mpsc::RecvTimeoutError::Timeout) => complain("mounting it took too long"),
-        Err(mpsc::RecvTimeoutError::Disconnected) => complain("the hook failed unexpectedly"),
+        Ok(Err(error)) => report_failure(&format!("{error:#}")),
+        Err(mpsc::RecvTimeoutError::Timeout) => report_failure("mounting it took too long"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => report_failure("the hook failed unexpectedly"),
     }
     ExitCode::SUCCESS
 }
 
-fn complain(why: &str) {
-    let id = state(NAMED_WITHIN).map(|state| state.id).unwrap_or_default();
+fn report_failure(why: &str) {
+    let id = read_state(NAME_TIMEOUT).map(|state| state.id).unwrap_or_default();
     let why = format!("no view: {why}");
-    let _ = journald::say(&why, &id);
-    super::say(&format!("elbowroom: {why}"));
+    let _ = journald::send_sentence(&why, &id);
+    super::write_stderr(&format!("elbowroom: {why}"));
 }
 
-fn attach(run_dir: &Path, wanted: Surfaces) -> anyhow::Result<()> {
-    let rootfs = match rootfs_here() {
+fn attach(run_dir: &Path, wanted: RuntimeInjection) -> anyhow::Result<()> {
+    let rootfs = match rootfs_from_cwd() {
         Some(here) => here,
-        None => bundle::rootfs(&state(BUDGET)?.bundle)?,
+        None => bundle::rootfs(&read_state(START_TIMEOUT)?.bundle)?,
     };
     // First, and whether there is an agent or not: the environment names these files already.
-    let there = preload::provide(&rootfs, wanted);
+    let there = preload::mount_preloads(&rootfs, wanted);
     let view = attach_view(run_dir, &rootfs);
     there.and(view)
 }
 
 /// The current directory, where that is the container's root filesystem: runc runs this hook there (libcontainer/rootfs_linux.go,
 /// `prepareRootfs`), others in the bundle. It is known by its procfs.
-fn rootfs_here() -> Option<PathBuf> {
+fn rootfs_from_cwd() -> Option<PathBuf> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let proc = rustix::fs::open("proc", flags, Mode::empty()).ok()?;
     let is_procfs = rustix::fs::fstatfs(&proc).is_ok_and(|proc| proc.f_type == PROC_SUPER_MAGIC);
@@ -112,14 +113,14 @@ fn rootfs_here() -> Option<PathBuf> {
 }
 
 /// What the runtime says on stdin, as soon as all of it is there.
-fn state(patience: Duration) -> anyhow::Result<State> {
+fn read_state(patience: Duration) -> anyhow::Result<OciState> {
     /// What has been read of it.
     static TEXT: Mutex<Vec<u8>> = Mutex::new(Vec::new());
     let until = Instant::now() + patience;
     let mut text = TEXT.try_lock().ok().context("the container's state is being read")?;
     let mut stdin = io::stdin().lock();
     let mut part = [0; 8 << 10];
-    while text.len() < LONGEST {
+    while text.len() < MAX_STATE_BYTES {
         let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
         let ready = poll(&mut [PollFd::new(&stdin, PollFlags::IN)], left.as_ref());
         anyhow::ensure!(
@@ -131,12 +132,12 @@ fn state(patience: Duration) -> anyhow::Result<State> {
             read => text.extend_from_slice(&part[..read]),
         }
     }
-    told(&text)
+    parse_state(&text)
 }
 
 fn attach_view(run_dir: &Path, rootfs: &Path) -> anyhow::Result<()> {
-    let view = client::prepare(run_dir, 0, PATIENCE)?;
-    let place = Place::here(rootfs)?;
+    let view = client::request_view(run_dir, 0, AGENT_TIMEOUT)?;
+    let place = NamespaceRoot::of_this_process(rootfs)?;
     place.attach(&place.plan(&view.surfaces, &view.view_dir)?)?;
     // Without the page (a kernel before Linux 5.12, no sysfs) the files still show the view; the agent notes what is missing.
     if let Some(page) = &view.page {

@@ -8,13 +8,13 @@
 
 pub(crate) mod bundle;
 pub mod hook;
+pub mod injection;
 pub(crate) mod runtime;
 pub mod seccomp;
-pub mod surfaces;
 
-pub use hook::told;
-pub use runtime::{bundle_of, change};
-pub use surfaces::made;
+pub use hook::parse_state;
+pub use injection::bundle_container;
+pub use runtime::{apply_plan, bundle_of};
 
 use std::env;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 /// The program `elbowroom-runtime`: the hook, if that is its first argument, else the runtime.
 pub fn main() -> ExitCode {
-    elbowroom_linux::process::share_memory_among_threads();
+    elbowroom_linux::process::use_one_malloc_arena();
     let args: Vec<OsString> = env::args_os().skip(1).collect();
     match args.split_first() {
         Some((verb, rest)) if verb == hook::VERB => hook::main(rest),
@@ -34,7 +34,7 @@ pub fn main() -> ExitCode {
 
 /// Says something on stderr, whether anybody reads it or not: `eprintln!` panics where nobody does, and the container would not
 /// start.
-fn say(what: &str) {
+fn write_stderr(what: &str) {
     let _ = std::io::stderr().write_all(format!("{what}\n").as_bytes());
 }
 

@@ -2,11 +2,11 @@
 //! bundle of a container that is being made and becomes the real runtime, with the same arguments. Whatever goes wrong, the
 //! real runtime runs, on the bundle as it was.
 
-use super::{bundle, hook, say, seccomp, surfaces};
-use crate::config::Config;
+use super::{bundle, hook, injection, seccomp, write_stderr};
+use crate::config::AgentConfig;
 use anyhow::{Context, bail};
 use elbowroom_client::control as client;
-use elbowroom_types::launch::Plan;
+use elbowroom_types::launch::LaunchPlan;
 use serde_json::Value;
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -19,9 +19,9 @@ use std::process::{Command, ExitCode};
 /// The name of the program.
 pub(crate) const PROGRAM: &str = "elbowroom-runtime";
 /// Environment: the real runtime, a path or a name.
-const RUNTIME: &str = "ELBOWROOM_OCI_RUNTIME";
+const RUNTIME_ENV: &str = "ELBOWROOM_OCI_RUNTIME";
 /// Environment: the agent's directory, where it is not the usual one. The command line's `--run-dir` reads the same.
-const RUN_DIR: &str = "ELBOWROOM_RUN_DIR";
+const RUN_DIR_ENV: &str = "ELBOWROOM_RUN_DIR";
 
 /// Global options of runc, crun and youki that take a value.
 const GLOBAL_VALUES: [&str; 9] =
@@ -36,33 +36,34 @@ const GLOBAL_SWITCHES: [&str; 8] =
 pub(super) fn main(args: &[OsString]) -> ExitCode {
     // What panics has said so itself.
     if let Some(bundle) = bundle_of(args)
-        && let Ok(Err(error)) = catch_unwind(|| patch(&bundle))
+        && let Ok(Err(error)) = catch_unwind(|| patch_bundle(&bundle))
     {
-        say(&format!("{PROGRAM}: {}: no view: {error:#}", bundle.display()));
+        write_stderr(&format!("{PROGRAM}: {}: no view: {error:#}", bundle.display()));
     }
     match real_runtime() {
         Ok(runtime) => {
             let error = Command::new(&runtime).args(args).exec();
-            say(&format!("{PROGRAM}: {}: {error}", runtime.display()));
+            write_stderr(&format!("{PROGRAM}: {}: {error}", runtime.display()));
         }
-        Err(error) => say(&format!("{PROGRAM}: {error:#}")),
+        Err(error) => write_stderr(&format!("{PROGRAM}: {error:#}")),
     }
     ExitCode::FAILURE
 }
 
-fn patch(bundle: &Path) -> anyhow::Result<()> {
+fn patch_bundle(bundle: &Path) -> anyhow::Result<()> {
     let program = super::hook_program().context("this program's own path")?;
     let program = program.to_str().context("this program's path is not UTF-8")?;
-    let run_dir = env::var_os(RUN_DIR).unwrap_or_else(|| client::RUN_DIR.into());
-    let run_dir = run_dir.to_str().with_context(|| format!("{RUN_DIR} is not UTF-8"))?;
+    let run_dir = env::var_os(RUN_DIR_ENV).unwrap_or_else(|| client::DEFAULT_RUN_DIR.into());
+    let run_dir = run_dir.to_str().with_context(|| format!("{RUN_DIR_ENV} is not UTF-8"))?;
     // One that is broken keeps no container from starting; the agent says what is wrong with it.
-    let node = Config::load(None).unwrap_or_default().containers;
-    let plan = surfaces::plan(bundle, Path::new(run_dir), &node)?;
-    bundle::edit(bundle, |config| change(config, plan, Path::new(program), run_dir))?;
+    let node = AgentConfig::load(None).unwrap_or_default().containers;
+    let plan = injection::launch_plan(bundle, Path::new(run_dir), &node)?;
+    bundle::edit(bundle, |config| apply_plan(config, plan, Path::new(program), run_dir))?;
     if plan.seccomp
-        && let Err(error) = bundle::edit(bundle, |config| seccomp::inject(config, Path::new(run_dir)))
+        && let Err(error) =
+            bundle::edit(bundle, |config| seccomp::inject_listener(config, Path::new(run_dir)))
     {
-        say(&format!("{PROGRAM}: {}: no answers to system calls: {error:#}", bundle.display()));
+        write_stderr(&format!("{PROGRAM}: {}: no answers to system calls: {error:#}", bundle.display()));
     }
     Ok(())
 }
@@ -71,13 +72,13 @@ fn patch(bundle: &Path) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// A configuration of another shape. It may be half changed then, and is not to be used.
-pub fn change(config: &mut Value, plan: Plan, program: &Path, run_dir: &str) -> anyhow::Result<()> {
-    let files = surfaces::hook_arguments(plan.surfaces);
+pub fn apply_plan(config: &mut Value, plan: LaunchPlan, program: &Path, run_dir: &str) -> anyhow::Result<()> {
+    let files = injection::hook_arguments(plan.surfaces);
     if plan.hook || !files.is_empty() {
-        let args = [&hook::words(run_dir)[..], &files].concat();
+        let args = [&hook::hook_args(run_dir)[..], &files].concat();
         bundle::add_hook(config, program, &args)?;
     }
-    if plan.surfaces.is_none() { Ok(()) } else { surfaces::add_variables(config, plan) }
+    if plan.surfaces.is_none() { Ok(()) } else { injection::add_variables(config, plan) }
 }
 
 /// The bundle, if these are the arguments of a command that makes a container. An option that is not known may or may not
@@ -85,24 +86,24 @@ pub fn change(config: &mut Value, plan: Plan, program: &Path, run_dir: &str) -> 
 pub fn bundle_of(args: &[OsString]) -> Option<PathBuf> {
     let mut rest = args.iter().map(|arg| arg.as_bytes());
     loop {
-        let option = Argument::read(rest.next()?)?;
+        let option = GoFlag::read(rest.next()?)?;
         match option {
-            Argument::Word(b"create" | b"run") => break,
-            Argument::Word(_) => return None,
-            Argument::WithValue(..) => {}
-            Argument::Plain(name) if GLOBAL_SWITCHES.iter().any(|known| known.as_bytes() == name) => {}
-            Argument::Plain(name) if GLOBAL_VALUES.iter().any(|known| known.as_bytes() == name) => {
+            GoFlag::Word(b"create" | b"run") => break,
+            GoFlag::Word(_) => return None,
+            GoFlag::WithValue(..) => {}
+            GoFlag::Plain(name) if GLOBAL_SWITCHES.iter().any(|known| known.as_bytes() == name) => {}
+            GoFlag::Plain(name) if GLOBAL_VALUES.iter().any(|known| known.as_bytes() == name) => {
                 rest.next()?;
             }
-            Argument::Plain(_) => return None,
+            GoFlag::Plain(_) => return None,
         }
     }
     let mut bundle = PathBuf::from(".");
     while let Some(arg) = rest.next() {
-        match Argument::read(arg) {
-            Some(Argument::Plain(b"bundle" | b"b")) => bundle = OsStr::from_bytes(rest.next()?).into(),
-            Some(Argument::WithValue(b"bundle" | b"b", value)) => bundle = OsStr::from_bytes(value).into(),
-            Some(Argument::Plain(name)) if COMMAND_VALUES.iter().any(|known| known.as_bytes() == name) => {
+        match GoFlag::read(arg) {
+            Some(GoFlag::Plain(b"bundle" | b"b")) => bundle = OsStr::from_bytes(rest.next()?).into(),
+            Some(GoFlag::WithValue(b"bundle" | b"b", value)) => bundle = OsStr::from_bytes(value).into(),
+            Some(GoFlag::Plain(name)) if COMMAND_VALUES.iter().any(|known| known.as_bytes() == name) => {
                 rest.next()?;
             }
             None => break,
@@ -113,13 +114,13 @@ pub fn bundle_of(args: &[OsString]) -> Option<PathBuf> {
 }
 
 /// One argument as Go's flag package reads it: one dash or two are the same.
-enum Argument<'a> {
+enum GoFlag<'a> {
     Word(&'a [u8]),
     Plain(&'a [u8]),
     WithValue(&'a [u8], &'a [u8]),
 }
 
-impl<'a> Argument<'a> {
+impl<'a> GoFlag<'a> {
     /// `None` for `--`, which ends the options.
     fn read(arg: &'a [u8]) -> Option<Self> {
         let name = match arg {
@@ -135,19 +136,19 @@ impl<'a> Argument<'a> {
     }
 }
 
-/// What [`RUNTIME`] names, else `runc`, looked up in PATH; never this program itself.
+/// What [`RUNTIME_ENV`] names, else `runc`, looked up in PATH; never this program itself.
 fn real_runtime() -> anyhow::Result<PathBuf> {
-    let name = env::var_os(RUNTIME).filter(|name| !name.is_empty()).unwrap_or_else(|| "runc".into());
+    let name = env::var_os(RUNTIME_ENV).filter(|name| !name.is_empty()).unwrap_or_else(|| "runc".into());
     let path = env::var_os("PATH")
         .unwrap_or_else(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into());
     let own = super::own_path().ok();
-    match find(&name, &path, own.as_deref()) {
+    match find_runtime(&name, &path, own.as_deref()) {
         Some(runtime) => Ok(runtime),
-        None => bail!("no runtime {name:?} in PATH: install it, or name another in {RUNTIME}"),
+        None => bail!("no runtime {name:?} in PATH: install it, or name another in {RUNTIME_ENV}"),
     }
 }
 
-fn find(name: &OsStr, path: &OsStr, own: Option<&Path>) -> Option<PathBuf> {
+fn find_runtime(name: &OsStr, path: &OsStr, own: Option<&Path>) -> Option<PathBuf> {
     let candidates: Vec<PathBuf> = match name.as_bytes().contains(&b'/') {
         true => vec![name.into()],
         false => env::split_paths(path).map(|dir| dir.join(name)).collect(),
@@ -211,8 +212,8 @@ mod tests {
         std::fs::write(second.join("runc"), "").unwrap();
         let path = env::join_paths([&first, &second]).unwrap();
         let own = wrapper.canonicalize().unwrap();
-        assert_eq!(find("runc".as_ref(), &path, Some(&own)), Some(second.join("runc")));
-        assert_eq!(find(first.join("runc").as_ref(), &path, Some(&own)), None);
-        assert_eq!(find("crun".as_ref(), &path, Some(&own)), None);
+        assert_eq!(find_runtime("runc".as_ref(), &path, Some(&own)), Some(second.join("runc")));
+        assert_eq!(find_runtime(first.join("runc").as_ref(), &path, Some(&own)), None);
+        assert_eq!(find_runtime("crun".as_ref(), &path, Some(&own)), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::seccomp as keeper;
 use anyhow::Result;
-use elbowroom_linux::seccomp::CALLS;
+use elbowroom_linux::seccomp::SYSCALLS;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -23,9 +23,9 @@ const ARCHITECTURES: &[&str] = if cfg!(target_arch = "x86_64") {
 ///
 /// # Errors
 /// Why it does not; the configuration is not to be used then.
-pub(super) fn inject(config: &mut Value, run_dir: &Path) -> Result<()> {
-    keeper::is_there(run_dir)?;
-    add_listener(config, &keeper::socket(run_dir)).map_err(anyhow::Error::msg)
+pub(super) fn inject_listener(config: &mut Value, run_dir: &Path) -> Result<()> {
+    keeper::check_running(run_dir)?;
+    add_listener(config, &keeper::socket_path(run_dir)).map_err(anyhow::Error::msg)
 }
 
 /// Makes the calls that a policy allows wait for whoever listens at `socket`. What it refuses stays refused. A container without a
@@ -63,13 +63,13 @@ pub fn add_listener(config: &mut Value, socket: &Path) -> Result<(), String> {
             None => default == ALLOW,
         }
     };
-    let calls: Vec<&str> = CALLS.into_iter().map(|(name, _)| name).filter(|name| allows(name)).collect();
+    let calls: Vec<&str> = SYSCALLS.into_iter().map(|(name, _)| name).filter(|name| allows(name)).collect();
     if calls.is_empty() {
         return Err(
             "its seccomp policy does not allow sched_getaffinity and sysinfo without conditions".into()
         );
     }
-    let mut rules: Vec<Value> = rules.iter().filter_map(|rule| without(rule, &calls)).collect();
+    let mut rules: Vec<Value> = rules.iter().filter_map(|rule| remove_calls(rule, &calls)).collect();
     rules.push(json!({ "names": calls, "action": NOTIFY }));
     policy.insert("syscalls".into(), rules.into());
     policy.insert("listenerPath".into(), socket.into());
@@ -89,7 +89,7 @@ fn is_unconditional(rule: &Value) -> bool {
 }
 
 /// The rule without these calls; `None` where nothing is left of it: a rule without names is refused by runtimes.
-fn without(rule: &Value, calls: &[&str]) -> Option<Value> {
+fn remove_calls(rule: &Value, calls: &[&str]) -> Option<Value> {
     if !names(rule).any(|name| calls.contains(&name)) {
         return Some(rule.clone());
     }

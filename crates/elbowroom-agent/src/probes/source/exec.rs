@@ -1,9 +1,9 @@
 //! A program that prints a record.
 
-use super::Problem;
-use crate::alerts::{Stop, first_ready};
+use super::ProbeProblem;
+use crate::alerts::{StopFlag, first_ready};
 use elbowroom_linux::{process, signal};
-use elbowroom_types::probe::{LONGEST, Record};
+use elbowroom_types::probe::{MAX_RECORD_LEN, ProbeRecord};
 use elbowroom_types::unit::Micros;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
@@ -14,40 +14,45 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What is kept of what a program prints; the rest is read and dropped.
-const KEPT: usize = 4 * LONGEST;
+const MAX_OUTPUT_BYTES: usize = 4 * MAX_RECORD_LEN;
 
 /// A variable with the container's first process.
-pub const PID: &str = "ELBOWROOM_PROBE_PID";
+pub const PID_ENV: &str = "ELBOWROOM_PROBE_PID";
 
 /// Takes the record that a program prints.
-pub(super) fn ask(exec: &[String], pid: u32, timeout: Micros, stop: &Stop) -> Result<Record, Problem> {
+pub(super) fn poll(
+    exec: &[String],
+    pid: u32,
+    timeout: Micros,
+    stop: &StopFlag,
+) -> Result<ProbeRecord, ProbeProblem> {
     let (program, _) = exec.split_first().expect("a probe without a program was refused");
-    let first = (pid > 0).then(|| (PID, pid.to_string()));
+    let first = (pid > 0).then(|| (PID_ENV, pid.to_string()));
     let line = last_line(exec, first.as_slice(), timeout, stop)
         .map_err(|failure| failure.to_string())?
         .ok_or_else(|| format!("{program}: printed no record"))?;
-    Record::parse(line.as_bytes()).map_err(|error| format!("{program}: {error}"))
+    ProbeRecord::parse(line.as_bytes()).map_err(|error| format!("{program}: {error}"))
 }
 
 /// Why a program has no last line.
 #[derive(Debug)]
-pub struct Failure {
-    what: String,
+pub struct ProgramFailure {
+    message: String,
     /// It was killed at work: what it began may go on, or have been done.
     pub killed: bool,
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for ProgramFailure {}
 
-impl fmt::Display for Failure {
+impl fmt::Display for ProgramFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
+        f.write_str(&self.message)
     }
 }
 
-impl From<String> for Failure {
+impl From<String> for ProgramFailure {
     fn from(what: String) -> Self {
-        Self { what, killed: false }
+        Self { message: what, killed: false }
     }
 }
 
@@ -57,25 +62,25 @@ pub fn last_line(
     exec: &[String],
     environment: &[(&str, String)],
     timeout: Micros,
-    stop: &Stop,
-) -> Result<Option<String>, Failure> {
+    stop: &StopFlag,
+) -> Result<Option<String>, ProgramFailure> {
     let (program, args) = exec.split_first().ok_or_else(|| "no program is named".to_owned())?;
     let mut command = Command::new(program);
     command.args(args).current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.envs(environment.iter().map(|(name, value)| (name, value)));
-    let mut child = process::die_with_us(signal::interruptible(command.process_group(0)))
+    let mut child = process::kill_with_parent(signal::unblock_in_child(command.process_group(0)))
         .spawn()
         .map_err(|error| format!("{program}: cannot be started: {error}"))?;
     let group = Pid::from_child(&child);
     // The agent may be protected from the OOM killer; what it starts for others is not.
     let _ = std::fs::write(format!("/proc/{}/oom_score_adj", group.as_raw_nonzero()), "0");
-    let (out, errors, ended) = listen(&mut child, group, timeout, stop);
+    let (out, errors, ended) = read_output(&mut child, group, timeout, stop);
     // The group first: the child is not waited for yet, so its number can be nobody else's.
     let _ = kill_process_group(group, Signal::KILL);
     let status = child.wait().map_err(|error| format!("{program}: {error}"))?;
     if !ended {
         let what = format!("{program}: killed after {timeout}: make it quicker, or raise its timeout");
-        return Err(Failure { what, killed: true });
+        return Err(ProgramFailure { message: what, killed: true });
     }
     let last = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
@@ -90,7 +95,7 @@ pub fn last_line(
 }
 
 /// Reads both streams until the program has ended; whether it did before its time, or ours, was over.
-fn listen(child: &mut Child, pid: Pid, timeout: Micros, stop: &Stop) -> (Vec<u8>, Vec<u8>, bool) {
+fn read_output(child: &mut Child, pid: Pid, timeout: Micros, stop: &StopFlag) -> (Vec<u8>, Vec<u8>, bool) {
     let mut kept = [Vec::new(), Vec::new()];
     let mut streams = [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
     for stream in streams.iter().flatten() {
@@ -132,7 +137,7 @@ fn read(stream: &OwnedFd, kept: &mut Vec<u8>) -> bool {
             Ok(n) => {
                 kept.extend_from_slice(&buffer[..n]);
                 // The last line counts: what is old goes.
-                let old = kept.len().saturating_sub(KEPT);
+                let old = kept.len().saturating_sub(MAX_OUTPUT_BYTES);
                 kept.drain(..old);
             }
             Err(Errno::AGAIN | Errno::INTR) => return true,

@@ -1,8 +1,8 @@
 //! A file that the application replaces with each record.
 
-use super::Problem;
-use elbowroom_linux::probe::file::{Stamp, read_in};
-use elbowroom_types::probe::{LONGEST, Record};
+use super::ProbeProblem;
+use elbowroom_linux::probe::file::{ContentStamp, read_in};
+use elbowroom_types::probe::{MAX_RECORD_LEN, ProbeRecord};
 use elbowroom_types::unit::Micros;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -10,17 +10,22 @@ use std::time::{Duration, SystemTime};
 
 /// What was read last: a file that nobody writes any more says nothing.
 #[derive(Default)]
-pub(super) struct File {
-    last: Option<Stamp>,
+pub(super) struct FileSource {
+    last: Option<ContentStamp>,
 }
 
-impl File {
-    pub(super) fn ask(&mut self, pid: u32, path: &Path, ttl: Micros) -> Result<Option<Record>, Problem> {
+impl FileSource {
+    pub(super) fn poll(
+        &mut self,
+        pid: u32,
+        path: &Path,
+        ttl: Micros,
+    ) -> Result<Option<ProbeRecord>, ProbeProblem> {
         let said = |error: std::io::Error| match error.kind() {
             ErrorKind::NotFound => format!("{}: not there (yet)", path.display()),
             _ => format!("{}: {error}", path.display()),
         };
-        let content = read_in(pid, path, LONGEST + 1).map_err(said)?;
+        let content = read_in(pid, path, MAX_RECORD_LEN + 1).map_err(said)?;
         let age = content.stamp.age(SystemTime::now());
         if self.last == Some(content.stamp) || age > Duration::from_micros(ttl.get()) {
             return Ok(None);
@@ -30,6 +35,6 @@ impl File {
             return Ok(None);
         }
         self.last = Some(content.stamp);
-        Record::parse(&content.bytes).map(Some).map_err(|e| format!("{}: {e}", path.display()))
+        ProbeRecord::parse(&content.bytes).map(Some).map_err(|e| format!("{}: {e}", path.display()))
     }
 }

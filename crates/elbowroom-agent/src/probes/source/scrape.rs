@@ -1,15 +1,15 @@
 //! A page of metrics.
 
-use super::Problem;
-use crate::probes::settings::Probe;
-use elbowroom_types::probe::Record;
+use super::ProbeProblem;
+use crate::probes::settings::ProbeSettings;
+use elbowroom_types::probe::ProbeRecord;
 use std::time::Duration;
 
 /// Longest page: exporters' are tens of kilobytes, those of big programs a few megabytes.
-const LONGEST_PAGE: u64 = 8 << 20;
+const MAX_PAGE_BYTES: u64 = 8 << 20;
 
 /// Asks in the network namespace of the thread that uses it. It follows nobody elsewhere, and keeps no connection.
-pub(super) fn agent() -> ureq::Agent {
+pub(super) fn http_agent() -> ureq::Agent {
     ureq::Agent::config_builder()
         .user_agent(concat!("elbowroom/", env!("CARGO_PKG_VERSION")))
         .max_redirects(0)
@@ -19,12 +19,16 @@ pub(super) fn agent() -> ureq::Agent {
         .into()
 }
 
-pub(super) fn ask(agent: &ureq::Agent, url: &str, probe: &Probe) -> Result<Record, Problem> {
+pub(super) fn poll(
+    agent: &ureq::Agent,
+    url: &str,
+    probe: &ProbeSettings,
+) -> Result<ProbeRecord, ProbeProblem> {
     let timeout = Some(Duration::from_micros(probe.timeout.get()));
     let mut answer =
         agent.get(url).config().timeout_global(timeout).build().call().map_err(|e| e.to_string())?;
     let bytes =
-        answer.body_mut().with_config().limit(LONGEST_PAGE).read_to_vec().map_err(|e| e.to_string())?;
-    let base = Record { kind: probe.kind, ..Record::default() };
+        answer.body_mut().with_config().limit(MAX_PAGE_BYTES).read_to_vec().map_err(|e| e.to_string())?;
+    let base = ProbeRecord { kind: probe.kind, ..ProbeRecord::default() };
     probe.metrics.record(&String::from_utf8_lossy(&bytes), base).map_err(|e| e.to_string())
 }

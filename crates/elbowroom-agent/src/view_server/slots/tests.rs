@@ -6,19 +6,19 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 
 /// Numbers that are all the same, so that a mix of two versions shows.
-fn uniform(version: u64) -> (Facts, Vec<CpuTimes>) {
-    let mut facts = Snapshot::default().facts;
+fn uniform(version: u64) -> (ContainerSnapshot, Vec<CpuTimes>) {
+    let mut facts = SlotSnapshot::default().facts;
     facts.millicpu = version;
     facts.memory_usage.0 = version;
-    facts.io[elbowroom_view::pages::facts::MAX_DISKS - 1].dios = version;
+    facts.io[elbowroom_view::pages::snapshot::MAX_DISKS - 1].dios = version;
     (facts, vec![CpuTimes { user: Micros(version), system: Micros(version), idle: Micros(version) }; 4])
 }
 
 /// The version, when it is one.
-fn version(snapshot: &Snapshot) -> Option<u64> {
-    let Snapshot { facts, times } = snapshot;
+fn version(snapshot: &SlotSnapshot) -> Option<u64> {
+    let SlotSnapshot { facts, times } = snapshot;
     let version = facts.millicpu;
-    let disks = facts.io[elbowroom_view::pages::facts::MAX_DISKS - 1].dios;
+    let disks = facts.io[elbowroom_view::pages::snapshot::MAX_DISKS - 1].dios;
     let whole = facts.memory_usage.0 == version
         && disks == version
         && times.len() == 4
@@ -30,9 +30,9 @@ fn slots(capacity: u32) -> Slots {
     Slots::create(capacity, 4).unwrap()
 }
 
-fn add(slots: &Slots, name: &str, version: u64) -> Result<Slot, FuseError> {
+fn add(slots: &Slots, name: &str, version: u64) -> Result<SlotHandle, FuseError> {
     let (facts, times) = uniform(version);
-    slots.add(name, 0, &[7; PAGES], &facts, &times)
+    slots.add(name, 0, &[7; PAGE_BITS], &facts, &times)
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_slot_carries_name_sizes_and_numbers() {
     let other = Slots::open(slots.memory().try_clone_to_owned().unwrap()).unwrap();
     let found = other.find(b"c1").unwrap();
     assert_eq!((found, other.size(found, 63), other.name(found)), (slot, Some(7), Some("c1".to_owned())));
-    let mut snapshot = Snapshot::default();
+    let mut snapshot = SlotSnapshot::default();
     other.snapshot(found, &mut snapshot).unwrap();
     assert_eq!(version(&snapshot), Some(5));
     assert!(other.find(b"c").is_none() && other.find(b"c11").is_none());
@@ -91,7 +91,7 @@ fn a_reader_of_a_freed_slot_gets_nothing() {
     let old = add(&slots, "a", 1).unwrap();
     slots.remove(old);
     let new = add(&slots, "b", 2).unwrap();
-    let mut snapshot = Snapshot::default();
+    let mut snapshot = SlotSnapshot::default();
     assert!(slots.snapshot(old, &mut snapshot).is_none());
     assert_eq!((slots.get(old.serial), slots.name(old), slots.size(old, 0)), (None, None, None));
     let (facts, times) = uniform(3);
@@ -129,7 +129,7 @@ fn more_cpus_than_there_is_room_for_are_refused() {
     let (facts, _) = uniform(1);
     let five = [CpuTimes::default(); 5];
     assert!(matches!(
-        slots.add("a", 0, &[0; PAGES], &facts, &five),
+        slots.add("a", 0, &[0; PAGE_BITS], &facts, &five),
         Err(FuseError::TooManyCpus { got: 5, room: 4 })
     ));
 }
@@ -138,7 +138,7 @@ fn more_cpus_than_there_is_room_for_are_refused() {
 fn memory_of_another_layout_is_refused() {
     let slots = slots(2);
     let open = || Slots::open(slots.memory().try_clone_to_owned().unwrap());
-    for (word, wrong) in [(head::MAGIC, 1), (head::SHAPE, 1), (head::CPUS, 500), (head::CAPACITY, 0)] {
+    for (word, wrong) in [(head::MAGIC, 1), (head::LAYOUT, 1), (head::CPUS, 500), (head::CAPACITY, 0)] {
         let right = slots.words[word].swap(wrong, Ordering::SeqCst);
         assert!(matches!(open(), Err(FuseError::Layout { .. })), "word {word}");
         slots.words[word].store(right, Ordering::SeqCst);
@@ -168,7 +168,7 @@ fn a_snapshot_is_one_version() {
                 slots.publish(slot, &facts, &times).unwrap();
             }
         });
-        let mut snapshot = Snapshot::default();
+        let mut snapshot = SlotSnapshot::default();
         let mut newest = 0;
         while newest < last {
             slots.snapshot(slot, &mut snapshot).unwrap();
@@ -183,7 +183,7 @@ proptest! {
     #[test]
     fn slots_are_a_map_from_names_to_numbers(steps in proptest::collection::vec((0..3u8, 0..6u8, 1..99u64), 0..200)) {
         let slots = slots(4);
-        let mut model: HashMap<String, (Slot, u64)> = HashMap::new();
+        let mut model: HashMap<String, (SlotHandle, u64)> = HashMap::new();
         let mut serials = std::collections::HashSet::new();
         for (what, name, v) in steps {
             let name = format!("c{name}");
@@ -205,13 +205,13 @@ proptest! {
                 }
                 _ => {}
             }
-            let mut snapshot = Snapshot::default();
+            let mut snapshot = SlotSnapshot::default();
             for (name, (slot, v)) in &model {
                 prop_assert_eq!(slots.find(name.as_bytes()), Some(*slot));
                 slots.snapshot(*slot, &mut snapshot).unwrap();
                 prop_assert_eq!(version(&snapshot), Some(*v));
             }
-            prop_assert_eq!(slots.from_place(0).count(), model.len());
+            prop_assert_eq!(slots.iter_from(0).count(), model.len());
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Libraries that size pools of threads, and packages that bring some.
 
-use super::Reads::{Again, Once};
-use super::{ROW, Row};
+use super::ReadPattern::{Once, Repeatedly};
+use super::{AuditRow, DEFAULT_ROW};
 use crate::rules::source::Resource::{Cpu, Memory};
-use crate::rules::source::Source::*;
+use crate::rules::source::ResourceSource::*;
 
-const NO_MEMORY: Row = Row { resource: Memory, reference: "has no caller of it", ..ROW };
+const NO_MEMORY: AuditRow = AuditRow { resource: Memory, reference: "has no caller of it", ..DEFAULT_ROW };
 
-pub(super) const LIBRARIES: &[Row] = &[
-    Row {
+pub(super) const LIBRARIES: &[AuditRow] = &[
+    AuditRow {
         id: "libgomp",
         resource: Cpu,
         reads: Once(&[Affinity]),
@@ -17,10 +17,10 @@ pub(super) const LIBRARIES: &[Row] = &[
         settled_by: &["OMP_NUM_THREADS="],
         also: &[SysOnline, SysPossible],
         reference: "libgomp/config/linux/proc.c gomp_init_num_threads()",
-        ..ROW
+        ..DEFAULT_ROW
     },
-    Row { id: "libgomp", also: &[Sysinfo], ..NO_MEMORY },
-    Row {
+    AuditRow { id: "libgomp", also: &[Sysinfo], ..NO_MEMORY },
+    AuditRow {
         id: "libomp",
         resource: Cpu,
         reads: Once(&[Affinity]),
@@ -29,10 +29,10 @@ pub(super) const LIBRARIES: &[Row] = &[
         settled_by: &["OMP_NUM_THREADS="],
         also: &[SysOnline, SysPossible, Cpuinfo, SysCpus, SysNodes],
         reference: "openmp/runtime/src/kmp_affinity.cpp",
-        ..ROW
+        ..DEFAULT_ROW
     },
-    Row { id: "libomp", also: &[Sysinfo], ..NO_MEMORY },
-    Row {
+    AuditRow { id: "libomp", also: &[Sysinfo], ..NO_MEMORY },
+    AuditRow {
         id: "openblas",
         resource: Cpu,
         reads: Once(&[Affinity]),
@@ -41,29 +41,29 @@ pub(super) const LIBRARIES: &[Row] = &[
         settled_by: &["OPENBLAS_NUM_THREADS=", "OMP_NUM_THREADS="],
         also: &[SysOnline, SysPossible],
         reference: "driver/others/memory.c get_num_procs()",
-        ..ROW
+        ..DEFAULT_ROW
     },
-    Row { id: "openblas", also: &[Sysinfo], ..NO_MEMORY },
-    Row {
+    AuditRow { id: "openblas", also: &[Sysinfo], ..NO_MEMORY },
+    AuditRow {
         id: "tbb",
         resource: Cpu,
         reads: Once(&[Affinity]),
         set: "tbb::global_control(max_allowed_parallelism, N), or a cpuset",
         also: &[SysOnline, SysPossible, SysNodes, SysCpus],
         reference: "oneTBB src/tbb/misc_ex.cpp initialize_hardware_concurrency_info()",
-        ..ROW
+        ..DEFAULT_ROW
     },
-    Row { id: "tbb", also: &[Sysinfo], ..NO_MEMORY },
-    Row {
+    AuditRow { id: "tbb", also: &[Sysinfo], ..NO_MEMORY },
+    AuditRow {
         id: "jemalloc",
         resource: Cpu,
         note: "four arenas for each CPU it counts: address space, not threads; MALLOC_CONF=narenas:N",
         also: &[Affinity, SysOnline, SysPossible],
         reference: "jemalloc src/jemalloc.c malloc_ncpus()",
-        ..ROW
+        ..DEFAULT_ROW
     },
-    Row { id: "jemalloc", also: &[Sysinfo], ..NO_MEMORY },
-    Row {
+    AuditRow { id: "jemalloc", also: &[Sysinfo], ..NO_MEMORY },
+    AuditRow {
         id: "torch",
         resource: Cpu,
         reads: Once(&[Cpuinfo]),
@@ -72,19 +72,19 @@ pub(super) const LIBRARIES: &[Row] = &[
         settled_by: &["OMP_NUM_THREADS="],
         also: &[SysPresent, SysPossible, SysCpus, Affinity, SysOnline],
         reference: "aten/src/ATen/ParallelCommon.cpp, cpuinfo",
-        ..ROW
+        ..DEFAULT_ROW
     },
-    Row { id: "torch", ..NO_MEMORY },
-    Row {
+    AuditRow { id: "torch", ..NO_MEMORY },
+    AuditRow {
         id: "joblib",
         resource: Cpu,
-        reads: Again(&[SysOnline, Affinity, QuotaV1, CpuMax]),
+        reads: Repeatedly(&[SysOnline, Affinity, QuotaV1, CpuMax]),
         note: "loky.cpu_count(), rounded up",
         set: "LOKY_MAX_CPU_COUNT=N",
         settled_by: &["LOKY_MAX_CPU_COUNT="],
         also: &[Cpuinfo],
         reference: "joblib/externals/loky/backend/context.py",
-        ..ROW
+        ..DEFAULT_ROW
     },
-    Row { id: "joblib", ..NO_MEMORY },
+    AuditRow { id: "joblib", ..NO_MEMORY },
 ];

@@ -1,7 +1,7 @@
 //! What each program reads: one row for a program, a resource and a range of versions.
 //!
 //! Rows say where a program looks and when; whether that is right follows from whose numbers are there
-//! ([`Source::shows`]), so no verdict is written down here. Where `reads` names several sources the program takes the least
+//! ([`ResourceSource::shows`]), so no verdict is written down here. Where `reads` names several sources the program takes the least
 //! of them, or the first that is there: one that shows the container is enough.
 //!
 //! `tests/live/test_audit.py` runs programs under strace and compares what they open with these rows; `docs/audit-evidence.md`
@@ -11,27 +11,27 @@ mod libraries;
 mod runtimes;
 mod servers;
 
-use super::detect::Program;
-use super::source::{Resource, Source};
-use super::version::Version;
+use super::detect::DetectedProgram;
+use super::source::{Resource, ResourceSource};
+use super::version::ProgramVersion;
 
 /// One fact.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct AuditRow {
     /// The program.
     pub id: &'static str,
     /// What it asks about.
     pub resource: Resource,
     /// The first version it holds for.
-    pub since: Version,
+    pub since: ProgramVersion,
     /// The first version it holds for no longer.
-    pub before: Version,
+    pub before: ProgramVersion,
     /// Traits that a build or configuration must have.
     pub needs: &'static [&'static str],
     /// What decides, and when it is read.
-    pub reads: Reads,
+    pub reads: ReadPattern,
     /// What is read besides, and decides nothing here: by the C library, for a banner, for the size of huge pages.
-    pub also: &'static [Source],
+    pub also: &'static [ResourceSource],
     /// What a person must know.
     pub note: &'static str,
     /// What to set where neither limits nor views are right; the exact variable, flag or key.
@@ -44,30 +44,30 @@ pub struct Row {
 
 /// What decides, and when it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reads {
+pub enum ReadPattern {
     /// It does not ask: a number in its configuration decides, or nothing does.
     Nothing,
     /// Nobody here knows.
     Unknown,
     /// Once, when it starts or when it first needs to know.
-    Once(&'static [Source]),
+    Once(&'static [ResourceSource]),
     /// At every call, or by itself from time to time.
-    Again(&'static [Source]),
+    Repeatedly(&'static [ResourceSource]),
     /// Whatever was seen in the file itself; when is not known, so once.
-    AsSeen,
+    AsDetected,
 }
 
 /// No bound.
-const EVER: Version = Version(u32::MAX, 0, 0);
+const NO_UPPER_VERSION: ProgramVersion = ProgramVersion(u32::MAX, 0, 0);
 
 /// What rows do not say.
-const ROW: Row = Row {
+const DEFAULT_ROW: AuditRow = AuditRow {
     id: "",
     resource: Resource::Cpu,
-    since: Version(0, 0, 0),
-    before: EVER,
+    since: ProgramVersion(0, 0, 0),
+    before: NO_UPPER_VERSION,
     needs: &[],
-    reads: Reads::Nothing,
+    reads: ReadPattern::Nothing,
     also: &[],
     note: "",
     set: "",
@@ -76,7 +76,7 @@ const ROW: Row = Row {
 };
 
 /// What people call a program, and what it is.
-pub const NAMES: &[(&str, &str)] = &[
+pub const DISPLAY_NAMES: &[(&str, &str)] = &[
     ("apache", "Apache"),
     ("bun", "Bun"),
     ("deno", "Deno"),
@@ -111,14 +111,14 @@ pub const NAMES: &[(&str, &str)] = &[
 ];
 
 /// Every row, in the order in which they are tried.
-pub fn rows() -> impl Iterator<Item = &'static Row> {
+pub fn rows() -> impl Iterator<Item = &'static AuditRow> {
     [runtimes::JVM, runtimes::GO, runtimes::OTHERS, servers::SERVERS, libraries::LIBRARIES]
         .into_iter()
         .flatten()
 }
 
 /// The row for a program. `None` where the table knows the program and not this version: nobody should guess.
-pub fn row(program: &Program, resource: Resource) -> Option<&'static Row> {
+pub fn find_row(program: &DetectedProgram, resource: Resource) -> Option<&'static AuditRow> {
     let mut fitting = rows().filter(|row| {
         row.id == program.id
             && row.resource == resource
@@ -126,16 +126,16 @@ pub fn row(program: &Program, resource: Resource) -> Option<&'static Row> {
     });
     match program.version {
         Some(version) => fitting.find(|row| row.since <= version && version < row.before),
-        None => fitting.find(|row| row.since == Version(0, 0, 0) && row.before == EVER),
+        None => fitting.find(|row| row.since == ProgramVersion(0, 0, 0) && row.before == NO_UPPER_VERSION),
     }
 }
 
-impl Reads {
+impl ReadPattern {
     /// The sources that decide.
-    pub fn sources(self) -> &'static [Source] {
+    pub fn sources(self) -> &'static [ResourceSource] {
         match self {
-            Self::Once(sources) | Self::Again(sources) => sources,
-            Self::Nothing | Self::Unknown | Self::AsSeen => &[],
+            Self::Once(sources) | Self::Repeatedly(sources) => sources,
+            Self::Nothing | Self::Unknown | Self::AsDetected => &[],
         }
     }
 }
@@ -148,10 +148,10 @@ mod tests {
     fn every_row_has_a_name_a_reference_and_the_way_out() {
         for row in rows() {
             let what = format!("{} {:?} {}", row.id, row.resource, row.since);
-            assert!(NAMES.iter().any(|(id, _)| *id == row.id), "{what} has no name");
+            assert!(DISPLAY_NAMES.iter().any(|(id, _)| *id == row.id), "{what} has no name");
             assert!(!row.reference.is_empty(), "{what} has no reference");
             assert!(row.since < row.before, "{what} holds for no version");
-            if matches!(row.reads, Reads::Once(_) | Reads::Again(_)) {
+            if matches!(row.reads, ReadPattern::Once(_) | ReadPattern::Repeatedly(_)) {
                 assert!(!row.set.is_empty(), "{what} says nothing to do");
             }
         }
@@ -159,13 +159,14 @@ mod tests {
 
     #[test]
     fn ranges_of_one_program_leave_no_hole_and_do_not_overlap() {
-        for (id, _) in NAMES {
+        for (id, _) in DISPLAY_NAMES {
             for resource in [Resource::Cpu, Resource::Memory] {
                 let plain = rows().filter(|r| r.id == *id && r.resource == resource && r.needs.is_empty());
-                let mut ranges: Vec<(Version, Version)> = plain.map(|r| (r.since, r.before)).collect();
+                let mut ranges: Vec<(ProgramVersion, ProgramVersion)> =
+                    plain.map(|r| (r.since, r.before)).collect();
                 ranges.sort();
-                assert_eq!(ranges.first().map(|r| r.0), Some(Version(0, 0, 0)), "{id} {resource:?}");
-                assert_eq!(ranges.last().map(|r| r.1), Some(EVER), "{id} {resource:?}");
+                assert_eq!(ranges.first().map(|r| r.0), Some(ProgramVersion(0, 0, 0)), "{id} {resource:?}");
+                assert_eq!(ranges.last().map(|r| r.1), Some(NO_UPPER_VERSION), "{id} {resource:?}");
                 for pair in ranges.windows(2) {
                     assert_eq!(pair[0].1, pair[1].0, "{id} {resource:?}");
                 }

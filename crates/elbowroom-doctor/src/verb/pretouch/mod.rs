@@ -1,23 +1,25 @@
 //! `elbowroom pretouch`: the memory that a container was promised is made free before it is needed.
 
-mod holder;
+mod memory_holder;
 
-pub use holder::{HoldArgs, hold};
+pub use memory_holder::{HoldMemoryArgs, hold_memory};
 
-use super::{HostArgs, VERSION, say, select};
-use crate::checks::{Controller, Facts, Group};
-use crate::fixes::touch;
-use crate::fixes::touch::{PIECE, Reclaimed, time_for};
-use crate::strategies::pretouch::{Bound, Plan, Signs, keep, plan, trouble};
+use super::{HostArgs, VERSION, find_container, write_stdout};
+use crate::checks::{CgroupFacts, HierarchyController, HostFacts};
+use crate::fixes::pretouch;
+use crate::fixes::pretouch::{CHUNK, ReclaimResult, transfer_time};
+use crate::strategies::pretouch::{
+    PretouchBound, PretouchPlan, StallSample, memory_to_hold, plan, stop_reason,
+};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use elbowroom_client::control::LoadSources;
 use elbowroom_client::output::Format;
 use elbowroom_linux::root::Root;
-use elbowroom_linux::signal::Signals;
+use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer::now_boot;
 use elbowroom_types::unit::{Bytes, Micros, parse_bytes, parse_duration};
-use holder::Holder;
+use memory_holder::MemoryHolder;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use serde::Serialize;
@@ -26,13 +28,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// Between two of these the host is looked at, and signals are.
-const STEP: Bytes = Bytes::mib(16);
+const STEP_BYTES: Bytes = Bytes::mib(16);
 /// How long the host is watched before, to know how it is without us.
-const CALM: Micros = Micros::secs(1);
+const BASELINE_TIME: Micros = Micros::secs(1);
 /// Shorter than this, what somebody waited says nothing.
-const WINDOW: Micros = Micros::millis(200);
+const MIN_PRESSURE_WINDOW: Micros = Micros::millis(200);
 /// How often a container that takes over is looked at.
-const LOOK: Micros = Micros::millis(50);
+const HANDOVER_INTERVAL: Micros = Micros::millis(50);
 
 /// Arguments of `pretouch`.
 #[derive(Args)]
@@ -46,26 +48,26 @@ pub struct PretouchArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     hold: Option<Micros>,
     /// Touch at most so much a second.
-    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = rate)]
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = parse_rate)]
     rate: Bytes,
     #[command(flatten)]
     host: HostArgs,
 }
 
-fn rate(text: &str) -> Result<Bytes, String> {
+fn parse_rate(text: &str) -> Result<Bytes, String> {
     match parse_bytes(text).map_err(|e| e.to_string())? {
-        rate if rate < STEP => Err(format!("{text} a second is too slow: at least {STEP}")),
+        rate if rate < STEP_BYTES => Err(format!("{text} a second is too slow: at least {STEP_BYTES}")),
         rate => Ok(rate),
     }
 }
 
 /// What was done.
 #[derive(Serialize)]
-struct Report {
+struct PretouchOutput {
     version: u32,
     container: String,
     cgroup: String,
-    plan: Plan,
+    plan: PretouchPlan,
     /// Page cache that donors gave when they were asked.
     reclaimed: Bytes,
     /// Memory that was touched.
@@ -81,19 +83,19 @@ struct Report {
 
 /// 0 when all of it was made free, 1 when less.
 pub fn main(args: &PretouchArgs, load: LoadSources) -> Result<ExitCode> {
-    let signals = Signals::block(&[Signal::INT, Signal::TERM, Signal::HUP]).context("blocking signals")?;
+    let signals = SignalFd::block(&[Signal::INT, Signal::TERM, Signal::HUP]).context("blocking signals")?;
     let root = Root::host()?;
-    let (facts, _) = args.host.look(load, Duration::ZERO)?;
-    let group = select(&facts, &args.container)?;
-    let plan = plan(&facts, group, args.size, touch::marks(&root)?);
-    if plan.promised == Bytes::ZERO && args.size.is_none() && group.hard().is_none() {
+    let (facts, _) = args.host.collect_facts(load, Duration::ZERO)?;
+    let group = find_container(&facts, &args.container)?;
+    let plan = plan(&facts, group, args.size, pretouch::high_watermarks(&root)?);
+    if plan.promised == Bytes::ZERO && args.size.is_none() && group.hard_limit().is_none() {
         bail!(
             "{0} has neither a limit nor a reservation: say how much, `elbowroom pretouch {0} 1GiB`",
             group.name()
         );
     }
     let advice = crate::facts::jvms(&root, group).iter().filter_map(|jvm| jvm.advice()).collect();
-    let mut report = Report {
+    let mut report = PretouchOutput {
         version: VERSION,
         container: group.name(),
         cgroup: group.path.clone(),
@@ -101,29 +103,29 @@ pub fn main(args: &PretouchArgs, load: LoadSources) -> Result<ExitCode> {
         reclaimed: Bytes::ZERO,
         touched: Bytes::ZERO,
         left: Bytes::ZERO,
-        free_before: touch::free(&root)?,
+        free_before: pretouch::free_memory(&root)?,
         free_after: Bytes::ZERO,
         stopped: None,
         advice,
     };
-    eprintln!("{}", announced(&report));
+    eprintln!("{}", plan_line(&report));
     let size = report.plan.size;
     // What is free needs no touch, only, where that is asked for, somebody who keeps it.
     if report.plan.reclaim > Bytes::ZERO || (size > Bytes::ZERO && args.hold.is_some()) {
-        let calm = touch::signs(&root, &facts)?;
-        let mut work = Work {
+        let calm = pretouch::distress_signals(&root, &facts)?;
+        let mut work = PretouchRun {
             signals,
             root: &root,
             facts: &facts,
             rate: args.rate,
-            calm: (calm.clone(), calm),
-            last: None,
+            baseline: (calm.clone(), calm),
+            previous: None,
         };
-        report.stopped = work.all(group, size, args.hold, &mut report)?;
+        report.stopped = work.run(group, size, args.hold, &mut report)?;
     }
-    report.free_after = touch::free(&root)?;
-    let whole = report.stopped.is_none() && report.plan.bound == Bound::Promise;
-    say(&match args.host.output.format {
+    report.free_after = pretouch::free_memory(&root)?;
+    let whole = report.stopped.is_none() && report.plan.bound == PretouchBound::Promise;
+    write_stdout(&match args.host.output.format {
         Format::Json => elbowroom_client::output::json(&report)?,
         Format::Text => text(&report),
     })?;
@@ -131,63 +133,63 @@ pub fn main(args: &PretouchArgs, load: LoadSources) -> Result<ExitCode> {
 }
 
 /// The work on one host, and what it watches meanwhile.
-struct Work<'a> {
-    signals: Signals,
+struct PretouchRun<'a> {
+    signals: SignalFd,
     root: &'a Root,
-    facts: &'a Facts,
+    facts: &'a HostFacts,
     rate: Bytes,
-    calm: (Signs, Signs),
-    last: Option<Signs>,
+    baseline: (StallSample, StallSample),
+    previous: Option<StallSample>,
 }
 
 /// Why work ends before its time.
-type Stopped = Option<String>;
+type StopReason = Option<String>;
 
-impl Work<'_> {
+impl PretouchRun<'_> {
     /// Everything, one after the other.
-    fn all(
+    fn run(
         &mut self,
-        group: &Group,
+        group: &CgroupFacts,
         size: Bytes,
         hold: Option<Micros>,
-        report: &mut Report,
-    ) -> Result<Stopped> {
-        if let Some(why) = self.nap(CALM)? {
+        report: &mut PretouchOutput,
+    ) -> Result<StopReason> {
+        if let Some(why) = self.interruptible_sleep(BASELINE_TIME)? {
             return Ok(Some(why));
         }
-        self.calm.1 = touch::signs(self.root, self.facts)?;
-        let usage_file = group.file(Controller::Memory, group.usage_file());
-        let before = touch::usage(self.root, &usage_file)?.unwrap_or_default();
+        self.baseline.1 = pretouch::distress_signals(self.root, self.facts)?;
+        let usage_file = group.file(HierarchyController::Memory, group.usage_file());
+        let before = pretouch::usage(self.root, &usage_file)?.unwrap_or_default();
         if let Some(why) = self.reclaim(report)? {
             return Ok(Some(why));
         }
-        let mut holder = Holder::start(self.facts)?;
+        let mut holder = MemoryHolder::start(self.facts)?;
         let mut stopped = self.touch(&mut holder, size)?;
-        report.touched = holder.held();
+        report.touched = holder.size();
         if let (None, Some(time)) = (&stopped, hold) {
             stopped = self.hand_over(&mut holder, size, (&usage_file, before), time)?;
-            report.left = holder.held();
+            report.left = holder.size();
         }
         Ok(stopped)
     }
 
     /// Asks donors for their idle page cache.
-    fn reclaim(&mut self, report: &mut Report) -> Result<Stopped> {
+    fn reclaim(&mut self, report: &mut PretouchOutput) -> Result<StopReason> {
         let swap = self.facts.host.meminfo("SwapTotal").unwrap_or_default() > Bytes::ZERO;
         let total = report.plan.reclaim;
         for donor in &report.plan.donors {
             let mut given = Bytes::ZERO;
             while given < donor.gives {
-                let piece = donor.gives.saturating_sub(given).min(STEP);
-                match touch::reclaim(self.root, &donor.file, piece, swap)? {
-                    Reclaimed::All => {}
-                    Reclaimed::NoMore => break,
-                    Reclaimed::Unable => return Ok(None),
+                let piece = donor.gives.saturating_sub(given).min(STEP_BYTES);
+                match pretouch::reclaim(self.root, &donor.file, piece, swap)? {
+                    ReclaimResult::Complete => {}
+                    ReclaimResult::Exhausted => break,
+                    ReclaimResult::Unsupported => return Ok(None),
                 }
                 given = given.saturating_add(piece);
                 report.reclaimed = report.reclaimed.saturating_add(piece);
                 progress("reclaimed", report.reclaimed, total);
-                if let Some(why) = self.pause(piece)? {
+                if let Some(why) = self.pace(piece)? {
                     return Ok(Some(why));
                 }
             }
@@ -196,12 +198,12 @@ impl Work<'_> {
     }
 
     /// Touches `size`, piece by piece.
-    fn touch(&mut self, holder: &mut Holder, size: Bytes) -> Result<Stopped> {
-        while holder.held() < size {
-            let step = size.saturating_sub(holder.held()).min(STEP);
-            holder.hold(holder.held().saturating_add(step))?;
-            progress("touched", holder.held(), size);
-            if let Some(why) = self.pause(step)? {
+    fn touch(&mut self, holder: &mut MemoryHolder, size: Bytes) -> Result<StopReason> {
+        while holder.size() < size {
+            let step = size.saturating_sub(holder.size()).min(STEP_BYTES);
+            holder.resize(holder.size().saturating_add(step))?;
+            progress("touched", holder.size(), size);
+            if let Some(why) = self.pace(step)? {
                 return Ok(Some(why));
             }
         }
@@ -211,28 +213,28 @@ impl Work<'_> {
     /// Gives back as much as the container takes, until it has all of it or the time is over.
     fn hand_over(
         &mut self,
-        holder: &mut Holder,
+        holder: &mut MemoryHolder,
         size: Bytes,
         used: (&str, Bytes),
         time: Micros,
-    ) -> Result<Stopped> {
+    ) -> Result<StopReason> {
         let end = now_boot().saturating_add(time);
         let (file, before) = used;
         while now_boot() < end {
-            let Some(now) = touch::usage(self.root, file)? else {
+            let Some(now) = pretouch::usage(self.root, file)? else {
                 return Ok(Some("the container ended".into()));
             };
-            let held = keep(size, holder.held(), before, now);
-            if held < PIECE {
-                holder.hold(Bytes::ZERO)?;
+            let held = memory_to_hold(size, holder.size(), before, now);
+            if held < CHUNK {
+                holder.resize(Bytes::ZERO)?;
                 return Ok(None);
             }
-            holder.hold(held)?;
-            progress("kept", holder.held(), size);
-            if let Some(why) = self.nap(LOOK)? {
+            holder.resize(held)?;
+            progress("kept", holder.size(), held);
+            if let Some(why) = self.interruptible_sleep(HANDOVER_INTERVAL)? {
                 return Ok(Some(why));
             }
-            if let Some(why) = self.look()? {
+            if let Some(why) = self.check_pressure()? {
                 return Ok(Some(why));
             }
         }
@@ -240,27 +242,27 @@ impl Work<'_> {
     }
 
     /// Waits as long as `size` may take, and looks how everybody is.
-    fn pause(&mut self, size: Bytes) -> Result<Stopped> {
-        match self.nap(time_for(size, self.rate))? {
+    fn pace(&mut self, size: Bytes) -> Result<StopReason> {
+        match self.interruptible_sleep(transfer_time(size, self.rate))? {
             Some(why) => Ok(Some(why)),
-            None => self.look(),
+            None => self.check_pressure(),
         }
     }
 
     /// Whether somebody suffers.
-    fn look(&mut self) -> Result<Stopped> {
-        let then = self.last.get_or_insert_with(|| self.calm.1.clone());
-        if now_boot().saturating_sub(then.at) < WINDOW {
+    fn check_pressure(&mut self) -> Result<StopReason> {
+        let then = self.previous.get_or_insert_with(|| self.baseline.1.clone());
+        if now_boot().saturating_sub(then.at) < MIN_PRESSURE_WINDOW {
             return Ok(None);
         }
-        let now = touch::signs(self.root, self.facts)?;
-        let why = trouble((&self.calm.0, &self.calm.1), then, &now);
-        self.last = Some(now);
+        let now = pretouch::distress_signals(self.root, self.facts)?;
+        let why = stop_reason((&self.baseline.0, &self.baseline.1), then, &now);
+        self.previous = Some(now);
         Ok(why)
     }
 
     /// Waits, unless somebody wants an end.
-    fn nap(&self, time: Micros) -> Result<Stopped> {
+    fn interruptible_sleep(&self, time: Micros) -> Result<StopReason> {
         let end = now_boot().saturating_add(time);
         loop {
             if self.signals.next()?.is_some() {
@@ -288,20 +290,20 @@ fn progress(what: &str, done: Bytes, of: Bytes) {
     }
 }
 
-fn announced(report: &Report) -> String {
-    let Plan { promised, size, bound, reclaim, .. } = &report.plan;
+fn plan_line(report: &PretouchOutput) -> String {
+    let PretouchPlan { promised, size, bound, reclaim, .. } = &report.plan;
     let why = match bound {
-        Bound::Promise => String::new(),
-        Bound::Limit => ": its limit, or one around it, allows no more".to_owned(),
-        Bound::Idle => ": no more is free or page cache that nobody uses".to_owned(),
-        Bound::Reserve => ": with more the host would be short of memory".to_owned(),
+        PretouchBound::Promise => String::new(),
+        PretouchBound::Limit => ": its limit, or one around it, allows no more".to_owned(),
+        PretouchBound::Idle => ": no more is free or page cache that nobody uses".to_owned(),
+        PretouchBound::Reserve => ": with more the host would be short of memory".to_owned(),
     };
     let first = match *reclaim {
         Bytes::ZERO => "all of it is free already".to_owned(),
         more => format!("{more} of it is page cache now"),
     };
     match *size {
-        Bytes::ZERO if *bound == Bound::Promise => {
+        Bytes::ZERO if *bound == PretouchBound::Promise => {
             format!("{} uses all that it was promised", report.container)
         }
         Bytes::ZERO => format!("{}: nothing of {promised} can be made free{why}", report.container),
@@ -310,7 +312,7 @@ fn announced(report: &Report) -> String {
     }
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &PretouchOutput) -> String {
     let mut text = String::new();
     if report.touched > Bytes::ZERO {
         text += &format!(
@@ -322,7 +324,7 @@ fn text(report: &Report) -> String {
         text += &format!("stopped: {why}\n");
     }
     for advice in &report.advice {
-        text += &super::report::wrapped(advice, "", 80);
+        text += &super::report::wrap(advice, "", 80);
     }
     text
 }

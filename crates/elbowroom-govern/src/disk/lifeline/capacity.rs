@@ -12,210 +12,211 @@
 //! (a *probe*, with real demand, never synthetic I/O) until the disk saturates; after a failure, the next probe waits longer.
 //!
 //! Whether bytes or operations are dear cannot be seen in one saturated period. The first prices take it that an operation costs
-//! as much as a certain number of bytes ([`BYTES_PER_OPERATION`]); [`Split`] learns better from loads of other sizes.
+//! as much as a certain number of bytes ([`BYTES_PER_OPERATION`]); [`OperationCost`] learns better from loads of other sizes.
 //!
 //! # Terminology
 //! Cost, shares, lifelines: parts of the disk. *Plain*: what a load costs at the first prices, which never change, for
 //! comparing what the disk did at different times.
 
 use super::super::flow::{Flow, OPS, RBPS, RIOPS};
-use super::history::History;
-use super::split::Split;
+use super::capacity_history::CapacityHistory;
+use super::operation_cost::OperationCost;
 use elbowroom_types::sample::IoMax;
 use elbowroom_types::unit::Micros;
 
 /// As many bytes cost as much as one operation, before anything is known: on flash, and on a disk that turns.
 pub(super) const BYTES_PER_OPERATION: [f64; 2] = [32.0 * 1024.0, 512.0 * 1024.0];
 /// The first saturated periods are believed in full.
-const FIRST: u32 = 5;
+const TRUSTED_SAMPLES: u32 = 5;
 /// How far prices move when a saturated disk does less, and more, than it should be able to.
-const DOWN: f64 = 0.5;
-const UP: f64 = 0.3;
+const STEP_DOWN: f64 = 0.5;
+const STEP_UP: f64 = 0.3;
 /// Capacity falls by no more than this part per period, for one period may be an accident.
-const STEEPEST: f64 = 1.6;
+const MAX_FALL: f64 = 1.6;
 /// A saturated disk that does less than this part of what it did is another one now.
-const ANOTHER: f64 = 0.8;
+const CHANGED_BELOW: f64 = 0.8;
 /// A disk that does this much more than it can, without being saturated, can do more.
 const EXCEEDED: f64 = 1.05;
 /// Probes: growth in the first second, and how much faster it gets every second; at most, and while what an operation costs is a
 /// guess.
-const PROBE: f64 = 0.015;
-const PROBE_FASTER: f64 = 1.35;
-const PROBE_BEYOND: f64 = 0.03;
-const PROBE_GUESSED: f64 = 0.07;
-/// A disk that is known to have done more, up to [`BEYOND`] of that: first to the end of what it can do now, by this part at
+const PROBE_GROWTH: f64 = 0.015;
+const PROBE_ACCELERATION: f64 = 1.35;
+const PROBE_MAX_GROWTH: f64 = 0.03;
+const PROBE_MAX_GROWTH_GUESSED: f64 = 0.07;
+/// A disk that is known to have done more, up to [`RECOVERY_TARGET`] of that: first to the end of what it can do now, by this part at
 /// most; then by small steps, which show in longer waits before anybody gets less; and when it has done so many seconds' work
 /// more than it can do now, which no disk that is throttled by tokens has saved up, by large ones.
-const PROBE_KNOWN_FIRST: f64 = 0.08;
-const PROBE_KNOWN: f64 = 0.04;
-const PROBE_PROVEN: f64 = 0.4;
-const PROVEN: f64 = 0.12;
-const BEYOND: f64 = 0.97;
+const RECOVERY_FIRST_STEP: f64 = 0.08;
+const RECOVERY_STEP: f64 = 0.04;
+const RECOVERY_PROVEN_STEP: f64 = 0.4;
+const PROVEN_EXCESS_SECONDS: f64 = 0.12;
+const RECOVERY_TARGET: f64 = 0.97;
 /// A disk is known to have done more where that is more by this part.
-const MORE: f64 = 0.07;
+const RECOVERY_MARGIN: f64 = 0.07;
 /// Requests to a slow disk that took longer than so many times as on a quiet day, and suddenly hardly longer, show that it became
 /// faster: it is probed at once.
-const STRAIN: f64 = 3.0;
-const RELIEF: f64 = 1.5;
+const SLOW_LATENCY_RATIO: f64 = 3.0;
+const NORMAL_LATENCY_RATIO: f64 = 1.5;
 /// A probe of a disk of which little is known begins as if it had lasted for so many seconds.
-const HEAD_START_GUESSED: f64 = 5.0;
+const GUESS_HEAD_START_SECONDS: f64 = 5.0;
 /// Quiet seconds before a probe: after the first that failed, and at most; at most on a disk that is known to have done more.
-const HOLD: f64 = 8.0;
-const LONGEST_HOLD: f64 = 24.0;
-const SLOW_HOLD: f64 = 4.0;
+const PROBE_BACKOFF_MIN: f64 = 8.0;
+const PROBE_BACKOFF_MAX: f64 = 24.0;
+const PROBE_BACKOFF_DEGRADED: f64 = 4.0;
 /// Before the first. What was seen of a disk then, or since it is another one, was its end for one mix of requests, mostly of
 /// whoever filled it; how much room there is for the mix that follows is asked sooner.
-const FIRST_HOLD: f64 = 2.0;
+const PROBE_BACKOFF_FIRST: f64 = 2.0;
 /// A probe makes sense where this part of the capacity is really used; one that grew goes on where this part is, although nobody
 /// has reached his new limit yet.
-const USED: f64 = 0.7;
-const PRESSED: f64 = 0.8;
+const PROBE_MIN_USE: f64 = 0.7;
+const PROBE_CONTINUE_USE: f64 = 0.8;
 /// Requests that take this much longer than usual, while only our limits hold containers back, show that those are too loose.
-const OVERRUN: f64 = 12.0;
+const OVERRUN_LATENCY_RATIO: f64 = 12.0;
 /// A probe that ends with requests that take this much longer has found the end of the disk, not the first signs of it.
-const DEEP: f64 = 8.0;
+const DEEP_LATENCY_RATIO: f64 = 8.0;
 /// What was learned in a slow spell is doubted after so many quiet seconds.
-const DOUBT: f64 = 60.0;
+const RESET_AFTER_SECONDS: f64 = 60.0;
 /// A disk below this part of what it can normally do is slow.
-const SLOW: f64 = 0.8;
+const DEGRADED_BELOW: f64 = 0.8;
 
 /// Learned prices.
 #[derive(Debug)]
 pub(in super::super) struct Capacity {
     prices: Flow,
-    split: Split,
+    operation_cost: OperationCost,
     /// Whether reads, and writes, had part in saturating the disk.
-    shown: [bool; 2],
+    measured: [bool; 2],
     /// Mean bytes per read, and per write.
-    sizes: [f64; 2],
+    mean_sizes: [f64; 2],
     rotational: bool,
     samples: u32,
     /// Seconds since the disk was last saturated.
-    quiet: f64,
-    hold: f64,
-    probe: Option<Probe>,
+    unsaturated_seconds: f64,
+    probe_backoff: f64,
+    probe: Option<CapacityProbe>,
     /// The last load that filled the disk.
-    filled: Flow,
+    last_full_load: Flow,
     /// How much longer than usual requests took, over the last ten seconds or so.
-    strain: f64,
-    history: History,
+    mean_latency_ratio: f64,
+    history: CapacityHistory,
     /// What the disk does lately.
-    shape: Flow,
+    mix: Flow,
 }
 
 /// A probe under way.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
+struct CapacityProbe {
     /// For how many seconds.
-    lasted: f64,
+    seconds: f64,
     /// How much the disk is taken to do more than before it.
-    grown: f64,
+    growth: f64,
     /// It grew in the last period.
-    fresh: bool,
+    grew: bool,
     /// What the disk did since beyond what it was taken to do before, in seconds of all of that.
-    excess: f64,
+    excess_seconds: f64,
     /// It is on the way back to what the disk is known to have done.
-    back: bool,
+    is_recovery: bool,
 }
 
-impl Default for Probe {
+impl Default for CapacityProbe {
     fn default() -> Self {
-        Self { lasted: 0.0, grown: 1.0, fresh: false, excess: 0.0, back: false }
+        Self { seconds: 0.0, growth: 1.0, grew: false, excess_seconds: 0.0, is_recovery: false }
     }
 }
 
 /// What a period says about the capacity.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct CapacitySample {
     pub(super) now: Micros,
     pub(super) seconds: f64,
     /// What the disk did.
     pub(super) flow: Flow,
     /// It looked saturated in this period.
-    pub(super) vote: bool,
+    pub(super) looks_saturated: bool,
     /// It is saturated.
     pub(super) saturated: bool,
     /// It rested in between, but its requests waited as if it were saturated: more of that would tell.
-    pub(super) suspect: bool,
+    pub(super) may_saturate: bool,
     /// It rested most of the time.
-    pub(super) rested: bool,
+    pub(super) mostly_idle: bool,
     /// How much longer than usual requests took.
-    pub(super) ratio: f64,
+    pub(super) latency_ratio: f64,
     /// It is the disk, not limits of ours, that holds containers back.
-    pub(super) disk_limits: bool,
+    pub(super) is_disk_bound: bool,
     /// The part of the capacity that is given away.
     pub(super) target: f64,
     /// A container that no limit holds gets a little less than it needs.
-    pub(super) tight: bool,
+    pub(super) is_short: bool,
     /// A limit of ours holds a container back.
     pub(super) cap_binds: bool,
 }
 
-impl Seen {
+impl CapacitySample {
     /// A disk that hangs completes a request now and then.
-    fn did_anything(&self) -> bool {
+    fn is_active(&self) -> bool {
         self.flow.operations() * self.seconds >= 2.0
     }
 }
 
 /// What a load costs before anything is known; in bytes.
-pub(super) fn plain(flow: Flow, rotational: bool) -> f64 {
-    flow.weighed(BYTES_PER_OPERATION[usize::from(rotational)])
+pub(super) fn baseline_cost(flow: Flow, rotational: bool) -> f64 {
+    flow.weighted_bytes(BYTES_PER_OPERATION[usize::from(rotational)])
 }
 
 impl Capacity {
     /// What the first saturated period says; nothing where nothing was done.
-    pub(super) fn first(seen: &Seen, rotational: bool) -> Option<Self> {
-        let plain = plain(seen.flow, rotational);
-        if !seen.did_anything() || !plain.is_finite() {
+    pub(super) fn from_first_sample(seen: &CapacitySample, rotational: bool) -> Option<Self> {
+        let plain = baseline_cost(seen.flow, rotational);
+        if !seen.is_active() || !plain.is_finite() {
             return None;
         }
         let operation = BYTES_PER_OPERATION[usize::from(rotational)] / plain;
-        let mut capacity = Self::at(Flow([1.0 / plain, 1.0 / plain, operation, operation]), rotational);
-        capacity.take_in(seen);
-        capacity.show(seen.flow);
-        capacity.split.learn(seen.flow);
-        capacity.filled = seen.flow;
+        let mut capacity =
+            Self::with_prices(Flow([1.0 / plain, 1.0 / plain, operation, operation]), rotational);
+        capacity.update_mix(seen);
+        capacity.mark_measured(seen.flow);
+        capacity.operation_cost.learn(seen.flow);
+        capacity.last_full_load = seen.flow;
         capacity.samples = 1;
-        capacity.validate(seen.now);
+        capacity.record_history(seen.now);
         Some(capacity)
     }
 
     /// What was learned before a restart; nothing where that says nothing.
-    pub(super) fn remembered(parts: IoMax, rotational: bool) -> Option<Self> {
+    pub(super) fn from_remembered(parts: IoMax, rotational: bool) -> Option<Self> {
         let parts = Flow::from(parts);
         let price = |k: usize| (parts.0[k].is_finite() && parts.0[k] > 0.0).then(|| 1.0 / parts.0[k]);
         let read = [OPS[0].0, OPS[0].1].map(price);
         let write = [OPS[1].0, OPS[1].1].map(price);
         let known = [read, write].map(|[bytes, operations]| Some((bytes?, operations?)));
         let (reads, writes) = (known[0].or(known[1])?, known[1].or(known[0])?);
-        let mut capacity = Self::at(Flow([reads.0, writes.0, reads.1, writes.1]), rotational);
-        capacity.shown = known.map(|known| known.is_some());
-        capacity.samples = FIRST;
+        let mut capacity = Self::with_prices(Flow([reads.0, writes.0, reads.1, writes.1]), rotational);
+        capacity.measured = known.map(|known| known.is_some());
+        capacity.samples = TRUSTED_SAMPLES;
         Some(capacity)
     }
 
-    fn at(prices: Flow, rotational: bool) -> Self {
+    fn with_prices(prices: Flow, rotational: bool) -> Self {
         Self {
             prices,
-            split: Split::new(prices.0[RIOPS] / prices.0[RBPS]),
-            shown: [false; 2],
-            sizes: [0.0; 2],
+            operation_cost: OperationCost::new(prices.0[RIOPS] / prices.0[RBPS]),
+            measured: [false; 2],
+            mean_sizes: [0.0; 2],
             rotational,
             samples: 0,
-            quiet: 0.0,
-            hold: FIRST_HOLD,
+            unsaturated_seconds: 0.0,
+            probe_backoff: PROBE_BACKOFF_FIRST,
             probe: None,
-            filled: Flow::ZERO,
-            strain: 1.0,
-            history: History::default(),
-            shape: Flow::ZERO,
+            last_full_load: Flow::ZERO,
+            mean_latency_ratio: 1.0,
+            history: CapacityHistory::default(),
+            mix: Flow::ZERO,
         }
     }
 
     /// The part of the disk that a load takes.
     pub(in super::super) fn share(&self, flow: Flow) -> f64 {
-        flow.at(self.prices)
+        flow.cost_at(self.prices)
     }
 
     pub(super) fn prices(&self) -> Flow {
@@ -224,10 +225,10 @@ impl Capacity {
 
     /// The part of the disk that a container with such requests takes at rates of which only some are given: of bytes and
     /// operations the dearer, reads and writes together.
-    pub(super) fn share_of(&self, rates: Flow, shape: Flow) -> f64 {
+    pub(super) fn share_at_rates(&self, rates: Flow, shape: Flow) -> f64 {
         let ops = OPS.into_iter().enumerate().map(|(op, (bytes, ios))| {
             let own = shape.0[bytes] / shape.0[ios];
-            let size = [own, self.sizes[op], self.bytes_per_operation()];
+            let size = [own, self.mean_sizes[op], self.bytes_per_operation()];
             let size = size.into_iter().find(|size| size.is_finite() && *size > 0.0).unwrap_or(4096.0);
             let byte = self.prices.0[bytes] + self.prices.0[ios] / size;
             let cost = |rate: f64, price: f64| if rate.is_finite() { rate * price } else { 0.0 };
@@ -238,8 +239,8 @@ impl Capacity {
 
     /// The least part of the disk that a load can take, whatever an operation costs: as many bytes, or operations, as what
     /// filled it.
-    fn lightest(&self, flow: Flow) -> f64 {
-        let part = |of: fn(Flow) -> f64| of(flow) / of(self.filled).max(1.0);
+    fn min_share(&self, flow: Flow) -> f64 {
+        let part = |of: fn(Flow) -> f64| of(flow) / of(self.last_full_load).max(1.0);
         part(Flow::bytes).min(part(Flow::operations))
     }
 
@@ -249,34 +250,34 @@ impl Capacity {
 
     /// What it can do if it does only reads, or only writes, of the size they have lately; no limit where they never had part
     /// in saturating it.
-    pub(in super::super) fn shown(&self) -> IoMax {
+    pub(in super::super) fn max_rates(&self) -> IoMax {
         let mut out = Flow([f64::INFINITY; 4]);
         for (op, (bytes, ios)) in OPS.into_iter().enumerate() {
-            if self.shown[op] && self.sizes[op] > 0.0 {
-                let byte = self.prices.0[bytes] + self.prices.0[ios] / self.sizes[op];
+            if self.measured[op] && self.mean_sizes[op] > 0.0 {
+                let byte = self.prices.0[bytes] + self.prices.0[ios] / self.mean_sizes[op];
                 out.0[bytes] = 1.0 / byte;
-                out.0[ios] = 1.0 / byte / self.sizes[op];
+                out.0[ios] = 1.0 / byte / self.mean_sizes[op];
             }
         }
-        out.limits()
+        out.to_io_max()
     }
 
     /// The prices, as what it could do of each kind if the others were free.
-    pub(in super::super) fn parts(&self) -> IoMax {
+    pub(in super::super) fn rates_by_kind(&self) -> IoMax {
         let mut out = Flow([f64::INFINITY; 4]);
-        for ((bytes, ios), shown) in OPS.into_iter().zip(self.shown) {
+        for ((bytes, ios), shown) in OPS.into_iter().zip(self.measured) {
             if shown {
                 out.0[bytes] = 1.0 / self.prices.0[bytes];
                 out.0[ios] = 1.0 / self.prices.0[ios];
             }
         }
-        out.limits()
+        out.to_io_max()
     }
 
     /// What it does now and normally did with such loads, in the same unit, where that is much less.
-    pub(super) fn degraded(&self, now: Micros) -> Option<(f64, f64)> {
-        let (is, was) = (self.speed()?, self.normal(now)?);
-        (is < SLOW * was).then_some((is, was))
+    pub(super) fn degradation(&self, now: Micros) -> Option<(f64, f64)> {
+        let (is, was) = (self.speed()?, self.normal_speed(now)?);
+        (is < DEGRADED_BELOW * was).then_some((is, was))
     }
 
     /// Whether more is allowed than it is known to do.
@@ -285,249 +286,256 @@ impl Capacity {
     }
 
     /// Takes in a period.
-    pub(super) fn learn(&mut self, seen: &Seen) {
-        self.take_in(seen);
-        if seen.vote && seen.did_anything() {
-            self.split.learn(seen.flow);
-            self.divide_prices(seen.flow);
-            self.filled = seen.flow;
-        } else if seen.rested && !seen.suspect && self.split.learn_easy(seen.flow) {
-            self.divide_prices(self.filled);
+    pub(super) fn learn(&mut self, seen: &CapacitySample) {
+        self.update_mix(seen);
+        if seen.looks_saturated && seen.is_active() {
+            self.operation_cost.learn(seen.flow);
+            self.rebalance_prices(seen.flow);
+            self.last_full_load = seen.flow;
+        } else if seen.mostly_idle && !seen.may_saturate && self.operation_cost.learn_light(seen.flow) {
+            self.rebalance_prices(self.last_full_load);
         }
-        let probed = seen.vote && self.end_probe(seen);
+        let probed = seen.looks_saturated && self.end_probe(seen);
         let cost = self.share(seen.flow);
-        if seen.ratio.is_finite() {
-            self.strain += (1.0 - (-seen.seconds / 10.0).exp()) * (seen.ratio.min(OVERRUN) - self.strain);
+        if seen.latency_ratio.is_finite() {
+            self.mean_latency_ratio += (1.0 - (-seen.seconds / 10.0).exp())
+                * (seen.latency_ratio.min(OVERRUN_LATENCY_RATIO) - self.mean_latency_ratio);
         }
-        if seen.vote && seen.saturated {
-            self.saturated(seen, cost);
-        } else if !seen.vote {
-            self.calm(seen, cost);
-        } else if !probed && seen.tight && cost < ANOTHER {
-            self.saturated(seen, cost);
+        if seen.looks_saturated && seen.saturated {
+            self.on_saturated(seen, cost);
+        } else if !seen.looks_saturated {
+            self.on_unsaturated(seen, cost);
+        } else if !probed && seen.is_short && cost < CHANGED_BELOW {
+            self.on_saturated(seen, cost);
         } else if !probed {
             // One period may be an accident.
-            self.quiet /= 2.0;
+            self.unsaturated_seconds /= 2.0;
         }
     }
 
     /// Takes back what a probe that saturated the disk had assumed, but for what the disk did; whether there was one.
-    fn end_probe(&mut self, seen: &Seen) -> bool {
-        let Some(Probe { grown, .. }) = self.probe.take() else { return false };
-        self.hold = (self.hold * 2.0).clamp(HOLD, LONGEST_HOLD);
-        (self.quiet, self.strain) = (0.0, 1.0);
-        let deep = seen.ratio >= DEEP || seen.tight;
+    fn end_probe(&mut self, seen: &CapacitySample) -> bool {
+        let Some(CapacityProbe { growth: grown, .. }) = self.probe.take() else { return false };
+        self.probe_backoff = (self.probe_backoff * 2.0).clamp(PROBE_BACKOFF_MIN, PROBE_BACKOFF_MAX);
+        (self.unsaturated_seconds, self.mean_latency_ratio) = (0.0, 1.0);
+        let deep = seen.latency_ratio >= DEEP_LATENCY_RATIO || seen.is_short;
         let shown = self.share(seen.flow);
         // At the first signs of its end, what the disk did is what may be given away. Deep in it, that is what it can do; after
         // such a measurement, a quarter of the target's margin is enough.
         let most = if deep { shown * (1.0 + 0.75 * (1.0 - seen.target)) } else { f64::INFINITY };
         let least = if deep { shown } else { shown / seen.target };
         let factor = least.max(1.0 / grown).min(most);
-        self.scale(factor.clamp(1.0 / STEEPEST, 1.0));
+        self.scale_capacity(factor.clamp(1.0 / MAX_FALL, 1.0));
         if deep {
-            self.validate(seen.now);
+            self.record_history(seen.now);
         }
         true
     }
 
     /// The disk does all it can: its load should cost 1.
-    fn saturated(&mut self, seen: &Seen, cost: f64) {
-        self.quiet = 0.0;
-        if !seen.did_anything() || cost <= 0.0 {
+    fn on_saturated(&mut self, seen: &CapacitySample, cost: f64) {
+        self.unsaturated_seconds = 0.0;
+        if !seen.is_active() || cost <= 0.0 {
             // It hangs. That is no speed.
             return;
         }
-        let first = self.samples < FIRST;
+        let first = self.samples < TRUSTED_SAMPLES;
         self.samples = self.samples.saturating_add(1);
         let step = match cost >= 1.0 {
             true if first => 1.0,
-            true => UP,
-            false if seen.disk_limits => DOWN,
-            false if seen.ratio >= OVERRUN || seen.tight => {
-                self.scale(0.99);
+            true => STEP_UP,
+            false if seen.is_disk_bound => STEP_DOWN,
+            false if seen.latency_ratio >= OVERRUN_LATENCY_RATIO || seen.is_short => {
+                self.scale_capacity(0.99);
                 return;
             }
             false => return,
         };
-        if cost < ANOTHER {
+        if cost < CHANGED_BELOW {
             // The disk is another one now: what probes found is not true any more.
-            self.hold = FIRST_HOLD;
+            self.probe_backoff = PROBE_BACKOFF_FIRST;
         }
-        self.move_towards(seen.flow, step);
-        self.show(seen.flow);
-        self.validate(seen.now);
+        self.adjust_prices(seen.flow, step);
+        self.mark_measured(seen.flow);
+        self.record_history(seen.now);
     }
 
-    fn calm(&mut self, seen: &Seen, cost: f64) {
-        self.quiet += seen.seconds;
-        let slow = self.degraded(seen.now).is_some();
-        let more = self.normal(seen.now).zip(self.speed()).map_or(0.0, |(was, is)| BEYOND * was / is - 1.0);
-        let relief = self.strain > STRAIN && seen.ratio < RELIEF && slow;
-        let hold = if slow { self.hold.min(SLOW_HOLD) } else { self.hold };
-        if self.quiet > 10.0 * self.hold {
-            self.hold = (self.hold / 2.0).max(HOLD);
+    fn on_unsaturated(&mut self, seen: &CapacitySample, cost: f64) {
+        self.unsaturated_seconds += seen.seconds;
+        let slow = self.degradation(seen.now).is_some();
+        let more = self
+            .normal_speed(seen.now)
+            .zip(self.speed())
+            .map_or(0.0, |(was, is)| RECOVERY_TARGET * was / is - 1.0);
+        let relief =
+            self.mean_latency_ratio > SLOW_LATENCY_RATIO && seen.latency_ratio < NORMAL_LATENCY_RATIO && slow;
+        let hold = if slow { self.probe_backoff.min(PROBE_BACKOFF_DEGRADED) } else { self.probe_backoff };
+        if self.unsaturated_seconds > 10.0 * self.probe_backoff {
+            self.probe_backoff = (self.probe_backoff / 2.0).max(PROBE_BACKOFF_MIN);
         }
         let mut probe = self.probe.unwrap_or_default();
-        probe.excess += (cost * probe.grown - 1.0).max(0.0) * seen.seconds;
+        probe.excess_seconds += (cost * probe.growth - 1.0).max(0.0) * seen.seconds;
         self.probe = self.probe.map(|_| probe);
         if cost > EXCEEDED {
-            if more > MORE {
-                self.probe = Some(Probe { grown: probe.grown * cost, back: true, ..probe });
+            if more > RECOVERY_MARGIN {
+                self.probe = Some(CapacityProbe { growth: probe.growth * cost, is_recovery: true, ..probe });
             }
-            self.move_towards(seen.flow, 1.0);
-            self.validate(seen.now);
-        } else if seen.suspect {
+            self.adjust_prices(seen.flow, 1.0);
+            self.record_history(seen.now);
+        } else if seen.may_saturate {
             // The next period tells whether there is room for more, or was too little already.
         } else if let Some(probe) = self.probe.as_mut()
-            && probe.fresh
+            && probe.grew
             && !seen.cap_binds
-            && cost < PRESSED
+            && cost < PROBE_CONTINUE_USE
         {
             // Who was held back has not reached his new limit yet.
-            probe.fresh = false;
-        } else if more <= MORE && self.probe.is_some_and(|probe| probe.back) {
+            probe.grew = false;
+        } else if more <= RECOVERY_MARGIN && self.probe.is_some_and(|probe| probe.is_recovery) {
             // It does what it is known to have done. How much more that is of the mix that follows is asked soon, and slowly.
-            (self.probe, self.quiet, self.hold) = (None, 0.0, FIRST_HOLD);
-        } else if (seen.cap_binds || self.probe.is_some_and(|probe| probe.fresh))
-            && cost > USED
-            && (self.quiet >= hold || relief || self.probe.is_some())
+            (self.probe, self.unsaturated_seconds, self.probe_backoff) = (None, 0.0, PROBE_BACKOFF_FIRST);
+        } else if (seen.cap_binds || self.probe.is_some_and(|probe| probe.grew))
+            && cost > PROBE_MIN_USE
+            && (self.unsaturated_seconds >= hold || relief || self.probe.is_some())
         {
-            if self.probe.is_none() && self.split.is_guess() {
-                probe.lasted = HEAD_START_GUESSED;
+            if self.probe.is_none() && self.operation_cost.is_guess() {
+                probe.seconds = GUESS_HEAD_START_SECONDS;
             }
-            let growth = 1.0 + self.step(&probe, seen, cost, more) * seen.seconds.min(1.0);
-            self.probe = Some(Probe {
-                lasted: probe.lasted + seen.seconds,
-                grown: probe.grown * growth,
-                fresh: true,
-                back: more > MORE,
+            let growth = 1.0 + self.probe_step(&probe, seen, cost, more) * seen.seconds.min(1.0);
+            self.probe = Some(CapacityProbe {
+                seconds: probe.seconds + seen.seconds,
+                growth: probe.growth * growth,
+                grew: true,
+                is_recovery: more > RECOVERY_MARGIN,
                 ..probe
             });
-            self.scale(growth);
-        } else if self.quiet >= DOUBT
-            && let (Some(is), Some(was)) = (self.speed(), self.normal(seen.now))
+            self.scale_capacity(growth);
+        } else if self.unsaturated_seconds >= RESET_AFTER_SECONDS
+            && let (Some(is), Some(was)) = (self.speed(), self.normal_speed(seen.now))
             && is < was
         {
-            self.scale(was / is);
+            self.scale_capacity(was / is);
         } else {
             self.probe = None;
         }
     }
 
     /// By how much a probe goes on in a second.
-    fn step(&self, probe: &Probe, seen: &Seen, cost: f64, more: f64) -> f64 {
-        let steady = PROBE * PROBE_FASTER.powf(probe.lasted);
+    fn probe_step(&self, probe: &CapacityProbe, seen: &CapacitySample, cost: f64, more: f64) -> f64 {
+        let steady = PROBE_GROWTH * PROBE_ACCELERATION.powf(probe.seconds);
         match () {
-            () if more > MORE && probe.excess > PROVEN => PROBE_PROVEN.min(more),
-            () if more > MORE && self.probe.is_none() => {
-                (1.0 / cost - 1.0).clamp(PROBE_KNOWN, PROBE_KNOWN_FIRST).min(more)
+            () if more > RECOVERY_MARGIN && probe.excess_seconds > PROVEN_EXCESS_SECONDS => {
+                RECOVERY_PROVEN_STEP.min(more)
             }
-            () if more > MORE => PROBE_KNOWN.min(more),
-            () if self.split.is_guess() => {
-                let room = seen.target / self.lightest(seen.flow) - 1.0;
-                steady.min(PROBE_GUESSED).min(room.max(PROBE_BEYOND))
+            () if more > RECOVERY_MARGIN && self.probe.is_none() => {
+                (1.0 / cost - 1.0).clamp(RECOVERY_STEP, RECOVERY_FIRST_STEP).min(more)
             }
-            () => steady.min(PROBE_BEYOND),
+            () if more > RECOVERY_MARGIN => RECOVERY_STEP.min(more),
+            () if self.operation_cost.is_guess() => {
+                let room = seen.target / self.min_share(seen.flow) - 1.0;
+                steady.min(PROBE_MAX_GROWTH_GUESSED).min(room.max(PROBE_MAX_GROWTH))
+            }
+            () => steady.min(PROBE_MAX_GROWTH),
         }
     }
 
     /// Moves the cost of a load towards 1, by a part of the way: the prices of reads or of writes more, whichever had more part
     /// in it.
-    fn move_towards(&mut self, flow: Flow, step: f64) {
+    fn adjust_prices(&mut self, flow: Flow, step: f64) {
         let parts =
             OPS.map(|(bytes, ios)| flow.0[bytes] * self.prices.0[bytes] + flow.0[ios] * self.prices.0[ios]);
         let cost: f64 = parts.iter().sum();
         let squares: f64 = parts.iter().map(|part| part * part).sum();
-        let target = (cost + step * (1.0 - cost)).min(cost * STEEPEST);
+        let target = (cost + step * (1.0 - cost)).min(cost * MAX_FALL);
         if squares > 0.0 && squares.is_finite() {
             for ((bytes, ios), part) in OPS.into_iter().zip(parts) {
                 let factor = 1.0 + ((target - cost) * part / squares).max(-0.9);
                 self.prices.0[bytes] *= factor;
                 self.prices.0[ios] *= factor;
             }
-            self.bound();
+            self.clamp_prices();
         }
     }
 
-    /// Divides prices between bytes and operations as [`Split`] has it; what this load costs stays.
-    fn divide_prices(&mut self, flow: Flow) {
-        let theta = self.split.theta();
+    /// Divides prices between bytes and operations as [`OperationCost`] has it; what this load costs stays.
+    fn rebalance_prices(&mut self, flow: Flow) {
+        let theta = self.operation_cost.theta();
         for (op, (bytes, ios)) in OPS.into_iter().enumerate() {
-            let sizes = [flow.0[bytes] / flow.0[ios], self.sizes[op], self.bytes_per_operation()];
+            let sizes = [flow.0[bytes] / flow.0[ios], self.mean_sizes[op], self.bytes_per_operation()];
             let size = sizes.into_iter().find(|size| size.is_finite() && *size > 0.0).unwrap_or(4096.0);
             let cost = self.prices.0[bytes] * size + self.prices.0[ios];
             self.prices.0[bytes] = cost / (size + theta);
             self.prices.0[ios] = theta * self.prices.0[bytes];
         }
-        self.bound();
+        self.clamp_prices();
     }
 
     /// Makes the disk able to do `factor` times as much of everything.
-    fn scale(&mut self, factor: f64) {
+    fn scale_capacity(&mut self, factor: f64) {
         self.prices = self.prices.map(|price| price / factor);
-        self.bound();
+        self.clamp_prices();
     }
 
     /// Keeps prices where arithmetic works: from one unit per second to more than any disk can do.
-    fn bound(&mut self) {
+    fn clamp_prices(&mut self) {
         self.prices = self.prices.map(|price| price.clamp(1e-15, 1.0));
     }
 
-    fn take_in(&mut self, seen: &Seen) {
+    fn update_mix(&mut self, seen: &CapacitySample) {
         for (op, (bytes, ios)) in OPS.into_iter().enumerate() {
             if seen.flow.0[ios] * seen.seconds >= 1.0 {
                 let size = seen.flow.0[bytes] / seen.flow.0[ios];
-                let part = if self.sizes[op] > 0.0 { 0.2 } else { 1.0 };
-                self.sizes[op] += part * (size - self.sizes[op]);
+                let part = if self.mean_sizes[op] > 0.0 { 0.2 } else { 1.0 };
+                self.mean_sizes[op] += part * (size - self.mean_sizes[op]);
             }
         }
         if self.share(seen.flow) > 0.1 {
-            let part = if self.shape == Flow::ZERO { 1.0 } else { 1.0 - (-seen.seconds / 10.0).exp() };
-            self.shape = self.shape.zip(seen.flow, |shape, x| shape + part * (x - shape));
+            let part = if self.mix == Flow::ZERO { 1.0 } else { 1.0 - (-seen.seconds / 10.0).exp() };
+            self.mix = self.mix.zip(seen.flow, |shape, x| shape + part * (x - shape));
         }
     }
 
     /// A load that saturates the disk shows what it can do of what is in it.
-    fn show(&mut self, flow: Flow) {
+    fn mark_measured(&mut self, flow: Flow) {
         for (op, (bytes, ios)) in OPS.into_iter().enumerate() {
             let part = flow.0[bytes] * self.prices.0[bytes] + flow.0[ios] * self.prices.0[ios];
-            self.shown[op] |= part > 0.1;
+            self.measured[op] |= part > 0.1;
         }
     }
 
     /// Remembers that this was seen, not guessed.
-    fn validate(&mut self, now: Micros) {
-        if let Some(full) = self.full() {
-            self.history.put(now, self.class(), full, self.split.theta());
+    fn record_history(&mut self, now: Micros) {
+        if let Some(full) = self.full_load() {
+            self.history.record(now, self.load_class(), full, self.operation_cost.theta());
         }
     }
 
     /// As much of the present load as it can do.
-    fn full(&self) -> Option<Flow> {
-        let cost = self.share(self.shape);
-        let full = self.shape.map(|x| x / cost);
+    fn full_load(&self) -> Option<Flow> {
+        let cost = self.share(self.mix);
+        let full = self.mix.map(|x| x / cost);
         (full.bytes() > 0.0 && full.bytes().is_finite()).then_some(full)
     }
 
     /// What it can do now of such loads, and what it could normally: in bytes, an operation being as many as it costs.
     fn speed(&self) -> Option<f64> {
-        self.full().map(|full| full.weighed(self.split.theta()))
+        self.full_load().map(|full| full.weighted_bytes(self.operation_cost.theta()))
     }
 
-    fn normal(&self, now: Micros) -> Option<f64> {
-        self.history.normal(now, self.class(), self.split.theta())
+    fn normal_speed(&self, now: Micros) -> Option<f64> {
+        self.history.normal_speed(now, self.load_class(), self.operation_cost.theta())
     }
 
     /// Which loads the present one may be compared with: what it mostly does, and how large its requests are.
-    fn class(&self) -> usize {
-        let costs = self.shape.zip(self.prices, |x, price| x * price).0;
+    fn load_class(&self) -> usize {
+        let costs = self.mix.zip(self.prices, |x, price| x * price).0;
         let (reads, writes) = (costs[0] + costs[2], costs[1] + costs[3]);
         let kind = match reads / (reads + writes) {
             part if part > 0.8 => 0,
             part if part < 0.2 => 1,
             _ => 2,
         };
-        let size = self.shape.bytes() / self.shape.operations().max(1e-9);
+        let size = self.mix.bytes() / self.mix.operations().max(1e-9);
         kind * 3 + [16.0 * 1024.0, 128.0 * 1024.0].iter().filter(|limit| size > **limit).count()
     }
 }
@@ -543,29 +551,35 @@ mod tests {
         Flow([bytes, 0.0, bytes / size, 0.0])
     }
 
-    fn seen(second: u64, flow: Flow) -> Seen {
-        Seen {
+    fn seen(second: u64, flow: Flow) -> CapacitySample {
+        CapacitySample {
             now: Micros::secs(second),
             seconds: 1.0,
             flow,
-            vote: true,
+            looks_saturated: true,
             saturated: true,
-            suspect: false,
-            rested: false,
-            ratio: 50.0,
-            disk_limits: true,
+            may_saturate: false,
+            mostly_idle: false,
+            latency_ratio: 50.0,
+            is_disk_bound: true,
             target: 0.92,
-            tight: false,
+            is_short: false,
             cap_binds: false,
         }
     }
 
-    fn calm(second: u64, flow: Flow) -> Seen {
-        Seen { vote: false, saturated: false, ratio: 1.0, disk_limits: false, ..seen(second, flow) }
+    fn calm(second: u64, flow: Flow) -> CapacitySample {
+        CapacitySample {
+            looks_saturated: false,
+            saturated: false,
+            latency_ratio: 1.0,
+            is_disk_bound: false,
+            ..seen(second, flow)
+        }
     }
 
     fn learned() -> Capacity {
-        Capacity::first(&seen(0, reads(SPEED, 4096.0)), false).unwrap()
+        Capacity::from_first_sample(&seen(0, reads(SPEED, 4096.0)), false).unwrap()
     }
 
     /// What the disk is taken to do of such reads.
@@ -577,9 +591,9 @@ mod tests {
     fn the_first_saturated_period_is_believed() {
         let capacity = learned();
         assert!((speed(&capacity, 4096.0) - SPEED).abs() < 1.0);
-        assert_eq!(capacity.shown().rbps.value().map(|n| n.div_ceil(1_000_000)), Some(100));
-        assert_eq!(capacity.shown().wbps.value(), None, "nobody wrote");
-        assert!(Capacity::first(&seen(0, Flow::ZERO), false).is_none());
+        assert_eq!(capacity.max_rates().rbps.value().map(|n| n.div_ceil(1_000_000)), Some(100));
+        assert_eq!(capacity.max_rates().wbps.value(), None, "nobody wrote");
+        assert!(Capacity::from_first_sample(&seen(0, Flow::ZERO), false).is_none());
     }
 
     #[test]
@@ -604,7 +618,7 @@ mod tests {
             speed(&capacity, 4096.0) < 0.6 * SPEED
         });
         assert_eq!(seconds, Some(3));
-        let (is, was) = capacity.degraded(Micros::secs(60)).unwrap();
+        let (is, was) = capacity.degradation(Micros::secs(60)).unwrap();
         assert!((is / was - 0.58).abs() < 0.05, "{is} {was}");
     }
 
@@ -612,7 +626,11 @@ mod tests {
     fn a_saturated_disk_that_does_what_limits_allow_is_not_slow() {
         let mut capacity = learned();
         for second in 1..100 {
-            let seen = Seen { disk_limits: false, ratio: 10.0, ..seen(second, reads(0.9 * SPEED, 4096.0)) };
+            let seen = CapacitySample {
+                is_disk_bound: false,
+                latency_ratio: 10.0,
+                ..seen(second, reads(0.9 * SPEED, 4096.0))
+            };
             capacity.learn(&seen);
         }
         assert!((speed(&capacity, 4096.0) - SPEED).abs() < 1.0);
@@ -621,7 +639,7 @@ mod tests {
     #[test]
     fn a_disk_that_hangs_has_no_speed() {
         let mut capacity = learned();
-        capacity.learn(&Seen { ratio: f64::INFINITY, ..seen(1, Flow::ZERO) });
+        capacity.learn(&CapacitySample { latency_ratio: f64::INFINITY, ..seen(1, Flow::ZERO) });
         assert!((speed(&capacity, 4096.0) - SPEED).abs() < 1.0);
     }
 
@@ -633,10 +651,10 @@ mod tests {
         while used(&capacity) < 1.99 * SPEED && second < 60 {
             second += 1;
             let flow = reads(used(&capacity), 4096.0);
-            capacity.learn(&Seen { cap_binds: true, ..calm(second, flow) });
+            capacity.learn(&CapacitySample { cap_binds: true, ..calm(second, flow) });
         }
         assert!((10..30).contains(&second), "it takes {second} s to twice as much");
-        capacity.learn(&Seen { cap_binds: true, ..seen(second, reads(2.0 * SPEED, 4096.0)) });
+        capacity.learn(&CapacitySample { cap_binds: true, ..seen(second, reads(2.0 * SPEED, 4096.0)) });
         let found = speed(&capacity, 4096.0) / SPEED;
         assert!((1.95..2.15).contains(&found), "{found}");
     }
@@ -647,7 +665,7 @@ mod tests {
         (1..20).for_each(|second| capacity.learn(&seen(second, reads(0.55 * SPEED, 4096.0))));
         let ease = |second: u64, capacity: &mut Capacity| {
             let flow = reads((0.92 * speed(capacity, 4096.0)).min(SPEED), 4096.0);
-            capacity.learn(&Seen { cap_binds: true, ..calm(second, flow) });
+            capacity.learn(&CapacitySample { cap_binds: true, ..calm(second, flow) });
         };
         let seconds = (20..80).find(|second| {
             ease(*second, &mut capacity);
@@ -662,7 +680,7 @@ mod tests {
         let mut step = |second, suspect| {
             let before = speed(&capacity, 4096.0);
             let flow = reads(0.92 * before, 4096.0);
-            capacity.learn(&Seen { cap_binds: true, suspect, ..calm(second, flow) });
+            capacity.learn(&CapacitySample { cap_binds: true, may_saturate: suspect, ..calm(second, flow) });
             (capacity.is_probing(), speed(&capacity, 4096.0) > before)
         };
         let grew: Vec<_> = (1..5).map(|second| step(second, false)).collect();
@@ -691,11 +709,11 @@ mod tests {
         for second in 1..20 {
             capacity.learn(&seen(second, Flow([0.5 * SPEED, 0.25 * SPEED, 12e3, 6e3])));
         }
-        let again = Capacity::remembered(capacity.parts(), false).unwrap();
+        let again = Capacity::from_remembered(capacity.rates_by_kind(), false).unwrap();
         for flow in [reads(SPEED, 4096.0), Flow([0.0, SPEED, 0.0, 25e3])] {
             assert!((again.share(flow) / capacity.share(flow) - 1.0).abs() < 0.001);
         }
-        assert!(Capacity::remembered(IoMax::MAX, false).is_none());
+        assert!(Capacity::from_remembered(IoMax::MAX, false).is_none());
     }
 
     #[test]
@@ -703,7 +721,7 @@ mod tests {
         let capacity = learned();
         let check = |rates: [f64; 4], expect: f64| {
             let rates = Flow(rates.map(|rate| if rate > 0.0 { rate } else { f64::INFINITY }));
-            let share = capacity.share_of(rates, reads(4096.0, 4096.0));
+            let share = capacity.share_at_rates(rates, reads(4096.0, 4096.0));
             assert!((share - expect).abs() < 0.01, "{rates:?}: {share}");
         };
         check([0.5 * SPEED, 0.0, 0.0, 0.0], 0.5);

@@ -9,39 +9,39 @@
 //! be what holds it up, is *censored*: demand was at least that much. Only other samples may lower a lifeline.
 
 /// A container whose tasks waited for I/O for more than this part of a period is held up by it.
-const WAITING: f64 = 0.3;
+const STALLED_ABOVE: f64 = 0.3;
 /// Below this it did not wait at all, although it did I/O: its I/O is asynchronous, and tells nothing about waiting.
-const ASYNC: f64 = 0.01;
+const ASYNC_BELOW: f64 = 0.01;
 
 /// What one container looked like in one period.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
+pub(super) struct DemandSample {
     /// Part of the period in which some task waited for I/O; `None` where the kernel does not count it.
-    pub(super) stalled: Option<f64>,
+    pub(super) io_stall: Option<f64>,
     /// It did any I/O.
     pub(super) active: bool,
     /// It was at a limit, ours or the user's.
-    pub(super) bound: bool,
+    pub(super) at_limit: bool,
     /// The disk was saturated.
     pub(super) saturated: bool,
     /// It waited for I/O that neither a disk nor a limit was busy with, while others were under limits of ours.
     pub(super) blocked: bool,
 }
 
-impl Sample {
+impl DemandSample {
     /// Whether it waited for I/O, as far as can be told. Where nobody counts, or I/O is asynchronous, whoever is at a limit or on
     /// a saturated disk is taken to wait: that keeps a lifeline that could have been lowered, the other error starves.
-    pub(super) fn waits(self) -> bool {
-        match self.stalled {
-            Some(part) if part > WAITING => true,
-            Some(part) if part >= ASYNC => false,
-            Some(_) | None => self.active && (self.bound || self.saturated),
+    pub(super) fn is_waiting(self) -> bool {
+        match self.io_stall {
+            Some(part) if part > STALLED_ABOVE => true,
+            Some(part) if part >= ASYNC_BELOW => false,
+            Some(_) | None => self.active && (self.at_limit || self.saturated),
         }
     }
 
     /// Whether demand may have been larger than what was seen.
-    pub(super) fn censored(self) -> bool {
-        self.waits() && (self.bound || self.saturated || self.blocked)
+    pub(super) fn is_censored(self) -> bool {
+        self.is_waiting() && (self.at_limit || self.saturated || self.blocked)
     }
 }
 
@@ -52,8 +52,9 @@ mod tests {
     #[test]
     fn samples_are_censored_as_in_the_table() {
         let check = |name, stalled, active, bound, saturated, expect| {
-            let sample = Sample { stalled, active, bound, saturated, blocked: false };
-            assert_eq!((sample.waits(), sample.censored()), expect, "{name}");
+            let sample =
+                DemandSample { io_stall: stalled, active, at_limit: bound, saturated, blocked: false };
+            assert_eq!((sample.is_waiting(), sample.is_censored()), expect, "{name}");
         };
         check("reduced demand", Some(0.05), true, false, false, (false, false));
         check("synchronous, nothing wrong", Some(0.6), true, false, false, (true, false));
@@ -66,8 +67,13 @@ mod tests {
         check("no PSI, contention", None, true, false, true, (true, true));
         check("no PSI, quiet", None, true, false, false, (false, false));
         check("near its cap by choice", Some(0.2), true, true, false, (false, false));
-        let blocked =
-            Sample { stalled: Some(0.9), active: true, bound: false, saturated: false, blocked: true };
-        assert!(blocked.censored(), "behind a lock of somebody whom we limit");
+        let blocked = DemandSample {
+            io_stall: Some(0.9),
+            active: true,
+            at_limit: false,
+            saturated: false,
+            blocked: true,
+        };
+        assert!(blocked.is_censored(), "behind a lock of somebody whom we limit");
     }
 }

@@ -7,12 +7,12 @@
 //!
 //! # Approach
 //! One period, in this order:
-//! 1. [`saturation`]: is the disk at its end? Its queue is long, requests take much longer than on a quiet day ([`base`]), and
+//! 1. [`saturation`]: is the disk at its end? Its queue is long, requests take much longer than on a quiet day ([`base_latency`]), and
 //!    more of them in the queue do not make it do more. Waiting containers (PSI) prove nothing: one synchronous reader waits
 //!    60 % of the time on an idle disk, and asynchronous ones never.
 //! 2. [`censor`]: which samples may lower a lifeline.
-//! 3. [`capacity`]: prices of bytes and operations, from what a saturated disk did; [`split`]: how many bytes an operation costs.
-//! 4. [`need`]: lifelines move; up only while the disk is not saturated and only as far as there is something to promise
+//! 3. [`capacity`]: prices of bytes and operations, from what a saturated disk did; [`operation_cost`]: how many bytes an operation costs.
+//! 4. [`demand`]: lifelines move; up only while the disk is not saturated and only as far as there is something to promise
 //!    (*admission*), so a burst that hurts others never becomes what it is owed.
 //! 5. [`allocate`]: GUARD (everything except the others' lifelines, at once) while there is room, SHARE when there is not. No
 //!    limits at all while one container uses the disk, or nobody had to share it for ten minutes.
@@ -40,114 +40,115 @@
 //! - `no_event_whatever_its_numbers_can_panic`
 
 mod allocate;
-mod base;
-mod brake;
+mod base_latency;
 mod capacity;
+mod capacity_history;
 mod censor;
-mod history;
-mod need;
+mod demand;
+mod inversion_detector;
+mod operation_cost;
 mod saturation;
-mod split;
 mod tick;
 
-pub(super) use need::Need;
+pub(super) use demand::DiskDemand;
 pub(super) use tick::tick;
 
 use super::flow::Flow;
-use super::meter::Load;
-use allocate::Claimant;
-use base::Base;
-use brake::Brake;
+use super::meter::DiskLoad;
+use allocate::DiskClaimant;
+use base_latency::BaseLatency;
 use capacity::Capacity;
-use elbowroom_types::sample::{Disk, IoMax};
+use elbowroom_types::sample::{DiskProperties, IoMax};
 use elbowroom_types::unit::Micros;
+use inversion_detector::InversionDetector;
 use saturation::Saturation;
 
 /// A disk that does this part of the target and makes nobody wait has room for more: after so many seconds of that, and within so many
 /// more, half of what the target leaves is given away, too. Where that was its end, the next time waits longer, by so much at most;
 /// a tenth of the time that all goes well is taken off that again.
-const FULLY: f64 = 0.9;
-const EASY_AFTER: f64 = 2.0;
-const EASY_FOR: f64 = 4.0;
-const WARIEST: f64 = 32.0;
-const CONFIDENCE: f64 = 0.1;
+const FULL_USE: f64 = 0.9;
+const HEADROOM_DELAY_SECONDS: f64 = 2.0;
+const HEADROOM_RAMP_SECONDS: f64 = 4.0;
+const HEADROOM_MAX_BACKOFF_SECONDS: f64 = 32.0;
+const HEADROOM_BACKOFF_DECAY: f64 = 0.1;
 
 /// What is known of one disk.
 #[derive(Debug)]
-pub(super) struct Mind {
-    base: Base,
+pub(super) struct DeviceModel {
+    base_latency: BaseLatency,
     saturation: Saturation,
     capacity: Option<Capacity>,
-    brake: Brake,
+    inversion: InversionDetector,
     /// When containers last had to share.
-    contended: Option<Micros>,
+    last_contention: Option<Micros>,
     /// SHARE, not GUARD.
-    dividing: bool,
-    calm_ticks: u32,
+    is_sharing: bool,
+    uncontended_ticks: u32,
     /// For how many seconds the disk lately did nearly all it may without making requests wait; negative while that does not count.
-    ease: f64,
+    headroom_seconds: f64,
     /// For how many seconds it does not count after the disk was at its end.
-    wary: f64,
+    headroom_backoff: f64,
     /// The part of the disk that is given away.
-    given: f64,
+    budget: f64,
     /// The last period was one of a probe.
-    probed: bool,
+    was_probing: bool,
     /// What the disk does in no container's name, per second.
-    rest: Flow,
+    unattributed: Flow,
     /// Kept between periods, so that one allocates nothing.
-    claimants: Vec<Claimant>,
-    guard: Vec<f64>,
-    share: Vec<f64>,
+    claimants: Vec<DiskClaimant>,
+    guard_caps: Vec<f64>,
+    shares: Vec<f64>,
 }
 
-impl Mind {
+impl DeviceModel {
     /// Nothing known, or only what was learned before.
-    pub(super) fn new(disk: &Disk, remembered: Option<IoMax>) -> Self {
+    pub(super) fn new(disk: &DiskProperties, remembered: Option<IoMax>) -> Self {
         Self {
-            base: Base::new(disk.rotational),
+            base_latency: BaseLatency::new(disk.rotational),
             saturation: Saturation::default(),
-            capacity: remembered.and_then(|parts| Capacity::remembered(parts, disk.rotational)),
-            brake: Brake::default(),
-            contended: None,
-            dividing: false,
-            calm_ticks: 0,
-            ease: 0.0,
-            wary: 0.0,
-            given: 0.0,
-            probed: false,
-            rest: Flow::ZERO,
+            capacity: remembered.and_then(|parts| Capacity::from_remembered(parts, disk.rotational)),
+            inversion: InversionDetector::default(),
+            last_contention: None,
+            is_sharing: false,
+            uncontended_ticks: 0,
+            headroom_seconds: 0.0,
+            headroom_backoff: 0.0,
+            budget: 0.0,
+            was_probing: false,
+            unattributed: Flow::ZERO,
             claimants: Vec::new(),
-            guard: Vec::new(),
-            share: Vec::new(),
+            guard_caps: Vec::new(),
+            shares: Vec::new(),
         }
     }
 
     /// Takes in a period: whether the disk looked saturated in it, and whether it made requests wait.
-    fn ease(&mut self, load: &Load, target: f64, vote: bool, waits: bool) {
+    fn update_headroom(&mut self, load: &DiskLoad, target: f64, vote: bool, waits: bool) {
         let capacity = self.capacity.as_ref();
         let probing = capacity.is_some_and(Capacity::is_probing);
         let used = capacity.map_or(0.0, |capacity| capacity.share(load.flow));
-        let most = EASY_AFTER + EASY_FOR;
-        self.ease = match () {
+        let most = HEADROOM_DELAY_SECONDS + HEADROOM_RAMP_SECONDS;
+        self.headroom_seconds = match () {
             // A probe goes to the end by itself.
             () if vote && !probing => {
-                if self.given > target {
-                    self.wary = (2.0 * self.wary).clamp(EASY_AFTER, WARIEST);
+                if self.budget > target {
+                    self.headroom_backoff = (2.0 * self.headroom_backoff)
+                        .clamp(HEADROOM_DELAY_SECONDS, HEADROOM_MAX_BACKOFF_SECONDS);
                 }
-                -self.wary
+                -self.headroom_backoff
             }
-            () if vote || waits => self.ease.min(0.0),
-            () if used > FULLY * target => (self.ease + load.seconds).min(most),
-            () => self.ease.min((self.ease - load.seconds).max(0.0)),
+            () if vote || waits => self.headroom_seconds.min(0.0),
+            () if used > FULL_USE * target => (self.headroom_seconds + load.seconds).min(most),
+            () => self.headroom_seconds.min((self.headroom_seconds - load.seconds).max(0.0)),
         };
-        if self.ease >= most {
-            self.wary = (self.wary - CONFIDENCE * load.seconds).max(0.0);
+        if self.headroom_seconds >= most {
+            self.headroom_backoff = (self.headroom_backoff - HEADROOM_BACKOFF_DECAY * load.seconds).max(0.0);
         }
     }
 
     /// How much of what may be given away beyond the target is.
-    fn eased(&self) -> f64 {
-        ((self.ease - EASY_AFTER) / EASY_FOR).clamp(0.0, 1.0)
+    fn headroom(&self) -> f64 {
+        ((self.headroom_seconds - HEADROOM_DELAY_SECONDS) / HEADROOM_RAMP_SECONDS).clamp(0.0, 1.0)
     }
 
     pub(super) fn capacity(&self) -> Option<&Capacity> {
@@ -156,15 +157,15 @@ impl Mind {
 
     /// Whether it cannot be told yet if the disk is at its end. Where a probe of ours may have brought it there, it is asked soon
     /// before the probe goes on; where one did, it has ended, and how the disk is without, a whole period tells.
-    pub(super) fn wonders(&self) -> bool {
-        match self.probed {
+    pub(super) fn needs_early_sample(&self) -> bool {
+        match self.was_probing {
             true => self.saturation.is_suspect(),
-            false => self.saturation.is_open(),
+            false => self.saturation.is_undecided(),
         }
     }
 
     /// What requests of this load take on a quiet day, microseconds.
-    pub(super) fn base_wait(&self, load: &Load) -> f64 {
-        self.base.mean(load)
+    pub(super) fn base_wait(&self, load: &DiskLoad) -> f64 {
+        self.base_latency.mean_wait(load)
     }
 }

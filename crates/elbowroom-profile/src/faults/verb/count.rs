@@ -1,14 +1,14 @@
 //! Counting, for a while or until told to stop.
 
 use super::{FaultsArgs, TierArg, text};
-use crate::faults::measure::{Counted, Profiler, Sample};
-use crate::faults::model::{Class, Counts, Rate, Tier, Work};
-use crate::overhead::Meter;
-use crate::verb::kernel;
+use crate::faults::measure::{CountedContainer, FaultProfiler, FaultSample};
+use crate::faults::model::{ExecutedWork, FaultClass, FaultCounts, FaultRate, FaultTier};
+use crate::overhead::OverheadMeter;
+use crate::verb::kernel_fact;
 use anyhow::Result;
 use elbowroom_client::control::LoadSources;
-use elbowroom_linux::containers::Subject;
-use elbowroom_linux::signal::Signals;
+use elbowroom_linux::containers::ProfiledContainer;
+use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer;
 use elbowroom_types::unit::Micros;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,19 +21,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// Without --for and --live.
-const DEFAULT: Micros = Micros::secs(10);
+const DEFAULT_DURATION: Micros = Micros::secs(10);
 
 /// Between two looks for cgroups that have begun.
-const REFRESH: Micros = Micros::secs(1);
+const REFRESH_INTERVAL: Micros = Micros::secs(1);
 
-/// How long the kernel times the programs, once in every [`REFRESH`]: timing makes every fault somewhat slower.
-const MEASURE: Duration = Duration::from_millis(50);
+/// How long the kernel times the programs, once in every [`REFRESH_INTERVAL`]: timing makes every fault somewhat slower.
+const COST_SAMPLE_TIME: Duration = Duration::from_millis(50);
 
 /// Everything that was counted.
 #[derive(Serialize)]
-pub(super) struct Answer {
+pub(super) struct FaultReport {
     pub(super) kernel: String,
-    pub(super) tier: Tier,
+    pub(super) tier: FaultTier,
     /// Why not the better tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) no_functions: Option<String>,
@@ -46,7 +46,7 @@ pub(super) struct Answer {
     pub(super) elapsed_usec: Micros,
     pub(super) containers: Vec<ContainerFaults>,
     /// Faults of everybody else.
-    pub(super) others: Faults,
+    pub(super) others: FaultTotals,
     pub(super) cost: ProgramCost,
 }
 
@@ -62,29 +62,29 @@ pub(super) struct ProgramCost {
 #[derive(Serialize)]
 pub(super) struct ContainerFaults {
     #[serde(flatten)]
-    pub(super) subject: Subject,
+    pub(super) subject: ProfiledContainer,
     #[serde(flatten)]
-    pub(super) faults: Faults,
-    pub(super) work: Work,
+    pub(super) faults: FaultTotals,
+    pub(super) work: ExecutedWork,
     /// Faults of all classes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) rate: Option<Rate>,
+    pub(super) rate: Option<FaultRate>,
 }
 
-/// [`Counts`] as programs get them.
+/// [`FaultCounts`] as programs get them.
 #[derive(Serialize)]
-pub(super) struct Faults {
+pub(super) struct FaultTotals {
     pub(super) total: u64,
     pub(super) classes: BTreeMap<&'static str, u64>,
     pub(super) major: u64,
     pub(super) duplicates: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) latency: Option<Latency>,
+    pub(super) latency: Option<FaultLatency>,
 }
 
 /// Nanoseconds in the fault handler.
 #[derive(Serialize)]
-pub(super) struct Latency {
+pub(super) struct FaultLatency {
     /// How many faults were timed.
     pub(super) timed: u64,
     pub(super) p50_ns: u64,
@@ -92,18 +92,19 @@ pub(super) struct Latency {
     pub(super) mean_ns: BTreeMap<&'static str, u64>,
 }
 
-impl From<&Counts> for Faults {
-    fn from(counts: &Counts) -> Self {
-        let mean = |class: &Class| Some((class.name(), counts.mean_ns(*class)?));
-        let latency = counts.quantile_ns(0.5).zip(counts.quantile_ns(0.99)).map(|(p50_ns, p99_ns)| Latency {
-            timed: counts.timed.iter().sum(),
-            p50_ns,
-            p99_ns,
-            mean_ns: Class::ALL.iter().filter_map(mean).collect(),
-        });
+impl From<&FaultCounts> for FaultTotals {
+    fn from(counts: &FaultCounts) -> Self {
+        let mean = |class: &FaultClass| Some((class.name(), counts.mean_ns(*class)?));
+        let latency =
+            counts.quantile_ns(0.5).zip(counts.quantile_ns(0.99)).map(|(p50_ns, p99_ns)| FaultLatency {
+                timed: counts.timed.iter().sum(),
+                p50_ns,
+                p99_ns,
+                mean_ns: FaultClass::ALL.iter().filter_map(mean).collect(),
+            });
         Self {
             total: counts.total(),
-            classes: Class::ALL.iter().map(|class| (class.name(), counts.of(*class))).collect(),
+            classes: FaultClass::ALL.iter().map(|class| (class.name(), counts.of(*class))).collect(),
             major: counts.major,
             duplicates: counts.duplicates,
             latency,
@@ -113,20 +114,23 @@ impl From<&Counts> for Faults {
 
 /// Counts, and says what was found.
 pub(super) fn count(args: &FaultsArgs, load: LoadSources) -> Result<ExitCode> {
-    let meter = Meter::start();
-    let signals = Signals::block(&[Signal::INT, Signal::TERM])?;
+    let meter = OverheadMeter::start();
+    let signals = SignalFd::block(&[Signal::INT, Signal::TERM])?;
     let tier = args.tier.map(|tier| match tier {
-        TierArg::Functions => Tier::Functions,
-        TierArg::Tracepoints => Tier::Tracepoints,
+        TierArg::Functions => FaultTier::Functions,
+        TierArg::Tracepoints => FaultTier::Tracepoints,
     });
-    let mut profiler = Profiler::start(args.which.open(load)?, &args.which.containers, tier, args.latency)?;
+    let mut profiler =
+        FaultProfiler::start(args.selection.open(load)?, &args.selection.containers, tier, args.latency)?;
     // Whoever starts something to be counted waits for this.
-    eprintln!("elbowroom: counting page faults by {}", text::tier(profiler.tier()));
+    eprintln!("elbowroom: counting page faults by {}", text::tier_name(profiler.tier()));
     let begin = timer::now();
-    let until =
-        args.duration.or((!args.live).then_some(DEFAULT)).map(|duration| begin.saturating_add(duration));
+    let until = args
+        .duration
+        .or((!args.live).then_some(DEFAULT_DURATION))
+        .map(|duration| begin.saturating_add(duration));
     let (mut next_table, mut next_refresh) = (begin.saturating_add(args.interval), begin);
-    let mut earlier: Option<(Micros, Sample)> = None;
+    let mut earlier: Option<(Micros, FaultSample)> = None;
     let mut cost = (0u64, 0u64);
     loop {
         let now = timer::now();
@@ -134,10 +138,12 @@ pub(super) fn count(args: &FaultsArgs, load: LoadSources) -> Result<ExitCode> {
             break;
         }
         if now >= next_refresh {
-            next_refresh = now.saturating_add(REFRESH);
+            next_refresh = now.saturating_add(REFRESH_INTERVAL);
             profiler.refresh()?;
             // A kernel that does not time programs has no cost to tell.
-            if let Ok(measured) = profiler.measure(MEASURE.min(left(until, Micros::secs(1)) / 4)) {
+            if let Ok(measured) =
+                profiler.measure(COST_SAMPLE_TIME.min(time_left(until, Micros::secs(1)) / 4))
+            {
                 cost = (cost.0 + measured.runs, cost.1 + measured.ns);
             }
         }
@@ -145,8 +151,8 @@ pub(super) fn count(args: &FaultsArgs, load: LoadSources) -> Result<ExitCode> {
             next_table = now.saturating_add(args.interval);
             let sample = profiler.sample()?;
             let since = earlier.as_ref().map_or(begin, |(at, _)| *at);
-            let table = text::live(
-                &between(&sample, earlier.as_ref().map(|(_, sample)| sample)),
+            let table = text::live_table(
+                &difference(&sample, earlier.as_ref().map(|(_, sample)| sample)),
                 now.saturating_sub(since),
             );
             let mut out = std::io::stdout().lock();
@@ -156,25 +162,25 @@ pub(super) fn count(args: &FaultsArgs, load: LoadSources) -> Result<ExitCode> {
         }
         let wake = if args.live { next_refresh.min(next_table) } else { next_refresh };
         let wake = until.map_or(wake, |until| wake.min(until)).saturating_sub(timer::now());
-        if stopped(&signals, Duration::from_micros(wake.get()))? {
+        if wait_for_stop(&signals, Duration::from_micros(wake.get()))? {
             break;
         }
     }
     let sample = profiler.sample()?;
     let elapsed = timer::now().saturating_sub(begin);
     let overhead = meter.stop(sample.lost);
-    let answer = answer(&profiler, args.latency, &sample, elapsed, cost);
-    args.wanted.give("faults", &text::report(&answer), &overhead, &answer)?;
+    let answer = fault_report(&profiler, args.latency, &sample, elapsed, cost);
+    args.report.emit("faults", &text::report(&answer), &overhead, &answer)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn left(until: Option<Micros>, otherwise: Micros) -> Duration {
+fn time_left(until: Option<Micros>, otherwise: Micros) -> Duration {
     let left = until.map_or(otherwise, |until| until.saturating_sub(timer::now()));
     Duration::from_micros(left.get())
 }
 
 /// Waits; whether somebody wants an end.
-fn stopped(signals: &Signals, wait: Duration) -> Result<bool> {
+fn wait_for_stop(signals: &SignalFd, wait: Duration) -> Result<bool> {
     let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
     match poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&wait)) {
         Ok(_) | Err(Errno::INTR) => Ok(signals.next()?.is_some()),
@@ -183,35 +189,38 @@ fn stopped(signals: &Signals, wait: Duration) -> Result<bool> {
 }
 
 /// What was counted after `earlier`.
-fn between(sample: &Sample, earlier: Option<&Sample>) -> Vec<(String, Counts, Work)> {
+fn difference(
+    sample: &FaultSample,
+    earlier: Option<&FaultSample>,
+) -> Vec<(String, FaultCounts, ExecutedWork)> {
     let before = |place: usize| earlier.and_then(|sample| sample.containers.get(place));
-    let mut rows: Vec<(String, Counts, Work)> = sample
+    let mut rows: Vec<(String, FaultCounts, ExecutedWork)> = sample
         .containers
         .iter()
         .enumerate()
         .map(|(place, now)| {
             let (counts, cpu) =
-                before(place).map_or((Counts::default(), Micros::ZERO), |b| (b.counts, b.work.cpu));
-            let work = Work { cpu: now.work.cpu.saturating_sub(cpu), instructions: None };
+                before(place).map_or((FaultCounts::default(), Micros::ZERO), |b| (b.counts, b.work.cpu));
+            let work = ExecutedWork { cpu: now.work.cpu.saturating_sub(cpu), instructions: None };
             (now.subject.name.clone(), now.counts.since(&counts), work)
         })
         .collect();
-    let others = earlier.map_or(Counts::default(), |sample| sample.others);
-    rows.push(("others".to_owned(), sample.others.since(&others), Work::default()));
+    let others = earlier.map_or(FaultCounts::default(), |sample| sample.others);
+    rows.push(("others".to_owned(), sample.others.since(&others), ExecutedWork::default()));
     rows
 }
 
-fn answer(
-    profiler: &Profiler,
+fn fault_report(
+    profiler: &FaultProfiler,
     latency: bool,
-    sample: &Sample,
+    sample: &FaultSample,
     elapsed: Micros,
     (runs, ns): (u64, u64),
-) -> Answer {
-    let timed = latency && profiler.tier() == Tier::Functions;
-    let container = |counted: &Counted| ContainerFaults {
+) -> FaultReport {
+    let timed = latency && profiler.tier() == FaultTier::Functions;
+    let container = |counted: &CountedContainer| ContainerFaults {
         subject: counted.subject.clone(),
-        faults: Faults::from(&counted.counts),
+        faults: FaultTotals::from(&counted.counts),
         work: counted.work,
         rate: counted.work.rate(counted.counts.total()),
     };
@@ -219,15 +228,15 @@ fn answer(
     let ns_per_call = ns.checked_div(runs).unwrap_or(0);
     // Two programs see one fault where its beginning and its end are followed.
     let calls_per_fault = 1 + u64::from(timed);
-    Answer {
-        kernel: kernel().1,
+    FaultReport {
+        kernel: kernel_fact().1,
         tier: profiler.tier(),
         no_functions: profiler.refused().map(ToString::to_string),
         no_latency: (latency && !timed).then_some("tracepoints see no end of a fault"),
         no_instructions: profiler.no_instructions().map(|error| error.to_string()),
         elapsed_usec: elapsed,
         containers: sample.containers.iter().map(container).collect(),
-        others: Faults::from(&sample.others),
+        others: FaultTotals::from(&sample.others),
         cost: ProgramCost { ns_per_call, cpu_usec: Micros::nanos(ns_per_call * all * calls_per_fault) },
     }
 }

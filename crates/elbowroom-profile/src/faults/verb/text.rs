@@ -1,38 +1,38 @@
 //! What was counted, for people.
 
-use super::count::{Answer, ContainerFaults, Faults};
-use crate::faults::model::{Class, Counts, Rate, TIMED_ONE_IN, Tier, Work};
-use crate::report::{Bars, Block, Report, Section, Table};
-use crate::verb::{percent, short};
+use super::count::{ContainerFaults, FaultReport, FaultTotals};
+use crate::faults::model::{ExecutedWork, FaultClass, FaultCounts, FaultRate, FaultTier, TIMED_ONE_IN};
+use crate::report::{BarChart, ProfileDocument, ReportBlock, ReportSection, ReportTable};
+use crate::verb::{percent, short_count};
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_types::unit::Micros;
 
 /// Classes with a column each; the unknown ones are told in words where there are any.
-const COLUMNS: [(Class, &str); 6] = [
-    (Class::Read, "READ"),
-    (Class::Cow, "COW"),
-    (Class::Shared, "SHARED"),
-    (Class::Anonymous, "ANON"),
-    (Class::Swap, "SWAP"),
-    (Class::WriteProtect, "WP"),
+const COLUMNS: [(FaultClass, &str); 6] = [
+    (FaultClass::Read, "READ"),
+    (FaultClass::Cow, "COW"),
+    (FaultClass::Shared, "SHARED"),
+    (FaultClass::Anonymous, "ANON"),
+    (FaultClass::Swap, "SWAP"),
+    (FaultClass::WriteProtect, "WP"),
 ];
 
 /// The name of a tier, as `--tier` takes it.
-pub(super) fn tier(tier: Tier) -> &'static str {
+pub(super) fn tier_name(tier: FaultTier) -> &'static str {
     match tier {
-        Tier::Functions => "functions",
-        Tier::Tracepoints => "tracepoints",
+        FaultTier::Functions => "functions",
+        FaultTier::Tracepoints => "tracepoints",
     }
 }
 
 /// One table of what happened in `elapsed`, per second.
-pub(super) fn live(rows: &[(String, Counts, Work)], elapsed: Micros) -> String {
+pub(super) fn live_table(rows: &[(String, FaultCounts, ExecutedWork)], elapsed: Micros) -> String {
     let mut heading = vec![("FAULTS PER SECOND", Align::Left), ("ALL", Align::Right)];
     heading.extend(COLUMNS.map(|(_, name)| (name, Align::Right)));
     heading.extend([("DUP", Align::Right), ("CPUS", Align::Right)]);
     let seconds = (elapsed.get() as f64 / 1e6).max(1e-6);
-    let rate = |n: u64| short((n as f64 / seconds).round() as u64);
-    let row = |(name, counts, work): &(String, Counts, Work)| {
+    let rate = |n: u64| short_count((n as f64 / seconds).round() as u64);
+    let row = |(name, counts, work): &(String, FaultCounts, ExecutedWork)| {
         let mut cells = vec![clip(name, 20), rate(counts.total())];
         cells.extend(COLUMNS.map(|(class, _)| rate(counts.of(class))));
         let cpus = work.cpu.get() as f64 / 1e6 / seconds;
@@ -44,11 +44,11 @@ pub(super) fn live(rows: &[(String, Counts, Work)], elapsed: Micros) -> String {
 }
 
 /// Everything, at the end.
-pub(super) fn report(answer: &Answer) -> Report {
+pub(super) fn report(answer: &FaultReport) -> ProfileDocument {
     let tier = match (answer.tier, &answer.no_functions) {
-        (Tier::Functions, _) => "the functions of the fault handler".to_owned(),
-        (Tier::Tracepoints, None) => "tracepoints".to_owned(),
-        (Tier::Tracepoints, Some(because)) => format!("tracepoints; not functions: {because}"),
+        (FaultTier::Functions, _) => "the functions of the fault handler".to_owned(),
+        (FaultTier::Tracepoints, None) => "tracepoints".to_owned(),
+        (FaultTier::Tracepoints, Some(because)) => format!("tracepoints; not functions: {because}"),
     };
     let work = match &answer.no_instructions {
         Some(because) => format!("CPU time; no counter of instructions: {because}"),
@@ -70,82 +70,88 @@ pub(super) fn report(answer: &Answer) -> Report {
     let mut sections = vec![classes(answer), pages(answer)];
     sections.extend(latencies(answer));
     sections.push(cost(answer));
-    Report { title: "Page faults".into(), facts, sections }
+    ProfileDocument { title: "Page faults".into(), facts, sections }
 }
 
-fn counts_instructions(answer: &Answer) -> bool {
-    answer.containers.iter().any(|container| matches!(container.rate, Some(Rate::PerMillionInstructions(_))))
+fn counts_instructions(answer: &FaultReport) -> bool {
+    answer
+        .containers
+        .iter()
+        .any(|container| matches!(container.rate, Some(FaultRate::PerMillionInstructions(_))))
 }
 
-fn counts_cpu_time(answer: &Answer) -> bool {
-    answer.containers.iter().any(|container| matches!(container.rate, Some(Rate::PerCpuSecond(_))))
+fn counts_cpu_time(answer: &FaultReport) -> bool {
+    answer.containers.iter().any(|container| matches!(container.rate, Some(FaultRate::PerCpuSecond(_))))
 }
 
-fn classes(answer: &Answer) -> Section {
+fn classes(answer: &FaultReport) -> ReportSection {
     let instructions = counts_instructions(answer);
     let per = if instructions { "PER M INSTR" } else { "PER CPU S" };
     let mut columns = vec![("CONTAINER", Align::Left), ("FAULTS", Align::Right), (per, Align::Right)];
     columns.extend(COLUMNS.map(|(_, name)| (name, Align::Right)));
-    let row = |name: &str, faults: &Faults, rate: Option<Rate>| {
+    let row = |name: &str, faults: &FaultTotals, rate: Option<FaultRate>| {
         let rate = match rate {
             None => "-".to_owned(),
-            Some(Rate::PerMillionInstructions(n)) => format!("{n:.1}"),
+            Some(FaultRate::PerMillionInstructions(n)) => format!("{n:.1}"),
             // One that began late or anew has no counters, whatever the heading says.
-            Some(Rate::PerCpuSecond(n)) if instructions => format!("{}/s", short(n.round() as u64)),
-            Some(Rate::PerCpuSecond(n)) => short(n.round() as u64),
+            Some(FaultRate::PerCpuSecond(n)) if instructions => {
+                format!("{}/s", short_count(n.round() as u64))
+            }
+            Some(FaultRate::PerCpuSecond(n)) => short_count(n.round() as u64),
         };
-        let mut cells = vec![clip(name, 20), short(faults.total), rate];
-        cells.extend(COLUMNS.map(|(class, _)| short(faults.classes[class.name()])));
+        let mut cells = vec![clip(name, 20), short_count(faults.total), rate];
+        cells.extend(COLUMNS.map(|(class, _)| short_count(faults.classes[class.name()])));
         cells
     };
     let mut rows: Vec<Vec<String>> =
         answer.containers.iter().map(|c| row(&c.subject.name, &c.faults, c.rate)).collect();
     rows.push(row("others", &answer.others, None));
     let bars = answer.containers.iter().map(|container| {
-        let of = |class: &Class| container.faults.classes[class.name()] as f64;
-        (container.subject.name.clone(), Class::ALL.iter().map(of).collect())
+        let of = |class: &FaultClass| container.faults.classes[class.name()] as f64;
+        (container.subject.name.clone(), FaultClass::ALL.iter().map(of).collect())
     });
-    let bars = Bars {
+    let bars = BarChart {
         title: "Faults by class".into(),
         unit: "faults".into(),
-        parts: Class::ALL.map(|class| class.name().to_owned()).to_vec(),
+        parts: FaultClass::ALL.map(|class| class.name().to_owned()).to_vec(),
         bars: bars.collect(),
     };
-    let mut blocks = vec![Block::Table(Table { columns, rows }), Block::Bars(bars)];
-    let unknown: u64 = answer.containers.iter().map(|c| c.faults.classes[Class::Unknown.name()]).sum();
+    let mut blocks = vec![ReportBlock::Table(ReportTable { columns, rows }), ReportBlock::Bars(bars)];
+    let unknown: u64 = answer.containers.iter().map(|c| c.faults.classes[FaultClass::Unknown.name()]).sum();
     if unknown > 0 {
-        blocks.push(Block::Note(format!(
+        blocks.push(ReportBlock::Note(format!(
             "{unknown} faults are of no known class: nothing was mapped there, or just then something else."
         )));
     }
     let text = format!("In {:.1} s.", answer.elapsed_usec.get() as f64 / 1e6);
-    Section { title: "Classes".into(), text, blocks }
+    ReportSection { title: "Classes".into(), text, blocks }
 }
 
-fn pages(answer: &Answer) -> Section {
+fn pages(answer: &FaultReport) -> ReportSection {
     let columns = ["MAJOR", "OF ALL", "DUPLICATES", "OF FILES'"].map(|name| (name, Align::Right));
     let row = |container: &ContainerFaults| {
         let faults = &container.faults;
-        let files = [Class::Read, Class::Cow, Class::Shared].map(|class| faults.classes[class.name()]);
+        let files =
+            [FaultClass::Read, FaultClass::Cow, FaultClass::Shared].map(|class| faults.classes[class.name()]);
         vec![
             clip(&container.subject.name, 20),
-            short(faults.major),
+            short_count(faults.major),
             percent(faults.major, faults.total),
-            short(faults.duplicates),
+            short_count(faults.duplicates),
             percent(faults.duplicates, files.iter().sum()),
         ]
     };
     let columns = std::iter::once(("CONTAINER", Align::Left)).chain(columns).collect();
-    let table = Table { columns, rows: answer.containers.iter().map(row).collect() };
-    Section {
+    let table = ReportTable { columns, rows: answer.containers.iter().map(row).collect() };
+    ReportSection {
         title: "Disk and duplicates".into(),
         text: "A major fault waited for a disk. A duplicate is on a page of a file that another container has faulted on before."
             .into(),
-        blocks: vec![Block::Table(table)],
+        blocks: vec![ReportBlock::Table(table)],
     }
 }
 
-fn latencies(answer: &Answer) -> Option<Section> {
+fn latencies(answer: &FaultReport) -> Option<ReportSection> {
     let columns = ["TIMED", "P50", "P99"]
         .into_iter()
         .chain(COLUMNS.map(|(_, name)| name))
@@ -153,10 +159,12 @@ fn latencies(answer: &Answer) -> Option<Section> {
     let columns: Vec<_> = std::iter::once(("NANOSECONDS", Align::Left)).chain(columns).collect();
     let row = |container: &ContainerFaults| {
         let latency = container.faults.latency.as_ref()?;
-        let sizes = [latency.timed, latency.p50_ns, latency.p99_ns].map(short);
+        let sizes = [latency.timed, latency.p50_ns, latency.p99_ns].map(short_count);
         let mut cells: Vec<String> =
             std::iter::once(clip(&container.subject.name, 20)).chain(sizes).collect();
-        let mean = |class: Class| latency.mean_ns.get(class.name()).map_or("-".to_owned(), |ns| short(*ns));
+        let mean = |class: FaultClass| {
+            latency.mean_ns.get(class.name()).map_or("-".to_owned(), |ns| short_count(*ns))
+        };
         cells.extend(COLUMNS.map(|(class, _)| mean(class)));
         Some(cells)
     };
@@ -164,14 +172,14 @@ fn latencies(answer: &Answer) -> Option<Section> {
     let text = format!(
         "In the fault handler, with being counted, of one fault in {TIMED_ONE_IN}: half and 99 % of them (within a factor of 2), means by class."
     );
-    (!rows.is_empty()).then(|| Section {
+    (!rows.is_empty()).then(|| ReportSection {
         title: "Latency".into(),
         text,
-        blocks: vec![Block::Table(Table { columns, rows })],
+        blocks: vec![ReportBlock::Table(ReportTable { columns, rows })],
     })
 }
 
-fn cost(answer: &Answer) -> Section {
+fn cost(answer: &FaultReport) -> ReportSection {
     let cost = answer.cost;
     let share = 100.0 * cost.cpu_usec.get() as f64 / answer.elapsed_usec.get().max(1) as f64;
     let text = match cost.ns_per_call {
@@ -182,45 +190,47 @@ fn cost(answer: &Answer) -> Section {
             cost.cpu_usec.get() as f64 / 1e3
         ),
     };
-    Section { title: "Cost of counting".into(), text, blocks: Vec::new() }
+    ReportSection { title: "Cost of counting".into(), text, blocks: Vec::new() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::faults::verb::count::ProgramCost;
-    use elbowroom_linux::containers::Subject;
+    use elbowroom_linux::containers::ProfiledContainer;
 
     /// An answer about containers that did such work and took a million faults each.
-    fn answer(work: &[Work]) -> Answer {
-        let mut counts = Counts::default();
-        counts.faults[Class::Anonymous as usize] = 1_000_000;
-        let container = |(at, work): (usize, &Work)| ContainerFaults {
-            subject: Subject { name: format!("c{at}"), cgroup: format!("/c{at}") },
-            faults: Faults::from(&counts),
+    fn answer(work: &[ExecutedWork]) -> FaultReport {
+        let mut counts = FaultCounts::default();
+        counts.faults[FaultClass::Anonymous as usize] = 1_000_000;
+        let container = |(at, work): (usize, &ExecutedWork)| ContainerFaults {
+            subject: ProfiledContainer { name: format!("c{at}"), cgroup: format!("/c{at}") },
+            faults: FaultTotals::from(&counts),
             work: *work,
             rate: work.rate(counts.total()),
         };
-        Answer {
+        FaultReport {
             kernel: "6.1".into(),
-            tier: Tier::Functions,
+            tier: FaultTier::Functions,
             no_functions: None,
             no_instructions: None,
             no_latency: None,
             elapsed_usec: Micros::secs(10),
             containers: work.iter().enumerate().map(container).collect(),
-            others: Faults::from(&Counts::default()),
+            others: FaultTotals::from(&FaultCounts::default()),
             cost: ProgramCost::default(),
         }
     }
 
     #[test]
     fn a_rate_in_another_unit_than_the_headings_says_so() {
-        let instructions = Work { cpu: Micros::secs(20), instructions: Some(4_000_000_000) };
-        let cpu_time = Work { cpu: Micros::secs(20), instructions: None };
-        let told = |work: &[Work]| {
+        let instructions = ExecutedWork { cpu: Micros::secs(20), instructions: Some(4_000_000_000) };
+        let cpu_time = ExecutedWork { cpu: Micros::secs(20), instructions: None };
+        let told = |work: &[ExecutedWork]| {
             let report = report(&answer(work));
-            let Block::Table(table) = &report.sections[0].blocks[0] else { panic!("a table comes first") };
+            let ReportBlock::Table(table) = &report.sections[0].blocks[0] else {
+                panic!("a table comes first")
+            };
             let rates: Vec<String> = table.rows.iter().map(|row| row[2].clone()).collect();
             (table.columns[2].0, rates, report.facts[2].1.clone())
         };
@@ -235,11 +245,11 @@ mod tests {
 
     #[test]
     fn a_live_table_is_per_second_and_fits_a_terminal() {
-        let mut counts = Counts::default();
-        counts.faults[Class::Anonymous as usize] = 3_000_000;
-        let work = Work { cpu: Micros::secs(1), instructions: None };
+        let mut counts = FaultCounts::default();
+        counts.faults[FaultClass::Anonymous as usize] = 3_000_000;
+        let work = ExecutedWork { cpu: Micros::secs(1), instructions: None };
         let rows = [("a-container-with-a-long-name".to_owned(), counts, work)];
-        let text = live(&rows, Micros::secs(2));
+        let text = live_table(&rows, Micros::secs(2));
         assert!(text.contains("1500k") && text.contains("0.50"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
     }

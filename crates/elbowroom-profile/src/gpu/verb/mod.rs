@@ -2,13 +2,13 @@
 
 mod text;
 
-use crate::engine::{Engine, Kind, Options, Program, Scratch, clean};
-use crate::gpu::{Compared, LARGEST_TRACE, Run, Sums, Trace, compare};
-use crate::overhead::Meter;
-use crate::report::Wanted;
+use crate::engine::{ContainerOptions, ContainerProgram, EngineKind, EngineSession, ScratchDir, clean};
+use crate::gpu::{GpuComparison, GpuRun, GpuTrace, MAX_TRACE_SIZE, TraceTotals, compare};
+use crate::overhead::OverheadMeter;
+use crate::report::ReportArgs;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use elbowroom_linux::signal::Signals;
+use elbowroom_linux::signal::SignalFd;
 use rustix::process::Signal;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -18,12 +18,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 /// Where `make install` puts the tracing library, below the binary's prefix; and where `make gpu` leaves it.
-const LIBRARIES: [&str; 2] = ["../lib/elbowroom/libelbowroom-gpu.so", "../gpu/libelbowroom-gpu.so"];
+const LIBRARY_PATHS: [&str; 2] = ["../lib/elbowroom/libelbowroom-gpu.so", "../gpu/libelbowroom-gpu.so"];
 
 /// Where CUDA keeps what it compiled.
 const CUDA_CACHE: &str = "CUDA_CACHE_PATH";
 /// What names of traces begin with, before a process's number; the program may leave files of its own beside them.
-const TRACE: &str = "trace.";
+const TRACE_PREFIX: &str = "trace.";
 
 /// Arguments of `profile gpu`.
 #[derive(Args)]
@@ -53,19 +53,19 @@ pub struct GpuArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "runs", "see", "library", "cupti"])]
     trace: Vec<PathBuf>,
     #[command(flatten)]
-    wanted: Wanted,
+    report: ReportArgs,
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct GpuReport {
     kernel: String,
     command: Vec<String>,
     /// The container's runtime, where one ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     runtime: Option<String>,
-    runs: Vec<Run>,
+    runs: Vec<GpuRun>,
     /// Medians, in nanoseconds.
-    compared: Vec<Compared>,
+    compared: Vec<GpuComparison>,
     /// By how much tracing lengthens the program on the host: 0.1 is a tenth.
     #[serde(skip_serializing_if = "Option::is_none")]
     tracing_adds: Option<f64>,
@@ -73,58 +73,58 @@ struct Answer {
 
 /// The verb.
 pub fn main(args: &GpuArgs) -> Result<ExitCode> {
-    args.wanted.prepare()?;
-    let meter = Meter::start();
+    args.report.prepare()?;
+    let meter = OverheadMeter::start();
     let (runs, runtime) = if args.trace.is_empty() {
         measure(args)?
     } else {
         let read = |path: &PathBuf| {
-            let sums = Sums::of(&read(path)?);
-            anyhow::Ok(Run { container: false, wall_ns: sums.traced_ns, sums: Some(sums) })
+            let sums = TraceTotals::of(&read_trace(path)?);
+            anyhow::Ok(GpuRun { container: false, wall_ns: sums.traced_ns, sums: Some(sums) })
         };
         (args.trace.iter().map(read).collect::<Result<_>>()?, None)
     };
     let lost = runs.iter().filter_map(|run| run.sums.as_ref()).map(|sums| sums.lost).sum();
-    let answer = Answer {
-        kernel: crate::verb::kernel().1,
+    let answer = GpuReport {
+        kernel: crate::verb::kernel_fact().1,
         command: args.command.clone(),
         runtime,
         compared: compare(&runs),
-        tracing_adds: text::tracing_adds(&compare(&runs)).filter(|_| args.trace.is_empty()),
+        tracing_adds: text::tracing_overhead(&compare(&runs)).filter(|_| args.trace.is_empty()),
         runs,
     };
-    args.wanted.give("gpu", &text::report(&answer), &meter.stop(lost), &answer)?;
+    args.report.emit("gpu", &text::report(&answer), &meter.stop(lost), &answer)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Runs the program in turns, so that a machine that changes meanwhile changes for both.
-fn measure(args: &GpuArgs) -> Result<(Vec<Run>, Option<String>)> {
-    let devices = devices();
+fn measure(args: &GpuArgs) -> Result<(Vec<GpuRun>, Option<String>)> {
+    let devices = gpu_devices();
     if devices.is_empty() {
         bail!(
             "there is no NVIDIA GPU here: /dev/nvidiactl and /dev/nvidia0 are missing (--trace reads traces of other machines)"
         );
     }
-    let library = library(args.library.as_deref())?;
-    let signals = Signals::block(&[Signal::INT, Signal::TERM, Signal::HUP]).context("blocking signals")?;
+    let library = find_library(args.library.as_deref())?;
+    let signals = SignalFd::block(&[Signal::INT, Signal::TERM, Signal::HUP]).context("blocking signals")?;
     let (_, left) = clean();
     left.iter().for_each(|error| eprintln!("elbowroom: left by a killed profiler: {error}"));
-    let engine = Engine::open(Kind::Runc, &Options::default())?;
+    let engine = EngineSession::open(EngineKind::Runc, &ContainerOptions::default())?;
     let runtime = format!("{} {}", engine.kind(), engine.version());
-    let measured = in_turns(args, &engine, &library, devices, &signals);
+    let measured = run_interleaved(args, &engine, &library, devices, &signals);
     let left = engine.close();
     left.iter().for_each(|error| eprintln!("elbowroom: {error}"));
     Ok((measured?, Some(runtime)))
 }
 
-fn in_turns(
+fn run_interleaved(
     args: &GpuArgs,
-    engine: &Engine,
+    engine: &EngineSession,
     library: &Path,
     devices: Vec<PathBuf>,
-    signals: &Signals,
-) -> Result<Vec<Run>> {
-    let scratch = Scratch::new()?;
+    signals: &SignalFd,
+) -> Result<Vec<GpuRun>> {
+    let scratch = ScratchDir::new()?;
     let there = |path: &PathBuf| path.canonicalize().with_context(|| format!("{}", path.display()));
     let mut seen = args.see.iter().map(there).collect::<Result<Vec<_>>>().context("--see")?;
     // What is named by a link is called by it.
@@ -132,16 +132,16 @@ fn in_turns(
     seen.sort();
     seen.dedup();
     let cupti = args.cupti.as_ref().map(there).transpose().context("--cupti")?;
-    let mut plain = Program {
+    let mut plain = ContainerProgram {
         words: args.command.clone(),
-        environment: texts(std::env::vars_os()),
-        seen,
-        directory: scratch.path().to_owned(),
+        environment: utf8_variables(std::env::vars_os()),
+        readable_paths: seen,
+        work_dir: scratch.path().to_owned(),
         devices,
     };
-    plain.words[0] = found(&args.command[0])?;
+    plain.words[0] = find_program(&args.command[0])?;
     for file in [Some(library), Some(Path::new(&plain.words[0])), cupti.as_deref()].into_iter().flatten() {
-        plain.seen.extend(around(file));
+        plain.readable_paths.extend(parent_directories(file));
     }
     // What the driver compiles is kept for the next run in both places, or the container would compile each time.
     let cache = scratch.path().join("cuda-cache");
@@ -149,7 +149,7 @@ fn in_turns(
     plain.environment.retain(|(name, _)| name != CUDA_CACHE);
     plain.environment.push((CUDA_CACHE.to_owned(), cache.display().to_string()));
     let mut traced = plain.clone();
-    let trace = scratch.path().join(TRACE.trim_end_matches('.'));
+    let trace = scratch.path().join(TRACE_PREFIX.trim_end_matches('.'));
     let set = |name: &str, value: &Path| (name.to_owned(), value.display().to_string());
     traced.environment.extend([set("CUDA_INJECTION64_PATH", library), set("ELBOWROOM_GPU_TRACE", &trace)]);
     traced.environment.extend(cupti.as_deref().map(|path| set("ELBOWROOM_CUPTI", path)));
@@ -162,9 +162,9 @@ fn in_turns(
             let begin = Instant::now();
             let status = match container {
                 true => engine.run(program, runs.len(), signals)?,
-                false => {
-                    program.native(signals).with_context(|| format!("while starting {}", args.command[0]))?
-                }
+                false => program
+                    .run_on_host(signals)
+                    .with_context(|| format!("while starting {}", args.command[0]))?,
             };
             let wall_ns = begin.elapsed().as_nanos() as u64;
             let Some(status) = status else { bail!("interrupted: the program was ended") };
@@ -172,25 +172,25 @@ fn in_turns(
                 let place = if container { "in a container" } else { "on the host" };
                 bail!("{} failed {place} ({status}): its own words are above", args.command[0]);
             }
-            let sums = if traces { Some(take(scratch.path())?) } else { None };
-            runs.push(Run { container, wall_ns, sums });
+            let sums = if traces { Some(take_trace(scratch.path())?) } else { None };
+            runs.push(GpuRun { container, wall_ns, sums });
         }
     }
     Ok(runs)
 }
 
 /// The trace of the run that has just ended: of the process that did most, where several used the GPU. Removes all.
-fn take(dir: &Path) -> Result<Sums> {
-    let mut best: Option<Sums> = None;
+fn take_trace(dir: &Path) -> Result<TraceTotals> {
+    let mut best: Option<TraceTotals> = None;
     for entry in fs::read_dir(dir).with_context(|| format!("while reading {}", dir.display()))? {
         let path = entry?.path();
-        let process = path.file_name().and_then(|name| name.to_str()?.strip_prefix(TRACE));
+        let process = path.file_name().and_then(|name| name.to_str()?.strip_prefix(TRACE_PREFIX));
         if !process.is_some_and(|pid| pid.bytes().all(|byte| byte.is_ascii_digit())) {
             continue;
         }
-        let sums = Sums::of(&read(&path)?);
+        let sums = TraceTotals::of(&read_trace(&path)?);
         fs::remove_file(&path).with_context(|| format!("while removing {}", path.display()))?;
-        let work = |sums: &Sums| (sums.kernels, sums.call_ns());
+        let work = |sums: &TraceTotals| (sums.kernels, sums.call_ns());
         if best.as_ref().is_none_or(|best| work(best) < work(&sums)) {
             best = Some(sums);
         }
@@ -198,17 +198,17 @@ fn take(dir: &Path) -> Result<Sums> {
     best.context("the program left no trace: it did not use CUDA, or CUPTI was not found (--cupti FILE says where it is)")
 }
 
-fn read(path: &Path) -> Result<Trace> {
+fn read_trace(path: &Path) -> Result<GpuTrace> {
     let reading = || format!("while reading {}", path.display());
     let size = fs::metadata(path).with_context(reading)?.len();
-    if size > LARGEST_TRACE {
+    if size > MAX_TRACE_SIZE {
         bail!("{} is larger than any trace: {size} bytes", path.display());
     }
-    Trace::parse(&fs::read(path).with_context(reading)?).with_context(reading)
+    GpuTrace::parse(&fs::read(path).with_context(reading)?).with_context(reading)
 }
 
 /// The nodes of GPUs and of what programs need beside them; none without a GPU.
-fn devices() -> Vec<PathBuf> {
+fn gpu_devices() -> Vec<PathBuf> {
     let entries = fs::read_dir("/dev").into_iter().flatten().flatten();
     let mut all: Vec<PathBuf> = entries
         .map(|entry| entry.path())
@@ -227,12 +227,12 @@ fn devices() -> Vec<PathBuf> {
     all
 }
 
-fn library(named: Option<&Path>) -> Result<PathBuf> {
+fn find_library(named: Option<&Path>) -> Result<PathBuf> {
     let own = std::env::current_exe().unwrap_or_default();
     let beside = own.parent().unwrap_or(Path::new("/"));
     let looked: Vec<PathBuf> = match named {
         Some(path) => vec![path.to_owned()],
-        None => LIBRARIES.iter().map(|path| beside.join(path)).collect(),
+        None => LIBRARY_PATHS.iter().map(|path| beside.join(path)).collect(),
     };
     let Some(found) = looked.iter().find_map(|path| path.canonicalize().ok()) else {
         bail!(
@@ -245,7 +245,7 @@ fn library(named: Option<&Path>) -> Result<PathBuf> {
 
 /// The path of a command, as the container will be told it. A link stays one: by the name it has been called by, Python knows its
 /// environment and a program of many names what it is to do.
-fn found(command: &str) -> Result<String> {
+fn find_program(command: &str) -> Result<String> {
     let path = match command.contains('/') {
         true => Some(PathBuf::from(command)).filter(|path| path.is_file()),
         false => {
@@ -260,7 +260,7 @@ fn found(command: &str) -> Result<String> {
 }
 
 /// The directory of a file, and that of the file which it leads to.
-fn around(file: &Path) -> Vec<PathBuf> {
+fn parent_directories(file: &Path) -> Vec<PathBuf> {
     let files = [Some(file.to_owned()), file.canonicalize().ok()].into_iter().flatten();
     let mut directories: Vec<PathBuf> = files.filter_map(|file| Some(file.parent()?.to_owned())).collect();
     directories.dedup();
@@ -268,7 +268,7 @@ fn around(file: &Path) -> Vec<PathBuf> {
 }
 
 /// Variables that an OCI configuration can hold: it is UTF-8.
-fn texts(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
+fn utf8_variables(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
     variables.filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok())).collect()
 }
 
@@ -286,11 +286,11 @@ mod tests {
         fs::create_dir_all(link.parent().unwrap()).unwrap();
         fs::write(real.join("python3"), "").unwrap();
         symlink("../../python3/bin/python3", &link).unwrap();
-        assert_eq!(found(link.to_str().unwrap()).unwrap(), link.to_str().unwrap());
-        assert_eq!(around(&link), [link.parent().unwrap(), &real]);
-        assert_eq!(around(&real.join("python3")), [real]);
+        assert_eq!(find_program(link.to_str().unwrap()).unwrap(), link.to_str().unwrap());
+        assert_eq!(parent_directories(&link), [link.parent().unwrap(), &real]);
+        assert_eq!(parent_directories(&real.join("python3")), [real]);
         for missing in [dir.join("python3"), dir.join("no")] {
-            assert!(found(missing.to_str().unwrap()).is_err(), "{}", missing.display());
+            assert!(find_program(missing.to_str().unwrap()).is_err(), "{}", missing.display());
         }
     }
 
@@ -299,7 +299,7 @@ mod tests {
         let text = |text: &str| OsString::from(text);
         let all =
             [(text("A"), text("1")), (text("B"), OsString::from_vec(vec![0xff])), (text("C"), text(""))];
-        assert_eq!(texts(all.into_iter()), [("A".into(), "1".into()), ("C".into(), String::new())]);
+        assert_eq!(utf8_variables(all.into_iter()), [("A".into(), "1".into()), ("C".into(), String::new())]);
     }
 
     #[test]
@@ -315,14 +315,14 @@ mod tests {
             }
             bytes
         };
-        assert!(take(dir.path()).unwrap_err().to_string().contains("no trace"));
+        assert!(take_trace(dir.path()).unwrap_err().to_string().contains("no trace"));
         // The program's own.
         fs::write(dir.path().join("trace.json"), "0.1").unwrap();
         fs::create_dir(dir.path().join("checkpoint")).unwrap();
         for (pid, kernels) in [(1, 2), (2, 5), (3, 0)] {
             fs::write(dir.path().join(format!("trace.{pid}")), trace(kernels)).unwrap();
         }
-        let sums = take(dir.path()).unwrap();
+        let sums = take_trace(dir.path()).unwrap();
         assert_eq!((sums.kernels, sums.kernel_ns), (5, 25));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }

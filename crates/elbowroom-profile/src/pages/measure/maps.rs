@@ -1,6 +1,6 @@
 //! `/proc/PID/maps` and `/proc/PID/smaps`: the areas of a process' memory (`Documentation/filesystems/proc.rst`).
 
-use crate::pages::model::{Area, Named, Told, kinds};
+use crate::pages::model::{AreaTotals, MemoryArea, NamedArea, area_kinds};
 use elbowroom_linux::parse::{Malformed, malformed};
 
 const AREA: &str = "an area (\"begin-end perms offset device inode name\")";
@@ -10,10 +10,10 @@ const PAGE: u64 = 4096;
 
 /// One area with what the kernel says of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Line<'a> {
+struct MapsArea<'a> {
     first: u64,
     end: u64,
-    named: Named<'a>,
+    named: NamedArea<'a>,
     /// In KiB: resident, in huge pages, of hugetlbfs, referenced; `None` in `maps`.
     rss: Option<u64>,
     huge: u64,
@@ -27,8 +27,8 @@ struct Line<'a> {
 ///
 /// # Errors
 /// A line that begins no area and is no `Key: value`.
-pub fn areas(text: &str, program: &str) -> Result<Vec<(Area, Option<u64>)>, Malformed> {
-    let mut lines: Vec<Line<'_>> = Vec::new();
+pub fn areas(text: &str, program: &str) -> Result<Vec<(MemoryArea, Option<u64>)>, Malformed> {
+    let mut lines: Vec<MapsArea<'_>> = Vec::new();
     for line in text.lines() {
         if let Some(area) = area(line) {
             if lines.last().is_some_and(|last| last.end > area.first) {
@@ -36,25 +36,25 @@ pub fn areas(text: &str, program: &str) -> Result<Vec<(Area, Option<u64>)>, Malf
             }
             lines.push(area);
         } else if let (Some((key, value)), Some(area)) = (line.split_once(':'), lines.last_mut()) {
-            take(area, key, value.trim().strip_suffix(" kB"));
+            set_field(area, key, value.trim().strip_suffix(" kB"));
         } else {
             return Err(malformed(line, AREA));
         }
     }
-    let named: Vec<Named<'_>> = lines.iter().map(|line| line.named).collect();
-    let kinds = kinds(&named, program);
+    let named: Vec<NamedArea<'_>> = lines.iter().map(|line| line.named).collect();
+    let kinds = area_kinds(&named, program);
     let pages = |kib: u64| kib * 1024 / PAGE;
     let areas = lines.iter().zip(kinds).map(|(line, kind)| {
-        let told = Told { huge: pages(line.huge + line.hugetlb), active: line.referenced.map(pages) };
+        let told = AreaTotals { huge: pages(line.huge + line.hugetlb), active: line.referenced.map(pages) };
         (
-            Area { first: line.first, end: line.end, kind, told },
+            MemoryArea { first: line.first, end: line.end, kind, totals: told },
             line.rss.map(|kib| (kib + line.hugetlb) * 1024),
         )
     });
     Ok(areas.collect())
 }
 
-fn take(area: &mut Line<'_>, key: &str, kib: Option<&str>) {
+fn set_field(area: &mut MapsArea<'_>, key: &str, kib: Option<&str>) {
     // No area has more than the address space: sums of such numbers stay far from the end of u64.
     let Some(kib) = kib.and_then(|kib| kib.parse::<u64>().ok()).filter(|kib| *kib < 1 << 50) else { return };
     match key {
@@ -67,7 +67,7 @@ fn take(area: &mut Line<'_>, key: &str, kib: Option<&str>) {
 }
 
 /// `7f1c2a000000-7f1c2a021000 rw-p 00000000 00:00 0    [heap]`
-fn area(line: &str) -> Option<Line<'_>> {
+fn area(line: &str) -> Option<MapsArea<'_>> {
     let mut fields = line.splitn(6, ' ');
     let (begin, end) = fields.next()?.split_once('-')?;
     let perms = fields.next()?.as_bytes();
@@ -76,16 +76,18 @@ fn area(line: &str) -> Option<Line<'_>> {
     let address = |text: &str| u64::from_str_radix(text, 16).ok().filter(|address| address % PAGE == 0);
     let (first, end) = (address(begin)? / PAGE, address(end)? / PAGE);
     let named = match perms {
-        [_, _, x, share @ (b'p' | b's')] => Named { executable: *x == b'x', shared: *share == b's', name },
+        [_, _, x, share @ (b'p' | b's')] => {
+            NamedArea { executable: *x == b'x', shared: *share == b's', name }
+        }
         _ => return None,
     };
-    (first < end).then_some(Line { first, end, named, rss: None, huge: 0, hugetlb: 0, referenced: None })
+    (first < end).then_some(MapsArea { first, end, named, rss: None, huge: 0, hugetlb: 0, referenced: None })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pages::model::Kind;
+    use crate::pages::model::AreaKind;
     use proptest::prelude::*;
 
     const SMAPS: &str = "\
@@ -106,15 +108,21 @@ THPeligible:           1
     fn pages_of_hugetlbfs_are_resident_too() {
         let text = "7f0000000000-7f0080000000 rw-s 00000000 00:10 1  /anon_hugepage (deleted)\nRss: 0 kB\nShared_Hugetlb: 4096 kB\n";
         let [(area, resident)] = areas(text, "/usr/bin/a").unwrap()[..] else { panic!() };
-        assert_eq!((area.told.huge, resident), (1024, Some(4096 * 1024)));
+        assert_eq!((area.totals.huge, resident), (1024, Some(4096 * 1024)));
     }
 
     #[test]
     fn smaps_gives_areas_with_their_sums() {
         let found = areas(SMAPS, "/usr/bin/a b").unwrap();
-        let told = |huge, active| Told { huge, active: Some(active) };
-        let first = Area { first: 0x5_581c_0000, end: 0x5_581c_0001, kind: Kind::Code, told: told(0, 1) };
-        let second = Area { first: 0x7_f000_0000, end: 0x7_f000_0400, kind: Kind::Heap, told: told(512, 2) };
+        let told = |huge, active| AreaTotals { huge, active: Some(active) };
+        let first =
+            MemoryArea { first: 0x5_581c_0000, end: 0x5_581c_0001, kind: AreaKind::Code, totals: told(0, 1) };
+        let second = MemoryArea {
+            first: 0x7_f000_0000,
+            end: 0x7_f000_0400,
+            kind: AreaKind::Heap,
+            totals: told(512, 2),
+        };
         assert_eq!(found, [(first, Some(4096)), (second, Some(2052 * 1024))]);
     }
 
@@ -124,7 +132,7 @@ THPeligible:           1
             SMAPS.lines().filter(|line| line.contains('-')).map(|l| format!("{l}\n")).collect();
         let found = areas(&text, "").unwrap();
         assert_eq!(found.len(), 2);
-        assert!(found.iter().all(|(area, rss)| area.told == Told::default() && rss.is_none()));
+        assert!(found.iter().all(|(area, rss)| area.totals == AreaTotals::default() && rss.is_none()));
     }
 
     #[test]
@@ -145,7 +153,7 @@ THPeligible:           1
         for file in ["maps", "smaps"] {
             let found =
                 areas(&std::fs::read_to_string(format!("/proc/self/{file}")).unwrap(), &program).unwrap();
-            for kind in [Kind::Code, Kind::Library, Kind::Heap] {
+            for kind in [AreaKind::Code, AreaKind::Library, AreaKind::Heap] {
                 assert!(found.iter().any(|(area, _)| area.kind == kind), "{file} {kind:?}");
             }
         }

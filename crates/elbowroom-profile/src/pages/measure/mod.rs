@@ -5,22 +5,22 @@
 //! whole areas. No process is stopped, and one that ends or executes another program meanwhile is left out.
 //!
 //! Whether a page is used can be watched only by making the kernel forget that it was (`/proc/PID/clear_refs`). That makes pages
-//! look colder to reclaim than they are, so it is done only when asked for. Every processor is visited then ([`translations`]).
+//! look colder to reclaim than they are, so it is done only when asked for. Every processor is visited then ([`tlb_flush`]).
 
 mod maps;
 mod pagemap;
 mod probe;
-mod translations;
+mod tlb_flush;
 
 pub use maps::areas;
 
 #[cfg(feature = "bpf")]
 use crate::bpf::page_tables::PageTables;
 use crate::pages::model as pages;
-use crate::pages::model::{Accesses, Pages, Process, Table};
-use elbowroom_linux::root::{ReadError, Root, if_there};
+use crate::pages::model::{AccessTracking, PageTableComparison, PageTableRegion, ProcessAreas};
+use elbowroom_linux::root::{ReadError, Root, if_present};
 use pagemap::Pagemap;
-use probe::Probe;
+use probe::FrameProbe;
 use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use std::time::Duration;
 /// How tables are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub enum PageTableSource {
     /// A BPF program copies them.
     Bpf,
     /// `/proc/PID/pagemap` and `/proc/PID/smaps`.
@@ -59,9 +59,9 @@ pub enum PagesError {
 
 /// What was found, and how.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct PageTableSnapshot {
     /// What the tables have in common.
-    pub pages: Pages,
+    pub pages: PageTableComparison,
     /// Processes that were compared, by container.
     pub processes: Vec<u64>,
     /// Processes that ended or executed another program meanwhile.
@@ -69,22 +69,22 @@ pub struct Snapshot {
 }
 
 /// Reads page tables, any number of times.
-pub struct Reader {
+pub struct PageTableReader {
     root: Root,
-    probe: Probe,
+    probe: FrameProbe,
     #[cfg(feature = "bpf")]
     bpf: Option<PageTables>,
     /// Why there is no BPF, where there is none.
     refused: Option<String>,
 }
 
-impl Reader {
+impl PageTableReader {
     /// Opens the way that is asked for; the fastest that works where none is.
     ///
     /// # Errors
     /// The way does not work here, or this user may not see frames.
-    pub fn open(source: Option<Source>) -> Result<Self, PagesError> {
-        let probe = Probe::new()?;
+    pub fn open(source: Option<PageTableSource>) -> Result<Self, PagesError> {
+        let probe = FrameProbe::new()?;
         let reader = Self {
             root: Root::host()?,
             probe,
@@ -93,7 +93,7 @@ impl Reader {
             refused: None,
         };
         match source {
-            Some(Source::Pagemap) => Ok(reader),
+            Some(PageTableSource::Pagemap) => Ok(reader),
             wanted => reader.with_bpf(wanted.is_some()),
         }
     }
@@ -119,12 +119,12 @@ impl Reader {
     }
 
     /// How it reads.
-    pub fn source(&self) -> Source {
+    pub fn source(&self) -> PageTableSource {
         #[cfg(feature = "bpf")]
         if self.bpf.is_some() {
-            return Source::Bpf;
+            return PageTableSource::Bpf;
         }
-        Source::Pagemap
+        PageTableSource::Pagemap
     }
 
     /// Why it does not read the fast way, where it could have.
@@ -137,7 +137,11 @@ impl Reader {
     ///
     /// # Errors
     /// A file that cannot be read though its process is there, or BPF that stops working.
-    pub fn look(&mut self, containers: &[Vec<i32>], watch: Option<Duration>) -> Result<Snapshot, PagesError> {
+    pub fn compare(
+        &mut self,
+        containers: &[Vec<i32>],
+        watch: Option<Duration>,
+    ) -> Result<PageTableSnapshot, PagesError> {
         let pids: Vec<(usize, i32)> = containers
             .iter()
             .enumerate()
@@ -145,65 +149,76 @@ impl Reader {
             .collect();
         if let Some(watch) = watch {
             for (_, pid) in &pids {
-                forget_use(*pid)?;
+                clear_referenced(*pid)?;
             }
-            translations::forget();
+            tlb_flush::flush_all_cpus();
             std::thread::sleep(watch);
         }
-        let mut taken = Taken::default();
+        let mut taken = CollectedTables::default();
         match self.source() {
             #[cfg(feature = "bpf")]
-            Source::Bpf => self.copy(&pids, &mut taken)?,
-            _ => self.read(&pids, watch.is_some(), &mut taken)?,
+            PageTableSource::Bpf => self.read_by_bpf(&pids, &mut taken)?,
+            _ => self.read_by_pagemap(&pids, watch.is_some(), &mut taken)?,
         }
         let accesses = match (watch, self.source()) {
-            (None, _) => Accesses::NotWatched,
-            (Some(_), Source::Bpf) => Accesses::InEntries,
-            (Some(_), Source::Pagemap) => Accesses::InAreas,
+            (None, _) => AccessTracking::NotWatched,
+            (Some(_), PageTableSource::Bpf) => AccessTracking::InEntries,
+            (Some(_), PageTableSource::Pagemap) => AccessTracking::InAreas,
         };
         let zeros = self.probe.zeros();
-        let pages = pages::pages(containers.len(), &taken.processes, &mut taken.tables, zeros, accesses);
+        let pages = pages::compare_page_tables(
+            containers.len(),
+            &taken.processes,
+            &mut taken.tables,
+            zeros,
+            accesses,
+        );
         let mut processes = vec![0; containers.len()];
         taken.processes.iter().filter(|p| !p.areas.is_empty()).for_each(|p| processes[p.container] += 1);
-        Ok(Snapshot { pages, processes, gone: taken.gone })
+        Ok(PageTableSnapshot { pages, processes, gone: taken.gone })
     }
 
     /// By `/proc`.
-    fn read(&self, pids: &[(usize, i32)], watched: bool, taken: &mut Taken) -> Result<(), PagesError> {
+    fn read_by_pagemap(
+        &self,
+        pids: &[(usize, i32)],
+        watched: bool,
+        taken: &mut CollectedTables,
+    ) -> Result<(), PagesError> {
         for (container, pid) in pids {
-            let Some(before) = if_there(image(&self.root, *pid))? else {
+            let Some(before) = if_present(exec_signature(&self.root, *pid))? else {
                 taken.gone += 1;
                 continue;
             };
-            let Some((file, areas)) = if_there(self.open_process(*pid))? else {
+            let Some((file, areas)) = if_present(self.open_process(*pid))? else {
                 taken.gone += 1;
                 continue;
             };
             let process = taken.processes.len();
             let tables = taken.tables.len();
             file.tables(process, &areas, |table| taken.tables.push(table))?;
-            if if_there(image(&self.root, *pid))?.as_ref() != Some(&before) {
+            if if_present(exec_signature(&self.root, *pid))?.as_ref() != Some(&before) {
                 taken.tables.truncate(tables);
                 taken.gone += 1;
                 continue;
             }
-            let of_area = |(mut area, _): (pages::Area, Option<u64>)| {
-                area.told.active = area.told.active.filter(|_| watched);
+            let of_area = |(mut area, _): (pages::MemoryArea, Option<u64>)| {
+                area.totals.active = area.totals.active.filter(|_| watched);
                 area
             };
             let areas = areas.into_iter().map(of_area).collect();
-            taken.processes.push(Process { container: *container, areas });
+            taken.processes.push(ProcessAreas { container: *container, areas });
         }
         Ok(())
     }
 
-    fn open_process(&self, pid: i32) -> Result<(Pagemap, Areas), ReadError> {
+    fn open_process(&self, pid: i32) -> Result<(Pagemap, ResidentAreas), ReadError> {
         let file = Pagemap::open(pid)?;
         let areas = self.areas(pid, "smaps")?;
         Ok((file, areas))
     }
 
-    fn areas(&self, pid: i32, file: &str) -> Result<Areas, ReadError> {
+    fn areas(&self, pid: i32, file: &str) -> Result<ResidentAreas, ReadError> {
         let path = format!("/proc/{pid}/{file}");
         let text = self.root.read(&path)?;
         // Without a program: a kernel thread, or one that has just ended.
@@ -213,11 +228,12 @@ impl Reader {
 
     /// By BPF.
     #[cfg(feature = "bpf")]
-    fn copy(&mut self, pids: &[(usize, i32)], taken: &mut Taken) -> Result<(), PagesError> {
+    fn read_by_bpf(&mut self, pids: &[(usize, i32)], taken: &mut CollectedTables) -> Result<(), PagesError> {
         let mut before = Vec::new();
         let mut wanted = Vec::new();
         for (container, pid) in pids {
-            let found = if_there(image(&self.root, *pid))?.zip(if_there(self.areas(*pid, "maps"))?);
+            let found =
+                if_present(exec_signature(&self.root, *pid))?.zip(if_present(self.areas(*pid, "maps"))?);
             let Some((image, areas)) = found else {
                 taken.gone += 1;
                 continue;
@@ -225,14 +241,14 @@ impl Reader {
             wanted.push(*pid as u32);
             before.push(image);
             let areas = areas.into_iter().map(|(area, _)| area).collect();
-            taken.processes.push(Process { container: *container, areas });
+            taken.processes.push(ProcessAreas { container: *container, areas });
         }
         let bpf = self.bpf.as_mut().expect("the source is BPF only where it is open");
         let mut changed = bpf
             .read(&wanted, |table| taken.tables.push(table))
             .map_err(|error| PagesError::NoBpf { because: error.to_string() })?;
         for (process, pid) in wanted.iter().enumerate() {
-            if if_there(image(&self.root, *pid as i32))?.as_ref() != Some(&before[process]) {
+            if if_present(exec_signature(&self.root, *pid as i32))?.as_ref() != Some(&before[process]) {
                 changed.push(process);
             }
         }
@@ -246,19 +262,19 @@ impl Reader {
 }
 
 /// Areas with their resident bytes, where those are known.
-type Areas = Vec<(pages::Area, Option<u64>)>;
+type ResidentAreas = Vec<(pages::MemoryArea, Option<u64>)>;
 
 /// What a look has brought so far.
 #[derive(Default)]
-struct Taken {
-    processes: Vec<Process>,
-    tables: Vec<Table>,
+struct CollectedTables {
+    processes: Vec<ProcessAreas>,
+    tables: Vec<PageTableRegion>,
     gone: u64,
 }
 
 /// What changes when a process executes another program: where its code and stack begin and end (`/proc/PID/stat`, fields 26 to
 /// 28). Absent for a process that is gone.
-fn image(root: &Root, pid: i32) -> Result<Vec<String>, ReadError> {
+fn exec_signature(root: &Root, pid: i32) -> Result<Vec<String>, ReadError> {
     let stat = root.read(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     // The state, first after the command, is field 3.
@@ -266,12 +282,12 @@ fn image(root: &Root, pid: i32) -> Result<Vec<String>, ReadError> {
 }
 
 /// Makes the kernel forget which pages of a process were used (`clear_refs`, 1). One that is gone is no error.
-fn forget_use(pid: i32) -> Result<(), ReadError> {
+fn clear_referenced(pid: i32) -> Result<(), ReadError> {
     let path = Path::new("/proc").join(pid.to_string()).join("clear_refs");
     let written = std::fs::write(&path, "1").map_err(|error| ReadError::Io {
         operation: "writing",
         source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
         path,
     });
-    if_there(written).map(|_| ())
+    if_present(written).map(|_| ())
 }

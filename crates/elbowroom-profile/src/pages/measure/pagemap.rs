@@ -1,17 +1,17 @@
 //! `/proc/PID/pagemap`: the portable way to page tables, one process and area after another.
 
-use crate::pages::model::{Area, ENTRIES, Entry, Table};
+use crate::pages::model::{ENTRIES, MemoryArea, PageTableEntry, PageTableRegion};
 use elbowroom_linux::root::ReadError;
 use rustix::io::{Errno, pread};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 /// Entries read at once: 512 KiB of the file.
-const CHUNK: u64 = 65_536;
+const CHUNK_ENTRIES: u64 = 65_536;
 
 /// Areas beyond this size are read only if the kernel says that something is resident in them: a runtime reserves terabytes,
 /// and the file has eight bytes for every page of them.
-const LARGE: u64 = 1 << 18;
+const LARGE_AREA_PAGES: u64 = 1 << 18;
 
 /// The open file of one process.
 #[derive(Debug)]
@@ -32,10 +32,10 @@ impl Pagemap {
     }
 
     /// The entry of one page.
-    pub(super) fn entry(&self, page: u64) -> Result<Entry, ReadError> {
+    pub(super) fn entry(&self, page: u64) -> Result<PageTableEntry, ReadError> {
         let mut words = [0];
         self.read(page, &mut words)?;
-        Ok(Entry::from_pagemap(words[0]))
+        Ok(PageTableEntry::from_pagemap(words[0]))
     }
 
     /// Calls `each` with the tables of all `areas`, ascending, for regions where something is mapped. `areas` are ascending,
@@ -43,24 +43,24 @@ impl Pagemap {
     pub(super) fn tables(
         &self,
         process: usize,
-        areas: &[(Area, Option<u64>)],
-        mut each: impl FnMut(Table),
+        areas: &[(MemoryArea, Option<u64>)],
+        mut each: impl FnMut(PageTableRegion),
     ) -> Result<(), ReadError> {
-        let mut words = vec![0; CHUNK as usize];
-        let mut open: Option<Table> = None;
+        let mut words = vec![0; CHUNK_ENTRIES as usize];
+        let mut open: Option<PageTableRegion> = None;
         for (area, resident) in areas {
-            if area.end - area.first > LARGE && *resident == Some(0) {
+            if area.end - area.first > LARGE_AREA_PAGES && *resident == Some(0) {
                 continue;
             }
             let mut page = area.first;
             while page < area.end {
-                let some = (area.end - page).min(CHUNK) as usize;
+                let some = (area.end - page).min(CHUNK_ENTRIES) as usize;
                 let read = self.read(page, &mut words[..some])?;
                 if read == 0 {
                     break;
                 }
                 for (word, page) in words[..read].iter().zip(page..) {
-                    let entry = Entry::from_pagemap(*word);
+                    let entry = PageTableEntry::from_pagemap(*word);
                     if !entry.is_mapped() {
                         continue;
                     }
@@ -68,8 +68,10 @@ impl Pagemap {
                     let table = match &mut open {
                         Some(table) if table.region == region => table,
                         open => {
-                            let entries = Box::new([Entry::default(); ENTRIES]);
-                            open.replace(Table { process, region, entries }).into_iter().for_each(&mut each);
+                            let entries = Box::new([PageTableEntry::default(); ENTRIES]);
+                            open.replace(PageTableRegion { process, region, entries })
+                                .into_iter()
+                                .for_each(&mut each);
                             open.as_mut().expect("a table has just been put there")
                         }
                     };

@@ -2,30 +2,30 @@
 
 use super::PagesError;
 use super::pagemap::Pagemap;
-use crate::pages::model::Zeros;
+use crate::pages::model::ZeroFrames;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::NonNull;
 
 const PAGE: usize = 4096;
 /// Pages of a huge page.
-const HUGE: usize = 512;
+const HUGE_PAGES: usize = 512;
 
 /// A page that was written to, which has a frame of its own, and what was only read. They stay where they are.
 #[derive(Debug)]
-pub(super) struct Probe {
+pub(super) struct FrameProbe {
     /// Number and frame of the page that was written to.
     #[cfg(feature = "bpf")]
     written: (u64, u64),
-    zeros: Zeros,
+    zeros: ZeroFrames,
     /// While it is mapped, the kernel keeps the huge page of zeros where it is (`mm_get_huge_zero_folio()`), too.
-    _memory: (Memory, Option<Memory>),
+    _memory: (ProbeMemory, Option<ProbeMemory>),
 }
 
-impl Probe {
+impl FrameProbe {
     pub(super) fn new() -> Result<Self, PagesError> {
         // Without huge pages the second page is not written with the first.
-        let pages = Memory::map(2, Advice::LinuxNoHugepage).map_err(PagesError::Memory)?;
+        let pages = ProbeMemory::map(2, Advice::LinuxNoHugepage).map_err(PagesError::Memory)?;
         pages.write(0);
         pages.read(1);
         let own = Pagemap::open(std::process::id() as i32)?;
@@ -38,7 +38,7 @@ impl Probe {
         Ok(Self {
             #[cfg(feature = "bpf")]
             written: (pages.number(0), frame),
-            zeros: Zeros { page, huge },
+            zeros: ZeroFrames { page, huge },
             _memory: (pages, kept),
         })
     }
@@ -56,34 +56,38 @@ impl Probe {
     }
 
     /// The frames of the pages of zeros.
-    pub(super) fn zeros(&self) -> Zeros {
+    pub(super) fn zeros(&self) -> ZeroFrames {
         self.zeros
     }
 }
 
 /// The first frame of the huge page of zeros, and where it is mapped: two areas that were only read have the same frames then. A
 /// kernel that has none gives each of them memory of its own, or small pages.
-fn huge_zeros(own: &Pagemap) -> Result<Option<(u64, Memory)>, PagesError> {
-    let Ok(memory) = Memory::map(3 * HUGE, Advice::LinuxHugepage) else { return Ok(None) };
-    let before = memory.number(0) as usize % HUGE;
-    let areas = [1, 2].map(|n| n * HUGE - before);
+fn huge_zeros(own: &Pagemap) -> Result<Option<(u64, ProbeMemory)>, PagesError> {
+    let Ok(memory) = ProbeMemory::map(3 * HUGE_PAGES, Advice::LinuxHugepage) else { return Ok(None) };
+    let before = memory.number(0) as usize % HUGE_PAGES;
+    let areas = [1, 2].map(|n| n * HUGE_PAGES - before);
     areas.iter().for_each(|first| memory.read(*first));
     let frames = |first: usize| -> Result<(u64, u64), PagesError> {
-        Ok((own.entry(memory.number(first))?.frame(), own.entry(memory.number(first + HUGE - 1))?.frame()))
+        Ok((
+            own.entry(memory.number(first))?.frame(),
+            own.entry(memory.number(first + HUGE_PAGES - 1))?.frame(),
+        ))
     };
     let (one, other) = (frames(areas[0])?, frames(areas[1])?);
-    let is_huge = one.0 != 0 && one.0.is_multiple_of(HUGE as u64) && one.1 == one.0 + HUGE as u64 - 1;
+    let is_huge =
+        one.0 != 0 && one.0.is_multiple_of(HUGE_PAGES as u64) && one.1 == one.0 + HUGE_PAGES as u64 - 1;
     Ok((is_huge && one == other).then_some((one.0, memory)))
 }
 
 /// Private memory of nobody else's knowledge.
 #[derive(Debug)]
-struct Memory {
+struct ProbeMemory {
     start: NonNull<u8>,
     pages: usize,
 }
 
-impl Memory {
+impl ProbeMemory {
     /// A kernel without huge pages refuses advice about them, and has none.
     fn map(pages: usize, advice: Advice) -> Result<Self, Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -118,7 +122,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for ProbeMemory {
     fn drop(&mut self) {
         // SAFETY: exactly what `map` mapped; no reference into it was ever made.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.pages * PAGE) };

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// What lies in an area of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum AreaKind {
     /// The program's own file: instructions and data.
     Code,
     /// Other files that the process has mapped to execute.
@@ -20,7 +20,7 @@ pub enum Kind {
     Kernel,
 }
 
-impl Kind {
+impl AreaKind {
     /// Every kind, in the order of reports.
     pub const ALL: [Self; 6] =
         [Self::Code, Self::Library, Self::Heap, Self::File, Self::Shared, Self::Kernel];
@@ -40,7 +40,7 @@ impl Kind {
 
 /// An area as `/proc/PID/maps` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Named<'a> {
+pub struct NamedArea<'a> {
     /// Whether it may be executed.
     pub executable: bool,
     /// Whether writes are seen by others (`MAP_SHARED`).
@@ -50,19 +50,19 @@ pub struct Named<'a> {
 }
 
 /// The kind of every area of one process, in their order. `program` is what `/proc/PID/exe` points to.
-pub fn kinds(areas: &[Named<'_>], program: &str) -> Vec<Kind> {
+pub fn area_kinds(areas: &[NamedArea<'_>], program: &str) -> Vec<AreaKind> {
     let executed: std::collections::HashSet<&str> =
         areas.iter().filter(|area| area.executable && is_file(area.name)).map(|area| area.name).collect();
     areas
         .iter()
         .map(|area| match area.name {
-            "[vdso]" | "[vvar]" | "[vvar_vclock]" | "[vsyscall]" | "[uprobes]" => Kind::Kernel,
-            name if !is_file(name) && area.shared => Kind::Shared,
-            name if !is_file(name) => Kind::Heap,
-            name if area.shared && is_memory(name) => Kind::Shared,
-            name if name == program => Kind::Code,
-            name if executed.contains(name) => Kind::Library,
-            _ => Kind::File,
+            "[vdso]" | "[vvar]" | "[vvar_vclock]" | "[vsyscall]" | "[uprobes]" => AreaKind::Kernel,
+            name if !is_file(name) && area.shared => AreaKind::Shared,
+            name if !is_file(name) => AreaKind::Heap,
+            name if area.shared && is_memory(name) => AreaKind::Shared,
+            name if name == program => AreaKind::Code,
+            name if executed.contains(name) => AreaKind::Library,
+            _ => AreaKind::File,
         })
         .collect()
 }
@@ -85,30 +85,30 @@ mod tests {
 
     #[test]
     fn areas_are_what_they_are_for() {
-        let area = |flags: &str, name: &'static str| Named {
+        let area = |flags: &str, name: &'static str| NamedArea {
             executable: flags.contains('x'),
             shared: flags.contains('s'),
             name,
         };
         let table = [
-            (area("r--p", "/usr/bin/web"), Kind::Code),
-            (area("r-xp", "/usr/bin/web"), Kind::Code),
-            (area("rw-p", "/lib/libc.so.6"), Kind::Library),
-            (area("r-xp", "/lib/libc.so.6"), Kind::Library),
-            (area("r--p", "/usr/lib/locale/locale-archive"), Kind::File),
-            (area("rw-s", "/srv/data.db"), Kind::File),
-            (area("rw-p", "[heap]"), Kind::Heap),
-            (area("rw-p", "[stack]"), Kind::Heap),
-            (area("rw-p", "[anon: Go: heap]"), Kind::Heap),
-            (area("rw-p", ""), Kind::Heap),
-            (area("rw-s", "/dev/zero (deleted)"), Kind::Shared),
-            (area("rw-s", "/memfd:ring (deleted)"), Kind::Shared),
-            (area("rw-s", "/SYSV00000000 (deleted)"), Kind::Shared),
-            (area("rw-s", "/dev/shm/psm_1"), Kind::Shared),
-            (area("r-xp", "[vdso]"), Kind::Kernel),
+            (area("r--p", "/usr/bin/web"), AreaKind::Code),
+            (area("r-xp", "/usr/bin/web"), AreaKind::Code),
+            (area("rw-p", "/lib/libc.so.6"), AreaKind::Library),
+            (area("r-xp", "/lib/libc.so.6"), AreaKind::Library),
+            (area("r--p", "/usr/lib/locale/locale-archive"), AreaKind::File),
+            (area("rw-s", "/srv/data.db"), AreaKind::File),
+            (area("rw-p", "[heap]"), AreaKind::Heap),
+            (area("rw-p", "[stack]"), AreaKind::Heap),
+            (area("rw-p", "[anon: Go: heap]"), AreaKind::Heap),
+            (area("rw-p", ""), AreaKind::Heap),
+            (area("rw-s", "/dev/zero (deleted)"), AreaKind::Shared),
+            (area("rw-s", "/memfd:ring (deleted)"), AreaKind::Shared),
+            (area("rw-s", "/SYSV00000000 (deleted)"), AreaKind::Shared),
+            (area("rw-s", "/dev/shm/psm_1"), AreaKind::Shared),
+            (area("r-xp", "[vdso]"), AreaKind::Kernel),
         ];
-        let areas: Vec<Named<'_>> = table.iter().map(|(area, _)| *area).collect();
-        let expected: Vec<Kind> = table.iter().map(|(_, kind)| *kind).collect();
-        assert_eq!(kinds(&areas, "/usr/bin/web"), expected);
+        let areas: Vec<NamedArea<'_>> = table.iter().map(|(area, _)| *area).collect();
+        let expected: Vec<AreaKind> = table.iter().map(|(_, kind)| *kind).collect();
+        assert_eq!(area_kinds(&areas, "/usr/bin/web"), expected);
     }
 }

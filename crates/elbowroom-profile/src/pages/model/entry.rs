@@ -4,7 +4,7 @@
 ///
 /// Frame number in the low 52 bits, flags in the high ones; 0 where nothing is mapped. Swapped pages are not mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Entry(u64);
+pub struct PageTableEntry(u64);
 
 /// Of an x86-64 entry: Intel SDM volume 3, 4.5, and `arch/x86/include/asm/pgtable_types.h`.
 mod x86 {
@@ -24,7 +24,7 @@ mod pagemap {
     pub(super) const FRAME: u64 = (1 << 55) - 1;
 }
 
-impl Entry {
+impl PageTableEntry {
     const FRAME: u64 = (1 << 52) - 1;
     const MAPPED: u64 = 1 << 63;
     const ACCESSED: u64 = 1 << 62;
@@ -94,29 +94,29 @@ mod tests {
 
     #[test]
     fn both_forms_of_one_page_are_the_same_frame() {
-        let x86 = Entry::from_x86(0x8000_0001_2345_6067, 1);
-        let pagemap = Entry::from_pagemap(0x8100_0000_0012_3456);
+        let x86 = PageTableEntry::from_x86(0x8000_0001_2345_6067, 1);
+        let pagemap = PageTableEntry::from_pagemap(0x8100_0000_0012_3456);
         assert_eq!((x86.frame(), pagemap.frame()), (0x12_3456, 0x12_3456));
         assert!(x86.is_mapped() && pagemap.is_mapped() && x86.is_accessed() && !pagemap.is_accessed());
     }
 
     #[test]
     fn a_huge_page_is_its_pages() {
-        let first = Entry::from_x86(0x8000_0001_2340_00e7, 2);
+        let first = PageTableEntry::from_x86(0x8000_0001_2340_00e7, 2);
         assert!(first.is_huge() && first.is_mapped());
         assert_eq!((first.frame(), first.within(511).frame()), (0x12_3400, 0x12_35ff));
         // PAT of a huge entry is bit 12.
-        assert_eq!(Entry::from_x86(0x8000_0001_2340_10e7, 2).frame(), 0x12_3400);
+        assert_eq!(PageTableEntry::from_x86(0x8000_0001_2340_10e7, 2).frame(), 0x12_3400);
     }
 
     #[test]
     fn what_leads_to_a_table_or_to_swap_is_not_mapped() {
         for entry in [
-            Entry::from_x86(0x1234_5067, 2),
-            Entry::from_x86(0, 1),
-            Entry::from_x86(0x1234_5000, 1),
-            Entry::from_pagemap(0),
-            Entry::from_pagemap(1 << 62 | 77),
+            PageTableEntry::from_x86(0x1234_5067, 2),
+            PageTableEntry::from_x86(0, 1),
+            PageTableEntry::from_x86(0x1234_5000, 1),
+            PageTableEntry::from_pagemap(0),
+            PageTableEntry::from_pagemap(1 << 62 | 77),
         ] {
             assert!(!entry.is_mapped(), "{entry:?}");
         }
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn pages_without_access_have_their_frame_too() {
         let word = !0x1_2345_6000u64 & x86::FRAME | x86::PROTNONE;
-        let entry = Entry::from_x86(word, 1);
+        let entry = PageTableEntry::from_x86(word, 1);
         assert!(entry.is_mapped());
         assert_eq!(entry.frame(), 0x12_3456);
     }
@@ -133,10 +133,10 @@ mod tests {
     proptest! {
         #[test]
         fn frames_never_leak_into_flags(word: u64, level in 1u32..=3) {
-            let entry = Entry::from_x86(word, level);
+            let entry = PageTableEntry::from_x86(word, level);
             prop_assert!(entry.frame() < 1 << 40);
             prop_assert_eq!(entry.is_huge(), entry.is_mapped() && level > 1);
-            let _ = Entry::from_pagemap(word).frame();
+            let _ = PageTableEntry::from_pagemap(word).frame();
         }
     }
 }

@@ -20,8 +20,8 @@ mod area;
 mod entry;
 mod region;
 
-pub use area::{Kind, Named, kinds};
-pub use entry::Entry;
+pub use area::{AreaKind, NamedArea, area_kinds};
+pub use entry::PageTableEntry;
 
 use serde::{Deserialize, Serialize};
 use std::ops::AddAssign;
@@ -31,29 +31,29 @@ pub const ENTRIES: usize = 512;
 
 /// A process that was looked at.
 #[derive(Clone, Debug, Default)]
-pub struct Process {
+pub struct ProcessAreas {
     /// Place of its container in the report.
     pub container: usize,
     /// Its areas, ascending and apart from each other.
-    pub areas: Vec<Area>,
+    pub areas: Vec<MemoryArea>,
 }
 
 /// An area of a process' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Area {
+pub struct MemoryArea {
     /// Number of its first page.
     pub first: u64,
     /// Number of the page after its last.
     pub end: u64,
     /// What it is for.
-    pub kind: Kind,
+    pub kind: AreaKind,
     /// What the kernel says of the whole area, where entries do not say it.
-    pub told: Told,
+    pub totals: AreaTotals,
 }
 
 /// Sums over an area, in entries; from `/proc/PID/smaps`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct AreaTotals {
     /// In huge pages.
     pub huge: u64,
     /// Used since that was last forgotten.
@@ -62,18 +62,18 @@ pub struct Told {
 
 /// The entries of one process for 2 MiB of addresses.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct PageTableRegion {
     /// Place of the process.
     pub process: usize,
     /// Page number of the first entry, divided by [`ENTRIES`].
     pub region: u64,
     /// The entries.
-    pub entries: Box<[Entry; ENTRIES]>,
+    pub entries: Box<[PageTableEntry; ENTRIES]>,
 }
 
 /// Whether the entries say what was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accesses {
+pub enum AccessTracking {
     /// They do.
     InEntries,
     /// They do not, but areas may.
@@ -84,7 +84,7 @@ pub enum Accesses {
 
 /// Counts of entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct EntryCounts {
     /// All that are mapped.
     pub entries: u64,
     /// The same frame at the same page in another process.
@@ -105,14 +105,14 @@ pub struct Tally {
     pub active_groupable: Option<u64>,
 }
 
-impl Tally {
+impl EntryCounts {
     /// Frames that no other process has.
     pub fn exclusive(&self) -> u64 {
         self.entries.saturating_sub(self.groupable + self.elsewhere + self.zero)
     }
 }
 
-impl AddAssign for Tally {
+impl AddAssign for EntryCounts {
     fn add_assign(&mut self, other: Self) {
         let both = |a: Option<u64>, b: Option<u64>| match (a, b) {
             (None, None) => None,
@@ -131,14 +131,14 @@ impl AddAssign for Tally {
 
 /// Frames in which the kernel has zeros for whoever reads memory that was never written, where they are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Zeros {
+pub struct ZeroFrames {
     /// Of 4 KiB.
     pub page: Option<u64>,
     /// The first of the huge one: it is nobody's memory, and the kernel counts it as no huge page either (`smaps`).
     pub huge: Option<u64>,
 }
 
-impl Zeros {
+impl ZeroFrames {
     /// Whether `frame` is one of them.
     pub fn contains(&self, frame: u64) -> bool {
         let huge = self.huge.map(|first| first..first + ENTRIES as u64);
@@ -148,53 +148,54 @@ impl Zeros {
 
 /// What the tables of several processes have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pages {
-    /// By container, then by kind in the order of [`Kind::ALL`].
-    pub containers: Vec<[Tally; Kind::ALL.len()]>,
+pub struct PageTableComparison {
+    /// By container, then by kind in the order of [`AreaKind::ALL`].
+    pub containers: Vec<[EntryCounts; AreaKind::ALL.len()]>,
     /// Different frames of 4 KiB.
     pub frames: u64,
     /// Entries outside of every area: mapped after the areas were read.
     pub unplaced: u64,
 }
 
-impl Pages {
+impl PageTableComparison {
     /// All containers and kinds together.
-    pub fn total(&self) -> Tally {
-        let mut total = Tally::default();
+    pub fn total(&self) -> EntryCounts {
+        let mut total = EntryCounts::default();
         self.containers.iter().flatten().for_each(|tally| total += *tally);
         total
     }
 }
 
 /// Compares the tables of `processes`, which belong to `containers` containers. `tables` are put in order.
-pub fn pages(
+pub fn compare_page_tables(
     containers: usize,
-    processes: &[Process],
-    tables: &mut [Table],
-    zeros: Zeros,
-    accesses: Accesses,
-) -> Pages {
-    let mut counter = region::Counter::new(processes, zeros);
+    processes: &[ProcessAreas],
+    tables: &mut [PageTableRegion],
+    zeros: ZeroFrames,
+    accesses: AccessTracking,
+) -> PageTableComparison {
+    let mut counter = region::EntryCounter::new(processes, zeros);
     tables.sort_unstable_by_key(|table| (table.region, table.process));
     for region in tables.chunk_by(|a, b| a.region == b.region) {
         counter.count(region);
     }
     let (tallies, frames, unplaced) = counter.finish();
-    let mut pages = Pages { containers: vec![Default::default(); containers], frames, unplaced };
+    let mut pages =
+        PageTableComparison { containers: vec![Default::default(); containers], frames, unplaced };
     for (process, tallies) in processes.iter().zip(&tallies) {
         let Some(kinds) = pages.containers.get_mut(process.container) else { continue };
         for (sum, tally) in kinds.iter_mut().zip(tallies) {
             let mut tally = *tally;
-            if accesses != Accesses::InEntries {
+            if accesses != AccessTracking::InEntries {
                 (tally.active, tally.active_groupable) = (None, None);
             }
             *sum += tally;
         }
         for area in &process.areas {
             let tally = &mut kinds[area.kind as usize];
-            tally.huge += area.told.huge;
-            if accesses == Accesses::InAreas
-                && let Some(active) = area.told.active
+            tally.huge += area.totals.huge;
+            if accesses == AccessTracking::InAreas
+                && let Some(active) = area.totals.active
             {
                 tally.active = Some(tally.active.unwrap_or(0) + active);
             }

@@ -1,16 +1,16 @@
 //! The comparison itself, one region of 2 MiB after another.
 
-use super::{ENTRIES, Entry, Kind, Process, Table, Tally, Zeros};
+use super::{AreaKind, ENTRIES, EntryCounts, PageTableEntry, PageTableRegion, ProcessAreas, ZeroFrames};
 
 /// Kinds, and one more place for entries outside of every area.
-const PLACES: usize = Kind::ALL.len() + 1;
-const UNPLACED: u8 = Kind::ALL.len() as u8;
+const KIND_SLOTS: usize = AreaKind::ALL.len() + 1;
+const OUTSIDE_AREAS: u8 = AreaKind::ALL.len() as u8;
 
 /// Counts by process and kind.
-pub(super) struct Counter<'a> {
-    processes: &'a [Process],
-    zeros: Zeros,
-    tallies: Vec<[Tally; PLACES]>,
+pub(super) struct EntryCounter<'a> {
+    processes: &'a [ProcessAreas],
+    zeros: ZeroFrames,
+    tallies: Vec<[EntryCounts; KIND_SLOTS]>,
     /// Every entry that is not of zeros: its frame, process and place, and whether it is groupable, in one word, so that
     /// ordering them brings the entries of each frame together.
     frames: Vec<u64>,
@@ -18,19 +18,19 @@ pub(super) struct Counter<'a> {
 
 /// Bits of the word that are not the frame's: 1 for groupable, 3 for the place, 20 for the process.
 const OWNER_BITS: u32 = 24;
-const PLACE_BITS: u32 = 3;
+const KIND_BITS: u32 = 3;
 /// More processes than fit have the last one's number, which only makes two of them look like one.
-const LAST_PROCESS: usize = (1 << (OWNER_BITS - PLACE_BITS - 1)) - 1;
+const LAST_PROCESS: usize = (1 << (OWNER_BITS - KIND_BITS - 1)) - 1;
 
-impl<'a> Counter<'a> {
-    pub(super) fn new(processes: &'a [Process], zeros: Zeros) -> Self {
-        let tally = Tally { active: Some(0), active_groupable: Some(0), ..Tally::default() };
-        Self { processes, zeros, tallies: vec![[tally; PLACES]; processes.len()], frames: Vec::new() }
+impl<'a> EntryCounter<'a> {
+    pub(super) fn new(processes: &'a [ProcessAreas], zeros: ZeroFrames) -> Self {
+        let tally = EntryCounts { active: Some(0), active_groupable: Some(0), ..EntryCounts::default() };
+        Self { processes, zeros, tallies: vec![[tally; KIND_SLOTS]; processes.len()], frames: Vec::new() }
     }
 
     /// Compares the tables of one region, at most one of each process.
-    pub(super) fn count(&mut self, tables: &[Table]) {
-        let places: Vec<[u8; ENTRIES]> = tables.iter().map(|table| self.places(table)).collect();
+    pub(super) fn count(&mut self, tables: &[PageTableRegion]) {
+        let places: Vec<[u8; ENTRIES]> = tables.iter().map(|table| self.entry_kinds(table)).collect();
         let mut here: Vec<(u64, usize)> = Vec::with_capacity(tables.len());
         for slot in 0..ENTRIES {
             self.compare(tables, &places, slot, &mut here);
@@ -40,7 +40,7 @@ impl<'a> Counter<'a> {
     /// Compares the entries of one page; `here` is only room for them.
     fn compare(
         &mut self,
-        tables: &[Table],
+        tables: &[PageTableRegion],
         places: &[[u8; ENTRIES]],
         slot: usize,
         here: &mut Vec<(u64, usize)>,
@@ -64,12 +64,12 @@ impl<'a> Counter<'a> {
         }
     }
 
-    fn is_across(&self, tables: &[Table], same: &[(u64, usize)]) -> bool {
+    fn is_across(&self, tables: &[PageTableRegion], same: &[(u64, usize)]) -> bool {
         let container = |at: usize| self.processes[tables[at].process].container;
         same.len() > 1 && same.iter().any(|(_, at)| container(*at) != container(same[0].1))
     }
 
-    fn add(&mut self, process: usize, place: u8, entry: Entry, groupable: bool, across: bool) {
+    fn add(&mut self, process: usize, place: u8, entry: PageTableEntry, groupable: bool, across: bool) {
         let tally = &mut self.tallies[process][place as usize];
         let is_zero = self.zeros.contains(entry.frame());
         tally.entries += 1;
@@ -85,13 +85,13 @@ impl<'a> Counter<'a> {
             tally.groupable_across += u64::from(across);
             tally.active_groupable = tally.active_groupable.map(|n| n + accessed);
         }
-        let owner = (process.min(LAST_PROCESS) as u64) << PLACE_BITS | u64::from(place);
+        let owner = (process.min(LAST_PROCESS) as u64) << KIND_BITS | u64::from(place);
         self.frames.push(entry.frame() << OWNER_BITS | owner << 1 | u64::from(groupable));
     }
 
     /// The place of each entry of a table, from the areas of its process.
-    fn places(&self, table: &Table) -> [u8; ENTRIES] {
-        let mut places = [UNPLACED; ENTRIES];
+    fn entry_kinds(&self, table: &PageTableRegion) -> [u8; ENTRIES] {
+        let mut places = [OUTSIDE_AREAS; ENTRIES];
         let (first, end) = (table.region * ENTRIES as u64, (table.region + 1) * ENTRIES as u64);
         let areas = &self.processes[table.process].areas;
         let begin = areas.partition_point(|area| area.end <= first);
@@ -104,9 +104,9 @@ impl<'a> Counter<'a> {
     }
 
     /// Tallies by process, the number of different frames, and the entries outside of every area.
-    pub(super) fn finish(mut self) -> (Vec<[Tally; Kind::ALL.len()]>, u64, u64) {
+    pub(super) fn finish(mut self) -> (Vec<[EntryCounts; AreaKind::ALL.len()]>, u64, u64) {
         self.frames.sort_unstable();
-        let process = |word: u64| word >> (PLACE_BITS + 1) & LAST_PROCESS as u64;
+        let process = |word: u64| word >> (KIND_BITS + 1) & LAST_PROCESS as u64;
         let mut different = 0;
         for same in self.frames.chunk_by(|a, b| a >> OWNER_BITS == b >> OWNER_BITS) {
             different += 1;
@@ -115,12 +115,12 @@ impl<'a> Counter<'a> {
                 continue;
             }
             for word in same.iter().filter(|word| **word & 1 == 0) {
-                let place = (word >> 1) as usize & ((1 << PLACE_BITS) - 1);
+                let place = (word >> 1) as usize & ((1 << KIND_BITS) - 1);
                 self.tallies[process(*word) as usize][place].elsewhere += 1;
             }
         }
-        let unplaced = self.tallies.iter().map(|places| places[UNPLACED as usize].entries).sum();
-        let kinds = |places: [Tally; PLACES]| std::array::from_fn(|kind| places[kind]);
+        let unplaced = self.tallies.iter().map(|places| places[OUTSIDE_AREAS as usize].entries).sum();
+        let kinds = |places: [EntryCounts; KIND_SLOTS]| std::array::from_fn(|kind| places[kind]);
         (self.tallies.into_iter().map(kinds).collect(), different, unplaced)
     }
 }

@@ -2,7 +2,7 @@
 
 /// A name, and words of which there is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Application {
+pub(super) struct StartupApplication {
     /// Its name in tables: the given one, else the last part of the first word.
     pub(super) name: String,
     /// A command, or an image and a command, or a directory.
@@ -10,16 +10,16 @@ pub(super) struct Application {
 }
 
 /// Reads one.
-pub(super) fn application(text: &str) -> Result<Application, String> {
+pub(super) fn parse_application(text: &str) -> Result<StartupApplication, String> {
     let (name, rest) = match text.split_once('=') {
         Some((name, rest)) if is_name(name) => (Some(name.to_owned()), rest),
         _ => (None, text),
     };
-    let words = words(rest)?;
+    let words = split_words(rest)?;
     let first = words.first().ok_or("nothing to start: write [NAME=]WORDS")?;
     let name =
         name.unwrap_or_else(|| first.trim_end_matches('/').rsplit('/').next().unwrap_or(first).to_owned());
-    Ok(Application { name, words })
+    Ok(StartupApplication { name, words })
 }
 
 fn is_name(text: &str) -> bool {
@@ -29,7 +29,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Words between white space; quotes of either kind keep what is in them, a backslash the next character outside `'`.
-fn words(text: &str) -> Result<Vec<String>, String> {
+fn split_words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let (mut word, mut quote) = (None::<String>, None);
     let mut rest = text.chars();
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn words_are_split_as_a_shell_would() {
         let check = |text: &str, name: &str, words: &[&str]| {
-            let app = application(text).unwrap();
+            let app = parse_application(text).unwrap();
             assert_eq!(
                 (app.name.as_str(), app.words.iter().map(String::as_str).collect()),
                 (name, words.to_vec()),
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn what_starts_nothing_is_refused() {
         for bad in ["", "  ", "name=", "sh -c 'x", "x\\"] {
-            assert!(application(bad).is_err(), "{bad:?}");
+            assert!(parse_application(bad).is_err(), "{bad:?}");
         }
     }
 }

@@ -1,25 +1,25 @@
 //! `elbowroom profile startup`: how long containers take to start at a given rate, and what the time goes to.
 
 mod applications;
-mod drive;
+mod load_generator;
 mod text;
 
 use crate::engine;
-use crate::engine::{Engine, Kind, Options, Subject};
-use crate::overhead::Overhead;
+use crate::engine::{ContainerOptions, EngineKind, EngineSession, StartTarget};
+use crate::overhead::ProfilerOverhead;
 use crate::perf::{FREQUENCY, Sampler};
-use crate::processes::{Processes, Tally};
-use crate::report::Wanted;
-use crate::startup::breakdown::Breakdown;
-use crate::startup::stack::{Stack, folded_text};
-use crate::startup::timeline::{Rate, Start, Summary};
-use crate::symbols::Kernel;
+use crate::processes::{SampleTally, SampledProcesses};
+use crate::report::ReportArgs;
+use crate::startup::breakdown::SampleBreakdown;
+use crate::startup::stack::{CallStack, folded_text};
+use crate::startup::timeline::{RequestRate, StartSample, StartupSummary};
+use crate::symbols::KernelSymbols;
 use anyhow::{Context, Result, bail};
-use applications::{Application, application};
+use applications::{StartupApplication, parse_application};
 use clap::{Args, ValueEnum};
-use drive::{Measured, Window, measure};
-use elbowroom_linux::signal::Signals;
+use elbowroom_linux::signal::SignalFd;
 use elbowroom_types::unit::{Micros, parse_duration};
+use load_generator::{MeasurementWindow, RateMeasurement, measure_rate};
 use rustix::process::Signal;
 use serde::Serialize;
 use std::fs;
@@ -37,24 +37,24 @@ use std::sync::{Arc, Mutex};
     Exit status: 0 every container started, 1 some did not, 2 error.")]
 pub(crate) struct StartupArgs {
     /// Who starts the containers.
-    #[arg(long, value_enum, default_value_t = EngineName::Docker)]
-    engine: EngineName,
+    #[arg(long, value_enum, default_value_t = EngineArg::Docker)]
+    engine: EngineArg,
     /// Starts per second, one run after the other. Requests come when they are due, whether or not earlier ones are done.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_name = "RATE")]
-    rate: Vec<Rate>,
+    rate: Vec<RequestRate>,
     /// How long requests come at each rate. All containers of a rate run until it ends.
     #[arg(long = "for", value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     duration: Micros,
     /// Start a command of this host in an empty root over which the host's /usr is mounted; `sleep 1000` where nothing is said.
     /// With several applications, starts take turns.
-    #[arg(long, value_name = "[NAME=]WORDS", value_parser = application)]
-    command: Vec<Application>,
+    #[arg(long, value_name = "[NAME=]WORDS", value_parser = parse_application)]
+    command: Vec<StartupApplication>,
     /// Start an image that the engine has, with a command instead of its own where there is one.
-    #[arg(long, value_name = "[NAME=]IMAGE [WORDS]", value_parser = application)]
-    image: Vec<Application>,
+    #[arg(long, value_name = "[NAME=]IMAGE [WORDS]", value_parser = parse_application)]
+    image: Vec<StartupApplication>,
     /// Start an OCI bundle (runc, crun).
-    #[arg(long, value_name = "[NAME=]DIR", value_parser = application)]
-    bundle: Vec<Application>,
+    #[arg(long, value_name = "[NAME=]DIR", value_parser = parse_application)]
+    bundle: Vec<StartupApplication>,
     /// The engine's network (docker, podman); none where nothing is said.
     #[arg(long)]
     network: Option<String>,
@@ -74,12 +74,12 @@ pub(crate) struct StartupArgs {
     #[arg(long)]
     cleanup: bool,
     #[command(flatten)]
-    wanted: Wanted,
+    report: ReportArgs,
 }
 
 /// An engine, on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum EngineName {
+enum EngineArg {
     Docker,
     Containerd,
     Podman,
@@ -89,8 +89,8 @@ enum EngineName {
 
 /// Every number of a profile.
 #[derive(Debug, Serialize)]
-struct Answer {
-    engine: Kind,
+struct StartupReport {
+    engine: EngineKind,
     version: String,
     /// What one start is.
     start: &'static str,
@@ -102,45 +102,45 @@ struct Answer {
     applications: Vec<String>,
     /// How long requests came at each rate.
     for_usec: u64,
-    rates: Vec<AtRate>,
+    rates: Vec<RateResult>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    breakdown: Option<Cost>,
+    breakdown: Option<StartupCost>,
 }
 
 /// One rate.
 #[derive(Debug, Serialize)]
-struct AtRate {
-    rate: Rate,
+struct RateResult {
+    rate: RequestRate,
     #[serde(flatten)]
-    all: Summary,
+    all: StartupSummary,
     saturated: bool,
     /// In the order of `applications`, where there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    applications: Vec<Summary>,
-    requests: Vec<Start>,
+    applications: Vec<StartupSummary>,
+    requests: Vec<StartSample>,
 }
 
 /// Where CPU time went during the starts at all rates.
 #[derive(Debug, Serialize)]
-struct Cost {
+struct StartupCost {
     frequency_hz: u64,
     /// Containers that were started meanwhile.
     starts: u64,
     /// CPU time of the engine and of what it started, for one start.
     cpu_per_start_usec: u64,
-    samples: Tally,
+    samples: SampleTally,
     /// Whether the kernel told the names of its functions.
     kernel_symbols: bool,
     #[serde(flatten)]
-    breakdown: Breakdown,
+    breakdown: SampleBreakdown,
     #[serde(skip)]
-    stacks: Vec<(Stack, u64)>,
+    stacks: Vec<(CallStack, u64)>,
 }
 
 /// Removes what was made, whatever happens.
-struct Made(Engine);
+struct EngineCleanup(EngineSession);
 
-impl Drop for Made {
+impl Drop for EngineCleanup {
     fn drop(&mut self) {
         for left in self.0.close() {
             eprintln!("elbowroom: left behind: {left}; run `elbowroom profile startup --cleanup` later");
@@ -154,31 +154,33 @@ pub(crate) fn main(args: &StartupArgs) -> Result<ExitCode> {
         return cleanup();
     }
     let applications = applications(args)?;
-    args.wanted.prepare()?;
+    args.report.prepare()?;
     if let Some(dir) = &args.stacks {
         fs::create_dir_all(dir).with_context(|| format!("while making {}", dir.display()))?;
     }
     if !rustix::process::geteuid().is_root() {
         bail!("starting containers and sampling the machine need root");
     }
-    let signals = Signals::block(&[Signal::INT, Signal::TERM, Signal::HUP]).context("blocking signals")?;
+    let signals = SignalFd::block(&[Signal::INT, Signal::TERM, Signal::HUP]).context("blocking signals")?;
     let kind = args.engine.kind();
-    let options = Options { network: args.network.clone(), runtime: args.runtime.clone() };
-    let made = Made(Engine::open(kind, &options)?);
+    let options = ContainerOptions { network: args.network.clone(), runtime: args.runtime.clone() };
+    let made = EngineCleanup(EngineSession::open(kind, &options)?);
     let (_, left) = engine::clean();
     left.iter().for_each(|left| eprintln!("elbowroom: of a killed profiler: {left}"));
     for (_, subject) in &applications {
         made.0.prepare(subject)?;
     }
-    let (rates, cost, overhead) = profile(args, &made.0, &applications, &signals)?;
-    let answer = Answer {
+    let (rates, cost, overhead) = profile_rates(args, &made.0, &applications, &signals)?;
+    let answer = StartupReport {
         engine: kind,
         version: made.0.version().to_owned(),
         start: kind.start(),
         network: match kind {
-            Kind::Docker | Kind::Podman => args.network.clone().unwrap_or_else(|| "none".to_owned()),
-            Kind::Containerd => "none".to_owned(),
-            Kind::Runc | Kind::Crun => "the bundle's".to_owned(),
+            EngineKind::Docker | EngineKind::Podman => {
+                args.network.clone().unwrap_or_else(|| "none".to_owned())
+            }
+            EngineKind::Containerd => "none".to_owned(),
+            EngineKind::Runc | EngineKind::Crun => "the bundle's".to_owned(),
         },
         runtime: args.runtime.clone(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
@@ -192,7 +194,7 @@ pub(crate) fn main(args: &StartupArgs) -> Result<ExitCode> {
     if let (Some(dir), Some(cost)) = (&args.stacks, &answer.breakdown) {
         write_stacks(dir, cost)?;
     }
-    args.wanted.give("startup", &text::report(&answer), &overhead, &answer)?;
+    args.report.emit("startup", &text::report(&answer), &overhead, &answer)?;
     Ok(ExitCode::from(u8::from(answer.rates.iter().any(|rate| rate.all.failures > 0))))
 }
 
@@ -206,19 +208,19 @@ fn cleanup() -> Result<ExitCode> {
 }
 
 /// Names and subjects, in the order: commands, images, bundles. No name stands for two.
-fn applications(args: &StartupArgs) -> Result<Vec<(String, Subject)>> {
-    let mut all: Vec<(String, Subject)> = Vec::new();
+fn applications(args: &StartupArgs) -> Result<Vec<(String, StartTarget)>> {
+    let mut all: Vec<(String, StartTarget)> = Vec::new();
     for app in &args.command {
-        all.push((app.name.clone(), Subject::Host(app.words.clone())));
+        all.push((app.name.clone(), StartTarget::Host(app.words.clone())));
     }
     for app in &args.image {
-        all.push((app.name.clone(), Subject::Image(app.words[0].clone(), app.words[1..].to_vec())));
+        all.push((app.name.clone(), StartTarget::Image(app.words[0].clone(), app.words[1..].to_vec())));
     }
     for app in &args.bundle {
-        all.push((app.name.clone(), Subject::Bundle(PathBuf::from(&app.words[0]))));
+        all.push((app.name.clone(), StartTarget::Bundle(PathBuf::from(&app.words[0]))));
     }
     if all.is_empty() {
-        all.push(("sleep".to_owned(), Subject::Host(vec!["sleep".into(), "1000".into()])));
+        all.push(("sleep".to_owned(), StartTarget::Host(vec!["sleep".into(), "1000".into()])));
     }
     for (i, (name, _)) in all.iter().enumerate() {
         if all[..i].iter().any(|(other, _)| other == name) {
@@ -229,36 +231,40 @@ fn applications(args: &StartupArgs) -> Result<Vec<(String, Subject)>> {
 }
 
 /// Starts containers at every rate, sampling meanwhile where a breakdown is wanted.
-fn profile(
+fn profile_rates(
     args: &StartupArgs,
-    engine: &Engine,
-    applications: &[(String, Subject)],
-    signals: &Signals,
-) -> Result<(Vec<AtRate>, Option<Cost>, Overhead)> {
-    let windows: Arc<Mutex<Vec<Window>>> = Arc::default();
+    engine: &EngineSession,
+    applications: &[(String, StartTarget)],
+    signals: &SignalFd,
+) -> Result<(Vec<RateResult>, Option<StartupCost>, ProfilerOverhead)> {
+    let windows: Arc<Mutex<Vec<MeasurementWindow>>> = Arc::default();
     let sampler = match args.breakdown || args.stacks.is_some() {
         false => None,
         true => {
             let (daemons, within) = (engine.daemons(), Arc::clone(&windows));
             let watched = move || {
-                let mut processes = Processes::now();
+                let mut processes = SampledProcesses::now();
                 daemons.into_iter().for_each(|pid| processes.watch(pid));
                 processes
             };
-            Some(Sampler::start(args.frequency, watched, move |processes: &mut Processes, time, record| {
-                let windows = within.lock().expect("no holder of this lock panics");
-                processes.take(record, windows.iter().any(|window| window.contains(time)));
-            })?)
+            Some(Sampler::start(
+                args.frequency,
+                watched,
+                move |processes: &mut SampledProcesses, time, record| {
+                    let windows = within.lock().expect("no holder of this lock panics");
+                    processes.add_record(record, windows.iter().any(|window| window.contains(time)));
+                },
+            )?)
         }
     };
-    let (mut rates, mut overhead) = (Vec::new(), Overhead::default());
+    let (mut rates, mut overhead) = (Vec::new(), ProfilerOverhead::default());
     let mut numbers = 0..;
-    let subjects: Vec<&Subject> = applications.iter().map(|(_, subject)| subject).collect();
+    let subjects: Vec<&StartTarget> = applications.iter().map(|(_, subject)| subject).collect();
     let measured = args.rate.iter().try_for_each(|rate| {
-        let Measured { starts, cost } =
-            measure(engine, &subjects, *rate, args.duration, &mut numbers, &windows, signals)?;
+        let RateMeasurement { starts, cost } =
+            measure_rate(engine, &subjects, *rate, args.duration, &mut numbers, &windows, signals)?;
         overhead = overhead.plus(cost);
-        rates.push(at_rate(*rate, starts, applications.len()));
+        rates.push(rate_result(*rate, starts, applications.len()));
         anyhow::Ok(())
     });
     let processes = sampler.map(Sampler::stop);
@@ -267,23 +273,23 @@ fn profile(
     // Where nothing started there is nothing that one start costs.
     let cost = processes.filter(|_| started > 0).map(|processes| {
         overhead.lost = processes.tally.lost;
-        cost(processes, args.frequency, started)
+        startup_cost(processes, args.frequency, started)
     });
     Ok((rates, cost, overhead))
 }
 
-fn at_rate(rate: Rate, starts: Vec<Start>, applications: usize) -> AtRate {
-    let all = Summary::of(&starts);
-    let of = |application| Summary::of(starts.iter().filter(|start| start.application == application));
+fn rate_result(rate: RequestRate, starts: Vec<StartSample>, applications: usize) -> RateResult {
+    let all = StartupSummary::of(&starts);
+    let of = |application| StartupSummary::of(starts.iter().filter(|start| start.application == application));
     let each = if applications > 1 { (0..applications).map(of).collect() } else { Vec::new() };
-    AtRate { rate, saturated: all.is_saturated(rate), all, applications: each, requests: starts }
+    RateResult { rate, saturated: all.is_saturated(rate), all, applications: each, requests: starts }
 }
 
-fn cost(processes: Processes, frequency: u64, starts: u64) -> Cost {
-    let (samples, kernel) = (processes.tally, Kernel::running());
+fn startup_cost(processes: SampledProcesses, frequency: u64, starts: u64) -> StartupCost {
+    let (samples, kernel) = (processes.tally, KernelSymbols::running());
     let stacks = processes.symbolise(&kernel);
-    let breakdown = Breakdown::of(stacks.iter().map(|(stack, count)| (stack, *count)));
-    Cost {
+    let breakdown = SampleBreakdown::of(stacks.iter().map(|(stack, count)| (stack, *count)));
+    StartupCost {
         frequency_hz: frequency,
         starts,
         cpu_per_start_usec: breakdown.split.sum() * 1_000_000 / frequency / starts.max(1),
@@ -295,9 +301,9 @@ fn cost(processes: Processes, frequency: u64, starts: u64) -> Cost {
 }
 
 /// `folded.txt`, which flame graph tools read, and `flame.svg`.
-fn write_stacks(dir: &Path, cost: &Cost) -> Result<()> {
+fn write_stacks(dir: &Path, cost: &StartupCost) -> Result<()> {
     let folded = folded_text(cost.stacks.iter().map(|(stack, count)| (stack, *count)));
-    let flame = text::flame(cost).file("CPU time of container starts");
+    let flame = text::flame_graph(cost).file("CPU time of container starts");
     for (name, text) in [("folded.txt", folded), ("flame.svg", flame)] {
         let path = dir.join(name);
         fs::write(&path, text).with_context(|| format!("while writing {}", path.display()))?;
@@ -305,14 +311,14 @@ fn write_stacks(dir: &Path, cost: &Cost) -> Result<()> {
     Ok(())
 }
 
-impl EngineName {
-    fn kind(self) -> Kind {
+impl EngineArg {
+    fn kind(self) -> EngineKind {
         match self {
-            Self::Docker => Kind::Docker,
-            Self::Containerd => Kind::Containerd,
-            Self::Podman => Kind::Podman,
-            Self::Runc => Kind::Runc,
-            Self::Crun => Kind::Crun,
+            Self::Docker => EngineKind::Docker,
+            Self::Containerd => EngineKind::Containerd,
+            Self::Podman => EngineKind::Podman,
+            Self::Runc => EngineKind::Runc,
+            Self::Crun => EngineKind::Crun,
         }
     }
 }

@@ -1,18 +1,20 @@
 //! A start-up profile for people.
 
-use super::{Answer, Cost};
-use crate::report::{Bars, Block, Flame, Lines, Report, Section, Table};
-use crate::startup::breakdown::Split;
-use crate::startup::family::Family;
-use crate::startup::timeline::{Rate, Summary};
+use super::{StartupCost, StartupReport};
+use crate::report::{
+    BarChart, FlameGraph, LineChart, ProfileDocument, ReportBlock, ReportSection, ReportTable,
+};
+use crate::startup::breakdown::SampleSplit;
+use crate::startup::family::FunctionFamily;
+use crate::startup::timeline::{RequestRate, StartupSummary};
 use elbowroom_client::table::{Align, clip};
 use elbowroom_types::unit::Micros;
 
 /// Programs and families that are named; the rest is one line.
-const NAMED: usize = 12;
+const MAX_NAMED: usize = 12;
 
 /// The whole report.
-pub(super) fn report(answer: &Answer) -> Report {
+pub(super) fn report(answer: &StartupReport) -> ProfileDocument {
     let fact = |name: &str, value: String| (name.to_owned(), value);
     let mut facts = vec![
         fact("engine", format!("{} {}", answer.engine, answer.version)),
@@ -32,12 +34,12 @@ pub(super) fn report(answer: &Answer) -> Report {
     if let Some(cost) = &answer.breakdown {
         sections.extend([programs(cost), families(cost)]);
     }
-    Report { title: "Start-up of containers".to_owned(), facts, sections }
+    ProfileDocument { title: "Start-up of containers".to_owned(), facts, sections }
 }
 
 /// The flame graph of all samples.
-pub(super) fn flame(cost: &Cost) -> Flame {
-    Flame::of(cost.stacks.iter().map(|(stack, count)| (stack.folded(), *count)))
+pub(super) fn flame_graph(cost: &StartupCost) -> FlameGraph {
+    FlameGraph::of(cost.stacks.iter().map(|(stack, count)| (stack.folded(), *count)))
 }
 
 const LATENCY: [(&str, Align); 9] = [
@@ -52,9 +54,9 @@ const LATENCY: [(&str, Align); 9] = [
     ("DONE/S", Align::Right),
 ];
 
-fn latency(answer: &Answer) -> Section {
+fn latency(answer: &StartupReport) -> ReportSection {
     let rows = answer.rates.iter().map(|at| latency_row(at.rate, &at.all)).collect();
-    let line = |name: &str, of: fn(&Summary) -> Micros| {
+    let line = |name: &str, of: fn(&StartupSummary) -> Micros| {
         let points = answer.rates.iter().map(|at| (at.rate.per_second(), ms(of(&at.all)))).collect();
         (name.to_owned(), points)
     };
@@ -68,8 +70,8 @@ fn latency(answer: &Answer) -> Section {
         .iter_mut()
         .for_each(|(_, points): &mut (String, Vec<(f64, f64)>)| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
     let mut blocks = vec![
-        Block::Table(Table { columns: LATENCY.to_vec(), rows }),
-        Block::Lines(Lines {
+        ReportBlock::Table(ReportTable { columns: LATENCY.to_vec(), rows }),
+        ReportBlock::Lines(LineChart {
             title: "Latency of a start by rate".into(),
             x: "starts per second".into(),
             y: "milliseconds".into(),
@@ -78,7 +80,7 @@ fn latency(answer: &Answer) -> Section {
     ];
     for at in &answer.rates {
         if at.saturated {
-            blocks.push(Block::Note(format!(
+            blocks.push(ReportBlock::Note(format!(
                 "At {} per second the engine fell behind: it answered {:.1} per second, and latency is mostly queueing.",
                 at.rate.per_second(),
                 at.all.achieved_per_second
@@ -86,20 +88,20 @@ fn latency(answer: &Answer) -> Section {
         }
         if let Some(error) = at.requests.iter().find_map(|start| start.error.as_deref()) {
             let (failed, rate) = (at.all.failures, at.rate.per_second());
-            blocks.push(Block::Note(format!(
+            blocks.push(ReportBlock::Note(format!(
                 "At {rate} per second {failed} did not start, first: {}",
                 clip(error, 300)
             )));
         }
     }
-    Section {
+    ReportSection {
         title: "Latency".into(),
         text: "Milliseconds from when a start was due until the engine answered; percentiles are starts that were seen.".into(),
         blocks,
     }
 }
 
-fn latency_row(rate: Rate, summary: &Summary) -> Vec<String> {
+fn latency_row(rate: RequestRate, summary: &StartupSummary) -> Vec<String> {
     let times = [summary.mean, summary.p50, summary.p95, summary.p99, summary.max]
         .map(|time| format!("{:.0}", ms(time)));
     let mut row =
@@ -109,7 +111,7 @@ fn latency_row(rate: Rate, summary: &Summary) -> Vec<String> {
     row
 }
 
-fn by_application(answer: &Answer) -> Section {
+fn by_application(answer: &StartupReport) -> ReportSection {
     let mut columns = vec![("APPLICATION", Align::Left)];
     columns.extend(&LATENCY[..8]);
     let mut rows = Vec::new();
@@ -126,20 +128,20 @@ fn by_application(answer: &Answer) -> Section {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         (name.clone(), points)
     });
-    let figure = Lines {
+    let figure = LineChart {
         title: "Median latency of a start by application".into(),
         x: "starts per second, of all applications together".into(),
         y: "milliseconds".into(),
         lines: lines.collect(),
     };
-    Section {
+    ReportSection {
         title: "Applications".into(),
         text: "The same, by application; the rate is that of all together, and they take turns.".into(),
-        blocks: vec![Block::Table(Table { columns, rows }), Block::Lines(figure)],
+        blocks: vec![ReportBlock::Table(ReportTable { columns, rows }), ReportBlock::Lines(figure)],
     }
 }
 
-fn programs(cost: &Cost) -> Section {
+fn programs(cost: &StartupCost) -> ReportSection {
     let columns = vec![
         ("PROGRAM", Align::Left),
         ("MS/START", Align::Right),
@@ -148,7 +150,7 @@ fn programs(cost: &Cost) -> Section {
         ("MOST OF IT", Align::Left),
     ];
     let all = cost.breakdown.split.sum();
-    let row = |name: &str, split: Split, most: String| {
+    let row = |name: &str, split: SampleSplit, most: String| {
         vec![
             name.to_owned(),
             cost.per_start(split.sum()),
@@ -157,21 +159,21 @@ fn programs(cost: &Cost) -> Section {
             most,
         ]
     };
-    let named = cost.breakdown.programs.iter().take(NAMED);
+    let named = cost.breakdown.programs.iter().take(MAX_NAMED);
     let mut rows: Vec<Vec<String>> = named
         .map(|program| {
-            let most: Vec<&str> = program.families.iter().take(2).map(|share| share.family.words()).collect();
+            let most: Vec<&str> = program.families.iter().take(2).map(|share| share.family.label()).collect();
             row(&clip(&program.name, 16), program.split, most.join(", "))
         })
         .collect();
-    if let Some(rest) = cost.breakdown.programs.get(NAMED..).filter(|rest| !rest.is_empty()) {
-        let sum = |of: fn(&Split) -> u64| rest.iter().map(|program| of(&program.split)).sum();
-        let split = Split { kernel: sum(|split| split.kernel), user: sum(|split| split.user) };
+    if let Some(rest) = cost.breakdown.programs.get(MAX_NAMED..).filter(|rest| !rest.is_empty()) {
+        let sum = |of: fn(&SampleSplit) -> u64| rest.iter().map(|program| of(&program.split)).sum();
+        let split = SampleSplit { kernel: sum(|split| split.kernel), user: sum(|split| split.user) };
         rows.push(row(&format!("{} others", rest.len()), split, String::new()));
     }
     rows.push(row("all", cost.breakdown.split, String::new()));
-    let bars = cost.breakdown.programs.iter().take(NAMED);
-    let bars = Bars {
+    let bars = cost.breakdown.programs.iter().take(MAX_NAMED);
+    let bars = BarChart {
         title: "CPU time per start by program, in the kernel and in the program".into(),
         unit: "ms".into(),
         parts: vec!["kernel".into(), "program".into()],
@@ -187,13 +189,17 @@ fn programs(cost: &Cost) -> Section {
         cost.per_start(tally.kernel_threads),
         tally.others * 1000 / cost.frequency_hz
     );
-    let mut blocks = vec![Block::Table(Table { columns, rows }), Block::Bars(bars), Block::Note(note)];
+    let mut blocks = vec![
+        ReportBlock::Table(ReportTable { columns, rows }),
+        ReportBlock::Bars(bars),
+        ReportBlock::Note(note),
+    ];
     if all < 500 {
-        blocks.push(Block::Note(format!(
+        blocks.push(ReportBlock::Note(format!(
             "Only {all} samples: a share is then uncertain by several percent; more starts or a higher --frequency give more."
         )));
     }
-    Section {
+    ReportSection {
         title: "CPU time by program".into(),
         text: format!(
             "The engine and everything that it started, {} samples during {} starts, from the first request of a rate to its last \
@@ -204,7 +210,7 @@ fn programs(cost: &Cost) -> Section {
     }
 }
 
-fn families(cost: &Cost) -> Section {
+fn families(cost: &StartupCost) -> ReportSection {
     let columns = vec![
         ("WHAT", Align::Left),
         ("MS/START", Align::Right),
@@ -214,9 +220,9 @@ fn families(cost: &Cost) -> Section {
     ];
     let all = cost.breakdown.split.sum();
     let rows = cost.breakdown.families.iter().map(|share| {
-        let Split { kernel, user } = share.split;
+        let SampleSplit { kernel, user } = share.split;
         vec![
-            share.family.words().to_owned(),
+            share.family.label().to_owned(),
             cost.per_start(share.split.sum()),
             percent(share.split.sum(), all),
             percent(kernel, all),
@@ -224,9 +230,10 @@ fn families(cost: &Cost) -> Section {
         ]
     });
     let rows: Vec<Vec<String>> = rows.collect();
-    let top: Vec<Family> = cost.breakdown.families.iter().take(NAMED).map(|share| share.family).collect();
+    let top: Vec<FunctionFamily> =
+        cost.breakdown.families.iter().take(MAX_NAMED).map(|share| share.family).collect();
     let bars = cost.breakdown.programs.iter().take(6).map(|program| {
-        let of = |family: &Family| {
+        let of = |family: &FunctionFamily| {
             let share = program.families.iter().find(|share| share.family == *family);
             cost.ms_per_start(share.map_or(0, |share| share.split.sum()))
         };
@@ -234,29 +241,29 @@ fn families(cost: &Cost) -> Section {
         parts.push((cost.ms_per_start(program.split.sum()) - parts.iter().sum::<f64>()).max(0.0));
         (program.name.clone(), parts)
     });
-    let figure = Bars {
+    let figure = BarChart {
         title: "CPU time per start by program and by what it is spent on".into(),
         unit: "ms".into(),
         bars: bars.collect(),
-        parts: top.iter().map(|family| family.words().to_owned()).chain(["the rest".to_owned()]).collect(),
+        parts: top.iter().map(|family| family.label().to_owned()).chain(["the rest".to_owned()]).collect(),
     };
-    let mut blocks = vec![Block::Table(Table { columns, rows }), Block::Bars(figure)];
-    let flame = flame(cost);
+    let mut blocks = vec![ReportBlock::Table(ReportTable { columns, rows }), ReportBlock::Bars(figure)];
+    let flame = flame_graph(cost);
     if !flame.is_empty() {
-        blocks.push(Block::Flame(flame));
+        blocks.push(ReportBlock::Flame(flame));
     }
     let resolved = cost.breakdown.resolved;
-    blocks.push(Block::Note(format!(
+    blocks.push(ReportBlock::Note(format!(
         "{} of the time is in a family that says what was done; {} of the programs' frames have a name.",
         percent(cost.breakdown.told, all),
         percent(resolved.named, resolved.frames)
     )));
     if !cost.kernel_symbols {
-        blocks.push(Block::Note(
+        blocks.push(ReportBlock::Note(
             "The kernel hides its functions' addresses: set kernel.kptr_restrict to 0 or 1 to have its time broken down.".into(),
         ));
     }
-    Section {
+    ReportSection {
         title: "What CPU time is spent on".into(),
         text: "By family of functions; shares are of all samples. A page fault is one wherever it happens, copying page tables \
                and taking mappings down are not counted as fork, exec or exit."
@@ -265,7 +272,7 @@ fn families(cost: &Cost) -> Section {
     }
 }
 
-impl Cost {
+impl StartupCost {
     fn ms_per_start(&self, samples: u64) -> f64 {
         samples as f64 * 1e3 / self.frequency_hz as f64 / self.starts.max(1) as f64
     }

@@ -1,19 +1,20 @@
 //! What a sensor says about the toy machine: counters as the kernel would show them.
 
-use super::place::Place;
-use crate::disk::program::Tenant;
-use crate::disk::random::Random;
-use crate::disk::scenario::{Drive, Scenario};
-use elbowroom_types::label::Labels;
+use super::container_io::SimContainerIo;
+use crate::disk::program::DiskTenant;
+use crate::disk::random::SplitMix64;
+use crate::disk::scenario::{DiskScenario, Drive};
+use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::psi::{Pressure, Stall};
 use elbowroom_types::sample::{
-    Container, Disk, DiskStat, Engine, Event, Group, GroupId, GroupIo, IoStat, Limits,
+    CgroupId, CgroupIo, CgroupProperties, CgroupSettings, ContainerEngine, ContainerIdentity, DiskProperties,
+    DiskStat, HostEvent, IoStat,
 };
 use elbowroom_types::unit::{Bytes, Micros};
 
 /// What a disk, or a container on a disk, has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Counters {
+pub(super) struct SimIoCounters {
     rios: f64,
     rbytes: f64,
     rticks: f64,
@@ -27,17 +28,17 @@ pub(super) struct Counters {
 
 /// Whole requests of one program.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Completed {
+pub(super) struct CompletedRequests {
     pub(super) reads: f64,
     pub(super) writes: f64,
     /// Bytes of each.
     pub(super) size: f64,
 }
 
-impl Counters {
+impl SimIoCounters {
     /// Counts completed requests that took `wait` seconds each.
-    pub(super) fn add(&mut self, done: Completed, wait: f64) {
-        let Completed { reads, writes, size } = done;
+    pub(super) fn add(&mut self, done: CompletedRequests, wait: f64) {
+        let CompletedRequests { reads, writes, size } = done;
         self.rios += reads;
         self.rbytes += reads * size;
         self.rticks += reads * wait;
@@ -47,7 +48,7 @@ impl Counters {
     }
 
     /// Counts `seconds` with `queue` requests under way, of which the disk worked on some for the part `used` of the time.
-    pub(super) fn queue(&mut self, queue: f64, used: f64, seconds: f64, random: &mut Random) {
+    pub(super) fn queue(&mut self, queue: f64, used: f64, seconds: f64, random: &mut SplitMix64) {
         self.in_flight = (queue + random.unit()) as u32;
         self.time_in_queue += queue * seconds;
         self.io_ticks += (1.0 - (-1.5 * queue).exp()).max(used.min(1.0)) * seconds;
@@ -76,15 +77,15 @@ impl Counters {
 
 /// A container's measurements: from what it did on each disk, ascending, and the seconds it was stalled.
 pub(super) fn group_io<'a>(
-    group: GroupId,
+    group: CgroupId,
     stalled: Option<f64>,
-    places: impl Iterator<Item = (usize, &'a Place)>,
-) -> GroupIo {
+    places: impl Iterator<Item = (usize, &'a SimContainerIo)>,
+) -> CgroupIo {
     let (mut dirty, mut io) = (0.0, Vec::new());
     for (drive, place) in places {
         dirty += place.dirty();
-        let done = &place.done;
-        let number = Scenario::number(drive);
+        let done = &place.counters;
+        let number = DiskScenario::number(drive);
         if done.ios() >= 1.0 {
             io.push(IoStat {
                 device: number,
@@ -96,7 +97,7 @@ pub(super) fn group_io<'a>(
             });
         }
     }
-    GroupIo { group, stalled: stalled.map(micros), dirty: Some(Bytes(dirty as u64)), io }
+    CgroupIo { group, stalled: stalled.map(micros), dirty: Some(Bytes(dirty as u64)), io }
 }
 
 /// The machine's pressure: the seconds in which all tasks waited, and in which some did.
@@ -106,9 +107,9 @@ pub(super) fn pressure((full, some): (f64, f64)) -> Pressure {
 }
 
 /// A disk as it appears.
-pub(super) fn disk((i, drive): (usize, &Drive)) -> Event {
-    Event::Disk(Disk {
-        number: Scenario::number(i),
+pub(super) fn disk((i, drive): (usize, &Drive)) -> HostEvent {
+    HostEvent::Disk(DiskProperties {
+        number: DiskScenario::number(i),
         name: format!("sd{i}"),
         identity: format!("toy-{i}"),
         rotational: drive.latency > Micros::millis(1),
@@ -119,17 +120,24 @@ pub(super) fn disk((i, drive): (usize, &Drive)) -> Event {
 }
 
 /// A container as it appears.
-pub(super) fn group(id: GroupId, tenant: &Tenant) -> Event {
+pub(super) fn group(id: CgroupId, tenant: &DiskTenant) -> HostEvent {
     let path = format!("/{}", tenant.name);
-    let container = Container {
+    let container = ContainerIdentity {
         id: path.clone(),
         name: Some(tenant.name.clone()),
-        engine: Engine::Plain,
+        engine: ContainerEngine::Plain,
         pod: None,
-        labels: Labels::default(),
+        labels: ContainerLabels::default(),
     };
     let container = Some(container);
-    Event::Group(Group { id, parent: None, path, container, limits: Limits::default(), populated: true })
+    HostEvent::Group(CgroupProperties {
+        id,
+        parent: None,
+        path,
+        container,
+        limits: CgroupSettings::default(),
+        populated: true,
+    })
 }
 
 fn micros(seconds: f64) -> Micros {

@@ -1,18 +1,18 @@
 //! The part of `elbowroom check` that is about disks.
 
-use super::Fact;
-use elbowroom_linux::cgroup::{Controller, Layout, Version};
+use super::Prerequisite;
+use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
 use elbowroom_linux::root::Root;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What a host has for governing disks.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Host {
+struct DiskPrerequisites {
     /// The hierarchy that the io controller is in.
-    io: Option<Version>,
+    io: Option<CgroupVersion>,
     /// The same for memory: page cache is written back in a container's name only where both are in one v2 hierarchy.
-    memory: Option<Version>,
+    memory: Option<CgroupVersion>,
     /// A file that limits the I/O of a container.
     throttle: Option<PathBuf>,
     /// A file that says how long a container waited for I/O.
@@ -22,12 +22,12 @@ struct Host {
 }
 
 /// Facts for the report.
-pub(super) fn facts() -> Vec<Fact> {
-    judge(&look())
+pub(super) fn prerequisites() -> Vec<Prerequisite> {
+    evaluate(&detect())
 }
 
-fn judge(host: &Host) -> Vec<Fact> {
-    let fact = |name, present, value: String, lost| Fact {
+fn evaluate(host: &DiskPrerequisites) -> Vec<Prerequisite> {
+    let fact = |name, present, value: String, lost| Prerequisite {
         name,
         present,
         required: false,
@@ -35,12 +35,12 @@ fn judge(host: &Host) -> Vec<Fact> {
         lost: if present { "" } else { lost },
     };
     let path = |path: &Option<PathBuf>| path.as_ref().map_or("no".to_owned(), |p| p.display().to_string());
-    let version = |version: Option<Version>| match version {
-        Some(Version::V1) => "v1 (blkio)".to_owned(),
-        Some(Version::V2) => "v2 (io)".to_owned(),
+    let version = |version: Option<CgroupVersion>| match version {
+        Some(CgroupVersion::V1) => "v1 (blkio)".to_owned(),
+        Some(CgroupVersion::V2) => "v2 (io)".to_owned(),
         None => "no".to_owned(),
     };
-    let writeback = host.io == Some(Version::V2) && host.memory == Some(Version::V2);
+    let writeback = host.io == Some(CgroupVersion::V2) && host.memory == Some(CgroupVersion::V2);
     vec![
         fact(
             "disk: controller",
@@ -75,25 +75,25 @@ fn judge(host: &Host) -> Vec<Fact> {
     ]
 }
 
-fn look() -> Host {
-    let Some(layout) = Root::host().ok().and_then(|root| Layout::detect(&root).ok()) else {
-        return Host::default();
+fn detect() -> DiskPrerequisites {
+    let Some(layout) = Root::host().ok().and_then(|root| CgroupLayout::detect(&root).ok()) else {
+        return DiskPrerequisites::default();
     };
     let version = |controller| layout.index(controller).map(|at| layout.hierarchies()[at].version);
     let top = |controller| layout.dir(controller, Path::new("")).map(|(_, dir)| dir.path());
-    let io = version(Controller::Io);
-    let throttle = top(Controller::Io).and_then(|top| match io? {
-        Version::V1 => Some(top.join("blkio.throttle.read_bps_device")).filter(|path| path.exists()),
+    let io = version(CgroupController::Io);
+    let throttle = top(CgroupController::Io).and_then(|top| match io? {
+        CgroupVersion::V1 => Some(top.join("blkio.throttle.read_bps_device")).filter(|path| path.exists()),
         // The topmost cgroup has no io.max.
-        Version::V2 => below(&top, "io.max"),
+        CgroupVersion::V2 => below(&top, "io.max"),
     });
     let unified = layout.unified_dir(Path::new("")).map(|dir| dir.path());
-    Host {
+    DiskPrerequisites {
         io,
-        memory: version(Controller::Memory),
+        memory: version(CgroupController::Memory),
         throttle,
         pressure: unified.as_ref().and_then(|top| below(top, "io.pressure")),
-        weights: weights(&top(Controller::Io).unwrap_or_default().join("io.cost.qos")),
+        weights: weights(&top(CgroupController::Io).unwrap_or_default().join("io.cost.qos")),
     }
 }
 
@@ -128,19 +128,19 @@ mod tests {
 
     #[test]
     fn what_is_missing_says_what_is_lost_and_the_way_out() {
-        let facts = judge(&Host::default());
+        let facts = evaluate(&DiskPrerequisites::default());
         assert!(facts.iter().all(|fact| !fact.present && !fact.required && fact.lost.contains(':')));
-        let v1 = Host {
-            io: Some(Version::V1),
-            memory: Some(Version::V1),
+        let v1 = DiskPrerequisites {
+            io: Some(CgroupVersion::V1),
+            memory: Some(CgroupVersion::V1),
             throttle: Some("/b/x".into()),
             pressure: Some("/u/io.pressure".into()),
             weights: vec!["sda (bfq)".into()],
         };
         let missing: Vec<_> =
-            judge(&v1).into_iter().filter(|fact| !fact.present).map(|fact| fact.name).collect();
+            evaluate(&v1).into_iter().filter(|fact| !fact.present).map(|fact| fact.name).collect();
         assert_eq!(missing, ["disk: page cache"]);
-        let v2 = Host { io: Some(Version::V2), memory: Some(Version::V2), ..v1 };
-        assert!(judge(&v2).iter().all(|fact| fact.present && fact.lost.is_empty()));
+        let v2 = DiskPrerequisites { io: Some(CgroupVersion::V2), memory: Some(CgroupVersion::V2), ..v1 };
+        assert!(evaluate(&v2).iter().all(|fact| fact.present && fact.lost.is_empty()));
     }
 }

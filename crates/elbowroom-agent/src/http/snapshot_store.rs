@@ -1,0 +1,240 @@
+//! What snapshots add up to: the newest one, history, and the stream.
+
+use super::live::{LiveAlert, LiveSnapshot, cpus, lasting_alerts};
+use crate::history;
+use crate::history::{HistoryPoint, HistorySeries, HistoryStore};
+use axum::body::Bytes;
+use elbowroom_client::api::{AgentSnapshot, AlertView, ChangeView, ContainerView, MAX_CHANGES};
+use elbowroom_client::change;
+use elbowroom_client::metrics;
+use serde::Serialize;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use tokio::sync::broadcast;
+
+/// Seconds that a reader of the stream may be behind before it is cut off.
+const MAX_LAG: usize = 8;
+
+/// Takes snapshots in the order of time, and answers from them.
+pub(crate) struct SnapshotStore {
+    newest: RwLock<Option<Arc<RenderedSnapshot>>>,
+    history: Mutex<HistoryState>,
+    stream: broadcast::Sender<Bytes>,
+}
+
+/// A snapshot, with its longest answers in words: whoever asks gets the same bytes.
+pub(crate) struct RenderedSnapshot {
+    /// The snapshot.
+    pub(crate) snapshot: AgentSnapshot,
+    json: OnceLock<Bytes>,
+    containers: OnceLock<Bytes>,
+    metrics: OnceLock<Bytes>,
+}
+
+#[derive(Default)]
+struct HistoryState {
+    history: HistoryStore,
+    /// Number of the last change that was taken.
+    last_change: u64,
+    /// The alerts that lasted at the last moment.
+    alerts: Vec<AlertView>,
+}
+
+impl HistoryState {
+    /// The changes that were not taken before.
+    fn unseen(&mut self, changes: &[ChangeView]) -> Vec<change::Change> {
+        // Numbers begin anew with a boot, and a recording may go over one. What is told again is never so far back.
+        let is_old = |change: &ChangeView| change.seq.saturating_add(MAX_CHANGES) < self.last_change;
+        if !changes.is_empty() && changes.iter().all(is_old) {
+            self.last_change = 0;
+        }
+        let new: Vec<&ChangeView> = changes.iter().filter(|change| change.seq > self.last_change).collect();
+        self.last_change = new.iter().map(|change| change.seq).fold(self.last_change, u64::max);
+        new.into_iter().map(|change| change.change.clone()).collect()
+    }
+}
+
+impl SnapshotStore {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            newest: RwLock::new(None),
+            history: Mutex::new(HistoryState::default()),
+            stream: broadcast::Sender::new(MAX_LAG),
+        }
+    }
+
+    /// Takes the next one.
+    pub(crate) fn insert(&self, snapshot: AgentSnapshot) {
+        let mut past = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let containers =
+            snapshot.containers.iter().map(|container| (container.id.as_str(), container_point(container)));
+        past.history.record(snapshot.time_unix_ms, &node_point(&snapshot), containers);
+        // Nobody listens on most nodes at most times.
+        let mut told =
+            (self.stream.receiver_count() > 0).then(|| sse_event("snapshot", &LiveSnapshot::from(&snapshot)));
+        for change in past.unseen(&snapshot.changes) {
+            told.iter_mut().for_each(|told| told.extend(sse_event("change", &change)));
+            past.history.record_change(change);
+        }
+        let lasting: Vec<AlertView> = lasting_alerts(&snapshot).cloned().collect();
+        let before = std::mem::replace(&mut past.alerts, lasting);
+        if let Some(mut told) = told {
+            let ended =
+                before.iter().filter(|alert| !past.alerts.iter().any(|other| same_condition(alert, other)));
+            let began =
+                past.alerts.iter().filter(|alert| !before.iter().any(|other| same_condition(alert, other)));
+            let ended = ended.map(|alert| LiveAlert { began: false, alert });
+            for alert in ended.chain(began.map(|alert| LiveAlert { began: true, alert })) {
+                told.extend(sse_event("alert", &alert));
+            }
+            // Fails where the last listener just left.
+            let _ = self.stream.send(told.into());
+        }
+        drop(past);
+        let newest = RenderedSnapshot {
+            snapshot,
+            json: OnceLock::new(),
+            containers: OnceLock::new(),
+            metrics: OnceLock::new(),
+        };
+        *self.newest.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(newest));
+    }
+
+    /// Takes what changed at a moment of which nothing else is kept.
+    pub(crate) fn insert_changes(&self, changes: Vec<ChangeView>) {
+        let mut past = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        for change in past.unseen(&changes) {
+            past.history.record_change(change);
+        }
+    }
+
+    /// The newest.
+    pub(crate) fn newest(&self) -> Option<Arc<RenderedSnapshot>> {
+        self.newest.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// See [`HistoryStore::query`].
+    pub(crate) fn history(
+        &self,
+        container: Option<&str>,
+        question: &history::HistoryQuery,
+    ) -> Option<history::HistoryResponse> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).history.query(container, question)
+    }
+
+    /// Server-sent events from now on, some for each moment that is taken, beginning with how things are.
+    pub(crate) fn subscribe(&self) -> (Option<Bytes>, broadcast::Receiver<Bytes>) {
+        let stream = self.stream.subscribe();
+        let now =
+            self.newest().map(|moment| sse_event("snapshot", &LiveSnapshot::from(&moment.snapshot)).into());
+        (now, stream)
+    }
+}
+
+impl RenderedSnapshot {
+    /// All of it as JSON.
+    pub(crate) fn json(&self) -> Bytes {
+        self.json.get_or_init(|| json_bytes(&self.snapshot)).clone()
+    }
+
+    /// The containers as JSON.
+    pub(crate) fn containers(&self) -> Bytes {
+        self.containers.get_or_init(|| json_bytes(&self.snapshot.containers)).clone()
+    }
+
+    /// As OpenMetrics text.
+    pub(crate) fn metrics(&self) -> Bytes {
+        self.metrics.get_or_init(|| metrics::metrics_page(&self.snapshot).text().into()).clone()
+    }
+}
+
+/// An answer as JSON.
+pub(crate) fn json_bytes(value: &impl Serialize) -> Bytes {
+    serde_json::to_vec(value)
+        .expect("the API's types are JSON: no map in them has keys that are not strings")
+        .into()
+}
+
+/// One server-sent event.
+fn sse_event(event: &str, data: &impl Serialize) -> Vec<u8> {
+    let mut frame = format!("event: {event}\ndata: ").into_bytes();
+    frame.extend(json_bytes(data));
+    frame.extend(b"\n\n");
+    frame
+}
+
+/// Whether two alerts are the same condition.
+fn same_condition(a: &AlertView, b: &AlertView) -> bool {
+    a.alert.subject() == b.alert.subject()
+}
+
+fn container_point(container: &ContainerView) -> HistoryPoint {
+    let (view, standing) = (&container.view, container.memory.as_ref());
+    let sum = |rate: fn(&elbowroom_govern::disk::ContainerDiskStatus) -> u64| {
+        Some(container.disk.iter().map(rate).sum::<u64>() as f64)
+    };
+    HistoryPoint::default()
+        .with(HistorySeries::CpuEffective, Some(cpus(view.millicpu.get())))
+        .with(HistorySeries::CpuLower, Some(view.cpus_lower.into()))
+        .with(HistorySeries::CpuUpper, Some(view.cpus_upper.into()))
+        .with(HistorySeries::CpuUsed, Some(cpus(container.cpu_used_millicpu)))
+        .with(HistorySeries::MemoryEffective, Some(view.memory.get() as f64))
+        .with(HistorySeries::MemorySoft, Some(view.memory_soft.get() as f64))
+        .with(HistorySeries::MemoryHard, Some(view.memory_hard.get() as f64))
+        .with(HistorySeries::MemoryUsed, Some(container.usage.memory.get() as f64))
+        .with(HistorySeries::DiskRead, sum(|s| s.rbps))
+        .with(HistorySeries::DiskWrite, sum(|s| s.wbps))
+        .with(HistorySeries::MemoryLent, standing.map(|s| s.lent.get() as f64))
+        .with(HistorySeries::MemoryOwed, standing.map(|s| s.entitlement.get() as f64))
+}
+
+/// The machine: what it has for bounds, what is used of it, and what its containers have together.
+fn node_point(snapshot: &AgentSnapshot) -> HistoryPoint {
+    let (node, disks) = (&snapshot.node, &snapshot.disks.disks);
+    let disk = |rate: fn(&elbowroom_govern::disk::DiskView) -> u64| {
+        (!disks.is_empty()).then(|| disks.iter().map(rate).sum::<u64>() as f64)
+    };
+    let memory = |amount: fn(&elbowroom_govern::memory::ContainerMemoryStatus) -> u64| {
+        let standings = || snapshot.containers.iter().filter_map(|container| container.memory.as_ref());
+        standings().next().map(|_| standings().map(amount).sum::<u64>() as f64)
+    };
+    HistoryPoint::default()
+        .with(HistorySeries::CpuUpper, Some(node.cpus.into()))
+        .with(HistorySeries::CpuUsed, node.cpu_used_millicpu.map(cpus))
+        .with(HistorySeries::MemoryHard, Some(node.memory_total.get() as f64))
+        .with(HistorySeries::MemoryUsed, node.memory_used().map(|used| used.get() as f64))
+        .with(HistorySeries::DiskRead, disk(|d| d.rbps))
+        .with(HistorySeries::DiskWrite, disk(|d| d.wbps))
+        .with(HistorySeries::MemoryLent, memory(|s| s.lent.get()))
+        .with(HistorySeries::MemoryOwed, memory(|s| s.entitlement.get()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_client::change::Kind;
+
+    fn changes(numbers: impl IntoIterator<Item = u64>) -> Vec<ChangeView> {
+        let change = |at| change::Change {
+            at,
+            container: "1f".into(),
+            name: None,
+            kind: Kind::Cpu,
+            what: "cpu 1 -> 2".into(),
+            because: "busy".into(),
+        };
+        numbers.into_iter().map(|seq| ChangeView { seq, change: change(seq) }).collect()
+    }
+
+    #[test]
+    fn a_change_is_taken_once_and_numbers_may_begin_anew_with_a_boot() {
+        let mut past = HistoryState::default();
+        let mut taken = |numbers: std::ops::Range<u64>| past.unseen(&changes(numbers)).len();
+        let far = 40 * 86_400_000_000;
+        assert_eq!(taken(far..far + 3), 3);
+        assert_eq!(taken(0..0), 0);
+        assert_eq!(taken(far + 1..far + 5), 2);
+        assert_eq!(taken(7..9), 2, "after a boot");
+        assert_eq!(taken(8..10), 1);
+    }
+}

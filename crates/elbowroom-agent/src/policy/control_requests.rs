@@ -1,0 +1,279 @@
+//! What the owner answers to those who ask on the control socket.
+
+use super::managed_container::{AttachState, DETACH_FAILED};
+use super::policy_loop::PolicyLoop;
+use elbowroom_client::api::{
+    AgentPids, AgentSnapshot, AgentStatus, ContainerView, ControlRequest, ControlResponse, DisksReport,
+    Explanation, MemoryReport, PreparedView,
+};
+use elbowroom_linux::{process, timer};
+use elbowroom_types::probe::ProbeRecord;
+use elbowroom_types::sample::{CgroupId, CgroupProperties, HostEvent};
+use elbowroom_types::unit::Micros;
+use rustix::process::Pid;
+use std::sync::mpsc;
+
+/// How long a `prepare` waits for the container's cgroup to be noticed.
+const PREPARE_TIMEOUT: Micros = Micros::secs(1);
+/// How long after a `prepare` the agent looks whether the view is mounted.
+const MOUNT_CHECK_DELAY: Micros = Micros::millis(500);
+
+impl PolicyLoop {
+    /// Answers a request, now or when what it needs has happened.
+    pub(super) fn handle_request(
+        &mut self,
+        request: ControlRequest,
+        peer: i32,
+        answer: mpsc::SyncSender<ControlResponse>,
+    ) {
+        let response = match request {
+            ControlRequest::List => ControlResponse::List(self.describe_all()),
+            ControlRequest::Show(name) => {
+                match self.find(&name).and_then(|id| self.describe_or_gone(id, &name)) {
+                    Ok(view) => ControlResponse::Container(Box::new(view)),
+                    Err(error) => ControlResponse::Error(error),
+                }
+            }
+            ControlRequest::Explain(name) => match self.explain(&name) {
+                Ok(explanation) => ControlResponse::Explain(Box::new(explanation)),
+                Err(error) => ControlResponse::Error(error),
+            },
+            ControlRequest::Attach(name) => match self.find(&name) {
+                Ok(id) => return self.attach(id, timer::now(), Some(answer)),
+                Err(error) => ControlResponse::Error(error),
+            },
+            ControlRequest::Detach(name) => match self.find(&name) {
+                Ok(id) => return self.detach(id, Some(answer)),
+                Err(error) => ControlResponse::Error(error),
+            },
+            ControlRequest::Prepare(mut prepare) => {
+                if prepare.pid <= 1 {
+                    prepare.pid = peer;
+                }
+                let deadline = timer::now().saturating_add(PREPARE_TIMEOUT);
+                self.preparing.push((prepare, deadline, answer));
+                return self.handle_cgroup_changes();
+            }
+            ControlRequest::Launch(container) => ControlResponse::Launch(self.config.launch_grant(container)),
+            ControlRequest::Label(labelling) => {
+                let name = labelling.container.clone();
+                self.change_labels(&name, |owner, id| owner.label(id, labelling))
+            }
+            ControlRequest::Unlabel(name) => self.change_labels(&name, Self::unlabel),
+            ControlRequest::Probe { container, record } => {
+                match self.apply_probe_record(&container, record) {
+                    Ok(view) => ControlResponse::Container(Box::new(view)),
+                    Err(error) => ControlResponse::Error(error),
+                }
+            }
+            ControlRequest::Disks => ControlResponse::Disks(Box::new(self.disks_report())),
+            ControlRequest::Memory => ControlResponse::Memory(Box::new(self.memory_report())),
+            ControlRequest::Alerts => ControlResponse::Alerts(Box::new(self.alerts.report())),
+            ControlRequest::Findings => ControlResponse::Findings(Box::new(self.alerts.findings())),
+            ControlRequest::Status => ControlResponse::Status(Box::new(self.status())),
+            ControlRequest::Snapshot => ControlResponse::Snapshot(Box::new(AgentSnapshot {
+                time_unix_ms: elbowroom_linux::timer::unix_ms(),
+                node: self.node.view(),
+                status: self.status(),
+                containers: self.describe_all(),
+                disks: self.disks_report(),
+                memory: self.memory_report(),
+                changes: self.recent_changes(),
+                alerts: self.alerts.report(),
+            })),
+            // Answered before it comes here: nothing on this thread reads a disk.
+            ControlRequest::Profiles | ControlRequest::Profile(_) => {
+                ControlResponse::Error("profiles are not the owner's affair".into())
+            }
+        };
+        let _ = answer.send(response);
+    }
+
+    fn change_labels(&mut self, name: &str, change: impl FnOnce(&mut Self, CgroupId)) -> ControlResponse {
+        let found = self.find(name).and_then(|id| {
+            change(self, id);
+            self.describe_or_gone(id, name)
+        });
+        found.map_or_else(ControlResponse::Error, |view| ControlResponse::Container(Box::new(view)))
+    }
+
+    pub(super) fn prepare_pending(&mut self) {
+        let now = timer::now();
+        for (prepare, deadline, answer) in std::mem::take(&mut self.preparing) {
+            let paths = process::cgroup_paths(prepare.pid);
+            let found = process::enclosing_cgroups(&paths).into_iter().find_map(|path| {
+                self.containers.iter().find(|(_, resident)| resident.path == path).map(|(id, _)| *id)
+            });
+            let container = found.and_then(|id| self.views.group(id)?.container.as_ref());
+            let refused = container.and_then(|container| self.config.containers.view_refusal(container));
+            if let Some(why) = refused {
+                let _ = answer.send(ControlResponse::Error(why.to_owned()));
+                continue;
+            }
+            match found {
+                Some(id) => {
+                    let prepared = PreparedView {
+                        view_dir: self.view_dir(id),
+                        surfaces: self.surfaces(),
+                        page: Some(self.page_path(id)),
+                    };
+                    if let Some(resident) = self.containers.get_mut(&id) {
+                        resident.attach =
+                            resident.attach.mounted_by_caller(now.saturating_add(MOUNT_CHECK_DELAY));
+                    }
+                    let _ = answer.send(ControlResponse::Prepared(prepared));
+                }
+                None if now < deadline && process::start_time(prepare.pid).is_some() => {
+                    self.preparing.push((prepare, deadline, answer));
+                }
+                None => {
+                    let _ = answer.send(ControlResponse::Error(format!(
+                        "process {} is in no container's cgroup that the agent knows",
+                        prepare.pid
+                    )));
+                }
+            }
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<CgroupId, String> {
+        let groups = || self.containers.keys().filter_map(|id| self.views.group(*id));
+        let container = |g: &&CgroupProperties| g.container.as_ref().map(|c| (c.id.clone(), c.name.clone()));
+        let exact: Vec<CgroupId> = groups()
+            .filter(|g| {
+                g.path == name || container(g).is_some_and(|(id, n)| id == name || n.as_deref() == Some(name))
+            })
+            .map(|g| g.id)
+            .collect();
+        let matches = if exact.is_empty() {
+            groups()
+                .filter(|g| !name.is_empty() && container(g).is_some_and(|(id, _)| id.starts_with(name)))
+                .map(|g| g.id)
+                .collect()
+        } else {
+            exact
+        };
+        match matches[..] {
+            [id] => Ok(id),
+            [] => Err(format!("no container {}: see `elbowroom list`", printable_name(name))),
+            _ => Err(format!(
+                "{} containers match {}: write more of the id",
+                matches.len(),
+                printable_name(name)
+            )),
+        }
+    }
+
+    fn describe_or_gone(&self, id: CgroupId, name: &str) -> Result<ContainerView, String> {
+        self.describe(id).ok_or_else(|| format!("container {} is gone", printable_name(name)))
+    }
+
+    pub(super) fn describe(&self, id: CgroupId) -> Option<ContainerView> {
+        let (resident, group, view) = (self.containers.get(&id)?, self.views.group(id)?, self.views.get(id)?);
+        let container = group.container.as_ref()?;
+        let (attached, attach_note, missing) = match &resident.attach {
+            AttachState::Done { missing } => (true, None, missing.clone()),
+            AttachState::Waiting { note, .. } => (false, Some(note.clone()), Vec::new()),
+            AttachState::InFlight { .. } => (false, Some("being attached".into()), Vec::new()),
+            AttachState::Disabled(why) => (*why == DETACH_FAILED, Some((*why).into()), Vec::new()),
+        };
+        Some(ContainerView {
+            id: container.id.clone(),
+            name: container.name.clone(),
+            engine: container.engine,
+            pod: container.pod.clone(),
+            labels: container.labels.clone(),
+            labels_by: self.label_overrides.given_by(id).map(str::to_owned),
+            path: group.path.clone(),
+            attached,
+            attach_note,
+            late_usec: resident.view_delay.map(Micros::get),
+            missing,
+            view_dir: self.view_dir(id),
+            view: *view,
+            usage: resident.usage,
+            cpu_used_millicpu: resident.cpu_used_millicpu,
+            disk: self.disk.container_statuses(id, false),
+            memory: self.memory.container_status(id, false),
+            probe: self.probes.view(id, timer::now()),
+        })
+    }
+
+    /// Takes a record that somebody who may ask brings for a container.
+    fn apply_probe_record(&mut self, name: &str, record: ProbeRecord) -> Result<ContainerView, String> {
+        let id = self.find(name)?;
+        let record = record.check().map_err(|error| error.to_string());
+        if let Some(heard) = self.probes.accept_record(id, record, timer::now())? {
+            self.apply(&[HostEvent::Heard(heard)]);
+        }
+        self.describe_or_gone(id, name)
+    }
+
+    fn explain(&self, name: &str) -> Result<Explanation, String> {
+        let id = self.find(name)?;
+        let container = self.describe_or_gone(id, name)?;
+        let explain =
+            self.views.explain(id).ok_or_else(|| format!("container {} is gone", printable_name(name)))?;
+        let (disk, memory) = (self.disk.container_statuses(id, true), self.memory.container_status(id, true));
+        Ok(Explanation { container, explain, disk, memory })
+    }
+
+    fn describe_all(&self) -> Vec<ContainerView> {
+        self.containers.keys().filter_map(|id| self.describe(*id)).collect()
+    }
+
+    fn disks_report(&self) -> DisksReport {
+        self.disk.report(|alert| self.alerts.view_of(alert))
+    }
+
+    fn memory_report(&self) -> MemoryReport {
+        self.memory.report(|alert| self.alerts.view_of(alert))
+    }
+
+    fn status(&self) -> AgentStatus {
+        let (supervisor, view_server) = self.publisher.peers();
+        let number = |pid: Option<Pid>| pid.map_or(0, |pid| pid.as_raw_nonzero().get());
+        AgentStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pids: AgentPids {
+                supervisor: number(supervisor),
+                view_server: number(view_server),
+                policy: std::process::id() as i32,
+            },
+            run_dir: self.run_dir.clone(),
+            tier: self.sensor.tier().name().to_owned(),
+            containers: self.containers.len(),
+            attached: self
+                .containers
+                .values()
+                .filter(|r| matches!(r.attach, AttachState::Done { .. }))
+                .count(),
+            ticks: self.ticks,
+            ticks_missed: self.ticks_missed,
+            cpu_usec: process::own_cpu_time().get(),
+            disk: self.disk.status(),
+            memory: self.memory.status(),
+            hooks: self.alerts.hooks(),
+        }
+    }
+}
+
+/// A name as an error may repeat it: short, on one line.
+fn printable_name(name: &str) -> String {
+    let mut text: String = name.chars().take(80).flat_map(char::escape_debug).collect();
+    if name.chars().count() > 80 {
+        text.push_str("...");
+    }
+    format!("\"{text}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_errors_are_short_and_on_one_line() {
+        assert_eq!(printable_name("a\nb"), "\"a\\nb\"");
+        assert!(printable_name(&"x".repeat(10_000)).len() < 100);
+    }
+}

@@ -1,0 +1,230 @@
+//! One container the policy process looks after.
+
+use super::loadavg::ContainerLoadAvg;
+use super::mounter::MountOutcome;
+use crate::view_server::slots::SlotHandle;
+use elbowroom_linux::view_page::ViewPage;
+use elbowroom_types::sample::Usage;
+use elbowroom_types::unit::Micros;
+use elbowroom_view::pages::mapped::MappedView;
+use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
+use elbowroom_view::rules::View;
+
+/// Retries of a mount start here and double up to [`RETRY_MAX`].
+const RETRY_MIN: Micros = Micros::millis(5);
+/// A container whose mount cannot be made yet is looked at again at least this often.
+const RETRY_MAX: Micros = Micros::secs(2);
+
+/// Why a container is let alone that somebody took the view out of.
+pub(super) const DETACHED: &str = "detached by request";
+
+/// The same where it did not come out.
+pub(super) const DETACH_FAILED: &str = "its view could not be detached";
+
+/// Whether a container's view is mounted in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum AttachState {
+    /// Not yet; `note` says why.
+    Waiting { retry_at: Micros, delay: Micros, note: String },
+    /// A job is with the mounter.
+    InFlight { delay: Micros },
+    /// It is; these surfaces have no file to go over.
+    Done { missing: Vec<String> },
+    /// Nobody wants it to be.
+    Disabled(&'static str),
+}
+
+impl AttachState {
+    /// To be tried at once.
+    pub(super) fn now() -> Self {
+        Self::at(Micros::ZERO, "")
+    }
+
+    /// To be tried at that time of the monotonic clock.
+    pub(super) fn at(retry_at: Micros, note: &str) -> Self {
+        Self::Waiting { retry_at, delay: RETRY_MIN, note: note.to_owned() }
+    }
+
+    /// To be tried again after a pause that grows.
+    pub(super) fn retry(&self, now: Micros, note: String) -> Self {
+        let delay = match self {
+            Self::Waiting { delay, .. } | Self::InFlight { delay } => *delay,
+            Self::Done { .. } | Self::Disabled(_) => RETRY_MIN,
+        };
+        let next = delay.saturating_add(delay).min(RETRY_MAX);
+        Self::Waiting { retry_at: now.saturating_add(delay), delay: next, note }
+    }
+
+    /// Whoever asked for the view mounts it; a look afterwards finds it mounted, or does it. Who asks for a view that is there, as
+    /// the keeper does at each `exec`, changes nothing, nor for one that was taken out.
+    pub(super) fn mounted_by_caller(&self, look_at: Micros) -> Self {
+        match self {
+            Self::Done { .. } | Self::Disabled(DETACHED | DETACH_FAILED) => self.clone(),
+            _ => Self::at(look_at, "being attached by who made it"),
+        }
+    }
+
+    /// What a job leaves behind. What was asked last counts: a mount that ends after a detach was asked for changes nothing,
+    /// nor does a detach after a mount was.
+    pub(super) fn after_job(&self, outcome: MountOutcome, now: Micros) -> Self {
+        match (outcome, matches!(self, Self::Disabled(_))) {
+            (MountOutcome::Attached { missing, .. }, false) => Self::Done { missing },
+            (MountOutcome::NotReady(why), false) => self.retry(now, why.to_owned()),
+            (MountOutcome::Failed(why), false) => self.retry(now, why),
+            (MountOutcome::Detached, true) => Self::Disabled(DETACHED),
+            (MountOutcome::DetachFailed(_), true) => Self::Disabled(DETACH_FAILED),
+            (MountOutcome::Attached { .. } | MountOutcome::NotReady(_) | MountOutcome::Failed(_), true)
+            | (MountOutcome::Detached | MountOutcome::DetachFailed(_), false)
+            | (MountOutcome::Stuck, _) => self.clone(),
+        }
+    }
+}
+
+/// What is kept per container.
+pub(super) struct ManagedContainer {
+    /// Path of its cgroup.
+    pub(super) path: String,
+    pub(super) slot: SlotHandle,
+    /// The same numbers for programs that map them.
+    page: Option<ViewPage>,
+    pub(super) facts: ContainerSnapshot,
+    /// By CPU number.
+    pub(super) times: Vec<CpuTimes>,
+    pub(super) attach: AttachState,
+    /// How long after its first process its view came, where it did not come before.
+    pub(super) view_delay: Option<Micros>,
+    pub(super) load: ContainerLoadAvg,
+    pub(super) usage: Usage,
+    /// When details are read next, on the monotonic clock.
+    pub(super) refresh_at: Micros,
+    /// When they were read last.
+    pub(super) refreshed: Micros,
+    /// Until when pages count as being read.
+    pub(super) hot_until: Micros,
+    /// CPU time at the beginning of the running one-second window, and that of the last one.
+    window: (Micros, Micros),
+    pub(super) cpu_used_millicpu: u64,
+}
+
+impl ManagedContainer {
+    pub(super) fn new(
+        path: String,
+        slot: SlotHandle,
+        facts: ContainerSnapshot,
+        times: Vec<CpuTimes>,
+        attach: AttachState,
+        page: Option<ViewPage>,
+    ) -> Self {
+        Self {
+            path,
+            page,
+            slot,
+            times,
+            attach,
+            view_delay: None,
+            load: ContainerLoadAvg::resumed(facts.load),
+            usage: Usage { memory: facts.memory_usage, ..Usage::default() },
+            facts,
+            refresh_at: Micros::ZERO,
+            refreshed: Micros::ZERO,
+            hot_until: Micros::ZERO,
+            window: (Micros::ZERO, Micros::ZERO),
+            cpu_used_millicpu: 0,
+        }
+    }
+
+    /// Brings the page to what the files say. One that was let go says so instead.
+    pub(super) fn publish_page(&mut self, view: &View) {
+        if self.attach == AttachState::Disabled(DETACHED) {
+            self.retire_page();
+        } else if let Some(page) = &mut self.page {
+            page.publish(&MappedView::of(view, &self.facts));
+        }
+    }
+
+    /// Tells the programs that map the page that nobody keeps it any more.
+    pub(super) fn retire_page(&mut self) {
+        if let Some(page) = &mut self.page {
+            page.publish(&MappedView::DETACHED);
+        }
+    }
+
+    /// Keeps `cpu_used_millicpu` at what was used over the last full second.
+    pub(super) fn update_cpu_used(&mut self, now: Micros) {
+        let (since, used) = self.window;
+        let elapsed = now.saturating_sub(since);
+        if since == Micros::ZERO {
+            self.window = (now, self.usage.cpu);
+        } else if elapsed >= Micros::secs(1) {
+            self.cpu_used_millicpu = self.usage.cpu.saturating_sub(used).get() * 1_000 / elapsed.get();
+            self.window = (now, self.usage.cpu);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_last_counts() {
+        let now = Micros::secs(1);
+        let attached = || MountOutcome::Attached { missing: Vec::new(), anew: true };
+        let let_alone = AttachState::Disabled(DETACHED);
+        // The detach was asked for while the mount was under way, which ends now.
+        for ended in [
+            attached(),
+            MountOutcome::NotReady(""),
+            MountOutcome::Failed(String::new()),
+            MountOutcome::Detached,
+        ] {
+            assert_eq!(let_alone.after_job(ended, now), let_alone);
+        }
+        let stays = let_alone.after_job(MountOutcome::DetachFailed(String::new()), now);
+        assert_eq!(stays, AttachState::Disabled(DETACH_FAILED));
+        assert_eq!(stays.after_job(MountOutcome::Detached, now), let_alone);
+
+        let in_flight = AttachState::InFlight { delay: RETRY_MIN };
+        for ended in [MountOutcome::Detached, MountOutcome::DetachFailed(String::new())] {
+            assert_eq!(in_flight.after_job(ended, now), in_flight);
+        }
+        assert_eq!(in_flight.after_job(MountOutcome::Stuck, now), in_flight);
+        let done = in_flight.after_job(attached(), now);
+        assert_eq!(done, AttachState::Done { missing: Vec::new() });
+        assert_eq!(done.after_job(MountOutcome::Detached, now), done);
+        assert!(matches!(in_flight.after_job(MountOutcome::NotReady(""), now), AttachState::Waiting { .. }));
+    }
+
+    #[test]
+    fn who_asks_again_changes_nothing() {
+        let look_at = Micros::secs(2);
+        for settled in [
+            AttachState::Done { missing: Vec::new() },
+            AttachState::Disabled(DETACHED),
+            AttachState::Disabled(DETACH_FAILED),
+        ] {
+            assert_eq!(settled.mounted_by_caller(look_at), settled);
+        }
+        for open in [
+            AttachState::now(),
+            AttachState::InFlight { delay: RETRY_MIN },
+            AttachState::Disabled("attach = false"),
+        ] {
+            assert!(
+                matches!(open.mounted_by_caller(look_at), AttachState::Waiting { retry_at, .. } if retry_at == look_at)
+            );
+        }
+    }
+
+    #[test]
+    fn retries_back_off_and_never_stop() {
+        let mut attach = AttachState::now();
+        let mut now = Micros::secs(1);
+        for _ in 0..20 {
+            attach = attach.retry(now, String::new());
+            let AttachState::Waiting { retry_at, .. } = attach else { panic!("gave up") };
+            assert!(retry_at > now && retry_at <= now.saturating_add(RETRY_MAX));
+            now = retry_at;
+        }
+    }
+}

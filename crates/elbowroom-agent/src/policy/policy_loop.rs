@@ -1,0 +1,336 @@
+//! The one thread that owns all state of the policy process.
+
+use super::alerts::{AlertDispatcher, NodeObservation};
+use super::disk::DiskEnforcer;
+use super::label_overrides::LabelOverrides;
+use super::limiter::LimiterReply;
+use super::managed_container::ManagedContainer;
+use super::memory::{MemoryEffect, MemoryEnforcer};
+use super::mounter::MountJob;
+use super::node_meter::NodeMeter;
+use super::pressure_notifier::PressureNotifier;
+use super::recent_changes::RecentChanges;
+use crate::config::AgentConfig;
+use crate::probes::{ProbeEvent, ProbeRegistry};
+use crate::view_server::publisher::Publisher;
+use crate::view_server::slots::SlotHandle;
+use anyhow::Result;
+use elbowroom_client::api::{ControlResponse, PrepareRequest};
+use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
+use elbowroom_linux::mount::MountSurface;
+use elbowroom_linux::numa::Numa;
+use elbowroom_linux::root::Root;
+use elbowroom_linux::{Sensor, process, timer};
+use elbowroom_types::sample::{CgroupId, HostEvent};
+use elbowroom_types::unit::Micros;
+use elbowroom_view::rules::{ViewChangeReason, ViewTable};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long a clean stop waits until views are detached; then the supervisor has lost its patience too.
+const DETACH_TIMEOUT: Duration = Duration::from_secs(20);
+/// Every how many ticks it is looked who read what: much more often than any page is renewed.
+const READ_SCAN_TICKS: u64 = 4;
+/// How often it is looked whether the machine has more disks.
+const DISK_SCAN_INTERVAL: Micros = Micros::secs(1);
+
+/// After so many containers went their memory is given back: some MiB.
+const TRIM_AFTER: usize = 100;
+
+/// Time a tick gives to reading what containers do to disks, about 15 us each; what is left is read in the next ticks. So views
+/// are not late, and there is no second thread that shares the tree of groups: five hundred busy containers are read within
+/// 100 to 200 ms of a period of one second, a hundred in one go.
+const DISK_READ_BUDGET: Micros = Micros::millis(2);
+
+/// All state of the policy process.
+pub(super) struct PolicyLoop {
+    pub(super) config: AgentConfig,
+    pub(super) run_dir: PathBuf,
+    pub(super) sensor: Sensor,
+    pub(super) publisher: Publisher,
+    pub(super) views: ViewTable,
+    pub(super) numa: Numa,
+    /// Whether quotas and memory limits are cgroup v2 files.
+    pub(super) limits_in_v2: [bool; 2],
+    pub(super) containers: BTreeMap<CgroupId, ManagedContainer>,
+    /// Views of a policy process before, by what tells their containers apart ([`Sensor::identities`]), until those are met.
+    pub(super) orphans: BTreeMap<u64, SlotHandle>,
+    /// Containers for which there is no view.
+    pub(super) without_view: BTreeSet<CgroupId>,
+    pub(super) disk: DiskEnforcer,
+    pub(super) memory: MemoryEnforcer,
+    pub(super) pressure_notifier: PressureNotifier,
+    pub(super) alerts: AlertDispatcher,
+    pub(super) probes: ProbeRegistry,
+    pub(super) label_overrides: LabelOverrides,
+    pub(super) node: NodeMeter,
+    pub(super) recent_changes: RecentChanges,
+    pub(super) mounter: mpsc::Sender<MountJob>,
+    /// Views that will be mounted, by somebody.
+    pub(super) prefetch: mpsc::SyncSender<(PathBuf, Vec<MountSurface>)>,
+    pub(super) preparing: Vec<(PrepareRequest, Micros, mpsc::SyncSender<ControlResponse>)>,
+    /// When it is looked again whether the machine has more disks.
+    disk_scan_at: Micros,
+    pub(super) ticks: u64,
+    pub(super) ticks_missed: u64,
+    /// Containers that went since memory was given back last.
+    pub(super) removed_since_trim: usize,
+}
+
+impl PolicyLoop {
+    pub(super) fn new(
+        config: AgentConfig,
+        run_dir: PathBuf,
+        sensor: Sensor,
+        publisher: Publisher,
+        (mounter, ahead): (mpsc::Sender<MountJob>, mpsc::SyncSender<(PathBuf, Vec<MountSurface>)>),
+        (disk, memory, alerts): (DiskEnforcer, MemoryEnforcer, AlertDispatcher),
+        voices: ProbeRegistry,
+    ) -> Self {
+        Self {
+            views: ViewTable::new(config.policy),
+            numa: Root::host().map(|root| Numa::read(&root)).unwrap_or_default(),
+            limits_in_v2: limits_in_v2(&sensor),
+            config,
+            run_dir,
+            sensor,
+            pressure_notifier: PressureNotifier::new(publisher.pages()),
+            publisher,
+            containers: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            without_view: BTreeSet::new(),
+            disk,
+            memory,
+            alerts,
+            probes: voices,
+            label_overrides: LabelOverrides::default(),
+            node: NodeMeter::default(),
+            recent_changes: RecentChanges::new(),
+            mounter,
+            prefetch: ahead,
+            preparing: Vec::new(),
+            disk_scan_at: Micros::ZERO,
+            ticks: 0,
+            ticks_missed: 0,
+            removed_since_trim: 0,
+        }
+    }
+
+    /// Learns what is there, and takes over the views of a policy process that died.
+    pub(super) fn start(&mut self) {
+        let events = self.sensor.start();
+        let there: BTreeSet<u64> = events.iter().flat_map(|event| self.identities(event)).collect();
+        for (slot, owner) in self.publisher.slots() {
+            if there.contains(&owner) {
+                self.orphans.insert(owner, slot);
+            } else {
+                // Before anybody is met who has its name now.
+                self.remove_orphan(slot);
+            }
+        }
+        self.apply(&events);
+        for slot in std::mem::take(&mut self.orphans).into_values() {
+            self.remove_orphan(slot);
+        }
+    }
+
+    /// What tells the container that an event is about from any other.
+    fn identities(&self, event: &HostEvent) -> Vec<u64> {
+        match event {
+            HostEvent::Group(group) if group.container.is_some() => self.sensor.identities(group.id),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Takes away the view of a container that went while no policy process ran.
+    fn remove_orphan(&mut self, slot: SlotHandle) {
+        let view = self.publisher.name(slot).unwrap_or_default();
+        tracing::info!(view, "container gone while no policy process ran");
+        let _ = std::fs::remove_file(self.publisher.pages().join(&view));
+        self.pressure_notifier.remove_view(&view);
+        self.publisher.remove(slot);
+    }
+
+    pub(super) fn sensor_fd(&self) -> BorrowedFd<'_> {
+        self.sensor.fd()
+    }
+
+    /// Handles what the kernel told of cgroups that came, went or changed.
+    pub(super) fn handle_cgroup_changes(&mut self) {
+        let events = self.sensor.changes();
+        if !events.is_empty() {
+            self.apply(&events);
+        }
+        if !self.preparing.is_empty() {
+            self.prepare_pending();
+        }
+    }
+
+    /// One period: measure, decide, publish, and the chores that are due.
+    pub(super) fn tick(&mut self, missed: u64) {
+        self.ticks += 1;
+        self.ticks_missed += missed;
+        self.publisher.heartbeat();
+        let now = timer::now();
+        let tick = self.sensor.tick(now);
+        for (group, usage) in &tick.usage {
+            if let Some(resident) = self.containers.get_mut(group) {
+                resident.usage = *usage;
+            }
+        }
+        let seen =
+            NodeObservation { cpu_time: tick.busy, mem_free: tick.mem_free, at_lower_bound: Vec::new() };
+        self.apply(&[HostEvent::Tick(tick)]);
+        if self.ticks.is_multiple_of(READ_SCAN_TICKS) {
+            self.refresh_due(now);
+            self.label_overrides.expired(now).into_iter().for_each(|id| self.unlabel(id));
+            if self.removed_since_trim >= TRIM_AFTER {
+                self.removed_since_trim = 0;
+                process::trim_malloc();
+            }
+        }
+        if now >= self.disk_scan_at {
+            self.disk_scan_at = now.saturating_add(DISK_SCAN_INTERVAL);
+            self.publisher.grow_diskstats();
+        }
+        self.attach_due(now);
+        for id in self.probes.due_checks(now) {
+            let pid = self.init_pid(id);
+            if self.probes.update_location(id, pid) {
+                self.recheck_attach(id);
+            }
+        }
+        if self.disk.is_due(now) {
+            let begin = timer::now();
+            let events = self.sensor.disks_until(begin, begin.saturating_add(DISK_READ_BUDGET));
+            self.disk.on_measured(timer::now().saturating_sub(begin), events.is_some());
+            for event in events.iter().flatten() {
+                self.alerts.apply(event);
+                self.disk.apply_sensed(event);
+            }
+        }
+        let effects = self.memory.tick(now);
+        self.apply_effects(effects);
+        self.disk.tick(now);
+        self.collect_alerts(now, seen);
+    }
+
+    /// Takes what governors and the node itself have to say to those who are told.
+    fn collect_alerts(&mut self, now: Micros, seen: NodeObservation) {
+        self.disk.take_alerts().into_iter().for_each(|alert| self.alerts.record(alert));
+        if self.alerts.is_due(now) {
+            let squeezed =
+                self.containers.iter().filter_map(|(id, resident)| self.at_lower_bound(*id, resident));
+            let squeezed = squeezed.collect();
+            self.alerts.check_node(now, NodeObservation { at_lower_bound: squeezed, ..seen });
+        }
+        self.alerts.deliver(now);
+    }
+
+    /// The name of a container that is busy and has been taken down to a lower bound that is below its upper one.
+    fn at_lower_bound(&self, id: CgroupId, resident: &ManagedContainer) -> Option<String> {
+        let view = self.views.get(id)?;
+        let full = u64::from(view.cpus) * 1_000;
+        let is = view.cpus == view.cpus_lower
+            && view.cpus_lower < view.cpus_upper
+            && resident.cpu_used_millicpu >= self.config.policy.cpu_busy.of(full);
+        let container = is.then(|| self.views.group(id)?.container.as_ref()).flatten()?;
+        Some(container.name.clone().unwrap_or_else(|| resident.path.clone()))
+    }
+
+    /// Takes an answer of the limiter.
+    pub(super) fn on_limiter_reply(&mut self, told: LimiterReply) {
+        match told {
+            LimiterReply::Memory(done, user) => {
+                let (again, effects) = self.memory.on_limiter_reply(done, user);
+                self.apply_effects(effects);
+                if let Some(event) = again {
+                    self.apply(&[event]);
+                }
+            }
+            told => self.disk.on_limiter_reply(told),
+        }
+    }
+
+    /// Does what the memory governor leaves to the owner.
+    pub(super) fn apply_effects(&mut self, effects: Vec<MemoryEffect>) {
+        for effect in effects {
+            match effect {
+                MemoryEffect::Export(export) => self.apply(&[HostEvent::Export(export)]),
+                MemoryEffect::NotifyPressure(group) => self.pressure_notifier.notify(&self.view_name(group)),
+                MemoryEffect::Warn(alert) => self.alerts.record(alert),
+            }
+        }
+    }
+
+    /// Takes what an application said about itself.
+    pub(super) fn on_probe(&mut self, said: ProbeEvent) {
+        if let Some(heard) = self.probes.on_probe(said, timer::now()) {
+            self.apply(&[HostEvent::Heard(heard)]);
+        }
+    }
+
+    /// Takes limits off and views out, so that a clean stop leaves nothing behind; before a restart, only limits.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        // First, and beside the rest: of the time there is for a stop, hooks and a slow disk may take half.
+        let detached = (!self.publisher.keeps_views_on_stop()).then(|| self.detach_all());
+        self.probes.stop();
+        self.disk.stop();
+        self.alerts.stop();
+        detached.map_or(Ok(()), |detached| detached.recv_timeout(DETACH_TIMEOUT)).map_err(|_| {
+            anyhow::anyhow!("views could not be detached in {} s: look for fuse.elbowroom in the containers' mount tables", DETACH_TIMEOUT.as_secs())
+        })
+    }
+
+    pub(super) fn apply(&mut self, events: &[HostEvent]) {
+        for event in events {
+            if let Some(id) = self.exempted_group(event) {
+                self.remove_from_governors(id);
+            }
+        }
+        let known = |event| self.label_overrides.apply(self.memory.without_own_limits(event));
+        let events: Vec<Cow<'_, HostEvent>> = events.iter().map(known).collect();
+        let events = || events.iter().map(Cow::as_ref);
+        let changes = self.views.apply_all(events());
+        let mut stale: Vec<CgroupId> = Vec::new();
+        for change in &changes {
+            tracing::debug!(container = change.id.0, %change, "view changed");
+            self.recent_changes.push_view(change, || self.disk.container_name(change.id).cloned());
+            match change.because {
+                ViewChangeReason::Gone => self.remove_container(change.id),
+                _ => stale.push(change.id),
+            }
+        }
+        let mut effects = Vec::new();
+        for event in events() {
+            self.node.apply(event);
+            if let HostEvent::Group(group) = event {
+                self.add_container(group);
+                // A setting that changes no effective value (shares, a soft limit) still shows in its own file.
+                stale.push(group.id);
+            }
+            let governed = self.config.containers.mask_ungoverned(event);
+            self.disk.apply(&governed);
+            self.alerts.apply(event);
+            effects.extend(self.memory.apply(&governed));
+        }
+        stale.sort_unstable();
+        stale.dedup();
+        for id in stale {
+            self.publish_view(id);
+        }
+        self.apply_effects(effects);
+    }
+}
+
+/// Whether limits of CPU and of memory are in cgroup v2. A controller that is nowhere has no files to cover.
+fn limits_in_v2(sensor: &Sensor) -> [bool; 2] {
+    let layout = sensor.layout();
+    let version = |controller| layout.index(controller).map(|at| layout.hierarchies()[at].version);
+    [CgroupController::Cpu, CgroupController::Memory]
+        .map(|controller| version(controller) == Some(CgroupVersion::V2))
+}

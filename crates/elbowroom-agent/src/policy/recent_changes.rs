@@ -1,0 +1,139 @@
+//! What changed lately, with reasons: what somebody who takes a snapshot a second must not miss.
+
+use super::policy_loop::PolicyLoop;
+use elbowroom_client::api::{ChangeView, ContainerRef, MAX_CHANGES};
+use elbowroom_client::change;
+use elbowroom_client::change::Kind;
+use elbowroom_client::number_format;
+use elbowroom_govern::disk::Cap;
+use elbowroom_govern::memory::MemoryDecision;
+use elbowroom_linux::timer;
+use elbowroom_types::sample::CgroupId;
+use elbowroom_types::unit::Micros;
+use elbowroom_view::rules::{ViewChange, ViewChangeReason, ViewDelta};
+use std::collections::VecDeque;
+
+/// How far back a snapshot tells: whoever takes one a second may miss four.
+const WINDOW_MS: u64 = 5_000;
+/// The last changes.
+#[derive(Debug)]
+pub(super) struct RecentChanges {
+    changes: VecDeque<RecentChange>,
+    /// Number of the next one.
+    next: u64,
+    /// Decisions of governors until here are among them.
+    decisions_until: Micros,
+}
+
+/// A change, not yet in words: most are never asked for.
+#[derive(Debug)]
+struct RecentChange {
+    seq: u64,
+    at: u64,
+    content: ChangeContent,
+}
+
+#[derive(Debug)]
+enum ChangeContent {
+    View(ViewChange),
+    History(Box<change::Change>),
+}
+
+impl RecentChanges {
+    /// None yet. Numbers begin where no policy process before can have come to, whatever becomes of the time of day; but
+    /// for a recording, nobody who remembers them outlives a boot.
+    pub(super) fn new() -> Self {
+        Self { changes: VecDeque::new(), next: timer::now_boot().get(), decisions_until: Micros::ZERO }
+    }
+
+    /// Takes a change of a view; `named` is asked for what will have no name any more when somebody asks.
+    pub(super) fn push_view(&mut self, change: &ViewChange, named: impl FnOnce() -> Option<ContainerRef>) {
+        let told = match change.because {
+            ViewChangeReason::Gone => {
+                named().map(|named| view_change(change, 0, named)).map(Box::new).map(ChangeContent::History)
+            }
+            _ => Some(ChangeContent::View(*change)),
+        };
+        if let Some(told) = told {
+            self.push(elbowroom_linux::timer::unix_ms(), told);
+        }
+    }
+
+    fn push(&mut self, at: u64, mut what: ChangeContent) {
+        if let ChangeContent::History(change) = &mut what {
+            change.at = at;
+        }
+        if self.changes.len() as u64 == MAX_CHANGES {
+            self.changes.pop_front();
+        }
+        self.changes.push_back(RecentChange { seq: self.next, at, content: what });
+        self.next += 1;
+    }
+
+    fn last(&self, now: u64, named: impl Fn(CgroupId) -> Option<ContainerRef>) -> Vec<ChangeView> {
+        let tell = |kept: &RecentChange| {
+            let change = match &kept.content {
+                ChangeContent::View(change) => view_change(change, kept.at, named(change.id)?),
+                ChangeContent::History(change) => (**change).clone(),
+            };
+            Some(ChangeView { seq: kept.seq, change })
+        };
+        // Decisions are gathered later than they were made, so the order of numbers is not that of times.
+        self.changes.iter().filter(|kept| kept.at + WINDOW_MS >= now).filter_map(tell).collect()
+    }
+}
+
+impl PolicyLoop {
+    /// What changed in the last seconds.
+    pub(super) fn recent_changes(&mut self) -> Vec<ChangeView> {
+        self.collect_decisions();
+        self.recent_changes
+            .last(elbowroom_linux::timer::unix_ms(), |id| self.disk.container_name(id).cloned())
+    }
+
+    /// Takes in what governors decided since the last time.
+    fn collect_decisions(&mut self) {
+        let (now, now_unix) = (timer::now(), elbowroom_linux::timer::unix_ms());
+        let since = std::mem::replace(&mut self.recent_changes.decisions_until, now);
+        let mut decisions: Vec<(Micros, change::Change)> = Vec::new();
+        for id in self.containers.keys() {
+            let Some(named) = self.disk.container_name(*id) else { continue };
+            for standing in self.disk.container_statuses(*id, true) {
+                let new = standing.decisions.iter().filter(|cap| cap.at > since);
+                decisions.extend(new.map(|cap| (cap.at, cap_change(cap, &standing.name, named))));
+            }
+            let standing = self.memory.container_status(*id, true);
+            let new = standing.iter().flat_map(|s| &s.decisions).filter(|decision| decision.at > since);
+            decisions.extend(new.map(|decision| (decision.at, decision_change(decision, named))));
+        }
+        decisions.sort_by_key(|(at, _)| *at);
+        for (at, change) in decisions {
+            let ago_ms = now.saturating_sub(at).get() / 1_000;
+            self.recent_changes
+                .push(now_unix.saturating_sub(ago_ms), ChangeContent::History(Box::new(change)));
+        }
+    }
+}
+
+fn view_change(change: &ViewChange, at: u64, named: ContainerRef) -> change::Change {
+    let kind = match change.what {
+        ViewDelta::Cpu { .. } => Kind::Cpu,
+        ViewDelta::Memory { .. } => Kind::Memory,
+    };
+    let (what, because) = (change.what.to_string(), change.because.to_string());
+    change::Change { at, container: named.id, name: named.name, kind, what, because }
+}
+
+fn cap_change(cap: &Cap, disk: &str, named: &ContainerRef) -> change::Change {
+    let what = format!("{disk}: {}", number_format::io_limits(cap.max));
+    history_change(Kind::Disk, what, &cap.because, named)
+}
+
+fn decision_change(decision: &MemoryDecision, named: &ContainerRef) -> change::Change {
+    history_change(Kind::Memory, number_format::what(decision.what), &decision.because, named)
+}
+
+fn history_change(kind: Kind, what: String, because: &str, named: &ContainerRef) -> change::Change {
+    let because = because.to_owned();
+    change::Change { at: 0, container: named.id.clone(), name: named.name.clone(), kind, what, because }
+}

@@ -1,0 +1,76 @@
+//! Keeps the black box of the agent, on a thread of its own: the disk it goes to may be slow, full, or gone.
+//!
+//! The owner gives a snapshot when it is asked for one, as to anybody on the control socket; taking it apart, packing and writing it is
+//! not its business.
+
+use super::{Mailbox, PolicyMessage};
+use crate::recorder::settings::RecorderSettings;
+use crate::recorder::writer::RingWriter;
+use anyhow::{Result, bail};
+use elbowroom_client::api::{AgentSnapshot, ControlRequest, ControlResponse};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How long the owner may take.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
+/// After a failure, the next attempt is not made sooner.
+const RETRY_DELAY: Duration = Duration::from_secs(10);
+
+/// Starts the thread.
+pub(super) fn spawn(settings: &RecorderSettings, state_dir: &Path, mailbox: Mailbox) {
+    let (dir, settings) = (settings.directory(state_dir), settings.clone());
+    std::thread::Builder::new()
+        .name("recorder".into())
+        .spawn(move || {
+            let period = Duration::from_micros(settings.period.get());
+            let mut record = SnapshotRecorder { dir, settings, writer: None };
+            let mut failing = false;
+            loop {
+                let began = Instant::now();
+                let outcome = request_snapshot(&mailbox).and_then(|snapshot| record.write(snapshot));
+                match &outcome {
+                    Err(error) if !failing => tracing::warn!(
+                        directory = %record.dir.display(), because = elbowroom_client::output::one_line(error), "nothing is recorded; trying again"
+                    ),
+                    Ok(()) if failing => tracing::info!(directory = %record.dir.display(), "recording again"),
+                    _ => {}
+                }
+                failing = outcome.is_err();
+                let pause = if failing { period.max(RETRY_DELAY) } else { period };
+                std::thread::sleep(pause.saturating_sub(began.elapsed()));
+            }
+        })
+        .expect("threads can be created at start");
+}
+
+/// A recording that goes on whatever happens to its directory.
+struct SnapshotRecorder {
+    dir: PathBuf,
+    settings: RecorderSettings,
+    writer: Option<RingWriter>,
+}
+
+impl SnapshotRecorder {
+    fn write(&mut self, snapshot: AgentSnapshot) -> Result<()> {
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            empty => empty.insert(RingWriter::open(&self.dir, self.settings.max_size)?),
+        };
+        let outcome = writer.write(snapshot);
+        if outcome.is_err() {
+            // The directory may be another one now: mounted over, or made again.
+            self.writer = None;
+        }
+        outcome
+    }
+}
+
+fn request_snapshot(mailbox: &Mailbox) -> Result<AgentSnapshot> {
+    let (answer, response) = mpsc::sync_channel(1);
+    mailbox.send(PolicyMessage::ControlRequest { request: ControlRequest::Snapshot, peer: 0, answer });
+    match response.recv_timeout(SNAPSHOT_TIMEOUT) {
+        Ok(ControlResponse::Snapshot(snapshot)) => Ok(*snapshot),
+        _ => bail!("the agent is busy or stopping"),
+    }
+}

@@ -1,0 +1,177 @@
+//! What a container's user set, where something of ours is in its place: views and governors know only that.
+
+use elbowroom_linux::memory::UserLimits;
+use elbowroom_types::memory::MemoryOrder;
+use elbowroom_types::sample::{CgroupId, CgroupProperties, CgroupSettings, HostEvent};
+use elbowroom_types::unit::{Bytes, Limit};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// What is known of all groups that something of ours was ordered for.
+#[derive(Default)]
+pub(super) struct UserLimitOverlay {
+    groups: BTreeMap<CgroupId, GroupOverlay>,
+}
+
+#[derive(Default)]
+struct GroupOverlay {
+    /// As the sensor told it last.
+    raw: Option<CgroupProperties>,
+    /// Its limits as they were given on.
+    published: CgroupSettings,
+    /// What was there before ours.
+    user: UserLimits,
+    /// The last values of ours that were ordered: they may be read before it is told that they are in force.
+    low: Option<Limit<Bytes>>,
+    min: Option<Limit<Bytes>>,
+    high: Option<Limit<Bytes>>,
+    soft: Option<Limit<Bytes>>,
+}
+
+impl UserLimitOverlay {
+    /// An event without anything of ours.
+    pub(super) fn apply<'a>(&mut self, event: &'a HostEvent) -> Cow<'a, HostEvent> {
+        match event {
+            HostEvent::Group(group) if group.container.is_some() => {
+                let mask = self.groups.entry(group.id).or_default();
+                let limits = mask.limits(&group.limits);
+                mask.raw = Some(group.clone());
+                mask.published = limits;
+                match limits == group.limits {
+                    true => Cow::Borrowed(event),
+                    false => Cow::Owned(HostEvent::Group(CgroupProperties { limits, ..group.clone() })),
+                }
+            }
+            HostEvent::Gone(id) => {
+                self.groups.remove(id);
+                Cow::Borrowed(event)
+            }
+            event => Cow::Borrowed(event),
+        }
+    }
+
+    /// A container as the sensor told it last.
+    pub(super) fn raw(&self, id: CgroupId) -> Option<&CgroupProperties> {
+        self.groups.get(&id)?.raw.as_ref()
+    }
+
+    /// An order is given away.
+    pub(super) fn on_order(&mut self, order: &MemoryOrder) {
+        match order {
+            MemoryOrder::Protect(protect) => {
+                let mask = self.groups.entry(protect.group).or_default();
+                (mask.low, mask.min) = (Some(Limit::At(protect.low)), Some(Limit::At(protect.min)));
+                mask.soft = Some(protect.soft);
+            }
+            MemoryOrder::Lease(lease) => {
+                self.groups.entry(lease.group).or_default().high = Some(Limit::At(lease.high))
+            }
+            MemoryOrder::Reclaim(_)
+            | MemoryOrder::Release(_)
+            | MemoryOrder::Export(_)
+            | MemoryOrder::Alert(_) => {}
+        }
+    }
+
+    /// An order was answered. The group to tell of again, where what is known of it has changed.
+    pub(super) fn on_reply(&mut self, id: CgroupId, user: UserLimits) -> Option<HostEvent> {
+        let mask = self.groups.get_mut(&id)?;
+        mask.user = user;
+        let raw = mask.raw.as_ref()?;
+        (mask.limits(&raw.limits) != mask.published).then(|| HostEvent::Group(raw.clone()))
+    }
+}
+
+impl GroupOverlay {
+    fn limits(&self, raw: &CgroupSettings) -> CgroupSettings {
+        let known = self.raw.is_some();
+        let pick = |raw: Option<Limit<Bytes>>,
+                    user: Option<Limit<Bytes>>,
+                    ours: Option<Limit<Bytes>>,
+                    given| match user {
+            Some(user) => Some(user),
+            None if known && raw.is_some() && page_aligned(ours) == page_aligned(raw) => given,
+            None => raw,
+        };
+        CgroupSettings {
+            memory_low: pick(raw.memory_low, self.user.memory_low, self.low, self.published.memory_low),
+            memory_min: pick(raw.memory_min, self.user.memory_min, self.min, self.published.memory_min),
+            memory_high: pick(raw.memory_high, self.user.memory_high, self.high, self.published.memory_high),
+            memory_soft: pick(raw.memory_soft, self.user.memory_soft, self.soft, self.published.memory_soft),
+            ..*raw
+        }
+    }
+}
+
+/// As the kernel keeps it: whole pages.
+fn page_aligned(limit: Option<Limit<Bytes>>) -> Option<Limit<u64>> {
+    Some(match limit? {
+        Limit::At(bytes) => Limit::At(bytes.get() >> 12),
+        Limit::Max => Limit::Max,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_types::label::ContainerLabels;
+    use elbowroom_types::memory::ReclaimProtection;
+    use elbowroom_types::sample::{ContainerEngine, ContainerIdentity};
+    use elbowroom_types::unit::Micros;
+
+    const AT: fn(u64) -> Option<Limit<Bytes>> = |mib| Some(Limit::At(Bytes::mib(mib)));
+
+    fn group(limits: CgroupSettings) -> HostEvent {
+        let container = ContainerIdentity {
+            id: "a".into(),
+            name: None,
+            engine: ContainerEngine::Docker,
+            pod: None,
+            labels: ContainerLabels::default(),
+        };
+        let (id, path) = (CgroupId(1), "/a".to_owned());
+        HostEvent::Group(CgroupProperties {
+            id,
+            parent: None,
+            path,
+            container: Some(container),
+            limits,
+            populated: true,
+        })
+    }
+
+    fn low(masks: &mut UserLimitOverlay, mib: u64) -> Option<Limit<Bytes>> {
+        match masks
+            .apply(&group(CgroupSettings { memory_low: AT(mib), ..CgroupSettings::default() }))
+            .as_ref()
+        {
+            HostEvent::Group(group) => group.limits.memory_low,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn protect(mib: u64) -> MemoryOrder {
+        let (at, group, min, soft) = (Micros::ZERO, CgroupId(1), Bytes::ZERO, Limit::Max);
+        MemoryOrder::Protect(ReclaimProtection { at, group, low: Bytes::mib(mib), min, soft })
+    }
+
+    #[test]
+    fn what_we_wrote_is_not_the_users_whenever_it_is_read() {
+        let mut masks = UserLimitOverlay::default();
+        assert_eq!(low(&mut masks, 10), AT(10));
+        masks.on_order(&protect(500));
+        assert_eq!(low(&mut masks, 500), AT(10), "read before it was told that it is in force");
+        assert_eq!(
+            masks.on_reply(CgroupId(1), UserLimits { memory_low: AT(10), ..UserLimits::default() }),
+            None
+        );
+        assert_eq!(low(&mut masks, 500), AT(10));
+        assert_eq!(
+            masks.on_reply(CgroupId(1), UserLimits::default()),
+            None,
+            "released: it is read again soon"
+        );
+        assert_eq!(low(&mut masks, 10), AT(10));
+        assert_eq!(low(&mut masks, 30), AT(30), "the user's own");
+    }
+}

@@ -1,0 +1,308 @@
+//! Who has a probe, what it said last, and whether that still counts.
+
+use super::listener::{ProbeEvent, ProbeListener};
+use super::poller::ProbePoller;
+use super::settings::ProbeSettings;
+use super::source::ProbeProblem;
+use elbowroom_client::api::ProbeView;
+use elbowroom_linux::probe::network::NetNamespace;
+use elbowroom_linux::process;
+use elbowroom_types::memory::ProbeUpdate;
+use elbowroom_types::probe::{Freshness, ProbeMeter, ProbeRecord, ProbeReport};
+use elbowroom_types::sample::{CgroupId, ContainerIdentity};
+use elbowroom_types::unit::Micros;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time between two looks at who is where and who fell silent.
+const CHECK_INTERVAL: Micros = Micros::secs(1);
+/// How long a stop waits for sources that are being asked; programs are killed at once.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest text of a problem that is kept.
+const MAX_PROBLEM_CHARS: usize = 300;
+
+/// Brings what was said to the owner's thread.
+pub type ProbeSink = Arc<dyn Fn(ProbeEvent) + Send + Sync>;
+
+/// Every container's probe.
+pub struct ProbeRegistry {
+    configured: Vec<ProbeSettings>,
+    listener: Option<ProbeListener>,
+    /// The way to the owner.
+    sink: ProbeSink,
+    /// The host's network: programs in it use the host's socket.
+    host_network: Option<NetNamespace>,
+    containers: BTreeMap<CgroupId, ContainerProbe>,
+    next_check: Micros,
+}
+
+struct ContainerProbe {
+    path: String,
+    probe: ProbeSettings,
+    /// It was asked for by configuration or label: silence is worth a word.
+    expected: bool,
+    meter: ProbeMeter,
+    last_report: Option<(Micros, ProbeReport)>,
+    location: Option<ProcessLocation>,
+    poller: Option<ProbePoller>,
+    accepted: u64,
+    refused: u64,
+    problem: Option<ProbeProblem>,
+    freshness: Freshness,
+}
+
+/// Where a container's processes are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct ProcessLocation {
+    pid: u32,
+    started: Micros,
+    network: NetNamespace,
+}
+
+impl ProbeRegistry {
+    /// Listens on `path`; `tell` brings what is said to [`Self::on_probe`]. Without a socket the other ways still work.
+    pub fn open(probes: Vec<ProbeSettings>, path: &Path, tell: ProbeSink) -> Self {
+        let own = NetNamespace::own().ok();
+        let listener = ProbeListener::start(path, tell.clone())
+            .inspect_err(|error| {
+                tracing::warn!(path = %path.display(), %error, "programs cannot send what they say of themselves");
+            })
+            .ok();
+        Self {
+            configured: probes,
+            listener,
+            sink: tell,
+            host_network: own,
+            containers: BTreeMap::new(),
+            next_check: Micros::ZERO,
+        }
+    }
+
+    /// Knows a container from now on.
+    pub fn add_container(&mut self, id: CgroupId, path: &str, container: &ContainerIdentity) {
+        if self.containers.contains_key(&id) {
+            return;
+        }
+        // The configuration is the administrator's: it counts more than what a container brings along.
+        let configured = self.configured.iter().find(|probe| probe.matches_container(container)).cloned();
+        let label = container.labels.probe.as_deref();
+        let (mut problem, mut expected) = (None, configured.is_some());
+        let probe = configured.or_else(|| {
+            expected = label.is_some();
+            ProbeSettings::parse(label?, false)
+                .inspect_err(|error| {
+                    let why = elbowroom_client::output::one_line(error);
+                    tracing::warn!(container = path, because = why, "a container's label is no probe");
+                    problem = Some(why);
+                })
+                .ok()
+        });
+        let voice = ContainerProbe {
+            path: path.to_owned(),
+            probe: probe.unwrap_or_default(),
+            expected,
+            meter: ProbeMeter::default(),
+            last_report: None,
+            location: None,
+            poller: None,
+            accepted: 0,
+            refused: 0,
+            problem,
+            freshness: Freshness::Absent,
+        };
+        self.containers.insert(id, voice);
+    }
+
+    /// Listens no longer, and ends what was started to be asked.
+    pub fn stop(&mut self) {
+        self.listener = None;
+        let pollers = self.containers.values_mut().filter_map(|voice| voice.poller.take()).collect();
+        ProbePoller::stop_all(pollers, STOP_TIMEOUT);
+    }
+
+    /// The container is gone.
+    pub fn remove_container(&mut self, id: CgroupId) {
+        if let Some(ContainerProbe { location: Some(place), .. }) = self.containers.remove(&id) {
+            self.release_network(place.network);
+        }
+    }
+
+    /// Takes what was said; what governors are told of it.
+    pub fn on_probe(&mut self, said: ProbeEvent, now: Micros) -> Option<ProbeUpdate> {
+        match said {
+            ProbeEvent::Polled { group, record } => self.accept_record(group, record, now).ok().flatten(),
+            ProbeEvent::Datagram { network, paths, record, reply_to: back } => {
+                let taken = match self.sender_container(network, &paths) {
+                    Some(group) => self.accept_record(group, record, now),
+                    None => {
+                        Err("you are in no container that the agent knows: see `elbowroom list`".to_owned())
+                    }
+                };
+                let (heard, text) = match taken {
+                    Ok(heard) => (heard, String::new()),
+                    Err(why) => (None, why),
+                };
+                if let (Some(listener), Some(back)) = (&self.listener, back) {
+                    listener.answer(back, text);
+                }
+                heard
+            }
+            ProbeEvent::SocketUnavailable { network, why } => {
+                let there = |voice: &&mut ContainerProbe| {
+                    voice.location.is_some_and(|place| place.network == network)
+                };
+                for voice in self.containers.values_mut().filter(there) {
+                    voice.problem = Some(format!("no socket in its network: {why}"));
+                }
+                None
+            }
+        }
+    }
+
+    /// A record of a container, whoever brought it. The error is for the sender.
+    pub fn accept_record(
+        &mut self,
+        id: CgroupId,
+        record: Result<ProbeRecord, ProbeProblem>,
+        now: Micros,
+    ) -> Result<Option<ProbeUpdate>, ProbeProblem> {
+        let voice = self.containers.get_mut(&id).ok_or("the container is gone")?;
+        let record = record.inspect_err(|why| {
+            voice.refused += 1;
+            voice.problem = Some(why.chars().take(MAX_PROBLEM_CHARS).collect());
+        })?;
+        voice.accepted += 1;
+        voice.problem = None;
+        let Some(report) = voice.meter.report(&record, voice.probe.terms(), now) else { return Ok(None) };
+        if voice.freshness != Freshness::Fresh {
+            tracing::info!(container = voice.path, source = voice.probe.source(), "probe heard");
+            voice.freshness = Freshness::Fresh;
+        }
+        voice.last_report = Some((now, report));
+        Ok(Some(ProbeUpdate { at: now, until: now.saturating_add(voice.probe.ttl), group: id, report }))
+    }
+
+    /// The container that the sender of a datagram is in: the innermost around its cgroup. A sender that is gone is known by the
+    /// network it sent in, where only one container is.
+    fn sender_container(&self, network: Option<NetNamespace>, paths: &[String]) -> Option<CgroupId> {
+        if !paths.is_empty() {
+            let at =
+                |path: &str| self.containers.iter().find(|(_, voice)| voice.path == path).map(|(id, _)| *id);
+            return process::enclosing_cgroups(paths).into_iter().find_map(at);
+        }
+        let there =
+            |voice: &ContainerProbe| voice.location.is_some_and(|place| Some(place.network) == network);
+        let mut there = self.containers.iter().filter(|(_, voice)| network.is_some() && there(voice));
+        match (there.next(), there.next()) {
+            (Some((id, _)), None) => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// The containers whose place is to be looked for now, if it is time to look at all.
+    pub fn due_checks(&mut self, now: Micros) -> Vec<CgroupId> {
+        if now < self.next_check {
+            return Vec::new();
+        }
+        self.next_check = now.saturating_add(CHECK_INTERVAL);
+        let mut lost = Vec::new();
+        for (id, voice) in &mut self.containers {
+            voice.update_freshness(now);
+            let gone = |place: ProcessLocation| process::start_time(place.pid as i32) != Some(place.started);
+            if voice.location.is_none_or(gone) {
+                lost.push(*id);
+            }
+        }
+        lost
+    }
+
+    /// A container's first process is this one now, or there is none; whether it is another one than before.
+    pub fn update_location(&mut self, id: CgroupId, pid: Option<u32>) -> bool {
+        let place = pid.and_then(|pid| {
+            let (started, network) = (process::start_time(pid as i32)?, NetNamespace::of(pid).ok()?);
+            Some(ProcessLocation { pid, started, network })
+        });
+        let Some(voice) = self.containers.get_mut(&id) else { return false };
+        let before = std::mem::replace(&mut voice.location, place);
+        if before == place {
+            return false;
+        }
+        voice.poller = None;
+        if let Some(place) = place.filter(|_| voice.probe.is_polled()) {
+            let tell = self.sink.clone();
+            let tell = move |record| tell(ProbeEvent::Polled { group: id, record });
+            match ProbePoller::start(voice.probe.clone(), place.pid, tell) {
+                Ok(poller) => voice.poller = Some(poller),
+                Err(error) => voice.problem = Some(format!("no thread to ask with: {error}")),
+            }
+        }
+        if let Some(before) = before.filter(|before| place.is_none_or(|now| now.network != before.network)) {
+            self.release_network(before.network);
+        }
+        if let (Some(place), Some(listener)) = (place, &self.listener)
+            && Some(place.network) != self.host_network
+            && self.count_in_network(place.network) == 1
+        {
+            listener.add(place.network, place.pid);
+        }
+        before.is_some() && place.is_some()
+    }
+
+    fn count_in_network(&self, network: NetNamespace) -> usize {
+        self.containers
+            .values()
+            .filter(|voice| voice.location.is_some_and(|place| place.network == network))
+            .count()
+    }
+
+    /// Nobody needs an ear in a network any more, unless somebody else is there.
+    fn release_network(&self, network: NetNamespace) {
+        if let Some(listener) = &self.listener
+            && Some(network) != self.host_network
+            && self.count_in_network(network) == 0
+        {
+            listener.drop_network(network);
+        }
+    }
+
+    /// A container's probe, for people; `None` where none is expected and none was heard.
+    pub fn view(&self, id: CgroupId, now: Micros) -> Option<ProbeView> {
+        let voice = self.containers.get(&id)?;
+        if !voice.expected && voice.last_report.is_none() && voice.refused == 0 {
+            return None;
+        }
+        Some(ProbeView {
+            source: voice.probe.source(),
+            freshness: voice.freshness_at(now),
+            age_usec: voice.last_report.map(|(at, _)| now.saturating_sub(at).get()),
+            report: voice.last_report.map(|(_, report)| report),
+            heard: voice.accepted,
+            refused: voice.refused,
+            problem: voice.problem.clone(),
+        })
+    }
+}
+
+impl ContainerProbe {
+    fn freshness_at(&self, now: Micros) -> Freshness {
+        self.last_report.map_or(Freshness::Absent, |(at, _)| Freshness::of(at, self.probe.ttl, now))
+    }
+
+    /// Says once when a probe falls silent.
+    fn update_freshness(&mut self, now: Micros) {
+        let freshness = self.freshness_at(now);
+        if freshness != self.freshness && freshness != Freshness::Fresh {
+            let because = self.problem.as_deref().unwrap_or("nothing came");
+            tracing::warn!(
+                container = self.path,
+                source = self.probe.source(),
+                because,
+                "probe {}: pressure is all that is known",
+                freshness.name()
+            );
+        }
+        self.freshness = freshness;
+    }
+}

@@ -1,0 +1,218 @@
+//! Answering one container: a thread of its own, for whoever asks chooses the memory that the answer goes to.
+//!
+//! Memory may be slow, or never there: a file of a file system that the container serves itself, or of a server that is gone. What
+//! writes there waits, and SIGKILL may not end that. So a thread serves one listener and can keep nobody else waiting. Where it does
+//! not come back soon the call that it is at is left to the kernel, and so are those that follow until it is back.
+
+use super::SeccompContainer;
+use super::worker::answer;
+use elbowroom_linux::seccomp::{NotificationLog, SeccompListener, SeccompNotification};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a call may take before it is left to the kernel.
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Of a thread. What it does not touch is address space alone; it touches some 13 KiB.
+const STACK_SIZE: usize = 128 << 10;
+
+/// What all threads have.
+#[derive(Clone)]
+pub(super) struct WorkerContext {
+    pub(super) record: Arc<NotificationLog>,
+    /// `nr_cpu_ids` of the kernel.
+    pub(super) nr_cpus: u32,
+    /// Hangs up when all are to end.
+    pub(super) stop: Arc<OwnedFd>,
+}
+
+/// The serving of one listener.
+pub(super) struct ListenerThread {
+    context: WorkerContext,
+    slot: usize,
+    container: SeccompContainer,
+    shared: Arc<Mutex<ListenerThreadState>>,
+    /// `None`: there was none to be had.
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a thread and those who watch it share. Held for moments only.
+#[derive(Default)]
+struct ListenerThreadState {
+    page: Option<Arc<OwnedFd>>,
+    /// The call that the thread is at.
+    current_call: Option<(u64, Instant)>,
+    /// The thread is to touch neither listener nor record any more: somebody else does.
+    dismissed: bool,
+}
+
+impl ListenerThread {
+    /// Begins.
+    pub(super) fn new(common: WorkerContext, slot: usize, container: &SeccompContainer) -> Self {
+        let container = container.clone_shared();
+        let mut serving = Self { context: common, slot, container, shared: Arc::default(), thread: None };
+        serving.start();
+        serving
+    }
+
+    fn start(&mut self) {
+        let page = self.container.page.clone();
+        self.shared = Arc::new(Mutex::new(ListenerThreadState { page, ..ListenerThreadState::default() }));
+        let (common, slot) = (self.context.clone(), self.slot);
+        let (container, desk) = (self.container.clone_shared(), self.shared.clone());
+        let work = move || serve_calls(&common, slot, &container, &desk);
+        let thread = std::thread::Builder::new().name("elbowroom-serve".into()).stack_size(STACK_SIZE);
+        self.thread = thread.spawn(work).ok();
+    }
+
+    /// Its listener.
+    pub(super) fn listener(&self) -> &SeccompListener {
+        &self.container.listener
+    }
+
+    /// Its page was looked for.
+    pub(super) fn set_page(&mut self, page: Option<Arc<OwnedFd>>) {
+        self.container.page.clone_from(&page);
+        lock(&self.shared).page = page;
+    }
+
+    /// Whether its calls are left to the kernel.
+    pub(super) fn leaves_to_kernel(&self) -> bool {
+        // A thread that is at the desk is at work.
+        match self.shared.try_lock() {
+            Ok(desk) => desk.dismissed || self.is_over(),
+            Err(TryLockError::WouldBlock) => false,
+            Err(TryLockError::Poisoned(_)) => true,
+        }
+    }
+
+    /// The thread touches neither listener nor record any more. It ends when it is back from where it is.
+    pub(super) fn dismiss(&self) {
+        lock(&self.shared).dismissed = true;
+    }
+
+    /// Looks after it: `false` where nobody is left that the filter is for.
+    pub(super) fn check(&mut self) -> bool {
+        if self.is_over() {
+            if is_closed(self.listener()) {
+                return false;
+            }
+            // It came back late, or could not be started.
+            self.start();
+            return true;
+        }
+        let desk = match self.shared.try_lock() {
+            Ok(desk) => Some(desk),
+            Err(TryLockError::Poisoned(desk)) => Some(desk.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let Some(mut desk) = desk else { return true };
+        if let Some((call, since)) = desk.current_call
+            && !desk.dismissed
+            && since.elapsed() >= CALL_TIMEOUT
+        {
+            desk.dismissed = true;
+            let _ = self.listener().continue_syscall(call);
+            self.context.record.answered(self.slot, call);
+        }
+        // A thread that hangs may do so long after whom it served.
+        !(desk.dismissed && is_closed(self.listener()))
+    }
+
+    /// Leaves the next call to the kernel.
+    pub(super) fn continue_next_call(&self) {
+        let Ok(notice) = self.listener().recv() else { return };
+        self.context.record.taken(self.slot, notice.id);
+        let _ = self.listener().continue_syscall(notice.id);
+        self.context.record.answered(self.slot, notice.id);
+    }
+
+    fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+impl Drop for ListenerThread {
+    fn drop(&mut self) {
+        self.dismiss();
+    }
+}
+
+/// Until nobody is left that the filter is for, or it is dismissed.
+fn serve_calls(
+    common: &WorkerContext,
+    slot: usize,
+    container: &SeccompContainer,
+    desk: &Mutex<ListenerThreadState>,
+) {
+    let listener = &*container.listener;
+    loop {
+        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&common.stop, PollFlags::empty())];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+        if !fds[1].revents().is_empty() {
+            return;
+        }
+        if !fds[0].revents().contains(PollFlags::IN) {
+            match fds[0].revents().is_empty() {
+                true => continue,
+                false => return,
+            }
+        }
+        let Some((notice, page)) = (match next_call(common, slot, listener, desk) {
+            Ok(taken) => taken,
+            Err(Dismissed) => return,
+        }) else {
+            continue;
+        };
+        let value = page.and_then(|page| answer(container, &page, &notice, common.nr_cpus));
+        let mut desk = lock(desk);
+        if desk.dismissed {
+            return;
+        }
+        // Whoever is gone needs no answer.
+        let _ = match value {
+            Some(value) => listener.respond(notice.id, value),
+            None => listener.continue_syscall(notice.id),
+        };
+        common.record.answered(slot, notice.id);
+        desk.current_call = None;
+    }
+}
+
+struct Dismissed;
+
+/// The next call and the page to answer it from.
+#[expect(clippy::type_complexity, reason = "two things and two ways not to have them")]
+fn next_call(
+    common: &WorkerContext,
+    slot: usize,
+    listener: &SeccompListener,
+    desk: &Mutex<ListenerThreadState>,
+) -> Result<Option<(SeccompNotification, Option<Arc<OwnedFd>>)>, Dismissed> {
+    let mut desk = lock(desk);
+    if desk.dismissed {
+        return Err(Dismissed);
+    }
+    // Does not wait: a call whose caller went after the poll still counts (kernel/seccomp.c, `seccomp_notify_recv`), and nobody
+    // else takes any.
+    let Ok(notice) = listener.recv() else { return Ok(None) };
+    common.record.taken(slot, notice.id);
+    desk.current_call = Some((notice.id, Instant::now()));
+    Ok(Some((notice, desk.page.clone())))
+}
+
+fn is_closed(listener: &SeccompListener) -> bool {
+    let mut fds = [PollFd::new(listener, PollFlags::empty())];
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&zero)).is_ok_and(|n| n > 0)
+}
+
+fn lock(desk: &Mutex<ListenerThreadState>) -> MutexGuard<'_, ListenerThreadState> {
+    desk.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,336 @@
+//! The service manager, where there is one: it is told that the agent is ready and works, and keeps what must outlive all of the
+//! agent's processes.
+//!
+//! # Problem
+//! A restart or an upgrade ends every process of the agent, and the FUSE connection lives while anybody holds it. A view whose
+//! connection is gone answers `ENOTCONN`.
+//!
+//! # Approach
+//! systemd's file descriptor store (sd_notify(3), `FDSTORE=1`) holds the connection and the slots; the next agent finds them in
+//! `LISTEN_FDS` and adopts them. Requests that come in between wait in the kernel's queue.
+//!
+//! A stop is told by the same signal as the first half of a restart and as the end of a start that took too long, after which
+//! `Restart=` has its turn; so the manager is asked what it carries out (`systemctl list-jobs`, `show`). Where it does not answer, or
+//! keeps nothing for us, it is a stop: everything is taken away cleanly.
+//! systemd 254 has `FileDescriptorStorePreserve=` for stores that outlive a stop; before, and without it, the store is emptied
+//! when a unit is inactive and has no job.
+
+use crate::view_server::slots::Slots;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use sd_notify::NotifyState;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Name of the FUSE connection in the store.
+const FUSE_FD_NAME: &str = "fuse";
+/// Name of the shared memory in the store.
+const SLOTS_FD_NAME: &str = "slots";
+/// How long the manager may take to say what it is doing, whatever it is asked for that.
+const SYSTEMCTL_TIMEOUT: Duration = Duration::from_secs(2);
+/// What the manager gives a service by environment; not for the programs that it starts in turn.
+pub(super) const SERVICE_ENV_VARS: [&str; 6] =
+    ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
+
+/// What an agent before left in the store.
+#[derive(Debug)]
+pub struct StoredFds {
+    /// `/dev/fuse`, mounted and initialised.
+    pub fuse: OwnedFd,
+    /// The memory of [`Slots`].
+    pub slots: OwnedFd,
+}
+
+/// Whether there is something for [`StoredFds::take`].
+pub fn has_stored_fds() -> bool {
+    sd_notify::listen_fds().is_ok_and(|fds| fds.len() > 0)
+}
+
+/// Every descriptor that the service manager hands over, with its name. To be called once.
+pub(crate) fn take_listen_fds() -> Vec<(OwnedFd, String)> {
+    let stored = sd_notify::listen_fds_with_names().into_iter().flatten();
+    // SAFETY: the manager opened this descriptor for this process (LISTEN_PID is ours) under this number, and nothing else here
+    // owns it: this runs once, and what was opened since has other numbers.
+    stored.map(|(fd, name)| (unsafe { OwnedFd::from_raw_fd(fd) }, name)).collect()
+}
+
+impl StoredFds {
+    /// Takes over what is in the store. To be called once, before anything else is opened.
+    pub fn take() -> Option<Self> {
+        let (mut fuse, mut slots) = (None, None);
+        for (fd, name) in take_listen_fds() {
+            // Of two of a name, the one that was stored last.
+            match name.as_str() {
+                FUSE_FD_NAME => fuse = Some(fd),
+                SLOTS_FD_NAME => slots = Some(fd),
+                _ => {}
+            }
+        }
+        Some(Self { fuse: fuse?, slots: slots? })
+    }
+}
+
+/// The service manager, or nobody: then everything here does nothing.
+#[derive(Debug)]
+pub struct ServiceManager {
+    ready_sent: bool,
+    /// How long the agent may be silent, where somebody listens for it.
+    watchdog: Option<Duration>,
+    watchdog_fed_at: Instant,
+}
+
+impl ServiceManager {
+    /// The manager of this process.
+    pub fn new() -> Self {
+        Self { ready_sent: false, watchdog: sd_notify::watchdog_enabled(), watchdog_fed_at: Instant::now() }
+    }
+
+    /// Gives what must outlive us to the store, in place of what is there.
+    pub fn store_fds(&self, fuse: impl AsFd, slots: impl AsFd) {
+        for (name, fd) in [(FUSE_FD_NAME, fuse.as_fd()), (SLOTS_FD_NAME, slots.as_fd())] {
+            self.notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
+            // Without FDPOLL=0 the manager would wake up at every request in the queue.
+            let state = [NotifyState::FdStore, NotifyState::FdName(name), NotifyState::Custom("FDPOLL=0")];
+            if let Err(error) = sd_notify::notify_with_fds(&state, &[fd]) {
+                tracing::warn!(%error, name, "the service manager does not keep it: a restart will replace the views");
+            }
+        }
+    }
+
+    /// Nothing is to outlive us any more.
+    pub fn remove_fds(&self) {
+        for name in [FUSE_FD_NAME, SLOTS_FD_NAME] {
+            self.notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
+        }
+    }
+
+    /// To be called once a second or more often: tells that the agent is ready, once, and that it works, often enough.
+    pub fn notify_status(&mut self, ready: bool, works: bool, slots: &Slots) {
+        if ready && !self.ready_sent {
+            self.ready_sent = true;
+            self.notify(&[NotifyState::Ready]);
+        }
+        let Some(watchdog) = self.watchdog else { return };
+        if self.ready_sent && works && self.watchdog_fed_at.elapsed() >= watchdog / 6 {
+            let status = format!("views of {} containers", slots.iter_from(0).count());
+            self.notify(&[NotifyState::Watchdog, NotifyState::Status(&status)]);
+            self.watchdog_fed_at = Instant::now();
+        }
+    }
+
+    /// Whether somebody waits to hear that the agent is ready.
+    pub fn is_waiting(&self) -> bool {
+        !self.ready_sent && std::env::var_os("NOTIFY_SOCKET").is_some()
+    }
+
+    /// After how long without progress the agent counts as stuck: well before the watchdog, which must not fire on one slow look.
+    pub fn stall_timeout(&self) -> Duration {
+        self.watchdog.map_or(Duration::MAX, |limit| limit / 2)
+    }
+
+    /// We are on our way out.
+    pub fn notify_stopping(&self) {
+        self.notify(&[NotifyState::Stopping]);
+    }
+
+    /// Whether the manager stops us only to start us again, and keeps what we gave it.
+    pub fn is_restarting(&self) -> bool {
+        let managed = std::env::var_os("NOTIFY_SOCKET").is_some() && sd_notify::booted().unwrap_or(false);
+        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let Some(unit) = service_unit(&groups).filter(|_| managed) else { return false };
+        let until = Instant::now() + SYSTEMCTL_TIMEOUT;
+        let properties = "--property=NFileDescriptorStore,Result,Restart";
+        let Some(state) = run_systemctl(&["show", properties, unit], until) else { return false };
+        let Some(jobs) = run_systemctl(&["list-jobs", "--no-legend", unit], until) else {
+            return false;
+        };
+        will_restart(&state, &jobs, unit)
+    }
+
+    fn notify(&self, state: &[NotifyState<'_>]) {
+        if let Err(error) = sd_notify::notify(state) {
+            tracing::debug!(%error, ?state, "the service manager was not told");
+        }
+    }
+}
+
+/// Whether the two processes that do the work get on with it, as the shared memory and the queue show it.
+#[derive(Debug)]
+pub struct AgentProgress {
+    first_heartbeat: u64,
+    last_heartbeat: (u64, Instant),
+    last_answered: (u64, Instant),
+}
+
+impl AgentProgress {
+    /// Begins to watch now.
+    pub fn new(slots: &Slots) -> Self {
+        let now = Instant::now();
+        Self {
+            first_heartbeat: slots.heartbeats(),
+            last_heartbeat: (slots.heartbeats(), now),
+            last_answered: (slots.answered(), now),
+        }
+    }
+
+    /// Takes a look; `fuse` is the connection.
+    pub fn update(&mut self, slots: &Slots, fuse: impl AsFd, now: Instant) {
+        let beat = slots.heartbeats();
+        if beat != self.last_heartbeat.0 {
+            self.last_heartbeat = (beat, now);
+        }
+        let answered = slots.answered();
+        // A server that has nothing to do does not lag behind.
+        let idle = answered == slots.counters().requests && !has_requests(fuse);
+        if idle || answered != self.last_answered.0 {
+            self.last_answered = (answered, now);
+        }
+    }
+
+    /// Whether the policy process has made its first update, after which it answers.
+    pub const fn is_ready(&self) -> bool {
+        self.last_heartbeat.0 != self.first_heartbeat
+    }
+
+    /// Whether both did something within `patience`, as far as there was something to do.
+    pub fn is_progressing(&self, now: Instant, patience: Duration) -> bool {
+        [self.last_heartbeat.1, self.last_answered.1]
+            .iter()
+            .all(|at| now.saturating_duration_since(*at) < patience)
+    }
+}
+
+/// Whether requests wait that no server has taken yet.
+fn has_requests(fuse: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&fuse, PollFlags::IN)];
+    let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..) if polled[0].revents().contains(PollFlags::IN))
+}
+
+/// The service that a process with this `/proc/self/cgroup` belongs to (systemd.io/CGROUP_DELEGATION: a unit is a directory).
+pub fn service_unit(groups: &str) -> Option<&str> {
+    let path = groups.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        matches!(controllers, "" | "name=systemd").then_some(path)
+    });
+    path?.split('/').rfind(|part| part.ends_with(".service"))
+}
+
+/// Whether a unit in this state (`KEY=VALUE` lines), with these jobs (number, unit, type, state), is started again and what it gave away
+/// is kept until then: because somebody wants that, or because it has failed and nobody stops it.
+pub fn will_restart(state: &str, jobs: &str, unit: &str) -> bool {
+    let value = |key: &str| {
+        state.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
+    };
+    let has_job = |kind: &str| {
+        jobs.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.windows(2).any(|pair| pair == [unit, kind])
+        })
+    };
+    let failed = !matches!(value("Result"), "" | "success");
+    let is_retried = failed && matches!(value("Restart"), "always" | "on-failure" | "on-abnormal");
+    value("NFileDescriptorStore").parse::<u32>().is_ok_and(|n| n >= 2)
+        && (has_job("restart") || is_retried && !has_job("stop"))
+}
+
+/// What `systemctl` answers, if it does in time.
+fn run_systemctl(words: &[&str], until: Instant) -> Option<String> {
+    let mut child = Command::new("systemctl")
+        .args(words)
+        .env("SYSTEMD_COLORS", "0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    while child.try_wait().ok()?.is_none() {
+        if Instant::now() >= until {
+            tracing::warn!(
+                within_s = SYSTEMCTL_TIMEOUT.as_secs(),
+                "systemctl does not answer: this is taken for a stop"
+            );
+            // Whoever does not even end by that is not waited for: this process is on its way out.
+            let _ = child.kill();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let out = child.wait_with_output().ok()?;
+    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_knows_its_service_on_either_hierarchy() {
+        for (groups, expect) in [
+            ("0::/system.slice/elbowroom.service\n", Some("elbowroom.service")),
+            ("0::/system.slice/elbowroom.service/main\n", Some("elbowroom.service")),
+            (
+                "4:memory:/x.service\n1:name=systemd:/system.slice/room@1.service\n0::/\n",
+                Some("room@1.service"),
+            ),
+            ("0::/user.slice/user-0.slice/session-1.scope\n", None),
+            ("", None),
+        ] {
+            assert_eq!(service_unit(groups), expect, "{groups:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_told_to_stop_starts_again_where_that_is_wanted_or_it_has_failed() {
+        const OURS: &str = "elbowroom.service";
+        let state = |result| format!("Restart=on-failure\nResult={result}\nNFileDescriptorStore=2\n");
+        let (well, timed_out) = (state("success"), state("timeout"));
+        for (state, jobs, expect) in [
+            (&well, "  421 elbowroom.service restart running\n", true),
+            (&well, "1 a.service stop waiting\n2 elbowroom.service restart waiting\n", true),
+            (&well, "421 elbowroom.service stop running\n", false),
+            (&well, "421 other.service restart running\n", false),
+            (&well, "", false),
+            // A start that took too long; the same while somebody stops it for good.
+            (&timed_out, "", true),
+            (&timed_out, "7 elbowroom.service start running\n", true),
+            (&timed_out, "421 elbowroom.service stop running\n", false),
+            (&timed_out.replace("on-failure", "no"), "", false),
+            (&timed_out.replace("Store=2", "Store=0"), "", false),
+            (&String::new(), "421 elbowroom.service restart running\n", false),
+        ] {
+            assert_eq!(will_restart(state, jobs, OURS), expect, "{state:?} {jobs:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_that_stands_still_with_work_to_do_is_stuck_and_an_idle_one_is_not() {
+        let slots = Slots::create(4, 1).unwrap();
+        // A pipe with a byte in it is a queue with a request in it.
+        let (queue, requests) = rustix::pipe::pipe().unwrap();
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let patience = Duration::from_secs(10);
+        let mut progress = AgentProgress::new(&slots);
+        assert!(!progress.is_ready());
+        slots.count_heartbeat();
+        progress.update(&slots, &queue, after(20));
+        assert!(progress.is_ready() && progress.is_progressing(after(25), patience), "idle");
+        rustix::io::write(&requests, b"r").unwrap();
+        slots.count_heartbeat();
+        progress.update(&slots, &queue, after(40));
+        assert!(!progress.is_progressing(after(40), patience), "a request that nobody takes");
+        slots.count_request(false);
+        slots.count_answered();
+        progress.update(&slots, &queue, after(41));
+        assert!(progress.is_progressing(after(42), patience), "answers");
+        rustix::io::read(&queue, &mut [0; 1]).unwrap();
+        slots.count_request(false);
+        progress.update(&slots, &queue, after(60));
+        assert!(
+            !progress.is_progressing(after(60), patience),
+            "a request that was taken and not answered, and no beat"
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! How numbers and states are written for people: short, and the same everywhere.
+
+use elbowroom_govern::disk::{DiskState, LimitedBy};
+use elbowroom_govern::memory;
+use elbowroom_types::probe::Colour;
+use elbowroom_types::sample::IoMax;
+use elbowroom_types::unit::{Bytes, Limit, Micros};
+
+/// Bytes per second, at most six characters: `0`, `812K`, `4.5M`, `1.2G`.
+pub fn short_bytes(rate: u64) -> String {
+    let units = [(1u64 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
+    match units.iter().find(|(scale, _)| rate >= *scale) {
+        Some((scale, unit)) => {
+            let scaled = rate as f64 / *scale as f64;
+            if scaled < 9.95 { format!("{scaled:.1}{unit}") } else { format!("{scaled:.0}{unit}") }
+        }
+        None => rate.to_string(),
+    }
+}
+
+/// A part of 1 as a percentage, in at most four characters; `-` where it is not known.
+pub fn percent(part: Option<f64>) -> String {
+    match part {
+        None => "-".to_owned(),
+        Some(part) if part < 9.995 => format!("{:.0}%", part * 100.0),
+        Some(part) => format!("{:.0}x", part.min(999.0)),
+    }
+}
+
+/// A short time, at most six characters: `80us`, `12.3ms`, `2.5s`.
+pub fn short_duration(time: Micros) -> String {
+    match time.get() {
+        n if n < 1_000 => format!("{n}us"),
+        n if n < 999_950 => format!("{:.1}ms", n as f64 / 1e3),
+        n => format!("{:.1}s", n as f64 / 1e6),
+    }
+}
+
+/// Limits as people read them: `read 50MiB/s, write 500/s`; `max` where there is none.
+pub fn io_limits(max: IoMax) -> String {
+    let bytes = |what: &str, limit: Limit<u64>| limit.value().map(|n| format!("{what} {}/s", Bytes(n)));
+    let operations = |what: &str, limit: Limit<u64>| limit.value().map(|n| format!("{what} {n}/s"));
+    let words: Vec<String> = [
+        bytes("read", max.rbps),
+        bytes("write", max.wbps),
+        operations("reads", max.riops),
+        operations("writes", max.wiops),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if words.is_empty() { "max".to_owned() } else { words.join(", ") }
+}
+
+/// What holds a container back, in a word for a column.
+pub fn held_by_cell(held_by: LimitedBy) -> &'static str {
+    match held_by {
+        LimitedBy::Nothing => "-",
+        LimitedBy::Cap => "cap",
+        LimitedBy::User => "user",
+        LimitedBy::Contention => "others",
+        LimitedBy::Disk => "disk",
+    }
+}
+
+/// A disk's state in a word.
+pub const fn disk_state(state: DiskState) -> &'static str {
+    match state {
+        DiskState::Free => "free",
+        DiskState::Guard => "guard",
+        DiskState::Share => "share",
+        DiskState::Slow => "slow",
+        DiskState::Inversion => "inversion",
+    }
+}
+
+/// How a container is doing, in a word.
+pub const fn colour_name(colour: Colour) -> &'static str {
+    match colour {
+        Colour::Red => "red",
+        Colour::Yellow => "yellow",
+        Colour::Green => "green",
+    }
+}
+
+/// A state in a word.
+pub const fn memory_state(state: memory::LendingState) -> &'static str {
+    match state {
+        memory::LendingState::Observe => "observed",
+        memory::LendingState::Protected => "protected",
+        memory::LendingState::Spare => "spare",
+        memory::LendingState::Lending => "lending",
+        memory::LendingState::Hold => "hold",
+        memory::LendingState::Quarantine => "quarantine",
+        memory::LendingState::Dead => "dead",
+    }
+}
+
+/// A decision in a few words.
+pub fn what(what: memory::MemoryAction) -> String {
+    match what {
+        memory::MemoryAction::Lend { amount } => format!("lends {amount}"),
+        memory::MemoryAction::Ask { ceiling } => format!("sees {ceiling}"),
+        memory::MemoryAction::Recall { amount } => format!("gives back {amount}"),
+        memory::MemoryAction::Drain { amount } => format!("emptied of {amount}"),
+        memory::MemoryAction::Hold { until } => format!("left alone until {}", monotonic(until)),
+        memory::MemoryAction::Lease { high } => format!("held at {high}"),
+        memory::MemoryAction::Quarantine { until } => format!("in quarantine until {}", monotonic(until)),
+    }
+}
+
+/// A time on the monotonic clock.
+pub fn monotonic(at: Micros) -> String {
+    format!("{:.3}s", at.get() as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_fit_their_column() {
+        for (rate, expect) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (10 << 10, "10K"),
+            ((1 << 20) - 1, "1024K"),
+            (9 << 20, "9.0M"),
+            (3 << 30, "3.0G"),
+            (500 << 30, "500G"),
+        ] {
+            assert_eq!(short_bytes(rate), expect);
+        }
+        let parts = [None, Some(0.0), Some(0.125), Some(9.99), Some(10.0), Some(1e9)].map(percent);
+        assert_eq!(parts, ["-", "0%", "12%", "999%", "10x", "999x"]);
+        assert_eq!([80, 12_345, 999_999].map(|n| short_duration(Micros(n))), ["80us", "12.3ms", "1.0s"]);
+    }
+
+    #[test]
+    fn only_limits_that_are_there_are_named() {
+        assert_eq!(io_limits(IoMax::MAX), "max");
+        let max = IoMax { rbps: Limit::At(50 << 20), wiops: Limit::At(500), ..IoMax::MAX };
+        assert_eq!(io_limits(max), "read 50MiB/s, writes 500/s");
+    }
+}

@@ -1,0 +1,169 @@
+//! Processes as strategies need them: those of the root group, and the JVMs of a container.
+
+use super::text;
+use crate::checks::{CgroupFacts, FixedHeap, HierarchyController, HostFacts};
+use crate::strategies::housekeeping::RootProcess;
+use crate::strategies::pretouch::JvmHeap;
+use crate::strategies::protect::DescendantFile;
+use elbowroom_linux::process::start_ticks;
+use elbowroom_linux::root::Root;
+use std::path::{Path, PathBuf};
+
+/// The processes of the root group of the memory hierarchy, without kernel threads, the first process, and those that this one
+/// was started by: whoever asks is not to be moved from under their feet.
+pub fn root_processes(root: &Root, facts: &HostFacts) -> Vec<RootProcess> {
+    let Some(dir) = facts.root().and_then(|g| g.dirs.get(&HierarchyController::Memory)) else {
+        return Vec::new();
+    };
+    let mine = lineage(root, std::process::id() as i32);
+    let pids = pids(root, Path::new(dir));
+    pids.into_iter()
+        .filter(|pid| *pid > 1 && !mine.contains(pid))
+        .filter_map(|pid| process(root, pid))
+        .collect()
+}
+
+fn pids(root: &Root, dir: &Path) -> Vec<i32> {
+    let text = root.read(dir.join("cgroup.procs")).unwrap_or_default();
+    // 0 is a process of another PID namespace.
+    text.lines().filter_map(|pid| pid.parse().ok()).filter(|pid| *pid > 0).collect()
+}
+
+/// What is told of one process; `None` where it is gone, or a kernel thread, which has no memory of its own.
+fn process(root: &Root, pid: i32) -> Option<RootProcess> {
+    let read = |file: &str| root.read(format!("/proc/{pid}/{file}")).ok();
+    let held = text::unreclaimable_memory(&read("status")?)?;
+    let started = start_ticks(&read("stat")?)?;
+    Some(RootProcess { pid, started, name: read("comm")?.trim_end().to_owned(), held })
+}
+
+/// A process and those above it.
+fn lineage(root: &Root, pid: i32) -> Vec<i32> {
+    let parent = |pid: &i32| {
+        let status = root.read(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|l| l.strip_prefix("PPid:"))?;
+        line.trim().parse().ok().filter(|pid| *pid > 0)
+    };
+    // A chain that is read while it changes could be a circle.
+    std::iter::successors(Some(pid), parent).take(100).collect()
+}
+
+/// Directories of a container's cgroup in the memory hierarchy, or the v2 one where it is without that controller; its own first.
+fn cgroup_dirs(root: &Root, group: &CgroupFacts) -> Vec<PathBuf> {
+    let own = group
+        .dirs
+        .get(&HierarchyController::Memory)
+        .or_else(|| group.dirs.get(&HierarchyController::Unified));
+    let mut found: Vec<PathBuf> = own.map(PathBuf::from).into_iter().collect();
+    let mut at = 0;
+    while let Some(dir) = found.get(at).cloned() {
+        found.extend(root.directories(&dir).unwrap_or_default().into_iter().map(|name| dir.join(name)));
+        at += 1;
+    }
+    found
+}
+
+/// The processes in a container, and in the cgroups that it made for them.
+fn processes(root: &Root, group: &CgroupFacts) -> impl Iterator<Item = i32> {
+    cgroup_dirs(root, group).into_iter().flat_map(move |dir| pids(root, &dir))
+}
+
+/// Heaps with a size of the programs in a container. A command line is read only of programs that may have one: reading it
+/// waits for the process' memory map, which a process stuck on a disk holds for as long as it is stuck (fs/proc/base.c,
+/// `get_mm_cmdline`); its name does not.
+pub(super) fn heap_sizes(root: &Root, group: &CgroupFacts) -> Vec<FixedHeap> {
+    let read = |pid: i32, file: &str| root.read(format!("/proc/{pid}/{file}")).ok();
+    let told = processes(root, group)
+        .filter(|pid| read(*pid, "comm").is_some_and(|name| ["java", "node"].contains(&name.trim_end())));
+    told.filter_map(|pid| text::heap_limit(pid, &read(pid, "cmdline")?)).collect()
+}
+
+/// `memory.swappiness` of the cgroups inside a container's.
+pub fn swappiness_below(root: &Root, group: &CgroupFacts) -> Vec<DescendantFile> {
+    let files = cgroup_dirs(root, group).into_iter().skip(1).map(|dir| dir.join("memory.swappiness"));
+    files
+        .filter_map(|file| {
+            let text = root.read(&file).ok()?;
+            Some((file.to_string_lossy().into_owned(), text.trim_end().to_owned()))
+        })
+        .collect()
+}
+
+/// What the JVMs in a container were told about their heaps, on their command lines and by the environment that java reads.
+/// See `heaps` for why only programs of that name are asked.
+pub fn jvms(root: &Root, group: &CgroupFacts) -> Vec<JvmHeap> {
+    let told = processes(root, group).filter_map(|pid| {
+        let read = |file: &str| root.read(format!("/proc/{pid}/{file}")).ok();
+        (read("comm")?.trim_end() == "java").then_some(())?;
+        Some(text::jvm_heap_options(pid, &read("cmdline")?, &read("environ").unwrap_or_default()))
+    });
+    told.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_linux::fixture::Fixture;
+    use elbowroom_types::unit::Bytes;
+
+    #[test]
+    fn kernel_threads_and_the_first_process_are_no_jobs() {
+        let stat = |pid: i32| format!("{pid} (x) S 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 77 0\n");
+        let host = Fixture::new(&format!(
+            "-- cg/cgroup.procs --\n0\n1\n2\n30\n31\n\
+             -- proc/1/comm --\ninit\n-- proc/1/status --\nRssAnon:\t5 kB\n-- proc/1/stat --\n{}\
+             -- proc/2/comm --\nkthreadd\n-- proc/2/status --\nName:\tkthreadd\n-- proc/2/stat --\n{}\
+             -- proc/30/comm --\nrestic\n-- proc/30/status --\nRssAnon:\t  100 kB\nRssFile:\t900 kB\nRssShmem:\t28 kB\n\
+             -- proc/30/stat --\n{}",
+            stat(1),
+            stat(2),
+            stat(30)
+        ))
+        .unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let top = CgroupFacts {
+            path: "/".into(),
+            dirs: [(HierarchyController::Memory, "/cg".into())].into(),
+            ..CgroupFacts::default()
+        };
+        let facts = HostFacts { groups: vec![top], ..HostFacts::default() };
+        let found = root_processes(&root, &facts);
+        let expect = RootProcess { pid: 30, started: 77, name: "restic".into(), held: Bytes::kib(128) };
+        assert_eq!(found, [expect]);
+    }
+
+    #[test]
+    fn heaps_are_found_in_groups_inside_a_container() {
+        let host = Fixture::new(
+            "-- cg/pod.scope/cgroup.procs --\n-- cg/pod.scope/container/cgroup.procs --\n7\n8\n\
+             -- proc/7/comm --\njava\n-- proc/7/cmdline --\njava\0-Xmx4g\0App\0\n\
+             -- proc/8/comm --\nsh\n-- proc/8/cmdline --\nsh\0-Xmx1g\0\n",
+        )
+        .unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let pod = CgroupFacts {
+            dirs: [(HierarchyController::Memory, "/cg/pod.scope".into())].into(),
+            ..CgroupFacts::default()
+        };
+        let found: Vec<(i32, Bytes)> =
+            heap_sizes(&root, &pod).iter().map(|heap| (heap.pid, heap.size)).collect();
+        assert_eq!(found, [(7, Bytes::gib(4))]);
+    }
+
+    #[test]
+    fn groups_inside_a_container_are_found_at_any_depth() {
+        let host = Fixture::new(
+            "-- cg/web/memory.swappiness --\n60\n-- cg/web/a/memory.swappiness --\n60\n-- cg/web/a/b/memory.swappiness --\n30\n",
+        )
+        .unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let web = CgroupFacts {
+            dirs: [(HierarchyController::Memory, "/cg/web".into())].into(),
+            ..CgroupFacts::default()
+        };
+        let mut below = swappiness_below(&root, &web);
+        below.sort();
+        let expect = [("/cg/web/a/b/memory.swappiness", "30"), ("/cg/web/a/memory.swappiness", "60")];
+        assert_eq!(below, expect.map(|(file, text)| (file.to_owned(), text.to_owned())));
+    }
+}

@@ -1,0 +1,322 @@
+//! One period: who is harmed; in each pool, who gives back and who lends; and who is left alone again.
+
+use super::member::MemoryMember;
+use super::pool::{PoolMembership, UnmetDemand};
+use super::{MemoryAction, explain, lend, recall, to_f64};
+use elbowroom_types::memory::{MemoryHighLease, MemoryOrder, ReclaimRequest, ViewCeiling};
+use elbowroom_types::probe::Colour;
+use elbowroom_types::sample::CgroupId;
+use elbowroom_types::unit::{Bytes, Limit, Micros};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// For how long after something was taken a sign of harm counts as ours.
+const HARM_WINDOW: Micros = Micros::secs(3);
+/// A container that was harmed is left alone for this long.
+const QUARANTINE: Micros = Micros::secs(600);
+/// When all of its tasks wait for memory for this part of a period more than usual, it is harmed.
+const FULL_STALL_RISE: f64 = 0.2;
+/// Less than this part of its objective, and of what it did before, is harm. One of them alone is not: more may be asked of it, or
+/// less.
+const COLLAPSE: f64 = 0.5;
+/// Less than this is not worth draining.
+const MIN_DRAIN: f64 = (4 << 20) as f64;
+
+/// One period of one pool.
+#[derive(Debug)]
+pub(super) struct PoolPass<'a> {
+    pub(super) now: Micros,
+    pub(super) membership: &'a PoolMembership,
+    pub(super) page_size: Bytes,
+    /// Whether views show what is asked for.
+    pub(super) shrink_views: bool,
+    /// `tau`.
+    pub(super) idle_tax: f64,
+}
+
+/// Who was spoken to in some pool that is short.
+#[derive(Debug, Default)]
+pub(super) struct PassState {
+    /// Their pool has less than is needed.
+    short: BTreeSet<CgroupId>,
+    /// They owe what somebody else needs.
+    over_entitlement: BTreeSet<CgroupId>,
+    /// Something was asked of them in this period: no other pool asks again.
+    asked: BTreeSet<CgroupId>,
+}
+
+type MembersById = BTreeMap<CgroupId, MemoryMember>;
+
+impl PoolPass<'_> {
+    /// Looks for harm that was done by what was taken.
+    pub(super) fn review(&self, member: &mut MemoryMember, orders: &mut Vec<MemoryOrder>) {
+        if let Some(harm) = self.harm(member)
+            && self.now >= member.quarantine_until
+        {
+            lend::learn_working_set(member, self.now);
+            let until = self.now.saturating_add(QUARANTINE);
+            member.quarantine_until = until;
+            // What others are owed it still gives back, but is not held; and nothing where memory ran out.
+            member.recall.no_lease_until = until;
+            if member.meter.period().oom {
+                member.recall.exempt_until = until;
+            }
+            self.record_decision(member, MemoryAction::Quarantine { until }, explain::quarantine(harm));
+            orders.extend(member.lease.take().map(|_| MemoryOrder::Release(member.id)));
+        } else if let Some(harm) = lend::review(member, self.now) {
+            let until = member.loans.hold_until();
+            let because = explain::hold(&harm, member);
+            self.record_decision(member, MemoryAction::Hold { until }, because);
+        }
+    }
+
+    /// What is worse than a loan that failed. Who has to give back what he is not owed may say what he likes: only what the kernel
+    /// shows counts, or a probe that lies could keep everything.
+    fn harm(&self, member: &MemoryMember) -> Option<&'static str> {
+        let ours = |at: Option<Micros>| at.is_some_and(|at| self.now.saturating_sub(at) <= HARM_WINDOW);
+        let (lent, recalled) = (ours(member.loans.last_given()), ours(member.recall.last_recall));
+        let period = member.meter.period();
+        match () {
+            () if (lent || recalled) && period.oom => Some("the kernel found no memory for it"),
+            () if lent && member.meter.full_stall_rise() > FULL_STALL_RISE => {
+                Some("all of its tasks waited for memory")
+            }
+            () if lent
+                && member.judgement.sigma.is_some_and(|sigma| sigma < COLLAPSE)
+                && member.loans.fell_below(COLLAPSE, member.judgement.level) =>
+            {
+                Some("it served less than half of its objective")
+            }
+            () => None,
+        }
+    }
+
+    /// Takes memory from who can give for who needs it. Whether somebody needs any.
+    pub(super) fn move_memory(
+        &self,
+        members: &mut MembersById,
+        needers: &[UnmetDemand],
+        spoken: &mut PassState,
+        orders: &mut Vec<MemoryOrder>,
+    ) -> bool {
+        let mut need = needers.iter().map(|needer| needer.need).sum::<f64>() - self.membership.pool.room;
+        let short = self.membership.pool.short && need > 0.0;
+        if self.membership.pool.short {
+            need -= self.drain(members, orders);
+        }
+        if short {
+            spoken.short.extend(&self.membership.member_ids);
+            need -= self.recall(members, needers, need, spoken, orders);
+            if need > 0.0 {
+                self.lend(members, needers, need, spoken, orders);
+            }
+        }
+        short
+    }
+
+    /// Ends what no pool asks of a container any more. `rested`: nobody in its pools has needed anything for a while.
+    pub(super) fn finish(
+        &self,
+        member: &mut MemoryMember,
+        spoken: &PassState,
+        rested: bool,
+        orders: &mut Vec<MemoryOrder>,
+    ) {
+        if !spoken.over_entitlement.contains(&member.id) {
+            recall::end_recall(member);
+            orders.extend(member.lease.take().map(|_| MemoryOrder::Release(member.id)));
+        }
+        match member.colour() {
+            Colour::Red => member.loans.end_loans(),
+            _ if rested || member.is_unpopulated() => member.loans.stop_asking(),
+            Colour::Yellow if member.judgement.sigma.is_none() => member.loans.end_loans(),
+            Colour::Yellow | Colour::Green => {}
+        }
+        let asked = member.loans.is_lending()
+            || spoken.short.contains(&member.id) && recall::is_over_entitlement(member);
+        if !asked && member.view_ceiling != Limit::Max {
+            self.set_view_ceiling(member, None, orders);
+        }
+    }
+
+    /// Empties who is dead; how much that will give.
+    fn drain(&self, members: &mut MembersById, orders: &mut Vec<MemoryOrder>) -> f64 {
+        let mut drained = 0.0;
+        for id in &self.membership.member_ids {
+            let Some(member) = members.get_mut(id) else { continue };
+            let usage = member.usage();
+            if member.is_unpopulated() && usage >= MIN_DRAIN && member.may_take(self.now) {
+                let because = explain::drain(member);
+                self.order_reclaim(
+                    member,
+                    MemoryAction::Drain { amount: self.whole_pages(usage) },
+                    because,
+                    orders,
+                );
+                drained += usage;
+            }
+        }
+        drained
+    }
+
+    /// Takes back what is used beyond what is owed, for who is owed more than he has; how much.
+    fn recall(
+        &self,
+        members: &mut MembersById,
+        needers: &[UnmetDemand],
+        need: f64,
+        spoken: &mut PassState,
+        orders: &mut Vec<MemoryOrder>,
+    ) -> f64 {
+        let owed = needers.iter().filter(|needer| needer.is_owed).max_by_key(|needer| needer.is_red);
+        let name = owed
+            .and_then(|owed| members.get(&owed.id))
+            .map_or_else(String::new, |member| member.name.clone());
+        let mut left = need;
+        for id in &self.membership.member_ids {
+            let Some(member) = members.get_mut(id) else { continue };
+            let Some(owed) = owed.filter(|owed| owed.id != *id && recall::is_over_entitlement(member)) else {
+                continue;
+            };
+            spoken.over_entitlement.insert(*id);
+            if !member.may_recall(self.now) || left <= 0.0 || !spoken.asked.insert(*id) {
+                continue;
+            }
+            let taken = recall::plan_recall(member, left, self.now);
+            left -= taken.amount;
+            self.set_view_ceiling(member, Some(member.usage() - taken.asked), orders);
+            let because = explain::recall(member, &name, owed.need);
+            self.order_reclaim(
+                member,
+                MemoryAction::Recall { amount: self.whole_pages(taken.amount) },
+                because,
+                orders,
+            );
+            if let Some(high) = taken.high {
+                self.order_lease(member, high, orders);
+            }
+        }
+        need - left
+    }
+
+    fn order_lease(&self, member: &mut MemoryMember, high: f64, orders: &mut Vec<MemoryOrder>) {
+        if !recall::needs_renewal(member.lease.as_ref(), high, self.now) {
+            return;
+        }
+        let high = self.whole_pages(high);
+        if member.lease.is_none() {
+            let because = explain::lease(member);
+            self.record_decision(member, MemoryAction::Lease { high }, because);
+        }
+        let until = self.now.saturating_add(recall::LEASE_DURATION);
+        let lease = MemoryHighLease { at: self.now, group: member.id, high, until };
+        member.lease = Some(lease);
+        orders.push(MemoryOrder::Lease(lease));
+    }
+
+    fn lend(
+        &self,
+        members: &mut MembersById,
+        needers: &[UnmetDemand],
+        need: f64,
+        spoken: &mut PassState,
+        orders: &mut Vec<MemoryOrder>,
+    ) {
+        let most = |a: &&UnmetDemand, b: &&UnmetDemand| {
+            (a.is_red, a.need).partial_cmp(&(b.is_red, b.need)).unwrap_or(Ordering::Equal)
+        };
+        let first = needers.iter().max_by(most).and_then(|needer| members.get(&needer.id));
+        let name = first.map_or_else(String::new, |member| member.name.clone());
+        let unasked: Vec<CgroupId> =
+            self.membership.member_ids.iter().copied().filter(|id| !spoken.asked.contains(id)).collect();
+        for gift in lend::plan_loans(members, &unasked, needers, need, self.idle_tax, self.now) {
+            let Some(member) = members.get_mut(&gift.id) else { continue };
+            spoken.asked.insert(gift.id);
+            self.set_view_ceiling(member, Some(gift.ceiling), orders);
+            if gift.take_now {
+                let because = explain::lend(member, &name, &self.membership.pool);
+                self.order_reclaim(
+                    member,
+                    MemoryAction::Lend { amount: self.whole_pages(gift.amount) },
+                    because,
+                    orders,
+                );
+            } else if let Limit::At(ceiling) = member.view_ceiling
+                && gift.is_first_ask
+            {
+                let because = explain::ask(member, &name);
+                self.record_decision(member, MemoryAction::Ask { ceiling }, because);
+            }
+        }
+    }
+
+    /// Orders some memory to be taken, and remembers why.
+    fn order_reclaim(
+        &self,
+        member: &mut MemoryMember,
+        what: MemoryAction,
+        because: String,
+        orders: &mut Vec<MemoryOrder>,
+    ) {
+        let (amount, dead) = match what {
+            MemoryAction::Lend { amount } | MemoryAction::Recall { amount } => (amount, false),
+            MemoryAction::Drain { amount } => (amount, true),
+            MemoryAction::Ask { .. }
+            | MemoryAction::Hold { .. }
+            | MemoryAction::Lease { .. }
+            | MemoryAction::Quarantine { .. } => return,
+        };
+        if amount == Bytes::ZERO {
+            return;
+        }
+        if matches!(what, MemoryAction::Lend { .. }) {
+            member.loans.start_loan(member.usage(), member.judgement.level);
+        }
+        member.pending = Some((self.now, what));
+        self.record_decision(member, what, because);
+        let swap = member.meter.last().swap_room > Bytes::ZERO;
+        let keep = if dead { Bytes::ZERO } else { member.meter.last().usage.saturating_sub(amount) };
+        orders.push(MemoryOrder::Reclaim(ReclaimRequest {
+            at: self.now,
+            group: member.id,
+            amount,
+            keep,
+            swap,
+            dead,
+        }));
+    }
+
+    /// Says what a container's view shows at most; `None` leaves it to the view.
+    fn set_view_ceiling(
+        &self,
+        member: &mut MemoryMember,
+        ceiling: Option<f64>,
+        orders: &mut Vec<MemoryOrder>,
+    ) {
+        let least = member.floor.max(member.working_set.min(member.usage()));
+        let ceiling = match ceiling.map(|ceiling| self.whole_pages(ceiling.max(least))) {
+            Some(Bytes::ZERO) => return,
+            Some(_) if !self.shrink_views => return,
+            Some(ceiling) => Limit::At(ceiling),
+            None => Limit::Max,
+        };
+        let same = match (member.view_ceiling, ceiling) {
+            (Limit::At(a), Limit::At(b)) => (to_f64(a) - to_f64(b)).abs() <= 0.01 * to_f64(b),
+            (a, b) => a == b,
+        };
+        if !same {
+            member.view_ceiling = ceiling;
+            orders.push(MemoryOrder::Export(ViewCeiling { at: self.now, group: member.id, ceiling }));
+        }
+    }
+
+    fn record_decision(&self, member: &mut MemoryMember, what: MemoryAction, because: String) {
+        member.record_decision(self.now, what, self.membership.pool.room, because);
+    }
+
+    /// Whole pages.
+    fn whole_pages(&self, amount: f64) -> Bytes {
+        let page = self.page_size.get().max(1);
+        Bytes(super::to_bytes(amount).get() / page * page)
+    }
+}

@@ -1,0 +1,53 @@
+//! Leases as others see them: what a cgroup's file would say if the agent held nothing in it.
+
+use super::LeaseError;
+use super::ledger::{LeaseRecord, Ledger};
+use crate::cgroup;
+use crate::root::Root;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The leases on record at one moment, by their cgroups' inodes. One that began since is not among them.
+#[derive(Debug, Default)]
+pub struct LeaseSnapshot(BTreeMap<u64, Vec<LeaseRecord>>);
+
+impl LeaseSnapshot {
+    /// Those of a ledger, which need not exist; none for a user who may not read it, and may not write those files either.
+    ///
+    /// # Errors
+    /// [`LeaseError::Insecure`], [`LeaseError::Io`].
+    pub fn read(dir: &Path) -> Result<Self, LeaseError> {
+        let ledger = match Ledger::open(dir) {
+            Err(LeaseError::Io { source: Errno::ACCESS | Errno::PERM, .. }) => None,
+            opened => opened?,
+        };
+        let mut held = Self::default();
+        for record in ledger.map(|ledger| ledger.read_records()).transpose()?.unwrap_or_default().valid {
+            held.0.entry(record.knob.inode).or_default().push(record);
+        }
+        Ok(held)
+    }
+
+    /// Those in a cgroup's files.
+    pub fn in_cgroup(&self, inode: Option<u64>) -> &[LeaseRecord] {
+        inode.and_then(|inode| self.0.get(&inode)).map_or(&[], Vec::as_slice)
+    }
+
+    /// What `file`, by its path, said before the leases in it; `None` where `text` has no value of ours.
+    pub fn value_before_leases(&self, root: &Root, file: &str, text: &str) -> Option<String> {
+        let (dir, name) = file.rsplit_once('/')?;
+        let (_, inode) = cgroup::open_cgroup(root, dir).ok()?;
+        value_before_leases(self.in_cgroup(Some(inode)), name, text)
+    }
+}
+
+/// What a file of a cgroup said before the cgroup's leases; `None` where `text` has no value of ours.
+pub fn value_before_leases(leases: &[LeaseRecord], file: &str, text: &str) -> Option<String> {
+    leases.iter().filter(|record| record.knob.file == file).fold(None, |found, record| {
+        let text = found.as_deref().unwrap_or(text);
+        // A value that somebody else wrote since is his, whatever is on record.
+        let ours = record.knob.parse_value(text).is_ok_and(|value| record.ours.contains(&value));
+        if ours { Some(record.knob.with_value(text, record.before)) } else { found }
+    })
+}

@@ -1,0 +1,385 @@
+//! Where mounts happen: the root directory and mount namespace of another process, or our own.
+
+use super::MountError;
+use super::mountinfo::{CgroupLine, MountEntry, MountTable, parse_cgroups};
+use crate::root::open_inside;
+use elbowroom_types::sample::DeviceNumber;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, UnmountFlags};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// An attach takes about a millisecond.
+const LOCK_ATTEMPTS: u32 = 250;
+const LOCK_PAUSE: Duration = Duration::from_millis(2);
+/// Mounts that a process may see, where it is not this one: more than any container has by itself.
+pub(super) const MAX_MOUNTS: usize = 20_000;
+
+/// Identity of a mount namespace. Containers that share one need their views mounted once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MountNamespace {
+    dev: u64,
+    ino: u64,
+}
+
+/// How far a process has come on its way into a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryStage {
+    /// It is in the host's mount namespace: not in a container, or not yet.
+    HostNamespace,
+    /// It has a mount namespace of its own and still the host's root directory: a runtime is at work, or there is nothing more
+    /// to come (`elbowroom run`, a service manager's sandbox).
+    HostRoot,
+    /// It has a root directory of its own.
+    Contained,
+}
+
+/// Gives this process a mount namespace of its own whose mounts do not spread anywhere. Where the host's are shared, what it mounts and
+/// unmounts later comes and goes here too: copies of the agent's own mounts end with them. The process must have one thread, and nothing
+/// else may use the current directory meanwhile.
+pub fn own_namespace() -> Result<(), MountError> {
+    // SAFETY: CLONE_NEWNS (which implies CLONE_FS) leaves the table of file descriptors shared, the only thing
+    // `unshare_unsafe` asks its callers to mind.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
+        .map_err(|e| MountError::of("unshare", "/", e))?;
+    rustix::mount::mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM)
+        .map_err(|e| MountError::of("mount", "/", e))
+}
+
+/// A root directory, the process whose tables describe it, and the way into its namespace.
+pub struct NamespaceRoot {
+    /// `/proc/PID`, held open: after the process ends reads fail, they never reach its number's next owner.
+    process: OwnedFd,
+    /// `None`: this process.
+    pid: Option<u32>,
+    root: OwnedFd,
+    /// `root` as this process's mountinfo spells it; `/` where the process's own root directory is meant.
+    prefix: PathBuf,
+    /// Peer groups of the host's mounts, once somebody has asked.
+    host_peers: OnceLock<HashSet<u64>>,
+}
+
+/// What names a mounted file: one filesystem, one inode, one mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileId {
+    pub(super) device: DeviceNumber,
+    pub(super) inode: u64,
+    pub(super) mount: u64,
+}
+
+impl NamespaceRoot {
+    /// The root directory of process `pid`.
+    pub fn of(pid: u32) -> Result<Self, MountError> {
+        let path = PathBuf::from(format!("/proc/{pid}"));
+        let gone = |call, errno| match errno {
+            Errno::NOENT | Errno::SRCH => MountError::Vanished { pid },
+            errno => MountError::of(call, &path, errno),
+        };
+        let process = open_dir(&path).map_err(|e| gone("open", e))?;
+        let root = rustix::fs::openat(
+            &process,
+            "root",
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(|e| gone("open", e))?;
+        Ok(Self { process, pid: Some(pid), root, prefix: "/".into(), host_peers: OnceLock::new() })
+    }
+
+    /// The same of a process that is in the cgroup `group` or below it: one that is not has the number of one that has
+    /// vanished. Only the last component of `group` is looked for, which for engines is the container's id: an agent in a
+    /// cgroup namespace of its own reads paths here that begin otherwise.
+    pub fn in_group(pid: u32, group: &str) -> Result<Self, MountError> {
+        let place = Self::of(pid)?;
+        if is_in_group(&place.cgroups()?, group) { Ok(place) } else { Err(MountError::Vanished { pid }) }
+    }
+
+    /// The directory `root`, which is or will be a root directory in the mount namespace of this process.
+    pub fn of_this_process(root: &Path) -> Result<Self, MountError> {
+        let process =
+            open_dir(Path::new("/proc/self")).map_err(|e| MountError::of("open", "/proc/self", e))?;
+        let fd = open_dir(root).map_err(|e| MountError::of("open", root, e))?;
+        let prefix = path_of(fd.as_fd()).map_err(|e| MountError::of("readlink", root, e))?;
+        Ok(Self { process, pid: None, root: fd, prefix, host_peers: OnceLock::new() })
+    }
+
+    /// How far the process has come.
+    pub fn stage(&self) -> Result<EntryStage, MountError> {
+        match self.or_vanished(self.refuse_host()) {
+            Err(MountError::HostNamespace { .. }) => return Ok(EntryStage::HostNamespace),
+            other => other?,
+        }
+        let root = self.or_vanished(
+            file_id(self.root.as_fd(), Path::new("")).map_err(|e| MountError::of("statx", "/", e)),
+        )?;
+        // The agent may itself be in a container, next to the host's process 1.
+        let hosts = ["/", "/proc/1/root"]
+            .iter()
+            .filter_map(|path| file_id(open_dir(Path::new(path)).ok()?.as_fd(), Path::new("")).ok());
+        let is_root = |host: FileId| (host.device, host.inode) == (root.device, root.inode);
+        Ok(if hosts.into_iter().any(is_root) { EntryStage::HostRoot } else { EntryStage::Contained })
+    }
+
+    /// The mount namespace of the process.
+    pub fn namespace(&self) -> Result<MountNamespace, MountError> {
+        self.or_vanished(self.identity())
+    }
+
+    /// The mounts below the root directory.
+    pub(super) fn table(&self) -> Result<MountTable, MountError> {
+        Ok(self.whole_table()?.below(&self.prefix))
+    }
+
+    /// The same, after `look` has looked at all mounts of this process.
+    pub(super) fn table_checked<T>(
+        &self,
+        look: impl FnOnce(&MountTable) -> Result<T, MountError>,
+    ) -> Result<(MountTable, T), MountError> {
+        match self.pid {
+            Some(_) => {
+                let seen = look(&Self::of_this_process(Path::new("/"))?.whole_table()?)?;
+                Ok((self.table()?, seen))
+            }
+            None => {
+                let all = self.whole_table()?;
+                let seen = look(&all)?;
+                Ok((all.below(&self.prefix), seen))
+            }
+        }
+    }
+
+    /// All mounts that the process sees.
+    fn whole_table(&self) -> Result<MountTable, MountError> {
+        let text = self.read("mountinfo")?;
+        if let Some(pid) = self.pid
+            && text.iter().filter(|byte| **byte == b'\n').count() > MAX_MOUNTS
+        {
+            return Err(MountError::TooManyMounts { pid });
+        }
+        Ok(MountTable::parse(&text, &self.path("mountinfo"))?)
+    }
+
+    /// The cgroups of the process.
+    pub(super) fn cgroups(&self) -> Result<Vec<CgroupLine>, MountError> {
+        Ok(parse_cgroups(&self.read("cgroup")?, &self.path("cgroup"))?)
+    }
+
+    /// Opens (`O_PATH`) what a walk to `target` reaches below the root directory, without following any symbolic link.
+    pub(super) fn open(&self, target: &Path) -> Result<OwnedFd, Errno> {
+        // Without O_NOFOLLOW: with it and O_PATH a link at the end would be opened instead of refused.
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        open_inside(&self.root, target, OFlags::PATH, resolve)
+    }
+
+    /// Refuses the namespace of the host: this process's and that of process 1.
+    pub(super) fn refuse_host(&self) -> Result<(), MountError> {
+        let Some(pid) = self.pid else { return Ok(()) };
+        let theirs = self.identity()?;
+        let hosts = ["/proc/thread-self/ns/mnt", "/proc/1/ns/mnt"];
+        let host = hosts.iter().filter_map(|path| std::fs::metadata(path).ok()).map(|meta| identity(&meta));
+        if host.into_iter().any(|host| host == theirs) {
+            Err(MountError::HostNamespace { pid })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Waits a moment for the lock on the mount namespace, which every attach and detach holds. It is a lock on the
+    /// namespace's own file in nsfs: the same for all processes and gone with its holder. A container can hold it too, and
+    /// so keep views out of itself, no more.
+    pub(super) fn lock(&self) -> Result<OwnedFd, MountError> {
+        let namespace = self.open_namespace()?;
+        for _ in 0..LOCK_ATTEMPTS {
+            match rustix::fs::flock(&namespace, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(namespace),
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+                Err(errno) => return Err(MountError::of("flock", self.path("ns/mnt"), errno)),
+            }
+        }
+        Err(MountError::Busy { path: self.path("ns/mnt") })
+    }
+
+    /// Whether a mount below `mount` shows on the host, as far as the host's mounts can be read. Most containers' mounts have no
+    /// peers, and then nothing is read.
+    pub(super) fn shows_on_host(&self, mount: &MountEntry) -> bool {
+        mount
+            .peer_group
+            .is_some_and(|group| self.host_peers.get_or_init(|| self.find_host_peers()).contains(&group))
+    }
+
+    fn find_host_peers(&self) -> HashSet<u64> {
+        let tables: &[&str] = match self.pid {
+            Some(_) => &["/proc/thread-self/mountinfo", "/proc/1/mountinfo"],
+            None => &["/proc/1/mountinfo"],
+        };
+        let tables = tables
+            .iter()
+            .filter_map(|path| MountTable::parse(&std::fs::read(path).ok()?, Path::new(path)).ok());
+        tables
+            .flat_map(|table| table.iter().filter_map(|mount| mount.peer_group).collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// Runs `work` inside the mount namespace; in another one than this process's, or where there is no way back to the current
+    /// directory, on a thread of its own. `/proc` is whatever the container has there: `work` uses nothing but descriptors.
+    pub(super) fn enter<T: Send>(
+        &self,
+        work: impl FnOnce(&Unmounter) -> Result<T, MountError> + Send,
+    ) -> Result<T, MountError> {
+        let namespace = self.pid.map(|_| self.open_namespace()).transpose()?;
+        let inside = || {
+            // SAFETY: CLONE_FS alone leaves the table of file descriptors shared, the only thing `unshare_unsafe` asks its
+            // callers to mind. The current directory and root that `inside` changes are this thread's alone.
+            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }
+                .map_err(|e| MountError::of("unshare", "/", e))?;
+            let own_fds = open_dir(Path::new("/proc/thread-self/fd"))
+                .map_err(|e| MountError::of("open", "/proc/thread-self/fd", e))?;
+            if let Some(namespace) = &namespace {
+                rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))
+                    .map_err(|e| MountError::of("setns", self.path("ns/mnt"), e))?;
+            }
+            rustix::process::fchdir(&own_fds)
+                .map_err(|e| MountError::of("fchdir", "/proc/thread-self/fd", e))?;
+            work(&Unmounter(()))
+        };
+        // A user's directory may be closed to root.
+        let before = open_dir(Path::new(".")).ok().filter(|before| rustix::process::fchdir(before).is_ok());
+        if let Some(before) = before.filter(|_| namespace.is_none()) {
+            let result = inside();
+            rustix::process::fchdir(&before).map_err(|errno| MountError::of("fchdir", ".", errno))?;
+            return result;
+        }
+        let result = std::thread::scope(|scope| match scope.spawn(inside).join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        self.or_vanished(result)
+    }
+
+    /// Turns the failure of any step into [`MountError::Vanished`] where that is the reason.
+    pub(super) fn or_vanished<T>(&self, result: Result<T, MountError>) -> Result<T, MountError> {
+        match (result, self.pid) {
+            (Err(_), Some(pid)) if self.is_gone() => Err(MountError::Vanished { pid }),
+            (result, _) => result,
+        }
+    }
+
+    fn open_namespace(&self) -> Result<OwnedFd, MountError> {
+        let fd = rustix::fs::openat(&self.process, "ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        self.or_vanished(fd.map_err(|e| MountError::of("open", self.path("ns/mnt"), e)))
+    }
+
+    fn identity(&self) -> Result<MountNamespace, MountError> {
+        let stat = rustix::fs::statat(&self.process, "ns/mnt", AtFlags::empty())
+            .map_err(|e| MountError::of("stat", self.path("ns/mnt"), e))?;
+        Ok(MountNamespace { dev: stat.st_dev, ino: stat.st_ino })
+    }
+
+    /// Reaped, a zombie, or dead: a zombie has given up its namespaces and reads as EINVAL, ENOENT or empty.
+    fn is_gone(&self) -> bool {
+        match self.read_raw("stat") {
+            Err(errno) => matches!(errno, Errno::SRCH | Errno::NOENT),
+            // The state follows the name, which is in parentheses and may itself contain some.
+            Ok(text) => {
+                let state = text.iter().rposition(|byte| *byte == b')').and_then(|end| text.get(end + 2));
+                matches!(state, Some(b'Z' | b'X'))
+            }
+        }
+    }
+
+    fn read(&self, name: &str) -> Result<Vec<u8>, MountError> {
+        self.or_vanished(self.read_raw(name).map_err(|e| MountError::of("read", self.path(name), e)))
+    }
+
+    fn read_raw(&self, name: &str) -> Result<Vec<u8>, Errno> {
+        let fd = rustix::fs::openat(&self.process, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        // A mount table is made anew for every read: few large ones.
+        let mut text = Vec::with_capacity(16 << 10);
+        File::from(fd).read_to_end(&mut text).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        Ok(text)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        match self.pid {
+            Some(pid) => format!("/proc/{pid}/{name}").into(),
+            None => format!("/proc/self/{name}").into(),
+        }
+    }
+}
+
+/// Proof of being on a thread whose current directory is the host's `/proc/thread-self/fd`: from there the name of a
+/// descriptor is a path to exactly the file it holds, whatever the container does to its own paths.
+pub(super) struct Unmounter(());
+
+impl Unmounter {
+    /// Unmounts the mount whose root `fd` holds, or the topmost one on it.
+    pub(super) fn unmount(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        rustix::mount::unmount(fd.as_raw_fd().to_string(), UnmountFlags::DETACH)
+    }
+
+    /// Takes the mount whose root `fd` holds out of any peer group it brought along from the host.
+    pub(super) fn make_private(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        rustix::mount::mount_change(fd.as_raw_fd().to_string(), MountPropagationFlags::PRIVATE)
+    }
+}
+
+/// Identifies what `name` below `dir` (or `dir` itself, where `name` is empty) is. Never asks a FUSE server: a view's own
+/// agent calls this.
+pub(super) fn file_id(dir: BorrowedFd<'_>, name: &Path) -> Result<FileId, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(dir, name, flags, StatxFlags::INO | StatxFlags::MNT_ID)?;
+    let device = DeviceNumber::new(stat.stx_dev_major, stat.stx_dev_minor);
+    Ok(FileId { device, inode: stat.stx_ino, mount: stat.stx_mnt_id })
+}
+
+/// Opens a directory as a place to start walks from.
+pub(super) fn open_dir(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// The path of a descriptor of this thread, which need not have the same as the first one.
+pub(super) fn path_of(fd: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
+    std::fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()))
+        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+}
+
+fn identity(meta: &std::fs::Metadata) -> MountNamespace {
+    MountNamespace { dev: meta.dev(), ino: meta.ino() }
+}
+
+/// Whether a process with these cgroups is in `group` or below it; everything is in the root.
+fn is_in_group(cgroups: &[CgroupLine], group: &str) -> bool {
+    let Some(name) = Path::new(group).file_name() else { return true };
+    // A group's path is text, as far as it can be.
+    let is_name = |part: Component<'_>| part.as_os_str().to_string_lossy() == name.to_string_lossy();
+    cgroups.iter().any(|line| line.path.components().any(is_name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_in_its_group_from_wherever_the_path_is_read() {
+        let is_in = |text: &str, group| {
+            is_in_group(&parse_cgroups(text.as_bytes(), Path::new("cgroup")).unwrap(), group)
+        };
+        assert!(is_in("0::/system.slice/docker-4f5e.scope\n", "/system.slice/docker-4f5e.scope"));
+        assert!(is_in("0::/system.slice/docker-4f5e.scope/init.scope\n", "/system.slice/docker-4f5e.scope"));
+        assert!(is_in("0::/../docker-4f5e.scope\n", "/system.slice/docker-4f5e.scope"));
+        assert!(is_in("4:cpu:/docker/4f5e\n1:name=systemd:/\n", "/docker/4f5e"));
+        assert!(is_in("0::/\n", "/"));
+        assert!(!is_in("0::/system.slice/docker-4f5e.scope2\n", "/system.slice/docker-4f5e.scope"));
+        assert!(!is_in("4:cpu:/docker/77\n0::/docker/77\n", "/docker/4f5e"));
+        assert!(!is_in("0::/\n", "/docker/4f5e"));
+        assert!(!is_in("", "/docker/4f5e"));
+    }
+}

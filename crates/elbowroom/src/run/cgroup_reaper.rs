@@ -1,0 +1,47 @@
+//! The heir of a run whose command has ended before other processes of its cgroup: a process in the background, in a session of
+//! its own, that holds the run's lock and removes the cgroups with the last process.
+
+use super::FORWARDED_SIGNALS;
+use super::cgroup::{RunCgroup, RunHierarchies};
+use anyhow::Context;
+use clap::Args;
+use elbowroom_linux::signal;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The hidden verb.
+const VERB: &str = "run-heir";
+
+/// What the runner tells its heir; the lock is its standard input.
+#[derive(Args, Debug)]
+pub(crate) struct CgroupReaperArgs {
+    #[arg(long)]
+    name: String,
+}
+
+/// Starts the heir, which keeps none of the runner's descriptors but the lock: who reads a pipe from the runner, or waits for
+/// its lock, waits no longer than for the runner and what it left.
+pub(crate) fn spawn(group: RunCgroup) -> io::Result<()> {
+    let (name, run_dir, lock) = group.into_parts();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("elbowroom").args([VERB, "--name", &name, "--run-dir"]).arg(std::path::absolute(run_dir)?);
+    command.current_dir("/");
+    command.stdin(lock).stdout(Stdio::null()).stderr(Stdio::null()).spawn().map(drop)
+}
+
+/// Waits, removes, ends.
+pub(crate) fn main(args: &CgroupReaperArgs, run_dir: &Path) -> anyhow::Result<()> {
+    // SAFETY: nothing in this process has opened a descriptor yet; what is closed was inherited, and nobody here knows of it.
+    // (By number: musl, which the tarball is built with, has no function for it.)
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    // Not the leader of a process group: the runner started it.
+    rustix::process::setsid().context("setsid")?;
+    signal::unblock(&FORWARDED_SIGNALS)?;
+    let lock = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    RunCgroup::adopt(&RunHierarchies::read()?, &args.name, run_dir, lock).remove_when_empty();
+    Ok(())
+}
