@@ -6,7 +6,7 @@ use elbowroom_linux::discover::ContainerDiscovery;
 use elbowroom_linux::fixture::Fixture;
 use elbowroom_linux::root::Root;
 use elbowroom_types::label::LabelPolicy;
-use elbowroom_types::sample::ContainerEngine;
+use elbowroom_types::container::ContainerEngine;
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::path::Path;

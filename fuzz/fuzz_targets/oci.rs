@@ -4,7 +4,8 @@
 
 use elbowroom_agent::engines::oci::{apply_plan, bundle_container, bundle_of, parse_state};
 use elbowroom_types::label::PREFIX;
-use elbowroom_types::launch::{LaunchPlan, RuntimeInjection};
+use elbowroom_types::launch::LaunchPlan;
+use elbowroom_types::label::RuntimeInjection;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use std::ffi::OsString;

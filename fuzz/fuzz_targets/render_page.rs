@@ -4,11 +4,14 @@
 
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::psi::{Pressure, Stall};
-use elbowroom_types::sample::{DeviceNumber, IoStat, MemoryStat};
+use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::io::IoStat;
+use elbowroom_types::sample::MemoryStat;
 use elbowroom_types::unit::{Bytes, Micros};
+use elbowroom_view::pages::render;
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes, MAX_DISKS};
 use elbowroom_view::pages::tree;
-use elbowroom_view::pages::tree::ViewNode;
+use elbowroom_view::pages::view_node::ViewNode;
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 
@@ -146,10 +149,10 @@ fuzz_target!(|input: &[u8]| {
     let mut later = facts;
     numbers.vary(&mut later);
 
-    let size = tree::size(node, &facts, &then);
-    assert_eq!(size, tree::size(node, &later, &then), "{node:?}: size depends on what changes");
+    let size = render::size(node, &facts, &then);
+    assert_eq!(size, render::size(node, &later, &then), "{node:?}: size depends on what changes");
     for (facts, host) in [(&facts, &then), (&later, &then), (&later, &now)] {
-        let page = tree::render(node, facts, &times, host, numbers.micros(), size);
+        let page = render::render(node, facts, &times, host, numbers.micros(), size);
         assert_eq!(page.len() as u32, size, "{node:?}");
         assert!(page.last().is_none_or(|byte| *byte == b'\n'), "{node:?}");
     }

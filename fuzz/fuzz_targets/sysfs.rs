@@ -8,7 +8,7 @@ use elbowroom_linux::fixture::{Fixture, sections};
 use elbowroom_linux::numa::Numa;
 use elbowroom_linux::root::Root;
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_types::sample::DeviceNumber;
+use elbowroom_types::id::DeviceNumber;
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeSet;
 use std::path::Path;

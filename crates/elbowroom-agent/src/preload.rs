@@ -4,9 +4,8 @@
 use crate::java;
 use anyhow::{Context, ensure};
 use elbowroom_linux::mount::NamespaceRoot;
-use elbowroom_types::launch::{
-    INJECTION_DIR, JAVA_AGENT, JAVA_NATIVE_LIBRARY, LIBC_LIBRARY, OPENMP_LIBRARY, RuntimeInjection,
-};
+use elbowroom_types::label::RuntimeInjection;
+use elbowroom_types::launch::{INJECTION_DIR, JAVA_AGENT, JAVA_NATIVE_LIBRARY, LIBC_LIBRARY, OPENMP_LIBRARY};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};

@@ -6,15 +6,13 @@
 //! pidfds, which need no kinship. Only when all three die at the same moment is the connection lost: the next
 //! `elbowroom agent` removes the dead mount and starts afresh.
 
-use crate::policy;
 use crate::view_server::roles::{AgentOptions, AgentRole, Backoff, Handover, RoleLock, wait_readable};
 use crate::view_server::service_manager::{AgentProgress, ServiceManager, StoredFds};
 use crate::view_server::slots::{DEFAULT_CAPACITY, ShutdownMode, Slots};
-use crate::view_server::{FuseError, pages, session};
+use crate::view_server::{FuseError, pages, session, stop_signals};
 use anyhow::Context;
 use elbowroom_linux::lease::{HEARTBEAT_INTERVAL, LeaseGuard};
 use elbowroom_linux::process;
-use elbowroom_linux::signal;
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer::prefer_realtime;
 use elbowroom_types::cpuset::CpuSet;
@@ -109,12 +107,6 @@ pub fn resume() -> anyhow::Result<()> {
     guard.check();
     let capacity = open_slots(&handover)?.capacity() as u32;
     run(handover, capacity, &signals, guard)
-}
-
-/// SIGTERM, SIGINT and SIGHUP no longer end this process: they wait here to be read, or for nobody.
-pub(super) fn stop_signals() -> Result<SignalFd, FuseError> {
-    signal::restore_sigchld();
-    SignalFd::block(&[Signal::TERM, Signal::INT, Signal::HUP]).map_err(FuseError::io("making", "signalfd"))
 }
 
 /// Takes the supervisor's role in a run directory, and sees to it that nobody else has any; who is to adopt what they hold needs
@@ -323,7 +315,7 @@ fn run(
         crate::http::server::API_SOCKET,
         crate::view_server::roles::API_LOCK_FILE,
         elbowroom_client::control::CONTROL_SOCKET,
-        policy::FEED_SOCKET,
+        elbowroom_client::control::FEED_SOCKET,
     ] {
         let _ = std::fs::remove_file(start.run_dir.join(file));
     }

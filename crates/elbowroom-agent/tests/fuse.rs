@@ -11,8 +11,8 @@ use elbowroom_agent::view_server::session;
 use elbowroom_agent::view_server::session::MountLine;
 use elbowroom_agent::view_server::slots::{SlotSnapshot, Slots};
 use elbowroom_types::unit::Micros;
-use elbowroom_view::pages::tree;
-use elbowroom_view::pages::tree::ViewNode;
+use elbowroom_view::pages::view_node::ViewNode;
+use elbowroom_view::pages::{render, tree};
 use rig::agent::{Agent, ROLES, Watchdog, cannot_run, program};
 use rig::policy::{facts_of, times_of};
 use rig::readers::{EVERY_WAY, How, Reader, check_meminfo};
@@ -87,7 +87,7 @@ fn every_file_reads_as_rendered() {
                 let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
                 let now = Micros(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000);
                 let text = text.unwrap_or_default();
-                expected = tree::render(node, &facts, &times, &text, now, meta.len() as u32);
+                expected = render::render(node, &facts, &times, &text, now, meta.len() as u32);
                 if read == expected {
                     break;
                 }

@@ -3,19 +3,17 @@
 
 use crate::change::Change;
 use crate::profile_store::StoredProfile;
-use elbowroom_govern::GovernorMode;
 use elbowroom_govern::disk::{ContainerDiskStatus, DiskPolicy, DiskView};
-use elbowroom_govern::memory;
+use elbowroom_govern::{GovernorMode, memory};
 use elbowroom_linux::mount::MountSurface;
 use elbowroom_linux::timer;
 use elbowroom_types::alert::{Alert, AlertKind};
+use elbowroom_types::container::{ContainerEngine, Pod};
 use elbowroom_types::finding::DoctorFinding;
-use elbowroom_types::label::ContainerLabels;
-use elbowroom_types::launch::RuntimeInjection;
+use elbowroom_types::label::{ContainerLabels, RuntimeInjection};
 use elbowroom_types::probe::{Freshness, ProbeRecord, ProbeReport};
-use elbowroom_types::sample::{ContainerEngine, Pod, Usage};
-use elbowroom_types::unit::Bytes;
-use elbowroom_types::unit::Micros;
+use elbowroom_types::sample::Usage;
+use elbowroom_types::unit::{Bytes, Micros};
 use elbowroom_view::rules::{View, ViewExplanation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -17,6 +17,9 @@ pub const DEFAULT_RUN_DIR: &str = "/run/elbowroom";
 /// Name of the control socket below the run directory.
 pub const CONTROL_SOCKET: &str = "agent.sock";
 
+/// Name of the socket below the run directory where the API server asks.
+pub const FEED_SOCKET: &str = "feed.sock";
+
 /// Below the run directory: a file of labels for each container of `elbowroom run` that has some, by its name.
 const LABELS: &str = "labels";
 

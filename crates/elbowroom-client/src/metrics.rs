@@ -5,10 +5,8 @@ use crate::api::{
     ControlResponse, DisksReport, MemoryReport, ProbeView,
 };
 use crate::control::ControlClient;
-use crate::number_format::colour_name;
-use crate::number_format::disk_state as state;
-use crate::output::{Format, OutputArgs};
-use crate::output::{json, unexpected_response};
+use crate::number_format::{colour_name, disk_state as state};
+use crate::output::{Format, OutputArgs, json, unexpected_response};
 use anyhow::Result;
 use elbowroom_govern::GovernorMode;
 use elbowroom_govern::disk::{ContainerDiskStatus, DiskPolicy, DiskState, DiskView, LimitedBy};

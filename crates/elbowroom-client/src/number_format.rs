@@ -2,8 +2,8 @@
 
 use elbowroom_govern::disk::{DiskState, LimitedBy};
 use elbowroom_govern::memory;
+use elbowroom_types::io::IoMax;
 use elbowroom_types::probe::Colour;
-use elbowroom_types::sample::IoMax;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 
 /// Bytes per second, at most six characters: `0`, `812K`, `4.5M`, `1.2G`.

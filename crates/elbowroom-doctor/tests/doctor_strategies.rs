@@ -4,14 +4,13 @@ mod doctor_host;
 
 use doctor_host::Sim;
 use elbowroom_doctor::checks::{CgroupFacts, ControllerVersion, HostFacts};
-use elbowroom_doctor::strategies::housekeeping;
 use elbowroom_doctor::strategies::housekeeping::{
     HousekeepingJob, JobKind, JobLocation, PARENT_CGROUP, RootProcess,
 };
-use elbowroom_doctor::strategies::pretouch;
 use elbowroom_doctor::strategies::pretouch::PretouchBound;
 use elbowroom_doctor::strategies::protect::{ProtectError, protect};
 use elbowroom_doctor::strategies::size::{LimitAdvice, estimate_need, limit_advice};
+use elbowroom_doctor::strategies::{housekeeping, pretouch};
 use elbowroom_types::finding::FindingFix;
 use elbowroom_types::unit::Bytes;
 use proptest::prelude::*;

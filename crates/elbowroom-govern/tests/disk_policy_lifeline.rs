@@ -5,7 +5,8 @@ mod toy_disk;
 use elbowroom_govern::disk::{DiskOrder, DiskSettings, DiskState, LimitedBy};
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
-use elbowroom_types::sample::{HostEvent, IoMax};
+use elbowroom_types::io::IoMax;
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Limit, Micros};
 use toy_disk::{DISK, Tenant, Toy, disk, group, id, rbps};
 
@@ -344,7 +345,7 @@ fn decisions_say_why_and_standings_where_it_stands() {
     let because = &hog.decisions.last().unwrap().because;
     assert!(because.contains("sda") && because.contains('%'), "{because}");
     toy.tenants[1].user = rbps((0.1 * SPEED) as u64);
-    toy.tell(HostEvent::IoLimits(elbowroom_types::sample::IoLimits {
+    toy.tell(HostEvent::IoLimits(elbowroom_types::io::IoLimits {
         group: id(1),
         disk: DISK,
         user: toy.tenants[1].user,

@@ -4,11 +4,13 @@ mod toy_disk;
 
 use elbowroom_govern::disk::{DiskGovernor, DiskOrder, DiskPolicy, DiskSettings, DiskState, LimitedBy};
 use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
-use elbowroom_types::psi::{Pressure, Stall};
-use elbowroom_types::sample::{
-    CgroupId, CgroupIo, DeviceNumber, DiskProperties, DiskStat, DiskTick, HostEvent, IoLimits, IoMax, IoStat,
-    IoWeightMechanism, LimitWriteFailure,
+use elbowroom_types::id::{CgroupId, DeviceNumber};
+use elbowroom_types::io::{
+    CgroupIo, DiskProperties, DiskStat, DiskTick, IoLimits, IoMax, IoStat, IoWeightMechanism,
+    LimitWriteFailure,
 };
+use elbowroom_types::psi::{Pressure, Stall};
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use proptest::prelude::*;
 use std::collections::BTreeMap;

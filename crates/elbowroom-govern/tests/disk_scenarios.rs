@@ -5,11 +5,10 @@
 
 use elbowroom_govern::disk::DiskPolicy::{Aridac, Lifeline};
 use elbowroom_govern::disk::{Cap, DiskOrder, DiskPolicy};
-use elbowroom_sim::disk::library;
 use elbowroom_sim::disk::library::{DiskScale, FLASH, LAB, LARGE, PAPER};
-use elbowroom_sim::disk::{DiskScenario, DiskScore, IoCgroupVersion, judge, play};
+use elbowroom_sim::disk::{DiskScenario, DiskScore, IoCgroupVersion, judge, library, play};
 use elbowroom_types::alert::AlertKind;
-use elbowroom_types::sample::IoMax;
+use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::Micros;
 
 const SEEDS: std::ops::Range<u64> = 0..12;

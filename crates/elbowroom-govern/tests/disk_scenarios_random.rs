@@ -9,7 +9,9 @@ use elbowroom_govern::disk::{
     Cap, ContainerDiskStatus, DiskOrder, DiskPolicy, DiskState, DiskView, LimitedBy,
 };
 use elbowroom_sim::disk::{DiskProgram, DiskScenario, DiskSimStep, DiskTenant, Drive, IoMethod, play};
-use elbowroom_types::sample::{CgroupId, DeviceNumber, HostEvent, IoMax, LimitWriteFailure};
+use elbowroom_types::id::{CgroupId, DeviceNumber};
+use elbowroom_types::io::{IoMax, LimitWriteFailure};
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Limit, Micros};
 use many::Run;
 use std::collections::{BTreeMap, BTreeSet};

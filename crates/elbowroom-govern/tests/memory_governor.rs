@@ -2,6 +2,8 @@
 
 use elbowroom_govern::memory::{LendingState, MemoryGovernor, MemorySettings};
 use elbowroom_types::alert::AlertKind;
+use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::memory::{
     GroupMemory, MemoryOrder, MemoryTick, NodeMemory, OrderCompletion, OrderKind, OrderOutcome, ProbeUpdate,
@@ -9,9 +11,7 @@ use elbowroom_types::memory::{
 };
 use elbowroom_types::probe;
 use elbowroom_types::probe::{Colour, Measure, ProbeReport};
-use elbowroom_types::sample::{
-    CgroupId, CgroupProperties, CgroupSettings, ContainerEngine, ContainerIdentity, HostEvent, NodeProperties,
-};
+use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties};
 use elbowroom_types::unit::Limit::{At, Max};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::collections::BTreeMap;

@@ -6,8 +6,8 @@ use elbowroom_govern::memory::{LendingState, MemoryAction};
 use elbowroom_sim::memory::{
     MemcgVersion, MemoryPolicy, MemoryScenario, MemoryScore, ProbeBehaviour, judge, library, play,
 };
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::MemoryOrder;
-use elbowroom_types::sample::CgroupId;
 use elbowroom_types::unit::{Bytes, Micros, Percent};
 use std::collections::BTreeMap;
 

@@ -7,9 +7,10 @@ mod many;
 
 use elbowroom_govern::memory::{ContainerMemoryStatus, LendingState, MemoryAction, MemoryGovernor};
 use elbowroom_sim::memory::{MemoryPolicy, MemoryScenario, MemorySimStep, ProbeBehaviour, play};
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{GroupMemory, MemoryOrder, OrderKind, OrderOutcome, ReclaimRequest};
 use elbowroom_types::probe::Colour;
-use elbowroom_types::sample::{CgroupId, HostEvent};
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use many::Run;
 use std::collections::{BTreeMap, BTreeSet};

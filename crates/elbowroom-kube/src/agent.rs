@@ -4,8 +4,8 @@
 use crate::claims::PodLabels;
 use anyhow::{Context, Result, bail, ensure};
 use elbowroom_types::alert::Alert;
+use elbowroom_types::container::Pod;
 use elbowroom_types::label::ContainerLabels;
-use elbowroom_types::sample::Pod;
 use elbowroom_types::unit::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::Request;

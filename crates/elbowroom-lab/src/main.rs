@@ -23,12 +23,25 @@ mod sysinfo;
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use job::{Common, Job};
-use jobs::{
-    api::Api, density::Density, disk::Disk, disk_buffered::DiskBuffered, disk_two::DiskTwo, kills::Kills,
-    memory::Memory, memory_harm::MemoryHarm, pitfalls::Pitfalls, profile_applications::ProfileApplications,
-    profile_faults::ProfileFaults, profile_gpu::ProfileGpu, profile_pages::ProfilePages,
-    profile_startup::ProfileStartup, read::Read, runtimes::Runtimes, swarm::Swarm, tick::Tick, views::Views,
-};
+use jobs::api::Api;
+use jobs::density::Density;
+use jobs::disk::Disk;
+use jobs::disk_buffered::DiskBuffered;
+use jobs::disk_two::DiskTwo;
+use jobs::kills::Kills;
+use jobs::memory::Memory;
+use jobs::memory_harm::MemoryHarm;
+use jobs::pitfalls::Pitfalls;
+use jobs::profile_applications::ProfileApplications;
+use jobs::profile_faults::ProfileFaults;
+use jobs::profile_gpu::ProfileGpu;
+use jobs::profile_pages::ProfilePages;
+use jobs::profile_startup::ProfileStartup;
+use jobs::read::Read;
+use jobs::runtimes::Runtimes;
+use jobs::swarm::Swarm;
+use jobs::tick::Tick;
+use jobs::views::Views;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

@@ -9,8 +9,8 @@ use crate::discover::{ContainerDiscovery, ContainerSources};
 use crate::process;
 use crate::root::{ReadError, Root};
 use crate::warnings::Warnings;
+use elbowroom_types::container::ContainerIdentity;
 use elbowroom_types::label::LabelPolicy;
-use elbowroom_types::sample::ContainerIdentity;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -227,8 +227,8 @@ fn find_one(all: &[WalkedCgroup], name: &str) -> Result<ProfiledContainer, Selec
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elbowroom_types::container::ContainerEngine;
     use elbowroom_types::label::ContainerLabels;
-    use elbowroom_types::sample::ContainerEngine;
 
     fn found(path: &str, inode: u64, id: Option<&str>, name: Option<&str>) -> WalkedCgroup {
         let container = id.map(|id| ContainerIdentity {

@@ -23,9 +23,9 @@
 //! end beyond 128 characters.
 
 use crate::root::{ReadError, Root, if_present};
+use elbowroom_types::container::{ContainerEngine, ContainerIdentity, Pod};
 use elbowroom_types::glob;
 use elbowroom_types::label::{ContainerLabels, LabelPolicy};
-use elbowroom_types::sample::{ContainerEngine, ContainerIdentity, Pod};
 use rustix::fs::OFlags;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

@@ -1,8 +1,9 @@
 //! Giving up rights: what a process that talks to strangers does first.
 
+use rustix::fs::{Gid, Uid};
+use rustix::io;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-use rustix::{fs::Gid, fs::Uid, io};
 use std::fs;
 
 /// Name of the user that unprivileged processes of the agent are, where there is one.

@@ -1,8 +1,9 @@
 //! `/proc` files, text to numbers. Nothing here opens a file.
 
 use crate::parse::{Malformed, hundredths, malformed, number, unescape};
+use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::io::DiskStat;
 use elbowroom_types::psi::{Pressure, Stall};
-use elbowroom_types::sample::{DeviceNumber, DiskStat};
 use elbowroom_types::unit::{Bytes, Micros};
 use std::path::PathBuf;
 

@@ -18,8 +18,7 @@
 //! - `who_waits_is_woken_though_the_writer_died_before_it_could`
 
 use crate::timer;
-use elbowroom_view::pages::mapped::{MAGIC, VERSION};
-use elbowroom_view::pages::mapped::{MappedView, VIEW_WORDS, is_view_change};
+use elbowroom_view::pages::mapped::{MAGIC, MappedView, VERSION, VIEW_WORDS, is_view_change};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};

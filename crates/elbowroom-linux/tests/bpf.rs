@@ -5,9 +5,8 @@
 use elbowroom_linux::bpf::{ActiveSet, BpfError, TrackedHierarchy};
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout};
 use elbowroom_linux::root::Root;
-use elbowroom_linux::timer;
 use elbowroom_linux::timer::Ticker;
-use elbowroom_linux::{Sensor, SensorConfig};
+use elbowroom_linux::{Sensor, SensorConfig, timer};
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
 use std::cell::Cell;
@@ -351,7 +350,8 @@ fn a_run_that_began_in_a_hidden_switch_is_counted_where_it_ends() {
 
 /// Makes the program's note of a CPU be of a task that is none, as if the switch to the one that runs had been hidden.
 fn forget_who_runs(cpu: u32) {
-    use libbpf_rs::{MapCore, MapFlags, MapHandle, query::MapInfoIter};
+    use libbpf_rs::query::MapInfoIter;
+    use libbpf_rs::{MapCore, MapFlags, MapHandle};
     let ours = MapInfoIter::default().filter(|map| map.name == "cpus" && map.value_size == 64);
     let map = MapHandle::from_map_id(ours.last().unwrap().id).unwrap();
     let mut record = map.lookup(&cpu.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();

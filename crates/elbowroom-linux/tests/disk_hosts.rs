@@ -1,10 +1,10 @@
 //! Disks of captured machines: which device is governed, what is told about it, and where a path leads.
 
-use elbowroom_linux::disk;
 use elbowroom_linux::fixture::Fixture;
 use elbowroom_linux::root::Root;
-use elbowroom_linux::{Sensor, SensorConfig};
-use elbowroom_types::sample::{HostEvent, IoMax, IoWeightMechanism};
+use elbowroom_linux::{Sensor, SensorConfig, disk};
+use elbowroom_types::io::{IoMax, IoWeightMechanism};
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::fmt::Write;
 use std::path::Path;

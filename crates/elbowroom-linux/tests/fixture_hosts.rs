@@ -3,7 +3,8 @@
 use elbowroom_linux::fixture::Fixture;
 use elbowroom_linux::sensor::{ActivitySource, ActivityTracker};
 use elbowroom_linux::{Sensor, SensorConfig};
-use elbowroom_types::sample::{CgroupId, CgroupProperties, CpuMax, HostEvent, NodeProperties};
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::sample::{CgroupProperties, CpuMax, HostEvent, NodeProperties};
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
 use std::collections::HashMap;
 use std::fmt::{Display, Write};

@@ -4,7 +4,8 @@ mod rig;
 
 use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
 use elbowroom_linux::{Sensor, SensorConfig, timer};
-use elbowroom_types::sample::{CgroupId, CgroupProperties, CpuMax, HostEvent};
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::sample::{CgroupProperties, CpuMax, HostEvent};
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
 use rig::{DEADLINE, Rig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

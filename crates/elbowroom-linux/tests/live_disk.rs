@@ -4,13 +4,12 @@
 mod rig;
 
 use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
-use elbowroom_linux::disk;
 use elbowroom_linux::disk::BlockDeviceKind;
 use elbowroom_linux::root::Root;
-use elbowroom_linux::{Sensor, SensorConfig, timer};
-use elbowroom_types::sample::{
-    CgroupIo, DeviceNumber, DiskProperties, DiskTick, HostEvent, IoLimits, IoMax, IoStat,
-};
+use elbowroom_linux::{Sensor, SensorConfig, disk, timer};
+use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::io::{CgroupIo, DiskProperties, DiskTick, IoLimits, IoMax, IoStat};
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Limit, Micros};
 use rig::Rig;
 use std::collections::BTreeMap;

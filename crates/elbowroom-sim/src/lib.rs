@@ -22,12 +22,11 @@ pub mod disk;
 pub mod memory;
 mod scheduler;
 
+use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::label::ContainerLabels;
-use elbowroom_types::sample::{
-    CgroupId, CgroupProperties, CgroupSettings, ContainerEngine, ContainerIdentity, HostEvent,
-    NodeProperties, Tick, Usage,
-};
+use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties, Tick, Usage};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use elbowroom_view::rules::{View, ViewChange, ViewTable};
 use scheduler::{CpuScheduler, SchedEntity};

@@ -2,7 +2,7 @@
 //! of the whole node.
 
 use crate::finding::{FindingEvidence, Severity};
-use crate::sample::{CgroupId, DeviceNumber};
+use crate::id::{CgroupId, DeviceNumber};
 use crate::unit::Micros;
 use serde::{Deserialize, Serialize};
 use std::fmt;

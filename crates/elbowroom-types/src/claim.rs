@@ -1,7 +1,6 @@
 //! What single containers are promised: the `[[claims]]` of the configuration, one entry for all governors.
 
-use crate::glob;
-use crate::sample::{ContainerEngine, ContainerIdentity, IoMax};
+use crate::io::IoMax;
 use crate::unit::{Bytes, Limit, Percent, parse_byte_rate, parse_bytes, parse_rate};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -28,14 +27,6 @@ pub struct Claim {
     pub memory: MemoryClaim,
 }
 
-impl Claim {
-    /// Whether this entry is about `container`.
-    pub fn matches(&self, container: &ContainerIdentity) -> bool {
-        glob::matches(&self.container, &container.id)
-            || container.name.as_deref().is_some_and(|name| glob::matches(&self.container, name))
-    }
-}
-
 impl Default for Claim {
     fn default() -> Self {
         Self {
@@ -47,19 +38,6 @@ impl Default for Claim {
             memory: MemoryClaim::default(),
         }
     }
-}
-
-/// The first entry that fits a container; the operator's word goes before its maker's.
-pub fn claim_for(claims: &[Claim], container: &ContainerIdentity) -> Claim {
-    claims.iter().find(|claim| claim.matches(container)).cloned().unwrap_or_else(|| container.labels.claim())
-}
-
-/// The name people gave it, or the first letters of its identifier as engines print them.
-pub fn display_name(container: &ContainerIdentity) -> String {
-    container.name.clone().unwrap_or_else(|| match container.engine {
-        ContainerEngine::Plain => container.id.clone(),
-        _ => container.id.chars().take(12).collect(),
-    })
 }
 
 /// What a container suffers from first.

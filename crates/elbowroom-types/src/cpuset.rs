@@ -1,7 +1,8 @@
 //! Sets of CPUs in the kernel's list format (`0-3,8`), `Documentation/admin-guide/cgroup-v2.rst`, "List" format of cpusets.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::{fmt, str::FromStr};
+use std::fmt;
+use std::str::FromStr;
 
 /// How many CPUs a set can name: x86-64 kernels go to 8,192, distributions to 512 or 8,192; machines of 1,024 CPUs are
 /// the largest that a view page has room for.

@@ -15,7 +15,7 @@
 //! Labels come from whoever may create containers: what is not understood is kept by name and told, never guessed.
 
 use crate::claim::{Claim, DiskReservation, MemoryClaim, ServiceClass, WEIGHT_RANGE};
-use crate::launch::RuntimeInjection;
+
 use crate::unit::{Bytes, parse_bytes};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,44 @@ pub const PREFIX: &str = "elbowroom.dev/";
 /// Most labels that are told as not understood, and how much of each.
 const MAX_IGNORED: usize = 8;
 const MAX_IGNORED_LEN: usize = 200;
+
+/// Ways into programs that read no file, or none more than once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct RuntimeInjection {
+    /// The agent for HotSpot.
+    pub java: bool,
+    /// A library that makes OpenMP's parallel regions as wide as the effective CPU.
+    pub openmp: bool,
+    /// A library that answers the C library's calls from the view.
+    pub libc: bool,
+    /// Environment variables that tell the limits.
+    pub env: bool,
+}
+
+impl RuntimeInjection {
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Those that a container can have that gets no view. The agent for HotSpot follows limits too.
+    pub fn without_views(self) -> Self {
+        Self { openmp: false, libc: false, ..self }
+    }
+
+    /// Those that need no file in the container.
+    pub fn without_files(self) -> Self {
+        Self { env: self.env, ..Self::default() }
+    }
+
+    /// The names of those that are wanted.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let all = [(self.java, "java"), (self.openmp, "openmp"), (self.libc, "libc"), (self.env, "env")];
+        all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| name)
+    }
+}
 
 /// A container's labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

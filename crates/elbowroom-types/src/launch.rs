@@ -5,9 +5,8 @@
 //! Facts about runtimes: `docs/guide/runtimes.md`.
 
 use crate::cpuset::CpuSet;
-use crate::label::ContainerLabels;
+use crate::label::{ContainerLabels, RuntimeInjection};
 use crate::unit::Bytes;
-use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 
 /// Where a container's programs find what is preloaded into them: a directory of sysfs that is there wherever FUSE is, made to
@@ -24,44 +23,6 @@ pub const JAVA_NATIVE_LIBRARY: &str = "libelbowroom-java.so";
 
 /// Where a container's programs find the file that they watch to be asked for memory, beside the view page.
 pub const PRESSURE_FILE: &str = "/sys/devices/system/cpu/elbowroom-pressure";
-
-/// Ways into programs that read no file, or none more than once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default)]
-pub struct RuntimeInjection {
-    /// The agent for HotSpot.
-    pub java: bool,
-    /// A library that makes OpenMP's parallel regions as wide as the effective CPU.
-    pub openmp: bool,
-    /// A library that answers the C library's calls from the view.
-    pub libc: bool,
-    /// Environment variables that tell the limits.
-    pub env: bool,
-}
-
-impl RuntimeInjection {
-    /// Whether there is none.
-    pub fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Those that a container can have that gets no view. The agent for HotSpot follows limits too.
-    pub fn without_views(self) -> Self {
-        Self { openmp: false, libc: false, ..self }
-    }
-
-    /// Those that need no file in the container.
-    pub fn without_files(self) -> Self {
-        Self { env: self.env, ..Self::default() }
-    }
-
-    /// The names of those that are wanted.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
-        let all = [(self.java, "java"), (self.openmp, "openmp"), (self.libc, "libc"), (self.env, "env")];
-        all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| name)
-    }
-}
 
 /// The room of a program, as far as it is less than the machine: what is `None` is the machine's, and needs no words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,9 +9,12 @@
 
 pub mod alert;
 pub mod claim;
+pub mod container;
 pub mod cpuset;
 pub mod finding;
 pub mod glob;
+pub mod id;
+pub mod io;
 pub mod label;
 pub mod launch;
 pub mod memory;

@@ -5,8 +5,8 @@
 //! that the kernel has.
 
 use crate::alert::Alert;
+use crate::id::CgroupId;
 use crate::probe::ProbeReport;
-use crate::sample::CgroupId;
 use crate::unit::{Bytes, Limit, Micros};
 use serde::{Deserialize, Serialize};
 

@@ -5,8 +5,8 @@
 mod common;
 
 use common::{Host, files, host, material, middle, small, text_of};
+use elbowroom_view::pages::render;
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
-use elbowroom_view::pages::tree;
 
 #[test]
 fn a_container_of_one_cpu_on_a_cgroup_v1_machine() {
@@ -23,8 +23,8 @@ fn check(golden: &str, host: &Host, (facts, times): (ContainerSnapshot, Vec<CpuT
         .into_iter()
         .map(|node| {
             let text = text_of(host, node);
-            let size = tree::size(node, &facts, &text);
-            let page = tree::render(node, &facts, &times, &text, facts.taken, size);
+            let size = render::size(node, &facts, &text);
+            let page = render::render(node, &facts, &times, &text, facts.taken, size);
             format!("-- {} ({size} bytes)\n{}", node.path(), readable(&String::from_utf8(page).unwrap()))
         })
         .collect();

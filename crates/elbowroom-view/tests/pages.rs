@@ -4,12 +4,14 @@ mod common;
 
 use common::{Host, files, find, hosts, middle, number, page, text_of};
 use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::io::IoStat;
 use elbowroom_types::psi::{Pressure, Stall};
-use elbowroom_types::sample::{DeviceNumber, IoStat, MemoryStat};
+use elbowroom_types::sample::MemoryStat;
 use elbowroom_types::unit::{Bytes, Micros};
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes, MAX_DISKS};
-use elbowroom_view::pages::tree;
-use elbowroom_view::pages::tree::ViewNode;
+use elbowroom_view::pages::view_node::ViewNode;
+use elbowroom_view::pages::{render, tree};
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
@@ -105,9 +107,9 @@ proptest! {
         facts in any_facts(), times in any_times(), host in any_host(), later in any_host(), now in any_number(),
     ) {
         for node in all_files() {
-            let size = tree::size(node, &facts, &host);
+            let size = render::size(node, &facts, &host);
             for host in [&host, &later] {
-                let page = tree::render(node, &facts, &times, host, Micros(now), size);
+                let page = render::render(node, &facts, &times, host, Micros(now), size);
                 prop_assert_eq!(page.len() as u32, size, "{:?}", node);
                 prop_assert!(page.last().is_none_or(|b| *b == b'\n'), "{:?}", node);
             }
@@ -118,7 +120,7 @@ proptest! {
     fn size_depends_on_possible_cpus_only(a in any_facts(), b in any_facts(), host in any_host()) {
         let b = ContainerSnapshot { possible: a.possible, nodes: a.nodes, page_size: a.page_size, ..b };
         for node in all_files() {
-            prop_assert_eq!(tree::size(node, &a, &host), tree::size(node, &b, &host), "{:?}", node);
+            prop_assert_eq!(render::size(node, &a, &host), render::size(node, &b, &host), "{:?}", node);
         }
     }
 
@@ -130,9 +132,9 @@ proptest! {
             let a = ContainerSnapshot { possible, online: possible, ..a };
             for node in files(host, &a) {
                 let text = text_of(host, node);
-                let size = tree::size(node, &a, &text);
-                let whole = tree::render(node, &b, &times, &text, b.taken, size + 4096);
-                let page = tree::render(node, &b, &times, &text, b.taken, size);
+                let size = render::size(node, &a, &text);
+                let whole = render::render(node, &b, &times, &text, b.taken, size + 4096);
+                let page = render::render(node, &b, &times, &text, b.taken, size);
                 let words = |page: &[u8]| -> Vec<String> {
                     String::from_utf8_lossy(page).split_whitespace().map(str::to_owned).collect()
                 };
@@ -225,7 +227,7 @@ fn no_counter_of_the_host_is_on_any_page() {
             // A header alone (`swaps` without swap) and pages made without the host have nothing to mark.
             let numbers = text_of(host, node).contains(|c: char| c.is_ascii_digit());
             assert!(!numbers || marked.contains(MARKER), "{} was not marked:\n{marked}", node.path());
-            let page = tree::render(node, &facts, &times, &marked, facts.taken, 1 << 16);
+            let page = render::render(node, &facts, &times, &marked, facts.taken, 1 << 16);
             let page = String::from_utf8(page).unwrap();
             assert!(!page.contains(MARKER), "{} shows the host's:\n{page}", node.path());
         }
@@ -245,8 +247,8 @@ fn a_machine_of_256_cpus_is_rendered_in_pages_that_programs_can_read() {
     };
     for path in ["proc/cpuinfo", "proc/stat"] {
         let node = find(path, &facts);
-        let size = tree::size(node, &facts, &host);
-        let page = String::from_utf8(tree::render(node, &facts, &[], &host, Micros::ZERO, size)).unwrap();
+        let size = render::size(node, &facts, &host);
+        let page = String::from_utf8(render::render(node, &facts, &[], &host, Micros::ZERO, size)).unwrap();
         assert!(page.lines().all(|line| line.len() < 64 << 10), "{path}: a line Go's Scanner refuses");
         assert_eq!(
             page.lines().filter(|l| l.starts_with("processor") || l.starts_with("cpu3")).count(),

@@ -7,8 +7,8 @@ use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::sample::MemoryStat;
 use elbowroom_types::unit::{Bytes, Micros};
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
-use elbowroom_view::pages::tree;
-use elbowroom_view::pages::tree::ViewNode;
+use elbowroom_view::pages::view_node::ViewNode;
+use elbowroom_view::pages::{render, tree};
 use std::collections::BTreeMap;
 
 const V1: &str = "v1-2cpu-6.18";
@@ -111,10 +111,10 @@ fn a_list_of_cpus_is_never_cut_to_half_a_range() {
     // `cat` printed `0-` when two containers shared one inode's size.
     let (mut facts, _) = middle();
     let online = find(&format!("{CPU}/online"), &facts);
-    let size = tree::size(online, &facts, "");
+    let size = render::size(online, &facts, "");
     for n in 1..=8 {
         facts.online = facts.possible.lowest(n);
-        let page = tree::render(online, &facts, &[], "", Micros::ZERO, size);
+        let page = render::render(online, &facts, &[], "", Micros::ZERO, size);
         let text = String::from_utf8(page).unwrap();
         assert_eq!(text.trim_end().parse::<CpuSet>().unwrap(), facts.online);
     }
@@ -250,7 +250,7 @@ fn idle_time_is_not_uptime_and_counts_every_cpu() {
     };
     let times = [CpuTimes { idle: Micros::millis(9_500), ..CpuTimes::default() }; 4];
     let node = find("proc/uptime", &facts);
-    let page = tree::render(node, &facts, &times, "", Micros::secs(10), tree::size(node, &facts, ""));
+    let page = render::render(node, &facts, &times, "", Micros::secs(10), render::size(node, &facts, ""));
     assert_eq!(String::from_utf8(page).unwrap().trim_end(), "10.00 38.00");
 }
 
@@ -294,9 +294,9 @@ fn reading_again_after_the_container_changed_never_changes_the_size() {
         ContainerSnapshot { online: facts.possible, memory: Bytes::gib(2), memory_usage: Bytes(1), ..facts };
     for node in common::files(&host, &facts) {
         let text = text_of(&host, node);
-        let size = tree::size(node, &facts, &text);
-        assert_eq!(size, tree::size(node, &grown, &text));
-        let page = tree::render(node, &grown, &times, &text, facts.taken, size);
+        let size = render::size(node, &facts, &text);
+        assert_eq!(size, render::size(node, &grown, &text));
+        let page = render::render(node, &grown, &times, &text, facts.taken, size);
         assert_eq!(page.len() as u32, size);
     }
 }

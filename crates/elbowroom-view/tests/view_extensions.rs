@@ -4,8 +4,9 @@ mod world;
 
 use elbowroom_sim::{GroupRole, NodeProgram, ProgramDemand};
 use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::ViewCeiling;
-use elbowroom_types::sample::{CgroupId, CgroupProperties, CgroupSettings, HostEvent, NodeProperties, Tick};
+use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties, Tick};
 use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu, Percent};
 use elbowroom_view::rules::{CpuRule, ViewChangeReason, ViewDelta, ViewPolicy};
 use world::{Knob, World, a_thread_per_cpu, by_hand, cpuset, quota, threads, tick, weight};

@@ -3,7 +3,8 @@
 mod world;
 
 use elbowroom_sim::{NodeProgram, ProgramDemand};
-use elbowroom_types::sample::{CgroupId, CgroupSettings};
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::sample::CgroupSettings;
 use elbowroom_types::unit::{Bytes, Limit};
 use elbowroom_view::rules::{ViewChangeReason, ViewDelta, ViewPolicy};
 use world::{Knob, World, a_thread_per_cpu, quota, threads, weight};

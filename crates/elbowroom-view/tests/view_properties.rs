@@ -3,11 +3,12 @@
 mod world;
 
 use elbowroom_sim::ProgramDemand;
+use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::sample::{
-    CgroupId, CgroupProperties, CgroupSettings, ContainerEngine, ContainerIdentity, CpuMax, HostEvent,
-    NodeProperties, Tick, Usage,
+    CgroupProperties, CgroupSettings, CpuMax, HostEvent, NodeProperties, Tick, Usage,
 };
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu, Percent};
 use elbowroom_view::rules::{CpuRule, View, ViewChange, ViewDelta, ViewPolicy, ViewTable, cpu, memory};

@@ -2,7 +2,8 @@
 
 mod world;
 
-use elbowroom_types::sample::{CgroupId, CgroupSettings};
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::sample::CgroupSettings;
 use elbowroom_types::unit::Bytes;
 use elbowroom_view::rules::{CpuRule, ViewChangeReason, ViewPolicy};
 use world::{Knob, World, a_thread_per_cpu, by_hand, cpuset, quota, threads, tick, weight};

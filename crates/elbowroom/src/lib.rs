@@ -21,7 +21,7 @@ use elbowroom_client::api::ControlRequest;
 use elbowroom_client::control;
 use elbowroom_client::output::{is_broken_pipe, one_line};
 use elbowroom_linux::discover::ContainerSources;
-use elbowroom_types::sample::DeviceNumber;
+use elbowroom_types::id::DeviceNumber;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;

@@ -3,7 +3,7 @@
 use elbowroom::fleet::placement::{PlacementRequest, evaluate, rank};
 use elbowroom::fleet::resources::{NodeDisk, NodeResources};
 use elbowroom_types::claim::DiskReservation;
-use elbowroom_types::sample::IoMax;
+use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::{Bytes, Limit, Millicpu, Percent};
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
 use super::*;
 use elbowroom_client::api::ContainerRef;
 use elbowroom_types::alert::{AlertKind, AlertSubject};
-use elbowroom_types::sample::{CgroupId, DeviceNumber};
+use elbowroom_types::id::{CgroupId, DeviceNumber};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;

@@ -1,7 +1,7 @@
 //! What the API answers beyond the types of the control protocol.
 
 use elbowroom_client::api::{AgentSnapshot, AlertView};
-use elbowroom_types::sample::ContainerEngine;
+use elbowroom_types::container::ContainerEngine;
 use elbowroom_types::unit::Bytes;
 use serde::Serialize;
 

@@ -5,12 +5,12 @@ use super::managed_container::{AttachState, DETACH_FAILED, DETACHED, ManagedCont
 use super::mounter::{MountJob, MountOutcome, MountTask, MountTicket};
 use super::policy_loop::PolicyLoop;
 use elbowroom_client::api::ControlResponse;
-use elbowroom_linux::mount;
 use elbowroom_linux::mount::MountSurface;
-use elbowroom_linux::{process, timer};
-use elbowroom_types::sample::{CgroupId, ContainerEngine};
+use elbowroom_linux::{mount, process, timer};
+use elbowroom_types::container::ContainerEngine;
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::unit::Micros;
-use elbowroom_view::pages::tree;
+use elbowroom_view::pages::view_mounts;
 use std::collections::HashSet;
 use std::sync::mpsc;
 
@@ -126,7 +126,7 @@ impl PolicyLoop {
 
     pub(super) fn surfaces(&self) -> Vec<MountSurface> {
         let [cpu, memory] = self.limits_in_v2;
-        tree::view_mounts(cpu, memory).into_iter().map(surface).collect()
+        view_mounts::view_mounts(cpu, memory).into_iter().map(surface).collect()
     }
 
     /// Takes note of how a mount job ended, and answers who asked for it.
@@ -194,10 +194,10 @@ impl PolicyLoop {
 }
 
 /// A node of the view tree and its place, as the mount room knows it.
-fn surface(surface: tree::ViewMount) -> MountSurface {
+fn surface(surface: view_mounts::ViewMount) -> MountSurface {
     let kind = match surface.target {
-        tree::ViewMountTarget::Fixed(path) => mount::SurfaceTarget::Fixed(path.into()),
-        tree::ViewMountTarget::Cgroup { controller, file } => {
+        view_mounts::ViewMountTarget::Fixed(path) => mount::SurfaceTarget::Fixed(path.into()),
+        view_mounts::ViewMountTarget::Cgroup { controller, file } => {
             mount::SurfaceTarget::Cgroup { controller: controller.to_owned(), file: file.to_owned() }
         }
     };

@@ -7,8 +7,9 @@ use elbowroom_client::api::{
     Explanation, MemoryReport, PreparedView,
 };
 use elbowroom_linux::{process, timer};
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::probe::ProbeRecord;
-use elbowroom_types::sample::{CgroupId, CgroupProperties, HostEvent};
+use elbowroom_types::sample::{CgroupProperties, HostEvent};
 use elbowroom_types::unit::Micros;
 use rustix::process::Pid;
 use std::sync::mpsc;

@@ -13,14 +13,13 @@ use elbowroom_client::api::{AlertView, ContainerRef, DiskGovernorStats, DisksRep
 use elbowroom_govern::GovernorMode;
 use elbowroom_govern::disk::{Cap, ContainerDiskStatus, DiskGovernor, DiskOrder};
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout};
-use elbowroom_linux::lease;
 use elbowroom_linux::memory::MemoryActuator;
 use elbowroom_linux::root::Root;
-use elbowroom_linux::timer;
+use elbowroom_linux::{lease, timer};
 use elbowroom_types::alert::Alert;
-use elbowroom_types::sample::{
-    CgroupId, CgroupProperties, DeviceNumber, HostEvent, IoLimits, IoMax, IoWeightMechanism,
-};
+use elbowroom_types::id::{CgroupId, DeviceNumber};
+use elbowroom_types::io::{IoLimits, IoMax, IoWeightMechanism};
+use elbowroom_types::sample::{CgroupProperties, HostEvent};
 use elbowroom_types::unit::{Limit, Micros};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -392,10 +391,9 @@ pub(crate) fn format_io_max(max: IoMax) -> String {
 mod tests {
     use super::*;
     use elbowroom_types::alert::AlertKind;
-    use elbowroom_types::sample::{
-        CgroupIo, CgroupSettings, ContainerEngine, ContainerIdentity, DiskProperties, DiskTick, IoStat,
-        LimitWriteFailure,
-    };
+    use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
+    use elbowroom_types::io::{CgroupIo, DiskProperties, DiskTick, IoStat, LimitWriteFailure};
+    use elbowroom_types::sample::CgroupSettings;
     use std::sync::{Arc, mpsc};
 
     const DISK: DeviceNumber = DeviceNumber { major: 7, minor: 0 };

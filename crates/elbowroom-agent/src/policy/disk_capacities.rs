@@ -4,7 +4,7 @@
 //! start, one that cannot be written is a warning, once.
 
 use anyhow::{Context, Result, ensure};
-use elbowroom_types::sample::IoMax;
+use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::Micros;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};

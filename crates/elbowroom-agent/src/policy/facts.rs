@@ -95,10 +95,10 @@ fn limit_bytes(limit: Option<Limit<Bytes>>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
+    use elbowroom_types::id::CgroupId;
     use elbowroom_types::label::ContainerLabels;
-    use elbowroom_types::sample::{
-        CgroupId, CgroupProperties, ContainerEngine, ContainerIdentity, HostEvent, NodeProperties,
-    };
+    use elbowroom_types::sample::{CgroupProperties, HostEvent, NodeProperties};
     use elbowroom_view::rules::{ViewPolicy, ViewTable};
 
     fn set(list: &str) -> CpuSet {

@@ -15,10 +15,11 @@ use elbowroom_linux::memory::{MemoryReader, UserLimits};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::timer;
 use elbowroom_types::alert::Alert;
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{
     GroupMemory, MemoryOrder, MemoryTick, NodeMemory, OrderCompletion, OrderOutcome, ViewCeiling,
 };
-use elbowroom_types::sample::{CgroupId, CgroupProperties, HostEvent, Usage};
+use elbowroom_types::sample::{CgroupProperties, HostEvent, Usage};
 use elbowroom_types::unit::Micros;
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -29,6 +29,7 @@ mod recorder_thread;
 mod user_limit_overlay;
 
 pub use disk_capacities::load as disks_kept;
+use elbowroom_client::control::FEED_SOCKET;
 
 use crate::config::{AgentConfig, SensorTierSetting};
 use crate::engines::nri;
@@ -84,9 +85,6 @@ impl Mailbox {
 
 /// Messages taken before the clock and the kernel are looked at again: whoever sends many keeps no tick from coming.
 const MESSAGES_PER_WAKEUP: usize = 256;
-
-/// Name of the socket below the run directory where the API server asks.
-pub(crate) const FEED_SOCKET: &str = "feed.sock";
 
 /// Runs the policy process until it is told to stop.
 pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config: AgentConfig) -> Result<()> {

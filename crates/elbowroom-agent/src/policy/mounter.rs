@@ -3,10 +3,9 @@
 
 use super::{Mailbox, PolicyMessage};
 use elbowroom_client::api::ControlResponse;
-use elbowroom_linux::mount;
 use elbowroom_linux::mount::{MountError, MountSurface, NamespaceRoot};
-use elbowroom_linux::process;
-use elbowroom_types::sample::CgroupId;
+use elbowroom_linux::{mount, process};
+use elbowroom_types::id::CgroupId;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

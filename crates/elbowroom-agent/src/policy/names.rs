@@ -1,7 +1,8 @@
 //! What containers and disks are called in what is told of them, also after they went.
 
 use elbowroom_client::api::ContainerRef;
-use elbowroom_types::sample::{CgroupId, DeviceNumber, HostEvent};
+use elbowroom_types::id::{CgroupId, DeviceNumber};
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,8 +72,9 @@ impl NameRegistry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
     use elbowroom_types::label::ContainerLabels;
-    use elbowroom_types::sample::{CgroupProperties, CgroupSettings, ContainerEngine, ContainerIdentity};
+    use elbowroom_types::sample::{CgroupProperties, CgroupSettings};
 
     #[test]
     fn a_name_is_known_for_a_minute_and_as_long_as_something_shown_is_about_it() {

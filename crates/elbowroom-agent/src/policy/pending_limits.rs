@@ -2,7 +2,7 @@
 //! at a time.
 
 use elbowroom_govern::disk::Cap;
-use elbowroom_types::sample::{CgroupId, DeviceNumber};
+use elbowroom_types::id::{CgroupId, DeviceNumber};
 use elbowroom_types::unit::Micros;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,7 +73,7 @@ impl PendingLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_types::sample::IoMax;
+    use elbowroom_types::io::IoMax;
     use elbowroom_types::unit::Limit;
 
     fn cap(group: u64, rbps: u64) -> Cap {

@@ -4,9 +4,8 @@
 //! costs [`JOB_TIMEOUT`]: the owner goes on with another thread, and asks that container no more. Nobody else sees anything of it, for the
 //! thread that hangs keeps the files open that the next one opens too.
 
-use elbowroom_linux::pressure;
 use elbowroom_linux::pressure::PressureFifo;
-use elbowroom_linux::process;
+use elbowroom_linux::{pressure, process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};

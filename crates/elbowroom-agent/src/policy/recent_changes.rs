@@ -2,13 +2,12 @@
 
 use super::policy_loop::PolicyLoop;
 use elbowroom_client::api::{ChangeView, ContainerRef, MAX_CHANGES};
-use elbowroom_client::change;
 use elbowroom_client::change::Kind;
-use elbowroom_client::number_format;
+use elbowroom_client::{change, number_format};
 use elbowroom_govern::disk::Cap;
 use elbowroom_govern::memory::MemoryDecision;
 use elbowroom_linux::timer;
-use elbowroom_types::sample::CgroupId;
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::unit::Micros;
 use elbowroom_view::rules::{ViewChange, ViewChangeReason, ViewDelta};
 use std::collections::VecDeque;

@@ -1,8 +1,9 @@
 //! What a container's user set, where something of ours is in its place: views and governors know only that.
 
 use elbowroom_linux::memory::UserLimits;
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::MemoryOrder;
-use elbowroom_types::sample::{CgroupId, CgroupProperties, CgroupSettings, HostEvent};
+use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent};
 use elbowroom_types::unit::{Bytes, Limit};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -114,9 +115,9 @@ fn page_aligned(limit: Option<Limit<Bytes>>) -> Option<Limit<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
     use elbowroom_types::label::ContainerLabels;
     use elbowroom_types::memory::ReclaimProtection;
-    use elbowroom_types::sample::{ContainerEngine, ContainerIdentity};
     use elbowroom_types::unit::Micros;
 
     const AT: fn(u64) -> Option<Limit<Bytes>> = |mib| Some(Limit::At(Bytes::mib(mib)));

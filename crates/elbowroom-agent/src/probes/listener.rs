@@ -5,12 +5,11 @@
 
 use super::probe_registry::ProbeSink;
 use super::source::ProbeProblem;
-use elbowroom_linux::probe::network;
 use elbowroom_linux::probe::network::NetNamespace;
-use elbowroom_linux::probe::{DatagramSocket, SenderAddress};
+use elbowroom_linux::probe::{DatagramSocket, SenderAddress, network};
 use elbowroom_linux::process;
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::probe::ProbeRecord;
-use elbowroom_types::sample::CgroupId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::collections::BTreeMap;
 use std::io;

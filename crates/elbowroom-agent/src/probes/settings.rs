@@ -1,10 +1,10 @@
 //! `[[probes]]` of the configuration, and the same on one line: `elbowroom run --probe`, the label `elbowroom.dev/probe`.
 
 use anyhow::{Context, Result, bail, ensure};
+use elbowroom_types::container::ContainerIdentity;
 use elbowroom_types::glob;
 use elbowroom_types::probe::prometheus::MetricMapping;
 use elbowroom_types::probe::{DEFAULT_TTL, MeasureKind, ProbeDefaults};
-use elbowroom_types::sample::ContainerIdentity;
 use elbowroom_types::unit::{Micros, parse_duration};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

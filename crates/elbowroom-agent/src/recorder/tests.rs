@@ -1,5 +1,6 @@
+use super::reader::*;
 use super::writer::RingWriter;
-use super::{frame, parts, reader::*};
+use super::{frame, parts};
 use elbowroom_client::api::{AgentSnapshot, ChangeView};
 use elbowroom_types::unit::Bytes;
 use proptest::prelude::*;

@@ -12,8 +12,7 @@ mod supervisor;
 mod wire;
 mod worker;
 
-pub use supervisor::main as hold;
-pub use supervisor::parse_listener_name;
+pub use supervisor::{main as hold, parse_listener_name};
 pub use wire::parse_process_state;
 pub use worker::main as answer;
 

@@ -1,13 +1,11 @@
 //! The process that holds every descriptor, starts the one that answers, and sees to it that it does.
 
 use super::page_lookup::PageLookups;
-use super::wire;
-use super::{HandoverState, SeccompContainer, WORKER_VERB, socket_path, worker};
+use super::{HandoverState, SeccompContainer, WORKER_VERB, socket_path, wire, worker};
 use anyhow::{Context, Result, bail};
-use elbowroom_linux::process;
 use elbowroom_linux::seccomp::{NotificationLog, SeccompListener};
-use elbowroom_linux::signal;
 use elbowroom_linux::signal::SignalFd;
+use elbowroom_linux::{process, signal};
 use elbowroom_types::unit::Micros;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -9,10 +9,9 @@ use elbowroom_linux::seccomp::{ARCH, SYSCALLS, SeccompListener, SeccompNotificat
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer;
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_view::pages::mapped;
 use elbowroom_view::pages::mapped::{MappedView, VIEW_WORDS};
-use elbowroom_view::pages::syscalls;
 use elbowroom_view::pages::syscalls::HostSysinfo;
+use elbowroom_view::pages::{mapped, syscalls};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;

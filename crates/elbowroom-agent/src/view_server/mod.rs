@@ -49,7 +49,9 @@ pub mod slots;
 
 pub use service_manager::{service_unit, will_restart};
 
+use elbowroom_linux::signal::{self, SignalFd};
 use rustix::io::Errno;
+use rustix::process::Signal;
 use std::path::PathBuf;
 
 /// What can go wrong between the agent's processes, the mount and the shared memory.
@@ -151,6 +153,12 @@ impl FuseError {
         let path = path.into();
         move |source| Self::Io { operation, path, source }
     }
+}
+
+/// SIGTERM, SIGINT and SIGHUP no longer end this process: they wait here to be read, or for nobody.
+pub(crate) fn stop_signals() -> Result<SignalFd, FuseError> {
+    signal::restore_sigchld();
+    SignalFd::block(&[Signal::TERM, Signal::INT, Signal::HUP]).map_err(FuseError::io("making", "signalfd"))
 }
 
 /// Name of the file system type in mount tables: `fuse` with our subtype.

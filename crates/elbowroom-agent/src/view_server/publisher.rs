@@ -17,16 +17,15 @@
 //! `diskstats` has a row for each. A reader that has such a page in its hands at that very moment may get the new text cut to the
 //! old length.
 
-use crate::view_server::abi;
 use crate::view_server::host_files::HostFiles;
 use crate::view_server::roles::{AgentRole, Handover};
 use crate::view_server::server::nodeid;
 use crate::view_server::slots::{ShutdownMode, SlotHandle, SlotSnapshot, Slots, ViewServerCounters};
-use crate::view_server::{FuseError, session};
+use crate::view_server::{FuseError, abi, session};
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
-use elbowroom_view::pages::tree;
-use elbowroom_view::pages::tree::ViewNode;
+use elbowroom_view::pages::view_node::ViewNode;
+use elbowroom_view::pages::{render, tree};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -262,7 +261,7 @@ impl Publisher {
         let (node, path) = (ViewNode::Diskstats, tree::host_path(ViewNode::Diskstats));
         let text = path.and_then(|path| self.host.read(&path, true).ok()).unwrap_or_default();
         // As long for every container: who uses none of them has a row for each.
-        let longest = tree::size(node, &ContainerSnapshot::EMPTY, &text);
+        let longest = render::size(node, &ContainerSnapshot::EMPTY, &text);
         let Some(bit) = node.page_bit().filter(|_| longest > self.longest_diskstats) else { return };
         self.longest_diskstats = longest;
         for (slot, _) in self.slots() {
@@ -338,7 +337,7 @@ impl Publisher {
             let sizes = nodes.map(|node| {
                 let keep = !matches!(node, ViewNode::CpuFile(..));
                 let text = tree::host_path(node).and_then(|path| self.host.read(&path, keep).ok());
-                tree::size(node, facts, &text.unwrap_or_default())
+                render::size(node, facts, &text.unwrap_or_default())
             });
             sizes.max().unwrap_or(0)
         })

@@ -4,17 +4,15 @@
 //! Every request gets an answer, also one that is malformed, unknown or makes a page panic: a request without an answer
 //! is a process in a container that hangs for good. Everything that would change something is refused with `EROFS`.
 
-use crate::view_server::abi;
 use crate::view_server::abi::{FOREVER, FuseOp, FuseRequest, NodeAttr, ReadWindow};
 use crate::view_server::host_files::HostFiles;
 use crate::view_server::roles::{AgentRole, Handover};
 use crate::view_server::slots::{ShutdownMode, SlotHandle, SlotSnapshot, Slots};
-use crate::view_server::{FuseError, session};
+use crate::view_server::{FuseError, abi, session};
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_types::unit::Micros;
-use elbowroom_view::pages::files::CpuDir;
-use elbowroom_view::pages::tree;
-use elbowroom_view::pages::tree::ViewNode;
+use elbowroom_view::pages::view_node::{CpuDir, ViewNode};
+use elbowroom_view::pages::{render, tree};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -41,7 +39,7 @@ const NAME_TTL_SECS: u64 = 1;
 pub fn main() -> Result<(), FuseError> {
     // A server that the whole process group is told to end with must outlast the policy process, which still detaches
     // containers. It ends with the mount, or by SIGKILL, which is what it is made for; or when the views stay for another.
-    let signals = crate::supervisor::stop_signals()?;
+    let signals = crate::view_server::stop_signals()?;
     let _ = rustix::thread::set_name(c"elbowroom-view");
     let handover = Arc::new(Handover::inherit()?);
     let slots =
@@ -273,7 +271,7 @@ impl<'a> FuseServer<'a> {
             None => {
                 self.snapshot(slot)?;
                 let host = self.host_text(node);
-                Ok(tree::size(node, &self.snapshot.facts, &host))
+                Ok(render::size(node, &self.snapshot.facts, &host))
             }
         }
     }
@@ -293,7 +291,7 @@ impl<'a> FuseServer<'a> {
         let now = clock_gettime(ClockId::Boottime);
         let now = Micros(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000);
         let SlotSnapshot { facts, times } = &self.snapshot;
-        let page = tree::render(node, facts, times, &host, now, size);
+        let page = render::render(node, facts, times, &host, now, size);
         let start = usize::try_from(window.offset).unwrap_or(usize::MAX).min(page.len());
         let end = start.saturating_add(window.size as usize).min(page.len());
         out.extend_from_slice(&page[start..end]);

@@ -1,8 +1,7 @@
 //! The mount and its connection: opening, the handshake, reading requests, writing answers, and getting rid of it.
 
-use crate::view_server::abi;
 use crate::view_server::abi::{FuseOp, FuseRequest, InitReply, InitRequest};
-use crate::view_server::{FS_TYPE, FuseError, MOUNT_SOURCE};
+use crate::view_server::{FS_TYPE, FuseError, MOUNT_SOURCE, abi};
 use elbowroom_linux::mount::mountinfo::MountTable;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};

@@ -2,38 +2,20 @@
 //! takes it from whoever has it.
 
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use super::fixes::{manual_fix, protect, protected_memory, raise_limit, whole_mib};
+use super::fixes::{manual_fix, protect, raise_limit};
 use super::pressure::host_reclaim;
 use crate::checks::DoctorCheck;
+use crate::checks::measures::{
+    REFAULT_RATE_THRESHOLD, limit_hits, loses_cache_to_host, refault_rate, tightest_own_limit, whole_mib,
+};
 use crate::strategies::size::estimate_need;
 use elbowroom_types::finding::{DoctorFinding, Severity};
-use elbowroom_types::unit::{Bytes, Limit, Percent};
+use elbowroom_types::unit::{Bytes, Percent};
 
-/// Pages read back per second after reclaim had dropped them: below this, a program that starts or a log that is read.
-pub const REFAULT_RATE_THRESHOLD: f64 = 100.0;
 /// A container above this part of its limit is at it: reclaim keeps it there.
 const AT_LIMIT: Percent = Percent::whole(95);
-/// And below this one the limit has nothing to do with what it loses.
-const BELOW_LIMIT: Percent = Percent::whole(90);
 /// A heap above this part of the limit leaves too little to cache what a server reads.
 const ANON_SHARE: Percent = Percent::whole(70);
-
-/// The tightest of its own ceilings: v2 `memory.high` works like a limit.
-pub fn tightest_own_limit(group: &CgroupFacts) -> Option<(&'static str, Bytes)> {
-    let high = group.limit("memory.high").and_then(Limit::value).map(|n| ("memory.high", n));
-    let hard = group.hard_limit().map(|n| (group.hard_limit_file(), n));
-    [hard, high].into_iter().flatten().min_by_key(|(_, n)| *n)
-}
-
-/// Refaults of page cache per second.
-pub fn refault_rate(facts: &HostFacts, group: &CgroupFacts) -> f64 {
-    facts.per_second(group.stat_before().workingset_refault_file, group.stat().workingset_refault_file)
-}
-
-/// How often reclaim at its own ceiling was needed between the looks.
-fn limit_hits(group: &CgroupFacts) -> u64 {
-    ["max", "high"].iter().filter_map(|key| Some(group.event_counts(key)?.0)).sum()
-}
 
 fn page_rate(rate: f64) -> String {
     format!("+{rate:.0} pages/s")
@@ -188,17 +170,6 @@ fn cache_taken_by_host(facts: &HostFacts) -> Vec<DoctorFinding> {
             )
         })
         .collect()
-}
-
-/// Whether it reads back what was taken from it though neither its own limit nor one around it took that.
-pub(super) fn loses_cache_to_host(facts: &HostFacts, group: &CgroupFacts) -> bool {
-    let usage = group.usage();
-    let below = tightest_own_limit(group).is_none_or(|(_, limit)| usage < Bytes(BELOW_LIMIT.of(limit.get())));
-    // A limit around it may be what takes, just as well: then it is that limit's finding.
-    let own = limit_hits(group) > 0 || facts.ancestors(group).any(|a| limit_hits(a) > 0);
-    // What is kept for it the kernel does not take; what comes back then is on its way home.
-    let safe = protected_memory(facts, group) >= usage && usage > Bytes::ZERO;
-    refault_rate(facts, group) >= REFAULT_RATE_THRESHOLD && below && !own && !safe
 }
 
 /// What to keep for a container that loses its cache: what it has, and what it reads back in half a minute; never more than

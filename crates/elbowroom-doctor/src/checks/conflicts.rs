@@ -1,8 +1,8 @@
 //! Who else writes here, and what became of what we wrote.
 
 use super::facts::{HierarchyController, HostFacts};
-use super::fixes::own_protection;
 use crate::checks::DoctorCheck;
+use crate::checks::measures::own_protection;
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::Bytes;
 

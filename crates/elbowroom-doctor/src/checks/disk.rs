@@ -4,7 +4,7 @@ use super::facts::{CgroupFacts, ControllerVersion, DiskCounters, DiskFacts, Hier
 use super::fixes::manual_fix;
 use crate::checks::DoctorCheck;
 use elbowroom_types::finding::{DoctorFinding, Severity};
-use elbowroom_types::sample::DeviceNumber;
+use elbowroom_types::id::DeviceNumber;
 use elbowroom_types::unit::Micros;
 
 /// What a disk did between the looks.
@@ -317,7 +317,7 @@ fn not_divided(facts: &HostFacts) -> Vec<DoctorFinding> {
         .filter(|d| d.queue.get("scheduler").is_none_or(|s| s != "bfq"))
         .filter_map(|d| {
             let queue = disk_activity(facts, d).queue;
-            let bytes = |io: &[elbowroom_types::sample::IoStat]| {
+            let bytes = |io: &[elbowroom_types::io::IoStat]| {
                 io.iter()
                     .filter(|r| r.device == d.number)
                     .map(|r| r.rbytes.get() + r.wbytes.get())

@@ -1,8 +1,11 @@
 //! What checks read: one host at two instants. Settings are the kernel's own text, so that evidence and the value to go
 //! back to are literally what the file said; counters are numbers.
 
+use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
+use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::io::IoStat;
 use elbowroom_types::psi::Pressure;
-use elbowroom_types::sample::{ContainerEngine, ContainerIdentity, DeviceNumber, IoStat, MemoryStat};
+use elbowroom_types::sample::MemoryStat;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

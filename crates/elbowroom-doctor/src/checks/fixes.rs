@@ -3,23 +3,15 @@
 //! Nothing here lowers a limit, switches swap off or ends a process. v1's soft limit is none: it says who gives first when
 //! the host is short, and refuses nobody anything (mm/memcontrol-v1.c, `memcg1_soft_limit_reclaim`).
 
-use super::cache::loses_cache_to_host;
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use super::reserve::unreserved_containers;
+use crate::checks::measures::{
+    MIB, RESERVABLE, loses_cache_to_host, own_protection, protected_memory, total_protected,
+    unreserved_containers, whole_mib,
+};
+use elbowroom_types::container::ContainerEngine;
 use elbowroom_types::finding::{CPU_PERIOD, FileWrite, FindingFix, UnitProperty, cpu_percent};
-use elbowroom_types::sample::ContainerEngine;
 use elbowroom_types::unit::{Bytes, Limit, Percent};
 use std::cell::LazyCell;
-
-/// Promises may add up to this part of the machine; the rest is the kernel's and the host's own.
-pub const RESERVABLE: Percent = Percent::whole(80);
-
-const MIB: u64 = 1 << 20;
-
-/// Rounded up to whole MiB, which every page size divides: the file then says what was written.
-pub fn whole_mib(bytes: Bytes) -> Bytes {
-    Bytes(bytes.get().div_ceil(MIB).saturating_mul(MIB))
-}
 
 /// A new value for one of a cgroup's files; `None` where it has no such file, or says so already.
 pub fn cgroup_write(
@@ -128,31 +120,9 @@ pub(super) fn manual_fix(commands: &[&str]) -> Option<FindingFix> {
     Some(FindingFix { commands: commands.iter().map(|c| (*c).to_owned()).collect(), writes: Vec::new() })
 }
 
-/// What is kept for a cgroup when the host is short: v2 the least of `memory.low` or `memory.min` and those around it; v1
-/// the soft limit, which only says that others give first.
-pub fn protected_memory(facts: &HostFacts, group: &CgroupFacts) -> Bytes {
-    match facts.version(HierarchyController::Memory) {
-        Some(ControllerVersion::V1) => {
-            group.limit("memory.soft_limit_in_bytes").and_then(Limit::value).unwrap_or_default()
-        }
-        _ => facts.ancestors(group).map(own_protection).fold(own_protection(group), Bytes::min),
-    }
-}
-
-/// What a cgroup itself claims, whatever is around it.
-pub fn own_protection(group: &CgroupFacts) -> Bytes {
-    let of = |file| group.limit(file).map_or(Bytes::ZERO, |l| l.or(Bytes(i64::MAX as u64)));
-    of("memory.low").max(of("memory.min"))
-}
-
 /// What may be promised on this host, in whole MiB.
 fn reservable_memory(facts: &HostFacts) -> Bytes {
     Bytes(RESERVABLE.of(facts.host.mem_total().get()) / MIB * MIB)
-}
-
-/// What is kept for all containers together.
-pub fn total_protected(facts: &HostFacts) -> Bytes {
-    facts.containers().map(|g| protected_memory(facts, g)).sum()
 }
 
 /// Keeps `keep` for `group` when the host is short. `None` where that would promise more than the machine has, or nothing

@@ -1,8 +1,9 @@
 //! Limits that are reached, and what happens then.
 
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use super::fixes::{cgroup_fix, manual_fix, raise_limit, whole_mib};
+use super::fixes::{cgroup_fix, manual_fix, raise_limit};
 use crate::checks::DoctorCheck;
+use crate::checks::measures::whole_mib;
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::{Bytes, Limit, Percent};
 

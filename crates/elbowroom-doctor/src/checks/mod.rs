@@ -22,6 +22,7 @@ pub mod facts;
 pub mod fixes;
 mod kernel;
 mod limits;
+pub(crate) mod measures;
 mod plan;
 mod pressure;
 mod reserve;

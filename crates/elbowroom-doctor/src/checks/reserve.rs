@@ -1,9 +1,10 @@
 //! Pitfall III.A of *Taming Memory Related Performance Pitfalls in Linux Cgroups*: a limit is not a reservation.
 
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use super::fixes::{RESERVABLE, ancestor_protection_fix, protect_within, protected_memory, total_protected};
+use super::fixes::{ancestor_protection_fix, protect_within};
 use super::pressure::shortage;
 use crate::checks::DoctorCheck;
+use crate::checks::measures::{RESERVABLE, total_protected, unreserved_containers, unreserved_total};
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::Bytes;
 
@@ -20,30 +21,6 @@ pub(super) const NOT_RESERVED: DoctorCheck = DoctorCheck {
     reference: PAPER,
     run: not_reserved,
 };
-
-/// Containers that may ask for more than is kept for them, with their limits and how much more that is; none where all of it is
-/// available.
-pub(super) fn unreserved_containers(facts: &HostFacts) -> Vec<(&CgroupFacts, Bytes, Bytes)> {
-    let total = facts.host.mem_total();
-    // A limit above the machine's memory promises nothing: it is there to be one.
-    let mut open: Vec<(&CgroupFacts, Bytes, Bytes)> = facts
-        .containers()
-        .filter_map(|g| {
-            // Nor does one of a cgroup that nobody is in.
-            let hard = g.hard_limit().filter(|hard| *hard < total && g.usage() > Bytes::ZERO)?;
-            let owed = hard.saturating_sub(g.usage().max(protected_memory(facts, g)));
-            (owed > Bytes(hard.get() / 10)).then_some((g, hard, owed))
-        })
-        .collect();
-    if unreserved_total(&open) <= facts.host.mem_available() {
-        open.clear();
-    }
-    open
-}
-
-fn unreserved_total(open: &[(&CgroupFacts, Bytes, Bytes)]) -> Bytes {
-    open.iter().map(|(_, _, owed)| *owed).sum()
-}
 
 fn not_reserved(facts: &HostFacts) -> Vec<DoctorFinding> {
     let open = unreserved_containers(facts);
@@ -107,20 +84,20 @@ fn reservation_void(facts: &HostFacts) -> Vec<DoctorFinding> {
     if facts.version(HierarchyController::Memory) != Some(ControllerVersion::V2) {
         return Vec::new();
     }
-    let claims = |g: &&CgroupFacts| super::fixes::own_protection(g) > Bytes::ZERO;
+    let claims = |g: &&CgroupFacts| crate::checks::measures::own_protection(g) > Bytes::ZERO;
     let reserved = total_protected(facts);
     facts
         .containers()
         .filter(claims)
         .filter_map(|g| {
-            let claim = super::fixes::own_protection(g);
+            let claim = crate::checks::measures::own_protection(g);
             let used = claim.min(g.usage());
-            let around = facts.ancestors(g).min_by_key(|a| super::fixes::own_protection(a))?;
+            let around = facts.ancestors(g).min_by_key(|a| crate::checks::measures::own_protection(a))?;
             // It keeps as much as the agent made it keep.
             if around.is_leased("memory.low") {
                 return None;
             }
-            let effective = super::fixes::own_protection(around);
+            let effective = crate::checks::measures::own_protection(around);
             (effective < used).then(|| {
                 let finding = DoctorFinding::new(
                     Severity::Warning,
@@ -156,7 +133,7 @@ pub(super) const OLD_KERNEL: DoctorCheck = DoctorCheck {
 
 fn old_kernel(facts: &HostFacts) -> Vec<DoctorFinding> {
     let (major, minor) = facts.host.kernel;
-    let protected = facts.containers().find(|g| super::fixes::own_protection(g) > Bytes::ZERO);
+    let protected = facts.containers().find(|g| crate::checks::measures::own_protection(g) > Bytes::ZERO);
     match protected {
         Some(g) if (major, minor) != (0, 0) && (major, minor) < (5, 15) => vec![
             DoctorFinding::new(
@@ -164,7 +141,10 @@ fn old_kernel(facts: &HostFacts) -> Vec<DoctorFinding> {
                 "This kernel drops protected page cache together with its inodes, whatever memory.low says.",
             )
             .with_evidence("/proc/sys/kernel/osrelease", format!("{major}.{minor}"))
-            .with_evidence(g.file(HierarchyController::Memory, "memory.low"), super::fixes::own_protection(g))
+            .with_evidence(
+                g.file(HierarchyController::Memory, "memory.low"),
+                crate::checks::measures::own_protection(g),
+            )
             .with_advice("Linux 5.15 and later keep it."),
         ],
         _ => Vec::new(),

@@ -1,7 +1,7 @@
 //! One look at a host that is kept, so that a later one can be compared with it: `elbowroom doctor --since`.
 
 use super::facts::{CgroupCounters, DiskCounters, HostFacts, MachineCounters};
-use elbowroom_types::sample::DeviceNumber;
+use elbowroom_types::id::DeviceNumber;
 use elbowroom_types::unit::{Bytes, Micros};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

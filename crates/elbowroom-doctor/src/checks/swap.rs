@@ -1,8 +1,9 @@
 //! Pitfall III.D: the host swaps whom it likes; and what else swap does to containers.
 
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use super::fixes::{cgroup_fix, manual_fix, protect, protected_memory};
+use super::fixes::{cgroup_fix, manual_fix, protect};
 use crate::checks::DoctorCheck;
+use crate::checks::measures::protected_memory;
 use crate::strategies::protect::safe_swappiness;
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::{Bytes, Limit, Percent};
@@ -88,7 +89,7 @@ fn swapped(facts: &HostFacts) -> Vec<DoctorFinding> {
 
 fn at_own_limit(group: &CgroupFacts) -> bool {
     let hit = group.event_counts("max").is_some_and(|(since, _)| since > 0);
-    let full = super::cache::tightest_own_limit(group)
+    let full = crate::checks::measures::tightest_own_limit(group)
         .is_some_and(|(_, limit)| group.usage() >= Bytes(Percent::whole(95).of(limit.get())));
     hit || full
 }
@@ -151,7 +152,7 @@ fn swap_unlimited(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter_map(|g| {
-            let (file, limit) = super::cache::tightest_own_limit(g)?;
+            let (file, limit) = crate::checks::measures::tightest_own_limit(g)?;
             let stat = g.stat();
             let back = facts.per_second(g.stat_before().workingset_refault_anon, stat.workingset_refault_anon);
             if !at_own_limit(g) || back < SWAP_IN_RATE_THRESHOLD {

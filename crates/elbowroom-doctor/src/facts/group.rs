@@ -3,13 +3,12 @@
 use super::{CONTROLLERS, text};
 use crate::checks as doctor;
 use crate::checks::{CgroupCounters, CgroupFacts};
-use elbowroom_linux::cgroup;
 use elbowroom_linux::cgroup::{CgroupController, CgroupDir, CgroupLayout, CgroupVersion, v1, v2};
 use elbowroom_linux::discover::ContainerDiscovery;
-use elbowroom_linux::lease;
 use elbowroom_linux::lease::{LeaseRecord, LeaseSnapshot};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::warnings::Warnings;
+use elbowroom_linux::{cgroup, lease};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -6,7 +6,7 @@ use elbowroom_linux::cgroup::CgroupLayout;
 use elbowroom_linux::root::{ReadError, Root, if_present};
 use elbowroom_linux::{Malformed, proc};
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_types::sample::DeviceNumber;
+use elbowroom_types::id::DeviceNumber;
 use elbowroom_types::unit::Bytes;
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;

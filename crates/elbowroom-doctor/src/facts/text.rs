@@ -4,7 +4,8 @@ use crate::checks::{DiskCounters, FixedHeap, MountFacts};
 use crate::strategies::pretouch::JvmHeap;
 use elbowroom_linux::parse::{Malformed, flat_keyed, malformed, number};
 use elbowroom_linux::proc;
-use elbowroom_types::sample::{DeviceNumber, DiskStat};
+use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::io::DiskStat;
 use elbowroom_types::unit::{Bytes, parse_bytes};
 use std::collections::BTreeMap;
 

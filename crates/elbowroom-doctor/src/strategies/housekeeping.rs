@@ -12,9 +12,9 @@
 //! Properties: a size is above what a job cannot drop by a quarter at least and at most half of the machine; what serves all
 //! containers is never bounded; a limit that is there is never changed.
 
-use crate::checks::cache::tightest_own_limit;
 use crate::checks::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use crate::checks::fixes::{cgroup_write, plain_command, shell_quoted, whole_mib};
+use crate::checks::fixes::{cgroup_write, plain_command, shell_quoted};
+use crate::checks::measures::{tightest_own_limit, whole_mib};
 use elbowroom_types::finding::{FileWrite, FindingFix};
 use elbowroom_types::unit::Bytes;
 use serde::{Deserialize, Serialize};

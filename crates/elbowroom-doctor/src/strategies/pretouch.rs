@@ -13,7 +13,7 @@
 //! donors keep what their reservation covers; what is kept never grows as the container does.
 
 use crate::checks::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use crate::checks::fixes::{own_protection, protected_memory};
+use crate::checks::measures::{own_protection, protected_memory};
 use elbowroom_types::unit::{Bytes, Limit, Micros, Percent};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ fn promised_memory(facts: &HostFacts, group: &CgroupFacts) -> Bytes {
 fn limit_headroom(facts: &HostFacts, group: &CgroupFacts) -> Bytes {
     let limits = std::iter::once(group).chain(facts.ancestors(group));
     limits
-        .filter_map(|g| Some(crate::checks::cache::tightest_own_limit(g)?.1.saturating_sub(g.usage())))
+        .filter_map(|g| Some(crate::checks::measures::tightest_own_limit(g)?.1.saturating_sub(g.usage())))
         .min()
         .unwrap_or(Bytes(u64::MAX))
 }

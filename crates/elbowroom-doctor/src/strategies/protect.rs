@@ -11,10 +11,8 @@
 //! swapped now would not fit.
 
 use crate::checks::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use crate::checks::fixes::{
-    RESERVABLE, cgroup_write, plain_command, protect as keep_low, protected_memory, total_protected,
-    whole_mib,
-};
+use crate::checks::fixes::{cgroup_write, plain_command, protect as keep_low};
+use crate::checks::measures::{RESERVABLE, protected_memory, total_protected, whole_mib};
 use elbowroom_types::finding::{FileWrite, FindingFix};
 use elbowroom_types::unit::{Bytes, Limit, Percent};
 use std::fmt;

@@ -12,9 +12,9 @@
 //! What comes back is counted between two looks: a short look sees a part of a large working set. So what is asked for grows
 //! with each look until nothing comes back any more; it never exceeds twice the limit at once.
 
-use crate::checks::cache::{REFAULT_RATE_THRESHOLD, refault_rate, tightest_own_limit};
 use crate::checks::facts::{CgroupFacts, HostFacts};
-use crate::checks::fixes::{raise_limit, whole_mib};
+use crate::checks::fixes::raise_limit;
+use crate::checks::measures::{REFAULT_RATE_THRESHOLD, refault_rate, tightest_own_limit, whole_mib};
 use elbowroom_types::finding::FindingFix;
 use elbowroom_types::unit::Bytes;
 use serde::Serialize;

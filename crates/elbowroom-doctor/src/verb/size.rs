@@ -7,8 +7,7 @@ use crate::strategies::size::{LimitAdvice, LimitSizing, estimate_need, limit_adv
 use anyhow::Result;
 use clap::Args;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::Format;
-use elbowroom_client::output::json;
+use elbowroom_client::output::{Format, json};
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_types::unit::{Micros, parse_duration};
 use serde::Serialize;

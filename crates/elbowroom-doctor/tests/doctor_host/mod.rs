@@ -5,10 +5,13 @@ use elbowroom_doctor::checks::{
     AppliedWrite, CHECKS, CgroupCounters, CgroupFacts, ControllerVersion, DiskCounters, DiskFacts, FixedHeap,
     HierarchyController, HostFacts, MountFacts, NumaNodeFacts, run,
 };
+use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::finding::Severity;
+use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::io::IoStat;
 use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::psi::Pressure;
-use elbowroom_types::sample::{ContainerEngine, ContainerIdentity, DeviceNumber, IoStat, MemoryStat};
+use elbowroom_types::sample::MemoryStat;
 use elbowroom_types::unit::{Bytes, Micros};
 
 /// Between the looks.

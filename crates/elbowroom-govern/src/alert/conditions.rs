@@ -2,7 +2,7 @@
 
 use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
 use elbowroom_types::finding::{FindingEvidence, Severity};
-use elbowroom_types::sample::{CgroupId, DeviceNumber};
+use elbowroom_types::id::{CgroupId, DeviceNumber};
 use elbowroom_types::unit::Micros;
 use std::collections::BTreeMap;
 

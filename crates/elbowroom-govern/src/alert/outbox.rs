@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use elbowroom_types::alert::AlertKind;
     use elbowroom_types::finding::Severity;
-    use elbowroom_types::sample::{CgroupId, DeviceNumber};
+    use elbowroom_types::id::{CgroupId, DeviceNumber};
     use proptest::prelude::*;
 
     fn starved(group: u64, until: Option<u64>) -> Alert {

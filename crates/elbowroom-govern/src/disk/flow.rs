@@ -1,7 +1,7 @@
 //! Four numbers that belong together: bytes and operations, read and written.
 
 use elbowroom_types::claim::DiskReservation;
-use elbowroom_types::sample::{DiskStat, IoMax, IoStat};
+use elbowroom_types::io::{DiskStat, IoMax, IoStat};
 use elbowroom_types::unit::{Bytes, Limit};
 
 /// Bytes read, bytes written, reads and writes: per second, in total, or a price for each.

@@ -10,12 +10,11 @@ use super::{
 };
 use crate::alert::conditions::Conditions;
 use elbowroom_types::alert::{Alert, AlertKind};
-use elbowroom_types::claim;
 use elbowroom_types::claim::Claim;
-use elbowroom_types::sample::{
-    CgroupId, CgroupIo, ContainerIdentity, DeviceNumber, DiskProperties, DiskStat, DiskTick, HostEvent,
-    IoLimits, IoMax, LimitWriteFailure,
-};
+use elbowroom_types::container::ContainerIdentity;
+use elbowroom_types::id::{CgroupId, DeviceNumber};
+use elbowroom_types::io::{CgroupIo, DiskProperties, DiskStat, DiskTick, IoLimits, IoMax, LimitWriteFailure};
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Limit, Micros};
 use std::collections::BTreeMap;
 
@@ -76,7 +75,7 @@ impl DiskGovernor {
 
     /// What a container claims.
     pub fn claim(&self, container: &ContainerIdentity) -> Claim {
-        claim::claim_for(&self.claims, container)
+        elbowroom_types::container::claim_for(&self.claims, container)
     }
 
     /// The choices in force.

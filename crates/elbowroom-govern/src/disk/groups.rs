@@ -1,8 +1,11 @@
 //! The cgroups of the machine as far as disks are concerned: which are governed, what they claim, how long they waited.
 
 use crate::SERVICE_CGROUPS;
-use elbowroom_types::claim::{Claim, claim_for, display_name};
-use elbowroom_types::sample::{CgroupId, CgroupIo, CgroupProperties, ContainerEngine};
+use elbowroom_types::claim::Claim;
+use elbowroom_types::container::{ContainerEngine, claim_for, display_name};
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::io::CgroupIo;
+use elbowroom_types::sample::CgroupProperties;
 use elbowroom_types::unit::{Bytes, Micros};
 use std::collections::BTreeMap;
 
@@ -146,8 +149,9 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elbowroom_types::container::ContainerIdentity;
     use elbowroom_types::label::ContainerLabels;
-    use elbowroom_types::sample::{CgroupSettings, ContainerIdentity};
+    use elbowroom_types::sample::CgroupSettings;
 
     fn group(id: u64, parent: Option<u64>, container: bool) -> CgroupProperties {
         CgroupProperties {

@@ -3,7 +3,8 @@
 use super::flow::{Flow, IoCounters};
 use super::lifeline::DiskDemand;
 use super::{Cap, DECISION_HISTORY, LimitedBy, aridac};
-use elbowroom_types::sample::{CgroupId, DeviceNumber, IoLimits, IoMax, LimitWriteFailure};
+use elbowroom_types::id::{CgroupId, DeviceNumber};
+use elbowroom_types::io::{IoLimits, IoMax, LimitWriteFailure};
 use elbowroom_types::unit::{Limit, Micros};
 use std::collections::VecDeque;
 
@@ -282,9 +283,9 @@ mod tests {
     #[test]
     fn what_was_counted_before_it_was_met_is_no_more_than_the_disk_did() {
         let mut member = DiskMember::new(CgroupId(1), None);
-        member.record_counters(IoCounters::from(&elbowroom_types::sample::IoStat {
+        member.record_counters(IoCounters::from(&elbowroom_types::io::IoStat {
             rios: 1_000_000,
-            ..elbowroom_types::sample::IoStat::EMPTY
+            ..elbowroom_types::io::IoStat::EMPTY
         }));
         member.measure(1.0, Flow([0.0, 0.0, 10.0, 0.0]));
         assert_eq!(member.flow, Flow([0.0, 0.0, 10.0, 0.0]));

@@ -1,7 +1,7 @@
 //! What a disk does: its counters as rates, the length of its queue, how long requests take.
 
 use super::flow::{Flow, IoCounters, OPS};
-use elbowroom_types::sample::DiskStat;
+use elbowroom_types::io::DiskStat;
 use elbowroom_types::unit::Micros;
 
 /// Periods shorter than this are added to the next: a few requests say nothing about a rate.

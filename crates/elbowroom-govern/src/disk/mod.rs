@@ -14,7 +14,8 @@ pub use governor::DiskGovernor;
 pub use settings::{AridacSettings, DiskPolicy, DiskSettings, LifelineSettings};
 
 use elbowroom_types::alert::Alert;
-use elbowroom_types::sample::{CgroupId, DeviceNumber, IoMax};
+use elbowroom_types::id::{CgroupId, DeviceNumber};
+use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::Micros;
 use serde::{Deserialize, Serialize};
 

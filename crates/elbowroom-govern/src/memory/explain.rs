@@ -2,8 +2,7 @@
 
 use super::member::MemoryMember;
 use super::pool::MemoryPool;
-use super::recall;
-use super::to_bytes;
+use super::{recall, to_bytes};
 use elbowroom_types::probe::Colour;
 
 pub(super) fn lend(giver: &MemoryMember, needer: &str, pool: &MemoryPool) -> String {

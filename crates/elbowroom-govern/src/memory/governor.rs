@@ -4,20 +4,21 @@ use super::member::{MemoryMember, ProtectionStatus};
 use super::pool::{self, EnclosingPools, PoolMembership};
 use super::pool_pass::{PassState, PoolPass};
 use super::{
-    ContainerMemoryStatus, MemoryAction, MemorySettings, PoolView, alerts, lend, protect, recall, to_bytes,
-    to_f64,
+    ContainerMemoryStatus, MemoryAction, MemorySettings, PoolView, alerts, lend, protect, recall, state,
+    to_bytes, to_f64,
 };
 use crate::SERVICE_CGROUPS;
 use crate::alert::conditions::Conditions;
+use crate::memory::pool::MemoryCgroupState;
 use elbowroom_types::alert::Alert;
-use elbowroom_types::claim::{Claim, claim_for, display_name};
+use elbowroom_types::claim::Claim;
+use elbowroom_types::container::{ContainerEngine, claim_for, display_name};
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{
     GroupMemory, MemoryOrder, MemoryTick, NodeMemory, OrderCompletion, OrderKind, OrderOutcome, ProbeUpdate,
     ReclaimProtection, ViewCeiling,
 };
-use elbowroom_types::sample::{
-    CgroupId, CgroupProperties, CgroupSettings, ContainerEngine, HostEvent, NodeProperties,
-};
+use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,17 +45,6 @@ pub struct MemoryGovernor {
     last: Option<Micros>,
     /// When somebody last needed something, per pool.
     last_need: BTreeMap<Option<CgroupId>, Micros>,
-}
-
-/// A cgroup.
-#[derive(Debug)]
-pub(super) struct MemoryCgroupState {
-    pub(super) parent: Option<CgroupId>,
-    pub(super) max: Limit<Bytes>,
-    path: String,
-    is_container: bool,
-    /// The last measurement, and when.
-    last_memory: Option<(Micros, GroupMemory)>,
 }
 
 /// What a container's user protects with the kernel's own means; [`Limit::Max`]: all that it uses.
@@ -124,7 +114,7 @@ impl MemoryGovernor {
     /// The containers that use more than their views were to show at most.
     pub fn above_view_ceiling(&self) -> impl Iterator<Item = CgroupId> {
         let above = |member: &&MemoryMember| match member.view_ceiling {
-            Limit::At(ceiling) => member.is_measured && member.usage() > to_f64(ceiling) + lend::MIN_AMOUNT,
+            Limit::At(ceiling) => member.is_measured && member.usage() > to_f64(ceiling) + state::MIN_AMOUNT,
             Limit::Max => false,
         };
         self.members.values().filter(above).map(|member| member.id)

@@ -2,15 +2,14 @@
 
 use super::colour::{self, ColourSource, Judgement, MIN_REFAULT};
 use super::meter::MemoryMeter;
-use super::pool;
 use super::{
     ContainerMemoryStatus, DECISION_HISTORY, DecisionInputs, LendingState, MemoryAction, MemoryDecision,
-    to_bytes, to_f64,
+    pool, to_bytes, to_f64,
 };
 use elbowroom_types::claim::Claim;
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{GroupMemory, MemoryHighLease, ProbeUpdate, ReclaimProtection};
 use elbowroom_types::probe::Colour;
-use elbowroom_types::sample::CgroupId;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::collections::VecDeque;
 
@@ -72,8 +71,8 @@ pub(super) struct MemoryMember {
     low_load_periods: u8,
     /// It waits for nothing, and reads back what it has less than that, for others took it.
     lacks_working_set: bool,
-    pub(super) loans: super::lend::Loans,
-    pub(super) recall: super::recall::RecallState,
+    pub(super) loans: crate::memory::state::Loans,
+    pub(super) recall: crate::memory::state::RecallState,
     /// An order that was not answered, and when it was given.
     pub(super) pending: Option<(Micros, MemoryAction)>,
     /// When the kernel said last that it cannot take from it.
@@ -112,8 +111,8 @@ impl MemoryMember {
             working_set_load: None,
             low_load_periods: 0,
             lacks_working_set: false,
-            loans: super::lend::Loans::default(),
-            recall: super::recall::RecallState::default(),
+            loans: crate::memory::state::Loans::default(),
+            recall: crate::memory::state::RecallState::default(),
             pending: None,
             refused_until: Micros::ZERO,
             quarantine_until: Micros::ZERO,

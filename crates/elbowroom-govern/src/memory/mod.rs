@@ -50,6 +50,7 @@ mod pressure_notice;
 mod protect;
 mod recall;
 mod settings;
+mod state;
 
 pub use colour::ColourSource;
 pub use governor::MemoryGovernor;

@@ -7,13 +7,14 @@
 //! machine when that is, in a cgroup when its limit is reached.
 
 use super::entitle::{MemoryClaimant, entitle};
-use super::lend::MIN_AMOUNT;
 use super::member::MemoryMember;
 use super::{MemorySettings, to_f64};
+use crate::memory::state::MIN_AMOUNT;
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{GroupMemory, NodeMemory};
 use elbowroom_types::probe::Colour;
-use elbowroom_types::sample::{CgroupId, NodeProperties};
-use elbowroom_types::unit::{Bytes, Limit};
+use elbowroom_types::sample::NodeProperties;
+use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::collections::BTreeMap;
 
 /// The part of a machine that is never promised to anybody: the kernel needs some to work with. Below a cgroup's limit it needs
@@ -25,6 +26,17 @@ const MIN_GROWTH: f64 = (64 << 20) as f64;
 /// The least by which a red container is helped along in a period, whatever it is owed.
 const RED_STEP: f64 = 0.05;
 const MIN_RED_STEP: f64 = (8 << 20) as f64;
+
+/// A cgroup.
+#[derive(Debug)]
+pub(super) struct MemoryCgroupState {
+    pub(super) parent: Option<CgroupId>,
+    pub(super) max: Limit<Bytes>,
+    pub(super) path: String,
+    pub(super) is_container: bool,
+    /// The last measurement, and when.
+    pub(super) last_memory: Option<(Micros, GroupMemory)>,
+}
 
 /// A pool in one period.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -275,7 +287,7 @@ pub(super) struct EnclosingPools {
 /// The places of all containers. A limit that is no less than the machine's memory is none.
 pub(super) fn enclosing_pools(
     members: impl Iterator<Item = CgroupId>,
-    groups: &BTreeMap<CgroupId, super::governor::MemoryCgroupState>,
+    groups: &BTreeMap<CgroupId, crate::memory::pool::MemoryCgroupState>,
     mem_total: Bytes,
 ) -> BTreeMap<CgroupId, EnclosingPools> {
     let above = |id: CgroupId| groups.get(&id).and_then(|known| known.parent);

@@ -3,9 +3,9 @@
 use super::member::MemoryMember;
 use super::pool::{PoolMembership, UnmetDemand};
 use super::{MemoryAction, explain, lend, recall, to_f64};
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{MemoryHighLease, MemoryOrder, ReclaimRequest, ViewCeiling};
 use elbowroom_types::probe::Colour;
-use elbowroom_types::sample::CgroupId;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

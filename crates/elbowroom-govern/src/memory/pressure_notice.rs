@@ -6,8 +6,8 @@
 //! while it uses more than its view shows, but less and less often, for it may have no more to give. And they are asked when the kernel
 //! has them wait for memory, whoever governs: who watches us watches the kernel no more.
 
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{MemoryOrder, ViewCeiling};
-use elbowroom_types::sample::CgroupId;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::collections::BTreeMap;
 

@@ -5,8 +5,8 @@
 //! that is far from where such a loop begins to swing. Who grows as fast as he gives gives faster; where that is not enough either,
 //! a limit holds him for seconds, never below what he is owed, nor below what is left when all is taken that can be.
 
-use super::lend::MIN_AMOUNT;
 use super::member::MemoryMember;
+use crate::memory::state::MIN_AMOUNT;
 use elbowroom_types::memory::MemoryHighLease;
 use elbowroom_types::probe::Colour;
 use elbowroom_types::unit::Micros;
@@ -23,21 +23,6 @@ pub(super) const RENEW_BEFORE: Micros = Micros::secs(5);
 const GROWTH_PERIODS: u8 = 2;
 /// After the kernel refused a lease, it is tried again this much later.
 pub(super) const REFUSED_RETRY: Micros = Micros::secs(300);
-
-/// What is known of a container that is recalled from.
-#[derive(Debug, Default)]
-pub(super) struct RecallState {
-    /// What it was to use no more than, after it was last recalled from.
-    expected_usage: Option<f64>,
-    /// Periods in a row in which it grew as fast as it gave.
-    growth_periods: u8,
-    /// When it last gave.
-    pub(super) last_recall: Option<Micros>,
-    /// The kernel found no memory for it meanwhile: nothing is recalled until then.
-    pub(super) exempt_until: Micros,
-    /// Leases cannot be had until then.
-    pub(super) no_lease_until: Micros,
-}
 
 /// What is recalled.
 #[derive(Clone, Copy, Debug, PartialEq)]

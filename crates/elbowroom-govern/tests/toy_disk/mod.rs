@@ -4,11 +4,11 @@
 
 use elbowroom_govern::disk::{Cap, DiskGovernor, DiskOrder, DiskSettings};
 use elbowroom_types::claim::Claim;
+use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
+use elbowroom_types::id::{CgroupId, DeviceNumber};
+use elbowroom_types::io::{CgroupIo, DiskProperties, DiskStat, DiskTick, IoLimits, IoMax, IoStat};
 use elbowroom_types::label::ContainerLabels;
-use elbowroom_types::sample::{
-    CgroupId, CgroupIo, CgroupProperties, CgroupSettings, ContainerEngine, ContainerIdentity, DeviceNumber,
-    DiskProperties, DiskStat, DiskTick, HostEvent, IoLimits, IoMax, IoStat,
-};
+use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 
 pub(crate) const DISK: DeviceNumber = DeviceNumber { major: 8, minor: 0 };

@@ -3,8 +3,7 @@
 
 use super::disk::record::{Place, Stage};
 use super::disk::timeline::{Scale, Timeline, Workload};
-use super::disk::{Arm, Policy};
-use super::disk::{figure, study};
+use super::disk::{Arm, Policy, figure, study};
 use crate::fio::{Direction, Phase};
 use crate::job::{Folder, Job, Lab, table};
 use crate::rig;

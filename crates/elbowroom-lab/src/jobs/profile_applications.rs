@@ -1,10 +1,9 @@
 //! Page tables and page faults of applications, four containers of each on one CPU: what the thesis' chapter 5 asks of them.
 
-use crate::database;
 use crate::job::{Folder, Job, Lab, table};
-use crate::plot;
 use crate::program::Program;
 use crate::stats::Spread;
+use crate::{database, plot};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -8,8 +8,10 @@ pub mod v2;
 
 use crate::proc;
 use crate::root::{ReadError, Root};
+use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::io::{IoMax, IoStat};
 use elbowroom_types::psi::Pressure;
-use elbowroom_types::sample::{CgroupSettings, CpuMax, DeviceNumber, IoMax, IoStat, MemoryStat};
+use elbowroom_types::sample::{CgroupSettings, CpuMax, MemoryStat};
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
 pub use layout::{CgroupController, CgroupLayout, CgroupVersion, HierarchyMode, MountedHierarchy};
 pub use read::{CgroupDir, CgroupRef};

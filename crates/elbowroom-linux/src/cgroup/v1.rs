@@ -5,7 +5,9 @@ use super::{ReadResult, bytes_limit};
 use crate::parse::{Malformed, flat_keyed, keyed_number, leading_number, malformed, number, single_number};
 use crate::proc::USER_HZ_MICROS;
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_types::sample::{CpuMax, DeviceNumber, IoMax, IoStat, MemoryStat};
+use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::io::{IoMax, IoStat};
+use elbowroom_types::sample::{CpuMax, MemoryStat};
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
 use std::collections::BTreeMap;
 

@@ -6,7 +6,9 @@ use super::{ReadResult, bytes_limit};
 use crate::parse::{Malformed, flat_keyed, keyed_number, malformed, number};
 use crate::root::ReadError;
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_types::sample::{CpuMax, DeviceNumber, IoMax, IoStat, MemoryStat, Usage};
+use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::io::{IoMax, IoStat};
+use elbowroom_types::sample::{CpuMax, MemoryStat, Usage};
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
 
 /// A number or `max`.

@@ -6,7 +6,7 @@ use crate::cgroup::layout::mounts;
 use crate::mount::mountinfo::{MountEntry, MountTable};
 use crate::parse::unescape;
 use crate::root::{ReadError, Root, if_present};
-use elbowroom_types::sample::DeviceNumber;
+use elbowroom_types::id::DeviceNumber;
 use std::path::{Path, PathBuf};
 
 /// An upper directory on an overlay on an overlay: more than anybody stacks, for the kernel refuses the third.

@@ -20,7 +20,7 @@ mod properties;
 use crate::mount::mountinfo::MountTable;
 use crate::root::{ReadError, Root};
 use elbowroom_types::glob;
-use elbowroom_types::sample::DeviceNumber;
+use elbowroom_types::id::DeviceNumber;
 pub use node::{BlockDevice, BlockDeviceKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

@@ -1,7 +1,7 @@
 //! One block device, as sysfs has it.
 
 use crate::root::{ReadError, Root, if_present};
-use elbowroom_types::sample::DeviceNumber;
+use elbowroom_types::id::DeviceNumber;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};

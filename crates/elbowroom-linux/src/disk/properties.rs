@@ -5,7 +5,8 @@ use super::backing::device_by_path;
 use super::node::{BlockDeviceKind, line};
 use crate::proc;
 use crate::root::{ReadError, Root, if_present};
-use elbowroom_types::sample::{DeviceNumber, DiskProperties, IoWeightMechanism};
+use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::io::{DiskProperties, IoWeightMechanism};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

@@ -5,9 +5,8 @@
 
 use super::{CgroupKnob, KnobKey, LeaseOutcome, Leases, UnsetValue};
 use crate::cgroup::{CgroupController, CgroupDir, CgroupLayout, CgroupVersion};
-use elbowroom_types::sample::{
-    CgroupId, DeviceNumber, IoLimits, IoMax, IoWeightMechanism, LimitWriteFailure,
-};
+use elbowroom_types::id::{CgroupId, DeviceNumber};
+use elbowroom_types::io::{IoLimits, IoMax, IoWeightMechanism, LimitWriteFailure};
 use elbowroom_types::unit::Limit;
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 
 use crate::cgroup::{CgroupDir, is_cgroup, v1};
 use crate::parse::{Malformed, malformed, number};
-use elbowroom_types::sample::DeviceNumber;
+use elbowroom_types::id::DeviceNumber;
 use elbowroom_types::unit::Limit;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;

@@ -7,9 +7,9 @@
 
 use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
 use crate::lease::{CgroupKnob, KnobError, LeaseError, LeaseOutcome, Leases, UnsetValue};
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory;
 use elbowroom_types::memory::ReclaimProtection;
-use elbowroom_types::sample::CgroupId;
 use elbowroom_types::unit::Limit;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -7,10 +7,10 @@ use super::transient_limit::{TransientLimitOutcome, lower_high_briefly, request_
 use crate::cgroup::{CgroupController, CgroupDir, CgroupLayout, CgroupVersion};
 use crate::lease::{CgroupKnob, Leases, UnsetValue};
 use crate::timer;
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{
     GroupMemory, MemoryHighLease, OrderCompletion, OrderKind, OrderOutcome, ReclaimProtection, ReclaimRequest,
 };
-use elbowroom_types::sample::CgroupId;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use rustix::fs::OFlags;
 use rustix::io::Errno;

@@ -1,13 +1,13 @@
 //! Carrying a [`MountPlan`] out, taking it back, and finding what is there.
 
-use super::mountinfo::{MountTable, is_deleted};
+use super::MountError;
+use super::mountinfo::{MountEntry, MountTable, is_deleted};
 use super::namespace::{FileId, NamespaceRoot, Unmounter, file_id};
 use super::plan::{
     BindMount, MountPlan, SkipReason, SkippedSurface, ViewDirectory, covered_filesystem, is_view, view_name,
 };
-use super::{MountError, mountinfo::MountEntry};
 use crate::process;
-use elbowroom_types::sample::DeviceNumber;
+use elbowroom_types::id::DeviceNumber;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};

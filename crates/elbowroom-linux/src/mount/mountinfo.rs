@@ -5,7 +5,7 @@
 //! compared with one another when the same process read both.
 
 use crate::parse::unescape;
-use elbowroom_types::sample::DeviceNumber;
+use elbowroom_types::id::DeviceNumber;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

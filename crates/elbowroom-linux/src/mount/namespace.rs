@@ -3,7 +3,7 @@
 use super::MountError;
 use super::mountinfo::{CgroupLine, MountEntry, MountTable, parse_cgroups};
 use crate::root::open_inside;
-use elbowroom_types::sample::DeviceNumber;
+use elbowroom_types::id::DeviceNumber;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;

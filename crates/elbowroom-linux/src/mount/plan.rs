@@ -3,8 +3,8 @@
 use super::mountinfo::{CgroupLine, MountEntry, MountTable, is_deleted};
 use super::namespace::{FileId, NamespaceRoot, file_id, open_dir, path_of};
 use super::{FSTYPE, MountError, PAGE_TARGET, SOURCE};
+use elbowroom_types::id::DeviceNumber;
 use elbowroom_types::launch::PRESSURE_FILE;
-use elbowroom_types::sample::DeviceNumber;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

@@ -7,8 +7,10 @@ use super::Sensor;
 use crate::cgroup::read::CgroupFileCache;
 use crate::cgroup::{self, CgroupDir, CgroupRef};
 use crate::process;
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::io::IoStat;
 use elbowroom_types::psi::Pressure;
-use elbowroom_types::sample::{CgroupId, IoStat, MemoryStat};
+use elbowroom_types::sample::MemoryStat;
 use elbowroom_types::unit::{Bytes, Micros};
 use std::collections::BTreeSet;
 

@@ -13,12 +13,11 @@ use super::meter::ReadContext;
 use super::tree::GroupSlot;
 use crate::cgroup::{self, CgroupController, CgroupVersion, v1, v2};
 use crate::disk::{BlockDeviceKind, Devices};
-use crate::proc;
 use crate::root::{ReadError, if_present};
-use crate::timer;
-use elbowroom_types::sample::{
-    CgroupId, DeviceNumber, DiskProperties, DiskStat, DiskTick, HostEvent, IoLimits, IoMax, IoWeightMechanism,
-};
+use crate::{proc, timer};
+use elbowroom_types::id::{CgroupId, DeviceNumber};
+use elbowroom_types::io::{DiskProperties, DiskStat, DiskTick, IoLimits, IoMax, IoWeightMechanism};
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
 use rustix::fs::OFlags;
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,7 +6,8 @@ use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion, v1, v2};
 use crate::parse::leading_number;
 use crate::root::ReadError;
 use crate::warnings::Warnings;
-use elbowroom_types::sample::{CgroupId, Usage};
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::sample::Usage;
 use elbowroom_types::unit::{Bytes, Micros};
 use std::path::Path;
 

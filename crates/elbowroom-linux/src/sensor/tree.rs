@@ -3,7 +3,8 @@
 use super::meter::GroupMeter;
 use crate::cgroup::read::FdBudget;
 use crate::discover::StateStamp;
-use elbowroom_types::sample::{CgroupId, CgroupProperties, CgroupSettings};
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::sample::{CgroupProperties, CgroupSettings};
 use elbowroom_types::unit::Micros;
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};

@@ -8,7 +8,8 @@ mod trace;
 
 use elbowroom_linux::cgroup::CgroupVersion;
 use elbowroom_linux::lease::{LeaseOutcome, Leases, io, restore};
-use elbowroom_types::sample::{CgroupId, IoMax, IoWeightMechanism, LimitWriteFailure};
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::io::{IoMax, IoWeightMechanism, LimitWriteFailure};
 use elbowroom_types::unit::Limit::{At, Max};
 use rig::{MIB, USERS, rig};
 

@@ -2,7 +2,7 @@
 
 use crate::rig::{DEADLINE, Rig};
 use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
-use elbowroom_types::sample::CgroupId;
+use elbowroom_types::id::CgroupId;
 use rustix::process::{Pid, test_kill_process};
 use std::path::{Path, PathBuf};
 use std::process::Command;

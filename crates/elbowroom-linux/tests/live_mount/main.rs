@@ -6,7 +6,7 @@ use elbowroom_linux::mount::{
     EntryStage, MountError, MountPlan, MountSurface, NamespaceRoot, SkipReason, SurfaceTarget, detach_all,
     detach_group,
 };
-use elbowroom_types::sample::DeviceNumber;
+use elbowroom_types::id::DeviceNumber;
 use stand_in::{Container, Views, skip, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -4,7 +4,7 @@ use super::program::{DiskProgram, DiskTenant, IoMethod, Pattern};
 use super::random::SplitMix64;
 use super::scenario::{DiskScenario, Drive, IoCgroupVersion};
 use elbowroom_types::claim::{Claim, DiskReservation, MemoryClaim, ServiceClass};
-use elbowroom_types::sample::{IoMax, IoWeightMechanism};
+use elbowroom_types::io::{IoMax, IoWeightMechanism};
 use elbowroom_types::unit::{Limit, Micros};
 
 const IO_METHODS: [IoMethod; 3] = [IoMethod::Sync, IoMethod::Async, IoMethod::Buffered];

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
     use crate::disk::library::{LARGE, w1, w4};
     use elbowroom_govern::disk::Cap;
-    use elbowroom_types::sample::IoMax;
+    use elbowroom_types::io::IoMax;
     use elbowroom_types::unit::Limit;
 
     /// Plays W1 under somebody who knows everything and gives the burst this part of the disk from its first second on.

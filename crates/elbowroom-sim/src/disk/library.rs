@@ -3,7 +3,7 @@
 use super::program::{DiskProgram, DiskTenant, IoMethod, Pattern};
 use super::scenario::{Burst, DiskScenario, Drive, IoCgroupVersion};
 use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
-use elbowroom_types::sample::{IoMax, IoWeightMechanism};
+use elbowroom_types::io::{IoMax, IoWeightMechanism};
 use elbowroom_types::unit::{Limit, Micros};
 
 /// How large a disk is, and what requests to it look like.

@@ -1,7 +1,7 @@
 //! What containers do to disks.
 
 use elbowroom_types::claim::Claim;
-use elbowroom_types::sample::IoMax;
+use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::{Limit, Micros};
 
 /// How much is wanted over time, in bytes per second; [`Limit::Max`] for as much as there is.

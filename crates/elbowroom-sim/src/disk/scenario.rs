@@ -5,7 +5,8 @@ use super::program::DiskTenant;
 use elbowroom_govern::GovernorMode;
 use elbowroom_govern::disk::{DiskPolicy, DiskSettings};
 use elbowroom_types::claim::Claim;
-use elbowroom_types::sample::{DeviceNumber, IoWeightMechanism};
+use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::io::IoWeightMechanism;
 use elbowroom_types::unit::Micros;
 
 /// A disk.

@@ -5,15 +5,15 @@ use super::peers;
 use super::program::MemoryTenant;
 use super::scenario::{MemcgVersion, MemoryPolicy, MemoryScenario};
 use crate::disk::SplitMix64;
+use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::memory::{
     GroupMemory, MemoryHighLease, MemoryOrder, MemoryTick, NodeMemory, OrderCompletion, OrderKind,
     OrderOutcome, ProbeUpdate, ReclaimProtection, StallTotals,
 };
 use elbowroom_types::probe::Colour;
-use elbowroom_types::sample::{
-    CgroupId, CgroupProperties, CgroupSettings, ContainerEngine, ContainerIdentity, HostEvent, NodeProperties,
-};
+use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 
 /// Slices of a second.

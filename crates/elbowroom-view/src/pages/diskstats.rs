@@ -12,7 +12,8 @@
 
 use super::snapshot::ContainerSnapshot;
 use super::text::max_of_width;
-use elbowroom_types::sample::{DeviceNumber, IoStat};
+use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::io::IoStat;
 
 /// Bytes of a sector in this file, whatever the device's own.
 const SECTOR: u64 = 512;

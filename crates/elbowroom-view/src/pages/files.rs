@@ -1,23 +1,6 @@
 //! Which files there are: the tables behind [`super::tree`].
 
-use super::tree::ViewNode;
-
-/// The directories below a CPU's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CpuDir {
-    /// `cpuN` itself.
-    Itself,
-    /// `cpuN/topology`.
-    Topology,
-    /// `cpuN/cpufreq`: a link to a policy on a real host.
-    Cpufreq,
-    /// `cpuN/acpi_cppc`.
-    AcpiCppc,
-    /// `cpuN/cache`.
-    Caches,
-    /// `cpuN/cache/indexK`.
-    Cache(u8),
-}
+use crate::pages::view_node::{CpuDir, ViewNode};
 
 /// How a file in a table becomes its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -117,7 +117,7 @@ impl MemoryAccount {
 /// `nr_anon_transparent_hugepages` (huge pages, 2 MiB): mm/vmstat.c `vmstat_start`.
 pub(super) fn vm_counter(name: &str, memory: &MemoryAccount, facts: &ContainerSnapshot) -> Option<u64> {
     let pages = |bytes: u64| bytes / facts.page_size_bytes();
-    let transfer = |of: fn(&elbowroom_types::sample::IoStat) -> u64| {
+    let transfer = |of: fn(&elbowroom_types::io::IoStat) -> u64| {
         facts.disks().iter().map(of).fold(0, u64::saturating_add) / 1024
     };
     Some(match name {

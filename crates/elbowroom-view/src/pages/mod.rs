@@ -9,6 +9,7 @@ pub mod mapped;
 pub mod snapshot;
 pub mod syscalls;
 pub mod tree;
+pub mod view_node;
 
 mod cpuinfo;
 mod cpulist;
@@ -20,7 +21,7 @@ mod meminfo;
 mod memory;
 mod node;
 mod pressure;
-mod render;
+pub mod render;
 mod stat;
 mod swaps;
 mod text;

@@ -13,9 +13,11 @@
 use super::files::FileFormat;
 use super::snapshot::{ContainerSnapshot, CpuTimes};
 use super::text::{Padding, fit};
-use super::tree::ViewNode;
-use super::{cpuinfo, cpulist, diskstats, limits, loadavg, meminfo, node, pressure, stat, swaps, uptime};
-use super::{vmstat, zoneinfo};
+use super::{
+    cpuinfo, cpulist, diskstats, limits, loadavg, meminfo, node, pressure, stat, swaps, uptime, vmstat,
+    zoneinfo,
+};
+use crate::pages::view_node::ViewNode;
 use elbowroom_types::unit::Micros;
 
 /// The size of a file in bytes: constant for all facts with the same possible CPUs and NUMA nodes, and the same host.

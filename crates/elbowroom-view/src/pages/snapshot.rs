@@ -2,8 +2,9 @@
 //! server, which renders pages from it. Fixed size, no pointers, no padding that is not named.
 
 use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::io::IoStat;
 use elbowroom_types::psi::Pressure;
-use elbowroom_types::sample::{IoStat, MemoryStat};
+use elbowroom_types::sample::MemoryStat;
 use elbowroom_types::unit::{Bytes, Micros};
 
 /// How many disks of a container a view has room for; more are left out of `diskstats`.

@@ -1,6 +1,6 @@
 //! What is mounted where: the files of a view over the files of a container.
 
-use super::tree::ViewNode;
+use crate::pages::view_node::ViewNode;
 
 /// A node and where in a container it is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

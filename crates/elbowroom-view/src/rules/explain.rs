@@ -1,10 +1,9 @@
 //! What changed, because of what, and what a container's view is made of.
 
-use super::View;
 use super::cpu::{self, Slack};
-use super::memory;
+use super::{View, memory};
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_types::sample::CgroupId;
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu, Percent};
 use serde::{Deserialize, Serialize};
 use std::fmt;

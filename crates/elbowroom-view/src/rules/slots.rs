@@ -2,7 +2,8 @@
 
 use super::explain::{MAX_VIEW_CHANGES, ViewChange, ViewChangeReason, ViewDelta};
 use super::{View, cpu, memory};
-use elbowroom_types::sample::{CgroupId, CgroupProperties, Usage};
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::sample::{CgroupProperties, Usage};
 use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};

@@ -6,8 +6,9 @@ use super::slots::{SlotIndex, SlotSet, ViewSlot};
 use super::tick::MachineReadings;
 use super::{View, ViewPolicy, cpu, memory, waterfill};
 use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::ViewCeiling;
-use elbowroom_types::sample::{CgroupId, CgroupProperties, CgroupSettings, HostEvent, NodeProperties};
+use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties};
 use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu};
 use std::collections::HashMap;
 

@@ -3,12 +3,14 @@
 #![allow(dead_code, reason = "every test binary uses a part of this")]
 
 use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::io::IoStat;
 use elbowroom_types::psi::{Pressure, Stall};
-use elbowroom_types::sample::{DeviceNumber, IoStat, MemoryStat};
+use elbowroom_types::sample::MemoryStat;
 use elbowroom_types::unit::{Bytes, Micros};
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
-use elbowroom_view::pages::tree;
-use elbowroom_view::pages::tree::ViewNode;
+use elbowroom_view::pages::view_node::ViewNode;
+use elbowroom_view::pages::{render, tree};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -175,8 +177,8 @@ pub(crate) fn text_of(host: &Host, node: ViewNode) -> String {
 pub(crate) fn page(path: &str, host: &Host, facts: &ContainerSnapshot, times: &[CpuTimes]) -> String {
     let node = find(path, facts);
     let text = text_of(host, node);
-    let size = tree::size(node, facts, &text);
-    let page = tree::render(node, facts, times, &text, facts.taken, size);
+    let size = render::size(node, facts, &text);
+    let page = render::render(node, facts, times, &text, facts.taken, size);
     assert_eq!(page.len() as u32, size, "{path}");
     String::from_utf8(page).unwrap()
 }

@@ -2,7 +2,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its part")]
 
 use elbowroom_sim::{GroupRole, NodeProgram, NodeSimulator, ProgramDemand};
-use elbowroom_types::sample::{CgroupId, CgroupSettings, CpuMax, HostEvent, Tick, Usage};
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::sample::{CgroupSettings, CpuMax, HostEvent, Tick, Usage};
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
 use elbowroom_view::rules::{View, ViewChange, ViewPolicy, ViewTable};
 use std::cell::Cell;

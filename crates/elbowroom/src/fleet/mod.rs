@@ -18,8 +18,9 @@ use clap::Args;
 use elbowroom_client::output::Format;
 use elbowroom_types::claim::DiskReservation;
 use elbowroom_types::label;
-use elbowroom_types::unit::{Bytes, Micros, Millicpu, Percent};
-use elbowroom_types::unit::{parse_bytes, parse_cpus, parse_duration, parse_percent};
+use elbowroom_types::unit::{
+    Bytes, Micros, Millicpu, Percent, parse_bytes, parse_cpus, parse_duration, parse_percent,
+};
 use fetch::FleetClient;
 use futures_util::StreamExt;
 pub use placement::PlacementRequest;

@@ -6,7 +6,7 @@ use super::fetch::FleetClient;
 use super::reading::NodeReading;
 use crate::fleet::resources::{NodeDisk, NodeResources};
 use anyhow::{Context, Result, anyhow, ensure};
-use elbowroom_types::sample::IoMax;
+use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::{Bytes, Limit, Millicpu};
 use serde::Deserialize;
 use std::collections::BTreeMap;

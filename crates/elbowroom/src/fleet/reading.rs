@@ -3,7 +3,7 @@
 use crate::fleet::resources::{NodeDisk, NodeResources};
 use anyhow::{Context, Result};
 use elbowroom_govern::memory::lendable;
-use elbowroom_types::sample::IoMax;
+use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::{Bytes, Millicpu};
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! What one node has.
 
 use elbowroom_types::claim::DiskReservation;
-use elbowroom_types::sample::IoMax;
+use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::{Bytes, Limit, Millicpu};
 use serde::{Deserialize, Serialize};
 

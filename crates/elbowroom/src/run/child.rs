@@ -4,9 +4,8 @@
 use anyhow::Context;
 use clap::Args;
 use elbowroom_client::control as client;
-use elbowroom_linux::mount;
 use elbowroom_linux::mount::NamespaceRoot;
-use elbowroom_linux::signal;
+use elbowroom_linux::{mount, signal};
 use elbowroom_types::launch;
 use std::ffi::OsString;
 use std::fs::Metadata;

@@ -18,11 +18,11 @@ use cgroup::{RunCgroup, RunHierarchies};
 use clap::Args;
 use elbowroom_agent::engines::oci::injection;
 use elbowroom_agent::java;
-use elbowroom_agent::probes::ProbePoller;
 use elbowroom_agent::probes::settings::ProbeSettings;
-use elbowroom_agent::probes::socket_path;
+use elbowroom_agent::probes::{ProbePoller, socket_path};
 use elbowroom_linux::signal;
 use elbowroom_linux::signal::{ReceivedSignal, SignalFd};
+use elbowroom_types::label::RuntimeInjection;
 use elbowroom_types::launch;
 use labels::RunLabels;
 use limits::RunLimits;
@@ -77,12 +77,8 @@ pub(crate) struct InjectionArgs {
 
 impl InjectionArgs {
     /// What is preloaded.
-    fn preloads(self) -> launch::RuntimeInjection {
-        launch::RuntimeInjection {
-            openmp: self.openmp,
-            libc: self.libc,
-            ..launch::RuntimeInjection::default()
-        }
+    fn preloads(self) -> RuntimeInjection {
+        RuntimeInjection { openmp: self.openmp, libc: self.libc, ..RuntimeInjection::default() }
     }
 
     /// The flags again, for the child.

@@ -3,8 +3,7 @@
 use anyhow::Result;
 use elbowroom_client::api::{AlertView, AlertsReport, ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
-use elbowroom_client::output::{Format, OutputArgs};
-use elbowroom_client::output::{json, unexpected_response};
+use elbowroom_client::output::{Format, OutputArgs, json, unexpected_response};
 use elbowroom_client::table::clip;
 use elbowroom_types::finding::Severity;
 use std::fmt::Write;

@@ -4,12 +4,11 @@ use anyhow::Result;
 use elbowroom_client::api::{AlertView, ControlRequest, ControlResponse, DisksReport};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::number_format;
-use elbowroom_client::output::{Format, OutputArgs};
-use elbowroom_client::output::{json, unexpected_response};
+use elbowroom_client::output::{Format, OutputArgs, json, unexpected_response};
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_govern::GovernorMode;
 use elbowroom_govern::disk::{DiskPolicy, DiskView};
-use elbowroom_types::sample::IoMax;
+use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::Limit;
 use std::fmt::Write;
 use std::path::Path;
@@ -113,7 +112,7 @@ mod tests {
     use elbowroom_client::api::ContainerRef;
     use elbowroom_govern::disk::DiskState;
     use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
-    use elbowroom_types::sample::{CgroupId, DeviceNumber};
+    use elbowroom_types::id::{CgroupId, DeviceNumber};
     use elbowroom_types::unit::Micros;
 
     fn report() -> DisksReport {

@@ -4,8 +4,7 @@ use anyhow::Result;
 use elbowroom_client::api::{AlertView, ContainerMemory, ControlRequest, ControlResponse, MemoryReport};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::number_format;
-use elbowroom_client::output::{Format, OutputArgs};
-use elbowroom_client::output::{json, unexpected_response};
+use elbowroom_client::output::{Format, OutputArgs, json, unexpected_response};
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_govern::GovernorMode;
 use elbowroom_govern::memory::{ColourSource, ContainerMemoryStatus, MemoryDecision, PoolView};
@@ -201,11 +200,10 @@ fn percent(part: Option<f64>) -> String {
 mod tests {
     use super::*;
     use elbowroom_client::api::ContainerRef;
-    use elbowroom_govern::memory::DecisionInputs;
-    use elbowroom_govern::memory::{LendingState, MemoryAction};
+    use elbowroom_govern::memory::{DecisionInputs, LendingState, MemoryAction};
     use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
+    use elbowroom_types::id::CgroupId;
     use elbowroom_types::probe::Colour;
-    use elbowroom_types::sample::CgroupId;
     use elbowroom_types::unit::Micros;
 
     fn standing() -> ContainerMemoryStatus {

@@ -1,8 +1,7 @@
 //! `elbowroom restore`: takes off what a dead or hung agent left in force. Needs no agent.
 
 use anyhow::Result;
-use elbowroom_client::output::json;
-use elbowroom_client::output::{Format, OutputArgs};
+use elbowroom_client::output::{Format, OutputArgs, json};
 use elbowroom_client::table::{Align, table};
 use elbowroom_linux::lease;
 use elbowroom_linux::lease::{EndedLease, LeaseEnding, RestoreReport};

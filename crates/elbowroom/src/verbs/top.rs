@@ -2,12 +2,10 @@
 
 use crate::cli::TopArgs;
 use anyhow::{Result, bail};
-use elbowroom_client::api::display_name;
-use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse};
+use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, display_name};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::number_format;
-use elbowroom_client::output::Format;
-use elbowroom_client::output::json;
+use elbowroom_client::output::{Format, json};
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_govern::disk::{ContainerDiskStatus, LimitedBy};
 use ratatui::Frame;

@@ -8,11 +8,10 @@ use super::messages::{
 };
 use super::{NriError, PluginContext};
 use crate::engines::oci::{HOOK_ENV, injection};
-use elbowroom_types::label;
+use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::label::ContainerLabels;
-use elbowroom_types::launch;
 use elbowroom_types::launch::{LaunchLimits, LaunchPlan};
-use elbowroom_types::sample;
+use elbowroom_types::{label, launch};
 use prost::Message as _;
 
 /// The bit of `CREATE_CONTAINER_EVENT` in a subscription. All else is learned from cgroups, so nothing else is asked for: every event
@@ -133,8 +132,8 @@ impl<'a> NriSession<'a> {
         let is_own = |key: &str, value: &str| container.annotations.get(key).is_some_and(|own| own == value);
         let inherited = all.into_iter().filter(|(key, value)| !is_own(key, value));
         let name = (!container.name.is_empty()).then(|| container.name.clone());
-        let engine = sample::ContainerEngine::Containerd;
-        let known = sample::ContainerIdentity { id: container.id.clone(), name, engine, pod: None, labels };
+        let engine = ContainerEngine::Containerd;
+        let known = ContainerIdentity { id: container.id.clone(), name, engine, pod: None, labels };
         let mut plan = self.context.containers.launch_plan(&known);
         let program = self.context.hook.command();
         let has_sysfs = container.mounts.iter().any(|mount| mount.destination == "/sys");
@@ -216,8 +215,7 @@ mod tests {
     };
     use super::*;
     use crate::config::ContainerSettings;
-    use elbowroom_types::label::PREFIX;
-    use elbowroom_types::launch::RuntimeInjection;
+    use elbowroom_types::label::{PREFIX, RuntimeInjection};
     use proptest::prelude::*;
     use std::collections::HashMap;
 

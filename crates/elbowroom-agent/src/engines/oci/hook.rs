@@ -12,7 +12,7 @@ use crate::preload;
 use anyhow::Context;
 use elbowroom_client::control as client;
 use elbowroom_linux::mount::NamespaceRoot;
-use elbowroom_types::launch::RuntimeInjection;
+use elbowroom_types::label::RuntimeInjection;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC};
 use rustix::time::Timespec;

@@ -94,8 +94,9 @@ pub(super) fn load_times(words: &[AtomicU64]) -> CpuTimes {
 /// The bytes of [`ContainerSnapshot`] that have a name: must be all. A field added there changes the sum here.
 const NAMED_BYTES: usize = {
     use elbowroom_types::cpuset::CpuSet;
+    use elbowroom_types::io::IoStat;
     use elbowroom_types::psi::Pressure;
-    use elbowroom_types::sample::{IoStat, MemoryStat};
+    use elbowroom_types::sample::MemoryStat;
     let stall = 4 * 4 + 8;
     let memory_stat = 24 * 8;
     let io = 2 * 4 + 6 * 8;

@@ -21,7 +21,7 @@
 use super::super::flow::{Flow, OPS, RBPS, RIOPS};
 use super::capacity_history::CapacityHistory;
 use super::operation_cost::OperationCost;
-use elbowroom_types::sample::IoMax;
+use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::Micros;
 
 /// As many bytes cost as much as one operation, before anything is known: on flash, and on a disk that turns.

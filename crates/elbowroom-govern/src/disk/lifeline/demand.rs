@@ -3,7 +3,7 @@
 use super::super::flow::{Flow, OPS};
 use super::capacity::Capacity;
 use super::censor::DemandSample;
-use elbowroom_types::sample::IoMax;
+use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::Micros;
 use std::collections::VecDeque;
 

@@ -58,7 +58,7 @@ use super::meter::DiskLoad;
 use allocate::DiskClaimant;
 use base_latency::BaseLatency;
 use capacity::Capacity;
-use elbowroom_types::sample::{DiskProperties, IoMax};
+use elbowroom_types::io::{DiskProperties, IoMax};
 use elbowroom_types::unit::Micros;
 use inversion_detector::InversionDetector;
 use saturation::Saturation;

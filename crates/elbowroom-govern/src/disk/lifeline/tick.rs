@@ -14,7 +14,7 @@ use super::saturation::SaturationSample;
 use crate::alert::conditions::Conditions;
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::claim::ServiceClass;
-use elbowroom_types::sample::{DiskProperties, IoMax};
+use elbowroom_types::io::{DiskProperties, IoMax};
 use elbowroom_types::unit::Micros;
 
 /// Without contention for this long, nobody is limited.

@@ -13,9 +13,8 @@ mod story;
 mod study;
 pub(crate) mod voice;
 
-use crate::database;
 use crate::job::{Folder, Job, Lab};
-use crate::rig;
+use crate::{database, rig};
 use anyhow::{Context, Result, ensure};
 use policy::Policy;
 use record::Stage;

@@ -275,7 +275,8 @@ fn utf8_variables(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::{ffi::OsStringExt, fs::symlink};
+    use std::os::unix::ffi::OsStringExt;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn a_program_that_is_a_link_is_called_by_its_own_name() {

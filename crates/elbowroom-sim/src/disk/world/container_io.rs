@@ -7,7 +7,7 @@ use crate::disk::device::{DeviceDemand, Speed, THINK_TIME};
 use crate::disk::program::{DiskProgram, DiskTenant, IoMethod};
 use crate::disk::random::SplitMix64;
 use crate::disk::scenario::IoCgroupVersion;
-use elbowroom_types::sample::IoMax;
+use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::{Limit, Micros};
 
 /// Of buffered writes on cgroup v1, this part is in their container's name: what it waits for itself, mostly metadata.

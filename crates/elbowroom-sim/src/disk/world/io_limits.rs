@@ -1,7 +1,9 @@
 //! The limits of one container on one disk, and who set them.
 
 use elbowroom_govern::disk::Cap;
-use elbowroom_types::sample::{CgroupId, DeviceNumber, HostEvent, IoLimits, IoMax, LimitWriteFailure};
+use elbowroom_types::id::{CgroupId, DeviceNumber};
+use elbowroom_types::io::{IoLimits, IoMax, LimitWriteFailure};
+use elbowroom_types::sample::HostEvent;
 
 /// One container's limits on one disk.
 #[derive(Debug)]

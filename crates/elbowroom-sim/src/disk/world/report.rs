@@ -4,12 +4,12 @@ use super::container_io::SimContainerIo;
 use crate::disk::program::DiskTenant;
 use crate::disk::random::SplitMix64;
 use crate::disk::scenario::{DiskScenario, Drive};
+use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::io::{CgroupIo, DiskProperties, DiskStat, IoStat};
 use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::psi::{Pressure, Stall};
-use elbowroom_types::sample::{
-    CgroupId, CgroupIo, CgroupProperties, CgroupSettings, ContainerEngine, ContainerIdentity, DiskProperties,
-    DiskStat, HostEvent, IoStat,
-};
+use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent};
 use elbowroom_types::unit::{Bytes, Micros};
 
 /// What a disk, or a container on a disk, has done.

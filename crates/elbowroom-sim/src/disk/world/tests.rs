@@ -3,7 +3,8 @@
 use super::DiskSimulator;
 use crate::disk::{DiskProgram, DiskScenario, DiskTenant, Drive, IoCgroupVersion, IoMethod, Pattern};
 use elbowroom_govern::disk::{Cap, DiskOrder};
-use elbowroom_types::sample::{DiskStat, HostEvent, IoMax};
+use elbowroom_types::io::{DiskStat, IoMax};
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Limit, Micros};
 
 /// 25 000 reads of 4 KiB per second, each of which takes 100 us on a quiet day.
@@ -107,7 +108,7 @@ fn the_users_limit_and_a_foreign_one_stay_in_force() {
     });
     assert_eq!(
         ceded.collect::<Vec<_>>(),
-        [(rbps(4 << 20), None), (IoMax::MAX, Some(elbowroom_types::sample::LimitWriteFailure::Foreign))]
+        [(rbps(4 << 20), None), (IoMax::MAX, Some(elbowroom_types::io::LimitWriteFailure::Foreign))]
     );
 }
 

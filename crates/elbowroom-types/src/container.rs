@@ -1,0 +1,74 @@
+//! Which container a cgroup is: its engine, identifier, name, pod and labels, and what it claims.
+
+use crate::claim::Claim;
+use crate::glob;
+use crate::label::ContainerLabels;
+use serde::{Deserialize, Serialize};
+
+/// The program that made a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum ContainerEngine {
+    /// dockerd.
+    Docker,
+    /// containerd: `ctr`, nerdctl, CRI.
+    Containerd,
+    /// Podman.
+    Podman,
+    /// CRI-O.
+    Crio,
+    /// `elbowroom run`.
+    Elbowroom,
+    /// A cgroup the configuration names.
+    Plain,
+}
+
+/// A container, as far as files tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerIdentity {
+    /// The engine's full identifier; the path for a plain cgroup.
+    pub id: String,
+    /// The name people use, where the engine keeps one.
+    pub name: Option<String>,
+    /// Who made it.
+    pub engine: ContainerEngine,
+    /// The Kubernetes pod around it.
+    pub pod: Option<Pod>,
+    /// What its maker asks of us.
+    #[serde(default, skip_serializing_if = "ContainerLabels::is_empty")]
+    pub labels: ContainerLabels,
+}
+
+/// A Kubernetes pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Pod {
+    /// Its UID, with dashes.
+    pub uid: String,
+    /// Its name, where known.
+    pub name: Option<String>,
+    /// Its namespace, where known.
+    pub namespace: Option<String>,
+}
+
+impl Claim {
+    /// Whether this entry is about `container`.
+    pub fn matches(&self, container: &ContainerIdentity) -> bool {
+        glob::matches(&self.container, &container.id)
+            || container.name.as_deref().is_some_and(|name| glob::matches(&self.container, name))
+    }
+}
+
+/// The first entry that fits a container; the operator's word goes before its maker's.
+pub fn claim_for(claims: &[Claim], container: &ContainerIdentity) -> Claim {
+    claims.iter().find(|claim| claim.matches(container)).cloned().unwrap_or_else(|| container.labels.claim())
+}
+
+/// The name people gave it, or the first letters of its identifier as engines print them.
+pub fn display_name(container: &ContainerIdentity) -> String {
+    container.name.clone().unwrap_or_else(|| match container.engine {
+        ContainerEngine::Plain => container.id.clone(),
+        _ => container.id.chars().take(12).collect(),
+    })
+}
