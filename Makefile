@@ -76,6 +76,7 @@ gpu: build ## the tracing library of `profile gpu` and its benchmarks, and their
 check: ## format, lints, unit and property tests; needs no root
 	@tools/setup check
 	cargo fmt --all --check
+	tools/house
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target --locked --quiet -- -D warnings
 	cargo test --workspace --locked --quiet

@@ -167,7 +167,7 @@ pub struct LaunchGrant {
     /// What of that which it asks for.
     #[serde(flatten)]
     pub surfaces: RuntimeInjection,
-    /// Whether the agent asks its programs for memory ([`elbowroom_types::launch::PRESSURE`]).
+    /// Whether the agent asks its programs for memory ([`elbowroom_types::launch::PRESSURE_FILE`]).
     #[serde(default)]
     pub asks: bool,
 }

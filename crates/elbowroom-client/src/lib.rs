@@ -1,7 +1,7 @@
 //! Everything that speaks with a running agent or prints what it said: the control socket, the types of its answers, and the forms
 //! of output.
 //!
-//! Begin with [`api::Request`] and [`control::Client`].
+//! Begin with [`api::ControlRequest`] and [`control::ControlClient`].
 //!
 //! What stays true: text of others is made visible before it is printed ([`table::visible`]), and an error is one line
 //! ([`output::one_line`]).

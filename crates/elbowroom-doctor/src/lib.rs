@@ -4,7 +4,7 @@
 //! A check is a pure function in [`checks`] from [`facts`] to findings; [`fixes`] writes what a finding suggests and takes it back;
 //! [`verb`] is the command line. Begin with [`checks::CHECKS`].
 //!
-//! What stays true: `checks` and `strategies` read no clock, file or environment (a test refuses the words); a fix never lowers a
+//! What stays true: `checks` and `strategies` read no clock, file or environment (`tools/house` refuses the words); a fix never lowers a
 //! limit, switches swap off or kills.
 
 pub mod checks;

@@ -1,6 +1,6 @@
 //! Every policy on every scenario of the library: the table in the documentation.
 //!
-//! `cargo run --release -p elbowroom-core --example disk_scenarios [NAME | SEED]` prints means over six seeds. With a part of a
+//! `cargo run --release -p elbowroom-govern --example disk_scenarios [NAME | SEED]` prints means over six seeds. With a part of a
 //! scenario's name, or the seed of a random one, it also prints what happened in each second of it, for seed 0.
 
 use elbowroom_govern::disk::{Cap, DiskOrder, DiskPolicy};

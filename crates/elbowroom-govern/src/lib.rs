@@ -1,9 +1,9 @@
-//! Who gets how much of what is shared: governors, pure state machines over [`elbowroom_types::sample::Event`]s that give orders.
+//! Who gets how much of what is shared: governors, pure state machines over [`elbowroom_types::sample::HostEvent`]s that give orders.
 //!
 //! A governor decides the same whether it is obeyed or only watched ([`GovernorMode`]); what became of its orders comes back to it as
 //! events, so a recording replays to the same decisions.
 //!
-//! Begin with [`disk::Disks`] and [`memory::Memory`]; [`alert`] turns conditions into messages.
+//! Begin with [`disk::DiskGovernor`] and [`memory::MemoryGovernor`]; [`alert`] turns conditions into messages.
 //!
 //! What stays true: no clock, file or environment (`clippy.toml` refuses them), and nothing here writes a limit.
 

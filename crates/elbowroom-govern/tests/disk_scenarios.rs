@@ -1,7 +1,7 @@
 //! The paper's workloads under no policy, under `aridac` and under `lifeline`, at three scales and with several seeds: the
 //! shapes of the paper's figures, and the goals that `lifeline` is held to.
 //!
-//! `cargo run --release -p elbowroom-core --example disk_scenarios` prints the numbers.
+//! `cargo run --release -p elbowroom-govern --example disk_scenarios` prints the numbers.
 
 use elbowroom_govern::disk::DiskPolicy::{Aridac, Lifeline};
 use elbowroom_govern::disk::{Cap, DiskOrder, DiskPolicy};

@@ -1,6 +1,6 @@
 //! The paper's six phases under every rule, and programs that lie: the goals that the governor is held to.
 //!
-//! `cargo run --release -p elbowroom-core --example memory_scenarios` prints the numbers.
+//! `cargo run --release -p elbowroom-govern --example memory_scenarios` prints the numbers.
 
 use elbowroom_govern::memory::{LendingState, MemoryAction};
 use elbowroom_sim::memory::{

@@ -3,7 +3,7 @@
 //! else ran.
 //!
 //! ```text
-//! cargo run --release -p elbowroom-host --example disk_cost [-- GROUPS DISKS DISKS_PER_GROUP]
+//! cargo run --release -p elbowroom-linux --example disk_cost [-- GROUPS DISKS DISKS_PER_GROUP]
 //! ```
 //!
 //! Without numbers: 500 containers, 100 disks, 2 disks each. Everything made is removed at the end; on a signal, not.

@@ -1,5 +1,5 @@
 //! What the BPF program adds to a context switch: two processes on one CPU pass a byte to and fro, with the program and
-//! without it by turns. Run as root on a quiet machine: `cargo run --release -p elbowroom-host --features bpf --example
+//! without it by turns. Run as root on a quiet machine: `cargo run --release -p elbowroom-linux --features bpf --example
 //! switch_cost -- /sys/fs/cgroup/cpuacct` (or `/sys/fs/cgroup` on version 2).
 //!
 //! Two figures, both per switch: the growth of the whole round trip, and what the kernel counts for the program itself

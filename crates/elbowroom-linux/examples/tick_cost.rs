@@ -2,7 +2,7 @@
 //! the default rules decide, and prints the CPU time of both as JSON. Needs root. Publishes nothing but numbers of the machine it runs on: say what else ran.
 //!
 //! ```text
-//! cargo run --release -p elbowroom-host --example tick_cost [-- [files] [GROUPS ACTIVE_PERCENT]...]
+//! cargo run --release -p elbowroom-linux --example tick_cost [-- [files] [GROUPS ACTIVE_PERCENT]...]
 //! ```
 //!
 //! Without numbers: 10, 100 and 1000 groups, 10 and 100 % active. `files` leaves BPF out of a build that has it. The sensor

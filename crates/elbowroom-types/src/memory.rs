@@ -23,7 +23,7 @@ pub struct MemoryTick {
 }
 
 /// The machine's memory, `/proc/meminfo`, `/proc/pressure/memory`. `MemTotal` and watermarks are in
-/// [`crate::sample::Node`].
+/// [`crate::sample::NodeProperties`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeMemory {
     /// `MemFree`.

@@ -1,5 +1,5 @@
 //! Every file of two containers on two captured hosts, as text to read and review: `tests/golden/*.txt`.
-//! `BLESS=1 cargo test -p elbowroom-core --test golden` writes them anew.
+//! `BLESS=1 cargo test -p elbowroom-view --test golden` writes them anew.
 #![allow(clippy::disallowed_methods, reason = "tests read fixtures; the crate reads nothing")]
 
 mod common;

@@ -1,5 +1,5 @@
 //! The document that describes the API, made from the types that are answered. The program carries the golden copy,
-//! `openapi.json`, so that a change of the API is seen in review: `UPDATE_GOLDEN=1 cargo test -p elbowroom openapi` renews it.
+//! `openapi.json`, so that a change of the API is seen in review: `UPDATE_GOLDEN=1 cargo test -p elbowroom-agent openapi` renews it.
 
 use super::live::{LiveAlert, LiveSnapshot};
 use super::source::ErrorBody;
@@ -215,6 +215,6 @@ fn openapi_json_is_what_the_types_say() {
     let golden = std::fs::read_to_string(path).expect("there is a golden copy");
     assert!(
         golden == made,
-        "the API has changed: look at `UPDATE_GOLDEN=1 cargo test -p elbowroom openapi; git diff`"
+        "the API has changed: look at `UPDATE_GOLDEN=1 cargo test -p elbowroom-agent openapi; git diff`"
     );
 }

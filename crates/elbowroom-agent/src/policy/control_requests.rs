@@ -184,7 +184,7 @@ impl PolicyLoop {
             engine: container.engine,
             pod: container.pod.clone(),
             labels: container.labels.clone(),
-            labels_by: self.label_overrides.given_by(id).map(str::to_owned),
+            labels_by: self.pipeline.labels.given_by(id).map(str::to_owned),
             path: group.path.clone(),
             attached,
             attach_note,

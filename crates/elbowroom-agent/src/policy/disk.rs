@@ -5,7 +5,7 @@
 
 use super::Mailbox;
 use super::disk_capacities::DiskCapacityStore;
-use super::limiter::{Limiter, LimiterReply};
+use super::limiter::Limiter;
 use super::pending_limits::{GroupDisk, PendingLimits};
 use crate::config::AgentConfig;
 use anyhow::Result;
@@ -20,7 +20,7 @@ use elbowroom_types::alert::Alert;
 use elbowroom_types::id::{CgroupId, DeviceNumber};
 use elbowroom_types::io::{IoLimits, IoMax, IoWeightMechanism};
 use elbowroom_types::sample::{CgroupProperties, HostEvent};
-use elbowroom_types::unit::{Limit, Micros};
+use elbowroom_types::unit::Micros;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -50,8 +50,8 @@ pub(super) struct DiskEnforcer {
     containers: BTreeMap<CgroupId, ContainerRef>,
     weights: BTreeMap<DeviceNumber, IoWeightMechanism>,
     pending: PendingLimits,
-    /// Where limits of ours are in force, or were ceded, as was answered last.
-    in_force: BTreeMap<GroupDisk, IoLimits>,
+    /// Disks that are not governed any more, until that is asked for.
+    released: Vec<DeviceNumber>,
     /// What a disk's number stands for: numbers are used again.
     identities: BTreeMap<DeviceNumber, String>,
     /// What is to be told and was not taken yet.
@@ -103,7 +103,7 @@ impl DiskEnforcer {
             containers: BTreeMap::new(),
             weights: BTreeMap::new(),
             pending: PendingLimits::default(),
-            in_force: BTreeMap::new(),
+            released: Vec::new(),
             identities: BTreeMap::new(),
             alerts: Vec::new(),
             capacities,
@@ -167,32 +167,24 @@ impl DiskEnforcer {
         orders.into_iter().for_each(|order| self.execute(order));
     }
 
-    /// As [`Self::apply`], for what the sensor reads: a limit of ours that it finds in a knob is not the user's, and one that
-    /// is not ours in a knob of ours is looked at by who can say whose it is.
-    pub(super) fn apply_sensed(&mut self, event: &HostEvent) {
-        match event {
-            HostEvent::IoLimits(limits) => {
-                let place = (limits.group, limits.disk);
-                let Some(told) = self.in_force.get_mut(&place) else {
-                    return self.apply(event);
-                };
-                let FoundLimits { user, foreign } = FoundLimits::compare(told, limits.user);
-                if foreign {
-                    self.pending.requeue(place);
-                }
-                if user != told.user {
-                    told.user = user;
-                    let event = HostEvent::IoLimits(*told);
-                    self.apply(&event);
-                }
-            }
-            event => self.apply(event),
-        }
+    /// Another program has written over limits of ours: who carries orders out looks at them again.
+    pub(super) fn recheck(&mut self, places: Vec<GroupDisk>) {
+        places.into_iter().for_each(|place| self.pending.requeue(place));
+    }
+
+    /// Whether a container on a disk is governed.
+    pub(super) fn governs(&self, group: CgroupId, disk: DeviceNumber) -> bool {
+        self.containers.contains_key(&group) && self.identities.contains_key(&disk)
+    }
+
+    /// Disks that are not governed any more since the last call.
+    pub(super) fn take_released(&mut self) -> Vec<DeviceNumber> {
+        std::mem::take(&mut self.released)
     }
 
     /// A disk is not governed any more, or another one has its number: nothing of ours stays there.
     fn release_disk(&mut self, disk: DeviceNumber) {
-        self.in_force.retain(|(_, on), _| *on != disk);
+        self.released.push(disk);
         for group in self.pending.remove_disk(disk) {
             let because = "this disk is not governed any more".to_owned();
             self.pending.push(Cap { at: timer::now(), group, disk, max: IoMax::MAX, weight: None, because });
@@ -205,37 +197,24 @@ impl DiskEnforcer {
             return;
         }
         self.pending.remove_group(group);
-        self.in_force.retain(|(of, _), _| *of != group);
         if let Some(limiter) = &self.limiter {
             limiter.forget(group);
         }
     }
 
-    /// Takes an answer of the limiter.
-    pub(super) fn on_limiter_reply(&mut self, told: LimiterReply) {
-        match told {
-            LimiterReply::Heartbeat { held } => {
-                self.heartbeat_pending = false;
-                self.status.held = held as u64;
-            }
-            LimiterReply::Memory(..) => {}
-            LimiterReply::Limits(limits) => {
-                let key = (limits.group, limits.disk);
-                self.pending.complete(key);
-                if limits.ours == IoMax::MAX && limits.ceded.is_none() {
-                    self.in_force.remove(&key);
-                } else if self.containers.contains_key(&limits.group)
-                    && self.identities.contains_key(&limits.disk)
-                {
-                    self.in_force.insert(key, limits);
-                }
-                match limits.ceded {
-                    None => self.status.written += 1,
-                    Some(_) => self.status.not_written += 1,
-                }
-                self.apply(&HostEvent::IoLimits(limits));
-            }
+    /// Takes an answer of the limiter about limits on a disk.
+    pub(super) fn on_limits(&mut self, limits: &IoLimits) {
+        self.pending.complete((limits.group, limits.disk));
+        match limits.ceded {
+            None => self.status.written += 1,
+            Some(_) => self.status.not_written += 1,
         }
+    }
+
+    /// The limiter has told the guard that it works.
+    pub(super) fn on_heartbeat(&mut self, held: usize) {
+        self.heartbeat_pending = false;
+        self.status.held = held as u64;
     }
 
     /// The chores of one of the owner's ticks.
@@ -351,36 +330,6 @@ fn start_limiter(run_dir: &Path, mailbox: Mailbox) -> Result<(Limiter, Option<St
     Ok((Limiter::start(&run_dir.join(lease::DIR), layout, actuator, mailbox)?, missing))
 }
 
-/// What the sensor finds, beside what was told of a container.
-#[derive(Debug, PartialEq)]
-struct FoundLimits {
-    /// What its user has set.
-    user: IoMax,
-    /// Whether a knob of ours has another value than ours.
-    foreign: bool,
-}
-
-impl FoundLimits {
-    fn compare(told: &IoLimits, found: IoMax) -> Self {
-        let mut foreign = false;
-        let mut user = |ours: Limit<u64>, user, found| match ours {
-            Limit::Max => found,
-            ours => {
-                foreign |= found != ours;
-                user
-            }
-        };
-        let IoLimits { ours, user: before, .. } = told;
-        let user = IoMax {
-            rbps: user(ours.rbps, before.rbps, found.rbps),
-            wbps: user(ours.wbps, before.wbps, found.wbps),
-            riops: user(ours.riops, before.riops, found.riops),
-            wiops: user(ours.wiops, before.wiops, found.wiops),
-        };
-        Self { user, foreign }
-    }
-}
-
 /// The limits that are there, as `io.max` spells them.
 pub(crate) fn format_io_max(max: IoMax) -> String {
     let IoMax { rbps, wbps, riops, wiops } = max;
@@ -390,10 +339,12 @@ pub(crate) fn format_io_max(max: IoMax) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::event_pipeline::EventPipeline;
     use elbowroom_types::alert::AlertKind;
     use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
     use elbowroom_types::io::{CgroupIo, DiskProperties, DiskTick, IoStat, LimitWriteFailure};
     use elbowroom_types::sample::CgroupSettings;
+    use elbowroom_types::unit::Limit;
     use std::sync::{Arc, mpsc};
 
     const DISK: DeviceNumber = DeviceNumber { major: 7, minor: 0 };
@@ -449,42 +400,51 @@ mod tests {
         }
     }
 
+    fn pipeline() -> EventPipeline {
+        EventPipeline::new(AgentConfig::default().containers)
+    }
+
+    /// As the policy loop does it.
+    fn apply(pipeline: &mut EventPipeline, room: &mut DiskEnforcer, event: HostEvent) {
+        pipeline.resolve(&event).iter().for_each(|event| room.apply(event));
+        room.recheck(pipeline.io_limits.take_overwritten());
+        room.take_released().into_iter().for_each(|disk| pipeline.io_limits.remove_disk(disk));
+    }
+
+    fn reply(pipeline: &mut EventPipeline, room: &mut DiskEnforcer, limits: IoLimits) {
+        room.on_limits(&limits);
+        pipeline.io_limits.on_reply(limits);
+        apply(pipeline, room, HostEvent::IoLimits(limits));
+    }
+
     #[test]
     fn a_limit_that_was_ceded_stays_so_whatever_the_sensor_reads() {
         let state = tempfile::tempdir().unwrap();
-        let mut room = room(state.path());
+        let (mut pipeline, mut room) = (pipeline(), room(state.path()));
         let foreign =
             |room: &DiskEnforcer| room.disks.alerts().iter().any(|a| a.kind == AlertKind::ForeignWriter);
         ticks(&mut room, 0..2);
-        room.on_limiter_reply(LimiterReply::Limits(limits(
-            writes(77),
-            IoMax::MAX,
-            Some(LimitWriteFailure::Foreign),
-        )));
+        reply(&mut pipeline, &mut room, limits(writes(77), IoMax::MAX, Some(LimitWriteFailure::Foreign)));
         // An alert lingers for ten seconds.
         for (at, found) in [(2, 77), (20, 78), (40, 78)] {
-            room.apply_sensed(&HostEvent::IoLimits(limits(writes(found), IoMax::MAX, None)));
+            apply(&mut pipeline, &mut room, HostEvent::IoLimits(limits(writes(found), IoMax::MAX, None)));
             ticks(&mut room, at..at + 18);
             assert!(foreign(&room), "{at}");
-            assert_eq!(room.in_force[&(GROUP, DISK)].user, writes(found));
+            assert_eq!(pipeline.io_limits.user(GROUP, DISK), Some(writes(found)));
         }
         ticks(&mut room, 58..602);
         assert!(foreign(&room));
         ticks(&mut room, 602..620);
         assert!(!foreign(&room), "ten minutes are over");
-        room.on_limiter_reply(LimiterReply::Limits(limits(
-            writes(78),
-            IoMax::MAX,
-            Some(LimitWriteFailure::Foreign),
-        )));
-        room.apply(&HostEvent::DiskGone(DISK));
-        assert!(room.in_force.is_empty(), "nothing is known of a disk that is gone");
+        reply(&mut pipeline, &mut room, limits(writes(78), IoMax::MAX, Some(LimitWriteFailure::Foreign)));
+        apply(&mut pipeline, &mut room, HostEvent::DiskGone(DISK));
+        assert_eq!(pipeline.io_limits.user(GROUP, DISK), None, "nothing is known of a disk that is gone");
     }
 
     #[test]
     fn what_is_in_a_knob_of_ours_and_is_not_ours_is_looked_at_again() {
         let state = tempfile::tempdir().unwrap();
-        let mut room = room(state.path());
+        let (mut pipeline, mut room) = (pipeline(), room(state.path()));
         let cap = Cap {
             at: Micros::ZERO,
             group: GROUP,
@@ -496,12 +456,12 @@ mod tests {
         room.pending.push(cap);
         let orders = |room: &mut DiskEnforcer, at| room.pending.due(Micros::secs(at)).len();
         assert_eq!(orders(&mut room, 0), 1);
-        room.on_limiter_reply(LimiterReply::Limits(limits(IoMax::MAX, writes(50), None)));
+        reply(&mut pipeline, &mut room, limits(IoMax::MAX, writes(50), None));
         let riops = IoMax { riops: Limit::At(9), ..writes(50) };
         for (at, found, again) in [(1, writes(50), 0), (2, riops, 0), (3, writes(60), 1)] {
-            room.apply_sensed(&HostEvent::IoLimits(limits(found, IoMax::MAX, None)));
+            apply(&mut pipeline, &mut room, HostEvent::IoLimits(limits(found, IoMax::MAX, None)));
             assert_eq!(orders(&mut room, at), again, "{at}");
         }
-        assert_eq!(room.in_force[&(GROUP, DISK)].user, IoMax { riops: Limit::Max, ..IoMax::MAX });
+        assert_eq!(pipeline.io_limits.user(GROUP, DISK), Some(IoMax { riops: Limit::Max, ..IoMax::MAX }));
     }
 }

@@ -4,14 +4,13 @@
 //! it comes back as [`HostEvent::MemoryDone`] and goes through the governor like everything else.
 
 use super::limiter::Limiter;
-use super::user_limit_overlay::UserLimitOverlay;
 use crate::config::AgentConfig;
 use anyhow::Result;
 use elbowroom_client::api::{AlertView, ContainerMemory, ContainerRef, MemoryGovernorStats, MemoryReport};
 use elbowroom_govern::GovernorMode;
 use elbowroom_govern::memory::{ContainerMemoryStatus, MemoryGovernor, PressureNotices};
 use elbowroom_linux::cgroup::CgroupLayout;
-use elbowroom_linux::memory::{MemoryReader, UserLimits};
+use elbowroom_linux::memory::MemoryReader;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::timer;
 use elbowroom_types::alert::Alert;
@@ -21,7 +20,6 @@ use elbowroom_types::memory::{
 };
 use elbowroom_types::sample::{CgroupProperties, HostEvent, Usage};
 use elbowroom_types::unit::Micros;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -34,6 +32,8 @@ const READING_TTL: Micros = Micros::secs(5);
 
 /// What the owner has to do.
 pub(super) enum MemoryEffect {
+    /// Have an order for the cgroup of this path carried out.
+    Order(MemoryOrder, String),
     /// Tell the views how much of its memory a container should want.
     Export(ViewCeiling),
     /// Ask the programs in a container for memory.
@@ -70,7 +70,6 @@ pub(super) struct MemoryEnforcer {
     cached: BTreeMap<CgroupId, GroupReading>,
     containers: BTreeMap<CgroupId, ContainerRef>,
     paths: BTreeMap<CgroupId, String>,
-    user_limits: UserLimitOverlay,
     notices: PressureNotices,
     status: MemoryGovernorStats,
 }
@@ -103,7 +102,6 @@ impl MemoryEnforcer {
             cached: BTreeMap::new(),
             containers: BTreeMap::new(),
             paths: BTreeMap::new(),
-            user_limits: UserLimitOverlay::default(),
             notices: PressureNotices::default(),
             status: MemoryGovernorStats::default(),
         })
@@ -112,16 +110,6 @@ impl MemoryEnforcer {
     /// Whether anything is decided, carried out or not.
     pub(super) fn is_on(&self) -> bool {
         self.mode != GovernorMode::Off
-    }
-
-    /// An event as everybody else may know it: without what is ours.
-    pub(super) fn without_own_limits<'a>(&mut self, event: &'a HostEvent) -> Cow<'a, HostEvent> {
-        self.user_limits.apply(event)
-    }
-
-    /// A container as the sensor told it last, with the labels that it was made with.
-    pub(super) fn raw(&self, id: CgroupId) -> Option<&CgroupProperties> {
-        self.user_limits.raw(id)
     }
 
     /// Lets the governor know, and does what it says.
@@ -142,14 +130,25 @@ impl MemoryEnforcer {
             HostEvent::Tick(tick) => self.used.extend(tick.usage.iter().copied()),
             _ => {}
         }
+        let begin = matches!(event, HostEvent::MemoryTick(_)).then(timer::now);
         let orders = self.memory.apply(event);
-        orders.into_iter().flat_map(|order| self.execute(order)).collect()
+        let mut effects: Vec<MemoryEffect> =
+            orders.into_iter().flat_map(|order| self.execute(order)).collect();
+        if let (HostEvent::MemoryTick(tick), Some(begin)) = (event, begin) {
+            let pressed = self.memory.stalled_containers().filter_map(|id| self.notices.notify(id, tick.now));
+            effects.extend(pressed.map(MemoryEffect::NotifyPressure));
+            let above =
+                self.memory.above_view_ceiling().filter_map(|id| self.notices.notify_again(id, tick.now));
+            effects.extend(above.map(MemoryEffect::NotifyPressure));
+            self.status.decide_usec = timer::now().saturating_sub(begin).get();
+        }
+        effects
     }
 
-    /// Measures, where that is due; a large host in several goes.
-    pub(super) fn tick(&mut self, now: Micros) -> Vec<MemoryEffect> {
+    /// Measures, where that is due; a large host in several goes, of which the last gives the event.
+    pub(super) fn measure(&mut self, now: Micros) -> Option<HostEvent> {
         if self.mode == GovernorMode::Off || now < self.measure_at {
-            return Vec::new();
+            return None;
         }
         let begin = timer::now();
         if self.to_read.is_empty() {
@@ -169,10 +168,7 @@ impl MemoryEnforcer {
             }
         }
         self.measure_cost = self.measure_cost.saturating_add(timer::now().saturating_sub(begin));
-        if !self.to_read.is_empty() {
-            return Vec::new();
-        }
-        self.finish_measurement(begin)
+        self.to_read.is_empty().then(|| self.finish_measurement(begin))
     }
 
     /// What was read of a group that has done nothing since.
@@ -190,12 +186,8 @@ impl MemoryEnforcer {
         Some(memory)
     }
 
-    /// Takes an answer of the limiter; the group to tell of again, where its user's limits are others than was thought.
-    pub(super) fn on_limiter_reply(
-        &mut self,
-        done: OrderCompletion,
-        user: UserLimits,
-    ) -> (Option<HostEvent>, Vec<MemoryEffect>) {
+    /// Takes an answer of the limiter; the governor hears of it as [`HostEvent::MemoryDone`].
+    pub(super) fn on_limiter_reply(&mut self, done: &OrderCompletion) {
         match done.outcome {
             OrderOutcome::Done | OrderOutcome::Partly => self.status.done += 1,
             OrderOutcome::Foreign | OrderOutcome::Refused(_) | OrderOutcome::Gone | OrderOutcome::Late => {
@@ -208,8 +200,13 @@ impl MemoryEnforcer {
             reclaimed = %done.reclaimed, "order about memory answered"
         );
         self.cached.remove(&done.group);
-        let again = self.user_limits.on_reply(done.group, user);
-        (again, self.apply(&HostEvent::MemoryDone(done)))
+    }
+
+    /// Has an order carried out.
+    pub(super) fn send(&self, order: MemoryOrder, path: String) {
+        if let Some(limiter) = &self.limiter {
+            limiter.memory(order, path);
+        }
     }
 
     /// Where a container stands; `history` decides whether decisions are in it.
@@ -243,23 +240,14 @@ impl MemoryEnforcer {
         self.status.clone()
     }
 
-    fn finish_measurement(&mut self, now: Micros) -> Vec<MemoryEffect> {
+    fn finish_measurement(&mut self, now: Micros) -> HostEvent {
         self.status.ticks += 1;
         self.status.tick_usec = std::mem::take(&mut self.measure_cost).get();
         let period = self.memory.settings().period;
         let next = self.measure_at.saturating_add(period);
         // The next full period: what was missed is not made up for.
         self.measure_at = if next > now { next } else { now.saturating_add(period) };
-        let tick = MemoryTick { now, node: self.node, groups: std::mem::take(&mut self.readings) };
-        let begin = timer::now();
-        let mut effects = self.apply(&HostEvent::MemoryTick(tick));
-        let pressed = self.memory.stalled_containers().filter_map(|group| self.notices.notify(group, now));
-        effects.extend(pressed.map(MemoryEffect::NotifyPressure));
-        let above =
-            self.memory.above_view_ceiling().filter_map(|group| self.notices.notify_again(group, now));
-        effects.extend(above.map(MemoryEffect::NotifyPressure));
-        self.status.decide_usec = timer::now().saturating_sub(begin).get();
-        effects
+        HostEvent::MemoryTick(MemoryTick { now, node: self.node, groups: std::mem::take(&mut self.readings) })
     }
 
     fn add_container(&mut self, group: &CgroupProperties) {
@@ -297,10 +285,7 @@ impl MemoryEnforcer {
         };
         let Some(path) = self.paths.get(&group).cloned() else { return Vec::new() };
         tracing::debug!(container = path, ?order, "decided about memory");
-        if let Some(limiter) = &self.limiter {
-            self.user_limits.on_order(&order);
-            limiter.memory(order, path);
-        }
-        asked.into_iter().collect()
+        let order = self.limiter.is_some().then_some(MemoryEffect::Order(order, path));
+        order.into_iter().chain(asked).collect()
     }
 }

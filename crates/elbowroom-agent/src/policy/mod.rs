@@ -11,7 +11,9 @@ mod control_requests;
 mod disk;
 mod disk_capacities;
 mod doctor;
+mod event_pipeline;
 mod facts;
+mod io_limit_overlay;
 mod label_overrides;
 mod limiter;
 mod loadavg;
@@ -26,6 +28,7 @@ mod pressure_notifier;
 mod publishing;
 mod recent_changes;
 mod recorder_thread;
+mod relabelling;
 mod user_limit_overlay;
 
 pub use disk_capacities::load as disks_kept;
@@ -89,38 +92,17 @@ const MESSAGES_PER_WAKEUP: usize = 256;
 /// Runs the policy process until it is told to stop.
 pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config: AgentConfig) -> Result<()> {
     let signals = SignalFd::block(&[Signal::TERM, Signal::INT, Signal::HUP]).context("blocking signals")?;
-    let publisher =
-        Publisher::from_inherited().context("taking over the views' memory from the supervisor")?;
-    let sensor = open_sensor(&config, run_dir)?;
     let (queue, inbox) = mpsc::channel();
     let wake =
         Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("creating an eventfd")?);
     let mailbox = Mailbox { queue, wake: wake.clone() };
-    let mounter = (mounter::spawn(mailbox.clone()), mounter::spawn_prefetch());
-    // Before anything is sensed: what an agent that died left in knobs is not the user's.
-    let disk = DiskEnforcer::open(&config, run_dir, state_dir, mailbox.clone())?;
-    let memory = MemoryEnforcer::open(&config, disk.limiter()).context("opening the cgroup hierarchies")?;
-    let alerts = AlertDispatcher::open(&config, run_dir)?;
+    let mut owner = open_policy_loop(run_dir, state_dir, &config, &mailbox)?;
     if config.doctor.enabled {
         doctor::spawn(config.doctor.period, config_file, run_dir, state_dir, mailbox.clone());
     }
     if config.recorder.enabled {
         recorder_thread::spawn(&config.recorder, state_dir, mailbox.clone());
     }
-    let voices = {
-        let mailbox = mailbox.clone();
-        let tell = Arc::new(move |said| mailbox.send(PolicyMessage::Probe(said)));
-        ProbeRegistry::open(config.probes.clone(), &probes::socket_path(run_dir), tell)
-    };
-    let mut owner = PolicyLoop::new(
-        config.clone(),
-        run_dir.to_owned(),
-        sensor,
-        publisher,
-        mounter,
-        (disk, memory, alerts),
-        voices,
-    );
     owner.start();
     let profiles = ProfileStore::at(state_dir);
     let _socket =
@@ -154,23 +136,48 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
         }
         if woken {
             let _ = rustix::io::read(&wake, &mut [0u8; 8]);
-            let mut taken = 0;
-            for message in inbox.try_iter().take(MESSAGES_PER_WAKEUP) {
-                taken += 1;
-                match message {
-                    PolicyMessage::ControlRequest { request, peer, answer } => {
-                        owner.handle_request(request, peer, answer)
-                    }
-                    PolicyMessage::MountDone(ticket, outcome) => owner.on_mount_done(ticket, outcome),
-                    PolicyMessage::Limiter(told) => owner.on_limiter_reply(told),
-                    PolicyMessage::Probe(said) => owner.on_probe(said),
-                    PolicyMessage::DoctorDone(looked) => owner.alerts.on_doctor_run(looked),
-                }
-            }
-            if taken == MESSAGES_PER_WAKEUP {
+            let messages = inbox.try_iter().take(MESSAGES_PER_WAKEUP);
+            if messages.map(|message| handle(&mut owner, message)).count() == MESSAGES_PER_WAKEUP {
                 let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
             }
         }
+    }
+}
+
+/// Everything that the loop owns, before anything is sensed.
+fn open_policy_loop(
+    run_dir: &Path,
+    state_dir: &Path,
+    config: &AgentConfig,
+    mailbox: &Mailbox,
+) -> Result<PolicyLoop> {
+    let publisher =
+        Publisher::from_inherited().context("taking over the views' memory from the supervisor")?;
+    let sensor = open_sensor(config, run_dir)?;
+    let mounter = (mounter::spawn(mailbox.clone()), mounter::spawn_prefetch());
+    // What an agent that died left in knobs is not the user's: the limiter takes it off first.
+    let disk = DiskEnforcer::open(config, run_dir, state_dir, mailbox.clone())?;
+    let memory = MemoryEnforcer::open(config, disk.limiter()).context("opening the cgroup hierarchies")?;
+    let alerts = AlertDispatcher::open(config, run_dir)?;
+    let probes = {
+        let mailbox = mailbox.clone();
+        let tell = Arc::new(move |event| mailbox.send(PolicyMessage::Probe(event)));
+        ProbeRegistry::open(config.probes.clone(), &probes::socket_path(run_dir), tell)
+    };
+    let governors = (disk, memory, alerts);
+    Ok(PolicyLoop::new(config.clone(), run_dir.to_owned(), sensor, publisher, mounter, governors, probes))
+}
+
+/// Handles one message.
+fn handle(owner: &mut PolicyLoop, message: PolicyMessage) {
+    match message {
+        PolicyMessage::ControlRequest { request, peer, answer } => {
+            owner.handle_request(request, peer, answer)
+        }
+        PolicyMessage::MountDone(ticket, outcome) => owner.on_mount_done(ticket, outcome),
+        PolicyMessage::Limiter(reply) => owner.on_limiter_reply(reply),
+        PolicyMessage::Probe(event) => owner.on_probe(event),
+        PolicyMessage::DoctorDone(run) => owner.alerts.on_doctor_run(run),
     }
 }
 

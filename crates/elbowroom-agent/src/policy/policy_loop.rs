@@ -2,7 +2,7 @@
 
 use super::alerts::{AlertDispatcher, NodeObservation};
 use super::disk::DiskEnforcer;
-use super::label_overrides::LabelOverrides;
+use super::event_pipeline::EventPipeline;
 use super::limiter::LimiterReply;
 use super::managed_container::ManagedContainer;
 use super::memory::{MemoryEffect, MemoryEnforcer};
@@ -67,7 +67,7 @@ pub(super) struct PolicyLoop {
     pub(super) pressure_notifier: PressureNotifier,
     pub(super) alerts: AlertDispatcher,
     pub(super) probes: ProbeRegistry,
-    pub(super) label_overrides: LabelOverrides,
+    pub(super) pipeline: EventPipeline,
     pub(super) node: NodeMeter,
     pub(super) recent_changes: RecentChanges,
     pub(super) mounter: mpsc::Sender<MountJob>,
@@ -96,6 +96,7 @@ impl PolicyLoop {
             views: ViewTable::new(config.policy),
             numa: Root::host().map(|root| Numa::read(&root)).unwrap_or_default(),
             limits_in_v2: limits_in_v2(&sensor),
+            pipeline: EventPipeline::new(config.containers.clone()),
             config,
             run_dir,
             sensor,
@@ -108,7 +109,6 @@ impl PolicyLoop {
             memory,
             alerts,
             probes: voices,
-            label_overrides: LabelOverrides::default(),
             node: NodeMeter::default(),
             recent_changes: RecentChanges::new(),
             mounter,
@@ -188,7 +188,7 @@ impl PolicyLoop {
         self.apply(&[HostEvent::Tick(tick)]);
         if self.ticks.is_multiple_of(READ_SCAN_TICKS) {
             self.refresh_due(now);
-            self.label_overrides.expired(now).into_iter().for_each(|id| self.unlabel(id));
+            self.pipeline.labels.expired(now).into_iter().for_each(|id| self.unlabel(id));
             if self.removed_since_trim >= TRIM_AFTER {
                 self.removed_since_trim = 0;
                 process::trim_malloc();
@@ -209,13 +209,11 @@ impl PolicyLoop {
             let begin = timer::now();
             let events = self.sensor.disks_until(begin, begin.saturating_add(DISK_READ_BUDGET));
             self.disk.on_measured(timer::now().saturating_sub(begin), events.is_some());
-            for event in events.iter().flatten() {
-                self.alerts.apply(event);
-                self.disk.apply_sensed(event);
-            }
+            self.apply(&events.unwrap_or_default());
         }
-        let effects = self.memory.tick(now);
-        self.apply_effects(effects);
+        if let Some(event) = self.memory.measure(now) {
+            self.apply(&[event]);
+        }
         self.disk.tick(now);
         self.collect_alerts(now, seen);
     }
@@ -244,16 +242,22 @@ impl PolicyLoop {
     }
 
     /// Takes an answer of the limiter.
-    pub(super) fn on_limiter_reply(&mut self, told: LimiterReply) {
-        match told {
+    pub(super) fn on_limiter_reply(&mut self, reply: LimiterReply) {
+        match reply {
             LimiterReply::Memory(done, user) => {
-                let (again, effects) = self.memory.on_limiter_reply(done, user);
-                self.apply_effects(effects);
-                if let Some(event) = again {
-                    self.apply(&[event]);
-                }
+                self.memory.on_limiter_reply(&done);
+                let changed = self.pipeline.memory_limits.on_reply(done.group, user);
+                self.apply(&[HostEvent::MemoryDone(done)]);
+                self.apply(changed.as_slice());
             }
-            told => self.disk.on_limiter_reply(told),
+            LimiterReply::Limits(limits) => {
+                self.disk.on_limits(&limits);
+                if self.disk.governs(limits.group, limits.disk) {
+                    self.pipeline.io_limits.on_reply(limits);
+                }
+                self.apply(&[HostEvent::IoLimits(limits)]);
+            }
+            LimiterReply::Heartbeat { held } => self.disk.on_heartbeat(held),
         }
     }
 
@@ -261,6 +265,10 @@ impl PolicyLoop {
     pub(super) fn apply_effects(&mut self, effects: Vec<MemoryEffect>) {
         for effect in effects {
             match effect {
+                MemoryEffect::Order(order, path) => {
+                    self.pipeline.memory_limits.on_order(&order);
+                    self.memory.send(order, path);
+                }
                 MemoryEffect::Export(export) => self.apply(&[HostEvent::Export(export)]),
                 MemoryEffect::NotifyPressure(group) => self.pressure_notifier.notify(&self.view_name(group)),
                 MemoryEffect::Warn(alert) => self.alerts.record(alert),
@@ -287,14 +295,18 @@ impl PolicyLoop {
         })
     }
 
+    /// The one door for events: of the sensor, of measurements, of the limiter, of labels and of probes. Each passes the pipeline,
+    /// then views, then, as governors may know it, disks and memory.
     pub(super) fn apply(&mut self, events: &[HostEvent]) {
         for event in events {
-            if let Some(id) = self.exempted_group(event) {
+            if let Some(id) =
+                self.pipeline.ungoverned_group(event).filter(|id| self.disk.container_name(*id).is_some())
+            {
                 self.remove_from_governors(id);
             }
         }
-        let known = |event| self.label_overrides.apply(self.memory.without_own_limits(event));
-        let events: Vec<Cow<'_, HostEvent>> = events.iter().map(known).collect();
+        let events: Vec<Cow<'_, HostEvent>> =
+            events.iter().filter_map(|event| self.pipeline.resolve(event)).collect();
         let events = || events.iter().map(Cow::as_ref);
         let changes = self.views.apply_all(events());
         let mut stale: Vec<CgroupId> = Vec::new();
@@ -314,11 +326,13 @@ impl PolicyLoop {
                 // A setting that changes no effective value (shares, a soft limit) still shows in its own file.
                 stale.push(group.id);
             }
-            let governed = self.config.containers.mask_ungoverned(event);
+            let governed = self.pipeline.for_governors(event);
             self.disk.apply(&governed);
             self.alerts.apply(event);
             effects.extend(self.memory.apply(&governed));
         }
+        self.disk.recheck(self.pipeline.io_limits.take_overwritten());
+        self.disk.take_released().into_iter().for_each(|disk| self.pipeline.io_limits.remove_disk(disk));
         stale.sort_unstable();
         stale.dedup();
         for id in stale {

@@ -131,7 +131,8 @@ impl PolicyLoop {
         }
         self.disk.remove_container(id);
         self.probes.remove_container(id);
-        self.label_overrides.remove(id);
+        self.pipeline.labels.remove(id);
+        self.pipeline.io_limits.remove_group(id);
     }
 
     /// A slot is free: one that had no room has it.

@@ -289,15 +289,7 @@ impl MemoryGovernor {
         let paused = elapsed.is_some_and(|elapsed| elapsed > MAX_PERIOD);
         let seconds = elapsed.map_or(0.0, |elapsed| elapsed.get() as f64 / 1e6);
         self.last = Some(now);
-        self.members.values_mut().for_each(|member| member.is_measured = false);
-        for (id, memory) in &tick.groups {
-            if let Some(known) = self.groups.get_mut(id) {
-                known.last_memory = Some((now, *memory));
-            }
-            if let Some(member) = self.members.get_mut(id) {
-                member.measure(now, seconds, memory);
-            }
-        }
+        self.record_samples(tick, seconds);
         let mut orders = Vec::new();
         self.pools.clear();
         let places = self.enclosing_pools(node.mem_total);
@@ -365,6 +357,19 @@ impl MemoryGovernor {
         // A pool whose last container left is not among those that were looked at.
         orders.extend(self.conditions.clear_unseen(now).into_iter().map(MemoryOrder::Alert));
         orders
+    }
+
+    /// Takes what was measured of cgroups; members that were not are in no pool this time.
+    fn record_samples(&mut self, tick: &MemoryTick, seconds: f64) {
+        self.members.values_mut().for_each(|member| member.is_measured = false);
+        for (id, memory) in &tick.groups {
+            if let Some(known) = self.groups.get_mut(id) {
+                known.last_memory = Some((tick.now, *memory));
+            }
+            if let Some(member) = self.members.get_mut(id) {
+                member.measure(tick.now, seconds, memory);
+            }
+        }
     }
 
     /// The pools with their members, from the outside in, the machine first; none where nobody is there. Who was not measured is in

@@ -1,6 +1,6 @@
 //! What one tick costs, sensing and deciding: CPU time per tick, by number of containers and how many of them run, per tier.
 //!
-//! The measuring itself is an example program of the host crate, which has the sensor in its hands; this job runs it and
+//! The measuring itself is an example program of the linux crate, which has the sensor in its hands; this job runs it and
 //! makes a table and a figure of what it prints.
 
 use crate::job::{Folder, Job, Lab, table};

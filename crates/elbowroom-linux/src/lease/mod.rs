@@ -149,7 +149,7 @@ impl Leases {
     /// Becomes the holder of a ledger, made where it is not there, and puts back what the holder before left.
     ///
     /// # Errors
-    /// [`LeaseError::LeaseSnapshot`] when there is a living holder, [`LeaseError::Insecure`], [`LeaseError::Io`].
+    /// [`LeaseError::Held`] when there is a living holder, [`LeaseError::Insecure`], [`LeaseError::Io`].
     pub fn open(dir: &Path) -> Result<Self, LeaseError> {
         let ledger = Ledger::create(dir)?;
         let turn = ledger.lock_restore();

@@ -8,7 +8,7 @@
 //! Time goes in slices of a quarter of a second. A [`MemoryProgram`] serves requests that need pages of its data; those that are not in
 //! memory are read from a disk, which takes time, and stay. When the machine is full, the kernel ([`kernel`]) takes pages back:
 //! from everybody, by size, a little less from who uses his, and on v2 not from who is below `memory.low`. What a sensor would
-//! see comes out as [`Event`](elbowroom_types::sample::Event)s, [`Order`](elbowroom_types::memory::Order)s go in, and what really happened is in
+//! see comes out as [`Event`](elbowroom_types::sample::HostEvent)s, [`Order`](elbowroom_types::memory::Order)s go in, and what really happened is in
 //! [`MemoryTruth`]. The peers are in [`MemoryPolicy`].
 //!
 //! # Simplifications

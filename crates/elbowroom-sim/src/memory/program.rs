@@ -97,11 +97,11 @@ pub struct MemoryTenant {
     pub name: String,
     /// What its operator claims for it.
     pub claim: Option<Claim>,
-    /// Its hard limit, under [`super::Rule::Max`] and where it is its user's.
+    /// Its hard limit, under [`super::MemoryPolicy::Max`] and where it is its user's.
     pub max: Limit<Bytes>,
     /// Whether that holds under every rule.
     pub keeps_max: bool,
-    /// What [`super::Rule::Low`] protects.
+    /// What [`super::MemoryPolicy::Low`] protects.
     pub low: Bytes,
     /// What it does.
     pub program: MemoryProgram,

@@ -1,6 +1,6 @@
 //! The view as programs map it: `struct elbowroom_view` of `shim/view.h`, word by word.
 //!
-//! What is here and what is there are held together by `crates/elbowroom-host/tests/view_page.rs`, which asks a C compiler.
+//! What is here and what is there are held together by `crates/elbowroom-linux/tests/view_page.rs`, which asks a C compiler.
 
 use super::snapshot::ContainerSnapshot;
 use crate::rules::View;

@@ -142,7 +142,7 @@ impl ViewNode {
         }
     }
 
-    /// Which of 64 bits says "read since it last changed". Files that change together share one, `nodes_of_bit` tells which;
+    /// Which of 64 bits says "read since it last changed". Files that change together share one, `nodes_with_page_bit` tells which;
     /// files whose content is fixed while the container lives have none.
     pub fn page_bit(self) -> Option<u8> {
         Some(match self {

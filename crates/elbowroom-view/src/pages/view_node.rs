@@ -57,7 +57,7 @@ pub enum ViewNode {
     MemorySoftLimitInBytes,
     /// Empty: what the view page ([`super::mapped`]) is mounted on.
     ViewPage,
-    /// Empty: what the file that programs watch to be asked for memory is mounted on ([`elbowroom_types::launch::PRESSURE`]).
+    /// Empty: what the file that programs watch to be asked for memory is mounted on ([`elbowroom_types::launch::PRESSURE_FILE`]).
     PressureFile,
     /// `vulnerabilities/*`.
     Vulnerability(u8),

@@ -5,7 +5,7 @@
 //! numbers are too large, the limits in its cgroup say what it may use at most, and neither says what it can use now.
 //!
 //! # Approach
-//! [`ViewTable`] takes [`elbowroom_types::sample::Event`]s and keeps a [`View`] per container: bounds from settings whenever those
+//! [`ViewTable`] takes [`elbowroom_types::sample::HostEvent`]s and keeps a [`View`] per container: bounds from settings whenever those
 //! change, one step inside the bounds per tick. The two algorithms are [`cpu`] and [`memory`], pure functions that read like
 //! the paper; [`hierarchy`] says where a container stands in the tree of cgroups, [`waterfill`] is another rule for CPU.
 //! Every [`ViewChange`] carries its reason.

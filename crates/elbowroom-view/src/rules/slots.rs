@@ -17,9 +17,9 @@ pub(super) struct ViewSlot {
     pub(super) view: Option<View>,
     /// The quota that binds it.
     pub(super) quota: Limit<Millicpu>,
-    /// Which [`super::views::Pool`] its CPUs are.
+    /// Which [`super::views::CpuPool`] its CPUs are.
     pub(super) cpu_pool: u32,
-    /// The innermost [`super::views::Oversold`] it is in.
+    /// The innermost [`super::views::OvercommitState`] it is in.
     pub(super) overcommitted: Option<u32>,
     /// Its soft limit where it has one, also while it lends memory.
     pub(super) soft: Option<Bytes>,

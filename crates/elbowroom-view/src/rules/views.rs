@@ -16,7 +16,7 @@ use std::collections::HashMap;
 ///
 /// A function of the events it was given: the same events give the same views and the same changes, in the same order.
 /// Settings ([`HostEvent::NodeProperties`], [`HostEvent::CgroupProperties`], [`HostEvent::Gone`]) move the bounds and cost a pass over all groups; a
-/// [`HostEvent::Tick`] moves containers inside them. By [`super::Rule::Waterfill`] it costs a pass over all groups too; by the other rules,
+/// [`HostEvent::Tick`] moves containers inside them. By [`super::CpuRule::Waterfill`] it costs a pass over all groups too; by the other rules,
 /// and for memory, a few comparisons for each group it names and for each container
 /// that is above LOWER without slack, pressed for memory, or above its soft limit during reclaim, and while one is pressed
 /// an addition for each that is inside a group whose memory is sold twice. The containers left out by that are those for
@@ -39,7 +39,7 @@ pub struct ViewTable {
     /// The different sets of CPUs that groups may use, and which of them is each place's. Pool 0 is all online CPUs.
     pub(super) pools: Vec<CpuPool>,
     pub(super) pool_of: Vec<u32>,
-    /// What [`super::Rule::Waterfill`] needs of each place in every period.
+    /// What [`super::CpuRule::Waterfill`] needs of each place in every period.
     pub(super) fill_nodes: Vec<waterfill::FillNode>,
     /// Groups whose memory is sold twice.
     pub(super) overcommitted: Vec<OvercommitState>,

@@ -1,0 +1,89 @@
+//! Giving a running container other labels, and what follows from that: views, probes, governors.
+
+use super::managed_container::AttachState;
+use super::policy_loop::PolicyLoop;
+use elbowroom_client::api::LabelRequest;
+use elbowroom_linux::timer;
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::label::{ContainerLabels, LabelPolicy};
+use elbowroom_types::sample::{CgroupProperties, HostEvent};
+use elbowroom_types::unit::Micros;
+use std::collections::BTreeMap;
+
+impl PolicyLoop {
+    /// Gives a container labels.
+    pub(super) fn label(&mut self, id: CgroupId, labelling: LabelRequest) {
+        let LabelRequest { by, promised, asked, for_seconds, .. } = labelling;
+        let read = |labels: &BTreeMap<String, String>, heed| {
+            ContainerLabels::parse(labels.iter().map(|(key, value)| (key.as_str(), value.as_str())), heed)
+        };
+        let labels =
+            read(&asked, self.config.containers.labels).with_defaults(read(&promised, LabelPolicy::All));
+        let until = for_seconds
+            .map(|seconds| timer::now().saturating_add(Micros::secs(seconds.min(u64::from(u32::MAX)))));
+        let is_news = self.labels(id) != Some(&labels) || self.pipeline.labels.given_by(id) != Some(&by);
+        self.pipeline.labels.insert(id, by, labels, until);
+        if is_news {
+            self.labels_changed(id);
+        }
+    }
+
+    /// Gives a container the labels back that it was made with.
+    pub(super) fn unlabel(&mut self, id: CgroupId) {
+        if self.pipeline.labels.remove(id) {
+            self.labels_changed(id);
+        }
+    }
+
+    fn labels(&self, id: CgroupId) -> Option<&ContainerLabels> {
+        Some(&self.views.group(id)?.container.as_ref()?.labels)
+    }
+
+    fn labels_changed(&mut self, id: CgroupId) {
+        let (Some(before), Some(raw)) =
+            (self.labels(id).cloned(), self.pipeline.memory_limits.raw(id).cloned())
+        else {
+            return;
+        };
+        let made = raw.container.as_ref().map(|container| &container.labels);
+        let given = self.pipeline.labels.get(id);
+        let Some(now) = given.or(made).cloned() else { return };
+        tracing::info!(container = raw.path, labels = %now, by = self.pipeline.labels.given_by(id), "labels changed");
+        for ignored in &now.ignored {
+            tracing::warn!(container = raw.path, because = ignored, "a label is ignored");
+        }
+        self.apply(&[HostEvent::Group(raw)]);
+        let Some(CgroupProperties { path, container: Some(container), .. }) = self.views.group(id) else {
+            return;
+        };
+        if now.probe != before.probe {
+            self.probes.remove_container(id);
+            self.probes.add_container(id, path, container);
+        }
+        if now.views != before.views {
+            let withheld = self.config.containers.auto_attach_refusal(container).is_some();
+            self.set_view_wanted(id, !withheld);
+        }
+    }
+
+    /// Has governors forget a container that lives on: what is told of it afterwards is all they know, and limits come off.
+    pub(super) fn remove_from_governors(&mut self, id: CgroupId) {
+        let gone = HostEvent::Gone(id);
+        self.pipeline.memory_limits.apply(&gone);
+        self.pipeline.io_limits.remove_group(id);
+        self.disk.apply(&gone);
+        let effects = self.memory.apply(&gone);
+        self.apply_effects(effects);
+        self.disk.remove_container(id);
+    }
+
+    /// Mounts a container's view, or takes it out.
+    fn set_view_wanted(&mut self, id: CgroupId, wanted: bool) {
+        let Some(resident) = self.containers.get_mut(&id) else { return };
+        match (wanted, &resident.attach) {
+            (true, AttachState::Disabled(_)) => resident.attach = AttachState::now(),
+            (true, _) | (false, AttachState::Disabled(_)) => {}
+            (false, _) => self.detach(id, None),
+        }
+    }
+}
