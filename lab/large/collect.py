@@ -205,21 +205,24 @@ def study(raw):
             machines = [machine for arm in runs for machine in arm["machines"]]
             used = [n for machine in machines for _, n, _ in machine["threads"]]
             there = {n for machine in machines for _, _, n in machine["threads"]}
-            rows.append({
-                "program": program,
-                "containers": count,
-                "arm": name,
-                "runs": len(runs),
-                "time": [total_s(arm) for arm in runs],
-                "gc": [gc_s(arm) for arm in runs],
-                "part": [total_s(arm) / total_s(other) for arm, other in both],
-                "gc_part": [gc_s(arm) / gc_s(other) for arm, other in both if gc_s(other) > 0],
-                "pauses": [mean(arm, lambda machine: machine["pauses"]) for arm in runs],
-                "cpu": [mean(arm, lambda machine: machine["cpu_s"]) for arm in runs],
-                "used": (min(used), max(used)) if used else None,
-                "there": (min(there), max(there)) if there else None,
-                "lost": sum(machine["total_ms"] is None for machine in machines),
-            })
+            rows.append(
+                {
+                    "program": program,
+                    "containers": count,
+                    "arm": name,
+                    "runs": len(runs),
+                    "time": [total_s(arm) for arm in runs],
+                    "gc": [gc_s(arm) for arm in runs],
+                    "each": [machine["total_ms"] / 1e3 for machine in machines if machine["total_ms"] is not None],
+                    "part": [total_s(arm) / total_s(other) for arm, other in both],
+                    "gc_part": [gc_s(arm) / gc_s(other) for arm, other in both if gc_s(other) > 0],
+                    "pauses": [mean(arm, lambda machine: machine["pauses"]) for arm in runs],
+                    "cpu": [mean(arm, lambda machine: machine["cpu_s"]) for arm in runs],
+                    "used": (min(used), max(used)) if used else None,
+                    "there": (min(there), max(there)) if there else None,
+                    "lost": sum(machine["total_ms"] is None for machine in machines),
+                }
+            )
     return rows
 
 
@@ -237,26 +240,46 @@ def summary(raw):
         7: "Containers run the same program at the same time: with a mask of two CPUs each, no two the same, or without a mask and with a view.",
         8: f"One container among nine whose {BUSY_THREADS} threads each look for primes and which end {ENDS_MS[0] / 1e3:g} to {ENDS_MS[-1] / 1e3:g} s after the start.",
     }[figure]
-    out = [f"## {TITLES[figure]}", f"{scene} HotSpot 17, ParallelGC, {raw['threads']} threads of the program and {raw['compilers']} that compile in each "
-           f"machine under every arm; heaps: {heaps}. {explain(figure, cpus)}. Elbowroom's agent runs under every arm."]
-    head = ["program, containers, arm", "runs", "time, s", f"part of {base}", "collecting, s", f"part of {base}", "pauses", "GC threads used", "there are", "CPU, s"]
+    out = [
+        f"## {TITLES[figure]}",
+        f"{scene} HotSpot 17, ParallelGC, {raw['threads']} threads of the program and {raw['compilers']} that compile in each "
+        f"machine under every arm; heaps: {heaps}. {explain(figure, cpus)}. Elbowroom's agent runs under every arm.",
+    ]
+    head = ["program, containers, arm", "runs", "time, s", "of each container, s", f"by {base}", "collecting, s", f"by {base}", "pauses"]
+    head += ["GC threads used", "there are", "CPU, s"]
     rows = []
     for row in study(raw):
         lost = f"; {row['lost']} not finished" if row["lost"] else ""
-        rows.append([f"{row['program']}, {row['containers']}, {row['arm']}", row["runs"], said(row["time"]) + lost, said(row["part"]), said(row["gc"]),
-                     said(row["gc_part"]), said(row["pauses"]), between(row["used"]), between(row["there"]), said(row["cpu"])])
-    out += [table(head, rows), "Medians (smallest to largest) of the mean over the containers of a run. Parts are within a round. Time is from the common start of "
-            "all containers to the program's end, after a warm-up; collecting is all pauses in it."]
+        values = [said(row[name]) for name in ("time", "each", "part", "gc", "gc_part", "pauses")]
+        values[0] += lost
+        rows.append(
+            [
+                f"{row['program']}, {row['containers']}, {row['arm']}",
+                row["runs"],
+                *values,
+                between(row["used"]),
+                between(row["there"]),
+                said(row["cpu"]),
+            ]
+        )
+    out += [
+        table(head, rows),
+        "Medians (smallest to largest) of the mean over the containers of a run; of each container, over all of them. Ratios are within a round. "
+        "Time is from the common start of "
+        "all containers to the program's end, after a warm-up; collecting is all pauses in it.",
+    ]
     if raw["broken"]:
         out.append("Not measured: " + "; ".join(raw["broken"]) + ".")
     return out
 
 
 def draw(raw, plot, path):
-    """Bars of each program's time, as parts of the first arm's: all of it, and collecting."""
+    """Bars of each program's time, and of collecting; in figure 8 the GC threads of one program over time, as the paper's 8(b)."""
     rows, names = study(raw), list(arms(raw["figure"], raw["cpus"]))
     keys = list({(row["program"], row["containers"]): 0 for row in rows})
-    figure, axes = plot.subplots(2, 1, figsize=(9.5, 6.2), sharex=True)
+    steps = raw["figure"] == 8
+    figure, axes = plot.subplots(2 + steps, 1, figsize=(9.5, 6.2 + 2.4 * steps))
+    one = len({count for _, count in keys}) == 1
     for axis, value, label in [(axes[0], "time", "time (s)"), (axes[1], "gc", "collecting (s)")]:
         width = 0.8 / len(names)
         for i, name in enumerate(names):
@@ -267,10 +290,20 @@ def draw(raw, plot, path):
             axis.bar(at, [m for m, _, _ in values], width * 0.92, yerr=errors, label=name, color=plot.COLORS[name], error_kw={"lw": 0.8})
         axis.set_ylabel(label)
         axis.set_ylim(bottom=0)
-    one = len({count for _, count in keys}) == 1
-    axes[1].set_xticks(range(len(keys)), [program if one else f"{program}, {count}" for program, count in keys])
+        axis.set_xticks(range(len(keys)), [program if one else f"{program}, {count}" for program, count in keys])
+    if steps:
+        firsts = {arm["arm"]: arm["machines"][0] for arm in reversed(raw["arms"]) if arm["program"] == keys[0][0]}
+        for name in names:
+            if name in firsts:
+                end = firsts[name]["total_ms"] or 0
+                points = [(at, threads) for at, threads, _ in firsts[name]["threads"]]
+                points += [(end, points[-1][1])] if points else []
+                axes[2].step([at / 1e3 for at, _ in points], [n for _, n in points], where="post", color=plot.COLORS[name], label=name)
+        for at in ENDS_MS:
+            axes[2].axvline(at / 1e3, color="0.85", lw=0.8, zorder=0)
+        axes[2].set(ylabel=f"GC threads, {keys[0][0]}", xlabel="time (s); grey: a neighbour ends", ylim=(0, None))
     axes[0].set_title(TITLES[raw["figure"]], pad=22, fontsize=11)
     axes[0].legend(ncols=len(names), fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 0.98))
     figure.tight_layout()
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
     plot.close(figure)

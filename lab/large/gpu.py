@@ -28,7 +28,12 @@ SHORT = 50
 
 
 def find_cupti():
-    places = ["/usr/local/cuda*/extras/CUPTI/lib64", "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/x86_64-linux/lib", "/usr/lib/x86_64-linux-gnu"]
+    places = [
+        "/usr/local/cuda*/extras/CUPTI/lib64",
+        "/usr/local/cuda*/lib64",
+        "/usr/local/cuda*/targets/x86_64-linux/lib",
+        "/usr/lib/x86_64-linux-gnu",
+    ]
     places += ["/opt/torch/.venv/lib/python3*/site-packages/nvidia/*/lib", "/opt/*/lib/python3*/site-packages/nvidia/*/lib"]
     for place in places:
         for name in ("libcupti.so.13", "libcupti.so.12"):
@@ -50,7 +55,19 @@ def prepare(kit):
 
 def profile(kit, cupti, program, code, cache, steps, runs):
     size, usual, launches = PROGRAMS[program]
-    command = [kit / "bin/elbowroom", "profile", "gpu", "--format", "json", "--runs", runs, "--see", kit, "--library", kit / "gpu/libelbowroom-gpu.so"]
+    command = [
+        kit / "bin/elbowroom",
+        "profile",
+        "gpu",
+        "--format",
+        "json",
+        "--runs",
+        runs,
+        "--see",
+        kit,
+        "--library",
+        kit / "gpu/libelbowroom-gpu.so",
+    ]
     command += ["--cupti", cupti, "--see", Path(cupti).parent] if cupti else []
     command += ["--", "/usr/bin/sh", "-c", STARTERS[cache], kit / "gpu/bench", program, size, steps]
     env = {**os.environ, "CODE": str(kit / "gpu" / code), "CHECK": "no"}
@@ -65,18 +82,28 @@ def profile(kit, cupti, program, code, cache, steps, runs):
         found.append({"container": run["container"], "wall_ns": run["wall_ns"]})
         if sums:
             found[-1]["sums"] = {name: sums[name] for name in keep} | {"calls": {name: call["ns"] for name, call in sums["calls"].items()}}
-    return {"program": program, "code": code, "cache": cache, "steps": steps, "launches": launches if steps == usual else None, "runtime": answer.get("runtime"), "runs": found}
+    return {
+        "program": program,
+        "code": code,
+        "cache": cache,
+        "steps": steps,
+        "launches": launches if steps == usual else None,
+        "runtime": answer.get("runtime"),
+        "runs": found,
+    }
 
 
 def record(kit, clock, keep, tiny=False):
     raw = {"figure": "gpu", "arms": [], "broken": []}
     prepare(kit)
-    raw["gpu"] = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout.strip()
+    raw["gpu"] = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True
+    ).stdout.strip()
     cupti = find_cupti()
     raw["cupti"] = cupti
     # Sizes first. Translation needs no long programs.
-    plan = [(program, "cubin", "shared", PROGRAMS[program][1], 8) for program in PROGRAMS]
-    plan += [(program, code, cache, SHORT, 4) for program in JIT_PROGRAMS for code in CODES for cache in (CACHES if code != "cubin" else ["shared"])]
+    plan = [(program, "cubin", "shared", PROGRAMS[program][1], 6) for program in PROGRAMS]
+    plan += [(program, code, cache, SHORT, 3) for program in JIT_PROGRAMS for code in CODES for cache in (CACHES if code != "cubin" else ["shared"])]
     if tiny:
         plan = [(*some[:4], 1) for some in plan[:2] + plan[5:8]]
     for program, code, cache, steps, runs in plan:
@@ -112,6 +139,11 @@ def share(run):
     return 100 * sums["kernel_ns"] / (sums["kernel_ns"] + calls)
 
 
+def part(run):
+    """Kernels, of the time from cuInit() on."""
+    return 100 * run["sums"]["kernel_ns"] / run["sums"]["traced_ns"]
+
+
 def ms(of_sums):
     return lambda run: of_sums(run["sums"]) / 1e6
 
@@ -129,7 +161,11 @@ def is_sized(arm):
 
 def summary(raw):
     runtime = next((arm["runtime"] for arm in raw["arms"]), "")
-    out = [f"## {TITLE}", f"{raw['gpu']}; {runtime}. Code is compiled before (`bench --compile`), and the CPU checks no answers (`CHECK=no`). Medians (smallest to largest), milliseconds."]
+    out = [
+        f"## {TITLE}",
+        f"{raw['gpu']}; {runtime}. Code is compiled before (`bench --compile`), and the CPU checks no answers (`CHECK=no`). Medians (smallest to "
+        f"largest), milliseconds.",
+    ]
     sized = [arm for arm in raw["arms"] if is_sized(arm)]
     wall = lambda run: run["wall_ns"] / 1e6
     inside = ms(lambda sums: sums["traced_ns"])
@@ -137,12 +173,46 @@ def summary(raw):
     for arm in sized:
         pairs = [(of(arm, False, wall, False), of(arm, True, wall, False)), (of(arm, False, inside), of(arm, True, inside))]
         kernels = {run["sums"]["kernels"] for run in arm["runs"] if "sums" in run}
-        rows.append([arm["program"], len(pairs[0][0]), *(cell for native, container in pairs for cell in (said(native), said(container), ratio(native, container))),
-                     said(of(arm, False, share)), said(of(arm, True, share)), "yes" if kernels == {arm["launches"]} else str(sorted(kernels))])
-    out.append(table(["program, machine code", "runs", "native", "container", "ratio", "from cuInit() on, native", "container", "ratio", "kernels, %, native", "container", "all kernels traced"], rows))
-    out.append("Kernels' part is of the time that the GPU has in them and all of the driver's calls, `cuInit()` too, less those that wait for kernels.")
+        rows.append(
+            [
+                arm["program"],
+                len(pairs[0][0]),
+                *(cell for native, container in pairs for cell in (said(native), said(container), ratio(native, container))),
+                said(of(arm, False, part)),
+                said(of(arm, False, share)),
+                said(of(arm, True, share)),
+                "yes" if kernels == {arm["launches"]} else str(sorted(kernels)),
+            ]
+        )
+    out.append(
+        table(
+            [
+                "program, machine code",
+                "runs",
+                "native",
+                "container",
+                "ratio",
+                "from cuInit() on, native",
+                "container",
+                "ratio",
+                "kernels, % of that, native",
+                "of kernels and calls, %, native",
+                "container",
+                "all kernels traced",
+            ],
+            rows,
+        )
+    )
+    out.append(
+        "Kernels and calls: the time that the GPU has in kernels and all of the driver's calls, `cuInit()` too, less those that wait for "
+        "kernels. Launching waits as well, for room in "
+        "the queue, and counts as a call."
+    )
     for arm in sized:
-        rows = [[name, said(of(arm, False, value)), said(of(arm, True, value)), ratio(of(arm, False, value), of(arm, True, value))] for name, value in ROWS]
+        rows = [
+            [name, said(of(arm, False, value)), said(of(arm, True, value)), ratio(of(arm, False, value), of(arm, True, value))]
+            for name, value in ROWS
+        ]
         out += [f"### {arm['program']}", table(["", "native", "container", "ratio"], rows)]
     rows = []
     for arm in raw["arms"]:
@@ -151,11 +221,27 @@ def summary(raw):
         module = ms(lambda sums: sums["calls"].get("module", 0))
         native, container = of(arm, False, module), of(arm, True, module)
         ends = of(arm, False, wall, False), of(arm, True, wall, False)
-        rows.append([f"{arm['program']}, {arm['code']}, {arm['cache']}", len(native), said(native), said(container), ratio(native, container), said(ends[0]), said(ends[1]), ratio(*ends)])
-    out += ["### Translating code", f"{SHORT} steps of each. *cubin*: machine code for this GPU; *exact*: PTX for it (compute_90); *old*: PTX for compute_50. *cold*: a cache of translated code that is new in each "
-            "run, as in a container that is made anew; *kept*: one of the host's and one of the container's own, as in a container that is started again; *shared*: one that the host and all containers "
-            "have. Only loading is translation; the first run of *kept* and *shared* fills the cache and is not traced.",
-            table(["program, code, cache", "runs", "loading code, native", "container", "ratio", "end to end, native", "container", "ratio"], rows)]
+        rows.append(
+            [
+                f"{arm['program']}, {arm['code']}, {arm['cache']}",
+                len(native),
+                said(native),
+                said(container),
+                ratio(native, container),
+                said(ends[0]),
+                said(ends[1]),
+                ratio(*ends),
+            ]
+        )
+    out += [
+        "### Translating code",
+        f"{SHORT} steps of each. *cubin*: machine code for this GPU; *exact*: PTX for it (compute_90); *old*: PTX for compute_50. *cold*: a "
+        f"cache of translated code that is new in each "
+        "run, as in a container that is made anew; *kept*: one of the host's and one of the container's own, as in a container that is started "
+        "again; *shared*: one that the host and all containers "
+        "have. Only loading is translation; the first run of *kept* and *shared* fills the cache and is not traced.",
+        table(["program, code, cache", "runs", "loading code, native", "container", "ratio", "end to end, native", "container", "ratio"], rows),
+    ]
     if raw["broken"]:
         out.append("Not measured: " + "; ".join(raw["broken"]) + ".")
     return out
@@ -180,7 +266,15 @@ def draw(raw, plot, path):
     module = ms(lambda sums: sums["calls"].get("module", 0))
     for shift, place, color, label in [(-0.2, False, "#6e6e6e", "host"), (0.2, True, "#0072B2", "container")]:
         found = [(i, spread(of(arm, place, module))) for i, arm in enumerate(rest) if of(arm, place, module)]
-        axes[1].barh([i + shift for i, _ in found], [s[0] for _, s in found], 0.36, xerr=[[s[0] - s[1] for _, s in found], [s[2] - s[0] for _, s in found]], color=color, label=label, error_kw={"lw": 0.8})
+        axes[1].barh(
+            [i + shift for i, _ in found],
+            [s[0] for _, s in found],
+            0.36,
+            xerr=[[s[0] - s[1] for _, s in found], [s[2] - s[0] for _, s in found]],
+            color=color,
+            label=label,
+            error_kw={"lw": 0.8},
+        )
     axes[1].set_yticks(range(len(rest)), [f"{arm['program']}, {arm['code']}, {arm['cache']}" for arm in rest], fontsize=7)
     axes[1].invert_yaxis()
     axes[1].set_xscale("log")
@@ -188,5 +282,5 @@ def draw(raw, plot, path):
     axes[1].set_title("Translating code", fontsize=10)
     axes[1].legend(fontsize=8, frameon=False)
     figure.tight_layout()
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
     plot.close(figure)

@@ -40,11 +40,17 @@ def options(arm, mib):
 
 def explain(mib):
     gib = lambda name: f"{mib[name] / 1024:.1f} GiB"
-    return (f"Five containers, each with a hard limit of {gib('hard')} and a soft limit (`memory.low`) of {gib('soft')}, on a machine that counts as {gib('machine')} and has no swap. "
-            f"The paper's micro-benchmark makes 1 MiB and lets go of half of it until {gib('live')} live in each, {5 * mib['live'] / mib['machine'] * 100:.0f} % of the machine together, as "
-            f"fast as it can, and goes on for two seconds. HotSpot 17, ParallelGC, a thread of the program each. *vanilla*: `-Xmx` of {gib('most')}, no look at limits; *stock*: the JDK as it "
-            f"ships, whose heap is at most a quarter of the hard limit; *hand*: `-Xmx` of {mib['machine'] * 23 / 128 / 1024:.1f} GiB and `-XX:NewRatio=8`; *elastic*: vanilla's `-Xmx`, a view and the "
-            "agent for HotSpot (`-javaagent:elbowroom-agent.jar=jmx=0`, which is what `elbowroom run --java` gives, with the bean from the start).")
+    return (
+        f"Five containers, each with a hard limit of {gib('hard')} and a soft limit (`memory.low`) of {gib('soft')}, on a machine that counts as "
+        f"{gib('machine')} and has no swap. "
+        f"The paper's micro-benchmark makes 1 MiB and lets go of half of it until {gib('live')} live in each, "
+        f"{5 * mib['live'] / mib['machine'] * 100:.0f} % of the machine together, as "
+        f"fast as it can, and goes on for two seconds. HotSpot 17, ParallelGC, a thread of the program each. *vanilla*: `-Xmx` of {gib('most')}, "
+        f"no look at limits; *stock*: the JDK as it "
+        f"ships, whose heap is at most a quarter of the hard limit; *hand*: `-Xmx` of {mib['machine'] * 23 / 128 / 1024:.1f} GiB and "
+        f"`-XX:NewRatio=8`; *elastic*: vanilla's `-Xmx`, a view and the "
+        "agent for HotSpot (`-javaagent:elbowroom-agent.jar=jmx=0`, which is what `elbowroom run --java` gives, with the bean from the start)."
+    )
 
 
 def tell(stage, kit, arm, mib, count, patience):
@@ -54,7 +60,16 @@ def tell(stage, kit, arm, mib, count, patience):
         log = stage.dir / f"gc-{i}.log"
         log.unlink(missing_ok=True)
         agent = [f"-javaagent:{kit / 'bin/elbowroom-agent.jar'}=jmx=0"] if view else []
-        command = [kit / "jdk/bin/java", "-XX:+UseParallelGC", "-XX:-UsePerfData", *options(arm, mib), *agent, gclog.OPTION.format(log), "-cp", classes(kit)]
+        command = [
+            kit / "jdk/bin/java",
+            "-XX:+UseParallelGC",
+            "-XX:-UsePerfData",
+            *options(arm, mib),
+            *agent,
+            gclog.OPTION.format(log),
+            "-cp",
+            classes(kit),
+        ]
         # No more than it can, which is what a million a second is; held for two seconds.
         command += ["Runtimes", "0", "grow", str(mib["live"]), "1000000", "2000"]
         flags = ["--memory", f"{mib['hard']}MiB", "--memory-reservation", f"{mib['soft']}MiB"]
@@ -68,7 +83,14 @@ def tell(stage, kit, arm, mib, count, patience):
         stage.wait(programs, patience, look=True)
     finally:
         watcher.end()
-    return {"arm": arm, "containers": count, "seconds": round(time.monotonic() - began, 1), "free_mib": free, "load": load(), "machines": [report(stage, i, p) for i, p in enumerate(programs)]}
+    return {
+        "arm": arm,
+        "containers": count,
+        "seconds": round(time.monotonic() - began, 1),
+        "free_mib": free,
+        "load": load(),
+        "machines": [report(stage, i, p) for i, p in enumerate(programs)],
+    }
 
 
 class Watch:
@@ -122,7 +144,7 @@ def report(stage, index, program):
 def touch(mib, processes, patience):
     """Touches memory once, by so many processes: what a virtual machine never had is given by its host now and not under the first arm. GiB/s."""
     share = mib // processes
-    script = ("import mmap,sys\nm=mmap.mmap(-1,%d<<20)\nfor i in range(0,%d<<20,4096): m[i]=1\n" % (share, share))
+    script = "import mmap,sys\nm=mmap.mmap(-1,%d<<20)\nfor i in range(0,%d<<20,4096): m[i]=1\n" % (share, share)
     began = time.monotonic()
     first = lambda: Path("/proc/self/oom_score_adj").write_text("1000")
     running = [subprocess.Popen([sys.executable, "-c", script], preexec_fn=first) for _ in range(processes)]
@@ -165,20 +187,42 @@ def summary(raw):
         for machine in machines:
             ends[machine["outcome"]] = ends.get(machine["outcome"], 0) + 1
         finished = [machine for machine in machines if machine["outcome"] == "finished"]
-        rows.append([
-            arm["arm"],
-            ", ".join(f"{n} {end}" for end, n in ends.items()),
-            said([machine["total_ms"] / 1e3 for machine in finished]),
-            said([machine["gc_ms"] / 1e3 for machine in finished]),
-            said([max((sample[2] for sample in machine["heap"]), default=0) / 1024 for machine in machines]),
-            said([machine["peak_mib"] / 1024 for machine in machines]),
-            f"{min((sample[1] for sample in arm['free_mib']), default=0) / 1024:.1f}",
-            arm["patience_s"],
-        ])
-    out.append(table(["arm", "programs", "time, s", "collecting, s", "most committed, GiB", "most of a container, GiB", "least free of the machine, GiB", "waited for, s"], rows))
-    out.append("One run of each arm. Times are over those that finished: median (smallest to largest) over containers. Each program asks to be killed first when memory is short.")
+        rows.append(
+            [
+                arm["arm"],
+                ", ".join(f"{n} {end}" for end, n in ends.items()),
+                said([machine["total_ms"] / 1e3 for machine in finished]),
+                said([machine["gc_ms"] / 1e3 for machine in finished]),
+                said([max((sample[2] for sample in machine["heap"]), default=0) / 1024 for machine in machines]),
+                said([machine["peak_mib"] / 1024 for machine in machines]),
+                f"{min((sample[1] for sample in arm['free_mib']), default=0) / 1024:.1f}",
+                arm["patience_s"],
+            ]
+        )
+    out.append(
+        table(
+            [
+                "arm",
+                "programs",
+                "time, s",
+                "collecting, s",
+                "most committed, GiB",
+                "most of a container, GiB",
+                "least free of the machine, GiB",
+                "waited for, s",
+            ],
+            rows,
+        )
+    )
+    out.append(
+        "One run of each arm. Times are over those that finished: median (smallest to largest) over containers. Each program asks to be killed "
+        "first when memory is short."
+    )
     if raw["touch_gib_s"]:
-        out.append(f"Before the first arm 90 % of memory was touched once, at {raw['touch_gib_s']} GiB/s, so that the first arm does not pay for what the virtual machine had never used.")
+        out.append(
+            f"Before the first arm 90 % of memory was touched once, at {raw['touch_gib_s']} GiB/s, so that the first arm does not pay for what "
+            f"the virtual machine had never used."
+        )
     if raw["broken"]:
         out.append("Not measured: " + "; ".join(raw["broken"]) + ".")
     return out
@@ -203,5 +247,5 @@ def draw(raw, plot, path):
     axes[-1, 0].set_xlabel("time (s)")
     figure.suptitle(f"{TITLE} (dotted: a fifth of the machine)", fontsize=11)
     figure.tight_layout()
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
     plot.close(figure)

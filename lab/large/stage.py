@@ -280,7 +280,7 @@ def said(values, digits=3):
     found = spread(values)
     if found is None:
         return "-"
-    median, least, most = (f"{value:.{digits}g}" if abs(value) < 10 ** digits else f"{value:.0f}" for value in found)
+    median, least, most = (f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:.0f}" for value in found)
     return f"{median} ({least} to {most})"
 
 
