@@ -1,8 +1,11 @@
-/* GPU programs of known work, for `elbowroom profile gpu`: bench stencil|lu|particle|lenet [SIZE [STEPS]], or bench --compile [NVRTC].
+/* GPU programs of known work, for `elbowroom profile gpu`: bench stencil|lu|particle|filter|lenet [SIZE [STEPS]], or
+ * bench --compile [NVRTC [ARCHITECTURE FILE]].
  *
  * Each checks its answer against one of the CPU's and says `ok` or what is wrong. Only the driver's interface is used, opened when the
  * program runs, and NVRTC (of CUDA 13 or 12, or what NVRTC names): neither is needed to build. --compile only compiles the kernels, which
- * needs no GPU. Exit status 2: no GPU, no driver, no NVRTC, in one sentence; 1: a wrong answer.
+ * needs no GPU, into a file where one is named: machine code for sm_90, PTX for compute_90. CODE=FILE loads such a file and needs no NVRTC;
+ * CHECK=no leaves out what the CPU does to check the answer, which takes longer than the GPU. `filter` is `particle` with all of it on the GPU.
+ * Exit status 2: no GPU, no driver, no NVRTC, in one sentence; 1: a wrong answer.
  */
 #define _GNU_SOURCE
 #include "kernels.cu.h"
@@ -39,11 +42,14 @@ static struct {
 	int (*CompileProgram)(void *, int, const char *const *);
 	int (*GetPTXSize)(void *, size_t *);
 	int (*GetPTX)(void *, char *);
+	int (*GetCUBINSize)(void *, size_t *);
+	int (*GetCUBIN)(void *, char *);
 	int (*GetProgramLogSize)(void *, size_t *);
 	int (*GetProgramLog)(void *, char *);
 } rtc;
 
 static void *module;
+static int checked = 1;
 
 static void __attribute__((noreturn, format(printf, 1, 2))) die(const char *format, ...)
 {
@@ -86,35 +92,65 @@ static void *function(void *library, const char *name)
 	return found;
 }
 
-static char *compile(const char *name, const char *architecture)
+/* PTX, or machine code for an architecture that begins with sm_; `size` is with the zero at the end. */
+static char *compile(const char *name, const char *architecture, size_t *size)
 {
 	void *library = name ? open_library(name) : dlopen("libnvrtc.so.13", RTLD_NOW), *program = NULL;
-	const char *options[] = { architecture };
-	size_t size = 0;
+	char option[64];
+	const char *options[] = { option };
+	int is_machine_code = !strncmp(architecture, "sm_", 3);
 	char *text;
 
 #define RTC(f) rtc.f = (__typeof__(rtc.f))function(library, "nvrtc" #f)
 	if (!library)
 		library = open_library("libnvrtc.so.12");
+	snprintf(option, sizeof option, "--gpu-architecture=%s", architecture);
 	RTC(CreateProgram), RTC(CompileProgram), RTC(GetPTXSize), RTC(GetPTX), RTC(GetProgramLogSize), RTC(GetProgramLog);
+	RTC(GetCUBINSize), RTC(GetCUBIN);
 	check(rtc.CreateProgram(&program, KERNELS, "kernels.cu", 0, NULL, NULL), "nvrtcCreateProgram");
 	if (rtc.CompileProgram(program, 1, options)) {
-		rtc.GetProgramLogSize(program, &size);
-		text = calloc(1, size + 1);
+		rtc.GetProgramLogSize(program, size);
+		text = calloc(1, *size + 1);
 		rtc.GetProgramLog(program, text);
 		die("the kernels do not compile: %s", text);
 	}
-	check(rtc.GetPTXSize(program, &size), "nvrtcGetPTXSize");
-	text = calloc(1, size + 1);
-	check(rtc.GetPTX(program, text), "nvrtcGetPTX");
+	check(is_machine_code ? rtc.GetCUBINSize(program, size) : rtc.GetPTXSize(program, size), "the size of what NVRTC made");
+	text = calloc(1, *size + 1);
+	check(is_machine_code ? rtc.GetCUBIN(program, text) : rtc.GetPTX(program, text), "what NVRTC made");
 	return text;
+}
+
+/* A whole file, with a zero behind it. */
+static char *whole(const char *path)
+{
+	FILE *file = fopen(path, "rb");
+	size_t room = 1 << 20, size;
+	char *text = calloc(1, room + 1);
+
+	if (!file || !text)
+		die("%s cannot be read", path);
+	size = fread(text, 1, room, file);
+	if (size == 0 || size == room)
+		die("%s has no code for a GPU, or too much", path);
+	fclose(file);
+	return text;
+}
+
+static int store(const char *path, const char *code, size_t size)
+{
+	FILE *file = fopen(path, "wb");
+
+	if (!file || fwrite(code, 1, size, file) != size || fclose(file))
+		die("%s cannot be written", path);
+	return 0;
 }
 
 static void open_gpu(void)
 {
 	void *library = open_library("libcuda.so.1"), *context = NULL;
 	int device = 0, major = 0, minor = 0;
-	char architecture[64], *ptx;
+	char architecture[64], *code = getenv("CODE");
+	size_t size = 0;
 
 #define CU(f, name) cu.f = (__typeof__(cu.f))function(library, name)
 	CU(Init, "cuInit"), CU(DeviceGet, "cuDeviceGet"), CU(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
@@ -129,10 +165,10 @@ static void open_gpu(void)
 	check(cu.DeviceGetAttribute(&minor, 76, device), "cuDeviceGetAttribute");
 	check(cu.DevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
 	check(cu.CtxSetCurrent(context), "cuCtxSetCurrent");
-	snprintf(architecture, sizeof architecture, "--gpu-architecture=compute_%d%d", major, minor);
-	ptx = compile(getenv("NVRTC"), architecture);
-	check(cu.ModuleLoadData(&module, ptx), "cuModuleLoadData");
-	free(ptx);
+	snprintf(architecture, sizeof architecture, "compute_%d%d", major, minor);
+	code = code ? whole(code) : compile(getenv("NVRTC"), architecture, &size);
+	check(cu.ModuleLoadData(&module, code), "cuModuleLoadData");
+	free(code);
 }
 
 static Memory upload(const void *data, size_t bytes)
@@ -155,6 +191,10 @@ static void launch(const char *name, unsigned x, unsigned y, unsigned z, unsigne
 
 static int verdict(const float *found, const float *expected, size_t count, float tolerance)
 {
+	if (!checked) {
+		puts("not checked");
+		return 0;
+	}
 	for (size_t i = 0; i < count; i++)
 		if (!(fabsf(found[i] - expected[i]) <= tolerance * (1 + fabsf(expected[i])))) {
 			printf("wrong: %g instead of %g at %zu\n", found[i], expected[i], i);
@@ -190,7 +230,7 @@ static int stencil(int n, int steps)
 		launch("stencil", (n + 15) / 16, (n + 15) / 16, 1, 16, 16, arguments);
 		in = out;
 		out = swap;
-		for (int y = 0; y < n; y++)
+		for (int y = 0; y < n && checked; y++)
 			for (int x = 0; x < n; x++) {
 				size_t i = (size_t)y * n + x;
 				int edge = x == 0 || y == 0 || x == n - 1 || y == n - 1;
@@ -208,8 +248,9 @@ static int stencil(int n, int steps)
 	return verdict(found, a, count, 1e-4f);
 }
 
-static int lu(int n)
+static int lu(int n, int once)
 {
+	(void)once;
 	size_t count = (size_t)n * n, bytes = count * sizeof(float);
 	float *a = numbers(count, 2), *found = calloc(count, sizeof *found);
 
@@ -223,7 +264,7 @@ static int lu(int n)
 
 		launch("lu_column", (left + 255) / 256, 1, 1, 256, 1, arguments);
 		launch("lu_rest", (left + 15) / 16, (left + 15) / 16, 1, 16, 16, arguments);
-		for (int i = k + 1; i < n; i++) {
+		for (int i = k + 1; i < n && checked; i++) {
 			float factor = a[(size_t)i * n + k] /= a[(size_t)k * n + k];
 
 			for (int j = k + 1; j < n; j++)
@@ -267,6 +308,34 @@ static int particle(int n, int steps)
 	return verdict(&mean, &expected, 1, 0.05f);
 }
 
+/* The same with sums by the GPU: what goes over the bus is what it starts with, and what it ends with. */
+static int filter(int n, int steps)
+{
+	size_t bytes = (size_t)n * sizeof(float);
+	float *start = calloc(n, sizeof *start), mean = 0, expected = (float)steps;
+	unsigned *seeds = calloc(n, sizeof *seeds);
+
+	for (int i = 0; i < n; i++)
+		seeds[i] = 2654435761u * (unsigned)(i + 1);
+	Memory x = upload(start, bytes), y = upload(NULL, bytes), weights = upload(NULL, bytes), seed = upload(seeds, bytes);
+	for (int s = 1; s <= steps; s++) {
+		float z = (float)s;
+		void *move[] = { &x, &seed, &weights, &z, &n }, *add[] = { &weights, &n }, *pick[] = { &x, &weights, &y, &n };
+		Memory swap = x;
+
+		launch("particle_move", (n + 255) / 256, 1, 1, 256, 1, move);
+		launch("particle_sums", 1, 1, 1, 1024, 1, add);
+		launch("particle_pick", (n + 255) / 256, 1, 1, 256, 1, pick);
+		x = y;
+		y = swap;
+	}
+	check(cu.CtxSynchronize(), "cuCtxSynchronize");
+	check(cu.MemcpyDtoH(start, x, bytes), "cuMemcpyDtoH");
+	for (int i = 0; i < n; i++)
+		mean += start[i] / n;
+	return verdict(&mean, &expected, 1, 0.05f);
+}
+
 static int lenet(int batch, int steps)
 {
 	enum { A = 28, B = 24, C = 12, D = 8, E = 4 };
@@ -293,6 +362,8 @@ static int lenet(int batch, int steps)
 	}
 	check(cu.CtxSynchronize(), "cuCtxSynchronize");
 	check(cu.MemcpyDtoH(found, o6, sizeof found), "cuMemcpyDtoH");
+	if (!checked)
+		return verdict(found, expected, 0, 0);
 	/* The first image once more. */
 	for (int o = 0; o < 6; o++)
 		for (int y = 0; y < B; y++)
@@ -344,13 +415,19 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		int size, steps;
-	} all[] = { { "stencil", 2048, 50 }, { "lu", 512, 1 }, { "particle", 100000, 20 }, { "lenet", 256, 20 } };
+		int (*run)(int size, int steps);
+	} all[] = { { "stencil", 2048, 50, stencil }, { "lu", 512, 1, lu }, { "particle", 100000, 20, particle },
+		    { "filter", 100000, 20, filter }, { "lenet", 256, 20, lenet } };
+	size_t made = 0;
 
 	if (argc >= 2 && !strcmp(argv[1], "--compile")) {
-		printf("kernels compile to %zu bytes of PTX\n", strlen(compile(argc > 2 ? argv[2] : NULL, "--gpu-architecture=compute_70")));
-		return 0;
+		const char *code = compile(argc > 2 ? argv[2] : NULL, argc > 4 ? argv[3] : "compute_70", &made);
+
+		printf("kernels compile to %zu bytes\n", made);
+		return argc > 4 ? store(argv[4], code, made) : 0;
 	}
-	for (int i = 0; argc >= 2 && i < 4; i++) {
+	checked = !getenv("CHECK") || strcmp(getenv("CHECK"), "no");
+	for (size_t i = 0; argc >= 2 && i < sizeof all / sizeof *all; i++) {
 		int size = argc > 2 ? atoi(argv[2]) : all[i].size, steps = argc > 3 ? atoi(argv[3]) : all[i].steps;
 
 		if (strcmp(argv[1], all[i].name))
@@ -358,7 +435,7 @@ int main(int argc, char **argv)
 		if (size < 1 || steps < 1 || size > 1 << 24)
 			die("SIZE and STEPS are numbers from 1");
 		open_gpu();
-		return i == 0 ? stencil(size, steps) : i == 1 ? lu(size) : i == 2 ? particle(size, steps) : lenet(size, steps);
+		return all[i].run(size, steps);
 	}
-	die("say what: stencil, lu, particle or lenet");
+	die("say what: stencil, lu, particle, filter or lenet");
 }
