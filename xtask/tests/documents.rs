@@ -18,9 +18,9 @@ fn architecture_names_every_room() {
     let rooms: BTreeSet<String> = files.lines().filter_map(room).collect();
     assert!(rooms.len() > 10, "{rooms:?}");
     for room in rooms {
-        assert!(
-            text.contains(&format!("{room}/")) || text.contains(&format!("/{room}`")),
-            "{room} is not in ARCHITECTURE.md"
-        );
+        let crate_name = room.starts_with("elbowroom") && text.contains(&format!("`{room}`"));
+        let is_named = crate_name || text.contains(&format!("{room}/"));
+        // The floors are a picture, without backticks.
+        assert!(is_named || text.contains(&format!("{room} (")), "{room} is not in ARCHITECTURE.md");
     }
 }
