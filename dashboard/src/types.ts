@@ -136,7 +136,7 @@ export interface MemoryStanding {
   lent: number;
   protected: number;
   enforced: boolean;
-  export: Limit;
+  view_ceiling: Limit;
   hands_off: string | null;
 }
 

@@ -219,7 +219,7 @@ const NO_LIMIT = { rbps: "max", wbps: "max", riops: "max", wiops: "max" };
 
 function memoryOf(live, i) {
   const lent = live.memory_lent;
-  return { colour: ["yellow", "red", "green"][i % 3], source: i % 4 ? "stalls" : "probe", sigma: null, stall: i % 3 === 1 ? 0.12 : 0.0004, state: lent ? "lending" : i % 3 === 2 ? "spare" : "protected", until: null, usage: live.memory_used, reclaimable: Math.round(live.memory_used / 3), reserve: i % 2 ? live.memory_hard / 2 : 0, floor: live.memory_hard / 4, entitlement: i % 6 === 1 ? Math.round(live.memory_used * 0.8) : live.memory_hard, working_set: 0, lent, protected: live.memory_used, enforced: true, export: "max", lease: null, failures: 0, hands_off: null, decisions: [] };
+  return { colour: ["yellow", "red", "green"][i % 3], source: i % 4 ? "stalls" : "probe", sigma: null, stall: i % 3 === 1 ? 0.12 : 0.0004, state: lent ? "lending" : i % 3 === 2 ? "spare" : "protected", until: null, usage: live.memory_used, reclaimable: Math.round(live.memory_used / 3), reserve: i % 2 ? live.memory_hard / 2 : 0, floor: live.memory_hard / 4, entitlement: i % 6 === 1 ? Math.round(live.memory_used * 0.8) : live.memory_hard, working_set: 0, lent, protected: live.memory_used, enforced: true, view_ceiling: "max", lease: null, failures: 0, hands_off: null, decisions: [] };
 }
 
 function diskOf(live, i) {

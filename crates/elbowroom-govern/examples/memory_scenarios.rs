@@ -84,7 +84,9 @@ fn trace(scenario: &MemoryScenario, moment: &MemorySimStep<'_>) {
                 println!("        {} reclaim {}", reclaim.group.0, reclaim.amount)
             }
             MemoryOrder::Lease(lease) => println!("        {} lease {}", lease.group.0, lease.high),
-            MemoryOrder::Export(export) => println!("        {} export {}", export.group.0, export.ceiling),
+            MemoryOrder::ViewCeiling(view_ceiling) => {
+                println!("        {} view_ceiling {}", view_ceiling.group.0, view_ceiling.ceiling)
+            }
             MemoryOrder::Alert(alert) => println!("        {}: {}", alert.kind, alert.text),
             MemoryOrder::Protect(protect) => println!("        {} low {}", protect.group.0, protect.low),
             MemoryOrder::Release(group) => println!("        {} release", group.0),

@@ -349,14 +349,16 @@ fn who_is_governed_no_more_has_what_was_his_again() {
         let [.., lender] = poor_and_lender(&mut host, CgroupSettings::default());
         host.until_it_gives(lender);
         let orders = end(&mut host, lender);
-        let shows = |order: &MemoryOrder| matches!(order, MemoryOrder::Export(e) if e.group == lender && e.ceiling == Max);
+        let shows = |order: &MemoryOrder| matches!(order, MemoryOrder::ViewCeiling(e) if e.group == lender && e.ceiling == Max);
         assert!(orders.iter().any(shows), "{orders:?}");
         let kept = |p: &ReclaimProtection| {
             p.group == lender && (p.low, p.min, p.soft) != (Bytes::ZERO, Bytes::ZERO, Max)
         };
         assert!(!protections(&orders).iter().any(kept), "{orders:?}");
         assert!(
-            host.pass(5).iter().all(|order| !matches!(order, MemoryOrder::Export(e) if e.group == lender))
+            host.pass(5)
+                .iter()
+                .all(|order| !matches!(order, MemoryOrder::ViewCeiling(e) if e.group == lender))
         );
     }
 }
@@ -424,7 +426,7 @@ fn who_can_give_nothing_is_asked_for_it_and_not_held() {
     let held = |order: &MemoryOrder| matches!(order, MemoryOrder::Lease(lease) if lease.group == rich);
     assert!(!orders.iter().any(|order| held(order) || taken(order, rich).is_some()), "{orders:?}");
     let standing = host.memory.status(rich).unwrap();
-    let shown = standing.export.value().unwrap();
+    let shown = standing.view_ceiling.value().unwrap();
     assert!((standing.entitlement..standing.usage).contains(&shown), "{standing:?}");
 }
 

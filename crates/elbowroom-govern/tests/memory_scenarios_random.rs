@@ -77,7 +77,7 @@ fn what_somebody_else_wrote_is_left_alone() {
 
 #[test]
 fn a_view_never_shows_less_than_the_floor() {
-    check("export");
+    check("view_ceiling");
 }
 
 #[test]
@@ -265,15 +265,15 @@ impl Watch {
                     self.breaks("foreign", format!("{now}: {protect:?}"));
                 }
             }
-            MemoryOrder::Export(export) => {
-                let standing = governor.status(export.group);
+            MemoryOrder::ViewCeiling(view_ceiling) => {
+                let standing = governor.status(view_ceiling.group);
                 let below = |at: Bytes| {
                     standing.as_ref().is_some_and(|s| at.saturating_add(PAGE) < s.floor.min(s.usage))
                 };
-                if let Limit::At(at) = export.ceiling
+                if let Limit::At(at) = view_ceiling.ceiling
                     && below(at)
                 {
-                    self.breaks("export", format!("{now}: {export:?} {standing:?}"));
+                    self.breaks("view_ceiling", format!("{now}: {view_ceiling:?} {standing:?}"));
                 }
             }
             MemoryOrder::Release(_) | MemoryOrder::Alert(_) => {}

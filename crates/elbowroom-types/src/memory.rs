@@ -171,7 +171,7 @@ pub enum MemoryOrder {
     /// End the last [`Self::MemoryHighLease`] of a container now.
     Release(CgroupId),
     /// What the container's view shows as effective memory is at most this, from now on.
-    Export(ViewCeiling),
+    ViewCeiling(ViewCeiling),
     /// An alert began or ended.
     Alert(Alert),
 }

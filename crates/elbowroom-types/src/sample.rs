@@ -37,7 +37,7 @@ pub enum HostEvent {
     /// What an application said about itself.
     Heard(ProbeUpdate),
     /// The most that a container's view shows as effective memory.
-    Export(ViewCeiling),
+    ViewCeiling(ViewCeiling),
 }
 
 /// What is fixed about the machine until it changes.

@@ -527,20 +527,21 @@ fn a_container_that_lends_memory_sees_less_and_all_of_it_afterwards() {
     let mut world = World::new(adaptive(), 8, MEMORY);
     let limits = CgroupSettings { memory_max: Some(Limit::At(Bytes::gib(8))), ..weight(100) };
     let (id, other) = (world.container(None, limits, threads(0)), world.container(None, limits, threads(0)));
-    let export = |ceiling| HostEvent::Export(ViewCeiling { at: Micros::secs(1), group: id, ceiling });
+    let view_ceiling =
+        |ceiling| HostEvent::ViewCeiling(ViewCeiling { at: Micros::secs(1), group: id, ceiling });
     world.run(3);
-    let changes = world.views.apply(&export(Limit::At(Bytes::gib(5))));
+    let changes = world.views.apply(&view_ceiling(Limit::At(Bytes::gib(5))));
     assert_eq!((world.view(id).memory, world.view(other).memory), (Bytes::gib(5), Bytes::gib(8)));
     assert!(matches!(changes[..], [change] if change.id == id), "{changes:?}");
-    assert_eq!(world.views.apply(&export(Limit::At(Bytes::gib(5)))), [], "nothing new");
+    assert_eq!(world.views.apply(&view_ceiling(Limit::At(Bytes::gib(5)))), [], "nothing new");
     world.run(30);
     assert_eq!(world.view(id).memory, Bytes::gib(5), "it does not grow over it");
-    world.views.apply(&export(Limit::At(Bytes::gib(20))));
+    world.views.apply(&view_ceiling(Limit::At(Bytes::gib(20))));
     assert_eq!(world.view(id).memory, Bytes::gib(8), "never more than its limit");
-    world.views.apply(&export(Limit::Max));
+    world.views.apply(&view_ceiling(Limit::Max));
     assert_eq!((world.view(id).memory, world.view(id).memory_hard), (Bytes::gib(8), Bytes::gib(8)));
     let nobody = ViewCeiling { at: Micros::secs(1), group: CgroupId(9_999), ceiling: Limit::At(Bytes(0)) };
-    assert_eq!(world.views.apply(&HostEvent::Export(nobody)), []);
+    assert_eq!(world.views.apply(&HostEvent::ViewCeiling(nobody)), []);
 }
 
 /// Five heaps of 315 to 612 MiB that take what they are shown, `rate` a tick, below a group with a limit; what the views are

@@ -228,7 +228,7 @@ impl LimiterWorker {
             memory::MemoryOrder::Reclaim(reclaim) => self.actuator.reclaim(&mut self.leases, reclaim, &path),
             memory::MemoryOrder::Lease(lease) => self.actuator.lease(&mut self.leases, lease, &path),
             memory::MemoryOrder::Release(group) => self.actuator.release(&mut self.leases, *group),
-            memory::MemoryOrder::Export(_) | memory::MemoryOrder::Alert(_) => return,
+            memory::MemoryOrder::ViewCeiling(_) | memory::MemoryOrder::Alert(_) => return,
         };
         let user = self.actuator.user_limits(&self.leases, &path);
         self.mailbox.send(PolicyMessage::Limiter(LimiterReply::Memory(done, user)));

@@ -35,7 +35,7 @@ pub(super) enum MemoryEffect {
     /// Have an order for the cgroup of this path carried out.
     Order(MemoryOrder, String),
     /// Tell the views how much of its memory a container should want.
-    Export(ViewCeiling),
+    ViewCeiling(ViewCeiling),
     /// Ask the programs in a container for memory.
     NotifyPressure(CgroupId),
     /// Tell the operator.
@@ -273,9 +273,9 @@ impl MemoryEnforcer {
             .map(MemoryEffect::NotifyPressure);
         let group = match &order {
             MemoryOrder::Alert(alert) => return vec![MemoryEffect::Warn(alert.clone())],
-            MemoryOrder::Export(export) => {
+            MemoryOrder::ViewCeiling(view_ceiling) => {
                 // First what is asked for can be read.
-                let shown = self.limiter.is_some().then_some(MemoryEffect::Export(*export));
+                let shown = self.limiter.is_some().then_some(MemoryEffect::ViewCeiling(*view_ceiling));
                 return shown.into_iter().chain(asked).collect();
             }
             MemoryOrder::Protect(protect) => protect.group,

@@ -269,7 +269,9 @@ impl PolicyLoop {
                     self.pipeline.memory_limits.on_order(&order);
                     self.memory.send(order, path);
                 }
-                MemoryEffect::Export(export) => self.apply(&[HostEvent::Export(export)]),
+                MemoryEffect::ViewCeiling(view_ceiling) => {
+                    self.apply(&[HostEvent::ViewCeiling(view_ceiling)])
+                }
                 MemoryEffect::NotifyPressure(group) => self.pressure_notifier.notify(&self.view_name(group)),
                 MemoryEffect::Warn(alert) => self.alerts.record(alert),
             }

@@ -69,7 +69,7 @@ impl UserLimitOverlay {
             }
             MemoryOrder::Reclaim(_)
             | MemoryOrder::Release(_)
-            | MemoryOrder::Export(_)
+            | MemoryOrder::ViewCeiling(_)
             | MemoryOrder::Alert(_) => {}
         }
     }

@@ -91,7 +91,7 @@ impl DiskGovernor {
             HostEvent::MemoryTick(_)
             | HostEvent::MemoryDone(_)
             | HostEvent::Heard(_)
-            | HostEvent::Export(_) => Vec::new(),
+            | HostEvent::ViewCeiling(_) => Vec::new(),
             HostEvent::Group(group) => {
                 self.groups.upsert(group, &self.claims);
                 Vec::new()

@@ -90,7 +90,7 @@ impl MemoryGovernor {
             HostEvent::Heard(heard) => self.on_probe(heard),
             HostEvent::MemoryDone(done) => self.on_order_completed(done),
             HostEvent::MemoryTick(tick) => return self.tick(tick),
-            HostEvent::Tick(_) | HostEvent::Export(_) => {}
+            HostEvent::Tick(_) | HostEvent::ViewCeiling(_) => {}
             HostEvent::Disk(_) | HostEvent::DiskGone(_) | HostEvent::DiskTick(_) | HostEvent::IoLimits(_) => {
             }
         }
@@ -181,7 +181,7 @@ impl MemoryGovernor {
         let Some(member) = self.members.remove(&group) else { return };
         let at = self.last.unwrap_or_default();
         if member.view_ceiling != Limit::Max {
-            orders.push(MemoryOrder::Export(ViewCeiling { at, group, ceiling: Limit::Max }));
+            orders.push(MemoryOrder::ViewCeiling(ViewCeiling { at, group, ceiling: Limit::Max }));
         }
         if member.protect.is_some() {
             let (low, min, soft) = (Bytes::ZERO, Bytes::ZERO, Limit::Max);

@@ -291,7 +291,7 @@ impl MemoryMember {
             lent: self.loans.lent(),
             protected: self.protect.map_or(Bytes::ZERO, |protect| protect.low),
             enforced: self.protection == ProtectionStatus::InForce,
-            export: self.view_ceiling,
+            view_ceiling: self.view_ceiling,
             lease: self.lease.map(|lease| lease.high),
             failures: self.loans.failures(),
             hands_off: self.exempt_reason.map(str::to_owned),

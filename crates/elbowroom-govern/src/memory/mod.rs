@@ -216,7 +216,7 @@ pub struct ContainerMemoryStatus {
     /// Whether that is in force: `false` when only observing, or when it could not be written.
     pub enforced: bool,
     /// The most its view shows on our account.
-    pub export: Limit<Bytes>,
+    pub view_ceiling: Limit<Bytes>,
     /// A limit that holds it back for seconds.
     pub lease: Option<Bytes>,
     /// Loans that hurt, so far.

@@ -306,7 +306,7 @@ impl PoolPass<'_> {
         };
         if !same {
             member.view_ceiling = ceiling;
-            orders.push(MemoryOrder::Export(ViewCeiling { at: self.now, group: member.id, ceiling }));
+            orders.push(MemoryOrder::ViewCeiling(ViewCeiling { at: self.now, group: member.id, ceiling }));
         }
     }
 

@@ -31,7 +31,7 @@ impl PressureNotices {
     /// Takes in an order that is carried out. Whether its container is to be asked now.
     pub fn on_order(&mut self, order: &MemoryOrder) -> Option<CgroupId> {
         match order {
-            MemoryOrder::Export(ViewCeiling { at, group, ceiling: Limit::At(ceiling) }) => {
+            MemoryOrder::ViewCeiling(ViewCeiling { at, group, ceiling: Limit::At(ceiling) }) => {
                 let before = self.ceilings.insert(*group, *ceiling);
                 let lower = before.is_none_or(|before| *ceiling < before);
                 if lower {
@@ -40,9 +40,9 @@ impl PressureNotices {
                 }
                 None
             }
-            MemoryOrder::Export(export) => {
-                self.ceilings.remove(&export.group);
-                self.repeat_after.remove(&export.group);
+            MemoryOrder::ViewCeiling(view_ceiling) => {
+                self.ceilings.remove(&view_ceiling.group);
+                self.repeat_after.remove(&view_ceiling.group);
                 None
             }
             // Who is dead hears nothing.
@@ -92,9 +92,9 @@ mod tests {
 
     const GROUP: CgroupId = CgroupId(7);
 
-    fn export(at_ms: u64, mib: u64) -> MemoryOrder {
+    fn view_ceiling(at_ms: u64, mib: u64) -> MemoryOrder {
         let ceiling = if mib == 0 { Limit::Max } else { Limit::At(Bytes::mib(mib)) };
-        MemoryOrder::Export(ViewCeiling { at: Micros::millis(at_ms), group: GROUP, ceiling })
+        MemoryOrder::ViewCeiling(ViewCeiling { at: Micros::millis(at_ms), group: GROUP, ceiling })
     }
 
     fn reclaim(at_ms: u64, dead: bool) -> MemoryOrder {
@@ -113,14 +113,14 @@ mod tests {
     fn a_container_is_asked_when_its_view_goes_down_and_when_something_is_taken() {
         let mut notices = PressureNotices::default();
         for (order, asked) in [
-            (export(1_000, 100), true),
+            (view_ceiling(1_000, 100), true),
             // The same second's.
             (reclaim(1_000, false), false),
-            (export(2_000, 110), false),
-            (export(3_000, 90), true),
-            (export(4_000, 0), false),
+            (view_ceiling(2_000, 110), false),
+            (view_ceiling(3_000, 90), true),
+            (view_ceiling(4_000, 0), false),
             // Not lower than the one before that, but lower than the view is now.
-            (export(5_000, 120), true),
+            (view_ceiling(5_000, 120), true),
             (reclaim(6_000, false), true),
             (reclaim(8_000, true), false),
             (MemoryOrder::Release(GROUP), false),
@@ -133,18 +133,18 @@ mod tests {
     fn who_gave_nothing_is_asked_again_less_and_less_often() {
         let mut notices = PressureNotices::default();
         assert!(notices.notify_again(GROUP, Micros::secs(1)).is_none(), "nothing is wanted of it");
-        notices.on_order(&export(1_000, 100));
+        notices.on_order(&view_ceiling(1_000, 100));
         let mut asked = |from: u64, to: u64| -> Vec<u64> {
             (from..to).filter(|second| notices.notify_again(GROUP, Micros::secs(*second)).is_some()).collect()
         };
         assert_eq!(asked(2, 150), [3, 7, 15, 31, 61, 91, 121]);
         // Something lower is wanted.
-        assert!(notices.on_order(&export(150_000, 90)).is_some());
+        assert!(notices.on_order(&view_ceiling(150_000, 90)).is_some());
         let mut asked = |from: u64, to: u64| -> Vec<u64> {
             (from..to).filter(|second| notices.notify_again(GROUP, Micros::secs(*second)).is_some()).collect()
         };
         assert_eq!(asked(151, 160), [152, 156]);
-        notices.on_order(&export(160_000, 0));
+        notices.on_order(&view_ceiling(160_000, 0));
         assert!(notices.notify_again(GROUP, Micros::secs(900)).is_none());
     }
 

@@ -65,7 +65,7 @@ struct SimMemoryContainer<'a> {
     oom_kill: u64,
     protection: f64,
     lease: Option<MemoryHighLease>,
-    export: Limit<Bytes>,
+    view_ceiling: Limit<Bytes>,
     ours: bool,
 }
 
@@ -247,15 +247,15 @@ impl<'a> MemorySimulator<'a> {
                     }
                     continue;
                 }
-                MemoryOrder::Export(export) if obeyed => {
-                    if let Some(cell) = self.cell(export.group) {
-                        cell.export = export.ceiling;
+                MemoryOrder::ViewCeiling(view_ceiling) if obeyed => {
+                    if let Some(cell) = self.cell(view_ceiling.group) {
+                        cell.view_ceiling = view_ceiling.ceiling;
                     }
                     continue;
                 }
                 MemoryOrder::Protect(_)
                 | MemoryOrder::Lease(_)
-                | MemoryOrder::Export(_)
+                | MemoryOrder::ViewCeiling(_)
                 | MemoryOrder::Alert(_) => continue,
             };
             events.push(HostEvent::MemoryDone(OrderCompletion { now, group, what, outcome, reclaimed }));
@@ -413,7 +413,7 @@ impl<'a> SimMemoryContainer<'a> {
             oom_kill: 0,
             protection: 0.0,
             lease: None,
-            export: Limit::Max,
+            view_ceiling: Limit::Max,
             ours: false,
         }
     }
@@ -476,7 +476,7 @@ impl<'a> SimMemoryContainer<'a> {
         }
         let wanted = program.anon.get() as f64;
         let wanted =
-            if program.elastic { self.export.or(Bytes(u64::MAX)).get() as f64 * 0.8 } else { wanted }
+            if program.elastic { self.view_ceiling.or(Bytes(u64::MAX)).get() as f64 * 0.8 } else { wanted }
                 .min(wanted);
         let anon = (wanted - self.anon - self.swap)
             .clamp(-ALLOCATION_RATE * SLICE_SECONDS, ALLOCATION_RATE * SLICE_SECONDS);

@@ -170,7 +170,7 @@ impl ViewTable {
                 | HostEvent::DiskGone(_)
                 | HostEvent::DiskTick(_)
                 | HostEvent::IoLimits(_) => false,
-                HostEvent::Export(export) => self.apply_export(export),
+                HostEvent::ViewCeiling(view_ceiling) => self.apply_view_ceiling(view_ceiling),
                 HostEvent::MemoryTick(_) | HostEvent::MemoryDone(_) | HostEvent::Heard(_) => false,
             };
         }
@@ -548,9 +548,12 @@ impl ViewTable {
     }
 
     /// Takes in how much of its memory a container should want.
-    fn apply_export(&mut self, export: &ViewCeiling) -> bool {
-        let slot = self.index.get(&export.group).and_then(|i| self.slots.get_mut(*i as usize)?.as_mut());
-        slot.is_some_and(|slot| std::mem::replace(&mut slot.ceiling, export.ceiling) != export.ceiling)
+    fn apply_view_ceiling(&mut self, view_ceiling: &ViewCeiling) -> bool {
+        let slot =
+            self.index.get(&view_ceiling.group).and_then(|i| self.slots.get_mut(*i as usize)?.as_mut());
+        slot.is_some_and(|slot| {
+            std::mem::replace(&mut slot.ceiling, view_ceiling.ceiling) != view_ceiling.ceiling
+        })
     }
 
     fn memory_limits(&self, group: &CgroupProperties) -> memory::ViewMemoryLimits {

@@ -139,7 +139,7 @@ pub(crate) fn memory_status_text(s: &ContainerMemoryStatus) -> String {
         let _ =
             write!(line, ", {} kept for it{}", s.protected, if s.enforced { "" } else { " (not in force)" });
     }
-    if let Limit::At(ceiling) = s.export {
+    if let Limit::At(ceiling) = s.view_ceiling {
         let _ = write!(line, ", shows at most {ceiling}");
     }
     line
@@ -234,7 +234,7 @@ mod tests {
             lent: Bytes::mib(200),
             protected: Bytes::mib(300),
             enforced: false,
-            export: Limit::At(Bytes::mib(980)),
+            view_ceiling: Limit::At(Bytes::mib(980)),
             lease: None,
             failures: 1,
             hands_off: None,
