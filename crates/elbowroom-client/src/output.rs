@@ -3,6 +3,7 @@
 use crate::table::visible;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use std::io::Write;
 
 /// How the answer is printed.
 #[derive(Args, Clone, Copy)]
@@ -34,6 +35,16 @@ pub struct ContainerArgs {
 /// Pretty JSON with a final newline.
 pub fn json(value: &impl serde::Serialize) -> Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+/// Writes the answer to standard output.
+///
+/// # Errors
+/// As a write has it; [`is_broken_pipe`] tells a reader that went away.
+pub fn write_stdout(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
 }
 
 /// The error of an answer that does not fit its question.

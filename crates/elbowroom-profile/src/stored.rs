@@ -3,7 +3,7 @@
 use super::report::ProfileStoreArgs;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use elbowroom_client::output::Format;
+use elbowroom_client::output::{Format, json, write_stdout};
 use elbowroom_client::profile_store::StoredProfile;
 use elbowroom_client::table::{Align, table};
 use serde::Deserialize;
@@ -43,13 +43,13 @@ pub(super) fn list(args: &ProfileListArgs) -> Result<ExitCode> {
     let profiles = args.store.open();
     let all = profiles.list().with_context(|| format!("while reading {}", profiles.dir().display()))?;
     match args.format {
-        Format::Json => print!("{}", elbowroom_client::output::json(&all)?),
+        Format::Json => write_stdout(&json(&all)?)?,
         Format::Text if all.is_empty() => {
             println!("no profiles in {}: --keep keeps one", profiles.dir().display());
         }
         Format::Text => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
-            print!("{}", list_text(&all, now));
+            write_stdout(&list_text(&all, now))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -68,11 +68,11 @@ pub(super) fn show(args: &ProfileShowArgs) -> Result<ExitCode> {
         )
     };
     match args.format {
-        Format::Json => print!("{text}"),
+        Format::Json => write_stdout(&text)?,
         Format::Text => {
             let shown: StoredProfileText = serde_json::from_str(&text)
                 .with_context(|| format!("while reading {} in {}", args.name, profiles.dir().display()))?;
-            print!("{}", shown.text);
+            write_stdout(&shown.text)?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,6 @@
 //! The scheduler of the toy node.
 
-use super::SimulatedGroup;
+use crate::node::SimulatedGroup;
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::unit::{CpuShare, Limit, Micros};
 

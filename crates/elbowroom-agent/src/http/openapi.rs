@@ -14,111 +14,75 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-/// One path: what it takes, what it answers.
+/// Content type, and schema.
+type Answer = fn(&mut SchemaGenerator) -> (&'static str, Value);
+
+/// One path: what it answers. What it takes follows from the path.
 struct ApiOperation {
     method: &'static str,
     path: &'static str,
     summary: &'static str,
-    parameters: Vec<Value>,
-    /// Content type, and schema.
-    answer: (&'static str, Value),
+    answer: Answer,
     /// Statuses beside 200, of which each answers an [`ErrorBody`].
     error_statuses: &'static [u16],
 }
 
 /// What is answered where a question needs an agent that answers.
 const UNAVAILABLE: u16 = 503;
+const NEEDS_AGENT: &[u16] = &[UNAVAILABLE];
+const NEEDS_CONTAINER: &[u16] = &[400, 404, 409, UNAVAILABLE];
+const NEEDS_ROOT: &[u16] = &[400, 403, 404, 409, UNAVAILABLE];
 
-fn operations(types: &mut SchemaGenerator) -> Vec<ApiOperation> {
-    let mut all = Vec::new();
-    let mut get = |path, summary, answer, refusals| {
-        all.push(ApiOperation {
-            method: "get",
-            path,
-            summary,
-            parameters: parameters(path),
-            answer,
-            error_statuses: refusals,
-        });
-    };
-    let container = &[400, 404, 409, UNAVAILABLE];
-    get("/api/v1/status", "The agent itself.", json_answer::<AgentStatus>(types), &[UNAVAILABLE]);
-    get(
-        "/api/v1/containers",
-        "Every container: what it sees, what it used.",
-        json_answer::<Vec<ContainerView>>(types),
-        &[UNAVAILABLE],
-    );
-    get("/api/v1/containers/{id}", "One container.", json_answer::<ContainerView>(types), container);
-    get(
-        "/api/v1/containers/{id}/explain",
-        "Why it sees what it sees.",
-        json_answer::<Explanation>(types),
-        container,
-    );
-    get("/api/v1/disks", "The governed disks.", json_answer::<DisksReport>(types), &[UNAVAILABLE]);
-    get("/api/v1/memory", "The memory that is shared.", json_answer::<MemoryReport>(types), &[UNAVAILABLE]);
-    get("/api/v1/alerts", "The alerts that last.", json_answer::<Vec<AlertView>>(types), &[UNAVAILABLE]);
-    get(
-        "/api/v1/findings",
-        "What the doctor found when it last looked.",
-        json_answer::<FindingsReport>(types),
-        &[UNAVAILABLE],
-    );
-    get(
-        "/api/v1/snapshot",
-        "All of that at one moment.",
-        json_answer::<AgentSnapshot>(types),
-        &[UNAVAILABLE],
-    );
-    get(
-        "/api/v1/history",
-        "What happened lately, to the node or to a container.",
-        json_answer::<history::HistoryResponse>(types),
-        &[400, 404],
-    );
-    get(
-        "/api/v1/profiles",
-        "The profiles that are kept, the newest first.",
-        json_answer::<Vec<StoredProfile>>(types),
-        &[500, UNAVAILABLE],
-    );
-    get(
-        "/api/v1/profiles/{name}",
-        "One of them.",
-        ("application/json", json!({"type": "object"})),
-        &[400, 404, UNAVAILABLE],
-    );
-    let stream = json!({
-        "type": "string",
-        "description": "Server-sent events: `snapshot` (Live) once a second, `change` (Change) and `alert` (LiveAlert) as they happen.",
-    });
-    get("/api/v1/stream", "What happens, as it happens.", ("text/event-stream", stream), &[UNAVAILABLE]);
-    get("/api/v1/openapi.json", "This document.", ("application/json", json!({"type": "object"})), &[]);
-    let text = |description: &str| json!({"type": "string", "description": description});
-    let metrics = ("application/openmetrics-text", text("OpenMetrics 1.0."));
-    get("/metrics", "Everything as metrics.", metrics, &[UNAVAILABLE]);
-    get("/healthz", "Whether the API's process lives.", ("text/plain", text("`ok`")), &[]);
-    get("/readyz", "Whether the agent answers it.", ("text/plain", text("`ready`")), &[UNAVAILABLE]);
-    for (path, summary) in [
-        (
-            "/api/v1/containers/{id}/attach",
-            "Mounts a container's view into it. Only root, only over the unix socket.",
-        ),
-        ("/api/v1/containers/{id}/detach", "Unmounts it again. Only root, only over the unix socket."),
-    ] {
-        let (answer, refusals) =
-            (json_answer::<ContainerView>(types), &[400, 403, 404, 409, UNAVAILABLE][..]);
-        all.push(ApiOperation {
-            method: "post",
-            path,
-            summary,
-            parameters: parameters(path),
-            answer,
-            error_statuses: refusals,
-        });
-    }
-    all
+const STREAM: &str = "Server-sent events: `snapshot` (Live) once a second, `change` (Change) and `alert` (LiveAlert) as they happen.";
+
+#[rustfmt::skip]
+const OPERATIONS: &[ApiOperation] = &[
+    get("/api/v1/status", "The agent itself.", json_answer::<AgentStatus>, NEEDS_AGENT),
+    get("/api/v1/containers", "Every container: what it sees, what it used.", json_answer::<Vec<ContainerView>>, NEEDS_AGENT),
+    get("/api/v1/containers/{id}", "One container.", json_answer::<ContainerView>, NEEDS_CONTAINER),
+    get("/api/v1/containers/{id}/explain", "Why it sees what it sees.", json_answer::<Explanation>, NEEDS_CONTAINER),
+    get("/api/v1/disks", "The governed disks.", json_answer::<DisksReport>, NEEDS_AGENT),
+    get("/api/v1/memory", "The memory that is shared.", json_answer::<MemoryReport>, NEEDS_AGENT),
+    get("/api/v1/alerts", "The alerts that last.", json_answer::<Vec<AlertView>>, NEEDS_AGENT),
+    get("/api/v1/findings", "What the doctor found when it last looked.", json_answer::<FindingsReport>, NEEDS_AGENT),
+    get("/api/v1/snapshot", "All of that at one moment.", json_answer::<AgentSnapshot>, NEEDS_AGENT),
+    get("/api/v1/history", "What happened lately, to the node or to a container.", json_answer::<history::HistoryResponse>, &[400, 404]),
+    get("/api/v1/profiles", "The profiles that are kept, the newest first.", json_answer::<Vec<StoredProfile>>, &[500, UNAVAILABLE]),
+    get("/api/v1/profiles/{name}", "One of them.", object, &[400, 404, UNAVAILABLE]),
+    get("/api/v1/stream", "What happens, as it happens.", |_| text("text/event-stream", STREAM), NEEDS_AGENT),
+    get("/api/v1/openapi.json", "This document.", object, &[]),
+    get("/metrics", "Everything as metrics.", |_| text("application/openmetrics-text", "OpenMetrics 1.0."), NEEDS_AGENT),
+    get("/healthz", "Whether the API's process lives.", |_| text("text/plain", "`ok`"), &[]),
+    get("/readyz", "Whether the agent answers it.", |_| text("text/plain", "`ready`"), NEEDS_AGENT),
+    post("/api/v1/containers/{id}/attach", "Mounts a container's view into it. Only root, only over the unix socket.", json_answer::<ContainerView>, NEEDS_ROOT),
+    post("/api/v1/containers/{id}/detach", "Unmounts it again. Only root, only over the unix socket.", json_answer::<ContainerView>, NEEDS_ROOT),
+];
+
+const fn get(
+    path: &'static str,
+    summary: &'static str,
+    answer: Answer,
+    error_statuses: &'static [u16],
+) -> ApiOperation {
+    ApiOperation { method: "get", path, summary, answer, error_statuses }
+}
+
+const fn post(
+    path: &'static str,
+    summary: &'static str,
+    answer: Answer,
+    error_statuses: &'static [u16],
+) -> ApiOperation {
+    ApiOperation { method: "post", path, summary, answer, error_statuses }
+}
+
+fn text(content_type: &'static str, description: &str) -> (&'static str, Value) {
+    (content_type, json!({"type": "string", "description": description}))
+}
+
+/// JSON of which no more is promised.
+fn object(_: &mut SchemaGenerator) -> (&'static str, Value) {
+    ("application/json", json!({"type": "object"}))
 }
 
 fn json_answer<T: JsonSchema>(types: &mut SchemaGenerator) -> (&'static str, Value) {
@@ -165,8 +129,8 @@ fn document() -> Value {
         json_answer::<elbowroom_client::change::Change>(&mut types),
     );
     let mut paths = Map::new();
-    for operation in operations(&mut types) {
-        let (content_type, schema) = operation.answer;
+    for operation in OPERATIONS {
+        let (content_type, schema) = (operation.answer)(&mut types);
         let mut responses = Map::new();
         let answer = json!({"description": operation.summary, "content": {content_type: {"schema": schema}}});
         responses.insert("200".into(), answer);
@@ -181,7 +145,7 @@ fn document() -> Value {
                 let one = if operation.path.ends_with('}') { "one_of_" } else { "" };
                 format!("{one}{}", word.trim_end_matches(".json"))
             }),
-            "parameters": operation.parameters,
+            "parameters": parameters(operation.path),
             "responses": responses,
         });
         let path = paths.entry(operation.path).or_insert_with(|| json!({}));

@@ -1,12 +1,12 @@
 //! Making changes: a diff, a question, and writes that are in the journal before they are made.
 
-use super::{VERSION, confirm, write_stdout};
+use super::{VERSION, confirm};
 use crate::fixes::journal::{FixEntry, Journal};
 use crate::fixes::placement::{apply_placement, revert_placement};
 use crate::fixes::write::{RevertOutcome, WriteError, revert, revert_failed_write, write};
 use crate::strategies::housekeeping::HousekeepingCgroup;
 use anyhow::{Context, Result};
-use elbowroom_client::output::Format;
+use elbowroom_client::output::{Format, json, write_stdout};
 use elbowroom_client::table::visible;
 use elbowroom_linux::root::Root;
 use elbowroom_types::finding::{FileWrite, FindingFix};
@@ -100,9 +100,7 @@ pub(super) fn apply(
     }
     let failed = fixes.iter().any(|f| f.error.is_some());
     match manner.format {
-        Format::Json => {
-            write_stdout(&elbowroom_client::output::json(&FixOutput { version: VERSION, fixes })?)?
-        }
+        Format::Json => write_stdout(&json(&FixOutput { version: VERSION, fixes })?)?,
         Format::Text if !changes.is_empty() => write_stdout(manner.persistence_hint)?,
         Format::Text => {}
     }

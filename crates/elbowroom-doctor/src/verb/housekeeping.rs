@@ -1,14 +1,14 @@
 //! `elbowroom housekeeping`: the host's own jobs that nothing limits, and groups of a size for them.
 
 use super::apply::{ApplyOptions, PlannedFix, apply};
-use super::{HostArgs, VERSION, write_stdout};
+use super::{HostArgs, VERSION};
 use crate::checks::HostFacts;
 use crate::facts::root_processes;
 use crate::strategies::housekeeping::{HousekeepingJob, JobKind, JobLocation, jobs, plan};
 use anyhow::{Result, bail};
 use clap::Args;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::Format;
+use elbowroom_client::output::{Format, json, write_stdout};
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_linux::root::Root;
 use elbowroom_types::unit::Bytes;
@@ -68,9 +68,7 @@ pub fn main(args: &HousekeepingArgs, load: LoadSources) -> Result<ExitCode> {
         return apply(&journal, &changes, &manner);
     }
     write_stdout(&match format {
-        Format::Json => {
-            elbowroom_client::output::json(&HousekeepingOutput { version: VERSION, jobs: &found })?
-        }
+        Format::Json => json(&HousekeepingOutput { version: VERSION, jobs: &found })?,
         Format::Text => text(&found, !args.jobs.is_empty()),
     })?;
     Ok(ExitCode::SUCCESS)

@@ -3,7 +3,7 @@
 use super::VERSION;
 use crate::checks::{CHECKS, DoctorCheck};
 use anyhow::Result;
-use elbowroom_client::output::Format;
+use elbowroom_client::output::{Format, json};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -26,10 +26,7 @@ struct CheckListOutput {
 /// The table of checks.
 pub(super) fn check_list(format: Format) -> Result<String> {
     match format {
-        Format::Json => elbowroom_client::output::json(&CheckListOutput {
-            version: VERSION,
-            checks: CHECKS.iter().map(row).collect(),
-        }),
+        Format::Json => json(&CheckListOutput { version: VERSION, checks: CHECKS.iter().map(row).collect() }),
         Format::Text => Ok(text()),
     }
 }

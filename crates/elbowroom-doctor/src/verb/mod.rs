@@ -20,14 +20,14 @@ use crate::fixes::journal::Journal;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::{Format, OutputArgs};
+use elbowroom_client::output::{Format, OutputArgs, json, write_stdout};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::timer::now_boot;
 use elbowroom_linux::{lease, process};
 use elbowroom_types::finding::DoctorFinding;
 use elbowroom_types::unit::{Micros, parse_duration};
 use serde::Serialize;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -180,7 +180,7 @@ fn report_or_fix(args: &DoctorArgs, facts: &HostFacts, journal: &Journal) -> Res
     let findings: Vec<DoctorFinding> = examine(facts).into_iter().filter(asked).collect();
     let healthy = !findings.iter().any(is_harmful);
     let text = match format {
-        Format::Json => elbowroom_client::output::json(&FindingsOutput {
+        Format::Json => json(&FindingsOutput {
             version: VERSION,
             healthy,
             elapsed_seconds: facts.elapsed.get() as f64 / 1e6,
@@ -210,13 +210,6 @@ fn find_container<'a>(facts: &'a HostFacts, name: &str) -> Result<&'a CgroupFact
         [] => bail!("there is no container \"{name}\" here: `elbowroom list` names those an agent sees"),
         _ => bail!("\"{name}\" is {} containers: give more of the id", found.len()),
     }
-}
-
-/// To standard output.
-fn write_stdout(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
 }
 
 /// Asks on the terminal; no where there is nobody to ask.

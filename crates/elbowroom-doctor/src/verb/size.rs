@@ -1,13 +1,13 @@
 //! `elbowroom size`: limits that hold a container and the page cache it works with.
 
 use super::apply::{ApplyOptions, PlannedFix, apply};
-use super::{HostArgs, VERSION, find_container, fix, write_stdout};
+use super::{HostArgs, VERSION, find_container, fix};
 use crate::checks::{CgroupFacts, HostFacts};
 use crate::strategies::size::{LimitAdvice, LimitSizing, estimate_need, limit_advice};
 use anyhow::Result;
 use clap::Args;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::{Format, json};
+use elbowroom_client::output::{Format, json, write_stdout};
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_types::unit::{Micros, parse_duration};
 use serde::Serialize;

@@ -1,13 +1,13 @@
 //! `elbowroom undo`: the fixes in force, and taking them back.
 
-use super::{StateDirArgs, VERSION, write_stdout};
+use super::{StateDirArgs, VERSION};
 use crate::fixes::journal::{FixEntry, Journal};
 use crate::fixes::placement::revert_placement;
 use crate::fixes::write::{RevertOutcome, revert};
 use crate::strategies::housekeeping::HousekeepingCgroup;
 use anyhow::{Result, bail};
 use clap::Args;
-use elbowroom_client::output::{Format, OutputArgs};
+use elbowroom_client::output::{Format, OutputArgs, json, write_stdout};
 use elbowroom_client::table::visible;
 use elbowroom_linux::root::Root;
 use elbowroom_types::finding::FileWrite;
@@ -66,9 +66,7 @@ pub fn undo(args: &UndoArgs) -> Result<ExitCode> {
         None if args.all => entries.iter().rev().collect(),
         None => {
             write_stdout(&match args.output.format {
-                Format::Json => {
-                    elbowroom_client::output::json(&FixListOutput { version: VERSION, fixes: entries })?
-                }
+                Format::Json => json(&FixListOutput { version: VERSION, fixes: entries })?,
                 Format::Text => fix_list_text(&entries),
             })?;
             return Ok(ExitCode::SUCCESS);
@@ -78,7 +76,7 @@ pub fn undo(args: &UndoArgs) -> Result<ExitCode> {
     let files = revert_fixes(&Root::host()?, &args.state.leases(), &journal, &chosen, left)?;
     let stayed = files.iter().any(|f| matches!(f.outcome, "held" | "in use" | "later fix" | "error"));
     write_stdout(&match args.output.format {
-        Format::Json => elbowroom_client::output::json(&UndoOutput { version: VERSION, files })?,
+        Format::Json => json(&UndoOutput { version: VERSION, files })?,
         Format::Text => files.iter().fold(String::new(), |mut text, f| {
             let _ = writeln!(text, "{:<12} {}: {}", f.outcome, visible(&f.file), visible(&f.sentence));
             text

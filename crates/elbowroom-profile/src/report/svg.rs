@@ -9,52 +9,83 @@ const COLORS: usize = 8;
 
 /// Lines over an axis, both beginning at 0; names stand at the lines' ends.
 pub(super) fn line_chart(figure: &LineChart) -> String {
+    let points = || figure.lines.iter().flat_map(|(_, points)| points);
+    let plot = Plot {
+        right: round_up(points().map(|p| p.0).fold(0.0, f64::max)),
+        top: round_up(points().map(|p| p.1).fold(0.0, f64::max)),
+    };
+    let mut svg = open(Plot::HEIGHT, &figure.title);
+    plot.write_axes(&mut svg, figure);
+    let mut names = Vec::new();
+    for (i, (name, points)) in figure.lines.iter().enumerate() {
+        let Some(last) = points.last() else { continue };
+        let color = i % COLORS;
+        plot.write_line(&mut svg, color, name, points);
+        names.push((plot.y(last.1), color, name.as_str()));
+    }
+    write_names(&mut svg, names);
+    svg + "</svg>\n"
+}
+
+/// The area that lines are drawn in, by the values at its right and upper end.
+struct Plot {
+    right: f64,
+    top: f64,
+}
+
+impl Plot {
     const HEIGHT: f64 = 340.0;
     const LEFT: f64 = 64.0;
     const RIGHT: f64 = 170.0;
     const FOOT: f64 = 44.0;
-    const LINE: f64 = 15.0;
-    let points = || figure.lines.iter().flat_map(|(_, points)| points);
-    let right = round_up(points().map(|p| p.0).fold(0.0, f64::max));
-    let top = round_up(points().map(|p| p.1).fold(0.0, f64::max));
-    let x = |value: f64| LEFT + value / right * (WIDTH - LEFT - RIGHT);
-    let y = |value: f64| HEIGHT - FOOT - value / top * (HEIGHT - FOOT - 12.0);
-    let mut svg = open(HEIGHT, &figure.title);
-    for i in 0..=4 {
-        let (at, value) = (y(top * f64::from(i) / 4.0), top * f64::from(i) / 4.0);
+
+    fn x(&self, value: f64) -> f64 {
+        Self::LEFT + value / self.right * (WIDTH - Self::LEFT - Self::RIGHT)
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        Self::HEIGHT - Self::FOOT - value / self.top * (Self::HEIGHT - Self::FOOT - 12.0)
+    }
+
+    /// Both axes, with a rule and a number at each quarter.
+    fn write_axes(&self, svg: &mut String, figure: &LineChart) {
+        for i in 0..=4 {
+            let (at, value) = (self.y(self.top * f64::from(i) / 4.0), self.top * f64::from(i) / 4.0);
+            let _ = writeln!(
+                svg,
+                "<line class=\"rule\" x1=\"{}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                Self::LEFT,
+                WIDTH - Self::RIGHT,
+                Self::LEFT - 8.0,
+                at + 4.0,
+                number(value)
+            );
+            let value = self.right * f64::from(i) / 4.0;
+            let _ = writeln!(
+                svg,
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                self.x(value),
+                Self::HEIGHT - Self::FOOT + 18.0,
+                number(value)
+            );
+        }
         let _ = writeln!(
             svg,
-            "<line class=\"rule\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
-            at + 4.0,
-            number(value)
-        );
-        let value = right * f64::from(i) / 4.0;
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            x(value),
-            HEIGHT - FOOT + 18.0,
-            number(value)
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
+             <text transform=\"translate(14 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+            (Self::LEFT + WIDTH - Self::RIGHT) / 2.0,
+            Self::HEIGHT - 8.0,
+            escape(&figure.x),
+            (Self::HEIGHT - Self::FOOT) / 2.0,
+            escape(&figure.y)
         );
     }
-    let _ = writeln!(
-        svg,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
-         <text transform=\"translate(14 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
-        (LEFT + WIDTH - RIGHT) / 2.0,
-        HEIGHT - 8.0,
-        escape(&figure.x),
-        (HEIGHT - FOOT) / 2.0,
-        escape(&figure.y)
-    );
-    let mut names = Vec::new();
-    for (i, (name, points)) in figure.lines.iter().enumerate() {
-        let Some(last) = points.last() else { continue };
-        let path: Vec<String> = points.iter().map(|p| format!("{:.1},{:.1}", x(p.0), y(p.1))).collect();
-        let color = i % COLORS;
+
+    /// A line, and a dot at each of its points that says what it is.
+    fn write_line(&self, svg: &mut String, color: usize, name: &str, points: &[(f64, f64)]) {
+        let path: Vec<String> =
+            points.iter().map(|p| format!("{:.1},{:.1}", self.x(p.0), self.y(p.1))).collect();
         let _ = writeln!(
             svg,
             "<polyline fill=\"none\" stroke=\"var(--c{color})\" stroke-width=\"2\" points=\"{}\"/>",
@@ -64,15 +95,19 @@ pub(super) fn line_chart(figure: &LineChart) -> String {
             let _ = writeln!(
                 svg,
                 "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"var(--c{color})\"><title>{}: {} at {}</title></circle>",
-                x(p.0),
-                y(p.1),
+                self.x(p.0),
+                self.y(p.1),
                 escape(name),
                 number(p.1),
                 number(p.0)
             );
         }
-        names.push((y(last.1), color, name));
     }
+}
+
+/// Names at the heights where their lines end, as far down as is needed for no two to overlap.
+fn write_names(svg: &mut String, mut names: Vec<(f64, usize, &str)>) {
+    const LINE: f64 = 15.0;
     names.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut free = f64::MIN;
     for (at, color, name) in names {
@@ -81,14 +116,13 @@ pub(super) fn line_chart(figure: &LineChart) -> String {
         let _ = writeln!(
             svg,
             "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"10\" height=\"4\" fill=\"var(--c{color})\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            WIDTH - RIGHT + 8.0,
+            WIDTH - Plot::RIGHT + 8.0,
             at - 2.0,
-            WIDTH - RIGHT + 24.0,
+            WIDTH - Plot::RIGHT + 24.0,
             at + 4.0,
             escape(name)
         );
     }
-    svg + "</svg>\n"
 }
 
 /// Horizontal bars of parts, with a legend above.

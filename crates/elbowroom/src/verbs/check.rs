@@ -53,140 +53,129 @@ pub(crate) fn check(run_dir: &Path, output: OutputArgs) -> Result<(String, bool)
     Ok((text, report.ready))
 }
 
+/// What of this host the table looks at.
+struct Host {
+    release: String,
+    layout: Option<CgroupLayout>,
+    capabilities: u64,
+    /// As an agent would: only trying says what a kernel lets it do.
+    sensor: Option<Sensor>,
+}
+
+/// What the table asks of the host.
+enum Need {
+    /// A kernel of at least this version; what is seen is its release.
+    Kernel(u32, u32),
+    /// What kernels have from this version on.
+    KernelFeature(u32, u32),
+    /// A capability, by its number.
+    Capability(u32),
+    /// A file that can be read.
+    File(&'static str),
+    /// A cgroup controller.
+    Controller(CgroupController),
+    /// File systems of cgroups, of whatever version.
+    Cgroups,
+    /// Notifications of new cgroups by fanotify.
+    Fanotify,
+    /// Samples by BPF programs.
+    Bpf,
+    /// At least this many open files.
+    OpenFiles(u64),
+}
+
+use Need::{Bpf, Capability, Cgroups, Controller, Fanotify, File, Kernel, KernelFeature, OpenFiles};
+
+const REQUIRED: bool = true;
+const OPTIONAL: bool = false;
+
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_SYS_NICE: u32 = 23;
+
+/// Name, whether the agent cannot work without it, what is needed, and what is lost without it.
+#[rustfmt::skip]
+const PREREQUISITES: &[(&str, bool, Need, &str)] = &[
+    ("kernel", REQUIRED, Kernel(5, 8),
+        "mounting views needs open_tree, move_mount, openat2 and the mount's number in statx, Linux 5.8"),
+    ("root", REQUIRED, Capability(CAP_SYS_ADMIN),
+        "mounting and reading need CAP_SYS_ADMIN: run as root"),
+    ("/dev/fuse", REQUIRED, File("/dev/fuse"),
+        "no views at all: load the fuse module"),
+    ("cgroups", REQUIRED, Cgroups,
+        "no containers can be seen: mount the cgroup file systems"),
+    ("controller cpu", REQUIRED, Controller(CgroupController::Cpu),
+        "effective CPU ignores quotas and shares"),
+    ("controller memory", REQUIRED, Controller(CgroupController::Memory),
+        "effective memory is the machine's"),
+    ("controller cpuset", OPTIONAL, Controller(CgroupController::Cpuset),
+        "views ignore CPU pinning"),
+    ("pressure (PSI)", OPTIONAL, File("/proc/pressure/cpu"),
+        "/proc/pressure is not shown: boot with psi=1"),
+    ("zone watermarks", OPTIONAL, File("/proc/zoneinfo"),
+        "effective memory cannot tell when the kernel reclaims"),
+    ("fanotify", OPTIONAL, Fanotify,
+        "new containers are told by inotify, with a watch for each cgroup: fs.inotify.max_user_watches bounds how many"),
+    ("BPF", OPTIONAL, Bpf,
+        "the files of containers are read to learn which of them ran: Linux 5.12 with BTF, and a build with BPF, are told by the scheduler"),
+    ("FUSE resend", OPTIONAL, KernelFeature(6, 9),
+        "reads in flight fail when the view server is killed, and all views are made anew (Linux 6.9)"),
+    ("mount beneath", OPTIONAL, KernelFeature(6, 5),
+        "replacing a dead agent's view shows the host's file for an instant (Linux 6.5)"),
+    ("real-time tick", OPTIONAL, Capability(CAP_SYS_NICE),
+        "sampling is late on a loaded host: give CAP_SYS_NICE"),
+    ("open files", OPTIONAL, OpenFiles(4096),
+        "fewer containers are sampled with kept descriptors: raise RLIMIT_NOFILE"),
+];
+
 fn prerequisites() -> Vec<Prerequisite> {
-    let release = read("/proc/sys/kernel/osrelease");
-    let version = kernel_version(&release);
-    let since = |wanted: (u32, u32)| version.is_some_and(|v| v >= wanted);
-    let layout = Root::host().ok().and_then(|root| CgroupLayout::detect(&root).ok());
-    let cgroups = layout.as_ref().map_or("", |layout| match layout.mode {
-        HierarchyMode::Legacy => "v1",
-        HierarchyMode::Hybrid => "v1 hybrid",
-        HierarchyMode::Unified => "v2",
-    });
-    let capable =
-        |bit: u32| capabilities(&read("/proc/self/status")).is_some_and(|caps| caps & (1 << bit) != 0);
-    let have = |controller| layout.as_ref().is_some_and(|layout| layout.index(controller).is_some());
-    let fact = |name, required, present, value: String, lost| Prerequisite {
-        name,
-        present,
-        required,
-        value,
-        lost: if present { "" } else { lost },
+    let host = Host {
+        release: read("/proc/sys/kernel/osrelease"),
+        layout: Root::host().ok().and_then(|root| CgroupLayout::detect(&root).ok()),
+        capabilities: capabilities(&read("/proc/self/status")).unwrap_or(0),
+        sensor: Sensor::open(&SensorConfig::default()).ok(),
     };
-    let file = |path: &str| access(path, Access::READ_OK).is_ok();
-    let word = |present: bool| if present { "yes" } else { "no" }.to_owned();
-    let nofile = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
-    // As an agent would: only trying says what a kernel lets it do.
-    let sensor = Sensor::open(&SensorConfig::default()).ok();
-    let fanotify = sensor.as_ref().is_some_and(|sensor| sensor.notifications() == "fanotify");
-    let bpf = sensor.as_ref().is_some_and(|sensor| sensor.tier().name() == "bpf");
-    vec![
-        fact(
-            "kernel",
-            true,
-            since((5, 8)),
-            release.clone(),
-            "mounting views needs open_tree, move_mount, openat2 and the mount's number in statx, Linux 5.8",
-        ),
-        fact(
-            "root",
-            true,
-            capable(21),
-            word(capable(21)),
-            "mounting and reading need CAP_SYS_ADMIN: run as root",
-        ),
-        fact(
-            "/dev/fuse",
-            true,
-            file("/dev/fuse"),
-            word(file("/dev/fuse")),
-            "no views at all: load the fuse module",
-        ),
-        fact(
-            "cgroups",
-            true,
-            !cgroups.is_empty(),
-            cgroups.to_owned(),
-            "no containers can be seen: mount the cgroup file systems",
-        ),
-        fact(
-            "controller cpu",
-            true,
-            have(CgroupController::Cpu),
-            word(have(CgroupController::Cpu)),
-            "effective CPU ignores quotas and shares",
-        ),
-        fact(
-            "controller memory",
-            true,
-            have(CgroupController::Memory),
-            word(have(CgroupController::Memory)),
-            "effective memory is the machine's",
-        ),
-        fact(
-            "controller cpuset",
-            false,
-            have(CgroupController::Cpuset),
-            word(have(CgroupController::Cpuset)),
-            "views ignore CPU pinning",
-        ),
-        fact(
-            "pressure (PSI)",
-            false,
-            file("/proc/pressure/cpu"),
-            word(file("/proc/pressure/cpu")),
-            "/proc/pressure is not shown: boot with psi=1",
-        ),
-        fact(
-            "zone watermarks",
-            false,
-            file("/proc/zoneinfo"),
-            word(file("/proc/zoneinfo")),
-            "effective memory cannot tell when the kernel reclaims",
-        ),
-        fact(
-            "fanotify",
-            false,
-            fanotify,
-            word(fanotify),
-            "new containers are told by inotify, with a watch for each cgroup: fs.inotify.max_user_watches bounds how many",
-        ),
-        fact(
-            "BPF",
-            false,
-            bpf,
-            word(bpf),
-            "the files of containers are read to learn which of them ran: Linux 5.12 with BTF, and a build with BPF, are told by the scheduler",
-        ),
-        fact(
-            "FUSE resend",
-            false,
-            since((6, 9)),
-            word(since((6, 9))),
-            "reads in flight fail when the view server is killed, and all views are made anew (Linux 6.9)",
-        ),
-        fact(
-            "mount beneath",
-            false,
-            since((6, 5)),
-            word(since((6, 5))),
-            "replacing a dead agent's view shows the host's file for an instant (Linux 6.5)",
-        ),
-        fact(
-            "real-time tick",
-            false,
-            capable(23),
-            word(capable(23)),
-            "sampling is late on a loaded host: give CAP_SYS_NICE",
-        ),
-        fact(
-            "open files",
-            false,
-            nofile.is_none_or(|n| n >= 4096),
-            nofile.map_or("unlimited".into(), |n| n.to_string()),
-            "fewer containers are sampled with kept descriptors: raise RLIMIT_NOFILE",
-        ),
-    ]
+    let fact = |(name, required, need, lost): &(&'static str, bool, Need, &'static str)| {
+        let (present, value) = host.look(need);
+        let value = value.unwrap_or_else(|| if present { "yes" } else { "no" }.to_owned());
+        Prerequisite { name, present, required: *required, value, lost: if present { "" } else { lost } }
+    };
+    PREREQUISITES.iter().map(fact).collect()
+}
+
+impl Host {
+    /// Whether something needed is there, and what was seen where that says more than yes or no.
+    fn look(&self, need: &Need) -> (bool, Option<String>) {
+        match need {
+            Kernel(major, minor) => (self.is_since(*major, *minor), Some(self.release.clone())),
+            KernelFeature(major, minor) => (self.is_since(*major, *minor), None),
+            Capability(bit) => (self.capabilities & (1 << bit) != 0, None),
+            File(path) => (access(*path, Access::READ_OK).is_ok(), None),
+            Controller(one) => {
+                (self.layout.as_ref().is_some_and(|layout| layout.index(*one).is_some()), None)
+            }
+            Cgroups => {
+                let mode = self.layout.as_ref().map_or("", |layout| match layout.mode {
+                    HierarchyMode::Legacy => "v1",
+                    HierarchyMode::Hybrid => "v1 hybrid",
+                    HierarchyMode::Unified => "v2",
+                });
+                (!mode.is_empty(), Some(mode.to_owned()))
+            }
+            Fanotify => {
+                (self.sensor.as_ref().is_some_and(|sensor| sensor.notifications() == "fanotify"), None)
+            }
+            Bpf => (self.sensor.as_ref().is_some_and(|sensor| sensor.tier().name() == "bpf"), None),
+            OpenFiles(wanted) => {
+                let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+                let value = limit.map_or("unlimited".to_owned(), |n| n.to_string());
+                (limit.is_none_or(|n| n >= *wanted), Some(value))
+            }
+        }
+    }
+
+    fn is_since(&self, major: u32, minor: u32) -> bool {
+        kernel_version(&self.release).is_some_and(|version| version >= (major, minor))
+    }
 }
 
 fn text(report: &CheckOutput, run_dir: &Path) -> String {

@@ -8,7 +8,7 @@ use elbowroom_agent::probes::socket_path;
 use elbowroom_agent::probes::source::ProbeSource;
 use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, ProbeView, display_name};
 use elbowroom_client::control::ControlClient;
-use elbowroom_client::output::{Format, OutputArgs, json, unexpected_response};
+use elbowroom_client::output::{Format, OutputArgs, json, unexpected_response, write_stdout};
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_linux::probe;
 use elbowroom_types::probe::{Colour, MAX_RECORD_LEN, Measure, MeasureKind, ProbeRecord, ProbeReport};
@@ -72,7 +72,7 @@ struct TryArgs {
 pub(crate) fn main(run_dir: &Path, args: &ProbeArgs) -> Result<ExitCode> {
     match &args.command {
         ProbeCommand::Send(args) => send(run_dir, args).map(|()| ExitCode::SUCCESS),
-        ProbeCommand::List(output) => crate::print(&list(run_dir, *output)?),
+        ProbeCommand::List(output) => write_stdout(&list(run_dir, *output)?).map(|()| ExitCode::SUCCESS),
         ProbeCommand::Try(args) => try_once(args),
     }
 }
@@ -144,10 +144,13 @@ fn try_once(args: &TryArgs) -> Result<ExitCode> {
         bail!("nothing to ask: write file:PATH, http://HOST:PORT/PATH or exec:PROGRAM");
     }
     match ProbeSource::new(probe, 0).poll(&StopFlag::new()?) {
-        Ok(Some(record)) => crate::print(&match args.output.format {
-            Format::Json => json(&record)?,
-            Format::Text => record_text(&record) + "\n",
-        }),
+        Ok(Some(record)) => {
+            write_stdout(&match args.output.format {
+                Format::Json => json(&record)?,
+                Format::Text => record_text(&record) + "\n",
+            })?;
+            Ok(ExitCode::SUCCESS)
+        }
         Ok(None) => Ok(ExitCode::from(1)),
         Err(problem) => bail!("{problem}"),
     }

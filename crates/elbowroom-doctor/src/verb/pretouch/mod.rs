@@ -4,7 +4,7 @@ mod memory_holder;
 
 pub use memory_holder::{HoldMemoryArgs, hold_memory};
 
-use super::{HostArgs, VERSION, find_container, write_stdout};
+use super::{HostArgs, VERSION, find_container};
 use crate::checks::{CgroupFacts, HierarchyController, HostFacts};
 use crate::fixes::pretouch;
 use crate::fixes::pretouch::{CHUNK, ReclaimResult, transfer_time};
@@ -14,7 +14,7 @@ use crate::strategies::pretouch::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::Format;
+use elbowroom_client::output::{Format, json, write_stdout};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer::now_boot;
@@ -126,7 +126,7 @@ pub fn main(args: &PretouchArgs, load: LoadSources) -> Result<ExitCode> {
     report.free_after = pretouch::free_memory(&root)?;
     let whole = report.stopped.is_none() && report.plan.bound == PretouchBound::Promise;
     write_stdout(&match args.host.output.format {
-        Format::Json => elbowroom_client::output::json(&report)?,
+        Format::Json => json(&report)?,
         Format::Text => text(&report),
     })?;
     Ok(ExitCode::from(u8::from(!whole)))

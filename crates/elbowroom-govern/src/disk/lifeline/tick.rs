@@ -4,7 +4,7 @@ use super::super::flow::{Flow, WBPS};
 use super::super::governor::GovernedDisk;
 use super::super::groups::Groups;
 use super::super::member::{DesiredLimit, DiskMember};
-use super::super::{DiskOrder, DiskState, LifelineSettings, LimitedBy, explain};
+use super::super::{Cap, DiskOrder, DiskState, LifelineSettings, LimitedBy, explain};
 use super::DeviceModel;
 use super::allocate::{self, DiskClaimant};
 use super::capacity::{self, Capacity, CapacitySample};
@@ -329,6 +329,29 @@ fn takes_all_it_may(member: &DiskMember, capacity: Option<&Capacity>, now: &Disk
             || (need.is_censored && need.is_unlimited() && over))
 }
 
+/// How a disk is divided in a period.
+struct DiskDivision<'a> {
+    disk: &'a DiskProperties,
+    queue: f64,
+    capacity: &'a Capacity,
+    /// What each container is owed and wants.
+    claimants: &'a [DiskClaimant],
+    /// What each container may take.
+    shares: Vec<f64>,
+    /// The part of the disk that is given away.
+    budget: f64,
+    /// Containers that use the disk.
+    active: usize,
+    /// The budget is divided by limits, because there is less than is wanted.
+    sharing: bool,
+    /// Reservations together are more than there is.
+    overcommitted: bool,
+    /// A container gets less than its lifeline although it wants it.
+    starving: bool,
+    /// What is kept for containers together.
+    withheld: f64,
+}
+
 /// Who may take how much.
 fn order_limits(
     device: &mut GovernedDisk,
@@ -336,120 +359,153 @@ fn order_limits(
     orders: &mut Vec<DiskOrder>,
     now: &DiskPeriodState,
 ) {
-    let GovernedDisk { disk, model: mind, members, state, exempt_reason: hands_off, .. } = device;
-    let DeviceModel {
-        capacity,
-        is_sharing: dividing,
-        claimants,
-        guard_caps: guard,
-        shares: share,
-        unattributed: rest,
-        budget: given,
-        ..
-    } = mind;
-    let limiting = hands_off.is_none() && *state != DiskState::Free;
-    let weights = weights(members, groups, disk, capacity.as_ref(), now);
-    let Some(capacity) = capacity.as_ref().filter(|_| limiting) else {
-        for (at, member) in members.iter_mut().enumerate() {
-            let wish = DesiredLimit {
-                weight: weights[at].filter(|_| hands_off.is_none()),
-                hysteresis: HYSTERESIS,
-                ..DesiredLimit::NONE
-            };
-            let why = || match (hands_off.as_deref(), wish.weight) {
-                (Some(why), _) => why.to_owned(),
-                (None, Some(weight)) => explain::weighted(&disk.name, weight),
-                (None, None) => explain::UNCONTENDED.to_owned(),
-            };
-            orders.extend(member.make_order(disk.number, now.at, &wish, why).map(DiskOrder::Cap));
-        }
-        return;
+    let GovernedDisk { disk, model, members, state, exempt_reason, load, .. } = device;
+    let weights = weights(members, groups, disk, model.capacity.as_ref(), now);
+    let limiting = exempt_reason.is_none() && *state != DiskState::Free;
+    let division = if limiting { divide(disk, load.queue, model, members, groups, now) } else { None };
+    for (at, member) in members.iter_mut().enumerate() {
+        let cap = match &division {
+            Some(division) => order_limit(member, at, division, weights[at], groups, now),
+            None => order_weight(member, disk, exempt_reason.as_deref(), weights[at], now),
+        };
+        orders.extend(cap.map(DiskOrder::Cap));
+    }
+}
+
+/// Without limits a container has a weight, where the disk divides by weight and nothing speaks against it.
+fn order_weight(
+    member: &mut DiskMember,
+    disk: &DiskProperties,
+    exempt_reason: Option<&str>,
+    weight: Option<u16>,
+    now: &DiskPeriodState,
+) -> Option<Cap> {
+    let wish = DesiredLimit {
+        weight: weight.filter(|_| exempt_reason.is_none()),
+        hysteresis: HYSTERESIS,
+        ..DesiredLimit::NONE
     };
-    let awake = members.iter().filter(|member| member.demand.is_active(now.at)).count();
-    let least = MIN_CAP.min(MIN_CAPS_TOTAL / awake.max(1) as f64);
+    let why = || match (exempt_reason, wish.weight) {
+        (Some(why), _) => why.to_owned(),
+        (None, Some(weight)) => explain::weighted(&disk.name, weight),
+        (None, None) => explain::UNCONTENDED.to_owned(),
+    };
+    member.make_order(disk.number, now.at, &wish, why)
+}
+
+/// Divides a disk of which it is known what it can do.
+fn divide<'a>(
+    disk: &'a DiskProperties,
+    queue: f64,
+    model: &'a mut DeviceModel,
+    members: &[DiskMember],
+    groups: &Groups,
+    now: &DiskPeriodState,
+) -> Option<DiskDivision<'a>> {
+    let DeviceModel { capacity, is_sharing, claimants, guard_caps, shares, unattributed, budget, .. } = model;
+    let capacity = capacity.as_ref()?;
+    let active = members.iter().filter(|member| member.demand.is_active(now.at)).count();
+    let least = MIN_CAP.min(MIN_CAPS_TOTAL / active.max(1) as f64);
     claimants.clear();
     claimants.extend(members.iter().map(|member| claimant(member, groups, capacity, least, now)));
-    let others = capacity.share(*rest).min(MAX_UNATTRIBUTED);
-    let sharing = *dividing && disk.weights.is_none();
-    *given = if *dividing { now.target } else { now.guard_budget };
-    let budget = (*given - others).max(0.0);
-    allocate::guard(budget, 1.0 - others, claimants, guard);
-
-    let mut shares = guard.clone();
+    let others = capacity.share(*unattributed).min(MAX_UNATTRIBUTED);
+    let sharing = *is_sharing && disk.weights.is_none();
+    *budget = if *is_sharing { now.target } else { now.guard_budget };
+    let rest = (*budget - others).max(0.0);
+    allocate::guard(rest, 1.0 - others, claimants, guard_caps);
+    let mut parts = guard_caps.clone();
     if sharing {
         // Containers that are away take no part; if they come back, their limit is what they may take without asking.
         let there: Vec<DiskClaimant> = claimants.iter().filter(|one| one.active).copied().collect();
-        allocate::share(budget, &there, share);
-        let active = shares.iter_mut().zip(claimants.iter()).filter(|(_, one)| one.active);
-        active.zip(share.iter()).for_each(|((mine, _), share)| *mine = *share);
+        allocate::share(rest, &there, shares);
+        let active = parts.iter_mut().zip(claimants.iter()).filter(|(_, one)| one.active);
+        active.zip(shares.iter()).for_each(|((mine, _), share)| *mine = *share);
     }
     // v2 counts a request when its limit let it through: who is away comes back only by what goes through his.
     for (at, _) in claimants.iter().enumerate().filter(|(_, one)| !one.active) {
-        shares[at] = shares[at].max(members[at].demand.min_share(capacity, least));
+        parts[at] = parts[at].max(members[at].demand.min_share(capacity, least));
     }
-    let starving = members.iter().any(|member| is_starved(member, capacity));
-    let overcommitted = claimants.iter().map(|one| one.reserve).sum::<f64>() > now.target - others;
-    let owed: f64 = claimants.iter().map(|one| one.withheld).sum();
-    for (at, member) in members.iter_mut().enumerate() {
-        let known = groups.get(member.group);
-        let one = claimants[at];
-        let alone = one.active && awake <= 1;
-        let latency = known.is_some_and(|known| known.claim.class == ServiceClass::Latency);
-        let away = !member.demand.used_within(now.at, CONTENTION_TIMEOUT);
-        let off = known.is_none_or(|known| known.exempt_reason.is_some());
-        let weight = weights[at].filter(|_| !off && !away);
-        if off || away || alone || (latency && !sharing) {
-            let wish = DesiredLimit { weight, ..DesiredLimit::NONE };
-            let why = || {
-                let why = known.and_then(|known| known.exempt_reason);
-                explain::unlimited(why, alone, latency, &disk.name)
-            };
-            orders.extend(member.make_order(disk.number, now.at, &wish, why).map(DiskOrder::Cap));
-            continue;
-        }
-        // A reservation is owed in the words it was made in, whatever the mix of requests.
-        let floor = known.map(|known| Flow::from_reservation(known.claim.disk)).filter(|_| !overcommitted);
-        let max = member.demand.limits_for(shares[at], capacity, floor.unwrap_or_default());
-        let loosens = is_looser(max, member.ordered_max);
-        if loosens && now.may_saturate {
-            // Soon it is known whether that would be right; if not, it could not be taken back within a second.
-            member.share = Some(shares[at]);
-            continue;
-        }
-        let wish = DesiredLimit {
-            share: Some(shares[at]),
-            max,
-            weight,
-            // A limit from when more was given away is not to stay because the difference is small.
-            hysteresis: match loosens {
-                true if member.demand.is_censored => URGENT_HYSTERESIS,
-                false if starving || member.budget_at_order > *given => URGENT_HYSTERESIS,
-                _ => HYSTERESIS,
-            },
-        };
-        let reserved = reservation(member, groups, capacity);
-        let because = || {
-            let facts = explain::LimitInputs {
-                disk: &disk.name,
-                share: shares[at],
-                lifeline: one.lifeline,
-                elasticity: now.elasticity,
-                reserve: reserved,
-                kept_for_others: owed - one.withheld,
-                others: awake.saturating_sub(usize::from(one.active)),
-                weight: one.weight,
-                queue: device.load.queue,
-                latency_ratio: now.latency_ratio,
-                target: *given,
-            };
-            if sharing && one.active { explain::share(&facts) } else { explain::guard(&facts) }
-        };
-        let order = member.make_order(disk.number, now.at, &wish, because);
-        if order.is_some() {
-            member.budget_at_order = *given;
-        }
-        orders.extend(order.map(DiskOrder::Cap));
+    Some(DiskDivision {
+        disk,
+        queue,
+        capacity,
+        shares: parts,
+        budget: *budget,
+        active,
+        sharing,
+        overcommitted: claimants.iter().map(|one| one.reserve).sum::<f64>() > now.target - others,
+        starving: members.iter().any(|member| is_starved(member, capacity)),
+        withheld: claimants.iter().map(|one| one.withheld).sum(),
+        claimants,
+    })
+}
+
+/// One container's limit, in a disk that is divided.
+fn order_limit(
+    member: &mut DiskMember,
+    at: usize,
+    division: &DiskDivision<'_>,
+    weight: Option<u16>,
+    groups: &Groups,
+    now: &DiskPeriodState,
+) -> Option<Cap> {
+    let DiskDivision { disk, capacity, sharing, .. } = *division;
+    let (one, share) = (&division.claimants[at], division.shares[at]);
+    let known = groups.get(member.group);
+    let alone = one.active && division.active <= 1;
+    let latency = known.is_some_and(|known| known.claim.class == ServiceClass::Latency);
+    let away = !member.demand.used_within(now.at, CONTENTION_TIMEOUT);
+    let off = known.is_none_or(|known| known.exempt_reason.is_some());
+    let weight = weight.filter(|_| !off && !away);
+    if off || away || alone || (latency && !sharing) {
+        let wish = DesiredLimit { weight, ..DesiredLimit::NONE };
+        let why = known.and_then(|known| known.exempt_reason);
+        let why = || explain::unlimited(why, alone, latency, &disk.name);
+        return member.make_order(disk.number, now.at, &wish, why);
     }
+    // A reservation is owed in the words it was made in, whatever the mix of requests.
+    let floor = known.map(|known| Flow::from_reservation(known.claim.disk));
+    let floor = floor.filter(|_| !division.overcommitted).unwrap_or_default();
+    let max = member.demand.limits_for(share, capacity, floor);
+    let loosens = is_looser(max, member.ordered_max);
+    if loosens && now.may_saturate {
+        // Soon it is known whether that would be right; if not, it could not be taken back within a second.
+        member.share = Some(share);
+        return None;
+    }
+    // A limit from when more was given away is not to stay because the difference is small.
+    let urgent = if loosens {
+        member.demand.is_censored
+    } else {
+        division.starving || member.budget_at_order > division.budget
+    };
+    let hysteresis = if urgent { URGENT_HYSTERESIS } else { HYSTERESIS };
+    let wish = DesiredLimit { share: Some(share), max, weight, hysteresis };
+    let reserve = reservation(member, groups, capacity);
+    let cap = member.make_order(disk.number, now.at, &wish, || explain_limit(division, at, reserve, now));
+    if cap.is_some() {
+        member.budget_at_order = division.budget;
+    }
+    cap
+}
+
+/// Why a container may take its share.
+fn explain_limit(division: &DiskDivision<'_>, at: usize, reserve: f64, now: &DiskPeriodState) -> String {
+    let one = &division.claimants[at];
+    let facts = explain::LimitInputs {
+        disk: &division.disk.name,
+        share: division.shares[at],
+        lifeline: one.lifeline,
+        elasticity: now.elasticity,
+        reserve,
+        kept_for_others: division.withheld - one.withheld,
+        others: division.active.saturating_sub(usize::from(one.active)),
+        weight: one.weight,
+        queue: division.queue,
+        latency_ratio: now.latency_ratio,
+        target: division.budget,
+    };
+    if division.sharing && one.active { explain::share(&facts) } else { explain::guard(&facts) }
 }
 
 /// What a container is owed and wants.

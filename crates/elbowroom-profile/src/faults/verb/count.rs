@@ -7,6 +7,7 @@ use crate::overhead::OverheadMeter;
 use crate::verb::kernel_fact;
 use anyhow::Result;
 use elbowroom_client::control::LoadSources;
+use elbowroom_client::output::write_stdout;
 use elbowroom_linux::containers::ProfiledContainer;
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer;
@@ -16,7 +17,6 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -155,9 +155,7 @@ pub(super) fn count(args: &FaultsArgs, load: LoadSources) -> Result<ExitCode> {
                 &difference(&sample, earlier.as_ref().map(|(_, sample)| sample)),
                 now.saturating_sub(since),
             );
-            let mut out = std::io::stdout().lock();
-            out.write_all(table.as_bytes())?;
-            out.flush()?;
+            write_stdout(&table)?;
             earlier = Some((now, sample));
         }
         let wake = if args.live { next_refresh.min(next_table) } else { next_refresh };

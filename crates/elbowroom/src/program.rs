@@ -1,0 +1,182 @@
+//! The program: from its arguments to the crate that does the work, and from the answer to an exit status.
+
+use crate::cli::{self, Cli, Verb};
+use crate::verbs::{
+    alerts, check, containers, disks, engine_hooks, follow, memory, probe, record, restore, top,
+};
+use crate::{fleet, run};
+use anyhow::Result;
+use clap::Parser;
+use elbowroom_agent::supervisor::{self, SupervisorArgs};
+use elbowroom_agent::{config, engines, http, log, policy, seccomp, view_server};
+use elbowroom_client::api::ControlRequest;
+use elbowroom_client::control;
+use elbowroom_client::output::{ContainerArgs, is_broken_pipe, one_line, write_stdout};
+use elbowroom_linux::discover::ContainerSources;
+use elbowroom_types::id::DeviceNumber;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The program: reads its arguments, does what they say, and gives the exit status.
+pub fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    elbowroom_linux::process::use_one_malloc_arena();
+    // Runtimes pass arguments that are not ours to refuse.
+    if args.get(1).is_some_and(|verb| verb == engines::oci::hook::VERB) {
+        return engines::oci::hook::main(&args[2..]);
+    }
+    // Who is started by `/proc/self/exe` or a descriptor is called `exe` or a number until then.
+    let _ = rustix::thread::set_name(c"elbowroom");
+    let cli = match Cli::try_parse_from(&args) {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => {
+            let _ = writeln!(std::io::stderr(), "elbowroom: {}", cli::usage_error_line(&error));
+            return ExitCode::from(2);
+        }
+        // Help and version.
+        Err(answer) => answer.exit(),
+    };
+    match dispatch(cli) {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "elbowroom: {}", one_line(&error));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Does what the command line says.
+fn dispatch(cli: Cli) -> Result<ExitCode> {
+    use elbowroom_audit::verb as audit;
+    use elbowroom_client::metrics;
+    use elbowroom_doctor::verb as doctor;
+    use elbowroom_profile::verb as profile;
+    let run_dir = cli.run_dir.as_path();
+    match cli.verb {
+        Verb::Agent(args) => process(args.verbose, || run_agent(run_dir, &args)),
+        Verb::ViewServer => process(0, || Ok(view_server::server::main()?)),
+        Verb::Policy(child) => process(child.verbose, || run_policy(run_dir, &child)),
+        Verb::ApiServer(child) => process(child.verbose, || {
+            http::server::main(run_dir, &config::AgentConfig::load(child.config.as_deref())?.api)
+        }),
+        Verb::Keeper => process(0, || seccomp::hold(run_dir)),
+        Verb::KeeperAnswerer => process(0, seccomp::answer),
+        Verb::DetachViews { minor } => process(0, || detach_views(minor)),
+        Verb::Supervise => process(0, supervisor::resume),
+        Verb::Run(args) => Ok(run::main(&args, run_dir)),
+        Verb::RunChild(args) => Ok(run::child::main(&args, run_dir)),
+        Verb::RunHeir(args) => run::cgroup_reaper::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
+        Verb::Cdi(args) => print(&engine_hooks::cdi(run_dir, &args)?),
+        Verb::OciHooks(args) => print(&engine_hooks::oci_hooks(run_dir, &args)?),
+        Verb::List(output) => print(&containers::list(run_dir, output)?),
+        Verb::Show(one) => print_container(run_dir, one, ControlRequest::Show),
+        Verb::Attach(one) => print_container(run_dir, one, ControlRequest::Attach),
+        Verb::Detach(one) => print_container(run_dir, one, ControlRequest::Detach),
+        Verb::Explain(one) => print(&containers::explain(run_dir, one)?),
+        Verb::Top(args) => print(&top::top(run_dir, &args)?),
+        Verb::Disks(output) => print(&disks::disks(run_dir, output)?),
+        Verb::Memory(output) => print(&memory::memory(run_dir, output)?),
+        Verb::Alerts(output) => alerts::alerts(run_dir, output).and_then(print_with_status),
+        Verb::Probe(args) => probe::main(run_dir, &args),
+        Verb::Follow(args) => follow::main(run_dir, &args),
+        Verb::Fleet(args) => fleet::main(&args),
+        Verb::Metrics(output) => print(&metrics::metrics(run_dir, output)?),
+        Verb::Check(output) => check::check(run_dir, output).map(no_is_one).and_then(print_with_status),
+        Verb::Restore(output) => restore::restore(run_dir, output)
+            .map(|(text, status)| (text, ExitCode::from(status)))
+            .and_then(print_with_status),
+        Verb::Doctor(args) => doctor::doctor(&args, container_sources),
+        Verb::Undo(args) => doctor::undo(&args),
+        Verb::Pretouch(args) => doctor::pretouch::main(&args, container_sources),
+        Verb::Housekeeping(args) => doctor::housekeeping::main(&args, container_sources),
+        Verb::Size(args) => doctor::size::main(&args, container_sources),
+        Verb::Protect(args) => doctor::protect::main(&args, container_sources),
+        Verb::HoldMemory(args) => doctor::pretouch::hold_memory(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Audit(args) => audit::main(&args),
+        Verb::Profile(args) => profile::main(&args, container_sources),
+        Verb::Record(args) => record::record(run_dir, &args).map(|()| ExitCode::SUCCESS),
+        Verb::Replay(args) => record::replay(&args).map(no_is_one).and_then(print_with_status),
+    }
+}
+
+/// Runs one of the agent's processes, which log.
+fn process(verbose: u8, main: impl FnOnce() -> Result<()>) -> Result<ExitCode> {
+    log::init(verbose);
+    main().map(|()| ExitCode::SUCCESS)
+}
+
+/// `sun_path` of unix(7), with the zero at its end.
+const MAX_SOCKET_PATH: usize = 108;
+
+/// Checks everything that can be checked before anything is touched, then supervises.
+fn run_agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
+    let config = config::AgentConfig::load(args.config.as_deref()).or_else(|error| {
+        // Views that the agent before left are answered meanwhile; its processes start as soon as it is repaired.
+        anyhow::ensure!(supervisor::has_stored_views(), error);
+        tracing::error!(
+            error = one_line(&error),
+            "the configuration is refused: views stay as they are until it is repaired"
+        );
+        Ok(config::AgentConfig::default())
+    })?;
+    let socket = control::socket_path(&std::path::absolute(run_dir)?);
+    anyhow::ensure!(
+        socket.as_os_str().len() < MAX_SOCKET_PATH,
+        "{}: too long for a socket's path: choose a shorter run directory",
+        socket.display()
+    );
+    let mut child_args: Vec<OsString> =
+        vec!["--run-dir".into(), std::path::absolute(run_dir)?.into_os_string()];
+    if let Some(config) = &args.config {
+        child_args.extend(["--config".into(), std::path::absolute(config)?.into_os_string()]);
+    }
+    child_args.extend(["--state-dir".into(), std::path::absolute(&args.govern.state_dir)?.into_os_string()]);
+    if args.govern.enforce {
+        child_args.push("--enforce".into());
+    }
+    child_args.extend((0..args.verbose).map(|_| "-v".into()));
+    let api = config.api.enabled;
+    let supervisor = SupervisorArgs { policy_args: child_args, api, ..SupervisorArgs::new(run_dir) };
+    supervisor::main(supervisor, || policy::can_sense(config, run_dir))
+}
+
+fn run_policy(run_dir: &Path, child: &cli::AgentChildArgs) -> Result<()> {
+    let config = config::AgentConfig::load(child.config.as_deref())?.with_enforcement(child.govern.enforce);
+    policy::main(run_dir, &child.govern.state_dir, child.config.as_deref(), config)
+}
+
+fn detach_views(minor: u32) -> Result<()> {
+    let containers = elbowroom_linux::mount::detach_all(DeviceNumber { major: 0, minor });
+    tracing::info!(containers, because = "their agent did not", "views detached");
+    Ok(())
+}
+
+/// Where containers are looked for, by the configuration.
+fn container_sources(file: Option<&Path>) -> Result<ContainerSources> {
+    Ok(config::AgentConfig::load(file)?.containers.sources())
+}
+
+fn print(text: &str) -> Result<ExitCode> {
+    write_stdout(text).map(|()| ExitCode::SUCCESS)
+}
+
+fn print_container(
+    run_dir: &Path,
+    one: ContainerArgs,
+    request: impl FnOnce(String) -> ControlRequest,
+) -> Result<ExitCode> {
+    print(&containers::show_container(run_dir, request(one.container), one.output)?)
+}
+
+fn print_with_status((text, status): (String, ExitCode)) -> Result<ExitCode> {
+    print(&text)?;
+    Ok(status)
+}
+
+/// The exit status of a question whose answer is yes or no.
+fn no_is_one((text, yes): (String, bool)) -> (String, ExitCode) {
+    (text, ExitCode::from(u8::from(!yes)))
+}
