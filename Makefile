@@ -79,7 +79,7 @@ check: ## format, lints, unit and property tests; needs no root
 	tools/house
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target --locked --quiet -- -D warnings
-	cargo test --workspace --locked --quiet
+	tools/run-tests --locked
 	$(MAKE) --no-print-directory --quiet -C shim
 	$(PYTHON) -m unittest discover --quiet --start-directory python/tests
 

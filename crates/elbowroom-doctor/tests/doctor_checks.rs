@@ -1,8 +1,6 @@
 //! Every check against a host that has its trouble, and one that nearly has.
 
-mod doctor_host;
-
-use doctor_host::{Sim, says};
+use crate::doctor_host::{Sim, says};
 use elbowroom_doctor::checks::{CHECKS, ControllerVersion, plan_fixes};
 use elbowroom_types::finding::Severity;
 use std::collections::BTreeSet;

@@ -1,8 +1,6 @@
 //! What a check says depends on more than its trouble: whose the cgroup is, which clock began anew, what else is waited for.
 
-mod doctor_host;
-
-use doctor_host::{Sim, says};
+use crate::doctor_host::{Sim, says};
 use elbowroom_doctor::checks::ControllerVersion;
 use elbowroom_doctor::checks::ControllerVersion::{V1, V2};
 use elbowroom_types::finding::Severity;

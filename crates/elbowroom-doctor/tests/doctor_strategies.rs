@@ -1,8 +1,6 @@
 //! Strategies on hosts made for them: what they plan, what they leave alone, and what they refuse.
 
-mod doctor_host;
-
-use doctor_host::Sim;
+use crate::doctor_host::Sim;
 use elbowroom_doctor::checks::{CgroupFacts, ControllerVersion, HostFacts};
 use elbowroom_doctor::strategies::housekeeping::{
     HousekeepingJob, JobKind, JobLocation, PARENT_CGROUP, RootProcess,

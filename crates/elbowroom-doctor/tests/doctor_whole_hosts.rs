@@ -1,8 +1,6 @@
 //! What the doctor says of a host as a whole: findings together, and looks that are kept.
 
-mod doctor_host;
-
-use doctor_host::Sim;
+use crate::doctor_host::Sim;
 use elbowroom_doctor::checks::ControllerVersion::{V1, V2};
 use elbowroom_doctor::checks::{examine, is_fixable, is_harmful, plan_fixes};
 use elbowroom_types::unit::{Bytes, Micros};

@@ -1,11 +1,9 @@
 //! Policy `aridac` as the paper has it, with what it cannot do.
 
-mod toy_disk;
-
+use crate::toy_disk::{Tenant, Toy, id};
 use elbowroom_govern::disk::{DiskOrder, DiskPolicy, DiskSettings};
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::unit::Micros;
-use toy_disk::{Tenant, Toy, id};
 
 const SPEED: f64 = 100.0 * 1048576.0;
 

@@ -1,14 +1,12 @@
 //! Policy `lifeline` in a closed loop: the paper's workloads and what it left out.
 
-mod toy_disk;
-
+use crate::toy_disk::{DISK, Tenant, Toy, disk, group, id, rbps};
 use elbowroom_govern::disk::{DiskOrder, DiskSettings, DiskState, LimitedBy};
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
 use elbowroom_types::io::IoMax;
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Limit, Micros};
-use toy_disk::{DISK, Tenant, Toy, disk, group, id, rbps};
 
 const SPEED: f64 = 100.0 * 1048576.0;
 

@@ -1,7 +1,6 @@
 //! What holds of policy `lifeline` whatever happens: the properties its module promises.
 
-mod toy_disk;
-
+use crate::toy_disk::{DISK, Tenant, Toy, disk, group, id, rbps};
 use elbowroom_govern::disk::{DiskGovernor, DiskOrder, DiskPolicy, DiskSettings, DiskState, LimitedBy};
 use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
 use elbowroom_types::id::{CgroupId, DeviceNumber};
@@ -14,7 +13,6 @@ use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use toy_disk::{DISK, Tenant, Toy, disk, group, id, rbps};
 
 const SPEED: f64 = 50e6;
 const TARGET: f64 = 0.95;

@@ -3,8 +3,7 @@
 //! All of them look at the same run, which the first to need it makes. A seed that fails is in the message;
 //! `Scenario::random(seed)` is what happened.
 
-mod many;
-
+use crate::many::Run;
 use elbowroom_govern::disk::{
     Cap, ContainerDiskStatus, DiskOrder, DiskPolicy, DiskState, DiskView, LimitedBy,
 };
@@ -13,7 +12,6 @@ use elbowroom_types::id::{CgroupId, DeviceNumber};
 use elbowroom_types::io::{IoMax, LimitWriteFailure};
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Limit, Micros};
-use many::Run;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;

@@ -3,8 +3,7 @@
 //! All of them look at the same run, which the first to need it makes. A seed that fails is in the message;
 //! `Scenario::random(seed)` is what happened.
 
-mod many;
-
+use crate::many::Run;
 use elbowroom_govern::memory::{ContainerMemoryStatus, LendingState, MemoryAction, MemoryGovernor};
 use elbowroom_sim::memory::{MemoryPolicy, MemoryScenario, MemorySimStep, ProbeBehaviour, play};
 use elbowroom_types::id::CgroupId;
@@ -12,7 +11,6 @@ use elbowroom_types::memory::{GroupMemory, MemoryOrder, OrderKind, OrderOutcome,
 use elbowroom_types::probe::Colour;
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
-use many::Run;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;

@@ -1,10 +1,8 @@
 //! Every file of two containers on two captured hosts, as text to read and review: `tests/golden/*.txt`.
-//! `BLESS=1 cargo test -p elbowroom-view --test golden` writes them anew.
+//! `BLESS=1 cargo test -p elbowroom-view golden` writes them anew.
 #![allow(clippy::disallowed_methods, reason = "tests read fixtures; the crate reads nothing")]
 
-mod common;
-
-use common::{Host, files, host, material, middle, small, text_of};
+use crate::common::{Host, files, host, material, middle, small, text_of};
 use elbowroom_view::pages::render;
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 

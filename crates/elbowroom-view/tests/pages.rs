@@ -1,8 +1,6 @@
 //! What holds for every page, whatever the host's text and the container's numbers are.
 
-mod common;
-
-use common::{Host, files, find, hosts, middle, number, page, text_of};
+use crate::common::{Host, files, find, hosts, middle, number, page, text_of};
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::id::DeviceNumber;
 use elbowroom_types::io::IoStat;

@@ -1,8 +1,6 @@
 //! What the peer, LXCFS, is known to get wrong (measured on 5.0.3 and 7.0.0, and its issue tracker), one test each.
 
-mod common;
-
-use common::{find, host, middle, number, page, small, text_of};
+use crate::common::{find, host, middle, number, page, small, text_of};
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::sample::MemoryStat;
 use elbowroom_types::unit::{Bytes, Micros};
@@ -193,7 +191,7 @@ fn stat_does_not_go_back_when_the_number_of_cpus_changes() {
 
 #[test]
 fn stat_and_idle_time_do_not_go_back_when_a_quota_or_a_cpuset_changes() {
-    let times = common::times(6);
+    let times = crate::common::times(6);
     let host = host(V2);
     let counters = |possible: &str| {
         let possible: CpuSet = possible.parse().unwrap();
@@ -292,7 +290,7 @@ fn reading_again_after_the_container_changed_never_changes_the_size() {
     let host = host(V2);
     let grown =
         ContainerSnapshot { online: facts.possible, memory: Bytes::gib(2), memory_usage: Bytes(1), ..facts };
-    for node in common::files(&host, &facts) {
+    for node in crate::common::files(&host, &facts) {
         let text = text_of(&host, node);
         let size = render::size(node, &facts, &text);
         assert_eq!(size, render::size(node, &grown, &text));

@@ -1,7 +1,6 @@
 //! What goes beyond the paper, each part switched on alone and compared with the paper.
 
-mod world;
-
+use crate::world::{Knob, World, a_thread_per_cpu, by_hand, cpuset, quota, threads, tick, weight};
 use elbowroom_sim::{GroupRole, NodeProgram, ProgramDemand};
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::id::CgroupId;
@@ -9,7 +8,6 @@ use elbowroom_types::memory::ViewCeiling;
 use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties, Tick};
 use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu, Percent};
 use elbowroom_view::rules::{CpuRule, ViewChangeReason, ViewDelta, ViewPolicy};
-use world::{Knob, World, a_thread_per_cpu, by_hand, cpuset, quota, threads, tick, weight};
 
 const MEMORY: Bytes = Bytes::gib(64);
 

@@ -1,13 +1,11 @@
 //! The paper's own scenarios, with its numbers, on the toy node and `policy = "paper"`.
 
-mod world;
-
+use crate::world::{Knob, World, a_thread_per_cpu, quota, threads, weight};
 use elbowroom_sim::{NodeProgram, ProgramDemand};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::CgroupSettings;
 use elbowroom_types::unit::{Bytes, Limit};
 use elbowroom_view::rules::{ViewChangeReason, ViewDelta, ViewPolicy};
-use world::{Knob, World, a_thread_per_cpu, quota, threads, weight};
 
 const MEMORY: Bytes = Bytes::gib(128);
 

@@ -1,7 +1,6 @@
 //! What holds for views whatever happens; the names are the properties.
 
-mod world;
-
+use crate::world::{Knob, World, weight};
 use elbowroom_sim::ProgramDemand;
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::cpuset::CpuSet;
@@ -16,7 +15,6 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use world::{Knob, World, weight};
 
 /// Numbers as they come, with a taste for the ends.
 fn number() -> impl Strategy<Value = u64> {
@@ -148,7 +146,7 @@ fn live_through(policy: ViewPolicy, specs: &[Spec]) -> World {
     for (n, (w, quota, pinned, phases)) in specs.iter().copied().enumerate() {
         let parent = (n % 3 == 2).then(|| world.slice(None, "pod", weight(w)));
         let limits = CgroupSettings {
-            cpu_max: quota.and_then(|milli| world::quota(milli).cpu_max),
+            cpu_max: quota.and_then(|milli| crate::world::quota(milli).cpu_max),
             cpuset: pinned.map(CpuSet::first_n),
             memory_max: Some(Limit::At(Bytes::gib(30))),
             memory_soft: Some(Limit::At(Bytes::gib(5))),

@@ -1,12 +1,10 @@
 //! `policy = "waterfill"` on the toy node and on ticks made by hand.
 
-mod world;
-
+use crate::world::{Knob, World, a_thread_per_cpu, by_hand, cpuset, quota, threads, tick, weight};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::CgroupSettings;
 use elbowroom_types::unit::Bytes;
 use elbowroom_view::rules::{CpuRule, ViewChangeReason, ViewPolicy};
-use world::{Knob, World, a_thread_per_cpu, by_hand, cpuset, quota, threads, tick, weight};
 
 const MEMORY: Bytes = Bytes::gib(64);
 

@@ -34,10 +34,11 @@ pub fn program() -> PathBuf {
     if own.file_stem().is_some_and(|stem| stem == "fuse_rig") {
         return own;
     }
-    // target/PROFILE/deps/fuse-HASH -> target/PROFILE/examples/fuse_rig. Cargo does nothing when it is there and fresh.
+    // target/PROFILE/deps/fuse-HASH -> target/PROFILE/examples/fuse_rig. Cargo does nothing when it is there and fresh: the whole
+    // workspace, because a package alone has other features, and with them all its dependencies would be built again.
     let profile = own.parent().and_then(Path::parent).expect("tests are in target/PROFILE/deps");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "elbowroom-agent", "--example", "fuse_rig"]);
+    cargo.args(["build", "--quiet", "--workspace", "--example", "fuse_rig"]);
     if profile.file_name().is_some_and(|name| name == "release") {
         cargo.arg("--release");
     }

@@ -1,5 +1,4 @@
 //! A healthy host with one Docker container, `web`, to make ill by one fact after the other.
-#![allow(dead_code, reason = "each test crate uses a part")]
 
 use elbowroom_doctor::checks::{
     AppliedWrite, CHECKS, CgroupCounters, CgroupFacts, ControllerVersion, DiskCounters, DiskFacts, FixedHeap,

@@ -1,6 +1,5 @@
 //! A disk of a given speed that serves who has most requests under way, and containers on it that obey caps: just enough to
 //! close the loop around a policy.
-#![allow(dead_code, reason = "every test binary uses a part of this")]
 
 use elbowroom_govern::disk::{Cap, DiskGovernor, DiskOrder, DiskSettings};
 use elbowroom_types::claim::Claim;

@@ -1,6 +1,5 @@
 //! Captured hosts (`tests/hosts`) and the containers the page tests put on them.
 #![allow(clippy::disallowed_methods, reason = "tests read fixtures; the crate reads nothing")]
-#![allow(dead_code, reason = "every test binary uses a part of this")]
 
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::id::DeviceNumber;

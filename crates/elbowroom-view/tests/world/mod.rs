@@ -1,5 +1,5 @@
 //! A toy node and the views of its containers, side by side.
-#![allow(dead_code, unreachable_pub, reason = "each test program uses its part")]
+#![allow(unreachable_pub, reason = "tests use it")]
 
 use elbowroom_sim::{GroupRole, NodeProgram, NodeSimulator, ProgramDemand};
 use elbowroom_types::id::CgroupId;
