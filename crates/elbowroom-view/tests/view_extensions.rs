@@ -6,35 +6,14 @@ use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::ViewCeiling;
 use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties, Tick};
-use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu, Percent};
+use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu};
 use elbowroom_view::rules::{CpuRule, ViewChangeReason, ViewDelta, ViewPolicy};
 
 const MEMORY: Bytes = Bytes::gib(64);
 
 /// Everything off, by name, so that a test can switch one on.
 fn bare() -> ViewPolicy {
-    ViewPolicy { policy: CpuRule::Adaptive, ..ViewPolicy::paper() }
-}
-
-/// The paper's steps with the extensions: what these tests are about.
-fn adaptive() -> ViewPolicy {
-    ViewPolicy { policy: CpuRule::Adaptive, ..ViewPolicy::default() }
-}
-
-#[test]
-fn a_bare_adaptive_policy_is_the_paper() {
-    let run = |policy| {
-        let mut world = World::new(policy, 8, MEMORY);
-        let knob = Knob::default();
-        world.container(None, weight(100), a_thread_per_cpu());
-        world.container(None, weight(300), knob.program());
-        let mut changes = world.run(50);
-        knob.turn(8);
-        changes.extend(world.run(50));
-        changes
-    };
-    assert_eq!(run(bare()), run(ViewPolicy::paper()));
-    assert!(!run(ViewPolicy::paper()).is_empty());
+    ViewPolicy { policy: CpuRule::Waterfill, ..ViewPolicy::paper() }
 }
 
 #[test]
@@ -110,7 +89,7 @@ fn memory_is_that_of_the_numa_nodes_it_may_come_from() {
 fn swap_is_what_the_narrowest_group_above_leaves() {
     let gib = |n| Some(Limit::At(Bytes::gib(n)));
     let swap = |pod: CgroupSettings, own: CgroupSettings| {
-        let mut world = World::new(adaptive(), 4, MEMORY);
+        let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
         let pod = world.slice(None, "pod", pod);
         let id = world.container(Some(pod), own, threads(0));
         world.view(id).swap_max
@@ -130,7 +109,7 @@ fn swap_is_what_the_narrowest_group_above_leaves() {
 
 #[test]
 fn a_swap_limit_above_that_changes_is_a_change_of_the_view() {
-    let mut world = World::new(adaptive(), 4, MEMORY);
+    let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
     let swap = |swap_max| CgroupSettings { swap_max: Some(swap_max), ..CgroupSettings::default() };
     let pod = world.slice(None, "pod", swap(Limit::Max));
     let id = world.container(Some(pod), swap(Limit::Max), threads(0));
@@ -143,7 +122,7 @@ fn a_swap_limit_above_that_changes_is_a_change_of_the_view() {
 
 #[test]
 fn a_quota_of_one_and_a_half_shows_two_cpus_and_the_exact_amount() {
-    let mut world = World::new(adaptive(), 8, MEMORY);
+    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
     let id = world.container(None, quota(1_500), threads(8));
     let view = world.view(id);
     assert_eq!((view.cpus, view.cpus_upper, view.millicpu), (2, 2, Millicpu(1_500)));
@@ -152,7 +131,7 @@ fn a_quota_of_one_and_a_half_shows_two_cpus_and_the_exact_amount() {
 
 #[test]
 fn an_unlimited_container_beside_another_has_its_share_and_room_to_grow() {
-    let mut world = World::new(adaptive(), 8, MEMORY);
+    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
     let (a, b) = (
         world.container(None, weight(100), a_thread_per_cpu()),
         world.container(None, weight(300), threads(0)),
@@ -163,24 +142,21 @@ fn an_unlimited_container_beside_another_has_its_share_and_room_to_grow() {
 }
 
 #[test]
-fn slack_where_a_container_cannot_go_is_not_its_slack() {
-    let world = |cpuset_slack| {
-        let mut world = World::new(ViewPolicy { cpuset_slack, ..bare() }, 8, MEMORY);
-        let knob = Knob::default();
-        let programs = [a_thread_per_cpu(), knob.program()];
-        let crowd = programs.map(|program| world.container(None, cpuset("0-3"), program));
-        (0..6).for_each(|_| {
-            world.container(None, weight(100), threads(0));
-        });
-        assert_eq!(world.cpus(&crowd), [1, 1]);
-        world.run(10);
-        let alone = world.cpus(&crowd);
-        knob.turn(4);
-        world.run(20);
-        (alone, world.cpus(&crowd))
+fn time_where_a_container_cannot_go_is_no_room_for_it() {
+    let shown = |cpuset_slack| {
+        let mut limits = [weight(100); 8];
+        limits[0] = cpuset("0-3");
+        let mut views = by_hand(ViewPolicy { cpuset_slack, ..bare() }, &limits);
+        // CPUs 0 to 3 are busy, half of their time with the container, half with what is no container.
+        for n in [1, 2] {
+            let HostEvent::Tick(tick) = tick(n, n * 96_000, &[(1, n * 48_000, 0)]) else { panic!("a tick") };
+            let busy_per_cpu = (0..8).map(|cpu| Micros(if cpu < 4 { n * 24_000 } else { 0 })).collect();
+            views.apply(&HostEvent::Tick(Tick { busy_per_cpu, ..tick }));
+        }
+        views.get(CgroupId(1)).unwrap().cpus
     };
-    assert_eq!(world(false), (vec![4, 1], vec![4, 3]), "idle CPUs elsewhere promise 7 of 4");
-    assert_eq!(world(true), (vec![4, 1], vec![1, 1]), "by their own the crowd is at its fair share");
+    assert_eq!(shown(false), 4, "idle CPUs elsewhere promise all four");
+    assert_eq!(shown(true), 2);
 }
 
 #[test]
@@ -216,38 +192,8 @@ fn idle_siblings_leave_the_sum_and_come_back_into_it() {
 }
 
 #[test]
-fn almost_no_slack_is_no_slack() {
-    let run = |slack_tolerance| {
-        let mut world = World::new(ViewPolicy { slack_tolerance, keep_busy: true, ..bare() }, 20, MEMORY);
-        let id = world.container(None, weight(100), a_thread_per_cpu());
-        world.container(None, weight(100), threads(5));
-        world.run(40);
-        world.view(id).cpus
-    };
-    assert_eq!(run(Percent::whole(0)), 15, "up to the last CPU");
-    assert_eq!(run(Percent::whole(6)), 14, "one CPU of 20 unused is 5 %, and counts as none");
-}
-
-#[test]
-fn a_container_that_fills_the_machine_stays_where_it_is() {
-    let run = |keep_busy| {
-        let mut world = World::new(ViewPolicy { keep_busy, ..bare() }, 8, MEMORY);
-        let knob = Knob::default();
-        let id = world.container(None, weight(100), a_thread_per_cpu());
-        let other = world.container(None, weight(100), knob.follower());
-        world.run(20);
-        let changes = world.run(20).len();
-        knob.turn(8);
-        world.run(20);
-        (changes, world.cpus(&[id, other]))
-    };
-    assert_eq!(run(true), (0, vec![4, 4]), "and gives way when its CPUs are wanted");
-    assert_eq!(run(false), (20, vec![4, 4]), "the paper goes up and down in turn");
-}
-
-#[test]
 fn settings_move_a_view_at_once_and_say_so() {
-    let mut world = World::new(adaptive(), 8, MEMORY);
+    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
     let (id, event) = world.sim.add(None, "a", weight(100), GroupRole::Container(threads(8)));
     let HostEvent::Group(group) = event else { panic!("a group") };
     let mut set = |limits: CgroupSettings| {
@@ -300,7 +246,7 @@ fn who_is_taken_over_keeps_what_he_was_shown_within_his_bounds() {
 
 #[test]
 fn growth_up_to_a_fractional_quota_ends_at_the_exact_amount() {
-    let mut world = World::new(adaptive(), 8, MEMORY);
+    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
     let id = world.container(None, quota(2_500), a_thread_per_cpu());
     (0..7).for_each(|_| {
         world.container(None, weight(100), threads(0));
@@ -308,7 +254,7 @@ fn growth_up_to_a_fractional_quota_ends_at_the_exact_amount() {
     assert_eq!(world.view(id).millicpu, Millicpu(1_000));
     let changes = world.run(10);
     assert_eq!((world.view(id).cpus, world.view(id).millicpu), (3, Millicpu(2_500)));
-    assert_eq!(changes.last().unwrap().what, ViewDelta::Cpu { from: Millicpu(2_000), to: Millicpu(2_500) });
+    assert_eq!(changes.last().unwrap().what, ViewDelta::Cpu { from: Millicpu(1_000), to: Millicpu(2_500) });
 }
 
 #[test]
@@ -322,13 +268,13 @@ fn a_sibling_without_processes_competes_for_nothing_but_the_paper_counts_it() {
         world.views.apply(&HostEvent::Group(CgroupProperties { populated: false, ..group }));
         world.cpus(&[id, created])
     };
-    assert_eq!(run(adaptive()), [8, 4]);
+    assert_eq!(run(ViewPolicy::default()), [8, 4]);
     assert_eq!(run(ViewPolicy::paper()), [4, 4]);
 }
 
 #[test]
 fn ancestors_bind_memory_tighter_than_the_container_itself() {
-    let mut world = World::new(adaptive(), 8, MEMORY);
+    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
     let at = |n| Some(Limit::At(Bytes::gib(n)));
     let pod =
         world.slice(None, "pod", CgroupSettings { memory_max: at(8), memory_high: at(6), ..weight(100) });
@@ -341,7 +287,7 @@ fn ancestors_bind_memory_tighter_than_the_container_itself() {
 fn a_lower_soft_limit_is_followed_only_by_a_view_that_never_grew() {
     let at = |n| Some(Limit::At(Bytes::gib(n)));
     let limits = |soft| CgroupSettings { memory_max: at(20), memory_soft: at(soft), ..weight(100) };
-    let mut world = World::new(adaptive(), 8, MEMORY);
+    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
     let grown = world.container(
         None,
         limits(10),
@@ -385,22 +331,20 @@ fn ticks_out_of_order_decide_nothing() {
 }
 
 #[test]
-fn an_unnamed_container_gives_way_where_slack_is_within_its_tolerance() {
-    let tolerant = ViewPolicy { slack_tolerance: Percent::whole(10), ..bare() };
-    for (policy, cpus) in [(tolerant, 4), (bare(), 5)] {
-        let mut views = by_hand(policy, &[weight(100), weight(100)]);
+fn an_unnamed_container_gives_way_where_there_is_no_slack() {
+    for (others_used, cpus) in [(192_000, 4), (182_400, 5)] {
+        let mut views = by_hand(ViewPolicy::paper(), &[weight(100), weight(100)]);
         views.apply(&tick(1, 0, &[(1, 0, 0), (2, 0, 0)]));
         views.apply(&tick(2, 96_000, &[(1, 96_000, 0)]));
         assert_eq!(views.get(CgroupId(1)).unwrap().cpus, 5);
-        // 5 % of the machine unused; only the other container ran.
-        views.apply(&tick(3, 96_000 + 182_400, &[(2, 182_400, 0)]));
+        views.apply(&tick(3, 96_000 + others_used, &[(2, others_used, 0)]));
         assert_eq!(views.get(CgroupId(1)).unwrap().cpus, cpus);
     }
 }
 
 #[test]
 fn reclaim_is_seen_though_the_machines_cpu_counter_runs_backwards() {
-    let mut world = World::new(adaptive(), 8, MEMORY);
+    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
     let at = |n| Some(Limit::At(Bytes::gib(n)));
     let limits = CgroupSettings { memory_max: at(20), memory_soft: at(10), ..weight(100) };
     let id =
@@ -413,7 +357,7 @@ fn reclaim_is_seen_though_the_machines_cpu_counter_runs_backwards() {
 
 #[test]
 fn what_is_gone_takes_everything_below_it_along() {
-    let mut world = World::new(adaptive(), 8, MEMORY);
+    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
     let pod = world.slice(None, "pod", weight(100));
     let inner = world.slice(Some(pod), "inner", weight(100));
     let inside = world.container(Some(inner), weight(100), threads(1));
@@ -428,7 +372,7 @@ fn what_is_gone_takes_everything_below_it_along() {
 
 #[test]
 fn unplugged_cpus_leave_every_view() {
-    let mut world = World::new(adaptive(), 8, MEMORY);
+    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
     let id = world.container(None, cpuset("2-7"), threads(1));
     let HostEvent::Node(mut node) = world.sim.node() else { panic!("a node") };
     node.online = "0-3".parse().unwrap();
@@ -441,7 +385,7 @@ fn unplugged_cpus_leave_every_view() {
 
 #[test]
 fn a_circle_of_parents_is_cut_open() {
-    let mut world = World::new(adaptive(), 8, MEMORY);
+    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
     let HostEvent::Group(group) = world.sim.add(None, "a", weight(100), GroupRole::Container(threads(1))).1
     else {
         panic!("a group")
@@ -474,7 +418,7 @@ fn a_long_sleep_between_ticks_is_one_period_of_its_real_length() {
 
 #[test]
 fn a_container_without_a_soft_limit_always_shows_its_hard_limit() {
-    let mut world = World::new(adaptive(), 8, Bytes::gib(16));
+    let mut world = World::new(ViewPolicy::default(), 8, Bytes::gib(16));
     let limits = CgroupSettings { memory_max: Some(Limit::At(Bytes::gib(4))), ..weight(100) };
     let id =
         world.container(None, limits, Box::new(|_, _| ProgramDemand { threads: 1, memory: Bytes::gib(3) }));
@@ -486,7 +430,7 @@ fn a_container_without_a_soft_limit_always_shows_its_hard_limit() {
 
 #[test]
 fn an_explanation_reads_as_sentences() {
-    let mut world = World::new(adaptive(), 20, MEMORY);
+    let mut world = World::new(ViewPolicy::default(), 20, MEMORY);
     let id = world.container(None, quota(10_000), a_thread_per_cpu());
     (0..4).for_each(|_| {
         world.container(None, weight(100), threads(0));
@@ -500,7 +444,7 @@ fn an_explanation_reads_as_sentences() {
     );
     assert_eq!(
         explain.changes.last().unwrap().to_string(),
-        "cpu 9 -> 10: it used 100% of 9 CPUs while 264ms of CPU time went unused: one CPU more"
+        "cpu 4 -> 10: it used 100% of 4 CPUs and is busy: max-min fairness gives it 10"
     );
     let text = serde_json::to_string(&explain).unwrap();
     assert_eq!(serde_json::from_str::<elbowroom_view::rules::ViewExplanation>(&text).unwrap(), explain);
@@ -522,7 +466,7 @@ fn only_the_last_twenty_changes_are_kept() {
 
 #[test]
 fn a_container_that_lends_memory_sees_less_and_all_of_it_afterwards() {
-    let mut world = World::new(adaptive(), 8, MEMORY);
+    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
     let limits = CgroupSettings { memory_max: Some(Limit::At(Bytes::gib(8))), ..weight(100) };
     let (id, other) = (world.container(None, limits, threads(0)), world.container(None, limits, threads(0)));
     let view_ceiling =

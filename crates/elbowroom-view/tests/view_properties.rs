@@ -9,7 +9,7 @@ use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::sample::{
     CgroupProperties, CgroupSettings, CpuMax, HostEvent, NodeProperties, Tick, Usage,
 };
-use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu, Percent};
+use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu};
 use elbowroom_view::rules::{CpuRule, View, ViewChange, ViewDelta, ViewPolicy, ViewTable, cpu, memory};
 use proptest::collection::vec;
 use proptest::option;
@@ -113,20 +113,15 @@ fn hostile_event() -> impl Strategy<Value = HostEvent> {
 }
 
 fn policy() -> impl Strategy<Value = ViewPolicy> {
-    let rule = prop_oneof![Just(CpuRule::Paper), Just(CpuRule::Adaptive), Just(CpuRule::Waterfill)];
-    let tolerance = (0u16..4).prop_map(|n| Percent::whole(10 * n));
-    (rule, tolerance, any::<[bool; 5]>()).prop_map(
-        |(policy, slack_tolerance, [hierarchy, cpuset_slack, idle_siblings, keep_busy, memory_promises])| {
-            ViewPolicy {
-                policy,
-                hierarchy,
-                cpuset_slack,
-                idle_siblings,
-                keep_busy,
-                slack_tolerance,
-                memory_promises,
-                ..ViewPolicy::default()
-            }
+    let rule = prop_oneof![Just(CpuRule::Paper), Just(CpuRule::Waterfill)];
+    (rule, any::<[bool; 4]>()).prop_map(
+        |(policy, [hierarchy, cpuset_slack, idle_siblings, memory_promises])| ViewPolicy {
+            policy,
+            hierarchy,
+            cpuset_slack,
+            idle_siblings,
+            memory_promises,
+            ..ViewPolicy::default()
         },
     )
 }

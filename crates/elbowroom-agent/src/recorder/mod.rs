@@ -1,7 +1,7 @@
 //! The black box: what the agent knew, second by second, in a bounded ring of files.
 //!
 //! ```text
-//! Snapshot ─► parts ─► core::delta::Encoder ─► deflate ─► frame (length, CRC32C) ─► segment ─► the oldest segment goes
+//! Snapshot ─► parts ─► delta::Encoder ─► deflate ─► frame (length, CRC32C) ─► segment ─► the oldest segment goes
 //! ```
 //!
 //! A directory holds *segments*, files of at most a sixteenth of the ring, named by a number that only grows. A segment is a

@@ -21,7 +21,7 @@
 use super::ViewPolicy;
 use super::hierarchy::Nanocpu;
 use elbowroom_types::sample::CpuMax;
-use elbowroom_types::unit::{Limit, Micros, Millicpu, Percent};
+use elbowroom_types::unit::{Limit, Micros, Millicpu};
 use serde::{Deserialize, Serialize};
 
 /// The range of effective CPU, in whole CPUs; `1 <= lower <= upper`.
@@ -45,9 +45,9 @@ pub struct Slack {
 }
 
 impl Slack {
-    /// The paper's `p_slack > 0`, where up to `tolerance` of the capacity counts as none.
-    pub const fn is_some(&self, tolerance: Percent) -> bool {
-        tolerance.exceeded_by(self.unused.get(), self.capacity.get() as u128)
+    /// The paper's `p_slack > 0`.
+    pub const fn is_some(&self) -> bool {
+        self.unused.get() > 0
     }
 }
 
@@ -69,7 +69,7 @@ pub fn bounds(quota: Limit<Millicpu>, allowed: u32, fair: Nanocpu) -> CpuBounds 
 /// ```
 ///
 /// `used` is the CPU time of the container in `period`, `slack` that of the CPUs it may use. `E` outside `bounds` comes
-/// back inside them. Differs from the paper where [`ViewPolicy::slack_tolerance`] and [`ViewPolicy::keep_busy`] say so.
+/// back inside them.
 pub fn step(
     e: u32,
     bounds: CpuBounds,
@@ -80,11 +80,11 @@ pub fn step(
 ) -> u32 {
     let e = e.clamp(bounds.lower, bounds.upper);
     let busy = is_busy(used, e, period, policy);
-    if slack.is_some(policy.slack_tolerance) {
+    if slack.is_some() {
         if busy && e < bounds.upper {
             return e + 1;
         }
-    } else if e > bounds.lower && !(busy && policy.keep_busy) {
+    } else if e > bounds.lower {
         return e - 1;
     }
     e
@@ -169,23 +169,6 @@ mod tests {
         check_step(paper, 10, 0, 0, 9);
         check_step(paper, 4, 100, 0, 4);
         check_step(paper, 10, 0, 1, 10);
-    }
-
-    #[test]
-    fn slack_within_tolerance_is_no_slack() {
-        let tolerant = &ViewPolicy { slack_tolerance: Percent::whole(2), ..ViewPolicy::paper() };
-        let two_percent = 20 * T.get() / 50;
-        check_step(tolerant, 5, 100, two_percent, 4);
-        check_step(tolerant, 5, 100, two_percent + 1, 6);
-        check_step(&ViewPolicy::paper(), 5, 100, two_percent, 6);
-    }
-
-    #[test]
-    fn a_busy_container_keeps_what_it_was_given() {
-        let keep = &ViewPolicy { keep_busy: true, ..ViewPolicy::paper() };
-        check_step(keep, 10, 96, 0, 10);
-        check_step(keep, 10, 95, 0, 9);
-        check_step(&ViewPolicy::paper(), 10, 96, 0, 9);
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use super::cpu::{self, Slack};
 use super::{View, memory};
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::id::CgroupId;
-use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu, Percent};
+use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -92,8 +92,6 @@ pub enum ViewChangeReason {
     NoSlack {
         /// Unused CPU time it could reach.
         slack: Slack,
-        /// What part of the capacity counts as none.
-        tolerance: Percent,
         /// Where it ends.
         lower: u32,
     },
@@ -145,11 +143,9 @@ impl fmt::Display for ViewChangeReason {
             Self::Busy { load, slack } => {
                 write!(f, "it used {load} while {} of CPU time went unused: one CPU more", slack.unused)
             }
-            Self::NoSlack { slack, tolerance, lower } => write!(
-                f,
-                "{} of {} of CPU time went unused, and up to {tolerance} counts as none: one CPU less, towards {lower}",
-                slack.unused, slack.capacity
-            ),
+            Self::NoSlack { slack, lower } => {
+                write!(f, "none of {} of CPU time went unused: one CPU less, towards {lower}", slack.capacity)
+            }
             Self::Fairness { load, gets, busy: true } => {
                 write!(f, "it used {load} and is busy: max-min fairness gives it {gets}")
             }
@@ -346,8 +342,8 @@ mod tests {
             "it used 97% of 3 CPUs while 412ms of CPU time went unused: one CPU more",
         );
         check(
-            ViewChangeReason::NoSlack { slack, tolerance: Percent::whole(2), lower: 4 },
-            "412ms of 480ms of CPU time went unused, and up to 2% counts as none: one CPU less, towards 4",
+            ViewChangeReason::NoSlack { slack: Slack { unused: Micros::ZERO, ..slack }, lower: 4 },
+            "none of 480ms of CPU time went unused: one CPU less, towards 4",
         );
         check(
             ViewChangeReason::Reclaim { free: Bytes::mib(90), low_mark: Bytes::mib(120) },

@@ -10,8 +10,6 @@ pub enum CpuRule {
     /// Algorithm 1 as printed: one CPU up or down per period, a flat sum over all containers, any slack is slack. The
     /// extensions of [`ViewPolicy`] are off, whatever their fields say.
     Paper,
-    /// The same steps, with the extensions that [`ViewPolicy`] switches on.
-    Adaptive,
     /// Effective CPU is what weighted max-min fairness would give now: there in one or two periods, where single steps
     /// need dozens on a big machine, and right for programs that do not follow their view: they leave no slack to find. See
     /// [`super::waterfill`] and `docs/decisions/0005-default-rule.md`.
@@ -30,8 +28,8 @@ pub struct ViewPolicy {
     /// (`docs/decisions/0031-memory-of-groups.md`). Off: by its own settings, among all containers of the machine, as if
     /// they were siblings.
     pub hierarchy: bool,
-    /// Look for unused CPU time only on the CPUs that the container may use, where ticks carry per-CPU times. Off:
-    /// unused time anywhere makes room, also where the container cannot go.
+    /// Measure CPU time on the CPUs that the container may use, where ticks carry per-CPU times. Off: all CPUs count, also those
+    /// where the container cannot go.
     pub cpuset_slack: bool,
     /// Leave groups that used no CPU time for [`ViewPolicy::idle_after`] out of the sum behind LOWER.
     ///
@@ -42,12 +40,6 @@ pub struct ViewPolicy {
     /// How long a group must use nothing before it counts as idle.
     #[serde(with = "elbowroom_types::unit::duration")]
     pub idle_after: Micros,
-    /// Unused CPU time up to this part of what a period holds counts as none: a real measurement is never exactly zero,
-    /// as clocks of different CPUs are read one after another and a CPU passes through idle between two tasks.
-    pub slack_tolerance: Percent,
-    /// Without slack, take no CPU from a container that is busy: it was just given all it is shown. Off: the paper, where
-    /// one that fills an otherwise empty machine goes down by one CPU, finds slack, and goes up again, for ever.
-    pub keep_busy: bool,
     /// Count effective memory that was granted and is not filled yet as taken, and divide what is left among all that ask
     /// in one period. Off: the paper, where containers that fill slowly are promised more than there is, and are all
     /// thrown back to their soft limits when they come for it.
@@ -69,8 +61,6 @@ impl ViewPolicy {
             cpuset_slack: false,
             idle_siblings: false,
             idle_after: Micros::secs(1),
-            slack_tolerance: Percent::whole(0),
-            keep_busy: false,
             memory_promises: false,
             cpu_busy: Percent::whole(95),
             memory_pressed: Percent::whole(90),
@@ -88,7 +78,7 @@ impl ViewPolicy {
                 memory_step: self.memory_step,
                 ..Self::paper()
             },
-            CpuRule::Adaptive | CpuRule::Waterfill => self,
+            CpuRule::Waterfill => self,
         }
     }
 }
@@ -99,8 +89,6 @@ impl Default for ViewPolicy {
             policy: CpuRule::Waterfill,
             hierarchy: true,
             cpuset_slack: true,
-            slack_tolerance: Percent::whole(2),
-            keep_busy: true,
             memory_promises: true,
             ..Self::paper()
         }
@@ -113,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_policy_reads_as_people_write_it() {
-        let text = r#"{"policy": "waterfill", "idle_after": "250ms", "slack_tolerance": "0.5%"}"#;
+        let text = r#"{"policy": "waterfill", "idle_after": "250ms", "memory_step": "0.5%"}"#;
         let policy: ViewPolicy = serde_json::from_str(text).unwrap();
         assert_eq!((policy.policy, policy.idle_after), (CpuRule::Waterfill, Micros::millis(250)));
         assert_eq!(policy.cpu_busy, Percent::whole(95), "the rest are defaults");
@@ -125,11 +113,20 @@ mod tests {
             r#"{"hierachy": true}"#,
             r#"{"cpu_busy": 95}"#,
             r#"{"cpu_busy": "95"}"#,
-            r#"{"policy": "best"}"#,
             r#"{"idle_after": "1"}"#,
         ] {
             assert!(serde_json::from_str::<ViewPolicy>(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_rule_that_does_not_exist_is_refused_with_those_that_do() {
+        let refused =
+            serde_json::from_str::<ViewPolicy>(r#"{"policy": "adaptive"}"#).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("unknown variant `adaptive`, expected `paper` or `waterfill`"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl ViewTable {
                 },
                 false => on_all,
             };
-            pool.has_slack = pool.slack.is_some(self.policy.slack_tolerance);
+            pool.has_slack = pool.slack.is_some();
         }
     }
 
@@ -152,11 +152,7 @@ impl ViewTable {
         let because = if e > view.cpus {
             ViewChangeReason::Busy { load: CpuUtilization { used, period: length, cpus: view.cpus }, slack }
         } else {
-            ViewChangeReason::NoSlack {
-                slack,
-                tolerance: self.policy.slack_tolerance,
-                lower: view.cpus_lower,
-            }
+            ViewChangeReason::NoSlack { slack, lower: view.cpus_lower }
         };
         changes.extend(slot.set_cpus(e, at, because));
     }
