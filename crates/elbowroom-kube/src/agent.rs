@@ -232,7 +232,7 @@ mod tests {
         let document = include_str!("../../elbowroom-agent/src/http/openapi.json");
         let document: serde_json::Value = serde_json::from_str(document).unwrap();
         for (schema, fields) in [
-            ("Snapshot", &["time_unix_ms", "containers", "alerts"][..]),
+            ("AgentSnapshot", &["time_unix_ms", "containers", "alerts"][..]),
             ("ContainerView", &["id", "name", "pod", "labels", "labels_by", "disk", "memory"]),
             ("AlertView", &["kind", "severity", "topic", "text", "disk_name", "container", "since_unix_ms"]),
         ] {
