@@ -287,16 +287,6 @@ def test_watching_goes_on_until_it_is_told_to_stop(binary, agents):
         watching.stdout.close()
 
 
-def test_a_simulated_fleet_is_the_same_for_the_same_seed(binary):
-    words = ["--simulate", "4", "--seed", "7"]
-    first, second = asked(binary, *words, code=0), asked(binary, *words, code=0)
-    assert first["rules"] == second["rules"] != asked(binary, "--simulate", "4", "--seed", "8", code=0)["rules"]
-    outcomes = {json.dumps(one["rule"]): one["outcome"] for one in first["rules"]}
-    assert outcomes['"nobody"']["added"] == 0 and outcomes['"requests"']["broken_steps"] == 0
-    assert "let in where" in fleet(binary, *words, code=0).stdout.lower()
-    assert "--simulate" in fleet(binary, "--simulate", "0", code=2).stderr
-
-
 def test_a_large_fleet_is_read_and_ranked(binary, agents, start, tmp_path):
     """As many nodes as ELBOWROOM_FLEET_NODES says, all of them one agent. Writes to ELBOWROOM_FLEET_RESULTS where that is set."""
     count = int(os.environ.get("ELBOWROOM_FLEET_NODES", "500"))
