@@ -2,7 +2,7 @@
 //! whichever of them dies again, at once the first time and never giving up.
 //!
 //! It holds the descriptors and decides nothing. When it is killed itself, the two others start a new one, to which they
-//! hand what they hold; it finds them through the roles they have ([`crate::view_server::role_lock`]) and watches them through
+//! hand what they hold; it finds them through the roles they have ([`crate::view_server::roles`]) and watches them through
 //! pidfds, which need no kinship. Only when all three die at the same moment is the connection lost: the next
 //! `elbowroom agent` removes the dead mount and starts afresh.
 

@@ -135,11 +135,11 @@ pub enum ControlResponse {
     List(Vec<ContainerView>),
     /// Answer to [`ControlRequest::Show`] and to everything that does something to a container.
     Container(Box<ContainerView>),
-    /// Answer to [`ControlRequest::ViewExplanation`].
+    /// Answer to [`ControlRequest::Explain`].
     Explain(Box<Explanation>),
-    /// Answer to [`ControlRequest::PrepareRequest`].
+    /// Answer to [`ControlRequest::Prepare`].
     Prepared(PreparedView),
-    /// Answer to [`ControlRequest::LaunchRequest`].
+    /// Answer to [`ControlRequest::Launch`].
     Launch(LaunchGrant),
     /// Answer to [`ControlRequest::Disks`].
     Disks(Box<DisksReport>),
@@ -149,9 +149,9 @@ pub enum ControlResponse {
     Alerts(Box<AlertsReport>),
     /// Answer to [`ControlRequest::Findings`].
     Findings(Box<FindingsReport>),
-    /// Answer to [`ControlRequest::AgentStatus`].
+    /// Answer to [`ControlRequest::Status`].
     Status(Box<AgentStatus>),
-    /// Answer to [`ControlRequest::AgentSnapshot`].
+    /// Answer to [`ControlRequest::Snapshot`].
     Snapshot(Box<AgentSnapshot>),
     /// Answer to [`ControlRequest::Profiles`]: the newest first.
     Profiles(Vec<StoredProfile>),
@@ -239,7 +239,7 @@ pub struct ProbeView {
     pub problem: Option<String>,
 }
 
-/// Answer to [`ControlRequest::ViewExplanation`].
+/// Answer to [`ControlRequest::Explain`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Explanation {
@@ -286,7 +286,7 @@ pub struct MemoryReport {
     pub alerts: Vec<AlertView>,
 }
 
-/// Answer to [`ControlRequest::AgentSnapshot`]: what the agent knew at one moment.
+/// Answer to [`ControlRequest::Snapshot`]: what the agent knew at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AgentSnapshot {

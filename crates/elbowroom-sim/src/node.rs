@@ -105,7 +105,7 @@ impl NodeSimulator {
         HostEvent::Node(self.node.clone())
     }
 
-    /// A group, as an event. Its identity is [`HostEvent::CgroupProperties`]'s; groups get theirs in sequence.
+    /// A group, as an event. Its identity is [`HostEvent::Group`]'s; groups get theirs in sequence.
     pub fn add(
         &mut self,
         parent: Option<CgroupId>,

@@ -123,7 +123,7 @@ pub struct OrderCompletion {
     pub what: OrderKind,
     /// What came of it.
     pub outcome: OrderOutcome,
-    /// How much its usage fell by it; zero except for [`OrderKind::ReclaimRequest`].
+    /// How much its usage fell by it; zero except for [`OrderKind::Reclaim`].
     pub reclaimed: Bytes,
 }
 
@@ -131,11 +131,11 @@ pub struct OrderCompletion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OrderKind {
-    /// [`MemoryOrder::ReclaimProtection`].
+    /// [`MemoryOrder::Protect`].
     Protect,
-    /// [`MemoryOrder::ReclaimRequest`].
+    /// [`MemoryOrder::Reclaim`].
     Reclaim,
-    /// [`MemoryOrder::MemoryHighLease`] and [`MemoryOrder::Release`].
+    /// [`MemoryOrder::Lease`] and [`MemoryOrder::Release`].
     Lease,
 }
 
@@ -168,7 +168,7 @@ pub enum MemoryOrder {
     /// Hold a container back from growing, for a short time: a leased limit (v2 `memory.high`), never below what it uses less
     /// what was just reclaimed, never on the hard limit. Renewed every period while it is to last.
     Lease(MemoryHighLease),
-    /// End the last [`Self::MemoryHighLease`] of a container now.
+    /// End the last [`Self::Lease`] of a container now.
     Release(CgroupId),
     /// What the container's view shows as effective memory is at most this, from now on.
     ViewCeiling(ViewCeiling),

@@ -82,7 +82,7 @@ impl AlertDispatcher {
         self.register.record(alert);
     }
 
-    /// Whether [`Self::look`] is due.
+    /// Whether [`Self::check_node`] is due.
     pub(super) fn is_due(&self, now: Micros) -> bool {
         now >= self.check_at
     }

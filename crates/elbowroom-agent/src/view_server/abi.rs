@@ -83,7 +83,7 @@ pub enum FuseOp<'a> {
     Malformed(u32),
 }
 
-/// Body of [`FuseOp::InitRequest`]: `struct fuse_init_in`.
+/// Body of [`FuseOp::Init`]: `struct fuse_init_in`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitRequest {
     /// The kernel's major version.
@@ -241,7 +241,7 @@ pub struct NodeAttr {
     pub time: u64,
 }
 
-/// Answer to [`FuseOp::InitRequest`]: `struct fuse_init_out`.
+/// Answer to [`FuseOp::Init`]: `struct fuse_init_out`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitReply {
     /// Largest readahead, in bytes.

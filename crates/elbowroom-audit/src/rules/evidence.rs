@@ -55,7 +55,7 @@ pub struct ElfEvidence {
     pub defines: BTreeSet<String>,
     /// Sources whose names are in its bytes.
     pub mentions: BTreeSet<ResourceSource>,
-    /// Texts of [`super::detect::marks`] that are in its bytes, each with the version that follows, if one does.
+    /// Texts of [`super::detect::marker_texts`] that are in its bytes, each with the version that follows, if one does.
     pub marks: BTreeMap<String, Option<String>>,
     /// Written in Go.
     pub go: Option<GoBuild>,

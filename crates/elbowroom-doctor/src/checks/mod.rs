@@ -9,7 +9,7 @@
 //! healthy containers look like.
 //!
 //! Terminology: the four pitfalls are those of *Taming Memory Related Performance Pitfalls in Linux Cgroups* (ICNC'17); a
-//! *note* ([`Severity::Info`]) is true and harms nobody now.
+//! *note* ([`elbowroom_types::finding::Severity::Info`]) is true and harms nobody now.
 //!
 //! Properties: idle containers, however many and however they are limited, give no warning; a fix never lowers a limit,
 //! switches swap off or kills; what a fix of a pitfall writes removes the finding that suggested it.

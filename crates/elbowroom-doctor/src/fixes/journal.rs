@@ -130,7 +130,7 @@ impl Journal {
         Ok(entries)
     }
 
-    /// Every write of every fix that can still be in force, for [`crate::facts::look`].
+    /// Every write of every fix that can still be in force, for [`crate::facts::collect_facts`].
     ///
     /// # Errors
     /// Those of [`Journal::entries`].

@@ -24,7 +24,7 @@ const MAX_REMEMBERED: usize = 1_000;
 /// The governor of all disks of a machine: a pure state machine over events.
 ///
 /// The same events give the same orders. Containers are those that [`HostEvent::Group`] told of; the rest is left out, as are
-/// disks without an [`HostEvent::DiskProperties`]. Nothing can fail: numbers that cannot be true saturate.
+/// disks without an [`HostEvent::Disk`]. Nothing can fail: numbers that cannot be true saturate.
 #[derive(Debug)]
 pub struct DiskGovernor {
     settings: DiskSettings,

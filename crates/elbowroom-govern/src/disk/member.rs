@@ -41,9 +41,9 @@ pub(super) struct DiskMember {
     pub(super) budget_at_order: f64,
     pub(super) held_by: LimitedBy,
     pub(super) decisions: VecDeque<Cap>,
-    /// What [`super::Policy::Aridac`] knows of it.
+    /// What [`super::DiskPolicy::Aridac`] knows of it.
     pub(super) samples: aridac::UtilisationQueue,
-    /// What [`super::Policy::Lifeline`] knows of it.
+    /// What [`super::DiskPolicy::Lifeline`] knows of it.
     pub(super) demand: DiskDemand,
 }
 

@@ -17,9 +17,9 @@ pub struct DiskSettings {
     pub period: Micros,
     /// Disks that are governed, as glob patterns of names below `/sys/block`. Empty: every disk that containers use.
     pub devices: Vec<String>,
-    /// Constants of [`DiskPolicy::AridacSettings`].
+    /// Constants of [`DiskPolicy::Aridac`].
     pub aridac: AridacSettings,
-    /// Constants of [`DiskPolicy::LifelineSettings`].
+    /// Constants of [`DiskPolicy::Lifeline`].
     pub lifeline: LifelineSettings,
 }
 
@@ -49,7 +49,7 @@ pub enum DiskPolicy {
     Lifeline,
 }
 
-/// Constants of [`DiskPolicy::AridacSettings`], the paper's where it names them.
+/// Constants of [`DiskPolicy::Aridac`], the paper's where it names them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AridacSettings {
@@ -81,7 +81,7 @@ mod max_disk_io {
     }
 }
 
-/// Constants of [`DiskPolicy::LifelineSettings`].
+/// Constants of [`DiskPolicy::Lifeline`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LifelineSettings {

@@ -31,7 +31,7 @@ const IDLE_AFTER: Micros = Micros::secs(10);
 
 /// The governor of a machine's memory: a pure state machine over events.
 ///
-/// The same events give the same orders. Containers are those that [`HostEvent::CgroupProperties`] told of, the outermost where one is inside
+/// The same events give the same orders. Containers are those that [`HostEvent::Group`] told of, the outermost where one is inside
 /// another. Nothing can fail: numbers that cannot be true saturate.
 #[derive(Debug)]
 pub struct MemoryGovernor {

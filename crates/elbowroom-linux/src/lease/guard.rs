@@ -79,7 +79,7 @@ pub fn restore(dir: &Path) -> Result<RestoreReport, LeaseError> {
     }
 }
 
-/// Watches over the leases of another process: [`LeaseGuard::look`] once per [`HEARTBEAT_INTERVAL`], and at once when that process ends.
+/// Watches over the leases of another process: [`LeaseGuard::check`] once per [`HEARTBEAT_INTERVAL`], and at once when that process ends.
 #[derive(Debug)]
 pub struct LeaseGuard {
     dir: PathBuf,

@@ -8,7 +8,7 @@
 //! [`NamespaceRoot::plan`] works out from the container's own mountinfo and cgroup which file goes where, and [`NamespaceRoot::attach`] mounts
 //! each one: `open_tree(OPEN_TREE_CLONE)` on the host, then, on a thread of its own that has entered the container's mount
 //! namespace, `openat2` of the target and `move_mount` onto it. A process that is already in the namespace (an OCI hook, the
-//! child of `elbowroom run`) starts from [`NamespaceRoot::here`]. The mounts die with the namespace: nothing to clean up.
+//! child of `elbowroom run`) starts from [`NamespaceRoot::of_this_process`]. The mounts die with the namespace: nothing to clean up.
 //!
 //! **Properties** (each has a live test of about the same name)
 //! - All or nothing: when one mount fails, those this call made are taken away again.
@@ -23,7 +23,7 @@
 //!
 //! Needs Linux 5.8 (`openat2`, `STATX_MNT_ID`) and CAP_SYS_ADMIN; 5.12 for view pages, 6.5 for replacing without a window. A
 //! container whose *root filesystem* is its own FUSE server can delay path walks: callers that must not wait use a thread, and one
-//! that is to end when it is killed leaves it nothing open ([`crate::process::leave_open_files`]).
+//! that is to end when it is killed leaves it nothing open.
 
 mod attach;
 pub mod mountinfo;

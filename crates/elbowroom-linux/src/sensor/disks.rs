@@ -67,7 +67,7 @@ impl Sensor {
         self.disks.host_read_at = None;
     }
 
-    /// One period's measurements of disks: [`HostEvent::DiskProperties`] and [`HostEvent::DiskGone`] for what changed, [`HostEvent::IoLimits`] for
+    /// One period's measurements of disks: [`HostEvent::Disk`] and [`HostEvent::DiskGone`] for what changed, [`HostEvent::IoLimits`] for
     /// each container that is met on a disk for the first time, and again every now and then, and an [`HostEvent::DiskTick`] at the
     /// end. `now` is the monotonic clock's. Only containers that [`Sensor::start`] or [`Sensor::changes`] told of are read. Files do
     /// not say whose a limit is: whoever sets some has to know his own again.

@@ -3,7 +3,7 @@
 //! Problem: a node has hundreds of containers, and a view is worth what its freshest number is worth; yet reading every
 //! counter of every container every period costs a whole per cent of a CPU per few hundred containers.
 //!
-//! Approach: structure and settings come from notifications ([`crate::watcher`]) with a rescan spread over 30 s behind them, so
+//! Approach: structure and settings come from notifications ([`crate::watch`]) with a rescan spread over 30 s behind them, so
 //! no tick ever opens a directory. Counters are read with `pread` on files kept open, of the groups that may have changed:
 //! the [`ActivitySource`] says which.
 //!
@@ -218,7 +218,7 @@ impl Sensor {
     }
 
     /// What changed since the last call: notifications that arrived, what ticks stumbled on, and the part of the rescan that
-    /// is due. Does not wait. Call when [`Sensor::as_fd`] is readable and at least once a period.
+    /// is due. Does not wait. Call when [`Sensor::fd`] is readable and at least once a period.
     pub fn changes(&mut self) -> Vec<HostEvent> {
         let mut events = Vec::new();
         self.check_node(&mut events);

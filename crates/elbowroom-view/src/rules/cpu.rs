@@ -53,7 +53,7 @@ impl Slack {
 
 /// `LOWER = min(L/t, |M|, ceil(w / sum_w * P))` and `UPPER = min(L/t, |M|)`.
 ///
-/// `fair` is `w / sum_w * P`, from [`super::hierarchy::standings`]; `allowed` is `|M|`.
+/// `fair` is `w / sum_w * P`, from [`super::hierarchy::entitlements`]; `allowed` is `|M|`.
 /// Differs from the paper: `L/t` is rounded up, so that a quota of a fraction of a CPU still counts as one.
 pub fn bounds(quota: Limit<Millicpu>, allowed: u32, fair: Nanocpu) -> CpuBounds {
     let limit = quota.value().map_or(u32::MAX, Millicpu::cpus_ceil);

@@ -41,7 +41,7 @@ pub struct MemoryBounds {
     pub hard: Bytes,
 }
 
-/// What limits the memory of a container, as settings say it; see [`elbowroom_types::sample::Limits`].
+/// What limits the memory of a container, as settings say it; see [`elbowroom_types::sample::CgroupSettings`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ViewMemoryLimits {
     /// Tightest hard limit of the container and its ancestors.

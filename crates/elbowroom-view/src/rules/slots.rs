@@ -73,7 +73,7 @@ impl ViewSlot {
         Some(self.record(what, at, because))
     }
 
-    /// Keeps a change for [`super::Explain`].
+    /// Keeps a change for [`super::ViewExplanation`].
     pub(super) fn record(&mut self, what: ViewDelta, at: Micros, because: ViewChangeReason) -> ViewChange {
         let change = ViewChange { id: self.group.id, at, what, because };
         if self.history.len() == MAX_VIEW_CHANGES {

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 /// The views of all containers of one machine.
 ///
 /// A function of the events it was given: the same events give the same views and the same changes, in the same order.
-/// Settings ([`HostEvent::NodeProperties`], [`HostEvent::CgroupProperties`], [`HostEvent::Gone`]) move the bounds and cost a pass over all groups; a
+/// Settings ([`HostEvent::Node`], [`HostEvent::Group`], [`HostEvent::Gone`]) move the bounds and cost a pass over all groups; a
 /// [`HostEvent::Tick`] moves containers inside them. By [`super::CpuRule::Waterfill`] it costs a pass over all groups too; by the other rules,
 /// and for memory, a few comparisons for each group it names and for each container
 /// that is above LOWER without slack, pressed for memory, or above its soft limit during reclaim, and while one is pressed

@@ -1,4 +1,4 @@
-//! Ways into a container's programs beside files, where its labels ask for them ([`elbowroom_types::request_launch`]): the wrapper adds
+//! Ways into a container's programs beside files, where its labels ask for them ([`elbowroom_types::launch`]): the wrapper adds
 //! variables to the bundle's environment, the hook mounts the files they name.
 
 use super::bundle;

@@ -1,7 +1,7 @@
 //! What each program reads: one row for a program, a resource and a range of versions.
 //!
 //! Rows say where a program looks and when; whether that is right follows from whose numbers are there
-//! ([`ResourceSource::shows`]), so no verdict is written down here. Where `reads` names several sources the program takes the least
+//! ([`ResourceSource::scope`]), so no verdict is written down here. Where `reads` names several sources the program takes the least
 //! of them, or the first that is there: one that shows the container is enough.
 //!
 //! `tests/live/test_audit.py` runs programs under strace and compares what they open with these rows; `docs/audit-evidence.md`

@@ -16,7 +16,7 @@
 //!    (*admission*), so a burst that hurts others never becomes what it is owed.
 //! 5. [`allocate`]: GUARD (everything except the others' lifelines, at once) while there is room, SHARE when there is not. No
 //!    limits at all while one container uses the disk, or nobody had to share it for ten minutes.
-//! 6. [`brake`]: limits that hold everybody up while the disk is idle go, and stay away for five minutes.
+//! 6. [`inversion_detector`]: limits that hold everybody up while the disk is idle go, and stay away for five minutes.
 //!
 //! Limits are kept only on containers that use the disk or did so within ten minutes. Containers of class `latency` get none
 //! while there is room, and never one below one and a half of what they did within the last minute: a throttled request waits for
