@@ -22,7 +22,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 /// Where the file is looked for when `--config` does not say.
-pub const DEFAULT_PATH: &str = "/etc/elbowroom/elbowroom.toml";
+pub(crate) const DEFAULT_PATH: &str = "/etc/elbowroom/elbowroom.toml";
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -200,7 +200,7 @@ impl ContainerSettings {
     }
 
     /// Why a container gets no view but by hand; the operator's word goes before its maker's.
-    pub fn view_refusal(&self, container: &ContainerIdentity) -> Option<&'static str> {
+    pub(crate) fn view_refusal(&self, container: &ContainerIdentity) -> Option<&'static str> {
         match container.labels.views {
             _ if self.excludes(container) => Some("excluded by configuration"),
             Some(false) => Some("its label elbowroom.dev/views is off"),
@@ -209,13 +209,13 @@ impl ContainerSettings {
     }
 
     /// Why a container gets no view as soon as it is seen.
-    pub fn auto_attach_refusal(&self, container: &ContainerIdentity) -> Option<&'static str> {
+    pub(crate) fn auto_attach_refusal(&self, container: &ContainerIdentity) -> Option<&'static str> {
         let asked_for = self.attach || container.labels.views == Some(true);
         self.view_refusal(container).or_else(|| (!asked_for).then_some("containers.attach is off"))
     }
 
     /// What a container that is about to be made is given.
-    pub fn launch_plan(&self, container: &ContainerIdentity) -> LaunchPlan {
+    pub(crate) fn launch_plan(&self, container: &ContainerIdentity) -> LaunchPlan {
         let plan = LaunchPlan::new(&container.labels, self.attach, self.env);
         match self.view_refusal(container) {
             _ if self.excludes(container) => LaunchPlan::default(),
@@ -225,12 +225,12 @@ impl ContainerSettings {
     }
 
     /// Whether a container is to be left alone.
-    pub fn excludes(&self, container: &ContainerIdentity) -> bool {
+    pub(crate) fn excludes(&self, container: &ContainerIdentity) -> bool {
         self.excludes_named(&container.id, container.name.as_deref())
     }
 
     /// The same, by its identifier and the name people use.
-    pub fn excludes_named(&self, id: &str, name: Option<&str>) -> bool {
+    pub(crate) fn excludes_named(&self, id: &str, name: Option<&str>) -> bool {
         let fits = |pattern: &String| {
             glob::matches(pattern, id) || name.is_some_and(|name| glob::matches(pattern, name))
         };
@@ -271,7 +271,7 @@ impl AgentConfig {
     }
 
     /// What a container that is about to be made is given beside its view.
-    pub fn launch_grant(&self, made: LaunchRequest) -> LaunchGrant {
+    pub(crate) fn launch_grant(&self, made: LaunchRequest) -> LaunchGrant {
         let labels = made.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         let labels = ContainerLabels::parse(labels, self.containers.labels);
         let made = ContainerIdentity {

@@ -11,7 +11,7 @@ pub mod alerts;
 pub mod config;
 pub mod dashboard;
 pub mod engines;
-pub mod fnv;
+pub(crate) mod fnv;
 pub mod history;
 pub mod http;
 pub mod java;

@@ -221,7 +221,7 @@ pub fn pressure(text: &str) -> Result<Pressure, Malformed> {
 }
 
 /// A line of `/proc/diskstats`: number and name of a disk or a partition, and its counters.
-pub type DiskLine<'a> = (DeviceNumber, &'a str, DiskStat);
+pub(crate) type DiskLine<'a> = (DeviceNumber, &'a str, DiskStat);
 
 /// `/proc/diskstats` (`Documentation/admin-guide/iostats.rst`), in its order. Sectors there are 512 bytes on every disk.
 /// Discards and flushes are not kept.

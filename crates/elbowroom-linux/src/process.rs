@@ -19,7 +19,7 @@ pub fn start_time(pid: i32) -> Option<Micros> {
 
 /// The place of a container's first process among all of its processes: the outermost one that is number 1 in a pid namespace of its
 /// own, else the oldest. `None` when all of them have ended.
-pub fn first_process_index(root: &Root, pids: &[i32]) -> Option<usize> {
+pub(crate) fn first_process_index(root: &Root, pids: &[i32]) -> Option<usize> {
     let ages = pids.iter().enumerate().filter_map(|(at, pid)| Some((init_rank(root, *pid)?, at)));
     ages.min().map(|(_, at)| at)
 }

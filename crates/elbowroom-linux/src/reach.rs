@@ -17,9 +17,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Most processes that are looked at.
-pub const MAX_PROCESSES: usize = 512;
+pub(crate) const MAX_PROCESSES: usize = 512;
 /// How long looking may take.
-pub const TIME_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(2);
 /// Most of one file that is read, in bytes: areas of a process with 100,000 of them.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 /// Most open files of a process that are looked at, for the agent's jar.

@@ -49,7 +49,7 @@ impl ProfilerOverhead {
     }
 
     /// CPU time in percent of one CPU.
-    pub fn percent_of_one_cpu(&self) -> f64 {
+    pub(crate) fn percent_of_one_cpu(&self) -> f64 {
         100.0 * self.cpu.get() as f64 / self.wall.get().max(1) as f64
     }
 }

@@ -134,7 +134,7 @@ impl SampledProcesses {
     }
 
     /// Takes one record; samples count only where `counts`.
-    pub fn add_record(&mut self, record: PerfRecord, counts: bool) {
+    pub(crate) fn add_record(&mut self, record: PerfRecord, counts: bool) {
         match record {
             PerfRecord::Sample { pid, chain } => {
                 if counts {

@@ -62,13 +62,13 @@ impl ContainerSelection {
 }
 
 /// The running kernel's release, a fact that every profile depends on.
-pub fn kernel_fact() -> (String, String) {
+pub(crate) fn kernel_fact() -> (String, String) {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     ("kernel".to_owned(), release)
 }
 
 /// A number that fits a narrow column: exact below a hundred thousand.
-pub fn short_count(n: u64) -> String {
+pub(crate) fn short_count(n: u64) -> String {
     match n {
         0..100_000 => n.to_string(),
         100_000..10_000_000 => format!("{:.0}k", n as f64 / 1e3),

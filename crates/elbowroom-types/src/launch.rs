@@ -187,7 +187,10 @@ pub fn env_without_view(room: LaunchLimits, is_set: impl Fn(&str) -> bool) -> Ve
 }
 
 /// The same for a program that has a view: runtimes that follow its files while they run are left to.
-pub fn env_with_view(room: LaunchLimits, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+pub(crate) fn env_with_view(
+    room: LaunchLimits,
+    is_set: impl Fn(&str) -> bool,
+) -> Vec<(&'static str, String)> {
     unset_variables(STARTUP_VARIABLES.iter().filter(|row| !row.pins_value), room, is_set)
 }
 
@@ -207,7 +210,7 @@ pub fn openmp_env(most: u32, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str
 }
 
 /// Whether a list of `NAME=value` names a variable.
-pub fn has_variable(env: &[String], name: &str) -> bool {
+pub(crate) fn has_variable(env: &[String], name: &str) -> bool {
     env.iter().any(|row| row.split_once('=').map_or(row.as_str(), |(name, _)| name) == name)
 }
 

@@ -34,12 +34,12 @@ impl Default for AlertSettings {
 
 impl AlertSettings {
     /// As an outbox has it.
-    pub const fn outbox_rule(&self) -> NotificationLimit {
+    pub(crate) const fn outbox_rule(&self) -> NotificationLimit {
         NotificationLimit { quiet: self.quiet, burst: self.burst }
     }
 
     /// Refuses what would tell nobody anything.
-    pub fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         ensure!(
             (Micros::secs(1)..=Micros::secs(86_400)).contains(&self.quiet),
             "alerts.quiet: \"{}\" is not between \"1s\" and \"1d\"",
@@ -134,7 +134,7 @@ impl HookSettings {
 }
 
 /// Refuses hooks that can never work.
-pub fn validate(hooks: &[HookSettings]) -> Result<()> {
+pub(crate) fn validate(hooks: &[HookSettings]) -> Result<()> {
     ensure!(hooks.len() <= MAX_HOOKS, "hooks: {} of them: at most {MAX_HOOKS}", hooks.len());
     for (n, hook) in hooks.iter().enumerate() {
         validate_one(hook).with_context(|| format!("hooks, entry {}", n + 1))?;

@@ -32,11 +32,11 @@ use std::collections::{BTreeMap, VecDeque};
 /// Step of a ring in milliseconds, and how many blocks of [`block::POINTS`] points it keeps.
 pub const TIERS: [(u64, usize); 3] = [(1_000, 10), (10_000, 12), (60_000, 24)];
 /// Most containers with a history. Of those that are gone the one that went first makes room for a new one.
-pub const MAX_SUBJECTS: usize = 1_024;
+pub(crate) const MAX_SUBJECTS: usize = 1_024;
 /// Most changes that are kept, of all containers together.
 pub const MAX_CHANGES: usize = 8_192;
 /// Most changes in one answer: the newest.
-pub const MAX_RESPONSE_CHANGES: usize = 500;
+pub(crate) const MAX_RESPONSE_CHANGES: usize = 500;
 /// Most points in one answer.
 pub const MAX_RESPONSE_POINTS: usize = 3_000;
 /// How long the history of a container that is gone is kept, in milliseconds: as long as the coarsest ring goes back.
@@ -61,9 +61,9 @@ pub enum HistorySeries {
 }
 
 /// How many series there are.
-pub const SERIES_COUNT: usize = 12;
+pub(crate) const SERIES_COUNT: usize = 12;
 /// Their names, in the order of [`HistorySeries`]. `cpu_*` are CPUs, `memory_*` bytes, `disk_*` bytes per second over all disks.
-pub const SERIES_NAMES: [&str; SERIES_COUNT] = [
+pub(crate) const SERIES_NAMES: [&str; SERIES_COUNT] = [
     "cpu_effective",
     "cpu_lower",
     "cpu_upper",

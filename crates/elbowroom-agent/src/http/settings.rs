@@ -60,7 +60,7 @@ impl ApiSettings {
 
     /// Refuses what would be open to everybody, or can never work. Whether files and ports can be had is the API's own affair:
     /// views do not wait for it.
-    pub fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         let address = self.address()?;
         for (key, path) in [
             ("token_file", &self.token_file),

@@ -96,7 +96,7 @@ impl ProbeListener {
     }
 
     /// Listens there no longer.
-    pub fn drop_network(&self, network: NetNamespace) {
+    pub(crate) fn drop_network(&self, network: NetNamespace) {
         self.send_command(ListenerCommand::Drop(network));
     }
 

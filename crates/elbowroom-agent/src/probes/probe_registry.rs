@@ -25,7 +25,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_PROBLEM_CHARS: usize = 300;
 
 /// Brings what was said to the owner's thread.
-pub type ProbeSink = Arc<dyn Fn(ProbeEvent) + Send + Sync>;
+pub(crate) type ProbeSink = Arc<dyn Fn(ProbeEvent) + Send + Sync>;
 
 /// Every container's probe.
 pub struct ProbeRegistry {
@@ -82,7 +82,7 @@ impl ProbeRegistry {
     }
 
     /// Knows a container from now on.
-    pub fn add_container(&mut self, id: CgroupId, path: &str, container: &ContainerIdentity) {
+    pub(crate) fn add_container(&mut self, id: CgroupId, path: &str, container: &ContainerIdentity) {
         if self.containers.contains_key(&id) {
             return;
         }
@@ -124,7 +124,7 @@ impl ProbeRegistry {
     }
 
     /// The container is gone.
-    pub fn remove_container(&mut self, id: CgroupId) {
+    pub(crate) fn remove_container(&mut self, id: CgroupId) {
         if let Some(ContainerProbe { location: Some(place), .. }) = self.containers.remove(&id) {
             self.release_network(place.network);
         }
@@ -163,7 +163,7 @@ impl ProbeRegistry {
     }
 
     /// A record of a container, whoever brought it. The error is for the sender.
-    pub fn accept_record(
+    pub(crate) fn accept_record(
         &mut self,
         id: CgroupId,
         record: Result<ProbeRecord, ProbeProblem>,
@@ -203,7 +203,7 @@ impl ProbeRegistry {
     }
 
     /// The containers whose place is to be looked for now, if it is time to look at all.
-    pub fn due_checks(&mut self, now: Micros) -> Vec<CgroupId> {
+    pub(crate) fn due_checks(&mut self, now: Micros) -> Vec<CgroupId> {
         if now < self.next_check {
             return Vec::new();
         }
@@ -220,7 +220,7 @@ impl ProbeRegistry {
     }
 
     /// A container's first process is this one now, or there is none; whether it is another one than before.
-    pub fn update_location(&mut self, id: CgroupId, pid: Option<u32>) -> bool {
+    pub(crate) fn update_location(&mut self, id: CgroupId, pid: Option<u32>) -> bool {
         let place = pid.and_then(|pid| {
             let (started, network) = (process::start_time(pid as i32)?, NetNamespace::of(pid).ok()?);
             Some(ProcessLocation { pid, started, network })

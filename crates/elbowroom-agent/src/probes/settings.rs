@@ -77,7 +77,7 @@ impl Default for ProbeSettings {
 
 impl ProbeSettings {
     /// Whether this entry is about `container`.
-    pub fn matches_container(&self, container: &ContainerIdentity) -> bool {
+    pub(crate) fn matches_container(&self, container: &ContainerIdentity) -> bool {
         glob::matches(&self.container, &container.id)
             || container.name.as_deref().is_some_and(|name| glob::matches(&self.container, name))
     }
@@ -221,7 +221,7 @@ impl ProbeSettings {
 }
 
 /// Refuses probes that can never work.
-pub fn validate(probes: &[ProbeSettings]) -> Result<()> {
+pub(crate) fn validate(probes: &[ProbeSettings]) -> Result<()> {
     for (n, probe) in probes.iter().enumerate() {
         probe.validate().with_context(|| format!("probes, entry {}", n + 1))?;
     }

@@ -38,7 +38,7 @@ impl RecorderSettings {
     }
 
     /// Refuses what cannot be kept to.
-    pub fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         ensure!(
             self.max_size >= MIN_SIZE,
             "recorder.max_size: {} is too small: at least {MIN_SIZE}",

@@ -162,10 +162,10 @@ pub(crate) fn stop_signals() -> Result<SignalFd, FuseError> {
 }
 
 /// Name of the file system type in mount tables: `fuse` with our subtype.
-pub const FS_TYPE: &str = "fuse.elbowroom";
+pub(crate) const FS_TYPE: &str = "fuse.elbowroom";
 /// Name of the mount's source in mount tables.
-pub const MOUNT_SOURCE: &str = "elbowroom";
+pub(crate) const MOUNT_SOURCE: &str = "elbowroom";
 /// Directory below the run directory where the views are mounted.
-pub const VIEWS_DIR: &str = "views";
+pub(crate) const VIEWS_DIR: &str = "views";
 /// Directory below the run directory where the view pages are.
-pub const PAGES_DIR: &str = "pages";
+pub(crate) const PAGES_DIR: &str = "pages";

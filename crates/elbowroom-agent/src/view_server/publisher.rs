@@ -140,7 +140,7 @@ impl Publisher {
     }
 
     /// Whether the agent ends only to be started again: views are to stay where they are.
-    pub fn keeps_views_on_stop(&self) -> bool {
+    pub(crate) fn keeps_views_on_stop(&self) -> bool {
         self.shared.slots.shutdown_mode() == ShutdownMode::KeepViews
     }
 
@@ -165,14 +165,14 @@ impl Publisher {
     }
 
     /// What was published last for a container: after a restart, by the process before.
-    pub fn last_published(&self, slot: SlotHandle) -> Option<SlotSnapshot> {
+    pub(crate) fn last_published(&self, slot: SlotHandle) -> Option<SlotSnapshot> {
         let mut snapshot = SlotSnapshot::default();
         self.shared.slots.snapshot(slot, &mut snapshot)?;
         Some(snapshot)
     }
 
     /// The page bits of pages that show usage and counters.
-    pub fn dynamic_pages(&self) -> u64 {
+    pub(crate) fn dynamic_pages(&self) -> u64 {
         self.dynamic
     }
 
@@ -257,7 +257,7 @@ impl Publisher {
 
     /// Sees to it that every container's `diskstats` has room for all disks of the machine, which may have more by now: to be called
     /// about every second.
-    pub fn grow_diskstats(&mut self) {
+    pub(crate) fn grow_diskstats(&mut self) {
         let (node, path) = (ViewNode::Diskstats, tree::host_path(ViewNode::Diskstats));
         let text = path.and_then(|path| self.host.read(&path, true).ok()).unwrap_or_default();
         // As long for every container: who uses none of them has a row for each.

@@ -22,9 +22,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Name of the lock file below the run directory.
-pub const LOCK_FILE: &str = "agent.lock";
+pub(crate) const LOCK_FILE: &str = "agent.lock";
 /// Name of the file that the API server locks instead: it must hold nothing by which it could take another role.
-pub const API_LOCK_FILE: &str = "api.lock";
+pub(crate) const API_LOCK_FILE: &str = "api.lock";
 /// Environment variable in which a process of the agent finds its [`Handover`].
 const HANDOVER_ENV: &str = "ELBOWROOM_HANDOVER";
 
@@ -83,7 +83,7 @@ impl RoleLock {
     ///
     /// # Errors
     /// [`FuseError::Io`].
-    pub fn open_api(run_dir: &Path) -> Result<Self, FuseError> {
+    pub(crate) fn open_api(run_dir: &Path) -> Result<Self, FuseError> {
         Self::open_file(run_dir.join(API_LOCK_FILE))
     }
 
@@ -126,7 +126,7 @@ impl RoleLock {
     }
 
     /// Whether the file still is what its path names: it was not removed by an agent that stopped meanwhile.
-    pub fn is_same_file(&self, run_dir: &Path) -> bool {
+    pub(crate) fn is_same_file(&self, run_dir: &Path) -> bool {
         let at_path = std::fs::symlink_metadata(run_dir.join(LOCK_FILE));
         match (at_path, self.file.metadata()) {
             (Ok(path), Ok(open)) => (path.dev(), path.ino()) == (open.dev(), open.ino()),
@@ -251,7 +251,7 @@ impl Handover {
     ///
     /// # Errors
     /// [`FuseError::AlreadyRunning`].
-    pub fn acquire_role(&self, role: AgentRole) -> Result<(), FuseError> {
+    pub(crate) fn acquire_role(&self, role: AgentRole) -> Result<(), FuseError> {
         match self.role_lock.acquire(role) {
             true => Ok(()),
             false => Err(self.options.already_running(role, self.role_lock.holder(role))),
@@ -267,7 +267,7 @@ impl Handover {
     }
 
     /// Whether the connection is still there: not unmounted everywhere, and not aborted.
-    pub fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         let mut polled = [PollFd::new(&self.fuse, PollFlags::empty())];
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         // The device says POLLERR when it is not (fs/fuse/dev.c, fuse_dev_poll).
@@ -338,7 +338,7 @@ impl Handover {
 
     /// Watches the supervisor for as long as this process lives, and starts a new one when it dies; where others do the
     /// same at the same moment, the role goes to one. For a thread of its own, in the server and in the policy process.
-    pub fn watch_supervisor(&self) -> ! {
+    pub(crate) fn watch_supervisor(&self) -> ! {
         let mut backoff = Backoff::default();
         loop {
             match self.role_lock.watch(AgentRole::Supervisor) {
@@ -378,7 +378,7 @@ impl Handover {
 }
 
 /// Waits until a descriptor is readable, or for `timeout`. False when the time passed.
-pub fn wait_readable(fd: &OwnedFd, timeout: Option<Duration>) -> bool {
+pub(crate) fn wait_readable(fd: &OwnedFd, timeout: Option<Duration>) -> bool {
     let until = timeout.map(|t| Instant::now() + t);
     loop {
         let left = until.map(|until| {

@@ -42,7 +42,7 @@ pub struct StoredFds {
 }
 
 /// Whether there is something for [`StoredFds::take`].
-pub fn has_stored_fds() -> bool {
+pub(crate) fn has_stored_fds() -> bool {
     sd_notify::listen_fds().is_ok_and(|fds| fds.len() > 0)
 }
 
@@ -86,7 +86,7 @@ impl ServiceManager {
     }
 
     /// Gives what must outlive us to the store, in place of what is there.
-    pub fn store_fds(&self, fuse: impl AsFd, slots: impl AsFd) {
+    pub(crate) fn store_fds(&self, fuse: impl AsFd, slots: impl AsFd) {
         for (name, fd) in [(FUSE_FD_NAME, fuse.as_fd()), (SLOTS_FD_NAME, slots.as_fd())] {
             self.notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
             // Without FDPOLL=0 the manager would wake up at every request in the queue.
@@ -98,14 +98,14 @@ impl ServiceManager {
     }
 
     /// Nothing is to outlive us any more.
-    pub fn remove_fds(&self) {
+    pub(crate) fn remove_fds(&self) {
         for name in [FUSE_FD_NAME, SLOTS_FD_NAME] {
             self.notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
         }
     }
 
     /// To be called once a second or more often: tells that the agent is ready, once, and that it works, often enough.
-    pub fn notify_status(&mut self, ready: bool, works: bool, slots: &Slots) {
+    pub(crate) fn notify_status(&mut self, ready: bool, works: bool, slots: &Slots) {
         if ready && !self.ready_sent {
             self.ready_sent = true;
             self.notify(&[NotifyState::Ready]);
@@ -124,17 +124,17 @@ impl ServiceManager {
     }
 
     /// After how long without progress the agent counts as stuck: well before the watchdog, which must not fire on one slow look.
-    pub fn stall_timeout(&self) -> Duration {
+    pub(crate) fn stall_timeout(&self) -> Duration {
         self.watchdog.map_or(Duration::MAX, |limit| limit / 2)
     }
 
     /// We are on our way out.
-    pub fn notify_stopping(&self) {
+    pub(crate) fn notify_stopping(&self) {
         self.notify(&[NotifyState::Stopping]);
     }
 
     /// Whether the manager stops us only to start us again, and keeps what we gave it.
-    pub fn is_restarting(&self) -> bool {
+    pub(crate) fn is_restarting(&self) -> bool {
         let managed = std::env::var_os("NOTIFY_SOCKET").is_some() && sd_notify::booted().unwrap_or(false);
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let Some(unit) = service_unit(&groups).filter(|_| managed) else { return false };
@@ -188,12 +188,12 @@ impl AgentProgress {
     }
 
     /// Whether the policy process has made its first update, after which it answers.
-    pub const fn is_ready(&self) -> bool {
+    pub(crate) const fn is_ready(&self) -> bool {
         self.last_heartbeat.0 != self.first_heartbeat
     }
 
     /// Whether both did something within `patience`, as far as there was something to do.
-    pub fn is_progressing(&self, now: Instant, patience: Duration) -> bool {
+    pub(crate) fn is_progressing(&self, now: Instant, patience: Duration) -> bool {
         [self.last_heartbeat.1, self.last_answered.1]
             .iter()
             .all(|at| now.saturating_duration_since(*at) < patience)

@@ -181,7 +181,7 @@ pub fn send(fuse: impl AsFd, message: &[u8]) -> Result<(), FuseError> {
 }
 
 /// The table of mounts.
-pub const MOUNTINFO: &str = "/proc/self/mountinfo";
+pub(crate) const MOUNTINFO: &str = "/proc/self/mountinfo";
 
 /// A line of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

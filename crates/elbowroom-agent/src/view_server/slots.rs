@@ -41,11 +41,11 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 /// "ELBOWRM" and the layout's version: a program of another version refuses the memory instead of misreading it.
 const MAGIC: u64 = u64::from_be_bytes(*b"ELBOWRM\x03");
 /// Longest name of a container, in bytes; engines use 64.
-pub const MAX_NAME: usize = 128;
+pub(crate) const MAX_NAME: usize = 128;
 /// How many containers one agent shows unless told otherwise. Slots never used cost address space only.
-pub const DEFAULT_CAPACITY: u32 = 4096;
+pub(crate) const DEFAULT_CAPACITY: u32 = 4096;
 /// The most there can be; more than pids.
-pub const MAX_CAPACITY: u32 = 1 << 20;
+pub(crate) const MAX_CAPACITY: u32 = 1 << 20;
 
 const FACTS_WORDS: usize = size_of::<ContainerSnapshot>() / 8;
 const TIMES_WORDS: usize = size_of::<CpuTimes>() / 8;
@@ -214,7 +214,7 @@ impl Slots {
     }
 
     /// What the agent has been told: whoever supervises now must go on with that.
-    pub fn shutdown_mode(&self) -> ShutdownMode {
+    pub(crate) fn shutdown_mode(&self) -> ShutdownMode {
         match self.words[head::SHUTDOWN_MODE].load(Ordering::SeqCst) {
             0 => ShutdownMode::None,
             2 => ShutdownMode::KeepViews,
@@ -322,7 +322,7 @@ impl Slots {
 
     /// Notes that the page with that bit is being read. To be called before [`Slots::snapshot`]: then either the
     /// numbers are new, or the notifier sees the bit and drops the page.
-    pub fn mark_read(&self, slot: SlotHandle, bit: u8) {
+    pub(crate) fn mark_read(&self, slot: SlotHandle, bit: u8) {
         self.words[self.base(slot) + slot::READ].fetch_or(1 << (bit % 64), Ordering::SeqCst);
     }
 
@@ -435,7 +435,7 @@ impl Slots {
     }
 
     /// Swaps the bits in `mask` to zero and says which of them were set: the pages that readers may have cached.
-    pub fn take_read(&self, slot: SlotHandle, mask: u64) -> u64 {
+    pub(crate) fn take_read(&self, slot: SlotHandle, mask: u64) -> u64 {
         if self.check_live(slot).is_none() {
             return 0;
         }
@@ -444,7 +444,7 @@ impl Slots {
 
     /// The bits that are set now. After [`Slots::publish`], a bit that is not set here will only be set by a server
     /// that then takes the new numbers (both sides are sequentially consistent).
-    pub fn peek_read(&self, slot: SlotHandle) -> u64 {
+    pub(crate) fn peek_read(&self, slot: SlotHandle) -> u64 {
         let bits = self.words[self.base(slot) + slot::READ].load(Ordering::SeqCst);
         self.check_live(slot).map_or(0, |()| bits)
     }

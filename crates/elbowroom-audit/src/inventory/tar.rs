@@ -52,7 +52,7 @@ impl<R: Read> Tar<R> {
 
     /// The next entry; what is left of the last one is passed over. `None` at the end. An entry whose path leads out of the
     /// archive is an error: nobody honest writes one.
-    pub fn next_entry(&mut self) -> io::Result<Option<TarEntry>> {
+    pub(crate) fn next_entry(&mut self) -> io::Result<Option<TarEntry>> {
         let mut path = None;
         let mut link = None;
         let mut size = None;

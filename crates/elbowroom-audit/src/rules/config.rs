@@ -3,7 +3,7 @@
 use super::evidence::{JavaRelease, ServerSetting};
 
 /// A Java runtime's `release` file; `None` for any other file of that name.
-pub fn java_release(text: &str) -> Option<JavaRelease> {
+pub(crate) fn java_release(text: &str) -> Option<JavaRelease> {
     let value = |key: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
         Some(line.trim().trim_matches('"').to_owned())

@@ -26,7 +26,7 @@ pub struct DetectedProgram {
 }
 
 /// Symbols that tell what a library is, or whom a program calls.
-pub const SYMBOLS: [&str; 8] = [
+pub(crate) const SYMBOLS: [&str; 8] = [
     "JNI_CreateJavaVM",
     "GOMP_parallel",
     "__kmpc_fork_call",
@@ -112,19 +112,20 @@ const TRAITS: &[(&str, &str, &str)] =
 const NUM_CPUS: &str = "num_cpus-";
 
 /// Go modules that size the runtime by the container's limits.
-pub const GO_MODULES: [&str; 2] = ["go.uber.org/automaxprocs", "github.com/KimMachineGun/automemlimit"];
+pub(crate) const GO_MODULES: [&str; 2] =
+    ["go.uber.org/automaxprocs", "github.com/KimMachineGun/automemlimit"];
 
 /// Python packages that ask for themselves.
-pub const PYTHON_PACKAGES: [&str; 3] = ["torch", "joblib", "psutil"];
+pub(crate) const PYTHON_PACKAGES: [&str; 3] = ["torch", "joblib", "psutil"];
 
 /// Every text to look for in a file, without those that name a [`ResourceSource`].
-pub fn marker_texts() -> BTreeSet<&'static str> {
+pub(crate) fn marker_texts() -> BTreeSet<&'static str> {
     let texts = RULES.iter().flat_map(|rule| rule.texts.iter().copied());
     texts.chain(TRAITS.iter().map(|(text, ..)| *text)).chain([NUM_CPUS]).collect()
 }
 
 /// Every text to look for that names a [`ResourceSource`].
-pub const SOURCE_MENTIONS: [(&str, ResourceSource); 15] = [
+pub(crate) const SOURCE_MENTIONS: [(&str, ResourceSource); 15] = [
     ("/sys/devices/system/cpu/online", ResourceSource::SysOnline),
     ("/sys/devices/system/cpu/possible", ResourceSource::SysPossible),
     ("/sys/devices/system/cpu/present", ResourceSource::SysPresent),

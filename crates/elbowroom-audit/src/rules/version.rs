@@ -19,7 +19,7 @@ impl ProgramVersion {
     }
 
     /// Java's: `1.8.0_392` is 8 update 392, `17.0.15+6` is what it looks like (JEP 223).
-    pub fn parse_java(text: &str) -> Option<Self> {
+    pub(crate) fn parse_java(text: &str) -> Option<Self> {
         match Self::parse(text)? {
             Self(1, feature, _) => {
                 let update = text.split_once('_').and_then(|(_, u)| Self::parse(u)).map_or(0, |v| v.0);

@@ -250,7 +250,7 @@ impl HostFacts {
     }
 
     /// A page; every architecture that runs containers at large counts these in 4 KiB or states bytes.
-    pub const fn page_bytes(n: u64) -> Bytes {
+    pub(crate) const fn page_bytes(n: u64) -> Bytes {
         Bytes(n.saturating_mul(4096))
     }
 
@@ -328,12 +328,12 @@ impl CgroupFacts {
     }
 
     /// Whether what is in force in a file is the agent's, not what its text here says.
-    pub fn is_leased(&self, file: &str) -> bool {
+    pub(crate) fn is_leased(&self, file: &str) -> bool {
         self.held.contains(file)
     }
 
     /// Whether limits of the agent's on disks are in force.
-    pub fn has_leased_io_limits(&self) -> bool {
+    pub(crate) fn has_leased_io_limits(&self) -> bool {
         self.held.iter().any(|file| file == "io.max" || file.starts_with("blkio.throttle."))
     }
 
@@ -350,12 +350,12 @@ impl CgroupFacts {
     }
 
     /// The file that holds its hard limit.
-    pub fn hard_limit_file(&self) -> &'static str {
+    pub(crate) fn hard_limit_file(&self) -> &'static str {
         if self.files.contains_key("memory.limit_in_bytes") { "memory.limit_in_bytes" } else { "memory.max" }
     }
 
     /// The file that says what it uses.
-    pub fn usage_file(&self) -> &'static str {
+    pub(crate) fn usage_file(&self) -> &'static str {
         if self.files.contains_key("memory.limit_in_bytes") {
             "memory.usage_in_bytes"
         } else {
@@ -364,12 +364,12 @@ impl CgroupFacts {
     }
 
     /// The file that counts how often its limit was reached, with the key where it has any.
-    pub fn limit_hits_file(&self) -> &'static str {
+    pub(crate) fn limit_hits_file(&self) -> &'static str {
         if self.files.contains_key("memory.limit_in_bytes") { "memory.failcnt" } else { "memory.events max" }
     }
 
     /// Its own hard limit, where it has one.
-    pub fn hard_limit(&self) -> Option<Bytes> {
+    pub(crate) fn hard_limit(&self) -> Option<Bytes> {
         self.limit(self.hard_limit_file()).and_then(Limit::value)
     }
 
@@ -392,7 +392,7 @@ impl CgroupFacts {
     }
 
     /// `memory.stat` at the first look.
-    pub fn stat_before(&self) -> MemoryStat {
+    pub(crate) fn stat_before(&self) -> MemoryStat {
         self.before.memory.unwrap_or_default()
     }
 

@@ -14,7 +14,7 @@ use elbowroom_types::unit::{Bytes, Limit, Percent};
 use std::cell::LazyCell;
 
 /// A new value for one of a cgroup's files; `None` where it has no such file, or says so already.
-pub fn cgroup_write(
+pub(crate) fn cgroup_write(
     group: &CgroupFacts,
     controller: HierarchyController,
     file: &str,
@@ -67,7 +67,7 @@ fn command(group: &CgroupFacts, write: &FileWrite) -> String {
 }
 
 /// What a person types where no engine keeps the setting.
-pub fn plain_command(write: &FileWrite) -> String {
+pub(crate) fn plain_command(write: &FileWrite) -> String {
     match &write.unit {
         Some(p) => {
             format!("systemctl set-property --runtime {} {}", shell_quoted(&p.unit), p.assignment(&write.to))
@@ -77,7 +77,7 @@ pub fn plain_command(write: &FileWrite) -> String {
 }
 
 /// A word for the shell.
-pub fn shell_quoted(word: &str) -> String {
+pub(crate) fn shell_quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,=+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()
@@ -219,7 +219,7 @@ fn soft_limit_fix(facts: &HostFacts, group: &CgroupFacts, keep: Bytes) -> Option
 
 /// Raises the hard limit, and what must move with it, to `to`; where that allows as much, `memory.high` alone. `None` where a
 /// cgroup around it holds it back, or the host has not twice as much available.
-pub fn raise_limit(facts: &HostFacts, group: &CgroupFacts, to: Bytes) -> Option<FindingFix> {
+pub(crate) fn raise_limit(facts: &HostFacts, group: &CgroupFacts, to: Bytes) -> Option<FindingFix> {
     let to = whole_mib(to);
     let high = group.limit("memory.high").and_then(Limit::value);
     let within = group.hard_limit().is_none_or(|hard| to <= hard);

@@ -10,9 +10,8 @@ mod sample_store;
 pub mod text;
 
 pub use crate::fixes::journal::{FixEntry, Journal, JournalError};
-pub use crate::fixes::placement::{apply_placement, revert_placement};
-pub use crate::fixes::write::{LeasedValue, RevertOutcome, WriteError, revert, revert_failed_write, write};
-pub use processes::{jvms, root_processes, swappiness_below};
+pub use crate::fixes::write::{LeasedValue, RevertOutcome, WriteError, write};
+pub(crate) use processes::{jvms, root_processes, swappiness_below};
 pub use sample_store::{CounterSampleStore, LastCounterSample};
 
 use crate::checks as doctor;
@@ -69,7 +68,10 @@ const CONTROLLERS: [(CgroupController, doctor::HierarchyController); 5] = [
 ///
 /// # Errors
 /// Where cgroups or `/proc/meminfo` cannot be read at all. What vanishes or cannot be read in between is absent.
-pub fn collect_facts(config: &DoctorConfig, applied: Vec<AppliedWrite>) -> Result<HostFacts, DoctorError> {
+pub(crate) fn collect_facts(
+    config: &DoctorConfig,
+    applied: Vec<AppliedWrite>,
+) -> Result<HostFacts, DoctorError> {
     let root = Root::at(&config.root)?;
     let layout = CgroupLayout::detect(&root)?;
     let mut discover = ContainerDiscovery::new(

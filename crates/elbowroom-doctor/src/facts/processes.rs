@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// The processes of the root group of the memory hierarchy, without kernel threads, the first process, and those that this one
 /// was started by: whoever asks is not to be moved from under their feet.
-pub fn root_processes(root: &Root, facts: &HostFacts) -> Vec<RootProcess> {
+pub(crate) fn root_processes(root: &Root, facts: &HostFacts) -> Vec<RootProcess> {
     let Some(dir) = facts.root().and_then(|g| g.dirs.get(&HierarchyController::Memory)) else {
         return Vec::new();
     };
@@ -79,7 +79,7 @@ pub(super) fn heap_sizes(root: &Root, group: &CgroupFacts) -> Vec<FixedHeap> {
 }
 
 /// `memory.swappiness` of the cgroups inside a container's.
-pub fn swappiness_below(root: &Root, group: &CgroupFacts) -> Vec<DescendantFile> {
+pub(crate) fn swappiness_below(root: &Root, group: &CgroupFacts) -> Vec<DescendantFile> {
     let files = cgroup_dirs(root, group).into_iter().skip(1).map(|dir| dir.join("memory.swappiness"));
     files
         .filter_map(|file| {
@@ -91,7 +91,7 @@ pub fn swappiness_below(root: &Root, group: &CgroupFacts) -> Vec<DescendantFile>
 
 /// What the JVMs in a container were told about their heaps, on their command lines and by the environment that java reads.
 /// See `heaps` for why only programs of that name are asked.
-pub fn jvms(root: &Root, group: &CgroupFacts) -> Vec<JvmHeap> {
+pub(crate) fn jvms(root: &Root, group: &CgroupFacts) -> Vec<JvmHeap> {
     let told = processes(root, group).filter_map(|pid| {
         let read = |file: &str| root.read(format!("/proc/{pid}/{file}")).ok();
         (read("comm")?.trim_end() == "java").then_some(())?;

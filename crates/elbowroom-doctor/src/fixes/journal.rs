@@ -45,7 +45,7 @@ pub struct FixEntry {
 
 impl FixEntry {
     /// Whether the machine was started again since: nothing that fixes do survives that.
-    pub fn is_from_other_boot(&self, root: &Root) -> bool {
+    pub(crate) fn is_from_other_boot(&self, root: &Root) -> bool {
         self.boot.is_some() && boot(root).is_some_and(|now| self.boot != Some(now))
     }
 

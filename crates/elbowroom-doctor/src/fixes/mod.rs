@@ -6,5 +6,4 @@ pub mod pretouch;
 pub mod write;
 
 pub use journal::{FixEntry, Journal, JournalError};
-pub use placement::{apply_placement, revert_placement};
-pub use write::{LeasedValue, RevertOutcome, WriteError, revert, revert_failed_write, write};
+pub use write::{LeasedValue, RevertOutcome, WriteError, write};

@@ -12,7 +12,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// Where the kernel refuses; what was made until then is for [`revert_placement`].
-pub fn apply_placement(root: &Root, placing: &HousekeepingCgroup) -> Result<(), WriteError> {
+pub(crate) fn apply_placement(root: &Root, placing: &HousekeepingCgroup) -> Result<(), WriteError> {
     let dir = Path::new(&placing.dir);
     let around = Path::new(&placing.from).join(PARENT_CGROUP);
     create_cgroup(root, &around)?;
@@ -32,7 +32,10 @@ pub fn apply_placement(root: &Root, placing: &HousekeepingCgroup) -> Result<(), 
 ///
 /// # Errors
 /// Where the kernel refuses.
-pub fn revert_placement(root: &Root, placing: &HousekeepingCgroup) -> Result<RevertOutcome, WriteError> {
+pub(crate) fn revert_placement(
+    root: &Root,
+    placing: &HousekeepingCgroup,
+) -> Result<RevertOutcome, WriteError> {
     let dir = Path::new(&placing.dir);
     let around = Path::new(&placing.from).join(PARENT_CGROUP);
     if !is_present(root, &around) {

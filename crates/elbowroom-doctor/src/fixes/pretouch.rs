@@ -15,7 +15,7 @@ use std::ffi::c_void;
 
 /// Memory is taken and given back in pieces of this size. Neighbouring pieces are one mapping to the kernel (mm/vma.c,
 /// `vma_merge_new_range`), so that even many of them stay below `vm.max_map_count`.
-pub const CHUNK: Bytes = Bytes::mib(1);
+pub(crate) const CHUNK: Bytes = Bytes::mib(1);
 
 /// Locked pages of this process: neither reclaim nor swap takes them. Given back when dropped.
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl Drop for LockedMemory {
 ///
 /// # Errors
 /// Where `/proc/zoneinfo` cannot be read: without watermarks nobody knows what is free.
-pub fn high_watermarks(root: &Root) -> Result<Bytes, ReadError> {
+pub(crate) fn high_watermarks(root: &Root) -> Result<Bytes, ReadError> {
     let path = "/proc/zoneinfo";
     let marks = proc::zoneinfo(&root.read(path)?).map_err(|e| ReadError::malformed(path, e))?;
     Ok(Bytes(marks.high_pages.saturating_mul(rustix::param::page_size() as u64)))
@@ -81,7 +81,7 @@ pub fn high_watermarks(root: &Root) -> Result<Bytes, ReadError> {
 ///
 /// # Errors
 /// Where `/proc/meminfo` cannot be read. Who has no pressure file is not asked.
-pub fn distress_signals(root: &Root, facts: &HostFacts) -> Result<StallSample, ReadError> {
+pub(crate) fn distress_signals(root: &Root, facts: &HostFacts) -> Result<StallSample, ReadError> {
     let meminfo = meminfo(root)?;
     let of = |key: &str| meminfo.get(key).copied().unwrap_or_default();
     let vmstat = root.read("/proc/vmstat").ok().and_then(|t| text::keyed(&t).ok()).unwrap_or_default();
@@ -109,7 +109,7 @@ pub fn distress_signals(root: &Root, facts: &HostFacts) -> Result<StallSample, R
 ///
 /// # Errors
 /// Where `/proc/meminfo` cannot be read.
-pub fn free_memory(root: &Root) -> Result<Bytes, ReadError> {
+pub(crate) fn free_memory(root: &Root) -> Result<Bytes, ReadError> {
     Ok(meminfo(root)?.get("MemFree").copied().unwrap_or_default())
 }
 
@@ -162,7 +162,7 @@ pub fn reclaim(root: &Root, file: &str, size: Bytes, swap: bool) -> Result<Recla
 }
 
 /// Time that fits `size` at `rate` bytes per second.
-pub fn transfer_time(size: Bytes, rate: Bytes) -> Micros {
+pub(crate) fn transfer_time(size: Bytes, rate: Bytes) -> Micros {
     Micros(
         u64::try_from(u128::from(size.get()) * 1_000_000 / u128::from(rate.get().max(1))).unwrap_or(u64::MAX),
     )

@@ -113,7 +113,7 @@ pub enum RevertOutcome {
 
 impl RevertOutcome {
     /// Whether nothing of the write is in force any more.
-    pub fn is_reverted(&self) -> bool {
+    pub(crate) fn is_reverted(&self) -> bool {
         matches!(self, Self::Reverted | Self::AlreadyReverted | Self::Gone)
     }
 }
@@ -122,7 +122,7 @@ impl RevertOutcome {
 ///
 /// # Errors
 /// Those of [`revert`].
-pub fn revert_failed_write(
+pub(crate) fn revert_failed_write(
     root: &Root,
     leases: &Path,
     write: &FileWrite,
@@ -162,7 +162,7 @@ pub fn write(root: &Root, leases: &Path, write: &FileWrite) -> Result<(), WriteE
 ///
 /// # Errors
 /// Where the kernel or systemd refuses.
-pub fn revert(root: &Root, leases: &Path, write: &FileWrite) -> Result<RevertOutcome, WriteError> {
+pub(crate) fn revert(root: &Root, leases: &Path, write: &FileWrite) -> Result<RevertOutcome, WriteError> {
     let (now, lent) = match current_value(root, leases, &write.file) {
         Err(WriteError::Read(e)) if e.is_absent() => return Ok(RevertOutcome::Gone),
         says => says?,

@@ -175,7 +175,7 @@ const JOB_NAMES: [(JobKind, &[&str]); 9] = [
 ];
 
 /// The kind that a program's or a unit's name tells.
-pub fn job_kind(name: &str) -> JobKind {
+pub(crate) fn job_kind(name: &str) -> JobKind {
     let name = [".service", ".scope", ".slice"].iter().find_map(|s| name.strip_suffix(s)).unwrap_or(name);
     let named = |known: &str| {
         name.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.', '@', ':']))
@@ -198,19 +198,19 @@ impl JobKind {
     }
 
     /// Bounded without being named.
-    pub const fn is_housekeeping(self) -> bool {
+    pub(crate) const fn is_housekeeping(self) -> bool {
         !matches!(self, Self::Engine | Self::System | Self::Other)
     }
 
     /// Bounded at all.
-    pub const fn may_be_limited(self) -> bool {
+    pub(crate) const fn may_be_limited(self) -> bool {
         !matches!(self, Self::Engine | Self::System)
     }
 }
 
 /// What a job may hold: twice what it cannot drop, and cache for its kind. `None` where half of the machine is too little for
 /// that to be safe.
-pub fn job_limit(kind: JobKind, held: Bytes, total: Bytes) -> Option<Bytes> {
+pub(crate) fn job_limit(kind: JobKind, held: Bytes, total: Bytes) -> Option<Bytes> {
     let most = Bytes(total.get() / 2);
     let least = held.saturating_add(Bytes(held.get() / 4));
     let cache = kind.cache_allowance().min(Bytes(total.get() / 16));

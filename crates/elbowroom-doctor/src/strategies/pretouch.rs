@@ -176,7 +176,7 @@ pub struct StallSample {
 }
 
 /// Why to stop: `calm` is the time before, `then` and `now` are two moments since. `None` where nobody suffers more than before.
-pub fn stop_reason(
+pub(crate) fn stop_reason(
     calm: (&StallSample, &StallSample),
     then: &StallSample,
     now: &StallSample,
@@ -209,7 +209,7 @@ pub fn stop_reason(
 
 /// How much to hold of `size` for a container that used `before` and uses `now`: what it did not take yet, less a head start of
 /// an eighth, so that memory is free before it is asked for. Never more than `held` now: what was handed over is the container's.
-pub fn memory_to_hold(size: Bytes, held: Bytes, before: Bytes, now: Bytes) -> Bytes {
+pub(crate) fn memory_to_hold(size: Bytes, held: Bytes, before: Bytes, now: Bytes) -> Bytes {
     let ahead = Bytes(size.get() / 8).min(Bytes::mib(256));
     let left = size.saturating_sub(now.saturating_sub(before));
     left.saturating_sub(ahead).min(held)

@@ -24,7 +24,7 @@ const SWAP_MAX: &str = "memory.swap.max";
 const MAX_FILL: Percent = Percent::whole(90);
 
 /// A file of a cgroup inside the container, and what it says.
-pub type DescendantFile = (String, String);
+pub(crate) type DescendantFile = (String, String);
 
 /// Why a container cannot be protected.
 #[derive(Clone, Debug, PartialEq, Eq)]

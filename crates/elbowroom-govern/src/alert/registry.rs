@@ -5,7 +5,7 @@ use elbowroom_types::unit::Micros;
 use std::collections::{BTreeMap, VecDeque};
 
 /// How long something that happened, and has no end of its own, is taken to last: long enough for every scraper to see it.
-pub const TRANSIENT_DURATION: Micros = Micros::secs(300);
+pub(crate) const TRANSIENT_DURATION: Micros = Micros::secs(300);
 /// How long what ended is remembered.
 const ENDED_RETENTION: Micros = Micros::secs(3_600);
 /// Most alerts that ended and are remembered.

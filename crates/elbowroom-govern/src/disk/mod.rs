@@ -20,7 +20,7 @@ use elbowroom_types::unit::Micros;
 use serde::{Deserialize, Serialize};
 
 /// How many decisions are remembered per container and disk.
-pub const DECISION_HISTORY: usize = 20;
+pub(crate) const DECISION_HISTORY: usize = 20;
 
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -53,7 +53,7 @@ impl CgroupController {
     pub const ALL: [Self; 6] = [Self::Cpu, Self::Cpuacct, Self::Cpuset, Self::Memory, Self::Io, Self::Pids];
 
     /// Its name in v1 mount options.
-    pub const fn v1_name(self) -> &'static str {
+    pub(crate) const fn v1_name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
             Self::Cpuacct => "cpuacct",
@@ -65,7 +65,7 @@ impl CgroupController {
     }
 
     /// Its name in `cgroup.controllers`.
-    pub const fn v2_name(self) -> &'static str {
+    pub(crate) const fn v2_name(self) -> &'static str {
         match self {
             Self::Io => "io",
             other => other.v1_name(),

@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// A value that may be absent, from a file that may be unreadable.
-pub type ReadResult<T> = Result<Option<T>, ReadError>;
+pub(crate) type ReadResult<T> = Result<Option<T>, ReadError>;
 
 /// A cgroup's own settings. Each value that cannot be read is `None`; `fault` is told why where the reason is other than
 /// that there is none.
@@ -151,7 +151,7 @@ pub fn memory_usage<'a>(layout: &'a CgroupLayout, group: impl Into<CgroupRef<'a>
 }
 
 /// Threads: `pids.current`, which v1 and v2 share.
-pub fn pids_current<'a>(layout: &'a CgroupLayout, group: impl Into<CgroupRef<'a>>) -> ReadResult<u64> {
+pub(crate) fn pids_current<'a>(layout: &'a CgroupLayout, group: impl Into<CgroupRef<'a>>) -> ReadResult<u64> {
     match layout.dir(CgroupController::Pids, group) {
         Some((_, dir)) => dir.number("pids.current"),
         None => Ok(None),

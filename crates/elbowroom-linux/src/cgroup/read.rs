@@ -133,7 +133,7 @@ impl<'a> CgroupDir<'a> {
     }
 
     /// What `look` finds in the cgroup of that name directly below it.
-    pub fn with_child<T>(&self, name: &OsStr, look: impl FnOnce(CgroupDir<'_>) -> T) -> T {
+    pub(crate) fn with_child<T>(&self, name: &OsStr, look: impl FnOnce(CgroupDir<'_>) -> T) -> T {
         look(CgroupDir::new(self.hierarchy, &self.group.join(name)))
     }
 

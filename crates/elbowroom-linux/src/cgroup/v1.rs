@@ -75,12 +75,12 @@ pub fn memory_limit(dir: &CgroupDir<'_>) -> ReadResult<Limit<Bytes>> {
 }
 
 /// `memory.soft_limit_in_bytes`.
-pub fn memory_soft_limit(dir: &CgroupDir<'_>) -> ReadResult<Limit<Bytes>> {
+pub(crate) fn memory_soft_limit(dir: &CgroupDir<'_>) -> ReadResult<Limit<Bytes>> {
     dir.parse("memory.soft_limit_in_bytes", limit)
 }
 
 /// `memory.memsw.limit_in_bytes`; absent where the kernel does not account swap.
-pub fn memsw_limit(dir: &CgroupDir<'_>) -> ReadResult<Limit<Bytes>> {
+pub(crate) fn memsw_limit(dir: &CgroupDir<'_>) -> ReadResult<Limit<Bytes>> {
     dir.parse("memory.memsw.limit_in_bytes", limit)
 }
 
@@ -154,7 +154,7 @@ pub fn parse_memory_stat(text: &str) -> Result<MemoryStat, Malformed> {
 }
 
 /// Disk transfer by device, while it is gathered from two files.
-pub type IoRows = BTreeMap<DeviceNumber, IoStat>;
+pub(crate) type IoRows = BTreeMap<DeviceNumber, IoStat>;
 
 /// `blkio.throttle.io_service_bytes_recursive` and `io_serviced_recursive`; before Linux 4.15 only the plain ones exist.
 /// Buffered writes are not among them: v1 charges those to the root. Since Linux 6.10 a disk is counted from the first limit

@@ -135,12 +135,12 @@ impl Devices {
     }
 
     /// Has the table of mounts read again when it is next needed.
-    pub fn forget_mounts(&mut self) {
+    pub(crate) fn forget_mounts(&mut self) {
         self.mounts = None;
     }
 
     /// The learned devices that come after `number`, and then those up to it.
-    pub fn cycle_from(&self, number: DeviceNumber) -> impl Iterator<Item = DeviceNumber> {
+    pub(crate) fn cycle_from(&self, number: DeviceNumber) -> impl Iterator<Item = DeviceNumber> {
         let after = self.nodes.range((Bound::Excluded(number), Bound::Unbounded));
         after.chain(self.nodes.range(..=number)).map(|(number, _)| *number)
     }

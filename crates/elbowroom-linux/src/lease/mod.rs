@@ -287,7 +287,7 @@ impl Leases {
     }
 
     /// Whether a knob is somebody else's for now, so that [`Self::set`] would not touch it.
-    pub fn is_yielded(&self, knob: &CgroupKnob) -> bool {
+    pub(crate) fn is_yielded(&self, knob: &CgroupKnob) -> bool {
         self.yielded.get(knob).is_some_and(|until| timer::now() < *until)
     }
 

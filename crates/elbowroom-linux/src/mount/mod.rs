@@ -40,7 +40,7 @@ use mountinfo::MountParseError;
 use std::path::PathBuf;
 
 /// The filesystem type and the source of every view mount; what carries both is ours to replace and to remove.
-pub const FSTYPE: &str = "fuse.elbowroom";
+pub(crate) const FSTYPE: &str = "fuse.elbowroom";
 /// See [`FSTYPE`].
 pub const SOURCE: &str = "elbowroom";
 

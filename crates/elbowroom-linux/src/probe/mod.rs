@@ -5,4 +5,4 @@ pub mod file;
 pub mod network;
 mod socket;
 
-pub use socket::{ABSTRACT_NAME, Datagram, DatagramSocket, SenderAddress, send};
+pub use socket::{Datagram, DatagramSocket, SenderAddress, send};

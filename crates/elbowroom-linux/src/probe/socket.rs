@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Name of the socket in a container's own network namespace, in the abstract namespace that unix sockets have in each: it
 /// needs no file in the container, and is gone with us.
-pub const ABSTRACT_NAME: &str = "elbowroom";
+pub(crate) const ABSTRACT_NAME: &str = "elbowroom";
 
 /// A record's longest bytes, and one more to see that it is too long.
 const DATAGRAM_BUFFER_BYTES: usize = elbowroom_types::probe::MAX_RECORD_LEN + 1;

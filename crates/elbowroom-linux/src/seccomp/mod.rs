@@ -106,7 +106,7 @@ impl SeccompListener {
     }
 
     /// Whether a call still waits: what was opened by its pid before was its caller's.
-    pub fn is_valid(&self, id: u64) -> bool {
+    pub(crate) fn is_valid(&self, id: u64) -> bool {
         self.check(id).is_ok()
     }
 
@@ -160,42 +160,5 @@ impl SeccompListener {
         let mask = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| mask.is_set(*cpu)).map(|cpu| cpu as u32);
         let mask: CpuSet = mask.collect();
         self.is_valid(notice.id).then_some(mask)
-    }
-}
-
-/// A listener of this process itself, for tests: calls of [`SYSCALLS`] of this thread and its children wait for an answer from now on.
-///
-/// # Errors
-/// What the kernel says.
-pub fn listen_to_self() -> Result<SeccompListener, Errno> {
-    const RET_USER_NOTIF: u32 = 0x7fc0_0000;
-    const RET_ALLOW: u32 = 0x7fff_0000;
-    let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let [(_, affinity), (_, sysinfo)] = SYSCALLS;
-    let filter = [
-        // The number of the call is the first word of `struct seccomp_data`.
-        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0, affinity as u32),
-        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, sysinfo as u32),
-        op(libc::BPF_RET | libc::BPF_K, 0, 0, RET_USER_NOTIF),
-        op(libc::BPF_RET | libc::BPF_K, 0, 0, RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-    rustix::thread::set_no_new_privs(true)?;
-    // SAFETY: the program is live for the call, which copies it, and as long as it says.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
-            &raw const program,
-        )
-    };
-    match i32::try_from(fd) {
-        Ok(fd) if fd >= 0 => {
-            // SAFETY: the kernel just made it, for us alone.
-            Ok(SeccompListener(unsafe { rustix::fd::FromRawFd::from_raw_fd(fd) }))
-        }
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }

@@ -54,7 +54,7 @@ pub enum EngineKind {
 }
 
 /// All engines.
-pub const ENGINE_KINDS: [EngineKind; 5] =
+pub(crate) const ENGINE_KINDS: [EngineKind; 5] =
     [EngineKind::Docker, EngineKind::Containerd, EngineKind::Podman, EngineKind::Runc, EngineKind::Crun];
 
 /// What is started.

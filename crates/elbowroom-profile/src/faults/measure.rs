@@ -183,7 +183,7 @@ impl FaultProfiler {
     }
 
     /// Why instructions are not counted, where they are not.
-    pub fn no_instructions(&self) -> Option<Errno> {
+    pub(crate) fn no_instructions(&self) -> Option<Errno> {
         self.instructions.refused
     }
 

@@ -18,7 +18,8 @@ mod trace;
 pub mod verb;
 
 pub use compare::{GpuComparison, GpuQuantity, GpuRun, compare};
-pub use trace::{GpuTrace, GpuTraceError, MAX_TRACE_SIZE, TraceRecord, TraceRecordKind};
+pub(crate) use trace::MAX_TRACE_SIZE;
+pub use trace::{GpuTrace, GpuTraceError, TraceRecord, TraceRecordKind};
 
 use crate::gpu::trace::TraceRecordKind as K;
 use serde::{Deserialize, Serialize};
@@ -202,7 +203,7 @@ impl TraceTotals {
     }
 
     /// Time of all calls.
-    pub fn call_ns(&self) -> u64 {
+    pub(crate) fn call_ns(&self) -> u64 {
         self.calls.values().fold(0, |sum, calls| sum.saturating_add(calls.ns))
     }
 

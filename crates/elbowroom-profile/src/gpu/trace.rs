@@ -12,7 +12,7 @@ pub const MAGIC: &[u8; 8] = b"ELBOWGPU";
 /// The version of the form.
 pub const VERSION: u32 = 1;
 /// The library writes no larger file: `ELBOWROOM_GPU_LARGEST`. 4 GiB are a hundred million records.
-pub const MAX_TRACE_SIZE: u64 = 4 << 30;
+pub(crate) const MAX_TRACE_SIZE: u64 = 4 << 30;
 const HEADER_SIZE: usize = 24;
 const RECORD_SIZE: usize = 40;
 

@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Samples per second and CPU by default: not 1000, so that what happens every millisecond is seen as often as it is there.
-pub const FREQUENCY: u64 = 999;
+pub(crate) const FREQUENCY: u64 = 999;
 /// A CPU writes about half a megabyte per second into 2 MiB.
 const RING_PAGES: usize = 512;
 const READ_INTERVAL: Duration = Duration::from_millis(50);

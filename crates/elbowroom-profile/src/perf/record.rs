@@ -55,11 +55,11 @@ pub struct ExecMapping {
 }
 
 /// What follows in a chain is the kernel's (`PERF_CONTEXT_KERNEL`).
-pub const CONTEXT_KERNEL: u64 = -128i64 as u64;
+pub(crate) const CONTEXT_KERNEL: u64 = -128i64 as u64;
 /// What follows is the program's (`PERF_CONTEXT_USER`).
-pub const CONTEXT_USER: u64 = -512i64 as u64;
+pub(crate) const CONTEXT_USER: u64 = -512i64 as u64;
 /// Addresses from here on are markers (`PERF_CONTEXT_MAX`).
-pub const CONTEXT_MAX: u64 = -4095i64 as u64;
+pub(crate) const CONTEXT_MAX: u64 = -4095i64 as u64;
 
 const LOST: u32 = 2;
 const COMM: u32 = 3;

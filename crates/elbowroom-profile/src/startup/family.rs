@@ -288,7 +288,7 @@ impl FunctionFamily {
     }
 
     /// Whether it says what was done; otherwise it only says what is left.
-    pub fn is_specific(self) -> bool {
+    pub(crate) fn is_specific(self) -> bool {
         !RESIDUAL.contains(&self)
     }
 }

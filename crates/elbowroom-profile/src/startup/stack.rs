@@ -36,7 +36,7 @@ pub struct CallStack {
 
 impl StackFrame {
     /// Whether a function's name is known.
-    pub fn is_resolved(&self) -> bool {
+    pub(crate) fn is_resolved(&self) -> bool {
         !self.name.starts_with('[')
     }
 }
@@ -63,7 +63,7 @@ impl CallStack {
 }
 
 /// Stacks folded together, one line each with its count, the form that flame graph tools read.
-pub fn folded_text<'a>(stacks: impl IntoIterator<Item = (&'a CallStack, u64)>) -> String {
+pub(crate) fn folded_text<'a>(stacks: impl IntoIterator<Item = (&'a CallStack, u64)>) -> String {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for (stack, count) in stacks {
         *lines.entry(stack.folded()).or_default() += count;

@@ -102,7 +102,8 @@ impl ElfSymbols {
     }
 
     /// How many functions Go's table has; `None` where there is none.
-    pub fn go_functions(&self) -> Option<usize> {
+    #[cfg(test)]
+    pub(crate) fn go_functions(&self) -> Option<usize> {
         self.go.as_ref().map(GoFunctionTable::len)
     }
 
@@ -174,7 +175,7 @@ fn relative(file: &ElfFile64<'_, Endianness>) -> HashMap<u64, u64> {
 
 impl SampledProcesses {
     /// Every stack with names, and how often it was seen.
-    pub fn symbolise(mut self, kernel: &KernelSymbols) -> Vec<(CallStack, u64)> {
+    pub(crate) fn symbolise(mut self, kernel: &KernelSymbols) -> Vec<(CallStack, u64)> {
         let used = self.used_modules();
         let symbols: Vec<ElfSymbols> = self
             .modules

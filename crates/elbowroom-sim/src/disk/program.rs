@@ -91,7 +91,7 @@ impl DiskProgram {
 
     /// Judged by whether it gets this much, in bytes per second.
     #[must_use]
-    pub fn with_lifeline(self, lifeline: u64) -> Self {
+    pub(crate) fn with_lifeline(self, lifeline: u64) -> Self {
         Self { lifeline: Some(lifeline), ..self }
     }
 
@@ -149,7 +149,7 @@ impl DiskTenant {
 
     /// With this claim, whatever container it names.
     #[must_use]
-    pub fn with_claim(self, claim: Claim) -> Self {
+    pub(crate) fn with_claim(self, claim: Claim) -> Self {
         let claim = Claim { container: self.name.clone(), ..claim };
         Self { claim: Some(claim), ..self }
     }

@@ -21,7 +21,7 @@ impl SplitMix64 {
     }
 
     /// From `low` up to `high`, as many between 1 and 10 as between 10 and 100.
-    pub fn magnitude(&mut self, low: f64, high: f64) -> f64 {
+    pub(crate) fn magnitude(&mut self, low: f64, high: f64) -> f64 {
         self.between(low.ln(), high.ln()).exp()
     }
 
@@ -31,7 +31,7 @@ impl SplitMix64 {
     }
 
     /// True once in `n`.
-    pub fn one_in(&mut self, n: usize) -> bool {
+    pub(crate) fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 

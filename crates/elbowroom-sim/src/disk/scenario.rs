@@ -46,7 +46,7 @@ impl Drive {
     }
 
     /// What it can do at this instant.
-    pub fn speed_at(&self, now: Micros) -> Speed {
+    pub(crate) fn speed_at(&self, now: Micros) -> Speed {
         let factor =
             self.changes.iter().rev().find(|(from, _)| *from <= now).map_or(1.0, |(_, factor)| *factor);
         self.speed.times(factor)

@@ -79,7 +79,7 @@ pub enum ProbeReport {
 /// How long a report counts where nothing else is configured.
 pub const DEFAULT_TTL: Micros = Micros::secs(5);
 /// A probe that said nothing for this long is gone.
-pub const ABSENT_AFTER: Micros = Micros::secs(60);
+pub(crate) const ABSENT_AFTER: Micros = Micros::secs(60);
 
 /// Whether a container's probe is to be listened to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

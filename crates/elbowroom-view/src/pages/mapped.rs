@@ -85,7 +85,7 @@ impl MappedView {
     }
 
     /// The view of these words: what [`Self::to_words`] made of it.
-    pub fn from_words(words: &[u64; VIEW_WORDS]) -> Self {
+    pub(crate) fn from_words(words: &[u64; VIEW_WORDS]) -> Self {
         let (cpus, cpus_most) = halves(words[0]);
         let (load_1, load_5) = halves(words[8]);
         let (load_15, threads) = halves(words[9]);

@@ -111,19 +111,19 @@ impl ContainerSnapshot {
     }
 
     /// CPUs to show online: those of `online` that are possible, or the first possible one.
-    pub fn shown_online(&self) -> CpuSet {
+    pub(crate) fn shown_online(&self) -> CpuSet {
         let possible = self.shown_possible();
         let online = self.online.intersection(&possible);
         if online.is_empty() { possible.lowest(1) } else { online }
     }
 
     /// NUMA nodes to show: never none.
-    pub fn shown_nodes(&self) -> CpuSet {
+    pub(crate) fn shown_nodes(&self) -> CpuSet {
         if self.nodes.is_empty() { CpuSet::first_n(1) } else { self.nodes }
     }
 
     /// Page size, never zero.
-    pub fn page_size_bytes(&self) -> u64 {
+    pub(crate) fn page_size_bytes(&self) -> u64 {
         if self.page_size.get() == 0 { 4096 } else { self.page_size.get() }
     }
 

@@ -5,7 +5,7 @@ use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::unit::Micros;
 
 /// Bytes of `struct sysinfo` on 64-bit machines (`include/uapi/linux/sysinfo.h`).
-pub const SYSINFO_SIZE: usize = 112;
+pub(crate) const SYSINFO_SIZE: usize = 112;
 
 /// Of `mask`, which the kernel really uses, as many CPUs as the view shows, under their own numbers, beginning somewhere that
 /// depends on `turn`: programs that pin their threads to what they are shown are not all on the same CPUs. `None` where the mask

@@ -91,7 +91,7 @@ pub fn step(
 }
 
 /// The paper's `u / (E * t) > 95 %`.
-pub fn is_busy(used: Micros, e: u32, period: Micros, policy: &ViewPolicy) -> bool {
+pub(crate) fn is_busy(used: Micros, e: u32, period: Micros, policy: &ViewPolicy) -> bool {
     policy.cpu_busy.exceeded_by(used.get(), u128::from(e) * u128::from(period.get()))
 }
 

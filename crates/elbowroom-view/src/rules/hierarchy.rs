@@ -88,7 +88,7 @@ impl CpuEntitlement {
 /// Everybody's standing, in the order of `places`. `places[0]` is the machine with its `online` CPUs.
 ///
 /// The own weight of a place that does not compete counts for its own share: that is what it would get once it wakes.
-pub fn entitlements(online: &CpuSet, places: &[SchedGroup]) -> Vec<CpuEntitlement> {
+pub(crate) fn entitlements(online: &CpuSet, places: &[SchedGroup]) -> Vec<CpuEntitlement> {
     let mut sums = vec![SiblingWeights::default(); places.len()];
     for place in places.iter().skip(1) {
         sums[place.parent as usize].add(place);

@@ -58,7 +58,7 @@ impl MemoryBounds {
     /// The bounds of a container whose memory others use for a while: it should want no more than `ceiling`, whatever it may.
     /// Nothing is shown as less than a page, for no memory at all is no size.
     #[must_use]
-    pub fn capped_at(self, ceiling: Limit<Bytes>) -> Self {
+    pub(crate) fn capped_at(self, ceiling: Limit<Bytes>) -> Self {
         let Limit::At(ceiling) = ceiling else { return self };
         let ceiling = ceiling.max(Bytes::kib(4));
         Self { soft: self.soft.min(ceiling), hard: self.hard.min(ceiling) }
@@ -156,7 +156,7 @@ pub fn step(
 }
 
 /// The paper's `c_mem / E > 90 %`.
-pub fn is_pressed(usage: Bytes, e: Bytes, policy: &ViewPolicy) -> bool {
+pub(crate) fn is_pressed(usage: Bytes, e: Bytes, policy: &ViewPolicy) -> bool {
     policy.memory_pressed.exceeded_by(usage.get(), u128::from(e.get()))
 }
 

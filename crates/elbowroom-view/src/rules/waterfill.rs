@@ -103,7 +103,7 @@ struct SiblingDemand {
 const DEAD_BAND: u64 = 600;
 
 /// The CPUs to show for a share, in thousandths, when `now` are shown.
-pub fn whole_cpus(share: u64, now: u32) -> u32 {
+pub(crate) fn whole_cpus(share: u64, now: u32) -> u32 {
     match share.abs_diff(u64::from(now).saturating_mul(1_000)) <= DEAD_BAND {
         true => now,
         false => u32::try_from(share.saturating_add(500) / 1_000).unwrap_or(u32::MAX).max(1),

@@ -76,7 +76,7 @@ const DEFAULT_ROW: AuditRow = AuditRow {
 };
 
 /// What people call a program, and what it is.
-pub const DISPLAY_NAMES: &[(&str, &str)] = &[
+pub(crate) const DISPLAY_NAMES: &[(&str, &str)] = &[
     ("apache", "Apache"),
     ("bun", "Bun"),
     ("deno", "Deno"),
