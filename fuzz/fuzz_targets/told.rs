@@ -41,11 +41,11 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn setting(line: &str) {
-    match elbowroom::setting(line) {
+    match elbowroom::parse_setting(line) {
         Ok((value, unit)) => {
             let value_text = value.map_or("none".to_owned(), |value| value.to_string());
             let unit_text = if unit == SettingUnit::Bytes { "bytes" } else { "count" };
-            let again = elbowroom::setting(&format!("{value_text} {unit_text}"));
+            let again = elbowroom::parse_setting(&format!("{value_text} {unit_text}"));
             assert_eq!(again.ok(), Some((value, unit)));
         }
         Err(error) => {

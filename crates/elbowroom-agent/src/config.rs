@@ -288,7 +288,7 @@ impl AgentConfig {
     }
 
     /// Whether programs that watch for that are asked for memory ([`elbowroom_types::launch::PRESSURE_FILE`]).
-    pub fn notifies_memory_pressure(&self) -> bool {
+    pub(crate) fn notifies_memory_pressure(&self) -> bool {
         self.memory.mode != GovernorMode::Off && can_attach_page()
     }
 

@@ -6,14 +6,14 @@ use serde::Serialize;
 
 /// A measurement that goes on.
 #[derive(Clone, Copy, Debug)]
-pub struct OverheadMeter {
+pub(crate) struct OverheadMeter {
     cpu: Micros,
     wall: Micros,
 }
 
 /// What profiling cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ProfilerOverhead {
+pub(crate) struct ProfilerOverhead {
     /// CPU time of the profiler's own process, in microseconds.
     #[serde(rename = "cpu_usec")]
     pub cpu: Micros,

@@ -30,7 +30,7 @@ const KTHREADD: u32 = 2;
 
 /// Processes, and what was seen of them.
 #[derive(Debug, Default)]
-pub struct SampledProcesses {
+pub(crate) struct SampledProcesses {
     by_pid: HashMap<u32, SampledProcess>,
     /// Files that were mapped, by their place in this list.
     pub(super) modules: Vec<CodeModule>,
@@ -45,7 +45,7 @@ pub struct SampledProcesses {
 
 /// Samples by whose they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct SampleTally {
+pub(crate) struct SampleTally {
     /// Of watched processes: those whose stacks were kept.
     pub watched: u64,
     /// Of kernel threads, which also work for others.

@@ -46,7 +46,7 @@ pub fn main(args: &ProfileArgs, load: LoadSources) -> Result<ExitCode> {
 
 /// Which containers are meant.
 #[derive(Args)]
-pub struct ContainerSelection {
+pub(crate) struct ContainerSelection {
     /// Names, ids, beginnings of ids, or paths of any cgroups (`/system.slice/web.service`); all containers by default.
     #[arg(value_name = "CONTAINER")]
     pub containers: Vec<String>,

@@ -29,7 +29,7 @@ impl SettingUnit {
 
 /// What a container has now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EffectiveResources {
+pub(crate) struct EffectiveResources {
     /// Effective CPU, whole.
     pub cpus: u32,
     /// Effective memory.
@@ -38,7 +38,7 @@ pub struct EffectiveResources {
 
 /// How a setting follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FollowRule {
+pub(crate) struct FollowRule {
     /// What it counts.
     pub unit: SettingUnit,
     /// Its part of the room, in percent; more than 100 for several workers per CPU.
@@ -53,7 +53,7 @@ pub struct FollowRule {
 
 /// A change that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SettingChange {
+pub(crate) struct SettingChange {
     /// The value now.
     pub from: u64,
     /// The value to set.
@@ -81,7 +81,7 @@ impl fmt::Display for SettingChange {
 
 impl FollowRule {
     /// The value that fits into `room`.
-    pub fn target_value(&self, room: EffectiveResources) -> u64 {
+    pub(crate) fn target_value(&self, room: EffectiveResources) -> u64 {
         let whole = match self.unit {
             SettingUnit::Bytes => room.memory.get(),
             SettingUnit::Count => u64::from(room.cpus),
@@ -101,7 +101,7 @@ impl FollowRule {
 
 /// One setting of one server.
 #[derive(Clone, Debug)]
-pub struct SettingFollower {
+pub(crate) struct SettingFollower {
     rule: FollowRule,
     value: u64,
     changed: Option<Micros>,
@@ -118,7 +118,7 @@ impl SettingFollower {
     }
 
     /// The change that is due at `now`, if there is one; say [`Self::confirm`] when it is made, or [`Self::mark_ineffective`].
-    pub fn due_change(&mut self, now: Micros, room: EffectiveResources) -> Option<SettingChange> {
+    pub(crate) fn due_change(&mut self, now: Micros, room: EffectiveResources) -> Option<SettingChange> {
         let FollowRule { max: most, min_interval: every, .. } = self.rule;
         let (from, fits) = (self.value, self.rule.target_value(room));
         let margin = self.rule.tolerance(from);
@@ -146,7 +146,7 @@ impl SettingFollower {
     }
 
     /// `to` has been set, and the setting is what it was: only what is further away is tried from now on.
-    pub fn mark_ineffective(&mut self, now: Micros, to: u64) {
+    pub(crate) fn mark_ineffective(&mut self, now: Micros, to: u64) {
         (self.changed, self.growth_since, self.ineffective) = (Some(now), None, Some(to));
     }
 
@@ -159,7 +159,7 @@ impl SettingFollower {
     }
 
     /// Somebody else has set it: this is the most from now on.
-    pub fn set_externally(&mut self, now: Micros, value: u64) {
+    pub(crate) fn set_externally(&mut self, now: Micros, value: u64) {
         self.rule.max = value;
         self.confirm(now, value);
     }

@@ -11,8 +11,8 @@ mod run;
 mod verbs;
 
 pub use program::main;
-pub use verbs::follow::parse_setting as setting;
-pub use verbs::record::replay_recording as replay;
+pub use verbs::follow::parse_setting;
+pub use verbs::record::replay_recording;
 
 /// The command line's definition, for manual pages and completions.
 pub fn command() -> clap::Command {

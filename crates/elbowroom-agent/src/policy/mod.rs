@@ -31,7 +31,6 @@ mod recorder_thread;
 mod relabelling;
 mod user_limit_overlay;
 
-pub use disk_capacities::load as disks_kept;
 use elbowroom_client::control::FEED_SOCKET;
 
 use crate::config::{AgentConfig, SensorTierSetting};

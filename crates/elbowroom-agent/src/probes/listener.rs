@@ -69,7 +69,7 @@ pub fn socket_path(run_dir: &Path) -> PathBuf {
 }
 
 /// The thread, as the owner sees it. Nothing here waits.
-pub struct ProbeListener {
+pub(crate) struct ProbeListener {
     commands: mpsc::Sender<ListenerCommand>,
     wake: Arc<OwnedFd>,
     path: PathBuf,

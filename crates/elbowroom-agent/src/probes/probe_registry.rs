@@ -28,7 +28,7 @@ const MAX_PROBLEM_CHARS: usize = 300;
 pub(crate) type ProbeSink = Arc<dyn Fn(ProbeEvent) + Send + Sync>;
 
 /// Every container's probe.
-pub struct ProbeRegistry {
+pub(crate) struct ProbeRegistry {
     configured: Vec<ProbeSettings>,
     listener: Option<ProbeListener>,
     /// The way to the owner.

@@ -96,7 +96,7 @@ fn frame_at(bytes: &[u8], at: usize) -> Option<SegmentFrame> {
 
 /// Reads frames of one segment, in order from a key frame on.
 #[derive(Debug, Default)]
-pub struct SegmentDecoder {
+pub(crate) struct SegmentDecoder {
     decoder: Decoder,
 }
 

@@ -10,34 +10,34 @@ pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 39;
 
 /// The node the mount itself is: `FUSE_ROOT_ID`.
-pub const ROOT_ID: u64 = 1;
+pub(crate) const ROOT_ID: u64 = 1;
 /// Set in the `unique` of a request that some server read before and never answered: `FUSE_UNIQUE_RESEND`.
-pub const UNIQUE_RESEND: u64 = 1 << 63;
+pub(crate) const UNIQUE_RESEND: u64 = 1 << 63;
 
 /// Size of `struct fuse_in_header`.
-pub const IN_HEADER: usize = 40;
+pub(crate) const IN_HEADER: usize = 40;
 /// Size of `struct fuse_out_header`.
 pub const OUT_HEADER: usize = 16;
 /// Bytes a reader of the device must offer. The kernel asks for `FUSE_MIN_READ_BUFFER` or [`MAX_WRITE`] and its headers;
 /// no request to a read-only mount is longer.
-pub const READ_BUFFER: usize = 16 << 10;
+pub(crate) const READ_BUFFER: usize = 16 << 10;
 /// Largest write the server would take, which it never does; the kernel wants at least a page.
-pub const MAX_WRITE: u32 = 4096;
+pub(crate) const MAX_WRITE: u32 = 4096;
 
 /// `FUSE_ASYNC_READ`: several READs of one file may be under way.
-pub const ASYNC_READ: u64 = 1 << 0;
+pub(crate) const ASYNC_READ: u64 = 1 << 0;
 /// `FUSE_PARALLEL_DIROPS`: lookups in one directory need not wait for each other.
-pub const PARALLEL_DIROPS: u64 = 1 << 18;
+pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
 /// `FUSE_NO_OPEN_SUPPORT`: `ENOSYS` to OPEN means that there will never be need of one (and keeps the page cache).
-pub const NO_OPEN_SUPPORT: u64 = 1 << 17;
+pub(crate) const NO_OPEN_SUPPORT: u64 = 1 << 17;
 /// `FUSE_MAX_PAGES`: [`InitReply::max_pages`] counts.
-pub const MAX_PAGES: u64 = 1 << 22;
+pub(crate) const MAX_PAGES: u64 = 1 << 22;
 /// `FUSE_EXPLICIT_INVAL_DATA`: cached pages go only when the server says so.
-pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+pub(crate) const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
 /// `FUSE_INIT_EXT`: `flags2` counts.
-pub const INIT_EXT: u64 = 1 << 30;
+pub(crate) const INIT_EXT: u64 = 1 << 30;
 /// `FUSE_HAS_RESEND`: [`NotifyCode::Resend`] is understood (Linux 6.9).
-pub const HAS_RESEND: u64 = 1 << 39;
+pub(crate) const HAS_RESEND: u64 = 1 << 39;
 
 /// One request, borrowed from the buffer it was read into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,41 +196,41 @@ fn init_request(body: &[u8]) -> Option<InitRequest> {
 pub mod op {
     #![allow(missing_docs, reason = "the kernel's names are the documentation")]
     pub const LOOKUP: u32 = 1;
-    pub const FORGET: u32 = 2;
+    pub(crate) const FORGET: u32 = 2;
     pub const GETATTR: u32 = 3;
-    pub const SETATTR: u32 = 4;
-    pub const SYMLINK: u32 = 6;
-    pub const MKNOD: u32 = 8;
-    pub const MKDIR: u32 = 9;
-    pub const UNLINK: u32 = 10;
-    pub const RMDIR: u32 = 11;
-    pub const RENAME: u32 = 12;
-    pub const LINK: u32 = 13;
-    pub const OPEN: u32 = 14;
+    pub(crate) const SETATTR: u32 = 4;
+    pub(crate) const SYMLINK: u32 = 6;
+    pub(crate) const MKNOD: u32 = 8;
+    pub(crate) const MKDIR: u32 = 9;
+    pub(crate) const UNLINK: u32 = 10;
+    pub(crate) const RMDIR: u32 = 11;
+    pub(crate) const RENAME: u32 = 12;
+    pub(crate) const LINK: u32 = 13;
+    pub(crate) const OPEN: u32 = 14;
     pub const READ: u32 = 15;
     pub const WRITE: u32 = 16;
-    pub const STATFS: u32 = 17;
+    pub(crate) const STATFS: u32 = 17;
     pub const RELEASE: u32 = 18;
-    pub const SETXATTR: u32 = 21;
-    pub const REMOVEXATTR: u32 = 24;
+    pub(crate) const SETXATTR: u32 = 21;
+    pub(crate) const REMOVEXATTR: u32 = 24;
     pub const INIT: u32 = 26;
-    pub const OPENDIR: u32 = 27;
-    pub const READDIR: u32 = 28;
-    pub const RELEASEDIR: u32 = 29;
+    pub(crate) const OPENDIR: u32 = 27;
+    pub(crate) const READDIR: u32 = 28;
+    pub(crate) const RELEASEDIR: u32 = 29;
     pub const CREATE: u32 = 35;
-    pub const INTERRUPT: u32 = 36;
-    pub const DESTROY: u32 = 38;
-    pub const NOTIFY_REPLY: u32 = 41;
-    pub const BATCH_FORGET: u32 = 42;
-    pub const FALLOCATE: u32 = 43;
-    pub const RENAME2: u32 = 45;
-    pub const COPY_FILE_RANGE: u32 = 47;
-    pub const TMPFILE: u32 = 51;
+    pub(crate) const INTERRUPT: u32 = 36;
+    pub(crate) const DESTROY: u32 = 38;
+    pub(crate) const NOTIFY_REPLY: u32 = 41;
+    pub(crate) const BATCH_FORGET: u32 = 42;
+    pub(crate) const FALLOCATE: u32 = 43;
+    pub(crate) const RENAME2: u32 = 45;
+    pub(crate) const COPY_FILE_RANGE: u32 = 47;
+    pub(crate) const TMPFILE: u32 = 51;
 }
 
 /// What a file or directory looks like from outside: `struct fuse_attr`, the fields that differ here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeAttr {
+pub(crate) struct NodeAttr {
     /// Inode number: the node's id.
     pub ino: u64,
     /// Length in bytes.
@@ -243,7 +243,7 @@ pub struct NodeAttr {
 
 /// Answer to [`FuseOp::Init`]: `struct fuse_init_out`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InitReply {
+pub(crate) struct InitReply {
     /// Largest readahead, in bytes.
     pub max_readahead: u32,
     /// What is taken of what the kernel offered.
@@ -253,7 +253,7 @@ pub struct InitReply {
 }
 
 /// Seconds that stand for "for ever": 136 years.
-pub const FOREVER: u64 = u32::MAX as u64;
+pub(crate) const FOREVER: u64 = u32::MAX as u64;
 
 /// Writes an answer of the given body to `out`, replacing what was there.
 pub fn reply(out: &mut Vec<u8>, unique: u64, body: impl FnOnce(&mut Vec<u8>)) {
@@ -264,7 +264,7 @@ pub fn reply(out: &mut Vec<u8>, unique: u64, body: impl FnOnce(&mut Vec<u8>)) {
 }
 
 /// Writes an answer that is an error, given as a positive `errno`.
-pub fn reply_error(out: &mut Vec<u8>, unique: u64, errno: rustix::io::Errno) {
+pub(crate) fn reply_error(out: &mut Vec<u8>, unique: u64, errno: rustix::io::Errno) {
     out.clear();
     out.resize(OUT_HEADER, 0);
     finish_header(out, -errno.raw_os_error(), unique);
@@ -278,7 +278,7 @@ fn finish_header(out: &mut [u8], error: i32, unique: u64) {
 }
 
 /// Appends `struct fuse_init_out`.
-pub fn put_init(out: &mut Vec<u8>, reply: InitReply) {
+pub(crate) fn put_init(out: &mut Vec<u8>, reply: InitReply) {
     put32(out, [MAJOR, MINOR, reply.max_readahead, reply.flags as u32]);
     // max_background and congestion_threshold: zero keeps the kernel's own.
     put32(out, [0, MAX_WRITE, 1]);
@@ -288,14 +288,14 @@ pub fn put_init(out: &mut Vec<u8>, reply: InitReply) {
 
 /// Appends `struct fuse_entry_out`. `entry_secs` is how long the name may be taken to mean this node, `attr_secs` how
 /// long the attributes hold.
-pub fn put_entry(out: &mut Vec<u8>, attr: NodeAttr, entry_secs: u64, attr_secs: u64) {
+pub(crate) fn put_entry(out: &mut Vec<u8>, attr: NodeAttr, entry_secs: u64, attr_secs: u64) {
     put64(out, [attr.ino, 0, entry_secs, attr_secs]);
     put32(out, [0, 0]);
     put_attr_body(out, attr);
 }
 
 /// Appends `struct fuse_attr_out`.
-pub fn put_attr(out: &mut Vec<u8>, attr: NodeAttr, attr_secs: u64) {
+pub(crate) fn put_attr(out: &mut Vec<u8>, attr: NodeAttr, attr_secs: u64) {
     put64(out, [attr_secs, 0]);
     put_attr_body(out, attr);
 }
@@ -309,12 +309,12 @@ fn put_attr_body(out: &mut Vec<u8>, attr: NodeAttr) {
 }
 
 /// Appends `struct fuse_open_out`: no handle, no flag (so a directory's entries are asked for each time).
-pub fn put_open(out: &mut Vec<u8>) {
+pub(crate) fn put_open(out: &mut Vec<u8>) {
     put64(out, [0, 0]);
 }
 
 /// Appends `struct fuse_statfs_out` of an empty file system, as procfs has it.
-pub fn put_statfs(out: &mut Vec<u8>) {
+pub(crate) fn put_statfs(out: &mut Vec<u8>) {
     put64(out, [0; 5]);
     put32(out, [4096, 255, 4096, 0]);
     put32(out, [0; 6]);
@@ -322,7 +322,14 @@ pub fn put_statfs(out: &mut Vec<u8>) {
 
 /// Appends one `struct fuse_dirent` unless `out` would grow past `limit` bytes; false when it did not fit. `next` is the
 /// cookie that a later READDIR continues after.
-pub fn put_dirent(out: &mut Vec<u8>, limit: usize, ino: u64, next: u64, dir: bool, name: &[u8]) -> bool {
+pub(crate) fn put_dirent(
+    out: &mut Vec<u8>,
+    limit: usize,
+    ino: u64,
+    next: u64,
+    dir: bool,
+    name: &[u8],
+) -> bool {
     const DT_DIR: u32 = 4;
     const DT_REG: u32 = 8;
     let end = out.len() + (24 + name.len()).next_multiple_of(8);
@@ -338,7 +345,7 @@ pub fn put_dirent(out: &mut Vec<u8>, limit: usize, ino: u64, next: u64, dir: boo
 
 /// What a message without a request says to the kernel: `enum fuse_notify_code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotifyCode {
+pub(crate) enum NotifyCode {
     /// Drop the attributes and the cached pages of a node. The writer sleeps until READs of it that are under way have
     /// been answered, so a process that answers READs must never send this.
     InvalInode = 2,
@@ -349,12 +356,12 @@ pub enum NotifyCode {
 }
 
 /// Writes to `out` the message that drops all that is cached of `nodeid`.
-pub fn inval_inode(out: &mut Vec<u8>, nodeid: u64) {
+pub(crate) fn inval_inode(out: &mut Vec<u8>, nodeid: u64) {
     notify(out, NotifyCode::InvalInode, |out| put64(out, [nodeid, 0, 0]));
 }
 
 /// Writes to `out` the message that drops `name` from the directory `parent`.
-pub fn inval_entry(out: &mut Vec<u8>, parent: u64, name: &[u8]) {
+pub(crate) fn inval_entry(out: &mut Vec<u8>, parent: u64, name: &[u8]) {
     notify(out, NotifyCode::InvalEntry, |out| {
         put64(out, [parent]);
         put32(out, [name.len() as u32, 0]);

@@ -147,7 +147,7 @@ fn record_lock(kind: libc::c_int, role: AgentRole) -> libc::flock {
 
 /// What every process of the agent holds, and hands to those it starts.
 #[derive(Debug)]
-pub struct Handover {
+pub(crate) struct Handover {
     /// How the agent was started.
     pub options: AgentOptions,
     /// `/dev/fuse`, mounted and initialised.
@@ -163,7 +163,7 @@ pub struct Handover {
 
 /// How the agent was started: enough to start any of its processes again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AgentOptions {
+pub(crate) struct AgentOptions {
     /// The run directory, absolute.
     pub run_dir: PathBuf,
     /// Arguments of the policy process and of the API server, after their verbs, as bytes (an argument need not be UTF-8).
@@ -401,7 +401,7 @@ pub(crate) fn wait_readable(fd: &OwnedFd, timeout: Option<Duration>) -> bool {
 /// How long to wait before starting a process again: not at all the first time, longer and longer (never more than
 /// a second, because readers may be waiting) while it dies young.
 #[derive(Debug, Default)]
-pub struct Backoff {
+pub(crate) struct Backoff {
     failures: u32,
     started: Option<Instant>,
 }

@@ -34,7 +34,7 @@ pub(super) const SERVICE_ENV_VARS: [&str; 6] =
 
 /// What an agent before left in the store.
 #[derive(Debug)]
-pub struct StoredFds {
+pub(crate) struct StoredFds {
     /// `/dev/fuse`, mounted and initialised.
     pub fuse: OwnedFd,
     /// The memory of [`Slots`].
@@ -72,7 +72,7 @@ impl StoredFds {
 
 /// The service manager, or nobody: then everything here does nothing.
 #[derive(Debug)]
-pub struct ServiceManager {
+pub(crate) struct ServiceManager {
     ready_sent: bool,
     /// How long the agent may be silent, where somebody listens for it.
     watchdog: Option<Duration>,
@@ -156,7 +156,7 @@ impl ServiceManager {
 
 /// Whether the two processes that do the work get on with it, as the shared memory and the queue show it.
 #[derive(Debug)]
-pub struct AgentProgress {
+pub(crate) struct AgentProgress {
     first_heartbeat: u64,
     last_heartbeat: (u64, Instant),
     last_answered: (u64, Instant),

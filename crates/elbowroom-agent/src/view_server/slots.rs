@@ -97,7 +97,7 @@ pub struct ViewServerCounters {
 
 /// How the agent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShutdownMode {
+pub(crate) enum ShutdownMode {
     /// Not at all.
     None = 0,
     /// Everything is taken away.

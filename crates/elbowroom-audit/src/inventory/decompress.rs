@@ -14,7 +14,7 @@ pub(super) struct DecompressionBudget {
 /// More came out than any honest image holds; how much was allowed.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("more than {0} bytes unpacked")]
-pub struct DecompressionBomb(pub u64);
+pub(crate) struct DecompressionBomb(pub u64);
 
 impl DecompressionBudget {
     pub(super) fn new(bound: u64) -> Self {

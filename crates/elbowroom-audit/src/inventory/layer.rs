@@ -9,7 +9,7 @@ use std::io::{self, Read};
 
 /// What a layer adds and hides (OCI image specification, "Image Layer Filesystem Changeset").
 #[derive(Clone, Debug, Default)]
-pub struct ImageLayer {
+pub(crate) struct ImageLayer {
     /// Files with something to say.
     files: BTreeMap<String, FileEvidence>,
     /// Paths below which nothing of lower layers shows: files of this layer, and what it deleted.

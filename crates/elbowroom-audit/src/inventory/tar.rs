@@ -10,7 +10,7 @@ const BLOCK: usize = 512;
 const MAX_RECORD_BYTES: u64 = 64 << 10;
 
 /// An archive, and the entry it stands at.
-pub struct Tar<R> {
+pub(crate) struct Tar<R> {
     reader: R,
     /// Bytes of the entry that nobody read yet.
     unread: u64,
@@ -20,7 +20,7 @@ pub struct Tar<R> {
 
 /// What stands at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TarEntry {
+pub(crate) struct TarEntry {
     /// Components without `.` and empty ones, with a slash before each; empty for the root itself.
     pub path: String,
     /// What it is.
@@ -31,7 +31,7 @@ pub struct TarEntry {
 
 /// What an entry is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TarEntryKind {
+pub(crate) enum TarEntryKind {
     /// A regular file.
     File,
     /// A directory.

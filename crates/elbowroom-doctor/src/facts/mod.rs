@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 /// Where and how long to look.
 #[derive(Clone, Debug)]
-pub struct DoctorConfig {
+pub(crate) struct DoctorConfig {
     /// The directory that stands for `/`.
     pub root: PathBuf,
     /// Where containers are looked for.
@@ -42,7 +42,7 @@ pub struct DoctorConfig {
 
 /// Why there are no facts.
 #[derive(Debug, thiserror::Error)]
-pub enum DoctorError {
+pub(crate) enum DoctorError {
     /// A file that everything depends on.
     #[error(transparent)]
     Read(#[from] ReadError),

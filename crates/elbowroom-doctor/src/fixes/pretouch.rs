@@ -19,7 +19,7 @@ pub(crate) const CHUNK: Bytes = Bytes::mib(1);
 
 /// Locked pages of this process: neither reclaim nor swap takes them. Given back when dropped.
 #[derive(Debug, Default)]
-pub struct LockedMemory(Vec<*mut c_void>);
+pub(crate) struct LockedMemory(Vec<*mut c_void>);
 
 impl LockedMemory {
     /// How much it is.

@@ -162,7 +162,7 @@ fn reclaimable_cache(facts: &HostFacts, group: &CgroupFacts) -> Bytes {
 
 /// What can be seen of a host that suffers, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StallSample {
+pub(crate) struct StallSample {
     /// When.
     pub at: Micros,
     /// `MemTotal`.

@@ -63,7 +63,7 @@ use elbowroom_types::unit::{Bytes, Limit, Micros};
 use serde::{Deserialize, Serialize};
 
 /// How many decisions are remembered per container.
-pub const DECISION_HISTORY: usize = 20;
+pub(crate) const DECISION_HISTORY: usize = 20;
 
 /// One decision about a container, with what it was made of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -66,7 +66,7 @@ pub struct RunInProgress {
 }
 
 /// The runs in progress of every cgroup `slot_of` knows, by slot.
-pub fn runs_in_progress(
+pub(crate) fn runs_in_progress(
     cpus: &[CpuRecord],
     slot_of: impl Fn(u64) -> Option<u32>,
     into: &mut Vec<RunInProgress>,

@@ -114,7 +114,10 @@ impl FaultCounter {
     ///
     /// # Errors
     /// The kernel's map is full.
-    pub fn set_owners(&mut self, owners: impl IntoIterator<Item = (u64, u64)>) -> Result<(), BpfError> {
+    pub(crate) fn set_owners(
+        &mut self,
+        owners: impl IntoIterator<Item = (u64, u64)>,
+    ) -> Result<(), BpfError> {
         for (cgroup, owner) in owners {
             self.owners
                 .update(&cgroup.to_ne_bytes(), &owner.to_ne_bytes(), MapFlags::ANY)

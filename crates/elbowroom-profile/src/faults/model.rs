@@ -36,7 +36,7 @@ pub const CLASSES: usize = 7;
 pub const TIMED_ONE_IN: u64 = 16;
 
 /// Buckets of the histogram of latencies: the bucket of a fault is the logarithm of its nanoseconds to base 2, rounded down.
-pub const BUCKETS: usize = 32;
+pub(crate) const BUCKETS: usize = 32;
 
 impl FaultClass {
     /// Every class, in the order of [`FaultCounts`].

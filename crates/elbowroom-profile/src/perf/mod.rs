@@ -26,7 +26,7 @@ const READ_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why there can be no samples.
 #[derive(Debug, thiserror::Error)]
-pub enum PerfError {
+pub(crate) enum PerfError {
     /// The kernel refuses.
     #[error(
         "perf_event_open refused cpu-clock on CPU {cpu}: {source}: sampling the whole machine needs root, or CAP_PERFMON and \
@@ -58,7 +58,7 @@ pub enum PerfError {
 
 /// Sampling that goes on until [`Sampler::stop`].
 #[derive(Debug)]
-pub struct Sampler<Sink> {
+pub(crate) struct Sampler<Sink> {
     stop: Arc<AtomicBool>,
     reader: JoinHandle<Sink>,
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// Samples in the kernel and in programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct SampleSplit {
+pub(crate) struct SampleSplit {
     /// In the kernel.
     pub kernel: u64,
     /// In programs.
@@ -19,7 +19,7 @@ pub struct SampleSplit {
 
 /// One program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ProgramShare {
+pub(crate) struct ProgramShare {
     /// As the kernel calls it (`comm`).
     pub name: String,
     /// Its samples.
@@ -31,7 +31,7 @@ pub struct ProgramShare {
 
 /// One family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FamilyShare {
+pub(crate) struct FamilyShare {
     /// Which.
     pub family: FunctionFamily,
     /// Its samples in the kernel and in programs.
@@ -41,7 +41,7 @@ pub struct FamilyShare {
 
 /// What samples come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct SampleBreakdown {
+pub(crate) struct SampleBreakdown {
     /// All samples.
     #[serde(flatten)]
     pub split: SampleSplit,
@@ -57,7 +57,7 @@ pub struct SampleBreakdown {
 
 /// How many frames have a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct SymbolCoverage {
+pub(crate) struct SymbolCoverage {
     /// Frames of programs whose function is known.
     pub named: u64,
     /// All frames of programs.
@@ -105,11 +105,6 @@ impl SampleBreakdown {
             .collect();
         breakdown.programs.sort_by_key(|program| std::cmp::Reverse(program.split.sum()));
         breakdown
-    }
-
-    /// Samples of `family`.
-    pub fn family(&self, family: FunctionFamily) -> u64 {
-        self.families.iter().find(|share| share.family == family).map_or(0, |share| share.split.sum())
     }
 }
 

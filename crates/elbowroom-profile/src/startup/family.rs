@@ -16,7 +16,7 @@ use std::collections::HashMap;
 /// What a stack was busy with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FunctionFamily {
+pub(crate) enum FunctionFamily {
     /// Interrupts and what runs at their end: timers, RCU, network.
     Interrupts,
     /// Filling a page at its first use, or copying it at its first write.
@@ -295,7 +295,7 @@ impl FunctionFamily {
 
 /// Says what stacks were busy with, and remembers what it said of each function.
 #[derive(Clone, Debug, Default)]
-pub struct StackClassifier {
+pub(crate) struct StackClassifier {
     cache: HashMap<StackFrame, Option<(u8, FunctionFamily)>>,
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Whose code it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ExecutionMode {
+pub(crate) enum ExecutionMode {
     /// The kernel.
     Kernel,
     /// A program.
@@ -16,7 +16,7 @@ pub enum ExecutionMode {
 
 /// A function, or what is known instead.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StackFrame {
+pub(crate) struct StackFrame {
     /// The function's name; where only the file is known, that in brackets: `[libc.so.6]`.
     pub name: Arc<str>,
     /// The file's name without directories; empty in the kernel.
@@ -27,7 +27,7 @@ pub struct StackFrame {
 
 /// Where one CPU was.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CallStack {
+pub(crate) struct CallStack {
     /// The program, as the kernel calls it (`comm`).
     pub program: Arc<str>,
     /// Innermost first: the kernel's frames, where it was in the kernel, then the program's.

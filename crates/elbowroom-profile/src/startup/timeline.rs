@@ -13,12 +13,12 @@ use std::str::FromStr;
 /// Requests per second; above 0, at most 1000.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct RequestRate(f64);
+pub(crate) struct RequestRate(f64);
 
 /// Why a text is no [`RequestRate`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is no rate: write starts per second, above 0 and at most 1000, such as \"4\" or \"0.5\"")]
-pub struct RequestRateError(String);
+pub(crate) struct RequestRateError(String);
 
 impl RequestRate {
     /// Requests per second.
@@ -45,7 +45,7 @@ impl FromStr for RequestRate {
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StartSample {
+pub(crate) struct StartSample {
     /// Which application, by its place in the list of those that are compared.
     pub application: usize,
     /// When it was due, from the first request of its rate.
@@ -60,7 +60,7 @@ pub struct StartSample {
 
 /// Starts at one rate, of one application or of all.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct StartupSummary {
+pub(crate) struct StartupSummary {
     /// Requests.
     pub starts: u64,
     /// Of them, those that the engine refused. Their latencies are not in the rest.

@@ -1,6 +1,7 @@
 //! `/proc/PID/maps` and `/proc/PID/smaps`: the areas of a process' memory (`Documentation/filesystems/proc.rst`).
 
-use crate::pages::model::{AreaTotals, MemoryArea, NamedArea, area_kinds};
+use crate::pages::model::area::area_kinds;
+use crate::pages::model::{AreaTotals, MemoryArea, NamedArea};
 use elbowroom_linux::parse::{Malformed, malformed};
 
 const AREA: &str = "an area (\"begin-end perms offset device inode name\")";

@@ -50,7 +50,7 @@ pub struct NamedArea<'a> {
 }
 
 /// The kind of every area of one process, in their order. `program` is what `/proc/PID/exe` points to.
-pub fn area_kinds(areas: &[NamedArea<'_>], program: &str) -> Vec<AreaKind> {
+pub(crate) fn area_kinds(areas: &[NamedArea<'_>], program: &str) -> Vec<AreaKind> {
     let executed: std::collections::HashSet<&str> =
         areas.iter().filter(|area| area.executable && is_file(area.name)).map(|area| area.name).collect();
     areas

@@ -53,7 +53,7 @@ impl PageTableEntry {
     }
 
     /// From an entry of `/proc/PID/pagemap`. Whether it was accessed, and whether the page is huge, it does not say.
-    pub const fn from_pagemap(word: u64) -> Self {
+    pub(crate) const fn from_pagemap(word: u64) -> Self {
         if word & pagemap::PRESENT == 0 || word & pagemap::SWAPPED != 0 {
             return Self(0);
         }
@@ -67,17 +67,17 @@ impl PageTableEntry {
     }
 
     /// Whether there is a page.
-    pub const fn is_mapped(self) -> bool {
+    pub(crate) const fn is_mapped(self) -> bool {
         self.0 & Self::MAPPED != 0
     }
 
     /// Whether the processor has used it since that was last forgotten.
-    pub const fn is_accessed(self) -> bool {
+    pub(crate) const fn is_accessed(self) -> bool {
         self.0 & Self::ACCESSED != 0
     }
 
     /// Whether a single entry of a higher table maps it.
-    pub const fn is_huge(self) -> bool {
+    pub(crate) const fn is_huge(self) -> bool {
         self.0 & Self::HUGE != 0
     }
 

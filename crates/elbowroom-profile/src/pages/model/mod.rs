@@ -16,22 +16,22 @@
 //! the tables of two processes may be milliseconds apart. The kernel's page of zeros is shared by whoever reads memory that was
 //! never written, as its huge one is; they are counted apart, because there is nothing in them to share.
 
-mod area;
+pub(crate) mod area;
 mod entry;
 mod region;
 
-pub use area::{AreaKind, NamedArea, area_kinds};
+pub use area::{AreaKind, NamedArea};
 pub use entry::PageTableEntry;
 
 use serde::{Deserialize, Serialize};
 use std::ops::AddAssign;
 
 /// Entries of one table: what the processor finds in one page of 4 KiB.
-pub const ENTRIES: usize = 512;
+pub(crate) const ENTRIES: usize = 512;
 
 /// A process that was looked at.
 #[derive(Clone, Debug, Default)]
-pub struct ProcessAreas {
+pub(crate) struct ProcessAreas {
     /// Place of its container in the report.
     pub container: usize,
     /// Its areas, ascending and apart from each other.
@@ -73,7 +73,7 @@ pub struct PageTableRegion {
 
 /// Whether the entries say what was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccessTracking {
+pub(crate) enum AccessTracking {
     /// They do.
     InEntries,
     /// They do not, but areas may.
@@ -131,7 +131,7 @@ impl AddAssign for EntryCounts {
 
 /// Frames in which the kernel has zeros for whoever reads memory that was never written, where they are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ZeroFrames {
+pub(crate) struct ZeroFrames {
     /// Of 4 KiB.
     pub page: Option<u64>,
     /// The first of the huge one: it is nobody's memory, and the kernel counts it as no huge page either (`smaps`).
@@ -167,7 +167,7 @@ impl PageTableComparison {
 }
 
 /// Compares the tables of `processes`, which belong to `containers` containers. `tables` are put in order.
-pub fn compare_page_tables(
+pub(crate) fn compare_page_tables(
     containers: usize,
     processes: &[ProcessAreas],
     tables: &mut [PageTableRegion],
