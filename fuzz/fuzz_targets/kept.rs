@@ -2,7 +2,7 @@
 //! the file. `@boot` stands for what the kernel calls the time since the machine was started.
 #![no_main]
 
-use elbowroom_agent::policy::disks_kept;
+use elbowroom_agent::policy::load_capacities;
 use elbowroom_client::output::one_line;
 use elbowroom_doctor::facts::{CounterSampleStore, LastCounterSample};
 use elbowroom_doctor::fixes::journal::Journal;
@@ -62,11 +62,11 @@ fuzz_target!(|data: &[u8]| {
         }
         assert!(take_restore_notices(&dir.join("leases")).is_empty(), "they are told once");
         let disks = dir.join(FILES[4]);
-        match disks_kept(&disks) {
+        match load_capacities(&disks) {
             Ok(known) => {
                 let again = json!({"version": 1, "disks": known}).to_string();
                 state.write(FILES[4], &again).expect("the file can be written");
-                assert_eq!(disks_kept(&disks).expect("it was one"), known);
+                assert_eq!(load_capacities(&disks).expect("it was one"), known);
             }
             Err(error) => refused(FILES[4], &one_line(&error)),
         }

@@ -41,7 +41,7 @@ impl DiskCapacityStore {
     /// Reads the file of a state directory.
     pub(super) fn open(state_dir: &Path) -> Self {
         let path = state_dir.join("disks.json");
-        let known = load(&path).unwrap_or_else(|error| {
+        let known = load_capacities(&path).unwrap_or_else(|error| {
             tracing::warn!(
                 because = elbowroom_client::output::one_line(&error),
                 "what disks can do is learned anew, and the file will be replaced"
@@ -126,7 +126,7 @@ fn run_writer(path: &Path, queue: &mpsc::Receiver<BTreeMap<String, IoMax>>) {
 ///
 /// # Errors
 /// It cannot be read, or is not of this form.
-pub fn load(path: &Path) -> Result<BTreeMap<String, IoMax>> {
+pub fn load_capacities(path: &Path) -> Result<BTreeMap<String, IoMax>> {
     let text = match fs::read(path) {
         Ok(text) => text,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),

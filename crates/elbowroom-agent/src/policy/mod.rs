@@ -37,6 +37,8 @@ use crate::config::{AgentConfig, SensorTierSetting};
 use crate::engines::nri;
 use crate::probes::{self, ProbeEvent, ProbeRegistry};
 use crate::view_server::publisher::Publisher;
+pub use disk_capacities::load_capacities;
+
 use alerts::AlertDispatcher;
 use anyhow::{Context, Result};
 use control::Endpoint;
