@@ -56,7 +56,8 @@ fn what_a_group_holds_is_what_its_programs_took() {
     assert!(within(memory.anon, 24) && within(memory.file, 16), "{memory:?}");
     assert!(memory.usage.get() >= memory.anon.get() + memory.file.get() && memory.populated, "{memory:?}");
     let cache = memory.inactive_file.saturating_add(memory.active_file);
-    assert!(within(cache, 16), "{memory:?}");
+    // Some pages still wait in each CPU's batch for the lists (mm/swap.c, `cpu_fbatches`).
+    assert!(within(cache.saturating_add(Bytes(MIB)), 16), "{memory:?}");
     assert!(node.mem_available > Bytes::ZERO && node.mem_free > Bytes::ZERO);
     if room.has_pressure() {
         assert!(memory.stalls.is_some(), "{memory:?}");
