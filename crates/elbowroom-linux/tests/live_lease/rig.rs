@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub const MIB: u64 = 1 << 20;
@@ -28,8 +27,6 @@ pub struct Rig {
     dir: tempfile::TempDir,
     path: String,
     loop_device: Rc<LoopDevice>,
-    /// One test at a time: some start hundreds of processes, others measure.
-    _alone: Option<MutexGuard<'static, ()>>,
 }
 
 /// What the user of a rig's cgroup has set: bytes read, bytes written, reads, writes.
@@ -64,14 +61,10 @@ pub(crate) use rig;
 
 impl Rig {
     pub fn new() -> Self {
-        static ALONE: Mutex<()> = Mutex::new(());
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = temp_dir();
         let loop_device = LoopDevice::new(dir.path()).expect("there was one a moment ago");
         let layout = Rc::new(CgroupLayout::detect(&Root::host().unwrap()).unwrap());
-        let mut rig = Self::with(dir, layout, Rc::new(loop_device));
-        rig._alone = Some(alone);
-        rig
+        Self::with(dir, layout, Rc::new(loop_device))
     }
 
     /// Another cgroup and another ledger, the same disk.
@@ -82,7 +75,7 @@ impl Rig {
     fn with(dir: tempfile::TempDir, layout: Rc<CgroupLayout>, loop_device: Rc<LoopDevice>) -> Self {
         let path = unique();
         let disk = loop_device.number();
-        let rig = Self { layout, disk, dir, path, loop_device, _alone: None };
+        let rig = Self { layout, disk, dir, path, loop_device };
         rig.make_cgroup();
         for (i, value) in USERS.into_iter().enumerate().filter(|(_, value)| *value != Max) {
             rig.knob(i).write(value).unwrap();
