@@ -30,7 +30,6 @@ static size_t g1_region;
 
 static struct heap_counts counts;
 static uint64_t ceiling;	/* what VirtualMax is lifted to first; 0 is no bound at all */
-static uint64_t old_limit;	/* ParallelGC: OldMax */
 static void *vm_thread;		/* thread pointer of the thread that collects and allocates in pauses */
 /* Of the VM thread alone: an allocation was refused in a pause, and how many collections there had been. */
 static bool wanted;
@@ -59,19 +58,31 @@ static size_t bound(const struct generation *generation, uint64_t bytes)
 	return whole < generation->reserved ? whole : generation->reserved;
 }
 
-/* ParallelGC, in a pause: divides the limit between the generations, in the ratio of what was reserved for them. */
+/* What `committed` leaves of a limit. */
+static uint64_t left(uint64_t limit, size_t committed)
+{
+	return limit > committed ? limit - committed : 0;
+}
+
+/*
+ * ParallelGC, in a pause: divides the limit between the generations. Their sum is what is bounded: the old one may have all that
+ * the young one has not committed. The young one grows no further than its part of what was reserved, and never into what the
+ * old one has.
+ */
 static void divide(uint64_t limit)
 {
 	size_t young_max = young.reserved, old_max = old.reserved;
 
 	if (limit) {
 		/* Exact to a byte is not needed. */
-		young_max = bound(&young, (double)limit * young.reserved / (young.reserved + old.reserved));
-		old_max = bound(&old, limit > young_max ? limit - young_max : 0);
+		uint64_t part = (double)limit * young.reserved / (young.reserved + old.reserved);
+		uint64_t rest = left(limit, committed(&old));
+
+		young_max = bound(&young, part < rest ? part : rest);
+		old_max = bound(&old, left(limit, committed(&young)));
 	}
 	*vm_size(*young.self, young.largest) = young_max;
 	*vm_size(*old.self, old.largest) = old_max;
-	__atomic_store_n(&old_limit, limit && limit > young_max ? limit - young_max : limit ? 1 : 0, __ATOMIC_RELAXED);
 }
 
 /* In a pause: to the ceiling, and from there away. */
@@ -119,7 +130,7 @@ static bool refuses(void)
 /* What of `bytes` an expansion may have: all, a part in whole `units`, or nothing. */
 static size_t allowed(size_t bytes, size_t committed, uint64_t limit, size_t unit)
 {
-	size_t room = limit > committed ? (limit - committed) / unit * unit : 0;
+	size_t room = left(limit, committed) / unit * unit;
 	bool in_collection = *((uint8_t *)*heap + gc_active_offset);
 
 	if (bytes <= room)
@@ -131,10 +142,10 @@ static size_t allowed(size_t bytes, size_t committed, uint64_t limit, size_t uni
 
 static bool parallel_expand(void *generation, size_t bytes)
 {
-	uint64_t limit = limit_now() ? __atomic_load_n(&old_limit, __ATOMIC_RELAXED) : 0;
+	uint64_t limit = limit_now();
 
 	if (limit && generation == *old.self)
-		bytes = allowed(bytes, committed(&old), limit, old.alignment);
+		bytes = allowed(bytes, committed(&young) + committed(&old), limit, old.alignment);
 	return bytes && ((parallel_expand_fn)hook.original)(generation, bytes);
 }
 

@@ -86,12 +86,12 @@ def start(view, tmp_path):
     """Starts Elastic.java with the agent: `start(java, "g1", "-Xmx400m", cpus=8, memory=1 << 30)`. It must end with 0."""
     started = []
 
-    def new(java, collector, *options, cpus=8, memory=1 << 30, agent="jmx=0,period-ms=50"):
+    def new(java, collector, *options, cpus=8, memory=1 << 30, agent="jmx=0,period-ms=50", page=None):
         if not can(java, FLAGS[collector]):
             pytest.skip(f"needs a build with {collector}: {java} has none")
         words = [*FLAGS[collector], "-XX:ParallelGCThreads=8", "-XX:ConcGCThreads=4", *options]
         words += [f"-javaagent:{jvm.AGENT}={agent}"] if agent else []
-        started.append(jvm.Machine(view(cpus, memory), java, *words, directory=tmp_path))
+        started.append(jvm.Machine(view(cpus, memory), java, *words, directory=tmp_path, page=page))
         return started[-1]
 
     yield new
@@ -241,6 +241,24 @@ def test_an_allocation_without_room_lifts_the_bound_at_once(java, start, what):
     assert int(machine.room("Lifts")) > 0
 
 
+def test_the_sum_of_the_generations_is_bounded_not_each(java, start, tmp_path):
+    """More lives than two thirds of VirtualMax: the old generation has what the young one does not need, and the bound stays."""
+    if "jdk-11" in str(java) or "-11-" in str(java):
+        pytest.skip("needs JDK 17: before, ParallelGC has no VirtualMax")
+    page = Page(tmp_path / "page")
+    page.show(8, memory=200 * MIB, most_memory=480 * MIB)
+    # The young generation stays as small as it begins. The old one is born with 260 MiB at most.
+    sizes = ["-XX:-UseAdaptiveSizePolicy", "-Xms16m", "-Xmx390m"]
+    machine = start(java, "parallel", *sizes, memory=480 * MIB, page=page.path, agent="jmx=0,period-ms=50,heap=70")
+    machine.room("Explanation")
+    machine.ask("churn", 100)
+    assert machine.ask("hold", 250) == "held"
+    # It was lifted to what the hard limit leaves, at most, and not away: that is the second lift.
+    assert int(machine.room("Lifts")) <= 1
+    eventually(lambda: 0 < int(machine.room("VirtualMax")) <= 336 * MIB, within=SLOWLY)
+    assert machine.committed_mib() <= 336
+
+
 # ---- pools ----
 
 
@@ -331,9 +349,27 @@ def test_no_file_of_it_stays(java17, start, tmp_path):
 
 
 def test_run_adds_the_agent_to_what_is_there(binary):
-    words = [binary, "run", "--no-views", "--java", "--", "printenv", "JAVA_TOOL_OPTIONS"]
+    words = [binary, "run", "--no-views", "--java", "--cpus", "0.5", "--", "printenv", "JAVA_TOOL_OPTIONS"]
     done = subprocess.run(words, env={**os.environ, "JAVA_TOOL_OPTIONS": "-Xmx64m"}, capture_output=True, text=True)
-    assert done.stdout == f"-Xmx64m -javaagent:{jvm.AGENT}\n", done.stderr
+    assert done.stdout == f"-Xmx64m -javaagent:{jvm.AGENT} -XX:ParallelGCThreads=1\n", done.stderr
+
+
+@pytest.mark.parametrize("collector", FLAGS)
+def test_a_jvm_that_starts_in_a_small_view_has_gc_threads_for_the_largest(java, binary, collector):
+    """As many as the view may become, and the user's own number where there is one, also below the concurrent threads of ours."""
+    if not can(java, FLAGS[collector]):
+        pytest.skip(f"this JDK has no {collector}")
+
+    def threads(*options):
+        small = [*FLAGS[collector], *options, "-XX:ActiveProcessorCount=1", "-XX:+UnlockExperimentalVMOptions", "-XX:+PrintFlagsFinal", "-version"]
+        words = [binary, "run", "--no-views", "--java", "--", java, *small]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60 * PATIENCE)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return int(re.search(r" ParallelGCThreads += (\d+)", done.stdout)[1])
+
+    cpus = os.cpu_count()
+    assert threads() == (cpus if cpus <= 8 else 8 + (cpus - 8) * 5 // 8)
+    assert threads("-XX:ParallelGCThreads=1") == 1
 
 
 def test_a_java_program_runs_with_it(java, binary):

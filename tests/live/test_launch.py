@@ -48,7 +48,7 @@ def test_the_makers_own_settings_stay(agent, docker):
     limits = ["--cpus", "1.5", "--memory", "512m"]
     seen = variables(docker, *labels("java", "openmp", "libc", "env"), *own, *limits)
     assert seen["LD_PRELOAD"] == f"/lib/x86_64-linux-gnu/libm.so.6:{LIBRARY.format('openmp')}:{LIBRARY.format('libc')}"
-    assert seen["JAVA_TOOL_OPTIONS"] == f"-Xmx64m -javaagent:{JAR}"
+    assert seen["JAVA_TOOL_OPTIONS"] == f"-Xmx64m -javaagent:{JAR} -XX:ParallelGCThreads=2"
     assert (seen["GOMAXPROCS"], seen["OMP_NUM_THREADS"], seen["GOMP_SPINCOUNT"]) == ("7", "2", "40000")
     assert "PYTHON_CPU_COUNT" not in seen  # it follows the view
     assert seen["MALLOC_CONF"] == "narenas:8" and seen["MEMORY_PRESSURE_WATCH"] == "/sys/devices/system/cpu/elbowroom-pressure"

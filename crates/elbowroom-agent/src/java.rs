@@ -16,8 +16,8 @@ const LIBRARY_ENTRY: &[u8] = b"elbowroom/agent/x86-64.so";
 /// No native half is larger.
 const MAX_LIBRARY_BYTES: u64 = 2 << 20;
 
-/// The value of [`launch::JAVA_OPTIONS_VARIABLE`] for the command.
-pub fn java_tool_options() -> anyhow::Result<OsString> {
+/// The value of [`launch::JAVA_OPTIONS_VARIABLE`] for the command, whose view may become `most` CPUs.
+pub fn java_tool_options(most: u32) -> anyhow::Result<OsString> {
     let jar = find_jar().context("--java")?;
     let jar = jar.to_str().with_context(|| format!("--java: {} is not UTF-8", jar.display()))?;
     ensure!(
@@ -25,7 +25,7 @@ pub fn java_tool_options() -> anyhow::Result<OsString> {
         "--java: a Java launcher cannot be told of {jar}: move it to a path without quotes"
     );
     let mut options = std::env::var_os(launch::JAVA_OPTIONS_VARIABLE).unwrap_or_default();
-    launch::append_java_agent(&mut options, jar);
+    launch::append_java_agent(&mut options, jar, most);
     Ok(options)
 }
 

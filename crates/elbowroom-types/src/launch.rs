@@ -219,13 +219,14 @@ pub(crate) fn has_variable(env: &[String], name: &str) -> bool {
 /// front of what is added, a variable that is set keeps its value, and a second time changes nothing.
 pub fn apply_container_env(plan: LaunchPlan, room: LaunchLimits, machine: u32, env: &mut Vec<String>) {
     let wanted = plan.surfaces;
+    let most = room.cpus.map_or(machine, |cpus| cpus.min(machine));
     let libraries = preload_libraries(wanted);
     if !libraries.is_empty() {
         change_variable(env, PRELOAD_VARIABLE, |list| append_preload(list, &libraries));
     }
     if wanted.java {
         change_variable(env, JAVA_OPTIONS_VARIABLE, |options| {
-            append_java_agent(options, &format!("{INJECTION_DIR}/{JAVA_AGENT}"))
+            append_java_agent(options, &format!("{INJECTION_DIR}/{JAVA_AGENT}"), most)
         });
     }
     let is_set = |name: &str| has_variable(env, name);
@@ -235,7 +236,6 @@ pub fn apply_container_env(plan: LaunchPlan, room: LaunchLimits, machine: u32, e
         vars.extend(if plan.hook && plan.pressure_file { pressure_env(is_set) } else { Vec::new() });
     }
     if wanted.openmp {
-        let most = room.cpus.map_or(machine, |cpus| cpus.min(machine));
         for (name, value) in openmp_env(most, is_set) {
             if vars.iter().all(|(known, _)| *known != name) {
                 vars.push((name, value));
@@ -306,18 +306,34 @@ pub fn append_preload(list: &mut OsString, libraries: &[String]) {
 
 /// Adds the agent for HotSpot behind whatever is there in a value of [`JAVA_OPTIONS_VARIABLE`], once. `jar` has no quote in it: HotSpot
 /// knows quotes, and nothing to quote a quote with (Arguments::parse_options_buffer).
-pub fn append_java_agent(options: &mut OsString, jar: &str) {
+///
+/// HotSpot makes its GC threads when it starts, and never more: it is told to make as many as it would for `most` CPUs, the most that the
+/// view may become, and the agent lets as many work as the view has. Flags on the command line come after this variable, so they win.
+/// Concurrent threads are not told: G1 derives them, and ends a program whose user asks for fewer threads in all.
+pub fn append_java_agent(options: &mut OsString, jar: &str, most: u32) {
     let agent = match jar.contains(char::is_whitespace) {
         true => format!("\"-javaagent:{jar}\""),
         false => format!("-javaagent:{jar}"),
     };
-    if OsStr::to_string_lossy(options).contains(&agent) {
-        return;
+    let mut append = |word: String, known: &str| {
+        if OsStr::to_string_lossy(options).contains(known) {
+            return;
+        }
+        if !options.is_empty() {
+            options.push(" ");
+        }
+        options.push(word);
+    };
+    append(agent.clone(), &agent);
+    append(format!("-XX:ParallelGCThreads={}", hotspot_gc_threads(most)), "-XX:ParallelGCThreads=");
+}
+
+/// The GC threads that HotSpot makes for so many CPUs (`WorkerPolicy::parallel_worker_threads`): all up to eight, then five of eight.
+fn hotspot_gc_threads(cpus: u32) -> u32 {
+    match cpus {
+        0..=8 => cpus.max(1),
+        _ => 8 + (cpus - 8) * 5 / 8,
     }
-    if !options.is_empty() {
-        options.push(" ");
-    }
-    options.push(agent);
 }
 
 fn unset_variables<'a>(
@@ -460,9 +476,9 @@ mod tests {
             RuntimeInjection { java: true, ..none },
             &["JAVA_TOOL_OPTIONS=-Xmx1g", "A", "JAVA_TOOL_OPTIONS="],
             &[
-                "JAVA_TOOL_OPTIONS=-Xmx1g -javaagent:/sys/fs/fuse/connections/elbowroom-agent.jar",
+                "JAVA_TOOL_OPTIONS=-Xmx1g -javaagent:/sys/fs/fuse/connections/elbowroom-agent.jar -XX:ParallelGCThreads=2",
                 "A",
-                "JAVA_TOOL_OPTIONS=-javaagent:/sys/fs/fuse/connections/elbowroom-agent.jar",
+                "JAVA_TOOL_OPTIONS=-javaagent:/sys/fs/fuse/connections/elbowroom-agent.jar -XX:ParallelGCThreads=2",
             ],
         );
         check(
@@ -559,14 +575,23 @@ mod tests {
     #[test]
     fn the_agent_is_added_once_behind_what_is_there() {
         for (before, jar, after) in [
-            ("", "/a.jar", "-javaagent:/a.jar"),
-            ("-Xmx1g", "/a.jar", "-Xmx1g -javaagent:/a.jar"),
-            ("-Xmx1g -javaagent:/a.jar", "/a.jar", "-Xmx1g -javaagent:/a.jar"),
-            ("", "/my programs/a.jar", "\"-javaagent:/my programs/a.jar\""),
+            ("", "/a.jar", "-javaagent:/a.jar -XX:ParallelGCThreads=4"),
+            ("-Xmx1g", "/a.jar", "-Xmx1g -javaagent:/a.jar -XX:ParallelGCThreads=4"),
+            ("-XX:ParallelGCThreads=1", "/a.jar", "-XX:ParallelGCThreads=1 -javaagent:/a.jar"),
+            ("", "/my programs/a.jar", "\"-javaagent:/my programs/a.jar\" -XX:ParallelGCThreads=4"),
         ] {
             let mut options = OsString::from(before);
-            append_java_agent(&mut options, jar);
-            assert_eq!(options, after);
+            for _ in 0..2 {
+                append_java_agent(&mut options, jar, 4);
+                assert_eq!(options, after);
+            }
+        }
+    }
+
+    #[test]
+    fn a_jvm_makes_the_gc_threads_that_hotspot_makes_for_the_most_cpus() {
+        for (cpus, threads) in [(0, 1), (1, 1), (8, 8), (9, 8), (16, 13), (64, 43)] {
+            assert_eq!(hotspot_gc_threads(cpus), threads, "{cpus} CPUs");
         }
     }
 

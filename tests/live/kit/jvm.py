@@ -84,13 +84,14 @@ class View:
 
 
 class Machine:
-    """Elastic.java in a view; what it says on standard error is kept in `errors`."""
+    """Elastic.java in a view, with a page of it where it is given; what it says on standard error is kept in `errors`."""
 
-    def __init__(self, view, java, *options, directory):
+    def __init__(self, view, java, *options, directory, page=None):
         self.view = view
         self.errors = directory / "stderr"
         with open(self.errors, "w") as errors:
-            words = [java, "-XX:+UnlockExperimentalVMOptions", *options, "-cp", BUILT, "Elastic"]
+            words = [f"ELBOWROOM_VIEW={page}"] if page else []
+            words += [java, "-XX:+UnlockExperimentalVMOptions", *options, "-cp", BUILT, "Elastic"]
             self.process = view.start(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=directory)
 
     def ask(self, *words):

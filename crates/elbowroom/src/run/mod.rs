@@ -180,14 +180,18 @@ fn spawn_child(
         command.envs(launch::env_without_view(limits.room(), is_set));
     }
     if args.injections.openmp {
-        let machine = injection::online_cpu_count()?;
-        let most = limits.room().cpus.map_or(machine, |cpus| cpus.min(machine));
-        command.envs(launch::openmp_env(most, is_set));
+        command.envs(launch::openmp_env(most_cpus(limits)?, is_set));
     }
     if args.java {
-        command.env(launch::JAVA_OPTIONS_VARIABLE, java::java_tool_options()?);
+        command.env(launch::JAVA_OPTIONS_VARIABLE, java::java_tool_options(most_cpus(limits)?)?);
     }
     Ok(command.arg("--").args(&args.command).spawn()?)
+}
+
+/// The most CPUs that the command's view may become.
+fn most_cpus(limits: &RunLimits) -> anyhow::Result<u32> {
+    let machine = injection::online_cpu_count()?;
+    Ok(limits.room().cpus.map_or(machine, |cpus| cpus.min(machine)))
 }
 
 /// Waits for the command and passes on the signals that were meant for it.

@@ -173,7 +173,7 @@ interface Knob {
             tight = true;
             try {
                 least.set(Math.min(least.theirs(), LEAST_FREE));
-                most.set(ratio(bound, used));
+                most.set(ratio(sized(bound), used));
                 resizing = nativeHeap && machine.collector == Collector.PARALLEL && resizeAtSystemGc(1, 0);
                 System.gc();
             } finally {
@@ -195,6 +195,19 @@ interface Knob {
                 resizing = false;
                 tight = !most || !least;
             }
+        }
+
+        /**
+         * What of a bound the free ratios size: Serial's are of its old generation alone, and the young one is a fixed part of that
+         * (DefNewGeneration::compute_new_size).
+         */
+        private long sized(long bound) {
+            return machine.collector == Collector.SERIAL ? oldPart(bound, machine.number("NewRatio", 2)) : bound;
+        }
+
+        /** The old generation's part of a heap, where the old one is `newRatio` times as large as the young one. */
+        static long oldPart(long bound, long newRatio) {
+            return bound / (newRatio + 1) * newRatio;
         }
 
         /**

@@ -525,6 +525,7 @@ final class Tests {
         is(Knob.FreeRatio.ratio(400 * MIB, 300 * MIB), 25L, "300 of 400");
         is(Knob.FreeRatio.ratio(400 * MIB, 500 * MIB), 11L, "500 of 400");
         is(Knob.FreeRatio.ratio(400 * MIB, 399 * MIB), 11L, "399 of 400");
+        is(Knob.FreeRatio.oldPart(150 * MIB, 2), 100 * MIB, "the old part of 150");
     }
 
     /** A pool of a program, which sets it too. */
