@@ -17,7 +17,7 @@ import javax.management.remote.JMXServiceURL;
  * </pre>
  *
  * An attribute of a composite is ATTRIBUTE.KEY; where OBJECT is a pattern, its beans are added up. Runs as the JVM's user,
- * beside it; from the host, with `elbowroom probe send --container NAME -`.
+ * beside it in the container, and not on the host: a client of JMX reads whatever objects the JVM sends.
  */
 public class Jmx {
     record Number(String key, String attribute, ObjectName object) {

@@ -7,7 +7,15 @@ from kube.cluster import NODE
 
 KEY = "elbowroom.dev/overcommitted"
 # More than any machine has.
-ALL_AND_MORE = "elbowroom.dev/memory-reservation=64TiB"
+ALL_AND_MORE = "64TiB"
+
+
+def promise(pod, size):
+    """As whoever runs the node promises it: None takes it back."""
+    container = pod.row()["id"]
+    label = {"container": container, "by": "a test", "promised": {"elbowroom.dev/memory-reservation": size}}
+    answer = pod.agent.ask({"label": label} if size else {"unlabel": container})
+    assert "error" not in answer, answer
 
 
 def conditions(cluster):
@@ -28,7 +36,7 @@ def test_a_node_that_is_promised_away_says_so_until_it_is_over(cluster, new_pod,
     assert sorted(conditions(cluster)) == ["ElbowroomDiskDegraded", "ElbowroomOvercommitted", "ElbowroomOverloaded"]
     cluster.kubectl("taint", "node", NODE, "example.com/theirs=1:PreferNoSchedule")
     pod = new_pod("greedy")
-    pod.annotate(ALL_AND_MORE)
+    promise(pod, ALL_AND_MORE)
     eventually(lambda: taints(cluster) == ["example.com/theirs:PreferNoSchedule", f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
     condition = conditions(cluster)["ElbowroomOvercommitted"]
     assert (condition["status"], condition["reason"]) == ("True", "Overcommit"), condition
@@ -36,10 +44,19 @@ def test_a_node_that_is_promised_away_says_so_until_it_is_over(cluster, new_pod,
     events = cluster.get("events.events.k8s.io")["items"]
     assert any(event["reason"] == "Overcommit" and event["regarding"]["kind"] == "Node" for event in events)
     assert cluster.get("node", NODE)["status"]["conditions"][0]["type"] != "ElbowroomOvercommitted", "the kubelet's are there too"
-    pod.annotate("elbowroom.dev/memory-reservation-")
+    promise(pod, None)
     eventually(lambda: taints(cluster) == ["example.com/theirs:PreferNoSchedule"], within=60, every=0.3)
     eventually(lambda: overcommitted(cluster) == "False", within=10)
     cluster.kubectl("taint", "node", NODE, "example.com/theirs-")
+
+
+def test_what_annotations_claim_is_told_and_taints_nothing(cluster, new_pod, speaker, agent):
+    eventually(lambda: overcommitted(cluster) == "False", within=20)
+    pod = new_pod("claims", requests={"memory": "16Mi"}, limits={"memory": "64Ti"})
+    pod.annotate(f"elbowroom.dev/memory-reservation={ALL_AND_MORE}")
+    claims = lambda: [alert for alert in agent.json("alerts")["lasting"] if (alert["kind"], alert.get("topic")) == ("OVERCOMMIT", "claims")]
+    eventually(claims, within=60, every=0.3)
+    always(lambda: taints(cluster) == [] and overcommitted(cluster) == "False", during=5, every=0.5)
 
 
 def test_the_scheduler_sends_pods_elsewhere(cluster, new_pod, speaker):
@@ -47,28 +64,27 @@ def test_the_scheduler_sends_pods_elsewhere(cluster, new_pod, speaker):
     assert speaker.stop() == 0
     speaker.start("--taint", "no-schedule")
     pod = new_pod("greedy")
-    pod.annotate(ALL_AND_MORE)
+    promise(pod, ALL_AND_MORE)
     eventually(lambda: taints(cluster) == [f"{KEY}:NoSchedule"], within=60, every=0.3)
     new_pod("homeless", node=None, wait=False)
     waits = lambda: cluster.get("pod", "homeless")["status"]["phase"] == "Pending"
     conditions = lambda: cluster.get("pod", "homeless")["status"].get("conditions", [])
     eventually(lambda: any("untolerated taint" in condition.get("message", "") for condition in conditions()), within=30)
     assert waits()
-    pod.annotate("elbowroom.dev/memory-reservation-")
+    promise(pod, None)
     eventually(lambda: cluster.get("pod", "homeless")["status"]["phase"] == "Running", within=60, every=0.3)
 
 
 def test_who_is_stopped_leaves_nothing_and_who_is_killed_leaves_what_the_next_one_takes_off(cluster, new_pod, speaker):
     pod = new_pod("greedy")
-    pod.annotate(ALL_AND_MORE)
+    promise(pod, ALL_AND_MORE)
     eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
     assert speaker.stop() == 0
     assert (conditions(cluster), taints(cluster)) == ({}, [])
-    eventually(lambda: pod.show()["labels_by"] is None, within=30)
     speaker.start()
     eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
     speaker.kill()
-    pod.annotate("elbowroom.dev/memory-reservation-")
+    promise(pod, None)
     always(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], during=1, every=0.3)
     speaker.start()
     eventually(lambda: taints(cluster) == [] and overcommitted(cluster) == "False", within=60, every=0.3)
@@ -76,7 +92,7 @@ def test_who_is_stopped_leaves_nothing_and_who_is_killed_leaves_what_the_next_on
 
 def test_nobody_is_sent_elsewhere_because_an_agent_is_silent(cluster, new_pod, speaker, agent):
     pod = new_pod("greedy")
-    pod.annotate(ALL_AND_MORE)
+    promise(pod, ALL_AND_MORE)
     eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
     agent.destroy()
     eventually(lambda: taints(cluster) == [] and overcommitted(cluster) == "Unknown", within=30, every=0.3)
@@ -92,5 +108,5 @@ def test_an_api_server_that_is_away_is_waited_for(cluster, new_pod, speaker):
         always(lambda: speaker.process.poll() is None, during=2)
     finally:
         cluster.running["kube-apiserver"].send_signal(signal.SIGCONT)
-    pod.annotate(ALL_AND_MORE)
+    promise(pod, ALL_AND_MORE)
     eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=90, every=0.3)

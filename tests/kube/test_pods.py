@@ -26,7 +26,7 @@ def test_a_resize_in_place_is_followed(cluster, new_pod, speaker):
     patch = '{"spec": {"containers": [{"name": "app", "resources": %s}]}}' % resources
     cluster.kubectl("patch", "pod", "grows", "--subresource", "resize", "--patch", patch)
     eventually(lambda: meminfo(pod.read("/proc/meminfo"))["MemTotal"] == 384 * MIB, within=60)
-    labels = {"priority": {"weight": 50, "tier": 1}, "memory_reservation": 192 * MIB}
+    labels = {"priority": {"weight": 50, "tier": 1}, "memory_reservation": 192 * MIB, "memory_promised": 192 * MIB}
     eventually(lambda: pod.show()["labels"] == labels, within=60)
     assert pod.row()["id"] == before, "the container is the same one"
 
@@ -50,14 +50,16 @@ def test_what_a_pod_requests_is_what_it_is_owed(new_pod, speaker, agent):
 
 
 def test_annotations_are_followed_when_they_change(new_pod, speaker, agent):
-    pod = new_pod("annotated", requests={"cpu": "1"}, annotations={"elbowroom.dev/priority": "class=latency"})
+    limits = {"memory": "256Mi"}  # a claim counts up to the container's own limit
+    pod = new_pod("annotated", {"cpu": "1", "memory": "16Mi"}, limits, {"elbowroom.dev/priority": "class=latency"})
     eventually(lambda: pod.show()["labels"].get("priority") == {"weight": 100, "tier": 1, "class": "latency"})
     pod.annotate("elbowroom.dev/priority=weight=700", "elbowroom.dev/memory-reservation=96MiB")
     eventually(lambda: pod.show()["labels"]["priority"] == {"weight": 700, "tier": 1})
     eventually(lambda: pod.show()["memory"]["reserve"] == 96 * MIB)
     pod.annotate("elbowroom.dev/priority-", "elbowroom.dev/memory-reservation-")
-    eventually(lambda: pod.show()["labels"] == {"priority": {"weight": 100, "tier": 1}})
-    eventually(lambda: pod.show()["memory"]["reserve"] == 0)
+    labels = {"priority": {"weight": 100, "tier": 1}, "memory_reservation": 16 * MIB, "memory_promised": 16 * MIB}
+    eventually(lambda: pod.show()["labels"] == labels)
+    eventually(lambda: pod.show()["memory"]["reserve"] == 16 * MIB)
 
 
 def test_a_namespace_speaks_for_its_pods(cluster, new_pod, speaker):

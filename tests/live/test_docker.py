@@ -51,10 +51,11 @@ def test_a_view_comes_and_goes_by_hand(new_agent, docker):
 
 
 @pytest.mark.native
-def test_labels_say_what_a_container_wants(agent, docker):
+def test_labels_say_what_a_container_wants(new_agent, docker):
+    agent = new_agent(containers='labels = "all"').start()
     wanted = {"views": "off", "priority": "tier=1 weight=300", "memory-reservation": "8MiB", "colour": "blue"}
     labels = [word for key, value in wanted.items() for word in ("--label", f"elbowroom.dev/{key}={value}")]
-    container = docker.run("--cpus", "1", *labels, name="elbowroom-test-labels")
+    container = docker.run("--cpus", "1", "--memory", "64m", *labels, name="elbowroom-test-labels")
     row = eventually(lambda: agent.find(container))
     assert row["labels"]["priority"] == {"tier": 1, "weight": 300} and row["labels"]["memory_reservation"] == 8 * MIB
     assert not row["attached"] and "elbowroom.dev/views" in row["attach_note"]

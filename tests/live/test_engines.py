@@ -300,11 +300,11 @@ def test_annotations_of_pods_and_containers_count_as_labels_do(nri):
     assert SEEN not in way.once(*HEAD, annotations=off)
     assert SEEN in way.once(*HEAD, pod_annotations=off, annotations=on)
     # What only the pod says is the container's, for everything that looks for its labels later.
-    pod = way.containerd.pod({"elbowroom.dev/priority": "300", "elbowroom.dev/colour": "blue"})
+    pod = way.containerd.pod({"elbowroom.dev/probe": "objective=300", "elbowroom.dev/colour": "blue"})
     container, _ = way.containerd.create(pod, "/busybox", "sleep", "1000")
     way.containerd.cri("StartContainer", container_id=container)
     row = eventually(lambda: next((row for row in way.agent.list() if row["id"] == container), None))
-    assert row["labels"]["priority"] == {"weight": 300} and row["engine"] == "containerd"
+    assert row["labels"]["probe"] == "objective=300" and row["engine"] == "containerd"
     assert "elbowroom.dev/colour" in row["labels"]["ignored"][0]
     eventually(lambda: way.agent.json("show", container)["attached"])
     assert way.agent.json("show", container)["late_usec"] is None

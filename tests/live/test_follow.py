@@ -57,6 +57,10 @@ def ends(process):
 def need(name):
     for path in (shutil.which(name), matrix.UNPACKED / f"usr/bin/{name}", matrix.UNPACKED / f"usr/sbin/{name}"):
         if path and os.access(path, os.X_OK):
+            # One that was unpacked runs where its libraries are installed.
+            missing = [line.split()[0] for line in subprocess.run(["ldd", path], capture_output=True, text=True).stdout.splitlines() if "not found" in line]
+            if missing:
+                pytest.skip(f"needs {', '.join(missing)} for {path}: tools/setup runtimes")
             return path
     pytest.skip(f"needs {name}: tools/setup runtimes")
 
@@ -100,13 +104,13 @@ def inside():
 
 
 @pytest.mark.parametrize("program", [ACTUATORS / "mariadb", REPOSITORY / "probes/mariadb"], ids=["actuator", "probe"])
-def test_the_server_in_the_container_is_asked_and_never_the_hosts(mariadb, inside, tmp_path, program):
+def test_the_server_in_the_container_is_asked_and_never_the_hosts(binary, mariadb, inside, tmp_path, program):
     _, _, socket = mariadb
     socket = Path(socket.partition("=")[2])
     words = [program, "get"] if program.parent == ACTUATORS else [program]
 
     def ask(pid):
-        environment = {**os.environ, "ELBOWROOM_PROBE_PID": str(pid), "MYSQL_UNIX_PORT": str(socket)}
+        environment = {**os.environ, "ELBOWROOM": str(binary), "ELBOWROOM_PROBE_PID": str(pid), "MYSQL_UNIX_PORT": str(socket)}
         return subprocess.run(words, env=environment, capture_output=True, text=True)
 
     there, linked, empty = (tmp_path / name for name in ("there", "linked", "empty"))
@@ -165,7 +169,7 @@ def redis(agent, start, background, tmp_path, monkeypatch):
     monkeypatch.setenv("REDIS_CLI", str(client))
     container = start("--memory", "400MiB")
     socket = tmp_path / "redis"
-    background(container, f"{server} --port 0 --unixsocket {socket} --maxmemory 100mb --save '' --dir {tmp_path}", tmp_path / "log")
+    background(container, f"{server} --port 0 --unixsocket {socket} --unixsocketperm 777 --maxmemory 100mb --save '' --dir {tmp_path}", tmp_path / "log")
 
     def ask(*words):
         done = subprocess.run([client, "-s", socket, *words], capture_output=True, text=True)

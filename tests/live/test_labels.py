@@ -18,13 +18,14 @@ def given(agent, container, promised=(), asked=(), **more):
     return agent.ask({"label": {"container": container.name, "by": "a test", **labels, **more}})["container"]
 
 
-def test_labels_are_given_and_taken_back(agent, start):
+def test_labels_are_given_and_taken_back(new_agent, start):
+    agent = new_agent(containers='labels = "all"').start()
     container = start()
     agent.attached(container)
     before = agent.find(container)
     assert (before["labels"], before["labels_by"]) == ({}, None)
     row = given(agent, container, promised=[("priority", "weight=50 tier=1"), ("memory-reservation", "64MiB")], asked=[("priority", "weight=7")])
-    assert row["labels"] == {"priority": {"weight": 7, "tier": 1}, "memory_reservation": 64 * MIB}
+    assert row["labels"] == {"priority": {"weight": 7, "tier": 1}, "memory_reservation": 64 * MIB, "memory_promised": 64 * MIB}
     assert row["labels_by"] == "a test"
     eventually(lambda: reserve(agent, container) == 64 * MIB)
     text = agent.cli("show", container.name).stdout
@@ -35,7 +36,7 @@ def test_labels_are_given_and_taken_back(agent, start):
 
 def test_a_run_has_labels_from_its_first_moment_and_with_an_agent_that_starts_later(agent, start, run_dir):
     container = start("--priority", "weight=7 tier=1", "--disk-reservation", "rbps=5MiB/s")
-    expect = {"priority": {"weight": 7, "tier": 1}, "disk_reservation": {"rbps": "5242880B/s"}}
+    expect = {"priority": {"weight": 7, "tier": 1}, "disk_reservation": {"rbps": "5242880B/s"}, "disk_promised": True}
     assert agent.find(container)["labels"] == expect
     assert agent.stop() == 0
     agent.start()
@@ -56,8 +57,7 @@ def test_a_killed_runs_labels_go_with_its_cgroups(agent, start, run_dir):
     assert not (run_dir / "labels").exists()
 
 
-def test_what_is_asked_for_is_heeded_as_the_configuration_says_and_what_is_promised_is_kept(new_agent, start):
-    agent = new_agent(containers='labels = "harmless"').start()
+def test_what_is_asked_for_is_heeded_as_the_configuration_says_and_what_is_promised_is_kept(agent, start):
     container = start()
     agent.attached(container)
     row = given(agent, container, promised=[("memory-reservation", "64MiB")], asked=[("priority", "9"), ("nothing", "x")])
@@ -66,14 +66,27 @@ def test_what_is_asked_for_is_heeded_as_the_configuration_says_and_what_is_promi
     assert len(row["labels"]["ignored"]) == 2, row["labels"]
 
 
+def test_a_claim_counts_at_most_to_the_containers_own_limit(new_agent, start):
+    agent = new_agent(containers='labels = "all"').start()
+    bounded, unbounded = start("--memory", "96MiB"), start()
+    for container, asked, promised, counts in [
+        (bounded, "1TiB", None, 96), (bounded, "32MiB", None, 32), (unbounded, "1TiB", None, 0), (unbounded, "1TiB", "48MiB", 48),
+        (unbounded, None, "64MiB", 64),
+    ]:  # fmt: skip
+        agent.attached(container)
+        key = lambda size: [("memory-reservation", size)] if size else []
+        given(agent, container, promised=key(promised), asked=key(asked))
+        eventually(lambda: reserve(agent, container) == counts * MIB)
+
+
 def test_views_and_governors_go_and_come_with_their_labels(agent, start):
     container = start("--memory", "256MiB")
     agent.attached(container)
     eventually(lambda: agent.find(container)["memory"])
-    given(agent, container, asked=[("views", "off"), ("governors", "off")])
+    given(agent, container, promised=[("views", "off"), ("governors", "off")])
     eventually(lambda: not agent.find(container)["attached"])
     eventually(lambda: agent.find(container)["memory"] is None)
-    given(agent, container, asked=[("views", "on")])
+    given(agent, container, promised=[("views", "on")])
     agent.attached(container)
     eventually(lambda: container.mem_total() == 256 * MIB)
     eventually(lambda: agent.find(container)["memory"])

@@ -1,15 +1,16 @@
 //! The program at work: one look a second, and what follows from it.
 
-use crate::agent::{AgentClient, ApiSnapshot, LABELS_BY};
+use crate::agent::{AgentClient, ApiAlert, ApiSnapshot, LABELS_BY};
 use crate::claims::{Annotations, ClaimPolicy, PodLabels, pod_labels};
 use crate::kube_events::{EventDeduplicator, EventNotice, snapshot_events};
 use crate::node::{ConditionState, HEARTBEAT, NodeConditions, NodeObject};
 use crate::node_condition::{Latch, LatchTiming, NODE_CONDITIONS};
 use crate::{KubeArgs, one_line};
 use anyhow::{Context, Result, bail};
+use elbowroom_types::alert::CLAIMS_TOPIC;
 use elbowroom_types::unit::Micros;
 use futures_util::{StreamExt, pin_mut};
-use k8s_openapi::api::core::v1::{Namespace, ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Container, Namespace, ObjectReference, Pod, PodSpec};
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::Store;
@@ -98,14 +99,30 @@ async fn watch_pods(client: Client, node: &str, writer: reflector::store::Writer
     // Not those that have ended: a cluster keeps thousands, and nothing of them runs.
     let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
     let config = watcher::Config::default().fields(&fields);
-    let slim = |pod: &mut Pod| pod.metadata.managed_fields = None;
-    let pods = watcher(Api::all(client), config).default_backoff().modify(slim).reflect(writer);
+    let pods = watcher(Api::all(client), config).default_backoff().modify(keep_used).reflect(writer);
     pin_mut!(pods);
     while let Some(event) = pods.next().await {
         if let Err(error) = event {
             tracing::warn!(because = one_line(&error.into()), "pods are not heard of");
         }
     }
+}
+
+/// Takes out of a pod what nothing here reads: its environment and its volumes are none of this program's.
+fn keep_used(pod: &mut Pod) {
+    pod.metadata.managed_fields = None;
+    let Some(spec) = &mut pod.spec else { return };
+    let bare = |of: &Container| Container {
+        name: of.name.clone(),
+        resources: of.resources.clone(),
+        ..Container::default()
+    };
+    *spec = PodSpec {
+        containers: spec.containers.iter().map(bare).collect(),
+        init_containers: spec.init_containers.as_ref().map(|all| all.iter().map(bare).collect()),
+        priority: spec.priority,
+        ..PodSpec::default()
+    };
 }
 
 /// Keeps what is said of namespaces in `writer`'s store, and tells `heard` when that is all there is. Who may not hear of them has
@@ -265,7 +282,10 @@ impl KubeController {
         let rule = self.rule;
         let mut latches = self.latches.iter_mut();
         let word = NODE_CONDITIONS.map(|concern| {
-            let lasting = snapshot.alerts.lasting.iter().filter(|view| view.alert.kind == concern.kind);
+            // What pods claim for themselves, by annotations, is nothing that a scheduler is kept away for.
+            let claimed = |view: &ApiAlert| view.alert.topic.as_deref() == Some(CLAIMS_TOPIC);
+            let lasting = snapshot.alerts.lasting.iter();
+            let lasting = lasting.filter(|view| view.alert.kind == concern.kind && !claimed(view));
             let age = |since: u64| Micros(snapshot.time_unix_ms.saturating_sub(since).saturating_mul(1_000));
             let oldest = lasting.clone().map(|view| age(view.since_unix_ms)).max();
             let texts: Vec<&str> = lasting.map(|view| view.alert.text.as_str()).collect();
@@ -387,6 +407,22 @@ impl KubeController {
 mod tests {
     use super::*;
     use kube::core::Status;
+
+    #[test]
+    fn of_a_pod_only_what_is_used_is_kept() {
+        let mut pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p", "uid": "u", "annotations": {"a": "b"}},
+            "spec": {"priority": 7, "volumes": [{"name": "v"}], "initContainers": [{"name": "i"}], "containers": [
+                {"name": "app", "env": [{"name": "PASSWORD", "value": "secret"}], "resources": {"requests": {"cpu": "1"}}}]},
+        }))
+        .unwrap();
+        keep_used(&mut pod);
+        let kept = serde_json::to_string(&pod).unwrap();
+        assert!(!kept.contains("secret") && !kept.contains("volumes"), "{kept}");
+        for word in ["\"a\":\"b\"", "\"cpu\":\"1\"", "\"priority\":7", "initContainers", "\"uid\":\"u\""] {
+            assert!(kept.contains(word), "{word} in {kept}");
+        }
+    }
 
     #[test]
     fn namespaces_are_heard_of_when_all_were_listed_or_none_may_be() {

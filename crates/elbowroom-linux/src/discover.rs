@@ -209,7 +209,7 @@ impl ContainerDiscovery {
             Some((labels, stamp)) => {
                 // Root's own words: no container's maker can write there.
                 EngineRecord {
-                    labels: parse_labels(&labels, LabelPolicy::All),
+                    labels: parse_labels(&labels, LabelPolicy::All).as_promised(),
                     state: Some((file, stamp)),
                     ..known
                 }

@@ -8,8 +8,6 @@ use std::fs;
 
 /// Name of the user that unprivileged processes of the agent are, where there is one.
 const USER: &str = "elbowroom";
-/// The kernel's and everybody's `nobody` (`/proc/sys/kernel/overflowuid`).
-const NOBODY: u32 = 65_534;
 
 /// A user and its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +17,9 @@ pub struct Identity {
     /// Group id.
     pub gid: u32,
 }
+
+/// The kernel's and everybody's `nobody` (`/proc/sys/kernel/overflowuid`).
+pub const NOBODY: Identity = Identity { uid: 65_534, gid: 65_534 };
 
 /// What a process may have at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub fn unprivileged_user() -> Identity {
     let field = |n: usize| account_entry(&passwd, USER)?.split(':').nth(n)?.parse().ok();
     match (field(2), field(3)) {
         (Some(uid), Some(gid)) if uid != 0 => Identity { uid, gid },
-        _ => Identity { uid: NOBODY, gid: NOBODY },
+        _ => NOBODY,
     }
 }
 

@@ -20,7 +20,8 @@ pub struct Alert {
     pub disk: Option<DeviceNumber>,
     /// For which container; `None` where it concerns all that share the resource.
     pub group: Option<CgroupId>,
-    /// What exactly, where a kind has several: the doctor's check, `cpu` or `memory` of an overload.
+    /// What exactly, where a kind has several: the doctor's check, `cpu` or `memory` of an overload, [`CLAIMS_TOPIC`] of more promised
+    /// than there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic: Option<String>,
     /// When it began, on the monotonic clock.
@@ -33,6 +34,9 @@ pub struct Alert {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<FindingEvidence>,
 }
+
+/// The topic of an [`AlertKind::Overcommit`] that is none without what containers claim for themselves, by labels.
+pub const CLAIMS_TOPIC: &str = "claims";
 
 /// What recordings of before there were severities meant.
 const fn warning() -> Severity {

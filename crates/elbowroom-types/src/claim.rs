@@ -23,6 +23,9 @@ pub struct Claim {
     pub class: ServiceClass,
     /// What it is owed of every disk it uses, whatever it used so far.
     pub disk: DiskReservation,
+    /// The reservation of disks is its own claim, by a label: it is no promise of whoever runs the node.
+    #[serde(skip)]
+    pub disk_is_asked: bool,
     /// What it is owed of memory.
     pub memory: MemoryClaim,
 }
@@ -35,6 +38,7 @@ impl Default for Claim {
             tier: 0,
             class: ServiceClass::default(),
             disk: DiskReservation::default(),
+            disk_is_asked: false,
             memory: MemoryClaim::default(),
         }
     }
@@ -129,6 +133,10 @@ pub struct MemoryClaim {
     /// the v1 soft limit, else nothing.
     #[serde(with = "size", skip_serializing_if = "Option::is_none")]
     pub reserve: Option<Bytes>,
+    /// Where the reservation is a container's own claim, by a label: what of it whoever runs the node promised. The rest counts at most
+    /// to the container's own limit.
+    #[serde(skip)]
+    pub promised: Option<Bytes>,
     /// The part of its reservation that others may use while it has none for it; absent: as `memory.lend` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lend: Option<Percent>,

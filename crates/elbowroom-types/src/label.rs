@@ -86,9 +86,15 @@ pub struct ContainerLabels {
     /// What it is owed of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_reservation: Option<Bytes>,
+    /// What of that whoever runs the node promised; the rest counts at most to the container's own limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_promised: Option<Bytes>,
     /// What it is owed of every disk it uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_reservation: Option<DiskReservation>,
+    /// Whether whoever runs the node promised that.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub disk_promised: bool,
     /// How its application says how it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<String>,
@@ -148,9 +154,9 @@ pub struct PriorityLabel {
 #[serde(rename_all = "lowercase")]
 pub enum LabelPolicy {
     /// All.
-    #[default]
     All,
-    /// Those that take nothing from anybody else: `views`, `governors`, `seccomp`, `probe`, and ways into programs.
+    /// Those that change only what the container itself sees and says: `views`, `env`, `java`, `openmp`, `libc`, `seccomp`, `probe`.
+    #[default]
     Harmless,
     /// None.
     None,
@@ -176,6 +182,13 @@ impl ContainerLabels {
         read
     }
 
+    /// The same, by whoever runs the node.
+    #[must_use]
+    pub fn as_promised(self) -> Self {
+        let (memory_promised, disk_promised) = (self.memory_reservation, self.disk_reservation.is_some());
+        Self { memory_promised, disk_promised, ..self }
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -198,6 +211,12 @@ impl ContainerLabels {
             governors: self.governors.or(under.governors),
             priority,
             memory_reservation: self.memory_reservation.or(under.memory_reservation),
+            memory_promised: self.memory_promised.or(under.memory_promised),
+            disk_promised: if self.disk_reservation.is_some() {
+                self.disk_promised
+            } else {
+                under.disk_promised
+            },
             disk_reservation: self.disk_reservation.or(under.disk_reservation),
             probe: self.probe.or(under.probe),
             seccomp: self.seccomp.or(under.seccomp),
@@ -214,13 +233,23 @@ impl ContainerLabels {
             tier: priority.tier.unwrap_or(unsaid.tier),
             class: priority.class.unwrap_or(unsaid.class),
             disk: self.disk_reservation.unwrap_or(unsaid.disk),
-            memory: MemoryClaim { reserve: self.memory_reservation, ..unsaid.memory },
+            disk_is_asked: self.disk_reservation.is_some() && !self.disk_promised,
+            memory: MemoryClaim {
+                reserve: self.memory_reservation,
+                promised: self.memory_reservation.map(|_| self.memory_promised.unwrap_or_default()),
+                ..unsaid.memory
+            },
             ..unsaid
         }
     }
 
     fn apply(&mut self, key: &str, value: &str, heed: LabelPolicy) -> Result<(), String> {
         match key {
+            "governors" | "priority" | "memory-reservation" | "disk-reservation"
+                if heed == LabelPolicy::Harmless =>
+            {
+                return Err("this node heeds no label that takes from others (containers.labels)".into());
+            }
             "views" => self.views = Some(parse_switch(value)?),
             "env" => self.env = Some(parse_switch(value)?),
             "governors" => self.governors = Some(parse_switch(value)?),
@@ -229,9 +258,6 @@ impl ContainerLabels {
             "java" => self.surfaces.java = parse_switch(value)?,
             "openmp" => self.surfaces.openmp = parse_switch(value)?,
             "libc" => self.surfaces.libc = parse_switch(value)?,
-            "priority" | "memory-reservation" | "disk-reservation" if heed == LabelPolicy::Harmless => {
-                return Err("this node heeds no label that takes from others".into());
-            }
             "priority" => self.priority = Some(parse_priority(value)?),
             "memory-reservation" => {
                 self.memory_reservation = Some(parse_bytes(value).map_err(|e| e.to_string())?);
@@ -426,10 +452,40 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_heeds_less_takes_less() {
-        let labels = [("elbowroom.dev/views", "off"), ("elbowroom.dev/priority", "9999")];
-        assert!(ContainerLabels::parse(labels, LabelPolicy::None).is_empty());
-        let harmless = ContainerLabels::parse(labels, LabelPolicy::Harmless);
-        assert_eq!((harmless.views, harmless.priority, harmless.ignored.len()), (Some(false), None, 1));
+    fn by_default_only_labels_count_that_take_nothing_from_others() {
+        let harmless = ["views", "env", "java", "openmp", "libc", "seccomp"].map(|key| (key, "on"));
+        let taking = [
+            ("governors", "off"),
+            ("priority", "9999"),
+            ("memory-reservation", "1TiB"),
+            ("disk-reservation", "rbps=1GiB/s"),
+        ];
+        let read = |labels: &[(&str, &str)], heed| {
+            let keys: Vec<String> = labels.iter().map(|(key, _)| format!("{PREFIX}{key}")).collect();
+            ContainerLabels::parse(
+                keys.iter().zip(labels).map(|(key, (_, value))| (key.as_str(), *value)),
+                heed,
+            )
+        };
+        let all = [&harmless[..], &taking, &[("probe", "file:/probe")]].concat();
+        let heeded = read(&all, LabelPolicy::default());
+        assert_eq!((heeded.ignored.len(), heeded.claim(), heeded.governors), (4, Claim::default(), None));
+        let unclaimed = ContainerLabels { ignored: Vec::new(), ..heeded };
+        assert_eq!(unclaimed.to_string(), "views on; env on; probe; java openmp libc; seccomp on");
+        assert!(read(&all, LabelPolicy::None).is_empty());
+        assert!(read(&all, LabelPolicy::All).ignored.is_empty());
+    }
+
+    #[test]
+    fn what_is_asked_is_told_from_what_is_promised() {
+        let labels = |size: &str| read("memory-reservation", size);
+        let claim = |labels: ContainerLabels| (labels.claim().memory.reserve, labels.claim().memory.promised);
+        let [one, two] = [1, 2].map(|gib| Some(Bytes::gib(gib)));
+        assert_eq!(claim(labels("2GiB")), (two, Some(Bytes::ZERO)));
+        assert_eq!(claim(labels("2GiB").with_defaults(labels("1GiB").as_promised())), (two, one));
+        assert_eq!(claim(ContainerLabels::default().with_defaults(labels("1GiB").as_promised())), (one, one));
+        let disk = read("disk-reservation", "riops=5/s");
+        assert!(disk.claim().disk_is_asked && !disk.clone().as_promised().claim().disk_is_asked);
+        assert!(disk.clone().with_defaults(disk.as_promised()).claim().disk_is_asked);
     }
 }

@@ -89,6 +89,13 @@ pub(crate) enum Verb {
         after_help = "Example:\n  elbowroom follow shop-db --part 50% -- /usr/local/lib/elbowroom/actuators/mariadb"
     )]
     Follow(crate::verbs::follow::FollowArgs),
+    /// Run a client of a container's server with nothing of root's, and print the last line that it prints; needs no agent.
+    ///
+    /// The server may be hostile: the client is nobody, has a clean environment and ten seconds, and reaches the socket that is in the
+    /// container, or the container's network. What `exec` probes and actuators of `follow` are to ask with.
+    #[command(after_help = "Example, in a program of `[[probes]]`:\n  \
+        elbowroom ask --socket /run/mysqld/mysqld.sock -- mariadb --no-defaults --socket={} -Ne 'SELECT 1'")]
+    Ask(crate::verbs::ask::AskArgs),
     /// Show where there is room on many nodes, and where a container would fit; asks their agents, or Prometheus.
     ///
     /// SEEN are the CPUs that a node's containers see together, FREE is memory that nobody uses and nobody can call back, DISK is the

@@ -2,7 +2,7 @@
 
 use crate::cli::{self, Cli, Verb};
 use crate::verbs::{
-    alerts, check, containers, disks, engine_hooks, follow, memory, probe, record, restore, top,
+    alerts, ask, check, containers, disks, engine_hooks, follow, memory, probe, record, restore, top,
 };
 use crate::{fleet, run};
 use anyhow::Result;
@@ -82,6 +82,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Alerts(output) => alerts::alerts(run_dir, output).and_then(print_with_status),
         Verb::Probe(args) => probe::main(run_dir, &args),
         Verb::Follow(args) => follow::main(run_dir, &args),
+        Verb::Ask(args) => ask::main(&args),
         Verb::Fleet(args) => fleet::main(&args),
         Verb::Metrics(output) => print(&metrics::metrics(run_dir, output)?),
         Verb::Check(output) => check::check(run_dir, output).map(no_is_one).and_then(print_with_status),

@@ -17,8 +17,8 @@ impl PolicyLoop {
         let read = |labels: &BTreeMap<String, String>, heed| {
             ContainerLabels::parse(labels.iter().map(|(key, value)| (key.as_str(), value.as_str())), heed)
         };
-        let labels =
-            read(&asked, self.config.containers.labels).with_defaults(read(&promised, LabelPolicy::All));
+        let labels = read(&asked, self.config.containers.labels)
+            .with_defaults(read(&promised, LabelPolicy::All).as_promised());
         let until = for_seconds
             .map(|seconds| timer::now().saturating_add(Micros::secs(seconds.min(u64::from(u32::MAX)))));
         let is_news = self.labels(id) != Some(&labels) || self.pipeline.labels.given_by(id) != Some(&by);

@@ -7,11 +7,14 @@ use elbowroom_types::probe::prometheus::MetricMapping;
 use elbowroom_types::probe::{DEFAULT_TTL, MeasureKind, ProbeDefaults};
 use elbowroom_types::unit::{Micros, parse_duration};
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use ureq::http::Uri;
 
 /// Longest such line.
 const MAX_LINE_BYTES: usize = 4096;
+/// The one name in an address: 127.0.0.1.
+pub(super) const LOCALHOST: &str = "localhost";
 /// Shortest times there are.
 const MIN_TIME: Micros = Micros::millis(100);
 /// Longest that one answer is waited for: so long a thread outlives its container.
@@ -181,9 +184,12 @@ impl ProbeSettings {
         }
         if let Some(url) = &self.scrape {
             let uri: Option<Uri> = url.parse().ok();
+            let host = uri.as_ref().filter(|uri| uri.scheme_str() == Some("http")).and_then(Uri::host);
+            let host = host.context("scrape: write an address that begins with http://")?;
+            // In a container's network it is the container that answers for names, to a resolver that runs as root here.
             ensure!(
-                uri.is_some_and(|uri| uri.scheme_str() == Some("http") && uri.host().is_some()),
-                "scrape: write an address that begins with http://"
+                host == LOCALHOST || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok(),
+                "scrape: {host:?} is a name, and names are not looked up in a container's network: write 127.0.0.1 or another number"
             );
             ensure!(
                 !is_empty(&self.metrics),
@@ -261,10 +267,11 @@ mod tests {
     fn what_can_never_work_is_refused_with_the_way_out() {
         for (line, expect) in [
             ("ftp://a/b", "is no probe: write file:PATH"),
-            ("http://a", "metrics: say which"),
-            ("http://a speed=x", "\"speed\" is no number of a record"),
+            ("http://localhost", "metrics: say which"),
+            ("http://a served=c", "names are not looked up"),
+            ("http://[::1] speed=x", "\"speed\" is no number of a record"),
             ("file:probe", "no absolute path"),
-            ("file:/a http://b served=c", "more than one"),
+            ("file:/a http://127.0.0.1 served=c", "more than one"),
             ("file:/a served=c", "metrics: only for scrape"),
             ("exec:/bin/true", "a label cannot have the host start programs"),
             ("file:/a objective=-1", "objective: -1 is no number above 0"),

@@ -1,6 +1,6 @@
 //! Conditions that begin, last and end.
 
-use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
+use elbowroom_types::alert::{Alert, AlertKind, AlertSubject, CLAIMS_TOPIC};
 use elbowroom_types::finding::{FindingEvidence, Severity};
 use elbowroom_types::id::{CgroupId, DeviceNumber};
 use elbowroom_types::unit::Micros;
@@ -39,6 +39,25 @@ impl Conditions {
             return self.clear(&subject, now);
         }
         self.raise(subject, now, hold, || (kind.severity(), text(), Vec::new()))
+    }
+
+    /// Says how much is promised of what there is (1), and how much of it without what containers claim for themselves.
+    pub(crate) fn set_overcommit(
+        &mut self,
+        (disk, group): (Option<DeviceNumber>, Option<CgroupId>),
+        now: Micros,
+        [promised, without_claims]: [f64; 2],
+        hold: Micros,
+        text: &dyn Fn() -> String,
+    ) -> impl Iterator<Item = Alert> + use<> {
+        let kind = AlertKind::Overcommit;
+        let nodes = self.set((kind, disk, group), now, without_claims > 1.0, hold, text);
+        let subject = AlertSubject { kind, disk, group, topic: Some(CLAIMS_TOPIC.to_owned()) };
+        let claims = match promised > 1.0 && without_claims <= 1.0 {
+            true => self.raise(subject, now, hold, || (kind.severity(), text(), Vec::new())),
+            false => self.clear(&subject, now),
+        };
+        nodes.into_iter().chain(claims)
     }
 
     /// The condition is there now; `say` is asked for its words. One that lasts and has become worse begins once more, with what is
@@ -135,6 +154,22 @@ mod tests {
         let check = |hold, seconds, expect| assert_eq!(play(hold, seconds), expect, "{seconds}");
         check(0, " ## #           ", ".(............).");
         check(2, " ## ###           ", "......(.........).");
+    }
+
+    #[test]
+    fn what_only_claims_promise_is_another_alert() {
+        let mut alerts = Conditions::default();
+        let mut said = |second, parts| {
+            let at = Micros::secs(second);
+            let told = alerts.set_overcommit((None, None), at, parts, Micros::ZERO, &|| "text".into());
+            told.map(|alert| (alert.topic, alert.until.is_none())).collect::<Vec<_>>()
+        };
+        let claims = Some(CLAIMS_TOPIC.to_owned());
+        assert_eq!(said(0, [0.9, 0.9]), []);
+        assert_eq!(said(1, [2.0, 0.9]), [(claims.clone(), true)]);
+        assert_eq!(said(2, [2.0, 1.1]), [(None, true)]);
+        assert_eq!(said(60, [2.0, 1.1]), [(claims, false)]);
+        assert_eq!(said(90, [2.0, 0.0]).len(), 2, "one ends and the other begins");
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub(super) struct GovernedDisk {
     pub(super) state: DiskState,
     /// Lifelines and reservations together, in parts of the capacity.
     pub(super) promised: f64,
+    /// The same without what containers claim for themselves.
+    pub(super) promised_without_claims: f64,
     /// Why nothing is limited, where that is so by decision.
     pub(super) exempt_reason: Option<String>,
     /// What [`DiskPolicy::Lifeline`] knows of it.
@@ -331,6 +333,7 @@ impl GovernedDisk {
             members: Vec::new(),
             state: DiskState::Free,
             promised: 0.0,
+            promised_without_claims: 0.0,
             exempt_reason: None,
             model: DeviceModel::new(disk, remembered),
         }

@@ -11,16 +11,22 @@ use elbowroom_types::unit::Micros;
 /// How long a condition has to last.
 const MIN_DURATION: Micros = Micros::secs(30);
 
-/// Looks at a pool in which so much is reserved.
-pub(super) fn pool_alert(
+/// Looks at a pool in which so much is reserved, and so much of it promised by whoever runs the node.
+pub(super) fn pool_alerts(
     shared: &PoolMembership,
-    reserved: f64,
+    [reserved, promised]: [f64; 2],
     now: Micros,
     conditions: &mut Conditions,
-) -> Option<Alert> {
+) -> impl Iterator<Item = Alert> + use<> {
     let (owner, size) = (shared.pool.owner, shared.pool.size);
     let text = || explain::overcommit(&shared.path, reserved, size);
-    conditions.set((AlertKind::Overcommit, None, owner), now, reserved > size, MIN_DURATION, text)
+    conditions.set_overcommit(
+        (None, owner),
+        now,
+        [reserved, promised].map(|part| part / size),
+        MIN_DURATION,
+        &text,
+    )
 }
 
 /// Looks at a container; `short`: a pool that it is in is.

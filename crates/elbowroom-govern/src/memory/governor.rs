@@ -326,15 +326,16 @@ impl MemoryGovernor {
             .flat_map(|shared| shared.member_ids.iter().copied())
             .collect();
         let mut spoken = PassState::default();
-        let reserved = pool::reserved(&pools, &self.members);
-        for (turn, reserved) in turns.iter().zip(reserved) {
+        let reserved = pool::reserved(&pools, &self.members, |member| member.reserve);
+        let promised = pool::reserved(&pools, &self.members, |member| member.promised);
+        for ((turn, reserved), promised) in turns.iter().zip(reserved).zip(promised) {
             let shared = turn.membership;
             let needers = shared.unmet_demands(&self.members, &pools);
             if turn.move_memory(&mut self.members, &needers, &mut spoken, &mut orders) {
                 self.last_need.insert(shared.pool.owner, now);
             }
-            let alert = alerts::pool_alert(shared, reserved, now, &mut self.conditions);
-            orders.extend(alert.map(MemoryOrder::Alert));
+            let alerts = alerts::pool_alerts(shared, [reserved, promised], now, &mut self.conditions);
+            orders.extend(alerts.map(MemoryOrder::Alert));
             self.pools.push(PoolView {
                 path: shared.path.clone(),
                 size: to_bytes(shared.pool.size),

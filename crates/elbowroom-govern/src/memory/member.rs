@@ -60,6 +60,8 @@ pub(super) struct MemoryMember {
     green_periods: u8,
 
     pub(super) reserve: f64,
+    /// What of that is no claim of its own: whoever runs the node promised it, or its user protects it.
+    pub(super) promised: f64,
     pub(super) floor: f64,
     pub(super) entitlement: f64,
     /// What it would be owed if everybody wanted all he can get.
@@ -104,6 +106,7 @@ impl MemoryMember {
             judgement: Judgement::default(),
             green_periods: 0,
             reserve: 0.0,
+            promised: 0.0,
             floor: 0.0,
             entitlement: 0.0,
             nominal_entitlement: 0.0,

@@ -10,6 +10,7 @@ use super::entitle::{MemoryClaimant, entitle};
 use super::member::MemoryMember;
 use super::{MemorySettings, to_f64};
 use crate::memory::state::MIN_AMOUNT;
+use elbowroom_types::claim::MemoryClaim;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{GroupMemory, NodeMemory};
 use elbowroom_types::probe::Colour;
@@ -140,8 +141,7 @@ pub(super) fn compute_entitlements(
         let cap = cap.min(most);
         let usage = member.usage();
         let kept = member.user_protection.value().map_or(usage, to_f64);
-        let reserve = member.claim.memory.reserve.map_or(kept, to_f64);
-        member.reserve = reserve.min(to_f64(member.max().or(Bytes(u64::MAX))));
+        (member.reserve, member.promised) = reservation(&member.claim.memory, kept, member.max());
         let lend = member.claim.memory.lend.unwrap_or(settings.lend).fraction();
         let learned = member.working_set.min(usage);
         let missed = member.missing_working_set();
@@ -214,11 +214,27 @@ fn entitlements_in(
     }
 }
 
-/// What is reserved in each pool, as far as pools inside of it can hold that. Containers without processes have nothing reserved.
-pub(super) fn reserved(pools: &[PoolMembership], members: &BTreeMap<CgroupId, MemoryMember>) -> Vec<f64> {
-    let own = |id: &CgroupId| {
-        members.get(id).filter(|member| !member.is_unpopulated()).map_or(0.0, |member| member.reserve)
+/// What is reserved for a container that has this limit and keeps so much by its user's word, and what of that is promised. What it claims
+/// for itself counts up to its own limit; without a limit it has what is promised or kept anyway.
+fn reservation(claim: &MemoryClaim, kept: f64, max: Limit<Bytes>) -> (f64, f64) {
+    let most = max.value().map_or(f64::INFINITY, to_f64);
+    let (Some(reserve), promised) = (claim.reserve, claim.promised) else {
+        return (kept.min(most), kept.min(most));
     };
+    let Some(promised) = promised.map(|promised| to_f64(promised).max(kept)) else {
+        return (to_f64(reserve).min(most), to_f64(reserve).min(most));
+    };
+    let reserve = to_f64(reserve).min(if most.is_finite() { most } else { promised });
+    (reserve, promised.min(reserve))
+}
+
+/// What is reserved in each pool by `of`, as far as pools inside of it can hold that. Containers without processes have nothing reserved.
+pub(super) fn reserved(
+    pools: &[PoolMembership],
+    members: &BTreeMap<CgroupId, MemoryMember>,
+    of: impl Fn(&MemoryMember) -> f64,
+) -> Vec<f64> {
+    let own = |id: &CgroupId| members.get(id).filter(|member| !member.is_unpopulated()).map_or(0.0, &of);
     let mut sums: Vec<f64> = pools.iter().map(|shared| shared.member_ids.iter().map(own).sum()).collect();
     // From the inside out: what a pool cannot hold is reserved in none around it.
     for inner in (0..pools.len()).rev() {
@@ -391,9 +407,28 @@ mod tests {
     }
 
     #[test]
+    fn what_a_container_claims_for_itself_counts_at_most_to_its_own_limit() {
+        let gib = |n| Some(Bytes::gib(n));
+        let check = |reserve, promised, kept, max, expect| {
+            let claim = MemoryClaim { reserve, promised, ..MemoryClaim::default() };
+            assert_eq!(reservation(&claim, kept * GIB, max), expect, "{reserve:?} {promised:?} {kept} {max}");
+        };
+        let limit = Limit::At(Bytes::gib(4));
+        // The operator's entry, and what its user protects.
+        check(gib(9), None, 0.0, Limit::Max, (9.0 * GIB, 9.0 * GIB));
+        check(None, None, 2.0, limit, (2.0 * GIB, 2.0 * GIB));
+        // Its own claim.
+        check(gib(9), gib(0), 0.0, limit, (4.0 * GIB, 0.0));
+        check(gib(9), gib(0), 0.0, Limit::Max, (0.0, 0.0));
+        check(gib(9), gib(1), 2.0, Limit::Max, (2.0 * GIB, 2.0 * GIB));
+        check(gib(3), gib(1), 0.0, limit, (3.0 * GIB, 1.0 * GIB));
+        check(gib(1), gib(1), 0.0, Limit::Max, (1.0 * GIB, 1.0 * GIB));
+    }
+
+    #[test]
     fn what_a_pool_cannot_hold_is_reserved_in_none_around_it() {
         let (pools, members) = pod_and_beside(0.0);
-        assert_eq!(reserved(&pools, &members), [7.0 * GIB, 6.0 * GIB]);
+        assert_eq!(reserved(&pools, &members, |member| member.reserve), [7.0 * GIB, 6.0 * GIB]);
     }
 
     proptest! {

@@ -1,6 +1,7 @@
 //! What it takes to hear an application: a datagram socket that knows who speaks ([`DatagramSocket`]), and ways to look into a
-//! container without trusting it ([`file`], [`network`]).
+//! container without trusting it ([`file`], [`network`], [`confined`]).
 
+pub mod confined;
 pub mod file;
 pub mod network;
 mod socket;

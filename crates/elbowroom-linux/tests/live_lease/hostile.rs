@@ -68,6 +68,8 @@ fn files_that_are_no_records_are_skipped_and_the_others_restored() {
     plant("deep.json", "[".repeat(10_000).as_bytes());
     let forged = |from: &str, to: &str| text.replace(from, to).into_bytes();
     plant(&name.replace(".json", "x.json"), &forged("\"file\":\"", "\"file\":\"../"));
+    let frozen = name.split_once('.').unwrap().0.to_owned() + ".cgroup.freeze.json";
+    plant(&frozen, text.replace(&rig.knob(1).file, "cgroup.freeze").as_bytes());
     plant("7.json", &forged(&rig.cgroup().display().to_string(), "relative"));
     plant("later.json", &forged("\"version\":1", "\"version\":2"));
     symlink(&good, ledger.join("link.json")).unwrap();

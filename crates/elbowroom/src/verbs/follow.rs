@@ -9,7 +9,7 @@ use crate::follow::{EffectiveResources, FollowRule, SettingFollower, SettingUnit
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use elbowroom_agent::alerts::StopFlag;
-use elbowroom_agent::probes::source::exec::{PID_ENV, ProgramFailure, last_line};
+use elbowroom_agent::probes::source::exec::{PID_ENV, PROGRAM_ENV, ProgramFailure, last_line, own_path};
 use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
 use elbowroom_linux::containers::ContainerSelector;
@@ -38,13 +38,22 @@ const DEFAULT_MIN_BYTES: u64 = 16 << 20;
 const CGROUP_ENV: &str = "ELBOWROOM_CGROUP";
 
 /// Waits for the end of its input, whose last line is what the setting is and what it was, and puts that back; not where the line
-/// is `done`, or somebody else has set it meanwhile. While it is being set it may be `any`thing, for servers round.
-const GUARD_SCRIPT: &str = r#"program=$1 now='' was=''
+/// is `done`, or somebody else has set it meanwhile. While it is being set it may be `any`thing, for servers round; and a server that is
+/// still busy with that refuses another value, or comes back to it: it is tried twenty times, a second apart, and looked at a second later.
+const GUARD_SCRIPT: &str = r#"program=$1 now='' was='' is_set='' tries=20
 shift
 while read -r ours users; do now=$ours was=$users; done
 [ -n "$was" ] || exit 0
-[ "$now" = any ] || [ "$("$program" get "$@" | tail -n 1 | cut -d ' ' -f 1)" = "$now" ] || exit 0
-exec "$program" set "$was" "$@""#;
+while [ $tries -gt 0 ]; do
+  is=$("$program" get "$@" | tail -n 1 | cut -d ' ' -f 1)
+  if [ -n "$is" ] && [ "$now" != any ] && [ "$is" != "$now" ]; then exit 0; fi
+  if [ "$is" = "$was" ] && [ -n "$is_set" ]; then exit 0; fi
+  [ -n "$is" ] || [ -e "/proc/$ELBOWROOM_PROBE_PID" ] || exit 1
+  if [ -n "$is" ] && "$program" set "$was" "$@"; then is_set=y; fi
+  tries=$((tries - 1))
+  sleep 1
+done
+exit 1"#;
 
 /// Arguments of `follow`.
 #[derive(Args)]
@@ -297,6 +306,7 @@ impl FollowedSetting {
         command
             .args(["-c", GUARD_SCRIPT, "sh"])
             .args(&self.program)
+            .envs(own_path().map(|path| (PROGRAM_ENV, path)))
             .process_group(0)
             .envs(self.environment()?);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
@@ -489,6 +499,29 @@ esac
         std::fs::write(dir.path().join("value"), "30").unwrap();
         followed.step(later(4), room(20)).unwrap();
         assert_eq!((followed.original, followed.applied, value().trim()), (Some(30), None, "30"));
+    }
+
+    #[test]
+    fn a_guard_goes_on_until_a_busy_server_has_its_users_value() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name| dir.path().join(name);
+        let value = || std::fs::read_to_string(path("value")).unwrap().trim().to_owned();
+        let mut followed = followed(dir.path());
+        for (line, left) in [("any 100", "100"), ("50 100", "100"), ("60 100", "50"), ("done", "50")] {
+            std::fs::write(path("value"), "50").unwrap();
+            std::fs::write(path("refusing"), "").unwrap();
+            followed.update_guard(line).unwrap();
+            let mut guard = followed.guard.take().unwrap();
+            // As if this process were killed: nothing more is told.
+            drop(guard.stdin.take());
+            if left == "100" {
+                std::thread::sleep(std::time::Duration::from_millis(1_500));
+                assert_eq!((value(), guard.try_wait().unwrap()), ("50".into(), None), "{line}: it goes on");
+                std::fs::remove_file(path("refusing")).unwrap();
+            }
+            assert!(guard.wait().unwrap().success(), "{line}");
+            assert_eq!(value(), left, "{line}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One room per verb that only asks and prints.
 
 pub(crate) mod alerts;
+pub(crate) mod ask;
 pub(crate) mod check;
 pub(crate) mod containers;
 pub(crate) mod disks;

@@ -18,6 +18,8 @@ const MAX_OUTPUT_BYTES: usize = 4 * MAX_RECORD_LEN;
 
 /// A variable with the container's first process.
 pub const PID_ENV: &str = "ELBOWROOM_PROBE_PID";
+/// A variable with this program's own path: `elbowroom ask` of this version.
+pub const PROGRAM_ENV: &str = "ELBOWROOM";
 
 /// Takes the record that a program prints.
 pub(super) fn poll(
@@ -57,7 +59,6 @@ impl From<String> for ProgramFailure {
 }
 
 /// Starts the program, with some more in its environment, and takes the last line that it prints.
-/// It has a process group of its own, which is killed when it has ended, when its time is over, and when we end.
 pub fn last_line(
     exec: &[String],
     environment: &[(&str, String)],
@@ -66,8 +67,27 @@ pub fn last_line(
 ) -> Result<Option<String>, ProgramFailure> {
     let (program, args) = exec.split_first().ok_or_else(|| "no program is named".to_owned())?;
     let mut command = Command::new(program);
-    command.args(args).current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(args).current_dir("/").stdin(Stdio::null());
+    command.envs(own_path().map(|path| (PROGRAM_ENV, path)));
     command.envs(environment.iter().map(|(name, value)| (name, value)));
+    last_line_of(&mut command, program, timeout, stop)
+}
+
+/// This program's path. One that was replaced by an upgrade is where its successor is.
+pub fn own_path() -> Option<String> {
+    let path = std::env::current_exe().ok()?.into_os_string().into_string().ok()?;
+    Some(path.strip_suffix(" (deleted)").map_or_else(|| path.clone(), str::to_owned))
+}
+
+/// Starts `command`, which is named `program`, and takes the last line that it prints.
+/// It has a process group of its own, which is killed when it has ended, when its time is over, and when we end.
+pub fn last_line_of(
+    command: &mut Command,
+    program: &str,
+    timeout: Micros,
+    stop: &StopFlag,
+) -> Result<Option<String>, ProgramFailure> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = process::kill_with_parent(signal::unblock_in_child(command.process_group(0)))
         .spawn()
         .map_err(|error| format!("{program}: cannot be started: {error}"))?;

@@ -1,7 +1,7 @@
 //! A page of metrics.
 
 use super::ProbeProblem;
-use crate::probes::settings::ProbeSettings;
+use crate::probes::settings::{LOCALHOST, ProbeSettings};
 use elbowroom_types::probe::ProbeRecord;
 use std::time::Duration;
 
@@ -24,6 +24,10 @@ pub(super) fn poll(
     url: &str,
     probe: &ProbeSettings,
 ) -> Result<ProbeRecord, ProbeProblem> {
+    let url = match url.strip_prefix("http://").and_then(|rest| rest.strip_prefix(LOCALHOST)) {
+        Some(rest) => format!("http://127.0.0.1{rest}"),
+        None => url.to_owned(),
+    };
     let timeout = Some(Duration::from_micros(probe.timeout.get()));
     let mut answer =
         agent.get(url).config().timeout_global(timeout).build().call().map_err(|e| e.to_string())?;

@@ -15,7 +15,7 @@ use crate::alert::conditions::Conditions;
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::claim::ServiceClass;
 use elbowroom_types::io::{DiskProperties, IoMax};
-use elbowroom_types::unit::Micros;
+use elbowroom_types::unit::{Limit, Micros};
 
 /// Without contention for this long, nobody is limited.
 const CONTENTION_TIMEOUT: Micros = Micros::secs(600);
@@ -214,7 +214,7 @@ fn is_short(member: &DiskMember, capacity: &Capacity, part: f64) -> bool {
 
 /// What containers are known to need: rises as far as there is something to promise.
 fn update_lifelines(device: &mut GovernedDisk, groups: &Groups, now: &DiskPeriodState) {
-    let GovernedDisk { model: mind, members, promised, .. } = device;
+    let GovernedDisk { model: mind, members, promised, promised_without_claims, .. } = device;
     let capacity = mind.capacity.as_ref();
     let wish =
         |member: &DiskMember| member.demand.lifeline_rise(member.flow, now.seconds, now.elasticity, capacity);
@@ -232,19 +232,42 @@ fn update_lifelines(device: &mut GovernedDisk, groups: &Groups, now: &DiskPeriod
         let rise = wish(member).map(|rise| rise * part);
         member.demand.move_lifeline(member.flow, now.seconds, rise);
     }
+    let is_asked =
+        |member: &DiskMember| groups.get(member.group).is_some_and(|known| known.claim.disk_is_asked);
     let due = |member: &DiskMember| {
-        let capacity = capacity?;
-        Some(capacity.share(member.demand.lifeline).max(reservation(member, groups, capacity)))
+        let Some(capacity) = capacity else { return [0.0; 2] };
+        let lifeline = capacity.share(member.demand.lifeline);
+        let with_claim = lifeline.max(reservation(member, groups, capacity));
+        [with_claim, if is_asked(member) { lifeline } else { with_claim }]
     };
-    *promised = members.iter().filter_map(due).sum();
+    let sum = |of: usize| members.iter().map(|member| due(member)[of]).sum();
+    (*promised, *promised_without_claims) = (sum(0), sum(1));
 }
 
 /// What a container was promised by its claim, in parts of the disk.
 fn reservation(member: &DiskMember, groups: &Groups, capacity: &Capacity) -> f64 {
     let claim = groups.get(member.group).map(|known| &known.claim).filter(|claim| !claim.disk.is_empty());
     claim.map_or(0.0, |claim| {
-        capacity.share_at_rates(Flow::from(IoMax::from(claim.disk)), member.demand.mix())
+        let mut reserve = IoMax::from(claim.disk);
+        if claim.disk_is_asked {
+            reserve = within(reserve, member.user_max);
+        }
+        capacity.share_at_rates(Flow::from(reserve), member.demand.mix())
     })
+}
+
+/// A reservation that asks for no more than its container's own limits; what is not reserved stays so.
+fn within(reserve: IoMax, limit: IoMax) -> IoMax {
+    let least = |reserve: Limit<u64>, limit: Limit<u64>| match reserve {
+        Limit::At(_) => reserve.min(limit),
+        Limit::Max => Limit::Max,
+    };
+    IoMax {
+        rbps: least(reserve.rbps, limit.rbps),
+        wbps: least(reserve.wbps, limit.wbps),
+        riops: least(reserve.riops, limit.riops),
+        wiops: least(reserve.wiops, limit.wiops),
+    }
 }
 
 /// Whether limits of ours may hold others up.
@@ -593,14 +616,18 @@ fn raise_alerts(
     orders: &mut Vec<DiskOrder>,
     now: &DiskPeriodState,
 ) {
-    let GovernedDisk { disk, model: mind, members, state, promised, load, .. } = device;
+    let GovernedDisk { disk, model: mind, members, state, promised, promised_without_claims, load, .. } =
+        device;
     let number = disk.number;
+    let text = || explain::overcommit(&disk.name, *promised);
+    let parts = [*promised, *promised_without_claims];
+    let overcommit = alerts.set_overcommit((Some(number), None), now.at, parts, Micros::secs(30), &text);
+    orders.extend(overcommit.map(DiskOrder::Alert));
     let slow = mind.capacity.as_ref().and_then(|capacity| capacity.degradation(now.at));
     let mut say = |kind, group, there, hold, text: &dyn Fn() -> String| {
         let said = alerts.set((kind, Some(number), group), now.at, there, Micros::secs(hold), text);
         orders.extend(said.map(DiskOrder::Alert));
     };
-    say(AlertKind::Overcommit, None, *promised > 1.0, 30, &|| explain::overcommit(&disk.name, *promised));
     say(AlertKind::Degraded, None, slow.is_some(), 60, &|| {
         let (is, was) = slow.unwrap_or_default();
         explain::degraded(&disk.name, is / was)
