@@ -80,6 +80,8 @@ pub struct ContainerDiscovery {
     containerd_states: Vec<PathBuf>,
     run_labels: Option<PathBuf>,
     label_policy: LabelPolicy,
+    /// The one cgroup that can be a container.
+    only: Option<String>,
     /// Lists of containers/storage by file, read again when they change.
     storage: HashMap<&'static str, (StateStamp, HashMap<String, String>)>,
 }
@@ -106,6 +108,7 @@ impl ContainerDiscovery {
             containerd_states,
             run_labels: None,
             label_policy: heed,
+            only: None,
             storage: HashMap::new(),
         }
     }
@@ -122,6 +125,12 @@ impl ContainerDiscovery {
         self
     }
 
+    /// Takes no other cgroup than that at the path `only` for a container.
+    pub fn with_only(mut self, only: Option<&str>) -> Self {
+        self.only = only.map(|path| path.trim_start_matches('/').to_owned());
+        self
+    }
+
     /// The container that the cgroup at `path` (from the hierarchy's root, without a leading slash) is, if it is one.
     /// `inside`: a cgroup above it is a container already, so only the configuration can make it one.
     pub fn find(
@@ -130,6 +139,9 @@ impl ContainerDiscovery {
         path: &str,
         inside: bool,
     ) -> Result<Option<FoundContainer>, ReadError> {
+        if self.only.as_deref().is_some_and(|only| only != path) {
+            return Ok(None);
+        }
         if self.plain.iter().any(|pattern| glob::matches(pattern, path)) {
             let id = format!("/{}", printable(path, usize::MAX).unwrap_or_default());
             let container = ContainerIdentity {

@@ -216,6 +216,7 @@ pub fn open_sensor(config: &AgentConfig, run_dir: &Path) -> Result<Sensor> {
         containerd_state: config.containers.containerd_state.clone(),
         run_labels: Some(std::path::absolute(labels_dir(run_dir))?),
         label_policy: config.containers.labels,
+        only: config.containers.only.clone(),
         rescan: config.sense.rescan,
         bpf: config.sense.tier != SensorTierSetting::Files,
         period: config.sense.period,
