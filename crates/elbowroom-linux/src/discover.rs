@@ -22,8 +22,10 @@
 //! Only what root made counts: a user to whom a cgroup was delegated could call his own as he likes. Containers of users
 //! (rootless engines) are those that the configuration names.
 //!
-//! A cgroup inside a container (`…/libpod-<id>.scope/container`, or what a Docker in Docker makes) is a part of that
-//! container, not another one. The pause container of a pod is none: nobody reads a view in it.
+//! A cgroup inside a container (`…/libpod-<id>.scope/container`) is a part of that container, but one that an engine in it made
+//! (Docker in Docker, kind) is a container with a view of its own. Its name and labels are where no one but the outer container can
+//! vouch for them, so it has none, and governors take it for a part of the outer one. The pause container of a pod is none: nobody
+//! reads a view in it.
 //!
 //! Names and ids come from whoever may create containers, so they are hostile until shown otherwise: an id is ASCII
 //! letters, digits, `_`, `.`, `-` and never `.`-only, so it can stand in a path; a name loses control characters and its
@@ -151,7 +153,7 @@ impl ContainerDiscovery {
     }
 
     /// The container that the cgroup at `path` (from the hierarchy's root, without a leading slash) is, if it is one.
-    /// `inside`: a cgroup above it is a container already, so only the configuration can make it one.
+    /// `inside`: a cgroup above it is a container already.
     pub fn find(
         &mut self,
         root: &Root,
@@ -173,8 +175,8 @@ impl ContainerDiscovery {
             return Ok(Some(FoundContainer { container, state: None }));
         }
         match path_claim(path) {
-            _ if inside => Ok(None),
             None => Ok(None),
+            Some(claim) if inside => Ok(nested(claim, pod_uid(path))),
             Some(claim) => self.resolve_claim(root, claim, pod_uid(path)),
         }
     }
@@ -406,6 +408,17 @@ fn storage_roots(root: &Root) -> Vec<PathBuf> {
 fn machine(root: &Root, name: &str) -> Result<Option<EngineRecord>, ReadError> {
     let text = if_present(root.read(Path::new(MACHINES).join(name)))?.unwrap_or_default();
     Ok(text.lines().any(|line| line == "CLASS=container").then(|| EngineRecord::named(name)))
+}
+
+/// A container in a container, by its path alone: a file of the host about this id would be another container's.
+fn nested(claim: PathClaim<'_>, uid: Option<String>) -> Option<FoundContainer> {
+    let (engine, id) = match claim {
+        PathClaim::Named(engine, id) => (engine, id),
+        PathClaim::HexId(id) if uid.is_some() => (ContainerEngine::Containerd, id.into()),
+        PathClaim::HexId(_) | PathClaim::Task { .. } | PathClaim::Machine(_) => return None,
+    };
+    let labels = ContainerLabels { governors: Some(false), ..ContainerLabels::default() };
+    EngineRecord { labels, ..EngineRecord::default() }.into_found(engine, &id, uid)
 }
 
 /// What an engine's files say.
@@ -788,15 +801,36 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_inside_a_container_is_a_part_of_it_unless_configured() {
-        let host = Fixture::new("").unwrap();
+    fn a_cgroup_inside_a_container_is_a_part_of_it_unless_configured_or_an_engines() {
+        let host = Fixture::new(&format!(
+            "-- var/lib/docker/containers/{HEX}/config.v2.json --\n{{\"Name\":\"/other\"}}\n"
+        ))
+        .unwrap();
         let root = Root::at(host.path()).unwrap();
         let mut discover =
             ContainerDiscovery::new(&root, &["/docker/*/inner".to_owned()], None, LabelPolicy::All);
-        let inner = format!("docker/{HEX}/docker/{HEX}");
-        assert_eq!(discover.find(&root, &inner, true).unwrap(), None);
-        let plain = discover.find(&root, &format!("docker/{HEX}/inner"), true).unwrap().unwrap().container;
+        let mut find = |path: &str| {
+            discover.find(&root, &format!("docker/{HEX}/{path}"), true).unwrap().map(|found| found.container)
+        };
+        let uid = "1a2b3c4d-1111-2222-3333-444455556666";
+        for part in ["container", "init.scope", "payload", "system.slice/web.service", "default/web", HEX] {
+            assert_eq!(find(part), None, "{part}");
+        }
+        let plain = find("inner").unwrap();
         assert_eq!((plain.engine, plain.id), (ContainerEngine::Plain, format!("/docker/{HEX}/inner")));
+        for path in [
+            format!("docker/{HEX}"),
+            format!("system.slice/docker-{HEX}.scope"),
+            format!("kubelet/kubepods/pod{uid}/{HEX}"),
+        ] {
+            let nested = find(&path).unwrap();
+            // What the host knows of this id is not about it.
+            assert_eq!(
+                (nested.id.as_str(), nested.name, nested.labels.governors),
+                (HEX, None, Some(false)),
+                "{path}"
+            );
+        }
     }
 
     proptest! {
