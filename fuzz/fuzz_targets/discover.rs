@@ -66,7 +66,9 @@ fuzz_target!(|data: &[u8]| {
                 let container = found.container;
                 assert!(!container.id.is_empty() && !container.id.contains('\n'));
                 assert!(
-                    container.engine == ContainerEngine::Plain || path.contains(&container.id),
+                    // The names of systemd's units are escaped.
+                    matches!(container.engine, ContainerEngine::Plain | ContainerEngine::Nspawn)
+                        || path.contains(&container.id),
                     "{path:?}"
                 );
                 let (pod, namespace) = container.pod.map_or((None, None), |pod| (pod.name, pod.namespace));

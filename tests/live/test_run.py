@@ -278,13 +278,6 @@ def test_a_terminal_that_hangs_up_ends_the_command(agent, binary, run_dir):
 
 
 @pytest.mark.native
-def test_without_an_agent_there_is_no_view_and_the_way_out_is_said(binary, run_dir):
-    done = elbowroom_run(binary, run_dir, "--", "true")
-    assert done.returncode == 125 and done.stderr.count("\n") == 1, done.stderr
-    assert "--no-views" in done.stderr and str(run_dir) in done.stderr
-
-
-@pytest.mark.native
 def test_without_views_no_agent_is_needed(start):
     container = start("--no-views", "--cpus", "1")
     assert container.online() == CPUS

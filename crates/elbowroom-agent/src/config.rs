@@ -104,6 +104,11 @@ pub struct ContainerSettings {
     pub exclude: Vec<String>,
     /// Which labels of containers count: see [`elbowroom_types::label`].
     pub labels: LabelPolicy,
+    /// Views for an engine's containers in the host's PID namespace too, where no label says otherwise: those are agents of the node.
+    pub host_pid: bool,
+    /// The one cgroup that can be a container, for an agent that `elbowroom run` starts.
+    #[serde(skip)]
+    pub only: Option<String>,
 }
 
 impl ContainerSettings {
@@ -164,6 +169,8 @@ impl Default for ContainerSettings {
             env: false,
             exclude: Vec::new(),
             labels: LabelPolicy::default(),
+            host_pid: false,
+            only: None,
         }
     }
 }
@@ -206,6 +213,15 @@ impl ContainerSettings {
             Some(false) => Some("its label elbowroom.dev/views is off"),
             Some(true) | None => None,
         }
+    }
+
+    /// Why a container gets no view where its first process is in the host's PID namespace: what sees the node's processes is to see
+    /// the node's memory and CPUs. What no engine made is there always.
+    pub(crate) fn host_pid_refusal(&self, container: &ContainerIdentity) -> Option<&'static str> {
+        let is_engines = !matches!(container.engine, ContainerEngine::Elbowroom | ContainerEngine::Plain);
+        (is_engines && !self.host_pid && container.labels.views != Some(true)).then_some(
+            "it is in the host's PID namespace and sees the node: the label elbowroom.dev/views=on gives it a view",
+        )
     }
 
     /// Why a container gets no view as soon as it is seen.
@@ -268,6 +284,24 @@ impl AgentConfig {
             }
         }
         self
+    }
+
+    /// The same for an agent that looks after one cgroup, where `only` names one: it shows a view, and neither governs nor serves.
+    pub fn with_only(self, only: Option<&str>) -> Self {
+        let Some(only) = only else { return self };
+        Self {
+            containers: ContainerSettings { only: Some(only.to_owned()), ..self.containers },
+            // Loading BPF takes longer than many a command runs.
+            sense: SensorSettings { tier: SensorTierSetting::Files, ..self.sense },
+            nri: NriSettings { sockets: Vec::new() },
+            disk: disk::DiskSettings { mode: GovernorMode::Off, ..self.disk },
+            memory: memory::MemorySettings { mode: GovernorMode::Off, ..self.memory },
+            doctor: DoctorSettings { enabled: false, ..self.doctor },
+            recorder: RecorderSettings { enabled: false, ..self.recorder },
+            api: api::ApiSettings { enabled: false, ..self.api },
+            hooks: Vec::new(),
+            ..self
+        }
     }
 
     /// What a container that is about to be made is given beside its view.
@@ -398,6 +432,21 @@ fn parse_error_line(text: &str, error: &toml::de::Error) -> String {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn agents_of_a_node_see_the_node_unless_asked_otherwise() {
+        let refuses = |config: &str, engine, views: Option<bool>| {
+            let labels = ContainerLabels { views, ..ContainerLabels::default() };
+            let made = ContainerIdentity { id: "4f5e".into(), name: None, engine, pod: None, labels };
+            AgentConfig::parse(config).unwrap().containers.host_pid_refusal(&made).is_some()
+        };
+        assert!(
+            refuses("", ContainerEngine::Docker, None) && refuses("", ContainerEngine::Crio, Some(false))
+        );
+        assert!(!refuses("", ContainerEngine::Docker, Some(true)));
+        assert!(!refuses("[containers]\nhost_pid = true", ContainerEngine::Docker, None));
+        assert!(!refuses("", ContainerEngine::Elbowroom, None) && !refuses("", ContainerEngine::Plain, None));
+    }
 
     #[test]
     fn a_container_is_given_what_it_asks_for_unless_the_operator_says_otherwise() {

@@ -15,6 +15,7 @@ pub(crate) mod fnv;
 pub mod history;
 pub mod http;
 pub mod java;
+pub mod lifecycle;
 pub mod log;
 pub mod policy;
 pub mod preload;

@@ -124,9 +124,7 @@ impl ContainerSelector {
         let mut pids = Vec::new();
         for (path, _) in self.below(Path::new(cgroup.trim_start_matches('/')), 0) {
             let Some((_, dir)) = self.layout.dir(self.hierarchy().0, &path) else { continue };
-            let text = self.warnings.ok_or_warn(dir.read("cgroup.procs")).flatten().unwrap_or_default();
-            // 0 is a process of another PID namespace.
-            pids.extend(text.lines().filter_map(|pid| pid.parse::<i32>().ok()).filter(|pid| *pid > 0));
+            pids.extend(self.warnings.ok_or_warn(dir.processes(&self.root)).unwrap_or_default());
         }
         pids.sort_unstable();
         pids.dedup();

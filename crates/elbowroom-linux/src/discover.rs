@@ -7,45 +7,62 @@
 //! | `cri-containerd-<id>.scope`, `nerdctl-<id>.scope`, `/kubepods/…/pod<uid>/<id>` | containerd |
 //! | `/<namespace>/<id>`, if containerd has such a task | containerd |
 //! | `<64hex>` below another parent | whoever has state files for it: Docker, Podman |
-//! | `libpod-<id>`, `libpod-<id>.scope` | Podman |
+//! | `libpod-<id>`, `libpod-<id>.scope`; `<service>/libpod-payload-<id>` (split cgroups, Quadlet) | Podman |
 //! | `crio-<id>`, `crio-<id>.scope` | CRI-O |
+//! | `<slice>:<prefix>:<id>`: a path for systemd, taken literally by a runtime without it | the prefix's |
+//! | `lxc.payload.<name>`; before LXC 4 `/lxc/<name>` | LXC, and Incus and LXD, which are built on it |
+//! | `machine.slice/systemd-nspawn@<name>.service`; `machine-<name>.scope`, if machined calls it a container | systemd-nspawn |
 //! | `/elbowroom/<name>` | `elbowroom run`, which leaves its labels in a file, too |
 //! | one the configuration names | plain |
+//!
+//! Names and labels are in files of the engines: Docker's below its data root, with `userns-remap` below `<uid>.<gid>` there; those of
+//! containers/storage (Podman, CRI-O) by storage driver, with a list of its own for containers that are removed when they end. LXC,
+//! Incus and nspawn have names and no labels.
 //!
 //! Only what root made counts: a user to whom a cgroup was delegated could call his own as he likes. Containers of users
 //! (rootless engines) are those that the configuration names.
 //!
-//! A cgroup inside a container (`…/libpod-<id>.scope/container`, or what a Docker in Docker makes) is a part of that
-//! container, not another one. The pause container of a pod is none: nobody reads a view in it.
+//! A cgroup inside a container (`…/libpod-<id>.scope/container`) is a part of that container, but one that an engine in it made
+//! (Docker in Docker, kind) is a container with a view of its own. Its name and labels are where no one but the outer container can
+//! vouch for them, so it has none, and governors take it for a part of the outer one. The pause container of a pod is none: nobody
+//! reads a view in it.
 //!
 //! Names and ids come from whoever may create containers, so they are hostile until shown otherwise: an id is ASCII
 //! letters, digits, `_`, `.`, `-` and never `.`-only, so it can stand in a path; a name loses control characters and its
 //! end beyond 128 characters.
 
+mod paths;
+
 use crate::root::{ReadError, Root, if_present};
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity, Pod};
 use elbowroom_types::glob;
 use elbowroom_types::label::{ContainerLabels, LabelPolicy};
+use paths::{PathClaim, is_id, path_claim, pod_uid};
 use rustix::fs::OFlags;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Where containerd keeps what runs; the second is k3s'.
-const CONTAINERD_STATES: [&str; 2] = ["run/containerd", "run/k3s/containerd"];
+/// Where dockerd keeps its containers where nothing says otherwise: of a package, of the snap, and balenaEngine.
+const DOCKER_ROOTS: [&str; 3] =
+    ["var/lib/docker", "var/snap/docker/common/var-lib-docker", "var/lib/balena-engine"];
+/// Where containerd keeps what runs: of a package, of k3s and RKE2, of k0s, of MicroK8s.
+const CONTAINERD_STATES: [&str; 4] =
+    ["run/containerd", "run/k3s/containerd", "run/k0s/containerd", "var/snap/microk8s/common/run/containerd"];
 /// Below that, the bundles of tasks: `<namespace>/<id>/config.json`.
 const CONTAINERD_TASKS: &str = "io.containerd.runtime.v2.task";
-/// Where containers/storage (Podman, CRI-O) lists its containers, by storage driver.
-const STORAGE_LISTS: [&str; 3] = [
-    "var/lib/containers/storage/overlay-containers/containers.json",
-    "var/lib/containers/storage/vfs-containers/containers.json",
-    "var/lib/containers/storage/btrfs-containers/containers.json",
-];
-/// Where Podman keeps the bundles of root's containers.
-const PODMAN_BUNDLES: &str = "var/lib/containers/storage/overlay-containers";
-/// Where CRI-O keeps the bundles of running containers.
-const CRIO_BUNDLES: &str = "run/containers/storage/overlay-containers";
+/// Where containers/storage (Podman, CRI-O) keeps what stays and what is gone with a boot, where its configuration does not say.
+const STORAGE_ROOTS: [&str; 2] = ["var/lib/containers/storage", "run/containers/storage"];
+/// Its configuration, an administrator's and a package's.
+const STORAGE_CONFIGS: [&str; 2] = ["etc/containers/storage.conf", "usr/share/containers/storage.conf"];
+/// Its drivers: each has a directory of containers below a root.
+const STORAGE_DRIVERS: [&str; 4] = ["overlay", "vfs", "btrfs", "zfs"];
+/// The lists in it: the second is of containers that are removed when they end.
+const STORAGE_LISTS: [&str; 2] = ["containers.json", "volatile-containers.json"];
+/// What systemd-machined knows of a machine, by its name.
+const MACHINES: &str = "run/systemd/machines";
 const MAX_NAME_LEN: usize = 128;
 
 /// A container that was found, and the file its names came from.
@@ -76,12 +93,15 @@ pub struct ContainerSources {
 #[derive(Debug)]
 pub struct ContainerDiscovery {
     plain: Vec<String>,
-    docker_root: PathBuf,
+    docker_roots: Vec<PathBuf>,
     containerd_states: Vec<PathBuf>,
+    storage_roots: Vec<PathBuf>,
     run_labels: Option<PathBuf>,
     label_policy: LabelPolicy,
+    /// The one cgroup that can be a container.
+    only: Option<String>,
     /// Lists of containers/storage by file, read again when they change.
-    storage: HashMap<&'static str, (StateStamp, HashMap<String, String>)>,
+    storage: HashMap<PathBuf, (StateStamp, HashMap<String, String>)>,
 }
 
 impl ContainerDiscovery {
@@ -96,16 +116,20 @@ impl ContainerDiscovery {
         let configured =
             read_json::<DockerDaemonConfig>(root, Path::new("etc/docker/daemon.json")).ok().flatten();
         let configured = configured.and_then(|d| d.data_root);
-        let docker_root =
-            docker_root.map(Path::to_owned).or(configured).unwrap_or_else(|| "var/lib/docker".into());
+        let docker_roots = match docker_root.map(Path::to_owned).or(configured) {
+            Some(root) => vec![root],
+            None => DOCKER_ROOTS.map(PathBuf::from).into(),
+        };
         let containerd_states = CONTAINERD_STATES.map(PathBuf::from).into();
         let plain = plain.to_vec();
         Self {
             plain,
-            docker_root,
+            docker_roots,
             containerd_states,
+            storage_roots: storage_roots(root),
             run_labels: None,
             label_policy: heed,
+            only: None,
             storage: HashMap::new(),
         }
     }
@@ -122,14 +146,23 @@ impl ContainerDiscovery {
         self
     }
 
+    /// Takes no other cgroup than that at the path `only` for a container.
+    pub fn with_only(mut self, only: Option<&str>) -> Self {
+        self.only = only.map(|path| path.trim_start_matches('/').to_owned());
+        self
+    }
+
     /// The container that the cgroup at `path` (from the hierarchy's root, without a leading slash) is, if it is one.
-    /// `inside`: a cgroup above it is a container already, so only the configuration can make it one.
+    /// `inside`: a cgroup above it is a container already.
     pub fn find(
         &mut self,
         root: &Root,
         path: &str,
         inside: bool,
     ) -> Result<Option<FoundContainer>, ReadError> {
+        if self.only.as_deref().is_some_and(|only| only != path) {
+            return Ok(None);
+        }
         if self.plain.iter().any(|pattern| glob::matches(pattern, path)) {
             let id = format!("/{}", printable(path, usize::MAX).unwrap_or_default());
             let container = ContainerIdentity {
@@ -142,8 +175,8 @@ impl ContainerDiscovery {
             return Ok(Some(FoundContainer { container, state: None }));
         }
         match path_claim(path) {
-            _ if inside => Ok(None),
             None => Ok(None),
+            Some(claim) if inside => Ok(nested(claim, pod_uid(path))),
             Some(claim) => self.resolve_claim(root, claim, pod_uid(path)),
         }
     }
@@ -162,8 +195,12 @@ impl ContainerDiscovery {
     ) -> Result<Option<FoundContainer>, ReadError> {
         match claim {
             PathClaim::Named(engine, id) => {
-                let known = self.engine_record(root, engine, id)?.unwrap_or_default();
-                Ok(known.into_found(engine, id, uid))
+                let known = self.engine_record(root, engine, &id)?.unwrap_or_default();
+                Ok(known.into_found(engine, &id, uid))
+            }
+            PathClaim::Machine(name) => {
+                let known = machine(root, &name)?;
+                Ok(known.and_then(|known| known.into_found(ContainerEngine::Nspawn, &name, uid)))
             }
             PathClaim::Task { namespace, id } => {
                 let known = self.containerd(root, namespace, id)?;
@@ -196,14 +233,15 @@ impl ContainerDiscovery {
             ContainerEngine::Docker => self.docker(root, id),
             ContainerEngine::Containerd => self.containerd(root, "k8s.io", id),
             ContainerEngine::Podman => self.podman(root, id),
-            ContainerEngine::Crio => crio(root, id, self.label_policy),
+            ContainerEngine::Crio => self.crio(root, id),
             ContainerEngine::Elbowroom => self.run_container(root, id).map(Some),
+            ContainerEngine::Lxc | ContainerEngine::Nspawn => Ok(Some(EngineRecord::named(id))),
             ContainerEngine::Plain => Ok(None),
         }
     }
 
     fn run_container(&self, root: &Root, name: &str) -> Result<EngineRecord, ReadError> {
-        let known = EngineRecord { name: Some(name.to_owned()), ..EngineRecord::default() };
+        let known = EngineRecord::named(name);
         let Some(file) = self.run_labels.as_ref().map(|dir| dir.join(name)) else { return Ok(known) };
         Ok(match read_json_stamped::<HashMap<String, String>>(root, &file)? {
             Some((labels, stamp)) => {
@@ -231,7 +269,7 @@ impl ContainerDiscovery {
             #[serde(rename = "Labels")]
             labels: Option<HashMap<String, String>>,
         }
-        let file = self.docker_root.join("containers").join(id).join("config.v2.json");
+        let Some(file) = self.docker_file(root, id) else { return Ok(None) };
         let Some((state, stamp)) = read_json_stamped::<DockerState>(root, &file)? else { return Ok(None) };
         let labels = state.config.and_then(|c| c.labels).unwrap_or_default();
         let label = |key: &str| labels.get(key).cloned();
@@ -245,6 +283,23 @@ impl ContainerDiscovery {
             labels: parse_labels(&labels, self.label_policy),
             state: Some((file, stamp)),
         }))
+    }
+
+    /// Docker's file about a container: below a data root, or in it below the user and group that containers' root is mapped to
+    /// (`userns-remap`; moby, daemon/daemon_unix.go, `setupDaemonRoot`).
+    fn docker_file(&self, root: &Root, id: &str) -> Option<PathBuf> {
+        let remapped = |dir: &PathBuf| {
+            let names = root.directories(dir).unwrap_or_default().into_iter();
+            let numbers = |name: &OsString| {
+                let pair = name.to_str().and_then(|name| name.split_once('.'));
+                pair.is_some_and(|(uid, gid)| uid.parse::<u32>().is_ok() && gid.parse::<u32>().is_ok())
+            };
+            names.filter(numbers).map(|name| dir.join(name)).collect::<Vec<_>>()
+        };
+        let file = |dir: PathBuf| dir.join("containers").join(id).join("config.v2.json");
+        let is_there = |file: &PathBuf| Self::stamp(root, file).is_some();
+        let plain = self.docker_roots.iter().cloned().map(file).find(is_there);
+        plain.or_else(|| self.docker_roots.iter().flat_map(remapped).map(file).find(is_there))
     }
 
     fn containerd(&self, root: &Root, namespace: &str, id: &str) -> Result<Option<EngineRecord>, ReadError> {
@@ -273,27 +328,97 @@ impl ContainerDiscovery {
             #[serde(default)]
             names: Vec<String>,
         }
-        for file in STORAGE_LISTS {
-            let Some(stamp) = Self::stamp(root, Path::new(file)) else { continue };
-            if self.storage.get(file).is_none_or(|(read, _)| *read != stamp) {
-                let rows = read_json::<Vec<StorageRow>>(root, Path::new(file))?.unwrap_or_default();
-                let names = rows.into_iter().filter_map(|row| Some((row.id, row.names.into_iter().next()?)));
-                self.storage.insert(file, (stamp, names.collect()));
-            }
-            if let Some(name) = self.storage.get(file).and_then(|(_, names)| names.get(id)) {
-                let (name, state) = (Some(name.clone()), Some((file.into(), stamp)));
-                let bundle = read_json::<OciBundleConfig>(
-                    root,
-                    &Path::new(PODMAN_BUNDLES).join(id).join("userdata/config.json"),
-                )?;
-                let labels = bundle
-                    .map(|bundle| parse_labels(&bundle.annotations, self.label_policy))
-                    .unwrap_or_default();
-                return Ok(Some(EngineRecord { name, labels, state, ..EngineRecord::default() }));
+        for dir in self.storage_dirs() {
+            for file in STORAGE_LISTS.map(|list| dir.join(list)) {
+                let Some(stamp) = Self::stamp(root, &file) else { continue };
+                if self.storage.get(&file).is_none_or(|(read, _)| *read != stamp) {
+                    let rows = read_json::<Vec<StorageRow>>(root, &file)?.unwrap_or_default();
+                    let names =
+                        rows.into_iter().filter_map(|row| Some((row.id, row.names.into_iter().next()?)));
+                    self.storage.insert(file.clone(), (stamp, names.collect()));
+                }
+                if let Some(name) = self.storage.get(&file).and_then(|(_, names)| names.get(id)) {
+                    let (name, state) = (Some(name.clone()), Some((file, stamp)));
+                    let bundle = read_json::<OciBundleConfig>(root, &bundle_file(&dir, id))?;
+                    let labels = bundle
+                        .map(|bundle| parse_labels(&bundle.annotations, self.label_policy))
+                        .unwrap_or_default();
+                    return Ok(Some(EngineRecord { name, labels, state, ..EngineRecord::default() }));
+                }
             }
         }
         Ok(None)
     }
+
+    /// CRI-O runs bundles from the directory that is gone with a boot; what the kubelet gave is in annotations, as JSON.
+    fn crio(&self, root: &Root, id: &str) -> Result<Option<EngineRecord>, ReadError> {
+        for file in self.storage_dirs().into_iter().rev().map(|dir| bundle_file(&dir, id)) {
+            let Some((bundle, stamp)) = read_json_stamped::<OciBundleConfig>(root, &file)? else { continue };
+            let note = |key: &str| bundle.annotations.get(key).cloned();
+            let mut labels = HashMap::new();
+            for key in ["io.kubernetes.cri-o.Labels", "io.kubernetes.cri-o.Annotations"] {
+                let given =
+                    note(key).and_then(|text| serde_json::from_str::<HashMap<String, String>>(&text).ok());
+                labels.extend(given.unwrap_or_default());
+            }
+            labels.extend(bundle.annotations.clone());
+            return Ok(Some(EngineRecord {
+                name: note("io.kubernetes.container.name"),
+                pod: note("io.kubernetes.pod.name"),
+                namespace: note("io.kubernetes.pod.namespace"),
+                uid: note("io.kubernetes.pod.uid"),
+                sandbox: note("io.kubernetes.cri-o.ContainerType").as_deref() == Some("sandbox"),
+                labels: parse_labels(&labels, self.label_policy),
+                state: Some((file, stamp)),
+            }));
+        }
+        Ok(None)
+    }
+
+    /// The directories of containers that containers/storage may have.
+    fn storage_dirs(&self) -> Vec<PathBuf> {
+        let drivers = STORAGE_DRIVERS.map(|driver| format!("{driver}-containers"));
+        self.storage_roots.iter().flat_map(|root| drivers.iter().map(|dir| root.join(dir))).collect()
+    }
+}
+
+/// Where the bundle of a container is, in a directory of containers/storage.
+fn bundle_file(dir: &Path, id: &str) -> PathBuf {
+    dir.join(id).join("userdata/config.json")
+}
+
+/// The roots of containers/storage: the usual ones, and those that its configuration names.
+fn storage_roots(root: &Root) -> Vec<PathBuf> {
+    let mut roots: Vec<PathBuf> = STORAGE_ROOTS.map(PathBuf::from).into();
+    let texts = STORAGE_CONFIGS.iter().filter_map(|file| root.read(file).ok());
+    for line in texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()) {
+        let Some((key, value)) = line.split_once('=') else { continue };
+        let path = Path::new(value.trim().trim_matches('"'));
+        if matches!(key.trim(), "graphroot" | "runroot")
+            && path.is_absolute()
+            && !roots.iter().any(|root| Path::new("/").join(root) == path)
+        {
+            roots.push(path.to_owned());
+        }
+    }
+    roots
+}
+
+/// What machined knows of a machine, if it is a container: a virtual machine's processes are the host's.
+fn machine(root: &Root, name: &str) -> Result<Option<EngineRecord>, ReadError> {
+    let text = if_present(root.read(Path::new(MACHINES).join(name)))?.unwrap_or_default();
+    Ok(text.lines().any(|line| line == "CLASS=container").then(|| EngineRecord::named(name)))
+}
+
+/// A container in a container, by its path alone: a file of the host about this id would be another container's.
+fn nested(claim: PathClaim<'_>, uid: Option<String>) -> Option<FoundContainer> {
+    let (engine, id) = match claim {
+        PathClaim::Named(engine, id) => (engine, id),
+        PathClaim::HexId(id) if uid.is_some() => (ContainerEngine::Containerd, id.into()),
+        PathClaim::HexId(_) | PathClaim::Task { .. } | PathClaim::Machine(_) => return None,
+    };
+    let labels = ContainerLabels { governors: Some(false), ..ContainerLabels::default() };
+    EngineRecord { labels, ..EngineRecord::default() }.into_found(engine, &id, uid)
 }
 
 /// What an engine's files say.
@@ -309,6 +434,11 @@ struct EngineRecord {
 }
 
 impl EngineRecord {
+    /// Of an engine that knows its containers by name, and keeps no labels.
+    fn named(name: &str) -> Self {
+        Self { name: Some(name.to_owned()), ..Self::default() }
+    }
+
     fn into_found(self, engine: ContainerEngine, id: &str, uid: Option<String>) -> Option<FoundContainer> {
         if self.sandbox {
             return None;
@@ -334,93 +464,6 @@ fn parse_labels(labels: &HashMap<String, String>, heed: LabelPolicy) -> Containe
 struct OciBundleConfig {
     #[serde(default)]
     annotations: HashMap<String, String>,
-}
-
-fn crio(root: &Root, id: &str, heed: LabelPolicy) -> Result<Option<EngineRecord>, ReadError> {
-    let file = Path::new(CRIO_BUNDLES).join(id).join("userdata/config.json");
-    let Some((bundle, stamp)) = read_json_stamped::<OciBundleConfig>(root, &file)? else { return Ok(None) };
-    let note = |key: &str| bundle.annotations.get(key).cloned();
-    Ok(Some(EngineRecord {
-        name: note("io.kubernetes.container.name"),
-        pod: note("io.kubernetes.pod.name"),
-        namespace: note("io.kubernetes.pod.namespace"),
-        uid: note("io.kubernetes.pod.uid"),
-        sandbox: note("io.kubernetes.cri-o.ContainerType").as_deref() == Some("sandbox"),
-        labels: parse_labels(&bundle.annotations, heed),
-        state: Some((file, stamp)),
-    }))
-}
-
-/// What a path says.
-#[derive(Debug, PartialEq, Eq)]
-enum PathClaim<'a> {
-    /// Only this engine names cgroups so.
-    Named(ContainerEngine, &'a str),
-    /// Two components, which anybody may make: containerd if it has the task.
-    Task { namespace: &'a str, id: &'a str },
-    /// An id of the usual shape in an unusual place (`--cgroup-parent`), or in a pod.
-    HexId(&'a str),
-}
-
-fn path_claim(path: &str) -> Option<PathClaim<'_>> {
-    let components: Vec<&str> = path.split('/').collect();
-    let (&last, above) = components.split_last()?;
-    let bare = last.strip_suffix(".scope").unwrap_or(last);
-    let prefixes = [
-        ("docker-", ContainerEngine::Docker),
-        ("cri-containerd-", ContainerEngine::Containerd),
-        ("nerdctl-", ContainerEngine::Containerd),
-        ("crio-", ContainerEngine::Crio),
-        ("libpod-", ContainerEngine::Podman),
-    ];
-    for (prefix, engine) in prefixes {
-        // `crio-conmon-…` and `libpod-conmon-…` hold the monitor, not the container.
-        let Some(id) = bare.strip_prefix(prefix).filter(|id| !id.starts_with("conmon-")) else { continue };
-        // Docker and nerdctl make only hexadecimal ids; `docker-proxy.scope` is somebody else's.
-        let shaped = if matches!(engine, ContainerEngine::Podman | ContainerEngine::Crio) {
-            is_id(id)
-        } else {
-            is_hex_id(id)
-        };
-        if shaped {
-            return Some(PathClaim::Named(engine, id));
-        }
-    }
-    match above {
-        ["elbowroom"] if is_id(last) => Some(PathClaim::Named(ContainerEngine::Elbowroom, last)),
-        [.., "docker"] if is_hex_id(last) => Some(PathClaim::Named(ContainerEngine::Docker, last)),
-        _ if is_hex_id(last) => Some(PathClaim::HexId(last)),
-        [namespace] if is_id(namespace) && is_id(last) => Some(PathClaim::Task { namespace, id: last }),
-        _ => None,
-    }
-}
-
-/// The UID of the pod that a path runs through, with dashes.
-fn pod_uid(path: &str) -> Option<String> {
-    path.split('/').find_map(pod_of)
-}
-
-/// `pod<uid>` of the cgroupfs driver, `kubepods-burstable-pod<uid with underscores>.slice` of the systemd driver.
-fn pod_of(component: &str) -> Option<String> {
-    let uid = match component.strip_suffix(".slice") {
-        Some(slice) => slice.strip_prefix("kubepods").and_then(|s| s.rsplit_once("-pod"))?.1,
-        None => component.strip_prefix("pod")?,
-    };
-    let uid = uid.replace('_', "-");
-    let shaped = uid.len() >= 32 && uid.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
-    (shaped && uid.len() <= 64).then_some(uid)
-}
-
-fn is_hex_id(id: &str) -> bool {
-    id.len() == 64 && id.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-}
-
-/// Something that can stand as one component of a path.
-fn is_id(id: &str) -> bool {
-    id.len() <= MAX_NAME_LEN
-        && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
-        && id.bytes().any(|b| b.is_ascii_alphanumeric())
-        && !id.starts_with('.')
 }
 
 /// `text` fit to print: control and direction characters become U+FFFD, and it ends after `longest` characters.
@@ -493,6 +536,40 @@ mod tests {
             (format!("machine.slice/libpod-{HEX}.scope"), is(ContainerEngine::Podman)),
             (format!("libpod_parent/libpod-{HEX}"), is(ContainerEngine::Podman)),
             ("elbowroom/web".into(), Some((ContainerEngine::Elbowroom, "web".into()))),
+            (format!("system.slice/web.service/libpod-payload-{HEX}"), is(ContainerEngine::Podman)),
+            (
+                format!("machine.slice/machine-libpod_pod_{HEX}.slice/libpod-{HEX}.scope"),
+                is(ContainerEngine::Podman),
+            ),
+            (format!("system.slice:docker:{HEX}"), is(ContainerEngine::Docker)),
+            (
+                format!(
+                    "system.slice/containerd.service/kubepods-pod{}.slice:cri-containerd:{HEX}",
+                    uid.replace('-', "_")
+                ),
+                is(ContainerEngine::Containerd),
+            ),
+            (format!("system.slice:web:{HEX}"), None),
+            ("system.slice:docker:web".into(), None),
+            ("lxc.payload.web".into(), Some((ContainerEngine::Lxc, "web".into()))),
+            ("lxc.payload.shop_web-1".into(), Some((ContainerEngine::Lxc, "shop_web-1".into()))),
+            (
+                "system.slice/lxc@web.service/lxc.payload.web".into(),
+                Some((ContainerEngine::Lxc, "web".into())),
+            ),
+            ("lxc/web".into(), Some((ContainerEngine::Lxc, "web".into()))),
+            ("lxc.monitor.web".into(), None),
+            (
+                "machine.slice/systemd-nspawn@web.service".into(),
+                Some((ContainerEngine::Nspawn, "web".into())),
+            ),
+            (
+                r"machine.slice/systemd-nspawn@web\x2d1.service".into(),
+                Some((ContainerEngine::Nspawn, "web-1".into())),
+            ),
+            ("machine.slice/systemd-nspawn@web.service/payload".into(), None),
+            ("machine.slice/machine-web.scope".into(), None),
+            ("machine.slice/systemd-machined.service".into(), None),
             (format!("machine.slice/libpod-conmon-{HEX}.scope"), None),
             (format!("kubepods/pod{uid}/crio-conmon-{HEX}.scope"), None),
             ("system.slice/docker-proxy.scope".into(), None),
@@ -535,6 +612,78 @@ mod tests {
         ] {
             assert_eq!(find(&archive, &path).unwrap().labels.views, Some(false), "{path}");
         }
+    }
+
+    #[test]
+    fn rare_places_of_state_files_are_known() {
+        let label = "\"elbowroom.dev/views\":\"off\"";
+        let docker = |dir: &str| {
+            format!(
+                "-- {dir}/containers/{HEX}/config.v2.json --\n{{\"Name\":\"/db\",\"Config\":{{\"Labels\":{{{label}}}}}}}\n"
+            )
+        };
+        let storage = |dir: &str, list: &str| {
+            format!(
+                "-- {dir}/{list} --\n[{{\"id\":\"{HEX}\",\"names\":[\"db\"]}}]\n\
+                 -- {dir}/{HEX}/userdata/config.json --\n{{\"annotations\":{{{label}}}}}\n"
+            )
+        };
+        let moved =
+            "-- etc/containers/storage.conf --\n[storage]\ndriver = \"overlay\"\ngraphroot = \"/srv/pods\"\n";
+        let given = "\"io.kubernetes.container.name\":\"db\",\"io.kubernetes.cri-o.Annotations\":\"{\\\"elbowroom.dev/views\\\":\\\"off\\\"}\"";
+        let (podman, payload) =
+            (format!("libpod_parent/libpod-{HEX}"), format!("system.slice/db.service/libpod-payload-{HEX}"));
+        for (archive, path) in [
+            (docker("var/lib/docker/231072.231072"), format!("docker/{HEX}")),
+            (docker("var/lib/docker/231072.231072"), format!("mine.slice/{HEX}")),
+            (docker("var/snap/docker/common/var-lib-docker"), format!("docker/{HEX}")),
+            (
+                format!(
+                    "-- etc/docker/daemon.json --\n{{\"data-root\":\"/srv/d\"}}\n{}",
+                    docker("srv/d/100000.65536")
+                ),
+                format!("docker/{HEX}"),
+            ),
+            (storage("var/lib/containers/storage/overlay-containers", "containers.json"), payload),
+            (
+                storage("var/lib/containers/storage/overlay-containers", "volatile-containers.json"),
+                podman.clone(),
+            ),
+            (storage("var/lib/containers/storage/zfs-containers", "containers.json"), podman.clone()),
+            (format!("{moved}{}", storage("srv/pods/overlay-containers", "containers.json")), podman),
+            (
+                format!(
+                    "-- run/containers/storage/vfs-containers/{HEX}/userdata/config.json --\n{{\"annotations\":{{{given}}}}}\n"
+                ),
+                format!("crio-{HEX}"),
+            ),
+        ] {
+            let found = find(&archive, &path).unwrap();
+            assert_eq!(
+                (found.name.as_deref(), found.labels.views),
+                (Some("db"), Some(false)),
+                "{path}: {archive}"
+            );
+        }
+        // A directory that only looks like one of a remapped root.
+        assert_eq!(
+            find(&docker("var/lib/docker/overlay2.old"), &format!("docker/{HEX}")).unwrap().name,
+            None
+        );
+    }
+
+    #[test]
+    fn a_registered_machine_is_a_container_if_machined_says_so() {
+        let machine = |class: &str| {
+            format!("-- run/systemd/machines/web-1 --\n# This is private data.\nNAME=web-1\nCLASS={class}\n")
+        };
+        let path = r"machine.slice/machine-web\x2d1.scope";
+        let found = find(&machine("container"), path).unwrap();
+        assert_eq!(
+            (found.engine, found.id.as_str(), found.name.as_deref()),
+            (ContainerEngine::Nspawn, "web-1", Some("web-1"))
+        );
+        assert_eq!(find(&machine("vm"), path), None);
     }
 
     #[test]
@@ -652,15 +801,36 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_inside_a_container_is_a_part_of_it_unless_configured() {
-        let host = Fixture::new("").unwrap();
+    fn a_cgroup_inside_a_container_is_a_part_of_it_unless_configured_or_an_engines() {
+        let host = Fixture::new(&format!(
+            "-- var/lib/docker/containers/{HEX}/config.v2.json --\n{{\"Name\":\"/other\"}}\n"
+        ))
+        .unwrap();
         let root = Root::at(host.path()).unwrap();
         let mut discover =
             ContainerDiscovery::new(&root, &["/docker/*/inner".to_owned()], None, LabelPolicy::All);
-        let inner = format!("docker/{HEX}/docker/{HEX}");
-        assert_eq!(discover.find(&root, &inner, true).unwrap(), None);
-        let plain = discover.find(&root, &format!("docker/{HEX}/inner"), true).unwrap().unwrap().container;
+        let mut find = |path: &str| {
+            discover.find(&root, &format!("docker/{HEX}/{path}"), true).unwrap().map(|found| found.container)
+        };
+        let uid = "1a2b3c4d-1111-2222-3333-444455556666";
+        for part in ["container", "init.scope", "payload", "system.slice/web.service", "default/web", HEX] {
+            assert_eq!(find(part), None, "{part}");
+        }
+        let plain = find("inner").unwrap();
         assert_eq!((plain.engine, plain.id), (ContainerEngine::Plain, format!("/docker/{HEX}/inner")));
+        for path in [
+            format!("docker/{HEX}"),
+            format!("system.slice/docker-{HEX}.scope"),
+            format!("kubelet/kubepods/pod{uid}/{HEX}"),
+        ] {
+            let nested = find(&path).unwrap();
+            // What the host knows of this id is not about it.
+            assert_eq!(
+                (nested.id.as_str(), nested.name, nested.labels.governors),
+                (HEX, None, Some(false)),
+                "{path}"
+            );
+        }
     }
 
     proptest! {

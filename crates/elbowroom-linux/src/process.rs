@@ -5,6 +5,7 @@ use elbowroom_types::unit::Micros;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::cmp::Reverse;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -37,6 +38,23 @@ fn init_rank(root: &Root, pid: i32) -> Option<(bool, usize, u64)> {
 pub fn ns_pids(status: &str) -> Vec<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or("");
     line.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Whether a thread is the first of its process, so that its number is the process's too.
+pub(crate) fn is_first_thread(root: &Root, thread: i32) -> bool {
+    let status = root.read(format!("/proc/{thread}/status")).unwrap_or_default();
+    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    process.and_then(|process| process.trim().parse().ok()) == Some(thread)
+}
+
+/// Whether process `pid` is in the PID namespace of this one. An agent that is in the host's sees whom the host sees; `false` when it is
+/// gone.
+pub fn is_in_own_pid_namespace(pid: i32) -> bool {
+    let namespace = |process: &str| fs::metadata(format!("/proc/{process}/ns/pid")).ok();
+    let identity = |data: fs::Metadata| (data.dev(), data.ino());
+    namespace(&pid.to_string())
+        .map(identity)
+        .is_some_and(|theirs| namespace("self").map(identity) == Some(theirs))
 }
 
 /// CPU time that this process has used.

@@ -18,6 +18,10 @@ pub enum ContainerEngine {
     Podman,
     /// CRI-O.
     Crio,
+    /// LXC, and Incus and LXD, which start containers through it.
+    Lxc,
+    /// systemd-nspawn.
+    Nspawn,
     /// `elbowroom run`.
     Elbowroom,
     /// A cgroup the configuration names.

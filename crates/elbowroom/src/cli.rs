@@ -189,6 +189,9 @@ pub(crate) enum Verb {
     /// Removes the cgroups of a `run` whose command left processes; started by it.
     #[command(hide = true)]
     RunHeir(crate::run::cgroup_reaper::CgroupReaperArgs),
+    /// Has an agent for the command of a `run` where none is; started by it.
+    #[command(hide = true)]
+    RunAttendant(crate::run::private_agent::AttendantArgs),
 }
 
 /// Arguments of `agent`.
@@ -213,6 +216,9 @@ pub(crate) struct GovernArgs {
     /// Where what was learned is kept over a restart.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/elbowroom", env = "ELBOWROOM_STATE_DIR")]
     pub(crate) state_dir: PathBuf,
+    /// Look after this cgroup alone, and govern nothing; given by `run`.
+    #[arg(long, value_name = "CGROUP", hide = true)]
+    pub(crate) only: Option<String>,
 }
 
 /// Arguments the agent gives its own processes.

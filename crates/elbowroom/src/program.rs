@@ -69,6 +69,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Run(args) => Ok(run::main(&args, run_dir)),
         Verb::RunChild(args) => Ok(run::child::main(&args, run_dir)),
         Verb::RunHeir(args) => run::cgroup_reaper::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
+        Verb::RunAttendant(args) => run::private_agent::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
         Verb::Cdi(args) => print(&engine_hooks::cdi(run_dir, &args)?),
         Verb::OciHooks(args) => print(&engine_hooks::oci_hooks(run_dir, &args)?),
         Verb::List(output) => print(&containers::list(run_dir, output)?),
@@ -138,14 +139,20 @@ fn run_agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
     if args.govern.enforce {
         child_args.push("--enforce".into());
     }
+    if let Some(only) = &args.govern.only {
+        child_args.extend(["--only".into(), only.into()]);
+    }
     child_args.extend((0..args.verbose).map(|_| "-v".into()));
+    let config = config.with_only(args.govern.only.as_deref());
     let api = config.api.enabled;
     let supervisor = SupervisorArgs { policy_args: child_args, api, ..SupervisorArgs::new(run_dir) };
     supervisor::main(supervisor, || policy::can_sense(config, run_dir))
 }
 
 fn run_policy(run_dir: &Path, child: &cli::AgentChildArgs) -> Result<()> {
-    let config = config::AgentConfig::load(child.config.as_deref())?.with_enforcement(child.govern.enforce);
+    let config = config::AgentConfig::load(child.config.as_deref())?
+        .with_enforcement(child.govern.enforce)
+        .with_only(child.govern.only.as_deref());
     policy::main(run_dir, &child.govern.state_dir, child.config.as_deref(), config)
 }
 

@@ -7,7 +7,7 @@ use super::policy_loop::PolicyLoop;
 use elbowroom_client::api::ControlResponse;
 use elbowroom_linux::mount::MountSurface;
 use elbowroom_linux::{mount, process, timer};
-use elbowroom_types::container::ContainerEngine;
+use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::unit::Micros;
 use elbowroom_view::pages::view_mounts;
@@ -48,6 +48,20 @@ impl PolicyLoop {
             }
             return;
         };
+        let container = self.views.group(id).and_then(|group| group.container.as_ref());
+        let engine = container.map(|container| container.engine);
+        // Who asks by hand knows better.
+        let refusal = container
+            .filter(|_| asked.is_none())
+            .and_then(|container| self.host_pid_refusal(container, pid as i32));
+        if let Some(why) = refusal {
+            if let Some(resident) = self.containers.get_mut(&id) {
+                tracing::info!(container = resident.path, because = why, "no view");
+                resident.attach = AttachState::Disabled(why);
+            }
+            return;
+        }
+        let Some(resident) = self.containers.get_mut(&id) else { return };
         if let Some(started) = started {
             apply_start_time(&mut resident.facts, started);
         }
@@ -59,7 +73,6 @@ impl PolicyLoop {
         // A process on the host's root is in `elbowroom run`, or it is a service's, or a runtime's that is still on its way
         // into a container: that one does not take long.
         let settled = started.is_some_and(|at| timer::now_boot().saturating_sub(at) >= PIVOT_ROOT_GRACE);
-        let engine = self.views.group(id).and_then(|g| g.container.as_ref()).map(|c| c.engine);
         let on_host_root = match engine {
             Some(ContainerEngine::Elbowroom) => true,
             Some(ContainerEngine::Plain) => asked.is_some() || settled,
@@ -74,6 +87,12 @@ impl PolicyLoop {
             on_host_root,
         };
         let _ = self.mounter.send(MountJob::Run(MountTicket { group: id, path, reply_to: asked }, task));
+    }
+
+    /// Why a container whose first process is `pid` gets no view of its own.
+    pub(super) fn host_pid_refusal(&self, container: &ContainerIdentity, pid: i32) -> Option<&'static str> {
+        let why = self.config.containers.host_pid_refusal(container)?;
+        process::is_in_own_pid_namespace(pid).then_some(why)
     }
 
     /// A container's first process is another one, which may have a mount namespace of its own: a service's `ExecStart=` after an

@@ -105,8 +105,13 @@ impl PolicyLoop {
             let found = process::enclosing_cgroups(&paths).into_iter().find_map(|path| {
                 self.containers.iter().find(|(_, resident)| resident.path == path).map(|(id, _)| *id)
             });
+            // Not who asks: a hook may still be in its runtime's namespaces.
+            let first = found.and_then(|id| self.init_pid(id)).map_or(prepare.pid, |pid| pid as i32);
             let container = found.and_then(|id| self.views.group(id)?.container.as_ref());
-            let refused = container.and_then(|container| self.config.containers.view_refusal(container));
+            let refused = container.and_then(|container| {
+                let refusal = self.config.containers.view_refusal(container);
+                refusal.or_else(|| self.host_pid_refusal(container, first))
+            });
             if let Some(why) = refused {
                 let _ = answer.send(ControlResponse::Error(why.to_owned()));
                 continue;

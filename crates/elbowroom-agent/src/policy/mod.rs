@@ -110,8 +110,9 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
         control::listen(&socket_path(run_dir), Endpoint::Control, mailbox.clone(), profiles.clone())?;
     let _feed = config.api.enabled.then(|| listen_feed(run_dir, mailbox, profiles));
     nri::spawn(&config, run_dir);
-    let ticker = Ticker::new(config.sense.period).context("starting the sampling timer")?;
-    tracing::info!(period = %config.sense.period, priority = ?prefer_realtime(), "sampling");
+    let mut period = config.sense.period;
+    let mut ticker = Ticker::new(period).context("starting the sampling timer")?;
+    tracing::info!(%period, priority = ?prefer_realtime(), "sampling");
 
     loop {
         let (ticked, woken, stopped) = {
@@ -141,6 +142,10 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
             if messages.map(|message| handle(&mut owner, message)).count() == MESSAGES_PER_WAKEUP {
                 let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
             }
+        }
+        if owner.tick_period() != period {
+            period = owner.tick_period();
+            ticker = Ticker::new(period).context("changing the sampling timer")?;
         }
     }
 }
@@ -216,6 +221,7 @@ pub fn open_sensor(config: &AgentConfig, run_dir: &Path) -> Result<Sensor> {
         containerd_state: config.containers.containerd_state.clone(),
         run_labels: Some(std::path::absolute(labels_dir(run_dir))?),
         label_policy: config.containers.labels,
+        only: config.containers.only.clone(),
         rescan: config.sense.rescan,
         bpf: config.sense.tier != SensorTierSetting::Files,
         period: config.sense.period,

@@ -39,6 +39,10 @@ const READ_SCAN_TICKS: u64 = 4;
 /// How often it is looked whether the machine has more disks.
 const DISK_SCAN_INTERVAL: Micros = Micros::secs(1);
 
+/// Time between two ticks where no container is: a new one is told by the kernel, and only the heartbeat and the node's own numbers are
+/// left, which are due every second.
+const IDLE_PERIOD: Micros = Micros::millis(500);
+
 /// After so many containers went their memory is given back: some MiB.
 const TRIM_AFTER: usize = 100;
 
@@ -169,6 +173,12 @@ impl PolicyLoop {
         if !self.preparing.is_empty() {
             self.prepare_pending();
         }
+    }
+
+    /// Time until the next tick.
+    pub(super) fn tick_period(&self) -> Micros {
+        let period = self.config.sense.period;
+        if self.containers.is_empty() { period.max(IDLE_PERIOD) } else { period }
     }
 
     /// One period: measure, decide, publish, and the chores that are due.

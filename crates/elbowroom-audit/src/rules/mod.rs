@@ -17,6 +17,7 @@
 pub mod config;
 pub mod detect;
 pub mod evidence;
+mod shell;
 pub mod source;
 pub mod table;
 pub mod verdict;

@@ -2,6 +2,7 @@
 
 use super::detect::{DetectedProgram, cpu_sources, programs};
 use super::evidence::Inventory;
+use super::shell::command_words;
 use super::source::{CgroupInterface, Resource, ResourceSource, SourceScope};
 use super::table::{AuditRow, DISPLAY_NAMES, ReadPattern, find_row};
 use serde::{Deserialize, Serialize};
@@ -108,8 +109,11 @@ pub struct ImageReport {
 
 /// Judges everything in an inventory for containers of one cgroup version.
 pub fn assess(image: &str, inventory: &Inventory, cgroup: CgroupInterface) -> ImageReport {
-    let mut findings: Vec<AuditFinding> =
-        programs(inventory).into_iter().map(|program| program_finding(program, inventory, cgroup)).collect();
+    let words = command_words(&inventory.command, &inventory.env);
+    let mut findings: Vec<AuditFinding> = programs(inventory)
+        .into_iter()
+        .map(|program| program_finding(program, inventory, &words, cgroup))
+        .collect();
     let rank = |f: &AuditFinding| (!f.counts, std::cmp::Reverse((f.worst(false), f.worst(true))));
     findings.sort_by(|a, b| {
         rank(a).cmp(&rank(b)).then_with(|| (a.name, &a.program.path).cmp(&(b.name, &b.program.path)))
@@ -134,15 +138,21 @@ pub fn summary(reports: &[ImageReport]) -> Vec<(AuditVerdict, usize, usize)> {
     AuditVerdict::ALL.into_iter().map(|v| (v, count(v, |r| r.limits), count(v, |r| r.views))).collect()
 }
 
-fn program_finding(program: DetectedProgram, inventory: &Inventory, cgroup: CgroupInterface) -> AuditFinding {
-    let cpu = resource_verdict(&program, Resource::Cpu, inventory, cgroup);
-    let memory = resource_verdict(&program, Resource::Memory, inventory, cgroup);
+/// `words`: of the image's command, and of scripts in it.
+fn program_finding(
+    program: DetectedProgram,
+    inventory: &Inventory,
+    words: &[String],
+    cgroup: CgroupInterface,
+) -> AuditFinding {
+    let cpu = resource_verdict(&program, Resource::Cpu, inventory, words, cgroup);
+    let memory = resource_verdict(&program, Resource::Memory, inventory, words, cgroup);
     let name = DISPLAY_NAMES.iter().find(|(id, _)| *id == program.id).map_or("", |(_, name)| *name);
     let counts = match (program.id.as_str(), program.users) {
         // Many images bring a small tool in Go or Rust beside what they are for. Where nothing says what an image starts,
         // it may be for these.
         ("go" | "rust", _) if inventory.command.is_empty() => true,
-        ("program" | "go" | "rust", _) => command_names(&program.path, &inventory.command),
+        ("program" | "go" | "rust", _) => command_names(&program.path, words),
         (_, Some(users)) => users > 0,
         (_, None) => true,
     };
@@ -159,6 +169,7 @@ fn resource_verdict(
     program: &DetectedProgram,
     resource: Resource,
     inventory: &Inventory,
+    words: &[String],
     cgroup: CgroupInterface,
 ) -> ResourceVerdict {
     let Some(row) = find_row(program, resource) else {
@@ -182,7 +193,7 @@ fn resource_verdict(
         known => known.sources().to_vec(),
     };
     let there = |source: &&ResourceSource| source.cgroup().is_none_or(|version| version == cgroup);
-    let settled = settled_by_image(row, inventory);
+    let settled = settled_by_image(row, inventory, words);
     let verdict = |views: bool| match (row.reads, &settled) {
         (_, Some(_)) => AuditVerdict::Settled,
         (ReadPattern::Unknown, _) => AuditVerdict::Unknown,
@@ -215,17 +226,18 @@ const OPTION_VARIABLES: [&str; 6] = [
 ];
 
 /// What of the image's environment or command settles a row, as it is written there.
-fn settled_by_image(row: &AuditRow, inventory: &Inventory) -> Option<String> {
+fn settled_by_image(row: &AuditRow, inventory: &Inventory, words: &[String]) -> Option<String> {
     let options = inventory.env.iter().filter_map(|entry| {
         let value = OPTION_VARIABLES.iter().find_map(|name| entry.strip_prefix(name))?;
         Some(value.split_whitespace())
     });
-    let words: BTreeSet<&str> =
-        inventory.command.iter().map(String::as_str).chain(options.flatten()).collect();
+    let options: BTreeSet<&str> = words.iter().map(String::as_str).chain(options.flatten()).collect();
+    // A script may set a variable for what it starts.
+    let variables = || inventory.env.iter().chain(words);
     row.settled_by.iter().find_map(|start| match start.starts_with(['-', '+']) {
-        true => words.iter().find(|word| word.starts_with(start)).map(|word| (*word).to_owned()),
+        true => options.iter().find(|word| word.starts_with(start)).map(|word| (*word).to_owned()),
         // A variable that is set to nothing settles nothing.
-        false => inventory.env.iter().find(|e| e.strip_prefix(start).is_some_and(|v| !v.is_empty())).cloned(),
+        false => variables().find(|e| e.strip_prefix(start).is_some_and(|v| !v.is_empty())).cloned(),
     })
 }
 
@@ -365,6 +377,22 @@ mod tests {
         assert_eq!(assess("x", &image, CgroupInterface::V2).limits, Nothing);
         image.command = vec!["gosu".to_owned()];
         assert_eq!(assess("x", &image, CgroupInterface::V2).limits, Host);
+    }
+
+    #[test]
+    fn a_shell_form_is_judged_as_the_exec_form() {
+        let mut image = inventory(&[("/app", go("go1.18.2", "", &[]))]);
+        for script in
+            ["/app --port 80", "exec /app", "exec /app --port 80", "cd / && /app", "exec '/app'", "\"$APP\""]
+        {
+            image.env = vec!["APP=/app".to_owned()];
+            image.command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+            assert_eq!(assess("x", &image, CgroupInterface::V2).limits, Host, "{script}");
+        }
+        image.command = ["/bin/sh", "-c", "GOMAXPROCS=2 exec /app"].map(str::to_owned).to_vec();
+        assert_eq!(assess("x", &image, CgroupInterface::V2).limits, Settled);
+        image.command = ["/bin/sh", "-c", "exec /other"].map(str::to_owned).to_vec();
+        assert_eq!(assess("x", &image, CgroupInterface::V2).limits, Nothing);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 
 use super::layout::MountedHierarchy;
 use crate::parse::{Malformed, single_number};
-use crate::root::{ReadError, if_present, open_at, read_whole};
+use crate::process;
+use crate::root::{ReadError, Root, if_present, open_at, read_whole};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -81,6 +82,19 @@ impl<'a> CgroupDir<'a> {
         match self.files {
             Some(files) => if_present(files.read(self, file)),
             None => if_present(self.open(file).and_then(|fd| read_whole(fd, &self.path().join(file)))),
+        }
+    }
+
+    /// The processes in it, as this process's PID namespace numbers them: of a threaded cgroup of v2, whose `cgroup.procs` cannot be read,
+    /// those whose first thread is in it. Empty where it is gone.
+    pub fn processes(&self, root: &Root) -> Result<Vec<i32>, ReadError> {
+        match self.read("cgroup.procs") {
+            Err(ReadError::Io { source: Errno::OPNOTSUPP, .. }) => {
+                let mut threads = numbers(&self.read("cgroup.threads")?.unwrap_or_default());
+                threads.retain(|thread| process::is_first_thread(root, *thread));
+                Ok(threads)
+            }
+            text => Ok(numbers(&text?.unwrap_or_default())),
         }
     }
 
@@ -363,6 +377,11 @@ impl PolledFile {
             budget.remaining += 1;
         }
     }
+}
+
+/// A list of processes or threads. Those of other PID namespaces are all number 0.
+fn numbers(text: &str) -> Vec<i32> {
+    text.lines().filter_map(|number| number.parse().ok()).filter(|number| *number > 0).collect()
 }
 
 #[cfg(test)]

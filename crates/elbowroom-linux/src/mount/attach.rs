@@ -236,7 +236,7 @@ fn decide(
     let live = top.device == view.device && !is_deleted(&top.root);
     Ok(if (there.device, there.inode) == (source.device, source.inode) {
         TargetDecision::Present
-    } else if live && !top.root.starts_with(&view.root) {
+    } else if live && !top.root.starts_with(&view.root) && place.is_shared()? {
         TargetDecision::Taken
     } else {
         let stale = stack.iter().take_while(|mount| view.is_ours(mount)).map(|mount| mount.id);

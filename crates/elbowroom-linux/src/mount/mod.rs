@@ -17,6 +17,7 @@
 //! - No symbolic link is followed inside a container, and only procfs, sysfs and cgroup filesystems are covered; what
 //!   somebody else mounted on a target stays.
 //! - Nothing is mounted where it would spread to the host.
+//! - A container whose mount namespace is a copy of another container's gets its own view in place of that one's.
 //! - A view is taken out of every mount namespace that the container's processes are in: copies of one keep what was mounted.
 //! - One at a time: whoever attaches or detaches holds a lock on the mount namespace.
 //! - The process may vanish at any step: [`MountError::Vanished`]. Whoever has its number next is not taken for it.

@@ -2,6 +2,7 @@
 
 use super::MountError;
 use super::mountinfo::{CgroupLine, MountEntry, MountTable, parse_cgroups};
+use crate::process;
 use crate::root::open_inside;
 use elbowroom_types::id::DeviceNumber;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -63,8 +64,12 @@ pub struct NamespaceRoot {
     root: OwnedFd,
     /// `root` as this process's mountinfo spells it; `/` where the process's own root directory is meant.
     prefix: PathBuf,
+    /// Path of the container's cgroup, where it is known.
+    group: Option<PathBuf>,
     /// Peer groups of the host's mounts, once somebody has asked.
     host_peers: OnceLock<HashSet<u64>>,
+    /// Whether other containers are in the mount namespace, once somebody has asked.
+    is_shared: OnceLock<bool>,
 }
 
 /// What names a mounted file: one filesystem, one inode, one mount.
@@ -91,14 +96,14 @@ impl NamespaceRoot {
             Mode::empty(),
         )
         .map_err(|e| gone("open", e))?;
-        Ok(Self { process, pid: Some(pid), root, prefix: "/".into(), host_peers: OnceLock::new() })
+        Ok(Self::new(process, Some(pid), root, "/".into()))
     }
 
     /// The same of a process that is in the cgroup `group` or below it: one that is not has the number of one that has
     /// vanished. Only the last component of `group` is looked for, which for engines is the container's id: an agent in a
     /// cgroup namespace of its own reads paths here that begin otherwise.
     pub fn in_group(pid: u32, group: &str) -> Result<Self, MountError> {
-        let place = Self::of(pid)?;
+        let place = Self { group: Some(group.into()), ..Self::of(pid)? };
         if is_in_group(&place.cgroups()?, group) { Ok(place) } else { Err(MountError::Vanished { pid }) }
     }
 
@@ -108,7 +113,12 @@ impl NamespaceRoot {
             open_dir(Path::new("/proc/self")).map_err(|e| MountError::of("open", "/proc/self", e))?;
         let fd = open_dir(root).map_err(|e| MountError::of("open", root, e))?;
         let prefix = path_of(fd.as_fd()).map_err(|e| MountError::of("readlink", root, e))?;
-        Ok(Self { process, pid: None, root: fd, prefix, host_peers: OnceLock::new() })
+        Ok(Self::new(process, None, fd, prefix))
+    }
+
+    fn new(process: OwnedFd, pid: Option<u32>, root: OwnedFd, prefix: PathBuf) -> Self {
+        let (host_peers, is_shared) = (OnceLock::new(), OnceLock::new());
+        Self { process, pid, root, prefix, group: None, host_peers, is_shared }
     }
 
     /// How far the process has come.
@@ -170,6 +180,29 @@ impl NamespaceRoot {
     /// The cgroups of the process.
     pub(super) fn cgroups(&self) -> Result<Vec<CgroupLine>, MountError> {
         Ok(parse_cgroups(&self.read("cgroup")?, &self.path("cgroup"))?)
+    }
+
+    /// The path of the container's cgroup as far as it is known.
+    pub(super) fn group(&self) -> Option<&Path> {
+        self.group.as_deref()
+    }
+
+    /// Whether a process of another container is in the mount namespace: it relies on what is mounted there. In a copy of another
+    /// container's namespace there is none.
+    pub(super) fn is_shared(&self) -> Result<bool, MountError> {
+        if let Some(is_shared) = self.is_shared.get() {
+            return Ok(*is_shared);
+        }
+        let (namespace, own) = (self.identity()?, self.cgroups()?);
+        let is_others = |cgroups: &[CgroupLine]| match self.group.as_deref().and_then(Path::to_str) {
+            Some(group) => !is_in_group(cgroups, group),
+            None => cgroups != own,
+        };
+        let mut here = process::all_pids().into_iter().filter_map(|pid| {
+            Self::of(pid).ok().filter(|place| place.identity().is_ok_and(|at| at == namespace))
+        });
+        let is_shared = here.any(|place| place.cgroups().is_ok_and(|cgroups| is_others(&cgroups)));
+        Ok(*self.is_shared.get_or_init(|| is_shared))
     }
 
     /// Opens (`O_PATH`) what a walk to `target` reaches below the root directory, without following any symbolic link.

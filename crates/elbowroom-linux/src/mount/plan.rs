@@ -121,7 +121,7 @@ fn plan_at(
         return Err(MountError::BadSource { source_path: bad.source.clone() });
     }
     let (table, view) = place.table_checked(|own| ViewDirectory::inspect(view_dir, own))?;
-    let (wanted, mut skipped) = targets(&table, &place.cgroups()?, surfaces);
+    let (wanted, mut skipped) = targets(&table, &place.cgroups()?, place.group(), surfaces);
     let mut binds = Vec::new();
     for bind in wanted {
         // The table comes first: a walk into a filesystem that the container serves itself might never return.
@@ -146,15 +146,17 @@ fn plan_at(
 fn targets(
     table: &MountTable,
     cgroups: &[CgroupLine],
+    group: Option<&Path>,
     surfaces: &[MountSurface],
 ) -> (Vec<BindMount>, Vec<SkippedSurface>) {
     let (mut binds, mut skipped, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
     for MountSurface { source, kind } in surfaces {
         let found = match kind {
             SurfaceTarget::Fixed(path) => vec![path.clone()],
-            SurfaceTarget::Cgroup { controller, file } => {
-                own_directories(table, cgroups, controller).into_iter().map(|dir| dir.join(file)).collect()
-            }
+            SurfaceTarget::Cgroup { controller, file } => own_directories(table, cgroups, group, controller)
+                .into_iter()
+                .map(|dir| dir.join(file))
+                .collect(),
         };
         if let (true, SurfaceTarget::Cgroup { controller, file }) = (found.is_empty(), kind) {
             skipped.push(SkippedSurface {
@@ -172,8 +174,14 @@ fn targets(
     (binds, skipped)
 }
 
-/// The container's own directory at every place where the hierarchy of `controller` is mounted.
-fn own_directories(table: &MountTable, cgroups: &[CgroupLine], controller: &str) -> Vec<PathBuf> {
+/// The container's own directories at every place where the hierarchy of `controller` is mounted: that of its cgroup `group`, as far as
+/// the container sees it, and that of the process, which an entry point may have moved below.
+fn own_directories(
+    table: &MountTable,
+    cgroups: &[CgroupLine],
+    group: Option<&Path>,
+    controller: &str,
+) -> Vec<PathBuf> {
     let line = cgroups.iter().find(|line| match controller {
         "" => line.controllers.is_empty(),
         name => line.controllers.iter().any(|candidate| candidate == name),
@@ -184,11 +192,27 @@ fn own_directories(table: &MountTable, cgroups: &[CgroupLine], controller: &str)
         Some(name) if name == "init.scope" => line.path.parent().unwrap_or(&line.path),
         _ => &line.path,
     };
-    let mounts = table.iter().filter(|mount| mount.has_controller(controller) && !is_deleted(&mount.root));
-    mounts
-        .filter_map(|mount| Some(mount.mount_point.join(own.strip_prefix(&mount.root).ok()?)))
-        .map(strip_trailing_slash)
-        .collect()
+    let top = group.and_then(|group| enclosing(&line.path, group));
+    let mut found = Vec::new();
+    for mount in table.iter().filter(|mount| mount.has_controller(controller) && !is_deleted(&mount.root)) {
+        let inside = |dir: &Path| Some(mount.mount_point.join(dir.strip_prefix(&mount.root).ok()?));
+        // A container may see only what is below its cgroup: where a runtime, or nspawn, has put its processes.
+        let root = top.filter(|top| mount.root.starts_with(top) && line.path.starts_with(&mount.root));
+        let dirs = [top.and_then(inside), root.map(|_| mount.mount_point.clone()), inside(own)];
+        for dir in dirs.into_iter().flatten().map(strip_trailing_slash) {
+            if !found.contains(&dir) {
+                found.push(dir);
+            }
+        }
+    }
+    found
+}
+
+/// The cgroup `group` as it is spelled in the path of a process in it: an agent in a cgroup namespace of its own reads other beginnings.
+fn enclosing<'a>(path: &'a Path, group: &Path) -> Option<&'a Path> {
+    let is_it =
+        |at: &&Path| *at == group || (!path.starts_with(group) && at.file_name() == group.file_name());
+    path.ancestors().find(is_it)
 }
 
 /// `join` with an empty path leaves a slash at the end.
@@ -355,10 +379,14 @@ mod tests {
     }
 
     fn check(fixture: (&str, &str), controller: &str, file: &str, expect: &[&str]) {
+        check_in(fixture, None, controller, file, expect);
+    }
+
+    fn check_in(fixture: (&str, &str), group: Option<&str>, controller: &str, file: &str, expect: &[&str]) {
         let (table, cgroups) = read(fixture);
         let kind = SurfaceTarget::Cgroup { controller: controller.to_owned(), file: file.to_owned() };
         let surface = MountSurface { source: Path::new("cgroup").join(file), kind };
-        let (binds, skipped) = targets(&table, &cgroups, &[surface]);
+        let (binds, skipped) = targets(&table, &cgroups, group.map(Path::new), &[surface]);
         let found: Vec<&str> = binds.iter().map(|bind| bind.target.to_str().unwrap()).collect();
         assert_eq!(found, expect, "{controller}/{file}");
         let expect = if expect.is_empty() { vec![SkipReason::NotMounted] } else { vec![] };
@@ -379,6 +407,48 @@ mod tests {
         check(K8S, "", "memory.max", &[&k8s[0], &k8s[1]]);
         check(SYSTEMD, "", "cpu.max", &["/sys/fs/cgroup/cpu.max"]);
         check(HOST, "cpu", "cpu.shares", &["/sys/fs/cgroup/cpu/elbowroom/one/cpu.shares"]);
+    }
+
+    #[test]
+    fn a_container_whose_processes_moved_down_shows_its_limits_at_its_root_too() {
+        let group = "/system.slice/docker-4f5e.scope";
+        let moved = (DOCKER_V2.0, "0::/system.slice/docker-4f5e.scope/init\n");
+        check_in(
+            moved,
+            Some(group),
+            "",
+            "cpu.max",
+            &["/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/init/cpu.max"],
+        );
+        check_in(DOCKER_V2, Some(group), "", "cpu.max", &["/sys/fs/cgroup/cpu.max"]);
+        // An agent in a cgroup namespace of its own.
+        let there = (
+            "103 102 0:26 /../docker-4f5e.scope /sys/fs/cgroup ro - cgroup2 cgroup rw\n",
+            "0::/../docker-4f5e.scope/a/b\n",
+        );
+        check_in(
+            there,
+            Some(group),
+            "",
+            "cpu.max",
+            &["/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/a/b/cpu.max"],
+        );
+        // nspawn shows a container what is below the unit with its limits.
+        let unit = "/machine.slice/systemd-nspawn@web.service";
+        let nspawn = (
+            "103 100 0:26 /machine.slice/systemd-nspawn@web.service/payload /sys/fs/cgroup rw - cgroup2 cgroup rw\n",
+            "0::/machine.slice/systemd-nspawn@web.service/payload/init.scope\n",
+        );
+        check_in(nspawn, Some(unit), "", "memory.max", &["/sys/fs/cgroup/memory.max"]);
+        // The whole hierarchy is visible.
+        let host = ["/sys/fs/cgroup/a/b/c/cpu.max", "/sys/fs/cgroup/a/b/c/b/cpu.max"];
+        check_in(
+            ("103 100 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n", "0::/a/b/c/b\n"),
+            Some("/a/b/c"),
+            "",
+            "cpu.max",
+            &host,
+        );
     }
 
     #[test]

@@ -90,9 +90,7 @@ impl Sensor {
             // A process is in every hierarchy; one that has the group is enough, and not all have.
             let Some(walked) = entry.inodes.iter().position(|inode| *inode != 0) else { continue };
             let dir = CgroupDir::new(&self.layout.hierarchies()[self.tree_hierarchies[walked]], &entry.path);
-            let text = self.warnings.ok_or_warn(dir.read("cgroup.procs")).flatten().unwrap_or_default();
-            // Processes of other pid namespaces are all number 0.
-            pids.extend(text.lines().filter_map(|pid| pid.parse::<i32>().ok()).filter(|pid| *pid > 0));
+            pids.extend(self.warnings.ok_or_warn(dir.processes(&self.root)).unwrap_or_default());
         }
         pids.into_iter().collect()
     }

@@ -62,6 +62,8 @@ pub struct SensorConfig {
     pub run_labels: Option<PathBuf>,
     /// Which labels of containers count.
     pub label_policy: LabelPolicy,
+    /// The one cgroup that can be a container, see [`ContainerDiscovery::with_only`].
+    pub only: Option<String>,
     /// How often [`Sensor::tick`] will be called: an active group is read this often.
     pub period: Micros,
     /// How seldom an idle one is read at most.
@@ -84,6 +86,7 @@ impl Default for SensorConfig {
             containerd_state: None,
             run_labels: None,
             label_policy: LabelPolicy::All,
+            only: None,
             period: Micros::millis(24),
             backoff: Micros::millis(1_500),
             rescan: Micros::secs(30),
@@ -185,7 +188,8 @@ impl Sensor {
                 config.label_policy,
             )
             .with_containerd_state(config.containerd_state.as_deref())
-            .with_run_labels(config.run_labels.as_deref()),
+            .with_run_labels(config.run_labels.as_deref())
+            .with_only(config.only.as_deref()),
             root,
             config: config.clone(),
             layout,

@@ -6,6 +6,7 @@
 
 use super::labels::{self, RunLabels};
 use super::limits::RunLimits;
+use super::private_agent;
 use anyhow::{Context, bail, ensure};
 use elbowroom_client::control::labels_dir;
 use elbowroom_linux::mount::mountinfo::MountTable;
@@ -184,6 +185,24 @@ impl RunCgroup {
         Ok(())
     }
 
+    /// Waits until the runner that holds the lock of `name` has ended; the lock, where it has left its cgroups.
+    ///
+    /// # Errors
+    /// The lock cannot be waited for.
+    pub(crate) fn wait_for_lock(layout: &RunHierarchies, name: &str) -> io::Result<Option<File>> {
+        let dir = &layout.dirs(name)[0];
+        let file = match File::open(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        while let Err(errno) = rustix::fs::flock(&file, FlockOperation::LockExclusive) {
+            if errno != rustix::io::Errno::INTR {
+                return Err(errno.into());
+            }
+        }
+        Ok(is_at(&file, dir).then_some(file))
+    }
+
     /// What an heir needs: the name, the agent's directory and the lock.
     pub(crate) fn into_parts(self) -> (String, PathBuf, File) {
         (self.name, self.run_dir, self.lock)
@@ -249,7 +268,9 @@ pub(crate) fn remove_stale(layout: &RunHierarchies, run_dir: &Path) {
             }
         }
     }
-    labels::remove_orphans(&labels_dir(run_dir), |name| layout.dirs(name).iter().any(|dir| dir.exists()));
+    let has_cgroup = |name: &str| layout.dirs(name).iter().any(|dir| dir.exists());
+    labels::remove_orphans(&labels_dir(run_dir), has_cgroup);
+    private_agent::remove_stale(run_dir, has_cgroup);
 }
 
 /// A lock held longer than this is a run's, not a sweep's.
@@ -302,11 +323,16 @@ fn lock(dir: &Path) -> io::Result<Option<(File, bool)>> {
             Err(errno) => return Err(errno.into()),
         }
         // The lock of a directory that was removed before we got it says nothing.
-        if std::fs::metadata(dir).is_ok_and(|now| file.metadata().is_ok_and(|held| held.ino() == now.ino())) {
+        if is_at(&file, dir) {
             return Ok(Some((file, fresh)));
         }
     }
     Err(io::ErrorKind::ResourceBusy.into())
+}
+
+/// Whether the open directory is the one that is at `dir` now.
+fn is_at(file: &File, dir: &Path) -> bool {
+    std::fs::metadata(dir).is_ok_and(|now| file.metadata().is_ok_and(|held| held.ino() == now.ino()))
 }
 
 /// Says whether the directory is new.

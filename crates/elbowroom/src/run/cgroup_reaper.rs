@@ -2,7 +2,7 @@
 //! its own, that holds the run's lock and removes the cgroups with the last process.
 
 use super::FORWARDED_SIGNALS;
-use super::cgroup::{RunCgroup, RunHierarchies};
+use super::cgroup::{self, RunCgroup, RunHierarchies};
 use anyhow::Context;
 use clap::Args;
 use elbowroom_linux::signal;
@@ -42,6 +42,9 @@ pub(crate) fn main(args: &CgroupReaperArgs, run_dir: &Path) -> anyhow::Result<()
     rustix::process::setsid().context("setsid")?;
     signal::unblock(&FORWARDED_SIGNALS)?;
     let lock = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    RunCgroup::adopt(&RunHierarchies::read()?, &args.name, run_dir, lock).remove_when_empty();
+    let layout = RunHierarchies::read()?;
+    RunCgroup::adopt(&layout, &args.name, run_dir, lock).remove_when_empty();
+    // The run may have had an agent of its own, whose attendant was killed.
+    cgroup::remove_stale(&layout, run_dir);
     Ok(())
 }

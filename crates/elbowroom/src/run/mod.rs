@@ -10,6 +10,7 @@ pub(crate) mod cgroup_reaper;
 pub(crate) mod child;
 pub(crate) mod labels;
 pub(crate) mod limits;
+pub(crate) mod private_agent;
 mod probe;
 
 use crate::verbs::probe::PROBE_SOCKET_ENV;
@@ -17,15 +18,16 @@ use anyhow::Context;
 use cgroup::{RunCgroup, RunHierarchies};
 use clap::Args;
 use elbowroom_agent::engines::oci::injection;
-use elbowroom_agent::java;
 use elbowroom_agent::probes::settings::ProbeSettings;
 use elbowroom_agent::probes::{ProbePoller, socket_path};
+use elbowroom_agent::{java, lifecycle};
 use elbowroom_linux::signal;
 use elbowroom_linux::signal::{ReceivedSignal, SignalFd};
 use elbowroom_types::label::RuntimeInjection;
 use elbowroom_types::launch;
 use labels::RunLabels;
 use limits::RunLimits;
+use private_agent::PrivateAgent;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::ffi::OsString;
@@ -126,7 +128,22 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     let signals = SignalFd::block(&FORWARDED_SIGNALS)?;
     let group = RunCgroup::create(&layout, run_dir, &name, &limits, &labels)?;
 
-    let status = spawn_child(args, run_dir, &group, &limits).and_then(|mut child| {
+    let has_view = !args.no_views && !args.injections.env_only;
+    let mut agent = (has_view && !lifecycle::is_running(run_dir))
+        .then(|| PrivateAgent::start(run_dir, &name))
+        .transpose();
+    let status = match &mut agent {
+        Ok(None) => Ok(run_dir),
+        Ok(Some(agent)) => agent.wait_until_ready().inspect(|dir| {
+            eprintln!(
+                "elbowroom: no agent runs: the command has one of its own in {} while it runs",
+                dir.display()
+            );
+        }),
+        Err(error) => Err(anyhow::anyhow!("{error:#}")),
+    }
+    .and_then(|run_dir| {
+        let mut child = spawn_child(args, run_dir, &group, &limits)?;
         let poller =
             probe.filter(ProbeSettings::is_polled).map(|probe| probe::start_poller(probe, run_dir, &name));
         if let Some(Err(error)) = &poller {
@@ -136,17 +153,7 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
         ProbePoller::stop_all(poller.into_iter().flatten().collect(), PROBE_STOP_TIMEOUT);
         status
     });
-    if let Err(left) = group.remove() {
-        let what = left.to_string();
-        match cgroup_reaper::spawn(left.group) {
-            Ok(()) => eprintln!("elbowroom: {what}: it goes with the last of them"),
-            Err(error) => {
-                eprintln!(
-                    "elbowroom: {what}: the next `elbowroom run` removes it once they have ended ({error})"
-                );
-            }
-        }
-    }
+    clean_up(group, agent.ok().flatten());
     Ok(match status {
         Ok(status) => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8,
         Err(error) => {
@@ -154,6 +161,24 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
             NOT_STARTED
         }
     })
+}
+
+/// Removes the cgroups and the run's own agent, or leaves that to who waits for the processes that are left.
+fn clean_up(group: RunCgroup, agent: Option<PrivateAgent>) {
+    let Err(left) = group.remove() else {
+        return agent.into_iter().for_each(PrivateAgent::finish);
+    };
+    let what = left.to_string();
+    // It takes the lock as soon as this process has let go.
+    let is_attended = agent.is_some_and(|mut agent| agent.is_attended());
+    match if is_attended { Ok(()) } else { cgroup_reaper::spawn(left.group) } {
+        Ok(()) => eprintln!("elbowroom: {what}: it goes with the last of them"),
+        Err(error) => {
+            eprintln!(
+                "elbowroom: {what}: the next `elbowroom run` removes it once they have ended ({error})"
+            );
+        }
+    }
 }
 
 fn spawn_child(
