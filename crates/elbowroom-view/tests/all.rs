@@ -7,5 +7,6 @@ mod peer;
 mod view_extensions;
 mod view_paper;
 mod view_properties;
+mod view_warm;
 mod view_waterfill;
 mod world;

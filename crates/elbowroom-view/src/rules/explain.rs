@@ -117,6 +117,15 @@ pub enum ViewChangeReason {
         /// What must stay free.
         high_mark: Bytes,
     },
+    /// Reclaim hurts: what was in use is lost.
+    ReclaimHurts {
+        /// Pages that were swapped out, or had to be read again.
+        lost: u64,
+        /// Time that some task waited for memory; absent without PSI.
+        stalled: Option<Micros>,
+        /// In what time.
+        period: Micros,
+    },
     /// Reclaim is running.
     Reclaim {
         /// Free memory of the machine.
@@ -157,12 +166,17 @@ impl fmt::Display for ViewChangeReason {
             }
             Self::Pressed { usage, of, free, predict, high_mark } => write!(
                 f,
-                "it uses {usage} of {of}, and of {free} free memory growth costs {predict}, which leaves more than {high_mark}"
+                "it uses {usage} of {of}, and of {free} left on the machine growth costs {predict}, which leaves more than {high_mark}"
             ),
             Self::Reclaim { free, low_mark } => write!(
                 f,
-                "only {free} of memory is free and reclaim runs from {low_mark} down: back to its soft limit"
+                "only {free} of memory is left and reclaim runs from {low_mark} down: back to its soft limit"
             ),
+            Self::ReclaimHurts { lost, stalled, period } => {
+                write!(f, "in {period} the machine's reclaim lost {lost} pages that were in use")?;
+                stalled.map_or(Ok(()), |stalled| write!(f, " and tasks waited {stalled} for memory"))?;
+                write!(f, ": back to its soft limit")
+            }
         }
     }
 }
@@ -246,7 +260,7 @@ pub struct ViewInputs {
     /// The narrowest group above it whose memory is sold twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oversold: Option<OvercommittedCgroup>,
-    /// `c_free`: free memory of the machine.
+    /// `c_free`: what is left of the machine's memory, free or to be had by reclaim; by the paper what is free.
     pub mem_free: Bytes,
     /// `p_free`: the same a period ago.
     pub mem_free_before: Bytes,
@@ -311,7 +325,7 @@ impl fmt::Display for ViewExplanation {
         }
         writeln!(
             f,
-            "It is charged {} of memory; the machine has {} free, starts reclaim at {} and ends it at {}.",
+            "It is charged {} of memory; the machine has {} left, starts reclaim at {} and ends it at {}.",
             inputs.usage, inputs.mem_free, inputs.low_mark, inputs.high_mark
         )?;
         if let Some(OvercommittedCgroup { path, limit, left }) = &inputs.oversold
@@ -347,7 +361,15 @@ mod tests {
         );
         check(
             ViewChangeReason::Reclaim { free: Bytes::mib(90), low_mark: Bytes::mib(120) },
-            "only 90MiB of memory is free and reclaim runs from 120MiB down: back to its soft limit",
+            "only 90MiB of memory is left and reclaim runs from 120MiB down: back to its soft limit",
+        );
+        check(
+            ViewChangeReason::ReclaimHurts {
+                lost: 300,
+                stalled: Some(Micros::millis(60)),
+                period: Micros::millis(250),
+            },
+            "in 250ms the machine's reclaim lost 300 pages that were in use and tasks waited 60ms for memory: back to its soft limit",
         );
     }
 

@@ -1,12 +1,12 @@
 //! One period: readings in, steps out. The hot path.
 
 use super::explain::{CpuUtilization, ViewChange, ViewChangeReason};
-use super::slots::TickPeriod;
+use super::slots::{TickPeriod, ViewSlot};
 use super::views::{OvercommitState, ViewTable};
 use super::waterfill::{self, CpuDemand};
 use super::{CpuRule, cpu, memory};
 use elbowroom_types::cpuset::MAX_CPUS;
-use elbowroom_types::sample::{NodeProperties, Tick};
+use elbowroom_types::sample::{NodeProperties, ReclaimCounters, Tick};
 use elbowroom_types::unit::{Bytes, Micros, Millicpu};
 
 /// How many different cpusets the waterfill rule looks at one by one; containers with yet others are filled as if they
@@ -18,7 +18,8 @@ const MAX_FILLS: usize = 16;
 pub(super) struct MachineReadings {
     pub(super) now: Micros,
     pub(super) busy: Micros,
-    pub(super) mem_free: Bytes,
+    mem_free: Bytes,
+    mem_available: Option<Bytes>,
     per_cpu: Vec<Micros>,
     /// When `per_cpu` was taken, which need not be in every tick.
     per_cpu_at: Micros,
@@ -29,6 +30,7 @@ impl MachineReadings {
         self.now = tick.now;
         self.busy = tick.busy;
         self.mem_free = tick.mem_free;
+        self.mem_available = tick.mem_available;
         if !tick.busy_per_cpu.is_empty() {
             self.per_cpu.clone_from(&tick.busy_per_cpu);
             self.per_cpu_at = tick.now;
@@ -54,7 +56,7 @@ impl ViewTable {
         };
         self.tick_count += 1;
         self.period = length;
-        self.mem_free_before = if self.tick_count > 1 { last.mem_free } else { tick.mem_free };
+        self.mem_free = self.free_memory(tick, &last);
         let period = TickPeriod { tick: self.tick_count, now: tick.now, length };
         let measured = length.filter(|_| tick.busy >= last.busy);
         self.measure_slack(tick, &last, measured);
@@ -95,7 +97,7 @@ impl ViewTable {
             self.step_waterfill(length, changes);
         }
         if length.is_some() {
-            self.step_memory(tick.mem_free, changes);
+            self.step_memory(tick.reclaim.as_ref(), changes);
         }
         let dozed = self.policy.idle_siblings && self.retire_idle_groups(tick.now);
         woke || dozed
@@ -275,69 +277,105 @@ impl ViewTable {
         waterfill::fill(&self.fill_nodes, caps, demand, used, scratch)
     }
 
-    /// One period of Algorithm 2 for every container it can move: during reclaim those above their soft limit, else those
-    /// that fill what they have.
-    fn step_memory(&mut self, free: Bytes, changes: &mut Vec<ViewChange>) {
-        let Some(node) = self.node.take() else { return };
+    /// `c_free` and `p_free`: what could be had where the rule counts that and the tick knows it, else what is free. In the first tick that
+    /// knows it nothing is known to have changed.
+    fn free_memory(&self, tick: &Tick, last: &MachineReadings) -> [Bytes; 2] {
+        let available = tick.mem_available.filter(|_| self.policy.reclaimable_memory);
+        match available {
+            _ if self.tick_count == 1 => [available.unwrap_or(tick.mem_free); 2],
+            Some(available) => [available, last.mem_available.unwrap_or(available)],
+            None => [tick.mem_free, last.mem_free],
+        }
+    }
+
+    /// What reclaim cost since it was last looked at, where it hurts, and over what time.
+    fn reclaim_cost(&mut self, now: &ReclaimCounters) -> Option<(memory::ReclaimCost, Micros)> {
         let at = self.now();
+        let (since, before) = self.reclaim.replace((at, *now))?;
+        let period = at.saturating_sub(since);
+        memory::reclaim_cost(&before, now, period).map(|cost| (cost, period))
+    }
+
+    /// One period of Algorithm 2 for every container it can move: where memory is gone or reclaim hurts those above their soft limit,
+    /// else those that fill what they have.
+    fn step_memory(&mut self, reclaim: Option<&ReclaimCounters>, changes: &mut Vec<ViewChange>) {
+        let Some(node) = self.node.take() else { return };
+        let (at, free) = (self.now(), self.mem_free[0]);
+        let hurt = reclaim.filter(|_| self.policy.reclaimable_memory).and_then(|now| self.reclaim_cost(now));
         if free <= node.low_mark {
-            let because = ViewChangeReason::Reclaim { free, low_mark: node.low_mark };
-            for k in (0..self.above_soft.len()).rev() {
-                let i = self.above_soft.at(k);
-                let Some(memory::MemoryStep::Reset) = self.memory_step(i, free, &node) else { continue };
-                let Some(slot) = self.slots[i as usize].as_mut() else { continue };
-                let soft = slot.view.as_ref().map_or(Bytes::ZERO, |view| view.memory_soft);
-                changes.extend(slot.set_memory(soft, at, because));
-                self.update_slot_sets(i);
-            }
-        } else if self.pressed.len() > 0 {
-            let (asked, left) = self.memory_requested_and_available(free, &node);
-            self.update_overcommitted(free, &node);
-            for k in (0..self.pressed.len()).rev() {
-                let i = self.pressed.at(k);
-                let Some(memory::MemoryStep::Grow { by, predict }) = self.memory_step(i, free, &node) else {
-                    continue;
-                };
-                let least = |least: Bytes, n: u32| {
-                    let group = &self.overcommitted[n as usize];
-                    Some(least.min(memory::grant(by, group.requested, group.available(), node.page_size)?))
-                };
-                let Some(by) = memory::grant(by, asked, left, node.page_size)
-                    .and_then(|by| self.overcommitted_ancestors(i).try_fold(by, least))
-                else {
-                    continue;
-                };
-                let Some(slot) = self.slots[i as usize].as_mut() else { continue };
-                let Some(of) = slot.view.as_ref().map(|view| view.memory) else { continue };
-                let usage = slot.meter.memory();
-                let because =
-                    ViewChangeReason::Pressed { usage, of, free, predict, high_mark: node.high_mark };
-                changes.extend(slot.set_memory(of.saturating_add(by), at, because));
-                self.update_slot_sets(i);
-            }
+            self.reset_memory(ViewChangeReason::Reclaim { free, low_mark: node.low_mark }, changes);
+        } else if let Some((memory::ReclaimCost { lost, stalled }, period)) = hurt {
+            self.reclaim_hurt_at = Some(at);
+            self.reset_memory(ViewChangeReason::ReclaimHurts { lost, stalled, period }, changes);
+        } else if self.reclaim_hurt_at.is_none_or(|hurt| at.saturating_sub(hurt) >= memory::REST) {
+            self.grow_memory(&node, changes);
         }
         self.node = Some(node);
     }
 
+    /// Every container that is above its soft limit goes back to it.
+    fn reset_memory(&mut self, because: ViewChangeReason, changes: &mut Vec<ViewChange>) {
+        let at = self.now();
+        for k in (0..self.above_soft.len()).rev() {
+            let i = self.above_soft.at(k);
+            let Some(slot) = self.slots[i as usize].as_mut() else { continue };
+            let soft = slot.view.as_ref().map_or(Bytes::ZERO, |view| view.memory_soft);
+            changes.extend(slot.set_memory(soft, at, because));
+            self.update_slot_sets(i);
+        }
+    }
+
+    /// Containers that fill what they have grow.
+    fn grow_memory(&mut self, node: &NodeProperties, changes: &mut Vec<ViewChange>) {
+        if self.pressed.len() == 0 {
+            return;
+        }
+        let (at, free) = (self.now(), self.mem_free[0]);
+        let (asked, left) = self.memory_requested_and_available(node);
+        self.update_overcommitted(node);
+        for k in (0..self.pressed.len()).rev() {
+            let i = self.pressed.at(k);
+            let Some(memory::MemoryStep::Grow { by, predict }) = self.memory_step(i, node) else {
+                continue;
+            };
+            let least = |least: Bytes, n: u32| {
+                let group = &self.overcommitted[n as usize];
+                Some(least.min(memory::grant(by, group.requested, group.available(), node.page_size)?))
+            };
+            let Some(by) = memory::grant(by, asked, left, node.page_size)
+                .and_then(|by| self.overcommitted_ancestors(i).try_fold(by, least))
+            else {
+                continue;
+            };
+            let Some(slot) = self.slots[i as usize].as_mut() else { continue };
+            let Some(of) = slot.view.as_ref().map(|view| view.memory) else { continue };
+            let usage = slot.meter.memory();
+            let because = ViewChangeReason::Pressed { usage, of, free, predict, high_mark: node.high_mark };
+            changes.extend(slot.set_memory(of.saturating_add(by), at, because));
+            self.update_slot_sets(i);
+        }
+    }
+
     /// What Algorithm 2 decides for one container.
-    fn memory_step(&self, i: u32, free: Bytes, node: &NodeProperties) -> Option<memory::MemoryStep> {
+    fn memory_step(&self, i: u32, node: &NodeProperties) -> Option<memory::MemoryStep> {
         let slot = self.slot(i)?;
         let view = slot.view.as_ref()?;
         let sight = memory::MemorySamplePair {
             usage: slot.meter.memory(),
             usage_before: slot.meter.memory_before(self.tick_count),
-            free,
-            free_before: self.mem_free_before,
+            free: self.mem_free[0],
+            free_before: self.mem_free[1],
         };
         Some(memory::step(view.memory, view.memory_bounds(), &sight, node, &self.policy))
     }
 
     /// How much all containers together ask for in this period, and how much can be promised to them.
-    fn memory_requested_and_available(&self, free: Bytes, node: &NodeProperties) -> (Bytes, Bytes) {
+    fn memory_requested_and_available(&self, node: &NodeProperties) -> (Bytes, Bytes) {
+        let free = self.mem_free[0];
         if !self.policy.memory_promises {
             return (Bytes::ZERO, free);
         }
-        let asks = |k| match self.memory_step(self.pressed.at(k), free, node) {
+        let asks = |k| match self.memory_step(self.pressed.at(k), node) {
             Some(memory::MemoryStep::Grow { by, .. }) => by,
             _ => Bytes::ZERO,
         };
@@ -346,13 +384,19 @@ impl ViewTable {
             let view = slot.view.as_ref()?;
             Some(memory::promised(view.memory, view.memory_bounds(), slot.meter.memory(), &self.policy))
         };
+        let reserved = |slot: &ViewSlot| memory::reserved(slot.soft, slot.meter.memory());
         let asked: Bytes = (0..self.pressed.len()).map(asks).sum();
         let promised: Bytes = (0..self.above_soft.len()).filter_map(promised).sum();
-        (asked, free.saturating_sub(node.high_mark).saturating_sub(promised))
+        let reserved: Bytes = match self.policy.reclaimable_memory {
+            true => self.slots.iter().flatten().map(reserved).sum(),
+            false => Bytes::ZERO,
+        };
+        let spoken_for = promised.saturating_add(reserved).saturating_add(node.high_mark);
+        (asked, free.saturating_sub(spoken_for))
     }
 
     /// What the containers of each oversold group have taken and ask for.
-    fn update_overcommitted(&mut self, free: Bytes, node: &NodeProperties) {
+    fn update_overcommitted(&mut self, node: &NodeProperties) {
         if self.overcommitted.is_empty() {
             return;
         }
@@ -367,7 +411,7 @@ impl ViewTable {
         }
         for k in 0..self.pressed.len() {
             let i = self.pressed.at(k);
-            if let Some(memory::MemoryStep::Grow { by, .. }) = self.memory_step(i, free, node) {
+            if let Some(memory::MemoryStep::Grow { by, .. }) = self.memory_step(i, node) {
                 for_each_overcommitted(&mut groups, innermost(i), |group| {
                     group.requested = group.requested.saturating_add(by)
                 });

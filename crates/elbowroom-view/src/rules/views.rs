@@ -8,7 +8,7 @@ use super::{View, ViewPolicy, cpu, memory, waterfill};
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::ViewCeiling;
-use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties};
+use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties, ReclaimCounters};
 use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu};
 use std::collections::HashMap;
 
@@ -60,7 +60,12 @@ pub struct ViewTable {
     pub(super) tick_count: u64,
     /// The last period; `None` where there was nothing to measure from.
     pub(super) period: Option<Micros>,
-    pub(super) mem_free_before: Bytes,
+    /// `c_free` and `p_free`.
+    pub(super) mem_free: [Bytes; 2],
+    /// Reclaim as last read, and when.
+    pub(super) reclaim: Option<(Micros, ReclaimCounters)>,
+    /// When reclaim last hurt.
+    pub(super) reclaim_hurt_at: Option<Micros>,
     /// Groups that the last tick named.
     pub(super) sampled_groups: Vec<u32>,
     pub(super) scratch: waterfill::FillScratch,
@@ -134,7 +139,9 @@ impl ViewTable {
             last_readings: None,
             tick_count: 0,
             period: None,
-            mem_free_before: Bytes::ZERO,
+            mem_free: [Bytes::ZERO; 2],
+            reclaim: None,
+            reclaim_hurt_at: None,
             scratch: waterfill::FillScratch::default(),
             demands: Vec::new(),
             unused_per_cpu: Vec::new(),
@@ -262,8 +269,8 @@ impl ViewTable {
             usage: slot.meter.memory(),
             usage_before: slot.meter.memory_before(self.tick_count),
             oversold: self.tightest_overcommitted(i),
-            mem_free: self.last_readings.as_ref().map_or(Bytes::ZERO, |last| last.mem_free),
-            mem_free_before: self.mem_free_before,
+            mem_free: self.mem_free[0],
+            mem_free_before: self.mem_free[1],
             low_mark: node.low_mark,
             high_mark: node.high_mark,
         };
