@@ -4,6 +4,7 @@ mod common;
 mod golden;
 mod pages;
 mod peer;
+mod view_calm;
 mod view_extensions;
 mod view_paper;
 mod view_properties;

@@ -99,8 +99,11 @@ pub enum ViewChangeReason {
     Fairness {
         /// How busy.
         load: CpuUtilization,
-        /// What it gets if it asks for everything.
+        /// What it got for so long at most, where the view falls, or at least, where it rises, if it asked for everything.
         gets: Millicpu,
+        /// For how long.
+        #[serde(default)]
+        over: Micros,
         /// Whether it used all it has.
         busy: bool,
     },
@@ -155,13 +158,13 @@ impl fmt::Display for ViewChangeReason {
             Self::NoSlack { slack, lower } => {
                 write!(f, "none of {} of CPU time went unused: one CPU less, towards {lower}", slack.capacity)
             }
-            Self::Fairness { load, gets, busy: true } => {
-                write!(f, "it used {load} and is busy: max-min fairness gives it {gets}")
+            Self::Fairness { load, gets, over, busy: true } => {
+                write!(f, "it used {load} and is busy: for {over} max-min fairness gave it {gets}")
             }
-            Self::Fairness { load, gets, busy: false } => {
+            Self::Fairness { load, gets, over, busy: false } => {
                 write!(
                     f,
-                    "it used {load} and is not busy: if it were, max-min fairness would give it only {gets}"
+                    "it used {load} and is not busy: if it were, max-min fairness would for {over} have given it only {gets}"
                 )
             }
             Self::Pressed { usage, of, free, predict, high_mark } => write!(
@@ -245,7 +248,7 @@ pub struct ViewInputs {
     pub cpuset: CpuSet,
     /// Path of the cgroup that sets the hard limit, or what else does; `None` where the machine's memory does.
     pub memory_hard_of: Option<String>,
-    /// `t`: the last period; `None` before two ticks.
+    /// `t`: the last CPU period; `None` before the first.
     pub period: Option<Micros>,
     /// `u`: CPU time it used in that period.
     pub used: Micros,

@@ -1,5 +1,6 @@
-//! One period: readings in, steps out. The hot path.
+//! One tick: readings in, steps out. The hot path.
 
+use super::calm::{self, CalmShare};
 use super::explain::{CpuUtilization, ViewChange, ViewChangeReason};
 use super::slots::{TickPeriod, ViewSlot};
 use super::views::{OvercommitState, ViewTable};
@@ -26,11 +27,17 @@ pub(super) struct MachineReadings {
 }
 
 impl MachineReadings {
+    /// Of a tick; without times per CPU.
     fn update(&mut self, tick: &Tick) {
         self.now = tick.now;
         self.busy = tick.busy;
         self.mem_free = tick.mem_free;
         self.mem_available = tick.mem_available;
+    }
+
+    /// Of the tick with which a CPU period begins.
+    fn begin(&mut self, tick: &Tick) {
+        self.update(tick);
         if !tick.busy_per_cpu.is_empty() {
             self.per_cpu.clone_from(&tick.busy_per_cpu);
             self.per_cpu_at = tick.now;
@@ -55,31 +62,41 @@ impl ViewTable {
             _ => None,
         };
         self.tick_count += 1;
-        self.period = length;
         self.mem_free = self.free_memory(tick, &last);
-        let period = TickPeriod { tick: self.tick_count, now: tick.now, length };
-        let measured = length.filter(|_| tick.busy >= last.busy);
-        self.measure_slack(tick, &last, measured);
+        let period = TickPeriod { tick: self.tick_count, cpu: self.cpu_period, now: tick.now, length };
+        let elapsed = length.map(|_| tick.now.saturating_sub(self.cpu_began.now));
+        let is_broken = length.is_none() || tick.busy < last.busy;
+        let ends = is_broken || elapsed >= Some(self.cpu_period_length());
+        let measured = elapsed.filter(|_| ends && !is_broken);
+        if ends {
+            self.period = elapsed;
+            self.measure_slack(tick, measured);
+        }
         last.update(tick);
         self.last_readings = Some(last);
         for i in self.unsampled.drain(..) {
             if let Some(slot) = self.slots[i as usize].as_mut() {
-                slot.fresh = false;
+                // Who was taken over is not fresh any more, and not new.
+                let is_new = std::mem::take(&mut slot.fresh);
+                slot.new_until =
+                    if is_new { tick.now.saturating_add(calm::RISE_AFTER) } else { Micros::ZERO };
             }
         }
 
         let mut woke = false;
-        self.sampled_groups.clear();
         let climbs = measured.filter(|_| self.policy.policy != CpuRule::Waterfill);
         for (id, usage) in &tick.usage {
             let Some(&i) = self.index.get(id) else { continue };
             let Some(slot) = self.slots[i as usize].as_mut() else { continue };
             let pool = self.pools.get(slot.cpu_pool as usize);
             let cpus = pool.map_or(MAX_CPUS as u32, |pool| pool.count);
+            let first = !slot.meter.was_read_in(period.cpu);
             if !slot.meter.read(usage, period, cpus) {
                 continue;
             }
-            self.sampled_groups.push(i);
+            if first {
+                self.sampled_groups.push(i);
+            }
             if self.policy.idle_siblings && slot.meter.last_active == tick.now && !self.active.contains(i) {
                 self.active.set(i, true);
                 woke = true;
@@ -96,6 +113,11 @@ impl ViewTable {
         } else if let Some(length) = measured {
             self.step_waterfill(length, changes);
         }
+        if ends {
+            self.sampled_groups.clear();
+            self.cpu_period += 1;
+            self.cpu_began.begin(tick);
+        }
         if length.is_some() {
             self.step_memory(tick.reclaim.as_ref(), changes);
         }
@@ -103,8 +125,17 @@ impl ViewTable {
         woke || dozed
     }
 
-    /// `p_slack`, for the machine and for each different set of CPUs where times per CPU are there.
-    fn measure_slack(&mut self, tick: &Tick, last: &MachineReadings, measured: Option<Micros>) {
+    /// How long a CPU period is at least. The paper decides in every tick.
+    const fn cpu_period_length(&self) -> Micros {
+        match self.policy.policy {
+            CpuRule::Paper => Micros::ZERO,
+            CpuRule::Waterfill => calm::PERIOD,
+        }
+    }
+
+    /// `p_slack` of the CPU period that ends, for the machine and for each different set of CPUs where times per CPU are there.
+    fn measure_slack(&mut self, tick: &Tick, measured: Option<Micros>) {
+        let last = &self.cpu_began;
         let Some((length, node)) = measured.zip(self.node.as_ref()) else {
             return self.pools.iter_mut().for_each(|pool| {
                 (pool.slack, pool.has_slack) = (cpu::Slack::default(), false);
@@ -146,7 +177,7 @@ impl ViewTable {
         let (Some(view), Some(pool)) = (slot.view.as_ref(), self.pools.get(slot.cpu_pool as usize)) else {
             return;
         };
-        let (used, slack) = (slot.meter.used(self.tick_count), pool.slack);
+        let (used, slack) = (slot.meter.used(self.cpu_period), pool.slack);
         let e = cpu::step(view.cpus, view.cpu_bounds(), used, length, slack, &self.policy);
         if e == view.cpus {
             return;
@@ -178,7 +209,7 @@ impl ViewTable {
     /// One period of the waterfill rule, for all containers. Of those that the tick did not name only the spot is looked at, unless
     /// their view changes.
     fn step_waterfill(&mut self, length: Micros, changes: &mut Vec<ViewChange>) {
-        let at = self.now();
+        let (at, began) = (self.now(), self.cpu_began.now);
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut demands = std::mem::take(&mut self.demands);
         demands.clear();
@@ -199,20 +230,32 @@ impl ViewTable {
                     continue;
                 }
                 let share = match *gets >= spot.cap {
-                    true => Millicpu(spot.cap).cpus_ceil(),
-                    false => waterfill::whole_cpus(*gets, cpus),
+                    true => Millicpu::cpus(Millicpu(spot.cap).cpus_ceil().into()).get(),
+                    false => *gets,
                 };
+                let whole = |share| waterfill::whole_cpus(share, cpus).clamp(bounds.lower, bounds.upper);
                 let idle = demands[place] == CpuDemand::default();
-                if idle && cpus.min(share).clamp(bounds.lower, bounds.upper) == cpus {
+                if idle && whole(share) >= cpus {
                     continue;
                 }
                 let i = self.slot_of[place];
                 let Some(slot) = self.slots[i as usize].as_mut() else { continue };
-                let load = CpuUtilization { used: slot.meter.used(self.tick_count), period: length, cpus };
-                let busy = is_busy(&load, slot.meter.throttled(self.tick_count), &self.policy);
-                let e = if busy { share } else { cpus.min(share) }.clamp(bounds.lower, bounds.upper);
+                let load = CpuUtilization { used: slot.meter.used(self.cpu_period), period: length, cpus };
+                let busy = is_busy(&load, slot.meter.throttled(self.cpu_period), &self.policy);
+                let CalmShare { most, least } = slot.shares.record(self.cpu_period, began, at, share);
+                let (least, rises_after) = match at <= slot.new_until {
+                    true => (share, length),
+                    false => (least, calm::RISE_AFTER),
+                };
+                let (e, gets, over) = match whole(most) < cpus {
+                    true => {
+                        (whole(most), most, Micros(length.get().saturating_mul(calm::FALL_PERIODS as u64)))
+                    }
+                    false if busy => (whole(least).max(cpus), least, rises_after),
+                    false => continue,
+                };
                 if e != cpus {
-                    let because = ViewChangeReason::Fairness { load, gets: Millicpu(*gets), busy };
+                    let because = ViewChangeReason::Fairness { load, gets: Millicpu(gets), over, busy };
                     changes.extend(slot.set_cpus(e, at, because));
                     self.fill_nodes[place].shown = Some((e, bounds));
                     self.update_slot_sets(i);
@@ -230,7 +273,7 @@ impl ViewTable {
             u64::try_from(milli).unwrap_or(u64::MAX)
         };
         let Some(slot) = self.slot(self.slot_of[place]) else { return CpuDemand::default() };
-        let (used, throttled) = (slot.meter.used(self.tick_count), slot.meter.throttled(self.tick_count));
+        let (used, throttled) = (slot.meter.used(self.cpu_period), slot.meter.throttled(self.cpu_period));
         if used == Micros::ZERO && throttled.is_none() {
             return CpuDemand::default();
         }
