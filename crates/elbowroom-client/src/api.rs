@@ -322,6 +322,9 @@ pub struct NodeView {
     pub memory_total: Bytes,
     /// `MemFree`; `None` before the first measurement.
     pub memory_free: Option<Bytes>,
+    /// `MemAvailable`, less what is kept for containers: what could be had; `None` before the first measurement.
+    #[serde(default)]
+    pub memory_available: Option<Bytes>,
 }
 
 impl NodeView {

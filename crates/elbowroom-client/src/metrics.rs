@@ -71,7 +71,7 @@ fn node_metrics(page: &mut MetricSet, snapshot: &AgentSnapshot) {
         page.add(&metric::NODE_CPUS_USED, &[], used as f64 / 1e3);
     }
     let machine = snapshot.memory.pools.iter().find(|pool| pool.path == "/");
-    let free = machine.map(|pool| pool.room).or(node.memory_free);
+    let free = machine.map(|pool| pool.room).or(node.memory_available).or(node.memory_free);
     let lendable = free.map(|free| lendable(free, standings.map(|s| (s.reserve, s.usage))));
     let parts = [
         ("total", Some(node.memory_total)),

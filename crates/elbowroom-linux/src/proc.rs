@@ -1,9 +1,10 @@
 //! `/proc` files, text to numbers. Nothing here opens a file.
 
-use crate::parse::{Malformed, hundredths, malformed, number, unescape};
+use crate::parse::{Malformed, flat_keyed, hundredths, malformed, number, unescape};
 use elbowroom_types::id::DeviceNumber;
 use elbowroom_types::io::DiskStat;
 use elbowroom_types::psi::{Pressure, Stall};
+use elbowroom_types::sample::ReclaimCounters;
 use elbowroom_types::unit::{Bytes, Micros};
 use std::path::PathBuf;
 
@@ -203,6 +204,23 @@ pub fn loadavg(text: &str) -> Result<LoadAvg, Malformed> {
     })
 }
 
+/// What of `/proc/vmstat` tells of reclaim; counters that a kernel lacks are zero. `stalled` is another file's.
+pub fn reclaim_counters(text: &str) -> Result<ReclaimCounters, Malformed> {
+    let (mut counters, mut scanned_by_kind) = (ReclaimCounters::default(), 0u64);
+    for entry in flat_keyed(text) {
+        let (key, n) = entry?;
+        let sum = match key {
+            "pgscan_kswapd" | "pgscan_direct" => &mut counters.scanned,
+            "pgscan_anon" | "pgscan_file" => &mut scanned_by_kind,
+            "pswpout" | "workingset_refault_anon" | "workingset_restore_file" => &mut counters.lost,
+            _ => continue,
+        };
+        *sum = sum.saturating_add(n);
+    }
+    counters.scanned_for_limits = scanned_by_kind.saturating_sub(counters.scanned);
+    Ok(counters)
+}
+
 /// A pressure file (`Documentation/accounting/psi.rst`). `cpu.pressure` has no `full` line before Linux 5.13: zero.
 pub fn pressure(text: &str) -> Result<Pressure, Malformed> {
     let mut pressure = Pressure::default();
@@ -293,6 +311,17 @@ mod tests {
 
     const STAT: &str = "cpu  100 2 30 1000 5 1 2 3 0 0\ncpu0 60 1 15 500 2 1 1 2 0 0\ncpu2 40 1 15 500 3 0 1 1 0 0\n\
                         intr 5 0 0\nctxt 9\nbtime 1700000000\nprocesses 77\nprocs_running 2\nprocs_blocked 0\n";
+
+    #[test]
+    fn reclaim_for_the_machine_is_told_from_that_for_limits() {
+        let text = "nr_free_pages 7\npswpout 1\npgscan_kswapd 100\npgscan_direct 20\npgscan_khugepaged 5\npgscan_anon 10\n\
+                    pgscan_file 150\nworkingset_refault_anon 2\nworkingset_refault_file 90\nworkingset_restore_file 4\n";
+        let expect = ReclaimCounters { stalled: None, scanned: 120, scanned_for_limits: 40, lost: 7 };
+        assert_eq!(reclaim_counters(text).unwrap(), expect);
+        let old = reclaim_counters("pgscan_kswapd 3\n").unwrap();
+        assert_eq!((old.scanned, old.scanned_for_limits), (3, 0), "a kernel without the other two");
+        assert!(reclaim_counters("pswpout\n").is_err());
+    }
 
     #[test]
     fn stat_keeps_cpu_numbers_and_leaves_idle_out_of_busy() {

@@ -173,6 +173,8 @@ impl NodeSimulator {
             busy: self.runner.busy.iter().copied().sum(),
             busy_per_cpu: self.runner.busy.clone(),
             mem_free: self.free(),
+            mem_available: None,
+            reclaim: None,
             usage,
         })
     }

@@ -134,8 +134,30 @@ pub struct Tick {
     pub busy_per_cpu: Vec<Micros>,
     /// `MemFree`.
     pub mem_free: Bytes,
+    /// `MemAvailable`, less the file cache that `memory.low` and `memory.min` keep for containers. In every tick where some
+    /// cgroup has a soft limit, else now and then; absent in the others, and in recordings before there was this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mem_available: Option<Bytes>,
+    /// What reclaim has cost, a few times a second where some cgroup has a soft limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reclaim: Option<ReclaimCounters>,
     /// The cgroups that were read.
     pub usage: Vec<(CgroupId, Usage)>,
+}
+
+/// What reclaim did since boot, and what it cost; counters of the whole machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReclaimCounters {
+    /// Time that some task waited for memory: `total` of the line `some` of `/proc/pressure/memory`. The kernel counts kswapd's
+    /// own work too (mm/vmscan.c `balance_pgdat`). Absent without PSI.
+    pub stalled: Option<Micros>,
+    /// Pages looked at for the machine: `pgscan_kswapd` and `pgscan_direct` of `/proc/vmstat`, which count no reclaim for a
+    /// cgroup's own limit (mm/vmscan.c `shrink_inactive_list`).
+    pub scanned: u64,
+    /// Pages looked at for limits of cgroups: `pgscan_anon` and `pgscan_file`, less those above. Zero before Linux 5.8.
+    pub scanned_for_limits: u64,
+    /// Pages that were in use and were lost: `pswpout`, `workingset_refault_anon`, `workingset_restore_file`.
+    pub lost: u64,
 }
 
 /// What a cgroup has used.

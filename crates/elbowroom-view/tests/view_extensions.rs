@@ -149,8 +149,9 @@ fn time_where_a_container_cannot_go_is_no_room_for_it() {
         let mut views = by_hand(ViewPolicy { cpuset_slack, ..bare() }, &limits);
         // CPUs 0 to 3 are busy, half of their time with the container, half with what is no container.
         for n in [1, 2] {
-            let HostEvent::Tick(tick) = tick(n, n * 96_000, &[(1, n * 48_000, 0)]) else { panic!("a tick") };
-            let busy_per_cpu = (0..8).map(|cpu| Micros(if cpu < 4 { n * 24_000 } else { 0 })).collect();
+            let used = tick(2 * n, n * 192_000, &[(1, n * 96_000, 0)]);
+            let HostEvent::Tick(tick) = used else { panic!("a tick") };
+            let busy_per_cpu = (0..8).map(|cpu| Micros(if cpu < 4 { n * 48_000 } else { 0 })).collect();
             views.apply(&HostEvent::Tick(Tick { busy_per_cpu, ..tick }));
         }
         views.get(CgroupId(1)).unwrap().cpus
@@ -444,7 +445,7 @@ fn an_explanation_reads_as_sentences() {
     );
     assert_eq!(
         explain.changes.last().unwrap().to_string(),
-        "cpu 4 -> 10: it used 100% of 4 CPUs and is busy: max-min fairness gives it 10"
+        "cpu 4 -> 10: it used 100% of 4 CPUs and is busy: for 48ms max-min fairness gave it 10"
     );
     let text = serde_json::to_string(&explain).unwrap();
     assert_eq!(serde_json::from_str::<elbowroom_view::rules::ViewExplanation>(&text).unwrap(), explain);

@@ -7,7 +7,7 @@ use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::sample::{
-    CgroupProperties, CgroupSettings, CpuMax, HostEvent, NodeProperties, Tick, Usage,
+    CgroupProperties, CgroupSettings, CpuMax, HostEvent, NodeProperties, ReclaimCounters, Tick, Usage,
 };
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu};
 use elbowroom_view::rules::{CpuRule, View, ViewChange, ViewDelta, ViewPolicy, ViewTable, cpu, memory};
@@ -97,14 +97,20 @@ fn hostile_event() -> impl Strategy<Value = HostEvent> {
     let usage = (id(), number(), option::of(number()), number()).prop_map(|(id, cpu, throttled, memory)| {
         (id, Usage { cpu: Micros(cpu), throttled: throttled.map(Micros), memory: Bytes(memory) })
     });
-    let tick = (number(), number(), vec(number(), 0..9), number(), vec(usage, 0..9)).prop_map(
-        |(now, busy, per_cpu, mem_free, usage)| {
+    let reclaim = (option::of(number()), number(), number(), number()).prop_map(|(stalled, a, b, lost)| {
+        ReclaimCounters { stalled: stalled.map(Micros), scanned: a, scanned_for_limits: b, lost }
+    });
+    let memory = (number(), option::of(number()), option::of(reclaim));
+    let tick = (number(), number(), vec(number(), 0..9), memory, vec(usage, 0..9)).prop_map(
+        |(now, busy, per_cpu, (mem_free, available, reclaim), usage)| {
             let busy_per_cpu = per_cpu.into_iter().map(Micros).collect();
             HostEvent::Tick(Tick {
                 now: Micros(now),
                 busy: Micros(busy),
                 busy_per_cpu,
                 mem_free: Bytes(mem_free),
+                mem_available: available.map(Bytes),
+                reclaim,
                 usage,
             })
         },
@@ -114,14 +120,17 @@ fn hostile_event() -> impl Strategy<Value = HostEvent> {
 
 fn policy() -> impl Strategy<Value = ViewPolicy> {
     let rule = prop_oneof![Just(CpuRule::Paper), Just(CpuRule::Waterfill)];
-    (rule, any::<[bool; 4]>()).prop_map(
-        |(policy, [hierarchy, cpuset_slack, idle_siblings, memory_promises])| ViewPolicy {
-            policy,
-            hierarchy,
-            cpuset_slack,
-            idle_siblings,
-            memory_promises,
-            ..ViewPolicy::default()
+    (rule, any::<[bool; 5]>()).prop_map(
+        |(policy, [hierarchy, cpuset_slack, idle_siblings, memory_promises, reclaimable_memory])| {
+            ViewPolicy {
+                policy,
+                hierarchy,
+                cpuset_slack,
+                idle_siblings,
+                memory_promises,
+                reclaimable_memory,
+                ..ViewPolicy::default()
+            }
         },
     )
 }

@@ -1,10 +1,16 @@
 //! `policy = "waterfill"` on the toy node and on ticks made by hand.
 
-use crate::world::{Knob, World, a_thread_per_cpu, by_hand, cpuset, quota, threads, tick, weight};
+use crate::world::{self, Knob, World, a_thread_per_cpu, by_hand, cpuset, quota, threads, weight};
 use elbowroom_types::id::CgroupId;
-use elbowroom_types::sample::CgroupSettings;
+use elbowroom_types::sample::{CgroupSettings, HostEvent};
 use elbowroom_types::unit::Bytes;
 use elbowroom_view::rules::{CpuRule, ViewChangeReason, ViewPolicy};
+
+/// The `n`th tick as [`world::tick`] has it, but every 48 ms: the rule decides in each.
+fn tick(n: u64, busy: u64, used: &[(u64, u64, u64)]) -> HostEvent {
+    let twice = |(id, cpu, throttled): &(u64, u64, u64)| (*id, 2 * cpu, 2 * throttled);
+    world::tick(2 * n, 2 * busy, &used.iter().map(twice).collect::<Vec<_>>())
+}
 
 const MEMORY: Bytes = Bytes::gib(64);
 
@@ -53,7 +59,7 @@ fn a_waterfill_stays_inside_a_container_s_own_cpuset() {
 }
 
 #[test]
-fn a_waterfill_gives_back_at_once_what_could_not_be_had_any_more() {
+fn a_waterfill_gives_back_soon_what_could_not_be_had_any_more() {
     let mut world = World::new(waterfill(), 32, MEMORY);
     let knobs = [Knob::new(32), Knob::new(0)];
     let ids = [0, 1].map(|i: usize| world.container(None, weight(100), knobs[i].program()));
@@ -63,7 +69,7 @@ fn a_waterfill_gives_back_at_once_what_could_not_be_had_any_more() {
     world.run(5);
     assert_eq!(world.view(ids[0]).cpus, 32, "nobody else wants them");
     knobs[1].turn(32);
-    world.run(5);
+    world.run(10);
     assert_eq!(world.cpus(&ids), [16, 32], "one asks for all, the other would get half");
 }
 
@@ -100,7 +106,10 @@ fn a_wide_container_asks_for_its_part_of_a_narrow_set() {
     assert_eq!(views.get(CgroupId(1)).unwrap().cpus, 4);
     views.apply(&tick(3, 24_000 * 8, &[(1, 24_000 * 4, 0), (2, 24_000 * 4, 0)]));
     assert_eq!(views.get(CgroupId(2)).unwrap().cpus, 5, "all but the three that the other uses");
-    views.apply(&tick(4, 24_000 * 14, &[(1, 24_000 * 8, 0), (2, 24_000 * 6, 0)]));
+    for n in 1..4 {
+        let used = [(1, 24_000 * (4 + 4 * n), 0), (2, 24_000 * (4 + 2 * n), 0)];
+        views.apply(&tick(3 + n, 24_000 * (8 + 6 * n), &used));
+    }
     assert_eq!(views.get(CgroupId(1)).unwrap().cpus, 3, "two of 8 CPUs are one of these 4");
 }
 
@@ -110,7 +119,9 @@ fn a_period_goes_on_from_what_was_resumed() {
     views.resume(CgroupId(1), 8, Bytes::gib(1));
     assert_eq!(views.get(CgroupId(1)).unwrap().cpus, 8);
     views.apply(&tick(1, 0, &[(1, 0, 0), (2, 0, 0)]));
-    views.apply(&tick(2, 24_000 * 4, &[(2, 24_000 * 4, 0)]));
+    for n in 1..4 {
+        views.apply(&tick(1 + n, 24_000 * 4 * n, &[(2, 24_000 * 4 * n, 0)]));
+    }
     assert_eq!(views.get(CgroupId(1)).unwrap().cpus, 4, "the other, which is busy, has its half");
 }
 

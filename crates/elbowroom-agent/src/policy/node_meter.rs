@@ -10,6 +10,7 @@ pub(super) struct NodeMeter {
     cpus: u32,
     mem_total: Bytes,
     mem_free: Option<Bytes>,
+    mem_available: Option<Bytes>,
     /// When the running one-second window began, and the CPU time used until then.
     window: Option<(Micros, Micros)>,
     cpu_used_millicpu: Option<u64>,
@@ -21,8 +22,9 @@ impl NodeMeter {
             HostEvent::Node(NodeProperties { online, mem_total, .. }) => {
                 (self.cpus, self.mem_total) = (online.count(), *mem_total);
             }
-            HostEvent::Tick(Tick { now, busy, mem_free, .. }) => {
+            HostEvent::Tick(Tick { now, busy, mem_free, mem_available, .. }) => {
                 self.mem_free = Some(*mem_free);
+                self.mem_available = mem_available.or(self.mem_available);
                 self.update_cpu_used(*now, *busy);
             }
             _ => {}
@@ -35,6 +37,7 @@ impl NodeMeter {
             cpu_used_millicpu: self.cpu_used_millicpu,
             memory_total: self.mem_total,
             memory_free: self.mem_free,
+            memory_available: self.mem_available,
         }
     }
 

@@ -111,20 +111,25 @@ fn cpu(signals: &OverloadSignals) -> Option<AlertDetails> {
 
 fn memory(signals: &OverloadSignals) -> Option<AlertDetails> {
     let OverloadSignals { free, low_mark, total, available, .. } = *signals;
-    let at_mark = free <= low_mark.saturating_add(low_mark);
-    let none_left = available.is_some_and(|left| left.get() < total.get() / 100 * MIN_AVAILABLE_PERCENT);
+    // Page cache brings free memory down to the mark on every machine that has been up for a while; only where the kernel does not
+    // say what could be had does that count.
+    let none_left = match available {
+        Some(left) => left.get() < total.get() / 100 * MIN_AVAILABLE_PERCENT,
+        None => free <= low_mark.saturating_add(low_mark),
+    };
     let (waits, severity) = match &signals.memory {
-        Some(pressure) if pressure.some.avg10 >= MEMORY_PRESSURE && (at_mark || none_left) => {
+        Some(pressure) if pressure.some.avg10 >= MEMORY_PRESSURE && none_left => {
             let stalls = pressure.full.avg10 >= MEMORY_FULL_PRESSURE;
             let severity = if stalls { Severity::Critical } else { Severity::Warning };
             (format!("tasks waited for it in {} of the last 10 s", percent(pressure.some.avg10)), severity)
         }
-        None if at_mark && none_left => ("nothing is available".to_owned(), Severity::Warning),
+        None if available.is_some() && none_left => ("nothing is available".to_owned(), Severity::Warning),
         _ => return None,
     };
     let text = format!(
-        "memory is short: {waits}, {free} of {total} is free and the kernel reclaims below {low_mark}: move a container \
-         elsewhere, or see `elbowroom memory` for who holds what he does not use"
+        "memory is short: {waits}, {} of {total} can be had and the kernel reclaims below {low_mark}: move a container \
+         elsewhere, or see `elbowroom memory` for who holds what he does not use",
+        available.unwrap_or(free)
     );
     let mut evidence = Vec::new();
     if let Some(pressure) = &signals.memory {
@@ -191,6 +196,8 @@ mod tests {
             OverloadSignals { memory: psi(5_000, 2_000), ..calm() },
             OverloadSignals { free: Bytes::ZERO, ..calm() },
             OverloadSignals { free: Bytes::ZERO, memory: None, ..calm() },
+            // A machine full of page cache, and a container that waits at its own limit.
+            OverloadSignals { free: Bytes::ZERO, memory: psi(5_000, 2_000), ..calm() },
         ] {
             assert_eq!(after_a_minute(&signals), [], "{signals:?}");
         }
@@ -201,7 +208,7 @@ mod tests {
         let squeezed = vec!["web".to_owned(), "db".to_owned()];
         let cpu = |severity| vec![("cpu".to_owned(), severity)];
         let memory = |severity| vec![("memory".to_owned(), severity)];
-        let short = OverloadSignals { free: Bytes(GIB / 128), ..calm() };
+        let short = OverloadSignals { free: Bytes(GIB / 128), available: Some(Bytes(GIB / 100)), ..calm() };
         for (signals, expect) in [
             (
                 OverloadSignals { cpu: psi(2_000, 0), at_lower_bound: squeezed.clone(), ..calm() },
@@ -213,10 +220,8 @@ mod tests {
             ),
             (OverloadSignals { memory: psi(1_000, 0), ..short.clone() }, memory(Severity::Warning)),
             (OverloadSignals { memory: psi(3_000, 1_000), ..short.clone() }, memory(Severity::Critical)),
-            (
-                OverloadSignals { memory: None, available: Some(Bytes(GIB / 100)), ..short },
-                memory(Severity::Warning),
-            ),
+            (OverloadSignals { memory: None, ..short.clone() }, memory(Severity::Warning)),
+            (OverloadSignals { memory: psi(1_000, 0), available: None, ..short }, memory(Severity::Warning)),
         ] {
             assert_eq!(after_a_minute(&signals), expect, "{signals:?}");
         }

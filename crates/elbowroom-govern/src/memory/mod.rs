@@ -235,7 +235,7 @@ pub struct PoolView {
     pub path: String,
     /// What there is to divide.
     pub size: Bytes,
-    /// What is free.
+    /// What is free, and on the machine what cache of no container could be reclaimed.
     pub room: Bytes,
     /// What is reserved.
     pub reserved: Bytes,

@@ -85,7 +85,8 @@ pub(super) fn machine_pool(
     let spare = (available - sum(cache)).clamp(0.0, outside);
     let margin = (MARGIN * total).max(2.0 * to_f64(node.high_mark));
     let size = (total - margin - (outside - spare)).max(0.0);
-    let room = (free - to_f64(node.high_mark)).max(0.0);
+    // Cache of what is no container is room: on a machine that has been up for a day, hardly anything else is.
+    let room = (free + spare - to_f64(node.high_mark)).max(0.0);
     MemoryPool { owner: None, size, room, short: room < settings.short.fraction() * size }
 }
 
@@ -344,6 +345,27 @@ mod tests {
             enclosing: around.iter().map(group).collect(),
             member_ids: ids.iter().map(group).collect(),
         }
+    }
+
+    #[test]
+    fn cache_that_no_container_holds_is_room() {
+        let gib = Bytes::gib;
+        let node = NodeProperties { mem_total: gib(64), high_mark: gib(1), ..NodeProperties::default() };
+        let check = |free, available, cache_of_containers, expect: f64| {
+            let memory =
+                NodeMemory { mem_free: gib(free), mem_available: gib(available), ..NodeMemory::default() };
+            let member = GroupMemory {
+                usage: gib(cache_of_containers),
+                active_file: gib(cache_of_containers),
+                ..GroupMemory::default()
+            };
+            let pool = machine_pool(&node, &memory, &[&member], &MemorySettings::default());
+            assert_eq!(pool.room, expect * GIB, "{free} free, {available} available");
+        };
+        check(41, 41, 0, 40.0);
+        check(1, 41, 0, 40.0);
+        check(1, 41, 10, 30.0);
+        check(1, 1, 0, 0.0);
     }
 
     fn hungry(reserved: f64, weight: f64) -> MemoryClaimant {

@@ -16,6 +16,7 @@
 //! plus one per hierarchy and three for the machine; where disks are watched, up to four more per container. `open` raises the soft limit of open files to the hard one; groups
 //! beyond that less 256 are read by opening, which is slower and not wrong. Everything else opens, reads and closes.
 
+mod available;
 mod details;
 mod disks;
 mod io_meter;

@@ -1,6 +1,7 @@
 //! The machine's own numbers, every period.
 
 use super::Sensor;
+use super::available::AvailableMemory;
 use crate::cgroup::read::{FdBudget, PolledFile, PolledValue};
 use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion, v1, v2};
 use crate::parse::Malformed;
@@ -33,6 +34,7 @@ pub(super) struct NodeCounters {
     /// Whether a container is kept to a part of the CPUs, so that somebody needs to know which were busy; `None` when that is
     /// to be found out again.
     per_cpu: Option<bool>,
+    pub(super) available: AvailableMemory,
 }
 
 impl NodeCounters {
@@ -55,6 +57,7 @@ impl NodeCounters {
             busy: Micros::ZERO,
             mem_free: Bytes::ZERO,
             per_cpu: None,
+            available: AvailableMemory::default(),
         }
     }
 
@@ -71,9 +74,10 @@ impl NodeCounters {
         self.source == BusySource::Cpuacct
     }
 
-    /// A cpuset changed, or a container came or went.
-    pub(super) fn cpusets_changed(&mut self) {
+    /// Settings of a group changed, or a container came or went.
+    pub(super) fn settings_changed(&mut self) {
         self.per_cpu = None;
+        self.available.settings_changed();
     }
 
     fn read_busy(
@@ -126,11 +130,14 @@ impl Sensor {
         if let Some(free) = self.mem_free() {
             self.machine.mem_free = free;
         }
+        let (mem_available, reclaim) = self.read_available(now);
         Tick {
             now,
             busy: self.machine.busy,
             busy_per_cpu,
             mem_free: self.machine.mem_free,
+            mem_available,
+            reclaim,
             usage: Vec::new(),
         }
     }
@@ -169,7 +176,11 @@ impl Sensor {
         Ok(stat.total.busy())
     }
 
-    fn proc_file<T>(&mut self, path: &str, parse: fn(&str) -> Result<T, Malformed>) -> Result<T, ReadError> {
+    pub(super) fn proc_file<T>(
+        &mut self,
+        path: &str,
+        parse: fn(&str) -> Result<T, Malformed>,
+    ) -> Result<T, ReadError> {
         self.last_tick_cost.syscalls += 4;
         parse(&self.root.read(path)?).map_err(|e| ReadError::malformed(path, e))
     }

@@ -222,7 +222,7 @@ impl Sensor {
             self.untrack(below);
             self.close_details(self.tree[below].group.id);
             if self.tree[below].group.container.is_some() {
-                self.machine.cpusets_changed();
+                self.machine.settings_changed();
             }
         }
         self.tree.remove(slot, &mut self.budget)
@@ -290,7 +290,7 @@ impl Sensor {
                 if entry.group.container.as_ref() != Some(&found.container) {
                     entry.group.container = Some(found.container);
                     self.tree.mark(slot);
-                    self.machine.cpusets_changed();
+                    self.machine.settings_changed();
                     self.make_visible(slot);
                 }
             }
@@ -323,7 +323,7 @@ impl Sensor {
         if entry.group.limits != limits {
             entry.group.limits = limits;
             self.tree.mark(slot);
-            self.machine.cpusets_changed();
+            self.machine.settings_changed();
         }
     }
 

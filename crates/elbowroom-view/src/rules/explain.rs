@@ -99,8 +99,11 @@ pub enum ViewChangeReason {
     Fairness {
         /// How busy.
         load: CpuUtilization,
-        /// What it gets if it asks for everything.
+        /// What it got for so long at most, where the view falls, or at least, where it rises, if it asked for everything.
         gets: Millicpu,
+        /// For how long.
+        #[serde(default)]
+        over: Micros,
         /// Whether it used all it has.
         busy: bool,
     },
@@ -116,6 +119,15 @@ pub enum ViewChangeReason {
         predict: Bytes,
         /// What must stay free.
         high_mark: Bytes,
+    },
+    /// Reclaim hurts: what was in use is lost.
+    ReclaimHurts {
+        /// Pages that were swapped out, or had to be read again.
+        lost: u64,
+        /// Time that some task waited for memory; absent without PSI.
+        stalled: Option<Micros>,
+        /// In what time.
+        period: Micros,
     },
     /// Reclaim is running.
     Reclaim {
@@ -146,23 +158,28 @@ impl fmt::Display for ViewChangeReason {
             Self::NoSlack { slack, lower } => {
                 write!(f, "none of {} of CPU time went unused: one CPU less, towards {lower}", slack.capacity)
             }
-            Self::Fairness { load, gets, busy: true } => {
-                write!(f, "it used {load} and is busy: max-min fairness gives it {gets}")
+            Self::Fairness { load, gets, over, busy: true } => {
+                write!(f, "it used {load} and is busy: for {over} max-min fairness gave it {gets}")
             }
-            Self::Fairness { load, gets, busy: false } => {
+            Self::Fairness { load, gets, over, busy: false } => {
                 write!(
                     f,
-                    "it used {load} and is not busy: if it were, max-min fairness would give it only {gets}"
+                    "it used {load} and is not busy: if it were, max-min fairness would for {over} have given it only {gets}"
                 )
             }
             Self::Pressed { usage, of, free, predict, high_mark } => write!(
                 f,
-                "it uses {usage} of {of}, and of {free} free memory growth costs {predict}, which leaves more than {high_mark}"
+                "it uses {usage} of {of}, and of {free} left on the machine growth costs {predict}, which leaves more than {high_mark}"
             ),
             Self::Reclaim { free, low_mark } => write!(
                 f,
-                "only {free} of memory is free and reclaim runs from {low_mark} down: back to its soft limit"
+                "only {free} of memory is left and reclaim runs from {low_mark} down: back to its soft limit"
             ),
+            Self::ReclaimHurts { lost, stalled, period } => {
+                write!(f, "in {period} the machine's reclaim lost {lost} pages that were in use")?;
+                stalled.map_or(Ok(()), |stalled| write!(f, " and tasks waited {stalled} for memory"))?;
+                write!(f, ": back to its soft limit")
+            }
         }
     }
 }
@@ -231,7 +248,7 @@ pub struct ViewInputs {
     pub cpuset: CpuSet,
     /// Path of the cgroup that sets the hard limit, or what else does; `None` where the machine's memory does.
     pub memory_hard_of: Option<String>,
-    /// `t`: the last period; `None` before two ticks.
+    /// `t`: the last CPU period; `None` before the first.
     pub period: Option<Micros>,
     /// `u`: CPU time it used in that period.
     pub used: Micros,
@@ -246,7 +263,7 @@ pub struct ViewInputs {
     /// The narrowest group above it whose memory is sold twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oversold: Option<OvercommittedCgroup>,
-    /// `c_free`: free memory of the machine.
+    /// `c_free`: what is left of the machine's memory, free or to be had by reclaim; by the paper what is free.
     pub mem_free: Bytes,
     /// `p_free`: the same a period ago.
     pub mem_free_before: Bytes,
@@ -311,7 +328,7 @@ impl fmt::Display for ViewExplanation {
         }
         writeln!(
             f,
-            "It is charged {} of memory; the machine has {} free, starts reclaim at {} and ends it at {}.",
+            "It is charged {} of memory; the machine has {} left, starts reclaim at {} and ends it at {}.",
             inputs.usage, inputs.mem_free, inputs.low_mark, inputs.high_mark
         )?;
         if let Some(OvercommittedCgroup { path, limit, left }) = &inputs.oversold
@@ -347,7 +364,15 @@ mod tests {
         );
         check(
             ViewChangeReason::Reclaim { free: Bytes::mib(90), low_mark: Bytes::mib(120) },
-            "only 90MiB of memory is free and reclaim runs from 120MiB down: back to its soft limit",
+            "only 90MiB of memory is left and reclaim runs from 120MiB down: back to its soft limit",
+        );
+        check(
+            ViewChangeReason::ReclaimHurts {
+                lost: 300,
+                stalled: Some(Micros::millis(60)),
+                period: Micros::millis(250),
+            },
+            "in 250ms the machine's reclaim lost 300 pages that were in use and tasks waited 60ms for memory: back to its soft limit",
         );
     }
 

@@ -15,6 +15,11 @@
 //! `c_free`, `p_free` free memory of the machine now and a period ago; LOW and HIGH the sums of the zones' watermarks.
 //! Memory charged is the kernel's figure, page cache included, as in the paper.
 //!
+//! On a machine that has been up for a while nearly all memory that programs do not use is page cache, and `MemFree` stays at the
+//! watermarks. With [`ViewPolicy::reclaimable_memory`] `c_free` is what could be had: `MemAvailable`, the kernel's own estimate (mm/show_mem.c
+//! `si_mem_available`), less what is protected. What reclaim then takes may still be a file that a neighbour reads again and again, so
+//! effective memory also falls back when reclaim hurts ([`reclaim_cost`]).
+//!
 //! The machine is not the only thing that can be sold twice: so can the limit of a group above containers, such as a pod's or
 //! `kubepods`'. Growth inside one is bounded by what nobody inside has taken or been promised. A group has no way back down,
 //! so what is promised stays so: nobody meets the group's limit for what another was granted.
@@ -23,12 +28,13 @@
 //! - `soft_is_at_most_effective_is_at_most_hard`
 //! - `effective_memory_never_grows_while_reclaim_runs`
 //! - `growth_leaves_the_high_mark_free`
+//! - `a_warm_machine_decides_like_a_fresh_one` (tests/view_warm.rs)
 //! - `grants_are_no_more_than_what_is_left`
 //! - `what_a_group_grants_fits_into_its_limit` (tests/view_extensions.rs)
 
 use super::ViewPolicy;
-use elbowroom_types::sample::NodeProperties;
-use elbowroom_types::unit::{Bytes, Limit};
+use elbowroom_types::sample::{NodeProperties, ReclaimCounters};
+use elbowroom_types::unit::{Bytes, Limit, Micros, Percent};
 use serde::{Deserialize, Serialize};
 
 /// The range of effective memory; `soft <= hard`.
@@ -72,10 +78,39 @@ pub struct MemorySamplePair {
     pub usage: Bytes,
     /// `p_mem`.
     pub usage_before: Bytes,
-    /// `c_free`.
+    /// `c_free`: free memory, or with [`ViewPolicy::reclaimable_memory`] what could be had.
     pub free: Bytes,
     /// `p_free`.
     pub free_before: Bytes,
+}
+
+/// Reclaim hurts where some task waited for memory for more than this part of the time. kswapd's own work counts as waiting, and
+/// alone may reach it; so this alone is no hurt.
+const STALLED: Percent = Percent::whole(10);
+/// Reclaim hurts where so many pages that were in use were lost between two looks at it; 1 MiB.
+const LOST_PAGES: u64 = 256;
+/// After reclaim hurt, nothing grows for so long: programs that shrink need time, and who grows at once hurts again.
+pub(super) const REST: Micros = Micros::secs(5);
+
+/// What reclaim cost between two looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReclaimCost {
+    /// Pages that were in use and were lost.
+    pub lost: u64,
+    /// Time that some task waited for memory; absent without PSI.
+    pub stalled: Option<Micros>,
+}
+
+/// What reclaim for the machine cost in `period`, where that hurts: pages in use were swapped out or came back, tasks waited, and most of
+/// the search for pages was for the machine. A container that meets its own limit waits and loses pages too, and takes nothing from
+/// others.
+pub fn reclaim_cost(before: &ReclaimCounters, now: &ReclaimCounters, period: Micros) -> Option<ReclaimCost> {
+    let grew = |of: fn(&ReclaimCounters) -> u64| of(now).saturating_sub(of(before));
+    let (scanned, lost) = (grew(|r| r.scanned), grew(|r| r.lost));
+    let stalled = now.stalled.zip(before.stalled).map(|(now, before)| now.saturating_sub(before));
+    let waits = stalled.is_none_or(|stalled| STALLED.exceeded_by(stalled.get(), period.get().into()));
+    let is_the_machines = scanned > 0 && scanned >= grew(|r| r.scanned_for_limits);
+    (is_the_machines && waits && lost >= LOST_PAGES).then_some(ReclaimCost { lost, stalled })
 }
 
 /// What one period of Algorithm 2 decides.
@@ -188,6 +223,11 @@ pub fn promised(e: Bytes, bounds: MemoryBounds, usage: Bytes, policy: &ViewPolic
     let unfilled = e.saturating_sub(usage.max(bounds.soft));
     let headroom = e.saturating_sub(Bytes(policy.memory_pressed.of(e.get())));
     unfilled.min(headroom)
+}
+
+/// What of its reservation a container has not filled: nobody else is granted it.
+pub fn reserved(soft: Option<Bytes>, usage: Bytes) -> Bytes {
+    soft.map_or(Bytes::ZERO, |soft| soft.saturating_sub(usage))
 }
 
 /// What a container takes of a group above it whose memory is sold twice: what it uses, and, where it has a soft limit, all
@@ -316,6 +356,34 @@ mod tests {
         let counted = ViewPolicy { memory_promises: true, ..ViewPolicy::paper() };
         assert_eq!(decide_by(&counted, [20_480, 19_000, 19_000, 50_000, 50_200]), grow(1024, 1024));
         assert_eq!(decide_by(&counted, [20_480, 19_000, 19_000, 1_274, 1_274]), MemoryStep::Hold);
+    }
+
+    #[test]
+    fn reclaim_hurts_where_the_machine_takes_what_is_in_use_and_tasks_wait() {
+        let period = Micros::millis(250);
+        let check = |stalled: Option<u64>, scanned: u64, scanned_for_limits: u64, lost: u64, expect: bool| {
+            let now = ReclaimCounters {
+                stalled: stalled.map(|ms| Micros::millis(1_000 + ms)),
+                scanned: 7_000 + scanned,
+                scanned_for_limits: 7_000 + scanned_for_limits,
+                lost: 7_000 + lost,
+            };
+            let before = ReclaimCounters {
+                stalled: stalled.map(|_| Micros::millis(1_000)),
+                scanned: 7_000,
+                scanned_for_limits: 7_000,
+                lost: 7_000,
+            };
+            assert_eq!(reclaim_cost(&before, &now, period).is_some(), expect, "{now:?}");
+        };
+        check(Some(26), 9_000, 0, 256, true);
+        check(Some(25), 9_000, 0, 256, false);
+        check(Some(250), 90_000, 0, 0, false);
+        check(Some(250), 90_000, 0, 255, false);
+        check(Some(250), 0, 90_000, 9_000, false);
+        check(Some(250), 8_999, 9_000, 9_000, false);
+        check(None, 9_000, 0, 256, true);
+        check(None, 9_000, 0, 255, false);
     }
 
     #[test]

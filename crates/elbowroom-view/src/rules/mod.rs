@@ -7,12 +7,14 @@
 //! # Approach
 //! [`ViewTable`] takes [`elbowroom_types::sample::HostEvent`]s and keeps a [`View`] per container: bounds from settings whenever those
 //! change, one step inside the bounds per tick. The two algorithms are [`cpu`] and [`memory`], pure functions that read like
-//! the paper; [`hierarchy`] says where a container stands in the tree of cgroups, [`waterfill`] is another rule for CPU.
+//! the paper; [`hierarchy`] says where a container stands in the tree of cgroups, [`waterfill`] is another rule for CPU, and `calm` keeps its
+//! views from following noise.
 //! Every [`ViewChange`] carries its reason.
 //!
 //! # Terminology
 //! *Effective* what a container can use now; LOWER, UPPER, *soft*, *hard* the bounds of that; *slack* CPU time that
-//! nobody used; a *period* is the time between two ticks, and whoever sends ticks decides how long that is.
+//! nobody used; a *period* is the time between two ticks, and whoever sends ticks decides how long that is; a *CPU period* is one by the
+//! paper and a few by [`waterfill`].
 //!
 //! # Properties
 //! In `tests/view_properties.rs`, each with a test of its name:
@@ -25,6 +27,7 @@
 //! - `no_event_whatever_its_numbers_can_panic`
 //! - `changes_tell_the_whole_story`
 
+mod calm;
 pub mod cpu;
 mod explain;
 pub mod hierarchy;

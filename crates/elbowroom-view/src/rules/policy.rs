@@ -10,9 +10,9 @@ pub enum CpuRule {
     /// Algorithm 1 as printed: one CPU up or down per period, a flat sum over all containers, any slack is slack. The
     /// extensions of [`ViewPolicy`] are off, whatever their fields say.
     Paper,
-    /// Effective CPU is what weighted max-min fairness would give now: there in one or two periods, where single steps
-    /// need dozens on a big machine, and right for programs that do not follow their view: they leave no slack to find. See
-    /// [`super::waterfill`] and `docs/decisions/0005-default-rule.md`.
+    /// Effective CPU is what weighted max-min fairness would give, down within 200 ms and up within a second, where single steps
+    /// need dozens of periods on a big machine, and right for programs that do not follow their view: they leave no slack to find. See
+    /// [`super::waterfill`], `docs/decisions/0005-default-rule.md` and `docs/decisions/0039-calm-cpu-view.md`.
     #[default]
     Waterfill,
 }
@@ -44,6 +44,11 @@ pub struct ViewPolicy {
     /// in one period. Off: the paper, where containers that fill slowly are promised more than there is, and are all
     /// thrown back to their soft limits when they come for it.
     pub memory_promises: bool,
+    /// Count memory as free that the kernel would reclaim without hurting anybody (`MemAvailable` less what is protected), leave
+    /// to others what they have reserved, and fall back when reclaim hurts, not when it runs
+    /// (`docs/decisions/0038-memory-on-warm-hosts.md`). Off: the paper, where only `MemFree` counts, which page cache brings down to
+    /// the watermarks on every machine that has been up for a day.
+    pub reclaimable_memory: bool,
     /// A container that used more than this part of its effective CPU is busy (the paper's 95 %).
     pub cpu_busy: Percent,
     /// A container that uses more than this part of its effective memory is pressed (the paper's 90 %).
@@ -62,6 +67,7 @@ impl ViewPolicy {
             idle_siblings: false,
             idle_after: Micros::secs(1),
             memory_promises: false,
+            reclaimable_memory: false,
             cpu_busy: Percent::whole(95),
             memory_pressed: Percent::whole(90),
             memory_step: Percent::whole(10),
@@ -90,6 +96,7 @@ impl Default for ViewPolicy {
             hierarchy: true,
             cpuset_slack: true,
             memory_promises: true,
+            reclaimable_memory: true,
             ..Self::paper()
         }
     }

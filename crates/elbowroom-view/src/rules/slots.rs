@@ -1,5 +1,6 @@
 //! Where groups live between events: numbered slots, so that a tick finds and updates them without allocating.
 
+use super::calm::ShareHistory;
 use super::explain::{MAX_VIEW_CHANGES, ViewChange, ViewChangeReason, ViewDelta};
 use super::{View, cpu, memory};
 use elbowroom_types::id::CgroupId;
@@ -25,6 +26,10 @@ pub(super) struct ViewSlot {
     pub(super) soft: Option<Bytes>,
     /// No tick yet since it appeared: it still follows its bounds.
     pub(super) fresh: bool,
+    /// Until when it is new, and rises at once; never for one that was shown a view before.
+    pub(super) new_until: Micros,
+    /// What fairness gave it.
+    pub(super) shares: ShareHistory,
     /// The most that effective memory may be while the container lends memory.
     pub(super) ceiling: Limit<Bytes>,
     /// As the host described it.
@@ -43,6 +48,8 @@ impl ViewSlot {
             overcommitted: None,
             soft: None,
             fresh: true,
+            new_until: Micros::ZERO,
+            shares: ShareHistory::default(),
             ceiling: Limit::Max,
             group,
             history: VecDeque::new(),
@@ -104,16 +111,26 @@ pub(super) struct UsageMeter {
     /// When it last used CPU time, or was first read.
     pub(super) last_active: Micros,
     counters: Usage,
-    used: Micros,
-    throttled: Option<Micros>,
     memory_before: Bytes,
+    /// In the CPU period that runs, and in the last one that it was read in before.
+    cpu: [CpuPeriodUse; 2],
 }
 
-/// The period a tick closes.
+/// What a group did in one CPU period.
+#[derive(Clone, Copy, Debug, Default)]
+struct CpuPeriodUse {
+    number: u64,
+    used: Micros,
+    throttled: Option<Micros>,
+}
+
+/// The time that a tick closes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TickPeriod {
     /// Number of the tick, from 1.
     pub(super) tick: u64,
+    /// Number of the CPU period that it belongs to.
+    pub(super) cpu: u64,
     /// When it ended.
     pub(super) now: Micros,
     /// How long it was; `None`: there is no tick to measure from.
@@ -133,11 +150,11 @@ impl UsageMeter {
         let before = std::mem::replace(&mut self.counters, *usage);
         let known = self.last_tick > 0;
         let grew = if known { usage.cpu.saturating_sub(before.cpu) } else { Micros::ZERO };
-        self.throttled = match (usage.throttled, before.throttled) {
+        let throttled = match (usage.throttled, before.throttled) {
             (Some(now), Some(before)) if known => Some(now.saturating_sub(before)),
             _ => None,
         };
-        self.used = match period.length {
+        let used = match period.length {
             Some(length) if grew.get() > length.get().saturating_mul(cpus.into()) => {
                 let unseen = period.now.saturating_sub(self.at).max(length);
                 Micros((u128::from(grew.get()) * u128::from(length.get()) / u128::from(unseen.get())) as u64)
@@ -145,6 +162,7 @@ impl UsageMeter {
             Some(_) => grew,
             None => Micros::ZERO,
         };
+        self.add_cpu(period.cpu, used, throttled);
         self.memory_before = if known { before.memory } else { usage.memory };
         self.at = period.now;
         self.last_tick = period.tick;
@@ -154,19 +172,37 @@ impl UsageMeter {
         true
     }
 
+    fn add_cpu(&mut self, number: u64, used: Micros, throttled: Option<Micros>) {
+        let [runs, before] = &mut self.cpu;
+        if runs.number != number {
+            *before = std::mem::replace(runs, CpuPeriodUse { number, ..CpuPeriodUse::default() });
+        }
+        runs.used = runs.used.saturating_add(used);
+        runs.throttled = runs.throttled.into_iter().chain(throttled).reduce(Micros::saturating_add);
+    }
+
+    fn in_period(&self, number: u64) -> CpuPeriodUse {
+        self.cpu.into_iter().find(|cpu| cpu.number == number).unwrap_or_default()
+    }
+
+    /// Whether it was read in the CPU period that runs.
+    pub(super) fn was_read_in(&self, number: u64) -> bool {
+        self.cpu[0].number == number
+    }
+
     /// Whether it was ever read.
     pub(super) fn was_read(&self) -> bool {
         self.last_tick > 0
     }
 
-    /// `u`: CPU time used in the period that tick `stamp` closed. A group that it did not name used none.
-    pub(super) fn used(&self, stamp: u64) -> Micros {
-        if self.last_tick == stamp { self.used } else { Micros::ZERO }
+    /// `u`: CPU time used in a CPU period. A group that no tick of it named used none.
+    pub(super) fn used(&self, number: u64) -> Micros {
+        self.in_period(number).used
     }
 
     /// Time its quota held it back in that period, where it was read.
-    pub(super) fn throttled(&self, stamp: u64) -> Option<Micros> {
-        if self.last_tick == stamp { self.throttled } else { None }
+    pub(super) fn throttled(&self, number: u64) -> Option<Micros> {
+        self.in_period(number).throttled
     }
 
     /// `c_mem`.
@@ -174,7 +210,7 @@ impl UsageMeter {
         self.counters.memory
     }
 
-    /// `p_mem` in that period.
+    /// `p_mem` at the tick `stamp`.
     pub(super) fn memory_before(&self, stamp: u64) -> Bytes {
         if self.last_tick == stamp { self.memory_before } else { self.counters.memory }
     }
@@ -261,7 +297,12 @@ mod tests {
     }
 
     fn tick(stamp: u64) -> TickPeriod {
-        TickPeriod { tick: stamp, now: Micros(stamp * 1_000), length: (stamp > 1).then_some(Micros(1_000)) }
+        TickPeriod {
+            tick: stamp,
+            cpu: stamp,
+            now: Micros(stamp * 1_000),
+            length: (stamp > 1).then_some(Micros(1_000)),
+        }
     }
 
     #[test]
@@ -271,6 +312,19 @@ mod tests {
         assert_eq!(meter.used(2), Micros::ZERO);
         assert!(meter.read(&usage(5_000_700), tick(3), 4));
         assert_eq!((meter.used(3), meter.used(4)), (Micros(700), Micros::ZERO));
+    }
+
+    #[test]
+    fn a_cpu_period_of_several_ticks_is_their_sum() {
+        let mut meter = UsageMeter::default();
+        let throttled = |cpu, n| Usage { throttled: Some(Micros(n)), ..usage(cpu) };
+        for (n, reading) in
+            [(1, throttled(0, 0)), (2, throttled(700, 5)), (3, usage(900)), (4, throttled(1_900, 9))]
+        {
+            meter.read(&reading, TickPeriod { cpu: n / 3, ..tick(n) }, 4);
+        }
+        assert_eq!((meter.used(0), meter.used(1), meter.used(2)), (Micros(700), Micros(1_200), Micros::ZERO));
+        assert_eq!((meter.throttled(0), meter.throttled(1)), (Some(Micros(5)), None));
     }
 
     #[test]

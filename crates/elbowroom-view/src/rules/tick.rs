@@ -1,12 +1,13 @@
-//! One period: readings in, steps out. The hot path.
+//! One tick: readings in, steps out. The hot path.
 
+use super::calm::{self, CalmShare};
 use super::explain::{CpuUtilization, ViewChange, ViewChangeReason};
-use super::slots::TickPeriod;
+use super::slots::{TickPeriod, ViewSlot};
 use super::views::{OvercommitState, ViewTable};
 use super::waterfill::{self, CpuDemand};
 use super::{CpuRule, cpu, memory};
 use elbowroom_types::cpuset::MAX_CPUS;
-use elbowroom_types::sample::{NodeProperties, Tick};
+use elbowroom_types::sample::{NodeProperties, ReclaimCounters, Tick};
 use elbowroom_types::unit::{Bytes, Micros, Millicpu};
 
 /// How many different cpusets the waterfill rule looks at one by one; containers with yet others are filled as if they
@@ -18,17 +19,25 @@ const MAX_FILLS: usize = 16;
 pub(super) struct MachineReadings {
     pub(super) now: Micros,
     pub(super) busy: Micros,
-    pub(super) mem_free: Bytes,
+    mem_free: Bytes,
+    mem_available: Option<Bytes>,
     per_cpu: Vec<Micros>,
     /// When `per_cpu` was taken, which need not be in every tick.
     per_cpu_at: Micros,
 }
 
 impl MachineReadings {
+    /// Of a tick; without times per CPU.
     fn update(&mut self, tick: &Tick) {
         self.now = tick.now;
         self.busy = tick.busy;
         self.mem_free = tick.mem_free;
+        self.mem_available = tick.mem_available;
+    }
+
+    /// Of the tick with which a CPU period begins.
+    fn begin(&mut self, tick: &Tick) {
+        self.update(tick);
         if !tick.busy_per_cpu.is_empty() {
             self.per_cpu.clone_from(&tick.busy_per_cpu);
             self.per_cpu_at = tick.now;
@@ -53,31 +62,41 @@ impl ViewTable {
             _ => None,
         };
         self.tick_count += 1;
-        self.period = length;
-        self.mem_free_before = if self.tick_count > 1 { last.mem_free } else { tick.mem_free };
-        let period = TickPeriod { tick: self.tick_count, now: tick.now, length };
-        let measured = length.filter(|_| tick.busy >= last.busy);
-        self.measure_slack(tick, &last, measured);
+        self.mem_free = self.free_memory(tick, &last);
+        let period = TickPeriod { tick: self.tick_count, cpu: self.cpu_period, now: tick.now, length };
+        let elapsed = length.map(|_| tick.now.saturating_sub(self.cpu_began.now));
+        let is_broken = length.is_none() || tick.busy < last.busy;
+        let ends = is_broken || elapsed >= Some(self.cpu_period_length());
+        let measured = elapsed.filter(|_| ends && !is_broken);
+        if ends {
+            self.period = elapsed;
+            self.measure_slack(tick, measured);
+        }
         last.update(tick);
         self.last_readings = Some(last);
         for i in self.unsampled.drain(..) {
             if let Some(slot) = self.slots[i as usize].as_mut() {
-                slot.fresh = false;
+                // Who was taken over is not fresh any more, and not new.
+                let is_new = std::mem::take(&mut slot.fresh);
+                slot.new_until =
+                    if is_new { tick.now.saturating_add(calm::RISE_AFTER) } else { Micros::ZERO };
             }
         }
 
         let mut woke = false;
-        self.sampled_groups.clear();
         let climbs = measured.filter(|_| self.policy.policy != CpuRule::Waterfill);
         for (id, usage) in &tick.usage {
             let Some(&i) = self.index.get(id) else { continue };
             let Some(slot) = self.slots[i as usize].as_mut() else { continue };
             let pool = self.pools.get(slot.cpu_pool as usize);
             let cpus = pool.map_or(MAX_CPUS as u32, |pool| pool.count);
+            let first = !slot.meter.was_read_in(period.cpu);
             if !slot.meter.read(usage, period, cpus) {
                 continue;
             }
-            self.sampled_groups.push(i);
+            if first {
+                self.sampled_groups.push(i);
+            }
             if self.policy.idle_siblings && slot.meter.last_active == tick.now && !self.active.contains(i) {
                 self.active.set(i, true);
                 woke = true;
@@ -94,15 +113,29 @@ impl ViewTable {
         } else if let Some(length) = measured {
             self.step_waterfill(length, changes);
         }
+        if ends {
+            self.sampled_groups.clear();
+            self.cpu_period += 1;
+            self.cpu_began.begin(tick);
+        }
         if length.is_some() {
-            self.step_memory(tick.mem_free, changes);
+            self.step_memory(tick.reclaim.as_ref(), changes);
         }
         let dozed = self.policy.idle_siblings && self.retire_idle_groups(tick.now);
         woke || dozed
     }
 
-    /// `p_slack`, for the machine and for each different set of CPUs where times per CPU are there.
-    fn measure_slack(&mut self, tick: &Tick, last: &MachineReadings, measured: Option<Micros>) {
+    /// How long a CPU period is at least. The paper decides in every tick.
+    const fn cpu_period_length(&self) -> Micros {
+        match self.policy.policy {
+            CpuRule::Paper => Micros::ZERO,
+            CpuRule::Waterfill => calm::PERIOD,
+        }
+    }
+
+    /// `p_slack` of the CPU period that ends, for the machine and for each different set of CPUs where times per CPU are there.
+    fn measure_slack(&mut self, tick: &Tick, measured: Option<Micros>) {
+        let last = &self.cpu_began;
         let Some((length, node)) = measured.zip(self.node.as_ref()) else {
             return self.pools.iter_mut().for_each(|pool| {
                 (pool.slack, pool.has_slack) = (cpu::Slack::default(), false);
@@ -144,7 +177,7 @@ impl ViewTable {
         let (Some(view), Some(pool)) = (slot.view.as_ref(), self.pools.get(slot.cpu_pool as usize)) else {
             return;
         };
-        let (used, slack) = (slot.meter.used(self.tick_count), pool.slack);
+        let (used, slack) = (slot.meter.used(self.cpu_period), pool.slack);
         let e = cpu::step(view.cpus, view.cpu_bounds(), used, length, slack, &self.policy);
         if e == view.cpus {
             return;
@@ -176,7 +209,7 @@ impl ViewTable {
     /// One period of the waterfill rule, for all containers. Of those that the tick did not name only the spot is looked at, unless
     /// their view changes.
     fn step_waterfill(&mut self, length: Micros, changes: &mut Vec<ViewChange>) {
-        let at = self.now();
+        let (at, began) = (self.now(), self.cpu_began.now);
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut demands = std::mem::take(&mut self.demands);
         demands.clear();
@@ -197,20 +230,32 @@ impl ViewTable {
                     continue;
                 }
                 let share = match *gets >= spot.cap {
-                    true => Millicpu(spot.cap).cpus_ceil(),
-                    false => waterfill::whole_cpus(*gets, cpus),
+                    true => Millicpu::cpus(Millicpu(spot.cap).cpus_ceil().into()).get(),
+                    false => *gets,
                 };
+                let whole = |share| waterfill::whole_cpus(share, cpus).clamp(bounds.lower, bounds.upper);
                 let idle = demands[place] == CpuDemand::default();
-                if idle && cpus.min(share).clamp(bounds.lower, bounds.upper) == cpus {
+                if idle && whole(share) >= cpus {
                     continue;
                 }
                 let i = self.slot_of[place];
                 let Some(slot) = self.slots[i as usize].as_mut() else { continue };
-                let load = CpuUtilization { used: slot.meter.used(self.tick_count), period: length, cpus };
-                let busy = is_busy(&load, slot.meter.throttled(self.tick_count), &self.policy);
-                let e = if busy { share } else { cpus.min(share) }.clamp(bounds.lower, bounds.upper);
+                let load = CpuUtilization { used: slot.meter.used(self.cpu_period), period: length, cpus };
+                let busy = is_busy(&load, slot.meter.throttled(self.cpu_period), &self.policy);
+                let CalmShare { most, least } = slot.shares.record(self.cpu_period, began, at, share);
+                let (least, rises_after) = match at <= slot.new_until {
+                    true => (share, length),
+                    false => (least, calm::RISE_AFTER),
+                };
+                let (e, gets, over) = match whole(most) < cpus {
+                    true => {
+                        (whole(most), most, Micros(length.get().saturating_mul(calm::FALL_PERIODS as u64)))
+                    }
+                    false if busy => (whole(least).max(cpus), least, rises_after),
+                    false => continue,
+                };
                 if e != cpus {
-                    let because = ViewChangeReason::Fairness { load, gets: Millicpu(*gets), busy };
+                    let because = ViewChangeReason::Fairness { load, gets: Millicpu(gets), over, busy };
                     changes.extend(slot.set_cpus(e, at, because));
                     self.fill_nodes[place].shown = Some((e, bounds));
                     self.update_slot_sets(i);
@@ -228,7 +273,7 @@ impl ViewTable {
             u64::try_from(milli).unwrap_or(u64::MAX)
         };
         let Some(slot) = self.slot(self.slot_of[place]) else { return CpuDemand::default() };
-        let (used, throttled) = (slot.meter.used(self.tick_count), slot.meter.throttled(self.tick_count));
+        let (used, throttled) = (slot.meter.used(self.cpu_period), slot.meter.throttled(self.cpu_period));
         if used == Micros::ZERO && throttled.is_none() {
             return CpuDemand::default();
         }
@@ -275,69 +320,105 @@ impl ViewTable {
         waterfill::fill(&self.fill_nodes, caps, demand, used, scratch)
     }
 
-    /// One period of Algorithm 2 for every container it can move: during reclaim those above their soft limit, else those
-    /// that fill what they have.
-    fn step_memory(&mut self, free: Bytes, changes: &mut Vec<ViewChange>) {
-        let Some(node) = self.node.take() else { return };
+    /// `c_free` and `p_free`: what could be had where the rule counts that and the tick knows it, else what is free. In the first tick that
+    /// knows it nothing is known to have changed.
+    fn free_memory(&self, tick: &Tick, last: &MachineReadings) -> [Bytes; 2] {
+        let available = tick.mem_available.filter(|_| self.policy.reclaimable_memory);
+        match available {
+            _ if self.tick_count == 1 => [available.unwrap_or(tick.mem_free); 2],
+            Some(available) => [available, last.mem_available.unwrap_or(available)],
+            None => [tick.mem_free, last.mem_free],
+        }
+    }
+
+    /// What reclaim cost since it was last looked at, where it hurts, and over what time.
+    fn reclaim_cost(&mut self, now: &ReclaimCounters) -> Option<(memory::ReclaimCost, Micros)> {
         let at = self.now();
+        let (since, before) = self.reclaim.replace((at, *now))?;
+        let period = at.saturating_sub(since);
+        memory::reclaim_cost(&before, now, period).map(|cost| (cost, period))
+    }
+
+    /// One period of Algorithm 2 for every container it can move: where memory is gone or reclaim hurts those above their soft limit,
+    /// else those that fill what they have.
+    fn step_memory(&mut self, reclaim: Option<&ReclaimCounters>, changes: &mut Vec<ViewChange>) {
+        let Some(node) = self.node.take() else { return };
+        let (at, free) = (self.now(), self.mem_free[0]);
+        let hurt = reclaim.filter(|_| self.policy.reclaimable_memory).and_then(|now| self.reclaim_cost(now));
         if free <= node.low_mark {
-            let because = ViewChangeReason::Reclaim { free, low_mark: node.low_mark };
-            for k in (0..self.above_soft.len()).rev() {
-                let i = self.above_soft.at(k);
-                let Some(memory::MemoryStep::Reset) = self.memory_step(i, free, &node) else { continue };
-                let Some(slot) = self.slots[i as usize].as_mut() else { continue };
-                let soft = slot.view.as_ref().map_or(Bytes::ZERO, |view| view.memory_soft);
-                changes.extend(slot.set_memory(soft, at, because));
-                self.update_slot_sets(i);
-            }
-        } else if self.pressed.len() > 0 {
-            let (asked, left) = self.memory_requested_and_available(free, &node);
-            self.update_overcommitted(free, &node);
-            for k in (0..self.pressed.len()).rev() {
-                let i = self.pressed.at(k);
-                let Some(memory::MemoryStep::Grow { by, predict }) = self.memory_step(i, free, &node) else {
-                    continue;
-                };
-                let least = |least: Bytes, n: u32| {
-                    let group = &self.overcommitted[n as usize];
-                    Some(least.min(memory::grant(by, group.requested, group.available(), node.page_size)?))
-                };
-                let Some(by) = memory::grant(by, asked, left, node.page_size)
-                    .and_then(|by| self.overcommitted_ancestors(i).try_fold(by, least))
-                else {
-                    continue;
-                };
-                let Some(slot) = self.slots[i as usize].as_mut() else { continue };
-                let Some(of) = slot.view.as_ref().map(|view| view.memory) else { continue };
-                let usage = slot.meter.memory();
-                let because =
-                    ViewChangeReason::Pressed { usage, of, free, predict, high_mark: node.high_mark };
-                changes.extend(slot.set_memory(of.saturating_add(by), at, because));
-                self.update_slot_sets(i);
-            }
+            self.reset_memory(ViewChangeReason::Reclaim { free, low_mark: node.low_mark }, changes);
+        } else if let Some((memory::ReclaimCost { lost, stalled }, period)) = hurt {
+            self.reclaim_hurt_at = Some(at);
+            self.reset_memory(ViewChangeReason::ReclaimHurts { lost, stalled, period }, changes);
+        } else if self.reclaim_hurt_at.is_none_or(|hurt| at.saturating_sub(hurt) >= memory::REST) {
+            self.grow_memory(&node, changes);
         }
         self.node = Some(node);
     }
 
+    /// Every container that is above its soft limit goes back to it.
+    fn reset_memory(&mut self, because: ViewChangeReason, changes: &mut Vec<ViewChange>) {
+        let at = self.now();
+        for k in (0..self.above_soft.len()).rev() {
+            let i = self.above_soft.at(k);
+            let Some(slot) = self.slots[i as usize].as_mut() else { continue };
+            let soft = slot.view.as_ref().map_or(Bytes::ZERO, |view| view.memory_soft);
+            changes.extend(slot.set_memory(soft, at, because));
+            self.update_slot_sets(i);
+        }
+    }
+
+    /// Containers that fill what they have grow.
+    fn grow_memory(&mut self, node: &NodeProperties, changes: &mut Vec<ViewChange>) {
+        if self.pressed.len() == 0 {
+            return;
+        }
+        let (at, free) = (self.now(), self.mem_free[0]);
+        let (asked, left) = self.memory_requested_and_available(node);
+        self.update_overcommitted(node);
+        for k in (0..self.pressed.len()).rev() {
+            let i = self.pressed.at(k);
+            let Some(memory::MemoryStep::Grow { by, predict }) = self.memory_step(i, node) else {
+                continue;
+            };
+            let least = |least: Bytes, n: u32| {
+                let group = &self.overcommitted[n as usize];
+                Some(least.min(memory::grant(by, group.requested, group.available(), node.page_size)?))
+            };
+            let Some(by) = memory::grant(by, asked, left, node.page_size)
+                .and_then(|by| self.overcommitted_ancestors(i).try_fold(by, least))
+            else {
+                continue;
+            };
+            let Some(slot) = self.slots[i as usize].as_mut() else { continue };
+            let Some(of) = slot.view.as_ref().map(|view| view.memory) else { continue };
+            let usage = slot.meter.memory();
+            let because = ViewChangeReason::Pressed { usage, of, free, predict, high_mark: node.high_mark };
+            changes.extend(slot.set_memory(of.saturating_add(by), at, because));
+            self.update_slot_sets(i);
+        }
+    }
+
     /// What Algorithm 2 decides for one container.
-    fn memory_step(&self, i: u32, free: Bytes, node: &NodeProperties) -> Option<memory::MemoryStep> {
+    fn memory_step(&self, i: u32, node: &NodeProperties) -> Option<memory::MemoryStep> {
         let slot = self.slot(i)?;
         let view = slot.view.as_ref()?;
         let sight = memory::MemorySamplePair {
             usage: slot.meter.memory(),
             usage_before: slot.meter.memory_before(self.tick_count),
-            free,
-            free_before: self.mem_free_before,
+            free: self.mem_free[0],
+            free_before: self.mem_free[1],
         };
         Some(memory::step(view.memory, view.memory_bounds(), &sight, node, &self.policy))
     }
 
     /// How much all containers together ask for in this period, and how much can be promised to them.
-    fn memory_requested_and_available(&self, free: Bytes, node: &NodeProperties) -> (Bytes, Bytes) {
+    fn memory_requested_and_available(&self, node: &NodeProperties) -> (Bytes, Bytes) {
+        let free = self.mem_free[0];
         if !self.policy.memory_promises {
             return (Bytes::ZERO, free);
         }
-        let asks = |k| match self.memory_step(self.pressed.at(k), free, node) {
+        let asks = |k| match self.memory_step(self.pressed.at(k), node) {
             Some(memory::MemoryStep::Grow { by, .. }) => by,
             _ => Bytes::ZERO,
         };
@@ -346,13 +427,19 @@ impl ViewTable {
             let view = slot.view.as_ref()?;
             Some(memory::promised(view.memory, view.memory_bounds(), slot.meter.memory(), &self.policy))
         };
+        let reserved = |slot: &ViewSlot| memory::reserved(slot.soft, slot.meter.memory());
         let asked: Bytes = (0..self.pressed.len()).map(asks).sum();
         let promised: Bytes = (0..self.above_soft.len()).filter_map(promised).sum();
-        (asked, free.saturating_sub(node.high_mark).saturating_sub(promised))
+        let reserved: Bytes = match self.policy.reclaimable_memory {
+            true => self.slots.iter().flatten().map(reserved).sum(),
+            false => Bytes::ZERO,
+        };
+        let spoken_for = promised.saturating_add(reserved).saturating_add(node.high_mark);
+        (asked, free.saturating_sub(spoken_for))
     }
 
     /// What the containers of each oversold group have taken and ask for.
-    fn update_overcommitted(&mut self, free: Bytes, node: &NodeProperties) {
+    fn update_overcommitted(&mut self, node: &NodeProperties) {
         if self.overcommitted.is_empty() {
             return;
         }
@@ -367,7 +454,7 @@ impl ViewTable {
         }
         for k in 0..self.pressed.len() {
             let i = self.pressed.at(k);
-            if let Some(memory::MemoryStep::Grow { by, .. }) = self.memory_step(i, free, node) {
+            if let Some(memory::MemoryStep::Grow { by, .. }) = self.memory_step(i, node) {
                 for_each_overcommitted(&mut groups, innermost(i), |group| {
                     group.requested = group.requested.saturating_add(by)
                 });

@@ -4,11 +4,11 @@ use super::explain::{self, ViewChange, ViewChangeReason, ViewDelta, ViewExplanat
 use super::hierarchy::{self, CpuEntitlement, SchedGroup};
 use super::slots::{SlotIndex, SlotSet, ViewSlot};
 use super::tick::MachineReadings;
-use super::{View, ViewPolicy, cpu, memory, waterfill};
+use super::{View, ViewPolicy, calm, cpu, memory, waterfill};
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::ViewCeiling;
-use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties};
+use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties, ReclaimCounters};
 use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu};
 use std::collections::HashMap;
 
@@ -58,10 +58,19 @@ pub struct ViewTable {
     pub(super) last_readings: Option<MachineReadings>,
     /// How many ticks there were.
     pub(super) tick_count: u64,
-    /// The last period; `None` where there was nothing to measure from.
+    /// Number of the CPU period that runs: of one tick by the paper, of several by [`super::CpuRule::Waterfill`].
+    pub(super) cpu_period: u64,
+    /// What the machine said when that began.
+    pub(super) cpu_began: MachineReadings,
+    /// How long the one before was; `None` where there was nothing to measure from.
     pub(super) period: Option<Micros>,
-    pub(super) mem_free_before: Bytes,
-    /// Groups that the last tick named.
+    /// `c_free` and `p_free`.
+    pub(super) mem_free: [Bytes; 2],
+    /// Reclaim as last read, and when.
+    pub(super) reclaim: Option<(Micros, ReclaimCounters)>,
+    /// When reclaim last hurt.
+    pub(super) reclaim_hurt_at: Option<Micros>,
+    /// Groups that ticks of the running CPU period named.
     pub(super) sampled_groups: Vec<u32>,
     pub(super) scratch: waterfill::FillScratch,
     pub(super) demands: Vec<waterfill::CpuDemand>,
@@ -133,8 +142,12 @@ impl ViewTable {
             unsampled: Vec::new(),
             last_readings: None,
             tick_count: 0,
+            cpu_period: 1,
+            cpu_began: MachineReadings::default(),
             period: None,
-            mem_free_before: Bytes::ZERO,
+            mem_free: [Bytes::ZERO; 2],
+            reclaim: None,
+            reclaim_hurt_at: None,
             scratch: waterfill::FillScratch::default(),
             demands: Vec::new(),
             unused_per_cpu: Vec::new(),
@@ -252,8 +265,8 @@ impl ViewTable {
                     .or_else(|| is_theirs.then(|| format!("NUMA nodes {mems}")))
             },
             period: self.period,
-            used: slot.meter.used(self.tick_count),
-            throttled: slot.meter.throttled(self.tick_count),
+            used: slot.meter.used(self.cpu_period - 1),
+            throttled: slot.meter.throttled(self.cpu_period - 1),
             slack: self
                 .pools
                 .get(slot.cpu_pool as usize)
@@ -262,8 +275,8 @@ impl ViewTable {
             usage: slot.meter.memory(),
             usage_before: slot.meter.memory_before(self.tick_count),
             oversold: self.tightest_overcommitted(i),
-            mem_free: self.last_readings.as_ref().map_or(Bytes::ZERO, |last| last.mem_free),
-            mem_free_before: self.mem_free_before,
+            mem_free: self.mem_free[0],
+            mem_free_before: self.mem_free[1],
             low_mark: node.low_mark,
             high_mark: node.high_mark,
         };
@@ -636,6 +649,7 @@ impl ViewSlot {
         };
         self.view = Some(view);
         let Some(old) = old else {
+            self.new_until = at.saturating_add(calm::RISE_AFTER);
             let cpu = ViewDelta::Cpu { from: Millicpu::ZERO, to: view.millicpu };
             let memory = ViewDelta::Memory { from: Bytes::ZERO, to: view.memory };
             return [cpu, memory].map(|what| Some(self.record(what, at, ViewChangeReason::Appeared)));

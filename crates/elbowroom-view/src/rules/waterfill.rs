@@ -26,7 +26,7 @@
 //! All amounts are thousandths of a CPU. *Asks*, *gets* as above; *cap* is what quota and cpuset let in; *direct* is CPU
 //! time of tasks that sit in a group beside its children.
 //!
-//! Differs from the paper: the paper has only single steps. Measurements enter at once, so the result follows their noise.
+//! Differs from the paper: the paper has only single steps. What a share does to a view is `calm.rs`'s.
 //!
 //! # Properties
 //! - `busy_siblings_get_no_more_than_there_is`

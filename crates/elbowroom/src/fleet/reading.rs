@@ -43,6 +43,9 @@ struct SnapshotNode {
     cpu_used_millicpu: Option<u64>,
     memory_total: Bytes,
     memory_free: Option<Bytes>,
+    /// Agents before it was there do not say it.
+    #[serde(default)]
+    memory_available: Option<Bytes>,
 }
 
 #[derive(Deserialize)]
@@ -115,8 +118,8 @@ pub fn read(json: &[u8]) -> Result<NodeReading> {
     let standings = snapshot.containers.iter().filter_map(|c| c.memory.as_ref());
     let standings = standings.map(|standing| (standing.reserve, standing.usage));
     let node = &snapshot.node;
-    // A governor that is off measures nothing: what the machine has free is all that is known then.
-    let free = machine.map(|pool| pool.room).or(node.memory_free);
+    // A governor that is off measures nothing: what could be had of the machine is all that is known then.
+    let free = machine.map(|pool| pool.room).or(node.memory_available).or(node.memory_free);
     let mut alerts = snapshot.alerts.lasting;
     alerts.sort_by_key(|alert| (alert.severity != "critical", alert.severity == "info"));
     let room = NodeResources {
@@ -186,6 +189,13 @@ mod tests {
         let mut json = snapshot();
         json["memory"]["pools"] = json!([]);
         assert_eq!(read(json.to_string().as_bytes()).unwrap().room.memory_free, Some(Bytes(25)));
+        json["node"]["memory_available"] = json!(60);
+        assert_eq!(
+            read(json.to_string().as_bytes()).unwrap().room.memory_free,
+            Some(Bytes(45)),
+            "cache is no use"
+        );
+        json["node"]["memory_available"] = Value::Null;
         json["node"]["memory_free"] = Value::Null;
         assert_eq!(read(json.to_string().as_bytes()).unwrap().room.memory_free, None);
     }

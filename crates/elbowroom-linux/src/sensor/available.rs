@@ -1,0 +1,149 @@
+//! What the machine's memory could yield, and what taking it has cost: for views of memory, which move only where some group has a
+//! soft limit. Elsewhere nothing is read but now and then, for those who show the machine.
+
+use super::Sensor;
+use super::tree::{GroupSlot, GroupTree};
+use crate::{cgroup, proc};
+use elbowroom_types::sample::{CgroupSettings, ReclaimCounters};
+use elbowroom_types::unit::{Bytes, Limit, Micros};
+use std::collections::BTreeMap;
+
+/// How often reclaim is looked at: `/proc/vmstat` costs 50 us.
+const RECLAIM_PERIOD: Micros = Micros::millis(250);
+/// How often `MemAvailable` is read where no view of memory can move.
+const IDLE_PERIOD: Micros = Micros::secs(1);
+/// How many protected groups' `memory.stat` is read each time that reclaim is looked at, in turn.
+const PROTECTED_READS: usize = 4;
+
+/// What is kept for [`Sensor::read_available`].
+#[derive(Debug, Default)]
+pub(super) struct AvailableMemory {
+    /// Whether some group has a soft limit; `None` when that is to be found out again.
+    soft_limits: Option<bool>,
+    /// File cache of groups that is kept from being reclaimed, by their slots; those not read yet have none.
+    protected: BTreeMap<GroupSlot, Bytes>,
+    /// The protected group that is read next.
+    turn: GroupSlot,
+    reclaim_at: Micros,
+    idle_at: Micros,
+}
+
+impl AvailableMemory {
+    pub(super) fn settings_changed(&mut self) {
+        self.soft_limits = None;
+    }
+}
+
+impl Sensor {
+    /// [`elbowroom_types::sample::Tick::mem_available`] and [`elbowroom_types::sample::Tick::reclaim`].
+    pub(super) fn read_available(&mut self, now: Micros) -> (Option<Bytes>, Option<ReclaimCounters>) {
+        let soft_limits = match self.machine.available.soft_limits {
+            Some(known) => known,
+            None => self.find_soft_limits(),
+        };
+        let kept = &mut self.machine.available;
+        let reclaim_is_due = soft_limits && now >= kept.reclaim_at;
+        if !soft_limits && now < kept.idle_at {
+            return (None, None);
+        }
+        kept.idle_at = now.saturating_add(IDLE_PERIOD);
+        let reclaim = reclaim_is_due.then(|| {
+            self.machine.available.reclaim_at = now.saturating_add(RECLAIM_PERIOD);
+            self.read_protected();
+            self.read_reclaim()
+        });
+        let info = self.proc_file("/proc/meminfo", proc::meminfo);
+        let available = self.warnings.ok_or_warn(info).and_then(|info| info.mem_available);
+        let protected: Bytes = self.machine.available.protected.values().copied().sum();
+        (available.map(|available| available.saturating_sub(protected)), reclaim.flatten())
+    }
+
+    fn find_soft_limits(&mut self) -> bool {
+        let limits = |slot| self.tree.get(slot).map(|entry| &entry.group.limits);
+        let found = (0..self.tree.slots()).filter_map(limits).any(has_soft_limit);
+        let protected = |slot: &GroupSlot| limits(*slot).and_then(protection).is_some();
+        let mut kept = std::mem::take(&mut self.machine.available.protected);
+        kept.retain(|slot, _| protected(slot));
+        self.machine.available.protected = kept;
+        self.machine.available.soft_limits = Some(found);
+        found
+    }
+
+    /// Reads the file cache of the next few groups that `memory.low` or `memory.min` protects. Of groups inside each other the
+    /// outermost counts for all.
+    fn read_protected(&mut self) {
+        let slots = self.tree.slots();
+        let mut read = 0;
+        for step in 0..slots {
+            let slot = (self.machine.available.turn + step) % slots;
+            let Some(entry) = self.tree.get(slot) else { continue };
+            let Some(at_most) = protection(&entry.group.limits) else { continue };
+            if self.is_below_protected(slot) {
+                self.machine.available.protected.remove(&slot);
+                continue;
+            }
+            let stat = cgroup::memory_stat(&self.layout, &entry.path);
+            let stat = self.warnings.ok_or_warn(stat).flatten().unwrap_or_default();
+            self.last_tick_cost.syscalls += 4;
+            let cache = stat.active_file.saturating_add(stat.inactive_file);
+            self.machine.available.protected.insert(slot, cache.min(at_most));
+            read += 1;
+            if read == PROTECTED_READS {
+                self.machine.available.turn = slot + 1;
+                return;
+            }
+        }
+        self.machine.available.turn = 0;
+    }
+
+    fn is_below_protected(&self, slot: GroupSlot) -> bool {
+        let parent = |slot: &GroupSlot| self.tree.get(*slot)?.parent.filter(|at| *at != GroupTree::ROOT);
+        std::iter::successors(parent(&slot), parent)
+            .any(|above| self.tree.get(above).is_some_and(|entry| protection(&entry.group.limits).is_some()))
+    }
+
+    fn read_reclaim(&mut self) -> Option<ReclaimCounters> {
+        let counters = self.proc_file("/proc/vmstat", proc::reclaim_counters);
+        let counters = self.warnings.ok_or_warn(counters)?;
+        // Where the kernel has no PSI, or has it switched off, there is no such file.
+        let pressure = self.proc_file("/proc/pressure/memory", proc::pressure).ok();
+        Some(ReclaimCounters { stalled: pressure.map(|pressure| pressure.some.total), ..counters })
+    }
+}
+
+/// Whether views of memory below a group may move: see `elbowroom_view::rules::memory::bounds`.
+fn has_soft_limit(limits: &CgroupSettings) -> bool {
+    let is_set =
+        |limit: Option<Limit<Bytes>>| limit.and_then(Limit::value).is_some_and(|at| at > Bytes::ZERO);
+    [limits.memory_low, limits.memory_high, limits.memory_soft].into_iter().any(is_set)
+}
+
+/// The most that the kernel keeps from being reclaimed in a group, where it is anything.
+fn protection(limits: &CgroupSettings) -> Option<Bytes> {
+    let at_most = |limit: Option<Limit<Bytes>>| limit.map(|limit| limit.or(Bytes(u64::MAX)));
+    at_most(limits.memory_low).max(at_most(limits.memory_min)).filter(|at| *at > Bytes::ZERO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_soft_limit_of_nothing_or_of_everything_is_none() {
+        let at = |mib| Some(Limit::At(Bytes::mib(mib)));
+        let low = |memory_low| CgroupSettings { memory_low, ..CgroupSettings::default() };
+        let soft = |memory_soft| CgroupSettings { memory_soft, ..CgroupSettings::default() };
+        assert!(has_soft_limit(&low(at(1))) && has_soft_limit(&soft(at(1))));
+        assert!(![low(None), low(at(0)), soft(Some(Limit::Max))].iter().any(has_soft_limit));
+    }
+
+    #[test]
+    fn what_is_protected_is_the_larger_of_both_promises() {
+        let at = |mib| Some(Limit::At(Bytes::mib(mib)));
+        let both =
+            |memory_low, memory_min| CgroupSettings { memory_low, memory_min, ..CgroupSettings::default() };
+        assert_eq!(protection(&both(at(1), at(2))), Some(Bytes::mib(2)));
+        assert_eq!(protection(&both(Some(Limit::Max), None)), Some(Bytes(u64::MAX)));
+        assert_eq!((protection(&both(at(0), at(0))), protection(&both(None, None))), (None, None));
+    }
+}
