@@ -138,12 +138,12 @@ impl RateLimitedSocket {
         Self { socket, since: Instant::now(), received: 0 }
     }
 
-    /// Whether this second's share is used up.
+    /// Whether nothing is read for now: this second's share is used up, or its senders let nothing be read.
     fn is_rate_limited(&mut self, now: Instant) -> bool {
         if now.duration_since(self.since) >= Duration::from_secs(1) {
             (self.since, self.received) = (now, 0);
         }
-        self.received >= MAX_PER_SECOND
+        self.received >= MAX_PER_SECOND || self.socket.is_clogged()
     }
 }
 
