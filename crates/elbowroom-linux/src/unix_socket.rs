@@ -33,9 +33,7 @@ pub(crate) fn set_passrights(socket: impl AsFd, pass: bool) -> bool {
     let (fd, value) = (socket.as_fd().as_raw_fd(), libc::c_int::from(pass));
     let length = size_of_val(&value) as libc::socklen_t;
     // SAFETY: the descriptor is open for the call, which reads one int.
-    unsafe {
-        libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), length) == 0
-    }
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), length) == 0 }
 }
 
 /// Listens on `path`, in place of what is there, with a file that has `mode` and `group` from the first moment on. No connection brings
@@ -44,7 +42,8 @@ pub(crate) fn set_passrights(socket: impl AsFd, pass: bool) -> bool {
 /// # Errors
 /// As socket(2), bind(2), listen(2), and [`new_file::create_with_mode`].
 pub fn listen(path: &Path, mode: u32, group: Option<u32>) -> io::Result<UnixListener> {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     refuse_descriptors(&socket);
     bind(&socket, path, mode, group)?;
     rustix::net::listen(&socket, BACKLOG)?;

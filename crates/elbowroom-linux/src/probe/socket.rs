@@ -96,6 +96,10 @@ impl DatagramSocket {
         if self.refuses_descriptors {
             return read(self.raw(), 0);
         }
+        // Until a message is taken, it is the next.
+        if self.discards.last().is_some_and(|last| !last.wait_until_taken()) {
+            return Ok(None);
+        }
         // Looking at a message takes no reference away, so it releases nothing.
         let Some(datagram) = read(self.raw(), libc::MSG_PEEK)? else { return Ok(None) };
         if !datagram.has_descriptors {
@@ -113,7 +117,7 @@ impl DatagramSocket {
     /// Whether nothing is received for now: the next message has descriptors, and too many threads are not back from releasing others.
     pub fn is_clogged(&mut self) -> bool {
         self.discards.retain(|discard| !discard.thread.is_finished());
-        self.discards.len() >= MAX_DISCARDS || self.discards.iter().any(|discard| !discard.is_taken())
+        self.discards.len() >= MAX_DISCARDS
     }
 
     /// Answers the sender of a datagram, if it has an address and room; nobody waits.
@@ -152,7 +156,7 @@ impl Drop for DatagramSocket {
             return;
         }
         let (closed, go_on) = mpsc::channel::<()>();
-        if on_own_copy(self.as_fd(), move |_| drop(go_on.recv())).is_ok() {
+        if on_own_copy(self.as_fd(), move |_| _ = go_on.recv()).is_ok() {
             self.fd = None;
             drop(closed);
         }
@@ -276,8 +280,7 @@ fn sender_pid(message: &libc::msghdr) -> Option<i32> {
         let header = libc::CMSG_FIRSTHDR(message);
         let is_credentials = !header.is_null()
             && ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS);
-        let pid = is_credentials
-            .then(|| libc::CMSG_DATA(header).cast::<libc::ucred>().read_unaligned().pid);
+        let pid = is_credentials.then(|| libc::CMSG_DATA(header).cast::<libc::ucred>().read_unaligned().pid);
         pid.filter(|pid| *pid > 0)
     }
 }
@@ -428,7 +431,10 @@ mod tests {
                 if let Some(datagram) = socket.receive().unwrap() {
                     return datagram.bytes;
                 }
-                assert!(began.elapsed() < Duration::from_secs(60), "message {n} keeps those after it waiting");
+                assert!(
+                    began.elapsed() < Duration::from_secs(60),
+                    "message {n} keeps those after it waiting"
+                );
             };
             assert_eq!([next(), next()], [b"red".to_vec(), b"served=1".to_vec()]);
         }
