@@ -3,9 +3,11 @@
 //!
 //! It holds the descriptors and decides nothing. When it is killed itself, the two others start a new one, to which they
 //! hand what they hold; it finds them through the roles they have ([`crate::view_server::roles`]) and watches them through
-//! pidfds, which need no kinship. Only when all three die at the same moment is the connection lost: the next
+//! pidfds, which need no kinship. A policy process that does nothing is killed, and one of any role that was killed and does
+//! not end is replaced all the same: its lock is not its life ([`RoleLock::abandon`]). Only when all three die at the same moment is the connection lost: the next
 //! `elbowroom agent` removes the dead mount and starts afresh.
 
+use crate::view_server::policy_silence::PolicySilence;
 use crate::view_server::roles::{AgentOptions, AgentRole, Backoff, Handover, RoleLock, wait_readable};
 use crate::view_server::service_manager::{AgentProgress, ServiceManager, StoredFds};
 use crate::view_server::slots::{DEFAULT_CAPACITY, ShutdownMode, Slots};
@@ -130,9 +132,14 @@ fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> Result<RoleL
         let peer =
             [AgentRole::Policy, AgentRole::Server].into_iter().find_map(|r| Some((r, roles.watch(r)?)));
         let Some((role, (pid, pidfd))) = peer else { return Ok(roles) };
+        let waited = began.elapsed();
+        if waited > REAP_TIMEOUT && process::is_dying(pid.as_raw_nonzero().get()) {
+            warn_undead(role, pid);
+            roles.abandon(role);
+            continue;
+        }
         // Processes of an agent whose supervisor was just killed: they start a new one if they are let.
         roles.release(AgentRole::Supervisor);
-        let waited = began.elapsed();
         if waited > 2 * SETTLE {
             return Err(start.already_running(role, Some(pid)));
         }
@@ -157,12 +164,20 @@ fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> Result<RoleL
 
 /// Ends the API server of an agent that was killed whole: it has that one's settings.
 fn stop_stale_api_server(start: &AgentOptions) {
-    if let Some((_, pidfd)) =
-        RoleLock::open_api(&start.run_dir).ok().and_then(|roles| roles.watch(AgentRole::Api))
+    let Ok(roles) = RoleLock::open_api(&start.run_dir) else { return };
+    if let Some((pid, pidfd)) = roles.watch(AgentRole::Api)
+        && pidfd_send_signal(&pidfd, Signal::KILL).is_ok()
+        && !wait_readable(&pidfd, Some(Duration::from_secs(1)))
     {
-        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-        wait_readable(&pidfd, Some(Duration::from_secs(1)));
+        warn_undead(AgentRole::Api, pid);
+        roles.abandon(AgentRole::Api);
     }
+}
+
+/// Says that a process is given up.
+fn warn_undead(role: AgentRole, pid: Pid) {
+    let because = "one of its threads waits in the kernel for what does not come";
+    tracing::warn!(%role, pid = pid.as_raw_nonzero(), because, "dead, and does not end: replaced");
 }
 
 /// Takes over the mount and the memory that an agent before left with the service manager; makes them anew where they are no
@@ -279,6 +294,8 @@ fn run(
             service_manager: &mut service,
             peers: [AgentRole::Server, AgentRole::Policy, AgentRole::Api].map(WatchedProcess::new),
             lingering: Vec::new(),
+            silence: PolicySilence::new(slots.heartbeats(), Instant::now()),
+            look_at: Instant::now(),
             handover: &handover,
             slots: &slots,
             signals,
@@ -335,6 +352,13 @@ fn is_unmounted(start: &AgentOptions) -> bool {
         .any(|path| session::mounts_on(path).is_ok_and(|mounts| mounts.is_empty()))
 }
 
+/// Whether the first thread of a process computes, or waits for a CPU.
+fn is_running(pid: Pid) -> bool {
+    let pid = pid.as_raw_nonzero();
+    let stat = process::stat_line(format!("/proc/{pid}/task/{pid}"));
+    stat.is_some_and(|stat| process::state(&stat) == Some('R'))
+}
+
 struct Supervisor<'a> {
     handover: &'a Handover,
     slots: &'a Slots,
@@ -348,8 +372,12 @@ struct Supervisor<'a> {
     /// From when on it may.
     mounts_at: Instant,
     peers: [WatchedProcess; PEER_COUNT],
-    /// Policy processes that were killed and have not ended yet.
+    /// Processes that were killed and have not ended yet.
     lingering: Vec<Child>,
+    /// How long the policy process has done nothing.
+    silence: PolicySilence,
+    /// When processes are looked at next.
+    look_at: Instant,
     service_manager: &'a mut ServiceManager,
     progress: AgentProgress,
     /// Set when told to stop: how long the policy process has.
@@ -368,8 +396,10 @@ const API: usize = 2;
 const READY_POLL: Duration = Duration::from_millis(20);
 /// The table of mounts is read this often at most: engines mount all the time.
 const MOUNTS_POLL: Duration = Duration::from_millis(100);
-/// How long a process that is dead may take to end.
-const REAP_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often it is looked whether processes get on.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// How long a process that was killed may take to end.
+const REAP_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Why supervising ended.
 enum SupervisionEnd {
@@ -384,8 +414,8 @@ struct WatchedProcess {
     backoff: Backoff,
     /// Whether the last one that ended did so with success; nobody knows of one that was adopted.
     exited_ok: bool,
-    /// Since when it has been dead without an end.
-    dead_since: Option<Instant>,
+    /// Since when it has been dying.
+    dying_since: Option<Instant>,
 }
 
 enum WatchedState {
@@ -396,7 +426,7 @@ enum WatchedState {
 impl WatchedProcess {
     fn new(role: AgentRole) -> Self {
         let state = WatchedState::Down { start_at: Instant::now() };
-        Self { role, state, backoff: Backoff::default(), exited_ok: false, dead_since: None }
+        Self { role, state, backoff: Backoff::default(), exited_ok: false, dying_since: None }
     }
 
     fn pidfd(&self) -> Option<&OwnedFd> {
@@ -419,6 +449,7 @@ impl WatchedProcess {
     /// Adopts the process that has the role, or starts one.
     fn start(&mut self, handover: &Handover) {
         self.backoff.started();
+        self.dying_since = None;
         if let Some((pid, pidfd)) = handover.watch(self.role) {
             tracing::info!(role = %self.role, pid = pid.as_raw_nonzero(), "adopted");
             self.state = WatchedState::Up { pid, pidfd, child: None };
@@ -465,28 +496,26 @@ impl WatchedProcess {
         self.schedule_restart();
     }
 
-    /// Whether it was killed and does not end, as a thread that waits for a container's file systems lets it not. That one holds
-    /// nothing of the agent's (`policy::mounter`), and so the role is free.
-    fn lingers(&mut self, roles: &RoleLock) -> bool {
-        let dead = match &self.state {
-            WatchedState::Up { pid, .. } => {
-                roles.holder(self.role) != Some(*pid) && process::is_dead(pid.as_raw_nonzero().get())
-            }
+    /// Whether it was killed and does not end, as a thread that waits in the kernel lets it not. No program of it runs any more, so what it
+    /// was to write it does not write.
+    fn lingers(&mut self) -> bool {
+        let is_dying = match &self.state {
+            WatchedState::Up { pid, .. } => process::is_dying(pid.as_raw_nonzero().get()),
             WatchedState::Down { .. } => false,
         };
-        if !dead {
-            self.dead_since = None;
+        if !is_dying {
+            self.dying_since = None;
             return false;
         }
-        self.dead_since.get_or_insert_with(Instant::now).elapsed() >= REAP_TIMEOUT
+        self.dying_since.get_or_insert_with(Instant::now).elapsed() >= REAP_TIMEOUT
     }
 
     /// As if it had ended. Who started it waits for it later.
     fn abandon(&mut self) -> Option<Child> {
         let WatchedState::Up { pid, child, .. } = &mut self.state else { return None };
-        let (pid, child) = (pid.as_raw_nonzero(), child.take());
-        tracing::warn!(role = %self.role, pid, because = "a container's file systems do not answer", "dead, and does not end");
-        (self.exited_ok, self.dead_since) = (false, None);
+        let (pid, child) = (*pid, child.take());
+        warn_undead(self.role, pid);
+        (self.exited_ok, self.dying_since) = (false, None);
         self.schedule_restart();
         child
     }
@@ -510,7 +539,12 @@ impl Supervisor<'_> {
                 };
                 match peer.state {
                     // Also when stopping: what lives must be found, to be told.
-                    WatchedState::Down { start_at } if start_at <= now && wanted => peer.start(self.handover),
+                    WatchedState::Down { start_at } if start_at <= now && wanted => {
+                        peer.start(self.handover);
+                        if peer.role == AgentRole::Policy {
+                            self.silence.restart(self.slots.heartbeats(), now);
+                        }
+                    }
                     _ => {}
                 }
             }
@@ -525,7 +559,7 @@ impl Supervisor<'_> {
                     peer.reap();
                 }
             }
-            self.abandon_lingering();
+            self.look_after_peers();
             if ended.contains(&true) && self.stop.is_none() && !self.handover.is_connected() {
                 return Ok(SupervisionEnd::Disconnected);
             }
@@ -539,12 +573,38 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Goes on without a policy process that is dead and does not end.
-    fn abandon_lingering(&mut self) {
+    /// Kills a policy process that does nothing, and goes on without processes that were killed and do not end.
+    fn look_after_peers(&mut self) {
         self.lingering.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        let policy = &mut self.peers[POLICY];
-        if policy.lingers(&self.handover.role_lock) {
-            self.lingering.extend(policy.abandon());
+        let now = Instant::now();
+        if now < self.look_at {
+            return;
+        }
+        self.look_at = now + LOOK_INTERVAL;
+        let stopping = self.stop.is_some();
+        let policy = &self.peers[POLICY];
+        if let WatchedState::Up { pid, .. } = policy.state
+            && let Some(silent) = self.silence.look(self.slots.heartbeats(), now, is_running(pid))
+            && !stopping
+        {
+            let pid = pid.as_raw_nonzero();
+            tracing::warn!(
+                pid,
+                silent_ms = silent.as_millis() as u64,
+                because = "it does nothing",
+                "killing the policy process"
+            );
+            policy.signal(Signal::KILL);
+        }
+        let mut is_abandoned = false;
+        for peer in self.peers.iter_mut().filter_map(|peer| peer.lingers().then_some(peer)) {
+            self.handover.abandon(peer.role);
+            self.lingering.extend(peer.abandon());
+            is_abandoned = true;
+        }
+        if is_abandoned {
+            // Its limits are nobody's now.
+            self.guard.check();
         }
     }
 
@@ -576,7 +636,8 @@ impl Supervisor<'_> {
         let soon = self.service_manager.is_waiting().then(|| Instant::now() + READY_POLL);
         let mounts = Instant::now() >= self.mounts_at;
         let later = (!mounts).then_some(self.mounts_at);
-        let until = due.chain(self.stop).chain(soon).chain(later).fold(self.guard_at, Instant::min);
+        let until =
+            due.chain(self.stop).chain(soon).chain(later).fold(self.guard_at.min(self.look_at), Instant::min);
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         let mut fds = vec![PollFd::new(self.signals, PollFlags::IN)];
@@ -702,26 +763,24 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_policy_process_that_is_dead_and_does_not_end_is_let_go() {
-        let dir = tempfile::tempdir().unwrap();
-        let roles = RoleLock::open(dir.path()).unwrap();
+    fn a_process_that_was_killed_and_does_not_end_is_let_go() {
         let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
         let mut peer = WatchedProcess::new(AgentRole::Policy);
         peer.state = WatchedState::Up { pid, pidfd, child: Some(child) };
-        assert!(!peer.lingers(&roles) && peer.dead_since.is_none(), "it lives");
+        assert!(!peer.lingers() && peer.dying_since.is_none(), "it lives");
 
         // Nobody waits for it: who looks finds it as one whose last thread does not end.
         peer.signal(Signal::KILL);
-        while !process::is_dead(pid.as_raw_nonzero().get()) {
+        while !process::is_dying(pid.as_raw_nonzero().get()) {
             std::thread::yield_now();
         }
-        assert!(!peer.lingers(&roles), "most end at once");
-        peer.dead_since = peer.dead_since.map(|since| since - REAP_TIMEOUT);
-        assert!(peer.lingers(&roles));
+        assert!(!peer.lingers(), "most end at once");
+        peer.dying_since = peer.dying_since.map(|since| since - REAP_TIMEOUT);
+        assert!(peer.lingers());
         let mut child = peer.abandon().unwrap();
-        assert!(peer.pidfd().is_none() && !peer.lingers(&roles));
+        assert!(peer.pidfd().is_none() && !peer.lingers());
         child.wait().unwrap();
     }
 }

@@ -11,6 +11,7 @@
 //! while the kernel copies what he reads to his memory, and that may be memory that never comes (userfaultfd(2), a file system of his
 //! own). Only a thread that may wait for good may have a [`PressureFifo`].
 
+use crate::new_file;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -32,9 +33,10 @@ pub fn make(dir: &Path, view: &str) -> Result<(), Errno> {
     let path = dir.join(file_name(view.as_ref()));
     // Whoever reads it may write to it too: then he never sees the end of it, and what he writes only he is asked by.
     let mode = Mode::from_raw_mode(0o666);
-    match rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, mode, 0) {
-        // Whatever the umask.
-        Ok(()) => rustix::fs::chmod(&path, mode),
+    let make = || Ok(rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, mode, 0)?);
+    let made = new_file::create_with_mode(mode, None, make);
+    match made.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
+        Ok(()) => Ok(()),
         Err(Errno::EXIST) => {
             let there = rustix::fs::lstat(&path)?;
             let is_fifo = FileType::from_raw_mode(there.st_mode) == FileType::Fifo;

@@ -5,6 +5,7 @@ use elbowroom_types::unit::Micros;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::cmp::Reverse;
 use std::io::Read;
+use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -111,9 +112,21 @@ pub fn all_pids() -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Whether process `pid` has ended, though threads of it may still be there: those that wait in the kernel for what no signal ends.
-pub fn is_dead(pid: i32) -> bool {
-    stat_line(format!("/proc/{pid}")).is_none_or(|stat| matches!(state(&stat), Some('Z' | 'X')))
+/// Whether process `pid` has ended, ends or was killed: no program of it runs any more, though threads of it may still wait in the
+/// kernel, and may keep what the process held.
+pub fn is_dying(pid: i32) -> bool {
+    stat_line(format!("/proc/{pid}")).is_none_or(|stat| is_ending(&stat))
+}
+
+/// The same of a thread, from its `stat` line: it has ended, it is on its way (`PF_EXITING` in include/linux/sched.h), or SIGKILL waits
+/// for it, which every thread of a killed process finds (`complete_signal` in kernel/signal.c).
+fn is_ending(stat: &str) -> bool {
+    const EXITING: u64 = 0x4;
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    // Fields 9 and 31 of the line; the state, first after the command, is field 3.
+    let field = |n: usize| after_command(stat)?.split(' ').nth(n - 3)?.parse::<u64>().ok();
+    let has = |n, bit| field(n).is_some_and(|bits| bits & bit != 0);
+    matches!(state(stat), Some('Z' | 'X')) || has(9, EXITING) || has(31, KILL)
 }
 
 /// Gives this thread a table of open files of its own, with nothing in it but the three standard ones. Where it waits in the kernel for
@@ -123,8 +136,34 @@ pub fn is_dead(pid: i32) -> bool {
 /// This thread, and those that it starts, must use no other descriptors than those three and what they open from here on: what the
 /// process calls its own has no number here, or is another file. `/proc/self/fd` is not this table, `/proc/thread-self/fd` is.
 pub unsafe fn unshare_open_files() {
-    // SAFETY: what is closed is a copy of this thread's alone, which its caller does not use. (By number: musl has no function for it.)
-    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_UNSHARE) };
+    // SAFETY: the caller's word.
+    unsafe { unshare_open_files_except(&mut []) };
+}
+
+/// As [`unshare_open_files`], but the descriptors `kept` are in the new table too, under their numbers. Whether there is one: where not,
+/// their owner must not close them while this thread uses them.
+///
+/// # Safety
+/// As [`unshare_open_files`]; and those of `kept` must be open until this returns.
+pub unsafe fn unshare_open_files_except(kept: &mut [RawFd]) -> bool {
+    kept.sort_unstable();
+    let close = |first: RawFd, last: u32, flags: u32| {
+        // SAFETY: what is closed is a copy of this thread's alone, which its caller does not use; nothing else is closed after the
+        // first call, which makes the copy, has failed. (By number: musl has no function for it.)
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
+    };
+    // What is above the last is not even copied (`unshare_fd` in kernel/fork.c).
+    if !close(kept.last().map_or(3, |last| last + 1).max(3), u32::MAX, libc::CLOSE_RANGE_UNSHARE) {
+        return false;
+    }
+    let mut first = 3;
+    for fd in kept.iter().copied().filter(|fd| *fd >= 3) {
+        if first < fd {
+            close(first, fd as u32 - 1, 0);
+        }
+        first = fd + 1;
+    }
+    true
 }
 
 /// How many threads of these processes run or wait uninterruptibly, and how many there are: what the load average counts
@@ -255,16 +294,50 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_nobody_waited_for_is_dead() {
+    fn a_process_that_nobody_waited_for_is_dying() {
         let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let pid = child.id() as i32;
-        assert!(!is_dead(pid));
+        assert!(!is_dying(pid));
         child.kill().unwrap();
-        while !is_dead(pid) {
+        while !is_dying(pid) {
             std::thread::yield_now();
         }
         child.wait().unwrap();
-        assert!(is_dead(pid));
+        assert!(is_dying(pid));
+    }
+
+    #[test]
+    fn a_thread_that_was_killed_ends_though_it_waits_in_the_kernel() {
+        // State, flags and the signals that wait for it: fields 3, 9 and 31.
+        let line = |state: &str, flags: u64, pending: u64| {
+            let numbers = ["0"; 21].join(" ");
+            format!("7 (sh) {state} 1 7 7 0 -1 {flags} {numbers} {pending} 0")
+        };
+        for (state, flags, pending, expect) in [
+            ("S", 4_194_560, 0, false),
+            ("D", 4_194_560, 1 << 14, false),
+            ("D", 4_194_560, 1 << 8, true),
+            ("D", 4_194_564, 0, true),
+            ("Z", 0, 0, true),
+        ] {
+            assert_eq!(is_ending(&line(state, flags, pending)), expect, "{state} {flags} {pending}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_shares_no_files_has_those_that_it_kept() {
+        let files: Vec<fs::File> = (0..4).map(|_| fs::File::open("/dev/null").unwrap()).collect();
+        let numbers: Vec<RawFd> = files.iter().map(std::os::fd::AsRawFd::as_raw_fd).collect();
+        let (kept, all) = (vec![numbers[2], numbers[0]], numbers.clone());
+        let is_open = |fd: &RawFd| Path::new(&format!("/proc/thread-self/fd/{fd}")).exists();
+        let seen = std::thread::spawn(move || {
+            let mut kept = kept;
+            // SAFETY: all are open, and the thread uses no others.
+            assert!(unsafe { unshare_open_files_except(&mut kept) });
+            all.iter().map(is_open).collect::<Vec<_>>()
+        });
+        assert_eq!(seen.join().unwrap(), [true, false, true, false]);
+        assert!(numbers.iter().all(is_open), "the process has all of them");
     }
 
     #[test]

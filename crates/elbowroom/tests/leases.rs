@@ -97,23 +97,15 @@ fn a_supervisor_that_is_killed_alone_costs_no_limit() {
 }
 
 #[test]
-fn a_policy_process_that_hangs_loses_its_limits_and_finds_out() {
+fn a_policy_process_that_hangs_is_replaced_and_loses_its_limits() {
     let (agent, group, _watchdog) = governed!();
     limit(&agent, &group);
     let policy = agent.wait_for(AgentRole::Policy, None);
     kill_process(policy, Signal::STOP).unwrap();
     let took = group.wait_for_users(second() * 6);
-    assert!(took > Duration::from_secs(2), "{took:?}: a late beat is no silence");
-    kill_process(policy, Signal::CONT).unwrap();
-    let until = Instant::now() + second() * 5;
-    while agent.ask("lost") == "0" {
-        assert!(Instant::now() < until, "it never finds out");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    while group.limits() == USERS {
-        assert!(Instant::now() < until, "it does not govern again");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    assert!(took > Duration::from_secs(1), "{took:?}: a late beat is no silence");
+    agent.wait_for(AgentRole::Policy, Some(policy));
+    limit(&agent, &group);
 }
 
 #[test]

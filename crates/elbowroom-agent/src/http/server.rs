@@ -12,9 +12,8 @@ use crate::view_server::roles::{AgentRole, RoleLock};
 use anyhow::{Context, Result, ensure};
 use elbowroom_client::control::FEED_SOCKET;
 use elbowroom_linux::privilege::ProcessRlimits;
-use elbowroom_linux::{privilege, process};
+use elbowroom_linux::{privilege, process, unix_socket};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,14 +63,10 @@ pub fn main(run_dir: &Path, settings: &ApiSettings) -> Result<()> {
 /// Listens on `<run-dir>/api.sock`, for root and the group.
 fn listen_unix(run_dir: &Path, group: &str) -> Result<UnixListener> {
     let path = run_dir.join(API_SOCKET);
-    let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()))?;
     let gid = privilege::group_id(group);
-    let restrict = || {
-        chown(&path, Some(0), Some(gid.unwrap_or(0)))?;
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(if gid.is_some() { 0o660 } else { 0o600 }))
-    };
-    restrict().with_context(|| format!("restricting {}", path.display()))?;
+    let mode = if gid.is_some() { 0o660 } else { 0o600 };
+    let listener =
+        unix_socket::listen(&path, mode, gid).with_context(|| format!("listening on {}", path.display()))?;
     listener.set_nonblocking(true)?;
     match gid {
         Some(_) => tracing::info!(socket = %path.display(), group, "serving the API"),

@@ -8,12 +8,12 @@ use crate::view_server::roles::{AgentRole, RoleLock};
 use anyhow::{Context, Result};
 use elbowroom_client::api::{ControlRequest, ControlResponse};
 use elbowroom_client::profile_store::ProfileStore;
-use elbowroom_linux::privilege;
+use elbowroom_linux::{privilege, process, unix_socket};
 use rustix::net::UCred;
 use rustix::net::sockopt::socket_peercred;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
@@ -28,6 +28,8 @@ const EMFILE_BACKOFF: Duration = Duration::from_millis(20);
 const POLICY_TIMEOUT: Duration = Duration::from_secs(15);
 /// The same for the API server: one for its snapshots, and those for single containers.
 const MAX_API_CONNECTIONS: usize = 4;
+/// Connections that were refused and take their time to close; one more keeps its place.
+const MAX_REFUSED: usize = 64;
 /// How long a silent connection is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -75,16 +77,12 @@ impl Endpoint {
         matches!(self, Self::Control) || request.is_allowed_over_http()
     }
 
-    /// Restricts the socket's file.
-    fn restrict_access(&self, path: &Path) -> std::io::Result<()> {
-        let mode = match self {
-            Self::Control => 0o600,
-            Self::ApiFeed { .. } => {
-                chown(path, Some(0), Some(privilege::unprivileged_user().gid))?;
-                0o660
-            }
-        };
-        std::fs::set_permissions(path, PermissionsExt::from_mode(mode))
+    /// Mode and group of the socket's file.
+    fn access(&self) -> (u32, Option<u32>) {
+        match self {
+            Self::Control => (0o600, None),
+            Self::ApiFeed { .. } => (0o660, Some(privilege::unprivileged_user().gid)),
+        }
     }
 }
 
@@ -96,10 +94,11 @@ pub(super) fn listen(
     profiles: ProfileStore,
 ) -> Result<SocketFile> {
     // The supervisor's lock says that no other agent uses this directory, so a file here is a dead agent's.
-    let _ = std::fs::remove_file(path);
-    let listener = UnixListener::bind(path).with_context(|| format!("listening on {}", path.display()))?;
-    door.restrict_access(path).with_context(|| format!("restricting {}", path.display()))?;
+    let (mode, group) = door.access();
+    let listener =
+        unix_socket::listen(path, mode, group).with_context(|| format!("listening on {}", path.display()))?;
     let seats = Arc::new(ConnectionLimit { max: door.max_connections(), ..ConnectionLimit::default() });
+    let exits = Arc::new(ConnectionLimit { max: MAX_REFUSED, ..ConnectionLimit::default() });
     std::thread::Builder::new().name("control".into()).spawn(move || {
         loop {
             let seat = ConnectionLimit::acquire(&seats);
@@ -109,14 +108,43 @@ pub(super) fn listen(
                 continue;
             };
             let (mailbox, door, profiles) = (mailbox.clone(), door.clone(), profiles.clone());
-            // A thread that cannot be had drops the connection, and its seat with it.
-            let _ = std::thread::Builder::new().name("control-peer".into()).spawn(move || {
-                let _seat = seat;
-                let _ = serve(stream, &door, &mailbox, &profiles);
+            let exits = exits.clone();
+            serve_on_own_thread(stream, mailbox.raw_fd(), move |stream| {
+                match is_accepted(&stream, &door) {
+                    Ok(peer) => _ = serve(&stream, peer, &door, &mailbox, &profiles),
+                    Err(_) => {
+                        // It may take its time to close, and takes no place meanwhile of those that may come in.
+                        let exit = ConnectionLimit::acquire(&exits);
+                        drop(seat);
+                        drop((stream, exit));
+                        return;
+                    }
+                }
+                drop((stream, seat));
             });
         }
     })?;
     Ok(SocketFile(path.to_owned()))
+}
+
+/// Runs `work` with a connection on a thread that has no other open files but `kept`. Whatever its peer sent there is released by that
+/// thread, which keeps nothing of the process's where it waits for that. A thread that cannot be had drops the connection.
+fn serve_on_own_thread(stream: UnixStream, kept: RawFd, work: impl FnOnce(UnixStream) + Send + 'static) {
+    let fd = stream.as_raw_fd();
+    let (has_it, wait) = mpsc::channel();
+    let serve = move || {
+        // SAFETY: both are open until the thread says that it has them; what it uses beside them it opens by path.
+        let has_own = unsafe { process::unshare_open_files_except(&mut [fd, kept]) };
+        let _ = has_it.send(has_own);
+        // SAFETY: the number is this thread's alone: its own copy, or that which is forgotten below.
+        work(unsafe { UnixStream::from_raw_fd(fd) });
+    };
+    if std::thread::Builder::new().name("control-peer".into()).spawn(serve).is_ok()
+        && wait.recv() == Ok(false)
+    {
+        // Before Linux 5.9 there is one table for all.
+        std::mem::forget(stream);
+    }
 }
 
 /// Counts connections that are being served.
@@ -147,24 +175,28 @@ impl Drop for ConnectionPermit {
     }
 }
 
+/// The peer's pid, where it may come in; else it is told.
+fn is_accepted(stream: &UnixStream, door: &Endpoint) -> std::io::Result<i32> {
+    stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
+    stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
+    let peer = socket_peercred(stream)?;
+    if door.accepts_peer(&peer) {
+        return Ok(peer.pid.as_raw_nonzero().get());
+    }
+    let refusal = ControlResponse::Error("only the agent's own API server may ask here".into());
+    write_response(stream, &refusal)?;
+    Err(std::io::ErrorKind::PermissionDenied.into())
+}
+
 /// Answers one peer. What is only read from disk is read here, on a thread that may wait.
 fn serve(
-    stream: UnixStream,
+    stream: &UnixStream,
+    peer: i32,
     door: &Endpoint,
     mailbox: &Mailbox,
     profiles: &ProfileStore,
 ) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
-    stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
-    let peer = socket_peercred(&stream)?;
-    if !door.accepts_peer(&peer) {
-        return write_response(
-            &stream,
-            &ControlResponse::Error("only the agent's own API server may ask here".into()),
-        );
-    }
-    let peer = peer.pid.as_raw_nonzero().get();
-    let mut lines = BufReader::new(&stream);
+    let mut lines = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
         if (&mut lines).take(MAX_REQUEST).read_until(b'\n', &mut line)? == 0 {
@@ -172,7 +204,7 @@ fn serve(
         }
         if line.last() != Some(&b'\n') {
             return write_response(
-                &stream,
+                stream,
                 &ControlResponse::Error(format!("request longer than {MAX_REQUEST} bytes")),
             );
         }
@@ -193,7 +225,7 @@ fn serve(
             Ok(request) => ask_policy(mailbox, request, peer),
             Err(e) => ControlResponse::Error(format!("not a request: {e}")),
         };
-        write_response(&stream, &response)?;
+        write_response(stream, &response)?;
     }
 }
 

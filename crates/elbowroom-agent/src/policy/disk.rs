@@ -13,7 +13,6 @@ use elbowroom_client::api::{AlertView, ContainerRef, DiskGovernorStats, DisksRep
 use elbowroom_govern::GovernorMode;
 use elbowroom_govern::disk::{Cap, ContainerDiskStatus, DiskGovernor, DiskOrder};
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout};
-use elbowroom_linux::memory::MemoryActuator;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::{lease, timer};
 use elbowroom_types::alert::Alert;
@@ -321,13 +320,11 @@ impl DiskEnforcer {
 
 /// A limiter; and why it cannot limit disks here, where that is so.
 fn start_limiter(run_dir: &Path, mailbox: Mailbox) -> Result<(Limiter, Option<String>)> {
-    let root = Root::at(Path::new("/"))?;
-    let (layout, actuator) =
-        (CgroupLayout::detect(&root)?, MemoryActuator::new(CgroupLayout::detect(&root)?));
+    let layout = CgroupLayout::detect(&Root::host()?)?;
     let missing = layout.index(CgroupController::Io).is_none().then(|| {
         "no io controller: add blkio (cgroup v1) or io (cgroup.subtree_control of the root) and restart the agent".to_owned()
     });
-    Ok((Limiter::start(&run_dir.join(lease::DIR), layout, actuator, mailbox)?, missing))
+    Ok((Limiter::start(&run_dir.join(lease::DIR), mailbox)?, missing))
 }
 
 /// The limits that are there, as `io.max` spells them.

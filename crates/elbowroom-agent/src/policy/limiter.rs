@@ -5,12 +5,14 @@
 //! limits off.
 
 use super::{Mailbox, PolicyMessage};
+use anyhow::{Context, Result};
 use elbowroom_govern::disk::Cap;
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout};
 use elbowroom_linux::lease::io::IoTarget;
 use elbowroom_linux::lease::{CgroupKnob, LeaseEnding, LeaseError, Leases, io};
 use elbowroom_linux::memory::{MemoryActuator, UserLimits};
-use elbowroom_linux::{lease, timer};
+use elbowroom_linux::root::Root;
+use elbowroom_linux::{lease, process, timer};
 use elbowroom_types::id::{CgroupId, DeviceNumber};
 use elbowroom_types::io::{IoLimits, IoMax, IoWeightMechanism};
 use elbowroom_types::memory;
@@ -64,44 +66,29 @@ pub(super) struct Limiter {
 impl Limiter {
     /// Takes the leases of `dir`, putting back what was left there, and starts the thread. A process before this one may still be in a
     /// write that the kernel holds up: then orders wait until it has ended.
-    pub(super) fn start(
-        dir: &Path,
-        layout: CgroupLayout,
-        actuator: MemoryActuator,
-        mailbox: Mailbox,
-    ) -> Result<Self, LeaseError> {
-        let opened = match Leases::open(dir) {
-            Err(LeaseError::Held { pid, .. }) => {
-                tracing::warn!(
-                    pid,
-                    because = "it is in the middle of a write",
-                    "limits wait for a process to end"
-                );
-                None
-            }
-            opened => Some(opened?),
-        };
+    ///
+    /// The thread shares no open files with the others, so the lock of the leases is the thread's: it says whether a write of a limit may be
+    /// under way, also of a process that was killed and that another of its threads keeps from ending.
+    pub(super) fn start(dir: &Path, mailbox: Mailbox) -> Result<Self> {
         let dir = dir.to_owned();
         let (jobs, queue) = mpsc::channel();
+        let (opened, wait) = mpsc::sync_channel(1);
+        let run = move || {
+            // SAFETY: the thread opens by path all that it uses, but for the mailbox's descriptor, which is there as long as the mailbox.
+            unsafe { process::unshare_open_files_except(&mut [mailbox.raw_fd()]) };
+            match LimiterWorker::open(&dir, mailbox, &opened) {
+                Ok(worker) => {
+                    drop(opened);
+                    worker.run(&queue);
+                }
+                Err(error) => drop(opened.send(Err(error))),
+            }
+        };
         std::thread::Builder::new()
             .name("limiter".into())
-            .spawn(move || {
-                let leases = opened.unwrap_or_else(|| wait_for_leases(&dir));
-                let (set, protected) = (BTreeMap::new(), BTreeMap::new());
-                // What the holder before left and could not be put back.
-                let stuck = leases.held().map(|record| record.knob.clone()).collect();
-                LimiterWorker {
-                    leases,
-                    layout,
-                    mailbox,
-                    applied: set,
-                    actuator,
-                    protected,
-                    unreleased: stuck,
-                }
-                .run(&queue)
-            })
-            .expect("threads can be created at start");
+            .spawn(run)
+            .context("starting the limiter's thread")?;
+        wait.recv().unwrap_or_else(|_| Err(anyhow::anyhow!("the limiter's thread ended")))?;
         Ok(Self { jobs })
     }
 
@@ -165,6 +152,27 @@ struct LimiterWorker {
 }
 
 impl LimiterWorker {
+    /// Opens all that it needs. `opened` is told as soon as nothing can fail any more.
+    fn open(dir: &Path, mailbox: Mailbox, opened: &mpsc::SyncSender<Result<()>>) -> Result<Self> {
+        let root = Root::host()?;
+        let (layout, actuator) =
+            (CgroupLayout::detect(&root)?, MemoryActuator::new(CgroupLayout::detect(&root)?));
+        let leases = match Leases::open(dir) {
+            Err(LeaseError::Held { pid, .. }) => {
+                let because = "it is in the middle of a write";
+                tracing::warn!(pid, because, "limits wait for a process to end");
+                None
+            }
+            leases => Some(leases?),
+        };
+        let _ = opened.send(Ok(()));
+        let leases = leases.unwrap_or_else(|| wait_for_leases(dir));
+        // What the holder before left and could not be put back.
+        let unreleased = leases.held().map(|record| record.knob.clone()).collect();
+        let (applied, protected) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { leases, layout, mailbox, applied, actuator, protected, unreleased })
+    }
+
     fn run(mut self, queue: &mpsc::Receiver<LimiterJob>) {
         let mut waiting = VecDeque::new();
         loop {

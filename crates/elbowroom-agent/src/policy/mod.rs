@@ -51,9 +51,9 @@ use elbowroom_linux::timer::{Ticker, prefer_realtime};
 use elbowroom_linux::{Sensor, SensorConfig};
 use memory::MemoryEnforcer;
 use policy_loop::PolicyLoop;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::Signal;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
@@ -79,6 +79,11 @@ struct Mailbox {
 }
 
 impl Mailbox {
+    /// What a thread needs that shares no open files with the others, to send.
+    fn raw_fd(&self) -> RawFd {
+        self.wake.as_raw_fd()
+    }
+
     fn send(&self, message: PolicyMessage) {
         if self.queue.send(message).is_ok() {
             // A full counter means that the owner has not woken yet: it will find this message too.
@@ -89,6 +94,9 @@ impl Mailbox {
 
 /// Messages taken before the clock and the kernel are looked at again: whoever sends many keeps no tick from coming.
 const MESSAGES_PER_WAKEUP: usize = 256;
+
+/// How often the supervisor is to see that this process works, however long its period is.
+const HEARTBEAT_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 
 /// Runs the policy process until it is told to stop.
 pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config: AgentConfig) -> Result<()> {
@@ -122,13 +130,14 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
                 PollFd::new(&signals, PollFlags::IN),
                 PollFd::from_borrowed_fd(owner.sensor_fd(), PollFlags::IN),
             ];
-            match poll(&mut fds, None) {
+            match poll(&mut fds, Some(&HEARTBEAT_INTERVAL)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e).context("waiting for the clock, the kernel or a request"),
             }
             let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
             (ready(&fds[0]), ready(&fds[1]), ready(&fds[2]))
         };
+        owner.heartbeat();
         owner.handle_cgroup_changes();
         if ticked {
             owner.tick(ticker.wait()?);
@@ -166,9 +175,9 @@ fn open_policy_loop(
     let memory = MemoryEnforcer::open(config, disk.limiter()).context("opening the cgroup hierarchies")?;
     let alerts = AlertDispatcher::open(config, run_dir)?;
     let probes = {
-        let mailbox = mailbox.clone();
+        let (mailbox, wake) = (mailbox.clone(), mailbox.raw_fd());
         let tell = Arc::new(move |event| mailbox.send(PolicyMessage::Probe(event)));
-        ProbeRegistry::open(config.probes.clone(), &probes::socket_path(run_dir), tell)
+        ProbeRegistry::open(config.probes.clone(), &probes::socket_path(run_dir), tell, Some(wake))
     };
     let governors = (disk, memory, alerts);
     Ok(PolicyLoop::new(config.clone(), run_dir.to_owned(), sensor, publisher, mounter, governors, probes))

@@ -181,6 +181,13 @@ impl PolicyLoop {
         if self.containers.is_empty() { period.max(IDLE_PERIOD) } else { period }
     }
 
+    /// Says that this process works, once it has made its first update.
+    pub(super) fn heartbeat(&self) {
+        if self.ticks > 0 {
+            self.publisher.heartbeat();
+        }
+    }
+
     /// One period: measure, decide, publish, and the chores that are due.
     pub(super) fn tick(&mut self, missed: u64) {
         self.ticks += 1;

@@ -13,7 +13,7 @@ use elbowroom_types::probe::ProbeRecord;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -76,17 +76,26 @@ pub(crate) struct ProbeListener {
 }
 
 impl ProbeListener {
-    /// Listens on `path`, and tells what is heard.
-    pub fn start(path: &Path, tell: ProbeSink) -> io::Result<Self> {
-        let host = DatagramSocket::at_path(path)?;
+    /// Listens on `path`, and tells what is heard. `tell` may use the descriptor `kept`, and no other that is open now: the thread shares no
+    /// files with the others, so its sockets are gone with it, whatever keeps the process from ending.
+    pub fn start(path: &Path, tell: ProbeSink, kept: Option<RawFd>) -> io::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, queue) = mpsc::channel();
-        let ears = ProbeListenerThread {
-            sockets: [(None, RateLimitedSocket::new(host))].into(),
-            wake: wake.clone(),
-            queue,
+        let (bound, wait) = mpsc::sync_channel(1);
+        let (own_wake, own_path) = (wake.clone(), path.to_owned());
+        let listen = move || {
+            let mut kept = Vec::from_iter(kept.into_iter().chain([own_wake.as_raw_fd()]));
+            // SAFETY: both are open for as long as the thread has what owns them; it uses no other.
+            unsafe { process::unshare_open_files_except(&mut kept) };
+            let host = match DatagramSocket::at_path(&own_path) {
+                Ok(host) => RateLimitedSocket::new(host),
+                Err(error) => return drop(bound.send(Err(error))),
+            };
+            let _ = bound.send(Ok(()));
+            ProbeListenerThread { sockets: [(None, host)].into(), wake: own_wake, queue }.run(&*tell);
         };
-        std::thread::Builder::new().name("probe-socket".into()).spawn(move || ears.run(&*tell))?;
+        std::thread::Builder::new().name("probe-socket".into()).spawn(listen)?;
+        wait.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended")))?;
         Ok(Self { commands: orders, wake, path: path.to_owned() })
     }
 
@@ -131,19 +140,26 @@ struct RateLimitedSocket {
     socket: DatagramSocket,
     since: Instant,
     received: u32,
+    /// That its senders let nothing be read was told.
+    told: bool,
 }
 
 impl RateLimitedSocket {
     fn new(socket: DatagramSocket) -> Self {
-        Self { socket, since: Instant::now(), received: 0 }
+        Self { socket, since: Instant::now(), received: 0, told: false }
     }
 
-    /// Whether this second's share is used up.
+    /// Whether nothing is read for now: this second's share is used up, or its senders let nothing be read.
     fn is_rate_limited(&mut self, now: Instant) -> bool {
         if now.duration_since(self.since) >= Duration::from_secs(1) {
             (self.since, self.received) = (now, 0);
         }
-        self.received >= MAX_PER_SECOND
+        let is_clogged = self.socket.is_clogged();
+        if is_clogged && !std::mem::replace(&mut self.told, true) {
+            let because = "senders keep the kernel from releasing descriptors that they sent (use Linux 6.16 or newer)";
+            tracing::warn!(because, "nothing is read from a socket for probes");
+        }
+        is_clogged || self.received >= MAX_PER_SECOND
     }
 }
 

@@ -13,6 +13,7 @@ use elbowroom_types::memory::ProbeUpdate;
 use elbowroom_types::probe::{Freshness, ProbeMeter, ProbeRecord, ProbeReport};
 use elbowroom_types::unit::Micros;
 use std::collections::BTreeMap;
+use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,10 +64,11 @@ struct ProcessLocation {
 }
 
 impl ProbeRegistry {
-    /// Listens on `path`; `tell` brings what is said to [`Self::on_probe`]. Without a socket the other ways still work.
-    pub fn open(probes: Vec<ProbeSettings>, path: &Path, tell: ProbeSink) -> Self {
+    /// Listens on `path`; `tell` brings what is said to [`Self::on_probe`], over the descriptor `kept`, where
+    /// it uses one. Without a socket the other ways still work.
+    pub fn open(probes: Vec<ProbeSettings>, path: &Path, tell: ProbeSink, kept: Option<RawFd>) -> Self {
         let own = NetNamespace::own().ok();
-        let listener = ProbeListener::start(path, tell.clone())
+        let listener = ProbeListener::start(path, tell.clone(), kept)
             .inspect_err(|error| {
                 tracing::warn!(path = %path.display(), %error, "programs cannot send what they say of themselves");
             })

@@ -168,7 +168,7 @@ fn agent(probes: &[&str]) -> Agent {
     let (tell, said) = mpsc::channel();
     let probes = probes.iter().map(|line| ProbeSettings::parse(line, true).unwrap()).collect();
     let voices =
-        ProbeRegistry::open(probes, &socket_path(dir.path()), Arc::new(move |said| drop(tell.send(said))));
+        ProbeRegistry::open(probes, &socket_path(dir.path()), Arc::new(move |said| drop(tell.send(said))), None);
     Agent { voices, said, dir }
 }
 
@@ -246,7 +246,7 @@ fn the_configuration_counts_more_than_a_label_and_a_label_starts_no_program() {
     let mut agent = agent(&["kind=latency"]);
     agent.voices.add_container(CgroupId(1), "/a", &labelled("a", "file:/b"));
     assert_eq!(agent.voices.view(CgroupId(1), Micros::ZERO).unwrap().source, "socket");
-    agent.voices = ProbeRegistry::open(Vec::new(), &socket_path(agent.dir.path()), Arc::new(|_| ()));
+    agent.voices = ProbeRegistry::open(Vec::new(), &socket_path(agent.dir.path()), Arc::new(|_| ()), None);
     agent.voices.add_container(CgroupId(1), "/a", &labelled("a", "file:/b"));
     agent.voices.add_container(CgroupId(2), "/b", &labelled("b", "exec:/bin/true"));
     let view = |id| agent.voices.view(CgroupId(id), Micros::ZERO).unwrap();

@@ -5,7 +5,7 @@ use super::{HandoverState, SeccompContainer, WORKER_VERB, socket_path, wire, wor
 use anyhow::{Context, Result, bail};
 use elbowroom_linux::seccomp::{NotificationLog, SeccompListener};
 use elbowroom_linux::signal::SignalFd;
-use elbowroom_linux::{process, signal};
+use elbowroom_linux::{new_file, process, signal};
 use elbowroom_types::unit::Micros;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -72,12 +72,11 @@ pub fn main(run_dir: &Path) -> Result<()> {
 fn listen(run_dir: &Path) -> Result<UnixListener> {
     std::fs::create_dir_all(run_dir).with_context(|| format!("making {}", run_dir.display()))?;
     let path = socket_path(run_dir);
+    // Nobody but root, from the first moment on; and with descriptors, which root's runtimes bring.
+    let listen = || UnixListener::bind(&path);
     let _ = std::fs::remove_file(&path);
-    // Nobody but root, from the first moment on.
-    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
-    let listener = UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()));
-    rustix::process::umask(before);
-    listener
+    let listener = new_file::create_with_mode(Mode::from_raw_mode(0o600), None, listen);
+    listener.with_context(|| format!("listening on {}", path.display()))
 }
 
 /// Which file is at a path, where there is one: device and inode.

@@ -40,6 +40,7 @@
 pub mod abi;
 pub mod host_files;
 pub mod pages;
+pub(crate) mod policy_silence;
 pub mod publisher;
 pub mod roles;
 pub mod server;

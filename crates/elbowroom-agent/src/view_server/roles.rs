@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -64,6 +64,14 @@ impl std::fmt::Display for AgentRole {
     }
 }
 
+/// How many roles there are.
+const ROLES: libc::off_t = 4;
+
+/// Where the lock file counts the holders of a role that were given up.
+const fn count_offset(role: AgentRole) -> u64 {
+    role as u64 * size_of::<u32>() as u64
+}
+
 /// The lock file, open.
 #[derive(Debug)]
 pub struct RoleLock {
@@ -95,21 +103,21 @@ impl RoleLock {
 
     /// Takes a role for this process, for as long as it lives. False when another process has it.
     pub fn acquire(&self, role: AgentRole) -> bool {
-        let lock = record_lock(libc::F_WRLCK, role);
+        let lock = self.record_lock(libc::F_WRLCK, role);
         // SAFETY: the descriptor is open for as long as `self`, and F_SETLK reads one `struct flock`, which `lock` is.
         unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLK, &raw const lock) == 0 }
     }
 
     /// Gives a role back.
     pub fn release(&self, role: AgentRole) {
-        let lock = record_lock(libc::F_UNLCK, role);
+        let lock = self.record_lock(libc::F_UNLCK, role);
         // SAFETY: as in `take`. Unlocking a lock one has, or has not, does not fail.
         unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLK, &raw const lock) };
     }
 
     /// The other process that has a role. `None` also where this process has it itself.
     pub fn holder(&self, role: AgentRole) -> Option<Pid> {
-        let mut lock = record_lock(libc::F_WRLCK, role);
+        let mut lock = self.record_lock(libc::F_WRLCK, role);
         // SAFETY: the descriptor is open for as long as `self`, and F_GETLK writes one `struct flock`, which `lock` is.
         let answered = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_GETLK, &raw mut lock) == 0 };
         let held = answered && lock.l_type != libc::F_UNLCK as libc::c_short;
@@ -125,6 +133,31 @@ impl RoleLock {
         (self.holder(role) == Some(pid)).then_some((pid, pidfd))
     }
 
+    /// Frees the role of a process that was killed and does not end. It must have been: no program of it may run any more.
+    pub(crate) fn abandon(&self, role: AgentRole) {
+        let next = self.abandoned(role) + 1;
+        if let Err(error) = self.file.write_all_at(&next.to_ne_bytes(), count_offset(role)) {
+            tracing::error!(%role, %error, "the role of a dead process cannot be freed");
+        }
+    }
+
+    /// How many holders of a role were given up.
+    fn abandoned(&self, role: AgentRole) -> u32 {
+        let mut count = [0; 4];
+        // Shorter: none was.
+        self.file.read_exact_at(&mut count, count_offset(role)).map_or(0, |()| u32::from_ne_bytes(count))
+    }
+
+    fn record_lock(&self, kind: libc::c_int, role: AgentRole) -> libc::flock {
+        libc::flock {
+            l_type: kind as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: libc::off_t::from(self.abandoned(role)) * ROLES + role as libc::off_t,
+            l_len: 1,
+            l_pid: 0,
+        }
+    }
+
     /// Whether the file still is what its path names: it was not removed by an agent that stopped meanwhile.
     pub(crate) fn is_same_file(&self, run_dir: &Path) -> bool {
         let at_path = std::fs::symlink_metadata(run_dir.join(LOCK_FILE));
@@ -132,16 +165,6 @@ impl RoleLock {
             (Ok(path), Ok(open)) => (path.dev(), path.ino()) == (open.dev(), open.ino()),
             _ => false,
         }
-    }
-}
-
-fn record_lock(kind: libc::c_int, role: AgentRole) -> libc::flock {
-    libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: role as libc::off_t,
-        l_len: 1,
-        l_pid: 0,
     }
 }
 
@@ -263,6 +286,17 @@ impl Handover {
         match role {
             AgentRole::Api => RoleLock::open_api(&self.options.run_dir).ok()?.watch(role),
             AgentRole::Supervisor | AgentRole::Server | AgentRole::Policy => self.role_lock.watch(role),
+        }
+    }
+
+    /// As [`RoleLock::abandon`], for any role.
+    pub(crate) fn abandon(&self, role: AgentRole) {
+        match role {
+            AgentRole::Api => match RoleLock::open_api(&self.options.run_dir) {
+                Ok(lock) => lock.abandon(role),
+                Err(error) => tracing::error!(%error, "the role of a dead API server cannot be freed"),
+            },
+            AgentRole::Supervisor | AgentRole::Server | AgentRole::Policy => self.role_lock.abandon(role),
         }
     }
 
@@ -425,5 +459,37 @@ impl Backoff {
         };
         self.failures += 1;
         wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_linux::process;
+
+    #[test]
+    fn a_role_that_was_given_up_is_free_though_its_holder_keeps_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let ours = RoleLock::open(dir.path()).unwrap();
+        // A thread that shares no files is another process to the kernel's locks.
+        let in_another = |work: fn(&RoleLock) -> bool| {
+            let path = dir.path().to_owned();
+            // SAFETY: the thread opens by path all that it uses.
+            let alone = move || {
+                unsafe { process::unshare_open_files() };
+                work(&RoleLock::open(&path).unwrap())
+            };
+            std::thread::spawn(alone).join().unwrap()
+        };
+        assert!(ours.acquire(AgentRole::Policy) && ours.acquire(AgentRole::Server));
+        assert!(!in_another(|lock| lock.acquire(AgentRole::Policy)));
+        ours.abandon(AgentRole::Policy);
+        assert!(in_another(
+            |lock| lock.holder(AgentRole::Policy).is_none() && lock.acquire(AgentRole::Policy)
+        ));
+        // The other roles are as they were.
+        assert!(!in_another(|lock| lock.acquire(AgentRole::Server)));
+        ours.abandon(AgentRole::Policy);
+        assert!(ours.acquire(AgentRole::Policy) && !in_another(|lock| lock.acquire(AgentRole::Policy)));
     }
 }

@@ -232,7 +232,7 @@ impl Slots {
     }
 
     /// How often it has said so.
-    pub(super) fn heartbeats(&self) -> u64 {
+    pub(crate) fn heartbeats(&self) -> u64 {
         self.words[head::HEARTBEAT].load(Ordering::Relaxed)
     }
 

@@ -9,11 +9,13 @@ use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Versions are milliseconds of the boot clock modulo this, so that they grow also across policy processes.
 pub const VERSIONS: u64 = 100_000;
+/// As the real one's, so that the supervisor does not take it for hung.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// Where commands are taken: a line each, an answer each.
 pub const SOCKET: &str = "rig.sock";
 
@@ -75,9 +77,13 @@ pub fn main(containers: usize, hz: u64) -> anyhow::Result<()> {
     let mut next = Instant::now();
     let mut turn = 0;
     loop {
+        publisher.heartbeat();
         if hz == 0 {
-            let (line, answer) = inbox.recv()?;
-            let _ = answer.send(command(&mut publisher, &mut slots, &line));
+            match inbox.recv_timeout(HEARTBEAT_INTERVAL) {
+                Ok((line, answer)) => _ = answer.send(command(&mut publisher, &mut slots, &line)),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(error) => return Err(error.into()),
+            }
             continue;
         }
         while let Ok((line, answer)) = inbox.try_recv() {

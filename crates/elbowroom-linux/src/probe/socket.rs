@@ -1,17 +1,27 @@
 //! Datagrams with the kernel's word on who sent them (`SO_PASSCRED`, unix(7)).
 
+use crate::{process, unix_socket};
 use libc::{c_int, c_void, socklen_t};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::cell::UnsafeCell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Name of the socket in a container's own network namespace, in the abstract namespace that unix sockets have in each: it
 /// needs no file in the container, and is gone with us.
 pub(crate) const ABSTRACT_NAME: &str = "elbowroom";
+
+/// Threads of one socket that may wait, each at a message whose descriptors its sender does not let go. Then nothing more is received.
+const MAX_DISCARDS: usize = 8;
+/// How long a thread may take to take a message out of the queue.
+const TAKE_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A record's longest bytes, and one more to see that it is too long.
 const DATAGRAM_BUFFER_BYTES: usize = elbowroom_types::probe::MAX_RECORD_LEN + 1;
@@ -19,7 +29,12 @@ const DATAGRAM_BUFFER_BYTES: usize = elbowroom_types::probe::MAX_RECORD_LEN + 1;
 /// A socket that applications send records to.
 #[derive(Debug)]
 pub struct DatagramSocket {
-    fd: OwnedFd,
+    /// There until it is dropped.
+    fd: Option<OwnedFd>,
+    /// The kernel lets nobody send descriptors.
+    refuses_descriptors: bool,
+    /// Threads that took messages with descriptors and are not back.
+    discards: Vec<Discard>,
 }
 
 /// One datagram.
@@ -31,6 +46,8 @@ pub struct Datagram {
     pub pid: Option<i32>,
     /// Where an answer can go, if the sender has an address.
     sender_address: Option<SenderAddress>,
+    /// Descriptors lie beside it.
+    has_descriptors: bool,
 }
 
 /// The address of a sender.
@@ -44,12 +61,9 @@ impl DatagramSocket {
     /// Listens on a path, where everybody may send; a file that is there is replaced.
     ///
     /// # Errors
-    /// As socket(2), bind(2), chmod(2).
+    /// As socket(2), bind(2), unshare(2).
     pub fn at_path(path: &Path) -> io::Result<Self> {
-        let _ = std::fs::remove_file(path);
-        let socket = Self::bound(&SocketAddrUnix::new(path)?)?;
-        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
-        Ok(socket)
+        Self::bound(|socket| unix_socket::bind(socket, path, 0o666, None))
     }
 
     /// Listens on [`ABSTRACT_NAME`] in the network namespace that this thread is in.
@@ -57,47 +71,53 @@ impl DatagramSocket {
     /// # Errors
     /// As socket(2), bind(2); `EADDRINUSE` where somebody else listens there.
     pub fn at_abstract() -> io::Result<Self> {
-        Self::bound(&SocketAddrUnix::new_abstract_name(ABSTRACT_NAME.as_bytes())?)
+        let address = SocketAddrUnix::new_abstract_name(ABSTRACT_NAME.as_bytes())?;
+        Self::bound(|socket| Ok(rustix::net::bind(socket, &address)?))
     }
 
-    fn bound(address: &SocketAddrUnix) -> io::Result<Self> {
+    fn bound(bind: impl FnOnce(&OwnedFd) -> io::Result<()>) -> io::Result<Self> {
         let fd = datagram_socket(SocketFlags::NONBLOCK)?;
         rustix::net::sockopt::set_socket_passcred(&fd, true)?;
-        rustix::net::bind(&fd, address)?;
-        Ok(Self { fd })
+        let refuses_descriptors = unix_socket::refuse_descriptors(&fd);
+        bind(&fd)?;
+        Ok(Self { fd: Some(fd), refuses_descriptors, discards: Vec::new() })
     }
 
-    /// The next datagram; `None` when there is none now.
+    fn raw(&self) -> c_int {
+        self.as_fd().as_raw_fd()
+    }
+
+    /// The next datagram; `None` when there is none now. Descriptors that lie beside it are never this process's, and are released by a
+    /// thread that nothing waits for.
     ///
     /// # Errors
-    /// As recvmsg(2).
-    pub fn receive(&self) -> io::Result<Option<Datagram>> {
-        let mut bytes = vec![0u8; DATAGRAM_BUFFER_BYTES];
-        let mut control = ControlBuffer { space: [0; 64] };
-        // SAFETY: a sockaddr_un and a msghdr are plain numbers and pointers, for which zero is a value.
-        let (mut from, mut message): (libc::sockaddr_un, libc::msghdr) =
-            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast::<c_void>(), iov_len: bytes.len() };
-        message.msg_name = (&raw mut from).cast::<c_void>();
-        message.msg_namelen = size_of::<libc::sockaddr_un>() as socklen_t;
-        message.msg_iov = &raw mut iov;
-        message.msg_iovlen = 1;
-        message.msg_control = control.space.as_mut_ptr().cast::<c_void>();
-        message.msg_controllen = control.space.len() as _;
-        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        // SAFETY: every pointer in the message is to a live buffer of the length that stands beside it.
-        let got = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, flags) };
-        let Ok(got) = usize::try_from(got) else {
-            return match Errno::from_io_error(&io::Error::last_os_error()) {
-                Some(Errno::AGAIN | Errno::INTR) | None => Ok(None),
-                Some(errno) => Err(errno.into()),
-            };
-        };
-        bytes.truncate(got);
-        // An unbound sender has a family and nothing after it.
-        let named = message.msg_namelen as usize > size_of::<libc::sa_family_t>();
-        let from = named.then_some(SenderAddress { storage: from, length: message.msg_namelen });
-        Ok(Some(Datagram { bytes, pid: sender_pid(&message), sender_address: from }))
+    /// As recvmsg(2), clone(2).
+    pub fn receive(&mut self) -> io::Result<Option<Datagram>> {
+        if self.refuses_descriptors {
+            return read(self.raw(), 0);
+        }
+        // Until a message is taken, it is the next.
+        if self.discards.last().is_some_and(|last| !last.wait_until_taken()) {
+            return Ok(None);
+        }
+        // Looking at a message takes no reference away, so it releases nothing.
+        let Some(datagram) = read(self.raw(), libc::MSG_PEEK)? else { return Ok(None) };
+        if !datagram.has_descriptors {
+            return read(self.raw(), 0);
+        }
+        if self.is_clogged() {
+            return Ok(None);
+        }
+        let discard = Discard::start(self.as_fd())?;
+        let is_taken = discard.wait_until_taken();
+        self.discards.push(discard);
+        Ok(is_taken.then_some(datagram))
+    }
+
+    /// Whether nothing is received for now: the next message has descriptors, and too many threads are not back from releasing others.
+    pub fn is_clogged(&mut self) -> bool {
+        self.discards.retain(|discard| !discard.thread.is_finished());
+        self.discards.len() >= MAX_DISCARDS
     }
 
     /// Answers the sender of a datagram, if it has an address and room; nobody waits.
@@ -105,7 +125,7 @@ impl DatagramSocket {
         // SAFETY: text and address are live for the call, with their lengths; the address is one that recvmsg gave.
         let _ = unsafe {
             libc::sendto(
-                self.fd.as_raw_fd(),
+                self.raw(),
                 text.as_ptr().cast::<c_void>(),
                 text.len(),
                 libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
@@ -125,41 +145,144 @@ impl Datagram {
 
 impl AsFd for DatagramSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.fd.as_ref().expect("it is there until this is dropped").as_fd()
     }
 }
+
+impl Drop for DatagramSocket {
+    /// Descriptors in its queue are released by a thread that nothing waits for, as that thread's copy is the last one.
+    fn drop(&mut self) {
+        if self.refuses_descriptors {
+            return;
+        }
+        let (closed, go_on) = mpsc::channel::<()>();
+        if on_own_copy(self.as_fd(), move |_| _ = go_on.recv()).is_ok() {
+            self.fd = None;
+            drop(closed);
+        }
+    }
+}
+
+/// A thread that takes one message with descriptors, and releases them on its way back from the kernel.
+#[derive(Debug)]
+struct Discard {
+    thread: JoinHandle<()>,
+    message: Arc<DiscardedMessage>,
+}
+
+/// Where the kernel says that it has taken a message: in `msg_flags`, before the thread releases anything (`____sys_recvmsg`, and then
+/// `exit_to_user_mode_loop`, in which files are released).
+#[derive(Debug)]
+struct DiscardedMessage(UnsafeCell<libc::msghdr>);
+
+// SAFETY: the kernel, for one thread, writes to it; the others only read `msg_flags`, atomically. Its pointers are null.
+unsafe impl Send for DiscardedMessage {}
+// SAFETY: as above.
+unsafe impl Sync for DiscardedMessage {}
+
+impl DiscardedMessage {
+    fn is_taken(&self) -> bool {
+        // SAFETY: the field is an aligned int, for as long as `self` lives.
+        unsafe { AtomicI32::from_ptr(&raw mut (*self.0.get()).msg_flags) }.load(Ordering::Acquire) != 0
+    }
+}
+
+impl Discard {
+    fn start(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        // SAFETY: a msghdr is plain numbers and pointers, for which zero is a value: no room for anything.
+        let message = Arc::new(DiscardedMessage(UnsafeCell::new(unsafe { std::mem::zeroed() })));
+        let shared = message.clone();
+        let thread = on_own_copy(socket, move |fd| {
+            // SAFETY: the header is alive, and has room for nothing. That it had none is in its flags.
+            unsafe { libc::recvmsg(fd, shared.0.get(), libc::MSG_DONTWAIT) };
+        })?;
+        Ok(Self { thread, message })
+    }
+
+    /// Whether the message is in the queue no longer.
+    fn is_taken(&self) -> bool {
+        self.message.is_taken() || self.thread.is_finished()
+    }
+
+    /// The same, once there was time for it, which is some microseconds.
+    fn wait_until_taken(&self) -> bool {
+        let until = Instant::now() + TAKE_TIMEOUT;
+        while !self.is_taken() && Instant::now() < until {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        self.is_taken()
+    }
+}
+
+/// Runs `work` with a descriptor of `socket` on a thread that has no other file of this process. Returns once the thread has it.
+fn on_own_copy(
+    socket: BorrowedFd<'_>,
+    work: impl FnOnce(c_int) + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let fd = socket.as_raw_fd();
+    let (has_it, wait) = mpsc::channel::<()>();
+    let thread = std::thread::Builder::new().name("discard".into()).spawn(move || {
+        // SAFETY: the socket is open until the thread says that it has it. It uses no other file.
+        unsafe { process::unshare_open_files_except(&mut [fd]) };
+        drop(has_it);
+        work(fd);
+    })?;
+    let _ = wait.recv();
+    Ok(thread)
+}
+
+/// Takes the next datagram, or looks at it (`MSG_PEEK`).
+fn read(socket: c_int, flags: c_int) -> io::Result<Option<Datagram>> {
+    let mut bytes = vec![0u8; DATAGRAM_BUFFER_BYTES];
+    let mut control = ControlBuffer { space: [0; CREDENTIALS_BYTES] };
+    // SAFETY: a sockaddr_un and a msghdr are plain numbers and pointers, for which zero is a value.
+    let (mut from, mut message): (libc::sockaddr_un, libc::msghdr) =
+        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast::<c_void>(), iov_len: bytes.len() };
+    message.msg_name = (&raw mut from).cast::<c_void>();
+    message.msg_namelen = size_of::<libc::sockaddr_un>() as socklen_t;
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.space.as_mut_ptr().cast::<c_void>();
+    message.msg_controllen = control.space.len() as _;
+    // SAFETY: every pointer in the message is to a live buffer of the length that stands beside it.
+    let got = unsafe { libc::recvmsg(socket, &raw mut message, flags | libc::MSG_DONTWAIT) };
+    let Ok(got) = usize::try_from(got) else {
+        return match Errno::from_io_error(&io::Error::last_os_error()) {
+            Some(Errno::AGAIN | Errno::INTR) | None => Ok(None),
+            Some(errno) => Err(errno.into()),
+        };
+    };
+    bytes.truncate(got);
+    // An unbound sender has a family and nothing after it.
+    let named = message.msg_namelen as usize > size_of::<libc::sa_family_t>();
+    let sender_address = named.then_some(SenderAddress { storage: from, length: message.msg_namelen });
+    let has_descriptors = message.msg_flags & libc::MSG_CTRUNC != 0;
+    Ok(Some(Datagram { bytes, pid: sender_pid(&message), sender_address, has_descriptors }))
+}
+
+/// Room for credentials, which come first, and for nothing after them: the kernel gives this process no descriptor, and says so.
+const CREDENTIALS_BYTES: usize = {
+    // SAFETY: the macro computes with numbers.
+    (unsafe { libc::CMSG_SPACE(size_of::<libc::ucred>() as libc::c_uint) }) as usize
+};
 
 /// Room for control messages, aligned as they must be.
 #[repr(align(8))]
 struct ControlBuffer {
-    space: [u8; 64],
+    space: [u8; CREDENTIALS_BYTES],
 }
 
 /// The pid in the credentials of a message. The kernel gives 0 for a process that has no number in our pid namespace.
 fn sender_pid(message: &libc::msghdr) -> Option<i32> {
-    let mut pid = None;
-    // SAFETY: the message is as recvmsg left it: the control messages within its control buffer are well formed, the macros
-    // stay within it, descriptors that were sent along are ours to close, and data is read unaligned.
+    // SAFETY: the message is as recvmsg left it: what is in its control buffer is well formed, and data is read unaligned.
     unsafe {
-        let mut header = libc::CMSG_FIRSTHDR(message);
-        while !header.is_null() {
-            let data = libc::CMSG_DATA(header);
-            match ((*header).cmsg_level, (*header).cmsg_type) {
-                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => {
-                    pid = Some(data.cast::<libc::ucred>().read_unaligned().pid).filter(|pid| *pid > 0);
-                }
-                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
-                    let length = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
-                    for at in 0..length / size_of::<c_int>() {
-                        libc::close(data.cast::<c_int>().add(at).read_unaligned());
-                    }
-                }
-                _ => {}
-            }
-            header = libc::CMSG_NXTHDR(message, header);
-        }
+        let header = libc::CMSG_FIRSTHDR(message);
+        let is_credentials = !header.is_null()
+            && ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS);
+        let pid = is_credentials.then(|| libc::CMSG_DATA(header).cast::<libc::ucred>().read_unaligned().pid);
+        pid.filter(|pid| *pid > 0)
     }
-    pid
 }
 
 fn datagram_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
@@ -200,7 +323,7 @@ mod tests {
     fn a_datagram_names_the_process_that_sent_it_and_can_be_answered() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("probe.sock");
-        let socket = DatagramSocket::at_path(&path).unwrap();
+        let mut socket = DatagramSocket::at_path(&path).unwrap();
         assert!(socket.receive().unwrap().is_none());
         let sender = std::thread::spawn(move || send(Some(&path), b"served=1", Duration::from_secs(20)));
         let mut fds = [PollFd::new(&socket, PollFlags::IN)];
@@ -214,33 +337,121 @@ mod tests {
         assert_eq!(sender.join().unwrap().unwrap(), "no");
     }
 
+    /// Connected to `path`.
+    fn peer(path: &Path) -> OwnedFd {
+        let peer = datagram_socket(SocketFlags::empty()).unwrap();
+        rustix::net::connect(&peer, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        peer
+    }
+
+    /// Sends `bytes`, with `fd` beside them.
+    fn send_with(peer: &OwnedFd, bytes: &[u8], fd: BorrowedFd<'_>) -> Result<usize, Errno> {
+        let fds = [fd];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+        control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds));
+        rustix::net::sendmsg(peer, &[io::IoSlice::new(bytes)], &mut control, rustix::net::SendFlags::empty())
+    }
+
+    /// As on a kernel that cannot refuse descriptors.
+    fn at_path_of_old(path: &Path) -> DatagramSocket {
+        let mut socket = DatagramSocket::at_path(path).unwrap();
+        unix_socket::set_passrights(&socket, true);
+        socket.refuses_descriptors = false;
+        socket
+    }
+
+    /// Whether no writer of a pipe is left anywhere: only then does it end.
+    fn ends(reader: &OwnedFd) -> bool {
+        let mut fds = [PollFd::new(reader, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })).unwrap() == 1
+    }
+
+    /// A TCP connection whose other end takes nothing, so that whoever releases it last waits for `SO_LINGER`.
+    fn lingering() -> (std::net::TcpStream, std::net::TcpListener) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut stream, &[0; 1 << 16]).is_ok() {}
+        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::from_secs(3_600))).unwrap();
+        (stream, listener)
+    }
+
+    #[test]
+    fn descriptors_are_refused_where_the_kernel_can() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("probe.sock");
+        let mut socket = DatagramSocket::at_path(&path).unwrap();
+        if !socket.refuses_descriptors {
+            eprintln!("skipped: needs SO_PASSRIGHTS (Linux 6.16)");
+            return;
+        }
+        assert_eq!(send_with(&peer(&path), b"served=1", socket.as_fd()), Err(Errno::PERM));
+        assert!(socket.receive().unwrap().is_none());
+    }
+
     #[test]
     fn descriptors_that_are_sent_along_are_not_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("probe.sock");
-        let socket = DatagramSocket::at_path(&path).unwrap();
-        let peer = datagram_socket(SocketFlags::empty()).unwrap();
-        rustix::net::connect(&peer, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        let mut socket = at_path_of_old(&path);
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        let fds = [writer.as_fd()];
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
-        control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds));
-        let data = [io::IoSlice::new(b"served=1")];
-        rustix::net::sendmsg(&peer, &data, &mut control, rustix::net::SendFlags::empty()).unwrap();
+        send_with(&peer(&path), b"served=1", writer.as_fd()).unwrap();
         drop(writer);
         let datagram = socket.receive().unwrap().unwrap();
+        assert_eq!(datagram.bytes, b"served=1");
         assert!(datagram.pid.is_some() && datagram.sender_address().is_none());
-        // Only when no writer is left anywhere does a pipe end.
-        let mut fds = [PollFd::new(&reader, PollFlags::IN)];
-        assert_eq!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap(), 1);
+        assert!(ends(&reader));
+        // Those that are never received go with the socket.
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        send_with(&peer(&path), b"served=2", writer.as_fd()).unwrap();
+        drop((writer, socket));
+        assert!(ends(&reader));
+    }
+
+    #[test]
+    fn a_descriptor_that_takes_its_time_keeps_nobody_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("probe.sock");
+        let mut socket = at_path_of_old(&path);
+        let peer = peer(&path);
+        let mut listeners = Vec::new();
+        let mut send_lingering = || {
+            let (stream, listener) = lingering();
+            send_with(&peer, b"red", stream.as_fd()).unwrap();
+            // Its copy is not the last one.
+            drop(stream);
+            listeners.push(listener);
+        };
+        let began = Instant::now();
+        for n in 0..MAX_DISCARDS {
+            send_lingering();
+            rustix::net::send(&peer, b"served=1", rustix::net::SendFlags::empty()).unwrap();
+            let mut next = || loop {
+                if let Some(datagram) = socket.receive().unwrap() {
+                    return datagram.bytes;
+                }
+                assert!(
+                    began.elapsed() < Duration::from_secs(60),
+                    "message {n} keeps those after it waiting"
+                );
+            };
+            assert_eq!([next(), next()], [b"red".to_vec(), b"served=1".to_vec()]);
+        }
+        // Now as many threads wait as may.
+        assert!(socket.is_clogged());
+        send_lingering();
+        assert!(socket.receive().unwrap().is_none());
+        drop(socket);
+        // Whoever lets a connection go lets its thread go.
+        drop(listeners);
     }
 
     #[test]
     fn a_datagram_that_is_too_long_is_seen_to_be() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("probe.sock");
-        let socket = DatagramSocket::at_path(&path).unwrap();
+        let mut socket = DatagramSocket::at_path(&path).unwrap();
         let peer = datagram_socket(SocketFlags::empty()).unwrap();
         rustix::net::connect(&peer, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         rustix::net::send(&peer, &[b'x'; 2 * DATAGRAM_BUFFER_BYTES], rustix::net::SendFlags::empty())

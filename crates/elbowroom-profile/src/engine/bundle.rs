@@ -29,7 +29,9 @@ pub(super) fn root(dir: &Path) -> Result<PathBuf, EngineError> {
         fs::create_dir_all(&path).map_err(file_error("making", &path))?;
     }
     let tmp = root.join("tmp");
-    fs::set_permissions(&tmp, fs::Permissions::from_mode(0o1777)).map_err(file_error("opening up", &tmp))?;
+    let opened_up =
+        fs::File::open(&tmp).and_then(|dir| dir.set_permissions(fs::Permissions::from_mode(0o1777)));
+    opened_up.map_err(file_error("opening up", &tmp))?;
     for name in LINKS {
         let path = root.join(name);
         match symlink(format!("usr/{name}"), &path) {

@@ -1,0 +1,258 @@
+"""Descriptors that take their time to be released, sent to every socket of the agent; and policy processes that hang or cannot die.
+
+Where the kernel can refuse descriptors (Linux 6.16) nothing arrives. What must hold is the same on older ones: neighbours are heard, the
+policy process answers and is replaced, and the agent stops."""
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from kit import cgroup
+from kit.process import Process, state, stat_fields
+from kit.slow import SlowWay
+from kit.wait import PATIENCE, eventually
+
+PYTHON = "/usr/bin/python3"
+PROGRAM = Path(__file__).with_name("programs") / "descriptors.py"
+MIB = 1 << 20
+# Beside what is dead, it is: killed within moments, seen to be dead, and another is started.
+REPLACED_WITHIN = 2
+SO_PASSRIGHTS = 83
+SOCKETS = ["probe.sock", "feed.sock", "api.sock", "agent.sock"]
+SEND = "import socket; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.connect({address!r}); s.send({record!r})"
+
+
+def refuses_descriptors():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+        try:
+            one.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+        except OSError:
+            return False
+    return True
+
+
+def served(agent, container, number):
+    """Waits until the agent has heard from a container what it says now."""
+    container.run(agent.binary, "--run-dir", agent.run_dir, "probe", "send", f"served={number}")
+
+    def heard():
+        probe = agent.find(container)["probe"]
+        return probe and probe["freshness"] == "fresh" and probe["report"]["served"] == number
+
+    eventually(heard)
+
+
+def replaced(agent, victim, within=REPLACED_WITHIN):
+    """Waits for another policy process that answers; the time since `victim` was killed or stopped counts."""
+
+    def answers():
+        status = agent.status()
+        return status and status["pids"]["policy"] not in (0, victim.pid) and agent.list() is not None
+
+    eventually(answers, within)
+    agent.remember()
+
+
+def policy_of(agent):
+    agent.remember()
+    return Process(agent.status()["pids"]["policy"])
+
+
+def kill_policy(agent):
+    victim = policy_of(agent)
+    os.kill(victim.pid, signal.SIGKILL)
+    replaced(agent, victim)
+    return victim
+
+
+@pytest.fixture
+def place():
+    """What a FUSE server of an ordinary user needs."""
+    place = Path(tempfile.mkdtemp(prefix="elbowroom-test-hostile-"))
+    place.chmod(0o755)
+    (place / "mnt").mkdir()
+    os.mknod(place / "fuse", 0o666 | stat.S_IFCHR, os.makedev(10, 229))
+    (place / "fuse").chmod(0o666)
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def hostile():
+    """Runs descriptors.py: what it says of each socket. It goes with the test, and then nothing hangs any more."""
+    made = []
+
+    def run(words, paths, **options):
+        process = subprocess.Popen(
+            [*words, *paths], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+        )
+        made.append(process)
+        line = process.stdout.readline()
+        assert line, process.communicate(timeout=20)[1]
+        return json.loads(line)
+
+    yield run
+    for process in made:
+        process.kill()
+        process.communicate(timeout=20 * PATIENCE)
+
+
+def test_an_ordinary_user_who_sends_descriptors_holds_up_no_neighbour(agent, start, new_agent, place, hostile):
+    good = start("--memory", "256MiB")
+    agent.attached(good)
+    served(agent, good, 1)
+    eventually(lambda: all((agent.run_dir / name).exists() for name in SOCKETS))
+    nobody = pwd.getpwnam("nobody")
+    # As where a socket is mounted into a container: whatever the modes of the directories are.
+    doors = [os.open(agent.run_dir / name, os.O_PATH) for name in SOCKETS]
+    try:
+        said = hostile(
+            [PYTHON, PROGRAM, place], [f"/proc/self/fd/{fd}" for fd in doors], pass_fds=doors,
+            user=nobody.pw_uid, group=nobody.pw_gid, extra_groups=[],
+        )  # fmt: skip
+    finally:
+        for fd in doors:
+            os.close(fd)
+    said = dict(zip(SOCKETS, said.values()))
+    assert said["agent.sock"] == said["api.sock"] == ["EACCES", "EACCES"]
+    expect = ["EPERM"] * 2 if refuses_descriptors() else ["sent"] * 2
+    assert said["probe.sock"] == expect and said["feed.sock"] == expect
+
+    for number in (2, 3):
+        served(agent, good, number)
+    cgroup.limit_memory(agent.attached(good)["path"], 300 * MIB)
+    eventually(lambda: good.mem_total() == 300 * MIB)
+    eventually(lambda: agent.json("status"))
+    kill_policy(agent)
+    served(agent, good, 4)
+    assert agent.stop() == 0
+    second = new_agent().start()
+    second.attached(good)
+    served(second, good, 5)
+    assert second.stop() == 0
+
+
+def test_a_container_that_sends_descriptors_holds_up_no_neighbour(agent, docker, start, hostile):
+    good = start("--memory", "256MiB")
+    bad = docker.run("--cap-drop", "ALL", "--user", "1000", name="elbowroom-test-hostile")
+    agent.attached(bad), agent.attached(good)
+    # In its own network it speaks to a socket of its own, once that is there.
+    eventually(lambda: bad.run(PYTHON, "-c", SEND.format(address="\0elbowroom", record=b"served=1")) == "")
+    enter = ["nsenter", "--target", bad.pid, "--net", "setpriv", "--reuid=1000", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
+    said = hostile([str(word) for word in [*enter, PYTHON, PROGRAM, ""]], ["@elbowroom"])
+    assert said == {"@elbowroom": ["EPERM" if refuses_descriptors() else "sent"]}
+    for number in (1, 2):
+        served(agent, good, number)
+    kill_policy(agent)
+    served(agent, good, 3)
+
+
+def waiting_threads(pid):
+    """How many threads of a process wait in the kernel and hear no signal."""
+    fields = [stat_fields(f"{pid}/task/{task}") for task in os.listdir(f"/proc/{pid}/task")]
+    return sum(1 for field in fields if field and field[0] == "D")
+
+
+def test_a_policy_process_that_cannot_die_is_replaced(new_agent, start, tmp_path):
+    """A thread of it, which has all its files open, waits for a container's file system: also for good it is nobody's policy any more."""
+    way = SlowWay(tmp_path / "slow")
+    try:
+        agent = new_agent(f'[[probes]]\ncontainer = "elbowroom-test-live-*"\nfile = "{way.path}/x"\nevery = "100ms"\n').start()
+        container = start("--memory", "256MiB")
+        agent.attached(container)
+        way.hang()
+        first = policy_of(agent)
+        eventually(lambda: way.asked.is_set() and waiting_threads(first.pid))
+        kill_policy(agent)
+        assert waiting_threads(first.pid), "it was to wait for longer than this test"
+        for limit in (300, 310):
+            cgroup.limit_memory(agent.attached(container)["path"], limit * MIB)
+            eventually(lambda: container.mem_total() == limit * MIB)
+        # The next one waits there too, and so does the one after.
+        second = policy_of(agent)
+        eventually(lambda: waiting_threads(second.pid))
+        kill_policy(agent)
+        assert agent.stop() == 0
+        again = new_agent().start()
+        again.attached(container)
+        assert container.mem_total() == 310 * MIB
+        assert again.stop() == 0
+        assert waiting_threads(first.pid) and waiting_threads(second.pid)
+    finally:
+        way.release()
+        way.close()
+    eventually(lambda: not Path(f"/proc/{first.pid}").exists() and not Path(f"/proc/{second.pid}").exists())
+
+
+def test_after_all_were_killed_and_one_cannot_die_an_agent_starts(new_agent, start, tmp_path):
+    way = SlowWay(tmp_path / "slow")
+    try:
+        agent = new_agent(f'[[probes]]\ncontainer = "elbowroom-test-live-*"\nfile = "{way.path}/x"\nevery = "100ms"\n').start()
+        container = start("--memory", "256MiB")
+        agent.attached(container)
+        way.hang()
+        stuck = policy_of(agent)
+        eventually(lambda: way.asked.is_set() and waiting_threads(stuck.pid))
+        parts = [Process(pid) for pid in agent.status()["pids"].values()]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for part in parts:
+                os.kill(part.pid, number)
+        agent.supervisor.wait(10)
+        agent.supervisor = None
+        assert waiting_threads(stuck.pid)
+        again = new_agent().start()
+        again.attached(container)
+        assert container.mem_total() == 256 * MIB
+        assert again.stop() == 0
+    finally:
+        way.release()
+        way.close()
+
+
+@pytest.mark.native
+def test_a_policy_process_that_stands_still_is_replaced(agent, start):
+    container = start("--memory", "256MiB")
+    agent.attached(container)
+    victim = policy_of(agent)
+    os.kill(victim.pid, signal.SIGSTOP)
+    replaced(agent, victim)
+    assert not victim.alive()
+    cgroup.limit_memory(agent.attached(container)["path"], 300 * MIB)
+    eventually(lambda: container.mem_total() == 300 * MIB)
+
+
+def test_a_policy_process_that_stands_still_before_it_works_is_replaced(agent):
+    victim = policy_of(agent)
+    os.kill(victim.pid, signal.SIGKILL)
+    supervisor = agent.supervisor.pid
+
+    def child():
+        for other in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split():
+            words = Path(f"/proc/{other}/cmdline").read_bytes().split(b"\0")
+            if int(other) != victim.pid and b"policy" in words[:2]:
+                return Process(int(other))
+
+    young = eventually(child, every=0)
+    os.kill(young.pid, signal.SIGSTOP)
+    eventually(lambda: state(young.pid) == "T")
+    replaced(agent, young, within=20)
+
+
+def test_sockets_are_born_with_their_modes(new_agent):
+    agent = new_agent(prefix=["sh", "-c", 'umask 0; exec "$@"', "sh"]).start()
+    eventually(lambda: all((agent.run_dir / name).exists() for name in SOCKETS))
+    seen = {name: os.stat(agent.run_dir / name) for name in SOCKETS}
+    modes = {name: stat.S_IMODE(status.st_mode) for name, status in seen.items()}
+    assert modes["agent.sock"] == 0o600 and modes["feed.sock"] == 0o660 and modes["probe.sock"] == 0o666
+    assert modes["api.sock"] in (0o600, 0o660) and {status.st_uid for status in seen.values()} == {0}
+    assert seen["feed.sock"].st_gid != 0 and seen["agent.sock"].st_gid == 0
