@@ -1,9 +1,9 @@
 //! The supervisor: makes the mount and the shared memory, starts the view server and the policy process, and starts
 //! whichever of them dies again, at once the first time and never giving up.
 //!
-//! It holds the descriptors and decides nothing. When it is killed itself, the two others start a new one, to which they
-//! hand what they hold; it finds them through the roles they have ([`crate::view_server::roles`]) and watches them through
-//! pidfds, which need no kinship. Only when all three die at the same moment is the connection lost: the next
+//! It holds the descriptors and decides nothing. When it is killed itself, the policy process or the standby starts a new one, to
+//! which it hands what it holds; it finds the others through the roles they have ([`crate::view_server::roles`]) and watches
+//! them through pidfds, which need no kinship. Only when all of them die at the same moment is the connection lost: the next
 //! `elbowroom agent` removes the dead mount and starts afresh.
 
 use crate::view_server::roles::{AgentOptions, AgentRole, Backoff, Handover, RoleLock, wait_readable};
@@ -12,6 +12,7 @@ use crate::view_server::slots::{DEFAULT_CAPACITY, ShutdownMode, Slots};
 use crate::view_server::{FuseError, pages, session, stop_signals};
 use anyhow::Context;
 use elbowroom_linux::lease::{HEARTBEAT_INTERVAL, LeaseGuard};
+use elbowroom_linux::privilege::keep_private;
 use elbowroom_linux::process;
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer::prefer_realtime;
@@ -72,6 +73,7 @@ pub fn main(args: SupervisorArgs, check: impl FnOnce() -> anyhow::Result<()>) ->
     let kept = StoredFds::take();
     let signals = stop_signals()?;
     std::fs::create_dir_all(&args.run_dir).map_err(FuseError::io("making", &args.run_dir))?;
+    keep_private().context("setting umask and RLIMIT_CORE")?;
     let run_dir = args.run_dir.canonicalize().map_err(FuseError::io("resolving", &args.run_dir))?;
     let program = rustix::fs::open(&args.exe, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| FuseError::io("opening", &args.exe)(e.into()))?;
@@ -109,6 +111,19 @@ pub fn resume() -> anyhow::Result<()> {
     run(handover, capacity, &signals, guard)
 }
 
+/// Waits for the supervisor's end, and starts another: hidden verb `standby`.
+///
+/// # Errors
+/// [`FuseError::NotInherited`], [`FuseError::AlreadyRunning`].
+pub fn stand_by() -> anyhow::Result<()> {
+    // As the view server: it outlasts a request to end that the whole group gets, and ends by SIGKILL.
+    let _signals = stop_signals()?;
+    let _ = rustix::thread::set_name(c"elbowroom-stand");
+    let handover = Handover::inherit()?;
+    handover.acquire_role(AgentRole::Standby)?;
+    handover.watch_supervisor()
+}
+
 /// Takes the supervisor's role in a run directory, and sees to it that nobody else has any; who is to adopt what they hold needs
 /// not wait for that.
 fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> Result<RoleLock, FuseError> {
@@ -127,8 +142,8 @@ fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> Result<RoleL
         if adopting {
             return Ok(roles);
         }
-        let peer =
-            [AgentRole::Policy, AgentRole::Server].into_iter().find_map(|r| Some((r, roles.watch(r)?)));
+        let peer = [AgentRole::Policy, AgentRole::Server, AgentRole::Standby];
+        let peer = peer.into_iter().find_map(|r| Some((r, roles.watch(r)?)));
         let Some((role, (pid, pidfd))) = peer else { return Ok(roles) };
         // Processes of an agent whose supervisor was just killed: they start a new one if they are let.
         roles.release(AgentRole::Supervisor);
@@ -277,7 +292,8 @@ fn run(
                 .then(|| Instant::now() + handover.options.stop_deadline),
             progress: AgentProgress::new(&slots),
             service_manager: &mut service,
-            peers: [AgentRole::Server, AgentRole::Policy, AgentRole::Api].map(WatchedProcess::new),
+            peers: [AgentRole::Server, AgentRole::Policy, AgentRole::Api, AgentRole::Standby]
+                .map(WatchedProcess::new),
             lingering: Vec::new(),
             handover: &handover,
             slots: &slots,
@@ -357,7 +373,7 @@ struct Supervisor<'a> {
 }
 
 /// How many peers there are.
-const PEER_COUNT: usize = 3;
+const PEER_COUNT: usize = 4;
 /// Where the view server is among them.
 const SERVER: usize = 0;
 /// Where the policy process is.
@@ -506,7 +522,7 @@ impl Supervisor<'_> {
                 let wanted = match peer.role {
                     AgentRole::Policy => !stopping,
                     AgentRole::Api => !stopping && self.handover.options.api,
-                    AgentRole::Supervisor | AgentRole::Server => true,
+                    AgentRole::Supervisor | AgentRole::Server | AgentRole::Standby => true,
                 };
                 match peer.state {
                     // Also when stopping: what lives must be found, to be told.
@@ -680,7 +696,9 @@ impl Supervisor<'_> {
 
     /// Ends all processes: first as they are used to, then for certain.
     fn terminate_peers(&mut self) {
-        let patience = [Duration::from_secs(1), self.handover.options.stop_deadline, Duration::from_secs(1)];
+        // The standby is told by its end alone, and last: until then it starts another of us, should we be killed.
+        let second = Duration::from_secs(1);
+        let patience = [second, self.handover.options.stop_deadline, second, Duration::ZERO];
         self.policy().signal(Signal::TERM);
         self.peers[API].signal(Signal::TERM);
         for (peer, patience) in self.peers.iter_mut().zip(patience) {
