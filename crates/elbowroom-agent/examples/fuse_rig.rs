@@ -54,6 +54,8 @@ enum Verb {
     ViewServer,
     #[command(hide = true)]
     Supervise,
+    #[command(hide = true)]
+    Standby,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -74,6 +76,7 @@ fn main() -> anyhow::Result<()> {
         Verb::SlotsWriter { pid, fd } => rig::slots::write(pid, fd),
         Verb::ViewServer => Ok(server::main()?),
         Verb::Supervise => supervisor::resume(),
+        Verb::Standby => supervisor::stand_by(),
         Verb::Storm { kills, readers, containers, hz, pause_us, gap_ms } => {
             if let Some(why) = rig::agent::cannot_run() {
                 bail!(why);

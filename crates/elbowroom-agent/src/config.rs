@@ -5,7 +5,7 @@ use crate::http::settings as api;
 use crate::probes::settings::{self as probes, ProbeSettings};
 use crate::recorder::settings::RecorderSettings;
 use anyhow::{Context, Result, ensure};
-use elbowroom_client::api::{LaunchGrant, LaunchRequest};
+use elbowroom_client::api::{AgentMode, LaunchGrant, LaunchRequest};
 use elbowroom_govern::{GovernorMode, disk, memory};
 use elbowroom_linux::discover::ContainerSources;
 use elbowroom_linux::mount::can_attach_page;
@@ -28,6 +28,8 @@ pub(crate) const DEFAULT_PATH: &str = "/etc/elbowroom/elbowroom.toml";
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentConfig {
+    /// How much of what follows is done.
+    pub mode: AgentMode,
     /// How the host is sensed.
     pub sense: SensorSettings,
     /// Which containers get views.
@@ -270,10 +272,20 @@ impl AgentConfig {
 
     /// Reads a configuration from text; errors say line, key and what would be right.
     pub fn parse(text: &str) -> Result<Self> {
-        let config: Self =
+        let mut config: Self =
             toml::from_str(text).map_err(|e| anyhow::anyhow!("{}", parse_error_line(text, &e)))?;
         config.validate()?;
+        if config.mode == AgentMode::Views {
+            refuse_beside_views(&toml::from_str(text)?)?;
+            config.switch_off_all_but_views();
+        }
         Ok(config)
+    }
+
+    /// What [`AgentMode::Views`] means.
+    fn switch_off_all_but_views(&mut self) {
+        (self.disk.mode, self.memory.mode) = (GovernorMode::Off, GovernorMode::Off);
+        self.doctor.enabled = false;
     }
 
     /// The same with every governor that is not off carrying out what it decides, where `enforce` asks for it.
@@ -402,6 +414,32 @@ impl AgentConfig {
     }
 }
 
+/// Keys that ask for what [`AgentMode::Views`] leaves out, and what they may say beside it.
+const BEYOND_VIEWS: [(&str, &[&str], &str); 7] = [
+    ("disk", &["mode"], "off"),
+    ("memory", &["mode"], "off"),
+    ("doctor", &["enabled"], "false"),
+    ("alerts", &["journald"], "false"),
+    ("hooks", &[], ""),
+    ("probes", &[], ""),
+    ("probe", &[], ""),
+];
+
+/// Refuses a file that says `mode = "views"` and asks for more.
+fn refuse_beside_views(file: &toml::Table) -> Result<()> {
+    for (key, below, harmless) in BEYOND_VIEWS {
+        let value = below.iter().try_fold(file.get(key), |value, key| Some(value?.get(key)));
+        let Some(value) = value.flatten() else { continue };
+        let said = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let key = [&[key], below].concat().join(".");
+        ensure!(
+            said == harmless || value.as_array().is_some_and(Vec::is_empty),
+            "{key}: mode = \"views\" leaves that out: remove {key}, or write mode = \"full\""
+        );
+    }
+    Ok(())
+}
+
 /// The configuration of a text, as a text that says all of it: for the fuzzer.
 ///
 /// # Errors
@@ -475,6 +513,28 @@ mod tests {
         };
         assert!(asks("") && asks("[memory]\nmode = \"enforce\""));
         assert!(!asks("[memory]\nmode = \"off\""));
+    }
+
+    #[test]
+    fn only_views_are_left_in_that_mode() {
+        let config = AgentConfig::parse("mode = \"views\"\n[disk]\nmode = \"off\"\n").unwrap();
+        let config = config.with_enforcement(true);
+        assert_eq!((config.disk.mode, config.memory.mode), (GovernorMode::Off, GovernorMode::Off));
+        assert!(!config.doctor.enabled && !config.notifies_memory_pressure());
+        for (more, key) in [
+            ("[disk]\nmode = \"observe\"", "disk.mode"),
+            ("[memory]\nmode = \"enforce\"", "memory.mode"),
+            ("[doctor]\nenabled = true", "doctor.enabled"),
+            ("[alerts]\njournald = true", "alerts.journald"),
+            ("[[probes]]\ncontainer = \"a\"\nfile = \"/a\"", "probes"),
+            ("[[probe]]\ncontainer = \"a\"\nfile = \"/a\"", "probe"),
+            ("[[hooks]]\nwebhook = \"http://a\"", "hooks"),
+        ] {
+            assert!(AgentConfig::parse(more).is_ok(), "{more}");
+            let error = AgentConfig::parse(&format!("mode = \"views\"\n{more}")).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{key}: mode = \"views\"")), "{error}");
+        }
+        assert!(AgentConfig::parse("mode = \"views\"\nhooks = []\n[doctor]\nperiod = \"1m\"").is_ok());
     }
 
     #[test]

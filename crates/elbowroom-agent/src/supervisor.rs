@@ -1,10 +1,10 @@
 //! The supervisor: makes the mount and the shared memory, starts the view server and the policy process, and starts
 //! whichever of them dies again, at once the first time and never giving up.
 //!
-//! It holds the descriptors and decides nothing. When it is killed itself, the two others start a new one, to which they
-//! hand what they hold; it finds them through the roles they have ([`crate::view_server::roles`]) and watches them through
-//! pidfds, which need no kinship. A policy process that does nothing is killed, and one of any role that was killed and does
-//! not end is replaced all the same: its lock is not its life ([`RoleLock::abandon`]). Only when all three die at the same moment is the connection lost: the next
+//! It holds the descriptors and decides nothing. When it is killed itself, the policy process or the standby starts a new one, to
+//! which it hands what it holds; it finds the others through the roles they have ([`crate::view_server::roles`]) and watches
+//! them through pidfds, which need no kinship. A policy process that does nothing is killed, and one of any role that was killed and
+//! does not end is replaced all the same: its lock is not its life ([`RoleLock::abandon`]). Only when all of them die at the same moment is the connection lost: the next
 //! `elbowroom agent` removes the dead mount and starts afresh.
 
 use crate::view_server::policy_silence::PolicySilence;
@@ -14,6 +14,7 @@ use crate::view_server::slots::{DEFAULT_CAPACITY, ShutdownMode, Slots};
 use crate::view_server::{FuseError, pages, session, stop_signals};
 use anyhow::Context;
 use elbowroom_linux::lease::{HEARTBEAT_INTERVAL, LeaseGuard};
+use elbowroom_linux::privilege::keep_private;
 use elbowroom_linux::process;
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer::prefer_realtime;
@@ -74,6 +75,7 @@ pub fn main(args: SupervisorArgs, check: impl FnOnce() -> anyhow::Result<()>) ->
     let kept = StoredFds::take();
     let signals = stop_signals()?;
     std::fs::create_dir_all(&args.run_dir).map_err(FuseError::io("making", &args.run_dir))?;
+    keep_private().context("setting umask and RLIMIT_CORE")?;
     let run_dir = args.run_dir.canonicalize().map_err(FuseError::io("resolving", &args.run_dir))?;
     let program = rustix::fs::open(&args.exe, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| FuseError::io("opening", &args.exe)(e.into()))?;
@@ -111,6 +113,19 @@ pub fn resume() -> anyhow::Result<()> {
     run(handover, capacity, &signals, guard)
 }
 
+/// Waits for the supervisor's end, and starts another: hidden verb `standby`.
+///
+/// # Errors
+/// [`FuseError::NotInherited`], [`FuseError::AlreadyRunning`].
+pub fn stand_by() -> anyhow::Result<()> {
+    // As the view server: it outlasts a request to end that the whole group gets, and ends by SIGKILL.
+    let _signals = stop_signals()?;
+    let _ = rustix::thread::set_name(c"elbowroom-stand");
+    let handover = Handover::inherit()?;
+    handover.acquire_role(AgentRole::Standby)?;
+    handover.watch_supervisor()
+}
+
 /// Takes the supervisor's role in a run directory, and sees to it that nobody else has any; who is to adopt what they hold needs
 /// not wait for that.
 fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> Result<RoleLock, FuseError> {
@@ -129,8 +144,8 @@ fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> Result<RoleL
         if adopting {
             return Ok(roles);
         }
-        let peer =
-            [AgentRole::Policy, AgentRole::Server].into_iter().find_map(|r| Some((r, roles.watch(r)?)));
+        let peer = [AgentRole::Policy, AgentRole::Server, AgentRole::Standby];
+        let peer = peer.into_iter().find_map(|r| Some((r, roles.watch(r)?)));
         let Some((role, (pid, pidfd))) = peer else { return Ok(roles) };
         let waited = began.elapsed();
         if waited > REAP_TIMEOUT && process::is_dying(pid.as_raw_nonzero().get()) {
@@ -292,7 +307,8 @@ fn run(
                 .then(|| Instant::now() + handover.options.stop_deadline),
             progress: AgentProgress::new(&slots),
             service_manager: &mut service,
-            peers: [AgentRole::Server, AgentRole::Policy, AgentRole::Api].map(WatchedProcess::new),
+            peers: [AgentRole::Server, AgentRole::Policy, AgentRole::Api, AgentRole::Standby]
+                .map(WatchedProcess::new),
             lingering: Vec::new(),
             silence: PolicySilence::new(slots.heartbeats(), Instant::now()),
             look_at: Instant::now(),
@@ -385,7 +401,7 @@ struct Supervisor<'a> {
 }
 
 /// How many peers there are.
-const PEER_COUNT: usize = 3;
+const PEER_COUNT: usize = 4;
 /// Where the view server is among them.
 const SERVER: usize = 0;
 /// Where the policy process is.
@@ -535,7 +551,7 @@ impl Supervisor<'_> {
                 let wanted = match peer.role {
                     AgentRole::Policy => !stopping,
                     AgentRole::Api => !stopping && self.handover.options.api,
-                    AgentRole::Supervisor | AgentRole::Server => true,
+                    AgentRole::Supervisor | AgentRole::Server | AgentRole::Standby => true,
                 };
                 match peer.state {
                     // Also when stopping: what lives must be found, to be told.
@@ -741,7 +757,9 @@ impl Supervisor<'_> {
 
     /// Ends all processes: first as they are used to, then for certain.
     fn terminate_peers(&mut self) {
-        let patience = [Duration::from_secs(1), self.handover.options.stop_deadline, Duration::from_secs(1)];
+        // The standby is told by its end alone, and last: until then it starts another of us, should we be killed.
+        let second = Duration::from_secs(1);
+        let patience = [second, self.handover.options.stop_deadline, second, Duration::ZERO];
         self.policy().signal(Signal::TERM);
         self.peers[API].signal(Signal::TERM);
         for (peer, patience) in self.peers.iter_mut().zip(patience) {

@@ -457,12 +457,39 @@ pub struct PreparedView {
     pub page: Option<PathBuf>,
 }
 
+/// How much of what it can do an agent does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum AgentMode {
+    /// All that its configuration asks for.
+    #[default]
+    Full,
+    /// Views, and nothing that speaks to programs of containers, limits them, or starts programs.
+    Views,
+}
+
+impl AgentMode {
+    /// What an agent in this mode may do, in one line.
+    pub const fn summary(self) -> &'static str {
+        match self {
+            Self::Full => {
+                "full: mounts views, measures, hears probes, asks for memory, runs hooks, and limits where told to"
+            }
+            Self::Views => "views: mounts views; no probes, governors, requests for memory, hooks or checks",
+        }
+    }
+}
+
 /// The agent's own state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AgentStatus {
     /// Version of the program.
     pub version: String,
+    /// What it may do.
+    #[serde(default)]
+    pub mode: AgentMode,
     /// Process ids of supervisor, view server and policy process.
     pub pids: AgentPids,
     /// Where its files are.

@@ -3,7 +3,10 @@
 use rustix::fs::{Gid, Uid};
 use rustix::io;
 use rustix::process::{Resource, Rlimit, setrlimit};
-use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
 use std::fs;
 
 /// Name of the user that unprivileged processes of the agent are, where there is one.
@@ -28,6 +31,8 @@ pub struct ProcessRlimits {
     pub files: u64,
     /// Bytes of memory of its own (`RLIMIT_DATA`).
     pub data: u64,
+    /// Whether it may still start threads and processes.
+    pub forks: bool,
 }
 
 /// Who unprivileged processes of the agent are: the user `elbowroom`, or nobody. Only local users count: others may need a
@@ -47,8 +52,8 @@ pub fn group_id(name: &str) -> Option<u32> {
     account_entry(&groups, name)?.split(':').nth(2)?.parse().ok()
 }
 
-/// Becomes somebody else for good, without capabilities, without a way to get any, and without new processes or threads. For
-/// a process that has one thread. Opening what only root can open comes before.
+/// Becomes somebody else for good, without capabilities and without a way to get any. For a process that has one thread.
+/// Opening what only root can open comes before.
 ///
 /// # Errors
 /// When the kernel refuses any of it. The process should end then.
@@ -58,14 +63,45 @@ pub fn drop_privileges(identity: Identity, bounds: ProcessRlimits) -> io::Result
     setrlimit(Resource::Data, exactly(bounds.data))?;
     setrlimit(Resource::Core, exactly(0))?;
     set_no_new_privs(true)?;
+    drop_bounding_set()?;
     set_thread_groups(&[])?;
     let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
     set_thread_res_gid(gid, gid, gid)?;
     // Leaving user 0 drops all capabilities, and forbids others of that user to look into this process (capabilities(7),
     // PR_SET_DUMPABLE).
     set_thread_res_uid(uid, uid, uid)?;
-    // After that: root would not be bound by it.
-    setrlimit(Resource::Nproc, exactly(0))
+    clear_ambient_capability_set()?;
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    match bounds.forks {
+        true => Ok(()),
+        // After that: root would not be bound by it.
+        false => setrlimit(Resource::Nproc, exactly(0)),
+    }
+}
+
+/// What a program that this process executes could have at most. Without `CAP_SETPCAP`, as under a service manager that
+/// bounds it already, it stays; no_new_privs makes it void.
+fn drop_bounding_set() -> io::Result<()> {
+    for capability in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
+        match remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            // The kernel has no more; this process may not.
+            Err(io::Errno::INVAL | io::Errno::PERM) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Sees to it that this process, and those it starts, leave no image of their memory when they crash, and that files they make
+/// are for their user alone where the code says nothing else.
+///
+/// # Errors
+/// When the kernel refuses it.
+pub fn keep_private() -> io::Result<()> {
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
 }
 
 /// The line of `/etc/passwd` or `/etc/group` that begins with this name.

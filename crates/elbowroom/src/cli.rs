@@ -176,6 +176,9 @@ pub(crate) enum Verb {
     /// Carries on for a supervisor that died; started by the agent's other processes.
     #[command(hide = true)]
     Supervise,
+    /// Starts a supervisor where there is none; started by the agent.
+    #[command(hide = true)]
+    Standby,
     /// Takes views of the file system with this minor device number out of all containers; started by an agent that stops without
     /// knowing them.
     #[command(hide = true)]

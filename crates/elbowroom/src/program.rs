@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Parser;
 use elbowroom_agent::supervisor::{self, SupervisorArgs};
 use elbowroom_agent::{config, engines, http, log, policy, seccomp, view_server};
-use elbowroom_client::api::ControlRequest;
+use elbowroom_client::api::{AgentMode, ControlRequest};
 use elbowroom_client::control;
 use elbowroom_client::output::{ContainerArgs, is_broken_pipe, one_line, write_stdout};
 use elbowroom_linux::discover::ContainerSources;
@@ -66,6 +66,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::KeeperAnswerer => process(0, seccomp::answer),
         Verb::DetachViews { minor } => process(0, || detach_views(minor)),
         Verb::Supervise => process(0, supervisor::resume),
+        Verb::Standby => process(0, supervisor::stand_by),
         Verb::Run(args) => Ok(run::main(&args, run_dir)),
         Verb::RunChild(args) => Ok(run::child::main(&args, run_dir)),
         Verb::RunHeir(args) => run::cgroup_reaper::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
@@ -124,6 +125,10 @@ fn run_agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
         );
         Ok(config::AgentConfig::default())
     })?;
+    anyhow::ensure!(
+        !(args.govern.enforce && config.mode == AgentMode::Views),
+        "--enforce: mode = \"views\" governs nothing: leave --enforce out, or write mode = \"full\""
+    );
     let socket = control::socket_path(&std::path::absolute(run_dir)?);
     anyhow::ensure!(
         socket.as_os_str().len() < MAX_SOCKET_PATH,

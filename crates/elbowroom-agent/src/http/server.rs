@@ -12,6 +12,7 @@ use crate::view_server::roles::{AgentRole, RoleLock};
 use anyhow::{Context, Result, ensure};
 use elbowroom_client::control::FEED_SOCKET;
 use elbowroom_linux::privilege::ProcessRlimits;
+use elbowroom_linux::seccomp::{COMMON_CALLS, allow_only};
 use elbowroom_linux::{privilege, process, unix_socket};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -26,7 +27,32 @@ pub(crate) const API_SOCKET: &str = "api.sock";
 /// How long after a port was taken it is asked for again.
 const BIND_RETRY: Duration = Duration::from_secs(5);
 /// What this process may have at most. A thousand busy containers' history is 150 MB, and every client some kilobytes.
-const RESOURCE_LIMITS: ProcessRlimits = ProcessRlimits { files: 1_024, data: 512 << 20 };
+const RESOURCE_LIMITS: ProcessRlimits = ProcessRlimits { files: 1_024, data: 512 << 20, forks: false };
+/// The system calls of a server, beside those of every program.
+const SERVER_CALLS: &[i64] = &[
+    libc::SYS_accept4,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_eventfd2,
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_ioctl,
+    libc::SYS_listen,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+    libc::SYS_socket,
+    libc::SYS_socketpair,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+];
 /// As `nice`: views and governors first.
 const NICE: i32 = 10;
 /// As `oom_score_adj`: history is the first thing that this agent can do without.
@@ -117,7 +143,18 @@ fn drop_privileges(run_dir: &Path) -> Result<()> {
     // Below a directory that this process could not go through by then, the feed is reached from here.
     std::env::set_current_dir(run_dir).with_context(|| run_dir.display().to_string())?;
     privilege::drop_privileges(privilege::unprivileged_user(), RESOURCE_LIMITS)
-        .context("giving up root's rights")
+        .context("giving up root's rights")?;
+    match allow_only(&[COMMON_CALLS, SERVER_CALLS]) {
+        // Its numbers are not known here.
+        Err(rustix::io::Errno::NOSYS) => {
+            tracing::warn!(
+                because = "no list for this architecture",
+                "the API server runs without a seccomp filter"
+            );
+            Ok(())
+        }
+        done => done.context("installing the seccomp filter"),
+    }
 }
 
 async fn serve(unix: UnixListener, network: Option<TcpEndpoint>) -> Result<()> {

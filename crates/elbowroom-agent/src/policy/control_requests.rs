@@ -241,6 +241,7 @@ impl PolicyLoop {
         let number = |pid: Option<Pid>| pid.map_or(0, |pid| pid.as_raw_nonzero().get());
         AgentStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            mode: self.config.mode,
             pids: AgentPids {
                 supervisor: number(supervisor),
                 view_server: number(view_server),

@@ -43,7 +43,7 @@ use alerts::AlertDispatcher;
 use anyhow::{Context, Result};
 use control::Endpoint;
 use disk::DiskEnforcer;
-use elbowroom_client::api::{ControlRequest, ControlResponse};
+use elbowroom_client::api::{AgentMode, ControlRequest, ControlResponse};
 use elbowroom_client::control::{labels_dir, socket_path};
 use elbowroom_client::profile_store::ProfileStore;
 use elbowroom_linux::signal::SignalFd;
@@ -174,10 +174,13 @@ fn open_policy_loop(
     let disk = DiskEnforcer::open(config, run_dir, state_dir, mailbox.clone())?;
     let memory = MemoryEnforcer::open(config, disk.limiter()).context("opening the cgroup hierarchies")?;
     let alerts = AlertDispatcher::open(config, run_dir)?;
-    let probes = {
-        let (mailbox, wake) = (mailbox.clone(), mailbox.raw_fd());
-        let tell = Arc::new(move |event| mailbox.send(PolicyMessage::Probe(event)));
-        ProbeRegistry::open(config.probes.clone(), &probes::socket_path(run_dir), tell, Some(wake))
+    let probes = match config.mode {
+        AgentMode::Views => ProbeRegistry::deaf(),
+        AgentMode::Full => {
+            let (mailbox, wake) = (mailbox.clone(), mailbox.raw_fd());
+            let tell = Arc::new(move |event| mailbox.send(PolicyMessage::Probe(event)));
+            ProbeRegistry::open(config.probes.clone(), &probes::socket_path(run_dir), tell, Some(wake))
+        }
     };
     let governors = (disk, memory, alerts);
     Ok(PolicyLoop::new(config.clone(), run_dir.to_owned(), sensor, publisher, mounter, governors, probes))

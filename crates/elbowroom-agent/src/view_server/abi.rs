@@ -39,6 +39,9 @@ pub(crate) const INIT_EXT: u64 = 1 << 30;
 /// `FUSE_HAS_RESEND`: [`NotifyCode::Resend`] is understood (Linux 6.9).
 pub(crate) const HAS_RESEND: u64 = 1 << 39;
 
+/// `FUSE_READ_LOCKOWNER`, in `read_flags` of `struct fuse_read_in`.
+const READ_LOCKOWNER: u32 = 1 << 1;
+
 /// One request, borrowed from the buffer it was read into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FuseRequest<'a> {
@@ -73,11 +76,12 @@ pub enum FuseOp<'a> {
     StatFs,
     /// `FUSE_DESTROY`, on unmount.
     Destroy,
-    /// Wants no answer: `FUSE_FORGET`, `FUSE_BATCH_FORGET`, `FUSE_INTERRUPT`, `FUSE_NOTIFY_REPLY`.
+    /// Wants no answer: `FUSE_FORGET`, `FUSE_BATCH_FORGET`, `FUSE_NOTIFY_REPLY`.
     Silent,
     /// Would change something.
     Mutate,
-    /// Known or not, this server does not offer it; the number is the opcode.
+    /// Known or not, this server does not offer it; the number is the opcode. Of `FUSE_INTERRUPT`, which a container sends at
+    /// no cost to any budget, the kernel sends no more then.
     Unsupported(u32),
     /// A known operation whose body does not have the shape it must have.
     Malformed(u32),
@@ -103,6 +107,8 @@ pub struct ReadWindow {
     pub offset: u64,
     /// Bytes wanted at most.
     pub size: u32,
+    /// Whether a process reads past the page cache (`O_DIRECT`): no page of the kernel's is locked until the answer comes.
+    pub direct: bool,
 }
 
 /// Why a request has no sender to answer: fewer bytes than its header, or than its header says.
@@ -149,7 +155,7 @@ fn decode_op(opcode: u32, body: &[u8]) -> Option<FuseOp<'_>> {
         op::STATFS => FuseOp::StatFs,
         op::INIT => FuseOp::Init(init_request(body)?),
         op::DESTROY => FuseOp::Destroy,
-        op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::NOTIFY_REPLY => FuseOp::Silent,
+        op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => FuseOp::Silent,
         op::SETATTR
         | op::SYMLINK
         | op::MKNOD
@@ -173,7 +179,9 @@ fn decode_op(opcode: u32, body: &[u8]) -> Option<FuseOp<'_>> {
 fn read_window(body: &[u8]) -> Option<ReadWindow> {
     // fh, offset, size, read_flags, lock_owner, flags, padding; there is no file handle to look at.
     let body: &[u8; 40] = body.first_chunk()?;
-    Some(ReadWindow { offset: u64_at(body, 8), size: u32_at(body, 16) })
+    // The page cache reads for nobody: only direct reads name an owner of locks (fs/fuse/file.c, fuse_send_read).
+    let direct = u32_at(body, 20) & READ_LOCKOWNER != 0;
+    Some(ReadWindow { offset: u64_at(body, 8), size: u32_at(body, 16), direct })
 }
 
 fn init_request(body: &[u8]) -> Option<InitRequest> {
@@ -218,7 +226,6 @@ pub mod op {
     pub(crate) const READDIR: u32 = 28;
     pub(crate) const RELEASEDIR: u32 = 29;
     pub const CREATE: u32 = 35;
-    pub(crate) const INTERRUPT: u32 = 36;
     pub(crate) const DESTROY: u32 = 38;
     pub(crate) const NOTIFY_REPLY: u32 = 41;
     pub(crate) const BATCH_FORGET: u32 = 42;
@@ -280,8 +287,9 @@ fn finish_header(out: &mut [u8], error: i32, unique: u64) {
 /// Appends `struct fuse_init_out`.
 pub(crate) fn put_init(out: &mut Vec<u8>, reply: InitReply) {
     put32(out, [MAJOR, MINOR, reply.max_readahead, reply.flags as u32]);
-    // max_background and congestion_threshold: zero keeps the kernel's own.
-    put32(out, [0, MAX_WRITE, 1]);
+    // max_background and congestion_threshold. The kernel's own is 12 READs for all containers, and one container would
+    // keep its neighbours waiting for them.
+    put32(out, [u32::from_ne_bytes(pair(u16::MAX, u16::MAX)), MAX_WRITE, 1]);
     put32(out, [u32::from_ne_bytes(pair(reply.max_pages, 0)), (reply.flags >> 32) as u32]);
     put32(out, [0; 7]);
 }
@@ -436,9 +444,14 @@ mod tests {
             FuseRequest {
                 unique: 77 | UNIQUE_RESEND,
                 nodeid: 5,
-                op: FuseOp::Read(ReadWindow { offset: 4096, size: 131_072 })
+                op: FuseOp::Read(ReadWindow { offset: 4096, size: 131_072, direct: false })
             }
         );
+        let mut direct = read_body(0, 512);
+        direct[20..24].copy_from_slice(&READ_LOCKOWNER.to_ne_bytes());
+        let window = ReadWindow { offset: 0, size: 512, direct: true };
+        assert_eq!(op_of(op::READ, &direct), format!("{:?}", FuseOp::Read(window)));
+        assert_eq!(op_of(36, &[0; 8]), "Unsupported(36)", "FUSE_INTERRUPT");
         assert_eq!(op_of(op::LOOKUP, b"meminfo\0"), format!("{:?}", FuseOp::Lookup(b"meminfo")));
         assert_eq!(op_of(op::GETATTR, &[0; 16]), "GetAttr");
         assert_eq!(op_of(op::FORGET, &[0; 8]), "Silent");

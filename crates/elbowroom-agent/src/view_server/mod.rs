@@ -8,13 +8,14 @@
 //!
 //! # Approach
 //! Readers are served from the page cache: names and attributes hold for ever, pages are dropped
-//! (`FUSE_NOTIFY_INVAL_INODE`) only when the numbers changed *and* somebody read them since. Three processes hold
+//! (`FUSE_NOTIFY_INVAL_INODE`) only when the numbers changed *and* somebody read them since. Four processes hold
 //! the same `/dev/fuse` descriptor and the same [slots]:
 //!
 //! | process | does | is brought back by |
 //! |---|---|---|
-//! | [supervisor] | mounts, watches the two others | whichever of the two sees it die first |
-//! | [server] | answers requests: slot, render, reply; has no state | the supervisor |
+//! | [supervisor] | mounts, watches the others | policy or the standby, whichever sees it die first |
+//! | [server] | answers requests: slot, render, reply; has no state that matters, and no rights | the supervisor |
+//! | standby ([roles]) | starts a supervisor where there is none | the supervisor |
 //! | policy (the caller of [publisher]) | decides, writes slots, notifies the kernel | the supervisor |
 //!
 //! Rules, each of which was a real failure once:
@@ -38,10 +39,15 @@
 //! since lines keep their place and length, every line is still whole.
 
 pub mod abi;
+mod answer_threads;
+mod budget;
+mod deferred;
 pub mod host_files;
 pub mod pages;
 pub(crate) mod policy_silence;
 pub mod publisher;
+mod rendered;
+mod rights;
 pub mod roles;
 pub mod server;
 pub(crate) mod service_manager;
@@ -89,6 +95,14 @@ pub enum FuseError {
         operation: &'static str,
         /// On which path.
         path: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// A right could not be given up.
+    #[error("{operation}: {source}")]
+    Rights {
+        /// What was tried.
+        operation: &'static str,
         /// What the kernel said.
         source: std::io::Error,
     },

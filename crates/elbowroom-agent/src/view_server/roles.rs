@@ -39,6 +39,8 @@ pub enum AgentRole {
     Policy = 2,
     /// Serves the HTTP API. Holds nothing of the others, and is handed nothing.
     Api = 3,
+    /// Starts a supervisor where there is none. The view server has no rights by which it could.
+    Standby = 4,
 }
 
 impl AgentRole {
@@ -49,6 +51,7 @@ impl AgentRole {
             Self::Server => "view-server",
             Self::Policy => "policy",
             Self::Api => "api-server",
+            Self::Standby => "standby",
         }
     }
 }
@@ -60,6 +63,7 @@ impl std::fmt::Display for AgentRole {
             Self::Server => "view server",
             Self::Policy => "policy process",
             Self::Api => "API server",
+            Self::Standby => "standby",
         })
     }
 }
@@ -285,7 +289,7 @@ impl Handover {
     pub fn watch(&self, role: AgentRole) -> Option<(Pid, OwnedFd)> {
         match role {
             AgentRole::Api => RoleLock::open_api(&self.options.run_dir).ok()?.watch(role),
-            AgentRole::Supervisor | AgentRole::Server | AgentRole::Policy => self.role_lock.watch(role),
+            _ => self.role_lock.watch(role),
         }
     }
 
@@ -371,7 +375,7 @@ impl Handover {
     }
 
     /// Watches the supervisor for as long as this process lives, and starts a new one when it dies; where others do the
-    /// same at the same moment, the role goes to one. For a thread of its own, in the server and in the policy process.
+    /// same at the same moment, the role goes to one. For the standby, and for a thread of its own in the policy process.
     pub(crate) fn watch_supervisor(&self) -> ! {
         let mut backoff = Backoff::default();
         loop {

@@ -5,7 +5,11 @@
 //! is a process in a container that hangs for good. Everything that would change something is refused with `EROFS`.
 
 use crate::view_server::abi::{FOREVER, FuseOp, FuseRequest, NodeAttr, ReadWindow};
+use crate::view_server::answer_threads::{DRAINING, SharedServer};
+use crate::view_server::deferred;
 use crate::view_server::host_files::HostFiles;
+use crate::view_server::rendered::{RenderedPage, RenderedPages};
+use crate::view_server::rights;
 use crate::view_server::roles::{AgentRole, Handover};
 use crate::view_server::slots::{ShutdownMode, SlotHandle, SlotSnapshot, Slots};
 use crate::view_server::{FuseError, abi, session};
@@ -19,7 +23,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::os::unix::thread::JoinHandleExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -41,9 +45,8 @@ pub fn main() -> Result<(), FuseError> {
     // containers. It ends with the mount, or by SIGKILL, which is what it is made for; or when the views stay for another.
     let signals = crate::view_server::stop_signals()?;
     let _ = rustix::thread::set_name(c"elbowroom-view");
-    let handover = Arc::new(Handover::inherit()?);
-    let slots =
-        Arc::new(Slots::open(handover.slots.try_clone().map_err(FuseError::io("duplicating", "slots"))?)?);
+    let handover = Handover::inherit()?;
+    let slots = Slots::open(handover.slots.try_clone().map_err(FuseError::io("duplicating", "slots"))?)?;
     handover.acquire_role(AgentRole::Server)?;
     if slots.has_lost_requests() {
         match abort_connection(&handover) {
@@ -53,30 +56,40 @@ pub fn main() -> Result<(), FuseError> {
         }
     }
     slots.count_server_start();
-    let keeper = Arc::clone(&handover);
-    spawn("keeper", move || keeper.watch_supervisor());
+    // All that needs root is done.
+    rights::become_nobody()?;
+    let shared = Arc::new(SharedServer::new(handover, slots));
     let (ended, end) = std::sync::mpsc::channel();
-    let mut threads = Vec::new();
+    let (defer, inbox) = std::sync::mpsc::sync_channel(deferred::INBOX);
+    let start = |name, run: Box<dyn FnOnce(&SharedServer) -> Result<(), FuseError> + Send>| {
+        let (shared, ended) = (Arc::clone(&shared), ended.clone());
+        spawn(name, move || {
+            // Nobody listens when another thread ended first and the process is on its way out.
+            let _ = ended.send(catch_unwind(AssertUnwindSafe(|| run(&shared))));
+        })
+    };
+    let mut takers = Vec::new();
     for _ in 0..ANSWER_THREADS {
-        let (handover, slots, ended) = (Arc::clone(&handover), Arc::clone(&slots), ended.clone());
-        threads.push(spawn("answer", move || {
-            let run = || FuseServer::new(&slots, HostFiles::new("/")).run(&handover);
-            // Nobody listens when the other thread ended first and the process is on its way out.
-            let _ = ended.send(catch_unwind(AssertUnwindSafe(run)));
-        }));
+        let defer = defer.clone();
+        takers.push(start("answer", Box::new(move |shared| shared.answer_requests(&defer))));
     }
-    let told = Arc::clone(&slots);
-    spawn("leave", move || drain_on_handover(&signals, &told, &threads));
+    // The last that sends is a thread that takes requests.
+    drop(defer);
+    start("defer", Box::new(move |shared| shared.answer_deferred(&inbox)));
+    let told = Arc::clone(&shared);
+    spawn("leave", move || drain_on_handover(&signals, &told.slots, &takers));
+    // What is started later may do no more than what is there.
+    rights::refuse_other_calls()?;
     // What the server before had read and not answered. Threads are there to take it; this write does not sleep.
-    if slots.can_resend() {
+    if shared.slots.can_resend() {
         let mut message = Vec::new();
         abi::resend(&mut message);
-        session::send(&handover.fuse, &message)?;
+        session::send(&shared.handover.fuse, &message)?;
     }
     tracing::info!(pid = std::process::id(), "view server ready");
     // One thread that failed is enough: the other one's unanswered request is asked again, and a new server has both. One that
     // leaves has answered all it took, and so must the others.
-    for _ in 0..ANSWER_THREADS {
+    for _ in 0..ANSWER_THREADS + 1 {
         match end.recv().expect("this function keeps a sender") {
             Ok(Ok(())) => {}
             // Unmounted, or aborted, which the supervisor finds out for itself: there is nothing left to answer.
@@ -105,9 +118,6 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
     started.expect("a process that just started can have a thread")
 }
-
-/// Set when no more requests are to be taken: they wait for the next agent.
-static DRAINING: AtomicBool = AtomicBool::new(false);
 
 /// Waits for the word that the views stay for another agent, then sees to it that the threads that answer take nothing more. So
 /// also a kernel that cannot queue requests again (before Linux 6.9) loses none over a restart.
@@ -146,6 +156,7 @@ pub struct FuseServer<'a> {
     slots: &'a Slots,
     host: HostFiles,
     snapshot: SlotSnapshot,
+    rendered: RenderedPages,
 }
 
 /// What a file or directory is, after its id was taken apart.
@@ -158,22 +169,7 @@ enum NodeTarget {
 impl<'a> FuseServer<'a> {
     /// A server of these slots whose pages quote the host files that `host` reads.
     pub fn new(slots: &'a Slots, host: HostFiles) -> Self {
-        Self { slots, host, snapshot: SlotSnapshot::default() }
-    }
-
-    fn run(mut self, handover: &Handover) -> Result<(), FuseError> {
-        let mut buffer = session::RequestBuffer::new()?;
-        let mut out = Vec::with_capacity(128 << 10);
-        while !DRAINING.load(Ordering::SeqCst) {
-            let Some(request) = session::receive(&handover.fuse, &mut buffer)? else { continue };
-            // Counted first: whoever finds the counter below the truth would think that nothing was lost.
-            self.slots.count_request(request.unique & abi::UNIQUE_RESEND != 0);
-            if self.answer(&request, &mut out) {
-                session::send(&handover.fuse, &out)?;
-            }
-            self.slots.count_answered();
-        }
-        Ok(())
+        Self { slots, host, snapshot: SlotSnapshot::default(), rendered: RenderedPages::default() }
     }
 
     /// Writes the answer to a request to `out`. False when the kernel wants none.
@@ -225,7 +221,7 @@ impl<'a> FuseServer<'a> {
         if nodeid == abi::ROOT_ID {
             return Ok(NodeTarget::Mount);
         }
-        let slot = self.slots.get(nodeid >> NODE_BITS).ok_or(Errno::STALE)?;
+        let slot = serial_of(nodeid).and_then(|serial| self.slots.get(serial)).ok_or(Errno::STALE)?;
         let node = ViewNode::from_bits((nodeid & NODE_MASK) as u32).ok_or(Errno::STALE)?;
         Ok(NodeTarget::View(slot, node))
     }
@@ -285,16 +281,24 @@ impl<'a> FuseServer<'a> {
         if let Some(bit) = node.page_bit() {
             self.slots.mark_read(slot, bit);
         }
-        let size = self.size(slot, node)?;
-        self.snapshot(slot)?;
-        let host = self.host_text(node);
+        let generation = self.slots.generation(slot).ok_or(Errno::STALE)?;
+        // The size of a page without a bit stays as it is.
+        let size = node.page_bit().map(|bit| self.slots.size(slot, bit).ok_or(Errno::STALE)).transpose()?;
         let now = clock_gettime(ClockId::Boottime);
         let now = Micros(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000);
-        let SlotSnapshot { facts, times } = &self.snapshot;
-        let page = render::render(node, facts, times, &host, now, size);
-        let start = usize::try_from(window.offset).unwrap_or(usize::MAX).min(page.len());
-        let end = start.saturating_add(window.size as usize).min(page.len());
-        out.extend_from_slice(&page[start..end]);
+        let kept = self.rendered.get(slot, node, generation, now);
+        if let Some(text) = kept.filter(|text| size.is_none_or(|size| size as usize == text.len())) {
+            out.extend_from_slice(in_window(text, window));
+            return Ok(());
+        }
+        let size = size.map_or_else(|| self.size(slot, node), Ok)?;
+        self.snapshot(slot)?;
+        let host = self.host_text(node);
+        let SlotSnapshot { generation, facts, times } = &self.snapshot;
+        let text = render::render(node, facts, times, &host, now, size);
+        out.extend_from_slice(in_window(&text, window));
+        let page = RenderedPage { generation: *generation, rendered_at: now, text };
+        self.rendered.insert(slot, node, page);
         Ok(())
     }
 
@@ -354,6 +358,13 @@ impl<'a> FuseServer<'a> {
     }
 }
 
+/// The part of a page that was asked for.
+fn in_window(page: &[u8], window: ReadWindow) -> &[u8] {
+    let start = usize::try_from(window.offset).unwrap_or(usize::MAX).min(page.len());
+    let end = start.saturating_add(window.size as usize).min(page.len());
+    &page[start..end]
+}
+
 /// Writes an answer, or an error instead of it: also when making the answer panics, which is [`Errno::IO`].
 fn answer_or_error(
     out: &mut Vec<u8>,
@@ -372,6 +383,11 @@ fn answer_or_error(
 /// The id of a container's node: the same in every process, now and after any restart.
 pub(super) fn nodeid(slot: SlotHandle, node: ViewNode) -> u64 {
     slot.serial << NODE_BITS | u64::from(node.to_bits())
+}
+
+/// The serial of the container that a node belongs to; `None` for the mount itself.
+pub(super) fn serial_of(nodeid: u64) -> Option<u64> {
+    Some(nodeid >> NODE_BITS).filter(|serial| *serial != 0)
 }
 
 #[cfg(test)]
@@ -409,7 +425,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_request_gets_its_answer() {
-        let window = ReadWindow { offset: 0, size: 4096 };
+        let window = ReadWindow { offset: 0, size: 4096, direct: false };
         let root = |_: SlotHandle| abi::ROOT_ID;
         let view = |slot| nodeid(slot, ViewNode::ROOT);
         let page = |slot| nodeid(slot, ViewNode::CpuOnline);
@@ -419,8 +435,11 @@ mod tests {
         assert_eq!(ask(view, FuseOp::Lookup(b"proc")), Ok(128));
         assert_eq!(ask(view, FuseOp::Lookup(b"\xff")), Err(libc::ENOENT));
         assert_eq!(ask(page, FuseOp::Read(window)), Ok(24));
-        assert_eq!(ask(page, FuseOp::Read(ReadWindow { offset: 20, size: 4096 })), Ok(4));
-        assert_eq!(ask(page, FuseOp::Read(ReadWindow { offset: u64::MAX, size: u32::MAX })), Ok(0));
+        assert_eq!(ask(page, FuseOp::Read(ReadWindow { offset: 20, size: 4096, direct: false })), Ok(4));
+        assert_eq!(
+            ask(page, FuseOp::Read(ReadWindow { offset: u64::MAX, size: u32::MAX, direct: true })),
+            Ok(0)
+        );
         assert_eq!(ask(view, FuseOp::Read(window)), Err(libc::EISDIR));
         assert_eq!(ask(page, FuseOp::ReadDir(window)), Err(libc::ENOTDIR));
         assert_eq!(ask(view, FuseOp::OpenDir), Ok(16));
@@ -448,7 +467,7 @@ mod tests {
         let mut server = FuseServer::new(&slots, HostFiles::new("/nowhere"));
         let (mut out, mut offset, mut names) = (Vec::new(), 0, Vec::new());
         loop {
-            let op = FuseOp::ReadDir(ReadWindow { offset, size: 64 });
+            let op = FuseOp::ReadDir(ReadWindow { offset, size: 64, direct: false });
             server.answer(&FuseRequest { unique: 1, nodeid: abi::ROOT_ID, op }, &mut out);
             let mut entries = &out[abi::OUT_HEADER..];
             if entries.is_empty() {

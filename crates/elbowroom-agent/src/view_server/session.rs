@@ -68,7 +68,7 @@ pub fn mount(views: &Path) -> Result<FuseConnection, FuseError> {
 fn handshake(fuse: &OwnedFd) -> Result<bool, FuseError> {
     let mut buffer = RequestBuffer::new()?;
     let refuse = |what: String| FuseError::Handshake { what };
-    let request = receive(fuse, &mut buffer)?.ok_or(FuseError::Disconnected)?;
+    let (request, _) = receive(fuse, &mut buffer)?.ok_or(FuseError::Disconnected)?;
     let FuseOp::Init(init) = request.op else {
         return Err(refuse(format!("begins with {:?}", request.op)));
     };
@@ -138,11 +138,15 @@ impl Drop for RequestBuffer {
     }
 }
 
-/// Reads the next request, waiting for one. `None`: there was something that nobody waits for an answer to, or a signal.
+/// Reads the next request, waiting for one: its bytes, and what they say. `None`: there was something that nobody waits for
+/// an answer to, or a signal.
 ///
 /// # Errors
 /// [`FuseError::Disconnected`] when there will never be one again; [`FuseError::Io`].
-pub fn receive<'a>(fuse: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<FuseRequest<'a>>, FuseError> {
+pub fn receive<'a>(
+    fuse: &OwnedFd,
+    buffer: &'a mut [u8],
+) -> Result<Option<(FuseRequest<'a>, &'a [u8])>, FuseError> {
     let got = loop {
         match rustix::io::read(fuse, &mut *buffer) {
             Ok(n) => break n,
@@ -155,7 +159,7 @@ pub fn receive<'a>(fuse: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<FuseRe
         }
     };
     match FuseRequest::decode(&buffer[..got]) {
-        Ok(request) => Ok(Some(request)),
+        Ok(request) => Ok(Some((request, &buffer[..got]))),
         Err(error) => {
             tracing::error!(%error, "the kernel wrote what this program cannot read");
             Ok(None)

@@ -123,6 +123,8 @@ pub struct SlotHandle {
 /// A container's numbers at one instant, reused between requests.
 #[derive(Clone, Debug)]
 pub struct SlotSnapshot {
+    /// Their version: another number at each [`Slots::publish`].
+    pub generation: u64,
     /// The numbers.
     pub facts: ContainerSnapshot,
     /// By CPU number; as many as the agent published.
@@ -326,6 +328,19 @@ impl Slots {
         self.words[self.base(slot) + slot::READ].fetch_or(1 << (bit % 64), Ordering::SeqCst);
     }
 
+    /// The version of a container's numbers, as in [`SlotSnapshot::generation`]; `None` when it is gone. As [`Slots::snapshot`], to be
+    /// called after [`Slots::mark_read`].
+    pub(crate) fn generation(&self, slot: SlotHandle) -> Option<u64> {
+        let generation = self.words[self.base(slot) + slot::GENERATION].load(Ordering::SeqCst);
+        self.check_live(slot)?;
+        Some(generation)
+    }
+
+    /// Which slot a container has: below [`Slots::capacity`].
+    pub(crate) fn place(&self, slot: SlotHandle) -> usize {
+        self.index_of(slot.serial)
+    }
+
     /// Copies a container's numbers into `into`; `None` when it is gone. Tries again when the writer passed by twice
     /// during the copy (a microsecond or so), and never waits for it.
     pub fn snapshot(&self, slot: SlotHandle, into: &mut SlotSnapshot) -> Option<()> {
@@ -342,6 +357,7 @@ impl Slots {
             // The copies above may not sink below the second look at the generation.
             fence(Ordering::Acquire);
             if generation.load(Ordering::Relaxed) == before {
+                into.generation = before;
                 return self.check_live(slot);
             }
             self.check_live(slot)?;
@@ -524,7 +540,7 @@ impl SlotHandle {
 
 impl Default for SlotSnapshot {
     fn default() -> Self {
-        Self { facts: ContainerSnapshot::EMPTY, times: Vec::new() }
+        Self { generation: 0, facts: ContainerSnapshot::EMPTY, times: Vec::new() }
     }
 }
 

@@ -1,12 +1,15 @@
-//! System calls of others that wait for an answer of ours (seccomp_unotify(2)).
+//! System calls of others that wait for an answer of ours (seccomp_unotify(2)), and those that processes of ours may make
+//! ([`allow_only`]).
 //!
 //! A descriptor of a filter gives one [`SeccompNotification`] per call; whoever made it waits until it is answered, or ends. Everything in a
 //! notice was true when the call was made: numbers are the kernel's, pointers are the caller's, and its pid means something only as
 //! long as [`SeccompListener::is_valid`] says so after whatever was found out by it.
 
+mod allow_list;
 mod fd_passing;
 mod notification_log;
 
+pub use allow_list::{COMMON_CALLS, allow_only};
 pub use fd_passing::{receive, send};
 pub use notification_log::NotificationLog;
 

@@ -204,6 +204,7 @@ fn text(report: &CheckOutput, run_dir: &Path) -> String {
                 agent.pids.view_server,
                 agent.pids.policy
             );
+            let _ = writeln!(text, "ok       {:<18} {}", "mode", agent.mode.summary());
         }
         None => {
             let _ = writeln!(

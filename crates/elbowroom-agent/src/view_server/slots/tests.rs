@@ -16,7 +16,7 @@ fn uniform(version: u64) -> (ContainerSnapshot, Vec<CpuTimes>) {
 
 /// The version, when it is one.
 fn version(snapshot: &SlotSnapshot) -> Option<u64> {
-    let SlotSnapshot { facts, times } = snapshot;
+    let SlotSnapshot { facts, times, .. } = snapshot;
     let version = facts.millicpu;
     let disks = facts.io[elbowroom_view::pages::snapshot::MAX_DISKS - 1].dios;
     let whole = facts.memory_usage.0 == version

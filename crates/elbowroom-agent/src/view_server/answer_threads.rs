@@ -1,0 +1,147 @@
+//! The threads of the view server. Those that take requests from the kernel answer them, but for those of containers that ask
+//! without pause: these are answered by a thread of their own, so that they wait for each other and no neighbour waits
+//! for them.
+
+use crate::view_server::abi::{FuseOp, FuseRequest};
+use crate::view_server::budget::Budgets;
+use crate::view_server::deferred::{DeferredQueue, DeferredRequest, NextDeferred};
+use crate::view_server::host_files::HostFiles;
+use crate::view_server::roles::Handover;
+use crate::view_server::server::{FuseServer, serial_of};
+use crate::view_server::slots::Slots;
+use crate::view_server::{FuseError, abi, session};
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
+use std::time::{Duration, Instant};
+
+/// Set when no more requests are to be taken: they wait for the next agent.
+pub(super) static DRAINING: AtomicBool = AtomicBool::new(false);
+
+/// The shortest sleep of the thread for those that wait: paying back is not worth more wake-ups than that.
+const MIN_NAP: Duration = Duration::from_micros(500);
+
+/// What the threads share.
+pub(super) struct SharedServer {
+    pub handover: Handover,
+    pub slots: Slots,
+    budgets: Budgets,
+}
+
+impl SharedServer {
+    /// A server of these slots.
+    pub fn new(handover: Handover, slots: Slots) -> Self {
+        // One for each slot, and one for all containers that are gone.
+        Self { budgets: Budgets::new(slots.capacity() + 1), handover, slots }
+    }
+
+    /// Who pays for a request. Nobody, where it is about the mount itself, which no container reaches.
+    fn account(&self, nodeid: u64) -> Option<usize> {
+        let serial = serial_of(nodeid)?;
+        Some(self.slots.get(serial).map_or(self.slots.capacity(), |slot| self.slots.place(slot)))
+    }
+
+    /// Takes requests and answers them, or hands them to `deferred`, until there are no more.
+    pub fn answer_requests(&self, deferred: &SyncSender<DeferredRequest>) -> Result<(), FuseError> {
+        let mut worker = Worker::new(self);
+        let mut buffer = session::RequestBuffer::new()?;
+        while !DRAINING.load(Ordering::SeqCst) {
+            let Some((request, bytes)) = session::receive(&self.handover.fuse, &mut buffer)? else {
+                continue;
+            };
+            // Counted first: whoever finds the counter below the truth would think that nothing was lost.
+            self.slots.count_request(request.unique & abi::UNIQUE_RESEND != 0);
+            let account = self.account(request.nodeid);
+            let may_wait = account.filter(|account| {
+                request.op != FuseOp::Silent && !self.budgets.is_prompt(*account, Instant::now())
+            });
+            let waits = may_wait.is_some_and(|account| {
+                // One that does not fit is answered now.
+                deferred.try_send(DeferredRequest::new(account, &request, bytes)).is_ok()
+            });
+            if !waits {
+                worker.answer(&request)?;
+            }
+            worker.charge(account);
+        }
+        Ok(())
+    }
+
+    /// Answers what comes to `inbox`, each container in turn and at its pace, until nobody sends any more; then what is
+    /// left.
+    pub fn answer_deferred(&self, inbox: &Receiver<DeferredRequest>) -> Result<(), FuseError> {
+        let mut worker = Worker::new(self);
+        let mut queue = DeferredQueue::default();
+        let mut ending = false;
+        loop {
+            while queue.has_room() && !ending {
+                match inbox.try_recv() {
+                    Ok(request) => queue.push(request),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => ending = true,
+                }
+            }
+            let now = Instant::now();
+            let delay = |account| if ending { Duration::ZERO } else { self.budgets.delay(account, now) };
+            let nap = match queue.next(delay) {
+                NextDeferred::Answer(request) => {
+                    worker.answer_bytes(&request.bytes)?;
+                    worker.charge(Some(request.account));
+                    continue;
+                }
+                NextDeferred::Empty if ending => return Ok(()),
+                NextDeferred::Empty => Duration::MAX,
+                NextDeferred::Wait(delay) => delay.max(MIN_NAP),
+            };
+            if !queue.has_room() {
+                std::thread::sleep(nap);
+                continue;
+            }
+            match inbox.recv_timeout(nap) {
+                Ok(request) => queue.push(request),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => ending = true,
+            }
+        }
+    }
+}
+
+/// One thread, with the CPU time that it had used when it charged last.
+struct Worker<'a> {
+    shared: &'a SharedServer,
+    server: FuseServer<'a>,
+    out: Vec<u8>,
+    cpu_used: Duration,
+}
+
+impl<'a> Worker<'a> {
+    fn new(shared: &'a SharedServer) -> Self {
+        let server = FuseServer::new(&shared.slots, HostFiles::new("/"));
+        Self { shared, server, out: Vec::with_capacity(128 << 10), cpu_used: thread_cpu_time() }
+    }
+
+    fn answer(&mut self, request: &FuseRequest<'_>) -> Result<(), FuseError> {
+        if self.server.answer(request, &mut self.out) {
+            session::send(&self.shared.handover.fuse, &self.out)?;
+        }
+        self.shared.slots.count_answered();
+        Ok(())
+    }
+
+    fn answer_bytes(&mut self, bytes: &[u8]) -> Result<(), FuseError> {
+        self.answer(&FuseRequest::decode(bytes).expect("it was decoded before"))
+    }
+
+    /// Charges what this thread has done since it was called last.
+    fn charge(&mut self, account: Option<usize>) {
+        let before = std::mem::replace(&mut self.cpu_used, thread_cpu_time());
+        if let Some(account) = account {
+            self.shared.budgets.charge(account, self.cpu_used.saturating_sub(before), Instant::now());
+        }
+    }
+}
+
+fn thread_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

@@ -1,0 +1,121 @@
+//! What the view server does for each container, and how much of that at once.
+//!
+//! # Problem
+//! A request costs the server CPU time that no quota of the container counts. A container that asks without pause would take
+//! the server from its neighbours, and CPU time beyond its quota (`docs/decisions/0037-view-server-budget.md`).
+//!
+//! # Approach
+//! Each container owes the CPU time that was spent for it, and pays it back at a constant rate, twice over (the generic cell
+//! rate algorithm, ITU-T I.371): against [`PROMPT`], within which it is answered at once, and against [`PACED`], beyond which
+//! it waits until it has paid. What lies between is answered after the others ([`crate::view_server::deferred`]). Nothing is
+//! ever refused. An account is one atomic word, so that no reader waits for a lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A part of one CPU, and how much may be owed.
+struct Allowance {
+    /// One in so many.
+    share: u64,
+    /// CPU time that may be owed.
+    burst: Duration,
+}
+
+/// Answered at once: far more than programs that read their files every second take. At most so much of the time a
+/// container can have requests in front of a neighbour's, which leaves the neighbour's 99th percentile alone.
+const PROMPT: Allowance = Allowance { share: 200, burst: Duration::from_millis(2) };
+/// Answered at all: half of what the smallest usual quota gives, and in one go what it takes to walk the view of a large machine.
+const PACED: Allowance = Allowance { share: 10, burst: Duration::from_millis(100) };
+
+/// The accounts of all containers. One that takes the slot of another inherits what that one owed, which is paid within
+/// a second.
+pub(super) struct Budgets {
+    began: Instant,
+    accounts: Vec<Account>,
+}
+
+/// When all is paid, on the clock that starts at [`Budgets::began`], in nanoseconds; for each allowance.
+#[derive(Default)]
+struct Account {
+    prompt: AtomicU64,
+    paced: AtomicU64,
+}
+
+impl Budgets {
+    /// Accounts numbered from 0 on.
+    pub fn new(accounts: usize) -> Self {
+        Self { began: Instant::now(), accounts: (0..accounts).map(|_| Account::default()).collect() }
+    }
+
+    /// Adds CPU time that was spent for an account.
+    pub fn charge(&self, account: usize, spent: Duration, now: Instant) {
+        let Account { prompt, paced } = &self.accounts[account];
+        let now = self.nanos(now);
+        for (paid_at, allowance) in [(prompt, &PROMPT), (paced, &PACED)] {
+            let debt = (spent.as_nanos() as u64).saturating_mul(allowance.share);
+            let add = |at: u64| Some(at.max(now).saturating_add(debt));
+            let _ = paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        }
+    }
+
+    /// Whether an account is answered at once.
+    pub fn is_prompt(&self, account: usize, now: Instant) -> bool {
+        self.over(&self.accounts[account].prompt, &PROMPT, now).is_zero()
+    }
+
+    /// How long an account waits until it is answered.
+    pub fn delay(&self, account: usize, now: Instant) -> Duration {
+        self.over(&self.accounts[account].paced, &PACED, now)
+    }
+
+    fn over(&self, paid_at: &AtomicU64, allowance: &Allowance, now: Instant) -> Duration {
+        let free = self.nanos(now) + allowance.burst.as_nanos() as u64 * allowance.share;
+        Duration::from_nanos(paid_at.load(Ordering::Relaxed).saturating_sub(free))
+    }
+
+    fn nanos(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.began).as_nanos() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_container_that_asks_now_and_then_is_answered_at_once() {
+        let budgets = Budgets::new(1);
+        for second in 0..100 {
+            let now = budgets.began + Duration::from_secs(second);
+            assert!(budgets.is_prompt(0, now) && budgets.delay(0, now).is_zero());
+            budgets.charge(0, 4 * MS, now);
+        }
+    }
+
+    #[test]
+    fn one_that_asks_without_pause_gets_a_tenth_of_a_cpu_and_its_neighbour_does_not_notice() {
+        let budgets = Budgets::new(2);
+        let (mut now, mut spent) = (budgets.began, Duration::ZERO);
+        while now < budgets.began + Duration::from_secs(10) {
+            now += budgets.delay(0, now).max(MS);
+            budgets.charge(0, MS, now);
+            spent += MS;
+        }
+        assert!((1_000..1_150).contains(&spent.as_millis()), "{spent:?}");
+        assert!(!budgets.is_prompt(0, now));
+        assert!(budgets.is_prompt(1, now) && budgets.delay(1, now).is_zero());
+    }
+
+    #[test]
+    fn between_both_it_is_answered_after_the_others_and_without_a_wait() {
+        let budgets = Budgets::new(1);
+        budgets.charge(0, 50 * MS, budgets.began);
+        assert!(!budgets.is_prompt(0, budgets.began) && budgets.delay(0, budgets.began).is_zero());
+        budgets.charge(0, 60 * MS, budgets.began);
+        assert_eq!(budgets.delay(0, budgets.began), 100 * MS);
+        assert!(budgets.delay(0, budgets.began + 101 * MS).is_zero());
+        assert!(budgets.is_prompt(0, budgets.began + Duration::from_secs(22)));
+    }
+}
