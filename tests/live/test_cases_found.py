@@ -159,6 +159,7 @@ def plain_group():
     """A cgroup of v2 for a test, without anything that is turned on below it, and what is made in it."""
     if not V2:
         pytest.skip("needs cgroup v2, where groups have types and processes are in leaves")
+    (ROOT / "cgroup.subtree_control").write_text("+cpu +memory")
     group = ROOT / f"elbowroom-test-live-type-{os.getpid()}"
     group.mkdir()
     yield group
@@ -200,7 +201,7 @@ def test_the_processes_of_a_threaded_cgroup_are_found(plain_group, new_agent, re
 def test_limits_at_a_containers_root_show_the_view_where_its_processes_moved_down(plain_group, new_agent, resident):
     init = plain_group / "init"
     init.mkdir()
-    command = ("sh", "-c", "mount -t cgroup2 none /sys/fs/cgroup && echo 0 >/sys/fs/cgroup/init/cgroup.procs && exec sleep 1000")
+    command = ("sh", "-c", "umount --lazy /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && echo 0 >/sys/fs/cgroup/init/cgroup.procs && exec sleep 1000")
     process = resident(plain_group, command=command, flags=("-m", "-C"))
     try:
         eventually(lambda: str(process.pid) in (init / "cgroup.procs").read_text())
