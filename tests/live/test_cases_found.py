@@ -50,13 +50,15 @@ def test_what_only_copies_the_namespace_keeps_the_view_that_was_there(agent, sta
 def test_what_an_engine_in_a_container_makes_has_its_own_view(agent, docker):
     if V2:
         pytest.skip("needs cgroup v1: on v2 the outer container's processes have to move first")
-    outer = docker.run("--privileged", "--memory", "300m", name="elbowroom-test-outer")
+    # What --privileged gives, as far as it is needed here, and where that is allowed.
+    options = ["--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined", "--volume", "/sys/fs/cgroup:/groups"]
+    outer = docker.run(*options, "--memory", "300m", name="elbowroom-test-outer")
     agent.attached(outer)
     # A copy of the outer mount namespace, as a runtime begins with.
-    groups = " ".join(f"/sys/fs/cgroup/{name}/docker/{HEX}" for name in ("memory", "cpu"))
-    outer.run("sh", "-c", f"""for group in {groups}; do mkdir -p $group || exit 1; done
-        echo {128 * MIB} >/sys/fs/cgroup/memory/docker/{HEX}/memory.limit_in_bytes
-        (for group in {groups}; do echo 0 >$group/cgroup.procs; done; exec unshare -m sleep 1000) >/dev/null 2>&1 </dev/null &""")
+    groups = [f"/groups/{name}/docker/{outer.id}/docker/{HEX}" for name in ("memory", "cpu")]
+    outer.run("sh", "-c", f"""mkdir -p {" ".join(groups)} || exit 1
+        echo {128 * MIB} >{groups[0]}/memory.limit_in_bytes
+        (for group in {" ".join(groups)}; do echo 0 >$group/cgroup.procs; done; exec unshare -m sleep 1000) >/dev/null 2>&1 </dev/null &""")
     row = eventually(lambda: next((row for row in agent.list() if row["id"] == HEX and row["attached"]), None))
     assert row["engine"] == "docker" and row["path"] == f"/docker/{outer.id}/docker/{HEX}" and row["labels"]["governors"] is False
     [inside] = (ROOT / "memory" / row["path"].lstrip("/") / "cgroup.procs").read_text().split()
@@ -113,9 +115,15 @@ def resident():
         process.wait()
 
 
+def nested(hand_made, path):
+    """A cgroup with all that are around it."""
+    parts = path.split("/")
+    return [hand_made("/".join(parts[: count + 1])) for count in range(len(parts))][-1]
+
+
 @pytest.mark.native
 def test_a_container_of_a_remapped_docker_has_its_name_and_labels(new_agent, hand_made, resident, scratch):
-    group = hand_made(f"elbowroom-test-live-remapped/{HEX}")
+    group = nested(hand_made, f"elbowroom-test-live-remapped/{HEX}")
     state = scratch / "docker/data/231072.231072/containers" / HEX
     state.mkdir(parents=True)
     (state / "config.v2.json").write_text(json.dumps({"Name": "/web", "Config": {"Labels": {"elbowroom.dev/views": "off"}}}))
@@ -136,7 +144,7 @@ def test_a_container_of_a_remapped_docker_has_its_name_and_labels(new_agent, han
     ],
 )
 def test_a_rare_layout_is_known_by_its_path(new_agent, hand_made, resident, path, engine, known):
-    group = hand_made(path)
+    group = nested(hand_made, path)
     resident(*group.directories)
     agent = new_agent().start()
     [row] = [row for row in agent.list() if row["path"] == f"/{path}"]
@@ -151,6 +159,7 @@ def plain_group():
     """A cgroup of v2 for a test, without anything that is turned on below it, and what is made in it."""
     if not V2:
         pytest.skip("needs cgroup v2, where groups have types and processes are in leaves")
+    (ROOT / "cgroup.subtree_control").write_text("+cpu +memory")
     group = ROOT / f"elbowroom-test-live-type-{os.getpid()}"
     group.mkdir()
     yield group
@@ -192,7 +201,7 @@ def test_the_processes_of_a_threaded_cgroup_are_found(plain_group, new_agent, re
 def test_limits_at_a_containers_root_show_the_view_where_its_processes_moved_down(plain_group, new_agent, resident):
     init = plain_group / "init"
     init.mkdir()
-    command = ("sh", "-c", "mount -t cgroup2 none /sys/fs/cgroup && echo 0 >/sys/fs/cgroup/init/cgroup.procs && exec sleep 1000")
+    command = ("sh", "-c", "umount --lazy /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && echo 0 >/sys/fs/cgroup/init/cgroup.procs && exec sleep 1000")
     process = resident(plain_group, command=command, flags=("-m", "-C"))
     try:
         eventually(lambda: str(process.pid) in (init / "cgroup.procs").read_text())

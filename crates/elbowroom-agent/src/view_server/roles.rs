@@ -300,7 +300,7 @@ impl Handover {
                 Ok(lock) => lock.abandon(role),
                 Err(error) => tracing::error!(%error, "the role of a dead API server cannot be freed"),
             },
-            AgentRole::Supervisor | AgentRole::Server | AgentRole::Policy => self.role_lock.abandon(role),
+            _ => self.role_lock.abandon(role),
         }
     }
 

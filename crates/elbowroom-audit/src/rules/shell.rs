@@ -74,7 +74,7 @@ impl ScriptReader<'_> {
                     Some('\n') | None => {}
                     Some(c) => self.push(c),
                 },
-                '$' => self.variable(),
+                '$' => self.variable(false),
                 '#' if self.word.is_none() => while self.rest.next_if(|c| *c != '\n').is_some() {},
                 c if c.is_whitespace() || ";&|()<>`".contains(c) => self.end_word(),
                 c => self.push(c),
@@ -89,7 +89,7 @@ impl ScriptReader<'_> {
         while let Some(c) = self.rest.next() {
             match c {
                 c if c == quote => return,
-                '$' if quote == '"' => self.variable(),
+                '$' if quote == '"' => self.variable(true),
                 '\\' if quote == '"' => match self.rest.next() {
                     Some(c @ ('"' | '\\' | '$' | '`')) => self.push(c),
                     Some('\n') | None => {}
@@ -103,8 +103,9 @@ impl ScriptReader<'_> {
         }
     }
 
-    /// `$NAME`, `${NAME}` and `${NAME:-default}`; one that is not known is empty, as in a shell.
-    fn variable(&mut self) {
+    /// `$NAME`, `${NAME}` and `${NAME:-default}`; one that is not known is empty, and one that is not quoted may be several words, as in a
+    /// shell.
+    fn variable(&mut self, is_quoted: bool) {
         let is_braced = self.rest.next_if_eq(&'{').is_some();
         let mut name = String::new();
         while let Some(c) = self.rest.next_if(|c| c.is_ascii_alphanumeric() || *c == '_') {
@@ -128,8 +129,14 @@ impl ScriptReader<'_> {
         let fallback = default.strip_prefix(":-").or_else(|| default.strip_prefix('-')).unwrap_or_default();
         let value = self.variables.get(&name).filter(|value| !value.is_empty());
         let value = value.cloned().unwrap_or_else(|| fallback.to_owned());
-        if !value.is_empty() {
-            self.word.get_or_insert_default().push_str(&value);
+        if is_quoted {
+            return value.chars().for_each(|c| self.push(c));
+        }
+        for (at, part) in value.split_whitespace().enumerate() {
+            if at > 0 {
+                self.end_word();
+            }
+            part.chars().for_each(|c| self.push(c));
         }
     }
 
@@ -144,8 +151,7 @@ impl ScriptReader<'_> {
         if let Some((name, value)) = word.split_once('=').filter(|(name, _)| is_name(name)) {
             self.variables.insert(name.to_owned(), value.to_owned());
         }
-        // A variable that stands alone may be several words.
-        self.words.extend(word.split_whitespace().map(str::to_owned));
+        self.words.extend(Some(word).filter(|word| !word.is_empty()));
     }
 }
 

@@ -88,14 +88,12 @@ impl<'a> CgroupDir<'a> {
     /// The processes in it, as this process's PID namespace numbers them: of a threaded cgroup of v2, whose `cgroup.procs` cannot be read,
     /// those whose first thread is in it. Empty where it is gone.
     pub fn processes(&self, root: &Root) -> Result<Vec<i32>, ReadError> {
-        match self.read("cgroup.procs") {
-            Err(ReadError::Io { source: Errno::OPNOTSUPP, .. }) => {
-                let mut threads = numbers(&self.read("cgroup.threads")?.unwrap_or_default());
-                threads.retain(|thread| process::is_first_thread(root, *thread));
-                Ok(threads)
-            }
-            text => Ok(numbers(&text?.unwrap_or_default())),
+        if let Some(text) = self.read("cgroup.procs")? {
+            return Ok(numbers(&text));
         }
+        let mut threads = numbers(&self.read("cgroup.threads")?.unwrap_or_default());
+        threads.retain(|thread| process::is_first_thread(root, *thread));
+        Ok(threads)
     }
 
     /// Reads and parses a file in it.

@@ -194,9 +194,11 @@ impl NamespaceRoot {
             return Ok(*is_shared);
         }
         let (namespace, own) = (self.identity()?, self.cgroups()?);
-        let is_others = |cgroups: &[CgroupLine]| match self.group.as_deref().and_then(Path::to_str) {
-            Some(group) => !is_in_group(cgroups, group),
-            None => cgroups != own,
+        let is_others = |cgroups: &[CgroupLine]| match (&self.group, self.pid) {
+            (Some(group), _) => !is_in_group(cgroups, &group.to_string_lossy()),
+            // Nothing tells whose it is.
+            (None, Some(_)) => true,
+            (None, None) => cgroups != own,
         };
         let mut here = process::all_pids().into_iter().filter_map(|pid| {
             Self::of(pid).ok().filter(|place| place.identity().is_ok_and(|at| at == namespace))
