@@ -189,7 +189,7 @@ def test_a_policy_process_that_cannot_die_is_replaced(new_agent, start, tmp_path
             eventually(lambda: container.mem_total() == limit * MIB)
         # The next one waits there too, and so does the one after.
         second = policy_of(agent)
-        eventually(lambda: waits_for_fuse(second.pid))
+        eventually(lambda: waiting_threads(second.pid) or waits_for_fuse(second.pid))
         kill_policy(agent)
         assert agent.stop() == 0
         again = new_agent().start()
