@@ -94,8 +94,9 @@ def hostile():
 
     def run(words, paths, **options):
         process = subprocess.Popen(
-            [*words, *paths], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
-        )
+            [*words, *paths], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True, **options,
+        )  # fmt: skip
         made.append(process)
         line = process.stdout.readline()
         assert line, process.communicate(timeout=20)[1]
@@ -103,7 +104,7 @@ def hostile():
 
     yield run
     for process in made:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=20 * PATIENCE)
 
 
@@ -125,14 +126,16 @@ def test_an_ordinary_user_who_sends_descriptors_holds_up_no_neighbour(agent, sta
             os.close(fd)
     said = dict(zip(SOCKETS, said.values()))
     assert said["agent.sock"] == said["api.sock"] == ["EACCES", "EACCES"]
-    expect = ["EPERM"] * 2 if refuses_descriptors() else ["sent"] * 2
-    assert said["probe.sock"] == expect and said["feed.sock"] == expect
+    expect = "EPERM" if refuses_descriptors() else "sent"
+    assert said["probe.sock"] == [expect] * 2
+    # The feed may have closed the connection of one that may not come in, before that sent anything.
+    assert set(said["feed.sock"]) <= {expect, "EPIPE", "ECONNRESET"}
 
     for number in (2, 3):
         served(agent, good, number)
     cgroup.limit_memory(agent.attached(good)["path"], 300 * MIB)
     eventually(lambda: good.mem_total() == 300 * MIB)
-    eventually(lambda: agent.json("status"))
+    assert agent.json("list")
     kill_policy(agent)
     served(agent, good, 4)
     assert agent.stop() == 0
@@ -163,6 +166,12 @@ def waiting_threads(pid):
     return sum(1 for field in fields if field and field[0] == "D")
 
 
+def waits_for_fuse(pid):
+    """Whether a thread of a process waits for an answer of a FUSE server."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return any((task / "wchan").read_text() == "request_wait_answer" for task in tasks)
+
+
 def test_a_policy_process_that_cannot_die_is_replaced(new_agent, start, tmp_path):
     """A thread of it, which has all its files open, waits for a container's file system: also for good it is nobody's policy any more."""
     way = SlowWay(tmp_path / "slow")
@@ -172,7 +181,7 @@ def test_a_policy_process_that_cannot_die_is_replaced(new_agent, start, tmp_path
         agent.attached(container)
         way.hang()
         first = policy_of(agent)
-        eventually(lambda: way.asked.is_set() and waiting_threads(first.pid))
+        eventually(lambda: waits_for_fuse(first.pid))
         kill_policy(agent)
         assert waiting_threads(first.pid), "it was to wait for longer than this test"
         for limit in (300, 310):
@@ -180,7 +189,7 @@ def test_a_policy_process_that_cannot_die_is_replaced(new_agent, start, tmp_path
             eventually(lambda: container.mem_total() == limit * MIB)
         # The next one waits there too, and so does the one after.
         second = policy_of(agent)
-        eventually(lambda: waiting_threads(second.pid))
+        eventually(lambda: waiting_threads(second.pid) or waits_for_fuse(second.pid))
         kill_policy(agent)
         assert agent.stop() == 0
         again = new_agent().start()
@@ -202,7 +211,7 @@ def test_after_all_were_killed_and_one_cannot_die_an_agent_starts(new_agent, sta
         agent.attached(container)
         way.hang()
         stuck = policy_of(agent)
-        eventually(lambda: way.asked.is_set() and waiting_threads(stuck.pid))
+        eventually(lambda: waits_for_fuse(stuck.pid))
         parts = [Process(pid) for pid in agent.status()["pids"].values()]
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for part in parts:

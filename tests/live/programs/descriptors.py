@@ -1,7 +1,8 @@
 """`descriptors.py PLACE SOCKET...`: sends descriptors that take whoever releases them as long as it likes.
 
 PLACE is a directory with `fuse`, a node like /dev/fuse, and an empty directory `mnt`; or "" for none: then only TCP is sent. A SOCKET is the path of a unix socket, or @NAME of an abstract one.
-Prints what became of it as one line of JSON, by socket, then stays until its input ends: as long as it lives, nothing is answered."""
+Prints what became of it as one line of JSON, by socket, then stays until its input ends: as long as it lives, nothing is answered. To be
+killed with its process group: a file that it has open itself is closed when the process that serves it is gone."""
 
 import contextlib
 import ctypes
@@ -9,10 +10,10 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import socket
 import struct
 import sys
-import threading
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 HEAD = struct.Struct("=IIQQIII4x")
@@ -58,16 +59,20 @@ def serve(device):
 
 
 def fuse_file(place):
-    """A file, locked, that cannot be closed while this process lives: at its end the device is closed before the file."""
+    """A file, locked, that cannot be closed while the process lives that serves it; and that process."""
     become_root_of_a_namespace()
     device = os.open(f"{place}/fuse", os.O_RDWR)
     options = f"fd={device},rootmode=40755,user_id=0,group_id=0"
     if libc.mount(b"hostile", f"{place}/mnt".encode(), b"fuse", 0, options.encode()) != 0:
         raise OSError(ctypes.get_errno(), "mount")
-    threading.Thread(target=serve, args=(device,), daemon=True).start()
+    server = os.fork()
+    if server == 0:
+        serve(device)
+        os._exit(0)
+    os.close(device)
     file = os.open(f"{place}/mnt/x", os.O_RDONLY)
     fcntl.flock(file, fcntl.LOCK_EX)
-    return file
+    return file, server
 
 
 def lingering():
@@ -104,8 +109,9 @@ peers, kept = [], []
 def main():
     place, *paths = sys.argv[1:]
     said = {path: [] for path in paths}
+    server = None
     if place:
-        file = fuse_file(place)
+        file, server = fuse_file(place)
         for path in paths:
             said[path].append(send(path, file))
     for path in paths:
@@ -119,6 +125,9 @@ def main():
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     print(json.dumps(said), flush=True)
     sys.stdin.read()
+    if server:
+        os.kill(server, signal.SIGKILL)
+        os.waitpid(server, 0)
     os._exit(0)
 
 

@@ -13,7 +13,7 @@ use rustix::net::UCred;
 use rustix::net::sockopt::socket_peercred;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
@@ -93,38 +93,53 @@ pub(super) fn listen(
     mailbox: Mailbox,
     profiles: ProfileStore,
 ) -> Result<SocketFile> {
-    // The supervisor's lock says that no other agent uses this directory, so a file here is a dead agent's.
-    let (mode, group) = door.access();
-    let listener =
-        unix_socket::listen(path, mode, group).with_context(|| format!("listening on {}", path.display()))?;
+    let (own_path, (mode, group)) = (path.to_owned(), door.access());
+    let (bound, wait) = mpsc::sync_channel(1);
+    let accept = move || {
+        // So the socket is gone with the thread, whatever keeps the process from ending: one that is never answered would keep clients.
+        // SAFETY: the mailbox's descriptor is there as long as the mailbox; beside it the thread uses what it opens.
+        unsafe { process::unshare_open_files_except(&mut [mailbox.raw_fd()]) };
+        // The supervisor's lock says that no other agent uses this directory, so a file here is a dead agent's.
+        match unix_socket::listen(&own_path, mode, group) {
+            Ok(listener) => {
+                drop(bound.send(Ok(())));
+                accept_each(&listener, &door, &mailbox, &profiles)
+            }
+            Err(error) => drop(bound.send(Err(error))),
+        }
+    };
+    std::thread::Builder::new().name("control".into()).spawn(accept)?;
+    let bound = wait.recv().unwrap_or_else(|_| Err(std::io::Error::other("the thread ended")));
+    bound.with_context(|| format!("listening on {}", path.display()))?;
+    Ok(SocketFile(path.to_owned()))
+}
+
+/// Serves each connection on a thread of its own, for ever.
+fn accept_each(listener: &UnixListener, door: &Endpoint, mailbox: &Mailbox, profiles: &ProfileStore) -> ! {
     let seats = Arc::new(ConnectionLimit { max: door.max_connections(), ..ConnectionLimit::default() });
     let exits = Arc::new(ConnectionLimit { max: MAX_REFUSED, ..ConnectionLimit::default() });
-    std::thread::Builder::new().name("control".into()).spawn(move || {
-        loop {
-            let seat = ConnectionLimit::acquire(&seats);
-            let Ok((stream, _)) = listener.accept() else {
-                // Without a descriptor left, it would be the same at once.
-                std::thread::sleep(EMFILE_BACKOFF);
-                continue;
-            };
-            let (mailbox, door, profiles) = (mailbox.clone(), door.clone(), profiles.clone());
-            let exits = exits.clone();
-            serve_on_own_thread(stream, mailbox.raw_fd(), move |stream| {
-                match is_accepted(&stream, &door) {
-                    Ok(peer) => _ = serve(&stream, peer, &door, &mailbox, &profiles),
-                    Err(_) => {
-                        // It may take its time to close, and takes no place meanwhile of those that may come in.
-                        let exit = ConnectionLimit::acquire(&exits);
-                        drop(seat);
-                        drop((stream, exit));
-                        return;
-                    }
-                }
+    loop {
+        let seat = ConnectionLimit::acquire(&seats);
+        let Ok((stream, _)) = listener.accept() else {
+            // Without a descriptor left, it would be the same at once.
+            std::thread::sleep(EMFILE_BACKOFF);
+            continue;
+        };
+        let (mailbox, door, profiles) = (mailbox.clone(), door.clone(), profiles.clone());
+        let exits = exits.clone();
+        serve_on_own_thread(stream, mailbox.raw_fd(), move |stream| match is_accepted(&stream, &door) {
+            Ok(peer) => {
+                let _ = serve(&stream, peer, &door, &mailbox, &profiles);
                 drop((stream, seat));
-            });
-        }
-    })?;
-    Ok(SocketFile(path.to_owned()))
+            }
+            Err(_) => {
+                // It may take its time to close, and takes no place meanwhile of those that may come in.
+                let exit = ConnectionLimit::acquire(&exits);
+                drop(seat);
+                drop((stream, exit));
+            }
+        });
+    }
 }
 
 /// Runs `work` with a connection on a thread that has no other open files but `kept`. Whatever its peer sent there is released by that

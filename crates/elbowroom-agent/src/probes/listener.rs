@@ -156,7 +156,8 @@ impl RateLimitedSocket {
         }
         let is_clogged = self.socket.is_clogged();
         if is_clogged && !std::mem::replace(&mut self.told, true) {
-            let because = "senders keep the kernel from releasing descriptors that they sent (use Linux 6.16 or newer)";
+            let because =
+                "senders keep the kernel from releasing descriptors that they sent (use Linux 6.16 or newer)";
             tracing::warn!(because, "nothing is read from a socket for probes");
         }
         is_clogged || self.received >= MAX_PER_SECOND

@@ -167,8 +167,12 @@ fn agent(probes: &[&str]) -> Agent {
     let dir = tempfile::tempdir().unwrap();
     let (tell, said) = mpsc::channel();
     let probes = probes.iter().map(|line| ProbeSettings::parse(line, true).unwrap()).collect();
-    let voices =
-        ProbeRegistry::open(probes, &socket_path(dir.path()), Arc::new(move |said| drop(tell.send(said))), None);
+    let voices = ProbeRegistry::open(
+        probes,
+        &socket_path(dir.path()),
+        Arc::new(move |said| drop(tell.send(said))),
+        None,
+    );
     Agent { voices, said, dir }
 }
 

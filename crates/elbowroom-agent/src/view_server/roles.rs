@@ -478,8 +478,8 @@ mod tests {
         // A thread that shares no files is another process to the kernel's locks.
         let in_another = |work: fn(&RoleLock) -> bool| {
             let path = dir.path().to_owned();
-            // SAFETY: the thread opens by path all that it uses.
             let alone = move || {
+                // SAFETY: the thread opens by path all that it uses.
                 unsafe { process::unshare_open_files() };
                 work(&RoleLock::open(&path).unwrap())
             };

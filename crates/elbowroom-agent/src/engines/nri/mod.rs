@@ -18,6 +18,7 @@ mod session;
 use crate::config::{AgentConfig, ContainerSettings};
 use crate::engines::oci;
 use crate::engines::oci::hook;
+use elbowroom_linux::process;
 use rustix::fs::{Access, access};
 use session::{NriEvent, NriSession};
 use std::io::{Read, Write};
@@ -105,7 +106,13 @@ pub(crate) fn spawn(config: &AgentConfig, run_dir: &Path) {
         };
         let socket = socket.clone();
         let thread = std::thread::Builder::new().name("nri".into());
-        let spawned = thread.spawn(move || run_plugin(&socket, &node));
+        let run = move || {
+            // A runtime learns at once that the process was killed, whatever keeps it from ending.
+            // SAFETY: the thread opens by path all that it uses, and logs nothing but by the standard descriptors.
+            unsafe { process::unshare_open_files() };
+            run_plugin(&socket, &node);
+        };
+        let spawned = thread.spawn(run);
         if let Err(error) = spawned {
             tracing::error!(because = %error, "no NRI plugin");
         }
