@@ -11,7 +11,7 @@ import pytest
 
 from kit import cgroup
 from kit.container import cpu_list, meminfo
-from kit.process import Process, state
+from kit.process import Process, comm, holders, state
 from kit.slow import SlowWay
 from kit.wait import PATIENCE, always, eventually
 
@@ -65,6 +65,28 @@ def test_kills_in_any_order_cost_no_read(agent, start):
         kill(agent, order.choice(PARTS))
     counted = stop()
     assert counted["failed"] == 0, counted
+    assert container.mem_total() == 256 << 20
+
+
+def test_a_killed_standby_is_replaced_and_a_killed_supervisor_too(agent, start):
+    """With the policy process stopped, there is but the standby to start a supervisor."""
+    container = start("--memory", "256MiB")
+    agent.attached(container)
+    for _ in range(2):
+        victim = Process(agent.standby())
+        agent.remember()
+        victim.kill()
+        eventually(lambda: agent.standby() != victim.pid)
+    policy, supervisor = part(agent, "policy"), part(agent, "supervisor")
+    agent.remember()
+    os.kill(policy.pid, signal.SIGSTOP)
+    try:
+        supervisor.kill()
+        eventually(lambda: "elbowroom-super" in map(comm, holders(agent.run_dir)))
+    finally:
+        os.kill(policy.pid, signal.SIGCONT)
+    eventually(lambda: whole(agent))
+    agent.remember()
     assert container.mem_total() == 256 << 20
 
 
@@ -162,7 +184,7 @@ def test_what_was_read_is_there_though_all_are_dead(new_agent, start):
     container = start("--cpus", "1", "--memory", "256MiB")
     first.attached(container)
     first.remember()
-    parts = {name: part(first, name) for name in PARTS}
+    parts = {name: part(first, name) for name in PARTS} | {"standby": Process(first.standby())}
     # The policy process forgets what has changed, and is started anew.
     for name in ("supervisor", "policy"):
         os.kill(parts[name].pid, signal.SIGSTOP)
@@ -179,7 +201,7 @@ def test_what_was_read_is_there_though_all_are_dead(new_agent, start):
 
     before = seen()
     # When the first of a session ends, the kernel has those go on that were stopped.
-    for name in ("policy", "view_server", "supervisor"):
+    for name in ("standby", "policy", "view_server", "supervisor"):
         parts[name].kill()
     first.destroy()
     assert seen() == before

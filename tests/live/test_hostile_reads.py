@@ -10,7 +10,7 @@ import pytest
 
 from conftest import built
 from kit import programs
-from kit.process import descendants, stat_fields
+from kit.process import comm, descendants, stat_fields
 from kit.wait import PATIENCE, eventually
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -113,7 +113,7 @@ def status_of(pid):
 
 def process_named(agent, name):
     """The process of the agent whose main thread has this name."""
-    found = [pid for pid in descendants(agent.supervisor.pid) if Path(f"/proc/{pid}/comm").read_text().strip() == name]
+    found = [pid for pid in descendants(agent.supervisor.pid) if comm(pid) == name]
     assert len(found) == 1, (name, found)
     return found[0]
 
@@ -147,7 +147,7 @@ def test_a_crash_of_the_agent_leaves_no_memory_on_disk(agent):
 
 def test_an_agent_for_views_shows_views_and_hears_nobody(new_agent, start):
     agent = new_agent('mode = "views"\n').start()
-    container = start("--memory", "256MiB", "--label", "elbowroom.dev/probe=file:/tmp/x")
+    container = start("--memory", "256MiB", "--probe", "file:/tmp/x")
     agent.attached(container)
     assert container.mem_total() == 256 << 20
     assert not (agent.run_dir / "probe.sock").exists()

@@ -16,10 +16,11 @@ def killed_whole(agent):
     """Kills all its processes before any of them can start another: they stand still by then. The supervisor goes last: the kernel
     would tell what stands still in its session that it hangs up, which is a request to stop."""
     agent.remember()
-    pids = agent.status()["pids"]
+    named = agent.status()["pids"]
+    pids = [agent.standby(), named["policy"], named["view_server"], named["supervisor"]]
     for number in [signal.SIGSTOP, signal.SIGKILL]:
-        for name in ["policy", "view_server", "supervisor"]:
-            os.kill(pids[name], number)
+        for pid in pids:
+            os.kill(pid, number)
     agent.destroy()
 
 

@@ -116,7 +116,15 @@ const MAX_SOCKET_PATH: usize = 108;
 
 /// Checks everything that can be checked before anything is touched, then supervises.
 fn run_agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
-    let config = config::AgentConfig::load(args.config.as_deref()).or_else(|error| {
+    let load = || {
+        let config = config::AgentConfig::load(args.config.as_deref())?;
+        anyhow::ensure!(
+            !(args.govern.enforce && config.mode == AgentMode::Views),
+            "--enforce: mode = \"views\" governs nothing: leave --enforce out, or write mode = \"full\""
+        );
+        Ok(config)
+    };
+    let config = load().or_else(|error| {
         // Views that the agent before left are answered meanwhile; its processes start as soon as it is repaired.
         anyhow::ensure!(supervisor::has_stored_views(), error);
         tracing::error!(
@@ -125,10 +133,6 @@ fn run_agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
         );
         Ok(config::AgentConfig::default())
     })?;
-    anyhow::ensure!(
-        !(args.govern.enforce && config.mode == AgentMode::Views),
-        "--enforce: mode = \"views\" governs nothing: leave --enforce out, or write mode = \"full\""
-    );
     let socket = control::socket_path(&std::path::absolute(run_dir)?);
     anyhow::ensure!(
         socket.as_os_str().len() < MAX_SOCKET_PATH,

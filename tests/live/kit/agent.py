@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 
-from kit.process import Process, descendants, holders, mounts_of
+from kit.process import Process, comm, descendants, holders, mounts_of
 from kit.wait import PATIENCE, eventually
 
 
@@ -125,6 +125,15 @@ class Agent:
     def status(self):
         """Its processes and counters."""
         return (self.ask("status") or {}).get("status")
+
+    def standby(self):
+        """The process that starts a supervisor where there is none; of an agent whose first supervisor lives."""
+
+        def found():
+            named = [pid for pid in descendants(self.supervisor.pid) if comm(pid) == "elbowroom-stand"]
+            return named[0] if named else None
+
+        return eventually(found)
 
     def cli(self, *words, timeout=30, **options):
         """One command line against this agent."""

@@ -53,6 +53,14 @@ def pids():
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
+def comm(pid):
+    """The name of its main thread, or None."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def descendants(pid):
     """Every process below `pid`."""
     children = {}

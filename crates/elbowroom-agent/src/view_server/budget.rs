@@ -111,11 +111,13 @@ mod tests {
     #[test]
     fn between_both_it_is_answered_after_the_others_and_without_a_wait() {
         let budgets = Budgets::new(1);
-        budgets.charge(0, 50 * MS, budgets.began);
-        assert!(!budgets.is_prompt(0, budgets.began) && budgets.delay(0, budgets.began).is_zero());
-        budgets.charge(0, 60 * MS, budgets.began);
-        assert_eq!(budgets.delay(0, budgets.began), 100 * MS);
-        assert!(budgets.delay(0, budgets.began + 101 * MS).is_zero());
-        assert!(budgets.is_prompt(0, budgets.began + Duration::from_secs(22)));
+        // An idle hour is no credit.
+        let now = budgets.began + Duration::from_secs(3_600);
+        budgets.charge(0, 50 * MS, now);
+        assert!(!budgets.is_prompt(0, now) && budgets.delay(0, now).is_zero());
+        budgets.charge(0, 60 * MS, now);
+        assert_eq!(budgets.delay(0, now), 100 * MS);
+        assert!(budgets.delay(0, now + 101 * MS).is_zero());
+        assert!(budgets.is_prompt(0, now + Duration::from_secs(22)));
     }
 }

@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Threads that answer. Two, because one may be held up by a slow host file while the other goes on; more would only
+/// Threads that take requests. Two, because one may be held up by a slow host file while the other goes on; more would only
 /// take turns, since hits never come here.
 const ANSWER_THREADS: usize = 2;
 /// Bits of a node id below the serial.
@@ -78,7 +78,7 @@ pub fn main() -> Result<(), FuseError> {
     start("defer", Box::new(move |shared| shared.answer_deferred(&inbox)));
     let told = Arc::clone(&shared);
     spawn("leave", move || drain_on_handover(&signals, &told.slots, &takers));
-    // What is started later may do no more than what is there.
+    // All threads are there.
     rights::refuse_other_calls()?;
     // What the server before had read and not answered. Threads are there to take it; this write does not sleep.
     if shared.slots.can_resend() {

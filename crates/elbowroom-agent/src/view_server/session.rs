@@ -6,7 +6,7 @@ use elbowroom_linux::mount::mountinfo::MountTable;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags};
 use std::ffi::CString;
 use std::ops::{Deref, DerefMut};
@@ -87,12 +87,12 @@ fn handshake(fuse: &OwnedFd) -> Result<bool, FuseError> {
     Ok(can_resend)
 }
 
-/// Memory that requests are read into, whose pages are there and stay writable, also after a `fork`.
+/// Memory that requests are read into, whose pages are there and stay writable.
 ///
 /// The kernel takes a request off its queue and then writes it here. Where that needs a page fault, a process that has been killed
 /// meanwhile takes none any more: the request ends with EIO, instead of waiting for the next server (fs/fuse/dev.c,
 /// `fuse_dev_do_read`; mm/gup.c, `__get_user_pages`). After a `fork` the first write to every page of a process's own is
-/// such a fault, and a server forks in the very moment in which it may be killed as well: when the supervisor died.
+/// such a fault; the view server never forks.
 pub(super) struct RequestBuffer(NonNull<u8>);
 
 impl RequestBuffer {
@@ -106,9 +106,6 @@ impl RequestBuffer {
         let at = NonNull::new(at.map_err(failed("mmap"))?)
             .expect("the kernel maps nothing at address zero unasked");
         let mut buffer = Self(at.cast());
-        // SAFETY: the mapping made above. A child has no such memory, and nothing of it is used between fork and exec.
-        let advised = unsafe { madvise(at.as_ptr(), abi::READ_BUFFER, Advice::LinuxDontFork) };
-        advised.map_err(failed("MADV_DONTFORK"))?;
         buffer.fill(1);
         Ok(buffer)
     }
