@@ -120,6 +120,7 @@ fn claim(random: &mut SplitMix64, name: &str, drive: &Drive) -> Claim {
         weight: random.magnitude(1.0, 10_000.0) as u32,
         tier: random.pick(&[0, 0, 0, 1, 2]),
         memory: MemoryClaim::default(),
+        disk_is_asked: false,
         disk: DiskReservation {
             rbps: reserve(random, speed.rbps),
             wbps: reserve(random, speed.wbps),
