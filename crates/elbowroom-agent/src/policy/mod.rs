@@ -51,11 +51,12 @@ use elbowroom_linux::timer::{Ticker, prefer_realtime};
 use elbowroom_linux::{Sensor, SensorConfig};
 use memory::MemoryEnforcer;
 use policy_loop::PolicyLoop;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::Signal;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 /// What can reach the owner besides the clock and the kernel's notifications.
 enum PolicyMessage {
@@ -87,6 +88,10 @@ impl Mailbox {
     }
 }
 
+/// The kernel's notifications are taken in at most once in so much time: a container that writes its settings without a pause keeps
+/// nothing else waiting.
+const CHANGES_PAUSE: Duration = Duration::from_millis(2);
+
 /// Messages taken before the clock and the kernel are looked at again: whoever sends many keeps no tick from coming.
 const MESSAGES_PER_WAKEUP: usize = 256;
 
@@ -113,7 +118,9 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
     let ticker = Ticker::new(config.sense.period).context("starting the sampling timer")?;
     tracing::info!(period = %config.sense.period, priority = ?prefer_realtime(), "sampling");
 
+    let mut changed_at = Instant::now();
     loop {
+        let pause = CHANGES_PAUSE.saturating_sub(changed_at.elapsed());
         let (ticked, woken, stopped) = {
             let mut fds = [
                 PollFd::new(&ticker, PollFlags::IN),
@@ -121,14 +128,21 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
                 PollFd::new(&signals, PollFlags::IN),
                 PollFd::from_borrowed_fd(owner.sensor_fd(), PollFlags::IN),
             ];
-            match poll(&mut fds, None) {
+            let (most, until) = match pause.is_zero() {
+                true => (fds.len(), None),
+                false => (fds.len() - 1, Timespec::try_from(pause).ok()),
+            };
+            match poll(&mut fds[..most], until.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e).context("waiting for the clock, the kernel or a request"),
             }
             let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
             (ready(&fds[0]), ready(&fds[1]), ready(&fds[2]))
         };
-        owner.handle_cgroup_changes();
+        if pause.is_zero() || ticked {
+            owner.handle_cgroup_changes();
+            changed_at = Instant::now();
+        }
         if ticked {
             owner.tick(ticker.wait()?);
         }
