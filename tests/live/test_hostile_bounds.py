@@ -140,7 +140,7 @@ def test_a_flood_of_cgroups_is_one_containers_own_matter(agent, start, flood):
         f"the neighbour's view follows in {quiet * 1e3:.0f}, {during * 1e3:.0f} and {after * 1e3:.0f} ms"
     )
     assert policy(agent).pid == process.pid
-    eventually(lambda: "the others are not followed" in agent.log.read_text(), within=120)
+    eventually(lambda: "the others are not followed" in agent.log.read_text(), within=30)
     assert peak - before <= MOST_GROWTH, f"{before >> 10} kB before, {peak >> 10} kB after"
     assert more_files <= 3 * FOLLOWED
     assert idle < 0.5

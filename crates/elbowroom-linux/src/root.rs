@@ -47,7 +47,7 @@ pub enum ReadError {
         source: Malformed,
     },
     /// The table of mounts cannot be read, is too large, or does not keep its format.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", mounts_text(path, source))]
     Mounts {
         /// The file, from the root.
         path: PathBuf,
@@ -83,6 +83,14 @@ impl ReadError {
             Self::Mounts { path, source } => (path, source.to_string()),
         };
         (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), kind)
+    }
+}
+
+/// A malformed line names its file by itself.
+fn mounts_text(path: &Path, source: &MountTableError) -> String {
+    match source {
+        MountTableError::Malformed(line) => line.to_string(),
+        other => format!("{}: {other}", path.display()),
     }
 }
 

@@ -396,8 +396,8 @@ mod tests {
             read(&line(1, &"x".repeat(70_000))).unwrap_err().to_string(),
             "a mount table with a line longer than 65536 bytes"
         );
-        let malformed = read(&(three + "x\n")).unwrap_err().to_string();
-        assert_eq!(malformed, "mountinfo:4: mount id is not a number in \"x\"");
+        let malformed = read(&(line(1, "a") + "x\n")).unwrap_err().to_string();
+        assert_eq!(malformed, "mountinfo:2: mount id is not a number in \"x\"");
     }
 
     #[test]

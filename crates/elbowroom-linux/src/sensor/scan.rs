@@ -187,6 +187,9 @@ impl Sensor {
         if lost {
             self.read_population(slot);
         }
+        if let Some(top) = top {
+            self.note_quota(top, found.len() - known.len());
+        }
         for (name, inodes) in found {
             match known.get(&name).copied() {
                 Some(child) => {

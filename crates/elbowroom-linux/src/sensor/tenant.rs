@@ -30,7 +30,7 @@ const NEW_GROUPS_PER_TURN: usize = 16;
 pub(super) struct TenantAccount {
     /// Groups that are followed below it.
     pub(super) groups: usize,
-    /// It has more.
+    /// It has more, and that was said.
     is_over_quota: bool,
     /// Time that looking took beyond its share, and when that was reckoned.
     debt: Duration,
@@ -76,21 +76,23 @@ impl Sensor {
         }
     }
 
-    /// Whether no more groups are followed below `top`; says so the first time.
-    pub(super) fn is_quota_used_up(&mut self, top: GroupSlot) -> bool {
+    /// Says, the first time, that with so many groups more there are more below `top` than are followed.
+    pub(super) fn note_quota(&mut self, top: GroupSlot, more: usize) {
         let entry = &mut self.tree[top];
-        let Some(account) = entry.account.as_mut().filter(|account| account.groups >= MAX_GROUPS_PER_TENANT)
-        else {
-            return false;
-        };
-        if !std::mem::replace(&mut account.is_over_quota, true) {
+        let Some(account) = &mut entry.account else { return };
+        let is_over = account.groups + more > MAX_GROUPS_PER_TENANT;
+        if is_over && !std::mem::replace(&mut account.is_over_quota, true) {
             tracing::warn!(
                 cgroup = entry.group.path,
                 followed = MAX_GROUPS_PER_TENANT,
                 because = "it has more cgroups below it: the others are not followed, its own view stays"
             );
         }
-        true
+    }
+
+    /// Whether no more groups are followed below `top`.
+    pub(super) fn is_quota_used_up(&mut self, top: GroupSlot) -> bool {
+        self.tree.account(top).is_some_and(|account| account.groups >= MAX_GROUPS_PER_TENANT)
     }
 
     /// Whether there may be looked at what is below the tenant `top` now, or it is to be done later: where everything is looked at it
