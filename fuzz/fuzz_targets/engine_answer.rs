@@ -3,12 +3,14 @@
 
 use elbowroom_audit::inventory::engine::read_response_head;
 use elbowroom_profile::engine::docker::{error_message, split_response};
+use elbowroom_linux::bounded::{self, LineReader};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let mut rest = data;
-    if read_response_head(&mut rest).is_ok() {
-        assert!(data.ends_with(rest));
+    let mut answer = LineReader::new(data, 1 << 20);
+    if read_response_head(&mut answer).is_ok() {
+        let rest = bounded::beginning(answer, 1 << 20).expect("memory is read");
+        assert!(data.ends_with(&rest));
         assert!(data[..data.len() - rest.len()].contains(&b' '), "a status stands behind a blank");
     }
     if let Some((status, body)) = split_response(data) {

@@ -7,6 +7,7 @@ use crate::recorder::settings::RecorderSettings;
 use anyhow::{Context, Result, ensure};
 use elbowroom_client::api::{AgentMode, LaunchGrant, LaunchRequest};
 use elbowroom_govern::{GovernorMode, disk, memory};
+use elbowroom_linux::bounded;
 use elbowroom_linux::discover::ContainerSources;
 use elbowroom_linux::mount::can_attach_page;
 use elbowroom_types::claim::{Claim, WEIGHT_RANGE};
@@ -266,7 +267,8 @@ impl AgentConfig {
                 _ => return Ok(Self::default()),
             },
         };
-        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let text = bounded::file_text(&path, bounded::SETTINGS_FILE)
+            .with_context(|| format!("reading {}", path.display()))?;
         Self::parse(&text).with_context(|| path.display().to_string())
     }
 

@@ -1,11 +1,11 @@
 //! The agent for HotSpot: where it is installed, and `elbowroom run --java`, by the variable that every HotSpot reads.
 
 use anyhow::{Context, bail, ensure};
+use elbowroom_linux::bounded;
 use elbowroom_types::launch;
 use elbowroom_types::launch::JAVA_AGENT as JAR;
 use flate2::bufread::DeflateDecoder;
 use std::ffi::OsString;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Where it is, from the directory of the program: beside it, where `make install` puts it, where `make java` leaves it.
@@ -61,11 +61,7 @@ fn zip_entry(zip: &[u8], wanted: &[u8]) -> Option<Vec<u8>> {
             let bytes = zip.get(begin..begin.checked_add(packed)?)?;
             return match method {
                 0 => Some(bytes.to_vec()),
-                8 => {
-                    let mut plain = Vec::new();
-                    DeflateDecoder::new(bytes).take(MAX_LIBRARY_BYTES).read_to_end(&mut plain).ok()?;
-                    Some(plain)
-                }
+                8 => bounded::bytes(DeflateDecoder::new(bytes), MAX_LIBRARY_BYTES).ok(),
                 _ => None,
             };
         }

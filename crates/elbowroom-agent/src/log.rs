@@ -6,10 +6,13 @@
 //! Approach: a line is written where there is room for it now or in a moment. Where there is none it is dropped and counted, and
 //! the next line that is written says before it how many are missing.
 
+use elbowroom_types::visible::write_log_field;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{IsTerminal, Result, Write, stderr};
 use std::os::fd::AsFd;
 use std::sync::Mutex;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format::debug_fn;
 
 /// What a pipe that says it has room takes without waiting: a page.
 const CHUNK_BYTES: usize = 4096;
@@ -29,6 +32,10 @@ pub fn init(verbose: u8) {
         .with_writer(Mutex::new(LogWriter::new(stderr())))
         .with_ansi(stderr().is_terminal())
         .with_target(false)
+        // Fields hold text of others: names, labels, what programs said.
+        .fmt_fields(
+            debug_fn(|writer, field, value| write_log_field(writer, field.name(), value)).delimited(" "),
+        )
         .init();
 }
 

@@ -3,6 +3,7 @@
 
 use crate::java;
 use anyhow::{Context, ensure};
+use elbowroom_linux::bounded;
 use elbowroom_linux::mount::NamespaceRoot;
 use elbowroom_types::label::RuntimeInjection;
 use elbowroom_types::launch::{INJECTION_DIR, JAVA_AGENT, JAVA_NATIVE_LIBRARY, LIBC_LIBRARY, OPENMP_LIBRARY};
@@ -73,12 +74,15 @@ fn preload_files(wanted: RuntimeInjection) -> anyhow::Result<Vec<PreloadFile>> {
     }
     if wanted.java {
         let jar = java::find_jar()?;
-        let jar = std::fs::read(&jar).with_context(|| jar.display().to_string())?;
+        let jar = bounded::file(&jar, MAX_JAR_BYTES).with_context(|| jar.display().to_string())?;
         files.extend(java::read_library(&jar).map(|library| (JAVA_NATIVE_LIBRARY, library.into())));
         files.push((JAVA_AGENT, jar.into()));
     }
     Ok(files)
 }
+
+/// The most bytes of the agent for HotSpot; it has less than one MiB.
+const MAX_JAR_BYTES: u64 = 16 << 20;
 
 fn open_mount_point(root: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

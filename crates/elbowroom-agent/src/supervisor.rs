@@ -13,6 +13,7 @@ use crate::view_server::service_manager::{AgentProgress, ServiceManager, StoredF
 use crate::view_server::slots::{DEFAULT_CAPACITY, ShutdownMode, Slots};
 use crate::view_server::{FuseError, pages, session, stop_signals};
 use anyhow::Context;
+use elbowroom_linux::bounded;
 use elbowroom_linux::lease::{HEARTBEAT_INTERVAL, LeaseGuard};
 use elbowroom_linux::privilege::keep_private;
 use elbowroom_linux::process;
@@ -266,7 +267,7 @@ fn make_dir(path: &Path) -> Result<(), FuseError> {
 /// Highest possible CPU number and one.
 fn possible_cpus() -> anyhow::Result<u32> {
     const PATH: &str = "/sys/devices/system/cpu/possible";
-    let text = std::fs::read_to_string(PATH).map_err(FuseError::io("reading", PATH))?;
+    let text = bounded::file_text(PATH, bounded::KERNEL_FILE).map_err(FuseError::io("reading", PATH))?;
     let set: CpuSet = text.parse().with_context(|| format!("while reading {PATH}"))?;
     Ok(set.iter().last().map_or(1, |cpu| cpu + 1))
 }

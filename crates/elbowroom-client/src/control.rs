@@ -2,8 +2,9 @@
 
 use crate::api::{ControlRequest, ControlResponse, LaunchGrant, LaunchRequest, PrepareRequest, PreparedView};
 use anyhow::{Context, Result, bail};
+use elbowroom_linux::bounded::LineReader;
 use elbowroom_linux::discover::ContainerSources;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -36,9 +37,12 @@ pub fn labels_dir(run_dir: &Path) -> PathBuf {
 /// Reads what a configuration file, or the default one, says of where containers are.
 pub type LoadSources = fn(Option<&Path>) -> Result<ContainerSources>;
 
+/// The most bytes of an answer: a profile has some, a thousand containers a few millions.
+const MAX_RESPONSE_BYTES: u64 = 256 << 20;
+
 /// A connection to the agent.
 pub struct ControlClient {
-    stream: BufReader<UnixStream>,
+    stream: LineReader<UnixStream>,
 }
 
 impl ControlClient {
@@ -59,7 +63,7 @@ impl ControlClient {
         };
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
-        Ok(Self { stream: BufReader::new(stream) })
+        Ok(Self { stream: LineReader::new(stream, MAX_RESPONSE_BYTES) })
     }
 
     /// Asks; an error answer of the agent is an error here.
@@ -67,10 +71,10 @@ impl ControlClient {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         self.stream.get_mut().write_all(&line).context("asking the agent")?;
-        let mut answer = String::new();
-        match self.stream.read_line(&mut answer) {
-            Ok(0) => bail!("the agent closed the connection: it is stopping, or restarting; try again"),
-            Ok(_) => {}
+        let mut answer = Vec::new();
+        match self.stream.next_line(&mut answer) {
+            Ok(false) => bail!("the agent closed the connection: it is stopping, or restarting; try again"),
+            Ok(true) => {}
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 bail!(
                     "the agent does not answer: look at its log, or restart it (containers keep their views)"
@@ -78,7 +82,7 @@ impl ControlClient {
             }
             Err(e) => return Err(e).context("reading the agent's answer"),
         }
-        match serde_json::from_str(&answer).context("the agent's answer: is it of another version?")? {
+        match serde_json::from_slice(&answer).context("the agent's answer: is it of another version?")? {
             ControlResponse::Error(message) => bail!("{message}"),
             response => Ok(response),
         }

@@ -3,7 +3,7 @@
 //!
 //! Begin with [`api::ControlRequest`] and [`control::ControlClient`].
 //!
-//! What stays true: text of others is made visible before it is printed ([`table::visible`]), and an error is one line
+//! What stays true: what is printed is [`elbowroom_types::visible::Visible`], and an error is one line
 //! ([`output::one_line`]).
 
 #![forbid(unsafe_code)]

@@ -1,9 +1,10 @@
-//! Forms of output: text or JSON, and errors on one line.
+//! Forms of output: text or JSON, and errors on one line. Every verb prints through here, and only what a terminal does not obey
+//! ([`Visible`]).
 
-use crate::table::visible;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use std::io::Write;
+use elbowroom_types::visible::{Visible, visible_json};
+use std::io::{IsTerminal, Write};
 
 /// How the answer is printed.
 #[derive(Args, Clone, Copy)]
@@ -34,17 +35,48 @@ pub struct ContainerArgs {
 
 /// Pretty JSON with a final newline.
 pub fn json(value: &impl serde::Serialize) -> Result<String> {
-    Ok(serde_json::to_string_pretty(value)? + "\n")
+    Ok(visible_json(serde_json::to_string_pretty(value)?) + "\n")
 }
 
 /// Writes the answer to standard output.
 ///
 /// # Errors
 /// As a write has it; [`is_broken_pipe`] tells a reader that went away.
-pub fn write_stdout(text: &str) -> Result<()> {
+pub fn write_stdout(text: impl Into<Visible>) -> Result<()> {
+    let text = text.into();
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
+}
+
+/// Clears the screen, as clear(1) does, where standard output is one.
+///
+/// # Errors
+/// As a write has it.
+pub fn clear_screen() -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    if out.is_terminal() {
+        out.write_all(b"\x1b[H\x1b[2J")?;
+    }
+    Ok(())
+}
+
+/// Says a line to whoever waits for the answer, on standard error. Where that cannot be written, nobody waits.
+pub fn say(text: impl Into<Visible>) {
+    let _ = writeln!(std::io::stderr(), "{}", text.into());
+}
+
+/// Asks for an answer on the terminal, without ending the line.
+pub fn ask(question: &str) {
+    let _ = write!(std::io::stderr(), "{}", Visible::line(question));
+}
+
+/// Says how far something is, over what was said so before; nothing where no terminal shows it. The last one ends the line.
+pub fn say_progress(text: &str, is_last: bool) {
+    let mut err = std::io::stderr();
+    if err.is_terminal() {
+        let _ = write!(err, "\r{}\x1b[K{}", Visible::line(text), if is_last { "\n" } else { "" });
+    }
 }
 
 /// The error of an answer that does not fit its question.
@@ -60,8 +92,8 @@ pub fn unexpected_response<T>() -> Result<T> {
 pub fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
-        let text = visible(&cause.to_string().replace('\n', "; "));
-        if !line.ends_with(&text) {
+        let text = Visible::line(&cause.to_string().replace('\n', "; "));
+        if !line.ends_with(&*text) {
             line.push_str(if line.is_empty() { "" } else { ": " });
             line.push_str(&text);
         }

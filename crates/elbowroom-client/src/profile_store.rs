@@ -3,6 +3,7 @@
 //! At most [`MAX_FILES`] files and [`MAX_BYTES`] bytes: what is older goes when another comes. Only files whose names are those of profiles
 //! are seen, read or removed, so the directory may hold other things. A file appears whole or not at all.
 
+use elbowroom_linux::bounded;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -81,7 +82,7 @@ impl ProfileStore {
         if !self.list()?.iter().any(|kept| kept.name == name) {
             return Ok(None);
         }
-        fs::read_to_string(self.file(name)).map(Some)
+        bounded::file_text(self.file(name), MAX_BYTES).map(Some)
     }
 
     /// Makes the directory, so that one that cannot be is known before anything is measured.

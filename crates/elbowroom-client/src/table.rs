@@ -1,5 +1,7 @@
 //! Plain text tables: columns as wide as they must be, numbers to the right, no colour, no frames.
 
+use elbowroom_types::visible::Visible;
+
 /// How a column is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
@@ -9,8 +11,10 @@ pub enum Align {
     Right,
 }
 
-/// Rows under a heading, two spaces between columns, no trailing spaces.
+/// Rows under a heading, two spaces between columns, no trailing spaces. A cell stays on its line ([`Visible`]).
 pub fn table(heading: &[(&str, Align)], rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<Visible>> =
+        rows.iter().map(|row| row.iter().map(|cell| Visible::line(cell)).collect()).collect();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([heading[column].0.len()]).max().unwrap_or(0)
@@ -28,20 +32,15 @@ pub fn table(heading: &[(&str, Align)], rows: &[Vec<String>]) -> String {
         text + "\n"
     };
     let mut text = line(heading.iter().map(|(name, _)| *name).collect());
-    rows.iter().for_each(|row| text.push_str(&line(row.iter().map(String::as_str).collect())));
+    rows.iter().for_each(|row| text.push_str(&line(row.iter().map(|cell| &**cell).collect())));
     text
 }
 
-/// `text`, control characters made visible.
-pub fn visible(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] }).collect()
-}
-
-/// The beginning of `text`, at most `width` characters, control characters made visible.
+/// The beginning of `text` on one line, at most `width` characters, as it may be shown.
 pub fn clip(text: &str, width: usize) -> String {
-    let text = visible(text);
+    let text = Visible::line(text);
     if text.chars().count() <= width {
-        return text;
+        return text.to_string();
     }
     text.chars().take(width.saturating_sub(1)).chain(['~']).collect()
 }
@@ -61,5 +60,7 @@ mod tests {
     fn hostile_names_stay_on_their_line() {
         assert_eq!(clip("a\nb", 10), "a\\nb");
         assert_eq!(clip("abcdef", 4), "abc~");
+        let rows = [vec!["a\nb\x1b[2J".to_owned()]];
+        assert_eq!(table(&[("NAME", Align::Left)], &rows), "NAME\na\\nb\\u{1b}[2J\n");
     }
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 /// Who gives labels, as `elbowroom show` tells it.
@@ -178,15 +178,18 @@ impl AgentClient {
         }
         let path = self.run_dir.join("agent.sock");
         let asking = async {
-            let mut stream = BufReader::new(UnixStream::connect(&path).await?);
+            let mut stream = UnixStream::connect(&path).await?;
             let mut line =
                 serde_json::to_vec(&AgentCommand::Label { container, by: LABELS_BY, labels, for_seconds })?;
             line.push(b'\n');
             stream.write_all(&line).await?;
-            let mut answer = String::new();
-            stream.read_line(&mut answer).await?;
+            let mut answer = Vec::new();
+            while answer.last() != Some(&b'\n') {
+                let mut next = (&mut stream).take((MAX_RESPONSE_BYTES - answer.len()) as u64);
+                ensure!(next.read_buf(&mut answer).await? > 0, "its answer has no end");
+            }
             let answer: LabelResponse =
-                serde_json::from_str(&answer).context("its answer: is it of another version?")?;
+                serde_json::from_slice(&answer).context("its answer: is it of another version?")?;
             Ok(answer.error)
         };
         tokio::time::timeout(REQUEST_TIMEOUT, asking)

@@ -19,8 +19,12 @@ mod run;
 use anyhow::{Context, Result};
 use clap::Parser;
 use elbowroom_types::unit::{Micros, parse_duration};
+use elbowroom_types::visible::{Visible, write_log_field};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format::debug_fn;
 
 /// Tells Kubernetes what Elbowroom knows of a node, and Elbowroom what Kubernetes knows of the node's pods.
 ///
@@ -52,7 +56,7 @@ fn main() -> ExitCode {
     let args = match KubeArgs::try_parse() {
         Ok(args) => args,
         Err(error) if error.use_stderr() => {
-            eprintln!("elbowroom-kube: {}", usage_error_line(&error.to_string()));
+            say(&usage_error_line(&error.to_string()));
             return ExitCode::from(2);
         }
         Err(answer) => answer.exit(),
@@ -61,14 +65,21 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(false)
+        .fmt_fields(
+            debug_fn(|writer, field, value| write_log_field(writer, field.name(), value)).delimited(" "),
+        )
         .init();
     match start(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("elbowroom-kube: {}", one_line(&error));
+            say(&one_line(&error));
             ExitCode::from(2)
         }
     }
+}
+
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "elbowroom-kube: {}", Visible::line(line));
 }
 
 fn start(args: KubeArgs) -> Result<()> {

@@ -179,7 +179,9 @@ impl ContainerSelector {
         let mut rest = vec![(top.to_path_buf(), inode)];
         while let Some((path, inode)) = rest.pop() {
             let Some((_, dir)) = self.layout.dir(controller, &path) else { break };
-            let Some(mut children) = self.warnings.ok_or_warn(dir.children()).flatten() else { continue };
+            let Some(mut children) = self.warnings.ok_or_warn(dir.children(usize::MAX)).flatten() else {
+                continue;
+            };
             children.sort_unstable_by(|a, b| b.cmp(a));
             rest.extend(children.into_iter().map(|(name, inode)| (path.join(name), inode)));
             found.push((path, inode));

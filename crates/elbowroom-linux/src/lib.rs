@@ -8,6 +8,7 @@
 //! What stays true: every limit is a lease ([`lease`]); what vanishes in the middle is a value, not an error; every file is opened
 //! below a [`root::Root`].
 
+pub mod bounded;
 #[cfg(feature = "bpf")]
 pub mod bpf;
 pub mod cgroup;

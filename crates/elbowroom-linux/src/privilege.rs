@@ -1,5 +1,6 @@
 //! Giving up rights: what a process that talks to strangers does first.
 
+use crate::bounded;
 use rustix::fs::{Gid, Uid};
 use rustix::io;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -7,7 +8,6 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
-use std::fs;
 
 /// Name of the user that unprivileged processes of the agent are, where there is one.
 const USER: &str = "elbowroom";
@@ -38,7 +38,7 @@ pub struct ProcessRlimits {
 /// Who unprivileged processes of the agent are: the user `elbowroom`, or nobody. Only local users count: others may need a
 /// network.
 pub fn unprivileged_user() -> Identity {
-    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let passwd = bounded::file_text("/etc/passwd", bounded::KERNEL_FILE).unwrap_or_default();
     let field = |n: usize| account_entry(&passwd, USER)?.split(':').nth(n)?.parse().ok();
     match (field(2), field(3)) {
         (Some(uid), Some(gid)) if uid != 0 => Identity { uid, gid },
@@ -48,7 +48,7 @@ pub fn unprivileged_user() -> Identity {
 
 /// The id of a local group; `None` where there is no such group.
 pub fn group_id(name: &str) -> Option<u32> {
-    let groups = fs::read_to_string("/etc/group").ok()?;
+    let groups = bounded::file_text("/etc/group", bounded::KERNEL_FILE).ok()?;
     account_entry(&groups, name)?.split(':').nth(2)?.parse().ok()
 }
 

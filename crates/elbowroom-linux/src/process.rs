@@ -1,5 +1,6 @@
 //! Facts about single processes, from `/proc/PID`.
 
+use crate::bounded;
 use crate::root::{Root, if_present};
 use elbowroom_types::unit::Micros;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -19,10 +20,14 @@ pub fn start_time(pid: i32) -> Option<Micros> {
     Some(Micros(ticks.saturating_mul(1_000_000) / hz))
 }
 
+/// Of so many processes of a container the first one is looked for: two files are read of each.
+const MAX_RANKED: usize = 4_096;
+
 /// The place of a container's first process among all of its processes: the outermost one that is number 1 in a pid namespace of its
 /// own, else the oldest. `None` when all of them have ended.
 pub(crate) fn first_process_index(root: &Root, pids: &[i32]) -> Option<usize> {
-    let ages = pids.iter().enumerate().filter_map(|(at, pid)| Some((init_rank(root, *pid)?, at)));
+    let looked_at = pids.iter().enumerate().take(MAX_RANKED);
+    let ages = looked_at.filter_map(|(at, pid)| Some((init_rank(root, *pid)?, at)));
     ages.min().map(|(_, at)| at)
 }
 
@@ -67,7 +72,10 @@ pub fn own_cpu_time() -> Micros {
 /// How much sooner than others this process is killed when memory runs out (`/proc/self/oom_score_adj`, -1000..=1000); 0, the
 /// kernel's default, where that cannot be read.
 pub fn oom_score_adj() -> i32 {
-    fs::read_to_string(OOM_SCORE_ADJ).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    bounded::file_text(OOM_SCORE_ADJ, bounded::KERNEL_FILE)
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// Sets [`oom_score_adj`] of this process and of those it starts. A lower one than before needs `CAP_SYS_RESOURCE`.
@@ -85,7 +93,7 @@ pub fn kill_with_parent(command: &mut Command) -> &mut Command {
 
 /// The cgroups of process `pid`, one path per hierarchy, without repeats; empty when it is gone.
 pub fn cgroup_paths(pid: i32) -> Vec<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let text = bounded::file_text(format!("/proc/{pid}/cgroup"), bounded::KERNEL_FILE).unwrap_or_default();
     let mut paths: Vec<String> = Vec::new();
     for path in text.lines().filter_map(|line| line.splitn(3, ':').nth(2)) {
         if path != "/" && !paths.iter().any(|known| known == path) {

@@ -5,6 +5,7 @@
 //! likes; what it says so is about itself alone, and names are kept short. Looking costs a process nothing but the lock on its
 //! list of areas, and ends after [`MAX_PROCESSES`] processes or [`TIME_LIMIT`].
 
+use crate::bounded;
 use crate::mount::NamespaceRoot;
 use elbowroom_types::launch::{
     JAVA_AGENT, JAVA_NATIVE_LIBRARY, LIBC_LIBRARY, OPENMP_LIBRARY, sizing_variables,
@@ -12,7 +13,7 @@ use elbowroom_types::launch::{
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ pub(crate) const MAX_PROCESSES: usize = 512;
 /// How long looking may take.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(2);
 /// Most of one file that is read, in bytes: areas of a process with 100,000 of them.
-const MAX_FILE_BYTES: u64 = 16 << 20;
+const MAX_FILE_BYTES: u64 = bounded::KERNEL_FILE;
 /// Most open files of a process that are looked at, for the agent's jar.
 const MAX_OPEN_FILES: usize = 4096;
 /// Most characters of a command's name; the kernel keeps 15 bytes.
@@ -117,9 +118,7 @@ fn inspect_process(
 }
 
 fn read(path: &str) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    bounded::beginning(File::open(path)?, MAX_FILE_BYTES)
 }
 
 /// Whether the jar is open: a virtual machine keeps open what is on its class path.

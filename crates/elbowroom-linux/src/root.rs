@@ -3,20 +3,17 @@
 //! `/` by default. A fixture host or a host mounted into the agent's own container (`/host`) is another one; below it,
 //! symbolic links resolve as if it were `/`, so that neither a link nor a `..` leads out of it.
 
-use crate::mount::mountinfo::MountParseError;
+use crate::bounded;
+use crate::mount::mountinfo::MountTableError;
 use crate::parse::Malformed;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-/// No file read whole is longer: engines' state files reach a few MiB, kernel files a few hundred KiB.
-const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// How often a walk that raced with somebody is tried.
 const MAX_ATTEMPTS: u32 = 32;
@@ -49,9 +46,14 @@ pub enum ReadError {
         /// The line.
         source: Malformed,
     },
-    /// The table of mounts does not keep its format.
-    #[error(transparent)]
-    Mounts(#[from] MountParseError),
+    /// The table of mounts cannot be read, is too large, or does not keep its format.
+    #[error("{}", mounts_text(path, source))]
+    Mounts {
+        /// The file, from the root.
+        path: PathBuf,
+        /// Why not.
+        source: MountTableError,
+    },
 }
 
 impl ReadError {
@@ -78,9 +80,17 @@ impl ReadError {
         let (path, kind) = match self {
             Self::Io { path, source, operation } => (path, format!("{operation} {source}")),
             Self::Malformed { path, source } => (path, source.expected.to_owned()),
-            Self::Mounts(error) => (&error.path, error.problem.to_owned()),
+            Self::Mounts { path, source } => (path, source.to_string()),
         };
         (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), kind)
+    }
+}
+
+/// A malformed line names its file by itself.
+fn mounts_text(path: &Path, source: &MountTableError) -> String {
+    match source {
+        MountTableError::Malformed(line) => line.to_string(),
+        other => format!("{}: {other}", path.display()),
     }
 }
 
@@ -192,8 +202,8 @@ pub(crate) fn open_inside(
 pub(crate) fn read_whole(file: OwnedFd, path: &Path) -> Result<String, ReadError> {
     // Room for what most files say: without any, a read of a few bytes comes before the first.
     let mut bytes = Vec::with_capacity(4096);
-    match File::from(file).take(MAX_FILE_BYTES).read_to_end(&mut bytes) {
-        Ok(_) => {
+    match bounded::append(File::from(file), bounded::KERNEL_FILE, &mut bytes) {
+        Ok(()) => {
             Ok(String::from_utf8(bytes)
                 .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
         }

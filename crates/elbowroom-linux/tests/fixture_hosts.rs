@@ -1,7 +1,7 @@
 //! The sensor on captured hosts: what each kind of layout looks like from the outside, and how it takes what is broken.
 
 use elbowroom_linux::fixture::Fixture;
-use elbowroom_linux::sensor::{ActivitySource, ActivityTracker};
+use elbowroom_linux::sensor::{ActivitySource, ActivityTracker, MAX_GROUPS_PER_TENANT};
 use elbowroom_linux::{Sensor, SensorConfig};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::{CgroupProperties, CpuMax, HostEvent, NodeProperties};
@@ -9,6 +9,7 @@ use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
 use std::collections::HashMap;
 use std::fmt::{Display, Write};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 const HYBRID: &str = include_str!("../../../tests/hosts/hybrid-docker.txt");
 const MIXED: &str = include_str!("../../../tests/hosts/mixed-podman.txt");
@@ -278,6 +279,43 @@ fn hostile_directories_are_groups_like_others() {
     assert!(!sensor.changes().is_empty());
     sensor.tick(Micros::secs(1));
     assert!(groups(&events).contains_key("/docker"));
+}
+
+#[test]
+fn of_the_groups_below_a_container_so_many_are_followed_and_its_neighbour_is_as_before() {
+    let host = Fixture::new(HYBRID).unwrap();
+    let below = host.path().join("sys/fs/cgroup/cpu").join(BATCH);
+    for n in 0..MAX_GROUPS_PER_TENANT + 1_500 {
+        std::fs::create_dir(below.join(format!("g{n}"))).unwrap();
+    }
+    let config = SensorConfig { root: host.path().into(), ..SensorConfig::default() };
+    let mut sensor = Sensor::open(&config).unwrap();
+    let told = groups(&sensor.start());
+    let is_below = |path: &&String| path.starts_with(&format!("/{BATCH}/"));
+    let followed: Vec<&String> = told.keys().filter(is_below).collect();
+    assert_eq!(followed.len(), MAX_GROUPS_PER_TENANT);
+
+    host.write(&format!("sys/fs/cgroup/cpu/{WEB}/cpu.cfs_quota_us"), "-1\n").unwrap();
+    host.write(&format!("sys/fs/cgroup/cpu/{BATCH}/cpu.cfs_quota_us"), "50000\n").unwrap();
+    let changed = groups(&sensor.changes());
+    assert_eq!(changed[&format!("/{WEB}")].limits.cpu_max.unwrap().quota, Limit::Max);
+    assert_ne!(changed[&format!("/{BATCH}")].limits.cpu_max.unwrap().quota, Limit::Max);
+
+    // What is listed in part is not gone; what is gone makes room for others.
+    std::fs::create_dir(below.join("one-more")).unwrap();
+    assert!(!sensor.changes().iter().any(|event| matches!(event, HostEvent::Gone(_))));
+    for path in &followed[..10] {
+        std::fs::remove_dir(host.path().join(format!("sys/fs/cgroup/cpu{path}"))).unwrap();
+    }
+    let (mut gone, mut came) = (0, 0);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while (gone, came) != (10, 10) {
+        assert!(Instant::now() < deadline, "{gone} gone, {came} came");
+        let events = sensor.changes();
+        gone += events.iter().filter(|event| matches!(event, HostEvent::Gone(_))).count();
+        came += groups(&events).keys().filter(is_below).count();
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]

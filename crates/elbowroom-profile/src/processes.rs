@@ -15,6 +15,7 @@
 //! more than a process may have open.
 
 use super::perf::record::{CONTEXT_KERNEL, CONTEXT_MAX, CONTEXT_USER, ExecMapping, PerfRecord};
+use elbowroom_linux::bounded;
 use elbowroom_linux::probe::file::open_in;
 use std::collections::HashMap;
 use std::fs::File;
@@ -225,7 +226,7 @@ impl SampledProcesses {
 
     /// Takes in a process that runs already.
     fn add_running(&mut self, pid: u32) {
-        let Ok(name) = std::fs::read_to_string(format!("/proc/{pid}/comm")) else { return };
+        let Ok(name) = bounded::file_text(format!("/proc/{pid}/comm"), bounded::KERNEL_FILE) else { return };
         let kin = match (pid == self.own_pid, pid == KTHREADD || parent(pid) == Some(KTHREADD)) {
             (true, _) => ProcessRole::Profiler,
             (_, true) => ProcessRole::KernelThread,
@@ -236,7 +237,8 @@ impl SampledProcesses {
 
     /// Takes in the files that a process has mapped already.
     fn add_current_maps(&mut self, pid: u32) {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let maps = bounded::file(format!("/proc/{pid}/maps"), bounded::KERNEL_FILE).unwrap_or_default();
+        let maps = String::from_utf8_lossy(&maps);
         maps.lines().filter_map(|line| parse_exec_mapping(pid, line)).for_each(|map| self.add_mapping(&map));
     }
 }
@@ -289,7 +291,7 @@ fn in_file(maps: &[ModuleMapping], address: u64) -> CodeAddress {
 }
 
 fn parent(pid: u32) -> Option<u32> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = bounded::file(format!("/proc/{pid}/stat"), bounded::KERNEL_FILE).ok()?;
     // The name may hold anything; the last parenthesis ends it.
     let rest = &stat[stat.iter().rposition(|byte| *byte == b')')?..];
     String::from_utf8_lossy(rest).split_whitespace().nth(2)?.parse().ok()

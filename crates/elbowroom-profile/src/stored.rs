@@ -45,7 +45,7 @@ pub(super) fn list(args: &ProfileListArgs) -> Result<ExitCode> {
     match args.format {
         Format::Json => write_stdout(&json(&all)?)?,
         Format::Text if all.is_empty() => {
-            println!("no profiles in {}: --keep keeps one", profiles.dir().display());
+            write_stdout(&format!("no profiles in {}: --keep keeps one\n", profiles.dir().display()))?;
         }
         Format::Text => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);

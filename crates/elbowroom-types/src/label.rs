@@ -27,6 +27,8 @@ pub const PREFIX: &str = "elbowroom.dev/";
 /// Most labels that are told as not understood, and how much of each.
 const MAX_IGNORED: usize = 8;
 const MAX_IGNORED_LEN: usize = 200;
+/// The most bytes of a label's value; a probe's is the longest.
+const MAX_VALUE_LEN: usize = 4_096;
 
 /// Ways into programs that read no file, or none more than once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -244,6 +246,9 @@ impl ContainerLabels {
     }
 
     fn apply(&mut self, key: &str, value: &str, heed: LabelPolicy) -> Result<(), String> {
+        if value.len() > MAX_VALUE_LEN {
+            return Err(format!("longer than {MAX_VALUE_LEN} bytes"));
+        }
         match key {
             "governors" | "priority" | "memory-reservation" | "disk-reservation"
                 if heed == LabelPolicy::Harmless =>
@@ -270,6 +275,9 @@ impl ContainerLabels {
 
     fn add_ignored(&mut self, key: &str, value: &str, why: &str) {
         if self.ignored.len() < MAX_IGNORED {
+            // What is long is cut before it is copied.
+            let [key, value] =
+                [key, value].map(|text| text.chars().take(MAX_IGNORED_LEN).collect::<String>());
             let sentence = format!("{PREFIX}{key} = \"{value}\": {why}");
             self.ignored.push(sentence.chars().flat_map(char::escape_debug).take(MAX_IGNORED_LEN).collect());
         }

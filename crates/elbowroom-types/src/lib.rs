@@ -23,3 +23,4 @@ pub mod probe;
 pub mod psi;
 pub mod sample;
 pub mod unit;
+pub mod visible;

@@ -11,11 +11,10 @@ use elbowroom_agent::supervisor::{self, SupervisorArgs};
 use elbowroom_agent::{config, engines, http, log, policy, seccomp, view_server};
 use elbowroom_client::api::{AgentMode, ControlRequest};
 use elbowroom_client::control;
-use elbowroom_client::output::{ContainerArgs, is_broken_pipe, one_line, write_stdout};
+use elbowroom_client::output::{ContainerArgs, is_broken_pipe, one_line, say, write_stdout};
 use elbowroom_linux::discover::ContainerSources;
 use elbowroom_types::id::DeviceNumber;
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -32,7 +31,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
-            let _ = writeln!(std::io::stderr(), "elbowroom: {}", cli::usage_error_line(&error));
+            say(&format!("elbowroom: {}", cli::usage_error_line(&error)));
             return ExitCode::from(2);
         }
         // Help and version.
@@ -42,7 +41,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "elbowroom: {}", one_line(&error));
+            say(&format!("elbowroom: {}", one_line(&error)));
             ExitCode::from(2)
         }
     }

@@ -1,6 +1,7 @@
 //! A hook that is an address.
 
 use super::{HookError, StopFlag};
+use elbowroom_linux::bounded;
 use elbowroom_types::unit::Micros;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -71,7 +72,7 @@ static HTTP_AGENT: LazyLock<ureq::Agent> = LazyLock::new(|| {
 /// What this system trusts, which may be an organisation's own; what browsers trust where it keeps no list.
 fn root_certs() -> RootCerts {
     for path in CA_BUNDLES {
-        let Ok(text) = std::fs::read(path) else { continue };
+        let Ok(text) = bounded::file(path, bounded::KERNEL_FILE) else { continue };
         let certificates: Vec<_> = parse_pem(&text)
             .filter_map(|item| match item {
                 Ok(PemItem::Certificate(certificate)) => Some(certificate),

@@ -11,6 +11,7 @@ use axum::http::uri::Authority;
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use elbowroom_linux::bounded;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -37,7 +38,8 @@ pub(super) struct BearerToken(String);
 impl BearerToken {
     /// Reads it: the file's one line.
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let text =
+            bounded::file_text(path, bounded::SETTINGS_FILE).with_context(|| path.display().to_string())?;
         let mode = std::fs::metadata(path).with_context(|| path.display().to_string())?.mode();
         ensure!(mode & 0o004 == 0, "{}: everybody can read it: chmod o= it", path.display());
         let token = text.trim();

@@ -11,7 +11,7 @@ use elbowroom_client::profile_store::StoredProfile;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 
@@ -22,7 +22,7 @@ const FRESH_FOR: Duration = Duration::from_secs(5);
 /// How long an answer may take; the agent itself gives up earlier and says why.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest answer: several thousand containers.
-const MAX_RESPONSE: u64 = 64 << 20;
+const MAX_RESPONSE: usize = 64 << 20;
 /// Questions about single containers that are under way at once.
 const MAX_QUERIES: usize = 2;
 /// A process that has had nobody to ask for this long belongs to an agent that is gone. One that is not starts another.
@@ -176,12 +176,12 @@ impl SnapshotSource for AgentSource {
 }
 
 /// A connection to the agent.
-struct FeedConnection(BufReader<UnixStream>);
+struct FeedConnection(UnixStream);
 
 impl FeedConnection {
     async fn connect(path: &Path) -> Result<Self> {
         let connected = UnixStream::connect(path).await;
-        Ok(Self(BufReader::new(connected.with_context(|| format!("connecting to {}", path.display()))?)))
+        Ok(Self(connected.with_context(|| format!("connecting to {}", path.display()))?))
     }
 
     async fn ask(&mut self, request: &ControlRequest) -> Result<ControlResponse> {
@@ -195,13 +195,12 @@ impl FeedConnection {
         line.push(b'\n');
         self.0.write_all(&line).await.context("asking the agent")?;
         let mut answer = Vec::new();
-        (&mut self.0)
-            .take(MAX_RESPONSE)
-            .read_until(b'\n', &mut answer)
-            .await
-            .context("reading the agent's answer")?;
-        if answer.last() != Some(&b'\n') {
-            bail!("the agent closed the connection: it is stopping, or restarting");
+        while answer.last() != Some(&b'\n') {
+            let room = MAX_RESPONSE.saturating_sub(answer.len());
+            let got = (&mut self.0).take(room as u64).read_buf(&mut answer).await;
+            if got.context("reading the agent's answer")? == 0 {
+                bail!("the agent closed the connection, or its answer is longer than {MAX_RESPONSE} bytes");
+            }
         }
         serde_json::from_slice(&answer).context("the agent's answer: is it of another version?")
     }

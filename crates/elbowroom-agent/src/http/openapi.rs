@@ -176,7 +176,7 @@ fn openapi_json_is_what_the_types_say() {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(path, &made).expect("the golden copy can be written");
     }
-    let golden = std::fs::read_to_string(path).expect("there is a golden copy");
+    let golden = elbowroom_linux::bounded::file_text(path, 16 << 20).expect("there is a golden copy");
     assert!(
         golden == made,
         "the API has changed: look at `UPDATE_GOLDEN=1 cargo test -p elbowroom-agent openapi; git diff`"

@@ -7,6 +7,7 @@ use crate::recorder::timestamp;
 use anyhow::{Context, Result, ensure};
 use axum::http::StatusCode;
 use elbowroom_client::api::Explanation;
+use elbowroom_client::output::say;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -54,7 +55,11 @@ pub fn serve(dir: &Path, at: Option<u64>, address: SocketAddr) -> Result<()> {
         let listener = tokio::net::TcpListener::bind(address)
             .await
             .with_context(|| format!("--serve: {address} cannot be had: choose another port"))?;
-        eprintln!("{} is on http://{}/ until Ctrl-C", timestamp::format_local(shown), listener.local_addr()?);
+        say(&format!(
+            "{} is on http://{}/ until Ctrl-C",
+            timestamp::format_local(shown),
+            listener.local_addr()?
+        ));
         let mut stop = signal(SignalKind::interrupt()).context("waiting for signals")?;
         let mut end = signal(SignalKind::terminate()).context("waiting for signals")?;
         tokio::select! {

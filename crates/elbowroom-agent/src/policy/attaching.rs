@@ -176,8 +176,12 @@ impl PolicyLoop {
             MountOutcome::DetachFailed(why) => {
                 tracing::warn!(container = name, because = why, "view not detached")
             }
-            MountOutcome::Failed(why) => tracing::warn!(container = name, because = why, "view not attached"),
-            MountOutcome::NotReady(_) | MountOutcome::Stuck => {}
+            // It is tried again, and again.
+            MountOutcome::Failed(why) if resident.told_failure != *why => {
+                tracing::warn!(container = name, because = why, "view not attached");
+                resident.told_failure.clone_from(why);
+            }
+            MountOutcome::Failed(_) | MountOutcome::NotReady(_) | MountOutcome::Stuck => {}
         }
         // A mount that kept a detach from being done has ended after all.
         let overdue = matches!(outcome, MountOutcome::Attached { .. })

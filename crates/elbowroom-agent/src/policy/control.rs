@@ -8,10 +8,11 @@ use crate::view_server::roles::{AgentRole, RoleLock};
 use anyhow::{Context, Result};
 use elbowroom_client::api::{ControlRequest, ControlResponse};
 use elbowroom_client::profile_store::ProfileStore;
+use elbowroom_linux::bounded::LineReader;
 use elbowroom_linux::{privilege, process, unix_socket};
 use rustix::net::UCred;
 use rustix::net::sockopt::socket_peercred;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -211,17 +212,17 @@ fn serve(
     mailbox: &Mailbox,
     profiles: &ProfileStore,
 ) -> std::io::Result<()> {
-    let mut lines = BufReader::new(stream);
+    let (mut lines, mut line) = (LineReader::new(stream, MAX_REQUEST), Vec::new());
     loop {
-        let mut line = Vec::new();
-        if (&mut lines).take(MAX_REQUEST).read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
-        }
-        if line.last() != Some(&b'\n') {
-            return write_response(
-                stream,
-                &ControlResponse::Error(format!("request longer than {MAX_REQUEST} bytes")),
-            );
+        match lines.next_line(&mut line) {
+            Ok(true) if line.last() == Some(&b'\n') => {}
+            // What ends in the middle of a request asks nothing.
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+                let refused = format!("request longer than {MAX_REQUEST} bytes");
+                return write_response(stream, &ControlResponse::Error(refused));
+            }
+            Err(error) => return Err(error),
         }
         let response = match serde_json::from_slice::<ControlRequest>(&line) {
             Ok(request) if !door.allows_request(&request) => {

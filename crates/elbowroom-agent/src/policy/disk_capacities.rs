@@ -4,6 +4,7 @@
 //! start, one that cannot be written is a warning, once.
 
 use anyhow::{Context, Result, ensure};
+use elbowroom_linux::bounded;
 use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::Micros;
 use serde::{Deserialize, Serialize};
@@ -127,7 +128,7 @@ fn run_writer(path: &Path, queue: &mpsc::Receiver<BTreeMap<String, IoMax>>) {
 /// # Errors
 /// It cannot be read, or is not of this form.
 pub fn load_capacities(path: &Path) -> Result<BTreeMap<String, IoMax>> {
-    let text = match fs::read(path) {
+    let text = match bounded::file(path, bounded::SETTINGS_FILE) {
         Ok(text) => text,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
         Err(e) => return Err(e).with_context(|| format!("reading {}", path.display())),

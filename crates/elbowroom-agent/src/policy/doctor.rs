@@ -4,6 +4,7 @@
 //! lock of the allocator, and the kernel may give it the time that nobody else wants.
 
 use super::{Mailbox, PolicyMessage};
+use elbowroom_linux::bounded;
 use elbowroom_linux::process::kill_with_parent;
 use elbowroom_types::finding::DoctorFinding;
 use elbowroom_types::unit::Micros;
@@ -96,6 +97,9 @@ fn command(config: Option<&Path>, run_dir: &Path, state_dir: &Path, last: &Path)
     command
 }
 
+/// The most bytes of a report; one of a thousand containers has about one MiB.
+const MAX_REPORT_BYTES: u64 = 16 << 20;
+
 fn run_doctor(mut command: Command, within: Micros) -> DoctorRun {
     let failed = |error: &dyn std::fmt::Display| format!("`elbowroom doctor` cannot be run: {error}");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -120,7 +124,7 @@ fn wait_with_timeout(child: Child, within: Micros) -> io::Result<Output> {
     let (ended, end) = mpsc::sync_channel(1);
     std::thread::Builder::new()
         .name("doctor-output".into())
-        .spawn(move || ended.send(child.wait_with_output()))?;
+        .spawn(move || ended.send(bounded::output(child, MAX_REPORT_BYTES)))?;
     end.recv_timeout(Duration::from_micros(within.get())).unwrap_or_else(|_| {
         let _ = pidfd_send_signal(&pidfd, Signal::KILL);
         Err(io::Error::new(io::ErrorKind::TimedOut, format!("it did not end within {within}")))

@@ -91,6 +91,8 @@ pub(super) struct ManagedContainer {
     /// By CPU number.
     pub(super) times: Vec<CpuTimes>,
     pub(super) attach: AttachState,
+    /// Why its view is not mounted, as the log has it.
+    pub(super) told_failure: String,
     /// How long after its first process its view came, where it did not come before.
     pub(super) view_delay: Option<Micros>,
     pub(super) load: ContainerLoadAvg,
@@ -121,6 +123,7 @@ impl ManagedContainer {
             slot,
             times,
             attach,
+            told_failure: String::new(),
             view_delay: None,
             load: ContainerLoadAvg::resumed(facts.load),
             usage: Usage { memory: facts.memory_usage, ..Usage::default() },

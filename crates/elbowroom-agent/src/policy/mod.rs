@@ -56,6 +56,7 @@ use rustix::process::Signal;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 /// What can reach the owner besides the clock and the kernel's notifications.
 enum PolicyMessage {
@@ -92,6 +93,10 @@ impl Mailbox {
     }
 }
 
+/// The kernel's notifications are taken in at most once in so much time: a container that writes its settings without a pause keeps
+/// nothing else waiting.
+const CHANGES_PAUSE: Duration = Duration::from_millis(2);
+
 /// Messages taken before the clock and the kernel are looked at again: whoever sends many keeps no tick from coming.
 const MESSAGES_PER_WAKEUP: usize = 256;
 
@@ -122,7 +127,9 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
     let mut ticker = Ticker::new(period).context("starting the sampling timer")?;
     tracing::info!(%period, priority = ?prefer_realtime(), "sampling");
 
+    let mut changed_at = Instant::now();
     loop {
+        let pause = CHANGES_PAUSE.saturating_sub(changed_at.elapsed());
         let (ticked, woken, stopped) = {
             let mut fds = [
                 PollFd::new(&ticker, PollFlags::IN),
@@ -130,7 +137,11 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
                 PollFd::new(&signals, PollFlags::IN),
                 PollFd::from_borrowed_fd(owner.sensor_fd(), PollFlags::IN),
             ];
-            match poll(&mut fds, Some(&HEARTBEAT_INTERVAL)) {
+            let (most, until) = match pause.is_zero() {
+                true => (fds.len(), HEARTBEAT_INTERVAL),
+                false => (fds.len() - 1, Timespec::try_from(pause).unwrap_or(HEARTBEAT_INTERVAL)),
+            };
+            match poll(&mut fds[..most], Some(&until)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e).context("waiting for the clock, the kernel or a request"),
             }
@@ -138,7 +149,10 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
             (ready(&fds[0]), ready(&fds[1]), ready(&fds[2]))
         };
         owner.heartbeat();
-        owner.handle_cgroup_changes();
+        if pause.is_zero() || ticked {
+            owner.handle_cgroup_changes();
+            changed_at = Instant::now();
+        }
         if ticked {
             owner.tick(ticker.wait()?);
         }

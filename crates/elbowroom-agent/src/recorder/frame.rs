@@ -10,10 +10,11 @@
 //! | | the payload, deflated ([RFC 1951](https://www.rfc-editor.org/rfc/rfc1951)): a frame of `crate::recorder::delta` |
 
 use crate::recorder::delta::{Decoder, Malformed, Part};
+use elbowroom_linux::bounded;
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::ops::Range;
 
 const MAGIC: [u8; 4] = *b"EBR1";
@@ -107,12 +108,7 @@ impl SegmentDecoder {
     /// [`Malformed`] where the payload is none, which a frame of the right sum has only when somebody made it so.
     pub fn decode(&mut self, bytes: &[u8], frame: &SegmentFrame) -> Result<(), Malformed> {
         let payload = bytes.get(frame.payload.clone()).ok_or(Malformed)?;
-        let mut delta = Vec::new();
-        let mut inflate = DeflateDecoder::new(payload).take(MAX_PAYLOAD + 1);
-        inflate.read_to_end(&mut delta).map_err(|_| Malformed)?;
-        if delta.len() as u64 > MAX_PAYLOAD {
-            return Err(Malformed);
-        }
+        let delta = bounded::bytes(DeflateDecoder::new(payload), MAX_PAYLOAD).map_err(|_| Malformed)?;
         self.decoder.frame(&delta, frame.key)
     }
 

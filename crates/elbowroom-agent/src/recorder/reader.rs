@@ -4,6 +4,7 @@ use super::frame::{self, HEADER_SIZE, SegmentDecoder, SegmentFrame};
 use super::{EXTENSION, parts, timestamp};
 use anyhow::{Context, Result, bail, ensure};
 use elbowroom_client::api::{AgentSnapshot, ChangeView};
+use elbowroom_linux::bounded;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -196,7 +197,7 @@ impl RecordingCursor {
         let Some((_, path)) = segments(dir)?.into_iter().find(|(of, _)| *of == number) else {
             return Ok(None);
         };
-        let bytes = match fs::read(&path) {
+        let bytes = match bounded::file(&path, MAX_SEGMENT_BYTES) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
@@ -226,6 +227,9 @@ impl RecordingCursor {
         Ok(())
     }
 }
+
+/// The most bytes of a segment: of the ring's size it is a sixteenth, and its last frame.
+const MAX_SEGMENT_BYTES: u64 = 4 << 30;
 
 /// A moment that is only so long after the last one is that one.
 const SLACK_MS: u64 = 10_000;

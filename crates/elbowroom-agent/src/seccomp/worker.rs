@@ -5,6 +5,7 @@ use super::listener_thread::{ListenerThread, WorkerContext};
 use super::wire::{self, WorkerMessage};
 use super::{HandoverState, SeccompContainer, supervisor};
 use anyhow::{Context, Result};
+use elbowroom_linux::bounded;
 use elbowroom_linux::seccomp::{ARCH, SYSCALLS, SeccompListener, SeccompNotification};
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer;
@@ -195,7 +196,7 @@ fn id_hash(id: &str) -> u64 {
 /// `nr_cpu_ids` of the kernel: one more than the highest possible CPU.
 fn nr_cpus() -> Result<u32> {
     const PATH: &str = "/sys/devices/system/cpu/possible";
-    let text = std::fs::read_to_string(PATH).context(PATH)?;
+    let text = bounded::file_text(PATH, bounded::KERNEL_FILE).context(PATH)?;
     let possible: CpuSet = text.parse().with_context(|| format!("while reading {PATH}"))?;
     Ok(possible.iter().last().map_or(1, |cpu| cpu + 1))
 }

@@ -16,6 +16,7 @@
 //! when a unit is inactive and has no job.
 
 use crate::view_server::slots::Slots;
+use elbowroom_linux::bounded;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, FromRawFd, OwnedFd};
 use sd_notify::NotifyState;
@@ -136,7 +137,7 @@ impl ServiceManager {
     /// Whether the manager stops us only to start us again, and keeps what we gave it.
     pub(crate) fn is_restarting(&self) -> bool {
         let managed = std::env::var_os("NOTIFY_SOCKET").is_some() && sd_notify::booted().unwrap_or(false);
-        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let groups = bounded::file_text("/proc/self/cgroup", bounded::KERNEL_FILE).unwrap_or_default();
         let Some(unit) = service_unit(&groups).filter(|_| managed) else { return false };
         let until = Instant::now() + SYSTEMCTL_TIMEOUT;
         let properties = "--property=NFileDescriptorStore,Result,Restart";
@@ -257,7 +258,7 @@ fn run_systemctl(words: &[&str], until: Instant) -> Option<String> {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    let out = child.wait_with_output().ok()?;
+    let out = bounded::output(child, bounded::SETTINGS_FILE).ok()?;
     out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 

@@ -2,7 +2,7 @@
 
 use crate::view_server::abi::{FuseOp, FuseRequest, InitReply, InitRequest};
 use crate::view_server::{FS_TYPE, FuseError, MOUNT_SOURCE, abi};
-use elbowroom_linux::mount::mountinfo::MountTable;
+use elbowroom_linux::mount::mountinfo::{MountTable, MountTableBounds};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -210,8 +210,8 @@ impl MountLine {
 /// # Errors
 /// [`FuseError::Io`] when the mount table cannot be read.
 pub fn mounts_on(path: &Path) -> Result<Vec<MountLine>, FuseError> {
-    let table = std::fs::read(MOUNTINFO).map_err(FuseError::io("reading", MOUNTINFO))?;
-    let table = MountTable::parse(&table, Path::new(MOUNTINFO))
+    let file = std::fs::File::open(MOUNTINFO).map_err(FuseError::io("reading", MOUNTINFO))?;
+    let table = MountTable::read(file, MountTableBounds::HOST, Path::new(MOUNTINFO))
         .map_err(|error| FuseError::io("reading", MOUNTINFO)(std::io::Error::other(error)))?;
     let lines = table.iter().filter(|mount| mount.mount_point == path);
     Ok(lines

@@ -1,5 +1,6 @@
 //! Compressed streams, and the end of patience with them.
 
+use elbowroom_linux::bounded;
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::rc::Rc;
@@ -98,7 +99,7 @@ fn next_frame(mut source: CompressedSource<'_>) -> io::Result<ZstdState<'_>> {
     if let [0x50..=0x5f, 0x2a, 0x4d, 0x18] = magic {
         let mut length = [0; 4];
         source.read_exact(&mut length)?;
-        io::copy(&mut source.by_ref().take(u32::from_le_bytes(length).into()), &mut io::sink())?;
+        bounded::skip(&mut source, u32::from_le_bytes(length).into())?;
         return Ok(ZstdState::BetweenFrames(source));
     }
     let frame = Cursor::new(magic).chain(source);

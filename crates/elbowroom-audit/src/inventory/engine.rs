@@ -1,7 +1,8 @@
 //! Images out of Docker or Podman: `GET /images/NAME/get` on the engine's socket, or the engine's own command.
 
 use super::AuditError;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use elbowroom_linux::bounded::{self, LineReader};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -45,13 +46,13 @@ fn get(mut stream: UnixStream, name: &str) -> Result<Box<dyn Read>, AuditError> 
     let failed = || AuditError::io("asking the engine for", name);
     stream.set_read_timeout(Some(READ_TIMEOUT)).map_err(failed())?;
     write!(stream, "GET /images/{name}/get HTTP/1.0\r\nHost: localhost\r\n\r\n").map_err(failed())?;
-    let mut reader = BufReader::new(stream);
+    let mut reader = LineReader::new(stream, MAX_ERROR_BODY);
     let status = read_response_head(&mut reader).map_err(failed())?;
     if status == 200 {
         return Ok(Box::new(reader));
     }
-    let mut text = String::new();
-    reader.take(MAX_ERROR_BODY).read_to_string(&mut text).map_err(failed())?;
+    let text = bounded::beginning(reader, MAX_ERROR_BODY).map_err(failed())?;
+    let text = String::from_utf8_lossy(&text);
     let message = serde_json::from_str::<serde_json::Value>(&text).ok();
     let message = message.as_ref().and_then(|json| json["message"].as_str()).unwrap_or(text.trim());
     Err(AuditError::malformed(name, format!("the engine says {status}: {}", message.escape_debug())))
@@ -61,20 +62,22 @@ fn get(mut stream: UnixStream, name: &str) -> Result<Box<dyn Read>, AuditError> 
 ///
 /// # Errors
 /// The answer ends before its body, its head is no text or too long, or says no status.
-pub fn read_response_head(reader: &mut impl BufRead) -> io::Result<u16> {
-    let mut head = String::new();
-    let mut head_reader = reader.take(MAX_ERROR_BODY);
-    loop {
-        let before = head.len();
-        head_reader.read_line(&mut head)?;
-        match head[before..].trim_end_matches(['\r', '\n']) {
-            "" if head.len() == before => return Err(io::ErrorKind::UnexpectedEof.into()),
-            "" => break,
-            _ => {}
+pub fn read_response_head(reader: &mut LineReader<impl Read>) -> io::Result<u16> {
+    let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+    let (mut status, mut line, mut length) = (None, Vec::new(), 0);
+    while reader.next_line(&mut line)? {
+        length += line.len() as u64;
+        let text = std::str::from_utf8(&line).map_err(|_| invalid("the head of the answer is no text"))?;
+        let text = text.strip_suffix('\n').ok_or(io::ErrorKind::UnexpectedEof)?.trim_end_matches('\r');
+        if text.is_empty() {
+            return status.ok_or_else(|| invalid("no HTTP status in the answer"));
         }
+        if length > MAX_ERROR_BODY {
+            return Err(invalid("the head of the answer is too long"));
+        }
+        status = status.or_else(|| text.split(' ').nth(1)?.parse().ok());
     }
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no HTTP status in the answer"))
+    Err(io::ErrorKind::UnexpectedEof.into())
 }
 
 /// `docker save NAME`, or `podman save NAME`.
@@ -109,11 +112,10 @@ impl Read for CommandOutput {
         let got = output.read(buffer)?;
         if got == 0 && !buffer.is_empty() {
             self.output = None;
-            let mut said = String::new();
-            if let Some(stderr) = self.child.stderr.take() {
-                stderr.take(MAX_ERROR_BODY).read_to_string(&mut said)?;
-            }
+            let stderr = self.child.stderr.take();
+            let said = stderr.map_or(Ok(Vec::new()), |said| bounded::beginning(said, MAX_ERROR_BODY))?;
             if !self.child.wait()?.success() {
+                let said = String::from_utf8_lossy(&said);
                 return Err(io::Error::other(said.trim().escape_debug().to_string()));
             }
         }

@@ -4,6 +4,7 @@ use super::{AuditBounds, elf};
 use crate::rules::config;
 use crate::rules::detect::PYTHON_PACKAGES;
 use crate::rules::evidence::{DotnetConfig, FileEvidence};
+use elbowroom_linux::bounded;
 use std::io::{self, Read};
 
 /// Configuration that decides here is short.
@@ -62,17 +63,17 @@ pub fn examine(
         if size > MAX_TEXT_BYTES {
             return Ok(None);
         }
-        file.take(MAX_TEXT_BYTES).read_to_end(kept)?;
+        bounded::append(file, MAX_TEXT_BYTES, kept)?;
         return Ok(text(path, &String::from_utf8_lossy(kept)));
     }
     if size < 64 {
         return Ok(None);
     }
-    file.by_ref().take(4).read_to_end(kept)?;
+    bounded::append(&mut file, 4, kept)?;
     if kept != b"\x7fELF" {
         return Ok(None);
     }
-    file.take(bounds.file - 4).read_to_end(kept)?;
+    bounded::append(file, bounds.file - 4, kept)?;
     if size > bounds.file {
         skipped.push(format!("{path}: only the first {} MiB of {}", bounds.file >> 20, size >> 20));
     }

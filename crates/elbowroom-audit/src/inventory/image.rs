@@ -8,6 +8,7 @@ use super::layer::{self, ImageLayer};
 use super::tar::{Tar, TarEntryKind};
 use super::{AuditBounds, AuditError, engine, rootfs};
 use crate::rules::evidence::Inventory;
+use elbowroom_linux::bounded;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -45,7 +46,7 @@ pub fn read_archive(reader: impl Read, what: &str, bounds: AuditBounds) -> Resul
             TarEntryKind::File => match first_bytes(&mut tar).map_err(failed())? {
                 first if is_json(&first) && entry.size <= bounds.json => {
                     let mut text = first;
-                    tar.read_to_end(&mut text).map_err(failed())?;
+                    bounded::append(&mut tar, bounds.json, &mut text).map_err(failed())?;
                     // An image's own files may begin with a brace too.
                     if let Ok(json) = serde_json::from_slice(&text) {
                         blobs.json.insert(entry.path, json);
@@ -139,8 +140,7 @@ impl OciDirectory {
 
 impl ImageSource for OciDirectory {
     fn json(&mut self, path: &str) -> Option<Value> {
-        let mut text = Vec::new();
-        self.open(path).ok()?.take(self.bounds.json).read_to_end(&mut text).ok()?;
+        let text = bounded::bytes(self.open(path).ok()?, self.bounds.json).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
@@ -232,9 +232,7 @@ fn architecture() -> &'static str {
 }
 
 fn first_bytes(reader: &mut impl Read) -> io::Result<Vec<u8>> {
-    let mut first = Vec::new();
-    reader.take(512).read_to_end(&mut first)?;
-    Ok(first)
+    bounded::beginning(reader, 512)
 }
 
 fn is_json(first: &[u8]) -> bool {

@@ -104,7 +104,7 @@ fn read_error(path: &Path, error: ReadError) -> AuditError {
     match error {
         ReadError::Io { operation, source, .. } => AuditError::Io { operation, what, source: source.into() },
         ReadError::Malformed { source, .. } => AuditError::malformed(what, source.to_string()),
-        ReadError::Mounts(source) => AuditError::malformed(what, source.to_string()),
+        ReadError::Mounts { source, .. } => AuditError::malformed(what, source.to_string()),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Of our own, because the archive is foreign: no header makes it hold more than a path's length in memory, and an entry's
 //! bytes are skipped or read, never kept.
 
+use elbowroom_linux::bounded;
 use std::io::{self, Read};
 
 const BLOCK: usize = 512;
@@ -111,15 +112,12 @@ impl<R: Read> Tar<R> {
         if self.unread > MAX_RECORD_BYTES {
             return Err(invalid_data("a name longer than any path"));
         }
-        let mut bytes = Vec::new();
-        self.read_to_end(&mut bytes)?;
-        Ok(bytes)
+        bounded::bytes(self, MAX_RECORD_BYTES)
     }
 
     fn skip_entry(&mut self) -> io::Result<()> {
         let rest = self.unread.saturating_add(self.padding);
-        let skipped = io::copy(&mut self.reader.by_ref().take(rest), &mut io::sink())?;
-        if skipped < rest {
+        if bounded::skip(&mut self.reader, rest)? < rest {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         (self.unread, self.padding) = (0, 0);

@@ -7,9 +7,8 @@ use crate::rules::source::CgroupInterface;
 use crate::rules::verdict::{AuditVerdict, ImageReport, assess, summary};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use elbowroom_client::output::{Format, OutputArgs};
+use elbowroom_client::output::{Format, OutputArgs, say, write_stdout};
 use serde::Serialize;
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -65,7 +64,6 @@ pub fn main(args: &AuditArgs) -> Result<ExitCode> {
         Some(CgroupVersionArg::V2) => CgroupInterface::V2,
         None => host_cgroup(),
     };
-    let mut out = std::io::stdout().lock();
     let mut reports = Vec::new();
     let mut failed = false;
     for target in &args.targets {
@@ -73,15 +71,13 @@ pub fn main(args: &AuditArgs) -> Result<ExitCode> {
             Ok(inventory) => {
                 let report = assess(target, &inventory, cgroup);
                 if args.output.format == Format::Text && !args.summary {
-                    out.write_all(text::report(&report, args.all).as_bytes())?;
-                    out.flush()?;
+                    write_stdout(&text::report(&report, args.all))?;
                 }
                 reports.push(report);
             }
             Err(error) => {
                 failed = true;
-                let line = error.to_string().replace('\n', "; ");
-                writeln!(std::io::stderr(), "elbowroom: {line}")?;
+                say(&format!("elbowroom: {}", error.to_string().replace('\n', "; ")));
             }
         }
     }
@@ -91,10 +87,10 @@ pub fn main(args: &AuditArgs) -> Result<ExitCode> {
             let counts =
                 counts.into_iter().map(|(verdict, limits, views)| VerdictCount { verdict, limits, views });
             let answer = AuditOutput { images: &reports, summary: counts.collect() };
-            out.write_all(elbowroom_client::output::json(&answer)?.as_bytes())?;
+            write_stdout(&elbowroom_client::output::json(&answer)?)?;
         }
         Format::Text if args.summary || reports.len() > 1 => {
-            out.write_all(text::summary(&counts, reports.len()).as_bytes())?;
+            write_stdout(&text::summary(&counts, reports.len()))?;
         }
         Format::Text => {}
     }

@@ -37,7 +37,7 @@ pub(super) fn walk(
     let mut queue = std::collections::VecDeque::from([(PathBuf::new(), None, None, false)]);
     while let Some((path, inode, parent, inside)) = queue.pop_front() {
         let Some((_, dir)) = layout.dir(spine, &path) else { break };
-        let Some(mut children) = warnings.ok_or_warn(dir.children()).flatten() else { continue };
+        let Some(mut children) = warnings.ok_or_warn(dir.children(usize::MAX)).flatten() else { continue };
         walk.directories += 1;
         let shown = path.to_string_lossy();
         let found = if shown.is_empty() {

@@ -2,6 +2,7 @@
 
 use crate::checks::CounterSnapshot;
 use crate::fixes::journal::{JournalError, io_error};
+use elbowroom_linux::bounded;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -143,7 +144,7 @@ impl LastCounterSample {
     /// # Errors
     /// Where it cannot be read.
     pub fn find(&self) -> Result<Option<CounterSnapshot>, JournalError> {
-        let text = match fs::read(&self.path) {
+        let text = match bounded::file(&self.path, bounded::KERNEL_FILE) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(io_error("reading", &self.path)(e)),
@@ -155,7 +156,8 @@ impl LastCounterSample {
 }
 
 fn boot_id() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim_end().to_owned()
+    let id = bounded::file_text("/proc/sys/kernel/random/boot_id", bounded::KERNEL_FILE);
+    id.unwrap_or_default().trim_end().to_owned()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use crate::checks::AppliedWrite;
 use crate::strategies::housekeeping::HousekeepingCgroup;
+use elbowroom_linux::bounded;
 use elbowroom_linux::cgroup;
 use elbowroom_linux::root::Root;
 use elbowroom_types::finding::FileWrite;
@@ -121,7 +122,7 @@ impl Journal {
             if path.extension().is_none_or(|e| e != "json") {
                 continue;
             }
-            let text = fs::read(&path).map_err(io_error("reading", &path))?;
+            let text = bounded::file(&path, bounded::KERNEL_FILE).map_err(io_error("reading", &path))?;
             let entry: FixEntry = serde_json::from_slice(&text)
                 .map_err(|source| JournalError::Malformed { path: path.clone(), source })?;
             entries.push(entry);

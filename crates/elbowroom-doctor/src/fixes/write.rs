@@ -3,6 +3,7 @@
 //! What was written is read back; what the kernel made something else of is an error.
 
 use crate::facts::text::selected_word;
+use elbowroom_linux::bounded;
 use elbowroom_linux::lease::{LeaseError, LeaseSnapshot};
 use elbowroom_linux::root::{ReadError, Root};
 use elbowroom_types::finding::FileWrite;
@@ -239,7 +240,10 @@ fn systemctl(words: &[&str]) -> Result<(), WriteError> {
     let done = Command::new("systemctl")
         .args(words)
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .and_then(|child| bounded::output(child, bounded::SETTINGS_FILE))
         .map_err(|e| refuse(e.to_string()))?;
     match done.status.success() {
         true => Ok(()),

@@ -6,10 +6,10 @@ use crate::fixes::placement::{apply_placement, revert_placement};
 use crate::fixes::write::{RevertOutcome, WriteError, revert, revert_failed_write, write};
 use crate::strategies::housekeeping::HousekeepingCgroup;
 use anyhow::{Context, Result};
-use elbowroom_client::output::{Format, json, write_stdout};
-use elbowroom_client::table::visible;
+use elbowroom_client::output::{Format, json, say, write_stdout};
 use elbowroom_linux::root::Root;
 use elbowroom_types::finding::{FileWrite, FindingFix};
+use elbowroom_types::visible::Visible;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -70,13 +70,13 @@ pub(super) fn apply(
     let text = manner.format == Format::Text;
     if text {
         write_stdout(&if changes.is_empty() {
-            format!("{}\n", visible(manner.nothing_message))
+            format!("{}\n", Visible::line(manner.nothing_message))
         } else {
             diff(changes)
         })?;
     }
     if !changes.is_empty() && !manner.yes && !confirm(&confirm_question(changes))? {
-        eprintln!("nothing was written; --yes writes without asking");
+        say("nothing was written; --yes writes without asking");
         return Ok(ExitCode::from(1));
     }
     let root = Root::host()?;
@@ -116,14 +116,14 @@ fn confirm_question(changes: &[PlannedFix]) -> String {
 
 /// Names and paths are their makers' words.
 fn subject_name(change: &PlannedFix) -> String {
-    visible(change.subject.as_deref().unwrap_or("the host"))
+    Visible::line(change.subject.as_deref().unwrap_or("the host")).to_string()
 }
 
 fn result_line(change: &PlannedFix, id: Option<u64>, error: Option<&str>) -> String {
     let who = subject_name(change);
     match id {
         Some(id) => format!("fixed    {} of {who}; `elbowroom undo {id}` takes it back\n", change.check),
-        None => format!("left     {} of {who}: {}\n", change.check, visible(error.unwrap_or_default())),
+        None => format!("left     {} of {who}: {}\n", change.check, Visible::line(error.unwrap_or_default())),
     }
 }
 
@@ -181,18 +181,18 @@ fn diff(changes: &[PlannedFix]) -> String {
     for change in changes {
         let _ = writeln!(text, "{}  {}", change.check, subject_name(change));
         for write in &change.fix.writes {
-            let (file, from, to) = (visible(&write.file), value(&write.from), value(&write.to));
+            let (file, from, to) = (Visible::line(&write.file), value(&write.from), value(&write.to));
             let _ = writeln!(text, "  {file}: {from} -> {to}");
         }
         if let Some(placing) = &change.placement {
             let pids: Vec<String> = placing.processes.iter().map(|p| p.pid.to_string()).collect();
-            let dir = visible(&placing.dir);
+            let dir = Visible::line(&placing.dir);
             let _ = writeln!(text, "  {dir}: -> {}", pids.join(" "));
             let size = value(&placing.size.get().to_string());
             let _ = writeln!(text, "  {dir}/{}: -> {size}", placing.file);
         }
         for command in &change.fix.commands {
-            let _ = writeln!(text, "  $ {}", visible(command));
+            let _ = writeln!(text, "  $ {}", Visible::line(command));
         }
         text.push('\n');
     }
@@ -203,7 +203,7 @@ fn value(text: &str) -> String {
     match text.parse::<u64>() {
         Ok(n) if n >= i64::MAX as u64 & !0xffff => "max".to_owned(),
         Ok(n) if n >= 1 << 20 => format!("{text} ({})", elbowroom_types::unit::Bytes(n)),
-        _ => visible(text),
+        _ => Visible::line(text).to_string(),
     }
 }
 

@@ -20,12 +20,14 @@ use crate::fixes::journal::Journal;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::{Format, OutputArgs, json, write_stdout};
+use elbowroom_client::output::{Format, OutputArgs, ask, json, write_stdout};
+use elbowroom_linux::bounded::LineReader;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::timer::now_boot;
 use elbowroom_linux::{lease, process};
 use elbowroom_types::finding::DoctorFinding;
 use elbowroom_types::unit::{Micros, parse_duration};
+use elbowroom_types::visible::Visible;
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -180,7 +182,7 @@ fn report_or_fix(args: &DoctorArgs, facts: &HostFacts, journal: &Journal) -> Res
     let findings: Vec<DoctorFinding> = examine(facts).into_iter().filter(asked).collect();
     let healthy = !findings.iter().any(is_harmful);
     let text = match format {
-        Format::Json => json(&FindingsOutput {
+        Format::Json => Visible::from(&json(&FindingsOutput {
             version: VERSION,
             healthy,
             elapsed_seconds: facts.elapsed.get() as f64 / 1e6,
@@ -188,10 +190,10 @@ fn report_or_fix(args: &DoctorArgs, facts: &HostFacts, journal: &Journal) -> Res
             checks: CHECKS.len(),
             cpu_usec: process::own_cpu_time().get(),
             findings: &findings,
-        })?,
+        })?),
         Format::Text => report::report(facts, &findings, args.all, report::ReportStyle::of_stdout()),
     };
-    write_stdout(&text)?;
+    write_stdout(text)?;
     Ok(ExitCode::from(u8::from(!healthy)))
 }
 
@@ -212,13 +214,16 @@ fn find_container<'a>(facts: &'a HostFacts, name: &str) -> Result<&'a CgroupFact
     }
 }
 
+/// The most bytes of an answer to a question: a terminal's line.
+const MAX_ANSWER_BYTES: u64 = 4096;
+
 /// Asks on the terminal; no where there is nobody to ask.
 fn confirm(question: &str) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Ok(false);
     }
-    eprint!("{question} (y/N) ");
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    ask(&format!("{question} (y/N) "));
+    let mut answer = Vec::new();
+    LineReader::new(std::io::stdin().lock(), MAX_ANSWER_BYTES).next_line(&mut answer)?;
+    Ok(matches!(answer.trim_ascii(), b"y" | b"Y" | b"yes"))
 }

@@ -8,7 +8,7 @@ use crate::strategies::protect::protect;
 use anyhow::Result;
 use clap::Args;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::Format;
+use elbowroom_client::output::{Format, say};
 use elbowroom_linux::root::Root;
 use elbowroom_types::unit::Bytes;
 use std::process::ExitCode;
@@ -40,18 +40,18 @@ pub fn main(args: &ProtectArgs, load: LoadSources) -> Result<ExitCode> {
     let fix = match protect(&facts, group, &below, args.no_swap) {
         Ok(fix) => fix,
         Err(why) => {
-            eprintln!("elbowroom: {} stays as it is: {why}", group.name());
+            say(&format!("elbowroom: {} stays as it is: {why}", group.name()));
             return Ok(ExitCode::from(1));
         }
     };
     if format == Format::Text && !args.no_swap && takes_below_low(&root, &facts) {
-        eprintln!(
+        say(&format!(
             "this kernel's multi-generational reclaim takes from below memory.low sooner than the classic one: where nothing \
              may be swapped, --no-swap is what holds"
-        );
+        ));
     }
     if facts.host.meminfo("SwapTotal") == Some(Bytes::ZERO) && format == Format::Text {
-        eprintln!("this host has no swap now: this counts from when it has");
+        say("this host has no swap now: this counts from when it has");
     }
     let change = PlannedFix { check: "protect".into(), subject: Some(group.name()), fix, placement: None };
     let changes: Vec<PlannedFix> = if change.fix.writes.is_empty() { Vec::new() } else { vec![change] };

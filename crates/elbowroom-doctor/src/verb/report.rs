@@ -1,8 +1,9 @@
 //! Findings for people: worst first, one paragraph a check, however many containers it found.
 
 use crate::checks::{HostFacts, is_fixable, is_harmful};
-use elbowroom_client::table::{clip, visible};
+use elbowroom_client::table::clip;
 use elbowroom_types::finding::{DoctorFinding, Severity};
+use elbowroom_types::visible::Visible;
 use std::fmt::Write;
 use std::io::IsTerminal;
 
@@ -25,14 +26,23 @@ impl ReportStyle {
         Self { width: width.clamp(60, 100), colour: std::env::var_os("NO_COLOR").is_none() }
     }
 
-    fn paint(self, text: &str, code: &str) -> String {
-        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    /// Adds `text` in a colour, where there are colours.
+    fn paint(self, to: &mut Visible, text: &str, code: &'static str) {
+        match self.colour {
+            true => to.push_painted(text, code),
+            false => drop(to.write_str(&Visible::line(text))),
+        }
     }
 }
 
 /// The report. Without `all`, notes are only counted and one container stands for those with the same finding.
-pub(super) fn report(facts: &HostFacts, findings: &[DoctorFinding], all: bool, style: ReportStyle) -> String {
-    let mut text = String::new();
+pub(super) fn report(
+    facts: &HostFacts,
+    findings: &[DoctorFinding],
+    all: bool,
+    style: ReportStyle,
+) -> Visible {
+    let mut text = Visible::default();
     let shown = findings.iter().filter(|f| all || is_harmful(f));
     if all {
         shown.for_each(|f| write_paragraph(&mut text, &[f], style));
@@ -43,14 +53,14 @@ pub(super) fn report(facts: &HostFacts, findings: &[DoctorFinding], all: bool, s
     }
     let containers = facts.containers().count();
     let problems = findings.iter().filter(|f| is_harmful(f)).count();
-    let of = match problems {
-        0 => style.paint("healthy", "32"),
-        1 => "1 problem".to_owned(),
-        n => format!("{n} problems"),
-    };
+    match problems {
+        0 => style.paint(&mut text, "healthy", "32"),
+        1 => drop(text.write_str("1 problem")),
+        n => drop(write!(text, "{n} problems")),
+    }
     let _ = writeln!(
         text,
-        "{of}: {containers} container{} and the host, {:.1} s",
+        ": {containers} container{} and the host, {:.1} s",
         if containers == 1 { "" } else { "s" },
         facts.elapsed.get() as f64 / 1e6
     );
@@ -60,10 +70,10 @@ pub(super) fn report(facts: &HostFacts, findings: &[DoctorFinding], all: bool, s
     notes.dedup();
     if count > 0 && !all {
         let line = format!("{count} note{} (--all): {}", if count == 1 { "" } else { "s" }, notes.join(", "));
-        text.push_str(&wrap(&line, "", style.width));
+        let _ = text.write_str(&wrap(&line, "", style.width));
     }
     if !all && findings.iter().any(|f| is_harmful(f) && is_fixable(f)) {
-        text.push_str("`elbowroom doctor --fix` shows what it would write, and asks\n");
+        let _ = text.write_str("`elbowroom doctor --fix` shows what it would write, and asks\n");
     }
     text
 }
@@ -80,7 +90,7 @@ fn by_check<'a>(findings: impl Iterator<Item = &'a DoctorFinding>) -> Vec<Vec<&'
     groups
 }
 
-fn write_paragraph(text: &mut String, group: &[&DoctorFinding], style: ReportStyle) {
+fn write_paragraph(text: &mut Visible, group: &[&DoctorFinding], style: ReportStyle) {
     let first = group[0];
     let (word, code) = match first.severity {
         Severity::Critical => ("CRITICAL", "1;31"),
@@ -99,34 +109,34 @@ fn write_paragraph(text: &mut String, group: &[&DoctorFinding], style: ReportSty
             counted + &join_fitting(many, room)
         }
     };
-    let _ = writeln!(text, "{}{}", heading.replacen(word, &style.paint(word, code), 1), who);
+    style.paint(text, word, code);
+    let _ = writeln!(text, "{}{who}", &heading[word.len()..]);
     let subject = if names.len() > 1 { format!("{}: ", names[0]) } else { String::new() };
-    text.push_str(&wrap(&format!("{subject}{}", visible(&first.sentence)), "  ", style.width));
+    let _ = text.write_str(&wrap(&format!("{subject}{}", Visible::line(&first.sentence)), "  ", style.width));
     let width =
         first.evidence.iter().map(|e| short_file_name(&e.file).chars().count()).max().unwrap_or(0).min(44);
     for evidence in &first.evidence {
         let line =
             format!("    {:<width$}  {}", short_file_name(&evidence.file), annotate_bytes(&evidence.value));
-        let _ = writeln!(text, "{}", style.paint(&visible(&line), "2"));
+        style.paint(text, &line, "2");
+        let _ = writeln!(text);
     }
     if let Some(fix) = &first.fix {
         for command in &fix.commands {
-            let _ = writeln!(text, "  {} {}", style.paint("$", "32"), visible(command));
+            let _ = write!(text, "  ");
+            style.paint(text, "$", "32");
+            let _ = writeln!(text, " {}", Visible::line(command));
         }
         if group.len() > 1 && is_fixable(first) {
-            let _ = writeln!(
-                text,
-                "  {} elbowroom doctor --fix {}    (all of them)",
-                style.paint("$", "32"),
-                first.check
-            );
+            let _ = write!(text, "  ");
+            style.paint(text, "$", "32");
+            let _ = writeln!(text, " elbowroom doctor --fix {}    (all of them)", first.check);
         }
     }
     if let Some(advice) = &first.advice {
-        text.push_str(&wrap(advice, "  ", style.width));
+        let _ = text.write_str(&wrap(advice, "  ", style.width));
     }
-    text.push_str(&wrap(&format!("see {}", first.reference), "  ", style.width));
-    text.push('\n');
+    let _ = writeln!(text, "{}", wrap(&format!("see {}", first.reference), "  ", style.width));
 }
 
 /// As many names as fit, and dots for the rest.

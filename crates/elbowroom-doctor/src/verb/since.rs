@@ -3,6 +3,7 @@
 use crate::checks::HostFacts;
 use crate::facts::CounterSampleStore;
 use anyhow::{Result, bail};
+use elbowroom_client::output::say;
 use elbowroom_linux::timer::now_boot;
 use elbowroom_types::unit::parse_duration;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -26,10 +27,10 @@ pub(super) fn compare_with_past(
         )
     };
     if at > asked {
-        eprintln!(
+        say(&format!(
             "no look was kept before then; the first one after it was made {} s ago",
             unix_seconds().saturating_sub(at)
-        );
+        ));
     }
     Ok(facts.since(look, now_boot()))
 }

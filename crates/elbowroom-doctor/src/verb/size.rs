@@ -7,7 +7,7 @@ use crate::strategies::size::{LimitAdvice, LimitSizing, estimate_need, limit_adv
 use anyhow::Result;
 use clap::Args;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::{Format, json, write_stdout};
+use elbowroom_client::output::{Format, json, say, write_stdout};
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_types::unit::{Micros, parse_duration};
 use serde::Serialize;
@@ -69,12 +69,12 @@ pub fn main(args: &SizeArgs, load: LoadSources) -> Result<ExitCode> {
             Some(PlannedFix { check: "size".into(), subject: Some(group.name()), fix, placement: None })
         }
         LimitAdvice::Blocked => {
-            eprintln!(
+            say(&format!(
                 "elbowroom: {} needs {} and stays at its limit: a cgroup around it has less, or this host has not twice as much \
                  available: raise that one first, or move it",
                 group.name(),
                 needed.need
-            );
+            ));
             return Ok(ExitCode::from(1));
         }
     };

@@ -8,9 +8,9 @@ use crate::strategies::housekeeping::HousekeepingCgroup;
 use anyhow::{Result, bail};
 use clap::Args;
 use elbowroom_client::output::{Format, OutputArgs, json, write_stdout};
-use elbowroom_client::table::visible;
 use elbowroom_linux::root::Root;
 use elbowroom_types::finding::FileWrite;
+use elbowroom_types::visible::Visible;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -78,7 +78,13 @@ pub fn undo(args: &UndoArgs) -> Result<ExitCode> {
     write_stdout(&match args.output.format {
         Format::Json => json(&UndoOutput { version: VERSION, files })?,
         Format::Text => files.iter().fold(String::new(), |mut text, f| {
-            let _ = writeln!(text, "{:<12} {}: {}", f.outcome, visible(&f.file), visible(&f.sentence));
+            let _ = writeln!(
+                text,
+                "{:<12} {}: {}",
+                f.outcome,
+                Visible::line(&f.file),
+                Visible::line(&f.sentence)
+            );
             text
         }),
     })?;
@@ -196,15 +202,15 @@ fn fix_list_text(entries: &[FixEntry]) -> String {
             "{}  {}  {}",
             entry.id,
             entry.check,
-            visible(entry.container.as_deref().unwrap_or("the host"))
+            Visible::line(entry.container.as_deref().unwrap_or("the host"))
         );
         for write in &entry.writes {
             let line = format!("{}: {} -> {}", write.file, write.from, write.to);
-            let _ = writeln!(text, "   {}", visible(&line));
+            let _ = writeln!(text, "   {}", Visible::line(&line));
         }
         if let Some(placing) = &entry.placing {
             let line = format!("{}: {} processes, {}", placing.dir, placing.processes.len(), placing.size);
-            let _ = writeln!(text, "   {}", visible(&line));
+            let _ = writeln!(text, "   {}", Visible::line(&line));
         }
     }
     text.push_str("`elbowroom undo ID` takes one back, `elbowroom undo --all` all of them\n");

@@ -5,9 +5,10 @@
 //! by itself, so a host with memory on v2 and cpu on v1 is nothing special.
 
 use super::read::{CgroupDir, CgroupRef};
-use crate::mount::mountinfo::{MountEntry, MountTable};
+use crate::mount::mountinfo::{MountEntry, MountTable, MountTableBounds};
 use crate::root::{ReadError, Root, if_present};
 use rustix::fs::OFlags;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -207,12 +208,15 @@ impl CgroupLayout {
 /// The machine's mounts.
 pub fn mounts(root: &Root) -> Result<MountTable, ReadError> {
     // Below another root, this process' own mounts are not that machine's; its first process' are.
-    let first = if root.is_host() { None } else { if_present(root.read("/proc/1/mountinfo"))? };
-    let (path, text) = match first {
-        Some(text) => ("/proc/1/mountinfo", text),
-        None => ("/proc/self/mountinfo", root.read("/proc/self/mountinfo")?),
+    let [own, first] = ["/proc/self/mountinfo", "/proc/1/mountinfo"];
+    let open = |path| root.open(path, OFlags::RDONLY).map(|file| (path, file));
+    let (path, file) = match if root.is_host() { None } else { if_present(open(first))? } {
+        Some(found) => found,
+        None => open(own)?,
     };
-    Ok(MountTable::parse(text.as_bytes(), Path::new(path))?)
+    let path = Path::new(path);
+    Ok(MountTable::read(File::from(file), MountTableBounds::HOST, path)
+        .map_err(|source| ReadError::Mounts { path: path.into(), source })?)
 }
 
 /// The mounts of cgroups: a hierarchy mounted whole before one whose mount shows a part; otherwise in the order of mounting,

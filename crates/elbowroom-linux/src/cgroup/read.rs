@@ -3,6 +3,7 @@
 //! kernfs does its little work at once).
 
 use super::layout::MountedHierarchy;
+use crate::bounded;
 use crate::parse::{Malformed, single_number};
 use crate::process;
 use crate::root::{ReadError, Root, if_present, open_at, read_whole};
@@ -149,8 +150,8 @@ impl<'a> CgroupDir<'a> {
         look(CgroupDir::new(self.hierarchy, &self.group.join(name)))
     }
 
-    /// The cgroups directly below it: name and inode. `None` when it is gone.
-    pub fn children(&self) -> Result<Option<Vec<(OsString, u64)>>, ReadError> {
+    /// The cgroups directly below it, the first `most` of them: name and inode. `None` when it is gone.
+    pub fn children(&self, most: usize) -> Result<Option<Vec<(OsString, u64)>>, ReadError> {
         let dot = if self.group.as_os_str().is_empty() { Path::new(".") } else { self.group };
         let error = |operation| move |source: Errno| ReadError::Io { operation, path: self.path(), source };
         let opened = open_at(self.hierarchy.as_fd(), dot, OFlags::RDONLY | OFlags::DIRECTORY)
@@ -159,7 +160,9 @@ impl<'a> CgroupDir<'a> {
         let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
         let mut entries = rustix::fs::RawDir::new(fd, &mut buffer);
         let mut children = Vec::new();
-        while let Some(entry) = entries.next() {
+        while children.len() < most
+            && let Some(entry) = entries.next()
+        {
             let Some(entry) = if_present(entry.map_err(error("listing")))? else { return Ok(None) };
             let name = entry.file_name().to_bytes();
             if entry.file_type().is_dir() && name != b"." && name != b".." {
@@ -228,6 +231,7 @@ impl CgroupFileCache {
             match rustix::io::pread(&open[at].file, &mut bytes, 0) {
                 // The kernel makes such a text at once: what did not fill the buffer is all of it.
                 Ok(n) if n < bytes.len() => break Ok(n),
+                Ok(_) if bytes.len() as u64 >= bounded::KERNEL_FILE => break Err(Errno::FBIG),
                 Ok(_) => bytes.resize(bytes.len() * 2, 0),
                 Err(source) => break Err(source),
             }
@@ -310,6 +314,10 @@ impl PolledFile {
             match self.pread(dir, file, budget, syscalls, buffer)? {
                 // The kernel makes such a text at once: what did not fill the buffer is all of it.
                 PolledValue::Value(n) if n < buffer.len() => break n,
+                PolledValue::Value(_) if buffer.len() as u64 >= bounded::KERNEL_FILE => {
+                    let path = dir.path().join(file);
+                    return Err(ReadError::Io { operation: "reading", path, source: Errno::FBIG });
+                }
                 PolledValue::Value(_) => buffer.resize(buffer.len() * 2, 0),
                 PolledValue::Absent => return Ok(PolledValue::Absent),
                 PolledValue::Gone => return Ok(PolledValue::Gone),

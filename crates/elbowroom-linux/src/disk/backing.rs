@@ -56,7 +56,7 @@ impl Devices {
 
 /// Where writes to an overlay go.
 fn upper_dir(mount: &MountEntry) -> Option<PathBuf> {
-    let upper = mount.super_options.iter().find_map(|option| option.strip_prefix("upperdir="))?;
+    let upper = mount.super_options().find_map(|option| option.strip_prefix("upperdir="))?;
     Some(unescape(upper.as_bytes())).filter(|upper| upper.is_absolute())
 }
 

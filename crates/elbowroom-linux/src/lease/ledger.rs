@@ -6,6 +6,7 @@
 
 use super::LeaseError;
 use super::knob::CgroupKnob;
+use crate::bounded;
 use elbowroom_types::unit::Limit;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -148,7 +149,8 @@ impl Ledger {
                 return Err(LeaseError::Insecure { path: path.into(), what });
             }
         }
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot =
+            bounded::file_text("/proc/sys/kernel/random/boot_id", bounded::KERNEL_FILE).unwrap_or_default();
         Ok(Some(Self { dir, path: path.into(), boot: boot.trim().to_owned() }))
     }
 

@@ -5,7 +5,7 @@
 
 use super::guard::RestoreReport;
 use super::{EndedLease, LeaseEnding};
-use crate::timer;
+use crate::{bounded, timer};
 use elbowroom_types::unit::Micros;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
@@ -28,7 +28,7 @@ pub struct RestoreNotice {
 /// The notes of the ledger in `dir` since the last call, oldest first.
 pub fn take_restore_notices(dir: &Path) -> Vec<RestoreNotice> {
     let path = path_of(dir);
-    let Ok(text) = fs::read_to_string(&path) else { return Vec::new() };
+    let Ok(text) = bounded::file_text(&path, bounded::KERNEL_FILE) else { return Vec::new() };
     // Between the two calls the guard acts only if this process dies, which is then what the next one cannot read.
     remove(dir);
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()

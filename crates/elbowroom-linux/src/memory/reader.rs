@@ -4,6 +4,7 @@ use crate::cgroup::{self, CgroupController, CgroupDir, CgroupLayout, CgroupVersi
 use crate::parse::{Malformed, flat_keyed};
 use crate::proc;
 use crate::root::{ReadError, Root, if_present};
+use crate::sensor::MAX_GROUPS_PER_TENANT;
 use crate::warnings::Warnings;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{GroupMemory, NodeMemory, StallTotals};
@@ -103,7 +104,8 @@ pub(super) fn group(
             memory.max_events = dir.number("memory.failcnt")?.unwrap_or(0);
             memory.oom_kill =
                 dir.parse("memory.oom_control", |text| keyed_number_or_zero(text, "oom_kill"))?.unwrap_or(0);
-            memory.populated = populated_v1(&dir)?;
+            let mut most = MAX_GROUPS_PER_TENANT;
+            memory.populated = populated_v1(&dir, &mut most)?;
             memory.swap_room = usable_swap_v1(&dir, swap_free)?;
         }
         CgroupVersion::V2 => {
@@ -199,13 +201,15 @@ fn keyed_number_or_zero(text: &str, wanted: &str) -> Result<u64, Malformed> {
     Ok(0)
 }
 
-/// Whether there is a process in it or below it; v1 does not say so by itself.
-fn populated_v1(dir: &CgroupDir<'_>) -> Result<bool, ReadError> {
-    if dir.read("cgroup.procs")?.is_some_and(|text| !text.trim().is_empty()) {
+/// Whether there is a process in it or below it; v1 does not say so by itself. One with more groups below it than `most` that are
+/// all empty counts as in use: no further ones are looked at.
+fn populated_v1(dir: &CgroupDir<'_>, most: &mut usize) -> Result<bool, ReadError> {
+    if *most == 0 || dir.read("cgroup.procs")?.is_some_and(|text| !text.trim().is_empty()) {
         return Ok(true);
     }
-    for (name, _) in dir.children()?.unwrap_or_default() {
-        if dir.with_child(&name, |child| populated_v1(&child))? {
+    *most -= 1;
+    for (name, _) in dir.children(*most + 1)?.unwrap_or_default() {
+        if dir.with_child(&name, |child| populated_v1(&child, most))? {
             return Ok(true);
         }
     }

@@ -37,7 +37,7 @@ pub use namespace::{EntryStage, MountNamespace, NamespaceRoot, own_namespace};
 pub use page::{PAGE_TARGET, can_attach_page};
 pub use plan::{BindMount, MountPlan, MountSurface, SkipReason, SkippedSurface, SurfaceTarget, prefetch};
 
-use mountinfo::MountParseError;
+use mountinfo::{MountParseError, MountTableError};
 use std::path::PathBuf;
 
 /// The filesystem type and the source of every view mount; what carries both is ours to replace and to remove.
@@ -97,14 +97,13 @@ pub enum MountError {
         /// The mount namespace.
         path: PathBuf,
     },
-    /// Every look at them would take long.
-    #[error(
-        "process {pid} sees more than {} mounts: no view is mounted or unmounted there",
-        namespace::MAX_MOUNTS
-    )]
-    TooManyMounts {
-        /// The process.
-        pid: u32,
+    /// Every look at it would take long.
+    #[error("{path}: {what}: no view is mounted or unmounted there", path = path.display())]
+    TableTooLarge {
+        /// The mount table.
+        path: PathBuf,
+        /// What there is too much of.
+        what: MountTableError,
     },
     /// A view is below a mount that is not ours.
     #[error("{target}: a view is covered by another mount: unmount that first", target = target.display())]

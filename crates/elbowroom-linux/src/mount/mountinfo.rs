@@ -4,10 +4,12 @@
 //! octal; nothing else. Both files are relative to their reader (its mount and cgroup namespace), so they are only ever
 //! compared with one another when the same process read both.
 
+use crate::bounded::LineReader;
 use crate::parse::unescape;
 use elbowroom_types::id::DeviceNumber;
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -30,8 +32,8 @@ pub struct MountEntry {
     pub fstype: String,
     /// What was mounted, in words of its own: for most disk filesystems the device's path.
     pub source: PathBuf,
-    /// Options of the filesystem: on cgroup v1 these name the controllers.
-    pub super_options: Vec<String>,
+    /// Options of the filesystem, as one text: a container may write thousands of commas into it.
+    super_options: String,
 }
 
 /// Every mount a process can reach, in the kernel's order. A container has as many as it likes: no walk looks at all of them.
@@ -67,7 +69,73 @@ pub struct MountParseError {
     pub text: String,
 }
 
+/// How much of a mount table is read. A container mounts what it likes, under names as long as it likes.
+#[derive(Clone, Copy, Debug)]
+pub struct MountTableBounds {
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Mounts.
+    pub mounts: usize,
+}
+
+impl MountTableBounds {
+    /// A container's: more mounts than any has by itself, of 200 bytes each.
+    pub const CONTAINER: Self = Self { bytes: 4 << 20, mounts: 20_000 };
+    /// The machine's: a few mounts for each of ten thousand containers, with the long lines of overlays.
+    pub const HOST: Self = Self { bytes: 64 << 20, mounts: 200_000 };
+}
+
+/// The most bytes of a line: two paths of `PATH_MAX` with every byte in octal, and as much for the rest.
+const MAX_LINE_BYTES: u64 = 64 << 10;
+
+/// Why a mount table is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum MountTableError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Io(io::Error),
+    /// It is larger than what is read.
+    #[error("a mount table with {0}")]
+    TooLarge(String),
+    /// A line that the kernel would not write.
+    #[error(transparent)]
+    Malformed(#[from] MountParseError),
+}
+
 impl MountTable {
+    /// Reads a mountinfo file line by line, and no further than `bounds`; `path` is only for messages.
+    ///
+    /// # Errors
+    /// See [`MountTableError`]. What is read of a table that is too large is forgotten.
+    pub fn read(from: impl Read, bounds: MountTableBounds, path: &Path) -> Result<Self, MountTableError> {
+        let too_large = |excess| Err(MountTableError::TooLarge(excess));
+        let mut lines = LineReader::new(from, MAX_LINE_BYTES);
+        let (mut line, mut bytes, mut mounts) = (Vec::new(), 0, Vec::new());
+        for number in 1.. {
+            match lines.next_line(&mut line) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+                    return too_large(format!("a line longer than {MAX_LINE_BYTES} bytes"));
+                }
+                Err(error) => return Err(MountTableError::Io(error)),
+            }
+            bytes += line.len() as u64;
+            if bytes > bounds.bytes {
+                return too_large(format!("more than {} bytes", bounds.bytes));
+            }
+            let text = line.strip_suffix(b"\n").unwrap_or(&line);
+            if text.is_empty() {
+                continue;
+            }
+            if mounts.len() == bounds.mounts {
+                return too_large(format!("more than {} mounts", bounds.mounts));
+            }
+            mounts.push(parse_line(text, number, path, parse_mount)?);
+        }
+        Ok(Self::new(mounts))
+    }
+
     /// Reads the text of a mountinfo file; `path` is only for messages.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, MountParseError> {
         parse_lines(text, path, parse_mount).map(Self::new)
@@ -156,8 +224,13 @@ impl MountEntry {
     pub fn has_controller(&self, controller: &str) -> bool {
         match controller {
             "" => self.fstype == "cgroup2",
-            name => self.fstype == "cgroup" && self.super_options.iter().any(|option| option == name),
+            name => self.fstype == "cgroup" && self.super_options().any(|option| option == name),
         }
+    }
+
+    /// Options of the filesystem: on cgroup v1 these name the controllers.
+    pub fn super_options(&self) -> impl Iterator<Item = &str> {
+        self.super_options.split(',')
     }
 }
 
@@ -184,16 +257,21 @@ fn parse_lines<T>(
     parse: impl Fn(&[u8]) -> Result<T, &'static str>,
 ) -> Result<Vec<T>, MountParseError> {
     let lines = text.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
-    lines
-        .map(|(index, line)| {
-            parse(line).map_err(|problem| MountParseError {
-                path: path.to_owned(),
-                line: index + 1,
-                problem,
-                text: lossy(line).chars().take(80).collect(),
-            })
-        })
-        .collect()
+    lines.map(|(index, line)| parse_line(line, index + 1, path, &parse)).collect()
+}
+
+fn parse_line<T>(
+    line: &[u8],
+    number: usize,
+    path: &Path,
+    parse: impl Fn(&[u8]) -> Result<T, &'static str>,
+) -> Result<T, MountParseError> {
+    parse(line).map_err(|problem| MountParseError {
+        path: path.to_owned(),
+        line: number,
+        problem,
+        text: lossy(line).chars().take(80).collect(),
+    })
 }
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:2 - ext3 /dev/root rw,errors=continue`
@@ -223,7 +301,7 @@ fn parse_mount(line: &[u8]) -> Result<MountEntry, &'static str> {
     }
     let fstype = unescape(field()?).to_string_lossy().into_owned();
     let source = unescape(field()?);
-    let super_options = field()?.split(|byte| *byte == b',').map(lossy).collect();
+    let super_options = lossy(field()?);
     Ok(MountEntry { id, parent, device, root, mount_point, peer_group, fstype, source, super_options })
 }
 
@@ -272,7 +350,7 @@ mod tests {
             peer_group: Some(22),
             fstype: "fuse.elbowroom".into(),
             source: "".into(),
-            super_options: vec!["rw".into(), "user_id=0".into()],
+            super_options: "rw,user_id=0".into(),
         };
         assert_eq!(table(text).mounts, [expect]);
     }
@@ -296,6 +374,30 @@ mod tests {
                 format!("/proc/9/mountinfo:2: {problem} in \"{line}\"")
             );
         }
+    }
+
+    #[test]
+    fn a_table_is_read_no_further_than_its_bounds() {
+        let line = |id: usize, name: &str| format!("{id} 1 0:1 / /{name} rw - tmpfs t rw\n");
+        let few = MountTableBounds { bytes: 1000, mounts: 3 };
+        let read = |text: &str| MountTable::read(text.as_bytes(), few, Path::new("mountinfo"));
+        let three: String = (1..=3).map(|id| line(id, "a")).collect();
+        assert_eq!(read(&three).unwrap(), table(&three));
+        assert_eq!(read("").unwrap(), MountTable::default());
+        assert_eq!(
+            read(&(three.clone() + &line(4, "a"))).unwrap_err().to_string(),
+            "a mount table with more than 3 mounts"
+        );
+        assert_eq!(
+            read(&line(1, &"x".repeat(1000))).unwrap_err().to_string(),
+            "a mount table with more than 1000 bytes"
+        );
+        assert_eq!(
+            read(&line(1, &"x".repeat(70_000))).unwrap_err().to_string(),
+            "a mount table with a line longer than 65536 bytes"
+        );
+        let malformed = read(&(line(1, "a") + "x\n")).unwrap_err().to_string();
+        assert_eq!(malformed, "mountinfo:2: mount id is not a number in \"x\"");
     }
 
     #[test]
@@ -373,7 +475,9 @@ mod tests {
         #[test]
         fn no_bytes_make_the_parsers_or_the_walk_panic(text in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = parse_cgroups(&text, Path::new("cgroup"));
-            let _ = MountTable::parse(&text, Path::new("mountinfo"));
+            let path = Path::new("mountinfo");
+            let read = MountTable::read(&text[..], MountTableBounds::CONTAINER, path);
+            prop_assert_eq!(read.ok(), MountTable::parse(&text, path).ok());
         }
 
         #[test]

@@ -1,8 +1,10 @@
 //! Where mounts happen: the root directory and mount namespace of another process, or our own.
 
 use super::MountError;
-use super::mountinfo::{CgroupLine, MountEntry, MountTable, parse_cgroups};
-use crate::process;
+use super::mountinfo::{
+    CgroupLine, MountEntry, MountTable, MountTableBounds, MountTableError, parse_cgroups,
+};
+use crate::{bounded, process};
 use crate::root::open_inside;
 use elbowroom_types::id::DeviceNumber;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,7 +14,6 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
@@ -21,8 +22,8 @@ use std::time::Duration;
 /// An attach takes about a millisecond.
 const LOCK_ATTEMPTS: u32 = 250;
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
-/// Mounts that a process may see, where it is not this one: more than any container has by itself.
-pub(super) const MAX_MOUNTS: usize = 20_000;
+/// The most bytes of a process's other files: a path for each hierarchy, or one line.
+const MAX_FILE_BYTES: u64 = 256 << 10;
 
 /// Identity of a mount namespace. Containers that share one need their views mounted once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -168,13 +169,18 @@ impl NamespaceRoot {
 
     /// All mounts that the process sees.
     fn whole_table(&self) -> Result<MountTable, MountError> {
-        let text = self.read("mountinfo")?;
-        if let Some(pid) = self.pid
-            && text.iter().filter(|byte| **byte == b'\n').count() > MAX_MOUNTS
-        {
-            return Err(MountError::TooManyMounts { pid });
-        }
-        Ok(MountTable::parse(&text, &self.path("mountinfo"))?)
+        let path = self.path("mountinfo");
+        let failed = |errno| MountError::of("read", &path, errno);
+        let bounds = if self.pid.is_some() { MountTableBounds::CONTAINER } else { MountTableBounds::HOST };
+        let table = match self.open_file("mountinfo") {
+            Ok(file) => MountTable::read(file, bounds, &path),
+            Err(errno) => return self.or_vanished(Err(failed(errno))),
+        };
+        self.or_vanished(table.map_err(|error| match error {
+            MountTableError::Io(error) => failed(errno(&error)),
+            MountTableError::Malformed(error) => error.into(),
+            what @ MountTableError::TooLarge(_) => MountError::TableTooLarge { path: path.clone(), what },
+        }))
     }
 
     /// The cgroups of the process.
@@ -255,9 +261,9 @@ impl NamespaceRoot {
             Some(_) => &["/proc/thread-self/mountinfo", "/proc/1/mountinfo"],
             None => &["/proc/1/mountinfo"],
         };
-        let tables = tables
-            .iter()
-            .filter_map(|path| MountTable::parse(&std::fs::read(path).ok()?, Path::new(path)).ok());
+        let tables = tables.iter().filter_map(|path| {
+            MountTable::read(File::open(path).ok()?, MountTableBounds::HOST, Path::new(path)).ok()
+        });
         tables
             .flat_map(|table| table.iter().filter_map(|mount| mount.peer_group).collect::<Vec<_>>())
             .collect()
@@ -335,11 +341,12 @@ impl NamespaceRoot {
     }
 
     fn read_raw(&self, name: &str) -> Result<Vec<u8>, Errno> {
-        let fd = rustix::fs::openat(&self.process, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        // A mount table is made anew for every read: few large ones.
-        let mut text = Vec::with_capacity(16 << 10);
-        File::from(fd).read_to_end(&mut text).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-        Ok(text)
+        bounded::bytes(self.open_file(name)?, MAX_FILE_BYTES).map_err(|error| errno(&error))
+    }
+
+    fn open_file(&self, name: &str) -> Result<File, Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.process, name, flags, Mode::empty()).map(File::from)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -384,6 +391,11 @@ pub(super) fn open_dir(path: &Path) -> Result<OwnedFd, Errno> {
 pub(super) fn path_of(fd: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
     std::fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()))
         .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+}
+
+/// What the kernel said; a file that is too long is refused here.
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::FBIG)
 }
 
 fn identity(meta: &std::fs::Metadata) -> MountNamespace {

@@ -1,9 +1,10 @@
 //! A file inside a container, which the container may make anything of.
 
+use crate::bounded;
 use crate::root::open_inside;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -49,9 +50,7 @@ pub fn read_in(pid: u32, path: &Path, most: usize) -> io::Result<FileContent> {
         seconds: stat.st_mtime as i64,
         nanos: stat.st_mtime_nsec as i64,
     };
-    let mut bytes = Vec::new();
-    file.take(most as u64).read_to_end(&mut bytes)?;
-    Ok(FileContent { bytes, stamp })
+    Ok(FileContent { bytes: bounded::beginning(file, most as u64)?, stamp })
 }
 
 /// Opens the plain file `path` below `root` for reading: no link leads out of `root`, and a pipe or a device is never opened for

@@ -12,6 +12,9 @@
 //! place; a cgroup that vanishes while it is read is a normal value; what cannot be read is absent and logged once per cause; nothing
 //! here panics on what a file says.
 //!
+//! A tenant makes as many cgroups as it likes: only so many are followed for each, and looking at them takes a bounded part of a CPU
+//! ([`tenant`]).
+//!
 //! Files kept open: two per group (CPU and memory counters), three where v1 keeps throttling of a quota in another file,
 //! plus one per hierarchy and three for the machine; where disks are watched, up to four more per container. `open` raises the soft limit of open files to the hard one; groups
 //! beyond that less 256 are read by opening, which is slower and not wrong. Everything else opens, reads and closes.
@@ -23,6 +26,7 @@ mod io_meter;
 mod meter;
 mod node_counters;
 mod scan;
+mod tenant;
 mod tick;
 mod tree;
 
@@ -45,6 +49,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+pub use tenant::MAX_GROUPS_PER_TENANT;
 pub use tick::{ActivitySource, ActivityTracker, TickCost};
 use tree::GroupTree;
 
@@ -141,6 +146,10 @@ pub struct Sensor {
     /// Where the spread rescan is, and when it last moved.
     rescan_at: usize,
     rescanned: Instant,
+    /// What is still to be looked at.
+    pending: scan::PendingScans,
+    /// When everything was last looked at, and how long that took.
+    scanned_all: (Instant, Duration),
     node_read: Instant,
     /// Groups a tick found removed.
     removed: BTreeSet<CgroupId>,
@@ -209,6 +218,8 @@ impl Sensor {
             ticks: 0,
             rescan_at: 0,
             rescanned: now,
+            pending: scan::PendingScans::default(),
+            scanned_all: (now, Duration::ZERO),
             node_read: now,
             removed: BTreeSet::new(),
             idle: BTreeSet::new(),

@@ -6,6 +6,7 @@
 //! uses CPU time is in use without a look. So on v1 a group whose processes moved out or ended counts as populated for
 //! some seconds more, which costs its siblings fair share and nothing else.
 
+use super::tenant::MAX_GROUPS_PER_TENANT;
 use super::tree::{GroupSlot, GroupTree, HierarchyInodes, MAX_HIERARCHIES};
 use super::{Sensor, duration};
 use crate::cgroup::{self, CgroupController, CgroupDir, CgroupVersion, v2};
@@ -21,10 +22,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+/// After lost notifications everything is looked at again, which takes at most one part in so many of the time.
+const SCAN_ALL_SHARE: u32 = 10;
+
 /// What notices and ticks ask to be looked at.
-#[derive(Default)]
-struct PendingScans {
-    all: bool,
+#[derive(Debug, Default)]
+pub(super) struct PendingScans {
+    pub(super) all: bool,
     listings: BTreeSet<GroupSlot>,
     settings: BTreeSet<GroupSlot>,
     processes: BTreeSet<GroupSlot>,
@@ -33,7 +37,9 @@ struct PendingScans {
 impl Sensor {
     /// Looks at everything: at start, and when notices were lost.
     pub(super) fn scan_all(&mut self, events: &mut Vec<HostEvent>) {
+        let begin = Instant::now();
         let mut gone = Vec::new();
+        self.pending = PendingScans { all: true, ..PendingScans::default() };
         if self.tree.is_empty() {
             let root = PathBuf::new();
             let inodes = self.inodes_of(&root);
@@ -48,6 +54,8 @@ impl Sensor {
         for slot in self.tree.subtree(GroupTree::ROOT).into_iter().rev() {
             self.read_population(slot);
         }
+        self.pending.all = false;
+        self.scanned_all = (Instant::now(), begin.elapsed());
         self.emit_events(gone, events);
     }
 
@@ -55,11 +63,12 @@ impl Sensor {
     pub(super) fn collect_changes(&mut self, events: &mut Vec<HostEvent>) {
         let mut notices = Vec::new();
         self.watcher.drain(&mut notices);
-        let mut chores = PendingScans::default();
+        let mut chores = std::mem::take(&mut self.pending);
         for notice in notices {
             self.schedule(notice, &mut chores);
         }
-        if chores.all {
+        let (at, took) = self.scanned_all;
+        if chores.all && at.elapsed() >= took * SCAN_ALL_SHARE {
             tracing::info!(because = "notifications were lost", "looking at every cgroup again");
             return self.scan_all(events);
         }
@@ -75,16 +84,31 @@ impl Sensor {
         self.schedule_rescan(&mut chores);
         let mut gone = Vec::new();
         for slot in chores.listings {
-            if self.tree.get(slot).is_some() {
+            if !self.has_turn(self.tree.tenant(slot)) {
+                self.pending.listings.insert(slot);
+            } else if self.tree.get(slot).is_some() {
                 self.scan(slot, false, &mut gone);
             }
         }
+        // A container's own settings are read at once, whatever it does below itself.
+        let above = |sensor: &Self, slot| sensor.tree.get(slot).and_then(|entry| entry.tenant);
         for slot in chores.settings {
-            self.read_settings(slot);
+            let (top, begin) = (above(self, slot), Instant::now());
+            match self.has_turn(top) {
+                true => self.read_settings(slot),
+                false => drop(self.pending.settings.insert(slot)),
+            }
+            self.charge(top, begin);
         }
         for slot in chores.processes {
-            self.read_population(slot);
+            let (top, begin) = (above(self, slot), Instant::now());
+            match self.has_turn(top) {
+                true => self.read_population(slot),
+                false => drop(self.pending.processes.insert(slot)),
+            }
+            self.charge(top, begin);
         }
+        self.pending.all = chores.all;
         self.emit_events(gone, events);
     }
 
@@ -132,6 +156,7 @@ impl Sensor {
                 chores.settings.insert(slot);
                 chores.processes.insert(slot);
                 self.find_container(slot);
+                self.find_tenant(slot);
             }
         }
     }
@@ -139,8 +164,11 @@ impl Sensor {
     /// Lists one group's directories and makes its children in the tree what they are; new ones are listed in turn, known
     /// ones only when `deep`.
     fn scan(&mut self, slot: GroupSlot, deep: bool, gone: &mut Vec<CgroupId>) {
+        let (top, begin) = (self.tree.tenant(slot), Instant::now());
         self.watch_group(slot);
-        let Some(found) = self.list_children(slot) else { return };
+        let found = self.list_children(slot);
+        self.charge(top, begin);
+        let Some(found) = found else { return };
         let mut known = BTreeMap::new();
         let mut lost = false;
         for child in self.tree[slot].children.clone() {
@@ -159,6 +187,9 @@ impl Sensor {
         if lost {
             self.read_population(slot);
         }
+        if let Some(top) = top {
+            self.note_quota(top, found.len() - known.len());
+        }
         for (name, inodes) in found {
             match known.get(&name).copied() {
                 Some(child) => {
@@ -171,10 +202,14 @@ impl Sensor {
                         self.scan(child, true, gone);
                     }
                 }
+                None if top.is_some_and(|top| self.is_quota_used_up(top)) => {}
+                None if !self.takes_in(top) => drop(self.pending.listings.insert(slot)),
                 None => {
+                    let begin = Instant::now();
                     let path = self.tree[slot].path.join(name);
                     let child = self.tree.insert(Some(slot), path, inodes);
                     self.refresh_group(child);
+                    self.charge(top, begin);
                     self.scan(child, true, gone);
                 }
             }
@@ -184,9 +219,10 @@ impl Sensor {
     /// The children's directories in all walked hierarchies; `None` when the group is in none any more, which its parent's
     /// listing will tell.
     fn list_children(&mut self, slot: GroupSlot) -> Option<BTreeMap<OsString, HierarchyInodes>> {
+        let most = if self.tree.tenant(slot).is_some() { 2 * MAX_GROUPS_PER_TENANT } else { usize::MAX };
         let entry = &self.tree[slot];
         let mut found: BTreeMap<OsString, HierarchyInodes> = BTreeMap::new();
-        let mut there = false;
+        let (mut there, mut whole) = (false, true);
         for (walked, index) in self.tree_hierarchies.iter().enumerate() {
             let inode = entry.inodes[walked];
             if inode == 0 {
@@ -194,13 +230,23 @@ impl Sensor {
             }
             let hierarchy = &self.layout.hierarchies()[*index];
             let Some(children) =
-                self.warnings.ok_or_warn(CgroupDir::new(hierarchy, &entry.path).children()).flatten()
+                self.warnings.ok_or_warn(CgroupDir::new(hierarchy, &entry.path).children(most)).flatten()
             else {
                 continue;
             };
             there = true;
+            whole &= children.len() < most;
             for (name, inode) in children {
                 found.entry(name).or_insert([0; MAX_HIERARCHIES])[walked] = inode;
+            }
+        }
+        if !whole {
+            // Only a part was listed: of those that are known, each is asked for.
+            for path in self.tree[slot].children.iter().map(|child| &self.tree[*child].path) {
+                let inodes = self.inodes_of(path);
+                if inodes != [0; MAX_HIERARCHIES] {
+                    found.insert(path.file_name().unwrap_or_default().to_owned(), inodes);
+                }
             }
         }
         there.then_some(found)
@@ -235,6 +281,7 @@ impl Sensor {
         self.tree.due[slot] = Micros::ZERO;
         self.close_details(self.tree[slot].group.id);
         self.find_container(slot);
+        self.find_tenant(slot);
         let entry = &self.tree[slot];
         if !entry.visible && (entry.inodes[0] != 0 || entry.group.container.is_some()) {
             self.make_visible(slot);

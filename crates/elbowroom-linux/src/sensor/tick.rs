@@ -9,6 +9,8 @@
 //! With [`ActivitySource::Tracked`], somebody else (the scheduler, through BPF) says which groups ran and for how long; files are read for
 //! the memory of those, and once in 64 periods for that of the others, and for the CPU time of who ran since.
 //!
+//! A group inside a container is no view's: it is read every 1.5 s, whatever it does, and never early.
+//!
 //! Memory that hardly moves is read after 1, 2, 4 and then every 8 periods, also of a group that is busy; what moves is read every
 //! period again. That is half of a busy group's system calls, and nearly all of them in an active tier.
 
@@ -154,7 +156,8 @@ impl Sensor {
             while passed < children && looked < most {
                 let child = self.tree[parent].children[(from + passed) % children];
                 passed += 1;
-                if self.tree.meters[child].tick == self.ticks || !self.tree[child].visible {
+                let skipped = self.tree.meters[child].tick == self.ticks || !self.tree[child].visible;
+                if skipped || self.tree.is_inside_container(child) {
                     continue;
                 }
                 looked += 1;
@@ -239,6 +242,7 @@ impl Sensor {
         let before = self.tree.meters[slot].usage;
         let first = !self.tree.meters[slot].was_read;
         self.read_files(slot, with_cpu);
+        let is_inside = self.tree.is_inside_container(slot);
         let meter = &mut self.tree.meters[slot];
         let used = meter.usage.cpu.saturating_sub(before.cpu);
         let quiet = used == Micros::ZERO && is_small_change(before.memory, meter.usage.memory);
@@ -249,7 +253,7 @@ impl Sensor {
         let parent = meter.parent;
         let was_slow = meter.interval >= self.config.backoff;
         // A top-level group with children says for all of them whether anybody ran.
-        meter.interval = match !quiet || meter.parent == GroupTree::ROOT && meter.has_children {
+        meter.interval = match !quiet && !is_inside || meter.parent == GroupTree::ROOT && meter.has_children {
             true => self.config.period,
             false => {
                 Micros((meter.interval.get() * 2).max(self.config.period.get())).min(self.config.backoff)

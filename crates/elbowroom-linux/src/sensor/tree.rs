@@ -1,6 +1,7 @@
 //! The groups that are known, by id, by inode and in the order parents first.
 
 use super::meter::GroupMeter;
+use super::tenant::TenantAccount;
 use crate::cgroup::read::FdBudget;
 use crate::discover::StateStamp;
 use elbowroom_types::id::CgroupId;
@@ -42,6 +43,10 @@ pub(super) struct GroupEntry {
     pub(super) reported: bool,
     /// The engine's file about it.
     pub(super) state: Option<(PathBuf, StateStamp)>,
+    /// The group above it whose owner makes as many groups below it as it likes; the outermost, where there are several.
+    pub(super) tenant: Option<GroupSlot>,
+    /// Where this one is such a group: what it costs.
+    pub(super) account: Option<Box<TenantAccount>>,
 }
 
 /// All groups. Slot 0 is the root of the hierarchies.
@@ -110,6 +115,10 @@ impl GroupTree {
             limits: CgroupSettings::default(),
             populated: false,
         };
+        let tenant = parent.and_then(|parent| self.tenant(parent));
+        if let Some(account) = tenant.and_then(|top| self.account(top)) {
+            account.groups += 1;
+        }
         self.meters[slot] = GroupMeter::new(id, parent.unwrap_or(Self::ROOT));
         self.due[slot] = Micros::ZERO;
         self.entries[slot] = Some(GroupEntry {
@@ -124,6 +133,8 @@ impl GroupTree {
             dirty: false,
             reported: false,
             state: None,
+            tenant,
+            account: None,
         });
         if let Some(parent) = parent {
             self[parent].children.push(slot);
@@ -132,6 +143,43 @@ impl GroupTree {
         self.update_inodes(slot, inodes);
         self.order_is_stale = true;
         slot
+    }
+
+    /// The group that pays for the directory of this one: the outermost that is a tenant's, which may be itself.
+    pub(super) fn tenant(&self, slot: GroupSlot) -> Option<GroupSlot> {
+        let entry = self.get(slot)?;
+        entry.tenant.or(entry.account.is_some().then_some(slot))
+    }
+
+    /// Whether the group is a part of a container, and none itself.
+    pub(super) fn is_inside_container(&self, slot: GroupSlot) -> bool {
+        let entry = &self[slot];
+        let mut up = entry.parent.filter(|_| entry.tenant.is_some() && entry.group.container.is_none());
+        while let Some(slot) = up {
+            if self[slot].group.container.is_some() {
+                return true;
+            }
+            up = self[slot].parent;
+        }
+        false
+    }
+
+    /// What the tenant of this group costs; `None` for a group that is no tenant's topmost.
+    pub(super) fn account(&mut self, top: GroupSlot) -> Option<&mut TenantAccount> {
+        self.entries.get_mut(top)?.as_mut()?.account.as_deref_mut()
+    }
+
+    /// Notes that what is below this group is made by a tenant, unless this group is below another one's.
+    pub(super) fn make_tenant(&mut self, top: GroupSlot) {
+        if self.tenant(top).is_some() {
+            return;
+        }
+        let below = self.subtree(top).split_off(1);
+        self[top].account = Some(Box::new(TenantAccount::new(below.len())));
+        for slot in below {
+            self[slot].tenant = Some(top);
+            self[slot].account = None;
+        }
     }
 
     /// Notes where the group's directories are now; true if it is in a hierarchy where it was not.
@@ -194,6 +242,9 @@ impl GroupTree {
             doomed.extend(entry.children);
             if entry.reported {
                 told.push(entry.group.id);
+            }
+            if let Some(account) = entry.tenant.and_then(|top| self.account(top)) {
+                account.groups -= 1;
             }
             self.ids.remove(&entry.group.id);
             for (walked, inode) in entry.inodes.into_iter().enumerate() {
@@ -272,6 +323,27 @@ mod tests {
         let second = tree.insert(Some(root), "a".into(), [4, 5, 0, 0]);
         assert_eq!(second, first);
         assert_ne!(tree[second].group.id, id);
+    }
+
+    #[test]
+    fn groups_count_for_the_outermost_tenant_above_them() {
+        let mut budget = FdBudget::new(1_000);
+        let mut tree = GroupTree::default();
+        let root = tree.insert(None, PathBuf::new(), [1, 0, 0, 0]);
+        let user = tree.insert(Some(root), "u".into(), [2, 0, 0, 0]);
+        let container = tree.insert(Some(user), "u/c".into(), [3, 0, 0, 0]);
+        tree.make_tenant(container);
+        let inside = tree.insert(Some(container), "u/c/d".into(), [4, 0, 0, 0]);
+        assert_eq!((tree.tenant(inside), tree.tenant(user)), (Some(container), None));
+        tree.make_tenant(user);
+        tree.make_tenant(container);
+        let later = tree.insert(Some(inside), "u/c/d/e".into(), [5, 0, 0, 0]);
+        let groups = |tree: &GroupTree| tree[user].account.as_ref().unwrap().groups;
+        assert_eq!((tree.tenant(later), tree.tenant(container), groups(&tree)), (Some(user), Some(user), 3));
+        tree.remove(inside, &mut budget);
+        assert_eq!(groups(&tree), 1);
+        tree.remove(user, &mut budget);
+        assert_eq!(tree.tenant(root), None);
     }
 
     #[test]

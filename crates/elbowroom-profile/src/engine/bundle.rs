@@ -2,6 +2,7 @@
 //! configuration for runtimes that have no engine around them.
 
 use super::{EngineError, ProfilerRun, StartTarget, file_error};
+use elbowroom_linux::bounded;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -73,7 +74,7 @@ pub(super) fn write(run: &ProfilerRun, subject: &StartTarget, name: &str) -> Res
 
 fn configuration(dir: &Path) -> Result<Value, EngineError> {
     let path = dir.join("config.json");
-    let text = fs::read_to_string(&path).map_err(file_error("reading", &path))?;
+    let text = bounded::file_text(&path, bounded::KERNEL_FILE).map_err(file_error("reading", &path))?;
     let wrong =
         |why: String| EngineError::File { operation: "reading", path: path.display().to_string(), why };
     let config: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;

@@ -4,9 +4,10 @@ use super::{
     ContainerOptions, ENGINE_KINDS, EngineDriver, EngineError, EngineKind, EngineSession, RUN_DIR,
     file_error, scratch,
 };
+use elbowroom_linux::bounded;
 use elbowroom_linux::process;
 use elbowroom_linux::process::{start_ticks, stat_line};
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -77,7 +78,7 @@ fn clean_below(runs: &Path, scratches: &Path) -> (usize, Vec<String>) {
     tags.dedup();
     for tag in &tags {
         let run = ProfilerRun { dir: runs.join(tag), tag: tag.clone() };
-        let used = fs::read_to_string(run.dir.join("engine")).unwrap_or_default();
+        let used = bounded::file_text(run.dir.join("engine"), bounded::SETTINGS_FILE).unwrap_or_default();
         let mut errors = Vec::new();
         run.wait_for_started_programs();
         for used in used.lines().filter_map(EngineUse::parse) {
@@ -104,6 +105,9 @@ fn clean_below(runs: &Path, scratches: &Path) -> (usize, Vec<String>) {
     (tags.len(), left)
 }
 
+/// The most bytes of a command line that are looked at: an engine's is short, a stranger's is as long as it likes.
+const MAX_COMMAND_BYTES: u64 = 64 << 10;
+
 impl ProfilerRun {
     /// The run directory of this process.
     pub(super) fn open() -> Result<Self, EngineError> {
@@ -116,7 +120,7 @@ impl ProfilerRun {
     /// Notes that this run uses an engine, for [`clean`].
     pub(super) fn record_engine(&self, used: &EngineUse) -> Result<(), EngineError> {
         let (path, line) = (self.dir.join("engine"), used.to_string());
-        let mut noted = fs::read_to_string(&path).unwrap_or_default();
+        let mut noted = bounded::file_text(&path, bounded::SETTINGS_FILE).unwrap_or_default();
         if !noted.lines().any(|known| known == line) {
             noted.push_str(&line);
             noted.push('\n');
@@ -129,7 +133,9 @@ impl ProfilerRun {
     fn wait_for_started_programs(&self) {
         let dir = self.dir.as_os_str().as_bytes();
         let is_in_it = |pid: u32| {
-            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let words = File::open(format!("/proc/{pid}/cmdline"));
+            let words = words.and_then(|words| bounded::beginning(words, MAX_COMMAND_BYTES));
+            let words = words.unwrap_or_default();
             words.split(|byte| *byte == 0).any(|word| word.starts_with(dir))
         };
         let deadline = Instant::now() + SETTLE_TIMEOUT;

@@ -4,6 +4,7 @@ use super::{
     ContainerOptions, ENGINE_TIMEOUT, EngineError, EngineKind, EngineUse, LABEL, NAME_PREFIX, ProfilerRun,
     StartTarget, bundle, file_error,
 };
+use elbowroom_linux::bounded;
 use elbowroom_linux::signal;
 use elbowroom_linux::signal::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,7 +15,7 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use rustix::thread::UnshareFlags;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek};
+use std::io::{self, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -297,7 +298,7 @@ impl CliEngine {
             return Err(EngineError::Hung { engine: self.kind, what: what.to_owned() });
         };
         match (status.success(), out) {
-            (true, Some(out)) => read(out, u64::MAX).map_err(not_run),
+            (true, Some(out)) => read(out, MAX_OUTPUT_BYTES).map_err(not_run),
             (true, None) => Ok(String::new()),
             (false, _) => {
                 let said = read(errors, MAX_ERROR_TEXT).map_err(not_run)?;
@@ -311,6 +312,9 @@ impl CliEngine {
         EngineError::Refused { engine: self.kind, what: what.to_owned(), said }
     }
 }
+
+/// The most bytes of a command's output: lists of names, or what one container is.
+const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 
 fn program(kind: EngineKind) -> &'static str {
     match kind {
@@ -326,11 +330,9 @@ fn output_file() -> io::Result<File> {
 
 /// What a command has written to a file, at most so many bytes of it.
 fn read(mut file: File, most: u64) -> io::Result<String> {
-    let mut said = Vec::new();
     // Writing has moved the place that this handle shares.
     file.rewind()?;
-    file.take(most).read_to_end(&mut said)?;
-    Ok(String::from_utf8_lossy(&said).into_owned())
+    Ok(String::from_utf8_lossy(&bounded::beginning(file, most)?).into_owned())
 }
 
 /// How the leader of a process group comes to its end.

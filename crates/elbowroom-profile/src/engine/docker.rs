@@ -6,8 +6,9 @@ use super::{
     ContainerOptions, ENGINE_TIMEOUT, EngineError, EngineKind, EngineUse, LABEL, NAME_PREFIX, ProfilerRun,
     StartTarget, file_error,
 };
+use elbowroom_linux::bounded;
 use serde_json::{Value, json};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -174,8 +175,7 @@ impl DockerEngine {
             body.len()
         );
         stream.write_all(&[head.as_bytes(), body].concat())?;
-        let mut answer = Vec::new();
-        stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut answer)?;
+        let answer = bounded::bytes(stream, MAX_RESPONSE_BYTES)?;
         split_response(&answer)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is no HTTP"))
     }

@@ -22,7 +22,7 @@ pub use scratch::ScratchDir;
 use cleanup::{EngineUse, ProfilerRun, own_tag};
 use command::CliEngine;
 use docker::DockerEngine;
-use std::fs;
+use elbowroom_linux::bounded;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -357,7 +357,8 @@ fn file_error(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Erro
 /// process of that name.
 fn socket_servers(socket: &Path, program: &str) -> Vec<u32> {
     let named = |pid: u32| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == program)
+        let name = bounded::file_text(format!("/proc/{pid}/comm"), bounded::KERNEL_FILE);
+        name.is_ok_and(|name| name.trim_end() == program)
     };
     let Ok(stream) = std::os::unix::net::UnixStream::connect(socket) else { return Vec::new() };
     let peer = rustix::net::sockopt::socket_peercred(&stream)

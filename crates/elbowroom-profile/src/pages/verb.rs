@@ -8,6 +8,7 @@ use crate::verb::{ContainerSelection, kernel_fact, percent, short_count};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use elbowroom_client::control::LoadSources;
+use elbowroom_client::output::say;
 use elbowroom_client::table::{Align, clip};
 use elbowroom_linux::containers::{ContainerSelector, ProfiledContainer};
 use elbowroom_types::unit::{Micros, parse_duration};
@@ -106,7 +107,7 @@ pub fn main(args: &PagesArgs, load: LoadSources) -> Result<ExitCode> {
     let mut looks = vec![scan(&mut reader, &mut containers, &subjects, args.active, Duration::ZERO)?];
     if let Some(after) = args.after {
         if std::io::stderr().is_terminal() {
-            eprintln!("elbowroom: looking again in {} s", after.get() / 1_000_000);
+            say(&format!("elbowroom: looking again in {} s", after.get() / 1_000_000));
         }
         std::thread::sleep(Duration::from_micros(after.get()).saturating_sub(first.elapsed()));
         looks.push(scan(&mut reader, &mut containers, &subjects, args.active, first.elapsed())?);

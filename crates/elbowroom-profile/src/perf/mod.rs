@@ -9,6 +9,7 @@
 pub mod record;
 mod ring;
 
+use elbowroom_linux::bounded;
 use record::PerfRecord;
 use ring::PerfRing;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -114,7 +115,7 @@ impl<Sink: Send + 'static> Sampler<Sink> {
         mut take: impl FnMut(&mut Sink, u64, PerfRecord) + Send + 'static,
     ) -> Result<Self, PerfError> {
         let io = |what| move |source| PerfError::Io { what, source };
-        let online = std::fs::read_to_string("/sys/devices/system/cpu/online")
+        let online = bounded::file_text("/sys/devices/system/cpu/online", bounded::KERNEL_FILE)
             .map_err(io("reading /sys/devices/system/cpu/online"))?;
         let online: elbowroom_types::cpuset::CpuSet = online
             .trim()

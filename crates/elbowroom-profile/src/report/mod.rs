@@ -16,11 +16,10 @@ pub(crate) use flame_graph::FlameGraph;
 
 use crate::overhead::ProfilerOverhead;
 use anyhow::{Context, Result};
-use elbowroom_client::output::Format;
+use elbowroom_client::output::{Format, say};
 use elbowroom_client::profile_store::ProfileStore;
 use elbowroom_client::table::Align;
 use serde::Serialize;
-use std::io::Write;
 use std::path::PathBuf;
 
 /// How a profile is given out; to be flattened into a verb's arguments.
@@ -179,9 +178,7 @@ impl ReportArgs {
             Format::Text => text::report(report, overhead),
             Format::Json => elbowroom_client::output::json(&envelope)?,
         };
-        let mut out = std::io::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        out.flush()?;
+        elbowroom_client::output::write_stdout(&text)?;
         if self.keep {
             let profiles = self.store.open();
             let text = text::report(report, overhead);
@@ -191,7 +188,7 @@ impl ReportArgs {
                     &elbowroom_client::output::json(&ProfileEnvelope { text: Some(&text), ..envelope })?,
                 )
                 .with_context(|| format!("while keeping the profile in {}", profiles.dir().display()))?;
-            eprintln!("elbowroom: kept as {kept}");
+            say(&format!("elbowroom: kept as {kept}"));
         }
         Ok(())
     }

@@ -4,13 +4,13 @@ pub mod pclntab;
 
 use super::processes::{CodeAddress, CodeModule, SampledProcesses};
 use crate::startup::stack::{CallStack, ExecutionMode, StackFrame};
+use elbowroom_linux::bounded;
 use elbowroom_linux::elf::name_at;
 use object::elf::{STT_FUNC, STT_GNU_IFUNC};
 use object::read::elf::{ElfFile64, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, Object, ObjectSection, RelocationTarget};
 use pclntab::GoFunctionTable;
 use std::collections::HashMap;
-use std::io::Read;
 use std::sync::Arc;
 
 /// No program that starts containers is larger.
@@ -25,7 +25,7 @@ pub struct KernelSymbols(Vec<(u64, String)>);
 impl KernelSymbols {
     /// Those of the kernel that runs. Empty where `kernel.kptr_restrict` hides addresses.
     pub fn running() -> Self {
-        Self::parse(&std::fs::read_to_string("/proc/kallsyms").unwrap_or_default())
+        Self::parse(&bounded::file_text("/proc/kallsyms", MAX_FILE_BYTES).unwrap_or_default())
     }
 
     /// `address type name [module]`, a line each.
@@ -235,11 +235,8 @@ impl SampledProcesses {
 
 /// The file's symbols; none where it is another build than the one that ran.
 fn load(module: &mut CodeModule) -> ElfSymbols {
-    let mut bytes = Vec::new();
     let Some(file) = module.file.take() else { return ElfSymbols::default() };
-    if file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).is_err() {
-        return ElfSymbols::default();
-    }
+    let Ok(bytes) = bounded::beginning(file, MAX_FILE_BYTES) else { return ElfSymbols::default() };
     let symbols = ElfSymbols::read(&bytes);
     match module.build_id.is_empty() || module.build_id == symbols.build_id {
         true => symbols,

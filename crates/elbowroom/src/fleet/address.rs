@@ -1,9 +1,9 @@
 //! Where nodes are: `NAME=ADDRESS`, one by one, in a file, or all that a DNS name stands for.
 
 use anyhow::{Context, Result, bail, ensure};
+use elbowroom_linux::bounded;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::Read;
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 
@@ -70,16 +70,11 @@ pub(crate) fn parse_nodes(words: &[String], file: Option<&Path>) -> Result<Vec<F
 }
 
 fn read_node_list(path: &Path) -> Result<String> {
-    let mut text = String::new();
     let read = match path == Path::new("-") {
-        true => std::io::stdin().take(MAX_LIST_BYTES).read_to_string(&mut text),
-        false => {
-            std::fs::File::open(path).and_then(|file| file.take(MAX_LIST_BYTES).read_to_string(&mut text))
-        }
+        true => bounded::text(std::io::stdin(), MAX_LIST_BYTES),
+        false => bounded::file_text(path, MAX_LIST_BYTES),
     };
-    read.with_context(|| format!("--nodes: {}", path.display()))?;
-    ensure!((text.len() as u64) < MAX_LIST_BYTES, "--nodes: {} is longer than 16 MiB", path.display());
-    Ok(text)
+    read.with_context(|| format!("--nodes: {}", path.display()))
 }
 
 /// `[NAME=]ADDRESS`; one node, or as many as a DNS name stands for.

@@ -4,6 +4,7 @@
 use super::address::NodeAddress;
 use anyhow::{Context, Result, bail, ensure};
 use axum::body::{Body, Bytes, to_bytes};
+use elbowroom_linux::bounded;
 use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
 use hyper::{Request, StatusCode};
@@ -143,7 +144,8 @@ fn refusal_text(status: StatusCode, body: &[u8]) -> String {
 }
 
 fn read_bearer_token(file: &Path) -> Result<HeaderValue> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("--token-file: {}", file.display()))?;
+    let text = bounded::file_text(file, bounded::SETTINGS_FILE)
+        .with_context(|| format!("--token-file: {}", file.display()))?;
     let token = text.trim();
     ensure!(!token.is_empty(), "--token-file: {} is empty", file.display());
     let mut value = HeaderValue::from_str(&format!("Bearer {token}"))

@@ -15,12 +15,13 @@ pub mod resources;
 use address::FleetNode;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use elbowroom_client::output::Format;
+use elbowroom_client::output::{Format, clear_screen, say, write_stdout};
 use elbowroom_types::claim::DiskReservation;
 use elbowroom_types::label;
 use elbowroom_types::unit::{
     Bytes, Micros, Millicpu, Percent, parse_bytes, parse_cpus, parse_duration, parse_percent,
 };
+use elbowroom_types::visible::visible_json;
 use fetch::FleetClient;
 use futures_util::StreamExt;
 pub use placement::PlacementRequest;
@@ -28,7 +29,6 @@ use reading::NodeReading;
 use report::{FleetReport, NodeReport};
 pub use resources::NodeResources;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -159,16 +159,13 @@ pub(crate) fn main(args: &FleetArgs) -> Result<ExitCode> {
     };
     let show = |report: &FleetReport| -> Result<()> {
         let text = match args.format {
-            Format::Json => serde_json::to_string(report)? + "\n",
+            Format::Json => visible_json(serde_json::to_string(report)?) + "\n",
             Format::Text => report::text(report, args.top, args.sort),
         };
-        let mut out = std::io::stdout().lock();
-        if args.watch && args.format == Format::Text && out.is_terminal() {
-            // Clears the screen, as clear(1) does.
-            out.write_all(b"\x1b[H\x1b[2J")?;
+        if args.watch && args.format == Format::Text {
+            clear_screen()?;
         }
-        out.write_all(text.as_bytes())?;
-        Ok(out.flush()?)
+        write_stdout(&text)
     };
     let every = Duration::from_micros(args.every.get());
     let mut report = look()?;
@@ -179,7 +176,7 @@ pub(crate) fn main(args: &FleetArgs) -> Result<ExitCode> {
             match look() {
                 Ok(looked) => report = looked,
                 // What was shown last stays, with its time.
-                Err(error) => eprintln!("elbowroom: {}", elbowroom_client::output::one_line(&error)),
+                Err(error) => say(&format!("elbowroom: {}", elbowroom_client::output::one_line(&error))),
             }
         }
     }

@@ -9,7 +9,8 @@ use super::limits::RunLimits;
 use super::private_agent;
 use anyhow::{Context, bail, ensure};
 use elbowroom_client::control::labels_dir;
-use elbowroom_linux::mount::mountinfo::MountTable;
+use elbowroom_linux::bounded;
+use elbowroom_linux::mount::mountinfo::{MountTable, MountTableBounds};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, PidfdFlags};
@@ -76,7 +77,8 @@ impl RunHierarchies {
     /// Reads this process's mount table.
     pub(crate) fn read() -> anyhow::Result<Self> {
         let path = Path::new("/proc/self/mountinfo");
-        let table = MountTable::parse(&std::fs::read(path).context("/proc/self/mountinfo")?, path)?;
+        let file = std::fs::File::open(path).context("/proc/self/mountinfo")?;
+        let table = MountTable::read(file, MountTableBounds::HOST, path)?;
         let mut found: Vec<RunHierarchy> = Vec::new();
         let mut devices = BTreeSet::new();
         for mount in table.iter() {
@@ -94,8 +96,8 @@ impl RunHierarchies {
                 continue;
             }
             let root = mount.mount_point.clone();
-            let names = match version {
-                RunCgroupVersion::V1 => mount.super_options.clone(),
+            let names: Vec<String> = match version {
+                RunCgroupVersion::V1 => mount.super_options().map(str::to_owned).collect(),
                 RunCgroupVersion::V2 => {
                     read(&root.join("cgroup.controllers"))?.split_whitespace().map(str::to_owned).collect()
                 }
@@ -399,14 +401,15 @@ fn enable_controllers(hierarchy: &RunHierarchy, dir: &Path, limits: &RunLimits) 
 
 /// A process of the subtree, 0 if it is of another PID namespace.
 fn any_process(dir: &Path) -> Option<i32> {
-    let own = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    let own = bounded::file_text(dir.join("cgroup.procs"), bounded::KERNEL_FILE).unwrap_or_default();
     let first = own.lines().next().map(|line| line.parse().unwrap_or(0));
     first.or_else(|| child_dirs(dir).iter().find_map(|child| any_process(child)))
 }
 
 /// How many processes the subtree has; `None` for none, or no such directory.
 fn process_count(dir: &Path) -> Option<usize> {
-    let own = std::fs::read_to_string(dir.join("cgroup.procs")).map_or(0, |text| text.lines().count());
+    let own = bounded::file_text(dir.join("cgroup.procs"), bounded::KERNEL_FILE);
+    let own = own.map_or(0, |text| text.lines().count());
     let below: usize = child_dirs(dir).iter().filter_map(|child| process_count(child)).sum();
     Some(own + below).filter(|processes| *processes > 0)
 }
@@ -434,7 +437,7 @@ fn child_dirs(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path).with_context(|| path.display().to_string())
+    bounded::file_text(path, bounded::KERNEL_FILE).with_context(|| path.display().to_string())
 }
 
 fn write(path: &Path, value: &str) -> anyhow::Result<()> {

@@ -4,6 +4,7 @@
 use anyhow::Context;
 use clap::Args;
 use elbowroom_client::control as client;
+use elbowroom_client::output::say;
 use elbowroom_linux::mount::NamespaceRoot;
 use elbowroom_linux::{mount, signal};
 use elbowroom_types::launch;
@@ -42,7 +43,7 @@ pub(crate) fn main(args: &ChildArgs, run_dir: &Path) -> ExitCode {
     let has_view = match prepare(args, run_dir) {
         Ok(has_view) => has_view,
         Err(error) => {
-            eprintln!("elbowroom: {}", elbowroom_client::output::one_line(&error));
+            say(&format!("elbowroom: {}", elbowroom_client::output::one_line(&error)));
             return ExitCode::from(NOT_STARTED);
         }
     };
@@ -60,7 +61,7 @@ pub(crate) fn main(args: &ChildArgs, run_dir: &Path) -> ExitCode {
         program.envs(launch::pressure_env(|name| std::env::var_os(name).is_some()));
     }
     let error = program.args(&args.command[1..]).exec();
-    eprintln!("elbowroom: {}: {error}", command.to_string_lossy());
+    say(&format!("elbowroom: {}: {error}", command.to_string_lossy()));
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 

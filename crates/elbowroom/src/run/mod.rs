@@ -21,6 +21,7 @@ use elbowroom_agent::engines::oci::injection;
 use elbowroom_agent::probes::settings::ProbeSettings;
 use elbowroom_agent::probes::{ProbePoller, socket_path};
 use elbowroom_agent::{java, lifecycle};
+use elbowroom_client::output::say;
 use elbowroom_linux::signal;
 use elbowroom_linux::signal::{ReceivedSignal, SignalFd};
 use elbowroom_types::label::RuntimeInjection;
@@ -107,7 +108,7 @@ const INVALID_REQUEST: u8 = 2;
 /// Runs the command and returns its status, 128 and the signal's number where a signal ended it.
 pub(crate) fn main(args: &RunArgs, run_dir: &Path) -> ExitCode {
     ExitCode::from(run(args, run_dir).unwrap_or_else(|error| {
-        eprintln!("elbowroom: {}", elbowroom_client::output::one_line(&error));
+        say(&format!("elbowroom: {}", elbowroom_client::output::one_line(&error)));
         INVALID_REQUEST
     }))
 }
@@ -147,7 +148,7 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
         let poller =
             probe.filter(ProbeSettings::is_polled).map(|probe| probe::start_poller(probe, run_dir, &name));
         if let Some(Err(error)) = &poller {
-            eprintln!("elbowroom: probe: {error}");
+            say(&format!("elbowroom: probe: {error}"));
         }
         let status = supervise(&mut child, &signals);
         ProbePoller::stop_all(poller.into_iter().flatten().collect(), PROBE_STOP_TIMEOUT);
@@ -157,7 +158,7 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     Ok(match status {
         Ok(status) => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8,
         Err(error) => {
-            eprintln!("elbowroom: {}", elbowroom_client::output::one_line(&error));
+            say(&format!("elbowroom: {}", elbowroom_client::output::one_line(&error)));
             NOT_STARTED
         }
     })
@@ -172,11 +173,11 @@ fn clean_up(group: RunCgroup, agent: Option<PrivateAgent>) {
     // It takes the lock as soon as this process has let go.
     let is_attended = agent.is_some_and(|mut agent| agent.is_attended());
     match if is_attended { Ok(()) } else { cgroup_reaper::spawn(left.group) } {
-        Ok(()) => eprintln!("elbowroom: {what}: it goes with the last of them"),
+        Ok(()) => say(&format!("elbowroom: {what}: it goes with the last of them")),
         Err(error) => {
-            eprintln!(
+            say(&format!(
                 "elbowroom: {what}: the next `elbowroom run` removes it once they have ended ({error})"
-            );
+            ));
         }
     }
 }

@@ -4,6 +4,7 @@ use elbowroom_agent::probes::ProbePoller;
 use elbowroom_agent::probes::settings::ProbeSettings;
 use elbowroom_client::api::ControlRequest;
 use elbowroom_client::control::ControlClient;
+use elbowroom_client::output::say;
 use std::cell::RefCell;
 use std::path::Path;
 
@@ -35,7 +36,7 @@ pub(super) fn start_poller(
             Err(problem) => problem,
         };
         if !problem.is_empty() && problem != *told.borrow() {
-            eprintln!("elbowroom: probe: {problem}");
+            say(&format!("elbowroom: probe: {problem}"));
         }
         told.replace(problem);
     })

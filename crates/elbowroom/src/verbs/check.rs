@@ -6,13 +6,13 @@ use anyhow::Result;
 use elbowroom_client::api::{AgentStatus, ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::output::{Format, OutputArgs, json};
+use elbowroom_linux::bounded;
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, HierarchyMode};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::{Sensor, SensorConfig};
 use rustix::fs::{Access, access};
 use serde::Serialize;
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
 /// One fact.
@@ -219,7 +219,7 @@ fn text(report: &CheckOutput, run_dir: &Path) -> String {
 }
 
 fn read(path: &str) -> String {
-    fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
+    bounded::file_text(path, bounded::KERNEL_FILE).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
 fn kernel_version(release: &str) -> Option<(u32, u32)> {

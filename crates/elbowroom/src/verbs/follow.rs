@@ -12,6 +12,7 @@ use elbowroom_agent::alerts::StopFlag;
 use elbowroom_agent::probes::source::exec::{PID_ENV, PROGRAM_ENV, ProgramFailure, last_line, own_path};
 use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
+use elbowroom_client::output::{say, write_stdout};
 use elbowroom_linux::containers::ContainerSelector;
 use elbowroom_linux::discover::ContainerSources;
 use elbowroom_linux::signal::SignalFd;
@@ -149,7 +150,7 @@ impl FollowSession {
                     self.report_problem(done);
                 }
                 Err(error) if error.downcast_ref::<std::io::Error>().is_none() && is_gone(&error) => {
-                    println!("{}: the container is gone", self.name);
+                    write_stdout(&format!("{}: the container is gone\n", self.name))?;
                     return Ok(true);
                 }
                 Err(error) => {
@@ -174,11 +175,11 @@ impl FollowSession {
             let value = is.unwrap_or(change.from);
             (self.original, self.applied) = (is, None);
             self.follower.set_externally(now, value);
-            println!(
-                "{}: somebody else has set {}: that is the most now",
+            write_stdout(&format!(
+                "{}: somebody else has set {}: that is the most now\n",
                 self.name,
                 self.unit.display(value)
-            );
+            ))?;
             return Ok(());
         }
         self.uncertain = true;
@@ -219,7 +220,7 @@ impl FollowSession {
             );
             return Ok(());
         }
-        println!("{}: {change}", self.name);
+        write_stdout(&format!("{}: {change}\n", self.name))?;
         Ok(())
     }
 
@@ -246,7 +247,7 @@ impl FollowSession {
         let was = self.applied.take();
         self.uncertain = false;
         self.follower.confirm(timer::now(), self.original.or(was).unwrap_or_else(|| self.follower.value()));
-        println!("{}: {} again, as its user set it", self.name, value_text(self.original));
+        write_stdout(&format!("{}: {} again, as its user set it\n", self.name, value_text(self.original)))?;
         if let Some(mut guard) = self.guard.take() {
             let _ = guard.stdin.take().map(|mut input| input.write_all(b"done\n"));
             let _ = guard.wait();
@@ -258,7 +259,7 @@ impl FollowSession {
     fn report_problem(&mut self, done: Result<()>) {
         let problem = done.err().map(|error| elbowroom_client::output::one_line(&error)).unwrap_or_default();
         if !problem.is_empty() && problem != self.last_problem {
-            eprintln!("elbowroom: {}: {problem}", self.name);
+            say(&format!("elbowroom: {}: {problem}", self.name));
         }
         self.last_problem = problem;
     }

@@ -10,9 +10,10 @@ use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, Prob
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::output::{Format, OutputArgs, json, unexpected_response, write_stdout};
 use elbowroom_client::table::{Align, clip, table};
+use elbowroom_linux::bounded::LineReader;
 use elbowroom_linux::probe;
 use elbowroom_types::probe::{Colour, MAX_RECORD_LEN, Measure, MeasureKind, ProbeRecord, ProbeReport};
-use std::io::{BufRead, ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -87,17 +88,15 @@ fn send(run_dir: &Path, args: &SendArgs) -> Result<()> {
     if args.record != ["-"] {
         return way.send(args.record.join(" ").as_bytes());
     }
-    let mut lines = std::io::stdin().lock();
-    loop {
-        let mut line = Vec::new();
-        // One byte more than a record has, so that one that is too long is refused as such.
-        if (&mut lines).take(MAX_RECORD_LEN as u64 + 1).read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
-        }
+    // One byte more than a record has: its newline.
+    let mut lines = LineReader::new(std::io::stdin().lock(), MAX_RECORD_LEN as u64 + 1);
+    let mut line = Vec::new();
+    while lines.next_line(&mut line).context("a record")? {
         if !line.trim_ascii().is_empty() {
             way.send(&line)?;
         }
     }
+    Ok(())
 }
 
 /// How a record reaches the agent.

@@ -12,6 +12,7 @@ use elbowroom_client::number_format;
 use elbowroom_client::output::Format;
 use elbowroom_govern::disk::{Cap, DiskGovernor, DiskOrder};
 use elbowroom_govern::{GovernorMode, disk};
+use elbowroom_linux::bounded::LineReader;
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer;
 use elbowroom_linux::timer::Ticker;
@@ -25,7 +26,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt;
-use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, IsTerminal, Read, Write};
 use std::path::Path;
 
 /// Version of the recording's form.
@@ -34,6 +35,8 @@ const VERSION: u32 = 2;
 const DEFAULT_DURATION: Micros = Micros::secs(60);
 /// Differences shown before the rest is only counted.
 const MAX_DIFFERENCES: usize = 10;
+/// The most bytes of an event: of ten thousand containers a tick has some two millions.
+const MAX_EVENT_BYTES: u64 = 64 << 20;
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -227,14 +230,16 @@ pub(crate) fn record(run_dir: &Path, args: &RecordArgs) -> Result<()> {
         let elapsed = now.saturating_sub(begin);
         if progress && elapsed.saturating_sub(shown) >= Micros::secs(1) {
             shown = elapsed;
-            eprint!("\rrecording: {} of {} s ", elapsed.get() / 1_000_000, duration.get() / 1_000_000);
+            let seconds = |time: Micros| time.get() / 1_000_000;
+            let text = format!("recording: {} of {} s", seconds(elapsed), seconds(duration));
+            elbowroom_client::output::say_progress(&text, false);
         }
         if elapsed >= duration || signals.next()?.is_some() {
             break;
         }
     }
     if progress {
-        eprintln!();
+        elbowroom_client::output::say("");
     }
     out.flush().with_context(|| format!("writing {path}"))
 }
@@ -254,7 +259,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<(String, bool)> {
         replay_recording(std::io::stdin().lock(), "standard input")?
     } else {
         let file = std::fs::File::open(&args.file).with_context(|| format!("opening {path}"))?;
-        replay_recording(BufReader::new(file), &path)?
+        replay_recording(file, &path)?
     };
     let text = match args.output.format {
         Format::Json => elbowroom_client::output::json(&verdict)?,
@@ -282,14 +287,13 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<(String, bool)> {
 ///
 /// # Errors
 /// What is no recording, or of another form.
-pub fn replay_recording(mut input: impl BufRead, path: &str) -> Result<ReplayResult> {
+pub fn replay_recording(input: impl Read, path: &str) -> Result<ReplayResult> {
     let mut verdict = ReplayResult::default();
     let mut deciders: Option<ReplayEngines> = None;
     let mut expected: VecDeque<RecordedDecision> = VecDeque::new();
-    let mut line = Vec::new();
+    let (mut input, mut line) = (LineReader::new(input, MAX_EVENT_BYTES), Vec::new());
     for number in 1u64.. {
-        line.clear();
-        if input.read_until(b'\n', &mut line).with_context(|| format!("reading {path}"))? == 0 {
+        if !input.next_line(&mut line).with_context(|| format!("reading {path}:{number}"))? {
             break;
         }
         let parsed = match serde_json::from_slice::<RecordingLine>(&line) {

@@ -10,7 +10,7 @@ use elbowroom_agent::recorder::timestamp;
 use elbowroom_agent::recorder::writer::RingWriter;
 use elbowroom_client::api::{AgentSnapshot, ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
-use elbowroom_client::output::{Format, json, unexpected_response};
+use elbowroom_client::output::{Format, json, say, unexpected_response};
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer;
 use elbowroom_linux::timer::Ticker;
@@ -44,7 +44,7 @@ pub(crate) fn record(run_dir: &Path, dir: &Path, args: &RecordArgs) -> Result<()
         let now = fetch_snapshot(run_dir).and_then(|snapshot| writer.write(snapshot)).err();
         let now = now.map(|error| elbowroom_client::output::one_line(&error));
         if now != problem {
-            eprintln!("{}", now.as_deref().unwrap_or("recording again"));
+            say(&format!("{}", now.as_deref().unwrap_or("recording again")));
             problem = now;
         }
     }
@@ -76,10 +76,10 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<String> {
     if let Some(asked) = asked
         && asked.saturating_sub(cursor.time()) > MAX_GAP_MS
     {
-        eprintln!(
+        say(&format!(
             "nothing was recorded then; this is the last moment before it, {}",
             timestamp::format_local(cursor.time())
-        );
+        ));
     }
     if args.output.format == Format::Json {
         return json(&cursor.snapshot()?);

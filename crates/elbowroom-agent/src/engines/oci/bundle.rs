@@ -2,6 +2,7 @@
 
 use super::HOOK_ENV;
 use anyhow::{Context, bail};
+use elbowroom_linux::bounded;
 use serde_json::{Value, json};
 use std::fs::Permissions;
 use std::io::Write;
@@ -59,7 +60,7 @@ pub(super) fn entry<'a>(value: &'a mut Value, key: &str, default: Value) -> anyh
 }
 
 pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
-    let text = std::fs::read(path).with_context(|| path.display().to_string())?;
+    let text = bounded::file(path, bounded::KERNEL_FILE).with_context(|| path.display().to_string())?;
     serde_json::from_slice(&text).with_context(|| path.display().to_string())
 }
 

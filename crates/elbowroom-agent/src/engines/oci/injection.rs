@@ -7,6 +7,7 @@ use crate::preload;
 use anyhow::ensure;
 use elbowroom_client::api::{LaunchGrant, LaunchRequest};
 use elbowroom_client::control as client;
+use elbowroom_linux::bounded;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::sensor::online;
 use elbowroom_types::label::{ContainerLabels, RuntimeInjection};
@@ -137,7 +138,7 @@ struct DockerConfigLabels {
 fn read_docker_config(id: &str, config: &Value) -> Option<DockerContainerFile> {
     let sources = entries(config, "/mounts").filter_map(|mount| mount["source"].as_str());
     let dir = sources.filter_map(|source| Path::new(source).parent()).find(|dir| dir.ends_with(id))?;
-    let text = std::fs::read(dir.join("config.v2.json")).ok()?;
+    let text = bounded::file(dir.join("config.v2.json"), bounded::KERNEL_FILE).ok()?;
     serde_json::from_slice::<DockerContainerFile>(&text).ok().filter(|known| known.id == id)
 }
 

@@ -18,7 +18,6 @@ pub use runtime::{apply_plan, bundle_of};
 
 use std::env;
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -35,7 +34,7 @@ pub fn main() -> ExitCode {
 /// Says something on stderr, whether anybody reads it or not: `eprintln!` panics where nobody does, and the container would not
 /// start.
 fn write_stderr(what: &str) {
-    let _ = std::io::stderr().write_all(format!("{what}\n").as_bytes());
+    elbowroom_client::output::say(what);
 }
 
 /// The environment of hooks, all of it. Without one, older versions of runc (seen with 1.1.5) give them the container's, which its

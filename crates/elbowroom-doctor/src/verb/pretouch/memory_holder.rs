@@ -5,14 +5,18 @@ use crate::checks::{HierarchyController, HostFacts};
 use crate::fixes::pretouch::{CHUNK, LockedMemory};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use elbowroom_linux::bounded::LineReader;
 use elbowroom_linux::process::set_oom_score_adj;
 use elbowroom_types::unit::Bytes;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// The hidden verb.
 const VERB: &str = "hold-memory";
+
+/// The most bytes of a line: a number.
+const MAX_LINE_BYTES: u64 = 64;
 
 /// What the process is told.
 #[derive(Args)]
@@ -30,8 +34,9 @@ pub fn hold_memory(args: &HoldMemoryArgs) -> Result<()> {
     set_oom_score_adj(1000).context("being the first to end where memory runs out")?;
     let mut held = LockedMemory::default();
     let mut out = std::io::stdout().lock();
-    for line in std::io::stdin().lock().lines() {
-        let wanted: u64 = line?.parse()?;
+    let (mut lines, mut line) = (LineReader::new(std::io::stdin().lock(), MAX_LINE_BYTES), Vec::new());
+    while lines.next_line(&mut line)? {
+        let wanted = number(&line)?;
         while held.size().get() > wanted {
             held.shrink();
         }
@@ -44,11 +49,15 @@ pub fn hold_memory(args: &HoldMemoryArgs) -> Result<()> {
     Ok(())
 }
 
+fn number(line: &[u8]) -> Result<u64> {
+    Ok(std::str::from_utf8(line)?.trim().parse()?)
+}
+
 /// That process, from outside.
 pub(super) struct MemoryHolder {
     child: Child,
     requests: Option<ChildStdin>,
-    replies: BufReader<ChildStdout>,
+    replies: LineReader<ChildStdout>,
     size: Bytes,
 }
 
@@ -66,7 +75,7 @@ impl MemoryHolder {
             .spawn()
             .context("starting a process to touch memory")?;
         let (orders, answers) = (child.stdin.take(), child.stdout.take());
-        let answers = BufReader::new(answers.expect("piped above"));
+        let answers = LineReader::new(answers.expect("piped above"), MAX_LINE_BYTES);
         let mut holder = Self { child, requests: orders, replies: answers, size: Bytes::ZERO };
         holder.resize(Bytes::ZERO)?;
         Ok(holder)
@@ -75,14 +84,14 @@ impl MemoryHolder {
     /// Lets it hold `wanted`, in whole pieces; what it holds then.
     pub(super) fn resize(&mut self, wanted: Bytes) -> Result<Bytes> {
         let orders = self.requests.as_mut().expect("open until it is dropped");
-        let mut answer = String::new();
+        let mut answer = Vec::new();
         if writeln!(orders, "{}", wanted.get()).is_ok() {
-            self.replies.read_line(&mut answer)?;
+            self.replies.next_line(&mut answer)?;
         }
         if answer.is_empty() {
             bail!("the process that touches memory ended: see above, or the kernel's log");
         }
-        self.size = Bytes(answer.trim().parse()?);
+        self.size = Bytes(number(&answer)?);
         ensure!(self.size <= wanted, "{} are held instead of {wanted}", self.size);
         Ok(self.size)
     }

@@ -14,7 +14,7 @@ use crate::strategies::pretouch::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::{Format, json, write_stdout};
+use elbowroom_client::output::{Format, json, say, say_progress, write_stdout};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer::now_boot;
@@ -23,7 +23,6 @@ use memory_holder::MemoryHolder;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use serde::Serialize;
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -108,7 +107,7 @@ pub fn main(args: &PretouchArgs, load: LoadSources) -> Result<ExitCode> {
         stopped: None,
         advice,
     };
-    eprintln!("{}", plan_line(&report));
+    say(&format!("{}", plan_line(&report)));
     let size = report.plan.size;
     // What is free needs no touch, only, where that is asked for, somebody who keeps it.
     if report.plan.reclaim > Bytes::ZERO || (size > Bytes::ZERO && args.hold.is_some()) {
@@ -284,10 +283,7 @@ impl PretouchRun<'_> {
 
 /// A line that a terminal shows again and again.
 fn progress(what: &str, done: Bytes, of: Bytes) {
-    if std::io::stderr().is_terminal() {
-        let end = if done >= of { "\n" } else { "" };
-        eprint!("\r{what} {done} of {of}\x1b[K{end}");
-    }
+    say_progress(&format!("{what} {done} of {of}"), done >= of);
 }
 
 fn plan_line(report: &PretouchOutput) -> String {

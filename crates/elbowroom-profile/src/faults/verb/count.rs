@@ -7,7 +7,7 @@ use crate::overhead::OverheadMeter;
 use crate::verb::kernel_fact;
 use anyhow::Result;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::write_stdout;
+use elbowroom_client::output::{say, write_stdout};
 use elbowroom_linux::containers::ProfiledContainer;
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer;
@@ -123,7 +123,7 @@ pub(super) fn count(args: &FaultsArgs, load: LoadSources) -> Result<ExitCode> {
     let mut profiler =
         FaultProfiler::start(args.selection.open(load)?, &args.selection.containers, tier, args.latency)?;
     // Whoever starts something to be counted waits for this.
-    eprintln!("elbowroom: counting page faults by {}", text::tier_name(profiler.tier()));
+    say(&format!("elbowroom: counting page faults by {}", text::tier_name(profiler.tier())));
     let begin = timer::now();
     let until = args
         .duration

@@ -8,6 +8,8 @@ use crate::overhead::OverheadMeter;
 use crate::report::ReportArgs;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use elbowroom_client::output::say;
+use elbowroom_linux::bounded;
 use elbowroom_linux::signal::SignalFd;
 use rustix::process::Signal;
 use serde::Serialize;
@@ -108,12 +110,12 @@ fn measure(args: &GpuArgs) -> Result<(Vec<GpuRun>, Option<String>)> {
     let library = find_library(args.library.as_deref())?;
     let signals = SignalFd::block(&[Signal::INT, Signal::TERM, Signal::HUP]).context("blocking signals")?;
     let (_, left) = clean();
-    left.iter().for_each(|error| eprintln!("elbowroom: left by a killed profiler: {error}"));
+    left.iter().for_each(|error| say(&format!("elbowroom: left by a killed profiler: {error}")));
     let engine = EngineSession::open(EngineKind::Runc, &ContainerOptions::default())?;
     let runtime = format!("{} {}", engine.kind(), engine.version());
     let measured = run_interleaved(args, &engine, &library, devices, &signals);
     let left = engine.close();
-    left.iter().for_each(|error| eprintln!("elbowroom: {error}"));
+    left.iter().for_each(|error| say(&format!("elbowroom: {error}")));
     Ok((measured?, Some(runtime)))
 }
 
@@ -200,11 +202,7 @@ fn take_trace(dir: &Path) -> Result<TraceTotals> {
 
 fn read_trace(path: &Path) -> Result<GpuTrace> {
     let reading = || format!("while reading {}", path.display());
-    let size = fs::metadata(path).with_context(reading)?.len();
-    if size > MAX_TRACE_SIZE {
-        bail!("{} is larger than any trace: {size} bytes", path.display());
-    }
-    GpuTrace::parse(&fs::read(path).with_context(reading)?).with_context(reading)
+    GpuTrace::parse(&bounded::file(path, MAX_TRACE_SIZE).with_context(reading)?).with_context(reading)
 }
 
 /// The nodes of GPUs and of what programs need beside them; none without a GPU.

@@ -7,7 +7,6 @@ use anyhow::{Result, bail};
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer;
 use elbowroom_types::unit::Micros;
-use std::io::{IsTerminal, Write};
 use std::ops::RangeFrom;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -174,9 +173,5 @@ fn run_parallel<T: Send>(
 
 /// One line that replaces itself, on a terminal.
 fn show_progress(text: &str) {
-    let mut err = std::io::stderr();
-    if err.is_terminal() {
-        let _ = write!(err, "\r\x1b[K{text}");
-        let _ = err.flush();
-    }
+    elbowroom_client::output::say_progress(text, false);
 }

@@ -17,6 +17,7 @@ use crate::symbols::KernelSymbols;
 use anyhow::{Context, Result, bail};
 use applications::{StartupApplication, parse_application};
 use clap::{Args, ValueEnum};
+use elbowroom_client::output::{say, write_stdout};
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_types::unit::{Micros, parse_duration};
 use load_generator::{MeasurementWindow, RateMeasurement, measure_rate};
@@ -143,7 +144,7 @@ struct EngineCleanup(EngineSession);
 impl Drop for EngineCleanup {
     fn drop(&mut self) {
         for left in self.0.close() {
-            eprintln!("elbowroom: left behind: {left}; run `elbowroom profile startup --cleanup` later");
+            say(&format!("elbowroom: left behind: {left}; run `elbowroom profile startup --cleanup` later"));
         }
     }
 }
@@ -166,7 +167,7 @@ pub(crate) fn main(args: &StartupArgs) -> Result<ExitCode> {
     let options = ContainerOptions { network: args.network.clone(), runtime: args.runtime.clone() };
     let made = EngineCleanup(EngineSession::open(kind, &options)?);
     let (_, left) = engine::clean();
-    left.iter().for_each(|left| eprintln!("elbowroom: of a killed profiler: {left}"));
+    left.iter().for_each(|left| say(&format!("elbowroom: of a killed profiler: {left}")));
     for (_, subject) in &applications {
         made.0.prepare(subject)?;
     }
@@ -203,7 +204,10 @@ fn cleanup() -> Result<ExitCode> {
     if let Some(first) = left.first() {
         bail!("{} of what killed profilers left could not be removed, first: {first}", left.len());
     }
-    println!("removed what {profilers} killed profiler{} left", if profilers == 1 { "" } else { "s" });
+    write_stdout(&format!(
+        "removed what {profilers} killed profiler{} left\n",
+        if profilers == 1 { "" } else { "s" }
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 

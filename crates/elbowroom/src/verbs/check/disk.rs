@@ -1,6 +1,7 @@
 //! The part of `elbowroom check` that is about disks.
 
 use super::Prerequisite;
+use elbowroom_linux::bounded;
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
 use elbowroom_linux::root::Root;
 use std::fs;
@@ -110,12 +111,12 @@ fn weights(iocost: &Path) -> Vec<String> {
         .flatten()
         .flatten()
         .filter(|entry| {
-            let scheduler = fs::read_to_string(entry.path().join("queue/scheduler"));
+            let scheduler = bounded::file_text(entry.path().join("queue/scheduler"), bounded::KERNEL_FILE);
             scheduler.is_ok_and(|text| text.contains("[bfq]"))
         })
         .map(|entry| format!("{} (bfq)", entry.file_name().display()))
         .collect();
-    let qos = fs::read_to_string(iocost).unwrap_or_default();
+    let qos = bounded::file_text(iocost, bounded::KERNEL_FILE).unwrap_or_default();
     let enabled = qos.lines().filter(|line| line.contains(" enable=1"));
     found.extend(enabled.filter_map(|line| Some(format!("{} (iocost)", line.split_whitespace().next()?))));
     found.sort_unstable();
