@@ -9,7 +9,6 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags, StatxFlags
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -63,8 +62,8 @@ pub struct NamespaceRoot {
     root: OwnedFd,
     /// `root` as this process's mountinfo spells it; `/` where the process's own root directory is meant.
     prefix: PathBuf,
-    /// Peer groups of the host's mounts, once somebody has asked.
-    host_peers: OnceLock<HashSet<u64>>,
+    /// The host's mounts, once somebody has asked.
+    host_mounts: OnceLock<Vec<MountEntry>>,
 }
 
 /// What names a mounted file: one filesystem, one inode, one mount.
@@ -91,7 +90,7 @@ impl NamespaceRoot {
             Mode::empty(),
         )
         .map_err(|e| gone("open", e))?;
-        Ok(Self { process, pid: Some(pid), root, prefix: "/".into(), host_peers: OnceLock::new() })
+        Ok(Self { process, pid: Some(pid), root, prefix: "/".into(), host_mounts: OnceLock::new() })
     }
 
     /// The same of a process that is in the cgroup `group` or below it: one that is not has the number of one that has
@@ -108,7 +107,7 @@ impl NamespaceRoot {
             open_dir(Path::new("/proc/self")).map_err(|e| MountError::of("open", "/proc/self", e))?;
         let fd = open_dir(root).map_err(|e| MountError::of("open", root, e))?;
         let prefix = path_of(fd.as_fd()).map_err(|e| MountError::of("readlink", root, e))?;
-        Ok(Self { process, pid: None, root: fd, prefix, host_peers: OnceLock::new() })
+        Ok(Self { process, pid: None, root: fd, prefix, host_mounts: OnceLock::new() })
     }
 
     /// How far the process has come.
@@ -212,10 +211,20 @@ impl NamespaceRoot {
     pub(super) fn shows_on_host(&self, mount: &MountEntry) -> bool {
         mount
             .peer_group
-            .is_some_and(|group| self.host_peers.get_or_init(|| self.find_host_peers()).contains(&group))
+            .is_some_and(|group| self.host_mounts().iter().any(|host| host.peer_group == Some(group)))
     }
 
-    fn find_host_peers(&self) -> HashSet<u64> {
+    /// Whether the host has the same mounted at the same path: a container made from a copy of the host's mounts brought it along.
+    pub(super) fn is_hosts(&self, mount: &MountEntry) -> bool {
+        let what = |mount: &MountEntry| (mount.device, mount.root.clone(), mount.mount_point.clone());
+        self.host_mounts().iter().any(|host| what(host) == what(mount))
+    }
+
+    fn host_mounts(&self) -> &[MountEntry] {
+        self.host_mounts.get_or_init(|| self.read_host_mounts())
+    }
+
+    fn read_host_mounts(&self) -> Vec<MountEntry> {
         let tables: &[&str] = match self.pid {
             Some(_) => &["/proc/thread-self/mountinfo", "/proc/1/mountinfo"],
             None => &["/proc/1/mountinfo"],
@@ -223,9 +232,7 @@ impl NamespaceRoot {
         let tables = tables
             .iter()
             .filter_map(|path| MountTable::parse(&std::fs::read(path).ok()?, Path::new(path)).ok());
-        tables
-            .flat_map(|table| table.iter().filter_map(|mount| mount.peer_group).collect::<Vec<_>>())
-            .collect()
+        tables.flat_map(|table| table.iter().cloned().collect::<Vec<_>>()).collect()
     }
 
     /// Runs `work` inside the mount namespace; in another one than this process's, or where there is no way back to the current
