@@ -387,6 +387,14 @@ fn rows() -> Vec<Row> {
             |h| h.heap("-Xmx512m", GIB / 2),
         ),
         row(
+            "jvm-misses-container",
+            V2,
+            Info,
+            "",
+            |h| h.jvm_without_view(7),
+            |h| h.host("/proc/cgroups memory", "3"),
+        ),
+        row(
             "pids-near-limit",
             V2,
             Warning,

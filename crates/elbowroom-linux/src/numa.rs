@@ -11,6 +11,8 @@ pub struct Numa {
     /// Numbers of the nodes that are online; empty on a kernel without NUMA.
     pub nodes: CpuSet,
     cpus: Vec<(u32, CpuSet)>,
+    /// By node number; empty on a machine of one node.
+    memory: Vec<Bytes>,
 }
 
 impl Numa {
@@ -20,7 +22,14 @@ impl Numa {
         let list = |file: &str| root.read(dir.join(file)).ok()?.parse::<CpuSet>().ok();
         let nodes = list("online").unwrap_or_default();
         let cpus = nodes.iter().filter_map(|n| Some((n, list(&format!("node{n}/cpulist"))?))).collect();
-        Self { nodes, cpus }
+        Self { nodes, cpus, memory: memory_of_nodes(root, &nodes) }
+    }
+
+    /// The memory of these nodes, of all where none are named; zero where that is not known, and on a machine of one node.
+    pub fn memory_of(&self, mems: Option<CpuSet>) -> Bytes {
+        let nodes = mems.filter(|mems| !mems.is_empty()).unwrap_or(self.nodes);
+        let memory = nodes.iter().filter_map(|node| self.memory.get(node as usize));
+        memory.copied().fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
     /// The nodes that have one of these CPUs.
@@ -31,7 +40,10 @@ impl Numa {
 
 /// How much memory each node has, by its number; empty on a machine of one node.
 pub(crate) fn node_memory(root: &Root) -> Vec<Bytes> {
-    let nodes = Numa::read(root).nodes;
+    Numa::read(root).memory
+}
+
+fn memory_of_nodes(root: &Root, nodes: &CpuSet) -> Vec<Bytes> {
     let total = |node: u32| {
         let text = root.read(format!("/sys/devices/system/node/node{node}/meminfo")).ok()?;
         let line = text.lines().find_map(|line| line.split_once(" MemTotal:"))?.1;
@@ -68,10 +80,12 @@ mod tests {
                  -- sys/devices/system/node/node0/meminfo --\nNode 0 MemTotal:         2048 kB\nNode 0 MemFree: 1 kB\n\
                  -- sys/devices/system/node/node2/meminfo --\nNode 2 MemTotal:         1024 kB\n"
             ));
-            node_memory(&Root::at(host.unwrap().path()).unwrap())
+            Numa::read(&Root::at(host.unwrap().path()).unwrap())
         };
-        assert_eq!(of("0,2"), [Bytes::mib(2), Bytes::ZERO, Bytes::mib(1)]);
-        assert_eq!(of("0"), []);
+        assert_eq!(of("0,2").memory, [Bytes::mib(2), Bytes::ZERO, Bytes::mib(1)]);
+        assert_eq!(of("0,2").memory_of(None), Bytes::mib(3));
+        assert_eq!(of("0,2").memory_of(Some("2".parse().unwrap())), Bytes::mib(1));
+        assert_eq!(of("0").memory_of(None), Bytes::ZERO);
     }
 
     #[test]

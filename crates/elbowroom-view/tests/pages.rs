@@ -41,7 +41,7 @@ prop_compose! {
         ContainerSnapshot {
             online: sets[0], possible: sets[1], nodes: sets[2], cpu_nodes: sets[3], mems: sets[4],
             millicpu: n[7], cpu_period: Micros(n[8]), cpu_share: n[9], memory: b(10), memory_soft: n[11],
-            memory_high: n[12], memory_usage: b(13), swap_max: n[14], cpu_user: Micros(n[15]),
+            last_cpu: n[26], mems_total: b(9), memory_high: n[12], memory_usage: b(13), swap_max: n[14], cpu_user: Micros(n[15]),
             cpu_system: Micros(n[16]), started: Micros(n[17]), taken: Micros(n[18]),
             load: [n[19] as u32, n[20] as u32, n[21] as u32], nr_running: n[22] as u32, nr_threads: n[23] as u32,
             nr_processes: n[24] as u32, nr_disks: n[25] as u32, has_pressure: n[26] as u32 % 2,
@@ -116,7 +116,8 @@ proptest! {
 
     #[test]
     fn size_depends_on_possible_cpus_only(a in any_facts(), b in any_facts(), host in any_host()) {
-        let b = ContainerSnapshot { possible: a.possible, nodes: a.nodes, page_size: a.page_size, ..b };
+        let b =
+            ContainerSnapshot { possible: a.possible, last_cpu: a.last_cpu, nodes: a.nodes, page_size: a.page_size, ..b };
         for node in all_files() {
             prop_assert_eq!(render::size(node, &a, &host), render::size(node, &b, &host), "{:?}", node);
         }
@@ -126,7 +127,7 @@ proptest! {
     fn nothing_is_cut_while_numbers_and_online_cpus_change(a in any_facts(), b in any_facts(), n in 0u32..40, times in any_times()) {
         for host in HOSTS.iter() {
             let possible = a.shown_possible();
-            let b = ContainerSnapshot { possible, online: possible.lowest(n), nodes: a.nodes, page_size: a.page_size, ..b };
+            let b = ContainerSnapshot { possible, online: possible.lowest(n), last_cpu: a.last_cpu, nodes: a.nodes, page_size: a.page_size, ..b };
             let a = ContainerSnapshot { possible, online: possible, ..a };
             for node in files(host, &a) {
                 let text = text_of(host, node);
@@ -192,6 +193,8 @@ fn no_counter_of_the_host_is_on_any_page() {
         // Names of devices, zones and CPUs; the page size and the address space.
         Some(word) if word.bytes().all(|b| b.is_ascii_digit()) => 3,
         Some("Node") => 2,
+        // A controller and its hierarchy.
+        Some(_) if line.matches('\t').count() == 3 => 2,
         Some("cpu:" | "Hugepagesize:" | "VmallocTotal:") => usize::MAX,
         // Start times of processes count from it, whatever a page says.
         Some("btime") => usize::MAX,

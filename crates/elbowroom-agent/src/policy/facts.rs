@@ -20,10 +20,12 @@ pub(super) fn apply_view(
     numa: &Numa,
 ) {
     facts.nodes = numa.nodes;
-    facts.cpu_nodes = numa.nodes_of(&view.possible);
     facts.online = view.online;
-    facts.possible = view.possible;
+    facts.possible = view.possible.lowest(view.cpus_upper);
+    facts.last_cpu = view.possible.iter().last().unwrap_or(0).into();
+    facts.cpu_nodes = numa.nodes_of(&facts.possible);
     facts.mems = mems.unwrap_or_default();
+    facts.mems_total = numa.memory_of(mems);
     facts.millicpu = view.millicpu.get();
     facts.memory = view.memory;
     facts.cpu_period = match limits.cpu_max {

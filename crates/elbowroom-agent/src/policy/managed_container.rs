@@ -101,6 +101,8 @@ pub(super) struct ManagedContainer {
     pub(super) refresh_at: Micros,
     /// When they were read last.
     pub(super) refreshed: Micros,
+    /// The CPU time that it had used by then.
+    pub(super) cpu_at_refresh: Micros,
     /// Until when pages count as being read.
     pub(super) hot_until: Micros,
     /// CPU time at the beginning of the running one-second window, and that of the last one.
@@ -130,6 +132,7 @@ impl ManagedContainer {
             facts,
             refresh_at: Micros::ZERO,
             refreshed: Micros::ZERO,
+            cpu_at_refresh: Micros::ZERO,
             hot_until: Micros::ZERO,
             window: (Micros::ZERO, Micros::ZERO),
             cpu_used_millicpu: 0,

@@ -16,6 +16,11 @@ use elbowroom_types::unit::{Bytes, Micros};
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use std::path::PathBuf;
 
+/// How old the numbers of a busy container may be for a program that reads them again at once: samplers such as psutil's
+/// `cpu_percent(interval=0.1)` see motion.
+const REFRESH_BUSY: Micros = Micros::millis(50);
+/// The least CPU time that `/proc/stat` shows: one tick of `USER_HZ`. A container that used it since its numbers were read is busy.
+const USER_TICK: Micros = Micros::millis(10);
 /// How long after a read of a dynamic page its container counts as hot.
 const HOT_FOR: Micros = Micros::secs(10);
 /// The threads of a container with more are not counted one by one, about 5 us each: its load is the CPU time that it uses.
@@ -176,7 +181,9 @@ impl PolicyLoop {
             resident.update_cpu_used(now);
             if self.publisher.take_recent_reads(resident.slot) & dynamic != 0 {
                 resident.hot_until = now.saturating_add(HOT_FOR);
-                resident.refresh_at = resident.refresh_at.min(resident.refreshed.saturating_add(hot_every));
+                let used = resident.usage.cpu.saturating_sub(resident.cpu_at_refresh);
+                let every = if used >= USER_TICK { hot_every.min(REFRESH_BUSY) } else { hot_every };
+                resident.refresh_at = resident.refresh_at.min(resident.refreshed.saturating_add(every));
             }
             if resident.refresh_at <= now {
                 due.push((resident.refresh_at, *id));
@@ -205,6 +212,7 @@ impl PolicyLoop {
         resident.facts.load = resident.load.hundredths();
         let every = if hot { self.config.views.refresh_hot } else { self.config.views.refresh_cold };
         resident.refreshed = now;
+        resident.cpu_at_refresh = resident.usage.cpu;
         resident.refresh_at = now.saturating_add(every);
         Self::expect_published(self.publisher.publish(
             resident.slot,

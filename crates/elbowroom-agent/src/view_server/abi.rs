@@ -62,6 +62,8 @@ pub enum FuseOp<'a> {
     Lookup(&'a [u8]),
     /// `FUSE_GETATTR`.
     GetAttr,
+    /// `FUSE_READLINK`: where a symbolic link leads.
+    ReadLink,
     /// `FUSE_OPEN` of a file.
     Open,
     /// `FUSE_READ` of a window of a file.
@@ -147,6 +149,7 @@ fn decode_op(opcode: u32, body: &[u8]) -> Option<FuseOp<'_>> {
             _ => return None,
         },
         op::GETATTR => FuseOp::GetAttr,
+        op::READLINK => FuseOp::ReadLink,
         op::OPEN => FuseOp::Open,
         op::OPENDIR => FuseOp::OpenDir,
         op::READ => FuseOp::Read(read_window(body)?),
@@ -207,6 +210,7 @@ pub mod op {
     pub(crate) const FORGET: u32 = 2;
     pub const GETATTR: u32 = 3;
     pub(crate) const SETATTR: u32 = 4;
+    pub const READLINK: u32 = 5;
     pub(crate) const SYMLINK: u32 = 6;
     pub(crate) const MKNOD: u32 = 8;
     pub(crate) const MKDIR: u32 = 9;
@@ -235,6 +239,28 @@ pub mod op {
     pub(crate) const TMPFILE: u32 = 51;
 }
 
+/// The kinds of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeKind {
+    /// A directory.
+    Dir,
+    /// A symbolic link.
+    Link,
+    /// A plain file.
+    File,
+}
+
+impl NodeKind {
+    /// Its `S_IFMT` bits of a mode; `DT_*` of a directory entry is what is left of them, shifted by 12 (fs/fs_types.c).
+    fn format(self) -> u32 {
+        match self {
+            Self::Dir => 0o040_000,
+            Self::Link => 0o120_000,
+            Self::File => 0o100_000,
+        }
+    }
+}
+
 /// What a file or directory looks like from outside: `struct fuse_attr`, the fields that differ here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeAttr {
@@ -242,8 +268,8 @@ pub(crate) struct NodeAttr {
     pub ino: u64,
     /// Length in bytes.
     pub size: u64,
-    /// Whether it is a directory.
-    pub dir: bool,
+    /// What it is.
+    pub kind: NodeKind,
     /// Access, change and modification time, seconds since 1970.
     pub time: u64,
 }
@@ -309,9 +335,12 @@ pub(crate) fn put_attr(out: &mut Vec<u8>, attr: NodeAttr, attr_secs: u64) {
 }
 
 fn put_attr_body(out: &mut Vec<u8>, attr: NodeAttr) {
-    const S_IFDIR: u32 = 0o040_000;
-    const S_IFREG: u32 = 0o100_000;
-    let (mode, nlink) = if attr.dir { (S_IFDIR | 0o555, 2) } else { (S_IFREG | 0o444, 1) };
+    let (permissions, nlink) = match attr.kind {
+        NodeKind::Dir => (0o555, 2),
+        NodeKind::Link => (0o777, 1),
+        NodeKind::File => (0o444, 1),
+    };
+    let mode = attr.kind.format() | permissions;
     put64(out, [attr.ino, attr.size, attr.size.div_ceil(512), attr.time, attr.time, attr.time]);
     put32(out, [0, 0, 0, mode, nlink, 0, 0, 0, 4096, 0]);
 }
@@ -335,17 +364,15 @@ pub(crate) fn put_dirent(
     limit: usize,
     ino: u64,
     next: u64,
-    dir: bool,
+    kind: NodeKind,
     name: &[u8],
 ) -> bool {
-    const DT_DIR: u32 = 4;
-    const DT_REG: u32 = 8;
     let end = out.len() + (24 + name.len()).next_multiple_of(8);
     if end > limit {
         return false;
     }
     put64(out, [ino, next]);
-    put32(out, [name.len() as u32, if dir { DT_DIR } else { DT_REG }]);
+    put32(out, [name.len() as u32, kind.format() >> 12]);
     out.extend_from_slice(name);
     out.resize(end, 0);
     true
@@ -512,7 +539,7 @@ mod tests {
             assert_eq!(u64_at(&out, 8), 9);
             out.len() - OUT_HEADER
         };
-        let attr = NodeAttr { ino: 3, size: 100, dir: false, time: 0 };
+        let attr = NodeAttr { ino: 3, size: 100, kind: NodeKind::File, time: 0 };
         assert_eq!(size_of(&|out| put_entry(out, attr, FOREVER, FOREVER)), 128);
         assert_eq!(size_of(&|out| put_attr(out, attr, FOREVER)), 104);
         assert_eq!(
@@ -526,11 +553,12 @@ mod tests {
     #[test]
     fn directory_entries_stop_at_the_window() {
         let mut out = Vec::new();
-        assert!(put_dirent(&mut out, 64, 2, 1, true, b"proc"));
+        assert!(put_dirent(&mut out, 64, 2, 1, NodeKind::Dir, b"proc"));
         assert_eq!(out.len(), 32);
-        assert!(put_dirent(&mut out, 64, 3, 2, false, b"12345678"));
+        assert!(put_dirent(&mut out, 64, 3, 2, NodeKind::Link, b"12345678"));
         assert_eq!(out.len(), 64);
-        assert!(!put_dirent(&mut out, 64, 4, 3, false, b"x"));
+        assert_eq!([u32_at(&out, 20), u32_at(&out, 52)], [libc::DT_DIR, libc::DT_LNK].map(u32::from));
+        assert!(!put_dirent(&mut out, 64, 4, 3, NodeKind::File, b"x"));
         assert_eq!(out.len(), 64);
     }
 

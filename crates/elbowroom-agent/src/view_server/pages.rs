@@ -4,21 +4,21 @@
 
 use crate::view_server::session::{MountLine, mounts_on, unmount};
 use crate::view_server::{FuseError, MOUNT_SOURCE};
-use elbowroom_linux::view_page::{PAGE_SIZE, retire_all};
+use elbowroom_linux::view_page::retire_all;
 use rustix::mount::MountFlags;
 use std::ffi::CString;
 use std::path::Path;
 
 const TMPFS: &str = "tmpfs";
 
-/// Mounts it on `dir`, with room for `capacity` pages and as many FIFOs.
+/// Mounts it on `dir`, with room for `capacity` pages and as many FIFOs. Its inodes are what is limited: of a tmpfs without a
+/// size `df` and other readers of the mount table show nothing (mm/shmem.c `shmem_statfs`), and none but the agent writes there.
 ///
 /// # Errors
 /// [`FuseError::Io`].
 pub fn mount(dir: &Path, capacity: u32) -> Result<(), FuseError> {
-    let bytes = u64::from(capacity) * PAGE_SIZE as u64;
     // The inodes of the directory itself, and of a page and a FIFO that are removed while others are made.
-    let options = format!("mode=0755,size={bytes},nr_inodes={}", 2 * u64::from(capacity) + 3);
+    let options = format!("mode=0755,size=0,nr_inodes={}", 2 * u64::from(capacity) + 3);
     let options = CString::new(options).expect("numbers have no NUL");
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
     rustix::mount::mount(MOUNT_SOURCE, dir, TMPFS, flags, options.as_c_str())

@@ -4,7 +4,7 @@
 //! Every request gets an answer, also one that is malformed, unknown or makes a page panic: a request without an answer
 //! is a process in a container that hangs for good. Everything that would change something is refused with `EROFS`.
 
-use crate::view_server::abi::{FOREVER, FuseOp, FuseRequest, NodeAttr, ReadWindow};
+use crate::view_server::abi::{FOREVER, FuseOp, FuseRequest, NodeAttr, NodeKind, ReadWindow};
 use crate::view_server::answer_threads::{DRAINING, SharedServer};
 use crate::view_server::deferred;
 use crate::view_server::host_files::HostFiles;
@@ -15,7 +15,7 @@ use crate::view_server::slots::{ShutdownMode, SlotHandle, SlotSnapshot, Slots};
 use crate::view_server::{FuseError, abi, session};
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_types::unit::Micros;
-use elbowroom_view::pages::view_node::{CpuDir, ViewNode};
+use elbowroom_view::pages::view_node::ViewNode;
 use elbowroom_view::pages::{render, tree};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -194,6 +194,13 @@ impl<'a> FuseServer<'a> {
                 abi::put_attr(out, attr, FOREVER);
                 Ok(())
             }
+            FuseOp::ReadLink => {
+                let NodeTarget::View(_, node) = self.resolve_node(request.nodeid)? else {
+                    return Err(Errno::INVAL);
+                };
+                out.extend_from_slice(node.link_target().ok_or(Errno::INVAL)?.as_bytes());
+                Ok(())
+            }
             FuseOp::Read(window) => self.read(request.nodeid, window, out),
             // A handle would be state. Directories are answered, because ENOSYS there means that their entries may be
             // cached, and containers come and go.
@@ -241,23 +248,22 @@ impl<'a> FuseServer<'a> {
         };
         let attr = self.attr(nodeid(slot, node), NodeTarget::View(slot, node))?;
         // Containers, CPUs and NUMA nodes come and go; other names mean the same for as long as their directory does.
-        let name_secs = match node {
-            ViewNode::Root | ViewNode::CpuDir(_, CpuDir::Itself) | ViewNode::NumaNode(_) => NAME_TTL_SECS,
-            _ => FOREVER,
-        };
+        let name_secs = if node == ViewNode::Root || node.may_vanish() { NAME_TTL_SECS } else { FOREVER };
         abi::put_entry(out, attr, name_secs, FOREVER);
         Ok(())
     }
 
     fn attr(&mut self, ino: u64, target: NodeTarget) -> Result<NodeAttr, Errno> {
-        let (dir, size) = match target {
-            NodeTarget::Mount => (true, 0),
-            NodeTarget::View(_, node) if node.is_dir() => (true, 0),
-            NodeTarget::View(slot, node) => (false, self.size(slot, node)?),
+        let (kind, size) = match target {
+            NodeTarget::Mount => (NodeKind::Dir, 0),
+            NodeTarget::View(slot, node) => match (kind_of(node), node.link_target()) {
+                (NodeKind::File, _) => (NodeKind::File, self.size(slot, node)?),
+                (kind, target) => (kind, target.map_or(0, |target| target.len() as u32)),
+            },
         };
         // As procfs does: the time of asking.
         let time = clock_gettime(ClockId::Realtime).tv_sec as u64;
-        Ok(NodeAttr { ino, size: size.into(), dir, time })
+        Ok(NodeAttr { ino, size: size.into(), kind, time })
     }
 
     /// A page's size, as measured when its container was added. Pages without a bit are as long as they always were.
@@ -274,7 +280,7 @@ impl<'a> FuseServer<'a> {
 
     fn read(&mut self, nodeid: u64, window: ReadWindow, out: &mut Vec<u8>) -> Result<(), Errno> {
         let (slot, node) = match self.resolve_node(nodeid)? {
-            NodeTarget::View(slot, node) if !node.is_dir() => (slot, node),
+            NodeTarget::View(slot, node) if kind_of(node) == NodeKind::File => (slot, node),
             _ => return Err(Errno::ISDIR),
         };
         // The bit before the numbers: see `Slots::mark_read`.
@@ -307,7 +313,7 @@ impl<'a> FuseServer<'a> {
         // Cookies: 1 and 2 for the two that every directory has, then three more than an entry's place.
         let skip = usize::try_from(window.offset).unwrap_or(usize::MAX);
         for (cookie, name) in [(1, &b"."[..]), (2, b"..")].into_iter().skip(skip) {
-            if !abi::put_dirent(out, limit, dir, cookie, true, name) {
+            if !abi::put_dirent(out, limit, dir, cookie, NodeKind::Dir, name) {
                 return Ok(());
             }
         }
@@ -317,7 +323,7 @@ impl<'a> FuseServer<'a> {
                 for (place, slot) in self.slots.iter_from(first) {
                     let Some(name) = self.slots.name(slot) else { continue };
                     let id = nodeid(slot, ViewNode::ROOT);
-                    if !abi::put_dirent(out, limit, id, place as u64 + 3, true, name.as_bytes()) {
+                    if !abi::put_dirent(out, limit, id, place as u64 + 3, NodeKind::Dir, name.as_bytes()) {
                         break;
                     }
                 }
@@ -331,7 +337,7 @@ impl<'a> FuseServer<'a> {
                     }
                     let id = nodeid(slot, *child);
                     let cookie = place as u64 + 3;
-                    if !abi::put_dirent(out, limit, id, cookie, child.is_dir(), name.as_bytes()) {
+                    if !abi::put_dirent(out, limit, id, cookie, kind_of(*child), name.as_bytes()) {
                         break;
                     }
                 }
@@ -363,6 +369,14 @@ fn in_window(page: &[u8], window: ReadWindow) -> &[u8] {
     let start = usize::try_from(window.offset).unwrap_or(usize::MAX).min(page.len());
     let end = start.saturating_add(window.size as usize).min(page.len());
     &page[start..end]
+}
+
+fn kind_of(node: ViewNode) -> NodeKind {
+    match node {
+        _ if node.is_dir() => NodeKind::Dir,
+        _ if node.link_target().is_some() => NodeKind::Link,
+        _ => NodeKind::File,
+    }
 }
 
 /// Writes an answer, or an error instead of it: also when making the answer panics, which is [`Errno::IO`].
@@ -442,6 +456,9 @@ mod tests {
         );
         assert_eq!(ask(view, FuseOp::Read(window)), Err(libc::EISDIR));
         assert_eq!(ask(page, FuseOp::ReadDir(window)), Err(libc::ENOTDIR));
+        let link = |slot| nodeid(slot, ViewNode::CpuOfNode(0, 12));
+        assert_eq!(ask(link, FuseOp::ReadLink), Ok("../../cpu/cpu12".len()));
+        assert_eq!(ask(page, FuseOp::ReadLink), Err(libc::EINVAL));
         assert_eq!(ask(view, FuseOp::OpenDir), Ok(16));
         assert_eq!(ask(page, FuseOp::Open), Err(libc::ENOSYS));
         assert_eq!(ask(page, FuseOp::Mutate), Err(libc::EROFS));

@@ -48,6 +48,9 @@ pub enum ResourceSource {
     /// Load of the machine.
     #[serde(rename = "/proc/loadavg")]
     Loadavg,
+    /// The kernel's controllers.
+    #[serde(rename = "/proc/cgroups")]
+    Cgroups,
     /// The v1 CPU quota and its period.
     #[serde(rename = "cpu.cfs_quota_us")]
     QuotaV1,
@@ -97,7 +100,7 @@ pub enum SourceScope {
 
 impl ResourceSource {
     /// Every source.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Affinity,
         Self::Sysinfo,
         Self::SysOnline,
@@ -109,6 +112,7 @@ impl ResourceSource {
         Self::Stat,
         Self::Meminfo,
         Self::Loadavg,
+        Self::Cgroups,
         Self::QuotaV1,
         Self::SharesV1,
         Self::CpuMax,
@@ -133,6 +137,7 @@ impl ResourceSource {
             Self::Stat => "/proc/stat",
             Self::Meminfo => "/proc/meminfo",
             Self::Loadavg => "/proc/loadavg",
+            Self::Cgroups => "/proc/cgroups",
             Self::QuotaV1 => "cpu.cfs_quota_us",
             Self::SharesV1 => "cpu.shares",
             Self::CpuMax => "cpu.max",

@@ -183,6 +183,9 @@ pub struct CgroupFacts {
     pub after: CgroupCounters,
     /// Programs with a heap of a size that was given to them.
     pub heaps: Vec<FixedHeap>,
+    /// JVMs that read the kernel's own `/proc/cgroups`, no view's, by their PID.
+    #[serde(default)]
+    pub jvms_without_view: Vec<i32>,
 }
 
 /// What a cgroup has used.

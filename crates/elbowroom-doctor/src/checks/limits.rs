@@ -355,6 +355,48 @@ fn heap(facts: &HostFacts) -> Vec<DoctorFinding> {
         .collect()
 }
 
+/// A JVM that does not know its container.
+pub(super) const JVM_MISSES_CONTAINER: DoctorCheck = DoctorCheck {
+    id: "jvm-misses-container",
+    pitfall: "a runtime does not see the limit",
+    reads_v1: "",
+    reads_v2: "/proc/cgroups memory, /proc/PID/comm, /proc/PID/mountinfo, memory.max up to the root",
+    threshold: "a program named java below a limit, on a kernel that does not list memory in /proc/cgroups, without a view of that file",
+    reference: "JDK-8349988",
+    run: jvm_misses_container,
+};
+
+fn jvm_misses_container(facts: &HostFacts) -> Vec<DoctorFinding> {
+    let is_v2 = facts.version(HierarchyController::Memory) == Some(ControllerVersion::V2);
+    if !is_v2 || facts.host.setting("/proc/cgroups memory").is_some() {
+        return Vec::new();
+    }
+    facts
+        .containers()
+        .filter_map(|g| {
+            let pid = g.jvms_without_view.first()?;
+            let own = std::iter::once(g).chain(facts.ancestors(g));
+            let (at, limit) = own.filter_map(|a| Some((a, a.hard_limit()?))).min_by_key(|(_, hard)| *hard)?;
+            let finding = DoctorFinding::new(
+                Severity::Info,
+                "A JVM before JDK 25 sees the machine's memory and CPUs here: this kernel does not list the controllers by which \
+                 it knows a container.",
+            );
+            Some(
+                finding
+                    .for_cgroup(g.container_name(), &g.path)
+                    .with_evidence("/proc/cgroups memory", "not listed")
+                    .with_evidence(format!("/proc/{pid}/comm"), "java")
+                    .with_evidence(at.file(HierarchyController::Memory, at.hard_limit_file()), limit)
+                    .with_advice(
+                        "A view of Elbowroom lists them for JVMs that start after it; or use JDK 25, or set -Xmx and \
+                         -XX:ActiveProcessorCount.",
+                    ),
+            )
+        })
+        .collect()
+}
+
 /// No more threads.
 pub(super) const PIDS: DoctorCheck = DoctorCheck {
     id: "pids-near-limit",

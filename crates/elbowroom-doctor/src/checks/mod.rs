@@ -78,6 +78,7 @@ pub const CHECKS: &[DoctorCheck] = &[
     limits::OOM_DISABLED,
     limits::SHMEM,
     limits::KERNEL_MEMORY,
+    limits::JVM_MISSES_CONTAINER,
     limits::HEAP,
     limits::PIDS,
     cache::WORKING_SET,

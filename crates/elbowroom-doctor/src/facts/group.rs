@@ -251,6 +251,7 @@ pub(super) fn settings(
         }
     }
     group.heaps = super::processes::heap_sizes(root, group);
+    group.jvms_without_view = super::processes::jvms_without_view(root, group);
 }
 
 fn read_setting(

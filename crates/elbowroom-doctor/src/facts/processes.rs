@@ -78,6 +78,16 @@ pub(super) fn heap_sizes(root: &Root, group: &CgroupFacts) -> Vec<FixedHeap> {
     told.filter_map(|pid| text::heap_limit(pid, &read(pid, "cmdline")?)).collect()
 }
 
+/// The JVMs in a container that no view over `/proc/cgroups` tells of their container.
+pub(super) fn jvms_without_view(root: &Root, group: &CgroupFacts) -> Vec<i32> {
+    let read = |pid: i32, file: &str| root.read(format!("/proc/{pid}/{file}")).ok();
+    let is_view =
+        |line: &str| line.split(' ').nth(4) == Some("/proc/cgroups") && line.contains(" - fuse.elbowroom ");
+    let jvms =
+        processes(root, group).filter(|pid| read(*pid, "comm").is_some_and(|name| name.trim_end() == "java"));
+    jvms.filter(|pid| read(*pid, "mountinfo").is_some_and(|text| !text.lines().any(is_view))).collect()
+}
+
 /// `memory.swappiness` of the cgroups inside a container's.
 pub(crate) fn swappiness_below(root: &Root, group: &CgroupFacts) -> Vec<DescendantFile> {
     let files = cgroup_dirs(root, group).into_iter().skip(1).map(|dir| dir.join("memory.swappiness"));
@@ -148,6 +158,22 @@ mod tests {
         let found: Vec<(i32, Bytes)> =
             heap_sizes(&root, &pod).iter().map(|heap| (heap.pid, heap.size)).collect();
         assert_eq!(found, [(7, Bytes::gib(4))]);
+    }
+
+    #[test]
+    fn jvms_that_have_a_view_are_told_from_others() {
+        let view = "30 11 0:99 /id/proc/cgroups /proc/cgroups ro - fuse.elbowroom elbowroom ro\n";
+        let host = Fixture::new(&format!(
+            "-- cg/web/cgroup.procs --\n7\n8\n9\n-- proc/7/comm --\njava\n-- proc/7/mountinfo --\n{view}\
+             -- proc/8/comm --\njava\n-- proc/8/mountinfo --\n11 1 0:2 / /proc rw - proc proc rw\n\
+             -- proc/9/comm --\nsh\n-- proc/9/mountinfo --\n11 1 0:2 / /proc rw - proc proc rw\n"
+        ))
+        .unwrap();
+        let web = CgroupFacts {
+            dirs: [(HierarchyController::Memory, "/cg/web".into())].into(),
+            ..CgroupFacts::default()
+        };
+        assert_eq!(jvms_without_view(&Root::at(host.path()).unwrap(), &web), [8]);
     }
 
     #[test]

@@ -277,6 +277,11 @@ impl Sim {
         self.web().heaps = vec![FixedHeap { pid: 7, argument: argument.into(), size: Bytes(size) }];
     }
 
+    /// A JVM that reads the kernel's own list of controllers.
+    pub fn jvm_without_view(&mut self, pid: i32) {
+        self.web().jvms_without_view = vec![pid];
+    }
+
     /// Nodes of 8 GiB: number, and percent available.
     pub fn nodes(&mut self, nodes: &[(u32, u64)]) {
         let node = |&(number, percent): &(u32, u64)| NumaNodeFacts {

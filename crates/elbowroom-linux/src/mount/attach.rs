@@ -1,11 +1,11 @@
 //! Carrying a [`MountPlan`] out, taking it back, and finding what is there.
 
-use super::MountError;
 use super::mountinfo::{MountEntry, MountTable, is_deleted};
 use super::namespace::{FileId, NamespaceRoot, Unmounter, file_id};
 use super::plan::{
     BindMount, MountPlan, SkipReason, SkippedSurface, ViewDirectory, covered_filesystem, is_view, view_name,
 };
+use super::{MountError, SOURCE, uncovered};
 use crate::process;
 use elbowroom_types::id::DeviceNumber;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -161,6 +161,8 @@ struct PlannedMount<'a> {
     step: TargetStep,
     /// The detached clone of the view's file.
     tree: OwnedFd,
+    /// What others have mounted below the target.
+    inside: Vec<&'a MountEntry>,
 }
 
 /// A mount that this call has made.
@@ -170,6 +172,8 @@ struct CompletedMount {
     stale: Option<OwnedFd>,
     target: PathBuf,
     replaced: bool,
+    /// Copies of what others had mounted inside the target, and where.
+    copies: Vec<(PathBuf, OwnedFd)>,
 }
 
 fn attach_at(place: &NamespaceRoot, plan: &MountPlan) -> Result<AttachReport, MountError> {
@@ -187,7 +191,13 @@ fn attach_at(place: &NamespaceRoot, plan: &MountPlan) -> Result<AttachReport, Mo
             errno => MountError::of(call, &source, errno),
         };
         let id = file_id(dir.as_fd(), &bind.source).map_err(|e| no_view("statx", e))?;
-        let step = match place.or_vanished(decide(place, &table, view, id, &bind.target))? {
+        let decision = place.or_vanished(decide(place, &table, view, id, &bind.target))?;
+        let inside = foreign_mounts_inside(&table, view, &bind.target);
+        attached.skipped.extend(inside.iter().map(|mount| SkippedSurface {
+            target: mount.mount_point.clone(),
+            why: SkipReason::Occupied(mount.fstype.clone()),
+        }));
+        let step = match decision {
             TargetDecision::Present => {
                 attached.present += 1;
                 continue;
@@ -200,15 +210,32 @@ fn attach_at(place: &NamespaceRoot, plan: &MountPlan) -> Result<AttachReport, Mo
         };
         refuse_shared(place, &table, &step, &bind.target)?;
         let tree = open_tree(dir.as_fd(), &bind.source).map_err(|e| no_view("open_tree", e))?;
-        work.push(PlannedMount { bind, step, tree });
+        work.push(PlannedMount { bind, step, tree, inside });
     }
-    if work.is_empty() {
-        return Ok(attached);
+    if !work.is_empty() {
+        let made = place.enter(|unmounter| perform_mounts(place, unmounter, work))?;
+        attached.replaced = made.iter().filter(|made| made.replaced).count();
+        attached.mounted = made.len() - attached.replaced;
     }
-    let made = place.enter(|unmounter| perform_mounts(place, unmounter, work))?;
-    attached.replaced = made.iter().filter(|made| made.replaced).count();
-    attached.mounted = made.len() - attached.replaced;
+    // The view shows without them too.
+    if let Err(error) = uncovered::keep(place, &table) {
+        tracing::warn!(because = %error, "no proc or sysfs can be mounted in user namespaces inside the container");
+    }
     Ok(attached)
+}
+
+/// What is mounted inside the directory `target`, on the mount that shows there, and is nothing of ours.
+fn foreign_mounts_inside<'a>(
+    table: &'a MountTable,
+    view: &ViewDirectory,
+    target: &Path,
+) -> Vec<&'a MountEntry> {
+    let Some(shown) = table.visible(target) else { return Vec::new() };
+    let is_foreign = |mount: &&MountEntry| {
+        let inside = mount.mount_point != target && mount.mount_point.starts_with(target);
+        inside && !view.is_ours(mount) && mount.source != Path::new(SOURCE) && !uncovered::is_kept(mount)
+    };
+    table.mounted_on(shown.id).filter(is_foreign).collect()
 }
 
 enum TargetDecision {
@@ -226,9 +253,9 @@ fn decide(
     target: &Path,
 ) -> Result<TargetDecision, MountError> {
     let changed = || MountError::Changed { target: target.to_owned() };
-    covered_filesystem(table, view, target).map_err(|_| changed())?;
+    covered_filesystem(table, view, target, &|mount| place.is_hosts(mount)).map_err(|_| changed())?;
     let stack = table.stack(target);
-    let Some(top) = stack.first() else {
+    let Some(top) = stack.first().filter(|top| view.is_ours(top)) else {
         let on = table.visible(target).ok_or_else(changed)?.id;
         return Ok(TargetDecision::Perform(TargetStep::Mount { on }));
     };
@@ -301,6 +328,7 @@ fn perform_mounts(
             return Err(MountError::of("umount2", target, errno));
         }
     }
+    made.iter().for_each(|made| made.mount_copies(place));
     Ok(made)
 }
 
@@ -311,6 +339,7 @@ fn mount_target(
 ) -> Result<CompletedMount, MountError> {
     let target = work.bind.target.as_path();
     let error = |call| move |errno| MountError::of(call, target, errno);
+    let copies = copy_mounts(place, &work.inside);
     let (stale, replaced) = match &work.step {
         TargetStep::Mount { on } => {
             let fd = open_target(place, target, *on)?;
@@ -335,15 +364,58 @@ fn mount_target(
             }
         }
     };
-    let made = CompletedMount { tree: work.tree, stale, target: target.to_owned(), replaced };
+    let made = CompletedMount { tree: work.tree, stale, target: target.to_owned(), replaced, copies };
     // A clone of a shared mount is its peer: what the container mounts below it would appear on the host.
-    match unmounter.make_private(made.tree.as_fd()) {
-        Ok(()) => Ok(made),
-        Err(errno) => {
-            roll_back(unmounter, vec![made]);
-            Err(MountError::of("mount", target, errno))
+    if let Err(errno) = unmounter.make_private(made.tree.as_fd()) {
+        roll_back(unmounter, vec![made]);
+        return Err(MountError::of("mount", target, errno));
+    }
+    Ok(made)
+}
+
+impl CompletedMount {
+    /// Mounts what others had mounted inside the target on the view, which is on top now.
+    fn mount_copies(&self, place: &NamespaceRoot) {
+        for (path, copy) in &self.copies {
+            let on = id_of(&self.tree, path).and_then(|view| open_target(place, path, view.mount));
+            let moved = on.and_then(|on| {
+                let moved = move_mount(copy, &on, MoveMountFlags::empty());
+                moved.map_err(|errno| MountError::of("move_mount", path, errno))
+            });
+            if let Err(because) = moved {
+                tracing::warn!(%because, "a mount of the container's is hidden by its view");
+            }
         }
     }
+}
+
+/// Copies of what others have mounted inside a directory that is going to be covered.
+fn copy_mounts(place: &NamespaceRoot, inside: &[&MountEntry]) -> Vec<(PathBuf, OwnedFd)> {
+    let copy = |mount: &MountEntry| {
+        let fd = open_target(place, &mount.mount_point, mount.id)?;
+        copy_mount(&fd, OpenTreeFlags::AT_RECURSIVE)
+            .map_err(|errno| MountError::of("open_tree", &mount.mount_point, errno))
+    };
+    let copied = inside.iter().map(|mount| (mount.mount_point.clone(), copy(mount)));
+    copied
+        .filter_map(|(path, copied)| match copied {
+            Ok(copy) => Some((path, copy)),
+            Err(because) => {
+                tracing::warn!(%because, "a mount of the container's is hidden by its view");
+                None
+            }
+        })
+        .collect()
+}
+
+/// A detached copy of the mount whose root `fd` holds, to be made in the mount's own namespace.
+pub(super) fn copy_mount(fd: &OwnedFd, how: OpenTreeFlags) -> Result<OwnedFd, Errno> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_NO_AUTOMOUNT
+        | how;
+    rustix::mount::open_tree(fd, "", flags)
 }
 
 /// Takes away what this call has mounted, newest first. A stale view on top goes too: it answered nobody.

@@ -16,6 +16,8 @@
 //! - A stale view (its agent is gone, reads give ENOTCONN) is replaced without a moment in which the host's file shows.
 //! - No symbolic link is followed inside a container, and only procfs, sysfs and cgroup filesystems are covered; what
 //!   somebody else mounted on a target stays.
+//! - What a user has mounted below a directory that is covered stays, and is reported.
+//! - A container that could mount proc and sysfs in a user namespace of its own still can.
 //! - Nothing is mounted where it would spread to the host.
 //! - A container whose mount namespace is a copy of another container's gets its own view in place of that one's.
 //! - A view is taken out of every mount namespace that the container's processes are in: copies of one keep what was mounted.
@@ -31,6 +33,7 @@ pub mod mountinfo;
 mod namespace;
 mod page;
 mod plan;
+mod uncovered;
 
 pub use attach::{AttachReport, detach_all, detach_group};
 pub use namespace::{EntryStage, MountNamespace, NamespaceRoot, own_namespace};

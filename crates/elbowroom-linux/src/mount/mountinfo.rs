@@ -171,6 +171,13 @@ impl MountTable {
         Some(&self.mounts[child.1])
     }
 
+    /// What is mounted on the mount with this number, at whatever path.
+    pub fn mounted_on(&self, id: u64) -> impl Iterator<Item = &MountEntry> {
+        let first = self.children.partition_point(|(parent, _)| *parent < Some(id));
+        let own = self.children[first..].iter().take_while(move |(parent, _)| *parent == Some(id));
+        own.map(|(_, at)| &self.mounts[*at])
+    }
+
     /// The mount on which a walk to `path` (absolute, no symbolic links) ends: hidden mounts do not count, of stacked ones
     /// the topmost does. `None` where no mount of the table is on the way.
     pub fn visible(&self, path: &Path) -> Option<&MountEntry> {
@@ -424,6 +431,8 @@ mod tests {
         let stack: Vec<u64> = table.stack(Path::new("/proc/meminfo")).iter().map(|mount| mount.id).collect();
         assert_eq!(stack, [13, 12]);
         assert!(table.stack(Path::new("/proc/stat")).is_empty());
+        let on = |id| table.mounted_on(id).map(|mount| mount.id).collect::<Vec<_>>();
+        assert_eq!([on(10), on(11), on(20), on(22)], [vec![11, 20], vec![12], vec![22, 21], vec![]]);
     }
 
     #[test]

@@ -12,7 +12,6 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags, StatxFlags
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
-use std::collections::HashSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -67,8 +66,8 @@ pub struct NamespaceRoot {
     prefix: PathBuf,
     /// Path of the container's cgroup, where it is known.
     group: Option<PathBuf>,
-    /// Peer groups of the host's mounts, once somebody has asked.
-    host_peers: OnceLock<HashSet<u64>>,
+    /// The host's mounts, once somebody has asked.
+    host_mounts: OnceLock<Vec<MountEntry>>,
     /// Whether other containers are in the mount namespace, once somebody has asked.
     is_shared: OnceLock<bool>,
 }
@@ -118,8 +117,8 @@ impl NamespaceRoot {
     }
 
     fn new(process: OwnedFd, pid: Option<u32>, root: OwnedFd, prefix: PathBuf) -> Self {
-        let (host_peers, is_shared) = (OnceLock::new(), OnceLock::new());
-        Self { process, pid, root, prefix, group: None, host_peers, is_shared }
+        let (host_mounts, is_shared) = (OnceLock::new(), OnceLock::new());
+        Self { process, pid, root, prefix, group: None, host_mounts, is_shared }
     }
 
     /// How far the process has come.
@@ -253,10 +252,20 @@ impl NamespaceRoot {
     pub(super) fn shows_on_host(&self, mount: &MountEntry) -> bool {
         mount
             .peer_group
-            .is_some_and(|group| self.host_peers.get_or_init(|| self.find_host_peers()).contains(&group))
+            .is_some_and(|group| self.host_mounts().iter().any(|host| host.peer_group == Some(group)))
     }
 
-    fn find_host_peers(&self) -> HashSet<u64> {
+    /// Whether the host has the same mounted at the same path: a container made from a copy of the host's mounts brought it along.
+    pub(super) fn is_hosts(&self, mount: &MountEntry) -> bool {
+        let what = |mount: &MountEntry| (mount.device, mount.root.clone(), mount.mount_point.clone());
+        self.host_mounts().iter().any(|host| what(host) == what(mount))
+    }
+
+    fn host_mounts(&self) -> &[MountEntry] {
+        self.host_mounts.get_or_init(|| self.read_host_mounts())
+    }
+
+    fn read_host_mounts(&self) -> Vec<MountEntry> {
         let tables: &[&str] = match self.pid {
             Some(_) => &["/proc/thread-self/mountinfo", "/proc/1/mountinfo"],
             None => &["/proc/1/mountinfo"],
@@ -264,9 +273,7 @@ impl NamespaceRoot {
         let tables = tables.iter().filter_map(|path| {
             MountTable::read(File::open(path).ok()?, MountTableBounds::HOST, Path::new(path)).ok()
         });
-        tables
-            .flat_map(|table| table.iter().filter_map(|mount| mount.peer_group).collect::<Vec<_>>())
-            .collect()
+        tables.flat_map(|table| table.iter().cloned().collect::<Vec<_>>()).collect()
     }
 
     /// Runs `work` inside the mount namespace; in another one than this process's, or where there is no way back to the current

@@ -125,7 +125,7 @@ fn plan_at(
     let mut binds = Vec::new();
     for bind in wanted {
         // The table comes first: a walk into a filesystem that the container serves itself might never return.
-        let why = match covered_filesystem(&table, &view, &bind.target) {
+        let why = match covered_filesystem(&table, &view, &bind.target, &|mount| place.is_hosts(mount)) {
             Err(why) => Some(why),
             Ok(()) => match place.open(&bind.target) {
                 Ok(_) => None,
@@ -221,30 +221,33 @@ fn strip_trailing_slash(path: PathBuf) -> PathBuf {
 }
 
 /// Whether the filesystem at `target` is one that views cover, and the way there leads through none that the container could
-/// serve itself (FUSE, or an overlay of FUSE): a walk into that might never return.
+/// serve itself (FUSE, or an overlay of FUSE): a walk into that might never return. What is mounted at `target` already stays, but
+/// for what the host has there too (`is_hosts`): that is not the container's.
 pub(super) fn covered_filesystem(
     table: &MountTable,
     view: &ViewDirectory,
     target: &Path,
+    is_hosts: &dyn Fn(&MountEntry) -> bool,
 ) -> Result<(), SkipReason> {
     let walk = table.walk(target);
     let Some((end, way)) = walk.split_last() else { return Err(SkipReason::Missing) };
-    let ours = view.is_ours(end) && end.mount_point == target;
-    if end.mount_point == target && !ours {
+    let may_cover =
+        |mount: &MountEntry| mount.mount_point == target && (view.is_ours(mount) || is_hosts(mount));
+    let on_target = may_cover(end);
+    if end.mount_point == target && !on_target {
         return Err(SkipReason::Occupied(end.fstype.clone()));
     }
     // Of the mounts on the way one may be anything: the container's root filesystem.
     let kernels = |fstype: &str| matches!(fstype, "proc" | "sysfs" | "cgroup" | "cgroup2");
     let passable = |mount: &MountEntry| {
-        let target_layer = mount.mount_point == target && view.is_ours(mount);
         mount.mount_point == Path::new("/")
             || mount.fstype == "tmpfs"
             || kernels(&mount.fstype)
-            || target_layer
+            || may_cover(mount)
     };
     match way.iter().find(|mount| !passable(mount)) {
         Some(foreign) => Err(SkipReason::Foreign(foreign.fstype.clone())),
-        None if ours || kernels(&end.fstype) => Ok(()),
+        None if on_target || kernels(&end.fstype) => Ok(()),
         None => Err(SkipReason::Foreign(end.fstype.clone())),
     }
 }
@@ -478,8 +481,16 @@ mod tests {
             ("/etc/passwd", Err(SkipReason::Foreign("overlay".into()))),
             ("/sys/kernel/real/x", Err(SkipReason::Foreign("fuse".into()))),
         ] {
-            assert_eq!(covered_filesystem(&table, &view, Path::new(target)), expect, "{target}");
+            assert_eq!(covered_filesystem(&table, &view, Path::new(target), &|_| false), expect, "{target}");
         }
+        // What the host has there too is covered, once and again.
+        let target = Path::new("/proc/meminfo");
+        let is_lxcfs = |mount: &MountEntry| mount.fstype == "fuse.lxcfs";
+        assert_eq!(covered_filesystem(&table, &view, target, &is_lxcfs), Ok(()));
+        let text =
+            format!("{text}120 105 0:99 /id/proc/meminfo /proc/meminfo ro - fuse.elbowroom elbowroom ro\n");
+        let table = MountTable::parse(text.as_bytes(), Path::new("mountinfo")).unwrap();
+        assert_eq!(covered_filesystem(&table, &view, target, &is_lxcfs), Ok(()));
     }
 
     #[test]

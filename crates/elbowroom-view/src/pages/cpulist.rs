@@ -4,19 +4,22 @@
 //! | file | shown |
 //! |---|---|
 //! | `online` | the CPUs online in the view: the first `E` of the possible ones |
-//! | `possible` `present` `enabled` | the possible CPUs of the view: `UPPER` of its cpuset, the first ones and the very last, for arrays that are as long as the highest number |
-//! | `offline` | computed: possible, not online |
-//! | `isolated` | host, those of it that are possible |
+//! | `present` `enabled` | the CPUs of the view: the first `UPPER` of its cpuset |
+//! | `possible` | these, and the last CPU that the container may run on, for arrays that are as long as the highest number |
+//! | `offline` | computed: present, not online |
+//! | `isolated` | host, those of it that are present |
 //! | `cpuN/online` | `1` or `0` |
-//! | masks and lists of topology and caches | host, those of them that are possible: the files keep their value while CPUs come and go |
+//! | masks and lists of topology, caches and frequencies | host, those of them that are present: the files keep their value while CPUs come and go |
+//! | `cpuN/nodeM` | a link to its NUMA node, while it is online |
+//! | `cpufreq/policyN` | a link to `cpuN/cpufreq`, where the host has that policy |
 //! | `kernel_max` `modalias` `uevent` `cpu_capacity`, `topology/*_id`, the other `cache/*`, `acpi_cppc/*`, `vulnerabilities/*`, `smt/*` | host, byte for byte |
 //! | `cpufreq/*` | host, with room for other values |
 //!
-//! A CPU has a directory when it is possible. Directories of CPUs that are offline in the view keep their topology, which
+//! A CPU has a directory when it is present. Directories of CPUs that are offline in the view keep their topology, which
 //! the kernel would take away: a program that asks for the cores of a CPU it read about an instant ago gets an answer, and the
 //! files never change. Who counts cores by listing these directories (psutil's `cpu_count(logical=False)`) counts those of
-//! the possible CPUs, the number that its container can grow to. CPU 0 has a directory always, which is not listed where CPU 0 is not
-//! possible: programs look there for caches and frequencies without asking which CPUs there are.
+//! the present CPUs, the number that its container can grow to. CPU 0 has a directory always, which is not listed where CPU 0 is not
+//! present: programs look there for caches and frequencies without asking which CPUs there are.
 
 use elbowroom_types::cpuset::{CpuSet, MAX_CPUS};
 
@@ -36,6 +39,13 @@ pub(super) fn tail_list_size(possible: &CpuSet) -> usize {
 pub(super) fn list(host: &str, shown: &CpuSet) -> String {
     let cpus: CpuSet = host.parse().unwrap_or_default();
     format!("{}\n", cpus.intersection(shown))
+}
+
+/// CPUs one by one (drivers/cpufreq/cpufreq.c `cpufreq_show_cpus`): those of the host's that are in `shown`.
+pub(super) fn words(host: &str, shown: &CpuSet) -> String {
+    let cpus = host.split_ascii_whitespace().filter_map(|word| word.parse().ok());
+    let kept: Vec<String> = cpus.filter(|cpu| shown.contains(*cpu)).map(|cpu: u32| cpu.to_string()).collect();
+    kept.join(" ") + "\n"
 }
 
 /// A mask in the kernel's form (`00ff`, `ff,ffffffff`; lib/vsprintf.c `bitmap_string`): the host's, with the bits of CPUs

@@ -13,6 +13,10 @@ pub(super) enum FileFormat {
     Mask,
     /// The host's list of CPUs, those of it that are possible.
     List,
+    /// The same, each number by itself with a blank between them.
+    Words,
+    /// A symbolic link to this.
+    Link(&'static str),
     /// `cpuN/online`.
     Online,
     /// `nodeN/cpumap` and `nodeN/cpulist`: those that are online.
@@ -81,6 +85,10 @@ pub(super) const FIXED_NODES: &[(ViewNode, ViewNode, &str)] = {
         (MemorySoftLimitInBytes, Cgroup, "memory.soft_limit_in_bytes"),
         (ViewPage, Cpus, "elbowroom"),
         (PressureFile, Cpus, "elbowroom-pressure"),
+        (Cgroups, Proc, "cgroups"),
+        (Uncovered, Cpus, ".elbowroom"),
+        (UncoveredProc, Uncovered, "proc"),
+        (UncoveredSys, Uncovered, "sys"),
     ]
 };
 
@@ -107,9 +115,14 @@ pub(super) const VULNERABILITIES: &[&str] = &[
     "vmscape",
 ];
 
-/// `cpuN/*`. `node0` is a link and left out, like what counts the host's doings (`cpuidle`) or steers it (`hotplug`).
-const CPU: &[(&str, FileFormat)] =
-    &[("cpu_capacity", FileFormat::Text), ("online", FileFormat::Online), ("uevent", FileFormat::Text)];
+/// `cpuN/*`, without what counts the host's doings (`cpuidle`) or steers it (`hotplug`). The link to its node is
+/// [`ViewNode::NodeOfCpu`].
+const CPU: &[(&str, FileFormat)] = &[
+    ("cpu_capacity", FileFormat::Text),
+    ("online", FileFormat::Online),
+    ("subsystem", FileFormat::Link("../../../../bus/cpu")),
+    ("uevent", FileFormat::Text),
+];
 
 /// `cpuN/topology/*` (drivers/base/topology.c).
 const TOPOLOGY: &[(&str, FileFormat)] = &[
@@ -139,9 +152,11 @@ const TOPOLOGY: &[(&str, FileFormat)] = &[
 
 /// `cpuN/cpufreq/*` (drivers/cpufreq/cpufreq.c), what describes the processor.
 const CPUFREQ: &[(&str, FileFormat)] = &[
+    ("affected_cpus", FileFormat::Words),
     ("base_frequency", FileFormat::Value(16)),
     ("cpuinfo_max_freq", FileFormat::Value(16)),
     ("cpuinfo_min_freq", FileFormat::Value(16)),
+    ("related_cpus", FileFormat::Words),
     ("scaling_cur_freq", FileFormat::Value(16)),
     ("scaling_driver", FileFormat::Text),
     ("scaling_governor", FileFormat::Value(16)),
@@ -178,13 +193,14 @@ const CACHE: &[(&str, FileFormat)] = &[
     ("write_policy", FileFormat::Text),
 ];
 
-/// `nodeN/*` (drivers/base/node.c).
+/// `nodeN/*` (drivers/base/node.c). The links to its CPUs are [`ViewNode::CpuOfNode`].
 pub(super) const NUMA_NODE: &[(&str, FileFormat)] = &[
     ("cpulist", FileFormat::OnlineList),
     ("cpumap", FileFormat::OnlineMask),
     ("distance", FileFormat::Text),
     ("meminfo", FileFormat::NodeMeminfo),
     ("numastat", FileFormat::NodeNumastat),
+    ("subsystem", FileFormat::Link("../../../../bus/node")),
     ("vmstat", FileFormat::NodeVmstat),
 ];
 

@@ -11,6 +11,7 @@ pub mod syscalls;
 pub mod tree;
 pub mod view_node;
 
+mod cgroups;
 mod cpuinfo;
 mod cpulist;
 mod diskstats;

@@ -10,10 +10,12 @@
 //! | `nodeN/meminfo` | the lines of `/proc/meminfo`, below |
 //! | `nodeN/vmstat` | the lines of `/proc/vmstat`, below |
 //! | `nodeN/numastat` | 0: the host's |
+//! | `nodeN/cpuM` | a link to each of its CPUs that are online in the view |
 //!
 //! cgroups do not keep a container's limit per node. On a machine of one node its files say what `/proc/meminfo` says. On
-//! others every node the container may use shows *how much it can have there at most* (`E`, and `E - usage` free, each at
-//! most the node's own) and none of its usage in detail; a node its `cpuset.mems` leaves out shows no memory.
+//! others every node the container may use shows its part of `E` and of the usage, by how much of these nodes' memory is its
+//! own, so that whoever adds up nodes gets `E`; nothing is shown of the usage in detail. A node that its `cpuset.mems` leaves
+//! out shows no memory.
 
 use super::meminfo::{host_bounds, line_value, number_width, push};
 use super::memory::{HostMemoryBounds, MemoryAccount};
@@ -27,7 +29,8 @@ use elbowroom_types::unit::Bytes;
 /// `nodeN/meminfo`, from the host's text.
 pub(super) fn meminfo(facts: &ContainerSnapshot, node: u32, host: &str) -> String {
     let prefix = format!("Node {node} ");
-    let memory = MemoryAccount::new(&for_numa_node(facts, node), &host_bounds(host, &prefix));
+    let own = Bytes::kib(value_of_key(host, &format!("{prefix}MemTotal:")).unwrap_or(0));
+    let memory = MemoryAccount::new(&for_numa_node(facts, node, own), &host_bounds(host, &prefix));
     let width = number_width(host, &prefix);
     let mut out = String::with_capacity(host.len());
     for line in host.lines() {
@@ -38,7 +41,9 @@ pub(super) fn meminfo(facts: &ContainerSnapshot, node: u32, host: &str) -> Strin
 
 /// `nodeN/vmstat`, from the host's text.
 pub(super) fn vmstat(facts: &ContainerSnapshot, node: u32, host: &str) -> String {
-    let facts = for_numa_node(facts, node);
+    // The text does not say how much memory the node has: its part is taken to be as large as any other's.
+    let nodes = facts.mems.count().max(1);
+    let facts = for_numa_node(facts, node, Bytes(facts.mems_total.get() / u64::from(nodes)));
     let free =
         value_of_key(host, "nr_free_pages").map_or(u64::MAX, |n| n.saturating_mul(facts.page_size_bytes()));
     let bounds = HostMemoryBounds { free, ..HostMemoryBounds::UNKNOWN };
@@ -62,14 +67,20 @@ pub(super) fn list_size(host: &str) -> usize {
     nodes.iter().map(|node| digits(u64::from(node)) + 1).sum::<usize>().max(1)
 }
 
-/// What of a container's memory one node can tell.
-fn for_numa_node(facts: &ContainerSnapshot, node: u32) -> ContainerSnapshot {
+/// What of a container's memory one node can tell, which has `own` of the memory of all that the container may use.
+fn for_numa_node(facts: &ContainerSnapshot, node: u32, own: Bytes) -> ContainerSnapshot {
     if facts.shown_nodes().count() <= 1 {
         return *facts;
     }
     let usable = facts.mems.is_empty() || facts.mems.contains(node);
+    let (own, all) = if usable { (own, facts.mems_total) } else { (Bytes::ZERO, Bytes(1)) };
+    let part = |whole: Bytes| match u128::from(whole.get()) * u128::from(own.get()) {
+        _ if all == Bytes::ZERO => whole,
+        product => Bytes(u64::try_from(product / u128::from(all.get())).unwrap_or(u64::MAX)),
+    };
     ContainerSnapshot {
-        memory: if usable { facts.memory } else { Bytes::ZERO },
+        memory: part(facts.memory),
+        memory_usage: part(facts.memory_usage),
         memory_stat: MemoryStat::EMPTY,
         nr_disks: 0,
         ..*facts
@@ -107,7 +118,31 @@ mod tests {
     }
 
     #[test]
-    fn one_of_many_nodes_says_what_the_container_can_have_there() {
+    fn one_of_many_nodes_says_its_part() {
+        // A quarter of the memory of the container's nodes is this one's.
+        let facts = |mems| ContainerSnapshot { mems_total: Bytes::kib(4 * 5_466_324), ..facts("0-1", mems) };
+        for mems in ["", "0-1", "1"] {
+            assert_eq!(numbers(&facts(mems)), [256 << 10, 192 << 10, 64 << 10, 0, 0]);
+        }
+        assert_eq!(numbers(&facts("0")), [0; 5]);
+    }
+
+    #[test]
+    fn nodes_add_up_to_the_view() {
+        let host =
+            |node: u32, kib: u64| format!("Node {node} MemTotal: {kib} kB\nNode {node} MemFree: {kib} kB\n");
+        let nodes = [(0, 1_009_276u64), (1, 1_027_012), (3, 333)];
+        let all = nodes.iter().map(|(_, kib)| kib).sum();
+        let facts = ContainerSnapshot { mems_total: Bytes::kib(all), ..facts("0-1,3", "") };
+        let total = |(node, kib): (u32, u64)| {
+            value_of_key(&meminfo(&facts, node, &host(node, kib)), &format!("Node {node} MemTotal:"))
+        };
+        let sum: u64 = nodes.into_iter().filter_map(total).sum();
+        assert!((1 << 20) - nodes.len() as u64 <= sum && sum <= 1 << 20, "{sum}");
+    }
+
+    #[test]
+    fn where_memory_of_nodes_is_not_known_each_may_have_all() {
         assert_eq!(numbers(&facts("0-1", "")), [1 << 20, 768 << 10, 256 << 10, 0, 0]);
         assert_eq!(numbers(&facts("0-1", "0")), [0; 5]);
     }

@@ -14,8 +14,8 @@ use super::files::FileFormat;
 use super::snapshot::{ContainerSnapshot, CpuTimes};
 use super::text::{Padding, fit};
 use super::{
-    cpuinfo, cpulist, diskstats, limits, loadavg, meminfo, node, pressure, stat, swaps, uptime, vmstat,
-    zoneinfo,
+    cgroups, cpuinfo, cpulist, diskstats, limits, loadavg, meminfo, node, pressure, stat, swaps, uptime,
+    vmstat, zoneinfo,
 };
 use crate::pages::view_node::ViewNode;
 use elbowroom_types::unit::Micros;
@@ -28,9 +28,8 @@ pub fn size(node: ViewNode, facts: &ContainerSnapshot, host: &str) -> u32 {
     let bytes = match node {
         ViewNode::CpuMax => limits::CPU_MAX_SIZE as usize,
         _ if node.parent() == ViewNode::Cgroup => limits::NUMBER_SIZE as usize,
-        ViewNode::CpuOnline | ViewNode::CpuPossible | ViewNode::CpuPresent | ViewNode::CpuEnabled => {
-            cpulist::list_size(&possible)
-        }
+        ViewNode::CpuOnline | ViewNode::CpuPresent | ViewNode::CpuEnabled => cpulist::list_size(&possible),
+        ViewNode::CpuPossible => cpulist::list_size(&facts.shown_possible_and_last()),
         ViewNode::CpuOffline => cpulist::tail_list_size(&possible),
         ViewNode::NumaHasCpu | ViewNode::NumaHasMemory => node::list_size(host),
         ViewNode::CpufreqBoost | ViewNode::SmtActive => 2,
@@ -76,6 +75,7 @@ fn text(node: ViewNode, facts: &ContainerSnapshot, times: &[CpuTimes], host: &st
     let line = |n: u64| format!("{n}\n");
     let (online, possible) = (facts.shown_online(), facts.shown_possible());
     match node {
+        ViewNode::Cgroups => cgroups::text(host),
         ViewNode::Cpuinfo => cpuinfo::text(facts, host),
         ViewNode::Diskstats => diskstats::text(facts, host),
         ViewNode::Loadavg => loadavg::text(facts),
@@ -90,7 +90,8 @@ fn text(node: ViewNode, facts: &ContainerSnapshot, times: &[CpuTimes], host: &st
         ViewNode::Zoneinfo => zoneinfo::text(facts, host),
 
         ViewNode::CpuOnline => format!("{online}\n"),
-        ViewNode::CpuPossible | ViewNode::CpuPresent | ViewNode::CpuEnabled => format!("{possible}\n"),
+        ViewNode::CpuPossible => format!("{}\n", facts.shown_possible_and_last()),
+        ViewNode::CpuPresent | ViewNode::CpuEnabled => format!("{possible}\n"),
         ViewNode::CpuOffline => format!("{}\n", possible.difference(&online)),
         ViewNode::CpuIsolated => cpulist::list(host, &possible),
         ViewNode::CpuKernelMax | ViewNode::CpuModalias | ViewNode::CpuUevent | ViewNode::Vulnerability(_) => {
@@ -119,13 +120,15 @@ fn text(node: ViewNode, facts: &ContainerSnapshot, times: &[CpuTimes], host: &st
                 Some(FileFormat::Text | FileFormat::Value(_)) => ensure_newline(host),
                 Some(FileFormat::Mask) => cpulist::mask(host, &possible),
                 Some(FileFormat::List) => cpulist::list(host, &possible),
+                Some(FileFormat::Words) => cpulist::words(host, &possible),
                 Some(FileFormat::Online) => line(u64::from(online.contains(n))),
                 Some(FileFormat::OnlineMask) => cpulist::mask(host, &online),
                 Some(FileFormat::OnlineList) => cpulist::list(host, &online),
                 Some(FileFormat::NodeMeminfo) => node::meminfo(facts, n, host),
                 Some(FileFormat::NodeVmstat) => node::vmstat(facts, n, host),
                 Some(FileFormat::NodeNumastat) => node::numastat(host),
-                None => String::new(),
+                // Of a link nothing but its target is asked.
+                Some(FileFormat::Link(_)) | None => String::new(),
             }
         }
         _ => String::new(),

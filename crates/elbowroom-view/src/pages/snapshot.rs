@@ -1,7 +1,7 @@
 //! Everything a page may say about one container, as plain bytes: the agent writes it into memory it shares with the view
 //! server, which renders pages from it. Fixed size, no pointers, no padding that is not named.
 
-use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::cpuset::{CpuSet, MAX_CPUS};
 use elbowroom_types::io::IoStat;
 use elbowroom_types::psi::Pressure;
 use elbowroom_types::sample::MemoryStat;
@@ -19,8 +19,10 @@ pub const NO_LIMIT: u64 = u64::MAX;
 pub struct ContainerSnapshot {
     /// CPUs shown online.
     pub online: CpuSet,
-    /// CPUs shown possible and present.
+    /// CPUs shown present: those that can come online.
     pub possible: CpuSet,
+    /// The highest CPU that the container's threads may run on, which is shown possible too; zero where not known.
+    pub last_cpu: u64,
     /// Effective CPU in thousandths.
     pub millicpu: u64,
     /// The container's own bandwidth period, in microseconds.
@@ -71,6 +73,8 @@ pub struct ContainerSnapshot {
     pub cpu_nodes: CpuSet,
     /// NUMA nodes the container may take memory from (`cpuset.mems.effective`); empty where not known, and all are shown.
     pub mems: CpuSet,
+    /// Memory of these nodes; zero where not known, or on a machine of one node.
+    pub mems_total: Bytes,
 }
 
 impl ContainerSnapshot {
@@ -78,6 +82,7 @@ impl ContainerSnapshot {
     pub const EMPTY: Self = Self {
         online: CpuSet::EMPTY,
         possible: CpuSet::EMPTY,
+        last_cpu: 0,
         millicpu: 1_000,
         cpu_period: Micros(100_000),
         cpu_share: 0,
@@ -103,11 +108,20 @@ impl ContainerSnapshot {
         nodes: CpuSet::EMPTY,
         cpu_nodes: CpuSet::EMPTY,
         mems: CpuSet::EMPTY,
+        mems_total: Bytes::ZERO,
     };
 
-    /// CPUs to show as possible: never none, for a machine without a CPU is one no program was written for.
+    /// CPUs to show as present: never none, for a machine without a CPU is one no program was written for.
     pub fn shown_possible(&self) -> CpuSet {
         if self.possible.is_empty() { CpuSet::first_n(1) } else { self.possible }
+    }
+
+    /// The same and the last CPU that a thread may be on: programs size arrays by the highest possible number.
+    pub(crate) fn shown_possible_and_last(&self) -> CpuSet {
+        let present = self.shown_possible();
+        let last = u32::try_from(self.last_cpu).ok().filter(|last| (*last as usize) < MAX_CPUS);
+        let above = last.filter(|last| present.iter().last().is_none_or(|highest| *last > highest));
+        present.iter().chain(above).collect()
     }
 
     /// CPUs to show online: those of `online` that are possible, or the first possible one.
@@ -170,6 +184,7 @@ mod tests {
             ContainerSnapshot {
                 online,
                 possible,
+                last_cpu,
                 millicpu,
                 cpu_period,
                 cpu_share,
@@ -195,6 +210,7 @@ mod tests {
                 nodes,
                 cpu_nodes,
                 mems,
+                mems_total,
             },
             ContainerSnapshot::EMPTY
         );
@@ -214,6 +230,20 @@ mod tests {
         assert_eq!(facts.shown_nodes(), CpuSet::first_n(1));
         assert_eq!(facts.page_size_bytes(), 4096);
         assert_eq!(facts.disks().len(), MAX_DISKS);
+    }
+
+    #[test]
+    fn the_last_cpu_is_possible_and_changes_nothing_else() {
+        let with_last = |last_cpu| ContainerSnapshot {
+            possible: "0-1".parse().unwrap(),
+            last_cpu,
+            ..ContainerSnapshot::EMPTY
+        };
+        assert_eq!(with_last(63).shown_possible_and_last().to_string(), "0-1,63");
+        assert_eq!(with_last(63).shown_possible().to_string(), "0-1");
+        for (last_cpu, expect) in [(0, "0-1"), (1, "0-1"), (2, "0-2"), (u64::MAX, "0-1")] {
+            assert_eq!(with_last(last_cpu).shown_possible_and_last().to_string(), expect);
+        }
     }
 
     #[test]

@@ -29,6 +29,9 @@ mod bits {
     pub(super) const VULNERABILITY: u32 = 1;
     pub(super) const CPU: u32 = 2;
     pub(super) const NUMA: u32 = 3;
+    pub(super) const CPUFREQ_POLICY: u32 = 4;
+    pub(super) const NODE_OF_CPU: u32 = 5;
+    pub(super) const CPU_OF_NODE: u32 = 6;
 }
 
 impl ViewNode {
@@ -48,6 +51,10 @@ impl ViewNode {
             Self::CpuFile(n, dir, i) => pack(CPU, n, dir.index(), u32::from(i) + 1),
             Self::NumaNode(n) => pack(NUMA, n, 0, 0),
             Self::NumaFile(n, i) => pack(NUMA, n, 0, u32::from(i) + 1),
+            Self::CpufreqPolicy(n) => pack(CPUFREQ_POLICY, n, 0, 0),
+            // A second number takes the place of directory and file.
+            Self::NodeOfCpu(n, node) => pack(NODE_OF_CPU, n, 0, u32::from(node) & NUMBER_MASK),
+            Self::CpuOfNode(n, cpu) => pack(CPU_OF_NODE, n, 0, u32::from(cpu) & NUMBER_MASK),
             single => {
                 let place = FIXED_NODES.iter().position(|(node, ..)| *node == single);
                 pack(SINGLE, 0, 0, 0) | place.map_or(0, |i| i as u32 + 1)
@@ -80,6 +87,9 @@ impl ViewNode {
                     Self::NumaFile(number, i as u8)
                 }
             },
+            CPUFREQ_POLICY => Self::CpufreqPolicy(number),
+            NODE_OF_CPU => Self::NodeOfCpu(number, (bits & NUMBER_MASK) as u16),
+            CPU_OF_NODE => Self::CpuOfNode(number, (bits & NUMBER_MASK) as u16),
             _ => return None,
         };
         // Bits that a kind does not use are zero, so that a node has one number.
@@ -91,12 +101,39 @@ impl ViewNode {
         match self {
             Self::CpuDir(..) | Self::NumaNode(_) => true,
             Self::CpuFile(..) | Self::NumaFile(..) | Self::Vulnerability(_) => false,
+            Self::CpufreqPolicy(_) | Self::NodeOfCpu(..) | Self::CpuOfNode(..) => false,
+            Self::UncoveredProc | Self::UncoveredSys => true,
             // A single node that is nobody's parent and yet a directory has numbered ones below it.
             single => {
                 matches!(single, Self::Root | Self::Vulnerabilities)
                     || FIXED_NODES.iter().any(|(_, parent, _)| *parent == single)
             }
         }
+    }
+
+    /// What it links to, where it is a symbolic link.
+    pub fn link_target(self) -> Option<String> {
+        match self {
+            Self::CpufreqPolicy(n) => Some(format!("../cpu{n}/cpufreq")),
+            Self::NodeOfCpu(_, node) => Some(format!("../../node/node{node}")),
+            Self::CpuOfNode(_, cpu) => Some(format!("../../cpu/cpu{cpu}")),
+            _ => match self.file_format()? {
+                FileFormat::Link(target) => Some(target.to_owned()),
+                _ => None,
+            },
+        }
+    }
+
+    /// Whether its name comes and goes while a container lives: those of CPUs, nodes and the links between them.
+    pub fn may_vanish(self) -> bool {
+        matches!(
+            self,
+            Self::CpuDir(_, CpuDir::Itself)
+                | Self::NumaNode(_)
+                | Self::CpufreqPolicy(_)
+                | Self::NodeOfCpu(..)
+                | Self::CpuOfNode(..)
+        )
     }
 
     /// The directory it is in; [`Self::ROOT`] is in itself.
@@ -107,7 +144,9 @@ impl ViewNode {
             Self::CpuDir(n, dir) => Self::CpuDir(n, dir.name_and_parent().1),
             Self::CpuFile(n, dir, _) => Self::CpuDir(n, dir),
             Self::NumaNode(_) => Self::NumaNodes,
-            Self::NumaFile(n, _) => Self::NumaNode(n),
+            Self::NumaFile(n, _) | Self::CpuOfNode(n, _) => Self::NumaNode(n),
+            Self::NodeOfCpu(n, _) => Self::CpuDir(n, CpuDir::Itself),
+            Self::CpufreqPolicy(_) => Self::CpufreqAll,
             single => {
                 FIXED_NODES.iter().find(|(node, ..)| *node == single).map_or(Self::Root, |(_, up, _)| *up)
             }
@@ -125,7 +164,9 @@ impl ViewNode {
             Self::CpuFile(_, dir, i) => {
                 dir.files().get(usize::from(i)).map_or("", |(name, _)| name).to_owned()
             }
-            Self::NumaNode(n) => format!("node{n}"),
+            Self::NumaNode(n) | Self::NodeOfCpu(_, n) => format!("node{n}"),
+            Self::CpuOfNode(_, n) => format!("cpu{n}"),
+            Self::CpufreqPolicy(n) => format!("policy{n}"),
             Self::NumaFile(_, i) => NUMA_NODE.get(usize::from(i)).map_or("", |(name, _)| name).to_owned(),
             single => {
                 FIXED_NODES.iter().find(|(node, ..)| *node == single).map_or("", |(.., name)| name).to_owned()
@@ -164,7 +205,8 @@ impl ViewNode {
             Self::CpuPresent => 15,
             Self::CpuEnabled => 16,
             Self::CpuFile(..) if self.file_format() == Some(FileFormat::Online) => 17,
-            Self::CpuFile(_, CpuDir::Cpufreq, _) => 18,
+            // Which CPUs share a frequency never changes.
+            Self::CpuFile(_, CpuDir::Cpufreq, _) if self.file_format() != Some(FileFormat::Words) => 18,
             Self::NumaFile(..) => match self.file_format()? {
                 FileFormat::OnlineList | FileFormat::OnlineMask => 19,
                 FileFormat::NodeMeminfo => 20,
@@ -214,9 +256,15 @@ pub fn lookup(parent: ViewNode, name: &str, facts: &ContainerSnapshot) -> Option
             let below = || {
                 dir.subdirs().find(|sub| sub.name_and_parent().0 == name).map(|sub| ViewNode::CpuDir(n, sub))
             };
-            in_table(dir.files()).map(|i| ViewNode::CpuFile(n, dir, i)).or_else(below)
+            let file = in_table(dir.files()).map(|i| ViewNode::CpuFile(n, dir, i));
+            let node = || numbered(name, "node").map(|node| ViewNode::NodeOfCpu(n, node));
+            file.or_else(below).or_else(|| node().filter(|link| links(parent, facts).contains(link)))
         }
-        ViewNode::NumaNode(n) => in_table(NUMA_NODE).map(|i| ViewNode::NumaFile(n, i)),
+        ViewNode::NumaNode(n) => {
+            let cpu = || numbered(name, "cpu").map(|cpu| ViewNode::CpuOfNode(n, cpu));
+            let file = in_table(NUMA_NODE).map(|i| ViewNode::NumaFile(n, i));
+            file.or_else(|| cpu().filter(|link| links(parent, facts).contains(link)))
+        }
         _ => {
             let numbered = |prefix| numbered(name, prefix);
             let single = FIXED_NODES
@@ -227,6 +275,9 @@ pub fn lookup(parent: ViewNode, name: &str, facts: &ContainerSnapshot) -> Option
                 ViewNode::Cpus => numbered("cpu")
                     .filter(|n| cpus_with_directory(facts).contains(u32::from(*n)))
                     .map(|n| ViewNode::CpuDir(n, CpuDir::Itself)),
+                ViewNode::CpufreqAll => numbered("policy")
+                    .map(ViewNode::CpufreqPolicy)
+                    .filter(|policy| links(parent, facts).contains(policy)),
                 ViewNode::NumaNodes => numbered("node")
                     .filter(|n| facts.shown_nodes().contains(u32::from(*n)))
                     .map(ViewNode::NumaNode),
@@ -236,12 +287,28 @@ pub fn lookup(parent: ViewNode, name: &str, facts: &ContainerSnapshot) -> Option
     }
 }
 
-/// What a directory holds, in a fixed order: files and directories of fixed names, then numbered ones, ascending. Empty for
+/// The links with a number that are in a directory, ascending. CPUs and nodes link to each other while the CPU is online, as the
+/// kernel has it (drivers/base/node.c `register_cpu_under_node`).
+fn links(dir: ViewNode, facts: &ContainerSnapshot) -> Vec<ViewNode> {
+    let online = facts.shown_online();
+    match dir {
+        ViewNode::CpufreqAll => {
+            cpus_with_directory(facts).iter().map(|n| ViewNode::CpufreqPolicy(n as u16)).collect()
+        }
+        ViewNode::CpuDir(n, CpuDir::Itself) if online.contains(n.into()) => {
+            facts.shown_nodes().iter().map(|node| ViewNode::NodeOfCpu(n, node as u16)).collect()
+        }
+        ViewNode::NumaNode(n) => online.iter().map(|cpu| ViewNode::CpuOfNode(n, cpu as u16)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// What a directory lists, in a fixed order: files and directories of fixed names, then numbered ones, ascending. Empty for
 /// a file.
 pub fn children(dir: ViewNode, facts: &ContainerSnapshot) -> Vec<(String, ViewNode)> {
     let singles = FIXED_NODES
         .iter()
-        .filter(|(node, up, _)| *up == dir && *node != ViewNode::Root)
+        .filter(|(node, up, _)| *up == dir && !matches!(node, ViewNode::Root | ViewNode::Uncovered))
         .map(|(node, ..)| *node);
     let mut nodes: Vec<ViewNode> = singles.collect();
     match dir {
@@ -259,6 +326,7 @@ pub fn children(dir: ViewNode, facts: &ContainerSnapshot) -> Vec<(String, ViewNo
         ViewNode::NumaNode(n) => nodes.extend((0..NUMA_NODE.len()).map(|i| ViewNode::NumaFile(n, i as u8))),
         _ => {}
     }
+    nodes.extend(links(dir, facts));
     nodes.into_iter().map(|node| (node.name(), node)).collect()
 }
 
@@ -271,6 +339,9 @@ pub fn host_path(node: ViewNode) -> Option<String> {
         | ViewNode::Sys
         | ViewNode::SysDevices
         | ViewNode::SysDevicesSystem
+        | ViewNode::Uncovered
+        | ViewNode::UncoveredProc
+        | ViewNode::UncoveredSys
         | ViewNode::Cgroup => None,
         ViewNode::Uptime | ViewNode::Loadavg | ViewNode::ViewPage | ViewNode::PressureFile => None,
         ViewNode::CpuOnline | ViewNode::CpuOffline | ViewNode::CpuPossible | ViewNode::CpuPresent => None,
@@ -355,7 +426,9 @@ mod tests {
         });
         let subs = CpuDir::Itself.subdirs().chain(CpuDir::Caches.subdirs()).chain([CpuDir::Itself]);
         let per_cpu: usize = subs.map(|dir| 1 + dir.files().len()).sum();
-        let expect = FIXED_NODES.len() + VULNERABILITIES.len() + MAX_CPUS * (per_cpu + 1 + NUMA_NODE.len());
+        let links = MAX_CPUS + 2 * MAX_CPUS * MAX_CPUS;
+        let expect =
+            FIXED_NODES.len() + VULNERABILITIES.len() + MAX_CPUS * (per_cpu + 1 + NUMA_NODE.len()) + links;
         assert_eq!(valid.count(), expect);
         assert_eq!(ViewNode::from_bits(0), None);
         assert_eq!(ViewNode::from_bits(u32::MAX), None);
@@ -378,6 +451,32 @@ mod tests {
             assert_eq!(lookup(dir, name, &facts()), None, "{dir:?}/{name}");
         }
         assert!(lookup(ViewNode::Cpus, "cpu1023", &facts()).is_some());
+    }
+
+    #[test]
+    fn cpus_and_nodes_link_to_each_other_while_the_cpu_is_online() {
+        let names = |dir| -> Vec<String> {
+            let links = children(dir, &facts()).into_iter().filter(|(_, node)| node.link_target().is_some());
+            links.map(|(name, _)| name).collect()
+        };
+        assert_eq!(names(ViewNode::NumaNode(1)), ["subsystem", "cpu0", "cpu1"]);
+        assert_eq!(names(ViewNode::CpuDir(1, CpuDir::Itself)), ["subsystem", "node0", "node1"]);
+        assert_eq!(names(ViewNode::CpuDir(2, CpuDir::Itself)), ["subsystem"], "offline");
+        assert_eq!(lookup(ViewNode::NumaNode(0), "cpu2", &facts()), None);
+        let target = |node: ViewNode| node.link_target().unwrap();
+        assert_eq!(target(ViewNode::CpuOfNode(1, 12)), "../../cpu/cpu12");
+        assert_eq!(target(ViewNode::NodeOfCpu(12, 1)), "../../node/node1");
+        assert_eq!(target(lookup(ViewNode::CpufreqAll, "policy3", &facts()).unwrap()), "../cpu3/cpufreq");
+        assert_eq!(lookup(ViewNode::CpufreqAll, "policy4", &facts()), None);
+    }
+
+    #[test]
+    fn what_copies_are_mounted_on_is_found_and_not_listed() {
+        let found = "sys/devices/system/cpu/.elbowroom/proc".split('/');
+        let found = found.fold(ViewNode::ROOT, |dir, name| lookup(dir, name, &facts()).unwrap());
+        assert_eq!(found, ViewNode::UncoveredProc);
+        assert!(found.is_dir() && found.parent().is_dir());
+        assert!(children(ViewNode::Cpus, &facts()).iter().all(|(_, node)| *node != ViewNode::Uncovered));
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub enum ViewMountTarget {
 /// lacks (`/proc/pressure` of an old kernel, `/sys/devices/system/node` of one without NUMA) has nothing to be mounted on.
 pub fn view_mounts(cpu_in_v2: bool, memory_in_v2: bool) -> Vec<ViewMount> {
     let fixed = [
+        (ViewNode::Cgroups, "/proc/cgroups"),
         (ViewNode::Cpuinfo, "/proc/cpuinfo"),
         (ViewNode::Diskstats, "/proc/diskstats"),
         (ViewNode::Loadavg, "/proc/loadavg"),

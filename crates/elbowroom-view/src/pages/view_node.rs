@@ -59,6 +59,13 @@ pub enum ViewNode {
     ViewPage,
     /// Empty: what the file that programs watch to be asked for memory is mounted on ([`elbowroom_types::launch::PRESSURE_FILE`]).
     PressureFile,
+    /// `/proc/cgroups`.
+    Cgroups,
+    /// A directory that no listing names, and below it two empty ones: what a container's own proc and sysfs, without anything
+    /// mounted on them, are mounted on again.
+    Uncovered,
+    UncoveredProc,
+    UncoveredSys,
     /// `vulnerabilities/*`.
     Vulnerability(u8),
     /// `cpuN` and the directories below it.
@@ -69,6 +76,12 @@ pub enum ViewNode {
     NumaNode(u16),
     /// `nodeN/*`.
     NumaFile(u16, u8),
+    /// `cpufreq/policyN`, a link to the `cpufreq` of its CPU.
+    CpufreqPolicy(u16),
+    /// `cpuN/nodeM`, a link: a CPU and its NUMA node.
+    NodeOfCpu(u16, u16),
+    /// `nodeN/cpuM`, a link: a NUMA node and a CPU of it.
+    CpuOfNode(u16, u16),
 }
 
 /// The directories below a CPU's.

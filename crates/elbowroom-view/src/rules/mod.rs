@@ -62,7 +62,7 @@ pub struct View {
     pub cpus_upper: u32,
     /// CPUs shown online: the first `cpus` of `possible`, under their real numbers.
     pub online: CpuSet,
-    /// CPUs shown possible and present: `cpus_upper` of its cpuset, the first and the very last.
+    /// CPUs shown possible: the first `cpus_upper` of its cpuset, which are shown present, and the very last.
     pub possible: CpuSet,
     /// Effective memory.
     pub memory: Bytes,

@@ -610,10 +610,10 @@ impl ViewTable {
     }
 }
 
-/// `n` of the CPUs that a container may run on, the highest always among them: programs size arrays by the highest possible number
+/// The first `n` of the CPUs that a container may run on, and the highest: programs size arrays by the highest possible number
 /// and index them by the CPU that they are on.
 fn possible_cpus(may_run_on: &CpuSet, n: u32) -> CpuSet {
-    may_run_on.lowest(n.saturating_sub(1)).iter().chain(may_run_on.iter().last()).collect()
+    may_run_on.lowest(n).iter().chain(may_run_on.iter().last()).collect()
 }
 
 impl ViewSlot {

@@ -24,8 +24,23 @@ const JVM_MEMORY: AuditRow = AuditRow {
     also: &[Meminfo, SoftLimitV1, MemoryHigh],
     ..DEFAULT_ROW
 };
+const JVM_CPU_BY_PROC_CGROUPS: AuditRow = AuditRow {
+    note: "availableProcessors() follows; GC and JIT threads keep the number of the start; \
+           sees the host where the kernel lists no `memory` in /proc/cgroups, unless a view does: upgrade to 25, or set it",
+    also: &[Cgroups, SysPossible, SysOnline, SharesV1, Cpuinfo, SysNodes, Stat, SysCpus],
+    reference: "JDK-8230305, JDK-8349988",
+    ..JVM_CPU
+};
+const JVM_MEMORY_BY_PROC_CGROUPS: AuditRow = AuditRow {
+    note: "largest heap is a part of this, by default a quarter; it never moves again; \
+           sees the host where the kernel lists no `memory` in /proc/cgroups, unless a view does: upgrade to 25, or set it",
+    also: &[Cgroups, Meminfo, SoftLimitV1, MemoryHigh],
+    reference: "JDK-8230305, JDK-8349988",
+    ..JVM_MEMORY
+};
 /// Container support came with JDK 10 and 8u191 for cgroup v1 (JDK-8146115), and with 15, 11.0.16 and 8u372 for v2
-/// (JDK-8230305).
+/// (JDK-8230305). Those for v2 know their container by `/proc/cgroups`, up to JDK 25 (JDK-8349988), and to updates of 2026 for
+/// 21, 11 and 8, whose numbers depend on the vendor.
 pub(super) const JVM: &[AuditRow] = &[
     AuditRow {
         before: ProgramVersion(8, 0, 191),
@@ -46,8 +61,7 @@ pub(super) const JVM: &[AuditRow] = &[
         since: ProgramVersion(8, 0, 372),
         before: ProgramVersion(9, 0, 0),
         reads: Repeatedly(&[Affinity, QuotaV1, CpuMax]),
-        reference: "JDK-8230305",
-        ..JVM_CPU
+        ..JVM_CPU_BY_PROC_CGROUPS
     },
     AuditRow {
         since: ProgramVersion(9, 0, 0),
@@ -69,8 +83,7 @@ pub(super) const JVM: &[AuditRow] = &[
         since: ProgramVersion(11, 0, 16),
         before: ProgramVersion(12, 0, 0),
         reads: Repeatedly(&[Affinity, QuotaV1, CpuMax]),
-        reference: "JDK-8230305",
-        ..JVM_CPU
+        ..JVM_CPU_BY_PROC_CGROUPS
     },
     AuditRow {
         since: ProgramVersion(12, 0, 0),
@@ -82,6 +95,12 @@ pub(super) const JVM: &[AuditRow] = &[
     },
     AuditRow {
         since: ProgramVersion(15, 0, 0),
+        before: ProgramVersion(25, 0, 0),
+        reads: Repeatedly(&[Affinity, QuotaV1, CpuMax]),
+        ..JVM_CPU_BY_PROC_CGROUPS
+    },
+    AuditRow {
+        since: ProgramVersion(25, 0, 0),
         reads: Repeatedly(&[Affinity, QuotaV1, CpuMax]),
         reference: "os_linux.cpp os::active_processor_count(), cgroupSubsystem_linux.cpp",
         ..JVM_CPU
@@ -105,8 +124,7 @@ pub(super) const JVM: &[AuditRow] = &[
         since: ProgramVersion(8, 0, 372),
         before: ProgramVersion(9, 0, 0),
         reads: Once(&[Sysinfo, LimitV1, MemoryMax]),
-        reference: "JDK-8230305",
-        ..JVM_MEMORY
+        ..JVM_MEMORY_BY_PROC_CGROUPS
     },
     AuditRow {
         since: ProgramVersion(9, 0, 0),
@@ -127,8 +145,7 @@ pub(super) const JVM: &[AuditRow] = &[
         since: ProgramVersion(11, 0, 16),
         before: ProgramVersion(12, 0, 0),
         reads: Once(&[Sysinfo, LimitV1, MemoryMax]),
-        reference: "JDK-8230305",
-        ..JVM_MEMORY
+        ..JVM_MEMORY_BY_PROC_CGROUPS
     },
     AuditRow {
         since: ProgramVersion(12, 0, 0),
@@ -139,6 +156,12 @@ pub(super) const JVM: &[AuditRow] = &[
     },
     AuditRow {
         since: ProgramVersion(15, 0, 0),
+        before: ProgramVersion(25, 0, 0),
+        reads: Once(&[Sysinfo, LimitV1, MemoryMax]),
+        ..JVM_MEMORY_BY_PROC_CGROUPS
+    },
+    AuditRow {
+        since: ProgramVersion(25, 0, 0),
         reads: Once(&[Sysinfo, LimitV1, MemoryMax]),
         reference: "os_linux.cpp os::physical_memory(), cgroupSubsystem_linux.cpp",
         ..JVM_MEMORY

@@ -1,0 +1,165 @@
+//! A container's own proc and sysfs, mounted once more where nothing covers them.
+//!
+//! **Problem.** The kernel lets a user namespace mount proc or sysfs only while its mount namespace already shows one of that type
+//! whole: a mount of the file system's root on which nothing is mounted but at directories that are always empty
+//! (fs/namespace.c `mount_too_revealing`). A view over one file of `/proc` takes that away from what runs unprivileged
+//! inside: rootless BuildKit, bubblewrap, Buildah, systemd-nspawn, `unshare -Urpf --mount-proc`.
+//!
+//! **Approach.** Where the container's own proc was whole but for views, the same is mounted again on a directory of the view that
+//! no listing names; sysfs alike. An engine that masks paths has taken this away itself, and then nothing is mounted: it would
+//! show what was masked. The place is part of the view, so that the copies go when the view goes, whoever takes it away.
+
+use super::MountError;
+use super::attach::{copy_mount, move_mount, open_target};
+use super::mountinfo::{MountEntry, MountTable};
+use super::namespace::NamespaceRoot;
+use super::plan::is_view;
+use rustix::fd::AsFd;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags};
+use std::path::Path;
+
+/// What is mounted again, and where: `ViewNode::UncoveredProc` and `UncoveredSys`.
+const KEPT: [(&str, &str); 2] = [
+    ("proc", "/sys/devices/system/cpu/.elbowroom/proc"),
+    ("sysfs", "/sys/devices/system/cpu/.elbowroom/sys"),
+];
+
+/// Directories that are always empty, below where their file system is mounted: what is mounted on them hides nothing
+/// (`sysfs_create_mount_point`, `proc_create_mount_point`, `register_sysctl_mount_point`).
+const EMPTY_DIRECTORIES: [&str; 17] = [
+    "firmware/efi/efivars",
+    "fs/bpf",
+    "fs/cgroup",
+    "fs/fuse/connections",
+    "fs/nfsd",
+    "fs/pstore",
+    "fs/resctrl",
+    "fs/selinux",
+    "fs/smackfs",
+    "hypervisor/s390",
+    "kernel/config",
+    "kernel/debug",
+    "kernel/security",
+    "kernel/tracing",
+    "openprom",
+    "sys/fs/binfmt_misc",
+    "xen",
+];
+
+/// How much of a file system a mount shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Visibility {
+    /// All.
+    Whole,
+    /// All but what views cover.
+    BehindViews,
+    /// Less.
+    Partial,
+}
+
+/// Mounts proc and sysfs again where the container needs that; `before` is its mount table, with views or without. Safe to call again.
+pub(super) fn keep(place: &NamespaceRoot, before: &MountTable) -> Result<(), MountError> {
+    // Most containers have masked paths, and end here.
+    let is_candidate = |mount: &MountEntry| {
+        KEPT.iter().any(|(fstype, _)| mount.fstype == *fstype)
+            && visibility(before, mount) != Visibility::Partial
+    };
+    if !before.iter().any(is_candidate) {
+        return Ok(());
+    }
+    let table = place.table()?;
+    for (fstype, target) in KEPT {
+        let target = Path::new(target);
+        let Some(mount) = behind_views(&table, fstype) else { continue };
+        let Some(view) = table.visible(target).filter(|below| is_view(below)) else { continue };
+        place.enter(|unmounter| {
+            let error = |call| move |errno| MountError::of(call, target, errno);
+            let fd = open_target(place, &mount.mount_point, mount.id)?;
+            let copy = copy_mount(&fd, OpenTreeFlags::empty()).map_err(error("open_tree"))?;
+            let on = open_target(place, target, view.id)?;
+            move_mount(&copy, &on, MoveMountFlags::empty()).map_err(error("move_mount"))?;
+            unmounter.make_private(copy.as_fd()).map_err(error("mount"))
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether [`keep`] has mounted it.
+pub(super) fn is_kept(mount: &MountEntry) -> bool {
+    KEPT.iter().any(|(fstype, target)| mount.fstype == *fstype && mount.mount_point == Path::new(target))
+}
+
+/// A mount of this type that a walk reaches and that shows all but what views cover, where none shows all.
+fn behind_views<'a>(table: &'a MountTable, fstype: &str) -> Option<&'a MountEntry> {
+    let of_type = || table.iter().filter(|mount| mount.fstype == fstype);
+    let shows = |mount: &MountEntry, wanted| visibility(table, mount) == wanted;
+    if of_type().any(|mount| shows(mount, Visibility::Whole)) {
+        return None;
+    }
+    let is_reached =
+        |mount: &MountEntry| table.visible(&mount.mount_point).is_some_and(|top| top.id == mount.id);
+    of_type().find(|mount| shows(mount, Visibility::BehindViews) && is_reached(mount))
+}
+
+fn visibility(table: &MountTable, mount: &MountEntry) -> Visibility {
+    if mount.root != Path::new("/") {
+        return Visibility::Partial;
+    }
+    let hides = |child: &&MountEntry| {
+        let inside = child.mount_point.strip_prefix(&mount.mount_point);
+        !inside.is_ok_and(|inside| EMPTY_DIRECTORIES.iter().any(|empty| inside == Path::new(empty)))
+    };
+    let hiding: Vec<&MountEntry> = table.mounted_on(mount.id).filter(hides).collect();
+    match hiding.iter().all(|child| is_view(child)) {
+        _ if hiding.is_empty() => Visibility::Whole,
+        true => Visibility::BehindViews,
+        false => Visibility::Partial,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VIEWS: &str = "30 11 0:99 /id/proc/stat /proc/stat ro - fuse.elbowroom elbowroom ro\n\
+                         31 12 0:99 /id/sys/devices/system/cpu /sys/devices/system/cpu ro - fuse.elbowroom elbowroom ro\n";
+
+    /// Of proc and of sysfs: the mount that is to be kept, by its number.
+    fn kept(more: &str) -> [Option<u64>; 2] {
+        let text = format!(
+            "10 1 0:1 / / rw - ext4 root rw\n11 10 0:2 / /proc rw - proc proc rw\n12 10 0:3 / /sys rw - sysfs sysfs rw\n\
+             13 12 0:4 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n14 11 0:5 / /proc/sys/fs/binfmt_misc rw - autofs x rw\n{more}"
+        );
+        let table = MountTable::parse(text.as_bytes(), Path::new("mountinfo")).unwrap();
+        KEPT.map(|(fstype, _)| behind_views(&table, fstype).map(|mount| mount.id))
+    }
+
+    #[test]
+    fn what_only_views_cover_is_kept() {
+        assert_eq!(kept(VIEWS), [Some(11), Some(12)]);
+        assert_eq!(kept(""), [None, None], "without views");
+    }
+
+    #[test]
+    fn what_an_engine_has_masked_is_not_shown() {
+        let kcore = format!("{VIEWS}40 11 0:50 /null /proc/kcore rw - tmpfs tmpfs rw\n");
+        assert_eq!(kept(&kcore), [None, Some(12)]);
+        let firmware = format!("{VIEWS}40 12 0:50 / /sys/firmware ro - tmpfs tmpfs ro\n");
+        assert_eq!(kept(&firmware), [Some(11), None]);
+        let read_only = format!("{VIEWS}40 11 0:2 /sys /proc/sys ro - proc proc rw\n");
+        assert_eq!(kept(&read_only), [None, Some(12)]);
+    }
+
+    #[test]
+    fn what_is_whole_already_is_not_mounted_again() {
+        let copies = "50 31 0:2 / /sys/devices/system/cpu/.elbowroom/proc rw - proc proc rw\n\
+                      51 31 0:3 / /sys/devices/system/cpu/.elbowroom/sys rw - sysfs sysfs rw\n";
+        assert_eq!(kept(&format!("{VIEWS}{copies}")), [None, None]);
+    }
+
+    #[test]
+    fn a_proc_that_another_covers_is_not_the_one_to_copy() {
+        let over = format!("{VIEWS}40 11 0:60 / /proc rw - tmpfs x rw\n");
+        assert_eq!(kept(&over)[0], None);
+    }
+}
