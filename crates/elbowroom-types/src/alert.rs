@@ -20,8 +20,7 @@ pub struct Alert {
     pub disk: Option<DeviceNumber>,
     /// For which container; `None` where it concerns all that share the resource.
     pub group: Option<CgroupId>,
-    /// What exactly, where a kind has several: the doctor's check, `cpu` or `memory` of an overload, [`CLAIMS_TOPIC`] of more promised
-    /// than there is.
+    /// What exactly, where a kind has several: the doctor's check, `cpu` or `memory` of an overload, `claims` of an overcommitment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic: Option<String>,
     /// When it began, on the monotonic clock.

@@ -53,7 +53,10 @@ pub(crate) fn main(args: &AskArgs) -> Result<ExitCode> {
         };
     }
     let line = last_line_of(&mut client, program, ANSWER_TIMEOUT, &StopFlag::new()?)?.unwrap_or_default();
-    ensure!(!line.contains(|c: char| !matches!(c, '\t' | ' '..='~')), "{program}: the answer is no plain text");
+    ensure!(
+        !line.contains(|c: char| !matches!(c, '\t' | ' '..='~')),
+        "{program}: the answer is no plain text"
+    );
     println!("{line}");
     Ok(ExitCode::SUCCESS)
 }
