@@ -184,7 +184,7 @@ install-only:
 	$(PLACED) packaging/systemd/elbowroom-keeper.service.in > $D$(UNITDIR)/elbowroom-keeper.service
 	install -D -m 0644 packaging/systemd/elbowroom.sysusers $D$(PREFIX)/lib/sysusers.d/elbowroom.conf
 	test -e $D$(SYSCONFDIR)/elbowroom/elbowroom.toml || \
-	  install -D -m 0644 packaging/elbowroom.toml $D$(SYSCONFDIR)/elbowroom/elbowroom.toml
+	  install -D -m 0640 packaging/elbowroom.toml $D$(SYSCONFDIR)/elbowroom/elbowroom.toml
 	install -D -m 0644 -t $D$(DOCDIR) docs/guide/*.md LICENSE-APACHE LICENSE-MIT
 	install -D -m 0644 -t $D$(DOCDIR)/examples probes/requests.py probes/requests.sh
 	for name in $(notdir $(wildcard packaging/examples/*)); do $(PLACED) packaging/examples/$$name > $D$(DOCDIR)/examples/$${name%.in}; done

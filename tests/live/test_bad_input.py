@@ -48,7 +48,7 @@ def finished(words, run_dir):
             for pid in [process.pid, *descendants(process.pid)]:
                 os.kill(pid, signal.SIGKILL)
             out, err = process.communicate()
-            subprocess.run(["umount", "--lazy", Path(run_dir) / "views", Path(run_dir) / "pages"], capture_output=True)
+            subprocess.run(["umount", "--lazy", Path(run_dir) / "private/views", Path(run_dir) / "pages"], capture_output=True)
             pytest.fail(f"it went on instead of refusing: {err[-500:]}")
     return subprocess.CompletedProcess(words, process.returncode, out, err)
 
@@ -230,7 +230,7 @@ def without_cgroups():
 
 def test_an_agent_that_could_never_sense_does_not_start(command, tmp_path, without_cgroups):
     refused(command("agent", prefix=without_cgroups, at=tmp_path / "run"), "no cgroup hierarchy", "/sys/fs/cgroup")
-    assert not (tmp_path / "run/views").exists()
+    assert not (tmp_path / "run/private").exists()
 
 
 def test_check_says_which_controllers_are_missing(command, without_cgroups):
@@ -406,7 +406,7 @@ def test_a_refused_attach_leaves_no_mount(new_agent, hand_made):
             refused(agent.cli("attach", f"/{group.path}"), group.path)
             own = Path("/proc/self/mountinfo").read_text().splitlines()
             ours = [line.split()[4] for line in own if line.split()[2] == f"{os.major(agent.device)}:{os.minor(agent.device)}"]
-            assert ours == [f"{agent.run_dir}/views"]
+            assert ours == [f"{agent.run_dir}/private/views"]
         finally:
             process.kill()
 

@@ -51,7 +51,7 @@ def test_the_makers_own_settings_stay(agent, docker):
     assert seen["JAVA_TOOL_OPTIONS"] == f"-Xmx64m -javaagent:{JAR} -XX:ParallelGCThreads=2"
     assert (seen["GOMAXPROCS"], seen["OMP_NUM_THREADS"], seen["GOMP_SPINCOUNT"]) == ("7", "2", "40000")
     assert "PYTHON_CPU_COUNT" not in seen  # it follows the view
-    assert seen["MALLOC_CONF"] == "narenas:8" and seen["MEMORY_PRESSURE_WATCH"] == "/sys/devices/system/cpu/elbowroom-pressure"
+    assert seen["MALLOC_CONF"] == "narenas:8" and seen["MEMORY_PRESSURE_WATCH"] == "/dev/elbowroom-pressure"
     assert seen["NODE_OPTIONS"] == "--max-old-space-size=384"
 
 

@@ -18,7 +18,7 @@ CLAIMS = "".join(
     f'[[claims]]\ncontainer = "/{POOL}/{name}"\nmemory = {{ reserve = "{mib}MiB" }}\n' for name, mib in RESERVED.items()
 )
 CONTAINERS = f'cgroups = ["/{POOL}/*"]'
-PRESSURE = "/sys/devices/system/cpu/elbowroom-pressure"
+PRESSURE = "/dev/elbowroom-pressure"
 # The unified hierarchy of a hybrid host has the pressure of containers that are there, too.
 HIERARCHIES = cgroup.IO_HIERARCHIES
 SOFT = "memory.low" if cgroup.V2 else "memory.soft_limit_in_bytes"

@@ -50,14 +50,14 @@ def test_the_next_agent_adopts_the_views_and_no_read_fails(new_agent, manager, s
     manager.heard("READY")
     container = start("--memory", "256MiB")
     agent.attached(container)
-    connection = os.stat(agent.run_dir / "views").st_dev
+    connection = os.stat(agent.run_dir / "private/views").st_dev
     stop = container.reader()
     for _ in range(3):
         killed_whole(agent)
         agent = new_agent(prefix=manager.prefix()).start()
         manager.heard("READY")
         path = agent.attached(container)["path"]
-        assert os.stat(agent.run_dir / "views").st_dev == connection, agent.tail()
+        assert os.stat(agent.run_dir / "private/views").st_dev == connection, agent.tail()
     counted = stop()
     assert counted["failed"] == 0 and counted["reads"] > 100, counted
     cgroup.limit_memory(path, 300 << 20)
@@ -72,7 +72,7 @@ def test_the_watchdog_is_not_fed_while_a_part_is_stuck(new_agent, manager):
     stuck = Process(agent.status()["pids"]["view_server"])
     os.kill(stuck.pid, signal.SIGSTOP)
     # No answer to this comes from a cache: a server that has nothing to do is not stuck.
-    asks = subprocess.Popen(["stat", "--file-system", agent.run_dir / "views"], stdout=subprocess.DEVNULL)
+    asks = subprocess.Popen(["stat", "--file-system", agent.run_dir / "private/views"], stdout=subprocess.DEVNULL)
     try:
 
         def silent():

@@ -232,7 +232,11 @@ def test_without_being_asked_nothing_is_added(agent, binary, run_dir):
 # ---- memory pressure ----
 
 KIT = Path(__file__).with_name("kit")
-WATCH = {"MEMORY_PRESSURE_WATCH": f"{PAGE}-pressure", "MEMORY_PRESSURE_WRITE": "Cg=="}
+
+
+def watch(run_dir):
+    """What a program of `run` is told: it has the host's /dev."""
+    return {"MEMORY_PRESSURE_WATCH": f"{run_dir}/pressure/elbowroom-pressure", "MEMORY_PRESSURE_WRITE": "Cg=="}
 
 
 def watches(seen):
@@ -242,7 +246,7 @@ def watches(seen):
 @pytest.mark.native
 def test_a_program_with_a_view_is_told_what_to_watch_unless_its_user_has(agent, binary, run_dir):
     told = lambda *words, **users: watches(variables(run(binary, "--run-dir", run_dir, *words, "--", "env", **users)))
-    assert told() == WATCH
+    assert told() == watch(run_dir)
     for users in ({"MEMORY_PRESSURE_WATCH": "/dev/null"}, {"MEMORY_PRESSURE_WRITE": "eA=="}):
         assert told(**users) == users
     assert told("--no-views") == told("--env-only") == {}

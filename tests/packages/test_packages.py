@@ -270,6 +270,7 @@ def test_a_stop_takes_views_out_and_a_start_puts_them_in_again():
 def test_a_refused_configuration_is_in_the_journal_and_costs_no_read(readers):
     connection = device()
     config = Path("/etc/elbowroom/elbowroom.toml")
+    assert config.stat().st_mode & 0o777 == 0o640, "addresses of webhooks hold tokens"
     good = config.read_text()
     config.write_text(good.replace('#period = "24ms"', 'period = "24"'))
     try:

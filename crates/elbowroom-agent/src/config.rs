@@ -9,7 +9,6 @@ use elbowroom_client::api::{AgentMode, LaunchGrant, LaunchRequest};
 use elbowroom_govern::{GovernorMode, disk, memory};
 use elbowroom_linux::bounded;
 use elbowroom_linux::discover::ContainerSources;
-use elbowroom_linux::mount::can_attach_page;
 use elbowroom_types::claim::{Claim, WEIGHT_RANGE};
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::glob;
@@ -18,8 +17,10 @@ use elbowroom_types::launch::LaunchPlan;
 use elbowroom_types::sample::{CgroupProperties, HostEvent};
 use elbowroom_types::unit::Micros;
 use elbowroom_view::rules::ViewPolicy;
+use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Where the file is looked for when `--config` does not say.
@@ -258,18 +259,32 @@ impl ContainerSettings {
 }
 
 impl AgentConfig {
-    /// Reads `path`, or the default file where there is one, or gives the built-in values.
+    /// Reads `path`, or the default file where there is one that this user may read, or gives the built-in values.
     pub fn load(path: Option<&Path>) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
             None => match PathBuf::from(DEFAULT_PATH) {
-                path if path.exists() => path,
+                path if access(&path, Access::READ_OK).is_ok() => path,
                 _ => return Ok(Self::default()),
             },
         };
         let text = bounded::file_text(&path, bounded::SETTINGS_FILE)
             .with_context(|| format!("reading {}", path.display()))?;
         Self::parse(&text).with_context(|| path.display().to_string())
+    }
+
+    /// Why other users of the host learn secrets from `path`, or the default file: it has webhooks, whose addresses mostly hold a token, and
+    /// everybody can read it.
+    pub fn exposure(&self, path: Option<&Path>) -> Option<String> {
+        let path = path.unwrap_or(Path::new(DEFAULT_PATH));
+        let mode = std::fs::metadata(path).ok()?.mode() & 0o777;
+        let has_secrets = self.hooks.iter().any(|hook| hook.webhook.is_some());
+        (has_secrets && mode & 0o004 != 0).then(|| {
+            format!(
+                "{}: mode {mode:04o}: every user can read the addresses of webhooks, which may hold tokens: chmod 0640 it",
+                path.display()
+            )
+        })
     }
 
     /// Reads a configuration from text; errors say line, key and what would be right.
@@ -337,7 +352,7 @@ impl AgentConfig {
 
     /// Whether programs that watch for that are asked for memory ([`elbowroom_types::launch::PRESSURE_FILE`]).
     pub(crate) fn notifies_memory_pressure(&self) -> bool {
-        self.memory.mode != GovernorMode::Off && can_attach_page()
+        self.memory.mode != GovernorMode::Off
     }
 
     /// Refuses what is well spelled and cannot be meant.
@@ -486,6 +501,22 @@ mod tests {
         assert!(!refuses("", ContainerEngine::Docker, Some(true)));
         assert!(!refuses("[containers]\nhost_pid = true", ContainerEngine::Docker, None));
         assert!(!refuses("", ContainerEngine::Elbowroom, None) && !refuses("", ContainerEngine::Plain, None));
+    }
+
+    #[test]
+    fn a_file_with_webhooks_that_everybody_can_read_is_told_of() {
+        use std::os::unix::fs::PermissionsExt;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let exposure = |text: &str, mode| {
+            std::fs::write(file.path(), text).unwrap();
+            std::fs::set_permissions(file.path(), PermissionsExt::from_mode(mode)).unwrap();
+            AgentConfig::load(Some(file.path())).unwrap().exposure(Some(file.path()))
+        };
+        let webhook = "[[hooks]]\nwebhook = \"https://a/token\"";
+        let told = exposure(webhook, 0o644).unwrap();
+        assert!(told.contains("mode 0644") && told.contains(file.path().to_str().unwrap()), "{told}");
+        assert_eq!(exposure(webhook, 0o640), None);
+        assert_eq!(exposure("[[hooks]]\nexec = [\"/a\"]", 0o644), None);
     }
 
     #[test]

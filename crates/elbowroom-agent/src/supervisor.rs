@@ -11,7 +11,7 @@ use crate::view_server::policy_silence::PolicySilence;
 use crate::view_server::roles::{AgentOptions, AgentRole, Backoff, Handover, RoleLock, wait_readable};
 use crate::view_server::service_manager::{AgentProgress, ServiceManager, StoredFds};
 use crate::view_server::slots::{DEFAULT_CAPACITY, ShutdownMode, Slots};
-use crate::view_server::{FuseError, pages, session, stop_signals};
+use crate::view_server::{FuseError, pages, run_dir, session, stop_signals};
 use anyhow::Context;
 use elbowroom_linux::bounded;
 use elbowroom_linux::lease::{HEARTBEAT_INTERVAL, LeaseGuard};
@@ -77,11 +77,12 @@ pub fn main(args: SupervisorArgs, check: impl FnOnce() -> anyhow::Result<()>) ->
     let signals = stop_signals()?;
     std::fs::create_dir_all(&args.run_dir).map_err(FuseError::io("making", &args.run_dir))?;
     keep_private().context("setting umask and RLIMIT_CORE")?;
-    let run_dir = args.run_dir.canonicalize().map_err(FuseError::io("resolving", &args.run_dir))?;
+    let run_path = args.run_dir.canonicalize().map_err(FuseError::io("resolving", &args.run_dir))?;
     let program = rustix::fs::open(&args.exe, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| FuseError::io("opening", &args.exe)(e.into()))?;
-    let start = AgentOptions::new(run_dir, &args.policy_args, args.api, args.stop_deadline);
+    let start = AgentOptions::new(run_path, &args.policy_args, args.api, args.stop_deadline);
     let roles = acquire_supervisor_role(&start, kept.is_some())?;
+    run_dir::close_to_others(&start)?;
     stop_stale_api_server(&start);
     // An agent that was killed whole may have left limits: they go before anything here can fail.
     let mut guard = LeaseGuard::new(start.leases());
@@ -234,10 +235,9 @@ fn connect(
 ) -> anyhow::Result<Handover> {
     let views = start.views();
     session::remove_stale(&views)?;
-    make_dir(&views)?;
     let memory = Slots::create(capacity, possible_cpus()?)?;
-    make_dir(&start.pages())?;
     pages::remove(&start.pages())?;
+    run_dir::make(&start)?;
     pages::mount(&start.pages(), capacity)?;
     let connected = match session::mount(&views) {
         Ok(connected) => connected,
@@ -255,13 +255,6 @@ fn connect(
     }
     let slots = memory.memory().try_clone_to_owned().map_err(FuseError::io("duplicating", "slots"))?;
     Ok(Handover { options: start, fuse: connected.fuse, slots, role_lock: roles, program })
-}
-
-fn make_dir(path: &Path) -> Result<(), FuseError> {
-    match std::fs::create_dir(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        made => made.map_err(FuseError::io("making", path)),
-    }
 }
 
 /// Highest possible CPU number and one.
@@ -340,8 +333,7 @@ fn run(
     guard.restore_and_remove();
     let start = &handover.options;
     if ending != ShutdownMode::KeepViews {
-        let _ = std::fs::remove_dir(start.views());
-        let _ = std::fs::remove_dir(start.pages());
+        run_dir::remove(start);
         service.remove_fds();
     }
     // The API server may not do that itself, and a policy process that was down could not.

@@ -284,7 +284,7 @@ fn when_all_die_at_once_the_next_agent_starts_afresh() {
     let path = agent.view(0).join("proc/meminfo");
     wait_until(|| std::fs::read(&path).is_ok());
     assert!(check_meminfo(&std::fs::read(&path).unwrap(), 0).is_ok());
-    let mounts = session::mounts_on(&agent.dir.path().join("views")).unwrap();
+    let mounts = session::mounts_on(&agent.dir.path().join("private/views")).unwrap();
     assert_eq!(mounts.iter().filter(|line| line.is_ours()).count(), 1);
     let pages = session::mounts_on(&agent.dir.path().join("pages")).unwrap();
     assert_eq!(
@@ -306,7 +306,7 @@ fn sigterm_leaves_nothing_behind() {
     let left: Vec<_> =
         std::fs::read_dir(agent.dir.path()).unwrap().flatten().map(|e| e.file_name()).collect();
     assert_eq!(left, [rig::policy::SOCKET], "only what the toy policy process left");
-    for name in ["views", "pages"] {
+    for name in ["private/views", "pages"] {
         assert!(session::mounts_on(&agent.dir.path().join(name)).unwrap().is_empty());
     }
 }
@@ -320,12 +320,12 @@ fn an_aborted_connection_is_made_anew() {
     let path = agent.view(0).join("proc/meminfo");
     wait_until(|| std::fs::read(&path).is_ok());
     assert!(check_meminfo(&std::fs::read(&path).unwrap(), 0).is_ok());
-    assert_eq!(session::mounts_on(&agent.dir.path().join("views")).unwrap().len(), 1);
+    assert_eq!(session::mounts_on(&agent.dir.path().join("private/views")).unwrap().len(), 1);
 }
 
 #[test]
 fn what_somebody_unmounted_is_made_anew() {
-    for name in ["views", "pages"] {
+    for name in ["private/views", "pages"] {
         let (agent, _watchdog) = agent!(1, 0);
         let policy = agent.pid(AgentRole::Policy);
         // A view in a container keeps the connection just so: no process of the agent ends of itself.
@@ -335,7 +335,7 @@ fn what_somebody_unmounted_is_made_anew() {
         agent.wait_for(AgentRole::Policy, policy);
         wait_until(|| std::fs::read(&path).is_ok());
         assert!(check_meminfo(&std::fs::read(&path).unwrap(), 0).is_ok());
-        for name in ["views", "pages"] {
+        for name in ["private/views", "pages"] {
             assert_eq!(session::mounts_on(&agent.dir.path().join(name)).unwrap().len(), 1, "{name}");
         }
     }
@@ -348,8 +348,8 @@ fn what_others_mounted_is_left_alone() {
         return;
     }
     let dir = tempfile::Builder::new().prefix("elbowroom-test-fuse-").tempdir().unwrap();
-    let views = dir.path().join("views");
-    std::fs::create_dir(&views).unwrap();
+    let views = dir.path().join("private/views");
+    std::fs::create_dir_all(&views).unwrap();
     rustix::mount::mount("theirs", &views, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
     let said = Agent::command(dir.path(), 1, 0).output().unwrap();
     let mounts = session::mounts_on(&views).unwrap();
@@ -394,7 +394,7 @@ fn a_container_that_went_leaves_no_name_and_no_numbers() {
     // The directory of that name is the new container's, after a moment.
     wait_until(|| std::fs::read(&path).is_ok_and(|text| check_meminfo(&text, 0) == Ok(1)));
     let names = || {
-        let views = agent.dir.path().join("views");
+        let views = agent.dir.path().join("private/views");
         let mut names: Vec<_> = std::fs::read_dir(views).unwrap().flatten().map(|e| e.file_name()).collect();
         names.sort();
         names

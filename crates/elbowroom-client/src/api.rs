@@ -167,7 +167,7 @@ pub struct LaunchGrant {
     /// What of that which it asks for.
     #[serde(flatten)]
     pub surfaces: RuntimeInjection,
-    /// Whether the agent asks its programs for memory ([`elbowroom_types::launch::PRESSURE_FILE`]).
+    /// Whether the agent asks its programs for memory, where it has a place for the file ([`elbowroom_types::launch::PRESSURE_FILE`]).
     #[serde(default)]
     pub asks: bool,
 }
@@ -455,6 +455,9 @@ pub struct PreparedView {
     /// The view page, for programs that map it; mounted after the rest.
     #[serde(default)]
     pub page: Option<PathBuf>,
+    /// Where the agent asks programs for memory: its directory for containers that have the host's `/dev`.
+    #[serde(default)]
+    pub pressure_dir: Option<PathBuf>,
 }
 
 /// How much of what it can do an agent does.

@@ -180,7 +180,7 @@ impl Product {
 /// Verbs of the agent's long-running processes.
 const VERBS: [&str; 4] = ["agent", "view-server", "policy", "api-server"];
 /// Where the agent mounts something, below its run directory.
-const MOUNTS: [&str; 2] = ["views", "pages"];
+const MOUNTS: [&str; 2] = ["private/views", "pages"];
 
 impl Drop for Product {
     fn drop(&mut self) {

@@ -23,7 +23,6 @@ pub mod mount;
 pub mod new_file;
 pub mod numa;
 pub mod parse;
-pub mod pressure;
 pub mod privilege;
 pub mod probe;
 pub mod proc;

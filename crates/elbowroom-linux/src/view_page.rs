@@ -5,10 +5,12 @@
 //! never be stopped by a page of its memory that nobody can fill.
 //!
 //! # Approach
-//! A file of a tmpfs of ours, so that a page that is mapped needs no process to be there: no fault on it asks anybody, and
-//! nobody can shorten it. The one writer maps it too and publishes with a few stores: two copies of the view, and a
-//! generation that says which is current, as in the memory that the agent's processes share. A writer that dies half way
-//! leaves a whole view current. A change of what the container may use also counts up a futex and wakes who waits on it; a writer
+//! A file of a tmpfs of ours, so that a page that is mapped needs no process to be there: no fault on it asks anybody. The one writer
+//! publishes with a few pwrite(2): two copies of the view, and a
+//! generation that says which is current, as in the memory that the agent's processes share. Each write takes and gives back the lock of the
+//! page in the cache, so readers see them in their order. A writer that dies half way
+//! leaves a whole view current. It stores nothing through a mapping: a container whose root may mount on its own page what it likes can
+//! make it writable and shorten it, which costs the writer no signal then, and that container its page. A change of what the container may use also counts up a futex and wakes who waits on it; a writer
 //! that takes over does so with its first view, for the one before may have died in between.
 //!
 //! # Properties (`tests/view_page.rs`, and below)
@@ -19,13 +21,14 @@
 
 use crate::timer;
 use elbowroom_view::pages::mapped::{MAGIC, MappedView, VERSION, VIEW_WORDS, is_view_change};
+use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::AtomicU32;
 
 /// The size of the file.
 pub const PAGE_SIZE: usize = 4096;
@@ -44,10 +47,14 @@ pub mod offset {
     pub const VIEWS: usize = 64;
 }
 
-/// A page, mapped by its writer.
+/// A page, open for its writer.
 #[derive(Debug)]
 pub struct ViewPage {
+    file: OwnedFd,
+    /// Mapped to be read, and never read: who waits is known to the kernel by the address.
     at: NonNull<u8>,
+    generation: u32,
+    changes: u32,
     last: [u64; VIEW_WORDS],
     /// Another writer's: whether `last` was counted, and whether who waits was woken, is not known.
     taken_over: bool,
@@ -66,7 +73,7 @@ impl ViewPage {
         let path = dir.join(name);
         match Self::take_over(&path) {
             Ok(page) => return Ok(page),
-            // A writer that died while it made the page; nobody was given it yet.
+            // A writer that died while it made the page, which nobody was given yet; or who has it broke it.
             Err(Errno::INVAL) => rustix::fs::unlink(&path)?,
             Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),
@@ -77,35 +84,38 @@ impl ViewPage {
         rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
         // Not sparse: a page that is first filled later would be a fault that can fail for want of memory.
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, PAGE_SIZE as u64)?;
-        let page = Self { at: map(&file)?, last: [0; VIEW_WORDS], taken_over: false };
-        page.word32(offset::VERSION).store(VERSION, Ordering::Relaxed);
-        page.word32(offset::VIEW_SIZE).store(VIEW_WORDS as u32 * 8, Ordering::Relaxed);
         // Two pages count from different numbers, so that who waited on one notices that it looks at another.
-        page.word32(offset::CHANGES).store(timer::now_boot().get() as u32 | 1, Ordering::Relaxed);
+        let changes = timer::now_boot().get() as u32 | 1;
+        let page =
+            Self { at: map(&file)?, file, generation: 0, changes, last: [0; VIEW_WORDS], taken_over: false };
+        page.write(offset::VERSION, &VERSION.to_ne_bytes());
+        page.write(offset::VIEW_SIZE, &(VIEW_WORDS as u32 * 8).to_ne_bytes());
+        page.write(offset::CHANGES, &changes.to_ne_bytes());
         // Last: what has it is whole.
-        page.word64(0).store(u64::from_ne_bytes(MAGIC), Ordering::Release);
+        page.write(0, &MAGIC);
         Ok(page)
     }
 
-    /// Maps a page that is there. [`Errno::INVAL`]: it is not whole, or another version's.
+    /// Takes a page that is there. [`Errno::INVAL`]: it is not whole, or another version's.
     fn take_over(path: &Path) -> Result<Self, Errno> {
         let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
-        let stat = rustix::fs::fstat(&file)?;
-        if stat.st_size != PAGE_SIZE as i64 {
+        let mut bytes = [0; PAGE_SIZE];
+        if rustix::io::pread(&file, &mut bytes, 0)? != PAGE_SIZE {
             return Err(Errno::INVAL);
         }
-        let mut page = Self { at: map(&file)?, last: [0; VIEW_WORDS], taken_over: true };
-        let head =
-            (page.word64(0).load(Ordering::Acquire), page.word32(offset::VERSION).load(Ordering::Relaxed));
-        if head != (u64::from_ne_bytes(MAGIC), VERSION) {
+        let word32 = |at: usize| u32::from_ne_bytes(*bytes[at..].first_chunk().expect("it is in the page"));
+        if bytes[..MAGIC.len()] != MAGIC || word32(offset::VERSION) != VERSION {
             return Err(Errno::INVAL);
         }
-        let now = page.word32(offset::GENERATION).load(Ordering::Relaxed);
-        page.last = std::array::from_fn(|i| page.view_word(now, i).load(Ordering::Relaxed));
-        Ok(page)
+        let (generation, changes) = (word32(offset::GENERATION), word32(offset::CHANGES));
+        let view = &bytes[view_offset(generation)..];
+        let last = std::array::from_fn(|i| {
+            u64::from_ne_bytes(*view[8 * i..].first_chunk().expect("it is in the page"))
+        });
+        Ok(Self { at: map(&file)?, file, generation, changes, last, taken_over: true })
     }
 
-    /// Replaces the view. Costs some tens of nanoseconds, and a system call where somebody may be waiting for it.
+    /// Replaces the view. Costs a microsecond, and two more system calls where somebody may be waiting for it.
     pub fn publish(&mut self, view: &MappedView) {
         let words = view.to_words();
         let counts = std::mem::take(&mut self.taken_over) || is_view_change(&self.last, &words);
@@ -113,44 +123,41 @@ impl ViewPage {
             self.replace(words);
         }
         if counts {
-            let changes = self.word32(offset::CHANGES);
-            changes.fetch_add(1, Ordering::SeqCst);
-            // Nobody waiting is no error, and nothing else can go wrong with a word that is mapped.
-            let _ = futex::wake(changes, futex::Flags::empty(), i32::MAX as u32);
+            self.changes = self.changes.wrapping_add(1);
+            self.write(offset::CHANGES, &self.changes.to_ne_bytes());
+            // Nobody waiting is no error; nor is a page that was shortened.
+            let _ = futex::wake(self.changes_word(), futex::Flags::empty(), i32::MAX as u32);
         }
     }
 
     /// The words and nothing else: where a writer may die before it counts them.
     fn replace(&mut self, words: [u64; VIEW_WORDS]) {
-        let generation = self.word32(offset::GENERATION);
-        let now = generation.load(Ordering::Relaxed);
-        // A reader that still copies the buffer before the current one must see the generation that made it old: the
-        // stores below may not rise above the store that wrote `now`.
-        fence(Ordering::SeqCst);
-        for (i, word) in words.iter().enumerate() {
-            self.view_word(now.wrapping_add(1), i).store(*word, Ordering::Relaxed);
+        let next = self.generation.wrapping_add(1);
+        let mut bytes = [0; VIEW_WORDS * 8];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
         }
-        generation.store(now.wrapping_add(1), Ordering::SeqCst);
-        self.last = words;
+        self.write(view_offset(next), &bytes);
+        self.write(offset::GENERATION, &next.to_ne_bytes());
+        (self.generation, self.last) = (next, words);
     }
 
-    fn view_word(&self, generation: u32, i: usize) -> &AtomicU64 {
-        self.word64(offset::VIEWS + ((generation & 1) as usize * VIEW_WORDS + i) * 8)
+    fn write(&self, at: usize, bytes: &[u8]) {
+        // It fails where who has the page made it another file's size and no memory is left: nobody else reads it.
+        let _ = rustix::io::pwrite(&self.file, bytes, at as u64);
     }
 
-    fn word32(&self, at: usize) -> &AtomicU32 {
-        assert!(at.is_multiple_of(4) && at < PAGE_SIZE);
-        // SAFETY: the mapping is page aligned, PAGE_SIZE long and lives as long as `self`; the assertion keeps the word
-        // inside. The file is as long: readers have a read-only mount, so beside this process only who may mount on this host could
-        // shorten it, and a store is a signal then that ends the process, not an access to something else. Every bit pattern is a u32.
-        unsafe { &*self.at.as_ptr().add(at).cast::<AtomicU32>() }
+    /// What programs wait on.
+    fn changes_word(&self) -> &AtomicU32 {
+        // SAFETY: the mapping is page aligned, PAGE_SIZE long and lives as long as `self`. The kernel takes the address; what is there
+        // is not touched, but by tests, in whose files nobody shortens anything.
+        unsafe { &*self.at.as_ptr().add(offset::CHANGES).cast::<AtomicU32>() }
     }
+}
 
-    fn word64(&self, at: usize) -> &AtomicU64 {
-        assert!(at.is_multiple_of(8) && at < PAGE_SIZE);
-        // SAFETY: as in `word32`.
-        unsafe { &*self.at.as_ptr().add(at).cast::<AtomicU64>() }
-    }
+/// Where the view of a generation is.
+fn view_offset(generation: u32) -> usize {
+    offset::VIEWS + (generation & 1) as usize * VIEW_WORDS * 8
 }
 
 impl Drop for ViewPage {
@@ -164,15 +171,13 @@ impl Drop for ViewPage {
 /// Tells the readers of every page in `dir` that nobody keeps it any more. Pages that cannot be opened are left as they are.
 pub fn retire_all(dir: &Path) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    // What is no page is not opened: who opens a FIFO may have to wait for its reader.
-    let pages = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
-    for mut page in pages.filter_map(|entry| ViewPage::take_over(&entry.path()).ok()) {
+    for mut page in entries.filter_map(|entry| ViewPage::take_over(&entry.path()).ok()) {
         page.publish(&MappedView::DETACHED);
     }
 }
 
-fn map(file: &rustix::fd::OwnedFd) -> Result<NonNull<u8>, Errno> {
-    let access = ProtFlags::READ | ProtFlags::WRITE;
+fn map(file: &OwnedFd) -> Result<NonNull<u8>, Errno> {
+    let access = ProtFlags::READ;
     // SAFETY: a new mapping at an address of the kernel's choosing disturbs nothing of this process.
     let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), PAGE_SIZE, access, MapFlags::SHARED, file, 0) }?;
     Ok(NonNull::new(at.cast()).expect("the kernel maps nothing at address zero unasked"))
@@ -181,13 +186,29 @@ fn map(file: &rustix::fd::OwnedFd) -> Result<NonNull<u8>, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
     use std::time::Duration;
+
+    #[test]
+    fn who_shortens_its_page_breaks_nothing_else_and_the_next_writer_makes_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || ViewPage::open(dir.path(), "page").unwrap();
+        let view = |cpus| MappedView { cpus, ..MappedView::DETACHED };
+        let mut writer = open();
+        writer.publish(&view(3));
+        rustix::fs::ftruncate(&writer.file, 0).unwrap();
+        writer.publish(&view(4));
+        let mut next = open();
+        next.publish(&view(5));
+        assert_eq!(std::fs::read(dir.path().join("page")).unwrap().len(), PAGE_SIZE);
+        assert_eq!(open().last, view(5).to_words());
+    }
 
     #[test]
     fn who_waits_is_woken_though_the_writer_died_before_it_could() {
         let dir = tempfile::tempdir().unwrap();
         let open = || ViewPage::open(dir.path(), "page").unwrap();
-        let changes = |page: &ViewPage| page.word32(offset::CHANGES).load(Ordering::SeqCst);
+        let changes = |page: &ViewPage| page.changes_word().load(Ordering::SeqCst);
         let view = |cpus| MappedView { cpus, ..MappedView::DETACHED };
         let mut first = open();
         first.publish(&view(3));
@@ -195,7 +216,7 @@ mod tests {
         let reader = open();
         let waiting = std::thread::spawn(move || {
             let limit = rustix::thread::Timespec { tv_sec: 20, tv_nsec: 0 };
-            futex::wait(reader.word32(offset::CHANGES), futex::Flags::empty(), seen, Some(&limit))
+            futex::wait(reader.changes_word(), futex::Flags::empty(), seen, Some(&limit))
         });
         // It dies between the words and their count.
         first.replace(view(2).to_words());

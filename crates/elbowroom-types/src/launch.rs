@@ -21,8 +21,12 @@ pub const JAVA_AGENT: &str = "elbowroom-agent.jar";
 /// Its native half in [`INJECTION_DIR`]: where nothing may be written, or run from where something may, the jar cannot unpack it.
 pub const JAVA_NATIVE_LIBRARY: &str = "libelbowroom-java.so";
 
-/// Where a container's programs find the file that they watch to be asked for memory, beside the view page.
-pub const PRESSURE_FILE: &str = "/sys/devices/system/cpu/elbowroom-pressure";
+/// Where engines mount a tmpfs of a container's own, with its devices.
+pub const DEV: &str = "/dev";
+/// The name of the file that a container's programs watch to be asked for memory.
+pub const PRESSURE_FILE_NAME: &str = "elbowroom-pressure";
+/// Where programs of a container with a [`DEV`] of its own find it.
+pub const PRESSURE_FILE: &str = "/dev/elbowroom-pressure";
 
 /// The room of a program, as far as it is less than the machine: what is `None` is the machine's, and needs no words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,7 +67,7 @@ pub struct LaunchPlan {
     pub surfaces: RuntimeInjection,
     /// Whether its system calls are answered too (`elbowroom keeper`); by the runtime wrapper alone.
     pub seccomp: bool,
-    /// Whether [`PRESSURE_FILE`] is beside its view: programs that are told to watch what is not there fail, or watch nothing.
+    /// Whether it has [`PRESSURE_FILE`]: programs that are told to watch what is not there fail, or watch nothing.
     pub pressure_file: bool,
 }
 
@@ -147,20 +151,7 @@ const STARTUP_VARIABLES: &[EnvRule] = &[
 /// word too: no. The newline that it is to write first makes it open the file for writing too (sd-event.c,
 /// `sd_event_add_memory_pressure`): it never sees the end of a FIFO that it could write to itself, at which sd-event would let go of it,
 /// and so it goes on after a restart of the agent. It costs one request that nobody made, at the program's start.
-const PRESSURE_VARIABLES: &[EnvRule] = &[
-    EnvRule {
-        name: "MEMORY_PRESSURE_WATCH",
-        overridden_by: &["MEMORY_PRESSURE_WRITE"],
-        value: |_| Some(PRESSURE_FILE.into()),
-        pins_value: false,
-    },
-    EnvRule {
-        name: "MEMORY_PRESSURE_WRITE",
-        overridden_by: &["MEMORY_PRESSURE_WATCH"],
-        value: |_| Some("Cg==".into()),
-        pins_value: false,
-    },
-];
+const PRESSURE_VARIABLES: [&str; 2] = ["MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"];
 
 /// `--openmp`: threads that wait for the next region give their CPU to others after a millisecond or two. By default libgomp spins
 /// 300,000 times and libomp for 200 ms, and does so longest where views matter most: where the CPUs are shared. Teams fit into
@@ -194,9 +185,12 @@ pub(crate) fn env_with_view(
     unset_variables(STARTUP_VARIABLES.iter().filter(|row| !row.pins_value), room, is_set)
 }
 
-/// What a program is told where [`PRESSURE_FILE`] is.
-pub fn pressure_env(is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
-    unset_variables(PRESSURE_VARIABLES, LaunchLimits::default(), is_set)
+/// What a program is told that is to watch `file`; nothing where its user has set either variable.
+pub fn pressure_env(file: &str, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+    match PRESSURE_VARIABLES.iter().any(|name| is_set(name)) {
+        true => Vec::new(),
+        false => PRESSURE_VARIABLES.into_iter().zip([file.to_owned(), "Cg==".to_owned()]).collect(),
+    }
 }
 
 /// What to add for a program whose OpenMP runtime follows the view. `most` is the most that the view may become: teams grow no
@@ -233,7 +227,11 @@ pub fn apply_container_env(plan: LaunchPlan, room: LaunchLimits, machine: u32, e
     let mut vars = Vec::new();
     if wanted.env {
         vars.extend(if plan.hook { env_with_view(room, is_set) } else { env_without_view(room, is_set) });
-        vars.extend(if plan.hook && plan.pressure_file { pressure_env(is_set) } else { Vec::new() });
+        vars.extend(if plan.hook && plan.pressure_file {
+            pressure_env(PRESSURE_FILE, is_set)
+        } else {
+            Vec::new()
+        });
     }
     if wanted.openmp {
         for (name, value) in openmp_env(most, is_set) {
@@ -258,12 +256,13 @@ pub const JAVA_OPTIONS_VARIABLE: &str = "JAVA_TOOL_OPTIONS";
 
 /// Which of the variables that are only ever read at a program's start, and that this module knows to set, `env` has.
 pub fn sizing_variables<'a>(env: impl IntoIterator<Item = &'a str>) -> Vec<&'static str> {
-    let rows = || STARTUP_VARIABLES.iter().chain(SPIN_VARIABLES).chain(PRESSURE_VARIABLES);
+    let names = || {
+        let rows = STARTUP_VARIABLES.iter().chain(SPIN_VARIABLES).map(|row| row.name);
+        rows.chain(PRESSURE_VARIABLES)
+    };
     let mut told: Vec<&'static str> = env
         .into_iter()
-        .filter_map(|word| {
-            rows().map(|row| row.name).find(|name| word.split_once('=').is_some_and(|(n, _)| n == *name))
-        })
+        .filter_map(|word| names().find(|name| word.split_once('=').is_some_and(|(n, _)| n == *name)))
         .collect();
     told.sort_unstable();
     told.dedup();
@@ -521,10 +520,7 @@ mod tests {
             env
         };
         assert_eq!(words(true, false), beside);
-        let watched = [
-            "MEMORY_PRESSURE_WATCH=/sys/devices/system/cpu/elbowroom-pressure",
-            "MEMORY_PRESSURE_WRITE=Cg==",
-        ];
+        let watched = ["MEMORY_PRESSURE_WATCH=/dev/elbowroom-pressure", "MEMORY_PRESSURE_WRITE=Cg=="];
         assert_eq!(words(true, true), [&beside[..], &watched].concat());
         for asks in [false, true] {
             assert_eq!(words(false, asks), text(&env_without_view(room, |_| false)), "without a view");
@@ -537,10 +533,8 @@ mod tests {
 
     #[test]
     fn who_watches_something_else_is_left_to_it() {
-        let told = |users: &str| text(&pressure_env(|name| name == users));
-        let both =
-            [format!("MEMORY_PRESSURE_WATCH={PRESSURE_FILE}"), "MEMORY_PRESSURE_WRITE=Cg==".to_owned()];
-        assert_eq!(told(""), both);
+        let told = |users: &str| text(&pressure_env("/x", |name| name == users));
+        assert_eq!(told(""), ["MEMORY_PRESSURE_WATCH=/x", "MEMORY_PRESSURE_WRITE=Cg=="]);
         for users in ["MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"] {
             assert!(told(users).is_empty(), "{users}");
         }

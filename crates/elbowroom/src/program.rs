@@ -161,6 +161,9 @@ fn run_policy(run_dir: &Path, child: &cli::AgentChildArgs) -> Result<()> {
     let config = config::AgentConfig::load(child.config.as_deref())?
         .with_enforcement(child.govern.enforce)
         .with_only(child.govern.only.as_deref());
+    if let Some(because) = config.exposure(child.config.as_deref()) {
+        tracing::warn!(because, "secrets of the configuration are open to other users");
+    }
     policy::main(run_dir, &child.govern.state_dir, child.config.as_deref(), config)
 }
 

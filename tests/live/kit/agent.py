@@ -49,7 +49,7 @@ class Agent:
             raise AssertionError(f"{error}\n{self.tail()}") from None
         # By way of the agent, which a prefix may have put into another mount namespace.
         root = f"/proc/{self.supervisor.pid}/root{self.run_dir}"
-        self.device, self.pages = os.stat(f"{root}/views").st_dev, os.stat(f"{root}/pages").st_dev
+        self.device, self.pages = os.stat(f"{root}/private/views").st_dev, os.stat(f"{root}/pages").st_dev
         return self
 
     def stop(self):

@@ -83,6 +83,7 @@ impl PolicyLoop {
             pid,
             view_dir: self.view_dir(id),
             page: self.page_path(id),
+            pressure_dir: self.pressure_dir(),
             surfaces: self.surfaces(),
             on_host_root,
         };

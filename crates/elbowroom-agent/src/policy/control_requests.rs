@@ -122,6 +122,7 @@ impl PolicyLoop {
                         view_dir: self.view_dir(id),
                         surfaces: self.surfaces(),
                         page: Some(self.page_path(id)),
+                        pressure_dir: self.pressure_dir(),
                     };
                     if let Some(resident) = self.containers.get_mut(&id) {
                         resident.attach =

@@ -43,6 +43,8 @@ pub(super) enum MountTask {
         pid: u32,
         view_dir: PathBuf,
         page: PathBuf,
+        /// Where the container's programs are asked for memory: see [`NamespaceRoot::offer_pressure_file`].
+        pressure_dir: Option<PathBuf>,
         surfaces: Vec<MountSurface>,
         /// Whether the container is known to live on the host's own root file system.
         on_host_root: bool,
@@ -200,8 +202,9 @@ impl MountTask {
     /// Does it in the container whose cgroup is `path`.
     fn run(self, path: &str) -> MountOutcome {
         match self {
-            Self::Attach { pid, view_dir, page, surfaces, on_host_root } => {
-                attach(path, pid, &view_dir, &page, &surfaces, on_host_root)
+            Self::Attach { pid, view_dir, page, pressure_dir, surfaces, on_host_root } => {
+                let files = (view_dir.as_path(), page.as_path(), pressure_dir.as_deref());
+                attach(path, pid, files, &surfaces, on_host_root)
             }
             Self::Detach { pids, view } => detach(path, &pids, view.as_deref()),
         }
@@ -228,8 +231,7 @@ impl MountTask {
 fn attach(
     path: &str,
     pid: u32,
-    view_dir: &Path,
-    page: &Path,
+    (view_dir, page, pressure_dir): (&Path, &Path, Option<&Path>),
     surfaces: &[MountSurface],
     on_host_root: bool,
 ) -> MountOutcome {
@@ -255,13 +257,21 @@ fn attach(
             let mut missing: Vec<String> = attached.skipped.iter().map(ToString::to_string).collect();
             // The files are the view; a kernel that cannot mount the page (before Linux 5.12) still shows those.
             match place.attach_page(page) {
-                Ok(true) => {}
+                Ok(true) => offer_pressure_file(&place, path, pressure_dir),
                 Ok(false) => missing.push(format!("{}: there is no place for it", mount::PAGE_TARGET)),
                 Err(error) => missing.push(error.to_string()),
             }
             MountOutcome::Attached { missing, anew: attached.mounted > 0 }
         }
         Err(e) => mount_failed(e),
+    }
+}
+
+/// A view is whole without it.
+fn offer_pressure_file(place: &NamespaceRoot, path: &str, host_dir: Option<&Path>) {
+    let Some(host_dir) = host_dir else { return };
+    if let Err(error) = place.offer_pressure_file(host_dir) {
+        tracing::warn!(container = path, because = %error, "its programs cannot be asked for memory");
     }
 }
 
@@ -335,6 +345,7 @@ mod tests {
             pid: 0,
             view_dir: none(),
             page: none(),
+            pressure_dir: None,
             surfaces: Vec::new(),
             on_host_root: false,
         }
@@ -418,7 +429,7 @@ mod tests {
     #[test]
     fn nothing_is_mounted_for_a_process_of_another_group() {
         let none = Path::new("/nowhere");
-        let outcome = attach("/docker/4f5e", std::process::id(), none, none, &[], true);
+        let outcome = attach("/docker/4f5e", std::process::id(), (none, none, None), &[], true);
         assert_eq!(outcome, MountOutcome::NotReady("its process is gone"));
     }
 }

@@ -8,7 +8,7 @@ use super::managed_container::ManagedContainer;
 use super::memory::{MemoryEffect, MemoryEnforcer};
 use super::mounter::MountJob;
 use super::node_meter::NodeMeter;
-use super::pressure_notifier::PressureNotifier;
+use super::pressure_notifier::{PressureNotifier, PressureTarget};
 use super::recent_changes::RecentChanges;
 use crate::config::AgentConfig;
 use crate::probes::{ProbeEvent, ProbeRegistry};
@@ -104,7 +104,7 @@ impl PolicyLoop {
             config,
             run_dir,
             sensor,
-            pressure_notifier: PressureNotifier::new(publisher.pages()),
+            pressure_notifier: PressureNotifier::new(),
             publisher,
             containers: BTreeMap::new(),
             orphans: BTreeMap::new(),
@@ -156,7 +156,6 @@ impl PolicyLoop {
         let view = self.publisher.name(slot).unwrap_or_default();
         tracing::info!(view, "container gone while no policy process ran");
         let _ = std::fs::remove_file(self.publisher.pages().join(&view));
-        self.pressure_notifier.remove_view(&view);
         self.publisher.remove(slot);
     }
 
@@ -289,9 +288,16 @@ impl PolicyLoop {
                 MemoryEffect::ViewCeiling(view_ceiling) => {
                     self.apply(&[HostEvent::ViewCeiling(view_ceiling)])
                 }
-                MemoryEffect::NotifyPressure(group) => self.pressure_notifier.notify(&self.view_name(group)),
+                MemoryEffect::NotifyPressure(group) => self.notify_pressure(group),
                 MemoryEffect::Warn(alert) => self.alerts.record(alert),
             }
+        }
+    }
+
+    /// Asks the programs of a container for memory.
+    fn notify_pressure(&mut self, id: CgroupId) {
+        if let (Some(pid), Some(resident)) = (self.init_pid(id), self.containers.get(&id)) {
+            self.pressure_notifier.notify(id, PressureTarget { path: resident.path.clone(), pid });
         }
     }
 

@@ -88,11 +88,6 @@ impl PolicyLoop {
                 None
             }
         };
-        match self.memory.is_on() {
-            true => self.pressure_notifier.add_view(&name),
-            // What an agent with other settings left.
-            false => self.pressure_notifier.remove_view(&name),
-        }
         self.containers
             .insert(group.id, ManagedContainer::new(group.path.clone(), slot, facts, times, attach, page));
         self.probes.add_container(group.id, &group.path, container);
@@ -128,8 +123,8 @@ impl PolicyLoop {
             resident.retire_page();
             if let Some(name) = self.publisher.name(resident.slot) {
                 let _ = std::fs::remove_file(self.publisher.pages().join(&name));
-                self.pressure_notifier.remove_view(&name);
             }
+            self.pressure_notifier.remove(id);
             self.publisher.remove(resident.slot);
             self.retry_without_view();
             self.removed_since_trim += 1;
@@ -236,6 +231,11 @@ impl PolicyLoop {
 
     pub(super) fn page_path(&self, id: CgroupId) -> PathBuf {
         self.publisher.pages().join(self.view_name(id))
+    }
+
+    /// Where containers with the host's `/dev` have the file by which their programs are asked for memory, if any are.
+    pub(super) fn pressure_dir(&self) -> Option<PathBuf> {
+        self.memory.is_on().then(|| self.run_dir.join(crate::view_server::PRESSURE_DIR))
     }
 
     pub(super) fn view_name(&self, id: CgroupId) -> String {

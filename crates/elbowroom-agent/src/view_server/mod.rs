@@ -49,6 +49,7 @@ pub mod publisher;
 mod rendered;
 mod rights;
 pub mod roles;
+pub(crate) mod run_dir;
 pub mod server;
 pub(crate) mod service_manager;
 pub mod session;
@@ -180,7 +181,11 @@ pub(crate) fn stop_signals() -> Result<SignalFd, FuseError> {
 pub(crate) const FS_TYPE: &str = "fuse.elbowroom";
 /// Name of the mount's source in mount tables.
 pub(crate) const MOUNT_SOURCE: &str = "elbowroom";
-/// Directory below the run directory where the views are mounted.
-pub(crate) const VIEWS_DIR: &str = "views";
+/// Directory below the run directory where the views are mounted. What it is in is root's alone: the kernel checks no modes in the
+/// views themselves, which containers' users read.
+pub(crate) const VIEWS_DIR: &str = "private/views";
 /// Directory below the run directory where the view pages are.
 pub(crate) const PAGES_DIR: &str = "pages";
+/// Directory below the run directory that is empty on the host: in containers with the host's `/dev` the file is mounted there by which
+/// their programs are asked for memory.
+pub(crate) const PRESSURE_DIR: &str = "pressure";

@@ -1,6 +1,5 @@
-//! The file system of the view pages ([`elbowroom_linux::view_page`]), and of the files that ask for memory
-//! ([`elbowroom_linux::pressure`]): a tmpfs of our own, so that pages live as long as
-//! somebody has them mapped, whatever becomes of the agent.
+//! The file system of the view pages ([`elbowroom_linux::view_page`]): a tmpfs of our own, so that pages live as long as
+//! somebody has them mapped, whatever becomes of the agent. On the host it is root's alone.
 
 use crate::view_server::session::{MountLine, mounts_on, unmount};
 use crate::view_server::{FuseError, MOUNT_SOURCE};
@@ -11,14 +10,14 @@ use std::path::Path;
 
 const TMPFS: &str = "tmpfs";
 
-/// Mounts it on `dir`, with room for `capacity` pages and as many FIFOs. Its inodes are what is limited: of a tmpfs without a
-/// size `df` and other readers of the mount table show nothing (mm/shmem.c `shmem_statfs`), and none but the agent writes there.
+/// Mounts it on `dir`, with room for `capacity` pages. Its inodes are what is limited: of a tmpfs without a size `df` and other readers
+/// of the mount table show nothing (mm/shmem.c `shmem_statfs`), and none but the agent writes there.
 ///
 /// # Errors
 /// [`FuseError::Io`].
 pub fn mount(dir: &Path, capacity: u32) -> Result<(), FuseError> {
-    // The inodes of the directory itself, and of a page and a FIFO that are removed while others are made.
-    let options = format!("mode=0755,size=0,nr_inodes={}", 2 * u64::from(capacity) + 3);
+    // The inodes of the directory itself, and of a page that is removed while another is made.
+    let options = format!("mode=0700,size=0,nr_inodes={}", u64::from(capacity) + 2);
     let options = CString::new(options).expect("numbers have no NUL");
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
     rustix::mount::mount(MOUNT_SOURCE, dir, TMPFS, flags, options.as_c_str())

@@ -81,7 +81,7 @@ impl Agent {
 
     /// A container's view directory.
     pub fn view(&self, container: usize) -> PathBuf {
-        self.dir.path().join("views").join(super::name(container))
+        self.dir.path().join("private/views").join(super::name(container))
     }
 
     pub fn pid(&self, role: AgentRole) -> Option<Pid> {
@@ -136,7 +136,7 @@ impl Agent {
 
     /// Aborts the connection: whoever hangs, hangs no more.
     pub fn abort(run_dir: &Path) {
-        for line in session::mounts_on(&run_dir.join("views")).unwrap_or_default() {
+        for line in session::mounts_on(&run_dir.join("private/views")).unwrap_or_default() {
             let _ = session::abort(line.minor);
         }
     }
@@ -172,7 +172,7 @@ impl Drop for Agent {
             }
             let _ = self.first.wait();
         }
-        for at in ["views", "pages"].map(|name| self.dir.path().join(name)) {
+        for at in ["private/views", "pages"].map(|name| self.dir.path().join(name)) {
             session::mounts_on(&at).unwrap_or_default().iter().for_each(|_| session::unmount(&at));
         }
     }

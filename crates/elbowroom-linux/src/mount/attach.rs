@@ -62,6 +62,9 @@ impl NamespaceRoot {
                     return Err(MountError::Covered { target: first.mount_point.clone() });
                 }
             }
+            if let Err(error) = self.withdraw_pressure_file(unmounter) {
+                tracing::warn!(because = %error, "the file that asks for memory stays in a container");
+            }
             Ok(before)
         })
     }
@@ -451,7 +454,7 @@ fn unmount_visible(
 }
 
 /// Unmounts `mount` if it is what a walk to its mount point reaches; says whether it did.
-fn unmount_exactly(
+pub(super) fn unmount_exactly(
     place: &NamespaceRoot,
     unmounter: &Unmounter,
     mount: &MountEntry,

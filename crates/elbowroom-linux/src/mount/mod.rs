@@ -33,12 +33,14 @@ pub mod mountinfo;
 mod namespace;
 mod page;
 mod plan;
+mod pressure;
 mod uncovered;
 
 pub use attach::{AttachReport, detach_all, detach_group};
 pub use namespace::{EntryStage, MountNamespace, NamespaceRoot, own_namespace};
-pub use page::{PAGE_TARGET, can_attach_page};
+pub use page::PAGE_TARGET;
 pub use plan::{BindMount, MountPlan, MountSurface, SkipReason, SkippedSurface, SurfaceTarget, prefetch};
+pub use pressure::PressureFifo;
 
 use mountinfo::{MountParseError, MountTableError};
 use std::path::PathBuf;

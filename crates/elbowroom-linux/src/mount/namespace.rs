@@ -121,6 +121,11 @@ impl NamespaceRoot {
         Self { process, pid, root, prefix, group: None, host_mounts, is_shared }
     }
 
+    /// Whether it is that of the process that asks.
+    pub(super) fn is_this_process(&self) -> bool {
+        self.pid.is_none()
+    }
+
     /// How far the process has come.
     pub fn stage(&self) -> Result<EntryStage, MountError> {
         match self.or_vanished(self.refuse_host()) {

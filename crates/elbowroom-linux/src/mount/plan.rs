@@ -4,7 +4,6 @@ use super::mountinfo::{CgroupLine, MountEntry, MountTable, is_deleted};
 use super::namespace::{FileId, NamespaceRoot, file_id, open_dir, path_of};
 use super::{FSTYPE, MountError, PAGE_TARGET, SOURCE};
 use elbowroom_types::id::DeviceNumber;
-use elbowroom_types::launch::PRESSURE_FILE;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -105,9 +104,9 @@ impl NamespaceRoot {
 /// tens of microseconds that whoever mounts them then does not wait for.
 pub fn prefetch(view_dir: &Path, surfaces: &[MountSurface]) {
     let Ok(dir) = open_dir(view_dir) else { return };
-    let ours = [PAGE_TARGET, PRESSURE_FILE].map(|target| Path::new(target.trim_start_matches('/')));
+    let page = Path::new(PAGE_TARGET.trim_start_matches('/'));
     let sources = surfaces.iter().map(|surface| surface.source.as_path());
-    for source in sources.chain(ours) {
+    for source in sources.chain([page]) {
         let _ = file_id(dir.as_fd(), source);
     }
 }

@@ -84,7 +84,6 @@ pub(super) const FIXED_NODES: &[(ViewNode, ViewNode, &str)] = {
         (MemoryMax, Cgroup, "memory.max"),
         (MemorySoftLimitInBytes, Cgroup, "memory.soft_limit_in_bytes"),
         (ViewPage, Cpus, "elbowroom"),
-        (PressureFile, Cpus, "elbowroom-pressure"),
         (Cgroups, Proc, "cgroups"),
         (Uncovered, Cpus, ".elbowroom"),
         (UncoveredProc, Uncovered, "proc"),

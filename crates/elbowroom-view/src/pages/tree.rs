@@ -343,7 +343,7 @@ pub fn host_path(node: ViewNode) -> Option<String> {
         | ViewNode::UncoveredProc
         | ViewNode::UncoveredSys
         | ViewNode::Cgroup => None,
-        ViewNode::Uptime | ViewNode::Loadavg | ViewNode::ViewPage | ViewNode::PressureFile => None,
+        ViewNode::Uptime | ViewNode::Loadavg | ViewNode::ViewPage => None,
         ViewNode::CpuOnline | ViewNode::CpuOffline | ViewNode::CpuPossible | ViewNode::CpuPresent => None,
         ViewNode::CpuFile(..) if node.file_format() == Some(FileFormat::Online) => None,
         ViewNode::MemoryHigh | ViewNode::MemoryMax => Some("proc/meminfo".to_owned()),

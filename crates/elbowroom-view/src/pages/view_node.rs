@@ -57,8 +57,6 @@ pub enum ViewNode {
     MemorySoftLimitInBytes,
     /// Empty: what the view page ([`super::mapped`]) is mounted on.
     ViewPage,
-    /// Empty: what the file that programs watch to be asked for memory is mounted on ([`elbowroom_types::launch::PRESSURE_FILE`]).
-    PressureFile,
     /// `/proc/cgroups`.
     Cgroups,
     /// A directory that no listing names, and below it two empty ones: what a container's own proc and sysfs, without anything

@@ -9,8 +9,6 @@ use elbowroom_linux::mount::NamespaceRoot;
 use elbowroom_linux::{mount, signal};
 use elbowroom_types::launch;
 use std::ffi::OsString;
-use std::fs::Metadata;
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -40,8 +38,8 @@ pub(crate) struct ChildArgs {
 
 /// Returns only where the command could not be started.
 pub(crate) fn main(args: &ChildArgs, run_dir: &Path) -> ExitCode {
-    let has_view = match prepare(args, run_dir) {
-        Ok(has_view) => has_view,
+    let pressure_file = match prepare(args, run_dir) {
+        Ok(pressure_file) => pressure_file,
         Err(error) => {
             say(&format!("elbowroom: {}", elbowroom_client::output::one_line(&error)));
             return ExitCode::from(NOT_STARTED);
@@ -55,18 +53,16 @@ pub(crate) fn main(args: &ChildArgs, run_dir: &Path) -> ExitCode {
         launch::append_preload(&mut list, &libraries);
         program.env(launch::PRELOAD_VARIABLE, list);
     }
-    // Nothing is there without a view, nor where the agent does not govern memory.
-    let is_fifo = |file: Metadata| file.file_type().is_fifo();
-    if has_view && std::fs::metadata(launch::PRESSURE_FILE).is_ok_and(is_fifo) {
-        program.envs(launch::pressure_env(|name| std::env::var_os(name).is_some()));
+    if let Some(file) = pressure_file.as_deref().and_then(Path::to_str) {
+        program.envs(launch::pressure_env(file, |name| std::env::var_os(name).is_some()));
     }
     let error = program.args(&args.command[1..]).exec();
     say(&format!("elbowroom: {}: {error}", command.to_string_lossy()));
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-/// Everything before the command; whether it has a view.
-fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<bool> {
+/// Everything before the command. The answer is the file by which it is asked for memory, if the agent does that.
+fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<Option<PathBuf>> {
     // The runner blocks them to read them, and masks are inherited.
     signal::unblock(&FORWARDED_SIGNALS)?;
     for dir in &args.cgroup {
@@ -76,7 +72,7 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<bool> {
     }
     // Without a namespace of its own the agent lets it alone too.
     if args.no_views || args.injections.env_only {
-        return Ok(false);
+        return Ok(None);
     }
     mount::own_namespace()?;
     let view = client::request_view(run_dir, 0, VIEW_TIMEOUT)
@@ -88,7 +84,11 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<bool> {
         attach_page(&place, page, args.injections)?;
     }
     preload::mount_preloads(root, args.injections.preloads())?;
-    Ok(true)
+    let offered = view.pressure_dir.and_then(|host_dir| place.offer_pressure_file(&host_dir).transpose());
+    offered.transpose().or_else(|error| {
+        eprintln!("elbowroom: the command cannot be asked for memory: {error}");
+        Ok(None)
+    })
 }
 
 /// The files show the view without the page too (a kernel before Linux 5.12, no sysfs); what is preloaded needs it.

@@ -9,6 +9,7 @@ use elbowroom_types::label::{self, PREFIX};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ impl RunLabels {
         let (file, draft, text) =
             (dir.join(name), dir.join(format!(".{name}")), serde_json::to_vec(&self.0)?);
         let write = || {
-            fs::create_dir_all(&dir)?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
             fs::write(&draft, &text)?;
             fs::rename(&draft, &file)
         };

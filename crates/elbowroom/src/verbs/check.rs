@@ -3,6 +3,7 @@
 mod disk;
 
 use anyhow::Result;
+use elbowroom_agent::config::AgentConfig;
 use elbowroom_client::api::{AgentStatus, ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::output::{Format, OutputArgs, json};
@@ -45,12 +46,21 @@ pub(crate) fn check(run_dir: &Path, output: OutputArgs) -> Result<(String, bool)
         .and_then(|answer| if let ControlResponse::Status(status) = answer { Some(*status) } else { None });
     let mut facts = prerequisites();
     facts.extend(disk::prerequisites());
+    facts.extend(configuration());
     let report = CheckOutput { ready: facts.iter().all(|f| f.present || !f.required), facts, agent };
     let text = match output.format {
         Format::Json => json(&report)?,
         Format::Text => text(&report, run_dir),
     };
     Ok((text, report.ready))
+}
+
+/// Whether the default configuration, where there is one that can be read, keeps its secrets.
+fn configuration() -> Option<Prerequisite> {
+    let exposure = AgentConfig::load(None).ok()?.exposure(None);
+    let lost = if exposure.is_some() { "other users of this host can read its secrets" } else { "" };
+    let value = exposure.clone().unwrap_or_else(|| "no secret is open to other users".to_owned());
+    Some(Prerequisite { name: "configuration", present: exposure.is_none(), required: OPTIONAL, value, lost })
 }
 
 /// What of this host the table looks at.

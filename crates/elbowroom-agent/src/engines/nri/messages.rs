@@ -101,6 +101,8 @@ pub(super) struct NriContainer {
 pub(super) struct NriMount {
     #[prost(string, tag = "1")]
     pub(super) destination: String,
+    #[prost(string, tag = "2")]
+    pub(super) r#type: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

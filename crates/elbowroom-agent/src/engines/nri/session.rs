@@ -137,6 +137,8 @@ impl<'a> NriSession<'a> {
         let mut plan = self.context.containers.launch_plan(&known);
         let program = self.context.hook.command();
         let has_sysfs = container.mounts.iter().any(|mount| mount.destination == "/sys");
+        let has_dev =
+            container.mounts.iter().any(|mount| injection::has_own_dev(&mount.destination, &mount.r#type));
         let files = injection::hook_arguments(plan.surfaces);
         let there = match &program {
             None if !files.is_empty() => Err(anyhow::anyhow!("the hook that mounts it is not there")),
@@ -151,7 +153,7 @@ impl<'a> NriSession<'a> {
         }
         plan = LaunchPlan {
             hook: plan.hook && program.is_some(),
-            pressure_file: self.context.memory_pressure && has_sysfs,
+            pressure_file: self.context.memory_pressure && has_dev,
             ..plan
         };
         let files = injection::hook_arguments(plan.surfaces);
@@ -283,7 +285,9 @@ mod tests {
             name: "web".into(),
             annotations: notes(own),
             env: vec!["GOMAXPROCS=7".into(), "X".into(), "LD_PRELOAD=/x.so".into()],
-            mounts: vec![NriMount { destination: "/sys".into() }],
+            mounts: [("/sys", "sysfs"), ("/dev", "tmpfs")]
+                .map(|(destination, kind)| NriMount { destination: destination.into(), r#type: kind.into() })
+                .to_vec(),
             linux: Some(LinuxContainer { resources: Some(resources) }),
         };
         let pod = Some(PodSandbox { annotations: notes(pod) });

@@ -143,6 +143,9 @@ fn attach_view(run_dir: &Path, rootfs: &Path) -> anyhow::Result<()> {
     if let Some(page) = &view.page {
         let _ = place.attach_page(page);
     }
+    if let Some(host_dir) = &view.pressure_dir {
+        let _ = place.offer_pressure_file(host_dir);
+    }
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use elbowroom_linux::bounded;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::sensor::online;
 use elbowroom_types::label::{ContainerLabels, RuntimeInjection};
-use elbowroom_types::launch::{LaunchLimits, LaunchPlan};
+use elbowroom_types::launch::{DEV, LaunchLimits, LaunchPlan};
 use elbowroom_types::{label, launch};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -64,7 +64,13 @@ fn granted_injections(config: &Value, made: LaunchRequest, run_dir: &Path) -> an
     let given = client::request_launch(run_dir, made, AGENT_TIMEOUT)?;
     let has_sysfs = entries(config, "/mounts").any(|mount| mount["destination"] == "/sys");
     check_available(given.surfaces, has_sysfs)?;
-    Ok(LaunchGrant { asks: given.asks && has_sysfs, ..given })
+    let has_dev = entries(config, "/mounts").any(|mount| has_own_dev(&mount["destination"], &mount["type"]));
+    Ok(LaunchGrant { asks: given.asks && has_dev, ..given })
+}
+
+/// Whether this mount is a container's own `/dev`, in which there is a place for the file that asks for memory.
+pub(crate) fn has_own_dev<T: PartialEq<str>>(destination: &T, kind: &T) -> bool {
+    *destination == *DEV && *kind == *"tmpfs"
 }
 
 /// Whether what is wanted can be had in a container that is about to be made.
