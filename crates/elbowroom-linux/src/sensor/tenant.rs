@@ -112,8 +112,11 @@ impl Sensor {
         takes_in
     }
 
-    /// Puts a look that began then on the account of the tenant `top`.
+    /// Puts a look that began then on the account of the tenant `top`; a look at everything is on nobody's.
     pub(super) fn charge(&mut self, top: Option<GroupSlot>, begin: Instant) {
+        if self.pending.all {
+            return;
+        }
         if let Some(account) = top.and_then(|top| self.tree.account(top)) {
             account.debt += begin.elapsed();
         }
