@@ -51,16 +51,9 @@ impl PolicyLoop {
         let container = self.views.group(id).and_then(|group| group.container.as_ref());
         let engine = container.map(|container| container.engine);
         // Who asks by hand knows better.
-        let refusal = container
+        let host_pid_refusal = container
             .filter(|_| asked.is_none())
-            .and_then(|container| self.host_pid_refusal(container, pid as i32));
-        if let Some(why) = refusal {
-            if let Some(resident) = self.containers.get_mut(&id) {
-                tracing::info!(container = resident.path, because = why, "no view");
-                resident.attach = AttachState::Disabled(why);
-            }
-            return;
-        }
+            .and_then(|container| self.config.containers.host_pid_refusal(container));
         let Some(resident) = self.containers.get_mut(&id) else { return };
         if let Some(started) = started {
             apply_start_time(&mut resident.facts, started);
@@ -86,6 +79,7 @@ impl PolicyLoop {
             pressure_dir: self.pressure_dir(),
             surfaces: self.surfaces(),
             on_host_root,
+            host_pid_refusal,
         };
         let _ = self.mounter.send(MountJob::Run(MountTicket { group: id, path, reply_to: asked }, task));
     }
@@ -182,6 +176,7 @@ impl PolicyLoop {
                 tracing::warn!(container = name, because = why, "view not attached");
                 resident.told_failure.clone_from(why);
             }
+            MountOutcome::Refused(why) => tracing::info!(container = name, because = why, "no view"),
             MountOutcome::Failed(_) | MountOutcome::NotReady(_) | MountOutcome::Stuck => {}
         }
         // A mount that kept a detach from being done has ended after all.

@@ -71,9 +71,16 @@ impl AttachState {
             (MountOutcome::Attached { missing, .. }, false) => Self::Done { missing },
             (MountOutcome::NotReady(why), false) => self.retry(now, why.to_owned()),
             (MountOutcome::Failed(why), false) => self.retry(now, why),
+            (MountOutcome::Refused(why), false) => Self::Disabled(why),
             (MountOutcome::Detached, true) => Self::Disabled(DETACHED),
             (MountOutcome::DetachFailed(_), true) => Self::Disabled(DETACH_FAILED),
-            (MountOutcome::Attached { .. } | MountOutcome::NotReady(_) | MountOutcome::Failed(_), true)
+            (
+                MountOutcome::Attached { .. }
+                | MountOutcome::NotReady(_)
+                | MountOutcome::Failed(_)
+                | MountOutcome::Refused(_),
+                true,
+            )
             | (MountOutcome::Detached | MountOutcome::DetachFailed(_), false)
             | (MountOutcome::Stuck, _) => self.clone(),
         }

@@ -48,6 +48,8 @@ pub(super) enum MountTask {
         surfaces: Vec<MountSurface>,
         /// Whether the container is known to live on the host's own root file system.
         on_host_root: bool,
+        /// Why there is to be no view where the process is in the host's PID namespace.
+        host_pid_refusal: Option<&'static str>,
     },
     /// Unmount the view of this name from where these processes are, the container's first one in front; or whatever of ours is there.
     Detach { pids: Vec<u32>, view: Option<String> },
@@ -62,6 +64,8 @@ pub(super) enum MountOutcome {
     NotReady(&'static str),
     /// Nothing of ours is mounted any more.
     Detached,
+    /// It is not to have a view unless somebody asks for it.
+    Refused(&'static str),
     /// It could not be mounted, and nothing is half done.
     Failed(String),
     /// It could not be unmounted.
@@ -75,7 +79,7 @@ impl MountOutcome {
     pub(super) fn error(&self) -> Option<String> {
         match self {
             Self::Attached { .. } | Self::Detached => None,
-            Self::NotReady(why) => Some(format!("not attached: {why}")),
+            Self::NotReady(why) | Self::Refused(why) => Some(format!("not attached: {why}")),
             Self::Failed(why) => Some(format!("not attached: {why}")),
             Self::DetachFailed(why) => Some(format!("not detached: {why}")),
             Self::Stuck => Some("its file systems do not answer; the mount is still waited for".into()),
@@ -202,9 +206,9 @@ impl MountTask {
     /// Does it in the container whose cgroup is `path`.
     fn run(self, path: &str) -> MountOutcome {
         match self {
-            Self::Attach { pid, view_dir, page, pressure_dir, surfaces, on_host_root } => {
+            Self::Attach { pid, view_dir, page, pressure_dir, surfaces, on_host_root, host_pid_refusal } => {
                 let files = (view_dir.as_path(), page.as_path(), pressure_dir.as_deref());
-                attach(path, pid, files, &surfaces, on_host_root)
+                attach(path, pid, files, &surfaces, (on_host_root, host_pid_refusal))
             }
             Self::Detach { pids, view } => detach(path, &pids, view.as_deref()),
         }
@@ -233,7 +237,7 @@ fn attach(
     pid: u32,
     (view_dir, page, pressure_dir): (&Path, &Path, Option<&Path>),
     surfaces: &[MountSurface],
-    on_host_root: bool,
+    (on_host_root, host_pid_refusal): (bool, Option<&'static str>),
 ) -> MountOutcome {
     // Once for all: between two looks the number can become that of a process of another container.
     let place = match NamespaceRoot::in_group(pid, path) {
@@ -251,6 +255,12 @@ fn attach(
         }
         Ok(_) => {}
         Err(e) => return mount_failed(e),
+    }
+    // Not sooner: what a runtime starts with is in the host's namespaces.
+    if let Some(why) = host_pid_refusal
+        && process::is_in_own_pid_namespace(pid as i32)
+    {
+        return MountOutcome::Refused(why);
     }
     match place.plan(surfaces, view_dir).and_then(|plan| place.attach(&plan)) {
         Ok(attached) => {
@@ -348,6 +358,7 @@ mod tests {
             pressure_dir: None,
             surfaces: Vec::new(),
             on_host_root: false,
+            host_pid_refusal: None,
         }
     }
 
@@ -429,7 +440,7 @@ mod tests {
     #[test]
     fn nothing_is_mounted_for_a_process_of_another_group() {
         let none = Path::new("/nowhere");
-        let outcome = attach("/docker/4f5e", std::process::id(), (none, none, None), &[], true);
+        let outcome = attach("/docker/4f5e", std::process::id(), (none, none, None), &[], (true, None));
         assert_eq!(outcome, MountOutcome::NotReady("its process is gone"));
     }
 }

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What a client may have: an answer is a number, and a hostile one may be of any size.
-const CLIENT_LIMITS: ProcessRlimits = ProcessRlimits { files: 64, data: 256 << 20, forks: true };
+const CLIENT_LIMITS: ProcessRlimits = ProcessRlimits { files: 64, data: 256 << 20, forks: false };
 /// Longest file of options or passwords.
 const MAX_SECRET_BYTES: u64 = 64 << 10;
 /// Directory in which a client finds the socket and the secret; only it and its parent see this one.
