@@ -25,7 +25,7 @@ def neighbour(disk, hungry, hand_made):
     """A program whose working set is a file in memory, which it reads again and again."""
     group = hand_made("elbowroom-test-warm-neighbour")
     program = hungry(group)
-    program(f"read {file(disk, 'working-set', WORKING_SET)}")
+    program(f"read {file(disk, 'working-set', WORKING_SET)} 100")
     eventually(lambda: cached(group) >= WORKING_SET * MIB * 9 // 10, within=30)
     return group
 

@@ -150,11 +150,11 @@ fn a_pause_lets_nobody_rise_and_a_spike_nobody_fall() {
         assert_eq!((cpus(&paused, 1), cpus(&paused, 2)), (8, 8));
         assert_eq!(look(&mut paused, 5_000_000, 8_000_000, &mut load), [], "at phase {}", change % TICK);
 
-        // Something of the host takes half of two CPUs for 90 ms.
-        let mut spiked = views(2, 1);
+        // Something of the host takes half of two CPUs for 90 ms. The other container sleeps, so that LOWER is 1.
+        let mut spiked = views(2, 2);
         let mut load = |at: u64| {
             let both = within(at, change, change + 90_000);
-            (vec![2 * at - both], both)
+            (vec![2 * at - both, 0], both)
         };
         look(&mut spiked, TICK, 5_000_000, &mut load);
         assert_eq!(cpus(&spiked, 1), 2);
