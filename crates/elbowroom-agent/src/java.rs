@@ -77,6 +77,7 @@ fn find_jar_from(directory: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
 
     /// An archive of one file behind another that is empty, with what tools add to headers.
     fn zip(name: &[u8], method: u16, packed: &[u8]) -> Vec<u8> {

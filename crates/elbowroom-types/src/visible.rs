@@ -9,7 +9,7 @@
 use std::fmt::{self, Debug, Write};
 use std::ops::Deref;
 
-/// Text without a character that a terminal obeys, but for newlines and for colours that were put in as such.
+/// Text without a character that a terminal obeys, but for newlines, tabs, and colours that were put in as such.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Visible(String);
 
@@ -32,7 +32,7 @@ impl Visible {
 /// Adds text of several lines.
 impl Write for Visible {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        push_escaped(&mut self.0, text, |c| c != '\n' && is_hidden(c));
+        push_escaped(&mut self.0, text, |c| !matches!(c, '\n' | '\t') && is_hidden(c));
         Ok(())
     }
 }

@@ -135,6 +135,7 @@ impl Drop for CommandOutput {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixListener;
 
     fn answered(answer: &'static str) -> Result<String, String> {

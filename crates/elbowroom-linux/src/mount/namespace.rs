@@ -4,8 +4,8 @@ use super::MountError;
 use super::mountinfo::{
     CgroupLine, MountEntry, MountTable, MountTableBounds, MountTableError, parse_cgroups,
 };
-use crate::{bounded, process};
 use crate::root::open_inside;
+use crate::{bounded, process};
 use elbowroom_types::id::DeviceNumber;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags, StatxFlags};

@@ -8,6 +8,7 @@
 //! server's socket is opened below the container's root directory without links (openat2(2)), and the client connects to what was opened,
 //! by way of `/proc/self/fd`.
 
+use crate::bounded;
 use crate::mount;
 use crate::privilege::{NOBODY, ProcessRlimits, drop_privileges};
 use crate::probe::network;
@@ -17,7 +18,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::mount::MountFlags;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
@@ -108,14 +109,7 @@ pub fn confine(place: &ServerPlace, secret: Option<&Path>) -> io::Result<Option<
 
 fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
     let said = |why: io::Error| io::Error::new(why.kind(), format!("{}: {why}", path.display()));
-    let mut secret = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_SECRET_BYTES + 1).read_to_end(&mut secret))
-        .map_err(said)?;
-    match secret.len() as u64 > MAX_SECRET_BYTES {
-        true => Err(said(io::Error::from(io::ErrorKind::FileTooLarge))),
-        false => Ok(secret),
-    }
+    bounded::file(path, MAX_SECRET_BYTES).map_err(said)
 }
 
 /// Has `client` start as nobody: without capabilities, groups or a way to get any, with a clean environment, and with no open file but its

@@ -400,6 +400,7 @@ fn hide_unified() -> Result<(), rustix::io::Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
 
     fn sh(script: &str) -> Result<String, EngineError> {
         let cli = CliEngine {

@@ -86,7 +86,7 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<Option<PathBuf>> 
     preload::mount_preloads(root, args.injections.preloads())?;
     let offered = view.pressure_dir.and_then(|host_dir| place.offer_pressure_file(&host_dir).transpose());
     offered.transpose().or_else(|error| {
-        eprintln!("elbowroom: the command cannot be asked for memory: {error}");
+        say(&format!("elbowroom: the command cannot be asked for memory: {error}"));
         Ok(None)
     })
 }

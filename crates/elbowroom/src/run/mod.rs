@@ -136,10 +136,10 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     let status = match &mut agent {
         Ok(None) => Ok(run_dir),
         Ok(Some(agent)) => agent.wait_until_ready().inspect(|dir| {
-            eprintln!(
+            say(&format!(
                 "elbowroom: no agent runs: the command has one of its own in {} while it runs",
                 dir.display()
-            );
+            ));
         }),
         Err(error) => Err(anyhow::anyhow!("{error:#}")),
     }

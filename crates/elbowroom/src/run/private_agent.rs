@@ -10,6 +10,8 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use elbowroom_agent::lifecycle;
 use elbowroom_client::control;
+use elbowroom_client::output::say;
+use elbowroom_linux::bounded;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
 use std::fs::File;
@@ -120,7 +122,7 @@ fn remove(dir: &Path) {
     if dir.exists()
         && let Err(error) = lifecycle::remove(dir, STOP_TIMEOUT)
     {
-        eprintln!("elbowroom: {}: left behind ({error})", dir.display());
+        say(&format!("elbowroom: {}: left behind ({error})", dir.display()));
     }
     // With the last one.
     let _ = dir.parent().map(std::fs::remove_dir);
@@ -217,7 +219,7 @@ impl AgentKeeper {
 }
 
 fn last_line(file: &Path) -> String {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let text = bounded::file_text(file, bounded::SETTINGS_FILE).unwrap_or_default();
     let line = text.lines().last().unwrap_or("it said nothing");
     line.strip_prefix("elbowroom: ").unwrap_or(line).to_owned()
 }

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use elbowroom_agent::alerts::StopFlag;
 use elbowroom_agent::probes::source::exec::{PID_ENV, last_line_of};
+use elbowroom_client::output::write_stdout;
 use elbowroom_linux::probe::confined::{ServerPlace, become_nobody, confine};
 use elbowroom_types::unit::Micros;
 use std::path::PathBuf;
@@ -57,7 +58,7 @@ pub(crate) fn main(args: &AskArgs) -> Result<ExitCode> {
         !line.contains(|c: char| !matches!(c, '\t' | ' '..='~')),
         "{program}: the answer is no plain text"
     );
-    println!("{line}");
+    write_stdout(&format!("{line}\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
