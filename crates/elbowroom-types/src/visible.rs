@@ -125,7 +125,7 @@ mod tests {
     fn colours_are_those_that_were_put_in() {
         let mut text = Visible::default();
         text.push_painted("a\x1b[8m", "31");
-        let _ = write!(text, " {}\n", "b\x1b[8m");
+        let _ = text.write_str(" b\x1b[8m\n");
         assert_eq!(&*text, "\x1b[31ma\\u{1b}[8m\x1b[0m b\\u{1b}[8m\n");
     }
 

@@ -60,7 +60,7 @@ fn cpus(views: &ViewTable, id: u64) -> u32 {
 fn last_change(changes: &[ViewChange]) -> u64 {
     let of_first =
         |change: &&ViewChange| change.id == CgroupId(1) && matches!(change.what, ViewDelta::Cpu { .. });
-    changes.iter().filter(of_first).next_back().expect("it changed").at.get()
+    changes.iter().rfind(of_first).expect("it changed").at.get()
 }
 
 /// Two containers on 16 CPUs; the first always wants all, the second wants all from `from` to `until`.

@@ -36,6 +36,9 @@ const NODE_MASK: u64 = (1 << NODE_BITS) - 1;
 /// How long the name of something that comes and goes (containers, CPUs) may be taken to mean the same thing, seconds.
 const NAME_TTL_SECS: u64 = 1;
 
+/// What a thread of the view server does until it leaves.
+type ThreadBody = Box<dyn FnOnce(&SharedServer) -> Result<(), FuseError> + Send>;
+
 /// Runs the server on what the supervisor handed over, until the mount is gone.
 ///
 /// # Errors
@@ -61,7 +64,7 @@ pub fn main() -> Result<(), FuseError> {
     let shared = Arc::new(SharedServer::new(handover, slots));
     let (ended, end) = std::sync::mpsc::channel();
     let (defer, inbox) = std::sync::mpsc::sync_channel(deferred::INBOX);
-    let start = |name, run: Box<dyn FnOnce(&SharedServer) -> Result<(), FuseError> + Send>| {
+    let start = |name, run: ThreadBody| {
         let (shared, ended) = (Arc::clone(&shared), ended.clone());
         spawn(name, move || {
             // Nobody listens when another thread ended first and the process is on its way out.

@@ -45,10 +45,10 @@ pub fn main(args: &ProtectArgs, load: LoadSources) -> Result<ExitCode> {
         }
     };
     if format == Format::Text && !args.no_swap && takes_below_low(&root, &facts) {
-        say(&format!(
+        say(
             "this kernel's multi-generational reclaim takes from below memory.low sooner than the classic one: where nothing \
-             may be swapped, --no-swap is what holds"
-        ));
+             may be swapped, --no-swap is what holds",
+        );
     }
     if facts.host.meminfo("SwapTotal") == Some(Bytes::ZERO) && format == Format::Text {
         say("this host has no swap now: this counts from when it has");

@@ -215,8 +215,8 @@ pub fn mounts(root: &Root) -> Result<MountTable, ReadError> {
         None => open(own)?,
     };
     let path = Path::new(path);
-    Ok(MountTable::read(File::from(file), MountTableBounds::HOST, path)
-        .map_err(|source| ReadError::Mounts { path: path.into(), source })?)
+    MountTable::read(File::from(file), MountTableBounds::HOST, path)
+        .map_err(|source| ReadError::Mounts { path: path.into(), source })
 }
 
 /// The mounts of cgroups: a hierarchy mounted whole before one whose mount shows a part; otherwise in the order of mounting,

@@ -44,7 +44,7 @@ pub(crate) fn record(run_dir: &Path, dir: &Path, args: &RecordArgs) -> Result<()
         let now = fetch_snapshot(run_dir).and_then(|snapshot| writer.write(snapshot)).err();
         let now = now.map(|error| elbowroom_client::output::one_line(&error));
         if now != problem {
-            say(&format!("{}", now.as_deref().unwrap_or("recording again")));
+            say(now.as_deref().unwrap_or("recording again"));
             problem = now;
         }
     }

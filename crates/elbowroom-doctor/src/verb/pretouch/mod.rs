@@ -107,7 +107,7 @@ pub fn main(args: &PretouchArgs, load: LoadSources) -> Result<ExitCode> {
         stopped: None,
         advice,
     };
-    say(&format!("{}", plan_line(&report)));
+    say(&plan_line(&report));
     let size = report.plan.size;
     // What is free needs no touch, only, where that is asked for, somebody who keeps it.
     if report.plan.reclaim > Bytes::ZERO || (size > Bytes::ZERO && args.hold.is_some()) {
