@@ -141,7 +141,7 @@ def readers():
 
 def device():
     """The connection behind the views: another number is another one."""
-    return os.stat("/run/elbowroom/views").st_dev
+    return os.stat("/run/elbowroom/private/views").st_dev
 
 
 def test_an_installed_package_is_a_service_that_runs():
