@@ -653,7 +653,10 @@ mod tests {
                 "claims, entry 2: weight: 0",
             ),
             ("[[probes]]\nfile = \"/a\"", "probes, entry 1: container: write whose"),
-            ("[[probe]]\ncontainer = \"a\"\nscrape = \"http://a\"", "probes, entry 1: metrics: say which"),
+            (
+                "[[probe]]\ncontainer = \"a\"\nscrape = \"http://127.0.0.1\"",
+                "probes, entry 1: metrics: say which",
+            ),
             ("[memory]\nperiod = \"1ms\"", "memory.period: \"1ms\" is too short: at least \"500ms\""),
             ("[memory]\nperiod = \"1m\"", "memory.period: \"60s\" is too long"),
             ("[memory]\nshort = \"80%\"", "memory.short: \"80%\" of memory free is not short"),

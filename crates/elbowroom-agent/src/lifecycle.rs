@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(&run_dir).unwrap().count(), 0);
         // As one that was killed leaves it.
         drop(RoleLock::open(&run_dir).unwrap());
-        std::fs::create_dir(run_dir.join(VIEWS_DIR)).unwrap();
+        std::fs::create_dir_all(run_dir.join(VIEWS_DIR)).unwrap();
         assert!(!is_running(&run_dir));
         remove(&run_dir, Duration::ZERO).unwrap();
         assert!(!run_dir.exists());

@@ -273,7 +273,7 @@ fn when_all_die_at_once_the_next_agent_starts_afresh() {
     let held = File::open(agent.view(0).join("proc/meminfo")).unwrap();
     // Stopped first: none may see another die. The supervisor last: when it dies, its stopped children may have become an
     // orphaned process group, which the kernel lets continue (kernel/exit.c, `kill_orphaned_pgrp`).
-    let order = [AgentRole::Server, AgentRole::Policy, AgentRole::Supervisor];
+    let order = [AgentRole::Server, AgentRole::Policy, AgentRole::Standby, AgentRole::Supervisor];
     let pids = order.map(|role| agent.pid(role).unwrap());
     for signal in [Signal::STOP, Signal::KILL] {
         pids.iter().for_each(|pid| kill_process(*pid, signal).unwrap());

@@ -57,16 +57,19 @@ fn second() -> Duration {
 fn whoever_is_killed_with_the_policy_process_limits_are_back_within_a_second() {
     let (agent, group, _watchdog) = governed!();
     let mut slowest = Duration::ZERO;
-    let turns: [&[AgentRole]; 4] = [
+    let turns: [&[AgentRole]; 5] = [
         &[AgentRole::Policy],
         &[AgentRole::Supervisor, AgentRole::Policy],
         &[AgentRole::Policy, AgentRole::Server],
         &[AgentRole::Policy, AgentRole::Supervisor],
+        &[AgentRole::Policy, AgentRole::Standby],
     ];
-    let rounds = 30 / second().as_secs() as usize;
+    let rounds = 24 / second().as_secs() as usize;
     for round in 0..rounds {
         for (turn, roles) in turns.into_iter().enumerate() {
             limit(&agent, &group);
+            // Any two may be killed at once: of those that are there.
+            ROLES.iter().for_each(|role| drop(agent.wait_for(*role, None)));
             // Somewhere else in its work each time.
             std::thread::sleep(Duration::from_micros((round * 997 + turn * 331) as u64 % 5_000));
             let old = roles.iter().map(|role| (*role, agent.wait_for(*role, None)));

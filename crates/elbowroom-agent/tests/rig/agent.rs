@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-pub const ROLES: [AgentRole; 3] = [AgentRole::Supervisor, AgentRole::Server, AgentRole::Policy];
+pub const ROLES: [AgentRole; 4] =
+    [AgentRole::Supervisor, AgentRole::Server, AgentRole::Policy, AgentRole::Standby];
 
 pub struct Agent {
     pub dir: tempfile::TempDir,

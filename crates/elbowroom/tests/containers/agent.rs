@@ -28,7 +28,10 @@ impl Agent {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let mut line = String::new();
-                BufReader::new(&stream).read_line(&mut line).unwrap();
+                // One that only looks whether an agent is there asks nothing.
+                if BufReader::new(&stream).read_line(&mut line).unwrap() == 0 {
+                    continue;
+                }
                 let peer = rustix::net::sockopt::socket_peercred(&stream).unwrap().pid;
                 let cgroups =
                     std::fs::read_to_string(format!("/proc/{}/cgroup", peer.as_raw_nonzero())).unwrap();

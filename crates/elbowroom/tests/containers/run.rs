@@ -154,20 +154,6 @@ fn signals_reach_the_command() {
 }
 
 #[test]
-fn without_an_agent_the_command_does_not_run_and_nothing_stays() {
-    if skip() {
-        return;
-    }
-    let (agent, name) = (Agent::silent(), name("no-agent"));
-    let (code, out, err) = output(&mut run(&agent, &["--name", &name, "--", "echo", "ran"]));
-    assert_eq!((code, out.as_str()), (125, ""));
-    let socket = agent.run_dir().join("agent.sock");
-    let expect = format!("no agent answers on {}: start one with `elbowroom agent`\n", socket.display());
-    assert!(err.ends_with(&expect) && err.lines().count() == 1, "{err}");
-    assert_eq!(cgroups(&name), Vec::<PathBuf>::new());
-}
-
-#[test]
 fn a_bad_request_touches_nothing() {
     if skip() {
         return;
