@@ -309,7 +309,7 @@ def test_odd_names_of_cgroups_are_listed_and_shown(new_agent, hand_made, name):
     assert shown.returncode == 0, shown.stderr
     assert agent.cli("list").stdout.count("\n") == len(agent.list()) + 1
     view_dir = row()["view_dir"]
-    assert view_dir.startswith(f"{agent.run_dir}/views/") and view_dir.count("/") == str(agent.run_dir).count("/") + 2
+    assert view_dir.startswith(f"{agent.run_dir}/private/views/") and view_dir.count("/") == str(agent.run_dir).count("/") + 3
     assert f"{300 * 1024} kB" in open(f"{view_dir}/proc/meminfo").readline()
 
 
