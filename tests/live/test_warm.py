@@ -69,9 +69,3 @@ def test_a_container_grows_as_on_a_fresh_machine_and_no_neighbour_suffers(warm, 
     always(lambda: agent.view(container)["memory"] > FILLED * MIB, during=2)
     lost = refaults(neighbour) - before
     assert lost * os.sysconf("SC_PAGE_SIZE") < WORKING_SET * MIB // 20, f"the neighbour read {lost} pages again"
-
-
-def test_the_paper_s_rule_counts_what_is_free(warm, new_agent, start):
-    agent = new_agent('[policy]\npolicy = "paper"').start()
-    container = filled(start)
-    always(lambda: RESERVED * MIB <= agent.view(container)["memory"] <= FILLED * MIB, during=2)
