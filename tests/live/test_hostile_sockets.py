@@ -212,7 +212,9 @@ def test_after_all_were_killed_and_one_cannot_die_an_agent_starts(new_agent, sta
         way.hang()
         stuck = policy_of(agent)
         eventually(lambda: waits_for_fuse(stuck.pid))
-        parts = [Process(pid) for pid in (*agent.status()["pids"].values(), agent.standby())]
+        # The supervisor last: at its death the kernel lets stopped processes go on.
+        parts = [Process(pid) for pid in (agent.standby(), *agent.status()["pids"].values())]
+        parts.sort(key=lambda part: part.pid == agent.supervisor.pid)
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for part in parts:
                 os.kill(part.pid, number)

@@ -145,6 +145,9 @@ def own_cgroup(container):
     raise AssertionError("no cgroup")
 
 
+# A view rises to what fairness gave for 750 ms without a break. On an emulated CPU the agent and these tests take more than half of one all
+# the time, so a container never has all of them.
+@pytest.mark.native
 def test_views_follow_a_neighbour_that_starts_and_stops_work(agent, start):
     need.idle_cpus(2)
     container, neighbour = start(), start()

@@ -35,6 +35,7 @@ def pair(agent, start):
     return container, neighbour
 
 
+@pytest.mark.native  # as in test_run.py: no container has all CPUs of an emulated machine for long
 def test_a_jvm_follows_a_neighbours_work(pair, java):
     container, neighbour = pair
     sees = container.program(*java)
@@ -62,6 +63,7 @@ def test_a_jvm_in_docker_follows_an_update(agent, docker, java):
     eventually(lambda: sees()[1] == 500 * MIB)
 
 
+@pytest.mark.native  # as in test_run.py: no container has all CPUs of an emulated machine for long
 def test_go_follows_a_neighbours_work(pair, sees_go):
     need.cpus(4)  # Go never goes below two
     container, neighbour = pair
@@ -80,6 +82,7 @@ def test_python_counts_the_cpus_of_its_view(agent, start):
 
 
 @pytest.mark.native
+@pytest.mark.native  # as in test_run.py: no container has all CPUs of an emulated machine for long
 def test_a_c_program_follows_a_neighbours_work(pair):
     container, neighbour = pair
     neighbour.burn(CPUS)

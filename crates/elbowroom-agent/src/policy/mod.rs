@@ -156,7 +156,13 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
         if ticked {
             owner.tick(ticker.wait()?);
         }
-        if stopped && signals.next().context("reading signals")?.is_some() {
+        // A hang-up is for the supervisor to answer. The kernel sends one to a process that is stopped while its supervisor dies, too
+        // (kernel/exit.c, `kill_orphaned_pgrp`), and views must outlive that.
+        let asked = match stopped {
+            true => signals.next().context("reading signals")?,
+            false => None,
+        };
+        if asked.is_some_and(|received| received.signal != Signal::HUP) {
             return owner.stop();
         }
         if woken {
