@@ -81,7 +81,6 @@ def test_python_counts_the_cpus_of_its_view(agent, start):
     assert container.run(PYTHON, "-c", "import os; print(os.cpu_count(), os.sysconf('SC_NPROCESSORS_ONLN'))") == "1 1\n"
 
 
-@pytest.mark.native
 @pytest.mark.native  # as in test_run.py: no container has all CPUs of an emulated machine for long
 def test_a_c_program_follows_a_neighbours_work(pair):
     container, neighbour = pair
