@@ -8,7 +8,8 @@ PATIENCE = float(os.environ.get("ELBOWROOM_TEST_PATIENCE", "1"))
 
 
 def eventually(condition, within=10.0, every=0.02):
-    """Calls `condition` until it is truthy, and returns what it gave. An assertion that fails inside counts as not yet.
+    """Calls `condition` until it is truthy, and returns what it gave. An assertion that fails inside counts as not yet, and so does a file or
+    a process that is not there: it may come, and one that was listed may have gone between two looks.
 
     `within` is in seconds, before PATIENCE stretches it. The message of the failure is that of the last call."""
     deadline = time.monotonic() + within * PATIENCE
@@ -16,7 +17,7 @@ def eventually(condition, within=10.0, every=0.02):
         last = None
         try:
             value = condition()
-        except AssertionError as error:
+        except (AssertionError, FileNotFoundError, ProcessLookupError) as error:
             value, last = None, error
         if value:
             return value
