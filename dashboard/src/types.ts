@@ -94,7 +94,7 @@ export interface Disk {
   base_wait: number;
   promised: number;
   state: string;
-  hands_off: string | null;
+  exempt_reason: string | null;
 }
 
 export interface Disks {
@@ -106,7 +106,7 @@ export interface Disks {
 }
 
 /** A container at one disk; shares are parts of the disk. */
-export interface DiskStanding {
+export interface DiskStatus {
   disk: string;
   name: string;
   rbps: number;
@@ -121,7 +121,7 @@ export interface DiskStanding {
   held_by: string;
 }
 
-export interface MemoryStanding {
+export interface MemoryStatus {
   colour: string;
   source: string;
   sigma: number | null;
@@ -137,7 +137,7 @@ export interface MemoryStanding {
   protected: number;
   enforced: boolean;
   view_ceiling: Limit;
-  hands_off: string | null;
+  exempt_reason: string | null;
 }
 
 export interface Pool {
@@ -154,7 +154,7 @@ export interface Memory {
   mode: string;
   not_enforced: string | null;
   pools: Pool[];
-  containers: { container: Named; standing: MemoryStanding }[];
+  containers: { container: Named; status: MemoryStatus }[];
   alerts: Alert[];
 }
 
@@ -185,8 +185,8 @@ export interface Container {
   attached: boolean;
   attach_note: string | null;
   view: { millicpu: number; cpus_lower: number; cpus_upper: number; memory: number; memory_soft: number; memory_hard: number };
-  disk: DiskStanding[];
-  memory: MemoryStanding | null;
+  disk: DiskStatus[];
+  memory: MemoryStatus | null;
   probe: { source: string; freshness: unknown; problem: string | null } | null;
 }
 

@@ -81,7 +81,7 @@ function liveOf(i, second, { state, containers }) {
     memory_hard: hard,
     memory_used: Math.round(memory * (0.35 + 0.6 * load(i, second, 9))),
     memory_lent: i % 6 === 2 ? Math.round(hard * 0.15) : 0,
-    memory_owed: hard,
+    memory_entitlement: hard,
     disk_read: busyDisk ? Math.round(90 * MiB * crowd * load(i + 3, second, 2)) : 0,
     disk_write: idle ? 0 : Math.round((busyDisk ? 40 * MiB * crowd : 300 * 1024) * load(i + 5, second, 1)),
   };
@@ -189,7 +189,7 @@ export async function mock({ port = 0, containers = 5, state = "quiet", token = 
   };
 }
 
-const SERIES = ["cpu_effective", "cpu_lower", "cpu_upper", "cpu_used", "memory_effective", "memory_soft", "memory_hard", "memory_used", "disk_read", "disk_write", "memory_lent", "memory_owed"];
+const SERIES = ["cpu_effective", "cpu_lower", "cpu_upper", "cpu_used", "memory_effective", "memory_soft", "memory_hard", "memory_used", "disk_read", "disk_write", "memory_lent", "memory_entitlement"];
 
 function history(query, settings, now) {
   const id = query.get("container");
@@ -219,7 +219,7 @@ const NO_LIMIT = { rbps: "max", wbps: "max", riops: "max", wiops: "max" };
 
 function memoryOf(live, i) {
   const lent = live.memory_lent;
-  return { colour: ["yellow", "red", "green"][i % 3], source: i % 4 ? "stalls" : "probe", sigma: null, stall: i % 3 === 1 ? 0.12 : 0.0004, state: lent ? "lending" : i % 3 === 2 ? "spare" : "protected", until: null, usage: live.memory_used, reclaimable: Math.round(live.memory_used / 3), reserve: i % 2 ? live.memory_hard / 2 : 0, floor: live.memory_hard / 4, entitlement: i % 6 === 1 ? Math.round(live.memory_used * 0.8) : live.memory_hard, working_set: 0, lent, protected: live.memory_used, enforced: true, view_ceiling: "max", lease: null, failures: 0, hands_off: null, decisions: [] };
+  return { colour: ["yellow", "red", "green"][i % 3], source: i % 4 ? "stalls" : "probe", sigma: null, stall: i % 3 === 1 ? 0.12 : 0.0004, state: lent ? "lending" : i % 3 === 2 ? "spare" : "protected", until: null, usage: live.memory_used, reclaimable: Math.round(live.memory_used / 3), reserve: i % 2 ? live.memory_hard / 2 : 0, floor: live.memory_hard / 4, entitlement: i % 6 === 1 ? Math.round(live.memory_used * 0.8) : live.memory_hard, working_set: 0, lent, protected: live.memory_used, enforced: true, view_ceiling: "max", lease: null, failures: 0, exempt_reason: null, decisions: [] };
 }
 
 function diskOf(live, i) {
@@ -249,15 +249,15 @@ function alerts({ state }, all) {
 function disks(settings, all) {
   const slow = settings.state === "alerts";
   const list = all.length === 0 ? [] : [
-    { number: "259:0", name: "nvme0n1", capacity: { rbps: 2.1e9, wbps: 1.2e9, riops: 420000, wiops: 180000 }, rbps: 91e6, wbps: 44e6, riops: 1500, wiops: 800, used: slow ? 0.97 : 0.46, queue: slow ? 17.3 : 2.2, wait: slow ? 9400 : 310, base_wait: 280, promised: 0.61, state: slow ? "slow" : "guard", hands_off: null },
-    { number: "8:0", name: "sda", capacity: NO_LIMIT, rbps: 0, wbps: 12288, riops: 0, wiops: 2, used: null, queue: 0.01, wait: 3426, base_wait: 3398, promised: 0, state: "free", hands_off: "it carries swap: a limit here could hold up the memory of everybody, so it is watched only" },
+    { number: "259:0", name: "nvme0n1", capacity: { rbps: 2.1e9, wbps: 1.2e9, riops: 420000, wiops: 180000 }, rbps: 91e6, wbps: 44e6, riops: 1500, wiops: 800, used: slow ? 0.97 : 0.46, queue: slow ? 17.3 : 2.2, wait: slow ? 9400 : 310, base_wait: 280, promised: 0.61, state: slow ? "slow" : "guard", exempt_reason: null },
+    { number: "8:0", name: "sda", capacity: NO_LIMIT, rbps: 0, wbps: 12288, riops: 0, wiops: 2, used: null, queue: 0.01, wait: 3426, base_wait: 3398, promised: 0, state: "free", exempt_reason: "it carries swap: a limit here could hold up the memory of everybody, so it is watched only" },
   ];
   return { mode: "enforce", not_enforced: null, policy: "lifeline", disks: list, alerts: alerts(settings, all).filter(({ disk }) => disk) };
 }
 
 function memory(settings, all) {
   const used = nodeOf(0, all).memory_used;
-  return { mode: "observe", not_enforced: null, pools: all.length ? [{ path: "/", size: TOTAL * 0.95, room: TOTAL * 0.95 - used, reserved: 18 * GiB, short: settings.state === "alerts", containers: all.length, needers: Math.ceil(all.length / 3) }] : [], containers: all.map((live, i) => ({ container: named(live), standing: memoryOf(live, i) })), alerts: alerts(settings, all).filter(({ disk }) => !disk) };
+  return { mode: "observe", not_enforced: null, pools: all.length ? [{ path: "/", size: TOTAL * 0.95, room: TOTAL * 0.95 - used, reserved: 18 * GiB, short: settings.state === "alerts", containers: all.length, needers: Math.ceil(all.length / 3) }] : [], containers: all.map((live, i) => ({ container: named(live), status: memoryOf(live, i) })), alerts: alerts(settings, all).filter(({ disk }) => !disk) };
 }
 
 function findings({ state, containers }) {

@@ -108,7 +108,7 @@ const SERIES: [HistorySeries; 12] = [
     HistorySeries::DiskRead,
     HistorySeries::DiskWrite,
     HistorySeries::MemoryLent,
-    HistorySeries::MemoryOwed,
+    HistorySeries::MemoryEntitlement,
 ];
 
 #[test]

@@ -232,7 +232,7 @@ pub struct ProbeView {
     /// The last report.
     pub report: Option<ProbeReport>,
     /// Records that were taken, since the policy process started.
-    pub heard: u64,
+    pub accepted: u64,
     /// Records that were refused, and questions without an answer.
     pub refused: u64,
     /// Why there is nothing newer, where that is known.
@@ -355,7 +355,7 @@ pub struct ContainerMemory {
     /// Which.
     pub container: ContainerRef,
     /// Where it stands.
-    pub standing: memory::ContainerMemoryStatus,
+    pub status: memory::ContainerMemoryStatus,
 }
 
 /// The memory governor's own counters, since the policy process started.
@@ -550,7 +550,7 @@ pub struct HookStatus {
     pub dropped: u64,
     /// Alerts that were over before they could be told without telling too often.
     #[serde(default)]
-    pub unsaid: u64,
+    pub expired: u64,
 }
 
 /// Process ids of the agent.

@@ -65,14 +65,14 @@ fn agent_metrics(page: &mut MetricSet, status: &AgentStatus, report: &DisksRepor
 }
 
 fn node_metrics(page: &mut MetricSet, snapshot: &AgentSnapshot) {
-    let (node, standings) = (&snapshot.node, snapshot.containers.iter().filter_map(|c| c.memory.as_ref()));
+    let (node, statuses) = (&snapshot.node, snapshot.containers.iter().filter_map(|c| c.memory.as_ref()));
     page.add(&metric::NODE_CPUS, &[], f64::from(node.cpus));
     if let Some(used) = node.cpu_used_millicpu {
         page.add(&metric::NODE_CPUS_USED, &[], used as f64 / 1e3);
     }
     let machine = snapshot.memory.pools.iter().find(|pool| pool.path == "/");
     let free = machine.map(|pool| pool.room).or(node.memory_available).or(node.memory_free);
-    let lendable = free.map(|free| lendable(free, standings.map(|s| (s.reserve, s.usage))));
+    let lendable = free.map(|free| lendable(free, statuses.map(|s| (s.reserve, s.usage))));
     let parts = [
         ("total", Some(node.memory_total)),
         ("used", node.memory_used()),
@@ -101,7 +101,7 @@ fn alert_metrics(page: &mut MetricSet, status: &AgentStatus, report: &AlertsRepo
         page.add(&metric::HOOKS, &[&name, "delivered"], hook.delivered as f64);
         page.add(&metric::HOOKS, &[&name, "failed"], hook.failed as f64);
         page.add(&metric::HOOKS, &[&name, "dropped"], hook.dropped as f64);
-        page.add(&metric::HOOKS, &[&name, "unsaid"], hook.unsaid as f64);
+        page.add(&metric::HOOKS, &[&name, "expired"], hook.expired as f64);
     }
 }
 
@@ -128,18 +128,18 @@ fn memory_metrics(page: &mut MetricSet, status: &AgentStatus, report: &MemoryRep
             page.add(&metric::MEMORY_POOL, &[&pool.path, part], bytes.get() as f64);
         }
     }
-    for ContainerMemory { container, standing } in &report.containers {
+    for ContainerMemory { container, status } in &report.containers {
         let labels = [container.id.as_str(), container.name.as_deref().unwrap_or_default()];
         for (metric, value) in [
-            (&metric::MEMORY_OWED, standing.entitlement.get()),
-            (&metric::MEMORY_FLOOR, standing.floor.get()),
-            (&metric::MEMORY_LENT, standing.lent.get()),
-            (&metric::MEMORY_FAILED, u64::from(standing.failures)),
+            (&metric::MEMORY_ENTITLEMENT, status.entitlement.get()),
+            (&metric::MEMORY_FLOOR, status.floor.get()),
+            (&metric::MEMORY_LENT, status.lent.get()),
+            (&metric::MEMORY_FAILED, u64::from(status.failures)),
         ] {
             page.add(metric, &labels, value as f64);
         }
         for each in [Colour::Red, Colour::Yellow, Colour::Green] {
-            let is = f64::from(u8::from(each == standing.colour));
+            let is = f64::from(u8::from(each == status.colour));
             page.add(&metric::MEMORY_COLOUR, &[labels[0], labels[1], colour_name(each)], is);
         }
     }
@@ -182,7 +182,7 @@ fn container_metrics(page: &mut MetricSet, container: &ContainerView) {
         page.add(metric, &labels, value);
     }
     container.probe.iter().for_each(|probe| probe_metrics(page, labels, probe));
-    container.disk.iter().for_each(|standing| disk_io_metrics(page, labels, standing));
+    container.disk.iter().for_each(|status| disk_io_metrics(page, labels, status));
 }
 
 fn probe_metrics(page: &mut MetricSet, [id, container]: [&str; 2], probe: &ProbeView) {
@@ -190,7 +190,7 @@ fn probe_metrics(page: &mut MetricSet, [id, container]: [&str; 2], probe: &Probe
         let is = f64::from(u8::from(each == probe.freshness));
         page.add(&metric::PROBE_STATE, &[id, container, each.name()], is);
     }
-    page.add(&metric::PROBE_RECORDS, &[id, container, "heard"], probe.heard as f64);
+    page.add(&metric::PROBE_RECORDS, &[id, container, "accepted"], probe.accepted as f64);
     page.add(&metric::PROBE_RECORDS, &[id, container, "refused"], probe.refused as f64);
     if probe.freshness != Freshness::Fresh {
         return;
@@ -200,25 +200,25 @@ fn probe_metrics(page: &mut MetricSet, [id, container]: [&str; 2], probe: &Probe
     page.add(&metric::PROBE_OBJECTIVE, &[id, container], measure.objective.unwrap_or(f64::NAN));
 }
 
-fn disk_io_metrics(page: &mut MetricSet, [id, container]: [&str; 2], standing: &ContainerDiskStatus) {
-    let disk = standing.name.as_str();
+fn disk_io_metrics(page: &mut MetricSet, [id, container]: [&str; 2], status: &ContainerDiskStatus) {
+    let disk = status.name.as_str();
     for (metric, op, value) in [
-        (&metric::IO_BYTES, "read", standing.rbps),
-        (&metric::IO_BYTES, "write", standing.wbps),
-        (&metric::IO_OPS, "read", standing.riops),
-        (&metric::IO_OPS, "write", standing.wiops),
+        (&metric::IO_BYTES, "read", status.rbps),
+        (&metric::IO_BYTES, "write", status.wbps),
+        (&metric::IO_OPS, "read", status.riops),
+        (&metric::IO_OPS, "write", status.wiops),
     ] {
         page.add(metric, &[id, container, disk, op], value as f64);
     }
     for (metric, value) in [
-        (&metric::IO_USED, standing.used),
-        (&metric::IO_LIFELINE, standing.lifeline),
-        (&metric::IO_CAP, standing.cap),
+        (&metric::IO_USED, status.used),
+        (&metric::IO_LIFELINE, status.lifeline),
+        (&metric::IO_CAP, status.cap),
     ] {
         page.add(metric, &[id, container, disk], value.unwrap_or(f64::NAN));
     }
-    page.add(&metric::IO_ENFORCED, &[id, container, disk], f64::from(u8::from(standing.enforced)));
-    let by = match standing.held_by {
+    page.add(&metric::IO_ENFORCED, &[id, container, disk], f64::from(u8::from(status.enforced)));
+    let by = match status.held_by {
         LimitedBy::Nothing => return,
         LimitedBy::Cap => "cap",
         LimitedBy::User => "user",

@@ -96,13 +96,13 @@ fn trace(scenario: &DiskScenario, moment: &DiskSimStep<'_>) {
     for share in &truth.shares {
         let name = &scenario.tenants[share.tenant].name;
         let disk = DiskScenario::number(share.drive);
-        let standing = moment.governor.and_then(|all| {
-            all.disk_statuses(share.group).into_iter().find(|standing| standing.disk == disk)
-        });
+        let status = moment
+            .governor
+            .and_then(|all| all.disk_statuses(share.group).into_iter().find(|status| status.disk == disk));
         print!(" | {name} {:.2}/{:.2}", share.got * share.cost, share.wanted * share.cost);
-        if let Some(standing) = standing {
+        if let Some(status) = status {
             let number = |n: Option<f64>| n.map_or(" -  ".to_owned(), |n| format!("{n:4.2}"));
-            print!(" L{} cap{} {:?}", number(standing.lifeline), number(standing.cap), standing.held_by);
+            print!(" L{} cap{} {:?}", number(status.lifeline), number(status.cap), status.held_by);
         }
     }
     println!();

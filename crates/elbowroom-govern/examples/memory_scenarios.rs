@@ -63,17 +63,17 @@ fn trace(scenario: &MemoryScenario, moment: &MemorySimStep<'_>) {
     for (share, tenant) in truth.shares.iter().zip(&scenario.tenants) {
         let usage = Bytes(share.usage as u64);
         print!(" | {} {:>9} {:5.0}/{:5.0}", tenant.name, usage.to_string(), share.served, share.due);
-        if let Some(standing) = moment.governor.and_then(|governor| governor.status(share.group)) {
+        if let Some(status) = moment.governor.and_then(|governor| governor.status(share.group)) {
             print!(
                 " {:?} {:?} E{} F{} W{}",
-                standing.colour, standing.state, standing.entitlement, standing.floor, standing.working_set
+                status.colour, status.state, status.entitlement, status.floor, status.working_set
             );
         }
     }
     println!();
     for share in &truth.shares {
-        let standing = moment.governor.and_then(|governor| governor.status(share.group));
-        let decisions = standing.map(|standing| standing.decisions).unwrap_or_default();
+        let status = moment.governor.and_then(|governor| governor.status(share.group));
+        let decisions = status.map(|status| status.decisions).unwrap_or_default();
         for decision in decisions.iter().filter(|decision| decision.at == truth.now) {
             println!("        {} {:?}: {}", share.group.0, decision.what, decision.because);
         }

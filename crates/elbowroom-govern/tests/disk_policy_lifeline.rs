@@ -294,7 +294,9 @@ fn a_disk_with_swap_is_watched_only() {
     toy.run(30);
     assert_eq!(toy.caps().count(), 0);
     let view = &toy.disks.disks()[0];
-    assert!(view.hands_off.as_ref().is_some_and(|why| why.contains("swap")) && view.capacity != IoMax::MAX);
+    assert!(
+        view.exempt_reason.as_ref().is_some_and(|why| why.contains("swap")) && view.capacity != IoMax::MAX
+    );
 }
 
 #[test]
@@ -359,14 +361,14 @@ fn decisions_say_why_and_standings_where_it_stands() {
 fn ticks_that_come_late_or_twice_change_nothing() {
     let mut toy = burst(SPEED, 0.2);
     toy.run(20);
-    let standing = |toy: &Toy| toy.disks.disk_statuses(id(0))[0].lifeline;
-    let before = standing(&toy);
+    let status = |toy: &Toy| toy.disks.disk_statuses(id(0))[0].lifeline;
+    let before = status(&toy);
     let last = toy.events.iter().rfind(|event| matches!(event, HostEvent::DiskTick(_))).unwrap().clone();
     toy.tell(last.clone());
     let HostEvent::DiskTick(mut late) = last else { unreachable!() };
     late.now = late.now.saturating_add(Micros::secs(60));
     toy.tell(HostEvent::DiskTick(late));
-    assert_eq!(standing(&toy), before);
+    assert_eq!(status(&toy), before);
     toy.tell(group(0));
-    assert_eq!(standing(&toy), before);
+    assert_eq!(status(&toy), before);
 }

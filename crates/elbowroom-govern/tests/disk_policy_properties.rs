@@ -122,10 +122,10 @@ proptest! {
             }
             // A cap of before may stay that long: no limit is written twice in a second.
             if toy.now.saturating_sub(*since.get_or_insert(toy.now)) >= Micros::secs(1) {
-                let standings = (0..toy.tenants.len()).flat_map(|tenant| toy.disks.disk_statuses(id(tenant)));
+                let statuses = (0..toy.tenants.len()).flat_map(|tenant| toy.disks.disk_statuses(id(tenant)));
                 // Who sends fewer is away, and his limit is what he may take when he comes back.
-                let active = standings.filter(|standing| standing.riops >= 5);
-                sums.push(active.filter_map(|standing| standing.cap).sum::<f64>());
+                let active = statuses.filter(|status| status.riops >= 5);
+                sums.push(active.filter_map(|status| status.cap).sum::<f64>());
             }
         });
         prop_assert!(sums.iter().all(|sum| *sum <= TARGET + 1e-9), "{sums:?}");
@@ -142,9 +142,9 @@ proptest! {
             if promised * 1.2 > TARGET - 0.25 {
                 return;
             }
-            for standing in (0..toy.tenants.len()).flat_map(|tenant| toy.disks.disk_statuses(id(tenant))) {
-                let (Some(lifeline), Some(cap)) = (standing.lifeline, standing.cap) else { continue };
-                if is_held(standing.held_by) && cap < lifeline * 0.999 {
+            for status in (0..toy.tenants.len()).flat_map(|tenant| toy.disks.disk_statuses(id(tenant))) {
+                let (Some(lifeline), Some(cap)) = (status.lifeline, status.cap) else { continue };
+                if is_held(status.held_by) && cap < lifeline * 0.999 {
                     broken.push((toy.now, lifeline, cap));
                 }
             }
@@ -157,8 +157,8 @@ proptest! {
         let mut toy = story.toy();
         let mut smallest = f64::INFINITY;
         story.play(&mut toy, |toy| {
-            for standing in (0..toy.tenants.len()).flat_map(|tenant| toy.disks.disk_statuses(id(tenant))) {
-                smallest = smallest.min(standing.max.rbps.value().map_or(f64::INFINITY, |n| n as f64));
+            for status in (0..toy.tenants.len()).flat_map(|tenant| toy.disks.disk_statuses(id(tenant))) {
+                smallest = smallest.min(status.max.rbps.value().map_or(f64::INFINITY, |n| n as f64));
             }
         });
         // A twenty-fifth of a disk that does a third of what it did, less what is not known of it yet.
@@ -174,10 +174,10 @@ proptest! {
             // Lifelines are rates; as parts of the disk they compare while its prices stay.
             let prices = toy.disks.learned_capacities().first().map_or(IoMax::MAX, |(_, parts)| *parts);
             for tenant in 0..toy.tenants.len() {
-                let Some(standing) = toy.disks.disk_statuses(id(tenant)).pop() else { continue };
-                let Some(lifeline) = standing.lifeline else { continue };
+                let Some(status) = toy.disks.disk_statuses(id(tenant)).pop() else { continue };
+                let Some(lifeline) = status.lifeline else { continue };
                 if let Some((was, then)) = before.insert(tenant, (lifeline, prices))
-                    && then == prices && is_held(standing.held_by) && lifeline < was * (1.0 - 1e-6)
+                    && then == prices && is_held(status.held_by) && lifeline < was * (1.0 - 1e-6)
                 {
                     broken.push((toy.now, tenant, was, lifeline));
                 }
@@ -356,10 +356,10 @@ proptest! {
             disks.apply(event);
             let views = disks.disks();
             prop_assert!(views.iter().all(|view| view.queue.is_finite()));
-            let standings = (0..4).flat_map(|id| disks.disk_statuses(CgroupId(id)));
-            for standing in standings {
-                for share in [standing.used, standing.lifeline, standing.cap].into_iter().flatten() {
-                    prop_assert!(!share.is_nan(), "{standing:?}");
+            let statuses = (0..4).flat_map(|id| disks.disk_statuses(CgroupId(id)));
+            for status in statuses {
+                for share in [status.used, status.lifeline, status.cap].into_iter().flatten() {
+                    prop_assert!(!share.is_nan(), "{status:?}");
                 }
             }
             let _ = (disks.alerts(), disks.learned_capacities());

@@ -100,7 +100,7 @@ struct Now<'a> {
     moment: &'a DiskSimStep<'a>,
     at: Micros,
     disks: BTreeMap<DeviceNumber, DiskView>,
-    standings: Vec<(Pair, ContainerDiskStatus)>,
+    statuses: Vec<(Pair, ContainerDiskStatus)>,
 }
 
 /// One scenario, watched.
@@ -143,15 +143,15 @@ impl<'a> Watch<'a> {
             }
         }
         let groups: BTreeSet<CgroupId> = moment.truth.shares.iter().map(|share| share.group).collect();
-        let standings = groups.into_iter().flat_map(|group| {
+        let statuses = groups.into_iter().flat_map(|group| {
             let all = governor.disk_statuses(group).into_iter();
-            all.map(move |standing| ((group, standing.disk), standing))
+            all.map(move |status| ((group, status.disk), status))
         });
         let now = Now {
             moment,
             at: moment.truth.now,
             disks: governor.disks().into_iter().map(|disk| (disk.number, disk)).collect(),
-            standings: standings.collect(),
+            statuses: statuses.collect(),
         };
         self.contend(&now);
         for order in moment.orders {
@@ -200,8 +200,7 @@ impl<'a> Watch<'a> {
 
     /// Containers that were idle have limits for when they come back: no part of the sum until they do.
     fn share(&mut self, now: &Now<'_>, disk: &DiskView) {
-        let here =
-            || now.standings.iter().filter(|(pair, _)| pair.1 == disk.number).map(|(_, standing)| standing);
+        let here = || now.statuses.iter().filter(|(pair, _)| pair.1 == disk.number).map(|(_, status)| status);
         match disk.state {
             DiskState::Slow => self.seen.insert("slow"),
             DiskState::Share => self.seen.insert("share"),
@@ -209,8 +208,8 @@ impl<'a> Watch<'a> {
         };
         // A slow disk may have room; one that something divides by weight is not divided by caps.
         if disk.state == DiskState::Share && self.drive(disk.number).weights.is_none() {
-            let active = here().filter(|standing| standing.riops + standing.wiops >= 5);
-            let sum: f64 = active.filter_map(|standing| standing.cap).sum();
+            let active = here().filter(|status| status.riops + status.wiops >= 5);
+            let sum: f64 = active.filter_map(|status| status.cap).sum();
             if sum > TARGET + 1e-6 {
                 self.breaks("caps_in_share", format!("{}: {sum} {disk:?}", now.at));
             }
@@ -219,11 +218,11 @@ impl<'a> Watch<'a> {
         if disk.promised * 1.2 > TARGET - 0.3 - 0.25 || !self.is_simple() {
             return;
         }
-        for standing in here().filter(|standing| wants_more(standing)) {
-            if let (Some(cap), Some(lifeline)) = (standing.cap, standing.lifeline) {
+        for status in here().filter(|status| wants_more(status)) {
+            if let (Some(cap), Some(lifeline)) = (status.cap, status.lifeline) {
                 self.seen.insert("floor");
                 if cap < lifeline * 0.99 {
-                    self.breaks("floors", format!("{}: {standing:?} {disk:?}", now.at));
+                    self.breaks("floors", format!("{}: {status:?} {disk:?}", now.at));
                 }
             }
         }
@@ -262,18 +261,18 @@ impl<'a> Watch<'a> {
     /// left for its bytes and its operations, which rise on their own.
     fn lifelines(&mut self, now: &Now<'_>) {
         let before = std::mem::take(&mut self.lifelines);
-        for (pair, standing) in &now.standings {
+        for (pair, status) in &now.statuses {
             let capacity = &now.disks[&pair.1].capacity;
-            let (Some(part), Some(reads)) = (standing.lifeline, self.alike(pair.1)) else { continue };
+            let (Some(part), Some(reads)) = (status.lifeline, self.alike(pair.1)) else { continue };
             let Limit::At(whole) = (if reads { capacity.rbps } else { capacity.wbps }) else { continue };
             let lifeline = part * whole as f64;
             self.lifelines.insert(*pair, lifeline);
             if let Some(before) = before.get(pair)
-                && wants_more(standing)
+                && wants_more(status)
             {
                 self.seen.insert("censored");
                 if lifeline < before * 0.99 {
-                    self.breaks("censored", format!("{}: {before}, now {lifeline}: {standing:?}", now.at));
+                    self.breaks("censored", format!("{}: {before}, now {lifeline}: {status:?}", now.at));
                 }
             }
         }
@@ -314,6 +313,6 @@ impl<'a> Watch<'a> {
 }
 
 /// Whether the policy itself says that a container would do more if it could.
-fn wants_more(standing: &ContainerDiskStatus) -> bool {
-    matches!(standing.held_by, LimitedBy::Cap | LimitedBy::Contention | LimitedBy::Disk)
+fn wants_more(status: &ContainerDiskStatus) -> bool {
+    matches!(status.held_by, LimitedBy::Cap | LimitedBy::Contention | LimitedBy::Disk)
 }

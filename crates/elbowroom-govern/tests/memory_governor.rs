@@ -237,9 +237,9 @@ fn what_a_loan_taught_is_given_back_also_where_others_took_more_than_the_loan() 
     host.usage = vec![(pool, Bytes(8 * GIB)), (poor, Bytes(6 * GIB)), (lender, Bytes(2 * GIB))];
     host.counted.insert(lender, |second, usage| cache(usage, second, 0, GIB));
     let orders = host.pass(8);
-    let standing = host.memory.status(lender).unwrap();
-    assert_eq!((standing.state, standing.colour), (LendingState::Hold, Colour::Yellow), "{standing:?}");
-    assert!(standing.working_set > Bytes(3 * GIB) && standing.floor == Bytes(3 * GIB), "{standing:?}");
+    let status = host.memory.status(lender).unwrap();
+    assert_eq!((status.state, status.colour), (LendingState::Hold, Colour::Yellow), "{status:?}");
+    assert!(status.working_set > Bytes(3 * GIB) && status.floor == Bytes(3 * GIB), "{status:?}");
     assert!(orders.iter().any(|order| taken(order, poor).is_some()), "{:?}", host.memory.status(poor));
 }
 
@@ -323,8 +323,8 @@ fn what_its_user_protects_is_its_reservation() {
         let limits = CgroupSettings { memory_low: low, memory_min: min, ..CgroupSettings::default() };
         let id = host.group(1, 0, Some("db"), limits, 3);
         host.pass(10);
-        let standing = host.memory.status(id).unwrap();
-        (standing.reserve.get() / GIB, standing.hands_off.is_some())
+        let status = host.memory.status(id).unwrap();
+        (status.reserve.get() / GIB, status.exempt_reason.is_some())
     };
     let gib = |n: u64| Some(At(Bytes(n * GIB)));
     assert_eq!(reserved(gib(1), gib(0)), (1, false));
@@ -425,9 +425,9 @@ fn who_can_give_nothing_is_asked_for_it_and_not_held() {
     let orders = host.pass(60);
     let held = |order: &MemoryOrder| matches!(order, MemoryOrder::Lease(lease) if lease.group == rich);
     assert!(!orders.iter().any(|order| held(order) || taken(order, rich).is_some()), "{orders:?}");
-    let standing = host.memory.status(rich).unwrap();
-    let shown = standing.view_ceiling.value().unwrap();
-    assert!((standing.entitlement..standing.usage).contains(&shown), "{standing:?}");
+    let status = host.memory.status(rich).unwrap();
+    let shown = status.view_ceiling.value().unwrap();
+    assert!((status.entitlement..status.usage).contains(&shown), "{status:?}");
 }
 
 #[test]

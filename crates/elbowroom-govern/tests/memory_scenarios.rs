@@ -151,8 +151,8 @@ fn a_lie_about_harm_does_not_keep_a_loan() {
     scenario.tenants[1].probe = ProbeBehaviour::Scaled(0.01);
     let mut quarantined = false;
     play(&scenario, MemoryPolicy::Governor, 0, |moment| {
-        let standing = moment.governor.and_then(|governor| governor.status(B));
-        quarantined |= standing.is_some_and(|standing| standing.state == LendingState::Quarantine);
+        let status = moment.governor.and_then(|governor| governor.status(B));
+        quarantined |= status.is_some_and(|status| status.state == LendingState::Quarantine);
     });
     assert!(!quarantined);
     assert!(judge(&scenario, MemoryPolicy::Governor, 0).satisfied[2][0] > 0.95, "the other is served");
@@ -162,8 +162,8 @@ fn a_lie_about_harm_does_not_keep_a_loan() {
 fn programs_can_give_memory_back_before_it_is_taken() {
     let (mut asked, mut taken) = (None, None);
     play(&library::six_phases(MemcgVersion::V2, PHASE), MemoryPolicy::Governor, 0, |moment| {
-        let standing = moment.governor.and_then(|governor| governor.status(B));
-        for decision in standing.into_iter().flat_map(|standing| standing.decisions) {
+        let status = moment.governor.and_then(|governor| governor.status(B));
+        for decision in status.into_iter().flat_map(|status| status.decisions) {
             match decision.what {
                 MemoryAction::Ask { ceiling } => {
                     asked.get_or_insert(decision.at);
@@ -208,9 +208,9 @@ fn every_decision_says_why_with_its_numbers() {
     let mut seen = BTreeMap::new();
     play(&library::six_phases(MemcgVersion::V2, PHASE), MemoryPolicy::Governor, 0, |moment| {
         for id in [A, B] {
-            let Some(standing) = moment.governor.and_then(|governor| governor.status(id)) else { continue };
-            assert!(standing.decisions.len() <= 20);
-            for decision in standing.decisions {
+            let Some(status) = moment.governor.and_then(|governor| governor.status(id)) else { continue };
+            assert!(status.decisions.len() <= 20);
+            for decision in status.decisions {
                 assert!(!decision.because.is_empty() && decision.inputs.usage > Bytes::ZERO, "{decision:?}");
                 seen.insert(decision.what.name(), decision.because);
             }

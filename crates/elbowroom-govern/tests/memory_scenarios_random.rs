@@ -190,11 +190,11 @@ impl Watch {
         }
         self.pools(governor, moment, now);
         for share in &moment.truth.shares {
-            let Some(standing) = governor.status(share.group) else { continue };
-            if f64::from(standing.failures) > 4.0 + (scenario.duration.get() as f64 / 1e7).log2() {
-                self.breaks("failures", format!("{now}: {} of {}", standing.failures, share.group.0));
+            let Some(status) = governor.status(share.group) else { continue };
+            if f64::from(status.failures) > 4.0 + (scenario.duration.get() as f64 / 1e7).log2() {
+                self.breaks("failures", format!("{now}: {} of {}", status.failures, share.group.0));
             }
-            let new = standing.decisions.iter().filter(|decision| decision.at == now);
+            let new = status.decisions.iter().filter(|decision| decision.at == now);
             for decision in new {
                 self.seen.insert(decision.what.name());
             }
@@ -207,8 +207,8 @@ impl Watch {
     fn pools(&mut self, governor: &MemoryGovernor, moment: &MemorySimStep<'_>, now: Micros) {
         // Every container of a scenario is in the same pool, which may be in the machine.
         let Some(pool) = governor.pools().last() else { return };
-        let standings = moment.truth.shares.iter().filter_map(|share| governor.status(share.group));
-        let owed: Bytes = standings.map(|standing| standing.entitlement).sum();
+        let statuses = moment.truth.shares.iter().filter_map(|share| governor.status(share.group));
+        let owed: Bytes = statuses.map(|status| status.entitlement).sum();
         if owed.get() as f64 > pool.size.get() as f64 * 1.0001 + 64.0 {
             self.breaks("owed", format!("{now}: {owed} of {}", pool.size));
         }
@@ -230,8 +230,8 @@ impl Watch {
     ) {
         match order {
             MemoryOrder::Reclaim(reclaim) => {
-                let Some(standing) = governor.status(reclaim.group) else { return };
-                self.reclaim(governor, moment, memory, reclaim, &standing, now);
+                let Some(status) = governor.status(reclaim.group) else { return };
+                self.reclaim(governor, moment, memory, reclaim, &status, now);
                 if self.open.get(&reclaim.group).is_some_and(|at| now.saturating_sub(*at) < ANSWER) {
                     self.breaks("answer", format!("{now}: {reclaim:?}"));
                 }
@@ -240,19 +240,18 @@ impl Watch {
                 }
             }
             MemoryOrder::Lease(lease) => {
-                let Some(standing) = governor.status(lease.group) else { return };
+                let Some(status) = governor.status(lease.group) else { return };
                 let short = lease.until.saturating_sub(now) > Micros::secs(10);
-                let tight = lease.high.saturating_add(PAGE) < standing.floor.min(standing.usage);
-                let tight =
-                    tight || lease.high.saturating_add(PAGE) < standing.entitlement.min(standing.usage);
+                let tight = lease.high.saturating_add(PAGE) < status.floor.min(status.usage);
+                let tight = tight || lease.high.saturating_add(PAGE) < status.entitlement.min(status.usage);
                 // What the kernel cannot take is not limited away.
                 let reclaimable = memory
                     .get(&lease.group)
                     .map_or(Bytes::ZERO, |m| m.file.saturating_add(m.swap_room.min(m.anon)));
-                let least = standing.usage.saturating_sub(reclaimable);
+                let least = status.usage.saturating_sub(reclaimable);
                 let tight = tight || lease.high.saturating_add(PAGE) < least;
-                if short || tight || standing.state == LendingState::Quarantine {
-                    self.breaks("lease", format!("{now}: {lease:?} {standing:?}"));
+                if short || tight || status.state == LendingState::Quarantine {
+                    self.breaks("lease", format!("{now}: {lease:?} {status:?}"));
                 }
             }
             MemoryOrder::Protect(protect) => {
@@ -264,14 +263,14 @@ impl Watch {
                 }
             }
             MemoryOrder::ViewCeiling(view_ceiling) => {
-                let standing = governor.status(view_ceiling.group);
+                let status = governor.status(view_ceiling.group);
                 let below = |at: Bytes| {
-                    standing.as_ref().is_some_and(|s| at.saturating_add(PAGE) < s.floor.min(s.usage))
+                    status.as_ref().is_some_and(|s| at.saturating_add(PAGE) < s.floor.min(s.usage))
                 };
                 if let Limit::At(at) = view_ceiling.ceiling
                     && below(at)
                 {
-                    self.breaks("view_ceiling", format!("{now}: {view_ceiling:?} {standing:?}"));
+                    self.breaks("view_ceiling", format!("{now}: {view_ceiling:?} {status:?}"));
                 }
             }
             MemoryOrder::Release(_) | MemoryOrder::Alert(_) => {}
@@ -284,24 +283,24 @@ impl Watch {
         moment: &MemorySimStep<'_>,
         memory: &BTreeMap<CgroupId, GroupMemory>,
         reclaim: &ReclaimRequest,
-        standing: &ContainerMemoryStatus,
+        status: &ContainerMemoryStatus,
         now: Micros,
     ) {
         let usage = memory.get(&reclaim.group).map_or(Bytes::ZERO, |memory| memory.usage);
         let left = usage.saturating_sub(reclaim.amount).saturating_add(PAGE);
-        let say = || format!("{now}: {reclaim:?} of {usage} {standing:?}");
-        if standing.state == LendingState::Quarantine && left < standing.entitlement {
+        let say = || format!("{now}: {reclaim:?} of {usage} {status:?}");
+        if status.state == LendingState::Quarantine && left < status.entitlement {
             self.breaks("quarantine", say());
         }
-        if standing.state == LendingState::Dead {
+        if status.state == LendingState::Dead {
             return;
         }
-        if left < standing.floor {
+        if left < status.floor {
             self.breaks("floor", say());
         }
-        if standing.colour != Colour::Green && standing.reserve > Bytes::ZERO {
+        if status.colour != Colour::Green && status.reserve > Bytes::ZERO {
             self.seen.insert("reserved");
-            if left < standing.reserve.min(standing.entitlement) {
+            if left < status.reserve.min(status.entitlement) {
                 self.breaks("reservation", say());
             }
         }
@@ -313,12 +312,7 @@ impl Watch {
             self.breaks("needer", say());
         }
         let step = usage.get() as f64 * 0.12;
-        match standing
-            .decisions
-            .iter()
-            .rev()
-            .find(|decision| decision.at == now)
-            .map(|decision| decision.what)
+        match status.decisions.iter().rev().find(|decision| decision.at == now).map(|decision| decision.what)
         {
             Some(MemoryAction::Lend { amount }) if amount.get() as f64 > step.max(f64::from(1 << 20)) => {
                 self.breaks("steps", say());

@@ -83,7 +83,7 @@ table! {
     MEMORY_USED = Gauge "elbowroom_memory_used_bytes" "bytes" CONTAINER, "Memory charged to it.";
 
     MEMORY_MODE = Info "elbowroom_memory_governor" "" &["mode"], "What is done with decisions about memory.";
-    MEMORY_OWED = Gauge "elbowroom_memory_owed_bytes" "bytes" CONTAINER, "Its entitlement now.";
+    MEMORY_ENTITLEMENT = Gauge "elbowroom_memory_entitlement_bytes" "bytes" CONTAINER, "Its entitlement now.";
     MEMORY_FLOOR = Gauge "elbowroom_memory_floor_bytes" "bytes" CONTAINER, "What is never taken from it.";
     MEMORY_LENT = Gauge "elbowroom_memory_lent_bytes" "bytes" CONTAINER, "What others use of it.";
     MEMORY_COLOUR = Gauge "elbowroom_memory_colour" "" &["id", "name", "colour"], "How it is doing: 1 for its colour, 0 for the others.";

@@ -72,7 +72,7 @@ pub(crate) enum Verb {
     /// Show the memory that is shared: who is owed how much, who lends, what is wrong.
     ///
     /// DOING: red (misses its objective), yellow (meets it), green (more memory cannot help), BY its probe or by what the kernel
-    /// shows. OWED is its entitlement now, FLOOR is never taken, LENT is what others use of it, KEPT is protected by the kernel.
+    /// shows. ENTITLED is its entitlement now, FLOOR is never taken, LENT is what others use of it, KEPT is protected by the kernel.
     /// Why: `elbowroom explain CONTAINER`.
     Memory(OutputArgs),
     /// Show what is wrong, and what was within the last hour: overload, starved containers, the doctor's findings, limits taken back.

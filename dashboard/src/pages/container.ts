@@ -23,7 +23,7 @@ export function containerPage(id: string): Page {
   const warnings = h("div");
   const charts = h("div.charts");
   const changes = h("ol.changes", { tabindex: 0, "aria-label": "Changes, newest first" });
-  const standing = h("div.columns");
+  const status = h("div.columns");
   const findings = h("div");
   const gone = h("div", { hidden: true });
 
@@ -51,7 +51,7 @@ export function containerPage(id: string): Page {
       tags.replaceChildren(...describe(container));
       rule.hidden = false;
       rule.textContent = visible(explain.rule);
-      standing.replaceChildren(...stands(container));
+      status.replaceChildren(...stands(container));
       const own = store.alerts.filter((alert) => alert.container?.id === container.id);
       warnings.replaceChildren(...(own.length ? [alerts(own)] : []));
     } catch (error) {
@@ -75,7 +75,7 @@ export function containerPage(id: string): Page {
       h("div.tools", {}, h("a.back", { href: link("node"), "aria-label": "Back to all containers", title: "All containers (Esc)" }, "←"), title, tags, ranges(follow)),
       gone, warnings, rule,
       h("div.beside", {}, charts, h("section.why", { "aria-label": "Changes" }, h("h2", {}, "Changes, and why"), changes)),
-      standing, findings,
+      status, findings,
     ),
     title: visible(store.rows.get(id)?.live.name ?? id),
     destroy: () => {
@@ -122,12 +122,12 @@ function stands(container: Container): HTMLElement[] {
         facts([
           ["now", [colour(memory.colour), ` ${MEMORY_STATES[memory.state] ?? memory.state}`], `says ${memory.source}`],
           ["uses", `${format.bytes(memory.usage)}, ${format.bytes(memory.reclaimable)} of it can be taken`],
-          ["is owed", format.bytes(memory.entitlement), "entitlement: what it would get if it asked now"],
+          ["is entitled to", format.bytes(memory.entitlement), "entitlement: what it would get if it asked now"],
           ["reserved", `${format.bytes(memory.reserve)}, floor ${format.bytes(memory.floor)}`],
           ["lends", format.bytes(memory.lent)],
           ["kept for it", `${format.bytes(memory.protected)}${memory.enforced ? "" : " (not in force)"}`],
           ["waits", memory.stall === null ? "not counted here" : `${format.percent(memory.stall)} of the time`],
-          ...(memory.hands_off ? [["left alone", visible(memory.hands_off)] as [string, string]] : []),
+          ...(memory.exempt_reason ? [["left alone", visible(memory.exempt_reason)] as [string, string]] : []),
         ]),
       ),
     );

@@ -4,7 +4,7 @@ import { bar, empty, h, key, nameOf, visible } from "../dom";
 import * as format from "../format";
 import { link } from "../route";
 import { attempt, store } from "../store";
-import type { Container, Disk, DiskStanding, Limit } from "../types";
+import type { Container, Disk, DiskStatus, Limit } from "../types";
 import type { Page } from "./page";
 import { alerts, diskState, diskWords, HELD, mode } from "./pieces";
 
@@ -41,12 +41,12 @@ const iops = (value: number) => `${format.count(value)}/s`;
 
 function diskView(disk: Disk, containers: Container[]): HTMLElement {
   const users = containers
-    .flatMap((container) => container.disk.filter((standing) => standing.disk === disk.number).map((standing) => ({ container, standing })))
-    .sort((a, b) => weight(b.standing) - weight(a.standing));
+    .flatMap((container) => container.disk.filter((status) => status.disk === disk.number).map((status) => ({ container, status })))
+    .sort((a, b) => weight(b.status) - weight(a.status));
   return h(
     "section.pool", { "aria-label": `Disk ${disk.name}` },
     h("h2", {}, visible(disk.name), " ", diskState(disk.state), " ", h("span.quiet", {}, diskWords(disk.state))),
-    disk.hands_off ? h("p.rule", {}, visible(disk.hands_off)) : null,
+    disk.exempt_reason ? h("p.rule", {}, visible(disk.exempt_reason)) : null,
     bar(disk.used, disk.used === null ? "capacity not known yet" : `${format.percent(disk.used)} used`, disk.promised > 0 ? [{ at: disk.promised, title: `promised ${format.percent(disk.promised)}`, kind: "lifeline" }] : []),
     h(
       "div.scroll", { tabindex: 0, role: "region", "aria-label": "What the disk does" },
@@ -67,7 +67,7 @@ function diskView(disk: Disk, containers: Container[]): HTMLElement {
           h(
             "table.plain", {},
             h("thead", {}, h("tr", {}, ...["Container", "Uses, lifeline, cap", "uses", "lifeline", "cap", "read", "write", "Held back by"].map((text, i) => h("th", { scope: "col", ...(i >= 2 && i <= 6 ? { "data-number": true } : {}) }, text)))),
-            h("tbody", {}, ...users.slice(0, SHOWN).map(({ container, standing }) => userRow(container, standing))),
+            h("tbody", {}, ...users.slice(0, SHOWN).map(({ container, status }) => userRow(container, status))),
           ),
         )
       : h("p.quiet", {}, "no container uses it now"),
@@ -79,23 +79,23 @@ function cells(name: string, values: string[]): HTMLElement {
   return h("tr", {}, h("th", { scope: "row" }, name), ...values.map((value) => h("td", { "data-number": true }, value)));
 }
 
-function userRow(container: Container, standing: DiskStanding): HTMLElement {
+function userRow(container: Container, status: DiskStatus): HTMLElement {
   const marks = [
-    ...(standing.lifeline === null ? [] : [{ at: standing.lifeline, title: `lifeline ${format.percent(standing.lifeline)}`, kind: "lifeline" }]),
-    ...(standing.cap === null ? [] : [{ at: standing.cap, title: `cap ${format.percent(standing.cap)}`, kind: "cap" }]),
+    ...(status.lifeline === null ? [] : [{ at: status.lifeline, title: `lifeline ${format.percent(status.lifeline)}`, kind: "lifeline" }]),
+    ...(status.cap === null ? [] : [{ at: status.cap, title: `cap ${format.percent(status.cap)}`, kind: "cap" }]),
   ];
-  const held = standing.held_by !== "nothing";
+  const held = status.held_by !== "nothing";
   return h(
     "tr", {},
     h("th", { scope: "row" }, h("a", { href: link("container", container.id) }, h("bdi", {}, nameOf(container)))),
-    h("td.wide", {}, bar(standing.used, `uses ${format.percent(standing.used)}`, marks)),
-    ...[format.percent(standing.used), format.percent(standing.lifeline), standing.cap === null ? "none" : `${format.percent(standing.cap)}${standing.enforced ? "" : " *"}`, format.rate(standing.rbps), format.rate(standing.wbps)].map((value) =>
+    h("td.wide", {}, bar(status.used, `uses ${format.percent(status.used)}`, marks)),
+    ...[format.percent(status.used), format.percent(status.lifeline), status.cap === null ? "none" : `${format.percent(status.cap)}${status.enforced ? "" : " *"}`, format.rate(status.rbps), format.rate(status.wbps)].map((value) =>
       h("td", { "data-number": true, title: value.endsWith("*") ? "decided, not in force" : null }, value),
     ),
-    h("td", held ? { "data-strong": true } : { class: "quiet" }, HELD[standing.held_by] ?? standing.held_by),
+    h("td", held ? { "data-strong": true } : { class: "quiet" }, HELD[status.held_by] ?? status.held_by),
   );
 }
 
-function weight(standing: DiskStanding): number {
-  return (standing.used ?? 0) * 1e12 + (standing.lifeline ?? 0) * 1e11 + standing.rbps + standing.wbps;
+function weight(status: DiskStatus): number {
+  return (status.used ?? 0) * 1e12 + (status.lifeline ?? 0) * 1e11 + status.rbps + status.wbps;
 }

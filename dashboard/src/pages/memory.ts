@@ -1,14 +1,14 @@
-// Who lends memory to whom: pools, and in each who gives and who holds more than it is owed.
+// Who lends memory to whom: pools, and in each who gives and who holds more than its entitlement.
 
 import { bar, empty, h, key, nameOf, pill, visible } from "../dom";
 import * as format from "../format";
 import { link } from "../route";
 import { store } from "../store";
-import type { Memory, MemoryStanding, Named, Pool } from "../types";
+import type { Memory, MemoryStatus, Named, Pool } from "../types";
 import type { Page } from "./page";
 import { alerts, colour, MEMORY_STATES, mode } from "./pieces";
 
-type Member = { container: Named; standing: MemoryStanding };
+type Member = { container: Named; status: MemoryStatus };
 
 /** Members shown of a pool before the rest is only counted. */
 const SHOWN = 60;
@@ -45,7 +45,7 @@ function membersOf(pool: Pool, pools: Pool[], memory: Memory): Member[] {
 
 function poolView(pool: Pool, members: Member[], memory: Memory): HTMLElement {
   const used = Math.max(0, pool.size - pool.room);
-  const lent = memory.containers.filter(({ container }) => within(container.path, pool.path)).reduce((total, { standing }) => total + standing.lent, 0);
+  const lent = memory.containers.filter(({ container }) => within(container.path, pool.path)).reduce((total, { status }) => total + status.lent, 0);
   return h(
     "section.pool", { "aria-label": `Pool ${pool.path}` },
     h("h2", {}, pool.path === "/" ? "This machine" : h("code", {}, visible(pool.path)), " ", pool.short ? pill("short", "bad", "less is free than memory.short says") : pill("enough", "good")),
@@ -59,25 +59,25 @@ function poolView(pool: Pool, members: Member[], memory: Memory): HTMLElement {
 }
 
 function table(members: Member[]): Array<HTMLElement | null> {
-  const sorted = [...members].sort((a, b) => weight(b.standing) - weight(a.standing));
-  const most = Math.max(1, ...sorted.slice(0, SHOWN).map(({ standing }) => Math.max(standing.usage, standing.entitlement)));
+  const sorted = [...members].sort((a, b) => weight(b.status) - weight(a.status));
+  const most = Math.max(1, ...sorted.slice(0, SHOWN).map(({ status }) => Math.max(status.usage, status.entitlement)));
   return [
-    key(["own", "uses"], ["borrowed", "more than it is owed"], ["lent", "lends"], ["owed", "is owed, or reserved in the pool"]),
+    key(["own", "uses"], ["borrowed", "more than its entitlement"], ["lent", "lends"], ["owed", "entitlement, or reserved in the pool"]),
     h(
       "div.scroll", { tabindex: 0, role: "region", "aria-label": "Containers of this pool" },
       h(
         "table.plain", {},
-        h("thead", {}, h("tr", {}, ...([["Container", ""], ["Doing", "how the application is doing, by its probe or by how long it waits"], ["Uses, and is owed", "bar: what it uses; line: what it would get if it asked"], ["uses", ""], ["owed", "entitlement"], ["lends", "taken from it since it last needed all"], ["reserved", "never taken while it has use for it"], ["State", ""]] as const).map(([text, title], i) => h("th", { scope: "col", title: title || null, ...(i >= 3 && i <= 6 ? { "data-number": true } : {}) }, text)))),
+        h("thead", {}, h("tr", {}, ...([["Container", ""], ["Doing", "how the application is doing, by its probe or by how long it waits"], ["Uses, and is entitled to", "bar: what it uses; line: what it would get if it asked"], ["uses", ""], ["entitled to", "entitlement"], ["lends", "taken from it since it last needed all"], ["reserved", "never taken while it has use for it"], ["State", ""]] as const).map(([text, title], i) => h("th", { scope: "col", title: title || null, ...(i >= 3 && i <= 6 ? { "data-number": true } : {}) }, text)))),
         h(
           "tbody", {},
-          ...sorted.slice(0, SHOWN).map(({ container, standing }) =>
+          ...sorted.slice(0, SHOWN).map(({ container, status }) =>
             h(
               "tr", {},
               h("th", { scope: "row" }, h("a", { href: link("container", container.id) }, h("bdi", {}, nameOf(container)))),
-              h("td", {}, colour(standing.colour)),
-              h("td.wide", {}, balance(standing, most)),
-              ...[standing.usage, standing.entitlement, standing.lent, standing.reserve].map((value, i) => h("td", { "data-number": true, ...(i === 2 && value > 0 ? { "data-strong": true } : {}) }, value === 0 ? h("span.quiet", {}, "0") : format.bytes(value))),
-              h("td.quiet", {}, MEMORY_STATES[standing.state] ?? standing.state),
+              h("td", {}, colour(status.colour)),
+              h("td.wide", {}, balance(status, most)),
+              ...[status.usage, status.entitlement, status.lent, status.reserve].map((value, i) => h("td", { "data-number": true, ...(i === 2 && value > 0 ? { "data-strong": true } : {}) }, value === 0 ? h("span.quiet", {}, "0") : format.bytes(value))),
+              h("td.quiet", {}, MEMORY_STATES[status.state] ?? status.state),
             ),
           ),
         ),
@@ -88,23 +88,23 @@ function table(members: Member[]): Array<HTMLElement | null> {
 }
 
 /** Who matters most for lending comes first. */
-function weight(standing: MemoryStanding): number {
-  return standing.lent * 4 + Math.max(0, standing.usage - standing.entitlement) * 2 + standing.usage;
+function weight(status: MemoryStatus): number {
+  return status.lent * 4 + Math.max(0, status.usage - status.entitlement) * 2 + status.usage;
 }
 
 /** What it uses, split into what is owed to it and what is borrowed; what it lends is hatched behind. */
-function balance(standing: MemoryStanding, most: number): HTMLElement {
+function balance(status: MemoryStatus, most: number): HTMLElement {
   const part = (value: number) => `${Math.min(1, Math.max(0, value / most)) * 100}%`;
-  const own = Math.min(standing.usage, standing.entitlement);
-  const more = Math.max(0, standing.usage - standing.entitlement);
+  const own = Math.min(status.usage, status.entitlement);
+  const more = Math.max(0, status.usage - status.entitlement);
   const piece = (kind: string, from: number, size: number) => {
     const element = h("i", { "data-kind": kind });
     element.style.left = part(from);
     element.style.width = part(size);
     return element;
   };
-  const words = [`uses ${format.bytes(standing.usage)}`, `is owed ${format.bytes(standing.entitlement)}`, ...(more > 0 ? [`${format.bytes(more)} of that is borrowed`] : []), ...(standing.lent > 0 ? [`lends ${format.bytes(standing.lent)}`] : [])].join(", ");
-  const tick = piece("owed", standing.entitlement, 0);
+  const words = [`uses ${format.bytes(status.usage)}`, `is entitled to ${format.bytes(status.entitlement)}`, ...(more > 0 ? [`${format.bytes(more)} of that is borrowed`] : []), ...(status.lent > 0 ? [`lends ${format.bytes(status.lent)}`] : [])].join(", ");
+  const tick = piece("owed", status.entitlement, 0);
   tick.style.width = "";
-  return h("span.balance", { role: "img", "aria-label": words, title: words }, piece("own", 0, own), piece("borrowed", own, more), piece("lent", standing.usage, standing.lent), tick);
+  return h("span.balance", { role: "img", "aria-label": words, title: words }, piece("own", 0, own), piece("borrowed", own, more), piece("lent", status.usage, status.lent), tick);
 }

@@ -50,7 +50,7 @@ export function nodePage(): Page {
   const slow = () => {
     const { memory: report, disks: governed, status } = store;
     const pool = report?.pools.find(({ path }) => path === "/");
-    const lent = report?.containers.reduce((total, { standing }) => total + standing.lent, 0);
+    const lent = report?.containers.reduce((total, { status }) => total + status.lent, 0);
     memory.small(pool ? `${format.bytes(pool.room)} free for containers, ${format.bytes(pool.reserved)} reserved, ${format.bytes(lent)} lent${pool.short ? "; memory is short" : ""}` : "");
     disks.list.replaceChildren(
       ...(governed?.disks ?? []).map((disk) =>

@@ -199,7 +199,7 @@ impl HookDispatcher {
             delivered: worker.counts.delivered.load(Ordering::Relaxed),
             failed: worker.counts.failed.load(Ordering::Relaxed),
             dropped: worker.counts.dropped.load(Ordering::Relaxed),
-            unsaid: worker.outbox.dropped(),
+            expired: worker.outbox.dropped(),
         };
         self.workers.iter().map(status).collect()
     }

@@ -57,7 +57,7 @@ pub enum HistorySeries {
     DiskRead,
     DiskWrite,
     MemoryLent,
-    MemoryOwed,
+    MemoryEntitlement,
 }
 
 /// How many series there are.
@@ -75,7 +75,7 @@ pub(crate) const SERIES_NAMES: [&str; SERIES_COUNT] = [
     "disk_read",
     "disk_write",
     "memory_lent",
-    "memory_owed",
+    "memory_entitlement",
 ];
 
 /// Whether a series moves by itself, so that an average says more than the last value.

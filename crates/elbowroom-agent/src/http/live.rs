@@ -108,9 +108,9 @@ fn live_container(container: &elbowroom_client::api::ContainerView) -> LiveConta
         memory_effective: view.memory.get(),
         memory_hard: view.memory_hard.get(),
         memory_used: container.usage.memory.get(),
-        memory_lent: container.memory.as_ref().map(|standing| standing.lent.get()),
-        disk_read: container.disk.iter().map(|standing| standing.rbps).sum(),
-        disk_write: container.disk.iter().map(|standing| standing.wbps).sum(),
+        memory_lent: container.memory.as_ref().map(|status| status.lent.get()),
+        disk_read: container.disk.iter().map(|status| status.rbps).sum(),
+        disk_write: container.disk.iter().map(|status| status.wbps).sum(),
     }
 }
 

@@ -168,7 +168,7 @@ fn same_condition(a: &AlertView, b: &AlertView) -> bool {
 }
 
 fn container_point(container: &ContainerView) -> HistoryPoint {
-    let (view, standing) = (&container.view, container.memory.as_ref());
+    let (view, status) = (&container.view, container.memory.as_ref());
     let sum = |rate: fn(&elbowroom_govern::disk::ContainerDiskStatus) -> u64| {
         Some(container.disk.iter().map(rate).sum::<u64>() as f64)
     };
@@ -183,8 +183,8 @@ fn container_point(container: &ContainerView) -> HistoryPoint {
         .with(HistorySeries::MemoryUsed, Some(container.usage.memory.get() as f64))
         .with(HistorySeries::DiskRead, sum(|s| s.rbps))
         .with(HistorySeries::DiskWrite, sum(|s| s.wbps))
-        .with(HistorySeries::MemoryLent, standing.map(|s| s.lent.get() as f64))
-        .with(HistorySeries::MemoryOwed, standing.map(|s| s.entitlement.get() as f64))
+        .with(HistorySeries::MemoryLent, status.map(|s| s.lent.get() as f64))
+        .with(HistorySeries::MemoryEntitlement, status.map(|s| s.entitlement.get() as f64))
 }
 
 /// The machine: what it has for bounds, what is used of it, and what its containers have together.
@@ -194,8 +194,8 @@ fn node_point(snapshot: &AgentSnapshot) -> HistoryPoint {
         (!disks.is_empty()).then(|| disks.iter().map(rate).sum::<u64>() as f64)
     };
     let memory = |amount: fn(&elbowroom_govern::memory::ContainerMemoryStatus) -> u64| {
-        let standings = || snapshot.containers.iter().filter_map(|container| container.memory.as_ref());
-        standings().next().map(|_| standings().map(amount).sum::<u64>() as f64)
+        let statuses = || snapshot.containers.iter().filter_map(|container| container.memory.as_ref());
+        statuses().next().map(|_| statuses().map(amount).sum::<u64>() as f64)
     };
     HistoryPoint::default()
         .with(HistorySeries::CpuUpper, Some(node.cpus.into()))
@@ -205,7 +205,7 @@ fn node_point(snapshot: &AgentSnapshot) -> HistoryPoint {
         .with(HistorySeries::DiskRead, disk(|d| d.rbps))
         .with(HistorySeries::DiskWrite, disk(|d| d.wbps))
         .with(HistorySeries::MemoryLent, memory(|s| s.lent.get()))
-        .with(HistorySeries::MemoryOwed, memory(|s| s.entitlement.get()))
+        .with(HistorySeries::MemoryEntitlement, memory(|s| s.entitlement.get()))
 }
 
 #[cfg(test)]

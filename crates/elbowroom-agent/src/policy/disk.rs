@@ -248,11 +248,11 @@ impl DiskEnforcer {
 
     /// Where a container stands at its disks; `history` decides whether decisions are in it.
     pub(super) fn container_statuses(&self, group: CgroupId, history: bool) -> Vec<ContainerDiskStatus> {
-        let mut standings = self.disks.disk_statuses(group);
+        let mut statuses = self.disks.disk_statuses(group);
         if !history {
-            standings.iter_mut().for_each(|standing| standing.decisions.clear());
+            statuses.iter_mut().for_each(|status| status.decisions.clear());
         }
-        standings
+        statuses
     }
 
     /// Answer to `Request::DiskGovernor`.

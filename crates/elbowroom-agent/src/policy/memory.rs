@@ -211,20 +211,17 @@ impl MemoryEnforcer {
 
     /// Where a container stands; `history` decides whether decisions are in it.
     pub(super) fn container_status(&self, group: CgroupId, history: bool) -> Option<ContainerMemoryStatus> {
-        let mut standing = self.memory.status(group)?;
+        let mut status = self.memory.status(group)?;
         if !history {
-            standing.decisions.clear();
+            status.decisions.clear();
         }
-        Some(standing)
+        Some(status)
     }
 
     /// Answer to `Request::MemoryGovernor`.
     pub(super) fn report(&self, name: impl Fn(Alert) -> AlertView) -> MemoryReport {
         let one = |(id, container): (&CgroupId, &ContainerRef)| {
-            Some(ContainerMemory {
-                container: container.clone(),
-                standing: self.container_status(*id, false)?,
-            })
+            Some(ContainerMemory { container: container.clone(), status: self.container_status(*id, false)? })
         };
         MemoryReport {
             mode: self.mode,

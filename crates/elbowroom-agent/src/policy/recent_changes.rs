@@ -97,12 +97,12 @@ impl PolicyLoop {
         let mut decisions: Vec<(Micros, change::Change)> = Vec::new();
         for id in self.containers.keys() {
             let Some(named) = self.disk.container_name(*id) else { continue };
-            for standing in self.disk.container_statuses(*id, true) {
-                let new = standing.decisions.iter().filter(|cap| cap.at > since);
-                decisions.extend(new.map(|cap| (cap.at, cap_change(cap, &standing.name, named))));
+            for status in self.disk.container_statuses(*id, true) {
+                let new = status.decisions.iter().filter(|cap| cap.at > since);
+                decisions.extend(new.map(|cap| (cap.at, cap_change(cap, &status.name, named))));
             }
-            let standing = self.memory.container_status(*id, true);
-            let new = standing.iter().flat_map(|s| &s.decisions).filter(|decision| decision.at > since);
+            let status = self.memory.container_status(*id, true);
+            let new = status.iter().flat_map(|s| &s.decisions).filter(|decision| decision.at > since);
             decisions.extend(new.map(|decision| (decision.at, decision_change(decision, named))));
         }
         decisions.sort_by_key(|(at, _)| *at);

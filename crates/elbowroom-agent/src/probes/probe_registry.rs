@@ -292,7 +292,7 @@ impl ProbeRegistry {
             freshness: voice.freshness_at(now),
             age_usec: voice.last_report.map(|(at, _)| now.saturating_sub(at).get()),
             report: voice.last_report.map(|(_, report)| report),
-            heard: voice.accepted,
+            accepted: voice.accepted,
             refused: voice.refused,
             problem: voice.problem.clone(),
         })

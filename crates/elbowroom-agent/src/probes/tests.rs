@@ -221,7 +221,7 @@ fn a_sender_speaks_for_the_innermost_container_around_it_and_for_no_other() {
     // A path that only begins the same is another one.
     agent.voices.add_container(CgroupId(4), &own[..own.len() - 1], &container("d"));
     assert_eq!(agent.send("served=1", now), (String::new(), true));
-    let heard = |id| agent.voices.view(CgroupId(id), now).map(|view| view.heard);
+    let heard = |id| agent.voices.view(CgroupId(id), now).map(|view| view.accepted);
     assert_eq!([heard(1), heard(2), heard(3), heard(4)], [None, Some(1), None, None]);
     let (answer, taken) = agent.send("served=many", now);
     assert!(answer.contains("served=many") && !taken, "{answer}");

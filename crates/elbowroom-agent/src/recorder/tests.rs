@@ -24,11 +24,11 @@ fn snapshot(second: u64, containers: u64) -> AgentSnapshot {
         container
     };
     let made: Vec<Value> = (0..containers).map(make).collect();
-    let standing = |c: &Value| {
+    let status = |c: &Value| {
         let container = serde_json::json!({ "id": c["id"], "name": c["name"], "path": c["path"] });
-        serde_json::json!({ "container": container, "standing": c["memory"] })
+        serde_json::json!({ "container": container, "status": c["memory"] })
     };
-    snapshot["memory"]["containers"] = made.iter().map(standing).collect();
+    snapshot["memory"]["containers"] = made.iter().map(status).collect();
     snapshot["containers"] = made.into();
     serde_json::from_value(snapshot).unwrap()
 }

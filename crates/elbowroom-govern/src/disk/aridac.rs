@@ -122,8 +122,9 @@ pub(super) fn tick(
 
         let limit = |op: usize| member.samples.caps[op].map_or(f64::INFINITY, |cap| cap * max_disk_io);
         let max = Flow([limit(0), limit(1), f64::INFINITY, f64::INFINITY]).to_io_max();
-        let hands_off = swap || groups.get(member.group).is_none_or(|known| known.exempt_reason.is_some());
-        let wish = if hands_off {
+        let exempt_reason =
+            swap || groups.get(member.group).is_none_or(|known| known.exempt_reason.is_some());
+        let wish = if exempt_reason {
             DesiredLimit::NONE
         } else {
             DesiredLimit { share: member.samples.cap(), max, weight: None, hysteresis: 0.01 }

@@ -136,7 +136,7 @@ impl DiskGovernor {
 
     /// Where a container stands at every disk it uses, ascending.
     pub fn disk_statuses(&self, group: CgroupId) -> Vec<ContainerDiskStatus> {
-        let standing = |device: &GovernedDisk| {
+        let status = |device: &GovernedDisk| {
             let member = device.members.iter().find(|member| member.group == group)?;
             let (used, lifeline) = self.used_and_lifeline(device, member);
             let [rbps, wbps, riops, wiops] = member.flow.0.map(|x| x as u64);
@@ -156,7 +156,7 @@ impl DiskGovernor {
                 decisions: member.decisions.iter().cloned().collect(),
             })
         };
-        self.devices.values().filter_map(standing).collect()
+        self.devices.values().filter_map(status).collect()
     }
 
     /// The alerts that last now.
@@ -304,7 +304,7 @@ impl DiskGovernor {
             base_wait: Micros(device.model.base_wait(load) as u64),
             promised: device.promised,
             state: device.state,
-            hands_off: device.exempt_reason.clone(),
+            exempt_reason: device.exempt_reason.clone(),
         }
     }
 

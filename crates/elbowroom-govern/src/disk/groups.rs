@@ -54,7 +54,7 @@ impl Groups {
     pub(super) fn upsert(&mut self, group: &CgroupProperties, claims: &[Claim]) {
         let before = self.by_id.remove(&group.id).and_then(|known| known.container);
         let container = group.container.as_ref().map(|container| {
-            let hands_off = (container.engine == ContainerEngine::Plain
+            let exempt_reason = (container.engine == ContainerEngine::Plain
                 && SERVICE_CGROUPS.contains(&group.path.as_str()))
             .then_some("the machine's own services run in it, and everybody waits for those");
             let (dirty, stalled, waited) =
@@ -64,7 +64,7 @@ impl Groups {
             Box::new(DiskContainer {
                 name,
                 claim,
-                exempt_reason: hands_off,
+                exempt_reason: exempt_reason,
                 dirty,
                 io_stall: stalled,
                 stall_totals: waited,

@@ -83,7 +83,7 @@ pub struct DiskView {
     /// What is going on.
     pub state: DiskState,
     /// Why nothing is limited here, where that is so by decision: it carries swap, limits were just taken off, ...
-    pub hands_off: Option<String>,
+    pub exempt_reason: Option<String>,
 }
 
 /// What is going on at a disk.

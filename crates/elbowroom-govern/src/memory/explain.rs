@@ -28,7 +28,7 @@ pub(super) fn ask(giver: &MemoryMember, needer: &str) -> String {
 
 pub(super) fn recall(giver: &MemoryMember, needer: &str, short: f64) -> String {
     format!(
-        "it uses {} and is owed {}; {needer} misses its objective and is owed {} more than it has",
+        "it uses {} and is entitled to {}; {needer} misses its objective and is entitled to {} more than it has",
         size(giver.usage()),
         size(recall::entitled_usage(giver)),
         size(short),
@@ -37,7 +37,7 @@ pub(super) fn recall(giver: &MemoryMember, needer: &str, short: f64) -> String {
 
 pub(super) fn lease(giver: &MemoryMember) -> String {
     format!(
-        "it grows as fast as memory is taken back from it; it uses {} and is owed {}",
+        "it grows as fast as memory is taken back from it; it uses {} and is entitled to {}",
         size(giver.usage()),
         size(recall::entitled_usage(giver))
     )
@@ -75,7 +75,7 @@ pub(super) fn overcommit(path: &str, reserved: f64, total: f64) -> String {
 
 pub(super) fn starved(member: &MemoryMember, owed: f64) -> String {
     format!(
-        "{} misses its objective with {} and is owed {}, which others hold and the kernel cannot take: make them give it back \
+        "{} misses its objective with {} and is entitled to {}, which others hold and the kernel cannot take: make them give it back \
          (a heap that shrinks, a smaller buffer pool), or add swap",
         member.name,
         size(member.usage()),

@@ -297,7 +297,7 @@ impl MemoryMember {
             view_ceiling: self.view_ceiling,
             lease: self.lease.map(|lease| lease.high),
             failures: self.loans.failures(),
-            hands_off: self.exempt_reason.map(str::to_owned),
+            exempt_reason: self.exempt_reason.map(str::to_owned),
             decisions: self.decisions.iter().cloned().collect(),
         }
     }

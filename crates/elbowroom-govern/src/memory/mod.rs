@@ -222,7 +222,7 @@ pub struct ContainerMemoryStatus {
     /// Loans that hurt, so far.
     pub failures: u32,
     /// Why nothing is ever taken from it, where that is so.
-    pub hands_off: Option<String>,
+    pub exempt_reason: Option<String>,
     /// The last decisions, oldest first, at most [`DECISION_HISTORY`].
     pub decisions: Vec<MemoryDecision>,
 }

@@ -88,11 +88,11 @@ pub fn judge(scenario: &MemoryScenario, rule: MemoryPolicy, seed: u64) -> Memory
     let mut seconds = vec![0.0; phases];
     let mut failed = 0;
     play(scenario, rule, seed, |moment| {
-        let standings = |governor: &MemoryGovernor| -> u32 {
-            let standings = moment.truth.shares.iter().filter_map(|share| governor.status(share.group));
-            standings.map(|standing| standing.failures).sum()
+        let statuses = |governor: &MemoryGovernor| -> u32 {
+            let statuses = moment.truth.shares.iter().filter_map(|share| governor.status(share.group));
+            statuses.map(|status| status.failures).sum()
         };
-        let failures = moment.governor.map_or(0, standings);
+        let failures = moment.governor.map_or(0, statuses);
         let new = failures.saturating_sub(std::mem::replace(&mut failed, failures));
         let begun = scenario.phases.iter().filter(|from| **from < moment.truth.now).count();
         let Some(phase) = begun.checked_sub(1).or(scenario.phases.is_empty().then_some(0)) else { return };

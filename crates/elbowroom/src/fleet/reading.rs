@@ -115,8 +115,8 @@ pub fn read(json: &[u8]) -> Result<NodeReading> {
     let snapshot: NodeSnapshot =
         serde_json::from_slice(json).context("its snapshot: is its agent of another version?")?;
     let machine = snapshot.memory.pools.iter().find(|pool| pool.path == "/");
-    let standings = snapshot.containers.iter().filter_map(|c| c.memory.as_ref());
-    let standings = standings.map(|standing| (standing.reserve, standing.usage));
+    let statuses = snapshot.containers.iter().filter_map(|c| c.memory.as_ref());
+    let statuses = statuses.map(|status| (status.reserve, status.usage));
     let node = &snapshot.node;
     // A governor that is off measures nothing: what could be had of the machine is all that is known then.
     let free = machine.map(|pool| pool.room).or(node.memory_available).or(node.memory_free);
@@ -131,7 +131,7 @@ pub fn read(json: &[u8]) -> Result<NodeReading> {
         memory: node.memory_total,
         memory_used: node.memory_free.map(|free| node.memory_total.saturating_sub(free)),
         memory_reserved: machine.map_or(Bytes::ZERO, |pool| pool.reserved),
-        memory_free: free.map(|free| lendable(free, standings)),
+        memory_free: free.map(|free| lendable(free, statuses)),
         memory_short: machine.is_some_and(|pool| pool.short),
         disks: snapshot.disks.disks.into_iter().map(disk_room).collect(),
     };

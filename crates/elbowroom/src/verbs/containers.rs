@@ -195,8 +195,8 @@ fn show_text(c: &ContainerView) -> String {
         None => lines.push(("labels", c.labels.to_string())),
     }
     lines.extend(c.probe.iter().map(|probe| ("probe", probe_text(probe))));
-    lines.extend(c.memory.iter().map(|standing| ("memory", memory::memory_status_text(standing))));
-    lines.extend(c.disk.iter().map(|standing| ("disk", disk_status_text(standing))));
+    lines.extend(c.memory.iter().map(|status| ("memory", memory::memory_status_text(status))));
+    lines.extend(c.disk.iter().map(|status| ("disk", disk_status_text(status))));
     let mut text = String::new();
     for (key, value) in lines {
         let _ = writeln!(text, "{key:<17} {value}");
@@ -299,8 +299,8 @@ fn explanation_text(explanation: &Explanation) -> String {
         let seconds = change.at.get() as f64 / 1e6;
         let _ = writeln!(text, "{seconds:>12.3}s  {change}");
     }
-    explanation.memory.iter().for_each(|standing| text.push_str(&memory::memory_explanation(standing)));
-    explanation.disk.iter().for_each(|standing| text.push_str(&disk_explanation(standing)));
+    explanation.memory.iter().for_each(|status| text.push_str(&memory::memory_explanation(status)));
+    explanation.disk.iter().for_each(|status| text.push_str(&disk_explanation(status)));
     text
 }
 

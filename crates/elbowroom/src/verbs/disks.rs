@@ -37,7 +37,7 @@ fn text(report: &DisksReport) -> String {
         text.push_str(&disk_table(&report.disks));
     }
     for disk in &report.disks {
-        if let Some(why) = &disk.hands_off {
+        if let Some(why) = &disk.exempt_reason {
             let _ = writeln!(text, "\n{}: nothing is limited: {why}", clip(&disk.name, 40));
         }
     }
@@ -130,7 +130,7 @@ mod tests {
             base_wait: Micros(80),
             promised: 1.205,
             state: DiskState::Inversion,
-            hands_off: Some("it carries swap".into()),
+            exempt_reason: Some("it carries swap".into()),
         };
         let subject = AlertSubject {
             disk: Some(disk.number),

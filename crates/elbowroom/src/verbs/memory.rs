@@ -77,13 +77,13 @@ fn container_table(containers: &[ContainerMemory]) -> String {
         ("BY", Align::Left),
         ("STATE", Align::Left),
         ("USED", Align::Right),
-        ("OWED", Align::Right),
+        ("ENTITLED", Align::Right),
         ("FLOOR", Align::Right),
         ("LENT", Align::Right),
         ("KEPT", Align::Right),
     ];
     let row = |of: &ContainerMemory| {
-        let s = &of.standing;
+        let s = &of.status;
         vec![
             clip(of.container.name.as_ref().unwrap_or(&of.container.id), 18),
             number_format::colour_name(s.colour).to_owned(),
@@ -126,7 +126,7 @@ pub(crate) fn memory_status_text(s: &ContainerMemoryStatus) -> String {
         ColourSource::Refaults => "by refaults".to_owned(),
     };
     let mut line = format!(
-        "{} ({by}), {}, owed {}, floor {}",
+        "{} ({by}), {}, entitled to {}, floor {}",
         number_format::colour_name(s.colour),
         number_format::memory_state(s.state),
         s.entitlement,
@@ -164,7 +164,7 @@ pub(crate) fn memory_explanation(s: &ContainerMemoryStatus) -> String {
     if let Some(high) = s.lease {
         rows.push(("held at", format!("{high} (for seconds)")));
     }
-    rows.extend(s.hands_off.iter().map(|why| ("never taken", why.clone())));
+    rows.extend(s.exempt_reason.iter().map(|why| ("never taken", why.clone())));
     for (key, value) in rows {
         let _ = writeln!(text, "{key:<17} {value}");
     }
@@ -180,7 +180,7 @@ pub(crate) fn memory_explanation(s: &ContainerMemoryStatus) -> String {
 fn decision_text(decision: &MemoryDecision) -> String {
     let inputs = &decision.inputs;
     format!(
-        "{}: {} [{}, used {}, owed {}, floor {}, {} free]",
+        "{}: {} [{}, used {}, entitled to {}, floor {}, {} free]",
         number_format::what(decision.what),
         decision.because,
         number_format::colour_name(inputs.colour),
@@ -206,7 +206,7 @@ mod tests {
     use elbowroom_types::probe::Colour;
     use elbowroom_types::unit::Micros;
 
-    fn standing() -> ContainerMemoryStatus {
+    fn status() -> ContainerMemoryStatus {
         let inputs = DecisionInputs {
             colour: Colour::Green,
             sigma: Some(1.25),
@@ -237,7 +237,7 @@ mod tests {
             view_ceiling: Limit::At(Bytes::mib(980)),
             lease: None,
             failures: 1,
-            hands_off: None,
+            exempt_reason: None,
             decisions: vec![MemoryDecision {
                 at: Micros::secs(7),
                 what: lend,
@@ -269,7 +269,7 @@ mod tests {
             mode: GovernorMode::Observe,
             not_enforced: None,
             pools: vec![pool],
-            containers: vec![ContainerMemory { container, standing: standing() }],
+            containers: vec![ContainerMemory { container, status: status() }],
             alerts: vec![alert],
         }
     }
@@ -287,17 +287,19 @@ mod tests {
 
     #[test]
     fn a_standing_says_who_judged_and_what_is_not_in_force() {
-        let line = memory_status_text(&standing());
-        let expect = "green (by its probe, 125% of its objective), quarantine, owed 300MiB, floor 300MiB, lent 200MiB, 300MiB kept \
+        let line = memory_status_text(&status());
+        let expect = "green (by its probe, 125% of its objective), quarantine, entitled to 300MiB, floor 300MiB, lent 200MiB, 300MiB kept \
                       for it (not in force), shows at most 980MiB";
         assert_eq!(line, expect);
     }
 
     #[test]
     fn decisions_come_with_their_numbers() {
-        let text = memory_explanation(&standing());
+        let text = memory_explanation(&status());
         assert!(
-            text.contains("lends 20MiB: because [green, used 1GiB, owed 300MiB, floor 300MiB, 9MiB free]"),
+            text.contains(
+                "lends 20MiB: because [green, used 1GiB, entitled to 300MiB, floor 300MiB, 9MiB free]"
+            ),
             "{text}"
         );
         assert!(text.contains("left alone until  9.000s"), "{text}");

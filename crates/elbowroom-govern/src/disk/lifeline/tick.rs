@@ -302,7 +302,7 @@ fn is_blocked(member: &DiskMember, groups: &Groups) -> bool {
 
 /// What is going on.
 fn choose_state(device: &mut GovernedDisk, braked: bool, now: &DiskPeriodState) {
-    let GovernedDisk { model: mind, members, state, exempt_reason: hands_off, disk, load, .. } = device;
+    let GovernedDisk { model: mind, members, state, exempt_reason, disk, load, .. } = device;
     let capacity = mind.capacity.as_ref();
     let awake = members.iter().filter(|member| member.demand.is_active(now.at)).count();
     let used = capacity.map_or(0.0, |capacity| capacity.share(load.flow));
@@ -333,7 +333,7 @@ fn choose_state(device: &mut GovernedDisk, braked: bool, now: &DiskPeriodState) 
     if slow && *state == DiskState::Share {
         *state = DiskState::Slow;
     }
-    *hands_off = match state {
+    *exempt_reason = match state {
         _ if disk.swap => Some(explain::SWAP_EXEMPT.to_owned()),
         DiskState::Inversion => Some(explain::INVERSION_EXEMPT.to_owned()),
         _ => None,
