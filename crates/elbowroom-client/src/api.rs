@@ -252,6 +252,9 @@ pub struct Explanation {
     /// Where its memory stands, with the last decisions.
     #[serde(default)]
     pub memory: Option<memory::ContainerMemoryStatus>,
+    /// What it asks more of than the agent does for one container; of its own service something is missing.
+    #[serde(default)]
+    pub over_quota: Vec<String>,
 }
 
 /// Answer to [`ControlRequest::Disks`].

@@ -132,6 +132,7 @@ const fn reason(kind: AlertKind) -> &'static str {
         AlertKind::LeaseRestored => "LeaseRestored",
         AlertKind::LeaseStuck => "LeaseStuck",
         AlertKind::Finding => "Finding",
+        AlertKind::Quota => "Quota",
     }
 }
 

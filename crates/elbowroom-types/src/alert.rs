@@ -116,11 +116,13 @@ pub enum AlertKind {
     LeaseStuck,
     /// The doctor found something that hurts containers.
     Finding,
+    /// A container or user asks more of the agent than it does for one; the rest is not done. `topic`: of what.
+    Quota,
 }
 
 impl AlertKind {
     /// Every kind.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Overload,
         Self::Overcommit,
         Self::Degraded,
@@ -131,6 +133,7 @@ impl AlertKind {
         Self::LeaseRestored,
         Self::LeaseStuck,
         Self::Finding,
+        Self::Quota,
     ];
 
     /// How bad it is where nothing more is known.
@@ -156,6 +159,7 @@ impl fmt::Display for AlertKind {
             Self::LeaseRestored => "LEASE_RESTORED",
             Self::LeaseStuck => "LEASE_STUCK",
             Self::Finding => "FINDING",
+            Self::Quota => "QUOTA",
         })
     }
 }

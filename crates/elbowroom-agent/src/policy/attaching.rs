@@ -4,6 +4,7 @@ use super::facts::apply_start_time;
 use super::managed_container::{AttachState, DETACH_FAILED, DETACHED, ManagedContainer};
 use super::mounter::{MountJob, MountOutcome, MountTask, MountTicket};
 use super::policy_loop::PolicyLoop;
+use super::quotas::QuotaTopic;
 use elbowroom_client::api::ControlResponse;
 use elbowroom_linux::mount::MountSurface;
 use elbowroom_linux::{mount, process, timer};
@@ -81,7 +82,7 @@ impl PolicyLoop {
             on_host_root,
             host_pid_refusal,
         };
-        let _ = self.mounter.send(MountJob::Run(MountTicket { group: id, path, reply_to: asked }, task));
+        let _ = self.mounter.send(MountJob::Run(self.ticket(id, path, asked), task));
     }
 
     /// Why a container whose first process is `pid` gets no view of its own.
@@ -132,10 +133,17 @@ impl PolicyLoop {
         let theirs: HashSet<i32> = inside.into_iter().flat_map(|id| self.sensor.processes(id)).collect();
         let pids = self.sensor.processes(group).into_iter().filter(|pid| !theirs.contains(pid));
         let pids = pids.filter_map(|pid| u32::try_from(pid).ok()).collect();
-        let _ = self.mounter.send(MountJob::Run(
-            MountTicket { group, path, reply_to: asked },
-            MountTask::Detach { pids, view },
-        ));
+        let ticket = self.ticket(group, path, asked);
+        let _ = self.mounter.send(MountJob::Run(ticket, MountTask::Detach { pids, view }));
+    }
+
+    fn ticket(
+        &self,
+        group: CgroupId,
+        path: String,
+        reply_to: Option<mpsc::SyncSender<ControlResponse>>,
+    ) -> MountTicket {
+        MountTicket { group, tenant: self.sensor.tenant_of(group), path, reply_to }
     }
 
     pub(super) fn surfaces(&self) -> Vec<MountSurface> {
@@ -145,7 +153,7 @@ impl PolicyLoop {
 
     /// Takes note of how a mount job ended, and answers who asked for it.
     pub(super) fn on_mount_done(&mut self, ticket: MountTicket, outcome: MountOutcome) {
-        let MountTicket { group: id, path, reply_to: asked } = ticket;
+        let MountTicket { group: id, path, reply_to: asked, .. } = ticket;
         let error = outcome.error();
         self.record_outcome(id, outcome);
         let Some(answer) = asked else { return };
@@ -157,6 +165,12 @@ impl PolicyLoop {
     }
 
     fn record_outcome(&mut self, id: CgroupId, outcome: MountOutcome) {
+        if matches!(outcome, MountOutcome::Stuck | MountOutcome::Slow) {
+            let tenant = self.sensor.tenant_of(id);
+            let path = self.containers.get(&tenant).or_else(|| self.containers.get(&id));
+            let path = path.map(|resident| resident.path.clone()).unwrap_or_default();
+            self.quotas.note(tenant, QuotaTopic::Mounts, &path, timer::now());
+        }
         let Some(resident) = self.containers.get_mut(&id) else { return };
         let name = &resident.path;
         match &outcome {
@@ -177,7 +191,10 @@ impl PolicyLoop {
                 resident.told_failure.clone_from(why);
             }
             MountOutcome::Refused(why) => tracing::info!(container = name, because = why, "no view"),
-            MountOutcome::Failed(_) | MountOutcome::NotReady(_) | MountOutcome::Stuck => {}
+            MountOutcome::Failed(_)
+            | MountOutcome::NotReady(_)
+            | MountOutcome::Stuck
+            | MountOutcome::Slow => {}
         }
         // A mount that kept a detach from being done has ended after all.
         let overdue = matches!(outcome, MountOutcome::Attached { .. })

@@ -222,7 +222,7 @@ impl PolicyLoop {
         let explain =
             self.views.explain(id).ok_or_else(|| format!("container {} is gone", printable_name(name)))?;
         let (disk, memory) = (self.disk.container_statuses(id, true), self.memory.container_status(id, true));
-        Ok(Explanation { container, explain, disk, memory })
+        Ok(Explanation { container, explain, disk, memory, over_quota: self.quotas.of(id) })
     }
 
     fn describe_all(&self) -> Vec<ContainerView> {

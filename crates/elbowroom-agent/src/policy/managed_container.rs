@@ -1,7 +1,7 @@
 //! One container the policy process looks after.
 
 use super::loadavg::ContainerLoadAvg;
-use super::mounter::MountOutcome;
+use super::mounter::{MountOutcome, SLOW};
 use crate::view_server::slots::SlotHandle;
 use elbowroom_linux::view_page::ViewPage;
 use elbowroom_types::sample::Usage;
@@ -70,6 +70,8 @@ impl AttachState {
         match (outcome, matches!(self, Self::Disabled(_))) {
             (MountOutcome::Attached { missing, .. }, false) => Self::Done { missing },
             (MountOutcome::NotReady(why), false) => self.retry(now, why.to_owned()),
+            (MountOutcome::Slow, false) => self.retry(now, SLOW.to_owned()),
+            (MountOutcome::Slow, true) => self.clone(),
             (MountOutcome::Failed(why), false) => self.retry(now, why),
             (MountOutcome::Refused(why), false) => Self::Disabled(why),
             (MountOutcome::Detached, true) => Self::Disabled(DETACHED),

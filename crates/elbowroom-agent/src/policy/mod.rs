@@ -26,6 +26,7 @@ mod pending_limits;
 mod policy_loop;
 mod pressure_notifier;
 mod publishing;
+mod quotas;
 mod recent_changes;
 mod recorder_thread;
 mod relabelling;

@@ -6,17 +6,27 @@ use elbowroom_client::api::ControlResponse;
 use elbowroom_linux::mount::{MountError, MountSurface, NamespaceRoot};
 use elbowroom_linux::{mount, process};
 use elbowroom_types::id::CgroupId;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, SendError};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the others wait for a job; one takes milliseconds.
 const JOB_TIMEOUT: Duration = Duration::from_secs(2);
 /// Jobs that may be waited for still when the others have gone on; each holds threads.
 const MAX_STUCK_JOBS: usize = 64;
+/// Of these, so many for one tenant: a container, with those in it, or a user.
+const MAX_STUCK_OF_TENANT: usize = 8;
+/// Jobs of one tenant take at most one part in so many of the mounter's time,
+const TIME_SHARE: u32 = 20;
+/// and so much more in one go: one that hangs is the last for a while.
+const TIME_BURST: Duration = Duration::from_secs(1);
+/// How long the others wait for a detach of a tenant that took more.
+const LATE_DETACH_TIMEOUT: Duration = Duration::from_millis(100);
+/// Why nothing is mounted for such a tenant now.
+pub(super) const SLOW: &str = "its file systems answer slowly: it is tried again later";
 
 /// What the mounter is sent.
 pub(super) enum MountJob {
@@ -30,6 +40,8 @@ pub(super) enum MountJob {
 #[derive(Clone)]
 pub(super) struct MountTicket {
     pub(super) group: CgroupId,
+    /// Who answers for it ([`elbowroom_linux::Sensor::tenant_of`]).
+    pub(super) tenant: CgroupId,
     /// Path of its cgroup.
     pub(super) path: String,
     /// Who asked for the job and waits for its end.
@@ -72,6 +84,8 @@ pub(super) enum MountOutcome {
     DetachFailed(String),
     /// The container's file systems do not answer. How it ended is told when it has.
     Stuck,
+    /// Its tenant's jobs took too much of the time of others: it was not begun.
+    Slow,
 }
 
 impl MountOutcome {
@@ -82,6 +96,7 @@ impl MountOutcome {
             Self::NotReady(why) | Self::Refused(why) => Some(format!("not attached: {why}")),
             Self::Failed(why) => Some(format!("not attached: {why}")),
             Self::DetachFailed(why) => Some(format!("not detached: {why}")),
+            Self::Slow => Some(format!("not attached: {SLOW}")),
             Self::Stuck => Some("its file systems do not answer; the mount is still waited for".into()),
         }
     }
@@ -90,17 +105,23 @@ impl MountOutcome {
 /// Starts the thread; it ends when the sender is dropped.
 pub(super) fn spawn(mailbox: Mailbox) -> mpsc::Sender<MountJob> {
     let (jobs, queue) = mpsc::channel::<MountJob>();
-    let dispatcher = MountDispatcher {
+    let mut dispatcher = MountDispatcher {
         run_task: Arc::new(|path, task| with_unshared_files(|| task.run(path))),
         report: Arc::new(move |ticket, outcome| mailbox.send(PolicyMessage::MountDone(ticket, outcome))),
         timeout: JOB_TIMEOUT,
         stuck: Arc::default(),
+        paid_at: HashMap::new(),
     };
     std::thread::Builder::new()
         .name("mounter".into())
         .spawn(move || dispatcher.run(queue))
         .expect("threads can be created at start");
     jobs
+}
+
+/// How many of these containers, by their tenants, are one tenant's.
+fn count_of(stuck: &HashMap<CgroupId, CgroupId>, tenant: CgroupId) -> usize {
+    stuck.values().filter(|of| **of == tenant).count()
 }
 
 /// Views whose files are to be looked up still; more are looked up when they are mounted.
@@ -140,13 +161,15 @@ struct MountDispatcher {
     report: Arc<OutcomeSink>,
     /// How long the first that hangs is waited for; each further one less.
     timeout: Duration,
-    /// Containers whose job was not waited for. Whoever looks here tells what follows from it before letting go: so what is
+    /// Containers whose job was not waited for, with their tenants. Whoever looks here tells what follows from it before letting go: so what is
     /// told of a container is told in its order.
-    stuck: Arc<Mutex<HashSet<CgroupId>>>,
+    stuck: Arc<Mutex<HashMap<CgroupId, CgroupId>>>,
+    /// When what each tenant's jobs took of the others' time is paid, at [`TIME_SHARE`].
+    paid_at: HashMap<CgroupId, Instant>,
 }
 
 impl MountDispatcher {
-    fn run(&self, queue: mpsc::Receiver<MountJob>) {
+    fn run(&mut self, queue: mpsc::Receiver<MountJob>) {
         for job in queue {
             match job {
                 MountJob::Run(ticket, task) => self.dispatch(ticket, task),
@@ -157,12 +180,18 @@ impl MountDispatcher {
         }
     }
 
-    fn dispatch(&self, ticket: MountTicket, task: MountTask) {
+    fn dispatch(&mut self, ticket: MountTicket, task: MountTask) {
         let failed = task.failure_outcome();
         let patience = {
             let stuck = self.stuck.lock().expect("no holder of this lock panics");
-            if stuck.contains(&ticket.group) {
+            if stuck.contains_key(&ticket.group) {
                 return (self.report)(ticket, task.blocked_outcome());
+            }
+            if count_of(&stuck, ticket.tenant) >= MAX_STUCK_OF_TENANT {
+                let why = format!(
+                    "{MAX_STUCK_OF_TENANT} containers beside it have file systems that do not answer"
+                );
+                return (self.report)(ticket, failed(why));
             }
             if stuck.len() >= MAX_STUCK_JOBS {
                 let why = format!("{MAX_STUCK_JOBS} containers have file systems that do not answer");
@@ -171,6 +200,16 @@ impl MountDispatcher {
             // So that a clean stop is in time with as many as there may be.
             self.timeout / (1 + stuck.len() as u32)
         };
+        let begin = Instant::now();
+        self.paid_at.retain(|_, at| *at > begin);
+        let paid_at = self.paid_at.get(&ticket.tenant).copied().unwrap_or(begin);
+        let patience = match (paid_at > begin + TIME_BURST * TIME_SHARE, &task) {
+            (false, _) => patience,
+            (true, MountTask::Attach { .. }) => return (self.report)(ticket, MountOutcome::Slow),
+            // It is asked for once.
+            (true, MountTask::Detach { .. }) => patience.min(LATE_DETACH_TIMEOUT),
+        };
+        let tenant = ticket.tenant;
         // Without room for an outcome: one that nobody takes any more is still the sender's, who tells it.
         let (ended, end) = mpsc::sync_channel(0);
         let (carry_out, tell, stuck) = (self.run_task.clone(), self.report.clone(), self.stuck.clone());
@@ -186,13 +225,15 @@ impl MountDispatcher {
         if let Err(error) = std::thread::Builder::new().name("mount".into()).spawn(job) {
             return (self.report)(ticket, failed(format!("no thread for it: {error}")));
         }
-        match end.recv_timeout(patience) {
+        let ended = end.recv_timeout(patience);
+        self.paid_at.insert(tenant, paid_at + begin.elapsed() * TIME_SHARE);
+        match ended {
             Ok(outcome) => (self.report)(ticket, outcome),
             Err(RecvTimeoutError::Timeout) => {
                 // Not by the owner: at a clean stop it does not listen any more.
                 tracing::warn!(container = ticket.path, because = MountOutcome::Stuck.error(), "mounting");
                 let mut stuck = self.stuck.lock().expect("no holder of this lock panics");
-                stuck.insert(ticket.group);
+                stuck.insert(ticket.group, ticket.tenant);
                 (self.report)(ticket, MountOutcome::Stuck);
             }
             Err(RecvTimeoutError::Disconnected) => {
@@ -305,7 +346,6 @@ mod tests {
     use super::*;
     use crate::view_server::roles::{AgentRole, RoleLock};
     use rustix::io::Errno;
-    use std::time::Instant;
 
     /// A dispatcher that does each container's job by what a test sends it, and what it tells.
     struct Rig {
@@ -320,7 +360,7 @@ mod tests {
             let (tell, told) = mpsc::channel();
             let (ends, waits): (Vec<_>, Vec<_>) = (0..containers).map(|_| mpsc::channel()).unzip();
             let waits: Vec<Mutex<mpsc::Receiver<MountOutcome>>> = waits.into_iter().map(Mutex::new).collect();
-            let dispatcher = MountDispatcher {
+            let mut dispatcher = MountDispatcher {
                 run_task: Arc::new(move |path, _| {
                     let wait = waits[path.parse::<usize>().unwrap()].lock().unwrap();
                     wait.recv().unwrap_or(MountOutcome::Detached)
@@ -328,14 +368,19 @@ mod tests {
                 report: Arc::new(move |ticket, outcome| drop(tell.send((ticket.group, outcome)))),
                 timeout: patience,
                 stuck: Arc::default(),
+                paid_at: HashMap::new(),
             };
             std::thread::spawn(move || dispatcher.run(queue));
             Self { jobs, told, ends }
         }
 
         fn order(&self, container: u64, task: MountTask) {
-            let ticket =
-                MountTicket { group: CgroupId(container), path: container.to_string(), reply_to: None };
+            self.order_of(container, container, task);
+        }
+
+        fn order_of(&self, tenant: u64, container: u64, task: MountTask) {
+            let (group, tenant) = (CgroupId(container), CgroupId(tenant));
+            let ticket = MountTicket { group, tenant, path: container.to_string(), reply_to: None };
             self.jobs.send(MountJob::Run(ticket, task)).unwrap();
         }
 
@@ -390,6 +435,42 @@ mod tests {
         rig.end(0, MountOutcome::Detached);
         rig.order(0, detach_task());
         assert_eq!(rig.told(), (0, MountOutcome::Detached));
+    }
+
+    #[test]
+    fn a_tenant_that_is_slow_again_and_again_keeps_nobody_waiting_again() {
+        let rig = Rig::new(2, Duration::from_millis(1_500));
+        rig.order(0, attach_task());
+        assert_eq!(rig.told(), (0, MountOutcome::Stuck));
+        rig.end(0, attached());
+        assert_eq!(rig.told(), (0, attached()));
+        let begin = Instant::now();
+        for _ in 0..100 {
+            rig.order(0, attach_task());
+            assert_eq!(rig.told(), (0, MountOutcome::Slow));
+        }
+        rig.order(1, attach_task());
+        rig.end(1, attached());
+        assert_eq!(rig.told(), (1, attached()));
+        assert!(begin.elapsed() < Duration::from_millis(400), "{:?}", begin.elapsed());
+        // What is there is taken away all the same.
+        rig.end(0, MountOutcome::Detached);
+        rig.order(0, detach_task());
+        assert_eq!(rig.told(), (0, MountOutcome::Detached));
+    }
+
+    #[test]
+    fn one_tenant_does_not_use_up_what_may_hang() {
+        let most = MAX_STUCK_OF_TENANT as u64;
+        let rig = Rig::new(most + 2, Duration::from_millis(50));
+        for container in 0..most {
+            rig.order_of(77, container, attach_task());
+            assert_eq!(rig.told(), (container, MountOutcome::Stuck));
+        }
+        rig.order_of(77, most, attach_task());
+        assert!(matches!(rig.told(), (_, MountOutcome::Failed(why)) if why.contains("beside it")));
+        rig.order(most + 1, attach_task());
+        assert_eq!(rig.told(), (most + 1, MountOutcome::Stuck));
     }
 
     #[test]

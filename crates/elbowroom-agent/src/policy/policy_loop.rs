@@ -9,6 +9,7 @@ use super::memory::{MemoryEffect, MemoryEnforcer};
 use super::mounter::MountJob;
 use super::node_meter::NodeMeter;
 use super::pressure_notifier::{PressureNotifier, PressureTarget};
+use super::quotas::QuotaWatch;
 use super::recent_changes::RecentChanges;
 use crate::config::AgentConfig;
 use crate::probes::{ProbeEvent, ProbeRegistry};
@@ -70,6 +71,7 @@ pub(super) struct PolicyLoop {
     pub(super) memory: MemoryEnforcer,
     pub(super) pressure_notifier: PressureNotifier,
     pub(super) alerts: AlertDispatcher,
+    pub(super) quotas: QuotaWatch,
     pub(super) probes: ProbeRegistry,
     pub(super) pipeline: EventPipeline,
     pub(super) node: NodeMeter,
@@ -112,6 +114,7 @@ impl PolicyLoop {
             disk,
             memory,
             alerts,
+            quotas: QuotaWatch::default(),
             probes: voices,
             node: NodeMeter::default(),
             recent_changes: RecentChanges::new(),
@@ -241,6 +244,7 @@ impl PolicyLoop {
             let squeezed =
                 self.containers.iter().filter_map(|(id, resident)| self.at_lower_bound(*id, resident));
             let squeezed = squeezed.collect();
+            self.check_quotas(now);
             self.alerts.check_node(now, NodeObservation { at_lower_bound: squeezed, ..seen });
         }
         self.alerts.deliver(now);

@@ -125,6 +125,8 @@ impl PolicyLoop {
                 let _ = std::fs::remove_file(self.publisher.pages().join(&name));
             }
             self.pressure_notifier.remove(id);
+            let ended = self.quotas.forget(id, timer::now());
+            ended.into_iter().for_each(|alert| self.alerts.record(alert));
             self.publisher.remove(resident.slot);
             self.retry_without_view();
             self.removed_since_trim += 1;

@@ -11,7 +11,7 @@ pub mod settings;
 pub mod source;
 
 pub use listener::{ProbeEvent, socket_path};
-pub use poller::ProbePoller;
+pub use poller::{PollerCount, ProbePoller};
 pub(crate) use probe_registry::ProbeRegistry;
 
 #[cfg(test)]

@@ -14,23 +14,42 @@ use std::time::{Duration, Instant};
 const MAX_POLLERS: usize = 512;
 
 /// How many there are.
+/// Threads of one container: one that hangs, in a file system that does not answer, is there until that answers.
+const MAX_OF_CONTAINER: usize = 4;
+
 static POLLERS: AtomicUsize = AtomicUsize::new(0);
 
 /// One of [`MAX_POLLERS`].
-struct PollerSlot;
+struct PollerSlot(PollerCount);
+
+/// How many threads ask for one container; those that hang included.
+#[derive(Clone, Debug, Default)]
+pub struct PollerCount(Arc<AtomicUsize>);
+
+impl PollerCount {
+    /// Whether no further one may be started.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= MAX_OF_CONTAINER
+    }
+}
 
 impl PollerSlot {
-    fn acquire() -> std::io::Result<Self> {
+    fn acquire(of_container: &PollerCount) -> std::io::Result<Self> {
+        if of_container.is_full() {
+            return Err(std::io::Error::other(format!("{MAX_OF_CONTAINER} questions of it hang already")));
+        }
         if POLLERS.fetch_add(1, Ordering::Relaxed) >= MAX_POLLERS {
             POLLERS.fetch_sub(1, Ordering::Relaxed);
             return Err(std::io::Error::other(format!("{MAX_POLLERS} probes are asked already")));
         }
-        Ok(Self)
+        of_container.0.fetch_add(1, Ordering::Relaxed);
+        Ok(Self(of_container.clone()))
     }
 }
 
 impl Drop for PollerSlot {
     fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
         POLLERS.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -47,9 +66,10 @@ impl ProbePoller {
     pub fn start(
         probe: ProbeSettings,
         pid: u32,
+        of_container: &PollerCount,
         tell: impl Fn(Result<ProbeRecord, ProbeProblem>) + Send + 'static,
     ) -> std::io::Result<Self> {
-        let place = PollerSlot::acquire()?;
+        let place = PollerSlot::acquire(of_container)?;
         let stop = Arc::new(StopFlag::new()?);
         let thread = std::thread::Builder::new().name("probe".into()).spawn({
             let stop = stop.clone();
@@ -93,5 +113,23 @@ impl ProbePoller {
 impl Drop for ProbePoller {
     fn drop(&mut self) {
         self.stop.set();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_of_one_container_that_hang_use_up_its_own_threads() {
+        let (hanging, other) = (PollerCount::default(), PollerCount::default());
+        let mut held: Vec<PollerSlot> =
+            (0..MAX_OF_CONTAINER).map(|_| PollerSlot::acquire(&hanging).unwrap()).collect();
+        assert!(hanging.is_full());
+        let why = PollerSlot::acquire(&hanging).err().unwrap().to_string();
+        assert_eq!(why, "4 questions of it hang already");
+        assert!(PollerSlot::acquire(&other).is_ok());
+        held.pop();
+        assert!(PollerSlot::acquire(&hanging).is_ok());
     }
 }

@@ -1,7 +1,7 @@
 //! Who has a probe, what it said last, and whether that still counts.
 
 use super::listener::{ProbeEvent, ProbeListener};
-use super::poller::ProbePoller;
+use super::poller::{PollerCount, ProbePoller};
 use super::settings::ProbeSettings;
 use super::source::ProbeProblem;
 use elbowroom_client::api::ProbeView;
@@ -51,6 +51,8 @@ struct ContainerProbe {
     last_report: Option<(Micros, ProbeReport)>,
     location: Option<ProcessLocation>,
     poller: Option<ProbePoller>,
+    /// Its threads that ask, and those that hang.
+    pollers: PollerCount,
     accepted: u64,
     refused: u64,
     problem: Option<ProbeProblem>,
@@ -121,6 +123,7 @@ impl ProbeRegistry {
             last_report: None,
             location: None,
             poller: None,
+            pollers: PollerCount::default(),
             accepted: 0,
             refused: 0,
             problem,
@@ -134,6 +137,11 @@ impl ProbeRegistry {
         self.listener = None;
         let pollers = self.containers.values_mut().filter_map(|voice| voice.poller.take()).collect();
         ProbePoller::stop_all(pollers, STOP_TIMEOUT);
+    }
+
+    /// Whether as many questions of a container hang as may: it is asked no more.
+    pub(crate) fn is_stuck(&self, id: CgroupId) -> bool {
+        self.containers.get(&id).is_some_and(|voice| voice.pollers.is_full())
     }
 
     /// The container is gone.
@@ -247,7 +255,7 @@ impl ProbeRegistry {
         if let Some(place) = place.filter(|_| voice.probe.is_polled()) {
             let tell = self.sink.clone();
             let tell = move |record| tell(ProbeEvent::Polled { group: id, record });
-            match ProbePoller::start(voice.probe.clone(), place.pid, tell) {
+            match ProbePoller::start(voice.probe.clone(), place.pid, &voice.pollers, tell) {
                 Ok(poller) => voice.poller = Some(poller),
                 Err(error) => voice.problem = Some(format!("no thread to ask with: {error}")),
             }

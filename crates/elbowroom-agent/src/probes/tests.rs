@@ -1,7 +1,7 @@
 use super::probe_registry::ProbeRegistry;
 use super::settings::ProbeSettings;
 use super::source::ProbeSource;
-use super::{ProbeEvent, ProbePoller, socket_path};
+use super::{PollerCount, ProbeEvent, ProbePoller, socket_path};
 use crate::alerts::StopFlag;
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::id::CgroupId;
@@ -145,7 +145,8 @@ fn a_source_is_asked_again_and_again_until_nobody_wants_it() {
     let program = script(dir.path(), "echo served=1");
     let (tell, told) = mpsc::channel();
     let probe = ProbeSettings::parse(&format!("every=100ms exec:{program}"), true).unwrap();
-    let poller = ProbePoller::start(probe, 0, move |record| drop(tell.send(record))).unwrap();
+    let poller =
+        ProbePoller::start(probe, 0, &PollerCount::default(), move |record| drop(tell.send(record))).unwrap();
     for _ in 0..3 {
         assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap().served, Some(1.0));
     }

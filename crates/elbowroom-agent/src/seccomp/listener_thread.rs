@@ -10,6 +10,7 @@ use elbowroom_linux::seccomp::{NotificationLog, SeccompListener, SeccompNotifica
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,6 +19,12 @@ use std::time::{Duration, Instant};
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Of a thread. What it does not touch is address space alone; it touches some 13 KiB.
 const STACK_SIZE: usize = 128 << 10;
+/// Answering a container takes at most one part in so many of a CPU,
+const ANSWER_SHARE: u32 = 10;
+/// and so much more once: some thousand calls.
+const ANSWER_BURST: Duration = Duration::from_millis(20);
+/// Far less than what counts as hanging.
+const MAX_PAUSE: Duration = Duration::from_millis(100);
 
 /// What all threads have.
 #[derive(Clone)]
@@ -149,7 +156,14 @@ fn serve_calls(
     desk: &Mutex<ListenerThreadState>,
 ) {
     let listener = &*container.listener;
+    let mut pace = Pace::default();
     loop {
+        // The container's threads wait meanwhile: what answers them is in none of its quotas.
+        if let Some(pause) = pace.pause() {
+            let pause = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: i64::from(pause.subsec_nanos()) };
+            let mut fds = [PollFd::new(&common.stop, PollFlags::empty())];
+            let _ = poll(&mut fds, Some(&pause));
+        }
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&common.stop, PollFlags::empty())];
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -187,6 +201,40 @@ fn serve_calls(
 
 struct Dismissed;
 
+/// What answering a container takes of a CPU: one part in [`ANSWER_SHARE`], and [`ANSWER_BURST`] in one go.
+struct Pace {
+    since: Instant,
+    cpu_at: Duration,
+    owed: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { since: Instant::now(), cpu_at: thread_cpu_time(), owed: Duration::ZERO }
+    }
+}
+
+impl Pace {
+    /// How long this thread pauses for what it did since it was asked last.
+    fn pause(&mut self) -> Option<Duration> {
+        let (now, cpu) = (Instant::now(), thread_cpu_time());
+        let (elapsed, spent) = (now - self.since, cpu.saturating_sub(self.cpu_at));
+        (self.since, self.cpu_at) = (now, cpu);
+        self.reckon(elapsed, spent)
+    }
+
+    fn reckon(&mut self, elapsed: Duration, spent: Duration) -> Option<Duration> {
+        self.owed = (self.owed + spent).saturating_sub(elapsed / ANSWER_SHARE);
+        let over = self.owed.saturating_sub(ANSWER_BURST);
+        (!over.is_zero()).then(|| (over * ANSWER_SHARE).min(MAX_PAUSE))
+    }
+}
+
+fn thread_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// The next call and the page to answer it from.
 #[expect(clippy::type_complexity, reason = "two things and two ways not to have them")]
 fn next_call(
@@ -215,4 +263,24 @@ fn is_closed(listener: &SeccompListener) -> bool {
 
 fn lock(desk: &Mutex<ListenerThreadState>) -> MutexGuard<'_, ListenerThreadState> {
     desk.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_that_asks_without_pause_waits_and_one_that_asks_now_and_then_does_not() {
+        let (ms, us) = (Duration::from_millis, Duration::from_micros);
+        let mut pace = Pace::default();
+        assert!((0..1_000).all(|_| pace.reckon(ms(1), us(20)).is_none()));
+        // Each call takes 20 us, and comes at once.
+        let (mut time, mut spent) = (Duration::ZERO, Duration::ZERO);
+        for _ in 0..100_000 {
+            let pause = pace.reckon(us(20), us(20)).unwrap_or_default();
+            pace.reckon(pause, Duration::ZERO);
+            (time, spent) = (time + us(20) + pause, spent + us(20));
+        }
+        assert!(spent < time / ANSWER_SHARE + ANSWER_BURST + ms(10), "{spent:?} of {time:?}");
+    }
 }

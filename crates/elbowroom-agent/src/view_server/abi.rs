@@ -113,6 +113,13 @@ pub struct ReadWindow {
     pub direct: bool,
 }
 
+/// A request without its body, for those that are answered by what they are.
+pub(crate) fn header_alone(bytes: &[u8]) -> [u8; IN_HEADER] {
+    let mut header = *bytes.first_chunk().expect("a request that was decoded has a header");
+    header[..4].copy_from_slice(&(IN_HEADER as u32).to_ne_bytes());
+    header
+}
+
 /// Why a request has no sender to answer: fewer bytes than its header, or than its header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a FUSE request of {got} bytes that should have {want}")]

@@ -10,6 +10,7 @@ use crate::view_server::roles::Handover;
 use crate::view_server::server::{FuseServer, serial_of};
 use crate::view_server::slots::Slots;
 use crate::view_server::{FuseError, abi, session};
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
@@ -41,6 +42,13 @@ impl SharedServer {
         Some(self.slots.get(serial).map_or(self.slots.capacity(), |slot| self.slots.place(slot)))
     }
 
+    /// Notes for the policy process whose requests wait for what it owes.
+    fn note_overuse(&self, serial: u64, account: Option<usize>) {
+        if account.is_some_and(|account| !self.budgets.delay(account, Instant::now()).is_zero()) {
+            self.slots.note_overuse(serial);
+        }
+    }
+
     /// Takes requests and answers them, or hands them to `deferred`, until there are no more.
     pub fn answer_requests(&self, deferred: &SyncSender<DeferredRequest>) -> Result<(), FuseError> {
         let mut worker = Worker::new(self);
@@ -59,6 +67,9 @@ impl SharedServer {
                 // One that does not fit is answered now.
                 deferred.try_send(DeferredRequest::new(account, &request, bytes)).is_ok()
             });
+            if waits && let Some(serial) = serial_of(request.nodeid) {
+                self.note_overuse(serial, account);
+            }
             if !waits {
                 worker.answer(&request)?;
             }
@@ -76,7 +87,7 @@ impl SharedServer {
         loop {
             while queue.has_room() && !ending {
                 match inbox.try_recv() {
-                    Ok(request) => queue.push(request),
+                    Ok(request) => worker.keep(&mut queue, request)?,
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => ending = true,
                 }
@@ -98,7 +109,7 @@ impl SharedServer {
                 continue;
             }
             match inbox.recv_timeout(nap) {
-                Ok(request) => queue.push(request),
+                Ok(request) => worker.keep(&mut queue, request)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => ending = true,
             }
@@ -125,6 +136,18 @@ impl<'a> Worker<'a> {
             session::send(&self.shared.handover.fuse, &self.out)?;
         }
         self.shared.slots.count_answered();
+        Ok(())
+    }
+
+    /// Has a request wait, or refuses it where its container has too many that do.
+    fn keep(&mut self, queue: &mut DeferredQueue, request: DeferredRequest) -> Result<(), FuseError> {
+        let Err(request) = queue.push(request) else { return Ok(()) };
+        let decoded = FuseRequest::decode(&request.bytes).expect("it was decoded before");
+        self.out.clear();
+        abi::reply_error(&mut self.out, decoded.unique, Errno::AGAIN);
+        session::send(&self.shared.handover.fuse, &self.out)?;
+        self.shared.slots.count_answered();
+        self.charge(Some(request.account));
         Ok(())
     }
 

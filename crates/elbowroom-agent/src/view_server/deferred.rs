@@ -5,13 +5,18 @@
 //! containers, waits for that page. So those come first and at once; a page kept ([`crate::view_server::rendered`])
 //! makes them cheap.
 
-use crate::view_server::abi::{FuseOp, FuseRequest};
+use crate::view_server::abi::{self, FuseOp, FuseRequest};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// Most requests that wait, of all containers. Each is a thread of a container that sleeps in the kernel; one more is
 /// answered at once.
 pub(super) const MAX_DEFERRED: usize = 1 << 16;
+/// Most of these of one container, so that one leaves the others room. One more is refused (`EAGAIN`).
+const MAX_OF_CONTAINER: usize = MAX_DEFERRED / 8;
+/// Most bytes kept of a request: all of those that are answered by what they say. Of a longer one, such as an ioctl(2) with its argument,
+/// the header is enough.
+const MAX_KEPT: usize = 512;
 /// Most that the thread has not looked at yet.
 pub(super) const INBOX: usize = 1 << 10;
 
@@ -30,7 +35,11 @@ impl DeferredRequest {
     /// Keeps a request, and the bytes that it was read from.
     pub fn new(account: usize, request: &FuseRequest<'_>, bytes: &[u8]) -> Self {
         let holds_page = matches!(request.op, FuseOp::Read(window) if !window.direct);
-        Self { account, holds_page, bytes: bytes.into() }
+        let bytes = match bytes.len() > MAX_KEPT {
+            true => abi::header_alone(bytes).into(),
+            false => bytes.into(),
+        };
+        Self { account, holds_page, bytes }
     }
 }
 
@@ -67,8 +76,11 @@ impl DeferredQueue {
         self.len < MAX_DEFERRED
     }
 
-    /// Adds a request.
-    pub fn push(&mut self, request: DeferredRequest) {
+    /// Adds a request, or gives it back where its container has too many.
+    pub fn push(&mut self, request: DeferredRequest) -> Result<(), DeferredRequest> {
+        if !request.holds_page && self.others(request.account) >= MAX_OF_CONTAINER {
+            return Err(request);
+        }
         let turns = &mut self.turns;
         let of_account = self.waiting.entry(request.account).or_insert_with_key(|account| {
             turns.push_back(*account);
@@ -79,6 +91,12 @@ impl DeferredQueue {
             false => of_account.others.push_back(request),
         }
         self.len += 1;
+        Ok(())
+    }
+
+    /// How many requests of an account hold no page.
+    fn others(&self, account: usize) -> usize {
+        self.waiting.get(&account).map_or(0, |of_account| of_account.others.len())
     }
 
     /// The next request: of the account whose turn it is among those that need not wait, by `delay`.
@@ -132,8 +150,8 @@ mod tests {
     #[test]
     fn each_container_has_its_turn_however_many_requests_one_has() {
         let mut queue = DeferredQueue::default();
-        (0..4).for_each(|tag| queue.push(request(1, tag, FuseOp::StatFs)));
-        (10..12).for_each(|tag| queue.push(request(2, tag, FuseOp::StatFs)));
+        (0..4).for_each(|tag| queue.push(request(1, tag, FuseOp::StatFs)).unwrap());
+        (10..12).for_each(|tag| queue.push(request(2, tag, FuseOp::StatFs)).unwrap());
         assert_eq!(tags(&mut queue, |_| Duration::ZERO), [0, 10, 1, 11, 2, 3]);
         assert_eq!(queue.next(|_| Duration::ZERO), NextDeferred::Empty);
         assert!(queue.waiting.is_empty() && queue.turns.is_empty() && queue.len == 0);
@@ -142,8 +160,8 @@ mod tests {
     #[test]
     fn one_that_owes_waits_and_the_others_do_not() {
         let mut queue = DeferredQueue::default();
-        (0..2).for_each(|tag| queue.push(request(1, tag, read(true))));
-        (10..12).for_each(|tag| queue.push(request(2, tag, FuseOp::GetAttr)));
+        (0..2).for_each(|tag| queue.push(request(1, tag, read(true))).unwrap());
+        (10..12).for_each(|tag| queue.push(request(2, tag, FuseOp::GetAttr)).unwrap());
         let delay = |account| Duration::from_millis(if account == 1 { 7 } else { 0 });
         assert_eq!(tags(&mut queue, delay), [10, 11]);
         assert_eq!(queue.next(delay), NextDeferred::Wait(Duration::from_millis(7)));
@@ -151,10 +169,34 @@ mod tests {
     }
 
     #[test]
+    fn one_container_leaves_the_others_room() {
+        let mut queue = DeferredQueue::default();
+        (0..MAX_OF_CONTAINER).for_each(|_| queue.push(request(1, 0, read(true))).unwrap());
+        assert!(queue.push(request(1, 1, read(true))).is_err());
+        queue.push(request(1, 2, read(false))).unwrap();
+        queue.push(request(2, 3, read(true))).unwrap();
+        assert!(queue.has_room());
+        queue.next(|_| Duration::ZERO);
+        queue.next(|_| Duration::ZERO);
+        queue.next(|_| Duration::ZERO);
+        queue.push(request(1, 4, read(true))).unwrap();
+    }
+
+    #[test]
+    fn a_long_request_is_kept_as_its_header() {
+        let mut bytes = vec![0; 16_000];
+        bytes[..4].copy_from_slice(&16_000u32.to_ne_bytes());
+        bytes[4] = 39;
+        let kept = DeferredRequest::new(1, &FuseRequest::decode(&bytes).unwrap(), &bytes);
+        assert_eq!(kept.bytes.len(), 40);
+        assert_eq!(FuseRequest::decode(&kept.bytes).unwrap().op, FuseOp::Unsupported(39));
+    }
+
+    #[test]
     fn a_read_that_holds_a_page_waits_for_no_debt() {
         let mut queue = DeferredQueue::default();
-        queue.push(request(1, 0, read(true)));
-        queue.push(request(1, 1, read(false)));
+        queue.push(request(1, 0, read(true))).unwrap();
+        queue.push(request(1, 1, read(false))).unwrap();
         assert_eq!(tags(&mut queue, |_| Duration::from_secs(1)), [1]);
         assert!(!matches!(queue.next(|_| Duration::from_secs(1)), NextDeferred::Empty));
     }

@@ -5,7 +5,7 @@
 //! waits for READs of the same page that are under way). The caller never does: a control loop that waits for a view
 //! server that is being restarted would stop deciding.
 //!
-//! The notifier is lazy: it swaps the slot's page bits to zero and drops exactly the pages whose bit was set, which
+//! The notifier ([`crate::view_server::notifier`]) is lazy: it swaps the slot's page bits to zero and drops exactly the pages whose bit was set, which
 //! are those that somebody read since they were dropped last. Nothing read, nothing done.
 //!
 //! When a view server dies nothing need be dropped: its bits are in the shared memory, and pages it had not answered are
@@ -18,6 +18,7 @@
 //! old length.
 
 use crate::view_server::host_files::HostFiles;
+use crate::view_server::notifier::{self, DropQueue};
 use crate::view_server::roles::{AgentRole, Handover};
 use crate::view_server::server::nodeid;
 use crate::view_server::slots::{ShutdownMode, SlotHandle, SlotSnapshot, Slots, ViewServerCounters};
@@ -59,33 +60,27 @@ struct ViewShape {
     nodes: CpuSet,
 }
 
-struct NotifierShared {
+pub(super) struct NotifierShared {
     handover: Handover,
-    slots: Slots,
-    queue: Mutex<NotifierQueue>,
-    wake: Condvar,
-    done: Condvar,
+    pub(super) slots: Slots,
+    pub(super) queue: Mutex<NotifierQueue>,
+    pub(super) wake: Condvar,
+    pub(super) wake_slow: Condvar,
+    pub(super) done: Condvar,
     /// Held while a slot changes hands, and while the notifier swaps bits: bits of the next container in a slot must
     /// not be taken for the one before. Never held across a write to the kernel.
-    slot_reuse: Mutex<()>,
+    pub(super) slot_reuse: Mutex<()>,
 }
 
 /// What the notifier has to do.
 #[derive(Default)]
-struct NotifierQueue {
-    /// Page bits that are old, by container.
-    dirty: HashMap<SlotHandle, u64>,
-    /// Names to forget.
-    removed_names: Vec<String>,
-    /// Containers to drop every page of, also those that otherwise never change and have no bit.
-    reshaped: Vec<SlotHandle>,
+pub(super) struct NotifierQueue {
+    /// Pages and names that are old.
+    pub(super) drops: DropQueue,
     /// Who read what, for [`Publisher::take_recent_reads`].
     readers: HashMap<SlotHandle, ReadBits>,
-    /// Counts batches taken, and batches finished.
-    batches_taken: u64,
-    batches_finished: u64,
     /// The connection is gone: there is nobody to notify.
-    disconnected: bool,
+    pub(super) disconnected: bool,
 }
 
 /// Page bits of one container as `read_since` tells them.
@@ -115,6 +110,7 @@ impl Publisher {
             slots,
             queue: Mutex::default(),
             wake: Condvar::new(),
+            wake_slow: Condvar::new(),
             done: Condvar::new(),
             slot_reuse: Mutex::default(),
         });
@@ -240,8 +236,7 @@ impl Publisher {
         self.shared.slots.publish(slot, facts, times)?;
         if reshaped {
             self.view_shapes.insert(slot, shape);
-            lock(&self.shared.queue).reshaped.push(slot);
-            self.shared.wake.notify_one();
+            self.shared.push(slot, 0, true);
         }
         let mask = match dirty {
             Dirty::View => u64::MAX,
@@ -249,8 +244,7 @@ impl Publisher {
         };
         // Nobody read any of it: the usual case, and then there is no one to wake.
         if self.shared.slots.peek_read(slot) & mask != 0 {
-            *lock(&self.shared.queue).dirty.entry(slot).or_default() |= mask;
-            self.shared.wake.notify_one();
+            self.shared.push(slot, mask, false);
         }
         Ok(())
     }
@@ -269,8 +263,7 @@ impl Publisher {
                 let mut sizes = [0; 64];
                 sizes[usize::from(bit)] = longest;
                 self.shared.slots.grow(slot, &sizes);
-                lock(&self.shared.queue).reshaped.push(slot);
-                self.shared.wake.notify_one();
+                self.shared.push(slot, 0, true);
             }
         }
     }
@@ -298,13 +291,23 @@ impl Publisher {
             name
         };
         let mut work = lock(&self.shared.queue);
-        work.dirty.remove(&slot);
         work.readers.remove(&slot);
-        work.removed_names.extend(name);
+        work.drops.push_name(slot, name);
         self.shared.wake.notify_one();
     }
 
-    /// Waits until everything published so far is what the next read of any process shows. False when that took
+    /// The containers that asked the view server more than they may since this was called last.
+    pub(crate) fn take_overuse(&self) -> Vec<SlotHandle> {
+        self.shared.slots.take_overuse()
+    }
+
+    /// The containers whose pages come late because of how they map them.
+    pub(crate) fn slow(&self) -> Vec<SlotHandle> {
+        lock(&self.shared.queue).drops.slow().collect()
+    }
+
+    /// Waits until everything published so far is what the next read of any process shows, but of containers that map their pages too
+    /// often. False when that took
     /// longer than `limit`, because a view server is being restarted.
     ///
     /// # Errors
@@ -312,9 +315,8 @@ impl Publisher {
     pub fn flush(&self, limit: Duration) -> Result<bool, FuseError> {
         let until = Instant::now() + limit;
         let mut work = lock(&self.shared.queue);
-        // What is queued now is in the next batch; what is under way is in the last one taken.
-        let target = work.batches_taken + u64::from(work.is_queued());
-        while work.batches_finished < target && !work.disconnected {
+        let target = work.drops.now();
+        while !work.drops.is_done(target) && !work.disconnected {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
@@ -346,14 +348,7 @@ impl Publisher {
     fn start_threads(&self) {
         let keeper = Arc::clone(&self.shared);
         spawn("keeper", move || keeper.handover.watch_supervisor());
-        let notifier = Arc::clone(&self.shared);
-        spawn("notifier", move || {
-            if let Err(error) = notifier.run_notifier() {
-                tracing::error!(%error, "views are not refreshed any more");
-                lock(&notifier.queue).disconnected = true;
-                notifier.done.notify_all();
-            }
-        });
+        notifier::start(&self.shared);
     }
 
     /// Adopts the containers of the process before, and drops all that may be cached of them, whatever the bits say: that
@@ -366,8 +361,7 @@ impl Publisher {
                 self.view_shapes.insert(*slot, ViewShape::of(&snapshot.facts));
             }
         }
-        lock(&self.shared.queue).reshaped.extend(slots);
-        self.shared.wake.notify_one();
+        slots.into_iter().for_each(|slot| self.shared.push(slot, 0, true));
     }
 }
 
@@ -378,11 +372,7 @@ impl ViewShape {
 }
 
 impl NotifierQueue {
-    fn is_queued(&self) -> bool {
-        !self.dirty.is_empty() || !self.removed_names.is_empty() || !self.reshaped.is_empty()
-    }
-
-    fn record_reads(&mut self, slot: SlotHandle, bits: u64) {
+    pub(super) fn record_reads(&mut self, slot: SlotHandle, bits: u64) {
         if bits != 0 {
             let readers = self.readers.entry(slot).or_default();
             readers.unreported |= bits & !readers.reported;
@@ -392,51 +382,14 @@ impl NotifierQueue {
 }
 
 impl NotifierShared {
-    /// The notifier's life. Ends only with the connection.
-    fn run_notifier(&self) -> Result<(), FuseError> {
-        let mut message = Vec::new();
-        let mut snapshot = SlotSnapshot::default();
-        loop {
-            let mut work =
-                self.wake.wait_while(lock(&self.queue), |work| !work.is_queued()).expect(LOCK_EXPECT);
-            let dirty = std::mem::take(&mut work.dirty);
-            let reshaped = std::mem::take(&mut work.reshaped);
-            let gone = std::mem::take(&mut work.removed_names);
-            work.batches_taken += 1;
-            drop(work);
-            for (slot, mask) in dirty {
-                let bits = {
-                    let _hands = lock(&self.slot_reuse);
-                    self.slots.take_read(slot, mask)
-                };
-                {
-                    let mut work = lock(&self.queue);
-                    // One that is removed from here on takes its readers with it.
-                    if self.slots.owner(slot).is_some() {
-                        work.record_reads(slot, bits);
-                    }
-                }
-                if bits != 0 && self.slots.snapshot(slot, &mut snapshot).is_some() {
-                    let set = (0..64).filter(|bit| bits & (1 << bit) != 0);
-                    let nodes = set.flat_map(|bit| tree::nodes_with_page_bit(bit, &snapshot.facts));
-                    self.drop_pages(slot, nodes, &mut message)?;
-                }
-            }
-            for slot in reshaped {
-                if self.slots.snapshot(slot, &mut snapshot).is_some() {
-                    self.drop_pages(slot, view_files(&snapshot.facts).into_iter(), &mut message)?;
-                }
-            }
-            for name in gone {
-                abi::inval_entry(&mut message, abi::ROOT_ID, name.as_bytes());
-                self.send_notification(&message)?;
-            }
-            lock(&self.queue).batches_finished += 1;
-            self.done.notify_all();
-        }
+    /// Has pages of a container dropped.
+    fn push(&self, slot: SlotHandle, mask: u64, every: bool) {
+        lock(&self.queue).drops.push(slot, mask, every);
+        self.wake.notify_one();
+        self.wake_slow.notify_one();
     }
 
-    fn drop_pages(
+    pub(super) fn drop_pages(
         &self,
         slot: SlotHandle,
         nodes: impl Iterator<Item = ViewNode>,
@@ -451,7 +404,7 @@ impl NotifierShared {
 
     /// One notification. A node that no reader knows is not an error; nor is anything else the kernel may say about
     /// one page a reason not to go on with the next.
-    fn send_notification(&self, message: &[u8]) -> Result<(), FuseError> {
+    pub(super) fn send_notification(&self, message: &[u8]) -> Result<(), FuseError> {
         match session::send(&self.handover.fuse, message) {
             Err(FuseError::Disconnected) => Err(FuseError::Disconnected),
             Err(error) => {
@@ -464,7 +417,7 @@ impl NotifierShared {
 }
 
 /// The files of a container's view, those of CPU 0 too where it is not listed.
-fn view_files(facts: &ContainerSnapshot) -> Vec<ViewNode> {
+pub(super) fn view_files(facts: &ContainerSnapshot) -> Vec<ViewNode> {
     let first_cpu = tree::lookup(ViewNode::Cpus, "cpu0", facts);
     let (mut files, mut dirs) =
         (Vec::new(), [ViewNode::ROOT].into_iter().chain(first_cpu).collect::<Vec<_>>());
@@ -476,13 +429,13 @@ fn view_files(facts: &ContainerSnapshot) -> Vec<ViewNode> {
     files
 }
 
-const LOCK_EXPECT: &str = "no holder of this lock panics";
+pub(super) const LOCK_EXPECT: &str = "no holder of this lock panics";
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect(LOCK_EXPECT)
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
+pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
     started.expect("a process that just started can have a thread");
 }

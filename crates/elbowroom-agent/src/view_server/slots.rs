@@ -67,6 +67,9 @@ mod head {
     pub(super) const FAILED: usize = 10;
     pub(super) const ANSWERED: usize = 11;
     pub(super) const HEARTBEAT: usize = 12;
+    /// Serials of containers that asked more than they may, each at the place of its number; 0 where none did.
+    pub(super) const OVERUSE: usize = 16;
+    pub(super) const OVERUSE_WORDS: usize = 64;
     pub(super) const WORDS: usize = 512;
 }
 
@@ -236,6 +239,17 @@ impl Slots {
     /// How often it has said so.
     pub(crate) fn heartbeats(&self) -> u64 {
         self.words[head::HEARTBEAT].load(Ordering::Relaxed)
+    }
+
+    /// Notes that a container asks more than it may.
+    pub(super) fn note_overuse(&self, serial: u64) {
+        self.words[head::OVERUSE + serial as usize % head::OVERUSE_WORDS].store(serial, Ordering::Relaxed);
+    }
+
+    /// The containers that asked more than they may since this was called last; of many at once, some.
+    pub(crate) fn take_overuse(&self) -> Vec<SlotHandle> {
+        let words = &self.words[head::OVERUSE..head::OVERUSE + head::OVERUSE_WORDS];
+        words.iter().filter_map(|word| self.get(word.swap(0, Ordering::Relaxed))).collect()
     }
 
     pub(super) fn count_answered(&self) {

@@ -89,7 +89,7 @@ impl Conditions {
     }
 
     /// What was not there at `now`, when everything that is there was told, is away: also what nobody can look at any more.
-    pub(crate) fn clear_unseen(&mut self, now: Micros) -> Vec<Alert> {
+    pub fn clear_unseen(&mut self, now: Micros) -> Vec<Alert> {
         let unsaid = self.conditions.iter().filter(|(_, condition)| condition.last_seen < now);
         let unsaid: Vec<AlertSubject> = unsaid.map(|(subject, _)| subject.clone()).collect();
         unsaid.iter().filter_map(|subject| self.clear(subject, now)).collect()

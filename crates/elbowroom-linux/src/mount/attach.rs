@@ -123,29 +123,39 @@ pub fn detach_group(group: &str, pids: &[u32], name: Option<&OsStr>) -> Result<u
 /// many namespaces that were: where nobody is left who knows the containers. What fails in one is logged, and no other process there
 /// is tried. A thread stays behind for each container whose file systems do not answer.
 pub fn detach_all(device: DeviceNumber) -> usize {
-    let (mut detached, mut left) = (0, HashSet::new());
+    let (mut detached, mut left, mut looked) = (0, 0, HashSet::new());
     for pid in process::all_pids() {
-        let has_view = |place: &NamespaceRoot| {
-            place.table().is_ok_and(|table| views(&table, None).iter().any(|mount| mount.device == device))
-        };
-        let Some(place) = NamespaceRoot::of(pid).ok().filter(has_view) else { continue };
-        let Ok(namespace) = place.namespace() else { continue };
-        if left.contains(&namespace) {
+        let Ok(place) = NamespaceRoot::of(pid) else { continue };
+        let Ok(sight) = place.sight() else { continue };
+        // A container has thousands of processes, and a table of megabytes: one look at each table.
+        if !looked.insert(sight) {
+            continue;
+        }
+        let table = place.table();
+        if matches!(table, Err(MountError::Vanished { .. })) {
+            looked.remove(&sight);
+        }
+        if !table.is_ok_and(|table| views(&table, None).iter().any(|mount| mount.device == device)) {
             continue;
         }
         let (ended, end) = mpsc::channel();
         std::thread::spawn(move || ended.send(place.detach(None)));
-        let because = match end.recv_timeout(DETACH_TIMEOUT / (1 + left.len() as u32)) {
+        let because = match end.recv_timeout(DETACH_TIMEOUT / (1 + left)) {
             Ok(Ok(_)) => {
                 detached += 1;
                 continue;
             }
-            Ok(Err(MountError::Vanished { .. } | MountError::HostNamespace { .. })) => continue,
+            Ok(Err(MountError::HostNamespace { .. })) => continue,
+            // Others may be there.
+            Ok(Err(MountError::Vanished { .. })) => {
+                looked.remove(&sight);
+                continue;
+            }
             Ok(Err(error)) => error.to_string(),
             Err(_) => "its file systems do not answer".to_owned(),
         };
         tracing::warn!(pid, because, "views stay in a container");
-        left.insert(namespace);
+        left += 1;
     }
     detached
 }

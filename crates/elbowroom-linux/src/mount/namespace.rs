@@ -148,6 +148,13 @@ impl NamespaceRoot {
         self.or_vanished(self.identity())
     }
 
+    /// What the mounts that it sees depend on: the mount namespace, and its root directory there.
+    pub(super) fn sight(&self) -> Result<(MountNamespace, u64, u64), MountError> {
+        let root = file_id(self.root.as_fd(), Path::new("")).map_err(|e| MountError::of("statx", "/", e));
+        let root = self.or_vanished(root)?;
+        Ok((self.namespace()?, root.mount, root.inode))
+    }
+
     /// The mounts below the root directory.
     pub(super) fn table(&self) -> Result<MountTable, MountError> {
         Ok(self.whole_table()?.below(&self.prefix))

@@ -49,7 +49,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-pub use tenant::MAX_GROUPS_PER_TENANT;
+pub use tenant::{MAX_CONTAINERS_PER_TENANT, MAX_GROUPS_PER_TENANT, TenantQuota};
 pub use tick::{ActivitySource, ActivityTracker, TickCost};
 use tree::GroupTree;
 

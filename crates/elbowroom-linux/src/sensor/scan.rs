@@ -330,6 +330,15 @@ impl Sensor {
         };
         let found =
             found.filter(|found| found.container.engine == ContainerEngine::Plain || self.made_by_root(slot));
+        let is_known = self.tree[slot].group.container.is_some();
+        let found = found.filter(|_| is_known || self.has_room_for_container(slot));
+        if let Some(account) = self.tree[slot]
+            .tenant
+            .filter(|_| found.is_some() && !is_known)
+            .and_then(|top| self.tree.account(top))
+        {
+            account.containers += 1;
+        }
         let entry = &mut self.tree[slot];
         match found {
             Some(found) => {

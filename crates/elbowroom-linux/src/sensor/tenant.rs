@@ -10,14 +10,20 @@
 //! of a container's own group are read at once whatever it does below itself, and nothing here touches the turn of another.
 
 use super::Sensor;
-use super::tree::GroupSlot;
+use super::tree::{GroupEntry, GroupSlot};
 use crate::cgroup::CgroupDir;
+use elbowroom_types::id::CgroupId;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How many groups are followed below one container, or below a cgroup that was delegated to a user. A Kubernetes node in a
 /// container has some 500.
 pub const MAX_GROUPS_PER_TENANT: usize = 1_000;
+/// How many of these may be containers, each with a view of its own: a Kubernetes node in a container has some 200. They all take from
+/// the views that there are (`view_server::slots`), and from what the mounter does.
+pub const MAX_CONTAINERS_PER_TENANT: usize = 256;
+/// A quota counts as used up for so long after it was seen to be: longer than a rescan takes.
+const OVER_QUOTA_FOR: Duration = Duration::from_secs(60);
 /// Looking at changes below one tenant takes at most one part in so many of a CPU,
 const WORK_SHARE: u32 = 20;
 /// and so much more once: as many groups are made when something starts.
@@ -25,13 +31,24 @@ const WORK_BURST: Duration = Duration::from_millis(10);
 /// Each time, so many new groups are taken in: a long list of them does not keep all of them out.
 const NEW_GROUPS_PER_TURN: usize = 16;
 
+/// What a tenant has more of than is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TenantQuota {
+    /// Cgroups below it: [`MAX_GROUPS_PER_TENANT`].
+    Groups,
+    /// Containers below it: [`MAX_CONTAINERS_PER_TENANT`].
+    Containers,
+}
+
 /// What a tenant costs.
 #[derive(Debug)]
 pub(super) struct TenantAccount {
     /// Groups that are followed below it.
     pub(super) groups: usize,
-    /// It has more, and that was said.
-    is_over_quota: bool,
+    /// Containers among them.
+    pub(super) containers: usize,
+    /// When it was seen last that it has more of each [`TenantQuota`].
+    over_quota: [Option<Instant>; 2],
     /// Time that looking took beyond its share, and when that was reckoned.
     debt: Duration,
     reckoned: Instant,
@@ -40,14 +57,24 @@ pub(super) struct TenantAccount {
 }
 
 impl TenantAccount {
-    pub(super) fn new(groups: usize) -> Self {
+    pub(super) fn new(groups: usize, containers: usize) -> Self {
         Self {
             groups,
-            is_over_quota: false,
+            containers,
+            over_quota: [None; 2],
             debt: Duration::ZERO,
             reckoned: Instant::now(),
             room: NEW_GROUPS_PER_TURN,
         }
+    }
+
+    /// Notes that the tenant has more than it may.
+    pub(super) fn note_over(&mut self, quota: TenantQuota) {
+        self.over_quota[quota as usize] = Some(Instant::now());
+    }
+
+    fn is_over(&self, quota: TenantQuota, now: Instant) -> bool {
+        self.over_quota[quota as usize].is_some_and(|at| now.saturating_duration_since(at) < OVER_QUOTA_FOR)
     }
 
     fn has_turn(&mut self, now: Instant) -> bool {
@@ -76,18 +103,42 @@ impl Sensor {
         }
     }
 
-    /// Says, the first time, that with so many groups more there are more below `top` than are followed.
+    /// Notes whether with so many groups more there are more below `top` than are followed.
     pub(super) fn note_quota(&mut self, top: GroupSlot, more: usize) {
-        let entry = &mut self.tree[top];
-        let Some(account) = &mut entry.account else { return };
-        let is_over = account.groups + more > MAX_GROUPS_PER_TENANT;
-        if is_over && !std::mem::replace(&mut account.is_over_quota, true) {
-            tracing::warn!(
-                cgroup = entry.group.path,
-                followed = MAX_GROUPS_PER_TENANT,
-                because = "it has more cgroups below it: the others are not followed, its own view stays"
-            );
+        if let Some(account) =
+            self.tree.account(top).filter(|account| account.groups + more > MAX_GROUPS_PER_TENANT)
+        {
+            account.note_over(TenantQuota::Groups);
         }
+    }
+
+    /// Whether the group may be a container more of its tenant; that it may not is noted.
+    pub(super) fn has_room_for_container(&mut self, slot: GroupSlot) -> bool {
+        let top = self.tree[slot].tenant;
+        let Some(account) = top.and_then(|top| self.tree.account(top)) else { return true };
+        let has_room = account.containers < MAX_CONTAINERS_PER_TENANT;
+        if !has_room {
+            account.note_over(TenantQuota::Containers);
+        }
+        has_room
+    }
+
+    /// The tenants that have more than is followed, with the path of each.
+    pub fn over_quota(&self) -> Vec<(CgroupId, TenantQuota, String)> {
+        let now = Instant::now();
+        let entries = (0..self.tree.slots()).filter_map(|slot| self.tree.get(slot));
+        let over = |entry: &GroupEntry, quota| {
+            let is_over = entry.account.as_ref().is_some_and(|account| account.is_over(quota, now));
+            is_over.then(|| (entry.group.id, quota, entry.group.path.clone()))
+        };
+        let both = [TenantQuota::Groups, TenantQuota::Containers];
+        entries.flat_map(|entry| both.into_iter().filter_map(move |quota| over(entry, quota))).collect()
+    }
+
+    /// The tenant that answers for a group: the outermost container or user above it, or itself.
+    pub fn tenant_of(&self, id: CgroupId) -> CgroupId {
+        let top = self.tree.slot(id).and_then(|slot| self.tree.tenant(slot));
+        top.map_or(id, |top| self.tree[top].group.id)
     }
 
     /// Whether no more groups are followed below `top`.
@@ -129,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_tenant_that_had_its_share_waits_until_it_is_paid_off() {
-        let mut account = TenantAccount::new(0);
+        let mut account = TenantAccount::new(0, 0);
         let begin = account.reckoned;
         let after = |ms| begin + Duration::from_millis(ms);
         assert!(account.has_turn(begin));

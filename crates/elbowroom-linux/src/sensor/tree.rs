@@ -175,7 +175,8 @@ impl GroupTree {
             return;
         }
         let below = self.subtree(top).split_off(1);
-        self[top].account = Some(Box::new(TenantAccount::new(below.len())));
+        let containers = below.iter().filter(|slot| self[**slot].group.container.is_some()).count();
+        self[top].account = Some(Box::new(TenantAccount::new(below.len(), containers)));
         for slot in below {
             self[slot].tenant = Some(top);
             self[slot].account = None;
@@ -245,6 +246,7 @@ impl GroupTree {
             }
             if let Some(account) = entry.tenant.and_then(|top| self.account(top)) {
                 account.groups -= 1;
+                account.containers -= usize::from(entry.group.container.is_some());
             }
             self.ids.remove(&entry.group.id);
             for (walked, inode) in entry.inodes.into_iter().enumerate() {

@@ -1,7 +1,7 @@
 //! `elbowroom run --probe`: asks a source beside the command, for as long as the command runs, and tells the agent.
 
-use elbowroom_agent::probes::ProbePoller;
 use elbowroom_agent::probes::settings::ProbeSettings;
+use elbowroom_agent::probes::{PollerCount, ProbePoller};
 use elbowroom_client::api::ControlRequest;
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::output::say;
@@ -16,7 +16,7 @@ pub(super) fn start_poller(
 ) -> std::io::Result<ProbePoller> {
     let (run_dir, container) = (run_dir.to_owned(), container.to_owned());
     let (client, told) = (RefCell::new(None), RefCell::new(String::new()));
-    ProbePoller::start(probe, 0, move |record| {
+    ProbePoller::start(probe, 0, &PollerCount::default(), move |record| {
         let problem = match record {
             Ok(record) => {
                 let mut client = client.borrow_mut();

@@ -280,6 +280,9 @@ fn explanation_text(explanation: &Explanation) -> String {
     let container = explanation.container.clone();
     let mut text = show_text(&ContainerView { disk: Vec::new(), memory: None, ..container });
     let _ = writeln!(text, "\n{rule}\n");
+    for over in &explanation.over_quota {
+        let _ = writeln!(text, "{:<17} {over}", "over its quota");
+    }
     let of =
         |path: &Option<String>| path.as_deref().map_or(String::new(), |path| format!(" (set by {path})"));
     let share = inputs.cpu_share.map_or("none".to_owned(), |share| share.raw().to_string());

@@ -1,0 +1,398 @@
+//! The threads that tell the kernel which pages are old.
+//!
+//! # Problem
+//! How long an invalidation takes is the reader's to decide. The kernel unmaps the page from every mapping of it, and a container makes
+//! a million of them (fs/fuse/inode.c `fuse_reverse_inval_inode`, mm/memory.c `unmap_mapping_folio`): half a second of CPU time, each time
+//! that its numbers change. A reader of the page that is kept from running holds its lock. One thread for all containers would bring
+//! every neighbour's numbers late, and the CPU time is in no quota of the container's.
+//!
+//! # Approach
+//! One container at a time, by whichever thread is free, so that one that takes long holds up one of [`QUICK_THREADS`]. A container that
+//! took [`SLOW_DROP`] is served by another thread from then on, at [`SLOW_SHARE`] of a CPU, until it was quick for [`SLOW_FOR`]. Its own
+//! pages are late, and nobody else's.
+
+use super::publisher::{LOCK_EXPECT, NotifierShared, lock, view_files};
+use crate::view_server::slots::{SlotHandle, SlotSnapshot};
+use crate::view_server::{FuseError, abi};
+use elbowroom_view::pages::tree;
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Threads for all that are not known to be slow.
+const QUICK_THREADS: usize = 3;
+/// A container whose pages take so long is slow; the usual ones take some ten microseconds.
+const SLOW_DROP: Duration = Duration::from_millis(10);
+/// For so long after that.
+const SLOW_FOR: Duration = Duration::from_secs(60);
+/// The pages of a slow container are dropped for at most one part in so many of a CPU.
+const SLOW_SHARE: u32 = 20;
+
+/// What is to be dropped.
+#[derive(Default)]
+pub(super) struct DropQueue {
+    quick: Lane,
+    slow: Lane,
+    /// Names to forget, with the ticket of each.
+    names: Vec<(u64, String)>,
+    /// Containers that were slow.
+    slowness: HashMap<SlotHandle, Slowness>,
+    /// Tickets of what threads are at.
+    under_way: BTreeSet<u64>,
+    next_ticket: u64,
+}
+
+/// Containers that wait, in their order.
+#[derive(Default)]
+struct Lane {
+    order: VecDeque<SlotHandle>,
+    pages: HashMap<SlotHandle, OldPages>,
+}
+
+/// Which pages of a container are old.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OldPages {
+    /// Those of these bits that were read.
+    pub(super) mask: u64,
+    /// All, also those that have no bit.
+    pub(super) every: bool,
+    /// When it was asked for.
+    ticket: u64,
+}
+
+/// When a container took long.
+#[derive(Clone, Copy)]
+struct Slowness {
+    last: Instant,
+    /// Not served sooner.
+    next: Instant,
+    /// Whether that was work, and no wait for a page that is being read.
+    is_work: bool,
+}
+
+/// What a thread does next.
+enum Job {
+    Pages(SlotHandle, OldPages),
+    Names(u64, Vec<String>),
+}
+
+impl DropQueue {
+    /// Adds pages of a container.
+    pub(super) fn push(&mut self, slot: SlotHandle, mask: u64, every: bool) {
+        let ticket = self.ticket();
+        let is_slow = self.slowness.contains_key(&slot);
+        let lane = if is_slow { &mut self.slow } else { &mut self.quick };
+        let old = lane.pages.entry(slot).or_insert_with(|| {
+            lane.order.push_back(slot);
+            OldPages { ticket, ..OldPages::default() }
+        });
+        old.mask |= mask;
+        old.every |= every;
+    }
+
+    /// Adds the name of a container that is gone, and forgets its pages.
+    pub(super) fn push_name(&mut self, slot: SlotHandle, name: Option<String>) {
+        let ticket = self.ticket();
+        for lane in [&mut self.quick, &mut self.slow] {
+            lane.pages.remove(&slot);
+            lane.order.retain(|other| *other != slot);
+        }
+        self.slowness.remove(&slot);
+        self.names.extend(name.map(|name| (ticket, name)));
+    }
+
+    /// What is asked for from here on has this ticket, or a later one.
+    pub(super) fn now(&self) -> u64 {
+        self.next_ticket
+    }
+
+    /// Whether all that was asked for before `ticket` is done, but of containers that are slow by the work that they make.
+    pub(super) fn is_done(&self, ticket: u64) -> bool {
+        let slow = self.slow.pages.iter().filter(|(slot, _)| !self.makes_work(**slot));
+        let queued = self.quick.pages.iter().chain(slow).map(|(_, old)| old.ticket);
+        let names = self.names.iter().map(|(at, _)| *at);
+        queued.chain(names).chain(self.under_way.iter().copied()).all(|at| at >= ticket)
+    }
+
+    fn makes_work(&self, slot: SlotHandle) -> bool {
+        self.slowness.get(&slot).is_some_and(|slowness| slowness.is_work)
+    }
+
+    /// The containers whose pages come late because of themselves.
+    pub(super) fn slow(&self) -> impl Iterator<Item = SlotHandle> {
+        self.slowness.iter().filter(|(_, slowness)| slowness.is_work).map(|(slot, _)| *slot)
+    }
+
+    fn ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket - 1
+    }
+
+    fn take_quick(&mut self) -> Option<Job> {
+        let job = match self.names.first() {
+            Some((ticket, _)) => {
+                let ticket = *ticket;
+                Job::Names(ticket, self.names.drain(..).map(|(_, name)| name).collect())
+            }
+            None => {
+                let slot = self.quick.order.pop_front()?;
+                Job::Pages(slot, self.quick.pages.remove(&slot).expect("what has a turn has pages"))
+            }
+        };
+        self.under_way.insert(job.ticket());
+        Some(job)
+    }
+
+    /// The first that is due, or how long until one is.
+    fn take_slow(&mut self, now: Instant) -> Result<Job, Option<Duration>> {
+        let due = |slot: &SlotHandle| self.slowness.get(slot).map_or(now, |slowness| slowness.next);
+        let soonest = self.slow.order.iter().map(due).min();
+        let Some(at) = self.slow.order.iter().position(|slot| due(slot) <= now) else {
+            return Err(soonest.map(|at| at.saturating_duration_since(now)));
+        };
+        let slot = self.slow.order.remove(at).expect("it was found");
+        let old = self.slow.pages.remove(&slot).expect("what has a turn has pages");
+        if !self.makes_work(slot) {
+            self.under_way.insert(old.ticket);
+        }
+        Ok(Job::Pages(slot, old))
+    }
+
+    /// Notes how long the pages of a container took, and how much of that was this thread's work; true if it is slow since now.
+    fn took(&mut self, slot: SlotHandle, now: Instant, elapsed: Duration, cpu: Duration) -> bool {
+        let before = self.slowness.get(&slot).copied();
+        let next = now + cpu * SLOW_SHARE;
+        match before {
+            None if elapsed < SLOW_DROP => return false,
+            Some(before) if elapsed < SLOW_DROP && now.saturating_duration_since(before.last) > SLOW_FOR => {
+                self.slowness.remove(&slot);
+            }
+            Some(before) if elapsed < SLOW_DROP => {
+                self.slowness.insert(slot, Slowness { next, ..before });
+            }
+            _ => {
+                let is_work = cpu >= SLOW_DROP || before.is_some_and(|before| before.is_work);
+                self.slowness.insert(slot, Slowness { last: now, next, is_work });
+            }
+        }
+        // What came meanwhile moves with it.
+        let (from, to) = match self.slowness.contains_key(&slot) {
+            true => (&mut self.quick, &mut self.slow),
+            false => (&mut self.slow, &mut self.quick),
+        };
+        if let Some(old) = from.pages.remove(&slot) {
+            from.order.retain(|other| *other != slot);
+            to.order.push_back(slot);
+            to.pages.insert(slot, old);
+        }
+        before.is_none()
+    }
+}
+
+impl Job {
+    fn ticket(&self) -> u64 {
+        match self {
+            Self::Pages(_, old) => old.ticket,
+            Self::Names(ticket, _) => *ticket,
+        }
+    }
+}
+
+/// Starts the threads.
+pub(super) fn start(shared: &Arc<NotifierShared>) {
+    for number in 0..=QUICK_THREADS {
+        let notifier = Arc::clone(shared);
+        let run = move || {
+            let ended = if number == QUICK_THREADS { notifier.run_slow() } else { notifier.run_quick() };
+            if let Err(error) = ended {
+                let mut work = lock(&notifier.queue);
+                if !std::mem::replace(&mut work.disconnected, true) {
+                    tracing::error!(%error, "views are not refreshed any more");
+                }
+                notifier.done.notify_all();
+            }
+        };
+        super::publisher::spawn("notifier", run);
+    }
+}
+
+impl NotifierShared {
+    /// A quick thread's life. Ends only with the connection.
+    fn run_quick(&self) -> Result<(), FuseError> {
+        let mut thread = DropThread::default();
+        loop {
+            let mut work = lock(&self.queue);
+            let job = loop {
+                match work.drops.take_quick() {
+                    Some(job) => break job,
+                    None => work = self.wake.wait(work).expect(LOCK_EXPECT),
+                }
+            };
+            drop(work);
+            self.finish(job, &mut thread)?;
+        }
+    }
+
+    /// The life of the thread for those that are slow.
+    fn run_slow(&self) -> Result<(), FuseError> {
+        let mut thread = DropThread::default();
+        loop {
+            let mut work = lock(&self.queue);
+            let job = loop {
+                work = match work.drops.take_slow(Instant::now()) {
+                    Ok(job) => break job,
+                    Err(Some(wait)) => self.wake_slow.wait_timeout(work, wait).expect(LOCK_EXPECT).0,
+                    Err(None) => self.wake_slow.wait(work).expect(LOCK_EXPECT),
+                };
+            };
+            drop(work);
+            self.finish(job, &mut thread)?;
+        }
+    }
+
+    fn finish(&self, job: Job, thread: &mut DropThread) -> Result<(), FuseError> {
+        let ticket = job.ticket();
+        let done = self.carry_out(job, thread);
+        lock(&self.queue).drops.under_way.remove(&ticket);
+        self.done.notify_all();
+        done
+    }
+
+    fn carry_out(&self, job: Job, thread: &mut DropThread) -> Result<(), FuseError> {
+        match job {
+            Job::Names(_, names) => names.iter().try_for_each(|name| {
+                abi::inval_entry(&mut thread.message, abi::ROOT_ID, name.as_bytes());
+                self.send_notification(&thread.message)
+            }),
+            Job::Pages(slot, old) => {
+                let (begin, cpu) = (Instant::now(), thread_cpu_time());
+                let dropped = self.drop_old(slot, old, thread);
+                let (now, cpu) = (Instant::now(), thread_cpu_time().saturating_sub(cpu));
+                let mut work = lock(&self.queue);
+                if self.slots.owner(slot).is_some() && work.drops.took(slot, now, now - begin, cpu) {
+                    self.tell_slow(slot, now - begin, work);
+                }
+                self.wake_slow.notify_one();
+                dropped
+            }
+        }
+    }
+
+    fn tell_slow(
+        &self,
+        slot: SlotHandle,
+        took: Duration,
+        work: MutexGuard<'_, super::publisher::NotifierQueue>,
+    ) {
+        drop(work);
+        let (view, took_ms) = (self.slots.name(slot).unwrap_or_default(), took.as_millis() as u64);
+        tracing::debug!(view, took_ms, "dropping its pages takes long: apart from the others from now on");
+    }
+
+    fn drop_old(&self, slot: SlotHandle, old: OldPages, thread: &mut DropThread) -> Result<(), FuseError> {
+        let DropThread { snapshot, message } = thread;
+        let bits = {
+            let _hands = lock(&self.slot_reuse);
+            self.slots.take_read(slot, old.mask)
+        };
+        {
+            let mut work = lock(&self.queue);
+            // One that is removed from here on takes its readers with it.
+            if self.slots.owner(slot).is_some() {
+                work.record_reads(slot, bits);
+            }
+        }
+        if bits == 0 && !old.every || self.slots.snapshot(slot, snapshot).is_none() {
+            return Ok(());
+        }
+        if old.every {
+            return self.drop_pages(slot, view_files(&snapshot.facts).into_iter(), message);
+        }
+        let set = (0..64).filter(|bit| bits & (1 << bit) != 0);
+        let nodes = set.flat_map(|bit| tree::nodes_with_page_bit(bit, &snapshot.facts));
+        self.drop_pages(slot, nodes, message)
+    }
+}
+
+/// What a thread uses again and again.
+#[derive(Default)]
+struct DropThread {
+    snapshot: SlotSnapshot,
+    message: Vec<u8>,
+}
+
+fn thread_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn slot(serial: u64) -> SlotHandle {
+        SlotHandle { serial }
+    }
+
+    fn quick(queue: &mut DropQueue) -> Option<(u64, u64)> {
+        queue.take_quick().map(|job| match job {
+            Job::Pages(slot, old) => (slot.serial, old.mask),
+            Job::Names(..) => (0, 0),
+        })
+    }
+
+    #[test]
+    fn what_is_asked_twice_is_done_once_and_in_turn() {
+        let mut queue = DropQueue::default();
+        for (serial, mask) in [(1, 1), (2, 1), (1, 2)] {
+            queue.push(slot(serial), mask, false);
+        }
+        assert_eq!(
+            [quick(&mut queue), quick(&mut queue), quick(&mut queue)],
+            [Some((1, 3)), Some((2, 1)), None]
+        );
+    }
+
+    #[test]
+    fn a_container_that_takes_long_is_served_apart_and_at_its_pace() {
+        let (mut queue, begin) = (DropQueue::default(), Instant::now());
+        queue.push(slot(1), 1, false);
+        quick(&mut queue);
+        // What comes while its thread is at it goes with it.
+        queue.push(slot(1), 2, false);
+        assert!(queue.took(slot(1), begin, 500 * MS, 100 * MS));
+        queue.push(slot(1), 4, false);
+        queue.push(slot(2), 1, false);
+        assert_eq!([quick(&mut queue), quick(&mut queue)], [Some((2, 1)), None]);
+        assert_eq!(queue.take_slow(begin).err(), Some(Some(2_000 * MS)));
+        let Ok(Job::Pages(served, old)) = queue.take_slow(begin + 2_000 * MS) else { panic!("it is due") };
+        assert_eq!((served, old.mask), (slot(1), 6));
+        // It is quick again: after a minute it counts as the others.
+        for (after, is_slow) in [(1, true), (59, true), (61, false)] {
+            assert!(!queue.took(slot(1), begin + 1_000 * after * MS, MS, MS));
+            assert_eq!(queue.slow().count() == 1, is_slow, "{after}");
+        }
+        assert!(!queue.took(slot(2), begin, 9 * MS, MS));
+        assert_eq!(queue.slow().count(), 0);
+    }
+
+    #[test]
+    fn what_was_asked_before_is_done_when_it_has_ended() {
+        let mut queue = DropQueue::default();
+        queue.push(slot(1), 1, false);
+        let asked = queue.now();
+        queue.push(slot(2), 1, false);
+        assert!(!queue.is_done(asked));
+        let job = queue.take_quick().unwrap();
+        assert!(!queue.is_done(asked), "it is under way");
+        queue.under_way.remove(&job.ticket());
+        assert!(queue.is_done(asked) && !queue.is_done(queue.now()));
+        queue.push_name(slot(2), Some("gone".into()));
+        assert!(!queue.is_done(queue.now()));
+        assert!(matches!(queue.take_quick(), Some(Job::Names(..))));
+        assert!(queue.take_quick().is_none());
+    }
+}

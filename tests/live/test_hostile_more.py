@@ -1,0 +1,149 @@
+"""What a second attack found, by one who had read the code: memory of requests that wait, mappings of a view that make it slow to refresh,
+containers in a container, and many of them at once. Who goes too far is named in `alerts`, `explain` and the log, once."""
+
+import json
+import os
+import time
+
+import pytest
+
+from conftest import built
+from kit import cgroup, programs
+from kit.process import Process, costs
+from kit.wait import PATIENCE, always, eventually
+
+MIB = 1 << 20
+TICKS = os.sysconf("SC_CLK_TCK")
+# elbowroom_linux::sensor: MAX_CONTAINERS_PER_TENANT, MAX_GROUPS_PER_TENANT.
+CONTAINERS, GROUPS = 256, 1_000
+
+
+@pytest.fixture(scope="session")
+def hostile_more():
+    return built(lambda: programs.static("hostile_more"))
+
+
+def role(agent, name):
+    return Process(agent.status()["pids"][name])
+
+
+def cpu_seconds(process):
+    with open(f"/proc/{process.pid}/stat") as stat:
+        words = stat.read().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / TICKS
+
+
+def directory_of(container, hierarchy):
+    (directory,) = {path for path in (hierarchy.resolve() / path.lstrip("/") for path in container.cgroups) if path.is_dir()}
+    return directory
+
+
+def follows(container, mib):
+    """How long a view takes to show another limit."""
+    directory = directory_of(container, cgroup.HIERARCHIES[-1])
+    cgroup.limit_memory(str(directory.relative_to(cgroup.HIERARCHIES[-1].resolve())), mib * MIB)
+    begin = time.monotonic()
+    eventually(lambda: container.mem_total() == mib * MIB, within=2, every=0.003)
+    return time.monotonic() - begin
+
+
+def quota(agent, container, topic):
+    """The alert about a container's quota, which must come."""
+
+    def found():
+        lasting = agent.ask("alerts")["alerts"]["lasting"]
+        of = [a for a in lasting if (a["kind"], a["topic"]) == ("QUOTA", topic) and (a["container"] or {}).get("path") in container.cgroups]
+        assert len(of) == 1, lasting
+        return of[0]
+
+    return eventually(found, within=60)
+
+
+def told_once(agent, container, topic, words):
+    """It is in `alerts`, in `explain`, and once in the log."""
+    alert = quota(agent, container, topic)
+    assert words in alert["text"], alert
+    assert words in agent.cli("explain", container.name).stdout
+    assert any(words in line for line in json.loads(agent.cli("explain", container.name, "--format", "json").stdout)["over_quota"])
+    always(lambda: agent.log.read_text().count(f'topic="{topic}"') == 1, during=3)
+
+
+def test_requests_that_wait_cost_the_view_server_little(agent, start, hostile_more):
+    attacker, neighbour = start("--cpus", "0.5"), start("--cpus", "1")
+    for container in (attacker, neighbour):
+        agent.attached(container)
+    server = role(agent, "view_server")
+    before = costs(server.pid)["rss_kib"]
+    (threads,) = attacker.program(hostile_more, "ioctls", 3_000)()
+    assert threads == 3_000
+    # Each of them waits for its turn, with an argument of 16 kB.
+    told_once(agent, attacker, "reads", "reads its view past the page cache without a pause")
+    after = costs(server.pid)["rss_kib"]
+    print(f"view server: {before >> 10} MiB before, {after >> 10} MiB with {threads} requests that wait")
+    assert after - before < 16 << 10, f"{before} kB before, {after} kB after"
+    assert neighbour.online_file() == 1 and role(agent, "view_server").pid == server.pid
+
+
+def test_who_maps_its_view_often_delays_no_neighbour(agent, start, hostile_more):
+    attacker, neighbour = start("--memory", "2GiB"), start("--memory", "512MiB")
+    for container in (attacker, neighbour):
+        agent.attached(container)
+    process = role(agent, "policy")
+    quiet = sorted(follows(neighbour, mib) for mib in range(500, 480, -2))
+    (mappings,) = attacker.program(hostile_more, "maps", 60_000, 8)()
+    assert mappings == 480_000
+    told_once(agent, attacker, "mappings", "maps the files of its view so often")
+    used, begin = cpu_seconds(process), time.monotonic()
+    under = sorted(follows(neighbour, mib) for mib in range(480, 440, -2))
+    eventually(lambda: time.monotonic() - begin > 5, within=10)
+    busy = (cpu_seconds(process) - used) / (time.monotonic() - begin)
+    print(f"the neighbour's view follows in {quiet[-1] * 1e3:.0f} ms, under attack {under[-2] * 1e3:.0f} ms; policy {busy:.2f} CPUs")
+    # A twentieth for the attacker, and what the rest takes.
+    assert busy < 0.15
+    # One drop of the attacker's pages takes some 200 ms.
+    assert under[-2] < 0.1 * PATIENCE
+
+
+@pytest.fixture
+def many():
+    """Makes many cgroups, and takes them away."""
+    made = []
+
+    def many(directory, names):
+        for name in names:
+            path = directory / name
+            path.mkdir()
+            made.append(path)
+
+    yield many
+    for path in reversed(made):
+        path.rmdir()
+
+
+def test_tenants_bounds_are_their_own(agent, start, many):
+    """One makes containers in itself, another cgroups without end, at the same time."""
+    nested, flooder, neighbour = (start("--memory", "512MiB") for _ in range(3))
+    for container in (nested, flooder, neighbour):
+        agent.attached(container)
+    inside, below = (directory_of(container, cgroup.HIERARCHIES[0]) for container in (nested, flooder))
+    many(inside, ["docker"])
+    for part in range(4):
+        many(inside / "docker", [f"{n:064x}" for n in range(part * 100, part * 100 + 100)])
+        many(below, [f"flood{n}" for n in range(part * 1_000, part * 1_000 + 1_000)])
+        follows(neighbour, 500 - part)
+    told_once(agent, nested, "containers", f"more than {CONTAINERS} containers in it")
+    told_once(agent, flooder, "cgroups", f"more than {GROUPS} cgroups below it")
+    mine = [row for row in agent.list() if row["path"].startswith(tuple(f"{path}/" for path in nested.cgroups))]
+    assert len(mine) == CONTAINERS
+    # Others come and go as before.
+    later = start("--cpus", "1")
+    agent.attached(later)
+    assert later.online_file() == 1
+    follows(nested, 400), follows(flooder, 400)
+    # One of them that goes is noticed in time, in a directory of any size.
+    first = next(iter(mine))["path"].rsplit("/", 1)[1]
+    (inside / "docker" / first).rmdir()
+    begin = time.monotonic()
+    eventually(lambda: not any(row["path"].endswith(first) for row in agent.list()), within=10)
+    print(f"gone after {time.monotonic() - begin:.2f} s")
+    (inside / "docker" / first).mkdir()
