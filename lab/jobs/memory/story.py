@@ -86,20 +86,19 @@ def small(table, guest):
 
 
 def paper(table, guest):
-    """The paper's sizes, and in a guest its proportions. Rates of the disk are such that one alone just serves what is asked."""
-    pool, pages = (8, 160) if guest else (128, 2800)
-    server, size = SERVER_MIB + pool, mib(table)
-    rights = [server + size * percent // 100 for percent in (41, 21)] if guest else LIMITS_MIB
+    """The paper's sizes; in a guest its low load and its phases, for more memory than that emulated CPUs do not use. The disk's rate is such that
+    one alone just serves what is asked."""
+    if guest:
+        return {**(told := small(table, True)), "low": told["high"] * LOW // HIGH}
+    pool, pages, size = 128, 2800, mib(table)
 
     def serves(right):
-        missed = (1 - min(right - server, size) / size) * (1 - pool / size)
-        return int(pages / missed / ROWS_PER_TRANSACTION)
+        cached = min(right - SERVER_MIB - pool, size) / size
+        return int(pages / (1 - cached) / (1 - pool / size) / ROWS_PER_TRANSACTION)
 
-    high = serves(sum(rights)) if guest else HIGH
-    roles = [{"objective": serves(right) * 92 // 100, "right_mib": right} for right in rights]
-    system = 0 if guest else SYSTEM_MIB
-    return {"machine_mib": sum(rights) + system, "system_mib": system, "pool_mib": pool, "disk": pages * PAGE, "high": high,
-            "low": high * LOW // HIGH, "roles": roles}  # fmt: skip
+    roles = [{"objective": serves(right) * 92 // 100, "right_mib": right} for right in LIMITS_MIB]
+    machine = sum(LIMITS_MIB) + SYSTEM_MIB
+    return {"machine_mib": machine, "system_mib": SYSTEM_MIB, "pool_mib": pool, "disk": pages * PAGE, "high": HIGH, "low": LOW, "roles": roles}
 
 
 def mib(size):
