@@ -106,8 +106,11 @@ class LabAgent(Agent):
         return sorted({*roots, *(below for pid in roots for below in descendants(pid))})
 
     def role(self, name):
-        """The process of a role: supervisor, policy, view_server."""
-        return self.status()["pids"][name]
+        """The process of a role: "supervisor", "policy", "view-server", or "api-server", which the agent does not tell; None where it is
+        being started."""
+        if name == "api-server":
+            return next((pid for pid in self.pids() if name.encode() in arguments(pid)), None)
+        return self.status()["pids"][name.replace("-", "_")]
 
     def close(self):
         """Stops it as a service manager does."""
