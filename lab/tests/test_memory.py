@@ -140,7 +140,7 @@ class Study(unittest.TestCase):
         objective = told["roles"][0]["objective"]
         is_it = lambda demand, tps, queue: studied.is_satisfied(told, 0, demand, Sample(0, tps, queue, 0))
         self.assertTrue(is_it("high", objective, 9999) and not is_it("high", objective - 1, 9999))
-        self.assertTrue(is_it("low", 0, 2) and not is_it("low", 0, 9999))
+        self.assertTrue(is_it("low", 0, 2) and not is_it("low", 0, 3))
 
     def test_a_container_has_recovered_when_it_was_last_short_of_what_it_wants(self):
         objective = small()["roles"][1]["objective"]
