@@ -137,7 +137,6 @@ class Sandbox:
         if self.senpai:
             self.senpai.kill()
             self.senpai.wait()
-        self.program.kill()
         self.container.close()
         self.program.wait()
 

@@ -96,11 +96,9 @@ class Campaign(unittest.TestCase):
 
     def test_a_machine_on_which_nobody_can_be_satisfied_is_refused(self):
         alone = lambda tps: samples.write([Sample(1000 * s, tps, 0, 100) for s in range(1, 9)])
-        told = {"story": small(), "references": [alone(700), alone(690)]}
-        campaign.keeps_up(told)
-        told["references"][1] = alone(400)
+        self.assertEqual(campaign.keeps_up("A", alone(640), 705), alone(640))
         with self.assertRaisesRegex(job.Refused, "B alone, with all memory, does 400 transactions"):
-            campaign.keeps_up(told)
+            campaign.keeps_up("B", alone(400), 705)
 
 
 class Samples(unittest.TestCase):

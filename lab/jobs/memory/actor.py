@@ -1,6 +1,5 @@
 """A container with a database server, who asks it, and what is written down of both."""
 
-import contextlib
 import os
 import subprocess
 import threading
@@ -58,10 +57,10 @@ class Actor:
                 return self.stop()
             self.write(self.pace, str(rate))
         if scans and not self.scans:
-            words = [str(time.clock_gettime_ns(time.CLOCK_MONOTONIC)), "scan", "0", str(1 << 40), str(story.SCAN_MIB_PER_S), self.stage.holes]
-            self.scans = self.container.reader("load", *words, stdout=subprocess.DEVNULL)
+            begin = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            self.scans = self.container.reader("load", begin, "scan", 0, 1 << 40, story.SCAN_MIB_PER_S, self.stage.holes, stdout=subprocess.DEVNULL)
         elif self.scans and not scans:
-            self.scans = self.scans.kill()
+            self.scans = database.end(self.scans)
 
     def stop(self):
         """Ends all of it; the container is gone."""
@@ -70,7 +69,7 @@ class Actor:
             self.thread.join(30)
             self.load = None
         if self.scans:
-            self.scans.kill()
+            self.scans = database.end(self.scans)
         if self.server:
             self.server.end()
             self.server = None
@@ -103,7 +102,7 @@ class Actor:
         last = [mib for at, _, mib in self.seconds if at >= time.monotonic() - seconds]
         return max(last) - min(last) if len(last) >= 0.8 * seconds else 1 << 30
 
-    def samples(self, begin):
-        """Those of the story, which began then."""
+    def samples(self, begin, seconds):
+        """Those of the story, which began then and lasted so long."""
         found = [Sample(round((at - begin) * 1000), tps, 0, mib) for at, tps, mib in list(self.seconds)]
-        return [sample for sample in found if sample.ms >= 500]
+        return [sample for sample in found if 500 <= sample.ms <= 1000 * seconds + 500]

@@ -29,11 +29,10 @@ def campaign(lab, options, phase):
     if raw["story"] != stage.story:
         raise Refused("the run to go on with has another story: say --scale, --load, --phase and --seed as it did")
     raw["arms"].update({name: {**known[name], "title": arms.title(known[name], machine["cgroup_v2"])} for name in chosen})
-    while len(raw["references"]) < len(WHO):
-        say(f"reference of {WHO[len(raw['references'])]}")
-        raw["references"].append(stage.alone(len(raw["references"])))
-    keeps_up(raw)
-    lab.keep(raw)
+    while (who := len(raw["references"])) < len(WHO):
+        say(f"reference of {WHO[who]}")
+        raw["references"].append(keeps_up(WHO[who], stage.alone(who), stage.story["high"]))
+        lab.keep(raw)
     deadline = time.monotonic() + 60 * options.minutes if options.minutes else None
     for run, name in left(raw["runs"], chosen, options.runs):
         began = time.monotonic()
@@ -76,14 +75,13 @@ def lasts(told):
     return story.length(told) + 2 * told["settle"] + 30
 
 
-def keeps_up(raw):
-    """Refuses a machine on which nobody could ever be satisfied, however much memory there is."""
-    asked = raw["story"]["high"]
-    for who, alone in zip(WHO, raw["references"]):
-        tps = mean(sample.tps for sample in samples.read(alone, lambda _: asked))
-        if not tps or tps.mean < KEEPS_UP * asked:
-            raise Refused(f"{who} alone, with all memory, does {tps.mean if tps else 0:.0f} transactions per second of {asked} that are asked for: this "
-                          "machine is too slow, or does something else")  # fmt: skip
+def keeps_up(name, alone, asked):
+    """Its samples; refuses a machine on which nobody could ever be satisfied, however much memory there is."""
+    tps = mean(sample.tps for sample in samples.read(alone, lambda _: asked))
+    if not tps or tps.mean < KEEPS_UP * asked:
+        raise Refused(f"{name} alone, with all memory, does {tps.mean if tps else 0:.0f} transactions per second of {asked} that are asked for: this "
+                      "machine is too slow, or does something else")  # fmt: skip
+    return alone
 
 
 def say(text):

@@ -7,9 +7,11 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
+from kit.process import descendants
 from kit.wait import PATIENCE, eventually
 
 PACED = Path(__file__).with_name("paced.lua")
@@ -79,8 +81,7 @@ class Server:
             self.say("SHUTDOWN")
             self.process.wait(60 * PATIENCE)
         except (RuntimeError, subprocess.TimeoutExpired):
-            self.process.kill()
-            self.process.wait()
+            end(self.process)
 
 
 def arguments(socket, rows):
@@ -95,7 +96,7 @@ class Load:
         words += ["--range-selects=off", f"--at-once={'on' if story['at_once'] else 'off'}"]
         # Each row with the same probability: no part of the database is enough.
         words += ["--rand-type=uniform", "--report-interval=1", "run"]
-        self.process = start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process, self.ended = start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT), False
 
     def seconds(self):
         """Transactions done, second by second, until it ends; what it says beside that is kept for the error."""
@@ -105,11 +106,20 @@ class Load:
                 yield done
             else:
                 said.append(line.strip())
-        if self.process.wait() not in (0, -15):
+        if self.process.wait() and not self.ended:
             raise RuntimeError(f"sysbench: {' '.join(word for word in said if 'FATAL' in word) or ' '.join(said[-3:])}")
 
     def end(self):
-        self.process.terminate()
+        self.ended = True
+        end(self.process)
+
+
+def end(entered):
+    """Ends a program in a container. What entered it there waits for it, and must: nobody else collects it, and the container would not end."""
+    for pid in descendants(entered.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    entered.wait()
 
 
 def transactions(line):

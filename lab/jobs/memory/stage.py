@@ -1,9 +1,8 @@
 """The databases, the cgroup around those who use them, and one play of the story under an arm."""
 
 import contextlib
-import os
+import json
 import subprocess
-import threading
 import time
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from lab.jobs.memory.story import WHO
 
 # Of a file system for two databases, which is a file of holes below.
 ROOM = {"paper": 14 << 30, "small": 1 << 30}
+# While whole files are read.
+READ_AHEAD_KIB = 1024
 # Longer than any campaign, in milliseconds.
 FOREVER = 1 << 40
 # The agent remembers its last 20 decisions about a container; each question takes time of the CPUs.
@@ -24,14 +25,12 @@ EXPLAIN_EVERY = 5
 ALONE, STEADY, MOVED, PATIENCE = {"paper": 60, "small": 15}, 30, 0.02, 3
 # The most that a guest keeps for itself beside the two containers: its watermarks, pages of programs, and sysbench.
 SPARE_MIB = 64
-# Statements of a transaction as the server counts them: ten rows between BEGIN and COMMIT.
-STATEMENTS = story.ROWS_PER_TRANSACTION + 2
 
 
 class Stage:
     def __init__(self, lab, machine, options, phase):
         self.lab, self.machine, self.scale = lab, machine, options.scale
-        self.files, self.disk = files(lab, machine["guest"], options.data, ROOM[options.scale])
+        self.files, self.disk, self.read_ahead = files(lab, machine["guest"], options.data, ROOM[options.scale])
         rows = story.rows(options.scale, machine["guest"])
         with lab.container("maker", memory_mib=2048 if options.scale == "paper" else None) as maker:
             table = database.prepare(starter(maker), self.files, len(WHO), rows, lab.scope.directory)
@@ -52,14 +51,14 @@ class Stage:
         with self.playing(WHO[who] + "-alone", {"title": ""}, [who]) as play:
             play.settle()
             play.until(play.begin + ALONE[self.scale], lambda at: ([self.story["high"]] * 2, False))
-        return samples.write(play.actors[who].samples(play.begin))
+        return samples.write(play.actors[who].samples(play.begin, ALONE[self.scale]))
 
     def tell(self, name, arm):
         """All of the story under an arm."""
         with self.playing(name, arm, range(len(WHO))) as play:
             play.settle()
             play.until(play.begin + story.length(self.story), lambda at: story.asked(self.story, at))
-        written = [samples.write(play.actors[who].samples(play.begin)) for who in range(len(WHO))]
+        written = [samples.write(play.actors[who].samples(play.begin, story.length(self.story))) for who in range(len(WHO))]
         return {"policy": name, "samples": written, "steady": play.steady, "settled": round(play.settled), **play.decisions()}
 
     @contextlib.contextmanager
@@ -79,10 +78,13 @@ class Stage:
         half = story.shared_mib(self.story) // 2
         for actor in actors if even else ():
             actor.container.group.limit_memory(half << 20)
+        self.read_ahead(READ_AHEAD_KIB)
         readers = [actor.start(["cat", database.table(actor.data)], stdout=subprocess.DEVNULL) for actor in actors]
         for reader in readers:
             if reader.wait():
                 raise RuntimeError("a database cannot be read")
+        # From now on only what is asked for is read: InnoDB's requests are at random places, and what the kernel guesses is noise.
+        self.read_ahead(0)
         for actor in actors:
             if even:
                 actor.container.group.limit_memory("max" if self.machine["cgroup_v2"] else -1)
@@ -111,11 +113,10 @@ class Stage:
 
     def hold(self, container, mib, verb):
         """Has a container hold so many MiB more, until it ends."""
-        anon = lambda: container.group.memory_stat()["rss" if not self.machine["cgroup_v2"] else "anon"] >> 20
-        held, wanted = lambda: container.group.memory_bytes() >> 20 if verb == "lock" else anon(), mib
-        wanted += held()
-        end = [str(FOREVER)]
-        container.reader("load", str(time.clock_gettime_ns(time.CLOCK_MONOTONIC)), verb, "0", "1000", str(mib), *end, stdout=subprocess.DEVNULL)
+        held = lambda: container.group.memory_stat()["unevictable" if verb == "lock" else "anon"] >> 20
+        wanted = held() + mib
+        begin = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        container.reader("load", begin, verb, 0, 1000, mib, FOREVER, stdout=subprocess.DEVNULL)
         eventually(lambda: held() >= wanted - 1, within=120, every=0.2)
 
     def left(self):
@@ -177,8 +178,6 @@ class Play:
 
 def new_decisions(text, who, known):
     """(when in microseconds, who, what, MiB) of what `elbowroom explain` tells that was not known."""
-    import json
-
     found = []
     for one in (json.loads(text).get("memory") or {}).get("decisions", []):
         if (one["at"], who) not in known:
@@ -194,7 +193,8 @@ def starter(container):
 
 
 def files(lab, guest, data, room):
-    """A file system of our own for the databases, and the number of its disk: a loop device here, an NVMe device in a guest of tools/vm."""
+    """A file system of our own for the databases, the number of its disk, and what sets its read-ahead: a loop device here, an NVMe device in a
+    guest of tools/vm."""
     at = lab.scope.directory / "files"
     at.mkdir()
     if guest:
@@ -215,6 +215,5 @@ def files(lab, guest, data, room):
         database.run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", f"/dev/{name}")
     lab.scope.add("mount", at)
     database.run("mount", f"/dev/{name}", at)
-    # Only what is asked for is read: InnoDB's requests are at random places, and what the kernel guesses is noise.
-    Path(f"/sys/block/{name}/queue/read_ahead_kb").write_text("0")
-    return at, Path(f"/sys/block/{name}/dev").read_text().strip()
+    block = Path(f"/sys/block/{name}")
+    return at, (block / "dev").read_text().strip(), lambda kib: (block / "queue/read_ahead_kb").write_text(str(kib))
