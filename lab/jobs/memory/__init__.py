@@ -20,7 +20,7 @@ PHASE = {"paper": 180, "small": 20}
 def options(parser):
     parser.add_argument("--scale", choices=PHASE, default="paper", help="of databases and memory")
     parser.add_argument("--load", choices=story.LOADS, default="phases", help="what is asked, when")
-    parser.add_argument("--arms", default=ARMS, help="which of the arms, with commas between; soft, v1's soft limit or memory.low, needs a guest on v1")
+    parser.add_argument("--arms", default=ARMS, help="with commas between; soft, v1's soft limit or memory.low, needs a guest on v1")
     parser.add_argument("--arms-file", type=Path, action="append", default=[], metavar="FILE", help="further arms, as in lab/jobs/memory/arms.toml")
     parser.add_argument("--runs", type=int, default=5, help="how often each arm is run, in turns")
     parser.add_argument("--phase", type=int, metavar="S", help="length of a phase, 5 to 600; the other loads follow it")

@@ -150,7 +150,8 @@ def make(start, data, rows, scratch):
     try:
         server.say(f"{ACCOUNT}; CREATE DATABASE sbtest; {TABLE}")
         for first in range(1, rows + 1, PIECE):
-            server.say(f"USE sbtest; INSERT INTO sbtest1 SELECT seq, seq, LPAD(seq, 119, '0'), LPAD(seq, 59, '0') FROM seq_{first}_to_{min(first + PIECE - 1, rows)}")
+            some = f"seq_{first}_to_{min(first + PIECE - 1, rows)}"
+            server.say(f"USE sbtest; INSERT INTO sbtest1 SELECT seq, seq, LPAD(seq, 119, '0'), LPAD(seq, 59, '0') FROM {some}")
         # The server keeps no statistics otherwise.
         server.say("ALTER TABLE sbtest.sbtest1 STATS_PERSISTENT=1; ANALYZE TABLE sbtest.sbtest1")
         pages = int(server.say(LEAF_PAGES))

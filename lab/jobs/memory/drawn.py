@@ -24,10 +24,12 @@ def draw(studied, out):
 
 
 def by_phase(studied, out):
-    out.say("Table I of the paper, in its words. Isolation: A, whose right is larger, has at least a tenth more throughput than B in phases 1 and 3. "
-            "Consolidation: who is busy while the other is idle (A in phase 2, B in 5) has 95 % of its reference; weak, where it only has a tenth "
-            "more than in the phase before. Beside it, the part of their seconds in which both containers are satisfied in phases 1 and 3.")  # fmt: skip
-    out.table(["mechanism", "memory consolidation", "memory performance isolation", "of the reference, A in 2 and B in 5", "satisfied in 1 and 3"], table_one(studied))
+    out.say("Table I of the paper, in its words. Isolation: A, whose right is larger, has at least a tenth more throughput than B in phases 1 "
+            "and 3. Consolidation: who is busy while the other is idle (A in phase 2, B in 5) has 95 % of its reference; weak, where it only has "
+            "a tenth more than in the phase before. Beside it, the part of their seconds in which both containers are satisfied in phases 1 and "
+            "3.")  # fmt: skip
+    head = ["mechanism", "memory consolidation", "memory performance isolation", "of the reference, A in 2 and B in 5", "satisfied in 1 and 3"]
+    out.table(head, table_one(studied))
     head = ["policy", "", *(step.title for step in studied["steps"])]
     out.say(f"Satisfied: the part of a phase's seconds in which a container did its objective, or all that it was asked; yes from {THRESHOLD} on.")
     out.table(head, rows(studied, satisfied_cell))
@@ -44,13 +46,15 @@ def table_one(studied):
     for name, title in titles(studied).items():
         word, parts = study.consolidation(studied, name)
         seconds = study.over(studied, name, lambda run: study.contested(studied, run))
-        lines.append([title, word, study.isolation(studied, name), ", ".join(f"{100 * part:.0f} %" for part in parts), f"{seconds.mean:.1f} ± {seconds.deviation:.1f} %"])
+        of_reference = ", ".join(f"{100 * part:.0f} %" for part in parts)
+        lines.append([title, word, study.isolation(studied, name), of_reference, f"{seconds.mean:.1f} ± {seconds.deviation:.1f} %"])
     return lines
 
 
 def by_load(studied, out):
     """Other loads than the six phases: what each arm serves over all of it."""
-    out.say("Over all of the load: the part of its seconds in which a container is satisfied, the worst run beside the mean; and transactions per second.")
+    out.say("Over all of the load: the part of its seconds in which a container is satisfied, the worst run beside the mean; and transactions "
+            "per second.")  # fmt: skip
     head = ["policy", "A satisfied", "worst", "B satisfied", "worst", "A per second", "B per second", "loans that hurt, most"]
     out.table(head, [load_row(studied, name, title) for name, title in titles(studied).items()])
 
@@ -67,7 +71,8 @@ def load_row(studied, name, title):
 
 def overall(studied, run, who):
     """Percent of a container's seconds in which it is satisfied."""
-    counted = [(step, len([s for s in study.within(studied, run, who, step) if s])) for step, each in enumerate(studied["steps"]) if each.demands[who]]
+    there = (step for step, each in enumerate(studied["steps"]) if each.demands[who])
+    counted = [(step, sum(sample is not None for sample in study.within(studied, run, who, step))) for step in there]
     seconds = sum(n for _, n in counted)
     return 100 * sum(study.satisfied(studied, run, who, step) * n for step, n in counted) / max(seconds, 1)
 
@@ -109,12 +114,15 @@ def explain(studied):
     if story.get("system_mib"):
         place += f" {story['system_mib']} MiB of it are locked, as the kernel and its daemons are of the paper's machine of 3 GB."
     by = "by one statement" if story.get("at_once") else "by its oltp_read_only"
-    late = "What is not begun in its time is not asked for again. " if "steps" in story else ""
-    lasts = f"a phase lasts {story['seconds']} s" if story.get("load", "phases") == "phases" else f"the load is `{story['load']}`, {length(story)} s of it"
-    return (f"Two containers with a database each (MariaDB, a table of {mib(story['table'])} MiB that is read through the page cache, ten rows at random a "
-            f"transaction of sysbench, {by}) share {story['machine_mib']} MiB. {place} Each may read {plain(story['disk'] / 1e6)} MB/s from the disk, so "
-            f"what is not in memory costs. A is entitled to {a['right_mib']} MiB and has an objective of {a['objective']} transactions per second, B to "
-            f"{b['right_mib']} MiB and {b['objective']}. High is {story['high']} transactions per second asked for, low {story['low']}; {late}{lasts}.")  # fmt: skip
+    late = " What is not begun in its time is not asked for again." if "steps" in story else ""
+    lasts = f"a phase lasts {story['seconds']} s"
+    if story.get("load", "phases") != "phases":
+        lasts = f"the load is `{story['load']}`, {length(story)} s of it"
+    return (f"Two containers with a database each (MariaDB, a table of {mib(story['table'])} MiB that is read through the page cache, ten rows at "
+            f"random a transaction of sysbench, {by}) share {story['machine_mib']} MiB. {place} Each may read {plain(story['disk'] / 1e6)} MB/s from "
+            f"the disk, so what is not in memory costs. A is entitled to {a['right_mib']} MiB and has an objective of {a['objective']} transactions "
+            f"per second, B to {b['right_mib']} MiB and {b['objective']}. High is {story['high']} transactions per second asked for, low "
+            f"{story['low']}; {lasts}.{late}")  # fmt: skip
 
 
 # ---- figures ----
@@ -123,10 +131,11 @@ def figures(studied, out):
     story = studied["story"]
     alone = [study.reference(studied, who) for who in (0, 1)]
     objectives, rights = ([role[key] for role in story["roles"]] for key in ("objective", "right_mib"))
+    tps, footprint = (mean(each[i].mean for each in alone).mean for i in (0, 1))
     panels(studied, out, "throughput", "Transactions per second: mean over runs, and deviation", "per second", lambda sample: sample.tps,
-           objectives, mean(each[0].mean for each in alone).mean, story["low"], "Green: the reference. Black: the low load. Dashed: the objectives.")  # fmt: skip
+           objectives, tps, story["low"], "Green: the reference. Black: the low load. Dashed: the objectives.")  # fmt: skip
     panels(studied, out, "memory", "Memory of each container: mean over runs, and deviation", "MiB", lambda sample: sample.mib,
-           rights, mean(each[1].mean for each in alone).mean, None, "Green: the reference. Dashed: what each is entitled to.")  # fmt: skip
+           rights, footprint, None, "Green: the reference. Dashed: what each is entitled to.")  # fmt: skip
 
 
 def panels(studied, out, name, title, unit, value, marks, reference, low, caption):
@@ -157,7 +166,8 @@ def panel(axes, studied, curves, marks, reference, low, colors):
     for curve, mark, color in zip(curves, marks, colors):
         axes.axhline(mark, color=color, linewidth=1.5, linestyle="--")
         times = [at for at, _ in curve]
-        axes.fill_between(times, [max(p.mean - p.deviation, 0) for _, p in curve], [p.mean + p.deviation for _, p in curve], color=color, alpha=0.25, linewidth=0)
+        lower, upper = ([max(p.mean + sign * p.deviation, 0) for _, p in curve] for sign in (-1, 1))
+        axes.fill_between(times, lower, upper, color=color, alpha=0.25, linewidth=0)
         axes.plot(times, [p.mean for _, p in curve], color=color)
 
 

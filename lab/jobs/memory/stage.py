@@ -57,6 +57,8 @@ class Stage:
         """All of the story under an arm."""
         with self.playing(name, arm, range(len(WHO))) as play:
             play.settle()
+            if "probes" in arm:
+                play.hear()
             play.until(play.begin + story.length(self.story), lambda at: story.asked(self.story, at))
         written = [samples.write(play.actors[who].samples(play.begin, story.length(self.story))) for who in range(len(WHO))]
         return {"policy": name, "samples": written, "steady": play.steady, "settled": round(play.settled), **play.decisions()}
@@ -157,6 +159,18 @@ class Play:
                 self.explain()
                 self.asked_agent = now
             time.sleep(0.05)
+
+    def hear(self):
+        """Refuses to go on where the agent does not hear what it is to be told."""
+        ids = {actor.container.id: WHO[who] for who, actor in self.actors.items()}
+
+        def heard():
+            fresh = {row["path"]: (row["probe"] or {}).get("freshness") for row in self.agent.list() if row["path"] in ids}
+            deaf = [f"{ids[id]}: {fresh.get(id)}" for id in ids if fresh.get(id) != "fresh"]
+            assert not deaf, f"the agent hears no probe of {', '.join(deaf)}"
+            return True
+
+        eventually(heard, within=30, every=0.5)
 
     def explain(self):
         for who, actor in self.actors.items():

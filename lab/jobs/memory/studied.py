@@ -26,7 +26,8 @@ def study(raw):
         arm["runs"].append(one_run(told, run))
     order = [name for name in described if name in arms]
     references = [samples.read(alone, lambda _: told["high"]) for alone in raw["references"]]
-    return {"story": told, "steps": steps, "machine": raw["machine"], "references": references, "arms": {name: arms[name] for name in order}, "runs": len(raw["runs"])}
+    found = {"story": told, "steps": steps, "machine": raw["machine"], "references": references, "runs": len(raw["runs"])}
+    return {**found, "arms": {name: arms[name] for name in order}}
 
 
 def one_run(told, run):
