@@ -25,8 +25,8 @@ LOST, STARTS = 30, 120
 
 def options(parser):
     parser.add_argument("--languages", default="python", help="python, node, jvm, with commas between")
-    parser.add_argument("--arms", default="stock,stock-swap,elbowroom", help="of stock, stock-swap, senpai, elbowroom; senpai needs cgroup v2 and --senpai")
-    parser.add_argument("--senpai", type=Path, metavar="FILE", help="senpai.py of github.com/facebookincubator/senpai, which is not part of this repository")
+    parser.add_argument("--arms", default="stock,stock-swap,elbowroom", help="of stock, stock-swap, senpai (cgroup v2), elbowroom")
+    parser.add_argument("--senpai", type=Path, metavar="FILE", help="senpai.py of github.com/facebookincubator/senpai, which is not ours")
     parser.add_argument("--machine", type=int, default=2048, metavar="MIB", help="memory of what stands for the machine")
     parser.add_argument("--swap", type=int, metavar="MIB", help="size of the swap file; as much as memory without it")
     parser.add_argument("--holds", type=int, default=48, metavar="MIB", help="what a sandbox once loaded")
@@ -77,7 +77,8 @@ def fill(lab, options, arm, language):
         machine = lab.group(f"machine-{arm}-{language}", memory_mib=options.machine)
         agent = None
         if arm == "elbowroom":
-            agent = ends.enter_context(lab.agent(f"{arm}-{language}", 'memory.mode = "enforce"', 'disk.mode = "off"', prefix=f"machine-{arm}-{language}/"))
+            settings = ('memory.mode = "enforce"', 'disk.mode = "off"')
+            agent = ends.enter_context(lab.agent(f"{arm}-{language}", *settings, prefix=f"machine-{arm}-{language}/"))
         sandboxes, steps, ended = [], [], None
         while ended is None:
             for _ in range(options.step):
@@ -218,20 +219,24 @@ def study(raw):
             runs = [run for run in raw["runs"] if (run["language"], run["arm"]) == (language, arm)]
             last = [step["p95"] for run in runs for step in run["steps"] if step["sandboxes"] == run["fits"]]
             ratio = of(arm).median / base.median if base and base.median else None
-            rows.append({"language": language, "arm": arm, "fits": of(arm), "ratio": ratio, "p95": spread(last), "ended": sorted({run["ended"] for run in runs})})
-            curves.setdefault(language, {})[ARMS[arm]] = [(step["sandboxes"], step["p95"]) for step in runs[0]["steps"] if step["p95"]]
+            ended = "; ".join(sorted({run["ended"] for run in runs}))
+            rows.append({"language": language, "arm": arm, "fits": of(arm), "ratio": ratio, "p95": spread(last), "ended": ended})
+            curve = [(step["sandboxes"], step["p95"]) for step in runs[0]["steps"] if step["p95"]]
+            curves.setdefault(language, {})[ARMS[arm]] = curve
     return {"rows": rows, "curves": curves, **{key: raw[key] for key in raw if key != "runs"}}
 
 
 def draw(studied, out):
     from lab.tables import of_spread, plain
 
-    out.say(f"Sandboxes in {studied['machine']} MiB. Each holds {studied['holds']} MiB and goes over {studied['hot']} MiB of it for a request, of which one comes "
-            f"every {plain(studied['gap'])} s in the mean, at random. {studied['step']} are added at a time and looked at for {plain(studied['look'])} s. What fits is the "
-            f"last number whose 95th percentile is at most {plain(studied['limit'])} ms and at which none dies, is lost or does not start.")  # fmt: skip
+    out.say(f"Sandboxes in {studied['machine']} MiB. Each holds {studied['holds']} MiB and goes over {studied['hot']} MiB of it for a request, of "
+            f"which one comes every {plain(studied['gap'])} s in the mean, at random. {studied['step']} are added at a time and looked at for "
+            f"{plain(studied['look'])} s. What fits is the last number whose 95th percentile is at most {plain(studied['limit'])} ms and at which "
+            "none dies, is lost or does not start.")  # fmt: skip
     head = ["sandbox", "arm", "fit", "of stock with swap", "95th percentile then, ms", "why no more"]
-    out.table(head, [[row["language"], ARMS[row["arm"]], of_spread(row["fits"]), f"{row['ratio']:.2f}" if row["ratio"] else "-", of_spread(row["p95"]),
-                      "; ".join(row["ended"])] for row in studied["rows"]])  # fmt: skip
+    ratio = lambda row: f"{row['ratio']:.2f}" if row["ratio"] else "-"
+    out.table(head, [[row["language"], ARMS[row["arm"]], of_spread(row["fits"]), ratio(row), of_spread(row["p95"]), row["ended"]]
+                     for row in studied["rows"]])  # fmt: skip
     for language, curves in studied["curves"].items():
         figure(studied, out, language, curves)
 
