@@ -124,7 +124,7 @@ def nines(phases):
 
 def percent(nines):
     """A place on the axis as people say it: whole percents have no fraction."""
-    return f"{100 * (1 - 10**-nines):.2f}".rstrip("0").rstrip(".") + " %"
+    return f"{100 * (1 - 10.0**-nines):.2f}".rstrip("0").rstrip(".") + " %"
 
 
 def draw(studied, out):
