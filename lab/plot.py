@@ -129,7 +129,8 @@ def legend(axes, named, caption=""):
     figure.text(16 / WIDTH, y, caption, size=14, va="center")
     handles = [Line2D([], [], color=color, linewidth=3, label=name) for name, color in named.items()]
     if handles:
-        figure.legend(handles=handles, loc="center right", bbox_to_anchor=(1 - 10 / WIDTH, y), ncols=len(handles), borderpad=0, handlelength=1.3)
+        at = {"loc": "center right", "bbox_to_anchor": (1 - 10 / WIDTH, y)}
+        figure.legend(handles=handles, ncols=len(handles), borderpad=0, handlelength=1.3, **at)
 
 
 def spreads_height(rows, series):
@@ -151,8 +152,7 @@ def spreads(axes, rows, series):
             axes.plot([spread.median], [y], "o", color=series[name], markersize=10)
     rows_of(axes, [name for name, _ in rows])
     handles = [Line2D([], [], color=color, marker="o", linestyle="", markersize=10, label=name) for name, color in series.items()]
-    height = axes.figure.get_figheight() * 72
-    axes.figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(240 / WIDTH, 1 - 36 / height), ncols=4, borderpad=0, handletextpad=0.2)
+    key(axes, handles, 240, handletextpad=0.2)
 
 
 def rows_of(axes, names):
@@ -180,8 +180,13 @@ def bars(axes, bars, parts, label):
     rows_of(axes, [name for name, _ in bars])
     axis(axes, "x", label, limits=(0, max((sum(values) for _, values in bars), default=1) * 1.05 or 1))
     handles = [plt.Rectangle((0, 0), 1, 1, color=part_color(k), label=name) for k, name in enumerate(parts)]
-    height = axes.figure.get_figheight() * 72
-    axes.figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(10 / WIDTH, 1 - 36 / height), ncols=4, borderpad=0, handlelength=0.9)
+    key(axes, handles, 10, handlelength=0.9)
+
+
+def key(axes, handles, left, **style):
+    """A legend below the title, so many pixels from the left."""
+    at = {"loc": "upper left", "bbox_to_anchor": (left / WIDTH, 1 - 36 / (axes.figure.get_figheight() * 72))}
+    axes.figure.legend(handles=handles, ncols=4, borderpad=0, **at, **style)
 
 
 @functools.cache

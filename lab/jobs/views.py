@@ -34,7 +34,7 @@ def options(parser):
     parser.add_argument("--interval-ms", type=int, default=100, help="time between two samples")
     parser.add_argument("--memory-mib", type=int, default=400, help="each container's hard memory limit; the soft one is 30 %% of it")
     parser.add_argument("--variant", choices=["native", "lxcfs", "elbowroom"], default="elbowroom", help="whose files containers read")
-    parser.add_argument("--engine", choices=["own", "docker"], default="own", help="what makes the containers; Docker's are Elbowroom's only")
+    parser.add_argument("--engine", choices=["own", "docker"], default="own", help="what makes the containers")
     parser.add_argument("--programs", action="store_true", help="asks getconf and free, Go, and each JDK from 17 on, where they are here; "
                         "with --engine docker")  # fmt: skip
     parser.add_argument("--not-jdk", action="append", default=[], metavar="VERSION", help="one that is not asked")
@@ -243,16 +243,18 @@ def program_row(program, seen):
 def draw(studied, out):
     raw = studied["raw"]
     out.say(
-        f"{len(BUSY)} containers with equal shares and no quota on {raw['cpus']} CPUs, hard memory limit {raw['memory_mib']} MiB, soft limit "
-        f"{raw['memory_mib'] * SOFT:.0f} MiB, reading {raw['variant']} files for {raw['seconds']} s. What a container sees is read inside it "
-        f"every {raw['interval_ms']} ms from /sys/devices/system/cpu/online and /proc/meminfo; what it uses is counted by the host."
+        f"{len(BUSY)} containers with equal shares and no quota on {raw['cpus']} CPUs, hard memory limit {raw['memory_mib']} MiB, soft "
+        f"limit {raw['memory_mib'] * SOFT:.0f} MiB, reading {raw['variant']} files for {raw['seconds']} s. What a container sees is read "
+        f"inside it every {raw['interval_ms']} ms from /sys/devices/system/cpu/online and /proc/meminfo; what it uses is "
+        "counted by the host."
     )
     head = ["container", "busy", "CPUs seen", "changes", "CPUs used, peak", "MiB seen", "MiB used, peak", "failed reads"]
     out.table(head, studied["rows"])
     titles = [one["name"] + ("" if BUSY[i] else " (never computes)") for i, one in enumerate(raw["containers"])]
     cpus = [([(ms / 1e3, seen) for ms, seen, _ in one["seen"]], cpus_used(one["used"])) for one in raw["containers"]]
     caption = "Dark line: CPUs online as read inside the container. Area: CPUs it used."
-    figure(out, "cpu", f"Effective CPU over time, {raw['variant']} ({raw['cpus']} CPUs)", caption, "CPUs", raw["cpus"], zip(titles, cpus), raw)
+    title = f"Effective CPU over time, {raw['variant']} ({raw['cpus']} CPUs)"
+    figure(out, "cpu", title, caption, "CPUs", raw["cpus"], zip(titles, cpus), raw)
     memory = [([(ms / 1e3, kib / 1024) for ms, _, kib in one["seen"]], [(ms / 1e3, size / 2**20) for ms, _, size in one["used"]])
               for one in raw["containers"]]  # fmt: skip
     highest = max(raw["memory_mib"], *(mib for seen, _ in memory for _, mib in seen))
@@ -266,8 +268,8 @@ def draw_programs(studied, out, files):
     raw = studied["raw"]
     name = raw["containers"][ASKED]["name"]
     out.say(
-        f"Programs in {name}, asked {ASKED_EVERY_MS} ms after each answer meanwhile. *As the files say*: answers that are what the files said "
-        f"while the program looked, or not more than {SLACK_MS} ms before or after."
+        f"Programs in {name}, asked {ASKED_EVERY_MS} ms after each answer meanwhile. *As the files say*: answers that are what the files "
+        f"said while the program looked, or not more than {SLACK_MS} ms before or after."
     )
     head = ["program", "answers", "ms to answer, median", "CPUs", "changes", "as the files say", "memory, MiB", "as the files say"]
     out.table(head, studied["programs"])
