@@ -131,8 +131,8 @@ def percent(nines):
 def draw(studied, out):
     out.say(
         f"{studied['containers']} containers, each of which opens, reads and closes {' and '.join(FILES)} every "
-        f"{studied['interval_ms']} ms, for {studied['seconds']} s per phase, phases per variant: {studied['rounds']}, in turn. Each figure is the "
-        "median over phases "
+        f"{studied['interval_ms']} ms, for {studied['seconds']} s per phase, phases per variant: {studied['rounds']}, in turn. "
+        "Each figure is the median over phases "
         "(smallest to largest). CPU is user and system time of all the daemon's processes."
     )
     out.table(["per phase", *studied["variants"]], [[name, *map(of_spread, spreads)] for name, spreads in studied["rows"].items()])
