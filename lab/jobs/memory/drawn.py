@@ -20,7 +20,8 @@ def draw(studied, out):
     unsteady = sum(run["steady"] is False for arm in studied["arms"].values() for run in arm["runs"])
     late = f" In {unsteady} runs memory still moved when the first phase began." if unsteady else ""
     out.say(f"Means of {studied['runs']} runs ± standard deviation; policies took turns.{late} {studied['machine']['versions']}.")
-    figures(studied, out)
+    if studied["arms"]:
+        figures(studied, out)
 
 
 def by_phase(studied, out):
