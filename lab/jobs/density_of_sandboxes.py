@@ -28,7 +28,7 @@ def options(parser):
     parser.add_argument("--arms", default="stock,stock-swap,elbowroom", help="of stock, stock-swap, senpai (cgroup v2), elbowroom")
     parser.add_argument("--senpai", type=Path, metavar="FILE", help="senpai.py of github.com/facebookincubator/senpai, which is not ours")
     parser.add_argument("--machine", type=int, default=2048, metavar="MIB", help="memory of what stands for the machine")
-    parser.add_argument("--swap", type=int, metavar="MIB", help="size of the swap file; as much as memory without it")
+    parser.add_argument("--swap", type=int, metavar="MIB", help="size of the swap file; twice the memory without it")
     parser.add_argument("--holds", type=int, default=48, metavar="MIB", help="what a sandbox once loaded")
     parser.add_argument("--hot", type=int, default=4, metavar="MIB", help="the part that a request goes over")
     parser.add_argument("--gap", type=float, default=20, metavar="S", help="mean time between two requests to a sandbox")
@@ -73,7 +73,7 @@ def fill(lab, options, arm, language):
     """Adds sandboxes until no more fit."""
     with contextlib.ExitStack() as ends:
         if arm != "stock":
-            ends.enter_context(swap(lab, options.swap or options.machine))
+            ends.enter_context(swap(lab, options.swap or 2 * options.machine))
         machine = lab.group(f"machine-{arm}-{language}", memory_mib=options.machine)
         agent = None
         if arm == "elbowroom":
