@@ -56,9 +56,9 @@ class Stage:
     def tell(self, name, arm):
         """All of the story under an arm."""
         with self.playing(name, arm, range(len(WHO))) as play:
-            play.settle()
             if "probes" in arm:
                 play.hear()
+            play.settle()
             play.until(play.begin + story.length(self.story), lambda at: story.asked(self.story, at))
         written = [samples.write(play.actors[who].samples(play.begin, story.length(self.story))) for who in range(len(WHO))]
         return {"policy": name, "samples": written, "steady": play.steady, "settled": round(play.settled), **play.decisions()}
