@@ -1,6 +1,7 @@
 """The databases, the cgroup around those who use them, and one play of the story under an arm."""
 
 import contextlib
+import fcntl
 import json
 import subprocess
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from kit.container import meminfo
 from kit.wait import eventually
+from lab.job import Refused
 from lab.jobs.memory import arms, database, samples, story
 from lab.jobs.memory.actor import Actor
 from lab.jobs.memory.story import WHO
@@ -201,6 +203,16 @@ def new_decisions(text, who, known):
     return found
 
 
+def claim(image):
+    """An image, open: two runs that mount it would destroy it."""
+    file = open(image, "ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Refused(f"another run has {image}: say another --data") from None
+    return file
+
+
 def starter(container):
     """Starts words in a container."""
     return lambda words, **streams: container.start("/usr/bin/env", *words, **{"stdout": subprocess.DEVNULL, **streams})
@@ -220,8 +232,8 @@ def files(lab, guest, data, room):
         image = (data or lab.scope.directory) / "databases.img"
         image.parent.mkdir(parents=True, exist_ok=True)
         fresh = not image.exists()
-        with open(image, "ab") as file:
-            file.truncate(max(room, image.stat().st_size))
+        lab.databases = claim(image)  # for as long as the run lives
+        lab.databases.truncate(max(room, image.stat().st_size))
         lab.scope.add("loop", image.resolve())
         name = Path(database.run("losetup", "--find", "--show", "--direct-io=on", image).strip()).name
         Path(f"/sys/block/{name}/queue/scheduler").write_text("none")
