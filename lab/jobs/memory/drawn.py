@@ -13,6 +13,8 @@ def draw(studied, out):
     (a, a_mib), (b, b_mib) = (study.reference(studied, who) for who in (0, 1))
     out.say(f"Reference, each alone with all memory: A {of_mean(a)} transactions per second and {of_mean(a_mib)} MiB, B {of_mean(b)} and "
             f"{of_mean(b_mib)} MiB.")  # fmt: skip
+    if not studied["arms"]:
+        return out.say("No run yet.")
     if studied["story"].get("load", "phases") == "phases":
         by_phase(studied, out)
     else:
@@ -20,8 +22,7 @@ def draw(studied, out):
     unsteady = sum(run["steady"] is False for arm in studied["arms"].values() for run in arm["runs"])
     late = f" In {unsteady} runs memory still moved when the first phase began." if unsteady else ""
     out.say(f"Means of {studied['runs']} runs ± standard deviation; policies took turns.{late} {studied['machine']['versions']}.")
-    if studied["arms"]:
-        figures(studied, out)
+    figures(studied, out)
 
 
 def by_phase(studied, out):
@@ -148,13 +149,12 @@ def panels(studied, out, name, title, unit, value, marks, reference, low, captio
     top = 1.08 * max([point.mean + point.deviation for both in curves.values() for curve in both for _, point in curve] + [*marks, reference])
     height = 62 + min(max(620 // count, 128), 210) * count + 56
     with out.figure(name, title, height, rows=count, head=88, right=24) as all_axes:
-        all_axes = [all_axes] if count == 1 else list(all_axes)
         for axes, arm in zip(all_axes, arms):
             panel(axes, studied, curves[arm], marks, reference, low, colors)
             plot.title(axes, arms[arm]["title"])
             plot.axis(axes, "y", unit, limits=(0, top))
             plot.axis(axes, "x", "time (s)" if axes is all_axes[-1] else "", limits=(0, end))
-        plot.legend(all_axes[0], dict(zip(WHO, colors)), caption, height)
+        plot.legend(all_axes[0], dict(zip(WHO, colors)), caption)
 
 
 def panel(axes, studied, curves, marks, reference, low, colors):

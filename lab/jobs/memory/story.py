@@ -96,7 +96,7 @@ def paper(table, guest):
         cached = min(right - SERVER_MIB - pool, size) / size
         return int(pages / (1 - cached) / (1 - pool / size) / ROWS_PER_TRANSACTION)
 
-    roles = [{"objective": serves(right) * 92 // 100, "right_mib": right} for right in LIMITS_MIB]
+    roles = [{"objective": serves(right) * 90 // 100, "right_mib": right} for right in LIMITS_MIB]
     machine = sum(LIMITS_MIB) + SYSTEM_MIB
     return {"machine_mib": machine, "system_mib": SYSTEM_MIB, "pool_mib": pool, "disk": pages * PAGE, "high": HIGH, "low": LOW, "roles": roles}
 
