@@ -284,8 +284,10 @@ def figure(out, name, title, caption, label, highest, panels, raw):
     from lab import plot
 
     panels = list(panels)
-    with out.figure(name, title, **plot.panels(len(panels))) as all_axes:
-        plot.legend(all_axes[0], {}, caption)
+    of_panels = plot.panels(len(panels))
+    with out.figure(name, title, **of_panels) as all_axes:
+        all_axes = list(all_axes) if len(panels) > 1 else [all_axes]
+        plot.legend(all_axes[0], {}, caption, of_panels["height"])
         for axes, (subject, (seen, used)) in zip(all_axes, panels):
             plot.title(axes, subject)
             plot.area(axes, used, color=plot.PALETTE[5])
