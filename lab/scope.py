@@ -206,7 +206,7 @@ def clean():
     found = 0
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         ledger = directory / "made"
-        things = list(map(json.loads, ledger.read_text().splitlines())) if ledger.exists() and directory.owner() == "root" else []
+        things = list(map(json.loads, ledger.read_text().splitlines())) if ledger.exists() and directory.stat().st_uid == 0 else []
         if not things:
             continue
         process = Process(int(things[0][1]))
