@@ -24,7 +24,7 @@ class Lab:
         self.words = [word for word in (getattr(job, "tag", lambda _: None)(options), options.tag) if word]
         self.info = sysinfo.take(name, options.elbowroom, options.seed)
         if (self.info["commit"] or "").endswith("+") and not options.dirty:
-            raise Refused("files differ from the commit, so nobody could run this again: commit first, or say --dirty")
+            raise Refused("files differ from the commit, which could not be run again: commit first, or say --dirty")
         self.earlier, self.earlier_s, self.goes_on, self.began = None, 0, not options.resume, time.monotonic()
         if options.resume:
             self.go_on(options.resume)
