@@ -30,6 +30,7 @@ class Lab:
             self.go_on(options.resume)
         self.scope = Scope()
         self.parent = f"{PREFIX}{os.getpid()}"  # of all cgroups of the run
+        self.containers = []
 
     def __enter__(self):
         self.scope.__enter__()
@@ -79,6 +80,7 @@ class Lab:
     def container(self, name, mounts=(), agent=None, **limits):
         """A container of `lab/container.py`, with a view of `agent` where one is given. `limits`: cpus, memory_mib, soft_mib."""
         container = Container(name, self.group(name, **limits), mounts)
+        self.containers.append(container)  # it ends with the last reference to it
         if agent:
             agent.attach(container)
         return container
@@ -128,7 +130,8 @@ class LabAgent(Agent):
         being started."""
         if name == "api-server":
             return next((pid for pid in self.pids() if name.encode() in arguments(pid)), None)
-        return self.status()["pids"][name.replace("-", "_")]
+        pids = (self.status() or {}).get("pids", {})
+        return pids.get(name.replace("-", "_")) or None
 
     def close(self):
         """Stops it as a service manager does."""
