@@ -30,13 +30,11 @@ matplotlib.rcParams.update({
 })  # fmt: skip
 
 
-def new(title, height, rows=None, head=HEAD, left=84, right=150, foot=FOOT, gap=26):
-    """A figure, `height` pixels in all, and its axes: with `rows` a list, of plots above one another over the same x axis. Margins are in
-    pixels; `right` is where the names of lines are."""
-    count = rows or 1
-    figure, axes = plt.subplots(count, 1, sharex=True, figsize=(WIDTH / 72, height / 72), squeeze=False)
-    axes = axes[0, 0] if rows is None else list(axes[:, 0])
-    one = (height - head - foot - gap * (count - 1)) / count
+def new(title, height, rows=1, head=HEAD, left=84, right=150, foot=FOOT, gap=26):
+    """A figure, `height` pixels in all, of so many plots above one another over the same x axis; its axes, an array of several.
+    Margins are in pixels; `right` is where the names of lines are."""
+    figure, axes = plt.subplots(rows, 1, sharex=True, figsize=(WIDTH / 72, height / 72))
+    one = (height - head - foot - gap * (rows - 1)) / rows
     figure.subplots_adjust(left / WIDTH, foot / height, 1 - right / WIDTH, 1 - head / height, hspace=gap / one)
     figure.text(16 / WIDTH, 1 - 20 / height, title, size=18, va="center")
     return figure, axes
@@ -122,10 +120,9 @@ def area(axes, points, **style):
     axes.fill([points[0][0], *(x for x, _ in points), points[-1][0]], [0, *(y for _, y in points), 0], alpha=0.45, linewidth=0, **style)
 
 
-def legend(axes, named, caption=""):
-    """Says above the plots what is drawn how, and whose colour is which: {name: colour}."""
-    figure = axes.figure
-    y = 1 - 42 / (figure.get_figheight() * 72)
+def legend(axes, named, caption="", height=440):
+    """Says above the plots what is drawn how, and whose colour is which: {name: colour}. `height` is the figure's."""
+    figure, y = axes.figure, 1 - 42 / height
     figure.text(16 / WIDTH, y, caption, size=14, va="center")
     handles = [Line2D([], [], color=color, linewidth=3, label=name) for name, color in named.items()]
     if handles:
