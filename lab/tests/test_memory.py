@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lab import job, jobs  # noqa: F401
 from lab.jobs import memory_harm
-from lab.jobs.memory import arms, campaign, database, samples, story, studied
+from lab.jobs.memory import arms, campaign, database, drawn, samples, stage, story, studied
 from lab.jobs.memory.samples import Sample
 
 TABLES = {("small", False): 240 << 20, ("small", True): 240 << 20, ("paper", False): 4064 << 20, ("paper", True): 240 << 20}
@@ -117,6 +117,14 @@ class Samples(unittest.TestCase):
         self.assertIsNone(database.transactions("Threads started!"))
 
 
+class Decisions(unittest.TestCase):
+    def test_what_was_heard_before_is_not_counted_again(self):
+        known, text = set(), '{"memory": {"decisions": [{"at": 7, "what": "lend", "amount": 3145728}, {"at": 9, "what": "hold", "until": 12}]}}'
+        self.assertEqual(stage.new_decisions(text, 1, known), [(7, 1, "lend", 3), (9, 1, "hold", None)])
+        self.assertEqual(stage.new_decisions(text, 1, known), [])
+        self.assertEqual(stage.new_decisions('{"memory": null}', 0, known), [])
+
+
 def play(tps, phase=2, from_second=0, decided=(), arm="probes", reference=700):
     """B does `tps` of a high demand from a second of the phase on, and nothing before; A does 600 in all phases."""
     told = small()
@@ -166,6 +174,30 @@ class Study(unittest.TestCase):
 
 def run(*rates):
     return {"seconds": [{phase * 10 + s: Sample(0, tps, 0, 0) for phase, tps in enumerate(each) for s in range(10)} for each in rates]}
+
+
+class Draw(unittest.TestCase):
+    def test_a_campaign_that_was_cut_is_drawn_with_one_arm_or_none_and_of_every_load(self):
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            self.skipTest("needs matplotlib: tools/setup lab")
+        for load, names in (("phases", []), ("phases", ["max"]), ("cycles", ["blind"])):
+            with self.subTest(load=load, arms=names), tempfile.TemporaryDirectory() as scratch:
+                out = job.Folder(Path(scratch), {"job": "memory", "date": "", "command": "", "seconds": 0})
+                drawn.draw(studied.study(campaign_of(load, names)), out)
+                self.assertEqual(len(list(Path(scratch).glob("*.svg"))), 2 if names else 0)
+
+
+def campaign_of(load, names):
+    """One run, in which each container does what it is asked."""
+    told = small(load)
+    seconds = range(1, story.length(told) + 1)
+    one = lambda who: samples.write([Sample(1000 * s, (story.asked(told, s - 1)[0][who] or 0), 0, 90) for s in seconds])
+    machine = {"stand_in": True, "cgroup_v2": False, "guest": False, "versions": "MariaDB"}
+    runs = [{"policy": name, "samples": [one(0), one(1)], "steady": True, "decided": [], "counts": {}} for name in names]
+    described = {name: {**arms.read()[name], "title": name} for name in names}
+    return {"machine": machine, "story": told, "arms": described, "references": [samples.write([Sample(1000, 700, 0, 200)])] * 2, "runs": [runs]}
 
 
 class Harm(unittest.TestCase):
