@@ -141,6 +141,7 @@ def figures(studied, out):
 
 
 def panels(studied, out, name, title, unit, value, marks, reference, low, caption):
+    import numpy
     from lab import plot
 
     arms, count = studied["arms"], len(studied["arms"])
@@ -149,12 +150,13 @@ def panels(studied, out, name, title, unit, value, marks, reference, low, captio
     top = 1.08 * max([point.mean + point.deviation for both in curves.values() for curve in both for _, point in curve] + [*marks, reference])
     height = 62 + min(max(620 // count, 128), 210) * count + 56
     with out.figure(name, title, height, rows=count, head=88, right=24) as all_axes:
+        all_axes = numpy.atleast_1d(all_axes)
         for axes, arm in zip(all_axes, arms):
             panel(axes, studied, curves[arm], marks, reference, low, colors)
             plot.title(axes, arms[arm]["title"])
             plot.axis(axes, "y", unit, limits=(0, top))
-            plot.axis(axes, "x", "time (s)" if axes is all_axes[-1] else "", limits=(0, end))
-        plot.legend(all_axes[0], dict(zip(WHO, colors)), caption)
+            plot.axis(axes, "x", "time (s)" if axes == all_axes[-1] else "", limits=(0, end))
+        plot.legend(all_axes[0], dict(zip(WHO, colors)), caption, height)
 
 
 def panel(axes, studied, curves, marks, reference, low, colors):
