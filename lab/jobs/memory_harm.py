@@ -59,7 +59,7 @@ def run(lab, case, seconds):
             time.sleep(1)
             for container, file in records.items():
                 say(file, 1 if container is needer else OBJECTIVE)
-        taken = agent.json("check")["agent"]["memory"]["reclaimed_bytes"] >> 20 if agent else 0
+        taken = agent.status()["memory"]["reclaimed_bytes"] >> 20 if agent else 0
         said = [program.communicate()[0] for program in programs]
         work = [gone_over(text) for text in said[: len(givers)]]
         return {
