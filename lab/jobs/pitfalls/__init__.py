@@ -5,8 +5,8 @@ filled, for others work on it: there a cgroup with a limit stands for the machin
 commands that work on the whole machine (pretouch, housekeeping) have nothing to do there. A guest of `tools/vm` has all of that."""
 
 from lab.jobs.pitfalls import scenes
-from lab.jobs.pitfalls.draw import draw  # noqa: F401
-from lab.jobs.pitfalls.study import study  # noqa: F401
+from lab.jobs.pitfalls.figures import draw  # noqa: F401
+from lab.jobs.pitfalls.throughput import study  # noqa: F401
 
 LASTS = "2 to 10 min a scene of III, 20 min a variant of V"
 NEEDS = ["java", "javac", "cc", "mkfs.ext4", "losetup"]

@@ -3,7 +3,7 @@
 # Bytes of a piece of work: an object allocated, an object touched, a block read. The paper does not say its own.
 PIECE = 64 << 10
 # What a JVM needs besides its heap, in MiB: one that is asked; one that collects all the time with several threads.
-JVM_MIB, BUSY_JVM_MIB = 64, 112
+JVM_MIB, BUSY_JVM_MIB = 64, 80
 # What a service is asked for in a second, here and on an emulated CPU. As often as it can would be no subject: memory that is used at every
 # moment is the last that a kernel takes.
 RATES = {False: 1000, True: 200}
@@ -129,17 +129,17 @@ def story(scene, mib, emulated=False, seconds=300, again=False):
 
 def evaluation(scene, part, seconds):
     """V.A to V.D: two threads fill an array with objects and let go of them when it is full."""
-    limit = part(20 / 64 * 100)
+    heap = part(20 / 64 * 100)
     found = {
-        "work": "fill", "threads": 2, "rate": 0, "heap_mib": limit - BUSY_JVM_MIB, "held_mib": (limit - BUSY_JVM_MIB) * ARRAY // 100,
-        "limit_mib": limit, "young_mib": 0, "disturbed": [0, seconds * 1000], "end": seconds * 1000, "sample": 1000,
+        "work": "fill", "rate": 0, "heap_mib": heap, "held_mib": heap * ARRAY // 100, "limit_mib": heap + BUSY_JVM_MIB, "young_mib": 0,
+        "disturbed": [0, seconds * 1000], "end": seconds * 1000, "sample": 1000,
     }  # fmt: skip
     if scene == "V.B":
         found["swappiness"] = 50
     if scene == "V.C":
-        found |= {"file_mib": limit, "copies": True}
+        found |= {"file_mib": heap, "copies": True}
     if scene == "V.D":
-        found |= {"swappiness": 50, "tight_mib": part(10 / 64 * 100)}
+        found |= {"swappiness": 50, "tight_mib": heap // 2}
     return found
 
 

@@ -14,7 +14,7 @@ from lab import cgroups, profiling, programs
 from lab.job import Refused
 from lab.jobs.pitfalls import scenes
 from lab.jobs.pitfalls.disks import is_guest, mounted, open_disks, swap_on
-from lab.jobs.pitfalls.draw import DISKS_MB_PER_S
+from lab.jobs.pitfalls.figures import DISKS_MB_PER_S
 from lab.scope import run as call
 
 # A machine with more is not filled; what stands for it.

@@ -73,10 +73,10 @@ def rates(scene, story, done):
 
 def parts_of(raw, scene):
     """Of each arm by name, percent of what it is compared with in the same run: free memory (III.A), the baseline (V), itself before."""
-    found = {}
+    found, free = {}, {"others": "nothing", "strategy": "none" if scene == "III.A" else "baseline"}
     for run in raw["runs"]:
         of = lambda arm: rates(scene, raw["story"], arm["done"])
-        base = next((of(arm)[0] for arm in run if arm["variant"]["others"] == "nothing" and arm["variant"]["strategy"] in ("none", "baseline")), None)
+        base = next((of(arm)[0] for arm in run if arm["variant"] == free), None)
         for arm in run:
             disturbed, quiet = of(arm)
             below = base if scene == "III.A" or scene.startswith("V") else quiet
